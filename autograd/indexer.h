@@ -7,10 +7,11 @@
 
 namespace ring {
 
-// projected [rows, shape.width()] -> scores f32 [rows, shape.count, columns], as kernels/attention/block_index.h has
-// them. blocks: how many each document has, one behind the other; they are the rows.
-Var index_scores(Run&, const Var& projected, const IndexShape& shape, const std::vector<std::int32_t>& blocks,
-                 std::int64_t columns);
+// projected [rows, shape.width()], biases [shape.biases()] or none -> scores f32 [rows, shape.count, columns], as
+// kernels/attention/block_index.h has them. blocks: how many each document has, one behind the other; they are the
+// rows.
+Var index_scores(Run&, const Var& projected, const Var& biases, const IndexShape& shape,
+                 const std::vector<std::int32_t>& blocks, std::int64_t columns);
 
 // What attention did with the blocks that were scored.
 struct IndexTarget {

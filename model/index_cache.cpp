@@ -46,7 +46,7 @@ void IndexCache::append(const Indexer& indexer, const Tensor& x, const Sequences
 Tensor IndexCache::scores(const Indexer& indexer, std::vector<SelectedRows> documents, const ExecContext& ctx) const {
   const Tensor scores = ctx.empty({batch_, indexer.shape().count, most_blocks()});
   for (SelectedRows& d : documents) d.queries = d.keys;
-  index_scores_kernel({projected_, scores, indexer.shape(), std::move(documents)}, ctx);
+  index_scores_kernel({projected_, scores, indexer.shape(), std::move(documents), indexer.biases().value}, ctx);
   return scores;
 }
 

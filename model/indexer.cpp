@@ -28,13 +28,15 @@ Tensor in_type(const Tensor& x, DType type, const ExecContext& ctx) {
 
 }  // namespace
 
-// Inputs are normed: with this deviation queries and keys are about as large as what they are made of.
+// Inputs are normed: with this deviation queries and keys are about as large as what they are made of. Biases are a
+// vector, head by head, so that they do not decay.
 Indexer::Indexer(const ParamPrefix& at, const ModelConfig& c, const AttentionConfig& a)
     : shape_{.heads = a.index_heads,
              .dim = a.index_head_dim,
              .kv_heads = c.kv_heads,
              .first_head = 0,
-             .count = c.kv_heads},
+             .count = c.kv_heads,
+             .distances = a.index_distances},
       weight_(static_cast<float>(a.index_loss)),
       share_(1 / static_cast<float>(learned_heads(a, c.kv_heads))),
       warmup_steps_(a.index_warmup_steps) {
@@ -43,6 +45,11 @@ Indexer::Indexer(const ParamPrefix& at, const ModelConfig& c, const AttentionCon
                                 {at("wk.weight"), 0, shape_.dim, init},
                                 {at("weights.weight"), 0, shape_.kv_heads * shape_.heads, init}},
                                c.width);
+  if (shape_.distances > 0) biases_ = &at.params.add({{at("distance.bias"), 0, shape_.biases(), {}}}, 0);
+}
+
+std::vector<Param*> Indexer::parameters() const {
+  return biases_ ? std::vector{projection_, biases_} : std::vector{projection_};
 }
 
 Var Indexer::scores(Run& run, const Var& x, const Sequences& seqs, const WholeSequences& whole) const {
@@ -55,7 +62,7 @@ Var Indexer::scores(Run& run, const Var& x, const Sequences& seqs, const WholeSe
   const Var in{in_type(means, projection_->var.value.dtype(), run.ctx), nullptr};
   IndexShape shape = shape_;
   shape.first_head += whole.heads.first, shape.count = whole.heads.count;
-  return index_scores(run, linear(run, in, projection_->var), shape, blocks, most);
+  return index_scores(run, linear(run, in, projection_->var), biases(), shape, blocks, most);
 }
 
 Tensor Indexer::project(const Tensor& means, const ExecContext& ctx) const {

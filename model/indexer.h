@@ -12,7 +12,7 @@ namespace ring {
 class Indexer {
  public:
   Indexer(const ParamPrefix&, const ModelConfig& resolved, const AttentionConfig&);
-  Param* parameter() const { return projection_; }
+  std::vector<Param*> parameters() const;
 
   // As a slice computes them: these KV heads alone.
   void take_heads(std::int64_t first, std::int64_t count) { shape_.first_head = first, shape_.count = count; }
@@ -25,6 +25,7 @@ class Indexer {
   void learn(Run&, const Var& scores, const Tensor& mass, const BlockSelection&, const WholeSequences&) const;
 
   const IndexShape& shape() const { return shape_; }
+  Var biases() const { return biases_ ? biases_->var : Var{}; }  // by distance; none: it has no sense of it
   DType type() const { return projection_->var.value.dtype(); }  // of what it projects
   // Optimizer steps during which all blocks are kept.
   std::int64_t warmup_steps() const { return warmup_steps_; }
@@ -34,6 +35,7 @@ class Indexer {
   float weight_, share_;  // of the loss; of a KV head in it
   std::int64_t warmup_steps_;
   Param* projection_;
+  Param* biases_ = nullptr;
 };
 
 // The masses of blocks (kernels/attention/block_mass.h) of a call with its results, which is for some of the heads:

@@ -141,7 +141,7 @@ ParamList AttentionLayer::parameters() const {
   ParamList all = qkv_.parameters();
   if (q_norm_) all += {q_norm_, k_norm_};
   if (sub_norm_) all += sub_norm_->parameters();
-  if (index_) all += {index_->parameter()};
+  if (index_) all += index_->parameters();
   return all += out_.parameters();
 }
 

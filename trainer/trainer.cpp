@@ -80,11 +80,11 @@ bool differ_in_indexers(const WeightsReport& r) {
 // steps: that the run has done.
 void tell_indexers(const TensorsApart& apart, std::int64_t steps) {
   if (apart.missing > 0)
-    log::info("the weights have no indexers for some layers (", apart.missing,
-              " tensors), which begin to learn now: model.attention.index_warmup_steps gives them time",
+    log::info("the weights lack ", apart.missing,
+              " tensors of indexers, which begin to learn now: model.attention.index_warmup_steps gives them time",
               steps ? str(" if it is more than the ", counted(steps, "step"), " that the run has done") : "");
   if (apart.unexpected > 0)
-    log::info("the weights have indexers (", apart.unexpected, " tensors) that this run has no use for");
+    log::info("the weights have ", apart.unexpected, " tensors of indexers that this run has no use for");
 }
 
 void reserve_host(TrainStep& step, std::size_t bytes) try {

@@ -15,7 +15,7 @@ std::vector<SelectedRows> rows_of(const std::vector<std::int32_t>& blocks) {
   return documents;
 }
 
-// Saved: projected.
+// Saved: projected. Inputs: projected, biases.
 struct ScoresRule {
   static constexpr bool kKeepsNoTensor = true;
   IndexShape shape;
@@ -23,20 +23,27 @@ struct ScoresRule {
 
   void operator()(Backward& back) const {
     const Tensor projected = back.saved(0);
-    const Sink s = back.sink(0, projected.shape(), projected.dtype());
-    index_scores_backward_kernel({projected, back.grad(), s.dst, shape, rows_of(blocks), s.beta}, back.ctx);
+    if (back.needs_grad(0)) {
+      const Sink s = back.sink(0, projected.shape(), projected.dtype());
+      index_scores_backward_kernel({projected, back.grad(), s.dst, shape, rows_of(blocks), s.beta}, back.ctx);
+    }
+    if (back.needs_grad(1)) {
+      const Sink s = back.sink(1, {shape.biases()}, projected.dtype());
+      index_distances_backward_kernel({back.grad(), s.dst, shape, rows_of(blocks), s.beta}, back.ctx);
+    }
   }
 };
 
 }  // namespace
 
-Var index_scores(Run& run, const Var& projected, const IndexShape& shape, const std::vector<std::int32_t>& blocks,
-                 std::int64_t columns) {
+Var index_scores(Run& run, const Var& projected, const Var& biases, const IndexShape& shape,
+                 const std::vector<std::int32_t>& blocks, std::int64_t columns) {
   RING_CHECK(projected.value.shape().size() == 2, "index_scores: projected is ", describe(projected.value));
   const Tensor scores = run.ctx.empty({projected.value.dim(0), shape.count, columns});
-  index_scores_kernel({projected.value, scores, shape, rows_of(blocks)}, run.ctx);
-  if (!run.records(projected)) return {scores, nullptr};
-  return run.record("index_scores", scores, {projected.slot}, {run.save(projected)}, ScoresRule{shape, blocks});
+  index_scores_kernel({projected.value, scores, shape, rows_of(blocks), biases.value}, run.ctx);
+  if (!run.records(projected, biases)) return {scores, nullptr};
+  return run.record("index_scores", scores, {projected.slot, biases.slot}, {run.save(projected)},
+                    ScoresRule{shape, blocks});
 }
 
 Var index_loss(Run& run, const Var& scores, const IndexTarget& a, float share, float scale) {

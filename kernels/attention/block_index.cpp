@@ -26,6 +26,14 @@ void check_projected(const char* op, const Tensor& t, const IndexShape& s) {
              " KV heads");
 }
 
+void check_biases(const char* op, const char* name, const Tensor& t, const IndexShape& s) {
+  RING_CHECK(s.distances >= 0 && s.distances <= kMostDistanceBuckets, op, ": ", s.distances,
+             " buckets of distances, at most ", kMostDistanceBuckets);
+  RING_CHECK(t.defined() == (s.distances > 0), op, ": ", name, " is ", describe(t), " for ", s.distances,
+             " buckets of distances");
+  if (t.defined()) check_numel(op, name, t, s.biases());
+}
+
 void check_scores(const char* op, const char* name, const Tensor& t, std::int64_t heads) {
   RING_CHECK(t.defined() && t.dtype() == DType::f32 && t.contiguous() && t.shape().size() == 3 && t.dim(1) == heads, op,
              ": ", name, " is ", describe(t), ", expected f32[blocks, ", heads, ", blocks]");
@@ -50,7 +58,7 @@ void check_rows(const char* op, const Tensor& projected, const Tensor& scores, c
 float IndexShape::scale() const { return 1 / std::sqrt(static_cast<float>(heads * dim)); }
 
 Cost cost(const IndexScores& a) {
-  return cost_of(a.projected, {a.projected, a.scores}, products(a.shape, a.documents));
+  return cost_of(a.projected, {a.projected, a.scores, a.biases}, products(a.shape, a.documents));
 }
 
 Cost cost(const IndexScoresBackward& a) {
@@ -62,6 +70,9 @@ void check(const IndexScores& a) {
   constexpr const char* op = "index_scores";
   check_projected(op, a.projected, a.shape);
   check_scores(op, "scores", a.scores, a.shape.count);
+  check_biases(op, "biases", a.biases, a.shape);
+  RING_CHECK(!a.biases.defined() || a.biases.dtype() == a.projected.dtype(), op, ": biases are ", describe(a.biases),
+             " for projected ", describe(a.projected));
   for (const SelectedRows& d : a.documents) check_rows(op, a.projected, a.scores, d);
 }
 
@@ -78,6 +89,16 @@ void check(const IndexScoresBackward& a) {
                d.bits);
     check_rows(op, a.projected, a.dscores, d);
   }
+}
+
+void check(const IndexDistancesBackward& a) {
+  constexpr const char* op = "index_distances_backward";
+  check_scores(op, "dscores", a.dscores, a.shape.count);
+  RING_CHECK(a.dbiases.defined(), op, ": no dbiases");
+  check_biases(op, "dbiases", a.dbiases, a.shape);
+  for (const SelectedRows& d : a.documents)
+    RING_CHECK(d.begin == 0 && d.end <= a.dscores.dim(2) && has(a.dscores, d.bits, std::int64_t{d.bits} + d.end), op,
+               ": ", d.end, " blocks from row ", d.bits, " on do not fit dscores ", describe(a.dscores));
 }
 
 void check(const IndexLoss& a) {

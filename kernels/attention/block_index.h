@@ -6,6 +6,7 @@
 
 #include "kernels/attention/block_pool.h"
 #include "kernels/attention/block_select.h"
+#include "kernels/attention/distance_buckets.h"
 
 namespace ring {
 
@@ -17,20 +18,29 @@ struct IndexShape {
   std::int64_t heads = 4, dim = 32;
   std::int64_t kv_heads = 1;               // of the layer
   std::int64_t first_head = 0, count = 1;  // the KV heads that are scored
+  std::int64_t distances = 0;              // buckets (distance_buckets.h) of a bias by distance; 0: there is none
   std::int64_t key() const { return heads * dim; }
   std::int64_t weights() const { return (heads + 1) * dim; }
   std::int64_t width() const { return weights() + kv_heads * heads; }
+  std::int64_t biases() const { return kv_heads * distances; }
   float scale() const;  // 1 / sqrt(heads dim)
 };
 
-// scores[i, g, j] = scale sum over heads h of w[i - 1, g, h] relu(q[i - 1, h] . k[j])   for j < i, else 0
+// What a bias by distance counts for. Optimizers such as Adam change each number by about the learning rate, a score's
+// products by many at once: a bias alone would be too slow.
+inline constexpr float kDistanceScale = 16;
+
+// scores[i, g, j] = scale sum over heads h of w[i - 1, g, h] relu(q[i - 1, h] . k[j])
+//                   + kDistanceScale b[g, bucket of i - j]                              for j < i, else 0
 // so that nothing behind the start of block i decides on it. projected [*, width], f32 or bf16, contiguous; scores f32
 // [*, count, blocks], contiguous, of which the rows of the documents are written whole: of block i row bits + i, by the
-// rows queries + i - 1 and keys + j of `projected`. Sums are f32.
+// rows queries + i - 1 and keys + j of `projected`. b [kv_heads * distances], contiguous, of projected's type;
+// undefined where the shape has no distances. Sums are f32.
 struct IndexScores {
   Tensor projected, scores;
   IndexShape shape;
   std::vector<SelectedRows> documents;
+  Tensor biases{};
 };
 Cost cost(const IndexScores&);
 inline constinit Kernel<IndexScores> index_scores_kernel{"index_scores"};
@@ -45,6 +55,20 @@ struct IndexScoresBackward {
 };
 Cost cost(const IndexScoresBackward&);
 inline constinit Kernel<IndexScoresBackward> index_scores_backward_kernel{"index_scores_backward"};
+
+// dbiases[g, n] = beta dbiases[g, n] + kDistanceScale sum of dscores[i, g, j] over all i - j of bucket n, which is 0
+// for heads that are not scored. dbiases [kv_heads * distances], f32 or bf16, contiguous; dscores and documents as
+// above.
+struct IndexDistancesBackward {
+  Tensor dscores, dbiases;
+  IndexShape shape;
+  std::vector<SelectedRows> documents;
+  float beta = 0;
+};
+inline Cost cost(const IndexDistancesBackward& a) {
+  return cost_of(a.dscores, {a.dscores, a.dbiases, a.beta != 0 ? a.dbiases : Tensor{}});
+}
+inline constinit Kernel<IndexDistancesBackward> index_distances_backward_kernel{"index_distances_backward"};
 
 // The indexer's loss. The candidates of block i of queries and a KV head with a rule of content are the blocks j from
 // rule.first to i - rule.local that the selection has. With p the mass of attention (block_mass.h) and s the scores,
@@ -66,6 +90,7 @@ inline constinit Kernel<IndexLoss> index_loss_kernel{"index_loss"};
 // Error: shapes, types, or rows that one of the tensors does not have.
 void check(const IndexScores&);
 void check(const IndexScoresBackward&);
+void check(const IndexDistancesBackward&);
 void check(const IndexLoss&);
 
 }  // namespace ring

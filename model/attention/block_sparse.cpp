@@ -301,6 +301,9 @@ AttentionKind block_sparse_attention() {
                    {"pools", "likewise"},
                    {"index_heads", "pattern learned: heads of the indexer"},
                    {"index_head_dim", "pattern learned: channels of each"},
+                   {"index_distances",
+                    "pattern learned: buckets of distances that have a learned bias each; 0 = it scores without "
+                    "distances"},
                    {"index_loss", "pattern learned: factor of the gradient of the indexer's loss"},
                    {"index_warmup_steps",
                     "pattern learned: optimizer steps in which all blocks are kept, while the "

@@ -51,6 +51,7 @@ struct AttentionConfig {
   std::int64_t reuse = 1;
   std::vector<std::int64_t> pools;
   std::int64_t index_heads = 4, index_head_dim = 32;  // of pattern: learned
+  std::int64_t index_distances = 0;
   double index_loss = 1;
   std::int64_t index_warmup_steps = 0;
   void fields(Fields&);

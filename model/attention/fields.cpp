@@ -43,6 +43,7 @@ void AttentionConfig::fields(Fields& f) {
   f("pools", pools, meaning_of("pools"), in_range(2, kMostTokens), at_most_items(kMostPools));
   f("index_heads", index_heads, meaning_of("index_heads"), in_range(1, kMostIndexHeads));
   f("index_head_dim", index_head_dim, meaning_of("index_head_dim"), in_range(1, kMostIndexDim));
+  f("index_distances", index_distances, meaning_of("index_distances"), in_range(0, kMostDistanceBuckets));
   f("index_loss", index_loss, meaning_of("index_loss"), in_range(0, 1e6));
   f("index_warmup_steps", index_warmup_steps, meaning_of("index_warmup_steps"), in_range(0, 1 << 30));
 }

@@ -14,7 +14,17 @@ namespace {
 
 std::int32_t sum_of(const std::vector<std::int32_t>& v) { return std::accumulate(v.begin(), v.end(), 0); }
 
-Values scores_of(const IndexShape& s, const std::vector<std::int32_t>& blocks, std::int64_t columns, const Values& x) {
+// Buckets begin at 1, 2, .. 7, and from 8 on at the quarters between powers of two; the last has no end.
+std::int64_t bucket_of(std::int64_t distance, std::int64_t count) {
+  std::vector<std::int64_t> begins = {1, 2, 3, 4, 5, 6, 7};
+  for (std::int64_t power = 8; std::ssize(begins) < count; power *= 2)
+    for (std::int64_t quarter = 0; quarter < 4; ++quarter) begins.push_back(power + quarter * power / 4);
+  begins.resize(static_cast<std::size_t>(count));
+  return std::ranges::upper_bound(begins, distance) - begins.begin() - 1;
+}
+
+Values scores_of(const IndexShape& s, const std::vector<std::int32_t>& blocks, std::int64_t columns, const Values& x,
+                 const Values& biases) {
   Values out(static_cast<std::size_t>(sum_of(blocks) * s.count * columns));
   const auto at = [&](std::int64_t row, std::int64_t column) {
     return x[static_cast<std::size_t>(row * (s.heads * s.dim + s.dim + s.kv_heads * s.heads) + column)];
@@ -32,8 +42,11 @@ Values scores_of(const IndexShape& s, const std::vector<std::int32_t>& blocks, s
             const double weight = at(first + i - 1, (s.heads + 1) * s.dim + (s.first_head + g) * s.heads + h);
             score += weight * std::max(product, 0.0);
           }
-          out[static_cast<std::size_t>(((first + i) * s.count + g) * columns + j)] =
-              score / std::sqrt(static_cast<double>(s.heads * s.dim));
+          score /= std::sqrt(static_cast<double>(s.heads * s.dim));
+          if (s.distances > 0)
+            score += kDistanceScale *
+                     biases[static_cast<std::size_t>((s.first_head + g) * s.distances + bucket_of(i - j, s.distances))];
+          out[static_cast<std::size_t>(((first + i) * s.count + g) * columns + j)] = score;
         }
     first += count;
   }
@@ -61,16 +74,20 @@ OpCase scores(const std::string& name, const IndexShape& s, const std::vector<st
   c.name = name;
   c.inputs = {
       {.name = "projected", .shape = {sum_of(blocks), s.width()}, .values = projected(name, s, sum_of(blocks))}};
-  c.oracle = [=](const std::vector<Values>& in) { return std::vector<Values>{scores_of(s, blocks, columns, in[0])}; };
+  const bool biased = s.distances > 0;
+  if (biased) c.inputs.push_back({.name = "biases", .shape = {s.biases()}, .scale = 0.1});
+  c.oracle = [=](const std::vector<Values>& in) {
+    return std::vector<Values>{scores_of(s, blocks, columns, in[0], biased ? in[1] : Values{})};
+  };
   c.run = [=](Run& run, const std::vector<Var>& in) {
-    return std::vector<Var>{index_scores(run, in[0], s, blocks, columns)};
+    return std::vector<Var>{index_scores(run, in[0], biased ? in[1] : Var{}, s, blocks, columns)};
   };
   double pairs = 0;
   for (const std::int32_t n : blocks) pairs += 0.5 * n * (n - 1);
   c.flops = 2 * pairs * static_cast<double>(s.heads * (s.dim + s.count));
   c.backward_flops = 3 * c.flops;
-  c.bytes = 4.0 * static_cast<double>(sum_of(blocks) * (s.width() + s.count * columns));
-  c.backward_bytes = 4.0 * static_cast<double>(sum_of(blocks) * (2 * s.width() + s.count * columns));
+  c.bytes = 4.0 * static_cast<double>(sum_of(blocks) * (s.width() + s.count * columns) + s.biases());
+  c.backward_bytes = 4.0 * static_cast<double>(sum_of(blocks) * (2 * s.width() + s.count * columns) + s.biases());
   return c;
 }
 
@@ -180,6 +197,12 @@ std::vector<OpCase> cases() {
       scores("H3_D7_some_heads", {.heads = 3, .dim = 7, .kv_heads = 5, .first_head = 1, .count = 3}, {6, 2}, 8),
       scores("H16_D128_long", {.heads = 16, .dim = 128, .kv_heads = 1}, {70}, 70),
       scores("H4_D16_rows", {.heads = 4, .dim = 16, .kv_heads = 2, .count = 2}, {150, 3}, 150),
+      scores("H2_D4_distances", {.heads = 2, .dim = 4, .kv_heads = 4, .first_head = 1, .count = 2, .distances = 12},
+             {30, 1, 0, 9}, 31),
+      scores("H1_D3_one_distance", {.heads = 1, .dim = 3, .kv_heads = 1, .distances = 1}, {7}, 7),
+      scores("H1_D4_all_distances", {.heads = 1, .dim = 4, .kv_heads = 2, .count = 2, .distances = 64}, {150, 70}, 150),
+      scores("H1_D2_distances_of_many", {.heads = 1, .dim = 2, .kv_heads = 1, .distances = 3},
+             std::vector<std::int32_t>(70, 5), 5),
       losses("one", {{{64 * 6, 0}}, {content}, 1, 1, 0}),
       losses("documents", {{{64 * 5 + 9, 0}, {3, 50}, {64 * 40, 20}}, {with_first, content}, 0.5, 1, 0}),
       losses("selected", {{{64 * 9, 0}, {64 * 70 + 1, 7}}, {content, closed, with_first}, 0.3, 2.5, 3}),

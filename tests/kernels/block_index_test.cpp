@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <climits>
 #include <cmath>
 
 #include "kernels/attention/block_index.h"
@@ -25,16 +26,19 @@ class BlockIndex : public testing::TestWithParam<Backend> {
 INSTANTIATE_TEST_SUITE_P(Cpu, BlockIndex, testing::Values(Backend::cpu));
 INSTANTIATE_TEST_SUITE_P(Gpu, BlockIndex, testing::Values(Backend::cuda));
 
-constexpr IndexShape kShape{.heads = 2, .dim = 8, .kv_heads = 3, .first_head = 1, .count = 2};
+constexpr IndexShape kShape{.heads = 2, .dim = 8, .kv_heads = 3, .first_head = 1, .count = 2, .distances = 9};
 constexpr int kBlocks = 40;
 const BlockRule kContent{.kind = BlockRuleKind::content, .local = 2, .first = 1, .keep = 6};
 
 Values projected_values() { return random_values("projected", kBlocks * kShape.width()); }
+Tensor biases_on(const ExecContext& ctx) {
+  return make_tensor({kShape.biases()}, DType::f32, random_values("biases", kShape.biases(), 0.1), ctx);
+}
 
 Tensor scores_of(const Values& projected, const ExecContext& ctx) {
   const Tensor x = make_tensor({kBlocks, kShape.width()}, DType::f32, projected, ctx);
   const Tensor scores = ctx.empty({kBlocks, kShape.count, kBlocks});
-  index_scores_kernel({x, scores, kShape, {{0, 0, 0, 0, kBlocks}}}, ctx);
+  index_scores_kernel({x, scores, kShape, {{0, 0, 0, 0, kBlocks}}, biases_on(ctx)}, ctx);
   return scores;
 }
 
@@ -64,13 +68,41 @@ TEST_P(BlockIndex, OfOneBlockIsThatOfAll) {
   const auto scores = to_host<float>(all, ctx.stream);
   const auto bits = to_host<std::int32_t>(kept, ctx.stream);
   for (const std::int32_t own : {0, 1, 5, 39}) {
-    index_scores_kernel({x, one, kShape, {{0, 0, -own, own, own + 1}}}, ctx);
+    index_scores_kernel({x, one, kShape, {{0, 0, -own, own, own + 1}}, biases_on(ctx)}, ctx);
     block_select_kernel({{}, {}, kept_one, {{0, 0, -own, own, own + 1}}, blocks, one}, ctx);
     const auto row = to_host<float>(one, ctx.stream);
     EXPECT_TRUE(std::equal(row.begin(), row.end(), scores.begin() + own * 2 * kBlocks)) << own;
     const auto word = to_host<std::int32_t>(kept_one, ctx.stream);
     EXPECT_TRUE(std::equal(word.begin(), word.end(), bits.begin() + own * 4)) << own;
   }
+}
+
+// A gradient of no documents is 0 where it is stored, and leaves what it would be added to.
+TEST_P(BlockIndex, DistancesOfNoBlocks) {
+  const ExecContext ctx = context();
+  const Tensor dscores = ctx.empty({2, kShape.count, 1}), dbiases = biases_on(ctx);
+  const auto before = to_host<float>(dbiases, ctx.stream);
+  index_distances_backward_kernel({dscores, dbiases, kShape, {}, 1}, ctx);
+  EXPECT_EQ(to_host<float>(dbiases, ctx.stream), before);
+  index_distances_backward_kernel({dscores, dbiases, kShape, {}, 0}, ctx);
+  EXPECT_EQ(to_host<float>(dbiases, ctx.stream), std::vector<float>(before.size(), 0.0f));
+}
+
+// Buckets follow each other, and each has the distances that say so. Their number only says where the last one is.
+TEST(DistanceBuckets, PartitionTheDistances) {
+  for (const int count : {1, 2, 3, 7, 8, 9, 32, kMostDistanceBuckets}) {
+    int next = 1;
+    for (int bucket = 0; bucket < count; ++bucket) {
+      const DistanceRange range = distances_of(bucket, count);
+      EXPECT_EQ(range.first, next) << bucket << " of " << count;
+      next = range.end;
+      for (const int d : {range.first, range.first + (range.end - range.first) / 2, range.end - 1})
+        EXPECT_EQ(distance_bucket(d, count), bucket) << d << " of " << count;
+    }
+    EXPECT_EQ(next, INT_MAX);
+  }
+  EXPECT_EQ(distances_of(31, 32).first, 512);
+  EXPECT_EQ(distance_bucket(511, 32), distance_bucket(511, 64));
 }
 
 // Scores that are given: the best of them, of equal ones the lower, none that is NaN, and what the rule keeps anyway.
@@ -132,18 +164,31 @@ TEST(BlockIndexChecks, RefuseWhatDoesNotFit) {
   const ExecContext ctx{Stream::cpu(1)};
   const Tensor x = ctx.zeros({8, kShape.width()}), scores = ctx.zeros({8, 2, 8}),
                bits = ctx.zeros({8, 2, 1}, DType::i32);
-  EXPECT_NO_THROW(index_scores_kernel({x, scores, kShape, {{0, 0, 0, 0, 8}}}, ctx));
+  const Tensor biases = ctx.zeros({kShape.biases()});
+  EXPECT_NO_THROW(index_scores_kernel({x, scores, kShape, {{0, 0, 0, 0, 8}}, biases}, ctx));
+  EXPECT_THROW(index_scores_kernel({x, scores, kShape, {}, {}}, ctx), Error);
+  EXPECT_THROW(index_scores_kernel({x, scores, kShape, {}, ctx.zeros({kShape.biases() - 1})}, ctx), Error);
+  EXPECT_THROW(index_scores_kernel({x, scores, kShape, {}, ctx.zeros(biases.shape(), DType::bf16)}, ctx), Error);
   for (const SelectedRows& d : {SelectedRows{0, 0, 0, 0, 9}, SelectedRows{0, 0, 1, 0, 8}, SelectedRows{0, 2, 0, 0, 8},
                                 SelectedRows{-1, 0, 0, 1, 8}, SelectedRows{0, 0, 0, 5, 4}})
-    EXPECT_THROW(index_scores_kernel({x, scores, kShape, {d}}, ctx), Error) << d.queries << d.keys << d.bits;
+    EXPECT_THROW(index_scores_kernel({x, scores, kShape, {d}, biases}, ctx), Error) << d.queries << d.keys << d.bits;
   IndexShape wrong = kShape;
   wrong.first_head = 2;
-  EXPECT_THROW(index_scores_kernel({x, scores, wrong, {}}, ctx), Error);
+  EXPECT_THROW(index_scores_kernel({x, scores, wrong, {}, biases}, ctx), Error);
   wrong = kShape, wrong.heads = 3;
-  EXPECT_THROW(index_scores_kernel({x, scores, wrong, {}}, ctx), Error);
+  EXPECT_THROW(index_scores_kernel({x, scores, wrong, {}, biases}, ctx), Error);
+  wrong = kShape, wrong.distances = 0;
+  EXPECT_THROW(index_scores_kernel({x, scores, wrong, {}, biases}, ctx), Error);
+  wrong.distances = 65;
+  EXPECT_THROW(index_scores_kernel({x, scores, wrong, {}, ctx.zeros({65 * 3})}, ctx), Error);
   EXPECT_NO_THROW(index_scores_backward_kernel({x, scores, ctx.zeros(x.shape()), kShape, {{0, 0, 0, 0, 8}}}, ctx));
   EXPECT_THROW(index_scores_backward_kernel({x, scores, ctx.zeros(x.shape()), kShape, {{0, 0, 0, 1, 8}}}, ctx), Error);
   EXPECT_THROW(index_scores_backward_kernel({x, scores, ctx.zeros({7, 24}), kShape, {}}, ctx), Error);
+  EXPECT_NO_THROW(index_distances_backward_kernel({scores, biases, kShape, {{0, 0, 0, 0, 8}}}, ctx));
+  EXPECT_THROW(index_distances_backward_kernel({scores, {}, kShape, {{0, 0, 0, 0, 8}}}, ctx), Error);
+  EXPECT_THROW(index_distances_backward_kernel({scores, ctx.zeros({9}), kShape, {{0, 0, 0, 0, 8}}}, ctx), Error);
+  for (const SelectedRows& d : {SelectedRows{0, 0, 0, 0, 9}, SelectedRows{1, 1, 1, 0, 8}, SelectedRows{0, 0, 0, 1, 8}})
+    EXPECT_THROW(index_distances_backward_kernel({scores, biases, kShape, {d}}, ctx), Error) << d.bits;
   const auto blocks = std::make_shared<const BlockPattern>(64, std::vector{kContent});
   IndexLoss loss{scores, scores, bits, ctx.zeros({8}), {}, {{0, 512, 0, 0}}, blocks};
   EXPECT_NO_THROW(index_loss_kernel(loss, ctx));

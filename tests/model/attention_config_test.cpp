@@ -53,7 +53,7 @@ TEST(AttentionConfig, TakesEveryKind) {
         "{kind: block_sparse, rules: [{pattern: learned, keep: 4, mass: 0.5}, {mass: 1}], heads: [0, 1]}",
         "{kind: window, window: 8, pools: [2]}", "{kind: block_sparse, rules: [{}], pools: [16, 64, 256]}",
         "{kind: block_sparse, rules: [{pattern: learned, local: 2, first: 1, keep: 4}, {}], heads: [1, 0], "
-        "index_heads: 8, index_head_dim: 64, index_loss: 0.5, index_warmup_steps: 1000}",
+        "index_heads: 8, index_head_dim: 64, index_distances: 32, index_loss: 0.5, index_warmup_steps: 1000}",
         "{kind: block_sparse, rules: [{pattern: importance, local: 2, first: 1, keep: 5, explore: 1, interval: 10, "
         "decay: 0.5, seed: 3}, {local: 2}]}"})
     EXPECT_EQ(message(str("attention: ", attention)), "");
@@ -248,6 +248,10 @@ TEST(AttentionConfig, RefusesRulesThatMakeNoPattern) {
 TEST(AttentionConfig, KeepsIndexersToLearnedRules) {
   expect_refused("{kind: block_sparse, rules: [{}, {pattern: learned, keep: 4}], index_heads: 2}",
                  {"index_heads: 2 belongs to rules with pattern: learned, but this is a section without one"});
+  expect_refused("{kind: block_sparse, rules: [{local: 4}], index_distances: 8}",
+                 {"index_distances: 8 belongs to rules with pattern: learned, but this is a section without one"});
+  expect_refused("{kind: block_sparse, rules: [{pattern: learned, keep: 4}], index_distances: 65}",
+                 {"index_distances", "65"});
   expect_refused("{kind: window, window: 4, index_loss: 2}", {"index_loss: 2 belongs to kind: block_sparse"});
   expect_refused(
       "{kind: block_sparse, rules: [{pattern: learned, keep: 4}, {pattern: content, keep: 4}], heads: [0, 1]}",

@@ -13,6 +13,7 @@
 #include "kernels/attention/blocks.h"
 #include "model/decoder.h"
 #include "model/patterns.h"
+#include "tests/model/index_biases.h"
 
 namespace ring {
 namespace {
@@ -167,6 +168,7 @@ double cached_error(const ModelConfig& c, std::int64_t length, std::int64_t firs
   const ExecContext ctx{Stream::cpu(2)};
   Decoder model(c);
   model.allocate(ctx, 7);
+  test::fill_index_biases(model);
   if (begins) model.attend_as_in_step(0);
   const Tensor ids = tokens(ctx, 2 * length, 4);
   ring::Run run{ctx};
@@ -208,7 +210,7 @@ const std::vector<std::string> kSelecting = {
     "0]}",
     "{kind: block_sparse, block: 128, rules: [{pattern: content, keep: 3, first: 1}]}",
     "{kind: block_sparse, block: 64, rules: [{pattern: learned, keep: 3, first: 1}, {local: 2}], heads: [1, 0], "
-    "index_heads: 2, index_warmup_steps: 4}",
+    "index_heads: 2, index_distances: 5, index_warmup_steps: 4}",
     "{kind: block_sparse, block: 128, rules: [{pattern: learned, keep: 2}], index_head_dim: 8}",
     "{kind: block_sparse, block: 64, rules: [{pattern: content, keep: 7, mass: 0.55}]}",
     "{kind: block_sparse, block: 64, rules: [{pattern: learned, keep: 7, mass: 0.55}], index_heads: 2}"};
@@ -272,6 +274,7 @@ void expect_no_future(const std::vector<std::string>& sections) {
     const ExecContext ctx{Stream::cpu(2)};
     Decoder model(c);
     model.allocate(ctx, 7);
+    test::fill_index_biases(model);
     const Tensor ids = tokens(ctx, 520, 4);
     ring::Run run{ctx};
     const auto logits = [&] {

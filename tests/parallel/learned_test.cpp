@@ -14,8 +14,8 @@ TrainingOptions options(int ranks, const Overrides& more) {
       ranks,
       {"model.attention_dropout=0.1", "model.attention.kind=block_sparse", "model.attention.block=64",
        "model.attention.rules=[{pattern: learned, keep: 3, first: 1}, {pattern: learned, keep: 2}, {local: 2}]",
-       "model.attention.index_heads=2", "model.attention.index_head_dim=8", "model.attention.index_warmup_steps=2",
-       "model.attention.heads=[0, 1, 1, 2]"},
+       "model.attention.index_heads=2", "model.attention.index_head_dim=8", "model.attention.index_distances=4",
+       "model.attention.index_warmup_steps=2", "model.attention.heads=[0, 1, 1, 2]"},
       more);
 }
 
@@ -48,6 +48,7 @@ TEST(LearnedTraining, DependsOnWhatIsSelected) {
   EXPECT_NE(a.losses[2], b.losses[2]);
   const std::string indexer = "model.blocks.0.attention.index.";
   EXPECT_GT(largest_difference(a, c, indexer), 10 * kWeights);
+  EXPECT_GT(largest_difference(a, c, indexer + "distance"), 10 * kWeights);
 }
 
 TEST(LearnedTraining, GoesOnFromACheckpointWithTheSameBits) {

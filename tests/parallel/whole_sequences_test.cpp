@@ -12,6 +12,7 @@
 #include "model/decoder.h"
 #include "parallel/context/batch.h"
 #include "tests/comm/ranks.h"
+#include "tests/model/index_biases.h"
 
 namespace ring::test {
 namespace {
@@ -71,6 +72,7 @@ std::vector<Pass> on_one(const ModelConfig& c, const std::vector<Ids>& all) {
   const ExecContext ctx{Stream::cpu(1)};
   Decoder model(c);
   model.allocate(ctx, 7);
+  fill_index_biases(model);
   std::vector<Pass> passes(all.size());
   std::mutex mutex;
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -91,6 +93,7 @@ std::vector<Pass> on_ranks(const ModelConfig& c, const std::vector<Ids>& all, in
     const ExecContext ctx{Stream::cpu(1)};
     Decoder model(c);
     model.allocate(ctx, 7);
+    fill_index_biases(model);
     ContextBatches batches(comm, ContextLayout(kind, kTokens, ranks, align), ContextSchedule::all_to_all, {});
     for (std::size_t i = 0; i < all.size(); ++i) {
       Batch whole;
@@ -127,7 +130,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Rules{"reuse", "rules: [{pattern: content, local: 1, first: 1, keep: 4}], reuse: 2"},
                     Rules{"learned",
                           "rules: [{pattern: learned, local: 1, first: 1, keep: 4}], index_heads: 2, "
-                          "index_head_dim: 8"},
+                          "index_head_dim: 8, index_distances: 5"},
                     Rules{"mixed",
                           "rules: [{pattern: learned, local: 1, keep: 3}, {local: 2}], heads: [1, 0, 0, 1], "
                           "index_heads: 2, index_head_dim: 8"}),

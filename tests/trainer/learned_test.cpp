@@ -69,10 +69,14 @@ TEST_F(LearnedRuns, ResumeAcrossTheEndOfTheWarmUp) {
 TEST_F(LearnedRuns, AreEvaluatedAsTheyTrain) {
   trained("run", learned(), {"model.biases=all"});
   trained("warm", learned(", index_loss: 2"), {"model.attention.index_warmup_steps=30"});
-  for (const char* run : {"run", "warm"}) EXPECT_NEAR(loss_of(run), values(run, "validation", "loss").back(), 1e-5);
-  const Finished text = ring({"generate", path("run"), "--device", "cpu", "--prompt", std::string(100, 'l'),
-                              "--temperature", "0", "--max-tokens", "120"});
-  EXPECT_EQ(text.code, 0) << text.output;
+  trained("far", learned(", index_distances: 3"), {"optimizer.lr=0.01"});
+  for (const char* run : {"run", "warm", "far"})
+    EXPECT_NEAR(loss_of(run), values(run, "validation", "loss").back(), 1e-5);
+  for (const char* run : {"run", "far"}) {
+    const Finished text = ring({"generate", path(run), "--device", "cpu", "--prompt", std::string(100, 'l'),
+                                "--temperature", "0", "--max-tokens", "120"});
+    EXPECT_EQ(text.code, 0) << text.output;
+  }
   const Finished exported = ring({"export", path("run"), "--format", "hf", "--output", path("hf")});
   EXPECT_NE(exported.code, 0);
   EXPECT_NE(exported.output.find("kind: block_sparse cannot be exported"), std::string::npos) << exported.output;
@@ -81,13 +85,32 @@ TEST_F(LearnedRuns, AreEvaluatedAsTheyTrain) {
 TEST_F(LearnedRuns, GoOnFromADenseModelAndBack) {
   trained("dense", dense());
   const Finished there = trained("learned", learned(), {"run.init_from=" + path("dense")});
-  EXPECT_NE(there.output.find("the weights have no indexers for some layers (6 tensors)"), std::string::npos)
-      << there.output;
+  EXPECT_NE(there.output.find("the weights lack 6 tensors of indexers"), std::string::npos) << there.output;
   EXPECT_LT(values("learned", "train", "loss")[0], values("dense", "train", "loss")[5]);
   const Finished back = trained("back", dense(), {"run.init_from=" + path("learned")});
-  EXPECT_NE(back.output.find("the weights have indexers (6 tensors) that this run has no use for"), std::string::npos)
+  EXPECT_NE(back.output.find("the weights have 6 tensors of indexers that this run has no use for"), std::string::npos)
       << back.output;
   EXPECT_LT(values("back", "train", "loss")[0], values("dense", "train", "loss")[5]);
+}
+
+// A run whose indexers know no distances gets them, at 0, and another one that begins with its weights does without, or
+// gets them, too.
+TEST_F(LearnedRuns, BeginAndCeaseToHaveDistances) {
+  trained("run", learned(), {"checkpoint.keep_last=9"});
+  const std::vector<double> whole = values("run", "train", "loss");
+  for (const char* step : {"step-000000015", "step-000000020"}) fs::remove_all(folder_ / "run" / "checkpoints" / step);
+  const Finished refused = run_process(train("run", learned(", index_distances: 8")));
+  EXPECT_NE(refused.output.find("model.attention.index_distances: 0 -> 8"), std::string::npos) << refused.output;
+  EXPECT_NE(refused.output.find("pass --allow-changes"), std::string::npos) << refused.output;
+  const Finished there = trained("run", learned(", index_distances: 8"), {"--allow-changes"});
+  EXPECT_NE(there.output.find("the weights lack 2 tensors of indexers"), std::string::npos) << there.output;
+  EXPECT_NE(there.output.find("the checkpoint lacks 4 states of the optimizer"), std::string::npos) << there.output;
+  EXPECT_EQ(values("run", "train", "loss")[10], whole[10]);
+  const Finished other = trained("other", learned(), {"run.init_from=" + path("run")});
+  EXPECT_NE(other.output.find("the weights have 2 tensors of indexers that this run has no use for"), std::string::npos)
+      << other.output;
+  const Finished another = trained("another", learned(", index_distances: 8"), {"run.init_from=" + path("other")});
+  EXPECT_NE(another.output.find("the weights lack 2 tensors of indexers"), std::string::npos) << another.output;
 }
 
 // Step, moments and data of the run go on with other attention; indexers and their moments begin.
@@ -104,8 +127,7 @@ TEST_F(LearnedRuns, ResumeADenseRunAndBack) {
   const Finished there = go_on(learned(), {"model.attention.index_warmup_steps=15", "--allow-changes"});
   ASSERT_EQ(there.code, 0) << there.output;
   EXPECT_NE(there.output.find("resuming from step 10"), std::string::npos) << there.output;
-  EXPECT_NE(there.output.find("the weights have no indexers for some layers (6 tensors)"), std::string::npos)
-      << there.output;
+  EXPECT_NE(there.output.find("the weights lack 6 tensors of indexers"), std::string::npos) << there.output;
   EXPECT_NE(there.output.find("more than the 10 steps that the run has done"), std::string::npos) << there.output;
   EXPECT_NE(there.output.find("the checkpoint lacks 12 states of the optimizer"), std::string::npos) << there.output;
   EXPECT_EQ(values("run", "train", "index_loss").size(), 10u);
@@ -114,7 +136,7 @@ TEST_F(LearnedRuns, ResumeADenseRunAndBack) {
   const Finished back = go_on(dense(), {"--allow-changes"});
   ASSERT_EQ(back.code, 0) << back.output;
   EXPECT_NE(back.output.find("resuming from step 15"), std::string::npos) << back.output;
-  EXPECT_NE(back.output.find("the weights have indexers (6 tensors) that this run has no use for"), std::string::npos)
+  EXPECT_NE(back.output.find("the weights have 6 tensors of indexers that this run has no use for"), std::string::npos)
       << back.output;
   EXPECT_NEAR(values("run", "train", "loss")[15], whole[15], 1e-2);
 }

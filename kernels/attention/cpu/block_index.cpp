@@ -40,11 +40,23 @@ std::vector<Task> tasks_of(const std::vector<SelectedRows>& documents) {
   return tasks;
 }
 
+// scores[j] = the bias of the distance, for j < i.
+void begin_with_biases(const IndexShape& s, const float* biases, std::int32_t i, float* scores) {
+  const auto count = static_cast<int>(s.distances);
+  for (int n = 0; n < count; ++n) {
+    const DistanceRange d = distances_of(n, count);
+    if (d.first > i) return;
+    std::fill(scores + std::max(0, i - d.end + 1), scores + (i - d.first + 1), kDistanceScale * biases[n]);
+  }
+}
+
 void score_row(const IndexScores& a, const Projected& x, const SelectedRows& d, std::int32_t i) {
   const IndexShape& s = a.shape;
   const std::int64_t columns = a.scores.dim(2), asks = std::int64_t{d.queries} + i - 1;
   float* const row = a.scores.data<float>() + (std::int64_t{d.bits} + i) * s.count * columns;
   std::fill_n(row, s.count * columns, 0.0f);
+  for (std::int64_t g = 0; a.biases.defined() && g < s.count; ++g)
+    begin_with_biases(s, a.biases.data<float>() + (s.first_head + g) * s.distances, i, row + g * columns);
   for (std::int32_t j = 0; j < i; ++j)
     for (std::int64_t h = 0; h < s.heads; ++h) {
       const float product = s.scale() * dot(x.query(asks, h), x.key(std::int64_t{d.keys} + j), s.dim);
@@ -113,6 +125,32 @@ void run_scores_backward(const IndexScoresBackward& a, const ExecContext& ctx) {
   });
 }
 
+// The sum of one head's gradients over a range of distances.
+double sum_over(const IndexDistancesBackward& a, std::int64_t g, DistanceRange range) {
+  const std::int64_t columns = a.dscores.dim(2);
+  double sum = 0;
+  for (const SelectedRows& d : a.documents)
+    for (std::int32_t i = range.first; i < d.end; ++i) {
+      const float* const row = a.dscores.data<float>() + ((std::int64_t{d.bits} + i) * a.shape.count + g) * columns;
+      for (std::int32_t j = std::max(0, i - range.end + 1); j <= i - range.first; ++j) sum += row[j];
+    }
+  return sum;
+}
+
+void run_distances_backward(const IndexDistancesBackward& a, const ExecContext& ctx) {
+  check(a);
+  const auto buckets = static_cast<int>(a.shape.distances);
+  ctx.stream.pool().parallel_for(a.shape.biases(), 1, [&](std::int64_t begin, std::int64_t end, int) {
+    for (std::int64_t e = begin; e < end; ++e) {
+      const std::int64_t g = e / buckets - a.shape.first_head;
+      const bool scored = g >= 0 && g < a.shape.count;
+      const double sum = scored ? sum_over(a, g, distances_of(static_cast<int>(e % buckets), buckets)) : 0;
+      float& out = a.dbiases.data<float>()[e];
+      out = (a.beta == 0 ? 0 : a.beta * out) + kDistanceScale * static_cast<float>(sum);
+    }
+  });
+}
+
 // One KV head of one block of queries.
 struct LossRow {
   const IndexLoss& args;
@@ -177,6 +215,7 @@ void run_loss(const IndexLoss& a, const ExecContext& ctx) {
 
 const bool added[] = {index_scores_kernel.add(Backend::cpu, {"rows", run_scores}),
                       index_scores_backward_kernel.add(Backend::cpu, {"rows", run_scores_backward}),
+                      index_distances_backward_kernel.add(Backend::cpu, {"rows", run_distances_backward}),
                       index_loss_kernel.add(Backend::cpu, {"rows", run_loss})};
 
 }  // namespace

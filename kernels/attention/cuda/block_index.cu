@@ -3,6 +3,7 @@
 #include "kernels/attention/block_index.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/attention/blocks.h"
 #include "kernels/attention/cuda/documents.cuh"
@@ -50,10 +51,27 @@ __device__ float product(const float* q, const T* k, int dim) {
   return sum;
 }
 
+// The biases of the first head that is scored, and behind it the others'; null: there are none.
+template <class T>
+struct Biases {
+  const T* data;
+  int buckets;
+
+  __device__ float of(int g, int distance) const {
+    return data ? kDistanceScale * to_float(data[g * buckets + distance_bucket(distance, buckets)]) : 0;
+  }
+};
+
+template <class T>
+Biases<T> biases_of(const Tensor& t, const IndexShape& s) {
+  if (!t.defined()) return {nullptr, 0};
+  return {device_data<T>(t) + s.first_head * s.distances, static_cast<int>(s.distances)};
+}
+
 // A thread block for each block of queries; a thread for each block of keys.
 template <class T>
 __global__ void __launch_bounds__(kBlock) score_blocks(const __grid_constant__ Documents<SelectedRows> documents,
-                                                       Projected<T> x, float* scores, int columns) {
+                                                       Projected<T> x, Biases<T> biases, float* scores, int columns) {
   extern __shared__ float asks[];
   const int at = static_cast<int>(blockIdx.x), d = documents.find(at);
   const SelectedRows document = documents.rows[d];
@@ -68,7 +86,7 @@ __global__ void __launch_bounds__(kBlock) score_blocks(const __grid_constant__ D
       found[h] = p <= 0 ? 0 : p;  // a NaN stays
     }
     for (int g = 0; g < x.count; ++g) {
-      float sum = 0;
+      float sum = j < own ? biases.of(g, own - j) : 0;
       for (int h = 0; h < x.heads && j < own; ++h) sum += asks[x.heads * x.dim + g * x.heads + h] * found[h];
       row[g * columns + j] = sum;
     }
@@ -84,7 +102,7 @@ void run_scores(const IndexScores& a, const ExecContext& ctx) {
         a.documents, [](const SelectedRows& d) { return d.end - d.begin; },
         [&](const Documents<SelectedRows>& some) {
           launch(ctx, {grid_of(some.before[some.count]), kBlock, bytes}, score_blocks<T>, some, x,
-                 device_data<float>(a.scores), static_cast<int>(a.scores.dim(2)));
+                 biases_of<T>(a.biases, a.shape), device_data<float>(a.scores), static_cast<int>(a.scores.dim(2)));
         });
   });
 }
@@ -207,6 +225,53 @@ void run_scores_backward(const IndexScoresBackward& a, const ExecContext& ctx) {
   });
 }
 
+// Gradients of biases: a thread block for each bucket (x) and each KV head of the layer (y). Threads share the pairs,
+// so that those of near blocks, of which a row has one, keep all of them busy.
+template <class T>
+__global__ void __launch_bounds__(kBlock)
+    distance_gradients(const __grid_constant__ Documents<SelectedRows> documents, const float* dscores, int columns,
+                       int first_head, int count, T* out, float beta) {
+  __shared__ float sums[kWarps];
+  const int bucket = static_cast<int>(blockIdx.x), buckets = static_cast<int>(gridDim.x);
+  const int head = static_cast<int>(blockIdx.y), g = head - first_head, thread = static_cast<int>(threadIdx.x);
+  const DistanceRange range = distances_of(bucket, buckets);
+  float sum = 0;
+  for (int d = 0; d < documents.count && g >= 0 && g < count; ++d) {
+    const SelectedRows document = documents.rows[d];
+    const int width = min(range.end, document.end) - range.first;
+    if (width <= 0) continue;
+    const std::int64_t pairs = std::int64_t{document.end - range.first} * width;
+    for (std::int64_t e = thread; e < pairs; e += kBlock) {
+      const int i = range.first + static_cast<int>(e / width), j = i - range.first - static_cast<int>(e % width);
+      if (j >= 0) sum += dscores[((std::int64_t{document.bits} + i) * count + g) * columns + j];
+    }
+  }
+  sum = warp_sum(sum);
+  if (thread % kWarp == 0) sums[thread / kWarp] = sum;
+  __syncthreads();
+  if (thread > 0) return;
+  float total = 0;
+  for (int w = 0; w < kWarps; ++w) total += sums[w];
+  T& to = out[head * buckets + bucket];
+  to = from_float<T>((beta == 0 ? 0 : beta * to_float(to)) + kDistanceScale * total);
+}
+
+void run_distances_backward(const IndexDistancesBackward& a, const ExecContext& ctx) {
+  check(a);
+  visit_float("index_distances_backward", a.dbiases.dtype(), [&]<class T>() {
+    float beta = a.beta;
+    for_documents(
+        a.documents, [](const SelectedRows& d) { return d.end; },
+        [&](const Documents<SelectedRows>& some) {
+          launch(ctx, {grid_of(a.shape.distances, a.shape.kv_heads)}, distance_gradients<T>, some,
+                 device_data<float>(a.dscores), static_cast<int>(a.dscores.dim(2)),
+                 static_cast<int>(a.shape.first_head), static_cast<int>(a.shape.count), device_data<T>(a.dbiases),
+                 std::exchange(beta, 1.0f));
+        });
+    if (beta == 0) fill_zero(a.dbiases, ctx.stream);  // there were no documents
+  });
+}
+
 constexpr int kHeads = 64;  // of a launch
 
 struct Candidates {
@@ -310,6 +375,7 @@ void run_loss(const IndexLoss& a, const ExecContext& ctx) {
 
 const bool added[] = {index_scores_kernel.add(Backend::cuda, {"rows", run_scores}),
                       index_scores_backward_kernel.add(Backend::cuda, {"rows", run_scores_backward}),
+                      index_distances_backward_kernel.add(Backend::cuda, {"rows", run_distances_backward}),
                       index_loss_kernel.add(Backend::cuda, {"rows", run_loss})};
 
 }  // namespace
