@@ -56,6 +56,8 @@ class ContextExchange {
                                          std::int64_t /*kv_heads*/) {
     return {};
   }
+  // t [n,H,D], this rank's rows: those of all ranks, [N,H,D], in the micro-batch's order.
+  virtual Tensor all_rows(const Tensor& t, const ContextShards&, const ExecContext&) = 0;
   // t f32 becomes its sum over the ranks.
   virtual void sum(const Tensor& t, const ExecContext&) = 0;
 };

@@ -24,7 +24,7 @@ struct WatchReport {
   std::vector<double> update_ratios;
   // By layer, in nats: mean over rows and heads, and the least of a head's means.
   std::vector<double> entropies, least_entropies;
-  std::vector<KeptByLayer> kept;  // layers of blocks, where ranks have whole sequences
+  std::vector<KeptByLayer> kept;  // layers of blocks
   bool empty() const { return update_ratios.empty(); }
 };
 

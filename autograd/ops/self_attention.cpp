@@ -1,3 +1,5 @@
+#include <optional>
+
 #include "autograd/ops.h"
 #include "autograd/ops/attend.h"
 #include "autograd/ops/kept_share.h"
@@ -169,33 +171,45 @@ std::vector<Saved> save_attended(const Run& run, const Var& qkv, const Prepared&
   return saved;
 }
 
+// Adds what attention keeps, which was computed with these arguments. Whoever has whole sequences has added it.
+void add_kept(KeptSums& kept, Attention a, const Attend& forward) {
+  const Sequences& sequences = forward.sequences;
+  if (!sequences.shards) {
+    a.queries = a.keys = sequences.spans();
+    return kept.add(a, {0, a.k.dim(1)});
+  }
+  const bool whole = forward.cp->whole_sequences(sequences.shards, a.pattern, a.k.dim(1)).heads.count > 0;
+  if (!whole) kept.add(a, *sequences.shards, *forward.cp);
+}
+
 // What watched steps ask of attention, sums over rows, by head: of the entropy, and the number of rows; then of what
 // blocks keep. The extra call sees keys in place of values. Nothing is measured for it, so that no choice of the run
 // depends on whether it was made.
 Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, const BlockSelection& selection) {
   ctx.tuning = nullptr;
   const std::int64_t rows = x.q.dim(0), heads = forward.layout.heads;
-  const bool shares = has_shares(forward.attention, forward.sequences);
-  Attention a{.q = x.q,
-              .k = x.k,
-              .v = x.k,
-              .out = ctx.empty(x.q.shape()),
-              .lse = ctx.empty({heads, rows}),
-              .scale = forward.attention.scale,
-              .pattern = forward.attention.pattern,
-              .selection = selection};
-  attend(a, forward.sequences, forward.cp, ctx);
-  const Tensor each = ctx.empty({rows, 2 * heads}), sums = ctx.empty({(shares ? 4 : 2) * heads + (shares ? 2 : 0)});
+  const bool blocks = forward.attention.pattern.blocks != nullptr;
+  const Attention a{.q = x.q,
+                    .k = x.k,
+                    .v = x.k,
+                    .out = ctx.empty(x.q.shape()),
+                    .lse = ctx.empty({heads, rows}),
+                    .scale = forward.attention.scale,
+                    .pattern = forward.attention.pattern,
+                    .selection = selection};
+  std::optional<KeptSums> kept;
+  if (blocks) kept.emplace(heads, forward.layout.kv_heads, ctx);
+  const AttentionWatch watch = [&](Attention part, KvHeads of) {
+    part.out = ctx.empty(part.out.shape());  // that of the call is still to be sent
+    kept->add(part, of);
+  };
+  attend(a, forward.sequences, forward.cp, ctx, blocks && forward.sequences.shards ? watch : nullptr);
+  const Tensor each = ctx.empty({rows, 2 * heads}), sums = ctx.empty({(blocks ? 4 : 2) * heads + (blocks ? 2 : 0)});
   attention_entropy_kernel({x.q, a.out, a.lse, each, forward.attention.scale}, ctx);
   column_sum_kernel({each, sums.narrow(0, 0, 2 * heads)}, ctx);
-  if (!shares) return sums;
-  a.queries = a.keys = forward.sequences.spans();
-  if (!a.pattern.pools.empty()) {  // what is kept are tokens
-    a.pattern.pools.clear();
-    a.lse = ctx.empty(a.lse.shape());
-    attention_kernel(a, ctx);
-  }
-  sum_shares(a, sums.narrow(0, 2 * heads, 2 * heads + 2), ctx);
+  if (!blocks) return sums;
+  add_kept(*kept, a, forward);
+  kept->store(sums.narrow(0, 2 * heads, 2 * heads + 2));
   return sums;
 }
 

@@ -19,17 +19,18 @@ inline Cost cost(const KeptShare& a) { return cost_of(a.out, {a.kept, a.dense, a
 inline constinit Kernel<KeptShare> kept_share_kernel{"kept_share"};
 void check(const KeptShare&);  // Error: shapes. Names the tensor.
 
-// Pairs of a query and a key by rows of a selection, out f32 [rows,2]: those that it keeps, and those of causal dense
-// attention, both over all KV heads. The spans are whole documents.
+// Pairs of these queries and a key, by blocks, out f32 [rows,2]: those that a selection keeps, and those of causal
+// dense attention, both over all KV heads, in the row that the selection has for the block of queries. Other rows are
+// left as they are. No two spans of queries are of one block; the keys are their whole documents.
 struct SelectedPairs {
   BlockSelection selection;
   Tensor out;
-  std::vector<Span> spans;
+  std::vector<Span> queries, keys;
   Pattern pattern;
 };
 inline Cost cost(const SelectedPairs& a) { return cost_of(a.out, {a.selection.bits, a.out}); }
 inline constinit Kernel<SelectedPairs> selected_pairs_kernel{"selected_pairs"};
-void check(const SelectedPairs&);  // Error: shapes, or spans that the selection does not have
+void check(const SelectedPairs&);  // Error: shapes, spans that the selection does not have, or other keys
 
 // Some queries of documents, and the keys of their documents, as one call of attention takes them.
 struct QuerySample {

@@ -4,6 +4,7 @@
 
 #include "autograd/block_means.h"
 #include "kernels/attention/block_select.h"
+#include "parallel/context/rows.h"
 
 namespace ring {
 
@@ -17,6 +18,25 @@ Work ContextParallel::exchange(const std::vector<Transfer>& sends, const std::ve
   for (const Transfer& t : sends)
     if (t.peer != comm_.rank()) bytes_sent_ += static_cast<std::int64_t>(t.tensor.bytes());
   return comm_.exchange(sends, receives, ctx.stream.record());
+}
+
+// Gathered with as many rows of each rank, and put in order: what exchange() receives in may be kept for ever.
+Tensor ContextParallel::all_rows(const Tensor& t, const ContextShards& shards, const ExecContext& ctx) {
+  check_shards(shards);
+  std::int64_t most = 0;
+  for (int r = 0; r < shards.ranks(); ++r) most = std::max(most, shards.tokens(r));
+  const std::int64_t heads = t.dim(1), dim = t.dim(2);
+  const Tensor parts = ctx.empty({shards.ranks(), most, heads, dim}, t.dtype());
+  const auto part = [&](int r) { return parts.narrow(0, r, 1).view({most, heads, dim}); };
+  const Tensor own = part(comm_.rank());
+  move_rows(own, t, {.count = t.dim(0)}, ctx);
+  bytes_sent_ += static_cast<std::int64_t>(own.bytes()) * (comm_.size() - 1);
+  comm_.all_gather(parts, own, ctx.stream.record()).wait(ctx.stream);
+  const Tensor all = ctx.empty({shards.tokens(), heads, dim}, t.dtype());
+  for (int r = 0; r < shards.ranks(); ++r)
+    for (const HeldRows& h : shards.held[static_cast<std::size_t>(r)])
+      move_rows(all, part(r), {.to = h.global, .first = h.first, .count = h.count}, ctx);
+  return all;
 }
 
 void ContextParallel::sum(const Tensor& t, const ExecContext& ctx) {

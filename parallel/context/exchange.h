@@ -21,6 +21,7 @@ class ContextParallel : public ContextExchange {
  public:
   virtual std::string_view schedule() const = 0;
   virtual std::int64_t bytes_sent() const { return bytes_sent_; }  // by this rank to others since the start
+  Tensor all_rows(const Tensor& t, const ContextShards&, const ExecContext&) override;
   void sum(const Tensor& t, const ExecContext&) override;
 
  protected:

@@ -30,7 +30,7 @@ class MeasuredContext final : public ContextParallel {
   }
   std::string_view schedule() const override { return "auto"; }
   std::int64_t bytes_sent() const override {
-    std::int64_t sum = 0;
+    std::int64_t sum = bytes_sent_;
     for (const auto& s : schedules_) sum += s->bytes_sent();
     return sum;
   }

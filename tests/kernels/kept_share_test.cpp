@@ -43,26 +43,56 @@ TEST_P(KeptShares, OfRowsThatSeeSomething) {
   for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-6) << i;
 }
 
-TEST_P(KeptShares, PairsAreCountedOneByOne) {
-  const ExecContext ctx = context();
+// Spans of queries, and the numbers of their documents.
+struct SomeQueries {
+  std::vector<Span> queries;
+  std::vector<std::size_t> of;
+};
+
+class KeptPairs : public KeptShares {
+ protected:
+  // What a call for some queries leaves in `out`, against pairs that are counted one by one.
+  void expect_counted(const AttentionProblem& p, const SomeQueries& some, bool whole) const {
+    const ExecContext ctx = context();
+    const std::vector<std::int32_t> first = first_blocks(p.pattern, p.queries);
+    const std::int32_t block = p.pattern.blocks->block();
+    const Tensor bits = from_host(p.selection, ctx.stream).view({first.back(), p.kv_heads, p.words()});
+    SelectedPairs args{{bits}, ctx.zeros({first.back(), 2}), some.queries, {}, p.pattern};
+    for (const std::size_t b : some.of) {
+      args.keys.push_back(p.queries[b]);
+      if (!whole) args.selection.rows.push_back(first[b]);
+    }
+    selected_pairs_kernel(args, ctx);
+    Values want(static_cast<std::size_t>(first.back()) * 2);
+    for (std::size_t i = 0; i < some.of.size(); ++i) {
+      const std::size_t b = some.of[i];
+      const Span& document = p.queries[b];
+      const std::int32_t begin = some.queries[i].position - document.position, end = begin + some.queries[i].count;
+      for (std::int32_t t = begin; t < end; ++t)
+        for (std::int32_t u = 0; u <= t; ++u)
+          for (std::int64_t h = 0; h < p.kv_heads; ++h) {
+            double* const row = &want[static_cast<std::size_t>(first[b] + (t + document.document % block) / block) * 2];
+            row[0] += p.selects(b, h, t, u), ++row[1];
+          }
+    }
+    EXPECT_EQ(read_values(args.out, ctx), want) << "blocks of " << block;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Cpu, KeptPairs, testing::Values(Backend::cpu));
+INSTANTIATE_TEST_SUITE_P(Gpu, KeptPairs, testing::Values(Backend::cuda));
+
+TEST_P(KeptPairs, AreCountedOneByOne) {
   for (const std::int32_t block : {64, 128}) {
     const AttentionProblem p =
         with_selection(problem_of(content(block, 9), offsets_of({300, 1, 70, 129, 2500}, 3), {3, 304}, 5));
-    const std::vector<std::int32_t> first = first_blocks(p.pattern, p.queries);
-    const Tensor out = ctx.empty({first.back(), 2});
-    selected_pairs_kernel(
-        {{from_host(p.selection, ctx.stream).view({first.back(), p.kv_heads, p.words()})}, out, p.queries, p.pattern},
-        ctx);
-    Values want(static_cast<std::size_t>(first.back()) * 2);
-    for (std::size_t b = 0; b < p.queries.size(); ++b)
-      for (std::int32_t t = 0; t < p.queries[b].count; ++t)
-        for (std::int32_t u = 0; u <= t; ++u)
-          for (std::int64_t h = 0; h < p.kv_heads; ++h) {
-            double* const row =
-                &want[static_cast<std::size_t>(first[b] + (t + p.queries[b].document % block) / block) * 2];
-            row[0] += p.selects(b, h, t, u), ++row[1];
-          }
-    EXPECT_EQ(read_values(out, ctx), want) << "blocks of " << block;
+    expect_counted(p, {p.queries, {0, 1, 2, 3, 4}}, true);
+    // Parts, which begin and end within blocks: rows are those of another tensor.
+    const auto part = [&](std::size_t b, std::int32_t begin, std::int32_t count, std::int32_t row) {
+      return Span{row, count, p.queries[b].position + begin, p.queries[b].document};
+    };
+    expect_counted(p, {{part(4, 700, 1, 0)}, {4}}, false);
+    expect_counted(p, {{part(0, 10, 290, 7), part(4, 0, 130, 400), part(1, 0, 1, 2)}, {0, 4, 1}}, false);
+    expect_counted(p, {{part(4, 1290, 1210, 0), part(3, 65, 40, 1300)}, {4, 3}}, false);
   }
 }
 
@@ -232,9 +262,15 @@ TEST(KeptShare, RefusesWhatDoesNotFit) {
   EXPECT_THROW(kept_share_kernel({ctx.zeros({2, 3}), ctx.zeros({2, 3}), ctx.zeros({2, 4})}, ctx), Error);
   const Pattern pattern = content(64, 3);
   const BlockSelection bits{ctx.zeros({3, 1, 1}, DType::i32)};
-  EXPECT_NO_THROW(selected_pairs_kernel({bits, ctx.zeros({3, 2}), {{0, 130, 0, 0}}, pattern}, ctx));
-  EXPECT_THROW(selected_pairs_kernel({bits, ctx.zeros({2, 2}), {{0, 130, 0, 0}}, pattern}, ctx), Error);
-  EXPECT_THROW(selected_pairs_kernel({bits, ctx.zeros({3, 2}), {{0, 200, 0, 0}}, pattern}, ctx), Error);
+  EXPECT_NO_THROW(selected_pairs_kernel({bits, ctx.zeros({3, 2}), {{0, 130, 0, 0}}, {{0, 130, 0, 0}}, pattern}, ctx));
+  EXPECT_THROW(selected_pairs_kernel({bits, ctx.zeros({2, 2}), {{0, 130, 0, 0}}, {{0, 130, 0, 0}}, pattern}, ctx),
+               Error);
+  EXPECT_THROW(selected_pairs_kernel({bits, ctx.zeros({3, 2}), {{0, 200, 0, 0}}, {{0, 200, 0, 0}}, pattern}, ctx),
+               Error);
+  const BlockSelection part{bits.bits, {0}};
+  EXPECT_NO_THROW(selected_pairs_kernel({part, ctx.zeros({3, 2}), {{0, 30, 100, 0}}, {{0, 130, 0, 0}}, pattern}, ctx));
+  EXPECT_THROW(selected_pairs_kernel({part, ctx.zeros({3, 2}), {{0, 31, 100, 0}}, {{0, 130, 0, 0}}, pattern}, ctx),
+               Error);
 }
 
 }  // namespace

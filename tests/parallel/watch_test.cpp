@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
+#include <ostream>
 
 #include "comm/gloo/gloo.h"
 #include "tests/parallel/training.h"
@@ -127,20 +129,25 @@ TEST_P(DistWatch, EntropiesAreThoseOfOneProcess) {
 
 // What blocks keep is a matter of all heads and sequences, whoever has them: heads of several rules, in one layer of
 // two, whole samples and packed documents.
-std::vector<std::string> with_blocks(std::vector<std::string> layout) {
-  for (const char* o : {"model.context=320", "train.batch_size=4", "train.micro_batch=0",
-                        "model.attention_layers=[{layers: '1', attention: {kind: block_sparse, block: 64, "
-                        "rules: [{pattern: content, keep: 3, first: 1}, {pattern: content, keep: 2}, {local: 2}], "
-                        "heads: [0, 1, 2, 2]}}]"})
-    layout.emplace_back(o);
+constexpr const char* kMixedRules =
+    "rules: [{pattern: content, keep: 3, first: 1}, {pattern: content, keep: 2}, {local: 2}], heads: [0, 1, 2, 2]";
+
+std::vector<std::string> with_blocks(std::vector<std::string> layout, const std::string& rules) {
+  for (const std::string& o :
+       {std::string("model.context=320"), std::string("train.batch_size=4"), std::string("train.micro_batch=0"),
+        "model.attention_layers=[{layers: '1', attention: {kind: block_sparse, block: 64, " + rules + "}}]"})
+    layout.push_back(o);
   return layout;
 }
 
-void expect_shares_of_one(const Layout& l, const std::vector<std::string>& documents) {
+void expect_shares_of_one(const Layout& l, const std::vector<std::string>& documents, const std::string& rules) {
   std::vector<std::string> layout = l.overrides;
   layout.insert(layout.end(), documents.begin(), documents.end());
-  const Training one = run(with_blocks(documents), 1, 2, 1), many = run(with_blocks(layout), l.ranks, 2, 1);
-  const Training unwatched = run(with_blocks(layout), l.ranks, 2, 0);
+  static std::map<std::string, Training> of_one;
+  Training& one = of_one[str(rules, documents.size())];
+  if (one.watched.empty()) one = run(with_blocks(documents, rules), 1, 2, 1);
+  const Training many = run(with_blocks(layout, rules), l.ranks, 2, 1),
+                 unwatched = run(with_blocks(layout, rules), l.ranks, 2, 0);
   ASSERT_EQ(one.errors + many.errors + unwatched.errors, "");
   EXPECT_TRUE(same_bits(unwatched, many)) << "watching shows";
   for (const std::size_t step : {0u, 1u}) {
@@ -152,6 +159,7 @@ void expect_shares_of_one(const Layout& l, const std::vector<std::string>& docum
     EXPECT_TRUE(a[0].recall > 0.2 && a[0].recall < 1) << a[0].recall;
     EXPECT_NEAR(b[0].density, a[0].density, 1e-6);
     EXPECT_NEAR(b[0].recall, a[0].recall, 1e-4);
+    EXPECT_NEAR(many.watched[step].entropies[1], one.watched[step].entropies[1], 1e-4);
   }
 }
 
@@ -160,7 +168,48 @@ TEST_F(DistWatchTest, SharesAreThoseOfOneProcess) {
                           Layout{"tp2", 2, {"parallel.tp=2"}}, Layout{"tp2_dp2", 4, {"parallel.tp=2"}}})
     for (const std::vector<std::string>& documents : {std::vector<std::string>{}, {"data.packing.documents=true"}}) {
       SCOPED_TRACE(l.name + (documents.empty() ? "" : ", documents"));
-      expect_shares_of_one(l, documents);
+      expect_shares_of_one(l, documents, kMixedRules);
+    }
+}
+
+// Rules, and the schedules of cp that have them.
+struct WatchedRules {
+  std::string name, rules;
+  std::vector<std::string> schedules;
+};
+void PrintTo(const WatchedRules& r, std::ostream* out) { *out << r.name; }
+
+class DistWatchedContext : public DistWatchTest, public testing::WithParamInterface<WatchedRules> {};
+INSTANTIATE_TEST_SUITE_P(
+    Rules, DistWatchedContext,
+    testing::Values(
+        WatchedRules{"content", kMixedRules, {"ring", "gather", "all_to_all"}},
+        WatchedRules{"positions",
+                     "rules: [{pattern: random, density: 0.3, seed: 2}, {local: 2, first: 1}], heads: [0, 1, 0, 0]",
+                     {"ring", "gather", "all_to_all", "auto"}},
+        WatchedRules{"learned",
+                     "rules: [{pattern: learned, keep: 3, first: 1}, {local: 2}], heads: [0, 1, 0, 0], index_heads: 2, "
+                     "index_head_dim: 8",
+                     {"all_to_all"}},
+        WatchedRules{"importance",
+                     "rules: [{pattern: importance, keep: 3, first: 1, interval: 1}, {local: 2}], heads: [0, 0, 1, 0]",
+                     {"all_to_all"}},
+        WatchedRules{"pools", "rules: [{pattern: content, keep: 2}], pools: [4, 64]", {"all_to_all"}}),
+    [](const auto& info) { return info.param.name; });
+
+// Pieces of documents, too, that begin within blocks.
+TEST_P(DistWatchedContext, SharesAreThoseOfOneProcess) {
+  for (const std::string& schedule : GetParam().schedules)
+    for (const Layout& l : {Layout{"cp2_contiguous", 2, {"parallel.cp=2", "parallel.cp_layout=contiguous"}},
+                            Layout{"cp2_zigzag", 2, {"parallel.cp=2", "parallel.cp_layout=zigzag"}},
+                            Layout{"cp4_packed", 4, {"parallel.cp=4", "parallel.cp_layout=zigzag"}},
+                            Layout{"tp2_cp2", 4, {"parallel.tp=2", "parallel.cp=2"}}}) {
+      SCOPED_TRACE(schedule + ", " + l.name);
+      Layout with = l;
+      with.overrides.push_back("parallel.cp_schedule=" + schedule);
+      std::vector<std::string> documents;
+      if (l.name == "cp4_packed") documents = {"data.packing.documents=true"};
+      expect_shares_of_one(with, documents, GetParam().rules);
     }
 }
 

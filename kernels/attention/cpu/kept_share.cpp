@@ -25,15 +25,17 @@ void run_kept_share(const KeptShare& a, const ExecContext& ctx) {
   });
 }
 
-// The rows of block i of a document, which starts at position `first`.
+// The queries of block i, and the keys of their document before them.
 struct BlockRow {
-  std::int64_t first, before, rows;  // before: positions of the document before the block's
+  std::int64_t first, rows;     // first: of the document's keys
+  std::int64_t before, inside;  // keys before the block; of the block, before its first query here
 
-  BlockRow(const SegmentPair& p, std::int32_t size, std::int32_t i)
-      : first(p.q_first),
-        before(std::max(i * size, p.q_first) - p.q_first),
-        rows(std::min((i + 1) * size, p.q_end) - std::max(i * size, p.q_first)) {}
-  std::int64_t causal() const { return rows * (rows + 1) / 2; }  // pairs of the block with itself
+  BlockRow(const SegmentPair& p, std::int32_t size, std::int32_t i) : first(p.k_first) {
+    const std::int32_t begin = std::max(i * size, p.q_first), start = std::max(i * size, p.k_first);
+    rows = std::min((i + 1) * size, p.q_end) - begin;
+    before = start - p.k_first, inside = begin - start;
+  }
+  std::int64_t causal() const { return rows * inside + rows * (rows + 1) / 2; }  // pairs of the block with itself
   // Pairs with block j < i.
   std::int64_t pairs(std::int64_t size, std::int64_t j) const {
     return rows * ((j + 1) * size - std::max(j * size, first));
@@ -45,10 +47,12 @@ void run_selected_pairs(const SelectedPairs& a, const ExecContext& ctx) {
   const SelectedBlocks selected(a.selection);
   const std::int32_t size = a.pattern.blocks->block();
   float* const out = a.out.data<float>();
-  for (const SegmentPair& p : segment_pairs_of(passes_of(a.pattern).front(), a.pattern, a.spans, a.spans)) {
-    const std::int64_t blocks = (p.q_end - 1) / size + 1;
+  for (const SegmentPair& p :
+       segment_pairs_of(passes_of(a.pattern).front(), a.pattern, a.queries, a.keys, a.selection.rows)) {
+    if (p.q_first == p.q_end) continue;
+    const std::int64_t first = p.q_first / size, blocks = (p.q_end - 1) / size + 1 - first;
     ctx.stream.pool().parallel_for(blocks, 1, [&](std::int64_t begin, std::int64_t end, int) {
-      for (auto i = static_cast<std::int32_t>(begin); i < end; ++i) {
+      for (auto i = static_cast<std::int32_t>(first + begin); i < first + end; ++i) {
         const BlockRow row(p, size, i);
         std::int64_t kept = selected.heads * row.causal();
         for (std::int32_t head = 0; head < selected.heads; ++head)

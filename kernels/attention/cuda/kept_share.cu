@@ -34,17 +34,18 @@ __global__ void __launch_bounds__(kBlock) count_pairs(const __grid_constant__ Do
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int at = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / kWarp;
   if (at >= documents.before[documents.count]) return;
-  const int d = documents.find(at), i = at - documents.before[d];
+  const int d = documents.find(at);
   const SegmentPair p = documents.rows[d];
-  const int first = max(i * size, p.q_first);
-  const std::int64_t rows = min((i + 1) * size, p.q_end) - first, before = first - p.q_first;
+  const int i = p.q_first / size + at - documents.before[d];
+  const int first = max(i * size, p.q_first), start = max(i * size, p.k_first);
+  const std::int64_t rows = min((i + 1) * size, p.q_end) - first, before = start - p.k_first;
   long long seen = 0;  // keys before the block
   for (int head = 0; head < selected.heads; ++head)
     for (int j = lane; j < i; j += kWarp)
-      if (selected.keeps(p.block_row + i, head, j)) seen += (j + 1) * size - max(j * size, p.q_first);
+      if (selected.keeps(p.block_row + i, head, j)) seen += (j + 1) * size - max(j * size, p.k_first);
   seen = warp_sum(seen);
   if (lane) return;
-  const std::int64_t causal = rows * (rows + 1) / 2, heads = selected.heads;
+  const std::int64_t causal = rows * (first - start) + rows * (rows + 1) / 2, heads = selected.heads;
   float* const to = out + std::int64_t{p.block_row + i} * 2;
   to[0] = static_cast<float>(rows * seen + heads * causal);
   to[1] = static_cast<float>(heads * (rows * before + causal));
@@ -53,8 +54,10 @@ __global__ void __launch_bounds__(kBlock) count_pairs(const __grid_constant__ Do
 void run_selected_pairs(const SelectedPairs& a, const ExecContext& ctx) {
   check(a);
   const std::int32_t size = a.pattern.blocks->block();
-  const auto blocks = [&](const SegmentPair& p) { return (p.q_end - 1) / size + 1; };
-  for_documents(segment_pairs_of(passes_of(a.pattern).front(), a.pattern, a.spans, a.spans), blocks,
+  const auto blocks = [&](const SegmentPair& p) {
+    return p.q_first == p.q_end ? 0 : (p.q_end - 1) / size + 1 - p.q_first / size;
+  };
+  for_documents(segment_pairs_of(passes_of(a.pattern).front(), a.pattern, a.queries, a.keys, a.selection.rows), blocks,
                 [&](const Documents<SegmentPair>& some) {
                   launch(ctx, {grid_of(divide_up(some.before[some.count], kWarps))}, count_pairs, some,
                          SelectedBlocks(a.selection), size, device_data<float>(a.out));

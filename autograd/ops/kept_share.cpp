@@ -1,0 +1,140 @@
+#include "autograd/ops/kept_share.h"
+
+#include <algorithm>
+#include <map>
+
+#include "kernels/attention/kept_share.h"
+#include "kernels/attention/pairs.h"
+#include "kernels/matmul.h"
+
+namespace ring {
+namespace {
+
+// The part of it whose rows this rank holds, with queries in its own rows: the keys stay in those of the micro-batch.
+std::vector<QuerySample> held_part(const std::vector<QuerySample>& all, const ContextShards& shards) {
+  std::vector<QuerySample> calls;
+  std::map<std::int32_t, std::size_t> stretches;  // by the first row of a document
+  const auto add = [&](const Span& queries, const Span& keys) {
+    const std::size_t call = stretches[keys.first]++;
+    if (call == calls.size()) calls.emplace_back();
+    calls[call].queries.push_back(queries), calls[call].keys.push_back(keys);
+  };
+  for (const QuerySample& some : all)
+    for (std::size_t i = 0; i < some.queries.size(); ++i)
+      for (const HeldRows& h : shards.held[static_cast<std::size_t>(shards.rank)]) {
+        const Span& q = some.queries[i];
+        const std::int32_t begin = std::max(q.first, h.global), end = std::min(q.first + q.count, h.global + h.count);
+        if (begin < end)
+          add({h.first + begin - h.global, end - begin, q.position + begin - q.first, q.document}, some.keys[i]);
+      }
+  return calls;
+}
+
+// Log-sum-exps of dense attention of these queries, -inf for others. The output is overwritten.
+Tensor dense_lse(const Attention& kept, std::vector<QuerySample> samples, const ExecContext& ctx) {
+  Attention dense = kept;
+  dense.pattern = {}, dense.selection = {}, dense.dropout = {};
+  dense.lse = ctx.empty(kept.lse.shape());
+  if (samples.empty()) samples.emplace_back();
+  for (const QuerySample& sample : samples) {
+    dense.queries = sample.queries, dense.keys = sample.keys;
+    attention_kernel(dense, ctx);
+    dense.carry = dense.out;  // the next ones leave other rows as they are
+  }
+  return dense.lse;
+}
+
+// Rows of a selection for the documents that these calls attend to.
+std::vector<std::int32_t> block_rows_of(const std::vector<Span>& keys, const Pattern& pattern,
+                                        const std::vector<Span>& documents) {
+  const std::vector<std::int32_t> first = first_blocks(pattern, documents);
+  std::vector<std::int32_t> rows;
+  for (const Span& k : keys) {
+    const auto document = std::ranges::find(documents, k.first, &Span::first);
+    rows.push_back(first[static_cast<std::size_t>(document - documents.begin())]);
+  }
+  return rows;
+}
+
+// Pairs that are kept, and those of causal dense attention, over all KV heads, f32 [2] to `out`.
+void sum_selected(const Attention& a, const std::vector<QuerySample>& calls, const std::vector<Span>& documents,
+                  const Tensor& out, const ExecContext& ctx) {
+  const std::int64_t n = std::ssize(calls), rows = a.selection.bits.dim(0);
+  const Tensor each = ctx.zeros({n * rows, 2});
+  for (std::int64_t i = 0; i < n; ++i) {
+    const QuerySample& c = calls[static_cast<std::size_t>(i)];
+    const BlockSelection selection{a.selection.bits, block_rows_of(c.keys, a.pattern, documents)};
+    selected_pairs_kernel({selection, each.narrow(0, i * rows, rows), c.queries, c.keys, a.pattern}, ctx);
+  }
+  column_sum_kernel({each, out}, ctx);
+}
+
+void sum_pairs(const Attention& a, const std::vector<QuerySample>& calls, const std::vector<Span>& documents,
+               const Tensor& out, const ExecContext& ctx) {
+  if (a.selection.bits.defined()) return sum_selected(a, calls, documents, out, ctx);
+  const std::int64_t heads = a.k.dim(1);
+  const auto pairs = [&](const Pattern& p) {
+    double sum = 0;
+    for (const QuerySample& c : calls) sum += kept_pairs(p, c.queries, c.keys, heads);
+    return static_cast<float>(static_cast<double>(heads) * sum);
+  };
+  copy(out, from_host(std::vector{pairs(a.pattern), pairs({})}, ctx.stream), ctx.stream);
+}
+
+// As many as cost little beside a step.
+std::vector<QuerySample> sample_of(const Pattern& pattern, const std::vector<Span>& documents) {
+  constexpr std::int64_t kMostBlocks = 64;
+  return sample_blocks(pattern, documents, kMostBlocks);
+}
+
+// [N,2 H] -> [2 H], in one piece.
+Tensor shares_of(const Attention& kept, const std::vector<QuerySample>& samples, const ExecContext& ctx) {
+  const std::int64_t heads = kept.q.dim(1);
+  const Tensor each = ctx.empty({kept.q.dim(0), 2 * heads}), sums = ctx.empty({2 * heads});
+  kept_share_kernel({kept.lse, dense_lse(kept, samples, ctx), each}, ctx);
+  column_sum_kernel({each, sums}, ctx);
+  return sums;
+}
+
+// What is kept are tokens: pools are left out.
+Attention of_tokens(Attention a, const ExecContext& ctx) {
+  if (a.pattern.pools.empty()) return a;
+  a.pattern.pools.clear();
+  a.lse = ctx.empty(a.lse.shape());
+  attention_kernel(a, ctx);
+  return a;
+}
+
+}  // namespace
+
+KeptSums::KeptSums(std::int64_t heads, std::int64_t kv_heads, const ExecContext& ctx)
+    : ctx_(ctx), shares_(ctx.zeros({heads})), rows_(ctx.zeros({heads})), pairs_(ctx.zeros({kv_heads, 2})) {}
+
+void KeptSums::add(const Attention& computed, KvHeads heads) {
+  const Attention a = of_tokens(computed, ctx_);
+  const std::int64_t count = a.q.dim(1), first = heads.first * count / heads.count;
+  const std::vector<Span> documents = a.queries;
+  const Tensor of_heads = shares_of(a, sample_of(a.pattern, documents), ctx_);
+  copy(shares_.narrow(0, first, count), of_heads.narrow(0, 0, count), ctx_.stream);
+  copy(rows_.narrow(0, first, count), of_heads.narrow(0, count, count), ctx_.stream);
+  sum_pairs(a, {{documents, documents}}, documents, pairs_.narrow(0, heads.first, 1).view({2}), ctx_);
+}
+
+void KeptSums::add(Attention a, const ContextShards& shards, ContextExchange& exchange) {
+  const std::int64_t heads = a.q.dim(1);
+  a.k = a.v = exchange.all_rows(a.k, shards, ctx_);
+  if (a.q.dim(0) == 0) return;
+  const Tensor of_heads = shares_of(a, held_part(sample_of(a.pattern, shards.documents), shards), ctx_);
+  shares_ = of_heads.narrow(0, 0, heads), rows_ = of_heads.narrow(0, heads, heads);
+  sum_pairs(a, held_part({{shards.documents, shards.documents}}, shards), shards.documents,
+            pairs_.narrow(0, 0, 1).view({2}), ctx_);
+}
+
+void KeptSums::store(const Tensor& sums) const {
+  const std::int64_t heads = shares_.dim(0);
+  copy(sums.narrow(0, 0, heads), shares_, ctx_.stream);
+  copy(sums.narrow(0, heads, heads), rows_, ctx_.stream);
+  column_sum_kernel({pairs_, sums.narrow(0, 2 * heads, 2)}, ctx_);
+}
+
+}  // namespace ring
