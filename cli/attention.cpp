@@ -6,6 +6,7 @@
 #include <list>
 #include <map>
 
+#include "cli/attention_shares.h"
 #include "cli/attention_text.h"
 #include "cli/commands.h"
 #include "cli/number_option.h"
@@ -145,9 +146,10 @@ constexpr std::int64_t kTableColumns = 80;
 
 class Report {
  public:
-  Report(const Arguments& a, ModelConfig m)
+  Report(const Arguments& a, ModelConfig m, ParallelConfig parallel)
       : arguments_(a),
         model_(std::move(m)),
+        parallel_(std::move(parallel)),
         length_(a.length_given->count() ? a.length : model_.context),
         columns_(columns_of(a)),
         all_(sections_of(model_, length_)),
@@ -168,6 +170,7 @@ class Report {
       std::cout << text_picture(p.cells, columns_) << "\n";
     }
     print_table(sections);
+    print_shares(sections);
     print_model();
     std::cout.flush();
   }
@@ -240,6 +243,18 @@ class Report {
     for (std::size_t i = 0; i < values.size(); ++i) print_wrapped(str(i ? "- " : "", kColumns[i].name, " ", values[i]));
   }
 
+  void print_shares(const std::vector<Section>& sections) const {
+    const std::string degrees = sharing_degrees(parallel_);
+    if (degrees.empty()) return;
+    print_wrapped(str("Pairs of the busiest rank over the mean, with ", degrees, " (1: even):"));
+    for (const Section& s : sections)
+      for (const Group& g : s.groups) {
+        const std::string shares = shares_text(pattern_of(model_, g.layers[0]), model_, parallel_, length_);
+        print_wrapped(str("layers ", ranges(g.layers), ": ", shares.empty() ? "heads do not divide" : shares));
+      }
+    print_format("\n");
+  }
+
   void print_model() const {
     double pairs = 0, time = 0;
     for (const Section& s : all_)
@@ -267,6 +282,7 @@ class Report {
 
   const Arguments& arguments_;
   ModelConfig model_;
+  ParallelConfig parallel_;
   std::int64_t length_, columns_;
   std::vector<Section> all_;
   PatternCost dense_;
@@ -276,9 +292,10 @@ void show(const Arguments& a) {
   if (!a.text.empty())
     return show_attention_on_text(
         {a.file, a.text, a.svg, a.overrides, a.weights, a.threads, a.layer, a.head, a.length, columns_of(a)});
-  const ModelConfig model = as_of(settings_at(a.file, a.overrides).model.resolved(), kAfterAllTokens);
+  const Config config = settings_at(a.file, a.overrides);
+  const ModelConfig model = as_of(config.model.resolved(), kAfterAllTokens);
   check_layer_and_head(model, a.layer, a.head);
-  Report(a, model).print();
+  Report(a, model, config.parallel).print();
 }
 
 }  // namespace
@@ -322,12 +339,15 @@ void add_attention_commands(CLI::App& app) {
       " queries, of every dilated branch and segment anew\n"
       "  largest cost  of that time: the costliest branch (segment/rate) or heads of one block rule; where all is one\n"
       "                part, its tiles or its blocks of queries (row blocks)\n\n"
+      "With parallel.cp or parallel.tp, how evenly their ranks share a layer's pairs: by rows in the order contiguous\n"
+      "or zigzag (ring and gather), or by heads (all_to_all, tp)\n\n"
       "With --text\n"
       "  recall        the weight that dense attention over the same queries and keys gives to the pairs that are "
       "kept\n"
       "  entropy       of the weights, in nats; dense: of dense attention's\n\n"
       "Examples: ringmaster attention show configs/shakespeare_dilated.yaml\n"
       "          ringmaster attention show configs/shakespeare_block_sparse.yaml --head 2 --svg pattern.svg\n"
+      "          ringmaster attention show configs/shakespeare_block_sparse.yaml parallel.cp=2\n"
       "          ringmaster attention show runs/quickstart --text notes.txt --layer 2\n"
       "          ringmaster attention show configs/llama_1b.yaml --length 32768 model.attention.kind=window "
       "model.attention.window=1024"));

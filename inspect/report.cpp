@@ -132,7 +132,8 @@ class Page {
            by_layers("Update over weights", "ratio of norms", kUpdateRatios, Together::mean) +
            by_layers("Entropy of attention", "nats", kEntropies, Together::mean) +
            by_layers("Attention that blocks keep", "share of dense attention", kRecalls, Together::mean) +
-           by_layers("Density of attention", "share of the pairs", kDensities, Together::mean);
+           by_layers("Density of attention", "share of the pairs", kDensities, Together::mean) +
+           by_layers("Imbalance of attention", "busiest rank's pairs over the mean", kImbalances, Together::mean);
   }
   std::string by_layers(const std::string& what, const char* unit, const char* group, Together how) const {
     std::string out;

@@ -38,7 +38,7 @@ class Reader {
     if (r.group == "train") add_step(r);
     if (r.group == "validation") point(r, "loss"), point(r, "ema_loss");
     if (r.group == kPartNorms || r.group == kUpdateRatios || r.group == kEntropies || r.group == kDensities ||
-        r.group == kRecalls)
+        r.group == kRecalls || r.group == kImbalances)
       add_parts(r);
     if (r.group == "checkpoint" && !r.find("error")) point(r, "seconds");
     if (r.group == "job") add_job(r);

@@ -1,9 +1,11 @@
 #include "trainer/metrics.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 
 #include "comm/inject.h"
@@ -71,7 +73,8 @@ std::string tag_of(const std::string& group, const std::string& name) {
   if (by_source) return "loss/" + group + "/" + name.substr(std::strlen(kSourceLoss));
   if (group == "validation") return name == "loss" ? "loss/validation" : "loss/validation_" + name;
   if (group == kPartNorms || group == kUpdateRatios) return "optimizer/" + group + "/" + name;
-  if (group == kEntropies || group == kLeastEntropies || group == kDensities || group == kRecalls)
+  const std::initializer_list<const char*> attention = {kEntropies, kLeastEntropies, kDensities, kRecalls, kImbalances};
+  if (std::ranges::find(attention, group) != attention.end())
     return "attention/" + group.substr(std::strlen("attention_")) + "/" + name;
   if (group != "train") return group + "/" + name;
   if (name == "loss") return "loss/train";

@@ -22,7 +22,7 @@ inline constexpr const char* kPartNorms = "grad_norm";
 // Those of steps that are watched (train.watch_interval), by parts and by layers of the model.
 inline constexpr const char *kUpdateRatios = "update_ratio", *kEntropies = "attention_entropy",
                             *kLeastEntropies = "attention_entropy_min", *kDensities = "attention_density",
-                            *kRecalls = "attention_recall";
+                            *kRecalls = "attention_recall", *kImbalances = "attention_imbalance";
 // Beginnings of the names of values by corpus of a mixture: "loss/code".
 inline constexpr const char *kSourceLoss = "loss/", *kSourceShare = "share/";
 

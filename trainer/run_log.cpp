@@ -307,13 +307,15 @@ void RunLog::record_watched(const StepReport& r) {
   record(kEntropies, r.watched.entropies);
   record(kLeastEntropies, r.watched.least_entropies);
   if (r.watched.kept.empty()) return;
-  Metrics::Values densities, recalls;
+  Metrics::Values densities, recalls, imbalances;
   for (const KeptByLayer& k : r.watched.kept) {
     const std::string name = key_of(block_scope(k.layer));
     densities.emplace_back(name, k.density), recalls.emplace_back(name, k.recall);
+    if (k.imbalance) imbalances.emplace_back(name, *k.imbalance);
   }
   metrics_->record(kDensities, r.step, densities);
   metrics_->record(kRecalls, r.step, recalls);
+  if (!imbalances.empty()) metrics_->record(kImbalances, r.step, imbalances);
 }
 
 void RunLog::stopped_by(const StepReport& bad) {

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "comm/host.h"
+#include "parallel/imbalance.h"
 
 namespace ring {
 namespace {
@@ -51,10 +52,21 @@ void Watch::after(const Result& r) {
   }
 }
 
+// Ranks of a replica are neighbours: cp and tp are the last axes.
+std::optional<double> Watch::imbalance(const double* pairs) const {
+  const int ranks = mesh_.degree("cp") * mesh_.degree("tp");
+  if (ranks == 1) return std::nullopt;
+  double largest = 1;
+  for (const double* replica = pairs; replica < pairs + mesh_.world(); replica += ranks)
+    largest = std::max(largest, largest_over_mean({replica, replica + ranks}));
+  return largest;
+}
+
 WatchReport Watch::report(const Result& r) const {
   const std::size_t all_heads = heads_ * static_cast<std::size_t>(mesh_.degree("tp"));
-  const std::size_t of_layer = 2 * all_heads + 4, at_shares = 2 * parts() + layers() * 2 * all_heads;
-  std::vector<double> sums(2 * parts() + layers() * of_layer);
+  const std::size_t at_shares = 2 * parts() + layers() * 2 * all_heads, at_pairs = at_shares + layers() * 4;
+  const auto world = static_cast<std::size_t>(mesh_.world()), rank = static_cast<std::size_t>(mesh_.rank());
+  std::vector<double> sums(at_pairs + layers() * world);
   const float* from = floats_of(r);
   std::copy_n(from, 2 * parts(), sums.begin());
   // Sums of this slice's heads, then their rows, at the places of these heads among all.
@@ -67,6 +79,7 @@ WatchReport Watch::report(const Result& r) const {
       shares[0] += of[2 * heads_ + h], shares[1] += of[3 * heads_ + h];
     }
     shares[2] = of[4 * heads_], shares[3] = of[4 * heads_ + 1];
+    sums[at_pairs + layer * world + rank] = of[4 * heads_];
   }
   all_reduce_host(mesh_.host(), sums, Reduce::sum);
   WatchReport out;
@@ -86,7 +99,8 @@ WatchReport Watch::report(const Result& r) const {
     out.least_entropies.push_back(least);
     const double* const shares = &sums[at_shares + layer * 4];
     if (shares[3] > 0)
-      out.kept.push_back({static_cast<std::int64_t>(layer), shares[2] / shares[3], shares[0] / shares[1]});
+      out.kept.push_back({static_cast<std::int64_t>(layer), shares[2] / shares[3], shares[0] / shares[1],
+                          imbalance(&sums[at_pairs + layer * world])});
   }
   return out;
 }

@@ -5,6 +5,7 @@
 // changes no bit.
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/train_step.h"
@@ -13,10 +14,12 @@
 namespace ring {
 
 // What a layer keeps whose attention goes by blocks: pairs, as a share of those of causal dense attention, and of the
-// weights of dense attention, their mean over sampled rows and heads (kernels/attention/kept_share.h).
+// weights of dense attention, their mean over sampled rows and heads (kernels/attention/kept_share.h). Where ranks of
+// cp and tp share the pairs: most of a rank's over the mean of those of its replica, the largest of the replicas.
 struct KeptByLayer {
   std::int64_t layer;
   double density, recall;
+  std::optional<double> imbalance;
 };
 
 struct WatchReport {
@@ -46,6 +49,7 @@ class Watch {
   // By layer: sums of the entropies and their rows, then of shares and their rows, by head; kept pairs, dense ones.
   std::size_t layer_values() const { return 4 * heads_ + 2; }
   std::size_t values() const { return 2 * parts() + layers() * layer_values(); }
+  std::optional<double> imbalance(const double* pairs) const;  // by rank
 
   TrainStep& step_;
   Mesh& mesh_;

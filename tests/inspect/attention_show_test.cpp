@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -524,6 +525,27 @@ TEST_F(AttentionShow, RefusesWhatIsNotThere) {
   const std::string heads = "model.attention_layers[1].attention.heads=[]";
   shown({rules, heads, "--layer", "2"});
   refused({rules, heads, "--length", "513"}, "--length: a row of 513 tokens has 9 blocks of 64");
+}
+
+// The dense layer's second half of the rows has 98432 of 131328 pairs; heads of two rules are not alike.
+TEST_F(AttentionShow, TellsHowEvenlyRanksShareALayer) {
+  EXPECT_EQ(shown({}).find("busiest rank"), std::string::npos);
+  const std::string cp = shown({"parallel.cp=2"});
+  EXPECT_NE(cp.find("busiest rank over the mean, with parallel.cp: 2 (1: even):"), std::string::npos) << cp;
+  EXPECT_NE(cp.find("\nlayers 5: contiguous 1.499, zigzag 1.000, all_to_all 1.000\n"), std::string::npos) << cp;
+  const Pattern blocks = block_sparse(64, {{.local = 2}, {.kind = BlockRuleKind::hierarchical, .local = 1}});
+  const auto pairs = [&](std::int64_t head) {
+    return kept_pairs(of_heads(blocks, {head, 1}), {{0, 512, 0, 0}}, {{0, 512, 0, 0}}, 1);
+  };
+  const double imbalance = 2 * std::max(pairs(0), pairs(1)) / (pairs(0) + pairs(1));
+  EXPECT_GT(imbalance, 1.01);
+  const std::string tp = shown({"parallel.tp=2"});
+  EXPECT_NE(tp.find("\nlayers 2: heads " + fixed("%.3f", imbalance) + "\n"), std::string::npos) << tp;
+  // Two KV heads do not divide among four ranks.
+  const std::string both = shown({"parallel.cp=2", "parallel.tp=2"});
+  EXPECT_NE(both.find("with parallel.cp: 2, parallel.tp: 2"), std::string::npos) << both;
+  EXPECT_NE(both.find("\nlayers 5: contiguous 1.499, zigzag 1.000\n"), std::string::npos) << both;
+  EXPECT_NE(shown({"parallel.tp=4"}).find("\nlayers 5: heads do not divide\n"), std::string::npos);
 }
 
 TEST_F(AttentionShow, AMillionTokens) {

@@ -201,7 +201,8 @@ TEST_F(ReportTest, WatchedStepsAreDrawnByTheirMeans) {
                            line("update_ratio", 10, "\"embedding\":0.5,\"blocks.0\":0.001,\"blocks.1\":0.003") +
                            line("attention_entropy", 10, layers) + line("attention_entropy", 20, "\"blocks.0\":1") +
                            line("attention_recall", 10, "\"blocks.1\":0.75") +
-                           line("attention_density", 10, "\"blocks.1\":0.25"));
+                           line("attention_density", 10, "\"blocks.1\":0.25") +
+                           line("attention_imbalance", 10, "\"blocks.1\":1.25"));
   const ReportRun read = read_report_run(run, 0);
   EXPECT_EQ(read.curves.at("validation/ema_loss"), (Curve{{10, 2.5}}));
   const std::vector<ChartLine> ratios = part_lines(read, "update_ratio", Together::mean);
@@ -214,9 +215,11 @@ TEST_F(ReportTest, WatchedStepsAreDrawnByTheirMeans) {
   EXPECT_EQ(entropies[2].curve, (Curve{{10, 9}}));
   EXPECT_EQ(part_lines(read, "attention_recall", Together::mean).at(0).curve, (Curve{{10, 0.75}}));
   EXPECT_EQ(part_lines(read, "attention_density", Together::mean).at(0).curve, (Curve{{10, 0.25}}));
+  EXPECT_EQ(part_lines(read, "attention_imbalance", Together::mean).at(0).curve, (Curve{{10, 1.25}}));
   const std::string page = report_page({run}, {});
-  for (const char* title : {"Update over weights by layers", "Entropy of attention by layers",
-                            "Attention that blocks keep by layers", "Density of attention by layers"})
+  for (const char* title :
+       {"Update over weights by layers", "Entropy of attention by layers", "Attention that blocks keep by layers",
+        "Density of attention by layers", "Imbalance of attention by layers"})
     EXPECT_NE(page.find(title), std::string::npos) << title;
 }
 

@@ -4,9 +4,11 @@
 
 #include <cmath>
 #include <map>
+#include <optional>
 #include <ostream>
 
 #include "comm/gloo/gloo.h"
+#include "parallel/imbalance.h"
 #include "tests/parallel/training.h"
 
 namespace ring::test {
@@ -211,6 +213,40 @@ TEST_P(DistWatchedContext, SharesAreThoseOfOneProcess) {
       if (l.name == "cp4_packed") documents = {"data.packing.documents=true"};
       expect_shares_of_one(with, documents, GetParam().rules);
     }
+}
+
+// Pairs of blocks with themselves and with earlier ones, by rank. Four blocks of two rules, for two KV heads each: the
+// first keeps 1, 2, 3 and 3 blocks, the second one 1, 2, 2 and 2.
+TEST_F(DistWatchTest, ImbalanceIsThatOfTheRanksPairs) {
+  const double h = 64 * 65 / 2, b = 64 * 64;
+  const std::vector<double> rows = {2 * h, 2 * h + 2 * b, 2 * h + 3 * b, 2 * h + 3 * b};
+  const std::vector<double> heads = {4 * h + 5 * b, 4 * h + 3 * b};
+  struct Case {
+    Layout layout;
+    std::vector<double> pairs;
+  };
+  for (const auto& [layout, pairs] :
+       {Case{{"one", 1, {}}, {1}}, Case{{"dp2", 2, {}}, {1}}, Case{{"tp2", 2, {"parallel.tp=2"}}, heads},
+        Case{{"tp2_dp2", 4, {"parallel.tp=2"}}, heads},
+        Case{{"all_to_all", 2, {"parallel.cp=2", "parallel.cp_schedule=all_to_all"}}, heads},
+        Case{{"contiguous", 2, {"parallel.cp=2", "parallel.cp_schedule=ring", "parallel.cp_layout=contiguous"}},
+             {rows[0] + rows[1], rows[2] + rows[3]}},
+        Case{{"zigzag_dp2", 4, {"parallel.cp=2", "parallel.cp_schedule=gather", "parallel.cp_layout=zigzag"}},
+             {rows[0] + rows[3], rows[1] + rows[2]}},
+        Case{{"tp2_cp2", 4, {"parallel.tp=2", "parallel.cp=2", "parallel.cp_schedule=ring"}},
+             {2 * h + b, 2 * h + 4 * b, 2 * h + b, 2 * h + 2 * b}}}) {
+    SCOPED_TRACE(layout.name);
+    std::vector<std::string> overrides = layout.overrides;
+    for (const char* o : {"model.context=256", "train.micro_batch=0",
+                          "model.attention_layers=[{layers: '1', attention: {kind: block_sparse, block: 64, "
+                          "rules: [{pattern: content, keep: 3}, {local: 2}], heads: [0, 0, 1, 1]}}]"})
+      overrides.emplace_back(o);
+    const Training t = run(overrides, layout.ranks, 1, 1);
+    ASSERT_EQ(t.errors, "");
+    const std::optional<double> got = t.watched.at(0).kept.at(0).imbalance;
+    ASSERT_EQ(got.has_value(), pairs.size() > 1);
+    EXPECT_NEAR(got.value_or(1), largest_over_mean(pairs), 1e-6);
+  }
 }
 
 // Tokens alone are counted. Before the first step both models have the same queries and keys in layer 1.

@@ -120,6 +120,8 @@ TEST(MetricsTags, AreSortedByWhatTheyAre) {
   EXPECT_EQ(tag_of("train", "grad_norm"), "optimizer/grad_norm");
   EXPECT_EQ(tag_of("train", "weight_decay"), "optimizer/weight_decay");
   EXPECT_EQ(tag_of("grad_norm", "blocks.3"), "optimizer/grad_norm/blocks.3");
+  EXPECT_EQ(tag_of("attention_density", "blocks.3"), "attention/density/blocks.3");
+  EXPECT_EQ(tag_of("attention_imbalance", "blocks.3"), "attention/imbalance/blocks.3");
   EXPECT_EQ(tag_of("train", "memory_peak"), "memory/peak");
   EXPECT_EQ(tag_of("train", "step_ms"), "speed/step_ms");
   EXPECT_EQ(tag_of("train", "tokens"), "data/tokens");
