@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/attention/attention.h"
+#include "kernels/attention/pooled_attention.h"
 
 namespace ring {
 
@@ -39,7 +39,7 @@ struct WholeSequences {
 
 // Sees attention over whole sequences where it is computed: a call with its results, for these of the heads of
 // WholeSequences, counted from their first one. Each head is in one call.
-using AttentionWatch = std::function<void(const Attention&, KvHeads)>;
+using AttentionWatch = std::function<void(const PooledAttention&, KvHeads)>;
 
 class ContextExchange {
  public:
@@ -48,9 +48,10 @@ class ContextExchange {
   // document on all ranks. All ranks call the same in the same order, also those that hold no row. The
   // selection that is returned is the one that was given, else a new one where the pattern selects; the backward needs
   // it. It is for whole_sequences(), or, where there are none, for this rank's queries. watch: may be empty.
-  virtual BlockSelection forward(const Attention&, const std::shared_ptr<const ContextShards>&, const ExecContext&,
-                                 const AttentionWatch& watch) = 0;
-  virtual void backward(const AttentionBackward&, const std::shared_ptr<const ContextShards>&, const ExecContext&) = 0;
+  virtual BlockSelection forward(const PooledAttention&, const std::shared_ptr<const ContextShards>&,
+                                 const ExecContext&, const AttentionWatch& watch) = 0;
+  virtual void backward(const PooledAttentionBackward&, const std::shared_ptr<const ContextShards>&,
+                        const ExecContext&) = 0;
   // What this rank has for itself while it attends with so many KV heads; no heads: it has parts of sequences alone.
   virtual WholeSequences whole_sequences(const std::shared_ptr<const ContextShards>&, const Pattern&,
                                          std::int64_t /*kv_heads*/) {

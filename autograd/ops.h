@@ -129,7 +129,8 @@ Var attention(Run&, const Var& q, const Var& k, const Var& v, const Sequences&, 
 // its bytes are rotated in place and kept for the backward. `keys`, `values` (both or none) and `queries` receive
 // views of the final k and v [N,Hk,D] and q [N,Hq,D], for a generation cache. `selection`, of whole_sequences(),
 // receives what was selected; one that is there already is used. `watch` sees attention over whole sequences; it may be
-// empty.
+// empty. `pooling`: pool_weights (kernels/attention/pooled_attention.h) of a pattern with pools; none: they are means.
+// `pool_gates` [N,Hq]: added to the scores of a query's pools.
 struct SelfAttention {
   std::int64_t heads = 1, kv_heads = 1, head_dim = 8;
   AttentionOptions attention;
@@ -141,6 +142,7 @@ struct SelfAttention {
   Tensor* values = nullptr;
   BlockSelection* selection = nullptr;
   AttentionWatch watch{};
+  Var pooling{}, pool_gates{};
 };
 Var self_attention(Run&, const Var& qkv, const Sequences&, const SelfAttention&);
 

@@ -41,13 +41,20 @@ inline void borrow(std::initializer_list<Tensor*> tensors) {
       *t =
           t->with_storage(std::make_shared<Storage>(t->storage()->data(), t->storage()->bytes(), t->device(), nullptr));
 }
-inline Attention borrowed(Attention a) {
-  borrow({&a.q, &a.k, &a.v, &a.out, &a.lse, &a.carry, &a.dropout.rows, &a.dropout.state, &a.selection.bits});
+inline void borrow(std::vector<PoolWeights>& weights) {
+  for (PoolWeights& w : weights) borrow({&w.positions, &w.query});
+}
+inline PooledAttention borrowed(PooledAttention a) {
+  borrow({&a.q, &a.k, &a.v, &a.out, &a.lse, &a.carry, &a.dropout.rows, &a.dropout.state, &a.selection.bits, &a.scored,
+          &a.gates, &a.mean_gates});
+  borrow(a.weights);
   return a;
 }
-inline AttentionBackward borrowed(AttentionBackward a) {
+inline PooledAttentionBackward borrowed(PooledAttentionBackward a) {
   borrow({&a.q, &a.k, &a.v, &a.out, &a.lse, &a.dout, &a.dq, &a.dk, &a.dv, &a.carry_dq, &a.carry_dk, &a.carry_dv,
-          &a.dropout.rows, &a.dropout.state, &a.selection.bits});
+          &a.dropout.rows, &a.dropout.state, &a.selection.bits, &a.gates, &a.dgates});
+  borrow(a.weights);
+  borrow(a.dweights);
   return a;
 }
 
@@ -64,7 +71,7 @@ void call_over(const Sequences& sequences, const Args& args, void (*call)(Args, 
 }
 
 // The spans are filled in, and the selection, where the pattern selects and there is none yet; it is returned.
-inline BlockSelection attend(Attention args, const Sequences& sequences, ContextExchange* exchange,
+inline BlockSelection attend(PooledAttention args, const Sequences& sequences, ContextExchange* exchange,
                              const ExecContext& ctx, const AttentionWatch& watch = {}) {
   check_exchange(sequences, exchange);
   if (sequences.shards) return exchange->forward(args, sequences.shards, ctx, watch);
@@ -76,7 +83,7 @@ inline BlockSelection attend(Attention args, const Sequences& sequences, Context
   watch(args, {0, args.k.dim(1)});
   return args.selection;
 }
-inline void attend_backward(const AttentionBackward& args, const Sequences& sequences, ContextExchange* exchange,
+inline void attend_backward(const PooledAttentionBackward& args, const Sequences& sequences, ContextExchange* exchange,
                             const ExecContext& ctx) {
   check_exchange(sequences, exchange);
   if (sequences.shards) return exchange->backward(args, sequences.shards, ctx);

@@ -56,14 +56,14 @@ Var attention(Run& run, const Var& q, const Var& k, const Var& v, const Sequence
   RING_CHECK(shape.size() == 3, "attention: queries are ", describe(q.value), ", expected [tokens, heads, head dim]");
   const Tensor out = run.ctx.empty(shape, q.value.dtype()), lse = run.ctx.empty({shape[1], shape[0]});
   const DropoutAddress dropout = dropout_address(run, options, shape[1]);
-  const BlockSelection selection = attend({.q = q.value,
-                                           .k = k.value,
-                                           .v = v.value,
-                                           .out = out,
-                                           .lse = lse,
-                                           .scale = options.scale,
-                                           .pattern = options.pattern,
-                                           .dropout = dropout.with(run.rows, run.state)},
+  const BlockSelection selection = attend(Attention{.q = q.value,
+                                                    .k = k.value,
+                                                    .v = v.value,
+                                                    .out = out,
+                                                    .lse = lse,
+                                                    .scale = options.scale,
+                                                    .pattern = options.pattern,
+                                                    .dropout = dropout.with(run.rows, run.state)},
                                           sequences, run.cp, run.ctx);
   if (!run.records(q, k, v)) return {out, nullptr};
   return run.record("attention", out, {q.slot, k.slot, v.slot},

@@ -4,6 +4,8 @@
 #include "autograd/ops/attend.h"
 #include "autograd/ops/kept_share.h"
 #include "kernels/attention/entropy.h"
+#include "kernels/attention/pool_gate.h"
+#include "kernels/elementwise.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
@@ -92,7 +94,37 @@ void norm_rule(Backward& back, int input, const Tensor& x, const Tensor& w, cons
 }
 
 // The places in the rule's list of what was saved.
-enum { kPositions, kInvFreq, kQNorm, kKNorm, kRows, kState, kSelection, kOut, kLse, kQkv, kQ, kK, kQRstd, kKRstd };
+enum {
+  kPositions,
+  kInvFreq,
+  kQNorm,
+  kKNorm,
+  kRows,
+  kState,
+  kSelection,
+  kPooling,
+  kPoolGates,
+  kOut,
+  kLse,
+  kQkv,
+  kQ,
+  kK,
+  kQRstd,
+  kKRstd
+};
+
+// What layers learn of pools: none of it, or one, or both.
+struct Learned {
+  Tensor pooling, gates;  // gates [N,Hq]
+};
+
+// As attention takes them, and the way back.
+Tensor by_head(const Tensor& gates, const ExecContext& ctx) {
+  if (!gates.defined()) return {};
+  const Tensor turned = ctx.empty({gates.dim(1), gates.dim(0)});
+  transpose_kernel({gates, turned}, ctx);
+  return turned;
+}
 
 // What attention makes of prepared queries, keys and values.
 struct Attended {
@@ -110,26 +142,33 @@ struct Attend {
   Sequences sequences;  // without positions
   ContextExchange* cp;
 
+  // What pools have learned, by size; none where it is undefined.
+  std::vector<PoolWeights> weights_of(const Tensor& pooling) const {
+    if (!pooling.defined()) return {};
+    return pool_weights(pooling, attention.pattern, layout.kv_heads, layout.head_dim);
+  }
   Attended operator()(const ExecContext& ctx, const Parts& x, const AttentionDropout& masks,
-                      const BlockSelection& selection, const AttentionWatch& watch = {}) const {
+                      const BlockSelection& selection, const Learned& learned, const AttentionWatch& watch = {}) const {
     const std::int64_t rows = x.q.dim(0);
     Attended a{ctx.empty({rows, layout.heads, layout.head_dim}, x.q.dtype()), ctx.empty({layout.heads, rows})};
-    a.selection = attend({.q = x.q,
-                          .k = x.k,
-                          .v = x.v,
-                          .out = a.out,
-                          .lse = a.lse,
-                          .scale = attention.scale,
-                          .pattern = attention.pattern,
-                          .dropout = masks,
-                          .selection = selection},
+    a.selection = attend({{.q = x.q,
+                           .k = x.k,
+                           .v = x.v,
+                           .out = a.out,
+                           .lse = a.lse,
+                           .scale = attention.scale,
+                           .pattern = attention.pattern,
+                           .dropout = masks,
+                           .selection = selection},
+                          weights_of(learned.pooling),
+                          by_head(learned.gates, ctx)},
                          sequences, cp, ctx, watch);
     return a;
   }
   // From qkv and the constants: all that the rule needs, in its order from kOut on.
   Tensors operator()(const ExecContext& ctx, const Tensors& from) const {
     const Prepared p = prepare(ctx, from[0], {from[1], from[2], from[3], from[4]}, layout);
-    const Attended a = (*this)(ctx, p.final(layout), dropout.with(from[5], from[6]), {from[7]});
+    const Attended a = (*this)(ctx, p.final(layout), dropout.with(from[5], from[6]), {from[7]}, {from[8], from[9]});
     return {a.out, a.lse, p.qkv, p.q, p.k, p.q_rstd, p.k_rstd};
   }
 };
@@ -185,25 +224,33 @@ void add_kept(KeptSums& kept, Attention a, const Attend& forward) {
 // What watched steps ask of attention, sums over rows, by head: of the entropy, and the number of rows; then of what
 // blocks keep. The extra call sees keys in place of values. Nothing is measured for it, so that no choice of the run
 // depends on whether it was made.
-Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, const BlockSelection& selection) {
+Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, const BlockSelection& selection,
+                    const Learned& learned) {
   ctx.tuning = nullptr;
   const std::int64_t rows = x.q.dim(0), heads = forward.layout.heads;
   const bool blocks = forward.attention.pattern.blocks != nullptr;
-  const Attention a{.q = x.q,
-                    .k = x.k,
-                    .v = x.k,
-                    .out = ctx.empty(x.q.shape()),
-                    .lse = ctx.empty({heads, rows}),
-                    .scale = forward.attention.scale,
-                    .pattern = forward.attention.pattern,
-                    .selection = selection};
+  Attention a{.q = x.q,
+              .k = x.k,
+              .v = x.k,
+              .out = ctx.empty(x.q.shape()),
+              .lse = ctx.empty({heads, rows}),
+              .scale = forward.attention.scale,
+              .pattern = forward.attention.pattern,
+              .selection = selection};
   std::optional<KeptSums> kept;
   if (blocks) kept.emplace(heads, forward.layout.kv_heads, ctx);
   const AttentionWatch watch = [&](Attention part, KvHeads of) {
     part.out = ctx.empty(part.out.shape());  // that of the call is still to be sent
     kept->add(part, of);
   };
-  attend(a, forward.sequences, forward.cp, ctx, blocks && forward.sequences.shards ? watch : nullptr);
+  PooledAttention pooled(a, forward.weights_of(learned.pooling), by_head(learned.gates, ctx));
+  if (learned.pooling.defined()) pooled.scored = x.v;
+  if (learned.gates.defined()) pooled.mean_gates = ctx.empty(a.lse.shape());
+  attend(pooled, forward.sequences, forward.cp, ctx, blocks && forward.sequences.shards ? watch : nullptr);
+  if (learned.gates.defined()) {  // the logarithms of weights have the gates, too
+    a.lse = ctx.empty(pooled.lse.shape());
+    axpby_kernel({.x = pooled.lse, .y = pooled.mean_gates, .out = a.lse, .alpha = 1, .beta = -1}, ctx);
+  }
   const Tensor each = ctx.empty({rows, 2 * heads}), sums = ctx.empty({(blocks ? 4 : 2) * heads + (blocks ? 2 : 0)});
   attention_entropy_kernel({x.q, a.out, a.lse, each, forward.attention.scale}, ctx);
   column_sum_kernel({each, sums.narrow(0, 0, 2 * heads)}, ctx);
@@ -225,7 +272,21 @@ struct Rule {
     const Shape& shape = p.qkv.shape();
     const Tensor dqkv = direct ? back.sink(0, shape, p.qkv.dtype()).dst : back.ctx.empty(shape, p.qkv.dtype());
     const Parts d = forward.layout.split(dqkv);
-    attend_backward(arguments(back, p.final(forward.layout), d), forward.sequences, forward.cp, back.ctx);
+    const Tensor pooling = back.saved(kPooling),
+                 dpooling = pooling.defined() ? back.ctx.zeros(pooling.shape()) : Tensor{};
+    PooledAttentionBackward args(arguments(back, p.final(forward.layout), d), forward.weights_of(pooling),
+                                 forward.weights_of(dpooling));
+    const Tensor gates = back.saved(kPoolGates);
+    if (gates.defined()) args.gates = by_head(gates, back.ctx), args.dgates = back.ctx.empty(args.lse.shape());
+    attend_backward(args, forward.sequences, forward.cp, back.ctx);
+    if (gates.defined() && back.needs_grad(4)) {
+      const Sink s = back.sink(4, gates.shape(), gates.dtype());
+      transpose_kernel({args.dgates, s.dst, s.beta}, back.ctx);
+    }
+    if (pooling.defined() && back.needs_grad(3)) {
+      const Sink s = back.sink(3, pooling.shape(), pooling.dtype());
+      column_sum_kernel({dpooling.view({1, dpooling.numel()}), s.dst, s.beta}, back.ctx);
+    }
     rotate_both(dqkv, c, forward.layout, true, back.ctx);
     if (c.q_norm.defined()) {
       const Parts raw = forward.layout.split(p.qkv);
@@ -265,6 +326,11 @@ void check(const Run& run, const Tensor& qkv, const Sequences& sequences, const 
              "self_attention: no backward through frequencies of each "
              "document");
   RING_CHECK(o.q_norm.value.defined() == o.k_norm.value.defined(), "self_attention: q_norm and k_norm go together");
+  RING_CHECK((!o.pooling.value.defined() && !o.pool_gates.value.defined()) || !o.attention.pattern.pools.empty(),
+             "self_attention: weights or gates of pools, of which the pattern has none");
+  RING_CHECK(!o.pool_gates.value.defined() || o.pool_gates.value.shape() == Shape({qkv.dim(0), o.heads}),
+             "self_attention: gates of pools ", describe(o.pool_gates.value), ", expected one for each of ", qkv.dim(0),
+             " tokens and ", o.heads, " heads");
   RING_CHECK((o.keys == nullptr) == (o.values == nullptr), "self_attention: keys and values go together");
 }
 
@@ -282,8 +348,11 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
   const Attend forward{layout, options.attention, dropout, sequences.without_positions(), run.cp};
   const Parts x = p.final(layout);
   const BlockSelection given = options.selection ? *options.selection : BlockSelection{};
-  const Attended a = forward(run.ctx, x, dropout.with(run.rows, run.state), given, options.watch);
-  if (run.entropies) run.entropies->push_back(watched_sums(run.ctx, forward, x, a.selection));
+  const Attended a = forward(run.ctx, x, dropout.with(run.rows, run.state), given,
+                             {options.pooling.value, options.pool_gates.value}, options.watch);
+  if (run.entropies)
+    run.entropies->push_back(
+        watched_sums(run.ctx, forward, x, a.selection, {options.pooling.value, options.pool_gates.value}));
   if (options.keys) {
     *options.keys = x.k;
     *options.values = x.v;
@@ -291,15 +360,18 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
   if (options.queries) *options.queries = x.q;
   if (options.selection) *options.selection = a.selection;
   const Shape shape{in.dim(0), options.heads * options.head_dim};
-  if (!run.records(qkv, options.q_norm, options.k_norm)) return {a.out.view(shape), nullptr};
+  if (!run.records(qkv, options.q_norm, options.k_norm, options.pooling, options.pool_gates))
+    return {a.out.view(shape), nullptr};
   std::vector<Saved> saved{
       save_in_place(sequences.positions), save_in_place(options.inv_freq), run.save(options.q_norm),
       run.save(options.k_norm),           save_in_place(run.rows),         save_in_place(run.state),
-      save_in_place(a.selection.bits)};
+      save_in_place(a.selection.bits),    run.save(options.pooling),       run.save(options.pool_gates)};
   const std::vector<Saved> attended = save_attended(run, qkv, p, a, forward, saved);
   saved.insert(saved.end(), attended.begin(), attended.end());
-  const Var y = run.record("self_attention", a.out.view(shape), {qkv.slot, options.q_norm.slot, options.k_norm.slot},
-                           std::move(saved), Rule{forward});
+  const Var y =
+      run.record("self_attention", a.out.view(shape),
+                 {qkv.slot, options.q_norm.slot, options.k_norm.slot, options.pooling.slot, options.pool_gates.slot},
+                 std::move(saved), Rule{forward});
   if (!attends_again(run, qkv)) return y;
   return recomputable(y, {attended[0]},
                       [shape](const ExecContext&, const Tensors& from) { return from[0].view(shape); });

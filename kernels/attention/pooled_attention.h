@@ -1,18 +1,45 @@
 #pragma once
 // Attention over the pairs of a pattern and over its pools (Pattern::pools): a call for each size and one for the
-// pairs, merged by their log-sum-exps. Together they are one softmax over tokens and means, the compressed branch of
-// NSA (Yuan et al. 2025, section 3.3.1, there with learned pooling and gates), and exact for it, forward and backward.
-// Without pools it is the call of the pairs alone.
+// pairs, merged by their log-sum-exps. Together they are one softmax over tokens and pools, the compressed branch of
+// NSA (Yuan et al. 2025, section 3.3.1), and exact for it, forward and backward. A pool is the mean of its tokens, or
+// their sum by learned weights (weighted_pool.h). Gates, where there are any, are added to the scores of all pools of a
+// query and head: NSA's gates, which weigh branches by exp(g) within the one softmax. Without pools it is the call of
+// the pairs alone.
+
+#include <utility>
 
 #include "kernels/attention/attention.h"
 
 namespace ring {
 
-// As attention_kernel, with whole documents, the same spans of queries and keys, and no carry. lse is that of tokens
-// and means. Error: with dropout.
-void pooled_attention(Attention, const ExecContext&);
+// What pools of one size have learned: positions [Hk,p], query [Hk,D] of the keys' type.
+struct PoolWeights {
+  Tensor positions, query;
+};
+// In one vector, size after size: positions, then query. dim: of a head.
+std::int64_t pool_weights_numel(const Pattern&, std::int64_t kv_heads, std::int64_t dim);
+std::vector<PoolWeights> pool_weights(const Tensor& flat, const Pattern&, std::int64_t kv_heads, std::int64_t dim);
+std::vector<PoolWeights> of_heads(const std::vector<PoolWeights>&, KvHeads);
 
-// As attention_backward_kernel, likewise. Gradients of means go to their tokens in f32.
-void pooled_attention_backward(AttentionBackward, const ExecContext&);
+// As attention_kernel's, with whole documents, the same spans of queries and keys, and no carry. lse is that of tokens
+// and pools. Error: with dropout.
+struct PooledAttention : Attention {
+  PooledAttention(Attention a, std::vector<PoolWeights> w = {}, Tensor g = {})
+      : Attention(std::move(a)), weights(std::move(w)), gates(std::move(g)) {}
+  std::vector<PoolWeights> weights;  // by size; none: pools are means
+  Tensor scored;                     // [N,Hk,D], what the weights' query is multiplied with; undefined: v
+  Tensor gates;                      // f32 [Hq,N] as lse is; undefined: 0
+  Tensor mean_gates;                 // of gates, f32 [Hq,N], takes the mean over the weights of each query's keys
+};
+void pooled_attention(PooledAttention, const ExecContext&);
+
+// As attention_backward_kernel's, likewise. Gradients of pools go to their tokens in f32.
+struct PooledAttentionBackward : AttentionBackward {
+  PooledAttentionBackward(AttentionBackward a, std::vector<PoolWeights> w = {}, std::vector<PoolWeights> dw = {})
+      : AttentionBackward(std::move(a)), weights(std::move(w)), dweights(std::move(dw)) {}
+  std::vector<PoolWeights> weights, dweights;  // dweights: f32, overwritten where some document has such a pool
+  Tensor gates, dgates;                        // as gates are; overwritten
+};
+void pooled_attention_backward(PooledAttentionBackward, const ExecContext&);
 
 }  // namespace ring

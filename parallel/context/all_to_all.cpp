@@ -27,8 +27,7 @@ struct Flight {
 
 // All rows of one group of this rank's heads, contiguous side by side.
 struct Heads {
-  std::vector<Tensor> parts;
-  Tensor lse;
+  std::vector<Tensor> parts, by_head;  // by_head [heads,N]
   Flight flight;
 };
 
@@ -37,12 +36,14 @@ class AllToAll final : public ContextParallel {
   explicit AllToAll(Communicator& comm) : ContextParallel(comm) {}
   std::string_view schedule() const override { return "all_to_all"; }
 
-  BlockSelection forward(const Attention& args, const std::shared_ptr<const ContextShards>& shards,
+  BlockSelection forward(const PooledAttention& args, const std::shared_ptr<const ContextShards>& shards,
                          const ExecContext& ctx, const AttentionWatch& watch) override {
     const ContextShards& s = check(args.k, *shards);
     BlockSelection selection = args.selection;
     Flight back;
-    for_groups(s, {args.q, args.k, args.v}, {}, ctx, [&](const Heads& all, std::int64_t group) {
+    std::vector<Tensor> ours = {args.q, args.k, args.v};
+    if (args.scored.defined()) ours.push_back(args.scored);
+    for_groups(s, ours, defined({args.gates}), ctx, [&](const Heads& all, std::int64_t group) {
       const Tensor &q = all.parts[0], out = ctx.empty(q.shape(), args.out.dtype()), lse = lse_of(q, ctx);
       Attention whole{.q = q,
                       .k = all.parts[1],
@@ -58,10 +59,15 @@ class AllToAll final : public ContextParallel {
                             ? part(args.selection, whole.pattern, group, ctx)
                             : select_blocks(whole.pattern, q, whole.k, args.scale, s.documents, ctx);
       if (!args.selection.bits.defined()) add_part(selection, whole.selection, group, ctx);
-      pooled_attention(whole, ctx);
-      if (watch) watch(whole, {group * heads_of(args.k.dim(1)), heads_of(args.k.dim(1))});
+      PooledAttention pooled(whole, weights_of(args.weights, args, group));
+      if (args.gates.defined()) pooled.gates = all.by_head[0];
+      if (args.mean_gates.defined()) pooled.mean_gates = lse_of(q, ctx);
+      if (args.scored.defined()) pooled.scored = all.parts[3];
+      pooled_attention(pooled, ctx);
+      if (watch) watch(pooled, {group * heads_of(args.k.dim(1)), heads_of(args.k.dim(1))});
       Flight sent = to_rows(s, {out}, {args.out}, group, ctx);
       add_lse_to_rows(s, lse, args.lse, group, sent, ctx);
+      if (args.mean_gates.defined()) add_lse_to_rows(s, pooled.mean_gates, args.mean_gates, group, sent, ctx);
       start(sent, ctx);
       back.land(ctx);
       back = std::move(sent);
@@ -70,14 +76,14 @@ class AllToAll final : public ContextParallel {
     return selection;
   }
 
-  void backward(const AttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
+  void backward(const PooledAttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
                 const ExecContext& ctx) override {
     const ContextShards& s = check(args.k, *shards);
     Flight back;
     const std::vector<Tensor> ours = {args.q, args.k, args.v, args.out, args.dout};
-    for_groups(s, ours, args.lse, ctx, [&](const Heads& all, std::int64_t group) {
+    for_groups(s, ours, defined({args.lse, args.gates}), ctx, [&](const Heads& all, std::int64_t group) {
       const auto& [q, k, v] = std::tie(all.parts[0], all.parts[1], all.parts[2]);
-      AttentionBackward whole{.q = q, .k = k, .v = v, .out = all.parts[3], .lse = all.lse, .dout = all.parts[4]};
+      AttentionBackward whole{.q = q, .k = k, .v = v, .out = all.parts[3], .lse = all.by_head[0], .dout = all.parts[4]};
       whole.dq = ctx.empty(q.shape(), args.dq.dtype());
       whole.dk = ctx.empty(k.shape(), args.dk.dtype());
       whole.dv = ctx.empty(v.shape(), args.dv.dtype());
@@ -86,8 +92,12 @@ class AllToAll final : public ContextParallel {
       whole.pattern = pattern_of(shards, args, group);
       whole.dropout = dropout_of(args, group);
       whole.selection = part(args.selection, whole.pattern, group, ctx);
-      pooled_attention_backward(whole, ctx);
+      PooledAttentionBackward pooled(whole, weights_of(args.weights, args, group),
+                                     weights_of(args.dweights, args, group));
+      if (args.gates.defined()) pooled.gates = all.by_head[1], pooled.dgates = lse_of(q, ctx);
+      pooled_attention_backward(pooled, ctx);
       Flight sent = to_rows(s, {whole.dq, whole.dk, whole.dv}, {args.dq, args.dk, args.dv}, group, ctx);
+      if (args.gates.defined()) add_lse_to_rows(s, pooled.dgates, args.dgates, group, sent, ctx);
       start(sent, ctx);
       back.land(ctx);
       back = std::move(sent);
@@ -114,13 +124,13 @@ class AllToAll final : public ContextParallel {
 
   // compute(heads, group) for each group in order, while the next one is on its way.
   template <class Compute>
-  void for_groups(const ContextShards& s, const std::vector<Tensor>& tensors, const Tensor& lse, const ExecContext& ctx,
-                  const Compute& compute) {
-    Heads next = to_heads(s, tensors, lse, 0, ctx);
+  void for_groups(const ContextShards& s, const std::vector<Tensor>& tensors, const std::vector<Tensor>& by_head,
+                  const ExecContext& ctx, const Compute& compute) {
+    Heads next = to_heads(s, tensors, by_head, 0, ctx);
     for (std::int64_t g = 0; g < groups_; ++g) {
       Heads all = std::move(next);
       all.flight.land(ctx);
-      if (g + 1 < groups_) next = to_heads(s, tensors, lse, g + 1, ctx);
+      if (g + 1 < groups_) next = to_heads(s, tensors, by_head, g + 1, ctx);
       compute(all, g);
     }
   }
@@ -139,6 +149,12 @@ class AllToAll final : public ContextParallel {
     d.rows = {};
     d.first_head += first_head(args.q.dim(1), comm_.rank(), group);
     return d;
+  }
+
+  template <class Args>
+  std::vector<PoolWeights> weights_of(const std::vector<PoolWeights>& all, const Args& args, std::int64_t group) const {
+    const std::int64_t heads = args.k.dim(1);
+    return of_heads(all, {first_head(heads, comm_.rank(), group), heads_of(heads)});
   }
 
   // How many of `all` heads are those of one group of rank r, and which comes first.
@@ -170,6 +186,10 @@ class AllToAll final : public ContextParallel {
   static const std::vector<HeldRows>& held_by(const ContextShards& s, int r) {
     return s.held[static_cast<std::size_t>(r)];
   }
+  static std::vector<Tensor> defined(std::vector<Tensor> tensors) {
+    std::erase_if(tensors, [](const Tensor& t) { return !t.defined(); });
+    return tensors;
+  }
   template <class Fn>
   void for_others(const Fn& fn) const {
     for (int r = 0; r < comm_.size(); ++r)
@@ -183,8 +203,8 @@ class AllToAll final : public ContextParallel {
 
   // Tensors [n,H,D] of one type, side by side: each rank's heads of the group go there, and all rows of ours come to
   // where they belong in the micro-batch.
-  Heads to_heads(const ContextShards& s, const std::vector<Tensor>& tensors, const Tensor& lse, std::int64_t group,
-                 const ExecContext& ctx) {
+  Heads to_heads(const ContextShards& s, const std::vector<Tensor>& tensors, const std::vector<Tensor>& by_head,
+                 std::int64_t group, const ExecContext& ctx) {
     std::int64_t heads = 0;
     for (const Tensor& t : tensors) heads += heads_of(t.dim(1));
     const std::int64_t rows = tensors[0].dim(0), dim = tensors[0].dim(2);
@@ -213,7 +233,7 @@ class AllToAll final : public ContextParallel {
       h.parts.push_back(all.narrow(1, at, heads_of(t.dim(1))));
       at += heads_of(t.dim(1));
     }
-    if (lse.defined()) add_lse_to_heads(s, lse, group, h, ctx);
+    for (const Tensor& t : by_head) add_lse_to_heads(s, t, group, h, ctx);
     start(h.flight, ctx);
     return h;
   }
@@ -264,15 +284,16 @@ class AllToAll final : public ContextParallel {
 
   void add_lse_to_heads(const ContextShards& s, const Tensor& lse, std::int64_t group, Heads& h,
                         const ExecContext& ctx) {
-    h.lse = lse_of(h.parts[0], ctx);
+    const Tensor whole = lse_of(h.parts[0], ctx);
+    h.by_head.push_back(whole);
     for (const HeldRows& own : held_by(s, comm_.rank()))
-      copy_rows_kernel(tokens(h.lse, own.global, lse_part(lse, comm_.rank(), group), own.first, own.count), ctx);
+      copy_rows_kernel(tokens(whole, own.global, lse_part(lse, comm_.rank(), group), own.first, own.count), ctx);
     for_others([&](int r) {
       h.flight.sends.push_back({lse_part(lse, r, group), r});
-      const Tensor in = receive_buffer({h.lse.dim(0), s.tokens(r)}, DType::f32, ctx);
+      const Tensor in = receive_buffer({whole.dim(0), s.tokens(r)}, DType::f32, ctx);
       h.flight.receives.push_back({in, r});
       for (const HeldRows& theirs : held_by(s, r))
-        h.flight.copies.push_back(tokens(h.lse, theirs.global, in, theirs.first, theirs.count));
+        h.flight.copies.push_back(tokens(whole, theirs.global, in, theirs.first, theirs.count));
     });
   }
 

@@ -19,7 +19,7 @@ class Gather final : public ContextParallel {
   explicit Gather(Communicator& comm) : ContextParallel(comm) {}
   std::string_view schedule() const override { return "gather"; }
 
-  BlockSelection forward(const Attention& args, const std::shared_ptr<const ContextShards>& shards,
+  BlockSelection forward(const PooledAttention& args, const std::shared_ptr<const ContextShards>& shards,
                          const ExecContext& ctx, const AttentionWatch&) override {
     const GatherPlan& plan = plan_for(shards, args.pattern);
     const Attention whole = with_selection(args, *shards, ctx);
@@ -29,7 +29,7 @@ class Gather final : public ContextParallel {
     return whole.selection;
   }
 
-  void backward(const AttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
+  void backward(const PooledAttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
                 const ExecContext& ctx) override {
     const GatherPlan& plan = plan_for(shards, args.pattern);
     KvPair all = gather(*shards, plan, args.k, args.v, ctx);

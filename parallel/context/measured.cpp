@@ -35,11 +35,11 @@ class MeasuredContext final : public ContextParallel {
     return sum;
   }
 
-  BlockSelection forward(const Attention& a, const std::shared_ptr<const ContextShards>& shards, const ExecContext& ctx,
-                         const AttentionWatch& watch) override {
+  BlockSelection forward(const PooledAttention& a, const std::shared_ptr<const ContextShards>& shards,
+                         const ExecContext& ctx, const AttentionWatch& watch) override {
     return choose(a, shards, ctx).forward(a, shards, ctx, watch);
   }
-  void backward(const AttentionBackward& b, const std::shared_ptr<const ContextShards>& shards,
+  void backward(const PooledAttentionBackward& b, const std::shared_ptr<const ContextShards>& shards,
                 const ExecContext& ctx) override {
     Attention a;
     a.q = b.q, a.k = b.k, a.v = b.v, a.out = b.out, a.lse = b.lse, a.scale = b.scale, a.pattern = b.pattern;

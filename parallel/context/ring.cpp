@@ -130,13 +130,13 @@ class Ring final : public ContextParallel {
   }
   std::string_view schedule() const override { return "ring"; }
 
-  BlockSelection forward(const Attention& args, const std::shared_ptr<const ContextShards>& shards,
+  BlockSelection forward(const PooledAttention& args, const std::shared_ptr<const ContextShards>& shards,
                          const ExecContext& ctx, const AttentionWatch&) override {
     const Attention whole = with_selection(args, *shards, ctx);
     for_groups(whole, shards, ctx, [&](const Attention& a) { forward_once(a, plan_for(shards, a), ctx); });
     return whole.selection;
   }
-  void backward(const AttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
+  void backward(const PooledAttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
                 const ExecContext& ctx) override {
     for_groups(args, shards, ctx, [&](const AttentionBackward& a) { backward_once(a, plan_for(shards, a), ctx); });
   }

@@ -73,34 +73,53 @@ Sequences sequences_of(const Documents& starts, const ExecContext& ctx) {
 }
 
 struct Step {
-  Var q, k, v, y;
+  std::vector<Var> inputs;
+  Var y;
   Values values() const {
-    Values all;
-    for (const Tensor& t : {y.value, q.slot->grad, k.slot->grad, v.slot->grad}) {
-      const Values one = read_values(t);
+    Values all = read_values(y.value);
+    for (const Var& input : inputs) {
+      const Values one = read_values(input.slot->grad);
       all.insert(all.end(), one.begin(), one.end());
     }
     return all;
   }
 };
 
-Step attend(const Sequences& s, const Pattern& pattern, const ExecContext& ctx) {
-  const auto input = [&](const char* name, std::int64_t heads) {
-    const Shape shape{24, heads, 8};
-    return Var{make_tensor(shape, DType::f32, random_values(name, shape.numel()), ctx), std::make_shared<GradSlot>()};
-  };
-  Step step{input("q", 4), input("k", 2), input("v", 2), {}};
+Var input(const char* name, const Shape& shape, const ExecContext& ctx) {
+  return {make_tensor(shape, DType::f32, random_values(name, shape.numel()), ctx), std::make_shared<GradSlot>()};
+}
+
+void backward(Tape& tape, const Step& step, const ExecContext& ctx) {
+  const Shape& shape = step.y.value.shape();
+  tape.backward(step.y.slot, make_tensor(shape, DType::f32, random_values("dy", shape.numel()), ctx), ctx);
+}
+
+// With all that layers learn of pools, whose gradients are copied to their places by work that is not queued anew.
+Step attend_to_learned_pools(const Sequences& s, const Pattern& pattern, const ExecContext& ctx) {
+  SelfAttention o{.heads = 4, .kv_heads = 2, .head_dim = 8, .attention = {.scale = 0.4f, .pattern = pattern}};
+  Step step{{input("qkv", {24, 64}, ctx)}, {}};
+  o.pooling = input("pooling", {pool_weights_numel(pattern, 2, 8)}, ctx);
+  o.pool_gates = input("gates", {24, 4}, ctx);
   Tape tape;
   Run run{.ctx = ctx, .tape = &tape};
-  step.y = attention(run, step.q, step.k, step.v, s, {.scale = 0.4f, .pattern = pattern});
-  const Tensor dy = make_tensor({24, 4, 8}, DType::f32, random_values("dy", 24 * 4 * 8), ctx);
-  tape.backward(step.y.slot, dy, ctx);
+  step.y = self_attention(run, step.inputs[0], s, o);
+  backward(tape, step, ctx);
+  return step;
+}
+
+Step attend(const Sequences& s, const Pattern& pattern, const ExecContext& ctx) {
+  Step step{{input("q", {24, 4, 8}, ctx), input("k", {24, 2, 8}, ctx), input("v", {24, 2, 8}, ctx)}, {}};
+  Tape tape;
+  Run run{.ctx = ctx, .tape = &tape};
+  step.y = attention(run, step.inputs[0], step.inputs[1], step.inputs[2], s, {.scale = 0.4f, .pattern = pattern});
+  backward(tape, step, ctx);
   return step;
 }
 
 struct PatternCase {
   const char* name;
   Pattern pattern;
+  Step (*attend)(const Sequences&, const Pattern&, const ExecContext&) = ring::test::attend;
   friend void PrintTo(const PatternCase& c, std::ostream* out) { *out << c.name; }
 };
 class QueuedAnew : public testing::TestWithParam<PatternCase> {};
@@ -114,7 +133,7 @@ TEST_P(QueuedAnew, AttentionFollowsTheDocumentsOfEachStep) {
   const auto held = [&] { return stream->memory->taken() - stream->memory->freed; };
   const std::size_t before = held();
   stream->record(true);
-  const Step recorded = attend(s, GetParam().pattern, ctx);
+  const Step recorded = GetParam().attend(s, GetParam().pattern, ctx);
   stream->record(false);
   ASSERT_EQ(stream->anew.size(), 2u) << "forward and backward";
   const std::size_t with_recorded = held();
@@ -122,10 +141,10 @@ TEST_P(QueuedAnew, AttentionFollowsTheDocumentsOfEachStep) {
     *now = sequences_of(kLayouts[layout], ctx).spans();
     for (const auto& work : stream->anew) work();
     EXPECT_EQ(held(), with_recorded) << "what is queued anew gives its memory back";
-    const Step plain = attend(sequences_of(kLayouts[layout], ctx), GetParam().pattern, ctx);
+    const Step plain = GetParam().attend(sequences_of(kLayouts[layout], ctx), GetParam().pattern, ctx);
     EXPECT_EQ(recorded.values(), plain.values()) << "layout " << layout;
   }
-  const Step plain = attend(sequences_of(kLayouts[0], ctx), GetParam().pattern, ctx);
+  const Step plain = GetParam().attend(sequences_of(kLayouts[0], ctx), GetParam().pattern, ctx);
   EXPECT_EQ(held() - with_recorded, with_recorded - before) << "a recording holds none of a step's memory";
 }
 
@@ -133,7 +152,10 @@ INSTANTIATE_TEST_SUITE_P(Patterns, QueuedAnew,
                          testing::Values(PatternCase{"dense", {}},
                                          PatternCase{"window", {.branches = {{.window = 3}}, .sinks = 1}},
                                          PatternCase{"dilated", {.branches = {{4, 1}, {8, 2}}}},
-                                         PatternCase{"pools", {.branches = {{.window = 3}}, .pools = {4}}}),
+                                         PatternCase{"pools", {.branches = {{.window = 3}}, .pools = {4}}},
+                                         PatternCase{"learned_pools",
+                                                     {.branches = {{.window = 3}}, .pools = {3, 7}},
+                                                     attend_to_learned_pools}),
                          [](const auto& p) { return std::string(p.param.name); });
 
 TEST(QueuedAnewSpans, WhatKeepsThemInARecordingIsRefused) {

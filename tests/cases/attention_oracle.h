@@ -102,6 +102,8 @@ struct AttentionShape {
   Pattern pattern;
   std::vector<std::int32_t> rows = {};  // where packed rows start; none: every document is one
   OracleDropout dropout = {};
+  Values pooling = {};  // of learned pools, size after size: positions [Hk,p], then queries [Hk,D]; none: means
+  Values gates = {};    // [N,Hq] of pools; none: 0
   std::int64_t tokens() const { return offsets.back(); }
 };
 
@@ -184,19 +186,41 @@ struct PoolMeans {
 
   PoolMeans(const AttentionShape& a, const Values& k, const Values& v, std::int64_t kv, std::int64_t first,
             std::int64_t t) {
-    for (const std::int32_t size : a.pattern.pools)
+    const double* learned = a.pooling.empty() ? nullptr : a.pooling.data();
+    for (const std::int32_t size : a.pattern.pools) {
       for (std::int64_t n = first; n + size <= t; n += size) {
-        keys.push_back(mean(a, k, kv, n, size));
-        values.push_back(mean(a, v, kv, n, size));
+        const Values w = learned ? weights(a, learned, v, kv, n, size)
+                                 : Values(static_cast<std::size_t>(size), 1.0 / static_cast<double>(size));
+        keys.push_back(sum(a, k, kv, n, w));
+        values.push_back(sum(a, v, kv, n, w));
       }
+      if (learned) learned += a.kv_heads * (size + a.dim);
+    }
   }
 
  private:
-  static Values mean(const AttentionShape& a, const Values& x, std::int64_t kv, std::int64_t first, std::int32_t size) {
+  static double at(const AttentionShape& a, const Values& x, std::int64_t n, std::int64_t kv, std::int64_t i) {
+    return x[static_cast<std::size_t>((n * a.kv_heads + kv) * a.dim + i)];
+  }
+  static Values weights(const AttentionShape& a, const double* learned, const Values& v, std::int64_t kv,
+                        std::int64_t first, std::int32_t size) {
+    const double *positions = learned + kv * size, *query = learned + a.kv_heads * size + kv * a.dim;
+    Values w;
+    for (std::int32_t r = 0; r < size; ++r) {
+      w.push_back(positions[r]);
+      for (std::int64_t i = 0; i < a.dim; ++i) w.back() += query[i] * at(a, v, first + r, kv, i);
+    }
+    const double largest = *std::max_element(w.begin(), w.end());
+    double total = 0;
+    for (double& x : w) total += x = std::exp(x - largest);
+    for (double& x : w) x /= total;
+    return w;
+  }
+  static Values sum(const AttentionShape& a, const Values& x, std::int64_t kv, std::int64_t first, const Values& w) {
     Values sum(static_cast<std::size_t>(a.dim));
-    for (std::int64_t n = first; n < first + size; ++n)
+    for (std::size_t r = 0; r < w.size(); ++r)
       for (std::int64_t i = 0; i < a.dim; ++i)
-        sum[static_cast<std::size_t>(i)] += x[static_cast<std::size_t>((n * a.kv_heads + kv) * a.dim + i)] / size;
+        sum[static_cast<std::size_t>(i)] += w[r] * at(a, x, first + static_cast<std::int64_t>(r), kv, i);
     return sum;
   }
 };
@@ -237,7 +261,8 @@ inline double attend(const AttentionShape& a, const Values& q, const Values& k, 
     add(at(k, u, a.kv_heads, kv), std::log(m), {at(v, u, a.kv_heads, kv), a.dropout.factor(t, h, position(u))});
   }
   const PoolMeans pools(a, k, v, kv, first, t);
-  for (std::size_t j = 0; j < pools.keys.size(); ++j) add(pools.keys[j].data(), 0, {pools.values[j].data(), 1});
+  const double gate = a.gates.empty() ? 0 : a.gates[static_cast<std::size_t>(t * a.heads + h)];
+  for (std::size_t j = 0; j < pools.keys.size(); ++j) add(pools.keys[j].data(), gate, {pools.values[j].data(), 1});
   for (double& x : s) total += x = std::exp(x - largest);
   for (std::size_t j = 0; j < keys.size(); ++j)
     for (std::int64_t i = 0; i < a.dim; ++i) out[i] += s[j] / total * keys[j].factor * keys[j].value[i];

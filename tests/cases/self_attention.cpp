@@ -1,3 +1,4 @@
+#include "kernels/attention/pooled_attention.h"
 #include "model/flops.h"
 #include "tests/cases/attention_oracle.h"
 
@@ -5,7 +6,7 @@ namespace ring::test {
 namespace {
 
 struct Options {
-  bool norm = false, rotate = true;
+  bool norm = false, rotate = true, learned_pools = false, gates = false;
 };
 constexpr double kEps = 1e-6f;
 
@@ -38,8 +39,11 @@ void rotate(Values& x, std::int64_t heads, const Values& positions, const Values
     }
 }
 
-// Inputs: qkv, positions, inv_freq, then the norms' weights. Outputs: attention, final keys, final values.
-std::vector<Values> oracle(const AttentionShape& a, const Options& o, const std::vector<Values>& in) {
+// Inputs: qkv, positions, inv_freq, then the norms' weights, then those of pools. Outputs: attention, final keys, final
+// values.
+std::vector<Values> oracle(AttentionShape a, const Options& o, const std::vector<Values>& in) {
+  if (o.learned_pools) a.pooling = in[o.norm ? 5 : 3];
+  if (o.gates) a.gates = in.back();
   const std::int64_t q_width = a.heads * a.dim, k_width = a.kv_heads * a.dim, width = q_width + 2 * k_width;
   Values q = columns(in[0], width, 0, q_width), k = columns(in[0], width, q_width, k_width);
   const Values v = columns(in[0], width, q_width + k_width, k_width);
@@ -72,6 +76,8 @@ std::vector<Var> run_op(Run run, const std::vector<Var>& in, const AttentionShap
     options.q_norm = in[3];
     options.k_norm = in[4];
   }
+  if (o.learned_pools) options.pooling = in[o.norm ? 5 : 3];
+  if (o.gates) options.pool_gates = in.back();
   run.seed = a.dropout.site.seed, run.step = a.dropout.site.step, run.first_row = a.dropout.first_row;
   Tensor keys, values;
   options.keys = &keys;
@@ -97,6 +103,9 @@ OpCase make(const std::string& name, const AttentionShape& a, const Options& o) 
     c.inputs.push_back({.name = "q_norm", .shape = {a.dim}});
     c.inputs.push_back({.name = "k_norm", .shape = {a.dim}});
   }
+  if (o.learned_pools)
+    c.inputs.push_back({.name = "pooling", .shape = {pool_weights_numel(a.pattern, a.kv_heads, a.dim)}});
+  if (o.gates) c.inputs.push_back({.name = "gates", .shape = {a.tokens(), a.heads}, .scale = 2});
   c.oracle = [a, o](const std::vector<Values>& in) { return oracle(a, o, in); };
   c.run = [a, o](Run& run, const std::vector<Var>& in) { return run_op(run, in, a, o); };
   c.flops = 4 * attention_pairs(a) * static_cast<double>(a.heads * a.dim);
@@ -126,6 +135,20 @@ std::vector<OpCase> cases() {
       make("qk_norm_rope_pools_packed",
            {offsets_of({50, 30, 70}), 4, 2, 24, 0.3, pooled(window(12, 1), {5, 16}), {0, 80}},
            {.norm = true, .rotate = true}),
+      make("rope_learned_pools_packed",
+           {offsets_of({50, 30, 70}), 4, 2, 24, 0.3, pooled(window(12, 1), {5, 16}), {0, 80}}, {.learned_pools = true}),
+      make("qk_norm_rope_learned_pools_content",
+           {offsets_of({140, 20}), 4, 2, 8, 0.3,
+            pooled(block_sparse(64, {{.kind = BlockRuleKind::content, .keep = 2}}), {16, 100})},
+           {.norm = true, .learned_pools = true}),
+      make("rope_gated_pools_packed",
+           {offsets_of({50, 30, 70}), 4, 2, 24, 0.3, pooled(window(12, 1), {5, 16}), {0, 80}}, {.gates = true}),
+      make("qk_norm_gated_learned_pools_blocks",
+           {offsets_of({130, 6}), 4, 2, 16, 0.3, pooled(block_sparse(64, {{.local = 1}}), {16})},
+           {.norm = true, .learned_pools = true, .gates = true}),
+      make("gated_pools_of_none", {offsets_of({5, 9}), 2, 1, 16, 0.3, pooled(window(3), {16})}, {.gates = true}),
+      make("learned_pools_of_none", {offsets_of({5, 16}), 2, 1, 16, 0.3, pooled(window(3), {16, 40})},
+           {.rotate = false, .learned_pools = true}),
       make("rope_dropout", {ragged, 4, 2, 16, 0.3, dense(), {}, {.rate = 0.3f, .first_row = 9}},
            {.norm = false, .rotate = true}),
       make("B12_S64_H4_D32", {offsets_of(std::vector<std::int32_t>(12, 64)), 4, 4, 32, 0.17677669, dense()},
@@ -133,7 +156,7 @@ std::vector<OpCase> cases() {
   };
   all.back().bench = true;
   for (OpCase& c : all) {
-    if (c.inputs.size() == 5) c.tolerance = 2e-5;
+    if (c.inputs.size() >= 5) c.tolerance = 2e-5;
     if (c.name.find("content") != std::string::npos) c.half = false;  // rounded queries may select another block
   }
   return all;

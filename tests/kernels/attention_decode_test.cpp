@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "kernels/attention/attention.h"
+#include "kernels/attention/gated_decode.h"
 #include "tests/kernels/poison_allocator.h"
 #include "tests/op_case.h"
 
@@ -15,6 +15,8 @@ struct Cache {
   std::int64_t batch, capacity, heads, kv_heads, dim;
   std::vector<std::vector<CacheRows>> lists;  // [batch * kv_heads]
   double scale = 0.4;
+  Values gates = {};  // [batch, heads], of ranges from row `gated` on
+  std::int32_t gated = 0;
 
   AttentionDecode args(const ExecContext& ctx) const {
     AttentionDecode a;
@@ -48,16 +50,20 @@ Values oracle(const Cache& c, const AttentionDecode& a) {
     for (std::int64_t h = 0; h < c.heads; ++h) {
       const std::int64_t kv = h * c.kv_heads / c.heads, at = (b * c.heads + h) * c.dim;
       double total = 0;
-      for (std::int64_t u : rows_of(c.lists[static_cast<std::size_t>(b * c.kv_heads + kv)])) {
+      const std::vector<CacheRows>& list = c.lists[static_cast<std::size_t>(b * c.kv_heads + kv)];
+      const auto add = [&](std::int64_t u, double gate) {
         const std::int64_t row = ((b * c.capacity + u) * c.kv_heads + kv) * c.dim;
         double score = 0;
         for (std::int64_t i = 0; i < c.dim; ++i)
           score += q[static_cast<std::size_t>(at + i)] * k[static_cast<std::size_t>(row + i)];
-        const double weight = std::exp(score * c.scale);
+        const double weight = std::exp(score * c.scale + gate);
         total += weight;
         for (std::int64_t i = 0; i < c.dim; ++i)
           out[static_cast<std::size_t>(at + i)] += weight * v[static_cast<std::size_t>(row + i)];
-      }
+      };
+      for (const CacheRows& r : list)
+        for (const std::int64_t u : rows_of({r}))
+          add(u, c.gates.empty() || r.first < c.gated ? 0 : c.gates[static_cast<std::size_t>(b * c.heads + h)]);
       for (std::int64_t i = 0; i < c.dim && total > 0; ++i) out[static_cast<std::size_t>(at + i)] /= total;
     }
   return out;
@@ -66,9 +72,19 @@ Values oracle(const Cache& c, const AttentionDecode& a) {
 void expect_oracle(const Cache& c) {
   const ExecContext ctx = poisoned_context(2);
   const AttentionDecode a = c.args(ctx);
-  attention_decode_kernel(a, ctx);
+  if (c.gates.empty())
+    attention_decode_kernel(a, ctx);
+  else
+    gated_decode_kernel({a, make_tensor({c.batch, c.heads}, DType::f32, c.gates, ctx), c.gated}, ctx);
   const Values got = read_values(a.out), want = oracle(c, a);
   for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 2e-6) << i;
+}
+
+TEST(AttentionDecode, AddsGatesToTheRowsOfPools) {
+  Cache c{2, 100, 6,
+          2, 24,  {{{0, 20, 1}, {60, 9, 1}}, {{60, 3, 1}}, {{5, 1, 1}}, {{7, 30, 2}, {60, 4, 1}, {70, 30, 1}}}};
+  c.gates = random_values("gates", 2 * 6, 3), c.gated = 60;
+  expect_oracle(c);
 }
 
 TEST(AttentionDecode, AttendsOverTheFirstRows) {

@@ -12,6 +12,14 @@ struct Entropies {
   Values sums, rows;  // by head
 };
 
+// They are larger than keys, so that they would show.
+Values values_of(const AttentionShape& a) {
+  Values v;
+  for (std::int64_t t = 0; t < a.tokens(); ++t)
+    v.insert(v.end(), static_cast<std::size_t>(a.kv_heads * a.dim), 100.0 + static_cast<double>(t));
+  return v;
+}
+
 // -sum p log p over the keys of each query; one that counts several times is as many keys.
 Entropies oracle(const AttentionShape& a, const Values& q, const Values& k) {
   Entropies e{Values(static_cast<std::size_t>(a.heads)), Values(static_cast<std::size_t>(a.heads))};
@@ -30,6 +38,13 @@ Entropies oracle(const AttentionShape& a, const Values& q, const Values& k) {
               multiplicity(a.pattern, static_cast<std::int32_t>(kv), t - row, u - row, a.offsets[b] - row);
           scores.insert(scores.end(), static_cast<std::size_t>(times), s);
         }
+        for (const Values& key : PoolMeans(a, k, values_of(a), kv, a.offsets[b], t).keys) {
+          double s = 0;
+          for (std::int64_t i = 0; i < a.dim; ++i)
+            s +=
+                a.scale * q[static_cast<std::size_t>((t * a.heads + h) * a.dim + i)] * key[static_cast<std::size_t>(i)];
+          scores.push_back(s + (a.gates.empty() ? 0 : a.gates[static_cast<std::size_t>(t * a.heads + h)]));
+        }
         double total = 0;
         for (const double s : scores) total += std::exp(s);
         for (const double s : scores)
@@ -39,11 +54,11 @@ Entropies oracle(const AttentionShape& a, const Values& q, const Values& k) {
   return e;
 }
 
-// Values are of another size, so that they would show.
 Values measure(const AttentionShape& a, const Values& q, const Values& k, const ExecContext& ctx, DType type) {
   const std::int64_t q_width = a.heads * a.dim, k_width = a.kv_heads * a.dim;
   const auto n = static_cast<std::size_t>(a.tokens());
   Values qkv;
+  const Values v = values_of(a);
   for (std::size_t t = 0; t < n; ++t) {
     const auto row = [&](const Values& x, std::int64_t width) {
       const auto from = x.begin() + static_cast<std::ptrdiff_t>(t) * width;
@@ -51,12 +66,14 @@ Values measure(const AttentionShape& a, const Values& q, const Values& k, const 
     };
     row(q, q_width);
     row(k, k_width);
-    qkv.insert(qkv.end(), static_cast<std::size_t>(k_width), 100.0 + static_cast<double>(t));
+    row(v, k_width);
   }
   std::vector<Tensor> entropies;
   ring::Run run{.ctx = ctx, .entropies = &entropies};
   SelfAttention options{.heads = a.heads, .kv_heads = a.kv_heads, .head_dim = a.dim};
   options.attention = {static_cast<float>(a.scale), a.pattern};
+  if (!a.pooling.empty()) options.pooling = {make_tensor({std::ssize(a.pooling)}, type, a.pooling, ctx), nullptr};
+  if (!a.gates.empty()) options.pool_gates = {make_tensor({a.tokens(), a.heads}, type, a.gates, ctx), nullptr};
   const Var in{make_tensor({a.tokens(), q_width + 2 * k_width}, type, qkv, ctx), nullptr};
   self_attention(run, in, {.offsets = a.offsets, .rows = a.rows}, options);
   RING_CHECK(entropies.size() == 1, entropies.size(), " entropies of one attention");
@@ -83,13 +100,30 @@ void expect_oracle(const AttentionShape& a, const ExecContext& ctx, DType type, 
   }
 }
 
+// By values and places: numbers that bf16 has.
+AttentionShape learned_pools(const std::vector<std::int32_t>& offsets) {
+  AttentionShape a{offsets, 4, 2, 8, 0.8, pooled(window(4), {3, 16})};
+  for (std::int64_t i = 0; i < 2 * (3 + 8 + 16 + 8); ++i)
+    a.pooling.push_back(static_cast<double>((i * 7) % 5 - 2) / (i % 2 ? 16 : 8));
+  return a;
+}
+
+AttentionShape gated_pools(const std::vector<std::int32_t>& offsets) {
+  AttentionShape a{offsets, 4, 2, 8, 0.8, pooled(window(4), {3, 16})};
+  for (std::int64_t i = 0; i < a.tokens() * a.heads; ++i) a.gates.push_back(static_cast<double>((i * 5) % 13 - 6) / 4);
+  return a;
+}
+
 std::vector<AttentionShape> shapes() {
   const std::vector<std::int32_t> ragged = offsets_of({5, 1, 70});
   return {{ragged, 2, 2, 8, 0.4, dense()},
           {ragged, 4, 2, 8, 1.5, dense(false)},
           {ragged, 4, 2, 16, 0.3, window(20, 2), {0, 6}},
           {offsets_of({50, 30, 70}), 4, 2, 24, 0.3, dilated({{20, 1}, {40, 2}}, false, 1), {0, 80}},
-          {offsets_of({200}), 2, 2, 8, 0.8, block_sparse(64, {{.local = 1, .first = 1}})}};
+          {offsets_of({200}), 2, 2, 8, 0.8, block_sparse(64, {{.local = 1, .first = 1}})},
+          {ragged, 4, 2, 8, 0.8, pooled(window(4), {3, 16})},
+          learned_pools(ragged),
+          gated_pools(ragged)};
 }
 
 TEST(AttentionEntropy, IsThatOfItsWeights) {

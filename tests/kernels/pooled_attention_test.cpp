@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/attention/block_pool.h"
+#include <functional>
+
+#include "kernels/attention/weighted_pool.h"
 #include "tests/cases/attention_oracle.h"
 #include "tests/kernels/poison_allocator.h"
 
@@ -34,10 +36,10 @@ INSTANTIATE_TEST_SUITE_P(Gpu, PooledAttention,
 constexpr std::int64_t kHeads = 2, kKvHeads = 1, kDim = 16;
 
 struct Inputs {
-  Values q, k, v, dout;
+  Values q, k, v, dout, pooling = {}, gates = {};  // gates [Hq,N]
 };
 struct Results {
-  Values out, lse, dq, dk, dv;
+  Values out, lse, dq, dk, dv, dpooling = {}, dgates = {};
 };
 
 Inputs inputs_of(std::int64_t tokens) {
@@ -58,7 +60,19 @@ Results run(const Pattern& pattern, const std::vector<Span>& spans, std::int64_t
               .scale = 0.25f,
               .pattern = pattern};
   a.selection = select_blocks(pattern, a.q, a.k, a.scale, spans, ctx);
-  pooled_attention(a, ctx);
+  const bool learned = !in.pooling.empty();
+  std::vector<PoolWeights> weights, dweights;
+  Tensor dpooling;
+  if (learned) {
+    const Tensor pooling = make_tensor({std::ssize(in.pooling)}, type, in.pooling, ctx);
+    dpooling = ctx.zeros(pooling.shape());
+    weights = pool_weights(pooling, pattern, kKvHeads, kDim);
+    dweights = pool_weights(dpooling, pattern, kKvHeads, kDim);
+  }
+  Tensor gates, dgates;
+  if (!in.gates.empty())
+    gates = make_tensor({kHeads, tokens}, DType::f32, in.gates, ctx), dgates = ctx.empty(gates.shape());
+  pooled_attention({a, weights, gates}, ctx);
   const AttentionBackward b{.q = a.q,
                             .k = a.k,
                             .v = a.v,
@@ -73,9 +87,16 @@ Results run(const Pattern& pattern, const std::vector<Span>& spans, std::int64_t
                             .scale = 0.25f,
                             .pattern = pattern,
                             .selection = a.selection};
-  pooled_attention_backward(b, ctx);
-  return {read_values(a.out, ctx), read_values(a.lse, ctx), read_values(b.dq, ctx), read_values(b.dk, ctx),
-          read_values(b.dv, ctx)};
+  PooledAttentionBackward backward(b, weights, dweights);
+  backward.gates = gates, backward.dgates = dgates;
+  pooled_attention_backward(backward, ctx);
+  return {read_values(a.out, ctx),
+          read_values(a.lse, ctx),
+          read_values(b.dq, ctx),
+          read_values(b.dk, ctx),
+          read_values(b.dv, ctx),
+          learned ? read_values(dpooling, ctx) : Values{},
+          gates.defined() ? read_values(dgates, ctx) : Values{}};
 }
 
 bool same_rows(const Values& a, const Values& b, std::int64_t width, std::int64_t first, std::int64_t end) {
@@ -86,16 +107,21 @@ void change_row(Values& v, std::int64_t width, std::int64_t row) {
   for (std::int64_t i = row * width; i < (row + 1) * width; ++i) v[static_cast<std::size_t>(i)] = i % 2 ? 3 : -2;
 }
 
+Values pooling_of(const Pattern& pattern, double scale) {
+  return random_values("pooling", pool_weights_numel(pattern, kKvHeads, kDim), scale);
+}
+
 // Token t changes: by no bit a row before it, or of another document; and far behind the window those rows change, and
 // only those, that see a pool with it.
-TEST_P(PooledAttention, TheFutureDoesNotLeak) {
+void expect_no_leak(const Target& target, bool learned, const std::function<ExecContext()>& context) {
   const std::int64_t first = 150, count = 203, tokens = first + count;
   const std::vector<Span> spans = spans_of({0, 150, 353}, {0});
   const BlockRule content{.kind = BlockRuleKind::content, .keep = 2};
   for (const Pattern& pattern : {pooled(window(3), {16}), pooled(window(3), {7, 50}),
                                  pooled(block_sparse(64, {content}), {16}), pooled(block_sparse(64, {{}}), {16, 64})}) {
-    const Inputs in = inputs_of(tokens);
-    const Results before = run(pattern, spans, tokens, in, GetParam().dtype, context());
+    Inputs in = inputs_of(tokens);
+    if (learned) in.pooling = pooling_of(pattern, 1), in.gates = random_values("gates", kHeads * tokens, 2);
+    const Results before = run(pattern, spans, tokens, in, target.dtype, context());
     for (std::int64_t at : {0, 15, 16, 31, 32, 63, 64, 111, 112, 190, 202}) {
       const std::int64_t t = first + at, width = kHeads * kDim;
       SCOPED_TRACE(str("pools of ", pattern.pools[0], pattern.blocks ? ", blocks" : ", window", ", token ", at));
@@ -103,7 +129,7 @@ TEST_P(PooledAttention, TheFutureDoesNotLeak) {
       change_row(changed.q, kHeads * kDim, t);
       change_row(changed.k, kKvHeads * kDim, t);
       change_row(changed.v, kKvHeads * kDim, t);
-      const Results after = run(pattern, spans, tokens, changed, GetParam().dtype, context());
+      const Results after = run(pattern, spans, tokens, changed, target.dtype, context());
       EXPECT_TRUE(same_rows(before.out, after.out, width, 0, t));
       EXPECT_FALSE(same_rows(before.out, after.out, width, t, t + 1));
       EXPECT_TRUE(same_rows(before.dq, after.dq, width, 0, t));
@@ -115,6 +141,117 @@ TEST_P(PooledAttention, TheFutureDoesNotLeak) {
       for (std::int64_t n = at + 3; n < count; ++n)
         EXPECT_EQ(same_rows(before.out, after.out, width, first + n, first + n + 1), n < seen) << n;
     }
+  }
+}
+
+TEST_P(PooledAttention, TheFutureDoesNotLeak) {
+  expect_no_leak(GetParam(), false, [this] { return context(); });
+}
+
+TEST_P(PooledAttention, TheFutureDoesNotLeakIntoLearnedAndGatedPools) {
+  expect_no_leak(GetParam(), true, [this] { return context(); });
+}
+
+// Learned pools begin as means, bit for bit, forward and backward; and what they learn has a gradient from there on.
+TEST_P(PooledAttention, WeightsOfZeroAreMeans) {
+  const std::int64_t tokens = 353;
+  const std::vector<Span> spans = spans_of({0, 150, 353}, {0});
+  const Pattern pattern = pooled(window(3), {7, 50});
+  Inputs in = inputs_of(tokens);
+  const Results means = run(pattern, spans, tokens, in, GetParam().dtype, context());
+  in.pooling = pooling_of(pattern, 0);
+  const Results learned = run(pattern, spans, tokens, in, GetParam().dtype, context());
+  EXPECT_EQ(learned.out, means.out);
+  EXPECT_EQ(learned.lse, means.lse);
+  EXPECT_EQ(learned.dq, means.dq);
+  EXPECT_EQ(learned.dk, means.dk);
+  EXPECT_EQ(learned.dv, means.dv);
+  for (const double g : learned.dpooling) EXPECT_NE(g, 0);
+  in.pooling = pooling_of(pattern, 1);
+  EXPECT_NE(run(pattern, spans, tokens, in, GetParam().dtype, context()).out, means.out);
+}
+
+// Gates of 0 change no bit; one far below shuts the pools out, one far above leaves nothing else.
+TEST_P(PooledAttention, GatesOpenAndShut) {
+  const std::int64_t tokens = 100;
+  const Pattern pattern = pooled(window(3), {8});
+  Inputs in = inputs_of(tokens);
+  const auto with = [&](double gate) {
+    in.gates.assign(static_cast<std::size_t>(kHeads * tokens), gate);
+    return run(pattern, spans_of({0, 100}), tokens, in, GetParam().dtype, context());
+  };
+  const Results plain = run(pattern, spans_of({0, 100}), tokens, in, GetParam().dtype, context()), zero = with(0),
+                shut = with(-1e4), open = with(100);
+  EXPECT_EQ(zero.out, plain.out);
+  EXPECT_EQ(zero.dk, plain.dk);
+  const Results alone = [&] {
+    in.gates.clear();
+    return run(window(3), spans_of({0, 100}), tokens, in, GetParam().dtype, context());
+  }();
+  for (std::size_t i = 0; i < alone.out.size(); ++i) EXPECT_NEAR(shut.out[i], alone.out[i], 1e-2) << i;
+  for (const double g : shut.dgates) EXPECT_EQ(g, 0);
+  for (std::int64_t t = 0; t < tokens; ++t)
+    for (std::int64_t h = 0; h < kHeads; ++h) {
+      const auto at = static_cast<std::size_t>(h * tokens + t);
+      EXPECT_EQ(zero.dgates[at] != 0, t >= 8) << t;  // of a token that sees a pool
+      EXPECT_EQ(open.lse[at] > 90, t >= 8) << t;
+    }
+}
+
+// A token far above the others is its pool, by its place (head 0) or by its value (head 1): exponentials do not
+// overflow. Rows are strided; pools may be rows of the same tensor, as in a cache.
+TEST_P(PooledAttention, WeightsMayPickOneToken) {
+  const ExecContext ctx = context();
+  const DType type = GetParam().dtype;
+  const std::int64_t size = 40, heads = 2, dim = 24, rows = 3 + 2 * size + 2, width = heads * dim;
+  const Tensor k = make_tensor({rows, heads, dim}, type, random_values("k", rows * width), ctx),
+               v = make_tensor({rows, heads, dim}, type, random_values("v", rows * width), ctx);
+  const Values from_k = read_values(k, ctx), from_v = read_values(v, ctx);
+  Values positions(static_cast<std::size_t>(heads * size)), query(static_cast<std::size_t>(width));
+  positions[5] = 1e4, query[static_cast<std::size_t>(dim)] = 1e4;
+  weighted_pool_kernel({.k = k,
+                        .v = v,
+                        .x = v,
+                        .positions = make_tensor({heads, size}, type, positions, ctx),
+                        .query = make_tensor({heads, dim}, type, query, ctx),
+                        .keys = k.narrow(0, rows - 3, 3),
+                        .values = v.narrow(0, rows - 3, 3),
+                        .weights = ctx.empty({3, heads, size}),
+                        .rows = {{.first = 3, .count = static_cast<std::int32_t>(2 * size), .out = 1}}},
+                       ctx);
+  const Values got_k = read_values(k, ctx), got_v = read_values(v, ctx);
+  for (std::int64_t j = 0; j < 2; ++j)
+    for (std::int64_t h = 0; h < heads; ++h) {
+      const auto at = [&](std::int64_t row) { return static_cast<std::size_t>(row * width + h * dim); };
+      std::int64_t picked = 3 + j * size + 5;
+      for (std::int64_t n = 3 + j * size; h == 1 && n < 3 + (j + 1) * size; ++n)
+        if (n == 3 + j * size || from_v[at(n)] > from_v[at(picked)]) picked = n;
+      for (std::size_t i = 0; i < static_cast<std::size_t>(dim); ++i) {
+        EXPECT_NEAR(got_k[at(rows - 2 + j) + i], from_k[at(picked) + i], 1e-4) << j << " " << h << " " << i;
+        EXPECT_NEAR(got_v[at(rows - 2 + j) + i], from_v[at(picked) + i], 1e-4) << j << " " << h << " " << i;
+      }
+    }
+}
+
+TEST_P(PooledAttention, RefusesWeightsOfOtherPools) {
+  const ExecContext ctx = context();
+  const Tensor t = ctx.zeros({40, 1, 8}), lse = ctx.empty({1, 40});
+  Attention a{.q = t, .k = t, .v = t, .out = ctx.empty(t.shape()), .lse = lse};
+  a.queries = a.keys = spans_of({0, 40});
+  a.pattern = pooled(window(4), {4, 16});
+  const PoolWeights four{ctx.zeros({1, 4}), ctx.zeros({1, 8})};
+  EXPECT_THROW(pooled_attention({a, {four}}, ctx), Error);
+  EXPECT_THROW(pooled_attention({a, {four, four}}, ctx), Error);
+  EXPECT_THROW(pool_weights(ctx.zeros({30}), a.pattern, 1, 8), Error);
+  WeightedPool pool{.k = t, .v = t, .x = t, .positions = four.positions, .query = four.query};
+  pool.keys = ctx.empty({10, 1, 8}), pool.values = ctx.empty({10, 1, 8});
+  pool.weights = ctx.empty({10, 1, 4});
+  pool.rows = {{.first = 0, .count = 40}};
+  EXPECT_NO_THROW(weighted_pool_kernel(pool, ctx));
+  for (const PooledRows& wrong : {PooledRows{.count = 42}, PooledRows{.first = 4, .count = 40},
+                                  PooledRows{.count = 40, .out = 1}, PooledRows{.count = 40, .skipped = 1}}) {
+    pool.rows = {wrong};
+    EXPECT_THROW(weighted_pool_kernel(pool, ctx), Error);
   }
 }
 

@@ -81,6 +81,18 @@ Tensor positions_of(const ContextCase& c, const ExecContext& ctx) {
   return t;
 }
 
+// Pools of several sizes are learned and gated, by the row's position.
+void learn_pools(SelfAttention& o, const Sequences& seqs, const ExecContext& ctx) {
+  const std::int64_t rows = seqs.positions.numel();
+  Floats gates;
+  for (std::int64_t n = 0; n < rows; ++n)
+    for (std::int64_t h = 0; h < o.heads; ++h)
+      gates.push_back(static_cast<float>((seqs.positions.data<std::int32_t>()[n] * 7 + h * 3) % 11 - 5) / 3);
+  const Floats pooling = random_floats(2, pool_weights_numel(o.attention.pattern, o.kv_heads, o.head_dim));
+  o.pooling = {from_host(pooling, ctx.stream), std::make_shared<GradSlot>()};
+  o.pool_gates = {from_host(gates, ctx.stream).view({rows, o.heads}), std::make_shared<GradSlot>()};
+}
+
 // The op on qkv [N, (Hq + 2 Hk) D], with rotation, or on its columns without.
 Tensor run_op(Run& run, const Var& qkv, const Sequences& seqs, const Pattern& pattern, const Heads& heads,
               const Tensor& dout) {
@@ -91,6 +103,7 @@ Tensor run_op(Run& run, const Var& qkv, const Sequences& seqs, const Pattern& pa
   Floats frequencies;
   for (std::int64_t i = 0; i < heads.dim / 2; ++i) frequencies.push_back(std::pow(0.1f, static_cast<float>(i)));
   o.inv_freq = from_host(frequencies, run.ctx.stream);
+  if (pattern.pools.size() > 1) learn_pools(o, seqs, run.ctx);
   const Var y = self_attention(run, qkv, seqs, o);
   run.tape->backward(y.slot, dout, run.ctx);
   return y.value;

@@ -3,9 +3,9 @@
 
 #include <span>
 
-#include "kernels/attention/attention.h"
 #include "kernels/attention/cpu/common.h"
 #include "kernels/attention/cpu/softmax.h"
+#include "kernels/attention/gated_decode.h"
 #include "kernels/cpu/gemm.h"
 
 namespace ring::cpu {
@@ -21,10 +21,18 @@ struct Problem {
   const Tensor &k, &v;
   float scale;
   std::int64_t group, padded;  // query heads per KV head; floats per row of scores
+  const float* gates;          // [B,Hq], of rows from `gated` on; null: none
+  std::int32_t gated;
 };
 
 const float* cache_row(const Tensor& t, const Task& task, const CacheRows& rows) {
   return t.data<float>() + task.sequence * t.stride(0) + rows.first * t.stride(1) + task.kv_head * t.stride(2);
+}
+
+void add_gates(const Problem& p, const Task& t, std::int64_t count, float* scores) {
+  const float* gates = p.gates + t.sequence * p.q.heads + t.kv_head * p.group;
+  for (std::int64_t g = 0; g < p.group; ++g)
+    for (std::int64_t j = 0; j < count; ++j) scores[g * p.padded + j] += gates[g];
 }
 
 // Scores of all ranges, one behind the other.
@@ -41,6 +49,7 @@ void score(const Problem& p, const Task& t, float* scores) {
           .c = scores,
           .ldc = p.padded,
           .alpha = p.scale});
+    if (p.gates && r.first >= p.gated) add_gates(p, t, r.count, scores);
     scores += r.count;
   }
 }
@@ -71,10 +80,9 @@ void run_task(const Problem& p, const Task& t, float* scores) {
   }
 }
 
-void run_attention_decode(const AttentionDecode& args, const ExecContext& ctx) {
-  check(args);
+void decode(const AttentionDecode& args, const float* gates, std::int32_t gated, const ExecContext& ctx) {
   const std::int64_t kv_heads = args.k.dim(2);
-  Problem p{heads_of(args.q), heads_of(args.out), args.k, args.v, args.scale, 0, 0};
+  Problem p{heads_of(args.q), heads_of(args.out), args.k, args.v, args.scale, 0, 0, gates, gated};
   p.group = p.q.heads / kv_heads;
   std::vector<Task> tasks;
   for (std::int64_t list = 0; list < p.q.tokens * kv_heads; ++list) {
@@ -93,7 +101,18 @@ void run_attention_decode(const AttentionDecode& args, const ExecContext& ctx) {
   share_out(tasks, pool, [&](const Task& t, int thread) { run_task(p, t, scores + thread * p.group * p.padded); });
 }
 
-const bool added = attention_decode_kernel.add(Backend::cpu, {"grouped", run_attention_decode});
+void run_attention_decode(const AttentionDecode& args, const ExecContext& ctx) {
+  check(args);
+  decode(args, nullptr, 0, ctx);
+}
+
+void run_gated_decode(const GatedDecode& args, const ExecContext& ctx) {
+  check(args);
+  decode(args.decode, args.gates.data<float>(), args.first, ctx);
+}
+
+const bool added[] = {attention_decode_kernel.add(Backend::cpu, {"grouped", run_attention_decode}),
+                      gated_decode_kernel.add(Backend::cpu, {"grouped", run_gated_decode})};
 
 }  // namespace
 }  // namespace ring::cpu

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/attention/cuda/tile_schedule.cuh"
+#include "kernels/attention/gated_decode.h"
 #include "kernels/cuda/device/vec.cuh"
 
 namespace ring::cuda {
@@ -29,6 +30,8 @@ struct Params {
   int heads, group, dim, lanes;  // lanes: of a group, a power of two
   float factor;                  // from a product to a power of two
   bool aligned;
+  const T* gates;  // [B,heads], of ranges from row `gated` on; null: none
+  std::int32_t gated;
 };
 
 template <class T>
@@ -53,7 +56,7 @@ __device__ inline float weight(float score, float largest) {
 // Takes keys key, key + groups, .. of kAhead of a range; those from its end on do not count.
 template <class T>
 __device__ void take_keys(Running& r, const Params<T>& p, const Floats<kEach>& q, const T* k, const T* v, int key,
-                          int groups, const CacheRows& rows, bool inside) {
+                          int groups, const CacheRows& rows, float gate, bool inside) {
   Floats<kEach> values[kAhead];
   float scores[kAhead], best = r.largest;
 #pragma unroll
@@ -70,7 +73,7 @@ __device__ void take_keys(Running& r, const Params<T>& p, const Floats<kEach>& q
   for (int i = 0; i < kAhead; ++i) {
     for (int distance = p.lanes / 2; distance > 0; distance /= 2)
       scores[i] += __shfl_xor_sync(0xffffffffu, scores[i], distance);
-    scores[i] = key + i * groups < rows.count ? scores[i] * p.factor : -INFINITY;
+    scores[i] = key + i * groups < rows.count ? scores[i] * p.factor + gate : -INFINITY;
     best = fmaxf(best, scores[i]);
   }
   const float rescale = weight(r.largest, best);
@@ -101,8 +104,10 @@ __global__ __launch_bounds__(kBlock) void decode(Params<T> p) {
   Running r;
   for (int i = p.starts[list]; i < p.starts[list + 1]; ++i) {
     const CacheRows rows = p.rows[i];
+    const bool gated = p.gates && rows.first >= p.gated;
+    const float gate = gated ? to_float(p.gates[blockIdx.x]) * kLog2E : 0.0f;
     for (int key = 0; key < rows.count; key += kAhead * groups)
-      take_keys(r, p, q, k, v, key + mine, groups, rows, inside);
+      take_keys(r, p, q, k, v, key + mine, groups, rows, gate, inside);
   }
 #pragma unroll
   for (int e = 0; e < kEach; ++e) sums[mine * p.lanes * kEach + first + e] = r.sum.v[e];
@@ -143,7 +148,7 @@ Tensor upload_lists(const AttentionDecode& a, const ExecContext& ctx) {
 }
 
 template <class T>
-void run(const AttentionDecode& a, const ExecContext& ctx) {
+void run(const AttentionDecode& a, const Tensor& gates, std::int32_t gated, const ExecContext& ctx) {
   const Tensor lists = upload_lists(a, ctx);
   const int heads = static_cast<int>(a.q.dim(1)), dim = static_cast<int>(a.q.dim(2));
   int lanes = 1;
@@ -159,21 +164,34 @@ void run(const AttentionDecode& a, const ExecContext& ctx) {
                     dim,
                     lanes,
                     a.scale * kLog2E,
-                    aligned<T>(a.q) && aligned<T>(a.k) && aligned<T>(a.v)};
+                    aligned<T>(a.q) && aligned<T>(a.k) && aligned<T>(a.v),
+                    device_data<T>(gates),
+                    gated};
   launch(ctx, {grid_of(a.q.dim(0) * heads)}, decode<T>, p);
 }
 
-void run_decode(const AttentionDecode& a, const ExecContext& ctx) {
+void run_decode(const AttentionDecode& a, const Tensor& gates, std::int32_t gated, const ExecContext& ctx) {
   constexpr const char* op = "attention_decode";
-  ring::check(a);
   RING_CHECK(a.q.dim(2) <= kMostDim, op, ": head dim ", a.q.dim(2), ", expected ", kMostDim, " at most");
   if (a.q.numel() == 0) return;
-  visit_float(op, a.q.dtype(), [&]<class T>() { run<T>(a, ctx); });
+  visit_float(op, a.q.dtype(), [&]<class T>() { run<T>(a, gates, gated, ctx); });
+}
+
+void run_plain(const AttentionDecode& a, const ExecContext& ctx) {
+  ring::check(a);
+  run_decode(a, {}, 0, ctx);
+}
+
+void run_gated(const GatedDecode& a, const ExecContext& ctx) {
+  ring::check(a);
+  run_decode(a.decode, a.gates, a.first, ctx);
 }
 
 bool supports(const AttentionDecode& a, const ExecContext&) { return a.q.dim(2) <= kMostDim; }
+bool supports_gated(const GatedDecode& a, const ExecContext&) { return a.decode.q.dim(2) <= kMostDim; }
 
-const bool added = attention_decode_kernel.add(Backend::cuda, {"own_simt", run_decode, supports, 0});
+const bool added[] = {attention_decode_kernel.add(Backend::cuda, {"own_simt", run_plain, supports, 0}),
+                      gated_decode_kernel.add(Backend::cuda, {"own_simt", run_gated, supports_gated, 0})};
 
 }  // namespace
 }  // namespace ring::cuda

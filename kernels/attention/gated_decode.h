@@ -1,0 +1,24 @@
+#pragma once
+#include "kernels/attention/attention.h"
+
+namespace ring {
+
+// AttentionDecode in which gates [B,Hq], contiguous and of q's type, are added to the scores of ranges of rows that
+// begin at row `first` or behind it: those of pools, which lie behind the tokens (pool_gate.h).
+struct GatedDecode {
+  AttentionDecode decode;
+  Tensor gates;
+  std::int32_t first = 0;
+};
+inline Cost cost(const GatedDecode& a) { return cost(a.decode); }
+inline constinit Kernel<GatedDecode> gated_decode_kernel{"gated_decode"};
+
+// Error: shapes or types. Names the tensor.
+inline void check(const GatedDecode& a) {
+  check(a.decode);
+  RING_CHECK(a.gates.defined() && a.gates.contiguous() && a.gates.dtype() == a.decode.q.dtype() &&
+                 a.gates.shape() == Shape({a.decode.q.dim(0), a.decode.q.dim(1)}),
+             "gated_decode: gates are ", describe(a.gates), " for queries ", describe(a.decode.q));
+}
+
+}  // namespace ring
