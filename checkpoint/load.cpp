@@ -117,6 +117,14 @@ void compare_values(const Manifest& manifest, const State& state, WeightsReport&
     if (!state.values().contains(name)) report.unexpected.push_back(name);
 }
 
+template <class Is>
+std::vector<std::string> take_if(std::vector<std::string>& names, const Is& is) {
+  std::vector<std::string> taken;
+  std::ranges::copy_if(names, std::back_inserter(taken), is);
+  std::erase_if(names, is);
+  return taken;
+}
+
 // What may be on one side alone, and is, is no difference. Returns who wants to hear of it.
 std::vector<std::function<void()>> forgive(const Manifest& manifest, const State& state, WeightsReport& report) {
   std::vector<std::function<void()>> told;
@@ -127,7 +135,7 @@ std::vector<std::function<void()>> forgive(const Manifest& manifest, const State
     const auto either = [&](const std::string& name) { return how.either && how.either(name); };
     const auto never_saved = [&](const std::string& n) { return below(n) && (!saved.contains(n) || either(n)); };
     const auto not_wanted = [&](const std::string& n) { return below(n) && (saved.contains(n) || either(n)); };
-    const TensorsApart apart{std::erase_if(report.missing, never_saved), std::erase_if(report.unexpected, not_wanted)};
+    const TensorsApart apart{take_if(report.missing, never_saved), take_if(report.unexpected, not_wanted)};
     told.emplace_back([&tell = how.told, apart] { tell(apart); });
   }
   return told;

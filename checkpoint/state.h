@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "core/tensor.h"
 
@@ -65,10 +66,10 @@ class Snapshot {
   Event copied_;
 };
 
-// Tensors that are on one side of a load alone.
+// Tensors that are on one side of a load alone: their names.
 struct TensorsApart {
-  std::size_t missing = 0;     // in the checkpoint
-  std::size_t unexpected = 0;  // that only the checkpoint has
+  std::vector<std::string> missing;     // in the checkpoint
+  std::vector<std::string> unexpected;  // that only the checkpoint has
 };
 
 // When tensors may be on one side of a load alone, and who hears of it.

@@ -7,8 +7,8 @@
 
 #include "core/cpu/thread_pool.h"
 #include "inspect/attention_samples.h"
-#include "kernels/attention/block_pool.h"
 #include "kernels/attention/blocks.h"
+#include "kernels/attention/weighted_pool.h"
 #include "kernels/matmul.h"
 
 namespace ring {
@@ -60,9 +60,9 @@ struct Weights {
 
 using PoolScores = std::vector<std::span<const float>>;  // of the pools that a query sees, by size
 
-// The last of `scores` is the query's own. weights: by cell, of dense attention.
+// The last of `scores` is the query's own. gate: of its pools. weights: by cell, of dense attention.
 RowReading read_row(const float* scores, std::int64_t keys, double scale, const std::vector<KeyRun>& runs,
-                    const PoolScores& pools, std::int64_t cell, double* weights) {
+                    const PoolScores& pools, double gate, std::int64_t cell, double* weights) {
   const double most = scale * *std::max_element(scores, scores + keys);  // scale > 0
   const auto x = [&](std::int64_t u) { return scale * scores[u] - most; };
   Weights all, kept;
@@ -76,34 +76,45 @@ RowReading read_row(const float* scores, std::int64_t keys, double scale, const 
     }
   });
   for (const std::span<const float> of_size : pools)
-    for (const float score : of_size) kept.add(scale * score - most, std::exp(scale * score - most));
+    for (const float score : of_size) kept.add(scale * score + gate - most, std::exp(scale * score + gate - most));
   for (std::int64_t u = 0; u < keys; ++u) weights[u / cell] += weight[static_cast<std::size_t>(u)] / all.sum;
   // A key that counts m times has the weight m exp(x), and each of its m parts the logarithm of exp(x).
   return {once / all.sum, kept.entropy(), all.entropy()};
 }
 
-// What one KV head attends to: its keys [N,D], and the means of those, by size.
+// What one KV head attends to: its keys [N,D], and their pools, by size.
 struct Keys {
   Tensor tokens;
   std::vector<std::int32_t> sizes;
-  std::vector<Tensor> means;
+  std::vector<Tensor> pooled;
 
-  Keys(const Tensor& k, const std::vector<std::int32_t>& pools, const ExecContext& ctx) : tokens(k) {
-    for (const std::int32_t size : pools) {
+  // weights: of this head; none: pools are means.
+  Keys(const Tensor& k, const Tensor& v, const std::vector<std::int32_t>& pools,
+       const std::vector<PoolWeights>& weights, const ExecContext& ctx)
+      : tokens(k) {
+    for (std::size_t i = 0; i < pools.size(); ++i) {
+      const std::int32_t size = pools[i];
       const auto count = static_cast<std::int32_t>(k.dim(0) / size);
       if (count == 0) continue;
-      sizes.push_back(size), means.push_back(ctx.empty({count, k.dim(1)}));
+      sizes.push_back(size), pooled.push_back(ctx.empty({count, k.dim(1)}));
       const auto heads = [](const Tensor& t) { return t.view({t.dim(0), 1, t.dim(1)}); };
-      block_pool_kernel({heads(k), heads(means.back()), {{.count = count * size}}, size}, ctx);
+      const std::vector<PooledRows> rows = {{.count = count * size}};
+      const Tensor keys = heads(pooled.back());
+      if (weights.empty())
+        block_pool_kernel({heads(k), keys, rows, size}, ctx);
+      else
+        weighted_pool_kernel({heads(k), heads(v), heads(v), weights[i].positions, weights[i].query, keys,
+                              ctx.empty(keys.shape()), ctx.empty({count, 1, size}), rows},
+                             ctx);
     }
   }
 
   // The scores of some queries before all of them.
   std::vector<Tensor> scores(const Tensor& queries, const ExecContext& ctx) const {
     std::vector<Tensor> by_size;
-    for (const Tensor& mean : means) {
-      by_size.push_back(ctx.empty({queries.dim(0), mean.dim(0)}));
-      matmul_kernel({queries, mean, by_size.back(), false, true}, ctx);
+    for (const Tensor& keys : pooled) {
+      by_size.push_back(ctx.empty({queries.dim(0), keys.dim(0)}));
+      matmul_kernel({queries, keys, by_size.back(), false, true}, ctx);
     }
     return by_size;
   }
@@ -116,9 +127,9 @@ struct Keys {
   }
 };
 
-// Adds the queries of one query head to its KV head's sums.
-void add_query_head(HeadReading& to, const Tensor& q, const Keys& k, double scale, const SeenKeys& seen,
-                    std::int32_t kv_head, const ExecContext& ctx) {
+// Adds the queries of one query head to its KV head's sums. gates: of their pools; null: 0.
+void add_query_head(HeadReading& to, const Tensor& q, const Keys& k, const float* gates, double scale,
+                    const SeenKeys& seen, std::int32_t kv_head, const ExecContext& ctx) {
   const std::int64_t length = q.dim(0), side = to.weights.side();
   for (std::int64_t first = 0; first < length; first += kRows) {
     const std::int64_t rows = std::min(kRows, length - first), keys = first + rows;
@@ -134,7 +145,7 @@ void add_query_head(HeadReading& to, const Tensor& q, const Keys& k, double scal
         seen.add(kv_head, static_cast<std::int32_t>(first + i), static_cast<std::int32_t>(length), runs);
         read[static_cast<std::size_t>(i)] =
             read_row(scores.data<float>() + i * keys, first + i + 1, scale, runs, k.seen(pools, i, first + i),
-                     to.weights.size(), weights.data() + i * side);
+                     gates ? gates[first + i] : 0, to.weights.size(), weights.data() + i * side);
       }
     });
     for (std::int64_t i = 0; i < rows; ++i) {
@@ -170,9 +181,12 @@ LayerReading read_attention(const AttendedHeads& a, std::int64_t most_cells, con
   for (std::int64_t h = 0; h < kv_heads; ++h) {
     HeadReading head{.weights = PairCells(length, most_cells, CellWhole::queries),
                      .cost = cost_of(of_heads(layer.kept, {h, 1}), 1, length)};
-    const Keys k(head_of(a.k, h, ctx), layer.kept.pools, ctx);
+    const Keys k(head_of(a.k, h, ctx), a.pools.empty() ? Tensor{} : head_of(a.v, h, ctx), layer.kept.pools,
+                 of_heads(a.pools, {h, 1}), ctx);
     for (std::int64_t g = 0; g < group; ++g)
-      add_query_head(head, head_of(a.q, h * group + g, ctx), k, a.scale, seen, static_cast<std::int32_t>(h), ctx);
+      add_query_head(head, head_of(a.q, h * group + g, ctx), k,
+                     a.pool_gates.defined() ? a.pool_gates.data<float>() + (h * group + g) * length : nullptr, a.scale,
+                     seen, static_cast<std::int32_t>(h), ctx);
     divide(head, group, length);
     layer.heads.push_back(std::move(head));
   }

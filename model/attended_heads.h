@@ -1,7 +1,7 @@
 #pragma once
 #include <vector>
 
-#include "kernels/attention/selection.h"
+#include "kernels/attention/pooled_attention.h"
 
 namespace ring {
 
@@ -14,6 +14,8 @@ struct AttendedHeads {
   BlockSelection selection{};
   std::vector<Span> spans{};
   KvHeads heads{};  // of those that this process has whole sequences of (whole_sequences), counted from their first one
+  std::vector<PoolWeights> pools{};  // by size, of these heads; none: pools are means
+  Tensor pool_gates{};               // f32 [Hq,N], added to the scores of pools; undefined: 0
 };
 
 }  // namespace ring

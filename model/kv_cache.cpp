@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "core/checked.h"
-#include "kernels/attention/block_pool.h"
 #include "kernels/attention/seen_keys.h"
+#include "kernels/attention/weighted_pool.h"
 #include "model/patterns.h"
 
 namespace ring {
@@ -35,7 +35,8 @@ void add_rows(const LayerCache& cache, KeyRun run, std::vector<CacheRows>& rows)
 }  // namespace
 
 void LayerCache::append(const Tensor& k, const Tensor& v, const Sequences& seqs,
-                        const std::vector<std::int32_t>& lengths, const ExecContext& ctx) const {
+                        const std::vector<std::int32_t>& lengths, const std::vector<PoolWeights>& weights,
+                        const ExecContext& ctx) const {
   RING_CHECK(k.stride(1) == k.dim(2) && v.stride(1) == v.dim(2), "a cache takes rows whose heads are adjacent");
   const std::size_t size = size_of(k.dtype()), row_bytes = static_cast<std::size_t>(k.dim(1) * k.dim(2)) * size;
   for (std::size_t b = 0; b + 1 < seqs.offsets.size(); ++b) {
@@ -52,12 +53,14 @@ void LayerCache::append(const Tensor& k, const Tensor& v, const Sequences& seqs,
     for_runs(*this, before, sinks_end, copy_run);
     for_runs(*this, std::max(sinks_end, end - (rows() - sinks)), end, copy_run);
   }
-  pool(seqs, lengths, ctx);
+  pool(seqs, lengths, weights, ctx);
 }
 
 // From the rows of their tokens, which a layer with pools keeps all of.
-void LayerCache::pool(const Sequences& seqs, const std::vector<std::int32_t>& lengths, const ExecContext& ctx) const {
-  for (const Pools& p : pools) {
+void LayerCache::pool(const Sequences& seqs, const std::vector<std::int32_t>& lengths,
+                      const std::vector<PoolWeights>& weights, const ExecContext& ctx) const {
+  for (std::size_t i = 0; i < pools.size(); ++i) {
+    const Pools& p = pools[i];
     std::vector<PooledRows> completed;
     for (std::size_t b = 0; b < lengths.size(); ++b) {
       const auto row = narrow<std::int32_t>(static_cast<std::int64_t>(b) * keys.dim(1));
@@ -67,11 +70,30 @@ void LayerCache::pool(const Sequences& seqs, const std::vector<std::int32_t>& le
         completed.push_back(
             {.first = row + before * p.size, .count = (end - before) * p.size, .out = row + p.first + before});
     }
-    if (completed.empty()) continue;
-    for (const Tensor& t : {keys, values}) {
-      const Tensor all = t.view({t.dim(0) * t.dim(1), t.dim(2), t.dim(3)});
-      block_pool_kernel({all, all, completed, p.size}, ctx);
-    }
+    if (!completed.empty()) pool(p, weights.empty() ? nullptr : &weights[i], completed, ctx);
+  }
+}
+
+void LayerCache::pool(const Pools& p, const PoolWeights* weights, const std::vector<PooledRows>& completed,
+                      const ExecContext& ctx) const {
+  const auto rows = [](const Tensor& t) { return t.view({t.dim(0) * t.dim(1), t.dim(2), t.dim(3)}); };
+  const Tensor k = rows(keys), v = rows(values);
+  if (!weights) {
+    for (const Tensor& all : {k, v}) block_pool_kernel({all, all, completed, p.size}, ctx);
+    return;
+  }
+  for (PooledRows r : completed) {
+    const std::int64_t first = std::exchange(r.out, 0), count = r.count / p.size;
+    weighted_pool_kernel({k,
+                          v,
+                          v,
+                          weights->positions,
+                          weights->query,
+                          k.narrow(0, first, count),
+                          v.narrow(0, first, count),
+                          ctx.empty({count, k.dim(1), p.size}),
+                          {r}},
+                         ctx);
   }
 }
 

@@ -4,7 +4,8 @@
 #include <vector>
 
 #include "autograd/ops.h"
-#include "kernels/attention/attention.h"
+#include "kernels/attention/block_pool.h"
+#include "kernels/attention/pooled_attention.h"
 #include "model/config.h"
 #include "model/index_cache.h"
 #include "model/selection_cache.h"
@@ -33,14 +34,16 @@ struct LayerCache {
     return token < rows() ? token : sinks + (token - sinks) % (rows() - sinks);
   }
   // Copies the tokens of each sequence (k, v [N,Hk,D], heads adjacent) behind the `lengths[b]` that were seen before:
-  // those that the rows keep. Pools that they complete are made.
+  // those that the rows keep. Pools that they complete are made, by weights or as means.
   void append(const Tensor& k, const Tensor& v, const Sequences&, const std::vector<std::int32_t>& lengths,
-              const ExecContext&) const;
+              const std::vector<PoolWeights>&, const ExecContext&) const;
   // Sets the rows that a query at token tokens[b] of each sequence, its newest, attends over.
   void choose_rows(const Pattern&, const std::vector<std::int32_t>& tokens, AttentionDecode&) const;
 
  private:
-  void pool(const Sequences&, const std::vector<std::int32_t>& lengths, const ExecContext&) const;
+  void pool(const Sequences&, const std::vector<std::int32_t>& lengths, const std::vector<PoolWeights>&,
+            const ExecContext&) const;
+  void pool(const Pools&, const PoolWeights*, const std::vector<PooledRows>&, const ExecContext&) const;
 };
 
 struct KvCache {

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/checked.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/blocks.h"
+#include "kernels/attention/gated_decode.h"
 #include "kernels/norm.h"
+#include "model/attention/pools.h"
 #include "model/rope.h"
 
 namespace ring {
@@ -40,6 +43,18 @@ std::vector<Linear::Output> mlp_outputs(const ModelConfig& c) {
   const float std = weight_std(c, c.width, c.mlp_width, true, false);
   if (c.mlp == Mlp::swiglu) return {{"gate", c.mlp_width, std}, {"up", c.mlp_width, std}};
   return {{"up", c.mlp_width, std}};
+}
+
+// Zeros at first, so that pools begin as means. Vectors, which nothing decays, of whole heads
+// (kernels/attention/pooled_attention.h).
+Param& add_pooling(const ParamPrefix& at, const ModelConfig& c, const AttentionConfig& a) {
+  std::vector<LogicalParam> parts;
+  for (const std::int64_t size : a.pools) {
+    const ParamPrefix pool = at.child(str("pool.", size));
+    parts.push_back({pool("positions"), 0, c.kv_heads * size, {}});
+    parts.push_back({pool("query"), 0, c.kv_heads * c.head_dim, {}});
+  }
+  return at.params.add(std::move(parts), 0);
 }
 
 Activation activation_of(Mlp kind) {
@@ -115,6 +130,10 @@ AttentionLayer::AttentionLayer(const ParamPrefix& at, const ModelConfig& c, cons
     k_norm_ = &at.params.add({{at("k_norm.weight"), 0, head_dim_, {Init::Kind::ones}}}, 0);
   }
   if (c.norm_place == NormPlace::sub) sub_norm_.emplace(at.child("sub_norm"), c.heads * head_dim_, c);
+  if (learns_pools(settings)) pooling_ = &add_pooling(at, c, settings);
+  // Weights of 0: gates begin at 0, which changes nothing.
+  if (settings.pool_gates)
+    pool_gate_.emplace(at, std::vector<Linear::Output>{{"pool_gate", c.heads, 0}}, c.width, true);
   if (learns_blocks(settings)) index_.emplace(at.child("index"), c, settings);
 }
 
@@ -142,6 +161,8 @@ ParamList AttentionLayer::parameters() const {
   if (q_norm_) all += {q_norm_, k_norm_};
   if (sub_norm_) all += sub_norm_->parameters();
   if (index_) all += index_->parameters();
+  if (pooling_) all += {pooling_};
+  if (pool_gate_) all += pool_gate_->parameters();
   return all += out_.parameters();
 }
 
@@ -157,7 +178,13 @@ SelfAttention AttentionLayer::options(bool training) const {
     s.k_norm = k_norm_->var;
   }
   s.norm_eps = eps_;
+  if (pooling_) s.pooling = pooling_->var;
   return s;
+}
+
+std::vector<PoolWeights> AttentionLayer::pool_weights() const {
+  if (!pooling_) return {};
+  return ring::pool_weights(pooling_->var.value, pattern_, kv_heads_, head_dim_);
 }
 
 Var AttentionLayer::project(Run& run, Var y, const Var& residual) const {
@@ -171,6 +198,7 @@ Var AttentionLayer::attend(Run& run, const Var& x, const Var& qkv, const Sequenc
   s.queries = &heads.q, s.keys = &heads.k, s.values = &heads.v;
   s.selection = shared;
   s.watch = watching({}, run.ctx);
+  if (pool_gate_) s.pool_gates = (*pool_gate_)(run, x);
   if (!index_) return self_attention(run, qkv, seqs, s);
   const WholeSequences whole = whole_sequences(run, seqs, pattern_, kv_heads_);
   const Var scores = index_->scores(run, x, seqs, whole);  // all ranks together, also those whose heads do not learn
@@ -187,9 +215,9 @@ Var AttentionLayer::attend(Run& run, const Var& x, const Var& qkv, const Sequenc
 // mass: takes the masses of blocks; undefined: nobody asks.
 AttentionWatch AttentionLayer::watching(const Tensor& mass, const ExecContext& ctx) const {
   if (!mass.defined() && !watch) return nullptr;
-  return [this, mass, &ctx](const Attention& a, KvHeads heads) {
+  return [this, mass, &ctx](const PooledAttention& a, KvHeads heads) {
     if (mass.defined()) add_mass(mass, a, heads, ctx);
-    if (watch) watch({a.q, a.k, a.v, a.lse, a.scale, a.pattern, a.selection, a.queries, heads});
+    if (watch) watch({a.q, a.k, a.v, a.lse, a.scale, a.pattern, a.selection, a.queries, heads, a.weights, a.gates});
   };
 }
 
@@ -208,10 +236,13 @@ Var AttentionLayer::operator()(Run& run, const Var& x, const Sequences& seqs, co
   for (std::int32_t n : lengths)
     RING_CHECK((n > 0) == (lengths[0] > 0), "a cache where some sequences are empty and others are not");
   if (cache.index) cache.index->append(*index_, x.value, seqs, lengths, run.ctx);
-  if (lengths[0] > 0) return project(run, {decode(run, qkv.value, seqs, cache, lengths), nullptr}, residual);
+  if (lengths[0] > 0) {
+    const Tensor gates = pool_gate_ ? (*pool_gate_)(run, x).value : Tensor{};
+    return project(run, {decode(run, qkv.value, gates, seqs, cache, lengths), nullptr}, residual);
+  }
   AttendedHeads heads;
   const Var y = attend(run, x, qkv, seqs, shared, heads);
-  cache.append(heads.k, heads.v, seqs, lengths, run.ctx);
+  cache.append(heads.k, heads.v, seqs, lengths, pool_weights(), run.ctx);
   if (cache.selects()) cache.selection->append(heads.q, seqs, lengths, run.ctx);
   return project(run, y, residual);
 }
@@ -221,8 +252,8 @@ SelectionCache::Scored AttentionLayer::scorer(const LayerCache& cache, const Exe
   return [&](const std::vector<SelectedRows>& documents) { return cache.index->scores(*index_, documents, ctx); };
 }
 
-Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Sequences& seqs, LayerCache& cache,
-                              const std::vector<std::int32_t>& lengths) const {
+Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Tensor& gates, const Sequences& seqs,
+                              LayerCache& cache, const std::vector<std::int32_t>& lengths) const {
   const std::int64_t batch = qkv.dim(0), nq = heads_ * head_dim_, nkv = kv_heads_ * head_dim_;
   Tensor q = qkv.narrow(1, 0, nq).split_dim(1, head_dim_);
   Tensor k = qkv.narrow(1, nq, nkv).split_dim(1, head_dim_);
@@ -238,7 +269,7 @@ Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Sequences& seqs
   }
   if (inv_freq_.defined())
     for (const Tensor& t : {q, k}) rotate(t, seqs, inv_freq_, run.ctx);
-  cache.append(k, v, seqs, lengths, run.ctx);
+  cache.append(k, v, seqs, lengths, pool_weights(), run.ctx);
   if (cache.selects()) {
     cache.selection->append(q, seqs, lengths, run.ctx);
     cache.selection->select(pattern_, cache.keys, scale_, lengths, scorer(cache, run.ctx), run.ctx);
@@ -246,7 +277,10 @@ Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Sequences& seqs
   const Tensor y = run.ctx.empty({batch, heads_, head_dim_}, qkv.dtype());
   AttentionDecode args{q, cache.keys, cache.values, y, {}, {}, scale_};
   cache.choose_rows(pattern_, lengths, args);  // the new token of a sequence comes behind those it has
-  attention_decode_kernel(args, run.ctx);
+  if (gates.defined())
+    gated_decode_kernel({args, gates, narrow<std::int32_t>(cache.rows())}, run.ctx);
+  else
+    attention_decode_kernel(args, run.ctx);
   return y.view({batch, nq});
 }
 

@@ -75,6 +75,8 @@ class AttentionLayer {
   bool attend_as_in_step(std::int64_t step);
   // Which blocks it keeps is chosen in each pass, if not yet in this step.
   bool selects() const { return selecting_.selects(); }
+  Param* pooling() const { return pooling_; }  // what learned pools are made with; null: there are none
+  Linear* pool_gate() { return pool_gate_ ? &*pool_gate_ : nullptr; }
   const Indexer* indexer() const { return index_ ? &*index_ : nullptr; }
   Linear& qkv() { return qkv_; }
   Linear& out() { return out_; }
@@ -87,8 +89,10 @@ class AttentionLayer {
   SelfAttention options(bool training) const;
   Var project(Run&, Var y, const Var& residual) const;
   SelectionCache::Scored scorer(const LayerCache&, const ExecContext&) const;
+  std::vector<PoolWeights> pool_weights() const;  // of all heads that it computes; none: pools are means
   bool learns() const { return index_ && pattern_.selects(); }
-  Tensor decode(Run&, const Tensor& qkv, const Sequences&, LayerCache&, const std::vector<std::int32_t>& lengths) const;
+  Tensor decode(Run&, const Tensor& qkv, const Tensor& gates, const Sequences&, LayerCache&,
+                const std::vector<std::int32_t>& lengths) const;
 
   std::int64_t heads_, kv_heads_, head_dim_;  // heads: of this slice
   Pattern pattern_, selecting_;               // as it attends now, and once its indexer has warmed up
@@ -96,6 +100,8 @@ class AttentionLayer {
   Linear qkv_;
   Param* q_norm_ = nullptr;
   Param* k_norm_ = nullptr;
+  Param* pooling_ = nullptr;
+  std::optional<Linear> pool_gate_;
   std::optional<Indexer> index_;
   std::optional<Norm> sub_norm_;
   Linear out_;

@@ -20,6 +20,8 @@ void cut_attention(Parameters& params, AttentionLayer& attention, const ModelCon
   cut_outputs(params, attention.qkv());  // whole heads
   const std::int64_t kv_heads = c.kv_heads / slices;
   attention.take_heads(c.heads / slices, {params.slice().rank * kv_heads, kv_heads}, pattern);
+  if (attention.pool_gate()) cut_outputs(params, *attention.pool_gate());   // by head
+  if (attention.pooling()) params.cut(*attention.pooling(), Cut::outputs);  // whole heads of each size
   cut_inputs(params, attention.out());
 }
 

@@ -68,23 +68,39 @@ std::set<std::string> weights_of(const Parameters& params) {
   return names;
 }
 
-// What indexers of blocks learn (pattern: learned), which a run may begin or cease to have.
+// What indexers of blocks (pattern: learned) and layers of their pools (pooling: learned, pool_gates) learn: a run may
+// begin or cease to have it.
 bool of_indexer(const std::string& name) { return name.find(".attention.index.") != std::string::npos; }
+bool of_pools(const std::string& name) { return name.find(".attention.pool") != std::string::npos; }
+bool may_differ(const std::string& name) { return of_indexer(name) || of_pools(name); }
 
-// Whether weights lack nothing, and have nothing more, but those of indexers.
-bool differ_in_indexers(const WeightsReport& r) {
+// Whether weights lack nothing, and have nothing more, but such ones.
+bool differ_as_they_may(const WeightsReport& r) {
   return r.mismatched.empty() && !r.matching.empty() && r.missing.size() + r.unexpected.size() > 0 &&
-         std::ranges::all_of(r.missing, of_indexer) && std::ranges::all_of(r.unexpected, of_indexer);
+         std::ranges::all_of(r.missing, may_differ) && std::ranges::all_of(r.unexpected, may_differ);
 }
 
 // steps: that the run has done.
-void tell_indexers(const TensorsApart& apart, std::int64_t steps) {
-  if (apart.missing > 0)
-    log::info("the weights lack ", apart.missing,
+void tell_indexers(std::ptrdiff_t missing, std::ptrdiff_t unexpected, std::int64_t steps) {
+  if (missing > 0)
+    log::info("the weights lack ", missing,
               " tensors of indexers, which begin to learn now: model.attention.index_warmup_steps gives them time",
               steps ? str(" if it is more than the ", counted(steps, "step"), " that the run has done") : "");
-  if (apart.unexpected > 0)
-    log::info("the weights have ", apart.unexpected, " tensors of indexers that this run has no use for");
+  if (unexpected > 0) log::info("the weights have ", unexpected, " tensors of indexers that this run has no use for");
+}
+
+void tell_pools(std::ptrdiff_t missing, std::ptrdiff_t unexpected) {
+  if (missing > 0)
+    log::info("the weights have no learned pools or gates for some layers (", missing,
+              " tensors), which begin as means and at 0 and learn with this run");
+  if (unexpected > 0)
+    log::info("the weights have learned pools or gates (", unexpected, " tensors) that this run has no use for");
+}
+
+void tell_apart(const TensorsApart& apart, std::int64_t steps) {
+  tell_indexers(std::ranges::count_if(apart.missing, of_indexer), std::ranges::count_if(apart.unexpected, of_indexer),
+                steps);
+  tell_pools(std::ranges::count_if(apart.missing, of_pools), std::ranges::count_if(apart.unexpected, of_pools));
 }
 
 void reserve_host(TrainStep& step, std::size_t bytes) try {
@@ -466,13 +482,13 @@ void Trainer::add_state(State& state) {
   const bool tells = mesh_.rank() == 0;
   state.may_differ(kWeightsPrefix, {[&params](const std::string&) { return weights_of(params); },
                                     [tells, this](const TensorsApart& apart) {
-                                      if (tells) tell_indexers(apart, steps_);
+                                      if (tells) tell_apart(apart, steps_);
                                     },
-                                    of_indexer});
+                                    may_differ});
   state.may_differ(kStatesPrefix, {[&params](const std::string& metadata) { return states_in(metadata, params); },
-                                   [this](const TensorsApart& apart) { tell_states(apart); }, of_indexer});
+                                   [this](const TensorsApart& apart) { tell_states(apart); }, may_differ});
   state.may_differ(kAveragePrefix, {[&params](const std::string& metadata) { return average_in(metadata, params); },
-                                    [this](const TensorsApart& apart) { begin_average(apart); }, of_indexer});
+                                    [this](const TensorsApart& apart) { begin_average(apart); }, may_differ});
   state.add("train.step", &steps_);
   state.add("train.seconds", &seconds_, ValueOf::rank_0);  // each rank measures its own
   state.add(kTokensName, &tokens_);
@@ -483,16 +499,16 @@ void Trainer::add_state(State& state) {
 
 void Trainer::tell_states(const TensorsApart& apart) const {
   if (mesh_.rank() == 0)
-    log::warn("the checkpoint lacks ", apart.missing, " states of the optimizer, which start anew, and has ",
-              apart.unexpected, " that are not used: its parameters were others, or updated in another way");
+    log::warn("the checkpoint lacks ", apart.missing.size(), " states of the optimizer, which start anew, and has ",
+              apart.unexpected.size(), " that are not used: its parameters were others, or updated in another way");
 }
 
-// The checkpoint has no average, or none of indexers that this run begins, and this run wants one; or the other way
+// The checkpoint has no average, or none of what this run begins to learn, and this run wants one; or the other way
 // round.
 void Trainer::begin_average(const TensorsApart& apart) {
-  if (apart.missing > 0) step_.average()->start(ctx_);
+  if (!apart.missing.empty()) step_.average()->start(ctx_);
   if (mesh_.rank() != 0) return;
-  if (apart.missing > 0)
+  if (!apart.missing.empty())
     log::info("train.ema: the checkpoint holds no average of all weights: it begins with these weights");
   else if (!step_.average())
     log::info("train.ema: 0: the average of the weights in the checkpoint is left out");
@@ -512,9 +528,9 @@ void Trainer::load_weights(const std::string& checkpoint) {
   const OwnedShard& shard = step_.data().shard();
   add_parameters(state, kWeightsPrefix, step_.model().parameters(), shard.pieces, shard.values);
   const WeightsReport compared = compare_weights(read_manifest(checkpoint), state, kWeightsPrefix);
-  const bool indexers_apart = differ_in_indexers(compared);
-  ring::load_weights(checkpoint, state, kWeightsPrefix, ctx_.stream, !indexers_apart);
-  if (indexers_apart && mesh_.rank() == 0) tell_indexers({compared.missing.size(), compared.unexpected.size()}, 0);
+  const bool apart = differ_as_they_may(compared);
+  ring::load_weights(checkpoint, state, kWeightsPrefix, ctx_.stream, !apart);
+  if (apart && mesh_.rank() == 0) tell_apart({compared.missing, compared.unexpected}, 0);
   load_importance(step_.model(), checkpoint);
   if (step_.average()) step_.average()->start(ctx_);
   step_.data().loaded();

@@ -299,6 +299,8 @@ AttentionKind block_sparse_attention() {
                    {"heads", "rule of each KV head, counted from 0, starting over where the list ends; [] = all 0"},
                    {"reuse", "neighbouring layers that attend to what the first of them selected; 1 = each selects"},
                    {"pools", "likewise"},
+                   {"pooling", "likewise"},
+                   {"pool_gates", "likewise"},
                    {"index_heads", "pattern learned: heads of the indexer"},
                    {"index_head_dim", "pattern learned: channels of each"},
                    {"index_distances",

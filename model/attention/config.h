@@ -39,6 +39,8 @@ struct BlockRuleConfig {
   void validate(std::vector<std::string>& errors) const;
 };
 
+enum class Pooling : std::uint8_t { mean, learned };
+
 // What a setting means depends on the kind, which refuses those that it does not read (model/attention/kinds.h).
 struct AttentionConfig {
   std::string kind = "dense";
@@ -50,6 +52,8 @@ struct AttentionConfig {
   std::vector<std::int64_t> heads;
   std::int64_t reuse = 1;
   std::vector<std::int64_t> pools;
+  Pooling pooling = Pooling::mean;
+  bool pool_gates = false;
   std::int64_t index_heads = 4, index_head_dim = 32;  // of pattern: learned
   std::int64_t index_distances = 0;
   double index_loss = 1;

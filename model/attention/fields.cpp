@@ -41,6 +41,9 @@ void AttentionConfig::fields(Fields& f) {
   f("heads", heads, meaning_of("heads"), in_range(0, 63), at_most_items(1 << 16));
   f("reuse", reuse, meaning_of("reuse"), in_range(1, kMostShared));
   f("pools", pools, meaning_of("pools"), in_range(2, kMostTokens), at_most_items(kMostPools));
+  f("pooling", pooling, meaning_of("pooling"),
+    choices<Pooling>({{"mean", Pooling::mean}, {"learned", Pooling::learned}}));
+  f("pool_gates", pool_gates, meaning_of("pool_gates"));
   f("index_heads", index_heads, meaning_of("index_heads"), in_range(1, kMostIndexHeads));
   f("index_head_dim", index_head_dim, meaning_of("index_head_dim"), in_range(1, kMostIndexDim));
   f("index_distances", index_distances, meaning_of("index_distances"), in_range(0, kMostDistanceBuckets));

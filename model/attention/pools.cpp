@@ -6,10 +6,18 @@
 
 namespace ring {
 
+bool learns_pools(const AttentionConfig& c) { return c.pooling == Pooling::learned && !c.pools.empty(); }
+
 void validate_pools(const AttentionConfig& c, std::vector<std::string>& errors) {
   for (std::size_t i = 1; i < c.pools.size(); ++i)
     if (c.pools[i] <= c.pools[i - 1])
       errors.push_back(str("pools: [", list_text(c.pools), "]: sizes must rise, such as pools: [16, 64]"));
+  if (c.pooling == Pooling::learned && c.pools.empty())
+    errors.push_back(
+        foreign_beside("pools", "pooling", foreign_setting("pooling", "learned", "pools", "a section without any")));
+  if (c.pool_gates && c.pools.empty())
+    errors.push_back(
+        foreign_beside("pools", "pool_gates", foreign_setting("pool_gates", "true", "pools", "a section without any")));
 }
 
 Pattern with_pools(Pattern p, const AttentionConfig& c) {
@@ -17,6 +25,9 @@ Pattern with_pools(Pattern p, const AttentionConfig& c) {
   return p;
 }
 
-std::string pools_text(const AttentionConfig& c) { return c.pools.empty() ? "" : ", pools of " + list_text(c.pools); }
+std::string pools_text(const AttentionConfig& c) {
+  if (c.pools.empty()) return "";
+  return str(c.pool_gates ? ", gated" : ",", learns_pools(c) ? " learned" : "", " pools of ", list_text(c.pools));
+}
 
 }  // namespace ring

@@ -32,8 +32,11 @@ AttentionKind window_attention() {
       .keys = "a window",
       .settings = {{"window", "newest tokens that are seen, the token itself among them"},
                    {"sinks", "first tokens of the document that stay in sight"},
-                   {"pools",
-                    "sizes in tokens: of each the means of keys and values of all pools before a token are seen, too"}},
+                   {"pools", "sizes in tokens: of each the keys and values of all pools before a token are seen, too"},
+                   {"pooling",
+                    "keys and values of a pool: mean of its tokens', or learned: their sum by weights that the layer "
+                    "learns, which begin as a mean"},
+                   {"pool_gates", "whether each token and head learns to weigh the pools that it sees"}},
       .validate = validate,
       .pattern = pattern,
       .text = text};

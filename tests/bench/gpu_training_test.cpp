@@ -109,6 +109,7 @@ TEST_F(GpuTraining, ReplayedStepsOfDocumentsGiveTheSameBits) {
       {kDocuments, "model.attention_dropout=0.1", "train.recompute=full"},
       {kDocuments, "model.attention={kind: window, window: 20, sinks: 2}", "train.recompute=attention"},
       {kDocuments, "model.attention={kind: window, window: 20, pools: [8]}"},
+      {kDocuments, "model.attention={kind: window, window: 20, pools: [8, 12], pooling: learned, pool_gates: true}"},
       {kDocuments, "model.attention={kind: dilated, segments: [32, 64], rates: [1, 2]}", "data.packing.align=64"},
       {kDocuments, "model.attention={kind: block_sparse, block: 64, rules: [{local: 2, first: 1}]}",
        "model.context=512"},

@@ -144,8 +144,8 @@ TEST(Load, MayPassOverTensorsBelowAPrefix) {
   TensorsApart heard;
   state.may_differ("optimizer.", with_names_in_metadata(&heard));
   load_state(path, state, stream());
-  EXPECT_EQ(heard.missing, 1);
-  EXPECT_EQ(heard.unexpected, 1);
+  EXPECT_EQ(heard.missing, std::vector<std::string>{"optimizer.momentum.w"});
+  EXPECT_EQ(heard.unexpected, std::vector<std::string>{"optimizer.m.w"});
   EXPECT_TRUE(same_bytes(other_w, w));
   EXPECT_TRUE(same_bytes(x, kept));
   EXPECT_TRUE(same_bytes(fresh, filled({3}, DType::f32, 5)));
@@ -173,7 +173,7 @@ TEST(Load, MissesTensorsThatTheCheckpointHadOnce) {
   EXPECT_TRUE(contains(error, "missing in the checkpoint: optimizer.m.v")) << error;
   EXPECT_TRUE(contains(error, "only in the checkpoint: optimizer.m.w")) << error;
   EXPECT_TRUE(contains(error, "run.init_from")) << error;
-  EXPECT_EQ(heard.missing + heard.unexpected, 0);
+  EXPECT_TRUE(heard.missing.empty() && heard.unexpected.empty());
 }
 
 // Whatever the metadata says, but nothing beside them.
@@ -194,8 +194,8 @@ TEST(Load, MayPassOverTensorsOnEitherSide) {
   state.add("model.new.index", fresh);
   state.may_differ("model.", how);
   load_state(path, state, stream());
-  EXPECT_EQ(heard.missing, 1);
-  EXPECT_EQ(heard.unexpected, 1);
+  EXPECT_EQ(heard.missing, std::vector<std::string>{"model.new.index"});
+  EXPECT_EQ(heard.unexpected, std::vector<std::string>{"model.old.index"});
   EXPECT_TRUE(same_bytes(other_w, w));
   EXPECT_TRUE(same_bytes(fresh, filled({2}, DType::f32, 5)));
   state.add("model.x", x);

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <optional>
 #include <random>
 #include <regex>
 #include <sstream>
@@ -103,10 +104,18 @@ AttendedHeads heads_of(const Pattern& pattern, const ExecContext& ctx) {
           .pattern = pattern};
 }
 
-// With pools beside a window: recall is that of the tokens, entropy that of tokens and pools.
-TEST(AttentionReading, CountsPools) {
+// picked: none, or the place in each pool of 16 whose token it is, by its weights; pools then have gates, too.
+void expect_pools(std::optional<std::int64_t> picked) {
   const ExecContext ctx = two_threads();
-  const AttendedHeads plain = heads_of(window(37, 3), ctx), with = heads_of(pooled(window(37, 3), {16, 400}), ctx);
+  const AttendedHeads plain = heads_of(window(37, 3), ctx);
+  AttendedHeads with = heads_of(pooled(window(37, 3), {16, 400}), ctx);
+  if (picked) {
+    with.v = normal({kLength, kKvHeads, kDim}, 3, ctx);
+    for (const std::int64_t size : {16, 400})
+      with.pools.push_back({ctx.zeros({kKvHeads, size}), ctx.zeros({kKvHeads, kDim})});
+    with.pool_gates = normal({kHeads, kLength}, 4, ctx);
+    for (std::int64_t h = 0; h < kKvHeads; ++h) with.pools[0].positions.data<float>()[h * 16 + *picked] = 1000;
+  }
   const LayerReading tokens = read_attention(plain, 10, ctx), got = read_attention(with, 10, ctx);
   double pairs = 0;
   for (std::int64_t t = 0; t < kLength; ++t) pairs += static_cast<double>(t / 16);
@@ -120,17 +129,18 @@ TEST(AttentionReading, CountsPools) {
     for (std::int64_t t = 0; t < kLength; ++t)
       for (std::int64_t g = h * group; g < (h + 1) * group; ++g) {
         std::vector<double> e;
-        const auto add = [&](std::int64_t first, std::int64_t count) {  // the mean of so many keys
+        const auto add = [&](std::int64_t first, std::int64_t count, bool pool) {  // the mean of so many keys
           double score = 0;
           for (std::int64_t u = first; u < first + count; ++u)
             for (std::int64_t d = 0; d < kDim; ++d)
               score += double{with.q.data<float>()[(t * kHeads + g) * kDim + d]} *
                        double{with.k.data<float>()[(u * kKvHeads + h) * kDim + d]} / static_cast<double>(count);
-          e.push_back(std::exp(double{with.scale} * score));
+          const double gate = picked && pool ? double{with.pool_gates.data<float>()[g * kLength + t]} : 0;
+          e.push_back(std::exp(double{with.scale} * score + gate));
         };
         for (std::int64_t u = 0; u <= t; ++u)
-          if (t - u < 37 || u < 3) add(u, 1);
-        for (std::int64_t u = 0; u + 16 <= t; u += 16) add(u, 16);
+          if (t - u < 37 || u < 3) add(u, 1, false);
+        for (std::int64_t u = 0; u + 16 <= t; u += 16) add(u + picked.value_or(0), picked ? 1 : 16, true);
         double all = 0;
         for (const double x : e) all += x;
         for (const double x : e) entropy -= x / all * std::log(x / all);
@@ -138,6 +148,10 @@ TEST(AttentionReading, CountsPools) {
     EXPECT_NEAR(head.entropy, entropy / (kLength * group), 1e-4) << h;
   }
 }
+
+// With pools beside a window: recall is that of the tokens, entropy that of tokens and pools.
+TEST(AttentionReading, CountsPools) { expect_pools({}); }
+TEST(AttentionReading, CountsLearnedAndGatedPools) { expect_pools(11); }
 
 TEST(AttentionReading, IsTheSumOverItsPairs) {
   const BlockRule local{.local = 2}, levels{.kind = BlockRuleKind::hierarchical, .local = 1};

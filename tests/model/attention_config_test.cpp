@@ -52,6 +52,8 @@ TEST(AttentionConfig, TakesEveryKind) {
         "{kind: block_sparse, rules: [{pattern: content, keep: [[0, 9], [1e6, 4]], mass: 0.9}], reuse: 2}",
         "{kind: block_sparse, rules: [{pattern: learned, keep: 4, mass: 0.5}, {mass: 1}], heads: [0, 1]}",
         "{kind: window, window: 8, pools: [2]}", "{kind: block_sparse, rules: [{}], pools: [16, 64, 256]}",
+        "{kind: window, window: 8, pools: [2], pooling: learned}",
+        "{kind: block_sparse, rules: [{}], pools: [16], pooling: learned, pool_gates: true}",
         "{kind: block_sparse, rules: [{pattern: learned, local: 2, first: 1, keep: 4}, {}], heads: [1, 0], "
         "index_heads: 8, index_head_dim: 64, index_distances: 32, index_loss: 0.5, index_warmup_steps: 1000}",
         "{kind: block_sparse, rules: [{pattern: importance, local: 2, first: 1, keep: 5, explore: 1, interval: 10, "
@@ -136,6 +138,8 @@ TEST(AttentionConfig, SaysInWordsWhatItIs) {
   EXPECT_EQ(text("{kind: block_sparse, block: 64, rules: [{pattern: content, keep: [[0, 9], [1e6, 4]]}], reuse: 3}"),
             "block_sparse, blocks of 64, selected once in 3 layers: content, local 1, first 0, keep 9 to 4");
   EXPECT_EQ(text("{kind: window, window: 64, pools: [16, 128]}"), "window of 64, pools of 16, 128");
+  EXPECT_EQ(text("{kind: window, window: 64, pools: [16], pooling: learned}"), "window of 64, learned pools of 16");
+  EXPECT_EQ(text("{kind: window, window: 64, pools: [16], pool_gates: true}"), "window of 64, gated pools of 16");
   const std::string pooling = "{kind: block_sparse, rules: [{}], pools: [64]}";
   EXPECT_EQ(text(pooling), "block_sparse, blocks of 128: local_global, local 1, first 0, pools of 64");
   EXPECT_EQ(text(pooling, 0), text(pooling));
@@ -182,6 +186,10 @@ TEST(AttentionConfig, RefusesValuesThatMakeNoPattern) {
                  {"heads: 1 names no rule: there is 1 rule, counted from 0"});
   expect_refused("{kind: window, window: 8, pools: [16, 16]}", {"pools: [16, 16]: sizes must rise"});
   expect_refused("{kind: block_sparse, rules: [{}], pools: [64, 16]}", {"pools: [64, 16]: sizes must rise"});
+  expect_refused("{kind: window, window: 8, pooling: learned}",
+                 {"pooling: learned belongs to pools, but this is a section without any: leave pooling out"});
+  expect_refused("{kind: window, window: 8, pool_gates: true}",
+                 {"pool_gates: true belongs to pools, but this is a section without any: leave pool_gates out"});
   expect_refused("{kind: window, window: 8, pools: [1]}", {"attention.pools", "1", "2"});
 }
 

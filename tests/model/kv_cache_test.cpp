@@ -11,6 +11,7 @@
 #include "core/fields.h"
 #include "core/philox.h"
 #include "kernels/attention/blocks.h"
+#include "kernels/elementwise.h"
 #include "model/decoder.h"
 #include "model/patterns.h"
 #include "tests/model/index_biases.h"
@@ -162,6 +163,15 @@ TEST(AttentionLayer, SeesWhatItsPatternKeeps) {
   }
 }
 
+// What is learned of pools begins as zeros: random numbers tell more.
+void learn_pools(Decoder& model, const ExecContext& ctx) {
+  for (DecoderBlock& block : model.blocks()) {
+    if (const Param* p = block.attention().pooling()) random_normal_kernel({p->var.value, {3, 1, 4}, 1.0f}, ctx);
+    if (const Linear* gate = block.attention().pool_gate())
+      for (const Param* p : gate->parameters()) random_normal_kernel({p->var.value, {3, 1, 5}, 0.5f}, ctx);
+  }
+}
+
 // Feeds two sequences of `length` tokens, `first` of them at once and then one by one; the largest difference to the
 // logits of the whole. begins: as the model is in the first step of a run.
 double cached_error(const ModelConfig& c, std::int64_t length, std::int64_t first, bool begins = false) {
@@ -169,6 +179,7 @@ double cached_error(const ModelConfig& c, std::int64_t length, std::int64_t firs
   Decoder model(c);
   model.allocate(ctx, 7);
   test::fill_index_biases(model);
+  learn_pools(model, ctx);
   if (begins) model.attend_as_in_step(0);
   const Tensor ids = tokens(ctx, 2 * length, 4);
   ring::Run run{ctx};
@@ -220,7 +231,11 @@ const std::vector<std::string> kPooling = {"{kind: window, window: 3, pools: [2]
                                            "{kind: window, window: 5, sinks: 1, pools: [16, 50]}",
                                            "{kind: window, window: 2, pools: [140]}",
                                            "{kind: block_sparse, block: 64, rules: [{local: 1}, {pattern: content, "
-                                           "keep: 2}], heads: [0, 1], pools: [16, 64]}"};
+                                           "keep: 2}], heads: [0, 1], pools: [16, 64]}",
+                                           "{kind: window, window: 5, pools: [3, 50], pooling: learned}",
+                                           "{kind: window, window: 5, sinks: 1, pools: [16, 50], pool_gates: true}",
+                                           "{kind: block_sparse, block: 64, rules: [{pattern: content, keep: 2}], "
+                                           "pools: [16], pooling: learned, pool_gates: true}"};
 
 TEST(KvCache, PoolsTheKeysOfWholePasses) {
   for (const std::string& section : kPooling)
@@ -275,6 +290,7 @@ void expect_no_future(const std::vector<std::string>& sections) {
     Decoder model(c);
     model.allocate(ctx, 7);
     test::fill_index_biases(model);
+    learn_pools(model, ctx);
     const Tensor ids = tokens(ctx, 520, 4);
     ring::Run run{ctx};
     const auto logits = [&] {
@@ -297,6 +313,45 @@ void expect_no_future(const std::vector<std::string>& sections) {
 }
 TEST(Selections, DoNotSeeTheFuture) { expect_no_future(kSelecting); }
 TEST(Pools, DoNotSeeTheFuture) { expect_no_future(kPooling); }
+
+// A model that begins to learn of its pools has the logits of one with means, bit for bit, until it has learned.
+TEST(Pools, LearnedOnesBeginAsMeansWithoutGates) {
+  const ExecContext ctx{Stream::cpu(2)};
+  const Tensor ids = tokens(ctx, 150, 4);
+  const auto logits = [&](const std::string& more, bool learns) {
+    Decoder model(config_of("{kind: window, window: 5, pools: [3, 50]" + more + "}"));
+    model.allocate(ctx, 7);
+    if (learns) learn_pools(model, ctx);
+    ring::Run run{ctx};
+    return to_host<float>(model.logits(run, model.hidden(run, ids, Sequences::uniform(1, 150, ctx)).value), ctx.stream);
+  };
+  const std::vector<float> means = logits("", false);
+  for (const char* more : {", pooling: learned", ", pool_gates: true"}) {
+    EXPECT_EQ(logits(more, false), means) << more;
+    EXPECT_NE(logits(more, true), means) << more;
+  }
+}
+
+TEST(Pools, AreNamedAndCutByHead) {
+  Decoder model(config_of("{kind: window, window: 5, pools: [3, 50], pooling: learned}"));
+  const Param& p = *model.blocks()[1].attention().pooling();
+  const std::string at = "blocks.1.attention.pool.";
+  ASSERT_EQ(p.parts.size(), 4u);
+  EXPECT_EQ(p.parts[0].name, at + "3.positions");
+  EXPECT_EQ(p.parts[1].name, at + "3.query");
+  EXPECT_EQ(p.parts[2].name, at + "50.positions");
+  EXPECT_EQ(p.parts[2].whole, (Shape{2 * 50}));
+  EXPECT_EQ(p.parts[3].whole, (Shape{2 * 8}));
+  EXPECT_FALSE(p.decay) << "pools would be drawn back to means";
+  EXPECT_EQ(model.blocks()[1].attention().pool_gate(), nullptr);
+  Decoder gated(config_of("{kind: window, window: 5, pools: [3], pool_gates: true}"));
+  EXPECT_EQ(gated.blocks()[0].attention().pooling(), nullptr);
+  const ParamList gate = gated.blocks()[0].attention().pool_gate()->parameters();
+  ASSERT_EQ(gate.size(), 2u);
+  EXPECT_EQ(gate[0]->parts[0].name, "blocks.0.attention.pool_gate.weight");
+  EXPECT_EQ(gate[0]->parts[0].whole, (Shape{4, 32}));
+  EXPECT_EQ(gate[1]->parts[0].name, "blocks.0.attention.pool_gate.bias");
+}
 
 TEST(KvCache, ServesLayersOfAllKinds) {
   ModelConfig c = config_of("{kind: dilated, segments: [8, 32], rates: [1, 4]}");

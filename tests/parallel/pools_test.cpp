@@ -8,10 +8,10 @@
 namespace ring::test {
 namespace {
 
-// One layer with windows and pools of two sizes, one that also selects blocks.
+// One layer with windows and pools of two sizes, which are learned and gated, one that also selects blocks.
 TrainingOptions options(int ranks, const Overrides& more) {
   return short_run(ranks,
-                   {"model.attention={kind: window, window: 6, pools: [8, 50]}",
+                   {"model.attention={kind: window, window: 6, pools: [8, 50], pooling: learned, pool_gates: true}",
                     "model.attention_layers=[{layers: 1, attention: {kind: block_sparse, block: 64, rules: [{pattern: "
                     "content, keep: 2}], pools: [16]}}]"},
                    more);
@@ -32,9 +32,19 @@ TEST_P(DistPools, EqualsOneProcess) { expect_equal_to_one_process(GetParam(), op
 // That the comparisons above could tell: without pools it is another model.
 TEST(PoolTraining, DependsOnPools) {
   const Training a = train_on_ranks(options(1, {})),
-                 b = train_on_ranks(options(1, {"model.attention={kind: window, window: 6, pools: []}"}));
+                 b = train_on_ranks(options(
+                     1, {"model.attention={kind: window, window: 6, pools: [], pooling: mean, pool_gates: false}"}));
   ASSERT_EQ(a.errors + b.errors, "");
   EXPECT_GT(largest_difference(a, b), 10 * kWeights);
+}
+
+// And that all that is learned of pools moves.
+TEST(PoolTraining, LearnsPools) {
+  const Training a = train_on_ranks(options(1, {})), b = train_on_ranks(options(1, {"optimizer.lr=1e-20"}));
+  ASSERT_EQ(a.errors + b.errors, "");
+  for (const char* name :
+       {"pool.8.positions", "pool.8.query", "pool.50.positions", "pool.50.query", "pool_gate.weight", "pool_gate.bias"})
+    EXPECT_GT(largest_difference(a, b, str("model.blocks.0.attention.", name)), 0.1) << name;
 }
 
 TEST(PoolTraining, ComputesAgainTheSameBits) {

@@ -260,6 +260,12 @@ const Unsaid kUnsaid[] = {
        m.attention.sinks = 2;
      },
      "attention: sinks: 2"},
+    {"Pools", Family::llama,
+     [](ModelConfig& m) {
+       m.attention = window_in("", 8).attention;
+       m.attention.pools = {4};
+     },
+     "attention: pools"},
     {"SomeWindows", Family::llama, [](ModelConfig& m) { m.attention_layers = {window_in("1", 8)}; },
      "attention_layers: windows in some layers"},
     {"TwoWindows", Family::llama,

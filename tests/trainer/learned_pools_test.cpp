@@ -1,0 +1,111 @@
+// Learned pools as a user meets them: they begin as the means of a run before, resume, are evaluated and generate, and
+// a run may cease to have them.
+#include "core/check.h"
+#include "tests/trainer/runs.h"
+
+namespace ring::test {
+namespace {
+
+using Json = nlohmann::json;
+using Overrides = std::vector<std::string>;
+
+class LearnedPoolRuns : public Runs {
+ protected:
+  // learned: gates, too.
+  static Overrides pools(const std::string& pooling) {
+    return {"train.steps=20",
+            "model.context=64",
+            "data.validation_batches=0",
+            "optimizer.lr=0.01",
+            "checkpoint.keep_last=9",
+            "model.attention={kind: window, window: 4, pools: [8, 16], pooling: " + pooling +
+                (pooling == "learned" ? ", pool_gates: true}" : "}")};
+  }
+  Finished trained(const std::string& run, Overrides settings, const Overrides& more = {}) const {
+    settings.insert(settings.end(), more.begin(), more.end());
+    const Finished f = run_process(train(run, settings));
+    EXPECT_EQ(f.code, 0) << f.output;
+    return f;
+  }
+  std::vector<double> values(const std::string& run, const std::string& group, const std::string& name) const {
+    std::vector<double> out;
+    std::ifstream file(folder_ / run / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);)
+      if (const Json json = Json::parse(line); json.at("group") == group && json.contains(name))
+        out.push_back(json.at(name));
+    return out;
+  }
+  double loss_of(const std::string& run) const {
+    const Finished f = ring({"eval", path(run), "--device", "cpu", "--threads", "2", "--json"});
+    EXPECT_EQ(f.code, 0) << f.output;
+    return Json::parse(f.output).at("loss");
+  }
+  void forget(const std::string& run, std::initializer_list<const char*> steps) const {
+    for (const char* step : steps) fs::remove_all(folder_ / run / "checkpoints" / step);
+  }
+};
+
+// Until they have learned they are means, bit for bit: the first loss is the same, and no later one.
+TEST_F(LearnedPoolRuns, LearnFromMeansOn) {
+  trained("means", pools("mean"));
+  trained("run", pools("learned"));
+  const std::vector<double> means = values("means", "train", "loss"), learned = values("run", "train", "loss");
+  ASSERT_EQ(learned.size(), 20u);
+  EXPECT_EQ(learned[0], means[0]);
+  EXPECT_NE(learned[19], means[19]);
+}
+
+TEST_F(LearnedPoolRuns, ResumeWithTheSameBits) {
+  trained("whole", pools("learned"), {"optimizer.kind=muon"});
+  fs::copy(path("whole"), path("parts"), fs::copy_options::recursive);
+  forget("parts", {"step-000000015", "step-000000020"});
+  const Finished f = trained("parts", pools("learned"), {"optimizer.kind=muon"});
+  EXPECT_NE(f.output.find("resuming from step 10"), std::string::npos) << f.output;
+  EXPECT_EQ(losses("parts"), losses("whole"));
+}
+
+TEST_F(LearnedPoolRuns, AreEvaluatedAsTheyTrain) {
+  trained("run", pools("learned"));
+  EXPECT_NEAR(loss_of("run"), values("run", "validation", "loss").back(), 1e-5);
+  const Finished text = ring({"generate", path("run"), "--device", "cpu", "--prompt", std::string(20, 'l'),
+                              "--temperature", "0", "--max-tokens", "30"});
+  EXPECT_EQ(text.code, 0) << text.output;
+}
+
+TEST_F(LearnedPoolRuns, GoOnFromMeansAndBack) {
+  trained("means", pools("mean"));
+  const Finished there = trained("learned", pools("learned"), {"run.init_from=" + path("means")});
+  EXPECT_NE(there.output.find("the weights have no learned pools or gates for some layers (12 tensors)"),
+            std::string::npos)
+      << there.output;
+  trained("again", pools("mean"), {"run.init_from=" + path("means")});
+  EXPECT_EQ(values("learned", "train", "loss")[0], values("again", "train", "loss")[0]);
+  const Finished back = trained("back", pools("mean"), {"run.init_from=" + path("learned")});
+  EXPECT_NE(back.output.find("the weights have learned pools or gates (12 tensors) that this run has no use for"),
+            std::string::npos)
+      << back.output;
+}
+
+// Step, moments and data of the run go on; what pools learn begins.
+TEST_F(LearnedPoolRuns, ResumeARunOfMeansAndBack) {
+  trained("run", pools("mean"));
+  const std::vector<double> means = values("run", "train", "loss");
+  forget("run", {"step-000000015", "step-000000020"});
+  EXPECT_NE(run_process(train("run", pools("learned"))).output.find("pass --allow-changes"), std::string::npos);
+  const Finished there = trained("run", pools("learned"), {"--allow-changes"});
+  EXPECT_NE(there.output.find("resuming from step 10"), std::string::npos) << there.output;
+  EXPECT_NE(there.output.find("the weights have no learned pools or gates for some layers (12 tensors)"),
+            std::string::npos)
+      << there.output;
+  EXPECT_NE(there.output.find("the checkpoint lacks 24 states of the optimizer"), std::string::npos) << there.output;
+  EXPECT_EQ(values("run", "train", "loss")[10], means[10]);
+  forget("run", {"step-000000020"});
+  const Finished back = trained("run", pools("mean"), {"--allow-changes"});
+  EXPECT_NE(back.output.find("resuming from step 15"), std::string::npos) << back.output;
+  EXPECT_NE(back.output.find("the weights have learned pools or gates (12 tensors) that this run has no use for"),
+            std::string::npos)
+      << back.output;
+}
+
+}  // namespace
+}  // namespace ring::test
