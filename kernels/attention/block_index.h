@@ -76,7 +76,8 @@ inline constinit Kernel<IndexDistancesBackward> index_distances_backward_kernel{
 // 0 where that sum is 0. Tokens count, not blocks: loss[i] = share (tokens of block i) sum over heads of KL.
 //   gradient[i, g, j] = scale state.loss_scale share (tokens of block i) (softmax(s)_j - p_j), 0 but for candidates
 // scores, mass, gradient f32 [rows,Hk,blocks]; bits i32 [rows,Hk,words] (selection.h); loss f32 [rows]; all contiguous.
-// gradient may be mass; undefined: not wanted. Documents as they were pooled: block j of one is row out + j.
+// gradient may be mass; undefined: not wanted. Documents as they were pooled: block j of one is row out + j. Blocks all
+// of whose rows are skipped, here as many as there may be, are left as they are.
 struct IndexLoss {
   Tensor scores, mass, bits, loss, gradient;
   std::vector<PooledRows> documents;

@@ -13,12 +13,19 @@ namespace ring {
 // q [N,Hq,D], k [N,Hk,D], lse f32 [Hq,N]: as attention had and made them (kernels/attention/attention.h); the spans are
 // whole documents, the pattern has blocks and is causal. mass f32 [rows,Hk,blocks], contiguous, a row for each row of
 // the selection, with room for the blocks of the longest document; all of it is written. Deterministic.
+// Where a process has some of the queries, `queries` has a part of each document, whose rows are q's, and the selection
+// says which rows are whose. What these queries give to the mean over the whole block is then added to `mass`, which
+// may lack the rest; rows without such queries stay as they are.
 struct BlockMass {
   Tensor q, k, lse, mass;
   std::vector<Span> spans;
   float scale = 1;
   Pattern pattern;
   BlockSelection selection;
+  std::vector<Span> queries{};  // one for each of the spans; empty: the spans themselves, of k and q alike
+
+  bool of_parts() const { return !queries.empty(); }
+  const std::vector<Span>& query_spans() const { return of_parts() ? queries : spans; }
 };
 // One product for each kept pair.
 Cost cost(const BlockMass&);

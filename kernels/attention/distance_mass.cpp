@@ -1,10 +1,13 @@
 #include "kernels/attention/distance_mass.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/check.h"
+#include "core/checked.h"
 #include "kernels/attention/block_mass.h"
 #include "kernels/attention/blocks.h"
+#include "kernels/row_copy.h"
 #include "kernels/rows.h"
 
 namespace ring {
@@ -21,6 +24,39 @@ Pattern selecting(Pattern p) {
   const BlockRule any{.kind = BlockRuleKind::content, .local = 1, .keep = 1};
   p.blocks = std::make_shared<const BlockPattern>(p.blocks->block(), std::vector{any});
   return p;
+}
+
+// Before each document, as BlockSelection has them for parts of it.
+std::vector<std::int32_t> rows_of(const Pattern& pattern, const std::vector<Span>& documents) {
+  std::vector<std::int32_t> rows = first_blocks(pattern, documents);
+  rows.pop_back();
+  return rows;
+}
+
+// Rows [first, second) of a selection.
+using Rows = std::pair<std::int32_t, std::int32_t>;
+
+// Those of the blocks whose first token is among the queries. rows: of the documents.
+std::vector<Rows> begun_blocks(const Attention& a, const std::vector<std::int32_t>& rows) {
+  std::vector<Rows> begun;
+  for (std::size_t b = 0; b < a.keys.size(); ++b) {
+    const std::int64_t size = a.pattern.blocks->block(), origin = a.pattern.origin(a.keys[b].document);
+    const auto first_from = [&](std::int64_t position) {  // the document itself begins within its first block
+      return position == a.keys[b].position ? 0 : narrow<std::int32_t>((position - origin + size - 1) / size);
+    };
+    const Span& q = a.queries[b];
+    if (q.count > 0)
+      begun.push_back({rows[b] + first_from(q.position), rows[b] + first_from(q.position + std::int64_t{q.count})});
+  }
+  return begun;
+}
+
+// The selection with nothing in other rows.
+BlockSelection of_rows(const BlockSelection& all, const std::vector<Rows>& rows, const ExecContext& ctx) {
+  const BlockSelection some{ctx.zeros(all.bits.shape(), DType::i32)};
+  for (const auto& [first, end] : rows)
+    if (end > first) copy_rows_kernel({some.bits, all.bits, {.to = first, .first = first, .count = end - first}}, ctx);
+  return some;
 }
 
 }  // namespace
@@ -66,12 +102,19 @@ Tensor distance_masses(const Attention& call, std::int64_t distances, const std:
   attention_kernel(a, ctx);
   const std::int64_t kv_heads = a.k.dim(1);
   const Pattern selected = selecting(a.pattern);
-  const BlockSelection kept = selection_of_rules(a.pattern, a.queries, kv_heads, {}, ctx);
-  const Tensor mass = ctx.empty({kept.bits.dim(0), kv_heads, most_blocks(a.pattern, a.queries)});
-  block_mass_kernel({a.q, a.k, a.lse, mass, a.queries, a.scale, selected, kept}, ctx);
-  const Tensor out = ctx.empty({2, kv_heads, distances});
-  distance_mass_kernel({mass, out, selection_of_rules(a.pattern, a.queries, kv_heads, first, ctx), a.queries, selected},
-                       ctx);
+  const bool parts = a.queries != a.keys || a.q.dim(0) != a.k.dim(0);
+  BlockSelection kept = selection_of_rules(a.pattern, a.keys, kv_heads, {}, ctx);
+  if (parts) kept.rows = rows_of(a.pattern, a.keys);
+  const Shape shape{kept.bits.dim(0), kv_heads, most_blocks(a.pattern, a.keys)};
+  const Tensor mass = parts ? ctx.zeros(shape) : ctx.empty(shape), out = ctx.empty({2, kv_heads, distances});
+  block_mass_kernel({a.q, a.k, a.lse, mass, a.keys, a.scale, selected, kept, parts ? a.queries : std::vector<Span>{}},
+                    ctx);
+  const BlockSelection counted = selection_of_rules(a.pattern, a.keys, kv_heads, first, ctx);
+  distance_mass_kernel({mass, out, counted, a.keys, selected}, ctx);
+  if (!parts) return out;
+  const Tensor begun = ctx.empty(out.shape());
+  distance_mass_kernel({mass, begun, of_rows(counted, begun_blocks(a, kept.rows), ctx), a.keys, selected}, ctx);
+  copy_rows_kernel({out, begun, {.to = 1, .first = 1, .count = 1}}, ctx);
   return out;
 }
 

@@ -29,7 +29,8 @@ BlockSelection selection_of_rules(const Pattern&, const std::vector<Span>&, std:
 
 // DistanceMass of attention over such a pattern, with this call's q, k, spans and scale, [2,Hk,distances]: attention is
 // computed once more for the log-sum-exps. Blocks before first[g] do not count: attention to the start of a text says
-// nothing of a distance.
+// nothing of a distance. Where the queries are parts of documents, whose keys the call has whole: what these queries
+// give to the sums, and the rows of blocks whose first token is among them, so that parts add up to the whole.
 Tensor distance_masses(const Attention&, std::int64_t distances, const std::vector<std::int32_t>& first,
                        const ExecContext&);
 

@@ -160,6 +160,37 @@ TEST_P(BlockIndex, LossInPlaceOfTheMass) {
   EXPECT_GT(losses[20], 0);
 }
 
+// Documents whose first rows are elsewhere: rows of these blocks are left as they are, the others are as in the whole.
+TEST_P(BlockIndex, LossOfSomeBlocksOfADocument) {
+  const ExecContext ctx = context();
+  Values mass = random_values("mass", kBlocks * kBlocks);
+  for (double& m : mass) m = std::abs(m);
+  const Tensor scores = make_tensor({kBlocks, 1, kBlocks}, DType::f32, random_values("s", kBlocks * kBlocks), ctx);
+  const Tensor bits = make_tensor({kBlocks, 1, 2}, DType::i32, Values(2 * kBlocks, -1), ctx);
+  const auto blocks = std::make_shared<const BlockPattern>(64, std::vector{kContent});
+  const auto run = [&](std::vector<PooledRows> documents, const Tensor& loss, const Tensor& gradient) {
+    index_loss_kernel({scores, make_tensor(scores.shape(), DType::f32, mass, ctx), bits, loss, gradient,
+                       std::move(documents), blocks},
+                      ctx);
+  };
+  const Tensor loss = ctx.empty({kBlocks}), gradient = ctx.empty(scores.shape());
+  run({{.count = 64 * kBlocks - 7, .out = 0}}, loss, gradient);
+  const Tensor some = ctx.zeros({kBlocks}), some_gradient = ctx.zeros(scores.shape());
+  const auto of_blocks = [](std::int32_t first, std::int32_t end) {
+    return PooledRows{.count = std::min(end * 64, 64 * static_cast<std::int32_t>(kBlocks) - 7) - first * 64,
+                      .skipped = first * 64};
+  };
+  run({of_blocks(5, 9), of_blocks(30, kBlocks)}, some, some_gradient);
+  const auto want = to_host<float>(loss, ctx.stream), got = to_host<float>(some, ctx.stream),
+             all = to_host<float>(gradient, ctx.stream), part = to_host<float>(some_gradient, ctx.stream);
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    const bool has = (i >= 5 && i < 9) || i >= 30;
+    EXPECT_EQ(got[i], has ? want[i] : 0) << i;
+    for (std::size_t j = i * want.size(); j < (i + 1) * want.size(); ++j) EXPECT_EQ(part[j], has ? all[j] : 0) << j;
+  }
+  EXPECT_GT(want[7], 0);
+}
+
 TEST(BlockIndexChecks, RefuseWhatDoesNotFit) {
   const ExecContext ctx{Stream::cpu(1)};
   const Tensor x = ctx.zeros({8, kShape.width()}), scores = ctx.zeros({8, 2, 8}),

@@ -112,6 +112,46 @@ std::int64_t most_blocks(const AttentionProblem& p) {
   return most;
 }
 
+Values rows_of(const Values& all, std::int64_t width, std::int64_t begin, std::int64_t end) {
+  return {all.begin() + begin * width, all.begin() + end * width};
+}
+
+// The same in calls for the queries of rows [cuts[i], cuts[i + 1]) alone, which add to one mass.
+Values measured_in_parts(const Target& target, const AttentionProblem& p, const AttentionInputs& in, const Values& lse,
+                         const std::vector<std::int32_t>& cuts, const ExecContext& ctx) {
+  const std::vector<std::int32_t> first = first_blocks(p.pattern, p.queries);
+  const std::int64_t rows = first.back(), blocks = most_blocks(p);
+  const Tensor mass = ctx.zeros({rows, p.kv_heads, blocks}),
+               keys = make_tensor({p.key_rows, p.kv_heads, p.dim}, target.dtype, in.k, ctx),
+               bits = from_host(p.selection, ctx.stream).view({rows, p.kv_heads, p.words()});
+  for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+    const std::int32_t begin = cuts[i], end = cuts[i + 1];
+    Values own_lse;
+    for (std::int64_t h = 0; h < p.heads; ++h)
+      for (std::int32_t n = begin; n < end; ++n) own_lse.push_back(lse[static_cast<std::size_t>(h * p.query_rows + n)]);
+    BlockMass a{
+        .q = make_tensor({end - begin, p.heads, p.dim}, target.dtype, rows_of(in.q, p.heads * p.dim, begin, end), ctx),
+        .k = keys,
+        .lse = make_tensor({p.heads, end - begin}, DType::f32, own_lse, ctx),
+        .mass = mass,
+        .scale = static_cast<float>(p.scale()),
+        .pattern = p.pattern,
+        .selection = {bits}};
+    for (std::size_t b = 0; b < p.queries.size(); ++b) {
+      const Span& s = p.queries[b];
+      const std::int32_t from = std::max(s.first, begin), to = std::min(s.first + s.count, end);
+      if (from >= to) continue;
+      a.spans.push_back(s);
+      a.queries.push_back({from - begin, to - from, s.position + from - s.first, s.document});
+      a.selection.rows.push_back(first[b]);
+    }
+    if (a.spans.empty()) continue;  // padding alone
+    for (const auto& c : block_mass_kernel.candidates(target.backend))
+      if (c.name == target.candidate) c.fn(a, ctx);
+  }
+  return read_values(mass, ctx);
+}
+
 void expect_mass(const Target& target, const AttentionProblem& p, const ExecContext& ctx) {
   const AttentionInputs in = random_inputs(p, target.dtype);
   const Values lse = reference(p, in).lse;
@@ -146,6 +186,26 @@ TEST_P(BlockMasses, OfPackedDocuments) {
       AttentionProblem p = problem_of(content(block), offsets_of({300, 1, 70, 129, 250}, 3), {3, 304}, 5);
       p.heads = heads, p.kv_heads = kv_heads, p.dim = 16;
       expect_mass(GetParam(), with_selection(p), context());
+    }
+}
+
+// Parts that begin at blocks and within them, some of less than a block, of several documents.
+TEST_P(BlockMasses, OfSomeQueriesAddUpToThoseOfAll) {
+  for (const std::int32_t block : {64, 128})
+    for (const std::vector<std::int32_t>& cuts :
+         {std::vector{0, 256, 758}, std::vector{0, 3, 130, 150, 303, 304, 400, 758}}) {
+      SCOPED_TRACE(str("blocks of ", block, ", ", cuts.size() - 1, " parts"));
+      const ExecContext ctx = context();
+      const AttentionProblem p = problem(block, {300, 1, 70, 129, 250}, 40, {3, 304}, 5);
+      const AttentionInputs in = random_inputs(p, GetParam().dtype);
+      const Values lse = reference(p, in).lse, want = definition(p, in, lse, most_blocks(p)),
+                   got = measured_in_parts(GetParam(), p, in, lse, cuts, ctx);
+      ASSERT_EQ(p.query_rows, cuts.back());
+      ASSERT_EQ(got.size(), want.size());
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        ASSERT_NEAR(got[i], want[i], GetParam().tolerance) << "element " << i;
+        ASSERT_EQ(got[i] == 0, want[i] == 0) << "element " << i;
+      }
     }
 }
 
@@ -215,6 +275,13 @@ TEST(BlockMass, RefusesWhatDoesNotFit) {
   refuses([&](BlockMass& a) { a.spans[0].count = 131; });
   refuses([&](BlockMass& a) { a.spans[0].position = 64; });
   refuses([&](BlockMass& a) { a.pattern = dense(); });
+  good.selection.rows = {0}, good.queries = {{0, 60, 64, 0}};
+  EXPECT_NO_THROW(block_mass_kernel(good, ctx));
+  refuses([&](BlockMass& a) { a.selection.rows = {}; });
+  refuses([&](BlockMass& a) { a.queries[0].position = 71; });
+  refuses([&](BlockMass& a) { a.queries[0].document = 1; });
+  refuses([&](BlockMass& a) { a.queries.push_back({}); });
+  refuses([&](BlockMass& a) { a.queries[0].first = 71; });
 }
 
 }  // namespace

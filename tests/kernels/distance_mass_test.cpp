@@ -60,6 +60,26 @@ TEST_P(DistanceMasses, AreSumsOverRows) {
   }
 }
 
+// Of calls for the queries of rows [cuts[i], cuts[i + 1]) alone.
+Values sum_of_parts(const Attention& whole, const std::vector<std::int64_t>& cuts, std::int64_t distances,
+                    const ExecContext& ctx) {
+  Values sum(static_cast<std::size_t>(2 * whole.k.dim(1) * distances));
+  for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+    const auto begin = static_cast<std::int32_t>(cuts[i]), end = static_cast<std::int32_t>(cuts[i + 1]);
+    Attention part = whole;
+    part.q = whole.q.narrow(0, begin, end - begin), part.queries.clear(), part.keys.clear();
+    for (const Span& s : whole.queries) {
+      const std::int32_t from = std::max(s.first, begin), to = std::min(s.first + s.count, end);
+      if (from >= to) continue;
+      part.queries.push_back({from - begin, to - from, s.position + from - s.first, s.document});
+      part.keys.push_back(s);
+    }
+    const Values more = read_values(distance_masses(part, distances, kFirst, ctx), ctx);
+    for (std::size_t n = 0; n < sum.size(); ++n) sum[n] += more[n];
+  }
+  return sum;
+}
+
 // Rules that go by positions, different ones for the heads, of which the first block of one does not count; documents
 // that share blocks, padding behind them.
 TEST_P(DistanceMasses, OfAttentionOverRules) {
@@ -102,11 +122,14 @@ TEST_P(DistanceMasses, OfAttentionOverRules) {
                        .keys = p.keys,
                        .scale = static_cast<float>(p.scale()),
                        .pattern = p.pattern};
-  const Values got = read_values(distance_masses(call, distances, kFirst, ctx), ctx);
-  for (std::size_t n = 0; n < sums.size(); ++n) {
-    EXPECT_NEAR(got[n], sums[n], 2e-5 * (1 + sums[n])) << n;
-    EXPECT_EQ(got[sums.size() + n], counts[n]) << n;
-  }
+  const Values got = read_values(distance_masses(call, distances, kFirst, ctx), ctx),
+               parts = sum_of_parts(call, {0, 130, 256, 310, 330, 440, 500, p.query_rows}, distances, ctx),
+               whole = sum_of_parts(call, {0, 303, 374, p.query_rows}, distances, ctx);
+  for (std::size_t n = 0; n < sums.size(); ++n)
+    for (const Values& v : {got, parts, whole}) {
+      EXPECT_NEAR(v[n], sums[n], 2e-5 * (1 + sums[n])) << n;
+      EXPECT_EQ(v[sums.size() + n], counts[n]) << n;
+    }
 }
 
 TEST(DistanceMass, RefusesWhatDoesNotFit) {

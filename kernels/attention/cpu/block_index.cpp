@@ -202,7 +202,9 @@ void run_loss(const IndexLoss& a, const ExecContext& ctx) {
   for (const PooledRows& d : a.documents)
     ctx.stream.pool().parallel_for(d.blocks(block), 1, [&](std::int64_t begin, std::int64_t end, int) {
       for (std::int64_t i = begin; i < end; ++i) {
-        const float share = a.share * static_cast<float>(tokens_of(d, block, static_cast<std::int32_t>(i)));
+        const std::int32_t tokens = tokens_of(d, block, static_cast<std::int32_t>(i));
+        if (tokens <= 0) continue;
+        const float share = a.share * static_cast<float>(tokens);
         float sum = 0;
         for (std::int64_t g = 0; g < heads; ++g) {
           const LossRow row{a, ((d.out + i) * heads + g) * columns};

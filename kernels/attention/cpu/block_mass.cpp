@@ -20,8 +20,10 @@ struct Problem {
   const Pattern& pattern;
   const BranchPass& pass;
   SelectedBlocks selected;
+  bool adds;
 
   std::int64_t group() const { return q.heads / k.heads; }
+  float* row(std::int64_t row, std::int64_t head) const { return mass + (row * k.heads + head) * blocks; }
 };
 
 struct Task {
@@ -30,12 +32,15 @@ struct Task {
   std::int64_t cost;                   // blocks of keys
 };
 
-// Where one thread works: scores as in the forward, the queries of one head, the keys of one block.
+// Where one thread works: scores as in the forward, the queries of one head, the keys of one block, a row of masses.
 struct Scratch {
-  float *scores, *queries, *keys;
-  static std::int64_t floats(std::int64_t dim) { return kMostBlock * (kStrip + 2 * dim); }
+  float *scores, *queries, *keys, *mass;
+  static std::int64_t floats(std::int64_t dim, std::int64_t blocks) { return kMostBlock * (kStrip + 2 * dim) + blocks; }
   Scratch(float* p, std::int64_t dim)
-      : scores(p), queries(scores + kMostBlock * kStrip), keys(queries + kMostBlock * dim) {}
+      : scores(p),
+        queries(scores + kMostBlock * kStrip),
+        keys(queries + kMostBlock * dim),
+        mass(keys + kMostBlock * dim) {}
 };
 
 // Sums of exp(score - lse) over a strip's keys, one for each of its queries.
@@ -81,7 +86,7 @@ void run_task(const Problem& p, const Task& t, const Scratch& scratch) {
   const View view(p.pass, p.pattern, p.selected, *t.piece, t.kv_head);
   const HeadSegment& s = view.segment;
   const std::int32_t size = view.blocks->block();
-  float* const mass = p.mass + (std::int64_t{t.piece->block_row + t.row / size} * p.k.heads + t.kv_head) * p.blocks;
+  float *const mass = scratch.mass, *const out = p.row(t.piece->block_row + t.row / size, t.kv_head);
   std::fill_n(mass, p.blocks, 0.0f);
   for (std::int64_t head = t.kv_head * p.group(); head < (t.kv_head + 1) * p.group(); ++head) {
     const Rows q = rows_of(p.q, head, s.q_row, 1);
@@ -94,8 +99,10 @@ void run_task(const Problem& p, const Task& t, const Scratch& scratch) {
       });
     });
   }
-  const float share = 1 / static_cast<float>((t.row_end - t.row) * p.group());
-  for (std::int64_t j = 0; j < p.blocks; ++j) mass[j] *= share;
+  const std::int32_t start = t.row / size * size;  // the whole block's queries are where its keys are
+  const std::int32_t rows = std::min(s.k_end, start + size) - std::max(s.k_first, start);
+  const float share = 1 / static_cast<float>(rows * p.group());
+  for (std::int64_t j = 0; j < p.blocks; ++j) out[j] = (p.adds ? out[j] : 0) + mass[j] * share;
 }
 
 std::vector<Task> make_tasks(const Problem& p, const std::vector<SegmentPair>& pieces) {
@@ -122,10 +129,11 @@ void run_block_mass(const BlockMass& a, const ExecContext& ctx) {
                   .scale = a.scale,
                   .pattern = a.pattern,
                   .pass = pass,
-                  .selected = SelectedBlocks(a.selection)};
-  const std::vector<SegmentPair> pieces = segment_pairs_of(pass, a.pattern, a.spans, a.spans);
+                  .selected = SelectedBlocks(a.selection),
+                  .adds = a.of_parts()};
+  const std::vector<SegmentPair> pieces = segment_pairs_of(pass, a.pattern, a.query_spans(), a.spans, a.selection.rows);
   ThreadPool& pool = ctx.stream.pool();
-  const std::int64_t floats = Scratch::floats(p.q.dim);
+  const std::int64_t floats = Scratch::floats(p.q.dim, p.blocks);
   const Tensor scratch = ctx.empty({pool.size(), floats});
   share_out(make_tasks(p, pieces), pool, [&](const Task& t, int thread) {
     run_task(p, t, Scratch(scratch.data<float>() + thread * floats, p.q.dim));

@@ -327,7 +327,9 @@ __global__ void __launch_bounds__(kBlock)
   const int warp = static_cast<int>(threadIdx.x) / kWarp, at = static_cast<int>(blockIdx.x), d = documents.find(at);
   const PooledRows r = documents.rows[d];
   const int own = at - documents.before[d], start = own * p.block - r.skipped;
-  const float share = p.share * static_cast<float>(min(r.count, start + p.block) - max(0, start));
+  const int tokens = min(r.count, start + p.block) - max(0, start);
+  if (tokens <= 0) return;
+  const float share = p.share * static_cast<float>(tokens);
   const float factor = share * p.scale * (p.state ? p.state->loss_scale : 1.0f);
   const std::int64_t row = std::int64_t{r.out} + own;
   float sum = 0;

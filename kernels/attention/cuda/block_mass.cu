@@ -23,24 +23,35 @@ struct Params {
   std::int64_t tokens;
   int dim, group, block, blocks;  // group: query heads per KV head; blocks: of a row of the mass
   float factor;                   // from a product to a power of two
+  bool adds;                      // to what a row has
 };
 
-// What a thread block owns: positions [first, end) of a document, all in block `own`.
+// The blocks of a document in which queries are.
+RING_HOST_DEVICE int first_block(const SegmentPair& s, int block) { return s.q_first / block; }
+RING_HOST_DEVICE int blocks_of(const SegmentPair& s, int block) {
+  return s.q_first < s.q_end ? (s.q_end - 1) / block + 1 - first_block(s, block) : 0;
+}
+
+// What a thread block owns: queries at positions [first, end) of a document, all in block `own`, which has `rows` of
+// them in all: its queries are where its keys are.
 struct Owned {
   SegmentPair piece;
-  int kv_head, own, first, end;
+  int kv_head, own, first, end, rows;
 
   // Blocks that come late keep more: they start first.
   template <class T>
   __device__ Owned(const Documents<SegmentPair>& documents, const Params<T>& p)
       : kv_head(static_cast<int>(blockIdx.y)) {
     const int at = documents.before[documents.count] - 1 - static_cast<int>(blockIdx.x), d = documents.find(at);
-    piece = documents.rows[d], own = at - documents.before[d];
+    piece = documents.rows[d], own = at - documents.before[d] + first_block(piece, p.block);
     first = max(own * p.block, piece.q_first), end = min((own + 1) * p.block, piece.q_end);
+    rows = min((own + 1) * p.block, piece.k_end) - max(own * p.block, piece.k_first);
   }
   __device__ int row() const { return piece.block_row + own; }
-  __device__ std::int64_t token(int position) const { return std::int64_t{piece.q_row} + position; }
-  __device__ Range existing(int from) const { return Range{piece.q_first, piece.q_end}.from(from); }
+  __device__ std::int64_t query(int position) const { return std::int64_t{piece.q_row} + position; }
+  __device__ std::int64_t key(int position) const { return std::int64_t{piece.k_row} + position; }
+  __device__ Range queries(int from) const { return Range{piece.q_first, piece.q_end}.from(from); }
+  __device__ Range keys(int from) const { return Range{piece.k_first, piece.k_end}.from(from); }
 };
 
 // The tiles of columns that a row of a selection keeps, ascending.
@@ -69,14 +80,15 @@ __device__ KeptTiles tiles_of(const Owned& at, const Params<T>& p) {
 template <class T>
 __device__ float shift_of(const Params<T>& p, const Owned& at, int head, int position) {
   if (position < at.first || position >= at.end) return INFINITY;
-  const float lse = p.lse[head * p.tokens + at.token(position)];
+  const float lse = p.lse[head * p.tokens + at.query(position)];
   return lse == -INFINITY ? INFINITY : lse * kLog2E;
 }
 
 template <class T>
 __device__ float* start_row(const Params<T>& p, const Owned& at) {
   float* const mass = p.mass + (std::int64_t{at.row()} * gridDim.y + at.kv_head) * p.blocks;
-  for (int j = static_cast<int>(threadIdx.x); j < p.blocks; j += static_cast<int>(blockDim.x)) mass[j] = 0.0f;
+  for (int j = static_cast<int>(threadIdx.x); !p.adds && j < p.blocks; j += static_cast<int>(blockDim.x))
+    mass[j] = 0.0f;
   __syncthreads();
   return mass;
 }
@@ -135,18 +147,18 @@ __global__ __launch_bounds__(MmaShape<kDim, kTiles>::kThreads) void mma_mass(
   const Owned at(documents, p);
   float* const mass = start_row(p, at);
   const KeptTiles tiles = tiles_of(at, p);
-  const float share = 1.0f / static_cast<float>((at.end - at.first) * p.group);
+  const float share = 1.0f / static_cast<float>(at.rows * p.group);
   const int lane = static_cast<int>(threadIdx.x) % kWarp, start = at.own * p.block;
   const int in_block = static_cast<int>(threadIdx.x) / kWarp * 16 * kTiles;  // first row of this warp
   unsigned char *const memory = reinterpret_cast<unsigned char*>(shared), *const stages = memory + Shape::kQueries;
   const auto load_keys = [&](int turn, int tile) {
     const int key = tile * kColumns;
-    load_tile<kDim, kColumns, Shape::kThreads>(stages + turn * Shape::kStage, p.k.at(at.token(key), at.kv_head),
-                                               p.k.row, at.existing(key), p.dim);
+    load_tile<kDim, kColumns, Shape::kThreads>(stages + turn * Shape::kStage, p.k.at(at.key(key), at.kv_head), p.k.row,
+                                               at.keys(key), p.dim);
     cp_async_commit();
   };
   for (int head = at.kv_head * p.group; head < (at.kv_head + 1) * p.group; ++head) {
-    load_tile<kDim, Shape::kRows, Shape::kThreads>(memory, p.q.at(at.token(start), head), p.q.row, at.existing(start),
+    load_tile<kDim, Shape::kRows, Shape::kThreads>(memory, p.q.at(at.query(start), head), p.q.row, at.queries(start),
                                                    p.dim);
     int tile = tiles.from(0), before = -1, turn = 0;
     load_keys(turn, tile);  // a block keeps itself
@@ -187,16 +199,16 @@ __global__ __launch_bounds__(kSimtThreads) void simt_mass(const __grid_constant_
   const Owned at(documents, p);
   float* const mass = start_row(p, at);
   const KeptTiles tiles = tiles_of(at, p);
-  const float share = 1.0f / static_cast<float>((at.end - at.first) * p.group);
+  const float share = 1.0f / static_cast<float>(at.rows * p.group);
   const Lanes lanes;
   for (int head = at.kv_head * p.group; head < (at.kv_head + 1) * p.group; ++head)
     for (int start = at.own * p.block; start < at.end; start += kRows) {
       __syncthreads();  // queries have been read
-      load_rows<kRows>(queries, p.q.at(at.token(start), head), p.q.row, at.existing(start), p.dim);
+      load_rows<kRows>(queries, p.q.at(at.query(start), head), p.q.row, at.queries(start), p.dim);
       for (int tile = tiles.from(0); tile < tiles.end; tile = tiles.from(tile + 1)) {
         const int key = tile * kColumns;
         __syncthreads();  // keys, and the sums of the tile before, have been read
-        load_rows<kRows>(keys, p.k.at(at.token(key), at.kv_head), p.k.row, at.existing(key), p.dim);
+        load_rows<kRows>(keys, p.k.at(at.key(key), at.kv_head), p.k.row, at.keys(key), p.dim);
         __syncthreads();
         float s[kR][kR], sum = 0;
         dot_rows<kR>(s, queries, keys, p.dim);
@@ -236,10 +248,11 @@ void launch_mass(const BlockMass& a, void (*kernel)(Documents<SegmentPair>, Para
                     static_cast<int>(a.q.dim(1) / kv_heads),
                     block,
                     static_cast<int>(a.mass.dim(2)),
-                    a.scale * kLog2E};
-  const auto blocks = [&](const SegmentPair& s) { return s.q_first < s.q_end ? (s.q_end - 1) / block + 1 : 0; };
+                    a.scale * kLog2E,
+                    a.of_parts()};
+  const auto blocks = [&](const SegmentPair& s) { return blocks_of(s, block); };
   for_documents(
-      segment_pairs_of(passes_of(a.pattern).front(), a.pattern, a.spans, a.spans), blocks,
+      segment_pairs_of(passes_of(a.pattern).front(), a.pattern, a.query_spans(), a.spans, a.selection.rows), blocks,
       [&](const Documents<SegmentPair>& some) {
         const Launch shape{grid_of(some.before[some.count], kv_heads), static_cast<unsigned>(threads), shared_bytes};
         launch(ctx, shape, kernel, some, p);
