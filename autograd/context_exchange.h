@@ -30,15 +30,19 @@ struct ContextShards {
   std::int64_t tokens() const;             // of the micro-batch
 };
 
-// Whole documents of some of the KV heads that a process computes, and the pattern as these see it.
+// The documents whose blocks a process selects, for some of the KV heads that it computes, and the pattern as these see
+// it.
 struct WholeSequences {
   KvHeads heads;
   Pattern pattern;
   std::vector<Span> spans;
+  bool shared = false;  // with other ranks: of the queries it has its own rows alone
 };
 
-// Sees attention over whole sequences where it is computed: a call with its results, for these of the heads of
-// WholeSequences, counted from their first one. Each head is in one call.
+// Sees attention where it is computed: a call with its results, for these of the heads of WholeSequences, counted from
+// their first one. Each head is in one call; where queries are shared among ranks, in one for each part of a document
+// that this rank holds: the call then has its q and lse, the keys of the whole documents, and neither values nor
+// output. Keys travel for it: all ranks watch, or none.
 using AttentionWatch = std::function<void(const PooledAttention&, KvHeads)>;
 
 class ContextExchange {
@@ -47,12 +51,12 @@ class ContextExchange {
   // The arguments of the kernels, of this rank's rows and without spans or carries: every query sees the keys of its
   // document on all ranks. All ranks call the same in the same order, also those that hold no row. The
   // selection that is returned is the one that was given, else a new one where the pattern selects; the backward needs
-  // it. It is for whole_sequences(), or, where there are none, for this rank's queries. watch: may be empty.
+  // it. It is for whole_sequences(). watch: may be empty.
   virtual BlockSelection forward(const PooledAttention&, const std::shared_ptr<const ContextShards>&,
                                  const ExecContext&, const AttentionWatch& watch) = 0;
   virtual void backward(const PooledAttentionBackward&, const std::shared_ptr<const ContextShards>&,
                         const ExecContext&) = 0;
-  // What this rank has for itself while it attends with so many KV heads; no heads: it has parts of sequences alone.
+  // What this rank selects while it attends with so many KV heads; no heads: it is not known before it attends.
   virtual WholeSequences whole_sequences(const std::shared_ptr<const ContextShards>&, const Pattern&,
                                          std::int64_t /*kv_heads*/) {
     return {};

@@ -20,8 +20,9 @@ struct IndexTarget {
   std::vector<PooledRows> documents;
   std::shared_ptr<const BlockPattern> blocks;
 };
-// The sum over rows of the loss [1]. It is a root of its tape, beside the loss head: backward() from any root computes
-// the gradient of scale * loss * loss_scale, where the run's state has one. The mass is used up where a tape records.
+// The sum over the documents' rows of the loss [1]. It is a root of its tape, beside the loss head: backward() from any
+// root computes the gradient of scale * loss * loss_scale, where the run's state has one. The mass is used up where a
+// tape records.
 Var index_loss(Run&, const Var& scores, const IndexTarget&, float share, float scale);
 
 }  // namespace ring

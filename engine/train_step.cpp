@@ -11,7 +11,6 @@
 #include "kernels/attention/distance_mass.h"
 #include "kernels/elementwise.h"
 #include "kernels/group_sums.h"
-#include "kernels/row_copy.h"
 #include "optim/groups.h"
 
 namespace ring {
@@ -214,22 +213,25 @@ std::vector<Tensor> TrainStep::attention_entropies() {
 // Nothing is measured of kernels for it, so that no choice of the run depends on whether it was made.
 std::vector<Tensor> TrainStep::distance_masses() {
   const std::vector<BlockImportance>& layers = model_.importance();
-  const std::int64_t heads = model_.config().kv_heads / (plan_.tp * plan_.cp),
-                     first = (mesh_.coord("tp") * plan_.cp + mesh_.coord("cp")) * heads;
+  const std::int64_t slices = plan_.cp_of_heads(), heads = model_.config().kv_heads / (plan_.tp * slices),
+                     first = (mesh_.coord("tp") * slices + (slices > 1 ? mesh_.coord("cp") : 0)) * heads;
   ExecContext plain = ctx_;
   plain.tuning = nullptr;
   std::vector<Tensor> masses(layers.size());
   WatchedLayers watched;
   for (std::size_t n = 0; n < layers.size(); ++n) {
-    masses[n] = ctx_.empty({2, heads, layers[n].distances()});
+    masses[n] = ctx_.zeros({2, heads, layers[n].distances()});
     watched.layers.push_back(&model_.blocks()[static_cast<std::size_t>(layers[n].layer())].attention());
     watched.layers.back()->watch = [&, n, all = layers[n].first()](const AttendedHeads& h) {
       const Attention call{
-          .q = h.q, .k = h.k, .queries = h.spans, .keys = h.spans, .scale = h.scale, .pattern = h.pattern};
+          .q = h.q, .k = h.k, .queries = h.spans, .keys = h.keys, .scale = h.scale, .pattern = h.pattern};
       const auto some = all.begin() + first + h.heads.first;
       const Tensor made =
           ring::distance_masses(call, layers[n].distances(), std::vector(some, some + h.heads.count), plain);
-      copy_rows_kernel({masses[n].narrow(1, h.heads.first, h.heads.count), made, {.count = 2}}, plain);
+      for (std::int64_t i = 0; i < 2; ++i) {  // of each head in one call, or in one for each part of the queries
+        const Tensor sum = masses[n].narrow(0, i, 1).narrow(1, h.heads.first, h.heads.count);
+        axpby_kernel({.x = made.narrow(0, i, 1), .y = sum, .out = sum, .beta = 1}, plain);
+      }
     };
   }
   Run run = micro_run(0, nullptr);

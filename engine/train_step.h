@@ -63,7 +63,7 @@ class TrainStep {
   std::vector<Tensor> attention_entropies();
 
   // Likewise, of each layer that keeps blocks by importance, in the order of Decoder::importance(): the masses of the
-  // KV heads that this rank has whole sequences of, by distance, f32 [2, KV heads, distances]
+  // KV heads that this rank selects for, of its queries, by distance, f32 [2, KV heads, distances]
   // (kernels/attention/distance_mass.h).
   std::vector<Tensor> distance_masses();
 

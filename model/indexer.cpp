@@ -2,7 +2,9 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
+#include "autograd/block_owners.h"
 #include "core/checked.h"
 #include "kernels/attention/block_mass.h"
 #include "kernels/attention/blocks.h"
@@ -73,8 +75,11 @@ Tensor Indexer::project(const Tensor& means, const ExecContext& ctx) const {
 }
 
 void Indexer::learn(Run& run, const Var& scores, const Tensor& mass, const BlockSelection& selection,
-                    const WholeSequences& whole) const {
-  const IndexTarget target{mass, selection.bits, block_rows(whole.pattern, whole.spans), whole.pattern.blocks};
+                    const Sequences& seqs, const WholeSequences& whole) const {
+  if (whole.shared) sum_to_owners(mass, *seqs.shards, whole.pattern, *run.cp, run.ctx);
+  std::vector<PooledRows> rows =
+      whole.shared ? owned_blocks(*seqs.shards, whole.pattern) : block_rows(whole.pattern, whole.spans);
+  const IndexTarget target{mass, selection.bits, std::move(rows), whole.pattern.blocks};
   const Var loss = index_loss(run, scores, target, share_, weight_);
   if (run.index_loss.defined())
     axpby_kernel({.x = loss.value, .y = run.index_loss, .out = run.index_loss, .alpha = 1, .beta = 1}, run.ctx);
@@ -82,18 +87,20 @@ void Indexer::learn(Run& run, const Var& scores, const Tensor& mass, const Block
 
 void add_mass(const Tensor& all, const Attention& a, KvHeads heads, const ExecContext& ctx) {
   if (!a.selection.bits.defined()) return;
-  const bool every = heads.count == all.dim(1);
-  const Tensor mass = every ? all : ctx.empty({all.dim(0), heads.count, all.dim(2)});
+  const bool every = heads.count == all.dim(1), parts = !a.selection.rows.empty();
+  const Tensor part = all.narrow(1, heads.first, heads.count), mass = every ? all : ctx.empty(part.shape());
+  if (parts && !every) copy_rows_kernel({mass, part, {.count = all.dim(0)}}, ctx);
   block_mass_kernel({.q = a.q,
                      .k = a.k,
                      .lse = a.lse,
                      .mass = mass,
-                     .spans = a.queries,
+                     .spans = a.keys,
                      .scale = a.scale,
                      .pattern = a.pattern,
-                     .selection = a.selection},
+                     .selection = a.selection,
+                     .queries = parts ? a.queries : std::vector<Span>{}},
                     ctx);
-  if (!every) copy_rows_kernel({all.narrow(1, heads.first, heads.count), mass, {.count = all.dim(0)}}, ctx);
+  if (!every) copy_rows_kernel({part, mass, {.count = all.dim(0)}}, ctx);
 }
 
 BlockSelection selection_by(const Tensor& scores, const Pattern& pattern, const std::vector<Span>& spans,

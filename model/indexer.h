@@ -21,8 +21,10 @@ class Indexer {
   // What is projected of means of rows, f32 [rows,C] -> [rows, shape().width()].
   Tensor project(const Tensor& means, const ExecContext&) const;
   // Learns from what attention made of these scores, of which a run records: the masses of blocks, which are used up,
-  // and the selection. The loss is added to run.index_loss, where it is wanted.
-  void learn(Run&, const Var& scores, const Tensor& mass, const BlockSelection&, const WholeSequences&) const;
+  // and the selection. The loss is added to run.index_loss, where it is wanted: of the blocks that this rank owns,
+  // where it shares the queries with others.
+  void learn(Run&, const Var& scores, const Tensor& mass, const BlockSelection&, const Sequences&,
+             const WholeSequences&) const;
 
   const IndexShape& shape() const { return shape_; }
   Var biases() const { return biases_ ? biases_->var : Var{}; }  // by distance; none: it has no sense of it
@@ -39,7 +41,8 @@ class Indexer {
 };
 
 // The masses of blocks (kernels/attention/block_mass.h) of a call with its results, which is for some of the heads:
-// into their part of those of all, f32 [rows,heads,blocks]. A call without a selection has heads that do not learn.
+// into their part of those of all, f32 [rows,heads,blocks]; of a part of the queries: added to it. A call without a
+// selection has heads that do not learn.
 void add_mass(const Tensor& all, const Attention&, KvHeads, const ExecContext&);
 // The selection by scores, for whole documents.
 BlockSelection selection_by(const Tensor& scores, const Pattern&, const std::vector<Span>&, const ExecContext&);

@@ -65,6 +65,11 @@ Activation activation_of(Mlp kind) {
   }
 }
 
+// Where the queries are shared, each of several calls adds its part.
+Tensor mass_for(const Tensor& scores, const WholeSequences& whole, const ExecContext& ctx) {
+  return whole.shared ? ctx.zeros(scores.shape()) : ctx.empty(scores.shape());
+}
+
 }  // namespace
 
 ParamList& operator+=(ParamList& list, const ParamList& more) {
@@ -204,11 +209,11 @@ Var AttentionLayer::attend(Run& run, const Var& x, const Var& qkv, const Sequenc
   const Var scores = index_->scores(run, x, seqs, whole);  // all ranks together, also those whose heads do not learn
   if (!whole.pattern.selects()) return self_attention(run, qkv, seqs, s);
   BlockSelection selection = selection_by(scores.value, whole.pattern, whole.spans, run.ctx);
-  const Tensor mass = run.records(scores) ? run.ctx.empty(scores.value.shape()) : Tensor{};
+  const Tensor mass = run.records(scores) ? mass_for(scores.value, whole, run.ctx) : Tensor{};
   s.selection = &selection;
   s.watch = watching(mass, run.ctx);
   const Var y = self_attention(run, qkv, seqs, s);
-  if (mass.defined()) index_->learn(run, scores, mass, selection, whole);
+  if (mass.defined()) index_->learn(run, scores, mass, selection, seqs, whole);
   return y;
 }
 
@@ -217,7 +222,8 @@ AttentionWatch AttentionLayer::watching(const Tensor& mass, const ExecContext& c
   if (!mass.defined() && !watch) return nullptr;
   return [this, mass, &ctx](const PooledAttention& a, KvHeads heads) {
     if (mass.defined()) add_mass(mass, a, heads, ctx);
-    if (watch) watch({a.q, a.k, a.v, a.lse, a.scale, a.pattern, a.selection, a.queries, heads, a.weights, a.gates});
+    if (watch)
+      watch({a.q, a.k, a.v, a.lse, a.scale, a.pattern, a.selection, a.queries, heads, a.keys, a.weights, a.gates});
   };
 }
 

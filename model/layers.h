@@ -80,7 +80,8 @@ class AttentionLayer {
   const Indexer* indexer() const { return index_ ? &*index_ : nullptr; }
   Linear& qkv() { return qkv_; }
   Linear& out() { return out_; }
-  // Called with what each pass over whole sequences attends over, where it runs: once, or for groups of the heads.
+  // Called with what each pass over whole sequences attends over, where it runs: once, or for groups of the heads and
+  // parts of the queries (AttentionWatch).
   std::function<void(const AttendedHeads&)> watch;
 
  private:

@@ -131,27 +131,29 @@ void check_tokens_of_slices(const ParallelPlan& p, const ModelConfig& m) {
            ", model.context = ", m.context, ", parallel.cp = ", p.cp, "): change one of them so that it does");
 }
 
-// Blocks are learned by where a whole sequence attends, and measured there, and a pool may lie on two ranks.
+// A pool may lie on two ranks.
 bool needs_whole_sequences(const ModelConfig& m) {
-  return std::ranges::any_of(attentions_of(m), [&](const AttentionConfig* a) {
-    return learns_blocks(*a) || keeps_important_blocks(*a, m.kv_heads) || !a->pools.empty();
-  });
+  return std::ranges::any_of(attentions_of(m), [](const AttentionConfig* a) { return !a->pools.empty(); });
 }
 
+// Which heads a rank selects blocks for, and measures, has to be known before it attends.
 bool selects(const ModelConfig& m) {
-  return std::ranges::any_of(patterns_of(m), [](const Pattern& p) { return p.selects(); });
+  return std::ranges::any_of(patterns_of(m), [](const Pattern& p) { return p.selects(); }) ||
+         std::ranges::any_of(attentions_of(m), [&](const AttentionConfig* a) {
+           return learns_blocks(*a) || keeps_important_blocks(*a, m.kv_heads);
+         });
 }
 
-// Only all_to_all has them. It also is the one that selects blocks from what it has; where heads do not divide, the
-// ring goes by what has been gathered.
+// Only all_to_all has whole sequences. It also is the one that selects blocks from what it has; where heads do not
+// divide, the ring goes by what has been gathered.
 void choose_schedule(ParallelPlan& p, const ModelConfig& m) {
   ContextSchedule& schedule = p.config.cp_schedule;
   const bool whole = needs_whole_sequences(m), chosen = schedule != ContextSchedule::automatic;
   if (p.cp == 1 || (!whole && (chosen || !selects(m)))) return;
   if (schedule == ContextSchedule::ring || schedule == ContextSchedule::gather)
     fail(
-        "parallel.cp_schedule: model.attention.rules with pattern: learned or importance, and "
-        "model.attention.pools, need whole sequences, which ring and gather have nowhere: take all_to_all, or auto");
+        "parallel.cp_schedule: model.attention.pools need whole sequences, which ring and gather have nowhere: take "
+        "all_to_all, or auto");
   const bool divide = m.kv_heads / p.tp % p.cp == 0;
   schedule = whole || divide ? ContextSchedule::all_to_all : ContextSchedule::ring;
 }

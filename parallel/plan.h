@@ -27,6 +27,8 @@ struct ParallelPlan {
   ContextLayout cp_layout{ContextLayoutKind::contiguous, 1, 1};
 
   int world() const { return pp * dp * cp * tp; }
+  // How many ranks of cp share the KV heads where blocks are selected and measured; the others share queries alone.
+  int cp_of_heads() const { return config.cp_schedule == ContextSchedule::all_to_all ? cp : 1; }
   std::string text() const;  // "dp 2, tp 2, zero 1": the degrees above 1; empty for one process
 };
 

@@ -113,7 +113,8 @@ void ImportantBlocks::check_choices(const std::vector<float>& messages) const {
 // Neighbours are those of tp, then those of cp.
 std::int64_t ImportantBlocks::slice_of(int rank) const {
   const int tp = mesh_.degree("tp"), cp = mesh_.degree("cp");
-  return std::int64_t{rank % tp} * cp + rank / tp % cp;
+  const int slices = step_.plan().cp_of_heads();
+  return std::int64_t{rank % tp} * slices + (slices > 1 ? rank / tp % cp : 0);
 }
 
 // In the ranks' order, each its slice of the heads.

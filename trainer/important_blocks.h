@@ -37,8 +37,9 @@ class ImportantBlocks {
   void check_choices(const std::vector<float>& messages) const;
   MeasuredMass sum_over_ranks(const std::vector<float>& messages, std::size_t layer) const;
   std::size_t message() const { return static_cast<std::size_t>(own_.numel()); }  // numbers of a rank
-  // The heads are shared by the ranks of tp and, within such a slice of the model, by those of cp.
-  std::int64_t slices() const { return std::int64_t{mesh_.degree("tp")} * mesh_.degree("cp"); }
+  // The heads are shared by the ranks of tp and, within such a slice of the model, by those of cp, or these share the
+  // queries, and their masses are summed.
+  std::int64_t slices() const { return std::int64_t{mesh_.degree("tp")} * step_.plan().cp_of_heads(); }
   std::int64_t slice_of(int rank) const;
 
   TrainStep& step_;

@@ -48,7 +48,7 @@ Var index_scores(Run& run, const Var& projected, const Var& biases, const IndexS
 
 Var index_loss(Run& run, const Var& scores, const IndexTarget& a, float share, float scale) {
   const bool records = run.records(scores);
-  const Tensor rows = run.ctx.empty({scores.value.dim(0)}), sum = run.ctx.empty({1});
+  const Tensor rows = run.ctx.zeros({scores.value.dim(0)}), sum = run.ctx.empty({1});
   index_loss_kernel({.scores = scores.value,
                      .mass = a.mass,
                      .bits = a.bits,

@@ -210,15 +210,22 @@ std::vector<Saved> save_attended(const Run& run, const Var& qkv, const Prepared&
   return saved;
 }
 
-// Adds what attention keeps, which was computed with these arguments. Whoever has whole sequences has added it.
+// Whether an exchange brings whole sequences together, and can show them where they are.
+bool shows_whole(const Attend& forward) {
+  if (!forward.sequences.shards) return false;
+  const WholeSequences whole =
+      forward.cp->whole_sequences(forward.sequences.shards, forward.attention.pattern, forward.layout.kv_heads);
+  return whole.heads.count > 0 && !whole.shared;
+}
+
+// Adds what attention keeps, which was computed with these arguments. Whoever shows whole sequences has added it.
 void add_kept(KeptSums& kept, Attention a, const Attend& forward) {
   const Sequences& sequences = forward.sequences;
   if (!sequences.shards) {
     a.queries = a.keys = sequences.spans();
     return kept.add(a, {0, a.k.dim(1)});
   }
-  const bool whole = forward.cp->whole_sequences(sequences.shards, a.pattern, a.k.dim(1)).heads.count > 0;
-  if (!whole) kept.add(a, *sequences.shards, *forward.cp);
+  if (!shows_whole(forward)) kept.add(a, *sequences.shards, *forward.cp);
 }
 
 // What watched steps ask of attention, sums over rows, by head: of the entropy, and the number of rows; then of what
@@ -246,7 +253,7 @@ Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, cons
   PooledAttention pooled(a, forward.weights_of(learned.pooling), by_head(learned.gates, ctx));
   if (learned.pooling.defined()) pooled.scored = x.v;
   if (learned.gates.defined()) pooled.mean_gates = ctx.empty(a.lse.shape());
-  attend(pooled, forward.sequences, forward.cp, ctx, blocks && forward.sequences.shards ? watch : nullptr);
+  attend(pooled, forward.sequences, forward.cp, ctx, blocks && shows_whole(forward) ? watch : nullptr);
   if (learned.gates.defined()) {  // the logarithms of weights have the gates, too
     a.lse = ctx.empty(pooled.lse.shape());
     axpby_kernel({.x = pooled.lse, .y = pooled.mean_gates, .out = a.lse, .alpha = 1, .beta = -1}, ctx);

@@ -69,9 +69,10 @@ WholeSequences whole_sequences(const Run& run, const Sequences& seqs, const Patt
   RING_CHECK(run.cp, "attention: the sequences are cut among ", seqs.shards->ranks(),
              " ranks, but the run has no exchange (Run::cp)");
   WholeSequences whole = run.cp->whole_sequences(seqs.shards, pattern, kv_heads);
-  RING_CHECK(whole.heads.count > 0,
-             "attention: blocks are selected, and measured, of whole sequences, which this "
-             "exchange has nowhere: all_to_all has them");
+  RING_CHECK(
+      whole.heads.count > 0,
+      "attention: which heads a rank selects blocks for, and measures, is not known of an exchange whose schedule "
+      "is chosen while it attends");
   return whole;
 }
 

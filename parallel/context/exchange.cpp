@@ -7,6 +7,11 @@
 #include "parallel/context/rows.h"
 
 namespace ring {
+namespace {
+
+constexpr std::int64_t kMostShown = std::int64_t{1} << 28;  // bytes of the keys of all ranks that are gathered at once
+
+}  // namespace
 
 void ContextParallel::check_shards(const ContextShards& s) const {
   RING_CHECK(s.ranks() == comm_.size() && s.rank == comm_.rank(), "context exchange: the sequences are cut for rank ",
@@ -60,6 +65,25 @@ Attention ContextParallel::with_selection(const Attention& args, const ContextSh
                        .scale = scale_of_means(a.scale, a.q.dim(1), kv_heads)},
                       ctx);
   return a;
+}
+
+void ContextParallel::show(const Attention& args, const std::shared_ptr<const ContextShards>& shards,
+                           const ExecContext& ctx, const AttentionWatch& watch) {
+  if (!watch) return;
+  const std::int64_t heads = args.k.dim(1);
+  const std::int64_t each = shards->tokens() * args.k.dim(2) * size_of(args.k.dtype());
+  std::int64_t some = heads;
+  while (some > 1 && (heads % some != 0 || some * each > kMostShown)) --some;
+  for (std::int64_t first = 0; first < heads; first += some) {
+    const KvHeads part{first, some};
+    Attention a = of_heads(args, part, watched_patterns_.get(shards, args.pattern, heads, part));
+    a.selection = of_heads(args.selection, part, a.pattern, ctx);
+    a.k = all_rows(a.k, *shards, ctx), a.v = a.out = {};
+    for (const AttentionCall& call : calls_with_documents(*shards, shards->rank, args.pattern)) {
+      a.queries = call.queries, a.keys = call.keys, a.selection.rows = call.block_rows;
+      watch(a, part);
+    }
+  }
 }
 
 int ranks_per_node(const std::vector<int>& nodes) {

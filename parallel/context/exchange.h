@@ -5,13 +5,15 @@
 //               ranks.
 //   gather      every rank gets all keys at once; gradients are summed by a reduce-scatter.
 //   all_to_all  every rank gets all rows of some heads (Jacobs et al. 2023, Ulysses). The ranks divide the KV heads. It
-//               alone has whole sequences: makes pools, and shows calls to whoever watches.
+//               alone has whole sequences, and makes pools.
+// Whoever watches calls gets the keys of whole documents; with a ring or gather they are gathered once more for it.
 // Results are merged in f32, in an order that depends on the layout alone, and rounded once.
 
 #include <memory>
 
 #include "autograd/context_exchange.h"
 #include "comm/communicator.h"
+#include "parallel/context/heads.h"
 
 namespace ring {
 
@@ -23,11 +25,18 @@ class ContextParallel : public ContextExchange {
   virtual std::int64_t bytes_sent() const { return bytes_sent_; }  // by this rank to others since the start
   Tensor all_rows(const Tensor& t, const ContextShards&, const ExecContext&) override;
   void sum(const Tensor& t, const ExecContext&) override;
+  // All heads and documents, for this rank's queries.
+  WholeSequences whole_sequences(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
+                                 std::int64_t kv_heads) override {
+    return {{0, kv_heads}, pattern, shards->documents, true};
+  }
 
  protected:
   // With the selection that it was given, or a new one where the pattern selects: of parts of sequences, with the rows
   // of this rank's queries alone. Means of keys and queries by block travel, which are small.
   Attention with_selection(const Attention&, const ContextShards&, const ExecContext&);
+  // Shows a call with its results to whoever watches.
+  void show(const Attention&, const std::shared_ptr<const ContextShards>&, const ExecContext&, const AttentionWatch&);
   explicit ContextParallel(Communicator& comm) : comm_(comm) {}
   void check_shards(const ContextShards&) const;  // Error: of other ranks than the group's
   // As Communicator's, and counted.
@@ -38,6 +47,9 @@ class ContextParallel : public ContextExchange {
 
   Communicator& comm_;
   std::int64_t bytes_sent_ = 0;
+
+ private:
+  HeadPatterns watched_patterns_;
 };
 
 struct RingOptions {

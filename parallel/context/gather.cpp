@@ -20,12 +20,13 @@ class Gather final : public ContextParallel {
   std::string_view schedule() const override { return "gather"; }
 
   BlockSelection forward(const PooledAttention& args, const std::shared_ptr<const ContextShards>& shards,
-                         const ExecContext& ctx, const AttentionWatch&) override {
+                         const ExecContext& ctx, const AttentionWatch& watch) override {
     const GatherPlan& plan = plan_for(shards, args.pattern);
     const Attention whole = with_selection(args, *shards, ctx);
     const KvPair all = gather(*shards, plan, args.k, args.v, ctx);
     ForwardSum sum(whole, calls_of(plan.rounds), ctx);
     sum.add(plan.rounds, all.k, all.v);
+    show(whole, shards, ctx, watch);
     return whole.selection;
   }
 

@@ -287,4 +287,18 @@ std::vector<AttentionCall> rounds_with_all(const ContextShards& shards, int quer
   return rounds;
 }
 
+std::vector<AttentionCall> calls_with_documents(const ContextShards& shards, int queries, const Pattern& pattern) {
+  std::vector<std::size_t> document_of;
+  const std::vector<Span> parts = parts_of(held_by(shards, queries), shards.documents, document_of);
+  const std::vector<std::int32_t> block_rows = rows_of_blocks(pattern, shards.documents);
+  std::vector<AttentionCall> calls;
+  for (std::size_t i = 0; i < parts.size();) {
+    const std::size_t document = document_of[i];
+    std::vector<SpanPair> pairs;  // all with the same keys: one for each call
+    for (; i < parts.size() && document_of[i] == document; ++i) pairs.push_back({parts[i], shards.documents[document]});
+    add_rounds(pairs, block_rows, document, calls);
+  }
+  return calls;
+}
+
 }  // namespace ring

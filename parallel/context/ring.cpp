@@ -131,9 +131,10 @@ class Ring final : public ContextParallel {
   std::string_view schedule() const override { return "ring"; }
 
   BlockSelection forward(const PooledAttention& args, const std::shared_ptr<const ContextShards>& shards,
-                         const ExecContext& ctx, const AttentionWatch&) override {
+                         const ExecContext& ctx, const AttentionWatch& watch) override {
     const Attention whole = with_selection(args, *shards, ctx);
     for_groups(whole, shards, ctx, [&](const Attention& a) { forward_once(a, plan_for(shards, a), ctx); });
+    show(whole, shards, ctx, watch);
     return whole.selection;
   }
   void backward(const PooledAttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,

@@ -60,7 +60,7 @@ TEST_P(DistanceMasses, AreSumsOverRows) {
   }
 }
 
-// Of calls for the queries of rows [cuts[i], cuts[i + 1]) alone.
+// Calls for the queries of rows [cuts[i], cuts[i + 1]) alone.
 Values sum_of_parts(const Attention& whole, const std::vector<std::int64_t>& cuts, std::int64_t distances,
                     const ExecContext& ctx) {
   Values sum(static_cast<std::size_t>(2 * whole.k.dim(1) * distances));

@@ -41,6 +41,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Layout{"ring_reuse", 2, {kRing[0], kRing[1], "model.attention.reuse=2"}},
                     Layout{"gather", 2, {"parallel.cp=2", "parallel.cp_schedule=gather"}},
                     Layout{"gather_zero3", 4, {"parallel.cp=2", "parallel.zero=3", kGather}},
+                    Layout{"gather_reuse", 2, {"parallel.cp=2", kGather, "model.attention.reuse=2"}},
                     Layout{"zero3", 2, {"parallel.zero=3"}},
                     Layout{"mass_tp2_zero3", 4, {"parallel.tp=2", "parallel.zero=3", kMass}},
                     Layout{"mass_cp2", 2, {"parallel.cp=2", kMass}},

@@ -139,7 +139,8 @@ TEST_F(DistImportantBlocks, WhatASaveCopiesIsNotChosenAnewBefore) {
 }
 
 TEST_F(DistImportantBlocks, RanksThatChoseOtherBlocksFindOut) {
-  for (const char* layout : {"parallel.dp=2", "parallel.cp=2", "parallel.tp=2"}) {
+  for (const char* layout :
+       {"parallel.dp=2", "parallel.cp=2", "parallel={cp: 2, cp_schedule: ring}", "parallel.tp=2"}) {
     more_ = layout;
     const std::vector<std::string> errors = on_two_ranks([&](LoadedRank& r) {
       ImportantBlocks blocks(r.step, *r.mesh);

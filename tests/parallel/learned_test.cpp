@@ -19,20 +19,35 @@ TrainingOptions options(int ranks, const Overrides& more) {
       more);
 }
 
+const Overrides kRing = {"parallel.cp=2", "parallel.cp_schedule=ring"};
+const std::string kGather = "parallel.cp_schedule=gather";
+
 using DistLearned = LayoutTest;
-INSTANTIATE_TEST_SUITE_P(All, DistLearned,
-                         testing::Values(Layout{"tp2", 2, {"parallel.tp=2"}}, Layout{"tp4", 4, {"parallel.tp=4"}},
-                                         Layout{"cp2", 2, {"parallel.cp=2"}}, Layout{"cp4", 4, {"parallel.cp=4"}},
-                                         Layout{"cp2_zigzag", 2, {"parallel.cp=2", "parallel.cp_layout=zigzag"}},
-                                         Layout{"cp2_tp2", 4, {"parallel.cp=2", "parallel.tp=2"}},
-                                         Layout{"cp2_zero3", 4, {"parallel.cp=2", "parallel.zero=3"}},
-                                         Layout{"cp2_packed", 2, {"parallel.cp=2", "data.packing.documents=true"}},
-                                         Layout{"cp2_recompute", 2, {"parallel.cp=2", "train.recompute=full"}},
-                                         Layout{"dp2", 2, {}}, Layout{"zero3", 2, {"parallel.zero=3"}},
-                                         Layout{"tp2_recompute", 2, {"parallel.tp=2", "train.recompute=full"}},
-                                         Layout{"tp2_zero3", 4, {"parallel.tp=2", "parallel.zero=3"}},
-                                         Layout{"tp2_packed", 2, {"parallel.tp=2", "data.packing.documents=true"}}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    All, DistLearned,
+    testing::Values(
+        Layout{"tp2", 2, {"parallel.tp=2"}}, Layout{"tp4", 4, {"parallel.tp=4"}}, Layout{"cp2", 2, {"parallel.cp=2"}},
+        Layout{"cp4", 4, {"parallel.cp=4"}}, Layout{"cp2_zigzag", 2, {"parallel.cp=2", "parallel.cp_layout=zigzag"}},
+        Layout{"cp2_tp2", 4, {"parallel.cp=2", "parallel.tp=2"}},
+        Layout{"cp2_zero3", 4, {"parallel.cp=2", "parallel.zero=3"}},
+        Layout{"cp2_packed", 2, {"parallel.cp=2", "data.packing.documents=true"}},
+        Layout{"cp2_recompute", 2, {"parallel.cp=2", "train.recompute=full"}}, Layout{"ring", 2, kRing},
+        Layout{"ring4", 4, {"parallel.cp=4", kRing[1]}},
+        Layout{"ring_zigzag", 2, {kRing[0], kRing[1], "parallel.cp_layout=zigzag"}},
+        Layout{"ring_packed", 2, {kRing[0], kRing[1], "data.packing.documents=true"}},
+        Layout{
+            "ring4_packed", 4, {"parallel.cp=4", kRing[1], "parallel.cp_layout=zigzag", "data.packing.documents=true"}},
+        Layout{"ring_tp2", 4, {kRing[0], kRing[1], "parallel.tp=2"}},
+        Layout{"ring_zero3", 4, {kRing[0], kRing[1], "parallel.zero=3"}},
+        Layout{"ring_recompute", 2, {kRing[0], kRing[1], "train.recompute=full"}},
+        Layout{"gather", 2, {"parallel.cp=2", kGather}},
+        Layout{"gather_zigzag", 2, {"parallel.cp=2", kGather, "parallel.cp_layout=zigzag"}},
+        Layout{"gather_packed", 2, {"parallel.cp=2", kGather, "data.packing.documents=true"}},
+        Layout{"gather_tp2", 4, {"parallel.cp=2", kGather, "parallel.tp=2"}}, Layout{"dp2", 2, {}},
+        Layout{"zero3", 2, {"parallel.zero=3"}}, Layout{"tp2_recompute", 2, {"parallel.tp=2", "train.recompute=full"}},
+        Layout{"tp2_zero3", 4, {"parallel.tp=2", "parallel.zero=3"}},
+        Layout{"tp2_packed", 2, {"parallel.tp=2", "data.packing.documents=true"}}),
+    [](const auto& info) { return info.param.name; });
 
 TEST_P(DistLearned, EqualsOneProcess) { expect_equal_to_one_process(GetParam(), options); }
 
@@ -55,12 +70,14 @@ TEST(LearnedTraining, GoesOnFromACheckpointWithTheSameBits) {
   expect_to_go_on(options, 2, "learned_resume");
 }  // in the last step of the warm-up
 
-TEST(LearnedTraining, RefusesSchedulesWithoutWholeSequences) {
-  for (const char* schedule : {"ring", "gather"}) {
-    const Training t = train_on_ranks(options(2, {"parallel.cp=2", str("parallel.cp_schedule=", schedule)}));
-    EXPECT_NE(t.errors.find("which ring and gather have nowhere: take all_to_all, or auto"), std::string::npos)
-        << t.errors;
-  }
+// Heads that do not divide: auto takes the ring.
+TEST(DistLearnedRing, OfOneHeadEqualsOneProcess) {
+  if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  expect_equal_to_one_process({"one_head", 2, {"parallel.cp=2"}}, [](int ranks, const Overrides& more) {
+    TrainingOptions o = options(ranks, more);
+    o.overrides.insert(o.overrides.end(), {"model.kv_heads=1", "model.attention.heads=[0]"});
+    return o;
+  });
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A whole model over a sequence that ranks share, by all_to_all: it selects the blocks that one process selects, in all
-// kinds of layers that do, and nothing looks ahead.
+// A whole model over a sequence that ranks share: by every schedule it selects the blocks that one process selects, in
+// all kinds of layers that do, and nothing looks ahead.
 
 #include <gtest/gtest.h>
 
@@ -45,8 +45,13 @@ Ids some_ids(std::int64_t changed = -1) {
   return ids;
 }
 
+constexpr ContextSchedule kSchedules[] = {ContextSchedule::all_to_all, ContextSchedule::ring, ContextSchedule::gather};
+std::string_view name_of(ContextSchedule s) {
+  return s == ContextSchedule::ring ? "ring" : s == ContextSchedule::gather ? "gather" : "all_to_all";
+}
+
 // For each pass: hidden states [N,C] of the whole sequence, and the words of the blocks that each layer and KV head
-// selected.
+// selected, on whichever rank.
 struct Pass {
   std::vector<float> hidden;
   std::map<std::pair<int, std::int64_t>, std::vector<std::int32_t>> selected;
@@ -59,9 +64,10 @@ void watch_selections(Decoder& model, std::int64_t first_head, const ExecContext
       const std::lock_guard lock(mutex);
       for (std::int64_t h = 0; a.selection.bits.defined() && h < a.heads.count; ++h) {
         std::vector<std::int32_t>& words = pass.selected[{layer, first_head + a.heads.first + h}];
+        words.resize(static_cast<std::size_t>(a.selection.bits.dim(0)));
         for (std::int64_t row = 0; row < a.selection.bits.dim(0); ++row) {
           const Tensor one = a.selection.bits.narrow(0, row, 1).narrow(1, h, 1);
-          words.push_back(one.data<std::int32_t>()[0]);
+          words[static_cast<std::size_t>(row)] |= one.data<std::int32_t>()[0];
         }
       }
     };
@@ -84,8 +90,8 @@ std::vector<Pass> on_one(const ModelConfig& c, const std::vector<Ids>& all) {
   return passes;
 }
 
-std::vector<Pass> on_ranks(const ModelConfig& c, const std::vector<Ids>& all, int ranks, ContextLayoutKind kind,
-                           std::int64_t align) {
+std::vector<Pass> on_ranks(const ModelConfig& c, const std::vector<Ids>& all, int ranks, ContextSchedule schedule,
+                           ContextLayoutKind kind, std::int64_t align) {
   std::vector<Pass> passes(all.size());
   for (Pass& p : passes) p.hidden.assign(kTokens * kWidth, NAN);
   std::mutex mutex;
@@ -94,13 +100,14 @@ std::vector<Pass> on_ranks(const ModelConfig& c, const std::vector<Ids>& all, in
     Decoder model(c);
     model.allocate(ctx, 7);
     fill_index_biases(model);
-    ContextBatches batches(comm, ContextLayout(kind, kTokens, ranks, align), ContextSchedule::all_to_all, {});
+    ContextBatches batches(comm, ContextLayout(kind, kTokens, ranks, align), schedule, {});
     for (std::size_t i = 0; i < all.size(); ++i) {
       Batch whole;
       whole.inputs = whole.targets = all[i];
       whole.sample_indices = {0};
       const Batch part = batches.part(whole);
-      watch_selections(model, comm.rank() * c.kv_heads / ranks, ctx, mutex, passes[i]);
+      const bool shares_heads = schedule == ContextSchedule::all_to_all;
+      watch_selections(model, shares_heads ? comm.rank() * c.kv_heads / ranks : 0, ctx, mutex, passes[i]);
       Run run{ctx};
       batches.prepare(run, 1);
       const Sequences seqs = batches.sequences(part, {}, ctx);
@@ -140,16 +147,17 @@ TEST_P(DistWholeSequences, AreAttendedToAsByOneProcess) {
   const ModelConfig c = config_of(GetParam());
   const Pass want = on_one(c, {some_ids()})[0];
   EXPECT_FALSE(want.selected.empty());
-  for (const int ranks : {2, 4})
-    for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous})
-      for (const std::int64_t align : {1, 64}) {
-        const Pass got = on_ranks(c, {some_ids()}, ranks, kind, align)[0];
-        for (std::size_t i = 0; i < want.hidden.size(); ++i)
-          ASSERT_NEAR(got.hidden[i], want.hidden[i], 2e-5) << ranks << " ranks, " << i;
-        for (const auto& [head, words] : got.selected)
-          EXPECT_EQ(words, want.selected.at(head)) << ranks << " ranks, layer " << head.first << ", " << head.second;
-        EXPECT_FALSE(got.selected.empty());
-      }
+  for (const ContextSchedule schedule : kSchedules)
+    for (const int ranks : {2, 4})
+      for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous})
+        for (const std::int64_t align : {1, 64}) {
+          SCOPED_TRACE(str(name_of(schedule), ", ", ranks, " ranks"));
+          const Pass got = on_ranks(c, {some_ids()}, ranks, schedule, kind, align)[0];
+          for (std::size_t i = 0; i < want.hidden.size(); ++i) ASSERT_NEAR(got.hidden[i], want.hidden[i], 2e-5) << i;
+          for (const auto& [head, words] : got.selected)
+            EXPECT_EQ(words, want.selected.at(head)) << "layer " << head.first << ", " << head.second;
+          EXPECT_FALSE(got.selected.empty());
+        }
 }
 
 // Changes at the ends of blocks, among others: whatever saw the whole block would tell.
@@ -157,13 +165,15 @@ TEST_P(DistWholeSequences, DoNotLookAhead) {
   const std::vector<std::int64_t> changed = {0, 63, 64, 191, 255, 290, 319, 383, 447};
   std::vector<Ids> all = {some_ids()};
   for (const std::int64_t at : changed) all.push_back(some_ids(at));
-  const std::vector<Pass> got = on_ranks(config_of(GetParam()), all, 2, ContextLayoutKind::zigzag, 64);
-  for (std::size_t i = 0; i < changed.size(); ++i) {
-    const auto until = changed[i] * kWidth;
-    const auto first = [&](const Pass& p) { return std::vector(p.hidden.begin(), p.hidden.begin() + until); };
-    const auto last = [&](const Pass& p) { return std::vector(p.hidden.begin() + until, p.hidden.end()); };
-    EXPECT_EQ(first(got[i + 1]), first(got[0])) << changed[i];
-    EXPECT_NE(last(got[i + 1]), last(got[0])) << changed[i];
+  for (const ContextSchedule schedule : kSchedules) {
+    const std::vector<Pass> got = on_ranks(config_of(GetParam()), all, 2, schedule, ContextLayoutKind::zigzag, 64);
+    for (std::size_t i = 0; i < changed.size(); ++i) {
+      const auto until = changed[i] * kWidth;
+      const auto first = [&](const Pass& p) { return std::vector(p.hidden.begin(), p.hidden.begin() + until); };
+      const auto last = [&](const Pass& p) { return std::vector(p.hidden.begin() + until, p.hidden.end()); };
+      EXPECT_EQ(first(got[i + 1]), first(got[0])) << name_of(schedule) << ", " << changed[i];
+      EXPECT_NE(last(got[i + 1]), last(got[0])) << name_of(schedule) << ", " << changed[i];
+    }
   }
 }
 

@@ -1,0 +1,79 @@
+#include "autograd/block_owners.h"
+
+#include <algorithm>
+
+#include "autograd/block_means.h"
+#include "kernels/row_copy.h"
+
+namespace ring {
+namespace {
+
+// How far a row is from where block 0 of the document begins, which may be before the document, and the first block
+// that begins at a row or behind it. Rows count in the micro-batch.
+std::int32_t offset_of(const PooledRows& document, std::int32_t row) { return row - document.first + document.skipped; }
+std::int32_t first_block_from(const PooledRows& document, std::int32_t row, std::int32_t size) {
+  return row == document.first ? 0 : (offset_of(document, row) + size - 1) / size;
+}
+
+// Rows of blocks that lie on both sides of where one rank's rows end.
+std::vector<std::int32_t> cut_blocks(const ContextShards& shards, const Pattern& pattern) {
+  const std::int32_t size = pattern.blocks->block();
+  std::vector<std::int32_t> cut;
+  const std::vector<PooledRows> documents = block_rows(pattern, shards.documents);
+  for (const std::vector<HeldRows>& held : shards.held)
+    for (const HeldRows& h : held)
+      for (const PooledRows& d : documents) {
+        const std::int32_t end = h.global + h.count;
+        if (end > d.first && end < d.first + d.count && offset_of(d, end) % size != 0)
+          cut.push_back(d.out + offset_of(d, end) / size);
+      }
+  std::ranges::sort(cut);
+  cut.erase(std::ranges::unique(cut).begin(), cut.end());
+  return cut;
+}
+
+bool owned(const std::vector<PooledRows>& runs, std::int32_t row, std::int32_t size) {
+  return std::ranges::any_of(
+      runs, [&](const PooledRows& r) { return row >= r.out + r.skipped / size && row < r.out + r.blocks(size); });
+}
+
+}  // namespace
+
+std::vector<PooledRows> owned_blocks(const ContextShards& shards, const Pattern& pattern) {
+  const std::int32_t size = pattern.blocks->block();
+  std::vector<PooledRows> runs;
+  for (const PooledRows& d : block_rows(pattern, shards.documents))
+    for (const HeldRows& h : shards.held[static_cast<std::size_t>(shards.rank)]) {
+      const std::int32_t begin = std::max(d.first, h.global), end = std::min(d.first + d.count, h.global + h.count);
+      if (begin >= end) continue;
+      const std::int32_t first = first_block_from(d, begin, size), last = first_block_from(d, end, size);
+      const std::int32_t skipped = first == 0 ? d.skipped : first * size;
+      if (first < last)
+        runs.push_back({.first = begin,
+                        .count = std::min(d.skipped + d.count, last * size) - skipped,
+                        .skipped = skipped,
+                        .out = d.out});
+    }
+  return runs;
+}
+
+void sum_to_owners(const Tensor& sums, const ContextShards& shards, const Pattern& pattern, ContextExchange& exchange,
+                   const ExecContext& ctx) {
+  const std::vector<std::int32_t> cut = cut_blocks(shards, pattern);
+  if (cut.empty()) return;
+  const Tensor travelling = ctx.empty({std::ssize(cut), sums.dim(1), sums.dim(2)});
+  for (std::size_t i = 0; i < cut.size(); ++i)
+    copy_rows_kernel({travelling, sums, {.to = static_cast<std::int64_t>(i), .first = cut[i], .count = 1}}, ctx);
+  exchange.sum(travelling, ctx);
+  const Tensor nothing = ctx.zeros({1, sums.dim(1), sums.dim(2)});
+  const std::vector<PooledRows> own = owned_blocks(shards, pattern);
+  for (std::size_t i = 0; i < cut.size(); ++i) {
+    const bool ours = owned(own, cut[i], pattern.blocks->block());
+    copy_rows_kernel({sums,
+                      ours ? travelling : nothing,
+                      {.to = cut[i], .first = ours ? static_cast<std::int64_t>(i) : 0, .count = 1}},
+                     ctx);
+  }
+}
+
+}  // namespace ring

@@ -1,0 +1,94 @@
+// Blocks of documents that are cut among ranks: who owns them, and sums that come to their owners.
+
+#include "autograd/block_owners.h"
+
+#include <gtest/gtest.h>
+
+#include "parallel/context/exchange.h"
+#include "tests/comm/ranks.h"
+#include "tests/parallel/context_problem.h"
+
+namespace ring::test {
+namespace {
+
+constexpr std::int32_t kBlock = 64;
+
+// By row of a selection: the block's first token and their number, counted in the micro-batch.
+struct Block {
+  std::int32_t first, count;
+};
+std::vector<Block> blocks_of(const std::vector<Span>& documents) {
+  std::vector<Block> blocks;
+  for (const Span& d : documents)
+    for (std::int32_t begin = 0, end = 0; begin < d.count; begin = end) {
+      end = std::min(d.count, begin + kBlock - (d.position + begin) % kBlock);
+      blocks.push_back({d.first + begin, end - begin});
+    }
+  return blocks;
+}
+
+bool has(const std::vector<HeldRows>& held, std::int32_t token) {
+  return std::ranges::any_of(held, [&](const HeldRows& h) { return token >= h.global && token < h.global + h.count; });
+}
+
+// Tokens of each row, as the loss of an indexer counts them.
+std::vector<std::int32_t> tokens_of(const std::vector<PooledRows>& runs, std::size_t rows) {
+  std::vector<std::int32_t> tokens(rows);
+  for (const PooledRows& r : runs)
+    for (std::int32_t i = 0; i < r.blocks(kBlock); ++i) {
+      const std::int32_t n = std::min(r.count, (i + 1) * kBlock - r.skipped) - std::max(0, i * kBlock - r.skipped);
+      if (n <= 0) continue;
+      EXPECT_EQ(tokens.at(static_cast<std::size_t>(r.out + i)), 0) << "a block in two runs";
+      tokens.at(static_cast<std::size_t>(r.out + i)) = n;
+    }
+  return tokens;
+}
+
+struct Cut {
+  std::string name;
+  std::int64_t length, align;
+  std::vector<std::int32_t> documents;
+};
+
+// Pieces that end within blocks, blocks of which a rank has two pieces or three ranks have one, ranks without a token.
+TEST(DistBlockOwners, HaveTheSumsOfAllRanks) {
+  if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  const Pattern pattern = block_sparse(kBlock, {{.local = 2}});
+  const auto value = [](std::int32_t token) { return static_cast<float>(1 + token % 97); };
+  for (const Cut& cut :
+       {Cut{"aligned", 512, 64, {}}, Cut{"ragged", 515, 1, {}}, Cut{"packed", 403, 1, {70, 1, -9, 150, 3, -40, 90}},
+        Cut{"short", 60, 1, {}}, Cut{"tiny", 3, 1, {}}, Cut{"padding", 64, 1, {-64}}})
+    for (const int ranks : {2, 3, 4})
+      for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous}) {
+        const std::vector<Span> documents = documents_of(cut.length, 2, cut.documents);
+        const std::vector<Block> blocks = blocks_of(documents);
+        const auto errors = run_ranks(ranks, [&](Communicator& comm) {
+          const ExecContext ctx{Stream::cpu(1)};
+          const ContextShards shards =
+              ContextLayout(kind, cut.length, ranks, cut.align).shards(comm.rank(), 2, documents);
+          const std::vector<HeldRows>& held = shards.held[static_cast<std::size_t>(comm.rank())];
+          const Tensor sums = ctx.zeros({std::ssize(blocks), 1, 2});
+          for (std::size_t b = 0; b < blocks.size(); ++b)
+            for (std::int32_t t = blocks[b].first; t < blocks[b].first + blocks[b].count; ++t)
+              if (has(held, t)) sums.data<float>()[2 * b] += 1, sums.data<float>()[2 * b + 1] += value(t);
+          const auto exchange = make_ring(comm, {});
+          sum_to_owners(sums, shards, pattern, *exchange, ctx);
+          const std::vector<std::int32_t> tokens = tokens_of(owned_blocks(shards, pattern), blocks.size());
+          for (std::size_t b = 0; b < blocks.size(); ++b) {
+            const bool ours = has(held, blocks[b].first);
+            float sum = 0;
+            for (std::int32_t t = blocks[b].first; ours && t < blocks[b].first + blocks[b].count; ++t) sum += value(t);
+            ASSERT_EQ(tokens[b], ours ? blocks[b].count : 0) << cut.name << ", " << b;
+            ASSERT_EQ(sums.data<float>()[2 * b], ours ? static_cast<float>(blocks[b].count) : 0) << cut.name;
+            ASSERT_EQ(sums.data<float>()[2 * b + 1], sum) << cut.name << ", " << ranks << " ranks, " << b;
+          }
+          if (cut.name == "aligned" && ranks != 3) {
+            ASSERT_EQ(exchange->bytes_sent(), 0) << "nothing is cut";
+          }
+        });
+        EXPECT_EQ(joined(errors), "");
+      }
+}
+
+}  // namespace
+}  // namespace ring::test
