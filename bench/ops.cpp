@@ -9,8 +9,8 @@ namespace {
 // values that mean nothing, and is the last one.
 class Repeater final : public KernelObserver {
  public:
-  Repeater(StepArena& arena, double seconds, std::string filter)
-      : arena_(arena), seconds_(seconds), filter_(std::move(filter)) {}
+  Repeater(StepArena& arena, double seconds, const std::function<bool(const OpTiming&)>& wanted)
+      : arena_(arena), seconds_(seconds), wanted_(wanted) {}
 
   void call(const KernelCall& c, const ExecContext& ctx, const std::function<void()>& run) override {
     if (inside_) return run();
@@ -20,7 +20,7 @@ class Repeater final : public KernelObserver {
     if (!op) {
       op = &ops.emplace_back(OpTiming{std::string(c.slot), std::string(c.candidate), c.cost});
       const StepPause beside(arena_);  // the plan of the step's memory stays valid
-      if (wanted(*op)) op->seconds = sustained_seconds(ctx, seconds_, run);
+      if (wanted_(*op)) op->seconds = sustained_seconds(ctx, seconds_, run);
     }
     ++op->calls;
     inside_ = false;
@@ -36,13 +36,10 @@ class Repeater final : public KernelObserver {
     });
     return at == ops.end() ? nullptr : &*at;
   }
-  bool wanted(const OpTiming& o) const {
-    return o.slot.find(filter_) != std::string::npos || o.cost.shape.find(filter_) != std::string::npos;
-  }
 
   StepArena& arena_;
   double seconds_;
-  std::string filter_;
+  std::function<bool(const OpTiming&)> wanted_;
   bool inside_ = false;
 };
 
@@ -62,15 +59,22 @@ StepFloor OpsReport::floor() const {
   return f;
 }
 
-OpsReport time_ops(StepBenchmark& bench, double seconds_each, int steps, const std::string& filter) {
-  OpsReport report;
-  report.step_seconds = time_steps(bench, 3, steps).median();
-  const auto repeater = std::make_shared<Repeater>(bench.trainer().arena(), seconds_each, filter);
+std::vector<OpTiming> repeat_ops(StepBenchmark& bench, double seconds_each,
+                                 const std::function<bool(const OpTiming&)>& wanted) {
+  const auto repeater = std::make_shared<Repeater>(bench.trainer().arena(), seconds_each, wanted);
   bench.trainer().observe(repeater);
   bench.trainer().launch();
   bench.trainer().finish();  // of a step that may well not be finite
   bench.trainer().observe(nullptr);
-  report.ops = std::move(repeater->ops);
+  return std::move(repeater->ops);
+}
+
+OpsReport time_ops(StepBenchmark& bench, double seconds_each, int steps, const std::string& filter) {
+  OpsReport report;
+  report.step_seconds = time_steps(bench, 3, steps).median();
+  report.ops = repeat_ops(bench, seconds_each, [&](const OpTiming& o) {
+    return o.slot.find(filter) != std::string::npos || o.cost.shape.find(filter) != std::string::npos;
+  });
   std::stable_sort(report.ops.begin(), report.ops.end(),
                    [](const OpTiming& a, const OpTiming& b) { return a.calls * a.seconds > b.calls * b.seconds; });
   report.ceilings = measure_ceilings(bench.exec());

@@ -1,6 +1,7 @@
 #pragma once
 // The kernels of one training step, each repeated on the very operands that the step gives it.
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,11 @@ struct OpsReport {
   Ceilings ceilings;
   StepFloor floor() const;
 };
+
+// The kernels of the next step, in the order of their first calls; those that are `wanted` are repeated for their time.
+// It is the last step: what is called many times leaves values that mean nothing.
+std::vector<OpTiming> repeat_ops(StepBenchmark&, double seconds_each,
+                                 const std::function<bool(const OpTiming&)>& wanted);
 
 // filter: repeats only the ops whose slot or shape holds this text; others have no time, and there is no floor then.
 OpsReport time_ops(StepBenchmark&, double seconds_each, int steps, const std::string& filter = {});

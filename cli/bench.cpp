@@ -51,6 +51,7 @@ void add_bench_commands(CLI::App& app) {
   add_bench_step(*bench);
   add_bench_ops(*bench);
   add_bench_attention(*bench);
+  add_bench_blocks(*bench);
   add_bench_context(*bench);
   add_bench_calibrate(*bench);
 }

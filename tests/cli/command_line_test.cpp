@@ -164,7 +164,7 @@ TEST_F(CommandLine, AnUnknownCommandNamesTheNearest) {
   EXPECT_EQ(wrong({"version"}), "there is no command 'version'; did you mean --version?");
   EXPECT_EQ(wrong({"bench", "version"}),
             "bench: there is no command 'version'; there are step, ops, floor, attention, "
-            "context, calibrate");
+            "blocks, context, calibrate");
   EXPECT_TRUE(
       wrong({"estimate", "x.yaml"}).starts_with("there is no command 'estimate'; there are init, tokenizer, data, "))
       << wrong({"estimate", "x.yaml"});

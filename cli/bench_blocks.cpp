@@ -1,0 +1,119 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+
+#include "bench/block_sizes.h"
+#include "cli/bench.h"
+#include "cli/number_option.h"
+#include "cli/print.h"
+#include "cli/table.h"
+#include "core/counted.h"
+#include "engine/devices.h"
+#include "model/attention/block_size.h"
+#include "model/attention/kinds.h"
+
+namespace ring {
+namespace {
+
+// Longer sequences take long to measure: on a CPU by the second, on a GPU where blocks keep a large share.
+constexpr std::int64_t kUsualLength[] = {4096, 131072};
+constexpr double kAlike = 0.05;  // of the keys
+
+struct Arguments {
+  BenchConfig config;
+  std::int64_t length = 0;
+  double seconds = 0.2;
+};
+
+std::string fixed(double value, int digits) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.*f", digits, value);
+  return text;
+}
+
+std::int64_t length_of(const Arguments& a, const Config& c) {
+  if (a.length > 0) return a.length;
+  const std::int64_t usual = kUsualLength[backend_of(c.run.device) == Backend::cuda];
+  if (c.model.context > usual)
+    print_format("sequences of %lld tokens, not model.context: %lld; --length measures others\n",
+                 static_cast<long long>(usual), static_cast<long long>(c.model.context));
+  return std::min(c.model.context, usual);
+}
+
+void print_times(const std::vector<BlockTiming>& times) {
+  std::vector<std::vector<std::string>> rows = {
+      {"block", "keys", "routing ms", "forward ms", "backward ms", "all ms", "share", "kernels"}};
+  for (const BlockTiming& t : times)
+    rows.push_back({str(t.attention.block), fixed(t.keys, 1), fixed(1e3 * t.routing, 3), fixed(1e3 * t.forward, 3),
+                    fixed(1e3 * t.backward, 3), fixed(1e3 * t.seconds(), 3),
+                    fixed(100 * t.routing / t.seconds(), 1) + " %",
+                    str(t.forward_candidate, ", ", t.backward_candidate)});
+  print_table(rows, 0);
+}
+
+void print_setting(const BlockLayers& layers, const std::vector<BlockTiming>& times) {
+  const std::size_t at = fastest(times);
+  const BlockTiming &best = times[at], &other = times[1 - at];
+  print_format("blocks of %lld: %s times as fast%s\n", static_cast<long long>(best.attention.block),
+               fixed(other.seconds() / best.seconds(), 2).c_str(), at == 0 ? ", as the settings have it" : "");
+  if (const double more = best.keys / other.keys; std::abs(more - 1) > kAlike)
+    print_format("with %s times as many keys: blocks are whole ones\n", fixed(more, 2).c_str());
+  for (const std::string& key : layers.keys)
+    print_format("  '%s=%s'\n", key.c_str(), block_text(best.attention).c_str());
+}
+
+// Those whose blocks may have another size.
+std::vector<BlockLayers> free_layers(const std::string& file, const ModelConfig& m) {
+  std::vector<BlockLayers> all = block_sparse_layers(m);
+  if (all.empty())
+    fail(file, ": no layer has kind: block_sparse, so there are no blocks: set model.attention, such as ",
+         "'model.attention={kind: block_sparse, rules: [{pattern: content, local: 2, keep: 16}]}'");
+  const auto is_free = [](const BlockLayers& l) { return block_is_free(l.attention); };
+  if (std::ranges::none_of(all, is_free))
+    fail(all.front().keys.front(), ".rules: pattern: file counts in blocks of ",
+         all.front().attention.block ? all.front().attention.block : kUsualBlock,
+         " tokens, so that their size is given: there is no other to measure, without another file");
+  for (const BlockLayers& l : all)
+    if (!is_free(l)) print_format("%s: left out, pattern: file is for its size\n\n", l.keys.front().c_str());
+  std::erase_if(all, [&](const BlockLayers& l) { return !is_free(l); });
+  return all;
+}
+
+void run(const Arguments& a) {
+  const Config config = a.config.load();
+  const std::vector<BlockLayers> all = free_layers(a.config.file, config.model.resolved());
+  const std::int64_t length = length_of(a, config);
+  for (const BlockLayers& layers : all) {
+    print_format("%s, %s: %s\n", layers.keys.front().c_str(), counted(layers.layers, "layer").c_str(),
+                 text_of(layers.attention).c_str());
+    std::cout.flush();
+    const std::vector<BlockTiming> times = time_blocks(config, layers, length, a.seconds);
+    print_times(times);
+    print_setting(layers, times);
+    if (&layers != &all.back()) print_format("\n");
+  }
+}
+
+}  // namespace
+
+void add_bench_blocks(CLI::App& bench) {
+  CLI::App* cmd = bench.add_subcommand(
+      "blocks", "Which size of blocks is the faster one for a model's attention, 64 or 128 tokens, and its settings");
+  auto a = std::make_shared<Arguments>();
+  a->config.add_to(*cmd);
+  add_number(
+      *cmd, "--length", a->length,
+      str("Tokens of a sequence; 0: model.context, on a CPU at most ", kUsualLength[0], ", on a GPU ", kUsualLength[1]),
+      0, kMostLength);
+  add_number(*cmd, "--seconds", a->seconds, "Time to repeat each kernel", 1e-6, 3600)->capture_default_str();
+  cmd->footer(
+      "One layer and one micro-batch (train.micro_batch) of random tokens. The table\n"
+      "  keys     that the mean query sees\n"
+      "  routing  what selects blocks, and learns to; share: of all\n\n"
+      "Example: ringmaster bench blocks configs/shakespeare_content.yaml");
+  cmd->callback([a] { run(*a); });
+}
+
+}  // namespace ring

@@ -1,0 +1,67 @@
+#include "model/attention/block_size.h"
+
+#include <algorithm>
+
+#include "core/fields.h"
+#include "model/attention/kinds.h"
+
+namespace ring {
+namespace {
+
+// Blocks of `from` tokens as blocks of `to`.
+struct Scale {
+  std::int64_t from, to;
+  std::int64_t operator()(std::int64_t blocks) const { return (blocks * from + to - 1) / to; }
+};
+
+bool selects(const BlockRuleConfig& r) {
+  return r.pattern == BlockChoice::content || r.pattern == BlockChoice::learned || r.pattern == BlockChoice::importance;
+}
+
+// Forced blocks count among those that are kept: what is selected makes up for theirs.
+void scale_selection(BlockRuleConfig& r, const BlockRuleConfig& before, const Scale& scale) {
+  r.local = std::max(r.local, std::min<std::int64_t>(before.local, 2));
+  const std::int64_t least = r.local + r.first + 1;
+  r.explore = scale(r.explore);
+  r.keep = std::max({scale(r.keep), least, r.explore ? least + 1 : 0});
+  for (TokenChange& c : r.keeps)
+    c.value = static_cast<double>(std::max(scale(static_cast<std::int64_t>(c.value)), least));
+  r.explore = std::min(r.explore, r.keep - least);
+}
+
+void scale_rule(BlockRuleConfig& r, const Scale& scale) {
+  const BlockRuleConfig before = r;
+  r.local = scale(r.local), r.first = scale(r.first);
+  if (selects(r)) scale_selection(r, before, scale);
+}
+
+std::string rule_text(const BlockRuleConfig& r) {
+  const auto values = global_values(r), plain = global_values(BlockRuleConfig());
+  std::string text;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (const auto& [key, value] = values[i]; key == "pattern" || value != plain[i].second)
+      text += str(text.empty() ? "" : ", ", key, ": ", value);
+  return str("{", text, "}");
+}
+
+}  // namespace
+
+bool block_is_free(const AttentionConfig& c) {
+  return std::ranges::none_of(c.rules, [](const BlockRuleConfig& r) { return r.pattern == BlockChoice::file; });
+}
+
+AttentionConfig with_block(AttentionConfig c, std::int64_t block) {
+  const Scale scale{c.block ? c.block : kUsualBlock, block};
+  c.block = block;
+  if (scale.from == scale.to) return c;
+  for (BlockRuleConfig& r : c.rules) scale_rule(r, scale);
+  return c;
+}
+
+std::string block_text(const AttentionConfig& c) {
+  std::string rules;
+  for (const BlockRuleConfig& r : c.rules) rules += str(rules.empty() ? "" : ", ", rule_text(r));
+  return str("{block: ", c.block ? c.block : kUsualBlock, ", rules: [", rules, "]}");
+}
+
+}  // namespace ring
