@@ -6,6 +6,7 @@
 #include "core/checked.h"
 #include "core/counted.h"
 #include "core/fields.h"
+#include "core/unused_setting.h"
 #include "model/attention/block_file.h"
 #include "model/attention/kinds.h"
 #include "model/attention/pools.h"
@@ -73,9 +74,24 @@ void BlockRuleConfig::fields(Fields& f) {
   f("decay", decay, "importance: what a measurement leaves of the average of those before it", in_range(0, 0.999999));
 }
 
+namespace {
+
+// As foreign_beside() of a section: a pattern that is given later leaves it out.
+std::string foreign_beside_pattern(const std::string& key, const std::string& text) {
+  BlockRuleConfig plain;
+  const config::Node defaults = bind_config(plain);
+  const auto field = std::ranges::find(defaults.fields, key, &config::Field::name);
+  RING_CHECK(field != defaults.fields.end(), key, " is no setting of a rule");
+  return inherited_setting({key, "pattern", config::to_text(field->node.get()), text});
+}
+
+}  // namespace
+
 void BlockRuleConfig::validate(std::vector<std::string>& errors) const {
   const auto foreign = [&](bool given, const char* key, const std::string& value, const char* home) {
-    if (given) errors.push_back(foreign_setting(key, value, home, "pattern: " + name_of(pattern)));
+    if (!given) return;
+    const std::string text = foreign_setting(key, value, home, "pattern: " + name_of(pattern));
+    errors.push_back(foreign_beside_pattern(key, text));
   };
   const auto is = [&](BlockChoice p) { return pattern == p; };
   const bool has_every = is(BlockChoice::local_global) || is(BlockChoice::strided);

@@ -103,6 +103,38 @@ TEST(AttentionConfig, NamesSettingsThatDoNothing) {
   EXPECT_EQ(idle(learned, 3 * 64), "model.attention.rules[1]");
 }
 
+TEST(AttentionConfig, APatternThatIsGivenLaterLeavesOutWhatOnlyOthersHave) {
+  const std::string file =
+      "attention: {kind: block_sparse, rules: [{local: 2, first: 1, every: 4}, {pattern: random, local: 2, density: "
+      "0.5, seed: 3}, {pattern: content, keep: [[0, 64], [1000, 16]]}]}";
+  const auto given = [&](const std::vector<std::string>& overrides) {
+    ModelConfig c;
+    load_config_text(c, file, "test", overrides);
+    return text_of(c.attention);
+  };
+  EXPECT_NE(given({"attention.rules[0].pattern=hierarchical"}).find("rule 0: hierarchical, local 2;"),
+            std::string::npos);
+  EXPECT_NE(
+      given({"attention.rules[0]={pattern: content, keep: 5}"}).find("rule 0: content, local 2, first 1, keep 5;"),
+      std::string::npos)
+      << "local and first are settings of both";
+  EXPECT_NE(given({"attention.rules[1].pattern=strided", "attention.rules[1].every=8"})
+                .find("rule 1: strided, local 2, every 8;"),
+            std::string::npos);
+  EXPECT_TRUE(given({"attention.rules[2]={pattern: random, density: 0.5}"})
+                  .ends_with("rule 2: random, local 1, density 0.5, seed 0"));
+  EXPECT_THROW(given({"attention.rules[0]={pattern: hierarchical, every: 2}"}), Error) << "given with the pattern";
+  EXPECT_THROW(given({"attention.rules[0].keep=4"}), Error) << "the pattern was there before";
+  EXPECT_THROW(given({"attention.rules[0].pattern=content"}), Error) << "it has no keep";
+  ModelConfig run = load(file);  // settings that a program holds
+  EXPECT_NO_THROW(override_config(run, {"attention.rules[2].pattern=hierarchical"}));
+  ModelConfig important = load(
+      "attention: {kind: block_sparse, rules: [{pattern: importance, keep: 9, explore: 1, interval: 10, decay: 0.5}]}");
+  override_config(important, {"attention.rules[0].pattern=content"});
+  EXPECT_TRUE(text_of(important.attention).ends_with(": content, local 1, first 0, keep 9"));
+  EXPECT_EQ(important.attention.rules[0].interval, BlockRuleConfig().interval);
+}
+
 // A setting that a kind names but nobody can set would mean nothing, as one that no kind reads.
 TEST(AttentionConfig, KindsReadTheSettingsThatThereAre) {
   AttentionConfig c;
