@@ -173,20 +173,24 @@ class TwoKernels {
 
 // All that measuring may not touch: operands and results of one call, with values of its own in the carries.
 struct Operands {
+  static constexpr std::int32_t n = 320;
   ExecContext ctx = poisoned_context(1);
-  std::vector<Span> spans = spans_of({0, 40, 64});
-  Tensor q = values("q", {64, 4, 16}), k = values("k", {64, 2, 16}), v = values("v", {64, 2, 16});
-  Tensor out = values("out", {64, 4, 16}), lse = values("lse", {4, 64}), dout = values("dout", {64, 4, 16});
-  Tensor dq = values("dq", {64, 4, 16}), dk = values("dk", {64, 2, 16}), dv = values("dv", {64, 2, 16});
+  std::vector<Span> spans = spans_of({0, 40, n});
+  Tensor q = values("q", {n, 4, 16}), k = values("k", {n, 2, 16}), v = values("v", {n, 2, 16});
+  Tensor out = values("out", {n, 4, 16}), lse = values("lse", {4, n}), dout = values("dout", {n, 4, 16});
+  Tensor dq = values("dq", {n, 4, 16}), dk = values("dk", {n, 2, 16}), dv = values("dv", {n, 2, 16});
+  Pattern pattern;
+  BlockSelection selection;
 
+  explicit Operands(const Pattern& p) : pattern(p), selection(select_blocks(p, q, k, 0.25f, spans, ctx)) {}
   Tensor values(const std::string& name, const Shape& shape) const {
     return make_tensor(shape, DType::f32, random_values(name, shape.numel()), ctx);
   }
   Attention forward(bool carry) const {
-    return {q, k, v, out, lse, spans, spans, 0.25f, dense(), carry ? out : Tensor{}};
+    return {q, k, v, out, lse, spans, spans, 0.25f, pattern, carry ? out : Tensor{}, {}, selection};
   }
   AttentionBackward backward(bool carry) const {
-    AttentionBackward a{q, k, v, out, lse, dout, dq, dk, dv, spans, spans, 0.25f, dense(), {}, {}, {}};
+    AttentionBackward a{q, k, v, out, lse, dout, dq, dk, dv, spans, spans, 0.25f, pattern, {}, {}, {}, {}, selection};
     if (carry) a.carry_dq = dq, a.carry_dk = dk, a.carry_dv = dv;
     return a;
   }
@@ -202,9 +206,9 @@ const std::byte* result(const Attention& a) { return a.out.raw(); }
 const std::byte* result(const AttentionBackward& a) { return a.dq.raw(); }
 
 template <class Args>
-void expect_unharmed(bool carry) {
+void expect_unharmed(const Pattern& pattern, bool carry) {
   const TwoKernels<Args> kernels;
-  Operands want, got;
+  Operands want(pattern), got(pattern);
   const Args args = call(got, carry, static_cast<Args*>(nullptr));
   real_slot<Args>().candidates(Backend::cpu)[0].fn(call(want, carry, static_cast<Args*>(nullptr)), want.ctx);
   got.ctx.tuning = std::make_shared<Tuning>("");
@@ -226,17 +230,19 @@ void expect_unharmed(bool carry) {
 }
 
 TEST_F(AttentionChoice, MeasuringHarmsNoResults) {
-  for (const bool carry : {false, true}) {
-    SCOPED_TRACE(carry ? "with a carry" : "without a carry");
-    expect_unharmed<Attention>(carry);
-    expect_unharmed<AttentionBackward>(carry);
-  }
+  const BlockRule content{.kind = BlockRuleKind::content, .keep = 3};
+  for (const Pattern& pattern : {dense(), block_sparse(64, {{.local = 2}}), block_sparse(64, {content})})
+    for (const bool carry : {false, true}) {
+      SCOPED_TRACE(str(pattern_key(pattern), carry ? ", with a carry" : ", without a carry"));
+      expect_unharmed<Attention>(pattern, carry);
+      expect_unharmed<AttentionBackward>(pattern, carry);
+    }
 }
 
 class ChosenNames final : public KernelObserver {
  public:
   void call(const KernelCall& c, const ExecContext&, const std::function<void()>& run) override {
-    seen.emplace_back(c.candidate);
+    if (c.slot.starts_with("attention")) seen.emplace_back(c.candidate);
     run();
   }
   std::vector<std::string> seen;
@@ -264,10 +270,18 @@ class GpuAttentionChoice : public GpuAttention {
   static GpuProblem problem(const Pattern& pattern) {
     return {.offsets = {0, 1024, 2048}, .heads = 4, .kv_heads = 2, .dim = 128, .pattern = pattern};
   }
+  // The last one selects its blocks.
+  static std::vector<Pattern> patterns() {
+    return {dense(),
+            window(200),
+            window(200, 16),
+            dilated({{256, 1}, {1024, 4}}),
+            block_sparse(64, {{.local = 2, .first = 1}}),
+            block_sparse(128, {{.kind = BlockRuleKind::content, .local = 2, .keep = 4}})};
+  }
   Result run(const ExecContext& base, int layers = 1) const {
     Result r;
-    for (const Pattern& pattern : {dense(), window(200), window(200, 16), dilated({{256, 1}, {1024, 4}})})
-      run(problem(pattern), base, layers, r);
+    for (const Pattern& pattern : patterns()) run(problem(pattern), base, layers, r);
     if (base.tuning) base.tuning->save(), r.choices = base.tuning->text();
     return r;
   }
@@ -279,6 +293,7 @@ class GpuAttentionChoice : public GpuAttention {
   }
 
   static Attention forward_of(const GpuProblem& p, const GpuOperands& x, const ExecContext& ctx) {
+    const auto scale = static_cast<float>(p.problem().scale());
     return {.q = x.parts[0],
             .k = x.parts[1],
             .v = x.parts[2],
@@ -286,9 +301,10 @@ class GpuAttentionChoice : public GpuAttention {
             .lse = ctx.empty({p.heads, p.tokens()}),
             .queries = p.spans(),
             .keys = p.spans(),
-            .scale = static_cast<float>(p.problem().scale()),
+            .scale = scale,
             .pattern = p.pattern,
-            .carry = {}};
+            .carry = {},
+            .selection = select_blocks(p.pattern, x.parts[0], x.parts[1], scale, p.spans(), ctx)};
   }
 
  private:
@@ -315,7 +331,8 @@ class GpuAttentionChoice : public GpuAttention {
                               .pattern = f.pattern,
                               .carry_dq = {},
                               .carry_dk = {},
-                              .carry_dv = {}};
+                              .carry_dv = {},
+                              .selection = f.selection};
     const std::uint64_t before = host_waits();
     for (int layer = 0; layer < layers; ++layer) {
       attention_kernel(f, ctx);
@@ -345,11 +362,34 @@ TEST_F(GpuAttentionChoice, LayersShareOne) {
 // Measuring before a call leaves its results as the chosen kernel alone makes them.
 TEST_F(GpuAttentionChoice, MeasuringHarmsNoResults) {
   const Result measures = run(exec());
-  const std::vector<Pattern> patterns{dense(), window(200), window(200, 16), dilated({{256, 1}, {1024, 4}})};
-  for (std::size_t i = 0; i < patterns.size(); ++i) {
-    const GpuProblem p = problem(patterns[i]);
+  for (std::size_t i = 0; i < patterns().size(); ++i) {
+    const GpuProblem p = problem(patterns()[i]);
+    if (p.pattern.selects()) continue;                                 // run_gpu has none
     if (measures.names[2 * i] != measures.names[2 * i + 1]) continue;  // run_gpu runs one kernel for both directions
     EXPECT_EQ(run_gpu(measures.names[2 * i], p, gpu_inputs(p)), measures.values[i]) << measures.names[2 * i];
+  }
+}
+
+// Kernels on tensor cores are compared wherever a device has several, forward and backward.
+TEST_F(GpuAttentionChoice, BlocksOfRulesAndSelectedOnesAreMeasured) {
+  const std::string choices = run(exec()).choices;
+  for (const Pattern& pattern : patterns()) {
+    if (!pattern.blocks) continue;
+    const GpuProblem p = problem(pattern);
+    const ExecContext ctx = exec();
+    GpuOperands x(p, p.dtype, ctx);
+    x.write(gpu_inputs(p), ctx);
+    const Attention a = forward_of(p, x, ctx);
+    std::string names;
+    for (const auto& c : attention_kernel.candidates(Backend::cuda))
+      if (c.priority > 0 && c.supports(a, ctx)) names += str(names.empty() ? "" : "|", c.name);
+    if (names.find('|') == std::string::npos) continue;  // there is nothing to compare
+    for (const char* slot : {"attention, ", "attention_backward, "})
+      EXPECT_NE(choices.find(
+                    str('"', slot, ctx.stream.impl().device_name(), ", ", names, ", deterministic, ", choice_key(a))),
+                std::string::npos)
+          << slot << names << ", " << pattern_key(pattern) << " is not in\n"
+          << choices;
   }
 }
 
