@@ -71,7 +71,6 @@ BlockPattern::BlockPattern(std::int32_t block, std::vector<BlockRule> rules, std
     version_ = hash_rule(r, *bits_, version_);
   }
   for (const std::int32_t r : of_head_) version_ = hash_text(str(r, ' '), version_);
-  first_version_ = version_;
 }
 
 BlockPattern BlockPattern::changed(std::vector<BlockRule> rules, std::vector<std::uint32_t> bits) const {
@@ -80,7 +79,8 @@ BlockPattern BlockPattern::changed(std::vector<BlockRule> rules, std::vector<std
 
 BlockPattern BlockPattern::following(const BlockPattern& before) const {
   BlockPattern p = *this;
-  p.generation_ = before.generation_ + 1, p.first_version_ = before.first_version_;
+  p.generation_ = before.generation_ + 1;
+  p.first_ = before.first_ ? before.first_ : std::make_shared<const BlockPattern>(before);
   return p;
 }
 
@@ -90,7 +90,9 @@ BlockPattern BlockPattern::of_heads(std::int32_t first, std::int32_t count) cons
   for (const BlockRule& rule : rules_) rules.push_back(rule.from_head(first));
   std::vector<std::int32_t> of_head;
   for (std::int32_t head = 0; head < count; ++head) of_head.push_back(rule_of(first + head));
-  return {block_, std::move(rules), std::move(of_head), *bits_, generation_};
+  BlockPattern some(block_, std::move(rules), std::move(of_head), *bits_, generation_);
+  if (first_) some.first_ = std::make_shared<const BlockPattern>(first_->of_heads(first, count));
+  return some;
 }
 
 std::int32_t BlockPattern::rule_of(std::int32_t kv_head) const {

@@ -102,9 +102,9 @@ class BlockPattern {
   bool selects() const;  // some head follows a rule of content: a call needs a selection (selection.h)
 
   // A hash of everything that the kept blocks depend on, the same in every process: caches of lists are keyed by it,
-  // and measured choices by that of the first generation.
+  // and measured choices by that of the first generation (of some heads: of the first generation of these).
   std::uint64_t version() const { return version_; }
-  std::uint64_t first_version() const { return first_version_; }
+  std::uint64_t first_version() const { return first_ ? first_->version_ : version_; }
   std::uint64_t generation() const { return generation_; }  // how often it changed
 
   // Error, naming `op`: a drawn rule has fewer blocks than a row of this length.
@@ -115,7 +115,8 @@ class BlockPattern {
   std::vector<BlockRule> rules_;
   std::vector<std::int32_t> of_head_;
   std::shared_ptr<const std::vector<std::uint32_t>> bits_;  // where rules of copies point to, too
-  std::uint64_t version_, first_version_, generation_;
+  std::uint64_t version_, generation_;
+  std::shared_ptr<const BlockPattern> first_;  // the first generation; null: this is it
 };
 
 // The lists that GPU kernels walk. An owner's tile is 128 rows (queries, or keys): those at positions 128 i on. For

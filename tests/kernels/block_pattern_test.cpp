@@ -214,6 +214,21 @@ TEST(BlockPattern, FollowsOneOfOtherHeads) {
   EXPECT_NE(pattern_key(pattern(other)), pattern_key(pattern(p)));
 }
 
+// Ranks that have some heads each do not measure anew, either.
+TEST(BlockPattern, SomeHeadsOfAChangedOneKeepTheirFirstVersion) {
+  const BlockPattern p(64, {{.local = 1}, {.local = 3}}, {0, 1});
+  const BlockPattern next = p.changed({{.local = 2}, {.local = 4}}), last = next.changed({{.local = 5}, {.local = 6}});
+  for (const std::int32_t head : {0, 1}) {
+    const BlockPattern some = p.of_heads(head, 1);
+    EXPECT_EQ(some.first_version(), some.version());
+    for (const BlockPattern& changed : {next.of_heads(head, 1), last.of_heads(head, 1)}) {
+      EXPECT_NE(changed.version(), some.version());
+      EXPECT_EQ(changed.first_version(), some.version());
+    }
+  }
+  EXPECT_NE(next.of_heads(0, 1).first_version(), next.of_heads(1, 1).first_version());
+}
+
 TEST(BlockPattern, RefusesWhatMakesNone) {
   const Bits bits(8);
   EXPECT_THROW(BlockPattern(32, {{}}), Error);
