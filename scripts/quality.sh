@@ -2,12 +2,12 @@
 # Trains a small model on a corpus of text (docs/measured/attention.md) with each kind of attention, at equal tokens,
 # and prints validation losses beside that of dense attention.
 #   scripts/quality.sh [-c CONFIG] [-s SEEDS] [-f STEP] [-o FOLDER] CORPUS [KIND...] [-- SETTING=VALUE...]
-# KIND: dense, window, local_global, content, learned, importance, pools (of 64 tokens, beside content), mixed (heads by
-# turns content and local_global); without one all of them. Sparse kinds compute a quarter of the pairs of query and
-# key, or less. SEEDS: "1 2 3" unless given. With -f each kind but dense goes on from dense's checkpoint of that step,
-# instead of beginning anew. CONFIG: configs/quality.yaml, which keeps checkpoints of every 650 steps. Runs stay in
-# FOLDER/KIND[-from-STEP]-SEED: those that have ended are not trained again while they are there, and others go on. Ends
-# with 1 if a run has failed.
+# KIND: dense, window, local_global, content, learned, distances (learned, with biases by distance), importance, pools
+# (of 64 tokens, beside content), mixed (heads by turns content and local_global); without one all of them. Sparse kinds
+# compute a quarter of the pairs of query and key, or less. SEEDS: "1 2 3" unless given. With -f each kind but dense
+# goes on from dense's checkpoint of that step, instead of beginning anew. CONFIG: configs/quality.yaml, which keeps
+# checkpoints of every 650 steps. Runs stay in FOLDER/KIND[-from-STEP]-SEED: those that have ended are not trained again
+# while they are there, and others go on. Ends with 1 if a run has failed.
 set -euo pipefail
 
 root="$(cd "$(dirname "$0")/.." && pwd)"
@@ -37,7 +37,7 @@ while [ $# -gt 0 ]; do
   if [ "$1" = -- ]; then shift; settings=("$@"); break; fi
   kinds+=("$1"); shift
 done
-[ ${#kinds[@]} -gt 0 ] || kinds=(dense window local_global content learned importance pools mixed)
+[ ${#kinds[@]} -gt 0 ] || kinds=(dense window local_global content learned distances importance pools mixed)
 ringmaster="$(realpath -m "${RINGMASTER:-$root/build/release/ringmaster}")"
 [ -x "$ringmaster" ] || die "there is no $ringmaster: 'make program' builds it"
 
@@ -63,6 +63,7 @@ attention() {
     local_global) rule="local: $((keep - 1)), first: 1" ;;
     content) rule="$near, keep: $keep" ;;
     learned) rule="$near, keep: $keep" more=", index_warmup_steps: $warm" ;;
+    distances) pattern=learned rule="$near, keep: $keep" more=", index_warmup_steps: $warm, index_distances: 32" ;;
     importance) rule="$near, keep: $keep, explore: $((keep > 4)), interval: 50" ;;
     pools) pattern=content rule="$near, keep: $keep" more=', pools: [64]' ;;
     mixed) pattern=content rule="$near, keep: $keep}, {local: $((keep - 1)), first: 1" more=', heads: [0, 1]' ;;
