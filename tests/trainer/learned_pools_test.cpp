@@ -6,7 +6,6 @@
 namespace ring::test {
 namespace {
 
-using Json = nlohmann::json;
 using Overrides = std::vector<std::string>;
 
 class LearnedPoolRuns : public Runs {
@@ -20,25 +19,6 @@ class LearnedPoolRuns : public Runs {
             "checkpoint.keep_last=9",
             "model.attention={kind: window, window: 4, pools: [8, 16], pooling: " + pooling +
                 (pooling == "learned" ? ", pool_gates: true}" : "}")};
-  }
-  Finished trained(const std::string& run, Overrides settings, const Overrides& more = {}) const {
-    settings.insert(settings.end(), more.begin(), more.end());
-    const Finished f = run_process(train(run, settings));
-    EXPECT_EQ(f.code, 0) << f.output;
-    return f;
-  }
-  std::vector<double> values(const std::string& run, const std::string& group, const std::string& name) const {
-    std::vector<double> out;
-    std::ifstream file(folder_ / run / "metrics.jsonl");
-    for (std::string line; std::getline(file, line);)
-      if (const Json json = Json::parse(line); json.at("group") == group && json.contains(name))
-        out.push_back(json.at(name));
-    return out;
-  }
-  double loss_of(const std::string& run) const {
-    const Finished f = ring({"eval", path(run), "--device", "cpu", "--threads", "2", "--json"});
-    EXPECT_EQ(f.code, 0) << f.output;
-    return Json::parse(f.output).at("loss");
   }
   void forget(const std::string& run, std::initializer_list<const char*> steps) const {
     for (const char* step : steps) fs::remove_all(folder_ / run / "checkpoints" / step);

@@ -6,7 +6,6 @@
 namespace ring::test {
 namespace {
 
-using Json = nlohmann::json;
 using Overrides = std::vector<std::string>;
 
 class LearnedRuns : public Runs {
@@ -19,25 +18,6 @@ class LearnedRuns : public Runs {
                 more + "}"};
   }
   static Overrides dense() { return {"train.steps=20", "model.context=320", "data.validation_batches=2"}; }
-  Finished trained(const std::string& run, Overrides settings, const Overrides& more = {}) const {
-    settings.insert(settings.end(), more.begin(), more.end());
-    const Finished f = run_process(train(run, settings));
-    EXPECT_EQ(f.code, 0) << f.output;
-    return f;
-  }
-  std::vector<double> values(const std::string& run, const std::string& group, const std::string& name) const {
-    std::vector<double> out;
-    std::ifstream file(folder_ / run / "metrics.jsonl");
-    for (std::string line; std::getline(file, line);)
-      if (const Json json = Json::parse(line); json.at("group") == group && json.contains(name))
-        out.push_back(json.at(name));
-    return out;
-  }
-  double loss_of(const std::string& run) const {
-    const Finished f = ring({"eval", path(run), "--device", "cpu", "--threads", "2", "--json"});
-    EXPECT_EQ(f.code, 0) << f.output;
-    return Json::parse(f.output).at("loss");
-  }
 };
 
 TEST_F(LearnedRuns, RecordALossThatFalls) {

@@ -62,6 +62,14 @@ class Runs : public testing::Test {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
+  // A run that ends well.
+  Finished trained(const std::string& run, std::vector<std::string> settings,
+                   const std::vector<std::string>& more = {}) const {
+    settings.insert(settings.end(), more.begin(), more.end());
+    const Finished f = run_process(train(run, settings));
+    EXPECT_EQ(f.code, 0) << f.output;
+    return f;
+  }
   // Loss of every step, as written; a step recorded twice must be recorded alike.
   std::map<int, std::string> losses(const std::string& run) const {
     std::map<int, std::string> out;
@@ -74,6 +82,21 @@ class Runs : public testing::Test {
       EXPECT_EQ(at->second, loss);
     }
     return out;
+  }
+  // What a group of records has of this name, in their order.
+  std::vector<double> values(const std::string& run, const std::string& group, const std::string& name) const {
+    std::vector<double> out;
+    std::ifstream file(folder_ / run / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);)
+      if (const auto json = nlohmann::json::parse(line); json.at("group") == group && json.contains(name))
+        out.push_back(json.at(name));
+    return out;
+  }
+  // Over the whole validation split, by the last checkpoint.
+  double loss_of(const std::string& run) const {
+    const Finished f = ring({"eval", path(run), "--device", "cpu", "--threads", "2", "--json"});
+    EXPECT_EQ(f.code, 0) << f.output;
+    return nlohmann::json::parse(f.output).at("loss");
   }
   // Steps that a run has recorded.
   std::size_t records(const std::string& run) const {
