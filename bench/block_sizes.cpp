@@ -21,7 +21,7 @@ constexpr double kClearly = 0.97;  // of the time of the first: less is noise, a
 AttentionConfig measured_part(AttentionConfig a) {
   a.reuse = 1;
   a.index_warmup_steps = 0;
-  a.pools.clear();  // their calls do not know of blocks
+  a.pools.clear(), a.pooling = Pooling::mean, a.pool_gates = false;  // their calls do not know of blocks
   for (BlockRuleConfig& r : a.rules) {
     if (r.pattern == BlockChoice::importance) r.interval = 1 << 30;
     r.keep = value_at(r.keeps, kAfterAllTokens, r.keep);

@@ -11,9 +11,9 @@ namespace ring {
 bool block_is_free(const AttentionConfig&);
 
 // The same with blocks of so many tokens, 64 or 128: `local`, `first`, `keep` and `explore` are as many tokens as
-// before, rounded up to whole blocks; `every` and `density` are shares, and stay. A rule that selects its blocks has
-// room for one to select at least, and does not go down to local: 1, with which the first tokens of a block may see
-// nothing of the one before.
+// before, rounded up to whole blocks; `every`, `density` and `mass` are shares, and stay. A rule that selects its
+// blocks has room for one to select at least, and does not go down to local: 1, with which the first tokens of a block
+// may see nothing of the one before.
 AttentionConfig with_block(AttentionConfig, std::int64_t block);
 
 // The block and the rules as a change of the section, in YAML: "{block: 128, rules: [{pattern: content, keep: 8}]}".

@@ -128,6 +128,16 @@ TEST_F(BenchBlocks, MeasuresEachKindOfLayer) {
   EXPECT_NE(end.output.find("model.attention_layers[1].attention: left out"), std::string::npos) << end.output;
 }
 
+// What a layer learns of its pools goes with them.
+TEST_F(BenchBlocks, PoolsAreLeftOut) {
+  const std::string rules = "rules: [{pattern: content, keep: 4}], pools: [16]";
+  const Finished end = blocks({attention(rules + ", pooling: learned, pool_gates: true")});
+  ASSERT_EQ(end.code, 0) << end.output;
+  const std::vector<Row> rows = rows_of(end.output);
+  ASSERT_EQ(rows.size(), 2u) << end.output;
+  for (const Row& r : rows) expect_times(r, true);
+}
+
 TEST_F(BenchBlocks, SharedSelectionsCountByTheirShare) {
   const auto routing = [&](int reuse) {
     const Finished end = blocks({attention(str("rules: [{pattern: content, keep: 4}], reuse: ", reuse))}, "0.02");
