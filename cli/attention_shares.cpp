@@ -1,8 +1,8 @@
 #include "cli/attention_shares.h"
 
 #include <algorithm>
-#include <cstdio>
 
+#include "cli/data_text.h"
 #include "core/check.h"
 #include "core/checked.h"
 #include "model/patterns.h"
@@ -22,9 +22,8 @@ std::string shares_text(const Pattern& pattern, const ModelConfig& m, const Para
   std::string text;
   const auto add = [&](const char* name, std::int64_t slices, const ContextLayout& rows) {
     if (m.kv_heads % slices) return;
-    char value[32];
-    std::snprintf(value, sizeof value, "%.3f", largest_over_mean(pairs_by_rank(pattern, m.kv_heads, slices, rows)));
-    text += str(text.empty() ? "" : ", ", name, " ", value);
+    const double share = largest_over_mean(pairs_by_rank(pattern, m.kv_heads, slices, rows));
+    text += str(text.empty() ? "" : ", ", name, " ", fixed(share, 3));
   };
   const auto rows = [&](ContextLayoutChoice choice) {
     return choose_layout(choice, patterns_of(m), length, narrow<int>(cp));

@@ -1,11 +1,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <iostream>
 
 #include "bench/block_sizes.h"
 #include "cli/bench.h"
+#include "cli/data_text.h"
 #include "cli/number_option.h"
 #include "cli/print.h"
 #include "cli/table.h"
@@ -26,12 +26,6 @@ struct Arguments {
   std::int64_t length = 0;
   double seconds = 0.2;
 };
-
-std::string fixed(double value, int digits) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
 
 std::int64_t length_of(const Arguments& a, const Config& c) {
   if (a.length > 0) return a.length;

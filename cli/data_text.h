@@ -1,5 +1,5 @@
 #pragma once
-// How the data commands write numbers and tokens for people.
+// How commands write numbers, and those of data tokens, for people.
 
 #include <cstdint>
 #include <span>
