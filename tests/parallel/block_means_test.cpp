@@ -7,6 +7,7 @@
 #include "parallel/context/exchange.h"
 #include "tests/comm/ranks.h"
 #include "tests/parallel/context_problem.h"
+#include "tests/parallel/cuts.h"
 
 namespace ring::test {
 namespace {
@@ -35,19 +36,10 @@ std::vector<double> means_of(const Tensor& x, const std::vector<Span>& documents
   return means;
 }
 
-struct Cut {
-  std::string name;
-  std::int64_t length, align;
-  std::vector<std::int32_t> documents;
-};
-
-// Pieces that end within blocks, blocks of which a rank has two pieces or three ranks have one, ranks without a token.
 TEST(DistBlockMeans, AreThoseOfWholeDocumentsOnEveryRank) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   const Pattern pattern = block_sparse(64, {{.local = 2}});
-  for (const Cut& cut :
-       {Cut{"aligned", 512, 64, {}}, Cut{"ragged", 515, 1, {}}, Cut{"packed", 403, 1, {70, 1, -9, 150, 3, -40, 90}},
-        Cut{"short", 60, 1, {}}, Cut{"tiny", 3, 1, {}}, Cut{"padding", 64, 1, {-64}}})
+  for (const Cut& cut : kCuts)
     for (const int ranks : {2, 3, 4})
       for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous}) {
         const std::vector<Span> documents = documents_of(cut.length, 2, cut.documents);
