@@ -2,15 +2,13 @@
 
 #include <cudnn.h>
 
-#include <algorithm>
-
 #include "core/cuda/handles.h"
 #include "core/log.h"
 #include "kernels/attention/cudnn/library.h"
 
 namespace ring::cudnn {
 
-Plans::Plans(StreamImpl& stream) : device_(stream.device.index) {
+Plans::Plans(StreamImpl& stream) : device_(stream.device.index), plans_(stream, kMostPlans) {
   if (version() == 0) return;
   const cuda::OnDevice on(device_);
   cudnnHandle_t handle = nullptr;
@@ -29,13 +27,7 @@ Plans::~Plans() {
 
 const Plan* Plans::find(const Problem& p) {
   if (!handle_) return nullptr;
-  auto at = plans_.find(p);
-  if (at == plans_.end()) {
-    make_room();
-    at = plans_.emplace(p, Entry{make(p)}).first;
-  }
-  at->second.last_use = ++uses_;
-  return at->second.plan.get();
+  return plans_.find(p, [this](const Problem& problem) { return make(problem); });
 }
 
 std::unique_ptr<Plan> Plans::make(const Problem& p) const {
@@ -49,11 +41,6 @@ std::unique_ptr<Plan> Plans::make(const Problem& p) const {
                p.dim);
   }
   return nullptr;
-}
-
-void Plans::make_room() {
-  if (plans_.size() < kMostPlans) return;
-  plans_.erase(std::ranges::min_element(plans_, {}, [](const auto& entry) { return entry.second.last_use; }));
 }
 
 }  // namespace ring::cudnn

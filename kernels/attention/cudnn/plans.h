@@ -1,11 +1,11 @@
 #pragma once
-// The plans of one stream, with the cuDNN handle that runs them: the least recently used goes when there are too many.
+// The plans of one stream, with the cuDNN handle that runs them.
 
-#include <map>
 #include <memory>
 
 #include "core/stream.h"
 #include "kernels/attention/cudnn/sdpa.h"
+#include "kernels/launch_cache.h"
 
 namespace ring::cudnn {
 
@@ -19,22 +19,16 @@ class Plans {
   Plans(const Plans&) = delete;
   Plans& operator=(const Plans&) = delete;
 
-  // Null: cuDNN is not there or cannot do this, which is remembered as well. Valid until the next call.
+  // Null: cuDNN is not there or cannot do this, which is remembered as well. Valid as LaunchCache says.
   const Plan* find(const Problem&);
   void* handle() const { return handle_; }
 
  private:
-  struct Entry {
-    std::unique_ptr<Plan> plan;
-    std::uint64_t last_use = 0;
-  };
   std::unique_ptr<Plan> make(const Problem&) const;
-  void make_room();
 
   int device_;
   void* handle_ = nullptr;  // cudnnHandle_t; null: no usable cuDNN
-  std::map<Problem, Entry> plans_;
-  std::uint64_t uses_ = 0;
+  LaunchCache<Problem, Plan> plans_;
 };
 
 }  // namespace ring::cudnn

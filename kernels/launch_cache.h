@@ -1,0 +1,67 @@
+#pragma once
+// What queued launches of one stream use, such as a library's plans: made at its first use, and kept.
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "core/stream.h"
+
+namespace ring {
+
+// Beyond `most` values the least recently used goes, and is destroyed once what the stream had queued by then is done.
+// What was found while work was recorded stays, since the recording may be replayed at any time, and does not count.
+template <class Key, class Value>
+class LaunchCache {
+ public:
+  LaunchCache(StreamImpl& stream, std::size_t most) : stream_(stream), most_(most) {}
+
+  // make(key) returns a std::unique_ptr<Value>, which may be null: this is kept as well. What is found is valid for
+  // launches on the stream that are queued before the next call.
+  template <class Make>
+  const Value* find(const Key& key, const Make& make) {
+    const bool recording = stream_.recording();
+    auto at = entries_.find(key);
+    if (at == entries_.end()) {
+      if (!recording) make_room();  // an event would become part of the recording
+      at = entries_.emplace(key, Entry{make(key)}).first;
+    }
+    at->second.last_use = ++uses_;
+    at->second.recorded |= recording;
+    return at->second.value.get();
+  }
+  void clear() { entries_.clear(), leaving_.clear(); }  // nothing that is queued uses them any more
+
+ private:
+  struct Entry {
+    std::unique_ptr<Value> value;
+    std::uint64_t last_use = 0;
+    bool recorded = false;
+  };
+  struct Leaving {
+    std::unique_ptr<Value> value;
+    Event done;  // the last launch that may use it
+  };
+
+  void make_room() {
+    while (!leaving_.empty() && leaving_.front().done.done()) leaving_.pop_front();
+    const auto recorded = [](const auto& entry) { return entry.second.recorded; };
+    const auto kept = static_cast<std::size_t>(std::ranges::count_if(entries_, recorded));
+    if (entries_.size() - kept < most_) return;
+    const auto age = [](const auto& entry) { return std::pair(entry.second.recorded, entry.second.last_use); };
+    const auto oldest = std::ranges::min_element(entries_, {}, age);
+    leaving_.push_back({std::move(oldest->second.value), stream_.record()});
+    entries_.erase(oldest);
+  }
+
+  StreamImpl& stream_;
+  std::size_t most_;
+  std::map<Key, Entry> entries_;
+  std::deque<Leaving> leaving_;
+  std::uint64_t uses_ = 0;
+};
+
+}  // namespace ring
