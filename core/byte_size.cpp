@@ -31,6 +31,7 @@ constexpr std::array<Unit, 14> kUnits = {{{"", 1},
                                           {"tb", 1'000'000'000'000},
                                           {"tib", std::int64_t{1} << 40}}};
 constexpr std::string_view kInBytes = " bytes";
+constexpr std::string_view kShareOr = "a share in [0, 1] or, such as 80GB, ";
 
 const Unit* unit_named(std::string name) {
   name.erase(0, name.find_first_not_of(' '));
@@ -66,5 +67,19 @@ Check in_bytes(long double least, long double most) {
 }
 
 bool is_in_bytes(const Check& check) { return check.text.ends_with(kInBytes); }
+
+Check share_or_bytes(long double least, long double most) {
+  const Check bytes = in_bytes(least, most);
+  Check check = check_number(str(kShareOr, bytes.text),
+                             [=](long double v) { return (v >= 0 && v <= 1) || (v >= least && v <= most); });
+  check.least = 0;
+  check.most = most;
+  return check;
+}
+
+std::string not_a_share(const std::string& text, std::int64_t bytes, const std::vector<Check>& checks) {
+  const auto share = std::ranges::find_if(checks, [](const Check& c) { return c.text.starts_with(kShareOr); });
+  return share != checks.end() && bytes == 1 ? str("must be ", share->text, ", is ", shown(text)) : "";
+}
 
 }  // namespace ring

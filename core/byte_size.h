@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/fields.h"
 
@@ -15,5 +16,10 @@ std::string parse_bytes(const std::string& text, std::int64_t& bytes);
 // in_range() for a setting in bytes: it may have a unit.
 Check in_bytes(long double least, long double most);
 bool is_in_bytes(const Check&);
+
+// The same for a setting that is a share up to 1 and, where it has a unit or is larger, in bytes.
+Check share_or_bytes(long double least, long double most);
+// A size with a unit, which 1 byte is as well, for a setting with these checks: what is wrong with it, or empty.
+std::string not_a_share(const std::string& text, std::int64_t bytes, const std::vector<Check>&);
 
 }  // namespace ring

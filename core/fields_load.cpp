@@ -224,7 +224,9 @@ void Loader::include(const Source& source, const YamlNode& path, Origin origin, 
 void Loader::apply_field(const Field& field, const YamlNode& yaml, const std::string& key, const Origin& origin) {
   if (!has_unit(field, yaml)) return apply(field.node, yaml, key, origin);
   std::int64_t bytes = 0;
-  if (const std::string wrong = parse_bytes(yaml.text, bytes); !wrong.empty()) {
+  std::string wrong = parse_bytes(yaml.text, bytes);
+  if (wrong.empty()) wrong = not_a_share(yaml.text, bytes, field.checks);
+  if (!wrong.empty()) {
     origins_[key] = origin;
     return problem(origin, key, wrong);
   }

@@ -17,6 +17,7 @@ bool stays_below(const std::string& name) {
   return path.is_relative() && std::ranges::find(path, "..") == path.end();
 }
 
+constexpr std::int64_t kLeastBudget = 10'000;  // bytes; another unit, or a share, was meant by less
 constexpr std::int64_t kMostHostBytes = std::int64_t{1} << 50;
 constexpr std::int64_t kMostBufferBytes = std::int64_t{1} << 40;
 
@@ -62,7 +63,7 @@ void memory_fields(TrainConfig& c, Fields& f) {
   f("memory_budget", c.memory_budget,
     "what train.recompute: auto makes a process's training fit into: bytes, or, up to 1, a share of the device's "
     "memory; 0 = what is free when it starts",
-    in_bytes(0, 1e15));
+    share_or_bytes(kLeastBudget, 1e15));
   f("mlp_chunk", c.mlp_chunk,
     "tokens of a micro-batch that an MLP computes at a time, forward and backward; with recompute mlp or block nothing "
     "in it is longer than that. Changes rounding, as micro_batch does; 0 = all; auto = all where everything fits that "

@@ -16,7 +16,7 @@ struct Sizes {
   void fields(Fields& f) {
     f("chunk", chunk, "of memory", in_bytes(1, 1e12));
     f("staging", staging, "of memory", in_bytes(0, 1e12), word("MB", -1));
-    f("budget", budget, "of memory, or a share of it", in_bytes(0, 1e15));
+    f("budget", budget, "of memory, or a share of it", share_or_bytes(1000, 1e15));
     f("count", count, "of anything", in_range(0, 1e12));
   }
 };
@@ -52,6 +52,8 @@ TEST(ByteSize, SettingsTakeThem) {
   EXPECT_EQ(sizes.staging, 4000);
   EXPECT_EQ(sizes.budget, 30e6);
   EXPECT_EQ(parse("budget: 0.5").budget, 0.5);
+  EXPECT_EQ(parse("budget: 1").budget, 1);
+  EXPECT_EQ(parse("budget: 1kB").budget, 1000);
   EXPECT_EQ(parse("budget: 1e9", {"budget=2GB"}).budget, 2e9);
   EXPECT_EQ(parse("staging: 1kB", {"staging=MB"}).staging, -1) << "a word of the setting's own";
   EXPECT_EQ(to_yaml(sizes), "chunk: 2097152\nstaging: 4000\nbudget: 3e7\ncount: 0\n");
@@ -63,6 +65,11 @@ TEST(ByteSize, MistakesNameTheSetting) {
   };
   EXPECT_EQ(errors("chunk: 1\nbudget: 30XB\n"), "a.yaml:2: budget: expected bytes, such as 50MB or 1GiB, got 30XB");
   EXPECT_EQ(errors("", {"chunk=2TB"}), "command line: chunk=2TB: must be in [1, 1e12] bytes, is 2000000000000");
+  const std::string share = "must be a share in [0, 1] or, such as 80GB, in [1000, 1e15] bytes, is ";
+  EXPECT_EQ(errors("", {"budget=1B"}), "command line: budget=1B: " + share + "1B");
+  EXPECT_EQ(errors("budget: 1 b"), "a.yaml:1: budget: " + share + "1 b");
+  EXPECT_EQ(errors("budget: 80"), "a.yaml:1: budget: " + share + "80") << "neither a share nor a size";
+  EXPECT_EQ(errors("", {"budget=999B"}), "command line: budget=999B: " + share + "999");
   EXPECT_EQ(errors("count: 30MB"), "a.yaml:1: count: expected an integer, got 30MB");
   EXPECT_NE(errors("chunk: '2MiB'"), "");
 }
