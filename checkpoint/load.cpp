@@ -143,7 +143,8 @@ std::vector<std::function<void()>> forgive(const Manifest& manifest, const State
 
 void set_values(const Manifest& manifest, const State& state) {
   for (const auto& [name, slot] : state.values())
-    std::visit([&](auto* place) { *place = std::get<std::decay_t<decltype(*place)>>(manifest.values.at(name)); }, slot);
+    if (const auto saved = manifest.values.find(name); saved != manifest.values.end())
+      std::visit([&](auto* place) { *place = std::get<std::decay_t<decltype(*place)>>(saved->second); }, slot);
 }
 
 void check_sizes(const fs::path& folder, const Manifest& manifest) {

@@ -66,13 +66,13 @@ class Snapshot {
   Event copied_;
 };
 
-// Tensors that are on one side of a load alone: their names.
+// Tensors and values that are on one side of a load alone: their names.
 struct TensorsApart {
   std::vector<std::string> missing;     // in the checkpoint
   std::vector<std::string> unexpected;  // that only the checkpoint has
 };
 
-// When tensors may be on one side of a load alone, and who hears of it.
+// When tensors and values may be on one side of a load alone, and who hears of it.
 struct MayDiffer {
   // Those that a whole checkpoint with this metadata has: what it lacks of them was lost, what it has beside them is
   // not its own, and either is an error.
@@ -89,8 +89,7 @@ class State {
   // The owner keeps *value alive as long as the registry.
   void add(const std::string& name, StateSlot value, ValueOf whose = ValueOf::every_rank);
 
-  // Tensors with this prefix need not be on both sides when the state is loaded: those that the checkpoint lacks keep
-  // their values.
+  // What has this prefix need not be on both sides when the state is loaded: what the checkpoint lacks stays as it is.
   void may_differ(const std::string& prefix, MayDiffer how) { may_differ_[prefix] = std::move(how); }
   const std::map<std::string, MayDiffer>& may_differ() const { return may_differ_; }
 

@@ -7,12 +7,17 @@
 #include "checkpoint/reader.h"
 #include "core/copy_stream.h"
 #include "core/fields.h"
+#include "model/patterns.h"
 
 namespace ring {
 namespace {
 
-std::string name_of(const BlockImportance& i, const char* what) {
-  return str(kImportancePrefix, "blocks.", i.layer(), ".", what);
+constexpr const char* kAverages = "averages";
+constexpr const char* kScores = "scores";
+constexpr const char* kMeasured = "importance.measured";
+
+std::string name_of(std::int64_t layer, const char* what) {
+  return str(kImportancePrefix, "blocks.", layer, ".", what);
 }
 
 // A hash of what the layers keep, in digits that f32 has exactly.
@@ -30,9 +35,20 @@ std::array<float, kDigits> digits_of(Decoder& model) {
 
 void add_importance(State& state, Decoder& model) {
   for (const BlockImportance& i : model.importance()) {
-    state.add(name_of(i, "averages"), i.averages());
-    state.add(name_of(i, "scores"), i.scores());
+    state.add(name_of(i.layer(), kAverages), i.averages());
+    state.add(name_of(i.layer(), kScores), i.scores());
   }
+}
+
+std::set<std::string> importance_of(const ModelConfig& model) {
+  const ModelConfig c = model.resolved();
+  const std::vector<const AttentionConfig*> attentions = attentions_of(c);
+  std::set<std::string> names;
+  for (std::size_t layer = 0; layer < attentions.size(); ++layer)
+    if (keeps_important_blocks(*attentions[layer], c.kv_heads))
+      for (const char* what : {kAverages, kScores}) names.insert(name_of(static_cast<std::int64_t>(layer), what));
+  if (!names.empty()) names.insert(kMeasured);
+  return names;
 }
 
 // A model of another context has more or fewer distances: the nearest ones are taken.
@@ -40,8 +56,8 @@ void load_importance(Decoder& model, const std::string& checkpoint) {
   if (model.importance().empty()) return;
   const Manifest manifest = read_manifest(checkpoint);
   for (const BlockImportance& i : model.importance())
-    for (const auto& [what, to] : {std::pair{"averages", i.averages()}, {"scores", i.scores()}}) {
-      const auto saved = manifest.tensors.find(name_of(i, what));
+    for (const auto& [what, to] : {std::pair{kAverages, i.averages()}, {kScores, i.scores()}}) {
+      const auto saved = manifest.tensors.find(name_of(i.layer(), what));
       if (saved == manifest.tensors.end() || saved->second.global_shape[0] != to.dim(0)) continue;
       const std::int64_t distances = std::min(saved->second.global_shape[1], to.dim(1));
       const Tensor from = read_tensor(checkpoint, manifest, saved->first, {{0, 0}, {to.dim(0), distances}});
@@ -149,11 +165,19 @@ void ImportantBlocks::settle_for(const Stream& copies) {
   copies_ = copies;
 }
 
+void ImportantBlocks::begin(const std::vector<std::string>& missing) {
+  const auto lacks = [&](const std::string& name) { return std::ranges::find(missing, name) != missing.end(); };
+  await_copies();
+  for (BlockImportance& i : step_.model().importance())
+    if (lacks(name_of(i.layer(), kAverages))) i.forget();
+  if (lacks(kMeasured)) measured_ = 0;
+}
+
 void ImportantBlocks::restored() { step_.model().take_important_blocks(); }
 
 void ImportantBlocks::add_state(State& state) {
   add_importance(state, step_.model());
-  state.add("importance.measured", &measured_);
+  state.add(kMeasured, &measured_);
 }
 
 }  // namespace ring

@@ -4,6 +4,9 @@
 // all ranks beside the steps that follow, and is taken ahead of the next one that measures: no step waits for it.
 
 #include <optional>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "checkpoint/state.h"
 #include "engine/train_step.h"
@@ -23,7 +26,8 @@ class ImportantBlocks {
   void add_state(State&);
   // Its tensors are to be copied, or written, on `copies`: they have all that was measured, and change again behind it.
   void settle_for(const Stream& copies);
-  void restored();  // the state was loaded
+  void begin(const std::vector<std::string>& missing);  // the state was loaded, but for these, as in a new run
+  void restored();                                      // the state was loaded
 
  private:
   // One measurement on its way, in messages_.
@@ -56,6 +60,8 @@ class ImportantBlocks {
 // The tensors of a model's importance, by the prefix that such names have in checkpoints.
 inline constexpr const char* kImportancePrefix = "importance.";
 void add_importance(State&, Decoder&);
+// What a run with such a model adds to its state.
+std::set<std::string> importance_of(const ModelConfig&);
 // Reads them from a checkpoint that has them, and keeps what they say: also of a model whose context is another one.
 void load_importance(Decoder&, const std::string& checkpoint);
 

@@ -494,6 +494,10 @@ void Trainer::add_state(State& state) {
   state.add(kTokensName, &tokens_);
   state.add("data.cursor", &cursor_);
   state.add("train.bad_steps", guard_.state());
+  state.may_differ(kImportancePrefix, {[](const std::string& metadata) {
+                                         return importance_of(settings_in(metadata, kThisCheckpoint).model);
+                                       },
+                                       [this](const TensorsApart& apart) { begin_importance(apart); }});
   if (important_) important_->add_state(state);
 }
 
@@ -512,6 +516,15 @@ void Trainer::begin_average(const TensorsApart& apart) {
     log::info("train.ema: the checkpoint holds no average of all weights: it begins with these weights");
   else if (!step_.average())
     log::info("train.ema: 0: the average of the weights in the checkpoint is left out");
+}
+
+void Trainer::begin_importance(const TensorsApart& apart) {
+  if (important_) important_->begin(apart.missing);
+  if (mesh_.rank() != 0) return;
+  if (!apart.missing.empty())
+    log::info("the checkpoint knows no importance of blocks for some layers: they keep the newest until they choose");
+  if (!apart.unexpected.empty())
+    log::info("the checkpoint knows an importance of blocks for some layers that this run has no use for");
 }
 
 void Trainer::restored() {

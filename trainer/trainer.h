@@ -151,6 +151,7 @@ class Trainer {
   void rehearse();
   void tell_states(const TensorsApart&) const;
   void begin_average(const TensorsApart&);
+  void begin_importance(const TensorsApart&);
   void undo(Flight&);  // a step that was not accepted, and all after it
 
   const Config& config_;

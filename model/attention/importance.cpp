@@ -24,10 +24,6 @@ BlockImportance::BlockImportance(const AttentionConfig& c, const Pattern& start,
   for (std::int64_t h = 0; h < sizes.kv_heads; ++h) {
     const BlockRuleConfig& r = rule_of_head(c, h);
     Head& head = heads_.emplace_back();
-    for (std::int64_t d = 0; d < distances_; ++d) {
-      row(averages_, heads_.size() - 1)[d] = -1;
-      row(scores_, heads_.size() - 1)[d] = static_cast<float>(-d);  // until something is measured: the newest
-    }
     if (r.pattern != BlockChoice::importance) continue;
     head = {.local = narrow<std::int32_t>(r.local),
             .first = narrow<std::int32_t>(r.first),
@@ -37,6 +33,15 @@ BlockImportance::BlockImportance(const AttentionConfig& c, const Pattern& start,
             .decay = r.decay,
             .seed = r.seed};
   }
+  forget();
+}
+
+void BlockImportance::forget() {
+  for (std::size_t head = 0; head < heads_.size(); ++head)
+    for (std::int64_t d = 0; d < distances_; ++d) {
+      row(averages_, head)[d] = -1;
+      row(scores_, head)[d] = static_cast<float>(-d);
+    }
 }
 
 bool BlockImportance::measures(std::int64_t step) const {

@@ -34,6 +34,8 @@ class BlockImportance {
   // By KV head, blocks at the start that are kept whatever was measured.
   std::vector<std::int32_t> first() const;
 
+  void forget();  // what was measured and chosen: the newest are kept, as in the beginning
+
   // f32 [KV heads, distances], to be saved and loaded. Averages: of the mass of a block at this distance; below 0: it
   // was never measured. Scores: by these distances are kept, the largest first, and of equal ones the nearer.
   const Tensor& averages() const { return averages_; }

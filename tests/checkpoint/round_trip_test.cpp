@@ -157,6 +157,30 @@ TEST(Load, MayPassOverTensorsBelowAPrefix) {
   EXPECT_TRUE(contains(error_of([&] { load_state(path, cut, stream()); }), "optimizer.m.x: f32[5]"));
 }
 
+TEST(Load, MayPassOverValuesBelowAPrefix) {
+  const TempFolder folder;
+  std::int64_t step = 7, gone = 3;
+  State saved;
+  saved.add("step", &step);
+  saved.add("old.count", &gone);
+  const fs::path path =
+      write_checkpoint(folder.path(), 1, saved.snapshot(stream()), R"({"names": "old.count old.lost"})");
+  std::int64_t loaded = 0, fresh = 5, lost = 6;
+  TensorsApart heard;
+  State state;
+  state.add("step", &loaded);
+  state.add("old.fresh", &fresh);
+  state.may_differ("old.", with_names_in_metadata(&heard));
+  load_state(path, state, stream());
+  EXPECT_EQ(loaded, 7);
+  EXPECT_EQ(fresh, 5);
+  EXPECT_EQ(heard.missing, std::vector<std::string>{"old.fresh"});
+  EXPECT_EQ(heard.unexpected, std::vector<std::string>{"old.count"});
+  state.add("old.lost", &lost);
+  const std::string error = error_of([&] { load_state(path, state, stream()); });
+  EXPECT_TRUE(contains(error, "missing in the checkpoint: old.lost")) << error;
+}
+
 // It says that it has optimizer.m.v, and says nothing of optimizer.m.w.
 TEST(Load, MissesTensorsThatTheCheckpointHadOnce) {
   const TempFolder folder;

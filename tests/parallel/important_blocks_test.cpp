@@ -138,6 +138,36 @@ TEST_F(DistImportantBlocks, WhatASaveCopiesIsNotChosenAnewBefore) {
   EXPECT_EQ(errors[0] + errors[1], "");
 }
 
+// As after a rollback to a checkpoint that the run had before its layers kept blocks this way.
+TEST_F(DistImportantBlocks, BeginAnewWhereACheckpointHasNone) {
+  const std::vector<std::string> errors = on_two_ranks([&](LoadedRank& r) {
+    ImportantBlocks blocks(r.step, *r.mesh);
+    BlockImportance &first = r.step.model().importance()[0], &second = r.step.model().importance()[1];
+    const auto values = [](const Tensor& t) { return std::vector(t.data<float>(), t.data<float>() + t.numel()); };
+    const std::vector<float> empty = values(first.averages()), newest = values(first.scores());
+    for (const std::int64_t step : {1, 2}) blocks.before(step);
+    const std::vector<float> measured = values(first.averages()), others = values(second.averages());
+    EXPECT_NE(measured, empty);
+    EXPECT_TRUE(blocks.before(4));
+    EXPECT_NE(values(first.scores()), newest);
+    blocks.settle_for(r.ctx.stream);  // as a load does
+    blocks.begin({"importance.blocks.0.averages", "importance.blocks.0.scores"});
+    EXPECT_EQ(values(first.averages()), empty);
+    EXPECT_EQ(values(first.scores()), newest);
+    EXPECT_NE(values(second.averages()), empty) << "the checkpoint has those";
+    EXPECT_FALSE(blocks.before(2)) << "no step is measured twice";
+    EXPECT_EQ(values(first.averages()), empty);
+    const std::set<std::string> all = importance_of(r.config.model);
+    EXPECT_EQ(all.size(), 5u);
+    blocks.begin({all.begin(), all.end()});
+    blocks.restored();
+    for (const std::int64_t step : {1, 2}) blocks.before(step);
+    EXPECT_EQ(values(first.averages()), measured);
+    EXPECT_EQ(values(second.averages()), others);
+  });
+  EXPECT_EQ(errors[0] + errors[1], "");
+}
+
 TEST_F(DistImportantBlocks, RanksThatChoseOtherBlocksFindOut) {
   for (const char* layout :
        {"parallel.dp=2", "parallel.cp=2", "parallel={cp: 2, cp_schedule: ring}", "parallel.tp=2"}) {

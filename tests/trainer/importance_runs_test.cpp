@@ -1,4 +1,6 @@
-// Blocks by importance as a user meets them: in checkpoints, in evaluation, in generation, and with another context.
+// Blocks by importance as a user meets them: in checkpoints, in evaluation, in generation, with another context, and in
+// runs that begin and cease to have them.
+#include "core/check.h"
 #include "tests/trainer/runs.h"
 
 namespace ring::test {
@@ -52,6 +54,81 @@ TEST_F(ImportanceRuns, AreEvaluatedWithTheBlocksThatTheyChose) {
       {"generate", path("run"), "--device", "cpu", "--prompt", "line", "--temperature", "0", "--max-tokens", "200"});
   EXPECT_EQ(text.code, 0) << text.output;
   EXPECT_GT(loss_of("run", {"--context", "1024"}), 0);
+}
+
+class ChangedToImportance : public Runs {
+ protected:
+  using Words = std::vector<std::string>;
+  static Words with(const std::string& attention) {
+    return {"train.steps=20",    "model.context=512",      "model.positions=rope",
+            "optimizer.lr=0.01", "checkpoint.keep_last=9", "model.attention=" + attention};
+  }
+  static Words with_rule(const std::string& rule) {
+    return with("{kind: block_sparse, block: 64, rules: [{" + rule + "}]}");
+  }
+  // It chooses ahead of steps 12, 16 and 20.
+  static Words important() { return with_rule("pattern: importance, keep: 3, interval: 4, explore: 1, seed: 5"); }
+
+  // What a run is at this step, under a name of its own.
+  void copy_at(int step, const std::string& run, const std::string& to) const {
+    fs::copy(path(run), path(to), fs::copy_options::recursive);
+    for (int newer = step + 5; newer <= 20; newer += 5) fs::remove_all(folder_ / to / "checkpoints" / name_of(newer));
+  }
+  static std::string name_of(int step) { return str("step-0000000", step / 10, step % 10); }
+  static bool has_importance(const Json& tensors) {
+    return std::ranges::any_of(tensors.items(), [](const auto& t) { return t.key().starts_with("importance."); });
+  }
+
+  // Step, moments and data go on.
+  void expect_there_and_back(const Words& before) const {
+    trained("run", before);
+    for (const char* copy : {"there", "newest"}) copy_at(10, "run", copy);
+    EXPECT_NE(run_process(train("there", important())).output.find("pass --allow-changes"), std::string::npos);
+    const Finished there = trained("there", important(), {"--allow-changes"});
+    for (const char* part : {"resuming from step 10", "the checkpoint knows no importance of blocks for some layers"})
+      EXPECT_NE(there.output.find(part), std::string::npos) << there.output;
+    EXPECT_TRUE(has_importance(tensors("there", name_of(20))));
+    expect_newest_at_first();
+    expect_to_resume();
+    copy_at(15, "there", "back");
+    const Finished back = trained("back", before, {"--allow-changes"});
+    for (const char* part : {"resuming from step 15", "for some layers that this run has no use for"})
+      EXPECT_NE(back.output.find(part), std::string::npos) << back.output;
+    EXPECT_FALSE(has_importance(tensors("back", name_of(20))));
+  }
+  // Until it has chosen it is a run that keeps the newest blocks.
+  void expect_newest_at_first() const {
+    trained("newest", with_rule("local: 3"), {"--allow-changes"});
+    const std::vector<double> there = values("there", "train", "loss"), newest = values("newest", "train", "loss");
+    EXPECT_NEAR(there.at(10), newest.at(10), 1e-6);
+    EXPECT_GT(std::abs(there.at(11) - newest.at(11)), 1e-6);
+  }
+  void expect_to_resume() const {
+    copy_at(15, "there", "again");
+    const Finished again = trained("again", important());
+    EXPECT_NE(again.output.find("resuming from step 15"), std::string::npos) << again.output;
+    EXPECT_EQ(again.output.find("importance"), std::string::npos) << again.output;
+    EXPECT_EQ(losses("again"), losses("there"));
+    EXPECT_EQ(tensors("again", name_of(20)), tensors("there", name_of(20)));
+  }
+};
+
+TEST_F(ChangedToImportance, FromDenseAttentionAndBack) { expect_there_and_back(with("{kind: dense}")); }
+TEST_F(ChangedToImportance, FromContentAndBack) {
+  expect_there_and_back(with_rule("pattern: content, local: 1, keep: 3"));
+}
+
+// The averages of a layer that had it before go on, and those of another one begin.
+TEST_F(ChangedToImportance, ALayerMore) {
+  const std::string rule = important().back().substr(std::string("model.attention=").size());
+  Words one = with("{kind: dense}");
+  one.push_back("model.attention_layers=[{layers: 0, attention: " + rule + "}]");
+  trained("run", one);
+  copy_at(10, "run", "both");
+  const Finished f = trained("both", important(), {"model.attention_layers=[]", "--allow-changes"});
+  EXPECT_NE(f.output.find("the checkpoint knows no importance of blocks for some layers"), std::string::npos)
+      << f.output;
+  EXPECT_TRUE(tensors("both", name_of(20)).contains("importance.blocks.1.averages"));
 }
 
 }  // namespace
