@@ -88,9 +88,7 @@ std::int64_t padded_rows(const Param& p, std::int64_t rows, int slices) {
 
 Param& Parameters::add(std::vector<LogicalParam> parts, std::int64_t columns, std::int64_t row_multiple) {
   for (LogicalParam& part : parts) {
-    for (const Param& p : params_)
-      for (const LogicalParam& other : p.parts)
-        RING_CHECK(other.name != part.name, "parameter ", part.name, " added twice");
+    RING_CHECK(names_.insert(part.name).second, "parameter ", part.name, " added twice");
     part.whole = columns ? Shape{part.rows, columns} : Shape{part.rows};
   }
   Param& p = params_.emplace_back();

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "autograd/tape.h"
@@ -120,6 +121,7 @@ class Parameters {
 
   Slice slice_{};
   std::deque<Param> params_;
+  std::unordered_set<std::string> names_;  // of their parts
   std::vector<Param*> layout_;
   std::int64_t matrices_begin_ = 0, trained_size_ = 0, size_ = 0;
 };
