@@ -30,16 +30,16 @@ struct ContextShards {
   std::int64_t tokens() const;             // of the micro-batch
 };
 
-// The documents whose blocks a process selects, for some of the KV heads that it computes, and the pattern as these see
-// it.
-struct WholeSequences {
+// The part of the selection of blocks that falls to a process: for these of the KV heads that it computes, the pattern
+// as they see it, and all of these documents.
+struct SelectionPart {
   KvHeads heads;
   Pattern pattern;
   std::vector<Span> spans;
   bool shared = false;  // with other ranks: of the queries it has its own rows alone
 };
 
-// Sees attention where it is computed: a call with its results, for these of the heads of WholeSequences, counted from
+// Sees attention where it is computed: a call with its results, for these of the heads of SelectionPart, counted from
 // their first one. Each head is in one call; where queries are shared among ranks, in one for each part of a document
 // that this rank holds: the call then has its q and lse, the keys of the whole documents, and neither values nor
 // output. Keys travel for it: all ranks watch, or none.
@@ -51,14 +51,14 @@ class ContextExchange {
   // The arguments of the kernels, of this rank's rows and without spans or carries: every query sees the keys of its
   // document on all ranks. All ranks call the same in the same order, also those that hold no row. The
   // selection that is returned is the one that was given, else a new one where the pattern selects; the backward needs
-  // it. It is for whole_sequences(). watch: may be empty.
+  // it. It is for selection_part(). watch: may be empty.
   virtual BlockSelection forward(const PooledAttention&, const std::shared_ptr<const ContextShards>&,
                                  const ExecContext&, const AttentionWatch& watch) = 0;
   virtual void backward(const PooledAttentionBackward&, const std::shared_ptr<const ContextShards>&,
                         const ExecContext&) = 0;
   // What this rank selects while it attends with so many KV heads; no heads: it is not known before it attends.
-  virtual WholeSequences whole_sequences(const std::shared_ptr<const ContextShards>&, const Pattern&,
-                                         std::int64_t /*kv_heads*/) {
+  virtual SelectionPart selection_part(const std::shared_ptr<const ContextShards>&, const Pattern&,
+                                       std::int64_t /*kv_heads*/) {
     return {};
   }
   // t [n,H,D], this rank's rows: those of all ranks, [N,H,D], in the micro-batch's order.

@@ -43,9 +43,9 @@ struct Sequences {
 // one they hold all N rows and a share of the channels. Whoever has no run.tp of more than one process has all of both.
 bool sliced(const Run&);
 
-// What this process attends to whole sequences with: all of so many KV heads, or, where sequences are cut, those for
-// which the run's exchange brings all rows together. Error: it does so for none.
-WholeSequences whole_sequences(const Run&, const Sequences&, const Pattern&, std::int64_t kv_heads);
+// What this process selects blocks for while it attends with so many KV heads: all of them, or, where sequences are
+// cut, what the run's exchange leaves to it. Error: it is not known before it attends.
+SelectionPart selection_part(const Run&, const Sequences&, const Pattern&, std::int64_t kv_heads);
 
 // x [N/tp,C], this process's rows -> [N,C], all of them; the gradient is summed over the processes and cut again. What
 // needs the result in the backward gathers it anew: only the own rows are kept.
@@ -127,7 +127,7 @@ Var attention(Run&, const Var& q, const Var& k, const Var& v, const Sequences&, 
 // The whole of self-attention between the two projections, without copies: qkv [N,(Hq+2Hk)D] holds q | k | v in
 // columns. Optionally normalises q and k per head (RMS, weights [D]), rotates them, attends -> [N,Hq D]. Consumes qkv:
 // its bytes are rotated in place and kept for the backward. `keys`, `values` (both or none) and `queries` receive
-// views of the final k and v [N,Hk,D] and q [N,Hq,D], for a generation cache. `selection`, of whole_sequences(),
+// views of the final k and v [N,Hk,D] and q [N,Hq,D], for a generation cache. `selection`, of selection_part(),
 // receives what was selected; one that is there already is used. `watch` sees attention over whole sequences; it may be
 // empty. `pooling`: pool_weights (kernels/attention/pooled_attention.h) of a pattern with pools; none: they are means.
 // `pool_gates` [N,Hq]: added to the scores of a query's pools.

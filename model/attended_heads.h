@@ -13,7 +13,7 @@ struct AttendedHeads {
   Pattern pattern;
   BlockSelection selection{};
   std::vector<Span> spans{};
-  KvHeads heads{};  // of those that this process selects blocks for (whole_sequences), counted from their first one
+  KvHeads heads{};  // of those that this process selects blocks for (selection_part), counted from their first one
   // The documents. Where ranks share the queries, `spans` are those of one rank, as q and lse are, k has the documents'
   // rows, and v is undefined.
   std::vector<Span> keys{};

@@ -54,16 +54,16 @@ std::vector<Param*> Indexer::parameters() const {
   return biases_ ? std::vector{projection_, biases_} : std::vector{projection_};
 }
 
-Var Indexer::scores(Run& run, const Var& x, const Sequences& seqs, const WholeSequences& whole) const {
+Var Indexer::scores(Run& run, const Var& x, const Sequences& seqs, const SelectionPart& part) const {
   const Tensor rows = sliced(run) ? gather_rows(run, {x.value, nullptr}).value : x.value;
   std::vector<std::int32_t> blocks;
-  for (const Span& s : whole.spans) blocks.push_back(blocks_of(whole.pattern, s));
+  for (const Span& s : part.spans) blocks.push_back(blocks_of(part.pattern, s));
   const std::int64_t most = blocks.empty() ? 0 : std::ranges::max(blocks);
-  const Tensor means = seqs.shards ? block_means(rows, *seqs.shards, whole.pattern, *run.cp, run.ctx)
-                                   : block_means(rows, whole.spans, whole.pattern, run.ctx);
+  const Tensor means = seqs.shards ? block_means(rows, *seqs.shards, part.pattern, *run.cp, run.ctx)
+                                   : block_means(rows, part.spans, part.pattern, run.ctx);
   const Var in{in_type(means, projection_->var.value.dtype(), run.ctx), nullptr};
   IndexShape shape = shape_;
-  shape.first_head += whole.heads.first, shape.count = whole.heads.count;
+  shape.first_head += part.heads.first, shape.count = part.heads.count;
   return index_scores(run, linear(run, in, projection_->var), biases(), shape, blocks, most);
 }
 
@@ -75,11 +75,11 @@ Tensor Indexer::project(const Tensor& means, const ExecContext& ctx) const {
 }
 
 void Indexer::learn(Run& run, const Var& scores, const Tensor& mass, const BlockSelection& selection,
-                    const Sequences& seqs, const WholeSequences& whole) const {
-  if (whole.shared) sum_to_owners(mass, *seqs.shards, whole.pattern, *run.cp, run.ctx);
+                    const Sequences& seqs, const SelectionPart& part) const {
+  if (part.shared) sum_to_owners(mass, *seqs.shards, part.pattern, *run.cp, run.ctx);
   std::vector<PooledRows> rows =
-      whole.shared ? owned_blocks(*seqs.shards, whole.pattern) : block_rows(whole.pattern, whole.spans);
-  const IndexTarget target{mass, selection.bits, std::move(rows), whole.pattern.blocks};
+      part.shared ? owned_blocks(*seqs.shards, part.pattern) : block_rows(part.pattern, part.spans);
+  const IndexTarget target{mass, selection.bits, std::move(rows), part.pattern.blocks};
   const Var loss = index_loss(run, scores, target, share_, weight_);
   if (run.index_loss.defined())
     axpby_kernel({.x = loss.value, .y = run.index_loss, .out = run.index_loss, .alpha = 1, .beta = 1}, run.ctx);

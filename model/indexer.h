@@ -17,14 +17,14 @@ class Indexer {
   // As a slice computes them: these KV heads alone.
   void take_heads(std::int64_t first, std::int64_t count) { shape_.first_head = first, shape_.count = count; }
   // x [N/tp,C], the layer's input -> scores f32 [rows,heads,blocks] of these heads, rows as a selection has them.
-  Var scores(Run&, const Var& x, const Sequences&, const WholeSequences&) const;
+  Var scores(Run&, const Var& x, const Sequences&, const SelectionPart&) const;
   // What is projected of means of rows, f32 [rows,C] -> [rows, shape().width()].
   Tensor project(const Tensor& means, const ExecContext&) const;
   // Learns from what attention made of these scores, of which a run records: the masses of blocks, which are used up,
   // and the selection. The loss is added to run.index_loss, where it is wanted: of the blocks that this rank owns,
   // where it shares the queries with others.
   void learn(Run&, const Var& scores, const Tensor& mass, const BlockSelection&, const Sequences&,
-             const WholeSequences&) const;
+             const SelectionPart&) const;
 
   const IndexShape& shape() const { return shape_; }
   Var biases() const { return biases_ ? biases_->var : Var{}; }  // by distance; none: it has no sense of it

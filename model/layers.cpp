@@ -66,8 +66,8 @@ Activation activation_of(Mlp kind) {
 }
 
 // Where the queries are shared, each of several calls adds its part.
-Tensor mass_for(const Tensor& scores, const WholeSequences& whole, const ExecContext& ctx) {
-  return whole.shared ? ctx.zeros(scores.shape()) : ctx.empty(scores.shape());
+Tensor mass_for(const Tensor& scores, const SelectionPart& part, const ExecContext& ctx) {
+  return part.shared ? ctx.zeros(scores.shape()) : ctx.empty(scores.shape());
 }
 
 }  // namespace
@@ -205,15 +205,15 @@ Var AttentionLayer::attend(Run& run, const Var& x, const Var& qkv, const Sequenc
   s.watch = watching({}, run.ctx);
   if (pool_gate_) s.pool_gates = (*pool_gate_)(run, x);
   if (!index_) return self_attention(run, qkv, seqs, s);
-  const WholeSequences whole = whole_sequences(run, seqs, pattern_, kv_heads_);
-  const Var scores = index_->scores(run, x, seqs, whole);  // all ranks together, also those whose heads do not learn
-  if (!whole.pattern.selects()) return self_attention(run, qkv, seqs, s);
-  BlockSelection selection = selection_by(scores.value, whole.pattern, whole.spans, run.ctx);
-  const Tensor mass = run.records(scores) ? mass_for(scores.value, whole, run.ctx) : Tensor{};
+  const SelectionPart part = selection_part(run, seqs, pattern_, kv_heads_);
+  const Var scores = index_->scores(run, x, seqs, part);  // all ranks together, also those whose heads do not learn
+  if (!part.pattern.selects()) return self_attention(run, qkv, seqs, s);
+  BlockSelection selection = selection_by(scores.value, part.pattern, part.spans, run.ctx);
+  const Tensor mass = run.records(scores) ? mass_for(scores.value, part, run.ctx) : Tensor{};
   s.selection = &selection;
   s.watch = watching(mass, run.ctx);
   const Var y = self_attention(run, qkv, seqs, s);
-  if (mass.defined()) index_->learn(run, scores, mass, selection, seqs, whole);
+  if (mass.defined()) index_->learn(run, scores, mass, selection, seqs, part);
   return y;
 }
 

@@ -213,9 +213,9 @@ std::vector<Saved> save_attended(const Run& run, const Var& qkv, const Prepared&
 // Whether an exchange brings whole sequences together, and can show them where they are.
 bool shows_whole(const Attend& forward) {
   if (!forward.sequences.shards) return false;
-  const WholeSequences whole =
-      forward.cp->whole_sequences(forward.sequences.shards, forward.attention.pattern, forward.layout.kv_heads);
-  return whole.heads.count > 0 && !whole.shared;
+  const SelectionPart part =
+      forward.cp->selection_part(forward.sequences.shards, forward.attention.pattern, forward.layout.kv_heads);
+  return part.heads.count > 0 && !part.shared;
 }
 
 // Adds what attention keeps, which was computed with these arguments. Whoever shows whole sequences has added it.

@@ -64,16 +64,16 @@ Sequences Sequences::without_positions() const {
   return s;
 }
 
-WholeSequences whole_sequences(const Run& run, const Sequences& seqs, const Pattern& pattern, std::int64_t kv_heads) {
+SelectionPart selection_part(const Run& run, const Sequences& seqs, const Pattern& pattern, std::int64_t kv_heads) {
   if (!seqs.shards) return {{0, kv_heads}, pattern, seqs.spans_on(run.ctx.stream)};
   RING_CHECK(run.cp, "attention: the sequences are cut among ", seqs.shards->ranks(),
              " ranks, but the run has no exchange (Run::cp)");
-  WholeSequences whole = run.cp->whole_sequences(seqs.shards, pattern, kv_heads);
+  SelectionPart part = run.cp->selection_part(seqs.shards, pattern, kv_heads);
   RING_CHECK(
-      whole.heads.count > 0,
+      part.heads.count > 0,
       "attention: which heads a rank selects blocks for, and measures, is not known of an exchange whose schedule "
       "is chosen while it attends");
-  return whole;
+  return part;
 }
 
 std::int64_t ContextShards::tokens(int of_rank) const {

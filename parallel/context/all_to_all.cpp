@@ -105,8 +105,8 @@ class AllToAll final : public ContextParallel {
     back.land(ctx);
   }
 
-  WholeSequences whole_sequences(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
-                                 std::int64_t kv_heads) override {
+  SelectionPart selection_part(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
+                               std::int64_t kv_heads) override {
     const std::int64_t count = kv_heads / comm_.size();
     const KvHeads own{comm_.rank() * count, count};
     return {own, own_patterns_.get(shards, pattern, kv_heads, own), shards->documents};

@@ -26,8 +26,8 @@ class ContextParallel : public ContextExchange {
   Tensor all_rows(const Tensor& t, const ContextShards&, const ExecContext&) override;
   void sum(const Tensor& t, const ExecContext&) override;
   // All heads and documents, for this rank's queries.
-  WholeSequences whole_sequences(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
-                                 std::int64_t kv_heads) override {
+  SelectionPart selection_part(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
+                               std::int64_t kv_heads) override {
     return {{0, kv_heads}, pattern, shards->documents, true};
   }
 

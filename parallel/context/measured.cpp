@@ -45,7 +45,7 @@ class MeasuredContext final : public ContextParallel {
     a.q = b.q, a.k = b.k, a.v = b.v, a.out = b.out, a.lse = b.lse, a.scale = b.scale, a.pattern = b.pattern;
     choose(a, shards, ctx).backward(b, shards, ctx);
   }
-  WholeSequences whole_sequences(const std::shared_ptr<const ContextShards>&, const Pattern&, std::int64_t) override {
+  SelectionPart selection_part(const std::shared_ptr<const ContextShards>&, const Pattern&, std::int64_t) override {
     return {};
   }
 
