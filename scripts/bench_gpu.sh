@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Training steps of bench/shapes on this GPU, ours and PyTorch's in turn (bench/peers/torch_lm.py), and each shape's floor.
 #   scripts/bench_gpu.sh [--rounds 2] [--steps 10] [--warmup 5] [--output FOLDER] [--append] [--no-peer] [--no-floor]
-#                        [--variants bf16,deterministic,fp32] [SHAPE...]
+#                        [--variants default,bf16,deterministic,fp32] [SHAPE...]
 # SHAPE: a file in bench/shapes without .yaml; default: all. Writes FOLDER/steps.csv and floors.csv (default build/bench-gpu;
 # --append keeps what is there, so that shapes can be measured one by one) and prints a Markdown table of both. What failed is
 # listed at the end, with its output in FOLDER/failed.txt. Takes about 2 minutes per shape and round; needs PyTorch and PyYAML.
@@ -10,7 +10,7 @@ set -euo pipefail
 root="$(cd "$(dirname "$0")/.." && pwd)"
 ringmaster="${RINGMASTER:-$root/build/release/ringmaster}"
 python="${PYTHON:-python3}"
-rounds=2 steps=10 warmup=5 output="$root/build/bench-gpu" append="" peer=1 floor=1 variants=bf16,deterministic,fp32
+rounds=2 steps=10 warmup=5 output="$root/build/bench-gpu" append="" peer=1 floor=1 variants=default,bf16,deterministic,fp32
 shapes=()
 
 usage() { sed -n '3,4s/^# *//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
@@ -60,11 +60,13 @@ try() {
 }
 
 settings_of() {
+  local states="optimizer.master=fp32 optimizer.moments=fp32 optimizer.gradients=fp32"
   case "$1" in
+    default) echo "run.deterministic=true $states" ;;
     bf16) echo "run.deterministic=false" ;;
     deterministic) echo "run.deterministic=true" ;;
-    fp32) echo "run.deterministic=false optimizer.master=fp32 optimizer.moments=fp32 optimizer.gradients=fp32" ;;
-    *) echo "bench_gpu.sh: no such variant: $1; bf16, deterministic or fp32" >&2; return 1 ;;
+    fp32) echo "run.deterministic=false $states" ;;
+    *) echo "bench_gpu.sh: no such variant: $1; default, bf16, deterministic or fp32" >&2; return 1 ;;
   esac
 }
 
