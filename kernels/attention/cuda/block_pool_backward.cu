@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kBlock)
   const float* const dout = p.dout + (std::int64_t{r.out} + block) * width;
   const float share = 1 / static_cast<float>(end - first);
   for (int i = static_cast<int>(threadIdx.x); i < width; i += kBlock) {
-    const float mean = share * dout[i];
+    const float mean = __fmul_rn(share, dout[i]);  // rounded, never fused with the additions
     float* const to = p.dx + i / p.dim * p.head + i % p.dim;
     for (int n = first; n < end; ++n) to[(std::int64_t{r.first} + n) * p.row] += mean;
   }

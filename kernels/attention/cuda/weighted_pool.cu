@@ -144,8 +144,9 @@ __global__ void __launch_bounds__(kBlock)
   for (int r = warp; r < p.size; r += kWarps) {
     float *const to_key = p.dk.at(pool.first + r, head), *const to_value = p.dv.at(pool.first + r, head);
     for (int c = lane; c < p.dim; c += kWarp) {
-      to_key[c] += w[r] * dkey[c];
-      to_value[c] += w[r] * dvalue[c] + ds[r] * to_float(query[c]);
+      // products are rounded before they are added, as block_pool_backward's: weights of 0 give its bits
+      to_key[c] += __fmul_rn(w[r], dkey[c]);
+      to_value[c] += __fmul_rn(w[r], dvalue[c]) + ds[r] * to_float(query[c]);
     }
   }
   column_sums(
