@@ -3,7 +3,8 @@
 # and prints validation losses beside that of dense attention.
 #   scripts/quality.sh [-c CONFIG] [-s SEEDS] [-f STEP] [-o FOLDER] CORPUS [KIND...] [-- SETTING=VALUE...]
 # KIND: dense, window, local_global, content, learned, distances (learned, with biases by distance), importance, pools
-# (of 64 tokens, beside content), mixed (heads by turns content and local_global); without one all of them. Sparse kinds
+# (of 64 tokens, beside content), mixed (heads by turns content and local_global), quarter (every fourth head content);
+# without one all of them. upper_KIND has windows in the lower half of the layers and KIND in the upper. Sparse kinds
 # compute a quarter of the pairs of query and key, or less. SEEDS: "1 2 3" unless given. With -f each kind but dense
 # goes on from dense's checkpoint of that step, instead of beginning anew. CONFIG: configs/quality.yaml, which keeps
 # checkpoints of every 650 steps. Runs stay in FOLDER/KIND[-from-STEP]-SEED: those that have ended are not trained again
@@ -12,7 +13,7 @@ set -euo pipefail
 
 root="$(cd "$(dirname "$0")/.." && pwd)"
 config="$root/configs/quality.yaml" seeds='1 2 3' from='' out=runs/quality
-usage() { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 die() { echo "quality.sh: $1" >&2; exit 2; }
 while getopts c:s:f:o:h option; do
   case $option in
@@ -37,7 +38,7 @@ while [ $# -gt 0 ]; do
   if [ "$1" = -- ]; then shift; settings=("$@"); break; fi
   kinds+=("$1"); shift
 done
-[ ${#kinds[@]} -gt 0 ] || kinds=(dense window local_global content learned distances importance pools mixed)
+[ ${#kinds[@]} -gt 0 ] || kinds=(dense window local_global content learned distances importance pools mixed quarter)
 ringmaster="$(realpath -m "${RINGMASTER:-$root/build/release/ringmaster}")"
 [ -x "$ringmaster" ] || die "there is no $ringmaster: 'make program' builds it"
 
@@ -50,13 +51,13 @@ number() {
   echo "$value"
 }
 context=$(number model context) steps=$(number train steps)
-block=64 blocks=$((context / 64))
+layers=$(number model layers) block=64 blocks=$((context / 64))
 keep=$((blocks / 8 > 4 ? blocks / 8 : 4))
 # An indexer learns from all of attention until attention itself knows where to look: half of the steps, or a fifth of
-# those that are left to one which goes on from dense attention.
-warm=$((from ? from + (steps - from) / 5 : steps / 2))
-attention() {
-  local near="local: $((keep / 2 + (keep > 4))), first: 1" rule pattern=$1 more=''
+# those that are left to one which goes on from dense attention; above windows a sixth was enough.
+warm=$((from ? from + (steps - from) / 5 : steps / 2)) soon=$((from ? warm : steps / 6))
+attention() { # KIND [STEPS]: with indexers that learn from all of attention for so many steps
+  local near="local: $((keep / 2 + (keep > 4))), first: 1" rule pattern=$1 more='' warm=${2:-$warm}
   case $1 in
     dense) echo '{kind: dense}'; return ;;
     window) echo "{kind: window, window: $((context / 8)), sinks: 4}"; return ;;
@@ -67,11 +68,23 @@ attention() {
     importance) rule="$near, keep: $keep, explore: $((keep > 4)), interval: 50" ;;
     pools) pattern=content rule="$near, keep: $keep" more=', pools: [64]' ;;
     mixed) pattern=content rule="$near, keep: $keep}, {local: $((keep - 1)), first: 1" more=', heads: [0, 1]' ;;
+    quarter)
+      pattern=content rule="$near, keep: $keep}, {local: $((keep - 1)), first: 1" more=', heads: [1, 1, 1, 0]'
+      ;;
     *) die "there is no kind '$1'" ;;
   esac
   echo "{kind: block_sparse, block: $block, rules: [{pattern: $pattern, $rule}]$more}"
 }
-for kind in "${kinds[@]}"; do attention "$kind" > /dev/null; done
+kind_settings() { # one a line
+  case $1 in
+    upper_*)
+      echo "model.attention=$(attention window)"
+      echo "model.attention_layers=[{layers: $((layers / 2))-$((layers - 1)), attention: $(attention "${1#upper_}" "$soon")}]"
+      ;;
+    *) echo "model.attention=$(attention "$1")" ;;
+  esac
+}
+for kind in "${kinds[@]}"; do attention "${kind#upper_}" > /dev/null; done
 
 mkdir -p "$out"
 cd "$out"
@@ -93,8 +106,9 @@ train() { # KIND SEED
     [ -d "$run/checkpoints" ] || fork "$run" "$2"
     more=(--allow-changes)
   fi
-  "$ringmaster" train "$config" run.directory="$run" run.seed="$2" data.path="$corpus" \
-    "model.attention=$(attention "$1")" ${settings[@]+"${settings[@]}"} ${more[@]+"${more[@]}"} ||
+  mapfile -t kind_of_run < <(kind_settings "$1")
+  "$ringmaster" train "$config" run.directory="$run" run.seed="$2" data.path="$corpus" "${kind_of_run[@]}" \
+    ${settings[@]+"${settings[@]}"} ${more[@]+"${more[@]}"} ||
     { echo "quality.sh: $run has failed" >&2; failed=1; }
 }
 for seed in $seeds; do
@@ -113,12 +127,12 @@ for kind in "${kinds[@]}"; do
     echo "$kind $(last "$(run_of "$kind" "$seed")") $(last "dense-$seed")"
   done
 done | awk -v seeds="$(wc -w <<< "$seeds")" '
-  BEGIN { printf "%-14s %5s %9s %21s %10s\n", "kind", "seeds", "loss", "range", "to dense" }
+  BEGIN { printf "%-16s %5s %9s %21s %10s\n", "kind", "seeds", "loss", "range", "to dense" }
   $2 != "-" { if (!n[$1]++) { order[++kinds] = $1; low[$1] = high[$1] = $2 }
               sum[$1] += $2; if ($2 < low[$1]) low[$1] = $2; if ($2 > high[$1]) high[$1] = $2
               if ($3 != "-") { beside[$1]++; above[$1] += $2 / $3 - 1 } }
   END { for (i = 1; i <= kinds; i++) { k = order[i]
-          printf "%-14s %5d %9.4f %9.4f to %8.4f", k, n[k], sum[k] / n[k], low[k], high[k]
+          printf "%-16s %5d %9.4f %9.4f to %8.4f", k, n[k], sum[k] / n[k], low[k], high[k]
           if (beside[k]) printf " %+8.2f %%", 100 * above[k] / beside[k]
           printf "\n" } }'
 exit "$failed"
