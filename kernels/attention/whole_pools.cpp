@@ -1,0 +1,71 @@
+// Attention over the pools of whole documents.
+
+#include "kernels/attention/pooled_attention.h"
+
+#include <memory>
+
+#include "kernels/attention/pool_keys.h"
+#include "kernels/attention/pools.h"
+
+namespace ring {
+namespace {
+
+void check_weights(const char* what, const std::vector<PoolWeights>& weights, const Pattern& p) {
+  RING_CHECK(weights.empty() || weights.size() == p.pools.size(), "attention: ", what, " of ", weights.size(),
+             " sizes of pools, the pattern has ", p.pools.size());
+}
+
+template <class Args>
+void check_pooled(const Args& a, bool carries) {
+  check(a.pattern, "attention");
+  check_weights("weights", a.weights, a.pattern);
+  RING_CHECK(!a.gates.defined() || (a.gates.shape() == a.lse.shape() && a.gates.dtype() == DType::f32),
+             "attention: gates ", describe(a.gates), " of pools, the log-sum-exps are ", describe(a.lse));
+  RING_CHECK(a.dropout.rate == 0, "attention: dropout on weights with pools");
+  RING_CHECK(!carries && a.queries == a.keys, "attention: pools of parts of documents");
+}
+
+// The pools of whole documents, of each size that has some.
+std::vector<PoolKeys> pools_of_documents(const PoolSource& source, const std::vector<Span>& documents,
+                                         const ExecContext& ctx) {
+  std::vector<PoolKeys> all;
+  for (std::size_t i = 0; i < source.sizes.size(); ++i) {
+    const std::vector<Span> spans = pool_spans(documents, source.sizes[i]);
+    const std::int64_t pools = spans.empty() ? 0 : spans.back().first + spans.back().count;
+    if (pools == 0) continue;
+    const auto sums = std::make_shared<PoolSums>(source, i, pools, ctx);
+    const PoolTokens tokens{source.k, source.v, source.scored, pooled_rows(documents, source.sizes[i])};
+    sums->make(tokens);
+    all.push_back({source.sizes[i],
+                   sums->keys,
+                   sums->values,
+                   {{documents, spans}},
+                   [=](const Tensor& gradients, const Tensor& dk, const Tensor& dv) {
+                     sums->backward(tokens, gradients, dk, dv);
+                     sums->learn();
+                   }});
+  }
+  return all;
+}
+
+}  // namespace
+
+void pooled_attention(PooledAttention args, const ExecContext& ctx) {
+  if (args.pattern.pools.empty()) return attention_kernel(args, ctx);
+  check_pooled(args, args.carry.defined());
+  const Tensor pooled_lse = carry_pools(args, pools_of_documents(pool_source(args), args.keys, ctx), ctx);
+  attention_kernel(args, ctx);
+  mean_gates(args, pooled_lse, ctx);
+}
+
+void pooled_attention_backward(PooledAttentionBackward args, const ExecContext& ctx) {
+  if (args.pattern.pools.empty()) return attention_backward_kernel(args, ctx);
+  check_pooled(args, args.carry_dq.defined() || args.carry_dk.defined());
+  check_weights("gradients", args.dweights, args.pattern);
+  RING_CHECK(args.weights.size() == args.dweights.size() && args.gates.defined() == args.dgates.defined(),
+             "attention: what pools learn, without gradients");
+  carry_pools(args, pools_of_documents(pool_source(args), args.keys, ctx), ctx);
+  attention_backward_kernel(args, ctx);
+}
+
+}  // namespace ring
