@@ -23,8 +23,9 @@ void ParallelConfig::fields(Fields& f) {
   f("cp_schedule", cp_schedule,
     "how queries meet the keys of other ranks: ring: from rank to rank, while others are computed with; gather: all "
     "keys to every rank; all_to_all: all tokens of some heads to every rank (cp must divide the KV heads); auto: the "
-    "fastest, measured on GPUs, else ring; where blocks are selected, or kept by importance, all_to_all if the heads "
-    "divide, else ring; all_to_all where keys are pooled",
+    "fastest, measured on GPUs, else ring; where keys are pooled, blocks are selected, or kept by importance, "
+    "all_to_all "
+    "if the heads divide, else ring",
     choices<ContextSchedule>({{"auto", ContextSchedule::automatic},
                               {"ring", ContextSchedule::ring},
                               {"gather", ContextSchedule::gather},

@@ -12,8 +12,7 @@ namespace ring {
 double largest_over_mean(const std::vector<double>& values);  // 1: all are alike, or nothing is there
 
 // Pairs of each rank for one causal sequence of the layout: `slices` of the KV heads, which they divide, and of each
-// the ranks that hold its rows. Selected blocks count by how many the pattern keeps, wherever they are. A pattern with
-// pools has rows on one rank.
+// the ranks that hold its rows. Selected blocks count by how many the pattern keeps, wherever they are.
 std::vector<double> pairs_by_rank(const Pattern&, std::int64_t kv_heads, std::int64_t slices, const ContextLayout&);
 
 }  // namespace ring

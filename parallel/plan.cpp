@@ -131,8 +131,7 @@ void check_tokens_of_slices(const ParallelPlan& p, const ModelConfig& m) {
            ", model.context = ", m.context, ", parallel.cp = ", p.cp, "): change one of them so that it does");
 }
 
-// A pool may lie on two ranks.
-bool needs_whole_sequences(const ModelConfig& m) {
+bool has_pools(const ModelConfig& m) {
   return std::ranges::any_of(attentions_of(m), [](const AttentionConfig* a) { return !a->pools.empty(); });
 }
 
@@ -144,18 +143,13 @@ bool selects(const ModelConfig& m) {
          });
 }
 
-// Only all_to_all has whole sequences. It also is the one that selects blocks from what it has; where heads do not
-// divide, the ring goes by what has been gathered.
+// all_to_all has whole sequences: it selects blocks, and makes pools, of what it has. Where heads do not divide, the
+// ring goes by what has been gathered.
 void choose_schedule(ParallelPlan& p, const ModelConfig& m) {
   ContextSchedule& schedule = p.config.cp_schedule;
-  const bool whole = needs_whole_sequences(m), chosen = schedule != ContextSchedule::automatic;
-  if (p.cp == 1 || (!whole && (chosen || !selects(m)))) return;
-  if (schedule == ContextSchedule::ring || schedule == ContextSchedule::gather)
-    fail(
-        "parallel.cp_schedule: model.attention.pools need whole sequences, which ring and gather have nowhere: take "
-        "all_to_all, or auto");
+  if (p.cp == 1 || schedule != ContextSchedule::automatic || (!selects(m) && !has_pools(m))) return;
   const bool divide = m.kv_heads / p.tp % p.cp == 0;
-  schedule = whole || divide ? ContextSchedule::all_to_all : ContextSchedule::ring;
+  schedule = divide ? ContextSchedule::all_to_all : ContextSchedule::ring;
 }
 
 void check_schedule(const ParallelPlan& p, const ModelConfig& m) {
@@ -168,7 +162,7 @@ void check_schedule(const ParallelPlan& p, const ModelConfig& m) {
   if (p.cp > 1 && c.cp_schedule == ContextSchedule::all_to_all && heads % p.cp)
     fail("parallel.cp_schedule: all_to_all shares the KV heads among the ranks of cp, but ", heads,
          " (model.kv_heads: ", m.kv_heads, p.tp > 1 ? str(", parallel.tp: ", p.tp) : "", ") do not divide among ", p.cp,
-         needs_whole_sequences(m) ? ": take " : ": take ring or gather, or ", "a parallel.cp that divides them");
+         ": take ring or gather, or a parallel.cp that divides them");
 }
 
 }  // namespace

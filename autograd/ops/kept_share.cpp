@@ -96,12 +96,13 @@ Tensor shares_of(const Attention& kept, const std::vector<QuerySample>& samples,
   return sums;
 }
 
-// What is kept are tokens: pools are left out.
-Attention of_tokens(Attention a, const ExecContext& ctx) {
+// What is kept are tokens: pools are left out. attend(call, context): attention.
+template <class Attend>
+Attention of_tokens(Attention a, const Attend& attend, const ExecContext& ctx) {
   if (a.pattern.pools.empty()) return a;
   a.pattern.pools.clear();
   a.lse = ctx.empty(a.lse.shape());
-  attention_kernel(a, ctx);
+  attend(a, ctx);
   return a;
 }
 
@@ -111,7 +112,7 @@ KeptSums::KeptSums(std::int64_t heads, std::int64_t kv_heads, const ExecContext&
     : ctx_(ctx), shares_(ctx.zeros({heads})), rows_(ctx.zeros({heads})), pairs_(ctx.zeros({kv_heads, 2})) {}
 
 void KeptSums::add(const Attention& computed, KvHeads heads) {
-  const Attention a = of_tokens(computed, ctx_);
+  const Attention a = of_tokens(computed, attention_kernel, ctx_);
   const std::int64_t count = a.q.dim(1), first = heads.first * count / heads.count;
   const std::vector<Span> documents = a.queries;
   const Tensor of_heads = shares_of(a, sample_of(a.pattern, documents), ctx_);
@@ -120,7 +121,11 @@ void KeptSums::add(const Attention& computed, KvHeads heads) {
   sum_pairs(a, {{documents, documents}}, documents, pairs_.narrow(0, heads.first, 1).view({2}), ctx_);
 }
 
-void KeptSums::add(Attention a, const ContextShards& shards, ContextExchange& exchange) {
+void KeptSums::add(const Attention& computed, const std::shared_ptr<const ContextShards>& shared,
+                   ContextExchange& exchange) {
+  const ContextShards& shards = *shared;
+  const auto attend = [&](const Attention& a, const ExecContext& ctx) { exchange.forward(a, shared, ctx, {}); };
+  Attention a = of_tokens(computed, attend, ctx_);
   const std::int64_t heads = a.q.dim(1);
   a.k = a.v = exchange.all_rows(a.k, shards, ctx_);
   if (a.q.dim(0) == 0) return;

@@ -14,7 +14,7 @@ class KeptSums {
   // These of the KV heads, over whole documents.
   void add(const Attention&, KvHeads);
   // All heads, of this rank's rows. With the keys of all ranks, which come here for it.
-  void add(Attention, const ContextShards&, ContextExchange&);
+  void add(const Attention&, const std::shared_ptr<const ContextShards>&, ContextExchange&);
 
   // f32 [2 Hq + 2]: by query heads the sums of the shares and how many rows these are, then the pairs that are kept and
   // those of causal dense attention, over all KV heads.

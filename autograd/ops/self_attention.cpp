@@ -225,7 +225,7 @@ void add_kept(KeptSums& kept, Attention a, const Attend& forward) {
     a.queries = a.keys = sequences.spans();
     return kept.add(a, {0, a.k.dim(1)});
   }
-  if (!shows_whole(forward)) kept.add(a, *sequences.shards, *forward.cp);
+  if (!shows_whole(forward)) kept.add(a, sequences.shards, *forward.cp);
 }
 
 // What watched steps ask of attention, sums over rows, by head: of the entropy, and the number of rows; then of what

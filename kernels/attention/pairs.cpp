@@ -130,7 +130,7 @@ double kept_pairs(const Pattern& pattern, const std::vector<Span>& queries, cons
     }
   pairs /= static_cast<double>(kv_heads);
   for (const std::int32_t pool : pattern.pools)
-    pairs += kept_pairs({.pool = pool}, queries, pool_spans(queries, pool), kv_heads);
+    pairs += kept_pairs({.pool = pool}, queries, pool_spans(keys, pool), kv_heads);
   return pairs;
 }
 

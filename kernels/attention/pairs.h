@@ -8,8 +8,8 @@
 
 namespace ring {
 
-// Pairs that count, with multiplicity, over all spans; the mean of all KV heads. Of a pattern with pools the spans are
-// whole documents, the same ones of queries and keys.
+// Pairs that count, with multiplicity, over all spans; the mean of all KV heads. Of a pattern with pools the keys are
+// those of whole documents.
 double kept_pairs(const Pattern&, const std::vector<Span>& queries, const std::vector<Span>& keys,
                   std::int64_t kv_heads);
 

@@ -1,5 +1,6 @@
 #pragma once
-// Pools as keys: how they are made of tokens, and attention over them, whoever makes them.
+// Pools as keys: how they are made of tokens, and attention over them, whoever makes them: pooled_attention of whole
+// documents, context parallelism of documents that are cut among ranks (parallel/context/pools.h).
 
 #include <functional>
 

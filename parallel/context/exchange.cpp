@@ -49,8 +49,8 @@ void ContextParallel::sum(const Tensor& t, const ExecContext& ctx) {
   comm_.all_reduce(t, Reduce::sum, ctx.stream.record()).wait(ctx.stream);
 }
 
-Attention ContextParallel::with_selection(const Attention& args, const ContextShards& shards, const ExecContext& ctx) {
-  Attention a = args;
+PooledAttention ContextParallel::with_selection(PooledAttention a, const ContextShards& shards,
+                                                const ExecContext& ctx) {
   if (!a.pattern.selects() || a.selection.bits.defined()) return a;
   const std::int64_t kv_heads = a.k.dim(1);
   const std::vector<Tensor> means = block_means({a.q, a.k}, kv_heads, shards, a.pattern, *this, ctx);
@@ -67,7 +67,20 @@ Attention ContextParallel::with_selection(const Attention& args, const ContextSh
   return a;
 }
 
-void ContextParallel::show(const Attention& args, const std::shared_ptr<const ContextShards>& shards,
+std::vector<PoolKeys> ContextParallel::pools_of(const PoolSource& source,
+                                                const std::shared_ptr<const ContextShards>& shards,
+                                                const ExecContext& ctx) {
+  if (source.sizes.empty()) return {};
+  Pattern pattern;
+  pattern.pools = source.sizes;
+  const PoolPlans& plans = pool_plans_.get(shards, pattern, 0, [&] { return pool_plans(*shards, source.sizes); });
+  const auto send = [this, &ctx](const std::vector<Transfer>& sends, const std::vector<Transfer>& receives) {
+    exchange(sends, receives, ctx).wait(ctx.stream);
+  };
+  return pools_of_shards(source, plans, *shards, *this, send, ctx);
+}
+
+void ContextParallel::show(const PooledAttention& args, const std::shared_ptr<const ContextShards>& shards,
                            const ExecContext& ctx, const AttentionWatch& watch) {
   if (!watch) return;
   const std::int64_t heads = args.k.dim(1);
@@ -76,7 +89,10 @@ void ContextParallel::show(const Attention& args, const std::shared_ptr<const Co
   while (some > 1 && (heads % some != 0 || some * each > kMostShown)) --some;
   for (std::int64_t first = 0; first < heads; first += some) {
     const KvHeads part{first, some};
-    Attention a = of_heads(args, part, watched_patterns_.get(shards, args.pattern, heads, part));
+    PooledAttention a(of_heads(args, part, watched_patterns_.get(shards, args.pattern, heads, part)),
+                      of_heads(args.weights, part));
+    const std::int64_t per = args.q.dim(1) / heads;
+    if (args.gates.defined()) a.gates = args.gates.narrow(0, first * per, some * per);
     a.selection = of_heads(args.selection, part, a.pattern, ctx);
     a.k = all_rows(a.k, *shards, ctx), a.v = a.out = {};
     for (const AttentionCall& call : calls_with_documents(*shards, shards->rank, args.pattern)) {

@@ -5,7 +5,7 @@
 //               ranks.
 //   gather      every rank gets all keys at once; gradients are summed by a reduce-scatter.
 //   all_to_all  every rank gets all rows of some heads (Jacobs et al. 2023, Ulysses). The ranks divide the KV heads. It
-//               alone has whole sequences, and makes pools.
+//               alone has whole sequences.
 // Whoever watches calls gets the keys of whole documents; with a ring or gather they are gathered once more for it.
 // Results are merged in f32, in an order that depends on the layout alone, and rounded once.
 
@@ -14,6 +14,7 @@
 #include "autograd/context_exchange.h"
 #include "comm/communicator.h"
 #include "parallel/context/heads.h"
+#include "parallel/context/pools.h"
 
 namespace ring {
 
@@ -34,9 +35,13 @@ class ContextParallel : public ContextExchange {
  protected:
   // With the selection that it was given, or a new one where the pattern selects: of parts of sequences, with the rows
   // of this rank's queries alone. Means of keys and queries by block travel, which are small.
-  Attention with_selection(const Attention&, const ContextShards&, const ExecContext&);
+  PooledAttention with_selection(PooledAttention, const ContextShards&, const ExecContext&);
+  // The pools of a call over parts of sequences, which carry_pools() attends to (kernels/attention/pool_keys.h). What
+  // is returned is of this call.
+  std::vector<PoolKeys> pools_of(const PoolSource&, const std::shared_ptr<const ContextShards>&, const ExecContext&);
   // Shows a call with its results to whoever watches.
-  void show(const Attention&, const std::shared_ptr<const ContextShards>&, const ExecContext&, const AttentionWatch&);
+  void show(const PooledAttention&, const std::shared_ptr<const ContextShards>&, const ExecContext&,
+            const AttentionWatch&);
   explicit ContextParallel(Communicator& comm) : comm_(comm) {}
   void check_shards(const ContextShards&) const;  // Error: of other ranks than the group's
   // As Communicator's, and counted.
@@ -50,6 +55,7 @@ class ContextParallel : public ContextExchange {
 
  private:
   HeadPatterns watched_patterns_;
+  PlanCache<PoolPlans> pool_plans_;
 };
 
 struct RingOptions {

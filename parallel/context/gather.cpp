@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/elementwise.h"
 #include "parallel/context/cache.h"
 #include "parallel/context/exchange.h"
 #include "parallel/context/sums.h"
@@ -21,28 +22,32 @@ class Gather final : public ContextParallel {
 
   BlockSelection forward(const PooledAttention& args, const std::shared_ptr<const ContextShards>& shards,
                          const ExecContext& ctx, const AttentionWatch& watch) override {
-    const GatherPlan& plan = plan_for(shards, args.pattern);
-    const Attention whole = with_selection(args, *shards, ctx);
+    const PooledAttention whole = with_selection(args, *shards, ctx);
+    PooledAttention pairs = whole;
+    const Tensor pooled_lse = carry_pools(pairs, pools_of(pool_source(whole), shards, ctx), ctx);
+    const GatherPlan& plan = plan_for(shards, pairs.pattern);
     const KvPair all = gather(*shards, plan, args.k, args.v, ctx);
-    ForwardSum sum(whole, calls_of(plan.rounds), ctx);
+    ForwardSum sum(pairs, calls_of(plan.rounds), ctx);
     sum.add(plan.rounds, all.k, all.v);
+    mean_gates(whole, pooled_lse, ctx);
     show(whole, shards, ctx, watch);
     return whole.selection;
   }
 
   void backward(const PooledAttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
                 const ExecContext& ctx) override {
-    const GatherPlan& plan = plan_for(shards, args.pattern);
+    PooledAttentionBackward pairs = args;
+    carry_pools(pairs, pools_of(pool_source(args), shards, ctx), ctx);
+    const GatherPlan& plan = plan_for(shards, pairs.pattern);
     KvPair all = gather(*shards, plan, args.k, args.v, ctx);
-    BackwardSum sum(args, calls_of(plan.rounds), ctx);
+    BackwardSum sum(pairs, calls_of(plan.rounds), ctx);
     KvPair gradients;
     sum.add(plan.rounds, all.k, all.v, gradients);
     if (!gradients.k.defined()) gradients = no_gradients(all.k, ctx);
     all = {};
     const KvPair own = scatter(*shards, plan, gradients, ctx);
-    const std::int64_t rows = args.k.dim(0);
-    store(args.dk, own.k.narrow(0, 0, rows), ctx);
-    store(args.dv, own.v.narrow(0, 0, rows), ctx);
+    store_sum(args.dk, own.k, pairs.carry_dk, ctx);
+    store_sum(args.dv, own.v, pairs.carry_dv, ctx);
   }
 
  private:
@@ -94,6 +99,14 @@ class Gather final : public ContextParallel {
     bytes_sent_ += static_cast<std::int64_t>(mine.bytes()) * (comm_.size() - 1);
     comm_.reduce_scatter(mine, parts, Reduce::sum, ctx.stream.record()).wait(ctx.stream);
     return kv_pair(mine);
+  }
+
+  // The first rows, which are those of this rank. carry: may be undefined.
+  static void store_sum(const Tensor& dst, const Tensor& rows, const Tensor& carry, const ExecContext& ctx) {
+    const Tensor own = rows.narrow(0, 0, dst.dim(0));
+    if (carry.defined() && carry.numel() > 0)
+      axpby_kernel({.x = carry, .y = own, .out = own, .alpha = 1, .beta = 1}, ctx);
+    store(dst, own, ctx);
   }
 
   PlanCache<GatherPlan> plans_;

@@ -23,11 +23,17 @@ void narrow_to(Args& a, KvHeads heads, std::int64_t per, const Pattern& pattern)
   a.pattern = pattern;
 }
 
+void narrow_carry(Tensor& carry, KvHeads heads, std::int64_t per) {
+  if (carry.defined()) carry = part(carry, heads, per);
+}
+
 }  // namespace
 
 Attention of_heads(const Attention& all, KvHeads heads, const Pattern& pattern) {
   Attention a = all;
-  narrow_to(a, heads, all.q.dim(1) / all.k.dim(1), pattern);
+  const std::int64_t per = all.q.dim(1) / all.k.dim(1);
+  narrow_to(a, heads, per, pattern);
+  narrow_carry(a.carry, heads, per);
   return a;
 }
 
@@ -39,6 +45,9 @@ AttentionBackward of_heads(const AttentionBackward& all, KvHeads heads, const Pa
   a.dq = part(a.dq, heads, per);
   a.dk = part(a.dk, heads, 1);
   a.dv = part(a.dv, heads, 1);
+  narrow_carry(a.carry_dq, heads, per);
+  narrow_carry(a.carry_dk, heads, 1);
+  narrow_carry(a.carry_dv, heads, 1);
   return a;
 }
 

@@ -262,7 +262,7 @@ bool may_need(const ContextShards& shards, int queries, int keys, const Pattern&
 namespace {
 
 void check_pairs(const Pattern& pattern) {
-  RING_CHECK(pattern.pools.empty(), "context exchange: pools are made of whole sequences: all_to_all has them");
+  RING_CHECK(pattern.pools.empty(), "context plan: pools have calls of their own (parallel/context/pools.h)");
 }
 
 }  // namespace
@@ -287,18 +287,31 @@ std::vector<AttentionCall> rounds_with_all(const ContextShards& shards, int quer
   return rounds;
 }
 
-std::vector<AttentionCall> calls_with_documents(const ContextShards& shards, int queries, const Pattern& pattern) {
+namespace {
+
+std::vector<AttentionCall> calls_with(const ContextShards& shards, int queries, const std::vector<Span>& keys,
+                                      const std::vector<std::int32_t>& block_rows) {
   std::vector<std::size_t> document_of;
   const std::vector<Span> parts = parts_of(held_by(shards, queries), shards.documents, document_of);
-  const std::vector<std::int32_t> block_rows = rows_of_blocks(pattern, shards.documents);
   std::vector<AttentionCall> calls;
   for (std::size_t i = 0; i < parts.size();) {
     const std::size_t document = document_of[i];
     std::vector<SpanPair> pairs;  // all with the same keys: one for each call
-    for (; i < parts.size() && document_of[i] == document; ++i) pairs.push_back({parts[i], shards.documents[document]});
+    for (; i < parts.size() && document_of[i] == document; ++i)
+      if (keys[document].count > 0) pairs.push_back({parts[i], keys[document]});
     add_rounds(pairs, block_rows, document, calls);
   }
   return calls;
+}
+
+}  // namespace
+
+std::vector<AttentionCall> calls_with_keys(const ContextShards& shards, int queries, const std::vector<Span>& keys) {
+  return calls_with(shards, queries, keys, {});
+}
+
+std::vector<AttentionCall> calls_with_documents(const ContextShards& shards, int queries, const Pattern& pattern) {
+  return calls_with(shards, queries, shards.documents, rows_of_blocks(pattern, shards.documents));
 }
 
 }  // namespace ring

@@ -54,7 +54,9 @@ bool may_need(const ContextShards&, int queries, int keys, const Pattern&);
 // The calls of a rank that has the keys of the whole micro-batch, in its order.
 std::vector<AttentionCall> rounds_with_all(const ContextShards&, int queries, const Pattern&);
 
-// The same with each document's keys from its first to its last, whatever these queries see of them.
+// A rank's queries with these keys of each document, which may be none.
+std::vector<AttentionCall> calls_with_keys(const ContextShards&, int queries, const std::vector<Span>& keys);
+// With each document's keys from its first to its last, whatever these queries see of them.
 std::vector<AttentionCall> calls_with_documents(const ContextShards&, int queries, const Pattern&);
 
 }  // namespace ring

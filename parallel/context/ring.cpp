@@ -132,14 +132,20 @@ class Ring final : public ContextParallel {
 
   BlockSelection forward(const PooledAttention& args, const std::shared_ptr<const ContextShards>& shards,
                          const ExecContext& ctx, const AttentionWatch& watch) override {
-    const Attention whole = with_selection(args, *shards, ctx);
-    for_groups(whole, shards, ctx, [&](const Attention& a) { forward_once(a, plan_for(shards, a), ctx); });
+    const PooledAttention whole = with_selection(args, *shards, ctx);
+    PooledAttention pairs = whole;
+    const Tensor pooled_lse = carry_pools(pairs, pools_of(pool_source(whole), shards, ctx), ctx);
+    for_groups<Attention>(pairs, shards, ctx, [&](const Attention& a) { forward_once(a, plan_for(shards, a), ctx); });
+    mean_gates(whole, pooled_lse, ctx);
     show(whole, shards, ctx, watch);
     return whole.selection;
   }
   void backward(const PooledAttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
                 const ExecContext& ctx) override {
-    for_groups(args, shards, ctx, [&](const AttentionBackward& a) { backward_once(a, plan_for(shards, a), ctx); });
+    PooledAttentionBackward pairs = args;
+    carry_pools(pairs, pools_of(pool_source(args), shards, ctx), ctx);
+    for_groups<AttentionBackward>(pairs, shards, ctx,
+                                  [&](const AttentionBackward& a) { backward_once(a, plan_for(shards, a), ctx); });
   }
 
  private:
@@ -179,7 +185,7 @@ class Ring final : public ContextParallel {
     if (plan.local()) return run_round(args, plan.revolutions[0].base.rounds[0], ctx);
     BackwardSum sum(args, plan.backward_calls(), ctx);
     Next next(*this, plan, args.k, args.v, ctx);
-    KvPair held{{}, args.k, args.v}, own;
+    KvPair held{{}, args.k, args.v}, own = carried(args, ctx);
     GradReturn home;  // of our own keys' gradients, the last that was sent
     for (const InnerRing& r : plan.revolutions) {
       next.begin();
@@ -198,6 +204,15 @@ class Ring final : public ContextParallel {
     if (!own.k.defined()) own = no_gradients(args.k, ctx);
     store(args.dk, own.k, ctx);
     store(args.dv, own.v, ctx);
+  }
+
+  // Gradients of keys that go on from a carry. Undefined: from nothing.
+  static KvPair carried(const AttentionBackward& args, const ExecContext& ctx) {
+    if (!args.carry_dk.defined()) return {};
+    const KvPair own = kv_pair(ctx.empty({2, args.k.dim(0), args.k.dim(1), args.k.dim(2)}));
+    move_rows(own.k, args.carry_dk, {.count = args.k.dim(0)}, ctx);
+    move_rows(own.v, args.carry_dv, {.count = args.k.dim(0)}, ctx);
+    return own;
   }
 
   // Gradients on their way to where the keys came from; ours come at the same time.

@@ -30,6 +30,7 @@ void ForwardSum::add(const std::vector<AttentionCall>& rounds, const Tensor& k, 
 
 BackwardSum::BackwardSum(const AttentionBackward& args, std::int64_t calls, const ExecContext& ctx)
     : args_(args), ctx_(ctx), calls_(calls) {
+  args_.carry_dk = args_.carry_dv = {};
   if (args_.q.dim(0) == 0) return;
   if (calls_ == 0) store(args_.dq, ctx_.zeros(args_.q.shape()), ctx_);
   if (calls_ > 1) dq_ = args_.dq.dtype() == DType::f32 ? args_.dq : ctx_.empty(args_.q.shape());

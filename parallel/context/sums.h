@@ -13,7 +13,7 @@ inline std::int64_t calls_of(const std::vector<AttentionCall>& rounds) {
 
 class ForwardSum {
  public:
-  // calls: all rounds that are to come. None: no query sees anything.
+  // calls: all rounds that are to come. None: no query sees anything. The first one carries what the arguments carry.
   ForwardSum(const Attention& args, std::int64_t calls, const ExecContext& ctx);
   void add(const std::vector<AttentionCall>& rounds, const Tensor& k, const Tensor& v);
 
@@ -28,6 +28,7 @@ class ForwardSum {
 
 class BackwardSum {
  public:
+  // The gradients of keys that the arguments carry are the caller's.
   BackwardSum(const AttentionBackward& args, std::int64_t calls, const ExecContext& ctx);
   // Adds the gradients of these keys from these rounds to `gradients`, f32 [2,M,H,D]; undefined: it becomes them, and
   // stays undefined without a round.

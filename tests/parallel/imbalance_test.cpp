@@ -23,10 +23,13 @@ std::vector<double> counted(const Pattern& p, std::int64_t kv_heads, std::int64_
       double sum = 0;
       for (std::int64_t h = s * kv_heads / slices; h < (s + 1) * kv_heads / slices; ++h)
         for (const ContextLayout::Chunk& c : layout.chunks(r))
-          for (std::int64_t t = c.begin; t < c.end; ++t)
+          for (std::int64_t t = c.begin; t < c.end; ++t) {
             for (std::int64_t u = 0; u <= t; ++u)
               sum += multiplicity(p, static_cast<std::int32_t>(h), static_cast<std::int32_t>(t),
                                   static_cast<std::int32_t>(u), 0);
+            for (const std::int32_t pool : p.pools)
+              for (std::int64_t end = pool; end <= t; end += pool) ++sum;
+          }
       pairs.push_back(sum);
     }
   return pairs;
@@ -35,8 +38,10 @@ std::vector<double> counted(const Pattern& p, std::int64_t kv_heads, std::int64_
 TEST(Imbalance, PairsOfRanksAreCountedOneByOne) {
   const BlockRule near{.local = 2, .first = 1},
       random{.kind = BlockRuleKind::random, .threshold = random_threshold(0.4), .seed = 2};
+  Pattern pooled = window(20);
+  pooled.pools = {7, 300};
   const std::vector<Pattern> patterns = {Pattern{}, window(37, 3), dilated({{32, 1}, {128, 2}, {512, 4}}),
-                                         block_sparse(64, {near, random})};
+                                         block_sparse(64, {near, random}), pooled};
   for (std::size_t i = 0; i < patterns.size(); ++i)
     for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous})
       for (const std::int64_t align : {1, 64})

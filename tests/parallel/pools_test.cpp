@@ -17,17 +17,45 @@ TrainingOptions options(int ranks, const Overrides& more) {
                    more);
 }
 
+const Overrides kRing = {"parallel.cp=2", "parallel.cp_schedule=ring"},
+                kGather = {"parallel.cp=2", "parallel.cp_schedule=gather"};
+const std::string kZigzag = "parallel.cp_layout=zigzag", kPacked = "data.packing.documents=true",
+                  kMeans = "model.attention={kind: window, window: 6, pools: [8, 50]}";
+
 using DistPools = LayoutTest;
-INSTANTIATE_TEST_SUITE_P(All, DistPools,
-                         testing::Values(Layout{"dp2", 2, {"parallel.dp=2"}}, Layout{"tp2", 2, {"parallel.tp=2"}},
-                                         Layout{"cp2", 2, {"parallel.cp=2"}}, Layout{"cp4", 4, {"parallel.cp=4"}},
-                                         Layout{"cp2_packed", 2, {"parallel.cp=2", "data.packing.documents=true"}},
-                                         Layout{"zero3", 2, {"parallel.zero=3"}},
-                                         Layout{"tp2_zero3", 4, {"parallel.tp=2", "parallel.zero=3"}},
-                                         Layout{"tp2_packed", 2, {"parallel.tp=2", "data.packing.documents=true"}}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    All, DistPools,
+    testing::Values(Layout{"dp2", 2, {"parallel.dp=2"}}, Layout{"tp2", 2, {"parallel.tp=2"}}, Layout{"ring", 2, kRing},
+                    Layout{"ring4", 4, {"parallel.cp=4", kRing[1]}},
+                    Layout{"ring4_zigzag", 4, {"parallel.cp=4", kRing[1], kZigzag}},
+                    Layout{"ring_packed", 2, {kRing[0], kRing[1], kPacked}},
+                    Layout{"ring_tp2", 4, {kRing[0], kRing[1], "parallel.tp=2"}},
+                    Layout{"ring_zero3", 4, {kRing[0], kRing[1], "parallel.zero=3"}},
+                    Layout{"ring_recomputed", 2, {kRing[0], kRing[1], "train.recompute=full"}},
+                    Layout{"ring_means", 2, {kRing[0], kRing[1], kMeans}}, Layout{"gather", 2, kGather},
+                    Layout{"gather4_zigzag", 4, {"parallel.cp=4", kGather[1], kZigzag}},
+                    Layout{"gather_packed", 2, {kGather[0], kGather[1], kPacked}},
+                    Layout{"gather_zero3", 4, {kGather[0], kGather[1], "parallel.zero=3"}},
+                    Layout{"gather_recomputed", 2, {kGather[0], kGather[1], "train.recompute=full"}},
+                    Layout{"gather_means", 2, {kGather[0], kGather[1], kMeans}}, Layout{"cp2", 2, {"parallel.cp=2"}},
+                    Layout{"cp4", 4, {"parallel.cp=4"}},
+                    Layout{"cp2_packed", 2, {"parallel.cp=2", "data.packing.documents=true"}},
+                    Layout{"zero3", 2, {"parallel.zero=3"}},
+                    Layout{"tp2_zero3", 4, {"parallel.tp=2", "parallel.zero=3"}},
+                    Layout{"tp2_packed", 2, {"parallel.tp=2", "data.packing.documents=true"}}),
+    [](const auto& info) { return info.param.name; });
 
 TEST_P(DistPools, EqualsOneProcess) { expect_equal_to_one_process(GetParam(), options); }
+
+// KV heads that do not divide: auto takes the ring.
+TEST(DistPoolsRing, OfOneHeadEqualsOneProcess) {
+  if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  expect_equal_to_one_process({"one_head", 2, {"parallel.cp=2"}}, [](int ranks, const Overrides& more) {
+    TrainingOptions o = options(ranks, more);
+    o.overrides.emplace_back("model.kv_heads=1");
+    return o;
+  });
+}
 
 // That the comparisons above could tell: without pools it is another model.
 TEST(PoolTraining, DependsOnPools) {

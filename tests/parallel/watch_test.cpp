@@ -196,7 +196,10 @@ INSTANTIATE_TEST_SUITE_P(
         WatchedRules{"importance",
                      "rules: [{pattern: importance, keep: 3, first: 1, interval: 1}, {local: 2}], heads: [0, 0, 1, 0]",
                      {"all_to_all"}},
-        WatchedRules{"pools", "rules: [{pattern: content, keep: 2}], pools: [4, 64]", {"all_to_all"}}),
+        WatchedRules{"pools", "rules: [{pattern: content, keep: 2}], pools: [4, 64]", {"ring", "gather", "all_to_all"}},
+        WatchedRules{"learned_pools",
+                     "rules: [{pattern: content, keep: 2}], pools: [4, 64], pooling: learned, pool_gates: true",
+                     {"ring", "gather"}}),
     [](const auto& info) { return info.param.name; });
 
 // Pieces of documents, too, that begin within blocks.

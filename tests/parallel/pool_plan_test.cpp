@@ -1,0 +1,118 @@
+// Who makes which pools of documents that are cut among ranks, against what each token says by itself.
+
+#include "parallel/context/pool_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "kernels/attention/pools.h"
+#include "tests/parallel/context_problem.h"
+#include "tests/parallel/cuts.h"
+
+namespace ring::test {
+namespace {
+
+// Tokens of all pools, pool after pool, each in order, by their rows in the micro-batch.
+std::vector<std::vector<std::int32_t>> tokens_of_pools(const std::vector<Span>& documents, std::int32_t size) {
+  std::vector<std::vector<std::int32_t>> pools;
+  for (const Span& d : documents)
+    for (std::int32_t begin = 0; begin + size < d.count; begin += size) {
+      pools.emplace_back();
+      for (std::int32_t t = 0; t < size; ++t) pools.back().push_back(d.first + begin + t);
+    }
+  return pools;
+}
+
+// The row in the micro-batch of each row of a rank.
+std::vector<std::int32_t> rows_of(const ContextShards& shards, int rank) {
+  std::vector<std::int32_t> rows;
+  for (const HeldRows& h : shards.held[static_cast<std::size_t>(rank)])
+    for (std::int32_t i = 0; i < h.count; ++i) rows.push_back(h.global + i);
+  return rows;
+}
+
+void move(const std::vector<RowMove>& moves, const std::vector<std::int32_t>& from, std::vector<std::int32_t>& to) {
+  for (const RowMove& m : moves)
+    for (std::int64_t i = 0; i < m.count; ++i)
+      to.at(static_cast<std::size_t>(m.to + i)) = from.at(static_cast<std::size_t>(m.first + i));
+}
+
+const PoolPlan::Message& to_or_from(const std::vector<PoolPlan::Message>& messages, int peer) {
+  return *std::ranges::find(messages, peer, &PoolPlan::Message::peer);
+}
+
+// What a rank has in the tensor in which the tokens of its other pools meet.
+std::vector<std::int32_t> parts_of(const std::vector<PoolPlan>& plans, const ContextShards& shards, int rank) {
+  const PoolPlan& plan = plans[static_cast<std::size_t>(rank)];
+  std::vector<std::int32_t> parts(static_cast<std::size_t>(plan.part_rows), -1);
+  move(plan.own, rows_of(shards, rank), parts);
+  for (const PoolPlan::Message& m : plan.receives) {
+    const PoolPlan::Message& sent = to_or_from(plans[static_cast<std::size_t>(m.peer)].sends, rank);
+    EXPECT_EQ(sent.count, m.count);
+    std::vector<std::int32_t> message(static_cast<std::size_t>(m.count), -1);
+    move(sent.moves, rows_of(shards, m.peer), message);
+    move(m.moves, message, parts);
+  }
+  return parts;
+}
+
+// The tokens of each pool that a rank makes.
+void add_made(const std::vector<PooledRows>& rows, std::int32_t size, const std::vector<std::int32_t>& from,
+              std::map<std::int32_t, std::vector<std::int32_t>>& made) {
+  for (const PooledRows& r : rows)
+    for (std::int32_t i = 0; i < r.count; ++i)
+      made[r.out + i / size].push_back(from.at(static_cast<std::size_t>(r.first + i)));
+}
+
+TEST(PoolPlan, WhoHasTheFirstTokenMakesAPoolOfAllOfItsTokens) {
+  for (const Cut& c : kCuts)
+    for (const std::int32_t size : {2, 7, 64, 200})
+      for (const int ranks : {1, 2, 4})
+        for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous}) {
+          SCOPED_TRACE(str(c.name, ", pools of ", size, ", ", ranks, " ranks"));
+          const ContextLayout layout(kind, c.length, ranks, c.align);
+          const std::vector<Span> documents = documents_of(c.length, 2, c.documents);
+          const auto pools = tokens_of_pools(documents, size);
+          const ContextShards shards = layout.shards(0, 2, documents);
+          std::vector<PoolPlan> plans;
+          for (int r = 0; r < ranks; ++r) plans.push_back(pool_plan(layout.shards(r, 2, documents), size));
+          std::size_t all = 0;
+          for (int r = 0; r < ranks; ++r) {
+            const PoolPlan& plan = plans[static_cast<std::size_t>(r)];
+            EXPECT_EQ(plan.pools.held, plans[0].pools.held);
+            std::map<std::int32_t, std::vector<std::int32_t>> made;
+            add_made(plan.whole, size, rows_of(shards, r), made);
+            add_made(plan.parts, size, parts_of(plans, shards, r), made);
+            const std::vector<std::int32_t> held = rows_of(plan.pools, r), rows = rows_of(shards, r);
+            ASSERT_EQ(made.size(), held.size());
+            all += made.size();
+            for (const auto& [at, tokens] : made) {
+              EXPECT_EQ(tokens, pools.at(static_cast<std::size_t>(held.at(static_cast<std::size_t>(at)))));
+              EXPECT_TRUE(std::ranges::count(rows, tokens[0]) == 1);
+            }
+          }
+          EXPECT_EQ(all, pools.size());
+        }
+}
+
+// Messages are those of pools that lie on several ranks.
+TEST(PoolPlan, WholePoolsStayWhereTheyAre) {
+  const auto plan = [](std::int64_t align, std::int32_t size) {
+    return pool_plan(ContextLayout(ContextLayoutKind::zigzag, 512, 2, align).shards(0, 2, documents_of(512, 2, {})),
+                     size);
+  };
+  EXPECT_FALSE(plan(64, 64).any_travels);
+  EXPECT_EQ(plan(64, 64).part_rows, 0);
+  // Chunks of 128 tokens, of which rank 0 has the first and the last: of each row it makes a pool with 10 tokens of
+  // rank 1, and gives 30 of its last chunk to the one before them.
+  const PoolPlan cut = plan(64, 69);
+  EXPECT_TRUE(cut.any_travels);
+  EXPECT_EQ(cut.part_rows, 2 * 69);
+  EXPECT_EQ(to_or_from(cut.receives, 1).count, 2 * 10);
+  EXPECT_EQ(to_or_from(cut.sends, 1).count, 2 * 30);
+}
+
+}  // namespace
+}  // namespace ring::test
