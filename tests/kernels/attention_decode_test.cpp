@@ -1,4 +1,4 @@
-// Decoding: one new query per sequence against the rows of a cache that a list names.
+// Decoding: one new query per sequence against the rows of a cache that a list names; with gates on CPUs and GPUs.
 
 #include <gtest/gtest.h>
 
@@ -18,13 +18,13 @@ struct Cache {
   Values gates = {};  // [batch, heads], of ranges from row `gated` on
   std::int32_t gated = 0;
 
-  AttentionDecode args(const ExecContext& ctx) const {
+  AttentionDecode args(const ExecContext& ctx, DType type = DType::f32) const {
     AttentionDecode a;
     const std::int64_t cache = batch * capacity * kv_heads * dim;
-    a.q = make_tensor({batch, heads, dim}, DType::f32, random_values("q", batch * heads * dim), ctx);
-    a.k = make_tensor({batch, capacity, kv_heads, dim}, DType::f32, random_values("k", cache), ctx);
-    a.v = make_tensor({batch, capacity, kv_heads, dim}, DType::f32, random_values("v", cache), ctx);
-    a.out = ctx.empty({batch, heads, dim});
+    a.q = make_tensor({batch, heads, dim}, type, random_values("q", batch * heads * dim), ctx);
+    a.k = make_tensor({batch, capacity, kv_heads, dim}, type, random_values("k", cache), ctx);
+    a.v = make_tensor({batch, capacity, kv_heads, dim}, type, random_values("v", cache), ctx);
+    a.out = ctx.empty({batch, heads, dim}, type);
     a.scale = static_cast<float>(scale);
     a.starts = {0};
     for (const std::vector<CacheRows>& list : lists) {
@@ -43,8 +43,8 @@ std::vector<std::int64_t> rows_of(const std::vector<CacheRows>& list) {
 }
 
 // The definition, one head after the other.
-Values oracle(const Cache& c, const AttentionDecode& a) {
-  const Values q = read_values(a.q), k = read_values(a.k), v = read_values(a.v);
+Values oracle(const Cache& c, const AttentionDecode& a, const ExecContext& ctx) {
+  const Values q = read_values(a.q, ctx), k = read_values(a.k, ctx), v = read_values(a.v, ctx);
   Values out(q.size());
   for (std::int64_t b = 0; b < c.batch; ++b)
     for (std::int64_t h = 0; h < c.heads; ++h) {
@@ -72,19 +72,9 @@ Values oracle(const Cache& c, const AttentionDecode& a) {
 void expect_oracle(const Cache& c) {
   const ExecContext ctx = poisoned_context(2);
   const AttentionDecode a = c.args(ctx);
-  if (c.gates.empty())
-    attention_decode_kernel(a, ctx);
-  else
-    gated_decode_kernel({a, make_tensor({c.batch, c.heads}, DType::f32, c.gates, ctx), c.gated}, ctx);
-  const Values got = read_values(a.out), want = oracle(c, a);
+  attention_decode_kernel(a, ctx);
+  const Values got = read_values(a.out), want = oracle(c, a, ctx);
   for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], 2e-6) << i;
-}
-
-TEST(AttentionDecode, AddsGatesToTheRowsOfPools) {
-  Cache c{2, 100, 6,
-          2, 24,  {{{0, 20, 1}, {60, 9, 1}}, {{60, 3, 1}}, {{5, 1, 1}}, {{7, 30, 2}, {60, 4, 1}, {70, 30, 1}}}};
-  c.gates = random_values("gates", 2 * 6, 3), c.gated = 60;
-  expect_oracle(c);
 }
 
 TEST(AttentionDecode, AttendsOverTheFirstRows) {
@@ -150,6 +140,83 @@ TEST(AttentionDecode, RefusesShapesThatDoNotFit) {
     a.q = a.out = ctx.zeros({1, 2, 12});
     a.k = a.v = ctx.zeros({1, 4, 2, 12});
   });
+}
+
+struct Target {
+  Backend backend = Backend::cpu;
+  DType dtype = DType::f32;
+  double tolerance = 2e-6;
+};
+void PrintTo(const Target& t, std::ostream* out) { *out << to_string(t.backend) << "_" << t.dtype; }
+
+class GatedDecoding : public testing::TestWithParam<Target> {
+ protected:
+  void SetUp() override {
+    if (!backend_available(GetParam().backend)) GTEST_SKIP() << "no device";
+  }
+  ExecContext context() const {
+    return GetParam().backend == Backend::cpu ? poisoned_context(2) : poisoned_device_context({GetParam().backend, 0});
+  }
+
+  // The result by the kernel, which is the definition's.
+  Values decoded(Cache c) const {
+    const ExecContext ctx = context();
+    const AttentionDecode a = c.args(ctx, GetParam().dtype);
+    const Tensor gates = make_tensor({c.batch, c.heads}, GetParam().dtype, c.gates, ctx);
+    gated_decode_kernel({a, gates, c.gated}, ctx);
+    c.gates = read_values(gates, ctx);  // as they were rounded
+    const Values got = read_values(a.out, ctx), want = oracle(c, a, ctx);
+    for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], GetParam().tolerance) << i;
+    return got;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Cpu, GatedDecoding, testing::Values(Target{}));
+INSTANTIATE_TEST_SUITE_P(Gpu, GatedDecoding,
+                         testing::Values(Target{Backend::cuda, DType::f32, 1e-5},
+                                         Target{Backend::cuda, DType::bf16, 1e-2}));
+
+// Tokens and pools, pools of two sizes, pools alone, tokens alone, and a range that begins where pools do.
+Cache with_pools(std::int64_t dim) {
+  Cache c{3,
+          100,
+          6,
+          2,
+          dim,
+          {{{0, 20, 1}, {60, 9, 1}},
+           {{60, 3, 1}},
+           {{5, 1, 1}},
+           {{7, 30, 2}, {60, 4, 1}, {70, 30, 1}},
+           {{59, 1, 1}, {60, 1, 1}},
+           {{0, 60, 1}, {60, 40, 1}}}};
+  c.gates = random_values("gates", 3 * 6, 3), c.gated = 60;
+  return c;
+}
+
+TEST_P(GatedDecoding, AddsGatesToTheRowsOfPools) {
+  for (const std::int64_t dim : {8, 24, 64, 128, 256}) {
+    SCOPED_TRACE(dim);
+    decoded(with_pools(dim));
+  }
+}
+
+// What the comparisons above could tell, and that tokens have no gate.
+TEST_P(GatedDecoding, GatesSayHowMuchPoolsCount) {
+  const auto with = [&](double gate) {
+    Cache c = with_pools(64);
+    c.gates.assign(c.gates.size(), gate);
+    return decoded(c);
+  };
+  const Values off = with(-40), even = with(0), on = with(40);
+  const auto apart = [](const Values& a, const Values& b, std::size_t list) {
+    double most = 0;  // of its three heads
+    for (std::size_t i = list * 3 * 64; i < (list + 1) * 3 * 64; ++i) most = std::max(most, std::abs(a[i] - b[i]));
+    return most;
+  };
+  for (const std::size_t tokens_and_pools : {0u, 3u, 4u, 5u}) {
+    EXPECT_GT(apart(off, even, tokens_and_pools), 0.05) << tokens_and_pools;
+    EXPECT_GT(apart(on, even, tokens_and_pools), 0.05) << tokens_and_pools;
+  }
+  for (const std::size_t alone : {1u, 2u}) EXPECT_LE(apart(off, on, alone), GetParam().tolerance) << alone;
 }
 
 }  // namespace
