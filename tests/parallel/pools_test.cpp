@@ -19,8 +19,17 @@ TrainingOptions options(int ranks, const Overrides& more) {
 
 const Overrides kRing = {"parallel.cp=2", "parallel.cp_schedule=ring"},
                 kGather = {"parallel.cp=2", "parallel.cp_schedule=gather"};
-const std::string kZigzag = "parallel.cp_layout=zigzag", kPacked = "data.packing.documents=true",
-                  kMeans = "model.attention={kind: window, window: 6, pools: [8, 50]}";
+const std::string
+    kZigzag = "parallel.cp_layout=zigzag",
+    kPacked = "data.packing.documents=true",
+    kMeans = "model.attention={kind: window, window: 6, pools: [8, 50], pooling: mean, pool_gates: false}",
+    kIndexed =
+        "model.attention_layers=[{layers: 1, attention: {kind: block_sparse, block: 64, rules: [{pattern: "
+        "learned, keep: 2}, {local: 2, first: 1}], heads: [0, 1, 1, 0], index_heads: 2, index_head_dim: "
+        "8, index_warmup_steps: 2, pools: [16, 40], pool_gates: true}}]",
+    kPlaces =
+        "model.attention_layers=[{layers: 1, attention: {kind: block_sparse, block: 64, rules: [{local: 2}, "
+        "{pattern: hierarchical}], heads: [0, 1, 1, 0], pools: [40]}}]";
 
 using DistPools = LayoutTest;
 INSTANTIATE_TEST_SUITE_P(
@@ -37,7 +46,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Layout{"gather_packed", 2, {kGather[0], kGather[1], kPacked}},
                     Layout{"gather_zero3", 4, {kGather[0], kGather[1], "parallel.zero=3"}},
                     Layout{"gather_recomputed", 2, {kGather[0], kGather[1], "train.recompute=full"}},
-                    Layout{"gather_means", 2, {kGather[0], kGather[1], kMeans}}, Layout{"cp2", 2, {"parallel.cp=2"}},
+                    Layout{"gather_means", 2, {kGather[0], kGather[1], kMeans}},
+                    Layout{"cp2_indexed", 2, {"parallel.cp=2", kIndexed}},
+                    Layout{"ring_indexed", 2, {kRing[0], kRing[1], kIndexed}},
+                    Layout{"gather_indexed", 2, {kGather[0], kGather[1], kIndexed, kPacked}},
+                    Layout{"ring_places", 2, {kRing[0], kRing[1], kPlaces}}, Layout{"cp2", 2, {"parallel.cp=2"}},
                     Layout{"cp4", 4, {"parallel.cp=4"}},
                     Layout{"cp2_packed", 2, {"parallel.cp=2", "data.packing.documents=true"}},
                     Layout{"zero3", 2, {"parallel.zero=3"}},
