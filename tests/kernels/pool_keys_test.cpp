@@ -1,0 +1,183 @@
+// Pools as ranks of context parallelism have them, on CPUs and GPUs: made of tokens in several parts, seen by parts of
+// documents, with keys beside values. Together the parts are attention over whole documents.
+
+#include "kernels/attention/pool_keys.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "kernels/attention/pools.h"
+#include "kernels/row_copy.h"
+#include "tests/cases/attention_oracle.h"
+#include "tests/kernels/attention_problem.h"
+#include "tests/kernels/poison_allocator.h"
+
+namespace ring::test {
+namespace {
+
+struct Target {
+  Backend backend = Backend::cpu;
+  DType dtype = DType::f32;
+  double tolerance = 1e-6;
+};
+void PrintTo(const Target& t, std::ostream* out) { *out << to_string(t.backend) << "_" << t.dtype; }
+
+class PoolParts : public testing::TestWithParam<Target> {
+ protected:
+  void SetUp() override {
+    if (!backend_available(GetParam().backend)) GTEST_SKIP() << "no device";
+  }
+  ExecContext context() const {
+    return GetParam().backend == Backend::cpu ? poisoned_context(3) : poisoned_device_context({GetParam().backend, 0});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Cpu, PoolParts, testing::Values(Target{}));
+INSTANTIATE_TEST_SUITE_P(Gpu, PoolParts,
+                         testing::Values(Target{Backend::cuda, DType::f32, 1e-5},
+                                         Target{Backend::cuda, DType::bf16, 1e-2}));
+
+constexpr std::int64_t kTokens = 700, kHeads = 4, kKvHeads = 2, kDim = 64;
+
+// Two documents of a row, and where each is cut in two: within pools, and before the first one ends.
+const std::vector<Span> kDocuments = spans_of({0, 150, 700}, {0});
+const std::vector<std::vector<std::int32_t>> kCuts = {{100, 333}, {5, 549}};
+
+// Everything of a forward and a backward.
+struct Call {
+  PooledAttention forward;
+  PooledAttentionBackward backward;
+  Tensor dpooling;
+  const ExecContext& ctx;
+
+  static PooledAttention forward_of(const Pattern& pattern, bool learned, DType type, const ExecContext& ctx) {
+    const auto random = [&](const char* name, std::int64_t heads) {
+      return make_tensor({kTokens, heads, kDim}, type, random_values(name, kTokens * heads * kDim), ctx);
+    };
+    PooledAttention a(Attention{.q = random("q", kHeads),
+                                .k = random("k", kKvHeads),
+                                .v = random("v", kKvHeads),
+                                .out = ctx.empty({kTokens, kHeads, kDim}, type),
+                                .lse = ctx.empty({kHeads, kTokens}),
+                                .queries = kDocuments,
+                                .keys = kDocuments,
+                                .scale = 0.125f,
+                                .pattern = pattern});
+    if (!learned) return a;
+    const std::int64_t numel = pool_weights_numel(pattern, kKvHeads, kDim);
+    a.weights = pool_weights(make_tensor({numel}, type, random_values("pooling", numel), ctx), pattern, kKvHeads, kDim);
+    a.gates = make_tensor({kHeads, kTokens}, DType::f32, random_values("gates", kHeads * kTokens, 2), ctx);
+    a.mean_gates = ctx.empty(a.gates.shape());
+    return a;
+  }
+
+  Call(const Pattern& pattern, bool learned, DType type, const ExecContext& ctx)
+      : forward(forward_of(pattern, learned, type, ctx)),
+        backward(AttentionBackward{
+            .q = forward.q, .k = forward.k, .v = forward.v, .out = forward.out, .lse = forward.lse, .dout = {}}),
+        ctx(ctx) {
+    backward.dout = make_tensor(forward.out.shape(), type, random_values("dout", kTokens * kHeads * kDim), ctx);
+    backward.dq = ctx.empty(forward.q.shape(), type);
+    backward.dk = ctx.empty(forward.k.shape(), type), backward.dv = ctx.empty(forward.v.shape(), type);
+    backward.queries = backward.keys = kDocuments;
+    backward.scale = forward.scale, backward.pattern = pattern;
+    if (!learned) return;
+    dpooling = ctx.zeros({pool_weights_numel(pattern, kKvHeads, kDim)});
+    backward.weights = forward.weights;
+    backward.dweights = pool_weights(dpooling, pattern, kKvHeads, kDim);
+    backward.gates = forward.gates, backward.dgates = ctx.empty(forward.gates.shape());
+  }
+
+  std::vector<std::pair<std::string, Values>> results() const {
+    std::vector<std::pair<std::string, Values>> all;
+    for (const auto& [name, t] : std::vector<std::pair<std::string, Tensor>>{{"out", forward.out},
+                                                                             {"mean_gates", forward.mean_gates},
+                                                                             {"dq", backward.dq},
+                                                                             {"dk", backward.dk},
+                                                                             {"dv", backward.dv},
+                                                                             {"dpooling", dpooling},
+                                                                             {"dgates", backward.dgates}})
+      if (t.defined()) all.emplace_back(name, read_values(t, ctx));
+    return all;
+  }
+};
+
+// Each document's queries before its cut, or from there on, and the pools that they see.
+PoolCall call_of(const std::vector<std::int32_t>& cuts, bool behind, std::int32_t size) {
+  PoolCall call;
+  const std::vector<Span> pools = pool_spans(kDocuments, size);
+  for (std::size_t d = 0; d < kDocuments.size(); ++d) {
+    Span q = kDocuments[d], k = pools[d];
+    const std::int32_t first = behind ? cuts[d] : 0, end = behind ? q.count : cuts[d];
+    q.first += first, q.position += first, q.count = end - first;
+    k.count = std::min(k.count, (end - 1) / size);
+    if (k.count > 0) call.queries.push_back(q), call.keys.push_back(k);
+  }
+  return call;
+}
+
+// Keys and values beside each other, as they travel.
+std::pair<Tensor, Tensor> side_by_side(const Tensor& keys, const Tensor& values, const ExecContext& ctx) {
+  const Tensor both = ctx.empty({keys.dim(0), 2 * kKvHeads, kDim}, keys.dtype());
+  const Tensor k = both.narrow(1, 0, kKvHeads), v = both.narrow(1, kKvHeads, kKvHeads);
+  copy_rows_kernel({k, keys, {.count = keys.dim(0)}}, ctx);
+  copy_rows_kernel({v, values, {.count = keys.dim(0)}}, ctx);
+  return {k, v};
+}
+
+// One document's pools after the other's, and calls for the two parts of queries.
+std::vector<PoolKeys> pools_in_parts(const PoolSource& source, const std::vector<std::int32_t>& cuts,
+                                     const ExecContext& ctx) {
+  std::vector<PoolKeys> all;
+  for (std::size_t i = 0; i < source.sizes.size(); ++i) {
+    const std::int32_t size = source.sizes[i];
+    const std::vector<Span> spans = pool_spans(kDocuments, size);
+    const auto sums = std::make_shared<PoolSums>(source, i, spans.back().first + spans.back().count, ctx);
+    std::vector<PoolTokens> parts;
+    for (const PooledRows& rows : pooled_rows(kDocuments, size))
+      parts.push_back({source.k, source.v, source.scored, {rows}});
+    for (const PoolTokens& part : parts) sums->make(part);
+    const auto [keys, values] = side_by_side(sums->keys, sums->values, ctx);
+    all.push_back({size,
+                   keys,
+                   values,
+                   {call_of(cuts, false, size), call_of(cuts, true, size)},
+                   [=](const Tensor& gradients, const Tensor& dk, const Tensor& dv) {
+                     for (const PoolTokens& part : parts) sums->backward(part, gradients, dk, dv);
+                     sums->learn();
+                   }});
+  }
+  return all;
+}
+
+void run_in_parts(Call& c, const std::vector<std::int32_t>& cuts) {
+  PooledAttention pairs = c.forward;
+  const Tensor pooled_lse = carry_pools(pairs, pools_in_parts(pool_source(c.forward), cuts, c.ctx), c.ctx);
+  attention_kernel(pairs, c.ctx);
+  mean_gates(c.forward, pooled_lse, c.ctx);
+  PooledAttentionBackward back = c.backward;
+  carry_pools(back, pools_in_parts(pool_source(c.backward), cuts, c.ctx), c.ctx);
+  attention_backward_kernel(back, c.ctx);
+}
+
+TEST_P(PoolParts, AreAttentionOverWholeDocuments) {
+  for (const bool learned : {false, true})
+    for (const std::vector<std::int32_t>& sizes : {std::vector<std::int32_t>{16}, {7, 64}})
+      for (const std::vector<std::int32_t>& cuts : kCuts) {
+        SCOPED_TRACE(str(learned ? "learned" : "means", ", pools of ", sizes[0], ", cut at ", cuts[0]));
+        const ExecContext ctx = context();
+        Pattern pattern = window(20);
+        pattern.pools = sizes;
+        Call whole(pattern, learned, GetParam().dtype, ctx), parts(pattern, learned, GetParam().dtype, ctx);
+        pooled_attention(whole.forward, ctx);
+        pooled_attention_backward(whole.backward, ctx);
+        run_in_parts(parts, cuts);
+        const auto want = whole.results(), got = parts.results();
+        for (std::size_t i = 0; i < want.size(); ++i)
+          EXPECT_LE(distance_of(got[i].second, want[i].second), GetParam().tolerance * norm_of(want[i].second))
+              << want[i].first;
+      }
+}
+
+}  // namespace
+}  // namespace ring::test
