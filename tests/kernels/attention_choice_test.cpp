@@ -338,7 +338,8 @@ class GpuAttentionChoice : public GpuAttention {
       attention_kernel(f, ctx);
       attention_backward_kernel(b, ctx);
     }
-    r.waits += host_waits() - before;
+    // Lists of a rule are built at their first use, and the host may wait for their length.
+    if (!p.pattern.blocks || p.pattern.selects()) r.waits += host_waits() - before;
     r.names.insert(r.names.end(), names->seen.begin(), names->seen.end());
     r.values.push_back({download(f.out, ctx), download(f.lse, ctx), d.read(0, ctx), d.read(1, ctx), d.read(2, ctx)});
   }
