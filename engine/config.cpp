@@ -17,7 +17,7 @@ bool stays_below(const std::string& name) {
   return path.is_relative() && std::ranges::find(path, "..") == path.end();
 }
 
-constexpr std::int64_t kLeastBudget = 10'000;  // bytes; another unit, or a share, was meant by less
+constexpr std::int64_t kLeastBudget = 2;  // bytes: up to 1 it is a share
 constexpr std::int64_t kMostHostBytes = std::int64_t{1} << 50;
 constexpr std::int64_t kMostBufferBytes = std::int64_t{1} << 40;
 
