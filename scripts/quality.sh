@@ -51,7 +51,7 @@ number() {
   echo "$value"
 }
 context=$(number model context) steps=$(number train steps)
-layers=$(number model layers) block=64 blocks=$((context / 64))
+block=64 blocks=$((context / 64))
 keep=$((blocks / 8 > 4 ? blocks / 8 : 4))
 # An indexer learns from all of attention until attention itself knows where to look: half of the steps, or a fifth of
 # those that are left to one which goes on from dense attention; above windows a sixth was enough.
@@ -76,8 +76,10 @@ attention() { # KIND [STEPS]: with indexers that learn from all of attention for
   echo "{kind: block_sparse, block: $block, rules: [{pattern: $pattern, $rule}]$more}"
 }
 kind_settings() { # one a line
+  local layers
   case $1 in
     upper_*)
+      layers=$(number model layers)
       echo "model.attention=$(attention window)"
       echo "model.attention_layers=[{layers: $((layers / 2))-$((layers - 1)), attention: $(attention "${1#upper_}" "$soon")}]"
       ;;
