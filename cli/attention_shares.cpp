@@ -28,7 +28,7 @@ std::string shares_text(const Pattern& pattern, const ModelConfig& m, const Para
   const auto rows = [&](ContextLayoutChoice choice) {
     return choose_layout(choice, patterns_of(m), length, narrow<int>(cp));
   };
-  if (cp > 1 && pattern.pools.empty()) {
+  if (cp > 1) {
     add("contiguous", c.tp, rows(ContextLayoutChoice::contiguous));
     add("zigzag", c.tp, rows(ContextLayoutChoice::zigzag));
   }

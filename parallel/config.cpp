@@ -16,7 +16,7 @@ void ParallelConfig::fields(Fields& f) {
   f("pp", pp, "pipeline stages; only 1 for now", in_range(1, 1));
   f("cp_layout", cp_layout,
     "who holds what of a sequence: zigzag: rank i of P has chunks i and 2P - 1 - i of 2P, which balances dense causal "
-    "attention; contiguous: one chunk; auto: zigzag where every layer is dense",
+    "attention; contiguous: one chunk; auto: zigzag where every layer is dense, or pools go around a ring or by gather",
     choices<ContextLayoutChoice>({{"auto", ContextLayoutChoice::automatic},
                                   {"zigzag", ContextLayoutChoice::zigzag},
                                   {"contiguous", ContextLayoutChoice::contiguous}}));
@@ -24,8 +24,7 @@ void ParallelConfig::fields(Fields& f) {
     "how queries meet the keys of other ranks: ring: from rank to rank, while others are computed with; gather: all "
     "keys to every rank; all_to_all: all tokens of some heads to every rank (cp must divide the KV heads); auto: the "
     "fastest, measured on GPUs, else ring; where keys are pooled, blocks are selected, or kept by importance, "
-    "all_to_all "
-    "if the heads divide, else ring",
+    "all_to_all if the heads divide, else ring",
     choices<ContextSchedule>({{"auto", ContextSchedule::automatic},
                               {"ring", ContextSchedule::ring},
                               {"gather", ContextSchedule::gather},

@@ -113,15 +113,6 @@ void share_batch(ParallelPlan& p, const BatchSize& b) {
   p.micro_batches = b.sequences / p.dp / p.micro_batch;
 }
 
-void lay_out_context(ParallelPlan& p, const ModelConfig& m) {
-  p.cp_layout = p.cp == 1 ? ContextLayout{ContextLayoutKind::contiguous, m.context, 1}
-                          : choose_layout(p.config.cp_layout, patterns_of(m), m.context, p.cp);
-  for (int r = 0; r < p.cp; ++r)
-    if (p.cp_layout.tokens(r) == 0)
-      fail("parallel.cp: ", p.cp, " ranks share sequences of ", m.context, " tokens in pieces of which rank ", r,
-           " gets none; lower parallel.cp or lengthen model.context");
-}
-
 // Tensor parallelism cuts the tokens of a micro-batch between sublayers: of what each rank of cp holds of it.
 void check_tokens_of_slices(const ParallelPlan& p, const ModelConfig& m) {
   for (int r = 0; r < p.cp; ++r)
@@ -152,6 +143,22 @@ void choose_schedule(ParallelPlan& p, const ModelConfig& m) {
   schedule = divide ? ContextSchedule::all_to_all : ContextSchedule::ring;
 }
 
+// Late queries see more pools than early ones. all_to_all divides heads, for which rows do not matter.
+ContextLayoutChoice layout_choice(const ParallelPlan& p, const ModelConfig& m) {
+  const ContextLayoutChoice choice = p.config.cp_layout;
+  const bool uneven = has_pools(m) && p.config.cp_schedule != ContextSchedule::all_to_all;
+  return choice == ContextLayoutChoice::automatic && uneven ? ContextLayoutChoice::zigzag : choice;
+}
+
+void lay_out_context(ParallelPlan& p, const ModelConfig& m) {
+  p.cp_layout = p.cp == 1 ? ContextLayout{ContextLayoutKind::contiguous, m.context, 1}
+                          : choose_layout(layout_choice(p, m), patterns_of(m), m.context, p.cp);
+  for (int r = 0; r < p.cp; ++r)
+    if (p.cp_layout.tokens(r) == 0)
+      fail("parallel.cp: ", p.cp, " ranks share sequences of ", m.context, " tokens in pieces of which rank ", r,
+           " gets none; lower parallel.cp or lengthen model.context");
+}
+
 void check_schedule(const ParallelPlan& p, const ModelConfig& m) {
   const ParallelConfig& c = p.config;
   const bool turns = c.cp_schedule == ContextSchedule::ring || c.cp_schedule == ContextSchedule::automatic;
@@ -177,9 +184,9 @@ ParallelPlan plan_degrees(const ParallelConfig& c, const ModelConfig& m, const B
 
 ParallelPlan make_plan(const ParallelConfig& c, const ModelConfig& m, const BatchSize& b, int world) {
   ParallelPlan p = plan_degrees(c, m, b, world);
+  choose_schedule(p, m);
   lay_out_context(p, m);
   check_tokens_of_slices(p, m);
-  choose_schedule(p, m);
   check_schedule(p, m);
   return p;
 }

@@ -548,6 +548,19 @@ TEST_F(AttentionShow, TellsHowEvenlyRanksShareALayer) {
   EXPECT_NE(shown({"parallel.tp=4"}).find("\nlayers 5: heads do not divide\n"), std::string::npos);
 }
 
+// A query sees the pools that end before it, so late ones see more than early ones.
+TEST_F(AttentionShow, CountsPoolsWhereRanksShareRows) {
+  const auto pairs = [](std::int64_t begin, std::int64_t end) {
+    double sum = 0;
+    for (std::int64_t t = begin; t < end; ++t) sum += static_cast<double>(std::min<std::int64_t>(t + 1, 64) + t / 16);
+    return sum;
+  };
+  const std::string output = shown({"parallel.cp=2", "model.attention_layers=[]",
+                                    "model.attention={kind: window, window: 64, sinks: 0, pools: [16]}"});
+  const std::string uneven = fixed("%.3f", 2 * pairs(256, 512) / pairs(0, 512));
+  EXPECT_NE(output.find(": contiguous " + uneven + ", zigzag 1.0"), std::string::npos) << uneven << '\n' << output;
+}
+
 TEST_F(AttentionShow, AMillionTokens) {
   for (const char* attention :
        {"{}", "{kind: window, window: 1024, sinks: 16}",

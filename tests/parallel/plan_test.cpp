@@ -142,6 +142,23 @@ TEST(Plan, RefusesContextsAndSchedulesThatDoNotFit) {
       << refusal(degrees(0, 32, 4), 128, {1, 1});
 }
 
+// Late queries see more pools. Heads, where all_to_all divides them, see the same.
+TEST(Plan, RowsWithPoolsAreDividedEvenly) {
+  ModelConfig m = model();
+  m.attention.kind = "window";
+  m.attention.window = 8;
+  const auto chunks = [&](ContextSchedule schedule) {
+    ParallelConfig c = degrees(1, 2, 1);
+    c.cp_schedule = schedule;
+    return make_plan(c, m, {24, 0}, 2).cp_layout.chunks(0).size();
+  };
+  EXPECT_EQ(chunks(ContextSchedule::ring), 1u) << "a window alone";
+  m.attention.pools = {4};
+  EXPECT_EQ(chunks(ContextSchedule::ring), 2u);
+  EXPECT_EQ(chunks(ContextSchedule::gather), 2u);
+  EXPECT_EQ(chunks(ContextSchedule::automatic), 1u) << "all_to_all";
+}
+
 TEST(Plan, Text) {
   ParallelConfig c = degrees(0, 2, 2);
   c.zero = 3;

@@ -20,7 +20,7 @@ TrainingOptions options(int ranks, const Overrides& more) {
 const Overrides kRing = {"parallel.cp=2", "parallel.cp_schedule=ring"},
                 kGather = {"parallel.cp=2", "parallel.cp_schedule=gather"};
 const std::string
-    kZigzag = "parallel.cp_layout=zigzag",
+    kContiguous = "parallel.cp_layout=contiguous",
     kPacked = "data.packing.documents=true",
     kMeans = "model.attention={kind: window, window: 6, pools: [8, 50], pooling: mean, pool_gates: false}",
     kIndexed =
@@ -36,13 +36,13 @@ INSTANTIATE_TEST_SUITE_P(
     All, DistPools,
     testing::Values(Layout{"dp2", 2, {"parallel.dp=2"}}, Layout{"tp2", 2, {"parallel.tp=2"}}, Layout{"ring", 2, kRing},
                     Layout{"ring4", 4, {"parallel.cp=4", kRing[1]}},
-                    Layout{"ring4_zigzag", 4, {"parallel.cp=4", kRing[1], kZigzag}},
+                    Layout{"ring4_contiguous", 4, {"parallel.cp=4", kRing[1], kContiguous}},
                     Layout{"ring_packed", 2, {kRing[0], kRing[1], kPacked}},
                     Layout{"ring_tp2", 4, {kRing[0], kRing[1], "parallel.tp=2"}},
                     Layout{"ring_zero3", 4, {kRing[0], kRing[1], "parallel.zero=3"}},
                     Layout{"ring_recomputed", 2, {kRing[0], kRing[1], "train.recompute=full"}},
                     Layout{"ring_means", 2, {kRing[0], kRing[1], kMeans}}, Layout{"gather", 2, kGather},
-                    Layout{"gather4_zigzag", 4, {"parallel.cp=4", kGather[1], kZigzag}},
+                    Layout{"gather4_contiguous", 4, {"parallel.cp=4", kGather[1], kContiguous}},
                     Layout{"gather_packed", 2, {kGather[0], kGather[1], kPacked}},
                     Layout{"gather_zero3", 4, {kGather[0], kGather[1], "parallel.zero=3"}},
                     Layout{"gather_recomputed", 2, {kGather[0], kGather[1], "train.recompute=full"}},
