@@ -1,6 +1,15 @@
 #include "parallel/context/sums.h"
 
 namespace ring {
+namespace {
+
+// In f32: the result's own place, or that of what is carried in, which the first call has used up.
+Tensor place_of_sums(const Tensor& result, const Tensor& carry, const ExecContext& ctx) {
+  if (result.dtype() == DType::f32) return result;
+  return carry.defined() ? carry : ctx.empty(result.shape());
+}
+
+}  // namespace
 
 void run_round(Attention args, const AttentionCall& round, const ExecContext& ctx) {
   args.queries = round.queries, args.keys = round.keys, args.selection.rows = round.block_rows;
@@ -14,7 +23,7 @@ void run_round(AttentionBackward args, const AttentionCall& round, const ExecCon
 ForwardSum::ForwardSum(const Attention& args, std::int64_t calls, const ExecContext& ctx)
     : args_(args), ctx_(ctx), calls_(calls) {
   if (calls_ == 0 && args_.q.dim(0) > 0) run_round(args_, {}, ctx_);
-  if (calls_ > 1) sum_ = args_.out.dtype() == DType::f32 ? args_.out : ctx_.empty(args_.q.shape());
+  if (calls_ > 1) sum_ = place_of_sums(args_.out, args_.carry, ctx_);
 }
 
 void ForwardSum::add(const std::vector<AttentionCall>& rounds, const Tensor& k, const Tensor& v) {
@@ -33,7 +42,7 @@ BackwardSum::BackwardSum(const AttentionBackward& args, std::int64_t calls, cons
   args_.carry_dk = args_.carry_dv = {};
   if (args_.q.dim(0) == 0) return;
   if (calls_ == 0) store(args_.dq, ctx_.zeros(args_.q.shape()), ctx_);
-  if (calls_ > 1) dq_ = args_.dq.dtype() == DType::f32 ? args_.dq : ctx_.empty(args_.q.shape());
+  if (calls_ > 1) dq_ = place_of_sums(args_.dq, args_.carry_dq, ctx_);
 }
 
 void BackwardSum::add(const std::vector<AttentionCall>& rounds, const Tensor& k, const Tensor& v, KvPair& gradients) {

@@ -13,7 +13,8 @@ inline std::int64_t calls_of(const std::vector<AttentionCall>& rounds) {
 
 class ForwardSum {
  public:
-  // calls: all rounds that are to come. None: no query sees anything. The first one carries what the arguments carry.
+  // calls: all rounds that are to come. None: no query sees anything. The first one carries what the arguments carry,
+  // whose memory holds sums from then on.
   ForwardSum(const Attention& args, std::int64_t calls, const ExecContext& ctx);
   void add(const std::vector<AttentionCall>& rounds, const Tensor& k, const Tensor& v);
 
