@@ -8,6 +8,7 @@
 #include "core/copy_stream.h"
 #include "core/fields.h"
 #include "model/patterns.h"
+#include "trainer/origin.h"
 
 namespace ring {
 namespace {
@@ -31,6 +32,14 @@ std::array<float, kDigits> digits_of(Decoder& model) {
   return digits;
 }
 
+// Tokens of each layer's blocks.
+std::vector<std::int64_t> blocks_of(const ModelConfig& model) {
+  const ModelConfig c = model.resolved();
+  std::vector<std::int64_t> blocks;
+  for (const AttentionConfig* a : attentions_of(c)) blocks.push_back(a->block);
+  return blocks;
+}
+
 }  // namespace
 
 void add_importance(State& state, Decoder& model) {
@@ -52,10 +61,20 @@ std::set<std::string> importance_of(const ModelConfig& model) {
 }
 
 // A model of another context has more or fewer distances: the nearest ones are taken.
-void load_importance(Decoder& model, const std::string& checkpoint) {
-  if (model.importance().empty()) return;
+std::int64_t load_importance(Decoder& model, const std::string& checkpoint) {
+  if (model.importance().empty()) return 0;
   const Manifest manifest = read_manifest(checkpoint);
-  for (const BlockImportance& i : model.importance())
+  const auto has = [&](const BlockImportance& i) { return manifest.tensors.contains(name_of(i.layer(), kAverages)); };
+  if (std::ranges::none_of(model.importance(), has)) return 0;
+  const std::vector<std::int64_t> blocks = blocks_of(model.config()),
+                                  theirs = blocks_of(settings_in(manifest.metadata, checkpoint).model);
+  std::int64_t others = 0;
+  for (const BlockImportance& i : model.importance()) {
+    const auto layer = static_cast<std::size_t>(i.layer());
+    if (has(i) && theirs[layer] != blocks[layer]) {
+      ++others;
+      continue;
+    }
     for (const auto& [what, to] : {std::pair{kAverages, i.averages()}, {kScores, i.scores()}}) {
       const auto saved = manifest.tensors.find(name_of(i.layer(), what));
       if (saved == manifest.tensors.end() || saved->second.global_shape[0] != to.dim(0)) continue;
@@ -64,7 +83,9 @@ void load_importance(Decoder& model, const std::string& checkpoint) {
       for (std::int64_t h = 0; h < to.dim(0); ++h)
         std::copy_n(from.data<float>() + h * distances, distances, to.data<float>() + h * to.dim(1));
     }
+  }
   model.take_important_blocks();
+  return others;
 }
 
 ImportantBlocks::ImportantBlocks(TrainStep& step, Mesh& mesh)

@@ -63,6 +63,7 @@ void add_importance(State&, Decoder&);
 // What a run with such a model adds to its state.
 std::set<std::string> importance_of(const ModelConfig&);
 // Reads them from a checkpoint that has them, and keeps what they say: also of a model whose context is another one.
-void load_importance(Decoder&, const std::string& checkpoint);
+// Returns of how many layers they are left, since distances there are in blocks of another size.
+std::int64_t load_importance(Decoder&, const std::string& checkpoint);
 
 }  // namespace ring

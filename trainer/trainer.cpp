@@ -544,7 +544,9 @@ void Trainer::load_weights(const std::string& checkpoint) {
   const bool apart = differ_as_they_may(compared);
   ring::load_weights(checkpoint, state, kWeightsPrefix, ctx_.stream, !apart);
   if (apart && mesh_.rank() == 0) tell_apart({compared.missing, compared.unexpected}, 0);
-  load_importance(step_.model(), checkpoint);
+  if (const std::int64_t others = load_importance(step_.model(), checkpoint); others > 0 && mesh_.rank() == 0)
+    log::info("the importance of ", counted(others, "layer"),
+              " in the weights' checkpoint is of blocks of another size: it begins empty");
   if (step_.average()) step_.average()->start(ctx_);
   step_.data().loaded();
 }

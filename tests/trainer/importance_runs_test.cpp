@@ -1,5 +1,8 @@
 // Blocks by importance as a user meets them: in checkpoints, in evaluation, in generation, with another context, and in
 // runs that begin and cease to have them.
+#include <algorithm>
+
+#include "checkpoint/reader.h"
 #include "core/check.h"
 #include "tests/trainer/runs.h"
 
@@ -54,6 +57,31 @@ TEST_F(ImportanceRuns, AreEvaluatedWithTheBlocksThatTheyChose) {
       {"generate", path("run"), "--device", "cpu", "--prompt", "line", "--temperature", "0", "--max-tokens", "200"});
   EXPECT_EQ(text.code, 0) << text.output;
   EXPECT_GT(loss_of("run", {"--context", "1024"}), 0);
+}
+
+// Three blocks of 64 are not as far as three of 128. With this interval step 1 measures nothing.
+TEST_F(ImportanceRuns, BlocksOfAnotherSizeBeginEmpty) {
+  trained("run");
+  const auto begin = [&](const std::string& name, int block) {
+    return run_process(
+        train(name, {"model.context=512", "model.positions=rope", "run.init_from=" + path("run"), "train.steps=1",
+                     str("model.attention={kind: block_sparse, block: ", block,
+                         ", rules: [{pattern: importance, keep: 3, interval: 800, seed: 5}]}")}));
+  };
+  const auto largest = [&](const std::string& run) {
+    const std::string checkpoint = path(run) + "/checkpoints/step-000000001", name = "importance.blocks.0.averages";
+    const Manifest manifest = read_manifest(checkpoint);
+    const Shape shape = manifest.tensors.at(name).global_shape;
+    const Tensor t = read_tensor(checkpoint, manifest, name, {{0, 0}, {shape[0], shape[1]}});
+    return *std::max_element(t.data<float>(), t.data<float>() + t.numel());
+  };
+  const std::string empty = "the importance of 2 layers in the weights' checkpoint is of blocks of another size";
+  const Finished same = begin("same", 64), other = begin("other", 128);
+  ASSERT_EQ(same.code + other.code, 0) << same.output << other.output;
+  EXPECT_EQ(same.output.find(empty), std::string::npos) << same.output;
+  EXPECT_NE(other.output.find(empty), std::string::npos) << other.output;
+  EXPECT_GT(largest("same"), 0);
+  EXPECT_LT(largest("other"), 0) << "of distances that were not measured";
 }
 
 class ChangedToImportance : public Runs {
