@@ -5,9 +5,9 @@
 # KIND: dense, window, local_global, content, learned, distances (learned, with biases by distance), importance, pools
 # (of 64 tokens, beside content), mixed (heads by turns content and local_global), quarter (every fourth head content);
 # without one all of them. upper_KIND has windows in the lower half of the layers and KIND in the upper. Sparse kinds
-# compute a quarter of the pairs of query and key, or less. SEEDS: "1 2 3" unless given. With -f each kind but dense
-# goes on from dense's checkpoint of that step, instead of beginning anew. CONFIG: configs/quality.yaml, which keeps
-# checkpoints of every 650 steps. Runs stay in FOLDER/KIND[-from-STEP]-SEED: those that have ended are not trained again
+# compute a quarter of the pairs of query and key, or less, from 2048 tokens on. SEEDS: "1 2 3" unless given. With -f
+# each kind but dense goes on from dense's checkpoint of that step, instead of beginning anew. CONFIG:
+# configs/quality.yaml, which keeps checkpoints of every 650 steps. Runs stay in FOLDER/KIND[-from-STEP]-SEED: those that have ended are not trained again
 # while they are there, and others go on. Ends with 1 if a run has failed.
 set -euo pipefail
 
@@ -48,6 +48,7 @@ number() {
   value=$(sed -n "s/.*[{ ]$2: *\([0-9]*\).*/\1/p" "$config" | head -n 1)
   for setting in ${settings[@]+"${settings[@]}"}; do case $setting in "$1.$2="*) value=${setting#*=} ;; esac; done
   [ -n "$value" ] || die "neither $config nor a setting says $1.$2"
+  [[ $value =~ ^[0-9]+$ ]] || die "$1.$2=$value is not a number"
   echo "$value"
 }
 context=$(number model context) steps=$(number train steps)
