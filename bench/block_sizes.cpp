@@ -119,7 +119,7 @@ std::vector<BlockTiming> time_blocks(const Config& config, const BlockLayers& la
   Config c = config;
   c.model = c.model.resolved();
   check_length(layers, c.model, length);
-  const std::int64_t own = layers.attention.block ? layers.attention.block : kUsualBlock;
+  const std::int64_t own = block_of(layers.attention);
   const std::int64_t other = own == 64 ? 128 : 64;
   std::vector<BlockTiming> times;
   for (const std::int64_t block : {own, other}) try {

@@ -66,8 +66,7 @@ std::vector<BlockLayers> free_layers(const std::string& file, const ModelConfig&
          "'model.attention={kind: block_sparse, rules: [{pattern: content, local: 2, keep: 16}]}'");
   const auto is_free = [](const BlockLayers& l) { return block_is_free(l.attention); };
   if (std::ranges::none_of(all, is_free))
-    fail(all.front().keys.front(), ".rules: pattern: file counts in blocks of ",
-         all.front().attention.block ? all.front().attention.block : kUsualBlock,
+    fail(all.front().keys.front(), ".rules: pattern: file counts in blocks of ", block_of(all.front().attention),
          " tokens, so that their size is given: there is no other to measure, without another file");
   for (const BlockLayers& l : all)
     if (!is_free(l)) print_format("%s: left out, pattern: file is for its size\n\n", l.keys.front().c_str());

@@ -28,7 +28,7 @@ std::string idle_pools(const AttentionConfig& c, std::int64_t longest) {
 
 // An indexer chooses among the blocks that its rule does not keep anyway.
 std::string idle_indexer(const AttentionConfig& c, std::int64_t longest) {
-  const std::int64_t block = c.block ? c.block : kUsualBlock, blocks = (longest + block - 1) / block;
+  const std::int64_t block = block_of(c), blocks = (longest + block - 1) / block;
   for (std::size_t i = 0; i < c.rules.size(); ++i) {
     const BlockRuleConfig& r = c.rules[i];
     if (r.pattern != BlockChoice::learned || blocks > r.local + r.first) continue;

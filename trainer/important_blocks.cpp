@@ -7,6 +7,7 @@
 #include "checkpoint/reader.h"
 #include "core/copy_stream.h"
 #include "core/fields.h"
+#include "model/attention/kinds.h"
 #include "model/patterns.h"
 #include "trainer/origin.h"
 
@@ -36,7 +37,7 @@ std::array<float, kDigits> digits_of(Decoder& model) {
 std::vector<std::int64_t> blocks_of(const ModelConfig& model) {
   const ModelConfig c = model.resolved();
   std::vector<std::int64_t> blocks;
-  for (const AttentionConfig* a : attentions_of(c)) blocks.push_back(a->block);
+  for (const AttentionConfig* a : attentions_of(c)) blocks.push_back(block_of(*a));
   return blocks;
 }
 

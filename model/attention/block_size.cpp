@@ -51,7 +51,7 @@ bool block_is_free(const AttentionConfig& c) {
 }
 
 AttentionConfig with_block(AttentionConfig c, std::int64_t block) {
-  const Scale scale{c.block ? c.block : kUsualBlock, block};
+  const Scale scale{block_of(c), block};
   c.block = block;
   if (scale.from == scale.to) return c;
   for (BlockRuleConfig& r : c.rules) scale_rule(r, scale);
@@ -61,7 +61,7 @@ AttentionConfig with_block(AttentionConfig c, std::int64_t block) {
 std::string block_text(const AttentionConfig& c) {
   std::string rules;
   for (const BlockRuleConfig& r : c.rules) rules += str(rules.empty() ? "" : ", ", rule_text(r));
-  return str("{block: ", c.block ? c.block : kUsualBlock, ", rules: [", rules, "]}");
+  return str("{block: ", block_of(c), ", rules: [", rules, "]}");
 }
 
 }  // namespace ring

@@ -36,6 +36,11 @@ std::string name_of(BlockChoice pattern) {
 
 }  // namespace
 
+std::int64_t block_of(const AttentionConfig& c) {
+  constexpr std::int64_t usual = 128;
+  return c.block ? c.block : usual;
+}
+
 void BlockRuleConfig::fields(Fields& f) {
   f("pattern", pattern,
     "which blocks of keys a block of queries sees, d blocks further on; itself always. local_global: d < local, the "
@@ -209,8 +214,6 @@ void validate(const AttentionConfig& c, std::vector<std::string>& errors) {
   validate_pools(c, errors);
   if (errors.empty()) validate_index(c, errors);
 }
-
-std::int64_t block_of(const AttentionConfig& c) { return c.block ? c.block : kUsualBlock; }
 
 BlockRule rule_of(const BlockRuleConfig& c) {
   BlockRule r;

@@ -20,7 +20,7 @@ struct ModelSizes {
   std::int64_t kv_heads = 0, context = 0;
 };
 
-inline constexpr std::int64_t kUsualBlock = 128;  // tokens of a block, where the settings say 0
+std::int64_t block_of(const AttentionConfig&);  // tokens of a block: 128 where the settings say 0
 
 struct AttentionKind {
   std::string name;  // the value of model.attention.kind

@@ -81,6 +81,12 @@ TEST_F(ImportanceRuns, BlocksOfAnotherSizeBeginEmpty) {
   EXPECT_EQ(same.output.find(empty), std::string::npos) << same.output;
   EXPECT_NE(other.output.find(empty), std::string::npos) << other.output;
   EXPECT_GT(largest("same"), 0);
+  const Finished usual = run_process(
+      train("usual",
+            {"model.context=512", "model.positions=rope", "run.init_from=" + path("other"), "train.steps=1",
+             "model.attention={kind: block_sparse, rules: [{pattern: importance, keep: 3, interval: 800, seed: 5}]}"}));
+  ASSERT_EQ(usual.code, 0) << usual.output;
+  EXPECT_EQ(usual.output.find(empty), std::string::npos) << "blocks of 128, which is what no number means";
   EXPECT_LT(largest("other"), 0) << "of distances that were not measured";
 }
 
