@@ -10,11 +10,6 @@
 namespace ring {
 namespace {
 
-// One of several tensors [N,H,D] in one piece.
-Tensor part(const Tensor& all, std::int64_t i) {
-  return all.narrow(0, i, 1).view({all.dim(1), all.dim(2), all.dim(3)});
-}
-
 // The pools of one size of which this rank makes some.
 class ShardedPools {
  public:

@@ -51,10 +51,11 @@ constexpr std::size_t kMostAdditions = 16;  // else all rows are added at once
 
 }  // namespace
 
-KvPair kv_pair(const Tensor& both) {
-  const auto part = [&](int i) { return both.narrow(0, i, 1).view({both.dim(1), both.dim(2), both.dim(3)}); };
-  return {both, part(0), part(1)};
+Tensor part(const Tensor& all, std::int64_t i) {
+  return all.narrow(0, i, 1).view({all.dim(1), all.dim(2), all.dim(3)});
 }
+
+KvPair kv_pair(const Tensor& both) { return {both, part(both, 0), part(both, 1)}; }
 
 KvPair no_gradients(const Tensor& keys, const ExecContext& ctx) {
   return kv_pair(ctx.zeros({2, keys.dim(0), keys.dim(1), keys.dim(2)}));

@@ -13,6 +13,9 @@ inline void move_rows(const Tensor& dst, const Tensor& src, const RowMove& rows,
   copy_rows_kernel({dst, src, rows}, ctx);
 }
 
+// The i-th of several tensors [N,H,D] that lie in one piece [count,N,H,D].
+Tensor part(const Tensor& all, std::int64_t i);
+
 // Keys and values, or their gradients: [N,H,D] each, contiguous, in one piece [2,N,H,D].
 struct KvPair {
   Tensor both, k, v;
