@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "kernels/attention/gated_decode.h"
-#include "tests/kernels/poison_allocator.h"
+#include "tests/kernels/target.h"
 #include "tests/op_case.h"
 
 namespace ring::test {
@@ -142,25 +142,11 @@ TEST(AttentionDecode, RefusesShapesThatDoNotFit) {
   });
 }
 
-struct Target {
-  Backend backend = Backend::cpu;
-  DType dtype = DType::f32;
-  double tolerance = 2e-6;
-};
-void PrintTo(const Target& t, std::ostream* out) { *out << to_string(t.backend) << "_" << t.dtype; }
-
-class GatedDecoding : public testing::TestWithParam<Target> {
+class GatedDecoding : public OnTarget {
  protected:
-  void SetUp() override {
-    if (!backend_available(GetParam().backend)) GTEST_SKIP() << "no device";
-  }
-  ExecContext context() const {
-    return GetParam().backend == Backend::cpu ? poisoned_context(2) : poisoned_device_context({GetParam().backend, 0});
-  }
-
   // The result by the kernel, which is the definition's.
   Values decoded(Cache c) const {
-    const ExecContext ctx = context();
+    const ExecContext ctx = context(2);
     const AttentionDecode a = c.args(ctx, GetParam().dtype);
     const Tensor gates = make_tensor({c.batch, c.heads}, GetParam().dtype, c.gates, ctx);
     gated_decode_kernel({a, gates, c.gated}, ctx);
@@ -170,7 +156,7 @@ class GatedDecoding : public testing::TestWithParam<Target> {
     return got;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Cpu, GatedDecoding, testing::Values(Target{}));
+INSTANTIATE_TEST_SUITE_P(Cpu, GatedDecoding, testing::Values(Target{Backend::cpu, DType::f32, 2e-6}));
 INSTANTIATE_TEST_SUITE_P(Gpu, GatedDecoding,
                          testing::Values(Target{Backend::cuda, DType::f32, 1e-5},
                                          Target{Backend::cuda, DType::bf16, 1e-2}));

@@ -9,26 +9,12 @@
 #include "kernels/attention/block_select.h"
 #include "kernels/attention/selection.h"
 #include "tests/cases/attention_oracle.h"
-#include "tests/kernels/poison_allocator.h"
+#include "tests/kernels/target.h"
 
 namespace ring::test {
 namespace {
 
-struct Target {
-  Backend backend = Backend::cpu;
-  DType dtype = DType::f32;
-};
-void PrintTo(const Target& t, std::ostream* out) { *out << to_string(t.backend) << "_" << t.dtype; }
-
-class BlockSelections : public testing::TestWithParam<Target> {
- protected:
-  void SetUp() override {
-    if (!backend_available(GetParam().backend)) GTEST_SKIP() << "no device";
-  }
-  ExecContext context() const {
-    return GetParam().backend == Backend::cpu ? poisoned_context(3) : poisoned_device_context({GetParam().backend, 0});
-  }
-};
+class BlockSelections : public OnTarget {};
 INSTANTIATE_TEST_SUITE_P(Cpu, BlockSelections, testing::Values(Target{}));
 INSTANTIATE_TEST_SUITE_P(Gpu, BlockSelections,
                          testing::Values(Target{Backend::cuda, DType::f32}, Target{Backend::cuda, DType::bf16}));

@@ -11,28 +11,13 @@
 #include "kernels/row_copy.h"
 #include "tests/cases/attention_oracle.h"
 #include "tests/kernels/attention_problem.h"
-#include "tests/kernels/poison_allocator.h"
+#include "tests/kernels/target.h"
 
 namespace ring::test {
 namespace {
 
-struct Target {
-  Backend backend = Backend::cpu;
-  DType dtype = DType::f32;
-  double tolerance = 1e-6;
-};
-void PrintTo(const Target& t, std::ostream* out) { *out << to_string(t.backend) << "_" << t.dtype; }
-
-class PoolParts : public testing::TestWithParam<Target> {
- protected:
-  void SetUp() override {
-    if (!backend_available(GetParam().backend)) GTEST_SKIP() << "no device";
-  }
-  ExecContext context() const {
-    return GetParam().backend == Backend::cpu ? poisoned_context(3) : poisoned_device_context({GetParam().backend, 0});
-  }
-};
-INSTANTIATE_TEST_SUITE_P(Cpu, PoolParts, testing::Values(Target{}));
+class PoolParts : public OnTarget {};
+INSTANTIATE_TEST_SUITE_P(Cpu, PoolParts, testing::Values(Target{Backend::cpu, DType::f32, 1e-6}));
 INSTANTIATE_TEST_SUITE_P(Gpu, PoolParts,
                          testing::Values(Target{Backend::cuda, DType::f32, 1e-5},
                                          Target{Backend::cuda, DType::bf16, 1e-2}));

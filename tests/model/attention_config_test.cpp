@@ -61,16 +61,19 @@ TEST(AttentionConfig, TakesEveryKind) {
     EXPECT_EQ(message(str("attention: ", attention)), "");
 }
 
+// The section as a file and, later, the command line give it.
+AttentionConfig changed(const std::string& file, const std::vector<std::string>& overrides) {
+  ModelConfig c;
+  load_config_text(c, file, "test", overrides);
+  return c.attention;
+}
+
 // The kind that the command line gives does not inherit what the file said of another one.
 TEST(AttentionConfig, AKindThatIsGivenLaterLeavesOutWhatOnlyOthersHave) {
   const std::string file =
       "attention: {kind: block_sparse, block: 64, heads: [1, 0], index_heads: 8, pools: [16], "
       "rules: [{pattern: learned, local: 2, keep: 4}, {}]}";
-  const auto given = [&](const std::vector<std::string>& overrides) {
-    ModelConfig c;
-    load_config_text(c, file, "test", overrides);
-    return c.attention;
-  };
+  const auto given = [&](const std::vector<std::string>& overrides) { return changed(file, overrides); };
   const AttentionConfig window = given({"attention={kind: window, window: 32}"});
   EXPECT_EQ(text_of(window), "window of 32, pools of 16") << "pools are a setting of windows, too";
   EXPECT_EQ(given_settings(window).size(), 2u);
@@ -107,11 +110,7 @@ TEST(AttentionConfig, APatternThatIsGivenLaterLeavesOutWhatOnlyOthersHave) {
   const std::string file =
       "attention: {kind: block_sparse, rules: [{local: 2, first: 1, every: 4}, {pattern: random, local: 2, density: "
       "0.5, seed: 3}, {pattern: content, keep: [[0, 64], [1000, 16]]}]}";
-  const auto given = [&](const std::vector<std::string>& overrides) {
-    ModelConfig c;
-    load_config_text(c, file, "test", overrides);
-    return text_of(c.attention);
-  };
+  const auto given = [&](const std::vector<std::string>& overrides) { return text_of(changed(file, overrides)); };
   EXPECT_NE(given({"attention.rules[0].pattern=hierarchical"}).find("rule 0: hierarchical, local 2;"),
             std::string::npos);
   EXPECT_NE(

@@ -1,0 +1,31 @@
+#pragma once
+// Kernels' tests that run on the CPU and, where there is one, on a GPU.
+
+#include <gtest/gtest.h>
+
+#include <ostream>
+
+#include "core/stream.h"
+#include "tests/kernels/poison_allocator.h"
+
+namespace ring::test {
+
+struct Target {
+  Backend backend = Backend::cpu;
+  DType dtype = DType::f32;
+  double tolerance = 0;  // of those tests that have one
+};
+inline void PrintTo(const Target& t, std::ostream* out) { *out << to_string(t.backend) << "_" << t.dtype; }
+
+class OnTarget : public testing::TestWithParam<Target> {
+ protected:
+  void SetUp() override {
+    if (!backend_available(GetParam().backend)) GTEST_SKIP() << "no device";
+  }
+  static ExecContext context(int threads = 3) {
+    return GetParam().backend == Backend::cpu ? poisoned_context(threads)
+                                              : poisoned_device_context({GetParam().backend, 0});
+  }
+};
+
+}  // namespace ring::test
