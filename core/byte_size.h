@@ -19,7 +19,8 @@ bool is_in_bytes(const Check&);
 
 // The same for a setting that is a share up to 1 and, where it has a unit or is larger, in bytes.
 Check share_or_bytes(long double least, long double most);
-// A size with a unit, which 1 byte is as well, for a setting with these checks: what is wrong with it, or empty.
+// What is wrong with a size that was given with a unit, if a setting with these checks would take it for a share, as
+// 1B. Empty: nothing.
 std::string not_a_share(const std::string& text, std::int64_t bytes, const std::vector<Check>&);
 
 }  // namespace ring

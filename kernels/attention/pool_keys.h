@@ -59,7 +59,7 @@ struct PoolKeys {
 };
 
 // Attention over the pools alone, with the gates. The call becomes the one over the pairs of its pattern, which carries
-// on from there; without any pool nothing else changes. What it returns goes to mean_gates behind that call.
+// on from there; without any pool nothing else changes. What it returns goes to mean_gates after that call.
 Tensor carry_pools(PooledAttention&, const std::vector<PoolKeys>&, const ExecContext&);
 // Where the call asks for them.
 void mean_gates(const PooledAttention&, const Tensor& pooled_lse, const ExecContext&);
