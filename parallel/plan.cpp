@@ -143,16 +143,9 @@ void choose_schedule(ParallelPlan& p, const ModelConfig& m) {
   schedule = divide ? ContextSchedule::all_to_all : ContextSchedule::ring;
 }
 
-// Late queries see more pools than early ones. all_to_all divides heads, for which rows do not matter.
-ContextLayoutChoice layout_choice(const ParallelPlan& p, const ModelConfig& m) {
-  const ContextLayoutChoice choice = p.config.cp_layout;
-  const bool uneven = has_pools(m) && p.config.cp_schedule != ContextSchedule::all_to_all;
-  return choice == ContextLayoutChoice::automatic && uneven ? ContextLayoutChoice::zigzag : choice;
-}
-
 void lay_out_context(ParallelPlan& p, const ModelConfig& m) {
   p.cp_layout = p.cp == 1 ? ContextLayout{ContextLayoutKind::contiguous, m.context, 1}
-                          : choose_layout(layout_choice(p, m), patterns_of(m), m.context, p.cp);
+                          : context_layout(p.config, m, m.context, p.cp);
   for (int r = 0; r < p.cp; ++r)
     if (p.cp_layout.tokens(r) == 0)
       fail("parallel.cp: ", p.cp, " ranks share sequences of ", m.context, " tokens in pieces of which rank ", r,
@@ -196,6 +189,13 @@ std::string ParallelPlan::text() const {
   for (const auto& [name, degree] : {std::pair{"pp", pp}, {"dp", dp}, {"cp", cp}, {"tp", tp}})
     if (degree > 1) out += str(out.empty() ? "" : ", ", name, " ", degree);
   return config.zero > 0 && !out.empty() ? str(out, ", zero ", config.zero) : out;
+}
+
+// Late queries see more pools than early ones. all_to_all divides heads, for which rows do not matter.
+ContextLayout context_layout(const ParallelConfig& c, const ModelConfig& m, std::int64_t length, int ranks) {
+  const bool uneven = has_pools(m) && c.cp_schedule != ContextSchedule::all_to_all;
+  const bool automatic = c.cp_layout == ContextLayoutChoice::automatic;
+  return choose_layout(automatic && uneven ? ContextLayoutChoice::zigzag : c.cp_layout, patterns_of(m), length, ranks);
 }
 
 MeshLayout mesh_layout(const ParallelPlan& p, Device device) {

@@ -38,6 +38,9 @@ ParallelPlan plan_degrees(const ParallelConfig&, const ModelConfig& resolved, co
 // All of it. Error: also a rank without tokens, a schedule that does not fit.
 ParallelPlan make_plan(const ParallelConfig&, const ModelConfig& resolved, const BatchSize&, int world);
 
+// How the settings let so many ranks share a row of this length; parallel.cp_schedule: auto counts as ring.
+ContextLayout context_layout(const ParallelConfig&, const ModelConfig& resolved, std::int64_t length, int ranks);
+
 // The ranks that hold the same slice of the model: gradients are summed over them, and ZeRO shares states among them.
 inline const AxisNames kDataAxes = {"dp", "cp"};
 // tp varies fastest, then cp, then dp, then pp, so that ranks that talk most are neighbours.
