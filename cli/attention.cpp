@@ -20,6 +20,7 @@
 #include "inspect/attention_picture.h"
 #include "inspect/svg.h"
 #include "kernels/attention/blocks.h"
+#include "model/attention/importance.h"
 #include "model/attention/kinds.h"
 #include "model/attention_schedule.h"
 #include "model/flops.h"
@@ -171,6 +172,7 @@ class Report {
     }
     print_table(sections);
     print_shares(sections);
+    print_referenced(sections);
     print_model();
     std::cout.flush();
   }
@@ -253,6 +255,24 @@ class Report {
         print_wrapped(str("layers ", ranges(g.layers), ": ", shares.empty() ? "heads do not divide" : shares));
       }
     print_format("\n");
+  }
+
+  void print_referenced(const std::vector<Section>& sections) const {
+    const std::string title = referenced_title(model_, parallel_, length_);
+    if (title.empty()) return;
+    print_wrapped(title);
+    for (const Section& s : sections)
+      for (const Group& g : s.groups)
+        print_wrapped(str("layers ", ranges(g.layers), ": ",
+                          found_in_training(s)
+                              ? "only a run and a text say (--text)"
+                              : referenced_text(pattern_of(model_, g.layers[0]), model_, parallel_, length_)));
+    print_format("\n");
+  }
+
+  // Settings do not say which blocks such layers keep.
+  bool found_in_training(const Section& s) const {
+    return s.pattern.selects() || keeps_important_blocks(*s.settings, model_.kv_heads);
   }
 
   void print_model() const {
@@ -341,6 +361,9 @@ void add_attention_commands(CLI::App& app) {
       "                part, its tiles or its blocks of queries (row blocks)\n\n"
       "With parallel.cp or parallel.tp, how evenly their ranks share a layer's pairs: by rows in the order contiguous\n"
       "or zigzag (ring and gather), or by heads (all_to_all, tp)\n\n"
+      "With parallel.cp, also with --text, how many of the keys that a ring could bring are attended to: of those of\n"
+      "other ranks that come before some query of a rank, those that its queries attend to, as one KV head does (the\n"
+      "mean of all) and as any of the rank's does\n\n"
       "With --text\n"
       "  recall        the weight that dense attention over the same queries and keys gives to the pairs that are "
       "kept\n"
@@ -349,6 +372,7 @@ void add_attention_commands(CLI::App& app) {
       "          ringmaster attention show configs/shakespeare_block_sparse.yaml --head 2 --svg pattern.svg\n"
       "          ringmaster attention show configs/shakespeare_block_sparse.yaml parallel.cp=2\n"
       "          ringmaster attention show runs/quickstart --text notes.txt --layer 2\n"
+      "          ringmaster attention show runs/quickstart --text notes.txt parallel.cp=4\n"
       "          ringmaster attention show configs/llama_1b.yaml --length 32768 model.attention.kind=window "
       "model.attention.window=1024"));
   cmd->callback([a] { show(*a); });

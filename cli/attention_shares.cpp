@@ -5,10 +5,23 @@
 #include "cli/data_text.h"
 #include "core/check.h"
 #include "core/checked.h"
+#include "inspect/referenced_keys.h"
 #include "model/patterns.h"
 #include "parallel/imbalance.h"
+#include "parallel/plan.h"
 
 namespace ring {
+namespace {
+
+// As a ring has it: all_to_all brings every rank all keys of its heads.
+ContextLayout ring_layout(const ModelConfig& m, ParallelConfig c, std::int64_t length) {
+  c.cp_schedule = ContextSchedule::ring;
+  return context_layout(c, m, length, narrow<int>(c.cp));
+}
+
+std::string percent(double part, double of) { return fixed(100 * part / of, 1) + " %"; }
+
+}  // namespace
 
 std::string sharing_degrees(const ParallelConfig& c) {
   std::string text;
@@ -34,6 +47,21 @@ std::string shares_text(const Pattern& pattern, const ModelConfig& m, const Para
   }
   add(cp > 1 ? "all_to_all" : "heads", cp * c.tp, {ContextLayoutKind::contiguous, length, 1});
   return text;
+}
+
+std::string referenced_title(const ModelConfig& m, const ParallelConfig& c, std::int64_t length) {
+  if (c.cp <= 1) return "";
+  const bool zigzag = ring_layout(m, c, length).chunks(0).size() > 1;
+  return str("Keys of other ranks before a rank's queries that these attend to, with ", sharing_degrees(c), ", rows ",
+             zigzag ? "zigzag" : "contiguous", ":");
+}
+
+std::string referenced_text(const Pattern& kept, const ModelConfig& m, const ParallelConfig& c, std::int64_t length) {
+  if (m.kv_heads % c.tp) return "heads do not divide";
+  const ReferencedKeys keys = referenced_keys(kept, m.kv_heads, c.tp, ring_layout(m, c, length));
+  if (keys.before == 0) return "there are none";
+  return str(percent(keys.by_head, keys.before), " by a KV head, ", percent(keys.by_any, keys.before), " by any of ",
+             m.kv_heads / c.tp);
 }
 
 }  // namespace ring

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <iostream>
 
+#include "cli/attention_shares.h"
 #include "cli/data_text.h"
 #include "cli/eval_long.h"
 #include "cli/settings.h"
@@ -62,7 +63,7 @@ std::vector<std::int32_t> tokens_of(const AttentionOnText& a, const Session& s) 
 class Report {
  public:
   Report(const AttentionOnText& a, Session& session)
-      : a_(a), model_(session.model->config()), tokens_(tokens_of(a, session)) {
+      : a_(a), model_(session.model->config()), parallel_(session.config.parallel), tokens_(tokens_of(a, session)) {
     layers_ = read_layers(*session.model, tokens_, kSvgCells, session.ctx);
     dense_ = cost_of(Pattern{}, 1, length());
   }
@@ -79,6 +80,7 @@ class Report {
     std::cout << "\n";
     print_numbers();
     if (a_.layer < 0) print_recalls();
+    print_referenced();
     if (!a_.svg.empty()) write_pictures();
     std::cout.flush();
   }
@@ -156,6 +158,16 @@ class Report {
       std::cout << "\n" << heat_map_text(map);
   }
 
+  void print_referenced() const {
+    const std::string title = referenced_title(model_, parallel_, length());
+    if (title.empty()) return;
+    std::cout << "\n";
+    say(title);
+    for (std::int64_t i = 0; i < model_.layers; ++i)
+      if (a_.layer < 0 || a_.layer == i)
+        say(str("layer ", i, ": ", referenced_text(layer(i).kept, model_, parallel_, length())));
+  }
+
   void write_pictures() const {
     std::vector<Panel> panels;
     for (std::int64_t i = 0; i < model_.layers; ++i)
@@ -166,6 +178,7 @@ class Report {
 
   const AttentionOnText& a_;
   const ModelConfig& model_;
+  const ParallelConfig& parallel_;
   std::vector<std::int32_t> tokens_;
   std::vector<LayerReading> layers_;
   PatternCost dense_;

@@ -320,6 +320,48 @@ TEST_F(AttentionText, CountsWhatIsReallyKept) {
   EXPECT_NEAR(density("keep: 3, mass: 0.9999"), pairs(5), 1e-4) << "keep is the most";
 }
 
+// The second of two ranks has blocks 2 and 3: how many of blocks 0 and 1 their bits name, in each head and in any.
+TEST_F(AttentionText, SaysWhichKeysOfOtherRanksAreAttendedTo) {
+  Session session = open_session(path("run"), 2);
+  std::ifstream file(path("text.txt"));
+  std::vector<std::int32_t> tokens =
+      prompt_tokens(*session.tokenizer, std::string(std::istreambuf_iterator<char>(file), {}));
+  tokens.resize(256);
+  BlockSelection selection;
+  session.model->blocks()[0].attention().watch = [&](const AttendedHeads& a) { selection = a.selection; };
+  ring::Run run{session.ctx};
+  session.model->hidden(run, from_host(tokens, session.ctx.stream), Sequences::uniform(1, 256, session.ctx));
+  ASSERT_TRUE(selection.bits.defined());
+  const std::int64_t heads = selection.bits.dim(1);
+  ASSERT_GT(heads, 1);
+  int by_head = 0, by_any = 0;
+  for (int block = 0; block < 2; ++block) {
+    int wanted = 0;
+    for (std::int64_t h = 0; h < heads; ++h) {
+      const auto sees = [&](std::int64_t row) {
+        return selection.bits.data<std::int32_t>()[(row * heads + h) * selection.bits.dim(2)] >> block & 1;
+      };
+      wanted += sees(2) || sees(3);
+    }
+    by_head += wanted, by_any += wanted > 0;
+  }
+  char line[80];
+  std::snprintf(line, sizeof line, "layer 0: %.1f %% by a KV head, %.1f %% by any of %d\n",
+                50.0 * by_head / static_cast<double>(heads), 50.0 * by_any, static_cast<int>(heads));
+  const std::string plain = shown({"--text", path("text.txt"), "--width", "80"}),
+                    output = shown({"--text", path("text.txt"), "--width", "80", "parallel.cp=2"});
+  EXPECT_EQ(output.rfind(plain, 0), 0u) << "what comes before is the same\n" << output << plain;
+  const std::string added = output.substr(plain.size());
+  EXPECT_NE(added.find("with\nparallel.cp: 2, rows contiguous:\n"), std::string::npos) << added;
+  EXPECT_NE(added.find(line), std::string::npos) << line << added;
+  EXPECT_NE(added.find(str("layer 1: 100.0 % by a KV head, 100.0 % by any of ", heads, "\n")), std::string::npos);
+  const std::string one = shown({"--text", path("text.txt"), "parallel.cp=2", "--layer", "1"});
+  EXPECT_EQ(one.find("layer 0: "), std::string::npos) << one;
+  EXPECT_NE(one.find("layer 1: 100.0 %"), std::string::npos) << one;
+  EXPECT_NE(shown({"--text", path("text.txt"), "parallel.cp=2", "parallel.cp_layout=zigzag"}).find("rows zigzag:"),
+            std::string::npos);
+}
+
 TEST_F(AttentionText, DrawsEveryLayer) {
   const std::string all = path("all.svg"), one = path("one.svg");
   shown({"--text", path("text.txt"), "--svg", all});
@@ -335,7 +377,7 @@ TEST_F(AttentionText, DrawsEveryLayer) {
 }
 
 TEST_F(AttentionText, KeepsToTheWidth) {
-  std::istringstream lines(shown({"--text", path("text.txt"), "--width", "40"}));
+  std::istringstream lines(shown({"--text", path("text.txt"), "--width", "40", "parallel.cp=2"}));
   for (std::string line; std::getline(lines, line);) {
     if (line.find(folder_.string()) != std::string::npos)
       continue;  // a path is cut only where it is longer than a line

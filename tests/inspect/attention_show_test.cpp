@@ -470,7 +470,7 @@ TEST_F(AttentionShow, OneLayerAndItsHead) {
 
 TEST_F(AttentionShow, KeepsToTheWidth) {
   for (const char* width : {"24", "50", "80", "120"})
-    for (const std::string& line : lines_of(shown({"--width", width})))
+    for (const std::string& line : lines_of(shown({"--width", width, "parallel.cp=2"})))
       EXPECT_LE(width_of(line), std::stoul(width)) << line;
 }
 

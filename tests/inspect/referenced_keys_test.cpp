@@ -1,0 +1,182 @@
+// Which keys of other ranks a rank attends to, against keys that are looked at one by one, and what `attention show`
+// says of it.
+
+#include "inspect/referenced_keys.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/attention/blocks.h"
+#include "tests/cases/attention_oracle.h"
+#include "tests/process.h"
+
+namespace ring::test {
+namespace {
+
+constexpr std::int64_t kHeads = 4;
+
+std::vector<std::int32_t> rows_of(const ContextLayout& layout, int rank) {
+  std::vector<std::int32_t> rows;
+  for (const ContextLayout::Chunk& c : layout.chunks(rank))
+    for (std::int64_t t = c.begin; t < c.end; ++t) rows.push_back(static_cast<std::int32_t>(t));
+  return rows;
+}
+
+// From the definition: key by key, head by head, query by query.
+ReferencedKeys counted(const Pattern& p, std::int64_t slices, const ContextLayout& layout) {
+  ReferencedKeys sum;
+  for (int r = 0; r < layout.ranks(); ++r) {
+    const std::vector<std::int32_t> own = rows_of(layout, r);
+    for (std::int32_t u = 0; u < layout.length(); ++u) {
+      if (own.empty() || std::ranges::count(own, u) || u > own.back()) continue;
+      sum.before += 1;
+      for (std::int64_t s = 0; s < slices; ++s) {
+        std::int64_t heads = 0;
+        for (std::int64_t h = s * kHeads / slices; h < (s + 1) * kHeads / slices; ++h)
+          heads += std::ranges::any_of(
+              own, [&](std::int32_t t) { return multiplicity(p, static_cast<std::int32_t>(h), t, u, 0) > 0; });
+        sum.by_head += static_cast<double>(heads) / kHeads;
+        sum.by_any += static_cast<double>(heads > 0) / static_cast<double>(slices);
+      }
+    }
+  }
+  return sum;
+}
+
+// Block q sees the blocks of its bits, and itself.
+BlockRule drawn(std::int64_t first_word) {
+  BlockRule rule{.kind = BlockRuleKind::drawn};
+  rule.first_word = first_word, rule.rows = 8, rule.words = 1;
+  return rule;
+}
+
+// Two drawings, of 8 blocks of 64, in turn for the heads.
+Pattern drawn_pattern(const std::vector<std::uint32_t>& one, const std::vector<std::uint32_t>& other) {
+  std::vector<std::uint32_t> bits = one;
+  bits.insert(bits.end(), other.begin(), other.end());
+  return block_sparse(64, {drawn(0), drawn(8)}, true, bits);
+}
+
+std::vector<Pattern> patterns() {
+  const BlockRule near{.local = 2, .first = 1}, levels{.kind = BlockRuleKind::hierarchical, .local = 1},
+      random{.kind = BlockRuleKind::random, .threshold = random_threshold(0.2), .seed = 2};
+  return {dense(),
+          window(37, 3),
+          window(1),
+          block_sparse(64, {near, random, levels}),
+          block_sparse(128, {random}),
+          pooled(block_sparse(64, {near, random}), {16}),
+          dilated({{32, 1}, {64, 2}}),
+          drawn_pattern({1, 2, 5, 9, 16, 34, 65, 130}, {1, 3, 4, 9, 17, 32, 96, 128})};
+}
+
+TEST(ReferencedKeys, AreThoseOfAnyQuery) {
+  const std::vector<Pattern> all = patterns();
+  for (std::size_t i = 0; i < all.size(); ++i)
+    for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous})
+      for (const int ranks : {2, 3})
+        for (const std::int64_t align : {1, 64})
+          for (const std::int64_t slices : {1, 2, 4}) {
+            const ContextLayout layout(kind, 450, ranks, align);
+            const ReferencedKeys got = referenced_keys(all[i], kHeads, slices, layout),
+                                 want = counted(all[i], slices, layout);
+            const auto name = [&] { return str("pattern ", i, ", ", ranks, " ranks, align ", align, ", ", slices); };
+            EXPECT_DOUBLE_EQ(got.before, want.before) << name();
+            EXPECT_NEAR(got.by_head, want.by_head, 1e-9 * want.before) << name();
+            EXPECT_NEAR(got.by_any, want.by_any, 1e-9 * want.before) << name();
+          }
+}
+
+// Each block sees itself and others of its rank. Of the other rank's, 0 to 3, block 5 sees block 2, and for the other
+// head blocks 6 and 7 see 1, block 7 also 2.
+TEST(ReferencedKeys, LeaveOutWhatTheRankHas) {
+  const ContextLayout halves(ContextLayoutKind::contiguous, 512, 2, 64);
+  const Pattern own = drawn_pattern({1, 3, 7, 15, 16, 48, 112, 240}, {1, 3, 7, 15, 16, 48, 112, 240});
+  EXPECT_EQ(referenced_keys(own, kHeads, 1, halves).by_any, 0);
+  const Pattern p = drawn_pattern({1, 3, 7, 15, 16, 48 + 4, 112, 240}, {1, 3, 7, 15, 16, 48, 112 + 2, 240 + 2 + 4});
+  const ReferencedKeys keys = referenced_keys(p, kHeads, 1, halves);
+  EXPECT_EQ(keys.before, 4 * 64);
+  EXPECT_EQ(keys.by_head, 1.5 * 64);
+  EXPECT_EQ(keys.by_any, 2 * 64);
+}
+
+// Rank 0 has blocks 0, 1, 6, 7: of 2 to 5 one head's block 6 sees 3, the other's block 7 sees 3 and 5. Rank 1 has the
+// others: block 3 sees 1.
+TEST(ReferencedKeys, OfZigzagRows) {
+  const ContextLayout zigzag(ContextLayoutKind::zigzag, 512, 2, 64);
+  const Pattern p = drawn_pattern({1, 2, 4, 8 + 2, 16, 32, 64 + 1 + 8, 128}, {1, 2, 4, 8, 16, 32, 64, 128 + 8 + 32});
+  const ReferencedKeys keys = referenced_keys(p, kHeads, 1, zigzag);
+  EXPECT_EQ(keys.before, (4 + 2) * 64);
+  EXPECT_EQ(keys.by_head, 2 * 64);
+  EXPECT_EQ(keys.by_any, 3 * 64);
+}
+
+TEST(ReferencedKeys, OfDenseAttentionAreAll) {
+  for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous})
+    for (const int ranks : {1, 2, 5}) {
+      const ReferencedKeys keys = referenced_keys(dense(), kHeads, 2, {kind, 500, ranks});
+      EXPECT_EQ(keys.before > 0, ranks > 1);
+      EXPECT_EQ(keys.by_head, keys.before);
+      EXPECT_EQ(keys.by_any, keys.before);
+    }
+}
+
+// Any block may be selected.
+TEST(ReferencedKeys, OfASelectionThatIsNotKnownAreAll) {
+  const Pattern p = block_sparse(64, {{.kind = BlockRuleKind::content, .local = 1, .keep = 2}});
+  const ReferencedKeys keys = referenced_keys(p, kHeads, 1, {ContextLayoutKind::contiguous, 512, 2, 64});
+  EXPECT_EQ(keys.before, 256);
+  EXPECT_EQ(keys.by_any, keys.before);
+}
+
+// --- the command ---
+
+// 1024 tokens in blocks of 64; heads of local 2 and first 1 (two of them), hierarchical, and strided: local 2, every 4.
+std::string shown(const std::vector<std::string>& overrides) {
+  std::vector<std::string> command = {
+      RING_BINARY, "attention", "show", RING_SOURCE_DIR "/configs/shakespeare_block_sparse.yaml", "--width", "80"};
+  command.insert(command.end(), overrides.begin(), overrides.end());
+  const Finished f = run_process(command);
+  EXPECT_EQ(f.code, 0) << f.output;
+  return f.output;
+}
+
+void expect_lines(const std::vector<std::string>& overrides, const std::string& rows, const std::string& line) {
+  const std::string output = shown(overrides), title = "that these attend to, with\nparallel.cp: 2";
+  EXPECT_NE(output.find(title + rows + ":\nlayers 0-3: " + line + "\n"), std::string::npos) << line << " in " << output;
+}
+
+constexpr const char *kZigzag = "parallel.cp_layout=zigzag", *kAttention = "model.attention=";
+
+// Queries of blocks 8 to 15 see, of blocks 0 to 7: two heads 0 and 7; the others 2, 4 or 8 and 1, 4 or 8 before: all.
+TEST(ReferencedKeysShown, OfClosedForms) {
+  EXPECT_EQ(shown({"parallel.tp=2"}).find("other ranks"), std::string::npos);
+  expect_lines({"parallel.cp=2"}, ", rows contiguous", "62.5 % by a KV head, 100.0 % by any of 4");
+  expect_lines({"parallel.cp=2", "parallel.tp=2"}, ", parallel.tp: 2, rows contiguous",
+               "62.5 % by a KV head, 62.5 % by any of 2");
+  expect_lines({"parallel.cp=2", kZigzag, "model.attention.kind=dense"}, ", rows zigzag",
+               "100.0 % by a KV head, 100.0 % by any of 4");
+  // Query 512 sees the 99 keys before it, and 4 sinks: 103 of 512.
+  expect_lines({"parallel.cp=2", str(kAttention, "{kind: window, window: 100, sinks: 4}")}, ", rows contiguous",
+               "20.1 % by a KV head, 20.1 % by any of 4");
+}
+
+// Rows are those of a ring, which pools make zigzag. Chunks 0 and 3 see 12 of 256 before chunk 3, chunk 1 12 of chunk
+// 0.
+TEST(ReferencedKeysShown, OfPoolsAreNotCounted) {
+  const std::string attention = str(kAttention, "{kind: window, window: 13, sinks: 0, pools: [16]}");
+  for (const char* schedule : {"ring", "all_to_all", "auto"})
+    expect_lines({"parallel.cp=2", attention, str("parallel.cp_schedule=", schedule)}, ", rows zigzag",
+                 "3.1 % by a KV head, 3.1 % by any of 4");
+}
+
+// What such layers keep is not among the settings.
+TEST(ReferencedKeysShown, AreNotGuessed) {
+  for (const char* pattern : {"content", "learned", "importance"})
+    expect_lines({"parallel.cp=2", str(kAttention, "{kind: block_sparse, block: 64, rules: [{pattern: ", pattern,
+                                       ", keep: 4}], heads: []}")},
+                 ", rows contiguous", "only a run and a text say (--text)");
+  expect_lines({"parallel.cp=2", "--length", "1"}, ", rows contiguous", "there are none");
+}
+
+}  // namespace
+}  // namespace ring::test
