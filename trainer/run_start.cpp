@@ -20,6 +20,7 @@
 #include "engine/rates.h"
 #include "generated/build_info.h"
 #include "trainer/origin.h"
+#include "trainer/records.h"
 #include "trainer/session.h"
 #include "trainer/trainer.h"
 
@@ -186,6 +187,24 @@ void take_over(RunStart& s) {
   remove_stale(s.dir.checkpoints());
 }
 
+// The last one that a process recorded here; 0: none. A file that cannot be read is no reason not to begin.
+std::int64_t last_recorded_step(const RunDirectory& dir) try {
+  std::int64_t step = 0;
+  read_records(dir.metrics_file(), [&](const Record& r) { step = std::max(step, r.step); });
+  return step;
+} catch (const Error&) {
+  return 0;
+}
+
+void warn_of_lost_steps(const RunStart& s) {
+  const std::int64_t steps = last_recorded_step(s.dir);
+  if (steps == 0) return;
+  log::warn(s.dir.path(), " has records of ", counted(steps, "step"),
+            " and no checkpoint to go on from: it begins anew. ",
+            "To lose fewer steps the next time, set checkpoint.interval (", s.config.checkpoint.interval,
+            " here) or checkpoint.minutes");
+}
+
 // What reads whole checkpoints.
 void choose(RunStart& s, const TrainOptions& options) {
   if (s.lock) take_over(s);
@@ -200,6 +219,7 @@ void choose(RunStart& s, const TrainOptions& options) {
   if (options.fresh) refuse_to_delete_source(s);
   if (!s.token) take_over(s);
   log::open_file(s.dir.log_file());
+  if (!found && !options.fresh) warn_of_lost_steps(s);
 }
 
 // What the launcher keeps counts for the same settings, data, program and layout.

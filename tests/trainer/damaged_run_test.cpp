@@ -88,6 +88,18 @@ TEST_F(DamagedRuns, ConfigShowTakesARun) {
   expect_parts(ring({"config", "show", path("")}), 1, {path("")});
 }
 
+TEST_F(DamagedRuns, StepsThatAreTrainedAgainWithoutACheckpointAreSaid) {
+  const std::string said = path("run") + " has records of 10 steps and no checkpoint to go on from: it begins anew";
+  std::filesystem::remove_all(path("run/checkpoints"));
+  expect_parts(run_process(short_train()), 0, {said, "set checkpoint.interval (5 here) or checkpoint.minutes"});
+  EXPECT_NE(read_text(path("run/log.txt")).find(said), std::string::npos);
+  EXPECT_EQ(losses("run").size(), 10u);
+  std::filesystem::remove_all(path("run/checkpoints"));
+  const Finished fresh = run_process(short_train({"--fresh"}));
+  expect_parts(fresh, 0, {});
+  EXPECT_EQ(fresh.output.find("no checkpoint to go on from"), std::string::npos) << fresh.output;
+}
+
 TEST_F(DamagedRuns, KeysThatAreFreeToChangeAreNamedWhereOnlyTheFileSaysThem) {
   edit("validation_batches: 0", "validation_batches: 1");
   expect_parts(ring({"train", path("run")}), 0, {config(), "was changed since", "data.validation_batches: 0 -> 1"});
