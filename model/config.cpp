@@ -99,18 +99,44 @@ std::string wrong_layers(const LayerAttentionConfig& entry, std::int64_t layers)
   }
 }
 
+// What fits next below and above `count`, up to `most`, as advice has it: "4 or 8"; empty: nothing.
+std::string nearest(std::int64_t count, std::int64_t most, const auto& fits) {
+  std::int64_t below = std::min(count - 1, most), above = count + 1;
+  while (below > 0 && !fits(below)) --below;
+  while (above <= most && !fits(above)) ++above;
+  const std::string less = below > 0 ? str(below) : "", more = above <= most ? str(above) : "";
+  return less + (less.empty() || more.empty() ? "" : " or ") + more;
+}
+
+// Heads of so many channels, none of which the settings name.
+std::string wrong_heads(const ModelConfig& c) {
+  const auto fits = [&](std::int64_t heads) { return c.width % heads == 0 && c.width / heads % 8 == 0; };
+  if (fits(c.heads)) return "";
+  const std::string others = nearest(c.heads, c.width, fits);
+  return str("heads: ", c.heads, " does not divide model.width = ", c.width,
+             " into multiples of 8 channels: ", others.empty() ? "" : "take " + others + ", or ", "set model.head_dim");
+}
+
+std::string wrong_head_dim(const ModelConfig& c) {
+  if (c.head_dim == 0) return wrong_heads(c);
+  const auto fits = [](std::int64_t channels) { return channels % 8 == 0; };
+  return fits(c.head_dim) ? ""
+                          : str("head_dim: ", c.head_dim, " is not a multiple of 8: take ",
+                                nearest(c.head_dim, c.head_dim + 8, fits));
+}
+
+std::string wrong_kv_heads(const ModelConfig& c) {
+  const auto fits = [&](std::int64_t kv_heads) { return c.heads % kv_heads == 0; };
+  return c.kv_heads == 0 || fits(c.kv_heads) ? ""
+                                             : str("kv_heads: ", c.kv_heads, " does not divide model.heads = ", c.heads,
+                                                   ": take ", nearest(c.kv_heads, c.heads, fits));
+}
+
 }  // namespace
 
 void ModelConfig::validate(std::vector<std::string>& errors) const {
-  const std::int64_t kv = kv_heads ? kv_heads : heads;
-  if (heads % kv) errors.push_back(str("kv_heads: ", kv, " does not divide model.heads = ", heads));
-  if (!head_dim && width % heads)
-    errors.push_back(str("heads: ", heads, " does not divide model.width = ", width, "; set model.head_dim"));
-  const std::int64_t d = head_dim ? head_dim : width / heads;
-  if (d == 0 || d % 8)
-    errors.push_back(str("head_dim: ", d,
-                         head_dim ? "" : str(" (model.width = ", width, " / model.heads = ", heads, ")"),
-                         " is not a multiple of 8"));
+  for (const std::string& wrong : {wrong_kv_heads(*this), wrong_head_dim(*this)})
+    if (!wrong.empty()) errors.push_back(wrong);
   if (positions != Positions::rope && rope.scaling != RopeScaling::none)
     errors.push_back("rope.scaling: only model.positions: rope has what it scales");
   if (positions == Positions::rope && rope.scaling == RopeScaling::dynamic && context > rope.original_context)
