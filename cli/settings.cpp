@@ -29,6 +29,7 @@ void refuse_corpus(const std::string& path) {
 }
 
 Config settings_in(const std::string& file, const std::vector<std::string>& overrides) {
+  refuse_missing(file, "settings, such as configs/nanogpt_cpu.yaml, or a run");
   refuse_corpus(file);
   Config config;
   load_config(config, file, overrides, words_of_other_programs());

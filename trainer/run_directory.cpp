@@ -174,18 +174,37 @@ std::vector<std::string> runs_in(const std::string& folder) {
   return runs;
 }
 
-}  // namespace
+constexpr const char* kHowToListRuns = "To see the runs in a folder: ringmaster runs FOLDER";
 
-RunDirectory find_run(const std::string& path) {
+// The first ones by name; empty: none.
+std::string named_runs(const std::string& folder) {
   constexpr std::size_t kNamed = 8;
-  if (const auto run = run_around(path)) return *run;
-  std::vector<std::string> runs = runs_in(path);
+  std::vector<std::string> runs = runs_in(folder);
   const std::size_t more = runs.size() - std::min(runs.size(), kNamed);
   runs.resize(runs.size() - more);
-  if (!runs.empty())
-    fail(path, ": not a run, but a folder with runs in it; name one of them: ", joined(runs, ", "),
-         more ? str(" and ", more, " more") : "");
-  fail(path, ": not a run or a checkpoint of one: there is neither a config.yaml nor a checkpoint in it");
+  return joined(runs, ", ") + (more ? str(" and ", more, " more") : "");
+}
+
+}  // namespace
+
+void refuse_missing(const std::string& path, const std::string& wanted) {
+  std::error_code error;
+  if (fs::symlink_status(path, error).type() != fs::file_type::not_found) return;
+  const auto run = run_around(path);
+  const std::string runs = run ? "" : named_runs((fs::path(path) / "..").lexically_normal().string());
+  fail(path, " does not exist: give ", wanted, ". ",
+       run            ? "It would lie in the run " + run->path()
+       : runs.empty() ? kHowToListRuns
+                      : "In its folder are the runs " + runs);
+}
+
+RunDirectory find_run(const std::string& path) {
+  if (const auto run = run_around(path)) return *run;
+  refuse_missing(path);
+  if (const std::string runs = named_runs(path); !runs.empty())
+    fail(path, ": not a run, but a folder with runs in it; name one of them: ", runs);
+  fail(path, ": not a run or a checkpoint of one: there is neither a config.yaml nor a checkpoint in it. ",
+       kHowToListRuns);
 }
 
 }  // namespace ring

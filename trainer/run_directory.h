@@ -69,6 +69,8 @@ class RunDirectory {
 
 // The run that a path means: a run directory, or that around a checkpoint. Nothing: neither.
 std::optional<RunDirectory> run_around(const std::string& path);
-RunDirectory find_run(const std::string& path);  // Error: there is none
+RunDirectory find_run(const std::string& path);  // Error: there is none; which ones there are
+// Error: nothing is at the path, in place of what is wanted; which runs there are.
+void refuse_missing(const std::string& path, const std::string& wanted = "a run or a checkpoint of one");
 
 }  // namespace ring

@@ -44,7 +44,7 @@ void add_parameters(State& state, const std::string& prefix, const Parameters& p
 
 FoundCheckpoint find_checkpoint(const std::string& path) {
   std::error_code error;
-  if (!std::filesystem::exists(path, error)) fail(path, ": not a run or a checkpoint of one: there is no such thing");
+  refuse_missing(path);
   if (std::filesystem::exists(path + "/" + kManifestName, error)) {
     Verification v = verify_live(path);
     if (v.removed) fail(path, " was removed while it was read, as a run does with old checkpoints");

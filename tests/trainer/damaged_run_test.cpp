@@ -100,6 +100,23 @@ TEST_F(DamagedRuns, StepsThatAreTrainedAgainWithoutACheckpointAreSaid) {
   EXPECT_EQ(fresh.output.find("no checkpoint to go on from"), std::string::npos) << fresh.output;
 }
 
+TEST_F(DamagedRuns, ARunThatIsNotThereIsAnsweredWithThoseThatAre) {
+  const std::string none = path("runn"), beside = "In its folder are the runs " + path("run") + "\n";
+  const std::vector<std::vector<std::string>> commands = {{"eval", none},
+                                                          {"generate", none},
+                                                          {"export", none, "--output", path("published")},
+                                                          {"report", none},
+                                                          {"watch", none}};
+  for (const std::vector<std::string>& command : commands)
+    expect_parts(ring(command), 1, {none + " does not exist: give a run or a checkpoint of one. " + beside});
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"attention", "show", none}, {"train", none}})
+    expect_parts(ring(command), 1, {none + " does not exist: give settings, such as ", ", or a run. " + beside});
+  const std::string checkpoint = path("run/checkpoints/step-000000007");
+  expect_parts(ring({"eval", checkpoint}), 1, {checkpoint + " does not exist", "lie in the run " + path("run") + "\n"});
+  expect_parts(ring({"eval", path("text.txt") + "/none"}), 1, {"none does not exist", "ringmaster runs FOLDER"});
+  expect_parts(ring({"eval", path("text.txt")}), 1, {"not a run or a checkpoint of one", "ringmaster runs FOLDER"});
+}
+
 TEST_F(DamagedRuns, KeysThatAreFreeToChangeAreNamedWhereOnlyTheFileSaysThem) {
   edit("validation_batches: 0", "validation_batches: 1");
   expect_parts(ring({"train", path("run")}), 0, {config(), "was changed since", "data.validation_batches: 0 -> 1"});

@@ -383,7 +383,7 @@ TEST_F(Runs, EvaluatesAndGenerates) {
   EXPECT_EQ(first.output.substr(0, 6), "line 1");
   EXPECT_EQ(ring(sample).output, first.output);
   EXPECT_EQ(ring({"eval", path("text.txt")}).code, 1);
-  EXPECT_NE(ring({"generate", path("nowhere")}).output.find("not a run"), std::string::npos);
+  EXPECT_NE(ring({"generate", path("nowhere")}).output.find("give a run or a checkpoint of one"), std::string::npos);
 }
 
 TEST_F(Runs, RefusesBadInputBeforeAnythingIsWritten) {
