@@ -121,14 +121,14 @@ std::vector<Pass> on_ranks(const ModelConfig& c, const std::vector<Ids>& all, in
   return passes;
 }
 
-class DistWholeSequences : public testing::TestWithParam<Rules> {
+class DistSelectedBlocks : public testing::TestWithParam<Rules> {
  protected:
   void SetUp() override {
     if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   }
 };
 INSTANTIATE_TEST_SUITE_P(
-    Rules, DistWholeSequences,
+    Rules, DistSelectedBlocks,
     testing::Values(Rules{"content", "rules: [{pattern: content, local: 1, first: 1, keep: 4}]"},
                     Rules{"mass", "rules: [{pattern: content, local: 1, keep: 6, mass: 0.55}]"},
                     Rules{"learned_mass",
@@ -143,7 +143,7 @@ INSTANTIATE_TEST_SUITE_P(
                           "index_heads: 2, index_head_dim: 8"}),
     [](const auto& info) { return info.param.name; });
 
-TEST_P(DistWholeSequences, AreAttendedToAsByOneProcess) {
+TEST_P(DistSelectedBlocks, AreThoseOfOneProcess) {
   const ModelConfig c = config_of(GetParam());
   const Pass want = on_one(c, {some_ids()})[0];
   EXPECT_FALSE(want.selected.empty());
@@ -161,7 +161,7 @@ TEST_P(DistWholeSequences, AreAttendedToAsByOneProcess) {
 }
 
 // Changes at the ends of blocks, among others: whatever saw the whole block would tell.
-TEST_P(DistWholeSequences, DoNotLookAhead) {
+TEST_P(DistSelectedBlocks, DoNotLookAhead) {
   const std::vector<std::int64_t> changed = {0, 63, 64, 191, 255, 290, 319, 383, 447};
   std::vector<Ids> all = {some_ids()};
   for (const std::int64_t at : changed) all.push_back(some_ids(at));
