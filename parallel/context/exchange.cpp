@@ -67,13 +67,11 @@ PooledAttention ContextParallel::with_selection(PooledAttention a, const Context
   return a;
 }
 
-std::vector<PoolKeys> ContextParallel::pools_of(const PoolSource& source,
-                                                const std::shared_ptr<const ContextShards>& shards,
-                                                const ExecContext& ctx) {
+std::vector<PoolKeys> ContextParallel::shared_pools(const PoolSource& source,
+                                                    const std::shared_ptr<const ContextShards>& shards,
+                                                    const ExecContext& ctx) {
   if (source.sizes.empty()) return {};
-  Pattern pattern;
-  pattern.pools = source.sizes;
-  const PoolPlans& plans = pool_plans_.get(shards, pattern, 0, [&] { return pool_plans(*shards, source.sizes); });
+  const PoolPlans& plans = pool_plans_.get(shards, source.sizes);
   const auto send = [this, &ctx](const std::vector<Transfer>& sends, const std::vector<Transfer>& receives) {
     exchange(sends, receives, ctx).wait(ctx.stream);
   };

@@ -38,7 +38,8 @@ class ContextParallel : public ContextExchange {
   PooledAttention with_selection(PooledAttention, const ContextShards&, const ExecContext&);
   // The pools of a call over parts of sequences, which carry_pools() attends to (kernels/attention/pool_keys.h). What
   // is returned is of this call.
-  std::vector<PoolKeys> pools_of(const PoolSource&, const std::shared_ptr<const ContextShards>&, const ExecContext&);
+  std::vector<PoolKeys> shared_pools(const PoolSource&, const std::shared_ptr<const ContextShards>&,
+                                     const ExecContext&);
   // Shows a call with its results to whoever watches.
   void show(const PooledAttention&, const std::shared_ptr<const ContextShards>&, const ExecContext&,
             const AttentionWatch&);
@@ -55,7 +56,7 @@ class ContextParallel : public ContextExchange {
 
  private:
   HeadPatterns watched_patterns_;
-  PlanCache<PoolPlans> pool_plans_;
+  PoolPlanCache pool_plans_;
 };
 
 struct RingOptions {

@@ -24,7 +24,7 @@ class Gather final : public ContextParallel {
                          const ExecContext& ctx, const AttentionWatch& watch) override {
     const PooledAttention whole = with_selection(args, *shards, ctx);
     PooledAttention pairs = whole;
-    const Tensor pooled_lse = carry_pools(pairs, pools_of(pool_source(whole), shards, ctx), ctx);
+    const Tensor pooled_lse = carry_pools(pairs, shared_pools(pool_source(whole), shards, ctx), ctx);
     const GatherPlan& plan = plan_for(shards, pairs.pattern);
     const KvPair all = gather(*shards, plan, args.k, args.v, ctx);
     ForwardSum sum(pairs, calls_of(plan.rounds), ctx);
@@ -37,7 +37,7 @@ class Gather final : public ContextParallel {
   void backward(const PooledAttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
                 const ExecContext& ctx) override {
     PooledAttentionBackward pairs = args;
-    carry_pools(pairs, pools_of(pool_source(args), shards, ctx), ctx);
+    carry_pools(pairs, shared_pools(pool_source(args), shards, ctx), ctx);
     const GatherPlan& plan = plan_for(shards, pairs.pattern);
     KvPair all = gather(*shards, plan, args.k, args.v, ctx);
     BackwardSum sum(pairs, calls_of(plan.rounds), ctx);

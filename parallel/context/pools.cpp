@@ -143,6 +143,14 @@ PoolPlans pool_plans(const ContextShards& shards, const std::vector<std::int32_t
   return plans;
 }
 
+const PoolPlans& PoolPlanCache::get(const std::shared_ptr<const ContextShards>& shards,
+                                    const std::vector<std::int32_t>& sizes) {
+  if (shards != shards_) plans_.clear();
+  shards_ = shards;
+  const auto found = plans_.find(sizes);
+  return found != plans_.end() ? found->second : plans_.emplace(sizes, pool_plans(*shards, sizes)).first->second;
+}
+
 std::vector<PoolKeys> pools_of_shards(const PoolSource& source, const PoolPlans& plans, const ContextShards& shards,
                                       ContextExchange& exchange, const SendTokens& send, const ExecContext& ctx) {
   std::vector<PoolKeys> all;

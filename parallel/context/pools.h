@@ -3,6 +3,9 @@
 // has a pool's first token gets its other ones, and all ranks get all pools. The way back: gradients of pools are
 // summed over the ranks, and those of tokens go to whoever has them.
 
+#include <map>
+#include <memory>
+
 #include "comm/communicator.h"
 #include "kernels/attention/pool_keys.h"
 #include "parallel/context/pool_plan.h"
@@ -11,6 +14,17 @@ namespace ring {
 
 using PoolPlans = std::vector<PoolPlan>;  // by size
 PoolPlans pool_plans(const ContextShards&, const std::vector<std::int32_t>& sizes);
+
+// Made once and kept as long as the same shards are worked on, as PlanCache's are.
+class PoolPlanCache {
+ public:
+  // The reference is good until other shards are asked for.
+  const PoolPlans& get(const std::shared_ptr<const ContextShards>& shards, const std::vector<std::int32_t>& sizes);
+
+ private:
+  std::shared_ptr<const ContextShards> shards_;
+  std::map<std::vector<std::int32_t>, PoolPlans> plans_;
+};
 
 // How tokens of pools travel; queued behind what the stream has, and what is queued next waits for it. All ranks call
 // it in the same order.

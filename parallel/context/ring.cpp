@@ -134,7 +134,7 @@ class Ring final : public ContextParallel {
                          const ExecContext& ctx, const AttentionWatch& watch) override {
     const PooledAttention whole = with_selection(args, *shards, ctx);
     PooledAttention pairs = whole;
-    const Tensor pooled_lse = carry_pools(pairs, pools_of(pool_source(whole), shards, ctx), ctx);
+    const Tensor pooled_lse = carry_pools(pairs, shared_pools(pool_source(whole), shards, ctx), ctx);
     for_groups<Attention>(pairs, shards, ctx, [&](const Attention& a) { forward_once(a, plan_for(shards, a), ctx); });
     mean_gates(whole, pooled_lse, ctx);
     show(whole, shards, ctx, watch);
@@ -143,7 +143,7 @@ class Ring final : public ContextParallel {
   void backward(const PooledAttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
                 const ExecContext& ctx) override {
     PooledAttentionBackward pairs = args;
-    carry_pools(pairs, pools_of(pool_source(args), shards, ctx), ctx);
+    carry_pools(pairs, shared_pools(pool_source(args), shards, ctx), ctx);
     for_groups<AttentionBackward>(pairs, shards, ctx,
                                   [&](const AttentionBackward& a) { backward_once(a, plan_for(shards, a), ctx); });
   }

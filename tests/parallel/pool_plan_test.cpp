@@ -8,6 +8,7 @@
 #include <set>
 
 #include "kernels/attention/pools.h"
+#include "parallel/context/pools.h"
 #include "tests/parallel/context_problem.h"
 #include "tests/parallel/cuts.h"
 
@@ -112,6 +113,24 @@ TEST(PoolPlan, WholePoolsStayWhereTheyAre) {
   EXPECT_EQ(cut.part_rows, 2 * 69);
   EXPECT_EQ(to_or_from(cut.receives, 1).count, 2 * 10);
   EXPECT_EQ(to_or_from(cut.sends, 1).count, 2 * 30);
+}
+
+TEST(PoolPlanCache, MakesPlansOnceForTheSameShardsAndSizes) {
+  const auto shards_of = [](std::int64_t length) {
+    const ContextLayout layout(ContextLayoutKind::zigzag, length, 2);
+    return std::make_shared<const ContextShards>(layout.shards(0, 1, documents_of(length, 1, {})));
+  };
+  const auto shards = shards_of(512);
+  PoolPlanCache cache;
+  const PoolPlans *both = &cache.get(shards, {16, 64}), *one = &cache.get(shards, {64});
+  EXPECT_EQ(&cache.get(shards, {16, 64}), both);
+  EXPECT_EQ(&cache.get(shards, {64}), one);
+  ASSERT_EQ(both->size(), 2u);
+  ASSERT_EQ(one->size(), 1u);
+  EXPECT_EQ(both->at(1).pools.held, pool_plan(*shards, 64).pools.held);
+  EXPECT_EQ(one->at(0).pools.held, pool_plan(*shards, 64).pools.held);
+  const auto longer = shards_of(1024);
+  EXPECT_EQ(cache.get(longer, {64}).at(0).pools.held, pool_plan(*longer, 64).pools.held);
 }
 
 }  // namespace
