@@ -79,7 +79,7 @@ WatchReport Watch::report(const Result& r) const {
       shares[0] += of[2 * heads_ + h], shares[1] += of[3 * heads_ + h];
     }
     shares[2] = of[4 * heads_], shares[3] = of[4 * heads_ + 1];
-    sums[at_pairs + layer * world + rank] = of[4 * heads_];
+    sums[at_pairs + layer * world + rank] = double{of[4 * heads_]} + of[4 * heads_ + 2];
   }
   all_reduce_host(mesh_.host(), sums, Reduce::sum);
   WatchReport out;

@@ -15,7 +15,7 @@ namespace ring {
 
 // What a layer keeps whose attention goes by blocks: pairs, as a share of those of causal dense attention, and of the
 // weights of dense attention, their mean over sampled rows and heads (kernels/attention/kept_share.h). Where ranks of
-// cp and tp share the pairs: most of a rank's over the mean of those of its replica, the largest of the replicas.
+// cp and tp share the pairs: most of a rank's, with pools, over the mean of its replica, the largest of the replicas.
 struct KeptByLayer {
   std::int64_t layer;
   double density, recall;
@@ -46,8 +46,9 @@ class Watch {
  private:
   std::size_t parts() const { return step_.part_norms().parts().size(); }
   std::size_t layers() const { return step_.model().blocks().size(); }
-  // By layer: sums of the entropies and their rows, then of shares and their rows, by head; kept pairs, dense ones.
-  std::size_t layer_values() const { return 4 * heads_ + 2; }
+  // By layer: sums of the entropies and their rows, then of shares and their rows, by head; pairs that are kept,
+  // dense ones, those with pools.
+  std::size_t layer_values() const { return 4 * heads_ + 3; }
   std::size_t values() const { return 2 * parts() + layers() * layer_values(); }
   std::optional<double> imbalance(const double* pairs) const;  // by rank
 

@@ -69,16 +69,27 @@ void sum_selected(const Attention& a, const std::vector<QuerySample>& calls, con
   column_sum_kernel({each, out}, ctx);
 }
 
-void sum_pairs(const Attention& a, const std::vector<QuerySample>& calls, const std::vector<Span>& documents,
-               const Tensor& out, const ExecContext& ctx) {
-  if (a.selection.bits.defined()) return sum_selected(a, calls, documents, out, ctx);
-  const std::int64_t heads = a.k.dim(1);
-  const auto pairs = [&](const Pattern& p) {
-    double sum = 0;
-    for (const QuerySample& c : calls) sum += kept_pairs(p, c.queries, c.keys, heads);
-    return static_cast<float>(static_cast<double>(heads) * sum);
-  };
-  copy(out, from_host(std::vector{pairs(a.pattern), pairs({})}, ctx.stream), ctx.stream);
+// Over all KV heads.
+double count_pairs(const Pattern& p, const std::vector<QuerySample>& calls, std::int64_t heads) {
+  double sum = 0;
+  for (const QuerySample& c : calls) sum += kept_pairs(p, c.queries, c.keys, heads);
+  return static_cast<double>(heads) * sum;
+}
+
+void store_numbers(const Tensor& out, const std::vector<double>& numbers, const ExecContext& ctx) {
+  copy(out, from_host(std::vector<float>(numbers.begin(), numbers.end()), ctx.stream), ctx.stream);
+}
+
+// Pairs that are kept, those of causal dense attention, and those with pools of these sizes, likewise, f32 [3] to
+// `out`.
+void sum_pairs(const Attention& a, const std::vector<std::int32_t>& pools, const std::vector<QuerySample>& calls,
+               const std::vector<Span>& documents, const Tensor& out, const ExecContext& ctx) {
+  const auto count = [&](const Pattern& p) { return count_pairs(p, calls, a.k.dim(1)); };
+  if (a.selection.bits.defined())
+    sum_selected(a, calls, documents, out.narrow(0, 0, 2), ctx);
+  else
+    store_numbers(out.narrow(0, 0, 2), {count(a.pattern), count({})}, ctx);
+  if (!pools.empty()) store_numbers(out.narrow(0, 2, 1), {count({.pools = pools}) - count({})}, ctx);
 }
 
 // As many as cost little beside a step.
@@ -96,7 +107,7 @@ Tensor shares_of(const Attention& kept, const std::vector<QuerySample>& samples,
   return sums;
 }
 
-// What is kept are tokens: pools are left out. attend(call, context): attention.
+// Shares of dense attention are those of tokens: pools are left out. attend(call, context): attention.
 template <class Attend>
 Attention of_tokens(Attention a, const Attend& attend, const ExecContext& ctx) {
   if (a.pattern.pools.empty()) return a;
@@ -109,7 +120,7 @@ Attention of_tokens(Attention a, const Attend& attend, const ExecContext& ctx) {
 }  // namespace
 
 KeptSums::KeptSums(std::int64_t heads, std::int64_t kv_heads, const ExecContext& ctx)
-    : ctx_(ctx), shares_(ctx.zeros({heads})), rows_(ctx.zeros({heads})), pairs_(ctx.zeros({kv_heads, 2})) {}
+    : ctx_(ctx), shares_(ctx.zeros({heads})), rows_(ctx.zeros({heads})), pairs_(ctx.zeros({kv_heads, 3})) {}
 
 void KeptSums::add(const Attention& computed, KvHeads heads) {
   const Attention a = of_tokens(computed, attention_kernel, ctx_);
@@ -118,7 +129,7 @@ void KeptSums::add(const Attention& computed, KvHeads heads) {
   const Tensor of_heads = shares_of(a, sample_of(a.pattern, documents), ctx_);
   copy(shares_.narrow(0, first, count), of_heads.narrow(0, 0, count), ctx_.stream);
   copy(rows_.narrow(0, first, count), of_heads.narrow(0, count, count), ctx_.stream);
-  sum_pairs(a, {{documents, documents}}, documents, pairs_.narrow(0, heads.first, 1).view({2}), ctx_);
+  sum_pairs(a, computed.pattern.pools, {{documents, documents}}, documents, pairs_of(heads.first), ctx_);
 }
 
 void KeptSums::add(const Attention& computed, const std::shared_ptr<const ContextShards>& shared,
@@ -131,15 +142,15 @@ void KeptSums::add(const Attention& computed, const std::shared_ptr<const Contex
   if (a.q.dim(0) == 0) return;
   const Tensor of_heads = shares_of(a, held_part(sample_of(a.pattern, shards.documents), shards), ctx_);
   shares_ = of_heads.narrow(0, 0, heads), rows_ = of_heads.narrow(0, heads, heads);
-  sum_pairs(a, held_part({{shards.documents, shards.documents}}, shards), shards.documents,
-            pairs_.narrow(0, 0, 1).view({2}), ctx_);
+  sum_pairs(a, computed.pattern.pools, held_part({{shards.documents, shards.documents}}, shards), shards.documents,
+            pairs_of(0), ctx_);
 }
 
 void KeptSums::store(const Tensor& sums) const {
   const std::int64_t heads = shares_.dim(0);
   copy(sums.narrow(0, 0, heads), shares_, ctx_.stream);
   copy(sums.narrow(0, heads, heads), rows_, ctx_.stream);
-  column_sum_kernel({pairs_, sums.narrow(0, 2 * heads, 2)}, ctx_);
+  column_sum_kernel({pairs_, sums.narrow(0, 2 * heads, 3)}, ctx_);
 }
 
 }  // namespace ring

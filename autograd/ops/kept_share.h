@@ -16,13 +16,15 @@ class KeptSums {
   // All heads, of this rank's rows. With the keys of all ranks, which come here for it.
   void add(const Attention&, const std::shared_ptr<const ContextShards>&, ContextExchange&);
 
-  // f32 [2 Hq + 2]: by query heads the sums of the shares and how many rows these are, then the pairs that are kept and
-  // those of causal dense attention, over all KV heads.
+  // f32 [2 Hq + 3]: by query heads the sums of the shares and how many rows these are, then the pairs that are kept,
+  // those of causal dense attention, and those with pools, over all KV heads.
   void store(const Tensor& sums) const;
 
  private:
+  Tensor pairs_of(std::int64_t kv_head) const { return pairs_.narrow(0, kv_head, 1).view({3}); }
+
   const ExecContext& ctx_;
-  Tensor shares_, rows_, pairs_;  // [Hq], [Hq], [Hk,2]: pairs by the first head of a group
+  Tensor shares_, rows_, pairs_;  // [Hq], [Hq], [Hk,3]: pairs by the first head of a group
 };
 
 }  // namespace ring

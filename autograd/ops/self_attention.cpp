@@ -258,12 +258,12 @@ Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, cons
     a.lse = ctx.empty(pooled.lse.shape());
     axpby_kernel({.x = pooled.lse, .y = pooled.mean_gates, .out = a.lse, .alpha = 1, .beta = -1}, ctx);
   }
-  const Tensor each = ctx.empty({rows, 2 * heads}), sums = ctx.empty({(blocks ? 4 : 2) * heads + (blocks ? 2 : 0)});
+  const Tensor each = ctx.empty({rows, 2 * heads}), sums = ctx.empty({(blocks ? 4 : 2) * heads + (blocks ? 3 : 0)});
   attention_entropy_kernel({x.q, a.out, a.lse, each, forward.attention.scale}, ctx);
   column_sum_kernel({each, sums.narrow(0, 0, 2 * heads)}, ctx);
   if (!blocks) return sums;
   add_kept(*kept, a, forward);
-  kept->store(sums.narrow(0, 2 * heads, 2 * heads + 2));
+  kept->store(sums.narrow(0, 2 * heads, 2 * heads + 3));
   return sums;
 }
 

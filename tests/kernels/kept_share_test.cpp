@@ -207,12 +207,13 @@ class WatchedBlocks : public KeptShares {
     });
     const Values got = watch(a, q, k, type, ctx);
     const auto heads = static_cast<std::size_t>(a.heads);
-    ASSERT_EQ(got.size(), 4 * heads + 2);
+    ASSERT_EQ(got.size(), 4 * heads + 3);
     double shares = 0, rows = 0;
     for (std::size_t h = 2 * heads; h < 3 * heads; ++h) shares += got[h], rows += got[heads + h];
     EXPECT_EQ(rows, static_cast<double>(a.tokens() * a.heads));
     EXPECT_NEAR(shares / rows, want.recall, tolerance);
     EXPECT_NEAR(got[4 * heads] / got[4 * heads + 1], want.density, 1e-6);
+    EXPECT_EQ(got[4 * heads + 2], 0) << "pools";
     EXPECT_LT(want.recall, 0.95);
     EXPECT_LT(want.density, 0.95);
   }
@@ -232,6 +233,23 @@ TEST_P(WatchedBlocks, TellWhatTheyKeepOfDenseAttention) {
     }
 }
 
+// Pools are pairs of their own, and change none of the others.
+TEST_P(WatchedBlocks, CountPoolsApart) {
+  const std::vector<std::int32_t> lengths{300, 1, 260};
+  const AttentionShape without{offsets_of(lengths), 4, 2, 16, 0.4, block_sparse(64, {{.local = 1, .first = 1}})};
+  AttentionShape with = without;
+  with.pattern.pools = {16, 40};
+  const Values q = random_values("q", with.tokens() * 64), k = random_values("k", with.tokens() * 32);
+  Values want = watch(without, q, k, DType::f32, context());
+  const Values got = watch(with, q, k, DType::f32, context());
+  ASSERT_EQ(got.size(), want.size());
+  double pools = 0;
+  for (const std::int32_t length : lengths)
+    for (std::int32_t t = 0; t < length; ++t) pools += 2 * (t / 16 + t / 40);  // of 2 KV heads
+  EXPECT_EQ(got.back(), pools);
+  for (std::size_t i = 8; i + 1 < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-3) << i;
+}
+
 // Other kinds of attention have nothing to tell.
 TEST(KeptShare, IsThatOfBlocksAlone) {
   const AttentionShape a{offsets_of({40}), 2, 1, 8, 0.7, window(20)};
@@ -245,7 +263,7 @@ TEST(KeptShare, OfALongRowIsASample) {
   const AttentionShape a{{0, tokens}, 1, 1, 8, 0.5, block_sparse(64, {{.local = 2, .first = 1}})};
   const Values same(static_cast<std::size_t>(tokens * 8));  // queries of 0 attend alike to all keys
   const Values got = watch(a, same, random_values("k", tokens * 8), DType::f32, poisoned_context(3));
-  ASSERT_EQ(got.size(), 6u);
+  ASSERT_EQ(got.size(), 7u);
   EXPECT_EQ(got[3], 64 * 64) << "rows";
   const double share = got[2] / got[3], density = got[4] / got[5];
   EXPECT_NEAR(density, attention_pairs(a) / (0.5 * tokens * (tokens + 1.0)), 1e-6);

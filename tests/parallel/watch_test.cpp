@@ -218,38 +218,64 @@ TEST_P(DistWatchedContext, SharesAreThoseOfOneProcess) {
     }
 }
 
-// Pairs of blocks with themselves and with earlier ones, by rank. Four blocks of two rules, for two KV heads each: the
-// first keeps 1, 2, 3 and 3 blocks, the second one 1, 2, 2 and 2.
+struct PairsByRank {
+  Layout layout;
+  std::vector<double> pairs;
+};
+
+// One layer of four blocks of 64 tokens, by two rules for two KV heads each: the first keeps 1, 2, 3 and 3 blocks, the
+// second one 1, 2, 2 and 2.
+void expect_imbalance(const PairsByRank& c, const std::string& pools = "[]") {
+  SCOPED_TRACE(c.layout.name);
+  std::vector<std::string> overrides = c.layout.overrides;
+  for (const std::string& o :
+       {std::string("model.context=256"), std::string("train.micro_batch=0"),
+        "model.attention_layers=[{layers: '1', attention: {kind: block_sparse, block: 64, rules: [{pattern: content, "
+        "keep: 3}, {local: 2}], heads: [0, 0, 1, 1], pools: " +
+            pools + "}}]"})
+    overrides.push_back(o);
+  const Training t = run(overrides, c.layout.ranks, 1, 1);
+  ASSERT_EQ(t.errors, "");
+  const std::optional<double> got = t.watched.at(0).kept.at(0).imbalance;
+  ASSERT_EQ(got.has_value(), c.pairs.size() > 1);
+  EXPECT_NEAR(got.value_or(1), largest_over_mean(c.pairs), 1e-6);
+}
+
+// Pairs of blocks with themselves and with earlier ones, by rank, of one head of each rule.
 TEST_F(DistWatchTest, ImbalanceIsThatOfTheRanksPairs) {
   const double h = 64 * 65 / 2, b = 64 * 64;
   const std::vector<double> rows = {2 * h, 2 * h + 2 * b, 2 * h + 3 * b, 2 * h + 3 * b};
   const std::vector<double> heads = {4 * h + 5 * b, 4 * h + 3 * b};
-  struct Case {
-    Layout layout;
-    std::vector<double> pairs;
-  };
-  for (const auto& [layout, pairs] :
-       {Case{{"one", 1, {}}, {1}}, Case{{"dp2", 2, {}}, {1}}, Case{{"tp2", 2, {"parallel.tp=2"}}, heads},
-        Case{{"tp2_dp2", 4, {"parallel.tp=2"}}, heads},
-        Case{{"all_to_all", 2, {"parallel.cp=2", "parallel.cp_schedule=all_to_all"}}, heads},
-        Case{{"contiguous", 2, {"parallel.cp=2", "parallel.cp_schedule=ring", "parallel.cp_layout=contiguous"}},
-             {rows[0] + rows[1], rows[2] + rows[3]}},
-        Case{{"zigzag_dp2", 4, {"parallel.cp=2", "parallel.cp_schedule=gather", "parallel.cp_layout=zigzag"}},
-             {rows[0] + rows[3], rows[1] + rows[2]}},
-        Case{{"tp2_cp2", 4, {"parallel.tp=2", "parallel.cp=2", "parallel.cp_schedule=ring"}},
-             {2 * h + b, 2 * h + 4 * b, 2 * h + b, 2 * h + 2 * b}}}) {
-    SCOPED_TRACE(layout.name);
-    std::vector<std::string> overrides = layout.overrides;
-    for (const char* o : {"model.context=256", "train.micro_batch=0",
-                          "model.attention_layers=[{layers: '1', attention: {kind: block_sparse, block: 64, "
-                          "rules: [{pattern: content, keep: 3}, {local: 2}], heads: [0, 0, 1, 1]}}]"})
-      overrides.emplace_back(o);
-    const Training t = run(overrides, layout.ranks, 1, 1);
-    ASSERT_EQ(t.errors, "");
-    const std::optional<double> got = t.watched.at(0).kept.at(0).imbalance;
-    ASSERT_EQ(got.has_value(), pairs.size() > 1);
-    EXPECT_NEAR(got.value_or(1), largest_over_mean(pairs), 1e-6);
-  }
+  for (const PairsByRank& c :
+       {PairsByRank{{"one", 1, {}}, {1}}, PairsByRank{{"dp2", 2, {}}, {1}},
+        PairsByRank{{"tp2", 2, {"parallel.tp=2"}}, heads}, PairsByRank{{"tp2_dp2", 4, {"parallel.tp=2"}}, heads},
+        PairsByRank{{"all_to_all", 2, {"parallel.cp=2", "parallel.cp_schedule=all_to_all"}}, heads},
+        PairsByRank{{"contiguous", 2, {"parallel.cp=2", "parallel.cp_schedule=ring", "parallel.cp_layout=contiguous"}},
+                    {rows[0] + rows[1], rows[2] + rows[3]}},
+        PairsByRank{{"zigzag_dp2", 4, {"parallel.cp=2", "parallel.cp_schedule=gather", "parallel.cp_layout=zigzag"}},
+                    {rows[0] + rows[3], rows[1] + rows[2]}},
+        PairsByRank{{"tp2_cp2", 4, {"parallel.tp=2", "parallel.cp=2", "parallel.cp_schedule=ring"}},
+                    {2 * h + b, 2 * h + 4 * b, 2 * h + b, 2 * h + 2 * b}}})
+    expect_imbalance(c);
+}
+
+// Token t sees t / size pools of each size, by every head.
+TEST_F(DistWatchTest, PoolsArePairsOfTheImbalance) {
+  const double h = 64 * 65 / 2, b = 64 * 64;
+  double first = 0, last = 0;  // of the rows' halves
+  for (int t = 0; t < 256; ++t) (t < 128 ? first : last) += t / 8 + t / 48;
+  for (const PairsByRank& c :
+       {PairsByRank{{"tp2", 2, {"parallel.tp=2"}}, {4 * h + 5 * b + first + last, 4 * h + 3 * b + first + last}},
+        PairsByRank{{"all_to_all", 2, {"parallel.cp=2", "parallel.cp_schedule=all_to_all"}},
+                    {4 * h + 5 * b + first + last, 4 * h + 3 * b + first + last}},
+        PairsByRank{{"contiguous", 2, {"parallel.cp=2", "parallel.cp_schedule=ring", "parallel.cp_layout=contiguous"}},
+                    {4 * h + 2 * b + 2 * first, 4 * h + 6 * b + 2 * last}},
+        PairsByRank{
+            {"tp2_cp2",
+             4,
+             {"parallel.tp=2", "parallel.cp=2", "parallel.cp_schedule=gather", "parallel.cp_layout=contiguous"}},
+            {2 * h + b + first, 2 * h + 4 * b + last, 2 * h + b + first, 2 * h + 2 * b + last}}})
+    expect_imbalance(c, "[8, 48]");
 }
 
 // Tokens alone are counted. Before the first step both models have the same queries and keys in layer 1.
