@@ -53,7 +53,7 @@ struct Outcome {
 
 using Make = std::function<std::unique_ptr<ContextParallel>(Communicator&)>;
 // One forward pass; rank 1 has so many bytes for it, the others have enough.
-Outcome forward(const Make& make, std::size_t most) {
+Outcome forward(const Make& make, std::size_t most, const Pattern& pattern = {}) {
   Outcome out;
   out.chosen.resize(kRanks);
   CommOptions options;
@@ -71,7 +71,7 @@ Outcome forward(const Make& make, std::size_t most) {
         for (Tensor* t : {&a.q, &a.k, &a.v, &a.out}) *t = ctx.zeros({rows, kHeads, kDim});
         a.lse = ctx.zeros({kHeads, rows});
         a.scale = 1;
-        a.pattern = {};
+        a.pattern = pattern;
         const auto small = std::make_shared<Small>(ctx.stream.allocator(), most);
         if (comm.rank() == 1) ctx.stream.impl().allocator = small;
         const auto exchange = make(comm);
@@ -111,22 +111,31 @@ TEST(ContextHeads, AsManyAtOnceAsTheLongestMessageTakes) {
   EXPECT_EQ(heads_at_once(s, window, 12, 16, 1), 12);
 }
 
-TEST(DistContextMemory, WhatOneRankHasNoMemoryForNobodyTries) {
-  if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+void expect_tried_by_all_or_none(const Pattern& pattern) {
   const Make measured = [](Communicator& c) { return make_measured_context(c, {}); };
   constexpr std::size_t kEnough = std::size_t{1} << 30, kSteps = 8;
-  const Outcome all = forward(measured, kEnough);
-  const Outcome ring = forward([](Communicator& c) { return make_ring(c, {}); }, kEnough);
+  const Outcome all = forward(measured, kEnough, pattern);
+  const Outcome ring = forward([](Communicator& c) { return make_ring(c, {}); }, kEnough, pattern);
   ASSERT_EQ(all.errors + ring.errors, "");
   ASSERT_GT(all.peak, 2 * ring.peak);
   for (std::size_t i = 0; i <= kSteps; ++i) {
-    const Outcome some = forward(measured, ring.peak + (all.peak - ring.peak) * i / kSteps);
+    const Outcome some = forward(measured, ring.peak + (all.peak - ring.peak) * i / kSteps, pattern);
     EXPECT_EQ(some.errors, "") << i;
     for (const std::string& text : some.chosen) EXPECT_EQ(text, some.chosen[0]) << i;
     if (i == 0) {
       EXPECT_NE(some.chosen[0].find("ring"), std::string::npos) << some.chosen[0];
     }
   }
+}
+
+TEST(DistContextMemory, WhatOneRankHasNoMemoryForNobodyTries) {
+  if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  expect_tried_by_all_or_none({});
+}
+
+TEST(DistContextMemory, WhatOneRankHasNoMemoryForNobodyTriesWithPools) {
+  if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  expect_tried_by_all_or_none({.pools = {16, 40}});
 }
 
 }  // namespace

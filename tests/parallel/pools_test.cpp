@@ -100,5 +100,32 @@ TEST(PoolTraining, ComputesAgainTheSameBits) {
 
 TEST(PoolTraining, GoesOnFromACheckpointWithTheSameBits) { expect_to_go_on(options, 2, "pools_resume"); }
 
+// Steps whose peak is in attention: bytes that each rank's took, and that it was to take.
+Training with_wide_heads(const Layout& l, const std::string& pools) {
+  TrainingOptions o = options(l.ranks, l.overrides);
+  for (const std::string& more :
+       {std::string("model.head_dim=32"), std::string("model.mlp_width=32"), std::string("train.recompute=none"),
+        std::string("model.attention_layers=[]"), "model.attention={kind: window, window: 6, " + pools + "}"})
+    o.overrides.push_back(more);
+  o.dry = true;
+  return train_on_ranks(o);
+}
+
+// Memory plans count pools, their gradients and what travels of them.
+TEST(DistPoolMemory, AStepTakesWhatItWasToTake) {
+  if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  for (const Layout& l : {Layout{"one", 1, {}}, Layout{"ring", 2, kRing}, Layout{"gather", 2, kGather},
+                          Layout{"ring4", 4, {"parallel.cp=4", kRing[1], kContiguous}}}) {
+    const Training with = with_wide_heads(l, "pools: [2, 3], pooling: learned, pool_gates: true"),
+                   without = with_wide_heads(l, "pools: [], pooling: mean, pool_gates: false");
+    ASSERT_EQ(with.errors + without.errors, "") << l.name;
+    for (std::size_t r = 0; r < with.slabs.size(); ++r) {
+      const auto took = static_cast<double>(with.slabs[r]);
+      EXPECT_NEAR(static_cast<double>(with.dry_slabs[r]), took, 0.02 * took) << l.name << ", rank " << r;
+      EXPECT_GT(took, 1.05 * static_cast<double>(without.slabs[r])) << "pools are not at the peak: " << l.name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ring::test

@@ -15,6 +15,7 @@
 #include "core/fields.h"
 #include "core/philox.h"
 #include "engine/devices.h"
+#include "engine/dry_step.h"
 #include "tests/trainer/documents.h"
 #include "tests/trainer/tiny.h"
 #include "trainer/evaluate.h"
@@ -228,7 +229,13 @@ class Rank {
     all.memory[static_cast<std::size_t>(mesh_->rank())] = trainer_.lasting_memory();
     if (const HostOffload* offload = trainer_.offload())
       all.offloaded[static_cast<std::size_t>(mesh_->rank())] = offload->bytes().moved;
-    all.segments = trainer_.memory().fit.plan.segments;
+    const ActivationPlan& plan = trainer_.memory().fit.plan;
+    all.segments = plan.segments;
+    if (options_.dry) {
+      all.slabs.at(static_cast<std::size_t>(mesh_->rank())) = trainer_.arena().plan().bytes;
+      all.dry_slabs.at(static_cast<std::size_t>(mesh_->rank())) =
+          dry_step(config_, options_.ranks, plan, mesh_->rank()).plan.bytes;
+    }
     if (mesh_->rank() == 0) all.checkpoint = saved;
     gather(g, state_);
   }
@@ -277,6 +284,8 @@ Training train_on_ranks(const TrainingOptions& options) {
   g.result.state_bytes.resize(static_cast<std::size_t>(options.ranks));
   g.result.memory.resize(static_cast<std::size_t>(options.ranks));
   g.result.offloaded.resize(static_cast<std::size_t>(options.ranks));
+  g.result.slabs.resize(static_cast<std::size_t>(options.ranks));
+  g.result.dry_slabs.resize(static_cast<std::size_t>(options.ranks));
   std::vector<std::string> errors(static_cast<std::size_t>(options.ranks));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < options.ranks; ++rank)

@@ -31,6 +31,7 @@ struct TrainingOptions {
   bool init_from = false;     // `load` gives weights only
   bool validate = false;      // compute the validation loss at the end, with train.ema of the average, too
   bool score = false;         // evaluate some requests at the end
+  bool dry = false;           // ask dry_step() what a step takes of each rank
   bool verify_order = false;  // compare every collective between ranks
 };
 
@@ -49,9 +50,10 @@ struct Training {
   std::map<std::string, std::vector<float>> tensors;  // whole, by state name ("model.blocks.0.attention.q.weight")
   std::vector<std::uint64_t> state_bytes;             // tensors of each rank's State
   std::vector<std::string> memory;                    // Trainer::lasting_memory of each rank
-  std::int64_t segments = 0;                          // of the plan of activations
-  std::vector<std::uint64_t> offloaded;               // bytes of each rank's activations in the last micro-batch
-  std::string checkpoint;                             // the path of what was saved
+  std::vector<std::size_t> slabs, dry_slabs;  // of each rank's step: bytes that it took, and that it was to take
+  std::int64_t segments = 0;                  // of the plan of activations
+  std::vector<std::uint64_t> offloaded;       // bytes of each rank's activations in the last micro-batch
+  std::string checkpoint;                     // the path of what was saved
 };
 
 // Ranks that hold the same box of a tensor must hold the same bits: an error otherwise.
