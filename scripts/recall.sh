@@ -4,7 +4,8 @@
 #   scripts/recall.sh [-c CONFIG] [-t recall|needles] [-n CONTEXT] [-l TAIL] [-o FOLDER] [KIND...]
 #                     [-- SETTING=VALUE...]
 # KIND: dense, window, dilated, local_global, hierarchical, strided, random, content, learned, importance, pools (of 64
-# tokens, beside content); without one the first seven.
+# tokens, beside content), upper_KIND (the own and the last block in the first layer, KIND with more blocks above);
+# without one the first seven.
 # CONFIG: configs/recall.yaml (2048 tokens), configs/recall_4096.yaml, or configs/recall_cpu.yaml (256). TAIL: the last
 # so many tokens hold the queries, with noise between. Runs stay in FOLDER/TASK-CONTEXT[-TAIL]/KIND: those that have
 # ended are not trained again while they are there, and others go on. Ends with 1 if a kind has failed.
@@ -12,7 +13,7 @@ set -euo pipefail
 
 root="$(cd "$(dirname "$0")/.." && pwd)"
 config="$root/configs/recall.yaml" task=recall context='' tail=0 out=runs/recall
-usage() { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 while getopts c:t:n:l:o:h option; do
   case $option in
     c) config=$(realpath "$OPTARG") ;;
@@ -68,7 +69,17 @@ attention() {
   esac
   echo "{kind: block_sparse, block: $block, rules: [{pattern: $pattern, $rule}]$more}"
 }
-for kind in "${kinds[@]}"; do attention "$kind" > /dev/null; done
+kind_settings() { # one a line
+  case $1 in
+    upper_*)
+      local keep=$((keep + keep / 4))
+      echo "model.attention=$(attention "${1#upper_}")"
+      echo "model.attention_layers=[{layers: \"0\", attention: {kind: block_sparse, block: $block, rules: [{local: 2}]}}]"
+      ;;
+    *) echo "model.attention=$(attention "$1")" ;;
+  esac
+}
+for kind in "${kinds[@]}"; do attention "${kind#upper_}" > /dev/null; done
 
 folder="$out/$task-$context$([ "$tail" = 0 ] || echo "-$tail")"
 mkdir -p "$folder"
@@ -85,8 +96,9 @@ long "$context" recall.h5 200 "$tail"
 if grep -q recall-middle.h5 "$config"; then long $((context / 8)) recall-middle.h5 0 0; fi
 failed=0
 for kind in "${kinds[@]}"; do # a run that has ended is left as it is, one that was interrupted goes on
-  "$ringmaster" train "$config" run.directory="$kind" model.context="$context" \
-    "model.attention=$(attention "$kind")" ${settings[@]+"${settings[@]}"} ||
+  mapfile -t kind_of_run < <(kind_settings "$kind")
+  "$ringmaster" train "$config" run.directory="$kind" model.context="$context" "${kind_of_run[@]}" \
+    ${settings[@]+"${settings[@]}"} ||
     { echo "recall.sh: $kind has failed" >&2; failed=1; }
 done
 
