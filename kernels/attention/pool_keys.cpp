@@ -17,13 +17,27 @@ Tensor half(const Tensor& both, std::int64_t i) {
   return both.narrow(0, i, 1).view({both.dim(1), both.dim(2), both.dim(3)});
 }
 
+template <class Args>
+void check_pooled(const Args& a) {
+  if (a.pattern.pools.empty()) return;
+  RING_CHECK(a.weights.empty() || a.weights.size() == a.pattern.pools.size(), "attention: weights of ",
+             a.weights.size(), " sizes of pools, the pattern has ", a.pattern.pools.size());
+  RING_CHECK(!a.gates.defined() || (a.gates.shape() == a.lse.shape() && a.gates.dtype() == DType::f32),
+             "attention: gates ", describe(a.gates), " of pools, the log-sum-exps are ", describe(a.lse));
+  RING_CHECK(a.dropout.rate == 0, "attention: dropout on weights with pools");
+}
+
 }  // namespace
 
 PoolSource pool_source(const PooledAttention& a) {
+  check_pooled(a);
   return {a.pattern.pools, a.k, a.v, a.scored.defined() ? a.scored : a.v, a.weights, {}};
 }
 
 PoolSource pool_source(const PooledAttentionBackward& a) {
+  check_pooled(a);
+  RING_CHECK(a.weights.size() == a.dweights.size() && a.gates.defined() == a.dgates.defined(),
+             "attention: what pools learn, without gradients");
   return {a.pattern.pools, a.k, a.v, a.v, a.weights, a.dweights};
 }
 

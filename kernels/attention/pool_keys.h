@@ -15,6 +15,7 @@ struct PoolSource {
   Tensor k, v, scored;
   std::vector<PoolWeights> weights, dweights;
 };
+// Error: weights or gates that do not fit, without gradients in a backward, or dropout.
 PoolSource pool_source(const PooledAttention&);
 PoolSource pool_source(const PooledAttentionBackward&);
 

@@ -10,18 +10,9 @@
 namespace ring {
 namespace {
 
-void check_weights(const char* what, const std::vector<PoolWeights>& weights, const Pattern& p) {
-  RING_CHECK(weights.empty() || weights.size() == p.pools.size(), "attention: ", what, " of ", weights.size(),
-             " sizes of pools, the pattern has ", p.pools.size());
-}
-
 template <class Args>
-void check_pooled(const Args& a, bool carries) {
+void check_whole(const Args& a, bool carries) {
   check(a.pattern, "attention");
-  check_weights("weights", a.weights, a.pattern);
-  RING_CHECK(!a.gates.defined() || (a.gates.shape() == a.lse.shape() && a.gates.dtype() == DType::f32),
-             "attention: gates ", describe(a.gates), " of pools, the log-sum-exps are ", describe(a.lse));
-  RING_CHECK(a.dropout.rate == 0, "attention: dropout on weights with pools");
   RING_CHECK(!carries && a.queries == a.keys, "attention: pools of parts of documents");
 }
 
@@ -52,7 +43,7 @@ std::vector<PoolKeys> pools_of_documents(const PoolSource& source, const std::ve
 
 void pooled_attention(PooledAttention args, const ExecContext& ctx) {
   if (args.pattern.pools.empty()) return attention_kernel(args, ctx);
-  check_pooled(args, args.carry.defined());
+  check_whole(args, args.carry.defined());
   const Tensor pooled_lse = carry_pools(args, pools_of_documents(pool_source(args), args.keys, ctx), ctx);
   attention_kernel(args, ctx);
   mean_gates(args, pooled_lse, ctx);
@@ -60,10 +51,7 @@ void pooled_attention(PooledAttention args, const ExecContext& ctx) {
 
 void pooled_attention_backward(PooledAttentionBackward args, const ExecContext& ctx) {
   if (args.pattern.pools.empty()) return attention_backward_kernel(args, ctx);
-  check_pooled(args, args.carry_dq.defined() || args.carry_dk.defined());
-  check_weights("gradients", args.dweights, args.pattern);
-  RING_CHECK(args.weights.size() == args.dweights.size() && args.gates.defined() == args.dgates.defined(),
-             "attention: what pools learn, without gradients");
+  check_whole(args, args.carry_dq.defined() || args.carry_dk.defined());
   carry_pools(args, pools_of_documents(pool_source(args), args.keys, ctx), ctx);
   attention_backward_kernel(args, ctx);
 }

@@ -164,5 +164,24 @@ TEST_P(PoolParts, AreAttentionOverWholeDocuments) {
       }
 }
 
+// Whoever makes the pools: whole documents, and the ranks that share some.
+TEST_P(PoolParts, RefusesWhatDoesNotFit) {
+  const ExecContext ctx = context();
+  Pattern pattern = window(20);
+  pattern.pools = {16};
+  const Call c(pattern, true, GetParam().dtype, ctx);
+  EXPECT_NO_THROW(pool_source(c.forward));
+  EXPECT_NO_THROW(pool_source(c.backward));
+  PooledAttention weights = c.forward, gates = c.forward, dropped = c.forward;
+  weights.weights.push_back(weights.weights[0]);
+  gates.gates = gates.gates.narrow(1, 0, kTokens - 1);
+  dropped.dropout.rate = 0.1f;
+  for (const PooledAttention& wrong : {weights, gates, dropped}) EXPECT_THROW(pool_source(wrong), Error);
+  PooledAttentionBackward unlearned = c.backward, ungated = c.backward;
+  unlearned.dweights.clear();
+  ungated.dgates = {};
+  for (const PooledAttentionBackward& wrong : {unlearned, ungated}) EXPECT_THROW(pool_source(wrong), Error);
+}
+
 }  // namespace
 }  // namespace ring::test
