@@ -1,0 +1,69 @@
+#include "cli/eval_corpus.h"
+
+#include <CLI/CLI.hpp>
+
+#include "cli/eval_long.h"
+#include "cli/number_option.h"
+#include "data/token_store.h"
+#include "trainer/session.h"
+#include "trainer/text_corpus.h"
+
+namespace ring {
+
+void EvalCorpus::add_to(CLI::App& cmd) {
+  CLI::Option* corpus =
+      cmd.add_option("--data", data, "Corpus (.h5) with the run's tokenizer to read; default: the run's own");
+  CLI::Option* of_corpus = cmd.add_option("--split", split_name, "Which split of the corpus: train or validation")
+                               ->check(CLI::IsMember({"train", "validation"}))
+                               ->capture_default_str();
+  CLI::Option* texts =
+      cmd.add_option("--text", text.inputs,
+                     "Instead of a corpus: files of text or JSON Lines, also compressed, Parquet, and folders")
+          ->type_name("PATH")
+          ->excludes(corpus)
+          ->excludes(of_corpus);
+  cmd.add_option("--text-field", text.members.text,
+                 "With --text: it is JSON Lines or Parquet, and this member of each record is a document's text")
+      ->type_name("NAME")
+      ->needs(texts);
+  cmd.add_option("--document", text.document,
+                 "With --text: what is one document: file, line, blank-line, or the text that separates documents")
+      ->capture_default_str()
+      ->needs(texts);
+}
+
+void EvalCorpus::add_batches_to(CLI::App& cmd) {
+  CLI::Option* count =
+      add_number(cmd, "--batches", batches, "Batches to read, spread over the split; 0: all of it", 0, kMostCount);
+  if (batches) count->capture_default_str();
+  add_number(cmd, "--batch-size", rows, "Sequences per batch; 0: at most 32, about 32,768 tokens", 0, 1 << 30);
+}
+
+Corpora EvalCorpus::open(const std::string& run, int threads, const Session& session) const {
+  if (!text.inputs.empty()) {
+    PrepareOptions options = text;
+    options.threads = threads;
+    return corpus_of_text(options, *session.tokenizer);
+  }
+  if (data.empty() && !session.origin.imported.empty())
+    fail("--data: ", run, " holds imported weights, which have no corpus of their own: give one, or --text");
+  Corpora corpora = data.empty() ? open_corpora(session.config.data) : open_corpus(data);
+  check_tokenizer(corpora, session.tokenizer->hash(), "run " + run);
+  if (data.empty()) check_data(session.origin, corpora, "Put the old ones back, or give --data");
+  return corpora;
+}
+
+Split EvalCorpus::split() const {
+  return !text.inputs.empty() || split_name == "train" ? Split::train : Split::validation;
+}
+
+ValidationSet EvalCorpus::windows(const Session& session, const Corpora& corpora, std::int64_t context) const {
+  LoaderOptions options;
+  options.context = context;
+  options.rows = batch_rows(rows, context);
+  check_tokens_at_once("--batch-size", options.rows, context);
+  options.packing = session.config.data.packing;
+  return {corpora, options, batches * options.rows, split()};
+}
+
+}  // namespace ring
