@@ -13,6 +13,7 @@
 #include "engine/devices.h"
 #include "model/attention/block_size.h"
 #include "model/attention/kinds.h"
+#include "model/attention/section_text.h"
 
 namespace ring {
 namespace {

@@ -84,4 +84,13 @@ std::vector<std::int64_t> layers_named(const std::string& text, std::int64_t lay
   return named;
 }
 
+std::string layers_text(const std::vector<std::int64_t>& layers) {
+  std::string text;
+  for (std::size_t i = 0, end = 0; i < layers.size(); i = end) {
+    for (end = i + 1; end < layers.size() && layers[end] == layers[end - 1] + 1;) ++end;
+    text += str(i ? "," : "", layers[i], end > i + 1 ? str("-", layers[end - 1]) : "");
+  }
+  return text;
+}
+
 }  // namespace ring

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "core/fields.h"
 #include "model/attention/kinds.h"
 
 namespace ring {
@@ -35,15 +34,6 @@ void scale_rule(BlockRuleConfig& r, const Scale& scale) {
   if (selects(r)) scale_selection(r, before, scale);
 }
 
-std::string rule_text(const BlockRuleConfig& r) {
-  const auto values = global_values(r), plain = global_values(BlockRuleConfig());
-  std::string text;
-  for (std::size_t i = 0; i < values.size(); ++i)
-    if (const auto& [key, value] = values[i]; key == "pattern" || value != plain[i].second)
-      text += str(text.empty() ? "" : ", ", key, ": ", value);
-  return str("{", text, "}");
-}
-
 }  // namespace
 
 bool block_is_free(const AttentionConfig& c) {
@@ -56,12 +46,6 @@ AttentionConfig with_block(AttentionConfig c, std::int64_t block) {
   if (scale.from == scale.to) return c;
   for (BlockRuleConfig& r : c.rules) scale_rule(r, scale);
   return c;
-}
-
-std::string block_text(const AttentionConfig& c) {
-  std::string rules;
-  for (const BlockRuleConfig& r : c.rules) rules += str(rules.empty() ? "" : ", ", rule_text(r));
-  return str("{block: ", block_of(c), ", rules: [", rules, "]}");
 }
 
 }  // namespace ring

@@ -1,7 +1,7 @@
 #pragma once
 // Sections of kind block_sparse with blocks of another size, in which the rules keep about as many tokens.
 
-#include <string>
+#include <cstdint>
 
 #include "model/attention/config.h"
 
@@ -15,8 +15,5 @@ bool block_is_free(const AttentionConfig&);
 // blocks has room for one to select at least, and does not go down to local: 1, with which the first tokens of a block
 // may see nothing of the one before.
 AttentionConfig with_block(AttentionConfig, std::int64_t block);
-
-// The block and the rules as a change of the section, in YAML: "{block: 128, rules: [{pattern: content, keep: 8}]}".
-std::string block_text(const AttentionConfig&);
 
 }  // namespace ring

@@ -311,6 +311,17 @@ TEST(LayersNamed, ReadsNumbersRangesAndSteps) {
     EXPECT_THROW(layers_named(bad, 8), Error) << bad;
 }
 
+TEST(LayersNamed, TextsNameTheirLayers) {
+  EXPECT_EQ(layers_text({0, 4, 5, 6, 7}), "0,4-7");
+  EXPECT_EQ(layers_text({3}), "3");
+  for (unsigned bits = 1; bits < 256; ++bits) {
+    std::vector<std::int64_t> layers;
+    for (std::int64_t i = 0; i < 8; ++i)
+      if (bits >> i & 1) layers.push_back(i);
+    EXPECT_EQ(layers_named(layers_text(layers), 8), layers);
+  }
+}
+
 TEST(LayersNamed, AbsurdTextsAreRefusedOrCheap) {
   EXPECT_THROW(layers_named(std::string(100'000, ' '), 8), Error);  // a regular expression would overflow the stack
   EXPECT_THROW(layers_named("0" + std::string(100'000, '-'), 8), Error);

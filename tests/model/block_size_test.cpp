@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/fields.h"
+#include "model/attention/section_text.h"
 #include "model/config.h"
 #include "model/flops.h"
 

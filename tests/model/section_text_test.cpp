@@ -1,0 +1,47 @@
+// Sections of attention as they are printed.
+#include "model/attention/section_text.h"
+
+#include <gtest/gtest.h>
+
+#include "core/fields.h"
+#include "model/config.h"
+
+namespace ring {
+namespace {
+
+ModelConfig with_attention(const std::string& attention) {
+  ModelConfig c;
+  override_config(c, {"attention=" + attention});
+  return c;
+}
+
+const char* const kSections[] = {
+    "{kind: dense}",
+    "{kind: window, window: 64, sinks: 4}",
+    "{kind: window, window: 64, pools: [16, 64], pool_gates: true, pooling: learned}",
+    "{kind: dilated, segments: [64, 256], rates: [1, 4], dedup: true}",
+    "{kind: block_sparse, block: 64, rules: [{local: 2}, {pattern: strided, every: 3}], heads: [1, 0]}",
+    "{kind: block_sparse, rules: [{pattern: content, local: 2, keep: [[0, 64], [1000, 5]], mass: 0.5}], reuse: 2}",
+    "{kind: block_sparse, rules: [{pattern: learned, keep: 9}], index_distances: 32, index_warmup_steps: 400}",
+    "{kind: block_sparse, rules: [{pattern: importance, local: 2, keep: 9, explore: 1, decay: 0.5}]}",
+    "{kind: block_sparse, rules: [{pattern: file, file: \"a file, of 'blocks'.txt\"}]}",
+};
+
+TEST(SectionText, GivesTheKindAndWhatIsNotItsDefault) {
+  EXPECT_EQ(section_text({}), "{kind: dense}");
+  EXPECT_EQ(section_text(with_attention(kSections[1]).attention), kSections[1]);
+}
+
+// Whatever section it takes the place of, it is the same one.
+TEST(SectionText, IsTheSectionInPlaceOfAnyOther) {
+  for (const char* text : kSections)
+    for (const char* before : kSections) {
+      const AttentionConfig want = with_attention(text).attention;
+      ModelConfig changed = with_attention(before);
+      override_config(changed, {"attention=" + section_text(want, changed.attention)});
+      EXPECT_EQ(to_yaml(changed.attention), to_yaml(want)) << text << " in place of " << before;
+    }
+}
+
+}  // namespace
+}  // namespace ring
