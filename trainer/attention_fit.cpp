@@ -1,0 +1,104 @@
+#include "trainer/attention_fit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/check.h"
+#include "model/patterns.h"
+#include "parallel/plan.h"
+#include "trainer/evaluate.h"
+
+namespace ring {
+namespace {
+
+bool more_than_a_pattern(const ModelConfig& m, const AttentionConfig& c) {
+  return learns_blocks(c) || c.pooling == Pooling::learned || c.pool_gates || c.reuse > 1 ||
+         keeps_important_blocks(c, m.kv_heads);
+}
+
+}  // namespace
+
+AttentionTrials::AttentionTrials(Decoder& model, const ExecContext& ctx, const ValidationSet& set)
+    : model_(model), ctx_(ctx), set_(set), alone_(mesh_of_one()), own_(patterns_of(model.config())) {
+  for (const AttentionConfig* section : attentions_of(model.config()))
+    RING_CHECK(!more_than_a_pattern(model.config(), *section),
+               "a layer learns for its attention, keeps blocks by importance or shares a selection");
+}
+
+void AttentionTrials::attend(const std::vector<Pattern>& patterns) {
+  for (std::size_t i = 0; i < patterns.size(); ++i) model_.blocks()[i].attention().set_pattern(patterns[i]);
+}
+
+double AttentionTrials::loss_with(const std::vector<Pattern>& patterns) {
+  RING_CHECK(patterns.size() == own_.size(), patterns.size(), " patterns for ", own_.size(), " layers");
+  struct PutBack {
+    AttentionTrials& trials;
+    ~PutBack() { trials.attend(trials.own_); }
+  } put_back{*this};
+  attend(patterns);
+  return evaluate(model_, ctx_, set_, alone_->all()).loss;
+}
+
+double AttentionTrials::loss_with(std::size_t layer, const Pattern& pattern) {
+  std::vector<Pattern> patterns = own_;
+  patterns.at(layer) = pattern;
+  return loss_with(patterns);
+}
+
+namespace {
+
+constexpr double kUnits = 1000, kRounding = 1e-9;  // of a layer's density; of what is computed with it
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+std::size_t units_of(double density) { return static_cast<std::size_t>(std::ceil(density * kUnits - kRounding)); }
+
+std::vector<std::size_t> cheapest(const ByChoice& densities) {
+  std::vector<std::size_t> choices;
+  for (const std::vector<double>& of : densities)
+    choices.push_back(static_cast<std::size_t>(std::ranges::min_element(of) - of.begin()));
+  return choices;
+}
+
+// The least sums of rises so far, by the units that they take, and the last layer's choice in each.
+struct Sums {
+  std::vector<double> least;
+  std::vector<std::size_t> choice;
+  explicit Sums(std::size_t most) : least(most + 1, kNever), choice(most + 1) {}
+};
+
+Sums with_layer(const Sums& before, const std::vector<double>& rises, const std::vector<double>& densities) {
+  const std::size_t most = before.least.size() - 1;
+  Sums after(most);
+  for (std::size_t c = 0; c < rises.size(); ++c)
+    for (std::size_t u = units_of(densities[c]); u <= most; ++u) {
+      const double sum = before.least[u - units_of(densities[c])] + rises[c];
+      if (sum < after.least[u]) after.least[u] = sum, after.choice[u] = c;
+    }
+  return after;
+}
+
+}  // namespace
+
+double least_density(const ByChoice& densities) {
+  double sum = 0;
+  for (const std::vector<double>& of : densities) sum += std::ranges::min(of);
+  return sum / static_cast<double>(densities.size());
+}
+
+std::vector<std::size_t> choose_attention(const ByChoice& rises, const ByChoice& densities, double most) {
+  RING_CHECK(least_density(densities) <= most + kRounding, "no choice of attention has a density of ", most);
+  const auto room = static_cast<std::size_t>(most * kUnits * static_cast<double>(densities.size()) + kRounding);
+  std::vector<Sums> sums = {Sums(room)};
+  sums[0].least[0] = 0;
+  for (std::size_t i = 0; i < rises.size(); ++i) sums.push_back(with_layer(sums[i], rises[i], densities[i]));
+  const std::vector<double>& all = sums.back().least;
+  std::vector<std::size_t> choices = cheapest(densities);
+  auto units = static_cast<std::size_t>(std::ranges::min_element(all) - all.begin());
+  if (all[units] == kNever) return choices;  // rounded up, not even those fit
+  for (std::size_t i = choices.size(); i-- > 0; units -= units_of(densities[i][choices[i]]))
+    choices[i] = sums[i + 1].choice[units];
+  return choices;
+}
+
+}  // namespace ring

@@ -1,0 +1,48 @@
+#pragma once
+// Which layers of a trained model look far: the loss with layers that attend in other ways than they were trained to,
+// and the ways that cost the least loss at a density.
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "comm/mesh/mesh.h"
+#include "data/loader.h"
+#include "model/decoder.h"
+
+namespace ring {
+
+// The loss over the same batches, with other patterns and the same weights. After each call the model attends as its
+// settings say. Layers that learn for their attention, keep blocks by importance or share selections have more than a
+// pattern: a broken contract.
+class AttentionTrials {
+ public:
+  AttentionTrials(Decoder&, const ExecContext&, const ValidationSet&);
+  const std::vector<Pattern>& own() const { return own_; }  // by layer
+
+  double loss() { return loss_with(own_); }
+  double loss_with(const std::vector<Pattern>&);                // of all layers
+  double loss_with(std::size_t layer, const Pattern& pattern);  // of this one; the others keep theirs
+
+ private:
+  void attend(const std::vector<Pattern>&);
+
+  Decoder& model_;
+  const ExecContext& ctx_;
+  const ValidationSet& set_;
+  std::unique_ptr<Mesh> alone_;
+  std::vector<Pattern> own_;
+};
+
+// Numbers by layer and choice; all layers have as many.
+using ByChoice = std::vector<std::vector<double>>;
+
+// The mean over the layers where each takes the choice of least density.
+double least_density(const ByChoice& densities);
+
+// The choice of each layer with which the rises add up to the least and the mean density is at most `most`: exact,
+// by dynamic programming, for densities in thousandths, rounded up. Of equal sums one of the least density. Broken
+// contract: `most` is below least_density().
+std::vector<std::size_t> choose_attention(const ByChoice& rises, const ByChoice& densities, double most);
+
+}  // namespace ring
