@@ -6,6 +6,7 @@
 #include <list>
 #include <map>
 
+#include "cli/attention_fit.h"
 #include "cli/attention_shares.h"
 #include "cli/attention_text.h"
 #include "cli/commands.h"
@@ -24,6 +25,7 @@
 #include "model/attention/kinds.h"
 #include "model/attention_schedule.h"
 #include "model/flops.h"
+#include "model/layer_names.h"
 #include "model/patterns.h"
 #include "trainer/progress.h"
 
@@ -71,17 +73,8 @@ std::string amount(double value, const char* unit) {
 std::string percent(double share) { return text_of("%.1f %%", 100 * share); }
 std::string times(double x) { return text_of(x >= 99.95 ? "%.0fx" : x >= 9.995 ? "%.1fx" : "%.2fx", x); }
 
-std::string ranges(const std::vector<std::int64_t>& layers) {
-  std::string text;
-  for (std::size_t i = 0, end = 0; i < layers.size(); i = end) {
-    for (end = i + 1; end < layers.size() && layers[end] == layers[end - 1] + 1;) ++end;
-    text += str(i ? "," : "", layers[i], end > i + 1 ? str("-", layers[end - 1]) : "");
-  }
-  return text;
-}
-
 std::string title_of(const Section& s, std::int64_t kv_head) {
-  return str(s.layers.size() > 1 ? "Layers " : "Layer ", ranges(s.layers), ": ", text_of(*s.settings, kv_head));
+  return str(s.layers.size() > 1 ? "Layers " : "Layer ", layers_text(s.layers), ": ", text_of(*s.settings, kv_head));
 }
 
 // Costs of layers, each pattern counted once.
@@ -214,7 +207,7 @@ class Report {
 
   std::vector<std::string> values_of(const Group& g) const {
     const double pairs = g.cost.pairs;
-    return {ranges(g.layers),
+    return {layers_text(g.layers),
             text_of("%.4f", pairs / dense_.pairs),
             text_of("%.4f", g.cost.repeated / dense_.pairs),
             amount(flops_of(model_, dense_.pairs), ""),
@@ -252,7 +245,7 @@ class Report {
     for (const Section& s : sections)
       for (const Group& g : s.groups) {
         const std::string shares = shares_text(pattern_of(model_, g.layers[0]), model_, parallel_, length_);
-        print_wrapped(str("layers ", ranges(g.layers), ": ", shares.empty() ? "heads do not divide" : shares));
+        print_wrapped(str("layers ", layers_text(g.layers), ": ", shares.empty() ? "heads do not divide" : shares));
       }
     print_format("\n");
   }
@@ -263,7 +256,7 @@ class Report {
     print_wrapped(title);
     for (const Section& s : sections)
       for (const Group& g : s.groups)
-        print_wrapped(str("layers ", ranges(g.layers), ": ",
+        print_wrapped(str("layers ", layers_text(g.layers), ": ",
                           found_in_training(s)
                               ? "only a run and a text say (--text)"
                               : referenced_text(pattern_of(model_, g.layers[0]), model_, parallel_, length_)));
@@ -321,7 +314,8 @@ void show(const Arguments& a) {
 }  // namespace
 
 void add_attention_commands(CLI::App& app) {
-  CLI::App* attention = app.add_subcommand("attention", "Show which tokens a model attends to, and what that costs");
+  CLI::App* attention = app.add_subcommand(
+      "attention", "Show which tokens a model attends to, what that costs, and which layers look far");
   attention->require_subcommand(1);
   CLI::App* cmd = attention->add_subcommand(
       "show",
@@ -376,6 +370,7 @@ void add_attention_commands(CLI::App& app) {
       "          ringmaster attention show configs/llama_1b.yaml --length 32768 model.attention.kind=window "
       "model.attention.window=1024"));
   cmd->callback([a] { show(*a); });
+  add_attention_fit(*attention);
 }
 
 }  // namespace ring

@@ -20,7 +20,7 @@ void add_bench_commands(CLI::App& app);       // bench step | ops | floor | atte
 void add_checkpoint_commands(CLI::App& app);  // checkpoint inspect | verify | reshard | prune | diff
 void add_export_command(CLI::App& app);       // export
 void add_import_command(CLI::App& app);       // import
-void add_attention_commands(CLI::App& app);   // attention show
+void add_attention_commands(CLI::App& app);   // attention show | fit
 void add_runs_command(CLI::App& app);         // runs [compare]
 void add_metrics_command(CLI::App& app);      // metrics export
 void add_report_command(CLI::App& app);       // report

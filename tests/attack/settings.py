@@ -268,6 +268,7 @@ COMMANDS = [
     "tokenizer encode bytes --pieces some text", "tokenizer decode bytes 1 2 3",
     "tokenizer inspect bytes --first 5 --tokens 3",
     "attention show S --layer 0 --length 64 --head 0 --width 40",
+    "attention fit R dense --density 0.5 --pattern learned --batches 1 --batch-size 2 --threads 1 --device cpu --json",
     "launch -n 2 --threads-per-worker 1 --log-dir logs --timeout 5 --stop-timeout 5 -- eval R",
     "bench step none.yaml --steps 2 --warmup 1 --peak-tflops 3 --csv a.csv --who me --no-ceilings --profile 2 --trace t",
     "bench ops none.yaml --seconds 0.1 --steps 1 --filter matmul --csv", "bench floor none.yaml --csv f",

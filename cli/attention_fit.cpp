@@ -1,0 +1,239 @@
+#include "cli/attention_fit.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/manifest.h"
+#include "cli/data_text.h"
+#include "cli/device_option.h"
+#include "cli/eval_corpus.h"
+#include "cli/fit_choices.h"
+#include "cli/number_option.h"
+#include "cli/print.h"
+#include "cli/weights_option.h"
+#include "model/attention/section_text.h"
+#include "model/layer_names.h"
+#include "model/patterns.h"
+#include "trainer/attention_fit.h"
+#include "trainer/session.h"
+
+namespace ring {
+namespace {
+
+struct Arguments {
+  std::string run, pattern = "content";
+  std::vector<std::string> choices;
+  EvalCorpus corpus;
+  double density = 0.25;
+  int threads = 0;
+  DeviceChoice device = DeviceChoice::automatic;
+  SavedWeights weights = SavedWeights::latest;
+  bool json = false;
+};
+
+// For a shell, as one word.
+std::string quoted(const std::string& word) {
+  std::string text;
+  for (const char c : word) text += c == '\'' ? "'\\''" : std::string(1, c);
+  return "'" + text + "'";
+}
+
+// What gives each layer its section, with as few words as the most common one allows: model.attention, and the layers
+// that have another one. before: as the run has them.
+std::vector<std::string> settings_of(const std::vector<AttentionConfig>& sections, const ModelConfig& before) {
+  std::map<std::string, std::vector<std::int64_t>> layers;
+  for (std::size_t i = 0; i < sections.size(); ++i)
+    layers[section_text(sections[i])].push_back(static_cast<std::int64_t>(i));
+  const auto common = std::ranges::max_element(layers, {}, [](const auto& of) { return of.second.size(); });
+  const AttentionConfig& most = sections[static_cast<std::size_t>(common->second.front())];
+  std::vector<std::string> settings = {"model.attention=" + section_text(most, before.attention)};
+  std::string others;
+  for (auto of = layers.begin(); of != layers.end(); ++of)
+    if (of != common)
+      others +=
+          str(others.empty() ? "" : ", ", "{layers: \"", layers_text(of->second), "\", attention: ", of->first, "}");
+  if (!others.empty() || !before.attention_layers.empty())
+    settings.push_back(str("model.attention_layers=[", others, "]"));
+  return settings;
+}
+
+class Fit {
+ public:
+  Fit(const Arguments& a, Session& session)
+      : a_(a),
+        session_(session),
+        own_(own_choice(session.model->config(), a.run)),
+        choices_(fit_choices(session.config.model, own_, a.choices, a.pattern == "learned",
+                             read_manifest(session.origin.checkpoint).step)) {
+    choices_.push_back(own_);
+    for (std::size_t i = 0; i < own_.patterns.size(); ++i) {
+      std::vector<double>& of = densities_.emplace_back();
+      for (const FitChoice& c : choices_) of.push_back(c.densities[i]);
+    }
+    check_density();
+  }
+
+  void run(const ValidationSet& set) {
+    AttentionTrials trials(*session_.model, session_.ctx, set);
+    loss_ = trials.loss();
+    if (!std::isfinite(loss_)) fail(a_.run, ": the loss is ", loss_, ", so that no rise of it can be measured");
+    if (!a_.json) print_choices();
+    for (std::size_t i = 0; i < own_.patterns.size(); ++i) {
+      measure(i, trials);
+      if (!a_.json) print_row(i);
+    }
+    chosen_ = choose_attention(rises_, densities_, a_.density);
+    finish(trials);
+    a_.json ? print_json() : print_result();
+  }
+
+ private:
+  bool is_own(std::size_t choice) const { return choice + 1 == choices_.size(); }
+  std::string text(std::size_t choice) const {
+    return is_own(choice) ? "as the run has it" : section_text(choices_[choice].section);
+  }
+  std::string name(std::size_t choice) const { return is_own(choice) ? "own" : str(choice + 1); }
+
+  void check_density() const {
+    if (const double least = least_density(densities_); least > a_.density)
+      fail("--density: ", a_.density, ", but with the cheapest of the choices in every layer the density is ",
+           fixed(std::ceil(least * 1e4) / 1e4, 4), ": raise --density to that, or add a choice that keeps less");
+  }
+
+  void measure(std::size_t layer, AttentionTrials& trials) {
+    std::vector<double>& of = rises_.emplace_back();
+    for (std::size_t c = 0; c < choices_.size(); ++c)
+      of.push_back(is_own(c) ? 0 : trials.loss_with(layer, choices_[c].patterns[layer]) - loss_);
+  }
+
+  void finish(AttentionTrials& trials) {
+    std::vector<Pattern> patterns;
+    for (std::size_t i = 0; i < chosen_.size(); ++i) {
+      patterns.push_back(choices_[chosen_[i]].patterns[i]);
+      density_ += densities_[i][chosen_[i]] / static_cast<double>(chosen_.size());
+      rise_ += rises_[i][chosen_[i]];
+      sections_.push_back(is_own(chosen_[i]) ? attention_of(session_.config.model, static_cast<std::int64_t>(i))
+                                             : choices_[chosen_[i]].section);
+    }
+    fitted_loss_ = trials.loss_with(patterns);
+  }
+
+  std::vector<std::string> settings() const { return settings_of(sections_, session_.config.model); }
+
+  // What goes on with them.
+  std::string command() const {
+    if (!session_.origin.imported.empty()) return "ringmaster train CONFIG run.init_from=" + a_.run;
+    return str("ringmaster train ", session_.config.run.directory, " --allow-changes");
+  }
+
+  void print_choices() const {
+    print_format("%s: loss %s\n\nchoice  density  attention\n", session_.origin.checkpoint.c_str(),
+                 fixed(loss_, 5).c_str());
+    for (std::size_t c = 0; c < choices_.size(); ++c)
+      print_format("%6s  %7s  %s\n", name(c).c_str(), fixed(choices_[c].density(), 4).c_str(), text(c).c_str());
+    print_format("\nRise of the loss where this layer alone attends by this choice\nlayer");
+    for (std::size_t c = 0; c + 1 < choices_.size(); ++c) print_format("  %9s", name(c).c_str());
+    print_format("\n");
+    std::cout.flush();
+  }
+
+  void print_row(std::size_t layer) const {
+    print_format("%5zu", layer);
+    for (std::size_t c = 0; c + 1 < choices_.size(); ++c) print_format("  %9s", fixed(rises_[layer][c], 5).c_str());
+    print_format("\n");
+    std::cout.flush();
+  }
+
+  void print_result() const {
+    print_format("\nWith a density of at most %s\n", str(a_.density).c_str());
+    for (std::size_t c = 0; c < choices_.size(); ++c) {
+      std::vector<std::int64_t> layers;
+      for (std::size_t i = 0; i < chosen_.size(); ++i)
+        if (chosen_[i] == c) layers.push_back(static_cast<std::int64_t>(i));
+      if (!layers.empty())
+        print_format("%6s  layer%s %s\n", name(c).c_str(), layers.size() > 1 ? "s" : "", layers_text(layers).c_str());
+    }
+    print_format("density %s, loss %s: a rise of %s, and of %s as the sum over the layers\n\n",
+                 fixed(density_, 4).c_str(), fixed(fitted_loss_, 5).c_str(), fixed(fitted_loss_ - loss_, 5).c_str(),
+                 fixed(rise_, 5).c_str());
+    print_format("To go on with it:\n  %s", command().c_str());
+    for (const std::string& setting : settings()) print_format(" \\\n    %s", quoted(setting).c_str());
+    print_format("\n");
+  }
+
+  void print_json() const {
+    nlohmann::ordered_json json = {{"loss", loss_}};
+    for (std::size_t c = 0; c < choices_.size(); ++c)
+      json["choices"].push_back({{"attention", is_own(c) ? "own" : text(c)}, {"density", choices_[c].density()}});
+    json["densities"] = densities_;
+    json["rises"] = rises_;
+    json["chosen"] = chosen_;
+    json["density"] = density_;
+    json["fitted_loss"] = fitted_loss_;
+    json["settings"] = settings();
+    std::cout << json << "\n";
+  }
+
+  const Arguments& a_;
+  Session& session_;
+  FitChoice own_;
+  std::vector<FitChoice> choices_;  // the last one is the run's own
+  ByChoice densities_, rises_;
+  std::vector<std::size_t> chosen_;
+  std::vector<AttentionConfig> sections_;  // that were chosen, by layer
+  double loss_ = 0, density_ = 0, rise_ = 0, fitted_loss_ = 0;
+};
+
+void run(const Arguments& a) {
+  Session session = open_session(a.run, a.threads, a.device, 0, a.weights);
+  Fit fit(a, session);
+  const Corpora corpora = a.corpus.open(a.run, a.threads, session);
+  fit.run(a.corpus.windows(session, corpora, session.config.model.context));
+}
+
+}  // namespace
+
+void add_attention_fit(CLI::App& attention) {
+  CLI::App* cmd = attention.add_subcommand(
+      "fit", "Find which layers of a trained model look far, and settings with which it goes on with sparse attention");
+  auto a = std::make_shared<Arguments>();
+  a->corpus.batches = 2;
+  cmd->add_option("run", a->run, "Directory of a run, or one of its checkpoints")->required();
+  cmd->add_option("choices", a->choices,
+                  "Attention that a layer may get, as model.attention takes it, such as '{kind: window, window: 64}'")
+      ->type_name("CHOICE");
+  add_number(*cmd, "--density", a->density,
+             "Most of the causal pairs that may be left, as the mean of the layers' shares", 1e-6, 1)
+      ->capture_default_str();
+  cmd->add_option("--pattern", a->pattern, "Without choices: how blocks are selected, content or learned")
+      ->check(CLI::IsMember({"content", "learned"}))
+      ->capture_default_str();
+  a->corpus.add_to(*cmd);
+  a->corpus.add_batches_to(*cmd);
+  add_number(*cmd, "--threads", a->threads, "CPU threads; 0: all cores", 0, kMostThreads);
+  add_device(*cmd, a->device);
+  add_weights(*cmd, a->weights);
+  cmd->add_flag("--json", a->json, "Print one JSON object");
+  cmd->footer(
+      "For each layer and choice: how much the loss rises where this layer alone attends so, without training. Then\n"
+      "the choices by layer whose rises add up to the least at the density, the loss with all of them, and the "
+      "settings.\n"
+      "What the layer does now is a choice, too.\n\n"
+      "Without choices these are a window, and two sizes of selected blocks (--pattern); those that do not keep less\n"
+      "than the run does, or do not fit its context, are left out. Choices come ahead of --text, which takes all that\n"
+      "follows.\n\n"
+      "What has learned nothing yet is measured as it begins: pattern: learned as content with the same numbers,\n"
+      "learned and gated pools as means, importance as its newest blocks; a keep that changes by tokens as its last\n"
+      "one.\n\n"
+      "Examples: ringmaster attention fit runs/dense\n"
+      "          ringmaster attention fit runs/dense --density 0.2 --pattern learned\n"
+      "          ringmaster attention fit runs/dense '{kind: window, window: 64, sinks: 4}' '{kind: window, window: "
+      "512}'");
+  cmd->callback([a] { run(*a); });
+}
+
+}  // namespace ring

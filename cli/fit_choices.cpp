@@ -1,0 +1,105 @@
+#include "cli/fit_choices.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "cli/synonyms.h"
+#include "core/fields.h"
+#include "inspect/attention_cost.h"
+#include "model/attention/importance.h"
+#include "model/attention/pools.h"
+#include "model/attention_schedule.h"
+#include "model/patterns.h"
+
+namespace ring {
+namespace {
+
+constexpr std::int64_t kLongContext = 16384;  // from here on blocks of 128 tokens
+constexpr std::int64_t kWarmupSteps = 100, kIndexDistances = 32;
+
+FitChoice choice_of(const ModelConfig& m) {
+  FitChoice choice{m.attention, patterns_of(m), {}};
+  for (const Pattern& p : choice.patterns)
+    choice.densities.push_back(cost_of(p, m.kv_heads, m.context).pairs / causal_pairs(m.context));
+  return choice;
+}
+
+// Why a pattern is not all that the layer has; empty: it is.
+std::string more_than_a_pattern(const AttentionConfig& c, std::int64_t kv_heads) {
+  if (learns_blocks(c)) return "has an indexer (pattern: learned)";
+  if (learns_pools(c)) return "has learned pools (pooling: learned)";
+  if (c.pool_gates) return "has gates of its pools (pool_gates)";
+  if (keeps_important_blocks(c, kv_heads)) return "keeps blocks by importance";
+  if (c.reuse > 1) return str("shares its selection (reuse: ", c.reuse, ")");
+  return "";
+}
+
+// The rest of the settings has no say, and of imported weights there is none.
+struct OnlyModel {
+  ModelConfig model;
+  void fields(Fields& f) { f("model", model, "the run's"); }
+};
+
+FitChoice parse_choice(const ModelConfig& run, const std::string& text) try {
+  OnlyModel config{run};
+  config.model.attention = {};
+  config.model.attention_layers.clear();
+  override_config(config, {"model.attention=" + text}, words_of_other_programs());
+  if (const std::int64_t layers = config.model.attention.reuse; layers > 1)
+    fail("model.attention.reuse: ", layers, " layers would share what is selected, but each is measured alone: leave ",
+         "reuse out, and add it to the settings that are printed");
+  FitChoice choice = choice_of(as_of(config.model.resolved(), kAfterAllTokens));
+  choice.section = config.model.attention;
+  return choice;
+} catch (const Error& e) {
+  fail("choice ", text, ": ", e.what());
+}
+
+struct Blocks {
+  std::int64_t size, local, keep;
+};
+
+std::string block_choice(const Blocks& b, bool learned, std::int64_t step) {
+  const std::string index =
+      learned ? str(", index_distances: ", kIndexDistances, ", index_warmup_steps: ", step + kWarmupSteps) : "";
+  return str("{kind: block_sparse, block: ", b.size, ", rules: [{pattern: ", learned ? "learned" : "content",
+             ", local: ", b.local, ", first: 1, keep: ", b.keep, "}]", index, "}");
+}
+
+}  // namespace
+
+double FitChoice::density() const {
+  return std::accumulate(densities.begin(), densities.end(), 0.0) / static_cast<double>(densities.size());
+}
+
+FitChoice own_choice(const ModelConfig& m, const std::string& run) {
+  for (std::int64_t layer = 0; layer < m.layers; ++layer)
+    if (const std::string why = more_than_a_pattern(attention_of(m, layer), m.kv_heads); !why.empty())
+      fail(run, ": layer ", layer, " ", why, ", and other attention in its place says nothing of it: ",
+           "give a checkpoint from before it had that, such as of dense attention");
+  return choice_of(m);
+}
+
+std::vector<std::string> default_choices(std::int64_t context, bool learned, std::int64_t step) {
+  const std::int64_t size = context < kLongContext ? 64 : 128, blocks = (context + size - 1) / size;
+  const std::int64_t many = std::max<std::int64_t>(3, 3 * blocks / 8);  // itself, the first one, and one to select
+  std::vector<std::string> choices;
+  if (const std::int64_t window = std::max(size, context / 64); window < context)
+    choices.push_back(str("{kind: window, window: ", window, ", sinks: 4}"));
+  for (const Blocks& b :
+       {Blocks{size, 5, std::max<std::int64_t>(8, blocks / 8)}, Blocks{size, std::min(many / 2 + 1, many - 2), many}})
+    if (b.keep < blocks) choices.push_back(block_choice(b, learned, step));
+  return choices;
+}
+
+std::vector<FitChoice> fit_choices(const ModelConfig& run, const FitChoice& own, const std::vector<std::string>& texts,
+                                   bool learned, std::int64_t step) {
+  std::vector<FitChoice> choices;
+  for (const std::string& text : texts.empty() ? default_choices(run.context, learned, step) : texts)
+    choices.push_back(parse_choice(run, text));
+  if (texts.empty()) std::erase_if(choices, [&](const FitChoice& c) { return c.density() >= own.density(); });
+  std::ranges::stable_sort(choices, {}, &FitChoice::density);
+  return choices;
+}
+
+}  // namespace ring
