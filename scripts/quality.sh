@@ -6,14 +6,15 @@
 # (of 64 tokens, beside content), mixed (heads by turns content and local_global), quarter (every fourth head content);
 # without one all of them. upper_KIND has windows in the lower half of the layers and KIND in the upper. Sparse kinds
 # compute a quarter of the pairs of query and key, or less, from 2048 tokens on. SEEDS: "1 2 3" unless given. With -f
-# each kind but dense goes on from dense's checkpoint of that step, instead of beginning anew. CONFIG:
-# configs/quality.yaml, which keeps checkpoints of every 650 steps. Runs stay in FOLDER/KIND[-from-STEP]-SEED: those that have ended are not trained again
-# while they are there, and others go on. Ends with 1 if a run has failed.
+# each kind but dense goes on from dense's checkpoint of that step, instead of beginning anew; fit_content and
+# fit_learned then choose for each layer by `attention fit`. CONFIG: configs/quality.yaml, which keeps checkpoints of
+# every 650 steps. Runs stay in FOLDER/KIND[-from-STEP]-SEED: those that have ended are not trained again while they are
+# there, and others go on. Ends with 1 if a run has failed.
 set -euo pipefail
 
 root="$(cd "$(dirname "$0")/.." && pwd)"
 config="$root/configs/quality.yaml" seeds='1 2 3' from='' out=runs/quality
-usage() { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 die() { echo "quality.sh: $1" >&2; exit 2; }
 while getopts c:s:f:o:h option; do
   case $option in
@@ -76,9 +77,13 @@ attention() { # KIND [STEPS]: with indexers that learn from all of attention for
   esac
   echo "{kind: block_sparse, block: $block, rules: [{pattern: $pattern, $rule}]$more}"
 }
-kind_settings() { # one a line
+kind_settings() { # KIND SEED: one a line
   local layers
   case $1 in
+    fit_*)
+      "$ringmaster" attention fit "$(checkpoint_of "$2")" --pattern "${1#fit_}" |
+        tee "fit-${1#fit_}-$from-$2.txt" | sed -n "s/^ *'\(model\..*\)'\( \\\\\)\{0,1\}$/\1/p"
+      ;;
     upper_*)
       layers=$(number model layers)
       echo "model.attention=$(attention window)"
@@ -87,15 +92,21 @@ kind_settings() { # one a line
     *) echo "model.attention=$(attention "$1")" ;;
   esac
 }
-for kind in "${kinds[@]}"; do attention "${kind#upper_}" > /dev/null; done
+for kind in "${kinds[@]}"; do
+  case $kind in
+    fit_content | fit_learned) [ -n "$from" ] || die "$kind goes on from dense: give -f STEP" ;;
+    *) attention "${kind#upper_}" > /dev/null ;;
+  esac
+done
 
 mkdir -p "$out"
 cd "$out"
 run_of() { if [ -z "$from" ] || [ "$1" = dense ]; then echo "$1-$2"; else echo "$1-from-$from-$2"; fi; }
+checkpoint_of() { echo "dense-$1/checkpoints/step-$(printf '%09d' "$from")"; }
 # The directory of a run that begins as dense did.
 fork() {
   local checkpoint
-  checkpoint="dense-$2/checkpoints/step-$(printf '%09d' "$from")"
+  checkpoint=$(checkpoint_of "$2")
   [ -d "$checkpoint" ] || die "there is no $out/$checkpoint: train dense first, with checkpoints of this step"
   mkdir -p "$1/checkpoints"
   cp -r "$checkpoint" "$1/checkpoints"
@@ -109,7 +120,8 @@ train() { # KIND SEED
     [ -d "$run/checkpoints" ] || fork "$run" "$2"
     more=(--allow-changes)
   fi
-  mapfile -t kind_of_run < <(kind_settings "$1")
+  mapfile -t kind_of_run < <(kind_settings "$1" "$2")
+  [ ${#kind_of_run[@]} -gt 0 ] || { echo "quality.sh: $run has no settings" >&2; failed=1; return; }
   "$ringmaster" train "$config" run.directory="$run" run.seed="$2" data.path="$corpus" "${kind_of_run[@]}" \
     ${settings[@]+"${settings[@]}"} ${more[@]+"${more[@]}"} ||
     { echo "quality.sh: $run has failed" >&2; failed=1; }
