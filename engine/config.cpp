@@ -343,6 +343,7 @@ const std::vector<std::string>& keys_free_to_change() {
                                                 "parallel.tp",
                                                 "parallel.cp_layout",
                                                 "parallel.cp_schedule",
+                                                "parallel.cp_keys",
                                                 "parallel.cp_prefetch",
                                                 "parallel.cp_message_mb",
                                                 "parallel.cp_ranks_per_node",

@@ -29,6 +29,12 @@ void ParallelConfig::fields(Fields& f) {
                               {"ring", ContextSchedule::ring},
                               {"gather", ContextSchedule::gather},
                               {"all_to_all", ContextSchedule::all_to_all}}));
+  f("cp_keys", cp_keys,
+    "ring and gather, blocks that are selected (pattern: content, learned): referenced: only keys travel that a rank's "
+    "queries selected, for which the host waits in each layer until they have; all: whatever they might select; auto: "
+    "referenced on CPUs, where that is no wait, all on GPUs",
+    choices<ContextKeys>(
+        {{"auto", ContextKeys::automatic}, {"all", ContextKeys::all}, {"referenced", ContextKeys::referenced}}));
   f("cp_prefetch", cp_prefetch, "steps of the ring whose keys are on their way before they are needed",
     in_range(0, 1024));
   f("cp_message_mb", cp_message_mb,
@@ -50,7 +56,8 @@ void ParallelConfig::fields(Fields& f) {
 RingOptions ParallelConfig::ring(const std::vector<int>& nodes) const {
   return {.prefetch = cp_prefetch,
           .per_node = cp_ranks_per_node > 0 ? static_cast<int>(cp_ranks_per_node) : ranks_per_node(nodes),
-          .message_bytes = cp_message_mb << 20};
+          .message_bytes = cp_message_mb << 20,
+          .keys = cp_keys};
 }
 
 }  // namespace ring

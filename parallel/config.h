@@ -16,6 +16,7 @@ struct ParallelConfig {
   std::int64_t dp = 0, cp = 1, tp = 1, pp = 1;
   ContextLayoutChoice cp_layout = ContextLayoutChoice::automatic;
   ContextSchedule cp_schedule = ContextSchedule::automatic;
+  ContextKeys cp_keys = ContextKeys::automatic;
   std::int64_t cp_prefetch = 1, cp_message_mb = 1024, cp_ranks_per_node = 0;
   std::int64_t zero = 0;
   DType reduce = DType::f32;

@@ -27,8 +27,13 @@ constexpr const char *kImported = "imported_from", *kConfig = "config";
 
 // Threads and layouts change bits, not what is computed: other machines and numbers of processes have others.
 bool rounds_otherwise(const std::string& change) {
-  constexpr const char* kKeys[] = {"run.threads:",          "parallel.cp:",        "parallel.tp:",
-                                   "parallel.cp_schedule:", "parallel.cp_layout:", "parallel.cp_ranks_per_node:",
+  constexpr const char* kKeys[] = {"run.threads:",
+                                   "parallel.cp:",
+                                   "parallel.tp:",
+                                   "parallel.cp_schedule:",
+                                   "parallel.cp_layout:",
+                                   "parallel.cp_keys:",
+                                   "parallel.cp_ranks_per_node:",
                                    "parallel.zero:"};
   return std::ranges::any_of(kKeys, [&](const char* key) { return change.starts_with(key); });
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "autograd/block_means.h"
+#include "core/fake.h"
 #include "kernels/attention/block_select.h"
 #include "parallel/context/rows.h"
 
@@ -11,6 +12,25 @@ namespace {
 
 constexpr std::int64_t kMostShown = std::int64_t{1} << 28;  // bytes of the keys of all ranks that are gathered at once
 
+// The rows of a selection that each rank has, those of its own queries.
+std::vector<std::vector<SelectedRows>> held_by_all(ContextShards shards, const Pattern& pattern) {
+  std::vector<std::vector<SelectedRows>> held;
+  for (shards.rank = 0; shards.rank < shards.ranks(); ++shards.rank) held.push_back(held_blocks(shards, pattern));
+  return held;
+}
+
+std::int64_t rows_of(const std::vector<SelectedRows>& runs) {
+  std::int64_t rows = 0;
+  for (const SelectedRows& r : runs) rows += r.end - r.begin;
+  return rows;
+}
+
+// Every block in a step without computing, as that takes the most memory.
+std::vector<std::int32_t> on_host(const Tensor& bits, const Stream& stream) {
+  if (!has_bytes(bits)) return std::vector<std::int32_t>(static_cast<std::size_t>(bits.numel()), -1);
+  return to_host<std::int32_t>(bits.view({bits.numel()}), stream);
+}
+
 }  // namespace
 
 void ContextParallel::check_shards(const ContextShards& s) const {
@@ -18,11 +38,17 @@ void ContextParallel::check_shards(const ContextShards& s) const {
              s.rank, " of ", s.ranks(), ", this is rank ", comm_.rank(), " of ", comm_.size());
 }
 
-Work ContextParallel::exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
-                               const ExecContext& ctx) {
+Work ContextParallel::exchange(std::vector<Transfer> sends, std::vector<Transfer> receives, const ExecContext& ctx) {
+  for (std::vector<Transfer>* list : {&sends, &receives})
+    std::erase_if(*list, [](const Transfer& t) { return t.tensor.numel() == 0; });
   for (const Transfer& t : sends)
     if (t.peer != comm_.rank()) bytes_sent_ += static_cast<std::int64_t>(t.tensor.bytes());
   return comm_.exchange(sends, receives, ctx.stream.record());
+}
+
+Tensor ContextParallel::receive_message(const NeededKeys& need, const Tensor& like, DType type,
+                                        const ExecContext& ctx) {
+  return message_in(need, like, [&](std::int64_t size) { return receive_buffer({size}, type, ctx); });
 }
 
 // Gathered with as many rows of each rank, and put in order: what exchange() receives in may be kept for ever.
@@ -65,6 +91,36 @@ PooledAttention ContextParallel::with_selection(PooledAttention a, const Context
                        .scale = scale_of_means(a.scale, a.q.dim(1), kv_heads)},
                       ctx);
   return a;
+}
+
+SelectedKeys ContextParallel::selected_keys(const Pattern& pattern, const BlockSelection& own,
+                                            const ContextShards& shards, const ExecContext& ctx) {
+  check_shards(shards);
+  const bool waits = ctx.stream.device().backend != Backend::cpu;
+  if (!pattern.selects() || keys_ == ContextKeys::all || (keys_ == ContextKeys::automatic && waits)) return {};
+  const std::vector<std::vector<SelectedRows>> held = held_by_all(shards, pattern);
+  std::int64_t most = 0;
+  for (const std::vector<SelectedRows>& runs : held) most = std::max(most, rows_of(runs));
+  const std::int64_t heads = own.bits.dim(1), words = own.bits.dim(2);
+  const Tensor parts = ctx.zeros({comm_.size(), most, heads, words}, DType::i32);
+  const Tensor mine = parts.narrow(0, comm_.rank(), 1).view({most, heads, words});
+  std::int64_t at = 0;
+  for (const SelectedRows& r : held[static_cast<std::size_t>(comm_.rank())]) {
+    move_rows(mine, own.bits, {.to = at, .first = r.bits + r.begin, .count = r.end - r.begin}, ctx);
+    at += r.end - r.begin;
+  }
+  bytes_sent_ += static_cast<std::int64_t>(mine.bytes()) * (comm_.size() - 1);
+  comm_.all_gather(parts, mine, ctx.stream.record()).wait(ctx.stream);
+  const std::vector<std::int32_t> bits = on_host(parts, ctx.stream);
+  SelectedKeys all(own.bits.dim(0), heads, words);
+  for (std::int64_t r = 0; r < comm_.size(); ++r) {
+    const std::int32_t* next = bits.data() + r * most * heads * words;
+    for (const SelectedRows& run : held[static_cast<std::size_t>(r)]) {
+      all.add(next, run.bits + run.begin, run.end - run.begin);
+      next += (run.end - run.begin) * heads * words;
+    }
+  }
+  return all;
 }
 
 std::vector<PoolKeys> ContextParallel::shared_pools(const PoolSource& source,
@@ -117,7 +173,7 @@ std::unique_ptr<ContextParallel> make_context_parallel(Communicator& comm, Conte
   switch (schedule) {
     case ContextSchedule::automatic: return make_measured_context(comm, ring);
     case ContextSchedule::ring: return make_ring(comm, ring);
-    case ContextSchedule::gather: return make_gather(comm);
+    case ContextSchedule::gather: return make_gather(comm, ring.keys);
     case ContextSchedule::all_to_all: return make_all_to_all(comm);
   }
   fail("context exchange: no such schedule");

@@ -14,11 +14,17 @@
 #include "autograd/context_exchange.h"
 #include "comm/communicator.h"
 #include "parallel/context/heads.h"
+#include "parallel/context/plan.h"
 #include "parallel/context/pools.h"
+#include "parallel/context/selected_keys.h"
 
 namespace ring {
 
 enum class ContextSchedule : std::uint8_t { automatic, ring, gather, all_to_all };
+// Which keys a ring and gather send where blocks are selected: all that come before a rank's queries, or those alone
+// that they selected. For these the host waits in each call until the device has selected. automatic: on CPUs, where
+// that is no wait.
+enum class ContextKeys : std::uint8_t { automatic, all, referenced };
 
 class ContextParallel : public ContextExchange {
  public:
@@ -36,6 +42,9 @@ class ContextParallel : public ContextExchange {
   // With the selection that it was given, or a new one where the pattern selects: of parts of sequences, with the rows
   // of this rank's queries alone. Means of keys and queries by block travel, which are small.
   PooledAttention with_selection(PooledAttention, const ContextShards&, const ExecContext&);
+  // What all ranks selected, of which each has the rows of its own queries: bits that travel. Not known where the
+  // pattern selects nothing, or all keys are to travel.
+  SelectedKeys selected_keys(const Pattern&, const BlockSelection&, const ContextShards&, const ExecContext&);
   // The pools of a call over parts of sequences, which carry_pools() attends to (kernels/attention/pool_keys.h). What
   // is returned is of this call.
   std::vector<PoolKeys> shared_pools(const PoolSource&, const std::shared_ptr<const ContextShards>&,
@@ -43,18 +52,21 @@ class ContextParallel : public ContextExchange {
   // Shows a call with its results to whoever watches.
   void show(const PooledAttention&, const std::shared_ptr<const ContextShards>&, const ExecContext&,
             const AttentionWatch&);
-  explicit ContextParallel(Communicator& comm) : comm_(comm) {}
+  explicit ContextParallel(Communicator& comm, ContextKeys keys = ContextKeys::all) : comm_(comm), keys_(keys) {}
   void check_shards(const ContextShards&) const;  // Error: of other ranks than the group's
-  // As Communicator's, and counted.
-  Work exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives, const ExecContext&);
+  // As Communicator's, and counted; without empty ones, which are so on both sides.
+  Work exchange(std::vector<Transfer> sends, std::vector<Transfer> receives, const ExecContext&);
   Tensor receive_buffer(const Shape& shape, DType dtype, const ExecContext& ctx) {
     return comm_.receive_buffer(shape, dtype, ctx.stream);
   }
+  // For a message of keys and values (rows.h) like these [N,H,D], or of their gradients.
+  Tensor receive_message(const NeededKeys&, const Tensor& like, DType, const ExecContext&);
 
   Communicator& comm_;
   std::int64_t bytes_sent_ = 0;
 
  private:
+  ContextKeys keys_;
   HeadPatterns watched_patterns_;
   PoolPlanCache pool_plans_;
 };
@@ -67,9 +79,10 @@ struct RingOptions {
   // Longer messages of dense and block-sparse attention (gradients of keys, f32) go by groups of heads, one ring after
   // the other: what is held beside operands and results is that of one group.
   std::int64_t message_bytes = std::int64_t{1} << 30;
+  ContextKeys keys = ContextKeys::automatic;
 };
 std::unique_ptr<ContextParallel> make_ring(Communicator&, const RingOptions&);
-std::unique_ptr<ContextParallel> make_gather(Communicator&);
+std::unique_ptr<ContextParallel> make_gather(Communicator&, ContextKeys = ContextKeys::automatic);
 std::unique_ptr<ContextParallel> make_all_to_all(Communicator&);
 // The fastest of them, measured once for each shape and pattern where the context has a tuning file; else the ring.
 std::unique_ptr<ContextParallel> make_measured_context(Communicator&, const RingOptions&);

@@ -1,6 +1,7 @@
-// All keys to every rank.
+// All keys to every rank at once; where blocks are selected, those that its queries selected.
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/elementwise.h"
 #include "parallel/context/cache.h"
@@ -15,9 +16,15 @@ struct GatherPlan {
   std::int64_t rows = 0, most = 0;  // of the micro-batch; of one rank
 };
 
+// Where not all keys travel, by rank: what this one needs of it, and what it needs of this one. Rows are the owner's.
+struct Referenced {
+  std::vector<NeededKeys> theirs, ours;
+  bool known() const { return !ours.empty(); }
+};
+
 class Gather final : public ContextParallel {
  public:
-  explicit Gather(Communicator& comm) : ContextParallel(comm) {}
+  Gather(Communicator& comm, ContextKeys keys) : ContextParallel(comm, keys) {}
   std::string_view schedule() const override { return "gather"; }
 
   BlockSelection forward(const PooledAttention& args, const std::shared_ptr<const ContextShards>& shards,
@@ -26,7 +33,7 @@ class Gather final : public ContextParallel {
     PooledAttention pairs = whole;
     const Tensor pooled_lse = carry_pools(pairs, shared_pools(pool_source(whole), shards, ctx), ctx);
     const GatherPlan& plan = plan_for(shards, pairs.pattern);
-    const KvPair all = gather(*shards, plan, args.k, args.v, ctx);
+    const KvPair all = gather(*shards, plan, referenced(pairs, *shards, ctx), args.k, args.v, ctx);
     ForwardSum sum(pairs, calls_of(plan.rounds), ctx);
     sum.add(plan.rounds, all.k, all.v);
     mean_gates(whole, pooled_lse, ctx);
@@ -39,13 +46,15 @@ class Gather final : public ContextParallel {
     PooledAttentionBackward pairs = args;
     carry_pools(pairs, shared_pools(pool_source(args), shards, ctx), ctx);
     const GatherPlan& plan = plan_for(shards, pairs.pattern);
-    KvPair all = gather(*shards, plan, args.k, args.v, ctx);
+    const Referenced some = referenced(pairs, *shards, ctx);
+    KvPair all = gather(*shards, plan, some, args.k, args.v, ctx);
     BackwardSum sum(pairs, calls_of(plan.rounds), ctx);
     KvPair gradients;
     sum.add(plan.rounds, all.k, all.v, gradients);
     if (!gradients.k.defined()) gradients = no_gradients(all.k, ctx);
     all = {};
-    const KvPair own = scatter(*shards, plan, gradients, ctx);
+    const KvPair own =
+        some.known() ? bring_home(*shards, some, gradients, ctx) : scatter(*shards, plan, gradients, ctx);
     store_sum(args.dk, own.k, pairs.carry_dk, ctx);
     store_sum(args.dv, own.v, pairs.carry_dv, ctx);
   }
@@ -60,18 +69,45 @@ class Gather final : public ContextParallel {
     });
   }
 
-  // fn(rank r's part of `parts` [ranks,2,most,H,D], its neighbouring rows)
-  template <class Fn>
-  static void for_held(const ContextShards& shards, const Tensor& parts, const Fn& fn) {
-    for (int r = 0; r < shards.ranks(); ++r) {
-      const KvPair part = kv_pair(parts.narrow(0, r, 1).view({2, parts.dim(2), parts.dim(3), parts.dim(4)}));
-      for (const HeldRows& h : shards.held[static_cast<std::size_t>(r)]) fn(part, h);
+  template <class Args>
+  Referenced referenced(const Args& args, const ContextShards& shards, const ExecContext& ctx) {
+    const std::int64_t heads = args.k.dim(1);
+    const SelectedKeys selected = selected_keys(args.pattern, args.selection, shards, ctx);
+    const SelectedBlocks blocks = selected.of({0, heads});
+    Referenced some;
+    for (int r = 0; blocks.bits && r < comm_.size(); ++r) {
+      const auto needs = [&](int queries, int keys) {
+        return r == comm_.rank() ? NeededKeys{} : needed_by_any(shards, {queries}, keys, args.pattern, heads, blocks);
+      };
+      some.theirs.push_back(needs(comm_.rank(), r));
+      some.ours.push_back(needs(r, comm_.rank()));
+    }
+    return some;
+  }
+
+  static KvPair part(const Tensor& parts, int rank) {  // of [ranks,2,most,H,D]
+    return kv_pair(parts.narrow(0, rank, 1).view({2, parts.dim(2), parts.dim(3), parts.dim(4)}));
+  }
+  // A rank's rows, into the micro-batch's and out of them.
+  static void put(const KvPair& all, const KvPair& part, const ContextShards& shards, int rank,
+                  const ExecContext& ctx) {
+    for (const HeldRows& h : shards.held[static_cast<std::size_t>(rank)]) {
+      move_rows(all.k, part.k, {.to = h.global, .first = h.first, .count = h.count}, ctx);
+      move_rows(all.v, part.v, {.to = h.global, .first = h.first, .count = h.count}, ctx);
+    }
+  }
+  static void take(const KvPair& part, const KvPair& all, const ContextShards& shards, int rank,
+                   const ExecContext& ctx) {
+    for (const HeldRows& h : shards.held[static_cast<std::size_t>(rank)]) {
+      move_rows(part.k, all.k, {.to = h.first, .first = h.global, .count = h.count}, ctx);
+      move_rows(part.v, all.v, {.to = h.first, .first = h.global, .count = h.count}, ctx);
     }
   }
 
   // In the micro-batch's order.
-  KvPair gather(const ContextShards& shards, const GatherPlan& plan, const Tensor& k, const Tensor& v,
-                const ExecContext& ctx) {
+  KvPair gather(const ContextShards& shards, const GatherPlan& plan, const Referenced& some, const Tensor& k,
+                const Tensor& v, const ExecContext& ctx) {
+    if (some.known()) return bring(shards, some, k, v, ctx);
     const std::int64_t heads = k.dim(1), dim = k.dim(2);
     const Tensor parts = ctx.empty({comm_.size(), 2, plan.most, heads, dim}, k.dtype());
     const Tensor mine = parts.narrow(0, comm_.rank(), 1).view({2, plan.most, heads, dim});
@@ -81,24 +117,71 @@ class Gather final : public ContextParallel {
     bytes_sent_ += static_cast<std::int64_t>(mine.bytes()) * (comm_.size() - 1);
     comm_.all_gather(parts, mine, ctx.stream.record()).wait(ctx.stream);
     const KvPair all = kv_pair(ctx.empty({2, plan.rows, heads, dim}, k.dtype()));
-    for_held(shards, parts, [&](const KvPair& part, const HeldRows& h) {
-      move_rows(all.k, part.k, {.to = h.global, .first = h.first, .count = h.count}, ctx);
-      move_rows(all.v, part.v, {.to = h.global, .first = h.first, .count = h.count}, ctx);
-    });
+    for (int r = 0; r < comm_.size(); ++r) put(all, part(parts, r), shards, r, ctx);
     return all;
   }
 
   KvPair scatter(const ContextShards& shards, const GatherPlan& plan, const KvPair& gradients, const ExecContext& ctx) {
     const std::int64_t heads = gradients.k.dim(1), dim = gradients.k.dim(2);
     const Tensor parts = ctx.zeros({comm_.size(), 2, plan.most, heads, dim});  // sums read the padding, too
-    for_held(shards, parts, [&](const KvPair& part, const HeldRows& h) {
-      move_rows(part.k, gradients.k, {.to = h.first, .first = h.global, .count = h.count}, ctx);
-      move_rows(part.v, gradients.v, {.to = h.first, .first = h.global, .count = h.count}, ctx);
-    });
+    for (int r = 0; r < comm_.size(); ++r) take(part(parts, r), gradients, shards, r, ctx);
     const Tensor mine = ctx.empty({2, plan.most, heads, dim});
     bytes_sent_ += static_cast<std::int64_t>(mine.bytes()) * (comm_.size() - 1);
     comm_.reduce_scatter(mine, parts, Reduce::sum, ctx.stream.record()).wait(ctx.stream);
     return kv_pair(mine);
+  }
+
+  // make(r): the message to rank r. Those that come, by rank; undefined: it sends nothing.
+  template <class Make>
+  std::vector<Tensor> swap(const std::vector<NeededKeys>& out, const std::vector<NeededKeys>& in, const Tensor& like,
+                           const ExecContext& ctx, const Make& make) {
+    std::vector<Tensor> received(in.size());
+    std::vector<Transfer> sends, receives;
+    for (int r = 0; r < comm_.size(); ++r) {
+      const auto i = static_cast<std::size_t>(r);
+      if (!out[i].none()) sends.push_back({make(r, out[i]), r});
+      if (in[i].none()) continue;
+      received[i] = receive_message(in[i], like, like.dtype(), ctx);
+      receives.push_back({received[i], r});
+    }
+    exchange(sends, receives, ctx).wait(ctx.stream);
+    return received;
+  }
+
+  // As gather() does, with 0 for what does not travel.
+  KvPair bring(const ContextShards& shards, const Referenced& some, const Tensor& k, const Tensor& v,
+               const ExecContext& ctx) {
+    const auto ours = [&](int, const NeededKeys& need) { return pack(need, k, v, ctx); };
+    std::vector<Tensor> theirs = swap(some.ours, some.theirs, k, ctx, ours);
+    const KvPair all = kv_pair(ctx.zeros({2, shards.tokens(), k.dim(1), k.dim(2)}, k.dtype()));
+    put(all, {{}, k, v}, shards, comm_.rank(), ctx);
+    for (int r = 0; r < comm_.size(); ++r) {
+      const auto i = static_cast<std::size_t>(r);
+      const Tensor message = std::exchange(theirs[i], {});
+      if (message.defined()) put(all, unpack(some.theirs[i], message, k, ctx), shards, r, ctx);
+    }
+    return all;
+  }
+
+  // As scatter() does: a sum in the order of the ranks.
+  KvPair bring_home(const ContextShards& shards, const Referenced& some, const KvPair& gradients,
+                    const ExecContext& ctx) {
+    const auto shape_of = [&](int r) { return Shape{2, shards.tokens(r), gradients.k.dim(1), gradients.k.dim(2)}; };
+    const auto rows_of = [&](int r) {
+      const KvPair rows = kv_pair(ctx.empty(shape_of(r)));
+      take(rows, gradients, shards, r, ctx);
+      return rows;
+    };
+    const auto theirs = [&](int r, const NeededKeys& need) { return pack_home(need, rows_of(r), ctx); };
+    std::vector<Tensor> ours = swap(some.theirs, some.ours, gradients.k, ctx, theirs);
+    const KvPair sum = kv_pair(ctx.zeros(shape_of(comm_.rank())));
+    for (int r = 0; r < comm_.size(); ++r) {
+      const auto i = static_cast<std::size_t>(r);
+      const Tensor message = std::exchange(ours[i], {});
+      if (r == comm_.rank()) add(sum.both, rows_of(r).both, ctx);
+      if (message.defined()) add_home(some.ours[i], message, sum, ctx);
+    }
+    return sum;
   }
 
   // The first rows, which are those of this rank. carry: may be undefined.
@@ -114,6 +197,8 @@ class Gather final : public ContextParallel {
 
 }  // namespace
 
-std::unique_ptr<ContextParallel> make_gather(Communicator& comm) { return std::make_unique<Gather>(comm); }
+std::unique_ptr<ContextParallel> make_gather(Communicator& comm, ContextKeys keys) {
+  return std::make_unique<Gather>(comm, keys);
+}
 
 }  // namespace ring

@@ -26,7 +26,7 @@ class MeasuredContext final : public ContextParallel {
     schedules_.push_back(make_ring(comm, ring));
     if (ring.per_node > 0 && ring.per_node < comm.size()) return;  // only the ring knows of nodes
     schedules_.push_back(make_all_to_all(comm));
-    schedules_.push_back(make_gather(comm));
+    schedules_.push_back(make_gather(comm, ring.keys));
   }
   std::string_view schedule() const override { return "auto"; }
   std::int64_t bytes_sent() const override {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "kernels/attention/blocks.h"
 
@@ -107,17 +108,29 @@ bool any_head_keeps(const BlockPattern& blocks, std::int64_t kv_heads, std::int3
   return false;
 }
 
+// The blocks of both spans, counted from the one in which the document starts.
+struct BlockRange {
+  std::int32_t first, last;
+};
+BlockRange blocks_between(const Pattern& p, const Span& s) {
+  const std::int64_t size = p.blocks->block(), at = s.position - p.origin(s.document);
+  return {static_cast<std::int32_t>(at / size), static_cast<std::int32_t>((at + s.count - 1) / size)};
+}
+
+// The rows of a block that the span has.
+void call_for_block(const Pattern& p, const Span& s, std::int32_t block, const Fn& fn) {
+  const std::int64_t size = p.blocks->block(), start = p.origin(s.document) + block * size;
+  const std::int64_t begin = std::max<std::int64_t>(s.position, start),
+                     end = std::min<std::int64_t>(s.position + std::int64_t{s.count}, start + size);
+  fn(static_cast<std::int32_t>(s.first + begin - s.position), static_cast<std::int32_t>(end - begin), 1);
+}
+
 void needed_blocks(const Pattern& p, const SpanPair& pair, std::int64_t kv_heads, const Fn& fn) {
-  const std::int64_t size = p.blocks->block(), origin = p.origin(pair.keys.document);
-  const Bounds b = bounds_of(pair.queries, pair.keys);
-  const auto block = [&](std::int64_t position) { return static_cast<std::int32_t>((position - origin) / size); };
-  for (std::int32_t k = block(b.k); k <= block(b.k_end - 1); ++k) {
-    const std::int32_t from = p.causal ? std::max(k, block(b.q)) : block(b.q), last = block(b.q_end - 1);
-    std::int32_t q = from;
-    while (q <= last && !any_head_keeps(*p.blocks, kv_heads, q, k)) ++q;
-    if (q > last) continue;
-    const std::int64_t begin = std::max(b.k, origin + k * size), end = std::min(b.k_end, origin + (k + 1) * size);
-    fn(static_cast<std::int32_t>(pair.keys.first + begin - b.k), static_cast<std::int32_t>(end - begin), 1);
+  const BlockRange queries = blocks_between(p, pair.queries), keys = blocks_between(p, pair.keys);
+  for (std::int32_t k = keys.first; k <= keys.last; ++k) {
+    std::int32_t q = p.causal ? std::max(k, queries.first) : queries.first;
+    while (q <= queries.last && !any_head_keeps(*p.blocks, kv_heads, q, k)) ++q;
+    if (q <= queries.last) call_for_block(p, pair.keys, k, fn);
   }
 }
 
@@ -141,6 +154,16 @@ SpanPair seen_part(const Pattern& p, const Span& queries, const Span& keys) {
 void for_needed(const Pattern& p, const SpanPair& pair, std::int32_t head, std::int64_t kv_heads, const Fn& fn) {
   if (p.blocks) return needed_blocks(p, pair, kv_heads, fn);
   for (const Branch& branch : p.branches) needed_in_branch(p, branch, pair, head, fn);
+}
+
+void for_selected(const Pattern& p, const SpanPair& pair, const SelectedBlocks& selected, std::int32_t row,
+                  std::int32_t head, const Fn& fn) {
+  const BlockRange queries = blocks_between(p, pair.queries), keys = blocks_between(p, pair.keys);
+  std::vector<std::uint32_t> any(static_cast<std::size_t>(selected.words));
+  for (std::int32_t q = queries.first; q <= queries.last; ++q)
+    for (std::size_t w = 0; w < any.size(); ++w) any[w] |= selected.row(row + q, head)[w];
+  for (std::int32_t k = keys.first; k <= keys.last; ++k)
+    if (any[static_cast<std::size_t>(k / 32)] >> (k % 32) & 1u) call_for_block(p, pair.keys, k, fn);
 }
 
 }  // namespace ring

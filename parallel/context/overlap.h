@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "kernels/attention/pattern.h"
+#include "kernels/attention/selection.h"
 
 namespace ring {
 
@@ -20,5 +20,9 @@ SpanPair seen_part(const Pattern&, const Span& queries, const Span& keys);
 // them needs. Rows may come more than once.
 void for_needed(const Pattern&, const SpanPair&, std::int32_t head, std::int64_t kv_heads,
                 const std::function<void(std::int32_t, std::int32_t, std::int32_t)>& fn);
+
+// The same by a selection in host memory: the blocks that these queries keep. row: of the document's first block.
+void for_selected(const Pattern&, const SpanPair&, const SelectedBlocks&, std::int32_t row, std::int32_t head,
+                  const std::function<void(std::int32_t, std::int32_t, std::int32_t)>& fn);
 
 }  // namespace ring

@@ -176,16 +176,22 @@ void add_copies(const RowCopy& range, const std::vector<char>& marked, std::int3
 // Marks of the receiver's rows, for each KV head or for all at once.
 using Marks = std::vector<std::vector<char>>;
 
-Marks marks_of(const NeededKeys& need, const Pattern& pattern, std::int64_t kv_heads) {
-  const bool by_head = pattern.has_samples();
+Marks marks_of(const NeededKeys& need, const Pattern& pattern, std::int64_t kv_heads, const SelectedBlocks& selected) {
+  const bool by_head = need.selected || pattern.has_samples();
   Marks marks(static_cast<std::size_t>(by_head ? kv_heads : 1), std::vector<char>(static_cast<std::size_t>(need.rows)));
   for (const AttentionCall& round : need.rounds)
     for (std::size_t b = 0; b < round.queries.size(); ++b)
-      for (std::size_t h = 0; h < marks.size(); ++h)
-        for_needed(pattern, {round.queries[b], round.keys[b]}, static_cast<std::int32_t>(h), kv_heads,
-                   [&](std::int32_t row, std::int32_t count, std::int32_t stride) {
-                     for (std::int32_t i = 0; i < count; ++i) marks[h][static_cast<std::size_t>(row + i * stride)] = 1;
-                   });
+      for (std::size_t h = 0; h < marks.size(); ++h) {
+        const SpanPair pair{round.queries[b], round.keys[b]};
+        const auto head = static_cast<std::int32_t>(h);
+        const auto mark = [&](std::int32_t row, std::int32_t count, std::int32_t stride) {
+          for (std::int32_t i = 0; i < count; ++i) marks[h][static_cast<std::size_t>(row + i * stride)] = 1;
+        };
+        if (need.selected)
+          for_selected(pattern, pair, selected, round.block_rows[b], head, mark);
+        else
+          for_needed(pattern, pair, head, kv_heads, mark);
+      }
   return marks;
 }
 
@@ -194,6 +200,8 @@ void find_copies(NeededKeys& need, Marks marks, const std::vector<RowCopy>& rang
   for (std::size_t h = 0; h < marks.size(); ++h)
     for (const RowCopy& range : ranges)
       add_copies(range, marks[h], marks.size() == 1 ? -1 : static_cast<std::int32_t>(h), need.copies);
+  need.whole = false;
+  if (need.selected) return;
   if (need.copies.empty()) {  // the pattern keeps nothing of what it might
     need = {};
     return;
@@ -215,7 +223,7 @@ std::int64_t NeededKeys::row_heads(std::int64_t kv_heads) const {
 }
 
 NeededKeys needed_keys(const ContextShards& shards, int queries, int keys, const Pattern& pattern,
-                       std::int64_t kv_heads, SpanPositions positions) {
+                       std::int64_t kv_heads, SpanPositions positions, const SelectedBlocks& selected) {
   NeededKeys need;
   const bool same = queries == keys, joins = pattern.is_dense() && positions == SpanPositions::in_order;
   const std::vector<std::int32_t> block_rows = rows_of_blocks(pattern, shards.documents);
@@ -230,24 +238,28 @@ NeededKeys needed_keys(const ContextShards& shards, int queries, int keys, const
   for (AttentionCall& round : need.rounds)
     for (Span& s : round.keys) s.first = row_at(ranges, s.first);
   need.rows = ranges.empty() ? 0 : ranges.back().at + ranges.back().count;
+  need.selected = selected.bits && pattern.selects();
   if (pattern.is_dense())
     need.copies = ranges;
   else
-    find_copies(need, marks_of(need, pattern, kv_heads), ranges);
+    find_copies(need, marks_of(need, pattern, kv_heads, selected), ranges);
   return need;
 }
 
 NeededKeys needed_by_any(const ContextShards& shards, const std::vector<int>& queries, int keys, const Pattern& pattern,
-                         std::int64_t kv_heads) {
+                         std::int64_t kv_heads, const SelectedBlocks& selected) {
   NeededKeys all;
-  all.rows = shards.tokens(keys);
-  Marks marks(static_cast<std::size_t>(kv_heads), std::vector<char>(static_cast<std::size_t>(all.rows)));
-  for (const int q : queries)
-    for (const RowCopy& c : needed_keys(shards, q, keys, pattern, kv_heads).copies)
+  Marks marks(static_cast<std::size_t>(kv_heads), std::vector<char>(static_cast<std::size_t>(shards.tokens(keys))));
+  for (const int q : queries) {
+    const NeededKeys need = needed_keys(shards, q, keys, pattern, kv_heads, SpanPositions::in_order, selected);
+    if (need.none()) continue;
+    all.rows = shards.tokens(keys), all.selected = need.selected;
+    for (const RowCopy& c : need.copies)
       for (std::int32_t h = 0; h < kv_heads; ++h)
         for (std::int32_t i = 0; i < c.count && (c.head < 0 || c.head == h); ++i)
           marks[static_cast<std::size_t>(h)][static_cast<std::size_t>(c.row + i * c.stride)] = 1;
-  find_copies(all, marks, {{.count = static_cast<std::int32_t>(all.rows)}});
+  }
+  if (!all.none()) find_copies(all, marks, {{.count = static_cast<std::int32_t>(all.rows)}});
   return all;
 }
 

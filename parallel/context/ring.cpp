@@ -57,10 +57,11 @@ struct Grid {
   std::int64_t kv_heads;
   SpanPositions positions;
   int nodes, places;
+  SelectedBlocks selected{};  // none: all keys that a query may select travel
 
   int rank(int node, int place) const { return (node + nodes) % nodes * places + (place + places) % places; }
   NeededKeys needs(int queries, int keys) const {
-    return needed_keys(shards, queries, keys, pattern, kv_heads, positions);
+    return needed_keys(shards, queries, keys, pattern, kv_heads, positions, selected);
   }
   // Whether any rank may need the keys from so many nodes and places before its own.
   bool any_needs(int apart, int distance) const {
@@ -72,7 +73,7 @@ struct Grid {
   NeededKeys node_needs(int node, int keys) const {
     std::vector<int> ranks;
     for (int place = 0; place < places; ++place) ranks.push_back(rank(node, place));
-    return needed_by_any(shards, ranks, keys, pattern, kv_heads);
+    return needed_by_any(shards, ranks, keys, pattern, kv_heads, selected);
   }
 };
 
@@ -110,18 +111,19 @@ RingPlan plan_of(const Grid& g) {
 
 // Messages of one step, under way.
 struct Flight {
-  Tensor in;
+  Tensor in, out;  // undefined: none
   Work work;
-};
 
-std::int64_t message_size(const NeededKeys& need, const Tensor& like) {
-  return 2 * need.row_heads(like.dim(1)) * like.dim(2);
-}
+  void land(const Stream& stream) {
+    work.wait(stream);
+    out = {};
+  }
+};
 
 class Ring final : public ContextParallel {
  public:
   Ring(Communicator& comm, const RingOptions& options)
-      : ContextParallel(comm),
+      : ContextParallel(comm, options.keys),
         prefetch_(static_cast<std::size_t>(options.prefetch)),
         per_node_(options.per_node > 0 ? options.per_node : comm.size()),
         message_bytes_(options.message_bytes) {
@@ -135,7 +137,8 @@ class Ring final : public ContextParallel {
     const PooledAttention whole = with_selection(args, *shards, ctx);
     PooledAttention pairs = whole;
     const Tensor pooled_lse = carry_pools(pairs, shared_pools(pool_source(whole), shards, ctx), ctx);
-    for_groups<Attention>(pairs, shards, ctx, [&](const Attention& a) { forward_once(a, plan_for(shards, a), ctx); });
+    for_groups<Attention>(pairs, shards, ctx,
+                          [&](const Attention& a, const RingPlan& plan) { forward_once(a, plan, ctx); });
     mean_gates(whole, pooled_lse, ctx);
     show(whole, shards, ctx, watch);
     return whole.selection;
@@ -144,22 +147,28 @@ class Ring final : public ContextParallel {
                 const ExecContext& ctx) override {
     PooledAttentionBackward pairs = args;
     carry_pools(pairs, shared_pools(pool_source(args), shards, ctx), ctx);
-    for_groups<AttentionBackward>(pairs, shards, ctx,
-                                  [&](const AttentionBackward& a) { backward_once(a, plan_for(shards, a), ctx); });
+    for_groups<AttentionBackward>(
+        pairs, shards, ctx, [&](const AttentionBackward& a, const RingPlan& plan) { backward_once(a, plan, ctx); });
   }
 
  private:
-  // fn(part) for one group of KV heads after the other.
+  // fn(part, its plan) for one group of KV heads after the other.
   template <class Args, class Fn>
   void for_groups(const Args& args, const std::shared_ptr<const ContextShards>& shards, const ExecContext& ctx,
                   const Fn& fn) {
     const std::int64_t all = args.k.dim(1);
     const std::int64_t some = heads_at_once(*shards, args.pattern, all, args.k.dim(2), message_bytes_);
-    if (some == all) return fn(args);
+    const SelectedKeys selected = selected_keys(args.pattern, args.selection, *shards, ctx);
+    const auto call = [&](const Args& part, KvHeads heads) {
+      const SelectedBlocks blocks = part.pattern.selects() ? selected.of(heads) : SelectedBlocks{};
+      if (blocks.bits) return fn(part, plan_of(grid_of(*shards, part, blocks)));
+      fn(part, plan_for(shards, part));
+    };
+    if (some == all) return call(args, {0, all});
     for (std::int64_t first = 0; first < all; first += some) {
       Args part = of_heads(args, {first, some}, patterns_.get(shards, args.pattern, all, {first, some}));
       part.selection = of_heads(args.selection, {first, some}, part.pattern, ctx);
-      fn(part);
+      call(part, {first, some});
     }
   }
 
@@ -221,7 +230,7 @@ class Ring final : public ContextParallel {
     Flight flight;
 
     void arrive(KvPair& to, const Tensor& like, const ExecContext& ctx) {
-      flight.work.wait(ctx.stream);
+      flight.land(ctx.stream);
       if (!flight.in.defined()) return;
       if (!to.k.defined()) to = no_gradients(like, ctx);
       add_home(*ours, flight.in, to, ctx);
@@ -239,8 +248,8 @@ class Ring final : public ContextParallel {
       piece_ = 0, pieces_ = plan_.revolutions[at_].steps.size();
       if (++at_ == plan_.revolutions.size()) return;
       const InnerRing& r = coming();
-      if (!r.ours.copies.empty()) out_ = pack(r.ours, k_, v_, ctx_);
-      if (!r.held.copies.empty()) in_ = ring_.receive_buffer({message_size(r.held, k_)}, k_.dtype(), ctx_);
+      if (!r.ours.none()) out_ = pack(r.ours, k_, v_, ctx_);
+      if (!r.held.none()) in_ = ring_.receive_message(r.held, k_, k_.dtype(), ctx_);
       if (pieces_ > 0) return;
       std::vector<Transfer> sends, receives;
       pieces_ = 1;
@@ -264,7 +273,7 @@ class Ring final : public ContextParallel {
     KvPair finish() {
       work_.wait(ctx_.stream);
       out_ = {};
-      return in_.defined() ? unpack(coming().held, in_, k_.dim(1), ctx_) : KvPair{};
+      return in_.defined() ? unpack(coming().held, in_, k_, ctx_) : KvPair{};
     }
 
    private:
@@ -292,7 +301,7 @@ class Ring final : public ContextParallel {
     KvPair base() {
       const NeededKeys& need = revolution_.base;
       if (revolution_.own) return held_;
-      return need.copies.empty() ? KvPair{} : unpack(need, packed(need), like_.dim(1), ctx_);
+      return need.none() ? KvPair{} : unpack(need, packed(need), like_, ctx_);
     }
     KvPair next(const Step& step) {
       if (flights_.empty()) begin();
@@ -300,8 +309,8 @@ class Ring final : public ContextParallel {
       start();
       Flight flight = std::move(flights_.front());
       flights_.pop_front();
-      flight.work.wait(ctx_.stream);
-      return flight.in.defined() ? unpack(step.keys, flight.in, like_.dim(1), ctx_) : KvPair{};
+      flight.land(ctx_.stream);
+      return flight.in.defined() ? unpack(step.keys, flight.in, like_, ctx_) : KvPair{};
     }
 
    private:
@@ -313,9 +322,9 @@ class Ring final : public ContextParallel {
       const Step& step = revolution_.steps[started_++];
       std::vector<Transfer> sends, receives;
       Flight flight;
-      if (!step.ours.copies.empty()) sends.push_back({packed(step.ours), step.to});
-      if (!step.keys.copies.empty()) {
-        flight.in = ring_.receive_buffer({message_size(step.keys, like_)}, like_.dtype(), ctx_);
+      if (!step.ours.none()) sends.push_back({flight.out = packed(step.ours), step.to});
+      if (!step.keys.none()) {
+        flight.in = ring_.receive_message(step.keys, like_, like_.dtype(), ctx_);
         receives.push_back({flight.in, step.from});
       }
       next_.add_piece(sends, receives);
@@ -324,7 +333,8 @@ class Ring final : public ContextParallel {
     }
     // Dense attention sends the same rows to several ranks.
     const Tensor& packed(const NeededKeys& need) {
-      if (!message_.defined() || need.copies != packed_->copies) message_ = pack(need, held_.k, held_.v, ctx_);
+      if (!message_.defined() || need.selected || need.copies != packed_->copies)
+        message_ = pack(need, held_.k, held_.v, ctx_);
       packed_ = &need;
       return message_;
     }
@@ -369,9 +379,10 @@ class Ring final : public ContextParallel {
                        const Tensor& like, const ExecContext& ctx) {
     std::vector<Transfer> sends, receives;
     GradReturn home{&ours, {}};
-    if (gradients.k.defined() && !keys.copies.empty()) sends.push_back({pack_home(keys, gradients, ctx), from});
-    if (!ours.copies.empty()) {
-      home.flight.in = receive_buffer({message_size(ours, like)}, DType::f32, ctx);
+    if (gradients.k.defined() && !keys.none())
+      sends.push_back({home.flight.out = pack_home(keys, gradients, ctx), from});
+    if (!ours.none()) {
+      home.flight.in = receive_message(ours, like, DType::f32, ctx);
       receives.push_back({home.flight.in, to});
     }
     home.flight.work = exchange(sends, receives, ctx);
@@ -379,13 +390,16 @@ class Ring final : public ContextParallel {
   }
 
   template <class Args>
+  Grid grid_of(const ContextShards& shards, const Args& args, const SelectedBlocks& selected) const {
+    const auto positions = args.dropout.rate > 0 ? SpanPositions::in_row : SpanPositions::in_order;
+    return {shards, args.pattern, args.k.dim(1), positions, shards.ranks() / per_node_, per_node_, selected};
+  }
+
+  template <class Args>
   const RingPlan& plan_for(const std::shared_ptr<const ContextShards>& shards, const Args& args) {
     check_shards(*shards);
-    const bool drops = args.dropout.rate > 0;
-    const std::int64_t kv_heads = args.k.dim(1);
-    return (drops ? dropout_plans_ : plans_).get(shards, args.pattern, kv_heads, [&] {
-      return plan_of({*shards, args.pattern, kv_heads, drops ? SpanPositions::in_row : SpanPositions::in_order,
-                      shards->ranks() / per_node_, per_node_});
+    return (args.dropout.rate > 0 ? dropout_plans_ : plans_).get(shards, args.pattern, args.k.dim(1), [&] {
+      return plan_of(grid_of(*shards, args, {}));
     });
   }
 

@@ -39,17 +39,17 @@ Tensor half(const Tensor& message, int i) {
 }
 
 Tensor message_of(const NeededKeys& need, const Tensor& like, DType type, const ExecContext& ctx) {
-  return ctx.empty({2 * need.row_heads(like.dim(1)) * like.dim(2)}, type);
-}
-
-void add(const Tensor& to, const Tensor& from, const ExecContext& ctx) {
-  const Tensor a = to.view({to.numel()}), b = from.view({from.numel()});
-  axpby_kernel({b, a, a, 1, 1}, ctx);
+  return message_in(need, like, [&](std::int64_t size) { return ctx.empty({size}, type); });
 }
 
 constexpr std::size_t kMostAdditions = 16;  // else all rows are added at once
 
 }  // namespace
+
+void add(const Tensor& to, const Tensor& from, const ExecContext& ctx) {
+  const Tensor a = to.view({to.numel()}), b = from.view({from.numel()});
+  axpby_kernel({b, a, a, 1, 1}, ctx);
+}
 
 Tensor part(const Tensor& all, std::int64_t i) {
   return all.narrow(0, i, 1).view({all.dim(1), all.dim(2), all.dim(3)});
@@ -68,9 +68,8 @@ Tensor pack(const NeededKeys& need, const Tensor& k, const Tensor& v, const Exec
   return message;
 }
 
-KvPair unpack(const NeededKeys& need, const Tensor& message, std::int64_t kv_heads, const ExecContext& ctx) {
-  const std::int64_t dim = message.numel() / 2 / need.row_heads(kv_heads);
-  const Shape shape = {2, need.rows, kv_heads, dim};
+KvPair unpack(const NeededKeys& need, const Tensor& message, const Tensor& like, const ExecContext& ctx) {
+  const Shape shape = {2, need.rows, like.dim(1), like.dim(2)};
   if (need.whole) return kv_pair(message.view(shape));
   KvPair out = kv_pair(ctx.zeros(shape, message.dtype()));
   scatter(need, Side::receiver, out.k, half(message, 0), ctx);
@@ -87,7 +86,7 @@ Tensor pack_home(const NeededKeys& need, const KvPair& gradients, const ExecCont
 }
 
 void add_home(const NeededKeys& need, const Tensor& message, const KvPair& gradients, const ExecContext& ctx) {
-  bool few = need.copies.size() <= kMostAdditions;
+  bool few = !need.selected && need.copies.size() <= kMostAdditions;
   for (const RowCopy& c : need.copies) few = few && c.head < 0 && c.stride == 1;
   if (!few) {
     const KvPair all = no_gradients(gradients.k, ctx);

@@ -21,12 +21,20 @@ struct KvPair {
   Tensor both, k, v;
 };
 KvPair kv_pair(const Tensor& both);
-KvPair no_gradients(const Tensor& keys, const ExecContext&);  // f32 zeros for keys [N,H,D]
+KvPair no_gradients(const Tensor& keys, const ExecContext&);         // f32 zeros for keys [N,H,D]
+void add(const Tensor& to, const Tensor& from, const ExecContext&);  // to += from, f32 and contiguous
 
+// Where one is to lie that `take` gives so many elements: its room, cut to what travels. like: keys [N,H,D].
+template <class Take>
+Tensor message_in(const NeededKeys& need, const Tensor& like, const Take& take) {
+  const std::int64_t heads = like.dim(1), dim = like.dim(2);
+  return take(2 * need.room(heads) * dim).narrow(0, 0, 2 * need.row_heads(heads) * dim);
+}
 // The message [2,..] that the owner's k and v [N,H,D] make, in their type. k, v: any strides with unit last.
 Tensor pack(const NeededKeys&, const Tensor& k, const Tensor& v, const ExecContext&);
 // The rows that the receiver computes with, of a message: itself where it is whole, else beside it with 0 between.
-KvPair unpack(const NeededKeys&, const Tensor& message, std::int64_t kv_heads, const ExecContext&);
+// like: keys [N,H,D].
+KvPair unpack(const NeededKeys&, const Tensor& message, const Tensor& like, const ExecContext&);
 // The way home. The message of gradients [rows,H,D] f32: the tensor itself where it is whole.
 Tensor pack_home(const NeededKeys&, const KvPair& gradients, const ExecContext&);
 // Adds what came home to the owner's gradients.

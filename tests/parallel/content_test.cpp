@@ -19,6 +19,7 @@ TrainingOptions options(int ranks, const Overrides& more) {
 }
 
 const Overrides kRing = {"parallel.cp=2", "parallel.cp_schedule=ring"};
+const std::string kAllKeys = "parallel.cp_keys=all", kReferenced = "parallel.cp_keys=referenced";
 const std::string kGather = "parallel.cp_schedule=gather",
                   kMass =
                       "model.attention.rules=[{pattern: content, keep: 5, mass: 0.55}, {pattern: content, keep: 4, "
@@ -37,10 +38,21 @@ INSTANTIATE_TEST_SUITE_P(
                     Layout{"ring_packed", 2, {kRing[0], kRing[1], "data.packing.documents=true"}},
                     Layout{"ring_zigzag", 2, {kRing[0], kRing[1], "parallel.cp_layout=zigzag"}},
                     Layout{"ring_tp2", 4, {kRing[0], kRing[1], "parallel.tp=2"}},
+                    Layout{"ring_all_keys", 2, {kRing[0], kRing[1], kAllKeys}},
+                    Layout{"ring_referenced", 2, {kRing[0], kRing[1], kReferenced}},
+                    Layout{"ring4_zigzag_packed",
+                           4,
+                           {"parallel.cp=4", kRing[1], "parallel.cp_layout=zigzag", "data.packing.documents=true"}},
                     Layout{"ring_recomputed", 2, {kRing[0], kRing[1], "train.recompute=full"}},
                     Layout{"ring_reuse", 2, {kRing[0], kRing[1], "model.attention.reuse=2"}},
                     Layout{"gather", 2, {"parallel.cp=2", "parallel.cp_schedule=gather"}},
                     Layout{"gather_zero3", 4, {"parallel.cp=2", "parallel.zero=3", kGather}},
+                    Layout{"gather_all_keys", 2, {"parallel.cp=2", kGather, kAllKeys}},
+                    Layout{"gather4_zigzag_packed",
+                           4,
+                           {"parallel.cp=4", kGather, "parallel.cp_layout=zigzag", "data.packing.documents=true"}},
+                    Layout{"gather_tp2", 4, {"parallel.cp=2", kGather, "parallel.tp=2"}},
+                    Layout{"gather_recomputed", 2, {"parallel.cp=2", kGather, "train.recompute=full"}},
                     Layout{"gather_reuse", 2, {"parallel.cp=2", kGather, "model.attention.reuse=2"}},
                     Layout{"zero3", 2, {"parallel.zero=3"}},
                     Layout{"mass_tp2_zero3", 4, {"parallel.tp=2", "parallel.zero=3", kMass}},
@@ -86,6 +98,53 @@ TEST(ContentTraining, DependsOnTheMass) {
 }
 
 TEST(ContentTraining, GoesOnFromACheckpointWithTheSameBits) { expect_to_go_on(options, 2, "content_resume"); }
+
+// The same keys take part, whichever travel, and the backward asks for those of the forward.
+TEST(ContentTraining, HasTheSameBitsWhicheverKeysTravel) {
+  if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  for (const std::string& schedule : {kRing[1], kGather})
+    for (const std::string more : {"train.recompute=full", "data.packing.documents=true"}) {
+      const auto with = [&](const std::string& keys) {
+        const Training t = train_on_ranks(options(2, {"parallel.cp=2", schedule, more, keys}));
+        EXPECT_EQ(t.errors, "");
+        return t;
+      };
+      const Training all = with(kAllKeys);
+      EXPECT_TRUE(same_bits(all, with(kReferenced))) << schedule << ", " << more;
+      EXPECT_TRUE(same_bits(all, with("parallel.cp_keys=auto"))) << schedule << ", " << more;
+    }
+}
+
+// A run on two ranks that goes on from a checkpoint.
+TEST(ContentTraining, GoesOnAmongRanksWithTheSameBits) {
+  if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  const auto of_two = [](int, const Overrides& more) {
+    TrainingOptions o = options(2, more);
+    o.overrides.insert(o.overrides.end(), {kRing[0], kRing[1], kReferenced});
+    return o;
+  };
+  expect_to_go_on(of_two, 2, "content_resume_ring");
+}
+
+// Whatever is selected, steps take the same memory, which has a slab only then, and that of the one that was planned.
+TEST(DistContentMemory, AStepTakesWhatItWasToTake) {
+  if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  for (const std::string& schedule : {kRing[1], kGather})
+    for (const std::string& cp : {std::string("parallel.cp=2"), std::string("parallel.cp=4")})
+      for (const std::string& keys : {kAllKeys, kReferenced}) {
+        TrainingOptions o = options(cp.back() - '0', {cp, schedule, keys, "train.recompute=full"});
+        o.dry = true;
+        const Training t = train_on_ranks(o);
+        ASSERT_EQ(t.errors, "");
+        ASSERT_EQ(t.slabs.size(), static_cast<std::size_t>(o.ranks));
+        for (std::size_t r = 0; r < t.slabs.size(); ++r) {
+          EXPECT_GT(t.slabs[r], 0u) << "no two steps took the same";
+          const auto took = static_cast<double>(t.slabs[r]);
+          EXPECT_NEAR(static_cast<double>(t.dry_slabs[r]), took, 0.03 * took)
+              << schedule << ", " << cp << ", " << keys << ", rank " << r;
+        }
+      }
+}
 
 TEST(ContentTraining, RefusesWhatContextParallelismCannotDo) {
   const auto says = [](const Overrides& more, const char* text) {

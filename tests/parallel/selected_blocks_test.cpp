@@ -45,10 +45,16 @@ Ids some_ids(std::int64_t changed = -1) {
   return ids;
 }
 
-constexpr ContextSchedule kSchedules[] = {ContextSchedule::all_to_all, ContextSchedule::ring, ContextSchedule::gather};
-std::string_view name_of(ContextSchedule s) {
-  return s == ContextSchedule::ring ? "ring" : s == ContextSchedule::gather ? "gather" : "all_to_all";
-}
+struct Way {
+  const char* name;
+  ContextSchedule schedule;
+  ContextKeys keys = ContextKeys::all;
+};
+constexpr Way kWays[] = {{"all_to_all", ContextSchedule::all_to_all},
+                         {"ring", ContextSchedule::ring},
+                         {"ring of referenced keys", ContextSchedule::ring, ContextKeys::referenced},
+                         {"gather", ContextSchedule::gather},
+                         {"gather of referenced keys", ContextSchedule::gather, ContextKeys::referenced}};
 
 // For each pass: hidden states [N,C] of the whole sequence, and the words of the blocks that each layer and KV head
 // selected, on whichever rank.
@@ -90,7 +96,7 @@ std::vector<Pass> on_one(const ModelConfig& c, const std::vector<Ids>& all) {
   return passes;
 }
 
-std::vector<Pass> on_ranks(const ModelConfig& c, const std::vector<Ids>& all, int ranks, ContextSchedule schedule,
+std::vector<Pass> on_ranks(const ModelConfig& c, const std::vector<Ids>& all, int ranks, const Way& way,
                            ContextLayoutKind kind, std::int64_t align) {
   std::vector<Pass> passes(all.size());
   for (Pass& p : passes) p.hidden.assign(kTokens * kWidth, NAN);
@@ -100,13 +106,13 @@ std::vector<Pass> on_ranks(const ModelConfig& c, const std::vector<Ids>& all, in
     Decoder model(c);
     model.allocate(ctx, 7);
     fill_index_biases(model);
-    ContextBatches batches(comm, ContextLayout(kind, kTokens, ranks, align), schedule, {});
+    ContextBatches batches(comm, ContextLayout(kind, kTokens, ranks, align), way.schedule, {.keys = way.keys});
     for (std::size_t i = 0; i < all.size(); ++i) {
       Batch whole;
       whole.inputs = whole.targets = all[i];
       whole.sample_indices = {0};
       const Batch part = batches.part(whole);
-      const bool shares_heads = schedule == ContextSchedule::all_to_all;
+      const bool shares_heads = way.schedule == ContextSchedule::all_to_all;
       watch_selections(model, shares_heads ? comm.rank() * c.kv_heads / ranks : 0, ctx, mutex, passes[i]);
       Run run{ctx};
       batches.prepare(run, 1);
@@ -147,12 +153,12 @@ TEST_P(DistSelectedBlocks, AreThoseOfOneProcess) {
   const ModelConfig c = config_of(GetParam());
   const Pass want = on_one(c, {some_ids()})[0];
   EXPECT_FALSE(want.selected.empty());
-  for (const ContextSchedule schedule : kSchedules)
+  for (const Way& way : kWays)
     for (const int ranks : {2, 4})
       for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous})
         for (const std::int64_t align : {1, 64}) {
-          SCOPED_TRACE(str(name_of(schedule), ", ", ranks, " ranks"));
-          const Pass got = on_ranks(c, {some_ids()}, ranks, schedule, kind, align)[0];
+          SCOPED_TRACE(str(way.name, ", ", ranks, " ranks"));
+          const Pass got = on_ranks(c, {some_ids()}, ranks, way, kind, align)[0];
           for (std::size_t i = 0; i < want.hidden.size(); ++i) ASSERT_NEAR(got.hidden[i], want.hidden[i], 2e-5) << i;
           for (const auto& [head, words] : got.selected)
             EXPECT_EQ(words, want.selected.at(head)) << "layer " << head.first << ", " << head.second;
@@ -165,14 +171,14 @@ TEST_P(DistSelectedBlocks, DoNotLookAhead) {
   const std::vector<std::int64_t> changed = {0, 63, 64, 191, 255, 290, 319, 383, 447};
   std::vector<Ids> all = {some_ids()};
   for (const std::int64_t at : changed) all.push_back(some_ids(at));
-  for (const ContextSchedule schedule : kSchedules) {
-    const std::vector<Pass> got = on_ranks(config_of(GetParam()), all, 2, schedule, ContextLayoutKind::zigzag, 64);
+  for (const Way& way : kWays) {
+    const std::vector<Pass> got = on_ranks(config_of(GetParam()), all, 2, way, ContextLayoutKind::zigzag, 64);
     for (std::size_t i = 0; i < changed.size(); ++i) {
       const auto until = changed[i] * kWidth;
       const auto first = [&](const Pass& p) { return std::vector(p.hidden.begin(), p.hidden.begin() + until); };
       const auto last = [&](const Pass& p) { return std::vector(p.hidden.begin() + until, p.hidden.end()); };
-      EXPECT_EQ(first(got[i + 1]), first(got[0])) << name_of(schedule) << ", " << changed[i];
-      EXPECT_NE(last(got[i + 1]), last(got[0])) << name_of(schedule) << ", " << changed[i];
+      EXPECT_EQ(first(got[i + 1]), first(got[0])) << way.name << ", " << changed[i];
+      EXPECT_NE(last(got[i + 1]), last(got[0])) << way.name << ", " << changed[i];
     }
   }
 }

@@ -1,0 +1,320 @@
+// Where blocks are selected, exactly the keys travel that a rank's queries selected: plans and messages against every
+// query and key, one by one, and results against those for which all keys travel.
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "core/philox.h"
+#include "parallel/context/exchange.h"
+#include "tests/comm/ranks.h"
+#include "tests/parallel/context_problem.h"
+
+namespace ring {
+namespace {
+
+using test::ContextCase;
+
+constexpr std::int32_t kBlock = 64;
+constexpr std::int64_t kHeads = 4, kQueryHeads = 8, kDim = 8;
+
+Pattern content() {
+  const auto rule = [](std::int32_t keep, std::int32_t first) {
+    return BlockRule{.kind = BlockRuleKind::content, .first = first, .keep = keep};
+  };
+  return test::block_sparse(kBlock, {rule(2, 0), rule(3, 1), rule(3, 0), rule(2, 0)});
+}
+
+std::vector<ContextCase> cases() {
+  return {{"plain", content(), kBlock * 16, 1, test::documents_of(kBlock * 16, 1, {})},
+          {"packed", content(), kBlock * 14 + 8, 2, test::documents_of(kBlock * 14 + 8, 2, {70, -9, 7, 700})}};
+}
+
+std::vector<ContextShards> shards_of(const ContextCase& c, ContextLayoutKind kind, int ranks, std::int64_t align) {
+  std::vector<ContextShards> all;
+  const ContextLayout layout(kind, c.length, ranks, align);
+  for (int r = 0; r < ranks; ++r) all.push_back(layout.shards(r, c.rows, c.documents));
+  return all;
+}
+
+// Where a row of the micro-batch is: its document, position there, block, and that block's row of a selection; and who
+// holds it, in which of its rows.
+struct Place {
+  std::int32_t document = -1, position = 0, block = 0, bits = 0;
+  int rank = 0;
+  std::int32_t row = 0;
+};
+
+std::vector<Place> places_of(const ContextCase& c, const ContextShards& shards) {
+  std::vector<Place> places(static_cast<std::size_t>(c.tokens()));
+  std::int32_t before = 0;
+  for (std::size_t d = 0; d < c.documents.size(); ++d) {
+    const Span& s = c.documents[d];
+    const std::int32_t skipped = s.position % kBlock;
+    for (std::int32_t i = 0; i < s.count; ++i) {
+      Place& p = places[static_cast<std::size_t>(s.first + i)];
+      p = {static_cast<std::int32_t>(d), i, (skipped + i) / kBlock, before + (skipped + i) / kBlock};
+    }
+    before += (skipped + s.count + kBlock - 1) / kBlock;
+  }
+  for (int r = 0; r < shards.ranks(); ++r)
+    for (const HeldRows& h : shards.held[static_cast<std::size_t>(r)])
+      for (std::int32_t i = 0; i < h.count; ++i) {
+        Place& p = places[static_cast<std::size_t>(h.global + i)];
+        p.rank = r, p.row = h.first + i;
+      }
+  return places;
+}
+
+bool sees(const Place& q, const Place& k) {
+  return q.document >= 0 && q.document == k.document && k.position <= q.position;
+}
+
+// Words of a selection by row and head, 32 blocks at most.
+struct Selection {
+  std::vector<std::int32_t> words;
+  bool keeps(const Place& q, std::int64_t head, const Place& k) const {
+    return static_cast<std::uint32_t>(words[static_cast<std::size_t>(q.bits * kHeads + head)]) >> k.block & 1u;
+  }
+};
+
+Selection random_selection(const std::vector<Place>& places) {
+  std::int32_t rows = 0;
+  for (const Place& p : places) rows = std::max(rows, p.bits + 1);
+  Selection s{std::vector<std::int32_t>(static_cast<std::size_t>(rows * kHeads))};
+  for (const Place& p : places)
+    for (std::int64_t h = 0; p.document >= 0 && h < kHeads; ++h) {
+      const auto i = static_cast<std::size_t>(p.bits * kHeads + h);
+      const std::uint32_t earlier = (1u << p.block) - 1;
+      const std::uint32_t some = random_bits({3, 5, 7}, 2 * i) & random_bits({3, 5, 7}, 2 * i + 1);
+      s.words[i] = static_cast<std::int32_t>((some & earlier) | 1u << p.block);
+    }
+  return s;
+}
+
+// The rows of rank `keys` that some query of rank `queries` sees; with a selection, and keeps in this head.
+std::set<std::int32_t> wanted(const std::vector<Place>& places, int queries, int keys, const Selection* selection,
+                              std::int64_t head) {
+  std::set<std::int32_t> rows;
+  for (const Place& k : places)
+    for (const Place& q : places) {
+      if (k.rank != keys || q.rank != queries || !sees(q, k)) continue;
+      if (selection && !selection->keeps(q, head, k)) continue;
+      rows.insert(k.row);
+      break;
+    }
+  return rows;
+}
+
+std::set<std::int32_t> rows_of(const NeededKeys& need, std::int64_t head) {
+  std::set<std::int32_t> rows;
+  for (const RowCopy& c : need.copies)
+    for (std::int32_t i = 0; i < c.count && (c.head < 0 || c.head == head); ++i)
+      EXPECT_TRUE(rows.insert(c.row + i * c.stride).second) << "a row travels twice";
+  return rows;
+}
+
+// Every kept pair of the rounds has a key that came, from the row that it stands for.
+void expect_keys_are_there(const NeededKeys& need, const std::vector<Place>& places, int queries, int keys,
+                           const Selection& s) {
+  std::map<std::int32_t, const Place*> query_at, key_at;
+  for (const Place& p : places) {
+    if (p.rank == queries) query_at[p.row] = &p;
+    if (p.rank == keys) key_at[p.row] = &p;
+  }
+  for (std::int64_t h = 0; h < kHeads; ++h) {
+    std::map<std::int32_t, std::int32_t> owner;
+    for (const RowCopy& c : need.copies)
+      for (std::int32_t i = 0; i < c.count && (c.head < 0 || c.head == h); ++i)
+        owner[c.at + i * c.stride] = c.row + i * c.stride;
+    std::int64_t pairs = 0, all = 0;
+    for (const AttentionCall& round : need.rounds)
+      for (std::size_t b = 0; b < round.queries.size(); ++b)
+        for (std::int32_t t = 0; t < round.queries[b].count; ++t)
+          for (std::int32_t u = 0; u < round.keys[b].count; ++u) {
+            const auto found = owner.find(round.keys[b].first + u);
+            if (found == owner.end()) continue;
+            const Place &q = *query_at.at(round.queries[b].first + t), &k = *key_at.at(found->second);
+            ASSERT_EQ(q.document, k.document);
+            pairs += sees(q, k) && s.keeps(q, h, k);
+          }
+    for (const auto& [i, q] : query_at)
+      for (const auto& [j, k] : key_at) all += sees(*q, *k) && s.keeps(*q, h, *k);
+    EXPECT_EQ(pairs, all);
+  }
+}
+
+TEST(SelectedKeysPlan, HasWhatSomeQuerySelected) {
+  for (const ContextCase& c : cases())
+    for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous})
+      for (const int ranks : {2, 3})
+        for (const std::int64_t align : {1, 64}) {
+          SCOPED_TRACE(str(c.name, ", ", ranks, " ranks, chunks at multiples of ", align));
+          const ContextShards shards = shards_of(c, kind, ranks, align)[0];
+          const std::vector<Place> places = places_of(c, shards);
+          const Selection selection = random_selection(places);
+          SelectedKeys known(std::ssize(selection.words) / kHeads, kHeads, 1);
+          known.add(selection.words.data(), 0, std::ssize(selection.words) / kHeads);
+          const SelectedBlocks blocks = known.of({0, kHeads});
+          for (int i = 0; i < ranks; ++i)
+            for (int j = 0; j < ranks; ++j) {
+              if (i == j) continue;
+              const NeededKeys need = needed_keys(shards, i, j, c.pattern, kHeads, SpanPositions::in_order, blocks);
+              const NeededKeys by_any = needed_by_any(shards, {i}, j, c.pattern, kHeads, blocks);
+              std::int64_t all = 0;
+              for (std::int64_t h = 0; h < kHeads; ++h) {
+                const std::set<std::int32_t> want = wanted(places, i, j, &selection, h);
+                EXPECT_EQ(rows_of(need, h), want) << i << " of " << j << ", head " << h;
+                EXPECT_EQ(rows_of(by_any, h), want) << i << " of " << j << ", head " << h;
+                all += std::ssize(want);
+              }
+              EXPECT_EQ(need.row_heads(kHeads), all);
+              EXPECT_GE(need.room(kHeads), all);
+              expect_keys_are_there(need, places, i, j, selection);
+            }
+        }
+}
+
+TEST(SelectedKeysPlan, SomeHeadsHaveTheirPart) {
+  SelectedKeys known(2, 3, 2);
+  const std::int32_t one[] = {1, 2, 3, 4, 5, 6}, two[] = {8, 0, 0, 0, 0, 8};
+  known.add(one, 1, 1);
+  known.add(two, 1, 1);
+  const SelectedBlocks last = known.of({1, 2});
+  EXPECT_EQ(std::vector(last.row(1, 0), last.row(1, 0) + 2), (std::vector<std::uint32_t>{3, 4}));
+  EXPECT_EQ(std::vector(last.row(1, 1), last.row(1, 1) + 2), (std::vector<std::uint32_t>{5, 14}));
+  EXPECT_EQ(known.of({0, 3}).row(1, 0)[0], 9u);
+  EXPECT_EQ(SelectedKeys().of({0, 3}).bits, nullptr);
+}
+
+// By row of the micro-batch; of all ranks together.
+struct Results {
+  std::vector<float> out, dq, dk, dv;
+  Selection selection;
+  std::int64_t sent = 0;
+};
+
+using Make = std::function<std::unique_ptr<ContextParallel>(Communicator&, ContextKeys)>;
+
+// Normal numbers by row of the micro-batch.
+Tensor random_rows(std::uint32_t which, const ContextShards& s, std::int64_t heads, const ExecContext& ctx) {
+  const std::int64_t width = heads * kDim;
+  const Tensor t = ctx.empty({s.tokens(s.rank), heads, kDim});
+  for (const HeldRows& h : s.held[static_cast<std::size_t>(s.rank)])
+    for (std::int64_t i = 0; i < h.count * width; ++i)
+      t.data<float>()[h.first * width + i] =
+          random_normal({13, which, 0}, static_cast<std::uint64_t>(h.global * width + i));
+  return t;
+}
+
+void put(std::vector<float>& all, const Tensor& t, const ContextShards& s) {
+  const std::int64_t width = t.dim(1) * t.dim(2);
+  all.resize(static_cast<std::size_t>(s.tokens() * width));
+  for (const HeldRows& h : s.held[static_cast<std::size_t>(s.rank)])
+    std::copy_n(t.data<float>() + h.first * width, h.count * width, all.data() + h.global * width);
+}
+
+Results on_ranks(const ContextCase& c, const std::vector<ContextShards>& shards, const Make& make, ContextKeys keys) {
+  Results all;
+  std::mutex mutex;
+  const auto errors = test::run_ranks(static_cast<int>(shards.size()), [&](Communicator& comm) {
+    const ExecContext ctx{Stream::cpu(1)};
+    const auto mine = std::make_shared<const ContextShards>(shards[static_cast<std::size_t>(comm.rank())]);
+    Attention a;
+    a.q = random_rows(0, *mine, kQueryHeads, ctx), a.k = random_rows(1, *mine, kHeads, ctx);
+    a.v = random_rows(2, *mine, kHeads, ctx), a.out = ctx.zeros(a.q.shape());
+    a.lse = ctx.zeros({kQueryHeads, a.q.dim(0)});
+    a.scale = 0.4f, a.pattern = c.pattern;
+    const auto exchange = make(comm, keys);
+    AttentionBackward b{.q = a.q, .k = a.k, .v = a.v, .out = a.out, .lse = a.lse};
+    b.selection = exchange->forward(a, mine, ctx, {});
+    b.dout = random_rows(3, *mine, kQueryHeads, ctx);
+    b.dq = ctx.zeros(a.q.shape()), b.dk = ctx.zeros(a.k.shape()), b.dv = ctx.zeros(a.v.shape());
+    b.scale = a.scale, b.pattern = a.pattern;
+    exchange->backward(b, mine, ctx);
+    comm.barrier().synchronize();
+    const std::lock_guard lock(mutex);
+    put(all.out, a.out, *mine), put(all.dq, b.dq, *mine), put(all.dk, b.dk, *mine), put(all.dv, b.dv, *mine);
+    const auto words = to_host<std::int32_t>(b.selection.bits.view({b.selection.bits.numel()}), ctx.stream);
+    all.selection.words.resize(words.size());
+    for (std::size_t i = 0; i < words.size(); ++i) all.selection.words[i] |= words[i];
+    all.sent += exchange->bytes_sent();
+  });
+  EXPECT_EQ(test::joined(errors), "");
+  return all;
+}
+
+// Rows by KV head that travel between the ranks; selection: null where all do that come before.
+std::int64_t rows_between(const std::vector<Place>& places, int ranks, const Selection* selection) {
+  std::int64_t rows = 0;
+  for (int i = 0; i < ranks; ++i)
+    for (int j = 0; j < ranks; ++j)
+      for (std::int64_t h = 0; i != j && h < kHeads; ++h) rows += std::ssize(wanted(places, i, j, selection, h));
+  return rows;
+}
+
+// Bytes of the bits that each rank sends to the others: of as many rows as the rank with the most has queries in.
+std::int64_t bytes_of_bits(const std::vector<Place>& places, int ranks) {
+  std::vector<std::set<std::int32_t>> rows(static_cast<std::size_t>(ranks));
+  for (const Place& p : places)
+    if (p.document >= 0) rows[static_cast<std::size_t>(p.rank)].insert(p.bits);
+  std::int64_t most = 0;
+  for (const auto& of_rank : rows) most = std::max<std::int64_t>(most, std::ssize(of_rank));
+  return ranks * (ranks - 1) * most * kHeads * 4;
+}
+
+struct Schedule {
+  std::string name;
+  Make make;
+};
+void PrintTo(const Schedule& s, std::ostream* out) { *out << s.name; }
+
+class DistSelectedKeys : public testing::TestWithParam<Schedule> {
+ protected:
+  void SetUp() override {
+    if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(
+    Schedules, DistSelectedKeys,
+    testing::Values(
+        Schedule{"ring", [](Communicator& c, ContextKeys k) { return make_ring(c, {.keys = k}); }},
+        Schedule{"ring_ahead", [](Communicator& c, ContextKeys k) { return make_ring(c, {.prefetch = 3, .keys = k}); }},
+        Schedule{"ring_by_node",
+                 [](Communicator& c, ContextKeys k) { return make_ring(c, {.per_node = c.size() / 2, .keys = k}); }},
+        Schedule{"ring_by_heads",
+                 [](Communicator& c, ContextKeys k) { return make_ring(c, {.message_bytes = 1, .keys = k}); }},
+        Schedule{"gather", [](Communicator& c, ContextKeys k) { return make_gather(c, k); }}),
+    [](const auto& info) { return info.param.name; });
+
+TEST_P(DistSelectedKeys, AloneTravelAndGiveTheSameBits) {
+  const std::int64_t row = 3 * 2 * kDim * 4;  // keys and values in the forward and backward, their gradients
+  for (const ContextCase& c : cases())
+    for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous})
+      for (const int ranks : {2, 4})
+        for (const std::int64_t align : {1, 64}) {
+          SCOPED_TRACE(str(c.name, ", ", ranks, " ranks, chunks at multiples of ", align));
+          const std::vector<ContextShards> shards = shards_of(c, kind, ranks, align);
+          const Results all = on_ranks(c, shards, GetParam().make, ContextKeys::all),
+                        some = on_ranks(c, shards, GetParam().make, ContextKeys::referenced);
+          EXPECT_EQ(some.selection.words, all.selection.words);
+          EXPECT_EQ(some.out, all.out);
+          EXPECT_EQ(some.dq, all.dq);
+          EXPECT_EQ(some.dk, all.dk);
+          EXPECT_EQ(some.dv, all.dv);
+          EXPECT_LT(some.sent, all.sent);
+          if (GetParam().name == "ring_by_node") continue;  // keys are passed on
+          const std::vector<Place> places = places_of(c, shards[0]);
+          const std::int64_t referenced = rows_between(places, ranks, &some.selection);
+          std::int64_t before = rows_between(places, ranks, nullptr), most = 0;
+          for (int r = 0; r < ranks; ++r) most = std::max(most, shards[0].tokens(r));
+          if (GetParam().name == "gather") before = ranks * (ranks - 1) * most * kHeads;
+          EXPECT_LT(referenced, before);
+          EXPECT_EQ(all.sent - some.sent, (before - referenced) * row - 2 * bytes_of_bits(places, ranks));
+        }
+}
+
+}  // namespace
+}  // namespace ring
