@@ -6,10 +6,9 @@
 #include "cli/synonyms.h"
 #include "core/fields.h"
 #include "inspect/attention_cost.h"
-#include "model/attention/importance.h"
-#include "model/attention/pools.h"
 #include "model/attention_schedule.h"
 #include "model/patterns.h"
+#include "trainer/attention_fit.h"
 
 namespace ring {
 namespace {
@@ -22,16 +21,6 @@ FitChoice choice_of(const ModelConfig& m) {
   for (const Pattern& p : choice.patterns)
     choice.densities.push_back(cost_of(p, m.kv_heads, m.context).pairs / causal_pairs(m.context));
   return choice;
-}
-
-// Why a pattern is not all that the layer has; empty: it is.
-std::string more_than_a_pattern(const AttentionConfig& c, std::int64_t kv_heads) {
-  if (learns_blocks(c)) return "has an indexer (pattern: learned)";
-  if (learns_pools(c)) return "has learned pools (pooling: learned)";
-  if (c.pool_gates) return "has gates of its pools (pool_gates)";
-  if (keeps_important_blocks(c, kv_heads)) return "keeps blocks by importance";
-  if (c.reuse > 1) return str("shares its selection (reuse: ", c.reuse, ")");
-  return "";
 }
 
 // The rest of the settings has no say, and of imported weights there is none.

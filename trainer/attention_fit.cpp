@@ -5,25 +5,29 @@
 #include <limits>
 
 #include "core/check.h"
+#include "model/attention/importance.h"
+#include "model/attention/pools.h"
 #include "model/patterns.h"
 #include "parallel/plan.h"
 #include "trainer/evaluate.h"
 
 namespace ring {
-namespace {
 
-bool more_than_a_pattern(const ModelConfig& m, const AttentionConfig& c) {
-  return learns_blocks(c) || c.pooling == Pooling::learned || c.pool_gates || c.reuse > 1 ||
-         keeps_important_blocks(c, m.kv_heads);
+std::string more_than_a_pattern(const AttentionConfig& c, std::int64_t kv_heads) {
+  if (learns_blocks(c)) return "has an indexer (pattern: learned)";
+  if (learns_pools(c)) return "has learned pools (pooling: learned)";
+  if (c.pool_gates) return "has gates of its pools (pool_gates)";
+  if (keeps_important_blocks(c, kv_heads)) return "keeps blocks by importance";
+  if (c.reuse > 1) return str("shares its selection (reuse: ", c.reuse, ")");
+  return "";
 }
-
-}  // namespace
 
 AttentionTrials::AttentionTrials(Decoder& model, const ExecContext& ctx, const ValidationSet& set)
     : model_(model), ctx_(ctx), set_(set), alone_(mesh_of_one()), own_(patterns_of(model.config())) {
-  for (const AttentionConfig* section : attentions_of(model.config()))
-    RING_CHECK(!more_than_a_pattern(model.config(), *section),
-               "a layer learns for its attention, keeps blocks by importance or shares a selection");
+  for (const AttentionConfig* section : attentions_of(model.config())) {
+    const std::string why = more_than_a_pattern(*section, model.config().kv_heads);
+    RING_CHECK(why.empty(), "a layer ", why);
+  }
 }
 
 void AttentionTrials::attend(const std::vector<Pattern>& patterns) {

@@ -3,7 +3,9 @@
 // and the ways that cost the least loss at a density.
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "comm/mesh/mesh.h"
@@ -12,9 +14,12 @@
 
 namespace ring {
 
+// Why a layer of this section has more than a pattern, as what is said of it: "has an indexer (pattern: learned)";
+// empty: a pattern is all.
+std::string more_than_a_pattern(const AttentionConfig&, std::int64_t kv_heads);
+
 // The loss over the same batches, with other patterns and the same weights. After each call the model attends as its
-// settings say. Layers that learn for their attention, keep blocks by importance or share selections have more than a
-// pattern: a broken contract.
+// settings say. A layer with more_than_a_pattern is a broken contract.
 class AttentionTrials {
  public:
   AttentionTrials(Decoder&, const ExecContext&, const ValidationSet&);
