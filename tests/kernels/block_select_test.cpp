@@ -110,7 +110,7 @@ TEST_P(BlockSelections, AreThoseOfTheDefinition) {
   for (const auto& [block, rules] : {std::pair<std::int32_t, std::vector<BlockRule>>{64, {content(2)}},
                                      {64, {content(5, 2, 1), closed}},
                                      {128, {content(3, 1, 1), content(2)}}})
-    for (const std::int64_t dim : {8, 40, 128, 200})
+    for (const std::int64_t dim : {8, 33, 64, 128, 200})
       for (const std::int64_t group : {1, 3}) {
         SCOPED_TRACE(str("blocks of ", block, ", D ", dim, ", ", group, " heads per KV head"));
         const Problem p({packed, 2 * group, 2, dim, 1, block_sparse(block, rules), rows}, GetParam().dtype);
@@ -120,8 +120,10 @@ TEST_P(BlockSelections, AreThoseOfTheDefinition) {
 
 // More blocks than a word, a warp and a thread block have.
 TEST_P(BlockSelections, OfLongRows) {
-  const Problem p({{0, 64 * 300 + 17}, 1, 1, 8, 1, block_sparse(64, {content(40, 2, 1)})}, GetParam().dtype);
-  expect_selected(p, select(p, GetParam().dtype, context()));
+  for (const std::int64_t dim : {8, 64, 128}) {
+    const Problem p({{0, 64 * 300 + 17}, 1, 1, dim, 1, block_sparse(64, {content(40, 2, 1)})}, GetParam().dtype);
+    expect_selected(p, select(p, GetParam().dtype, context()));
+  }
 }
 
 // Scores that tell blocks apart: a part of the rows is done before `keep`, others are cut by it.

@@ -23,11 +23,12 @@ struct Pooled {
   int heads, groups, dim, block;  // heads: of a group
 };
 
-// A thread block for each block and group; warps take its rows in turn.
-template <class T, class Out>
+// A thread block for each block and group; warps take its rows in turn, lanes n columns each.
+template <int n, class T, class Out>
 __global__ void __launch_bounds__(kBlock)
     pool_blocks(const __grid_constant__ Documents<PooledRows> documents, Pooled<T, Out> p) {
-  __shared__ float sums[kWarps][kWarp];
+  constexpr int kColumns = n * kWarp;
+  __shared__ float sums[kWarps][kColumns];
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int d = documents.find(static_cast<int>(blockIdx.x)),
             block = static_cast<int>(blockIdx.x) - documents.before[d];
@@ -35,22 +36,32 @@ __global__ void __launch_bounds__(kBlock)
   const PooledRows r = documents.rows[d];
   const int start = block * p.block - r.skipped, first = max(0, start), end = min(r.count, start + p.block);
   Out* const out = p.out + ((std::int64_t{r.out} + block) * p.groups + group) * p.dim;
-  for (int base = 0; base < p.dim; base += kWarp) {
-    const int column = base + lane;
-    float sum = 0;
-    if (column < p.dim)
-      for (int n = first + warp; n < end; n += kWarps)
-        for (int h = group * p.heads; h < (group + 1) * p.heads; ++h)
-          sum += to_float(p.x[(std::int64_t{r.first} + n) * p.row + h * p.head + column]);
-    sums[warp][lane] = sum;
+  for (int base = 0; base < p.dim; base += kColumns) {
+    Floats<n> sum{};
+    if (const int column = base + lane * n; column < p.dim)
+      for (int row = first + warp; row < end; row += kWarps)
+        for (int h = group * p.heads; h < (group + 1) * p.heads; ++h) {
+          const Floats<n> x =
+              unpack(load_pack<T, n>(p.x + (std::int64_t{r.first} + row) * p.row + h * p.head + column));
+#pragma unroll
+          for (int j = 0; j < n; ++j) sum.v[j] += x.v[j];
+        }
+#pragma unroll
+    for (int j = 0; j < n; ++j) sums[warp][lane * n + j] = sum.v[j];
     __syncthreads();
-    if (warp == 0 && column < p.dim) {
+    if (const int t = static_cast<int>(threadIdx.x); t < kColumns && base + t < p.dim) {
       float total = 0;
-      for (int w = 0; w < kWarps; ++w) total += sums[w][lane];
-      out[column] = from_float<Out>(total / static_cast<float>(end - first));
+      for (int w = 0; w < kWarps; ++w) total += sums[w][t];
+      out[base + t] = from_float<Out>(total / static_cast<float>(end - first));
     }
     __syncthreads();
   }
+}
+
+// Whether lanes can load two columns at once.
+template <class T, class Out>
+bool in_pairs(const Pooled<T, Out>& p) {
+  return reinterpret_cast<std::uintptr_t>(p.x) % (2 * sizeof(T)) == 0 && (p.row | p.head | p.dim) % 2 == 0;
 }
 
 template <class T, class Out>
@@ -67,7 +78,8 @@ void pool(const BlockPool& a, const ExecContext& ctx) {
   for_documents(
       a.rows, [&](const PooledRows& r) { return r.blocks(a.block); },
       [&](const Documents<PooledRows>& some) {
-        launch(ctx, {grid_of(some.before[some.count], groups)}, pool_blocks<T, Out>, some, p);
+        launch(ctx, {grid_of(some.before[some.count], groups)},
+               in_pairs(p) ? pool_blocks<2, T, Out> : pool_blocks<1, T, Out>, some, p);
       });
 }
 
@@ -99,10 +111,33 @@ __device__ std::uint32_t ordered(float score) {
   return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-__device__ float score_of(const float* q, const float* k, int dim, int lane) {
-  float sum = 0;
-  for (int c = lane; c < dim; c += kWarp) sum += q[c] * k[c];
-  return warp_sum(sum);
+// Lane i gets the sum over lanes of their v[i], with fewer exchanges than a warp_sum for each, and in its order.
+__device__ float sum_for_lane(float (&v)[kWarp], int lane) {
+#pragma unroll
+  for (int half = kWarp / 2; half > 0; half /= 2)
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      const bool upper = lane & half;
+      const float given = upper ? v[i] : v[i + half];
+      v[i] = (upper ? v[i + half] : v[i]) + __shfl_xor_sync(~0u, given, half);
+    }
+  return v[0];
+}
+
+// Lane i's is that of key i, or of the last one; the loads of all are under way together. Lanes have n columns each.
+template <int n>
+__device__ float score_of(const float* q, const float* keys, int stride, int count, int dim, int lane) {
+  float sums[kWarp] = {};
+  for (int c = lane * n; c < dim; c += kWarp * n) {
+    const Floats<n> own = unpack(load_pack<float, n>(q + c));
+#pragma unroll
+    for (int i = 0; i < kWarp; ++i) {
+      const Floats<n> key = unpack(load_pack<float, n>(keys + min(i, count - 1) * stride + c));
+#pragma unroll
+      for (int j = 0; j < n; ++j) sums[i] += own.v[j] * key.v[j];
+    }
+  }
+  return sum_for_lane(sums, lane);
 }
 
 // How many of the scores are at least this much.
@@ -173,15 +208,20 @@ __device__ Taken reaching(float mass, const Taken& most, const Weights& w) {
 }
 
 // One warp for each block of queries and head; the scores of its candidates, blocks [first, end), are in shared memory.
+// Warps of a thread block have neighbouring rows of one head, which go through the same keys together; the longest rows
+// come first.
+template <int n>
 __global__ void __launch_bounds__(kBlock)
     select_by_content(const __grid_constant__ Documents<SelectedRows> documents, const __grid_constant__ Selecting p) {
   extern __shared__ std::uint32_t all_scores[];
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t at = std::int64_t{blockIdx.x} * (blockDim.x / kWarp) + warp;
-  if (at >= std::int64_t{documents.before[documents.count]} * p.count) return;
-  const Content rule = p.rules[at % p.count];
+  const std::int64_t rows = documents.before[documents.count];
+  if (at >= rows * p.count) return;
+  const auto head_here = static_cast<int>(at / rows), row = static_cast<int>(rows - 1 - at % rows);
+  const Content rule = p.rules[head_here];
   if (rule.keep == 0) return;
-  const int row = static_cast<int>(at / p.count), head = p.first_head + static_cast<int>(at % p.count);
+  const int head = p.first_head + head_here;
   const int d = documents.find(row);
   const SelectedRows document = documents.rows[d];
   const int own = document.begin + row - documents.before[d];
@@ -192,10 +232,10 @@ __global__ void __launch_bounds__(kBlock)
     const float* const row = p.scores + ((std::int64_t{document.bits} + own) * p.heads + head) * p.columns;
     for (int j = lane; j < count; j += kWarp) scores[j] = ordered(row[first + j]);
   }
-  for (int j = 0; !p.scores && j < count; ++j) {
-    const float score =
-        score_of(mean(p.queries, document.queries + own - 1), mean(p.keys, document.keys + first + j), p.dim, lane);
-    if (lane == 0) scores[j] = ordered(score);
+  for (int j = 0; !p.scores && j < count; j += kWarp) {
+    const float score = score_of<n>(mean(p.queries, document.queries + own - 1),
+                                    mean(p.keys, document.keys + first + j), p.heads * p.dim, count - j, p.dim, lane);
+    if (j + lane < count) scores[j + lane] = ordered(score);
   }
   __syncwarp();
   const int room = rule.keep - min(own + 1, min(first, own + 1) + min(rule.local, own + 1));
@@ -243,6 +283,13 @@ bool take_rules(const BlockPattern& blocks, Selecting& p) {
   return any;
 }
 
+// With as many columns to a lane as suits the width of a head.
+auto kernel_for(int dim) {
+  return dim % (4 * kWarp) == 0   ? select_by_content<4>
+         : dim % (2 * kWarp) == 0 ? select_by_content<2>
+                                  : select_by_content<1>;
+}
+
 void launch_content(const Documents<SelectedRows>& some, const Selecting& p, const ExecContext& ctx) {
   constexpr std::int64_t kMostBytes = 200 << 10;  // of shared memory, which every GPU with tensor cores for bf16 has
   const std::int64_t bytes = std::int64_t{p.most} * 4;
@@ -254,7 +301,7 @@ void launch_content(const Documents<SelectedRows>& some, const Selecting& p, con
   launch(
       ctx,
       {grid_of(divide_up(rows, warps)), static_cast<unsigned>(warps * kWarp), static_cast<std::size_t>(warps * bytes)},
-      select_by_content, some, p);
+      kernel_for(p.dim), some, p);
 }
 
 void run_select(const BlockSelect& a, const ExecContext& ctx) {
