@@ -110,7 +110,7 @@ TEST_P(BlockSelections, AreThoseOfTheDefinition) {
   for (const auto& [block, rules] : {std::pair<std::int32_t, std::vector<BlockRule>>{64, {content(2)}},
                                      {64, {content(5, 2, 1), closed}},
                                      {128, {content(3, 1, 1), content(2)}}})
-    for (const std::int64_t dim : {8, 33, 64, 128, 200})
+    for (const std::int64_t dim : {8, 33, 128, 192, 200})
       for (const std::int64_t group : {1, 3}) {
         SCOPED_TRACE(str("blocks of ", block, ", D ", dim, ", ", group, " heads per KV head"));
         const Problem p({packed, 2 * group, 2, dim, 1, block_sparse(block, rules), rows}, GetParam().dtype);
@@ -120,10 +120,17 @@ TEST_P(BlockSelections, AreThoseOfTheDefinition) {
 
 // More blocks than a word, a warp and a thread block have.
 TEST_P(BlockSelections, OfLongRows) {
-  for (const std::int64_t dim : {8, 64, 128}) {
+  for (const std::int64_t dim : {8, 64, 128, 256}) {
     const Problem p({{0, 64 * 300 + 17}, 1, 1, dim, 1, block_sparse(64, {content(40, 2, 1)})}, GetParam().dtype);
     expect_selected(p, select(p, GetParam().dtype, context()));
   }
+}
+
+// More heads than a launch has on GPUs.
+TEST_P(BlockSelections, OfManyHeads) {
+  const Pattern pattern = block_sparse(64, {content(5, 2, 1), {.local = 2, .every = 3}});
+  const Problem p({{0, 64 * 10 + 5}, 66, 66, 8, 1, pattern}, GetParam().dtype);
+  expect_selected(p, select(p, GetParam().dtype, context()));
 }
 
 // Scores that tell blocks apart: a part of the rows is done before `keep`, others are cut by it.
@@ -222,6 +229,8 @@ TEST_P(BlockSelections, TakeTheLowerOfEqualBlocksForTheMass) {
   };
   EXPECT_EQ(chosen(Values(80, 2.5), 0.25f, 100, ctx), first(20));
   EXPECT_EQ(chosen(Values(80, 2.5), 0.25f, 11, ctx), first(10));
+  for (const std::size_t count : {7000, 13000})  // on GPUs one warp to a thread block, and more than 48 KiB
+    EXPECT_EQ(chosen(Values(count, 2.5), 1, 11, ctx), first(10)) << count;
   Values one_better(65, -1.0);
   one_better[40] = 1e3;
   EXPECT_EQ(chosen(one_better, 0.5f, 100, ctx), (std::vector{40}));

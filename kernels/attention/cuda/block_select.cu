@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kBlock)
 // Whether lanes can load two columns at once.
 template <class T, class Out>
 bool in_pairs(const Pooled<T, Out>& p) {
-  return reinterpret_cast<std::uintptr_t>(p.x) % (2 * sizeof(T)) == 0 && (p.row | p.head | p.dim) % 2 == 0;
+  return is_aligned<2 * sizeof(T)>(p.x) && (p.row | p.head | p.dim) % 2 == 0;
 }
 
 template <class T, class Out>
@@ -111,20 +111,23 @@ __device__ std::uint32_t ordered(float score) {
   return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-// Lane i gets the sum over lanes of their v[i], with fewer exchanges than a warp_sum for each, and in its order.
+// Lane i gets the sum over lanes of their v[i], in the order of warp_sum: 31 exchanges for 32 sums.
+template <int half = kWarp / 2>
 __device__ float sum_for_lane(float (&v)[kWarp], int lane) {
-#pragma unroll
-  for (int half = kWarp / 2; half > 0; half /= 2)
+  if constexpr (half == 0) {
+    return v[0];
+  } else {
+    const bool upper = lane & half;
 #pragma unroll
     for (int i = 0; i < half; ++i) {
-      const bool upper = lane & half;
       const float given = upper ? v[i] : v[i + half];
       v[i] = (upper ? v[i + half] : v[i]) + __shfl_xor_sync(~0u, given, half);
     }
-  return v[0];
+    return sum_for_lane<half / 2>(v, lane);
+  }
 }
 
-// Lane i's is that of key i, or of the last one; the loads of all are under way together. Lanes have n columns each.
+// Lane i's is that of key i, or of the last one: keys do not wait for each other. Lanes have n columns each.
 template <int n>
 __device__ float score_of(const float* q, const float* keys, int stride, int count, int dim, int lane) {
   float sums[kWarp] = {};
@@ -208,8 +211,8 @@ __device__ Taken reaching(float mass, const Taken& most, const Weights& w) {
 }
 
 // One warp for each block of queries and head; the scores of its candidates, blocks [first, end), are in shared memory.
-// Warps of a thread block have neighbouring rows of one head, which go through the same keys together; the longest rows
-// come first.
+// Warps of a thread block have neighbouring rows of one head, which go through the same keys together; the last rows,
+// which have the most candidates, come first.
 template <int n>
 __global__ void __launch_bounds__(kBlock)
     select_by_content(const __grid_constant__ Documents<SelectedRows> documents, const __grid_constant__ Selecting p) {
@@ -283,7 +286,7 @@ bool take_rules(const BlockPattern& blocks, Selecting& p) {
   return any;
 }
 
-// With as many columns to a lane as suits the width of a head.
+// Loads as wide as leave work for every lane.
 auto kernel_for(int dim) {
   return dim % (4 * kWarp) == 0   ? select_by_content<4>
          : dim % (2 * kWarp) == 0 ? select_by_content<2>
