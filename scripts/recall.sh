@@ -72,7 +72,7 @@ attention() {
 kind_settings() { # one a line
   case $1 in
     upper_*)
-      local keep=$((keep + keep / 2))
+      local keep=$((keep + keep / 2 < blocks ? keep + keep / 2 : blocks - 1))
       echo "model.attention=$(attention "${1#upper_}")"
       echo "model.attention_layers=[{layers: \"0\", attention: {kind: block_sparse, block: $block, rules: [{local: 2}]}}]"
       ;;
