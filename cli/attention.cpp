@@ -10,6 +10,7 @@
 #include "cli/attention_shares.h"
 #include "cli/attention_text.h"
 #include "cli/commands.h"
+#include "cli/data_text.h"
 #include "cli/number_option.h"
 #include "cli/print.h"
 #include "cli/settings.h"
@@ -70,7 +71,6 @@ std::string amount(double value, const char* unit) {
   return text_of(format, value) + (*prefix == ' ' ? " " : str(" ", *prefix)) + unit;
 }
 
-std::string percent(double share) { return text_of("%.1f %%", 100 * share); }
 std::string times(double x) { return text_of(x >= 99.95 ? "%.0fx" : x >= 9.995 ? "%.1fx" : "%.2fx", x); }
 
 std::string title_of(const Section& s, std::int64_t kv_head) {

@@ -19,7 +19,6 @@ ContextLayout ring_layout(const ModelConfig& m, ParallelConfig c, std::int64_t l
   return context_layout(c, m, length, narrow<int>(c.cp));
 }
 
-std::string percent(double part, double of) { return fixed(100 * part / of, 1) + " %"; }
 
 }  // namespace
 
@@ -60,7 +59,7 @@ std::string referenced_text(const Pattern& kept, const ModelConfig& m, const Par
   if (m.kv_heads % c.tp) return "heads do not divide";
   const ReferencedKeys keys = referenced_keys(kept, m.kv_heads, c.tp, ring_layout(m, c, length));
   if (keys.before == 0) return "there are none";
-  return str(percent(keys.by_head, keys.before), " by a KV head, ", percent(keys.by_any, keys.before), " by any of ",
+  return str(percent(keys.by_head / keys.before), " by a KV head, ", percent(keys.by_any / keys.before), " by any of ",
              m.kv_heads / c.tp);
 }
 

@@ -43,7 +43,7 @@ void print_times(const std::vector<BlockTiming>& times) {
   for (const BlockTiming& t : times)
     rows.push_back({str(t.attention.block), fixed(t.keys, 1), fixed(1e3 * t.routing, 3), fixed(1e3 * t.forward, 3),
                     fixed(1e3 * t.backward, 3), fixed(1e3 * t.seconds(), 3),
-                    fixed(100 * t.routing / t.seconds(), 1) + " %",
+                    percent(t.routing / t.seconds()),
                     str(t.forward_candidate, ", ", t.backward_candidate)});
   print_table(rows, 0);
 }

@@ -42,7 +42,7 @@ std::string marked_text(const Tokenizer& tokenizer, std::span<const std::int32_t
 std::string counted_part(std::uint64_t targets, std::uint64_t tokens) {
   if (targets == 0) return "of which none counts as a target";
   return str("of which ", with_commas(targets), targets == 1 ? " counts as a target" : " count as targets", " (",
-             fixed(100 * static_cast<double>(targets) / static_cast<double>(tokens), 1), " %)");
+             percent(static_cast<double>(targets) / static_cast<double>(tokens)), ")");
 }
 
 std::string split_line(const std::string& name, std::uint64_t tokens, std::uint64_t documents, std::uint64_t targets) {
@@ -63,6 +63,8 @@ std::string fixed(double value, int digits) {
   std::snprintf(out.data(), out.size(), "%.*f", digits, value);
   return out.data();
 }
+
+std::string percent(double share) { return fixed(100 * share, 1) + " %"; }
 
 std::string in_bytes(double bytes) {
   constexpr std::array<const char*, 5> units{"bytes", "KB", "MB", "GB", "TB"};

@@ -12,6 +12,7 @@ class Tokenizer;
 
 std::string with_commas(std::uint64_t n);     // 1,234,567
 std::string fixed(double value, int digits);  // 3.14
+std::string percent(double share);            // 0.987 is "98.7 %"
 std::string in_bytes(double bytes);           // 12.3 MB
 std::string visible(std::string_view text);   // newlines, tabs and control characters as \n, \t, \x01
 // "of which 12 count as targets (3.4 %)"

@@ -127,7 +127,7 @@ std::optional<double> least_is_best(std::optional<double> v) { return v && std::
 
 std::string loss_text(std::optional<double> v) { return v ? fixed(*v, 4) : kNone; }
 std::string speed_text(std::optional<double> v) { return v ? format_count(*v) : kNone; }
-std::string percent_text(std::optional<double> v) { return v ? fixed(100 * *v, 1) + " %" : kNone; }
+std::string percent_text(std::optional<double> v) { return v ? percent(*v) : kNone; }
 std::string memory_text(std::optional<double> v) { return v ? in_bytes(*v) : kNone; }
 
 void add_runs_command(CLI::App& app) {
