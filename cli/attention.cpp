@@ -178,6 +178,7 @@ class Report {
   std::string subtitle(const Section& s) const {
     std::string text = str("KV head ", arguments_.head, " of ", model_.kv_heads, ", ", length_, " tokens");
     if (s.pattern.has_samples()) text += str(", places of layer ", s.layers[0]);
+    if (found_in_training(s)) text += "; chosen blocks are drawn as the newest ones: which they are, --text shows";
     return text;
   }
 

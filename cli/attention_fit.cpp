@@ -101,7 +101,8 @@ class Fit {
   void check_density() const {
     if (const double least = least_density(densities_); least > a_.density)
       fail("--density: ", a_.density, ", but with the cheapest of the choices in every layer the density is ",
-           fixed(std::ceil(least * 1e4) / 1e4, 4), ": raise --density to that, or add a choice that keeps less");
+           fixed(std::ceil(least * 1e4) / 1e4, 4), " in a context of ", session_.config.model.context,
+           " tokens: raise --density to that, or give a choice that keeps less");
   }
 
   void measure(std::size_t layer, AttentionTrials& trials) {
@@ -128,6 +129,13 @@ class Fit {
   std::string command() const {
     if (!session_.origin.imported.empty()) return "ringmaster train CONFIG run.init_from=" + a_.run;
     return str("ringmaster train ", session_.config.run.directory, " --allow-changes");
+  }
+
+  // Of a run that has ended, which would not go on.
+  std::string more_steps() const {
+    const std::int64_t done = read_manifest(session_.origin.checkpoint).step, steps = session_.config.train.steps;
+    if (!session_.origin.imported.empty() || done < steps) return "";
+    return str(" \\\n    train.steps=", done + std::max<std::int64_t>(1, done / 2));
   }
 
   void print_choices() const {
@@ -162,7 +170,7 @@ class Fit {
                  fixed(rise_, 5).c_str());
     print_format("To go on with it:\n  %s", command().c_str());
     for (const std::string& setting : settings()) print_format(" \\\n    %s", quoted(setting).c_str());
-    print_format("\n");
+    print_format("%s\n", more_steps().c_str());
   }
 
   void print_json() const {

@@ -26,35 +26,64 @@ std::string idle_pools(const AttentionConfig& c, std::int64_t longest) {
              longest, ", so that none is ever seen. Leave ", idle == c.pools.begin() ? "pools" : "it", " out");
 }
 
-// An indexer chooses among the blocks that its rule does not keep anyway.
-std::string idle_indexer(const AttentionConfig& c, std::int64_t longest) {
+bool chooses(const BlockRuleConfig& r) {
+  return r.pattern == BlockChoice::content || r.pattern == BlockChoice::learned || r.pattern == BlockChoice::importance;
+}
+
+std::int64_t least_kept(const BlockRuleConfig& r) {
+  std::int64_t least = r.keep;
+  for (const TokenChange& c : r.keeps) least = std::min(least, static_cast<std::int64_t>(c.value));
+  return least;
+}
+
+// There is nothing to choose from, or all of it is kept.
+std::string idle_choice(const AttentionConfig& c, std::int64_t longest) {
   const std::int64_t block = block_of(c), blocks = (longest + block - 1) / block;
+  const std::string has = str("the longest sequence, of ", longest, " tokens, has ", counted(blocks, "block"), " of ");
   for (std::size_t i = 0; i < c.rules.size(); ++i) {
     const BlockRuleConfig& r = c.rules[i];
-    if (r.pattern != BlockChoice::learned || blocks > r.local + r.first) continue;
-    return str("rules[", i, "]: pattern: learned keeps local + first = ", r.local + r.first,
-               " blocks anyway, and the longest sequence, of ", longest, " tokens, has ", counted(blocks, "block"),
-               " of ", block, ": its indexer has nothing to choose from and learns nothing, in the warm-up neither. ",
-               "Train longer sequences, or lower local, first or block");
+    if (r.pattern == BlockChoice::learned && blocks <= r.local + r.first)
+      return str("rules[", i, "]: pattern: learned keeps local + first = ", r.local + r.first, " blocks anyway, and ",
+                 has, block, ": its indexer has nothing to choose from and learns nothing, in the warm-up neither. ",
+                 "Train longer sequences, or lower local, first or block");
+    if (chooses(r) && least_kept(r) >= blocks)
+      return str("rules[", i, "].keep: ", least_kept(r), ", but ", has, block, ": all of them are kept, as in dense ",
+                 "attention, and choosing only takes time. Lower keep, or train longer sequences");
   }
   return "";
 }
 
+// A first choice that comes after the last step.
+std::string idle_wait(const AttentionConfig& c, std::int64_t steps) {
+  const std::string end = str(", but step ", steps, " is the last one (train.steps): ");
+  if (learns_blocks(c) && c.index_warmup_steps >= steps)
+    return str("index_warmup_steps: ", c.index_warmup_steps, end,
+               "attention stays dense and no block is selected. Lower it, or train longer");
+  for (std::size_t i = 0; i < c.rules.size(); ++i)
+    if (const BlockRuleConfig& r = c.rules[i]; r.pattern == BlockChoice::importance && r.interval >= steps)
+      return str("rules[", i, "].interval: ", r.interval, end,
+                 "no block is chosen and the newest ones are kept. Lower it, or train longer");
+  return "";
+}
+
 void add_idle(const std::string& key, const AttentionConfig& c, const ModelConfig& model, std::int64_t longest,
-              std::vector<std::string>& all) {
-  for (const std::string& text : {idle_heads(c, model.kv_heads), idle_pools(c, longest), idle_indexer(c, longest)})
+              std::int64_t steps, std::vector<std::string>& all) {
+  for (const std::string& text :
+       {idle_heads(c, model.kv_heads), idle_pools(c, longest), idle_choice(c, longest), idle_wait(c, steps)})
     if (!text.empty()) all.push_back(str(key, ".", text));
 }
 
 }  // namespace
 
-std::vector<std::string> idle_attention(const ModelConfig& model, std::int64_t longest) {
+std::vector<std::string> idle_attention(const ModelConfig& model, std::int64_t longest, std::int64_t steps) {
   std::vector<std::string> all;
-  add_idle("model.attention", model.attention, model, longest, all);
+  add_idle("model.attention", model.attention, model, longest, steps, all);
   for (std::size_t i = 0; i < model.attention_layers.size(); ++i)
     add_idle(str("model.attention_layers[", i, "].attention"), model.attention_layers[i].attention, model, longest,
-             all);
+             steps, all);
   return all;
 }
+
+bool chooses_blocks(const AttentionConfig& c) { return std::ranges::any_of(c.rules, chooses); }
 
 }  // namespace ring

@@ -9,7 +9,11 @@
 
 namespace ring {
 
-// Why, and what to do, of each that does nothing in sequences of at most `longest` tokens: "model.attention.pools: ..".
-std::vector<std::string> idle_attention(const ModelConfig& resolved, std::int64_t longest);
+// Why, and what to do, of each that does nothing in a run of so many steps with sequences of at most `longest` tokens:
+// "model.attention.pools: ..".
+std::vector<std::string> idle_attention(const ModelConfig& resolved, std::int64_t longest, std::int64_t steps);
+
+// Whether some rule of the section chooses blocks while the model trains: content, learned or importance.
+bool chooses_blocks(const AttentionConfig&);
 
 }  // namespace ring

@@ -65,7 +65,11 @@ attention() {
     learned) rule="keep: $keep, local: 1, first: 1" more=", index_loss: 0.001, index_warmup_steps: $((steps / 2))" ;;
     importance) rule="keep: $keep, local: 1, first: 1, explore: $((keep > 3)), interval: 200" ;;
     pools) pattern=content rule="keep: $keep, local: 1, first: 1" more=', pools: [64]' ;;
-    *) echo "recall.sh: there is no kind '$1'" >&2; exit 2 ;;
+    *)
+      echo "recall.sh: there is no kind '$1'; there are dense, window, dilated, local_global, hierarchical, strided," \
+        "random, content, learned, importance and pools, and each with upper_ before it" >&2
+      exit 2
+      ;;
   esac
   echo "{kind: block_sparse, block: $block, rules: [{pattern: $pattern, $rule}]$more}"
 }

@@ -30,14 +30,14 @@ std::int64_t longest_sequence(const Config& c, const Corpora& corpora) {
   return longest;
 }
 
-bool is_plain(const AttentionConfig& c) { return c.pools.empty() && c.heads.empty() && !learns_blocks(c); }
+bool is_plain(const AttentionConfig& c) { return c.pools.empty() && c.heads.empty() && !chooses_blocks(c); }
 
 }  // namespace
 
 void warn_of_idle_attention(const Config& c, const Corpora& corpora) {
   const auto plain = [](const LayerAttentionConfig& entry) { return is_plain(entry.attention); };
   if (is_plain(c.model.attention) && std::ranges::all_of(c.model.attention_layers, plain)) return;
-  for (const std::string& text : idle_attention(c.model, longest_sequence(c, corpora))) log::warn(text);
+  for (const std::string& text : idle_attention(c.model, longest_sequence(c, corpora), c.train.steps)) log::warn(text);
 }
 
 }  // namespace ring

@@ -106,7 +106,7 @@ TEST_F(AttentionFitRuns, ARunGoesOnWithTheSettings) {
 }
 
 TEST_F(AttentionFitRuns, ThePrintedSettingsAreThose) {
-  train_run("run");
+  train_run("run", {"checkpoint.interval=2"});
   // The wider window cannot be everywhere: two sections.
   const std::vector<std::string> words = {"{kind: window, window: 99}", "{kind: window, window: 16, sinks: 4}",
                                           "--density", "0.5"};
@@ -120,6 +120,8 @@ TEST_F(AttentionFitRuns, ThePrintedSettingsAreThose) {
   const std::regex setting("'([^'\n]*)'");
   for (std::sregex_iterator at(rest.begin(), rest.end(), setting), end; at != end; ++at) printed.push_back((*at)[1]);
   EXPECT_EQ(printed, json.at("settings"));
+  EXPECT_TRUE(rest.ends_with(" \\\n    train.steps=6\n")) << "the run has ended at step 4:\n" << rest;
+  EXPECT_EQ(fit("run/checkpoints/step-000000002", words).output.find("train.steps"), std::string::npos);
   // The cheaper choice comes first, whichever was given first, and has a row of its own for each layer.
   EXPECT_EQ(json.at("choices")[0].at("attention"), "{kind: window, window: 16, sinks: 4}");
   EXPECT_LT(json.at("choices")[0].at("density"), json.at("choices")[1].at("density"));

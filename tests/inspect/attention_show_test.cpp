@@ -561,6 +561,17 @@ TEST_F(AttentionShow, CountsPoolsWhereRanksShareRows) {
   EXPECT_NE(output.find(": contiguous " + uneven + ", zigzag 1.0"), std::string::npos) << uneven << '\n' << output;
 }
 
+TEST_F(AttentionShow, SaysThatChosenBlocksAreDrawnAsTheNewest) {
+  const auto says = [&](const std::string& pattern) {
+    const std::string attention = "{kind: block_sparse, block: 64, rules: [{pattern: " + pattern + "}]}";
+    const std::string output = shown({"--width", "120", "model.attention_layers=[]", "model.attention=" + attention});
+    return output.find("chosen blocks are drawn as the newest ones") != std::string::npos;
+  };
+  for (const char* pattern : {"content, keep: 3", "learned, keep: 3", "importance, keep: 3"})
+    EXPECT_TRUE(says(pattern)) << pattern;
+  EXPECT_FALSE(says("hierarchical"));
+}
+
 TEST_F(AttentionShow, AMillionTokens) {
   for (const char* attention :
        {"{}", "{kind: window, window: 1024, sinks: 16}",

@@ -90,8 +90,8 @@ TEST(AttentionConfig, AKindThatIsGivenLaterLeavesOutWhatOnlyOthersHave) {
 }
 
 TEST(AttentionConfig, NamesSettingsThatDoNothing) {
-  const auto idle = [](const std::string& yaml, std::int64_t longest) {
-    const std::vector<std::string> all = idle_attention(load(yaml), longest);
+  const auto idle = [](const std::string& yaml, std::int64_t longest, std::int64_t steps = 1000) {
+    const std::vector<std::string> all = idle_attention(load(yaml), longest, steps);
     return all.size() == 1 ? all[0].substr(0, all[0].find(':')) : std::to_string(all.size());
   };
   const std::string heads = "kv_heads: 2\nattention: {kind: block_sparse, rules: [{}, {local: 2}], heads: ";
@@ -102,8 +102,25 @@ TEST(AttentionConfig, NamesSettingsThatDoNothing) {
   EXPECT_EQ(idle(pools, 64), "model.attention_layers[0].attention.pools");
   const std::string learned =
       "attention: {kind: block_sparse, block: 64, rules: [{}, {pattern: learned, local: 2, first: 1, keep: 4}]}";
-  EXPECT_EQ(idle(learned, 3 * 64 + 1), "0");
+  EXPECT_EQ(idle(learned, 4 * 64 + 1), "0");
+  EXPECT_EQ(idle(learned, 4 * 64), "model.attention.rules[1].keep");
   EXPECT_EQ(idle(learned, 3 * 64), "model.attention.rules[1]");
+  for (const std::string pattern : {"content", "importance"}) {
+    const std::string rule = "attention: {kind: block_sparse, block: 64, rules: [{pattern: " + pattern + ", keep: ";
+    EXPECT_EQ(idle(rule + "4}]}", 4 * 64 + 1), "0") << pattern;
+    EXPECT_EQ(idle(rule + "5}]}", 4 * 64 + 1), "model.attention.rules[0].keep") << pattern;
+  }
+  const std::string less = "attention: {kind: block_sparse, block: 64, rules: [{pattern: content, keep: [[0, 64], ";
+  EXPECT_EQ(idle(less + "[1000, 4]]}]}", 5 * 64), "0") << "fewer later on";
+  EXPECT_EQ(idle(less + "[1000, 5]]}]}", 5 * 64), "model.attention.rules[0].keep");
+  const std::string warm =
+      "attention: {kind: block_sparse, block: 64, rules: [{pattern: learned, keep: 4}], index_warmup_steps: 50}";
+  EXPECT_EQ(idle(warm, 512, 51), "0");
+  EXPECT_EQ(idle(warm, 512, 50), "model.attention.index_warmup_steps");
+  const std::string choice =
+      "attention: {kind: block_sparse, block: 64, rules: [{}, {pattern: importance, keep: 4, interval: 50}]}";
+  EXPECT_EQ(idle(choice, 512, 51), "0");
+  EXPECT_EQ(idle(choice, 512, 50), "model.attention.rules[1].interval");
 }
 
 TEST(AttentionConfig, APatternThatIsGivenLaterLeavesOutWhatOnlyOthersHave) {
