@@ -5,6 +5,7 @@
 #include "cli/data_text.h"
 #include "core/check.h"
 #include "core/checked.h"
+#include "core/counted.h"
 #include "inspect/referenced_keys.h"
 #include "model/patterns.h"
 #include "parallel/imbalance.h"
@@ -18,7 +19,6 @@ ContextLayout ring_layout(const ModelConfig& m, ParallelConfig c, std::int64_t l
   c.cp_schedule = ContextSchedule::ring;
   return context_layout(c, m, length, narrow<int>(c.cp));
 }
-
 
 }  // namespace
 
@@ -60,7 +60,7 @@ std::string referenced_text(const Pattern& kept, const ModelConfig& m, const Par
   const ReferencedKeys keys = referenced_keys(kept, m.kv_heads, c.tp, ring_layout(m, c, length));
   if (keys.before == 0) return "there are none";
   return str(percent(keys.by_head / keys.before), " by a KV head, ", percent(keys.by_any / keys.before), " by any of ",
-             m.kv_heads / c.tp);
+             counted(m.kv_heads / c.tp, "KV head"));
 }
 
 }  // namespace ring

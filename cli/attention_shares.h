@@ -20,7 +20,7 @@ std::string shares_text(const Pattern&, const ModelConfig&, const ParallelConfig
 std::string referenced_title(const ModelConfig&, const ParallelConfig&, std::int64_t length);
 
 // The keys of other ranks before a rank's queries that these attend to, of all that a ring brings ahead of them:
-// "12.5 % by a KV head, 40.0 % by any of 4". kept: of a layer, a selection as a drawing.
+// "12.5 % by a KV head, 40.0 % by any of 4 KV heads". kept: of a layer, a selection as a drawing.
 std::string referenced_text(const Pattern& kept, const ModelConfig&, const ParallelConfig&, std::int64_t length);
 
 }  // namespace ring

@@ -42,8 +42,7 @@ void print_times(const std::vector<BlockTiming>& times) {
       {"block", "keys", "routing ms", "forward ms", "backward ms", "all ms", "share", "kernels"}};
   for (const BlockTiming& t : times)
     rows.push_back({str(t.attention.block), fixed(t.keys, 1), fixed(1e3 * t.routing, 3), fixed(1e3 * t.forward, 3),
-                    fixed(1e3 * t.backward, 3), fixed(1e3 * t.seconds(), 3),
-                    percent(t.routing / t.seconds()),
+                    fixed(1e3 * t.backward, 3), fixed(1e3 * t.seconds(), 3), percent(t.routing / t.seconds()),
                     str(t.forward_candidate, ", ", t.backward_candidate)});
   print_table(rows, 0);
 }
@@ -54,7 +53,8 @@ void print_setting(const BlockLayers& layers, const std::vector<BlockTiming>& ti
   print_format("blocks of %lld: %s times as fast%s\n", static_cast<long long>(best.attention.block),
                fixed(other.seconds() / best.seconds(), 2).c_str(), at == 0 ? ", as the settings have it" : "");
   if (const double more = best.keys / other.keys; std::abs(more - 1) > kAlike)
-    print_format("with %s times as many keys: blocks are whole ones\n", fixed(more, 2).c_str());
+    print_format("but with %s times as many keys, as blocks are whole ones: with a larger keep they are more alike\n",
+                 fixed(more, 2).c_str());
   for (const std::string& key : layers.keys)
     print_format("  '%s=%s'\n", key.c_str(), block_text(best.attention).c_str());
 }

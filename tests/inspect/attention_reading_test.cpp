@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "core/check.h"
+#include "core/counted.h"
 #include "kernels/attention/selection.h"
 #include "tests/cases/attention_oracle.h"
 #include "tests/inspect/svg_check.h"
@@ -346,15 +347,16 @@ TEST_F(AttentionText, SaysWhichKeysOfOtherRanksAreAttendedTo) {
     by_head += wanted, by_any += wanted > 0;
   }
   char line[80];
-  std::snprintf(line, sizeof line, "layer 0: %.1f %% by a KV head, %.1f %% by any of %d\n",
-                50.0 * by_head / static_cast<double>(heads), 50.0 * by_any, static_cast<int>(heads));
+  std::snprintf(line, sizeof line, "layer 0: %.1f %% by a KV head, %.1f %% by any of %s\n",
+                50.0 * by_head / static_cast<double>(heads), 50.0 * by_any, counted(heads, "KV head").c_str());
   const std::string plain = shown({"--text", path("text.txt"), "--width", "80"}),
                     output = shown({"--text", path("text.txt"), "--width", "80", "parallel.cp=2"});
   EXPECT_EQ(output.rfind(plain, 0), 0u) << "what comes before is the same\n" << output << plain;
   const std::string added = output.substr(plain.size());
   EXPECT_NE(added.find("with\nparallel.cp: 2, rows contiguous:\n"), std::string::npos) << added;
   EXPECT_NE(added.find(line), std::string::npos) << line << added;
-  EXPECT_NE(added.find(str("layer 1: 100.0 % by a KV head, 100.0 % by any of ", heads, "\n")), std::string::npos);
+  EXPECT_NE(added.find(str("layer 1: 100.0 % by a KV head, 100.0 % by any of ", counted(heads, "KV head"), "\n")),
+            std::string::npos);
   const std::string one = shown({"--text", path("text.txt"), "parallel.cp=2", "--layer", "1"});
   EXPECT_EQ(one.find("layer 0: "), std::string::npos) << one;
   EXPECT_NE(one.find("layer 1: 100.0 %"), std::string::npos) << one;

@@ -150,14 +150,14 @@ constexpr const char *kZigzag = "parallel.cp_layout=zigzag", *kAttention = "mode
 // Queries of blocks 8 to 15 see, of blocks 0 to 7: two heads 0 and 7; the others 2, 4 or 8 and 1, 4 or 8 before: all.
 TEST(ReferencedKeysShown, OfClosedForms) {
   EXPECT_EQ(shown({"parallel.tp=2"}).find("other ranks"), std::string::npos);
-  expect_lines({"parallel.cp=2"}, ", rows contiguous", "62.5 % by a KV head, 100.0 % by any of 4");
+  expect_lines({"parallel.cp=2"}, ", rows contiguous", "62.5 % by a KV head, 100.0 % by any of 4 KV heads");
   expect_lines({"parallel.cp=2", "parallel.tp=2"}, ", parallel.tp: 2, rows contiguous",
-               "62.5 % by a KV head, 62.5 % by any of 2");
+               "62.5 % by a KV head, 62.5 % by any of 2 KV heads");
   expect_lines({"parallel.cp=2", kZigzag, "model.attention.kind=dense"}, ", rows zigzag",
-               "100.0 % by a KV head, 100.0 % by any of 4");
+               "100.0 % by a KV head, 100.0 % by any of 4 KV heads");
   // Query 512 sees the 99 keys before it, and 4 sinks: 103 of 512.
   expect_lines({"parallel.cp=2", str(kAttention, "{kind: window, window: 100, sinks: 4}")}, ", rows contiguous",
-               "20.1 % by a KV head, 20.1 % by any of 4");
+               "20.1 % by a KV head, 20.1 % by any of 4 KV heads");
 }
 
 // Rows are those of a ring, which pools make zigzag. Chunks 0 and 3 see 12 of 256 before chunk 3, chunk 1 12 of chunk
@@ -166,7 +166,7 @@ TEST(ReferencedKeysShown, OfPoolsAreNotCounted) {
   const std::string attention = str(kAttention, "{kind: window, window: 13, sinks: 0, pools: [16]}");
   for (const char* schedule : {"ring", "all_to_all", "auto"})
     expect_lines({"parallel.cp=2", attention, str("parallel.cp_schedule=", schedule)}, ", rows zigzag",
-                 "3.1 % by a KV head, 3.1 % by any of 4");
+                 "3.1 % by a KV head, 3.1 % by any of 4 KV heads");
 }
 
 // What such layers keep is not among the settings.
