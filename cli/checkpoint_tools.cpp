@@ -118,11 +118,17 @@ FoundCheckpoint open(const std::string& path) {
   return read_found(find, [](FoundCheckpoint& f) { f.manifest = read_manifest(f.path); });
 }
 
+struct DiffArguments {
+  std::string first, second;
+  bool only_tensors = false;
+};
+
 // As diff(1): exit code 1 where something differs.
-void diff(const std::string& first, const std::string& second) {
-  const FoundCheckpoint a = open(first), b = open(second);
-  const CheckpointDifference d = compare_checkpoints(a.path, a.manifest, b.path, b.manifest);
-  const std::vector<std::string> settings = differing_settings(a.manifest, b.manifest);
+void diff(const DiffArguments& args) {
+  const FoundCheckpoint a = open(args.first), b = open(args.second);
+  CheckpointDifference d = compare_checkpoints(a.path, a.manifest, b.path, b.manifest);
+  std::vector<std::string> settings = differing_settings(a.manifest, b.manifest);
+  if (args.only_tensors) settings.clear(), d.values.clear();
   for (const std::string& line : settings) std::cout << line << "\n";
   for (const std::string& line : d.values) std::cout << "value " << line << "\n";
   for (const TensorDifference& t : d.tensors) print(t);
@@ -162,10 +168,11 @@ void add_prune(CLI::App& checkpoint) {
 }
 
 void add_diff(CLI::App& checkpoint) {
-  auto paths = std::make_shared<std::pair<std::string, std::string>>();
-  CLI::App* c = add_command(checkpoint, "diff", "Compare two checkpoints; exit code 1 where they differ", paths->first);
-  c->add_option("other", paths->second, "the other one")->required()->type_name("PATH|RUN");
-  c->callback([paths] { diff(paths->first, paths->second); });
+  auto a = std::make_shared<DiffArguments>();
+  CLI::App* c = add_command(checkpoint, "diff", "Compare two checkpoints; exit code 1 where they differ", a->first);
+  c->add_option("other", a->second, "the other one")->required()->type_name("PATH|RUN");
+  c->add_flag("--tensors", a->only_tensors, "Only weights and other tensors, not settings and counters");
+  c->callback([a] { diff(*a); });
 }
 
 }  // namespace

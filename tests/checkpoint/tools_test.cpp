@@ -142,6 +142,20 @@ TEST_F(Tools, DiffNamesTensorsValuesAndSettings) {
   EXPECT_FALSE(contains(f.output, "tensor same")) << f.output;
 }
 
+TEST_F(Tools, DiffOfTensorsAlone) {
+  const std::string a = write_pair(folder(), 1, 1.5f, "0.1").string();
+  const std::string other = write_pair(temp_.path() / "b", 1, 1.5f, "0.2").string();
+  EXPECT_EQ(ring({"diff", a, other}).code, 1);
+  const Finished same = ring({"diff", a, other, "--tensors"});
+  EXPECT_EQ(same.code, 0) << same.output;
+  EXPECT_EQ(same.output, "0 tensors of 2 differ\n");
+  const std::string b = write_pair(folder(), 2, -2, "0.1").string();
+  const Finished f = ring({"diff", a, b, "--tensors"});
+  EXPECT_EQ(f.code, 1);
+  EXPECT_TRUE(contains(f.output, "tensor weight: 1 element differs")) << f.output;
+  EXPECT_FALSE(contains(f.output, "train.step")) << f.output;
+}
+
 TEST_F(Tools, DiffSeesANan) {
   const fs::path a = write_pair(folder(), 1, 1, "1"), b = write_pair(temp_.path() / "b", 1, NAN, "1");
   const CheckpointDifference d = compare_checkpoints(a, read_manifest(a), b, read_manifest(b));
