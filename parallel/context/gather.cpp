@@ -88,20 +88,20 @@ class Gather final : public ContextParallel {
   static KvPair part(const Tensor& parts, int rank) {  // of [ranks,2,most,H,D]
     return kv_pair(parts.narrow(0, rank, 1).view({2, parts.dim(2), parts.dim(3), parts.dim(4)}));
   }
+  static void move(const KvPair& to, const KvPair& from, const RowMove& rows, const ExecContext& ctx) {
+    move_rows(to.k, from.k, rows, ctx);
+    move_rows(to.v, from.v, rows, ctx);
+  }
   // A rank's rows, into the micro-batch's and out of them.
   static void put(const KvPair& all, const KvPair& part, const ContextShards& shards, int rank,
                   const ExecContext& ctx) {
-    for (const HeldRows& h : shards.held[static_cast<std::size_t>(rank)]) {
-      move_rows(all.k, part.k, {.to = h.global, .first = h.first, .count = h.count}, ctx);
-      move_rows(all.v, part.v, {.to = h.global, .first = h.first, .count = h.count}, ctx);
-    }
+    for (const HeldRows& h : shards.held[static_cast<std::size_t>(rank)])
+      move(all, part, {.to = h.global, .first = h.first, .count = h.count}, ctx);
   }
   static void take(const KvPair& part, const KvPair& all, const ContextShards& shards, int rank,
                    const ExecContext& ctx) {
-    for (const HeldRows& h : shards.held[static_cast<std::size_t>(rank)]) {
-      move_rows(part.k, all.k, {.to = h.first, .first = h.global, .count = h.count}, ctx);
-      move_rows(part.v, all.v, {.to = h.first, .first = h.global, .count = h.count}, ctx);
-    }
+    for (const HeldRows& h : shards.held[static_cast<std::size_t>(rank)])
+      move(part, all, {.to = h.first, .first = h.global, .count = h.count}, ctx);
   }
 
   // In the micro-batch's order.
@@ -111,9 +111,7 @@ class Gather final : public ContextParallel {
     const std::int64_t heads = k.dim(1), dim = k.dim(2);
     const Tensor parts = ctx.empty({comm_.size(), 2, plan.most, heads, dim}, k.dtype());
     const Tensor mine = parts.narrow(0, comm_.rank(), 1).view({2, plan.most, heads, dim});
-    const KvPair own = kv_pair(mine);
-    move_rows(own.k, k, {.count = k.dim(0)}, ctx);
-    move_rows(own.v, v, {.count = k.dim(0)}, ctx);
+    move(kv_pair(mine), {{}, k, v}, {.count = k.dim(0)}, ctx);
     bytes_sent_ += static_cast<std::int64_t>(mine.bytes()) * (comm_.size() - 1);
     comm_.all_gather(parts, mine, ctx.stream.record()).wait(ctx.stream);
     const KvPair all = kv_pair(ctx.empty({2, plan.rows, heads, dim}, k.dtype()));
