@@ -131,7 +131,7 @@ class Fit {
     return str("ringmaster train ", session_.config.run.directory, " --allow-changes");
   }
 
-  // Of a run that has ended, which would not go on.
+  // A run that has ended would not go on without.
   std::string more_steps() const {
     const std::int64_t done = read_manifest(session_.origin.checkpoint).step, steps = session_.config.train.steps;
     if (!session_.origin.imported.empty() || done < steps) return "";
