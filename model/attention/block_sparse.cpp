@@ -132,9 +132,10 @@ void BlockRuleConfig::validate(std::vector<std::string>& errors) const {
   if (is(BlockChoice::importance) && !keeps.empty())
     errors.push_back("keep: a list, but pattern: importance keeps its budget: give it one number");
   if (selects && least <= local + first)
-    errors.push_back(str(
-        "keep: ", least, ", but pattern: ", name_of(pattern), " needs more than local + first = ", local + first,
-        " blocks, which are always kept: set it to ", local + first + 1, " or more, or take pattern: local_global"));
+    errors.push_back(str("keep: ", keep == 0 ? "missing, or 0" : std::to_string(least),
+                         ", but pattern: ", name_of(pattern), " needs more than local + first = ", local + first,
+                         " blocks, which are always kept: set it to ", local + first + 1,
+                         " or more, or take pattern: local_global"));
   else if (is(BlockChoice::importance) && explore >= keep - local - first)
     errors.push_back(str(
         "explore: ", explore, " blocks, but of keep: ", keep, " only ", keep - local - first,

@@ -273,7 +273,9 @@ TEST(AttentionConfig, RefusesRulesThatMakeNoPattern) {
   refused("{pattern: content, keep: 9, density: 0.5}", "density: 0.5 belongs to pattern: random");
   refused("{pattern: content, keep: [[0, 9], [100, 2]], local: 2}",
           "keep: 2, but pattern: content needs more than local + first = 2 blocks");
-  refused("{pattern: content}", "keep: 0, but pattern: content needs more than local + first = 1 blocks");
+  for (const std::string pattern : {"content", "learned", "importance"})
+    refused("{pattern: " + pattern + "}",
+            "keep: missing, or 0, but pattern: " + pattern + " needs more than local + first = 1 blocks");
   refused("{pattern: content, local: 2, first: 1, keep: 3}",
           "keep: 3, but pattern: content needs more than local + "
           "first = 3 blocks, which are always kept: set it to 4 or more, or take pattern: local_global");
