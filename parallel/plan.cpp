@@ -126,10 +126,13 @@ bool has_pools(const ModelConfig& m) {
   return std::ranges::any_of(attentions_of(m), [](const AttentionConfig* a) { return !a->pools.empty(); });
 }
 
+bool selects_blocks(const ModelConfig& m) {
+  return std::ranges::any_of(patterns_of(m), [](const Pattern& p) { return p.selects(); });
+}
+
 // Which heads a rank selects blocks for, and measures, has to be known before it attends.
 bool selects(const ModelConfig& m) {
-  return std::ranges::any_of(patterns_of(m), [](const Pattern& p) { return p.selects(); }) ||
-         std::ranges::any_of(attentions_of(m), [&](const AttentionConfig* a) {
+  return selects_blocks(m) || std::ranges::any_of(attentions_of(m), [&](const AttentionConfig* a) {
            return learns_blocks(*a) || keeps_important_blocks(*a, m.kv_heads);
          });
 }
@@ -189,6 +192,19 @@ std::string ParallelPlan::text() const {
   for (const auto& [name, degree] : {std::pair{"pp", pp}, {"dp", dp}, {"cp", cp}, {"tp", tp}})
     if (degree > 1) out += str(out.empty() ? "" : ", ", name, " ", degree);
   return config.zero > 0 && !out.empty() ? str(out, ", zero ", config.zero) : out;
+}
+
+std::string idle_keys(const ParallelPlan& p, const ModelConfig& m) {
+  if (p.cp == 1 || p.config.cp_keys != ContextKeys::referenced) return "";
+  constexpr const char* kIdle = "parallel.cp_keys: referenced, but ";
+  if (!selects_blocks(m))
+    return str(kIdle,
+               "no layer selects its blocks (pattern: content or learned), so that it does nothing. Leave it out");
+  if (p.config.cp_schedule != ContextSchedule::all_to_all) return "";
+  return str(kIdle,
+             "parallel.cp_schedule is all_to_all, which auto takes where parallel.cp divides the KV heads: each ",
+             "rank then has all tokens of some heads, so that it does nothing. Leave it out, or set "
+             "parallel.cp_schedule: ring or gather");
 }
 
 // Late queries see more pools than early ones. all_to_all divides heads, for which rows do not matter.

@@ -38,6 +38,10 @@ ParallelPlan plan_degrees(const ParallelConfig&, const ModelConfig& resolved, co
 // All of it. Error: also a rank without tokens, a schedule that does not fit.
 ParallelPlan make_plan(const ParallelConfig&, const ModelConfig& resolved, const BatchSize&, int world);
 
+// Why parallel.cp_keys: referenced, which is allowed, does nothing in such a run, and what to do; empty: it does, or is
+// not asked for, or one process has whole sequences.
+std::string idle_keys(const ParallelPlan&, const ModelConfig& resolved);
+
 // How the settings let so many ranks share a row of this length; parallel.cp_schedule: auto counts as ring.
 ContextLayout context_layout(const ParallelConfig&, const ModelConfig& resolved, std::int64_t length, int ranks);
 

@@ -155,6 +155,7 @@ void RunLog::describe(const RunStart& start, int processes) {
   warn_of_places(config_);
   warn_of_masks(config_, start.corpora);
   warn_of_idle_attention(config_, start.corpora);
+  if (const std::string idle = idle_keys(trainer_.plan(), config_.model); !idle.empty()) log::warn(idle);
   for (const auto& rows : start.loader->map().rows())
     log::info("packing: ", counted(static_cast<std::int64_t>(rows->rows()), "sample"), " an epoch, ",
               std::round(1000 * rows->filled()) / 10, " % of their places hold a token, the others are padding; ",

@@ -159,6 +159,34 @@ TEST(Plan, RowsWithPoolsAreDividedEvenly) {
   EXPECT_EQ(chunks(ContextSchedule::automatic), 1u) << "all_to_all";
 }
 
+TEST(Plan, NamesKeysThatAreReferencedByNobody) {
+  const auto idle = [](BlockChoice pattern, ContextSchedule schedule, std::int64_t kv_heads,
+                       ContextKeys keys = ContextKeys::referenced, int cp = 4) {
+    ModelConfig m = model();
+    m.context = 1024, m.kv_heads = kv_heads;
+    m.attention.kind = "block_sparse", m.attention.block = 64;
+    m.attention.rules = {{.pattern = pattern, .keep = pattern == BlockChoice::local_global ? 0 : 4}};
+    ParallelConfig c = degrees(1, cp, 1);
+    c.cp_schedule = schedule, c.cp_keys = keys;
+    return idle_keys(make_plan(c, m.resolved(), {24, 0}, cp), m.resolved());
+  };
+  using enum ContextSchedule;
+  const std::string nothing = "", start = "parallel.cp_keys: referenced, but ";
+  const auto begins = [&](const std::string& text, const std::string& how) { return text.starts_with(start + how); };
+  for (const BlockChoice pattern : {BlockChoice::content, BlockChoice::learned}) {
+    for (const ContextSchedule schedule : {ring, gather}) EXPECT_EQ(idle(pattern, schedule, 4), nothing);
+    EXPECT_EQ(idle(pattern, automatic, 2), nothing) << "heads do not divide: the ring";
+    EXPECT_TRUE(begins(idle(pattern, automatic, 4), "parallel.cp_schedule is all_to_all")) << "heads divide";
+    EXPECT_TRUE(begins(idle(pattern, all_to_all, 4), "parallel.cp_schedule is all_to_all"));
+    EXPECT_EQ(idle(pattern, all_to_all, 4, ContextKeys::automatic), nothing);
+    EXPECT_EQ(idle(pattern, all_to_all, 4, ContextKeys::all), nothing);
+    EXPECT_EQ(idle(pattern, all_to_all, 4, ContextKeys::referenced, 1), nothing);
+  }
+  for (const BlockChoice pattern : {BlockChoice::local_global, BlockChoice::importance})
+    for (const ContextSchedule schedule : {automatic, ring, gather, all_to_all})
+      EXPECT_TRUE(begins(idle(pattern, schedule, 4), "no layer selects its blocks")) << idle(pattern, schedule, 4);
+}
+
 TEST(Plan, Text) {
   ParallelConfig c = degrees(0, 2, 2);
   c.zero = 3;

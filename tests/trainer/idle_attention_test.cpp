@@ -6,15 +6,19 @@ namespace {
 
 class IdleAttention : public Runs {
  protected:
-  // The warning of a short run of samples of 256 tokens, which are one document.
-  bool warns(const std::string& of, const std::vector<std::string>& more) const {
+  // What a short run of samples of 256 tokens, which are one document, says of itself.
+  std::string said(const std::vector<std::string>& more, const std::string& processes = "1") const {
     std::vector<std::string> words =
         train("run", {"--fresh", "train.steps=1", "train.batch_size=1", "train.micro_batch=1", "model.context=256",
                       "train.eval_interval=0", "model.dropout=0"});
     words.insert(words.end(), more.begin(), more.end());
+    if (processes != "1") words.insert(words.begin() + 1, {"launch", "--nproc-per-node", processes, "--"});
     const Finished done = run_process(words);
     EXPECT_EQ(done.code, 0) << done.output;
-    return done.output.find(of) != std::string::npos;
+    return done.output;
+  }
+  bool warns(const std::string& of, const std::vector<std::string>& more) const {
+    return said(more).find(of) != std::string::npos;
   }
 };
 
@@ -47,6 +51,21 @@ TEST_F(IdleAttention, ListsThatAreTooLongAreNamed) {
             {"model.attention={kind: block_sparse, block: 64, rules: [{}], heads: [0, 0, 0, 0, 0, 0, 0, 0, 0]}"}));
   EXPECT_TRUE(warns("model.attention.pools: [16, 256]: no pool of 256",
                     {"model.attention={kind: window, window: 8, pools: [16, 256]}"}));
+}
+
+TEST_F(IdleAttention, KeysThatNobodyAsksForAreNamedOnce) {
+  const auto warnings = [&](const std::string& schedule) {
+    const std::string text =
+        said({"parallel.cp=2", "parallel.cp_keys=referenced", "parallel.cp_schedule=" + schedule,
+              "model.attention={kind: block_sparse, block: 64, rules: [{pattern: content, keep: 2}]}"},
+             "2");
+    const std::string warning = "parallel.cp_keys: referenced, but parallel.cp_schedule is all_to_all";
+    int n = 0;
+    for (auto at = text.find(warning); at != std::string::npos; at = text.find(warning, at + 1)) ++n;
+    return n;
+  };
+  EXPECT_EQ(warnings("all_to_all"), 1);
+  EXPECT_EQ(warnings("ring"), 0);
 }
 
 }  // namespace
