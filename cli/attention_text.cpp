@@ -48,7 +48,7 @@ std::vector<std::int32_t> tokens_of(const AttentionOnText& a, const Session& s) 
   if (a.length) check_length(m, "--length", a.length);
   const auto most = static_cast<std::size_t>(a.length ? a.length : std::min(kUsualTextTokens, m.context));
   std::string text;
-  for (const TextFile& file : list_text_files({a.text}, "*"))
+  for (const TextFile& file : list_text_files({a.text}, "*", false, {}, FileOptions::none))
     read_text(file, [&](std::string_view part) {
       text += part.substr(0, most * kBytesOfToken - std::min(text.size(), most * kBytesOfToken));
     });

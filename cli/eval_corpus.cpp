@@ -43,6 +43,7 @@ Corpora EvalCorpus::open(const std::string& run, int threads, const Session& ses
   if (!text.inputs.empty()) {
     PrepareOptions options = text;
     options.threads = threads;
+    options.file_options = FileOptions::text_field;
     return corpus_of_text(options, *session.tokenizer);
   }
   if (data.empty() && !session.origin.imported.empty())

@@ -47,7 +47,7 @@ std::vector<std::string> read_prompts(const std::string& file) {
     void end() override { all.emplace_back(); }
   } prompts;
   const bool records = named_json_lines(unpacked_name(file)) || named_parquet(file);
-  for (const TextFile& f : list_text_files({file}, "*", false, {.text = records ? "prompt" : ""}))
+  for (const TextFile& f : list_text_files({file}, "*", false, {.text = records ? "prompt" : ""}, FileOptions::none))
     read_documents(f, parse_document_rule("line"), prompts);
   prompts.all.pop_back();
   if (prompts.all.empty()) fail("--prompts-file: ", file, " holds no prompt");

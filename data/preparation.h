@@ -15,7 +15,8 @@ struct PrepareOptions {
   std::vector<std::string> inputs;
   std::vector<std::string> validation_inputs;  // the validation split, in place of a share of the inputs; empty: none
   std::string glob = "*";
-  bool as_text = false;       // also what looks like no text
+  bool as_text = false;  // also what looks like no text
+  FileOptions file_options = FileOptions::all;
   RecordMembers members;      // as list_text_files(); the writer of conversations is made here
   std::string chat_template;  // as load_chat_format()
   std::string tokenizer;      // as load_tokenizer(), or "chars": built from the input

@@ -79,15 +79,16 @@ std::vector<TextFile> data_sets_of(const std::vector<TextFile>& files) {
     }
   }
   if (!sets.empty() && other)
-    fail(sets.front().path, " holds tokens already, and ", other->path,
-         " is no data set of Megatron-LM: choose files with --glob, or prepare both apart and mix them with "
-         "data.mixture");
+    fail(sets.front().path, " holds tokens already, and ", other->path, " is no data set of Megatron-LM: ",
+         other->options == FileOptions::all
+             ? "choose files with --glob, or prepare both apart and mix them with data.mixture"
+             : "give one of the two");
   return sets;
 }
 
 // What --input or --validation-input name. tokens: those are data sets of tokens.
 std::vector<TextFile> files_of(const PrepareOptions& o, const std::vector<std::string>& inputs, bool& tokens) {
-  std::vector<TextFile> files = find_files(inputs, o.glob);
+  std::vector<TextFile> files = find_files(inputs, o.glob, o.file_options);
   std::vector<TextFile> sets;
   if (!o.as_text) sets = data_sets_of(files);
   tokens = !sets.empty();

@@ -56,7 +56,7 @@ class Walk {
     std::error_code error;
     const fs::file_status status = fs::status(path, error);  // of what a link leads to
     if (fs::is_directory(status)) {
-      if (entry.is_symlink()) return skip(path, "a link to a folder; name that with --input to read it");
+      if (entry.is_symlink()) return skip(path, "a link to a folder; name that as an input to read it");
       enter(path, error);
       if (error) skip(path, error.message());
     } else if (error) {
@@ -77,7 +77,7 @@ class Walk {
   std::size_t seen_ = 0;
 };
 
-void add_input(const std::string& input, const std::string& glob, std::vector<TextFile>& files) {
+void add_input(const std::string& input, const std::string& glob, FileOptions options, std::vector<TextFile>& files) {
   std::error_code error;
   const fs::file_status status = fs::status(input, error);
   if (status.type() == fs::file_type::not_found) fail("input ", input, ": no such file or folder");
@@ -91,6 +91,7 @@ void add_input(const std::string& input, const std::string& glob, std::vector<Te
   const Walk walk(input, glob, files);
   walk.warn();
   if (files.size() == before) {
+    if (options != FileOptions::all) fail("input ", input, ": a folder without files; give one that has some");
     fail("input ", input, ": none of its ", counted(static_cast<std::int64_t>(walk.seen()), "file"),
          " matches --glob '", glob, "'; give another pattern, such as '*.txt' or '*'");
   }
@@ -113,6 +114,12 @@ bool is_packed(const std::string& path) {
   return packing_of(head) != Packing::none;
 }
 
+constexpr const char* kOtherBytes = ", choose other files with --glob, or pass --as-text to take all bytes as they are";
+
+std::string_view remedy(const ForeignKind& kind, FileOptions options) {
+  return options == FileOptions::none && !kind.without_options.empty() ? kind.without_options : kind.remedy;
+}
+
 // Nothing is prepared of files some of which are no text: the first is named.
 void look_at_heads(std::vector<TextFile>& files, const RecordMembers& members) {
   std::size_t foreign = 0;
@@ -125,11 +132,12 @@ void look_at_heads(std::vector<TextFile>& files, const RecordMembers& members) {
     f.members = members;
     if (!members.any() && (f.table || named_json_lines(name))) f.members.text = "text";
     const auto kind = f.table ? std::nullopt : foreign_kind(head, name, f.members.any());
-    if (kind && foreign++ == 0) first = str(f.path, " is no text, it is ", kind->name, ": ", kind->remedy);
+    if (kind && foreign++ == 0) first = str(f.path, " is no text, it is ", kind->name, ": ", remedy(*kind, f.options));
   }
   if (foreign == 0) return;
   if (foreign > 1) first += str(" (", foreign, " of ", files.size(), " files are no text)");
-  fail(first, ", choose other files with --glob, or pass --as-text to take all bytes as they are");
+  const bool options = files.front().options == FileOptions::all;
+  fail(first, options ? kOtherBytes : files.size() > 1 ? ", or give other files" : "");
 }
 
 }  // namespace
@@ -138,17 +146,17 @@ const char* TextFile::form() const {
   return table ? "a Parquet table" : members.any() ? "JSON Lines" : packed ? "compressed" : "plain text";
 }
 
-std::vector<TextFile> find_files(const std::vector<std::string>& inputs, const std::string& glob) {
+std::vector<TextFile> find_files(const std::vector<std::string>& inputs, const std::string& glob, FileOptions options) {
   if (inputs.empty()) fail("no input is given: name files or folders with --input");
   std::vector<TextFile> files;
-  for (const std::string& input : inputs) add_input(input, glob, files);
+  for (const std::string& input : inputs) add_input(input, glob, options, files);
   std::sort(files.begin(), files.end(),
             [](const TextFile& a, const TextFile& b) { return std::tie(a.name, a.path) < std::tie(b.name, b.path); });
   const auto same = [](const TextFile& a, const TextFile& b) {
     return a.name == b.name && (a.path == b.path || fs::equivalent(a.path, b.path));
   };
   files.erase(std::unique(files.begin(), files.end(), same), files.end());
-  for (TextFile& f : files) f.size = fs::file_size(f.path);
+  for (TextFile& f : files) f.size = fs::file_size(f.path), f.options = options;
   return files;
 }
 
@@ -162,8 +170,8 @@ void look_inside(std::vector<TextFile>& files, bool as_text, const RecordMembers
 }
 
 std::vector<TextFile> list_text_files(const std::vector<std::string>& inputs, const std::string& glob, bool as_text,
-                                      const RecordMembers& members) {
-  std::vector<TextFile> files = find_files(inputs, glob);
+                                      const RecordMembers& members, FileOptions options) {
+  std::vector<TextFile> files = find_files(inputs, glob, options);
   look_inside(files, as_text, members);
   return files;
 }
@@ -191,8 +199,8 @@ void check_no_nul(const TextFile& file, std::string_view block, std::uint64_t at
   const std::size_t nul = file.as_text ? std::string_view::npos : block.find('\0');
   if (nul == std::string_view::npos) return;
   fail(file.path, " is no text: its byte ", at + nul,
-       " is NUL; convert it to text (from UTF-16 with iconv -f UTF-16 -t UTF-8), choose other files with --glob, or "
-       "pass --as-text to take all bytes as they are");
+       " is NUL; convert it to text (from UTF-16 with iconv -f UTF-16 -t UTF-8)",
+       file.options == FileOptions::all ? kOtherBytes : "");
 }
 
 }  // namespace ring

@@ -12,6 +12,13 @@
 
 namespace ring {
 
+// Which options the command has that reads files, as messages name them.
+enum class FileOptions : std::uint8_t {
+  all,         // --glob, --as-text, --text-field
+  text_field,  // this one
+  none
+};
+
 struct TextFile {
   std::string path;
   std::string name;  // relative to the folder it was found in: its identity for hashing, the same on every machine
@@ -19,6 +26,7 @@ struct TextFile {
   bool as_text = false;                                     // whatever it looks like
   bool packed = false;                                      // by gzip or zstd
   bool table = false;                                       // of Parquet
+  FileOptions options = FileOptions::all;                   // for check_no_nul()
   RecordMembers members{};                                  // of JSON Lines and tables; not any(): no records
   bool plain() const { return !packed && !members.any(); }  // its bytes are the text's
   const char* form() const;                                 // "compressed", as "is ..." goes on
@@ -27,7 +35,8 @@ struct TextFile {
 // Files, and files below folders whose name (or path below the folder, when the pattern has a '/') matches `glob`.
 // Names that start with a dot are passed over inside of folders; links to folders and what cannot be looked at are
 // skipped with a warning. Sorted by name, each once. Error: a path does not exist, or nothing was found.
-std::vector<TextFile> find_files(const std::vector<std::string>& inputs, const std::string& glob);
+std::vector<TextFile> find_files(const std::vector<std::string>& inputs, const std::string& glob,
+                                 FileOptions options = FileOptions::all);
 
 // How each of the files is to be read. Those named .parquet are tables; those named .jsonl or .ndjson are JSON Lines,
 // and with `members` all others are, too. Of records those members count, else `text`. Error: a file cannot be read, or
@@ -36,7 +45,8 @@ void look_inside(std::vector<TextFile>&, bool as_text, const RecordMembers& memb
 
 // Both.
 std::vector<TextFile> list_text_files(const std::vector<std::string>& inputs, const std::string& glob,
-                                      bool as_text = false, const RecordMembers& members = {});
+                                      bool as_text = false, const RecordMembers& members = {},
+                                      FileOptions options = FileOptions::all);
 
 // Calls take(block) for a plain file's bytes from `begin` to `end`, a megabyte at a time. Error: check_no_nul()'s.
 void read_blocks(const TextFile&, std::uint64_t begin, std::uint64_t end,

@@ -18,6 +18,7 @@ constexpr std::string_view kTokens =
     "text that its tokens were made of";
 constexpr std::string_view kRecords =
     "name the member that is the text with --text-field, if it has an object in each line";
+constexpr std::string_view kRename = "name it .jsonl, if it has an object in each line";
 
 struct Signature {
   std::size_t at;
@@ -108,7 +109,7 @@ std::optional<ForeignKind> foreign_kind(std::string_view head, const std::string
   }
   if (records) return std::nullopt;
   if (has_ending(path, ".json") || begins_record(head))
-    return ForeignKind{"JSON, whose markup would be learned with the text", kRecords};
+    return ForeignKind{"JSON, whose markup would be learned with the text", kRecords, kRename};
   return std::nullopt;
 }
 

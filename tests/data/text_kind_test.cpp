@@ -1,7 +1,9 @@
 #include "data/text_kind.h"
 
 #include "corpus_case.h"
+#include "data/documents.h"
 #include "data/prepare.h"
+#include "tests/error_of.h"
 
 namespace ring {
 namespace {
@@ -98,6 +100,33 @@ TEST(TextKind, TextIsText) {
   }
   write_text(folder / "json", "no ending");
   EXPECT_EQ(list_text_files({folder / "json"}, "*").size(), 1u);
+}
+
+TEST(TextKind, MessagesNameOnlyOptionsThatTheCommandHas) {
+  TempFolder folder;
+  write_text(folder / "in/a.pdf", "%PDF-1.7\n");
+  write_text(folder / "in/b.json", "[1]");
+  write_text(folder / "c.txt", "almost" + std::string(600, ' ') + bytes_of({0}));
+  std::filesystem::create_directory(folder / "empty");
+  const auto said = [&](const char* input, FileOptions options) {
+    return error_of([&] {
+      for (const TextFile& f : list_text_files({folder / input}, "*", false, {}, options)) read_text(f, [](auto) {});
+    });
+  };
+  const auto names = [](const std::string& text, const char* option) { return text.find(option) != std::string::npos; };
+  for (const char* input : {"in", "in/a.pdf", "in/b.json", "c.txt", "empty"}) {
+    const std::string all = said(input, FileOptions::all);
+    EXPECT_TRUE(names(all, "--glob")) << all;
+    for (const FileOptions options : {FileOptions::text_field, FileOptions::none}) {
+      const std::string some = said(input, options);
+      EXPECT_FALSE(names(some, "--glob") || names(some, "--as-text")) << some;
+      EXPECT_TRUE(names(some, folder.path().c_str())) << some;
+      const bool json = input == std::string("in/b.json");
+      EXPECT_EQ(names(some, "--text-field"), json && options == FileOptions::text_field) << some;
+      EXPECT_EQ(names(some, "name it .jsonl"), json && options == FileOptions::none) << some;
+    }
+  }
+  EXPECT_TRUE(said("in", FileOptions::none).ends_with("(2 of 2 files are no text), or give other files"));
 }
 
 PrepareOptions options(const TempFolder& folder) {

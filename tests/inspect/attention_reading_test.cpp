@@ -399,6 +399,9 @@ TEST_F(AttentionText, RefusesWhatHasNoWeightsOrNoText) {
   refused(show({"--text", path("text.txt")}, "folder"), "not a run or a checkpoint of one");
   refused(show({"--text", path("one.txt")}), "has 1 token, and attention needs two at least");
   refused(show({"--text", path("none.txt")}), path("none.txt"));
+  const Finished corpus = show({"--text", path("a.h5")});
+  refused(corpus, "it is a corpus, which holds tokens already: give the text that it was made of");
+  EXPECT_EQ(corpus.output.find("--as-text"), std::string::npos) << corpus.output;
   refused(show({"--text", path("text.txt"), "--layer", "2"}), "--layer: there is no layer 2");
   refused(show({"--text", path("text.txt"), "--head", "9"}), "--head: there is no KV head 9");
   EXPECT_EQ(show({"--threads", "1"}).code, 2);
