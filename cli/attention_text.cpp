@@ -18,6 +18,7 @@
 #include "inspect/heat_map.h"
 #include "inspect/svg.h"
 #include "model/attention/kinds.h"
+#include "model/attention/pools.h"
 #include "model/patterns.h"
 #include "trainer/prompt.h"
 
@@ -34,10 +35,35 @@ void check_run(const std::string& path) {
          "out to draw the pattern of settings");
 }
 
+// What training alone gives to a layer.
+struct Trained {
+  bool (*has)(const AttentionConfig&);
+  const char *what, *use, *setting, *instead;
+};
+constexpr Trained kTrained[] = {
+    {learns_blocks, "indexer", "select with", "pattern: learned", "pattern: content"},
+    {learns_pools, "pools", "make them with", "pooling: learned", "pooling: mean"},
+    {[](const AttentionConfig& c) { return c.pool_gates; }, "gates of pools", "weigh pools with", "pool_gates: true",
+     "pool_gates: false"},
+};
+
+// Error: a layer is to have what it was not trained with.
+void check_trained(const ModelConfig& before, const ModelConfig& now, const std::string& run) {
+  const std::vector<const AttentionConfig*> had = attentions_of(before), has = attentions_of(now);
+  for (std::size_t layer = 0; layer < std::min(had.size(), has.size()); ++layer)
+    for (const Trained& t : kTrained)
+      if (t.has(*has[layer]) && !t.has(*had[layer]))
+        fail(section_key(*has[layer], now), ": layer ", layer, " of ", run, " has no trained ", t.what,
+             ", so that its weights cannot ", t.use, " ", t.setting, ": take ", t.instead,
+             " here, or train a run with these settings and run.init_from=", run);
+}
+
 // Other settings, such as another kind of attention, for the same weights.
 void apply(const std::vector<std::string>& overrides, const AttentionOnText& a, Session& s) {
   if (overrides.empty()) return;
+  const ModelConfig before = s.config.model;
   override_config(s.config, overrides, words_of_other_programs());
+  check_trained(before, s.config.model, a.run);
   s.model = std::make_unique<Decoder>(s.config.model, vocab_padding(s.ctx.stream.device().backend));
   s.model->allocate(s.ctx, s.config.run.seed, {.trainable = false});
   load_model_weights(*s.model, s.origin.checkpoint, s.ctx, a.weights);

@@ -10,17 +10,11 @@
 namespace ring {
 namespace {
 
-std::string key_of(const AttentionConfig& section, const ModelConfig& c) {
-  for (std::size_t i = 0; i < c.attention_layers.size(); ++i)
-    if (&c.attention_layers[i].attention == &section) return str("model.attention_layers[", i, "].attention");
-  return "model.attention";
-}
-
 // The pattern of a section's first layer.
 Pattern pattern_of(const AttentionConfig& section, const ModelConfig& c) try {
   return attention_kind(section.kind).pattern(section, {c.kv_heads, c.context});
 } catch (const Error& e) {
-  fail(key_of(section, c), ".", e.what());
+  fail(section_key(section, c), ".", e.what());
 }
 
 // Samples move with the layer, so that each position is one somewhere even where there are fewer heads than its rate.
@@ -37,6 +31,12 @@ std::vector<const AttentionConfig*> attentions_of(const ModelConfig& c) {
     for (const std::int64_t layer : layers_named(entry.layers, c.layers))
       of_layer[static_cast<std::size_t>(layer)] = &entry.attention;
   return of_layer;
+}
+
+std::string section_key(const AttentionConfig& section, const ModelConfig& c) {
+  for (std::size_t i = 0; i < c.attention_layers.size(); ++i)
+    if (&c.attention_layers[i].attention == &section) return str("model.attention_layers[", i, "].attention");
+  return "model.attention";
 }
 
 const AttentionConfig& attention_of(const ModelConfig& c, std::int64_t layer) {

@@ -1,6 +1,7 @@
 #pragma once
 // What the layers of a model attend over.
 
+#include <string>
 #include <vector>
 
 #include "kernels/attention/pattern.h"
@@ -13,6 +14,8 @@ const AttentionConfig& attention_of(const ModelConfig&, std::int64_t layer);
 
 // The attention section of each layer.
 std::vector<const AttentionConfig*> attentions_of(const ModelConfig&);
+// The key of one of them, as messages name it: "model.attention_layers[1].attention".
+std::string section_key(const AttentionConfig& section, const ModelConfig&);
 
 // Whose selection each layer attends by: its own number or that of a layer before it, where its section says reuse;
 // -1: nobody shares its selection, if it has one. Layers share that lie side by side and have one section.
