@@ -61,6 +61,20 @@ std::set<std::string> importance_of(const ModelConfig& model) {
   return names;
 }
 
+void check_sizes_of_important_blocks(const ModelConfig& before, const ModelConfig& now, const std::string& run) {
+  const std::vector<const AttentionConfig*> had = attentions_of(before), has = attentions_of(now);
+  for (std::size_t layer = 0; layer < std::min(had.size(), has.size()); ++layer) {
+    const std::int64_t old_block = block_of(*had[layer]), block = block_of(*has[layer]);
+    if (old_block == block || !keeps_important_blocks(*had[layer], before.kv_heads) ||
+        !keeps_important_blocks(*has[layer], now.kv_heads))
+      continue;
+    fail(run, ": ", section_key(*has[layer], now), ".block: ", old_block, " -> ", block, ", but layer ", layer,
+         " keeps blocks by importance, of which the run's checkpoints hold averages by blocks of ", old_block,
+         ": set it to ", old_block, ", or begin a new run with these weights, run.init_from=", run,
+         " and another run.name, where averages begin empty");
+  }
+}
+
 // A model of another context has more or fewer distances: the nearest ones are taken.
 std::int64_t load_importance(Decoder& model, const std::string& checkpoint) {
   if (model.importance().empty()) return 0;

@@ -62,6 +62,9 @@ inline constexpr const char* kImportancePrefix = "importance.";
 void add_importance(State&, Decoder&);
 // What a run with such a model adds to its state.
 std::set<std::string> importance_of(const ModelConfig&);
+// Error, which names the key: a layer of the run keeps blocks by importance before and now, and these have another size
+// now, by which its averages cannot go on.
+void check_sizes_of_important_blocks(const ModelConfig& before, const ModelConfig& now, const std::string& run);
 // Reads them from a checkpoint that has them, and keeps what they say: also of a model whose context is another one.
 // Returns of how many layers they are left, since distances there are in blocks of another size.
 std::int64_t load_importance(Decoder&, const std::string& checkpoint);

@@ -19,6 +19,7 @@
 #include "engine/planner.h"
 #include "engine/rates.h"
 #include "generated/build_info.h"
+#include "trainer/important_blocks.h"
 #include "trainer/origin.h"
 #include "trainer/records.h"
 #include "trainer/session.h"
@@ -97,6 +98,7 @@ void check_settings(RunStart& s, const Origin& origin, const RunSettings* file, 
   const std::vector<std::string> changes = changes_of_numbers(origin.config, s.config);
   if (changes.empty()) return;
   if (allow_changes || (file && allowed_before(s, origin, *file))) {
+    check_sizes_of_important_blocks(origin.config.model, s.config.model, s.dir.path());
     log::warn("resuming ", s.dir.path(), " with changed settings:", listed(changes));
     if (std::ranges::count(s.replaced, origin.config_hash) == 0) s.replaced.push_back(origin.config_hash);
     return;

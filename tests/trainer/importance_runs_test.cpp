@@ -81,6 +81,12 @@ TEST_F(ImportanceRuns, BlocksOfAnotherSizeBeginEmpty) {
   EXPECT_EQ(same.output.find(empty), std::string::npos) << same.output;
   EXPECT_NE(other.output.find(empty), std::string::npos) << other.output;
   EXPECT_GT(largest("same"), 0);
+  const Finished resumed = ring({"train", path("run"), "--allow-changes", "model.attention.block=128"});
+  EXPECT_EQ(resumed.code, 1);
+  for (const std::string& part :
+       {std::string("model.attention.block: 64 -> 128, but layer 0 keeps blocks by importance"),
+        std::string("set it to 64, or begin a new run"), "run.init_from=" + path("run")})
+    EXPECT_NE(resumed.output.find(part), std::string::npos) << resumed.output;
   const Finished usual = run_process(
       train("usual",
             {"model.context=512", "model.positions=rope", "run.init_from=" + path("other"), "train.steps=1",
