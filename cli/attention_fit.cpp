@@ -66,9 +66,9 @@ class Fit {
   Fit(const Arguments& a, Session& session)
       : a_(a),
         session_(session),
+        step_(read_manifest(session.origin.checkpoint).step),
         own_(own_choice(session.model->config(), a.run)),
-        choices_(fit_choices(session.config.model, own_, a.choices, a.pattern == "learned",
-                             read_manifest(session.origin.checkpoint).step)) {
+        choices_(fit_choices(session.config.model, own_, a.choices, a.pattern == "learned", step_)) {
     choices_.push_back(own_);
     for (std::size_t i = 0; i < own_.patterns.size(); ++i) {
       std::vector<double>& of = densities_.emplace_back();
@@ -133,9 +133,8 @@ class Fit {
 
   // A run that has ended would not go on without.
   std::string more_steps() const {
-    const std::int64_t done = read_manifest(session_.origin.checkpoint).step, steps = session_.config.train.steps;
-    if (!session_.origin.imported.empty() || done < steps) return "";
-    return str(" \\\n    train.steps=", done + std::max<std::int64_t>(1, done / 2));
+    if (!session_.origin.imported.empty() || step_ < session_.config.train.steps) return "";
+    return str(" \\\n    train.steps=", step_ + std::max<std::int64_t>(1, step_ / 2));
   }
 
   void print_choices() const {
@@ -188,6 +187,7 @@ class Fit {
 
   const Arguments& a_;
   Session& session_;
+  std::int64_t step_;  // of the checkpoint
   FitChoice own_;
   std::vector<FitChoice> choices_;  // the last one is the run's own
   ByChoice densities_, rises_;

@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "core/counted.h"
+#include "model/attention/block_rules.h"
 #include "model/attention/kinds.h"
 
 namespace ring {
@@ -26,16 +27,6 @@ std::string idle_pools(const AttentionConfig& c, std::int64_t longest) {
              longest, ", so that none is ever seen. Leave ", idle == c.pools.begin() ? "pools" : "it", " out");
 }
 
-bool chooses(const BlockRuleConfig& r) {
-  return r.pattern == BlockChoice::content || r.pattern == BlockChoice::learned || r.pattern == BlockChoice::importance;
-}
-
-std::int64_t least_kept(const BlockRuleConfig& r) {
-  std::int64_t least = r.keep;
-  for (const TokenChange& c : r.keeps) least = std::min(least, static_cast<std::int64_t>(c.value));
-  return least;
-}
-
 // There is nothing to choose from, or all of it is kept.
 std::string idle_choice(const AttentionConfig& c, std::int64_t longest) {
   const std::int64_t block = block_of(c), blocks = (longest + block - 1) / block;
@@ -46,8 +37,8 @@ std::string idle_choice(const AttentionConfig& c, std::int64_t longest) {
       return str("rules[", i, "]: pattern: learned keeps local + first = ", r.local + r.first, " blocks anyway, and ",
                  has, block, ": its indexer has nothing to choose from and learns nothing, in the warm-up neither. ",
                  "Train longer sequences, or lower local, first or block");
-    if (chooses(r) && least_kept(r) >= blocks)
-      return str("rules[", i, "].keep: ", least_kept(r), ", but ", has, block, ": all of them are kept, as in dense ",
+    if (chooses_blocks(r) && least_keep(r) >= blocks)
+      return str("rules[", i, "].keep: ", least_keep(r), ", but ", has, block, ": all of them are kept, as in dense ",
                  "attention, and choosing only takes time. Lower keep, or train longer sequences");
   }
   return "";
@@ -83,7 +74,5 @@ std::vector<std::string> idle_attention(const ModelConfig& model, std::int64_t l
              steps, all);
   return all;
 }
-
-bool chooses_blocks(const AttentionConfig& c) { return std::ranges::any_of(c.rules, chooses); }
 
 }  // namespace ring

@@ -13,7 +13,4 @@ namespace ring {
 // "model.attention.pools: ..".
 std::vector<std::string> idle_attention(const ModelConfig& resolved, std::int64_t longest, std::int64_t steps);
 
-// Whether some rule of the section chooses blocks while the model trains: content, learned or importance.
-bool chooses_blocks(const AttentionConfig&);
-
 }  // namespace ring

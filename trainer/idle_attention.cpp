@@ -5,6 +5,7 @@
 
 #include "core/log.h"
 #include "data/token_store.h"
+#include "model/attention/block_rules.h"
 #include "model/idle_attention.h"
 
 namespace ring {
@@ -30,7 +31,9 @@ std::int64_t longest_sequence(const Config& c, const Corpora& corpora) {
   return longest;
 }
 
-bool is_plain(const AttentionConfig& c) { return c.pools.empty() && c.heads.empty() && !chooses_blocks(c); }
+bool is_plain(const AttentionConfig& c) {
+  return c.pools.empty() && c.heads.empty() && std::ranges::none_of(c.rules, chooses_blocks);
+}
 
 }  // namespace
 

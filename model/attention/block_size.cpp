@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/attention/block_rules.h"
 #include "model/attention/kinds.h"
 
 namespace ring {
@@ -12,10 +13,6 @@ struct Scale {
   std::int64_t from, to;
   std::int64_t operator()(std::int64_t blocks) const { return (blocks * from + to - 1) / to; }
 };
-
-bool selects(const BlockRuleConfig& r) {
-  return r.pattern == BlockChoice::content || r.pattern == BlockChoice::learned || r.pattern == BlockChoice::importance;
-}
 
 // Forced blocks count among those that are kept: what is selected makes up for theirs.
 void scale_selection(BlockRuleConfig& r, const BlockRuleConfig& before, const Scale& scale) {
@@ -31,7 +28,7 @@ void scale_selection(BlockRuleConfig& r, const BlockRuleConfig& before, const Sc
 void scale_rule(BlockRuleConfig& r, const Scale& scale) {
   const BlockRuleConfig before = r;
   r.local = scale(r.local), r.first = scale(r.first);
-  if (selects(r)) scale_selection(r, before, scale);
+  if (chooses_blocks(r)) scale_selection(r, before, scale);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "core/fields.h"
 #include "core/unused_setting.h"
 #include "model/attention/block_file.h"
+#include "model/attention/block_rules.h"
 #include "model/attention/kinds.h"
 #include "model/attention/pools.h"
 
@@ -101,7 +102,7 @@ void BlockRuleConfig::validate(std::vector<std::string>& errors) const {
   const auto is = [&](BlockChoice p) { return pattern == p; };
   const bool has_every = is(BlockChoice::local_global) || is(BlockChoice::strided);
   foreign(local != 1 && is(BlockChoice::file), "local", str(local), "every pattern but file");
-  const bool selects = is(BlockChoice::content) || is(BlockChoice::learned) || is(BlockChoice::importance);
+  const bool selects = chooses_blocks(*this);
   const bool has_first = is(BlockChoice::local_global) || selects;
   foreign(first != 0 && !has_first, "first", str(first), "pattern: local_global, content, learned and importance");
   foreign(every != 0 && !has_every, "every", str(every), "pattern: local_global and strided");
@@ -127,8 +128,7 @@ void BlockRuleConfig::validate(std::vector<std::string>& errors) const {
     errors.push_back(str("mass: ", mass,
                          ", but no block has a share of 0: set it to the share of the softmax that the kept "
                          "candidates reach together, such as 0.9, or to 1 to keep as many blocks as keep allows"));
-  std::int64_t least = keep;
-  for (const TokenChange& c : keeps) least = std::min(least, static_cast<std::int64_t>(c.value));
+  const std::int64_t least = least_keep(*this);
   if (is(BlockChoice::importance) && !keeps.empty())
     errors.push_back("keep: a list, but pattern: importance keeps its budget: give it one number");
   if (selects && least <= local + first)
