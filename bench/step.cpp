@@ -14,7 +14,6 @@
 #include "inspect/profiler.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
-#include "kernels/tuning.h"
 #include "model/attention_schedule.h"
 #include "trainer/session.h"
 
@@ -164,7 +163,6 @@ StepTimes time_steps(StepBenchmark& bench, int warmup, int steps, Profiler* prof
     last = profiler->after_launch(trainer);
     while (trainer.in_flight() > (last ? 0 : trainer.most_in_flight())) trainer.finish();
   }
-  if (bench.exec().tuning && bench.mesh().rank() == 0) bench.exec().tuning->save();
   return times;
 }
 

@@ -83,3 +83,17 @@ function(ring_cudnn_kernels)
   set_source_files_properties(${folder}/sdpa.cpp PROPERTIES COMPILE_OPTIONS -O1
                                                             COMPILE_DEFINITIONS CUDNN_FRONTEND_SKIP_JSON_LIB)
 endfunction()
+
+# ring_shipped_choices(): compiles the tables of measured choices into the kernels' room.
+function(ring_shipped_choices)
+  file(GLOB tables CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/choices/*.yaml)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${tables})
+  set(RING_SHIPPED_CHOICES "")
+  foreach(table IN LISTS tables)
+    file(READ ${table} text)
+    string(APPEND RING_SHIPPED_CHOICES "${text}")
+  endforeach()
+  set(source ${PROJECT_BINARY_DIR}/generated/shipped_choices.cpp)
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/shipped_choices.cpp.in ${source} @ONLY)
+  target_sources(ring_kernels PRIVATE ${source})
+endfunction()

@@ -6,6 +6,7 @@
 
 #include "core/byte_size.h"
 #include "core/fields.h"
+#include "core/yaml.h"
 #include "optim/groups.h"
 
 namespace ring {
@@ -35,12 +36,12 @@ void RunConfig::fields(Fields& f) {
     choices<DeviceChoice>(
         {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}}),
     rank_local());  // what it comes to is compared
-  f("deterministic", deterministic, "the same bits from run to run (with the same tuning file)");
-  f("tuning", tuning, "GPUs: file of measured choices, read and added to; empty = tuning.yaml of the run",
+  f("deterministic", deterministic, "bit-identical results from run to run");
+  f("tuning", tuning,
+    "GPUs: how algorithms are chosen: auto (shipped tables, then this user's store), rule, or a file to share",
     rank_local());
   f("tuning_seconds", tuning_seconds,
-    "time to measure each of the best few algorithms of a matrix product; 0.3 shows what a GPU sustains at its power "
-    "limit, and lengthens the first step by some seconds",
+    "time to measure each of the best few algorithms of a matrix product that no table and no store knows",
     in_range(0.0001, 10));
   f("rates", rates,
     "what plans take the device to sustain: a file that bench calibrate wrote, or h200, h100 or cpu; empty = what is "
@@ -244,7 +245,14 @@ void validate_groups(const Config& c, std::vector<std::string>& errors) {
 
 }  // namespace
 
+// A misspelt word would otherwise become the name of a file.
+void validate_tuning(const RunConfig& run, std::vector<std::string>& errors) {
+  if (run.tuning == "auto" || run.tuning == "rule" || run.tuning.ends_with(".yaml")) return;
+  errors.push_back(str("run.tuning: expected auto, rule or the name of a .yaml file, got '", shown(run.tuning), "'"));
+}
+
 void Config::validate(std::vector<std::string>& errors) const {
+  validate_tuning(run, errors);
   validate_tokens(*this, errors);
   validate_context(*this, errors);
   validate_ema(*this, errors);

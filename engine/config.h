@@ -37,7 +37,7 @@ struct RunConfig {
   std::int64_t threads = 0;
   DeviceChoice device = DeviceChoice::automatic;
   bool deterministic = true;
-  std::string tuning;  // empty: the run's own file
+  std::string tuning = "auto";  // auto, rule, or the file of a store
   double tuning_seconds = 0.004;
   std::string rates;  // a file or a shipped table; empty: the one of the device
   void fields(Fields&);

@@ -73,14 +73,27 @@ std::unique_ptr<Mesh> join_mesh(const Config& c, const Facts& more) {
   return Mesh::join(std::move(meeting), mesh_layout(degrees_of(c, env.world), device));
 }
 
+namespace {
+
+Tuning::Sources tuning_sources(const RunConfig& run) {
+  Tuning::Sources sources{.record = run.path() + "/tuning.yaml", .seconds = run.tuning_seconds};
+  sources.shipped = run.tuning == "auto";
+  sources.measures = run.tuning != "rule";
+  if (sources.shipped)
+    sources.store = user_choice_store();
+  else if (sources.measures)
+    sources.store = run.tuning;
+  return sources;
+}
+
+}  // namespace
+
 ExecContext make_exec_context(const Config& c, int device) {
   const Backend backend = backend_of(c.run.device);
   ExecContext ctx{Stream::create({backend, device}, narrow<int>(c.run.threads))};
   ctx.precision = precision_of(c);
   ctx.deterministic = c.run.deterministic;
-  if (backend == Backend::cuda)
-    ctx.tuning = std::make_shared<Tuning>(c.run.tuning.empty() ? c.run.path() + "/tuning.yaml" : c.run.tuning,
-                                          c.run.tuning_seconds);
+  if (backend == Backend::cuda) ctx.tuning = std::make_shared<Tuning>(tuning_sources(c.run));
   return ctx;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 
 #include "core/log.h"
 #include "kernels/tuning.h"
@@ -51,7 +52,22 @@ std::size_t fastest(const std::string& key, const std::vector<std::string_view>&
   return best;
 }
 
+std::map<std::string_view, std::string (*)()>& libraries() {
+  static std::map<std::string_view, std::string (*)()> by_candidate;
+  return by_candidate;
+}
+
 }  // namespace
+
+bool add_choice_library(std::string_view candidate, std::string (*library)()) {
+  libraries()[candidate] = library;
+  return true;
+}
+
+std::string library_key(std::string_view candidate) {
+  const auto at = libraries().find(candidate);
+  return at == libraries().end() ? "" : ", " + at->second();
+}
 
 std::size_t measured_choice(std::string_view slot, const std::string& shape, const std::vector<std::string_view>& names,
                             const Run& run, const ExecContext& ctx) {
@@ -59,15 +75,18 @@ std::size_t measured_choice(std::string_view slot, const std::string& shape, con
   for (const std::string_view name : names) all += str(all.empty() ? "" : "|", name);
   const std::string key = str(slot, ", ", ctx.stream.impl().device_name(), ", ", all,
                               ctx.deterministic ? ", deterministic, " : ", ", shape);
-  if (const auto known = ctx.tuning->find(key)) {
-    const auto at = std::ranges::find(names, *known);
-    if (at != names.end()) return static_cast<std::size_t>(at - names.begin());
-    log::warn("the tuning file has '", *known, "' for ", key,
-              ", which is none of them and is measured again; the bits of this run may differ from earlier ones");
-  }
-  const std::size_t best = ctx.stream.impl().recording() ? 0 : fastest(key, names, run, ctx);
-  ctx.tuning->record(key, std::string(names[best]));
-  return best;
+  const auto index_of = [&](const std::string& name) {
+    return static_cast<std::size_t>(std::ranges::find(names, name) - names.begin());
+  };
+  const std::optional<std::string> known = ctx.tuning->find(key);
+  if (known && index_of(*known) < names.size()) return index_of(*known);
+  if (known)
+    log::warn("expected the recorded choice for ", key, " to be one of these kernels, got '", *known,
+              "'. It is chosen again; results may differ in rounding from earlier ones");
+  const bool measures = ctx.tuning->measures() && !ctx.stream.impl().recording();
+  const std::size_t best = measures ? fastest(key, names, run, ctx) : 0;
+  const std::size_t holds = index_of(ctx.tuning->record(key, std::string(names[best]), known));
+  return holds < names.size() ? holds : best;
 }
 
 }  // namespace ring

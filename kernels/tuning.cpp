@@ -1,96 +1,60 @@
 #include "kernels/tuning.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "core/check.h"
-#include "core/text_file.h"
+#include "kernels/shipped_choices.h"
 
 namespace ring {
-namespace {
 
-constexpr std::size_t kMostBytes = 16 << 20;  // a choice takes about 100
-
-// One entry per line, `"key": "choice"`: YAML, and simple enough to be read without a parser. Neither holds quotes.
-std::optional<std::pair<std::string, std::string>> parse_line(const std::string& line) {
-  const std::size_t key = line.find('"'), key_end = line.find('"', key + 1);
-  const std::size_t value = line.find('"', key_end + 1), value_end = line.find('"', value + 1);
-  if (key != 0 || key_end == std::string::npos || value == std::string::npos || value_end == std::string::npos)
-    return {};
-  if (line.substr(key_end, value - key_end) != "\": ") return {};
-  return std::pair{line.substr(1, key_end - 1), line.substr(value + 1, value_end - value - 1)};
+Tuning::Tuning(Sources sources) : sources_(std::move(sources)) {
+  if (!sources_.record.empty()) recorded_ = read_choice_file(sources_.record);
+  if (sources_.measures && !sources_.store.empty()) store_ = std::make_unique<ChoiceStore>(sources_.store);
 }
 
-}  // namespace
-
-Tuning::Tuning(std::string path, double seconds) : path_(std::move(path)), seconds_(seconds) {
-  if (path_.empty() || !std::filesystem::exists(path_)) return;
-  std::istringstream in(read_text_file(path_, kMostBytes));
-  read(in, path_);
-}
-
-void Tuning::read(std::istream& in, const std::string& name) {
-  std::string line;
-  for (int number = 1; std::getline(in, line); ++number) {
-    if (line.empty() || line[0] == '#') continue;
-    const auto entry = parse_line(line);
-    if (!entry)
-      fail(name, ":", number, ": not a line of measured choices, \"key\": \"choice\". Delete the file to measure anew");
-    entries_.insert_or_assign(entry->first, entry->second);
-  }
-}
-
-std::optional<std::string> Tuning::find(const std::string& key) const {
+std::optional<std::string> Tuning::find(const std::string& key) {
   std::lock_guard lock(mutex_);
-  const auto at = entries_.find(key);
-  return at == entries_.end() ? std::nullopt : std::optional(at->second);
+  if (const auto at = recorded_.find(key); at != recorded_.end()) return at->second;
+  if (!sources_.measures) return std::nullopt;
+  std::optional<std::string> choice;
+  if (sources_.shipped)
+    if (const auto at = shipped_choices().find(key); at != shipped_choices().end()) choice = at->second;
+  if (!choice && store_) choice = store_->find(key);
+  if (choice) recorded_[key] = *choice, changed_ = true;
+  return choice;
 }
 
-void Tuning::record(const std::string& key, const std::string& choice) {
+std::string Tuning::record(const std::string& key, const std::string& choice,
+                           const std::optional<std::string>& rejected) {
   RING_CHECK(key.find('"') == std::string::npos && choice.find('"') == std::string::npos, "tuning: quotes in ", key);
   std::lock_guard lock(mutex_);
-  std::string& known = entries_[key];
-  if (known == choice) return;
-  known = choice;
-  changed_ = true;
+  std::string holds = store_ ? store_->add(key, choice, rejected) : choice;
+  std::string& known = recorded_[key];
+  if (known != holds) known = holds, changed_ = true;
+  return holds;
 }
 
 std::string Tuning::text() const {
   std::lock_guard lock(mutex_);
-  std::string text;
-  for (const auto& [key, choice] : entries_) text += '"' + key + "\": \"" + choice + "\"\n";
-  return text;
+  return to_text(recorded_);
 }
 
 std::size_t Tuning::adopt(const std::string& text) {
   std::lock_guard lock(mutex_);
-  const auto before = entries_;
-  std::istringstream in(text);
-  read(in, "measured choices of another process");
-  if (entries_ == before) return 0;
-  changed_ = true;
-  ++generation_;
-  return static_cast<std::size_t>(
-      std::ranges::count_if(before, [&](const auto& entry) { return entries_.at(entry.first) != entry.second; }));
+  const ChoiceMap before = recorded_;
+  parse_choices(text, "choices of another process", recorded_);
+  if (recorded_ != before) changed_ = true;
+  const auto replaced =
+      std::ranges::count_if(before, [&](const auto& entry) { return recorded_.at(entry.first) != entry.second; });
+  if (replaced > 0) ++generation_;
+  return static_cast<std::size_t>(replaced);
 }
 
 void Tuning::save() {
-  const std::string all = text();
   std::lock_guard lock(mutex_);
-  if (path_.empty() || !std::exchange(changed_, false)) return;
-  const std::string temporary = path_ + ".new";
-  std::error_code ignored;  // what matters shows when the file is written
-  if (const auto folder = std::filesystem::path(path_).parent_path(); !folder.empty())
-    std::filesystem::create_directories(folder, ignored);
-  std::ofstream out(temporary);
-  out << "# Measured choices of this run. Runs that share this file give the same bits.\n";
-  out << all;
-  out.close();
-  if (!out) fail(temporary, ": cannot be written");
-  std::filesystem::rename(temporary, path_);
+  if (sources_.record.empty() || !std::exchange(changed_, false)) return;
+  write_choice_file(sources_.record, recorded_);
 }
 
 }  // namespace ring

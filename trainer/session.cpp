@@ -152,8 +152,8 @@ Config session_config(const std::optional<RunDirectory>& run, const Origin& orig
 
 void adopt_choices_of(const FoundCheckpoint& found, const ExecContext& ctx) {
   if (!ctx.tuning || adopt_choices(*ctx.tuning, found.manifest.metadata) == 0) return;
-  log::warn("measured choices of run.tuning differed from those of the checkpoint ", found.path.string(),
-            ", which hold: the numbers are those of the run");
+  log::warn("measured choices in tuning.yaml differed from those of the checkpoint ", found.path.string(),
+            ", which apply: the numbers are those of the run");
 }
 
 void set_context(ModelConfig& m, std::int64_t context) {

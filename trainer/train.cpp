@@ -187,7 +187,7 @@ void Loop::load_checkpoint() {
   const std::size_t replaced = ctx_.tuning ? adopt_choices(*ctx_.tuning, manifest.metadata) : 0;
   if (leader() && replaced > 0)
     log::warn(counted(static_cast<std::int64_t>(replaced), "measured choice"),
-              " of run.tuning differed from the checkpoint's, which hold: the run goes on with the same bits");
+              " in tuning.yaml differed from the checkpoint's, which apply: the run continues bit-identically");
   trainer_.restored();
   if (!start_.kept) saver_.start_from(trainer_.steps_done());
   for (const CheckpointEntry& newer : list_checkpoints(dir_.checkpoints()))

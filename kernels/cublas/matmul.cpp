@@ -23,7 +23,7 @@ namespace {
 constexpr std::size_t kWorkspaceBytes = kMatmulWorkspaceBytes, kWorkspaceAlign = 256;
 constexpr std::size_t kMostPlans = 1024;
 constexpr int kCandidates = 8, kFinalists = 3;  // of a measurement
-// In the tuning file: the activation is a kernel of its own.
+// A recorded choice: the activation is a kernel of its own.
 constexpr const char* kApart = "apart";
 
 class TimedEvent {
@@ -140,29 +140,63 @@ class Engine {
     if (at != plans_.end() && (!ctx.tuning || at->second.generation == ctx.tuning->generation())) return at->second;
     if (plans_.size() >= kMostPlans) plans_.clear();  // ever new shapes: a generation with a growing prompt
     Entry entry{nullptr, {}, ctx.tuning ? ctx.tuning->generation() : 0};
-    if (problem.gelu == Problem::Gelu::none) {
-      entry.plan = std::make_unique<Plan>(problem);
-      entry.algo = choose(problem, *entry.plan, operands, ctx).algo;
-    } else if (problem.fuses_gelu()) {
+    if (problem.gelu == Problem::Gelu::none || problem.fuses_gelu()) {
       entry.plan = std::make_unique<Plan>(problem, operands.gelu);
-      entry.algo = choose_activated(problem, *entry.plan, args, operands, ctx);
+      entry.algo = choose(problem, *entry.plan, args, operands, ctx);
     }
     return plans_.insert_or_assign(problem, std::move(entry)).first->second;
   }
 
-  // None: the activation is better apart, or the library has no algorithm for both.
-  std::optional<cublasLtMatmulAlgo_t> choose_activated(const Problem& problem, const Plan& plan, const Matmul& args,
-                                                       const Plan::Operands& operands, const ExecContext& ctx) {
-    if (plan.algorithms(handle_, kWorkspaceBytes, 1).empty()) return std::nullopt;
-    const std::string key = ctx.tuning ? key_of(problem) : "";
-    if (ctx.tuning && ctx.tuning->find(key) == kApart) return std::nullopt;
-    const Choice together = choose(problem, plan, operands, ctx);
-    if (together.seconds == 0 || together.seconds <= seconds_apart(args, ctx)) return together.algo;
-    ctx.tuning->record(key, kApart);
-    return std::nullopt;
+  // Returns the algorithm that is known for the problem, or else the library's favourite or the fastest one, as
+  // ctx.tuning wants; nullopt if the activation is faster apart, or the library has no algorithm for both.
+  std::optional<cublasLtMatmulAlgo_t> choose(const Problem& problem, const Plan& plan, const Matmul& args,
+                                             const Plan::Operands& operands, const ExecContext& ctx) {
+    if (!ctx.tuning) return favourite(problem, plan);
+    const std::string key = key_of(problem);
+    const std::optional<std::string> known = ctx.tuning->find(key);
+    if (known && can_use(*known, problem, plan)) return algorithm_of(*known);
+    if (known)
+      log::warn("matmul: the recorded algorithm for ", problem.text(),
+                " does not run here and is chosen again; results may differ in rounding from earlier ones");
+    const auto candidates = candidates_of(problem, plan, ctx.tuning->measures() ? kCandidates : 1);
+    if (candidates.empty()) return std::nullopt;
+    const std::string choice =
+        ctx.tuning->measures() ? fastest(problem, plan, candidates, args, operands, ctx) : to_text(candidates.front());
+    // A choice that can_use() refuses would be made again in each run.
+    if (!can_use(choice, problem, plan)) return candidates.front();
+    const std::string holds = ctx.tuning->record(key, choice, known);
+    return algorithm_of(can_use(holds, problem, plan) ? holds : choice);
   }
 
-  // Into the real place, which holds nothing yet: a product that is activated adds to nothing.
+  std::optional<cublasLtMatmulAlgo_t> favourite(const Problem& problem, const Plan& plan) {
+    const auto found = candidates_of(problem, plan, 1);
+    return found.empty() ? std::nullopt : std::optional(found.front());
+  }
+
+  bool can_use(const std::string& choice, const Problem& problem, const Plan& plan) {
+    if (choice == kApart) return problem.gelu != Problem::Gelu::none;
+    cublasLtMatmulAlgo_t algo;
+    return from_text(choice, algo) && plan.can_run(handle_, algo, kWorkspaceBytes);
+  }
+
+  static std::optional<cublasLtMatmulAlgo_t> algorithm_of(const std::string& choice) {
+    cublasLtMatmulAlgo_t algo;
+    return from_text(choice, algo) ? std::optional(algo) : std::nullopt;
+  }
+
+  // Measures the candidates, and the activation apart if there is one; returns the fastest choice.
+  std::string fastest(const Problem& problem, const Plan& plan, std::vector<cublasLtMatmulAlgo_t> candidates,
+                      const Matmul& args, const Plan::Operands& operands, const ExecContext& ctx) {
+    const cublasLtMatmulAlgo_t first = candidates.front();
+    std::erase_if(candidates, [&](const auto& algo) { return !plan.can_run(handle_, algo, kWorkspaceBytes); });
+    if (candidates.empty()) return to_text(first);
+    const Choice best = fastest(plan, candidates, problem, operands, ctx);
+    const bool apart = problem.gelu != Problem::Gelu::none && seconds_apart(args, ctx) < best.seconds;
+    return apart ? kApart : to_text(best.algo);
+  }
+
+  // Measures the product and its activation as two kernels, into the real output, which holds nothing yet: a product
+  // that is activated adds to nothing.
   double seconds_apart(const Matmul& args, const ExecContext& ctx) {
     const auto work = [&] { run_apart(args, ctx); };
     seconds_of(work, 1);  // the first call chooses the product's algorithm
@@ -174,29 +208,11 @@ class Engine {
     double seconds = 0;  // 0: not measured
   };
 
-  Choice choose(const Problem& problem, const Plan& plan, const Plan::Operands& operands, const ExecContext& ctx) {
-    if (!ctx.tuning) return {candidates_of(problem, plan, 1).front()};
-    const std::string key = key_of(problem);
-    if (const auto known = ctx.tuning->find(key)) {
-      cublasLtMatmulAlgo_t algo;
-      if (from_text(*known, algo) && plan.can_run(handle_, algo, kWorkspaceBytes)) return {algo};
-      log::warn("matmul: what the tuning file has for ", problem.text(),
-                " does not run here and is measured again; the bits of this run may differ from earlier ones");
-    }
-    std::vector<cublasLtMatmulAlgo_t> candidates = candidates_of(problem, plan, kCandidates);
-    const cublasLtMatmulAlgo_t first = candidates.front();
-    // A later run takes only what passes this check: another choice would be measured anew, and differently, each time.
-    std::erase_if(candidates, [&](const auto& algo) { return !plan.can_run(handle_, algo, kWorkspaceBytes); });
-    if (candidates.empty()) return {first};
-    const Choice best = fastest(plan, candidates, problem, operands, ctx);
-    ctx.tuning->record(key, to_text(best.algo));
-    return best;
-  }
-
-  // At least one, the library's favourite first.
+  // The library's favourite first. Throws Error if there is none for a product without an activation.
   std::vector<cublasLtMatmulAlgo_t> candidates_of(const Problem& problem, const Plan& plan, int count) {
     std::vector<cublasLtMatmulAlgo_t> found = plan.algorithms(handle_, kWorkspaceBytes, count);
-    if (found.empty()) fail("matmul: cuBLASLt has no algorithm for ", problem.text());
+    if (found.empty() && problem.gelu == Problem::Gelu::none)
+      fail("matmul: cuBLASLt has no algorithm for ", problem.text());
     return found;
   }
 

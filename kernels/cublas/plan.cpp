@@ -1,14 +1,17 @@
 #include "kernels/cublas/plan.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
-#include <cstring>
+#include <iterator>
 
 #include "kernels/matmul_gelu.h"
 #include "kernels/rows.h"
 
 namespace ring::cublas {
 namespace {
+
+constexpr int kMaxAlign = 256;  // bytes; more makes no difference to the library
 
 cudaDataType_t data_type(const Tensor& t) {
   RING_CHECK(t.dtype() == DType::f32 || t.dtype() == DType::bf16, "matmul of ", describe(t));
@@ -17,7 +20,7 @@ cudaDataType_t data_type(const Tensor& t) {
 
 int alignment(const Tensor& t) {
   const auto address = reinterpret_cast<std::uintptr_t>(t.raw());
-  return static_cast<int>(std::min<std::uintptr_t>(256, address & (~address + 1)));
+  return static_cast<int>(std::min<std::uintptr_t>(kMaxAlign, address & (~address + 1)));
 }
 
 std::int64_t row_stride(const Tensor& t) {
@@ -126,15 +129,21 @@ bool Problem::fuses_gelu() const {
   return gelu != Gelu::none && out_type == CUDA_R_16BF && m % 8 == 0 && gelu_align >= 16;
 }
 
+// Contiguous matrices and addresses that are multiples of 256 bytes are the rule and go without saying.
 std::string Problem::text() const {
   const auto type = [](int t) { return t == CUDA_R_32F ? "f32" : "bf16"; };
-  const char* how = compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? " tf32" : "";
-  std::string activation;
-  if (gelu != Gelu::none) activation = str(gelu == Gelu::forward ? " gelu " : " dgelu ", gelu_align);
-  return str(type(in_type), "->", type(out_type), how, ' ', n, 'x', m, 'x', k, ' ', right_transposed ? 'T' : 'N',
-             left_transposed ? 'T' : 'N', adds ? " add" : "", bias ? " bias" : "", " strides ", right_stride, ' ',
-             left_stride, ' ', out_stride, ' ', residual_stride, " align ", right_align, ' ', left_align, ' ',
-             out_align, ' ', residual_align, activation, batch > 1 ? str(" batch ", batch) : "");
+  std::string text = str(type(in_type), "->", type(out_type), compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? " tf32 " : " ",
+                         n, 'x', m, 'x', k, ' ', right_transposed ? 'T' : 'N', left_transposed ? 'T' : 'N');
+  if (adds) text += " add";
+  if (bias) text += " bias";
+  if (gelu != Gelu::none) text += str(gelu == Gelu::forward ? " gelu " : " dgelu ", gelu_align);
+  if (batch > 1) text += str(" batch ", batch);
+  const std::int64_t left = left_transposed ? k : m, right = right_transposed ? n : k;
+  if (right_stride != right || left_stride != left || out_stride != m || residual_stride != m)
+    text += str(" strides ", right_stride, ' ', left_stride, ' ', out_stride, ' ', residual_stride);
+  if (std::min({right_align, left_align, out_align, residual_align}) < kMaxAlign)
+    text += str(" align ", right_align, ' ', left_align, ' ', out_align, ' ', residual_align);
+  return text;
 }
 
 Plan::Plan(const Problem& p, const void* gelu) : problem_(p) {
@@ -208,21 +217,31 @@ void Plan::run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algo, const 
                                      residual_, o.out, out_, &algo, workspace, workspace_bytes, stream));
 }
 
+// Words in hexadecimal, separated by dots, without the zero words at the end.
 std::string to_text(const cublasLtMatmulAlgo_t& algo) {
+  std::size_t words = std::size(algo.data);
+  while (words > 1 && algo.data[words - 1] == 0) --words;
   std::string text;
-  for (const std::uint64_t word : algo.data) {
-    char digits[17];
-    std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(word));
+  for (std::size_t i = 0; i < words; ++i) {
+    char digits[18];
+    std::snprintf(digits, sizeof digits, i ? ".%llx" : "%llx", static_cast<unsigned long long>(algo.data[i]));
     text += digits;
   }
   return text;
 }
 
 bool from_text(const std::string& text, cublasLtMatmulAlgo_t& algo) {
-  constexpr std::size_t words = sizeof algo.data / sizeof algo.data[0];
-  if (text.size() != 16 * words || text.find_first_not_of("0123456789abcdef") != std::string::npos) return false;
-  for (std::size_t i = 0; i < words; ++i) algo.data[i] = std::stoull(text.substr(16 * i, 16), nullptr, 16);
-  return true;
+  algo = {};
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (std::uint64_t& word : algo.data) {
+    const auto [next, error] = std::from_chars(at, end, word, 16);
+    if (error != std::errc()) return false;
+    if (next == end) return true;
+    if (*next != '.') return false;
+    at = next + 1;
+  }
+  return false;
 }
 
 }  // namespace ring::cublas

@@ -4,6 +4,8 @@
 #include <bit>
 #include <limits>
 #include <map>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "kernels/attention/pairs.h"
@@ -50,20 +52,46 @@ class MeasuredContext final : public ContextParallel {
   }
 
  private:
-  // Without a place to keep what was measured nothing is: CPUs, and work that is done once.
+  // Without ctx.tuning nothing is measured: on CPUs, and for work that is done once.
   ContextParallel& choose(const Attention& a, const std::shared_ptr<const ContextShards>& shards,
                           const ExecContext& ctx) {
     if (!ctx.tuning || schedules_.size() == 1) return *schedules_.front();
     const std::string key = key_of(a, *shards, ctx);
     const auto known = chosen_.find(key);
-    if (known != chosen_.end() && known->second.first == ctx.tuning->generation()) return *known->second.second;
-    ContextParallel* best = find(ctx.tuning->find(key));
-    if (!best) {
-      best = takes_long(a, *shards) ? schedules_.front().get() : measure(a, shards, ctx);
-      ctx.tuning->record(key, std::string(best->schedule()));
-    }
+    const std::uint64_t generation = ctx.tuning->generation();
+    if (known != chosen_.end() && known->second.first == generation) return *known->second.second;
+    // All ranks met this key together before, so each has it in its record.
+    ContextParallel* best = known != chosen_.end() ? find(ctx.tuning->find(key)) : nullptr;
+    if (!best) best = choose_together(key, a, shards, ctx);
     chosen_[key] = {ctx.tuning->generation(), best};
     return *best;
+  }
+
+  // Returns the schedule for a new key. Collective. Rank 0 decides: another rank's store may hold a different choice,
+  // or none, and ranks with different schedules would wait for each other without end.
+  ContextParallel* choose_together(const std::string& key, const Attention& a,
+                                   const std::shared_ptr<const ContextShards>& shards, const ExecContext& ctx) {
+    const bool decides = comm_.rank() == 0;
+    const std::optional<std::string> known = decides ? ctx.tuning->find(key) : std::nullopt;
+    ContextParallel* best = of_rank_0(find(known), ctx);
+    if (best == nullptr) {
+      const bool measures = ctx.tuning->measures() && !takes_long(a, *shards);
+      best = measures ? measure(a, shards, ctx) : schedules_.front().get();
+      if (decides) best = find(ctx.tuning->record(key, std::string(best->schedule()), known));
+      best = of_rank_0(best, ctx);
+    }
+    RING_CHECK(best != nullptr, "context attention: the stored choice for ", key, " is no schedule");
+    if (!decides) ctx.tuning->adopt(to_text(ChoiceMap{{key, std::string(best->schedule())}}));
+    return best;
+  }
+
+  // Returns rank 0's schedule; null if rank 0 has none.
+  ContextParallel* of_rank_0(const ContextParallel* mine, const ExecContext& ctx) {
+    float position = 0;
+    for (std::size_t i = 0; i < schedules_.size(); ++i)
+      if (comm_.rank() == 0 && schedules_[i].get() == mine) position = static_cast<float>(i + 1);
+    const auto index = static_cast<std::size_t>(largest_of_any_rank({position}, ctx)[0]);
+    return index == 0 ? nullptr : schedules_[index - 1].get();
   }
 
   ContextParallel* find(const std::optional<std::string>& name) const {

@@ -43,7 +43,6 @@ class GpuOutOfMemory : public testing::Test {
     result.allocations = allocations;
     result.micro_batch = trainer.memory().micro_batch;
     result.ran_out = trainer.memory_ran_out();
-    bench.exec().tuning->save();
     State state;
     trainer.add_state(state);
     const Snapshot snapshot = state.snapshot(bench.exec().stream);

@@ -24,7 +24,7 @@ class GpuTraining : public testing::Test {
   struct Result {
     std::vector<double> losses, norms;
     std::vector<std::uint8_t> states;
-    std::string choices;      // the tuning file after the run
+    std::string choices;      // recorded by the run
     std::uint64_t waits = 0;  // of the host inside of launch(), from the fifth step on
     bool replayed = false;
     std::size_t offloaded = 0;  // bytes of activations in the last micro-batch
@@ -56,9 +56,7 @@ class GpuTraining : public testing::Test {
       while (trainer.in_flight() > trainer.most_in_flight()) finish();
     }
     while (trainer.in_flight() > 0) finish();
-    Tuning& tuning = *bench.exec().tuning;
-    tuning.save();
-    result.choices = tuning.text();
+    result.choices = bench.exec().tuning->text();
     State state;
     trainer.add_state(state);
     const Snapshot snapshot = state.snapshot(bench.exec().stream);  // right behind the last step

@@ -52,7 +52,6 @@ class KernelTraces {
     } else {
       train();
     }
-    if (bench.exec().tuning) bench.exec().tuning->save();
     return result;
   }
 
@@ -70,7 +69,7 @@ void expect_same(const TracedRun& a, const TracedRun& b, const std::string& what
 // Watching waits for each kernel and fills its memory with NaN: neither may change a number.
 void expect_repeatable(const std::vector<std::string>& settings, int steps, const std::string& what) {
   const KernelTraces traces(settings);
-  traces.run(1, false);  // measures, and fills the tuning file
+  traces.run(1, false);  // measures, and fills the store
   const TracedRun first = traces.run(steps, true), second = traces.run(steps, true), plain = traces.run(steps, false);
   ASSERT_GT(first.calls.size(), 100u) << what;
   expect_same(first, second, what);

@@ -113,6 +113,37 @@ TEST_F(Choice, WithoutMeasuredChoicesIsByPriority) {
   EXPECT_EQ(known({.easy = false}), "b");
 }
 
+TEST_F(Choice, ByRuleTakesTheFirstAndMeasuresNothing) {
+  ctx.tuning = std::make_shared<Tuning>(Tuning::Sources{.measures = false});
+  EXPECT_EQ(known(), "a");
+  EXPECT_EQ(known({.easy = false}), "b");
+  EXPECT_NE(ctx.tuning->text(), "");  // a resume is to repeat it
+}
+
+TEST_F(Choice, ByRuleKeepsWhatTheRunRecorded) {
+  ctx.tuning->record("job, Fake 1, a|b|c, deterministic, small", "c");
+  const std::string recorded = ctx.tuning->text();
+  ctx.tuning = std::make_shared<Tuning>(Tuning::Sources{.measures = false});
+  ctx.tuning->adopt(recorded);
+  EXPECT_EQ(known(), "c");
+}
+
+TEST_F(Choice, DependsOnTheVersionOfALibrary) {
+  static std::string version;
+  add_choice_library("d", [] { return version; });
+  Kernel<Job> calls("job", choose_job);
+  calls.add(Backend::cpu, {"a", run_fake<'a'>, nullptr, 20});
+  calls.add(Backend::cpu, {"d", run_fake<'d'>, nullptr, 10});
+  stream->seconds["d"] = 1e-3;
+  version = "lib 1";
+  EXPECT_EQ(calls.choose({}, ctx).name, "d");
+  stream->seconds["d"] = 1;
+  EXPECT_EQ(calls.choose({}, ctx).name, "d");
+  version = "lib 2";
+  EXPECT_EQ(calls.choose({}, ctx).name, "a");
+  EXPECT_NE(ctx.tuning->text().find("small, lib 2\": \"a\""), std::string::npos) << ctx.tuning->text();
+}
+
 TEST_F(Choice, OfOneIsNotMeasured) {
   Kernel<Job> alone("job", choose_job);
   alone.add(Backend::cpu, {"a", run_fake<'a'>, nullptr, 20});
@@ -198,7 +229,7 @@ TEST_F(Choice, WhatDoesNotFitIntoMemoryLoses) {
 
 // The first call may have loaded a kernel, which can take longer than the call.
 TEST_F(Choice, LongCallsAreMadeTwiceAndHopelessOnesOnce) {
-  ctx.tuning = std::make_shared<Tuning>("", 0.1);
+  ctx.tuning = std::make_shared<Tuning>(Tuning::Sources{.seconds = 0.1});
   stream->seconds = {{"a", 2}, {"b", 1e-3}, {"c", 1}};
   EXPECT_EQ(chosen(), "b");
   EXPECT_EQ(stream->calls["a"], 2);

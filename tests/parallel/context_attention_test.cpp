@@ -404,7 +404,7 @@ TEST_F(DistContextCases, NodesGiveTheSameBitsTwice) {
   }
 }
 
-// What one rank has in its tuning file counts there alone; what is measured is the same everywhere.
+// All ranks run the schedule that rank 0 has recorded or measures, whatever the others have recorded.
 TEST_F(DistContextCases, TheMeasuredScheduleIsEveryRanks) {
   const std::vector<ContextCase> cases = {test::context_cases()[0]};
   const MakeExchange measured = [](Communicator& c) { return make_measured_context(c, {}); };
@@ -418,10 +418,12 @@ TEST_F(DistContextCases, TheMeasuredScheduleIsEveryRanks) {
   ASSERT_EQ(text.find("\"context attention, "), 0u) << text;
   const std::string key = text.substr(1, text.find('"', 1) - 1);
   for (const char* name : {"ring", "gather", "all_to_all"}) {
-    for (const auto& t : tuning) t->record(key, name);
+    tuning[0]->record(key, name);
+    tuning[1]->record(key, "ring");
     const Results chosen = run(measured), want = run(schedules().at(name));
     EXPECT_TRUE(same_bits(chosen.gradient, want.gradient)) << name;
     EXPECT_EQ(chosen.bytes_sent, want.bytes_sent) << name;
+    EXPECT_EQ(tuning[1]->text(), tuning[0]->text()) << name;
   }
 }
 

@@ -67,7 +67,7 @@ TEST_F(KilledRuns, KilledWhileTheBatchSizeChangesEqualsUndisturbed) {
   }
 }
 
-// On a GPU, in bf16: with fp32 states, with bf16 states, and replayed as a graph. Both runs share one tuning file.
+// On a GPU, in bf16: with fp32 states, with bf16 states, and replayed as a graph. Both runs share one store of choices.
 class GpuRuns : public KilledRuns {
  protected:
   void SetUp() override {
@@ -101,14 +101,16 @@ TEST_F(GpuRuns, WatchingShowsInNothing) {
   }
 }
 
-TEST_F(GpuRuns, GoOnWithTheChoicesOfTheCheckpoint) {
+TEST_F(GpuRuns, ResumeWithTheChoicesOfTheCheckpoint) {
   ASSERT_EQ(run_process(train("half", on_gpu({"train.steps=20"}))).code, 0);
-  const auto choices = [&] { return Tuning(path("tuning.yaml")).text(); };
-  const std::string before = choices();
+  const std::string record = path("half/tuning.yaml"), store = path("tuning.yaml");
+  const std::string before = Tuning(record).text();
   ASSERT_NE(before, "");
-  fs::remove(path("tuning.yaml"));
+  fs::remove(record);
+  fs::remove(store);
   ASSERT_EQ(run_process(train("half", on_gpu({"train.steps=24", "--allow-changes"}))).code, 0);
-  EXPECT_EQ(choices(), before);
+  EXPECT_EQ(Tuning(record).text(), before);
+  EXPECT_FALSE(fs::exists(store)) << "something was measured again";
 }
 
 TEST_F(GpuRuns, RefusesWhatCannotFitBeforeAnythingIsAllocated) {

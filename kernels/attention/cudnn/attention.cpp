@@ -10,6 +10,7 @@
 #include "kernels/attention/cudnn/library.h"
 #include "kernels/attention/cudnn/parts.h"
 #include "kernels/attention/cudnn/plans.h"
+#include "kernels/choice.h"
 
 namespace ring::cudnn {
 namespace {
@@ -240,6 +241,7 @@ void run_backward(const AttentionBackward& a, const ExecContext& ctx) {
 const bool added[] = {
     attention_kernel.add(Backend::cuda, {"cudnn", run_forward, supports_forward, 20}),
     attention_backward_kernel.add(Backend::cuda, {"cudnn", run_backward, supports_backward, 20}),
+    add_choice_library("cudnn", library_text),
 };
 
 }  // namespace

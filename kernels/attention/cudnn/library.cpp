@@ -60,6 +60,8 @@ int version() {
   return usable;
 }
 
+std::string library_text() { return str("cuDNN ", version()); }
+
 }  // namespace ring::cudnn
 
 extern "C" {

@@ -1,0 +1,96 @@
+#include "kernels/choice_file.h"
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "core/check.h"
+#include "core/fields.h"
+#include "core/text_file.h"
+#include "core/yaml.h"
+
+namespace ring {
+namespace {
+
+// Raise it when a key or a choice of the same text comes to mean something else.
+constexpr int kVersion = 1;
+constexpr const char* kHead = "# ringmaster choices, version ";
+
+std::optional<std::pair<std::string, std::string>> parse_line(const std::string& line) {
+  const std::size_t key = line.find('"'), key_end = line.find('"', key + 1);
+  const std::size_t value = line.find('"', key_end + 1), value_end = line.find('"', value + 1);
+  if (key != 0 || key_end == std::string::npos || value == std::string::npos || value_end == std::string::npos)
+    return {};
+  if (line.substr(key_end, value - key_end) != "\": ") return {};
+  return std::pair{line.substr(1, key_end - 1), line.substr(value + 1, value_end - value - 1)};
+}
+
+std::string head_of(const std::string& lines) {
+  char hash[17];
+  std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(hash_text(lines)));
+  return str(kHead, kVersion, ", hash ", hash, '\n');
+}
+
+// Returns the lines behind the first one. Throws Error if the first one does not fit them.
+std::string lines_of(const std::string& text, const std::string& path) {
+  const std::size_t end = text.find('\n');
+  const std::string head = text.substr(0, end == std::string::npos ? end : end + 1);
+  const std::string lines = text.substr(head.size());
+  if (head == head_of(lines)) return lines;
+  const std::string version = str(kHead, kVersion, ",");
+  if (head.starts_with(kHead) && !head.starts_with(version))
+    fail(path, ": expected choices of version ", kVersion, ", got '", head.substr(0, head.size() - 1),
+         "'. Another version of ringmaster wrote this file: name a different one with run.tuning");
+  fail(path, ": the hash in its first line does not fit its contents, so the file is damaged or was edited. ",
+       "Delete it; its choices are then measured again, and results may differ in rounding from those of earlier runs");
+}
+
+}  // namespace
+
+void parse_choices(const std::string& text, const std::string& name, ChoiceMap& choices) {
+  std::istringstream in(text);
+  std::string line;
+  for (int number = 1; std::getline(in, line); ++number) {
+    if (line.empty() || line[0] == '#') continue;
+    const auto entry = parse_line(line);
+    if (!entry) fail(name, ":", number, ": expected a choice, \"key\": \"choice\", got '", shown(line, 200), "'");
+    choices.insert_or_assign(entry->first, entry->second);
+  }
+}
+
+std::string to_text(const ChoiceMap& choices) {
+  std::string text;
+  for (const auto& [key, choice] : choices) text += '"' + key + "\": \"" + choice + "\"\n";
+  return text;
+}
+
+ChoiceMap read_choice_file(const std::string& path) {
+  if (!std::filesystem::exists(path)) return {};
+  ChoiceMap choices;
+  parse_choices(lines_of(read_text_file(path, kMaxChoiceBytes), path), path, choices);
+  return choices;
+}
+
+void write_choice_file(const std::string& path, const ChoiceMap& choices) {
+  const std::string temporary = str(path, '.', ::getpid(), ".new");
+  std::error_code ignored;  // an error shows when the file is written
+  if (const auto folder = std::filesystem::path(path).parent_path(); !folder.empty())
+    std::filesystem::create_directories(folder, ignored);
+  const std::string lines = to_text(choices);
+  std::ofstream out(temporary);
+  out << head_of(lines) << lines;
+  out.close();
+  std::error_code error;
+  if (out) std::filesystem::rename(temporary, path, error);
+  if (out && !error) return;
+  std::filesystem::remove(temporary, ignored);
+  fail(path, ": cannot be written", error ? ": " + error.message() : "");
+}
+
+}  // namespace ring
