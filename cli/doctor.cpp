@@ -14,8 +14,9 @@ void examine() {
   namespace info = build_info;
   const HostFacts host = inspect_host(".");
   std::vector<Finding> findings = judge_host(host);
-  for (const auto& part :
-       {judge_build(), judge_cuda(inspect_backend(Backend::cuda), {info::kCuda, info::kCudaArchs}, host)})
+  const BackendFacts gpus = inspect_backend(Backend::cuda);
+  for (const auto& part : {judge_build(), judge_cuda(gpus, {info::kCuda, info::kCudaArchs}, host),
+                           judge_choices(gpus, inspect_choices())})
     findings.insert(findings.end(), part.begin(), part.end());
   std::cout << "Ringmaster " << version_text() << "\n\n" << report(findings);
   if (!healthy(findings)) throw ExitCode{kExitError};

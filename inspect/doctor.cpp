@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <iomanip>
+#include <set>
 #include <sstream>
 
 #include "core/cpu/thread_pool.h"
 #include "core/host_memory.h"
 #include "generated/build_info.h"
+#include "kernels/choice_store.h"
+#include "kernels/shipped_choices.h"
 
 namespace ring {
 namespace {
@@ -203,6 +206,41 @@ std::vector<Finding> judge_cuda(const BackendFacts& facts, const CudaBuild& buil
     out.push_back({kGpus, "GPU", "none here: training runs on the CPU", Verdict::absent});
   for (const DeviceFacts& d : facts.devices) out.push_back(judge_device(d, build.archs));
   judge_links(facts, out);
+  return out;
+}
+
+ChoiceFacts inspect_choices() {
+  const auto keys_of = [](const ChoiceMap& choices) {
+    std::vector<std::string> keys;
+    for (const auto& [key, choice] : choices) keys.push_back(key);
+    return keys;
+  };
+  ChoiceFacts facts{.store = user_choice_store(), .shipped = keys_of(shipped_choices())};
+  try {
+    if (!facts.store.empty()) facts.stored = keys_of(read_choice_file(facts.store));
+  } catch (const Error& e) {
+    facts.problem = e.what();
+  }
+  return facts;
+}
+
+std::vector<Finding> judge_choices(const BackendFacts& facts, const ChoiceFacts& choices) {
+  if (facts.devices.empty()) return {};
+  if (choices.store.empty())
+    return {{kGpus, "choices", "no store: neither XDG_CACHE_HOME nor HOME is set, so each run measures its own",
+             Verdict::note, "set one of them, or name a file with run.tuning"}};
+  if (!choices.problem.empty())
+    return {{kGpus, "choices", choices.problem, Verdict::stop, str("delete ", choices.store)}};
+  std::vector<Finding> out;
+  std::set<std::string> models;
+  for (const DeviceFacts& d : facts.devices) {
+    if (!models.insert(d.name).second) continue;
+    const auto count = [&](const std::vector<std::string>& keys) {
+      return std::ranges::count_if(keys, [&](const std::string& key) { return key.find(d.name) != std::string::npos; });
+    };
+    out.push_back({kGpus, "choices", str(d.name, ": ", count(choices.shipped), " in this program's tables, ",
+                                         count(choices.stored), " in ", choices.store)});
+  }
   return out;
 }
 

@@ -41,9 +41,18 @@ struct CudaBuild {
   std::string_view archs;  // "80 90a"
 };
 
+// Recorded choices of algorithms and kernels (kernels/tuning.h) that a run with run.tuning=auto would find.
+struct ChoiceFacts {
+  std::string store;     // file of this user; empty: no folder for it is known
+  std::string problem;   // why the store cannot be read; empty: it can, or does not exist yet
+  std::vector<std::string> stored, shipped;  // keys
+};
+ChoiceFacts inspect_choices();
+
 std::vector<Finding> judge_host(const HostFacts&);
 std::vector<Finding> judge_build();  // libraries that the build found
 std::vector<Finding> judge_cuda(const BackendFacts&, const CudaBuild&, const HostFacts&);
+std::vector<Finding> judge_choices(const BackendFacts&, const ChoiceFacts&);  // none without a GPU
 
 // The table for the terminal; ends with what would stop a run, or that nothing would.
 std::string report(const std::vector<Finding>&);

@@ -151,6 +151,26 @@ TEST(Doctor, ABuildWithoutCudaOnAMachineWithADriver) {
   EXPECT_TRUE(healthy(judge_cuda({}, {}, host)));
 }
 
+TEST(Doctor, CountsTheChoicesOfEachGpuModel) {
+  const ChoiceFacts facts{.store = "/c/choices.yaml",
+                          .stored = {"matmul, Test GPU, 1x1x1", "matmul, Other GPU, 1x1x1"},
+                          .shipped = {"attention, Test GPU, a", "attention, Test GPU, b", "attention, Other GPU, a"}};
+  const auto findings = judge_choices(two_gpus(), facts);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].detail, "Test GPU: 2 in this program's tables, 1 in /c/choices.yaml");
+  EXPECT_EQ(findings[0].verdict, Verdict::good);
+  EXPECT_TRUE(judge_choices({}, facts).empty());
+}
+
+TEST(Doctor, ADamagedStoreOfChoicesIsAStopAndNoneIsANote) {
+  const auto damaged = judge_choices(two_gpus(), {.store = "/c/choices.yaml", .problem = "the hash does not fit"});
+  EXPECT_FALSE(healthy(damaged));
+  expect_parts(report(damaged), {"the hash does not fit", "delete /c/choices.yaml"});
+  const auto none = judge_choices(two_gpus(), {});
+  EXPECT_TRUE(healthy(none));
+  EXPECT_EQ(count(none, Verdict::note), 1);
+}
+
 TEST(Doctor, HostFactsAreOfThisMachine) {
   const HostFacts host = inspect_host(".");
   EXPECT_GE(host.cores, 1);

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Measures the choices of algorithms that the program carries for one GPU model (docs/gpu.md#choices-of-algorithms):
+# products and attention of bench/shapes and configs, on a grid of micro-batches and contexts around them.
+#   scripts/choice_tables.sh FILE     adds to FILE; copy it to kernels/choices/MODEL.yaml and rebuild
+# Runs on an otherwise idle GPU, for about 10 minutes. With several GPUs it also measures the shapes of tensor and context
+# parallelism over 2 and 4 of them. RINGMASTER: the program (default build/release/ringmaster). SECONDS_EACH: how long each
+# of the best few algorithms is measured (default 0.02). ONLY: a regular expression of the lines below that are to run.
+set -uo pipefail
+root="$(cd "$(dirname "$0")/.." && pwd)"
+ringmaster="${RINGMASTER:-$root/build/release/ringmaster}"
+file="${1:?usage: scripts/choice_tables.sh FILE}"
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+store="$work/choices.yaml"
+[ -f "$file" ] && cp "$file" "$store"
+failed=0
+
+measure() {  # DEGREE CONFIG SETTING...
+  local degree="$1" config="$2"
+  shift 2
+  local name="$degree $config $*"
+  [[ "$name" =~ ${ONLY:-.} ]] || return 0
+  local command=("$ringmaster" bench step "$root/$config.yaml" --steps 1 --warmup 1 --no-ceilings "run.directory=$work/run"
+    "run.tuning=$store" "run.tuning_seconds=${SECONDS_EACH:-0.02}" train.activation_offload=false "$@")
+  [ "$degree" = 1 ] || command=("$ringmaster" launch -n "$degree" -- "${command[@]:1}")
+  local began=$SECONDS
+  if ! "${command[@]}" >"$work/log.txt" 2>&1; then
+    failed=$((failed + 1))
+    echo "failed: $name: $(grep -v '^$' "$work/log.txt" | tail -n 1)"
+  else
+    echo "$((SECONDS - began)) s: $name: $(grep -c '^"' "$store") choices"
+  fi
+  rm -rf "$work/run"
+}
+
+batch() { echo "train.batch_size=$1 train.micro_batch=$1"; }
+
+# The states of an optimizer decide in which type gradients are summed, and determinism which kernels may run.
+grid() {  # DEGREE CONFIG SETTING...
+  measure "$@"
+  measure "$@" run.deterministic=false optimizer.master=bf16 optimizer.moments=bf16 optimizer.gradients=bf16
+}
+
+fp32="optimizer.master=fp32 optimizer.moments=fp32 optimizer.gradients=fp32"
+gpus="$(nvidia-smi -L | wc -l)"
+# shellcheck disable=SC2046,SC2086  # settings are several words
+if [ "$gpus" = 1 ]; then
+  for shape in gpt2 qwen05 qwen15; do
+    for n in 1 2 4 8 16 32 64; do grid 1 "bench/shapes/$shape" model.layers=2 $(batch "$n") $fp32; done
+  done
+  for n in 1 2 4 8; do grid 1 bench/shapes/1b model.layers=2 $(batch "$n") $fp32; done
+  for t in 1024 2048 8192 16384 65536 131072; do
+    grid 1 bench/shapes/1b model.layers=2 "model.context=$t" $(batch 1) $fp32
+  done
+  grid 1 bench/shapes/1b32k model.layers=2 $(batch 1) $fp32
+  for t in 2048 4096 8192 16384; do
+    for n in 1 2; do grid 1 bench/shapes/8b model.layers=2 "model.context=$t" $(batch "$n") $fp32; done
+  done
+  for config in "$root"/configs/*.yaml; do
+    name="configs/$(basename "$config" .yaml)"
+    grep -q '^ *device: cpu' "$config" && continue
+    measure 1 "$name"
+  done
+else
+  for degree in 2 4; do
+    [ "$degree" -le "$gpus" ] || continue
+    for axis in tp cp; do
+      for n in 1 2 4; do grid "$degree" bench/shapes/1b model.layers=2 "parallel.$axis=$degree" $(batch "$n") $fp32; done
+      for t in 4096 8192; do
+        grid "$degree" bench/shapes/8b model.layers=2 "model.context=$t" "parallel.$axis=$degree" $(batch 1) $fp32
+      done
+    done
+  done
+fi
+# Without the line of the hash: the table is text that is reviewed and merged.
+grep '^"' "$store" | sort >"$file"
+echo "$(wc -l <"$file") choices in $file, $failed failed"
