@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures the choices of algorithms that the program carries for one GPU model (docs/gpu.md#choices-of-algorithms):
 # products and attention of bench/shapes and configs, on a grid of micro-batches and contexts around them.
-#   scripts/choice_tables.sh FILE     adds to FILE; copy it to kernels/choices/MODEL.yaml and rebuild
+#   scripts/choice_tables.sh FILE     writes FILE; copy it to kernels/choices/MODEL.yaml and rebuild
 # Runs on an otherwise idle GPU, for about 10 minutes. With several GPUs it also measures the shapes of tensor and context
 # parallelism over 2 and 4 of them. RINGMASTER: the program (default build/release/ringmaster). SECONDS_EACH: how long each
 # of the best few algorithms is measured (default 0.02). ONLY: a regular expression of the lines below that are to run.
@@ -10,10 +10,17 @@ root="$(cd "$(dirname "$0")/.." && pwd)"
 ringmaster="${RINGMASTER:-$root/build/release/ringmaster}"
 file="${1:?usage: scripts/choice_tables.sh FILE}"
 work="$(mktemp -d)"
-trap 'rm -rf "$work"' EXIT
-store="$work/choices.yaml"
-[ -f "$file" ] && cp "$file" "$store"
+store="$file.store"  # stays if the script is interrupted; the next call continues with it
 failed=0
+
+# Without the store's first line, a hash: the table is text that is reviewed and merged.
+finish() {
+  rm -rf "$work"
+  [ -f "$store" ] || return
+  grep '^"' "$store" | sort >"$file"
+  echo "$(wc -l <"$file") choices in $file, $failed failed"
+}
+trap finish EXIT
 
 measure() {  # DEGREE CONFIG SETTING...
   local degree="$1" config="$2"
@@ -58,7 +65,7 @@ if [ "$gpus" = 1 ]; then
   done
   for config in "$root"/configs/*.yaml; do
     name="configs/$(basename "$config" .yaml)"
-    grep -q '^ *device: cpu' "$config" && continue
+    grep -qE '^ *device: cpu|_(dp|cp|tp|zero)[0-9]|_[48]gpu' <(basename "$config"; cat "$config") && continue
     measure 1 "$name"
   done
 else
@@ -72,6 +79,3 @@ else
     done
   done
 fi
-# Without the line of the hash: the table is text that is reviewed and merged.
-grep '^"' "$store" | sort >"$file"
-echo "$(wc -l <"$file") choices in $file, $failed failed"

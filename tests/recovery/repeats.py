@@ -2,7 +2,7 @@
 """Starts fresh runs of the same settings again and again, and compares their losses and norms, bit for bit.
 
     tests/recovery/repeats.py BINARY --text FILE [--device cuda] [--runs 20] [--at-once 1] [--steps 40] [--tuning auto]
-                              [--only NAME,...] [--digests FILE]
+                              [--only NAME,...] [--digests FILE] [--set KEY=VALUE...]
 
 Each kind of run (dense, window, content, with CUDA graphs and without, packed documents, dropout) is started --runs
 times in a folder of its own. --digests writes one line for each kind, a hash of all losses and norms; if the file is
@@ -41,6 +41,8 @@ class Folder:
         self.arguments = arguments
         self.path = tempfile.mkdtemp(prefix="ring_repeats_")
         self.binary = os.path.abspath(arguments.binary)
+        with open(os.path.join(self.path, "t.yaml"), "w") as f:
+            f.write("run: {name: t}\n")
         self.run("data", "prepare", "--input", os.path.abspath(arguments.text), "--tokenizer", "bytes",
                  "--document", "blank-line", "--validation-fraction", "0.05", "--output", "corpus.h5")
 
@@ -52,7 +54,7 @@ class Folder:
     def digest(self, kind, number):
         """A hash of all losses and norms of one fresh run, and the last loss."""
         name = f"{kind}-{number}"
-        self.run("train", f"run.directory={self.path}/{name}", "run.name=t", f"run.device={self.arguments.device}",
+        self.run("train", "t.yaml", f"run.directory={self.path}/{name}", f"run.device={self.arguments.device}",
                  f"run.tuning={self.arguments.tuning}", "data.path=corpus.h5", f"train.steps={self.arguments.steps}",
                  *SMALL, *KINDS[kind], *self.arguments.settings)
         with open(f"{self.path}/{name}/metrics.jsonl") as f:
@@ -74,7 +76,7 @@ def arguments_of(words):
     parser.add_argument("--tuning", default="auto")
     parser.add_argument("--only", default=",".join(KINDS))
     parser.add_argument("--digests")
-    parser.add_argument("settings", nargs="*")
+    parser.add_argument("--set", dest="settings", nargs="*", default=[], help="further settings, for all kinds")
     return parser.parse_args(words)
 
 
