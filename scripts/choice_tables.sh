@@ -42,40 +42,51 @@ measure() {  # DEGREE CONFIG SETTING...
 
 batch() { echo "train.batch_size=$1 train.micro_batch=$1"; }
 
-# The states of an optimizer decide in which type gradients are summed, and determinism which kernels may run.
-grid() {  # DEGREE CONFIG SETTING...
-  measure "$@"
-  measure "$@" run.deterministic=false optimizer.master=bf16 optimizer.moments=bf16 optimizer.gradients=bf16
+# Shapes of one process.
+# shellcheck disable=SC2046,SC2086
+single() {
+  for n in 1 2 4 8; do measure 1 bench/shapes/1b model.layers=2 $(batch "$n") "$@"; done
+  measure 1 bench/shapes/1b32k model.layers=2 $(batch 1) "$@"
+  for shape in gpt2 qwen05 qwen15; do
+    for n in 64 32 16 8 4 2 1; do measure 1 "bench/shapes/$shape" model.layers=2 $(batch "$n") "$@"; done
+  done
+  for t in 8192 4096 16384 2048; do
+    for n in 1 2; do measure 1 bench/shapes/8b model.layers=2 "model.context=$t" $(batch "$n") "$@"; done
+  done
+  for t in 1024 2048 8192 16384 65536 131072; do
+    measure 1 bench/shapes/1b model.layers=2 "model.context=$t" $(batch 1) "$@"
+  done
 }
 
-fp32="optimizer.master=fp32 optimizer.moments=fp32 optimizer.gradients=fp32"
+# shellcheck disable=SC2046
+several() {  # DEGREE SETTING...
+  local degree="$1"
+  shift
+  for axis in tp cp; do
+    for n in 1 2 4; do
+      measure "$degree" bench/shapes/1b model.layers=2 "parallel.$axis=$degree" $(batch "$n") "$@"
+    done
+    for t in 4096 8192; do
+      measure "$degree" bench/shapes/8b model.layers=2 "model.context=$t" "parallel.$axis=$degree" $(batch 1) "$@"
+    done
+  done
+}
+
+# The type in which gradients are summed follows from the optimizer's states, and the kernels from determinism.
+default=(optimizer.master=fp32 optimizer.moments=fp32 optimizer.gradients=fp32)
+fastest=(run.deterministic=false optimizer.master=bf16 optimizer.moments=bf16 optimizer.gradients=bf16)
 gpus="$(nvidia-smi -L | wc -l)"
-# shellcheck disable=SC2046,SC2086  # settings are several words
 if [ "$gpus" = 1 ]; then
-  for shape in gpt2 qwen05 qwen15; do
-    for n in 1 2 4 8 16 32 64; do grid 1 "bench/shapes/$shape" model.layers=2 $(batch "$n") $fp32; done
-  done
-  for n in 1 2 4 8; do grid 1 bench/shapes/1b model.layers=2 $(batch "$n") $fp32; done
-  for t in 1024 2048 8192 16384 65536 131072; do
-    grid 1 bench/shapes/1b model.layers=2 "model.context=$t" $(batch 1) $fp32
-  done
-  grid 1 bench/shapes/1b32k model.layers=2 $(batch 1) $fp32
-  for t in 2048 4096 8192 16384; do
-    for n in 1 2; do grid 1 bench/shapes/8b model.layers=2 "model.context=$t" $(batch "$n") $fp32; done
-  done
+  single "${default[@]}"
   for config in "$root"/configs/*.yaml; do
-    name="configs/$(basename "$config" .yaml)"
     grep -qE '^ *device: cpu|_(dp|cp|tp|zero)[0-9]|_[48]gpu' <(basename "$config"; cat "$config") && continue
-    measure 1 "$name"
+    measure 1 "configs/$(basename "$config" .yaml)"
   done
+  single "${fastest[@]}"
 else
   for degree in 2 4; do
     [ "$degree" -le "$gpus" ] || continue
-    for axis in tp cp; do
-      for n in 1 2 4; do grid "$degree" bench/shapes/1b model.layers=2 "parallel.$axis=$degree" $(batch "$n") $fp32; done
-      for t in 4096 8192; do
-        grid "$degree" bench/shapes/8b model.layers=2 "model.context=$t" "parallel.$axis=$degree" $(batch 1) $fp32
-      done
-    done
+    several "$degree" "${default[@]}"
+    several "$degree" "${fastest[@]}"
   done
 fi
