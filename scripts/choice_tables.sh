@@ -10,7 +10,7 @@ root="$(cd "$(dirname "$0")/.." && pwd)"
 ringmaster="${RINGMASTER:-$root/build/release/ringmaster}"
 file="${1:?usage: scripts/choice_tables.sh FILE}"
 work="$(mktemp -d)"
-store="$file.store"  # stays if the script is interrupted; the next call continues with it
+store="${file%.yaml}.store.yaml"  # stays if the script is interrupted; the next call continues with it
 failed=0
 
 # Without the store's first line, a hash: the table is text that is reviewed and merged.
