@@ -78,7 +78,8 @@ void run(const Arguments& a) {
   const bool leads = env.rank == 0;
   const Config config = settings_to_train(a.config, a.overrides, leads);
   StopSignal signal(leads);  // first: it must be there before any thread
-  if (!a.faults.empty()) inject(a.faults, env);
+  std::optional<Injection> injection;
+  if (!a.faults.empty()) injection.emplace(a.faults, env);
   const std::unique_ptr<Mesh> mesh = join_mesh(config, {{"--fresh", a.fresh ? "given" : "not given"},
                                                         {"--fit", a.fit ? "given" : "not given"},
                                                         {"--allow-changes", a.allow_changes ? "given" : "not given"},

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <ucontext.h>
@@ -19,7 +20,6 @@
 #include <cstring>
 #include <ctime>
 #include <exception>
-#include <thread>
 
 #include "comm/signals.h"
 #include "comm/worker_page.h"
@@ -84,7 +84,7 @@ struct Crash {
   std::uintptr_t address = 0, pc = 0, sp = 0;
   Text<512> reason;  // of std::terminate
   int wake[2] = {-1, -1}, done[2] = {-1, -1};
-  pid_t process = 0;
+  std::atomic<pid_t> process{0};  // whose crash is reported; 0: none
   const char* error_file = nullptr;
 };
 Crash crash;
@@ -209,12 +209,32 @@ void report_crash() {
   write_error_file(headline.view(), trace.view());
 }
 
-void wait_for_crash() {
+constexpr char kCrash = 1, kEnd = 2;  // what the thread is woken for
+
+void* wait_for_crash(void*) {
   char byte = 0;
   while (read(crash.wake[0], &byte, 1) < 0 && errno == EINTR) continue;
+  if (byte != kCrash) return nullptr;
   report_crash();
-  if (write(crash.done[1], &byte, 1) < 0) return;  // the handler gives up by itself
+  if (write(crash.done[1], &byte, 1) < 0) return nullptr;  // the handler gives up by itself
+  return nullptr;
 }
+
+// The thread, which ends after all that main() has made: as one of the last static objects. A child of fork() has none.
+struct Watcher {
+  pthread_t thread{};
+  bool runs = false;
+
+  void start() {
+    const BlockSignals block;
+    runs = pthread_create(&thread, nullptr, wait_for_crash, nullptr) == 0;
+  }
+  ~Watcher() {
+    if (!runs || crash.process.exchange(0) != getpid()) return;
+    if (write(crash.wake[1], &kEnd, 1) == 1) pthread_join(thread, nullptr);
+  }
+};
+Watcher watcher;
 
 // ---- the faulting thread ----
 
@@ -251,9 +271,8 @@ void handle(int number, siginfo_t* info, void* context) {
   crash.code = info->si_code;
   crash.address = reinterpret_cast<std::uintptr_t>(info->si_addr);
   take_registers(context);
-  const char byte = 1;
   pollfd end{crash.done[0], POLLIN, 0};
-  if (write(crash.wake[1], &byte, 1) == 1) poll(&end, 1, kPatience);
+  if (write(crash.wake[1], &kCrash, 1) == 1) poll(&end, 1, kPatience);
   die_by(number);
 }
 
@@ -276,10 +295,8 @@ void install_crash_handler() {
   if (RING_SANITIZED) return;
   if (pipe2(crash.wake, O_CLOEXEC) != 0 || pipe2(crash.done, O_CLOEXEC) != 0) return;
   crash.process = getpid();
-  {
-    const BlockSignals block;
-    std::thread(wait_for_crash).detach();
-  }
+  watcher.start();
+  if (!watcher.runs) return;
   const stack_t stack{alternate_stack.data(), 0, alternate_stack.size()};
   sigaltstack(&stack, nullptr);
   struct sigaction action {};

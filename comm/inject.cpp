@@ -39,9 +39,9 @@ Injector::Injector(const FaultPlan& plan, const WorkerEnvironment& here) : seed_
     plan_.emplace_back(f, static_cast<std::uint32_t>(plan_.size()));
   }
   const BlockSignals block;
-  for (const Planned& p : plan_)  // these threads live as long as the process
+  for (const Planned& p : plan_)
     if (p.by_the_clock() && (!p.fault.attempt || *p.fault.attempt == here_.restarts))
-      std::thread([this, &p] { run_clock(p); }).detach();
+      clocks_.emplace_back([this, &p](const std::stop_token& stop) { run_clock(stop, p); });
 }
 
 void Injector::check(const Fault& f) const {
@@ -175,11 +175,17 @@ void Injector::warn_of_idle() const {
                 p.fault.attempt.value_or(0) > here_.restarts ? str(", in attempt ", here_.restarts) : "");
 }
 
-void Injector::run_clock(const Planned& p) const {
+void Injector::stop_clocks() { clocks_.clear(); }
+
+void Injector::run_clock(const std::stop_token& stop, const Planned& p) {
   double at = p.fault.after;
   for (std::int64_t event = 0;; ++event) {
     if (p.fault.mean > 0) at -= p.fault.mean * std::log1p(-uniform(p, Draw::moment, event));  // a Poisson process
-    std::this_thread::sleep_until(begin_ + std::chrono::duration_cast<Clock::duration>(duration<double>(at)));
+    const auto when = begin_ + std::chrono::duration_cast<Clock::duration>(duration<double>(at));
+    std::unique_lock lock(clock_mutex_);
+    clock_wake_.wait_until(lock, stop, when, [] { return false; });
+    if (stop.stop_requested()) return;
+    lock.unlock();
     if (meant(p, event)) strike(p, to_string(own_page().phase));
     if (!(p.fault.mean > 0)) return;
   }
@@ -195,10 +201,12 @@ void Injector::strike(const Planned& p, std::string_view phase) const {
   if (agent && !stops) wait(kEnded);
 }
 
-void inject(const std::string& plan, const WorkerEnvironment& here) {
-  injector = new Injector(parse_fault_plan(plan), here);  // as long as the process
+Injection::Injection(const std::string& plan, const WorkerEnvironment& here) {
+  injector = new Injector(parse_fault_plan(plan), here);  // as long as the process: any thread may ask it
   refuse_allocation = [](bool within_step) { return injector.load()->refuses_memory(within_step); };
   if (here.rank == 0) log::warn("--inject: this job will fail on purpose, as it was asked to: ", plan);
 }
+
+Injection::~Injection() { injector.load()->stop_clocks(); }
 
 }  // namespace ring

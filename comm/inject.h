@@ -6,12 +6,17 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <mutex>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <vector>
 
 #include "comm/environment.h"
 #include "comm/fault_plan.h"
@@ -34,6 +39,7 @@ class Injector {
   int failure_of(IoCall, std::size_t* bytes);  // an errno, or 0; of a read or write fewer bytes may be left
   bool refuses_memory(bool within_step);       // of this allocation
   Change change(std::string_view operation, bool sent, std::span<const Bytes> message);
+  void stop_clocks();  // nothing strikes by the clock any more
   // Warns of each fault that this process should have suffered and did not, as far as chance has no say in it.
   void warn_of_idle() const;
 
@@ -65,7 +71,7 @@ class Injector {
   bool now(const Fault& f, RunPhase p) const { return now(f) && (!f.phase || *f.phase == p); }
   bool strikes(const Planned&, RunPhase, bool step_begins) const;
   bool next_call_fits(Planned&);
-  void run_clock(const Planned&) const;
+  void run_clock(const std::stop_token&, const Planned&);
   void strike(const Planned&, std::string_view phase) const;
 
   std::uint64_t seed_;
@@ -74,12 +80,23 @@ class Injector {
   std::array<Visit, 2> visits_{};  // of steps, of writing
   std::atomic<std::int64_t> step_{0};
   Clock::time_point begin_ = Clock::now();
+  std::mutex clock_mutex_;
+  std::condition_variable_any clock_wake_;  // by a request to stop
+  std::vector<std::jthread> clocks_;        // last: they end before what they use
 };
 
 inline std::atomic<Injector*> injector{nullptr};  // of this process; null: nothing fails on purpose
 
-// At most once, before what is to be disturbed; rank 0 warns. Error: see parse_fault_plan() and Injector.
-void inject(const std::string& plan, const WorkerEnvironment&);
+// Lets this process suffer a plan; rank 0 warns. Construct it at most once, before what is to be disturbed. Throws
+// Error as parse_fault_plan() and Injector do. Once it is destroyed no thread of it runs, and other faults still
+// strike.
+class Injection {
+ public:
+  Injection(const std::string& plan, const WorkerEnvironment&);
+  ~Injection();
+  Injection(const Injection&) = delete;
+  Injection& operator=(const Injection&) = delete;
+};
 
 // `call`, which returns -1 and sets errno when it fails, unless it is to fail.
 template <class Call>

@@ -40,10 +40,8 @@ class StoreServer::Impl {
   }
   ~Impl() {
     const std::uint64_t one = 1;
-    if (write(wake_.get(), &one, sizeof one) == sizeof one)
-      thread_.join();
-    else
-      thread_.detach();
+    while (write(wake_.get(), &one, sizeof one) < 0 && errno == EINTR) continue;
+    thread_.join();
   }
   Endpoint endpoint() const { return local_endpoint(listen_); }
 

@@ -34,7 +34,8 @@ struct State {
   // A file that cannot take a line. Said once, past the logger, which would come here again.
   void lose(const std::string& what) {
     if (lost.exchange(true)) return;
-    const spdlog::details::log_msg line("", spdlog::level::warn, spdlog::string_view_t(what));
+    const std::string text = what + ". Lines are missing there until it can be written again";
+    const spdlog::details::log_msg line("", spdlog::level::warn, spdlog::string_view_t(text));
     console->log(line);
   }
   void set_patterns() {
@@ -43,8 +44,9 @@ struct State {
   }
 };
 
+// Lives as long as the process: a thread may log while static objects are destroyed.
 State& state() {
-  static State s;
+  static State& s = *new State;
   return s;
 }
 

@@ -136,6 +136,18 @@ TEST_F(DistCrash, AChildProcessDiesByItself) {
             -SIGSEGV);
 }
 
+TEST_F(DistCrash, TheThreadThatWaitsHoldsUpNoEnd) {
+  EXPECT_EQ(run([] { std::exit(0); }), -0);
+  EXPECT_EQ(run([] {  // a child has no such thread to wait for
+              int status = 0;
+              const pid_t child = fork();
+              if (child == 0) std::exit(7);
+              waitpid(child, &status, 0);
+              std::exit(WIFEXITED(status) ? WEXITSTATUS(status) : 99);
+            }),
+            -7);
+}
+
 TEST_F(DistCrash, OrdinaryErrorsAreInTheFileAndTheFirstStays) {
   EXPECT_EQ(run([] {
               write_error_file("data.path: there is no \\ \"corpus\"\n");

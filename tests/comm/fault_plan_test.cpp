@@ -6,6 +6,7 @@
 
 #include <cerrno>
 
+#include "comm/inject.h"
 #include "core/check.h"
 
 namespace ring {
@@ -82,6 +83,12 @@ TEST(FaultPlan, NamesThePlaceAndTheKnownWords) {
   expect("kill@rank=1", "'kill@rank=1' is not a seed of 0 to ");
   expect("7", "write SEED:FAULT;FAULT...");
   expect("7:", "'' is no kind of fault");
+}
+
+// Those of them that wait for their time, here for an hour, end with the process.
+TEST(FaultPlan, ClocksEndWhenTheyAreTold) {
+  Injector injector(parse_fault_plan("7:kill@after=1h;stop@mean=10h"), {});
+  injector.stop_clocks();
 }
 
 }  // namespace

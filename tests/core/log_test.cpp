@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -54,6 +55,22 @@ TEST_F(LogTest, AFileThatCannotTakeALineIsNamedOnce) {
   const std::size_t first = said.find("/dev/full: No space left on device");
   ASSERT_NE(first, std::string::npos) << said;
   EXPECT_EQ(said.find("/dev/full", first + 1), std::string::npos) << said;
+}
+
+// Static objects are destroyed from the newest to the oldest: this one after everything that logging began with later.
+struct LastWords {
+  ~LastWords() { log::warn("last words"); }
+};
+
+TEST(LogAtExit, OutlivesOtherStaticObjects) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process of its own, in which nothing has been logged
+  EXPECT_EXIT(
+      {
+        static const LastWords last;
+        log::info("the first line");
+        std::exit(0);
+      },
+      testing::ExitedWithCode(0), "last words");
 }
 
 TEST_F(LogTest, BracesAndPercentSignsArePlainText) {
