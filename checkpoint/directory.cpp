@@ -7,13 +7,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <optional>
 
 #include "checkpoint/files.h"
 #include "checkpoint/manifest.h"
 #include "comm/inject.h"
 #include "core/check.h"
+#include "core/io_error.h"
 #include "core/log.h"
 
 namespace ring {
@@ -185,7 +185,8 @@ void commit_directory(const fs::path& temporary, const fs::path& final) {
       result = ::rename(temporary.c_str(), final.c_str());
     }
   }
-  if (result != 0) fail("cannot rename ", temporary.string(), " to ", final.string(), ": ", std::strerror(errno));
+  const int error = result == 0 ? 0 : errno;
+  if (error) fail("cannot rename ", temporary.string(), " to ", final.string(), ": ", io_error_text(error));
   sync_directory(final.parent_path());
 }
 

@@ -9,10 +9,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "comm/inject.h"
 #include "core/check.h"
+#include "core/io_error.h"
 
 namespace ring {
 namespace {
@@ -20,7 +20,7 @@ namespace {
 constexpr std::size_t kBlock = 4 << 20;
 
 [[noreturn]] void fail_errno(const char* what, const std::filesystem::path& path, int error) {
-  fail("cannot ", what, " ", path.string(), ": ", std::strerror(error));
+  fail("cannot ", what, " ", path.string(), ": ", io_error_text(error));
 }
 
 int open_file(const std::filesystem::path& path, int flags, const char* what) {
@@ -105,7 +105,7 @@ void File::reserve(std::uint64_t bytes) {
   std::error_code ignored;
   const auto space = std::filesystem::space(path_.parent_path(), ignored);
   fail("cannot reserve ", bytes, " bytes for ", path_.string(), " (", space.available,
-       " free): ", std::strerror(error));
+       " free): ", io_error_text(error));
 }
 
 void File::write_at(std::uint64_t offset, const void* data, std::size_t bytes) {
@@ -173,10 +173,23 @@ void write_text(const std::filesystem::path& path, const std::string& text) {
 
 void replace_text(const std::filesystem::path& path, const std::string& text) {
   const std::string temporary = path.string() + ".tmp";
-  std::filesystem::remove(temporary);
-  write_text(temporary, text);
-  std::filesystem::rename(temporary, path);
-  sync_directory(path.parent_path());
+  std::error_code ignored;
+  std::filesystem::remove(temporary, ignored);
+  try {
+    write_text(temporary, text);
+    rename_file(temporary, path);
+  } catch (...) {
+    std::filesystem::remove(temporary, ignored);
+    throw;
+  }
+}
+
+void rename_file(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (tried(IoCall::rename, [&] { return ::rename(from.c_str(), to.c_str()); }) != 0) {
+    const int error = errno;
+    fail("cannot rename ", from.string(), " to ", to.string(), ": ", io_error_text(error));
+  }
+  sync_directory(to.parent_path());
 }
 
 FileHashes hash_file(const std::filesystem::path& path, const std::vector<ByteRange>& ranges, bool from_disk) {

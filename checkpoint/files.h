@@ -54,7 +54,11 @@ void sync_directory(const std::filesystem::path& directory);
 inline constexpr std::uint64_t kMostText = std::uint64_t{256} << 20;
 std::string read_text(const std::filesystem::path&, std::uint64_t most_bytes = kMostText);  // Error: it is larger
 void write_text(const std::filesystem::path&, const std::string& text);                     // a new file, synced
-void replace_text(const std::filesystem::path&, const std::string& text);  // the same, by a rename, synced too
+// Writes the file by way of a synced temporary one. If it throws, the file is as it was or holds all of `text`, and the
+// temporary file is removed as far as the system allows.
+void replace_text(const std::filesystem::path&, const std::string& text);
+// Renames a file, replacing one that is there, and makes that durable.
+void rename_file(const std::filesystem::path& from, const std::filesystem::path& to);
 
 struct ByteRange {
   std::uint64_t offset = 0, bytes = 0;

@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <string>
 
 #include "checkpoint/files.h"
 #include "core/check.h"
+#include "core/io_error.h"
 
 namespace ring {
 namespace {
@@ -32,7 +32,8 @@ void rename_to_free_name(const fs::path& from, const fs::path& to) {
     result = ::rename(from.c_str(), to.c_str());
   }
   if (result != 0 && errno == EEXIST) fail_taken(to);
-  if (result != 0) fail("cannot rename ", from.string(), " to ", to.string(), ": ", std::strerror(errno));
+  const int error = result == 0 ? 0 : errno;
+  if (error) fail("cannot rename ", from.string(), " to ", to.string(), ": ", io_error_text(error));
 }
 
 }  // namespace
@@ -45,7 +46,7 @@ NewFolder::NewFolder(const fs::path& final) : final_(final.lexically_normal()) {
   std::error_code error;
   fs::remove_all(temporary, error);  // of a process that had this number before
   fs::create_directories(temporary, error);
-  if (error) fail("cannot create the folder ", temporary.string(), ": ", error.message());
+  if (error) fail("cannot create the folder ", temporary.string(), ": ", io_error_text(error.value()));
   temporary_ = temporary;
 }
 

@@ -14,6 +14,7 @@
 
 #include "core/check.h"
 #include "core/crc32c.h"
+#include "core/io_error.h"
 
 namespace ring {
 namespace {
@@ -109,7 +110,7 @@ EventWriter::EventWriter(const std::string& directory) : flushed_(std::chrono::s
   for (int n = 0; !file_; ++n) {
     path_ = stem + std::to_string(n);
     file_.reset(std::fopen(path_.c_str(), "wbx"));
-    if (!file_ && errno != EEXIST) fail("cannot create ", path_, ": ", std::strerror(errno));
+    if (!file_ && errno != EEXIST) fail("cannot create ", path_, ": ", io_error_text(errno));
   }
   record(Message().f64(1, wall_time_now()).bytes(3, "brain.Event:2").view());
   flush();
@@ -160,13 +161,13 @@ void EventWriter::record(std::string_view data) {
   out += data;
   append_fixed(out, masked(crc32c(data)));
   if (std::fwrite(out.data(), 1, out.size(), file_.get()) != out.size()) {
-    fail("cannot write ", path_, ": ", std::strerror(errno));
+    fail("cannot write ", path_, ": ", io_error_text(errno));
   }
 }
 
 void EventWriter::flush() {
   flushed_ = std::chrono::steady_clock::now();
-  if (std::fflush(file_.get()) != 0) fail("cannot write ", path_, ": ", std::strerror(errno));
+  if (std::fflush(file_.get()) != 0) fail("cannot write ", path_, ": ", io_error_text(errno));
 }
 
 }  // namespace ring

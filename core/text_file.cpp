@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "core/check.h"
+#include "core/io_error.h"
 #include "core/yaml.h"
 
 namespace ring {
@@ -59,7 +60,7 @@ class OpenFile {
     const int error = errno;
     if (error == ENOENT) refuse("it does not exist");
     if (error == EACCES) refuse("permission denied");
-    refuse(std::generic_category().message(error));
+    refuse(io_error_text(error));
   }
 
   const std::string& name_;

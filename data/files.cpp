@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/io_error.h"
 #include "core/log.h"
 
 namespace ring {
@@ -74,7 +75,7 @@ bool is_temporary(const std::string& name, const std::string& prefix) {
 FileHandle::FileHandle(const std::string& path, int flags, int mode)
     : fd_(::open(path.c_str(), flags | O_CLOEXEC, mode)), path_(path) {
   if (fd_ < 0)
-    fail("cannot ", (flags & O_ACCMODE) == O_RDONLY ? "open" : "write", " ", path, ": ", std::strerror(errno));
+    fail("cannot ", (flags & O_ACCMODE) == O_RDONLY ? "open" : "write", " ", path, ": ", io_error_text(errno));
 }
 
 FileHandle::FileHandle(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
@@ -97,7 +98,7 @@ void FileHandle::close() noexcept {
 
 std::uint64_t FileHandle::size() const {
   struct stat s {};
-  if (::fstat(fd_, &s) != 0) fail("cannot read the size of ", path_, ": ", std::strerror(errno));
+  if (::fstat(fd_, &s) != 0) fail("cannot read the size of ", path_, ": ", io_error_text(errno));
   return static_cast<std::uint64_t>(s.st_size);
 }
 
@@ -106,7 +107,7 @@ std::size_t FileHandle::read(char* into, std::size_t bytes) {
   while (done < bytes) {
     const ssize_t n = ::read(fd_, into + done, bytes - done);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail("cannot read ", path_, ": ", std::strerror(errno));
+    if (n < 0) fail("cannot read ", path_, ": ", io_error_text(errno));
     if (n == 0) break;
     done += static_cast<std::size_t>(n);
   }
@@ -133,7 +134,7 @@ void FileHandle::write(const void* from, std::size_t bytes) {
   while (bytes > 0) {
     const ssize_t n = ::write(fd_, p, bytes);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail("cannot write ", path_, ": ", std::strerror(errno));
+    if (n < 0) fail("cannot write ", path_, ": ", io_error_text(errno));
     p += n;
     bytes -= static_cast<std::size_t>(n);
   }
@@ -144,7 +145,7 @@ void FileHandle::write_at(const void* from, std::size_t bytes, std::uint64_t off
   while (bytes > 0) {
     const ssize_t n = ::pwrite(fd_, p, bytes, static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail("cannot write ", path_, ": ", std::strerror(errno));
+    if (n < 0) fail("cannot write ", path_, ": ", io_error_text(errno));
     p += n;
     offset += static_cast<std::uint64_t>(n);
     bytes -= static_cast<std::size_t>(n);
@@ -152,13 +153,13 @@ void FileHandle::write_at(const void* from, std::size_t bytes, std::uint64_t off
 }
 
 void FileHandle::sync() {
-  if (::fsync(fd_) != 0) fail("cannot make ", path_, " durable: ", std::strerror(errno));
+  if (::fsync(fd_) != 0) fail("cannot make ", path_, " durable: ", io_error_text(errno));
 }
 
 FileHandle open_input(const std::string& path) {
   FileHandle file(path, O_RDONLY | O_NONBLOCK);  // a pipe that nobody writes to would wait
   struct stat s {};
-  if (::fstat(file.fd(), &s) != 0) fail("cannot open ", path, ": ", std::strerror(errno));
+  if (::fstat(file.fd(), &s) != 0) fail("cannot open ", path, ": ", io_error_text(errno));
   if (S_ISDIR(s.st_mode)) fail("cannot open ", path, ": it is a directory, a file is wanted");
   if (!S_ISREG(s.st_mode)) fail("cannot open ", path, ": it is a device or a pipe, a file is wanted");
   return file;
@@ -187,7 +188,7 @@ void write_atomically(const std::string& path, const std::function<void(FileHand
   write(temporary.file());
   temporary.file().sync();
   const std::string& name = temporary.file().path();
-  if (::rename(name.c_str(), path.c_str()) != 0) fail("cannot rename ", name, " to ", path, ": ", std::strerror(errno));
+  if (::rename(name.c_str(), path.c_str()) != 0) fail("cannot rename ", name, " to ", path, ": ", io_error_text(errno));
   temporary.keep();
   FileHandle(folder_of(path), O_RDONLY | O_DIRECTORY).sync();
 }

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -12,6 +13,7 @@
 
 #include "core/check.h"
 #include "core/fields.h"
+#include "core/io_error.h"
 #include "core/text_file.h"
 #include "core/yaml.h"
 
@@ -83,14 +85,15 @@ void write_choice_file(const std::string& path, const ChoiceMap& choices) {
   if (const auto folder = std::filesystem::path(path).parent_path(); !folder.empty())
     std::filesystem::create_directories(folder, ignored);
   const std::string lines = to_text(choices);
+  errno = 0;
   std::ofstream out(temporary);
   out << head_of(lines) << lines;
   out.close();
-  std::error_code error;
+  std::error_code error(out ? 0 : errno ? errno : EIO, std::generic_category());
   if (out) std::filesystem::rename(temporary, path, error);
-  if (out && !error) return;
+  if (!error) return;
   std::filesystem::remove(temporary, ignored);
-  fail(path, ": cannot be written", error ? ": " + error.message() : "");
+  fail("cannot write ", path, " by way of ", temporary, ": ", io_error_text(error.value()));
 }
 
 }  // namespace ring

@@ -51,10 +51,16 @@ std::size_t Tuning::adopt(const std::string& text) {
   return static_cast<std::size_t>(replaced);
 }
 
+bool Tuning::is_changed() const {
+  std::lock_guard lock(mutex_);
+  return changed_ && !sources_.record.empty();
+}
+
 void Tuning::save() {
   std::lock_guard lock(mutex_);
-  if (sources_.record.empty() || !std::exchange(changed_, false)) return;
+  if (sources_.record.empty() || !changed_) return;
   write_choice_file(sources_.record, recorded_);
+  changed_ = false;
 }
 
 }  // namespace ring

@@ -47,8 +47,10 @@ class Tuning {
   // a choice that find() returned and that does not run here.
   std::string record(const std::string& key, const std::string& choice,
                      const std::optional<std::string>& rejected = std::nullopt);
-  // Writes the record, if anything was added since. Throws Error if it cannot be written.
+  // Writes the record, if is_changed(). Throws Error if it cannot be written; the file is then as it was.
   void save();
+  // True if the record has choices that are not in its file.
+  bool is_changed() const;
   // The record as text, for other processes of the run.
   std::string text() const;
   // Takes over the record of another process, which replaces choices of the same key here. Returns how many it

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -62,22 +63,50 @@ auto watched(const Make& make, const Run& run) -> decltype(run()) {
   return -1;
 }
 
-ssize_t write_at(int fd, const void* data, size_t bytes, off_t offset) {
-  const auto run = real<ssize_t(int, const void*, size_t, off_t)>("pwrite64");
+// Runs `call` with the bytes to write, which the hook may halve.
+template <class Call>
+ssize_t write_at(int fd, const void* data, size_t bytes, off_t offset, const Call& call) {
   const std::shared_ptr<const Watch> w = inside ? nullptr : watch();
-  if (!w) return run(fd, data, bytes, offset);
+  if (!w) return call(bytes);
   const char* p = static_cast<const char*>(data);
   const int answer = ask(*w, {"write", path_of(fd), "", static_cast<std::uint64_t>(offset), {p, p + bytes}});
   if (answer == kShort && bytes > 1) bytes /= 2;
-  if (answer <= 0) return run(fd, data, bytes, offset);
+  if (answer <= 0) return call(bytes);
   errno = answer;
+  return -1;
+}
+
+ssize_t positioned_write(int fd, const void* data, size_t bytes, off_t offset) {
+  return write_at(fd, data, bytes, offset, [&](size_t part) {
+    return real<ssize_t(int, const void*, size_t, off_t)>("pwrite64")(fd, data, part, offset);
+  });
+}
+
+ssize_t positioned_read(int fd, void* data, size_t bytes, off_t offset) {
+  return watched(
+      [&] {
+        return IoCall{"read", path_of(fd)};
+      },
+      [&] { return real<ssize_t(int, void*, size_t, off_t)>("pread64")(fd, data, bytes, offset); });
+}
+
+int close_file(int fd) {
+  bool closed = false;
+  const auto run = [&] {
+    closed = true;
+    return real<int(int)>("close")(fd);
+  };
+  const int result = watched([&] { return IoCall{"close", path_of(fd)}; }, run);
+  if (closed) return result;
+  const int error = errno;
+  run();
+  errno = error;
   return -1;
 }
 
 int open_at(int folder, const char* path, int flags, mode_t mode) {
   const auto run = [&] { return real<int(int, const char*, int, ...)>("openat64")(folder, path, flags, mode); };
-  if (!(flags & O_CREAT)) return run();
-  return watched([&] { return IoCall{"create", path_at(folder, path)}; }, run);
+  return watched([&] { return IoCall{flags & O_CREAT ? "create" : "open", path_at(folder, path)}; }, run);
 }
 
 int resize(int fd, off_t bytes) {
@@ -113,8 +142,33 @@ using namespace ring::test;
 
 extern "C" {
 
-ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) { return write_at(fd, data, bytes, offset); }
-ssize_t pwrite64(int fd, const void* data, size_t bytes, off_t offset) { return write_at(fd, data, bytes, offset); }
+ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
+  return positioned_write(fd, data, bytes, offset);
+}
+ssize_t pwrite64(int fd, const void* data, size_t bytes, off_t offset) {
+  return positioned_write(fd, data, bytes, offset);
+}
+ssize_t write(int fd, const void* data, size_t bytes) {
+  return write_at(fd, data, bytes, ::lseek(fd, 0, SEEK_CUR),
+                  [&](size_t part) { return real<ssize_t(int, const void*, size_t)>("write")(fd, data, part); });
+}
+ssize_t pread(int fd, void* data, size_t bytes, off_t offset) { return positioned_read(fd, data, bytes, offset); }
+ssize_t pread64(int fd, void* data, size_t bytes, off_t offset) { return positioned_read(fd, data, bytes, offset); }
+ssize_t read(int fd, void* data, size_t bytes) {
+  return watched(
+      [&] {
+        return IoCall{"read", path_of(fd)};
+      },
+      [&] { return real<ssize_t(int, void*, size_t)>("read")(fd, data, bytes); });
+}
+int close(int fd) { return close_file(fd); }
+int flock(int fd, int operation) noexcept {
+  return watched(
+      [&] {
+        return IoCall{"lock", path_of(fd)};
+      },
+      [&] { return real<int(int, int)>("flock")(fd, operation); });
+}
 int ftruncate(int fd, off_t bytes) noexcept { return resize(fd, bytes); }
 int ftruncate64(int fd, off_t bytes) noexcept { return resize(fd, bytes); }
 int fallocate(int fd, int mode, off_t from, off_t bytes) { return reserve(fd, mode, from, bytes); }

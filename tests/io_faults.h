@@ -11,14 +11,17 @@
 namespace ring::test {
 
 struct IoCall {
-  std::string name;  // create, make_directory, reserve, write, resize, sync, rename, exchange, remove
+  // create, open, make_directory, reserve, read, write, resize, sync, close, rename, exchange, remove, lock. What the C
+  // library calls itself, as fwrite() does, is not shown.
+  std::string name;
   std::string path;
   std::string to = {};           // of rename and exchange
   std::uint64_t offset = 0;      // of write; the new size of resize
   std::vector<char> bytes = {};  // of write
 };
 
-// Before each call, on the thread that makes it. 0: go on; an errno: fail with it; kShort: write half of it.
+// Before each call, on the thread that makes it. 0: go on; an errno: fail with it; kShort: write half of it. A close
+// that fails closes all the same, as Linux does.
 inline constexpr int kShort = -1;
 using IoHook = std::function<int(const IoCall&)>;
 

@@ -12,6 +12,7 @@
 #include "core/device_memory.h"
 #include "core/fields.h"
 #include "core/host_memory.h"
+#include "core/io_error.h"
 #include "core/joined.h"
 #include "core/log.h"
 #include "engine/devices.h"
@@ -211,7 +212,9 @@ void write_memory(const RunDirectory& run, const MemoryRecord& record) {
 }
 
 void note_memory(const RunDirectory& run, int rank, const MemoryRecord& record) {
-  fs::create_directories(notes_of(run));
+  std::error_code error;
+  fs::create_directory(notes_of(run), error);
+  if (error) fail("cannot create ", notes_of(run).string(), ": ", io_error_text(error.value()));
   replace_text(notes_of(run) / str("rank-", rank, ".json"), to_json(record) + "\n");
 }
 

@@ -8,8 +8,10 @@
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/files.h"
 #include "comm/inject.h"
 #include "core/check.h"
+#include "core/io_error.h"
 #include "core/log.h"
 
 namespace ring {
@@ -41,9 +43,11 @@ std::optional<std::int64_t> step_of(const std::string& line) {
 
 // Drops what does not belong to the run that starts. True when there was an earlier part of it.
 bool prepare(const std::string& file, std::optional<std::int64_t> resumed_step) {
-  const bool existed = fs::exists(file);
+  std::error_code error;
+  const bool existed = fs::exists(file, error);
   if (!resumed_step) {
-    fs::remove(file);
+    fs::remove(file, error);
+    if (error) fail("cannot remove ", file, ": ", io_error_text(error.value()));
     return existed;
   }
   const std::int64_t damaged = truncate_metrics(file, *resumed_step);
@@ -83,29 +87,58 @@ std::string tag_of(const std::string& group, const std::string& name) {
   return section + "/" + (section == "memory" ? name.substr(std::strlen("memory_")) : name);
 }
 
-std::int64_t truncate_metrics(const std::string& file, std::int64_t last_step) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) return 0;
-  const std::string temporary = file + ".tmp";
-  std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
+namespace {
+
+// Copies the lines of steps up to `last_step` to a new, synced file. Returns how many lines were damaged.
+std::int64_t copy_lines(std::istream& in, const std::string& from, const std::string& to, std::int64_t last_step) {
+  constexpr std::size_t kBlock = 1 << 20;
+  File out(to, File::Mode::create);
+  std::string kept;
+  std::uint64_t written = 0;
+  const auto write = [&] {
+    out.write_at(written, kept.data(), kept.size());
+    written += kept.size();
+    kept.clear();
+  };
   std::int64_t damaged = 0;
   for (std::string line; std::getline(in, line);) {
     const auto step = step_of(line);
     const bool whole = step && !in.eof();  // a line without its end was cut while it was written
     if (!whole) ++damaged;
-    if (whole && *step <= last_step) out << line << '\n';
+    if (whole && *step <= last_step) kept += line + '\n';
+    if (kept.size() >= kBlock) write();
   }
-  out.close();
-  if (!out || in.bad()) fail("cannot rewrite ", file, " by way of ", temporary, ": is the disk full?");
-  fs::rename(temporary, file);
+  if (in.bad()) fail("cannot read ", from, ": ", io_error_text(EIO));
+  write();
+  out.sync();
   return damaged;
+}
+
+}  // namespace
+
+std::int64_t truncate_metrics(const std::string& file, std::int64_t last_step) {
+  errno = 0;
+  std::ifstream in(file, std::ios::binary);
+  if (!in && errno == ENOENT) return 0;
+  if (!in) fail("cannot read ", file, ": ", io_error_text(errno));
+  const std::string temporary = file + ".tmp";
+  try {
+    const std::int64_t damaged = copy_lines(in, file, temporary, last_step);
+    rename_file(temporary, file);
+    return damaged;
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove(temporary, ignored);
+    throw;
+  }
 }
 
 Metrics::Metrics(const std::string& directory, std::optional<std::int64_t> resumed_step)
     : file_(file_in(directory)), events_(directory) {
   const bool continues = prepare(file_, resumed_step);
+  errno = 0;
   out_.open(file_, std::ios::binary | std::ios::app);
-  if (!out_) fail("cannot write ", file_);
+  if (!out_) fail("cannot write ", file_, ": ", io_error_text(errno));
   if (continues) events_.restart(resumed_step ? *resumed_step + 1 : 0);
 }
 
@@ -133,7 +166,7 @@ void Metrics::append(const std::string& line) {
   errno = 0;
   const std::string text = str(torn_ ? "\n" : "", line, '\n');
   torn_ = tried(IoCall::write, [&] { return out_ << text << std::flush ? 0 : -1; }) != 0;
-  if (torn_) warn_once(str("cannot write ", file_, ": ", errno ? std::strerror(errno) : "is the disk full?"));
+  if (torn_) warn_once(str("cannot write ", file_, ": ", io_error_text(errno ? errno : EIO)));
 }
 
 void Metrics::text(const std::string& tag, const std::string& text) {

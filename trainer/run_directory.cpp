@@ -14,6 +14,7 @@
 #include "checkpoint/directory.h"
 #include "checkpoint/files.h"
 #include "core/fields.h"
+#include "core/io_error.h"
 #include "core/joined.h"
 
 namespace ring {
@@ -89,12 +90,14 @@ void RunDirectory::create(const Config& config, const Tokenizer& tokenizer, cons
   std::error_code error;
   fs::create_directories(checkpoints(), error);
   if (error)
-    fail(path_, ": cannot create the run's directory: ", error.message(), ". Set run.directory to a writable place");
+    fail("cannot create the run's directory ", checkpoints(), ": ", io_error_text(error.value()),
+         ". Or set run.directory to another place");
   save_tokenizer(tokenizer, tokenizer_file());
   if (!chat_template.empty())
     replace_text(chat_template_file(), chat_template);
   else
     fs::remove(chat_template_file(), error);  // of a run that was here before
+  if (error) fail("cannot remove ", chat_template_file(), ": ", io_error_text(error.value()));
   replace_text(config_file(), sealed(to_yaml(config), replaced));
 }
 
@@ -110,14 +113,16 @@ struct LockFile {
   int fd;
 };
 
-// Whoever only looks whether a run is in use holds its lock for a moment.
-bool lock_soon(int fd) {
+// Locks the file, or returns an errno: EWOULDBLOCK if another process holds it. Whoever only looks whether a run is in
+// use holds its lock for a moment.
+int lock_soon(int fd) {
   constexpr int kTries = 10;
   for (int i = 0; i < kTries; ++i) {
-    if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return true;
+    if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return 0;
+    if (errno != EWOULDBLOCK && errno != EINTR) return errno;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  return false;
+  return EWOULDBLOCK;
 }
 
 }  // namespace
@@ -132,9 +137,11 @@ std::shared_ptr<void> RunDirectory::lock() const {
   fs::create_directories(path_, error);
   const std::string file = path_ + "/lock";
   const int fd = ::open(file.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
-  if (fd < 0) fail(file, ": cannot open: ", std::strerror(errno), ". Set run.directory to a writable place");
-  if (!lock_soon(fd)) {
+  if (fd < 0) fail("cannot open ", file, ": ", io_error_text(errno), ". Or set run.directory to another place");
+  if (const int problem = lock_soon(fd)) {
     ::close(fd);
+    if (problem != EWOULDBLOCK)
+      fail("cannot lock ", file, ": ", io_error_text(problem), ". Or set run.directory to another place");
     fail(path_, ": another process is training this run. Wait for it, stop it, or set another run.name");
   }
   return std::shared_ptr<int>(new int(fd), [](int* held) {

@@ -1,0 +1,204 @@
+// The small files of a run on a disk that fails: at each call of the file system in turn, the error names file and
+// remedy, or the work was done all the same; each file is the old or the new one, and nothing else is left.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/failures.h"
+#include "checkpoint/files.h"
+#include "checkpoint/writer_token.h"
+#include "core/io_error.h"
+#include "kernels/tuning.h"
+#include "tests/checkpoint/fixture.h"
+#include "tests/io_faults.h"
+#include "trainer/memory_record.h"
+#include "trainer/metrics.h"
+
+namespace ring::test {
+namespace {
+
+using Contents = std::map<std::string, std::string>;  // of files, by their paths in a folder
+
+Contents contents_of(const fs::path& folder) {
+  Contents all;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    std::ifstream in(entry.path(), std::ios::binary);
+    all[entry.path().lexically_relative(folder)] = {std::istreambuf_iterator<char>(in), {}};
+  }
+  return all;
+}
+
+// A file, or files, of a run, and how a version of it is written over the one before.
+struct Writer {
+  const char* name;
+  std::function<void(const RunDirectory&, int version)> write;
+};
+void PrintTo(const Writer& w, std::ostream* out) { *out << w.name; }
+
+void create_run(const RunDirectory& run, int version) {
+  Config config;
+  config.train.steps = version;
+  run.create(config, *bytes_tokenizer(), {}, str("{\"version\": ", version, "}\n"));
+}
+
+MemoryRecord memory_record(int version) {
+  MemoryRecord r;
+  r.budget = r.peak = static_cast<std::uint64_t>(version);
+  return r;
+}
+
+void write_failures(const RunDirectory& run, int version) {
+  Failures failures(run.failures_file(), /*fresh=*/true);
+  if (version == 2) failures.ended_well();
+}
+
+void save_choice(const RunDirectory& run, int version) {
+  Tuning tuning(run.path() + "/tuning.yaml");
+  tuning.record("key", std::to_string(version));
+  tuning.save();
+}
+
+// Version 1 has lines up to step 9; version 2 resumes from step 4.
+void write_lines(const RunDirectory& run, int version) {
+  if (version == 2) return void(truncate_metrics(run.metrics_file(), 4));
+  std::ofstream out(run.metrics_file());
+  for (int step = 1; step < 10; ++step) out << "{\"step\":" << step << "}\n";
+}
+
+// One attempt at version 2: what it said, thrown or logged, and what it did.
+struct Attempt {
+  std::string at, said;  // at: the call that failed; empty: it made fewer
+  int error = 0;
+};
+Attempt write_with(const Writer& w, const RunDirectory& run, int k, int error) {
+  Attempt a;
+  int calls = 0;
+  testing::internal::CaptureStderr();
+  {
+    const IoWatch watch(run.path(), [&](const IoCall& call) {
+      if (calls++ != k) return 0;
+      a.at = call.name + " " + call.path;
+      a.error = call.name == "open" || call.name == "read" ? EIO : error;  // what else a disk says to those
+      return a.error;
+    });
+    a.said = error_of([&] { w.write(run, 2); });
+  }
+  a.said += testing::internal::GetCapturedStderr();
+  return a;
+}
+
+class SmallFiles : public testing::TestWithParam<Writer> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    All, SmallFiles,
+    testing::Values(Writer{"config_and_tokenizer", create_run},
+                    Writer{"memory", [](const auto& run, int v) { write_memory(run, memory_record(v)); }},
+                    Writer{"memory_note", [](const auto& run, int v) { note_memory(run, 1, memory_record(v)); }},
+                    Writer{"failures", write_failures}, Writer{"tuning", save_choice}, Writer{"metrics", write_lines}),
+    [](const auto& info) { return info.param.name; });
+
+TEST_P(SmallFiles, AreOldOrNewAndTheErrorNamesFileAndRemedy) {
+  constexpr std::array kErrors = {EIO, ENOSPC, EDQUOT, EROFS};
+  const TempFolder calm;
+  const RunDirectory calm_run(calm.path());
+  GetParam().write(calm_run, 1);
+  const Contents before = contents_of(calm.path());
+  GetParam().write(calm_run, 2);
+  const Contents after = contents_of(calm.path());
+  ASSERT_NE(before, after);
+  int said = 0;
+  for (int k = 0;; ++k) {
+    const TempFolder folder;
+    const RunDirectory run(folder.path());
+    GetParam().write(run, 1);
+    const int error = kErrors[static_cast<std::size_t>(k) % kErrors.size()];
+    const Attempt a = write_with(GetParam(), run, k, error);
+    if (a.at.empty()) break;
+    const Contents now = contents_of(folder.path());
+    for (const auto& [file, text] : now) {
+      ASSERT_TRUE(after.contains(file)) << a.at << ": left " << file;
+      const bool old = before.contains(file) && text == before.at(file);
+      EXPECT_TRUE(old || text == after.at(file)) << a.at << ": " << file << " is\n" << text;
+    }
+    EXPECT_GE(now.size(), before.size()) << a.at << " lost a file";
+    EXPECT_TRUE(now == after || !a.said.empty()) << a.at << " failed, and nothing was said";
+    if (!a.said.empty()) {
+      EXPECT_TRUE(contains(a.said, io_error_text(a.error))) << a.at << ": " << a.said;
+      EXPECT_TRUE(contains(a.said, run.path())) << a.at << ": " << a.said;
+      ++said;
+    }
+    GetParam().write(run, 2);
+    EXPECT_EQ(contents_of(folder.path()), after) << "after " << a.at;
+  }
+  EXPECT_GT(said, 3);
+}
+
+// A line that could not be written is said once; those after it are whole, also behind half a line.
+TEST(SmallFilesOfMetrics, LoseOnlyTheLineThatFailed) {
+  const TempFolder folder;
+  const std::string file = (folder.path() / "metrics.jsonl").string();
+  Metrics metrics(folder.path().string());
+  int writes = 0;
+  testing::internal::CaptureStderr();
+  {
+    const IoWatch watch(file, [&](const IoCall& call) {
+      if (call.name != "write") return 0;
+      ++writes;
+      return writes == 2 ? EDQUOT : writes == 4 ? kShort : writes == 5 ? EIO : 0;
+    });
+    for (int step = 1; step <= 5; ++step) metrics.record("train", step, {{"loss", 1.0}});
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(contains(said, "cannot write " + file + ": " + io_error_text(EDQUOT))) << said;
+  EXPECT_FALSE(contains(said, io_error_text(EIO))) << said;
+  std::vector<std::int64_t> steps;
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);)
+    if (const auto json = nlohmann::json::parse(line, nullptr, false); json.is_object()) steps.push_back(json["step"]);
+  for (const std::int64_t whole : {1, 3, 5}) EXPECT_EQ(std::ranges::count(steps, whole), 1) << "step " << whole;
+  EXPECT_TRUE(std::ranges::is_sorted(steps));
+}
+
+// A token is a number that only grows, whatever fails, and the one that holds it is told.
+TEST(SmallFilesOfWriters, ATokenIsTakenOrTheErrorSaysWhyNot) {
+  int k = 0;
+  for (;; ++k) {
+    const TempFolder folder;
+    const WriterToken first(folder.path());
+    std::int64_t number = 0;
+    Writer w{"token", [&](const RunDirectory& run, int) { number = WriterToken(run.path()).number(); }};
+    const Attempt a = write_with(w, RunDirectory(folder.path()), k, EROFS);
+    if (a.at.empty()) break;
+    EXPECT_TRUE(number == 2 || contains(a.said, io_error_text(a.error))) << a.at << ": " << a.said;
+    EXPECT_TRUE(number == 2 || contains(a.said, folder.path().string())) << a.at << ": " << a.said;
+    EXPECT_GT(WriterToken(folder.path()).number(), std::max<std::int64_t>(1, number)) << a.at;
+    EXPECT_THROW(first.check(), TakenOver) << a.at;
+  }
+  EXPECT_GT(k, 5);
+}
+
+TEST(SmallFilesOfLocks, ALockIsHeldOrTheErrorSaysWhyNot) {
+  for (const int error : {EIO, EROFS, EDQUOT, ENOLCK})
+    for (const char* at : {"create", "lock"}) {
+      const TempFolder folder;
+      const RunDirectory run(folder.path());
+      {
+        const IoWatch watch(run.path(), [&](const IoCall& call) { return call.name == at ? error : 0; });
+        const std::string said = error_of([&] { run.lock(); });
+        EXPECT_TRUE(contains(said, run.path() + "/lock: " + io_error_text(error))) << at << ": " << said;
+      }
+      const auto held = run.lock();
+      EXPECT_TRUE(run.in_use()) << at;
+    }
+}
+
+}  // namespace
+}  // namespace ring::test
