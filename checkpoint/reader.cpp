@@ -69,6 +69,11 @@ Verification verify_live(const fs::path& checkpoint, bool from_disk) {
   fail_outpaced(checkpoint);
 }
 
+FoundCheckpoint resolve_newest(const fs::path& path_or_run) {
+  const fs::path newest = resolve_checkpoints(path_or_run).back().path;
+  return {newest, {}, identity_of(newest)};
+}
+
 void fail_outpaced(const fs::path& path) {
   fail(path.string(),
        ": checkpoints are removed and replaced faster than they can be read. Raise checkpoint.keep_last "

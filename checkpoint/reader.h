@@ -39,6 +39,10 @@ struct FoundCheckpoint {
 // newest of those that were not removed meanwhile.
 std::optional<FoundCheckpoint> find_newest_verified(const std::filesystem::path& folder);
 
+// Returns the checkpoint at a path, or the newest of the run or folder at that path, without reading its manifest.
+// Throws Error as resolve_checkpoints() does.
+FoundCheckpoint resolve_newest(const std::filesystem::path& path_or_run);
+
 // How often a reader looks again where a run removes checkpoints faster than they can be read.
 inline constexpr int kMostLooks = 100;
 [[noreturn]] void fail_outpaced(const std::filesystem::path& run_or_folder);

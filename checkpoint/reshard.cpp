@@ -93,4 +93,12 @@ fs::path reshard_checkpoint(const fs::path& checkpoint, const fs::path& folder, 
   return final;
 }
 
+Resharded reshard_newest(const fs::path& path_or_run, const fs::path& folder, int ranks) {
+  fs::path written;
+  const FoundCheckpoint from =
+      read_found([&] { return resolve_newest(path_or_run); },
+                 [&](const FoundCheckpoint& f) { written = reshard_checkpoint(f.path, folder, ranks); });
+  return {from.path, written};
+}
+
 }  // namespace ring

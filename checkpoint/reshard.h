@@ -12,4 +12,11 @@ namespace ring {
 std::filesystem::path reshard_checkpoint(const std::filesystem::path& checkpoint, const std::filesystem::path& folder,
                                          int ranks);
 
+// The same of the newest checkpoint at a path. Beside a run that trains, which removes old checkpoints, it starts again
+// with the one that is the newest then.
+struct Resharded {
+  std::filesystem::path from, to;
+};
+Resharded reshard_newest(const std::filesystem::path& path_or_run, const std::filesystem::path& folder, int ranks);
+
 }  // namespace ring

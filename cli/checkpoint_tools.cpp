@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <limits>
 #include <memory>
@@ -33,9 +34,8 @@ struct ReshardArguments {
 };
 
 void reshard(const ReshardArguments& a) {
-  const fs::path from = resolve_checkpoints(a.path).back().path;
-  const fs::path written = reshard_checkpoint(from, a.output, a.ranks);
-  std::cout << from.string() << " -> " << written.string() << ", " << counted(a.ranks, "rank")
+  const Resharded done = reshard_newest(a.path, a.output, a.ranks);
+  std::cout << done.from.string() << " -> " << done.to.string() << ", " << counted(a.ranks, "rank")
             << ": every tensor has the same bits\n";
 }
 
@@ -110,12 +110,13 @@ void print(const TensorDifference& d) {
               << d.largest << "\n";
 }
 
-FoundCheckpoint open(const std::string& path) {
-  const auto find = [&] {
-    const fs::path newest = resolve_checkpoints(path).back().path;
-    return FoundCheckpoint{newest, {}, identity_of(newest)};
-  };
-  return read_found(find, [](FoundCheckpoint& f) { f.manifest = read_manifest(f.path); });
+// Calls `read` with a checkpoint and its manifest, and again with the newest one if a run removed it meanwhile.
+void with_checkpoint(const std::string& path, const std::function<void(const FoundCheckpoint&)>& read) {
+  read_found([&] { return resolve_newest(path); },
+             [&](FoundCheckpoint& f) {
+               f.manifest = read_manifest(f.path);
+               read(f);
+             });
 }
 
 struct DiffArguments {
@@ -125,14 +126,21 @@ struct DiffArguments {
 
 // As diff(1): exit code 1 where something differs.
 void diff(const DiffArguments& args) {
-  const FoundCheckpoint a = open(args.first), b = open(args.second);
-  CheckpointDifference d = compare_checkpoints(a.path, a.manifest, b.path, b.manifest);
-  std::vector<std::string> settings = differing_settings(a.manifest, b.manifest);
+  CheckpointDifference d;
+  std::vector<std::string> settings;
+  std::size_t tensors = 0;
+  with_checkpoint(args.first, [&](const FoundCheckpoint& a) {
+    with_checkpoint(args.second, [&](const FoundCheckpoint& b) {
+      d = compare_checkpoints(a.path, a.manifest, b.path, b.manifest);
+      settings = differing_settings(a.manifest, b.manifest);
+      tensors = a.manifest.tensors.size();
+    });
+  });
   if (args.only_tensors) settings.clear(), d.values.clear();
   for (const std::string& line : settings) std::cout << line << "\n";
   for (const std::string& line : d.values) std::cout << "value " << line << "\n";
   for (const TensorDifference& t : d.tensors) print(t);
-  std::cout << counted(static_cast<std::int64_t>(d.tensors.size()), "tensor") << " of " << a.manifest.tensors.size()
+  std::cout << counted(static_cast<std::int64_t>(d.tensors.size()), "tensor") << " of " << tensors
             << (d.tensors.size() == 1 ? " differs\n" : " differ\n");
   if (!settings.empty() || !d.none()) throw ExitCode{kExitError};
 }

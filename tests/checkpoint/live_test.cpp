@@ -1,5 +1,7 @@
 // Reading beside a run that goes on, writes checkpoints and removes old ones: nothing of that is damage.
 
+#include "checkpoint/reshard.h"
+
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
@@ -8,6 +10,7 @@
 
 #include "core/log.h"
 #include "tests/checkpoint/fixture.h"
+#include "tests/io_faults.h"
 #include "tests/process.h"
 
 namespace ring::test {
@@ -36,8 +39,9 @@ class Pruning : public testing::Test {
     EXPECT_GE(step, 60) << "hardly anything was removed meanwhile";
   }
   fs::path checkpoints() const { return temp_.path() / "checkpoints"; }
-  Finished ring(const std::string& command, const std::string& path) const {
-    return run_process({RING_BINARY, "checkpoint", command, path});
+  static Finished ring(std::vector<std::string> words) {
+    words.insert(words.begin(), {RING_BINARY, "checkpoint"});
+    return run_process(words);
   }
 
   // In memory where there is such a folder, so that checkpoints come and go as fast as they are read.
@@ -85,12 +89,55 @@ TEST_F(Pruning, WhatVanishesIsNotDamaged) {
 }
 
 TEST_F(Pruning, CommandsSeeWhatIsThereNow) {
-  for (int i = 0; i < 10; ++i)
+  const std::string run = temp_.path().string();
+  for (int i = 0; i < 10; ++i) {
     for (const char* command : {"verify", "inspect"}) {
-      const Finished done = ring(command, temp_.path().string());
+      const Finished done = ring({command, run});
       EXPECT_EQ(done.code, 0) << command << ": " << done.output;
       EXPECT_EQ(done.output.find("damaged"), std::string::npos) << done.output;
     }
+    const Finished compared = ring({"diff", run, run, "--tensors"});  // exit code 1 if two steps were compared
+    EXPECT_TRUE(contains(compared.output, " of 7 tensors ") || contains(compared.output, " of 7 differ"))
+        << compared.output;
+  }
+}
+
+// At each call that writes in turn, the run removes the checkpoint that is read and has a newer one.
+TEST(Resharding, TakesTheNextNewestWhenTheRunRemovesACheckpoint) {
+  int k = 0;
+  for (;; ++k) {
+    const TempFolder run, out;
+    write_small(run.path(), 1);
+    int calls = 0;
+    Resharded done;
+    {
+      const IoWatch watch(out.path().string(), [&](const IoCall& call) {
+        const bool writes = call.name == "create" || call.name == "write" || call.name == "rename";
+        if (writes && calls++ == k) write_small(run.path(), 2, {1, 0});
+        return 0;
+      });
+      done = reshard_newest(run.path(), out.path(), 2);
+      if (calls <= k) break;
+    }
+    EXPECT_EQ(done.from, run.path() / checkpoint_name(2)) << "at call " << k;
+    SmallState loaded(0);
+    load_state(done.to, loaded.state, stream());
+    EXPECT_TRUE(loaded.equals(SmallState(2))) << "at call " << k;
+    for (const auto& entry : fs::directory_iterator(out.path())) EXPECT_EQ(entry.path(), done.to);
+  }
+  EXPECT_GT(k, 5);
+}
+
+TEST(Resharding, OfOneCheckpointThatTheRunRemovesSaysSo) {
+  const TempFolder run, out;
+  const fs::path path = write_small(run.path(), 1);
+  const IoWatch watch(out.path().string(), [&](const IoCall& call) {
+    if (call.name == "write") fs::remove_all(path);
+    return 0;
+  });
+  const std::string what = error_of([&] { reshard_newest(path, out.path(), 2); });
+  EXPECT_TRUE(contains(what, path.string() + " was removed while it was read, as a run does")) << what;
+  EXPECT_TRUE(fs::is_empty(out.path()));
 }
 
 TEST(Replaced, IsReadAgainAndNotTakenForDamage) {
