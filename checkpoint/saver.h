@@ -64,7 +64,7 @@ class Saver {
   // Whether this rank still works on one: it has ended once no rank does. Then call end().
   bool working() const;
   // Waits for the save under way, if any, without a limit. What it found: SaveFailed where checkpoint.on_error says so,
-  // and everything that is no failure of a disk, such as PeerLost or TakenOver.
+  // and everything that is no failure of a disk, such as PeerLost, TakenOver or DirectoryMoved.
   void end(std::int64_t step);
   // The same, but a failure is always an error: for the last save of a process.
   void end_last(std::int64_t step);

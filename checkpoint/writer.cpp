@@ -79,21 +79,23 @@ class Writing {
     if (first() && group_.token) group_.token->check();
   }
 
-  bool taken_over(std::string& text) const try {
+  // Returns an error as result_of() does. Files vanish where the token no longer counts, which is then the error.
+  std::string error_text(const std::string& error) const try {
     check_token();
-    return false;
+    return "-" + error;
   } catch (const TakenOver& e) {
-    return text = e.what(), true;
+    return str("!", e.what());
+  } catch (const DirectoryMoved& e) {
+    return str("?", e.what());
   } catch (const std::exception&) {
-    return false;
+    return "-" + error;
   }
 
-  // "+" and its result, "-" and an error, or "!" and who has taken over, which is why files vanish.
+  // Returns "+" and the result of `part`, or its error behind "!" (TakenOver), "?" (DirectoryMoved) or "-" (any other).
   std::string result_of(const std::function<std::string()>& part) const try {
     return "+" + part();
   } catch (const std::exception& e) {
-    std::string text;
-    return taken_over(text) ? "!" + text : str("-", e.what());
+    return error_text(e.what());
   }
 
   // Runs this rank's part and exchanges the results. A failure on any rank becomes an Error on all of them, so that
@@ -107,6 +109,7 @@ class Writing {
       const char kind = all[r].at(0);
       all[r].erase(0, 1);
       if (kind == '!') throw TakenOver(all[r]);
+      if (kind == '?') throw DirectoryMoved(all[r]);
       const std::string rank = group_.world > 1 ? str("rank ", r, ": ") : "";
       if (kind == '-') throw SaveFailed(str("checkpoint ", final_.string(), ": ", rank, all[r]));
     }
@@ -134,7 +137,7 @@ class Writing {
   }
 
   void create_temporary() {
-    if (fs::create_directories(folder_)) sync_directory(folder_.parent_path());
+    if (fs::create_directory(folder_)) sync_directory(folder_.parent_path());
     remove_stale(folder_);  // what an attempt that failed could not remove
     const fs::path path = final_.string() + ".tmp-" + std::to_string(::getpid());
     fs::create_directory(path);

@@ -43,8 +43,8 @@ WriterGroup writer_group(Communicator& host);
 
 // `metadata`: a JSON object stored with it (rank 0's counts). Returns the path of the checkpoint. SaveFailed, on all
 // ranks when it happens on one: the disk is full, a file system call fails, or the read-back differs. Error: ranks
-// disagree about what there is to save. TakenOver, on all ranks: rank 0's token is not the newest; nothing is
-// committed.
+// disagree about what there is to save. TakenOver or DirectoryMoved, on all ranks: rank 0's token no longer counts;
+// nothing is committed.
 std::filesystem::path write_checkpoint(const std::filesystem::path& folder, std::int64_t step, const Snapshot&,
                                        const std::string& metadata, const Retention& = {}, const WriterGroup& = {});
 

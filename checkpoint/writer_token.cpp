@@ -1,6 +1,7 @@
 #include "checkpoint/writer_token.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,7 +10,6 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
@@ -17,6 +17,7 @@
 #include "checkpoint/files.h"
 #include "checkpoint/manifest.h"
 #include "comm/liveness.h"
+#include "core/io_error.h"
 
 namespace ring {
 namespace {
@@ -93,8 +94,9 @@ TokenHolder read_holder(const fs::path& run, std::int64_t token) {
 bool create(const fs::path& path) {
   const int fd = ::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
   if (fd < 0 && errno == EEXIST) return false;
-  if (fd < 0)
-    fail("cannot create ", path.string(), ": ", std::strerror(errno), ". Set run.directory to a writable place");
+  const int error = fd < 0 ? errno : 0;
+  if (error)
+    fail("cannot create ", path.string(), ": ", io_error_text(error), ". Or set run.directory to another place");
   ::close(fd);
   return true;
 }
@@ -109,12 +111,37 @@ std::string text_of(const TokenHolder& h) {
   return str("process ", h.pid, " on ", h.host, ", token ", h.token, ", since ", h.since);
 }
 
+// Returns where an open directory is now, as the system names it. A removed one ends with kDeleted.
+std::string path_of(const Fd& directory) {
+  std::error_code error;
+  return fs::read_symlink(str("/proc/self/fd/", directory.get()), error).string();
+}
+
+constexpr std::string_view kDeleted = " (deleted)";
+
+// Returns what happened to the directory of `run`, and what to do.
+std::string moved_text(const fs::path& run, const Fd& directory) {
+  const std::string now = path_of(directory), stops = ": this process writes nothing more. ";
+  std::error_code error;
+  const fs::path before = fs::weakly_canonical(run, error);
+  if (now.empty() || now.ends_with(kDeleted) || (now == before && !fs::exists(run, error)))
+    return str(run.string(), " was removed while this process trained in it", stops,
+               "Restore the directory from a copy and run the same command again, or start over with it");
+  if (now == before)
+    return str(run.string(), " is hidden by another file system that was mounted over it", stops,
+               "Unmount that, and run the same command again");
+  return str(run.string(), " no longer leads to the directory in which this process trains, which is now ", now, stops,
+             "Move it back and run the same command again, or continue there: ringmaster train ", now);
+}
+
 }  // namespace
 
 WriterToken::WriterToken(const fs::path& run)
     : run_(run), own_{.host = host_name(), .since = time_text(), .pid = ::getpid()} {
   std::error_code error;
   fs::create_directories(folder_of(run), error);
+  directory_ = Fd(::open(run.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory_) fail("cannot open ", run.string(), ": ", io_error_text(errno));
   const std::int64_t before = token_of_newest_checkpoint(run);
   for (int i = 0; i < kMostTries && own_.token == 0; ++i) {
     const std::int64_t next = std::max(newest_token(run), before) + 1;
@@ -126,7 +153,21 @@ WriterToken::WriterToken(const fs::path& run)
   remove_older(run, own_.token);
 }
 
+// An error of the system that says nothing of where the directory is, such as EIO, fails the save that asks.
+void WriterToken::check_directory() const {
+  struct stat opened {
+  }, named{};
+  const int opened_error = ::fstat(directory_.get(), &opened) == 0 ? 0 : errno;
+  const int named_error = ::stat(run_.c_str(), &named) == 0 ? 0 : errno;
+  for (const int error : {opened_error, named_error})
+    if (error != 0 && error != ENOENT && error != ENOTDIR && error != ESTALE)
+      fail("cannot look up ", run_.string(), ": ", io_error_text(error));
+  const bool same = opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+  if (opened_error || named_error || !same) throw DirectoryMoved(moved_text(run_, directory_));
+}
+
 void WriterToken::check() const {
+  check_directory();
   const std::int64_t newest = newest_token(run_);
   if (newest <= own_.token) return;
   throw TakenOver(str(run_.string(), ": another process has taken over this run: ", text_of(read_holder(run_, newest)),

@@ -13,12 +13,19 @@
 #include <optional>
 #include <string>
 
+#include "comm/socket.h"
 #include "core/check.h"
 
 namespace ring {
 
 // Another process has taken over: nothing that this one could write may count.
 struct TakenOver : Error {
+  using Error::Error;
+};
+
+// The run's directory was removed, moved or replaced: what this process writes there could be lost or mixed with
+// another run.
+struct DirectoryMoved : Error {
   using Error::Error;
 };
 
@@ -33,11 +40,15 @@ class WriterToken {
   // Takes the next token of the run in the folder `run`. Error: it cannot be written.
   explicit WriterToken(const std::filesystem::path& run);
   std::int64_t number() const { return own_.token; }
-  // TakenOver, with both holders: a greater one was taken since.
+  // Throws TakenOver, naming both holders, if a greater token was taken since, and DirectoryMoved if the run's path no
+  // longer leads to the directory in which this token was taken.
   void check() const;
 
  private:
+  void check_directory() const;
+
   std::filesystem::path run_;
+  Fd directory_;  // of the run; while it is open, no other directory gets its inode number
   TokenHolder own_;
 };
 

@@ -8,6 +8,7 @@
 
 #include "checkpoint/reader.h"
 #include "comm/host.h"
+#include "comm/worker_page.h"
 #include "core/checked.h"
 #include "core/counted.h"
 #include "core/fields.h"
@@ -207,11 +208,29 @@ void warn_of_lost_steps(const RunStart& s) {
             " here) or checkpoint.minutes");
 }
 
+// A launcher's restart would begin anew what the workers before had trained, if their directory is gone.
+void refuse_to_lose_the_run(const RunStart& s, const TrainOptions& options) {
+  const bool begun = options.restarts > 0 && own_page().begun != 0;
+  if (begun && !s.dir.exists())
+    fail(s.dir.path(),
+         " was removed or moved since this job began, and the launcher keeps no copy of the state "
+         "(checkpoint.memory_interval). Move the directory back, or start the job again to begin anew");
+}
+
 // What reads whole checkpoints.
 void choose(RunStart& s, const TrainOptions& options) {
   if (s.lock) take_over(s);
   const std::vector<CheckpointEntry> all = list_checkpoints(s.dir.checkpoints());
-  if (s.kept && (all.empty() || all.back().step <= *s.kept)) return log::open_file(s.dir.log_file());
+  if (s.kept && (all.empty() || all.back().step <= *s.kept)) {
+    if (!s.token) {
+      log::warn(s.dir.path(),
+                " was removed or moved since this job began: it is made anew for the state that the "
+                "launcher keeps");
+      take_over(s);
+    }
+    return log::open_file(s.dir.log_file());
+  }
+  refuse_to_lose_the_run(s, options);
   s.kept.reset();
   const std::string looked_at = std::exchange(s.checkpoint, "");
   const auto found = options.fresh ? std::nullopt : find_newest_verified(s.dir.checkpoints());

@@ -104,6 +104,9 @@ class Loop {
   void load_initial_weights();
   void begin(const TrainOptions&);
   void count_restart(int restarts);
+  void check_directory() const;
+  void save_choices();
+  std::optional<TrainEnd> end_by_settings() const;
   bool step_now(TrainEnd&);
   bool keep_now(bool ends) const;
   bool save_now(bool ends) const;
@@ -329,7 +332,7 @@ void Loop::save() {
   if (saver_.has_begun(step)) return;
   enter(RunPhase::snapshot);
   trainer_.agree();  // a run that is resumed from here has these choices, so this one goes on with them, too
-  if (leader() && ctx_.tuning) ctx_.tuning->save();
+  save_choices();
   mesh_.check();
   save_asked_ms_ = now_ms();
   clock_.began(seconds_now());
@@ -341,7 +344,7 @@ void Loop::save() {
 void Loop::keep() {
   enter(RunPhase::snapshot);
   trainer_.agree();
-  if (leader() && ctx_.tuning) ctx_.tuning->save();
+  save_choices();
   mesh_.check();
   const std::int64_t step = trainer_.steps_done(), asked = now_ms();
   const KeptOutcome o = saver_.keep(state_, ctx_.stream, step, metadata());
@@ -372,19 +375,40 @@ void Loop::report_save(const SaveOutcome& o) {
 
 void Loop::report_watched() {
   finish_steps(0);
+  check_directory();
   if (last_.step)
     if (const std::string text = watcher_->report(ctx_); !text.empty()) log_->line(text);
   watcher_ = nullptr;
 }
 
+// Throws an Error on rank 0 if the run's directory is no longer this process's. Call before a file in it is opened.
+void Loop::check_directory() const {
+  if (leader()) start_.token->check();
+}
+
+// Saves what was measured on the device since the last call.
+void Loop::save_choices() {
+  if (!leader() || !ctx_.tuning || !ctx_.tuning->is_changed()) return;
+  check_directory();
+  ctx_.tuning->save();
+}
+
+// Returns why no step follows, as far as settings alone say so.
+std::optional<TrainEnd> Loop::end_by_settings() const {
+  const TrainConfig& c = config_.train;
+  if (c.steps && trainer_.steps_done() >= c.steps) return TrainEnd::finished;
+  if (c.minutes > 0 && trainer_.seconds() >= c.minutes * 60) return TrainEnd::out_of_time;
+  return std::nullopt;
+}
+
 // What the ranks do next is the same on all, whoever was told to stop, whose save takes longest, and by rank 0's clock.
 bool Loop::step_now(TrainEnd& end) {
-  if (config_.train.steps && trainer_.steps_done() >= config_.train.steps) return end = TrainEnd::finished, false;
+  const std::optional<TrainEnd> by_settings = end_by_settings();
+  if (by_settings == TrainEnd::finished) return end = TrainEnd::finished, false;
   enum { told, out_of_time, saving, save_due, asked, count };
-  const double limit = config_.train.minutes * 60;
   std::array<double, count> votes{};
   votes[told] = signal_.requested();
-  votes[out_of_time] = limit > 0 && trainer_.seconds() >= limit;
+  votes[out_of_time] = by_settings == TrainEnd::out_of_time;
   votes[saving] = saver_.working();
   votes[asked] = signal_.save_requested();
   votes[save_due] = leader() && clock_.due(seconds_now(), trainer_.seconds());
@@ -415,7 +439,7 @@ void Loop::finish_steps(std::size_t left_in_flight) {
     if (!last_.accepted) cure();
     if (!last_.accepted) continue;
     report(last_);
-    if (leader() && ctx_.tuning) ctx_.tuning->save();  // before anything depends on it
+    save_choices();  // before anything depends on it
   }
 }
 
@@ -445,6 +469,7 @@ void Loop::leave_out() {
     saver_.start_from(validated_step_);
     saver_.forget_kept();
     time_.rolled_back(validated_step_);
+    check_directory();
     if (log_) log_->rolled_back();
   }
   if (log_) log_->bad_step(trainer_.guard().bad_steps().back());
@@ -453,7 +478,7 @@ void Loop::leave_out() {
 void Loop::record_memory(const MemoryRecord& smaller) {
   start_.memory = smaller;
   if (!leader()) return;
-  start_.token->check();
+  check_directory();
   write_memory(dir_, start_.memory);
   log_->memory(start_.memory);
   time_.memory_ran_out(start_.memory.ran_out);
@@ -518,6 +543,7 @@ TrainEnd Loop::take_steps() {
   if (watcher_) report_watched();
   if (end != TrainEnd::interrupted && last_.step) validate(), judge_tasks();
   save_last();
+  check_directory();
   if (failures_) failures_->ended_well();
   if (log_) log_->end(name_of(end));
   return end;

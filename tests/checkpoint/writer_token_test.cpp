@@ -1,10 +1,12 @@
 // The newest of several processes that mean to train one run commits alone.
 #include "checkpoint/writer_token.h"
 
+#include <functional>
 #include <mutex>
 #include <set>
 
 #include "checkpoint/files.h"
+#include "core/log.h"
 #include "tests/checkpoint/fixture.h"
 #include "tests/io_faults.h"
 
@@ -54,6 +56,90 @@ TEST_F(WriterTokens, TheOlderOneCommitsNothingAndNamesBoth) {
   EXPECT_TRUE(contains(error, str("process ", ::getpid()))) << error;
   EXPECT_EQ(names(), std::vector<std::string>{checkpoint_name(10)});
   EXPECT_EQ(save(30, second), "");
+}
+
+// What a directory suffers while a process trains in it, and what the error of the next save says of that.
+struct Suffered {
+  const char* what;
+  std::function<void(const fs::path& run, const fs::path& elsewhere)> act;
+  std::vector<std::string> said;
+};
+
+TEST(MovedDirectories, TakeNoMoreSaves) {
+  const TempFolder temp;
+  const fs::path run = temp.path() / "run", elsewhere = temp.path() / "elsewhere";
+  const std::string now = fs::canonical(temp.path()).string() + "/elsewhere";
+  const std::vector<Suffered> all = {
+      {"removed", [](const auto& r, const auto&) { fs::remove_all(r); }, {" was removed while", "from a copy"}},
+      {"moved", [](const auto& r, const auto& e) { fs::rename(r, e); }, {"is now " + now, "ringmaster train " + now}},
+      {"replaced",
+       [](const auto& r, const auto& e) {
+         fs::rename(r, e);
+         fs::copy(e, r, fs::copy_options::recursive);
+       },
+       {"no longer leads to", "is now " + now}},
+      {"a link to another",
+       [](const auto& r, const auto& e) {
+         fs::rename(r, e);
+         fs::create_directory(e.string() + "2");
+         fs::create_directory_symlink(e.string() + "2", r);
+       },
+       {"no longer leads to", "is now " + now}}};
+  for (const Suffered& s : all) {
+    fs::create_directory(run);
+    const WriterToken token(run);
+    write_small(run / "checkpoints", 10);
+    s.act(run, elsewhere);
+    const std::size_t there = fs::exists(run) ? list_checkpoints(run / "checkpoints").size() : 0;
+    const std::vector<std::string> errors = run_ranks(2, [&](WriterGroup group) {
+      const SmallState state(20);
+      group.token = group.rank == 0 ? &token : nullptr;
+      EXPECT_THROW(write_checkpoint(run / "checkpoints", 20, state.state.snapshot(stream()), "{}", {}, group),
+                   DirectoryMoved);
+      write_checkpoint(run / "checkpoints", 20, state.state.snapshot(stream()), "{}", {}, group);
+    });
+    EXPECT_EQ(errors[0], errors[1]) << s.what;
+    for (const std::string& part : s.said) EXPECT_TRUE(contains(errors[0], part)) << s.what << ": " << errors[0];
+    EXPECT_TRUE(contains(errors[0], run.string())) << errors[0];
+    EXPECT_EQ(fs::exists(run) ? list_checkpoints(run / "checkpoints").size() : 0, there) << s.what;
+    for (const auto& entry : fs::directory_iterator(temp.path())) fs::remove_all(entry);
+  }
+}
+
+// At each call of a save in turn: the checkpoint is whole in the moved directory or was not committed, and none is made
+// where the directory was.
+TEST(MovedDirectories, InTheMiddleOfASave) {
+  log::set_level(log::Level::error);
+  int refused = 0;
+  for (int k = 0;; ++k) {
+    const TempFolder temp;
+    const fs::path run = temp.path() / "run", elsewhere = temp.path() / "elsewhere";
+    fs::create_directory(run);
+    const WriterToken token(run);
+    write_small(run / "checkpoints", 10);
+    const SmallState state(20);
+    WriterGroup alone;
+    alone.token = &token;
+    std::string error;
+    {
+      int call = 0;
+      const IoWatch watch(run.string(), [&](const IoCall&) {
+        if (call++ == k) fs::rename(run, elsewhere);
+        return 0;
+      });
+      error =
+          error_of([&] { write_checkpoint(run / "checkpoints", 20, state.state.snapshot(stream()), "{}", {}, alone); });
+      if (call <= k) break;
+    }
+    EXPECT_TRUE(error.empty() || contains(error, "no longer leads to")) << "at call " << k << ": " << error;
+    refused += !error.empty();
+    EXPECT_FALSE(fs::exists(run)) << "at call " << k;
+    const auto found = find_newest_verified(elsewhere / "checkpoints");
+    ASSERT_TRUE(found) << "at call " << k;
+    EXPECT_TRUE(found->manifest.step == 20 || !error.empty()) << "at call " << k;
+  }
+  log::set_level(log::Level::info);
+  EXPECT_GT(refused, 10);
 }
 
 // A save of step 20, at whose k-th call another process takes over and looks for checkpoints. -1: none does.

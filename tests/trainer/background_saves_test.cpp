@@ -150,6 +150,31 @@ TEST_F(SavingRuns, AStoppedOneCommitsNothingOnceAnotherHasTakenOver) {
   EXPECT_EQ(ring({"checkpoint", "verify", path("run")}).code, 0);
 }
 
+// Whoever moves or removes the directory of a run ends the run, with nothing new where the directory was.
+TEST_F(SavingRuns, AMovedOrRemovedDirectoryEndsTheRunWithItsName) {
+  for (const char* act : {"moved", "removed"}) {
+    Process process(train("run", {"train.steps=100000", "train.eval_interval=0"}));
+    ASSERT_TRUE(wait_for(process, [&] { return saves("run").size() >= 2; })) << process.wait().output;
+    fs::rename(path("run"), path(act));
+    if (act == std::string("removed")) {
+      process.signal(SIGSTOP);  // nothing is written meanwhile
+      fs::remove_all(path(act));
+      process.signal(SIGCONT);
+    }
+    const Finished f = process.wait();
+    EXPECT_EQ(f.code, kExitError) << f.output;
+    const std::string said = act == std::string("moved")
+                                 ? "ringmaster train " + fs::canonical(path(act)).string()
+                                 : path("run") + " was removed while this process trained in it";
+    EXPECT_NE(f.output.find(said), std::string::npos) << f.output;
+    EXPECT_FALSE(fs::exists(path("run"))) << act;
+  }
+  const std::int64_t step = list_checkpoints(path("moved/checkpoints")).back().step;
+  const Finished f = ring({"train", path("moved"), "train.minutes=0.000001"});
+  EXPECT_EQ(f.code, 0) << f.output;
+  EXPECT_NE(f.output.find("resuming from step " + std::to_string(step)), std::string::npos) << f.output;
+}
+
 TEST_F(SavingRuns, Usr1SavesAndGoesOnWhereToldTo) {
   Process process(train("run", {"train.steps=400", "checkpoint.interval=0", "checkpoint.on_usr1=continue"}));
   ASSERT_TRUE(wait_for(process, [&] { return losses("run").size() >= 5; }));
@@ -225,6 +250,32 @@ TEST_F(DistSavingRuns, BothModesWriteTheSameCheckpoints) {
   EXPECT_EQ(losses("async"), losses("blocking"));
   EXPECT_EQ(shards("async").size(), 12u);
   EXPECT_EQ(shards("async"), shards("blocking"));
+}
+
+// The launcher's copy of the state outlives the directory: the job goes on from it in a new one, to the same bits. A
+// launcher that keeps none does not begin anew what had been trained.
+TEST_F(DistSavingRuns, ARemovedDirectoryCostsNoStepThatTheLauncherKeeps) {
+  const auto lose_directory = [&](const std::string& run, const std::string& memory) {
+    std::vector<std::string> words = launch(2, train(run, {"train.steps=100", "train.eval_interval=0", memory}));
+    words.insert(words.begin() + 2, {"--inject", "1:slow@rank=all,phase=data,wait=50ms"});  // until it is restarted
+    Process process(words);
+    EXPECT_TRUE(wait_for(process, [&] { return saves(run).size() >= 2; }));
+    fs::rename(path(run), path("gone-" + run));
+    return process.wait();
+  };
+  const Finished kept = lose_directory("kept", "checkpoint.memory_interval=1");
+  EXPECT_EQ(kept.code, 0) << kept.output;
+  EXPECT_NE(kept.output.find("no longer leads to the directory"), std::string::npos) << kept.output;
+  EXPECT_NE(kept.output.find("(kept in memory by the launcher)"), std::string::npos) << kept.output;
+  ASSERT_EQ(run_process(launch(2, train("calm", {"train.steps=100", "train.eval_interval=0"}))).code, 0);
+  EXPECT_EQ(tensors("kept", "step-000000100"), tensors("calm", "step-000000100"));
+
+  const Finished lost = lose_directory("lost", "checkpoint.memory_interval=0");
+  EXPECT_EQ(lost.code, kExitError) << lost.output;
+  EXPECT_NE(lost.output.find(path("lost") + " was removed or moved since this job began"), std::string::npos)
+      << lost.output;
+  EXPECT_TRUE(list_checkpoints(path("lost/checkpoints")).empty());
+  EXPECT_FALSE(list_checkpoints(path("gone-lost/checkpoints")).empty());
 }
 
 TEST_F(DistSavingRuns, GoOnWithoutADiskAndSaveByOneClock) {
