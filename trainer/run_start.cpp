@@ -101,6 +101,7 @@ void check_settings(RunStart& s, const Origin& origin, const RunSettings* file, 
   if (allow_changes || (file && allowed_before(s, origin, *file))) {
     check_sizes_of_important_blocks(origin.config.model, s.config.model, s.dir.path());
     log::warn("resuming ", s.dir.path(), " with changed settings:", listed(changes));
+    s.changed = true;
     if (std::ranges::count(s.replaced, origin.config_hash) == 0) s.replaced.push_back(origin.config_hash);
     return;
   }
@@ -136,7 +137,7 @@ void check_resumption(RunStart& s, const Origin& origin, const TrainOptions& opt
   if (!options.allow_changes)
     check_data(origin, s.corpora, "Put the old ones back, pass --allow-changes, or start another run.name");
   else if (const auto changes = changes_of_data(origin, s.data, s.config.model); !changes.empty())
-    log::warn("resuming ", s.dir.path(), " with other data:", listed(changes));
+    log::warn("resuming ", s.dir.path(), " with other data:", listed(changes)), s.changed = true;
   warn_of_tokenizer(s, origin);
 }
 

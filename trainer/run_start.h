@@ -29,6 +29,7 @@ struct RunStart {
   std::string checkpoint;              // a verified one to go on from; beside `kept`, the newest; empty: none
   std::string init_from;               // a verified one whose weights a run that begins takes; empty: none
   std::vector<std::string> replaced;   // see RunSettings
+  bool changed = false;                // settings or data differ from the checkpoint's, as somebody allowed
   std::shared_ptr<void> lock;          // rank 0's, of the directory
   std::unique_ptr<WriterToken> token;  // rank 0's
   Saving saving;                       // as far as the host has room

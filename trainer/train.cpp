@@ -222,8 +222,12 @@ void Loop::begin(const TrainOptions& options) {
   if (options.fresh) remove_all_checkpoints(dir_.checkpoints());
   const auto& stores = start_.corpora.stores;
   const auto chats = std::ranges::find_if(stores, [](const auto& s) { return !s->chat_template().empty(); });
-  dir_.create(start_.config, *stores.front()->tokenizer(), start_.replaced,
-              chats == stores.end() ? "" : (*chats)->chat_template());
+  // Settings and data that were changed for the next steps say nothing true of a run that has none to come.
+  if (!start_.changed || !end_by_settings())
+    dir_.create(start_.config, *stores.front()->tokenizer(), start_.replaced,
+                chats == stores.end() ? "" : (*chats)->chat_template());
+  else
+    log::warn(dir_.path(), ": the changed settings are not saved, since no step follows");
   write_memory(dir_, start_.memory);
   failures_.emplace(dir_.failures_file(), options.fresh);
   clock_.failures(failures_->count());

@@ -72,6 +72,16 @@ TEST_F(DamagedRuns, TheCommandThatIsNamedRestoresTheConfig) {
   expect_parts(ring({"train", path("run"), "--allow-changes"}), 0, {"changed settings", "optimizer.lr"});
 }
 
+TEST_F(DamagedRuns, ChangedSettingsAreSavedOnlyIfAStepFollows) {
+  const std::string before = read_text(config()), change = "optimizer.lr=0.005";
+  for (const char* end : {"train.steps=10", "train.minutes=0.000001"})
+    expect_parts(ring({"train", path("run"), "--allow-changes", change, end}), 0,
+                 {"the changed settings are not saved, since no step follows"});
+  EXPECT_EQ(read_text(config()), before);
+  expect_parts(ring({"train", path("run"), "--allow-changes", change, "train.steps=11"}), 0, {"optimizer.lr: 0.001"});
+  EXPECT_NE(read_text(config()).find("lr: 0.005"), std::string::npos);
+}
+
 // As `attention show` and `train` take it: also where no checkpoint was written yet, and where config.yaml is gone.
 TEST_F(DamagedRuns, ConfigShowTakesARun) {
   const std::vector<std::string> show = {"config", "show", path("run"), "train.steps=77"};
