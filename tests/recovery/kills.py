@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """Kills workers and agents of small runs at random moments and in every phase: the runs go on, and no bit differs.
 
-    tests/recovery/kills.py BINARY [--kills 20] [--phases some|all|none] [--jobs 2] [--seed 1] [--keep]
+    tests/recovery/kills.py BINARY [--kills 18] [--phases some|all|none] [--jobs 2] [--seed 1] [--keep]
+
+Some layouts combine features with a state of their own: Muon, averages, schedules, mixtures, packing, dropout, steps
+that are skipped or rolled back, blocks by importance.
 
 After each case: every loss and the hash of every tensor equal those of the undisturbed run of the same layout, no
 checkpoint is unreadable, no process, listening socket or entry of /dev/shm is left, and the log proves that what was
@@ -102,12 +105,12 @@ class PhaseKill(Case):
     """A rank, in a phase; with `again`, once more while it recovers."""
     kind = "rank in a phase"
 
-    def __init__(self, number, layout, phase, again=None):
+    def __init__(self, number, layout, phase, again=None, step=None):
         super().__init__(number, layout)
-        self.phase, self.again = phase, again
+        self.phase, self.again, self.step = phase, again, step
 
     def disturb(self, all_runs):
-        faults = f"{self.number}:{kill_in(self.phase, 0)}"
+        faults = f"{self.number}:{kill_in(self.phase, 0, step=self.step)}"
         if self.again:
             faults += f";kill@rank={'0' if self.again == 'commit' else 'any'},phase={self.again},attempt=1"
         agent = all_runs.start(self.directory, self.layout, self.log, faults)
@@ -148,10 +151,11 @@ class AgentKill(Case):
         return violations
 
 
-def kill_in(phase, attempt, agent=None):
+def kill_in(phase, attempt, agent=None, step=None):
     whom = f"agent={agent}" if agent is not None else "rank=0" if phase == "commit" else "rank=any"
-    step = {"load": "", "validate": ""}.get(phase, f",step={FIRST_SAVE + 2 if phase in STEP_PHASES else FIRST_SAVE}")
-    return f"kill@{whom},phase={phase},attempt={attempt}{step}"
+    step = step or (FIRST_SAVE + 2 if phase in STEP_PHASES else FIRST_SAVE)
+    when = "" if phase in ("load", "validate") else f",step={step}"
+    return f"kill@{whom},phase={phase},attempt={attempt}{when}"
 
 
 def not_hit(log, phases):
@@ -176,6 +180,8 @@ def cases_of(a):
         for node in (0, 1) if a.phases == "all" else [i // 4 % 2] if i % 4 == 1 else []:
             if phase != "commit" or node == 0:  # rank 0 alone commits
                 cases.append(AgentKill(len(cases), several[i % len(several)], phase, node))
+    for layout in ["skip", "rollback2"]:  # where some steps were bad already
+        cases.append(PhaseKill(len(cases), layout, "optimizer", step=runs.steps_of(layout) - chance.randrange(2, 10)))
     for again in ["load", "forward", "commit"] if a.phases != "none" else []:
         cases.append(PhaseKill(len(cases), chance.choice(several), "backward", again))
     return cases
@@ -184,7 +190,7 @@ def cases_of(a):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary")
-    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--kills", type=int, default=18)
     parser.add_argument("--phases", choices=["some", "all", "none"], default="some")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
