@@ -11,6 +11,7 @@
 #include "bench/step.h"
 #include "comm/host.h"
 #include "comm/liveness.h"
+#include "core/awake_clock.h"
 #include "core/counted.h"
 #include "core/cpu/thread_pool.h"
 #include "core/joined.h"
@@ -20,7 +21,7 @@
 namespace ring {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = AwakeClock;
 
 constexpr std::int64_t kPeriod = 64;  // of the matrices, in both directions
 constexpr int kTries = 5;             // the best one counts: what others did meanwhile is nobody's fault

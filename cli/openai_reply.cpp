@@ -1,8 +1,8 @@
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "cli/openai.h"
-#include "comm/job_time.h"
 #include "comm/secret.h"
 
 namespace ring {
@@ -43,7 +43,7 @@ CompletionReply::CompletionReply(const CompletionRequest& r, std::string model)
       usage_(r.usage),
       model_(std::move(model)),
       id_((r.chat ? "chatcmpl-" : "cmpl-") + random_cookie()),
-      created_(now_ms() / 1000) {}
+      created_(std::time(nullptr)) {}
 
 Json CompletionReply::reply(Json choices, bool streamed) const {
   const char* chat = streamed ? "chat.completion.chunk" : "chat.completion";

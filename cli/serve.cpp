@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <ctime>
 #include <iostream>
 #include <memory>
 #include <thread>
@@ -12,7 +13,6 @@
 #include "cli/number_option.h"
 #include "cli/text_generation.h"
 #include "cli/weights_option.h"
-#include "comm/job_time.h"
 #include "core/stop_signal.h"
 #include "trainer/folder_name.h"
 
@@ -95,7 +95,7 @@ class Endpoints {
 
   TextModel& model_;
   ServeLimits limits_;
-  std::int64_t started_ = now_ms() / 1000;  // seconds since 1970
+  std::int64_t started_ = std::time(nullptr);
 };
 
 void serve(const Arguments& a) {

@@ -5,13 +5,14 @@
 
 #include "comm/options.h"
 #include "comm/store_protocol.h"
+#include "core/awake_clock.h"
 #include "core/counted.h"
 #include "core/fields.h"
 
 namespace ring {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = AwakeClock;
 using store_protocol::put_text;
 using store_protocol::take_text;
 

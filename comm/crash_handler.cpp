@@ -21,8 +21,8 @@
 #include <ctime>
 #include <exception>
 
-#include "comm/signals.h"
 #include "comm/worker_page.h"
+#include "core/signals.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define RING_SANITIZED true

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "comm/reduce.h"
+#include "core/awake_clock.h"
 #include "core/philox.h"
 
 namespace ring {
@@ -30,7 +31,7 @@ void HostCollectives::run(const Operation& op, const Event& after, const std::fu
   try {
     after.synchronize();  // host waits: transport
     op.flight.started();
-    deadline_ = std::chrono::steady_clock::now() + options_.timeout;
+    deadline_ = AwakeClock::now() + options_.timeout;
     digest_ = site_of(op.text);
     if (options_.verify) check_.run(op, *link_, deadline_);
     body(*this);

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "comm/http_access.h"
-#include "comm/signals.h"
+#include "core/signals.h"
 
 namespace ring {
 namespace {

@@ -8,11 +8,11 @@
 #include <thread>
 #include <utility>
 
-#include "comm/signals.h"
 #include "comm/worker_page.h"
 #include "core/counted.h"
 #include "core/log.h"
 #include "core/philox.h"
+#include "core/signals.h"
 #include "core/step_arena.h"
 
 namespace ring {

@@ -20,6 +20,7 @@
 
 #include "comm/environment.h"
 #include "comm/fault_plan.h"
+#include "core/awake_clock.h"
 
 namespace ring {
 
@@ -44,7 +45,7 @@ class Injector {
   void warn_of_idle() const;
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = AwakeClock;
   enum class Draw : std::uint32_t { whom, chance, moment, byte };
   struct Planned {
     Fault fault;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/job_time.h"
+#include "core/awake_clock.h"
 
 namespace ring {
 
@@ -51,7 +52,7 @@ class JobBoard {
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = AwakeClock;
   mutable std::mutex mutex_;
   JobView view_;
   Clock::time_point written_ = Clock::now();

@@ -1,18 +1,15 @@
 #include "comm/job_time.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "core/check.h"
+#include "core/clock.h"
 #include "core/counted.h"
 
 namespace ring {
 
-std::int64_t now_ms() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-}
+std::int64_t now_ms() { return nanoseconds_now() / 1'000'000; }
 
 double JobTime::goodput() const { return seconds() > 0 ? std::clamp(1 - lost() / seconds(), 0.0, 1.0) : 1; }
 

@@ -7,10 +7,11 @@
 
 namespace ring {
 
-std::int64_t now_ms();  // since 1970
+// Milliseconds of CLOCK_MONOTONIC, which all processes of a host read alike and nobody sets.
+std::int64_t now_ms();
 
 struct JobTime {
-  std::int64_t begin_ms = 0;     // of the job, since 1970; 0: not known yet
+  std::int64_t begin_ms = 0;     // of the job, as now_ms(); 0: not known yet
   std::int64_t since_ms = 0;     // earlier time is counted, or was not lost
   std::int64_t saved_step = -1;  // that is known to be saved, as it was at since_ms; -1: none
   std::int64_t restarts = 0, failed_saves = 0, bad_steps = 0;

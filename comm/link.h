@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <string>
 
+#include "core/awake_clock.h"
+
 namespace ring {
 
 class HostLink {
  public:
-  using Deadline = std::chrono::steady_clock::time_point;
+  using Deadline = AwakeClock::time_point;
   virtual ~HostLink() = default;
 
   // Both sides name the same tag and size; a tag is used once. The bytes stay valid until wait_all() has returned.

@@ -12,16 +12,17 @@
 #include <utility>
 #include <vector>
 
-#include "comm/signals.h"
+#include "core/awake_clock.h"
 #include "core/check.h"
+#include "core/signals.h"
 
 namespace ring {
 namespace {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
+using Clock = AwakeClock;
 
-constexpr milliseconds kPeriod{500}, kUrgentPeriod{20};
+constexpr milliseconds kPeriod{500}, kUrgentPeriod{20}, kConnectTime{60'000};
 const std::string kLeft = "left", kFailed = "failed";
 
 double seconds(milliseconds t) { return static_cast<double>(t.count() / 100) / 10; }
@@ -48,8 +49,8 @@ class Liveness::Impl {
         setup_(setup),
         limit_(setup.limit),
         on_lost_(std::move(on_lost)),
-        store_(store.another_connection(limit_)) {
-    store_->beat(name_, "", limit_, limit_);  // known to the others from now on
+        store_(store.another_connection(std::min(setup.store_limit, kConnectTime))) {
+    store_->beat(name_, "", limit_, setup_.store_limit);  // known to the others from now on
     const BlockSignals block;
     thread_ = std::thread([this] { watch(); });
   }
@@ -99,11 +100,13 @@ class Liveness::Impl {
 
   std::optional<std::string> look() {  // this thread only
     try {
-      const std::vector<Heartbeat> others = store_->beat(name_, "", limit_, limit_);
+      std::vector<Heartbeat> others = store_->beat(name_, "", limit_, setup_.store_limit);
+      if (AwakeClock::since_gap() < limit_)
+        std::erase_if(others, [](const Heartbeat& h) { return h.word.empty(); });  // only silent, as this rank was
       // Whoever hosts the store may take it along when it leaves.
       if (std::any_of(others.begin(), others.end(), [](const Heartbeat& h) { return h.word == kLeft; }))
         some_left_ = true;
-      return find_lost(others, name_);
+      return find_lost(std::move(others), name_);
     } catch (const Error& e) {
       store_lost_ = true;
       if (some_left_) return std::nullopt;
@@ -113,12 +116,12 @@ class Liveness::Impl {
 
   void say_goodbye(bool failed) {
     if (store_lost_) return;
-    auto all = store_->beat(name_, failed ? kFailed : kLeft, milliseconds(-1), limit_);
+    auto all = store_->beat(name_, failed ? kFailed : kLeft, milliseconds(-1), setup_.store_limit);
     const auto deadline = Clock::now() + 2 * kPeriod;
     const auto alive = [](const Heartbeat& h) { return h.word.empty(); };
     while (setup_.hosts_store && !failed && Clock::now() < deadline && std::any_of(all.begin(), all.end(), alive)) {
       std::this_thread::sleep_for(milliseconds(5));
-      all = store_->beat(name_, kLeft, milliseconds(-1), limit_);
+      all = store_->beat(name_, kLeft, milliseconds(-1), setup_.store_limit);
     }
   }
 

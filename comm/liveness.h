@@ -1,7 +1,8 @@
 #pragma once
 // Notices that a rank is gone: each says through the store, from a thread of its own, that it is alive, and watches the
-// others. Long computations are no silence; a process that was killed, stopped (SIGSTOP), or cut off is. A rank that
-// hangs in an operation while its process lives is left to the operations' own timeout.
+// others. Long computations are no silence; a process that was killed, stopped (SIGSTOP), or cut off is. A process that
+// was stopped itself gives the others the whole limit anew, since they may have been stopped with it. A rank that hangs
+// in an operation while its process lives is left to the operations' own timeout.
 
 #include <functional>
 #include <memory>
@@ -19,9 +20,10 @@ class Liveness {
 
   struct Setup {
     int rank = 0;
-    std::chrono::milliseconds limit{3'000};  // of silence that counts as death; a killed process is noticed sooner
-    std::string server;                      // who serves the store: "rank 0", "the launcher"
-    bool hosts_store = false;                // this process does
+    std::chrono::milliseconds limit{3'000};        // of a rank's silence that counts as death
+    std::chrono::milliseconds store_limit{3'000};  // of the store's silence that counts as its loss
+    std::string server;                            // who serves the store: "rank 0", "the launcher"
+    bool hosts_store = false;                      // this process does
   };
   Liveness(const Store&, const Setup&, OnLost);  // opens a connection of its own
   ~Liveness();                                   // leaves

@@ -9,13 +9,14 @@
 #include <string>
 
 #include "comm/flight.h"
+#include "core/awake_clock.h"
 #include "core/stream.h"
 
 namespace ring {
 
 class PendingOperations {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = AwakeClock;
 
   // after: what it starts behind on this rank; done: its end. Both are noted in `flight` when they are noticed here.
   void add(std::string text, Event after, Event done, Flight flight = {});

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "comm/communicator.h"
-#include "comm/signals.h"
+#include "core/signals.h"
 
 namespace ring {
 

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "core/awake_clock.h"
+
 namespace ring {
 
 struct ReplayCounts {
@@ -17,7 +19,7 @@ struct ReplayCounts {
 
 class ReplayedOperations {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = AwakeClock;
   static constexpr std::size_t kMost = 4096;  // newer ones replace the oldest, of recordings that are gone
   static constexpr std::size_t kBytes = kMost * sizeof(ReplayCounts);
 

@@ -9,15 +9,19 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <memory>
 
+#include "core/awake_clock.h"
 #include "core/check.h"
 
 namespace ring {
 namespace {
+
+constexpr std::int64_t kLongestPoll = 1'000'000;  // ms
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
@@ -37,14 +41,16 @@ AddressList resolve(const Endpoint& at, bool passive) {
   return {list, freeaddrinfo};
 }
 
+// poll() measures time in which this process was stopped, too: only the deadline's clock says whether time is over.
 void wait_ready(const Fd& fd, short events, SocketDeadline deadline, const char* what) {
-  for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+  for (bool over = false;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - AwakeClock::now()).count();
     pollfd p{fd.get(), events, 0};
-    const int n = poll(&p, 1, left > 0 ? static_cast<int>(left) : 0);
+    const int n = poll(&p, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, kLongestPoll)));
     if (n > 0) return;
-    if (n == 0) fail(what, ": no answer in time");
-    if (errno != EINTR) fail(what, ": ", std::strerror(errno));
+    if (n < 0 && errno != EINTR) fail(what, ": ", std::strerror(errno));
+    if (n == 0 && over) fail(what, ": no answer in time");
+    over = AwakeClock::now() >= deadline;  // then looks once more: the answer may have come while it was stopped
   }
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "core/awake_clock.h"
 #include "core/check.h"
 
 namespace ring {
@@ -48,7 +49,7 @@ struct ListenError : Error {
   int code;
 };
 
-using SocketDeadline = std::chrono::steady_clock::time_point;
+using SocketDeadline = AwakeClock::time_point;
 
 Fd listen_on(const Endpoint&);                            // non-blocking; port 0: an ephemeral one; ListenError
 Fd connect_to(const Endpoint&, SocketDeadline deadline);  // one attempt; Error says why not

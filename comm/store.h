@@ -72,9 +72,17 @@ struct StoreRefused : Error {
   using Error::Error;
 };
 
-// One attempt. Error: why there is no connection.
-std::unique_ptr<Store> try_store(const Endpoint& server, const std::string& cookie, Timeout timeout);
+// How long a client waits for an answer, beyond the time for which the server itself may wait.
+inline constexpr Timeout kAnswerTime{10'000};
+// For a server in another process of this host: its connections close when it dies, so one that does not answer was
+// only stopped.
+inline constexpr Timeout kWhileConnected = std::chrono::hours(24 * 365);
+
+// Tries once. Throws Error that says why there is no connection.
+std::unique_ptr<Store> try_store(const Endpoint& server, const std::string& cookie, Timeout timeout,
+                                 Timeout answer_time = kAnswerTime);
 // Tries until the timeout; usable from several threads. A name instead of an address is resolved once.
-std::unique_ptr<Store> connect_store(const Endpoint& server, const std::string& cookie, Timeout timeout);
+std::unique_ptr<Store> connect_store(const Endpoint& server, const std::string& cookie, Timeout timeout,
+                                     Timeout answer_time = kAnswerTime);
 
 }  // namespace ring

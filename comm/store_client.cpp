@@ -5,42 +5,41 @@
 #include "comm/store.h"
 #include "comm/store_handshake.h"
 #include "comm/store_protocol.h"
+#include "core/awake_clock.h"
 
 namespace ring {
 
 using namespace store_protocol;
-using Clock = std::chrono::steady_clock;
+using Clock = AwakeClock;
 
 namespace {
 
-constexpr std::chrono::seconds kGrace{10};  // for an answer, beyond what the server itself may wait
-
 class TcpStore final : public Store {
  public:
-  TcpStore(const Endpoint& server, const std::string& cookie, SocketDeadline deadline)
-      : server_(server), cookie_(cookie), fd_(connect_to(server, deadline)) {
-    greet(std::min<SocketDeadline>(deadline, Clock::now() + kGrace));
+  TcpStore(const Endpoint& server, const std::string& cookie, SocketDeadline deadline, Timeout answer_time)
+      : server_(server), cookie_(cookie), answer_time_(answer_time), fd_(connect_to(server, deadline)) {
+    greet(std::min<SocketDeadline>(deadline, Clock::now() + kAnswerTime));
     local_address_ = local_endpoint(fd_).host;
   }
 
   void set(const std::string& key, const std::string& value) override {
     RING_CHECK(value.size() <= kMaxStoreValue, "store: value of '", key, "' has ", value.size(), " bytes, at most ",
                kMaxStoreValue);
-    if (call({Op::set, 0, checked(key), value}, Clock::now() + kGrace).status != Status::ok)
+    if (call({Op::set, 0, checked(key), value}, Clock::now() + answer_time_).status != Status::ok)
       fail("store at ", to_string(server_), ": has no room for '", key, "'");
   }
   std::optional<std::string> wait_for(const std::string& key, Timeout timeout) override {
-    Reply r = call({Op::get, timeout.count(), checked(key), ""}, Clock::now() + timeout + kGrace);
+    Reply r = call({Op::get, timeout.count(), checked(key), ""}, Clock::now() + timeout + answer_time_);
     if (r.status != Status::ok) return std::nullopt;
     return std::move(r.value);
   }
   std::int64_t add(const std::string& key, std::int64_t delta) override {
-    const auto sum = number(call({Op::add, delta, checked(key), ""}, Clock::now() + kGrace));
+    const auto sum = number(call({Op::add, delta, checked(key), ""}, Clock::now() + answer_time_));
     if (!sum) fail("store at ", to_string(server_), ": cannot add ", delta, " to '", key, "'");
     return *sum;
   }
   std::int64_t append(const std::string& list, const std::string& value) override {
-    const auto place = number(call({Op::append, 0, checked(list), value}, Clock::now() + kGrace));
+    const auto place = number(call({Op::append, 0, checked(list), value}, Clock::now() + answer_time_));
     if (!place) fail("store at ", to_string(server_), ": has no room in the list '", list, "'");
     return *place;
   }
@@ -50,7 +49,7 @@ class TcpStore final : public Store {
     return take_heartbeats(call({Op::beat, silent.count(), checked(name), word}, Clock::now() + timeout).value);
   }
   std::unique_ptr<Store> another_connection(Timeout timeout) const override {
-    return connect_store(server_, cookie_, timeout);
+    return connect_store(server_, cookie_, timeout, answer_time_);
   }
   std::string server() const override { return to_string(server_); }
 
@@ -100,6 +99,7 @@ class TcpStore final : public Store {
 
   Endpoint server_;
   std::string cookie_;
+  Timeout answer_time_;
   std::mutex mutex_;
   Fd fd_;
   std::string local_address_;
@@ -114,15 +114,17 @@ std::string Store::get(const std::string& key, Timeout timeout) {
   return std::move(*value);
 }
 
-std::unique_ptr<Store> try_store(const Endpoint& server, const std::string& cookie, Timeout timeout) {
-  return std::make_unique<TcpStore>(server, cookie, Clock::now() + timeout);
+std::unique_ptr<Store> try_store(const Endpoint& server, const std::string& cookie, Timeout timeout,
+                                 Timeout answer_time) {
+  return std::make_unique<TcpStore>(server, cookie, Clock::now() + timeout, answer_time);
 }
 
-std::unique_ptr<Store> connect_store(const Endpoint& server, const std::string& cookie, Timeout timeout) {
+std::unique_ptr<Store> connect_store(const Endpoint& server, const std::string& cookie, Timeout timeout,
+                                     Timeout answer_time) {
   const auto deadline = Clock::now() + timeout;
   for (;;) {
     try {
-      return std::make_unique<TcpStore>(server, cookie, deadline);
+      return std::make_unique<TcpStore>(server, cookie, deadline, answer_time);
     } catch (const StoreRefused&) {
       throw;
     } catch (const Error& e) {

@@ -9,13 +9,14 @@
 #include <thread>
 #include <vector>
 
-#include "comm/signals.h"
 #include "comm/store.h"
 #include "comm/store_sessions.h"
+#include "core/awake_clock.h"
+#include "core/signals.h"
 
 namespace ring {
 
-using Clock = std::chrono::steady_clock;
+using Clock = AwakeClock;
 
 namespace {
 

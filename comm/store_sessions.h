@@ -13,6 +13,7 @@
 
 #include "comm/secret.h"
 #include "comm/store_protocol.h"
+#include "core/awake_clock.h"
 
 namespace ring {
 
@@ -23,7 +24,7 @@ inline constexpr std::chrono::seconds kHelloTime{5};
 
 class StoreSessions {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = AwakeClock;
   struct Session {
     bool trusted = false;  // has shown that it knows the cookie
     std::string number;    // that it has to prove it with (comm/store_handshake.h)

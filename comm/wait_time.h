@@ -5,9 +5,11 @@
 #include <chrono>
 #include <cstdint>
 
+#include "core/awake_clock.h"
+
 namespace ring {
 
-using WaitClock = std::chrono::steady_clock;
+using WaitClock = AwakeClock;
 
 // What this thread waited in operations of groups since it was started.
 inline thread_local WaitClock::duration waited_for_groups{};

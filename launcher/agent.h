@@ -12,6 +12,7 @@
 
 #include "comm/environment.h"
 #include "comm/kept_memory.h"
+#include "core/awake_clock.h"
 #include "launcher/options.h"
 #include "launcher/places.h"
 #include "launcher/rendezvous_client.h"
@@ -72,7 +73,7 @@ class Agent {
   int exit_code() const;
   double seconds() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
 
-  using Clock = std::chrono::steady_clock;
+  using Clock = AwakeClock;
 
   const LaunchOptions& options_;
   Order order_;

@@ -14,6 +14,8 @@
 #include <optional>
 #include <vector>
 
+#include "core/awake_clock.h"
+
 namespace ring {
 
 struct HangRules {
@@ -37,7 +39,7 @@ struct Sign {
 
 class HangJudge {
  public:
-  using Time = std::chrono::steady_clock::time_point;
+  using Time = AwakeClock::time_point;
   using Seconds = HangRules::Seconds;
 
   HangJudge(const HangRules& rules, Time now) : rules_(rules), looked_(now), stepped_(now), began_(now) {}

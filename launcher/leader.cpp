@@ -2,14 +2,15 @@
 
 #include <cerrno>
 
-#include "comm/signals.h"
+#include "core/awake_clock.h"
 #include "core/check.h"
 #include "core/log.h"
+#include "core/signals.h"
 #include "launcher/messages.h"
 
 namespace ring {
 
-using Clock = std::chrono::steady_clock;
+using Clock = AwakeClock;
 using std::chrono::milliseconds;
 
 namespace {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "comm/socket.h"
+#include "core/awake_clock.h"
 
 namespace ring {
 
@@ -29,7 +30,7 @@ class WorkerOutput {
   const std::string& log_path() const { return log_path_; }
   void finish();  // drains, and ends an unfinished last line
 
-  using Clock = std::chrono::steady_clock;
+  using Clock = AwakeClock;
   bool holds() const { return !held_.empty(); }
   Clock::time_point held_since() const { return held_since_; }
   void release();  // writes what is held back to the console

@@ -1,13 +1,13 @@
 #include "launcher/rank_state.h"
 
 #include <algorithm>
-#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <ranges>
 
 #include "core/check.h"
+#include "core/clock.h"
 
 namespace ring {
 namespace {
@@ -82,7 +82,7 @@ nlohmann::json json_of(const Entry& e, const FlightRing& ring) {
   nlohmann::json j = {{"operation", e.text},         {"group", text_of(ring.groups[e.group].name)},
                       {"number", e.number},          {"pairwise", e.pairwise},
                       {"state", to_string(e.state)}, {"site", e.site}};
-  const std::int64_t now = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  const std::int64_t now = nanoseconds_now();
   const auto ago = [&](const char* name, std::int64_t at) {
     if (at > 0) j[name] = static_cast<double>((now - at) / 1000) / 1e6;
   };

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/socket.h"
+#include "core/awake_clock.h"
 #include "launcher/rank_state.h"
 #include "launcher/restart_budget.h"
 
@@ -73,7 +74,7 @@ struct RendezvousRules {
 
 class Rendezvous {
  public:
-  using Time = std::chrono::steady_clock::time_point;
+  using Time = AwakeClock::time_point;
 
   Rendezvous(RendezvousRules, Time now);
 

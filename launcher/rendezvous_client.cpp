@@ -6,13 +6,14 @@
 #include <cerrno>
 #include <cstring>
 
-#include "comm/signals.h"
+#include "core/awake_clock.h"
 #include "core/check.h"
 #include "core/exit_code.h"
+#include "core/signals.h"
 
 namespace ring {
 
-using Clock = std::chrono::steady_clock;
+using Clock = AwakeClock;
 using std::chrono::milliseconds;
 
 namespace {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "core/awake_clock.h"
 #include "launcher/agent.h"
 #include "launcher/job.h"
 #include "launcher/leader.h"
@@ -19,7 +20,7 @@ class Supervisor {
   int run();
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = AwakeClock;
 
   RendezvousRules rules() const;
   std::unique_ptr<Leader> lead() const;

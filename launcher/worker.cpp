@@ -11,6 +11,7 @@
 #include <cstring>
 #include <utility>
 
+#include "core/awake_clock.h"
 #include "core/check.h"
 #include "launcher/cpu_binding.h"
 
@@ -94,7 +95,7 @@ std::string describe(const Ending& e) {
 
 Worker::Worker(int rank, const WorkerCommand& command, std::unique_ptr<SharedPage> page, std::string prefix,
                int console, const std::string& log_path, const HangRules& rules)
-    : rank_(rank), page_(std::move(page)), judge_(rules, std::chrono::steady_clock::now()) {
+    : rank_(rank), page_(std::move(page)), judge_(rules, AwakeClock::now()) {
   Pipe pipe = make_pipe();
   output_ = std::make_unique<WorkerOutput>(std::move(pipe.read_end), std::move(prefix), console, log_path);
   const Fd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -131,7 +132,7 @@ bool Worker::reap() {
 bool Worker::hangs() {
   if (ending_) return false;
   const Sign sign{progress_of(page()), page().step, activity_of(page()), page().validations, page().saves};
-  return judge_.look(sign, std::chrono::steady_clock::now());
+  return judge_.look(sign, AwakeClock::now());
 }
 
 RankState Worker::state() const {

@@ -10,6 +10,7 @@
 #include "comm/host.h"
 #include "comm/liveness.h"
 #include "comm/secret.h"
+#include "core/awake_clock.h"
 #include "core/checked.h"
 #include "core/counted.h"
 #include "core/device_memory.h"
@@ -21,7 +22,7 @@ namespace ring {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
+using Clock = AwakeClock;
 
 constexpr std::chrono::seconds kVisible{5};  // until a network file system shows a new file everywhere
 constexpr std::chrono::milliseconds kLook{50};

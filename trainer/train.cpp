@@ -43,9 +43,10 @@ bool has_validation(const Corpora& corpora) {
                      [](const auto& s) { return s->validation().tokens() > 1; });
 }
 
-std::int64_t milliseconds_of(std::filesystem::file_time_type t) {  // since 1970
-  const auto since_1970 = std::chrono::file_clock::to_sys(t).time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::milliseconds>(since_1970).count();
+// Returns a file's time on the clock of now_ms(). If the system clock was set since, the result is off by as much.
+std::int64_t milliseconds_of(std::filesystem::file_time_type t) {
+  const auto ago = std::filesystem::file_time_type::clock::now() - t;
+  return now_ms() - std::max<std::int64_t>(0, std::chrono::duration_cast<std::chrono::milliseconds>(ago).count());
 }
 
 // 0: there is no checkpoint.

@@ -18,16 +18,17 @@
 
 #include "comm/host_communicator.h"
 #include "comm/link.h"
-#include "comm/signals.h"
 #include "comm/wait_time.h"
+#include "core/awake_clock.h"
+#include "core/signals.h"
 
 namespace ring {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::steady_clock;
 
 constexpr milliseconds kLook{100};
+constexpr milliseconds kNoLimit = std::chrono::hours(24 * 365);
 constexpr std::uint64_t kUnusedTag = ~std::uint64_t{0};
 
 double seconds(milliseconds t) { return std::round(static_cast<double>(t.count()) / 10) / 100; }
@@ -180,26 +181,26 @@ std::string GlooLink::why_ended(int peer) {
   }
 }
 
+// Gloo's own limit would count the time for which this process was stopped. wake_waiting() ends each of its waits, and
+// then this one looks at the deadline.
 void GlooLink::wait(Transfer& t, Deadline deadline, milliseconds total) {
   for (std::string ended;;) {
-    auto left = std::max(milliseconds(1), std::chrono::ceil<milliseconds>(deadline - steady_clock::now()));
-    if (!ended.empty()) left = milliseconds(1);  // it may have arrived before
+    const milliseconds limit = ended.empty() ? kNoLimit : milliseconds(1);  // it may have arrived before
     try {
-      if (t.send ? t.buffer->waitSend(nullptr, left) : t.buffer->waitRecv(nullptr, left)) return;
+      if (t.send ? t.buffer->waitSend(nullptr, limit) : t.buffer->waitRecv(nullptr, limit)) return;
     } catch (const gloo::Exception& e) {
-      if (!ended.empty()) lost(t.peer, ended);
-      if (steady_clock::now() < deadline) lost(t.peer, e.what());
-      check_aborted();
-      throw PeerLost(str("no answer from rank ", rank_of_run(t.peer), " within ", seconds(total),
-                         " s: it is stopped, stuck, or in another operation"));
+      lost(t.peer, ended.empty() ? e.what() : ended);
     }
     check_aborted();
+    if (AwakeClock::now() >= deadline)
+      throw PeerLost(str("no answer from rank ", rank_of_run(t.peer), " within ", seconds(total),
+                         " s: it is stopped, stuck, or in another operation"));
     ended = why_ended(t.peer);
   }
 }
 
 void GlooLink::wait_all(Deadline deadline) {
-  const auto total = std::chrono::ceil<milliseconds>(deadline - steady_clock::now());
+  const auto total = std::chrono::ceil<milliseconds>(deadline - AwakeClock::now());
   const bool receives = std::ranges::any_of(posted_, [](const Transfer& t) { return !t.send; });
   // Only this thread changes the list, so that reading it needs no lock. Receives first: a lost peer shows there.
   try {
@@ -234,7 +235,7 @@ bool gloo_available() { return true; }
 std::unique_ptr<HostLink> make_gloo_link(int rank, int size, Store& store, const std::string& name,
                                          const CommOptions& options) {
   const std::string who = str("rank ", options.rank_of_run(rank), " of ", size, " did not meet the others");
-  const auto begin = steady_clock::now();
+  const auto begin = AwakeClock::now();
   GlooLink::Device device;
   try {
     device = GlooLink::open_device(options.address.empty() ? store.local_address() : options.address);
@@ -244,7 +245,7 @@ std::unique_ptr<HostLink> make_gloo_link(int rank, int size, Store& store, const
   try {
     return std::make_unique<GlooLink>(std::move(device), rank, size, store, name, options);
   } catch (const std::exception& e) {
-    if (steady_clock::now() - begin >= options.connect_timeout)
+    if (AwakeClock::now() - begin >= options.connect_timeout)
       fail(who, " within ", seconds(options.connect_timeout), " s: ", e.what());
     throw PeerLost(str(who, ": ", e.what()));  // one of them ended, or a stranger disturbed a connection
   }

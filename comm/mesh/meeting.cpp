@@ -3,12 +3,13 @@
 #include <chrono>
 #include <thread>
 
+#include "core/awake_clock.h"
 #include "core/check.h"
 
 namespace ring {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = AwakeClock;
 
 // The first free port of the range; the cookie tells the others which one is ours.
 std::unique_ptr<StoreServer> host_store(const WorkerEnvironment& env) {
@@ -28,7 +29,9 @@ std::unique_ptr<StoreServer> host_store(const WorkerEnvironment& env) {
 }
 
 std::unique_ptr<Store> find_store(const WorkerEnvironment& env, Timeout timeout) {
-  if (env.store_ports == 1) return connect_store(env.store, env.cookie, timeout);
+  if (env.store_ports == 1)
+    return connect_store(env.store, env.cookie, timeout,
+                         launcher_of_this_host_serves(env) ? kWhileConnected : kAnswerTime);
   const auto deadline = Clock::now() + timeout;
   std::string reason;  // of the first port: rank 0 takes it if it can
   do {
@@ -56,6 +59,10 @@ void refuse_loopback_between_nodes(const WorkerEnvironment& env, const std::stri
 }
 
 }  // namespace
+
+bool launcher_of_this_host_serves(const WorkerEnvironment& env) {
+  return !env.host_store && is_loopback(env.store.host);
+}
 
 Meeting::Meeting(const WorkerEnvironment& env, const CommOptions& options) : env_(env), options_(options) {
   if (env.world == 1) return;

@@ -9,6 +9,9 @@
 
 namespace ring {
 
+// True if the store dies with its connections only: one that does not answer was stopped, and the ranks go on.
+bool launcher_of_this_host_serves(const WorkerEnvironment&);
+
 class Meeting {
  public:
   // Finds the job's store, or hosts it where that is this rank's part; a world of one has none. Error: it was not found

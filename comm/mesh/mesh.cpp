@@ -211,7 +211,8 @@ void Mesh::Impl::find_nodes(int emulate) {
 void Mesh::Impl::watch() {
   Liveness::Setup setup;
   setup.rank = env_.rank;
-  setup.limit = options_.liveness;
+  setup.limit = setup.store_limit = options_.liveness;
+  if (launcher_of_this_host_serves(env_)) setup.store_limit = kWhileConnected;
   setup.server = env_.host_store ? "rank 0" : "the launcher";
   setup.hosts_store = meeting_.hosts_store();
   liveness_ = std::make_shared<Liveness>(*store_, setup, [this](const std::string& why) { abort_all(why); });

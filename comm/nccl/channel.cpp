@@ -9,15 +9,16 @@
 #include <utility>
 
 #include "comm/gloo/gloo.h"
-#include "comm/signals.h"
+#include "core/awake_clock.h"
 #include "core/cuda/counter.h"
 #include "core/cuda/handles.h"
 #include "core/cuda/stream.h"
+#include "core/signals.h"
 
 namespace ring::nccl {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
+using Clock = AwakeClock;
 
 namespace {
 

@@ -21,6 +21,7 @@
 #include "comm/pending.h"
 #include "comm/replayed.h"
 #include "comm/store.h"
+#include "core/awake_clock.h"
 #include "core/stream.h"
 
 namespace ring::nccl {
@@ -53,7 +54,7 @@ class Channel final : public WorkGuard {
   std::optional<std::string> inspect();
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = AwakeClock;
 
   void meet(const NcclGroup&, Store&);
   Event queue(const std::string& text, const Event& after, const Calls&, const Copies&);

@@ -15,18 +15,19 @@
 #include <utility>
 
 #include "comm/liveness.h"
-#include "comm/signals.h"
+#include "core/awake_clock.h"
 #include "core/cuda/check.h"
 #include "core/cuda/handles.h"
 #include "core/cuda/stream.h"
 #include "core/log.h"
 #include "core/philox.h"
+#include "core/signals.h"
 
 namespace ring::nccl {
 namespace {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
+using Clock = AwakeClock;
 
 constexpr std::uint32_t kFar = std::uint32_t{1} << 30;  // messages ahead; flags are compared with wrap-around
 constexpr milliseconds kCloseTime{5'000};

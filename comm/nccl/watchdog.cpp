@@ -6,7 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "comm/signals.h"
+#include "core/awake_clock.h"
+#include "core/signals.h"
 
 namespace ring {
 namespace {
@@ -58,7 +59,7 @@ NcclWatchdog::Channels NcclWatchdog::alive() {
 }
 
 void NcclWatchdog::run() {
-  std::optional<std::chrono::steady_clock::time_point> since;
+  std::optional<AwakeClock::time_point> since;
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, kPeriod, [this] { return stop_; })) {
     Channels channels = alive();
@@ -66,7 +67,7 @@ void NcclWatchdog::run() {
     std::optional<std::string> problem;
     for (const auto& channel : channels)
       if (!problem) problem = channel->inspect();
-    const auto now = std::chrono::steady_clock::now();
+    const auto now = AwakeClock::now();
     if (!problem)
       since.reset();
     else if (!since)

@@ -67,7 +67,7 @@ TEST_F(ServeTest, AClientThatLeavesEndsItsText) {
   serve({"--max-tokens", "100000000"});
   const std::string body = R"({"prompt":"a","max_tokens":100000000,"stream":true,"temperature":0})";
   {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    const auto deadline = AwakeClock::now() + std::chrono::seconds(10);
     const Fd fd = connect_to(at_, deadline);
     send_all(fd,
              str("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: ", body.size(), "\r\n\r\n", body),
@@ -82,7 +82,7 @@ TEST_F(ServeTest, AClientThatLeavesEndsItsWholeReply) {
   serve({"--max-tokens", "100000000"});
   const std::string body = R"({"prompt":"a","max_tokens":100000000,"temperature":0})";
   {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    const auto deadline = AwakeClock::now() + std::chrono::seconds(10);
     const Fd fd = connect_to(at_, deadline);
     send_all(fd,
              str("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: ", body.size(), "\r\n\r\n", body),
@@ -123,7 +123,7 @@ TEST_F(ServeTest, EndsInTheMiddleOfAText) {
 TEST_F(ServeTest, BoundsItsQueue) {
   serve({"--max-tokens", "100000000"});
   const std::string body = R"({"prompt":"a","max_tokens":100000000,"stream":true,"temperature":0})";
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  const auto deadline = AwakeClock::now() + std::chrono::seconds(20);
   const std::string request =
       str("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: ", body.size(), "\r\n\r\n", body);
   std::vector<Fd> clients;

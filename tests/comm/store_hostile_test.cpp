@@ -19,7 +19,7 @@ namespace ring {
 namespace {
 
 using namespace store_protocol;
-using Clock = std::chrono::steady_clock;
+using Clock = AwakeClock;
 constexpr Timeout kSoon{5000};
 
 const std::string kOwnNumber(store_handshake::kNumber, '7');
@@ -244,6 +244,31 @@ TEST_F(StoreHostile, WhatWasHeardElsewhereOpensNothing) {
   send_all(hasty, encode({Op::set, 0, "k", "v"}), Clock::now() + kSoon);
   expect_closed(hasty);
   expect_well();
+}
+
+// Byte for byte what a member said, on another connection to the same store, and to another store with its cookie.
+TEST(StoreSessions, AConversationThatIsPlayedAgainIsRefused) {
+  StoreSessions store("s"), another("s");
+  const auto now = StoreSessions::Clock::now();
+  const auto member = store.open(now);
+  std::string said = kHello;
+  store.receive(*member, said, now);
+  const std::string rest =
+      knock("s", member->number) + encode({Op::add, 1, "n", ""}) + encode({Op::append, 0, "orders", "stop"});
+  store.receive(*member, rest, now);
+  said += rest;
+  EXPECT_TRUE(member->out.ends_with(reply(Status::ok, "1") + reply(Status::ok, "0"))) << "the member is obeyed";
+  for (StoreSessions* to : {&store, &another}) {
+    const auto replay = to->open(now);
+    to->receive(*replay, said, now);
+    EXPECT_FALSE(replay->trusted);
+    EXPECT_TRUE(replay->closing);
+    EXPECT_TRUE(replay->out.ends_with(reply(Status::refused)));
+    const auto witness = member_of(*to, now);
+    to->receive(*witness, encode({Op::add, 0, "n", ""}) + encode({Op::add, 0, "orders", ""}), now);
+    const std::string count = to == &store ? "1" : "0";
+    EXPECT_EQ(witness->out, reply(Status::ok, count) + reply(Status::ok, count)) << "nothing was done again";
+  }
 }
 
 // A server that does not know the cookie is not believed.

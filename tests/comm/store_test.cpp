@@ -11,7 +11,7 @@
 namespace ring {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = AwakeClock;
 constexpr Timeout kSoon{2000};
 
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }

@@ -18,7 +18,7 @@ namespace ring {
 namespace {
 
 using test::read_file;
-using Clock = std::chrono::steady_clock;
+using Clock = AwakeClock;
 
 class DistTrainingCrowd : public test::TrainingRuns {
  protected:

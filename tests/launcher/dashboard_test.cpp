@@ -94,7 +94,7 @@ TEST_F(DistDashboard, ShowsARunUntilItEnds) {
   EXPECT_EQ(http_get(at_, "/../../etc/passwd").status, 404);
   EXPECT_EQ(test::http_post(at_, "/", "").status, 405);
   EXPECT_EQ(stop(), kExitInterrupted);
-  EXPECT_THROW(connect_to(at_, steady_clock::now() + seconds(1)), Error);
+  EXPECT_THROW(connect_to(at_, AwakeClock::now() + seconds(1)), Error);
 }
 
 TEST_F(DistDashboard, ANodeThatWaitsForOthersDoesNotSayWhoItIs) {

@@ -15,7 +15,7 @@
 
 #include "comm/socket.h"
 #include "core/exit_code.h"
-#include "tests/launcher/training.h"
+#include "tests/launcher/long_runs.h"
 #include "tests/process.h"
 
 namespace ring {
@@ -26,81 +26,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kNamedWithin = 12;  // seconds, for ranks that are silent: 10, or 5 x the slowest steps if more, + 2
 
-// Long enough to be disturbed, with a checkpoint every five steps.
-class DistTrainingRestarts : public test::TrainingRuns {
- protected:
-  static std::vector<std::string> long_run(const std::string& directory, std::vector<std::string> how) {
-    std::vector<std::string> words = {"launch", "--threads-per-worker", "1"};
-    words.insert(words.end(), how.begin(), how.end());
-    for (const char* word :
-         {"--", "train", "t.yaml", "train.steps=40", "checkpoint.interval=5", "train.eval_interval=20"})
-      words.emplace_back(word);
-    words.push_back("run.directory=" + directory);
-    return words;
-  }
-  bool reaches(const std::string& directory, std::size_t steps) const {
-    for (const auto begin = Clock::now(); Clock::now() - begin < std::chrono::seconds(30);) {
-      if (losses_now(directory).size() >= steps) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(3));
-    }
-    return false;
-  }
-  // Whole lines only: the file is being written.
-  std::vector<double> losses_now(const std::string& directory) const {
-    std::istringstream lines(read_file(dir_ / directory / "metrics.jsonl"));
-    std::vector<double> out;
-    for (std::string line; std::getline(lines, line);)
-      if (const auto record = nlohmann::json::parse(line, nullptr, false);
-          record.is_object() && record.contains("loss"))
-        out.push_back(record["loss"].get<double>());
-    return out;
-  }
-  static std::vector<pid_t> children(pid_t agent) {
-    std::istringstream list(
-        read_file("/proc/" + std::to_string(agent) + "/task/" + std::to_string(agent) + "/children"));
-    std::vector<pid_t> pids;
-    for (pid_t p; list >> p;) pids.push_back(p);
-    return pids;
-  }
-  // Kills a worker when the run has made so many steps. 0: there was none.
-  pid_t strike(pid_t agent, const std::string& directory, std::size_t steps, std::size_t worker) const {
-    if (!reaches(directory, steps)) return 0;
-    const std::vector<pid_t> workers = children(agent);
-    if (worker >= workers.size()) return 0;
-    kill(workers[worker], SIGKILL);
-    return workers[worker];
-  }
-  // Seconds until the launcher says so, or nothing within a minute.
-  double seconds_until(const std::string& text, const char* log = "log") const {
-    const auto begin = Clock::now();
-    const auto passed = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
-    while (read_file(dir_ / log).find(text) == std::string::npos && passed() < 60)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    return passed();
-  }
-  // What restarts must not change. The undisturbed run is "calm".
-  void expect_calm(const std::string& directory) const {
-    EXPECT_EQ(losses(directory), losses("calm"));
-    const auto newest = [&](const std::string& run) {
-      return read_file(dir_ / run / "checkpoints/step-000000040/manifest.json");
-    };
-    ASSERT_FALSE(newest("calm").empty());
-    EXPECT_EQ(nlohmann::json::parse(newest(directory)).at("tensors"),
-              nlohmann::json::parse(newest("calm")).at("tensors"));
-    EXPECT_TRUE(shard(directory) == shard("calm")) << "the bytes of the checkpoints differ";
-  }
-  int restarts(const std::string& directory) const {
-    std::ifstream lines(dir_ / directory / "metrics.jsonl");
-    int n = 0;
-    for (std::string line; std::getline(lines, line);) {
-      const auto record = nlohmann::json::parse(line);
-      if (record["group"] != "restart") continue;
-      EXPECT_EQ(record["restarts"], ++n);
-      EXPECT_GT(record["seconds_lost"].get<double>(), 0);
-    }
-    return n;
-  }
-};
+class DistTrainingRestarts : public test::LongRuns {};
 
 TEST_F(DistTrainingRestarts, KilledRanksChangeNoBit) {
   ASSERT_EQ(run(long_run("calm", {"-n", "4"})), 0) << read_file(dir_ / "log");
@@ -516,7 +442,7 @@ TEST_F(DistTrainingNodes, AThousandStrangersDoNotDisturb) {
   const Endpoint workers = parse_endpoint(environment.substr(at, environment.find('\0', at) - at));
   EXPECT_EQ(environment.find("RINGMASTER_COOKIE"), std::string::npos);
   std::vector<Fd> strangers;
-  const auto soon = Clock::now() + std::chrono::seconds(20);
+  const auto soon = AwakeClock::now() + std::chrono::seconds(20);
   for (int i = 0; i < 1000; ++i) {
     try {
       strangers.push_back(connect_to(i % 2 ? workers : Endpoint{"127.0.0.1", port_}, soon));

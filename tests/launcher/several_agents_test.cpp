@@ -141,7 +141,7 @@ TEST_F(DistAgents, LeadOnceThePortIsFree) {
     _exit(0);
   }
   for (bool there = false; !there;) try {
-      there = static_cast<bool>(connect_to(at, std::chrono::steady_clock::now() + std::chrono::seconds(1)));
+      there = static_cast<bool>(connect_to(at, AwakeClock::now() + std::chrono::seconds(1)));
     } catch (const Error&) {
       usleep(1'000);
     }

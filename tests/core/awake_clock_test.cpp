@@ -1,0 +1,149 @@
+// The clock of time-outs: it stands still while this process does not run, and at no other time.
+
+#include "core/awake_clock.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <thread>
+#include <vector>
+
+namespace ring {
+namespace {
+
+using namespace std::chrono_literals;
+using Time = GapFilter::Time;
+using Seconds = std::chrono::duration<double>;
+
+// A process whose thread looks at the clock every kTick, as far as the process runs.
+class Looked {
+ public:
+  Looked() { filter_.begin(now_); }
+  void runs(Time t) {
+    filter_.without_gaps(now_);
+    for (const Time end = now_ + t; now_ < end;) filter_.without_gaps(now_ += GapFilter::kTick);
+  }
+  void is_stopped(Time t) { now_ += t; }
+  void clock_jumps(Time t) { now_ += t; }  // as that of a virtual machine that was paused
+  Time time() { return filter_.without_gaps(now_); }
+  Time last_gap() const { return filter_.last_gap(); }
+
+ private:
+  Time now_ = 1h;
+  GapFilter filter_;
+};
+
+TEST(AwakeClock, TimeGoesOnWhileTheProcessRuns) {
+  Looked p;
+  const Time begin = p.time();
+  p.runs(1h);
+  EXPECT_EQ(p.time() - begin, 1h);
+  EXPECT_EQ(p.last_gap(), 0s) << "no gap";
+}
+
+TEST(AwakeClock, AGapIsNoTime) {
+  Looked p;
+  const Time begin = p.time();
+  p.runs(2s);
+  p.is_stopped(15s);
+  p.runs(1s);
+  p.clock_jumps(10h);
+  p.runs(1s);
+  EXPECT_EQ(p.time() - begin, 4s);
+  EXPECT_EQ(p.time() - p.last_gap(), 1s);
+}
+
+// The first look after a gap may be any thread's.
+TEST(AwakeClock, TheFirstLookSeesNothingOfTheGap) {
+  Looked p;
+  p.runs(1s);
+  const Time before = p.time();
+  p.is_stopped(1h);
+  EXPECT_EQ(p.time(), before);
+}
+
+TEST(AwakeClock, AShortDelayIsTime) {
+  Looked p;
+  const Time begin = p.time();
+  p.is_stopped(GapFilter::kGap);
+  EXPECT_EQ(p.time() - begin, GapFilter::kGap);
+}
+
+TEST(AwakeClock, AnEarlierReadingThatComesLateChangesNothing) {
+  GapFilter f;
+  f.begin(10s);
+  EXPECT_EQ(f.without_gaps(10s + 200ms), 10s + 200ms);
+  EXPECT_EQ(f.without_gaps(10s + 100ms), 10s + 100ms);
+  EXPECT_EQ(f.without_gaps(10s + 300ms), 10s + 300ms);
+}
+
+// However many threads find a gap at once, it is taken out once, and none sees time before it is.
+TEST(AwakeClock, ThreadsAgree) {
+  for (int round = 0; round < 50; ++round) {
+    GapFilter f;
+    f.begin(1s);
+    std::atomic<bool> go{false};
+    std::vector<Time> seen(4);
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < seen.size(); ++i)
+      threads.emplace_back([&, i] {
+        go.wait(false);
+        seen[i] = f.without_gaps(1h + i * 1ms);
+      });
+    go = true;
+    go.notify_all();
+    for (std::thread& t : threads) t.join();
+    for (const Time t : seen) {
+      EXPECT_GE(t, 1s - 3ms);
+      EXPECT_LE(t, 1s + 3ms);
+    }
+  }
+}
+
+// Runs `body` in a child, which may stop itself: then it goes on after `stop`. Returns what body returned.
+double in_child(Time stop, double (*body)()) {
+  AwakeClock::now();  // whose thread is not in the child
+  int ends[2];
+  if (pipe(ends) != 0) return -1;
+  const pid_t child = fork();
+  if (child == 0) {
+    const double result = body();
+    _exit(write(ends[1], &result, sizeof result) == sizeof result ? 0 : 1);
+  }
+  int status = 0;
+  if (stop > 0s && waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status)) {
+    std::this_thread::sleep_for(stop);
+    kill(child, SIGCONT);
+  }
+  double result = -1;
+  const bool told = read(ends[0], &result, sizeof result) == sizeof result;
+  waitpid(child, &status, 0);
+  close(ends[0]);
+  close(ends[1]);
+  return told ? result : -1;
+}
+
+TEST(AwakeClock, AStoppedProcessHasNotWaited) {
+  const double lost = in_child(900ms, [] {
+    const auto begin = AwakeClock::now();
+    const auto real = std::chrono::steady_clock::now();
+    raise(SIGSTOP);
+    const Seconds awake = AwakeClock::now() - begin, all = std::chrono::steady_clock::now() - real;
+    return (all - awake).count();
+  });
+  EXPECT_GE(lost, 0.9);
+}
+
+TEST(AwakeClock, AThreadThatSleepsHasWaited) {
+  const double awake = in_child(0s, [] {
+    const auto begin = AwakeClock::now();
+    std::this_thread::sleep_for(3 * GapFilter::kGap / 2);
+    return Seconds(AwakeClock::now() - begin).count();
+  });
+  EXPECT_GE(awake, 0.25) << "another thread looks meanwhile, also in a child";
+}
+
+}  // namespace
+}  // namespace ring
