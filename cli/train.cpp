@@ -77,6 +77,7 @@ void run(const Arguments& a) {
   if (a.nvtx) options.observer = make_range_observer();  // where there are none, nothing has happened yet
   const bool leads = env.rank == 0;
   const Config config = settings_to_train(a.config, a.overrides, leads);
+  own_page().start.reach(StartStage::running);
   StopSignal signal(leads);  // first: it must be there before any thread
   std::optional<Injection> injection;
   if (!a.faults.empty()) injection.emplace(a.faults, env);

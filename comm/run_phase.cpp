@@ -2,6 +2,7 @@
 
 #include "comm/inject.h"
 #include "comm/worker_page.h"
+#include "core/clock.h"
 
 namespace ring {
 
@@ -16,6 +17,7 @@ void enter(RunPhase p, std::int64_t step) {
   if (begins && p == RunPhase::validate) ++page.validations;
   if (begins && p == RunPhase::snapshot) ++page.saves;
   (is_of_writing(p) ? page.writing : page.phase) = p;
+  page.entered_ns.store(nanoseconds_now(), std::memory_order_relaxed);
   page.phases.fetch_add(1, std::memory_order_relaxed);
   if (faults) [[unlikely]]
     faults->enter(p, step);

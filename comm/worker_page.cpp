@@ -16,7 +16,7 @@
 namespace ring {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x3247504D52;  // "RMPG2"
+constexpr std::uint64_t kMagic = 0x3347504D52;  // "RMPG3"
 
 void* map(int fd) { return mmap(nullptr, sizeof(WorkerPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0); }
 

@@ -70,7 +70,10 @@ std::unique_ptr<Mesh> join_mesh(const Config& c, const Facts& more) {
   const Device device = worker_device(c, env);
   Meeting meeting(env, options);
   meeting.agree(settings_topic(), facts_of_start(c, device.backend, options, more));
-  return Mesh::join(std::move(meeting), mesh_layout(degrees_of(c, env.world), device));
+  own_page().start.reach(StartStage::met);
+  std::unique_ptr<Mesh> mesh = Mesh::join(std::move(meeting), mesh_layout(degrees_of(c, env.world), device));
+  own_page().start.reach(StartStage::meshed);
+  return mesh;
 }
 
 namespace {

@@ -40,11 +40,13 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 }  // namespace
 
 Agent::Agent(const LaunchOptions& options, const Order& order, const std::string& cookie, const JobTime& time,
-             const std::vector<KeptMemory>& kept, SignalSource& signals, RendezvousClient& client)
+             const StartTimes& before, const std::vector<KeptMemory>& kept, SignalSource& signals,
+             RendezvousClient& client)
     : options_(options),
       order_(order),
       cookie_(cookie),
       time_(time),
+      before_(before),
       kept_(kept),
       signals_(signals),
       client_(client),
@@ -142,6 +144,8 @@ void Agent::start_worker(int local_rank) {
   (*page)->least_nodes = options_.least_nodes;
   (*page)->most_nodes = options_.most_nodes;
   (*page)->time = time_;
+  (*page)->start = before_;
+  (*page)->start.reach(StartStage::spawned);
   workers_.push_back(std::make_unique<Worker>(rank, command, std::move(page), prefix, console, log, options_.hang));
 }
 
@@ -180,6 +184,7 @@ NodeEnd Agent::run() {
   }
   if (failed_) show_last_lines(*failed_);
   while (waitpid(-1, nullptr, WNOHANG) > 0) continue;  // grandchildren
+  failure_times_.reach(StartStage::ended);
   return {.code = exit_code(), .stopped = told_to_stop_, .begun = begun(), .step = step()};
 }
 
@@ -243,6 +248,7 @@ void Agent::handle_order(const Order& order) {
   if (news) log::error("launch: ", order.text, "; ending the workers", order_.nodes > 1 ? " of this node" : "");
   if (news) dump();
   if (news) failure_ = order.text;
+  note_failure(nullptr);
   failed_elsewhere_ = true;
   end(kBlameTime);
 }
@@ -278,8 +284,18 @@ void Agent::show() {
   options_.board->write(std::move(v));
 }
 
+// first: the worker that failed; null if another node's did, or if several hang: then the one that was silent first.
+void Agent::note_failure(const Worker* first) {
+  if (!failure_times_.reach(StartStage::noticed)) return;
+  std::int64_t last = first ? last_sign_of(first->page()) : failure_times_[StartStage::noticed];
+  for (const auto& w : workers_)
+    if (!first) last = std::min(last, last_sign_of(w->page()));
+  failure_times_[StartStage::failed] = last;
+}
+
 // The leader hears all nodes, and tells all what it finds.
 void Agent::report_hang() {
+  note_failure(nullptr);
   hung_ = Clock::now() + kVerdictTime;
   const std::vector<RankState> ranks = states();
   client_.report(order_.attempt, NodeFailure{Blame::hung, kExitError, true, verdict(ranks, order_.world), ranks});
@@ -343,6 +359,7 @@ void Agent::judge() {
   }
   if (ending.code == kExitPeerLost && !hung_ && somebody_is_stopped()) return report_hang();
   if (hung_ && ending.code == kExitPeerLost) return;
+  note_failure(first);
   failed_ = first;
   error_ = first->output().error();
   report(*first);

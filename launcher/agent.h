@@ -23,14 +23,15 @@ namespace ring {
 
 class Agent {
  public:
-  // order: to start. kept: of each worker, for all attempts. Error: a worker cannot be started, or its log file not be
-  // opened.
-  Agent(const LaunchOptions&, const Order& order, const std::string& cookie, const JobTime&,
+  // order: to start. before: of the failure that this attempt follows. kept: of each worker, for all attempts. Throws
+  // Error if a worker cannot be started or its log file not be opened.
+  Agent(const LaunchOptions&, const Order& order, const std::string& cookie, const JobTime&, const StartTimes& before,
         const std::vector<KeptMemory>& kept, SignalSource&, RendezvousClient&);
 
   NodeEnd run();                                                  // until no worker is left
   const std::string& failure() const { return failure_; }         // as it was reported; empty: there was none
   JobTime time() const;                                           // of the first worker
+  StartTimes failure_times() const { return failure_times_; }     // the first stages of a restart
   const std::optional<Order>& end() const { return end_order_; }  // of the job, where that came first
 
  private:
@@ -48,6 +49,7 @@ class Agent {
   void handle_order(const Order&);
   void reap();
   void judge();
+  void note_failure(const Worker* first);
   void watch();
   void show();
   void report_hang();
@@ -79,6 +81,7 @@ class Agent {
   Order order_;
   std::string cookie_;
   JobTime time_;
+  StartTimes before_, failure_times_;
   const std::vector<KeptMemory>& kept_;
   SignalSource& signals_;
   RendezvousClient& client_;

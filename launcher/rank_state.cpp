@@ -113,6 +113,12 @@ std::int64_t progress_of(const WorkerPage& page) {
   return page.phases.load() + page.flights.changes.load() + page.step.load();
 }
 
+std::int64_t last_sign_of(const WorkerPage& page) {
+  std::int64_t last = page.entered_ns;
+  for (const Entry& e : entries_of(page.flights)) last = std::max({last, e.queued_ns, e.started_ns, e.ended_ns});
+  return last;
+}
+
 bool is_stopped(std::int64_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   const std::string text((std::istreambuf_iterator<char>(file)), {});

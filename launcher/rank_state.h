@@ -43,6 +43,8 @@ struct RankState {
 RankState state_of(const WorkerPage&, int rank);
 // Signs of progress so far: a number that stands still when the worker does.
 std::int64_t progress_of(const WorkerPage&);
+// When the newest sign of progress came, as nanoseconds_now(). 0: there was none.
+std::int64_t last_sign_of(const WorkerPage&);
 bool is_stopped(std::int64_t pid);  // as /proc says
 // It, and the newest operations with their states and times, as JSON on one line.
 std::string flights_json(const RankState&, const WorkerPage&);

@@ -168,9 +168,10 @@ std::optional<Order> Supervisor::attempt(const Order& start) {
   node_ = start.node_rank;
   world_ = start.world;
   const std::string cookie = job_.workers_cookie(start.leader, start.attempt);
-  Agent agent(options_, start, cookie, time_, kept_, signals_, client_);
+  Agent agent(options_, start, cookie, time_, failure_times_, kept_, signals_, client_);
   const NodeEnd end = agent.run();
   time_ = agent.time();
+  failure_times_ = agent.failure_times();
   failure_ = agent.failure();
   client_.report(start.attempt, end);
   return agent.end();

@@ -43,6 +43,7 @@ class Supervisor {
   std::string waiting_for_, said_;  // who is missing, and what was said of it
   Clock::time_point said_at_{};
   JobTime time_;
+  StartTimes failure_times_;      // of the attempt before
   std::vector<KeptMemory> kept_;  // of each worker here
   int restarts_ = 0;
   std::optional<int> node_, world_;  // of the attempt before

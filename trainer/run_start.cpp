@@ -353,7 +353,9 @@ RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
   repeat_memory(s, by_leader(mesh, [&] { return look(s, options); }), mesh);
   look_into_memory(s, options, mesh);
   s.loader = std::make_unique<Loader>(s.corpora, loader_options(s.steps, mesh));
+  own_page().start.reach(StartStage::planned);
   s.checkpoint = by_leader(mesh, [&] { return choose(s, options), s.checkpoint; });
+  own_page().start.reach(StartStage::chosen);
   s.kept = step_in(by_leader(mesh, [&] { return s.kept ? std::to_string(*s.kept) : ""; }));
   s.init_from = by_leader(mesh, [&] { return s.init_from; });
   s.memory.token = std::stoll(by_leader(mesh, [&] { return std::to_string(s.token->number()); }));

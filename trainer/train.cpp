@@ -79,7 +79,9 @@ class Loop {
         signal_(signal),
         saver_(config_.checkpoint, dir_.checkpoints(), mesh_, saver_parts(),
                [this](const SaveOutcome& o) { report_save(o); }) {
+    own_page().start.reach(StartStage::built);
     load();
+    own_page().start.reach(StartStage::loaded);
     start_.memory.take(trainer_.memory());
     begin(options);
     trainer_.observe(options.observer);
@@ -261,6 +263,8 @@ void Loop::count_restart(int restarts) {
 void Loop::report(const StepReport& r) {
   clock_.step(r.seconds, saver_.working());
   own_page().step = r.step;
+  if (own_page().start.reach(StartStage::stepped) && leader() && time_.restarts > 0)
+    log::info("restart ", time_.restarts, " took ", own_page().start.text());
   time_.step_done(r.step);
   if (pace_)
     for (const SlowRank& slow : pace_->step(r.data_seconds))

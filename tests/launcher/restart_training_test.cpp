@@ -47,6 +47,10 @@ TEST_F(DistTrainingRestarts, KilledRanksChangeNoBit) {
   EXPECT_NE(log.find("the workers were restarted 3 times, which cost "), std::string::npos) << log;
   EXPECT_EQ(restarts("r"), 3);
   expect_calm("r");
+  std::size_t took = log.find("restart 1 took ");
+  for (const char* stage : {" s: noticed ", ", ended ", ", spawned ", ", running ", ", rendezvous ", ", mesh ",
+                            ", plan ", ", verified ", ", model ", ", checkpoint ", ", first step "})
+    EXPECT_NE(took = log.find(stage, took), std::string::npos) << "restart 1 took:" << stage << "\n" << log;
 }
 
 // Without signs of life between workers, so that only the agent can notice.
