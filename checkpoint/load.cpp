@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <sstream>
 
 #include "checkpoint/files.h"
@@ -70,16 +71,30 @@ void convert(const std::byte* from, DType type, std::byte* to, std::int64_t coun
   }
 }
 
-void load_tensor(const fs::path& folder, const StateTensor& wanted, const SavedTensor& saved, const Stream& stream) {
+// Host memory that tensors of a device pass through, one after the other. It is not cleared, and its pages are taken
+// once.
+class Staging {
+ public:
+  std::byte* room(std::size_t bytes) {
+    if (bytes > size_) memory_ = std::make_unique_for_overwrite<std::byte[]>(size_ = bytes);
+    return memory_.get();
+  }
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+  std::size_t size_ = 0;
+};
+
+void load_tensor(const fs::path& folder, const StateTensor& wanted, const SavedTensor& saved, const Stream& stream,
+                 Staging& staging) {
   const Tensor& local = wanted.local;
   const bool on_host = local.device().backend == Backend::cpu, same_type = saved.dtype == local.dtype();
-  std::vector<std::byte> staging(on_host ? 0 : local.bytes());
-  std::byte* out = on_host ? local.raw() : staging.data();
+  std::byte* out = on_host ? local.raw() : staging.room(local.bytes());
   std::vector<std::byte> raw(same_type ? 0 : static_cast<std::size_t>(local.numel()) * size_of(saved.dtype));
   read_slices(folder, wanted.name, saved, {wanted.start, local.shape()}, same_type ? out : raw.data());
   if (!same_type) convert(raw.data(), saved.dtype, out, local.numel());
   if (on_host || local.bytes() == 0) return;
-  stream.impl().copy(local.raw(), staging.data(), staging.size());
+  stream.impl().copy(local.raw(), out, local.bytes());
   stream.synchronize();
 }
 
@@ -158,8 +173,9 @@ void load_tensors(const fs::path& folder, const Manifest& manifest, const State&
   check_sizes(folder, manifest);
   state.settle(stream);
   stream.synchronize();  // nothing queued may still use the bytes that are about to change
+  Staging staging;
   for (const std::string& name : names)
-    load_tensor(folder, state.tensors().at(name), manifest.tensors.at(name), stream);
+    load_tensor(folder, state.tensors().at(name), manifest.tensors.at(name), stream, staging);
 }
 
 }  // namespace
