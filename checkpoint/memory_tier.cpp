@@ -13,6 +13,7 @@
 #include "checkpoint/files.h"
 #include "checkpoint/reader.h"
 #include "comm/host.h"
+#include "comm/worker_page.h"
 #include "core/log.h"
 #include "core/page_lock.h"
 #include "core/storage.h"
@@ -22,11 +23,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMagic = 0x314B504D52;  // "RMPK1"
+constexpr std::uint64_t kMagic = 0x324B504D52;  // "RMPK2"
 constexpr std::uint64_t kDataBegin = 4096;
 constexpr const char* kFolder = "/proc/self/fd";
 
-// At the start of a slot. The text is that of the identity, a line end, and the manifest, whose last line is its hash.
+// Stands at the start of a slot. The text is a line with the identity, one with the signature, and the manifest, whose
+// last line is its hash.
 struct Header {
   std::uint64_t magic = 0, text_begin = 0, text_bytes = 0;  // no text: nothing here counts
 };
@@ -104,7 +106,8 @@ void check_regions(const Manifest& m, const State& state) {
 
 }  // namespace
 
-MemoryTier::MemoryTier(const KeptFiles& files, std::string identity) : identity_(std::move(identity)) {
+MemoryTier::MemoryTier(const KeptFiles& files, std::string identity, std::string key)
+    : identity_(std::move(identity)), key_(std::move(key)) {
   for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].file = files[i];
 }
 
@@ -112,7 +115,11 @@ MemoryTier::MemoryTier(const KeptFiles& files, std::string identity) : identity_
 std::optional<Manifest> MemoryTier::read(const Slot& slot) const try {
   const std::string text = read_slot_text(slot.file);
   if (!text.starts_with(identity_ + "\n")) return std::nullopt;
-  Manifest m = parse_manifest(text.substr(identity_.size() + 1), Cover::part);
+  const std::size_t begin = identity_.size() + 1, end = text.find('\n', begin);
+  const std::string manifest = end == text.npos ? "" : text.substr(end + 1);
+  if (end == text.npos || !same_secret(text.substr(begin, end - begin), signature(manifest)))
+    fail("its manifest is not signed by a worker of this job");
+  Manifest m = parse_manifest(manifest, Cover::part);
   const std::string name = std::to_string(slot.file);
   for (SavedFile& f : m.files) f.name = name, f.bytes = File(path_of(slot.file), File::Mode::read).size();
   for (auto& [tensor, t] : m.tensors)
@@ -194,7 +201,7 @@ void MemoryTier::seal(const Snapshot& snapshot, std::int64_t step, const std::st
   Manifest m{.step = step, .metadata = metadata, .values = snapshot.values(), .files = {{"memory", end, ""}}};
   for (const auto& [name, t] : snapshot.tensors())
     m.tensors.emplace(name, saved(t, static_cast<std::byte*>(slot.map.get()), "memory"));
-  const std::string text = identity_ + "\n" + to_text(m);
+  const std::string manifest = to_text(m), text = identity_ + "\n" + signature(manifest) + "\n" + manifest;
   File(path_of(slot.file), File::Mode::update).write_at(end, text.data(), text.size());
   set_header(slot.map, {kMagic, end, text.size()});
 }
@@ -212,7 +219,7 @@ std::unique_ptr<MemoryTier> open_memory_tier(const std::vector<std::string>& fac
   if (!files) return nullptr;
   std::string all;
   for (const std::string& fact : facts) all += str(fact.size(), " ", fact);
-  return std::make_unique<MemoryTier>(*files, hash_of(all));
+  return std::make_unique<MemoryTier>(*files, hash_of(all), own_page().kept_key.data());
 }
 
 bool reserve_together(MemoryTier& tier, const State& state, const Stream& stream, Communicator& host) {

@@ -2,10 +2,10 @@
 // The newest snapshots of this rank in memory that the launcher keeps (comm/kept_memory.h), so that a worker that dies
 // costs the steps since then and no reading of files.
 //
-// There are two slots, each a file in memory: the bytes of all tensors, and after them a manifest of this rank's part
-// with a hash of each. A slot that is written to has no manifest until all of it is there, so what a dead worker leaves
-// is whole or does not count; the other slot holds the snapshot before. Checkpoints are written from the same copies,
-// so the tier costs one copy of the state more than they do.
+// There are two slots, each a file in memory: the bytes of all tensors, and after them a signed manifest of this rank's
+// part with a hash of each. A slot that is written to has no manifest until all of it is there, so what a dead worker
+// leaves is whole or does not count; the other slot holds the snapshot before. Checkpoints are written from the same
+// copies, so the tier costs one copy of the state more than they do.
 
 #include <array>
 #include <cstdint>
@@ -19,13 +19,15 @@
 #include "checkpoint/state.h"
 #include "comm/communicator.h"
 #include "comm/kept_memory.h"
+#include "comm/secret.h"
 
 namespace ring {
 
 class MemoryTier {
  public:
   // identity: what must be the same for a snapshot to count: settings, data, program, this rank and how many there are.
-  MemoryTier(const KeptFiles& files, std::string identity);
+  // key: signs the manifests, so that nobody else's count.
+  MemoryTier(const KeptFiles& files, std::string identity, std::string key);
 
   // The steps that can be loaded, ascending: whole, of this identity, and every hash matches. What is damaged is a
   // warning.
@@ -56,10 +58,11 @@ class MemoryTier {
   };
 
   std::optional<Manifest> read(const Slot&) const;
+  std::string signature(const std::string& manifest) const { return hmac(key_, identity_ + "\n" + manifest); }
   void make_room(Slot&, std::uint64_t bytes, Device);
 
   std::array<Slot, 2> slots_;
-  std::string identity_;
+  std::string identity_, key_;
   int latest_ = 0, held_ = -1;
   std::filesystem::file_time_type loaded_from_{};
 };

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <sstream>
 
+#include "comm/secret.h"
 #include "core/check.h"
 
 namespace ring {
@@ -19,7 +20,7 @@ bool is_kept(int file) { return fcntl(file, F_GET_SEALS) >= 0; }
 
 }  // namespace
 
-KeptMemory::KeptMemory() {
+KeptMemory::KeptMemory() : key_(random_secret()) {
   for (Fd& file : files_) {
     file = Fd(memfd_create("ringmaster-kept", MFD_CLOEXEC));
     if (!file) fail("launch: no file in memory: ", std::strerror(errno));

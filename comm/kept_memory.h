@@ -21,9 +21,11 @@ class KeptMemory {
     return {files_[0].get(), files_[1].get()};
   }  // closed by exec unless the child decides otherwise
   std::string numbers() const;
+  const std::string& key() const { return key_; }  // that workers sign with what they keep
 
  private:
   std::array<Fd, 2> files_;
+  std::string key_;
 };
 
 // The worker's side; nothing where no agent holds memory for it. Programs that it starts do not inherit them. Error:

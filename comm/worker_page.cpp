@@ -36,12 +36,15 @@ WorkerPage* inherited(const std::string& text) {
 
 }  // namespace
 
-SharedPage::SharedPage(const std::string& cookie) : fd_(memfd_create("ringmaster-worker", MFD_CLOEXEC)) {
+SharedPage::SharedPage(const std::string& cookie, const std::string& kept_key)
+    : fd_(memfd_create("ringmaster-worker", MFD_CLOEXEC)) {
   void* memory = fd_ && ftruncate(fd_.get(), sizeof(WorkerPage)) == 0 ? map(fd_.get()) : MAP_FAILED;
   if (memory == MAP_FAILED) fail("launch: no page of shared memory: ", std::strerror(errno));
   page_ = new (memory) WorkerPage;
-  RING_CHECK(cookie.size() < page_->cookie.size(), "a cookie of ", cookie.size(), " bytes");
+  RING_CHECK(cookie.size() < page_->cookie.size() && kept_key.size() < page_->kept_key.size(), "a cookie of ",
+             cookie.size(), " bytes, a key of ", kept_key.size());
   std::ranges::copy(cookie, page_->cookie.begin());
+  std::ranges::copy(kept_key, page_->kept_key.begin());
   page_->magic = kMagic;
 }
 

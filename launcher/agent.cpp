@@ -139,7 +139,7 @@ void Agent::start_worker(int local_rank) {
   WorkerCommand command = command_of(local_rank);
   command.keep_stdout &= console >= 0;
   const std::string prefix = rank == 0 ? "" : "[rank " + std::to_string(rank) + "] ";
-  auto page = std::make_unique<SharedPage>(cookie_);
+  auto page = std::make_unique<SharedPage>(cookie_, kept_.at(static_cast<std::size_t>(local_rank)).key());
   (*page)->begun = order_.begun;
   (*page)->least_nodes = options_.least_nodes;
   (*page)->most_nodes = options_.most_nodes;

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include <csignal>
+#include <sstream>
 
 #include "comm/mesh/mesh.h"
 #include "core/log.h"
@@ -16,7 +17,9 @@ namespace {
 class MemoryTiers : public testing::Test {
  protected:
   // As a worker that was started again finds it.
-  MemoryTier tier(const std::string& identity = "this") const { return MemoryTier(kept_.files(), identity); }
+  MemoryTier tier(const std::string& identity = "this") const {
+    return MemoryTier(kept_.files(), identity, kept_.key());
+  }
   static MemoryTier& with_room(MemoryTier& t) {
     t.reserve(SmallState(0).state, stream());
     return t;
@@ -142,6 +145,64 @@ TEST_F(MemoryTiers, AFlippedByteIsNoticedAndTheOlderOneIsWhole) {
   log::set_level(log::Level::info);
   EXPECT_GT(noticed, 60);
   EXPECT_EQ(tier().whole_steps(), steps({10, 20}));
+}
+
+std::string read_all(const fs::path& path) {
+  std::ostringstream out;
+  out << std::ifstream(path, std::ios::binary).rdbuf();
+  return out.str();
+}
+
+// Writes another manifest over that of a slot, as whoever does not know the key can: with hashes that are right.
+void forge(const fs::path& slot, const std::function<void(Manifest&)>& change) {
+  std::uint64_t header[3];
+  std::fstream f(slot, std::ios::binary | std::ios::in | std::ios::out);
+  f.read(reinterpret_cast<char*>(header), sizeof header);
+  std::string text(header[2], '\0');
+  f.seekg(static_cast<std::streamoff>(header[1])).read(text.data(), static_cast<std::streamsize>(text.size()));
+  const std::size_t manifest = text.find('\n', text.find('\n') + 1) + 1;
+  Manifest m = parse_manifest(text.substr(manifest), Cover::part);
+  change(m);
+  text = text.substr(0, manifest) + to_text(m);
+  header[2] = text.size();
+  f.seekp(static_cast<std::streamoff>(header[1])).write(text.data(), static_cast<std::streamsize>(text.size()));
+  f.seekp(0).write(reinterpret_cast<const char*>(header), sizeof header);
+}
+
+TEST_F(MemoryTiers, AForgedSnapshotIsRefused) {
+  log::set_level(log::Level::error);
+  MemoryTier writer = tier();
+  keep(with_room(writer), 10);
+  const fs::path slot = file(kept_.files()[1]);  // the first that is written to
+  const std::vector<std::function<void(Manifest&)>> changes = {
+      [](Manifest& m) { m.step = 11; },
+      [](Manifest& m) { m.metadata = R"({"config":"a: 2"})"; },
+      [](Manifest& m) { m.values.begin()->second = std::int64_t{7}; },
+      [](Manifest& m) { m.tensors.begin()->second.slices.front().offset += 8; },
+      [](Manifest& m) { m.tensors.begin()->second.slices.front().offset = ~std::uint64_t{0} - 8; },
+      [](Manifest& m) { std::swap(m.tensors.begin()->second, std::next(m.tensors.begin())->second); }};
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    forge(slot, [](Manifest&) {});
+    ASSERT_EQ(tier().whole_steps(), steps({10})) << "the same manifest written again";
+    const std::string whole = read_all(slot);
+    forge(slot, changes[i]);
+    EXPECT_EQ(tier().whole_steps(), steps({})) << "change " << i;
+    std::ofstream(slot, std::ios::binary | std::ios::in) << whole;
+  }
+  log::set_level(log::Level::info);
+}
+
+// Each launcher has a key of its own, so that nothing of another job is loaded, though it has the same settings.
+TEST_F(MemoryTiers, TheSnapshotOfAnotherJobIsRefused) {
+  log::set_level(log::Level::error);
+  const KeptMemory other;
+  MemoryTier theirs(other.files(), "this", other.key());
+  keep(with_room(theirs), 10);
+  for (std::size_t i = 0; i < 2; ++i)
+    std::ofstream(file(kept_.files()[i]), std::ios::binary) << read_all(file(other.files()[i]));
+  EXPECT_EQ(MemoryTier(kept_.files(), "this", other.key()).whole_steps(), steps({10})) << "all of it was copied";
+  EXPECT_EQ(tier().whole_steps(), steps({}));
+  log::set_level(log::Level::info);
 }
 
 // At any moment: while it copies, hashes, or writes the manifest.

@@ -154,7 +154,7 @@ class MemoryCheckDeathTest : public testing::Test {
     const rlimit limit{most, most};
     if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(2);
     const KeptMemory kept;
-    const MemoryTier tier(kept.files(), "this");
+    const MemoryTier tier(kept.files(), "this", kept.key());
     const Saving s = check_memory(config_, *mesh_of_one(), &tier);
     _exit(s.mode == expected.mode && s.keeps == expected.keeps ? 0 : 1);
   }
