@@ -374,6 +374,37 @@ TEST_F(DistTrainingFewerNodes, ASpareTakesOverAndTheLastOneGoesOnAlone) {
   }
 }
 
+// Two of at most three nodes begin. A spare that dies disturbs nobody, and one that waits takes part from the next
+// failure on.
+TEST_F(DistTrainingFewerNodes, ANodeThatComesLaterTakesPartAfterAFailure) {
+  const std::vector<std::string> settings = {"train.batch_size=12", "train.steps=80"};
+  const auto start_node = [&](const char* log) {
+    std::vector<std::string> words =
+        long_run("r", {"--nnodes", "1:3", "--nproc_per_node=1", "--rdzv-conf", "last_call_timeout=2", "--rdzv-endpoint",
+                       address_ + ":" + std::to_string(port_), "--secret-file", "secret"});
+    words.insert(words.end(), settings.begin(), settings.end());
+    return start(words, {}, log);
+  };
+  const pid_t first = start_node("first");
+  await_leader("first");
+  const pid_t second = start_node("second");
+  ASSERT_TRUE(reaches("r", 1)) << read_file(dir_ / "first");
+  const pid_t dead = start_node("dead");
+  EXPECT_LT(seconds_until("waits to take part after the next failure", "dead"), 60) << read_file(dir_ / "dead");
+  kill(dead, SIGKILL);
+  EXPECT_EQ(wait(dead), -SIGKILL);
+  const pid_t third = start_node("third");
+  EXPECT_LT(seconds_until("waits to take part after the next failure", "third"), 60) << read_file(dir_ / "third");
+  ASSERT_TRUE(reaches("r", 12)) << read_file(dir_ / "first");
+  EXPECT_FALSE(says("first", "starting all workers again")) << "nobody was disturbed";
+  kill(children(second).at(0), SIGKILL);
+  for (const pid_t node : {first, second, third}) EXPECT_EQ(wait(node), 0) << read_file(dir_ / "first");
+  EXPECT_EQ(restarts("r"), 1);
+  EXPECT_TRUE(says("first", "the checkpoint is of 2 processes, now there are 3")) << read_file(dir_ / "first");
+  EXPECT_TRUE(says("third", "node 2 of 3 on ")) << read_file(dir_ / "third");
+  EXPECT_EQ(steps("r").size(), 80u);
+}
+
 // A layout that needs two: nothing is tried again in vain, and a new node is enough.
 TEST_F(DistTrainingFewerNodes, ALayoutThatNeedsMoreWaitsForThem) {
   const std::vector<std::string> settings = {"parallel.cp=2"};
