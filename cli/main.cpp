@@ -8,6 +8,7 @@
 #include "comm/communicator.h"
 #include "comm/crash_handler.h"
 #include "core/check.h"
+#include "core/device_failure.h"
 #include "core/exit_code.h"
 #include "core/standard_streams.h"
 #include "core/storage.h"
@@ -91,6 +92,9 @@ int main(int argc, char** argv) {
   } catch (const ring::MemoryRecorded& e) {
     failed_with(e.what());
     return ring::kExitOutOfMemory;
+  } catch (const ring::DeviceFailure& e) {
+    failed_with(e.what());
+    return ring::kExitDeviceFailure;
   } catch (const ring::OutOfMemory& e) {
     const char* advice =
         e.advice.empty() ? ". Take a smaller batch, a shorter context, or a device with more memory" : "";

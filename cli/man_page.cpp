@@ -118,6 +118,7 @@ std::string exit_codes() {
   text += entry(std::to_string(kExitTakenOver), "Another process trains this run now, and this one has stopped.");
   text += entry(std::to_string(kExitOutOfMemory),
                 "Memory ran out; a smaller choice is recorded, and the same command goes on with it.");
+  text += entry(std::to_string(kExitDeviceFailure), "A GPU failed; the same command resumes the run.");
   return text;
 }
 

@@ -14,7 +14,7 @@
 namespace ring {
 namespace {
 
-constexpr std::array<std::string_view, 6> kKinds = {"kill", "stop", "slow", "corrupt", "io", "memory"};
+constexpr std::array<std::string_view, 7> kKinds = {"kill", "stop", "slow", "corrupt", "io", "memory", "device"};
 constexpr std::array<std::string_view, 7> kCalls = {"create", "read", "reserve", "write", "resize", "fsync", "rename"};
 constexpr std::array<std::string_view, 7> kOperations = {"all_reduce", "all_gather",    "reduce_scatter", "all_to_all",
                                                          "broadcast",  "reduce_pieces", "exchange"};
@@ -32,6 +32,7 @@ std::string keys_of(FaultKind kind) {
     case FaultKind::corrupt: return common + "probability call side bytes nth times ";
     case FaultKind::io: return common + "probability call error wait nth times ";
     case FaultKind::memory: return common + "probability nth times ";
+    case FaultKind::device: return "rank step phase attempt probability ";
   }
   return common;
 }
@@ -163,6 +164,8 @@ void check(const Piece& p, const Fault& f, const std::vector<std::string>& given
   if (has("mean") && (has("step") || has("phase") || has("probability")))
     p.wrong("has a mean, which is a time of its own: leave out step, phase and probability");
   if (has("until") && f.until < f.step) p.wrong("ends before it begins");
+  if (f.kind == FaultKind::device && f.phase && is_of_writing(*f.phase))
+    p.wrong("writes a checkpoint, which no device does: give a phase of steps");
   if (f.kind == FaultKind::slow && has("factor") == has("wait")) p.wrong("needs either factor or wait");
   if (f.kind == FaultKind::io && has("error") == has("wait")) p.wrong("needs either error or wait");
   if (f.error == kShortIo && f.call != IoCall::write && f.call != IoCall::read)

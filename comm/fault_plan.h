@@ -12,7 +12,7 @@
 
 namespace ring {
 
-enum class FaultKind : std::uint8_t { kill, stop, slow, corrupt, io, memory };
+enum class FaultKind : std::uint8_t { kill, stop, slow, corrupt, io, memory, device };
 enum class IoCall : std::uint8_t { create, read, reserve, write, resize, fsync, rename };
 
 std::string_view to_string(FaultKind);

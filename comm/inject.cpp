@@ -10,6 +10,7 @@
 
 #include "comm/worker_page.h"
 #include "core/counted.h"
+#include "core/device_failure.h"
 #include "core/log.h"
 #include "core/philox.h"
 #include "core/signals.h"
@@ -194,8 +195,14 @@ void Injector::run_clock(const std::stop_token& stop, const Planned& p) {
 void Injector::strike(const Planned& p, std::string_view phase) const {
   p.suffered = true;
   const bool agent = p.fault.whom.agents, stops = p.fault.kind == FaultKind::stop;
-  log::warn("--inject: ", p.fault.text, ": ", stops ? "stopping " : "killing ", agent ? "the agent of node " : "rank ",
-            own_number(p.fault), " in phase ", phase, " of step ", step_.load());
+  const bool device = p.fault.kind == FaultKind::device;
+  const std::string what =
+      str(device  ? "failing the device of "
+          : stops ? "stopping "
+                  : "killing ",
+          agent ? "the agent of node " : "rank ", own_number(p.fault), " in phase ", phase, " of step ", step_.load());
+  log::warn("--inject: ", p.fault.text, ": ", what);
+  if (device) return fail_device(str("--inject: ", p.fault.text, ": ", what));
   if (agent) wait(kHeard);
   ::kill(agent ? ::getppid() : ::getpid(), stops ? SIGSTOP : SIGKILL);
   if (agent && !stops) wait(kEnded);

@@ -53,7 +53,9 @@ class Injector {
     std::atomic<bool> struck{false};
     mutable std::atomic<bool> suffered{false};  // of all kinds
     std::atomic<std::int64_t> calls{0};
-    bool ends() const { return fault.kind == FaultKind::kill || fault.kind == FaultKind::stop; }
+    bool ends() const {
+      return fault.kind == FaultKind::kill || fault.kind == FaultKind::stop || fault.kind == FaultKind::device;
+    }
     bool by_the_clock() const;
   };
   struct Visit {

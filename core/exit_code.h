@@ -11,6 +11,8 @@ inline constexpr int kExitTakenOver = 84;    // another process trains this run 
 
 inline constexpr int kExitOutOfMemory = 85;  // a smaller choice is recorded: run the same command to go on
 
+inline constexpr int kExitDeviceFailure = 86;  // a GPU failed (DeviceFailure): run the same command to resume
+
 // Thrown by a command that has done its work and ends with a code of its own.
 struct ExitCode {
   int code;

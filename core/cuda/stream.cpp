@@ -9,6 +9,7 @@
 #include "core/anew_queue.h"
 #include "core/cuda/async_allocator.h"
 #include "core/cuda/check.h"
+#include "core/cuda/launches.h"
 #include "core/cuda/page_locks.h"
 #include "core/cuda/pinned_staging.h"
 #include "core/cuda/small_copy.h"
@@ -20,7 +21,7 @@ namespace {
 
 class CudaEvent final : public EventImpl {
  public:
-  CudaEvent(cudaStream_t stream, unsigned flags) {
+  CudaEvent(cudaStream_t stream, unsigned flags) : stream_(stream), launches_(launch_count()) {
     RING_CUDA_CHECK(cudaEventCreateWithFlags(&event_, flags));
     const cudaError_t error = cudaEventRecord(event_, stream);
     if (error != cudaSuccess) cudaEventDestroy(event_);
@@ -34,12 +35,14 @@ class CudaEvent final : public EventImpl {
     const cudaError_t state = cudaEventQuery(event_);
     if (state == cudaErrorNotReady) return false;
     RING_CUDA_CHECK(state);
+    log_launches_ended(stream_, launches_);
     return true;
   }
   void synchronize() const override {
     if (done()) return;
     count_host_wait();
     RING_CUDA_CHECK(cudaEventSynchronize(event_));
+    log_launches_ended(stream_, launches_);
   }
   double seconds_after(const EventImpl& earlier) const override {
     RING_CHECK(earlier.native(), "the time between events of different backends");
@@ -51,6 +54,8 @@ class CudaEvent final : public EventImpl {
 
  private:
   cudaEvent_t event_ = nullptr;
+  cudaStream_t stream_;
+  std::uint64_t launches_;  // before the event
 };
 
 class CudaGraph {
@@ -63,7 +68,10 @@ class CudaGraph {
   ~CudaGraph() { cudaGraphExecDestroy(graph_); }
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
-  void launch(const StreamHandle& stream) const { RING_CUDA_CHECK(cudaGraphLaunch(graph_, stream.get())); }
+  void launch(const StreamHandle& stream) const {
+    log_library_call(stream.get(), "a CUDA graph (train.cuda_graph: off names its kernels)");
+    RING_CUDA_CHECK(cudaGraphLaunch(graph_, stream.get()));
+  }
 
  private:
   cudaGraphExec_t graph_ = nullptr;

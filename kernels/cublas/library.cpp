@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include "core/cuda/launches.h"
 #include "core/unavailable.h"
 
 namespace ring::cublas {
@@ -51,6 +52,7 @@ const Library& library() {
 }
 
 void fail_call(cublasStatus_t status, const char* call, const char* file, int line) {
+  cuda::check_device();
   fail("cuBLASLt: status ", static_cast<int>(status), " in ", call, " [", file, ":", line, "]");
 }
 

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <iterator>
 
+#include "core/cuda/launches.h"
 #include "kernels/matmul_gelu.h"
 #include "kernels/rows.h"
 
@@ -213,6 +214,7 @@ void Plan::run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algo, const 
                std::size_t workspace_bytes, cudaStream_t stream) const {
   if (problem_.bias) set(desc_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
   if (problem_.gelu != Problem::Gelu::none) set(desc_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, o.gelu);
+  cuda::log_library_call(stream, "cuBLASLt");
   RING_CUBLAS_CHECK(library().matmul(handle, desc_, &o.alpha, o.left, left_, o.right, right_, &o.beta, o.residual,
                                      residual_, o.out, out_, &algo, workspace, workspace_bytes, stream));
 }

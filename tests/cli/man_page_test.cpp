@@ -57,7 +57,8 @@ TEST_F(ManPage, HasEveryOptionOfEveryCommand) {
 TEST_F(ManPage, HasEveryExitStatus) {
   const std::string page = read(man_page(app_, *find_command(app_, "train"))),
                     codes = page.substr(page.find("EXIT STATUS"));
-  for (const int code : {kExitError, kExitUsage, kExitInterrupted, kExitPeerLost, kExitTakenOver, kExitOutOfMemory})
+  for (const int code :
+       {kExitError, kExitUsage, kExitInterrupted, kExitPeerLost, kExitTakenOver, kExitOutOfMemory, kExitDeviceFailure})
     EXPECT_NE(codes.find(str("\n", code, "\n")), std::string::npos) << codes;
 }
 

@@ -65,7 +65,7 @@ TEST(FaultPlan, NamesThePlaceAndTheKnownWords) {
   const auto expect = [&](const std::string& text, const std::string& message) {
     EXPECT_NE(error(text).find(message), std::string::npos) << error(text);
   };
-  expect("7:kil", "character 3: 'kil' is no kind of fault; known are kill, stop, slow, corrupt, io, memory");
+  expect("7:kil", "character 3: 'kil' is no kind of fault; known are kill, stop, slow, corrupt, io, memory, device");
   expect("7:kill@rank=1;slow@phase=forwards,factor=2", "character 26: 'forwards' is no phase; known are load, data, ");
   expect("7:kill@factor=2", "character 8: 'factor' is no key of kill; known are rank step phase ");
   expect("7:kill@rank=x", "character 13: 'x' is no rank; give a number, several as 0+2, any or all");
@@ -80,6 +80,8 @@ TEST(FaultPlan, NamesThePlaceAndTheKnownWords) {
   expect("7:slow@factor=nan", "'nan' is not a number of 1 to ");
   expect("7:kill@mean=5s,step=3", "leave out step, phase and probability");
   expect("7:kill@rank=1,agent=1", "write two faults");
+  expect("7:device@after=5s", "'after' is no key of device; known are rank step phase attempt probability");
+  expect("7:device@phase=commit", "which no device does: give a phase of steps");
   expect("kill@rank=1", "'kill@rank=1' is not a seed of 0 to ");
   expect("7", "write SEED:FAULT;FAULT...");
   expect("7:", "'' is no kind of fault");

@@ -4,6 +4,8 @@
 
 #include <csignal>
 
+#include "core/check.h"
+#include "core/devices.h"
 #include "core/exit_code.h"
 #include "tests/launcher/training.h"
 
@@ -26,6 +28,25 @@ class DistTrainingFaults : public test::TrainingRuns {
   std::string log() const { return read_file(dir_ / "log"); }
 };
 
+class GpuTrainingFaults : public DistTrainingFaults {
+ protected:
+  void SetUp() override {
+    if (device_count(Backend::cuda) < 1) GTEST_SKIP() << "no GPU";
+    DistTrainingFaults::SetUp();
+  }
+};
+
+// The kernel that fails is a real one, and its name comes from the log of launches.
+TEST_F(GpuTrainingFaults, AFailedKernelIsNamedAndTheRunResumes) {
+  const std::vector<std::string> gpu = {"run.device=cuda", "run.tuning=tuning.yaml"};
+  EXPECT_EQ(with("7:device@step=6", "r", 1, gpu), 0) << log();
+  EXPECT_TRUE(says("(cudaErrorLaunchFailure)")) << log();
+  EXPECT_TRUE(says("fail_on_purpose")) << log();
+  EXPECT_TRUE(says(str("exited with code ", kExitDeviceFailure))) << log();
+  EXPECT_TRUE(says("resuming from step 4 ")) << log();
+  EXPECT_TRUE(says("this job: 1 restart, ")) << log();
+}
+
 TEST_F(DistTrainingFaults, ARunGoesOnWithTheSameLosses) {
   ASSERT_EQ(run(launch(2, "calm")), 0) << log();
   const std::string faults = "7:kill@rank=1,step=7,phase=backward;kill@phase=load,attempt=1";
@@ -38,6 +59,22 @@ TEST_F(DistTrainingFaults, ARunGoesOnWithTheSameLosses) {
   EXPECT_LE(job("r").at("steps_again"), 2);
   EXPECT_EQ(losses("r"), losses("calm"));
   EXPECT_TRUE(shard("r") == shard("calm"));
+}
+
+TEST_F(DistTrainingFaults, AFailedDeviceStartsAllAgain) {
+  ASSERT_EQ(run(launch(2, "calm")), 0) << log();
+  EXPECT_EQ(with("7:device@rank=1,step=7,phase=backward;device@rank=0,phase=load,attempt=1", "r"), 0) << log();
+  EXPECT_TRUE(says("device@rank=1,step=7,phase=backward: failing the device of rank 1 in phase backward of step 7"))
+      << log();
+  EXPECT_TRUE(says(str("exited with code ", kExitDeviceFailure))) << log();
+  EXPECT_TRUE(says("this job: 2 restarts, ")) << log();
+  EXPECT_EQ(losses("r"), losses("calm"));
+  EXPECT_TRUE(shard("r") == shard("calm"));
+}
+
+TEST_F(DistTrainingFaults, AFailedDeviceOfALoneProcessHasAnExitCodeOfItsOwn) {
+  EXPECT_EQ(run({"train", "t.yaml", "run.directory=r", "--inject", "7:device@step=1"}), kExitDeviceFailure) << log();
+  EXPECT_EQ(run({"train", "t.yaml", "run.directory=r"}), 0) << log();
 }
 
 // The seed decides whom a chance hits, and when.

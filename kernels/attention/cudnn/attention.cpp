@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/cuda/handles.h"
+#include "core/cuda/launches.h"
 #include "kernels/attention/cudnn/library.h"
 #include "kernels/attention/cudnn/parts.h"
 #include "kernels/attention/cudnn/plans.h"
@@ -197,6 +198,7 @@ void run(const Problem& p, const Operands& operands, const ExecContext& ctx) {
   const cuda::OnDevice on(ctx.stream.device().index);
   const auto bytes = static_cast<std::int64_t>(plan->workspace_bytes());
   const Tensor workspace = ctx.empty({bytes}, DType::u8);
+  cuda::log_library_call(static_cast<cudaStream_t>(ctx.stream.native()), "cuDNN attention");
   plan->run(operands, bytes > 0 ? workspace.raw() : nullptr, plans.handle());
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/cuda/launches.h"
 
 namespace ring::cudnn {
 
@@ -113,7 +114,9 @@ void Plan::run(const Operands& o, void* workspace, void* handle) const {
   std::unordered_map<Attributes::uid_t, void*> pointers = {
       {kQ, o.q}, {kK, o.k}, {kV, o.v}, {kOut, o.out}, {kStats, o.stats}};
   if (o.dq) pointers.insert({{kDout, o.dout}, {kDq, o.dq}, {kDk, o.dk}, {kDv, o.dv}});
-  check(graph_->graph.execute(static_cast<cudnnHandle_t>(handle), pointers, workspace), "the call failed");
+  const frontend::error_t error = graph_->graph.execute(static_cast<cudnnHandle_t>(handle), pointers, workspace);
+  if (error.is_bad()) cuda::check_device();
+  check(error, "the call failed");
 }
 
 }  // namespace ring::cudnn

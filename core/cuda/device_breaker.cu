@@ -1,0 +1,26 @@
+// A kernel that fails, for --inject.
+#include "core/cuda/check.h"
+#include "core/cuda/handles.h"
+#include "core/cuda/launches.h"
+#include "core/device_failure.h"
+
+namespace ring::cuda {
+namespace {
+
+__global__ void fail_on_purpose() { __trap(); }
+
+// On a stream of its own, since others may be recording.
+bool break_device() {
+  if (launch_count() == 0) return false;
+  int device = 0;
+  RING_CUDA_CHECK(cudaGetDevice(&device));
+  const StreamHandle stream(device);
+  fail_on_purpose<<<1, 1, 0, stream.get()>>>();
+  RING_CUDA_CHECK(cudaGetLastError());
+  return true;
+}
+
+const bool added = register_device_breaker(break_device);
+
+}  // namespace
+}  // namespace ring::cuda

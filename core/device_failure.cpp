@@ -1,0 +1,19 @@
+#include "core/device_failure.h"
+
+namespace ring {
+namespace {
+
+DeviceBreaker breaker = nullptr;
+
+}  // namespace
+
+bool register_device_breaker(DeviceBreaker b) {
+  breaker = b;
+  return true;
+}
+
+void fail_device(const std::string& why) {
+  if (!breaker || !breaker()) throw DeviceFailure(why);
+}
+
+}  // namespace ring
