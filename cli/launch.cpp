@@ -100,6 +100,7 @@ void read_words(const Words& w, LaunchOptions& o) {
   if (!w.redirects.empty()) o.redirects = read_streams("--redirects", w.redirects);
   if ((!w.tee.empty() || !w.redirects.empty()) && o.log_dir.empty())
     fail("launch: --tee and --redirects write files: give --log-dir, too");
+  if (o.gpu_core_dumps && o.log_dir.empty()) fail("launch: --gpu-core-dumps writes files: give --log-dir, too");
   if (!w.filter.empty()) o.shown = read_local_ranks(w.filter);
   if (!w.signals.empty()) o.signals = read_signals(w.signals);
   if (!w.faults.empty()) pass_on_faults(w.faults, o.command);
@@ -171,6 +172,8 @@ void add_workers(CLI::App& launch, LaunchOptions& o, Words& w) {
 void add_logs(CLI::App& launch, LaunchOptions& o, Words& w) {
   launch.add_option("--log-dir", o.log_dir, "Write the output of each rank to DIR/attempt_N/rankN.log")
       ->type_name("DIR");
+  launch.add_flag("--gpu-core-dumps", o.gpu_core_dumps,
+                  "Write a core dump of a GPU that fails to DIR/attempt_N/rankN.cudacore, for cuda-gdb");
   launch.add_option("--tee,-t", w.tee, "Local ranks that write to file and console: 3 for all, or 0:3,1:3,...")
       ->type_name("RANKS");
   launch.add_option("--redirects,-r", w.redirects, "Local ranks that write to their file alone, in the same form")

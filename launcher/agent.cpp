@@ -106,10 +106,27 @@ WorkerCommand Agent::command_of(int local_rank) const {
     c.environment["TORCHELASTIC_ERROR_FILE"] = file;
   else if (options_.processes > 1)
     c.environment.erase("TORCHELASTIC_ERROR_FILE");
+  if (options_.gpu_core_dumps) add_gpu_core_dumps(order_.first_rank + local_rank, c.environment);
   if (!options_.local_addr.empty()) c.environment["RINGMASTER_ADDRESS"] = options_.local_addr;
   if (options_.comm_timeout_seconds > 0)
     c.environment["RINGMASTER_COMM_TIMEOUT"] = std::to_string(options_.comm_timeout_seconds);
   return c;
+}
+
+// By the variables of CUDA (CUDA-GDB, "GPU core dump support"): registers and shared memory of every thread, but not
+// the GPU's memory, and the process ends with its own error all the same. Whatever is written to the pipe makes a dump
+// of a GPU that hangs. Variables that are set already stay.
+void Agent::add_gpu_core_dumps(int rank, Environment& environment) const {
+  const std::string file = file_of_attempt(str("rank", rank, ".cudacore"));
+  const Environment wanted = {
+      {"CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "1"},
+      {"CUDA_COREDUMP_FILE", file},
+      {"CUDA_COREDUMP_GENERATION_FLAGS",
+       "skip_nonrelocated_elf_images,skip_global_memory,skip_local_memory,skip_abort"},
+      {"CUDA_ENABLE_USER_TRIGGERED_COREDUMP", "1"},
+      {"CUDA_COREDUMP_PIPE", file + ".pipe"},
+  };
+  for (const auto& [name, value] : wanted) environment.emplace(name, value);
 }
 
 std::string Agent::file_of_attempt(const std::string& name) const {

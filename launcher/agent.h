@@ -41,6 +41,7 @@ class Agent {
   int threads_of(const Place&) const;
   void start_worker(int local_rank);
   WorkerCommand command_of(int local_rank) const;
+  void add_gpu_core_dumps(int rank, Environment&) const;
   std::string file_of_attempt(const std::string& name) const;
   std::string log_of(int rank) const;
   int console_of(int local_rank, const std::string& log) const;

@@ -35,9 +35,10 @@ struct LaunchOptions {
   int max_restarts = 0;
   int threads_per_worker = 0;  // 0: the cores of this process, divided evenly
   NumaBinding numa_binding = NumaBinding::automatic;
-  bool on_gpus = true;        // the workers take GPUs where there is one for each; false: they were told not to
-  std::string log_dir;        // attempt_N/rankN.log in it; empty: lines of ranks > 0 go to the console with a prefix
-  LocalRanks tee, redirects;  // with log_dir: to file and console, or to the file alone
+  bool on_gpus = true;          // the workers take GPUs where there is one for each; false: they were told not to
+  std::string log_dir;          // attempt_N/rankN.log in it; empty: lines of ranks > 0 go to the console with a prefix
+  bool gpu_core_dumps = false;  // with log_dir: of GPUs that fail, to attempt_N/rankN.cudacore
+  LocalRanks tee, redirects;    // with log_dir: to file and console, or to the file alone
   std::optional<LocalRanks> shown = {};  // on the console at all; none: every rank
   int comm_timeout_seconds = 0;          // of one collective operation; 0: the workers' default
   std::vector<int> signals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};  // that are passed on

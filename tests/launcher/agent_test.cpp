@@ -256,6 +256,30 @@ TEST_F(DistRestart, EachAttemptHasItsLogs) {
       EXPECT_EQ(read_file(dir_ / "logs" / str("attempt_", attempt) / rank), str("try ", attempt, "\n"));
 }
 
+TEST_F(DistRestart, AFailedDeviceIsStartedAgainAlsoBeforeTheFirstStep) {
+  EXPECT_EQ(run(2, str("[ $TRY = 1 ] || exit ", kExitDeviceFailure), 3), 0);
+  EXPECT_EQ(times_in_err("starting all workers again"), 1) << err();
+}
+
+TEST_F(DistLaunch, GpuCoreDumpsGoBesideTheLogs) {
+  LaunchOptions options;
+  options.log_dir = (dir_ / "logs").string();
+  const std::string script =
+      "echo $CUDA_ENABLE_COREDUMP_ON_EXCEPTION $CUDA_COREDUMP_FILE $CUDA_COREDUMP_PIPE "
+      "$CUDA_COREDUMP_GENERATION_FLAGS > $D/dumps$R";
+  EXPECT_EQ(run(2, script, options), 0);
+  EXPECT_EQ(read_file(dir_ / "dumps0"), "\n") << "off by default";
+  options.gpu_core_dumps = true;
+  EXPECT_EQ(run(2, script, options), 0);
+  const std::string file = (dir_ / "logs/attempt_0/rank1.cudacore").string();
+  EXPECT_TRUE(read_file(dir_ / "dumps1").starts_with(str("1 ", file, " ", file, ".pipe skip_")))
+      << read_file(dir_ / "dumps1");
+  setenv("CUDA_COREDUMP_FILE", "own", 1);
+  EXPECT_EQ(run(1, script, options), 0);
+  unsetenv("CUDA_COREDUMP_FILE");
+  EXPECT_TRUE(read_file(dir_ / "dumps0").starts_with("1 own ")) << read_file(dir_ / "dumps0");
+}
+
 TEST_F(DistLaunch, TeeRedirectAndFilter) {
   LaunchOptions options;
   options.log_dir = (dir_ / "logs").string();
