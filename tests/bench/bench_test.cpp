@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "core/check.h"
+#include "tests/paths.h"
 #include "tests/process.h"
 
 namespace ring::test {
@@ -33,7 +34,7 @@ class BenchCommand : public testing::Test {
 
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
   static Finished ring(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), RING_BINARY);
+    arguments.insert(arguments.begin(), ring_binary());
     return run_process(arguments);
   }
   static void expect_error(const std::vector<std::string>& arguments, int code, const std::string& part) {

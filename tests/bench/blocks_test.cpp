@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "core/check.h"
+#include "tests/paths.h"
 #include "tests/process.h"
 
 namespace ring::test {
@@ -29,7 +30,7 @@ class BenchBlocks : public testing::Test {
 
   std::string file() const { return (folder_ / "tiny.yaml").string(); }
   Finished blocks(const Words& words, const std::string& seconds = "0.001") const {
-    Words all = {RING_BINARY, "bench", "blocks", file(), "--seconds", seconds};
+    Words all = {ring_binary(), "bench", "blocks", file(), "--seconds", seconds};
     all.insert(all.end(), words.begin(), words.end());
     return run_process(all);
   }
@@ -101,7 +102,7 @@ TEST_F(BenchBlocks, MeasuresBothSizesAndPrintsASettingThatHolds) {
   const std::vector<std::string> settings = settings_of(end.output);
   ASSERT_EQ(settings.size(), 1u) << end.output;
   const Finished shown =
-      run_process({RING_BINARY, "config", "show", file(), attention("rules: [{local: 9}]"), settings[0]});
+      run_process({ring_binary(), "config", "show", file(), attention("rules: [{local: 9}]"), settings[0]});
   EXPECT_EQ(shown.code, 0) << shown.output;
   const bool wide = settings[0].find("block: 128") != std::string::npos;
   for (const std::string& part :

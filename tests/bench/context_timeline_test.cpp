@@ -17,6 +17,7 @@
 #include "inspect/timeline_picture.h"
 #include "tests/comm/ranks.h"
 #include "tests/inspect/svg_check.h"
+#include "tests/paths.h"
 #include "tests/process.h"
 
 namespace ring::test {
@@ -238,8 +239,8 @@ class DistBenchContext : public testing::Test {
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
   static Finished bench(const std::vector<std::string>& more) {
     std::vector<std::string> command = {
-        RING_BINARY, "launch", "--nproc-per-node", "2", "--",         "bench", "context",   "--device", "cpu",
-        "--threads", "1",      "--heads",          "2", "--head-dim", "16",    "--seconds", "0.01"};
+        ring_binary(), "launch", "--nproc-per-node", "2", "--",         "bench", "context",   "--device", "cpu",
+        "--threads",   "1",      "--heads",          "2", "--head-dim", "16",    "--seconds", "0.01"};
     command.insert(command.end(), more.begin(), more.end());
     return run_process(command);
   }

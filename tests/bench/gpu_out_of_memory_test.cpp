@@ -8,6 +8,7 @@
 #include "core/fields.h"
 #include "kernels/tuning.h"
 #include "tests/bench/refusing.h"
+#include "tests/paths.h"
 
 namespace ring::test {
 namespace {
@@ -34,7 +35,7 @@ class GpuOutOfMemory : public testing::Test {
                       "model.width=128", "model.layers=3", "model.vocab_size=300", "model.dropout=0.1",
                       "train.batch_size=8", "train.micro_batch=4", "train.steps=1000", "train.cuda_graph=off"});
     Config config;
-    load_config(config, std::string(RING_SOURCE_DIR) + "/configs/nanogpt_cpu.yaml", overrides);
+    load_config(config, source_dir() + "/configs/nanogpt_cpu.yaml", overrides);
     Result result;
     const Refusing one(nth);
     StepBenchmark bench(config);

@@ -7,6 +7,7 @@
 #include "bench/step.h"
 #include "core/fields.h"
 #include "kernels/tuning.h"
+#include "tests/paths.h"
 
 namespace ring::test {
 namespace {
@@ -39,7 +40,7 @@ class GpuTraining : public testing::Test {
                       "model.width=128", "model.layers=3", "model.vocab_size=300", "model.dropout=0.1",
                       "train.batch_size=8", "train.micro_batch=4", "train.steps=1000", "schedule.warmup_steps=2"});
     Config config;
-    load_config(config, std::string(RING_SOURCE_DIR) + "/configs/nanogpt_cpu.yaml", overrides);
+    load_config(config, source_dir() + "/configs/nanogpt_cpu.yaml", overrides);
     StepBenchmark bench(config);
     Trainer& trainer = bench.trainer();
     Result result;

@@ -9,6 +9,7 @@
 #include "bench/step.h"
 #include "core/fields.h"
 #include "kernels/tuning.h"
+#include "tests/paths.h"
 
 namespace ring::test {
 namespace {
@@ -35,7 +36,7 @@ class KernelTraces {
 
   TracedRun run(int steps, bool watched) const {
     Config config;
-    load_config(config, std::string(RING_SOURCE_DIR) + "/configs/nanogpt_cpu.yaml", settings_);
+    load_config(config, source_dir() + "/configs/nanogpt_cpu.yaml", settings_);
     StepBenchmark bench(config);
     TracedRun result;
     const auto train = [&] {

@@ -5,6 +5,7 @@
 #include "bench/step.h"
 #include "core/fields.h"
 #include "tests/bench/refusing.h"
+#include "tests/paths.h"
 
 namespace ring::test {
 namespace {
@@ -19,7 +20,7 @@ struct Steps {
 Steps train(std::int64_t nth) {
   Config config;
   load_config(
-      config, std::string(RING_SOURCE_DIR) + "/configs/nanogpt_cpu.yaml",
+      config, source_dir() + "/configs/nanogpt_cpu.yaml",
       {"run.threads=1", "model.context=256", "model.layers=2", "model.width=64", "model.heads=2",
        "model.vocab_size=300", "train.batch_size=4", "train.micro_batch=4", "train.recompute=auto",
        "model.attention={kind: block_sparse, block: 64, rules: [{pattern: importance, keep: 2, interval: 1}]}"});

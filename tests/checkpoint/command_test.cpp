@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "tests/checkpoint/fixture.h"
+#include "tests/paths.h"
 
 namespace ring::test {
 namespace {
@@ -12,7 +13,7 @@ struct Outcome {
   std::string text;  // both outputs
 };
 Outcome run(const std::string& arguments) {
-  FILE* pipe = ::popen((std::string(RING_BINARY) + " checkpoint " + arguments + " 2>&1").c_str(), "r");
+  FILE* pipe = ::popen((ring_binary() + " checkpoint " + arguments + " 2>&1").c_str(), "r");
   std::string text;
   char block[512];
   while (const std::size_t n = std::fread(block, 1, sizeof block, pipe)) text.append(block, n);

@@ -11,6 +11,7 @@
 #include "core/log.h"
 #include "tests/checkpoint/fixture.h"
 #include "tests/io_faults.h"
+#include "tests/paths.h"
 #include "tests/process.h"
 
 namespace ring::test {
@@ -40,7 +41,7 @@ class Pruning : public testing::Test {
   }
   fs::path checkpoints() const { return temp_.path() / "checkpoints"; }
   static Finished ring(std::vector<std::string> words) {
-    words.insert(words.begin(), {RING_BINARY, "checkpoint"});
+    words.insert(words.begin(), {ring_binary(), "checkpoint"});
     return run_process(words);
   }
 

@@ -7,13 +7,14 @@
 #include "checkpoint/prune.h"
 #include "checkpoint/reshard.h"
 #include "tests/checkpoint/fixture.h"
+#include "tests/paths.h"
 #include "tests/process.h"
 
 namespace ring::test {
 namespace {
 
 Finished ring(std::vector<std::string> words) {
-  words.insert(words.begin(), {RING_BINARY, "checkpoint"});
+  words.insert(words.begin(), {ring_binary(), "checkpoint"});
   return run_process(words);
 }
 

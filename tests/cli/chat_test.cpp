@@ -9,6 +9,7 @@
 #include "comm/http_server.h"
 #include "tests/cli/served_model.h"
 #include "tests/http_client.h"
+#include "tests/paths.h"
 
 namespace ring {
 namespace {
@@ -36,7 +37,7 @@ class ChatTest : public test::ServedModel {
   // `generate run --chat`, which reads `input`.
   test::Finished talk(const std::string& input, const Words& more = {}) const {
     std::ofstream(folder_ / "input") << input;
-    Words words = {RING_BINARY, "generate", path("run"), "--chat", "--temperature", "0", "--max-tokens", "12"};
+    Words words = {test::ring_binary(), "generate", path("run"), "--chat", "--temperature", "0", "--max-tokens", "12"};
     words.insert(words.end(), more.begin(), more.end());
     const std::string file = path("input");
     return test::Process(words, {}, [file] { freopen(file.c_str(), "r", stdin) ? void() : _exit(9); }).wait();

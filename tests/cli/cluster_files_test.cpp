@@ -10,13 +10,14 @@
 
 #include "cli/command_line.h"
 #include "core/check.h"
+#include "tests/paths.h"
 
 namespace ring {
 namespace {
 
 std::string file_text(const std::string& name) {
   std::ostringstream text;
-  text << std::ifstream(std::string(RING_SOURCE_DIR) + "/configs/cluster/" + name).rdbuf();
+  text << std::ifstream(test::source_dir() + "/configs/cluster/" + name).rdbuf();
   return text.str();
 }
 

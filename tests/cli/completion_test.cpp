@@ -12,6 +12,7 @@
 #include "core/fields.h"
 #include "core/fields_parse.h"
 #include "engine/config.h"
+#include "tests/paths.h"
 #include "tests/process.h"
 
 namespace ring {
@@ -89,7 +90,7 @@ std::string in_shell(const std::string& shell, const std::string& line) {
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / ("ring_shell_" + std::to_string(::getpid()));
   std::filesystem::create_directories(folder);
-  std::filesystem::create_symlink(RING_BINARY, folder / "ringmaster");
+  std::filesystem::create_symlink(test::ring_binary(), folder / "ringmaster");
   const test::Finished done =
       test::run_process({"/usr/bin/env", shell, "-c", line}, {{"PATH", folder.string() + ":" + std::getenv("PATH")}});
   std::filesystem::remove_all(folder);

@@ -7,18 +7,19 @@
 
 #include "core/fields.h"
 #include "engine/config.h"
+#include "tests/paths.h"
 
 namespace ring {
 namespace {
 
 TEST(ConfigDocs, PageIsFresh) {
-  const std::string page = config::read_source(RING_SOURCE_DIR "/docs/configuration.md").text;
+  const std::string page = config::read_source(test::source_dir() + "/docs/configuration.md").text;
   EXPECT_TRUE(page == configuration_reference()) << "refresh it: ringmaster config docs > docs/configuration.md";
 }
 
 TEST(ConfigDocs, EveryShippedConfigLoadsAndReadsBack) {
   int files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(RING_SOURCE_DIR "/configs")) {
+  for (const auto& entry : std::filesystem::directory_iterator(test::source_dir() + "/configs")) {
     if (entry.path().extension() != ".yaml") continue;
     ++files;
     Config config, back;

@@ -11,14 +11,15 @@
 #include <string>
 #include <vector>
 
+#include "tests/paths.h"
 #include "tests/process.h"
 
 namespace ring::test {
 namespace {
 
 Finished plan(std::vector<std::string> words) {
-  words.insert(words.begin(), {RING_BINARY, "plan", std::string(RING_SOURCE_DIR) + "/bench/shapes/1b.yaml", "--rates",
-                               "h100", "--context", "131072", "train.batch_size=1"});
+  words.insert(words.begin(), {ring_binary(), "plan", source_dir() + "/bench/shapes/1b.yaml", "--rates", "h100",
+                               "--context", "131072", "train.batch_size=1"});
   return run_process(words);
 }
 
@@ -82,8 +83,8 @@ TEST(PlanCommand, ShowsMemoryByKind) {
 
 // A model of a few MiB, whose table was 0.00 in all columns when it was in GiB.
 TEST(PlanCommand, SmallModelsAreInMiB) {
-  const Finished small = run_process({RING_BINARY, "plan", std::string(RING_SOURCE_DIR) + "/configs/quickstart.yaml",
-                                      "--rates", "h100", "model.vocab_size=300"});
+  const Finished small = run_process(
+      {ring_binary(), "plan", source_dir() + "/configs/quickstart.yaml", "--rates", "h100", "model.vocab_size=300"});
   ASSERT_EQ(small.code, 0) << small.output;
   EXPECT_EQ(small.output.find("in GiB"), std::string::npos) << small.output;
   const std::vector<std::string> lines = lines_of(small.output);
@@ -171,9 +172,9 @@ class Calibrated : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(folder_); }
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
   static Finished ring(std::vector<std::string> words, const std::vector<std::string>& more = {}) {
-    words.insert(words.begin(), RING_BINARY);
-    words.insert(words.end(), {std::string(RING_SOURCE_DIR) + "/configs/nanogpt_cpu.yaml", "run.device=cpu",
-                               "run.threads=1", "model.vocab_size=300", "model.layers=2", "train.batch_size=4"});
+    words.insert(words.begin(), ring_binary());
+    words.insert(words.end(), {source_dir() + "/configs/nanogpt_cpu.yaml", "run.device=cpu", "run.threads=1",
+                               "model.vocab_size=300", "model.layers=2", "train.batch_size=4"});
     words.insert(words.end(), more.begin(), more.end());
     return run_process(words);
   }

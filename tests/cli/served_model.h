@@ -15,6 +15,7 @@
 
 #include "comm/socket.h"
 #include "core/check.h"
+#include "tests/paths.h"
 #include "tests/process.h"
 
 namespace ring::test {
@@ -41,14 +42,14 @@ class ServedModel : public testing::Test {
 
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
   static void ok(std::vector<std::string> words) {
-    words.insert(words.begin(), RING_BINARY);
+    words.insert(words.begin(), ring_binary());
     const Finished f = run_process(words);
     ASSERT_EQ(f.code, 0) << f.output;
   }
   void serve(const std::vector<std::string>& more = {}) {
     const std::string out = path("out");
     std::filesystem::remove(out);
-    std::vector<std::string> words = {RING_BINARY, "serve", path("run"), "--listen", "0", "--threads", "1"};
+    std::vector<std::string> words = {ring_binary(), "serve", path("run"), "--listen", "0", "--threads", "1"};
     words.insert(words.end(), more.begin(), more.end());
     server_.emplace(words, Process::Environment{}, [out] { freopen(out.c_str(), "w", stdout) ? void() : _exit(9); });
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);

@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "comm/gloo/gloo.h"
+#include "tests/paths.h"
 
 namespace ring {
 namespace {
@@ -86,7 +87,7 @@ int run(const fs::path& folder, const Words& arguments, const Streams& streams =
     set_stream(2, streams.err, err.c_str());  // the lowest last: a closed one stays the lowest free
     set_stream(1, streams.out, out.c_str());
     set_stream(0, streams.in, in.c_str());
-    execv(RING_BINARY, argv.data());
+    execv(test::ring_binary().c_str(), argv.data());
     _exit(121);
   }
   int status = 0;

@@ -12,6 +12,7 @@
 #include "cli/sweep_plan.h"
 #include "core/check.h"
 #include "core/exit_code.h"
+#include "tests/paths.h"
 #include "tests/process.h"
 #include "trainer/run_summary.h"
 
@@ -97,13 +98,13 @@ TEST_F(SweepTest, SlipsAreNamedByFileLineAndKey) {
 class SweepRuns : public SweepTest {
  protected:
   test::Finished sweep(std::vector<std::string> words) const {
-    words.insert(words.begin(), {RING_BINARY, "sweep", at("s.yaml")});
+    words.insert(words.begin(), {test::ring_binary(), "sweep", at("s.yaml")});
     return test::run_process(words);
   }
   void prepare(int steps, const std::string& settings) const {
     write("text.txt", std::string(3000, 'a'));
-    const test::Finished f = test::run_process(
-        {RING_BINARY, "data", "prepare", "--input", at("text.txt"), "--tokenizer", "bytes", "--output", at("c.h5")});
+    const test::Finished f = test::run_process({test::ring_binary(), "data", "prepare", "--input", at("text.txt"),
+                                                "--tokenizer", "bytes", "--output", at("c.h5")});
     ASSERT_EQ(f.code, 0) << f.output;
     write("t.yaml", str("run: {device: cpu}\nmodel: {context: 32, layers: 1, width: 32, heads: 2}\ndata: {path: ",
                         at("c.h5"), "}\ntrain: {batch_size: 2, steps: ", steps, "}\n"));
@@ -152,7 +153,7 @@ TEST_F(SweepRuns, ALossThatIsNoNumberIsTheWorst) {
 
 TEST_F(SweepRuns, GoesOnWhereItWasStopped) {
   prepare(1'000'000, "{optimizer.lr: [1e-3, 2e-3], train.steps: [100000]}");
-  test::Process first({RING_BINARY, "sweep", at("s.yaml")});
+  test::Process first({test::ring_binary(), "sweep", at("s.yaml")});
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (std::chrono::steady_clock::now() < end && summarize_run(at("runs/001")).step == 0)
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -163,7 +164,7 @@ TEST_F(SweepRuns, GoesOnWhereItWasStopped) {
   const RunSummary saved = summarize_run(at("runs/001"));
   EXPECT_EQ(saved.status, kRunStopped) << saved.note;
   EXPECT_FALSE(fs::exists(at("runs/002")));
-  test::Process second({RING_BINARY, "sweep", at("s.yaml")});
+  test::Process second({test::ring_binary(), "sweep", at("s.yaml")});
   while (std::chrono::steady_clock::now() < end && summarize_run(at("runs/001")).step <= saved.step)
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   second.signal(SIGTERM);

@@ -13,6 +13,7 @@
 #include "cli/watch_view.h"
 #include "core/check.h"
 #include "data/utf8.h"
+#include "tests/paths.h"
 #include "tests/process.h"
 
 namespace ring {
@@ -97,7 +98,7 @@ std::string on_a_terminal(const std::string& run, unsigned short columns) {
   const winsize size{.ws_row = 50, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
   ioctl(master, TIOCSWINSZ, &size);
   const std::string terminal = ptsname(master);
-  test::Process watch({RING_BINARY, "watch", run}, {{"TERM", "xterm"}},
+  test::Process watch({test::ring_binary(), "watch", run}, {{"TERM", "xterm"}},
                       [terminal] { dup2(open(terminal.c_str(), O_RDWR | O_NOCTTY), STDOUT_FILENO); });
   std::string all;
   char bytes[4096];

@@ -16,6 +16,7 @@
 #include "data/token_store.h"
 #include "data/tokenizer.h"
 #include "engine/devices.h"
+#include "tests/paths.h"
 #include "trainer/session.h"
 #include "trainer/trainer.h"
 
@@ -129,7 +130,7 @@ class Golden : public testing::TestWithParam<std::string> {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  static fs::path sources() { return fs::path(RING_SOURCE_DIR) / "tests/golden"; }
+  static fs::path sources() { return fs::path(source_dir()) / "tests/golden"; }
   fs::path corpus() const { return folder_ / "corpus.h5"; }
 
   // Sums in words: a text with something to learn, made of integers alone.

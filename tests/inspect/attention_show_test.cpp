@@ -23,6 +23,7 @@
 #include "model/patterns.h"
 #include "tests/cases/attention_oracle.h"
 #include "tests/inspect/svg_check.h"
+#include "tests/paths.h"
 #include "tests/process.h"
 
 namespace ring::test {
@@ -372,7 +373,7 @@ class AttentionShow : public testing::Test {
   ~AttentionShow() override { fs::remove_all(folder_); }
 
   Finished show(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), {RING_BINARY, "attention", "show", config_});
+    arguments.insert(arguments.begin(), {ring_binary(), "attention", "show", config_});
     return run_process(arguments);
   }
   std::string shown(const std::vector<std::string>& arguments) const {
@@ -410,7 +411,7 @@ TEST_F(AttentionShow, PrintsEverySectionOnce) {
 
 // A checkpoint: DamagedRuns.ConfigShowTakesARun.
 TEST_F(AttentionShow, TakesARunToo) {
-  const std::vector<std::string> run = {RING_BINARY, "attention", "show", folder_.string(), "--layer", "0"};
+  const std::vector<std::string> run = {ring_binary(), "attention", "show", folder_.string(), "--layer", "0"};
   const Finished none = run_process(run);
   EXPECT_EQ(none.code, 1);
   EXPECT_NE(none.output.find("not a run or a checkpoint of one"), std::string::npos) << none.output;

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "generated/build_info.h"
+#include "tests/paths.h"
 #include "tests/process.h"
 
 namespace ring {
@@ -182,10 +183,10 @@ TEST(Doctor, HostFactsAreOfThisMachine) {
 }
 
 TEST(Doctor, TheProgramReportsThisMachine) {
-  const test::Finished done = test::run_process({RING_BINARY, "doctor"});
+  const test::Finished done = test::run_process({test::ring_binary(), "doctor"});
   expect_parts(done.output, {str("Ringmaster ", build_info::kVersion), "cores", "memory", "disk",
                              std::filesystem::current_path().string(), "HDF5", "SentencePiece", "Gloo", "oneDNN"});
-  const std::string version = test::run_process({RING_BINARY, "--version"}).output;
+  const std::string version = test::run_process({test::ring_binary(), "--version"}).output;
   expect_parts(done.output, {version.substr(version.find(' '), version.find('\n') - version.find(' ') + 1)});
   for (const build_info::Found& f : build_info::kFound) expect_parts(done.output, {f.name});
   const bool stops = done.output.find("STOP") != std::string::npos;

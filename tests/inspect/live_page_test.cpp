@@ -17,6 +17,7 @@
 #include "data/utf8.h"
 #include "inspect/open_metrics.h"
 #include "tests/inspect/svg_check.h"
+#include "tests/paths.h"
 
 namespace ring {
 namespace {
@@ -148,7 +149,7 @@ std::set<std::string> names_in(const std::string& text) {
 
 std::string source(const std::string& path) {
   std::ostringstream out;
-  out << std::ifstream(fs::path(RING_SOURCE_DIR) / path).rdbuf();
+  out << std::ifstream(fs::path(test::source_dir()) / path).rdbuf();
   return out.str();
 }
 

@@ -7,6 +7,7 @@
 
 #include "kernels/attention/blocks.h"
 #include "tests/cases/attention_oracle.h"
+#include "tests/paths.h"
 #include "tests/process.h"
 
 namespace ring::test {
@@ -133,7 +134,7 @@ TEST(ReferencedKeys, OfASelectionThatIsNotKnownAreAll) {
 // 1024 tokens in blocks of 64; heads of local 2 and first 1 (two of them), hierarchical, and strided: local 2, every 4.
 std::string shown(const std::vector<std::string>& overrides) {
   std::vector<std::string> command = {
-      RING_BINARY, "attention", "show", RING_SOURCE_DIR "/configs/shakespeare_block_sparse.yaml", "--width", "80"};
+      ring_binary(), "attention", "show", source_dir() + "/configs/shakespeare_block_sparse.yaml", "--width", "80"};
   command.insert(command.end(), overrides.begin(), overrides.end());
   const Finished f = run_process(command);
   EXPECT_EQ(f.code, 0) << f.output;

@@ -19,6 +19,7 @@
 #include "inspect/report_run.h"
 #include "inspect/report_times.h"
 #include "tests/inspect/svg_check.h"
+#include "tests/paths.h"
 #include "tests/process.h"
 
 namespace ring {
@@ -250,7 +251,7 @@ TEST_F(ReportTest, AStepIsSharedOutAmongWhatItWaitsFor) {
 TEST_F(ReportTest, SamplesAreOfTheCheckpointsThatAreLeft) {
   const auto at = [&](const char* name) { return (folder_ / name).string(); };
   const auto said = [](std::vector<std::string> words) {
-    words.insert(words.begin(), RING_BINARY);
+    words.insert(words.begin(), test::ring_binary());
     const test::Finished f = test::run_process(words);
     EXPECT_EQ(f.code, 0) << f.output;
     return f.output;

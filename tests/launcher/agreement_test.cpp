@@ -13,6 +13,7 @@
 #include "comm/gloo/gloo.h"
 #include "launcher/supervisor.h"
 #include "tests/launcher/files.h"
+#include "tests/paths.h"
 #include "tests/process.h"
 
 namespace ring {
@@ -48,7 +49,7 @@ class DistAgreement : public testing::Test {
   void TearDown() override { fs::remove_all(dir_); }
 
   static std::vector<std::string> in(const fs::path& dir, std::vector<std::string> arguments) {
-    std::vector<std::string> command = {"/bin/sh", "-c", "cd \"$0\" && exec \"$@\"", dir.string(), RING_BINARY};
+    std::vector<std::string> command = {"/bin/sh", "-c", "cd \"$0\" && exec \"$@\"", dir.string(), test::ring_binary()};
     command.insert(command.end(), arguments.begin(), arguments.end());
     return command;
   }
@@ -177,8 +178,8 @@ TEST_F(DistAgreement, TheLauncherSaysItOnce) {
     LaunchOptions options;
     options.processes = 3;
     options.program = "/bin/sh";
-    options.command = {
-        "-c", "cd " + dir_.string() + " && exec " RING_BINARY " train t.yaml run.seed=$((RINGMASTER_RANK / 2))"};
+    options.command = {"-c", "cd " + dir_.string() + " && exec " + test::ring_binary() +
+                                 " train t.yaml run.seed=$((RINGMASTER_RANK / 2))"};
     _exit(launch(options));
   }
   int status = 0;

@@ -13,6 +13,7 @@
 #include "comm/socket.h"
 #include "tests/launcher/node.h"
 #include "tests/launcher/training.h"
+#include "tests/paths.h"
 
 namespace ring {
 namespace {
@@ -130,7 +131,7 @@ TEST_F(DistTrainingCrowd, IPv6AloneAndNoNames) {
       shell("ip link set lo up && ip address del 127.0.0.1/8 dev lo && ip address show lo")->wait();
   if (up.code != 0 || up.output.find("::1") == std::string::npos) GTEST_SKIP() << "no IPv6 here: " << up.output;
   ASSERT_EQ(run({"launch", "--make-secret", "secret"}), 0);
-  const std::string agent = str(RING_BINARY,
+  const std::string agent = str(test::ring_binary(),
                                 " launch --nnodes 2 -n 1 --threads-per-worker 1 --rdzv-endpoint [::1]:29400 "
                                 "--secret-file secret -- train t.yaml train.steps=2 run.directory=r");
   const auto first = shell(agent), second = shell(agent);

@@ -11,6 +11,7 @@
 #include "comm/gloo/gloo.h"
 #include "core/exit_code.h"
 #include "tests/launcher/node.h"
+#include "tests/paths.h"
 #include "tests/trainer/runs.h"
 
 namespace ring {
@@ -187,11 +188,11 @@ class DistNodesLaunched : public DistNodes {
                                   const Words& how = {"--rdzv-conf", "keep_alive_timeout=3"},
                                   const Process::Environment& environment = {
                                       {"RINGMASTER_LIVENESS", std::to_string(kSilence)}}) const {
-    std::vector<std::string> words = {RING_BINARY,        "launch",
-                                      "--nnodes",         "2",
-                                      "--nproc-per-node", std::to_string(GetParam().ranks_per_node),
-                                      "--rdzv-endpoint",  std::string(kAddresses[0]) + ":29400",
-                                      "--secret-file",    path("secret")};
+    std::vector<std::string> words = {test::ring_binary(), "launch",
+                                      "--nnodes",          "2",
+                                      "--nproc-per-node",  std::to_string(GetParam().ranks_per_node),
+                                      "--rdzv-endpoint",   std::string(kAddresses[0]) + ":29400",
+                                      "--secret-file",     path("secret")};
     words.insert(words.end(), how.begin(), how.end());
     words.emplace_back("--");
     const std::vector<std::string> all = shared(run);

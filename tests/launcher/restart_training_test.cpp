@@ -16,6 +16,7 @@
 #include "comm/socket.h"
 #include "core/exit_code.h"
 #include "tests/launcher/long_runs.h"
+#include "tests/paths.h"
 #include "tests/process.h"
 
 namespace ring {
@@ -449,7 +450,7 @@ TEST_F(DistTrainingNodes, ARunDirectoryThatIsNotSharedIsRefused) {
   for (const char* name : {"t.yaml", "corpus.h5", "secret"}) test::fs::copy(dir_ / name, elsewhere / name);
   const pid_t first = node("r", "first");
   await_leader("first");
-  std::vector<std::string> command = {"/bin/sh", "-c", "cd \"$0\" && exec \"$@\"", elsewhere, RING_BINARY};
+  std::vector<std::string> command = {"/bin/sh", "-c", "cd \"$0\" && exec \"$@\"", elsewhere, test::ring_binary()};
   const std::vector<std::string> words = words_of_node("r");
   command.insert(command.end(), words.begin(), words.end());
   EXPECT_EQ(test::run_process(command).code, 1);

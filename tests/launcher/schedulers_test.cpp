@@ -10,6 +10,7 @@
 #include "comm/socket.h"
 #include "core/exit_code.h"
 #include "core/joined.h"
+#include "tests/paths.h"
 #include "tests/trainer/runs.h"
 
 namespace ring {
@@ -127,7 +128,7 @@ class DistSlurm : public DistSchedulers {
   }
   // Several commands share a cluster: one takes a second to make. Exit code 77: it cannot be made here.
   Finished on_cluster(const std::string& command) const {
-    return test::run_process({RING_SOURCE_DIR "/tests/launcher/slurm_cluster.sh", path("slurm"), "sh", "-c",
+    return test::run_process({test::source_dir() + "/tests/launcher/slurm_cluster.sh", path("slurm"), "sh", "-c",
                               "cd " + folder_.string() + "; " + command});
   }
 };
@@ -165,14 +166,14 @@ TEST_F(DistSlurm, StartsTheAgents) {
 
 // A signal before the time is over, as Slurm sends it: the run saves, and the job waits in the queue again.
 TEST_F(DistSlurm, TheBatchScriptSavesAndComesAgain) {
-  std::ofstream(folder_ / "t.yaml") << "include: " << RING_SOURCE_DIR << "/configs/nanogpt_cpu.yaml\n";
+  std::ofstream(folder_ / "t.yaml") << "include: " << test::source_dir() << "/configs/nanogpt_cpu.yaml\n";
   const std::vector<std::string> all = train("run");
   const std::string options =
       joined({all.begin() + 3, all.end()}, " ") + " train.steps=1000000 train.log_interval=1000";
-  const std::string bin = test::fs::path(RING_BINARY).parent_path().string();
+  const std::string bin = test::fs::path(test::ring_binary()).parent_path().string();
   const Finished f =
       on_cluster("export PATH=" + bin + ":$PATH CONFIG=t.yaml NPROC=1 SECRET=" + secret() + " OPTIONS='" + options +
-                 "'; job=$(sbatch --parsable --gpus-per-node=0 --output=out " RING_SOURCE_DIR
+                 "'; job=$(sbatch --parsable --gpus-per-node=0 --output=out " + test::source_dir() +
                  "/configs/cluster/slurm.sbatch); "
                  "wait_for() { for i in $(seq 200); do eval \"$1\" && return; sleep 0.1; done; }; "
                  "wait_for '[ -d run/checkpoints/step-000000005 ]'; scancel --batch --signal=USR1 $job; "

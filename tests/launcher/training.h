@@ -16,6 +16,7 @@
 
 #include "comm/gloo/gloo.h"
 #include "tests/launcher/files.h"
+#include "tests/paths.h"
 
 namespace ring::test {
 
@@ -57,7 +58,7 @@ class TrainingRuns : public testing::Test {
     std::vector<char*> argv = {const_cast<char*>("ringmaster")};
     for (std::string& a : arguments) argv.push_back(a.data());
     argv.push_back(nullptr);
-    execv(RING_BINARY, argv.data());
+    execv(ring_binary().c_str(), argv.data());
     _exit(121);
   }
   static int wait(pid_t pid) {

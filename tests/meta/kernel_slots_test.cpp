@@ -7,6 +7,7 @@
 
 #include "kernels/kernel.h"
 #include "tests/meta/source_tree.h"
+#include "tests/paths.h"
 
 namespace ring::test {
 namespace {
@@ -37,14 +38,14 @@ TEST(KernelSlots, EveryDeclaredSlotHasACpuKernel) {
   std::set<std::string> filled;
   for (const KernelInfo& k : kernel_registry())
     if (k.backend == Backend::cpu) filled.emplace(k.slot);
-  const auto declared = declared_slots(source_tree(RING_SOURCE_DIR));
+  const auto declared = declared_slots(source_tree(source_dir()));
   EXPECT_GE(declared.size(), 10u);
   for (const auto& [slot, header] : declared)
     EXPECT_TRUE(filled.contains(slot)) << "slot '" << slot << "' of " << header << " has no kernel in kernels/cpu/";
 }
 
 TEST(KernelSlots, EveryKernelFillsADeclaredSlotUnderItsOwnName) {
-  const auto declared = declared_slots(source_tree(RING_SOURCE_DIR));
+  const auto declared = declared_slots(source_tree(source_dir()));
   std::set<std::string> seen;
   for (const KernelInfo& k : kernel_registry()) {
     EXPECT_TRUE(declared.contains(std::string(k.slot)))

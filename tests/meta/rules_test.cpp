@@ -5,12 +5,13 @@
 
 #include "tests/meta/cycles.h"
 #include "tests/meta/definitions.h"
+#include "tests/paths.h"
 
 namespace ring::test {
 namespace {
 
 const std::vector<SourceFile>& tree() {
-  static const std::vector<SourceFile> files = source_tree(RING_SOURCE_DIR);
+  static const std::vector<SourceFile> files = source_tree(source_dir());
   return files;
 }
 
@@ -187,7 +188,7 @@ TEST(Tree, IsRead) {
   EXPECT_GT(tree().size(), 30u);
   bool found = false;
   for (const SourceFile& file : tree()) found |= file.path == "core/check.h" && !file.text.empty();
-  EXPECT_TRUE(found) << RING_SOURCE_DIR;
+  EXPECT_TRUE(found) << source_dir();
 }
 
 TEST(Tree, IncludesPointLeft) { EXPECT_EQ(joined(include_direction), ""); }

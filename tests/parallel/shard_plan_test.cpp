@@ -11,6 +11,7 @@
 #include "optim/muon.h"
 #include "parallel/fsdp_units.h"
 #include "parallel/owned_shard.h"
+#include "tests/paths.h"
 #include "tests/trainer/tiny.h"
 
 namespace ring::test {
@@ -37,7 +38,7 @@ ModelConfig named_config(const fs::path& file) {
 
 std::vector<fs::path> config_files() {
   std::vector<fs::path> out;
-  for (const auto& entry : fs::directory_iterator(std::string(RING_SOURCE_DIR) + "/configs"))
+  for (const auto& entry : fs::directory_iterator(source_dir() + "/configs"))
     if (entry.path().extension() == ".yaml") out.push_back(entry.path());
   return out;
 }

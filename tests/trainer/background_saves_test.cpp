@@ -11,6 +11,7 @@
 #include "checkpoint/directory.h"
 #include "checkpoint/manifest.h"
 #include "core/exit_code.h"
+#include "tests/paths.h"
 #include "tests/trainer/runs.h"
 
 namespace ring::test {
@@ -28,7 +29,8 @@ class SavingRuns : public Runs {
     return found;
   }
   std::vector<std::string> launch(int processes, std::vector<std::string> command) const {
-    const std::vector<std::string> front = {RING_BINARY, "launch", "--nproc-per-node", std::to_string(processes), "--"};
+    const std::vector<std::string> front = {ring_binary(), "launch", "--nproc-per-node", std::to_string(processes),
+                                            "--"};
     command.erase(command.begin());
     command.insert(command.begin(), front.begin(), front.end());
     command.push_back("run.threads=1");

@@ -11,6 +11,7 @@
 #include "model/decoder.h"
 #include "parallel/parallelize.h"
 #include "tests/error_of.h"
+#include "tests/paths.h"
 #include "trainer/trainer.h"
 
 namespace ring {
@@ -20,7 +21,7 @@ constexpr config::Synonyms kNone{};  // a person wrote them
 
 Config load(const std::string& name) {
   Config c;
-  load_config(c, std::string(RING_SOURCE_DIR) + "/configs/" + name, {}, &kNone);
+  load_config(c, test::source_dir() + "/configs/" + name, {}, &kNone);
   return c;
 }
 
@@ -51,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 std::vector<std::string> names_of_configs() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(RING_SOURCE_DIR) + "/configs"))
+  for (const auto& entry : std::filesystem::directory_iterator(test::source_dir() + "/configs"))
     if (entry.is_regular_file()) names.push_back(entry.path().filename().string());
   return names;
 }

@@ -8,6 +8,7 @@
 
 #include "checkpoint/files.h"
 #include "core/check.h"
+#include "tests/paths.h"
 #include "tests/trainer/runs.h"
 
 namespace ring::test {
@@ -185,7 +186,7 @@ TEST_F(DamagedRuns, AllowedChangesSurviveAKillBeforeTheNextCheckpoint) {
   const Finished evaluated = ring({"eval", path("run")});  // the settings are right, the checkpoint is old
   expect_parts(evaluated, 0, {"is from before the run's settings were changed", "0.001 -> 0.002"});
   EXPECT_EQ(evaluated.output.find("To restore"), std::string::npos) << evaluated.output;
-  expect_parts(goes_on({RING_BINARY, "train", path("run")}), -SIGKILL, {"changed settings", "0.001 -> 0.002"});
+  expect_parts(goes_on({ring_binary(), "train", path("run")}), -SIGKILL, {"changed settings", "0.001 -> 0.002"});
   expect_parts(goes_on(train("run", changed)), -SIGKILL, {"resuming from step 10"});
   expect_parts(ring({"train", path("run"), "optimizer.lr=3e-3"}), 1, {"optimizer.lr: 0.001 -> 0.003"});
   edit("lr: 0.002", "lr: 0.004");  // nobody allowed that

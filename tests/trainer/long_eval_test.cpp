@@ -1,4 +1,5 @@
 #include "trainer/long_eval.h"
+#include "tests/paths.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -271,13 +272,13 @@ TEST_F(LongEval, ExactMeansThatTheModelWritesTheKey) {
 TEST_F(LongEval, Command) {
   const Corpora corpora = open_corpus(write_corpus(path("a.h5"), noise(3000), noise(900)));
   const auto ring = [&](std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), RING_BINARY);
+    arguments.insert(arguments.begin(), ring_binary());
     return run_process(arguments);
   };
   const auto train = [&](const std::string& run, const std::string& positions) {
-    return ring({"train", std::string(RING_SOURCE_DIR) + "/configs/nanogpt_cpu.yaml", "run.directory=" + path(run),
-                 "run.device=cpu", "run.threads=2", "data.path=" + path("a.h5"), "model.context=64", "model.width=32",
-                 "model.layers=1", "model.positions=" + positions, "train.steps=3", "train.batch_size=2"});
+    return ring({"train", source_dir() + "/configs/nanogpt_cpu.yaml", "run.directory=" + path(run), "run.device=cpu",
+                 "run.threads=2", "data.path=" + path("a.h5"), "model.context=64", "model.width=32", "model.layers=1",
+                 "model.positions=" + positions, "train.steps=3", "train.batch_size=2"});
   };
   ASSERT_EQ(train("run", "rope").code, 0);
   const Finished plain = ring({"eval", path("run"), "--json", "--device", "cpu"});

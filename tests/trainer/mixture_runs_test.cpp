@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "core/philox.h"
+#include "tests/paths.h"
 #include "tests/process.h"
 #include "tests/trainer/documents.h"
 #include "trainer/records.h"
@@ -31,9 +32,9 @@ class MixtureRuns : public testing::Test {
 
   // 128 tokens a step: b begins with the 14th.
   Finished train(const std::string& run, std::int64_t steps, std::vector<std::string> more = {}) const {
-    std::vector<std::string> all = {RING_BINARY,
+    std::vector<std::string> all = {ring_binary(),
                                     "train",
-                                    std::string(RING_SOURCE_DIR) + "/configs/nanogpt_cpu.yaml",
+                                    source_dir() + "/configs/nanogpt_cpu.yaml",
                                     "run.directory=" + path(run),
                                     "run.device=cpu",
                                     "run.threads=1",
@@ -98,10 +99,10 @@ TEST_F(MixtureRuns, RecordEachCorpusAndResumeBeforeAChange) {
     EXPECT_EQ(number(r, step > 10 ? "loss/text" : "loss/code"), number(steps.at(step), "loss/code")) << "step " << step;
   }
 
-  const Finished evaluated = run_process({RING_BINARY, "eval", path("whole"), "--device", "cpu"});
+  const Finished evaluated = run_process({ring_binary(), "eval", path("whole"), "--device", "cpu"});
   ASSERT_EQ(evaluated.code, 0) << evaluated.output;
   EXPECT_NE(evaluated.output.find("\n  code: loss "), std::string::npos) << evaluated.output;
-  const Finished report = run_process({RING_BINARY, "report", path("whole"), "--output", path("report.html")});
+  const Finished report = run_process({ring_binary(), "report", path("whole"), "--output", path("report.html")});
   ASSERT_EQ(report.code, 0) << report.output;
   std::stringstream page;
   page << std::ifstream(path("report.html")).rdbuf();

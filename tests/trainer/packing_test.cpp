@@ -13,6 +13,7 @@
 #include "core/philox.h"
 #include "engine/devices.h"
 #include "kernels/cross_entropy.h"
+#include "tests/paths.h"
 #include "tests/process.h"
 #include "tests/trainer/documents.h"
 #include "tests/trainer/tiny.h"
@@ -191,9 +192,9 @@ TEST_F(GpuPacking, MicroBatchesDoNotChangeTheLoss) {
 class PackedRuns : public Packing {
  protected:
   std::vector<std::string> train(const std::string& run, std::vector<std::string> more = {}) const {
-    std::vector<std::string> all = {RING_BINARY,
+    std::vector<std::string> all = {ring_binary(),
                                     "train",
-                                    std::string(RING_SOURCE_DIR) + "/configs/nanogpt_cpu.yaml",
+                                    source_dir() + "/configs/nanogpt_cpu.yaml",
                                     "run.directory=" + path(run),
                                     "run.device=cpu",
                                     "data.path=" + path("a.h5"),
@@ -253,7 +254,7 @@ TEST_F(PackedRuns, ResumeBitForBitAndRefuseOtherPacking) {
   const Finished refused = run_process(train("cut", {"data.packing.align=4"}));
   EXPECT_EQ(refused.code, 1);
   EXPECT_NE(refused.output.find("data.packing.align: 8 -> 4"), std::string::npos) << refused.output;
-  const Finished evaluated = run_process({RING_BINARY, "eval", path("whole"), "--json", "--device", "cpu"});
+  const Finished evaluated = run_process({ring_binary(), "eval", path("whole"), "--json", "--device", "cpu"});
   ASSERT_EQ(evaluated.code, 0) << evaluated.output;
   EXPECT_NEAR(nlohmann::json::parse(evaluated.output).at("loss").get<double>(), losses("whole", "validation").at(30),
               1e-5);

@@ -14,6 +14,7 @@
 #include "core/philox.h"
 #include "core/stream.h"
 #include "kernels/tuning.h"
+#include "tests/paths.h"
 #include "tests/trainer/runs.h"
 
 namespace ring::test {
@@ -425,7 +426,7 @@ TEST_F(Runs, ANameDoesNotLeaveTheFolderOfRuns) {
 class DistRuns : public Runs {
  protected:
   Finished launch(int processes, const std::string& run, std::vector<std::string> more = {}) const {
-    std::vector<std::string> command = {RING_BINARY, "launch", "--nproc-per-node", std::to_string(processes), "--"};
+    std::vector<std::string> command = {ring_binary(), "launch", "--nproc-per-node", std::to_string(processes), "--"};
     more.insert(more.begin(), {"train.steps=30", "run.threads=1", "train.micro_batch=1", "train.bucket_bytes=4096"});
     const std::vector<std::string> train_command = train(run, more);
     command.insert(command.end(), train_command.begin() + 1, train_command.end());
@@ -458,7 +459,7 @@ TEST_F(DistRuns, AModelThatTheProcessesCannotHoldIsRefusedOnAll) {
   EXPECT_NE(together.output.find("in the 2 processes of this machine"), std::string::npos) << together.output;
   EXPECT_FALSE(fs::exists(folder_ / "huge"));
   // 3 GiB of states do not fit into what each process may take; with half of the moments they do.
-  std::string command = "ulimit -v 3075000; exec " + std::string(RING_BINARY) + " launch --nproc-per-node 2 --";
+  std::string command = "ulimit -v 3075000; exec " + ring_binary() + " launch --nproc-per-node 2 --";
   const std::vector<std::string> large = train("large", {"model.width=1024", "model.layers=16", "model.heads=8"});
   for (auto word = large.begin() + 1; word != large.end(); ++word) command += " '" + *word + "'";
   const Finished apart = run_process({"/bin/sh", "-c", command});

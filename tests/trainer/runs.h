@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/paths.h"
 #include "tests/process.h"
 
 namespace ring::test {
@@ -37,13 +38,13 @@ class Runs : public testing::Test {
 
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
   static Finished ring(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), RING_BINARY);
+    arguments.insert(arguments.begin(), ring_binary());
     return run_process(arguments);
   }
   std::vector<std::string> train(const std::string& run, std::vector<std::string> more = {}) const {
-    std::vector<std::string> all = {RING_BINARY,
+    std::vector<std::string> all = {ring_binary(),
                                     "train",
-                                    std::string(RING_SOURCE_DIR) + "/configs/nanogpt_cpu.yaml",
+                                    source_dir() + "/configs/nanogpt_cpu.yaml",
                                     "run.directory=" + path(run),
                                     "run.device=cpu",
                                     "data.path=" + path("a.h5"),
