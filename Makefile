@@ -1,6 +1,6 @@
 # The front door. Every target works from a fresh checkout, as root or not; CMake does the work.
 # Variables: WERROR=ON (warnings are errors), CUDA=AUTO|ON|OFF, DEPS=0 (leave packages alone), JOBS=n (processes that
-# build or test; default: cores), ARGS=... (for bench)
+# build or test; default: cores), ARGS=... (for bench and test-gpu)
 
 WERROR ?= OFF
 CUDA ?= AUTO
@@ -12,7 +12,7 @@ export CCACHE_BASEDIR = $(CURDIR)
 export CTEST_PROGRESS_OUTPUT = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build program quickstart test test-sanitized soak bench bench-gpu package deb format tidy asan tsan debug clean
+.PHONY: help deps build program quickstart test test-gpu pack-gpu-tests test-sanitized soak bench bench-gpu package deb format tidy asan tsan debug clean
 
 help:  ## list the targets
 	@echo "Ringmaster: make TARGET"
@@ -38,6 +38,12 @@ quickstart: program  ## from nothing to a trained language model and a sample of
 
 test: build  ## build and run every test
 	@ctest --preset release -j $(JOBS)
+
+test-gpu: build  ## build and run every test that needs one GPU; GPUS=2: those that need several, with two
+	@scripts/gpu_tests.py run $(BUILD) --gpus $(or $(GPUS),1) $(ARGS)
+
+pack-gpu-tests: build  ## build/gpu_tests.tar.xz: those tests for a machine without a compiler (scripts/gpu_tests.py run PACKAGE)
+	@scripts/gpu_tests.py pack --build $(BUILD)
 
 bench: configure  ## measure every op (ARGS= goes to the benchmark)
 	@cmake --build --preset release -j $(JOBS) --target bench

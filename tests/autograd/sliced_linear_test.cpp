@@ -166,7 +166,7 @@ TEST_P(DistSlicedLinear, RefusesOtherShapes) {
   });
 }
 
-class GpuSlicedLinear : public testing::TestWithParam<bool> {
+class GpuDistSlicedLinear : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     if (!nccl_available()) GTEST_SKIP() << "this build has no NCCL";
@@ -178,13 +178,13 @@ class GpuSlicedLinear : public testing::TestWithParam<bool> {
     EXPECT_EQ(joined(run_gpu_ranks(device_count(Backend::cuda), fn, options)), "");
   }
 };
-INSTANTIATE_TEST_SUITE_P(CopyEngines, GpuSlicedLinear, testing::Bool());
+INSTANTIATE_TEST_SUITE_P(CopyEngines, GpuDistSlicedLinear, testing::Bool());
 
-TEST_P(GpuSlicedLinear, GatheredRowsTimesASlice) { expect_all(check_gather_linear); }
-TEST_P(GpuSlicedLinear, ProductsOfSlicesScattered) { expect_all(check_linear_scatter); }
+TEST_P(GpuDistSlicedLinear, GatheredRowsTimesASlice) { expect_all(check_gather_linear); }
+TEST_P(GpuDistSlicedLinear, ProductsOfSlicesScattered) { expect_all(check_linear_scatter); }
 
 // Messages and products that take their time, again and again without a wait in between.
-TEST_P(GpuSlicedLinear, SameBitsHoweverOften) {
+TEST_P(GpuDistSlicedLinear, SameBitsHoweverOften) {
   expect_all([](Communicator& comm, const Stream& stream) {
     World w(comm, stream);
     const std::int64_t own = 2048, wide = 1024, narrow = 768;

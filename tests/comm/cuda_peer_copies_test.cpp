@@ -27,7 +27,7 @@ bool all_reach_all(int gpus) {
   return true;
 }
 
-class GpuPeerCopies : public testing::Test {
+class GpuDistPeerCopies : public testing::Test {
  protected:
   void SetUp() override {
     if (!nccl_available()) GTEST_SKIP() << "this build has no NCCL";
@@ -97,11 +97,11 @@ void exchange_in_turns(Communicator& c, const Stream& s, int turns) {
   }
 }
 
-TEST_F(GpuPeerCopies, ListsThatChange) {
+TEST_F(GpuDistPeerCopies, ListsThatChange) {
   expect_all([](Communicator& c, const Stream& s) { exchange_in_turns(c, s, 30); });
 }
 
-TEST_F(GpuPeerCopies, CallsAreCompared) {
+TEST_F(GpuDistPeerCopies, CallsAreCompared) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   expect_all([](Communicator& c, const Stream& s) { exchange_in_turns(c, s, 4); }, true);
 }
@@ -125,14 +125,14 @@ void pass_on(Communicator& c, const Stream& s, bool lands, bool early) {
   const int from = (c.rank() + c.size() * turns - turns) % c.size();
   expect(x, s, "after all turns", [&](std::int64_t i) { return value(from, i); });
 }
-TEST_F(GpuPeerCopies, StreamsAreOrderedByEvents) {
+TEST_F(GpuDistPeerCopies, StreamsAreOrderedByEvents) {
   for (const bool lands : {true, false})
     for (const bool early : {true, false})
       expect_all([&](Communicator& c, const Stream& s) { pass_on(c, s, lands, early); });
 }
 
 // Without events of ours between them.
-TEST_F(GpuPeerCopies, KeepTheirPlaceBetweenCollectives) {
+TEST_F(GpuDistPeerCopies, KeepTheirPlaceBetweenCollectives) {
   expect_all([](Communicator& c, const Stream& s) {
     const int n = c.size(), next = (c.rank() + 1) % n, before = (c.rank() + n - 1) % n;
     const Tensor t = filled(3'000'001, c.rank(), DType::f32, s), in = Tensor::zeros({3'000'001}, DType::f32, s);
@@ -145,7 +145,7 @@ TEST_F(GpuPeerCopies, KeepTheirPlaceBetweenCollectives) {
 }
 
 // Two ranks need no third one.
-TEST_F(GpuPeerCopies, Pairs) {
+TEST_F(GpuDistPeerCopies, Pairs) {
   expect_all([](Communicator& c, const Stream& s) {
     const Tensor t = filled(10'001, 0, DType::f32, s), in = Tensor::zeros({10'001}, DType::f32, s);
     if (c.rank() == 0) c.send(t, 1, s.record()).wait(s);
@@ -167,11 +167,13 @@ void expect_exchange_ends(int timeout_ms, const std::string& abort_with, const s
       },
       timeout_ms, abort_with, part);
 }
-TEST_F(GpuPeerCopies, AbortFromAnotherThreadUnblocks) { expect_exchange_ends(60'000, "told to stop", "told to stop"); }
-TEST_F(GpuPeerCopies, ExchangeThatIsNeverDoneTimesOut) { expect_exchange_ends(1'000, "", "a rank is stopped"); }
+TEST_F(GpuDistPeerCopies, AbortFromAnotherThreadUnblocks) {
+  expect_exchange_ends(60'000, "told to stop", "told to stop");
+}
+TEST_F(GpuDistPeerCopies, ExchangeThatIsNeverDoneTimesOut) { expect_exchange_ends(1'000, "", "a rank is stopped"); }
 
 // Rank 1 comes, but what it waits for takes long.
-TEST_F(GpuPeerCopies, AbortFreesTheDevice) {
+TEST_F(GpuDistPeerCopies, AbortFreesTheDevice) {
   const auto errors = run_gpu_ranks(2, [](Communicator& c, const Stream& s) {
     const Tensor out = filled(1000, c.rank(), DType::f32, s), in = c.receive_buffer({1000}, DType::f32, s);
     c.barrier(s.record()).synchronize();
@@ -199,7 +201,7 @@ TEST_F(GpuPeerCopies, AbortFreesTheDevice) {
 }
 
 // What was dropped is used again, and neighbours become one.
-TEST_F(GpuPeerCopies, LandingMemoryIsReused) {
+TEST_F(GpuDistPeerCopies, LandingMemoryIsReused) {
   expect_all([](Communicator& c, const Stream& s) {
     const std::int64_t mebi = 1 << 18;  // f32
     for (int turn = 0; turn < 3; ++turn) {
@@ -213,7 +215,7 @@ TEST_F(GpuPeerCopies, LandingMemoryIsReused) {
   });
 }
 
-TEST_F(GpuPeerCopies, CanBeTurnedOff) {
+TEST_F(GpuDistPeerCopies, CanBeTurnedOff) {
   CommOptions options;
   options.copy_engines = false;
   const auto errors = run_gpu_ranks(
@@ -239,16 +241,16 @@ void run_process(int rank, int world, int port) {
 }
 
 // What a process of its own runs for the test below.
-TEST(GpuPeerCopiesProcess, DISABLED_Run) {
+TEST(GpuDistPeerCopiesProcess, DISABLED_Run) {
   const char *port = std::getenv(kPort), *rank = std::getenv(kRank);
   if (!port || !rank) GTEST_SKIP() << "part of another test";
   run_process(std::atoi(rank), device_count(Backend::cuda), std::atoi(port));
 }
 
-TEST_F(GpuPeerCopies, BetweenProcesses) {
+TEST_F(GpuDistPeerCopies, BetweenProcesses) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   const StoreServer server({"127.0.0.1", 0}, "gpu");
-  std::string program = "/proc/self/exe", filter = "--gtest_filter=GpuPeerCopiesProcess.*",
+  std::string program = "/proc/self/exe", filter = "--gtest_filter=GpuDistPeerCopiesProcess.*",
               disabled = "--gtest_also_run_disabled_tests";
   char* arguments[] = {program.data(), filter.data(), disabled.data(), nullptr};
   std::vector<pid_t> children;

@@ -17,7 +17,7 @@ namespace {
 
 using namespace test;
 
-class GpuNccl : public testing::Test {
+class GpuDistNccl : public testing::Test {
  protected:
   void SetUp() override {
     if (!nccl_available()) GTEST_SKIP() << "this build has no NCCL";
@@ -32,7 +32,7 @@ class GpuNccl : public testing::Test {
 
 constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::i32};
 
-TEST_F(GpuNccl, Reductions) {
+TEST_F(GpuDistNccl, Reductions) {
   expect_all([](Communicator& c, const Stream& s) {
     const int n = c.size();
     for (const DType dtype : kTypes)
@@ -49,7 +49,7 @@ TEST_F(GpuNccl, Reductions) {
   });
 }
 
-TEST_F(GpuNccl, Copies) {
+TEST_F(GpuDistNccl, Copies) {
   expect_all([](Communicator& c, const Stream& s) {
     const int n = c.size();
     for (const DType dtype : kTypes)
@@ -75,7 +75,7 @@ TEST_F(GpuNccl, Copies) {
   });
 }
 
-TEST_F(GpuNccl, PiecesWithOwners) {
+TEST_F(GpuDistNccl, PiecesWithOwners) {
   expect_all([](Communicator& c, const Stream& s) {
     const std::int64_t sizes[] = {5, 100'003, 0, 7, 64, 250'000};
     const auto make = [&] {
@@ -99,7 +99,7 @@ TEST_F(GpuNccl, PiecesWithOwners) {
   });
 }
 
-TEST_F(GpuNccl, ExchangeOfListsThatDiffer) {
+TEST_F(GpuDistNccl, ExchangeOfListsThatDiffer) {
   CommOptions verify;
   verify.verify = true;
   expect_all(
@@ -125,7 +125,7 @@ TEST_F(GpuNccl, ExchangeOfListsThatDiffer) {
 }
 
 // Computation and transfers take turns on two streams, and the host queues all of it without waiting.
-TEST_F(GpuNccl, StreamsAreOrderedByEvents) {
+TEST_F(GpuDistNccl, StreamsAreOrderedByEvents) {
   expect_all([](Communicator& c, const Stream& s) {
     const std::int64_t n = 4 << 20;
     const int turns = 3 * c.size() + 1, next = (c.rank() + 1) % c.size(), before = (c.rank() + c.size() - 1) % c.size();
@@ -144,7 +144,7 @@ TEST_F(GpuNccl, StreamsAreOrderedByEvents) {
   });
 }
 
-TEST_F(GpuNccl, MismatchNamesBothSides) {
+TEST_F(GpuDistNccl, MismatchNamesBothSides) {
   CommOptions options;
   options.verify = true;
   options.timeout = milliseconds(5000);
@@ -166,11 +166,11 @@ TEST_F(GpuNccl, MismatchNamesBothSides) {
 
 Work reduce(Communicator& c, const Tensor& t, const Event& after) { return c.all_reduce(t, Reduce::sum, after); }
 
-TEST_F(GpuNccl, AbortFromAnotherThreadUnblocks) { expect_way_out(reduce, 60'000, "told to stop", "told to stop"); }
-TEST_F(GpuNccl, OperationThatIsNeverDoneTimesOut) { expect_way_out(reduce, 1'000, "", "a rank is stopped"); }
+TEST_F(GpuDistNccl, AbortFromAnotherThreadUnblocks) { expect_way_out(reduce, 60'000, "told to stop", "told to stop"); }
+TEST_F(GpuDistNccl, OperationThatIsNeverDoneTimesOut) { expect_way_out(reduce, 1'000, "", "a rank is stopped"); }
 
 // A recorded operation has the values that are there at each replay, between others that are not recorded.
-TEST_F(GpuNccl, RecordedOperationsAreReplayed) {
+TEST_F(GpuDistNccl, RecordedOperationsAreReplayed) {
   expect_all([](Communicator& c, const Stream& s) {
     const std::int64_t n = 100'003;
     const Tensor in = filled(n, c.rank(), DType::f32, s), t = Tensor::zeros({n}, DType::f32, s);
@@ -189,7 +189,7 @@ TEST_F(GpuNccl, RecordedOperationsAreReplayed) {
   });
 }
 
-TEST_F(GpuNccl, AReplayThatIsNeverDoneTimesOutAndIsNamed) {
+TEST_F(GpuDistNccl, AReplayThatIsNeverDoneTimesOutAndIsNamed) {
   CommOptions options;
   options.verify = false;
   options.timeout = milliseconds(1'000);
@@ -219,7 +219,7 @@ TEST_F(GpuNccl, AReplayThatIsNeverDoneTimesOutAndIsNamed) {
   EXPECT_EQ(joined(errors), "");
 }
 
-TEST_F(GpuNccl, MeshAxes) {
+TEST_F(GpuDistNccl, MeshAxes) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   const StoreServer server({"127.0.0.1", 0}, "gpu");
   const int world = gpus() / 2 * 2;
@@ -262,21 +262,21 @@ void endless(Mesh& mesh, int device) {
 const char* kVictimPort = "RING_TEST_VICTIM_PORT";
 
 // What a process of its own runs for the test below.
-TEST(GpuNcclVictim, DISABLED_Run) {
+TEST(GpuDistNcclVictim, DISABLED_Run) {
   const char* port = std::getenv(kVictimPort);
   if (!port) GTEST_SKIP() << "part of another test";
   endless(*Mesh::join(environment(1, 2, std::atoi(port)), {}, {.axes = {{"dp", 2}}, .device = {Backend::cuda, 1}}), 1);
 }
 
-class GpuNcclSignal : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Signals, GpuNcclSignal, testing::Values(SIGKILL, SIGSTOP));
+class GpuDistNcclSignal : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Signals, GpuDistNcclSignal, testing::Values(SIGKILL, SIGSTOP));
 
-TEST_P(GpuNcclSignal, SurvivorIsOutAndNamesTheVictim) {
+TEST_P(GpuDistNcclSignal, SurvivorIsOutAndNamesTheVictim) {
   if (!nccl_available() || !gloo_available()) GTEST_SKIP() << "this build has no NCCL or no Gloo";
   if (device_count(Backend::cuda) < 2) GTEST_SKIP() << "needs two GPUs";
   const StoreServer server({"127.0.0.1", 0}, "gpu");
   setenv(kVictimPort, std::to_string(server.endpoint().port).c_str(), 1);
-  std::string program = "/proc/self/exe", filter = "--gtest_filter=GpuNcclVictim.*",
+  std::string program = "/proc/self/exe", filter = "--gtest_filter=GpuDistNcclVictim.*",
               disabled = "--gtest_also_run_disabled_tests";
   char* arguments[] = {program.data(), filter.data(), disabled.data(), nullptr};
   pid_t child = -1;

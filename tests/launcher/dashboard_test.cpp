@@ -179,7 +179,7 @@ TEST_F(DistDashboard, IsRefusedWhereItMakesNoSense) {
   EXPECT_FALSE(std::filesystem::exists(dir_ / "run"));
 }
 
-TEST(GpuSensors, SayWhatNvmlSays) {
+TEST(NvmlSensors, SayWhatNvmlSays) {
   GpuSensors sensors(RING_FAKE_NVML);
   const GpuReading there = sensors.read("0000:3b:00.0"), elsewhere = sensors.read("0000:af:00.0");
   EXPECT_EQ(there.celsius, 61);
@@ -187,7 +187,7 @@ TEST(GpuSensors, SayWhatNvmlSays) {
   EXPECT_FALSE(elsewhere.celsius || elsewhere.used_bytes);
 }
 
-TEST(GpuSensors, KnowNothingWithoutNvml) {
+TEST(NvmlSensors, KnowNothingWithoutNvml) {
   GpuSensors sensors("libno-such-library.so");
   EXPECT_FALSE(sensors.read("0000:3b:00.0").celsius);
 }

@@ -167,7 +167,7 @@ TEST_F(DistOutOfMemory, AValidationStartsAgainWithFewerSequences) {
   EXPECT_TRUE(shard("r") == shard("calm"));
 }
 
-class GpuOutOfMemory : public OutOfMemoryRuns {
+class GpuDistOutOfMemory : public OutOfMemoryRuns {
  protected:
   void SetUp() override {
     if (device_count(Backend::cuda) < 2) GTEST_SKIP() << "fewer than two GPUs";
@@ -181,13 +181,13 @@ class GpuOutOfMemory : public OutOfMemoryRuns {
 
 // Sequences that are long enough: what computing again saves is more than a tenth beside the work space of matrix
 // products [64 MiB].
-TEST_F(GpuOutOfMemory, TwoRanksGoOnWithTheSameBits) {
+TEST_F(GpuDistOutOfMemory, TwoRanksGoOnWithTheSameBits) {
   expect_the_same_bits_after_any(2, on_gpus({"model.context=1024"}));
 }
 
 // Beside the work space of matrix products [64 MiB], what 4 sequences of this model take is so little that no number of
 // them saves a tenth: the run goes down to the fewest at once.
-TEST_F(GpuOutOfMemory, FewerSequencesAtATimeAreRecordedAndAgree) {
+TEST_F(GpuDistOutOfMemory, FewerSequencesAtATimeAreRecordedAndAgree) {
   const std::vector<std::string> settings = on_gpus(
       {"train.precision=fp32", "train.recompute=block", "train.activation_offload=false", "train.micro_batch=4"});
   ASSERT_EQ(with("", "calm", settings), 0) << log();

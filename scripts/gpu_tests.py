@@ -1,0 +1,410 @@
+#!/usr/bin/env python3
+"""Runs the tests that need GPUs, here or, from a package, on a machine without a compiler.
+
+    scripts/gpu_tests.py pack [--build build/release] [--output build/gpu_tests.tar.xz]
+    scripts/gpu_tests.py run [PACKAGE] [--gpus 1] [--jobs N] [--filter PATTERN] [--timeout 120] [--out FOLDER]
+                             [--markdown FILE]
+
+pack: test programs and the ringmaster program without symbols, the libraries that they need except CUDA's, and the
+files that the tests read. PACKAGE: that archive, a folder it was unpacked into, or a build folder (default build/release).
+
+--gpus 1 runs the suites Gpu* except GpuDist*, which need several GPUs; --gpus 2 runs GpuDist* with two GPUs. --jobs
+processes run side by side (default: one per core, or one per group of GPUs for GpuDist*). --filter selects tests, such
+as '*GpuAttention*'. A test that has not ended after --timeout seconds fails. --out gets results.json, junit.xml and
+failures.txt; --markdown a page for docs/measured. CUDA's libraries are those of the Python packages nvidia-*, if this
+Python has them, otherwise the system's. Ends with 1 if a test failed, or if none passed.
+"""
+import argparse
+import collections
+import datetime
+import fnmatch
+import json
+import lzma
+import os
+import pathlib
+import queue
+import re
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+from xml.sax.saxutils import quoteattr
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+ONE_GPU = "Gpu*:*/Gpu*-GpuDist*:*/GpuDist*"
+SEVERAL_GPUS = "GpuDist*:*/GpuDist*"
+SOURCES = ["configs", "tests/golden"]  # read by tests of GPUs
+# Libraries that every machine has its own of, as in package.sh.
+OWN = re.compile(r"^(ld-linux.*|linux-vdso|lib(c|m|mvec|dl|rt|pthread|util|resolv|anl|nsl|nss_.*|cuda))\.so")
+BATCH = 8  # tests per process: the first takes half a second to open the GPU, and the longest bounds the whole
+# Test programs whose tests take longest, so that they start first.
+LONGEST = ["test_kernels", "test_bench", "test_golden", "test_trainer"]
+
+
+def fail(text):
+    sys.exit(f"gpu_tests.py: {text}")
+
+
+# --- pack -----------------------------------------------------------------------------------------------------------
+def output_of(*command, env=None):
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=env).stdout
+
+
+def tests_of(program, pattern, env=None):
+    """The names of the tests of a program that match a pattern and are not disabled."""
+    names, suite = [], ""
+    for line in output_of(program, "--gtest_list_tests", f"--gtest_filter={pattern}", env=env).splitlines():
+        name = line.split("#")[0].strip()
+        if line.startswith(" "):
+            names.append(suite + name)
+        elif name.endswith("."):
+            suite = name
+    return [name for name in names if not re.search(r"(^|[./])DISABLED_", name)]
+
+
+def libraries_of(program):
+    found = {}
+    for line in output_of("ldd", program).splitlines():
+        name, _, path = (part.strip() for part in line.partition("=>"))
+        if "not found" in path:
+            fail(f"{program} needs {name}, which is not there")
+        if path.startswith("/") and not OWN.match(os.path.basename(name)):
+            found[name] = path.split(" (")[0]
+    return found
+
+
+def strip(source, target):
+    subprocess.run(["strip", "--strip-unneeded", "-o", target, source], check=True)
+
+
+def stage(build, folder):
+    programs = [p for p in sorted((build / "tests").glob("test_*")) if os.access(p, os.X_OK) and p.is_file()]
+    wanted = [p for p in programs if tests_of(p, "Gpu*:*/Gpu*")]
+    if not wanted:
+        fail(f"{build} has no tests of GPUs: build it with CUDA first")
+    for part in ("tests", "lib"):
+        (folder / part).mkdir(parents=True)
+    libraries = {}
+    for program in [*wanted, build / "ringmaster"]:
+        strip(program, folder / program.relative_to(build))
+        libraries.update(libraries_of(program))
+    for name, path in libraries.items():
+        strip(path, folder / "lib" / name)
+    for name in output_of("git", "-C", ROOT, "ls-files", *SOURCES).splitlines():
+        (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / "source" / name)
+    shutil.copy(__file__, folder)
+    return len(wanted)
+
+
+def pack(options):
+    build, output = pathlib.Path(options.build).resolve(), pathlib.Path(options.output)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(scratch) / "gpu_tests"
+        programs = stage(build, folder)
+        # All programs hold the same kernels: a dictionary larger than a program stores them once.
+        filters = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 128 << 20}]
+        with lzma.open(output, "wb", filters=filters) as file, tarfile.open(fileobj=file, mode="w|") as archive:
+            archive.add(folder, "gpu_tests")
+        size = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+    print(f"{output}: {output.stat().st_size / 2**20:.1f} MiB, {programs} programs, {size / 2**20:.0f} MiB unpacked")
+
+
+# --- run ------------------------------------------------------------------------------------------------------------
+Result = collections.namedtuple("Result", "program test outcome seconds output")
+
+
+def gpus_here():
+    """The GPUs that may be used, as (index, name, driver)."""
+    query = ["nvidia-smi", "--query-gpu=index,name,driver_version", "--format=csv,noheader"]
+    try:
+        rows = [tuple(cell.strip() for cell in row.split(",")) for row in output_of(*query).splitlines()]
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return rows if allowed is None else [row for row in rows if row[0] in allowed.split(",")]
+
+
+def cuda_folders():
+    found = []
+    for site in sys.path:
+        found += sorted(str(folder) for folder in pathlib.Path(site or ".").glob("nvidia/*/lib"))
+    return found
+
+
+class Tests:
+    """Programs with tests, in an unpacked package or a build folder."""
+
+    def __init__(self, package, scratch):
+        package = pathlib.Path(package).resolve()
+        if package.is_file():
+            with tarfile.open(package, "r:xz") as archive:
+                safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+                archive.extractall(scratch, **safe)
+            package = pathlib.Path(scratch) / "gpu_tests"
+        if not (package / "tests").is_dir():
+            fail(f"{package} is neither a package of tests nor a build folder")
+        self.folder = package
+        packed = (package / "source").is_dir()
+        self.env = dict(os.environ)
+        folders = ([str(package / "lib")] if packed else []) + cuda_folders()
+        before = os.environ.get("LD_LIBRARY_PATH")
+        self.env["XDG_CACHE_HOME"] = str(pathlib.Path(scratch) / "cache")  # choices that only these tests share
+        self.env["LD_LIBRARY_PATH"] = ":".join(folders + ([before] if before else []))
+        if packed:
+            self.env.update(RING_SOURCE_DIR=str(package / "source"), RING_BINARY=str(package / "ringmaster"))
+
+    def commit(self):
+        ringmaster = self.folder / "ringmaster"
+        return output_of(ringmaster, "--version", env=self.env).splitlines()[0] if ringmaster.exists() else "unknown"
+
+    def batches(self, pattern, only):
+        """Lists of (program, names), the longest programs first."""
+        programs = [p for p in sorted((self.folder / "tests").glob("test_*")) if os.access(p, os.X_OK) and p.is_file()]
+        programs.sort(key=lambda p: LONGEST.index(p.name) if p.name in LONGEST else len(LONGEST))
+        batches = []
+        for program in programs:
+            names = [name for name in tests_of(program, pattern, self.env) if fnmatch.fnmatchcase(name, only)]
+            count = -(-len(names) // BATCH)  # neighbours, which often take as long, go to different processes
+            batches += [(program, names[i::count]) for i in range(count)]
+        return batches
+
+
+class Process:
+    """One run of a test program; results come as its tests end."""
+
+    LINE = re.compile(r"\[ +(RUN|OK|FAILED|SKIPPED) +\] ([^ ,]+\.[^ ,]+)(?:.*\((\d+) ms\))?$")
+
+    def __init__(self, program, names, env, timeout):
+        self.program, self.timeout = program, timeout
+        self.left = list(names)
+        self.current, self.output, self.since = None, [], time.monotonic()
+        command = [program, "--gtest_color=no", "--gtest_filter=" + ":".join(names)]
+        self.process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                        stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def kill(self):
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def lines(self):
+        """Lines of output until the end or until a test takes too long."""
+        pipe, rest = self.process.stdout, b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(pipe, selectors.EVENT_READ)
+            while (wait := self.since + self.timeout - time.monotonic()) > 0 and selector.select(wait):
+                block = os.read(pipe.fileno(), 65536)
+                if not block:
+                    if rest:
+                        yield rest.decode(errors="replace")
+                    return
+                *whole, rest = (rest + block).split(b"\n")
+                for line in whole:
+                    yield line.decode(errors="replace")
+        self.output.append(f"no end after {self.timeout:g} s")
+        self.kill()
+
+    def results(self):
+        for line in self.lines():
+            match = self.LINE.search(line)
+            if match and match[1] == "RUN":
+                self.current, self.output, self.since = match[2], [], time.monotonic()
+            elif match and match[3] is not None and match[2] == self.current:
+                yield self.end({"OK": "passed"}.get(match[1], match[1].lower()), int(match[3]) / 1000)
+            elif self.current or line.strip():
+                self.output.append(line)
+        code = self.process.wait()
+        self.kill()  # whatever the tests left running
+        self.process.stdout.close()
+        why = f"signal {-code}" if code < 0 else f"exit code {code}"
+        if self.current or self.left:
+            self.output.append(f"the program ended with {why} {'in' if self.current else 'before'} this test")
+            self.current = self.current or self.left[0]
+            yield self.end("failed", time.monotonic() - self.since)
+        elif code not in (0, 1):  # 1: a test failed, which was reported
+            self.current = "Program.Exit"
+            self.output.append(f"the program ended with {why} after its tests")
+            yield self.end("failed", time.monotonic() - self.since)
+
+    def end(self, outcome, seconds):
+        result = Result(self.program.name, self.current, outcome, seconds, "\n".join(self.output))
+        self.left = [name for name in self.left if name != self.current]
+        self.current, self.output, self.since = None, [], time.monotonic()
+        return result
+
+
+class Runner:
+    def __init__(self, tests, options, groups):
+        self.tests, self.timeout = tests, options.timeout
+        self.queue, self.results, self.lock = queue.Queue(), [], threading.Lock()
+        self.groups = groups
+        cores = len(os.sched_getaffinity(0))
+        self.jobs = options.jobs or (cores if options.gpus == 1 else len(groups))
+        self.threads = max(1, cores // self.jobs)
+
+    def work(self, group):
+        env = dict(self.tests.env, CUDA_VISIBLE_DEVICES=",".join(group), RINGMASTER_THREADS=str(self.threads))
+        while True:
+            try:
+                program, names = self.queue.get_nowait()
+            except queue.Empty:
+                return
+            while names:  # what a crash left over starts again
+                process = Process(program, names, env, self.timeout)
+                for result in process.results():
+                    with self.lock:
+                        self.results.append(result)
+                        if result.outcome == "failed":
+                            print(f"FAILED {result.program[5:]} {result.test} ({result.seconds:.1f} s)", flush=True)
+                names = process.left
+
+    def run(self, batches):
+        for batch in batches:
+            self.queue.put(batch)
+        threads = [threading.Thread(target=self.work, args=(self.groups[i % len(self.groups)],))
+                   for i in range(self.jobs)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return self.results
+
+
+# --- what a run prints and writes -----------------------------------------------------------------------------------
+def suite_of(result):
+    """The suite's name as the source has it, with its room."""
+    parts = [p for p in result.test.split(".")[0].split("/")]
+    named = [p for p in parts if p.startswith("Gpu") and p != "Gpu"]
+    return f"{result.program[5:]} {named[0] if named else '/'.join(parts)}"
+
+
+def count(results, outcome):
+    return sum(result.outcome == outcome for result in results)
+
+
+def rows_of(results):
+    suites = collections.defaultdict(list)
+    for result in results:
+        suites[suite_of(result)].append(result)
+    rows = []
+    for name, all_of_it in sorted(suites.items()):
+        numbers = [len(all_of_it)] + [count(all_of_it, outcome) for outcome in ("passed", "failed", "skipped")]
+        rows.append([name, *map(str, numbers), f"{sum(r.seconds for r in all_of_it):.1f}"])
+    total = [sum(int(row[i]) for row in rows) for i in range(1, 5)]
+    rows.append(["all", *map(str, total), f"{sum(r.seconds for r in results):.1f}"])
+    return rows
+
+
+def table(header, rows):
+    """A Markdown table, aligned, so that it also reads well in a terminal."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+
+    def line(cells):
+        rest = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:]))
+        return "| " + " | ".join([cells[0].ljust(widths[0]), *rest]) + " |"
+
+    rule = "|" + "|".join(["-" * (widths[0] + 2)] + ["-" * (width + 1) + ":" for width in widths[1:]]) + "|"
+    return "\n".join([line(header), rule, *map(line, rows)])
+
+
+def reasons(results):
+    """Why tests were skipped: what a test says, with how many said it."""
+    said = collections.Counter()
+    for result in results:
+        if result.outcome == "skipped":
+            lines = [line for line in result.output.splitlines() if line.strip() and not line.endswith(": Skipped")]
+            said[lines[0] if lines else "no reason"] += 1
+    return [f"skipped, {n}: {text}" for text, n in said.most_common()]
+
+
+def summary(results):
+    slowest = sorted(results, key=lambda r: -r.seconds)[:20]
+    return "\n\n".join(part for part in [
+        table(["suite", "tests", "passed", "failed", "skipped", "seconds"], rows_of(results)),
+        "\n".join(reasons(results)),
+        table(["slowest tests", "seconds"], [[f"{r.program[5:]} {r.test}", f"{r.seconds:.1f}"] for r in slowest]),
+    ] if part)
+
+
+def write_junit(results, path):
+    with open(path, "w") as file:
+        file.write(f'<testsuites tests="{len(results)}" failures="{count(results, "failed")}">\n')
+        for program in sorted({r.program for r in results}):
+            file.write(f'<testsuite name="{program[5:]}">\n')
+            for r in (r for r in results if r.program == program):
+                suite, name = r.test.split(".", 1)
+                inner = {"failed": f"<failure message={quoteattr(r.output[-4000:])}/>", "skipped": "<skipped/>"}
+                file.write(f'<testcase classname={quoteattr(suite)} name={quoteattr(name)} time="{r.seconds:.3f}">'
+                           f'{inner.get(r.outcome, "")}</testcase>\n')
+            file.write("</testsuite>\n")
+        file.write("</testsuites>\n")
+
+
+def failures(results):
+    return "".join(f"== {r.program[5:]} {r.test}\n{r.output}\n\n" for r in results if r.outcome == "failed")
+
+
+def write_logs(results, folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = [{**r._asdict(), "output": r.output if r.outcome == "failed" else ""} for r in results]
+    (folder / "results.json").write_text(json.dumps(kept, indent=0))
+    (folder / "failures.txt").write_text(failures(results))
+    write_junit(results, folder / "junit.xml")
+
+
+def run(options):
+    here = gpus_here()
+    indices = [row[0] for row in here] or ["0"]
+    if options.gpus > len(indices):
+        fail(f"--gpus {options.gpus}: this machine has {len(here)} GPUs")
+    groups = [indices[i:i + options.gpus] for i in range(0, len(indices) - options.gpus + 1, options.gpus)]
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        tests = Tests(options.package, scratch)
+        runner = Runner(tests, options, groups)
+        results = runner.run(tests.batches(ONE_GPU if options.gpus == 1 else SEVERAL_GPUS, options.filter))
+        commit = tests.commit()
+    seconds = time.monotonic() - start
+    device = f"{len(here)} x {here[0][1]}, driver {here[0][2]}" if here else "no GPU"
+    facts = (f"{datetime.date.today()}, {commit}, {device}: {len(results)} tests in {seconds:.0f} s, "
+             f"{runner.jobs} processes of {runner.threads} threads")
+    text = f"{facts}.\n\n{summary(results)}\n"
+    print(failures(results)[-20000:] + text)
+    if options.out:
+        write_logs(results, pathlib.Path(options.out))
+    if options.markdown:
+        pathlib.Path(options.markdown).write_text(f"# Tests on GPUs: the last whole run\n\n"
+                                                  f"Written by `make test-gpu`. {text}")
+    if count(results, "failed") or not count(results, "passed"):
+        fail(f"{count(results, 'failed')} tests failed, {count(results, 'passed')} passed")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    packing = commands.add_parser("pack", help="write a package of the tests")
+    packing.add_argument("--build", default=ROOT / "build/release")
+    packing.add_argument("--output", default=ROOT / "build/gpu_tests.tar.xz")
+    packing.set_defaults(command=pack)
+    running = commands.add_parser("run", help="run the tests and print a table")
+    running.add_argument("package", nargs="?", default=ROOT / "build/release")
+    running.add_argument("--gpus", type=int, default=1)
+    running.add_argument("--jobs", type=int)
+    running.add_argument("--filter", default="*")
+    running.add_argument("--timeout", type=float, default=120)
+    running.add_argument("--out")
+    running.add_argument("--markdown")
+    running.set_defaults(command=run)
+    options = parser.parse_args()
+    options.command(options)
+
+
+if __name__ == "__main__":
+    main()
