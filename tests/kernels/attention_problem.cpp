@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <Eigen/Core>
+
 #include "tests/kernels/poison_allocator.h"
 #include "tests/kernels/step_state_tensor.h"
 
@@ -25,63 +27,90 @@ Values rounded_to(DType type, Values v) {
   return v;
 }
 
-double dot(const double* a, const double* b, std::int64_t n) {
-  double sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
-  return sum;
-}
+using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using Array = Eigen::Array<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using Column = Eigen::ArrayXd;
 
-// One query of one head, by definition.
-struct Row {
+// Rows [first, first + count) of one head of x [N,heads,dim].
+struct Rows {
+  std::int64_t first, count, heads, head, dim;
+  Eigen::OuterStride<> stride() const { return Eigen::OuterStride<>(heads * dim); }
+  std::int64_t start() const { return (first * heads + head) * dim; }
+  auto of(const Values& x) const {
+    return Eigen::Map<const Matrix, 0, Eigen::OuterStride<>>(x.data() + start(), count, dim, stride());
+  }
+  auto of(Values& x) const {
+    return Eigen::Map<Matrix, 0, Eigen::OuterStride<>>(x.data() + start(), count, dim, stride());
+  }
+};
+
+// The definition of softmax attention and its gradients as products of matrices: some queries of a span at a time, and
+// the keys that at least one of them sees.
+struct Reference {
   const AttentionProblem& p;
   const AttentionInputs& in;
   AttentionResults& to;
-  std::size_t span = 0;
 
-  struct Key {
-    std::size_t at;       // in k and v
-    double weight, kept;  // kept: its factor from dropout
+  struct Pairs {
+    std::vector<int> keys;  // in the span
+    Array counts;           // [queries, keys]: how often each query sees each key
   };
 
-  static double* at(Values& v, std::size_t i) { return v.data() + i; }
-
-  std::vector<Key> keys(const Span& q, const Span& k, std::int32_t t, std::int64_t h, const double* query) const {
-    const std::int64_t kv = h * p.kv_heads / p.heads;
-    std::vector<Key> all;
-    for (std::int32_t u = 0; u < k.count; ++u) {
-      const int m = p.selection.empty() ? multiplicity(p.pattern, static_cast<std::int32_t>(kv), q.position + t,
+  Pairs pairs(std::size_t b, std::int64_t kv, std::int32_t first, std::int32_t count) const {
+    const Span &q = p.queries[b], &k = p.keys[b];
+    Array all(count, k.count);
+    for (std::int32_t t = 0; t < count; ++t)
+      for (std::int32_t u = 0; u < k.count; ++u)
+        all(t, u) = p.selection.empty() ? multiplicity(p.pattern, static_cast<std::int32_t>(kv), q.position + first + t,
                                                        k.position + u, q.document)
-                                        : p.selects(span, kv, t, u);
-      if (m == 0) continue;
-      const auto key = static_cast<std::size_t>(((k.first + u) * p.kv_heads + kv) * p.dim);
-      all.push_back({key, p.scale() * dot(query, in.k.data() + key, p.dim) + std::log(m),
-                     p.dropout.factor(q.first + t, h, k.position + u)});
-    }
+                                        : p.selects(b, kv, first + t, u);
+    std::vector<int> seen;
+    for (int u = 0; u < k.count; ++u)
+      if ((all.col(u) > 0).any()) seen.push_back(u);
+    return {seen, all(Eigen::all, seen)};
+  }
+
+  // What dropout multiplies the weights by.
+  Array factors(std::int64_t query, std::int64_t head, std::int32_t position, const Pairs& pairs) const {
+    Array all = Array::Ones(pairs.counts.rows(), pairs.counts.cols());
+    if (p.dropout.rate == 0) return all;
+    for (std::int64_t t = 0; t < all.rows(); ++t)
+      for (std::int64_t i = 0; i < all.cols(); ++i)
+        if (pairs.counts(t, i) > 0)
+          all(t, i) = p.dropout.factor(query + t, head, position + pairs.keys[static_cast<std::size_t>(i)]);
     return all;
   }
 
-  void run(const Span& q, const Span& k, std::int32_t t, std::int64_t h) {
-    const std::int64_t row = q.first + t;
-    const auto query = static_cast<std::size_t>((row * p.heads + h) * p.dim);
-    std::vector<Key> all = keys(q, k, t, h, in.q.data() + query);
-    if (all.empty()) return;
-    double largest = -INFINITY, total = 0;
-    for (const Key& key : all) largest = std::max(largest, key.weight);
-    for (Key& key : all) total += key.weight = std::exp(key.weight - largest);
-    for (Key& key : all) {
-      key.weight /= total;
-      for (std::int64_t i = 0; i < p.dim; ++i) at(to.out, query)[i] += key.weight * key.kept * in.v[key.at + i];
-    }
-    to.lse[static_cast<std::size_t>(h * p.query_rows + row)] = largest + std::log(total);
-    const double* dout = in.dout.data() + query;
-    const double delta = dot(to.out.data() + query, dout, p.dim);
-    for (const Key& key : all) {
-      const double ds = p.scale() * key.weight * (key.kept * dot(dout, in.v.data() + key.at, p.dim) - delta);
-      for (std::int64_t i = 0; i < p.dim; ++i) {
-        at(to.dq, query)[i] += ds * in.k[key.at + i];
-        at(to.dk, key.at)[i] += ds * in.q[query + i];
-        at(to.dv, key.at)[i] += key.weight * key.kept * dout[i];
-      }
+  void run_head(const Rows& queries, const Rows& keys, const Pairs& pairs, const Array& kept) const {
+    const Matrix q = queries.of(in.q), dout = queries.of(in.dout);
+    const Matrix k = keys.of(in.k)(pairs.keys, Eigen::all), v = keys.of(in.v)(pairs.keys, Eigen::all);
+    const Array scores = p.scale() * (q * k.transpose()).array();
+    const Array seen = (pairs.counts > 0).select(scores, -INFINITY);
+    const Column most = seen.rowwise().maxCoeff(), largest = (most > -INFINITY).select(most, 0);
+    const Array terms = pairs.counts * (scores.colwise() - largest).min(0).exp();  // unseen scores may be larger
+    const Column total = terms.rowwise().sum(), lse = largest + total.log();
+    const Column divisors = (total > 0).select(total, 1);
+    const Array weights = terms.colwise() / divisors;
+    const Matrix dropped = weights * kept, out = dropped * v;
+    const Array dweights = kept * (dout * v.transpose()).array();
+    const Column delta = (dout.array() * out.array()).rowwise().sum();
+    const Matrix dscores = p.scale() * weights * (dweights.colwise() - delta);
+    queries.of(to.out) += out;
+    queries.of(to.dq) += dscores * k;
+    keys.of(to.dk)(pairs.keys, Eigen::all) += dscores.transpose() * q;
+    keys.of(to.dv)(pairs.keys, Eigen::all) += dropped.transpose() * dout;
+    std::copy(lse.begin(), lse.end(), to.lse.begin() + queries.head * p.query_rows + queries.first);
+  }
+
+  void run(std::size_t b, std::int32_t first, std::int32_t count) const {
+    const Span &q = p.queries[b], &k = p.keys[b];
+    const std::int64_t group = p.heads / p.kv_heads;
+    for (std::int64_t kv = 0; kv < p.kv_heads; ++kv) {
+      const Pairs seen = pairs(b, kv, first, count);
+      if (seen.keys.empty()) continue;
+      for (std::int64_t h = kv * group; h < (kv + 1) * group; ++h)
+        run_head({q.first + first, count, p.heads, h, p.dim}, {k.first, k.count, p.kv_heads, kv, p.dim}, seen,
+                 factors(q.first + first, h, k.position, seen));
     }
   }
 };
@@ -258,10 +287,10 @@ AttentionInputs random_inputs(const AttentionProblem& p, DType type) {
 AttentionResults reference(const AttentionProblem& p, const AttentionInputs& in) {
   AttentionResults r{Values(in.q.size()), Values(static_cast<std::size_t>(p.heads * p.query_rows), -INFINITY),
                      Values(in.q.size()), Values(in.k.size()), Values(in.k.size())};
-  Row row{p, in, r};
-  for (std::size_t b = row.span = 0; b < p.queries.size(); row.span = ++b)
-    for (std::int32_t t = 0; t < p.queries[b].count; ++t)
-      for (std::int64_t h = 0; h < p.heads; ++h) row.run(p.queries[b], p.keys[b], t, h);
+  constexpr std::int32_t kRows = 64;  // at a time: bounds the memory
+  for (std::size_t b = 0; b < p.queries.size(); ++b)
+    for (std::int32_t first = 0; first < p.queries[b].count; first += kRows)
+      Reference{p, in, r}.run(b, first, std::min(kRows, p.queries[b].count - first));
   return r;
 }
 

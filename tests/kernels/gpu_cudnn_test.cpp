@@ -10,11 +10,10 @@
 
 #include "core/devices.h"
 #include "kernels/attention/attention.h"
+#include "tests/kernels/attention_problem.h"
 
 namespace ring::test {
 namespace {
-
-using Values = std::vector<double>;
 
 struct Case {
   std::int64_t batch, length, heads, kv_heads, dim;
@@ -59,56 +58,32 @@ struct Reference {
   Values out, lse, dqkv;  // [N,Hq,D], [Hq,N], [N,width]
 };
 
-// One query of one head, and what it gives to all gradients.
-void add_row(const Case& c, const Values& qkv, const Values& dout, std::int64_t b, std::int64_t t, std::int64_t h,
-             Reference& r) {
-  const std::int64_t d = c.dim, kv = h * c.kv_heads / c.heads, first = b * c.length, n = first + t;
-  const std::int64_t seen = c.causal ? t + 1 : c.length,
-                     oldest = c.window > 0 ? std::max<std::int64_t>(0, t + 1 - c.window) : 0;
-  const std::int64_t keys = seen - oldest, qa = n * c.width() + h * d;
-  const auto k_of = [&](std::int64_t u) { return (first + oldest + u) * c.width() + (c.heads + kv) * d; };
-  const auto dot = [d](const double* x, const double* y) {
-    double sum = 0;
-    for (std::int64_t i = 0; i < d; ++i) sum += x[i] * y[i];
-    return sum;
-  };
-  Values p(static_cast<std::size_t>(keys));
-  double largest = -std::numeric_limits<double>::infinity(), total = 0, delta = 0;
-  for (std::int64_t u = 0; u < keys; ++u)
-    largest = std::max(largest, p[static_cast<std::size_t>(u)] = c.scale() * dot(&qkv[qa], &qkv[k_of(u)]));
-  for (double& x : p) total += x = std::exp(x - largest);
-  r.lse[static_cast<std::size_t>(h * c.tokens() + n)] = largest + std::log(total);
-  double* out = &r.out[static_cast<std::size_t>((n * c.heads + h) * d)];
-  const double* g = &dout[static_cast<std::size_t>((n * c.heads + h) * d)];
-  for (std::int64_t u = 0; u < keys; ++u)
-    for (std::int64_t i = 0; i < d; ++i)
-      out[i] += p[static_cast<std::size_t>(u)] / total * qkv[static_cast<std::size_t>(k_of(u) + c.kv_heads * d + i)];
-  delta = dot(g, out);
-  for (std::int64_t u = 0; u < keys; ++u) {
-    const double weight = p[static_cast<std::size_t>(u)] / total;
-    const std::int64_t ka = k_of(u), va = ka + c.kv_heads * d;
-    const double ds = c.scale() * weight * (dot(g, &qkv[va]) - delta);
-    for (std::int64_t i = 0; i < d; ++i) {
-      r.dqkv[static_cast<std::size_t>(qa + i)] += ds * qkv[ka + i];
-      r.dqkv[static_cast<std::size_t>(ka + i)] += ds * qkv[qa + i];
-      r.dqkv[static_cast<std::size_t>(va + i)] += weight * g[i];
-    }
-  }
-}
-
 Values widened(const std::vector<bf16>& all) {
   Values out;
   for (bf16 x : all) out.push_back(to_float(x));
   return out;
 }
 
+// Columns [from, to) of rows that are `width` wide.
+Values columns_of(const Values& fused, std::int64_t width, std::int64_t from, std::int64_t to) {
+  Values columns;
+  for (auto row = fused.begin(); row != fused.end(); row += width) columns.insert(columns.end(), row + from, row + to);
+  return columns;
+}
+
 Reference reference(const Case& c, const std::vector<bf16>& qkv, const std::vector<bf16>& dout) {
-  Reference r{Values(dout.size()), Values(static_cast<std::size_t>(c.heads * c.tokens())), Values(qkv.size())};
-  const Values inputs = widened(qkv), gradients = widened(dout);
-  for (std::int64_t b = 0; b < c.batch; ++b)
-    for (std::int64_t h = 0; h < c.heads; ++h)
-      for (std::int64_t t = 0; t < c.length; ++t) add_row(c, inputs, gradients, b, t, h, r);
-  return r;
+  const std::int64_t q = c.heads * c.dim, k = c.kv_heads * c.dim;
+  const Values all = widened(qkv);
+  AttentionProblem p{.pattern = c.pattern(), .queries = c.spans(), .keys = c.spans()};
+  p.query_rows = p.key_rows = c.tokens();
+  p.heads = c.heads, p.kv_heads = c.kv_heads, p.dim = c.dim;
+  const AttentionResults r = reference(p, {columns_of(all, c.width(), 0, q), columns_of(all, c.width(), q, q + k),
+                                           columns_of(all, c.width(), q + k, c.width()), widened(dout)});
+  Reference fused{r.out, r.lse, {}};
+  for (std::int64_t n = 0; n < c.tokens(); ++n)
+    for (const auto& [part, width] : {std::pair{&r.dq, q}, {&r.dk, k}, {&r.dv, k}})
+      fused.dqkv.insert(fused.dqkv.end(), part->begin() + n * width, part->begin() + (n + 1) * width);
+  return fused;
 }
 
 // NaN anywhere gives NaN, which is below no bound.

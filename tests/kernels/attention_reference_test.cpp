@@ -1,0 +1,87 @@
+// The reference of the attention tests, which works with matrices, against the definition one query at a time.
+
+#include <gtest/gtest.h>
+
+#include "tests/kernels/attention_problem.h"
+
+namespace ring::test {
+namespace {
+
+// Documents of several lengths in packed rows, the first of which does not begin with the tensor.
+const std::vector<std::int32_t> kOffsets = offsets_of({70, 1, 0, 200}, 3), kRows = {3, 74};
+
+AttentionProblem problem(const Pattern& pattern, float rate) {
+  AttentionProblem p = problem_of(pattern, kOffsets, kRows);
+  p.dim = 8;
+  p.dropout = {.rate = rate, .first_row = 9, .first_head = 1};
+  return p;
+}
+
+AttentionResult definition(const AttentionProblem& p, const AttentionInputs& in) {
+  const AttentionShape shape{kOffsets, p.heads, p.kv_heads, p.dim, p.scale(), p.pattern, kRows, p.dropout};
+  return attention_oracle(shape, in.q, in.k, in.v);
+}
+
+double product(const Values& a, const Values& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+std::vector<Pattern> patterns() {
+  const BlockRule random{.kind = BlockRuleKind::random, .local = 1, .threshold = random_threshold(0.3), .seed = 7};
+  return {dense(),
+          dense(false),
+          window(30, 5),
+          window(20, 7, false),
+          dilated({{32, 1}, {128, 4}}, false, 1),
+          dilated({{32, 1}, {64, 2}}, true, 0, false),
+          scales(),
+          chunks(false),
+          block_sparse(64, {random, {.local = 1, .every = 3}})};
+}
+
+TEST(AttentionReference, IsTheDefinition) {
+  for (const Pattern& pattern : patterns())
+    for (const float rate : {0.0f, 0.3f}) {
+      SCOPED_TRACE(str(pattern_key(pattern), ", dropout ", rate));
+      const AttentionProblem p = problem(pattern, rate);
+      const AttentionInputs in = random_inputs(p, DType::f32);
+      const AttentionResults got = reference(p, in);
+      const AttentionResult want = definition(p, in);
+      EXPECT_LE(distance_of(got.out, want.out), 1e-12 * norm_of(want.out));
+      for (std::int64_t h = 0; h < p.heads; ++h)
+        for (std::int64_t n = kOffsets.front(); n < p.query_rows; ++n) {
+          const auto i = static_cast<std::size_t>(h * p.query_rows + n);
+          const bool nothing_seen = std::isinf(want.lse[i]) && got.lse[i] == want.lse[i];
+          ASSERT_TRUE(nothing_seen || std::abs(got.lse[i] - want.lse[i]) <= 1e-12) << "lse " << i;
+        }
+    }
+}
+
+// Along a random direction of q, k and v, the difference of dout * out is what the gradients say.
+TEST(AttentionReference, GradientsAreThoseOfTheDefinition) {
+  for (const Pattern& pattern : patterns())
+    for (const float rate : {0.0f, 0.3f}) {
+      SCOPED_TRACE(str(pattern_key(pattern), ", dropout ", rate));
+      const AttentionProblem p = problem(pattern, rate);
+      const AttentionInputs in = random_inputs(p, DType::f32);
+      const AttentionResults got = reference(p, in);
+      for (const auto& [values, gradient] : {std::pair{&AttentionInputs::q, &AttentionResults::dq},
+                                             {&AttentionInputs::k, &AttentionResults::dk},
+                                             {&AttentionInputs::v, &AttentionResults::dv}}) {
+        const Values direction = random_values("direction", std::ssize(in.*values));
+        constexpr double kStep = 1e-5;
+        double difference = 0;
+        for (const double sign : {1.0, -1.0}) {
+          AttentionInputs moved = in;
+          for (std::size_t i = 0; i < direction.size(); ++i) (moved.*values)[i] += sign * kStep * direction[i];
+          difference += sign * product(in.dout, definition(p, moved).out) / (2 * kStep);
+        }
+        EXPECT_NEAR(product(got.*gradient, direction), difference, 1e-7 * (1 + std::abs(difference)));
+      }
+    }
+}
+
+}  // namespace
+}  // namespace ring::test
