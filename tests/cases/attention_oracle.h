@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <numeric>
 
 #include "core/philox.h"
 #include "kernels/attention/blocks.h"
@@ -117,6 +118,8 @@ struct AttentionResult {
   Values out, lse;  // [N,Hq,D], [Hq,N]
 };
 
+inline double dot(const double* a, const double* b, std::int64_t n) { return std::transform_reduce(a, a + n, b, 0.0); }
+
 // The mean of block j of x [N,heads,D], the sum of some heads; blocks count from row `origin`, the document has rows
 // [first, end).
 inline Values block_mean(const AttentionShape& a, const Values& x, std::int64_t heads, std::int64_t head,
@@ -138,9 +141,7 @@ inline double block_score(const AttentionShape& a, const Values& q, const Values
   const std::int64_t group = a.heads / a.kv_heads;
   const Values asks = block_mean(a, q, a.heads, kv * group, (kv + 1) * group, origin, first, end, i - 1);
   const Values has = block_mean(a, k, a.kv_heads, kv, kv + 1, origin, first, end, j);
-  double score = 0;
-  for (std::size_t c = 0; c < asks.size(); ++c) score += asks[c] * has[c];
-  return score;
+  return dot(asks.data(), has.data(), a.dim);
 }
 
 // How many of these scores, negated and in order, it takes for their share of the softmax over all of them to reach the
@@ -180,9 +181,10 @@ inline std::vector<bool> kept_blocks(const AttentionShape& a, const Values& q, c
   return kept;
 }
 
-// The keys and values that a document's pools add to those of a query at row `t`, from their definition.
+// The keys and values of a document's pools that end at row `t` or before it, from their definition.
 struct PoolMeans {
   std::vector<Values> keys, values;
+  std::vector<std::int64_t> ends;  // the row behind each pool: a query sees it from there on
 
   PoolMeans(const AttentionShape& a, const Values& k, const Values& v, std::int64_t kv, std::int64_t first,
             std::int64_t t) {
@@ -193,6 +195,7 @@ struct PoolMeans {
                                  : Values(static_cast<std::size_t>(size), 1.0 / static_cast<double>(size));
         keys.push_back(sum(a, k, kv, n, w));
         values.push_back(sum(a, v, kv, n, w));
+        ends.push_back(n + size);
       }
       if (learned) learned += a.kv_heads * (size + a.dim);
     }
@@ -225,47 +228,51 @@ struct PoolMeans {
   }
 };
 
-// Query `t` of head `h` over the keys of rows [first, end): adds to out. Rows of documents in rows that start at `row`.
+// A document: rows [first, end) of a packed row that starts at `row`, and what its queries have in common.
+struct OracleDocument {
+  std::int64_t first, end, row;
+  std::vector<bool> kept = {};  // blocks of keys that a query's block keeps, where a pattern selects
+  const PoolMeans* pools = nullptr;
+
+  std::int64_t origin(std::int64_t block) const { return row + (first - row) / block * block; }
+};
+
+// Query `t` of head `h` over the keys of its document: adds to out, returns the log-sum-exp.
 inline double attend(const AttentionShape& a, const Values& q, const Values& k, const Values& v, std::int64_t h,
-                     std::int64_t t, std::int64_t first, std::int64_t end, std::int64_t row, double* out) {
+                     std::int64_t t, const OracleDocument& d, double* out) {
   const std::int64_t kv = h * a.kv_heads / a.heads;
   const auto at = [&](const Values& x, std::int64_t n, std::int64_t heads, std::int64_t head) {
     return x.data() + (n * heads + head) * a.dim;
   };
-  const auto position = [&](std::int64_t n) { return static_cast<std::int32_t>(n - row); };
+  const auto position = [&](std::int64_t n) { return static_cast<std::int32_t>(n - d.row); };
   struct Key {
     const double* value;
     double factor;  // of dropout
   };
   std::vector<Key> keys;
-  std::vector<bool> kept;
-  std::int64_t size = 1, origin = 0;
-  if (a.pattern.selects()) {
-    size = a.pattern.blocks->block(), origin = row + (first - row) / size * size;
-    kept = kept_blocks(a, q, k, kv, origin, first, end, static_cast<int>((t - origin) / size));
-  }
   Values s;
   double largest = -std::numeric_limits<double>::infinity(), total = 0;
   const auto add = [&](const double* key, double bias, const Key& of) {
-    double score = 0;
-    for (std::int64_t i = 0; i < a.dim; ++i) score += at(q, t, a.heads, h)[i] * key[i];
     keys.push_back(of);
-    s.push_back(score * a.scale + bias);
+    s.push_back(dot(at(q, t, a.heads, h), key, a.dim) * a.scale + bias);
     largest = std::max(largest, s.back());
   };
-  for (std::int64_t u = first; u < end; ++u) {
-    const int m = a.pattern.selects() ? u <= t && kept[static_cast<std::size_t>((u - origin) / size)]
+  const std::int64_t size = a.pattern.selects() ? a.pattern.blocks->block() : 1, origin = d.origin(size);
+  for (std::int64_t u = d.first; u < d.end; ++u) {
+    const int m = a.pattern.selects() ? u <= t && d.kept[static_cast<std::size_t>((u - origin) / size)]
                                       : multiplicity(a.pattern, static_cast<std::int32_t>(kv), position(t), position(u),
-                                                     position(first));
+                                                     position(d.first));
     if (m == 0) continue;
     add(at(k, u, a.kv_heads, kv), std::log(m), {at(v, u, a.kv_heads, kv), a.dropout.factor(t, h, position(u))});
   }
-  const PoolMeans pools(a, k, v, kv, first, t);
   const double gate = a.gates.empty() ? 0 : a.gates[static_cast<std::size_t>(t * a.heads + h)];
-  for (std::size_t j = 0; j < pools.keys.size(); ++j) add(pools.keys[j].data(), gate, {pools.values[j].data(), 1});
+  for (std::size_t j = 0; j < d.pools->keys.size(); ++j)
+    if (d.pools->ends[j] <= t) add(d.pools->keys[j].data(), gate, {d.pools->values[j].data(), 1});
   for (double& x : s) total += x = std::exp(x - largest);
-  for (std::size_t j = 0; j < keys.size(); ++j)
-    for (std::int64_t i = 0; i < a.dim; ++i) out[i] += s[j] / total * keys[j].factor * keys[j].value[i];
+  for (std::size_t j = 0; j < keys.size(); ++j) {
+    const double weight = s[j] / total * keys[j].factor;
+    for (std::int64_t i = 0; i < a.dim; ++i) out[i] += weight * keys[j].value[i];
+  }
   return largest + std::log(total);
 }
 
@@ -279,12 +286,22 @@ inline std::int32_t row_start(const AttentionShape& a, std::int32_t n) {
 
 inline AttentionResult attention_oracle(const AttentionShape& a, const Values& q, const Values& k, const Values& v) {
   AttentionResult r{Values(q.size()), Values(static_cast<std::size_t>(a.heads * a.tokens()))};
+  const std::int64_t group = a.heads / a.kv_heads, size = a.pattern.selects() ? a.pattern.blocks->block() : 1;
   for (std::size_t b = 0; b + 1 < a.offsets.size(); ++b)
-    for (std::int64_t t = a.offsets[b]; t < a.offsets[b + 1]; ++t)
-      for (std::int64_t h = 0; h < a.heads; ++h)
-        r.lse[static_cast<std::size_t>(h * a.tokens() + t)] =
-            attend(a, q, k, v, h, t, a.offsets[b], a.offsets[b + 1], row_start(a, a.offsets[b]),
-                   r.out.data() + (t * a.heads + h) * a.dim);
+    for (std::int64_t kv = 0; kv < a.kv_heads; ++kv) {
+      OracleDocument d{a.offsets[b], a.offsets[b + 1], row_start(a, a.offsets[b])};
+      const PoolMeans pools(a, k, v, kv, d.first, d.end);
+      d.pools = &pools;
+      for (std::int64_t t = d.first; t < d.end; ++t) {
+        const std::int64_t in_block = (t - d.origin(size)) % size;
+        if (a.pattern.selects() && (t == d.first || in_block == 0))
+          d.kept =
+              kept_blocks(a, q, k, kv, d.origin(size), d.first, d.end, static_cast<int>((t - d.origin(size)) / size));
+        for (std::int64_t h = kv * group; h < (kv + 1) * group; ++h)
+          r.lse[static_cast<std::size_t>(h * a.tokens() + t)] =
+              attend(a, q, k, v, h, t, d, r.out.data() + (t * a.heads + h) * a.dim);
+      }
+    }
   return r;
 }
 
