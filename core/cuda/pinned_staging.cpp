@@ -1,6 +1,10 @@
 #include "core/cuda/pinned_staging.h"
 
 #include <algorithm>
+#include <exception>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 #include "core/cuda/check.h"
 
@@ -12,9 +16,47 @@ std::shared_ptr<void> pinned_memory(std::size_t bytes) {
   return {p, [](void* q) { cudaFreeHost(q); }};
 }
 
+namespace {
+
+// Staging memory of streams that ended, for the next ones: locking it takes the driver 30 ms.
+class SpareMemory {
+ public:
+  std::shared_ptr<void> take() {
+    const std::lock_guard held(mutex_);
+    if (spare_.empty()) return pinned_memory(kStagingBytes);
+    std::shared_ptr<void> memory = std::move(spare_.back());
+    spare_.pop_back();
+    return memory;
+  }
+  void give_back(std::shared_ptr<void> memory) {
+    const std::lock_guard held(mutex_);
+    spare_.push_back(std::move(memory));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<void>> spare_;
+};
+
+SpareMemory& spare_memory() {
+  static auto* const all = new SpareMemory;  // never freed: CUDA may be gone when the process ends
+  return *all;
+}
+
+}  // namespace
+
+PinnedStaging::~PinnedStaging() {
+  if (!memory_) return;
+  try {
+    if (!in_flight_.empty()) in_flight_.back().done.synchronize();  // host waits: shutdown
+    spare_memory().give_back(std::move(memory_));
+  } catch (const std::exception&) {  // a failed copy, which was or will be reported; the memory is freed
+  }
+}
+
 void* PinnedStaging::take(std::size_t bytes) {
   RING_CHECK(bytes <= kStagingBytes / 2, "staging of ", bytes, " bytes, the most is ", kStagingBytes / 2);
-  if (!memory_) memory_ = pinned_memory(kStagingBytes);
+  if (!memory_) memory_ = spare_memory().take();
   const std::size_t begin = next_ + bytes <= kStagingBytes ? next_ : 0, end = begin + bytes;
   // Copies are made in the order in which pieces were taken. After a turn the newest piece in the way need not be the
   // oldest of all: it, and so all before it, must be done.

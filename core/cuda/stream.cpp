@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -116,15 +119,27 @@ class CudaGraphs final : public RecordedWork {
   std::vector<Part> parts_;
 };
 
+// Returns a GPU's model. Asks the driver once, because that takes milliseconds.
+std::string model_of(int index) {
+  static std::mutex mutex;
+  static std::map<int, std::string> models;
+  const std::lock_guard held(mutex);
+  std::string& model = models[index];
+  if (model.empty()) {
+    cudaDeviceProp properties;
+    RING_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+    model = properties.name;
+  }
+  return model;
+}
+
 class CudaStream final : public StreamImpl {
  public:
   explicit CudaStream(int index, bool high_priority = false)
       : handle_(std::make_shared<StreamHandle>(index, high_priority)) {
     device = {Backend::cuda, index};
     allocator = std::make_shared<AsyncAllocator>(handle_);
-    cudaDeviceProp properties;
-    RING_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
-    name_ = properties.name;
+    name_ = model_of(index);
   }
   ~CudaStream() override { drop_resources(); }
   Event record() override { return record(cudaEventDisableTiming); }

@@ -158,6 +158,25 @@ TEST_F(GpuStream, UploadsStayWholeWhenStagingTurns) {
     EXPECT_TRUE(to_host<std::uint8_t>(tensors[i], s) == contents[i]) << "upload " << i + 1;
 }
 
+// A stream ends while its uploads wait behind other work; the next one uploads by way of the same staging memory.
+TEST_F(GpuStream, StagingMemoryPassesToTheNextStreamAfterItsCopies) {
+  const Stream reader = stream();
+  const std::int64_t bytes = 20 << 20, busy_bytes = std::int64_t{1} << 30;
+  const Tensor uploads[] = {Tensor::zeros({bytes}, DType::u8, reader), Tensor::zeros({bytes}, DType::u8, reader)};
+  const Tensor from = Tensor::zeros({busy_bytes}, DType::u8, reader),
+               to = Tensor::empty({busy_bytes}, DType::u8, reader);
+  reader.synchronize();
+  for (const Tensor& t : uploads) {
+    const Stream s = stream();
+    const std::vector<std::uint8_t> contents(static_cast<std::size_t>(bytes), &t == &uploads[0] ? 1 : 2);
+    for (int i = 0; i < 300; ++i) copy(to, from, s);
+    s.impl().upload(t.raw(), contents.data(), contents.size());
+  }
+  for (const std::uint8_t i : {0, 1})
+    EXPECT_EQ(to_host<std::uint8_t>(uploads[i], reader),
+              std::vector<std::uint8_t>(static_cast<std::size_t>(bytes), i + 1));
+}
+
 TEST_F(GpuStream, EventsOrderStreams) {
   const Stream a = stream(), b = stream();
   const std::int64_t n = 1 << 24;
