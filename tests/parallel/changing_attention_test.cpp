@@ -200,15 +200,18 @@ TEST(Reuse, GoesOnFromACheckpointWithTheSameBits) {
 
 // --- CUDA graphs ---
 
+constexpr const char* kCorpus = "a.h5";
+
 struct Steps {
   std::vector<double> losses, norms;
   bool replayed = false;
 };
 
-// 14 steps of 640 tokens.
-Steps steps_on_gpu(const std::string& corpus, const std::string& keep, const char* graph) {
+// 14 steps of 640 tokens. What the first run measures, the others of the folder choose too.
+Steps steps_on_gpu(const Folder& folder, const std::string& keep, const char* graph) {
   Config asked = tiny_config();
-  override_config(asked, base({keeping(keep), kShared, graph, "data.path=" + corpus, "train.batch_size=2"}));
+  override_config(asked, base({keeping(keep), kShared, graph, "data.path=" + folder(kCorpus), "train.batch_size=2",
+                               "run.tuning=" + folder("tuning.yaml")}));
   asked.run.device = DeviceChoice::cuda;
   asked.train.precision = PrecisionChoice::fp32;
   const Config config = resolve_config(asked, 257);
@@ -230,11 +233,11 @@ Steps steps_on_gpu(const std::string& corpus, const std::string& keep, const cha
 TEST(GpuKeepSchedule, ARecordedStepFollowsIt) {
   if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
   const Folder folder;
-  const std::string corpus = folder("a.h5"), changing = "[[0, 5], [3840, 3]]";  // from the seventh step on
-  write_documents(corpus, 60, 6, [](std::uint64_t) { return 400; });
-  const Steps plain = steps_on_gpu(corpus, changing, "train.cuda_graph=off"),
-              replayed = steps_on_gpu(corpus, changing, "train.cuda_graph=on"),
-              constant = steps_on_gpu(corpus, "5", "train.cuda_graph=on");
+  const std::string changing = "[[0, 5], [3840, 3]]";  // from the seventh step on
+  write_documents(folder(kCorpus), 60, 6, [](std::uint64_t) { return 400; });
+  const Steps plain = steps_on_gpu(folder, changing, "train.cuda_graph=off"),
+              replayed = steps_on_gpu(folder, changing, "train.cuda_graph=on"),
+              constant = steps_on_gpu(folder, "5", "train.cuda_graph=on");
   EXPECT_TRUE(replayed.replayed);
   EXPECT_TRUE(constant.replayed);
   EXPECT_EQ(plain.losses, replayed.losses);
