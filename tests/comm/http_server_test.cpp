@@ -14,7 +14,6 @@ namespace ring {
 namespace {
 
 using std::chrono::seconds;
-using std::chrono::steady_clock;
 using test::http_get;
 using test::http_post;
 using test::HttpAnswer;
@@ -136,7 +135,7 @@ TEST_F(HttpServerTest, StreamsAndEndsThemWithTheClient) {
   });
   EXPECT_EQ(http_get(server.endpoint(), "/").body, "piece 1\n" + std::string(50'000, 'x') + "piece 3\n");
   {
-    const auto deadline = steady_clock::now() + seconds(10);
+    const auto deadline = AwakeClock::now() + seconds(10);
     const Fd fd = connect_to(server.endpoint(), deadline);
     send_all(fd, "GET /endless HTTP/1.1\r\nHost: localhost\r\n\r\n", deadline);
     recv_exactly(fd, 1000, deadline);
@@ -163,12 +162,12 @@ TEST_F(HttpServerTest, SlowAnswersAreNoSilence) {
 TEST_F(HttpServerTest, AHandlerSeesThatItsClientHasLeft) {
   std::atomic<int> there{0}, left{0};
   const HttpServer server({.at = kAnywhere, .may_block = true}, [&](const HttpRequest& r) {
-    const auto end = steady_clock::now() + seconds(r.path == "/brief" ? 0 : 20);
-    while (!r.gone() && steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    const auto end = AwakeClock::now() + seconds(r.path == "/brief" ? 0 : 20);
+    while (!r.gone() && AwakeClock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     ++(r.gone() ? left : there);
     return HttpReply{.body = "ok"};
   });
-  const auto deadline = steady_clock::now() + seconds(10);
+  const auto deadline = AwakeClock::now() + seconds(10);
   const std::string brief = "GET /brief HTTP/1.1\r\nHost: localhost\r\n\r\n";
   const Fd two = connect_to(server.endpoint(), deadline);
   send_all(two, brief + brief, deadline);  // the second stands behind the first
@@ -188,19 +187,19 @@ TEST_F(HttpServerTest, AHandlerSeesThatItsClientHasLeft) {
 // Clients that say nothing hold their places for as long as the server is patient, and others wait no longer.
 TEST_F(HttpServerTest, IdleConnectionsMakeWay) {
   const HttpServer server({.at = kAnywhere, .connections = 50, .silence = seconds(1)}, echo);
-  const auto begin = steady_clock::now();
+  const auto begin = AwakeClock::now();
   std::vector<Fd> idle;
   for (int i = 0; i < 200; ++i) idle.push_back(connect_to(server.endpoint(), begin + seconds(10)));
   for (int i = 0; i < 200; i += 2) send_all(idle[static_cast<std::size_t>(i)], "GET / HT", begin + seconds(10));
   EXPECT_EQ(http_get(server.endpoint(), "/").status, 200);
-  EXPECT_LT(steady_clock::now() - begin, seconds(10));
+  EXPECT_LT(AwakeClock::now() - begin, seconds(10));
 }
 
 // A client that never stops to talk does not keep the server from ending.
 TEST_F(HttpServerTest, EndsWhileClientsTalk) {
   std::vector<Fd> slow;
   auto server = std::make_unique<HttpServer>(HttpOptions{.at = kAnywhere, .silence = seconds(30)}, echo);
-  const auto deadline = steady_clock::now() + seconds(10);
+  const auto deadline = AwakeClock::now() + seconds(10);
   for (int i = 0; i < 20; ++i) {
     slow.push_back(connect_to(server->endpoint(), deadline));
     send_all(slow.back(), "GET / HTTP/1.1\r\nX: ", deadline);
@@ -209,16 +208,16 @@ TEST_F(HttpServerTest, EndsWhileClientsTalk) {
   std::thread drip([&] {
     while (!stop) {
       for (const Fd& fd : slow) try {
-          send_all(fd, "x", steady_clock::now() + seconds(1));
+          send_all(fd, "x", AwakeClock::now() + seconds(1));
         } catch (const Error&) {
         }
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  const auto begin = steady_clock::now();
+  const auto begin = AwakeClock::now();
   server.reset();
-  EXPECT_LT(steady_clock::now() - begin, seconds(2));
+  EXPECT_LT(AwakeClock::now() - begin, seconds(2));
   stop = true;
   drip.join();
 }

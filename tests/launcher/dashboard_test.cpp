@@ -17,7 +17,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using std::chrono::steady_clock;
 using test::http_get;
 
 double value_of(const std::string& metrics, const std::string& name) {
@@ -45,8 +44,8 @@ class DistDashboard : public test::TrainingRuns {
     command.insert(command.begin() + 1, {"--dashboard", "0"});
     command.insert(command.begin() + 1, more.begin(), more.end());
     pid_ = start(command);
-    const auto end = steady_clock::now() + seconds(60);
-    for (std::size_t at = 0; steady_clock::now() < end; std::this_thread::sleep_for(milliseconds(20))) {
+    const auto end = AwakeClock::now() + seconds(60);
+    for (std::size_t at = 0; AwakeClock::now() < end; std::this_thread::sleep_for(milliseconds(20))) {
       const std::string log = test::read_file(dir_ / "log"), line = "the dashboard is at http://127.0.0.1:";
       if ((at = log.find(line)) == std::string::npos) continue;
       at_ = {"127.0.0.1", std::stoi(log.substr(at + line.size()))};
@@ -62,7 +61,7 @@ class DistDashboard : public test::TrainingRuns {
   // The least step of the two ranks once it is more than `step`.
   double step_after(double step) const {
     double least = -1;
-    for (const auto end = steady_clock::now() + seconds(60); steady_clock::now() < end && least <= step;) {
+    for (const auto end = AwakeClock::now() + seconds(60); AwakeClock::now() < end && least <= step;) {
       std::this_thread::sleep_for(milliseconds(100));
       const std::string text = metrics();
       least = INFINITY;
@@ -102,8 +101,8 @@ TEST_F(DistDashboard, ANodeThatWaitsForOthersDoesNotSayWhoItIs) {
   const int port = local_endpoint(listen_on({"127.0.0.1", 0})).port;
   begin({"--nnodes", "2", "--rdzv-endpoint", str("127.0.0.1:", port), "--secret-file", "token"});
   std::string job;
-  const auto end = steady_clock::now() + seconds(20);
-  while (job.find("No worker runs") == std::string::npos && steady_clock::now() < end) {
+  const auto end = AwakeClock::now() + seconds(20);
+  while (job.find("No worker runs") == std::string::npos && AwakeClock::now() < end) {
     std::this_thread::sleep_for(milliseconds(20));
     job = nlohmann::json::parse(http_get(at_, "/live").body).at("job");
   }
@@ -119,8 +118,8 @@ TEST_F(DistDashboard, CountsRestarts) {
   EXPECT_GT(step_after(5), 5);
   const std::string cards = nlohmann::json::parse(http_get(at_, "/live").body).at("job"), word = ", process ";
   kill(std::stoi(cards.substr(cards.find(word) + word.size())), SIGKILL);
-  const auto end = steady_clock::now() + seconds(60);
-  while (value_of("\n" + metrics(), "ringmaster_restarts_total") < 1 && steady_clock::now() < end)
+  const auto end = AwakeClock::now() + seconds(60);
+  while (value_of("\n" + metrics(), "ringmaster_restarts_total") < 1 && AwakeClock::now() < end)
     std::this_thread::sleep_for(milliseconds(50));
   EXPECT_EQ(value_of("\n" + metrics(), "ringmaster_restarts_total"), 1);
   EXPECT_GT(step_after(0), 0);
@@ -139,18 +138,18 @@ TEST_F(DistDashboard, AThousandIdleConnectionsDoNotDisturbARun) {
   setrlimit(RLIMIT_NOFILE, &limit);
   const double step = step_after(5);
   std::vector<Fd> idle;
-  for (int i = 0; i < 1000; ++i) idle.push_back(connect_to(at_, steady_clock::now() + seconds(20)));
+  for (int i = 0; i < 1000; ++i) idle.push_back(connect_to(at_, AwakeClock::now() + seconds(20)));
   for (int i = 0; i < 1000; i += 3)
-    send_all(idle[static_cast<std::size_t>(i)], "GET /metrics HTT", steady_clock::now() + seconds(5));
+    send_all(idle[static_cast<std::size_t>(i)], "GET /metrics HTT", AwakeClock::now() + seconds(5));
   const std::size_t records = this->records("run", "train").size();
-  const auto end = steady_clock::now() + seconds(60);
-  while (this->records("run", "train").size() < records + 50 && steady_clock::now() < end)
+  const auto end = AwakeClock::now() + seconds(60);
+  while (this->records("run", "train").size() < records + 50 && AwakeClock::now() < end)
     std::this_thread::sleep_for(milliseconds(20));
   EXPECT_GE(this->records("run", "train").size(), records + 50);
   EXPECT_GT(step_after(step), step);  // others are answered, too
-  const auto told = steady_clock::now();
+  const auto told = AwakeClock::now();
   EXPECT_EQ(stop(), kExitInterrupted);
-  EXPECT_LT(steady_clock::now() - told, seconds(20));
+  EXPECT_LT(AwakeClock::now() - told, seconds(20));
   EXPECT_EQ(test::read_file(dir_ / "log").find("restart 1"), std::string::npos);
   limit.rlim_cur = before;
   setrlimit(RLIMIT_NOFILE, &limit);
