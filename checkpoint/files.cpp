@@ -13,6 +13,7 @@
 #include "comm/inject.h"
 #include "core/check.h"
 #include "core/io_error.h"
+#include "core/regular_file.h"
 
 namespace ring {
 namespace {
@@ -24,11 +25,13 @@ constexpr std::size_t kBlock = 4 << 20;
 }
 
 int open_file(const std::filesystem::path& path, int flags, const char* what) {
+  std::string why;
+  const auto open = [&] { return try_open_regular(path.string(), flags, why); };
   int fd;
-  const auto open = [&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); };
   do fd = flags & O_CREAT ? tried(IoCall::create, open) : open();
   while (fd < 0 && errno == EINTR);
-  if (fd < 0) fail_errno(what, path, errno);
+  if (fd < 0 && why.empty()) fail_errno(what, path, errno);
+  if (fd < 0) fail("cannot ", what, " ", path.string(), ": ", why);
   return fd;
 }
 
@@ -58,31 +61,9 @@ std::string hash_of(std::string_view bytes) {
   return h.hex();
 }
 
-namespace {
-
-const char* kind_of(mode_t mode) {
-  if (S_ISDIR(mode)) return "a directory";
-  if (S_ISFIFO(mode)) return "a named pipe";
-  if (S_ISSOCK(mode)) return "a socket";
-  return "a device";
-}
-
-// Without O_NONBLOCK, a pipe would be waited for until somebody writes to it.
-int open_regular(const std::filesystem::path& path) {
-  const int fd = open_file(path, O_RDONLY | O_NONBLOCK | O_NOCTTY, "read");
-  struct stat info;
-  const int error = ::fstat(fd, &info) == 0 ? 0 : errno;
-  if (error == 0 && S_ISREG(info.st_mode)) return fd;
-  ::close(fd);
-  if (error != 0) fail_errno("read", path, error);
-  fail("cannot read ", path.string(), ": it is ", kind_of(info.st_mode), ", not a file");
-}
-
-}  // namespace
-
 File::File(const std::filesystem::path& path, Mode mode) : path_(path) {
   switch (mode) {
-    case Mode::read: fd_ = open_regular(path); break;
+    case Mode::read: fd_ = open_file(path, O_RDONLY, "read"); break;
     case Mode::create: fd_ = open_file(path, O_RDWR | O_CREAT | O_TRUNC, "create"); break;
     case Mode::update: fd_ = open_file(path, O_RDWR, "write"); break;
   }
@@ -149,7 +130,8 @@ void File::sync() {
 void File::drop_cache() const { ::posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED); }
 
 void sync_directory(const std::filesystem::path& directory) {
-  const int fd = open_file(directory.empty() ? "." : directory, O_RDONLY | O_DIRECTORY, "open the directory");
+  const int fd = ::open(directory.empty() ? "." : directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) fail_errno("open the directory", directory, errno);
   const int error = tried(IoCall::fsync, [&] { return ::fsync(fd); }) == 0 ? 0 : errno;
   ::close(fd);
   if (error != 0 && error != EINVAL) fail_errno("sync the directory", directory, error);  // EINVAL: it has no such call

@@ -11,6 +11,7 @@
 #include "checkpoint/files.h"
 #include "core/check.h"
 #include "core/json.h"
+#include "core/yaml.h"
 
 namespace ring {
 namespace {
@@ -19,7 +20,8 @@ using nlohmann::json;
 
 constexpr const char* kFormat = "ringmaster-checkpoint";
 constexpr int kVersion = 1;
-constexpr int kMostDepth = 32;  // of arrays and objects inside of each other; ours have 6
+constexpr std::int64_t kMaxStep = 999'999'999'999'999'999;  // the largest that a checkpoint's name can hold
+constexpr int kMostDepth = 32;                              // of arrays and objects inside of each other; ours have 6
 
 json to_json(const Shape& shape) { return json(std::vector<std::int64_t>(shape.begin(), shape.end())); }
 
@@ -30,22 +32,22 @@ T whole_number(const json& j) {
   if (j.is_number_integer() && !j.is_number_unsigned() && std::in_range<T>(j.get<std::int64_t>()))
     return static_cast<T>(j.get<std::int64_t>());
   fail("expected a whole number from ", std::numeric_limits<T>::min(), " to ", std::numeric_limits<T>::max(), ", got ",
-       j.dump());
+       shown(j.dump()));
 }
 
 Shape shape_from(const json& j) {
   Shape shape;
-  if (!j.is_array()) fail("expected a list of numbers, got ", j.dump());
+  if (!j.is_array()) fail("expected a list of numbers, got ", shown(j.dump()));
   for (const json& d : j) {
     shape.push_back(whole_number<std::int64_t>(d));
-    if (shape[shape.size() - 1] < 0) fail("negative number in ", j.dump());
+    if (shape[shape.size() - 1] < 0) fail("negative number in ", shown(j.dump()));
   }
   return shape;
 }
 
 const json& section(const json& j, const char* key) {
   const json& found = j.at(key);
-  if (!found.is_object()) fail(key, " is ", found.dump(), ", expected a JSON object");
+  if (!found.is_object()) fail(key, " is ", shown(found.dump()), ", expected a JSON object");
   return found;
 }
 
@@ -66,7 +68,7 @@ StateValue value_from(const json& j) {
   const std::string text = j.at("f64").get<std::string>();
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != '\0') fail("'", text, "' is not a number");
+  if (text.empty() || *end != '\0') fail("'", shown(text), "' is not a number");
   return value;
 }
 
@@ -115,8 +117,8 @@ std::map<std::string, std::uint64_t> check_files(const Manifest& m) {
   for (const SavedFile& f : m.files) {
     if (f.name.empty() || f.name.find('/') != std::string::npos || f.name.find('\0') != std::string::npos ||
         f.name == "." || f.name == ".." || f.name == kManifestName)
-      fail("'", f.name, "' is not the name of a shard");
-    if (!sizes.emplace(f.name, f.bytes).second) fail("file '", f.name, "' is listed twice");
+      fail("'", shown(f.name), "' is not the name of a shard");
+    if (!sizes.emplace(f.name, f.bytes).second) fail("file '", shown(f.name), "' is listed twice");
   }
   return sizes;
 }
@@ -127,7 +129,8 @@ using Extents = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
 void check_apart(const std::string& file, Extents extents) {
   std::ranges::sort(extents);
   for (std::size_t i = 1; i < extents.size(); ++i)
-    if (extents[i].first < extents[i - 1].second) fail("'", file, "': two tensors share the byte ", extents[i].first);
+    if (extents[i].first < extents[i - 1].second)
+      fail("'", shown(file), "': two tensors share the byte ", extents[i].first);
 }
 
 void check_parts(const Manifest& m, Cover cover) {
@@ -137,12 +140,12 @@ void check_parts(const Manifest& m, Cover cover) {
     check_cover(name, t, cover);
     for (const SavedSlice& s : t.slices) {
       const auto file = sizes.find(s.file);
-      if (file == sizes.end()) fail("tensor '", name, "' lies in '", s.file, "', which is not listed");
+      if (file == sizes.end()) fail("tensor '", shown(name), "' lies in '", shown(s.file), "', which is not listed");
       if (s.bytes != static_cast<std::uint64_t>(s.region.numel()) * size_of(t.dtype))
-        fail("tensor '", name, "': ", s.bytes, " bytes for a slice of ", t.dtype, s.region.size);
+        fail("tensor '", shown(name), "': ", s.bytes, " bytes for a slice of ", t.dtype, s.region.size);
       if (s.offset > file->second || s.bytes > file->second - s.offset)
-        fail("tensor '", name, "' ends at byte ", s.offset, " + ", s.bytes, " of '", s.file, "', which has ",
-             file->second);
+        fail("tensor '", shown(name), "' ends at byte ", s.offset, " + ", s.bytes, " of '", shown(s.file),
+             "', which has ", file->second);
       if (s.bytes > 0) extents[s.file].push_back({s.offset, s.offset + s.bytes});
     }
   }
@@ -150,12 +153,12 @@ void check_parts(const Manifest& m, Cover cover) {
 }
 
 Manifest from_json(const json& j, Cover cover) {
-  if (j.at("format") != kFormat) fail("format is ", j.at("format").dump(), ", expected \"", kFormat, "\"");
+  if (j.at("format") != kFormat) fail("format is ", shown(j.at("format").dump()), ", expected \"", kFormat, "\"");
   if (j.at("version") != kVersion)
-    fail("version is ", j.at("version").dump(), ", this program reads version ", kVersion);
+    fail("version is ", shown(j.at("version").dump()), ", this program reads version ", kVersion);
   Manifest m;
   m.step = whole_number<std::int64_t>(j.at("step"));
-  if (m.step < 0) fail("step is ", m.step);
+  if (m.step < 0 || m.step > kMaxStep) fail("step is ", m.step, ", expected 0 to ", kMaxStep);
   m.world = whole_number<int>(section(j, "layout").at("world"));
   if (m.world < 1) fail("world is ", m.world);
   if (j.contains("token")) m.token = whole_number<std::int64_t>(j.at("token"));
@@ -185,15 +188,15 @@ void check_countable(const std::string& name, const SavedTensor& t) {
   auto bytes = static_cast<std::int64_t>(size_of(t.dtype));
   for (const std::int64_t d : t.global_shape)
     if (d > 0 && __builtin_mul_overflow(bytes, d, &bytes))
-      fail("tensor '", name, "' of shape ", t.global_shape, " is larger than any memory");
+      fail("tensor '", shown(name), "' of shape ", t.global_shape, " is larger than any memory");
 }
 
 void check_inside(const std::string& name, const Shape& whole, const Region& region) {
   if (region.start.size() != whole.size() || region.size.size() != whole.size())
-    fail("tensor '", name, "' of shape ", whole, " has a slice ", region.size, " at ", region.start);
+    fail("tensor '", shown(name), "' of shape ", whole, " has a slice ", region.size, " at ", region.start);
   for (int d = 0; d < region.size.size(); ++d)
     if (region.size[d] > whole[d] || region.start[d] > whole[d] - region.size[d])
-      fail("tensor '", name, "': slice ", region.size, " at ", region.start, " leaves the shape ", whole);
+      fail("tensor '", shown(name), "': slice ", region.size, " at ", region.start, " leaves the shape ", whole);
 }
 
 // The dim in which the regions begin at most places: along it, few of them lie side by side.
@@ -222,8 +225,8 @@ void check_disjoint(const std::string& name, const SavedTensor& t) {
                   [&](const Region* o) { return o->size.size() > 0 && o->start[dim] + o->size[dim] <= start(region); });
     for (const Region* o : open)
       if (intersect(*region, *o).numel() != 0)
-        fail("tensor '", name, "': slices ", o->size, " at ", o->start, " and ", region->size, " at ", region->start,
-             " overlap");
+        fail("tensor '", shown(name), "': slices ", o->size, " at ", o->start, " and ", region->size, " at ",
+             region->start, " overlap");
     open.push_back(region);
   }
 }
@@ -237,7 +240,7 @@ void check_cover(const std::string& name, const SavedTensor& t, Cover cover) {
   std::int64_t covered = 0;
   for (const SavedSlice& s : t.slices) covered += s.region.numel();
   if (cover == Cover::whole && covered != t.global_shape.numel())
-    fail("tensor '", name, "' of shape ", t.global_shape, " has ", t.global_shape.numel(),
+    fail("tensor '", shown(name), "' of shape ", t.global_shape, " has ", t.global_shape.numel(),
          " elements, its slices hold ", covered);
 }
 

@@ -25,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMostBytes = 4096;
+constexpr std::int64_t kMaxToken = 999'999'999'999'999'999;
 constexpr int kMostTries = 1000;  // each means that another process took one meanwhile
 
 fs::path folder_of(const fs::path& run) { return run / "writers"; }
@@ -44,13 +45,12 @@ std::string time_text() {
   return text.data();
 }
 
-// 0: not the name of a token.
-std::int64_t token_in(const fs::path& path) {
+// Returns the token that file_of() gives this name, or 0.
+std::int64_t token_in(const fs::path& run, const fs::path& path) {
   const std::string name = path.stem().string();
   std::int64_t token = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), token);
-  const bool sound = error == std::errc{} && end == name.data() + name.size() && path.extension() == ".json";
-  return sound ? std::max<std::int64_t>(0, token) : 0;
+  std::from_chars(name.data(), name.data() + name.size(), token);
+  return token > 0 && token <= kMaxToken && file_of(run, token).filename() == path.filename() ? token : 0;
 }
 
 std::vector<std::int64_t> tokens_of(const fs::path& run) {
@@ -58,7 +58,7 @@ std::vector<std::int64_t> tokens_of(const fs::path& run) {
   std::error_code error;
   fs::directory_iterator at(folder_of(run), error);
   for (; !error && at != fs::directory_iterator(); at.increment(error))
-    if (const std::int64_t token = token_in(at->path())) found.push_back(token);
+    if (const std::int64_t token = token_in(run, at->path())) found.push_back(token);
   if (error && error != std::errc::no_such_file_or_directory)
     fail("cannot read ", folder_of(run).string(), ": ", error.message(),
          ". It says who may write the run's checkpoints");
@@ -144,7 +144,12 @@ WriterToken::WriterToken(const fs::path& run)
   if (!directory_) fail("cannot open ", run.string(), ": ", io_error_text(errno));
   const std::int64_t before = token_of_newest_checkpoint(run);
   for (int i = 0; i < kMostTries && own_.token == 0; ++i) {
-    const std::int64_t next = std::max(newest_token(run), before) + 1;
+    const std::int64_t newest = std::max(newest_token(run), before), next = newest + 1;
+    if (newest >= kMaxToken)
+      fail(newest == before ? (run / "checkpoints").string() : file_of(run, newest).string(), ": the writer token ",
+           newest, " is the largest, so no process can take the next one. ",
+           newest == before ? "Train from this checkpoint in another run (run.init_from)"
+                            : "Remove this file if no process trains the run");
     if (create(file_of(run, next)) && newest_token(run) == next) own_.token = next;
   }
   if (own_.token == 0) fail(folder_of(run).string(), ": others take every token: too many processes start here");

@@ -22,7 +22,7 @@ std::string BenchConfig::name() const { return std::filesystem::path(file).stem(
 CsvFile::CsvFile(const std::string& path, const std::string& header) : path_(path) {
   if (path.empty()) return;
   std::string first;
-  std::getline(std::ifstream(path) >> std::ws, first);
+  std::getline(std::ifstream(path) >> std::ws, first);  // opens: system
   if (!first.empty() && first != header)
     fail(path, ": has the columns ", first, ", expected ", header, "; give another file");
   out_ = LineFile(path);

@@ -10,6 +10,7 @@
 #include "core/check.h"
 #include "core/device_failure.h"
 #include "core/exit_code.h"
+#include "core/message.h"
 #include "core/standard_streams.h"
 #include "core/storage.h"
 #include "core/unavailable.h"
@@ -67,7 +68,8 @@ int run_to_its_end(int argc, char** argv, ring::StandardOutput& output) {
   return code;
 }
 
-int failed_with(const std::string& message) {
+int failed_with(const std::string& whole) {
+  const std::string message = ring::bounded_message(whole);
   std::cerr << ring::kErrorBegin << message << "\n";
   ring::write_error_file(message);
   return ring::kExitError;
@@ -84,10 +86,10 @@ int main(int argc, char** argv) {
   try {
     return run_to_its_end(argc, argv, output);
   } catch (const ring::PeerLost& e) {  // the launcher looks for the one that was the cause
-    std::cerr << ring::kErrorBegin << e.what() << "\n";
+    std::cerr << ring::kErrorBegin << ring::bounded_message(e.what()) << "\n";
     return ring::kExitPeerLost;
   } catch (const ring::TakenOver& e) {
-    std::cerr << ring::kErrorBegin << e.what() << "\n";
+    std::cerr << ring::kErrorBegin << ring::bounded_message(e.what()) << "\n";
     return ring::kExitTakenOver;
   } catch (const ring::MemoryRecorded& e) {
     failed_with(e.what());

@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "core/json.h"
+#include "core/yaml.h"
 
 namespace ring {
 namespace {
@@ -16,7 +17,7 @@ constexpr std::size_t kMostStops = 4, kMostStopBytes = 1000;  // OpenAI's number
 constexpr double kMostTemperature = 100;
 
 [[noreturn]] void refuse(const std::string& key, const std::string& why) {
-  throw ApiError(400, str("'", key, "' ", why), key);
+  throw ApiError(400, str("'", shown(key), "' ", why), key);
 }
 
 // Takes the keys of a request out of it, so that what is left is what nobody knows.
@@ -49,7 +50,7 @@ class Keys {
     if (!value.is_number_integer()) refuse(key, "is not a whole number");
     const bool large = value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(most);
     if (large || value.get<std::int64_t>() < least)
-      refuse(key, str("is ", value.dump(), "; from ", least, " to ", most));
+      refuse(key, str("is ", shown(value.dump()), "; from ", least, " to ", most));
     return value.get<std::int64_t>();
   }
   bool flag(const std::string& key) {
@@ -152,7 +153,7 @@ void check_model(Keys& keys, const std::string& model) {
   const Json name = keys.take("model");
   if (name.is_null() || name == model) return;
   throw ApiError(404,
-                 str("the model ", name.dump(-1, ' ', false, Json::error_handler_t::replace),
+                 str("the model ", shown(name.dump(-1, ' ', false, Json::error_handler_t::replace)),
                      " is not served here, only '", model, "'"),
                  "model");
 }

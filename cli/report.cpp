@@ -7,6 +7,7 @@
 #include "cli/number_option.h"
 #include "core/check.h"
 #include "core/counted.h"
+#include "core/log.h"
 #include "data/output_file.h"
 #include "inspect/report.h"
 #include "trainer/run_directory.h"
@@ -21,11 +22,28 @@ struct Arguments {
   SampleOptions samples;
 };
 
-// A damaged run is a row of the report, but a folder that is none is a slip.
+namespace fs = std::filesystem;
+
+// Whether the system refuses to list an existing folder.
+bool refuses_to_list(const std::string& folder) {
+  std::error_code error;
+  const fs::directory_iterator at(folder, error);
+  return error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory;
+}
+
+// Returns the run's directory. A run that is damaged or cannot be read is a row of the report. Throws Error if there is
+// no run.
 std::string run_at(const std::string& path) {
   std::error_code error;
-  const bool records = std::filesystem::exists(RunDirectory(path).metrics_file(), error);
-  return records ? path : find_run(path).path();
+  const RunDirectory run(path);
+  if (fs::exists(run.metrics_file(), error)) return path;
+  try {
+    return find_run(path).path();
+  } catch (const Error& e) {
+    if (!refuses_to_list(path) && !refuses_to_list(run.checkpoints())) throw;
+    log::warn(e.what(), ". The report goes on without it");
+    return path;
+  }
 }
 
 void report(const Arguments& a) {

@@ -1,10 +1,10 @@
 #include "cli/settings.h"
 
 #include <filesystem>
-#include <fstream>
 
 #include "cli/synonyms.h"
 #include "core/fields.h"
+#include "data/files.h"
 #include "data/token_format.h"
 #include "trainer/origin.h"
 #include "trainer/session.h"
@@ -21,8 +21,10 @@ bool is_folder(const std::string& path) {
 // wrote begins as HDF5 says.
 void refuse_corpus(const std::string& path) {
   constexpr std::string_view kHdf5 = "\x89HDF\r\n\x1a\n";
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return;
   std::string begin(64, '\0');
-  std::ifstream(path, std::ios::binary).read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  open_input(path).read(begin.data(), begin.size());
   if (begin.starts_with(kCorpusMagic) || begin.starts_with(kHdf5))
     fail(path, " is a corpus (HDF5), not settings: give it as data.path=", path,
          " beside a settings file, as in: ringmaster train configs/nanogpt_cpu.yaml data.path=", path);

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <span>
@@ -15,11 +16,10 @@
 
 #include "comm/socket.h"
 #include "core/check.h"
+#include "core/regular_file.h"
 
 namespace ring {
 namespace {
-
-constexpr std::size_t kMostSecret = 4096;
 
 std::string hexadecimal(std::span<const unsigned char> bytes) {
   std::string out;
@@ -58,18 +58,27 @@ std::string checked_secret(const std::string& secret, const std::string& source)
   if (secret.size() < kLeastSecret)
     fail(source, ": a secret of ", secret.size(), " characters can be guessed; at least ", kLeastSecret, ": ",
          kMakeSecret);
+  if (secret.size() > kMaxSecret)
+    fail(source, ": expected a secret of at most ", kMaxSecret, " characters, got more: ", kMakeSecret);
+  const auto wrong = std::ranges::find_if(secret, [](unsigned char c) { return c < ' ' || c == 0x7F; });
+  if (wrong != secret.end())
+    fail(source, ": expected one line of text, got a control character (its byte ", wrong - secret.begin() + 1, " is ",
+         static_cast<int>(*wrong), "): ", kMakeSecret);
   return secret;
 }
 
 std::string read_secret(const std::string& file) {
-  const Fd fd(open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd fd(open_regular("read the secret", file, O_RDONLY));
   struct stat facts {};
-  if (!fd || fstat(fd.get(), &facts) != 0) fail("cannot read the secret '", file, "': ", std::strerror(errno));
+  if (fstat(fd.get(), &facts) != 0) fail("cannot read the secret ", file, ": ", std::strerror(errno));
   if (facts.st_mode & (S_IRWXG | S_IRWXO)) fail("the secret '", file, "' can be read by others: chmod 600 ", file);
-  std::string text(kMostSecret, '\0');
-  const ssize_t n = read(fd.get(), text.data(), text.size());
-  if (n < 0) fail("cannot read the secret '", file, "': ", std::strerror(errno));
-  text.resize(static_cast<std::size_t>(n));
+  std::string text(2 * kMaxSecret, '\0');  // with blank space at its end
+  std::size_t filled = 0;
+  for (ssize_t n = 1; n > 0 && filled < text.size(); filled += static_cast<std::size_t>(n)) {
+    n = read(fd.get(), text.data() + filled, text.size() - filled);
+    if (n < 0) fail("cannot read the secret ", file, ": ", std::strerror(errno));
+  }
+  text.resize(filled);
   text.resize(text.find_last_not_of(" \t\r\n") + 1);
   return checked_secret(text, "the secret '" + file + "'");
 }

@@ -6,15 +6,18 @@
 namespace ring {
 
 inline constexpr std::size_t kLeastSecret = 32;  // characters; 128 bits in hexadecimal
+inline constexpr std::size_t kMaxSecret = 4096;
 
 std::string hmac(const std::string& key, const std::string& text);  // 64 hexadecimal digits
 bool same_secret(const std::string& a, const std::string& b);       // in a time that tells nothing about where
 std::string random_cookie();                                        // 128 bits, hexadecimal
 std::string random_secret();                                        // 256 bits, hexadecimal
 
-// Error: the file cannot be read, others than its owner can, or it holds less than kLeastSecret characters.
+// Returns the file's text without blank space at its end. Throws Error, which names the file, if the file cannot be
+// read, others than its owner can read it, or it holds no secret (see checked_secret()).
 std::string read_secret(const std::string& file);
-// Error: too short; `source` names it.
+// Returns `secret`. Throws Error, which names its source, if it is shorter than kLeastSecret or longer than kMaxSecret,
+// or holds a control character.
 std::string checked_secret(const std::string& secret, const std::string& source);
 // For one that only its owner can read. Error: it exists already, or cannot be written.
 void make_secret(const std::string& file);

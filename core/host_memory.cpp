@@ -18,13 +18,13 @@ using Numbers = std::map<std::string, std::uint64_t>;
 // A number from a file that holds nothing else; nothing for "max" or a file that is not there.
 std::optional<std::uint64_t> number_in(const std::string& file) {
   std::uint64_t n = 0;
-  return std::ifstream(file) >> n ? std::optional(n) : std::nullopt;
+  return std::ifstream(file) >> n ? std::optional(n) : std::nullopt;  // opens: system
 }
 
 // Lines such as "MemTotal:  24689764 kB" or "inactive_file 4096", in bytes.
 Numbers numbers_in(const std::string& file) {
   Numbers found;
-  std::ifstream in(file);
+  std::ifstream in(file);  // opens: system
   for (std::string line; std::getline(in, line);) {
     std::istringstream words(line);
     std::string key, unit;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/check.h"
+#include "core/yaml.h"
 
 namespace ring {
 
@@ -17,7 +18,8 @@ Json parse_json(std::string_view text, int deepest) {
   } catch (const typename Json::exception& e) {
     const std::string_view what = e.what();  // "[json.exception.parse_error.101] parse error at ..."
     const std::size_t at = what.find("] ");
-    throw Error(std::string(at == std::string_view::npos ? what : what.substr(at + 2)));
+    throw Error(
+        shown(std::string(at == std::string_view::npos ? what : what.substr(at + 2)), 400));  // it quotes the text
   }
 }
 

@@ -1,5 +1,6 @@
 #include "core/log.h"
 
+#include <fcntl.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/dist_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
@@ -8,6 +9,9 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+
+#include "core/message.h"
+#include "core/regular_file.h"
 
 namespace ring::log {
 namespace {
@@ -72,6 +76,7 @@ void set_rank(int rank, int world) {
 }
 
 void open_file(const std::string& path) {
+  check_regular("open the log file", path, O_WRONLY | O_CREAT | O_APPEND);
   std::shared_ptr<spdlog::sinks::sink> file;
   try {
     file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
@@ -107,7 +112,7 @@ void write(Level level, const std::string& line) {
     std::lock_guard lock(s.hook_mutex);
     if (s.before_line) s.before_line();
   }
-  s.logger->log(convert(level), line);
+  s.logger->log(convert(level), bounded_message(line));
 }
 
 }  // namespace ring::log

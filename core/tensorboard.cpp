@@ -86,6 +86,7 @@ std::string host_name() {
 // TensorBoard reads the files of a directory in the order of their names, whatever clocks and process numbers say.
 std::int64_t later_than_all_in(const std::string& directory) {
   static constexpr std::string_view kStem = "events.out.tfevents.";
+  static constexpr std::int64_t kMaxTime = 999'999'999'999'999'999;  // so that one more is a number, too
   auto time = static_cast<std::int64_t>(wall_time_now());
   std::error_code ignored;  // creating the file reports what is wrong
   for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
@@ -93,7 +94,7 @@ std::int64_t later_than_all_in(const std::string& directory) {
     if (!name.starts_with(kStem)) continue;
     std::int64_t other = 0;
     std::from_chars(name.data() + kStem.size(), name.data() + name.size(), other);
-    time = std::max(time, other + 1);
+    if (other < kMaxTime) time = std::max(time, other + 1);
   }
   return time;
 }

@@ -1,14 +1,13 @@
 #include "core/text_file.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <system_error>
 
 #include "core/check.h"
 #include "core/io_error.h"
+#include "core/regular_file.h"
 #include "core/yaml.h"
 
 namespace ring {
@@ -18,10 +17,12 @@ namespace {
 class OpenFile {
  public:
   explicit OpenFile(const std::string& name) : name_(name) {
-    if (name.find('\0') != std::string::npos) refuse("the name holds a NUL byte");
-    // A pipe that nobody writes to would hold up a plain open.
-    fd_ = ::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd_ < 0) refuse_errno();
+    std::string why;
+    fd_ = try_open_regular(name, O_RDONLY, why);
+    if (fd_ >= 0) return;
+    if (errno == ENOENT) refuse("it does not exist");
+    if (errno == EACCES) refuse("permission denied");
+    refuse(why);
   }
   ~OpenFile() { ::close(fd_); }
   OpenFile(const OpenFile&) = delete;
@@ -32,14 +33,6 @@ class OpenFile {
     fail("cannot read ", shown(name_, 400), ": ", why...);
   }
 
-  void check_kind() const {
-    struct stat info {};
-    if (::fstat(fd_, &info) != 0) refuse_errno();
-    if (S_ISDIR(info.st_mode)) refuse("it is a directory");
-    if (S_ISFIFO(info.st_mode)) refuse("it is a pipe, which may never end: write a file");
-    if (!S_ISREG(info.st_mode)) refuse("it is a device or a socket, not a file");
-  }
-
   // As many bytes as are left, at most `count`.
   std::string read(std::size_t count) const {
     std::string text(count, '\0');
@@ -47,7 +40,7 @@ class OpenFile {
     while (filled < count) {
       const ssize_t n = ::read(fd_, text.data() + filled, count - filled);
       if (n < 0 && errno == EINTR) continue;
-      if (n < 0) refuse_errno();
+      if (n < 0) refuse(io_error_text(errno));
       if (n == 0) break;
       filled += static_cast<std::size_t>(n);
     }
@@ -56,13 +49,6 @@ class OpenFile {
   }
 
  private:
-  [[noreturn]] void refuse_errno() const {
-    const int error = errno;
-    if (error == ENOENT) refuse("it does not exist");
-    if (error == EACCES) refuse("permission denied");
-    refuse(io_error_text(error));
-  }
-
   const std::string& name_;
   int fd_;
 };
@@ -71,7 +57,6 @@ class OpenFile {
 
 std::string read_text_file(const std::string& file, std::size_t most) {
   const OpenFile in(file);
-  in.check_kind();
   std::string text = in.read(most + 1);
   if (text.size() > most) in.refuse("it is larger than ", most, " bytes, which is all that such a file may have");
   return text;

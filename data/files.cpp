@@ -14,6 +14,7 @@
 #include "core/check.h"
 #include "core/io_error.h"
 #include "core/log.h"
+#include "core/regular_file.h"
 
 namespace ring {
 namespace fs = std::filesystem;
@@ -40,6 +41,12 @@ bool lock(int fd, bool wait) {
 bool has_name(const FileHandle& file) {
   struct stat s {};
   return ::fstat(file.fd(), &s) == 0 && s.st_nlink > 0;
+}
+
+void sync_folder(const std::string& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) fail("cannot open ", folder, ": ", std::strerror(errno));
+  FileHandle(fd, folder).sync();
 }
 
 // Beside its final place, locked, and removed unless keep() is called.
@@ -73,10 +80,7 @@ bool is_temporary(const std::string& name, const std::string& prefix) {
 }  // namespace
 
 FileHandle::FileHandle(const std::string& path, int flags, int mode)
-    : fd_(::open(path.c_str(), flags | O_CLOEXEC, mode)), path_(path) {
-  if (fd_ < 0)
-    fail("cannot ", (flags & O_ACCMODE) == O_RDONLY ? "open" : "write", " ", path, ": ", io_error_text(errno));
-}
+    : fd_(open_regular((flags & O_ACCMODE) == O_RDONLY ? "open" : "write", path, flags, mode)), path_(path) {}
 
 FileHandle::FileHandle(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
 
@@ -156,14 +160,7 @@ void FileHandle::sync() {
   if (::fsync(fd_) != 0) fail("cannot make ", path_, " durable: ", io_error_text(errno));
 }
 
-FileHandle open_input(const std::string& path) {
-  FileHandle file(path, O_RDONLY | O_NONBLOCK);  // a pipe that nobody writes to would wait
-  struct stat s {};
-  if (::fstat(file.fd(), &s) != 0) fail("cannot open ", path, ": ", io_error_text(errno));
-  if (S_ISDIR(s.st_mode)) fail("cannot open ", path, ": it is a directory, a file is wanted");
-  if (!S_ISREG(s.st_mode)) fail("cannot open ", path, ": it is a device or a pipe, a file is wanted");
-  return file;
-}
+FileHandle open_input(const std::string& path) { return {path, O_RDONLY}; }
 
 std::string read_file(const std::string& path) {
   FileHandle file = open_input(path);
@@ -190,7 +187,7 @@ void write_atomically(const std::string& path, const std::function<void(FileHand
   const std::string& name = temporary.file().path();
   if (::rename(name.c_str(), path.c_str()) != 0) fail("cannot rename ", name, " to ", path, ": ", io_error_text(errno));
   temporary.keep();
-  FileHandle(folder_of(path), O_RDONLY | O_DIRECTORY).sync();
+  sync_folder(folder_of(path));
 }
 
 FileHandle unnamed_file(const std::string& path) {
@@ -212,7 +209,7 @@ void remove_leftovers(const std::string& path) {
   for (fs::directory_iterator it(folder_of(path), error), end; !error && it != end; it.increment(error)) {
     if (!is_temporary(it->path().filename().string(), prefix)) continue;
     const std::string name = it->path().string();
-    const int fd = ::open(name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    const int fd = ::open(name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);  // opens: own
     if (fd < 0) continue;
     if (lock(fd, false) && ::unlink(name.c_str()) == 0)
       log::info("removed ", name, ", which an interrupted process had left");

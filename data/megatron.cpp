@@ -23,6 +23,7 @@ namespace {
 
 constexpr std::string_view kBin = ".bin", kIdx = ".idx";
 constexpr std::size_t kBlock = std::size_t{1} << 18;
+constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 56;  // of sequences or boundaries; so no size overflows
 constexpr const char* kCopy = ": copy both files again from where they came from";
 
 template <class T>
@@ -115,9 +116,9 @@ std::string head_of(FileHandle& file) {
 
 }  // namespace
 
-MegatronDataset::MegatronDataset(const std::string& prefix)
-    : index_(open_half(prefix, kIdx)), data_(open_half(prefix, kBin)) {
+MegatronDataset::MegatronDataset(const std::string& prefix) : index_(open_half(prefix, kIdx)) {
   read_head();
+  data_ = open_half(prefix, kBin);
   check_sequences();
   check_documents();
 }
@@ -127,8 +128,9 @@ std::uint64_t MegatronDataset::token_bytes() const { return type_->width; }
 void MegatronDataset::read_head() {
   const std::string& path = index_.path();
   const std::string head = head_of(index_);
+  if (head.size() < kMegatronHead)
+    fail(path, " is truncated: it has ", head.size(), " bytes, but an index has at least ", kMegatronHead, kCopy);
   if (!begins_megatron_index(head)) fail(path, " is no index of Megatron-LM", kCopy);
-  if (head.size() < kMegatronHead) fail(path, " is truncated: it has ", head.size(), " bytes", kCopy);
   const auto version = number_at<std::uint64_t>(head, 9);
   if (version != 1)
     fail(path, " has version ", version, " of the format, this program reads version 1",
@@ -137,9 +139,10 @@ void MegatronDataset::read_head() {
   sequences_ = number_at<std::uint64_t>(head, 18);
   boundaries_ = number_at<std::uint64_t>(head, 26);
   const std::uint64_t size = index_.size();
-  if (sequences_ > size || boundaries_ > size || index_end() > size)
-    fail(path, " is truncated or damaged: it speaks of ", sequences_, " sequences and ", boundaries_,
-         " document boundaries, which do not fit into its ", size, " bytes", kCopy);
+  const bool countable = sequences_ <= kMaxCount && boundaries_ <= kMaxCount;
+  if (!countable || index_end() > size)
+    fail(path, " is truncated or damaged: it has ", size, " bytes, but its ", sequences_, " sequences and ",
+         boundaries_, " document boundaries need ", countable ? str(index_end()) : "more than any disk has", kCopy);
   if (index_end() == size) return;
   if (sequences_ > 0 && index_end() + sequences_ == size)
     fail(path, " is of a multimodal data set, whose sequences are not all text: this program reads text alone");
@@ -211,13 +214,24 @@ void MegatronDataset::read(std::uint64_t vocab_size, const std::string& owner, S
 
 bool begins_megatron_index(std::string_view head) { return head.starts_with(kMegatronMagic); }
 
+namespace {
+
+// An index that was cut within its first bytes is one still; nothing is left of an empty one but its name.
+bool may_be_index(std::string_view head, bool has_tokens) {
+  if (begins_megatron_index(head)) return true;
+  return kMegatronMagic.starts_with(head) && (has_tokens || !head.empty());
+}
+
+}  // namespace
+
 std::string megatron_prefix(const std::string& path) {
   if (!path.ends_with(kBin) && !path.ends_with(kIdx)) return "";
   const std::string prefix = path.substr(0, path.size() - kBin.size()), index = prefix + std::string(kIdx);
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(index, ignored)) return "";
   FileHandle file = open_input(index);
-  return begins_megatron_index(head_of(file)) ? prefix : "";
+  const bool has_tokens = std::filesystem::exists(prefix + std::string(kBin), ignored);
+  return may_be_index(head_of(file), has_tokens) ? prefix : "";
 }
 
 }  // namespace ring

@@ -54,7 +54,8 @@ class MegatronDataset {
 };
 
 bool begins_megatron_index(std::string_view head);
-// PREFIX, where `path` is PREFIX.bin or PREFIX.idx and the index begins as one; else empty.
+// Returns PREFIX if `path` is PREFIX.bin or PREFIX.idx, and the index begins as one or was cut in its first bytes; else
+// "".
 std::string megatron_prefix(const std::string& path);
 
 }  // namespace ring

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
+#include "core/yaml.h"
 #include "data/chat/conversation.h"
 
 namespace ring {
@@ -13,7 +14,7 @@ using Json = nlohmann::ordered_json;
 std::string members_of(const Json& object) {
   std::string names;
   for (const auto& [name, value] : object.items()) names += str(names.empty() ? "" : ", ", name);
-  return names.empty() ? "none" : names.substr(0, 200);
+  return names.empty() ? "none" : shown(names, 200);
 }
 
 // The member of that name; else, where the name has a dot, the member of a member. Null: there is none.

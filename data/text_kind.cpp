@@ -24,6 +24,7 @@ struct Signature {
   std::size_t at;
   std::string_view bytes;
   ForeignKind kind;
+  std::string_view ending = {};  // of the names of such files
 };
 
 template <std::size_t N>
@@ -36,31 +37,36 @@ constexpr std::array kSignatures{
               "\xFD"
               "7zXZ",
               {"compressed by xz", kUnpack}},
+    Signature{0, "\x1F\x8B", {"compressed by gzip", kUnpack}},
+    Signature{0, "\x28\xB5\x2F\xFD", {"compressed by zstd", kUnpack}},
     Signature{4, "1AY&SY", {"compressed by bzip2", kUnpack}},
     Signature{0, "\x04\x22\x4D\x18", {"compressed by lz4", kUnpack}},
-    Signature{0, "7z\xBC\xAF\x27\x1C", {"a 7z archive", kUnpack}},
-    Signature{0, "PK\x03\x04", {"a zip archive, or a document or model that is one", kUnpack}},
+    Signature{0, "7z\xBC\xAF\x27\x1C", {"a 7z archive", kUnpack}, ".7z"},
+    Signature{0, "PK\x03\x04", {"a zip archive, or a document or model that is one", kUnpack}, ".zip"},
     Signature{0, "PK\x05\x06", {"an empty zip archive", kUnpack}},
-    Signature{0, "Rar!\x1A\x07", {"a rar archive", kUnpack}},
+    Signature{0, "Rar!\x1A\x07", {"a rar archive", kUnpack}, ".rar"},
     Signature{257, "ustar", {"a tar archive", kUnpack}},
     Signature{0, "PAR1", {"a Parquet table", "unpack it if it is compressed, and name it .parquet"}},
-    Signature{0, "ARROW1", {"an Arrow table", kExport}},
-    Signature{0, "Obj\x01", {"an Avro table", kExport}},
+    Signature{0, "ARROW1", {"an Arrow table", kExport}, ".arrow"},
+    Signature{0, "Obj\x01", {"an Avro table", kExport}, ".avro"},
     Signature{0, "\x89HDF\r\n\x1A\n", {"an HDF5 file", kExport}},
-    Signature{0, "SQLite format 3", {"an SQLite database", kExport}},
-    Signature{0, "\x93NUMPY", {"a NumPy array", kExport}},
-    Signature{0, "ringmaster corpus\n", {"a corpus, which holds tokens already", "give the text that it was made of"}},
+    Signature{0, "SQLite format 3", {"an SQLite database", kExport}, ".sqlite"},
+    Signature{0, "\x93NUMPY", {"a NumPy array", kExport}, ".npy"},
+    Signature{
+        0, "ringmaster corpus\n", {"a corpus, which holds tokens already", "give the text that it was made of"}, ".h5"},
     Signature{0, "ringmaster tokenizer ", {"a tokenizer", "give the text that it was made of"}},
-    Signature{0, raw("MMIDIDX\0\0"), {"the index of a data set of Megatron-LM, which holds tokens already", kTokens}},
+    Signature{
+        0, raw("MMIDIDX\0\0"), {"the index of a data set of Megatron-LM, which holds tokens already", kTokens}, ".idx"},
     Signature{0,
               raw("TNTIDX\0\0"),
               {"the index of an old data set of Megatron-LM",
-               "write it again with Megatron-LM's tools/preprocess_data.py and --dataset-impl mmap"}},
-    Signature{0, "%PDF-", {"a PDF document", kConvert}},
+               "write it again with Megatron-LM's tools/preprocess_data.py and --dataset-impl mmap"},
+              ".idx"},
+    Signature{0, "%PDF-", {"a PDF document", kConvert}, ".pdf"},
     Signature{0, "\xD0\xCF\x11\xE0\xA1\xB1\x1A\xE1", {"a Microsoft Office document", kConvert}},
     Signature{0, "\x89PNG\r\n\x1A\n", {"a PNG image", kConvert}},
     Signature{0, "\xFF\xD8\xFF", {"a JPEG image", kConvert}},
-    Signature{0, "GIF8", {"a GIF image", kConvert}},
+    Signature{0, "GIF8", {"a GIF image", kConvert}, ".gif"},
     Signature{0,
               "\x7F"
               "ELF",
@@ -76,6 +82,13 @@ bool has_ending(const std::string& path, std::string_view ending) {
   return path.size() > ending.size() &&
          std::equal(ending.begin(), ending.end(), path.end() - static_cast<std::ptrdiff_t>(ending.size()),
                     [&](char e, char p) { return same(p, e); });
+}
+
+// Whether all that a file has is the beginning of such a signature: by its name, or since text has no such bytes.
+bool cut_short(const Signature& s, std::string_view file, const std::string& path) {
+  if (s.at > 0 || file.empty() || file.size() >= s.bytes.size() || !s.bytes.starts_with(file)) return false;
+  const auto printable = [](unsigned char c) { return c >= ' ' && c < 0x7F; };
+  return (!s.ending.empty() && has_ending(path, s.ending)) || !std::ranges::all_of(file, printable);
 }
 
 // {"name": as the first line of JSON Lines does.
@@ -102,6 +115,10 @@ std::optional<ForeignKind> foreign_kind(std::string_view head, const std::string
     return ForeignKind{"named .parquet and does not begin as a Parquet table", "copy it again, or rename it"};
   for (const Signature& s : kSignatures)
     if (head.size() >= s.at && head.substr(s.at).starts_with(s.bytes)) return s.kind;
+  for (const Signature& s : kSignatures)
+    if (cut_short(s, head, path))
+      return ForeignKind{"the first bytes of a file in another format, and the rest is missing",
+                         "copy it again from where it came from"};
   if (head.find('\0') != std::string_view::npos) {
     constexpr std::string_view kPair =
         "if it holds tokens of Megatron-LM, put its index beside it, under the same name with the ending .idx";

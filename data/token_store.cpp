@@ -6,7 +6,6 @@
 #include <cctype>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "core/check.h"
 #include "data/token_format.h"
@@ -278,10 +277,9 @@ namespace {
 bool is_text_file(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) return false;
-  std::ifstream file(path, std::ios::binary);
+  FileHandle file = open_input(path);
   std::string head(4096, '\0');
-  file.read(head.data(), static_cast<std::streamsize>(head.size()));
-  head.resize(static_cast<std::size_t>(file.gcount()));
+  head.resize(file.read(head.data(), head.size()));
   const std::string_view magic = std::string_view(head).substr(0, kCorpusMagic.size());
   if (kCorpusMagic.starts_with(magic)) return false;  // a corpus, of which little is left
   return std::ranges::none_of(head, [](unsigned char c) { return c < ' ' && !std::isspace(c); });

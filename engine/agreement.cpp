@@ -1,11 +1,11 @@
 #include "engine/agreement.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
+#include <filesystem>
 
 #include "core/counted.h"
 #include "core/fields.h"
+#include "data/files.h"
 #include "data/token_store.h"
 #include "generated/build_info.h"
 #include "kernels/attention/blocks.h"
@@ -73,11 +73,17 @@ Corpora open_agreed_corpora(const Config& config, Mesh& mesh) {
 }
 
 void agree_on_checkpoint(const std::string& path, Mesh& mesh) {
-  std::ifstream file(path + "/manifest.json", std::ios::binary);
-  const std::string manifest{std::istreambuf_iterator<char>(file), {}};
+  const std::string file = path + "/manifest.json";
+  std::string found = "not there";
+  std::error_code error;
+  try {
+    if (std::filesystem::exists(file, error)) found = str("hash ", hash_text(read_file(file)));
+  } catch (const Error& e) {  // the ranks have to agree on that, too
+    found = e.what();
+  }
   mesh.agree({"checkpoint", "the ranks do not find the same checkpoint",
               "A run's directory, and what run.init_from names, must be in a folder that all ranks share"},
-             {{path, manifest.empty() ? "not there" : str("hash ", hash_text(manifest))}});
+             {{path, found}});
 }
 
 }  // namespace ring

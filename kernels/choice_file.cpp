@@ -1,5 +1,6 @@
 #include "kernels/choice_file.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,6 +15,7 @@
 #include "core/check.h"
 #include "core/fields.h"
 #include "core/io_error.h"
+#include "core/regular_file.h"
 #include "core/text_file.h"
 #include "core/yaml.h"
 
@@ -85,8 +87,9 @@ void write_choice_file(const std::string& path, const ChoiceMap& choices) {
   if (const auto folder = std::filesystem::path(path).parent_path(); !folder.empty())
     std::filesystem::create_directories(folder, ignored);
   const std::string lines = to_text(choices);
+  check_regular("write", temporary, O_WRONLY | O_CREAT);
   errno = 0;
-  std::ofstream out(temporary);
+  std::ofstream out(temporary);  // opens: checked
   out << head_of(lines) << lines;
   out.close();
   std::error_code error(out ? 0 : errno ? errno : EIO, std::generic_category());

@@ -14,6 +14,7 @@
 
 #include "core/check.h"
 #include "core/log.h"
+#include "core/regular_file.h"
 
 namespace ring {
 namespace {
@@ -29,9 +30,7 @@ std::string identity_of(const std::string& path) {
 // process holds the lock for all of `kTries` tries.
 class FileLock {
  public:
-  explicit FileLock(const std::string& path)
-      : fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666)) {
-    if (fd_ < 0) fail(path, ": cannot be opened: ", std::generic_category().message(errno));
+  explicit FileLock(const std::string& path) : fd_(open_regular("lock", path, O_RDWR | O_CREAT)) {
     for (int tries = 1; ::flock(fd_, LOCK_EX | LOCK_NB) != 0; ++tries) {
       const int error = errno;
       if (error == EINTR) continue;

@@ -1,5 +1,6 @@
 #include "launcher/agent.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -18,6 +19,7 @@
 #include "core/cpu/thread_pool.h"
 #include "core/exit_code.h"
 #include "core/log.h"
+#include "core/regular_file.h"
 #include "core/stop_signal.h"
 #include "launcher/cpu_binding.h"
 #include "launcher/rank_view.h"
@@ -330,13 +332,16 @@ void Agent::give_up() {
 void Agent::dump() const {
   const std::string path = file_of_attempt(str("flights_node", order_.node_rank, ".jsonl"));
   if (path.empty()) return;
-  std::ofstream file(path);
-  const std::vector<RankState> all = states();
-  for (std::size_t i = 0; i < workers_.size(); ++i) file << flights_json(all[i], workers_[i]->page()) << "\n";
-  if (file.flush())
-    log::info("launch: what the workers did last is in ", path);
-  else
-    log::warn("launch: cannot write ", path);
+  try {
+    check_regular("write", path, O_WRONLY | O_CREAT);
+    std::ofstream file(path);  // opens: checked
+    const std::vector<RankState> all = states();
+    for (std::size_t i = 0; i < workers_.size(); ++i) file << flights_json(all[i], workers_[i]->page()) << "\n";
+    if (!file.flush()) fail("cannot write ", path);
+    log::info("launch: the last operations of the workers are in ", path);
+  } catch (const Error& e) {
+    log::warn("launch: ", e.what());
+  }
 }
 
 void Agent::reap() {

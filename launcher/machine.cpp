@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 std::string line_of(const fs::path& file) {
   std::string line;
-  std::getline(std::ifstream(file), line);
+  std::getline(std::ifstream(file), line);  // opens: system
   return line;
 }
 
@@ -68,7 +68,7 @@ std::vector<Core> read_cores(const fs::path& system) {
 
 // "GPU UUID:   GPU-4c1..." of the driver's file.
 std::string value_of(const fs::path& file, const std::string& key) {
-  std::ifstream lines(file);
+  std::ifstream lines(file);  // opens: system
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with(key + ":")) continue;
     const std::size_t begin = line.find_first_not_of(" \t", key.size() + 1);

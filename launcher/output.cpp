@@ -1,5 +1,6 @@
 #include "launcher/output.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 
 #include "core/check.h"
 #include "core/log.h"
+#include "core/regular_file.h"
 
 namespace ring {
 namespace {
@@ -31,8 +33,9 @@ void write_all(int fd, const char* data, std::size_t size) {
 WorkerOutput::WorkerOutput(Fd read_end, std::string prefix, int console, const std::string& log_path)
     : source_(std::move(read_end)), prefix_(std::move(prefix)), log_path_(log_path), console_(console) {
   if (log_path.empty()) return;
-  log_.reset(std::fopen(log_path.c_str(), "ae"));
-  if (!log_) fail("cannot open the log file '", log_path, "': ", std::strerror(errno));
+  const int fd = open_regular("open the log file", log_path, O_WRONLY | O_CREAT | O_APPEND);
+  log_.reset(fdopen(fd, "a"));
+  RING_CHECK(log_, "fdopen: ", std::strerror(errno));
   setvbuf(log_.get(), nullptr, _IOLBF, BUFSIZ);
 }
 

@@ -1,5 +1,7 @@
 #include "trainer/metrics.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -13,6 +15,7 @@
 #include "core/check.h"
 #include "core/io_error.h"
 #include "core/log.h"
+#include "core/regular_file.h"
 
 namespace ring {
 namespace {
@@ -117,10 +120,10 @@ std::int64_t copy_lines(std::istream& in, const std::string& from, const std::st
 }  // namespace
 
 std::int64_t truncate_metrics(const std::string& file, std::int64_t last_step) {
-  errno = 0;
-  std::ifstream in(file, std::ios::binary);
-  if (!in && errno == ENOENT) return 0;
-  if (!in) fail("cannot read ", file, ": ", io_error_text(errno));
+  std::error_code missing;
+  if (fs::symlink_status(file, missing).type() == fs::file_type::not_found) return 0;
+  check_regular("read", file, O_RDONLY);
+  std::ifstream in(file, std::ios::binary);  // opens: checked
   const std::string temporary = file + ".tmp";
   try {
     const std::int64_t damaged = copy_lines(in, file, temporary, last_step);
@@ -136,8 +139,9 @@ std::int64_t truncate_metrics(const std::string& file, std::int64_t last_step) {
 Metrics::Metrics(const std::string& directory, std::optional<std::int64_t> resumed_step)
     : file_(file_in(directory)), events_(directory) {
   const bool continues = prepare(file_, resumed_step);
+  check_regular("write", file_, O_WRONLY | O_CREAT);
   errno = 0;
-  out_.open(file_, std::ios::binary | std::ios::app);
+  out_.open(file_, std::ios::binary | std::ios::app);  // opens: checked
   if (!out_) fail("cannot write ", file_, ": ", io_error_text(errno));
   if (continues) events_.restart(resumed_step ? *resumed_step + 1 : 0);
 }

@@ -49,7 +49,7 @@ std::string text_of(const Device& device) {
 
 std::string contents(const std::string& file) {
   std::string text;
-  std::getline(std::ifstream(file), text);
+  std::getline(std::ifstream(file), text);  // opens: own
   return text;
 }
 
@@ -76,7 +76,7 @@ std::vector<std::string> look_at_one_file(const std::string& run_directory, cons
   std::string own_file, problem;
   if (mesh.rank() == 0) {
     own_file = folder_of(run_directory) + "/.seen-by-all-" + text;
-    std::ofstream(own_file) << text << std::endl;
+    std::ofstream(own_file) << text << std::endl;  // opens: own
     if (contents(own_file) != text) problem = "rank 0 cannot write " + own_file;
   }
   const std::string file = gather_host(mesh.host(), own_file).front();

@@ -1,5 +1,7 @@
 #include "trainer/records.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -8,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
-#include "data/files.h"
+#include "core/regular_file.h"
 
 namespace ring {
 namespace {
@@ -99,8 +101,8 @@ std::string Record::text(const std::string& name) const {
 }
 
 RecordCount read_records(const std::string& file, const std::function<void(const Record&)>& fn) {
-  open_input(file);  // says why it cannot be
-  std::ifstream in(file, std::ios::binary);
+  check_regular("read", file, O_RDONLY);
+  std::ifstream in(file, std::ios::binary);  // opens: checked
   RecordCount count;
   for (std::string line; std::getline(in, line) && !in.eof();) {
     const std::optional<Record> record = record_of(line);

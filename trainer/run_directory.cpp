@@ -16,6 +16,7 @@
 #include "core/fields.h"
 #include "core/io_error.h"
 #include "core/joined.h"
+#include "core/regular_file.h"
 
 namespace ring {
 namespace {
@@ -69,6 +70,10 @@ std::string RunDirectory::restoring_command(const std::string& checkpoint) const
 }
 
 RunSettings RunDirectory::settings() const {
+  std::error_code error;
+  (void)fs::symlink_status(config_file(), error);
+  if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
+    fail(path_, ": cannot be read: ", error.message());
   if (!has_config())
     fail(path_, ": not a run: there is no config.yaml in it. Give the directory that `ringmaster train` printed");
   RunSettings settings;
@@ -128,7 +133,8 @@ int lock_soon(int fd) {
 }  // namespace
 
 bool RunDirectory::in_use() const {
-  const LockFile file(::open((path_ + "/lock").c_str(), O_RDONLY | O_CLOEXEC));
+  std::string why;
+  const LockFile file(try_open_regular(path_ + "/lock", O_RDONLY, why));
   return file.fd >= 0 && ::flock(file.fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
@@ -136,8 +142,9 @@ std::shared_ptr<void> RunDirectory::lock() const {
   std::error_code error;
   fs::create_directories(path_, error);
   const std::string file = path_ + "/lock";
-  const int fd = ::open(file.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
-  if (fd < 0) fail("cannot open ", file, ": ", io_error_text(errno), ". Or set run.directory to another place");
+  std::string why;
+  const int fd = try_open_regular(file, O_CREAT | O_RDWR, why, 0644);
+  if (fd < 0) fail("cannot open ", file, ": ", why, ". Or set run.directory to another place");
   if (const int problem = lock_soon(fd)) {
     ::close(fd);
     if (problem != EWOULDBLOCK)

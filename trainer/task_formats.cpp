@@ -5,12 +5,18 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
+#include "core/yaml.h"
 #include "data/chat/characters.h"
 
 namespace ring {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+std::string replaced(const std::string& text, const std::string& what, const std::string& with) {
+  chat::Budget budget({});
+  return chat::replaced(text, what, with, -1, budget);
+}
 
 std::string stripped(const std::string& text) { return std::string(chat::strip(text, true, true, nullptr)); }
 
@@ -42,7 +48,8 @@ class Record {
     const bool number =
         !text.empty() && text.size() < 4 && std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c); });
     if (!number || std::stoul(text) >= count)
-      fail(where_, "'", name, "' is ", value.dump(), ", expected which of the ", count, " choices is right, from 0",
+      fail(where_, "'", name, "' is ", shown(value.dump()), ", expected which of the ", count,
+           " choices is right, from 0",
            text.empty() ? ": test splits come without answers, take the one for validation" : "");
     return std::stoul(text);
   }
@@ -55,7 +62,7 @@ class Record {
 
 // What WikiHow's pages leave in the texts, as in the harness: titles and notes in brackets.
 std::string without_brackets(const std::string& text) {
-  std::string from = chat::replaced(stripped(text), " [title]", ". ", -1), out;
+  std::string from = replaced(stripped(text), " [title]", ". "), out;
   for (std::size_t at = 0; at < from.size();) {
     const std::size_t end = from[at] == '[' ? from.find_first_of("]\n", at) : std::string::npos;
     if (end != std::string::npos && from[end] == ']')
@@ -63,7 +70,7 @@ std::string without_brackets(const std::string& text) {
     else
       out += from[at++];
   }
-  return chat::replaced(out, "  ", " ", -1);
+  return replaced(out, "  ", " ");
 }
 
 // As Python's, for ASCII.
@@ -114,7 +121,7 @@ TaskItem mmlu(const Record& r) {
   const std::vector<std::string> answers = r.texts(r.member("choices"), "choices");
   if (answers.size() > 26) r.refuse("'choices' are more than there are letters");
   TaskItem item;
-  if (const std::string subject = chat::replaced(r.text("subject"), "_", " ", -1); !subject.empty())
+  if (const std::string subject = replaced(r.text("subject"), "_", " "); !subject.empty())
     item.context = "The following are multiple choice questions (with answers) about " + subject + ".\n\n";
   item.context += stripped(r.text("question")) + "\n";
   for (std::size_t i = 0; i < answers.size(); ++i) {

@@ -9,6 +9,7 @@
 
 #include "core/check.h"
 #include "core/checked.h"
+#include "core/yaml.h"
 
 namespace ring {
 namespace {
@@ -26,7 +27,7 @@ std::int64_t element_bytes(const std::string& type) {
       {"F8_E5M2FNUZ", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},     {"BF16", 2},    {"I32", 4},     {"U32", 4},
       {"F32", 4},         {"I64", 8}, {"U64", 8}, {"F64", 8},     {"C64", 8}};
   const auto found = sizes.find(type);
-  if (found == sizes.end()) fail("its type '", type, "' is not known");
+  if (found == sizes.end()) fail("its type '", shown(type), "' is not known");
   return found->second;
 }
 
@@ -38,7 +39,7 @@ class NoKeyTwice {
     if (event == json::parse_event_t::object_start) keys_.emplace_back();
     if (event == json::parse_event_t::object_end) keys_.pop_back();
     if (event == json::parse_event_t::key && !keys_.back().insert(parsed.get<std::string>()).second)
-      fail("it has the key '", parsed.get<std::string>(), "' twice");
+      fail("it has the key '", shown(parsed.get<std::string>()), "' twice");
     return true;
   }
 
@@ -53,14 +54,14 @@ json parse(std::string_view text) {
     return json::parse(text.begin(), text.end(),
                        [&](int depth, json::parse_event_t event, json& parsed) { return check(depth, event, parsed); });
   } catch (const json::exception& e) {
-    fail("it is not JSON: ", e.what());
+    fail("it is not JSON: ", shown(e.what(), 400));
   }
 }
 
 template <class T>
 T natural_number(const json& j) {
   if (!j.is_number_unsigned() || !std::in_range<T>(j.get<std::uint64_t>()))
-    fail(j.dump(), " is not a whole number from 0 to ", std::numeric_limits<T>::max());
+    fail(shown(j.dump()), " is not a whole number from 0 to ", std::numeric_limits<T>::max());
   return static_cast<T>(j.get<std::uint64_t>());
 }
 
@@ -72,13 +73,13 @@ const json& entry(const json& j, const char* key) {
 
 const json& list(const json& j, const char* key) {
   const json& found = entry(j, key);
-  if (!found.is_array()) fail("its ", key, " is ", found.dump(), ", expected a list of numbers");
+  if (!found.is_array()) fail("its ", key, " is ", shown(found.dump()), ", expected a list of numbers");
   return found;
 }
 
 std::string type_in(const json& j) {
   const json& type = entry(j, "dtype");
-  if (!type.is_string()) fail("its dtype is ", type.dump(), ", expected a text");
+  if (!type.is_string()) fail("its dtype is ", shown(type.dump()), ", expected a text");
   return type.get<std::string>();
 }
 
@@ -96,23 +97,23 @@ void check_size(const SafeTensor& t) {
 }
 
 SafeTensor tensor_in(const json& j) {
-  if (!j.is_object()) fail("it is ", j.dump(), ", expected an object");
+  if (!j.is_object()) fail("it is ", shown(j.dump()), ", expected an object");
   SafeTensor t{type_in(j), {}, 0, 0};
   for (const json& d : list(j, "shape")) t.shape.push_back(natural_number<std::int64_t>(d));
   const json& offsets = list(j, "data_offsets");
   if (offsets.size() != 2) fail("its data_offsets are ", offsets.size(), " numbers, expected 2");
   t.begin = natural_number<std::uint64_t>(offsets[0]);
   t.end = natural_number<std::uint64_t>(offsets[1]);
-  if (t.begin > t.end) fail("its data_offsets ", offsets.dump(), " end before they begin");
+  if (t.begin > t.end) fail("its data_offsets ", shown(offsets.dump()), " end before they begin");
   check_size(t);
   return t;
 }
 
 std::map<std::string, std::string> metadata_in(const json& j) {
-  if (!j.is_object()) fail(kMetadata, " is ", j.dump(), ", expected an object");
+  if (!j.is_object()) fail(kMetadata, " is ", shown(j.dump()), ", expected an object");
   std::map<std::string, std::string> texts;
   for (const auto& [key, value] : j.items()) {
-    if (!value.is_string()) fail(kMetadata, ": ", key, " is ", value.dump(), ", expected a text");
+    if (!value.is_string()) fail(kMetadata, ": ", shown(key), " is ", shown(value.dump()), ", expected a text");
     texts[key] = value.get<std::string>();
   }
   return texts;
@@ -122,7 +123,7 @@ void add_tensor(SafetensorsHeader& header, const std::string& name, const json& 
   try {
     header.tensors[name] = tensor_in(j);
   } catch (const Error& e) {
-    fail("tensor '", name, "': ", e.what());
+    fail("tensor '", shown(name), "': ", e.what());
   }
 }
 

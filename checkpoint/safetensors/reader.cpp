@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,8 @@
 #include "checkpoint/files.h"
 #include "checkpoint/safetensors/float_type.h"
 #include "core/check.h"
+#include "core/regular_file.h"
+#include "core/yaml.h"
 
 namespace ring {
 namespace {
@@ -49,11 +52,12 @@ std::map<std::string, std::string> weight_map(const fs::path& index) {
     const json j = json::parse(text);
     for (const auto& [tensor, file] : j.at("weight_map").items()) files[tensor] = file.get<std::string>();
   } catch (const json::exception& e) {
-    fail(index.string(), ": weight_map: expected the file of each tensor: ", e.what());
+    fail(index.string(), ": weight_map: expected the file of each tensor: ", shown(e.what(), 400));
   }
   for (const auto& [tensor, file] : files)
     if (!plain_name(file))
-      fail(index.string(), ": weight_map: ", tensor, ": '", file, "' is not the name of a file beside it");
+      fail(index.string(), ": weight_map: ", shown(tensor), ": '", shown(file),
+           "' is not the name of a file beside it");
   return files;
 }
 
@@ -67,12 +71,14 @@ void advise(std::span<const std::byte> bytes, int advice) {
 }  // namespace
 
 MappedFile::MappedFile(const fs::path& path) {
-  const std::uint64_t size = File(path, File::Mode::read).size();  // says what is wrong with it
-  if (size == 0) return;
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  void* at = fd < 0 ? MAP_FAILED : ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
+  const int fd = open_regular("read", path.string(), O_RDONLY);
+  struct stat info {};
+  const bool known = ::fstat(fd, &info) == 0;
+  const auto size = static_cast<std::uint64_t>(info.st_size);
+  void* at = known && size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
   const int error = errno;
-  if (fd >= 0) ::close(fd);
+  ::close(fd);
+  if (known && size == 0) return;
   if (at == MAP_FAILED) fail("cannot map ", path.string(), " into memory: ", std::strerror(error));
   bytes_ = {static_cast<const std::byte*>(at), size};
 }
@@ -112,7 +118,7 @@ void Safetensors::add(const fs::path& path) {
   const OneFile& file = *files_.emplace_back(std::make_unique<OneFile>(path));
   for (const auto& [name, tensor] : file.header.tensors)
     if (const auto [at, added] = places_.try_emplace(name, Place{&file, &tensor}); !added)
-      fail(path.string(), ": tensor '", name, "' is in ", at->second.file->path.string(), ", too");
+      fail(path.string(), ": tensor '", shown(name), "' is in ", at->second.file->path.string(), ", too");
 }
 
 void Safetensors::add_indexed(const fs::path& index) {
@@ -122,10 +128,11 @@ void Safetensors::add_indexed(const fs::path& index) {
   for (const std::string& name : names) add(index.parent_path() / name);
   for (const auto& [tensor, file] : files)
     if (!has(tensor) || file_of(tensor).filename() != file)
-      fail(index.string(), ": weight_map: tensor '", tensor, "' is not in ", file, ", where it should be");
+      fail(index.string(), ": weight_map: tensor '", shown(tensor), "' is not in ", file, ", where it should be");
   for (const auto& [tensor, place] : places_)
     if (!files.contains(tensor))
-      fail(index.string(), ": weight_map: tensor '", tensor, "' of ", place.file->path.string(), " is not listed");
+      fail(index.string(), ": weight_map: tensor '", shown(tensor), "' of ", place.file->path.string(),
+           " is not listed");
 }
 
 std::vector<std::string> Safetensors::names() const {
@@ -136,7 +143,7 @@ std::vector<std::string> Safetensors::names() const {
 
 const Safetensors::Place& Safetensors::place(const std::string& name) const {
   const auto found = places_.find(name);
-  if (found == places_.end()) fail(path_.string(), ": there is no tensor '", name, "' in it");
+  if (found == places_.end()) fail(path_.string(), ": there is no tensor '", shown(name), "' in it");
   return found->second;
 }
 
@@ -153,7 +160,8 @@ std::vector<float> Safetensors::values(const std::string& name) const {
   const SafeTensor& t = tensor(name);
   const std::optional<FloatType> type = parse_float_type(t.type);
   if (!type)
-    fail(file_of(name).string(), ": tensor '", name, "' is ", text_of(t), "; weights are read as F32, F16 or BF16");
+    fail(file_of(name).string(), ": tensor '", shown(name), "' is ", text_of(t),
+         "; weights are read as F32, F16 or BF16");
   const std::span<const std::byte> from = bytes(name);
   std::vector<float> out(from.size() / size_of(*type));
   widen(*type, from.data(), out.size(), out.data());

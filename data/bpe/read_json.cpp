@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/check.h"
+#include "core/yaml.h"
 #include "data/bpe/description.h"
 #include "data/utf8.h"
 
@@ -293,7 +294,7 @@ class Reader {
       if (number > 4 * size_ + 1024) node.wrong("a vocabulary of ", size_, " tokens has no such number");
       grow(number);
       if (used_[static_cast<std::size_t>(number)])
-        node.wrong("'", d_.pieces[static_cast<std::size_t>(number)], "' has the same number");
+        node.wrong("'", shown(d_.pieces[static_cast<std::size_t>(number)]), "' has the same number");
       add_piece(number, piece);
     }
   }
@@ -375,7 +376,7 @@ class Reader {
     const auto [left, right] = sides_of(n);
     const auto known = [&](const std::string& piece) {
       const auto id = number_of(piece);
-      if (!id) n.wrong("the vocabulary has no '", piece, "'");
+      if (!id) n.wrong("the vocabulary has no '", shown(piece), "'");
       return *id;
     };
     const std::int32_t a = known(left), b = known(right);
@@ -391,7 +392,7 @@ class Reader {
       if (!seen.insert(t.content).second) n.at("content").wrong("it is there twice");
       const auto known = number_of(t.content);
       const std::int64_t number = known ? *known : next++;
-      if (t.id != number) n.at("id").wrong("'", t.content, "' should have the number ", number);
+      if (t.id != number) n.at("id").wrong("'", shown(t.content), "' should have the number ", number);
       t.special = n.flag_or("special", false);
       t.single_word = n.flag_or("single_word", false);
       t.lstrip = n.flag_or("lstrip", false);
@@ -410,7 +411,7 @@ class Reader {
   std::string as_normalized(const AddedToken& t) const {
     Passage p({t.content, {}, Start::text});
     if (d_.normalizer && !d_.normalizer->keeps(p.all())) d_.normalizer->apply(p);
-    if (p.text.empty()) fail(root_.where(), "added_tokens: the normalizer leaves nothing of '", t.content, "'");
+    if (p.text.empty()) fail(root_.where(), "added_tokens: the normalizer leaves nothing of '", shown(t.content), "'");
     return p.text;
   }
 
@@ -477,7 +478,7 @@ Json parsed(const std::string& text, const std::string& file, Counter& counter) 
     if (!json.is_object()) fail("it is no JSON object");
     return json;
   } catch (const Json::exception& e) {
-    fail(file, " is not JSON: ", e.what());
+    fail(file, " is not JSON: ", shown(e.what(), 400));
   } catch (const Error& e) {
     fail(file, ": ", e.what());
   }

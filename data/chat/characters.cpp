@@ -1,6 +1,6 @@
 #include "data/chat/characters.h"
 
-#include <algorithm>
+#include <cstring>
 
 #include "core/check.h"
 
@@ -32,13 +32,10 @@ std::size_t character_count(std::string_view text) {
   return count;
 }
 
-std::vector<std::string_view> characters(std::string_view text) {
-  std::vector<std::string_view> all;
-  for (std::size_t at = 0, length; at < text.size(); at += length) {
-    length = character_length(text, at);
-    all.push_back(text.substr(at, length));
-  }
-  return all;
+std::size_t byte_of(std::string_view text, std::size_t place) {
+  std::size_t at = 0;
+  for (; place > 0 && at < text.size(); --place) at += character_length(text, at);
+  return at;
 }
 
 bool is_blank(std::string_view character) {
@@ -48,8 +45,14 @@ bool is_blank(std::string_view character) {
 }
 
 std::string_view strip(std::string_view text, bool left, bool right, const std::string* of) {
-  const std::vector<std::string_view> set = of ? characters(*of) : std::vector<std::string_view>{};
-  const auto goes = [&](std::string_view c) { return of ? std::ranges::find(set, c) != set.end() : is_blank(c); };
+  const auto goes = [&](std::string_view c) {
+    if (!of) return is_blank(c);
+    for (std::size_t at = 0, length; at < of->size(); at += length) {
+      length = character_length(*of, at);
+      if (std::string_view(*of).substr(at, length) == c) return true;
+    }
+    return false;
+  };
   while (left && !text.empty()) {
     const std::size_t length = character_length(text, 0);
     if (!goes(text.substr(0, length))) break;
@@ -65,47 +68,53 @@ std::string_view strip(std::string_view text, bool left, bool right, const std::
   return text;
 }
 
-void check_bytes(std::size_t bytes) {
-  if (bytes > kMostBytes)
-    fail("a text, a list or an object has more than ", kMostBytes, " bytes with all that is in it");
+// std::string::find() takes the product of both sizes for some texts.
+std::size_t find_part(std::string_view text, std::string_view part, std::size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  const void* found = ::memmem(text.data() + from, text.size() - from, part.data(), part.size());
+  return found ? static_cast<std::size_t>(static_cast<const char*>(found) - text.data()) : std::string_view::npos;
 }
 
-std::vector<std::string> split(std::string_view text, const std::string* separator, std::int64_t most) {
+std::vector<std::string> split(std::string_view text, const std::string* separator, std::int64_t most, Budget& budget) {
   if (separator && separator->empty()) fail("split: the separator is empty");
   std::vector<std::string> parts;
-  const auto left = [&] {
-    check_bytes(parts.size() * kValueBytes);
-    return most < 0 || static_cast<std::int64_t>(parts.size()) < most;
+  const auto left = [&] { return most < 0 || static_cast<std::int64_t>(parts.size()) < most; };
+  const auto add = [&](std::string_view part) {
+    budget.make(kValueBytes + part.size());
+    parts.emplace_back(part);
   };
   if (separator) {
-    for (std::size_t at; left() && (at = text.find(*separator)) != std::string_view::npos;
+    for (std::size_t at; left() && (at = find_part(text, *separator)) != std::string_view::npos;
          text.remove_prefix(at + separator->size()))
-      parts.emplace_back(text.substr(0, at));
-    parts.emplace_back(text);
+      add(text.substr(0, at));
+    add(text);
     return parts;
   }
   for (text = strip(text, true, false, nullptr); !text.empty(); text = strip(text, true, false, nullptr)) {
     if (!left()) {
-      parts.emplace_back(strip(text, false, true, nullptr));
+      add(strip(text, false, true, nullptr));
       break;
     }
     std::size_t end = 0;
     for (std::size_t n; end < text.size() && !is_blank(text.substr(end, n = character_length(text, end)));) end += n;
-    parts.emplace_back(text.substr(0, end));
+    add(text.substr(0, end));
     text.remove_prefix(end);
   }
   return parts;
 }
 
-std::string replaced(std::string_view text, const std::string& what, const std::string& with, std::int64_t most) {
+std::string replaced(std::string_view text, const std::string& what, const std::string& with, std::int64_t most,
+                     Budget& budget) {
   if (what.empty()) fail("replace: the text to replace is empty");
   std::string out;
-  for (std::size_t at; most != 0 && (at = text.find(what)) != std::string_view::npos; --most) {
-    out.append(text.substr(0, at)).append(with);
-    check_bytes(out.size());
+  for (std::size_t at; most != 0 && (at = find_part(text, what)) != std::string_view::npos; --most) {
+    budget.spend(1);
+    budget.append(out, text.substr(0, at));
+    budget.append(out, with);
     text.remove_prefix(at + what.size());
   }
-  return out.append(text);
+  budget.append(out, text);
+  return out;
 }
 
 }  // namespace ring::chat

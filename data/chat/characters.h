@@ -7,24 +7,30 @@
 #include <string_view>
 #include <vector>
 
-namespace ring::chat {
+#include "data/chat/budget.h"
 
-// What a template may hold in one text, or in a list or an object with everything in it.
-inline constexpr std::size_t kMostBytes = std::size_t{1} << 28, kValueBytes = 64;  // the second by itself, for a value
-void check_bytes(std::size_t bytes);  // Error: more than that; asked while something grows
+namespace ring::chat {
 
 // The bytes of the character that begins at `at`; a byte that begins none counts as one.
 std::size_t character_length(std::string_view text, std::size_t at);
 std::size_t character_count(std::string_view text);
-std::vector<std::string_view> characters(std::string_view text);
+// Returns the byte at which the character `place` begins; the size of the text if it has no more.
+std::size_t byte_of(std::string_view text, std::size_t place);
 
 // Blank space as str.isspace() has it.
 bool is_blank(std::string_view character);
 
 // What str.strip() leaves; `of`: the characters that go, none given: blank space.
 std::string_view strip(std::string_view text, bool left, bool right, const std::string* of);
+
+// Returns where `part` begins in `text`, at `from` or after it, or npos. Takes time in proportion to both, whatever
+// they are.
+std::size_t find_part(std::string_view text, std::string_view part, std::size_t from = 0);
+
+// The budget pays for what these make; reading `text` is the caller's to pay.
 // At `separator`, or without one at blank space, of which none is left; at most `most` cuts, < 0: all.
-std::vector<std::string> split(std::string_view text, const std::string* separator, std::int64_t most);
-std::string replaced(std::string_view text, const std::string& what, const std::string& with, std::int64_t most);
+std::vector<std::string> split(std::string_view text, const std::string* separator, std::int64_t most, Budget&);
+std::string replaced(std::string_view text, const std::string& what, const std::string& with, std::int64_t most,
+                     Budget&);
 
 }  // namespace ring::chat

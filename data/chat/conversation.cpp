@@ -32,7 +32,7 @@ std::vector<Value> checked_messages(const Json& messages) {
 std::size_t counted(const std::string& turn, const Value& message) {
   const Value* content = message.members().find("content");
   const std::string said(content && content->is_text() ? strip(content->text(), true, true, nullptr) : "");
-  const std::size_t at = turn.find(said);
+  const std::size_t at = find_part(turn, said);
   if (said.empty() || at == std::string::npos) return turn.size();
   const std::size_t end = at + said.size();
   const std::string_view mark = strip(std::string_view(turn).substr(end), false, true, nullptr);

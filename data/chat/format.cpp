@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "core/json.h"
+#include "core/yaml.h"
 
 namespace ring::chat {
 namespace {
@@ -15,7 +16,7 @@ Json parsed(const std::string& text, const std::string& name) {
   try {
     j = parse_json<Json>(text);
   } catch (const Error& e) {
-    fail(name, " cannot be read as JSON: ", e.what());
+    fail(name, " cannot be read as JSON: ", shown(e.what(), 400));
   }
   if (!j.is_object()) fail(name, " is a JSON ", j.type_name(), ", an object is wanted");
   return j;

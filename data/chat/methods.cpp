@@ -3,6 +3,7 @@
 #include <map>
 
 #include "core/check.h"
+#include "core/yaml.h"
 #include "data/chat/builtins.h"
 #include "data/chat/characters.h"
 
@@ -10,12 +11,15 @@ namespace ring::chat {
 namespace {
 
 constexpr std::int64_t kLongestRange = 100000;
+constexpr std::size_t kShownMessage = 1000;  // bytes
 
 using Method = Value (*)(const Value&, Arguments&);
 using Function = Value (*)(Arguments&);
 
 // Letters of ASCII change; what Unicode says of others is not known here.
-std::string cased(const std::string& text, bool (*upper)(const std::string& text, std::size_t at)) {
+Value cased(const Value& of, Arguments& a, bool (*upper)(const std::string& text, std::size_t at)) {
+  const std::string& text = of.text();
+  a.budget().make(text.size());
   std::string out = text;
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (static_cast<unsigned char>(text[i]) >= 0x80)
@@ -32,32 +36,37 @@ bool at_words(const std::string& text, std::size_t at) {
 }
 
 Value stripped(const Value& of, Arguments& a, bool left, bool right) {
-  const Value* set = a.find(0, "chars");
-  return std::string(strip(of.text(), left, right, set && !set->is<None>() ? &set->text() : nullptr));
+  const Value* given = a.find(0, "chars");
+  const std::string* set = given && !given->is<None>() ? &given->text() : nullptr;
+  a.budget().make(of.text().size() * (1 + (set ? set->size() / 4 : 0)));  // each character is looked up in the set
+  return std::string(strip(of.text(), left, right, set));
 }
 
 Value cut(const Value& of, Arguments& a) {
   const Value *separator = a.find(0, "sep"), *most = a.find(1, "maxsplit");
   std::vector<Value> parts;
   for (std::string& part : split(of.text(), separator && !separator->is<None>() ? &separator->text() : nullptr,
-                                 most ? most->integer() : -1))
+                                 most ? most->integer() : -1, a.budget()))
     parts.emplace_back(std::move(part));
   return Value::list(std::move(parts));
 }
 
 Value with_other(const Value& of, Arguments& a) {
   const Value* most = a.find(2, "count");
-  return replaced(of.text(), a.need(0, "old").text(), a.need(1, "new").text(), most ? most->integer() : -1);
+  return replaced(of.text(), a.need(0, "old").text(), a.need(1, "new").text(), most ? most->integer() : -1, a.budget());
 }
 
 Value begins(const Value& of, Arguments& a, bool (*holds)(const std::string& text, const std::string& part)) {
   const Value& part = a.need(0, "prefix");
   if (!part.is_list()) return holds(of.text(), part.text());
-  return std::ranges::any_of(part.items().items, [&](const Value& p) { return holds(of.text(), p.text()); });
+  return std::ranges::any_of(part.items().items, [&](const Value& p) {
+    a.budget().read(p.text().size());
+    return holds(of.text(), p.text());
+  });
 }
 
 Value found_at(const Value& of, Arguments& a) {
-  const std::size_t at = of.text().find(a.need(0, "sub").text());
+  const std::size_t at = find_part(of.text(), a.need(0, "sub").text());
   if (at == std::string::npos) return std::int64_t{-1};
   return static_cast<std::int64_t>(character_count(std::string_view(of.text()).substr(0, at)));
 }
@@ -66,27 +75,33 @@ Value count_of(const Value& of, Arguments& a) {
   const std::string& part = a.need(0, "sub").text();
   if (part.empty()) return static_cast<std::int64_t>(character_count(of.text()) + 1);
   std::int64_t count = 0;
-  for (std::size_t at = 0; (at = of.text().find(part, at)) != std::string::npos; at += part.size()) ++count;
+  for (std::size_t at = 0; (at = find_part(of.text(), part, at)) != std::string::npos; at += part.size()) {
+    a.budget().spend(1);
+    ++count;
+  }
   return count;
 }
 
 Value between(const Value& of, Arguments& a) {
-  Arguments separator({of}, {});
-  return call_filter("join", Value::list(items_of(a.need(0, "iterable"))), separator);
+  Arguments separator({of}, {}, a.budget());
+  return call_filter("join", Value::list(items_of(a.need(0, "iterable"), a.budget())), separator);
 }
 
 Value get(const Value& of, Arguments& a) {
   const Value& name = a.need(0, "key");
   const Value* otherwise = a.find(1, "default");
+  if (name.is_text()) a.budget().find_name(of.members().members.size(), name.text().size());
   const Value* found = name.is_text() ? of.members().find(name.text()) : nullptr;
   return found ? *found : otherwise ? *otherwise : Value(None{});
 }
 
 // Names, values, or lists of both.
-Value members(const Value& of, bool names, bool values) {
+Value members(const Value& of, Arguments& a, bool names, bool values) {
   std::vector<Value> out;
-  for (const auto& [name, value] : of.members().members)
+  for (const auto& [name, value] : of.members().members) {
+    a.budget().make(kValueBytes * (names && values ? 3 : 1) + (names ? name.size() : 0));
     out.push_back(!values ? Value(name) : !names ? value : Value::list({Value(name), value}));
+  }
   return Value::list(std::move(out));
 }
 
@@ -95,20 +110,20 @@ bool ends_with(const std::string& t, const std::string& p) { return t.ends_with(
 
 const std::map<std::string, Method, std::less<>>& text_methods() {
   static const std::map<std::string, Method, std::less<>> all{
-      {"capitalize", [](const Value& v, Arguments&) { return Value(cased(v.text(), at_begin)); }},
+      {"capitalize", [](const Value& v, Arguments& a) { return cased(v, a, at_begin); }},
       {"count", count_of},
       {"endswith", [](const Value& v, Arguments& a) { return begins(v, a, ends_with); }},
       {"find", found_at},
       {"join", between},
-      {"lower", [](const Value& v, Arguments&) { return Value(cased(v.text(), never)); }},
+      {"lower", [](const Value& v, Arguments& a) { return cased(v, a, never); }},
       {"lstrip", [](const Value& v, Arguments& a) { return stripped(v, a, true, false); }},
       {"replace", with_other},
       {"rstrip", [](const Value& v, Arguments& a) { return stripped(v, a, false, true); }},
       {"split", cut},
       {"startswith", [](const Value& v, Arguments& a) { return begins(v, a, starts_with); }},
       {"strip", [](const Value& v, Arguments& a) { return stripped(v, a, true, true); }},
-      {"title", [](const Value& v, Arguments&) { return Value(cased(v.text(), at_words)); }},
-      {"upper", [](const Value& v, Arguments&) { return Value(cased(v.text(), always)); }},
+      {"title", [](const Value& v, Arguments& a) { return cased(v, a, at_words); }},
+      {"upper", [](const Value& v, Arguments& a) { return cased(v, a, always); }},
   };
   return all;
 }
@@ -116,9 +131,9 @@ const std::map<std::string, Method, std::less<>>& text_methods() {
 const std::map<std::string, Method, std::less<>>& dict_methods() {
   static const std::map<std::string, Method, std::less<>> all{
       {"get", get},
-      {"items", [](const Value& v, Arguments&) { return members(v, true, true); }},
-      {"keys", [](const Value& v, Arguments&) { return members(v, true, false); }},
-      {"values", [](const Value& v, Arguments&) { return members(v, false, true); }},
+      {"items", [](const Value& v, Arguments& a) { return members(v, a, true, true); }},
+      {"keys", [](const Value& v, Arguments& a) { return members(v, a, true, false); }},
+      {"values", [](const Value& v, Arguments& a) { return members(v, a, false, true); }},
   };
   return all;
 }
@@ -130,6 +145,7 @@ Value range(Arguments& a) {
   if (step == 0) fail("range: a step of 0");
   std::vector<Value> out;
   for (std::int64_t at = begin; step > 0 ? at < end : at > end;) {
+    a.budget().make(kValueBytes);
     out.emplace_back(at);
     if (static_cast<std::int64_t>(out.size()) > kLongestRange) fail("range: more than ", kLongestRange, " numbers");
     if (__builtin_add_overflow(at, step, &at)) break;
@@ -137,22 +153,27 @@ Value range(Arguments& a) {
   return Value::list(std::move(out));
 }
 
-std::vector<Member> all_named(Arguments& a) {
-  for (const Member& m : a.named()) a.find(a.size(), m.first);
-  return a.named();
+// The named arguments as an object. Each name is looked for among all others.
+Value all_named(Arguments& a) {
+  for (const Member& m : a.named()) {
+    a.budget().find_name(a.named().size(), m.first.size());
+    a.budget().make(kValueBytes + m.first.size());
+    a.find(a.size(), m.first);
+  }
+  return Value::dict(a.named());
 }
 
-Value make_namespace(Arguments& a) {
-  const Value checked = Value::dict(all_named(a));
-  return std::make_shared<Namespace>(Namespace{checked.members().members});
+Value make_namespace(Arguments& a) { return std::make_shared<Namespace>(Namespace{all_named(a).members().members}); }
+
+Value refuse(Arguments& a) {
+  fail("the template refuses this conversation: ", shown(print(a.need(0, "message"), a.budget()), kShownMessage));
 }
 
 const std::map<std::string, Function, std::less<>>& functions() {
   static const std::map<std::string, Function, std::less<>> all{
-      {"dict", [](Arguments& a) { return Value::dict(all_named(a)); }},
+      {"dict", all_named},
       {"namespace", make_namespace},
-      {"raise_exception",
-       [](Arguments& a) -> Value { fail("the template refuses this conversation: ", a.need(0, "message").print()); }},
+      {"raise_exception", refuse},
       {"range", range},
   };
   return all;
@@ -160,11 +181,20 @@ const std::map<std::string, Function, std::less<>>& functions() {
 
 }  // namespace
 
+Arguments::Arguments(std::vector<Value> placed, std::vector<Member> named, Budget& budget)
+    : placed_(std::move(placed)), named_(std::move(named)), budget_(&budget) {
+  std::size_t bytes = kValueBytes * (placed_.size() + named_.size());
+  for (const Value& v : placed_) bytes += v.top_bytes();
+  for (const Member& m : named_) bytes += m.second.top_bytes() + m.first.size();
+  budget.read(bytes);
+}
+
 const Value* Arguments::find(std::size_t place, std::string_view name) {
   if (place < placed_.size()) {
     used_ = std::max(used_, place + 1);
     return &placed_[place];
   }
+  budget_->find_name(named_.size(), name.size());
   const auto found = std::ranges::find(named_, name, &Member::first);
   if (found == named_.end()) return nullptr;
   used_names_.push_back(found->first);
@@ -177,37 +207,48 @@ const Value& Arguments::need(std::size_t place, std::string_view name) {
   return *found;
 }
 
-void Arguments::done(std::string_view who) const {
-  if (used_ < placed_.size()) fail(who, " takes no ", placed_.size(), " arguments");
-  for (const Member& m : named_)
-    if (std::ranges::find(used_names_, m.first) == used_names_.end()) fail(who, " takes no argument '", m.first, "'");
+void Arguments::reject_unused(std::string_view kind, std::string_view name) const {
+  if (used_ < placed_.size()) fail("the ", kind, " '", shown_name(name), "' takes no ", placed_.size(), " arguments");
+  for (const Member& m : named_) {
+    budget_->find_name(used_names_.size(), m.first.size());
+    if (std::ranges::find(used_names_, m.first) == used_names_.end())
+      fail("the ", kind, " '", shown_name(name), "' takes no argument '", shown(m.first), "'");
+  }
 }
 
 Arguments Arguments::without(std::size_t first) const {
   std::vector<Value> rest;
   for (std::size_t i = first; i < placed_.size(); ++i) rest.push_back(placed_[i]);
-  return {std::move(rest), named_};
+  return {std::move(rest), named_, *budget_};
 }
 
-Value call_method(const std::string& name, const Value& of, Arguments& a) {
-  if (of.is<Undefined>()) fail("'", of.get<Undefined>()->name, "' is undefined, it has no method '", name, "'");
+Value call_method(std::string_view name, const Value& of, Arguments& a) {
+  if (of.is<Undefined>())
+    fail("'", of.get<Undefined>()->name, "' is undefined, it has no method '", shown_name(name), "'");
   const auto& methods = of.is_dict() ? dict_methods() : text_methods();
   const auto found = methods.find(name);
   if ((!of.is_dict() && !of.is_text()) || found == methods.end())
-    fail("the method '", name, "' of ", of.kind(), " is not supported");
+    fail("the method '", shown_name(name), "' of ", of.kind(), " is not supported");
+  a.budget().read(of.top_bytes());
   Value out = found->second(of, a);
-  a.done("the method '" + name + "'");
+  a.reject_unused("method", name);
+  a.budget().check(out.bytes());
   return out;
 }
 
-Value call_function(const std::string& name, Arguments& a) {
+Value call_function(std::string_view name, Arguments& a) {
   const auto found = functions().find(name);
-  if (found == functions().end()) fail("the function '", name, "' is not supported");
+  if (found == functions().end()) fail("the function '", shown_name(name), "' is not supported");
   Value out = found->second(a);
-  a.done("the function '" + name + "'");
+  a.reject_unused("function", name);
+  a.budget().check(out.bytes());
   return out;
 }
 
 bool is_function(std::string_view name) { return functions().contains(name); }
+
+std::vector<std::string_view> text_method_names() { return names_of(text_methods()); }
+std::vector<std::string_view> dict_method_names() { return names_of(dict_methods()); }
+std::vector<std::string_view> function_names() { return names_of(functions()); }
 
 }  // namespace ring::chat

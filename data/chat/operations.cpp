@@ -1,17 +1,20 @@
 // What operators do, as Python does it.
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 #include "core/check.h"
+#include "core/yaml.h"
 #include "data/chat/builtins.h"
 #include "data/chat/characters.h"
 
 namespace ring::chat {
 namespace {
 
-Value undefined_in(const Value& of, const std::string& what) {
-  if (of.is<Undefined>()) fail("'", of.get<Undefined>()->name, "' is undefined, it has no ", what);
-  return Undefined{what};
+Value undefined_in(const Value& of, std::string_view what) {
+  std::string name = shown_name(what);
+  if (of.is<Undefined>()) fail("'", of.get<Undefined>()->name, "' is undefined, it has no ", name);
+  return Undefined{std::move(name)};
 }
 
 // A place counted from the end where it is negative, within [least, most].
@@ -19,22 +22,46 @@ std::int64_t place_in(std::int64_t at, std::int64_t size, std::int64_t least, st
   return std::clamp(at < 0 ? at + size : at, least, most);
 }
 
-std::vector<std::int64_t> places_of_slice(std::int64_t size, const Value* begin, const Value* end, const Value* step) {
+// The places first, first + by, ... of a list or text, `count` of them.
+struct Slice {
+  std::int64_t first = 0, by = 1, count = 0;
+};
+
+Slice slice_in(std::int64_t size, const Value* begin, const Value* end, const Value* step) {
   const auto given = [](const Value* v) { return v && !v->is<None>(); };
   const std::int64_t by = given(step) ? step->integer() : 1;
   if (by == 0) fail("the step of a slice is 0");
   const std::int64_t least = by > 0 ? 0 : -1, most = by > 0 ? size : size - 1;
-  std::int64_t at = given(begin) ? place_in(begin->integer(), size, least, most) : by > 0 ? 0 : size - 1;
+  const std::int64_t first = given(begin) ? place_in(begin->integer(), size, least, most) : by > 0 ? 0 : size - 1;
   const std::int64_t stop = given(end) ? place_in(end->integer(), size, least, most) : by > 0 ? size : -1;
-  std::vector<std::int64_t> places;
-  for (; by > 0 ? at < stop : at > stop; at += by) {
-    places.push_back(at);
-    if (by > 0 ? by > stop - at : by < stop - at) break;
-  }
-  return places;
+  const std::int64_t length = by > 0 ? stop - first : first - stop;
+  if (length <= 0) return {first, by, 0};
+  const std::int64_t stride = by == INT64_MIN ? INT64_MAX : std::abs(by);
+  return {first, by, (length - 1) / stride + 1};
 }
 
-Value whole(const std::string& symbol, std::int64_t a, std::int64_t b) {
+std::string slice_text(std::string_view text, const Value* begin, const Value* end, const Value* step, Budget& budget) {
+  budget.read(text.size());
+  const auto size = static_cast<std::int64_t>(character_count(text));
+  const Slice slice = slice_in(size, begin, end, step);
+  if (slice.by == 1) {
+    const std::size_t from = byte_of(text, static_cast<std::size_t>(slice.first));
+    const std::size_t bytes = byte_of(text.substr(from), static_cast<std::size_t>(slice.count));
+    budget.make(bytes);
+    return std::string(text.substr(from, bytes));
+  }
+  budget.make(text.size() * (1 + sizeof(std::size_t)));
+  std::vector<std::size_t> starts;
+  for (std::size_t at = 0; at < text.size(); at += character_length(text, at)) starts.push_back(at);
+  std::string out;
+  for (std::int64_t i = 0; i < slice.count; ++i) {
+    const std::size_t at = starts[static_cast<std::size_t>(slice.first + i * slice.by)];
+    out += text.substr(at, character_length(text, at));
+  }
+  return out;
+}
+
+Value whole(std::string_view symbol, std::int64_t a, std::int64_t b) {
   std::int64_t out = 0;
   const bool wraps = symbol == "+"   ? __builtin_add_overflow(a, b, &out)
                      : symbol == "-" ? __builtin_sub_overflow(a, b, &out)
@@ -48,7 +75,7 @@ Value whole(const std::string& symbol, std::int64_t a, std::int64_t b) {
   return symbol == "//" ? Value(floor) : Value(a - floor * b);
 }
 
-Value fraction(const std::string& symbol, double a, double b) {
+Value fraction(std::string_view symbol, double a, double b) {
   if (symbol == "+") return a + b;
   if (symbol == "-") return a - b;
   if (symbol == "*") return a * b;
@@ -62,76 +89,106 @@ Value amount(const Value& v) { return v.is<bool>() ? Value(std::int64_t{*v.get<b
 
 }  // namespace
 
-Value member_of(const Value& of, const std::string& name) {
-  if (of.is_dict())
+std::string shown_name(std::string_view name) { return shown(std::string(name.substr(0, 100))); }
+
+Value member_of(const Value& of, std::string_view name, Budget& budget) {
+  if (of.is_dict()) {
+    budget.find_name(of.members().members.size(), name.size());
     if (const Value* found = of.members().find(name)) return *found;
-  if (const auto* space = of.get<std::shared_ptr<Namespace>>())
-    for (const auto& [member, value] : (*space)->members)
-      if (member == name) return value;
+  }
+  if (const auto* space = of.get<std::shared_ptr<Namespace>>()) {
+    budget.find_name((*space)->members.size(), name.size());
+    const auto found = std::ranges::find((*space)->members, name, &Member::first);
+    if (found != (*space)->members.end()) return found->second;
+  }
   return undefined_in(of, name);
 }
 
-Value item_of(const Value& of, const Value& index) {
-  if (index.is_text()) return member_of(of, index.text());
+Value item_of(const Value& of, const Value& index, Budget& budget) {
+  if (index.is_text()) return member_of(of, index.text(), budget);
   if (!index.is<std::int64_t>()) return undefined_in(of, index.kind());
-  const std::int64_t size = of.is_list() || of.is_text() ? length_of(of) : 0, i = index.integer();
+  const std::int64_t size = of.is_list() || of.is_text() ? length_of(of, budget) : 0, i = index.integer();
   if (i < -size || i >= size) return undefined_in(of, str("item ", i));
   const auto place = static_cast<std::size_t>(i < 0 ? i + size : i);
-  return of.is_list() ? of.items().items[place] : Value(std::string(characters(of.text())[place]));
+  if (of.is_list()) return of.items().items[place];
+  const std::size_t at = byte_of(of.text(), place);
+  return of.text().substr(at, character_length(of.text(), at));
 }
 
-Value slice_of(const Value& of, const Value* begin, const Value* end, const Value* step) {
-  if (of.is_text()) {
-    const auto all = characters(of.text());
-    std::string out;
-    for (const std::int64_t at : places_of_slice(static_cast<std::int64_t>(all.size()), begin, end, step))
-      out += all[static_cast<std::size_t>(at)];
-    return out;
-  }
+Value slice_of(const Value& of, const Value* begin, const Value* end, const Value* step, Budget& budget) {
+  if (of.is_text()) return slice_text(of.text(), begin, end, step, budget);
   const std::vector<Value>& all = of.items().items;
+  const Slice slice = slice_in(static_cast<std::int64_t>(all.size()), begin, end, step);
+  budget.make(kValueBytes * static_cast<std::size_t>(slice.count));
   std::vector<Value> out;
-  for (const std::int64_t at : places_of_slice(static_cast<std::int64_t>(all.size()), begin, end, step))
-    out.push_back(all[static_cast<std::size_t>(at)]);
+  for (std::int64_t i = 0; i < slice.count; ++i)
+    out.push_back(all[static_cast<std::size_t>(slice.first + i * slice.by)]);
   return Value::list(std::move(out));
 }
 
-std::int64_t length_of(const Value& v) {
+std::int64_t length_of(const Value& v, Budget& budget) {
   if (v.is<Undefined>()) return 0;
-  if (v.is_text()) return static_cast<std::int64_t>(character_count(v.text()));
+  if (v.is_text()) {
+    budget.read(v.text().size());
+    return static_cast<std::int64_t>(character_count(v.text()));
+  }
   return static_cast<std::int64_t>(v.is_dict() ? v.members().members.size() : v.items().items.size());
 }
 
-std::vector<Value> items_of(const Value& v) {
+std::vector<Value> items_of(const Value& v, Budget& budget) {
+  if (v.is<Undefined>()) return {};
+  if (!v.is_list() && !v.is_dict() && !v.is_text()) fail(v.kind(), " has no items");
+  const std::int64_t count = length_of(v, budget);
+  budget.make(kValueBytes * static_cast<std::size_t>(count) + (v.is_text() ? v.text().size() : 0));
+  budget.check(kValueBytes * static_cast<std::size_t>(count));
   if (v.is_list()) return v.items().items;
   std::vector<Value> out;
-  if (v.is<Undefined>()) return out;
   if (v.is_dict()) {
-    for (const Member& m : v.members().members) out.emplace_back(m.first);
+    for (const Member& m : v.members().members) {
+      budget.make(m.first.size());
+      out.emplace_back(m.first);
+    }
     return out;
   }
-  if (!v.is_text()) fail(v.kind(), " has no items");
-  for (const std::string_view c : characters(v.text())) {
-    out.emplace_back(std::string(c));
-    check_bytes(out.size() * kValueBytes);
+  const std::string& text = v.text();
+  for (std::size_t at = 0, length; at < text.size(); at += length) {
+    length = character_length(text, at);
+    out.emplace_back(text.substr(at, length));
   }
   return out;
 }
 
-bool contains(const Value& all, const Value& one) {
-  if (all.is_text()) return all.text().find(one.text()) != std::string::npos;
-  if (all.is_dict()) return one.is_text() && all.members().find(one.text());
-  const std::vector<Value> items = items_of(all);
-  return std::ranges::find(items, one) != items.end();
+bool contains(const Value& all, const Value& one, Budget& budget) {
+  if (all.is_text()) {
+    budget.read(all.text().size() + one.text().size());
+    return find_part(all.text(), one.text()) != std::string_view::npos;
+  }
+  if (all.is_dict()) {
+    if (!one.is_text()) return false;
+    budget.find_name(all.members().members.size(), one.text().size());
+    return all.members().find(one.text());
+  }
+  if (all.is<Undefined>()) return false;
+  if (!all.is_list()) fail(all.kind(), " has no items");
+  return std::ranges::any_of(all.items().items, [&](const Value& item) { return equal(item, one, budget); });
 }
 
-Value binary(const std::string& symbol, const Value& left, const Value& right) {
-  if (symbol == "~") return left.print() + right.print();
+Value binary(std::string_view symbol, const Value& left, const Value& right, Budget& budget) {
   const Value a = amount(left), b = amount(right);
-  if (symbol == "+" && a.is_text() && b.is_text()) return a.text() + b.text();
+  if (symbol == "~" || (symbol == "+" && a.is_text() && b.is_text())) {
+    std::string text;
+    for (const Value* v : {&left, &right}) budget.append(text, v->is_text() ? v->text() : print(*v, budget));
+    return text;
+  }
   if (symbol == "+" && a.is_list() && b.is_list()) {
-    std::vector<Value> all = a.items().items;
-    all.insert(all.end(), b.items().items.begin(), b.items().items.end());
-    return Value::list(std::move(all));
+    std::vector<Value> all;
+    for (const Value* v : {&a, &b}) {
+      budget.make(v->top_bytes());
+      all.insert(all.end(), v->items().items.begin(), v->items().items.end());
+    }
+    Value list = Value::list(std::move(all));
+    budget.check(list.bytes());
+    return list;
   }
   if (!a.is_number() || !b.is_number())
     fail("'", symbol, "' goes neither with nor between ", left.kind(), " and ", right.kind());
@@ -139,14 +196,15 @@ Value binary(const std::string& symbol, const Value& left, const Value& right) {
   return fraction(symbol, a.number(), b.number());
 }
 
-bool compare(const std::string& symbol, const Value& left, const Value& right) {
-  if (symbol == "in") return contains(right, left);
-  if (symbol == "not in") return !contains(right, left);
-  if (symbol == "==") return left == right;
-  if (symbol == "!=") return !(left == right);
+bool compare(std::string_view symbol, const Value& left, const Value& right, Budget& budget) {
+  if (symbol == "in") return contains(right, left, budget);
+  if (symbol == "not in") return !contains(right, left, budget);
+  if (symbol == "==") return equal(left, right, budget);
+  if (symbol == "!=") return !equal(left, right, budget);
   const Value a = amount(left), b = amount(right);
   int order;
   if (a.is_text() && b.is_text()) {
+    budget.read(std::min(a.text().size(), b.text().size()));
     order = a.text().compare(b.text());
   } else {
     if (!a.is_number() || !b.is_number()) fail("'", symbol, "' does not compare ", left.kind(), " and ", right.kind());

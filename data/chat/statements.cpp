@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/yaml.h"
 #include "data/chat/parser.h"
 
 namespace ring::chat {
@@ -15,7 +16,7 @@ class StatementParser : ExpressionParser {
 
   NodePtr all() {
     NodePtr n = body({});
-    if (!is(TokenKind::end)) wrong("'", now().text, "' ends nothing");
+    if (!is(TokenKind::end)) wrong("'", ring::shown(now().text), "' ends nothing");
     return n;
   }
 
@@ -61,8 +62,9 @@ class StatementParser : ExpressionParser {
     if (name == "macro") return macro();
     if (name == "generation") return generation();
     if (name == "break" || name == "continue") return jump(name);
-    if (std::ranges::find(kRefused, name) != kRefused.end()) wrong("the statement {% ", name, " %} is not supported");
-    wrong("{% ", name, " %} is no statement, or ends nothing");
+    if (std::ranges::find(kRefused, name) != kRefused.end())
+      wrong("the statement {% ", ring::shown(name), " %} is not supported");
+    wrong("{% ", ring::shown(name), " %} is no statement, or ends nothing");
   }
 
   NodePtr branch() {

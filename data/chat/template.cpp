@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "core/yaml.h"
 #include "data/chat/builtins.h"
 #include "data/chat/syntax.h"
 
@@ -15,14 +16,14 @@ enum class Flow : unsigned char { on, leave, next };
 
 class Evaluator {
  public:
-  Evaluator(std::vector<Member> variables, const Limits& limits, std::size_t spent) : limits_(limits), steps_(spent) {
+  Evaluator(std::vector<Member> variables, const Limits& limits, std::size_t spent) : budget_(limits, spent) {
     scopes_.push_back(std::move(variables));
     scopes_.emplace_back();
   }
 
   Rendered run(const Node& root) {
     run_block(root);
-    rendered_.steps = steps_;
+    rendered_.steps = budget_.steps();
     return std::move(rendered_);
   }
   int line() const { return line_; }
@@ -30,36 +31,30 @@ class Evaluator {
  private:
   using Scope = std::vector<Member>;
 
+  static constexpr std::size_t kLoopSteps = 8;  // of one repetition: its variable has up to 9 members
+
   // --- bounds
   void step(const Node& n) {
     line_ = n.line;
-    spend(1);
+    budget_.spend(1);
   }
-  void spend(std::size_t steps) {
-    steps_ += steps;
-    if (steps_ > limits_.steps) fail("it takes more than ", limits_.steps, " steps");
-  }
-  Value bounded(Value v) {
-    if (v.bytes() > limits_.bytes) fail("a text, list or object is larger than ", limits_.bytes, " bytes");
-    spend(v.is_text() ? v.text().size() / 64 : v.is_list() ? v.items().items.size() / 4 : 0);
+  Value checked(Value v) const {
+    budget_.check(v.bytes());
     return v;
-  }
-  void write(const std::string& text) {
-    if (out_->size() + text.size() > limits_.bytes) fail("it writes more than ", limits_.bytes, " bytes");
-    spend(text.size() / 64);
-    *out_ += text;
   }
 
   // --- names
-  Value lookup(const std::string& name) const {
+  Value lookup(const std::string& name) {
     for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
+      budget_.find_name(scope->size(), name.size());
       const auto found = std::ranges::find(*scope, name, &Member::first);
       if (found != scope->end()) return found->second;
     }
     if (is_function(name)) return Callable{name};
-    return Undefined{name};
+    return Undefined{shown(name)};
   }
-  static void put(Scope& scope, const std::string& name, Value v) {
+  void put(Scope& scope, const std::string& name, Value v) {
+    budget_.find_name(scope.size(), name.size());
     const auto found = std::ranges::find(scope, name, &Member::first);
     if (found == scope.end())
       scope.emplace_back(name, std::move(v));
@@ -76,24 +71,24 @@ class Evaluator {
       case NodeKind::name: return lookup(n.text);
       case NodeKind::list: return list(n);
       case NodeKind::dict: return dict(n);
-      case NodeKind::attribute: return member_of(value(*n.parts[0]), n.text);
+      case NodeKind::attribute: return member_of(value(*n.parts[0]), n.text, budget_);
       case NodeKind::item: return item(n);
       case NodeKind::slice: return slice(n);
       case NodeKind::call: return call(n);
       case NodeKind::filter: {
         const Value of = value(*n.parts[0]);
         Arguments a = arguments(n);
-        return bounded(call_filter(n.text, of, a));
+        return call_filter(n.text, of, a);
       }
       case NodeKind::test: {
         const Value of = value(*n.parts[0]);
         Arguments a = arguments(n);
         return call_test(n.text, of, a);
       }
-      case NodeKind::negate: return binary("-", Value(std::int64_t{0}), value(*n.parts[0]));
+      case NodeKind::negate: return binary("-", Value(std::int64_t{0}), value(*n.parts[0]), budget_);
       case NodeKind::binary: {
         const Value left = value(*n.parts[0]);
-        return bounded(binary(n.text, left, value(*n.parts[1])));
+        return binary(n.text, left, value(*n.parts[1]), budget_);
       }
       case NodeKind::both: {
         Value left = value(*n.parts[0]);
@@ -113,24 +108,26 @@ class Evaluator {
   }
 
   Value list(const Node& n) {
+    budget_.make(kValueBytes * n.parts.size());
     std::vector<Value> items;
     for (const auto& p : n.parts) items.push_back(value(*p));
-    return Value::list(std::move(items));
+    return checked(Value::list(std::move(items)));
   }
 
   Value dict(const Node& n) {
     std::vector<Member> members;
     for (std::size_t i = 0; i + 1 < n.parts.size(); i += 2) {
-      std::string name = value(*n.parts[i]).text();
-      members.emplace_back(std::move(name), value(*n.parts[i + 1]));
+      const Value name = value(*n.parts[i]);
+      budget_.make(kValueBytes + name.text().size());
+      budget_.find_name(i / 2, name.text().size());  // it may replace a member before it
+      members.emplace_back(name.text(), value(*n.parts[i + 1]));
     }
-    return Value::dict(std::move(members));
+    return checked(Value::dict(std::move(members)));
   }
 
   Value item(const Node& n) {
     const Value of = value(*n.parts[0]);
-    if (of.is_text()) spend(of.text().size() / 64);
-    return item_of(of, value(*n.parts[1]));
+    return item_of(of, value(*n.parts[1]), budget_);
   }
 
   Value slice(const Node& n) {
@@ -139,15 +136,14 @@ class Evaluator {
     std::vector<const Value*> given(3, nullptr);
     for (std::size_t i = 0; i < 3; ++i)
       if (n.parts[i + 1]) given[i] = &(ends[i] = value(*n.parts[i + 1]));
-    return bounded(slice_of(of, given[0], given[1], given[2]));
+    return slice_of(of, given[0], given[1], given[2], budget_);
   }
 
   Value comparison(const Node& n) {
     Value left = value(*n.parts[0]);
     for (std::size_t i = 0; i < n.names.size(); ++i) {
       Value right = value(*n.parts[i + 1]);
-      spend((left.bytes() + right.bytes()) / 64);
-      if (!compare(n.names[i], left, right)) return false;
+      if (!compare(n.names[i], left, right, budget_)) return false;
       left = std::move(right);
     }
     return true;
@@ -164,7 +160,7 @@ class Evaluator {
       else
         named.emplace_back(n.names[i - unnamed], value(*n.parts[i]));
     }
-    return {std::move(placed), std::move(named)};
+    return {std::move(placed), std::move(named), budget_};
   }
 
   Value call(const Node& n) {
@@ -172,7 +168,7 @@ class Evaluator {
     if (callee.kind == NodeKind::attribute) {
       const Value of = value(*callee.parts[0]);
       Arguments a = arguments(n);
-      return bounded(call_method(callee.text, of, a));
+      return call_method(callee.text, of, a);
     }
     const Value f = value(callee);
     if (f.is<Undefined>())
@@ -180,7 +176,7 @@ class Evaluator {
     if (!f.is<Callable>()) fail(f.kind(), " is called like a function");
     Arguments a = arguments(n);
     const Callable& c = *f.get<Callable>();
-    return bounded(c.macro ? call_macro(*c.macro, a) : call_function(c.name, a));
+    return c.macro ? call_macro(*c.macro, a) : call_function(c.name, a);
   }
 
   // It sees the variables of the template, and its own.
@@ -189,9 +185,11 @@ class Evaluator {
     Scope own;
     for (std::size_t i = 0; i < m.names.size(); ++i) {
       const Value* given = a.find(i, m.names[i]);
-      own.emplace_back(m.names[i], given ? *given : m.parts[i] ? value(*m.parts[i]) : Value(Undefined{m.names[i]}));
+      own.emplace_back(m.names[i], given        ? *given
+                                   : m.parts[i] ? value(*m.parts[i])
+                                                : Value(Undefined{shown(m.names[i])}));
     }
-    a.done("the macro '" + m.text + "'");
+    a.reject_unused("macro", m.text);
     std::vector<Scope> hidden(std::make_move_iterator(scopes_.begin() + 2), std::make_move_iterator(scopes_.end()));
     scopes_.resize(2);
     scopes_.push_back(std::move(own));
@@ -220,8 +218,8 @@ class Evaluator {
   Flow run_statement(const Node& n) {
     step(n);
     switch (n.kind) {
-      case NodeKind::text: write(n.text); break;
-      case NodeKind::print: write(value(*n.parts[0]).print()); break;
+      case NodeKind::text: budget_.append(*out_, n.text); break;
+      case NodeKind::print: print_value(value(*n.parts[0])); break;
       case NodeKind::branch: return branch(n);
       case NodeKind::loop: return loop(n);
       case NodeKind::assign: assign(n); break;
@@ -235,6 +233,8 @@ class Evaluator {
     return Flow::on;
   }
 
+  void print_value(const Value& v) { budget_.append(*out_, v.is_text() ? v.text() : print(v, budget_)); }
+
   Flow branch(const Node& n) {
     std::size_t i = 0;
     for (; i + 1 < n.parts.size(); i += 2)
@@ -242,19 +242,19 @@ class Evaluator {
     return i < n.parts.size() ? run_block(*n.parts[i]) : Flow::on;
   }
 
-  static void unpack(Scope& scope, const std::vector<std::string>& names, const Value& v) {
+  void unpack(Scope& scope, const std::vector<std::string>& names, const Value& v) {
     if (names.size() == 1) return put(scope, names[0], v);
-    const std::vector<Value> items = items_of(v);
+    const std::vector<Value> items = items_of(v, budget_);
     if (items.size() != names.size()) fail(names.size(), " variables are set to ", items.size(), " values");
     for (std::size_t i = 0; i < names.size(); ++i) put(scope, names[i], items[i]);
   }
 
   Flow loop(const Node& n) {
-    std::vector<Value> items = items_of(value(*n.parts[0]));
-    spend(items.size());
+    std::vector<Value> items = items_of(value(*n.parts[0]), budget_);
     if (n.parts[1]) {
       std::vector<Value> kept;
       for (const Value& v : items) {
+        budget_.make(kValueBytes);
         scopes_.emplace_back();
         unpack(scopes_.back(), n.names, v);
         if (value(*n.parts[1]).truth()) kept.push_back(v);
@@ -264,6 +264,7 @@ class Evaluator {
     }
     if (items.empty() && n.parts[3]) return run_block(*n.parts[3]);
     for (std::size_t i = 0; i < items.size(); ++i) {
+      budget_.spend(kLoopSteps);
       scopes_.emplace_back();
       put("loop", loop_variable(items, i));
       unpack(scopes_.back(), n.names, items[i]);
@@ -290,7 +291,9 @@ class Evaluator {
     if (n.text.empty()) return unpack(scopes_.back(), n.names, v);
     const Value space = lookup(n.text);
     const auto* members = space.get<std::shared_ptr<Namespace>>();
-    if (!members) fail("{% set ", n.text, ".", n.names[0], " %}: '", n.text, "' is ", space.kind(), ", no namespace");
+    if (!members)
+      fail("{% set ", shown(n.text), ".", shown(n.names[0]), " %}: '", shown(n.text), "' is ", space.kind(),
+           ", no namespace");
     Value::list({v});  // refuses what may not be part of it
     put((*members)->members, n.names[0], std::move(v));
   }
@@ -307,15 +310,15 @@ class Evaluator {
     scopes_.emplace_back();
     const Flow flow = run_block(*n.parts[0]);
     scopes_.pop_back();
+    budget_.make(sizeof rendered_.generations[0]);
     if (out_->size() > begin) rendered_.generations.emplace_back(begin, out_->size());
     return flow;
   }
 
-  Limits limits_;
+  Budget budget_;
   std::vector<Scope> scopes_;  // what was passed, the template's own, and those of loops and macros
   Rendered rendered_;
   std::string* out_ = &rendered_.text;
-  std::size_t steps_ = 0;
   int line_ = 1, calls_ = 0;
 };
 

@@ -8,15 +8,10 @@
 #include <string_view>
 #include <vector>
 
-#include "data/chat/characters.h"
+#include "data/chat/budget.h"
 #include "data/chat/value.h"
 
 namespace ring::chat {
-
-struct Limits {
-  std::size_t steps = std::size_t{1} << 26;  // of evaluation
-  std::size_t bytes = kMostBytes;            // of the output, and of each text and list on the way, with all its copies
-};
 
 struct Rendered {
   std::string text;

@@ -44,29 +44,6 @@ std::string number_text(double x) {
   return text;
 }
 
-std::string quoted_python(const std::string& text) {
-  const bool single = text.find('\'') == std::string::npos || text.find('"') != std::string::npos;
-  const char quote = single ? '\'' : '"';
-  std::string out(1, quote);
-  for (const char c : text) {
-    if (c == quote || c == '\\') out += '\\';
-    if (c == '\n')
-      out += "\\n";
-    else if (c == '\t')
-      out += "\\t";
-    else if (c == '\r')
-      out += "\\r";
-    else
-      out += c;
-  }
-  return out + quote;
-}
-
-std::string quoted_json(const std::string& text) {
-  using Json = nlohmann::json;
-  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 }  // namespace
 
 const Value* Dict::find(std::string_view name) const {
@@ -130,6 +107,11 @@ bool Value::truth() const {
   return !is<Undefined>() && !is<None>();
 }
 
+std::size_t Value::top_bytes() const {
+  if (is_text()) return text().size();
+  return kValueBytes * (is_list() ? items().items.size() : is_dict() ? members().members.size() : 0);
+}
+
 std::size_t Value::bytes() const {
   const Extent* extent = extent_of(*this);
   return kValueBytes + (extent ? extent->bytes : is_text() ? text().size() : 0);
@@ -139,72 +121,183 @@ std::string Value::kind() const {
   if (is<Undefined>()) return "undefined ('" + get<Undefined>()->name + "')";
   if (is<None>()) return "none";
   if (is<bool>()) return "a boolean";
-  if (is_number()) return "the number " + print();
+  if (is_number()) return "the number " + (is<double>() ? number_text(number()) : std::to_string(integer()));
   if (is_text()) return "a text";
   if (is_list()) return "a list";
   if (is_dict()) return "an object";
-  return is<Callable>() ? "the function " + get<Callable>()->name : "a namespace";
+  return is<Callable>() ? str("the function ", get<Callable>()->name) : "a namespace";
 }
 
-std::string Value::print() const { return is_text() ? text() : repr(); }
+namespace {
 
-std::string Value::repr() const {
-  if (is<Undefined>()) return "";
-  if (is<None>()) return "None";
-  if (is<bool>()) return *get<bool>() ? "True" : "False";
-  if (is<std::int64_t>()) return std::to_string(integer());
-  if (is<double>()) return number_text(number());
-  if (is_text()) return quoted_python(text());
-  std::string out;
-  if (is_list()) {
-    for (const Value& v : items().items) out += (out.empty() ? "" : ", ") + v.repr();
-    return "[" + out + "]";
+// Writes values into one text, which the budget pays for piece by piece.
+class Printer {
+ public:
+  explicit Printer(Budget& budget) : budget_(budget) {}
+  std::string take() { return std::move(out_); }
+  void add(std::string_view text) { budget_.append(out_, text); }
+
+  void python(const Value& v) {
+    budget_.spend(1);
+    if (v.is<None>()) return add("None");
+    if (v.is<bool>()) return add(*v.get<bool>() ? "True" : "False");
+    if (v.is<std::int64_t>()) return add(std::to_string(v.integer()));
+    if (v.is<double>()) return add(number_text(v.number()));
+    if (v.is_text()) return quoted_python(v.text());
+    if (v.is_list()) return python_list(v.items());
+    if (v.is_dict()) return python_dict(v.members());
+    if (!v.is<Undefined>()) fail(v.kind(), " cannot be written as text");
   }
-  if (!is_dict()) fail(kind(), " cannot be written as text");
-  for (const auto& [name, v] : members().members)
-    out += (out.empty() ? "" : ", ") + quoted_python(name) + ": " + v.repr();
-  return "{" + out + "}";
+
+  void json(const Value& v, int indent, int level) {
+    budget_.spend(1);
+    if (v.is<None>()) return add("null");
+    if (v.is<bool>()) return add(*v.get<bool>() ? "true" : "false");
+    if (v.is_text()) return quoted_json(v.text());
+    if (v.is<std::int64_t>()) return add(std::to_string(v.integer()));
+    if (v.is_number()) return add(std::isfinite(v.number()) ? number_text(v.number()) : unbounded(v.number()));
+    if (v.is_list()) return json_list(v.items(), indent, level);
+    if (!v.is_dict()) fail(v.kind(), " cannot be written as JSON");
+    json_dict(v.members(), indent, level);
+  }
+
+ private:
+  static std::string unbounded(double x) { return std::isnan(x) ? "NaN" : x < 0 ? "-Infinity" : "Infinity"; }
+
+  void python_list(const List& list) {
+    add("[");
+    for (std::size_t i = 0; i < list.items.size(); ++i) {
+      if (i > 0) add(", ");
+      python(list.items[i]);
+    }
+    add("]");
+  }
+
+  void python_dict(const Dict& dict) {
+    add("{");
+    for (std::size_t i = 0; i < dict.members.size(); ++i) {
+      if (i > 0) add(", ");
+      quoted_python(dict.members[i].first);
+      add(": ");
+      python(dict.members[i].second);
+    }
+    add("}");
+  }
+
+  // Between two items, or a bracket and an item.
+  void line(int indent, int level, bool comma) {
+    if (comma) add(indent < 0 ? ", " : ",");
+    if (indent < 0) return;
+    add("\n");
+    add(std::string(static_cast<std::size_t>(indent * level), ' '));
+  }
+
+  void json_list(const List& list, int indent, int level) {
+    add("[");
+    for (std::size_t i = 0; i < list.items.size(); ++i) {
+      line(indent, level + 1, i > 0);
+      json(list.items[i], indent, level + 1);
+    }
+    if (!list.items.empty()) line(indent, level, false);
+    add("]");
+  }
+
+  void json_dict(const Dict& dict, int indent, int level) {
+    add("{");
+    for (std::size_t i = 0; i < dict.members.size(); ++i) {
+      line(indent, level + 1, i > 0);
+      quoted_json(dict.members[i].first);
+      add(": ");
+      json(dict.members[i].second, indent, level + 1);
+    }
+    if (!dict.members.empty()) line(indent, level, false);
+    add("}");
+  }
+
+  void quoted_python(std::string_view text) {
+    budget_.read(text.size());
+    const bool single = text.find('\'') == std::string_view::npos || text.find('"') != std::string_view::npos;
+    const char quote = single ? '\'' : '"';
+    const std::string special{quote, '\\', '\n', '\t', '\r'};
+    add({&quote, 1});
+    while (true) {
+      const std::size_t plain = std::min(text.find_first_of(special), text.size());
+      add(text.substr(0, plain));
+      if (plain == text.size()) break;
+      const char c = text[plain];
+      add({std::array{'\\', c == '\n' ? 'n' : c == '\t' ? 't' : c == '\r' ? 'r' : c}.data(), 2});
+      text.remove_prefix(plain + 1);
+    }
+    add({&quote, 1});
+  }
+
+  // In pieces, since what is quoted may have six times the bytes.
+  void quoted_json(std::string_view text) {
+    constexpr std::size_t kPiece = 1 << 16;
+    add("\"");
+    while (!text.empty()) {
+      std::size_t end = 0;
+      while (end < std::min(text.size(), kPiece)) end += character_length(text, end);
+      budget_.read(end);
+      using Json = nlohmann::json;
+      const std::string quoted = Json(text.substr(0, end)).dump(-1, ' ', false, Json::error_handler_t::replace);
+      add(std::string_view(quoted).substr(1, quoted.size() - 2));
+      text.remove_prefix(end);
+    }
+    add("\"");
+  }
+
+  Budget& budget_;
+  std::string out_;
+};
+
+}  // namespace
+
+std::string print(const Value& v, Budget& budget) {
+  Printer out(budget);
+  if (v.is_text())
+    out.add(v.text());
+  else
+    out.python(v);
+  return out.take();
 }
 
-std::string Value::json(int indent, int level) const {
-  if (is<None>()) return "null";
-  if (is<bool>()) return *get<bool>() ? "true" : "false";
-  if (is_text()) return quoted_json(text());
-  if (is_number()) {
-    const std::string plain = repr();
-    return plain == "nan" ? "NaN" : plain == "inf" ? "Infinity" : plain == "-inf" ? "-Infinity" : plain;
-  }
-  const auto line = [&](int at) {
-    return indent < 0 ? "" : "\n" + std::string(static_cast<std::size_t>(indent * at), ' ');
-  };
-  std::string out;
-  const auto add = [&](const std::string& part) {
-    out += (out.empty() ? "" : indent < 0 ? ", " : ",") + line(level + 1) + part;
-  };
-  if (is_list()) {
-    for (const Value& v : items().items) add(v.json(indent, level + 1));
-    return out.empty() ? "[]" : "[" + out + line(level) + "]";
-  }
-  if (!is_dict()) fail(kind(), " cannot be written as JSON");
-  for (const auto& [name, v] : members().members) add(quoted_json(name) + ": " + v.json(indent, level + 1));
-  return out.empty() ? "{}" : "{" + out + line(level) + "}";
+std::string json_text(const Value& v, int indent, Budget& budget) {
+  Printer out(budget);
+  out.json(v, indent, 0);
+  return out.take();
 }
+
+namespace {
+
+bool equal_texts(const std::string& a, const std::string& b, Budget& budget) {
+  if (a.size() != b.size()) return false;
+  budget.read(a.size());
+  return a == b;
+}
+
+bool equal_dicts(const Dict& a, const Dict& b, Budget& budget) {
+  return a.members.size() == b.members.size() && std::ranges::all_of(a.members, [&](const Member& m) {
+           budget.find_name(b.members.size(), m.first.size());
+           const Value* other = b.find(m.first);
+           return other && equal(*other, m.second, budget);
+         });
+}
+
+}  // namespace
 
 // Numbers by their size, booleans as numbers, everything else only with its own kind.
-bool operator==(const Value& a, const Value& b) {
+bool equal(const Value& a, const Value& b, Budget& budget) {
+  budget.spend(1);
   const auto numeric = [](const Value& v) { return v.is_number() || v.is<bool>(); };
   const auto amount = [](const Value& v) { return v.is<bool>() ? static_cast<double>(*v.get<bool>()) : v.number(); };
   if (a.is<std::int64_t>() && b.is<std::int64_t>()) return a.integer() == b.integer();
   if (numeric(a) && numeric(b)) return amount(a) == amount(b);
-  if (a.is_text() && b.is_text()) return a.text() == b.text();
-  if (a.is_list() && b.is_list()) return a.items().items == b.items().items;
-  if (a.is_dict() && b.is_dict()) {
-    const auto &x = a.members(), &y = b.members();
-    return x.members.size() == y.members.size() && std::ranges::all_of(x.members, [&](const Member& m) {
-             const Value* other = y.find(m.first);
-             return other && *other == m.second;
-           });
-  }
+  if (a.is_text() && b.is_text()) return equal_texts(a.text(), b.text(), budget);
+  if (a.is_list() && b.is_list())
+    return std::ranges::equal(a.items().items, b.items().items,
+                              [&](const Value& x, const Value& y) { return equal(x, y, budget); });
+  if (a.is_dict() && b.is_dict()) return equal_dicts(a.members(), b.members(), budget);
   return (a.is<None>() && b.is<None>()) || (a.is<Undefined>() && b.is<Undefined>());
 }
 

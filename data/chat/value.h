@@ -12,6 +12,8 @@
 #include <variant>
 #include <vector>
 
+#include "data/chat/budget.h"
+
 namespace ring::chat {
 
 struct Node;
@@ -41,7 +43,7 @@ struct Namespace {  // what {% set ns.name = .. %} changes
   std::vector<Member> members;
 };
 struct Callable {
-  std::string name;
+  std::string_view name;        // of the template's tree
   const Node* macro = nullptr;  // null: a function of the interpreter
 };
 
@@ -84,18 +86,21 @@ class Value {
   double number() const;
 
   bool truth() const;
-  std::size_t bytes() const;  // see Extent
-  std::string kind() const;   // for errors: "a text", "undefined ('x')"
-  std::string print() const;  // as {{ .. }} and Python's str() write it
-  std::string repr() const;
-  // As Python's json.dumps(ensure_ascii=False); indent < 0: in one line.
-  std::string json(int indent, int level = 0) const;
+  std::size_t bytes() const;      // see Extent
+  std::size_t top_bytes() const;  // the same, without what is in the items; 0 for what is no text, list or object
+  std::string kind() const;       // for errors: "a text", "undefined ('x')"
 
  private:
   Data data_;
 };
 
-bool operator==(const Value&, const Value&);
+// Each charges the budget for all that it reads and makes, and throws Error if that exceeds a limit.
+// Returns `v` as {{ .. }} and Python's str() write it. Throws Error if a function or a namespace is in it.
+std::string print(const Value& v, Budget&);
+// Returns `v` as Python's json.dumps(ensure_ascii=False) writes it; indent < 0: in one line. Throws Error if a
+// function, a namespace or an undefined value is in it.
+std::string json_text(const Value& v, int indent, Budget&);
+bool equal(const Value&, const Value&, Budget&);
 
 // Error: nested too deeply, too large, or a number that is too large.
 Value from_json(const nlohmann::ordered_json&);

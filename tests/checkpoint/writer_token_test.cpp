@@ -46,6 +46,28 @@ TEST_F(WriterTokens, GrowAndAreInTheManifest) {
   EXPECT_EQ(newest_holder(run())->pid, ::getpid());
 }
 
+// Numbers that no process can have counted to.
+TEST_F(WriterTokens, NamesOutOfRangeAreNoTokens) {
+  fs::create_directories(run() / "writers");
+  for (const char* name : {"9223372036854775807.json", "9223372036854775808.json", "99999999999999999999999.json",
+                           "1000000000000000000.json", "-00000005.json", "7.json", "0000000000007.json"})
+    write_text(run() / "writers" / name, "{}");
+  EXPECT_FALSE(newest_holder(run()));
+  const WriterToken first(run());
+  EXPECT_EQ(first.number(), 1);
+  EXPECT_EQ(save(10, first), "");
+}
+
+TEST_F(WriterTokens, TheLargestIsNamed) {
+  fs::create_directories(run() / "writers");
+  write_text(run() / "writers/999999999999999999.json", "{}");
+  EXPECT_EQ(newest_holder(run())->token, 999999999999999999);
+  const std::string error = error_of([&] { WriterToken token(run()); });
+  EXPECT_TRUE(contains(error, "writers/999999999999999999.json: the writer token 999999999999999999 is the largest"))
+      << error;
+  EXPECT_TRUE(contains(error, "Remove this file")) << error;
+}
+
 TEST_F(WriterTokens, TheOlderOneCommitsNothingAndNamesBoth) {
   const WriterToken first(run());
   EXPECT_EQ(save(10, first), "");

@@ -49,6 +49,48 @@ TEST(Secret, NothingIsLeftOfOneThatCannotBeWritten) {
   EXPECT_FALSE(std::filesystem::exists(file));
 }
 
+// `text` as a secret's file that only its owner can read; empty: it is accepted.
+std::string refusal_of(const std::string& text) {
+  const std::string file = (std::filesystem::temp_directory_path() / str("ring_secret_text_", getpid())).string();
+  std::ofstream(file, std::ios::binary) << text;
+  chmod(file.c_str(), 0600);
+  std::string error;
+  try {
+    read_secret(file);
+  } catch (const Error& e) {
+    error = e.what();
+    EXPECT_NE(error.find(file), std::string::npos) << error;
+  }
+  std::filesystem::remove(file);
+  return error;
+}
+
+TEST(Secret, TextsThatAreNoSecretsAreRefused) {
+  EXPECT_EQ(refusal_of(std::string(kMaxSecret, 's') + std::string(1000, '\n')), "");
+  for (const std::size_t more : {1, 5000})
+    EXPECT_NE(refusal_of(std::string(kMaxSecret + more, 's')).find("at most 4096 characters"), std::string::npos);
+  EXPECT_NE(refusal_of(std::string(64, '\0')).find("its byte 1 is 0"), std::string::npos);
+  EXPECT_NE(refusal_of(std::string(40, 's') + "\n" + std::string(40, 's')).find("its byte 41 is 10"),
+            std::string::npos);
+  EXPECT_EQ(refusal_of("a passphrase with blanks and \xC3\xA4 in it"), "");
+  EXPECT_NE(refusal_of(std::string(31, 's')).find("at least 32"), std::string::npos);
+}
+
+TEST(Secret, PipesAndDevicesAreNotWaitedFor) {
+  const std::string pipe = (std::filesystem::temp_directory_path() / str("ring_secret_pipe_", getpid())).string();
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& file : {pipe, std::string("/dev/zero"), std::string("/")}) {
+    std::string error;
+    try {
+      read_secret(file);
+    } catch (const Error& e) {
+      error = e.what();
+    }
+    EXPECT_NE(error.find("cannot read the secret " + file + ": it is a "), std::string::npos) << error;
+  }
+  std::filesystem::remove(pipe);
+}
+
 TEST(Secret, FilesAreTheirOwners) {
   std::string folder = (std::filesystem::temp_directory_path() / "ring_secret_XXXXXX").string();
   ASSERT_NE(mkdtemp(folder.data()), nullptr);

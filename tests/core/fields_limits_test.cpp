@@ -234,7 +234,7 @@ TEST(FieldLimits, OnlyFilesAreIncluded) {
   const Folder folder;
   ASSERT_EQ(mkfifo(folder.at("pipe").c_str(), 0600), 0);
   fs::create_directory_symlink("loop", folder.at("loop"));
-  for (const auto& [name, why] : std::vector<std::pair<std::string, std::string>>{{"pipe", "it is a pipe"},
+  for (const auto& [name, why] : std::vector<std::pair<std::string, std::string>>{{"pipe", "it is a named pipe"},
                                                                                   {".", "it is a directory"},
                                                                                   {"/dev/zero", "it is a device"},
                                                                                   {"loop", "ymbolic links"},

@@ -397,7 +397,7 @@ TEST(Fields, IncludeCyclesAreRefused) {
 TEST(Fields, MissingFile) {
   Tree t;
   EXPECT_EQ(error_of([&] { load_config(t, "no/such.yaml"); }), "cannot read no/such.yaml: it does not exist");
-  EXPECT_EQ(error_of([&] { load_config(t, "/"); }), "cannot read /: it is a directory");
+  EXPECT_EQ(error_of([&] { load_config(t, "/"); }), "cannot read /: it is a directory, not a file");
 }
 
 TEST(Fields, PrintsEveryKey) {

@@ -96,6 +96,17 @@ class TensorBoard : public testing::Test {
   const fs::path folder_;
 };
 
+TEST_F(TensorBoard, AbsurdTimesInNamesDoNotCount) {
+  for (const char* time : {"9223372036854775807", "99999999999999999999", "999999999999999999"})
+    std::ofstream(folder_ / str("events.out.tfevents.", time, ".host.1.0")) << "";
+  std::ofstream(folder_ / "events.out.tfevents.9000000000.host.1.0") << "";
+  EventWriter writer(folder_.string());
+  bool found = false;
+  for (const auto& entry : fs::directory_iterator(folder_))
+    found |= entry.path().filename().string().starts_with("events.out.tfevents.9000000001.");
+  EXPECT_TRUE(found);
+}
+
 TEST_F(TensorBoard, ScalarsReadBack) {
   EventWriter writer(folder_.string());
   writer.scalar("train/loss", 1'000'000'007, 2.5, 1234.5);

@@ -306,12 +306,12 @@ TEST(NoCorpus, EverythingElseIsSaidAsWhatItIs) {
   write_text(folder / "file", "text");
   refused(folder / "none.h5", {"none.h5", "No such file", "data.path"});
   refused(folder / "file/c.h5", {"file/c.h5", "Not a directory"});
-  refused(folder.path(), {folder.path(), "is a directory"});
+  refused(folder.path(), {folder.path(), "it is a directory, not a file"});
   std::filesystem::create_symlink("loop.h5", folder / "loop.h5");
   refused(folder / "loop.h5", {"loop.h5", "symbolic links"});
   ASSERT_EQ(::mkfifo((folder / "pipe.h5").c_str(), 0600), 0);
-  refused(folder / "pipe.h5", {"pipe.h5", "a device or a pipe"});
-  refused("/dev/zero", {"/dev/zero", "a device or a pipe"});
+  refused(folder / "pipe.h5", {"pipe.h5", "it is a named pipe, not a file"});
+  refused("/dev/zero", {"/dev/zero", "it is a device, not a file"});
   write_text(folder / "old.h5", "\x89HDF\r\n\x1a\n and so on");
   refused(folder / "old.h5", {"old.h5 is an HDF5 file, but no corpus of format 2", "data prepare"});
   expect_error([&] { TokenStore::open(folder / "file"); },

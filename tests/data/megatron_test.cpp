@@ -143,16 +143,19 @@ TEST(Megatron, AbsurdHeadersAreRefused) {
       std::string damaged = whole;
       std::memcpy(damaged.data() + at, &count, sizeof(count));
       write_text(folder / "d.idx", damaged);
-      expect_error([&] { read(folder / "d"); }, {"d.idx is truncated or damaged", str(count), "do not fit into its"});
+      expect_error([&] { read(folder / "d"); },
+                   {"d.idx is truncated or damaged: it has 82 bytes, but its", str(count), "copy both files again"});
     }
-  for (std::size_t n = 9; n < whole.size(); ++n) {
+  for (std::size_t n = 0; n < whole.size(); ++n) {
     write_text(folder / "d.idx", whole.substr(0, n));
-    expect_error([&] { read(folder / "d"); }, {"d.idx is ", "copy both files again"});
+    const std::string has = str("d.idx is truncated", n < 34 ? "" : " or damaged", ": it has ", n, " bytes");
+    expect_error([&] { read(folder / "d"); }, {has, n < 34 ? "at least 34" : "need 82", "copy both files again"});
   }
   write_text(folder / "d.idx", whole + "x");
   expect_error([&] { read(folder / "d"); }, {"d.idx is damaged: its tables end at byte 82, and it has 83"});
   write_text(folder / "d.idx", whole + std::string("\1\0", 2));
   expect_error([&] { read(folder / "d"); }, {"d.idx is of a multimodal data set"});
+  write_text(folder / "d.idx", whole);
   std::filesystem::remove(folder / "d.bin");
   expect_error([&] { read(folder / "d"); }, {"d.bin is missing", "d.idx with their index"});
 }
@@ -263,6 +266,28 @@ TEST(MegatronCorpus, PairsAreFoundByEitherNameAndOnce) {
     EXPECT_EQ(report.files, 1u);
     EXPECT_EQ(report.documents[0], 2u);
   }
+}
+
+// Wherever it was cut, also in the bytes that say what it is. One byte a token, of which none is NUL: the tokens alone
+// would be text.
+TEST(MegatronCorpus, ACutIndexIsRefused) {
+  Folder folder;
+  MegatronFiles files;
+  files.code = 1;
+  files.add_document<std::uint8_t>({'t', 'e', 'x', 't'});
+  files.write(folder / "in/a");
+  PrepareOptions o = folder.options();
+  for (std::size_t n = 0; n < files.index().size(); ++n) {
+    write_text(folder / "in/a.idx", files.index().substr(0, n));
+    for (const char* input : {"in", "in/a.bin", "in/a.idx"}) {
+      o.inputs = {folder / input};
+      expect_error([&] { prepare_corpus(o); },
+                   {"a.idx is truncated", str("it has ", n, " bytes"), n < 34 ? "34" : "62"});
+    }
+  }
+  std::filesystem::remove(folder / "in/a.bin");
+  write_text(folder / "in/a.idx", "MMID");
+  expect_error([&] { prepare_corpus(o); }, {"a.idx is truncated: it has 4 bytes"});
 }
 
 TEST(MegatronCorpus, ValidationIsAHashOrFilesOfTheirOwn) {

@@ -81,6 +81,29 @@ TEST(TextKind, JsonLinesAreKnownByTheirName) {
   }
 }
 
+// All that is left of a file in another format is a part of its signature.
+TEST(TextKind, CutFilesOfOtherFormatsAreRefused) {
+  TempFolder folder;
+  const std::vector<std::pair<std::string, std::string>> files{{"a.idx", "MMID"},
+                                                               {"b.idx", "TNT"},
+                                                               {"c.h5", "ringmaster cor"},
+                                                               {"d.zip", "PK"},
+                                                               {"e.pdf", "%PD"},
+                                                               {"f.7z", "7"},
+                                                               {"g.sqlite", "SQLite f"},
+                                                               {"h", bytes_of({0x89, 'H', 'D'})},
+                                                               {"i.jsonl.gz", bytes_of({0x1F})},
+                                                               {"j.zst", bytes_of({0x28, 0xB5})},
+                                                               {"k.npy", bytes_of({0x93, 'N'})}};
+  for (const auto& [name, text] : files) {
+    write_text(folder / name, text);
+    expect_error([&] { list_text_files({folder / name}, "*"); }, {name + " is no text", "the rest is missing"});
+    write_text(folder / "text", text + " is text");
+    const bool begins_as_text = text[0] > ' ' && text[0] < 0x7F && name != "j.zst";
+    if (begins_as_text) list_text_files({folder / "text"}, "*");  // no Error
+  }
+}
+
 TEST(TextKind, TextIsText) {
   TempFolder folder;
   const std::vector<std::string> texts{"",

@@ -31,7 +31,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       end = stop;
     }
     std::string text;
-    const ring::chat::ConversationWriter writer({source, {{"eos_token", "</s>"}}}, "fuzz");
+    const ring::chat::ConversationWriter writer({source, {{"eos_token", "</s>"}}}, "fuzz", small);
     for (const auto& part : writer.parts(messages, nullptr)) text += part.text;
     if (text.empty()) std::abort();
   } catch (const ring::Error&) {

@@ -34,3 +34,7 @@ folder.mkdir(parents=True, exist_ok=True)
 (folder / "outside").write_bytes(data_set(4, [[[7, -1]]]))
 (folder / "multimodal").write_bytes(data_set(8, [[[7], [8]]], beyond=b"\0\1"))
 (folder / "empty").write_bytes(data_set(8, []))
+(folder / "cut").write_bytes(struct.pack("<H", 4) + b"MMID" + b"text")
+(folder / "cut_to_nothing").write_bytes(struct.pack("<H", 0) + b"text")
+(folder / "countless").write_bytes(
+    struct.pack("<H", 34) + b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 2**62, 2**61) + b"text")

@@ -113,6 +113,20 @@ Violations host_waits(const SourceFile& file) {
   return out;
 }
 
+Violations opened_files(const SourceFile& file) {
+  static const std::regex opens(R"(std::(i|o)?fstream(\s+\w+)?\(|\bfopen\(|(^|[^\w.>])open\(.*\bO_|\.open\(.*\bios\b)");
+  static const std::regex known(R"(/proc\b|/sys\b|/dev/null|\bO_DIRECTORY\b|\bO_EXCL\b|"wbx"|)"
+                                R"(// opens: (checked|system|own|output)\b)");
+  Violations out;
+  if (!is_source(file.path) || !kRank.contains(room_of(file.path)) || file.path == "core/regular_file.cpp") return out;
+  each_line(file, [&](const std::string& line, const std::string& at) {
+    if (line.find("open") == std::string::npos && line.find("fstream") == std::string::npos) return;
+    if (std::regex_search(line, opens) && !std::regex_search(line, known))
+      out.push_back(str(at, "a pipe in place of this file would be waited for: use open_regular()"));
+  });
+  return out;
+}
+
 Violations narrowed_settings(const SourceFile& file) {
   static const std::regex cast(R"(static_cast<(int|std::u?int32_t|unsigned)>\([^()]*)"
                                R"(\b(run|model|data|train|optimizer|schedule|checkpoint|parallel)\.\w+\))");

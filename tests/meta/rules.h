@@ -30,6 +30,13 @@ Violations width(const SourceFile&);
 // own).
 Violations host_waits(const SourceFile&);
 
+// A pipe in place of a file would be waited for, and a device read without end: files are opened by open_regular()
+// (core/regular_file.h). A line that opens one otherwise says why it may: it names a file of the system ("/proc",
+// "/sys",
+// "/dev/null"), a directory (O_DIRECTORY) or a new file (O_EXCL, "wbx"), or ends with "// opens: REASON", one of
+// checked (by check_regular()), system, own, output (that the user named).
+Violations opened_files(const SourceFile&);
+
 // A setting becomes a smaller integer by narrow<T>(), which checks that it fits.
 Violations narrowed_settings(const SourceFile&);
 

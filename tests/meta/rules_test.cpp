@@ -110,6 +110,21 @@ TEST(HostWaits, OnlyWhereTheDesignAllowsThem) {
   EXPECT_TRUE(host_waits({"tests/core/a_test.cpp", call}).empty());
 }
 
+TEST(OpenedFiles, NeedAReason) {
+  const auto found = [](const std::string& line) { return opened_files({"trainer/a.cpp", line + "\n"}).size(); };
+  for (const char* line : {"const int fd = ::open(path.c_str(), O_RDONLY);", "do fd = open(path, O_RDWR | O_CREAT);",
+                           "std::ifstream in(file);", "std::getline(std::ifstream(file), line);",
+                           "std::ofstream(path) << text;", "log_.reset(std::fopen(path, \"ae\"));",
+                           "out_.open(file_, std::ios::binary);", "std::ifstream in(file);  // opens: because"})
+    EXPECT_EQ(found(line), 1u) << line;
+  for (const char* line :
+       {"const int fd = ::open(path, O_CREAT | O_EXCL);", "std::ifstream in(root + \"/proc/self/limits\");",
+        "std::ifstream in(file);  // opens: checked", "Fd null(open(\"/dev/null\", O_RDONLY));", "store.open(path);",
+        "int open_regular(const std::string& path, int flags);", "TokenStore::open(path)"})
+    EXPECT_EQ(found(line), 0u) << line;
+  EXPECT_TRUE(opened_files({"tests/core/a_test.cpp", "std::ifstream in(file);\n"}).empty());
+}
+
 TEST(Leftovers, FindsCommentsWithoutASubject) {
   EXPECT_EQ(leftovers({"a.cpp",
                        "  // O"
@@ -203,6 +218,7 @@ TEST(Tree, IncludesNeverLeadBack) {
 TEST(Tree, TypesHaveOneDefinition) { EXPECT_EQ(types_defined_twice(tree()), std::vector<std::string>{}); }
 TEST(Tree, HostDoesNotWait) { EXPECT_EQ(joined(host_waits), ""); }
 TEST(Tree, NobodyAsksForClasses) { EXPECT_EQ(joined(casts_by_class), ""); }
+TEST(Tree, FilesAreOpenedByOneHelper) { EXPECT_EQ(joined(opened_files), ""); }
 TEST(Tree, SettingsKeepTheirBits) { EXPECT_EQ(joined(narrowed_settings), ""); }
 TEST(Tree, NothingIsLeftOver) { EXPECT_EQ(joined(leftovers), ""); }
 

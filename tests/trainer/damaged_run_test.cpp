@@ -60,6 +60,34 @@ TEST_F(DamagedRuns, AChangedConfigIsNamedAndChangesNoNumber) {
   EXPECT_EQ(read_text(config()).find("norm_eps: 0.5"), std::string::npos);
 }
 
+// Opening one would wait for somebody at its other end.
+TEST_F(DamagedRuns, PipesInPlaceOfFilesAreNamed) {
+  for (const char* name : {"lock", "metrics.jsonl", "log.txt", "config.yaml"}) {
+    const std::string file = path(str("run/", name));
+    fs::rename(file, file + ".kept");
+    ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+    expect_parts(run_process(train("run", {"train.steps=12", "--allow-changes"})), 1,
+                 {file, "it is a named pipe, not a file"});
+    fs::remove(file);
+    fs::rename(file + ".kept", file);
+  }
+  ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
+  fs::remove(path("run/lock"));
+  fs::rename(path("pipe"), path("run/lock"));
+  expect_parts(ring({"runs", path("")}), 0, {"run"});
+}
+
+// A folder that the system refuses to list: a link to itself, since root may read whatever it likes.
+TEST_F(DamagedRuns, AReportNamesWhatCannotBeRead) {
+  fs::create_directory_symlink("loop", path("loop"));
+  expect_parts(ring({"report", path("run"), path("loop"), "--output", path("r.html")}), 0,
+               {path("loop"), "symbolic links", "The report goes on without it", "2 runs"});
+  const std::string page = read_text(path("r.html"));
+  for (const char* part : {"<td>loop</td>", "unreadable", "cannot be read: Too many levels of symbolic links"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  expect_parts(ring({"report", path("run"), path("none"), "--output", path("r.html")}), 1, {path("none")});
+}
+
 TEST_F(DamagedRuns, TheCommandThatIsNamedRestoresTheConfig) {
   edit("lr: 0.001", "lr: 0.005");
   expect_parts(ring({"train", path("run")}), 1, {"optimizer.lr: 0.001 -> 0.005"});
