@@ -27,20 +27,27 @@ const Json* member(const Json& object, std::string_view field) {
   return outer == object.end() ? nullptr : member(*outer, field.substr(dot + 1));
 }
 
+// Says how to have another member read; `option` is empty if the command cannot be told which.
+std::string remedy(const std::string& member, const std::string& option) {
+  return option.empty() ? str("Rename the member that is text to '", member, "'")
+                        : str("Name the member that is ", option == "--chat-field" ? "the list of messages" : "text",
+                              " with ", option);
+}
+
 // The option that names what a record without the wanted member seems to hold.
-std::string better_option(const Json& record, const std::string& option) {
+std::string better_option(const Json& record, const std::string& member, const std::string& option) {
   if (option == "--text-field" && record.contains("messages"))
     return "For conversations data prepare has --chat-field messages";
   if (option == "--text-field" && record.contains("prompt") && record.contains("completion"))
     return "For prompts and completions data prepare has --prompt-field prompt --completion-field completion";
-  return str("Name the one that is ", option == "--chat-field" ? "the list of messages" : "text", " with ", option);
+  return remedy(member, option);
 }
 
 const Json& needed(const Json& record, const std::string& field, const std::string& option, const std::string& where) {
   const Json* found = member(record, field);
   if (!found)
     fail(where, "this record has no '", field, "'; its members are: ", members_of(record), ". ",
-         better_option(record, option));
+         better_option(record, field, option));
   return *found;
 }
 
@@ -48,13 +55,12 @@ const std::string& text_in(const Json& record, const std::string& field, const s
                            const std::string& where) {
   const Json& found = needed(record, field, option, where);
   if (!found.is_string())
-    fail(where, "'", field, "' of this record is a JSON ", found.type_name(),
-         ", no text. Name the member that is text with ", option);
+    fail(where, "'", field, "' of this record is a JSON ", found.type_name(), ", no text. ", remedy(field, option));
   return found.get_ref<const std::string&>();
 }
 
 void put_text(const RecordMembers& m, const Json& record, const std::string& where, DocumentSink& sink) {
-  const std::string& text = text_in(record, m.text, "--text-field", where);
+  const std::string& text = text_in(record, m.text, m.named_by_option ? "--text-field" : "", where);
   if (text.empty()) return;
   sink.part(text);
   sink.end();

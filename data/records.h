@@ -20,6 +20,7 @@ struct RecordMembers {
   std::string prompt{}, completion{};  // the document is both, of which only the second counts; or
   std::string messages{};              // a conversation, of which only assistants' turns count
   std::shared_ptr<const chat::ConversationWriter> writer{};  // of conversations
+  bool named_by_option = true;  // false: the command has no --text-field, so no message offers it
 
   bool any() const { return !text.empty() || masked(); }
   bool masked() const { return !completion.empty() || !messages.empty(); }  // some tokens do not count as targets

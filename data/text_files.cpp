@@ -130,6 +130,7 @@ void look_at_heads(std::vector<TextFile>& files, const RecordMembers& members) {
     f.table = !f.packed && named_parquet(name) && begins_parquet(head);
     if (f.table) need_parquet(f.path);
     f.members = members;
+    f.members.named_by_option = f.options != FileOptions::none;
     if (!members.any() && (f.table || named_json_lines(name))) f.members.text = "text";
     const auto kind = f.table ? std::nullopt : foreign_kind(head, name, f.members.any());
     if (kind && foreign++ == 0) first = str(f.path, " is no text, it is ", kind->name, ": ", remedy(*kind, f.options));

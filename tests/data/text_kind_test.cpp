@@ -152,6 +152,24 @@ TEST(TextKind, MessagesNameOnlyOptionsThatTheCommandHas) {
   EXPECT_TRUE(said("in", FileOptions::none).ends_with("(2 of 2 files are no text), or give other files"));
 }
 
+// Not even of records whose texts go by another name.
+TEST(TextKind, MessagesOfRecordsNameOnlyOptionsThatTheCommandHas) {
+  TempFolder folder;
+  for (const char* record :
+       {"{\"body\": \"a\"}", "{\"text\": 5}", "{\"messages\": []}", "{\"prompt\": \"a\", \"completion\": \"b\"}"}) {
+    write_text(folder / "a.jsonl", record);
+    for (const FileOptions options : {FileOptions::all, FileOptions::text_field, FileOptions::none}) {
+      const std::string said = error_of([&] {
+        for (const TextFile& f : list_text_files({folder / "a.jsonl"}, "*", false, {}, options))
+          read_text(f, [](auto) {});
+      });
+      const bool none = options == FileOptions::none;
+      EXPECT_EQ(said.find("-field") == std::string::npos, none) << said;
+      EXPECT_EQ(said.find("Rename the member that is text to 'text'") != std::string::npos, none) << said;
+    }
+  }
+}
+
 PrepareOptions options(const TempFolder& folder) {
   PrepareOptions o;
   o.inputs = {folder / "in"};
