@@ -80,6 +80,7 @@ class Fit {
   void run(const ValidationSet& set) {
     AttentionTrials trials(*session_.model, session_.ctx, set);
     loss_ = trials.loss();
+    batch_losses_ = trials.batch_losses();
     if (!std::isfinite(loss_)) fail(a_.run, ": the loss is ", loss_, ", so that no rise of it can be measured");
     if (!a_.json) print_choices();
     for (std::size_t i = 0; i < own_.patterns.size(); ++i) {
@@ -106,9 +107,18 @@ class Fit {
   }
 
   void measure(std::size_t layer, AttentionTrials& trials) {
-    std::vector<double>& of = rises_.emplace_back();
-    for (std::size_t c = 0; c < choices_.size(); ++c)
-      of.push_back(is_own(c) ? 0 : trials.loss_with(layer, choices_[c].patterns[layer]) - loss_);
+    std::vector<double>&rises = rises_.emplace_back(), &errors = errors_.emplace_back();
+    for (std::size_t c = 0; c + 1 < choices_.size(); ++c) {
+      rises.push_back(trials.loss_with(layer, choices_[c].patterns[layer]) - loss_);
+      errors.push_back(error_of_rise(batch_losses_, trials.batch_losses()));
+    }
+    rises.push_back(0);  // the run's own
+    errors.push_back(0);
+  }
+
+  // "0.01234 +-0.00056": a rise with its standard error, if there is one.
+  static std::string with_error(double rise, double error) {
+    return fixed(rise, 5) + (std::isfinite(error) ? " +-" + fixed(error, 5) : "");
   }
 
   void finish(AttentionTrials& trials) {
@@ -121,6 +131,7 @@ class Fit {
                                              : choices_[chosen_[i]].section);
     }
     fitted_loss_ = trials.loss_with(patterns);
+    fitted_error_ = error_of_rise(batch_losses_, trials.batch_losses());
   }
 
   std::vector<std::string> settings() const { return settings_of(sections_, session_.config.model); }
@@ -142,15 +153,21 @@ class Fit {
                  fixed(loss_, 5).c_str());
     for (std::size_t c = 0; c < choices_.size(); ++c)
       print_format("%6s  %7s  %s\n", name(c).c_str(), fixed(choices_[c].density(), 4).c_str(), text(c).c_str());
-    print_format("\nRise of the loss where this layer alone attends by this choice\nlayer");
-    for (std::size_t c = 0; c + 1 < choices_.size(); ++c) print_format("  %9s", name(c).c_str());
+    print_format(
+        "\nRise of the loss where this layer alone attends by this choice%s\nlayer",
+        batch_losses_.size() < 2 ? "" : str(", +- its standard error over ", batch_losses_.size(), " batches").c_str());
+    for (std::size_t c = 0; c + 1 < choices_.size(); ++c) print_format("  %*s", width(), name(c).c_str());
     print_format("\n");
     std::cout.flush();
   }
 
+  // Columns of a rise in the table.
+  int width() const { return batch_losses_.size() < 2 ? 9 : 18; }
+
   void print_row(std::size_t layer) const {
     print_format("%5zu", layer);
-    for (std::size_t c = 0; c + 1 < choices_.size(); ++c) print_format("  %9s", fixed(rises_[layer][c], 5).c_str());
+    for (std::size_t c = 0; c + 1 < choices_.size(); ++c)
+      print_format("  %*s", width(), with_error(rises_[layer][c], errors_[layer][c]).c_str());
     print_format("\n");
     std::cout.flush();
   }
@@ -165,8 +182,8 @@ class Fit {
         print_format("%6s  layer%s %s\n", name(c).c_str(), layers.size() > 1 ? "s" : "", layers_text(layers).c_str());
     }
     print_format("density %s, loss %s: a rise of %s, and of %s as the sum over the layers\n\n",
-                 fixed(density_, 4).c_str(), fixed(fitted_loss_, 5).c_str(), fixed(fitted_loss_ - loss_, 5).c_str(),
-                 fixed(rise_, 5).c_str());
+                 fixed(density_, 4).c_str(), fixed(fitted_loss_, 5).c_str(),
+                 with_error(fitted_loss_ - loss_, fitted_error_).c_str(), fixed(rise_, 5).c_str());
     print_format("To go on with it:\n  %s", command().c_str());
     for (const std::string& setting : settings()) print_format(" \\\n    %s", quoted(setting).c_str());
     print_format("%s\n", more_steps().c_str());
@@ -178,9 +195,11 @@ class Fit {
       json["choices"].push_back({{"attention", is_own(c) ? "own" : text(c)}, {"density", choices_[c].density()}});
     json["densities"] = densities_;
     json["rises"] = rises_;
+    json["rise_errors"] = errors_;
     json["chosen"] = chosen_;
     json["density"] = density_;
     json["fitted_loss"] = fitted_loss_;
+    json["fitted_error"] = fitted_error_;
     json["settings"] = settings();
     std::cout << json << "\n";
   }
@@ -189,11 +208,12 @@ class Fit {
   Session& session_;
   std::int64_t step_;  // of the checkpoint
   FitChoice own_;
-  std::vector<FitChoice> choices_;  // the last one is the run's own
-  ByChoice densities_, rises_;
+  std::vector<FitChoice> choices_;       // the last one is the run's own
+  ByChoice densities_, rises_, errors_;  // errors: standard errors of rises over the batches; NaN with one batch
+  std::vector<double> batch_losses_;     // as the run attends
   std::vector<std::size_t> chosen_;
   std::vector<AttentionConfig> sections_;  // that were chosen, by layer
-  double loss_ = 0, density_ = 0, rise_ = 0, fitted_loss_ = 0;
+  double loss_ = 0, density_ = 0, rise_ = 0, fitted_loss_ = 0, fitted_error_ = 0;
 };
 
 void run(const Arguments& a) {
@@ -230,7 +250,7 @@ void add_attention_fit(CLI::App& attention) {
       "For each layer and choice: how much the loss rises where this layer alone attends so, without training. Then\n"
       "the choices by layer whose rises add up to the least at the density, the loss with all of them, and the "
       "settings.\n"
-      "What the layer does now is a choice, too.\n\n"
+      "What the layer does now is a choice, too. From two batches on, each rise has its standard error over them.\n\n"
       "Without choices these are a window, and two sizes of selected blocks (--pattern); those that do not keep less\n"
       "than the run does, or do not fit its context, are left out. Choices come ahead of --text, which takes all that\n"
       "follows.\n\n"

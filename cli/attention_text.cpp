@@ -18,7 +18,7 @@
 #include "inspect/heat_map.h"
 #include "inspect/svg.h"
 #include "model/attention/kinds.h"
-#include "model/attention/pools.h"
+#include "model/attention/trained_parts.h"
 #include "model/patterns.h"
 #include "trainer/prompt.h"
 
@@ -35,26 +35,14 @@ void check_run(const std::string& path) {
          "out to draw the pattern of settings");
 }
 
-// What training alone gives to a layer.
-struct Trained {
-  bool (*has)(const AttentionConfig&);
-  const char *what, *use, *setting, *instead;
-};
-constexpr Trained kTrained[] = {
-    {learns_blocks, "indexer", "select with", "pattern: learned", "pattern: content"},
-    {learns_pools, "pools", "make them with", "pooling: learned", "pooling: mean"},
-    {[](const AttentionConfig& c) { return c.pool_gates; }, "gates of pools", "weigh pools with", "pool_gates: true",
-     "pool_gates: false"},
-};
-
-// Error: a layer is to have what it was not trained with.
+// Throws Error if the new settings give a layer a part that it was not trained with.
 void check_trained(const ModelConfig& before, const ModelConfig& now, const std::string& run) {
   const std::vector<const AttentionConfig*> had = attentions_of(before), has = attentions_of(now);
   for (std::size_t layer = 0; layer < std::min(had.size(), has.size()); ++layer)
-    for (const Trained& t : kTrained)
-      if (t.has(*has[layer]) && !t.has(*had[layer]))
-        fail(section_key(*has[layer], now), ": layer ", layer, " of ", run, " has no trained ", t.what,
-             ", so that its weights cannot ", t.use, " ", t.setting, ": take ", t.instead,
+    for (const TrainedPart& part : trained_parts())
+      if (part.in(*has[layer]) && !part.in(*had[layer]))
+        fail(section_key(*has[layer], now), ": layer ", layer, " of ", run, " was not trained with ", part.name,
+             ", so its weights cannot ", part.purpose, " as ", part.setting, " asks. Take ", part.without,
              " here, or train a run with these settings and run.init_from=", run);
 }
 

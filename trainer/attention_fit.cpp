@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "core/check.h"
 #include "model/attention/importance.h"
-#include "model/attention/pools.h"
+#include "model/attention/trained_parts.h"
 #include "model/patterns.h"
 #include "parallel/plan.h"
 #include "trainer/evaluate.h"
@@ -14,9 +15,8 @@
 namespace ring {
 
 std::string more_than_a_pattern(const AttentionConfig& c, std::int64_t kv_heads) {
-  if (learns_blocks(c)) return "has an indexer (pattern: learned)";
-  if (learns_pools(c)) return "has learned pools (pooling: learned)";
-  if (c.pool_gates) return "has gates of its pools (pool_gates)";
+  for (const TrainedPart& part : trained_parts())
+    if (part.in(c)) return str("has ", part.name, " (", part.setting, ")");
   if (keeps_important_blocks(c, kv_heads)) return "keeps blocks by importance";
   if (c.reuse > 1) return str("shares its selection (reuse: ", c.reuse, ")");
   return "";
@@ -41,7 +41,9 @@ double AttentionTrials::loss_with(const std::vector<Pattern>& patterns) {
     ~PutBack() { trials.attend(trials.own_); }
   } put_back{*this};
   attend(patterns);
-  return evaluate(model_, ctx_, set_, alone_->all()).loss;
+  Evaluation e = evaluate(model_, ctx_, set_, alone_->all());
+  batch_losses_ = std::move(e.batch_losses);
+  return e.loss;
 }
 
 double AttentionTrials::loss_with(std::size_t layer, const Pattern& pattern) {
@@ -83,6 +85,16 @@ Sums with_layer(const Sums& before, const std::vector<double>& rises, const std:
 }
 
 }  // namespace
+
+double error_of_rise(const std::vector<double>& before, const std::vector<double>& after) {
+  RING_CHECK(before.size() == after.size(), before.size(), " batches before and ", after.size(), " after");
+  const auto n = static_cast<double>(before.size());
+  if (n < 2) return std::numeric_limits<double>::quiet_NaN();
+  double mean = 0, squares = 0;
+  for (std::size_t i = 0; i < before.size(); ++i) mean += (after[i] - before[i]) / n;
+  for (std::size_t i = 0; i < before.size(); ++i) squares += std::pow(after[i] - before[i] - mean, 2);
+  return std::sqrt(squares / (n - 1) / n);
+}
 
 double least_density(const ByChoice& densities) {
   double sum = 0;

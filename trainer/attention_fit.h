@@ -28,6 +28,8 @@ class AttentionTrials {
   double loss() { return loss_with(own_); }
   double loss_with(const std::vector<Pattern>&);                // of all layers
   double loss_with(std::size_t layer, const Pattern& pattern);  // of this one; the others keep theirs
+  // The mean loss of each batch in the last of these calls.
+  const std::vector<double>& batch_losses() const { return batch_losses_; }
 
  private:
   void attend(const std::vector<Pattern>&);
@@ -37,7 +39,11 @@ class AttentionTrials {
   const ValidationSet& set_;
   std::unique_ptr<Mesh> alone_;
   std::vector<Pattern> own_;
+  std::vector<double> batch_losses_;
 };
+
+// Returns the standard error of the mean rise from `before` to `after`, batch by batch; NaN for fewer than two batches.
+double error_of_rise(const std::vector<double>& before, const std::vector<double>& after);
 
 // Numbers by layer and choice; all layers have as many.
 using ByChoice = std::vector<std::vector<double>>;

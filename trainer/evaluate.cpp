@@ -31,6 +31,7 @@ struct Sums {
   double loss = 0, correct = 0;
   std::int64_t tokens = 0;
   std::vector<SourceLoss> sources;
+  std::vector<double> batch_losses;
 };
 
 void add_sources(Sums& sums, const Batch& b, const Tensor& token_loss, const ExecContext& ctx) {
@@ -57,7 +58,7 @@ Evaluation over_all(const Sums& sums, Communicator& comm) {
   for (const SourceLoss& s : sums.sources) all.insert(all.end(), {s.sum, s.targets});
   all_reduce_host(comm, all, Reduce::sum);
   const double tokens = std::max(all[0], 1.0);
-  Evaluation e{all[1] / tokens, all[2] / tokens, static_cast<std::int64_t>(all[0]), {}};
+  Evaluation e{all[1] / tokens, all[2] / tokens, static_cast<std::int64_t>(all[0]), {}, sums.batch_losses};
   for (std::size_t i = 3; i < all.size(); i += 2) e.sources.push_back({all[i], all[i + 1]});
   return e;
 }
@@ -79,12 +80,15 @@ Evaluation evaluate(const Decoder& model, const ExecContext& ctx, const Validati
     head.correct = true;
     const Sequences seqs = parts ? parts->sequences(b, positions_of(b, ctx), ctx) : sequences_of(b, length, ctx);
     const LossOutput out = model.loss(run, from_host(b.inputs, ctx.stream), seqs, head);
-    sums.loss += to_host<float>(out.sum.value, ctx.stream)[0];
+    const double loss = to_host<float>(out.sum.value, ctx.stream)[0];
+    sums.loss += loss;
+    sums.batch_losses.push_back(loss / std::max<double>(1, static_cast<double>(b.valid_targets)));
     sums.correct += count_of(out.correct, ctx);
     sums.tokens += b.valid_targets;
     if (!sums.sources.empty()) add_sources(sums, b, out.token_loss, ctx);
   }
-  if (tp && tp->rank() > 0) sums = {0, 0, 0, std::vector<SourceLoss>(sums.sources.size())};  // they count once
+  if (tp && tp->rank() > 0)  // they count once
+    sums = {0, 0, 0, std::vector<SourceLoss>(sums.sources.size()), sums.batch_losses};
   return over_all(sums, comm);
 }
 

@@ -13,7 +13,8 @@ struct Evaluation {
   double loss = 0;      // mean negative log-likelihood per token, in nats
   double accuracy = 0;  // share of the tokens than which the model found no other likelier
   std::int64_t tokens = 0;
-  std::vector<SourceLoss> sources;  // of each corpus of a mixture; empty: there is one
+  std::vector<SourceLoss> sources;   // of each corpus of a mixture; empty: there is one
+  std::vector<double> batch_losses;  // mean per token of each batch that this rank computed, in their order
   double perplexity() const;
   double bits_per_byte(double bytes_per_token) const;
 };

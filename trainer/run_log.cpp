@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "core/counted.h"
+#include "core/fields.h"
+#include "core/joined.h"
 #include "core/log.h"
 #include "core/yaml_leaves.h"
 #include "data/token_store.h"
@@ -242,8 +244,25 @@ void RunLog::count_flops(std::int64_t context, std::int64_t trained) {
   density_ = attention_pairs(model, context) / (layers * tokens * (tokens + 1) / 2);
 }
 
+// Logs the settings that change by tokens and differ from those of the last step.
+void RunLog::log_scheduled_changes(const StepReport& r) {
+  if (last_.step == 0) return;
+  std::vector<std::string> changes;
+  if (r.sequences != last_.sequences)
+    changes.push_back(str("train.batch_size: ", last_.sequences, " -> ", r.sequences));
+  if (r.context != last_.context) changes.push_back(str("train.context: ", last_.context, " -> ", r.context));
+  if (attention_stage(attention_changes_, r.trained) != attention_stage(attention_changes_, last_.trained)) {
+    Config before = config_, now = config_;
+    before.model = as_of(config_.model, last_.trained), now.model = as_of(config_.model, r.trained);
+    for (const std::string& change : diff_configs(before, now)) changes.push_back(change);
+  }
+  if (!changes.empty())
+    log::info("from step ", r.step, " on, after ", counted(r.trained, "token"), ": ", joined(changes, ", "));
+}
+
 void RunLog::step(const StepReport& r) {
   tell_plan();
+  log_scheduled_changes(r);
   count_flops(r.context, r.trained);
   last_ = r;
   interval_seconds_ += r.seconds;

@@ -51,6 +51,7 @@ class RunLog {
   void record_job(const std::string& how, const std::string& error);
   ProgressState progress_state() const;
   void tell_plan();
+  void log_scheduled_changes(const StepReport&);
   static void tell_offload(const HostOffload&);
   static void tell_page_locks(const PageLockFacts&);
   void record(const StepReport&);

@@ -108,8 +108,8 @@ TEST_F(AttentionFitRuns, ARunGoesOnWithTheSettings) {
 TEST_F(AttentionFitRuns, ThePrintedSettingsAreThose) {
   train_run("run", {"checkpoint.interval=2"});
   // The wider window cannot be everywhere: two sections.
-  const std::vector<std::string> words = {"{kind: window, window: 99}", "{kind: window, window: 16, sinks: 4}",
-                                          "--density", "0.5"};
+  const std::vector<std::string> words = {
+      "{kind: window, window: 99}", "{kind: window, window: 16, sinks: 4}", "--density", "0.5", "--batch-size", "2"};
   const Json json = json_of("run", words);
   const Finished f = fit("run", words);
   ASSERT_EQ(f.code, 0) << f.output;
@@ -125,8 +125,25 @@ TEST_F(AttentionFitRuns, ThePrintedSettingsAreThose) {
   // The cheaper choice comes first, whichever was given first, and has a row of its own for each layer.
   EXPECT_EQ(json.at("choices")[0].at("attention"), "{kind: window, window: 16, sinks: 4}");
   EXPECT_LT(json.at("choices")[0].at("density"), json.at("choices")[1].at("density"));
-  EXPECT_TRUE(std::regex_search(f.output, std::regex("\n    0 +-?[0-9.]+ +-?[0-9.]+\n    1 +-?[0-9.]+ +-?[0-9.]+\n")))
-      << f.output;
+  const std::string rise = " +-?[0-9.]+ \\+-[0-9.]+", rises = rise + rise + "\n";
+  EXPECT_TRUE(std::regex_search(f.output, std::regex("\n    0" + rises + "    1" + rises))) << f.output;
+}
+
+// One batch has no spread, and more have that of their rises.
+TEST_F(AttentionFitRuns, ARiseHasItsErrorOverTheBatches) {
+  train_run("run");
+  const std::vector<std::string> words = {"{kind: window, window: 2}", "--density", "1", "--batch-size", "2"};
+  const auto fitted = [&](const char* batches) {
+    std::vector<std::string> more = words;
+    more.insert(more.end(), {"--batches", batches});
+    return json_of("run", more);
+  };
+  const Json one = fitted("1"), two = fitted("2");
+  EXPECT_TRUE(one.at("rise_errors")[0][0].is_null()) << one;
+  for (const Json& layer : two.at("rise_errors")) {
+    EXPECT_GT(layer[0], 0) << two;
+    EXPECT_EQ(layer[1], 0) << "the run's own attention";
+  }
 }
 
 // What the run's sections had does not live on in the new ones.

@@ -406,23 +406,24 @@ TEST_F(AttentionText, RefusesWhatHasNoWeightsOrNoText) {
   refused(show({"--text", path("text.txt"), "--head", "9"}), "--head: there is no KV head 9");
   EXPECT_EQ(show({"--threads", "1"}).code, 2);
   const std::string text = path("text.txt"), train_it = " here, or train a run with these settings and run.init_from=";
-  refused(
-      show({"--text", text,
-            "model.attention={kind: block_sparse, block: 64, rules: [{pattern: learned, local: 1, keep: 2}]}"}),
-      "model.attention: layer 0 of " + path("run") +
-          " has no trained indexer, so that its weights cannot select with pattern: learned: take pattern: content" +
-          train_it + path("run"));
+  refused(show({"--text", text,
+                "model.attention={kind: block_sparse, block: 64, rules: [{pattern: learned, local: 1, keep: 2}]}"}),
+          "model.attention: layer 0 of " + path("run") +
+              " was not trained with an indexer, so its weights cannot select blocks as pattern: learned asks. "
+              "Take pattern: content" +
+              train_it + path("run"));
   for (const auto& [setting, why] :
        {std::pair{"pooling: learned",
-                  "no trained pools, so that its weights cannot make them with pooling: learned: "
-                  "take pooling: mean"},
+                  "learned pools, so its weights cannot make pools as pooling: learned asks. "
+                  "Take pooling: mean"},
         {"pool_gates: true",
-         "no trained gates of pools, so that its weights cannot weigh pools with pool_gates: true: "
-         "take pool_gates: false"}})
-    refused(show({"--text", text,
-                  str("model.attention_layers=[{layers: '1', attention: {kind: window, window: 64, pools: [16], ",
-                      setting, "}}]")}),
-            str("model.attention_layers[0].attention: layer 1 of ", path("run"), " has ", why, train_it));
+         "pool gates, so its weights cannot weigh pools as pool_gates: true asks. "
+         "Take pool_gates: false"}})
+    refused(
+        show({"--text", text,
+              str("model.attention_layers=[{layers: '1', attention: {kind: window, window: 64, pools: [16], ", setting,
+                  "}}]")}),
+        str("model.attention_layers[0].attention: layer 1 of ", path("run"), " was not trained with ", why, train_it));
 }
 
 }  // namespace

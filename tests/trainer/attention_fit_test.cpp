@@ -100,12 +100,15 @@ class AttentionFit : public testing::Test {
  protected:
   AttentionFit() : folder_(fs::temp_directory_path() / ("ringmaster-fit-" + std::to_string(getpid()))) {
     fs::create_directories(folder_);
-    std::vector<std::int32_t> tokens;
-    for (std::int64_t i = 0; i < 1100; ++i) tokens.push_back(static_cast<std::int32_t>(i * i % 251 + i % 6));
-    corpora_ = open_corpus(write_corpus((folder_ / "a.h5").string(), tokens, tokens));
+    corpora_ = corpus("a.h5", 1100);
   }
   ~AttentionFit() override { fs::remove_all(folder_); }
 
+  Corpora corpus(const char* name, std::int64_t length) const {
+    std::vector<std::int32_t> tokens;
+    for (std::int64_t i = 0; i < length; ++i) tokens.push_back(static_cast<std::int32_t>(i * i % 251 + i % 6));
+    return open_corpus(write_corpus((folder_ / name).string(), tokens, tokens));
+  }
   static ModelConfig with(const std::vector<std::string>& settings = {}) {
     Config c = tiny_config();
     c.model.context = 256;
@@ -166,6 +169,31 @@ TEST_F(AttentionFit, AModelAttendsAsBeforeWhenItWasTried) {
     EXPECT_EQ(trials.loss(), before) << own;
     EXPECT_EQ(AttentionTrials(*tried, ctx_, set).loss(), before) << own;
   }
+}
+
+// The batches' losses are those of the batches alone, and so is the error of the rise between them.
+TEST_F(AttentionFit, EachBatchHasItsLoss) {
+  const std::unique_ptr<Decoder> dense = model(with());
+  const ValidationSet both(corpus("two.h5", 4 * 256 + 1), {.context = 256, .rows = 2});
+  ASSERT_EQ(both.batches(), 2);
+  AttentionTrials trials(*dense, ctx_, both);
+  const double loss = trials.loss();
+  const std::vector<double> before = trials.batch_losses();
+  ASSERT_EQ(before.size(), 2u);
+  EXPECT_NEAR((before[0] + before[1]) / 2, loss, 1e-12);
+  EXPECT_GT(std::abs(before[0] - before[1]), 1e-4);
+  const ValidationSet first(corpus("b.h5", 2 * 256 + 1), {.context = 256, .rows = 2});
+  ASSERT_EQ(first.batches(), 1);
+  EXPECT_NEAR(AttentionTrials(*dense, ctx_, first).loss(), before[0], 1e-12);
+  trials.loss_with(patterns_of(with({"attention={kind: window, window: 1}"})));
+  const std::vector<double> after = trials.batch_losses();
+  EXPECT_NEAR(error_of_rise(before, after), std::abs(after[0] - before[0] - (after[1] - before[1])) / 2, 1e-12);
+}
+
+TEST(AttentionFitErrors, AreThoseOfTheMeanDifference) {
+  EXPECT_DOUBLE_EQ(error_of_rise({5, 7, 9}, {6, 9, 12}), 1 / std::sqrt(3.0));  // rises of 1, 2 and 3
+  EXPECT_DOUBLE_EQ(error_of_rise({1, 2}, {3, 4}), 0);
+  EXPECT_TRUE(std::isnan(error_of_rise({1}, {2})));
 }
 
 // Two of three layers add nothing to the stream by their attention, so that they may attend to anything.

@@ -114,6 +114,28 @@ TEST_F(GpuRuns, ResumeWithTheChoicesOfTheCheckpoint) {
   EXPECT_FALSE(fs::exists(store)) << "something was measured again";
 }
 
+// Each once, with the step that is the first of the new number.
+TEST_F(Runs, SchedulesByTokensAreLoggedWhereTheyChange) {
+  const std::vector<std::string> settings = {"model.context=256", "train.batch_size=[[0, 2], [1024, 4]]",
+                                             "train.micro_batch=1", "train.eval_interval=0",
+                                             "model.attention={kind: block_sparse, block: 64, rules: [{pattern: "
+                                             "content, local: 1, keep: [[0, 3], [1024, 2]]}]}"};
+  const auto changes = [](const std::string& output) {
+    std::vector<std::string> lines;
+    std::istringstream in(output);
+    for (std::string line; std::getline(in, line);)
+      if (line.find(" on, after ") != std::string::npos) lines.push_back(line.substr(line.find("from step ")));
+    return lines;
+  };
+  const std::vector<std::string> first = changes(trained("run", settings, {"train.steps=4"}).output);
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_TRUE(first[0].starts_with("from step 3 on, after 1024 tokens: train.batch_size: 2 -> 4, model.attention"))
+      << first[0];
+  EXPECT_NE(first[0].find("keep: 3 -> 2"), std::string::npos) << first[0];
+  const std::vector<std::string> later = changes(trained("run", settings, {"train.steps=6", "--allow-changes"}).output);
+  EXPECT_TRUE(later.empty()) << later[0];
+}
+
 TEST_F(GpuRuns, RefusesWhatCannotFitBeforeAnythingIsAllocated) {
   const Finished refused =
       run_process(train("huge", on_gpu({"model.width=16384", "model.layers=200", "model.heads=128"})));
