@@ -6,9 +6,11 @@
 #include <unistd.h>
 #include <atomic>
 #include <barrier>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <stdexcept>
 #include <thread>
 
 #include "checkpoint/reader.h"
@@ -23,9 +25,9 @@ namespace fs = std::filesystem;
 class TempFolder {
  public:
   explicit TempFolder(const fs::path& parent = fs::temp_directory_path()) {
-    static std::atomic<int> count = 0;
-    path_ = parent / ("ring_checkpoint_" + std::to_string(::getpid()) + "_" + std::to_string(++count));
-    fs::create_directories(path_);
+    std::string pattern = (parent / "ring_checkpoint_XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp " + pattern);
+    path_ = pattern;
   }
   ~TempFolder() {
     std::error_code ignored;

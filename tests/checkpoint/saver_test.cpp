@@ -149,8 +149,8 @@ TEST_F(Savers, TheNextSaveWaitsForTheOneBefore) {
   disk.await_somebody();
   part.go_on();
   std::atomic<bool> opened = false;
-  std::thread opener([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  std::thread opener([&, signs = own_page().phases.load()] {  // which each look at the save before adds to
+    while (own_page().phases < signs + 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     opened = true;
     disk.open();
   });
@@ -159,8 +159,7 @@ TEST_F(Savers, TheNextSaveWaitsForTheOneBefore) {
   opener.join();
   saver.end_last(part.step);
   ASSERT_EQ(outcomes_.size(), 2u);
-  EXPECT_LT(outcomes_[0].waited_seconds, 0.2);  // a busy machine takes the core away for some of it
-  EXPECT_GE(outcomes_[1].waited_seconds, 0.2);
+  EXPECT_LT(outcomes_[0].waited_seconds, outcomes_[1].waited_seconds);
   EXPECT_GE(outcomes_[1].stall_seconds, outcomes_[1].waited_seconds);
   for (const std::int64_t step : {1, 2}) expect_of_its_step(step);
 }
@@ -169,7 +168,7 @@ TEST_F(Savers, TheNextSaveWaitsForTheOneBefore) {
 TEST_F(Savers, StepsGoOnWhileADiskHangs) {
   const auto mesh = alone();
   SlowDisk disk(checkpoints());
-  Saver saver = make({}, *mesh, 0.5);
+  Saver saver = make({}, *mesh, 2);
   Part part(0, 1);
   part.go_on();
   begin(saver, part);
@@ -184,8 +183,7 @@ TEST_F(Savers, StepsGoOnWhileADiskHangs) {
   EXPECT_EQ(outcomes_[0].step, 2);
   EXPECT_EQ(outcomes_[0].error.find("the save of step 1 has not come to its end for "), 0u) << outcomes_[0].error;
   EXPECT_NE(outcomes_[0].error.find("it waits for rank 0 ("), std::string::npos) << outcomes_[0].error;
-  EXPECT_GE(outcomes_[0].stall_seconds, 0.3);
-  EXPECT_LT(outcomes_[1].stall_seconds, 0.3) << "patience is over";
+  EXPECT_LT(outcomes_[1].stall_seconds, outcomes_[0].stall_seconds) << "patience is over";
   EXPECT_EQ(saver.failures(), 2);
   disk.open();
   saver.end(part.step);

@@ -32,6 +32,8 @@ using std::chrono::milliseconds;
 
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
+constexpr double kPatience = 40;  // seconds, on a busy machine; a worker that is not ended sleeps for 600
+
 bool eventually(const std::function<bool()>& condition, double seconds) {
   for (const auto begin = Clock::now(); seconds_since(begin) < seconds;) {
     if (condition()) return true;
@@ -182,7 +184,7 @@ class DistRestart : public DistLaunch {
 };
 
 TEST_F(DistRestart, AllWorkersAreStartedAgain) {
-  EXPECT_EQ(run(2, "echo $$ > $D/pid$TRY$R; [ $TRY = 1 ] && exit 0; [ $R = 1 ] && kill -9 $$; exec sleep 60", 3), 0);
+  EXPECT_EQ(run(2, "echo $$ > $D/pid$TRY$R; [ $TRY = 1 ] && exit 0; [ $R = 1 ] && kill -9 $$; exec sleep 600", 3), 0);
   EXPECT_TRUE(
       in_err("rank 1 (pid " + std::to_string(std::stoi(read_file(dir_ / "pid01"))) + ") was killed by signal 9"))
       << err();
@@ -216,7 +218,7 @@ TEST_F(DistRestart, ASignalEndsItWhateverTheWorkersSay) {
   LaunchOptions options;
   options.max_restarts = 3;
   start(2, "trap 'kill -9 $$' TERM; echo x >> $D/up$R; while :; do sleep 0.05; done", options);
-  ASSERT_TRUE(eventually([&] { return all_there("up", 2); }, 2));
+  ASSERT_TRUE(eventually([&] { return all_there("up", 2); }, kPatience));
   kill(agent_, SIGTERM);
   EXPECT_EQ(wait(), 128 + SIGKILL);
   EXPECT_EQ(read_file(dir_ / "up0"), "x\n") << err();
@@ -314,10 +316,10 @@ TEST_F(DistLaunch, FailedWorkerIsNamedWithItsLastLinesAndTheOthersEnd) {
   const auto begin = Clock::now();
   // The failing one waits until the others have written their numbers.
   EXPECT_EQ(run(3,
-                "echo $$ > $D/pid$R; [ $R = 1 ] || exec sleep 60; "
+                "echo $$ > $D/pid$R; [ $R = 1 ] || exec sleep 600; "
                 "until [ -s $D/pid0 ] && [ -s $D/pid2 ]; do sleep 0.01; done; seq -f line%g 100; exit 7"),
             7);
-  EXPECT_LT(seconds_since(begin), 2);
+  EXPECT_LT(seconds_since(begin), kPatience);
   EXPECT_TRUE(in_err("rank 1 (pid " + std::to_string(pid_of(1)) + ") exited with code 7")) << err();
   EXPECT_TRUE(in_err("| line51\n") && in_err("| line100\n")) << err();
   EXPECT_FALSE(in_err("| line50\n")) << err();
@@ -336,11 +338,11 @@ TEST_F(DistLaunch, TheLastLinesOfTheFailedOneComeLast) {
 
 TEST_F(DistLaunch, KilledWorkerIsNamedAndStubbornOnesAreKilled) {
   start(3, "trap '' TERM; echo $$ > $D/pid$R; while :; do sleep 0.1; done");
-  ASSERT_TRUE(eventually([&] { return all_there("pid", 3); }, 2));
+  ASSERT_TRUE(eventually([&] { return all_there("pid", 3); }, kPatience));
   const auto begin = Clock::now();
   kill(pid_of(2), SIGKILL);
   EXPECT_EQ(wait(), 128 + SIGKILL);
-  EXPECT_LT(seconds_since(begin), 2);
+  EXPECT_LT(seconds_since(begin), kPatience);
   EXPECT_TRUE(in_err("rank 2 (pid " + std::to_string(pid_of(2)) + ") was killed by signal 9")) << err();
   for (const int r : {0, 1}) EXPECT_TRUE(ended(pid_of(r)));
 }
@@ -365,8 +367,8 @@ TEST_F(DistLaunch, ErrorsThatDifferAreAllSaid) {
 
 TEST_F(DistLaunch, AnErrorOfOneIsSaidOnce) {
   const auto begin = Clock::now();
-  EXPECT_EQ(run(3, "[ $R = 1 ] || exec sleep 60; echo before >&2; echo ringmaster: the disk is full >&2; exit 1"), 1);
-  EXPECT_LT(seconds_since(begin), 2);
+  EXPECT_EQ(run(3, "[ $R = 1 ] || exec sleep 600; echo before >&2; echo ringmaster: the disk is full >&2; exit 1"), 1);
+  EXPECT_LT(seconds_since(begin), kPatience);
   EXPECT_TRUE(in_err("rank 1 (pid")) << err();
   EXPECT_TRUE(in_err("| ringmaster: the disk is full\n")) << err();
   EXPECT_EQ(times_in_err("disk"), 1) << err();
@@ -393,7 +395,7 @@ TEST_F(DistLaunch, ThoseWhoLostAPeerEndByThemselves) {
 }
 
 TEST_F(DistLaunch, RankZerosLinesAreShownToo) {
-  EXPECT_EQ(run(2, "[ $R = 0 ] || exec sleep 60; echo 'the reason' >&2; exit 1"), 1);
+  EXPECT_EQ(run(2, "[ $R = 0 ] || exec sleep 600; echo 'the reason' >&2; exit 1"), 1);
   EXPECT_TRUE(in_err("rank 0 (pid")) << err();
   EXPECT_TRUE(in_err("| the reason\n")) << err();
 }
@@ -406,7 +408,7 @@ TEST_F(DistLaunch, TheCauseIsNamedNotThoseWhoLostIt) {
 }
 
 TEST_F(DistLaunch, WhoRanOutOfMemorySaysAllThatThereIsToSay) {
-  EXPECT_EQ(run(2, "[ $R = 0 ] && exec sleep 60; echo 'ringmaster: rank 1 ran out of memory; now less' >&2; exit " +
+  EXPECT_EQ(run(2, "[ $R = 0 ] && exec sleep 600; echo 'ringmaster: rank 1 ran out of memory; now less' >&2; exit " +
                        std::to_string(kExitOutOfMemory)),
             kExitOutOfMemory);
   EXPECT_TRUE(in_err("launch: rank 1 ran out of memory; now less; ending the other workers\n")) << err();
@@ -415,8 +417,8 @@ TEST_F(DistLaunch, WhoRanOutOfMemorySaysAllThatThereIsToSay) {
 
 TEST_F(DistLaunch, LostPeersAloneEndTheLaunchToo) {
   const auto begin = Clock::now();
-  EXPECT_EQ(run(2, "[ $R = 0 ] && exec sleep 60; exit " + std::to_string(kExitPeerLost)), kExitPeerLost);
-  EXPECT_LT(seconds_since(begin), 2);
+  EXPECT_EQ(run(2, "[ $R = 0 ] && exec sleep 600; exit " + std::to_string(kExitPeerLost)), kExitPeerLost);
+  EXPECT_LT(seconds_since(begin), kPatience);
   EXPECT_TRUE(in_err("lost another worker")) << err();
 }
 
@@ -424,7 +426,7 @@ TEST_F(DistLaunch, SignalsArePassedOnOnceAndWorkersMayFinish) {
   const std::string code = std::to_string(kExitInterrupted);
   start(2, "trap 'sleep 0.2; echo saved >> $D/saved$R; exit " + code +
                "' TERM; echo x > $D/up$R; while :; do sleep 0.05; done");
-  ASSERT_TRUE(eventually([&] { return all_there("up", 2); }, 2));
+  ASSERT_TRUE(eventually([&] { return all_there("up", 2); }, kPatience));
   kill(agent_, SIGTERM);
   EXPECT_EQ(wait(), kExitInterrupted);
   for (const char* name : {"saved0", "saved1"}) EXPECT_EQ(read_file(dir_ / name), "saved\n");
@@ -435,11 +437,11 @@ TEST_F(DistLaunch, WorkersThatDoNotStopAreKilledInTime) {
   LaunchOptions options;
   options.stop_timeout = milliseconds(300);
   start(2, "trap '' INT; echo $$ > $D/pid$R; while :; do sleep 0.05; done", options);
-  ASSERT_TRUE(eventually([&] { return all_there("pid", 2); }, 2));
+  ASSERT_TRUE(eventually([&] { return all_there("pid", 2); }, kPatience));
   const auto begin = Clock::now();
   kill(agent_, SIGINT);
   EXPECT_EQ(wait(), 128 + SIGKILL);
-  EXPECT_LT(seconds_since(begin), 2);
+  EXPECT_LT(seconds_since(begin), kPatience);
   EXPECT_TRUE(in_err("rank 1 did not stop in time")) << err();
 }
 
@@ -447,24 +449,24 @@ TEST_F(DistLaunch, SecondSignalEndsAtOnce) {
   LaunchOptions options;
   options.grace = milliseconds(200);
   start(2, "trap '' INT; echo $$ > $D/pid$R; while :; do sleep 0.05; done", options);
-  ASSERT_TRUE(eventually([&] { return all_there("pid", 2); }, 2));
+  ASSERT_TRUE(eventually([&] { return all_there("pid", 2); }, kPatience));
   kill(agent_, SIGINT);
-  ASSERT_TRUE(eventually([&] { return in_err("waiting up to"); }, 2));
+  ASSERT_TRUE(eventually([&] { return in_err("waiting up to"); }, kPatience));
   EXPECT_FALSE(ended(pid_of(0)));
   std::this_thread::sleep_for(kOneSignal + milliseconds(50));
   kill(agent_, SIGINT);
   const auto begin = Clock::now();
   EXPECT_EQ(wait(), 128 + SIGTERM);
-  EXPECT_LT(seconds_since(begin), 1.5);
+  EXPECT_LT(seconds_since(begin), kPatience);
 }
 
 // timeout(1) signals its child and then the child's group.
 TEST_F(DistLaunch, ARepeatOfASignalIsNoSecondOne) {
   start(2, "trap 'sleep 0.3; exit " + std::to_string(kExitInterrupted) +
                "' TERM; echo x > $D/up$R; while :; do sleep 0.05; done");
-  ASSERT_TRUE(eventually([&] { return all_there("up", 2); }, 2));
+  ASSERT_TRUE(eventually([&] { return all_there("up", 2); }, kPatience));
   kill(agent_, SIGTERM);
-  ASSERT_TRUE(eventually([&] { return in_err("waiting up to"); }, 2));
+  ASSERT_TRUE(eventually([&] { return in_err("waiting up to"); }, kPatience));
   kill(agent_, SIGTERM);
   EXPECT_EQ(wait(), kExitInterrupted);
   EXPECT_FALSE(in_err("second signal")) << err();
@@ -479,16 +481,16 @@ TEST_F(DistLaunch, WorkersHaveTheUsualSignals) {
 }
 
 TEST_F(DistLaunch, KillingTheAgentLeavesNothing) {
-  start(3, "trap '' TERM HUP INT; echo $$ > $D/pid$R; exec sleep 60");
-  ASSERT_TRUE(eventually([&] { return all_there("pid", 3); }, 2));
+  start(3, "trap '' TERM HUP INT; echo $$ > $D/pid$R; exec sleep 600");
+  ASSERT_TRUE(eventually([&] { return all_there("pid", 3); }, kPatience));
   kill(agent_, SIGKILL);
   EXPECT_EQ(wait(), -SIGKILL);
-  for (int r = 0; r < 3; ++r) EXPECT_TRUE(eventually([&] { return ended(pid_of(r)); }, 2)) << "rank " << r;
+  for (int r = 0; r < 3; ++r) EXPECT_TRUE(eventually([&] { return ended(pid_of(r)); }, kPatience)) << "rank " << r;
 }
 
 TEST_F(DistLaunch, WhatAWorkerStartedEndsWithIt) {
-  EXPECT_EQ(run(2, "sleep 60 & echo $! > $D/pid$R; [ $R = 0 ] || sleep 0.2; exit $R"), 1);
-  for (int r = 0; r < 2; ++r) EXPECT_TRUE(eventually([&] { return ended(pid_of(r)); }, 1)) << "rank " << r;
+  EXPECT_EQ(run(2, "sleep 600 & echo $! > $D/pid$R; [ $R = 0 ] || sleep 0.2; exit $R"), 1);
+  for (int r = 0; r < 2; ++r) EXPECT_TRUE(eventually([&] { return ended(pid_of(r)); }, kPatience)) << "rank " << r;
 }
 
 TEST_F(DistLaunch, FloodOfOutputDoesNotBlock) {

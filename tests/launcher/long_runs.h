@@ -15,6 +15,7 @@ namespace ring::test {
 // Long enough to be disturbed, with a checkpoint every five steps.
 class LongRuns : public TrainingRuns {
  protected:
+  static constexpr double kPatience = 100;  // seconds, on a busy machine
   using Clock = std::chrono::steady_clock;
 
   static std::vector<std::string> long_run(const std::string& directory, std::vector<std::string> how) {
@@ -27,7 +28,7 @@ class LongRuns : public TrainingRuns {
     return words;
   }
   bool reaches(const std::string& directory, std::size_t steps) const {
-    for (const auto begin = Clock::now(); Clock::now() - begin < std::chrono::seconds(30);) {
+    for (const auto begin = Clock::now(); Clock::now() - begin < std::chrono::duration<double>(kPatience);) {
       if (losses_now(directory).size() >= steps) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(3));
     }
@@ -58,11 +59,11 @@ class LongRuns : public TrainingRuns {
     kill(workers[worker], SIGKILL);
     return workers[worker];
   }
-  // Seconds until the launcher says so, or nothing within a minute.
+  // Seconds until the launcher says so, or kPatience if it does not.
   double seconds_until(const std::string& text, const char* log = "log") const {
     const auto begin = Clock::now();
     const auto passed = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
-    while (read_file(dir_ / log).find(text) == std::string::npos && passed() < 60)
+    while (read_file(dir_ / log).find(text) == std::string::npos && passed() < kPatience)
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     return passed();
   }

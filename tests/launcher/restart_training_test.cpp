@@ -25,8 +25,6 @@ namespace {
 using test::read_file;
 using Clock = std::chrono::steady_clock;
 
-constexpr double kNamedWithin = 12;  // seconds, for ranks that are silent: 10, or 5 x the slowest steps if more, + 2
-
 class DistTrainingRestarts : public test::LongRuns {};
 
 TEST_F(DistTrainingRestarts, KilledRanksChangeNoBit) {
@@ -63,7 +61,7 @@ TEST_F(DistTrainingRestarts, AStoppedRankIsNamedAndTheRunGoesOn) {
   ASSERT_TRUE(reaches("r", 25)) << read_file(dir_ / "log");
   const pid_t stopped = children(agent).at(1);
   kill(stopped, SIGSTOP);
-  EXPECT_LT(seconds_until(") is stopped (SIGSTOP or a debugger): "), kNamedWithin) << read_file(dir_ / "log");
+  EXPECT_LT(seconds_until(") is stopped (SIGSTOP or a debugger): "), kPatience) << read_file(dir_ / "log");
   EXPECT_EQ(wait(agent), 0) << read_file(dir_ / "log");
   const std::string log = read_file(dir_ / "log");
   const std::string verdict =
@@ -91,7 +89,7 @@ TEST_F(DistTrainingRestarts, AStoppedRankThatItsPeersMissIsTheCause) {
   const pid_t agent = start(long_run("r", {"-n", "2", "--max-restarts", "0"}), {{"RINGMASTER_LIVENESS", "2"}});
   ASSERT_TRUE(reaches("r", 7)) << read_file(dir_ / "log");
   kill(children(agent).at(0), SIGSTOP);
-  EXPECT_LT(seconds_until(") is stopped (SIGSTOP or a debugger)"), kNamedWithin) << read_file(dir_ / "log");
+  EXPECT_LT(seconds_until(") is stopped (SIGSTOP or a debugger)"), kPatience) << read_file(dir_ / "log");
   EXPECT_EQ(wait(agent), 1) << read_file(dir_ / "log");
   const std::string log = read_file(dir_ / "log");
   EXPECT_NE(log.find(") is stopped (SIGSTOP or a debugger)"), std::string::npos) << log;
@@ -258,8 +256,8 @@ class DistTrainingNodes : public DistTrainingRestarts {
   pid_t node(const std::string& directory, const char* log) const { return start(words_of_node(directory), {}, log); }
   // Where rank 0's agent serves.
   void await_leader(const char* log) const {
-    for (const auto begin = Clock::now();
-         read_file(dir_ / log).find("waiting") == std::string::npos && Clock::now() - begin < std::chrono::seconds(10);)
+    for (const auto begin = Clock::now(); read_file(dir_ / log).find("waiting") == std::string::npos &&
+                                          Clock::now() - begin < std::chrono::duration<double>(kPatience);)
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   int port_ = 0;
@@ -322,7 +320,8 @@ class DistTrainingFewerNodes : public DistTrainingNodes {
   double seconds_until_training(int restarts) const {
     const auto begin = Clock::now();
     const auto passed = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
-    for (bool trains = false; !trains && passed() < 60; std::this_thread::sleep_for(std::chrono::milliseconds(5))) {
+    for (bool trains = false; !trains && passed() < kPatience;
+         std::this_thread::sleep_for(std::chrono::milliseconds(5))) {
       const std::string all = read_file(dir_ / "r/metrics.jsonl");
       const std::size_t at = all.find("\"restarts\":" + std::to_string(restarts) + ",");
       trains = at != std::string::npos && all.find("\"loss\":", at) != std::string::npos;
@@ -341,25 +340,21 @@ TEST_F(DistTrainingFewerNodes, ASpareTakesOverAndTheLastOneGoesOnAlone) {
   const pid_t first = node("1:3", settings, "first");
   await_leader("first");
   const pid_t second = node("1:3", settings, "second");
-  const auto begin = Clock::now();
   const pid_t third = node("1:3", settings, "third");
   ASSERT_TRUE(reaches("r", 1)) << read_file(dir_ / "first");
-  const double start =
-      std::chrono::duration<double>(Clock::now() - begin).count();  // where others use the machine, too
   const pid_t spare = node("1:3", settings, "spare");
-  EXPECT_LT(seconds_until("waits to replace another", "spare"), 10) << read_file(dir_ / "spare");
+  EXPECT_LT(seconds_until("waits to replace another", "spare"), kPatience) << read_file(dir_ / "spare");
   ASSERT_TRUE(reaches("r", 12)) << read_file(dir_ / "first");
   kill(second, SIGKILL);
   const double replaced = seconds_until_training(1);
-  EXPECT_LT(replaced, 5 + start) << read_file(dir_ / "first");
+  EXPECT_LT(replaced, kPatience) << read_file(dir_ / "first");
   ASSERT_TRUE(reaches("r", 30)) << read_file(dir_ / "first");
   for (const pid_t lost : {third, spare}) kill(lost, SIGKILL);
   const double alone = seconds_until_training(2);
-  EXPECT_LT(alone, 5 + start) << read_file(dir_ / "first");
+  EXPECT_LT(alone, kPatience) << read_file(dir_ / "first");
   for (const pid_t lost : {second, third, spare}) EXPECT_EQ(wait(lost), -SIGKILL);
   EXPECT_EQ(wait(first), 0) << read_file(dir_ / "first");
-  std::cout << "seconds to train again: " << replaced << " with a spare, " << alone << " alone; to start: " << start
-            << "\n";
+  std::cout << "seconds to train again: " << replaced << " with a spare, " << alone << " alone\n";
 
   EXPECT_TRUE(says("first", "the checkpoint is of 3 processes, now there is 1")) << read_file(dir_ / "first");
   const auto all = records("r", "restart");
@@ -419,7 +414,7 @@ TEST_F(DistTrainingFewerNodes, ALayoutThatNeedsMoreWaitsForThem) {
   EXPECT_TRUE(says("first", "of --nnodes 1:2 the settings fit 2 only")) << read_file(dir_ / "first");
   kill(second, SIGKILL);
   EXPECT_EQ(wait(second), -SIGKILL);
-  EXPECT_LT(seconds_until("node 1 is missing, without which the settings do not fit", "first"), 30)
+  EXPECT_LT(seconds_until("node 1 is missing, without which the settings do not fit", "first"), kPatience)
       << read_file(dir_ / "first");
   EXPECT_TRUE(says("first", "parallel.cp: 2 does not divide the 1 process of this run")) << read_file(dir_ / "first");
   EXPECT_FALSE(says("first", "restart 2 of this job")) << read_file(dir_ / "first");

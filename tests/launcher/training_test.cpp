@@ -237,7 +237,7 @@ TEST_F(DistTrainingLaunchers, ARankThatDoesNotArriveIsNamedInTheTimeThatIsSet) {
   lonely["RINGMASTER_COMM_TIMEOUT"] = "1";
   const auto begin = Clock::now();
   EXPECT_EQ(wait(start({"train", "t.yaml"}, lonely)), 1);
-  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(20));
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(100));
   const std::string log = read_file(dir_ / "log");
   EXPECT_NE(log.find("rank 1 did not arrive within 1 s; is it running, and can it reach 127.0.0.1:"), std::string::npos)
       << log;
@@ -262,7 +262,7 @@ TEST_F(DistTrainingSignals, DeadWorkerEndsTheRunNamed) {
   command.insert(command.begin() + 1, {"--max-restarts", "0"});
   const pid_t agent = start(command);
   pid_t victim = 0;
-  for (const auto begin = Clock::now(); !victim && Clock::now() - begin < std::chrono::seconds(20);) {
+  for (const auto begin = Clock::now(); !victim && Clock::now() - begin < std::chrono::seconds(100);) {
     victim = child_of(agent, 1);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
@@ -272,14 +272,14 @@ TEST_F(DistTrainingSignals, DeadWorkerEndsTheRunNamed) {
     kill(victim, SIGKILL);
   const auto killed = Clock::now();
   EXPECT_EQ(wait(agent), 128 + SIGKILL);
-  EXPECT_LT(Clock::now() - killed, std::chrono::seconds(10));  // on a busy machine; it would train for hours
+  EXPECT_LT(Clock::now() - killed, std::chrono::seconds(100));  // on a busy machine; it would train for hours
   const std::string log = read_file(dir_ / "log");
   EXPECT_NE(log.find("rank 1 (pid " + std::to_string(victim) + ") was killed by signal 9"), std::string::npos) << log;
 }
 
 TEST_F(DistTrainingSignals, TerminationCheckpointsAndTheRunGoesOn) {
   const pid_t agent = start(launch(2, "r", "train.steps=1000000"));
-  for (const auto begin = Clock::now(); !child_of(agent, 1) && Clock::now() - begin < std::chrono::seconds(20);)
+  for (const auto begin = Clock::now(); !child_of(agent, 1) && Clock::now() - begin < std::chrono::seconds(100);)
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   kill(agent, SIGTERM);
   EXPECT_EQ(wait(agent), kExitInterrupted) << read_file(dir_ / "log");

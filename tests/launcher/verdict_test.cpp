@@ -116,9 +116,9 @@ void call(Communicator& c, int number, std::int64_t n) {
 }
 
 // Whether its order differs, and shapes.
-void follow(Communicator& c, Fault fault, int at) {
+void follow(Communicator& c, Fault fault, int at, const std::atomic<int>& read) {
   for (int i = 0; i < kCalls; ++i) {
-    if (i == at && fault == Fault::never_comes) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    while (i == at && fault == Fault::never_comes && read < kRanks) std::this_thread::yield();
     if (i == at && fault == Fault::skips) continue;
     const bool swapped = fault == Fault::swaps && (i == at || i == at + 1);
     const int which = swapped ? 2 * at + 1 - i : i;
@@ -130,7 +130,7 @@ Ranks hang(Fault fault, int culprit, int at) {
   std::vector<WorkerPage> pages(kRanks);
   CommOptions options;
   options.verify = false;
-  options.timeout = std::chrono::seconds(10);
+  options.timeout = std::chrono::seconds(60);
   Ranks states(kRanks);
   std::atomic<int> read{0};
   test::run_ranks(
@@ -139,13 +139,13 @@ Ranks hang(Fault fault, int culprit, int at) {
         const auto r = static_cast<std::size_t>(c.rank());
         c.record(FlightLog(pages[r].flights, "dp", 0, kRanks));
         std::thread reader([&] {
-          std::this_thread::sleep_for(std::chrono::milliseconds(200));
+          std::this_thread::sleep_for(std::chrono::milliseconds(500));  // a busy machine's ranks hang by then
           states[r] = state_of(pages[r], c.rank());
           for (++read; read < kRanks;) std::this_thread::yield();
           c.abort("it was seen");
         });
         try {
-          follow(c, c.rank() == culprit ? fault : Fault{9}, at);
+          follow(c, c.rank() == culprit ? fault : Fault{9}, at, read);
         } catch (const Error&) {
         }
         reader.join();

@@ -24,7 +24,7 @@ import time
 
 import runs
 
-LIMIT = 120  # seconds of one case, on a busy machine
+LIMIT = runs.LIMIT
 LOOK = 0.05  # seconds between two looks at what a job listens at
 STEP_PHASES = ["data", "forward", "backward", "reduce", "optimizer", "finish"]
 OTHER_PHASES = ["load", "validate", "snapshot", "write", "sync", "commit", "read_back"]
@@ -44,7 +44,7 @@ class Case:
 
     def leftovers(self, all_runs):
         path = f"{all_runs.folder}/{self.directory}"
-        until = time.monotonic() + 3
+        until = time.monotonic() + LIMIT
         while runs.processes_of(path) and time.monotonic() < until:
             time.sleep(0.02)
         found = [f"process {pid} is left" for pid in runs.processes_of(path)]
@@ -74,7 +74,7 @@ class Case:
 
 
 class RandomKill(Case):
-    """Any worker, at any moment after its start."""
+    """Any worker, at any moment after its start: before the first step, or some time after a random one is recorded."""
     kind = "random rank, random moment"
 
     def __init__(self, number, layout, chance):
@@ -82,16 +82,15 @@ class RandomKill(Case):
         self.chance = chance
 
     def disturb(self, all_runs):
-        lasts = all_runs.undisturbed(self.layout)[1]
         for attempt in range(20):  # a moment after the end kills nobody
             self.directory = f"case-{self.number}-{attempt}"
             self.log = self.directory + ".log"
-            begin, moment = time.monotonic(), self.chance.random() * lasts
+            begin, step = time.monotonic(), self.chance.randrange(runs.steps_of(self.layout))
             agent = all_runs.start(self.directory, self.layout, self.log)
-            while time.monotonic() < begin + moment and agent.poll() is None:
-                time.sleep(0.005)
-            if agent.poll() is not None:
-                lasts = time.monotonic() - begin
+            while (not runs.children(agent.pid) or all_runs.steps(self.directory) < step) and agent.poll() is None:
+                time.sleep(0.002)
+            # Up to what the first steps took, or a moment of the start.
+            time.sleep(self.chance.random() * (time.monotonic() - begin) / (step + 1))
             workers = runs.children(agent.pid)
             if workers:
                 os.kill(self.chance.choice(workers), signal.SIGKILL)
@@ -164,7 +163,7 @@ def not_hit(log, phases):
 
 
 def await_text(all_runs, log, text, times=1):
-    until = time.monotonic() + 20
+    until = time.monotonic() + LIMIT
     while all_runs.text(log).count(text) < times and time.monotonic() < until:
         time.sleep(0.01)
 

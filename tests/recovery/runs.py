@@ -12,6 +12,7 @@ import tempfile
 import time
 
 STEPS, INTERVAL = 12, 4
+LIMIT = 600  # seconds of one run, on a busy machine
 CONFIG = """
 run: {name: t, device: cpu}
 model: {context: 16, layers: 2, width: 32, heads: 4}
@@ -57,7 +58,7 @@ class Runs:
     def __init__(self, binary):
         self.binary = os.path.abspath(binary)
         self.folder = tempfile.mkdtemp(prefix="ring_recovery_")
-        self.calm = {}  # by layout: directory, seconds
+        self.calm = {}  # by layout: directory
         with open(os.path.join(self.folder, "text.txt"), "w") as f:
             f.writelines(f"line {i * i % 97} of a text for training\n" for i in range(400))
         with open(os.path.join(self.folder, "t.yaml"), "w") as f:
@@ -98,16 +99,19 @@ class Runs:
             return ""
 
     def undisturbed(self, layout):
-        """The directory of a run of this layout that nobody disturbs, and its seconds."""
+        """The directory of a run of this layout that nobody disturbs."""
         if layout not in self.calm:
-            begin = time.monotonic()
             agent = self.start("calm-" + layout, layout, "calm-" + layout + ".log")
-            if agent.wait(120) != 0:
+            if agent.wait(LIMIT) != 0:
                 raise RuntimeError(self.text("calm-" + layout + ".log"))
             if "train.spike_score" in str(LAYOUTS[layout]) and not self.bad_steps("calm-" + layout):
                 raise RuntimeError(f"{layout} has no bad step to recover from")
-            self.calm[layout] = ("calm-" + layout, time.monotonic() - begin)
+            self.calm[layout] = "calm-" + layout
         return self.calm[layout]
+
+    def steps(self, directory):
+        """How many records of steps there are, of those that are taken again, too."""
+        return self.text(directory + "/metrics.jsonl").count('"group":"train"')
 
     def losses(self, directory):
         records = [json.loads(line) for line in self.text(directory + "/metrics.jsonl").splitlines()]
@@ -122,7 +126,7 @@ class Runs:
         return json.loads(self.text(manifest) or "{}").get("tensors")
 
     def differences(self, directory, layout):
-        calm, _ = self.undisturbed(layout)
+        calm = self.undisturbed(layout)
         found = []
         if self.losses(directory) != self.losses(calm) or not self.losses(calm):
             found.append("losses differ from those of the undisturbed run")

