@@ -39,7 +39,7 @@ struct Steps {
 Steps train(const Config& config) {
   StepBenchmark bench(config);
   Steps steps;
-  for (int i = 0; i < 4; ++i) steps.losses.push_back(bench.trainer().step().loss);
+  for (int i = 0; i < 3; ++i) steps.losses.push_back(bench.trainer().step().loss);
   steps.fit = bench.trainer().memory().fit;
   const MemoryStats stats = bench.exec().stream.allocator()->stats();
   steps.peak = stats.peak;
@@ -65,7 +65,7 @@ TEST_P(Budgets, AreObeyedWithTheSameBitsAndAsPredicted) {
   ASSERT_LT(least, most);
   const double most_taken = config.data.packing.documents ? 1.001 : 1;  // where they end is known in the step alone
   std::vector<double> losses;
-  for (const double share : {1.0, 0.75, 0.5, 0.25}) {
+  for (const double share : {1.0, 0.6, 0.25}) {
     SCOPED_TRACE(share);
     const auto budget = least + static_cast<std::size_t>(share * static_cast<double>(most - least));
     config.train.memory_budget = static_cast<double>(budget);

@@ -152,7 +152,7 @@ TEST(DryStep, WhatAStepLeavesIsForStatesOnTheirWay) {
 std::pair<std::vector<double>, std::size_t> losses_within(const Config& config) {
   StepBenchmark bench(config);
   std::vector<double> losses;
-  for (int i = 0; i < 4; ++i) losses.push_back(bench.trainer().step().loss);
+  for (int i = 0; i < 3; ++i) losses.push_back(bench.trainer().step().loss);
   const MemoryStats stats = bench.exec().stream.allocator()->stats();
   return {losses, stats.in_use + bench.trainer().arena().plan().bytes};
 }
@@ -173,9 +173,10 @@ TEST(ActivationPlans, ObeyBothBudgetsAndKeepTheBits) {
   const std::size_t least = losses_within(config).second;
   ASSERT_LT(least, most);
   int moved = 0;
-  for (const std::int64_t host : {0, 3'000'000, 1'000'000'000})
-    for (const double share : {1.0, 0.75, 0.5, 0.25, 0.05}) {
-      if (host == 3'000'000 && share != 0.5 && share != 0.25) continue;  // the others are as slow, and show no more
+  const std::pair<std::int64_t, std::vector<double>> kHosts[] = {
+      {0, {0.75, 0.05}}, {3'000'000, {0.5, 0.25}}, {1'000'000'000, {1.0, 0.5, 0.05}}};
+  for (const auto& [host, shares] : kHosts)
+    for (const double share : shares) {
       const auto budget =
           static_cast<std::size_t>(static_cast<double>(least) + share * static_cast<double>(most - least));
       config = hosted(host);
@@ -186,7 +187,7 @@ TEST(ActivationPlans, ObeyBothBudgetsAndKeepTheBits) {
       const auto fit = find_activation_fit(config, 1, budget + budget / 1000, rates_named("", config));
       moved += fit && fit->host > 0;
     }
-  EXPECT_GT(moved, 3);
+  EXPECT_GT(moved, 2);
 }
 
 TEST(ActivationPlans, MoveWhatIsSlowToComputeAgain) {

@@ -7,9 +7,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -33,8 +35,8 @@ struct Streams {
 constexpr Streams kStreams[] = {
     {.name = "stdin closed", .in = Stream::closed},
     {.name = "stdout closed", .out = Stream::closed},
-    {.name = "stderr closed", .err = Stream::closed},
     {.name = "stdout full", .out = Stream::full},
+    {.name = "stderr closed", .err = Stream::closed},
     {.name = "stderr full", .err = Stream::full},
     {.name = "stdout broken", .out = Stream::broken},
     {.name = "stderr broken", .err = Stream::broken},
@@ -214,6 +216,16 @@ fs::path StreamsFolder::root_;
 
 class SlowStreams : public StreamsFolder, public testing::WithParamInterface<Command> {};
 
+// Every second one, and all at once: commands that are neighbours in their list take turns, so that half of the
+// commands meet each, and each command meets an output that fails in one way or two.
+std::vector<Streams> streams_for(const Command& c) {
+  const auto same = [&](const Command& other) { return std::string(other.name) == c.name; };
+  const auto number = static_cast<std::size_t>(std::ranges::find_if(commands(), same) - commands().begin());
+  std::vector<Streams> some = {kStreams[std::size(kStreams) - 1]};
+  for (std::size_t i = number % 2; i + 1 < std::size(kStreams); i += 2) some.push_back(kStreams[i]);
+  return some;
+}
+
 int expected_code(const Command& c, const Streams& s, int plain) {
   if (c.says_result && s.out != Stream::file) return 1;
   if (c.reads_input && s.in == Stream::closed) return 1;
@@ -230,7 +242,7 @@ TEST_P(SlowStreams, LeaveFilesAloneAndTellWhatIsLost) {
     EXPECT_EQ(plain, 0) << err(folder);
   }
   const std::map<std::string, std::string> wanted = contents(folder);
-  for (const Streams& s : kStreams) {
+  for (const Streams& s : streams_for(c)) {
     SCOPED_TRACE(s.name);
     const fs::path other = fresh("other");
     fs::remove(other.string() + ".err");
