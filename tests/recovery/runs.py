@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 
 STEPS, INTERVAL = 12, 4
 LIMIT = 600  # seconds of one run, on a busy machine
