@@ -7,6 +7,7 @@
 
 #include "checkpoint/files.h"
 #include "core/check.h"
+#include "core/json.h"
 #include "core/log.h"
 
 namespace ring {
@@ -17,7 +18,7 @@ constexpr std::int64_t kMostFailures = 1'000'000'000;
 
 // Those before this process.
 std::int64_t read_count(const std::string& file) {
-  const auto json = nlohmann::json::parse(read_text(file, kMostBytes));
+  const auto json = parse_json<nlohmann::json>(read_text(file, kMostBytes));
   const auto count = json.at("failures").get<std::int64_t>();
   if (count < 0 || count > kMostFailures) fail("failures is ", count);
   return count + (json.at("running").get<bool>() ? 1 : 0);

@@ -251,7 +251,8 @@ std::string to_text(const Manifest& m) {
   try {
     out << "{\n \"format\": \"" << kFormat << "\",\n \"version\": " << kVersion << ",\n \"step\": " << m.step << ",\n";
     if (m.token) out << " \"token\": " << m.token << ",\n";
-    out << " \"layout\": {\"world\": " << m.world << "},\n \"metadata\": " << json::parse(m.metadata).dump() << ",\n";
+    out << " \"layout\": {\"world\": " << m.world << "},\n \"metadata\": " << parse_own_json<json>(m.metadata).dump()
+        << ",\n";
     write_entries(out, "values", m.values);
     out << " \"files\": {";
     const char* comma = "\n";
@@ -259,7 +260,7 @@ std::string to_text(const Manifest& m) {
       out << std::exchange(comma, ",\n") << "  " << json(name).dump() << ": " << f.dump();
     out << "\n },\n";
     write_entries(out, "tensors", m.tensors);
-  } catch (const json::exception& e) {
+  } catch (const std::exception& e) {
     fail("the manifest cannot be written as JSON: ", e.what());
   }
   const std::string body = out.str();
@@ -275,7 +276,7 @@ Manifest parse_manifest(const std::string& text, Cover cover) {
     fail("is damaged or not a manifest: its last line is not its hash");
   json parsed;
   try {
-    parsed = parse_json<json>(text, kMostDepth);
+    parsed = parse_json<json>(text, {.depth = kMostDepth, .entries = kMostText, .stop = nullptr});
   } catch (const Error& e) {
     fail("is not a manifest: ", e.what());
   }

@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "core/json.h"
+
 namespace ring {
 namespace {
 
@@ -91,14 +93,14 @@ std::string describe_state(const Snapshot& state) {
                      {"size", numbers(t.local.shape())}};
   for (const auto& [name, value] : state.values()) {
     const std::string text = value_to_text(name, value);
-    values[name] = state.must_agree(name) ? json::parse(text) : json("of rank 0");
+    values[name] = state.must_agree(name) ? parse_own_json<json>(text) : json("of rank 0");
   }
   return json{{"tensors", tensors}, {"values", values}}.dump();
 }
 
 Manifest make_plan(const std::vector<std::string>& described) {
   std::vector<json> ranks;
-  for (const std::string& text : described) ranks.push_back(json::parse(text));
+  for (const std::string& text : described) ranks.push_back(parse_own_json<json>(text));
   check_values(ranks);
   std::map<std::string, Described> tensors;
   for (std::size_t r = 0; r < ranks.size(); ++r)

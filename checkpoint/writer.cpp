@@ -9,6 +9,7 @@
 #include "checkpoint/shard.h"
 #include "comm/host.h"
 #include "comm/run_phase.h"
+#include "core/json.h"
 #include "core/log.h"
 
 namespace ring {
@@ -24,7 +25,7 @@ std::string shard_record(const SavedFile& file, const std::vector<PlannedSlice>&
 }
 
 void merge_record(Manifest& manifest, int rank, const std::string& text) {
-  const json record = json::parse(text);
+  const json record = parse_own_json<json>(text);
   const std::string name = shard_name(rank);
   manifest.files.push_back({name, record.at("bytes").get<std::uint64_t>(), record.at("xxh3").get<std::string>()});
   const std::vector<PlannedSlice> slices = slices_of(manifest, name);
@@ -124,7 +125,7 @@ class Writing {
     });
     std::vector<std::string> states;
     for (std::size_t r = 0; r < described.size(); ++r) {
-      const json j = json::parse(described[r]);
+      const json j = parse_own_json<json>(described[r]);
       if (j.at("step") != plan_.step)
         fail("rank ", group_.rank, " writes a checkpoint of step ", plan_.step, ", rank ", r, " of step ",
              j.at("step"));

@@ -18,6 +18,7 @@
 #include "checkpoint/manifest.h"
 #include "comm/liveness.h"
 #include "core/io_error.h"
+#include "core/json.h"
 
 namespace ring {
 namespace {
@@ -81,7 +82,7 @@ std::int64_t token_of_newest_checkpoint(const fs::path& run) try {
 TokenHolder read_holder(const fs::path& run, std::int64_t token) {
   TokenHolder holder{.token = token, .host = "an unknown host", .since = "an unknown time"};
   try {
-    const auto json = nlohmann::json::parse(read_text(file_of(run, token), kMostBytes));
+    const auto json = parse_json<nlohmann::json>(read_text(file_of(run, token), kMostBytes));
     json.at("host").get_to(holder.host);
     json.at("pid").get_to(holder.pid);
     json.at("since").get_to(holder.since);

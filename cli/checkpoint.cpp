@@ -13,6 +13,7 @@
 #include "checkpoint/reader.h"
 #include "cli/checkpoint_tools.h"
 #include "cli/commands.h"
+#include "core/json.h"
 
 namespace ring {
 namespace {
@@ -57,7 +58,7 @@ std::string in_lines(const nlohmann::json& value, const std::string& indent) {
 
 // Texts of several lines, such as the configuration, keep them.
 void print_metadata(const std::string& metadata) {
-  const nlohmann::json entries = nlohmann::json::parse(metadata);
+  const nlohmann::json entries = parse_own_json<nlohmann::json>(metadata);
   for (const auto& [key, value] : entries.items()) {
     const std::string text = value.is_string() ? value.get<std::string>() : in_lines(value, "");
     std::cout << key << ": ";

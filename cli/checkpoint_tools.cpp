@@ -18,6 +18,7 @@
 #include "core/counted.h"
 #include "core/exit_code.h"
 #include "core/fields.h"
+#include "core/json.h"
 #include "trainer/run_directory.h"
 
 namespace ring {
@@ -90,7 +91,7 @@ std::string settings_in(nlohmann::json& metadata) {
 }
 
 std::vector<std::string> differing_settings(const Manifest& a, const Manifest& b) {
-  nlohmann::json one = nlohmann::json::parse(a.metadata), other = nlohmann::json::parse(b.metadata);
+  nlohmann::json one = parse_own_json<nlohmann::json>(a.metadata), other = parse_own_json<nlohmann::json>(b.metadata);
   std::vector<std::string> all = diff_yaml(settings_in(one), settings_in(other));
   for (auto& change : all) change = "settings: " + change;
   for (const auto& [key, value] : one.items())

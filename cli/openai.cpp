@@ -11,10 +11,11 @@
 namespace ring {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 
 constexpr std::size_t kMostStops = 4, kMostStopBytes = 1000;  // OpenAI's number
 constexpr double kMostTemperature = 100;
+constexpr std::size_t kMaxEntries = 100'000;  // of a request's JSON
 
 [[noreturn]] void refuse(const std::string& key, const std::string& why) {
   throw ApiError(400, str("'", shown(key), "' ", why), key);
@@ -141,7 +142,7 @@ std::vector<std::string> stops_of(Keys& keys) {
 Keys keys_of(const std::string& body) {
   Json json;
   try {
-    json = parse_json<Json>(body);
+    json = parse_json<Json>(body, {.entries = kMaxEntries});
   } catch (const Error& e) {
     throw ApiError(400, str("the body cannot be read as JSON: ", e.what()));
   }

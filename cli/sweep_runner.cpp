@@ -11,6 +11,7 @@
 #include "core/cpu/thread_pool.h"
 #include "core/exit_code.h"
 #include "core/joined.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "core/text_file.h"
 #include "data/output_file.h"
@@ -28,6 +29,17 @@ Json json_of(const SweepPlan& plan) {
   Json runs = Json::array();
   for (const SweepRun& r : plan.runs) runs.push_back({{"name", r.name}, {"settings", r.settings}});
   return {{"train", plan.train}, {"runs", runs}};
+}
+
+// Returns null if `text` is not JSON.
+Json parsed(const std::string& text) {
+  try {
+    return parse_json<Json>(text);
+  } catch (const JsonStopped&) {
+    throw;
+  } catch (const Error&) {
+    return nullptr;
+  }
 }
 
 // More runs may be asked for than before, but not others.
@@ -57,8 +69,7 @@ SweepRunner::SweepRunner(const SweepPlan& plan, const SweepOptions& options)
 void SweepRunner::remember() const {
   const std::string file = plan_.directory + "/sweep.json";
   const Json now = json_of(plan_);
-  if (std::filesystem::exists(file) &&
-      !goes_on_with(Json::parse(read_text_file(file, kMostPlanBytes), nullptr, false), now))
+  if (std::filesystem::exists(file) && !goes_on_with(parsed(read_text_file(file, kMostPlanBytes)), now))
     fail(file, " says that this directory was begun with other runs: give another `directory`, or remove it");
   write_whole(file, now.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }

@@ -7,6 +7,8 @@
 namespace ring {
 namespace {
 
+std::atomic<bool> told_to_stop{false};
+
 sigset_t watched() {
   sigset_t set;
   sigemptyset(&set);
@@ -26,7 +28,10 @@ void end_process(int signal) {
 
 }  // namespace
 
+bool stop_requested() { return told_to_stop; }
+
 StopSignal::StopSignal(bool announces) : announces_(announces) {
+  told_to_stop = false;
   const sigset_t set = watched();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   thread_ = std::thread([this] { wait(); });
@@ -59,6 +64,7 @@ void StopSignal::wait() {
       ask_to_save();
       continue;
     }
+    told_to_stop = true;
     if (requested_.exchange(true)) {
       if (std::chrono::steady_clock::now() - first > kOneSignal) end_process(signal);
       continue;

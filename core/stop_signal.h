@@ -15,6 +15,10 @@ namespace ring {
 
 inline constexpr std::chrono::milliseconds kOneSignal{200};
 
+// Returns whether the process was told to stop while it had a StopSignal. For work that may take long in places that no
+// StopSignal is handed to, such as the reading of files.
+bool stop_requested();
+
 class StopSignal {
  public:
   // Before any other thread is started: threads inherit the mask. announces: says that it was told to stop.

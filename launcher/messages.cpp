@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
+#include "core/json.h"
 
 namespace ring {
 namespace {
@@ -12,8 +13,8 @@ using nlohmann::json;
 template <class F>
 auto read(const std::string& text, F take) {
   try {
-    return take(json::parse(text));
-  } catch (const json::exception& e) {
+    return take(parse_json<json>(text));
+  } catch (const std::exception& e) {
     fail("a message of another launcher, or a damaged one: ", e.what());
   }
 }

@@ -14,6 +14,7 @@
 #include "core/host_memory.h"
 #include "core/io_error.h"
 #include "core/joined.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "engine/devices.h"
 
@@ -154,7 +155,7 @@ std::string to_json(const MemoryRecord& r) {
 MemoryRecord parse_memory_record(const std::string& text) {
   MemoryRecord r;
   try {
-    const auto json = nlohmann::json::parse(text);
+    const auto json = parse_json<nlohmann::json>(text);
     r.ran_out = count_in(json, "ran_out");
     r.steps_ran_out = json.contains("steps_ran_out") ? count_in(json, "steps_ran_out") : r.ran_out;
     r.token = count_in(json, "token");
@@ -165,7 +166,7 @@ MemoryRecord parse_memory_record(const std::string& text) {
     json.at("plan").get_to(r.plan);
     json.at("why").get_to(r.why);
     json.at("for").get_to(r.chosen_for);
-  } catch (const nlohmann::json::exception& e) {
+  } catch (const std::exception& e) {
     fail("no record of a run's memory: ", e.what());
   }
   check(r);

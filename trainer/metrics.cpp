@@ -16,6 +16,7 @@
 #include "core/io_error.h"
 #include "core/log.h"
 #include "core/regular_file.h"
+#include "trainer/records.h"
 
 namespace ring {
 namespace {
@@ -39,7 +40,7 @@ void add(Json& json, const std::string& name, const Metrics::Value& value) {
 
 // The step that a line records; nothing when the line is damaged.
 std::optional<std::int64_t> step_of(const std::string& line) {
-  const Json json = Json::parse(line, nullptr, false);
+  const Json json = parse_metrics_line(line);
   if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) return std::nullopt;
   return json["step"].get<std::int64_t>();
 }
@@ -104,7 +105,7 @@ std::int64_t copy_lines(std::istream& in, const std::string& from, const std::st
     kept.clear();
   };
   std::int64_t damaged = 0;
-  for (std::string line; std::getline(in, line);) {
+  for (std::string line; read_metrics_line(in, line);) {
     const auto step = step_of(line);
     const bool whole = step && !in.eof();  // a line without its end was cut while it was written
     if (!whole) ++damaged;

@@ -10,6 +10,7 @@
 
 #include "core/fields.h"
 #include "core/joined.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "data/load_tokenizer.h"
 #include "data/token_store.h"
@@ -87,7 +88,7 @@ std::string checkpoint_metadata(const Config& config, const MemoryRecord& memory
   const std::string text = to_yaml(config);
   nlohmann::json json = {{kConfig, text},
                          {"config_hash", hash_text(text)},
-                         {"memory", nlohmann::json::parse(to_json(memory))},
+                         {"memory", parse_own_json<nlohmann::json>(to_json(memory))},
                          {"version", build_info::kVersion},
                          {"commit", build_info::kCommit}};
   if (tuning) json["choices"] = tuning->text();
@@ -95,14 +96,14 @@ std::string checkpoint_metadata(const Config& config, const MemoryRecord& memory
 }
 
 std::string imported_metadata(const Config& config, const std::string& from) {
-  nlohmann::json json = nlohmann::json::parse(checkpoint_metadata(config, {}, nullptr));
+  nlohmann::json json = parse_own_json<nlohmann::json>(checkpoint_metadata(config, {}, nullptr));
   json.erase("memory");
   json[kImported] = from;
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // a path may be no text
 }
 
 std::size_t adopt_choices(Tuning& tuning, const std::string& metadata) {
-  const std::string choices = text_of(nlohmann::json::parse(metadata), "choices");
+  const std::string choices = text_of(parse_own_json<nlohmann::json>(metadata), "choices");
   return choices.empty() ? 0 : tuning.adopt(choices);
 }
 
@@ -126,7 +127,7 @@ std::string Origin::tokenizer_hash() const {
 }
 
 Config settings_in(const std::string& metadata, const std::string& checkpoint) {
-  const std::string text = text_of(nlohmann::json::parse(metadata), kConfig);
+  const std::string text = text_of(parse_own_json<nlohmann::json>(metadata), kConfig);
   if (text.empty()) fail(checkpoint, ": holds no settings, so it is of no run of this program");
   Config config;
   load_config_text(config, text, "settings in " + checkpoint);
@@ -137,7 +138,7 @@ Origin origin_of(const FoundCheckpoint& found) {
   Origin origin;
   origin.checkpoint = found.path.string();
   origin.config = settings_in(found.manifest.metadata, origin.checkpoint);
-  const auto metadata = nlohmann::json::parse(found.manifest.metadata);
+  const auto metadata = parse_own_json<nlohmann::json>(found.manifest.metadata);
   origin.config_hash = std::to_string(hash_text(text_of(metadata, kConfig)));
   origin.imported = text_of(metadata, kImported);
   if (metadata.contains("memory")) origin.memory = metadata["memory"].dump();

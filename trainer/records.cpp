@@ -4,13 +4,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
 
 #include "core/check.h"
+#include "core/json.h"
 #include "core/regular_file.h"
+#include "data/files.h"
 
 namespace ring {
 namespace {
@@ -18,6 +22,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kMostDepth = 16;  // of objects in objects
+constexpr std::size_t kMaxEntries = std::size_t{1} << 20;
+constexpr std::string_view kText = "_text";
 
 Record::Value value_of(const Json& json) {
   if (json.is_boolean()) return json.get<bool>();
@@ -29,22 +35,26 @@ Record::Value value_of(const Json& json) {
   return std::monostate{};
 }
 
-// The number that "loss_text" names beside "loss": null.
-std::optional<double> not_finite(const Json& object, const std::string& key) {
-  const auto text = object.find(key + "_text");
-  if (text == object.end() || !text->is_string()) return std::nullopt;
-  const std::string name = text->get<std::string>();
+std::optional<double> not_finite(const Json& name) {
   if (name == "nan") return std::numeric_limits<double>::quiet_NaN();
   if (name == "inf") return std::numeric_limits<double>::infinity();
   if (name == "-inf") return -std::numeric_limits<double>::infinity();
   return std::nullopt;
 }
 
-bool names_another(const Json& object, const std::string& key) {
-  if (!key.ends_with("_text")) return false;
-  const std::string other = key.substr(0, key.size() - std::strlen("_text"));
-  const auto value = object.find(other);
-  return value != object.end() && value->is_null() && not_finite(object, other);
+// Returns the numbers that are not finite, by key: those that "loss_text" names beside "loss": null.
+std::map<std::string, double> not_finite_in(const Json& object) {
+  std::set<std::string> nulls;
+  for (const auto& [key, value] : object.items())
+    if (value.is_null()) nulls.insert(key);
+  std::map<std::string, double> numbers;
+  if (nulls.empty()) return numbers;
+  for (const auto& [text_key, value] : object.items()) {
+    if (!text_key.ends_with(kText)) continue;
+    const std::string key = text_key.substr(0, text_key.size() - kText.size());
+    if (const auto number = not_finite(value); number && nulls.contains(key)) numbers[key] = *number;
+  }
+  return numbers;
 }
 
 void flatten(const Json& json, const std::string& prefix, int depth, Record& record) {
@@ -56,19 +66,20 @@ void flatten(const Json& json, const std::string& prefix, int depth, Record& rec
   if (json.is_array())
     for (std::size_t i = 0; i < json.size(); ++i) add(prefix + std::to_string(i), json[i]);
   if (!json.is_object()) return;
+  const std::map<std::string, double> numbers = not_finite_in(json);
   for (const auto& [key, value] : json.items()) {
     const bool known = depth == 0 && (key == "step" || key == "group" || key == "time");
-    if (known || names_another(json, key)) continue;
-    const std::optional<double> number = value.is_null() ? not_finite(json, key) : std::nullopt;
-    if (number)
-      record.values.emplace_back(prefix + key, *number);
+    const bool names_another = key.ends_with(kText) && numbers.contains(key.substr(0, key.size() - kText.size()));
+    if (known || names_another) continue;
+    if (const auto number = numbers.find(key); number != numbers.end())
+      record.values.emplace_back(prefix + key, number->second);
     else
       add(prefix + key, value);
   }
 }
 
 std::optional<Record> record_of(const std::string& line) {
-  const Json json = Json::parse(line, nullptr, false);
+  const Json json = parse_metrics_line(line);
   if (!json.is_object()) return std::nullopt;
   const auto step = json.find("step"), group = json.find("group"), time = json.find("time");
   if (step == json.end() || !step->is_number_integer() || group == json.end() || !group->is_string())
@@ -100,11 +111,36 @@ std::string Record::text(const std::string& name) const {
   return text ? *text : "";
 }
 
+bool read_metrics_line(std::istream& in, std::string& line, std::size_t max_bytes) {
+  line.clear();
+  try {
+    for (int c; (c = in.rdbuf()->sbumpc()) != std::char_traits<char>::eof();) {
+      if (c == '\n') return true;
+      if (line.size() <= max_bytes) line += static_cast<char>(c);
+    }
+    in.setstate(std::ios::eofbit);
+  } catch (const std::ios_base::failure&) {  // the file system's error
+    in.setstate(std::ios::badbit);
+  }
+  return !line.empty();
+}
+
+Json parse_metrics_line(const std::string& line) {
+  try {
+    Json json = parse_json<Json>(line, {.bytes = kMaxMetricsLine, .entries = kMaxEntries});
+    return json.is_object() ? json : Json();
+  } catch (const JsonStopped&) {
+    throw;
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
 RecordCount read_records(const std::string& file, const std::function<void(const Record&)>& fn) {
   check_regular("read", file, O_RDONLY);
   std::ifstream in(file, std::ios::binary);  // opens: checked
   RecordCount count;
-  for (std::string line; std::getline(in, line) && !in.eof();) {
+  for (std::string line; read_metrics_line(in, line) && !in.eof();) {
     const std::optional<Record> record = record_of(line);
     ++(record ? count.read : count.damaged);
     if (record) fn(*record);

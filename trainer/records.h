@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <istream>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -34,5 +36,14 @@ struct RecordCount {
 // Calls fn for each record, in the order of the file. A last line without an end is still being written, or was never
 // finished: it does not count. Error: the file cannot be read.
 RecordCount read_records(const std::string& file, const std::function<void(const Record&)>& fn);
+
+inline constexpr std::size_t kMaxMetricsLine = std::size_t{64} << 20;  // bytes; a longer line counts as damaged
+
+// Reads the next line without its end, as std::getline() does, but keeps only max_bytes + 1 bytes of a longer
+// one.
+bool read_metrics_line(std::istream&, std::string& line, std::size_t max_bytes = kMaxMetricsLine);
+
+// Returns the object that a line of metrics.jsonl holds, or null if the line is damaged.
+nlohmann::ordered_json parse_metrics_line(const std::string& line);
 
 }  // namespace ring

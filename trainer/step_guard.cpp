@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/json.h"
 #include "core/quantile.h"
 
 namespace ring {
@@ -56,7 +57,7 @@ void StepGuard::remember() {
 }
 
 void StepGuard::restored() {
-  const auto j = nlohmann::json::parse(state_);
+  const auto j = parse_own_json<nlohmann::json>(state_);
   history_.clear();
   bad_.clear();
   for (const auto& a : j.value("accepted", nlohmann::json::array())) history_.push_back({a[0], a[1], a[2]});

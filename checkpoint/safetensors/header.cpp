@@ -5,10 +5,10 @@
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "core/check.h"
 #include "core/checked.h"
+#include "core/json.h"
 #include "core/yaml.h"
 
 namespace ring {
@@ -31,31 +31,9 @@ std::int64_t element_bytes(const std::string& type) {
   return found->second;
 }
 
-// JSON keeps the last of two values of a key without a word.
-class NoKeyTwice {
- public:
-  bool operator()(int depth, json::parse_event_t event, json& parsed) {
-    if (depth > 4) fail("its JSON is more than 4 levels deep");
-    if (event == json::parse_event_t::object_start) keys_.emplace_back();
-    if (event == json::parse_event_t::object_end) keys_.pop_back();
-    if (event == json::parse_event_t::key && !keys_.back().insert(parsed.get<std::string>()).second)
-      fail("it has the key '", shown(parsed.get<std::string>()), "' twice");
-    return true;
-  }
-
- private:
-  std::vector<std::set<std::string>> keys_;
-};
-
 json parse(std::string_view text) {
   if (!text.starts_with('{')) fail("it does not begin with '{'");
-  NoKeyTwice check;
-  try {
-    return json::parse(text.begin(), text.end(),
-                       [&](int depth, json::parse_event_t event, json& parsed) { return check(depth, event, parsed); });
-  } catch (const json::exception& e) {
-    fail("it is not JSON: ", shown(e.what(), 400));
-  }
+  return parse_json<json>(text, {.depth = 4, .duplicate_keys = DuplicateKeys::refused});
 }
 
 template <class T>

@@ -15,6 +15,7 @@
 #include "checkpoint/files.h"
 #include "checkpoint/safetensors/float_type.h"
 #include "core/check.h"
+#include "core/json.h"
 #include "core/regular_file.h"
 #include "core/yaml.h"
 
@@ -49,9 +50,9 @@ std::map<std::string, std::string> weight_map(const fs::path& index) {
   const std::string text = read_text(index, kMostIndex);
   std::map<std::string, std::string> files;
   try {
-    const json j = json::parse(text);
+    const json j = parse_json<json>(text);
     for (const auto& [tensor, file] : j.at("weight_map").items()) files[tensor] = file.get<std::string>();
-  } catch (const json::exception& e) {
+  } catch (const std::exception& e) {
     fail(index.string(), ": weight_map: expected the file of each tensor: ", shown(e.what(), 400));
   }
   for (const auto& [tensor, file] : files)

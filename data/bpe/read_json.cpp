@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/check.h"
+#include "core/json.h"
 #include "core/yaml.h"
 #include "data/bpe/description.h"
 #include "data/utf8.h"
@@ -243,8 +244,7 @@ std::string decoded(const std::string& piece, const Decoding& d) {
 
 class Reader {
  public:
-  Reader(const Json& json, const std::string& file, std::int64_t keys_of_vocabulary)
-      : root_(json, file + ": "), keys_(keys_of_vocabulary) {}
+  Reader(const Json& json, const std::string& file) : root_(json, file + ": ") {}
 
   Description read() {
     if (root_.has("normalizer")) d_.normalizer = read_normalizer(root_.at("normalizer"));
@@ -287,7 +287,6 @@ class Reader {
     if (!vocab.json().is_object() || vocab.json().empty())
       vocab.wrong("an object of tokens and their numbers is wanted");
     size_ = static_cast<std::int64_t>(vocab.json().size());
-    if (keys_ != size_) fail(vocab.where(), " has ", keys_ - size_, " tokens twice");
     for (const auto& [piece, id] : vocab.json().items()) {
       const Node node(id, vocab.where() + "." + piece.substr(0, kShown));
       const std::int32_t number = node.id();
@@ -448,54 +447,33 @@ class Reader {
   }
 
   Node root_;
-  std::int64_t keys_ = 0, size_ = 0;  // keys of `vocab` in the file, and different ones
+  std::int64_t size_ = 0;  // entries of `vocab`
   Decoding decoding_;
   Description d_;
   std::vector<bool> used_;
 };
 
-// Counts the keys of model.vocab, of which Json keeps the last of each.
-class Counter {
- public:
-  bool operator()(int depth, Json::parse_event_t event, Json& value) {
-    if (depth > kMostDepth) fail("its JSON is more than ", kMostDepth, " levels deep");
-    if (event != Json::parse_event_t::key || depth > 3) return true;
-    if (depth == 3)
-      keys += in_model_ && in_vocab_;
-    else
-      (depth == 1 ? in_model_ : in_vocab_) = value.get_ref<const std::string&>() == (depth == 1 ? "model" : "vocab");
-    return true;
-  }
-  std::int64_t keys = 0;
-
- private:
-  bool in_model_ = false, in_vocab_ = false;
-};
-
-Json parsed(const std::string& text, const std::string& file, Counter& counter) {
+Json parsed(const std::string& text, const std::string& file, DuplicateKeys duplicate_keys) {
+  Json json;
   try {
-    Json json = Json::parse(text, std::ref(counter));
-    if (!json.is_object()) fail("it is no JSON object");
-    return json;
-  } catch (const Json::exception& e) {
-    fail(file, " is not JSON: ", shown(e.what(), 400));
+    json = parse_json<Json>(text, {.depth = kMostDepth, .duplicate_keys = duplicate_keys});
   } catch (const Error& e) {
-    fail(file, ": ", e.what());
+    fail(file, " cannot be read as JSON: ", e.what());
   }
+  if (!json.is_object()) fail(file, " is a JSON ", json.type_name(), ", an object is wanted");
+  return json;
 }
 
 }  // namespace
 
 Description read_description(const std::string& text, const std::string& file) {
-  Counter counter;
-  const Json json = parsed(text, file, counter);
+  const Json json = parsed(text, file, DuplicateKeys::refused);
   if (!json.contains("model")) fail(file, " is no tokenizer.json: it has no key model");
-  return Reader(json, file, counter.keys).read();
+  return Reader(json, file).read();
 }
 
 std::string end_of_text_in(const std::string& config, const std::string& file) {
-  Counter counter;
-  const Json json = parsed(config, file, counter);
+  const Json json = parsed(config, file, DuplicateKeys::last_wins);
   const Node root(json, file + ": ");
   if (!root.has("eos_token")) return "";
   const Node end = root.at("eos_token");

@@ -113,6 +113,14 @@ TEST(OpenAi, RefusesABodyThatIsNestedTooDeeply) {
     EXPECT_EQ(refused("{\"messages\":[{\"" + member + "\":" + deep + "}]}", true).status, 400);
 }
 
+TEST(OpenAi, RefusesABodyWithTooManyEntries) {
+  std::string stops = "0";
+  for (int i = 0; i < 100'000; ++i) stops += ",0";
+  const ApiError e = refused("{\"prompt\":\"x\",\"stop\":[" + stops + "]}");
+  EXPECT_EQ(e.status, 400);
+  EXPECT_NE(std::string(e.what()).find("more than 100000 entries"), std::string::npos) << e.what();
+}
+
 TEST(OpenAi, RefusesOtherModels) {
   EXPECT_EQ(refused(R"({"model":"other","prompt":"x"})").status, 404);
   const json error = json::parse(error_json(404, "no \xff", "model"));

@@ -413,12 +413,12 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 TEST(JsonTokenizer, DamagedFiles) {
-  expect_error([] { json_tokenizer("{\"model\": ", "t.json"); }, {"t.json is not JSON"});
-  expect_error([] { json_tokenizer("[]", "t.json"); }, {"t.json", "no JSON object"});
+  expect_error([] { json_tokenizer("{\"model\": ", "t.json"); }, {"t.json cannot be read as JSON"});
+  expect_error([] { json_tokenizer("[]", "t.json"); }, {"t.json", "an object is wanted"});
   expect_error([] { json_tokenizer(std::string(100, '['), "t.json"); }, {"t.json", "levels deep"});
   const std::string twice =
       R"({"model": {"vocab": {"a": 0, "b": 1, "a": 2}, "merges": []}, "decoder": {"type": "Fuse"}})";
-  expect_error([&] { json_tokenizer(twice, "t.json"); }, {"model.vocab", "1 tokens twice"});
+  expect_error([&] { json_tokenizer(twice, "t.json"); }, {"t.json", "the key 'a' twice"});
   for (const char* end : {"end_of_text 300\n", "end_of_text x\n", "end_of_text -1\n", "end 1\n", ""})
     expect_error([&] { json_tokenizer_of(end + byte_level({}).dump(), "t.rmt"); }, {"t.rmt is damaged"});
 }

@@ -149,6 +149,16 @@ Violations casts_by_class(const SourceFile& file) {
   return out;
 }
 
+Violations json_parsers(const SourceFile& file) {
+  static const std::regex parser(R"(\b([Jj]son|ordered_json)::(parse|accept|sax_parse)\s*\()");
+  Violations out;
+  if (!is_source(file.path) || !kRank.contains(room_of(file.path)) || file.path == "core/json.cpp") return out;
+  each_line(file, [&](const std::string& line, const std::string& at) {
+    if (std::regex_search(line, parser)) out.push_back(at + "nlohmann's parser has no bounds: call parse_json()");
+  });
+  return out;
+}
+
 Violations leftovers(const SourceFile& file) {
   // Spelled in pieces, or this file would break its own rule.
   static const std::regex marks(

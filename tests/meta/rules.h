@@ -44,6 +44,9 @@ Violations narrowed_settings(const SourceFile&);
 // included.
 Violations casts_by_class(const SourceFile&);
 
+// JSON is parsed by core/json.h alone, which bounds the work; tests may use nlohmann's parser.
+Violations json_parsers(const SourceFile&);
+
 // No marks of unfinished work, no paths of somebody's machine, and no comment without a subject ("Of ...").
 Violations leftovers(const SourceFile&);
 

@@ -175,6 +175,15 @@ TEST(CastsByClass, AreRefusedInTestsToo) {
   }
 }
 
+TEST(JsonParsers, AreThatOfCore) {
+  const std::string call = "  const auto j = nlohmann::json::parse(text);\n";
+  EXPECT_EQ(json_parsers({"trainer/a.cpp", call}).size(), 1u);
+  EXPECT_EQ(json_parsers({"cli/a.cpp", "  if (Json::accept (text)) return;\n"}).size(), 1u);
+  EXPECT_TRUE(json_parsers({"core/json.cpp", call}).empty());
+  EXPECT_TRUE(json_parsers({"tests/trainer/a_test.cpp", call}).empty());
+  EXPECT_TRUE(json_parsers({"trainer/a.cpp", "  const auto j = parse_json<nlohmann::json>(text);\n"}).empty());
+}
+
 TEST(NarrowedSettings, AreChecked) {
   const auto wrong = [](const std::string& line) { return narrowed_settings({"trainer/a.cpp", line + "\n"}).size(); };
   EXPECT_EQ(wrong("f(static_cast<int>(config_.checkpoint.keep_last));"), 1u);
@@ -220,6 +229,7 @@ TEST(Tree, HostDoesNotWait) { EXPECT_EQ(joined(host_waits), ""); }
 TEST(Tree, NobodyAsksForClasses) { EXPECT_EQ(joined(casts_by_class), ""); }
 TEST(Tree, FilesAreOpenedByOneHelper) { EXPECT_EQ(joined(opened_files), ""); }
 TEST(Tree, SettingsKeepTheirBits) { EXPECT_EQ(joined(narrowed_settings), ""); }
+TEST(Tree, JsonIsReadWithBounds) { EXPECT_EQ(joined(json_parsers), ""); }
 TEST(Tree, NothingIsLeftOver) { EXPECT_EQ(joined(leftovers), ""); }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "core/check.h"
 #include "data/tokenizer.h"
@@ -100,6 +102,19 @@ TEST_F(RecordsTest, DamagedLinesAreCountedAndATornOneIsNot) {
   EXPECT_EQ(*all[1].find("a.b.1.c"), Record::Value(true));
   EXPECT_EQ(all[1].text("loss_text"), "nan");  // there is no loss that it would name
   EXPECT_THROW(read_records(path("none"), [](const Record&) {}), Error);
+}
+
+TEST(MetricsLines, AreReadAsFarAsTheyMayBeLong) {
+  std::istringstream in("ab\n\nabcdef\n12345");
+  std::vector<std::string> lines;
+  for (std::string line; read_metrics_line(in, line, 3) && !in.eof();) lines.push_back(line);
+  EXPECT_EQ(lines, (std::vector<std::string>{"ab", "", "abcd"})) << "the last one has no end";
+}
+
+TEST(MetricsLines, HaveOneObject) {
+  EXPECT_EQ(parse_metrics_line(R"({"b":1,"a":2,"b":3})").dump(), R"({"b":3,"a":2})");
+  for (const char* damaged : {"", "[1]", "{\"a\":1", "3"})
+    EXPECT_TRUE(parse_metrics_line(damaged).is_null()) << damaged;
 }
 
 TEST_F(RecordsTest, StatusIsWhatTheLastJobSaid) {

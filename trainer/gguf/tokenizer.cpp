@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/check.h"
+#include "core/json.h"
 #include "data/bpe/description.h"
 #include "data/sentencepiece_check.h"
 #include "data/utf8.h"
@@ -102,7 +103,7 @@ void add_added_tokens(const Json& file, Vocabulary& vocabulary, std::vector<std:
 }
 
 void add_json(GgufKeys& keys, const std::string& text, Vocabulary& vocabulary, std::vector<std::string>& notes) {
-  const Json file = Json::parse(text);
+  const Json file = parse_json<Json>(text);
   keys.emplace_back("tokenizer.ggml.model", std::string("gpt2"));
   keys.emplace_back("tokenizer.ggml.pre", gguf_pre_tokenizer(text));
   note_normalizer(file, notes);
@@ -184,7 +185,7 @@ std::string gguf_pre_tokenizer(const std::string& json) {
                                                                          {"qwen2, bytes", "qwen2"},
                                                                          {"llama3, bytes", "smaug-bpe"},
                                                                          {"llama3, bytes, ignore_merges", "llama-bpe"}};
-  const std::string steps = joined_steps(Json::parse(json));
+  const std::string steps = joined_steps(parse_json<Json>(json));
   for (const auto& [known, name] : names)
     if (steps == known) return name;
   if (!steps.ends_with("bytes") && !steps.ends_with("bytes, ignore_merges"))

@@ -274,7 +274,7 @@ ModelConfig like_gpt2(const Keys& k) {
 json parse(const std::string& text, const std::string& file) {
   json j;
   try {
-    j = parse_json<json>(text, kMostDepth);
+    j = parse_json<json>(text, {.depth = kMostDepth});
   } catch (const Error& e) {
     fail(file, " cannot be read as JSON: ", e.what());
   }
