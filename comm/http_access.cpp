@@ -2,11 +2,16 @@
 
 #include <openssl/evp.h>
 
+#include <optional>
+#include <regex>
+
 #include "comm/secret.h"
 #include "core/check.h"
 
 namespace ring {
 namespace {
+
+constexpr std::size_t kMaxHost = 300;  // bytes; a name has at most 253
 
 std::string base64(const std::string& text) {
   std::string out(4 * ((text.size() + 2) / 3) + 1, '\0');  // ends with 0
@@ -16,13 +21,16 @@ std::string base64(const std::string& text) {
   return out;
 }
 
-// "localhost" of "localhost:8080", "::1" of "[::1]:8080".
-std::string host_of(const std::string& header) {
-  if (header.starts_with("[")) return header.substr(1, header.find(']') - 1);
-  return header.substr(0, header.find(':'));
+// Returns "localhost" for "localhost:8080", "::1" for "[::1]:8080", and nothing for a text that is not HOST or
+// HOST:PORT.
+std::optional<std::string> host_of(const std::string& header) {
+  static const std::regex form(R"((?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._~-]+))(?::[0-9]{0,5})?)");
+  std::smatch parts;
+  if (header.size() > kMaxHost || !std::regex_match(header, parts, form)) return std::nullopt;
+  return parts[1].matched ? parts[1] : parts[2];
 }
 
-bool names_this_machine(const std::string& header) { return is_loopback(host_of(header)); }
+bool names_this_machine(const std::string& header) { return is_loopback(host_of(header).value_or("")); }
 
 }  // namespace
 
@@ -35,6 +43,7 @@ HttpAccess::HttpAccess(const Endpoint& at, const std::string& token) {
 }
 
 int HttpAccess::refusal(const HttpVisitor& v) const {
+  if (!v.host.empty() && !host_of(v.host)) return 400;
   if (!bearer_.empty()) {
     const bool known = same_secret(v.authorization, bearer_) || same_secret(v.authorization, basic_);
     return known ? 0 : 401;

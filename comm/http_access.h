@@ -18,9 +18,9 @@ class HttpAccess {
  public:
   // Error: others can reach the address, and there is no token.
   HttpAccess(const Endpoint&, const std::string& token);
-  // 0: welcome; else the status to refuse with. With a token whoever shows it is welcome: 401. Without one, requests
-  // must name this machine and come from none of another site's pages, which may have given its own name this
-  // machine's address: 403.
+  // Returns 0, or the status to refuse the request with. 400: the Host header is not HOST or HOST:PORT. With a token,
+  // 401: the request does not show it. Without one, 403: the request does not name this machine, or comes from a page
+  // of another site, which may have given its own name this machine's address.
   int refusal(const HttpVisitor&) const;
 
  private:

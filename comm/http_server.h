@@ -1,7 +1,8 @@
 #pragma once
 // HTTP for whoever looks at a job or tries a model, by libmicrohttpd (docs/adr/0028-http.md). Connections are bounded
-// in number, size and silence, so that clients cost no more than that, whatever they do. Without a token only this
-// machine is served, and no page of another site that a browser shows here.
+// in number, per address, in size and in time, so that clients cost no more than that, whatever they do. A newcomer
+// always gets in as long as some connection only waits for a request: the oldest of those makes way for it. Without a
+// token only this machine is served, and no page of another site that a browser shows here.
 
 #include <chrono>
 #include <cstddef>
@@ -38,12 +39,14 @@ struct HttpReply {
 using HttpHandler = std::function<HttpReply(const HttpRequest&)>;
 
 struct HttpOptions {
-  Endpoint at;             // port 0: an ephemeral one
-  std::string token;       // that clients show: "Authorization: Bearer TOKEN", or as a password
-  bool may_block = false;  // handlers and streams wait: each connection has a thread of its own
-  unsigned connections = 256;
-  std::chrono::seconds silence{3};  // of a client, after which its connection closes
-  std::size_t most_body = 0;        // bytes of a request
+  Endpoint at;                       // port 0: an ephemeral one
+  std::string token;                 // that clients show: "Authorization: Bearer TOKEN", or as a password
+  bool may_block = false;            // handlers and streams wait: each connection has a thread of its own
+  unsigned connections = 256;        // at once; if other machines can connect, at most half of them from one address
+  std::chrono::seconds silence{3};   // of a client, after which its connection closes
+  std::chrono::seconds request{30};  // from the connect, or the end of the reply before, to the end of a request
+  std::chrono::seconds reply{60};    // for a client to read a whole reply that is no stream
+  std::size_t most_body = 0;         // bytes of a request
   // Makes the reply to what is not let through to the handler, such as 401; null: the text as it is.
   std::function<HttpReply(int status, const std::string& text)> refuse = nullptr;
 };

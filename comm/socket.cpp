@@ -140,6 +140,17 @@ Endpoint local_endpoint(const Fd& fd) {
   return {host, std::stoi(port)};
 }
 
+std::string client_of(const sockaddr& address) {
+  if (address.sa_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address).sin_addr;
+    return {reinterpret_cast<const char*>(&v4), sizeof v4};
+  }
+  if (address.sa_family != AF_INET6) return "";
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+  const auto* bytes = reinterpret_cast<const char*>(&v6);
+  return IN6_IS_ADDR_V4MAPPED(&v6) ? std::string(bytes + 12, 4) : std::string(bytes, 8);
+}
+
 void send_all(const Fd& fd, const std::string& bytes, SocketDeadline deadline) {
   std::size_t sent = 0;
   while (sent < bytes.size()) {

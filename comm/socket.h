@@ -9,6 +9,8 @@
 #include "core/awake_clock.h"
 #include "core/check.h"
 
+struct sockaddr;
+
 namespace ring {
 
 class Fd {
@@ -54,6 +56,9 @@ using SocketDeadline = AwakeClock::time_point;
 Fd listen_on(const Endpoint&);                            // non-blocking; port 0: an ephemeral one; ListenError
 Fd connect_to(const Endpoint&, SocketDeadline deadline);  // one attempt; Error says why not
 Endpoint local_endpoint(const Fd&);
+// Returns the bytes by which one client is told from another: its IPv4 address, or the first half of its IPv6 address,
+// since a client may have all addresses of such a network. Empty if the socket has neither.
+std::string client_of(const sockaddr&);
 void send_all(const Fd&, const std::string& bytes, SocketDeadline deadline);
 std::string recv_exactly(const Fd&, std::size_t bytes, SocketDeadline deadline);
 

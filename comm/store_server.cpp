@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <list>
@@ -21,8 +22,9 @@ using Clock = AwakeClock;
 namespace {
 
 constexpr std::size_t kMaxConnections = 16384;          // two for each rank
-constexpr std::chrono::milliseconds kChance{500};       // for a stranger, before it makes way for another
 constexpr std::chrono::milliseconds kCrowdedPause{20};  // until somebody else is let in
+
+constexpr int kAccepted = 64;  // newcomers before others are served
 
 struct Connection {
   Fd fd;
@@ -52,12 +54,13 @@ class StoreServer::Impl {
   void run();
   std::vector<pollfd> awaited() const;
   int poll_timeout() const;
-  void accept_all();
+  void accept_some();
   bool make_room();
   bool serve(Connection& c, short events);  // false: close it
   bool read_some(Connection& c);
   bool write_some(Connection& c);
   Iterator close_connection(Iterator);
+  void close_session(StoreSessions::Iterator);
 
   StoreSessions sessions_;
   Fd listen_, wake_;
@@ -75,7 +78,7 @@ void StoreServer::Impl::run() {
     for (auto c = connections_.begin(); c != connections_.end(); ++i)
       c = serve(*c, fds[i].revents) ? std::next(c) : close_connection(c);
     sessions_.answer_beats(Clock::now());
-    if (fds[1].revents || crowded_) accept_all();
+    if (fds[1].revents || crowded_) accept_some();
     sessions_.expire(Clock::now());
     for (auto c = connections_.begin(); c != connections_.end();) c = serve(*c, 0) ? std::next(c) : close_connection(c);
   }
@@ -98,29 +101,35 @@ int StoreServer::Impl::poll_timeout() const {
   return static_cast<int>(std::max<std::int64_t>(0, std::chrono::ceil<std::chrono::milliseconds>(next - now).count()));
 }
 
-void StoreServer::Impl::accept_all() {
+void StoreServer::Impl::accept_some() {
   crowded_ = false;
-  for (;;) {
+  for (int i = 0; i < kAccepted; ++i) {
     if (sessions_.strangers() >= kMaxStrangers || connections_.size() >= kMaxConnections) crowded_ = !make_room();
     if (crowded_) return;
-    Fd fd(accept4(listen_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    auto* from = reinterpret_cast<sockaddr*>(&address);
+    Fd fd(accept4(listen_.get(), from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd) {
       const bool too_many = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
       crowded_ = too_many && !make_room();
       if (crowded_ || !too_many) return;
       continue;
     }
-    connections_.push_back({std::move(fd), sessions_.open(Clock::now())});
+    connections_.push_back({std::move(fd), sessions_.open(Clock::now(), client_of(*from))});
+    if (const auto session = sessions_.crowding_stranger(connections_.back().session, Clock::now()))
+      close_session(*session);
   }
 }
 
-// Shows the oldest stranger out, if it had its chance.
 bool StoreServer::Impl::make_room() {
-  const std::optional<StoreSessions::Iterator> oldest = sessions_.oldest_stranger();
-  if (!oldest || (*oldest)->deadline - kHelloTime + kChance > Clock::now()) return false;
-  for (auto c = connections_.begin(); c != connections_.end(); ++c)
-    if (c->session == *oldest) return close_connection(c), true;
-  return false;
+  const std::optional<StoreSessions::Iterator> oldest = sessions_.stranger_to_replace(Clock::now());
+  if (oldest) close_session(*oldest);
+  return oldest.has_value();
+}
+
+void StoreServer::Impl::close_session(StoreSessions::Iterator session) {
+  close_connection(std::ranges::find(connections_, session, &Connection::session));
 }
 
 bool StoreServer::Impl::serve(Connection& c, short events) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
+#include <utility>
 
 #include "comm/store_handshake.h"
 
@@ -19,10 +20,15 @@ std::chrono::milliseconds bounded(std::int64_t ms) {
   return std::chrono::milliseconds(std::clamp<std::int64_t>(ms, -1, kLongest));
 }
 
+bool had_its_chance(const StoreSessions::Session& stranger, StoreSessions::Clock::time_point now) {
+  return stranger.deadline - kHelloTime + kChance <= now;
+}
+
 }  // namespace
 
-StoreSessions::Iterator StoreSessions::open(Clock::time_point now) {
+StoreSessions::Iterator StoreSessions::open(Clock::time_point now, std::string client) {
   Session& s = sessions_.emplace_back();
+  s.client = std::move(client);
   s.deadline = now + kHelloTime;
   return std::prev(sessions_.end());
 }
@@ -175,9 +181,16 @@ StoreSessions::Clock::time_point StoreSessions::next_deadline(Clock::time_point 
   return latest;
 }
 
-std::optional<StoreSessions::Iterator> StoreSessions::oldest_stranger() {
-  const auto at = std::ranges::find(sessions_, false, &Session::trusted);
-  return at == sessions_.end() ? std::nullopt : std::optional(at);
+std::optional<StoreSessions::Iterator> StoreSessions::stranger_to_replace(Clock::time_point now) {
+  const auto oldest = std::ranges::find(sessions_, false, &Session::trusted);
+  return oldest == sessions_.end() || !had_its_chance(*oldest, now) ? std::nullopt : std::optional(oldest);
+}
+
+std::optional<StoreSessions::Iterator> StoreSessions::crowding_stranger(Iterator newcomer, Clock::time_point now) {
+  const auto of_this_client = [&](const Session& s) { return !s.trusted && s.client == newcomer->client; };
+  if (std::cmp_less_equal(std::ranges::count_if(sessions_, of_this_client), kMaxStrangersOfOne)) return std::nullopt;
+  const auto oldest = std::ranges::find_if(sessions_, of_this_client);
+  return had_its_chance(*oldest, now) ? oldest : newcomer;
 }
 
 std::size_t StoreSessions::strangers() const {

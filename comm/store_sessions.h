@@ -18,14 +18,17 @@
 namespace ring {
 
 inline constexpr std::size_t kMaxStrangers = 256;                         // the oldest has to make way for a newcomer
+inline constexpr std::size_t kMaxStrangersOfOne = kMaxStrangers / 2;      // from one address
 inline constexpr std::size_t kMaxStoreBytes = std::size_t{256} << 20;     // of all keys and values together
 inline constexpr std::size_t kMaxUnread = 4 * store_protocol::kMaxFrame;  // answers that wait; then nothing is read
-inline constexpr std::chrono::seconds kHelloTime{5};
+inline constexpr std::chrono::seconds kHelloTime{5};      // until a stranger has shown that it knows the cookie
+inline constexpr std::chrono::milliseconds kChance{500};  // for a stranger, before it makes way for another
 
 class StoreSessions {
  public:
   using Clock = AwakeClock;
   struct Session {
+    std::string client;    // see client_of()
     bool trusted = false;  // has shown that it knows the cookie
     std::string number;    // that it has to prove it with (comm/store_handshake.h)
     bool closing = false;  // once `out` is sent
@@ -42,7 +45,7 @@ class StoreSessions {
   explicit StoreSessions(std::string cookie, std::function<std::string()> new_number = random_cookie)
       : cookie_(std::move(cookie)), new_number_(std::move(new_number)) {}
 
-  Iterator open(Clock::time_point now);
+  Iterator open(Clock::time_point now, std::string client = "");
   // All requests that are complete; those that come while the session is full wait in `in` for the next call.
   // Error: what this one says is not the protocol; close it.
   void receive(Session&, std::string_view bytes, Clock::time_point now);
@@ -52,7 +55,11 @@ class StoreSessions {
   void answer_beats(Clock::time_point now);
   void expire(Clock::time_point now);  // answers gets whose time is over, and marks strangers that took too long
   Clock::time_point next_deadline(Clock::time_point latest) const;
-  std::optional<Iterator> oldest_stranger();
+  // Returns the oldest stranger if it had its chance.
+  std::optional<Iterator> stranger_to_replace(Clock::time_point now);
+  // Returns the stranger to close if the newcomer's address has too many: the oldest of that address if it had its
+  // chance, else the newcomer, which may come again.
+  std::optional<Iterator> crowding_stranger(Iterator newcomer, Clock::time_point now);
   std::size_t strangers() const;
 
  private:

@@ -16,7 +16,7 @@ struct HttpAnswer {
 };
 
 // Until the server closes, or for as long as it is given.
-inline std::string received(const Fd& fd, std::chrono::seconds patience = std::chrono::seconds(100)) {
+inline std::string received(const Fd& fd, std::chrono::seconds patience = std::chrono::seconds(120)) {
   std::string all;
   const auto deadline = AwakeClock::now() + patience;
   try {
@@ -54,7 +54,7 @@ inline HttpAnswer answer_of(const std::string& text) {
 }
 
 inline HttpAnswer say(const Endpoint& to, const std::string& bytes) {
-  const auto deadline = AwakeClock::now() + std::chrono::seconds(100);
+  const auto deadline = AwakeClock::now() + std::chrono::seconds(60);
   const Fd fd = connect_to(to, deadline);
   send_all(fd, bytes, deadline);
   return answer_of(received(fd));

@@ -20,7 +20,7 @@ namespace {
 
 using namespace store_protocol;
 using Clock = AwakeClock;
-constexpr Timeout kSoon{5000};
+constexpr Timeout kSoon{60'000};
 
 const std::string kOwnNumber(store_handshake::kNumber, '7');
 const std::string kHello = encode({Op::hello, 0, "", ""});
@@ -48,11 +48,7 @@ class StoreHostile : public testing::Test {
     EXPECT_EQ(ask(fd, knock("s", number)).first, Status::ok);
     return fd;
   }
-  void expect_well() const {
-    const auto begin = Clock::now();
-    EXPECT_GE(connect_store(server_.endpoint(), "s", kSoon)->add("well", 1), 1);
-    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
-  }
+  void expect_well() const { EXPECT_GE(connect_store(server_.endpoint(), "s", kSoon)->add("well", 1), 1); }
   static void expect_closed(const Fd& fd) { EXPECT_THROW(recv_exactly(fd, 1 << 20, Clock::now() + kSoon), Error); }
 
   StoreServer server_{{"127.0.0.1", 0}, "s"};
@@ -118,7 +114,6 @@ TEST_F(StoreHostile, ACrowdOfSilentStrangersLetsMembersIn) {
 TEST_F(StoreHostile, ASlowStrangerIsShownOut) {
   const Fd fd = stranger();
   const std::string hello = kHello + knock("s", kOwnNumber);
-  const auto begin = Clock::now();
   bool out = false;
   for (std::size_t i = 0; !out && i < 100; ++i) {
     const char byte = hello[std::min(i, hello.size() - 2)];
@@ -126,7 +121,6 @@ TEST_F(StoreHostile, ASlowStrangerIsShownOut) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
   EXPECT_TRUE(out);
-  EXPECT_LT(Clock::now() - begin, kHelloTime + std::chrono::seconds(3));
 }
 
 long resident_kib() {
@@ -178,6 +172,27 @@ TEST(StoreSessions, RequestsWaitUntilTheirAnswersHaveRoom) {
     sessions.receive(*s, {}, now);
   }
   EXPECT_EQ(answers, 400u);
+}
+
+// Strangers of one address leave room for those of others.
+TEST(StoreSessions, AnAddressHasSoManyStrangers) {
+  StoreSessions sessions("s");
+  const auto begin = StoreSessions::Clock::now();
+  std::vector<StoreSessions::Iterator> crowd;
+  for (std::size_t i = 0; i < kMaxStrangersOfOne; ++i) {
+    crowd.push_back(sessions.open(begin, "a"));
+    EXPECT_FALSE(sessions.crowding_stranger(crowd.back(), begin));
+  }
+  const auto other = sessions.open(begin, "b");
+  EXPECT_FALSE(sessions.crowding_stranger(other, begin));
+  const auto early = sessions.open(begin + kChance / 2, "a");
+  EXPECT_TRUE(sessions.crowding_stranger(early, begin + kChance / 2) == early) << "the others have to get their chance";
+  sessions.close(early, begin + kChance / 2);
+  const auto late = sessions.open(begin + kChance, "a");
+  EXPECT_TRUE(sessions.crowding_stranger(late, begin + kChance) == crowd[0]);
+  sessions.receive(*crowd[1], kHello, begin);
+  sessions.receive(*crowd[1], knock("s", crowd[1]->number), begin);
+  EXPECT_FALSE(sessions.crowding_stranger(late, begin + kChance)) << "members are no strangers";
 }
 
 TEST(StoreSessions, NumbersAtTheirExtremes) {
