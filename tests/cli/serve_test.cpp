@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <thread>
 
 #include "cli/text_generation.h"
@@ -26,6 +29,22 @@ class ServeTest : public ServedModel {
   void SetUp() override {
     if (!http_available()) GTEST_SKIP() << "this build has no HTTP";
     ServedModel::SetUp();
+  }
+  // Waits until the server computes: it takes no time of a CPU otherwise.
+  void wait_until_it_writes() const {
+    const auto ticks = [&] {  // of user time
+      std::ifstream file(str("/proc/", server_->pid(), "/stat"));
+      const std::string text((std::istreambuf_iterator<char>(file)), {});
+      std::istringstream fields(text.substr(text.rfind(')') + 1));
+      std::string field;
+      for (int i = 3; i <= 14; ++i) fields >> field;
+      return std::stol(field);
+    };
+    const long before = ticks();
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (ticks() < before + 10 && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_GE(ticks(), before + 10);
   }
   json complete(const json& body) const { return json::parse(http_post(at_, "/v1/completions", body.dump()).body); }
 };
@@ -67,7 +86,7 @@ TEST_F(ServeTest, AClientThatLeavesEndsItsText) {
   serve({"--max-tokens", "100000000"});
   const std::string body = R"({"prompt":"a","max_tokens":100000000,"stream":true,"temperature":0})";
   {
-    const auto deadline = AwakeClock::now() + std::chrono::seconds(10);
+    const auto deadline = AwakeClock::now() + std::chrono::seconds(60);
     const Fd fd = connect_to(at_, deadline);
     send_all(fd,
              str("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: ", body.size(), "\r\n\r\n", body),
@@ -82,14 +101,14 @@ TEST_F(ServeTest, AClientThatLeavesEndsItsWholeReply) {
   serve({"--max-tokens", "100000000"});
   const std::string body = R"({"prompt":"a","max_tokens":100000000,"temperature":0})";
   {
-    const auto deadline = AwakeClock::now() + std::chrono::seconds(10);
+    const auto deadline = AwakeClock::now() + std::chrono::seconds(60);
     const Fd fd = connect_to(at_, deadline);
     send_all(fd,
              str("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: ", body.size(), "\r\n\r\n", body),
              deadline);
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // it is the first
+    wait_until_it_writes();
   }
-  const json next = complete({{"prompt", "a"}, {"max_tokens", 1}});  // waits for 20 seconds
+  const json next = complete({{"prompt", "a"}, {"max_tokens", 1}});
   EXPECT_EQ(next.value("usage", json()).value("completion_tokens", 0), 1) << next;
 }
 
@@ -113,7 +132,7 @@ TEST_F(ServeTest, EndsInTheMiddleOfAText) {
   serve({"--max-tokens", "100000000"});
   const std::string body = R"({"prompt":"a","max_tokens":100000000,"temperature":0})";
   std::thread asking([&] { http_post(at_, "/v1/completions", body); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  wait_until_it_writes();
   server_->signal(SIGTERM);
   EXPECT_EQ(server_->wait().code, 0);
   asking.join();
@@ -123,7 +142,7 @@ TEST_F(ServeTest, EndsInTheMiddleOfAText) {
 TEST_F(ServeTest, BoundsItsQueue) {
   serve({"--max-tokens", "100000000"});
   const std::string body = R"({"prompt":"a","max_tokens":100000000,"stream":true,"temperature":0})";
-  const auto deadline = AwakeClock::now() + std::chrono::seconds(20);
+  const auto deadline = AwakeClock::now() + std::chrono::seconds(60);
   const std::string request =
       str("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: ", body.size(), "\r\n\r\n", body);
   std::vector<Fd> clients;
