@@ -1,0 +1,189 @@
+#include "tests/layouts/matrix.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <set>
+#include <tuple>
+
+#include "core/check.h"
+
+namespace ring::test {
+namespace {
+
+void append(Settings& to, const Settings& more) { to.insert(to.end(), more.begin(), more.end()); }
+
+const Settings kRing = {"parallel.cp_schedule=ring"}, kGather = {"parallel.cp_schedule=gather"},
+               kAllToAll = {"parallel.cp_schedule=all_to_all"};
+
+Settings with(Settings settings, const std::string& more) {
+  settings.push_back(more);
+  return settings;
+}
+
+// Two of a cell's four values: (dimension, value) twice.
+using Pair = std::array<std::string, 4>;
+
+std::vector<Pair> pairs_of(const Cell& c) {
+  const std::array<std::string, 4> values = {c.kind.name, c.layout.name, c.packed ? "packed" : "plain",
+                                             c.graph ? "graph" : "launched"};
+  std::vector<Pair> pairs;
+  for (std::size_t a = 0; a < values.size(); ++a)
+    for (std::size_t b = a + 1; b < values.size(); ++b) pairs.push_back({str(a), values[a], str(b), values[b]});
+  return pairs;
+}
+
+std::vector<Cell> legal_cells(const std::vector<Kind>& kinds, const std::vector<Layout>& layouts) {
+  std::vector<Cell> cells;
+  for (const Layout& layout : layouts)
+    for (const Kind& kind : kinds)
+      for (const bool packed : {false, true})
+        for (const bool graph : {false, true})
+          if (const Cell cell{kind, layout, packed, graph}; legal(cell)) cells.push_back(cell);
+  return cells;
+}
+
+// By axes, as they first occur in the list of layouts.
+void make_neighbours(std::vector<Cell>& cells, const std::vector<Layout>& layouts) {
+  const auto place = [&](const Cell& c) {
+    return std::ranges::find(layouts, c.layout.axes(), &Layout::axes) - layouts.begin();
+  };
+  std::ranges::stable_sort(cells, {}, [&](const Cell& c) { return std::tuple(place(c), c.layout.name); });
+}
+
+}  // namespace
+
+Settings Layout::axes() const {
+  Settings out;
+  if (cp > 1) out.push_back(str("parallel.cp=", cp));
+  if (tp > 1) out.push_back(str("parallel.tp=", tp));
+  return out;
+}
+
+std::string name_of(const Cell& c) {
+  return str("kind=", c.kind.name, " layout=", c.layout.name, c.packed ? " packed" : "", c.graph ? " graph" : "");
+}
+
+Settings settings_of_one_rank(const Cell& c) {
+  Settings out = {str("model.kv_heads=", c.kind.kv_heads)};
+  append(out, c.kind.settings);
+  out.push_back(str("data.packing.documents=", c.packed ? "true" : "false"));
+  return out;
+}
+
+Settings settings_of(const Cell& c) {
+  Settings out = settings_of_one_rank(c);
+  append(out, c.layout.axes());
+  append(out, c.layout.settings);
+  out.push_back(str("train.cuda_graph=", c.graph ? "on" : "off"));
+  return out;
+}
+
+// Chosen for contexts of 512 tokens or more, and four KV heads. Rules that select are beside one that does not, so that
+// a rank may have heads that select nothing. Importance is measured in the first micro-batch of each replica, which has
+// to be all of its sequences if layouts are to agree.
+std::vector<Kind> all_kinds() {
+  const std::string blocks = "model.attention.kind=block_sparse", small = "model.attention.block=64";
+  return {
+      {"dense", {}},
+      {"one_kv_head", {}, 1},
+      {"window", {"model.attention={kind: window, window: 200, sinks: 2}"}},
+      {"dilated", {"model.attention={kind: dilated, segments: [128, 256, 1024], rates: [1, 2, 4]}"}},
+      {"block_rules",
+       {blocks, small,
+        "model.attention.rules=[{pattern: local_global, local: 2, first: 1}, {pattern: strided, local: 2, every: 3}, "
+        "{pattern: hierarchical, local: 2}]",
+        "model.attention.heads=[0, 1, 2, 0]"}},
+      {"content",
+       {blocks, small,
+        "model.attention.rules=[{pattern: content, keep: 4, first: 1, local: 2}, {pattern: content, keep: 5, local: 2, "
+        "mass: 0.8}, {local: 2}]",
+        "model.attention.heads=[0, 1, 1, 2]"},
+       4,
+       true},
+      {"learned",
+       {blocks, small,
+        "model.attention.rules=[{pattern: learned, keep: 4, first: 1, local: 2}, {pattern: learned, keep: 3, local: "
+        "2}, {local: 2}]",
+        "model.attention.heads=[0, 1, 1, 2]", "model.attention.index_heads=2", "model.attention.index_distances=8",
+        "model.attention.index_warmup_steps=4"},
+       4,
+       true},
+      {"importance",
+       {"train.micro_batch=0", blocks, small,
+        "model.attention.rules=[{pattern: importance, keep: 5, first: 1, interval: 5, explore: 1}, {local: 2}]",
+        "model.attention.heads=[0, 0, 0, 1]"}},
+      {"pools",
+       {"model.attention={kind: window, window: 70, pools: [16, 50], pooling: learned, pool_gates: true}",
+        "model.attention_layers=[{layers: 1, attention: {kind: block_sparse, block: 64, rules: [{pattern: content, "
+        "keep: 3}], pools: [16]}}]"},
+       4,
+       true}};
+}
+
+std::vector<Layout> all_layouts(int ranks) {
+  RING_CHECK(ranks == 2 || ranks == 4, "expected 2 or 4 ranks, got ", ranks);
+  const int half = ranks / 2;
+  std::vector<Layout> out = {
+      {"dp", ranks, 1, 1, {}, false, true},
+      {"zero1", ranks, 1, 1, {"parallel.zero=1"}},
+      {"zero2", ranks, 1, 1, {"parallel.zero=2"}},
+      {"zero3", ranks, 1, 1, {"parallel.zero=3"}},
+      {"cp_ring", ranks, ranks, 1, kRing},
+      {"cp_gather", ranks, ranks, 1, kGather},
+      {"cp_all_to_all", ranks, ranks, 1, kAllToAll, true},
+      {"cp_by_node", ranks, ranks, 1, with(kRing, str("parallel.cp_ranks_per_node=", half))},
+      {"cp_referenced", ranks, ranks, 1, with(kRing, "parallel.cp_keys=referenced"), false, false, true},
+      {"tp", ranks, 1, ranks},
+      {"cp_zero3", ranks, 2, 1, with(kGather, "parallel.zero=3")},
+  };
+  if (ranks == 2) return out;
+  out.push_back({"tp_cp_ring", ranks, half, half, kRing});
+  out.push_back({"tp_cp_all_to_all", ranks, half, half, kAllToAll, true});
+  out.push_back({"tp_zero3", ranks, 1, half, {"parallel.zero=3"}});
+  return out;
+}
+
+std::string expected_refusal(const Cell& c) {
+  if (c.kind.kv_heads % c.layout.tp != 0) return str("parallel.tp: ", c.layout.tp, " does not divide model.heads");
+  if (c.layout.all_to_all && c.kind.kv_heads / c.layout.tp % c.layout.cp != 0)
+    return "parallel.cp_schedule: all_to_all shares the KV heads among the ranks of cp";
+  return "";
+}
+
+bool legal(const Cell& c) {
+  if (!expected_refusal(c).empty()) return false;
+  if (c.layout.for_selected_keys && !c.kind.selects) return false;
+  return !c.graph || (c.layout.replayed && !c.packed);
+}
+
+std::vector<Cell> pairwise_cells(const std::vector<Kind>& kinds, const std::vector<Layout>& layouts) {
+  const std::vector<Cell> candidates = legal_cells(kinds, layouts);
+  std::vector<std::vector<Pair>> pairs;
+  std::set<Pair> missing;
+  for (const Cell& c : candidates) {
+    pairs.push_back(pairs_of(c));
+    missing.insert(pairs.back().begin(), pairs.back().end());
+  }
+  const auto new_pairs = [&](const std::vector<Pair>& of_cell) {
+    return std::ranges::count_if(of_cell, [&](const Pair& p) { return missing.contains(p); });
+  };
+  std::vector<Cell> chosen;
+  while (!missing.empty()) {
+    const auto best = std::ranges::max_element(pairs, {}, new_pairs);  // the first of equals
+    for (const Pair& p : *best) missing.erase(p);
+    chosen.push_back(candidates[static_cast<std::size_t>(best - pairs.begin())]);
+  }
+  make_neighbours(chosen, layouts);
+  return chosen;
+}
+
+std::vector<Cell> refused_cells(const std::vector<Kind>& kinds, const std::vector<Layout>& layouts) {
+  std::vector<Cell> cells;
+  for (const Layout& layout : layouts)
+    for (const Kind& kind : kinds)
+      if (const Cell cell{kind, layout}; !expected_refusal(cell).empty()) cells.push_back(cell);
+  return cells;
+}
+
+}  // namespace ring::test

@@ -1,0 +1,99 @@
+// Runs of the real program in layouts that share the model or its sequences: a rank that is killed, and one that runs
+// out of memory, change no bit.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/devices.h"
+#include "tests/launcher/training.h"
+#include "tests/layouts/matrix.h"
+#include "tests/layouts/tuning.h"
+
+namespace ring::test {
+namespace {
+
+// A cell whose run is disturbed.
+struct Disturbed {
+  std::string kind, layout;
+};
+
+class LayoutRuns : public TrainingRuns {
+ protected:
+  void set_up(const Settings& shape, int ranks) {
+    shape_ = shape;
+    ranks_ = ranks;
+  }
+  // Trains 8 steps, with a save after the fourth.
+  void train(const Disturbed& what, const std::string& directory, const std::string& faults = "") const {
+    const std::vector<Kind> kinds = all_kinds();
+    const std::vector<Layout> layouts = all_layouts(ranks_);
+    const Cell cell{*std::ranges::find(kinds, what.kind, &Kind::name),
+                    *std::ranges::find(layouts, what.layout, &Layout::name)};
+    std::vector<std::string> words = launch(ranks_, directory);
+    for (const Settings& some : {shape_, settings_of(cell)}) words.insert(words.end(), some.begin(), some.end());
+    if (!faults.empty()) words.insert(words.begin() + 1, {"--inject", faults});
+    ASSERT_EQ(run(words), 0) << log();
+  }
+  std::string log() const { return read_file(dir_ / "log"); }
+  bool says(const std::string& text) const { return log().find(text) != std::string::npos; }
+  void expect_calm(const std::string& directory) const {
+    ASSERT_GE(losses("calm").size(), 8u);
+    EXPECT_EQ(losses(directory), losses("calm")) << log();
+    EXPECT_TRUE(shard(directory) == shard("calm")) << "the bytes of the checkpoints differ";
+  }
+  void kill_a_rank(const Disturbed& what) {
+    train(what, "killed", str("7:kill@rank=", ranks_ - 1, ",step=6,phase=backward"));
+    EXPECT_TRUE(says("was killed by signal 9")) << log();
+    EXPECT_TRUE(says("resuming from step 4")) << log();
+    expect_calm("killed");
+  }
+  void run_out_of_memory(const Disturbed& what) {
+    train(what, "out", "7:memory@rank=1,step=6,nth=40");
+    EXPECT_TRUE(says("launch: rank 1 ran out of memory in ")) << log();
+    expect_calm("out");
+    const auto recorded = nlohmann::json::parse(read_file(dir_ / "out/memory.json"));
+    EXPECT_EQ(recorded.at("ran_out"), 1);
+    EXPECT_EQ(recorded.at("micro_batch"), 4) << "fewer sequences at a time would add in another order";
+  }
+  void disturb(const Disturbed& what, bool memory) {
+    SCOPED_TRACE(what.kind + " with " + what.layout);
+    for (const char* directory : {"calm", "killed", "out"}) fs::remove_all(dir_ / directory);
+    train(what, "calm");
+    kill_a_rank(what);
+    if (memory) run_out_of_memory(what);
+  }
+
+ private:
+  Settings shape_;
+  int ranks_ = 2;
+};
+
+// Sequences so long that activations which are computed again save more than a tenth of the memory.
+class GpuLayoutRuns : public LayoutRuns {
+ protected:
+  void disturb_all(int ranks) {
+    if (device_count(Backend::cuda) < ranks) GTEST_SKIP() << "fewer than " << ranks << " GPUs";
+    set_up({"run.device=cuda", kTuning, "model.context=1024", "model.layers=4", "model.width=256", "model.heads=8",
+            "model.head_dim=64", "train.batch_size=16", "train.micro_batch=4"},
+           ranks);
+    disturb({"content", "zero3"}, true);
+    disturb({"importance", "cp_ring"}, true);
+    disturb({"pools", ranks == 2 ? "tp" : "tp_cp_ring"}, false);
+  }
+};
+
+TEST_F(GpuLayoutRuns, DisturbedRunsOfTwoGpusKeepTheirBits) { disturb_all(2); }
+TEST_F(GpuLayoutRuns, DisturbedRunsOfFourGpusKeepTheirBits) { disturb_all(4); }
+
+class DistLayoutRuns : public LayoutRuns {};
+
+TEST_F(DistLayoutRuns, ADisturbedRunKeepsItsBits) {
+  set_up({"model.context=192", "model.layers=3", "model.heads=8", "model.head_dim=8", "train.batch_size=8",
+          "train.micro_batch=4"},
+         2);
+  disturb({"learned", "cp_ring"}, true);
+}
+
+}  // namespace
+}  // namespace ring::test
