@@ -2,7 +2,7 @@
 """Runs the tests that need GPUs, here or, from a package, on a machine without a compiler.
 
     scripts/gpu_tests.py pack [--build build/release] [--output build/gpu_tests.tar.xz]
-    scripts/gpu_tests.py run [PACKAGE] [--gpus 1] [--jobs N] [--filter PATTERN] [--timeout 120] [--out FOLDER]
+    scripts/gpu_tests.py run [PACKAGE] [--gpus 1] [--jobs N] [--filter PATTERN] [--timeout SECONDS] [--out FOLDER]
                              [--markdown FILE]
 
 pack: test programs and the ringmaster program without symbols, the libraries that they need except CUDA's, and the
@@ -10,8 +10,8 @@ files that the tests read. PACKAGE: that archive, a folder it was unpacked into,
 
 --gpus 1 runs the suites Gpu* except GpuDist*, which need several GPUs; --gpus 2 runs GpuDist* with two GPUs. --jobs
 processes run side by side (default: one per core, or one per group of GPUs for GpuDist*). --filter selects tests, such
-as '*GpuAttention*'. A test that has not ended after --timeout seconds fails. --out gets results.json, junit.xml and
-failures.txt; --markdown a page for docs/measured. CUDA's libraries are those of the Python packages nvidia-*, if this
+as '*GpuAttention*'. A test that has not ended after --timeout seconds (120, or 600 with several GPUs) fails. --out gets
+results.json, junit.xml and failures.txt; --markdown a page for docs/measured. CUDA's libraries are those of the Python packages nvidia-*, if this
 Python has them, otherwise the system's. Ends with 1 if a test failed, or if none passed.
 """
 import argparse
@@ -242,7 +242,7 @@ class Process:
 
 class Runner:
     def __init__(self, tests, options, groups):
-        self.tests, self.timeout = tests, options.timeout
+        self.tests, self.timeout = tests, options.timeout or (120 if options.gpus == 1 else 600)
         self.queue, self.results, self.lock = queue.Queue(), [], threading.Lock()
         self.groups = groups
         cores = len(os.sched_getaffinity(0))
@@ -398,7 +398,7 @@ def main():
     running.add_argument("--gpus", type=int, default=1)
     running.add_argument("--jobs", type=int)
     running.add_argument("--filter", default="*")
-    running.add_argument("--timeout", type=float, default=120)
+    running.add_argument("--timeout", type=float)
     running.add_argument("--out")
     running.add_argument("--markdown")
     running.set_defaults(command=run)

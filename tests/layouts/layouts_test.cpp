@@ -28,8 +28,8 @@ Settings with(Settings settings, const Settings& more) {
 WalkOptions on_gpus(int ranks) {
   WalkOptions o;
   o.ranks = ranks;
-  o.shape = with(kTraining,
-                 {"run.device=cuda", "model.layers=4", "model.width=256", "model.head_dim=64", "model.context=1024"});
+  o.shape = with(kTraining, {"run.device=cuda", "model.layers=4", "model.width=256", "model.head_dim=64",
+                             "model.context=1024", "optimizer.lr=5e-4"});
   o.tolerance = {1e-4, 2e-2};
   o.graphs = o.shows = true;
   o.limit = std::chrono::seconds(60);
@@ -71,7 +71,7 @@ void expect_faults_to_show(Walk& walk, const std::vector<Cell>& cells) {
     }
 }
 
-class GpuLayouts : public testing::Test {
+class GpuDistLayouts : public testing::Test {
  protected:
   static void walk_all(int ranks) {
     if (device_count(Backend::cuda) < ranks) GTEST_SKIP() << "fewer than " << ranks << " GPUs";
@@ -88,8 +88,8 @@ class GpuLayouts : public testing::Test {
   }
 };
 
-TEST_F(GpuLayouts, TwoGpusTrainAsOne) { walk_all(2); }
-TEST_F(GpuLayouts, FourGpusTrainAsOne) { walk_all(4); }
+TEST_F(GpuDistLayouts, TwoGpusTrainAsOne) { walk_all(2); }
+TEST_F(GpuDistLayouts, FourGpusTrainAsOne) { walk_all(4); }
 
 class DistLayouts : public testing::Test {
  protected:
