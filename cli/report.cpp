@@ -24,7 +24,7 @@ struct Arguments {
 
 namespace fs = std::filesystem;
 
-// Whether the system refuses to list an existing folder.
+// Returns true if the system refuses to list an existing folder.
 bool refuses_to_list(const std::string& folder) {
   std::error_code error;
   const fs::directory_iterator at(folder, error);

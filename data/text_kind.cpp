@@ -84,7 +84,8 @@ bool has_ending(const std::string& path, std::string_view ending) {
                     [&](char e, char p) { return same(p, e); });
 }
 
-// Whether all that a file has is the beginning of such a signature: by its name, or since text has no such bytes.
+// Returns true if the file ends within the signature: its bytes are the beginning of one, and either its name has the
+// format's ending or not all bytes are printable.
 bool cut_short(const Signature& s, std::string_view file, const std::string& path) {
   if (s.at > 0 || file.empty() || file.size() >= s.bytes.size() || !s.bytes.starts_with(file)) return false;
   const auto printable = [](unsigned char c) { return c >= ' ' && c < 0x7F; };

@@ -105,7 +105,7 @@ __device__ void take_sums_away(const Work& w, Shared& s) {
     arrive(&s.sums_empty);
   }
 }
-// Of every tile, 64 for each element.
+// Sums every tile into 32 values of each thread; an element counts 64 times.
 template <bool kProducts>
 __device__ void sum_up(const Work& w, Shared& s, float* sums) {
   const int lane = threadIdx.x % 32;

@@ -101,7 +101,7 @@ std::string LaunchLog::describe_unfinished(bool one_at_a_time) const {
 
 std::string short_kernel_name(std::string_view demangled) {
   std::string name(demangled.substr(0, parameters_of(demangled)));
-  // And the types of template arguments: "(int)64", "(bool)1".
+  // The casts are those of template arguments: "(int)64", "(bool)1".
   for (const std::string_view part :
        {"(anonymous namespace)::", "ring::cuda::", "ring::", "sm90::", "void ", "(int)", "(unsigned int)", "(bool)"})
     for (std::size_t at = name.find(part); at != std::string::npos; at = name.find(part)) name.erase(at, part.size());
