@@ -45,7 +45,7 @@ bool has_name(const FileHandle& file) {
 
 void sync_folder(const std::string& folder) {
   const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) fail("cannot open ", folder, ": ", std::strerror(errno));
+  if (fd < 0) fail("cannot open ", folder, ": ", io_error_text(errno));
   FileHandle(fd, folder).sync();
 }
 

@@ -178,12 +178,14 @@ std::optional<RunDirectory> run_around(const std::string& path) {
 
 namespace {
 
-// The runs that lie in a folder, by name.
+// Returns the runs in a folder, by name. Leaves out what cannot be read: messages list them as a hint.
 std::vector<std::string> runs_in(const std::string& folder) {
   std::vector<std::string> runs;
   std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
-    if (looks_like_a_run(RunDirectory(at->path().string()))) runs.push_back(at->path().string());
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) try {
+      if (looks_like_a_run(RunDirectory(at->path().string()))) runs.push_back(at->path().string());
+    } catch (const Error&) {
+    }
   std::ranges::sort(runs);
   return runs;
 }
