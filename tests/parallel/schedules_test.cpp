@@ -88,7 +88,6 @@ Training trained(std::vector<std::string> overrides, int steps, int ranks = 1, c
 // value, the first of `schedule`, changes: the samples, the random numbers, the rate and the bits.
 void expect_runs_behind_each_other(const std::vector<std::string>& schedule, const std::array<int, 3>& values) {
   const auto folder = std::filesystem::temp_directory_path() / str("ring_schedules_", getpid());
-  std::filesystem::create_directories(folder);
   const auto path = [&](const char* name) { return (folder / name).string(); };
   const Training whole = trained(schedule, 8);
   const auto with = [&](int value, int steps, const std::string& load, const std::string& save) {

@@ -278,6 +278,8 @@ std::string run_rank(const TrainingOptions& options, const WorkerEnvironment& en
 
 Training train_on_ranks(const TrainingOptions& options) {
   corpus();
+  // A save creates no folder of a run: it may have been removed.
+  if (!options.save.empty()) std::filesystem::create_directories(options.save);
   const std::string cookie = random_cookie();
   const StoreServer server({"127.0.0.1", 0}, cookie);
   Gathered g;
