@@ -6,13 +6,15 @@
                              [--markdown FILE]
 
 pack: test programs and the ringmaster program without symbols, the libraries that they need except CUDA's, and the
-files that the tests read. PACKAGE: that archive, a folder it was unpacked into, or a build folder (default build/release).
+files that the tests read. PACKAGE: that archive, a folder it was unpacked into, or a build folder (default
+build/release).
 
 --gpus 1 runs the suites Gpu* except GpuDist*, which need several GPUs; --gpus 2 runs GpuDist* with two GPUs. --jobs
 processes run side by side (default: one per core, or one per group of GPUs for GpuDist*). --filter selects tests, such
 as '*GpuAttention*'. A test that has not ended after --timeout seconds (120, or 600 with several GPUs) fails. --out gets
-results.json, junit.xml and failures.txt; --markdown a page for docs/measured. CUDA's libraries are those of the Python packages nvidia-*, if this
-Python has them, otherwise the system's. Ends with 1 if a test failed, or if none passed.
+results.json, junit.xml and failures.txt; --markdown a page for docs/measured. CUDA's libraries are those of the Python
+packages nvidia-*, if this Python has them, otherwise the system's. Ends with 1 if a test failed or found no GPU, or if
+none passed.
 """
 import argparse
 import collections
@@ -109,8 +111,10 @@ def pack(options):
         programs = stage(build, folder)
         # All programs hold the same kernels: a dictionary larger than a program stores them once.
         filters = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 128 << 20}]
-        with lzma.open(output, "wb", filters=filters) as file, tarfile.open(fileobj=file, mode="w|") as archive:
+        part = output.with_name(output.name + ".part")  # a pack that is interrupted leaves no half of an archive
+        with lzma.open(part, "wb", filters=filters) as file, tarfile.open(fileobj=file, mode="w|") as archive:
             archive.add(folder, "gpu_tests")
+        part.replace(output)
         size = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
     print(f"{output}: {output.stat().st_size / 2**20:.1f} MiB, {programs} programs, {size / 2**20:.0f} MiB unpacked")
 
@@ -315,20 +319,20 @@ def table(header, rows):
 
 
 def reasons(results):
-    """Why tests were skipped: what a test says, with how many said it."""
+    """Why tests were skipped: how many say what."""
     said = collections.Counter()
     for result in results:
         if result.outcome == "skipped":
             lines = [line for line in result.output.splitlines() if line.strip() and not line.endswith(": Skipped")]
             said[lines[0] if lines else "no reason"] += 1
-    return [f"skipped, {n}: {text}" for text, n in said.most_common()]
+    return said
 
 
 def summary(results):
     slowest = sorted(results, key=lambda r: -r.seconds)[:20]
     return "\n\n".join(part for part in [
         table(["suite", "tests", "passed", "failed", "skipped", "seconds"], rows_of(results)),
-        "\n".join(reasons(results)),
+        "\n".join(f"skipped, {n}: {text}" for text, n in reasons(results).most_common()),
         table(["slowest tests", "seconds"], [[f"{r.program[5:]} {r.test}", f"{r.seconds:.1f}"] for r in slowest]),
     ] if part)
 
@@ -382,8 +386,10 @@ def run(options):
     if options.markdown:
         pathlib.Path(options.markdown).write_text(f"# Tests on GPUs: the last whole run\n\n"
                                                   f"Written by `make test-gpu`. {text}")
-    if count(results, "failed") or not count(results, "passed"):
-        fail(f"{count(results, 'failed')} tests failed, {count(results, 'passed')} passed")
+    failed, passed, blind = count(results, "failed"), count(results, "passed"), reasons(results)
+    blind = blind["no GPU"] + blind["no device"]
+    if failed or blind or not passed:
+        fail(f"{failed} tests failed, {passed} passed, {blind} found no GPU")
 
 
 def main():

@@ -13,7 +13,8 @@ import tempfile
 PRETENDER = r"""#!/bin/bash
 if [ "$1" = --gtest_list_tests ]; then
   case "$2" in *GpuDist*-*) exit 3;; *-GpuDist*) ;; *) echo GpuDistA.; echo "  Pair"; exit;; esac
-  printf 'GpuA.\n  Good\n  Bad\n  Other\n  Crash\n  DISABLED_Never\nAll/GpuB.\n  Skip/0  # GetParam() = 5\n  Hang/1\n'
+  printf 'GpuA.\n  Good\n  Blind\n'
+  printf '  Bad\n  Other\n  Crash\n  DISABLED_Never\nAll/GpuB.\n  Skip/0  # GetParam() = 5\n  Hang/1\n'
   exit
 fi
 filter="${2#--gtest_filter=}"
@@ -24,6 +25,7 @@ for test in ${filter//:/ }; do
     *.Bad) echo "x.cpp:1: Failure"; echo "[  FAILED  ] $test, where GetParam() = 1 (20 ms)"; code=1;;
     *.Crash) echo "last words"; kill -SEGV $$;;
     *.Hang/*) sleep 600;;
+    *.Blind) echo "z.cpp:3: Skipped"; echo "no GPU"; echo "[  SKIPPED ] $test (0 ms)";;
     *.Skip/*) echo "y.cpp:2: Skipped"; echo "no such library"; echo "[  SKIPPED ] $test (0 ms)";;
     *) echo "[       OK ] $test (1500 ms)";;
   esac
@@ -32,6 +34,7 @@ exit $code
 """
 EXPECTED = {
     "GpuA.Good": "passed",
+    "GpuA.Blind": "skipped",
     "GpuA.Bad": "failed",
     "GpuA.Other": "passed",
     "GpuA.Crash": "failed",
@@ -55,10 +58,12 @@ def main():
         said = {r["test"]: r["output"] for r in results}
         assert "last words" in said["GpuA.Crash"] and "signal 11" in said["GpuA.Crash"], said
         assert "no end after 8 s" in said["All/GpuB.Hang/1"], said
-        for part in ("skipped, 1: no such library", "| pretender GpuA |", "3 tests failed, 2 passed"):
+        for part in ("skipped, 1: no such library", "| pretender GpuA |", "3 tests failed, 2 passed, 1 found no GPU"):
             assert part in done.stdout, done.stdout
         good = subprocess.run([*command[:-2], "--filter", "*Good"], stdout=subprocess.PIPE, text=True)
         assert good.returncode == 0, good.stdout
+        blind = subprocess.run([*command[:-2], "--filter", "GpuA.[GB][ol]*"], stdout=subprocess.PIPE, text=True)
+        assert blind.returncode == 1, "a test found no GPU, and that was success: " + blind.stdout
         none = subprocess.run([*command[:-2], "--filter", "*Skip*"], stdout=subprocess.PIPE, text=True)
         assert none.returncode == 1, "nothing passed, and that was success: " + none.stdout
 
