@@ -112,6 +112,7 @@ double in_child(Time stop, double (*body)()) {
     const double result = body();
     _exit(write(ends[1], &result, sizeof result) == sizeof result ? 0 : 1);
   }
+  close(ends[1]);  // so that a child that dies ends the read below
   int status = 0;
   if (stop > 0s && waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status)) {
     std::this_thread::sleep_for(stop);
@@ -121,7 +122,6 @@ double in_child(Time stop, double (*body)()) {
   const bool told = read(ends[0], &result, sizeof result) == sizeof result;
   waitpid(child, &status, 0);
   close(ends[0]);
-  close(ends[1]);
   return told ? result : -1;
 }
 
