@@ -218,7 +218,7 @@ class Process:
     def results(self):
         for line in self.lines():
             match = self.LINE.search(line)
-            if match and match[1] == "RUN":
+            if match and match[1] == "RUN" and match[2] in self.left:  # not a test of a program that this test runs
                 self.current, self.output, self.since = match[2], [], time.monotonic()
             elif match and match[3] is not None and match[2] == self.current:
                 yield self.end({"OK": "passed"}.get(match[1], match[1].lower()), int(match[3]) / 1000)

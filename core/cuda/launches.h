@@ -9,7 +9,7 @@
 
 namespace ring::cuda {
 
-void log_launch(cudaStream_t, const void* kernel);      // kernel: its host function
+void log_launch(cudaStream_t, const void* kernel);      // kernel: its host function or its cudaKernel_t
 void log_library_call(cudaStream_t, const char* name);  // name: a literal; the library's kernels are not known
 std::uint64_t launch_count();                           // of all streams, so far
 // Records that those of the stream's launches that are among the process's first `count` have ended without an error.

@@ -6,7 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "core/check.h"
+#include "core/cuda/counter.h"
 #include "core/cuda/launch_log.h"
+#include "core/cuda/launches.h"
+#include "core/devices.h"
 
 namespace ring::cuda {
 namespace {
@@ -66,6 +70,14 @@ TEST(LaunchLog, NamesAreShort) {
       short_kernel_name("void ring::cuda::sm90::sm90_backward<(ring::Stationary)1, (int)64, (bool)0, (bool)1>(P)"),
       "sm90_backward<(Stationary)1, 64, 0, 1>");
   EXPECT_EQ(short_kernel_name("not_mangled"), "not_mangled");
+}
+
+// nvcc decides which function of the runtime <<<>>> calls. Without a GPU the launch fails after it was logged.
+TEST(LaunchLog, SeesLaunchesInChevrons) {
+  if (device_count(Backend::cuda) > 0) GTEST_SKIP() << "there is a GPU, where GpuTrainingFaults tests this";
+  const std::uint64_t before = launch_count();
+  EXPECT_THROW(count_up(nullptr, nullptr), Error);
+  EXPECT_EQ(launch_count(), before + 1);
 }
 
 }  // namespace

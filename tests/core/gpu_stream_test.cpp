@@ -71,7 +71,8 @@ TEST_F(GpuStream, FewBytesComeAndLeaveWhole) {
       }
 }
 
-// Whatever another stream has queued for the copy engine of that direction.
+// Whatever another stream has queued for the copy engine of that direction. A GPU that others use may be slow to start
+// the small copy, but not each time.
 TEST_F(GpuStream, FewBytesDoNotQueueBehindMany) {
   const Stream large = stream(), small = stream();
   const std::size_t many = std::size_t{256} << 20, few = 4096;
@@ -79,15 +80,21 @@ TEST_F(GpuStream, FewBytesDoNotQueueBehindMany) {
   const Tensor device = Tensor::empty({static_cast<std::int64_t>(many)}, DType::u8, large);
   const Tensor target = Tensor::zeros({static_cast<std::int64_t>(few)}, DType::u8, small);
   small.synchronize();
-  for (const bool in : {true, false}) {
+  const auto overtakes = [&](bool in) {
     for (int i = 0; i < 100; ++i)  // half a second
       in ? large.impl().copy(device.raw(), page_locked.get(), many)
          : large.impl().copy(page_locked.get(), device.raw(), many);
     const Event all = large.record();
     in ? small.impl().copy(target.raw(), word.get(), few) : small.impl().copy(word.get(), target.raw(), few);
     small.synchronize();
-    EXPECT_FALSE(all.done()) << (in ? "to the device" : "to the host");
+    const bool overtook = !all.done();
     large.synchronize();
+    return overtook;
+  };
+  for (const bool in : {true, false}) {
+    bool overtook = false;
+    for (int attempt = 0; attempt < 10 && !overtook; ++attempt) overtook = overtakes(in);
+    EXPECT_TRUE(overtook) << (in ? "to the device" : "to the host");
   }
 }
 
