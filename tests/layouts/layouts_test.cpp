@@ -1,9 +1,11 @@
 // Every kind of attention in every layout of ranks against one rank: on GPUs as many cells as combine each two values,
-// on CPUs a few of them, and cells that are made to fail.
+// on CPUs a few of them, and cells that are made to fail. RING_CELLS='layout=dp packed': on GPUs only cells whose names
+// contain this.
 
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <iostream>
 
 #include "comm/gloo/gloo.h"
@@ -24,12 +26,13 @@ Settings with(Settings settings, const Settings& more) {
   return settings;
 }
 
-// bf16 rounds in another order.
+// bf16 rounds in another order. A higher learning rate would amplify that: with 5e-4 the losses of these models differ
+// by up to 1e-3 after 12 steps.
 WalkOptions on_gpus(int ranks) {
   WalkOptions o;
   o.ranks = ranks;
   o.shape = with(kTraining, {"run.device=cuda", "model.layers=4", "model.width=256", "model.head_dim=64",
-                             "model.context=1024", "optimizer.lr=5e-4"});
+                             "model.context=1024", "optimizer.lr=1e-4"});
   o.tolerance = {1e-4, 2e-2};
   o.graphs = o.shows = true;
   o.limit = std::chrono::seconds(60);
@@ -57,6 +60,11 @@ const Kind& kind(const std::string& name) {
   static const std::vector<Kind> all = all_kinds();
   return named(all, name);
 }
+std::vector<Cell> asked_for(std::vector<Cell> cells) {
+  if (const char* part = std::getenv("RING_CELLS"))
+    std::erase_if(cells, [&](const Cell& c) { return name_of(c).find(part) == std::string::npos; });
+  return cells;
+}
 Cell cell(const std::string& kind_name, const std::string& layout, int ranks = 2) {
   return {kind(kind_name), named(all_layouts(ranks), layout)};
 }
@@ -77,13 +85,15 @@ class GpuDistLayouts : public testing::Test {
     if (device_count(Backend::cuda) < ranks) GTEST_SKIP() << "fewer than " << ranks << " GPUs";
     const std::vector<Kind> kinds = all_kinds();
     const std::vector<Layout> layouts = all_layouts(ranks);
-    const std::vector<Cell> cells = pairwise_cells(kinds, layouts), refused = refused_cells(kinds, layouts);
+    const std::vector<Cell> cells = asked_for(pairwise_cells(kinds, layouts));
+    const std::vector<Cell> refused = asked_for(refused_cells(kinds, layouts));
     std::cout << cells.size() << " cells on " << ranks << " GPUs, and " << refused.size() << " that are refused\n";
     Walk walk(on_gpus(ranks));
     walk.train_references(cells);
     for (const Cell& c : cells) EXPECT_EQ(walk.check(c), "");
     for (const Cell& c : refused) EXPECT_EQ(walk.check_refusal(c, expected_refusal(c)), "");
-    expect_faults_to_show(walk, {cell("dense", "zero2", ranks), cell("pools", "tp", ranks)}, "optimizer.lr=5.25e-4");
+    const std::vector<Cell> faulty = asked_for({cell("dense", "zero2", ranks), cell("pools", "tp", ranks)});
+    expect_faults_to_show(walk, faulty, "optimizer.lr=1.05e-4");
     std::cout << walk.report();
   }
 };

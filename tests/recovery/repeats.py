@@ -4,7 +4,7 @@
     tests/recovery/repeats.py BINARY --text FILE [--device cuda] [--runs 20] [--at-once 1] [--steps 40] [--tuning auto]
                               [--only NAME,...] [--digests FILE] [--set KEY=VALUE...]
 
-Each kind of run (dense, window, content, with CUDA graphs and without, packed documents, dropout) is started --runs
+Each kind of run (kinds of attention, with CUDA graphs and without, packed documents, dropout) is started --runs
 times in a folder of its own. --digests writes one line for each kind, a hash of all losses and norms; if the file is
 there, its lines are compared as well, so that two machines can be compared. Exit code 1 if anything differs.
 """
@@ -22,12 +22,18 @@ SMALL = ["model.layers=4", "model.width=512", "model.heads=8", "model.kv_heads=4
          "train.micro_batch=4", "train.eval_interval=0", "train.log_interval=1", "schedule.warmup_steps=10",
          "checkpoint.interval=0", "optimizer.lr=1e-3"]
 CONTENT = "model.attention={kind: block_sparse, block: 64, rules: [{pattern: content, local: 2, first: 1, keep: 4}]}"
+BLOCKS = "model.attention={kind: block_sparse, block: 64, rules: [{pattern: %s}], %s}"
+LEARNED = BLOCKS % ("learned, keep: 4, first: 1, local: 2", "index_heads: 2, index_distances: 8, index_warmup_steps: 4")
+IMPORTANCE = BLOCKS % ("importance, keep: 5, first: 1, interval: 5, explore: 1", "heads: [0]")
 KINDS = {
     "dense": [],
     "dense-graph": ["train.cuda_graph=on"],
     "window": ["model.attention={kind: window, window: 256}"],
     "content": [CONTENT],
     "content-packed": [CONTENT, "data.packing.documents=true"],
+    "learned": [LEARNED],
+    "learned-packed": [LEARNED, "data.packing.documents=true"],
+    "importance": [IMPORTANCE],
     "packed": ["data.packing.documents=true"],
     "packed-graph": ["data.packing.documents=true", "train.cuda_graph=on"],
     "dropout": ["model.dropout=0.1", "model.attention_dropout=0.1"],
