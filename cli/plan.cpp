@@ -1,4 +1,6 @@
+#include <unistd.h>
 #include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
@@ -21,6 +23,7 @@
 #include "engine/resolve.h"
 #include "inspect/memory_picture.h"
 #include "inspect/svg.h"
+#include "trainer/progress.h"
 
 namespace ring {
 namespace {
@@ -33,9 +36,43 @@ struct Arguments {
   std::uint64_t memory = 0, host = 0;
   int rows = 5;
   bool longest = false, advise = false;
+  bool asks_for_gpus = false;  // --gpus or --memory is given
 };
 
+// A run's length in the settings, if a plan can tell it; 0: not given.
+struct RunLength {
+  std::int64_t steps = 0, tokens = 0;
+};
+
+// GPUs as they are sold: "80 GB" is neither 80e9 bytes nor 80 GiB.
+struct SoldGpu {
+  const char* rates;
+  std::uint64_t gigabytes;
+  std::uint64_t bytes() const { return gigabytes * 1'000'000'000; }
+};
+constexpr SoldGpu kSoldGpus[] = {{"h100", 80}, {"h200", 141}};
+
+// Returns the GPU whose rates and memory these are; null: there is none.
+const SoldGpu* sold_gpu(const std::string& rates, std::uint64_t memory) {
+  const auto* const gpu =
+      std::ranges::find_if(kSoldGpus, [&](const SoldGpu& g) { return g.rates == rates && g.bytes() == memory; });
+  return gpu == std::end(kSoldGpus) ? nullptr : gpu;
+}
+
+// Whether the rates of a GPU are taken because the command asks for GPUs and none is here.
+bool takes_rates_of_gpu(const Arguments& a, const Config& c) {
+  return a.asks_for_gpus && a.rates == "auto" && c.run.rates.empty() && c.run.device == DeviceChoice::automatic &&
+         backend_of(c.run.device) == Backend::cpu;
+}
+
+// Returns the shipped GPU with at least this memory, or the largest one.
+std::string gpu_with(std::uint64_t memory) {
+  const auto* const gpu = std::ranges::find_if(kSoldGpus, [=](const SoldGpu& g) { return g.bytes() >= memory; });
+  return gpu == std::end(kSoldGpus) ? std::end(kSoldGpus)[-1].rates : gpu->rates;
+}
+
 std::size_t memory_of(const Arguments& a, const DeviceRates& rates) {
+  if (sold_gpu(rates.device, a.memory)) return static_cast<std::size_t>(rates.memory_bytes);
   if (a.memory) return a.memory;
   if (rates.memory_bytes > 0) return static_cast<std::size_t>(rates.memory_bytes);
   const std::vector<MemoryBound> bounds = memory_bounds();
@@ -59,9 +96,8 @@ std::int64_t vocabulary_of(const Config& c) {
   }
 }
 
-PlanQuestion question_of(const Arguments& a) {
-  Config c = settings_at(a.file, a.overrides);
-  const DeviceRates rates = rates_of_option(a.rates, c);
+PlanQuestion question_of(const Arguments& a, Config c) {
+  const DeviceRates rates = rates_of_option(takes_rates_of_gpu(a, c) ? gpu_with(a.memory) : a.rates, c);
   const Backend backend = rates.device == "cpu" ? Backend::cpu : Backend::cuda;
   c.parallel = {};
   PlanQuestion q{.budget = budget_of(a, c, rates), .rates = rates};
@@ -72,20 +108,56 @@ PlanQuestion question_of(const Arguments& a) {
   return q;
 }
 
+const char* device_word(const PlanQuestion& q) { return q.rates.device == "cpu" ? "process" : "GPU"; }
+
+// Draws one line over itself while layouts are tried, on a terminal.
+class LayoutLine {
+ public:
+  ~LayoutLine() {
+    if (drawn_) std::cerr << "\r\x1b[K" << std::flush;
+  }
+  void draw(std::size_t done, std::size_t all) {
+    if (!live_) return;
+    std::cerr << "\r\x1b[Kplanning: layout " << done + 1 << " of " << all << std::flush;
+    drawn_ = true;
+  }
+
+ private:
+  bool live_ = ::isatty(STDERR_FILENO) == 1, drawn_ = false;
+};
+
+Layouts try_layouts_with_line(const PlanQuestion& q) {
+  LayoutLine line;
+  return try_layouts(q, [&](std::size_t done, std::size_t all) { line.draw(done, all); });
+}
+
+// Prints how long the whole run takes in this layout, if the settings say in steps or tokens how long it is.
+void print_run_time(const RunLength& run, const PlannedStep& p) {
+  const double seconds =
+      run.tokens ? static_cast<double>(run.tokens) / p.tokens_per_second : static_cast<double>(run.steps) * p.seconds();
+  if (!(seconds > 0)) return;
+  const std::string length =
+      run.tokens ? str(format_count(static_cast<double>(run.tokens)), " tokens") : counted(run.steps, "step");
+  print_format("\nthe whole run of %s with the fastest: %s\n", length.c_str(), format_duration(seconds).c_str());
+}
+
 // The best layout of one number of devices; nothing fits: says so.
-std::optional<PlannedStep> report(const Arguments& a, const PlanQuestion& q) {
-  const std::string device = q.rates.device == "cpu" ? "process" : "GPU";
+std::optional<PlannedStep> report(const Arguments& a, const PlanQuestion& q, const RunLength& run) {
+  const std::string device = device_word(q);
   print_format("\n%s of %s, %lld tokens of context, batches of %lld\n", counted(q.world, device.c_str()).c_str(),
                bytes_text(q.budget).c_str(), static_cast<long long>(q.config.model.context),
                static_cast<long long>(q.config.train.batch_size));
-  const Layouts all = try_layouts(q);
+  const Layouts all = try_layouts_with_line(q);
   if (all.fit.empty() && all.too_large.empty()) {
     if (a.gpus.size() == 1 && a.contexts.size() <= 1) fail(a.file, ": ", all.error);
     print_format("no layout: %s\n", all.error.c_str());
     return {};
   }
   print_layouts(all, static_cast<std::size_t>(a.rows));
-  if (!all.fit.empty()) return all.fit.front();
+  if (!all.fit.empty()) {
+    print_run_time(run, all.fit.front());
+    return all.fit.front();
+  }
   const bool host = may_offload(q.config) && q.config.train.activation_offload_bytes == 0;
   print_format("take more of them, a shorter model.context or a smaller model%s\n",
                host ? ", or say with --host how much of the host's memory a run may use, too" : "");
@@ -101,7 +173,7 @@ std::string flops_text(double flops) {
 // Every kind at this context: what it costs, and the settings for it.
 void print_advice(const PlanQuestion& q, const std::optional<PlannedStep>& layout) {
   print_format("\nKinds of attention at %lld tokens with %s:\n\n", static_cast<long long>(q.config.model.context),
-               counted(q.world, q.rates.device == "cpu" ? "process" : "GPU").c_str());
+               counted(q.world, device_word(q)).c_str());
   const std::vector<AttentionAdvice> all = advise_attention(q, layout);
   std::size_t largest = 0;
   for (const AttentionAdvice& a : all) largest = std::max(largest, a.step ? a.step->peak : 0);
@@ -122,19 +194,42 @@ void print_advice(const PlanQuestion& q, const std::optional<PlannedStep>& layou
   print_format("\nWhat each kind does to the loss has to be tried; docs/measured/attention.md has trials.\n");
 }
 
+// Says by which rates the plan is made, and what they leave out.
+void print_rates(const Arguments& a, const PlanQuestion& q, bool gpu_by_default) {
+  constexpr int kGpusOfAMachine = 8;
+  const int most = *std::ranges::max_element(a.gpus);
+  print_format("%s: memory of one device, predicted; rates of %s\n", a.file.c_str(), q.rates.device.c_str());
+  if (gpu_by_default)
+    print_format(
+        "no GPU is here, so the shipped rates of %s are taken; --rates names others (h100, h200, cpu or a "
+        "file of ringmaster bench calibrate)\n",
+        q.rates.device.c_str());
+  if (const SoldGpu* gpu = sold_gpu(q.rates.device, a.memory))
+    print_format("of the %llu GB that an %s is sold with, a program can allocate %s\n",
+                 static_cast<unsigned long long>(gpu->gigabytes), gpu->rates,
+                 bytes_text(static_cast<std::size_t>(q.rates.memory_bytes)).c_str());
+  if (most > 1 && q.rates.collective_bytes_per_second == 0)
+    print_format("the rates know no link between devices, so messages take no time here: measure with launch -n 2\n");
+  else if (most > kGpusOfAMachine && q.rates.device != "cpu")
+    print_format(
+        "all GPUs count as one machine: links between machines, which are slower, are not known, so with more "
+        "than %d GPUs times are lower bounds\n",
+        kGpusOfAMachine);
+}
+
 void run(const Arguments& a) {
   if (!a.svg.empty()) check_svg_path("--svg", a.svg);
-  PlanQuestion q = question_of(a);
-  print_format("%s: memory of one device, predicted; rates of %s\n", a.file.c_str(), q.rates.device.c_str());
-  if (*std::ranges::max_element(a.gpus) > 1 && q.rates.collective_bytes_per_second == 0)
-    print_format("the rates know no link between devices, so messages take no time here: measure with launch -n 2\n");
+  const Config settings = settings_at(a.file, a.overrides);
+  PlanQuestion q = question_of(a, settings);
+  const RunLength length{settings.train.batch_sizes.empty() ? settings.train.steps : 0, settings.train.tokens};
+  print_rates(a, q, takes_rates_of_gpu(a, settings));
   std::optional<PlannedStep> best;
   const std::vector<std::int64_t> contexts = a.contexts.empty() ? std::vector{q.config.model.context} : a.contexts;
   for (const int gpus : a.gpus)
     for (const std::int64_t context : contexts) {
       q.world = gpus;
       q.config.model.context = context;
-      const std::optional<PlannedStep> found = report(a, q);
+      const std::optional<PlannedStep> found = report(a, q, length);
       if (found) best = found;
       if (a.advise) print_advice(q, found);
     }
@@ -144,6 +239,7 @@ void run(const Arguments& a) {
                  static_cast<long long>(longest_context(q)));
   }
   if (!best) throw ExitCode(1);
+  print_legend(device_word(q));
   print_planned(*best);
   if (!a.svg.empty()) write_svg("--svg", a.svg, memory_picture(*best));
 }
@@ -155,26 +251,33 @@ void add_plan_command(CLI::App& app) {
   auto a = std::make_shared<Arguments>();
   cmd->add_option("config", a->file, kSettingsText)->required();
   cmd->add_option("overrides", a->overrides, "Settings to change, as section.key=value");
-  add_number(*cmd, "--gpus", a->gpus, "Numbers of GPUs (or processes on CPUs), with commas", 1, 4096)
+  add_number(*cmd, "--gpus", a->gpus, "Numbers of GPUs (with the rates of cpu: of processes), with commas", 1, 4096)
       ->capture_default_str()
       ->allow_extra_args(false);
   add_bytes(*cmd, "--memory", a->memory,
-            "Of each, such as 80GB; default: what the rates say; train.memory_budget counts too", 1 << 20,
-            std::uint64_t{1} << 50);
+            "Of each, such as 80GB (as GPUs are sold: an h100 with 80GB has 79.1 GiB for a program); default: what the "
+            "rates say; train.memory_budget counts too",
+            1 << 20, std::uint64_t{1} << 50);
   add_bytes(*cmd, "--host", a->host,
             "Of the host's memory for activations and optimizer states of each, such as 100GB; default: "
             "train.activation_offload_bytes",
             1, std::uint64_t{1} << 50);
   add_number(*cmd, "--context", a->contexts, "Instead of model.context, with commas", 1, kMostLength)
       ->allow_extra_args(false);
-  cmd->add_option("--rates", a->rates, kRatesText)->capture_default_str();
+  cmd->add_option(
+         "--rates", a->rates,
+         str(kRatesText, ", or where --gpus or --memory ask for GPUs and none is here: h100 (h200 for more memory)"))
+      ->capture_default_str();
   add_number(*cmd, "--rows", a->rows, "Layouts to show of each", 1, 10'000)->capture_default_str();
   cmd->add_flag("--longest-context", a->longest, "Search the longest context that fits, one sequence at a time");
   cmd->add_flag("--advise", a->advise,
                 "Compare dense, windowed, dilated and block-sparse attention, with settings for each context");
   cmd->add_option("--svg", a->svg, "Draw the memory of the fastest one's step into this file");
   cmd->footer("Example: ringmaster plan bench/shapes/1b.yaml --gpus 1,2,8 --rates h100 --context 32768,262144");
-  cmd->callback([a] { run(*a); });
+  cmd->callback([a, cmd] {
+    a->asks_for_gpus = cmd->count("--gpus") + cmd->count("--memory") > 0;
+    run(*a);
+  });
 }
 
 }  // namespace ring

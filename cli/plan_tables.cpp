@@ -84,8 +84,8 @@ MemoryUnit unit_for(std::span<const PlannedStep> all) {
 
 void print_head(const MemoryUnit& unit) {
   print_format("%-26s %6s %6s %-22s %8s %8s %8s %8s %8s %9s %12s %6s  %s\n", str("layout, in ", unit.name).c_str(),
-               "micro", "chunk", "recompute", "states", "step", "peak", "budget", "host", "step s", "tokens/s", "MFU",
-               "mostly");
+               "micro", "chunk", "recompute", "states", "in step", "peak", "budget", "host", "seconds", "tokens/s",
+               "MFU", "mostly");
 }
 
 // Its degrees, and where its optimizer states are, if not on the device.
@@ -144,6 +144,17 @@ void print_layouts(const Layouts& all, std::size_t rows) {
     print_kinds(shown, unit);
   }
   if (!all.too_large.empty()) print_shortages(all.too_large, rows);
+}
+
+void print_legend(const std::string& device) {
+  print_format(
+      "\nmicro: sequences at a time per %s; chunk: tokens at a time in an MLP; recompute: what the backward computes\n"
+      "again, in how many blocks; states: weights, gradients and optimizer states; in step: the most that a step "
+      "takes\n"
+      "beside states; peak: the most at once; budget: what activations may take; host: host memory; seconds: of a "
+      "step;\n"
+      "MFU: share of the FLOP/s in the data sheet; mostly: what the step spends most time on\n",
+      device.c_str());
 }
 
 void print_planned(const PlannedStep& p) {

@@ -2,6 +2,7 @@
 // What `ringmaster plan` prints of layouts, for one device.
 
 #include <cstddef>
+#include <string>
 
 #include "engine/layouts.h"
 
@@ -17,6 +18,8 @@ MemoryUnit unit_of(std::size_t largest);
 
 // Those that fit, the fastest first, with their memory by kind; and of those that do not, the least that would do.
 void print_layouts(const Layouts&, std::size_t rows);
+// Explains the columns of the first table. device: "GPU" or "process".
+void print_legend(const std::string& device);
 // One as settings, and what its blocks keep, compute again and move.
 void print_planned(const PlannedStep&);
 

@@ -90,19 +90,34 @@ TriedStep try_layout(const PlanQuestion& q) {
   return tried;
 }
 
+// Sorts the fastest first. Layouts that are as fast as the fastest one of them, to one part in a thousand, are sorted
+// by their peak: predictions are not as exact as that.
+void sort_by_speed_and_room(std::vector<PlannedStep>& all) {
+  constexpr double kSameSpeed = 1.001;
+  std::ranges::stable_sort(all, {}, &PlannedStep::seconds);
+  for (auto first = all.begin(); first != all.end();) {
+    const double most = kSameSpeed * first->seconds();
+    const auto end = std::find_if(first, all.end(), [=](const PlannedStep& p) { return p.seconds() > most; });
+    std::stable_sort(first, end, [](const PlannedStep& a, const PlannedStep& b) { return a.peak < b.peak; });
+    first = end;
+  }
+}
+
 std::string text_of(const PlanQuestion& q) { return q.world == 1 ? "1 process" : plan_of(q.config, q.world).text(); }
 
 }  // namespace
 
-Layouts try_layouts(const PlanQuestion& question) {
+Layouts try_layouts(const PlanQuestion& question, const LayoutProgress& on_layout) {
   Layouts all;
-  for (const PlanQuestion& q : layouts_of(question)) {
+  const std::vector<PlanQuestion> layouts = layouts_of(question);
+  for (const PlanQuestion& q : layouts) {
+    if (on_layout) on_layout(static_cast<std::size_t>(&q - layouts.data()), layouts.size());
     TriedStep tried = try_layout(q);
     if (tried.step) all.fit.push_back(std::move(*tried.step));
     if (tried.least > 0) all.too_large.push_back({text_of(q), tried.least});
     if (all.error.empty()) all.error = tried.error;
   }
-  std::ranges::stable_sort(all.fit, {}, &PlannedStep::seconds);
+  sort_by_speed_and_room(all.fit);
   std::ranges::stable_sort(all.too_large, {}, &LayoutShortage::least);
   return all;
 }

@@ -1,6 +1,7 @@
 #pragma once
 // Which layouts of so many processes there are, and what each would take.
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,7 @@ struct LayoutShortage {
 };
 
 struct Layouts {
-  std::vector<PlannedStep> fit;           // the fastest first
+  std::vector<PlannedStep> fit;           // the fastest first; of equally fast layouts, the one with the lowest peak
   std::vector<LayoutShortage> too_large;  // the smallest first
   std::string error;                      // why the first of the others is none; empty: there are no others
 };
@@ -22,7 +23,9 @@ struct Layouts {
 // Degrees are tried in powers of two, and each ZeRO stage that saves something. On GPUs, a layout that does not fit
 // with optimizer states on the device is tried with optimizer.offload: states, and then all, where the settings say
 // nothing of that; they share train.activation_offload_bytes, if given, with activations.
-Layouts try_layouts(const PlanQuestion&);
+// on_layout: called before each layout is tried, with the number of layouts tried so far and of all.
+using LayoutProgress = std::function<void(std::size_t done, std::size_t all)>;
+Layouts try_layouts(const PlanQuestion&, const LayoutProgress& on_layout = {});
 std::vector<PlannedStep> plan_layouts(const PlanQuestion&);  // those that fit
 
 // The longest context, a power of two times 1,024 (or so many thousand more), whose step fits in some layout with one

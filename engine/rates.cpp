@@ -1,6 +1,7 @@
 #include "engine/rates.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "comm/host.h"
 #include "core/cpu/thread_pool.h"
@@ -13,6 +14,11 @@ namespace ring {
 namespace {
 
 constexpr const char* kShipped[] = {"h200", "h100", "cpu"};
+
+std::string lower_case(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
 
 bool is_shipped(const std::string& name) { return std::ranges::find(kShipped, name) != std::end(kShipped); }
 
@@ -62,8 +68,8 @@ std::string shipped_table(const std::string& model) {
 
 DeviceRates rates_named(const std::string& name, const Config& c, const std::string& named_by) {
   if (name.empty() && !c.run.rates.empty()) return rates_named(c.run.rates, c);
-  const std::string table = name.empty() ? table_here(c) : name;
-  if (!is_shipped(table)) return from_file(table, c, named_by);
+  const std::string table = name.empty() ? table_here(c) : lower_case(name);
+  if (!is_shipped(table)) return from_file(name, c, named_by);
   const DeviceRates rates = shipped(table, c);
   check_precision(rates, c);
   return rates;

@@ -141,6 +141,61 @@ TEST(PlanCommand, OneNumberWithoutALayoutDoesNotEndTheOthers) {
   EXPECT_EQ(plan({"--gpus", "3,5", "train.batch_size=2"}).code, 1);
 }
 
+// A model of 300 tokens on this machine, which may have no GPU: run.device=auto is what settings usually say.
+Finished plan_here(std::vector<std::string> words) {
+  words.insert(words.begin(), {ring_binary(), "plan", source_dir() + "/configs/quickstart.yaml", "model.vocab_size=300",
+                               "model.layers=1", "train.micro_batch=1", "train.batch_size=16", "--rows", "1"});
+  return run_process(words);
+}
+
+TEST(PlanCommand, GpusAreAskedForAndGpusArePlanned) {
+  const Process::Environment none{{"CUDA_VISIBLE_DEVICES", ""}};
+  const std::vector<std::string> base{ring_binary(), "plan", source_dir() + "/configs/quickstart.yaml",
+                                      "model.vocab_size=300"};
+  const auto planned = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), base.begin(), base.end());
+    const Finished end = run_process(words, none);
+    EXPECT_EQ(end.code, 0) << end.output;
+    return end.output;
+  };
+  const auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+  EXPECT_TRUE(has(planned({}), "rates of cpu\n"));
+  const std::string two = planned({"--gpus", "2", "--memory", "80GB"});
+  EXPECT_TRUE(has(two, "rates of h100\n") && has(two, "no GPU is here") && has(two, "\n2 GPUs of 79.10 GiB")) << two;
+  EXPECT_TRUE(has(planned({"--memory", "141GB"}), "rates of h200\n"));
+  EXPECT_TRUE(has(planned({"--gpus", "2", "run.device=cpu"}), "rates of cpu\n"));
+  EXPECT_TRUE(has(planned({"--gpus", "2", "--rates", "cpu"}), "\n2 processes of "));
+  const std::string rates = planned({"--gpus", "2", "--rates", "H100"});
+  EXPECT_TRUE(has(rates, "\n2 GPUs of 79.10 GiB")) << rates;
+  EXPECT_EQ(rates.substr(rates.find("\n2 GPUs")), two.substr(two.find("\n2 GPUs")));
+}
+
+// A million steps, or the tokens of as many, at the speed that the table shows for the first layout.
+TEST(PlanCommand, SaysHowLongTheWholeRunTakes) {
+  const auto hours = [](const std::vector<std::string>& length) {
+    std::vector<std::string> words = length;
+    words.insert(words.begin(), "train.steps=0");
+    const Finished end = plan(words);
+    std::smatch row, whole;
+    EXPECT_TRUE(std::regex_search(end.output, row, std::regex(R"(([0-9.]+) +[0-9]+ +[0-9.]+%)"))) << end.output;
+    EXPECT_TRUE(std::regex_search(end.output, whole, std::regex(R"(the whole run of .* fastest: (\d+)d(\d\d)h\n)")))
+        << end.output;
+    if (whole.empty()) return std::pair(0.0, 1.0);
+    return std::pair(1e6 * std::stod(row[1]) / 3600, 24 * std::stod(whole[1]) + std::stod(whole[2]));
+  };
+  const auto [steps, steps_said] = hours({"train.steps=1e6"});
+  EXPECT_NEAR(steps_said, steps, 1 + 1e-3 * steps);
+  const auto [tokens, tokens_said] = hours({"train.tokens=131072e6"});
+  EXPECT_NEAR(tokens_said, tokens, 1 + 1e-3 * tokens);
+}
+
+TEST(PlanCommand, MoreGpusThanAMachineHasAreALowerBound) {
+  const Finished one = plan_here({"--gpus", "8", "--rates", "h100"});
+  EXPECT_EQ(one.output.find("lower bound"), std::string::npos) << one.output;
+  const Finished several = plan_here({"--gpus", "16", "--rates", "h100"});
+  EXPECT_NE(several.output.find("with more than 8 GPUs times are lower bounds"), std::string::npos) << several.output;
+}
+
 double seconds_of_children() {
   rusage used{};
   getrusage(RUSAGE_CHILDREN, &used);
