@@ -88,6 +88,38 @@ TEST_P(BlockIndex, DistancesOfNoBlocks) {
   EXPECT_EQ(to_host<float>(dbiases, ctx.stream), std::vector<float>(before.size(), 0.0f));
 }
 
+// The last block of a document made no scores: its row has no gradient, whatever lies in the memory of the threads that
+// had another row before.
+TEST_P(BlockIndex, LastBlocksHaveNoGradient) {
+  const ExecContext ctx = context();
+  constexpr int kDocuments = 400;
+  std::vector<SelectedRows> documents;
+  std::int32_t rows = 0;
+  for (int d = 0; d < kDocuments; ++d) {
+    const std::int32_t blocks = 1 + d % 3;
+    documents.push_back({rows, rows, rows, 0, blocks});
+    rows += blocks;
+  }
+  const Tensor x = make_tensor({rows, kShape.width()}, DType::f32, random_values("x", rows * kShape.width()), ctx);
+  const Tensor dscores =
+      make_tensor({rows, kShape.count, 3}, DType::f32, random_values("dscores", rows * kShape.count * 3), ctx);
+  std::vector<float> first;
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    const Tensor dx = ctx.empty({rows, kShape.width()});
+    index_scores_backward_kernel({x, dscores, dx, kShape, documents, 0}, ctx);
+    const auto gradient = to_host<float>(dx, ctx.stream);
+    int wrong = 0;
+    for (const SelectedRows& d : documents)
+      for (std::int64_t c = 0; c < kShape.width(); ++c) {
+        const bool key = c >= kShape.key() && c < kShape.weights();
+        wrong += !key && gradient[static_cast<std::size_t>((d.bits + d.end - 1) * kShape.width() + c)] != 0;
+      }
+    ASSERT_EQ(wrong, 0) << "repeat " << repeat;
+    if (repeat == 0) first = gradient;
+    ASSERT_EQ(gradient, first) << "repeat " << repeat;
+  }
+}
+
 // Buckets follow each other, and each has the distances that say so. Their number only says where the last one is.
 TEST(DistanceBuckets, PartitionTheDistances) {
   for (const int count : {1, 2, 3, 7, 8, 9, 32, kMostDistanceBuckets}) {

@@ -34,6 +34,7 @@ WalkOptions on_gpus(int ranks) {
   o.shape = with(kTraining, {"run.device=cuda", "model.layers=4", "model.width=256", "model.head_dim=64",
                              "model.context=1024", "optimizer.lr=1e-4"});
   o.tolerance = {1e-4, 2e-2};
+  o.selecting = {5e-4, 2e-2};
   o.graphs = o.shows = true;
   o.limit = std::chrono::seconds(60);
   return o;
@@ -46,7 +47,7 @@ WalkOptions on_cpus(int ranks) {
   o.steps = 4;
   o.shape = with(kTraining, {"run.device=cpu", "model.layers=2", "model.width=64", "model.head_dim=8",
                              "model.context=512", "train.batch_size=4", "train.micro_batch=1"});
-  o.tolerance = {1e-5, 1e-4};
+  o.tolerance = o.selecting = {1e-5, 1e-4};
   return o;
 }
 

@@ -106,7 +106,7 @@ std::string Walk::train(const Cell& cell, const Settings& more) {
     const std::vector<Answer> ranks = group().train(o, joined(cell.layout.axes(), " "), options_.limit);
     if (more.empty()) keep({cell, distance(one, ranks[0]), seconds_since(begin)});
     if (std::ranges::any_of(ranks, [](const Answer& a) { return !a.error.empty(); })) group_.reset();
-    std::string problem = disagreement(one, ranks, options_.tolerance);
+    std::string problem = disagreement(one, ranks, cell.kind.selects ? options_.selecting : options_.tolerance);
     if (problem.empty() && options_.graphs && ranks[0].replayed != cell.graph)
       problem = cell.graph ? "no step was replayed as a graph" : "steps were replayed as a graph";
     return problem;

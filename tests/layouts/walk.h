@@ -19,6 +19,7 @@ struct WalkOptions {
   int steps = 12;
   Settings shape;  // of the model and its training
   Tolerance tolerance{};
+  Tolerance selecting{};            // of kinds that select blocks in each step, where a score's last bit may decide
   bool graphs = false;              // the device can replay steps
   std::chrono::seconds limit{120};  // of one cell
   bool shows = false;               // prints a line when a cell is done

@@ -164,6 +164,7 @@ __global__ void __launch_bounds__(kBlock)
       sums[c] = sum;
     }
   }
+  __syncthreads();  // weights are written by other threads than those that summed them
   const int weights = x.width - (x.heads + 1) * x.dim, scored = x.weights - (x.heads + 1) * x.dim;
   for (int c = thread; c < queries; c += kBlock) b.write(row - 1, c, sums[c]);
   for (int c = thread; c < weights; c += kBlock) {
