@@ -19,7 +19,7 @@ std::string identity(const TokenSplit& split) {
   return tokens ? str(counted(tokens, "token"), " with hash ", split.tokens_hash()) : "no tokens";
 }
 
-std::string listed(const std::set<std::uint64_t>& hashes) {
+std::string listed(const std::vector<std::uint64_t>& hashes) {
   std::string text;
   for (const std::uint64_t hash : hashes) text += str(text.empty() ? "" : ", ", "hash ", hash);
   return text.empty() ? "none" : text;
@@ -27,13 +27,16 @@ std::string listed(const std::set<std::uint64_t>& hashes) {
 
 }  // namespace
 
-std::set<std::uint64_t> block_file_hashes(const ModelConfig& resolved) {
-  std::set<std::uint64_t> hashes;
+std::vector<std::uint64_t> block_file_hashes(const ModelConfig& resolved) {
+  std::vector<std::uint64_t> hashes;
   const std::vector<Pattern> patterns = patterns_of(resolved);
-  for (std::size_t layer = 0; layer < patterns.size(); ++layer)
-    if (std::ranges::any_of(attention_of(resolved, static_cast<std::int64_t>(layer)).rules,
-                            [](const auto& rule) { return rule.pattern == BlockChoice::file; }))
-      hashes.insert(patterns[layer].blocks->version());
+  for (std::size_t layer = 0; layer < patterns.size(); ++layer) {
+    const AttentionConfig& attention = attention_of(resolved, static_cast<std::int64_t>(layer));
+    if (std::ranges::none_of(attention.rules, [](const auto& rule) { return rule.pattern == BlockChoice::file; }))
+      continue;
+    const std::uint64_t hash = patterns[layer].blocks->version();
+    if (std::ranges::find(hashes, hash) == hashes.end()) hashes.push_back(hash);
+  }
   return hashes;
 }
 

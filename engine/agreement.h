@@ -3,8 +3,8 @@
 // core/fields.h), the program, and what they read.
 
 #include <cstdint>
-#include <set>
 #include <string>
+#include <vector>
 
 #include "comm/agree.h"
 #include "comm/mesh/mesh.h"
@@ -18,7 +18,8 @@ Topic settings_topic();
 // more: what else this command was told.
 Facts facts_of_start(const Config&, Backend device, const CommOptions&, const Facts& more = {});
 
-std::set<std::uint64_t> block_file_hashes(const ModelConfig& resolved);  // of the files that some layer reads
+// Returns the hash of each layer's block files, without repetitions, in the order of the layers.
+std::vector<std::uint64_t> block_file_hashes(const ModelConfig& resolved);
 
 // Corpora by their hashes, wherever they lie.
 Facts facts_of_data(const Corpora&);

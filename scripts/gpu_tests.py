@@ -33,6 +33,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import textwrap
 import threading
 import time
 from xml.sax.saxutils import quoteattr
@@ -379,13 +380,13 @@ def run(options):
     device = f"{len(here)} x {here[0][1]}, driver {here[0][2]}" if here else "no GPU"
     facts = (f"{datetime.date.today()}, {commit}, {device}: {len(results)} tests in {seconds:.0f} s, "
              f"{runner.jobs} processes of {runner.threads} threads")
-    text = f"{facts}.\n\n{summary(results)}\n"
-    print(failures(results)[-20000:] + text)
+    text = summary(results)
+    print(f"{failures(results)[-20000:]}{facts}.\n\n{text}\n")
     if options.out:
         write_logs(results, pathlib.Path(options.out))
     if options.markdown:
-        pathlib.Path(options.markdown).write_text(f"# Tests on GPUs: the last whole run\n\n"
-                                                  f"Written by `make test-gpu`. {text}")
+        head = textwrap.fill(f"Written by `scripts/gpu_tests.py run --markdown`. {facts}.", 120)
+        pathlib.Path(options.markdown).write_text(f"# Tests on GPUs: the last whole run\n\n{head}\n\n{text}\n")
     failed, passed, blind = count(results, "failed"), count(results, "passed"), reasons(results)
     blind = blind["no GPU"] + blind["no device"]
     if failed or blind or not passed:

@@ -282,6 +282,23 @@ TEST_F(Runs, RefusesAnotherFileOfBlocks) {
   EXPECT_EQ(run_process(train("run", allowing)).code, 0);
 }
 
+TEST_F(Runs, RefusesFilesOfBlocksThatChangedPlaces) {
+  const auto write = [&](const char* name, const char* text) { std::ofstream(folder_ / name) << text; };
+  const auto attention = [&](const char* name) {
+    return "{kind: block_sparse, block: 64, rules: [{pattern: file, file: " + path(name) + "}]}";
+  };
+  const std::vector<std::string> settings = {
+      "train.steps=3", "model.layers=2", "model.context=128", "model.attention=" + attention("a.blocks"),
+      "model.attention_layers=[{layers: 1, attention: " + attention("b.blocks") + "}]"};
+  const char *const both = "0: 0\n1: 0 1\n", *const own = "0: 0\n1: 1\n";
+  write("a.blocks", both), write("b.blocks", own);
+  ASSERT_EQ(run_process(train("run", settings)).code, 0);
+  write("a.blocks", own), write("b.blocks", both);
+  const Finished refused = run_process(train("run", settings));
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_NE(refused.output.find("files of blocks ("), std::string::npos) << refused.output;
+}
+
 TEST_F(Runs, StartsFromAnotherRunsWeights) {
   ASSERT_EQ(run_process(train("first", {"train.steps=40"})).code, 0);
   // A longer context: with rotary positions no weight depends on it, but these positions are learned, so it must
