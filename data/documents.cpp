@@ -1,6 +1,9 @@
 #include "data/documents.h"
 
+#include <utility>
+
 #include "core/check.h"
+#include "data/byte_order_mark.h"
 #include "data/json_lines.h"
 #include "data/parquet.h"
 #include "data/unpack.h"
@@ -34,6 +37,21 @@ void read_records(const TextFile& file, DocumentSink& sink) {
   cut(file, JsonLines(file.path, take));
 }
 
+constexpr std::size_t kIncomplete = std::string_view::npos;
+
+// Returns the bytes of the separator that `text` begins with, 0 if it begins with something else, and kIncomplete if
+// more text has to tell.
+std::size_t separator_length(std::string_view text, std::string_view separator) {
+  std::size_t at = 0;
+  for (const char c : separator) {
+    if (at == text.size()) return kIncomplete;
+    if (c == '\n' && text.substr(at) == "\r") return kIncomplete;
+    if (c == '\n' && text.substr(at).starts_with("\r\n")) ++at;
+    if (text[at++] != c) return 0;
+  }
+  return at;
+}
+
 class Joined final : public DocumentSink {
  public:
   explicit Joined(const Take& take) : take_(take) {}
@@ -47,14 +65,18 @@ class Joined final : public DocumentSink {
 }  // namespace
 
 void read_documents(const TextFile& file, const DocumentRule& rule, DocumentSink& sink) {
-  if (!file.members.any()) return cut(file, DocumentCutter(rule, sink));
+  if (!file.members.any()) return cut(file, DocumentCutter(rule, sink, file.as_text));
   read_records(file, sink);
 }
 
 void read_text(const TextFile& file, const Take& take) {
-  if (!file.members.any()) return read_whole(file, take);
   Joined joined(take);
-  read_records(file, joined);
+  if (file.members.any()) return read_records(file, joined);
+  if (file.as_text) return read_whole(file, take);
+  bool first = true;
+  read_whole(file, [&](std::string_view block) {
+    take(std::exchange(first, false) ? without_byte_order_mark(block) : block);
+  });
 }
 
 std::uint64_t text_size(const TextFile& file) {
@@ -82,44 +104,83 @@ DocumentRule parse_document_rule(const std::string& text) {
 
 void DocumentCutter::put(std::string_view text) {
   if (text.empty()) return;
+  if (open_ || as_text_) {
+    sink_.part(text);
+    open_ = true;
+    return;
+  }
+  mark_ += text;
+  if (mark_.size() < kByteOrderMark.size() && kByteOrderMark.starts_with(mark_)) return;
+  begin_document();
+}
+
+void DocumentCutter::begin_document() {
+  const std::string begin = std::exchange(mark_, "");
+  const std::string_view text = without_byte_order_mark(begin);
+  if (text.empty()) return;
   sink_.part(text);
   open_ = true;
 }
 
 void DocumentCutter::end_document() {
+  if (!mark_.empty()) begin_document();
   if (open_) sink_.end();
   open_ = false;
 }
 
 void DocumentCutter::block(std::string_view text) {
-  if (rule_.kind == DocumentKind::file) return put(text);
-  held_ += text;
-  if (rule_.kind == DocumentKind::blank_line)
-    blank_lines();
-  else
-    separated(rule_.separator);
+  switch (rule_.kind) {
+    case DocumentKind::file: return put(text);
+    case DocumentKind::line: return lines(text);
+    case DocumentKind::blank_line: return blank_lines(text, false);
+    case DocumentKind::separator: return separated(text);
+  }
 }
 
-void DocumentCutter::separated(const std::string& separator) {
-  std::string_view rest = held_;
-  for (std::size_t at; (at = rest.find(separator)) != std::string_view::npos;
-       rest.remove_prefix(at + separator.size())) {
-    put(rest.substr(0, at));
+// Between "\r" and "\n" lies a line without a byte, which is no document.
+void DocumentCutter::lines(std::string_view text) {
+  for (std::size_t at; (at = text.find_first_of("\r\n")) != std::string_view::npos; text.remove_prefix(at + 1)) {
+    put(text.substr(0, at));
     end_document();
   }
-  const std::size_t keep = std::min(rest.size(), separator.size() - 1);
-  put(rest.substr(0, rest.size() - keep));
-  held_ = std::string(rest.substr(rest.size() - keep));
+  put(text);
 }
 
-void DocumentCutter::blank_lines() {
+void DocumentCutter::separated(std::string_view text) {
+  const std::string& separator = rule_.separator;
+  held_ += text;
+  std::string_view rest = held_;
+  const std::string first = separator[0] == '\n' ? "\r\n" : separator.substr(0, 1);
+  std::size_t at = 0;
+  while ((at = rest.find_first_of(first, at)) != std::string_view::npos) {
+    const std::size_t length = separator_length(rest.substr(at), separator);
+    if (length == kIncomplete) break;
+    if (length == 0) {
+      ++at;
+      continue;
+    }
+    put(rest.substr(0, at));
+    end_document();
+    rest.remove_prefix(at + length);
+    at = 0;
+  }
+  const std::size_t whole = std::min(at, rest.size());
+  put(rest.substr(0, whole));
+  held_ = std::string(rest.substr(whole));
+}
+
+void DocumentCutter::blank_lines(std::string_view text, bool at_end) {
+  held_ += text;
   std::string_view rest = held_;
   while (!rest.empty()) {
-    const std::size_t end = rest.find('\n');
+    std::size_t end = rest.find_first_of("\r\n");
     const bool complete = end != std::string_view::npos;
+    if (complete && rest[end] == '\r') {
+      if (end + 1 == rest.size() && !at_end) break;  // a "\n" may follow
+      if (rest.substr(end).starts_with("\r\n")) ++end;
+    }
     const std::string_view line = rest.substr(0, complete ? end + 1 : end);
-    if (at_line_start_ && !complete && line == "\r") break;  // may become a blank line
-    if (at_line_start_ && (line == "\n" || line == "\r\n"))
+    if (at_line_start_ && (line == "\n" || line == "\r\n" || line == "\r"))
       end_document();
     else
       put(line);
@@ -130,6 +191,7 @@ void DocumentCutter::blank_lines() {
 }
 
 void DocumentCutter::end_of_file() {
+  if (rule_.kind == DocumentKind::blank_line) blank_lines("", true);
   put(held_);
   held_.clear();
   at_line_start_ = true;

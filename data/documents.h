@@ -21,21 +21,27 @@ struct DocumentRule {
 DocumentRule parse_document_rule(const std::string& text);
 
 // Cuts a file into documents as its blocks arrive. What separates documents belongs to none of them; documents without
-// a byte are passed over.
+// a byte are passed over. Lines end with "\n", "\r\n" or "\r", and each "\n" of a separator stands for "\r\n" too. A
+// byte order mark in front of a document goes, unless `as_text`.
 class DocumentCutter {
  public:
-  DocumentCutter(DocumentRule rule, DocumentSink& sink) : rule_(std::move(rule)), sink_(sink) {}
+  DocumentCutter(DocumentRule rule, DocumentSink& sink, bool as_text = false)
+      : rule_(std::move(rule)), sink_(sink), as_text_(as_text) {}
   void block(std::string_view text);
   void end_of_file();
 
  private:
   void put(std::string_view text);
   void end_document();
-  void separated(const std::string& separator);
-  void blank_lines();
+  void begin_document();
+  void lines(std::string_view text);
+  void separated(std::string_view text);
+  void blank_lines(std::string_view text, bool at_end);
   DocumentRule rule_;
   DocumentSink& sink_;
+  bool as_text_;
   std::string held_;           // bytes that may be the beginning of a separator
+  std::string mark_;           // bytes in front of a document that may be the beginning of a byte order mark
   bool at_line_start_ = true;  // blank lines only
   bool open_ = false;          // the current document has a byte
 };
@@ -44,7 +50,8 @@ class DocumentCutter {
 // data/parquet.h.
 void read_documents(const TextFile&, const DocumentRule&, DocumentSink&);
 
-// Calls take(text) for all of a file's text, a megabyte or a record at a time; after each record comes a newline.
+// Calls take(text) for all of a file's text, a megabyte or a record at a time; after each record comes a newline. A
+// byte order mark in front of the text or of a record goes, unless the file is taken as_text.
 void read_text(const TextFile&, const std::function<void(std::string_view)>& take);
 std::uint64_t text_size(const TextFile&);  // bytes that read_text() gives; reads all of it, unless the file is plain
 

@@ -1,6 +1,10 @@
 #include "data/encode_job.h"
 
 #include <algorithm>
+#include <span>
+#include <utility>
+
+#include "data/text_frame.h"
 
 namespace ring {
 
@@ -37,31 +41,36 @@ void DocumentFrame::encode(std::string_view text, bool first, Encoder& encoder, 
   }
 }
 
+void DocumentFrame::encode_piece(const EncodeJob& job, const EncodePiece& piece, Encoder& encoder,
+                                 EncodeResult& out) const {
+  const auto add = [&](EncodePiece part, std::size_t begin, bool first, bool counts) {
+    part.begin = begin;
+    part.end = out.tokens.size();
+    part.first = first;
+    part.counts = counts;
+    out.pieces.push_back(part);
+  };
+  std::vector<std::int32_t> text;
+  encode(std::string_view(job.text).substr(piece.begin, piece.end - piece.begin), piece.first, encoder, text);
+  const auto before = std::span(before_).first(piece.first ? missing_before(before_, text) : 0);
+  const auto after = std::span(after_).last(piece.last ? missing_after(after_, text) : 0);
+  EncodePiece around = piece;
+  around.text_bytes = 0;
+  std::size_t begin = out.tokens.size();
+  out.tokens.insert(out.tokens.end(), before.begin(), before.end());
+  if (!before.empty()) add(around, std::exchange(begin, out.tokens.size()), true, count_before_);
+  out.tokens.insert(out.tokens.end(), text.begin(), text.end());
+  add(piece, std::exchange(begin, out.tokens.size()), piece.first && before.empty(), piece.counts);
+  out.tokens.insert(out.tokens.end(), after.begin(), after.end());
+  if (!after.empty()) add(around, begin, false, true);
+}
+
 EncodeResult DocumentFrame::encode(const EncodeJob& job, Encoder& encoder) const {
   EncodeResult out;
   out.tokens.reserve(job.text.size() / 2);
-  const auto add = [&](EncodePiece piece, std::size_t begin, bool first, bool counts) {
-    piece.begin = begin;
-    piece.end = out.tokens.size();
-    piece.first = first;
-    piece.counts = counts;
-    out.pieces.push_back(piece);
-  };
   for (const EncodePiece& piece : job.pieces) {
     const EncodeReport before = encoder.report();
-    EncodePiece around = piece;
-    around.text_bytes = 0;
-    std::size_t begin = out.tokens.size();
-    if (piece.first && !before_.empty()) {
-      out.tokens.insert(out.tokens.end(), before_.begin(), before_.end());
-      add(around, std::exchange(begin, out.tokens.size()), true, count_before_);
-    }
-    encode(std::string_view(job.text).substr(piece.begin, piece.end - piece.begin), piece.first, encoder, out.tokens);
-    add(piece, std::exchange(begin, out.tokens.size()), piece.first && before_.empty(), piece.counts);
-    if (piece.last && !after_.empty()) {
-      out.tokens.insert(out.tokens.end(), after_.begin(), after_.end());
-      add(around, begin, false, true);
-    }
+    encode_piece(job, piece, encoder, out);
     const EncodeReport& after = encoder.report();
     const EncodeReport gained{after.invalid_bytes - before.invalid_bytes, after.unknown - before.unknown};
     if (gained.invalid_bytes + gained.unknown > 0) out.first_bad_file = std::min(out.first_bad_file, piece.file);

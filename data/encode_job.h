@@ -36,7 +36,7 @@ struct EncodeResult {
 };
 
 enum class DocumentShape : std::uint8_t {
-  text,         // between what the tokenizer puts around a text; everything counts
+  text,         // between what the tokenizer puts around a text, unless the text has it; everything counts
   pair,         // the same, but what stands in front does not count
   conversation  // as its template wrote it, which names the tokens around texts itself
 };
@@ -49,6 +49,7 @@ class DocumentFrame {
 
  private:
   void encode(std::string_view text, bool first, Encoder&, std::vector<std::int32_t>& out) const;
+  void encode_piece(const EncodeJob&, const EncodePiece&, Encoder&, EncodeResult& out) const;
   std::vector<std::int32_t> before_, after_;
   bool count_before_ = true;
   std::vector<std::pair<std::string, std::int32_t>> named_;  // tokens that a template writes by their names

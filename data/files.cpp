@@ -160,6 +160,12 @@ void FileHandle::sync() {
   if (::fsync(fd_) != 0) fail("cannot make ", path_, " durable: ", io_error_text(errno));
 }
 
+FileId file_id(const std::string& path) {
+  struct stat s {};
+  if (::stat(path.c_str(), &s) != 0) fail("cannot look at ", path, ": ", io_error_text(errno));
+  return {s.st_dev, s.st_ino};
+}
+
 FileHandle open_input(const std::string& path) { return {path, O_RDONLY}; }
 
 std::string read_file(const std::string& path) {

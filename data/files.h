@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 
 namespace ring {
 
@@ -30,6 +31,10 @@ class FileHandle {
   int fd_ = -1;
   std::string path_;
 };
+
+// Identifies a file whatever names lead to it.
+using FileId = std::pair<std::uint64_t, std::uint64_t>;  // device and inode
+FileId file_id(const std::string& path);                 // Throws Error if there is no such file
 
 // A regular file, to be read. Error: it is missing, a folder, a device or a pipe, or the system refuses.
 FileHandle open_input(const std::string& path);

@@ -4,11 +4,13 @@
 
 #include "core/check.h"
 #include "core/json.h"
+#include "data/byte_order_mark.h"
 
 namespace ring {
 
 void JsonLines::line(std::string_view text) {
   ++line_;
+  text = without_byte_order_mark(text);
   if (text.find_first_not_of(" \t\r") == std::string_view::npos) return;
   const std::string where = str(name_, ":", line_, ": ");
   nlohmann::ordered_json record;

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "core/check.h"
+#include "data/byte_order_mark.h"
 #include "data/files.h"
 #include "data/token_store.h"
 #include "data/tokenizer.h"
@@ -16,7 +17,7 @@ namespace fs = std::filesystem;
 std::string read_beside(const std::string& path, const std::string& name) {
   const fs::path other = fs::path(path).parent_path() / name;
   std::error_code error;
-  return fs::is_regular_file(other, error) ? read_file(other.string()) : "";
+  return fs::is_regular_file(other, error) ? std::string(without_byte_order_mark(read_file(other.string()))) : "";
 }
 
 bool is_corpus(const std::string& spec) {
@@ -36,7 +37,7 @@ std::string chosen_template(const std::string& choice) {
   if (!fs::is_regular_file(choice, error))
     fail("--chat-template ", choice, ": there is no such file, and no template of that name; the names are ",
          chat::template_names());
-  return read_file(choice);
+  return std::string(without_byte_order_mark(read_file(choice)));
 }
 
 }  // namespace

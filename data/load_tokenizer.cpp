@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "core/check.h"
+#include "data/byte_order_mark.h"
 #include "data/files.h"
 #include "data/token_store.h"
 
@@ -29,9 +30,10 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec) {
     fail("tokenizer '", spec, "': ", e.what(), "; give bytes, a file written by 'ringmaster tokenizer train', ",
          "a tokenizer.json, a SentencePiece .model, or a corpus (.h5)");
   }
-  std::string bytes = read_file(spec);
+  std::string bytes(without_byte_order_mark(read_file(spec)));
   const std::string config = beside(spec, "tokenizer_config.json");
-  if (bytes.starts_with('{') && !config.empty()) return json_tokenizer(std::move(bytes), spec, read_file(config));
+  if (bytes.starts_with('{') && !config.empty())
+    return json_tokenizer(std::move(bytes), spec, std::string(without_byte_order_mark(read_file(config))));
   return parse_tokenizer(std::move(bytes), spec);
 }
 

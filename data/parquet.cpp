@@ -64,10 +64,12 @@ Json list_of(const arrow::Array& values, std::int64_t begin, std::int64_t end) {
   return list;
 }
 
+// A table has every key of every row, so that a null says that this row has no such key.
 Json object_of(const arrow::StructArray& structs, std::int64_t row) {
   Json object = Json::object();
   for (int i = 0; i < structs.num_fields(); ++i)
-    object[structs.struct_type()->field(i)->name()] = value_at(*structs.field(i), row);
+    if (!structs.field(i)->IsNull(row))
+      object[structs.struct_type()->field(i)->name()] = value_at(*structs.field(i), row);
   return object;
 }
 

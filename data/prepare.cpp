@@ -110,7 +110,7 @@ class JobBuilder final : public DocumentSink {
 
 // A plain file, of which the bytes from `offset` on are for validation.
 void read_divided(const TextFile& file, const DocumentRule& rule, std::uint64_t offset, JobBuilder& builder) {
-  DocumentCutter cutter(rule, builder);
+  DocumentCutter cutter(rule, builder, file.as_text);
   const auto feed = [&](std::string_view block) { cutter.block(block); };
   read_blocks(file, 0, offset, feed);
   builder.close_document(false);

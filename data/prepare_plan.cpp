@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "data/chat/conversation.h"
 #include "data/documents.h"
+#include "data/files.h"
 #include "data/hash.h"
 #include "data/load_chat_format.h"
 #include "data/load_tokenizer.h"
@@ -67,15 +68,17 @@ void check_options(const PrepareOptions& o) {
 // The .bin of each data set of tokens among the files; none: all may be text.
 std::vector<TextFile> data_sets_of(const std::vector<TextFile>& files) {
   std::vector<TextFile> sets;
-  std::set<std::string> seen;
+  std::set<std::string> prefixes;
+  std::set<FileId> seen;
   const TextFile* other = nullptr;
   for (const TextFile& f : files) {
     const std::string prefix = megatron_prefix(f.path);
     if (prefix.empty()) {
       other = &f;
-    } else if (seen.insert(std::filesystem::weakly_canonical(prefix).string()).second) {
+    } else if (prefixes.insert(prefix).second) {
       const MegatronDataset set(prefix);
-      sets.push_back({prefix + ".bin", f.name.substr(0, f.name.size() - 4), set.bytes()});
+      if (seen.insert(file_id(prefix + ".bin")).second)
+        sets.push_back({prefix + ".bin", f.name.substr(0, f.name.size() - 4), set.bytes()});
     }
   }
   if (!sets.empty() && other)
@@ -101,8 +104,8 @@ std::vector<TextFile> files_of(const PrepareOptions& o, const std::vector<std::s
 void list_files(const PrepareOptions& o, PreparePlan& plan) {
   plan.files = files_of(o, o.inputs, plan.tokens);
   if (o.validation_inputs.empty()) return;
-  std::set<std::string> known;
-  for (const TextFile& f : plan.files) known.insert(std::filesystem::canonical(f.path).string());
+  std::set<FileId> known;
+  for (const TextFile& f : plan.files) known.insert(file_id(f.path));
   plan.tail.file = plan.files.size();
   bool tokens = false;
   std::vector<TextFile> validation = files_of(o, o.validation_inputs, tokens);
@@ -110,7 +113,7 @@ void list_files(const PrepareOptions& o, PreparePlan& plan) {
     fail("--input ", plan.files.front().path, " and --validation-input ", validation.front().path,
          ": one holds tokens already and the other text; give both the same form");
   for (TextFile& f : validation) {
-    if (known.contains(std::filesystem::canonical(f.path).string()))
+    if (known.contains(file_id(f.path)))
       fail("--validation-input: ", f.path, " is also in --input: a model would be judged by what it was trained on");
     plan.files.push_back(std::move(f));
   }

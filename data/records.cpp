@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "core/yaml.h"
+#include "data/byte_order_mark.h"
 #include "data/chat/conversation.h"
 
 namespace ring {
@@ -60,15 +61,17 @@ const std::string& text_in(const Json& record, const std::string& field, const s
 }
 
 void put_text(const RecordMembers& m, const Json& record, const std::string& where, DocumentSink& sink) {
-  const std::string& text = text_in(record, m.text, m.named_by_option ? "--text-field" : "", where);
+  const std::string_view text =
+      without_byte_order_mark(text_in(record, m.text, m.named_by_option ? "--text-field" : "", where));
   if (text.empty()) return;
   sink.part(text);
   sink.end();
 }
 
 void put_pair(const RecordMembers& m, const Json& record, const std::string& where, DocumentSink& sink) {
-  const std::string& prompt = text_in(record, m.prompt, "--prompt-field", where);
-  const std::string& completion = text_in(record, m.completion, "--completion-field", where);
+  const std::string_view prompt = without_byte_order_mark(text_in(record, m.prompt, "--prompt-field", where));
+  const std::string_view completion =
+      without_byte_order_mark(text_in(record, m.completion, "--completion-field", where));
   if (prompt.empty() && completion.empty()) return;
   if (!prompt.empty()) sink.part(prompt, false);
   if (!completion.empty()) sink.part(completion, true);

@@ -1,17 +1,19 @@
 #include "data/text_files.h"
 
 #include <fcntl.h>
-#include <fnmatch.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <tuple>
 
 #include "core/check.h"
 #include "core/counted.h"
 #include "core/log.h"
+#include "data/byte_order_mark.h"
 #include "data/files.h"
+#include "data/glob.h"
 #include "data/parquet.h"
 #include "data/text_kind.h"
 #include "data/unpack.h"
@@ -23,12 +25,6 @@ namespace {
 
 constexpr std::size_t kBlock = std::size_t{1} << 20;
 
-bool matches(const std::string& glob, const std::string& name) {
-  const bool whole = glob.find('/') != std::string::npos;
-  const std::string subject = whole ? name : fs::path(name).filename().string();
-  return ::fnmatch(glob.c_str(), subject.c_str(), 0) == 0;
-}
-
 // The files below a folder, and what had to be passed over.
 class Walk {
  public:
@@ -38,7 +34,14 @@ class Walk {
     enter(top_, error);
     if (error) fail("input ", top_.string(), ": ", error.message());
   }
-  std::size_t seen() const { return seen_; }  // files
+  std::size_t seen() const { return seen_; }  // files that are not hidden
+  // Says how many files are hidden and how to read them; empty if none are.
+  std::string hidden() const {
+    if (hidden_ == 0) return "";
+    return str(counted(static_cast<std::int64_t>(hidden_), "file"), hidden_ == 1 ? " is" : " are",
+               " left out because names that begin with a dot are hidden, such as ", first_hidden_.string(),
+               "; to read it, name ", hidden_top_.string(), " as an input");
+  }
   void warn() const {
     constexpr std::size_t kShown = 5;
     for (std::size_t i = 0; i < std::min(skipped_.size(), kShown); ++i) log::warn("skipped ", skipped_[i]);
@@ -52,8 +55,8 @@ class Walk {
 
   void look_at(const fs::directory_entry& entry) {
     const fs::path& path = entry.path();
-    if (path.filename().string().starts_with('.')) return;
     std::error_code error;
+    if (path.filename().string().starts_with('.')) return count_hidden(entry);
     const fs::file_status status = fs::status(path, error);  // of what a link leads to
     if (fs::is_directory(status)) {
       if (entry.is_symlink()) return skip(path, "a link to a folder; name that as an input to read it");
@@ -64,8 +67,23 @@ class Walk {
     } else if (fs::is_regular_file(status)) {
       ++seen_;
       const std::string name = path.lexically_relative(top_).generic_string();
-      if (matches(glob_, name)) files_.push_back({path.string(), name, 0});
+      if (glob_matches(glob_, name)) files_.push_back({path.string(), name, 0});
     }
+  }
+
+  void count_hidden(const fs::directory_entry& entry) {
+    std::error_code error;
+    if (entry.is_regular_file(error)) hide(entry.path(), entry.path());
+    if (!entry.is_directory(error) || entry.is_symlink(error)) return;
+    for (fs::recursive_directory_iterator it(entry.path(), fs::directory_options::skip_permission_denied, error), end;
+         !error && it != end; it.increment(error)) {
+      std::error_code unknown;
+      if (it->is_regular_file(unknown)) hide(it->path(), entry.path());
+    }
+  }
+
+  void hide(const fs::path& file, const fs::path& top) {
+    if (hidden_++ == 0) first_hidden_ = file, hidden_top_ = top;
   }
 
   void skip(const fs::path& path, const std::string& why) { skipped_.push_back(path.string() + ": " + why); }
@@ -74,7 +92,8 @@ class Walk {
   const std::string& glob_;
   std::vector<TextFile>& files_;
   std::vector<std::string> skipped_;
-  std::size_t seen_ = 0;
+  fs::path first_hidden_, hidden_top_;
+  std::size_t seen_ = 0, hidden_ = 0;
 };
 
 void add_input(const std::string& input, const std::string& glob, FileOptions options, std::vector<TextFile>& files) {
@@ -91,20 +110,43 @@ void add_input(const std::string& input, const std::string& glob, FileOptions op
   const Walk walk(input, glob, files);
   walk.warn();
   if (files.size() == before) {
+    if (walk.seen() == 0 && !walk.hidden().empty()) fail("input ", input, ": no files to read: ", walk.hidden());
     if (options != FileOptions::all) fail("input ", input, ": a folder without files; give one that has some");
     fail("input ", input, ": none of its ", counted(static_cast<std::int64_t>(walk.seen()), "file"),
          " matches --glob '", glob, "'; give another pattern, such as '*.txt' or '*'");
   }
+  if (const std::string hidden = walk.hidden(); !hidden.empty()) log::info("input ", input, ": ", hidden);
 }
 
-// The first bytes of what a file holds, unpacked.
+// Keeps each file under one of its names: one with an ending, which says what the file is (a cache of data sets has
+// links that are named, to files that are not), else the first.
+void drop_other_names(std::vector<TextFile>& files) {
+  std::map<FileId, std::size_t> kept;
+  std::vector<TextFile> once;
+  const TextFile* first_dropped = nullptr;
+  const auto has_ending = [](const TextFile& f) { return fs::path(f.name).has_extension(); };
+  for (const bool endings : {true, false})
+    for (const TextFile& f : files) {
+      if (has_ending(f) != endings) continue;
+      if (kept.emplace(file_id(f.path), once.size()).second)
+        once.push_back(f);
+      else if (!first_dropped)
+        first_dropped = &f;
+    }
+  if (first_dropped)
+    log::info("reads ", counted(static_cast<std::int64_t>(once.size()), "file"), " once that ", files.size(),
+              " names lead to: ", first_dropped->path, " is ", once[kept.at(file_id(first_dropped->path))].path);
+  files = std::move(once);
+}
+
+// The first bytes of what a file holds, unpacked, without a byte order mark.
 std::string head_of(const std::string& path) {
   std::string head;
   read_unpacked(path, [&](std::string_view block) {
     head += block.substr(0, kKindBytes - head.size());
     return head.size() < kKindBytes;
   });
-  return head;
+  return std::string(without_byte_order_mark(head));
 }
 
 bool is_packed(const std::string& path) {
@@ -151,12 +193,10 @@ std::vector<TextFile> find_files(const std::vector<std::string>& inputs, const s
   if (inputs.empty()) fail("no input is given: name files or folders with --input");
   std::vector<TextFile> files;
   for (const std::string& input : inputs) add_input(input, glob, options, files);
-  std::sort(files.begin(), files.end(),
-            [](const TextFile& a, const TextFile& b) { return std::tie(a.name, a.path) < std::tie(b.name, b.path); });
-  const auto same = [](const TextFile& a, const TextFile& b) {
-    return a.name == b.name && (a.path == b.path || fs::equivalent(a.path, b.path));
-  };
-  files.erase(std::unique(files.begin(), files.end(), same), files.end());
+  const auto sort = [&] { std::ranges::sort(files, {}, [](const TextFile& f) { return std::tie(f.name, f.path); }); };
+  sort();
+  drop_other_names(files);
+  sort();
   for (TextFile& f : files) f.size = fs::file_size(f.path), f.options = options;
   return files;
 }

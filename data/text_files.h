@@ -32,9 +32,10 @@ struct TextFile {
   const char* form() const;                                 // "compressed", as "is ..." goes on
 };
 
-// Files, and files below folders whose name (or path below the folder, when the pattern has a '/') matches `glob`.
-// Names that start with a dot are passed over inside of folders; links to folders and what cannot be looked at are
-// skipped with a warning. Sorted by name, each once. Error: a path does not exist, or nothing was found.
+// Files, and files below folders whose name (or path below the folder, when the pattern has a '/') matches `glob`, see
+// glob_matches(). Names that start with a dot are passed over inside of folders, and counted in a message; links to
+// folders and what cannot be looked at are skipped with a warning. Sorted by name. A file that several names lead to,
+// links or hard links, is there once, with a message. Throws Error if a path does not exist, or nothing was found.
 std::vector<TextFile> find_files(const std::vector<std::string>& inputs, const std::string& glob,
                                  FileOptions options = FileOptions::all);
 
@@ -48,7 +49,8 @@ std::vector<TextFile> list_text_files(const std::vector<std::string>& inputs, co
                                       bool as_text = false, const RecordMembers& members = {},
                                       FileOptions options = FileOptions::all);
 
-// Calls take(block) for a plain file's bytes from `begin` to `end`, a megabyte at a time. Error: check_no_nul()'s.
+// Calls take(block) for a plain file's bytes from `begin` to `end`, a megabyte at a time. Throws the errors of
+// check_no_nul().
 void read_blocks(const TextFile&, std::uint64_t begin, std::uint64_t end,
                  const std::function<void(std::string_view)>& take);
 

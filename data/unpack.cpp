@@ -6,7 +6,6 @@
 #include "data/files.h"
 
 #ifdef RING_WITH_ZLIB
-#include <unistd.h>
 #include <zlib.h>
 #endif
 #ifdef RING_WITH_ZSTD
@@ -35,25 +34,64 @@ void read_plain(FileHandle& file, const Take& take) {
 }
 
 #ifdef RING_WITH_ZLIB
-void read_gzip(const FileHandle& file, const Take& take) {
-  const int own = ::dup(file.fd());  // gzclose() closes it
-  if (own < 0) fail("cannot read ", file.path());
-  const std::unique_ptr<gzFile_s, int (*)(gzFile)> in(gzdopen(own, "rb"), gzclose);
-  if (!in) fail("cannot read ", file.path(), ": no memory for zlib");
-  std::string buffer(kBlock, '\0');
-  const auto problem = [&] {
-    int code = Z_OK;
-    const char* text = gzerror(in.get(), &code);
-    return code == Z_OK ? std::string() : code == Z_BUF_ERROR ? std::string("it ends early") : std::string(text);
-  };
-  for (int n; (n = gzread(in.get(), buffer.data(), static_cast<unsigned>(buffer.size()))) != 0;) {
-    if (n < 0) fail_damaged(file.path(), problem());
-    if (!take(std::string_view(buffer).substr(0, static_cast<std::size_t>(n)))) return;
+// Members of a file that gzip compressed, one behind the other. zlib's own gzread() takes what follows a member for
+// padding if it does not begin as a member, and loses the rest of the text.
+class GzipMembers {
+ public:
+  explicit GzipMembers(FileHandle& file) : file_(file), packed_(kBlock, '\0'), text_(kBlock, '\0') {
+    constexpr int kGzip = 16;  // added to the window's bits: a header and a checksum of gzip
+    if (inflateInit2(&stream_, MAX_WBITS + kGzip) != Z_OK) fail("cannot read ", file.path(), ": no memory for zlib");
   }
-  if (const std::string why = problem(); !why.empty()) fail_damaged(file.path(), why);
+  ~GzipMembers() { inflateEnd(&stream_); }
+  GzipMembers(const GzipMembers&) = delete;
+  GzipMembers& operator=(const GzipMembers&) = delete;
+
+  // Returns false if there is none left. Only zero bytes may stand between members and behind the last.
+  bool next() {
+    while (fill()) {
+      if (*stream_.next_in != 0) return inflateReset(&stream_) == Z_OK;
+      ++stream_.next_in, --stream_.avail_in;
+    }
+    return false;
+  }
+
+  // Unpacks a member. Returns false if `take` wants no more.
+  bool read(const Take& take) {
+    bool more = false;  // the last call filled its block: zlib may hold more text
+    for (int status = Z_OK; status != Z_STREAM_END;) {
+      if (!more && !fill()) fail_damaged(file_.path(), "it ends early");
+      stream_.next_out = reinterpret_cast<Bytef*>(text_.data());
+      stream_.avail_out = static_cast<uInt>(text_.size());
+      status = inflate(&stream_, Z_NO_FLUSH);
+      if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR)  // the last: it needs more bytes
+        fail_damaged(file_.path(), stream_.msg ? stream_.msg : zError(status));
+      const std::size_t n = text_.size() - stream_.avail_out;
+      if (n > 0 && !take(std::string_view(text_).substr(0, n))) return false;
+      more = n == text_.size();
+    }
+    return true;
+  }
+
+ private:
+  bool fill() {
+    if (stream_.avail_in > 0) return true;
+    stream_.next_in = reinterpret_cast<Bytef*>(packed_.data());
+    stream_.avail_in = static_cast<uInt>(file_.read(packed_.data(), packed_.size()));
+    return stream_.avail_in > 0;
+  }
+
+  FileHandle& file_;
+  z_stream stream_{};
+  std::string packed_, text_;
+};
+
+void read_gzip(FileHandle& file, const Take& take) {
+  GzipMembers members(file);
+  while (members.next())
+    if (!members.read(take)) return;
 }
 #else
-void read_gzip(const FileHandle& file, const Take&) { fail_without(file.path(), "gzip", "zlib1g-dev"); }
+void read_gzip(FileHandle& file, const Take&) { fail_without(file.path(), "gzip", "zlib1g-dev"); }
 #endif
 
 #ifdef RING_WITH_ZSTD

@@ -15,8 +15,8 @@ Packing packing_of(std::string_view head);  // of a file that begins so
 std::string unpacked_name(const std::string& path);
 
 // Calls take(block) for the bytes that the file holds, a megabyte at a time, until it returns false. Several files
-// behind each other are read as one, as gunzip and unzstd do. Error: it is damaged or ends early; this build lacks the
-// library.
+// behind each other are read as one, as gunzip and unzstd do. Throws Error if the file is damaged or ends early, if a
+// gzip member is followed by anything but zero bytes or a member, or if this build lacks the library.
 void read_unpacked(const std::string& path, const std::function<bool(std::string_view)>& take);
 
 }  // namespace ring

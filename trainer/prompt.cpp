@@ -1,12 +1,14 @@
 #include "trainer/prompt.h"
 
 #include "core/check.h"
+#include "data/text_frame.h"
 
 namespace ring {
 
 std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer, const std::string& text) {
   std::vector<std::int32_t> ids = tokenizer.before_text();
   const std::vector<std::int32_t> said = tokenizer.encode(text);
+  ids.resize(missing_before(ids, said));
   ids.insert(ids.end(), said.begin(), said.end());
   if (ids.empty() && tokenizer.end_of_text()) ids.push_back(*tokenizer.end_of_text());
   if (ids.empty()) ids = tokenizer.encode("\n");

@@ -33,6 +33,12 @@ std::size_t ending(std::string_view text, std::size_t at, unicode::Trait trait) 
 
 }  // namespace
 
+std::size_t blanks_from(std::string_view text, std::size_t at) {
+  std::size_t end = at;
+  for (std::size_t n; (n = starting(text, end, unicode::kSpace)) > 0;) end += n;
+  return end - at;
+}
+
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   std::uint32_t nodes = 1;
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
@@ -40,6 +46,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
     starts_[static_cast<unsigned char>(t.content.front())] = true;
     ends_with_[static_cast<unsigned char>(t.content.back())] = true;
     looks_around_ = looks_around_ || t.single_word || t.lstrip || t.rstrip;
+    if (t.rstrip) takes_blanks_behind_.insert(t.id);
     std::uint32_t node = 0;
     for (std::size_t b = 0; b < t.content.size(); ++b) {
       const auto [step, added] = next_.try_emplace(edge(node, t.content[b]), nodes);
@@ -78,11 +85,7 @@ void AddedTokens::divide(std::string_view text, const Take& take) const {
       if (n == 0 || begin - n < done) break;
       begin -= n;
     }
-    while (t->rstrip) {
-      const std::size_t n = starting(text, end, unicode::kSpace);
-      if (n == 0) break;
-      end += n;
-    }
+    if (t->rstrip) end += blanks_from(text, end);
     begin = std::max(begin, done);
     if (done < begin) take(done, begin, -1);
     take(begin, end, t->id);

@@ -94,6 +94,9 @@ class JsonTokenizer final : public Tokenizer {
     });
   }
   const bpe::Model& model() const { return d_.model; }
+  bool takes_blanks_behind(std::int32_t id) const {
+    return d_.added.takes_blanks_behind(id) || d_.added_normalized.takes_blanks_behind(id);
+  }
 
   void end_with(std::int32_t id) { end_ = id; }
   std::optional<std::int32_t> special(std::string_view content) const {
@@ -137,16 +140,29 @@ class JsonTokenizer final : public Tokenizer {
 class JsonEncoder final : public Encoder {
  public:
   explicit JsonEncoder(const JsonTokenizer& t) : t_(t), merger_(t.model()) {}
-  void encode(std::string_view text, std::vector<std::int32_t>& out) override { run(text, Start::text, out); }
-  void go_on(std::string_view text, std::vector<std::int32_t>& out) override { run(text, Start::cut, out); }
+  void encode(std::string_view text, std::vector<std::int32_t>& out) override {
+    takes_blanks_ = false;
+    run(text, Start::text, out);
+  }
+  void go_on(std::string_view text, std::vector<std::int32_t>& out) override {
+    if (takes_blanks_) text.remove_prefix(bpe::blanks_from(text, 0));
+    if (!text.empty()) run(text, Start::cut, out);
+  }
 
  private:
   void run(std::string_view text, Start start, std::vector<std::int32_t>& out) {
     cache_.announce(text.size());
     count_invalid(text);
     t_.divide(
-        {text, {}, start}, [&](const Stretch& word) { encode_word(word.text, out); },
-        [&](const Stretch&, std::int32_t id) { out.push_back(id); });
+        {text, {}, start},
+        [&](const Stretch& word) {
+          takes_blanks_ = false;
+          encode_word(word.text, out);
+        },
+        [&](const Stretch&, std::int32_t id) {
+          takes_blanks_ = t_.takes_blanks_behind(id);
+          out.push_back(id);
+        });
   }
   void count_invalid(std::string_view text) {
     for (std::size_t valid = utf8::valid_prefix(text); valid < text.size(); valid = utf8::valid_prefix(text)) {
@@ -165,6 +181,7 @@ class JsonEncoder final : public Encoder {
   const JsonTokenizer& t_;
   bpe::Merger merger_;
   WordCache cache_;
+  bool takes_blanks_ = false;  // the last token was an added one with rstrip: blank space that follows is its own
 };
 
 std::unique_ptr<Encoder> JsonTokenizer::encoder() const { return std::make_unique<JsonEncoder>(*this); }

@@ -4,9 +4,11 @@
 
 #include "core/check.h"
 
-namespace ring::chat {
-namespace {
+#ifdef RING_WITH_UTF8PROC
+#include <utf8proc.h>
+#endif
 
+namespace ring::chat {
 char32_t decoded(std::string_view character) {
   const auto first = static_cast<unsigned char>(character[0]);
   if (character.size() == 1) return first;
@@ -15,7 +17,18 @@ char32_t decoded(std::string_view character) {
   return c;
 }
 
-}  // namespace
+#ifdef RING_WITH_UTF8PROC
+bool is_printable(char32_t c) {
+  if (c == ' ') return true;
+  const utf8proc_category_t k = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  return k != UTF8PROC_CATEGORY_CN && k < UTF8PROC_CATEGORY_ZS;  // the list ends with separators and what nobody sees
+}
+#else
+bool is_printable(char32_t) {
+  fail("this program was built without utf8proc, which knows the characters that Python prints: install ",
+       "libutf8proc-dev and build again");
+}
+#endif
 
 std::size_t character_length(std::string_view text, std::size_t at) {
   const auto first = static_cast<unsigned char>(text[at]);

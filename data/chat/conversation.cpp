@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
+#include "core/json.h"
 #include "data/chat/characters.h"
 
 namespace ring::chat {
@@ -13,28 +14,72 @@ using Json = nlohmann::ordered_json;
 
 std::string role_of(const Value& message) { return message.members().find("role")->text(); }
 
-std::vector<Value> checked_messages(const Json& messages) {
-  if (!messages.is_array()) fail("the messages are a JSON ", messages.type_name(), ", a list is wanted");
-  if (messages.empty()) fail("the list of messages is empty");
-  std::vector<Value> out;
-  for (const Json& m : messages) {
-    const std::string which = str("message ", out.size());
-    if (!m.is_object()) fail(which, " is a JSON ", m.type_name(), ", an object with 'role' and 'content' is wanted");
-    if (!m.contains("role")) fail(which, " has no 'role'");
-    if (!m["role"].is_string()) fail(which, ": its 'role' is a JSON ", m["role"].type_name(), ", a text is wanted");
-    if (!m.contains("content") && !m.contains("tool_calls")) fail(which, " has no 'content'");
-    out.push_back(from_json(m));
-  }
-  return out;
+bool has_calls(const Json& message) {
+  const auto calls = message.find("tool_calls");
+  return calls != message.end() && !calls->is_null() && !calls->empty();
 }
 
-// How much of an assistant's turn counts: all of it, without blank space behind a mark that follows the content.
+// Throws Error if the content is a list with something else than texts.
+std::string text_of_parts(const Json& content, const std::string& which) {
+  std::string text;
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    const Json& part = content[i];
+    const bool is_text = part.is_object() && part.value("type", Json("text")) == "text" && part.contains("text") &&
+                         part["text"].is_string();
+    if (!is_text) fail(which, ": part ", i, " of its 'content' is no text, and only texts can be written");
+    text += part["text"].get_ref<const std::string&>();
+  }
+  return text;
+}
+
+// Throws Error if a message has what a template would write as Python prints it, or not at all.
+void check_message(const Json& m, const std::string& which, bool writes_calls) {
+  if (!m.is_object()) fail(which, " is a JSON ", m.type_name(), ", an object with 'role' and 'content' is wanted");
+  if (!m.contains("role")) fail(which, " has no 'role'");
+  if (!m["role"].is_string()) fail(which, ": its 'role' is a JSON ", m["role"].type_name(), ", a text is wanted");
+  if (m.contains("tool_calls") && !m["tool_calls"].is_array() && !m["tool_calls"].is_null())
+    fail(which, ": its 'tool_calls' is a JSON ", m["tool_calls"].type_name(), ", a list is wanted");
+  if (has_calls(m) && !writes_calls)
+    fail(which, " has 'tool_calls', and the template writes none: give one that does, with --chat-template");
+  const auto content = m.find("content");
+  if (content == m.end() || content->is_null()) {
+    if (!has_calls(m)) fail(which, " has no 'content'", content == m.end() ? "" : ": it is null");
+    return;
+  }
+  if (!content->is_string() && !content->is_array())
+    fail(which, ": its 'content' is a JSON ", content->type_name(), ", a text or a list of texts is wanted");
+}
+
+// Replaces the arguments of calls that are given as the text of a JSON object by that object. Returns whether there
+// were any of which `written` has the text as a text of JSON, in quotes.
+bool decode_arguments(Json& message, const std::string& written) {
+  if (!has_calls(message)) return false;
+  bool decoded = false;
+  for (Json& call : message["tool_calls"]) {
+    if (!call.is_object()) continue;
+    Json& function = call.contains("function") && call["function"].is_object() ? call["function"] : call;
+    if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
+    const std::string quoted = function["arguments"].dump(-1, ' ', false, Json::error_handler_t::replace);
+    if (find_part(written, quoted) == std::string::npos) continue;
+    Json arguments;
+    try {
+      arguments = parse_json<Json>(function["arguments"].get_ref<const std::string&>());
+    } catch (const Error&) {
+      continue;  // a text that is no JSON
+    }
+    if (!arguments.is_object()) continue;
+    function["arguments"] = std::move(arguments);
+    decoded = true;
+  }
+  return decoded;
+}
+
+// Returns how much of an assistant's turn counts: all of it, without blank space behind the mark that ends it.
 std::size_t counted(const std::string& turn, const Value& message) {
   const Value* content = message.members().find("content");
   const std::string said(content && content->is_text() ? strip(content->text(), true, true, nullptr) : "");
-  const std::size_t at = find_part(turn, said);
-  if (said.empty() || at == std::string::npos) return turn.size();
-  const std::size_t end = at + said.size();
+  const std::size_t at = said.empty() ? std::string::npos : find_part(turn, said);
+  const std::size_t end = at == std::string::npos ? 0 : at + said.size();
   const std::string_view mark = strip(std::string_view(turn).substr(end), false, true, nullptr);
   return mark.empty() ? turn.size() : end + mark.size();
 }
@@ -66,7 +111,56 @@ constexpr const char* kRemedy =
 }  // namespace
 
 ConversationWriter::ConversationWriter(Format format, const std::string& name, const Limits& limits)
-    : format_(std::move(format)), template_(format_.source, name), limits_(limits) {}
+    : format_(std::move(format)),
+      template_(format_.source, name),
+      limits_(limits),
+      writes_calls_(format_.source.find("tool_calls") != std::string::npos),
+      reads_parts_(find_reads_parts()) {}
+
+bool ConversationWriter::find_reads_parts() const {
+  const auto written = [&](const Json& content) {
+    const Json message = {{"role", "user"}, {"content", content}};
+    return write({from_json(message)}, 1, from_json(Json()), false).text;
+  };
+  constexpr const char* kText = "ringmasterasks";
+  try {
+    return written(Json::array({{{"type", "text"}, {"text", kText}}})) == written(kText);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+std::vector<Value> ConversationWriter::read(const Json& messages) const {
+  if (!messages.is_array()) fail("the messages are a JSON ", messages.type_name(), ", a list is wanted");
+  if (messages.empty()) fail("the list of messages is empty");
+  std::vector<Value> out;
+  for (const Json& m : messages) {
+    const std::string which = str("message ", out.size());
+    check_message(m, which, writes_calls_);
+    const bool parts = m.contains("content") && m["content"].is_array();
+    const std::string text = parts ? text_of_parts(m["content"], which) : "";
+    if (!parts || reads_parts_) {
+      out.push_back(from_json(m));
+      continue;
+    }
+    Json whole = m;
+    whole["content"] = text;
+    out.push_back(from_json(whole));
+  }
+  return out;
+}
+
+ConversationWriter::Whole ConversationWriter::write_whole(const Json& list, const Value& tools, bool ask) const {
+  Whole whole{.messages = read(list), .rendered = {}};
+  whole.rendered = write(whole.messages, whole.messages.size(), tools, ask);
+  Json decoded = list;
+  bool changed = false;
+  for (Json& m : decoded) changed |= decode_arguments(m, whole.rendered.text);
+  if (!changed) return whole;
+  whole.messages = read(decoded);
+  whole.rendered = write(whole.messages, whole.messages.size(), tools, ask, whole.rendered.steps);
+  return whole;
+}
 
 Rendered ConversationWriter::write(const std::vector<Value>& messages, std::size_t count, const Value& tools, bool ask,
                                    std::size_t spent) const {
@@ -107,26 +201,25 @@ ConversationWriter::Spans ConversationWriter::turns(const std::vector<Value>& me
 }
 
 std::vector<Part> ConversationWriter::parts(const Json& list, const Json& tools) const {
-  const std::vector<Value> messages = checked_messages(list);
-  if (std::ranges::none_of(messages, [](const Value& m) { return role_of(m) == "assistant"; }))
+  if (std::ranges::none_of(read(list), [](const Value& m) { return role_of(m) == "assistant"; }))
     fail("no message has the role 'assistant': nothing of this conversation would be learned");
   const Value given = from_json(tools);
-  const Rendered whole = write(messages, messages.size(), given, false);
-  const Spans spans = turns(messages, given, whole, false);
+  const Whole whole = write_whole(list, given, false);
+  const Spans spans = turns(whole.messages, given, whole.rendered, false);
   if (spans.empty()) fail("the template marks nothing of this conversation with {% generation %}");
-  return cut(whole.text, spans);
+  return cut(whole.rendered.text, spans);
 }
 
 std::vector<Part> ConversationWriter::prompt(const Json& list, const Json& tools,
                                              const std::function<void(const std::string&)>& look) const {
-  const std::vector<Value> messages = checked_messages(list);
   const Value given = from_json(tools);
-  const Rendered whole = write(messages, messages.size(), given, true);
-  if (look) look(whole.text);
+  const Whole whole = write_whole(list, given, true);
+  const std::string& text = whole.rendered.text;
+  if (look) look(text);
   try {
-    return cut(whole.text, turns(messages, given, whole, true));
+    return cut(text, turns(whole.messages, given, whole.rendered, true));
   } catch (const Error&) {  // no corpus holds such a conversation, so nothing says how its tokens would be cut
-    return cut(whole.text, {});
+    return cut(text, {});
   }
 }
 
@@ -134,7 +227,7 @@ std::string ConversationWriter::end_of_answer() const {
   static const std::string answer = "ringmasteranswers", next = "ringmasterasks";
   Json list = {{{"role", "user"}, {"content", "Hi"}}, {{"role", "assistant"}, {"content", answer}}};
   const auto behind = [&] {
-    const std::vector<Value> messages = checked_messages(list);
+    const std::vector<Value> messages = read(list);
     const std::string text = write(messages, messages.size(), from_json(Json()), false).text;
     const std::size_t at = text.rfind(answer);
     return at == std::string::npos ? "" : text.substr(at + answer.size());

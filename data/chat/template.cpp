@@ -233,7 +233,10 @@ class Evaluator {
     return Flow::on;
   }
 
-  void print_value(const Value& v) { budget_.append(*out_, v.is_text() ? v.text() : print(v, budget_)); }
+  void print_value(const Value& v) {
+    check_printed(v);
+    budget_.append(*out_, v.is_text() ? v.text() : print(v, budget_));
+  }
 
   Flow branch(const Node& n) {
     std::size_t i = 0;

@@ -214,21 +214,45 @@ class Printer {
     add("}");
   }
 
+  // As Python's repr().
   void quoted_python(std::string_view text) {
     budget_.read(text.size());
     const bool single = text.find('\'') == std::string_view::npos || text.find('"') != std::string_view::npos;
     const char quote = single ? '\'' : '"';
-    const std::string special{quote, '\\', '\n', '\t', '\r'};
     add({&quote, 1});
-    while (true) {
-      const std::size_t plain = std::min(text.find_first_of(special), text.size());
+    while (!text.empty()) {
+      const std::size_t plain = plain_bytes(text, quote);
       add(text.substr(0, plain));
-      if (plain == text.size()) break;
-      const char c = text[plain];
-      add({std::array{'\\', c == '\n' ? 'n' : c == '\t' ? 't' : c == '\r' ? 'r' : c}.data(), 2});
-      text.remove_prefix(plain + 1);
+      text.remove_prefix(plain);
+      if (text.empty()) break;
+      const std::size_t length = character_length(text, 0);
+      add(escaped_python(decoded(text.substr(0, length)), quote));
+      text.remove_prefix(length);
     }
     add({&quote, 1});
+  }
+
+  // Returns the bytes in front of the first character that needs an escape.
+  static std::size_t plain_bytes(std::string_view text, char quote) {
+    std::size_t at = 0;
+    while (at < text.size()) {
+      const std::size_t length = character_length(text, at);
+      const char32_t c = decoded(text.substr(at, length));
+      const bool ascii = c < 0x80;
+      if (c == static_cast<char32_t>(quote) || c == '\\' || (ascii ? c < ' ' || c == 0x7F : !is_printable(c))) break;
+      at += length;
+    }
+    return at;
+  }
+
+  static std::string escaped_python(char32_t c, char quote) {
+    if (c == '\n') return "\\n";
+    if (c == '\t') return "\\t";
+    if (c == '\r') return "\\r";
+    if (c == '\\' || c == static_cast<char32_t>(quote)) return {'\\', static_cast<char>(c)};
+    std::string out{'\\', c < 0x100 ? 'x' : c < 0x10000 ? 'u' : 'U'};
+    for (int digit = c < 0x100 ? 2 : c < 0x10000 ? 4 : 8; digit-- > 0;) out += "0123456789abcdef"[c >> 4 * digit & 0xF];
+    return out;
   }
 
   // In pieces, since what is quoted may have six times the bytes.
@@ -260,6 +284,10 @@ std::string print(const Value& v, Budget& budget) {
   else
     out.python(v);
   return out.take();
+}
+
+void check_printed(const Value& v) {
+  if (v.is<None>()) fail("a member that is null would be written as None, as Python prints it");
 }
 
 std::string json_text(const Value& v, int indent, Budget& budget) {
@@ -308,6 +336,9 @@ Value from_json(const nlohmann::ordered_json& j) {
   if (j.is_number_unsigned() && j.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX))
     fail("the number ", j.dump(), " is too large");
   if (j.is_number_integer()) return j.get<std::int64_t>();
+  // Whole numbers that have more bits are read as fractions; Python has them exactly.
+  constexpr double kTooLarge = 0x1p63;
+  if (j.is_number() && !(std::abs(j.get<double>()) < kTooLarge)) fail("the number ", j.dump(), " is too large");
   if (j.is_number()) return j.get<double>();
   if (j.is_array()) {
     std::vector<Value> items;

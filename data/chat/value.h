@@ -97,6 +97,8 @@ class Value {
 // Each charges the budget for all that it reads and makes, and throws Error if that exceeds a limit.
 // Returns `v` as {{ .. }} and Python's str() write it. Throws Error if a function or a namespace is in it.
 std::string print(const Value& v, Budget&);
+// Throws Error if `v` is none, which Python prints as "None": no text that a model is to learn has that.
+void check_printed(const Value& v);
 // Returns `v` as Python's json.dumps(ensure_ascii=False) writes it; indent < 0: in one line. Throws Error if a
 // function, a namespace or an undefined value is in it.
 std::string json_text(const Value& v, int indent, Budget&);

@@ -50,8 +50,8 @@ TEST(ChatTemplate, MembersItemsAndSlices) {
               {"{{ s[1] }}{{ s[2] }}{{ s[::-1] }}{{ s[1:3] }}{{ s|length }}", "é😀z😀éaé😀4"},
               {"{{ m.n[1:] }}{{ m.n[:-1] }}{{ m.n[::2] }}{{ m.n[5:] }}{{ m.n[::-1] }}",
                "[20, 30][10, 20][10, 30][][30, 20, 10]"},
-              {"{{ m.items()|list }}{{ m.get('x') }}{{ m.get('x', 1) }}{{ m.keys()|list }}",
-               "[['role', 'user'], ['n', [10, 20, 30]]]None1['role', 'n']"}},
+              {"{{ m.items()|list }}{{ m.get('x') is none }}{{ m.get('x', 1) }}{{ m.keys()|list }}",
+               "[['role', 'user'], ['n', [10, 20, 30]]]True1['role', 'n']"}},
              variables);
 }
 
@@ -77,6 +77,15 @@ TEST(ChatTemplate, FiltersAndTests) {
         "[0, 1, 2][5, 3, 1]['1', '2']"}},
       variables);
 }
+
+#ifdef RING_WITH_UTF8PROC
+// repr() of Python 3.11 (Unicode 14) for characters that str.isprintable() says False of.
+TEST(ChatTemplate, TextsInListsArePrintedAsPythonDoes) {
+  expect_all({{"{{ [s] }}", "['x\\xa0y\\u200b\\x7f\\x01é\\U000e0001🙂\\u2028\\ue000\\xad\\u3000']"},
+              {"{{ [q] }}", "[\"'\"]"}},
+             R"({"s": "x\u00a0y\u200b\u007f\u0001é\udb40\udc01🙂\u2028\ue000\u00ad\u3000", "q": "'"})");
+}
+#endif
 
 TEST(ChatTemplate, Statements) {
   expect_all(

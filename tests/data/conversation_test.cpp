@@ -167,6 +167,93 @@ TEST(Conversation, WhatIsNoConversationIsNamed) {
       {"llama2:", "refuses this conversation", "no 'critic'"});
 }
 
+constexpr const char* kCalls = R"([{"role": "user", "content": "Rain?"},
+  {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": ARGUMENTS}}]},
+  {"role": "tool", "content": "no"}, {"role": "assistant", "content": "Dry."}])";
+
+std::string calls_with(const std::string& arguments) {
+  std::string text = kCalls;
+  return text.replace(text.find("ARGUMENTS"), 9, arguments);
+}
+
+// What a template cannot write is refused, where Python would print None, its notation of a list, or nothing.
+TEST(Conversation, WhatATemplateCannotWriteIsRefused) {
+  const ConversationWriter chatml(named("chatml"), "chatml");
+  const auto wrong = [](const ConversationWriter& writer, const std::string& messages,
+                        const std::vector<std::string>& parts) {
+    expect_error([&] { marked(writer, messages); }, parts);
+  };
+  const auto answer = [](const std::string& content) {
+    return R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": )" + content + "}]";
+  };
+  wrong(chatml, answer("null"), {"message 1 has no 'content': it is null"});
+  wrong(chatml, answer("5"), {"message 1", "'content' is a JSON number"});
+  wrong(chatml, answer("true"), {"'content' is a JSON boolean"});
+  wrong(chatml, answer(R"({"text": "a"})"), {"'content' is a JSON object"});
+  wrong(chatml, answer(R"([{"type": "text", "text": "a"}, {"type": "image", "url": "x"}])"),
+        {"message 1: part 1 of its 'content' is no text"});
+  wrong(chatml, calls_with("{}"), {"message 1 has 'tool_calls'", "writes none", "--chat-template"});
+  std::string missing = calls_with("{}");
+  missing.erase(missing.find("\"content\": null, "), 17);
+  wrong(chatml, missing, {"message 1 has 'tool_calls'"});
+  for (const char* content : {"{{ m.content }}", "{{ '' ~ m.content }}"})
+    wrong({{str("{% for m in messages %}", content, "{{ m.tool_calls }}{% endfor %}"), {}}, "t"}, calls_with("{}"),
+          {"would be written as None"});
+  for (const char* number : {"9223372036854775808", "100000000000000000000", "-9223372036854775809"})
+    wrong({{"{% for m in messages %}{{ m }}{% endfor %}", {}}, "t"},
+          str(R"([{"role": "assistant", "content": "a", "n": )", number, "}]"), {"too large"});
+}
+
+TEST(Conversation, TextsOfPartsAreWritten) {
+  const std::string parts = R"([{"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+      {"role": "assistant", "content": [{"type": "text", "text": "Y"}, {"type": "text", "text": "o"}]}])";
+  const ConversationWriter chatml(named("chatml"), "chatml");
+  EXPECT_EQ(marked(chatml, parts), "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>]]\n");
+  const ConversationWriter reads(
+      {"{% for m in messages %}{% generation %}{% if m.content is string %}{{ m.content }}{% else %}"
+       "{% for p in m.content %}{{ p.text }}{{ '+' if not loop.last }}{% endfor %}{% endif %}{% endgeneration %}"
+       "{% endfor %}",
+       {}},
+      "t");
+  EXPECT_EQ(marked(reads, parts), "[[Hi]][[Y+o]]") << "a template that reads parts gets them";
+}
+
+// As json.dumps() writes the object, not the text of it.
+TEST(Conversation, ArgumentsThatAreATextOfJsonAreReadFirst) {
+  const std::string source =
+      "{% for m in messages %}{% generation %}{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
+      "<{{ WRITTEN }}>{% endfor %}{% endgeneration %}{% endfor %}";
+  const auto written = [&](const std::string& how, const std::string& arguments) {
+    std::string text = source;
+    text.replace(text.find("WRITTEN"), 7, how);
+    return marked(ConversationWriter({text, {}}, "t"), calls_with(arguments));
+  };
+  const std::string as_object = R"([[Rain?]][[<{"city": "Bern", "n": 1}>]][[no]][[Dry.]])";
+  EXPECT_EQ(written("c.function.arguments|tojson", R"({"city": "Bern", "n": 1})"), as_object);
+  EXPECT_EQ(written("c.function.arguments|tojson", R"("{\"city\": \"Bern\", \"n\": 1}")"), as_object);
+  EXPECT_EQ(written("c.function.arguments", R"("{\"city\":1}")"), R"([[Rain?]][[<{"city":1}>]][[no]][[Dry.]])")
+      << "a template that writes the text as it is gets the text";
+  EXPECT_EQ(written("c.function.arguments|tojson", R"("no JSON")"), R"([[Rain?]][[<"no JSON">]][[no]][[Dry.]])");
+}
+
+// docs/finetune.md: of what follows the content, the mark counts, and no blank space behind it.
+TEST(Conversation, TheMarkCountsAloneWhereTheContentIsBlank) {
+  const ConversationWriter writer(
+      {"{% for m in messages %}{{ '<|im_start|>' + m.role }}{% if m.content %}{{ '\n' + m.content }}{% endif %}"
+       "{% for c in m.tool_calls or [] %}{{ '\n(' + c.function.name + ')' }}{% endfor %}{{ '<|im_end|>\n' }}"
+       "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+       {}},
+      "t");
+  const std::string begin = "<|im_start|>user\nRain?<|im_end|>\n<|im_start|>assistant\n";
+  const std::string end = "<|im_end|>]]\n<|im_start|>tool\nno<|im_end|>\n<|im_start|>assistant\n[[Dry.<|im_end|>]]\n";
+  EXPECT_EQ(marked(writer, calls_with("{}")), begin + "[[(f)" + end);
+  std::string empty = calls_with("{}"), blank = R"([{"role": "user", "content": "a"},
+                                                   {"role": "assistant", "content": " \t "}])";
+  empty.replace(empty.find("null"), 4, "\"\"");
+  EXPECT_EQ(marked(writer, empty), begin + "[[(f)" + end);
+  EXPECT_EQ(marked(writer, blank), "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[[ \t <|im_end|>]]\n");
+}
+
 TEST(Conversation, ToolsReachTheTemplate) {
   const ConversationWriter writer(
       {"{{ tools|tojson }}{% generation %}{{ messages[0].content }}{% endgeneration %}", {}}, "t");

@@ -236,6 +236,73 @@ TEST(JsonTokenizer, WhatStandsAroundAText) {
   EXPECT_EQ(t->encode("a"), (Ids{'a'}));
 }
 
+// Tokens of a corpus of one file, and which of them count.
+std::pair<Ids, std::string> prepared(const Json& tokenizer, const std::string& file, const std::string& text,
+                                     const RecordMembers& members, const std::string& config = "{}") {
+  TempFolder folder;
+  write_text(folder / "tokenizer.json", tokenizer.dump());
+  write_text(folder / "tokenizer_config.json", config);
+  write_text(folder / file, text);
+  PrepareOptions o;
+  o.inputs = {folder / file};
+  o.members = members;
+  o.tokenizer = folder / "tokenizer.json";
+  o.output = folder / "out.h5";
+  o.validation_fraction = 0;
+  prepare_corpus(o);
+  const auto store = TokenStore::open(o.output);
+  Ids ids(store->train().tokens());
+  std::vector<std::uint8_t> mask(ids.size());
+  store->train().read(0, ids.size(), ids.data());
+  store->train().read_mask(0, ids.size(), mask.data());
+  std::string counts;
+  for (const std::uint8_t m : mask) counts += m ? '+' : '-';
+  return {ids, counts};
+}
+
+// Byte-level, with <s> (256) put in front of a text and </s> (257) behind it.
+Json with_begin_and_end() {
+  Json j = byte_level({});
+  for (const char* name : {"<s>", "</s>"}) add_token(j, name, {{"special", true}});
+  const auto special = [](const char* name) { return Json{{"SpecialToken", {{"id", name}, {"type_id", 0}}}}; };
+  j["post_processor"] = {{"type", "TemplateProcessing"},
+                         {"single", {special("<s>"), {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}, special("</s>")}},
+                         {"special_tokens", {{"<s>", {{"ids", {256}}}}, {"</s>", {{"ids", {257}}}}}}};
+  return j;
+}
+
+TEST(JsonTokenizer, WhatATextHasIsNotPutAroundItAgain) {
+  const Json j = with_begin_and_end();
+  const auto ids = [&](const std::string& text) { return prepared(j, "a.txt", text, {}).first; };
+  const Ids around{256, 'a', 257};
+  for (const char* text : {"a", "<s>a", "a</s>", "<s>a</s>"}) EXPECT_EQ(ids(text), around) << text;
+  EXPECT_EQ(ids("<s><s>a"), (Ids{256, 256, 'a', 257})) << "what the text itself has twice stays";
+  EXPECT_EQ(ids("</s>a<s>"), (Ids{256, 257, 'a', 256, 257}));
+  const auto pair = prepared(j, "a.jsonl", R"({"prompt": "<s>a", "completion": "b</s>"})",
+                             {.prompt = "prompt", .completion = "completion"});
+  EXPECT_EQ(pair.first, (Ids{256, 'a', 'b', 257}));
+  EXPECT_EQ(pair.second, "--++");
+}
+
+// tokenizers 0.23 encodes the text of the whole conversation as these tokens: <|end|> takes the newline behind it
+// along.
+TEST(JsonTokenizer, BlanksBehindATokenWithRstripAreItsOwnAcrossAMask) {
+  Json j = byte_level({});
+  for (const char* name : {"<|end|>", "<|user|>", "<|assistant|>"})
+    add_token(j, name, {{"special", true}, {"rstrip", true}});
+  const std::string config = R"({"chat_template": "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content )"
+                             R"(+ '<|end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\n' }})"
+                             R"({% endif %}"})";
+  const char* chat =
+      R"({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "4"},
+          {"role": "user", "content": "yo"}, {"role": "assistant", "content": " 5"}]})";
+  std::string line(chat);
+  line.erase(line.find('\n'), 1);
+  const auto [ids, counts] = prepared(j, "a.jsonl", line, {.messages = "messages"}, config);
+  EXPECT_EQ(ids, (Ids{257, 'h', 'i', 256, 258, '4', 256, 257, 'y', 'o', 256, 258, '5', 256}));
+  EXPECT_EQ(counts, "-----++-----++");
+}
+
 TEST(JsonTokenizer, FilesKeepItAsItIs) {
   TempFolder folder;
   Json j = byte_level({{"a", "b"}});

@@ -24,7 +24,7 @@ except ImportError as e:
 
 WORDS = ["one", "caf\u00e9", "\u96ea", "\U0001f600", "a\tb", "x\n", "\"quoted\"", "\\", "\0", "The quick brown fox"]
 TEMPLATE = ("{% for m in messages %}<|{{ m.role }}|>{% generation %}{{ m.content }}{% endgeneration %}"
-            "{% if m.note is none %}.{% endif %}{% endfor %}{% if tools %}{{ tools[0].name }}{% endif %}")
+            "{% if m.note is undefined %}.{% endif %}{% endfor %}{% if tools %}{{ tools | tojson }}{% endif %}")
 
 
 class Program:
@@ -58,13 +58,23 @@ def message(r, role):
     return {"role": role, "content": text(r) or "-", "note": r.choice([None, "n"])}
 
 
+# A table has all keys in each row, with null where a row has none: those inside of others are not there.
+def without_nulls(value, inside=False):
+    if isinstance(value, list):
+        return [without_nulls(item, True) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: without_nulls(item, True) for name, item in value.items() if item is not None or not inside}
+
+
 def rows(count, seed):
     r = random.Random(seed)
     for i in range(count):
         turns = [message(r, role) for _ in range(r.randint(1, 4)) for role in ("user", "assistant")]
         yield {"id": i, "text": text(r), "meta": {"body": text(r), "source": [{"url": "u", "rank": 1.5}]},
                "prompt": text(r), "completion": text(r), "messages": turns, "when": None, "flag": i % 2 == 0,
-               "tools": r.choice([None, [{"name": "search"}]])}
+               "tools": r.choice([None, [{"name": "search", "properties": {"city": "text"}}],
+                                 [{"name": "add", "properties": {"a": "number", "b": "number"}}]])}
 
 
 # The same rows in several forms: (name, table, how it is written).
@@ -85,7 +95,7 @@ def compare(program, folder):
     table = pa.Table.from_pylist(data)
     lines, path = os.path.join(folder, "rows.jsonl"), os.path.join(folder, "rows.parquet")
     with open(lines, "w", encoding="utf-8") as out:
-        out.writelines(json.dumps(row) + "\n" for row in data)
+        out.writelines(json.dumps(without_nulls(row)) + "\n" for row in data)
     template = os.path.join(folder, "template.jinja")
     with open(template, "w", encoding="utf-8") as out:
         out.write(TEMPLATE)

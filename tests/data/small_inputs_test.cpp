@@ -1,0 +1,237 @@
+// Small inputs whose text means something else than its bytes: compressed in several members, with line ends of other
+// systems, byte order marks, several names for one file, or tokens that the text has already.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "data/glob.h"
+#include "data/prepare.h"
+#include "data/text_survey.h"
+#include "data/token_store.h"
+#include "data/unpack.h"
+#include "tests/data/corpus_case.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+using Names = std::vector<std::string>;
+using Documents = std::vector<std::string>;
+using Json = nlohmann::ordered_json;
+
+struct Folder : TempFolder {
+  PrepareOptions options(const std::string& input = "in") {
+    PrepareOptions o;
+    o.inputs = {*this / input};
+    o.tokenizer = "bytes";
+    o.output = *this / "out.h5";
+    o.validation_fraction = 0;
+    o.threads = 1;
+    return o;
+  }
+  Names names(const std::string& glob) {
+    Names out;
+    for (const TextFile& f : list_text_files({*this / "in"}, glob)) out.push_back(f.name);
+    return out;
+  }
+};
+
+std::vector<std::int32_t> tokens_of(const TokenSplit& split) {
+  std::vector<std::int32_t> tokens(split.tokens());
+  split.read(0, tokens.size(), tokens.data());
+  return tokens;
+}
+
+// The documents of a corpus of bytes.
+Documents documents(const PrepareOptions& o) {
+  fs::remove(o.output);
+  prepare_corpus(o);
+  Documents all(1);
+  const auto store = TokenStore::open(o.output);
+  for (const std::int32_t t : tokens_of(store->train()))
+    if (t == 256)
+      all.emplace_back();
+    else
+      all.back() += static_cast<char>(t);
+  all.pop_back();
+  return all;
+}
+
+// RFC 1952 around blocks of RFC 1951 that are stored as they are.
+std::string gzip(std::string_view text) {
+  const auto little = [](std::uint32_t value, int bytes) {
+    std::string out;
+    for (int i = 0; i < bytes; ++i) out += static_cast<char>(value >> 8 * i & 0xFF);
+    return out;
+  };
+  std::uint32_t crc = ~0u;
+  for (const char c : text) {
+    crc ^= static_cast<unsigned char>(c);
+    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320u : 0);
+  }
+  const auto size = static_cast<std::uint32_t>(text.size());
+  std::string out("\x1F\x8B\x08\0\0\0\0\0\0\xFF", 10);
+  do {
+    const auto block = static_cast<std::uint32_t>(std::min<std::size_t>(text.size(), 0xFFFF));
+    out += little(block == text.size(), 1) + little(block, 2) + little(~block, 2);
+    out += text.substr(0, block);
+    text.remove_prefix(block);
+  } while (!text.empty());
+  return out + little(~crc, 4) + little(size, 4);
+}
+
+std::string unpacked(const std::string& path) {
+  std::string text;
+  read_unpacked(path, [&](std::string_view block) {
+    text += block;
+    return true;
+  });
+  return text;
+}
+
+// Python's gzip.decompress() of the same bytes gives the same text, or fails.
+TEST(GzipMembers, AreAllReadOrRefused) {
+  TempFolder folder;
+  const std::string a = gzip("one\n"), b = gzip("two\n"), path = folder / "a.gz";
+  const auto read = [&](const std::string& bytes) {
+    write_text(path, bytes);
+    return unpacked(path);
+  };
+  EXPECT_EQ(read(a + b), "one\ntwo\n");
+  EXPECT_EQ(read(a + std::string(512, '\0')), "one\n");
+  EXPECT_EQ(read(a + std::string(3, '\0') + b + gzip("")), "one\ntwo\n");
+  const std::string large(3 << 20, 'x');  // blocks of text that end where no byte of the file is left
+  EXPECT_EQ(read(gzip(large)), large);
+  std::string flipped = a + b;
+  flipped[a.size() + 1] ^= 1;  // of the second member's signature
+  const auto refused = [&](const std::string& bytes, const std::string& why) {
+    expect_error([&] { read(bytes); }, {path, "cannot be unpacked", why});
+  };
+  refused(flipped, "incorrect header");
+  refused(a + b.substr(0, 1), "ends early");
+  refused(a + b.substr(0, 5), "ends early");
+  refused(a + b.substr(0, b.size() - 3), "ends early");
+  refused(a + "more text", "incorrect header");
+  refused(a + std::string(9, '\0') + "xy", "incorrect header");
+}
+
+// str.splitlines() of Python's universal newlines: "\n", "\r\n" and "\r".
+TEST(LineEnds, OfOtherSystemsEndLines) {
+  Folder folder;
+  PrepareOptions o = folder.options();
+  o.document = "line";
+  for (const char* text : {"a\nb\n\nc\n", "a\r\nb\r\n\r\nc\r\n", "a\rb\r\rc\r", "a\r\nb\n\rc"}) {
+    write_text(folder / "in/a.txt", text);
+    EXPECT_EQ(documents(o), (Documents{"a", "b", "c"})) << Json(text);
+  }
+  o.document = "blank-line";
+  for (const std::string end : {"\n", "\r\n", "\r"}) {
+    write_text(folder / "in/a.txt", "a" + end + "b" + end + end + end + "c" + end + end);
+    EXPECT_EQ(documents(o), (Documents{"a" + end + "b" + end, "c" + end})) << Json(end);
+  }
+  o.document = "\\n---\\n";
+  for (const std::string end : {"\n", "\r\n"}) {
+    write_text(folder / "in/a.txt", "a" + end + "---" + end + "b-" + end + "--" + end + "---x" + end);
+    EXPECT_EQ(documents(o), (Documents{"a", "b-" + end + "--" + end + "---x" + end})) << Json(end);
+  }
+}
+
+TEST(ByteOrderMark, IsNoPartOfAText) {
+  Folder folder;
+  const std::string mark = "\xEF\xBB\xBF";
+  write_text(folder / "in/a.txt", mark + "one");
+  write_text(folder / "in/b.txt", mark);
+  write_text(folder / "in/c.txt", "in" + mark + "side");
+  write_text(folder / "in/d.jsonl", mark + R"({"text": ")" + mark + "two\"}\n" + mark + R"({"text": "three"})");
+  PrepareOptions o = folder.options();
+  EXPECT_EQ(documents(o), (Documents{"one", "in" + mark + "side", "two", "three"}));
+  EXPECT_EQ(count_characters(list_text_files({folder / "in/a.txt"}, "*")).characters, "eno");
+  std::string sample;
+  sample_text(list_text_files({folder / "in/d.jsonl"}, "*"), 100, [&](std::string_view text) { sample += text; });
+  EXPECT_EQ(sample, "two\nthree\n");
+  o.inputs = {folder / "in/a.txt"};
+  o.as_text = true;
+  EXPECT_EQ(documents(o), Documents{mark + "one"}) << "all bytes as they are";
+  o = folder.options("lines.txt");
+  o.document = "line";
+  write_text(folder / "lines.txt", mark + "one\r\n" + mark + "two\n" + mark + "\n");  // files behind each other
+  EXPECT_EQ(documents(o), (Documents{"one", "two"}));
+}
+
+TEST(ByteOrderMark, IsNoPartOfTokenizersAndTemplates) {
+  Folder folder;
+  const std::string mark = "\xEF\xBB\xBF";
+  write_text(folder / "t.jinja", mark +
+                                     "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}"
+                                     "{% endfor %}");
+  write_text(folder / "in/a.jsonl", R"({"messages": [{"role": "assistant", "content": "x"}]})");
+  PrepareOptions o = folder.options();
+  o.members.messages = "messages";
+  o.chat_template = folder / "t.jinja";
+  prepare_corpus(o);
+  EXPECT_EQ(tokens_of(TokenStore::open(o.output)->train()), (std::vector<std::int32_t>{'x'}));
+}
+
+// As bash with globstar, and pathlib.Path.glob(), choose them.
+TEST(Glob, StarsStayWithinAFolderAndTwoCrossAny) {
+  const Names all{"deep/a/b/d.txt", "deep/c.txt", "top.txt"};
+  const auto chosen = [&](const std::string& glob) {
+    Names out;
+    for (const std::string& name : all)
+      if (glob_matches(glob, name)) out.push_back(name);
+    return out;
+  };
+  EXPECT_EQ(chosen("*.txt"), all);
+  EXPECT_EQ(chosen("**"), all);
+  EXPECT_EQ(chosen("**/*.txt"), all);
+  EXPECT_EQ(chosen("./**/**/*.txt"), all);
+  EXPECT_EQ(chosen("./*.txt"), Names{"top.txt"});
+  EXPECT_EQ(chosen("*/*.txt"), Names{"deep/c.txt"});
+  EXPECT_EQ(chosen("deep/**"), (Names{"deep/a/b/d.txt", "deep/c.txt"}));
+  EXPECT_EQ(chosen("deep/**/?.txt"), (Names{"deep/a/b/d.txt", "deep/c.txt"}));
+  EXPECT_EQ(chosen("**/b/*"), Names{"deep/a/b/d.txt"});
+  EXPECT_EQ(chosen("**/[ab]/**/d.*"), Names{"deep/a/b/d.txt"});
+  EXPECT_EQ(chosen("top.txt/**"), Names{});
+  EXPECT_EQ(chosen("d*t"), Names{"deep/a/b/d.txt"}) << "without '/' only the name counts";
+  EXPECT_EQ(chosen("deep/a*"), Names{});
+}
+
+// The cache of data sets of Hugging Face: blobs without a name, and links that are named.
+TEST(SameFile, HasOneNameWhicheverLead) {
+  Folder folder;
+  for (const char* blob : {"0a1f", "92c3"}) write_text(folder / (std::string("in/blobs/") + blob), blob);
+  fs::create_directories(folder / "in/snapshots/r");
+  fs::create_symlink("../../blobs/0a1f", folder / "in/snapshots/r/part-0.txt");
+  fs::create_symlink("../../blobs/92c3", folder / "in/snapshots/r/part-1.txt");
+  fs::create_hard_link(folder / "in/blobs/92c3", folder / "in/snapshots/r/z.txt");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(folder.names("*"), (Names{"snapshots/r/part-0.txt", "snapshots/r/part-1.txt"}));
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("2 files once that 5 names lead to"), std::string::npos) << said;
+  write_text(folder / "other/a.txt", "other");
+  fs::create_hard_link(folder / "in/blobs/0a1f", folder / "other/b.txt");
+  PrepareOptions o = folder.options();
+  o.inputs.push_back(folder / "other");
+  EXPECT_EQ(documents(o), (Documents{"other", "0a1f", "92c3"}));
+  o = folder.options();
+  o.validation_inputs = {folder / "other"};
+  expect_error([&] { prepare_corpus(o); }, {"other/b.txt is also in --input"});
+}
+
+TEST(HiddenFiles, AreCountedAndNamed) {
+  Folder folder;
+  write_text(folder / "in/.cache/deep/a.txt", "a");
+  write_text(folder / "in/.cache/b.txt", "b");
+  expect_error([&] { folder.names("*"); },
+               {"2 files are left out", "begin with a dot", "name " + (folder / "in/.cache")});
+  EXPECT_EQ(list_text_files({folder / "in/.cache"}, "*").size(), 2u) << "the way that the message names";
+  write_text(folder / "in/c.txt", "c");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(folder.names("*"), Names{"c.txt"});
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("2 files are left out"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace ring
