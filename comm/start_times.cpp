@@ -9,7 +9,7 @@ namespace ring {
 namespace {
 
 constexpr std::array<const char*, static_cast<std::size_t>(StartStage::count)> kNames = {
-    "failed", "noticed", "ended",    "spawned", "running",    "rendezvous",
+    "failed", "noticed", "ended",    "spawned", "running",    "rendezvous", "device",
     "mesh",   "plan",    "verified", "model",   "checkpoint", "first step"};
 
 double seconds(std::int64_t ns) { return std::round(static_cast<double>(ns) / 1e6) / 1e3; }

@@ -16,6 +16,7 @@ enum class StartStage : std::uint8_t {
   spawned,  // the new workers are started
   running,  // the program runs and has read its settings
   met,      // all ranks are at the store and agree on what they were started with
+  opened,   // this process has its device
   meshed,   // the groups of ranks are connected
   planned,  // data are open, and memory and activations are planned
   chosen,   // the checkpoint to go on from is verified

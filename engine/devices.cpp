@@ -71,7 +71,10 @@ std::unique_ptr<Mesh> join_mesh(const Config& c, const Facts& more) {
   Meeting meeting(env, options);
   meeting.agree(settings_topic(), facts_of_start(c, device.backend, options, more));
   own_page().start.reach(StartStage::met);
-  std::unique_ptr<Mesh> mesh = Mesh::join(std::move(meeting), mesh_layout(degrees_of(c, env.world), device));
+  const MeshLayout layout = mesh_layout(degrees_of(c, env.world), device);
+  if (device.backend != Backend::cpu) Stream::create(device);  // starts CUDA on the GPU, which takes seconds
+  own_page().start.reach(StartStage::opened);
+  std::unique_ptr<Mesh> mesh = Mesh::join(std::move(meeting), layout);
   own_page().start.reach(StartStage::meshed);
   return mesh;
 }
