@@ -45,6 +45,7 @@ class MeasuredContext final : public ContextParallel {
                 const ExecContext& ctx) override {
     Attention a;
     a.q = b.q, a.k = b.k, a.v = b.v, a.out = b.out, a.lse = b.lse, a.scale = b.scale, a.pattern = b.pattern;
+    a.dropout = b.dropout;  // the key is that of the forward
     choose(a, shards, ctx).backward(b, shards, ctx);
   }
   SelectionPart selection_part(const std::shared_ptr<const ContextShards>&, const Pattern&, std::int64_t) override {
@@ -193,7 +194,7 @@ class MeasuredContext final : public ContextParallel {
     b.dq = like(f.q);
     b.dk = like(f.k);
     b.dv = like(f.v);
-    b.scale = f.scale, b.pattern = f.pattern;
+    b.scale = f.scale, b.pattern = f.pattern, b.dropout = f.dropout;
     std::vector<float> seconds(schedules_.size(), std::numeric_limits<float>::infinity());
     for (std::size_t i = 0; i < schedules_.size(); ++i)
       if (can[i]) seconds[i] = seconds_of(*schedules_[i], f, b, shards, ctx);

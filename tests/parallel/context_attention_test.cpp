@@ -427,6 +427,16 @@ TEST_F(DistContextCases, TheMeasuredScheduleIsEveryRanks) {
   }
 }
 
+TEST_F(DistContextCases, BothDirectionsShareTheMeasuredSchedule) {
+  const std::vector<ContextCase> cases = {test::context_cases()[0]};
+  const MakeExchange measured = [](Communicator& c) { return make_measured_context(c, {}); };
+  const std::vector<std::shared_ptr<Tuning>> tuning = {std::make_shared<Tuning>(""), std::make_shared<Tuning>("")};
+  on_ranks(cases, {.dropout = 0.3f}, ContextLayoutKind::zigzag, 2, measured, tuning);
+  const std::string text = tuning[0]->text();
+  EXPECT_EQ(std::ranges::count(text, '\n'), 1) << text;
+  EXPECT_NE(text.find(", dropout\": "), std::string::npos) << text;
+}
+
 TEST_F(DistContextCases, NodesThatDoNotDivideAreRefused) {
   const auto errors = test::run_ranks(3, [&](Communicator& comm) { make_ring(comm, {.per_node = 2}); });
   for (const std::string& e : errors)
