@@ -14,6 +14,7 @@
 #include "core/fields_parse.h"
 #include "core/text_file.h"
 #include "core/unused_setting.h"
+#include "core/utf8_text.h"
 #include "core/yaml.h"
 
 namespace ring::config {
@@ -48,6 +49,11 @@ struct Problem {
   Origin origin;
   std::string text;
 };
+
+constexpr const char* kNoUtf8 =
+    "expected UTF-8, got other bytes, which a run's records cannot hold. Write the settings in UTF-8 (iconv -f LATIN1 "
+    "-t "
+    "UTF-8), and rename files and folders whose names are in another encoding";
 
 std::string join(const std::string& prefix, const std::string& name) {
   return prefix.empty() ? name : prefix + "." + name;
@@ -360,6 +366,7 @@ void Loader::override(const std::string& text) {
   if (equals == std::string::npos || equals == 0) return problem(origin, "", "expected key=value");
   if (split_path(origin.override).empty()) return problem(origin, "", "expected a key such as a.b or a[0].b");
   const std::string value = text.substr(equals + 1);
+  if (!is_utf8(text)) return problem(origin, origin.override, kNoUtf8);
   const std::size_t before = problems_.size();
   const Node node = find(origin.override, origin);
   if (problems_.size() != before) return;
@@ -472,7 +479,11 @@ void Loader::finish() {
 
 }  // namespace
 
-Source read_source(const std::string& file) { return {file, read_text_file(file, kMostSettingsBytes)}; }
+Source read_source(const std::string& file) {
+  Source source{file, read_text_file(file, kMostSettingsBytes)};
+  if (!is_utf8(source.text)) fail(file, ": ", kNoUtf8);
+  return source;
+}
 
 void load(const Node& root, const std::vector<Source>& sources, const std::vector<std::string>& overrides) {
   Loader loader(root);

@@ -1,5 +1,7 @@
 #include "core/stop_signal.h"
 
+#include <unistd.h>
+
 #include <csignal>
 
 #include "core/log.h"
@@ -16,7 +18,18 @@ sigset_t watched() {
   return set;
 }
 
-// The default action, at once.
+// Returns those that the process was started to ignore, as nohup(1) and shells have it for jobs in the background.
+sigset_t ignored_at_start() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
+    struct sigaction action {};
+    if (sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) sigaddset(&set, signal);
+  }
+  return set;
+}
+
+// Takes the default action at once; the kernel takes none for process 1 of a container.
 void end_process(int signal) {
   std::signal(signal, SIG_DFL);
   sigset_t set;
@@ -24,6 +37,8 @@ void end_process(int signal) {
   sigaddset(&set, signal);
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
   std::raise(signal);
+  constexpr int kBySignal = 128;  // as shells say it
+  ::_exit(kBySignal + signal);
 }
 
 }  // namespace
@@ -56,10 +71,11 @@ void StopSignal::ask_to_save() {
 }
 
 void StopSignal::wait() {
-  const sigset_t set = watched();
+  const sigset_t set = watched(), ignored = ignored_at_start();
   int signal = 0;
   std::chrono::steady_clock::time_point first;
   while (sigwait(&set, &signal) == 0 && !closing_) {
+    if (sigismember(&ignored, signal)) continue;  // a signal that is blocked arrives although it is ignored
     if (signal == SIGUSR1 && usr1_saves_) {
       ask_to_save();
       continue;

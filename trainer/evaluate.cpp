@@ -1,11 +1,13 @@
 #include "trainer/evaluate.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numbers>
 
 #include "comm/host.h"
 #include "comm/run_phase.h"
+#include "core/stop_signal.h"
 #include "kernels/group_sums.h"
 #include "kernels/matmul.h"
 
@@ -22,6 +24,14 @@ Sequences sequences_of(const Batch& b, std::int64_t context, const ExecContext& 
 
 Tensor positions_of(const Batch& b, const ExecContext& ctx) {
   return b.positions.empty() ? Tensor{} : from_host(b.positions, ctx.stream);
+}
+
+StopEvaluation stop_on(const StopSignal& signal, Communicator& comm) {
+  return [&signal, &comm] {
+    std::array<double, 1> vote{signal.requested() ? 1.0 : 0.0};
+    all_reduce_host(comm, vote, Reduce::max);
+    return vote[0] > 0;
+  };
 }
 
 namespace {
@@ -66,12 +76,13 @@ Evaluation over_all(const Sums& sums, Communicator& comm) {
 }  // namespace
 
 Evaluation evaluate(const Decoder& model, const ExecContext& ctx, const ValidationSet& set, Communicator& comm,
-                    ContextBatches* parts, Communicator* tp) {
+                    ContextBatches* parts, Communicator* tp, const StopEvaluation& stop) {
   Sums sums;
   if (set.corpora() > 1) sums.sources.resize(set.corpora());
   const std::int64_t length = set.options().context;
   for (std::int64_t i = 0; i < set.batches(); ++i) {
     enter(RunPhase::validate);  // a sign of progress for each batch
+    if (stop && stop()) throw EvaluationStopped{};
     const Batch b = parts ? parts->part(set.batch(i)) : set.batch(i);
     Run run{.ctx = ctx, .tp = tp};
     if (parts) parts->prepare(run, static_cast<std::int64_t>(b.sample_indices.size()));

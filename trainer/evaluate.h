@@ -1,6 +1,8 @@
 #pragma once
 // Loss over a validation set.
 
+#include <functional>
+
 #include "comm/communicator.h"
 #include "data/loader.h"
 #include "model/decoder.h"
@@ -8,6 +10,8 @@
 #include "trainer/source_loss.h"
 
 namespace ring {
+
+class StopSignal;
 
 struct Evaluation {
   double loss = 0;      // mean negative log-likelihood per token, in nats
@@ -23,10 +27,17 @@ struct Evaluation {
 Sequences sequences_of(const Batch&, std::int64_t context, const ExecContext&);
 Tensor positions_of(const Batch&, const ExecContext&);  // of packed documents; else undefined
 
+// Asks whether an evaluation is to end early. The same answer on all ranks.
+using StopEvaluation = std::function<bool()>;
+struct EvaluationStopped {};  // thrown then
+// Asks whether any rank was told to stop: schedulers kill some 30 s after they signal, and evaluations may take longer.
+// Both arguments live as long as what is returned.
+StopEvaluation stop_on(const StopSignal& signal, Communicator& comm);
+
 // Each rank computes its batches; all of `comm` get the same result. Dropout is off. With `parts`, ranks of the cp axis
 // have the same batches, and each computes its part of them. tp: those that hold the slices of the model, and have the
-// same batches; or null.
+// same batches; or null. stop: asked before each batch; if null, nothing ends the evaluation early.
 Evaluation evaluate(const Decoder&, const ExecContext&, const ValidationSet&, Communicator& comm,
-                    ContextBatches* parts = nullptr, Communicator* tp = nullptr);
+                    ContextBatches* parts = nullptr, Communicator* tp = nullptr, const StopEvaluation& stop = nullptr);
 
 }  // namespace ring

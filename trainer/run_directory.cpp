@@ -118,12 +118,15 @@ struct LockFile {
   int fd;
 };
 
-// Locks the file, or returns an errno: EWOULDBLOCK if another process holds it. Whoever only looks whether a run is in
+// Locks the file, or returns an errno: EWOULDBLOCK if another process holds it, EOPNOTSUPP if the file system has no
+// locks. Whoever only looks whether a run is in
 // use holds its lock for a moment.
 int lock_soon(int fd) {
   constexpr int kTries = 10;
+  constexpr int kNotSupported = 524;  // the kernel's ENOTSUPP, which some network file systems let through
   for (int i = 0; i < kTries; ++i) {
     if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return 0;
+    if (errno == ENOSYS || errno == kNotSupported) return EOPNOTSUPP;
     if (errno != EWOULDBLOCK && errno != EINTR) return errno;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

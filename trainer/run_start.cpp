@@ -14,6 +14,7 @@
 #include "core/fields.h"
 #include "core/joined.h"
 #include "core/log.h"
+#include "core/utf8_text.h"
 #include "data/token_store.h"
 #include "engine/agreement.h"
 #include "engine/memory_check.h"
@@ -341,6 +342,9 @@ std::string find_initial_weights(const RunStart& s, Mesh& mesh) {
 }
 
 RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
+  if (!is_utf8(config.run.path()))
+    fail("run.directory: expected a path in UTF-8, got '", shown(config.run.path()),
+         "', which a run's records cannot hold. Rename the folder");
   RunStart s{.corpora = open_agreed_corpora(config, mesh), .config = {}, .dir = RunDirectory(config.run.path())};
   const double epochs = config.train.epochs;
   resolve_epochs(config, s.corpora);

@@ -135,13 +135,15 @@ Batch part_of(ContextBatches& parts, const Batch& whole, std::vector<std::int32_
 }  // namespace
 
 std::vector<Score> score(const Decoder& model, const ExecContext& ctx, const std::vector<Request>& requests,
-                         const ScoreOptions& options, Communicator& comm, ContextBatches* parts, Communicator* tp) {
+                         const ScoreOptions& options, Communicator& comm, ContextBatches* parts, Communicator* tp,
+                         const StopEvaluation& stop) {
   RING_CHECK(!parts || parts->whole() || parts->layout().length() == options.row, "scores in rows of ", options.row,
              " tokens, where ranks share rows of ", parts ? parts->layout().length() : 0);
   const PackedRequests packed(requests, options, request_align(model.config(), options.row));
   Sums sums(requests.size());
   for (std::int64_t i = 0; i < packed.batches(); ++i) {
     enter(RunPhase::validate);  // a sign of progress for each batch
+    if (stop && stop()) throw EvaluationStopped{};
     std::vector<std::int32_t> owners;
     Batch b = packed.batch(i, owners);
     Run run{.ctx = ctx, .tp = tp};

@@ -9,6 +9,7 @@
 #include "data/loader.h"
 #include "model/decoder.h"
 #include "parallel/context/batch.h"
+#include "trainer/evaluate.h"
 
 namespace ring {
 
@@ -60,8 +61,10 @@ class PackedRequests {
 // a row of its own.
 std::int64_t request_align(const ModelConfig& resolved, std::int64_t row);
 
-// Each rank computes its rows; all of `comm` get all scores. parts, tp: as of evaluate(). Error: a logit is not finite.
+// Each rank computes its rows; all of `comm` get all scores. parts, tp, stop: as of evaluate(). Error: a logit is not
+// finite.
 std::vector<Score> score(const Decoder&, const ExecContext&, const std::vector<Request>&, const ScoreOptions&,
-                         Communicator& comm, ContextBatches* parts = nullptr, Communicator* tp = nullptr);
+                         Communicator& comm, ContextBatches* parts = nullptr, Communicator* tp = nullptr,
+                         const StopEvaluation& stop = nullptr);
 
 }  // namespace ring

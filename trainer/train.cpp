@@ -119,6 +119,7 @@ class Loop {
   void report(const StepReport&);
   void open_validation();
   void validate();
+  bool evaluate_now(bool validates, bool judges);
   Evaluation evaluation();
   Evaluation average_evaluation();
   void validate_with_fewer(const OutOfMemory&);
@@ -284,7 +285,8 @@ void Loop::validate() {
 
 Evaluation Loop::evaluation() {
   while (true) try {
-      return evaluate(trainer_.model(), ctx_, *validation_, mesh_.host(), &trainer_.cp_batches(), &mesh_.axis("tp"));
+      return evaluate(trainer_.model(), ctx_, *validation_, mesh_.host(), &trainer_.cp_batches(), &mesh_.axis("tp"),
+                      stop_on(signal_, mesh_.host()));
     } catch (const OutOfMemory& problem) {
       validate_with_fewer(problem);
     }
@@ -293,9 +295,27 @@ Evaluation Loop::evaluation() {
 // Whatever an error leaves behind is never saved: it ends the process.
 Evaluation Loop::average_evaluation() {
   trainer_.exchange_average();
-  const Evaluation e = evaluation();
+  std::optional<Evaluation> e;
+  try {
+    e = evaluation();
+  } catch (const EvaluationStopped&) {  // the weights are saved next
+    trainer_.exchange_average();
+    throw;
+  }
   trainer_.exchange_average();
-  return e;
+  return *e;
+}
+
+// Validates and judges tasks as asked. Returns false if a signal ended that early.
+bool Loop::evaluate_now(bool validates, bool judges) try {
+  if (validates) validate();
+  if (judges) judge_tasks();
+  return true;
+} catch (const EvaluationStopped&) {
+  if (leader())
+    log::info("left out the rest of the evaluation after step ", trainer_.steps_done(),
+              ", as a signal asks; 'ringmaster eval' does it with the checkpoint that is saved now");
+  return false;
 }
 
 void Loop::judge_tasks() {
@@ -306,8 +326,9 @@ void Loop::judge_tasks() {
   while (results.size() < start_.tasks.size()) try {
       const Task& task = start_.tasks[results.size()];
       const LoaderOptions o = evaluation_options();
-      results.push_back(judge(task, score(trainer_.model(), ctx_, task.requests, {o.context, o.rows, o.rank, o.world},
-                                          mesh_.host(), &trainer_.cp_batches(), &mesh_.axis("tp"))));
+      results.push_back(
+          judge(task, score(trainer_.model(), ctx_, task.requests, {o.context, o.rows, o.rank, o.world}, mesh_.host(),
+                            &trainer_.cp_batches(), &mesh_.axis("tp"), stop_on(signal_, mesh_.host()))));
     } catch (const OutOfMemory& problem) {
       validate_with_fewer(problem);
     }
@@ -542,15 +563,14 @@ TrainEnd Loop::take_steps() {
     const bool judges = !start_.tasks.empty() && tasks_every && step % tasks_every == 0;
     const bool saves = save_now(ends), keeps = !saves && keep_now(ends);
     finish_steps(validates || judges || saves || keeps || ends ? 0 : trainer_.most_in_flight());
-    if (trainer_.steps_done() != step) continue;  // it was left out
-    if (validates) validate();
-    if (judges) judge_tasks();
+    if (trainer_.steps_done() != step) continue;     // it was left out
+    if (!evaluate_now(validates, judges)) continue;  // the signal ends the run
     if (saves) save();
     if (keeps) keep();
   }
   finish_steps(0);
   if (watcher_) report_watched();
-  if (end != TrainEnd::interrupted && last_.step) validate(), judge_tasks();
+  if (end != TrainEnd::interrupted && last_.step && !evaluate_now(true, true)) end = TrainEnd::interrupted;
   save_last();
   check_directory();
   if (failures_) failures_->ended_well();

@@ -185,6 +185,21 @@ TEST(SmallFilesOfWriters, ATokenIsTakenOrTheErrorSaysWhyNot) {
   EXPECT_GT(k, 5);
 }
 
+// errno of flock() where a file system has no locks: ENOSYS of some in user space, 524 (the kernel's ENOTSUPP) of some
+// in networks.
+TEST(SmallFilesOfLocks, AFileSystemWithoutLocksIsNoOtherProcess) {
+  for (const int error : {ENOSYS, ENOLCK, EOPNOTSUPP, 524}) {
+    const TempFolder folder;
+    const RunDirectory run(folder.path());
+    const IoWatch watch(run.path(), [&](const IoCall& call) { return call.name == "lock" ? error : 0; });
+    const std::string said = error_of([&] { run.lock(); });
+    EXPECT_TRUE(contains(said, "This file system cannot lock files: mount it with locks")) << error << ": " << said;
+    EXPECT_TRUE(contains(said, "run.directory")) << error << ": " << said;
+    EXPECT_FALSE(contains(said, "another process")) << error << ": " << said;
+    EXPECT_FALSE(run.in_use()) << error;
+  }
+}
+
 TEST(SmallFilesOfLocks, ALockIsHeldOrTheErrorSaysWhyNot) {
   for (const int error : {EIO, EROFS, EDQUOT, ENOLCK})
     for (const char* at : {"create", "lock"}) {

@@ -1,0 +1,95 @@
+// Runs that were started to ignore a signal, that are stopped while they evaluate, or whose names are no UTF-8.
+
+#include <csignal>
+#include <thread>
+
+#include "tests/trainer/runs.h"
+
+namespace ring::test {
+namespace {
+
+class SignalledRuns : public Runs {
+ protected:
+  void wait_for_steps(const Process& process, const std::string& run, std::size_t steps) const {
+    while (process.running() && (!fs::exists(folder_ / run / "metrics.jsonl") || losses(run).size() < steps))
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  // Stops a run whose evaluation after step 1 takes far longer than it may.
+  void stop_in_evaluation(const std::vector<std::string>& settings) const {
+    Process process(train("run", settings));
+    wait_for_steps(process, "run", 1);
+    process.signal(SIGTERM);
+    const Finished stopped = process.wait();
+    ASSERT_EQ(stopped.code, 75) << stopped.output;
+    EXPECT_NE(stopped.output.find("left out the rest of the evaluation after step 1"), std::string::npos)
+        << stopped.output;
+    EXPECT_EQ(losses("run").size(), 1u);
+    EXPECT_TRUE(fs::exists(folder_ / "run/checkpoints/step-000000001"));
+  }
+};
+
+// nohup(1) starts programs with SIGHUP ignored, shells jobs in the background with SIGINT.
+TEST_F(SignalledRuns, WhatWasIgnoredAtTheStartStaysIgnored) {
+  for (const int number : {SIGHUP, SIGINT}) {
+    const std::string run = "ignores-" + std::to_string(number);
+    Process process(train(run, {"train.steps=20", "train.eval_interval=0"}), {}, [&] { ::signal(number, SIG_IGN); });
+    wait_for_steps(process, run, 2);
+    process.signal(number);
+    process.signal(number);
+    const Finished ended = process.wait();
+    EXPECT_EQ(ended.code, 0) << ended.output;
+    EXPECT_EQ(ended.output.find("stopping"), std::string::npos) << ended.output;
+    EXPECT_EQ(losses(run).size(), 20u);
+  }
+}
+
+TEST_F(SignalledRuns, OthersStillStopARunThatIgnoresOne) {
+  Process process(train("run", {"train.steps=100000", "train.eval_interval=0"}), {}, [] { ::signal(SIGHUP, SIG_IGN); });
+  wait_for_steps(process, "run", 2);
+  process.signal(SIGHUP);
+  process.signal(SIGTERM);
+  EXPECT_EQ(process.wait().code, 75);
+}
+
+TEST_F(SignalledRuns, ALongValidationEndsWithACheckpoint) {
+  std::ofstream text(folder_ / "long.txt");
+  for (int i = 0; i < 400000; ++i) text << "line " << i << "\n";
+  text.close();
+  ASSERT_EQ(ring({"data", "prepare", "--input", path("text.txt"), "--validation-input", path("long.txt"), "--tokenizer",
+                  "bytes", "--output", path("long.h5")})
+                .code,
+            0);
+  stop_in_evaluation({"data.path=" + path("long.h5"), "train.eval_interval=1"});
+}
+
+TEST_F(SignalledRuns, ALongTaskEndsWithACheckpoint) {
+  std::ofstream task(folder_ / "long.jsonl");
+  for (int i = 0; i < 100000; ++i) task << R"({"text": "the last word is word)" << i << "\"}\n";
+  task.close();
+  stop_in_evaluation(
+      {"train.eval_interval=0", "train.eval_tasks_interval=1", "train.eval_tasks=[long=" + path("long.jsonl") + "]"});
+}
+
+TEST_F(SignalledRuns, NamesThatAreNoUtf8AreRefusedBeforeTheFirstStep) {
+  const std::string name = "caf\xE9";
+  const auto refused = [&](const std::vector<std::string>& command, const std::string& key) {
+    const Finished f = run_process(command);
+    EXPECT_NE(f.code, 0) << f.output;
+    for (const std::string& part : {key, std::string("UTF-8")})
+      EXPECT_NE(f.output.find(part), std::string::npos) << part << " is not in: " << f.output;
+    EXPECT_EQ(f.output.find("json.exception"), std::string::npos) << f.output;
+  };
+  refused(train("run", {"run.name=" + name}), "run.name");
+  refused(train(name), "run.directory");
+  refused(train("run", {"run.init_from=" + path(name)}), "run.init_from");
+  EXPECT_FALSE(fs::exists(folder_ / "run"));
+  EXPECT_FALSE(fs::exists(folder_ / name));
+  std::ofstream(folder_ / "latin1.yaml") << "run: {name: " << name << "}\n";
+  refused({ring_binary(), "train", path("latin1.yaml")}, "latin1.yaml");
+  ASSERT_EQ(run_process(train("moved", {"train.steps=4", "train.eval_interval=0"})).code, 0);
+  fs::rename(folder_ / "moved", folder_ / name);
+  refused({ring_binary(), "train", path(name), "train.steps=8", "--allow-changes"}, "run.directory");
+}
+
+}  // namespace
+}  // namespace ring::test
