@@ -11,35 +11,35 @@ std::map<std::string, std::size_t> HttpClients::connections_by_address() const {
   return count;
 }
 
-std::optional<int> HttpClients::opened(int socket, const std::string& address, Time now) {
+std::optional<int> HttpClients::on_open(int socket, const std::string& address, Time now) {
   clients_[socket] = {address, State::waits_for_request, now};
   const std::map<std::string, std::size_t> count = connections_by_address();
-  std::size_t all = 0;
-  for (const auto& [other, n] : count) all += n;
-  const bool crowds = count.at(address) > limits_.per_address;
-  if (!crowds && all <= limits_.connections) return std::nullopt;
+  std::size_t total = 0;
+  for (const auto& [other, n] : count) total += n;
+  const bool address_is_full = count.at(address) > limits_.per_address;
+  if (!address_is_full && total <= limits_.connections) return std::nullopt;
   auto chosen = clients_.find(socket);
   const auto rank = [&](const Client& c) { return std::pair(count.at(c.address), now - c.since); };
   for (auto at = clients_.begin(); at != clients_.end(); ++at) {
     const Client& c = at->second;
-    if (c.state != State::waits_for_request || (crowds && c.address != address)) continue;
+    if (c.state != State::waits_for_request || (address_is_full && c.address != address)) continue;
     if (rank(c) > rank(chosen->second)) chosen = at;
   }
   chosen->second.state = State::closing;
   return chosen->first;
 }
 
-void HttpClients::enter(int socket, State state, Time now) {
+void HttpClients::set_state(int socket, State state, Time now) {
   const auto at = clients_.find(socket);
   if (at == clients_.end() || at->second.state == State::closing) return;
   at->second.state = state;
   at->second.since = now;
 }
 
-void HttpClients::request_arrived(int socket) { enter(socket, State::working, {}); }
-void HttpClients::reply_begins(int socket, Time now) { enter(socket, State::replying, now); }
-void HttpClients::reply_ended(int socket, Time now) { enter(socket, State::waits_for_request, now); }
-void HttpClients::closed(int socket) { clients_.erase(socket); }
+void HttpClients::on_request(int socket) { set_state(socket, State::working, {}); }
+void HttpClients::on_reply_begin(int socket, Time now) { set_state(socket, State::replying, now); }
+void HttpClients::on_reply_end(int socket, Time now) { set_state(socket, State::waits_for_request, now); }
+void HttpClients::on_close(int socket) { clients_.erase(socket); }
 
 std::optional<HttpClients::Time> HttpClients::deadline_of(const Client& c) const {
   if (c.state == State::waits_for_request) return c.since + limits_.request;
@@ -47,7 +47,7 @@ std::optional<HttpClients::Time> HttpClients::deadline_of(const Client& c) const
   return std::nullopt;
 }
 
-std::vector<int> HttpClients::overdue(Time now) {
+std::vector<int> HttpClients::take_overdue(Time now) {
   std::vector<int> sockets;
   for (auto& [socket, client] : clients_) {
     const std::optional<Time> deadline = deadline_of(client);

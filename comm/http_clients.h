@@ -1,7 +1,7 @@
 #pragma once
-// Decides which connections of an HttpServer close so that nobody can fill it: those that take too long over a request
-// or over reading a reply, and, if there are too many, those that have waited longest for a request. Knows sockets by
-// their numbers only, and the time from its caller.
+// Decides which connections an HttpServer closes, so that no client can use up all of them: connections that take too
+// long to send a request or to read a reply and, if there are too many, the one that has waited longest for a request.
+// It makes no system calls: it knows sockets by their numbers, and callers pass the time.
 
 #include <chrono>
 #include <cstddef>
@@ -15,8 +15,8 @@
 namespace ring {
 
 struct HttpClientLimits {
-  std::size_t connections = 0, per_address = 0;
-  std::chrono::seconds request{0};  // from the connect, or the end of the reply before, to the last byte of a request
+  std::size_t connections = 0, per_address = 0;  // maximum number of connections, in all and of one address
+  std::chrono::seconds request{0};  // from the connect or the end of the previous reply to the last byte of a request
   std::chrono::seconds reply{0};    // to read a whole reply that is not a stream
 };
 
@@ -26,17 +26,17 @@ class HttpClients {
 
   explicit HttpClients(const HttpClientLimits& limits) : limits_(limits) {}
 
-  // Adds a connection, which waits for a request. Returns the socket to close if there are too many now: one that waits
-  // for a request, of the same address if that has too many, else of the address that has the most; the oldest of
-  // those. That may be the new one.
-  std::optional<int> opened(int socket, const std::string& address, Time now);
-  void request_arrived(int socket);  // has no deadline while the server works on it, or streams
-  void reply_begins(int socket, Time now);
-  void reply_ended(int socket, Time now);  // waits for the next request
-  void closed(int socket);
+  // Adds a connection, which waits for a request. If there are now too many, returns the socket to close: among the
+  // connections that wait for a request, the one that has waited longest, of the same address if that address has too
+  // many connections, otherwise of the address with the most. It may be the new connection.
+  std::optional<int> on_open(int socket, const std::string& address, Time now);
+  void on_request(int socket);  // ends the deadline of the request; none applies while the server works or streams
+  void on_reply_begin(int socket, Time now);  // starts the deadline of the reply
+  void on_reply_end(int socket, Time now);    // starts the deadline of the next request
+  void on_close(int socket);
 
-  // Returns the sockets whose deadline has passed, each of them once.
-  std::vector<int> overdue(Time now);
+  // Returns the sockets to close because their deadline has passed. Returns each socket once.
+  std::vector<int> take_overdue(Time now);
   bool empty() const { return clients_.empty(); }
 
  private:
@@ -44,11 +44,11 @@ class HttpClients {
   struct Client {
     std::string address;
     State state;
-    Time since;  // the beginning of the state
+    Time since;  // when the state began
   };
 
-  void enter(int socket, State, Time now);
-  std::map<std::string, std::size_t> connections_by_address() const;  // without those that are closing
+  void set_state(int socket, State, Time now);                        // unless the connection is closing
+  std::map<std::string, std::size_t> connections_by_address() const;  // without closing connections
   std::optional<Time> deadline_of(const Client&) const;
 
   HttpClientLimits limits_;

@@ -113,26 +113,26 @@ class HttpWatch {
   void opened(MHD_Connection* c) {
     const MHD_ConnectionInfo* from = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
     const std::lock_guard lock(mutex_);
-    if (const auto socket = clients_.opened(socket_of(c), from ? client_of(*from->client_addr) : "", Clock::now()))
+    if (const auto socket = clients_.on_open(socket_of(c), from ? client_of(*from->client_addr) : "", Clock::now()))
       close(*socket);
     changed_.notify_one();
   }
   void request_arrived(MHD_Connection* c) {
     const std::lock_guard lock(mutex_);
-    clients_.request_arrived(socket_of(c));
+    clients_.on_request(socket_of(c));
   }
   void reply_begins(MHD_Connection* c) {
     const std::lock_guard lock(mutex_);
-    clients_.reply_begins(socket_of(c), Clock::now());
+    clients_.on_reply_begin(socket_of(c), Clock::now());
   }
   void reply_ended(MHD_Connection* c) {
     const std::lock_guard lock(mutex_);
-    clients_.reply_ended(socket_of(c), Clock::now());
+    clients_.on_reply_end(socket_of(c), Clock::now());
   }
   // The socket's number is free for others after this.
   void closed(MHD_Connection* c) {
     const std::lock_guard lock(mutex_);
-    clients_.closed(socket_of(c));
+    clients_.on_close(socket_of(c));
   }
 
  private:
@@ -151,7 +151,7 @@ class HttpWatch {
         changed_.wait(lock, [&] { return ending_ || !clients_.empty(); });
       else
         changed_.wait_for(lock, std::chrono::seconds(1), [&] { return ending_; });
-      for (const int socket : clients_.overdue(Clock::now())) close(socket);
+      for (const int socket : clients_.take_overdue(Clock::now())) close(socket);
     }
   }
 

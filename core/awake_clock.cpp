@@ -14,48 +14,48 @@ using Time = GapFilter::Time;
 
 Time monotonic() { return std::chrono::steady_clock::now().time_since_epoch(); }
 
-// Looks at the clock every kTick, on a thread that lives as long as the process. A child of fork() starts its own.
+// Reads the clock every kTick, on a thread that lives as long as the process. A child of fork() starts its own thread.
 class Ticker {
  public:
   Ticker() {
     pthread_atfork(nullptr, nullptr, [] { ticker().started_ = false; });
   }
   static Ticker& ticker() {
-    static auto* const one = new Ticker;  // the thread uses it until the process has ended
-    return *one;
+    static auto* const instance = new Ticker;  // never deleted: its thread uses it until the process ends
+    return *instance;
   }
 
   Time now() noexcept {
     if (!started_.load(std::memory_order_acquire)) start();
-    return ticks_ ? gaps_.without_gaps(monotonic()) : monotonic();
+    return ticks_ ? filter_.without_gaps(monotonic()) : monotonic();
   }
-  Time last_gap() const noexcept { return gaps_.last_gap(); }
+  Time last_gap() const noexcept { return filter_.last_gap(); }
 
  private:
   void start() noexcept {
     const std::lock_guard lock(starting_);
     if (started_) return;
-    gaps_.begin(monotonic());
+    filter_.begin(monotonic());
     const BlockSignals block;
     try {
       std::thread([this] {
-        for (;; std::this_thread::sleep_for(GapFilter::kTick)) gaps_.without_gaps(monotonic());
+        for (;; std::this_thread::sleep_for(GapFilter::kTick)) filter_.without_gaps(monotonic());
       }).detach();
       ticks_ = true;
     } catch (const std::system_error&) {
-      ticks_ = false;  // without a thread, quiet times would look like gaps: no time-out would ever end
+      ticks_ = false;  // without the thread, idle time would look like gaps, and no time-out would ever end
     }
     started_.store(true, std::memory_order_release);
   }
 
-  GapFilter gaps_;
+  GapFilter filter_;
   std::mutex starting_;
   std::atomic<bool> started_{false}, ticks_{false};
 };
 
 }  // namespace
 
-// Adds to lost_ before last_ moves on: a thread that sees the new last_ also sees the new lost_.
+// Adds to lost_ before it stores last_: a thread that reads the new last_ also reads the new lost_.
 Time GapFilter::without_gaps(Time now) noexcept {
   const std::int64_t t = now.count();
   std::int64_t last = last_.load(std::memory_order_acquire);

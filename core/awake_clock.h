@@ -1,11 +1,11 @@
 #pragma once
-// The clock for every time-out about somebody else: a peer, a server, a disk. It stands still while this process does
-// not run, so that a process that was stopped (SIGSTOP, a frozen container, a paused virtual machine) does not take its
-// own absence for the silence of others. A peer that is stopped while this process runs is still silent.
+// The clock for time-outs on others: a peer, a server, a disk. It stands still while this process does not run, so that
+// a process that was stopped (SIGSTOP, a frozen container, a paused virtual machine) does not mistake its own pause for
+// the silence of others. A peer that is stopped while this process runs still counts as silent.
 //
-// The time is CLOCK_MONOTONIC without the gaps. CLOCK_MONOTONIC does not follow the system clock when that is set, and
-// does not count the time for which the machine is suspended. A gap is a time in which nobody looked at the clock for
-// longer than kGap although a thread of this process looks every kTick.
+// The time is CLOCK_MONOTONIC without the gaps. CLOCK_MONOTONIC does not follow changes of the system clock, and does
+// not count the time for which the machine is suspended. A gap is a period of more than kGap in which nobody read the
+// clock, although a thread of this process reads it every kTick.
 
 #include <atomic>
 #include <chrono>
@@ -14,22 +14,22 @@
 
 namespace ring {
 
-// Takes the gaps out of a monotonic clock that it is told. Any thread may call it.
+// Removes the gaps from the readings of a monotonic clock, which callers pass. Thread-safe.
 class GapFilter {
  public:
   using Time = std::chrono::nanoseconds;
   static constexpr std::chrono::milliseconds kTick{100}, kGap{500};
 
-  // Counts from `now` on: time before it is no gap.
+  // Sets the first reading: the time before `now` is not a gap.
   void begin(Time now) noexcept { last_ = now.count(); }
-  // Returns `now` without all gaps so far. Requires calls at least every kTick while the process runs.
+  // Returns `now` minus all gaps so far. Requires a call at least every kTick while the process runs.
   Time without_gaps(Time now) noexcept;
-  // Returns the end of the newest gap, as without_gaps() counts. 0: there was none.
+  // Returns when the newest gap ended, on the scale of without_gaps(); 0 if there was none.
   Time last_gap() const noexcept { return Time(gap_end_.load()); }
 
  private:
-  std::mutex mutex_;  // of a gap's end
-  std::atomic<std::int64_t> last_{0}, lost_{0}, gap_end_{0};
+  std::mutex mutex_;                                          // taken by threads that find a gap
+  std::atomic<std::int64_t> last_{0}, lost_{0}, gap_end_{0};  // ns: newest reading, sum of all gaps, last_gap()
 };
 
 struct AwakeClock {
@@ -40,8 +40,8 @@ struct AwakeClock {
   static constexpr bool is_steady = true;
 
   static time_point now() noexcept;
-  // Returns how long ago this process went on after it had not run. Peers may have been stopped with it and go on
-  // later, so whoever judges their silence gives them a whole time-out from then on.
+  // Returns how long ago the newest gap ended. Peers may have been stopped with this process and may resume later, so
+  // code that judges their silence allows them a full time-out from the end of the gap.
   static duration since_gap() noexcept;
 };
 

@@ -7,8 +7,8 @@ DeviceBreaker breaker = nullptr;
 
 }  // namespace
 
-bool register_device_breaker(DeviceBreaker b) {
-  breaker = b;
+bool register_device_breaker(DeviceBreaker function) {
+  breaker = function;
   return true;
 }
 

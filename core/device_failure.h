@@ -1,19 +1,21 @@
 #pragma once
-// Devices that fail while they compute.
+// Failures of a device during a computation.
 
 #include "core/check.h"
 
 namespace ring {
 
-// Every later call of this process on the device fails, too. A new process may well succeed with the same command.
+// A kernel or the device failed: every later call of this process on the device also fails. A new process may well
+// succeed with the same command.
 struct DeviceFailure : Error {
   using Error::Error;
 };
 
-// Makes the device of this thread fail, as a bad kernel does: some later call throws DeviceFailure. Throws it at once
-// if this process computes on no device whose failure can be caused.
+// Makes the device of this thread fail as a faulty kernel does: some later call throws DeviceFailure. Throws
+// DeviceFailure(why) at once if this process has no device that can be made to fail.
 void fail_device(const std::string& why);
-using DeviceBreaker = bool (*)();             // false: this process uses no such device
-bool register_device_breaker(DeviceBreaker);  // at load time
+using DeviceBreaker = bool (*)();  // returns false if this process uses no such device
+// Sets what fail_device() calls, and returns true. Call it from a static initializer.
+bool register_device_breaker(DeviceBreaker);
 
 }  // namespace ring

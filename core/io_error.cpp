@@ -9,16 +9,17 @@ namespace {
 const char* remedy_for(int error) {
   switch (error) {
     case ENOSPC: return ". Free space on that file system";
-    case EDQUOT: return ". Remove files of this user, or have the quota raised";
+    case EDQUOT: return ". Remove files of this user, or ask for a larger quota";
     case EROFS:
       return ". Remount that file system writable; if it became read-only by itself, a disk failed: see dmesg";
-    case EIO: return ". A disk, or the network to it, fails: see dmesg";
-    case EFBIG: return ". Raise the limit of a file's size (ulimit -f)";
+    case EIO: return ". A disk or the network connection to it is failing: see dmesg";
+    case EFBIG: return ". Raise the file size limit (ulimit -f)";
     case EACCES:
-    case EPERM: return ". Give this user the permission";
-    case EMFILE: return ". Raise the limit of open files (ulimit -n)";
+    case EPERM: return ". Give this user permission to access it";
+    case EMFILE: return ". Raise the open file limit (ulimit -n)";
     case ENOLCK:
-    case EOPNOTSUPP: return ". This file system cannot lock files: mount it with locks, or use another one";
+    case EOPNOTSUPP:
+      return ". This file system cannot lock files: mount it with locking enabled, or use a different one";
     default: return "";
   }
 }

@@ -13,15 +13,15 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kShownError = 300;  // bytes; nlohmann quotes a whole string that is not UTF-8
+constexpr std::size_t kMaxShownError = 300;  // bytes; nlohmann quotes the whole string if it is not UTF-8
 
-// Returns the text without "[json.exception.parse_error.101] ".
+// Removes "[json.exception.parse_error.101] " from an error's text, and shortens it.
 std::string shortened(const std::string& what) {
   const std::size_t at = what.find("] ");
-  return shown(at == std::string::npos ? what : what.substr(at + 2), kShownError);
+  return shown(at == std::string::npos ? what : what.substr(at + 2), kMaxShownError);
 }
 
-// Builds a value from the events of nlohmann's parser, whose interface names the functions.
+// Builds a value from the events of nlohmann's SAX parser, whose interface defines the names of the functions.
 template <class Json>
 class JsonBuilder {
  public:
@@ -33,24 +33,24 @@ class JsonBuilder {
   bool number_unsigned(typename Json::number_unsigned_t value) { return add(value); }
   bool number_float(typename Json::number_float_t value, const std::string&) { return add(value); }
   bool string(std::string& value) { return add(std::move(value)); }
-  bool binary(typename Json::binary_t&) { return false; }  // JSON text has none
+  bool binary(typename Json::binary_t&) { return false; }  // does not occur in JSON text
 
   bool start_object(std::size_t) { return open(Json::value_t::object); }
   bool key(std::string& key) {
-    work();
+    count_work();
     auto& object = open_.back()->template get_ref<Object&>();
     if constexpr (kOrdered) {
       static_cast<Members&>(object).emplace_back(std::move(key), nullptr);
       member_ = &object.back().second;
     } else {
       const auto [at, fresh] = object.try_emplace(std::move(key));
-      if (!fresh) check_twice(at->first);
+      if (!fresh) on_duplicate(at->first);
       member_ = &at->second;
     }
     return true;
   }
   bool end_object() {
-    if constexpr (kOrdered) settle_duplicates(open_.back()->template get_ref<Object&>());
+    if constexpr (kOrdered) resolve_duplicates(open_.back()->template get_ref<Object&>());
     open_.pop_back();
     return true;
   }
@@ -70,16 +70,16 @@ class JsonBuilder {
   static constexpr bool kOrdered = std::is_same_v<Json, nlohmann::ordered_json>;
   using Members = std::vector<std::pair<const std::string, Json>>;  // the base class of an ordered object
 
-  void work() {
+  void count_work() {
     if (++work_ % kJsonWorkPerCheck == 0 && limits_.stop && limits_.stop())
-      throw JsonStopped("reading this JSON was stopped by a signal");
+      throw JsonStopped("a signal stopped the parsing of this JSON text");
   }
 
   template <class Value>
   Json* place(Value&& value) {
-    work();
+    count_work();
     if (open_.empty()) return &(root_ = Json(std::forward<Value>(value)));
-    if (++entries_ > limits_.entries) fail("more than ", limits_.entries, " entries");
+    if (++entries_ > limits_.entries) fail("it has more than ", limits_.entries, " entries");
     if (open_.back()->is_object()) return &(*member_ = Json(std::forward<Value>(value)));
     auto& array = open_.back()->template get_ref<typename Json::array_t&>();
     return &array.emplace_back(std::forward<Value>(value));
@@ -90,21 +90,21 @@ class JsonBuilder {
     return true;
   }
   bool open(typename Json::value_t type) {
-    if (std::cmp_equal(open_.size(), limits_.depth)) fail("more than ", limits_.depth, " levels deep");
+    if (std::cmp_equal(open_.size(), limits_.depth)) fail("it is nested more than ", limits_.depth, " levels deep");
     open_.push_back(place(type));
     return true;
   }
 
-  void check_twice(const std::string& key) const {
+  void on_duplicate(const std::string& key) const {
     if (limits_.duplicate_keys == DuplicateKeys::refused) fail("it has the key '", shown(key, 100), "' twice");
   }
 
-  // Sorts the members' indices by key, which puts the members of one key side by side.
-  void settle_duplicates(Members& object) {
+  // Sorts the members' indices by key, so that members with equal keys become neighbours.
+  void resolve_duplicates(Members& object) {
     order_.resize(object.size());
     for (std::size_t i = 0; i < order_.size(); ++i) order_[i] = i;
     std::ranges::sort(order_, [&](std::size_t a, std::size_t b) {
-      work();
+      count_work();
       const int order = object[a].first.compare(object[b].first);
       return order != 0 ? order < 0 : a < b;
     });
@@ -112,12 +112,13 @@ class JsonBuilder {
     for (std::size_t i = 1; i < order_.size(); ++i) {
       if (object[order_[i - 1]].first != object[order_[i]].first) continue;
       any = true;
-      check_twice(object[order_[i]].first);
+      on_duplicate(object[order_[i]].first);
     }
     if (any) keep_last_values(object);
   }
 
-  // Moves a key's last value to its first member, and drops the others. Requires order_ of settle_duplicates().
+  // Moves each key's last value to the key's first member and drops its other members. Requires order_ as
+  // resolve_duplicates() has sorted it.
   void keep_last_values(Members& object) const {
     std::vector<bool> dropped(object.size(), false);
     for (std::size_t first = 0, i = 1; i < order_.size(); ++i) {
@@ -136,9 +137,9 @@ class JsonBuilder {
 
   Json& root_;
   const JsonLimits& limits_;
-  std::vector<Json*> open_;         // arrays and objects whose ends have not come, from the outermost
-  Json* member_ = nullptr;          // the value of the last key
-  std::vector<std::size_t> order_;  // of settle_duplicates()
+  std::vector<Json*> open_;         // arrays and objects that have not ended, outermost first
+  Json* member_ = nullptr;          // value of the newest key
+  std::vector<std::size_t> order_;  // scratch of resolve_duplicates()
   std::size_t entries_ = 0, work_ = 0;
 };
 
@@ -146,7 +147,7 @@ class JsonBuilder {
 
 template <class Json>
 Json parse_json(std::string_view text, const JsonLimits& limits) {
-  if (text.size() > limits.bytes) fail("it has ", text.size(), " bytes, at most ", limits.bytes, " are read");
+  if (text.size() > limits.bytes) fail("expected at most ", limits.bytes, " bytes, got ", text.size());
   Json root;
   JsonBuilder<Json> builder(root, limits);
   Json::sax_parse(text, &builder);

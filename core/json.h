@@ -1,8 +1,8 @@
 #pragma once
-// The reader of JSON: of files, of requests, and of what other processes say.
+// Parses JSON from files, from requests and from other processes.
 //
-// Parsing takes linear time in the text, or n log n in the keys of an object. nlohmann's own parser does not: with a
-// callback it scans a value's siblings, and an ordered object searches all its keys for each new one.
+// Parsing takes linear time in the text, and n log n in the keys of an object. nlohmann's own parser takes quadratic
+// time: with a callback it scans a value's siblings, and an ordered object searches all its keys for each new key.
 
 #include <cstddef>
 #include <functional>
@@ -21,31 +21,31 @@ inline constexpr std::size_t kJsonWorkPerCheck = 4096;
 
 enum class DuplicateKeys {
   last_wins,  // a key keeps its first position and its last value, as in Python and JavaScript
-  refused
+  refused     // throws Error
 };
 
 struct JsonLimits {
   std::size_t bytes = kMaxJsonBytes;
-  int depth = kMaxJsonDepth;              // arrays and objects inside each other, counting the outermost
-  std::size_t entries = kMaxJsonEntries;  // elements of arrays and members of objects, over all levels
+  int depth = kMaxJsonDepth;              // nesting of arrays and objects, including the outermost
+  std::size_t entries = kMaxJsonEntries;  // elements of arrays plus members of objects, at all levels
   DuplicateKeys duplicate_keys = DuplicateKeys::last_wins;
-  // Called once for each kJsonWorkPerCheck units of work: a value, a key, or a comparison of two keys. If it returns
-  // true, the parse ends with JsonStopped. Null: never called.
+  // Called after every kJsonWorkPerCheck units of work, where a unit is a value, a key, or a comparison of two keys. If
+  // it returns true, parsing throws JsonStopped. May be null.
   std::function<bool()> stop = stop_requested;
 };
 
-// The parse was stopped; the text may be valid.
+// Parsing was stopped before the end of the text, which may be valid.
 struct JsonStopped : Error {
   using Error::Error;
 };
 
 // Returns the value that `text` holds. Json is nlohmann::json or nlohmann::ordered_json. Throws Error if `text` is not
-// JSON or exceeds a limit; the message says what is wrong but not where the text came from.
+// JSON or exceeds a limit; the message says what is wrong but does not name the source of the text.
 template <class Json>
 Json parse_json(std::string_view text, const JsonLimits& limits = {});
 
-// Returns the value of a text that this program wrote, such as the description of a checkpoint: with any number of
-// entries, and also while a stop signal waits for that checkpoint.
+// Like parse_json(), for texts that this program wrote, such as a checkpoint's manifest. The number of entries is not
+// limited, and stop signals are ignored, since a signal may be waiting for that checkpoint to be saved.
 template <class Json>
 Json parse_own_json(std::string_view text);
 

@@ -5,7 +5,7 @@
 namespace ring {
 namespace {
 
-// Returns where the character of UTF-8 begins that the byte at `at` belongs to.
+// Returns the position of the first byte of the UTF-8 character that contains the byte at `at`.
 std::size_t character_begin(std::string_view text, std::size_t at) {
   while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
   return at;

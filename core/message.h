@@ -1,5 +1,5 @@
 #pragma once
-// The length of messages. What a message quotes is shortened by shown() (core/yaml.h).
+// Limits the length of messages. shown() (core/yaml.h) shortens the texts that a message quotes.
 
 #include <cstddef>
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace ring {
 
-// The longest message that is written, in bytes.
+// The maximum length of a message, in bytes.
 inline constexpr std::size_t kMaxMessage = 8192;
-// Returns `message`. If it is longer than kMaxMessage, its middle is replaced by its size, so that what failed and what
-// to do remain.
+// Returns `message`. If it is longer than kMaxMessage, its size replaces its middle: the beginning, which says what
+// failed, and the end, which says what to do, remain.
 std::string bounded_message(std::string_view message);
 
 }  // namespace ring

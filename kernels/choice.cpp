@@ -12,25 +12,25 @@ namespace {
 
 using Run = std::function<void(std::size_t)>;
 
-constexpr double kLong = 0.25;      // seconds: a call this long is not repeated more than once
-constexpr double kLoading = 0.3;    // seconds that a first call takes longer at most
-constexpr double kClearly = 0.97;   // of the time of one with a higher priority: less is noise
-constexpr double kShortest = 1e-7;  // seconds, of a call
+constexpr double kLongSeconds = 0.25;     // a call that takes longer is repeated at most once
+constexpr double kMaxLoadSeconds = 0.3;   // maximum extra time of a first call
+constexpr double kMaxTimeRatio = 0.97;    // to replace a candidate of higher priority; a smaller gain is noise
+constexpr double kMinCallSeconds = 1e-7;  // shorter measurements are rounded up to this
 
 double seconds_of(const Run& run, std::size_t i, int repeats, const ExecContext& ctx) {
   const Event start = ctx.stream.record_time();
   for (int n = 0; n < repeats; ++n) run(i);
   const Event end = ctx.stream.record_time();
   end.synchronize();  // host waits: start (measuring)
-  return std::max(end.seconds_after(start) / repeats, kShortest);
+  return std::max(end.seconds_after(start) / repeats, kMinCallSeconds);
 }
 
-// Infinite where memory is too short for it. best: of those measured before.
+// Returns the seconds of candidate i; infinity if it runs out of memory. best: the shortest time so far.
 double seconds_of(const Run& run, std::size_t i, double best, const ExecContext& ctx) {
   try {
     const double first = seconds_of(run, i, 1, ctx);  // loads the kernel, makes plans
-    if (first > kLong && first - kLoading > best) return first;
-    if (first > kLong) return std::min(first, seconds_of(run, i, 1, ctx));
+    if (first > kLongSeconds && first - kMaxLoadSeconds > best) return first;
+    if (first > kLongSeconds) return std::min(first, seconds_of(run, i, 1, ctx));
     const double once = seconds_of(run, i, 1, ctx);
     return seconds_of(run, i, 1 + static_cast<int>(ctx.tuning->seconds() / once), ctx);
   } catch (const OutOfMemory&) {
@@ -45,7 +45,7 @@ std::size_t fastest(const std::string& key, const std::vector<std::string_view>&
   std::string times;
   for (std::size_t i = 0; i < names.size(); ++i) {
     seconds.push_back(seconds_of(run, i, i ? seconds[best] : std::numeric_limits<double>::infinity(), ctx));
-    if (seconds[i] < kClearly * seconds[best]) best = i;
+    if (seconds[i] < kMaxTimeRatio * seconds[best]) best = i;
     times += str(i ? ", " : "", names[i], " ", 1e6 * seconds[i], " us");
   }
   log::debug("measured ", key, ": ", times);
@@ -71,9 +71,9 @@ std::string library_key(std::string_view candidate) {
 
 std::size_t measured_choice(std::string_view slot, const std::string& shape, const std::vector<std::string_view>& names,
                             const Run& run, const ExecContext& ctx) {
-  std::string all;
-  for (const std::string_view name : names) all += str(all.empty() ? "" : "|", name);
-  const std::string key = str(slot, ", ", ctx.stream.impl().device_name(), ", ", all,
+  std::string candidates;
+  for (const std::string_view name : names) candidates += str(candidates.empty() ? "" : "|", name);
+  const std::string key = str(slot, ", ", ctx.stream.impl().device_name(), ", ", candidates,
                               ctx.deterministic ? ", deterministic, " : ", ", shape);
   const auto index_of = [&](const std::string& name) {
     return static_cast<std::size_t>(std::ranges::find(names, name) - names.begin());
@@ -82,11 +82,11 @@ std::size_t measured_choice(std::string_view slot, const std::string& shape, con
   if (known && index_of(*known) < names.size()) return index_of(*known);
   if (known)
     log::warn("expected the recorded choice for ", key, " to be one of these kernels, got '", *known,
-              "'. It is chosen again; results may differ in rounding from earlier ones");
+              "'. A kernel is chosen again, so results may differ in rounding from earlier results");
   const bool measures = ctx.tuning->measures() && !ctx.stream.impl().recording();
   const std::size_t best = measures ? fastest(key, names, run, ctx) : 0;
-  const std::size_t holds = index_of(ctx.tuning->record(key, std::string(names[best]), known));
-  return holds < names.size() ? holds : best;
+  const std::size_t chosen = index_of(ctx.tuning->record(key, std::string(names[best]), known));
+  return chosen < names.size() ? chosen : best;
 }
 
 }  // namespace ring

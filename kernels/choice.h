@@ -1,7 +1,7 @@
 #pragma once
-// The fastest of several candidates, measured: block sizes suit some shapes and patterns and not others, and no rule
-// says which. A key stands for all calls that are alike. The first such call times every candidate unless the choice is
-// known (kernels/tuning.h); later calls, layers and runs reuse it.
+// Chooses the fastest of several candidates by measuring them: which tile sizes suit which shapes and patterns follows
+// from no rule. A key stands for all calls of the same kind. The first such call times every candidate, unless the
+// choice is known (kernels/tuning.h); later calls, layers and runs reuse the choice.
 
 #include <optional>
 #include <string>
@@ -11,21 +11,23 @@
 
 namespace ring {
 
-// Returns the index of the chosen name; `names` holds at least one, the highest priority first. Measures an unknown
-// choice with `run`, which queues one candidate and may be called any number of times. The choice is the first
-// candidate while work is recorded, when nothing can be measured, and if ctx.tuning goes by rule. `shape`: what the
-// speed depends on besides the slot, the device, the names and determinism, versions of libraries included.
+// Returns the index of the chosen name. Requires at least one name; the highest priority comes first. If the choice is
+// unknown, measures it with `run`, which queues the candidate of an index and may be called any number of times.
+// Instead of measuring, takes the first candidate while a CUDA graph is recorded or if ctx.tuning follows a rule.
+// `shape`: everything that the speed depends on besides the slot, the device, the names and determinism, including the
+// versions of libraries.
 std::size_t measured_choice(std::string_view slot, const std::string& shape, const std::vector<std::string_view>& names,
                             const std::function<void(std::size_t)>& run, const ExecContext&);
 
-// Names the library that a candidate calls, with its version: results and speed depend on both, so that keys hold them.
-// Call from a static initializer. Returns true.
+// Registers the function that returns the name and version of the library that a candidate calls. Keys contain both,
+// because results and speed depend on them. Call it from a static initializer. Returns true.
 bool add_choice_library(std::string_view candidate, std::string (*library)());
 // Returns ", LIBRARY VERSION" for a candidate that calls one, else "".
 std::string library_key(std::string_view candidate);
 
-// For the choosers of slots. `key(args)` is the shape; `repeatable(args, ctx)` gives arguments that stand for `args`,
-// whose results may be overwritten and that give the same however often they are run. Needs ctx.tuning.
+// Chooses a candidate of a slot with measured_choice(). `key(args)` returns the shape. `repeatable(args, ctx)` returns
+// arguments to measure with in place of `args`: their results may be overwritten, and every run of them does the same.
+// Requires ctx.tuning.
 template <class Args, class Key, class Repeatable>
 const typename Kernel<Args>::Candidate& choose_measured(const Kernel<Args>& slot, const Args& args,
                                                         const ExecContext& ctx, const Key& key,
@@ -39,10 +41,10 @@ const typename Kernel<Args>::Candidate& choose_measured(const Kernel<Args>& slot
     names.push_back(c.name);
   }
   if (able.size() < 2) return able.empty() ? slot.first(args, ctx) : *able[0];
-  std::optional<Args> again;
+  std::optional<Args> copy;
   const auto run = [&](std::size_t i) {
-    if (!again) again = repeatable(args, ctx);
-    able[i]->fn(*again, ctx);
+    if (!copy) copy = repeatable(args, ctx);
+    able[i]->fn(*copy, ctx);
   };
   std::string shape = key(args);
   for (const auto* c : able) shape += library_key(c->name);

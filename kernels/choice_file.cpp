@@ -22,9 +22,9 @@
 namespace ring {
 namespace {
 
-// Raise it when a key or a choice of the same text comes to mean something else.
+// Increment it when the meaning of a key or of a choice changes but its text does not.
 constexpr int kVersion = 1;
-constexpr const char* kHead = "# ringmaster choices, version ";
+constexpr const char* kHeaderStart = "# ringmaster choices, version ";
 
 std::optional<std::pair<std::string, std::string>> parse_line(const std::string& line) {
   const std::size_t key = line.find('"'), key_end = line.find('"', key + 1);
@@ -35,24 +35,24 @@ std::optional<std::pair<std::string, std::string>> parse_line(const std::string&
   return std::pair{line.substr(1, key_end - 1), line.substr(value + 1, value_end - value - 1)};
 }
 
-std::string head_of(const std::string& lines) {
+std::string header_for(const std::string& lines) {
   char hash[17];
   std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(hash_text(lines)));
-  return str(kHead, kVersion, ", hash ", hash, '\n');
+  return str(kHeaderStart, kVersion, ", hash ", hash, '\n');
 }
 
-// Returns the lines behind the first one. Throws Error if the first one does not fit them.
-std::string lines_of(const std::string& text, const std::string& path) {
+// Returns the lines after the header, which is the first line. Throws Error if the header does not match them.
+std::string body_of(const std::string& text, const std::string& path) {
   const std::size_t end = text.find('\n');
-  const std::string head = text.substr(0, end == std::string::npos ? end : end + 1);
-  const std::string lines = text.substr(head.size());
-  if (head == head_of(lines)) return lines;
-  const std::string version = str(kHead, kVersion, ",");
-  if (head.starts_with(kHead) && !head.starts_with(version))
-    fail(path, ": expected choices of version ", kVersion, ", got '", head.substr(0, head.size() - 1),
-         "'. Another version of ringmaster wrote this file: name a different one with run.tuning");
-  fail(path, ": the hash in its first line does not fit its contents, so the file is damaged or was edited. ",
-       "Delete it; its choices are then measured again, and results may differ in rounding from those of earlier runs");
+  const std::string header = text.substr(0, end == std::string::npos ? end : end + 1);
+  const std::string lines = text.substr(header.size());
+  if (header == header_for(lines)) return lines;
+  const std::string version = str(kHeaderStart, kVersion, ",");
+  if (header.starts_with(kHeaderStart) && !header.starts_with(version))
+    fail(path, ": expected choices of version ", kVersion, ", got '", header.substr(0, header.size() - 1),
+         "'. Another version of ringmaster wrote this file: set run.tuning to a different file");
+  fail(path, ": the hash in its first line does not match the rest of the file, which is damaged or was edited. ",
+       "Delete it. Its choices are then measured again, and results may differ in rounding from earlier runs");
 }
 
 }  // namespace
@@ -77,26 +77,26 @@ std::string to_text(const ChoiceMap& choices) {
 ChoiceMap read_choice_file(const std::string& path) {
   if (!std::filesystem::exists(path)) return {};
   ChoiceMap choices;
-  parse_choices(lines_of(read_text_file(path, kMaxChoiceBytes), path), path, choices);
+  parse_choices(body_of(read_text_file(path, kMaxChoiceFileBytes), path), path, choices);
   return choices;
 }
 
 void write_choice_file(const std::string& path, const ChoiceMap& choices) {
   const std::string temporary = str(path, '.', ::getpid(), ".new");
-  std::error_code ignored;  // an error shows when the file is written
+  std::error_code ignored;  // writing the file reports the error
   if (const auto folder = std::filesystem::path(path).parent_path(); !folder.empty())
     std::filesystem::create_directories(folder, ignored);
   const std::string lines = to_text(choices);
   check_regular("write", temporary, O_WRONLY | O_CREAT);
   errno = 0;
   std::ofstream out(temporary);  // opens: checked
-  out << head_of(lines) << lines;
+  out << header_for(lines) << lines;
   out.close();
   std::error_code error(out ? 0 : errno ? errno : EIO, std::generic_category());
   if (out) std::filesystem::rename(temporary, path, error);
   if (!error) return;
   std::filesystem::remove(temporary, ignored);
-  fail("cannot write ", path, " by way of ", temporary, ": ", io_error_text(error.value()));
+  fail("cannot write ", path, " through the temporary file ", temporary, ": ", io_error_text(error.value()));
 }
 
 }  // namespace ring

@@ -1,6 +1,6 @@
 #pragma once
-// ChoiceMap that all runs of a user share on a machine, or all machines of a cluster: whichever run meets a shape first
-// measures it, and every later one takes the same choice, so that fresh runs of the same settings have the same bits.
+// Choices that all runs of a user share on a machine, or all machines of a cluster. The first run that meets a shape
+// measures it, and every later run takes the same choice, so that fresh runs of the same settings are bit-identical.
 
 #include <atomic>
 #include <mutex>
@@ -11,33 +11,33 @@
 
 namespace ring {
 
-// The store of this user on this machine: ringmaster/choices.yaml in $XDG_CACHE_HOME, or else in $HOME/.cache. Empty if
-// neither variable names an absolute path.
+// Returns the path of this user's store on this machine: ringmaster/choices.yaml in $XDG_CACHE_HOME, or else in
+// $HOME/.cache. Returns "" if neither variable holds an absolute path.
 std::string user_choice_store();
 
-// Thread-safe, and safe beside other processes: a lock file beside the store serialises writers, and readers only ever
-// see whole files. What cannot be written stays in this process, with one warning.
+// Safe with several threads and several processes: writers take a lock file beside the store, and readers only ever see
+// complete files. If the store cannot be written, later choices stay in this process, and one warning says so.
 class ChoiceStore {
  public:
-  // Reads the file if it exists. Throws Error as read_choice_file().
+  // Reads the file if it exists. Throws Error like read_choice_file().
   explicit ChoiceStore(std::string path);
 
   const std::string& path() const { return path_; }
-  // Rereads the file if another process has changed it and this one does not know the key.
+  // Rereads the file if the key is unknown and another process has changed the file.
   std::optional<std::string> find(const std::string& key);
-  // Adds a choice and returns the one that holds from now on: that of whoever added it first, unless it is `rejected`,
-  // one that turned out not to run here.
+  // Adds a choice and returns the choice to use from now on: the first one that any process stored for this key, unless
+  // it equals `rejected`, a choice that turned out not to run here.
   std::string add(const std::string& key, const std::string& choice, const std::optional<std::string>& rejected);
 
  private:
-  void reread();
+  void reload_if_changed();
   std::string add_locked(const std::string& key, const std::string& choice, const std::optional<std::string>& rejected);
-  void keep_to_itself(const std::string& why);
+  void stop_sharing(const std::string& why);
 
   const std::string path_;
   std::mutex mutex_;
   ChoiceMap choices_;
-  std::string seen_;  // inode, size and time of the file that choices_ come from
+  std::string loaded_;  // file_identity() of the file that was read last
   bool writable_ = true;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
-// ChoiceMap that the program carries, measured on one device of each model (kernels/choices/*.yaml), so that any two
-// machines with the same model and libraries agree on the shapes there without measuring.
+// Choices compiled into the program, measured on one device of each model (kernels/choices/*.yaml). With them, any two
+// machines with the same device model and libraries agree on the shapes in the tables without measuring.
 
 #include "kernels/choice_file.h"
 

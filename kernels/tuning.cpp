@@ -27,12 +27,13 @@ std::optional<std::string> Tuning::find(const std::string& key) {
 
 std::string Tuning::record(const std::string& key, const std::string& choice,
                            const std::optional<std::string>& rejected) {
-  RING_CHECK(key.find('"') == std::string::npos && choice.find('"') == std::string::npos, "tuning: quotes in ", key);
+  RING_CHECK(key.find('"') == std::string::npos && choice.find('"') == std::string::npos,
+             "tuning: quotes in the key or the choice of ", key);
   std::lock_guard lock(mutex_);
-  std::string holds = store_ ? store_->add(key, choice, rejected) : choice;
+  std::string valid = store_ ? store_->add(key, choice, rejected) : choice;
   std::string& known = recorded_[key];
-  if (known != holds) known = holds, changed_ = true;
-  return holds;
+  if (known != valid) known = valid, changed_ = true;
+  return valid;
 }
 
 std::string Tuning::text() const {

@@ -1,8 +1,8 @@
 #pragma once
-// ChoiceMap between implementations that differ in speed and in rounding: algorithms of matrix products, attention
-// kernels, schedules of context parallelism. They follow from the device model, the libraries' versions, this program
-// and the shape, so that equal settings give equal bits: a run looks in its own record, then in the tables that the
-// program carries, then in a store shared with other runs, and measures what none of them has.
+// Choices among implementations that differ in speed and in rounding: GEMM algorithms, attention kernels, schedules of
+// context parallelism. A choice depends on the device model, the versions of the libraries, this program and the shape.
+// So that equal settings give bit-identical results, a run looks in its own record, then in the tables compiled into
+// the program, then in a store shared with other runs, and measures only what none of them has.
 
 #include <atomic>
 #include <cstdint>
@@ -17,51 +17,50 @@
 
 namespace ring {
 
-// FLOP/s of a GPU, roughly: enough to tell what takes too long to be tried.
+// Approximate FLOP/s of a GPU, to tell in advance which candidates take too long to be tried.
 inline constexpr double kRoughGpuFlops = 4e14;
 
 class Tuning {
  public:
-  static constexpr double kShort = 4e-3;
+  static constexpr double kShortSeconds = 4e-3;
 
   struct Sources {
-    std::string record;       // file of this run: read at its start, written by save(); empty: none
-    bool shipped = false;     // look in the program's tables
-    std::string store;        // file shared with other runs; empty: none
-    bool measures = true;     // false: choices follow from a rule, and neither tables nor the store are used
-    double seconds = kShort;  // how long each of the best few candidates is measured; at 4 ms a GPU still bursts,
-                              // and what it sustains at its power limit shows after some 0.3 s
+    std::string record;              // file of this run: read at its start, written by save(); "" for none
+    bool shipped = false;            // if true, look in the program's tables (shipped_choices.h)
+    std::string store;               // file shared with other runs; "" for none
+    bool measures = true;            // if false, choices follow from a rule, and tables and store are not used
+    double seconds = kShortSeconds;  // how long each of the best few candidates is measured. A GPU still bursts at 4
+                                     // ms; the speed that it sustains at its power limit shows after about 0.3 s
   };
   // Throws Error if the record or the store is damaged.
   explicit Tuning(Sources sources);
-  // ChoiceMap in memory alone, or beside them the file `record`.
+  // Keeps choices in memory and, if `record` is not "", in that file.
   explicit Tuning(std::string record) : Tuning(Sources{.record = std::move(record)}) {}
 
-  // False if a missing choice is to be the first candidate.
+  // If false, callers take the first candidate for a missing choice instead of measuring.
   bool measures() const { return sources_.measures; }
   double seconds() const { return sources_.seconds; }
 
-  // Returns the choice for a key, which is then in this run's record; nullopt if it is to be made.
+  // Returns the choice for a key and adds it to this run's record; nullopt if the caller has to make the choice.
   std::optional<std::string> find(const std::string& key);
-  // Records a choice and returns the one that holds: if another run stored its choice meanwhile, that one. `rejected`:
-  // a choice that find() returned and that does not run here.
+  // Records a choice and returns the choice to use, which is a different one if another run has stored its choice
+  // meanwhile. `rejected`: a choice that find() returned but that does not run here; it is replaced.
   std::string record(const std::string& key, const std::string& choice,
                      const std::optional<std::string>& rejected = std::nullopt);
-  // Writes the record, if is_changed(). Throws Error if it cannot be written; the file is then as it was.
+  // Writes the record if is_changed(). Throws Error if the file cannot be written; it then keeps its old contents.
   void save();
-  // True if the record has choices that are not in its file.
+  // Returns true if the record has a file that lacks some of its choices.
   bool is_changed() const;
-  // The record as text, for other processes of the run.
+  // Returns the record as text, for other processes of the run.
   std::string text() const;
-  // Takes over the record of another process, which replaces choices of the same key here. Returns how many it
-  // replaced.
+  // Adds the record of another process, whose choices replace those of the same key. Returns how many it replaced.
   std::size_t adopt(const std::string& text);
-  // Changes whenever choices were replaced: those that a cache took from here must then be looked up again.
+  // Changes whenever adopt() replaces choices: caches of choices must then look them up again.
   std::uint64_t generation() const { return generation_; }
 
  private:
   const Sources sources_;
-  std::unique_ptr<ChoiceStore> store_;  // null: none
+  std::unique_ptr<ChoiceStore> store_;  // may be null
   ChoiceMap recorded_;
   std::atomic<std::uint64_t> generation_{1};
   bool changed_ = false;

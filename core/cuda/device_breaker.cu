@@ -1,4 +1,4 @@
-// A kernel that fails, for --inject.
+// Registers a kernel that fails on purpose, for --inject.
 #include "core/cuda/check.h"
 #include "core/cuda/handles.h"
 #include "core/cuda/launches.h"
@@ -9,7 +9,7 @@ namespace {
 
 __global__ void fail_on_purpose() { __trap(); }
 
-// On a stream of its own, since others may be recording.
+// Launches on a stream of its own, since other streams may be recording a graph.
 bool break_device() {
   if (launch_count() == 0) return false;
   int device = 0;

@@ -12,11 +12,11 @@
 namespace ring::cuda {
 namespace {
 
-std::string name_of(const void* kernel) {
+std::string kernel_name(const void* kernel) {
   const char* mangled = nullptr;
   if (cudaFuncGetName(&mangled, kernel) != cudaSuccess || !mangled) {
     cudaGetLastError();
-    return "a kernel without a name";
+    return "an unnamed kernel";
   }
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> name(abi::__cxa_demangle(mangled, nullptr, nullptr, &status),
@@ -24,9 +24,9 @@ std::string name_of(const void* kernel) {
   return short_kernel_name(name ? name.get() : mangled);
 }
 
-// Returns where the parameters begin: at the first parenthesis outside of template arguments that does not belong to
-// "(anonymous namespace)".
-std::size_t parameters_of(std::string_view name) {
+// Returns the position of the parameter list: the first parenthesis outside of template arguments that does not belong
+// to "(anonymous namespace)".
+std::size_t find_parameters(std::string_view name) {
   constexpr std::string_view kAnonymous = "(anonymous namespace)";
   int depth = 0;
   for (std::size_t i = 0; i < name.size(); ++i) {
@@ -51,8 +51,8 @@ LaunchLog& log_of_process() {
 void LaunchLog::add_kernel(cudaStream_t stream, const void* kernel) {
   const std::lock_guard lock(mutex_);
   auto at = names_.find(kernel);
-  // While the device works: after a failure the runtime may no longer tell.
-  if (at == names_.end()) at = names_.emplace(kernel, name_of(kernel)).first;
+  // Asks for the name while the device works: after a failure the runtime may no longer know it.
+  if (at == names_.end()) at = names_.emplace(kernel, kernel_name(kernel)).first;
   add(stream, at->second.c_str());
 }
 
@@ -66,7 +66,7 @@ std::uint64_t LaunchLog::count() const {
   return count_;
 }
 
-void LaunchLog::ended(cudaStream_t stream, std::uint64_t count) {
+void LaunchLog::mark_ended(cudaStream_t stream, std::uint64_t count) {
   const std::lock_guard lock(mutex_);
   std::uint64_t& known = ended_[stream];
   known = std::max(known, count);
@@ -79,13 +79,13 @@ bool LaunchLog::has_ended(std::uint64_t launch) const {
 
 std::string LaunchLog::describe_unfinished(bool one_at_a_time) const {
   const std::lock_guard lock(mutex_);
-  Names names;
+  NameCounts names;
   std::uint64_t launches = 0;
   for (std::uint64_t i = count_ - std::min(count_, one_at_a_time ? 1 : kMaxLaunches); i < count_; ++i) {
     if (has_ended(i)) continue;
     ++launches;
     const std::string_view name = ring_[i % kMaxLaunches].name;
-    const auto at = std::ranges::find(names, name, &Names::value_type::first);
+    const auto at = std::ranges::find(names, name, &NameCounts::value_type::first);
     if (at == names.end())
       names.emplace_back(name, 1);
     else
@@ -100,8 +100,8 @@ std::string LaunchLog::describe_unfinished(bool one_at_a_time) const {
 }
 
 std::string short_kernel_name(std::string_view demangled) {
-  std::string name(demangled.substr(0, parameters_of(demangled)));
-  // The casts are those of template arguments: "(int)64", "(bool)1".
+  std::string name(demangled.substr(0, find_parameters(demangled)));
+  // The casts come from template arguments: "(int)64", "(bool)1".
   for (const std::string_view part :
        {"(anonymous namespace)::", "ring::cuda::", "ring::", "sm90::", "void ", "(int)", "(unsigned int)", "(bool)"})
     for (std::size_t at = name.find(part); at != std::string::npos; at = name.find(part)) name.erase(at, part.size());
@@ -111,7 +111,7 @@ std::string short_kernel_name(std::string_view demangled) {
 void log_launch(cudaStream_t stream, const void* kernel) { log_of_process().add_kernel(stream, kernel); }
 void log_library_call(cudaStream_t stream, const char* name) { log_of_process().add_call(stream, name); }
 std::uint64_t launch_count() { return log_of_process().count(); }
-void log_launches_ended(cudaStream_t stream, std::uint64_t count) { log_of_process().ended(stream, count); }
+void log_launches_ended(cudaStream_t stream, std::uint64_t count) { log_of_process().mark_ended(stream, count); }
 
 std::string describe_unfinished_launches() {
   const char* blocking = std::getenv("CUDA_LAUNCH_BLOCKING");

@@ -1,6 +1,6 @@
 #pragma once
-// The newest launches of this process. A kernel's failure shows at some later call: the log says which kernels it may
-// come from. Kernels are logged by themselves: the linker sends every launch to wrap_launch.cpp first.
+// The newest launches of this process. CUDA reports the failure of a kernel at some later call: the log names the
+// kernels that may have failed. Kernel launches need no call: the linker sends each one through wrap_launch.cpp.
 
 #include <cuda_runtime_api.h>
 
@@ -10,14 +10,14 @@
 namespace ring::cuda {
 
 void log_launch(cudaStream_t, const void* kernel);      // kernel: its host function or its cudaKernel_t
-void log_library_call(cudaStream_t, const char* name);  // name: a literal; the library's kernels are not known
-std::uint64_t launch_count();                           // of all streams, so far
-// Records that those of the stream's launches that are among the process's first `count` have ended without an error.
+void log_library_call(cudaStream_t, const char* name);  // name: a literal, in place of the library's unknown kernels
+std::uint64_t launch_count();                           // number of launches so far, over all streams
+// Records that all of the process's first `count` launches that are on this stream have ended without an error.
 void log_launches_ended(cudaStream_t, std::uint64_t count);
 std::string describe_unfinished_launches();  // LaunchLog::describe_unfinished()
 
-// Throws DeviceFailure, which names these launches, if a kernel of this process has failed. Call it when a library
-// reports an error.
+// Throws DeviceFailure, which names the unfinished launches, if a kernel of this process has failed. Call it when a
+// library reports an error.
 void check_device();
 
 }  // namespace ring::cuda

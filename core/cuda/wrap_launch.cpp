@@ -1,5 +1,5 @@
-// Logs every launch of this program's kernels. The linker replaces the runtime's functions by these (ld, --wrap), so
-// that no place that launches a kernel can be forgotten.
+// Logs every launch of this program's kernels. The linker (ld --wrap) replaces the runtime's functions by these, so
+// that no launch can be missed.
 
 #include "core/cuda/launches.h"
 
@@ -20,7 +20,7 @@ cudaError_t __wrap_cudaLaunchKernel(const void* kernel, dim3 grid, dim3 block, v
   return __real_cudaLaunchKernel(kernel, grid, block, arguments, shared, stream);
 }
 
-// What nvcc makes of <<<>>> since CUDA 13. The runtime's functions for kernels take a handle in place of the host
+// Since CUDA 13, nvcc turns <<<>>> into a call of this function, which takes a kernel handle instead of the host
 // function.
 #if CUDART_VERSION >= 13000
 cudaError_t __real___cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, std::size_t shared,

@@ -1,5 +1,5 @@
 #pragma once
-// The parts of an attention section that have weights or gates of their own, which only training gives to a layer.
+// Parts of an attention section that have their own weights or gates. A layer gets such a part only by training.
 
 #include <span>
 
@@ -8,10 +8,11 @@
 namespace ring {
 
 struct TrainedPart {
-  bool (*in)(const AttentionConfig&);  // whether a section has the part
+  bool (*in)(const AttentionConfig&);  // returns true if the section has the part
   const char* name;                    // "an indexer"
   const char* purpose;                 // completes "weights cannot ...": "select blocks"
-  const char *setting, *without;       // "pattern: learned", and "pattern: content", which needs no training
+  const char* setting;                 // turns the part on: "pattern: learned"
+  const char* without;                 // the setting without the part, which needs no training: "pattern: content"
 };
 
 std::span<const TrainedPart> trained_parts();

@@ -1,4 +1,4 @@
-// Where the time of a restart goes.
+// Tests the times of a restart's stages.
 
 #include "comm/start_times.h"
 
@@ -7,16 +7,16 @@
 namespace ring {
 namespace {
 
-TEST(StartTimes, EachStageCountsFromTheOneBefore) {
+TEST(StartTimes, EachStageCountsFromThePreviousOne) {
   StartTimes t;
   t[StartStage::failed] = 5'000'000'000;
   t[StartStage::noticed] = 5'250'000'000;
-  t[StartStage::spawned] = 6'000'000'000;  // the end of the others was not seen
+  t[StartStage::spawned] = 6'000'000'000;  // without `ended`: it was not seen
   t[StartStage::stepped] = 8'500'400'000;
   EXPECT_EQ(t.text(), "3.5 s: noticed 0.25, spawned 0.75, first step 2.5");
 }
 
-TEST(StartTimes, AStageIsReachedOnce) {
+TEST(StartTimes, OnlyTheFirstTimeOfAStageCounts) {
   StartTimes t;
   EXPECT_TRUE(t.reach(StartStage::met));
   const std::int64_t first = t[StartStage::met];

@@ -1,4 +1,4 @@
-// The clock of time-outs: it stands still while this process does not run, and at no other time.
+// Tests that the clock of time-outs stands still while this process does not run, and at no other time.
 
 #include "core/awake_clock.h"
 
@@ -17,16 +17,16 @@ using namespace std::chrono_literals;
 using Time = GapFilter::Time;
 using Seconds = std::chrono::duration<double>;
 
-// A process whose thread looks at the clock every kTick, as far as the process runs.
-class Looked {
+// Simulates a process with a thread that reads the clock every kTick while the process runs.
+class FakeProcess {
  public:
-  Looked() { filter_.begin(now_); }
-  void runs(Time t) {
+  FakeProcess() { filter_.begin(now_); }
+  void run(Time t) {
     filter_.without_gaps(now_);
     for (const Time end = now_ + t; now_ < end;) filter_.without_gaps(now_ += GapFilter::kTick);
   }
-  void is_stopped(Time t) { now_ += t; }
-  void clock_jumps(Time t) { now_ += t; }  // as that of a virtual machine that was paused
+  void stop(Time t) { now_ += t; }
+  void jump(Time t) { now_ += t; }  // as the clock of a virtual machine after a pause
   Time time() { return filter_.without_gaps(now_); }
   Time last_gap() const { return filter_.last_gap(); }
 
@@ -35,43 +35,43 @@ class Looked {
   GapFilter filter_;
 };
 
-TEST(AwakeClock, TimeGoesOnWhileTheProcessRuns) {
-  Looked p;
+TEST(AwakeClock, TimePassesWhileTheProcessRuns) {
+  FakeProcess p;
   const Time begin = p.time();
-  p.runs(1h);
+  p.run(1h);
   EXPECT_EQ(p.time() - begin, 1h);
   EXPECT_EQ(p.last_gap(), 0s) << "no gap";
 }
 
-TEST(AwakeClock, AGapIsNoTime) {
-  Looked p;
+TEST(AwakeClock, GapsDoNotCount) {
+  FakeProcess p;
   const Time begin = p.time();
-  p.runs(2s);
-  p.is_stopped(15s);
-  p.runs(1s);
-  p.clock_jumps(10h);
-  p.runs(1s);
+  p.run(2s);
+  p.stop(15s);
+  p.run(1s);
+  p.jump(10h);
+  p.run(1s);
   EXPECT_EQ(p.time() - begin, 4s);
   EXPECT_EQ(p.time() - p.last_gap(), 1s);
 }
 
-// The first look after a gap may be any thread's.
-TEST(AwakeClock, TheFirstLookSeesNothingOfTheGap) {
-  Looked p;
-  p.runs(1s);
+// Any thread may be the first to read the clock after a gap.
+TEST(AwakeClock, TheFirstReadingDoesNotContainTheGap) {
+  FakeProcess p;
+  p.run(1s);
   const Time before = p.time();
-  p.is_stopped(1h);
+  p.stop(1h);
   EXPECT_EQ(p.time(), before);
 }
 
-TEST(AwakeClock, AShortDelayIsTime) {
-  Looked p;
+TEST(AwakeClock, AShortDelayCounts) {
+  FakeProcess p;
   const Time begin = p.time();
-  p.is_stopped(GapFilter::kGap);
+  p.stop(GapFilter::kGap);
   EXPECT_EQ(p.time() - begin, GapFilter::kGap);
 }
 
-TEST(AwakeClock, AnEarlierReadingThatComesLateChangesNothing) {
+TEST(AwakeClock, AnOlderReadingChangesNothing) {
   GapFilter f;
   f.begin(10s);
   EXPECT_EQ(f.without_gaps(10s + 200ms), 10s + 200ms);
@@ -79,8 +79,8 @@ TEST(AwakeClock, AnEarlierReadingThatComesLateChangesNothing) {
   EXPECT_EQ(f.without_gaps(10s + 300ms), 10s + 300ms);
 }
 
-// However many threads find a gap at once, it is taken out once, and none sees time before it is.
-TEST(AwakeClock, ThreadsAgree) {
+// If several threads find a gap at the same time, it is subtracted once, and no thread returns before it is subtracted.
+TEST(AwakeClock, ThreadsSubtractAGapOnce) {
   for (int round = 0; round < 50; ++round) {
     GapFilter f;
     f.begin(1s);
@@ -102,9 +102,10 @@ TEST(AwakeClock, ThreadsAgree) {
   }
 }
 
-// Runs `body` in a child, which may stop itself: then it goes on after `stop`. Returns what body returned.
+// Runs `body` in a child process and returns its result. If the child stops itself, resumes it after `stop`. Returns -1
+// if the child fails.
 double in_child(Time stop, double (*body)()) {
-  AwakeClock::now();  // whose thread is not in the child
+  AwakeClock::now();  // starts the clock's thread, which fork() does not copy
   int ends[2];
   if (pipe(ends) != 0) return -1;
   const pid_t child = fork();
@@ -119,13 +120,13 @@ double in_child(Time stop, double (*body)()) {
     kill(child, SIGCONT);
   }
   double result = -1;
-  const bool told = read(ends[0], &result, sizeof result) == sizeof result;
+  const bool received = read(ends[0], &result, sizeof result) == sizeof result;
   waitpid(child, &status, 0);
   close(ends[0]);
-  return told ? result : -1;
+  return received ? result : -1;
 }
 
-TEST(AwakeClock, AStoppedProcessHasNotWaited) {
+TEST(AwakeClock, StoppedTimeDoesNotCount) {
   const double lost = in_child(900ms, [] {
     const auto begin = AwakeClock::now();
     const auto real = std::chrono::steady_clock::now();
@@ -136,13 +137,13 @@ TEST(AwakeClock, AStoppedProcessHasNotWaited) {
   EXPECT_GE(lost, 0.9);
 }
 
-TEST(AwakeClock, AThreadThatSleepsHasWaited) {
+TEST(AwakeClock, SleepingTimeCounts) {
   const double awake = in_child(0s, [] {
     const auto begin = AwakeClock::now();
     std::this_thread::sleep_for(3 * GapFilter::kGap / 2);
     return Seconds(AwakeClock::now() - begin).count();
   });
-  EXPECT_GE(awake, 0.25) << "another thread looks meanwhile, also in a child";
+  EXPECT_GE(awake, 0.25) << "the clock's thread reads it meanwhile, also in a child";
 }
 
 }  // namespace

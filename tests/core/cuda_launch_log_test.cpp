@@ -1,4 +1,4 @@
-// Which kernels an error names. None of it needs a GPU.
+// Tests which kernels an error message names, without a GPU.
 
 #include <gtest/gtest.h>
 
@@ -17,9 +17,9 @@ namespace {
 
 constexpr bool kAll = false, kNewest = true;
 
-cudaStream_t stream(std::uintptr_t n) { return reinterpret_cast<cudaStream_t>(16 * n); }  // never used
+cudaStream_t stream(std::uintptr_t n) { return reinterpret_cast<cudaStream_t>(16 * n); }  // never dereferenced
 
-TEST(LaunchLog, NamesWhatHasNotEndedOldestFirst) {
+TEST(LaunchLog, NamesUnfinishedLaunchesOldestFirst) {
   LaunchLog log;
   EXPECT_EQ(log.describe_unfinished(kAll), "");
   log.add_call(stream(1), "norm");
@@ -30,7 +30,7 @@ TEST(LaunchLog, NamesWhatHasNotEndedOldestFirst) {
   EXPECT_EQ(log.describe_unfinished(kNewest), "The kernel that failed is norm");
 }
 
-TEST(LaunchLog, AnEventEndsTheLaunchesBeforeItOnItsStreamAlone) {
+TEST(LaunchLog, AnEventMarksEarlierLaunchesOfItsStreamOnly) {
   LaunchLog log;
   log.add_call(stream(1), "a");
   log.add_call(stream(2), "b");
@@ -38,12 +38,12 @@ TEST(LaunchLog, AnEventEndsTheLaunchesBeforeItOnItsStreamAlone) {
   EXPECT_EQ(event, 2u);
   log.add_call(stream(1), "c");
   log.add_call(stream(1), "d");
-  log.ended(stream(1), event);
+  log.mark_ended(stream(1), event);
   EXPECT_EQ(log.describe_unfinished(kAll), "One of 3 launches failed, oldest first: b, c, d");
-  log.ended(stream(1), 1);  // an older event, asked later
+  log.mark_ended(stream(1), 1);  // an older event that is queried later
   EXPECT_EQ(log.describe_unfinished(kAll), "One of 3 launches failed, oldest first: b, c, d");
-  log.ended(stream(2), log.count());
-  log.ended(stream(1), log.count());
+  log.mark_ended(stream(2), log.count());
+  log.mark_ended(stream(1), log.count());
   EXPECT_EQ(log.describe_unfinished(kAll), "");
   EXPECT_EQ(log.describe_unfinished(kNewest), "");
 }
@@ -72,9 +72,9 @@ TEST(LaunchLog, NamesAreShort) {
   EXPECT_EQ(short_kernel_name("not_mangled"), "not_mangled");
 }
 
-// nvcc decides which function of the runtime <<<>>> calls. Without a GPU the launch fails after it was logged.
+// The version of nvcc decides which runtime function <<<>>> calls. Without a GPU the launch fails after it is logged.
 TEST(LaunchLog, SeesLaunchesInChevrons) {
-  if (device_count(Backend::cuda) > 0) GTEST_SKIP() << "there is a GPU, where GpuTrainingFaults tests this";
+  if (device_count(Backend::cuda) > 0) GTEST_SKIP() << "with a GPU, GpuTrainingFaults tests this";
   const std::uint64_t before = launch_count();
   EXPECT_THROW(count_up(nullptr, nullptr), Error);
   EXPECT_EQ(launch_count(), before + 1);

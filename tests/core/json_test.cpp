@@ -1,4 +1,4 @@
-// The reader of JSON: it builds what nlohmann's own parser builds, in work that is linear in the text.
+// Tests that the JSON parser returns what nlohmann's own parser returns, in linear time.
 #include "core/json.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ std::string refused(const std::string& text, const JsonLimits& limits = {}) {
   return "";
 }
 
-// {"k0": value, "k1": value, ...}
+// Returns {"k0": value, "k1": value, ...}.
 std::string object_of(std::size_t entries, const std::string& value = "0") {
   std::string text = "{";
   for (std::size_t i = 0; i < entries; ++i) text += str(i ? "," : "", "\"k", i, "\":", value);
@@ -41,7 +41,7 @@ std::string array_of(std::size_t entries, const std::string& value) {
   return text + "]";
 }
 
-// A value that is a function of `n`, with nesting, escapes and all types.
+// Returns a pseudorandom value that depends only on `n`, with nesting, escapes and all types.
 template <class Json>
 Json value_of(std::uint64_t n, int depth = 0) {
   const std::uint64_t bits = random_bits({11, 0, 0}, n);
@@ -66,7 +66,7 @@ Json value_of(std::uint64_t n, int depth = 0) {
   }
 }
 
-TEST(Json, ReadsWhatItsLibraryReads) {
+TEST(Json, ParsesLikeNlohmann) {
   for (std::uint64_t n = 0; n < 2000; ++n) {
     const std::string text = value_of<ordered_json>(n).dump();
     EXPECT_EQ(parse_json<json>(text), json::parse(text));
@@ -75,11 +75,11 @@ TEST(Json, ReadsWhatItsLibraryReads) {
   }
 }
 
-TEST(Json, OfTwoEqualKeysTheLastCounts) {
+TEST(Json, TheLastOfEqualKeysWins) {
   const std::string text = R"({"b":1,"a":{"x":[1],"x":2},"b":{"y":3},"c":4,"b":5})";
   EXPECT_EQ(parse_json<ordered_json>(text).dump(), R"({"b":5,"a":{"x":2},"c":4})");
   EXPECT_EQ(parse_json<json>(text).dump(), R"({"a":{"x":2},"b":5,"c":4})");
-  EXPECT_EQ(ordered_json::parse(text).dump(), R"({"b":5,"a":{"x":2},"c":4})") << "as the library has it";
+  EXPECT_EQ(ordered_json::parse(text).dump(), R"({"b":5,"a":{"x":2},"c":4})") << "as in nlohmann";
 }
 
 TEST(Json, EqualKeysCanBeRefused) {
@@ -91,7 +91,7 @@ TEST(Json, EqualKeysCanBeRefused) {
   EXPECT_EQ(refused<ordered_json>(apart, unique), "");
 }
 
-TEST(Json, SaysWhatIsWrong) {
+TEST(Json, ErrorsSayWhatIsWrong) {
   EXPECT_EQ(refused("{\"a\":}").find("parse error at line 1, column 6"), 0u) << refused("{\"a\":}");
   EXPECT_NE(refused("1e999"), "");
   EXPECT_NE(refused(""), "");
@@ -99,18 +99,18 @@ TEST(Json, SaysWhatIsWrong) {
   EXPECT_NE(refused("\"\xff\""), "");
 }
 
-TEST(Json, IsBounded) {
+TEST(Json, LimitsAreChecked) {
   EXPECT_EQ(refused("[1,2]", {.bytes = 5}), "");
-  EXPECT_EQ(refused("[1,22]", {.bytes = 5}), "it has 6 bytes, at most 5 are read");
+  EXPECT_EQ(refused("[1,22]", {.bytes = 5}), "expected at most 5 bytes, got 6");
   EXPECT_EQ(refused("[[{}]]", {.depth = 3}), "");
   EXPECT_EQ(refused("[[{\"a\":1}]]", {.depth = 3}), "");
-  EXPECT_EQ(refused("[[{\"a\":[]}]]", {.depth = 3}), "more than 3 levels deep");
-  EXPECT_EQ(refused(std::string(1'000'000, '[')), "more than 100 levels deep");
+  EXPECT_EQ(refused("[[{\"a\":[]}]]", {.depth = 3}), "it is nested more than 3 levels deep");
+  EXPECT_EQ(refused(std::string(1'000'000, '[')), "it is nested more than 100 levels deep");
   EXPECT_EQ(refused("[1,[2,{\"a\":3}]]", {.entries = 5}), "");
-  EXPECT_EQ(refused("[1,[2,{\"a\":3,\"b\":4}]]", {.entries = 5}), "more than 5 entries");
+  EXPECT_EQ(refused("[1,[2,{\"a\":3,\"b\":4}]]", {.entries = 5}), "it has more than 5 entries");
 }
 
-// Units of work of one parse; up to kJsonWorkPerCheck more are not counted.
+// Returns the units of work of one parse, rounded down to a multiple of kJsonWorkPerCheck.
 template <class Json>
 std::size_t work_of(const std::string& text) {
   std::size_t checks = 0;
@@ -118,7 +118,7 @@ std::size_t work_of(const std::string& text) {
   return checks * kJsonWorkPerCheck;
 }
 
-// A key costs itself, its value, and the comparisons of a sort.
+// A key costs one unit for itself, one for its value, and the comparisons of a sort.
 TEST(Json, WorkIsLinear) {
   constexpr std::size_t kFew = 4'000, kMany = 40'000;
   for (const auto& make : {+[](std::size_t n) { return object_of(n); }, +[](std::size_t n) { return array_of(n, "0"); },
@@ -132,19 +132,19 @@ TEST(Json, WorkIsLinear) {
   }
 }
 
-TEST(Json, CanBeStopped) {
+TEST(Json, StopEndsTheParse) {
   std::size_t checks = 0;
   const auto stop = [&] { return ++checks == 3; };
   EXPECT_THROW(parse_json<json>(array_of(40'000, "0"), {.stop = stop}), JsonStopped);
-  EXPECT_EQ(checks, 3u) << "and nothing is read after that";
+  EXPECT_EQ(checks, 3u) << "parsing continued after the stop";
   checks = 0;
   EXPECT_THROW(parse_json<ordered_json>(object_of(40'000), {.stop = stop}), JsonStopped);
   EXPECT_EQ(checks, 3u);
-  EXPECT_EQ(parse_json<json>("[1]", {.stop = [] { return true; }}), json({1})) << "a short text is read to its end";
+  EXPECT_EQ(parse_json<json>("[1]", {.stop = [] { return true; }}), json({1})) << "a short text never calls stop";
 }
 
-// Nobody can tell a parse by hand: the signal itself does.
-TEST(Json, AStopSignalEndsIt) {
+// The default of JsonLimits::stop reacts to a real signal.
+TEST(Json, AStopSignalEndsTheParse) {
   const std::string text = array_of(40'000, "0");
   {
     StopSignal signal(/*announces=*/false);
@@ -152,7 +152,7 @@ TEST(Json, AStopSignalEndsIt) {
     kill(getpid(), SIGTERM);
     while (!signal.requested()) std::this_thread::yield();
     EXPECT_THROW(parse_json<json>(text), JsonStopped);
-    EXPECT_EQ(parse_own_json<json>(text).size(), 40'000u) << "a checkpoint is saved all the same";
+    EXPECT_EQ(parse_own_json<json>(text).size(), 40'000u) << "a checkpoint is still saved";
   }
   const StopSignal next(/*announces=*/false);
   EXPECT_EQ(parse_json<json>(text).size(), 40'000u);

@@ -42,7 +42,7 @@ class RegularFile : public testing::Test {
     fs::remove_all(folder_);
   }
   std::string path(const std::string& name) const { return name[0] == '/' ? name : (folder_ / name).string(); }
-  // Why `name` cannot be opened; empty: it can.
+  // Returns why `name` cannot be opened; "" if it can.
   std::string problem(const std::string& name, int flags) const {
     std::string why;
     const int fd = try_open_regular(path(name), flags, why);
@@ -54,8 +54,8 @@ class RegularFile : public testing::Test {
   const fs::path folder_;
 };
 
-// A plain open of the pipe would wait without end, for reading and for writing.
-TEST_F(RegularFile, OthersAreNamedAndNotWaitedFor) {
+// A plain open() of the pipe would block forever, for reading and for writing.
+TEST_F(RegularFile, OtherFilesAreRefusedWithoutBlocking) {
   for (const int flags : {O_RDONLY, O_WRONLY, O_RDWR, O_WRONLY | O_CREAT | O_TRUNC, O_WRONLY | O_CREAT | O_APPEND}) {
     EXPECT_EQ(problem("file", flags), "");
     EXPECT_EQ(problem("pipe", flags), "it is a named pipe, not a file");
@@ -65,13 +65,13 @@ TEST_F(RegularFile, OthersAreNamedAndNotWaitedFor) {
   }
   EXPECT_EQ(problem("none", O_RDONLY), "No such file or directory");
   EXPECT_EQ(problem("file/none", O_RDONLY), "Not a directory");
-  EXPECT_EQ(problem(std::string("a\0b", 3), O_RDONLY), "the name holds a NUL byte");
+  EXPECT_EQ(problem(std::string("a\0b", 3), O_RDONLY), "the name contains a NUL byte");
   EXPECT_EQ(problem("new", O_WRONLY | O_CREAT), "");
   EXPECT_TRUE(fs::is_regular_file(folder_ / "new"));
 }
 
-// Somebody who reads a pipe or writes to it makes no file of it.
-TEST_F(RegularFile, APipeWithAnotherEndIsNone) {
+// With a reader or a writer at its other end, open() of a pipe succeeds, but a pipe is still not a file.
+TEST_F(RegularFile, AConnectedPipeIsRefused) {
   const int end = ::open(path("pipe").c_str(), O_RDWR | O_CLOEXEC);
   ASSERT_GE(end, 0);
   for (const int flags : {O_RDONLY, O_WRONLY, O_RDWR})
@@ -90,7 +90,7 @@ TEST_F(RegularFile, ErrorsNameTheFile) {
             "cannot open the log file " + path("pipe") + ": it is a named pipe, not a file");
 }
 
-TEST(Shown, LongTextsAreCut) {
+TEST(Shown, LongTextsAreShortened) {
   EXPECT_EQ(shown("a\nb\x01"), "a\\nb\\x01");
   EXPECT_EQ(shown(std::string(80, 'a')), std::string(80, 'a'));
   EXPECT_EQ(shown(std::string(1000000, 'a')), std::string(80, 'a') + "... (1000000 bytes)");

@@ -1,5 +1,6 @@
-// The small files of a run on a disk that fails: at each call of the file system in turn, the error names file and
-// remedy, or the work was done all the same; each file is the old or the new one, and nothing else is left.
+// Tests the small files of a run on a failing disk. Each file system call fails in turn. Either the error names the
+// file and the remedy, or the write succeeds anyway; each file has its old or its new contents, and no other file is
+// left.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +25,7 @@
 namespace ring::test {
 namespace {
 
-using Contents = std::map<std::string, std::string>;  // of files, by their paths in a folder
+using Contents = std::map<std::string, std::string>;  // of files, by path relative to a folder
 
 Contents contents_of(const fs::path& folder) {
   Contents all;
@@ -36,7 +37,7 @@ Contents contents_of(const fs::path& folder) {
   return all;
 }
 
-// A file, or files, of a run, and how a version of it is written over the one before.
+// Writes one or more files of a run: version 1, and then version 2 over it.
 struct Writer {
   const char* name;
   std::function<void(const RunDirectory&, int version)> write;
@@ -73,9 +74,10 @@ void write_lines(const RunDirectory& run, int version) {
   for (int step = 1; step < 10; ++step) out << "{\"step\":" << step << "}\n";
 }
 
-// One attempt at version 2: what it said, thrown or logged, and what it did.
+// An attempt to write version 2 while one call fails.
 struct Attempt {
-  std::string at, said;  // at: the call that failed; empty: it made fewer
+  std::string at;    // the call that failed; "" if the attempt made fewer calls
+  std::string said;  // messages thrown or logged
   int error = 0;
 };
 Attempt write_with(const Writer& w, const RunDirectory& run, int k, int error) {
@@ -86,7 +88,7 @@ Attempt write_with(const Writer& w, const RunDirectory& run, int k, int error) {
     const IoWatch watch(run.path(), [&](const IoCall& call) {
       if (calls++ != k) return 0;
       a.at = call.name + " " + call.path;
-      a.error = call.name == "open" || call.name == "read" ? EIO : error;  // what else a disk says to those
+      a.error = call.name == "open" || call.name == "read" ? EIO : error;  // the only error that a disk gives for these
       return a.error;
     });
     a.said = error_of([&] { w.write(run, 2); });
@@ -141,7 +143,7 @@ TEST_P(SmallFiles, AreOldOrNewAndTheErrorNamesFileAndRemedy) {
   EXPECT_GT(said, 3);
 }
 
-// A line that could not be written is said once; those after it are whole, also behind half a line.
+// One message reports lines that could not be written; later lines are complete, even after an incomplete one.
 TEST(SmallFilesOfMetrics, LoseOnlyTheLineThatFailed) {
   const TempFolder folder;
   const std::string file = (folder.path() / "metrics.jsonl").string();
@@ -167,7 +169,7 @@ TEST(SmallFilesOfMetrics, LoseOnlyTheLineThatFailed) {
   EXPECT_TRUE(std::ranges::is_sorted(steps));
 }
 
-// A token is a number that only grows, whatever fails, and the one that holds it is told.
+// Whatever call fails, token numbers only grow, and the previous holder of the token finds out.
 TEST(SmallFilesOfWriters, ATokenIsTakenOrTheErrorSaysWhyNot) {
   int k = 0;
   for (;; ++k) {
@@ -193,7 +195,8 @@ TEST(SmallFilesOfLocks, AFileSystemWithoutLocksIsNoOtherProcess) {
     const RunDirectory run(folder.path());
     const IoWatch watch(run.path(), [&](const IoCall& call) { return call.name == "lock" ? error : 0; });
     const std::string said = error_of([&] { run.lock(); });
-    EXPECT_TRUE(contains(said, "This file system cannot lock files: mount it with locks")) << error << ": " << said;
+    EXPECT_TRUE(contains(said, "This file system cannot lock files: mount it with locking enabled"))
+        << error << ": " << said;
     EXPECT_TRUE(contains(said, "run.directory")) << error << ": " << said;
     EXPECT_FALSE(contains(said, "another process")) << error << ": " << said;
     EXPECT_FALSE(run.in_use()) << error;
