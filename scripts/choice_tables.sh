@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
-# Measures the choices of algorithms that the program carries for one GPU model (docs/gpu.md#choices-of-algorithms):
-# products and attention of bench/shapes and configs, on a grid of micro-batches and contexts around them.
+# Measures the table of choices for one GPU model (docs/gpu.md#choices-of-algorithms), which is compiled into the
+# program: GEMMs and attention of bench/shapes and configs, on a grid of micro-batches and contexts around them.
 #   scripts/choice_tables.sh FILE     writes FILE; copy it to kernels/choices/MODEL.yaml and rebuild
-# Runs on an otherwise idle GPU, for about 10 minutes. With several GPUs it also measures the shapes of tensor and context
-# parallelism over 2 and 4 of them. RINGMASTER: the program (default build/release/ringmaster). SECONDS_EACH: how long each
-# of the best few algorithms is measured (default 0.02). ONLY: a regular expression of the lines below that are to run.
+# Needs an otherwise idle GPU for about 10 minutes. With several GPUs it instead measures the shapes of tensor and
+# context parallelism over 2 and 4 GPUs. Environment variables:
+#   RINGMASTER     the program (default build/release/ringmaster)
+#   SECONDS_EACH   how long each of the best few algorithms is measured (default 0.02)
+#   ONLY           a regular expression: runs only the lines "DEGREE CONFIG SETTING..." that match it
 set -uo pipefail
 root="$(cd "$(dirname "$0")/.." && pwd)"
 ringmaster="${RINGMASTER:-$root/build/release/ringmaster}"
 file="${1:?usage: scripts/choice_tables.sh FILE}"
 work="$(mktemp -d)"
-store="${file%.yaml}.store.yaml"  # stays if the script is interrupted; the next call continues with it
+store="${file%.yaml}.store.yaml"  # kept if the script is interrupted, so that the next call continues
 failed=0
 
-# Without the store's first line, a hash: the table is text that is reviewed and merged.
+# Writes the table: the store without its first line, a hash, so that the table can be reviewed and merged as text.
 finish() {
   rm -rf "$work"
   [ -f "$store" ] || return
@@ -42,7 +44,7 @@ measure() {  # DEGREE CONFIG SETTING...
 
 batch() { echo "train.batch_size=$1 train.micro_batch=$1"; }
 
-# Shapes of one process.
+# Measures the shapes of one process.
 # shellcheck disable=SC2046,SC2086
 single() {
   for n in 1 2 4 8; do measure 1 bench/shapes/1b model.layers=2 $(batch "$n") "$@"; done
@@ -58,6 +60,7 @@ single() {
   done
 }
 
+# Measures the shapes of tensor and context parallelism.
 # shellcheck disable=SC2046
 several() {  # DEGREE SETTING...
   local degree="$1"
@@ -72,7 +75,7 @@ several() {  # DEGREE SETTING...
   done
 }
 
-# The type in which gradients are summed follows from the optimizer's states, and the kernels from determinism.
+# The optimizer's states determine the type in which gradients are summed, and run.deterministic determines the kernels.
 default=(optimizer.master=fp32 optimizer.moments=fp32 optimizer.gradients=fp32)
 fastest=(run.deterministic=false optimizer.master=bf16 optimizer.moments=bf16 optimizer.gradients=bf16)
 gpus="$(nvidia-smi -L | wc -l)"

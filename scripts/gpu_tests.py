@@ -5,16 +5,16 @@
     scripts/gpu_tests.py run [PACKAGE] [--gpus 1] [--jobs N] [--filter PATTERN] [--timeout SECONDS] [--out FOLDER]
                              [--markdown FILE]
 
-pack: test programs and the ringmaster program without symbols, the libraries that they need except CUDA's, and the
-files that the tests read. PACKAGE: that archive, a folder it was unpacked into, or a build folder (default
-build/release).
+pack writes an archive of the test programs and the ringmaster program, both stripped, the libraries that they need
+except CUDA's, and the files that the tests read. PACKAGE is that archive, a folder it was unpacked into, or a build
+folder (default build/release).
 
 --gpus 1 runs the suites Gpu* except GpuDist*, which need several GPUs; --gpus 2 runs GpuDist* with two GPUs. --jobs
 processes run side by side (default: one per core, or one per group of GPUs for GpuDist*). --filter selects tests, such
-as '*GpuAttention*'. A test that has not ended after --timeout seconds (120, or 600 with several GPUs) fails. --out gets
-results.json, junit.xml and failures.txt; --markdown a page for docs/measured. CUDA's libraries are those of the Python
-packages nvidia-*, if this Python has them, otherwise the system's. Ends with 1 if a test failed or found no GPU, or if
-none passed.
+as '*GpuAttention*'. A test that has not ended after --timeout seconds (120, or 600 with several GPUs) fails. --out is
+the folder for results.json, junit.xml and failures.txt, --markdown the file for a page of docs/measured. Uses the CUDA
+libraries of the Python packages nvidia-* if this Python has them, otherwise the system's. Exits with 1 if a test failed
+or found no GPU, or if no test passed.
 """
 import argparse
 import collections
@@ -42,10 +42,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 ONE_GPU = "Gpu*:*/Gpu*-GpuDist*:*/GpuDist*"
 SEVERAL_GPUS = "GpuDist*:*/GpuDist*"
 SOURCES = ["configs", "tests/golden"]  # read by tests of GPUs
-# Libraries that every machine has its own of, as in package.sh.
-OWN = re.compile(r"^(ld-linux.*|linux-vdso|lib(c|m|mvec|dl|rt|pthread|util|resolv|anl|nsl|nss_.*|cuda))\.so")
-BATCH = 8  # tests per process: the first takes half a second to open the GPU, and the longest bounds the whole
-# Test programs whose tests take longest, so that they start first.
+# Libraries that are not packed because every machine has its own, as in package.sh.
+SYSTEM = re.compile(r"^(ld-linux.*|linux-vdso|lib(c|m|mvec|dl|rt|pthread|util|resolv|anl|nsl|nss_.*|cuda))\.so")
+# Tests per process: opening the GPU takes half a second per process, but the slowest process bounds the whole run.
+BATCH = 8
+# Test programs with the slowest tests, which start first.
 LONGEST = ["test_kernels", "test_bench", "test_golden", "test_trainer"]
 
 
@@ -59,7 +60,7 @@ def output_of(*command, env=None):
 
 
 def tests_of(program, pattern, env=None):
-    """The names of the tests of a program that match a pattern and are not disabled."""
+    """Returns the names of the program's tests that match the pattern and are not disabled."""
     names, suite = [], ""
     for line in output_of(program, "--gtest_list_tests", f"--gtest_filter={pattern}", env=env).splitlines():
         name = line.split("#")[0].strip()
@@ -75,8 +76,8 @@ def libraries_of(program):
     for line in output_of("ldd", program).splitlines():
         name, _, path = (part.strip() for part in line.partition("=>"))
         if "not found" in path:
-            fail(f"{program} needs {name}, which is not there")
-        if path.startswith("/") and not OWN.match(os.path.basename(name)):
+            fail(f"{program} needs {name}, which was not found")
+        if path.startswith("/") and not SYSTEM.match(os.path.basename(name)):
             found[name] = path.split(" (")[0]
     return found
 
@@ -89,7 +90,7 @@ def stage(build, folder):
     programs = [p for p in sorted((build / "tests").glob("test_*")) if os.access(p, os.X_OK) and p.is_file()]
     wanted = [p for p in programs if tests_of(p, "Gpu*:*/Gpu*")]
     if not wanted:
-        fail(f"{build} has no tests of GPUs: build it with CUDA first")
+        fail(f"{build} has no GPU tests. Build it with CUDA first")
     for part in ("tests", "lib"):
         (folder / part).mkdir(parents=True)
     libraries = {}
@@ -110,9 +111,9 @@ def pack(options):
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch) / "gpu_tests"
         programs = stage(build, folder)
-        # All programs hold the same kernels: a dictionary larger than a program stores them once.
+        # All programs contain the same kernels. A dictionary larger than a program stores the kernels only once.
         filters = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 128 << 20}]
-        part = output.with_name(output.name + ".part")  # a pack that is interrupted leaves no half of an archive
+        part = output.with_name(output.name + ".part")  # so that an interrupted pack leaves no partial archive
         with lzma.open(part, "wb", filters=filters) as file, tarfile.open(fileobj=file, mode="w|") as archive:
             archive.add(folder, "gpu_tests")
         part.replace(output)
@@ -125,7 +126,7 @@ Result = collections.namedtuple("Result", "program test outcome seconds output")
 
 
 def gpus_here():
-    """The GPUs that may be used, as (index, name, driver)."""
+    """Returns the GPUs that may be used, as (index, name, driver)."""
     query = ["nvidia-smi", "--query-gpu=index,name,driver_version", "--format=csv,noheader"]
     try:
         rows = [tuple(cell.strip() for cell in row.split(",")) for row in output_of(*query).splitlines()]
@@ -143,7 +144,7 @@ def cuda_folders():
 
 
 class Tests:
-    """Programs with tests, in an unpacked package or a build folder."""
+    """The test programs in an unpacked package or a build folder."""
 
     def __init__(self, package, scratch):
         package = pathlib.Path(package).resolve()
@@ -159,7 +160,7 @@ class Tests:
         self.env = dict(os.environ)
         folders = ([str(package / "lib")] if packed else []) + cuda_folders()
         before = os.environ.get("LD_LIBRARY_PATH")
-        self.env["XDG_CACHE_HOME"] = str(pathlib.Path(scratch) / "cache")  # choices that only these tests share
+        self.env["XDG_CACHE_HOME"] = str(pathlib.Path(scratch) / "cache")  # a store of choices for these tests only
         self.env["LD_LIBRARY_PATH"] = ":".join(folders + ([before] if before else []))
         if packed:
             self.env.update(RING_SOURCE_DIR=str(package / "source"), RING_BINARY=str(package / "ringmaster"))
@@ -169,19 +170,19 @@ class Tests:
         return output_of(ringmaster, "--version", env=self.env).splitlines()[0] if ringmaster.exists() else "unknown"
 
     def batches(self, pattern, only):
-        """Lists of (program, names), the longest programs first."""
+        """Returns a list of (program, test names), slowest programs first."""
         programs = [p for p in sorted((self.folder / "tests").glob("test_*")) if os.access(p, os.X_OK) and p.is_file()]
         programs.sort(key=lambda p: LONGEST.index(p.name) if p.name in LONGEST else len(LONGEST))
         batches = []
         for program in programs:
             names = [name for name in tests_of(program, pattern, self.env) if fnmatch.fnmatchcase(name, only)]
-            count = -(-len(names) // BATCH)  # neighbours, which often take as long, go to different processes
+            count = -(-len(names) // BATCH)  # neighbours often take equally long, so they go to different processes
             batches += [(program, names[i::count]) for i in range(count)]
         return batches
 
 
 class Process:
-    """One run of a test program; results come as its tests end."""
+    """One run of a test program, which yields results as its tests end."""
 
     LINE = re.compile(r"\[ +(RUN|OK|FAILED|SKIPPED) +\] ([^ ,]+\.[^ ,]+)(?:.*\((\d+) ms\))?$")
 
@@ -200,7 +201,7 @@ class Process:
             pass
 
     def lines(self):
-        """Lines of output until the end or until a test takes too long."""
+        """Yields lines of output until the program ends or a test takes too long."""
         pipe, rest = self.process.stdout, b""
         with selectors.DefaultSelector() as selector:
             selector.register(pipe, selectors.EVENT_READ)
@@ -219,14 +220,14 @@ class Process:
     def results(self):
         for line in self.lines():
             match = self.LINE.search(line)
-            if match and match[1] == "RUN" and match[2] in self.left:  # not a test of a program that this test runs
+            if match and match[1] == "RUN" and match[2] in self.left:  # skips the output of nested test programs
                 self.current, self.output, self.since = match[2], [], time.monotonic()
             elif match and match[3] is not None and match[2] == self.current:
                 yield self.end({"OK": "passed"}.get(match[1], match[1].lower()), int(match[3]) / 1000)
             elif self.current or line.strip():
                 self.output.append(line)
         code = self.process.wait()
-        self.kill()  # whatever the tests left running
+        self.kill()  # also ends processes that the tests left running
         self.process.stdout.close()
         why = f"signal {-code}" if code < 0 else f"exit code {code}"
         if self.current or self.left:
@@ -261,7 +262,7 @@ class Runner:
                 program, names = self.queue.get_nowait()
             except queue.Empty:
                 return
-            while names:  # what a crash left over starts again
+            while names:  # tests that did not run because of a crash run in a new process
                 process = Process(program, names, env, self.timeout)
                 for result in process.results():
                     with self.lock:
@@ -282,9 +283,9 @@ class Runner:
         return self.results
 
 
-# --- what a run prints and writes -----------------------------------------------------------------------------------
+# --- reports of a run ---------------------------------------------------------------------------------------------
 def suite_of(result):
-    """The suite's name as the source has it, with its room."""
+    """Returns the program's name and the suite's name as in the source."""
     parts = [p for p in result.test.split(".")[0].split("/")]
     named = [p for p in parts if p.startswith("Gpu") and p != "Gpu"]
     return f"{result.program[5:]} {named[0] if named else '/'.join(parts)}"
@@ -299,16 +300,16 @@ def rows_of(results):
     for result in results:
         suites[suite_of(result)].append(result)
     rows = []
-    for name, all_of_it in sorted(suites.items()):
-        numbers = [len(all_of_it)] + [count(all_of_it, outcome) for outcome in ("passed", "failed", "skipped")]
-        rows.append([name, *map(str, numbers), f"{sum(r.seconds for r in all_of_it):.1f}"])
+    for name, of_suite in sorted(suites.items()):
+        numbers = [len(of_suite)] + [count(of_suite, outcome) for outcome in ("passed", "failed", "skipped")]
+        rows.append([name, *map(str, numbers), f"{sum(r.seconds for r in of_suite):.1f}"])
     total = [sum(int(row[i]) for row in rows) for i in range(1, 5)]
     rows.append(["all", *map(str, total), f"{sum(r.seconds for r in results):.1f}"])
     return rows
 
 
 def table(header, rows):
-    """A Markdown table, aligned, so that it also reads well in a terminal."""
+    """Returns a Markdown table that is aligned so that it also reads well in a terminal."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
 
     def line(cells):
@@ -319,8 +320,8 @@ def table(header, rows):
     return "\n".join([line(header), rule, *map(line, rows)])
 
 
-def reasons(results):
-    """Why tests were skipped: how many say what."""
+def skip_reasons(results):
+    """Counts the skipped tests by their reason."""
     said = collections.Counter()
     for result in results:
         if result.outcome == "skipped":
@@ -333,7 +334,7 @@ def summary(results):
     slowest = sorted(results, key=lambda r: -r.seconds)[:20]
     return "\n\n".join(part for part in [
         table(["suite", "tests", "passed", "failed", "skipped", "seconds"], rows_of(results)),
-        "\n".join(f"skipped, {n}: {text}" for text, n in reasons(results).most_common()),
+        "\n".join(f"skipped, {n}: {text}" for text, n in skip_reasons(results).most_common()),
         table(["slowest tests", "seconds"], [[f"{r.program[5:]} {r.test}", f"{r.seconds:.1f}"] for r in slowest]),
     ] if part)
 
@@ -387,7 +388,7 @@ def run(options):
     if options.markdown:
         head = textwrap.fill(f"Written by `scripts/gpu_tests.py run --markdown`. {facts}.", 120)
         pathlib.Path(options.markdown).write_text(f"# Tests on GPUs: the last whole run\n\n{head}\n\n{text}\n")
-    failed, passed, blind = count(results, "failed"), count(results, "passed"), reasons(results)
+    failed, passed, blind = count(results, "failed"), count(results, "passed"), skip_reasons(results)
     blind = blind["no GPU"] + blind["no device"]
     if failed or blind or not passed:
         fail(f"{failed} tests failed, {passed} passed, {blind} found no GPU")

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Looks for the kernel that fails where several processes share one GPU by time slices
-# (docs/when_it_fails.md#several-runs-on-one-gpu), and prints a table of who ended how.
+# Searches for the kernel that fails when several processes share one GPU by time slicing
+# (docs/when_it_fails.md#several-runs-on-one-gpu), and prints how each process ended.
 #   scripts/launch_failures.sh [-s SECONDS] [-o FOLDER] PART...
-# PART, each for SECONDS (60), its processes side by side on the first GPU:
-#   kernels   bench_one_kernel: a process for each of this program's kernels
-#   plain     time_slices: plain CUDA without this program's code, a process for each set of ingredients
-#   runs      training of recall models on packed documents, eight runs
+# Runs each PART for SECONDS (60), with its processes in parallel on the first GPU:
+#   kernels   bench_one_kernel: one process for each of ringmaster's kernels
+#   plain     time_slices: plain CUDA without ringmaster's code, one process for each set of ingredients
+#   runs      eight training runs of recall models on packed documents
 #   blocking  the same with CUDA_LAUNCH_BLOCKING=1: the error then names the kernel
 #   dumps     the same with core dumps of the GPU, in FOLDER/dumps-*.cudacore
-#   own_sm90, own_mma, own_simt   the same with these attention kernels alone
+#   own_sm90, own_mma, own_simt   the same with only this attention kernel
 #   any_order the same with run.deterministic=false
-#   alone     one such run, with the GPU for itself
-# RINGMASTER, ONE_KERNEL and TIME_SLICES name the programs; by default those of build/release. Exits with 1 if a
-# process failed.
+#   alone     one such run, alone on the GPU
+# RINGMASTER, ONE_KERNEL and TIME_SLICES name the programs (default: those of build/release). Exits with 1 if a process
+# failed.
 set -euo pipefail
 
 root="$(cd "$(dirname "$0")/.." && pwd)"
@@ -38,21 +38,21 @@ cd "$out"
 export CUDA_DEVICE_MAX_CONNECTIONS=32 # as ringmaster sets it
 failed=0
 names=() pids=()
-start() { # NAME COMMAND...: in the background, for $seconds; what it prints goes to NAME.log
+start() { # NAME COMMAND...: runs in the background for $seconds, with its output in NAME.log
   local name=$1
   shift
   timeout --preserve-status -s TERM -k 30 "$((seconds + 60))" "$@" > "$name.log" 2>&1 &
   names+=("$name") pids+=($!)
 }
 kernel_log() { dmesg 2> /dev/null | grep -c -i 'NVRM: Xid' || true; }
-finish() { # waits for all that was started, and prints a line for each
+finish() { # waits for all started processes and prints a line for each
   local i code end xids
   for i in "${!pids[@]}"; do
     code=0
     wait "${pids[i]}" || code=$?
     end=ok
     case $code in
-      0 | 75) ;; # 75: training that was told to stop
+      0 | 75) ;; # 75: training stopped by a signal
       143) end='did not end' ;;
       137) end='had to be killed' ;;
       *) end='FAILED' ;;
@@ -90,13 +90,13 @@ plain() {
   finish
 }
 
-corpora() { # small ones, made once
+corpora() { # creates small corpora once
   local symbols=192
   [ -f recall-short.h5 ] || "$ringmaster" data synthesize --context 128 --pairs 32 --documents 20000 \
     --vocab-size $symbols --validation-documents 0 --output recall-short.h5 > /dev/null
   [ -f recall.h5 ] || "$ringmaster" data synthesize --kind recall --context 2048 --vocab-size $symbols --pairs 32 \
     --documents 3000 --validation-documents 50 --output recall.h5 > /dev/null
-  sed 's/20e6/1e6/g' "$config" > recall.yaml # long documents early
+  sed 's/20e6/1e6/g' "$config" > recall.yaml # so that long documents come early
 }
 content='{kind: block_sparse, block: 64, rules: [{pattern: content, keep: 4, local: 1, first: 1}]}'
 near='[{layers: "0", attention: {kind: block_sparse, block: 64, rules: [{local: 2}]}}]'
@@ -129,7 +129,7 @@ start_train() {
   train "$@" > "$name.log" 2>&1 &
   names+=("$name") pids+=($!)
 }
-forced() { # CANDIDATE: a short run measures, then all choices of attention are changed to this one
+forced() { # CANDIDATE: short runs measure; then all choices of attention are changed to CANDIDATE
   corpora
   local settings=(run.tuning=measured.yaml) kind
   for kind in dense content upper window; do

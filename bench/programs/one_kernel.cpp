@@ -1,5 +1,5 @@
-// Runs one kernel again and again on packed documents, as a run on a GPU calls it, and checks that its results repeat:
-// to find the kernel that fails where several processes share a GPU (scripts/launch_failures.sh).
+// Runs one kernel repeatedly on packed documents, with the calls of a training run, and checks that its results repeat.
+// Finds the kernel that fails when several processes share a GPU (scripts/launch_failures.sh).
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -19,8 +19,8 @@
 namespace ring {
 namespace {
 
-constexpr std::uint64_t kPackings = 16;  // divisions of the batch into documents, in turn
-constexpr int kCallsOfEach = 5;          // before the host waits
+constexpr std::uint64_t kPackings = 16;  // different divisions of the batch into documents, used in turn
+constexpr int kCallsPerCheck = 5;        // calls before the host waits and compares
 constexpr std::int32_t kAlign = 128;     // documents start at multiples of it
 
 struct Options {
@@ -34,7 +34,7 @@ std::uint32_t draw(std::uint64_t packing, std::uint64_t n, std::uint32_t end) {
   return static_cast<std::uint32_t>(std::uint64_t{random_bits({packing, 0, 1}, n)} * end >> 32);
 }
 
-// Documents of random lengths, or of one length, fill each row of the batch.
+// Fills each row of the batch with documents of random lengths, or of o.length tokens if that is not 0.
 std::vector<Span> pack(const Options& o, std::uint64_t packing) {
   std::vector<Span> spans;
   std::uint64_t n = 0;
@@ -63,7 +63,7 @@ Pattern pattern_of(const Options& o) {
   return p;
 }
 
-// A kernel with its operands: runs on a packing, and leaves in `result` what can be compared.
+// A kernel with its operands: call() runs it on a packing and writes `results`, which can be compared.
 struct Work {
   std::function<void(const std::vector<Span>&)> call;
   std::vector<Tensor> results;
@@ -151,7 +151,7 @@ Work work_of(const Options& o, const ExecContext& ctx) {
   return all.at(o.kernel)(o, ctx);
 }
 
-// The sum of squares of all results: two runs of the same work have the same one.
+// Returns the sum of squares of all results, which is equal for equal work.
 float digest(const Work& work, const ExecContext& ctx) {
   const Tensor sum = ctx.zeros({1});
   for (const Tensor& t : work.results) squared_norm_kernel({t, sum}, ctx);
@@ -173,12 +173,12 @@ int run(const Options& o) {
   const auto begin = std::chrono::steady_clock::now();
   const auto passed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
   for (std::uint64_t i = 0; passed() < o.seconds; ++i) {
-    for (int n = 0; n < kCallsOfEach; ++n, ++calls) work.call(packings[i % kPackings]);
+    for (int n = 0; n < kCallsPerCheck; ++n, ++calls) work.call(packings[i % kPackings]);
     const float sum = digest(work, ctx);
     if (i < kPackings) expected.push_back(sum);
     if (!o.any_order && !(sum == expected[i % kPackings])) ++wrong;
   }
-  std::printf("%ld calls of %.0f us, %ld results differ from the first ones\n", calls,
+  std::printf("%ld calls of %.0f us, %ld results differ from the first results\n", calls,
               1e6 * passed() / static_cast<double>(calls), wrong);
   return wrong > 0;
 }
@@ -192,15 +192,16 @@ int main(int argc, char** argv) try {
   app.add_option("kernel", o.kernel, "forward, backward (of attention), select, matmul or norm")
       ->required()
       ->check(CLI::IsMember({"forward", "backward", "select", "matmul", "norm"}));
-  app.add_option("--candidate", o.candidate, "of attention: own_sm90, own_mma, cudnn, own_simt");
+  app.add_option("--candidate", o.candidate, "attention kernel: own_sm90, own_mma, cudnn or own_simt");
   app.add_option("--seconds", o.seconds)->check(CLI::Range(0.0, 86400.0));
-  app.add_option("--rows", o.rows, "of the batch")->check(CLI::Range(1, 4096));
-  app.add_option("--context", o.context, "tokens of a row, a multiple of 128")->check(CLI::Range(128, 1 << 20));
-  app.add_option("--length", o.length, "of every document; 0: random ones")->check(CLI::Range(0, 1 << 20));
+  app.add_option("--rows", o.rows, "rows of the batch")->check(CLI::Range(1, 4096));
+  app.add_option("--context", o.context, "tokens per row, a multiple of 128")->check(CLI::Range(128, 1 << 20));
+  app.add_option("--length", o.length, "tokens per document; 0 for random lengths")->check(CLI::Range(0, 1 << 20));
   app.add_option("--heads", o.heads)->check(CLI::Range(1, 256));
   app.add_option("--head-dim", o.head_dim)->check(CLI::Range(8, 256));
-  app.add_option("--keep", o.keep, "blocks of 64 that content selects; 0: dense")->check(CLI::Range(0, 4096));
-  app.add_flag("--any-order", o.any_order, "sums in any order: results are not compared");
+  app.add_option("--keep", o.keep, "number of blocks of 64 that content selects; 0 for dense attention")
+      ->check(CLI::Range(0, 4096));
+  app.add_flag("--any-order", o.any_order, "allow sums in any order; results are then not compared");
   CLI11_PARSE(app, argc, argv);
   return ring::run(o);
 } catch (const std::exception& e) {

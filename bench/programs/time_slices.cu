@@ -1,12 +1,12 @@
-// Shows whether a GPU runs a kernel correctly while several processes share it by time slices. Plain CUDA for sm_90a:
+// Tests whether a GPU runs a kernel correctly while several processes share it by time slicing. Plain CUDA for sm_90a:
 //   nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a time_slices.cu -o time_slices
 //   ./time_slices SECONDS MICROSECONDS INGREDIENTS...
-// Each word of INGREDIENTS starts a process that loops one kernel, about MICROSECONDS long, and checks every result.
-// The kernel's blocks take work from a counter in global memory, bring tiles to shared memory, sum them up, and add
-// their sums to global memory. The letters of a word change how:
-//   t  by TMA, else by plain loads      w  by wgmma, else by plain additions      m  with setmaxnreg
-//   r  by cp.reduce.async.bulk, else by atomicAdd
-//   o  in a fixed order: each block spins on a counter in global memory that another block sets
+// Each word of INGREDIENTS starts a process that repeats one kernel, about MICROSECONDS long, and checks every result.
+// The kernel's blocks take jobs from a counter in global memory, load tiles into shared memory, sum them up, and add
+// the sums to global memory. Each letter of a word selects an instruction for one of these steps:
+//   t  load by TMA instead of plain loads      w  sum by wgmma instead of plain additions      m  use setmaxnreg
+//   r  add by cp.reduce.async.bulk instead of atomicAdd
+//   o  add in a fixed order: each block spins on a counter in global memory that a different block sets
 // Exits with 1 if a process sees a CUDA error or a wrong sum, or is killed.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -64,7 +64,7 @@ __device__ void product(float (&c)[32], unsigned tile) {
         : "l"(descriptor(tile + 32 * k)));
   PTX("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;");
 }
-__device__ void bring_tiles(const Work& w, Shared& s, int lane) {
+__device__ void load_tiles(const Work& w, Shared& s, int lane) {
   for (int n = 0, t = 0;; ++n) {
     int job = lane == 0 ? static_cast<int>(atomicInc(w.next, w.jobs + gridDim.x - 1)) : 0;
     job = __shfl_sync(0xffffffffu, job, 0);
@@ -85,7 +85,7 @@ __device__ void bring_tiles(const Work& w, Shared& s, int lane) {
     if (job >= w.jobs) return;
   }
 }
-__device__ void take_sums_away(const Work& w, Shared& s) {
+__device__ void store_sums(const Work& w, Shared& s) {
   for (int n = 0;; ++n) {
     wait(&s.sums_full, n % 2);
     const int job = s.job[n % 3], turn = job / kOutputs;
@@ -142,8 +142,8 @@ __global__ __launch_bounds__(kThreads, 1) void loop(Work w) {
   const int group = threadIdx.x / 128;
   if (group == 0) {
     if (kWhat & kRegisters) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    if (threadIdx.x < 32) bring_tiles(w, s, threadIdx.x);
-    if (threadIdx.x == 32) take_sums_away(w, s);
+    if (threadIdx.x < 32) load_tiles(w, s, threadIdx.x);
+    if (threadIdx.x == 32) store_sums(w, s);
   } else {
     if (kWhat & kRegisters) asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
     sum_up<(kWhat & kWgmma) != 0>(w, s, s.sums[group - 1]);
@@ -191,7 +191,7 @@ __global__ void compare(Work w, float expected) {
 int main(int argc, char** argv) {
   for (int i = 3; i < argc; ++i) {
     if (fork()) continue;
-    alarm(static_cast<unsigned>(atof(argv[1])) + 60);  // a kernel that never ends
+    alarm(static_cast<unsigned>(atof(argv[1])) + 60);  // ends the process if its kernel never ends
     run(argv[i], atof(argv[1]), atof(argv[2]));
   }
   int bad = argc < 4, status;

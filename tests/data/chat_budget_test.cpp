@@ -1,4 +1,4 @@
-// The budget of chat templates: all that can be called and every operator is charged for what it reads and makes.
+// Tests the budget of chat templates: every function and operator is charged for what it reads and creates.
 
 #include "data/chat/budget.h"
 
@@ -30,7 +30,7 @@ Value long_dict() {
   return Value::dict(std::move(all));
 }
 
-// A list with 2^levels numbers in it, in little memory.
+// Returns a nested list of 2^levels numbers that shares its parts, so that it takes little memory.
 Value doubled_list(int levels) {
   Value v = Value::list({number(1)});
   for (int i = 0; i < levels; ++i) v = Value::list({v, v});
@@ -78,8 +78,8 @@ const std::vector<Passed>& arguments() {
   return all;
 }
 
-// Calls with every subject and arguments, and expects of those that succeed that they were charged. Returns how many
-// did.
+// Calls with every subject and all arguments, and expects that each successful call was charged. Returns the number of
+// successful calls.
 using Call = std::function<Value(const Value& of, Arguments&)>;
 int expect_charges(std::string_view name, const std::vector<Value>& of, const Call& call) {
   int succeeded = 0;
@@ -153,7 +153,7 @@ TEST(ChatBudget, ChargesOperators) {
   check("[]", text(half), text(half), [](const Value& x, const Value&, Budget& b) { return item_of(x, number(9), b); });
 }
 
-// What is in a value many times is charged each time that it is read.
+// A part that occurs several times in a value is charged each time it is read.
 TEST(ChatBudget, ChargesDeepValues) {
   const Value a = doubled_list(16), b = doubled_list(16);
   const auto expect_leaves = [](const char* name, const auto& work) {
@@ -183,8 +183,8 @@ TEST(ChatBudget, ChargesSearchesForNames) {
   EXPECT_GE(budget.steps(), 100 * kMembers / 20);
 }
 
-// Each repeats something large. Without its charge it would take fewer steps than the limit, but hours under the usual
-// one.
+// Each template repeats an expensive operation. Without the charge for that operation it would stay below the limit,
+// but under the default limit it could run for hours.
 TEST(ChatBudget, HostileTemplatesEnd) {
   const Limits limits{1 << 18, std::size_t{1} << 26};
   const std::string grow =
@@ -236,7 +236,7 @@ TEST(ChatBudget, HostileTemplatesEnd) {
   expect_end("{% macro f(x) %}{% endmacro %}{% for i in range(5000) %}{{ f(ns.s) }}{% endfor %}");
 }
 
-// These would take gigabytes of memory.
+// Without a limit these templates would take gigabytes of memory.
 TEST(ChatBudget, HostileTemplatesTakeLittleMemory) {
   const Limits limits{std::size_t{1} << 26, 1 << 20};
   const auto expect_end = [&](const std::string& source, const std::string& why) {

@@ -1,4 +1,4 @@
-// The reference of the attention tests, which works with matrices, against the definition one query at a time.
+// Compares the reference of the attention tests, which works with matrices, with the definition for each single query.
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 namespace ring::test {
 namespace {
 
-// Documents of several lengths in packed rows, the first of which does not begin with the tensor.
+// Packs documents of several lengths; the first one starts after the beginning of the tensor.
 const std::vector<std::int32_t> kOffsets = offsets_of({70, 1, 0, 200}, 3), kRows = {3, 74};
 
 AttentionProblem problem(const Pattern& pattern, float rate) {
@@ -22,7 +22,7 @@ AttentionResult definition(const AttentionProblem& p, const AttentionInputs& in)
   return attention_oracle(shape, in.q, in.k, in.v);
 }
 
-double product(const Values& a, const Values& b) {
+double dot(const Values& a, const Values& b) {
   double sum = 0;
   for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
   return sum;
@@ -41,7 +41,7 @@ std::vector<Pattern> patterns() {
           block_sparse(64, {random, {.local = 1, .every = 3}})};
 }
 
-TEST(AttentionReference, IsTheDefinition) {
+TEST(AttentionReference, MatchesTheDefinition) {
   for (const Pattern& pattern : patterns())
     for (const float rate : {0.0f, 0.3f}) {
       SCOPED_TRACE(str(pattern_key(pattern), ", dropout ", rate));
@@ -59,8 +59,8 @@ TEST(AttentionReference, IsTheDefinition) {
     }
 }
 
-// Along a random direction of q, k and v, the difference of dout * out is what the gradients say.
-TEST(AttentionReference, GradientsAreThoseOfTheDefinition) {
+// Checks q, k and v along a random direction each: the finite difference of dout * out must match the gradient.
+TEST(AttentionReference, GradientsMatchFiniteDifferences) {
   for (const Pattern& pattern : patterns())
     for (const float rate : {0.0f, 0.3f}) {
       SCOPED_TRACE(str(pattern_key(pattern), ", dropout ", rate));
@@ -76,9 +76,9 @@ TEST(AttentionReference, GradientsAreThoseOfTheDefinition) {
         for (const double sign : {1.0, -1.0}) {
           AttentionInputs moved = in;
           for (std::size_t i = 0; i < direction.size(); ++i) (moved.*values)[i] += sign * kStep * direction[i];
-          difference += sign * product(in.dout, definition(p, moved).out) / (2 * kStep);
+          difference += sign * dot(in.dout, definition(p, moved).out) / (2 * kStep);
         }
-        EXPECT_NEAR(product(got.*gradient, direction), difference, 1e-7 * (1 + std::abs(difference)));
+        EXPECT_NEAR(dot(got.*gradient, direction), difference, 1e-7 * (1 + std::abs(difference)));
       }
     }
 }

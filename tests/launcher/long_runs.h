@@ -1,5 +1,5 @@
 #pragma once
-// Training runs that last long enough to be disturbed, with what a test needs for that.
+// A fixture with training runs that last long enough to be disturbed, and helpers to disturb them.
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 
 namespace ring::test {
 
-// Long enough to be disturbed, with a checkpoint every five steps.
+// Its runs have 40 steps and save a checkpoint every five steps.
 class LongRuns : public TrainingRuns {
  protected:
   static constexpr double kPatience = 100;  // seconds, on a busy machine
@@ -34,7 +34,7 @@ class LongRuns : public TrainingRuns {
     }
     return false;
   }
-  // Whole lines only: the file is being written.
+  // Returns the losses so far. Skips an incomplete line, since the file is still being written.
   std::vector<double> losses_now(const std::string& directory) const {
     std::istringstream lines(read_file(dir_ / directory / "metrics.jsonl"));
     std::vector<double> out;
@@ -51,15 +51,15 @@ class LongRuns : public TrainingRuns {
     for (pid_t p; list >> p;) pids.push_back(p);
     return pids;
   }
-  // Kills a worker when the run has made so many steps. 0: there was none.
-  pid_t strike(pid_t agent, const std::string& directory, std::size_t steps, std::size_t worker) const {
+  // Kills a worker once the run has done `steps` steps. Returns the worker's pid; 0 if there was no such worker.
+  pid_t kill_worker(pid_t agent, const std::string& directory, std::size_t steps, std::size_t worker) const {
     if (!reaches(directory, steps)) return 0;
     const std::vector<pid_t> workers = children(agent);
     if (worker >= workers.size()) return 0;
     kill(workers[worker], SIGKILL);
     return workers[worker];
   }
-  // Seconds until the launcher says so, or kPatience if it does not.
+  // Returns the seconds until the log contains `text`, or at least kPatience if it does not.
   double seconds_until(const std::string& text, const char* log = "log") const {
     const auto begin = Clock::now();
     const auto passed = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
@@ -67,7 +67,7 @@ class LongRuns : public TrainingRuns {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     return passed();
   }
-  // What restarts must not change. The undisturbed run is "calm".
+  // Expects the losses and checkpoints of the undisturbed run, "calm", which restarts must not change.
   void expect_calm(const std::string& directory) const {
     EXPECT_EQ(losses(directory), losses("calm"));
     const auto newest = [&](const std::string& run) {

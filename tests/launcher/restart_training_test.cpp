@@ -34,7 +34,7 @@ TEST_F(DistTrainingRestarts, KilledRanksChangeNoBit) {
   pid_t last = 0;
   for (const std::size_t step : {7u, 18u, 29u}) {
     random = random * 6364136223846793005u + 1442695040888963407u;
-    last = strike(agent, "r", step, (random >> 33) % 4);
+    last = kill_worker(agent, "r", step, (random >> 33) % 4);
     EXPECT_NE(last, 0) << read_file(dir_ / "log");
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
@@ -128,7 +128,7 @@ TEST_F(DistTrainingRestarts, FreshIsMeantOnce) {
   std::vector<std::string> words = long_run("r", {"-n", "2"});
   words.push_back("--fresh");
   const pid_t agent = start(words);
-  EXPECT_NE(strike(agent, "r", 12, 0), 0);
+  EXPECT_NE(kill_worker(agent, "r", 12, 0), 0);
   EXPECT_EQ(wait(agent), 0) << read_file(dir_ / "log");
   EXPECT_NE(read_file(dir_ / "log").find("resuming from step "), std::string::npos) << read_file(dir_ / "log");
 }
@@ -185,11 +185,11 @@ class DistKeptInMemory : public DistTrainingRestarts {
 TEST_F(DistKeptInMemory, KilledRanksGoOnFromItBitForBit) {
   ASSERT_EQ(run(long_run("calm", {"-n", "2"})), 0) << log();
   const pid_t agent = start(kept_run("r", {"-n", "2"}));
-  EXPECT_NE(strike(agent, "r", 2, 1), 0) << log();  // before the first snapshot: from the beginning
+  EXPECT_NE(kill_worker(agent, "r", 2, 1), 0) << log();  // before the first snapshot: from the beginning
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  EXPECT_NE(strike(agent, "r", 15, 0), 0) << log();
+  EXPECT_NE(kill_worker(agent, "r", 15, 0), 0) << log();
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  EXPECT_NE(strike(agent, "r", 27, 1), 0) << log();
+  EXPECT_NE(kill_worker(agent, "r", 27, 1), 0) << log();
   EXPECT_EQ(wait(agent), 0) << log();
   const std::vector<int> steps = resumed("(kept in memory by the launcher)");
   ASSERT_GE(steps.size(), 2u) << log();
@@ -268,7 +268,7 @@ TEST_F(DistTrainingNodes, ALostWorkerAndALostAgentChangeNoBit) {
   const pid_t first = node("r", "first");
   await_leader("first");
   const pid_t second = node("r", "second");
-  EXPECT_NE(strike(second, "r", 9, 0), 0) << read_file(dir_ / "first") << read_file(dir_ / "second");
+  EXPECT_NE(kill_worker(second, "r", 9, 0), 0) << read_file(dir_ / "first") << read_file(dir_ / "second");
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   EXPECT_TRUE(reaches("r", 22)) << read_file(dir_ / "first");
   kill(second, SIGKILL);

@@ -1,4 +1,4 @@
-// What other users of the machine reach of a job: nothing that it keeps secret, and nothing that they could change.
+// Tests that other users of the machine can neither read a job's secrets nor change its files.
 
 #include <fcntl.h>
 #include <grp.h>
@@ -26,7 +26,7 @@ class DistStrangers : public test::LongRuns {
   std::string log() const { return test::read_file(dir_ / "log"); }
 };
 
-// Returns those of `paths` that another user can open in a mode.
+// Returns the paths that another user can open with this mode.
 std::vector<std::string> opened_by_others(const std::vector<std::string>& paths, int mode) {
   int ends[2];
   if (pipe(ends) != 0) return {"no pipe"};
@@ -45,7 +45,7 @@ std::vector<std::string> opened_by_others(const std::vector<std::string>& paths,
   close(ends[0]);
   int status = 0;
   waitpid(stranger, &status, 0);
-  if (status != 0) opened.emplace_back("the stranger could not try");
+  if (status != 0) opened.emplace_back("the other user's process failed");
   return opened;
 }
 
@@ -64,7 +64,7 @@ std::string listed(const std::vector<std::string>& paths) {
 }
 
 TEST_F(DistStrangers, OtherUsersNeitherReadItsSecretsNorChangeItsFiles) {
-  ASSERT_EQ(chmod(dir_.c_str(), 0755), 0);  // where others may look
+  ASSERT_EQ(chmod(dir_.c_str(), 0755), 0);  // so that other users can enter the folder
   ASSERT_EQ(run({"launch", "--make-secret", "secret"}), 0) << log();
   const pid_t agent = start(long_run("r", {"-n", "2", "--log-dir", "logs", "--secret-file", "secret"}));
   ASSERT_TRUE(reaches("r", 7)) << log();
@@ -85,7 +85,7 @@ TEST_F(DistStrangers, OtherUsersNeitherReadItsSecretsNorChangeItsFiles) {
   for (const std::string& path : files_below((dir_ / "logs").string())) files.push_back(path);
   EXPECT_GT(files.size(), 5u);
   EXPECT_EQ(listed(opened_by_others(files, O_WRONLY)), "");
-  EXPECT_EQ(opened_by_others({"/dev/null"}, O_RDONLY).size(), 1u) << "a stranger opens what is everybody's";
+  EXPECT_EQ(opened_by_others({"/dev/null"}, O_RDONLY).size(), 1u) << "the other user can open public files";
   for (const pid_t p : all) kill(p, SIGCONT);
   EXPECT_EQ(wait(agent), 0) << log();
 }

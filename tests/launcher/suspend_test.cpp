@@ -1,4 +1,4 @@
-// Jobs whose processes are stopped, as a scheduler, a frozen container or the lid of a laptop do it, and go on.
+// Tests jobs whose processes are stopped and resumed, as by a scheduler, a frozen container or a closed laptop.
 
 #include <unistd.h>
 
@@ -13,7 +13,7 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::seconds;
 
-// A run of two workers that take a rank for dead after two seconds.
+// Runs of two workers that treat a rank as dead after two seconds of silence.
 class DistSuspended : public test::LongRuns {
  protected:
   void SetUp() override {
@@ -22,7 +22,8 @@ class DistSuspended : public test::LongRuns {
     ASSERT_EQ(run(long_run("calm", {"-n", "2"})), 0) << log();
   }
   std::string log() const { return test::read_file(dir_ / "log"); }
-  // Starts the run; its launcher comes first, then its workers. Empty: it did not come far enough.
+  // Starts the run and waits for `steps` steps. Returns the pids of the launcher and then of its workers; empty if the
+  // run did not get that far.
   std::vector<pid_t> start_run(std::vector<std::string> how = {}, std::size_t steps = 7) {
     how.insert(how.begin(), {"-n", "2"});
     agent_ = start(long_run("r", how), {{"RINGMASTER_LIVENESS", "2"}});
@@ -48,15 +49,15 @@ class DistSuspended : public test::LongRuns {
   pid_t agent_ = 0;
 };
 
-// Longer than anything here waits for an answer: the stores' clients give one 10 s.
-TEST_F(DistSuspended, AJobThatIsStoppedAsAWholeGoesOn) {
+// Stops the job for longer than any time-out for a reply: clients of the store wait 10 s.
+TEST_F(DistSuspended, AWhollyStoppedJobResumes) {
   const std::vector<pid_t> all = start_run();
   ASSERT_EQ(all.size(), 3u) << log();
   stop_for(all, 12s);
   expect_undisturbed();
 }
 
-TEST_F(DistSuspended, AJobThatIsStoppedAgainAndAgainGoesOn) {
+TEST_F(DistSuspended, ARepeatedlyStoppedJobResumes) {
   const std::vector<pid_t> all = start_run();
   ASSERT_EQ(all.size(), 3u) << log();
   for (int i = 0; i < 4; ++i) {
@@ -66,14 +67,14 @@ TEST_F(DistSuspended, AJobThatIsStoppedAgainAndAgainGoesOn) {
   expect_undisturbed();
 }
 
-TEST_F(DistSuspended, WorkersGoOnWithoutTheirLauncher) {
+TEST_F(DistSuspended, WorkersContinueWithoutTheirLauncher) {
   const std::vector<pid_t> all = start_run({"--inject", "1:slow@rank=all,phase=data,wait=200ms"});  // 40 steps: 8 s
   ASSERT_EQ(all.size(), 3u) << log();
   stop_for({agent_}, 5s);
   expect_undisturbed();
 }
 
-// The ranks meet while their launcher, which serves the store, is stopped.
+// The ranks connect while their launcher, which serves the store, is stopped.
 TEST_F(DistSuspended, WorkersStartWithoutTheirLauncher) {
   agent_ = start(long_run("r", {"-n", "2"}), {{"RINGMASTER_LIVENESS", "2"}});
   while (children(agent_).size() < 2) std::this_thread::sleep_for(1ms);
@@ -81,15 +82,15 @@ TEST_F(DistSuspended, WorkersStartWithoutTheirLauncher) {
   expect_undisturbed();
 }
 
-// The launcher saw their silence, and so did its store.
-TEST_F(DistSuspended, WorkersThatAreStoppedTogetherGoOn) {
+// Both the launcher and its store see the silence of the workers.
+TEST_F(DistSuspended, WorkersStoppedTogetherResume) {
   const std::vector<pid_t> all = start_run();
   ASSERT_EQ(all.size(), 3u) << log();
   stop_for({all[1], all[2]}, 4s);
   expect_undisturbed();
 }
 
-TEST_F(DistSuspended, AWorkerThatIsStoppedALittleLongerIsWaitedFor) {
+TEST_F(DistSuspended, AWorkerThatResumesSlightlyLaterIsWaitedFor) {
   const std::vector<pid_t> all = start_run();
   ASSERT_EQ(all.size(), 3u) << log();
   signal(all, SIGSTOP);
@@ -100,7 +101,7 @@ TEST_F(DistSuspended, AWorkerThatIsStoppedALittleLongerIsWaitedFor) {
   expect_undisturbed();
 }
 
-// Silent is who does nothing while the others run.
+// A worker counts as silent only while the others run.
 TEST_F(DistSuspended, AWorkerThatStaysStoppedIsReplaced) {
   const std::vector<pid_t> all = start_run();
   ASSERT_EQ(all.size(), 3u) << log();
@@ -114,12 +115,13 @@ TEST_F(DistSuspended, AWorkerThatStaysStoppedIsReplaced) {
   expect_calm("r");
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which have to be loaded first
-// Time-outs, hangs and what a restart cost are measured by clocks that nobody sets.
+#if !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)  // sanitizers have to be loaded before LD_PRELOAD libraries
+// Time-outs, hangs and the cost of restarts are measured with clocks that setting the system clock does not change.
 TEST_F(DistSuspended, ASystemClockThatJumpsDisturbsNothing) {
   const auto begin = std::chrono::steady_clock::now();
   agent_ = start(long_run("r", {"-n", "2"}), {{"RINGMASTER_LIVENESS", "2"}, {"LD_PRELOAD", RING_FAKE_CLOCK}});
-  EXPECT_NE(strike(agent_, "r", 12, 1), 0) << log();
+  EXPECT_NE(kill_worker(agent_, "r", 12, 1), 0) << log();
   EXPECT_EQ(wait(agent_), 0) << log();
   const double all = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   EXPECT_EQ(restarts("r"), 1) << log();
@@ -131,7 +133,7 @@ TEST_F(DistSuspended, ASystemClockThatJumpsDisturbsNothing) {
   EXPECT_TRUE(0 < lost && lost <= seconds_of_job) << lost << " of " << seconds_of_job;
   const auto by_time = [](const auto& a, const auto& b) { return a.at("time") < b.at("time"); };
   const auto steps = records("r", "train");
-  EXPECT_FALSE(std::ranges::is_sorted(steps, by_time)) << "records have the time of the clock that is set";
+  EXPECT_FALSE(std::ranges::is_sorted(steps, by_time)) << "records should have the time of the system clock";
 }
 #endif
 

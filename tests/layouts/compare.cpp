@@ -15,7 +15,7 @@ double relative(double one, double many) {
   return std::isfinite(difference) ? difference : INFINITY;
 }
 
-double furthest(const std::vector<double>& one, const std::vector<double>& many) {
+double largest_difference(const std::vector<double>& one, const std::vector<double>& many) {
   if (one.empty() || one.size() != many.size()) return INFINITY;
   double worst = 0;
   for (std::size_t i = 0; i < one.size(); ++i) worst = std::max(worst, relative(one[i], many[i]));
@@ -28,7 +28,7 @@ std::string number(double v, const char* format = "%.7g") {
   return text;
 }
 
-std::string errors_of(const std::vector<Answer>& ranks) {
+std::string describe_errors(const std::vector<Reply>& ranks) {
   std::string text;
   for (std::size_t r = 0; r < ranks.size(); ++r)
     for (const auto& [what, why] : {std::pair{"refused: ", ranks[r].refused}, {"failed: ", ranks[r].error}})
@@ -40,8 +40,9 @@ bool same_bits(const std::vector<double>& a, const std::vector<double>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
 }
 
-// Ranks report the same losses, and hold the same bits of what they share.
-std::string drift(const std::vector<Answer>& ranks) {
+// Returns how ranks differ that should report the same losses and hold the same bits of shared regions; "" if they
+// agree.
+std::string describe_drift(const std::vector<Reply>& ranks) {
   for (std::size_t r = 1; r < ranks.size(); ++r) {
     if (!same_bits(ranks[r].losses, ranks[0].losses) || !same_bits(ranks[r].norms, ranks[0].norms))
       return str("ranks 0 and ", r, " report different losses or norms");
@@ -55,27 +56,27 @@ std::string drift(const std::vector<Answer>& ranks) {
   return "";
 }
 
-std::string first_beyond(const char* what, const std::vector<double>& one, const std::vector<double>& many,
-                         double most) {
+std::string first_difference(const char* what, const std::vector<double>& one, const std::vector<double>& many,
+                             double max) {
   if (one.empty() || one.size() != many.size()) return str(many.size(), " steps, one rank has ", one.size());
   for (std::size_t i = 0; i < one.size(); ++i)
-    if (const double r = relative(one[i], many[i]); !(r <= most))
+    if (const double r = relative(one[i], many[i]); !(r <= max))
       return str(what, " of step ", i + 1, " is ", number(many[i]), ", one rank has ", number(one[i]), " (relative ",
-                 number(r, "%.1e"), ", at most ", number(most, "%.0e"), ")");
+                 number(r, "%.1e"), ", at most ", number(max, "%.0e"), ")");
   return "";
 }
 
 }  // namespace
 
-Distance distance(const Answer& one, const Answer& many) {
-  return {furthest(one.losses, many.losses), furthest(one.norms, many.norms)};
+Distance distance(const Reply& one, const Reply& many) {
+  return {largest_difference(one.losses, many.losses), largest_difference(one.norms, many.norms)};
 }
 
-std::string disagreement(const Answer& one, const std::vector<Answer>& ranks, const Tolerance& most) {
-  if (std::string text = errors_of(ranks); !text.empty()) return text;
-  if (std::string text = drift(ranks); !text.empty()) return text;
-  if (std::string text = first_beyond("loss", one.losses, ranks[0].losses, most.loss); !text.empty()) return text;
-  return first_beyond("gradient norm", one.norms, ranks[0].norms, most.norm);
+std::string disagreement(const Reply& one, const std::vector<Reply>& ranks, const Tolerance& max) {
+  if (std::string text = describe_errors(ranks); !text.empty()) return text;
+  if (std::string text = describe_drift(ranks); !text.empty()) return text;
+  if (std::string text = first_difference("loss", one.losses, ranks[0].losses, max.loss); !text.empty()) return text;
+  return first_difference("gradient norm", one.norms, ranks[0].norms, max.norm);
 }
 
 }  // namespace ring::test

@@ -23,35 +23,36 @@ namespace ring::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kWorkersSocket = 3;                   // its number in the worker
-constexpr std::size_t kShownLog = 600;              // characters
-constexpr std::chrono::seconds kAfterAFailure{10};  // for the other ranks to notice
+constexpr int kWorkerSocket = 3;                   // descriptor number in the worker
+constexpr std::size_t kMaxShownLog = 600;          // characters
+constexpr std::chrono::seconds kFailureGrace{10};  // time for the other ranks to notice a failure
 
 [[noreturn]] void become_worker(int socket, const std::string& log) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);  // with the thread of the test
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // when the thread of the test ends
   const int file = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
   dup2(file, STDOUT_FILENO);
   dup2(file, STDERR_FILENO);
-  if (socket == kWorkersSocket)
+  if (socket == kWorkerSocket)
     fcntl(socket, F_SETFD, 0);
   else
-    dup2(socket, kWorkersSocket);
-  execl("/proc/self/exe", "test_layouts", "--worker", std::to_string(kWorkersSocket).c_str(), nullptr);
+    dup2(socket, kWorkerSocket);
+  execl("/proc/self/exe", "test_layouts", "--worker", std::to_string(kWorkerSocket).c_str(), nullptr);
   _exit(127);
 }
 
-// What ranks failed with is part of the problem, too, if others did not answer.
-std::vector<Answer> complete(const std::vector<std::optional<Answer>>& answers, std::vector<std::string> problems,
-                             std::chrono::seconds limit) {
-  std::vector<Answer> all;
-  for (std::size_t r = 0; r < answers.size(); ++r)
-    if (answers[r])
-      all.push_back(*answers[r]);
+// Returns the replies if all ranks have replied. Otherwise throws Error with the problems of the ranks that have not,
+// and with the errors in the other replies.
+std::vector<Reply> require_all(const std::vector<std::optional<Reply>>& replies, std::vector<std::string> problems,
+                               std::chrono::seconds limit) {
+  std::vector<Reply> all;
+  for (std::size_t r = 0; r < replies.size(); ++r)
+    if (replies[r])
+      all.push_back(*replies[r]);
     else if (problems[r].empty())
       problems[r] = str("rank ", r, " did not answer (within ", limit.count(), " s)");
-  if (all.size() == answers.size()) return all;
-  for (std::size_t r = 0; r < answers.size(); ++r)
-    if (answers[r] && !answers[r]->error.empty()) problems[r] = str("rank ", r, " failed: ", answers[r]->error);
+  if (all.size() == replies.size()) return all;
+  for (std::size_t r = 0; r < replies.size(); ++r)
+    if (replies[r] && !replies[r]->error.empty()) problems[r] = str("rank ", r, " failed: ", replies[r]->error);
   std::erase(problems, "");
   fail(joined(problems, "; "));
 }
@@ -81,7 +82,7 @@ void WorkerGroup::start(int rank) {
   processes_.push_back({pid, ends[0]});
 }
 
-// Names in a store are taken once: ranks that meet again need another one.
+// Each name in a store can be used only once, so ranks that connect again need a new store.
 const WorkerGroup::World& WorkerGroup::world(const std::string& axes) {
   if (!worlds_.empty() && axes_ == axes) return worlds_.back();
   axes_ = axes;
@@ -91,13 +92,13 @@ const WorkerGroup::World& WorkerGroup::world(const std::string& axes) {
   return worlds_.back();
 }
 
-std::vector<Answer> WorkerGroup::train(const Order& all, const std::string& axes, std::chrono::seconds limit) {
+std::vector<Reply> WorkerGroup::train(const Request& all, const std::string& axes, std::chrono::seconds limit) {
   const World& w = world(axes);
   for (std::size_t r = 0; r < processes_.size(); ++r) {
-    Order o = all;
+    Request o = all;
     o.rank = o.gpu = static_cast<int>(r);
     o.world = static_cast<int>(processes_.size());
-    o.groups = static_cast<int>(worlds_.size());
+    o.mesh = static_cast<int>(worlds_.size());
     o.store_port = w.server->endpoint().port;
     o.cookie = w.cookie;
     send_message(processes_[r].socket, to_text(o));
@@ -105,20 +106,20 @@ std::vector<Answer> WorkerGroup::train(const Order& all, const std::string& axes
   return collect(processes_.size(), limit);
 }
 
-std::vector<Answer> WorkerGroup::train_alone(const std::vector<Order>& orders, std::chrono::seconds limit) {
-  RING_CHECK(worlds_.empty(), "ranks of a group train alone first");
-  RING_CHECK(orders.size() <= processes_.size(), orders.size(), " orders for ", processes_.size(), " workers");
-  for (std::size_t r = 0; r < orders.size(); ++r) {
-    Order o = orders[r];
+std::vector<Reply> WorkerGroup::train_alone(const std::vector<Request>& requests, std::chrono::seconds limit) {
+  RING_CHECK(worlds_.empty(), "train_alone() was called after train()");
+  RING_CHECK(requests.size() <= processes_.size(), requests.size(), " requests for ", processes_.size(), " workers");
+  for (std::size_t r = 0; r < requests.size(); ++r) {
+    Request o = requests[r];
     o.gpu = static_cast<int>(r);
     send_message(processes_[r].socket, to_text(o));
   }
-  return collect(orders.size(), limit);
+  return collect(requests.size(), limit);
 }
 
-std::vector<Answer> WorkerGroup::collect(std::size_t ranks, std::chrono::seconds limit) {
+std::vector<Reply> WorkerGroup::collect(std::size_t ranks, std::chrono::seconds limit) {
   auto deadline = Clock::now() + limit;
-  std::vector<std::optional<Answer>> answers(ranks);
+  std::vector<std::optional<Reply>> replies(ranks);
   std::vector<std::string> problems(ranks);
   std::vector<pollfd> wanted;
   for (std::size_t r = 0; r < ranks; ++r) wanted.push_back({processes_[r].socket, POLLIN, 0});
@@ -130,22 +131,22 @@ std::vector<Answer> WorkerGroup::collect(std::size_t ranks, std::chrono::seconds
       if (wanted[r].fd < 0 || wanted[r].revents == 0) continue;
       wanted[r].fd = -1;
       if (std::string text; receive_message(processes_[r].socket, text))
-        answers[r] = answer_of(text);
+        replies[r] = reply_of(text);
       else
-        problems[r] = end_of(r);
-      if (!answers[r] || !answers[r]->error.empty()) deadline = std::min(deadline, Clock::now() + kAfterAFailure);
+        problems[r] = describe_end(r);
+      if (!replies[r] || !replies[r]->error.empty()) deadline = std::min(deadline, Clock::now() + kFailureGrace);
     }
   }
-  return complete(answers, problems, limit);
+  return require_all(replies, problems, limit);
 }
 
-// "rank 1 was ended by signal 9; its log ends with: ..".
-std::string WorkerGroup::end_of(std::size_t rank) {
+// Returns "rank 1 was ended by signal 9; its log ends with: ..".
+std::string WorkerGroup::describe_end(std::size_t rank) {
   siginfo_t info{};
   waitid(P_PID, static_cast<id_t>(processes_[rank].pid), &info, WEXITED | WNOWAIT);
   const std::string log = read_file(folder_ / str("rank-", rank, ".log"));
   return str("rank ", rank, info.si_code == CLD_EXITED ? " ended with code " : " was ended by signal ", info.si_status,
-             "; its log ends with: ", log.substr(log.size() - std::min(log.size(), kShownLog)));
+             "; its log ends with: ", log.substr(log.size() - std::min(log.size(), kMaxShownLog)));
 }
 
 void WorkerGroup::signal(int rank, int number) const {

@@ -1,5 +1,5 @@
 #pragma once
-// Worker processes, one for each rank, that are told what to train.
+// Starts one worker process per rank and sends each of them what to train.
 
 #include <sys/types.h>
 
@@ -10,23 +10,24 @@
 #include <vector>
 
 #include "comm/store.h"
-#include "tests/layouts/order.h"
+#include "tests/layouts/request.h"
 
 namespace ring::test {
 
 class WorkerGroup {
  public:
-  // Starts the processes. Their logs are FOLDER/rank-N.log, which earlier groups may have begun.
+  // Starts the processes. They append to the logs FOLDER/rank-N.log.
   WorkerGroup(int ranks, std::filesystem::path folder);
-  ~WorkerGroup();  // kills them
+  ~WorkerGroup();  // kills the processes
   WorkerGroup(const WorkerGroup&) = delete;
   WorkerGroup& operator=(const WorkerGroup&) = delete;
 
-  // Orders all ranks to train together, in the groups of the order before if its axes were the same. Returns the
-  // answers by rank. Throws Error, which names the ranks, if some of them end, or have not answered after `limit`.
-  std::vector<Answer> train(const Order&, const std::string& axes, std::chrono::seconds limit);
-  // Orders the first ranks to train alone, each something else, before any trained together. Returns the answers.
-  std::vector<Answer> train_alone(const std::vector<Order>&, std::chrono::seconds limit);
+  // Makes all ranks train together. They reuse the mesh of the previous call if its axes were the same. Returns the
+  // replies by rank. Throws Error, which names the ranks, if a rank ends or has not replied within `limit`.
+  std::vector<Reply> train(const Request&, const std::string& axes, std::chrono::seconds limit);
+  // Makes the first ranks train alone, one request each, and returns their replies. Requires that train() has not been
+  // called yet.
+  std::vector<Reply> train_alone(const std::vector<Request>&, std::chrono::seconds limit);
 
   void signal(int rank, int number) const;
 
@@ -40,14 +41,14 @@ class WorkerGroup {
     std::unique_ptr<StoreServer> server;
   };
   void start(int rank);
-  const World& world(const std::string& axes);  // the last one, or a new one
-  std::vector<Answer> collect(std::size_t ranks, std::chrono::seconds limit);
-  std::string end_of(std::size_t rank);
+  const World& world(const std::string& axes);  // the newest world if it has these axes, else a new one
+  std::vector<Reply> collect(std::size_t ranks, std::chrono::seconds limit);
+  std::string describe_end(std::size_t rank);
 
   std::filesystem::path folder_;
   std::vector<Process> processes_;
-  std::vector<World> worlds_;  // ranks leave one when they are ordered into the next
-  std::string axes_;           // of the last one
+  std::vector<World> worlds_;  // ranks leave a world when they get a request for the next one
+  std::string axes_;           // of the newest world
 };
 
 }  // namespace ring::test

@@ -43,12 +43,12 @@ std::vector<Cell> legal_cells(const std::vector<Kind>& kinds, const std::vector<
   return cells;
 }
 
-// By axes, as they first occur in the list of layouts.
-void make_neighbours(std::vector<Cell>& cells, const std::vector<Layout>& layouts) {
-  const auto place = [&](const Cell& c) {
+// Sorts cells by their axes, in the order in which the axes first occur in `layouts`.
+void sort_by_axes(std::vector<Cell>& cells, const std::vector<Layout>& layouts) {
+  const auto position = [&](const Cell& c) {
     return std::ranges::find(layouts, c.layout.axes(), &Layout::axes) - layouts.begin();
   };
-  std::ranges::stable_sort(cells, {}, [&](const Cell& c) { return std::tuple(place(c), c.layout.name); });
+  std::ranges::stable_sort(cells, {}, [&](const Cell& c) { return std::tuple(position(c), c.layout.name); });
 }
 
 }  // namespace
@@ -79,9 +79,10 @@ Settings settings_of(const Cell& c) {
   return out;
 }
 
-// Chosen for contexts of 512 tokens or more, and four KV heads. Rules that select are beside one that does not, so that
-// a rank may have heads that select nothing. Importance is measured in the first micro-batch of each replica, which has
-// to be all of its sequences if layouts are to agree.
+// The settings suit contexts of at least 512 tokens and four KV heads. Rules that select occur together with a rule
+// that does not, so that some ranks have only heads that select nothing. Importance is measured in the first
+// micro-batch of each replica, so `importance` sets micro_batch=0: layouts agree only if this micro-batch holds all
+// sequences.
 std::vector<Kind> all_kinds() {
   const std::string blocks = "model.attention.kind=block_sparse", small = "model.attention.block=64";
   return {
@@ -170,11 +171,11 @@ std::vector<Cell> pairwise_cells(const std::vector<Kind>& kinds, const std::vect
   };
   std::vector<Cell> chosen;
   while (!missing.empty()) {
-    const auto best = std::ranges::max_element(pairs, {}, new_pairs);  // the first of equals
+    const auto best = std::ranges::max_element(pairs, {}, new_pairs);  // the first of several
     for (const Pair& p : *best) missing.erase(p);
     chosen.push_back(candidates[static_cast<std::size_t>(best - pairs.begin())]);
   }
-  make_neighbours(chosen, layouts);
+  sort_by_axes(chosen, layouts);
   return chosen;
 }
 

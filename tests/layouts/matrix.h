@@ -1,5 +1,5 @@
 #pragma once
-// Kinds of attention and layouts of ranks, and cells that combine them.
+// The test matrix: kinds of attention, layouts of ranks, and cells that combine one of each.
 
 #include <string>
 #include <vector>
@@ -12,17 +12,17 @@ struct Kind {
   std::string name;
   Settings settings;
   int kv_heads = 4;
-  bool selects = false;  // blocks, in each step
+  bool selects = false;  // selects blocks in each step
 };
 
 struct Layout {
   std::string name;
   int ranks, cp = 1, tp = 1;
-  Settings settings = {};          // beside the degrees
+  Settings settings = {};          // in addition to the degrees cp and tp
   bool all_to_all = false;         // cp exchanges heads
-  bool replayed = false;           // train.cuda_graph=on takes effect
-  bool for_selected_keys = false;  // differs from another layout only if blocks are selected
-  // Layouts with equal axes share groups of ranks.
+  bool replayed = false;           // supports train.cuda_graph=on
+  bool for_selected_keys = false;  // differs from the other layouts only if blocks are selected
+  // Returns the settings of the mesh's axes: layouts with equal axes can share a mesh.
   Settings axes() const;
 };
 
@@ -30,26 +30,26 @@ struct Cell {
   Kind kind;
   Layout layout;
   bool packed = false;  // several documents in a row
-  bool graph = false;   // steps are replayed as a CUDA graph
+  bool graph = false;   // steps are to be replayed as a CUDA graph
 };
 std::string name_of(const Cell&);  // "kind=content layout=cp_ring packed graph"
 Settings settings_of(const Cell&);
-Settings settings_of_one_rank(const Cell&);  // the same training
+Settings settings_of_one_rank(const Cell&);  // the same training on one rank
 
-// One kind that most layouts cannot divide is among them.
+// Returns all kinds, including one with a single KV head, which some layouts cannot divide.
 std::vector<Kind> all_kinds();
-// ranks: 2 or 4.
+// Returns all layouts. Requires 2 or 4 ranks.
 std::vector<Layout> all_layouts(int ranks);
 
-// Returns a part of the message that refuses the cell's settings, or nothing if the cell trains.
+// Returns a part of the message that refuses the cell's settings, or "" if the cell trains.
 std::string expected_refusal(const Cell&);
-// Returns whether the cell trains, and differs from every cell with other flags.
+// Returns true if the cell trains, and its flags make a difference.
 bool legal(const Cell&);
 
-// Returns legal cells such that every two values of kind, layout, packed and graph that any legal cell combines are
-// combined by at least one of them. Cells with equal axes are neighbours. The same lists give the same cells.
+// Returns a pairwise covering of the legal cells: each pair of values (of kind, layout, packed and graph) that occurs
+// in a legal cell occurs in a returned one. Cells with equal axes are neighbours. The same lists give the same cells.
 std::vector<Cell> pairwise_cells(const std::vector<Kind>&, const std::vector<Layout>&);
-// Returns all cells of the same lists that are to be refused, without flags.
+// Returns all combinations of these lists that the program must refuse, with both flags false.
 std::vector<Cell> refused_cells(const std::vector<Kind>&, const std::vector<Layout>&);
 
 }  // namespace ring::test

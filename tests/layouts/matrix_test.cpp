@@ -1,4 +1,4 @@
-// Cells combine all values, and runs that differ are told apart.
+// Tests that cells combine all values, and that the comparison detects runs that differ.
 
 #include "tests/layouts/matrix.h"
 
@@ -13,7 +13,7 @@
 namespace ring::test {
 namespace {
 
-// Every cell of the lists, by counting.
+// Visits every combination of the lists and both flags.
 template <class Visit>
 void for_each_cell(const std::vector<Kind>& kinds, const std::vector<Layout>& layouts, const Visit& visit) {
   for (const Kind& kind : kinds)
@@ -56,8 +56,8 @@ TEST(LayoutMatrix, NeighboursShareGroups) {
   EXPECT_EQ(changes, static_cast<int>(axes.size()));
 }
 
-// One KV head cannot be divided: by tensor parallelism, nor by an exchange of heads.
-TEST(LayoutMatrix, WhatCannotBeDividedIsRefused) {
+// One KV head can be divided neither by tensor parallelism nor by an exchange of heads.
+TEST(LayoutMatrix, IndivisibleHeadsAreRefused) {
   std::set<std::string> names;
   for (const Cell& c : refused_cells(all_kinds(), all_layouts(4))) names.insert(name_of(c));
   EXPECT_EQ(names,
@@ -68,19 +68,19 @@ TEST(LayoutMatrix, WhatCannotBeDividedIsRefused) {
 
 class LayoutComparison : public testing::Test {
  protected:
-  static Answer run() {
-    Answer a;
+  static Reply run() {
+    Reply a;
     a.losses = {5.5, 5.25, 5};
     a.norms = {1, 2, 3};
     a.regions = {{"w from [0] of [4]", 7}};
     return a;
   }
-  static std::string text(const Answer& rank) { return disagreement(run(), {run(), rank}, {1e-4, 1e-2}); }
-  static std::string text_of_all(const Answer& rank) { return disagreement(run(), {rank, rank}, {1e-4, 1e-2}); }
+  static std::string text(const Reply& rank) { return disagreement(run(), {run(), rank}, {1e-4, 1e-2}); }
+  static std::string text_of_all(const Reply& rank) { return disagreement(run(), {rank, rank}, {1e-4, 1e-2}); }
 };
 
 TEST_F(LayoutComparison, NamesTheStepAndBothValues) {
-  Answer a = run();
+  Reply a = run();
   EXPECT_EQ(text_of_all(a), "");
   a.losses[1] *= 1 + 0.9e-4;
   a.norms[2] *= 1 - 0.9e-2;
@@ -97,7 +97,7 @@ TEST_F(LayoutComparison, NamesTheStepAndBothValues) {
 }
 
 TEST_F(LayoutComparison, RanksAgreeAmongThemselves) {
-  Answer a = run();
+  Reply a = run();
   a.losses[2] = std::nextafter(5.0, 6.0);
   EXPECT_EQ(text(a), "ranks 0 and 1 report different losses or norms");
   a = run();
@@ -110,11 +110,11 @@ TEST_F(LayoutComparison, RanksAgreeAmongThemselves) {
 }
 
 TEST_F(LayoutComparison, MessagesKeepAllDigits) {
-  Answer a = run();
+  Reply a = run();
   a.losses[0] = 1.0 / 3;
   a.refused = "no";
   a.replayed = true;
-  const Answer b = answer_of(to_text(a));
+  const Reply b = reply_of(to_text(a));
   EXPECT_EQ(a.losses, b.losses);
   EXPECT_EQ(a.regions, b.regions);
   EXPECT_EQ(b.refused, "no");

@@ -1,5 +1,5 @@
-// Runs of the real program in layouts that share the model or its sequences: a rank that is killed, and one that runs
-// out of memory, change no bit.
+// Runs the real program in layouts that shard the model or its sequences. A run in which a rank is killed or runs out
+// of memory must be bit-identical to an undisturbed run.
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 namespace ring::test {
 namespace {
 
-// A cell whose run is disturbed.
+// The cell whose run is disturbed.
 struct Disturbed {
   std::string kind, layout;
 };
@@ -54,7 +54,7 @@ class LayoutRuns : public TrainingRuns {
     expect_calm("out");
     const auto recorded = nlohmann::json::parse(read_file(dir_ / "out/memory.json"));
     EXPECT_EQ(recorded.at("ran_out"), 1);
-    EXPECT_GE(recorded.at("micro_batch"), 4) << "fewer sequences at a time would add in another order";
+    EXPECT_GE(recorded.at("micro_batch"), 4) << "a smaller micro-batch would add in a different order";
   }
   void disturb(const Disturbed& what, bool memory) {
     SCOPED_TRACE(what.kind + " with " + what.layout);
@@ -69,7 +69,7 @@ class LayoutRuns : public TrainingRuns {
   int ranks_ = 2;
 };
 
-// Sequences so long that activations which are computed again save more than a tenth of the memory.
+// Sequences are so long that recomputing activations saves more than a tenth of the memory.
 class GpuDistLayoutRuns : public LayoutRuns {
  protected:
   void disturb_all(int ranks) {

@@ -2,7 +2,7 @@
 
 namespace ring::test {
 
-// Kernels of a GPU follow from a rule, so that ranks and runs that are compared use the same.
+// Chooses GPU kernels by a rule, so that compared ranks and runs use the same kernels.
 inline constexpr const char* kTuning = "run.tuning=rule";
 
 }  // namespace ring::test

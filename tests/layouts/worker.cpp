@@ -8,21 +8,21 @@
 #include "core/crc32c.h"
 #include "core/fields.h"
 #include "engine/devices.h"
-#include "tests/layouts/order.h"
+#include "tests/layouts/request.h"
 #include "trainer/session.h"
 #include "trainer/trainer.h"
 
 namespace ring::test {
 namespace {
 
-constexpr std::int64_t kVocabulary = 257;                // bytes and an end of documents
-constexpr std::chrono::milliseconds kOperation{60'000};  // the longest time of one
-constexpr std::chrono::milliseconds kSilence{20'000};    // of a rank that lives, on a busy machine
+constexpr std::int64_t kVocabulary = 257;                       // bytes and an end-of-document token
+constexpr std::chrono::milliseconds kOperationTimeout{60'000};  // of one communication operation
+constexpr std::chrono::milliseconds kLivenessTimeout{20'000};   // silence of a dead rank, even on a busy machine
 
 CommOptions comm_options() {
   CommOptions options;
-  options.connect_timeout = options.timeout = kOperation;
-  options.liveness = kSilence;
+  options.connect_timeout = options.timeout = kOperationTimeout;
+  options.liveness = kLivenessTimeout;
   return options;
 }
 
@@ -34,23 +34,23 @@ class Run {
         loader_(open_corpora(config_.data), loader_options(config_, mesh)),
         trainer_(config_, ctx_, mesh, loader_) {}
 
-  Answer train(int steps) {
+  Reply train(int steps) {
     for (int i = 0; i < steps; ++i) {
       trainer_.launch();
       while (trainer_.in_flight() > trainer_.most_in_flight()) finish();
     }
     while (trainer_.in_flight() > 0) finish();
-    answer_.replayed = trainer_.replays_graph();
+    reply_.replayed = trainer_.replays_graph();
     add_regions();
-    return answer_;
+    return reply_;
   }
 
  private:
   void finish() {
     const StepReport r = trainer_.finish();
     if (!r.accepted) fail("step ", r.step, " is not finite: ", trainer_.diagnose());
-    answer_.losses.push_back(r.loss);
-    answer_.norms.push_back(r.norm);
+    reply_.losses.push_back(r.loss);
+    reply_.norms.push_back(r.norm);
   }
   void add_regions() {
     State state;
@@ -59,7 +59,7 @@ class Run {
     snapshot.wait();
     for (const auto& [name, t] : snapshot.tensors())
       if (t.local.numel() > 0)
-        answer_.regions[str(name, " from ", t.start, " of ", t.local.shape())] =
+        reply_.regions[str(name, " from ", t.start, " of ", t.local.shape())] =
             crc32c({reinterpret_cast<const char*>(t.local.raw()), t.local.bytes()});
   }
 
@@ -67,13 +67,13 @@ class Run {
   ExecContext ctx_;
   Loader loader_;
   Trainer trainer_;
-  Answer answer_;
+  Reply reply_;
 };
 
 class Worker {
  public:
-  Answer answer(const Order& o) {
-    Answer a;
+  Reply train(const Request& o) {
+    Reply a;
     Config config;
     ParallelPlan plan;
     try {
@@ -86,7 +86,7 @@ class Worker {
       return a;
     }
     try {
-      return Run(config, context(config, o.gpu), meet(o, plan, config)).train(o.steps);
+      return Run(config, context(config, o.gpu), join_mesh(o, plan, config)).train(o.steps);
     } catch (const std::exception& e) {
       a.error = e.what();
       return a;
@@ -94,13 +94,13 @@ class Worker {
   }
 
  private:
-  // All orders compute on one stream and with the same choices.
+  // Returns the context that all requests share, with one stream and the same choices.
   const ExecContext& context(const Config& config, int gpu) {
     if (!ctx_) ctx_ = make_exec_context(config, gpu);
     return *ctx_;
   }
-  Mesh& meet(const Order& o, const ParallelPlan& plan, const Config& config) {
-    if (mesh_ && groups_ == o.groups) return *mesh_;
+  Mesh& join_mesh(const Request& o, const ParallelPlan& plan, const Config& config) {
+    if (mesh_ && mesh_number_ == o.mesh) return *mesh_;
     mesh_.reset();
     WorkerEnvironment env;
     env.rank = env.local_rank = o.rank;
@@ -110,23 +110,23 @@ class Worker {
     const Backend backend = backend_of(config.run.device);
     const Device device{backend, backend == Backend::cpu ? 0 : o.gpu};
     mesh_ = Mesh::join(env, comm_options(), mesh_layout(plan, device));
-    groups_ = o.groups;
+    mesh_number_ = o.mesh;
     return *mesh_;
   }
 
   std::optional<ExecContext> ctx_;
   std::unique_ptr<Mesh> mesh_;
-  int groups_ = 0;  // of the mesh
+  int mesh_number_ = 0;  // Request::mesh of mesh_
 };
 
 }  // namespace
 
-int serve_orders(int socket) {
+int serve_requests(int socket) {
   Worker worker;
   for (std::string text; receive_message(socket, text);) {
-    const Answer answer = worker.answer(order_of(text));
-    send_message(socket, to_text(answer));
-    if (!answer.error.empty()) _exit(1);  // other ranks that wait for this one then notice; to leave groups may wait
+    const Reply reply = worker.train(request_of(text));
+    send_message(socket, to_text(reply));
+    if (!reply.error.empty()) _exit(1);  // so that waiting ranks notice; leaving the mesh could block
   }
   return 0;
 }

@@ -1,11 +1,11 @@
 #pragma once
-// The process of one rank, which trains whatever it is told to.
+// The worker process of one rank, which trains what the requests ask for.
 
 namespace ring::test {
 
-// Answers orders (order.h) from the socket until the other side closes it. Groups of ranks, the stream and measured
-// choices stay from one order to the next as far as they fit. Ends the process after a run that failed. Returns the
-// exit code.
-int serve_orders(int socket);
+// Answers requests (request.h) from the socket until the other side closes it. The stream and the measured choices are
+// reused for all requests, and the mesh for requests with the same mesh number. Exits the process after a failed run.
+// Returns the exit code.
+int serve_requests(int socket);
 
 }  // namespace ring::test

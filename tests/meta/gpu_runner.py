@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""scripts/gpu_tests.py, run with a program that pretends to be tests: what fails, crashes and hangs must be reported.
+"""Runs scripts/gpu_tests.py on a fake test program: it must report tests that fail, crash and hang.
 
 gpu_runner.py GPU_TESTS_PY
 """
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 
-# Prints what a program of GoogleTest prints for the tests in its filter.
+# Prints what a GoogleTest program prints for the tests in its filter.
 PRETENDER = r"""#!/bin/bash
 if [ "$1" = --gtest_list_tests ]; then
   case "$2" in *GpuDist*-*) exit 3;; *-GpuDist*) ;; *) echo GpuDistA.; echo "  Pair"; exit;; esac
@@ -64,9 +64,9 @@ def main():
         good = subprocess.run([*command[:-2], "--filter", "*Good"], stdout=subprocess.PIPE, text=True)
         assert good.returncode == 0, good.stdout
         blind = subprocess.run([*command[:-2], "--filter", "GpuA.[GB][ol]*"], stdout=subprocess.PIPE, text=True)
-        assert blind.returncode == 1, "a test found no GPU, and that was success: " + blind.stdout
+        assert blind.returncode == 1, "exit code 0 although a test found no GPU: " + blind.stdout
         none = subprocess.run([*command[:-2], "--filter", "*Skip*"], stdout=subprocess.PIPE, text=True)
-        assert none.returncode == 1, "nothing passed, and that was success: " + none.stdout
+        assert none.returncode == 1, "exit code 0 although no test passed: " + none.stdout
 
 
 main()

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Starts fresh runs of the same settings again and again, and compares their losses and norms, bit for bit.
+"""Starts fresh runs of the same settings and compares their losses and gradient norms bit for bit.
 
     tests/recovery/repeats.py BINARY --text FILE [--device cuda] [--runs 20] [--at-once 1] [--steps 40] [--tuning auto]
                               [--only NAME,...] [--digests FILE] [--set KEY=VALUE...]
 
-Each kind of run (kinds of attention, with CUDA graphs and without, packed documents, dropout) is started --runs
-times in a folder of its own. --digests writes one line for each kind, a hash of all losses and norms; if the file is
-there, its lines are compared as well, so that two machines can be compared. Exit code 1 if anything differs.
+Starts each kind of run (kinds of attention, CUDA graphs on and off, packed documents, dropout) --runs times, --at-once
+of them in parallel, each in its own folder. --digests writes one line per kind, a hash of all losses and norms; if the
+file exists, also compares with its lines, so that two machines can be compared. Exits with 1 if anything differs.
 """
 
 import argparse
@@ -39,7 +39,7 @@ KINDS = {
     "dropout": ["model.dropout=0.1", "model.attention_dropout=0.1"],
     "any-order": ["run.deterministic=false"],
 }
-NOT_PROMISED = {"any-order"}  # shown, so that the comparison is seen to tell runs apart
+NOT_PROMISED = {"any-order"}  # may differ; shows that the comparison detects differences
 
 
 class Folder:
@@ -58,7 +58,7 @@ class Folder:
             raise RuntimeError(f"{' '.join(words)}: {done.stdout.decode()[-2000:]}")
 
     def digest(self, kind, number):
-        """A hash of all losses and norms of one fresh run, and the last loss."""
+        """Makes one fresh run. Returns a hash of all its losses and norms, and its last loss."""
         name = f"{kind}-{number}"
         self.run("train", "t.yaml", f"run.directory={self.path}/{name}", f"run.device={self.arguments.device}",
                  f"run.tuning={self.arguments.tuning}", "data.path=corpus.h5", f"train.steps={self.arguments.steps}",
@@ -82,7 +82,7 @@ def arguments_of(words):
     parser.add_argument("--tuning", default="auto")
     parser.add_argument("--only", default=",".join(KINDS))
     parser.add_argument("--digests")
-    parser.add_argument("--set", dest="settings", nargs="*", default=[], help="further settings, for all kinds")
+    parser.add_argument("--set", dest="settings", nargs="*", default=[], help="additional settings for all kinds")
     return parser.parse_args(words)
 
 
@@ -98,15 +98,15 @@ def main():
             results = list(pool.map(lambda number: folder.digest(kind, number), range(arguments.runs)))
         digests = [digest for digest, _ in results]
         lines[kind] = digests[0]
-        other = before.get(kind, digests[0]) != digests[0]
-        if kind not in NOT_PROMISED and (len(set(digests)) > 1 or other):
+        differs_from_file = before.get(kind, digests[0]) != digests[0]
+        if kind not in NOT_PROMISED and (len(set(digests)) > 1 or differs_from_file):
             wrong.append(kind)
-        print(f"{kind}: {len(digests)} runs, {len(set(digests))} different, {digests[0]}, last loss {results[0][1]!r}"
-              f"{', not that of ' + arguments.digests if other else ''}", flush=True)
+        print(f"{kind}: {len(digests)} runs, {len(set(digests))} distinct, {digests[0]}, last loss {results[0][1]!r}"
+              f"{', differs from ' + arguments.digests if differs_from_file else ''}", flush=True)
     if arguments.digests and not before:
         with open(arguments.digests, "w") as f:
             f.writelines(f"{kind} {digest}\n" for kind, digest in lines.items())
-    print("all repeat" if not wrong else "do not repeat: " + ", ".join(wrong))
+    print("all runs repeat" if not wrong else "runs that do not repeat: " + ", ".join(wrong))
     return 1 if wrong else 0
 
 

@@ -1,5 +1,5 @@
-// A system clock that somebody sets ten times a second, by up to three hours, for a program that is started with this
-// in LD_PRELOAD. Other clocks are as they are.
+// A system clock that jumps ten times a second, by up to three hours in either direction, for a program started with
+// this library in LD_PRELOAD. Other clocks are unchanged.
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
@@ -7,6 +7,7 @@
 
 namespace {
 
+// Returns the offset of the system clock in seconds, which depends on the tenth of a second.
 long jump() {
   timespec now{};
   syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);

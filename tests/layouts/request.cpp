@@ -1,4 +1,4 @@
-#include "tests/layouts/order.h"
+#include "tests/layouts/request.h"
 
 #include <sys/socket.h>
 
@@ -11,23 +11,23 @@
 namespace ring::test {
 
 namespace {
-constexpr std::size_t kLongest = std::size_t{1} << 20;  // bytes of a message
+constexpr std::size_t kMaxMessage = std::size_t{1} << 20;  // bytes
 }
 
-std::string to_text(const Order& o) {
+std::string to_text(const Request& o) {
   return nlohmann::json{{"rank", o.rank},         {"world", o.world},   {"gpu", o.gpu},
-                        {"groups", o.groups},     {"cookie", o.cookie}, {"store_port", o.store_port},
+                        {"mesh", o.mesh},         {"cookie", o.cookie}, {"store_port", o.store_port},
                         {"settings", o.settings}, {"steps", o.steps}}
       .dump();
 }
 
-Order order_of(const std::string& text) {
+Request request_of(const std::string& text) {
   const auto j = nlohmann::json::parse(text);
-  Order o;
+  Request o;
   j.at("rank").get_to(o.rank);
   j.at("world").get_to(o.world);
   j.at("gpu").get_to(o.gpu);
-  j.at("groups").get_to(o.groups);
+  j.at("mesh").get_to(o.mesh);
   j.at("store_port").get_to(o.store_port);
   j.at("cookie").get_to(o.cookie);
   j.at("settings").get_to(o.settings);
@@ -35,15 +35,15 @@ Order order_of(const std::string& text) {
   return o;
 }
 
-std::string to_text(const Answer& a) {
+std::string to_text(const Reply& a) {
   return nlohmann::json{{"refused", a.refused}, {"error", a.error},     {"losses", a.losses},
                         {"norms", a.norms},     {"regions", a.regions}, {"replayed", a.replayed}}
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-Answer answer_of(const std::string& text) {
+Reply reply_of(const std::string& text) {
   const auto j = nlohmann::json::parse(text);
-  Answer a;
+  Reply a;
   j.at("refused").get_to(a.refused);
   j.at("error").get_to(a.error);
   j.at("losses").get_to(a.losses);
@@ -54,14 +54,14 @@ Answer answer_of(const std::string& text) {
 }
 
 void send_message(int socket, const std::string& text) {
-  RING_CHECK(text.size() <= kLongest, "a message of ", text.size(), " bytes");
+  RING_CHECK(text.size() <= kMaxMessage, "expected a message of at most ", kMaxMessage, " bytes, got ", text.size());
   const ssize_t sent = send(socket, text.data(), text.size(), MSG_NOSIGNAL);
   if (sent < 0 && errno != EPIPE && errno != ECONNRESET)
-    fail("a message of ", text.size(), " bytes was not sent: ", std::strerror(errno));
+    fail("cannot send a message of ", text.size(), " bytes: ", std::strerror(errno));
 }
 
 bool receive_message(int socket, std::string& text) {
-  text.resize(kLongest);
+  text.resize(kMaxMessage);
   ssize_t n = 0;
   do n = recv(socket, text.data(), text.size(), 0);
   while (n < 0 && errno == EINTR);
