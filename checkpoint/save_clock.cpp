@@ -7,9 +7,8 @@
 namespace ring {
 namespace {
 
-constexpr double kFirstCost =
-    0.02;  // until a save was measured: with a day between failures, the first comes after a minute
-constexpr double kLeastCost = 1e-3;  // of one that nobody noticed
+constexpr double kFirstSeconds = 10;  // until the first save, which measures what one costs
+constexpr double kLeastCost = 1e-3;   // of one that nobody noticed
 
 // An average of values as they come, in which the latest counts most.
 double averaged(double before, double value, double share) {
@@ -36,8 +35,9 @@ double SaveClock::mtbf(double trained_seconds) const {
 // At least as long as a save costs, at most as long as the machine lasts.
 double SaveClock::between(double trained_seconds) const {
   if (!config_.automatic) return config_.minutes > 0 ? config_.minutes * 60 : std::numeric_limits<double>::infinity();
-  const double cost = cost_ > 0 ? cost_ : kFirstCost, lasts = mtbf(trained_seconds);
-  return std::min(std::max(std::sqrt(2 * cost * lasts), cost), lasts);
+  const double lasts = mtbf(trained_seconds);
+  if (cost_ == 0) return std::min(kFirstSeconds, lasts);
+  return std::min(std::max(std::sqrt(2 * cost_ * lasts), cost_), lasts);
 }
 
 }  // namespace ring

@@ -205,12 +205,13 @@ void add_prepare(CLI::App& parent) {
            "--split", o.split,
            "how validation text is chosen: hash (whole documents by a hash of their file name and place), tail "
            "(the end of the text), "
-           "auto (hash where it would choose ten files or more, else tail)")
+           "auto (hash where it would choose ten files or more, else the end of each file)")
           ->check(CLI::IsMember({"auto", "hash", "tail"}))
           ->capture_default_str();
   CLI::Option* fraction = add_number(*c, "--validation-fraction", o.validation_fraction,
-                                     "share of the text kept for validation; 0: none", 0, 0.99)
-                              ->capture_default_str();
+                                     "share of the text kept for validation; 0: none; default: 0.01, of less than 25 "
+                                     "MB more, up to 0.1",
+                                     0, 0.99);
   validation->excludes(split)->excludes(fraction);
   c->add_option("--document", o.document,
                 "what is one document: file, line, blank-line (paragraphs), or the text that separates documents")
@@ -221,7 +222,10 @@ void add_prepare(CLI::App& parent) {
       "The text may be far larger than memory. Every document is followed by the tokenizer's end-of-text token, where "
       "it has one.\n"
       "Example: ringmaster data prepare --input books/ --glob '*.txt' --tokenizer tok.rmt --output corpus.h5");
-  c->callback([a] { prepare(*a); });
+  c->callback([a, fraction] {
+    a->options.enlarge_validation = fraction->count() == 0;
+    prepare(*a);
+  });
 }
 
 }  // namespace

@@ -138,7 +138,7 @@ void add_steps(Settings& all, const StartingPoint& p, int passes) {
             {"schedule.kind", "cosine"},
             {"schedule.warmup_steps", text(steps / 20)},
             {"schedule.final_lr", "0.1"},
-            {"checkpoint.minutes", "10"}});
+            {"checkpoint.auto", "true"}});
 }
 
 // The beginning of what the reference says.
@@ -193,7 +193,7 @@ std::string starting_settings(const StartingPoint& p) {
   if (p.gpu) add(all, {{"train.micro_batch", "auto"}});
   add_steps(all, p, kind.passes);
   return str("# ", kind.title, "\n# Written for ", p.gpu ? "a GPU" : "CPUs",
-                        "; every key: ringmaster config docs. What it would take: ringmaster plan FILE\n",
+             "; every key: ringmaster config docs. What it would take: ringmaster plan FILE\n",
              to_lines(all, rest_of_model(p.model)));
 }
 

@@ -117,7 +117,7 @@ void import_tokens(const PreparePlan& plan, const PrepareOptions& options, Token
   for (std::size_t i = 0; i < plan.files.size(); ++i) {
     const MegatronDataset set(megatron_prefix(plan.files[i].path));
     std::optional<Split> split;
-    if (plan.split == SplitKind::files) split = i < plan.tail.file ? Split::train : Split::validation;
+    if (plan.split == SplitKind::files) split = plan.validation_from[i] == 0 ? Split::validation : Split::train;
     importer.start_file(plan.files[i].name, split, set.token_bytes());
     set.read(vocab_size, options.tokenizer, importer);
   }

@@ -21,11 +21,13 @@ struct PrepareOptions {
   std::string chat_template;  // as load_chat_format()
   std::string tokenizer;      // as load_tokenizer(), or "chars": built from the input
   std::string output;
-  // hash, tail, or auto: tail where files are the documents and fewer than 10 would be chosen, else hash
+  // hash, tail, or auto: the tail of each file where files are the documents and fewer than 10 would be chosen, else
+  // hash
   std::string split = "auto";
   double validation_fraction = 0.01;
-  std::string document = "file";  // as parse_document_rule()
-  int threads = 0;                // 0: all cores
+  bool enlarge_validation = false;  // of a small input: a larger fraction, up to a tenth
+  std::string document = "file";    // as parse_document_rule()
+  int threads = 0;                  // 0: all cores
 };
 
 struct PrepareProgress {

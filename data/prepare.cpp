@@ -30,10 +30,11 @@ class JobBuilder final : public DocumentSink {
   JobBuilder(const PrepareOptions& options, SplitKind split, const Tokenizer& tokenizer, Queue& queue)
       : options_(options), split_kind_(split), tokenizer_(tokenizer), queue_(queue) {}
 
-  void start_file(std::size_t index, const std::string& name) {
+  void start_file(std::size_t index, const std::string& name, Split split) {
     file_ = index;
     name_ = name;
     document_ = 0;
+    tail_split_ = split;
   }
   void start_validation() { tail_split_ = Split::validation; }
 
@@ -119,17 +120,17 @@ void read_divided(const TextFile& file, const DocumentRule& rule, std::uint64_t 
   cutter.end_of_file();
 }
 
-void read_all(const std::vector<TextFile>& files, const PrepareOptions& options, TailStart tail, JobBuilder& builder,
-              Queue& queue) {
+void read_all(const PreparePlan& plan, const PrepareOptions& options, JobBuilder& builder, Queue& queue) {
   try {
     const DocumentRule rule = parse_document_rule(options.document);
-    for (std::size_t i = 0; i < files.size(); ++i) {
-      builder.start_file(i, files[i].name);
-      if (i == tail.file && tail.offset == 0) builder.start_validation();
-      if (i == tail.file && tail.offset > 0)
-        read_divided(files[i], rule, tail.offset, builder);
+    for (std::size_t i = 0; i < plan.files.size(); ++i) {
+      const TextFile& file = plan.files[i];
+      const std::uint64_t validation = plan.validation_from[i];
+      builder.start_file(i, file.name, validation == 0 ? Split::validation : Split::train);
+      if (validation > 0 && validation != kNoValidation)
+        read_divided(file, rule, validation, builder);
       else
-        read_documents(files[i], rule, builder);
+        read_documents(file, rule, builder);
     }
     builder.finish();
     queue.close();
@@ -225,7 +226,7 @@ void encode_texts(const PreparePlan& plan, const PrepareOptions& options, TokenS
   Queue queue(static_cast<std::size_t>(2 * threads + 2));
   JobBuilder builder(options, plan.split, tokenizer, queue);
   Workers workers(queue);
-  workers.start([&] { read_all(plan.files, options, plan.tail, builder, queue); });
+  workers.start([&] { read_all(plan, options, builder, queue); });
   for (int i = 0; i < threads; ++i) workers.start([&] { encode_all(queue, tokenizer, frame); });
 
   const bool plain = std::ranges::all_of(plan.files, &TextFile::plain);
@@ -249,9 +250,9 @@ void encode_texts(const PreparePlan& plan, const PrepareOptions& options, TokenS
 
 }  // namespace
 
-PrepareReport prepare_corpus(const PrepareOptions& options,
-                             const std::function<void(const PrepareProgress&)>& progress) {
+PrepareReport prepare_corpus(const PrepareOptions& asked, const std::function<void(const PrepareProgress&)>& progress) {
   const auto started = std::chrono::steady_clock::now();
+  PrepareOptions options = asked;
   const PreparePlan plan = plan_preparation(options);
   TokenStoreWriter writer(options.output, plan.tokenizer->vocab_size(), options.members.masked());
   PrepareReport report;

@@ -1,7 +1,9 @@
 #include "data/prepare_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <numeric>
 #include <set>
 
 #include "core/check.h"
@@ -30,7 +32,8 @@ SplitKind split_of(const PrepareOptions& options, const std::vector<TextFile>& f
   if (options.split != "auto") fail("--split ", options.split, ": the known ways are auto, hash and tail");
   // A hash chooses whole documents: with few of them it may well choose none.
   const bool few = static_cast<double>(files.size()) * options.validation_fraction < 10;
-  return few && options.document == "file" && odd == files.end() ? SplitKind::tail : SplitKind::hash;
+  if (!few || options.document != "file" || odd != files.end()) return SplitKind::hash;
+  return files.size() == 1 ? SplitKind::tail : SplitKind::tails;
 }
 
 // Records are documents already.
@@ -41,21 +44,50 @@ void check_rule(const PrepareOptions& options, const std::vector<TextFile>& file
          ", of which each record is a document: leave --document out");
 }
 
-// The unit is the byte, or with `units` (characters per file) the character.
-TailStart tail_start(const std::vector<TextFile>& files, double fraction, const std::vector<std::uint64_t>& units,
-                     bool whole_characters) {
-  const auto size_of = [&](std::size_t i) { return units.empty() ? files[i].size : units[i]; };
-  std::uint64_t total = 0;
-  for (std::size_t i = 0; i < files.size(); ++i) total += size_of(i);
-  auto left = static_cast<std::uint64_t>(static_cast<double>(total) * (1 - fraction));
-  std::size_t i = 0;
-  while (i + 1 < files.size() && left >= size_of(i)) left -= size_of(i++);
-  if (!units.empty()) return {i, offset_of_character(files[i], left)};
+// Returns the place in a plain file at this byte, or between two characters before it.
+std::uint64_t cut_at(const TextFile& file, std::uint64_t byte, bool whole_characters) {
   std::string around;  // up to three bytes before the cut and the one after it
-  const std::uint64_t begin = left - std::min<std::uint64_t>(left, 3);
-  read_blocks(files[i], begin, std::min(left + 1, files[i].size), [&](std::string_view b) { around += b; });
-  const std::size_t cut = static_cast<std::size_t>(left - begin);
-  return {i, whole_characters ? begin + utf8::floor_boundary(around, cut) : left};
+  const std::uint64_t begin = byte - std::min<std::uint64_t>(byte, 3);
+  read_blocks(file, begin, std::min(byte + 1, file.size), [&](std::string_view b) { around += b; });
+  return whole_characters ? begin + utf8::floor_boundary(around, static_cast<std::size_t>(byte - begin)) : byte;
+}
+
+std::uint64_t train_share(std::uint64_t size, double fraction) {
+  return static_cast<std::uint64_t>(static_cast<double>(size) * (1 - fraction));
+}
+
+// Returns where each file's validation text begins. sizes: of the files, in bytes, or with `characters` in characters.
+std::vector<std::uint64_t> validation_starts(const std::vector<TextFile>& files,
+                                             const std::vector<std::uint64_t>& sizes, double fraction, bool characters,
+                                             bool whole_characters) {
+  std::vector<std::uint64_t> from;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const std::uint64_t left = train_share(sizes[i], fraction);
+    from.push_back(left == sizes[i] ? kNoValidation
+                   : characters     ? offset_of_character(files[i], left)
+                                    : cut_at(files[i], left, whole_characters));
+  }
+  return from;
+}
+
+// The same, of all files in a row: only the last ones have validation text.
+std::vector<std::uint64_t> validation_start(const std::vector<TextFile>& files, const std::vector<std::uint64_t>& sizes,
+                                            double fraction, bool characters, bool whole_characters) {
+  std::uint64_t left = train_share(std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0}), fraction);
+  std::size_t i = 0;
+  while (i + 1 < files.size() && left >= sizes[i]) left -= sizes[i++];
+  std::vector<std::uint64_t> from(files.size(), 0);
+  std::fill_n(from.begin(), i, kNoValidation);
+  from[i] = characters ? offset_of_character(files[i], left) : cut_at(files[i], left, whole_characters);
+  return from;
+}
+
+// Enough bytes for 50,000 tokens of four bytes and some more, but no more than a tenth of the input.
+void settle_fraction(PrepareOptions& o, std::uint64_t bytes) {
+  constexpr double kValidationBytes = 250'000, kMost = 0.1;
+  if (!o.enlarge_validation || bytes == 0) return;
+  const double enough = std::ceil(100 * kValidationBytes / static_cast<double>(bytes)) / 100;
+  o.validation_fraction = std::clamp(enough, o.validation_fraction, std::max(kMost, o.validation_fraction));
 }
 
 void check_options(const PrepareOptions& o) {
@@ -103,10 +135,10 @@ std::vector<TextFile> files_of(const PrepareOptions& o, const std::vector<std::s
 // The files for validation come after the others. What both name would be trained on and judged by.
 void list_files(const PrepareOptions& o, PreparePlan& plan) {
   plan.files = files_of(o, o.inputs, plan.tokens);
+  plan.validation_from.assign(plan.files.size(), kNoValidation);
   if (o.validation_inputs.empty()) return;
   std::set<FileId> known;
   for (const TextFile& f : plan.files) known.insert(file_id(f.path));
-  plan.tail.file = plan.files.size();
   bool tokens = false;
   std::vector<TextFile> validation = files_of(o, o.validation_inputs, tokens);
   if (tokens != plan.tokens)
@@ -116,6 +148,7 @@ void list_files(const PrepareOptions& o, PreparePlan& plan) {
     if (known.contains(file_id(f.path)))
       fail("--validation-input: ", f.path, " is also in --input: a model would be judged by what it was trained on");
     plan.files.push_back(std::move(f));
+    plan.validation_from.push_back(0);
   }
 }
 
@@ -167,6 +200,18 @@ void plan_tokens(const PrepareOptions& options, PreparePlan& plan) {
   plan.split = options.validation_inputs.empty() ? SplitKind::hash : SplitKind::files;
 }
 
+// characters: of each file, if they are counted already.
+void plan_tails(const PrepareOptions& options, std::vector<std::uint64_t> characters, PreparePlan& plan) {
+  const bool in_characters = plan.tokenizer->kind() == "chars";
+  std::vector<std::uint64_t> sizes = std::move(characters);
+  if (in_characters && sizes.empty()) sizes = count_characters(plan.files).per_file;
+  if (!in_characters)
+    for (const TextFile& f : plan.files) sizes.push_back(f.size);
+  const auto starts = plan.split == SplitKind::tail ? validation_start : validation_starts;
+  plan.validation_from =
+      starts(plan.files, sizes, options.validation_fraction, in_characters, plan.tokenizer->kind() != "bytes");
+}
+
 void plan_text(const PrepareOptions& options, PreparePlan& plan) {
   check_rule(options, plan.files);
   CharacterCount characters;
@@ -183,11 +228,8 @@ void plan_text(const PrepareOptions& options, PreparePlan& plan) {
          "--end-of-text");
   }
   plan.split = split_of(options, plan.files);
-  if (plan.split == SplitKind::tail && options.validation_fraction > 0) {
-    if (plan.tokenizer->kind() == "chars" && !build) characters = count_characters(plan.files);
-    plan.tail =
-        tail_start(plan.files, options.validation_fraction, characters.per_file, plan.tokenizer->kind() != "bytes");
-  }
+  if ((plan.split == SplitKind::tail || plan.split == SplitKind::tails) && options.validation_fraction > 0)
+    plan_tails(options, build ? characters.per_file : std::vector<std::uint64_t>{}, plan);
 }
 
 }  // namespace
@@ -198,12 +240,13 @@ Split hashed_split(const PrepareOptions& options, const std::string& file, std::
   return place < options.validation_fraction ? Split::validation : Split::train;
 }
 
-PreparePlan plan_preparation(const PrepareOptions& options) {
+PreparePlan plan_preparation(PrepareOptions& options) {
   check_options(options);
   check_members(options);
   PreparePlan plan;
   list_files(options, plan);
   for (const TextFile& f : plan.files) plan.bytes += f.size;
+  settle_fraction(options, plan.bytes);
   if (plan.bytes == 0) {
     fail("the input is empty: ", plan.files.size(), " file(s) with no byte between them, the first is ",
          plan.files.front().path);
@@ -224,7 +267,10 @@ std::string PreparePlan::summary(const PrepareOptions& o) const {
                              : o.document,
              "; split: ",
              split == SplitKind::files ? std::string("files of their own")
-                                       : str(split == SplitKind::hash ? "hash" : "tail", " ", o.validation_fraction));
+                                       : str(split == SplitKind::hash   ? "hash"
+                                             : split == SplitKind::tail ? "tail"
+                                                                        : "tail of each file",
+                                             " ", o.validation_fraction));
 }
 
 }  // namespace ring

@@ -324,6 +324,14 @@ std::vector<Task> agreed_tasks(const Config& c, const TokenStore& store, Mesh& m
   return tasks;
 }
 
+void warn_of_warmup(const Config& c) {
+  const std::int64_t warmup = c.schedule.warmup_steps, steps = c.train.steps;
+  if (steps == 0 || warmup <= steps) return;
+  log::warn("schedule.warmup_steps: ", warmup, " is more than train.steps: ", steps,
+            ", so that the learning rate rises to ", steps, "/", warmup,
+            " of optimizer.lr only. Lower it, such as to a twentieth of the run: schedule.warmup_steps=", steps / 20);
+}
+
 std::optional<std::int64_t> step_in(const std::string& text) {
   return text.empty() ? std::nullopt : std::optional<std::int64_t>(std::stoll(text));
 }
@@ -351,6 +359,7 @@ RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
   if (epochs > 0 && mesh.rank() == 0) log::info("train.epochs: ", epochs, " is train.steps: ", config.train.steps);
   fit(config, options, s.corpora.vocab_size, mesh);
   s.config = resolve_config(std::move(config), s.corpora.vocab_size, mesh);
+  if (mesh.rank() == 0) warn_of_warmup(s.config);
   if (s.config.run.device == DeviceChoice::cuda) Stream::create({Backend::cuda, mesh.device().index});  // is it there?
   s.tasks = agreed_tasks(s.config, *s.corpora.stores.front(), mesh);
   s.data = data_fingerprint(s.corpora, s.config.model);

@@ -52,6 +52,17 @@ TEST(SaveClock, AutoLosesLeast) {
   }
 }
 
+// A run that is killed in its first minute has a checkpoint, whatever a save costs later.
+TEST(SaveClock, TheFirstSaveComesEarlyAndMeasures) {
+  const CheckpointConfig config = automatic(24);
+  SaveClock clock(config, 100);
+  EXPECT_FALSE(clock.due(105, 0));
+  EXPECT_TRUE(clock.due(111, 0));
+  clock.began(111);
+  clock.ended(2);
+  EXPECT_GT(clock.between(0), 500);  // sqrt(2 x 2 x 86400) = 588
+}
+
 TEST(SaveClock, SlowerStepsAreACost) {
   const CheckpointConfig config = automatic(10);
   SaveClock clock(config, 0);

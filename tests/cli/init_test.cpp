@@ -120,6 +120,13 @@ TEST_F(Init, WritesAFileForTheCorpusThatIsThere) {
             std::string::npos);
 }
 
+TEST_F(Init, EveryTemplateSavesEarly) {
+  for (const std::string& kind : starting_kinds()) {
+    std::ofstream(path("c.yaml")) << starting_settings({.kind = kind});
+    EXPECT_TRUE(load(path("c.yaml")).checkpoint.automatic) << kind;
+  }
+}
+
 TEST_F(Init, FinetuneTakesTheModelOfItsWeightsAndNothingElse) {
   Config base = config_of_base();
   base.data = {};

@@ -174,6 +174,35 @@ TEST(Prepare, TailSplitOfBytesOverSeveralFiles) {
   EXPECT_EQ(documents_of(*store, store->validation()), (std::vector<std::string>{std::string(10, 'c')}));
 }
 
+TEST(Prepare, AutoTakesTheEndOfEachFile) {
+  Folder folder;
+  write_text(folder / "in/a", std::string(60, 'a'));
+  write_text(folder / "in/b", std::string(20, 'b'));
+  write_text(folder / "in/c", "");
+  PrepareOptions o = folder.options();
+  o.validation_fraction = 0.1;
+  prepare_corpus(o);
+  const auto store = TokenStore::open(o.output);
+  EXPECT_EQ(documents_of(*store, store->train()),
+            (std::vector<std::string>{std::string(54, 'a'), std::string(18, 'b')}));
+  EXPECT_EQ(documents_of(*store, store->validation()),
+            (std::vector<std::string>{std::string(6, 'a'), std::string(2, 'b')}));
+}
+
+// 250 kB of a few MB, at most a tenth and at least a hundredth, unless somebody said how much.
+TEST(Prepare, SmallInputsKeepALargerShareForValidation) {
+  for (const auto& [bytes, validation] : {std::pair(100'000, 10'000), {5'000'000, 250'000}, {40'000'000, 400'000}}) {
+    Folder folder;
+    write_text(folder / "in/a", std::string(static_cast<std::size_t>(bytes), 'a'));
+    PrepareOptions o = folder.options();
+    o.tokenizer = "bytes";
+    o.enlarge_validation = true;
+    prepare_corpus(o);
+    const auto store = TokenStore::open(o.output);
+    EXPECT_NEAR(static_cast<double>(store->validation().tokens()), validation, 2) << bytes;
+  }
+}
+
 TEST(Prepare, HashSplitKeepsDocumentsWholeAndChoicesStable) {
   Folder folder;
   std::set<std::string> all;

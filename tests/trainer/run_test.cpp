@@ -115,6 +115,14 @@ TEST_F(GpuRuns, ResumeWithTheChoicesOfTheCheckpoint) {
 }
 
 // Each once, with the step that is the first of the new number.
+TEST_F(Runs, AWarmUpBeyondTheRunIsSaid) {
+  const auto output = [&](const std::string& run, const std::string& steps) {
+    return trained(run, {"train.steps=" + steps, "schedule.warmup_steps=4", "checkpoint.interval=0"}).output;
+  };
+  EXPECT_NE(output("short", "3").find("schedule.warmup_steps: 4 is more than train.steps: 3"), std::string::npos);
+  EXPECT_EQ(output("enough", "4").find("schedule.warmup_steps"), std::string::npos);
+}
+
 TEST_F(Runs, SchedulesByTokensAreLoggedWhereTheyChange) {
   const std::vector<std::string> settings = {"model.context=256", "train.batch_size=[[0, 2], [1024, 4]]",
                                              "train.micro_batch=1", "train.eval_interval=0",
