@@ -1,7 +1,7 @@
-// What other programs call our settings: the words of Hugging Face, nanoGPT, Megatron-LM, torchtitan, PyTorch Lightning
-// and DeepSpeed, in lower case with underscores. Whoever writes one of them is told ours; none of them is taken. A key
-// of ours that exists elsewhere in the tree needs no line: its own name is found. tests/cli/hints_test.cpp checks every
-// line against the settings.
+// What other programs call our settings: the words of Hugging Face, nanoGPT, Megatron-LM, torchtitan, Axolotl, PyTorch
+// Lightning and DeepSpeed, in lower case with underscores. Whoever writes one of them is told ours; none of them is
+// taken. A key of ours that exists elsewhere in the tree needs no line: its own name is found. tests/cli/hints_test.cpp
+// checks every line against the settings.
 
 #include "cli/synonyms.h"
 
@@ -16,6 +16,13 @@ constexpr const char* kGoesOn = "a run that has a checkpoint goes on by itself: 
 constexpr const char* kProcesses = "the number of processes is said at the start: ringmaster launch --nproc-per-node N";
 constexpr const char* kRecorded = "every run writes metrics.jsonl and TensorBoard events into its directory";
 constexpr const char* kNothingToCompile = "nothing is compiled at run time; train.cuda_graph replays steps on GPUs";
+constexpr const char* kImported = "It takes a run or checkpoint of this program; ringmaster import makes one.";
+constexpr const char* kNewestKept = "checkpoints are kept whatever their loss; checkpoint.keep_last says how many";
+constexpr const char* kNoAdapters = "there is no LoRA; optimizer.groups freezes parameters that are not to be trained";
+constexpr const char* kNoQuantized = "weights are trained in bf16 or fp32: train.precision";
+constexpr const char* kSplitBefore = "data prepare --validation-fraction divides the text";
+constexpr const char* kAlwaysTiled = "attention never stores a matrix of scores; nothing has to be set";
+constexpr const char* kAlwaysOverlaps = "messages between processes overlap with computation; nothing has to be set";
 
 constexpr config::Synonyms::Key kKeys[] = {
     // sections
@@ -44,8 +51,9 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"accelerator", "run.device"},
     {"use_cuda", "run.device"},
     {"pretrained_model", "run.init_from"},
-    {"model_name_or_path", "run.init_from",
-     "It takes a run or checkpoint of this program; ringmaster import makes one."},
+    {"model_name_or_path", "run.init_from", kImported},
+    {"base_model", "run.init_from", kImported},
+    {"checkpoint.folder", "run.directory", "Checkpoints are in its folder checkpoints."},
     {"resume", "", kGoesOn},
     {"resume_from", "", kGoesOn},
     {"resume_from_checkpoint", "", kGoesOn},
@@ -57,6 +65,12 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"compile", "", kNothingToCompile},
     {"torch_compile", "", kNothingToCompile},
     // model
+    {"model.name", "", "a model has no name: model.layers, model.width and model.heads say what it is"},
+    {"model.flavor", "", "a model has no name: model.layers, model.width and model.heads say what it is"},
+    {"use_flash_attn", "", kAlwaysTiled},
+    {"flash_attention", "", kAlwaysTiled},
+    {"disable_bias_linear", "model.biases", "It says the opposite: none."},
+    {"sequence_len", "model.context"},
     {"changes", "", "A weight that changes is a list: weight: [[0, 0.9], [1e9, 0.6]]."},
     {"d_model", "model.width"},
     {"n_embd", "model.width"},
@@ -135,6 +149,10 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"attention.type", "model.attention.kind"},
     {"attention_type", "model.attention.kind"},
     // data
+    {"datasets", "data.path", "Several are data.mixture."},
+    {"sample_packing", "data.packing.documents"},
+    {"val_set_size", "", kSplitBefore},
+    {"data.split", "", kSplitBefore},
     {"data_path", "data.path"},
     {"data_dir", "data.path"},
     {"dataset_path", "data.path"},
@@ -144,6 +162,11 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"num_workers", "data.prefetch"},
     {"dataloader_num_workers", "data.prefetch"},
     // train
+    {"rampup_batch_size", "train.batch_size", "A batch that grows is a list: [[0, 32], [1e9, 64]], by tokens."},
+    {"train_samples", "train.tokens", "It counts tokens."},
+    {"loss_watchdog_threshold", "train.spike_score"},
+    {"load_in_8bit", "", kNoQuantized},
+    {"load_in_4bit", "", kNoQuantized},
     {"global_batch_size", "train.batch_size", kWholeBatch},
     {"train_batch_size", "train.batch_size", kWholeBatch},
     {"micro_batch_size", "train.micro_batch"},
@@ -193,6 +216,11 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"cuda_graphs", "train.cuda_graph"},
     {"enable_cuda_graph", "train.cuda_graph"},
     // optimizer
+    {"adapter", "", kNoAdapters},
+    {"lora_r", "", kNoAdapters},
+    {"lora_alpha", "", kNoAdapters},
+    {"lora_dropout", "", kNoAdapters},
+    {"lora_target_modules", "", kNoAdapters},
     {"optimizer_cpu_offload", "optimizer.offload"},
     {"offload_optimizer", "optimizer.offload"},
     {"cpu_offload", "optimizer.offload"},
@@ -241,9 +269,13 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"lr_min", "schedule.final_lr", kShareOfRate},
     {"end_lr", "schedule.final_lr", kShareOfRate},
     {"min_learning_rate", "schedule.final_lr", kShareOfRate},
+    {"decay_ratio", "schedule.decay_steps", "It counts steps, of kind: wsd."},
     {"lr_decay_iters", "schedule.decay_steps", "It is wsd's; the others decay until the run ends."},
     {"lr_decay_steps", "schedule.decay_steps", "It is wsd's; the others decay until the run ends."},
     // checkpoint
+    {"async_mode", "checkpoint.mode"},
+    {"always_save_checkpoint", "", kNewestKept},
+    {"save_best", "", kNewestKept},
     {"checkpoint.every", "checkpoint.interval"},
     {"checkpoint.frequency", "checkpoint.interval"},
     {"save_every", "checkpoint.interval"},
@@ -253,6 +285,11 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"checkpoint_interval", "checkpoint.interval"},
     {"save_total_limit", "checkpoint.keep_last"},
     // parallel
+    {"data_parallel_shard_degree", "parallel.zero", "3 is FSDP, over all processes of dp and cp."},
+    {"data_parallel_replicate_degree", "", "parallel.zero shards over all processes of dp and cp, not within groups"},
+    {"use_distributed_optimizer", "parallel.zero", "1 is the distributed optimizer."},
+    {"overlap_grad_reduce", "", kAlwaysOverlaps},
+    {"overlap_param_gather", "", kAlwaysOverlaps},
     {"data_parallel", "parallel.dp"},
     {"data_parallelism", "parallel.dp"},
     {"data_parallel_size", "parallel.dp"},

@@ -114,6 +114,15 @@ TEST(Hints, WordsThatNeedTheirSection) {
             "command line: parallel.tensor_parallel=2: unknown key; did you mean parallel.tp?");
 }
 
+// Words of Axolotl, torchtitan and Megatron-LM, with what a reader has to know.
+TEST(Hints, WordsForWhichThereIsNoKeySayWhatToDo) {
+  EXPECT_NE(error_of("lora_r=8").find("there is no LoRA"), std::string::npos);
+  EXPECT_NE(error_of("val_set_size=0.05").find("data prepare --validation-fraction"), std::string::npos);
+  EXPECT_NE(error_of("checkpoint.folder=x").find("did you mean run.directory?"), std::string::npos);
+  EXPECT_NE(error_of("model.name=llama3").find("model.layers"), std::string::npos);
+  EXPECT_NE(error_of("data_parallel_shard_degree=8").find("did you mean parallel.zero? 3 is FSDP"), std::string::npos);
+}
+
 // The key that is named takes a value.
 TEST(Hints, ASectionIsNoAnswerToAValue) {
   const std::string meant = "did you mean a key of data, such as data.path?";
