@@ -26,11 +26,24 @@ bool read_double(const std::string& text, double& value) {
   return read_whole(text, value) && std::isfinite(value);  // from_chars would also take "inf" and "nan"
 }
 
+// Says in digits what "128K" or "1B" may mean; empty if a text is no number with such a letter.
+std::string unit_hint(const std::string& text) {
+  double number = 0;
+  if (text.size() < 2 || !read_double(text.substr(0, text.size() - 1), number)) return "";
+  const std::string digits = text.substr(0, text.size() - 1);
+  switch (std::tolower(static_cast<unsigned char>(text.back()))) {
+    case 'k': return str(". Write ", digits, "e3, or ", static_cast<std::int64_t>(1024 * number), " for 1024 each");
+    case 'm': return str(". Write ", digits, "e6");
+    case 'b': return str(". Write ", digits, "e9");
+    default: return "";
+  }
+}
+
 std::string parse_integer(const std::string& text, Value& value) {
   std::int64_t i = 0;
   double d = 0;
   if (read_whole(text, i)) return value = i, "";
-  if (!read_double(text, d) || d != std::floor(d)) return "expected an integer, got " + shown(text);
+  if (!read_double(text, d) || d != std::floor(d)) return "expected an integer, got " + shown(text) + unit_hint(text);
   if (!(std::abs(d) < 0x1p63)) return "expected an integer of 64 bits, got " + shown(text);
   return value = static_cast<std::int64_t>(d), "";
 }
@@ -75,7 +88,7 @@ std::string parse_value(const Node& node, const YamlNode& yaml, Value& value) {
   if (node.kind == Kind::integer) return parse_integer(yaml.text, value);
   if (node.kind == Kind::number) {
     double d = 0;
-    return read_double(yaml.text, d) ? (value = d, "") : expected;
+    return read_double(yaml.text, d) ? (value = d, "") : expected + unit_hint(yaml.text);
   }
   if (yaml.text != "true" && yaml.text != "false") return expected;
   return value = yaml.text == "true", "";

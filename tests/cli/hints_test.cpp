@@ -123,6 +123,13 @@ TEST(Hints, WordsForWhichThereIsNoKeySayWhatToDo) {
   EXPECT_NE(error_of("data_parallel_shard_degree=8").find("did you mean parallel.zero? 3 is FSDP"), std::string::npos);
 }
 
+TEST(Hints, NumbersWithLettersAreWrittenOut) {
+  EXPECT_NE(error_of("model.context=128K").find("got 128K. Write 128e3, or 131072 for 1024 each"), std::string::npos);
+  EXPECT_NE(error_of("train.steps=10k").find("Write 10e3"), std::string::npos);
+  EXPECT_NE(error_of("train.tokens=1.5B").find("Write 1.5e9"), std::string::npos);
+  EXPECT_EQ(error_of("train.steps=ten").find("Write"), std::string::npos);
+}
+
 // The key that is named takes a value.
 TEST(Hints, ASectionIsNoAnswerToAValue) {
   const std::string meant = "did you mean a key of data, such as data.path?";
