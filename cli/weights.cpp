@@ -85,8 +85,8 @@ void import_weights(const ImportArguments& a) {
   const Imported i = import_from_hf(a.folder, a.output, options);
   std::cout << a.folder << " -> " << i.run << ": " << summary(architecture(i.family), i.tensors, i.parameters) << "\n";
   print_notes(i.notes);
-  std::cout << "To train from it, give a settings file `include: " << i.run
-            << "/model.yaml` and run.init_from: " << i.run << "\n";
+  std::cout << "To train from it: ringmaster init my.yaml --template finetune --from " << i.run
+            << " --data corpus.h5\n";
 }
 
 }  // namespace

@@ -25,7 +25,8 @@ class HfCommands : public Runs {
 TEST_F(HfCommands, ImportedWeightsAreTrainedAndSampled) {
   first_loss("books", {"train.steps=30"});
   expect(ring({"export", path("books"), "--output", path("hf")}), 0, "LlamaForCausalLM");
-  expect(ring({"import", path("hf"), "--output", path("again")}), 0, "include: ");
+  expect(ring({"import", path("hf"), "--output", path("again")}), 0,
+         "ringmaster init my.yaml --template finetune --from " + path("again") + " --data");
   const std::string from_run = first_loss("a", {"run.init_from=" + path("books")});
   EXPECT_EQ(first_loss("b", {"run.init_from=" + path("again")}), from_run);
   std::ofstream(path("c.yaml")) << "include: again/model.yaml\ndata: {path: " << path("a.h5")
