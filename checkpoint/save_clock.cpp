@@ -7,7 +7,8 @@
 namespace ring {
 namespace {
 
-constexpr double kFirstSeconds = 10;  // until the first save, which measures what one costs
+constexpr double kFirstSeconds = 10;  // maximum until the first save, which measures what one costs
+constexpr double kFirstCost = 0.02;   // seconds, assumed until then
 constexpr double kLeastCost = 1e-3;   // of one that nobody noticed
 
 // An average of values as they come, in which the latest counts most.
@@ -35,9 +36,9 @@ double SaveClock::mtbf(double trained_seconds) const {
 // At least as long as a save costs, at most as long as the machine lasts.
 double SaveClock::between(double trained_seconds) const {
   if (!config_.automatic) return config_.minutes > 0 ? config_.minutes * 60 : std::numeric_limits<double>::infinity();
-  const double lasts = mtbf(trained_seconds);
-  if (cost_ == 0) return std::min(kFirstSeconds, lasts);
-  return std::min(std::max(std::sqrt(2 * cost_ * lasts), cost_), lasts);
+  const double cost = cost_ > 0 ? cost_ : kFirstCost, lasts = mtbf(trained_seconds);
+  const double seconds = std::min(std::max(std::sqrt(2 * cost * lasts), cost), lasts);
+  return cost_ > 0 ? seconds : std::min(kFirstSeconds, seconds);
 }
 
 }  // namespace ring

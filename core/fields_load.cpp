@@ -52,8 +52,7 @@ struct Problem {
 
 constexpr const char* kNoUtf8 =
     "expected UTF-8, got other bytes, which a run's records cannot hold. Write the settings in UTF-8 (iconv -f LATIN1 "
-    "-t "
-    "UTF-8), and rename files and folders whose names are in another encoding";
+    "-t UTF-8), and rename files and folders whose names are in another encoding";
 
 std::string join(const std::string& prefix, const std::string& name) {
   return prefix.empty() ? name : prefix + "." + name;

@@ -41,7 +41,8 @@ T load(const std::string& bytes, std::size_t at) {
 
 // Splits a file into its records; fails the test at the first wrong checksum.
 std::vector<std::string> records(const std::string& file) {
-  const std::string bytes = config::read_source(file).text;
+  std::ifstream stream(file, std::ios::binary);
+  const std::string bytes(std::istreambuf_iterator<char>(stream), {});
   std::vector<std::string> out;
   for (std::size_t at = 0; at < bytes.size();) {
     if (at + 12 > bytes.size()) return ADD_FAILURE() << "torn header", out;

@@ -44,6 +44,15 @@ class SavingRuns : public Runs {
     }
     return true;
   }
+  // Stops the process, and returns when it stands still.
+  void stop(const Process& process) const {
+    process.signal(SIGSTOP);
+    const auto stands = [&] {
+      const std::string stat = text_of("/proc/" + std::to_string(process.pid()) + "/stat");
+      return stat.substr(stat.rfind(')') + 1, 2) == " T";
+    };
+    ASSERT_TRUE(wait_for(process, stands));
+  }
   // The folder of checkpoints becomes something that none can be written to, and comes back.
   void swap_checkpoints(const std::string& run) const {
     const std::string folder = path(run + "/checkpoints"), other = path(run + "/aside");
@@ -157,10 +166,11 @@ TEST_F(SavingRuns, AMovedOrRemovedDirectoryEndsTheRunWithItsName) {
   for (const char* act : {"moved", "removed"}) {
     Process process(train("run", {"train.steps=100000", "train.eval_interval=0"}));
     ASSERT_TRUE(wait_for(process, [&] { return saves("run").size() >= 2; })) << process.wait().output;
-    fs::rename(path("run"), path(act));
-    if (act == std::string("removed")) {
-      process.signal(SIGSTOP);  // nothing is written meanwhile
-      fs::remove_all(path(act));
+    if (act == std::string("moved")) {
+      fs::rename(path("run"), path(act));
+    } else {
+      stop(process);  // nothing is written meanwhile
+      fs::remove_all(path("run"));
       process.signal(SIGCONT);
     }
     const Finished f = process.wait();
