@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "core/yaml.h"
+#include "data/bpe/unicode.h"
 #include "data/chat/characters.h"
 
 namespace ring {
@@ -73,17 +74,10 @@ std::string without_brackets(const std::string& text) {
   return replaced(out, "  ", " ");
 }
 
-// As Python's, for ASCII.
-std::string capitalized(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  if (!text.empty()) text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
-  return text;
-}
-
 TaskItem hellaswag(const Record& r) {
   TaskItem item;
-  item.context =
-      without_brackets(str(r.text("activity_label"), ": ", r.text("ctx_a"), " ", capitalized(r.text("ctx_b"))));
+  item.context = without_brackets(
+      str(r.text("activity_label"), ": ", r.text("ctx_a"), " ", unicode::capitalized(r.text("ctx_b"))));
   for (const std::string& ending : r.texts(r.member("endings"), "endings"))
     item.choices.push_back(without_brackets(ending));
   item.answer = r.index("label", item.choices.size());

@@ -9,6 +9,7 @@
 #include "core/counted.h"
 #include "core/fields.h"
 #include "core/log.h"
+#include "data/chat/characters.h"
 #include "data/files.h"
 #include "data/json_lines.h"
 #include "data/utf8.h"
@@ -31,7 +32,7 @@ class Encoding {
   }
 
   Request operator()(std::string context, const std::string& continuation, const std::string& where) {
-    const std::size_t text = context.find_last_not_of(" \t\n\r\f\v") + 1;
+    const std::size_t text = chat::strip(context, false, true, nullptr).size();  // as str.rstrip()
     const std::string whole = context + continuation;
     context.resize(text);
     std::vector<std::int32_t> given = start_;

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/check.h"
+#include "data/utf8.h"
 
 #ifdef RING_WITH_UTF8PROC
 #include <utf8proc.h>
@@ -103,6 +104,87 @@ std::vector<Changed> compose(const std::vector<Changed>& text) {
   return out;
 }
 
+struct Title {
+  char32_t character;
+  std::array<char32_t, 3> title;
+};
+// SpecialCasing.txt of Unicode: characters whose title case has several; unchanged since version 3.2.
+constexpr std::array kTitles = std::to_array<Title>({{0xDF, {0x53, 0x73}},
+                                                     {0x149, {0x2BC, 0x4E}},
+                                                     {0x1F0, {0x4A, 0x30C}},
+                                                     {0x390, {0x399, 0x308, 0x301}},
+                                                     {0x3B0, {0x3A5, 0x308, 0x301}},
+                                                     {0x587, {0x535, 0x582}},
+                                                     {0x1E96, {0x48, 0x331}},
+                                                     {0x1E97, {0x54, 0x308}},
+                                                     {0x1E98, {0x57, 0x30A}},
+                                                     {0x1E99, {0x59, 0x30A}},
+                                                     {0x1E9A, {0x41, 0x2BE}},
+                                                     {0x1F50, {0x3A5, 0x313}},
+                                                     {0x1F52, {0x3A5, 0x313, 0x300}},
+                                                     {0x1F54, {0x3A5, 0x313, 0x301}},
+                                                     {0x1F56, {0x3A5, 0x313, 0x342}},
+                                                     {0x1FB2, {0x1FBA, 0x345}},
+                                                     {0x1FB4, {0x386, 0x345}},
+                                                     {0x1FB6, {0x391, 0x342}},
+                                                     {0x1FB7, {0x391, 0x342, 0x345}},
+                                                     {0x1FC2, {0x1FCA, 0x345}},
+                                                     {0x1FC4, {0x389, 0x345}},
+                                                     {0x1FC6, {0x397, 0x342}},
+                                                     {0x1FC7, {0x397, 0x342, 0x345}},
+                                                     {0x1FD2, {0x399, 0x308, 0x300}},
+                                                     {0x1FD3, {0x399, 0x308, 0x301}},
+                                                     {0x1FD6, {0x399, 0x342}},
+                                                     {0x1FD7, {0x399, 0x308, 0x342}},
+                                                     {0x1FE2, {0x3A5, 0x308, 0x300}},
+                                                     {0x1FE3, {0x3A5, 0x308, 0x301}},
+                                                     {0x1FE4, {0x3A1, 0x313}},
+                                                     {0x1FE6, {0x3A5, 0x342}},
+                                                     {0x1FE7, {0x3A5, 0x308, 0x342}},
+                                                     {0x1FF2, {0x1FFA, 0x345}},
+                                                     {0x1FF4, {0x38F, 0x345}},
+                                                     {0x1FF6, {0x3A9, 0x342}},
+                                                     {0x1FF7, {0x3A9, 0x342, 0x345}},
+                                                     {0xFB00, {0x46, 0x66}},
+                                                     {0xFB01, {0x46, 0x69}},
+                                                     {0xFB02, {0x46, 0x6C}},
+                                                     {0xFB03, {0x46, 0x66, 0x69}},
+                                                     {0xFB04, {0x46, 0x66, 0x6C}},
+                                                     {0xFB05, {0x53, 0x74}},
+                                                     {0xFB06, {0x53, 0x74}},
+                                                     {0xFB13, {0x544, 0x576}},
+                                                     {0xFB14, {0x544, 0x565}},
+                                                     {0xFB15, {0x544, 0x56B}},
+                                                     {0xFB16, {0x54E, 0x576}},
+                                                     {0xFB17, {0x544, 0x56D}}});
+
+std::u32string title(char32_t c) {
+  const auto found = std::ranges::find(kTitles, c, &Title::character);
+  if (found == kTitles.end()) return {static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c)))};
+  std::u32string out(found->title.begin(), found->title.end());
+  out.resize(std::min(out.size(), out.find(U'\0')));
+  return out;
+}
+
+utf8proc_category_t category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
+bool is_cased(char32_t c) { return category(c) >= UTF8PROC_CATEGORY_LU && category(c) <= UTF8PROC_CATEGORY_LT; }
+// Case_Ignorable: marks, modifiers, formats, and punctuation within words.
+bool is_passed_over(char32_t c) {
+  const utf8proc_category_t k = category(c);
+  return k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_ME || k == UTF8PROC_CATEGORY_CF ||
+         k == UTF8PROC_CATEGORY_LM || k == UTF8PROC_CATEGORY_SK ||
+         std::u32string_view(U"'.:\u00B7\u0387\u055F\u05F4\u2018\u2019\u2024\u2027").find(c) !=
+             std::u32string_view::npos;
+}
+
+// Whether a capital sigma ends a word: a cased character comes before it, none behind it.
+bool ends_word(const std::u32string& text, std::size_t at) {
+  std::size_t before = at, behind = at + 1;
+  while (before > 0 && is_passed_over(text[before - 1])) --before;
+  while (behind < text.size() && is_passed_over(text[behind])) ++behind;
+  return before > 0 && is_cased(text[before - 1]) && !(behind < text.size() && is_cased(text[behind]));
+}
+
 #else
 
 [[noreturn]] void missing() {
@@ -170,6 +252,26 @@ std::vector<Changed> Normalization::normalized(const std::vector<char32_t>& stre
   return composes_ ? compose(text) : text;
 }
 
+std::string capitalized(std::string_view text) {
+  std::u32string from;
+  for (std::size_t at = 0, n; at < text.size(); at += n) {
+    n = utf8::valid_length(text.substr(at));
+    if (n == 0) return std::string(text);  // no text of Python
+    from += utf8::decode(text.substr(at), n);
+  }
+  constexpr char32_t kSigma = 0x3A3, kFinalSigma = 0x3C2;
+  std::u32string to;
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    if (i > 0 && from[i] == kSigma && ends_word(from, i))
+      to += kFinalSigma;
+    else
+      to += i == 0 ? title(from[i]) : lower(from[i]);
+  }
+  std::string out;
+  for (const char32_t c : to) utf8::append(out, c);
+  return out;
+}
+
 std::u32string lower(char32_t c) {
   if (c == 0x130) return {U'i', 0x307};
   return {static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)))};
@@ -181,6 +283,15 @@ Traits::Traits() { missing(); }
 Normalization::Normalization(Form) { missing(); }
 std::vector<Changed> Normalization::normalized(const std::vector<char32_t>&) const { missing(); }
 std::u32string lower(char32_t) { missing(); }
+std::string capitalized(std::string_view text) {
+  std::string out(text);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if (static_cast<unsigned char>(out[i]) >= 0x80) missing();
+    const bool changes = i == 0 ? out[i] >= 'a' && out[i] <= 'z' : out[i] >= 'A' && out[i] <= 'Z';
+    if (changes) out[i] = static_cast<char>(out[i] ^ ('a' - 'A'));
+  }
+  return out;
+}
 
 #endif
 

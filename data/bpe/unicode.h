@@ -51,6 +51,11 @@ class Normalization {
   std::vector<bool> unstable_;
 };
 
+// Returns the text as Python's str.capitalize() has it: its first character in title case, the others in lower case,
+// also of characters that become several ("\u00DFa": "Ssa"). Throws Error in a build without utf8proc unless it is
+// ASCII.
+std::string capitalized(std::string_view text);
+
 // Its lower case: one character, and of U+0130 two.
 std::u32string lower(char32_t c);
 

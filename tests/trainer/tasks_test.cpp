@@ -12,6 +12,7 @@
 #include "core/check.h"
 #include "core/fields.h"
 #include "core/philox.h"
+#include "data/bpe/unicode.h"
 #include "parallel/plan.h"
 #include "tests/trainer/tiny.h"
 #include "trainer/task_formats.h"
@@ -181,6 +182,36 @@ TEST(TaskFormats, TextsAreThoseOfTheHarness) {
   EXPECT_EQ(lambada.choices, (std::vector<std::string>{"three"}));
   EXPECT_EQ(item(R"({"context": "c", "choices": ["x", "y"], "answer": "y"})").answer, 1u);
   EXPECT_EQ(item(R"({"context": "c", "choices": ["x", "y"], "answer": 1})").answer, 1u);
+}
+
+#ifdef RING_WITH_UTF8PROC
+// str.capitalize() of Python 3.11, which the harness calls.
+TEST(TaskFormats, CapitalizeKnowsUnicode) {
+  const std::pair<const char*, const char*> cases[] = {{"ПОШЁЛ ДОМОЙ", "Пошёл домой"},
+                                                       {"ßa ÉCOLE", "Ssa école"},
+                                                       {"ǆX", "ǅx"},
+                                                       {"ﬁN", "Fin"},
+                                                       {"ΟΔΟΣ Σ ΑΣΑ", "Οδος σ ασα"},
+                                                       {"ΑΣ.", "Ας."},
+                                                       {"ΑΣ'Α", "Ασ'α"},
+                                                       {"éLÈVE", "Élève"},
+                                                       {"he IS", "He is"},
+                                                       {"", ""}};
+  for (const auto& [text, expected] : cases) EXPECT_EQ(unicode::capitalized(text), expected);
+  EXPECT_EQ(item(R"({"activity_label": "A", "ctx_a": "a", "ctx_b": "ßA", "endings": ["x"], "label": 0})").context,
+            "A: a Ssa");
+}
+#endif
+
+// str.rstrip(), which the harness calls for contexts, takes every blank of Unicode.
+TEST_F(Tasks, BlanksOfUnicodeBelongToTheChoice) {
+  const auto tokenizer = bytes_tokenizer();
+  for (const char* blank : {" ", "\\u3000", "\\u00a0", "\\u2003\\u2028", "\\u001c"}) {
+    const Task task = read_task(
+        {"t", write("t.jsonl", R"({"context": "ab)" + std::string(blank) + R"(", "choices": ["c"], "answer": 0})")},
+        *tokenizer);
+    EXPECT_EQ(task.requests[0].judged, static_cast<std::int64_t>(task.requests[0].tokens.size()) - 2) << blank;
+  }
 }
 
 TEST_F(Tasks, QuestionsBecomeTokens) {
