@@ -1,6 +1,7 @@
 #include "data/chat/format.h"
 
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "core/check.h"
 #include "core/json.h"
@@ -43,6 +44,12 @@ std::string template_in(const Json& j, const std::string& name) {
 }
 
 }  // namespace
+
+std::string plain_jinja(const std::string& source) {
+  static const std::regex begins(R"((\{%[-+]?\s*)generation(\s*[-+]?%\}))");
+  static const std::regex ends(R"((\{%[-+]?\s*)endgeneration(\s*[-+]?%\}))");
+  return std::regex_replace(std::regex_replace(source, begins, "$1if true$2"), ends, "$1endif$2");
+}
 
 std::string Format::json() const {
   Json j{{"chat_template", source}};

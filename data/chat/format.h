@@ -21,6 +21,10 @@ struct Format {
 const char* named_template(const std::string& name);
 std::string template_names();  // "chatml, llama2, .."
 
+// Returns the template without {% generation %}, which only transformers knows: Jinja itself compiles what is left, and
+// it writes the same texts.
+std::string plain_jinja(const std::string& source);
+
 // What the files of a published tokenizer say: `config` is tokenizer_config.json, or empty; `jinja`
 // chat_template.jinja, which counts before the "chat_template" of the first. Without a template the source stays empty.
 // Error names `config_name` and the key.

@@ -262,6 +262,24 @@ TEST(Conversation, ToolsReachTheTemplate) {
   EXPECT_EQ(marked(writer, one, Json::parse(R"([{"b": 1, "a": 2}])")), R"([{"b": 1, "a": 2}][[x]])");
 }
 
+// jinja2 3.1 compiles all of these and writes the same texts with trim_blocks and lstrip_blocks, as transformers sets.
+TEST(ChatFormat, PlainJinjaHasNoGenerationAndWritesTheSame) {
+  EXPECT_EQ(plain_jinja("{%- generation -%}a{% endgeneration %}{%+generation%}{%-endgeneration+%} generation"),
+            "{%- if true -%}a{% endif %}{%+if true%}{%-endif+%} generation");
+  const Json messages = Json::parse(kTurns);
+  for (const char* name : {"chatml", "llama2", "llama3", "mistral", "plain"}) {
+    Format plain = named(name);
+    plain.source = plain_jinja(plain.source);
+    EXPECT_EQ(plain.source.find("generation %}{{"), std::string::npos) << name;
+    const auto text = [&](const Format& f) {
+      std::string out;
+      for (const Part& p : ConversationWriter(f, name).prompt(messages, nullptr)) out += p.text;
+      return out;
+    };
+    EXPECT_EQ(text(plain), text(named(name))) << name;
+  }
+}
+
 TEST(ChatFormat, IsReadFromPublishedFiles) {
   const Format f = published_format(R"({"chat_template": "T", "bos_token": {"content": "<b>"}, "eos_token": "<e>",
                                         "pad_token": null, "added_tokens_decoder": {}})",

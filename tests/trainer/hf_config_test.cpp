@@ -72,6 +72,23 @@ TEST(HfConfig, ReadsTheNewFormsOfRope) {
   EXPECT_EQ(parse(j).model.rope.theta, 10000);
 }
 
+// transformers 5.24 takes rope_scaling where a file has both, with the rope_theta beside it.
+TEST(HfConfig, OfTwoSectionsOfRopeTheScalingCounts) {
+  json j = llama();
+  j["rope_theta"] = 1e6;
+  j["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32}};
+  j["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
+  const RopeConfig rope = parse_hf_config(j.dump(), "config.json").model.rope;
+  EXPECT_EQ(rope.scaling, RopeScaling::yarn);
+  EXPECT_EQ(rope.factor, 4);
+  EXPECT_EQ(rope.original_context, 32);
+  EXPECT_EQ(rope.theta, 1e6);
+  j["rope_scaling"] = json::object();  // none
+  EXPECT_EQ(parse_hf_config(j.dump(), "config.json").model.rope.scaling, RopeScaling::none);
+  j["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 5e5}};
+  EXPECT_NE(error_of([&] { parse_hf_config(j.dump(), "config.json"); }).find("rope_parameters"), std::string::npos);
+}
+
 TEST(HfConfig, ReadsYarn) {
   json j = qwen3();
   j["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"beta_slow", 2}};

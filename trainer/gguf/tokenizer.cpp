@@ -203,7 +203,7 @@ GgufKeys gguf_tokenizer(const Tokenizer& tokenizer, const chat::Format& format, 
   add_ends(keys, tokenizer, format, vocabulary);
   keys.emplace_back("tokenizer.ggml.tokens", std::move(vocabulary.tokens));
   keys.emplace_back("tokenizer.ggml.token_type", std::move(vocabulary.types));
-  if (!format.source.empty()) keys.emplace_back("tokenizer.chat_template", format.source);
+  if (!format.source.empty()) keys.emplace_back("tokenizer.chat_template", chat::plain_jinja(format.source));
   return keys;
 }
 

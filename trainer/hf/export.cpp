@@ -41,7 +41,7 @@ std::string tokenizer_config(const Tokenizer& tokenizer, const chat::Format& for
   };
   j["bos_token"] = named(ends.first ? ends.first : ends.end);
   j["eos_token"] = named(ends.end);
-  if (!format.source.empty()) j["chat_template"] = format.source;
+  if (!format.source.empty()) j["chat_template"] = chat::plain_jinja(format.source);
   for (const auto& [name, text] : format.tokens) j[name] = text;
   return j.dump(2) + "\n";
 }

@@ -141,15 +141,21 @@ void read_yarn(const Keys& model, const Keys& r, RopeConfig& rope) {
       (says ? r : model).integer(says ? "original_max_position_embeddings" : "max_position_embeddings");
 }
 
-// In transformers 5 all is in rope_parameters, before that in rope_theta and rope_scaling.
+// In transformers 5 all is in rope_parameters, before that in rope_theta and rope_scaling. Of both sections
+// transformers takes rope_scaling.
 void read_rope(const Keys& k, RopeConfig& rope) {
-  const char* key = k.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  const bool scaling = k.has("rope_scaling") && !k.at("rope_scaling").empty(), parameters = k.has("rope_parameters");
+  const char* key = scaling ? "rope_scaling" : "rope_parameters";
   rope.theta = k.number_or("rope_theta", rope.theta);
-  if (!k.has(key)) return;
+  if (!scaling && !parameters) return;
+  for (const char* section : {"rope_scaling", "rope_parameters"})
+    if (k.has(section) && (k.section(section).has("full_attention") || k.section(section).has("sliding_attention")))
+      k.refuse(section, "all layers have the same positions here");
   const Keys r = k.section(key);
   rope.theta = r.number_or("rope_theta", rope.theta);
+  if (parameters && k.section("rope_parameters").number_or("rope_theta", rope.theta) != rope.theta)
+    k.refuse("rope_parameters", str("its rope_theta contradicts that of rope_scaling or of the model, ", rope.theta));
   const std::string type = r.text_or("rope_type", r.text_or("type", "default"));
-  if (r.has("full_attention") || r.has("sliding_attention")) k.refuse(key, "all layers have the same positions here");
   if (r.number_or("partial_rotary_factor", 1) != 1)
     r.refuse("partial_rotary_factor", "all channels of a head rotate here");
   if (type == "default") return;
