@@ -137,12 +137,17 @@ TEST(AwakeClock, StoppedTimeDoesNotCount) {
   EXPECT_GE(lost, 0.9);
 }
 
+// A busy machine may not run the clock's thread during one sleep, but not during each.
 TEST(AwakeClock, SleepingTimeCounts) {
-  const double awake = in_child(0s, [] {
-    const auto begin = AwakeClock::now();
-    std::this_thread::sleep_for(3 * GapFilter::kGap / 2);
-    return Seconds(AwakeClock::now() - begin).count();
-  });
+  const auto awake_time = [] {
+    return in_child(0s, [] {
+      const auto begin = AwakeClock::now();
+      std::this_thread::sleep_for(3 * GapFilter::kGap / 2);
+      return Seconds(AwakeClock::now() - begin).count();
+    });
+  };
+  double awake = 0;
+  for (int attempt = 0; attempt < 10 && awake < 0.25; ++attempt) awake = awake_time();
   EXPECT_GE(awake, 0.25) << "the clock's thread reads it meanwhile, also in a child";
 }
 
