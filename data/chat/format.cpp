@@ -1,7 +1,9 @@
 #include "data/chat/format.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
-#include <regex>
+#include <string_view>
+#include <utility>
 
 #include "core/check.h"
 #include "core/json.h"
@@ -46,9 +48,25 @@ std::string template_in(const Json& j, const std::string& name) {
 }  // namespace
 
 std::string plain_jinja(const std::string& source) {
-  static const std::regex begins(R"((\{%[-+]?\s*)generation(\s*[-+]?%\}))");
-  static const std::regex ends(R"((\{%[-+]?\s*)endgeneration(\s*[-+]?%\}))");
-  return std::regex_replace(std::regex_replace(source, begins, "$1if true$2"), ends, "$1endif$2");
+  constexpr std::pair<std::string_view, std::string_view> kWords[] = {{"generation", "if true"},
+                                                                      {"endgeneration", "endif"}};
+  constexpr const char* kBlanks = " \t\n\v\f\r";
+  const std::string_view text = source;
+  const auto is_sign = [&](std::size_t at) { return at < text.size() && (text[at] == '-' || text[at] == '+'); };
+  const auto skip_blanks = [&](std::size_t at) { return std::min(text.find_first_not_of(kBlanks, at), text.size()); };
+  std::string out;
+  std::size_t copied = 0;
+  for (std::size_t tag = text.find("{%"); tag != std::string_view::npos; tag = text.find("{%", tag + 2)) {
+    const std::size_t word = skip_blanks(tag + 2 + is_sign(tag + 2));
+    for (const auto& [name, plain] : kWords) {
+      if (!text.substr(word).starts_with(name)) continue;
+      const std::size_t end = skip_blanks(word + name.size());
+      if (!text.substr(end + is_sign(end)).starts_with("%}")) continue;
+      out.append(text.substr(copied, word - copied)).append(plain);
+      copied = word + name.size();
+    }
+  }
+  return out.append(text.substr(copied));
 }
 
 std::string Format::json() const {

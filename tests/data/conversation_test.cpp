@@ -280,6 +280,14 @@ TEST(ChatFormat, PlainJinjaHasNoGenerationAndWritesTheSame) {
   }
 }
 
+TEST(ChatFormat, PlainJinjaTakesTemplatesOfAnyForm) {
+  const std::string blanks(1 << 20, ' ');
+  EXPECT_EQ(plain_jinja("{%" + blanks + "generation" + blanks + "%}"), "{%" + blanks + "if true" + blanks + "%}");
+  for (const std::string& text : {"{%" + blanks, "{%-" + blanks + "generation", std::string("{%generation"),
+                                  std::string("{%"), std::string("{%+"), std::string("{% generations %}")})
+    EXPECT_EQ(plain_jinja(text), text);
+}
+
 TEST(ChatFormat, IsReadFromPublishedFiles) {
   const Format f = published_format(R"({"chat_template": "T", "bos_token": {"content": "<b>"}, "eos_token": "<e>",
                                         "pad_token": null, "added_tokens_decoder": {}})",
