@@ -18,17 +18,6 @@ sigset_t watched() {
   return set;
 }
 
-// Returns those that the process was started to ignore, as nohup(1) and shells have it for jobs in the background.
-sigset_t ignored_at_start() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
-    struct sigaction action {};
-    if (sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) sigaddset(&set, signal);
-  }
-  return set;
-}
-
 // Takes the default action at once; the kernel takes none for process 1 of a container.
 void end_process(int signal) {
   std::signal(signal, SIG_DFL);
@@ -44,6 +33,11 @@ void end_process(int signal) {
 }  // namespace
 
 bool stop_requested() { return told_to_stop; }
+
+bool is_ignored(int signal) {
+  struct sigaction action {};
+  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
 
 StopSignal::StopSignal(bool announces) : announces_(announces) {
   told_to_stop = false;
@@ -71,11 +65,11 @@ void StopSignal::ask_to_save() {
 }
 
 void StopSignal::wait() {
-  const sigset_t set = watched(), ignored = ignored_at_start();
+  const sigset_t set = watched();
   int signal = 0;
   std::chrono::steady_clock::time_point first;
   while (sigwait(&set, &signal) == 0 && !closing_) {
-    if (sigismember(&ignored, signal)) continue;  // a signal that is blocked arrives although it is ignored
+    if (is_ignored(signal)) continue;  // a signal that is blocked arrives although it is ignored
     if (signal == SIGUSR1 && usr1_saves_) {
       ask_to_save();
       continue;

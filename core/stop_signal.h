@@ -19,6 +19,9 @@ inline constexpr std::chrono::milliseconds kOneSignal{200};
 // StopSignal is handed to, such as the reading of files.
 bool stop_requested();
 
+// Returns whether the process ignores the signal, as programs started by nohup(1) or in the background of a shell do.
+bool is_ignored(int signal);
+
 class StopSignal {
  public:
   // Before any other thread is started: threads inherit the mask. announces: says that it was told to stop.

@@ -8,17 +8,15 @@
 #include <cstring>
 
 #include "core/check.h"
+#include "core/stop_signal.h"
 
 namespace ring {
 
 SignalSource::SignalSource(const std::vector<int>& numbers) {
   sigemptyset(&set_);
   sigaddset(&set_, SIGCHLD);
-  for (const int s : numbers) {
-    struct sigaction action {};
-    const bool ignored = sigaction(s, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
-    if (!ignored) sigaddset(&set_, s);  // what the process was started to ignore, as by nohup(1), stays ignored
-  }
+  for (const int s : numbers)
+    if (!is_ignored(s)) sigaddset(&set_, s);
   pthread_sigmask(SIG_BLOCK, &set_, &saved_);
   fd_ = Fd(signalfd(-1, &set_, SFD_NONBLOCK | SFD_CLOEXEC));
   RING_CHECK(fd_, "signalfd: ", std::strerror(errno));

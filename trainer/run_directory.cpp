@@ -119,8 +119,7 @@ struct LockFile {
 };
 
 // Locks the file, or returns an errno: EWOULDBLOCK if another process holds it, EOPNOTSUPP if the file system has no
-// locks. Whoever only looks whether a run is in
-// use holds its lock for a moment.
+// locks. Tries more than once, since a process that checks whether a run is in use holds the lock for a moment.
 int lock_soon(int fd) {
   constexpr int kTries = 10;
   constexpr int kNotSupported = 524;  // the kernel's ENOTSUPP, which some network file systems let through

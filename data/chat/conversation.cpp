@@ -150,9 +150,11 @@ std::vector<Value> ConversationWriter::read(const Json& messages) const {
   return out;
 }
 
-ConversationWriter::Whole ConversationWriter::write_whole(const Json& list, const Value& tools, bool ask) const {
-  Whole whole{.messages = read(list), .rendered = {}};
+ConversationWriter::Whole ConversationWriter::write_whole(const Json& list, std::vector<Value> messages,
+                                                          const Value& tools, bool ask) const {
+  Whole whole{.messages = std::move(messages), .rendered = {}};
   whole.rendered = write(whole.messages, whole.messages.size(), tools, ask);
+  if (std::ranges::none_of(list, has_calls)) return whole;
   Json decoded = list;
   bool changed = false;
   for (Json& m : decoded) changed |= decode_arguments(m, whole.rendered.text);
@@ -201,10 +203,11 @@ ConversationWriter::Spans ConversationWriter::turns(const std::vector<Value>& me
 }
 
 std::vector<Part> ConversationWriter::parts(const Json& list, const Json& tools) const {
-  if (std::ranges::none_of(read(list), [](const Value& m) { return role_of(m) == "assistant"; }))
+  std::vector<Value> messages = read(list);
+  if (std::ranges::none_of(messages, [](const Value& m) { return role_of(m) == "assistant"; }))
     fail("no message has the role 'assistant': nothing of this conversation would be learned");
   const Value given = from_json(tools);
-  const Whole whole = write_whole(list, given, false);
+  const Whole whole = write_whole(list, std::move(messages), given, false);
   const Spans spans = turns(whole.messages, given, whole.rendered, false);
   if (spans.empty()) fail("the template marks nothing of this conversation with {% generation %}");
   return cut(whole.rendered.text, spans);
@@ -213,7 +216,7 @@ std::vector<Part> ConversationWriter::parts(const Json& list, const Json& tools)
 std::vector<Part> ConversationWriter::prompt(const Json& list, const Json& tools,
                                              const std::function<void(const std::string&)>& look) const {
   const Value given = from_json(tools);
-  const Whole whole = write_whole(list, given, true);
+  const Whole whole = write_whole(list, read(list), given, true);
   const std::string& text = whole.rendered.text;
   if (look) look(text);
   try {

@@ -52,9 +52,10 @@ class ConversationWriter {
   };
   // Returns the messages as values. Throws Error if one has no role or content, or what the template cannot write.
   std::vector<Value> read(const nlohmann::ordered_json& messages) const;
-  // Writes all messages. Arguments of calls that are the text of a JSON object are read first if the template writes
-  // them as JSON, which would put the text in quotes.
-  Whole write_whole(const nlohmann::ordered_json& messages, const Value& tools, bool ask) const;
+  // Writes all messages; `messages` are those of the list, as read() returns them. Arguments of calls that are the text
+  // of a JSON object are read first if the template writes them as JSON, which would put the text in quotes.
+  Whole write_whole(const nlohmann::ordered_json& list, std::vector<Value> messages, const Value& tools,
+                    bool ask) const;
   bool find_reads_parts() const;
   Format format_;
   Template template_;

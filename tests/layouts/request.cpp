@@ -14,44 +14,16 @@ namespace {
 constexpr std::size_t kMaxMessage = std::size_t{1} << 20;  // bytes
 }
 
-std::string to_text(const Request& o) {
-  return nlohmann::json{{"rank", o.rank},         {"world", o.world},   {"gpu", o.gpu},
-                        {"mesh", o.mesh},         {"cookie", o.cookie}, {"store_port", o.store_port},
-                        {"settings", o.settings}, {"steps", o.steps}}
-      .dump();
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Request, rank, world, gpu, mesh, store_port, cookie, settings, steps)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Reply, refused, error, losses, norms, regions, replayed)
 
-Request request_of(const std::string& text) {
-  const auto j = nlohmann::json::parse(text);
-  Request o;
-  j.at("rank").get_to(o.rank);
-  j.at("world").get_to(o.world);
-  j.at("gpu").get_to(o.gpu);
-  j.at("mesh").get_to(o.mesh);
-  j.at("store_port").get_to(o.store_port);
-  j.at("cookie").get_to(o.cookie);
-  j.at("settings").get_to(o.settings);
-  j.at("steps").get_to(o.steps);
-  return o;
-}
+std::string to_text(const Request& o) { return nlohmann::json(o).dump(); }
+Request request_of(const std::string& text) { return nlohmann::json::parse(text).get<Request>(); }
 
 std::string to_text(const Reply& a) {
-  return nlohmann::json{{"refused", a.refused}, {"error", a.error},     {"losses", a.losses},
-                        {"norms", a.norms},     {"regions", a.regions}, {"replayed", a.replayed}}
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return nlohmann::json(a).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
-
-Reply reply_of(const std::string& text) {
-  const auto j = nlohmann::json::parse(text);
-  Reply a;
-  j.at("refused").get_to(a.refused);
-  j.at("error").get_to(a.error);
-  j.at("losses").get_to(a.losses);
-  j.at("norms").get_to(a.norms);
-  j.at("regions").get_to(a.regions);
-  j.at("replayed").get_to(a.replayed);
-  return a;
-}
+Reply reply_of(const std::string& text) { return nlohmann::json::parse(text).get<Reply>(); }
 
 void send_message(int socket, const std::string& text) {
   RING_CHECK(text.size() <= kMaxMessage, "expected a message of at most ", kMaxMessage, " bytes, got ", text.size());
