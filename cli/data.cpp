@@ -69,6 +69,13 @@ void warn_of_validation(const PrepareReport& r) {
             "(--validation-input) give one to trust");
 }
 
+void warn_of_training(const PrepareReport& r) {
+  constexpr std::uint64_t kFew = 64;
+  if (r.tokens[0] < kFew)
+    log::warn("the training split has ", counted(static_cast<std::int64_t>(r.tokens[0]), "token"),
+              ": training needs at least model.context + 1. Give more text");
+}
+
 struct PrepareArguments {
   PrepareOptions options;
   bool force = false;
@@ -87,6 +94,7 @@ void prepare(const PrepareArguments& a) {
   }
   warn_of(r);
   warn_of_validation(r);
+  warn_of_training(r);
   const double bytes = static_cast<double>(r.bytes), tokens = static_cast<double>(r.tokens[0] + r.tokens[1]);
   std::cout << a.options.output << ": " << with_commas(r.files) << (r.files == 1 ? " file, " : " files, ")
             << in_bytes(bytes) << " of text\n";
@@ -142,8 +150,8 @@ void add_verify(CLI::App& parent) {
   c->callback([files] { verify(*files); });
 }
 
-// How records are read.
-void add_record_options(CLI::App& command, PrepareOptions& o) {
+// How records are read. Returns --chat-field.
+CLI::Option* add_record_options(CLI::App& command, PrepareOptions& o) {
   command
       .add_option("--text-field", o.members.text,
                   "the input is JSON Lines or Parquet, and this member of each record is a document's text (with dots: "
@@ -158,19 +166,21 @@ void add_record_options(CLI::App& command, PrepareOptions& o) {
       ->type_name("NAME");
   command.add_option("--completion-field", o.members.completion, "the member that is the completion, which counts")
       ->type_name("NAME");
-  command
-      .add_option(
-          "--chat-field", o.members.messages,
-          "the input is JSON Lines or Parquet of conversations, and this member of each record is the list of messages "
-          "(without a NAME: messages), of which only the assistants' count")
-      ->type_name("NAME")
-      ->expected(0, 1)
-      ->default_str("messages");
+  CLI::Option* chat =
+      command
+          .add_option(
+              "--chat-field", o.members.messages,
+              "the input is JSON Lines or Parquet of conversations, of which only the assistants' messages "
+              "count; NAME is the member with the list of messages. Without a NAME each record's form is found: "
+              "messages, conversations (ShareGPT's), or instruction, input and output (Alpaca's)")
+          ->type_name("NAME")
+          ->expected(0, 1);
   command
       .add_option("--chat-template", o.chat_template,
                   "how conversations are written: a file with a template in Jinja, or " + chat::template_names() +
                       "; without, as the tokenizer's own files say")
       ->type_name("NAME|FILE");
+  return chat;
 }
 
 void add_prepare(CLI::App& parent) {
@@ -188,11 +198,11 @@ void add_prepare(CLI::App& parent) {
   c->add_flag("--as-text", o.as_text,
               "take the bytes of all files as they are, also of JSON and of what is no text (compressed, tables, NUL "
               "bytes)");
-  add_record_options(*c, o);
+  const CLI::Option* chat = add_record_options(*c, o);
   c->add_option(
        "--tokenizer", o.tokenizer,
        "bytes, chars (the characters of the input), a tokenizer file (.rmt), a tokenizer.json, a SentencePiece "
-       "model (.model), or a corpus (.h5)")
+       "model (.model), a folder with one of these (of a published model, or a run), or a corpus (.h5)")
       ->required()
       ->type_name("SPEC");
   c->add_option("--output", o.output, "the corpus to write (.h5)")->required()->type_name("FILE");
@@ -222,8 +232,9 @@ void add_prepare(CLI::App& parent) {
       "The text may be far larger than memory. Every document is followed by the tokenizer's end-of-text token, where "
       "it has one.\n"
       "Example: ringmaster data prepare --input books/ --glob '*.txt' --tokenizer tok.rmt --output corpus.h5");
-  c->callback([a, fraction] {
+  c->callback([a, fraction, chat] {
     a->options.enlarge_validation = fraction->count() == 0;
+    a->options.members.chats = chat->count() > 0 && a->options.members.messages.empty();
     prepare(*a);
   });
 }

@@ -42,12 +42,8 @@ void check_output(const TrainArguments& a) {
 
 std::shared_ptr<const Tokenizer> train_on(const std::vector<TextFile>& files, std::uint64_t bytes,
                                           const TrainArguments& a) {
-  if (a.kind == "chars") {
-    if (bytes == 0)
-      fail("the input is empty: ", files.size(), " file(s) with no byte between them, the first is ",
-           files.front().path);
-    return chars_tokenizer(count_characters(files).characters, a.end_of_text);
-  }
+  if (bytes == 0) fail_as_empty(files);
+  if (a.kind == "chars") return chars_tokenizer(count_characters(files).characters, a.end_of_text);
   log::info("training a ", a.kind, " vocabulary of ", with_commas(static_cast<std::uint64_t>(a.vocab_size)),
             " tokens on ", in_bytes(static_cast<double>(std::min(bytes, a.max_train_bytes))), " of ",
             in_bytes(static_cast<double>(bytes)), " of text; this takes from seconds to minutes");
@@ -160,9 +156,8 @@ void inspect(const InspectArguments& a) {
 }
 
 constexpr const char* kSpecText =
-    "bytes, a tokenizer file (.rmt), a tokenizer.json, a SentencePiece model (.model), a corpus (.h5), or the "
-    "directory "
-    "of a run";
+    "bytes, a tokenizer file (.rmt), a tokenizer.json, a SentencePiece model (.model), a folder with one of "
+    "these (of a published model, or a run), or a corpus (.h5)";
 
 void add_train(CLI::App& parent) {
   auto a = std::make_shared<TrainArguments>();

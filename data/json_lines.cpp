@@ -1,5 +1,6 @@
 #include "data/json_lines.h"
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
@@ -7,6 +8,17 @@
 #include "data/byte_order_mark.h"
 
 namespace ring {
+namespace {
+
+// Says how a file that is one JSON list, as data sets are published, becomes JSON Lines. Never over itself.
+std::string list_hint(const std::string& name, std::uint64_t line, std::string_view text) {
+  if (line != 1 || text[text.find_first_not_of(" \t\r")] != '[') return "";
+  const std::filesystem::path path = name;
+  return str(". If the file is one JSON list: jq -c '.[]' ", name, " > ", path.stem().string(),
+             path.extension() == ".json" ? ".jsonl" : "_lines.jsonl");
+}
+
+}  // namespace
 
 void JsonLines::line(std::string_view text) {
   ++line_;
@@ -18,10 +30,11 @@ void JsonLines::line(std::string_view text) {
     record = parse_json<nlohmann::ordered_json>(text);
   } catch (const Error& e) {
     fail(where, "this line cannot be read as JSON: ", e.what(),
-         "; a file of JSON Lines has one whole object in each line");
+         "; a file of JSON Lines has one whole object in each line", list_hint(name_, line_, text));
   }
   if (!record.is_object())
-    fail(where, "this line is a JSON ", record.type_name(), "; a file of JSON Lines has one object in each line");
+    fail(where, "this line is a JSON ", record.type_name(), "; a file of JSON Lines has one object in each line",
+         list_hint(name_, line_, text));
   take_(record, where);
 }
 

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "data/chat_forms.h"
 #include "data/utf8.h"
 #endif
 
@@ -134,11 +135,11 @@ std::vector<int> leaves_of(const parquet::SchemaDescriptor& schema, const Record
   const auto column = [&](int leaf) -> const std::string& { return schema.GetColumnRoot(leaf)->name(); };
   for (const std::string& m : wanted)
     if (std::ranges::none_of(all, [&](int leaf) { return names(m, column(leaf)); })) return all;
-  if (!members.messages.empty()) wanted.emplace_back("tools");
+  if (members.conversation()) wanted.insert(wanted.end(), std::begin(kChatColumns), std::end(kChatColumns));
   for (const int leaf : all)
     if (std::ranges::any_of(wanted, [&](const std::string& m) { return names(m, column(leaf)); }))
       leaves.push_back(leaf);
-  return leaves;
+  return leaves.empty() ? all : leaves;
 }
 
 std::unique_ptr<parquet::arrow::FileReader> open_table(const std::string& path) {

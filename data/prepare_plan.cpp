@@ -159,7 +159,7 @@ void check_tokens(const PrepareOptions& o, const std::string& path) {
   };
   const RecordMembers& m = o.members;
   if (m.any())
-    refuse(!m.text.empty() ? "--text-field" : m.messages.empty() ? "--prompt-field" : "--chat-field", "reads records");
+    refuse(!m.text.empty() ? "--text-field" : m.conversation() ? "--chat-field" : "--prompt-field", "reads records");
   if (!o.chat_template.empty()) refuse("--chat-template", "writes conversations");
   if (o.document != "file") refuse("--document " + o.document, "cuts text");
   if (o.split == "tail") refuse("--split tail", "cuts text");
@@ -180,14 +180,14 @@ void take_chat_format(const PrepareOptions& options, PreparePlan& plan) {
 
 void check_members(const PrepareOptions& o) {
   const RecordMembers& m = o.members;
-  if (!m.text.empty() + !m.completion.empty() + !m.messages.empty() > 1)
+  if (!m.text.empty() + !m.completion.empty() + m.conversation() > 1)
     fail(
         "--text-field, --prompt-field with --completion-field, and --chat-field read different records: give one kind");
   if (m.prompt.empty() != m.completion.empty())
     fail(m.prompt.empty() ? "--completion-field" : "--prompt-field", " goes with ",
          m.prompt.empty() ? "--prompt-field" : "--completion-field", ": give both");
-  if (!o.chat_template.empty() && m.messages.empty())
-    fail("--chat-template ", o.chat_template, " writes conversations: say which member they are with --chat-field");
+  if (!o.chat_template.empty() && !m.conversation())
+    fail("--chat-template ", o.chat_template, " writes conversations: say that records hold them, with --chat-field");
   if (m.masked() && o.tokenizer == "chars")
     fail("--tokenizer chars is made of the input's text, and of ", m.names(),
          " of records not all is text: make the "
@@ -218,7 +218,7 @@ void plan_text(const PrepareOptions& options, PreparePlan& plan) {
   const bool build = options.tokenizer == "chars";
   if (build) characters = count_characters(plan.files);
   plan.tokenizer = build ? chars_tokenizer(characters.characters) : load_tokenizer(options.tokenizer);
-  if (!options.members.messages.empty()) take_chat_format(options, plan);
+  if (options.members.conversation()) take_chat_format(options, plan);
   if (options.members.masked())
     plan.shape = plan.chat_format.empty() ? DocumentShape::pair : DocumentShape::conversation;
   const DocumentRule rule = parse_document_rule(options.document);
@@ -247,10 +247,7 @@ PreparePlan plan_preparation(PrepareOptions& options) {
   list_files(options, plan);
   for (const TextFile& f : plan.files) plan.bytes += f.size;
   settle_fraction(options, plan.bytes);
-  if (plan.bytes == 0) {
-    fail("the input is empty: ", plan.files.size(), " file(s) with no byte between them, the first is ",
-         plan.files.front().path);
-  }
+  if (plan.bytes == 0) fail_as_empty(plan.files);
   if (plan.tokens)
     plan_tokens(options, plan);
   else

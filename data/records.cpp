@@ -3,9 +3,11 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
+#include "core/joined.h"
 #include "core/yaml.h"
 #include "data/byte_order_mark.h"
 #include "data/chat/conversation.h"
+#include "data/chat_forms.h"
 
 namespace ring {
 namespace {
@@ -37,8 +39,8 @@ std::string remedy(const std::string& member, const std::string& option) {
 
 // The option that names what a record without the wanted member seems to hold.
 std::string better_option(const Json& record, const std::string& member, const std::string& option) {
-  if (option == "--text-field" && record.contains("messages"))
-    return "For conversations data prepare has --chat-field messages";
+  if (option == "--text-field" && has_chat(record)) return "For conversations data prepare has --chat-field";
+  if (option == "--chat-field" && has_chat(record)) return "--chat-field without a NAME reads such conversations";
   if (option == "--text-field" && record.contains("prompt") && record.contains("completion"))
     return "For prompts and completions data prepare has --prompt-field prompt --completion-field completion";
   return remedy(member, option);
@@ -78,14 +80,27 @@ void put_pair(const RecordMembers& m, const Json& record, const std::string& whe
   sink.end();
 }
 
+// The name of the member that is, or begins, the record's conversation.
+std::string chat_member(const RecordMembers& m, const Json& record, const std::string& where) {
+  if (!m.chats) return m.messages;
+  const std::vector<std::string> found = chat_members_of(record);
+  if (found.size() == 1) return found.front();
+  if (found.empty())
+    fail(where,
+         "expected 'messages', 'conversations', or 'instruction' and 'output', got a record with: ", members_of(record),
+         ". Name the member that is the list of messages: --chat-field NAME");
+  fail(where, "this record has ", joined(found, " and "),
+       ", each of which is a conversation. Name one, with --chat-field NAME, or remove the other");
+}
+
 void put_conversation(const RecordMembers& m, const Json& record, const std::string& where, DocumentSink& sink) {
-  const Json& messages = needed(record, m.messages, "--chat-field", where);
-  const auto tools = record.find("tools");
+  const std::string name = chat_member(m, record, where);
+  const Json& found = needed(record, name, "--chat-field", where);
   std::vector<chat::Part> parts;
   try {
-    parts = m.writer->parts(messages, tools == record.end() ? Json() : *tools);
+    parts = m.writer->parts(chat_messages(record, name, found), chat_tools(record));
   } catch (const Error& e) {
-    fail(where, "'", m.messages, "' of this record: ", e.what(), ". Mend the record or remove it");
+    fail(where, "'", name, "' of this record: ", e.what(), ". Mend the record or remove it");
   }
   for (const chat::Part& p : parts) sink.part(p.text, p.counts);
   sink.end();
@@ -94,13 +109,14 @@ void put_conversation(const RecordMembers& m, const Json& record, const std::str
 }  // namespace
 
 std::string RecordMembers::names() const {
+  if (chats) return "conversations";
   if (!messages.empty()) return "'" + messages + "'";
   return completion.empty() ? "'" + text + "'" : "'" + prompt + "' and '" + completion + "'";
 }
 
 TakeRecord documents_of(const RecordMembers& m, DocumentSink& sink) {
-  RING_CHECK(m.any() && (m.messages.empty() || m.writer), "records without a member to read, or without a writer");
-  const auto put = !m.messages.empty() ? put_conversation : !m.completion.empty() ? put_pair : put_text;
+  RING_CHECK(m.any() && (!m.conversation() || m.writer), "records without a member to read, or without a writer");
+  const auto put = m.conversation() ? put_conversation : !m.completion.empty() ? put_pair : put_text;
   return [=, &sink](const Json& record, const std::string& where) { put(m, record, where, sink); };
 }
 

@@ -18,13 +18,15 @@ class ConversationWriter;
 struct RecordMembers {
   std::string text{};                  // the document; or
   std::string prompt{}, completion{};  // the document is both, of which only the second counts; or
-  std::string messages{};              // a conversation, of which only assistants' turns count
+  std::string messages{};              // a conversation, of which only assistants' turns count; or
+  bool chats = false;                  // a conversation in one of the forms of data/chat_forms.h, likewise
   std::shared_ptr<const chat::ConversationWriter> writer{};  // of conversations
   bool named_by_option = true;  // false: the command has no --text-field, so no message offers it
 
   bool any() const { return !text.empty() || masked(); }
-  bool masked() const { return !completion.empty() || !messages.empty(); }  // some tokens do not count as targets
-  std::string names() const;                                                // for people: "'prompt' and 'completion'"
+  bool conversation() const { return chats || !messages.empty(); }
+  bool masked() const { return !completion.empty() || conversation(); }  // some tokens do not count as targets
+  std::string names() const;                                             // for people: "'prompt' and 'completion'"
 };
 
 // What takes records: gives `sink` the document of each, and passes over those without any text. `where` begins its

@@ -111,7 +111,8 @@ void add_input(const std::string& input, const std::string& glob, FileOptions op
   walk.warn();
   if (files.size() == before) {
     if (walk.seen() == 0 && !walk.hidden().empty()) fail("input ", input, ": no files to read: ", walk.hidden());
-    if (options != FileOptions::all) fail("input ", input, ": a folder without files; give one that has some");
+    if (options != FileOptions::all || walk.seen() == 0)
+      fail("input ", input, ": a folder without files; give one that has some");
     fail("input ", input, ": none of its ", counted(static_cast<std::int64_t>(walk.seen()), "file"),
          " matches --glob '", glob, "'; give another pattern, such as '*.txt' or '*'");
   }
@@ -215,6 +216,12 @@ std::vector<TextFile> list_text_files(const std::vector<std::string>& inputs, co
   std::vector<TextFile> files = find_files(inputs, glob, options);
   look_inside(files, as_text, members);
   return files;
+}
+
+void fail_as_empty(const std::vector<TextFile>& files) {
+  const std::string& first = files.front().path;
+  if (files.size() == 1) fail("the input is empty: ", first, " has 0 bytes");
+  fail("the input is empty: all of its ", files.size(), " files have 0 bytes, such as ", first);
 }
 
 void read_blocks(const TextFile& source, std::uint64_t begin, std::uint64_t end,

@@ -49,6 +49,9 @@ std::vector<TextFile> list_text_files(const std::vector<std::string>& inputs, co
                                       bool as_text = false, const RecordMembers& members = {},
                                       FileOptions options = FileOptions::all);
 
+// Throws the Error that says that none of the files has a byte.
+[[noreturn]] void fail_as_empty(const std::vector<TextFile>& files);
+
 // Calls take(block) for a plain file's bytes from `begin` to `end`, a megabyte at a time. Throws the errors of
 // check_no_nul().
 void read_blocks(const TextFile&, std::uint64_t begin, std::uint64_t end,

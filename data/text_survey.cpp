@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/check.h"
-#include "core/counted.h"
 #include "data/documents.h"
 #include "data/utf8.h"
 
@@ -55,9 +54,7 @@ void sample_text(const std::vector<TextFile>& files, std::uint64_t max_bytes,
                  const std::function<void(std::string_view)>& take) {
   std::uint64_t total = 0;
   for (const TextFile& f : files) total += text_size(f);
-  if (total == 0)
-    fail("the input is empty: ", counted(static_cast<std::int64_t>(files.size()), "file"),
-         " with no byte between them, the first is ", files.front().path);
+  if (total == 0) fail_as_empty(files);
   constexpr std::size_t kStretch = 16384;
   const double share = total <= max_bytes ? 1 : static_cast<double>(max_bytes) / static_cast<double>(total);
   std::uint64_t number = 0;  // of the stretch; taken whenever number * share passes a whole number

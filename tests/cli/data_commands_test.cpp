@@ -126,7 +126,7 @@ TEST_F(DataCommands, WhatCountsIsSaidAndShown) {
   };
   expect_parts(with({}).error, {"--chat-template plain", "--chat-field"});
   expect_parts(with({"--chat-field", "turns"}).error, {"chats.jsonl:1: ", "no 'turns'"});
-  const auto prepared = with({"--chat-field"});  // without a name: messages
+  const auto prepared = with({"--chat-field"});  // without a name the form is found: messages
   EXPECT_EQ(prepared.error, "");
   expect_parts(prepared.out, {"in 2 documents, of which 4 count as targets (6.2 %)", "longest     32 tokens"});
   const auto inspected = run({"data", "inspect", path("c.h5")});
@@ -137,6 +137,36 @@ TEST_F(DataCommands, WhatCountsIsSaidAndShown) {
   const std::string one = run({"data", "inspect", path("c.h5"), "--documents", "1", "--bytes", "10"}).out;
   expect_parts(one, {"(6.2 %):\n### user\n2...\n"});
   EXPECT_EQ(one.find("document 1"), std::string::npos);
+}
+
+TEST_F(DataCommands, TooFewTokensToTrainOnAreAWarning) {
+  const auto warned = [&](std::size_t bytes) {
+    write("t.txt", std::string(bytes, 'a'));
+    testing::internal::CaptureStderr();
+    run({"data", "prepare", "--input", path("t.txt"), "--tokenizer", "bytes", "--output", path("c.h5"), "--force",
+         "--validation-fraction", "0"});
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_NE(warned(2).find("the training split has 3 tokens: training needs at least model.context + 1"),
+            std::string::npos);
+  EXPECT_EQ(warned(63).find("the training split has"), std::string::npos);  // and the end of the text
+}
+
+TEST_F(DataCommands, ChatFieldWithoutANameFindsTheForm) {
+  write("share.jsonl", R"({"conversations": [{"from": "human", "value": "2+2"}, {"from": "gpt", "value": "4"}]})"
+                       "\n"
+                       R"({"instruction": "2+2", "input": "", "output": "4"})");
+  const std::vector<std::string> prepare = {
+      "data",  "prepare",         "--chat-field", "--input",  path("share.jsonl"), "--tokenizer",
+      "bytes", "--chat-template", "plain",        "--output", path("c.h5"),        "--validation-fraction",
+      "0"};
+  const auto prepared = run(prepare);
+  EXPECT_EQ(prepared.error, "");
+  expect_parts(prepared.out, {"in 2 documents, of which 4 count as targets (6.2 %)"});
+  const std::string shown = run({"data", "inspect", path("c.h5"), "--documents", "2"}).out,
+                    said = "### user\n2+2\n\n### assistant\n[[4";
+  EXPECT_NE(shown.find(said), shown.rfind(said)) << shown;
+  expect_parts(shown, {"documents: conversations of records"});
 }
 
 TEST(MarkedText, IsInColourOrBetweenBrackets) {

@@ -122,6 +122,113 @@ TEST(FinetuneCorpus, LongDocumentsAreEncodedInPieces) {
   EXPECT_EQ(documents(folder / "out.h5"), Documents{prompt + "[[" + completion + "{<|endoftext|>}]]"});
 }
 
+// As `--chat-field` without a name reads records.
+PrepareOptions any_chats(Folder& folder, const std::string& chat_template = "chatml") {
+  PrepareOptions o = folder.options();
+  o.members.chats = true;
+  o.chat_template = chat_template;
+  return o;
+}
+
+TEST(ChatForms, OneFileMayHaveAllOfThem) {
+  Folder folder;
+  write_text(
+      folder / "in/a.jsonl",
+      R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]})"
+      "\n"
+      R"({"conversations": [{"from": "system", "value": "S"}, {"from": "human", "value": "Hi"}, )"
+      R"({"from": "gpt", "value": "Yo"}], "messages": null})"
+      "\n"
+      R"({"system": "S", "conversations": [{"from": "user", "value": "Hi"}, {"from": "assistant", "value": "Yo"}]})"
+      "\n"
+      R"({"conversations": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]})"
+      "\n"
+      R"({"instruction": "Add", "input": "1 2", "output": "3"})"
+      "\n"
+      R"({"instruction": "Add 1 2", "input": "", "output": "3", "history": []})"
+      "\n"
+      R"({"instruction": "Add 1 2", "output": "3", "system": "S"})"
+      "\n");
+  prepare_corpus(any_chats(folder));
+  const std::string system = "<|im_start|>system\nS<|im_end|>\n";
+  const std::string greeting = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>]]\n";
+  const auto sum = [](const std::string& asked) {
+    return "<|im_start|>user\n" + asked + "<|im_end|>\n<|im_start|>assistant\n[[3<|im_end|>]]\n";
+  };
+  EXPECT_EQ(documents(folder / "out.h5"), (Documents{greeting, system + greeting, system + greeting, greeting,
+                                                     sum("Add\n1 2"), sum("Add 1 2"), system + sum("Add 1 2")}));
+}
+
+TEST(ChatForms, AMemberMayBeNamed) {
+  Folder folder;
+  write_text(folder / "in/a.jsonl",
+             R"({"messages": 5, "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], )"
+             R"("instruction": "c", "output": "d"})");
+  const auto written = [&](const std::string& asked, const std::string& answer) {
+    return "<|im_start|>user\n" + asked + "<|im_end|>\n<|im_start|>assistant\n[[" + answer + "<|im_end|>]]\n";
+  };
+  PrepareOptions o = folder.chats();
+  o.members.messages = "conversations";
+  prepare_corpus(o);
+  EXPECT_EQ(documents(folder / "out.h5"), Documents{written("a", "b")});
+  o.members.messages = "instruction";
+  prepare_corpus(o);
+  EXPECT_EQ(documents(folder / "out.h5"), Documents{written("c", "d")});
+}
+
+TEST(ChatForms, FunctionCallsAndToolsReachTheTemplate) {
+  Folder folder;
+  write_text(folder / "t.jinja",
+             "{% for t in tools or [] %}<{{ t.name }}>{% endfor %}{% for m in messages %}{{ m.role }}:"
+             "{% if m.tool_calls %}{% for c in m.tool_calls %}{{ c.function.name }}={{ c.function.arguments.x }} "
+             "{% endfor %}{% else %}{{ m.content }}{% endif %};{% endfor %}"
+             "{% if add_generation_prompt %}assistant:{% endif %}");
+  const auto prepared = [&](const std::string& call, const std::string& tools) {
+    write_text(folder / "in/a.jsonl",
+               R"({"conversations": [{"from": "human", "value": "Q"}, {"from": "function_call", "value": ")" + call +
+                   R"("}, {"from": "observation", "value": "9"}, {"from": "gpt", "value": "A"}], "tools": )" + tools +
+                   "}");
+    prepare_corpus(any_chats(folder, folder / "t.jinja"));
+    return documents(folder / "out.h5").front();
+  };
+  const std::string call = R"({\"name\": \"f\", \"arguments\": {\"x\": 1}})";
+  EXPECT_EQ(prepared(call, R"("[{\"name\": \"f\"}]")"), "<f>user:Q;assistant:[[f=1 ;]]tool:9;assistant:[[A;]]");
+  EXPECT_EQ(prepared("[" + call + ", " + call + "]", R"([{"name": "g"}])"),
+            "<g>user:Q;assistant:[[f=1 f=1 ;]]tool:9;assistant:[[A;]]");
+  EXPECT_EQ(prepared(call, R"("")"), "user:Q;assistant:[[f=1 ;]]tool:9;assistant:[[A;]]");
+  expect_error([&] { prepared("f(1)", "null"); }, {"a.jsonl:1: 'conversations'", "message 1", "got f(1)"});
+  expect_error([&] { prepared(R"({\"name\": \"f\"})", "null"); },
+               {"message 1: expected {\"name\": .., \"arguments\": ..}"});
+}
+
+TEST(ChatForms, MixedAndUnknownOnesAreRefused) {
+  Folder folder;
+  const auto refused = [&](const std::string& record, const std::vector<std::string>& parts) {
+    write_text(folder / "in/a.jsonl", "\n" + record + "\n");
+    expect_error([&] { prepare_corpus(any_chats(folder)); }, parts);
+  };
+  refused(R"({"messages": [], "conversations": []})",
+          {"a.jsonl:2: ", "messages and conversations", "--chat-field NAME"});
+  refused(R"({"conversations": [], "instruction": "a", "output": "b"})", {"conversations and instruction"});
+  refused(
+      R"({"instruction": "a", "answer": "b"})",
+      {"a.jsonl:2: ", "expected 'messages', 'conversations', or 'instruction' and 'output'", "instruction, answer"});
+  refused(R"({"conversations": [{"from": "human", "value": "a"}, {"role": "assistant", "content": "b"}]})",
+          {"a.jsonl:2: 'conversations'", "message 0 has 'from' and 'value', message 1 has not", "Mend the record"});
+  refused(R"({"conversations": [{"role": "user", "content": "a"}, {"from": "gpt", "value": "b"}]})",
+          {"message 1 has 'from' and 'value', message 0 has not"});
+  refused(R"({"conversations": [{"from": "bing", "value": "a"}]})", {"message 0", "human, user, gpt", "got bing"});
+  refused(R"({"conversations": [{"from": "human", "value": null}]})", {"message 0: expected a text"});
+  refused(R"({"conversations": [{"from": "system", "value": "a"}, {"from": "gpt", "value": "b"}], "system": "c"})",
+          {"expected one system message"});
+  refused(R"({"instruction": 3, "output": "b"})", {"'instruction'", "JSON number"});
+  refused(R"({"instruction": "a", "output": ["b"]})", {"expected a text in 'output', got a JSON array"});
+  refused(R"({"instruction": "a", "output": "b", "history": [["c", "d"]]})", {"a.jsonl:2: 'instruction'", "history"});
+  write_text(folder / "in/a.jsonl", "[\n{}]");
+  expect_error([&] { prepare_corpus(any_chats(folder)); },
+               {"a.jsonl:1: ", "If the file is one JSON list: jq -c '.[]' ", " > a_lines.jsonl"});
+}
+
 TEST(FinetuneCorpus, BadRecordsAreNamed) {
   Folder folder;
   const auto wrong = [&](const PrepareOptions& o, const std::string& record, const std::vector<std::string>& parts) {
@@ -134,12 +241,13 @@ TEST(FinetuneCorpus, BadRecordsAreNamed) {
   wrong(folder.pairs(), R"({"prompt": 1, "completion": "b"})",
         {"a.jsonl:2: ", "'prompt'", "JSON number", "--prompt-field"});
   wrong(folder.chats(), R"({"conversations": []})",
-        {"a.jsonl:2: ", "no 'messages'", "list of messages with --chat-field"});
+        {"a.jsonl:2: ", "no 'messages'", "--chat-field without a NAME reads such conversations"});
+  wrong(folder.chats(), R"({"turns": []})", {"a.jsonl:2: ", "no 'messages'", "list of messages with --chat-field"});
   wrong(folder.chats(), R"({"messages": [{"role": "user"}]})",
         {"a.jsonl:2: ", "message 0 has no 'content'", "Mend the record"});
   wrong(folder.chats(), R"({"messages": [{"role": "user", "content": "a"}]})",
         {"a.jsonl:2: ", "no message has the role 'assistant'"});
-  wrong(folder.options(), R"({"messages": []})", {"a.jsonl:2: ", "no 'text'", "--chat-field messages"});
+  wrong(folder.options(), R"({"messages": []})", {"a.jsonl:2: ", "no 'text'", "data prepare has --chat-field"});
   wrong(folder.options(), R"({"prompt": "", "completion": ""})",
         {"--prompt-field prompt --completion-field completion"});
 }

@@ -1,0 +1,157 @@
+#include "data/chat_forms.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "core/check.h"
+#include "core/json.h"
+#include "core/yaml.h"
+
+namespace ring {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+bool has(const Json& object, const char* name) {
+  if (!object.is_object()) return false;
+  const auto found = object.find(name);
+  return found != object.end() && !found->is_null();
+}
+
+// Returns the text of a member, empty if the record has none. Throws Error if it is something else.
+std::string text_of(const Json& object, const char* name) {
+  if (!has(object, name)) return "";
+  if (!object[name].is_string()) fail("expected a text in '", name, "', got a JSON ", object[name].type_name());
+  return object[name].get<std::string>();
+}
+
+struct SpeakerRole {
+  std::string_view speaker;  // of ShareGPT's `from`
+  const char* role;
+};
+constexpr std::array kSpeakers{SpeakerRole{"human", "user"},
+                               SpeakerRole{"user", "user"},
+                               SpeakerRole{"gpt", "assistant"},
+                               SpeakerRole{"chatgpt", "assistant"},
+                               SpeakerRole{"model", "assistant"},
+                               SpeakerRole{"assistant", "assistant"},
+                               SpeakerRole{"system", "system"},
+                               SpeakerRole{"tool", "tool"},
+                               SpeakerRole{"observation", "tool"},
+                               SpeakerRole{"function_response", "tool"},
+                               SpeakerRole{"function_call", "assistant"}};
+
+std::string role_of(const std::string& speaker, const std::string& which) {
+  const auto* const known = std::ranges::find(kSpeakers, speaker, &SpeakerRole::speaker);
+  if (known != kSpeakers.end()) return known->role;
+  std::string names;
+  for (const SpeakerRole& s : kSpeakers) names += str(names.empty() ? "" : ", ", s.speaker);
+  fail(which, ": expected one of ", names, " in 'from', got ", shown(speaker));
+}
+
+// Returns the calls in the text of a function_call: one {"name", "arguments"}, or a list of them.
+Json calls_in(const std::string& text, const std::string& which) {
+  const auto wrong = [&](const std::string& got) {
+    fail(which, ": expected {\"name\": .., \"arguments\": ..} as the value of a function_call, got ", got);
+  };
+  Json parsed;
+  try {
+    parsed = parse_json<Json>(text);
+  } catch (const Error&) {
+    wrong(shown(text));
+  }
+  if (!parsed.is_array()) parsed = Json::array({parsed});
+  Json calls = Json::array();
+  for (const Json& call : parsed) {
+    if (!has(call, "name") || !has(call, "arguments"))
+      wrong(shown(call.dump(-1, ' ', false, Json::error_handler_t::replace)));
+    calls.push_back({{"type", "function"}, {"function", {{"name", call["name"]}, {"arguments", call["arguments"]}}}});
+  }
+  return calls;
+}
+
+bool is_from_value(const Json& m) {
+  return m.is_object() && m.contains("from") && !m.contains("role") && !m.contains("content");
+}
+
+// Other members of the message, such as a weight, stay.
+Json message_of(const Json& m, const std::string& which) {
+  if (!has(m, "value") || !m["from"].is_string()) fail(which, ": expected a text in 'from' and in 'value'");
+  Json out = {{"role", role_of(m["from"].get<std::string>(), which)}};
+  if (m["from"] == "function_call") {
+    out["content"] = "";
+    out["tool_calls"] = calls_in(text_of(m, "value"), which);
+  } else {
+    out["content"] = m["value"];
+  }
+  for (const auto& [name, value] : m.items())
+    if (name != "from" && name != "value") out[name] = value;
+  return out;
+}
+
+// Puts the record's `system` in front.
+Json with_system(const Json& record, Json messages) {
+  const std::string system = text_of(record, "system");
+  if (system.empty()) return messages;
+  if (!messages.empty() && messages.front()["role"] == "system")
+    fail("expected one system message, got one in the list and one in 'system'");
+  messages.insert(messages.begin(), Json{{"role", "system"}, {"content", system}});
+  return messages;
+}
+
+Json from_list(const Json& record, const Json& list) {
+  const auto first = std::ranges::find_if(list, is_from_value), last = std::ranges::find_if_not(list, is_from_value);
+  if (first == list.end()) return list;
+  if (last != list.end())
+    fail("message ", first - list.begin(), " has 'from' and 'value', message ", last - list.begin(),
+         " has not: expected one form in a list");
+  Json messages = Json::array();
+  for (const Json& m : list) messages.push_back(message_of(m, str("message ", messages.size())));
+  return with_system(record, std::move(messages));
+}
+
+// The newline is LLaMA-Factory's ("alpaca" in its data/README.md).
+Json from_instruction(const Json& record) {
+  if (has(record, "history") && !record["history"].empty())
+    fail("it has a 'history', which is not read: expected 'messages' for conversations of several turns");
+  const std::string input = text_of(record, "input");
+  std::string question = text_of(record, "instruction");
+  if (!input.empty()) question += (question.empty() ? "" : "\n") + input;
+  return with_system(record, Json::array({{{"role", "user"}, {"content", question}},
+                                          {{"role", "assistant"}, {"content", text_of(record, "output")}}}));
+}
+
+}  // namespace
+
+std::vector<std::string> chat_members_of(const Json& record) {
+  std::vector<std::string> found;
+  for (const char* name : kChatMembers)
+    if (has(record, name) && (std::string_view(name) != "instruction" || has(record, "output")))
+      found.emplace_back(name);
+  return found;
+}
+
+bool has_chat(const Json& record) { return !chat_members_of(record).empty(); }
+
+Json chat_messages(const Json& record, const std::string& name, const Json& found) {
+  if (found.is_array()) return from_list(record, found);
+  return found.is_string() && name == "instruction" ? from_instruction(record) : found;
+}
+
+Json chat_tools(const Json& record) {
+  if (!has(record, "tools")) return nullptr;
+  const Json& tools = record["tools"];
+  if (!tools.is_string()) return tools;
+  const std::string text = tools.get<std::string>();
+  if (text.find_first_not_of(" \t\r\n") == std::string::npos) return nullptr;
+  try {
+    Json list = parse_json<Json>(text);
+    return list.is_array() ? list : tools;
+  } catch (const Error&) {
+    return tools;
+  }
+}
+
+}  // namespace ring
