@@ -8,6 +8,7 @@
 #include "cli/starting_settings.h"
 #include "core/check.h"
 #include "core/stream.h"
+#include "data/hub_name.h"
 #include "data/output_file.h"
 #include "data/token_store.h"
 #include "engine/devices.h"
@@ -27,6 +28,8 @@ struct Arguments {
 
 RunDirectory run_of(const std::string& weights) {
   if (const auto run = run_around(weights)) return *run;
+  if (const std::string advice = download_and_import_advice(weights); !advice.empty())
+    fail("--from: ", weights, " is no run", advice);
   fail("--from: ", weights, " is no run. Published weights become one: ringmaster import ", weights,
        " --output runs/base");
 }
@@ -47,13 +50,24 @@ void say_what_is_next(const Arguments& a, bool corpus) {
   std::cout << (corpus ? "next: " : "then: ") << "ringmaster train " << a.file << "\n";
 }
 
+// Imports keep the model's settings in a file of their own.
+void take_model(Arguments& a) {
+  const RunDirectory run = run_of(a.start.weights);
+  a.start.model = run.config().model;
+  const fs::path file = fs::path(run.path()) / kModelFile;
+  std::error_code error;
+  if (!fs::exists(file, error)) return;
+  const fs::path folder = fs::absolute(a.file).parent_path();
+  a.start.model_file = file.is_absolute() ? file.string() : fs::absolute(file).lexically_relative(folder).string();
+}
+
 void run(Arguments a) {
   check(a);
   const Backend wanted = backend_of(a.device);
   a.start.gpu = wanted == Backend::cuda;
   const bool corpus = fs::exists(a.start.data);
   if (corpus) a.start.tokens = TokenStore::open(a.start.data)->train().tokens();
-  if (!a.start.weights.empty()) a.start.model = run_of(a.start.weights).config().model;
+  if (!a.start.weights.empty()) take_model(a);
   write_whole(a.file, starting_settings(a.start));
   say_what_is_next(a, corpus);
 }

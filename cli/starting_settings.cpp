@@ -192,9 +192,12 @@ std::string starting_settings(const StartingPoint& p) {
   add(all, {{"data.path", yaml_text(p.data)}});
   if (p.gpu) add(all, {{"train.micro_batch", "auto"}});
   add_steps(all, p, kind.passes);
+  const bool includes = !p.model_file.empty();
+  const std::string model =
+      includes ? str("\n# The model, as its weights were trained\ninclude: ", yaml_text(p.model_file), "\n") : "";
   return str("# ", kind.title, "\n# Written for ", p.gpu ? "a GPU" : "CPUs",
-             "; every key: ringmaster config docs. What it would take: ringmaster plan FILE\n",
-             to_lines(all, rest_of_model(p.model)));
+             "; every key: ringmaster config docs. What it would take: ringmaster plan FILE\n", model,
+             to_lines(all, includes ? "" : rest_of_model(p.model)));
 }
 
 }  // namespace ring

@@ -18,6 +18,7 @@ struct StartingPoint {
   bool gpu = false;
   std::string weights;               // of finetune: the run or import whose weights it takes
   std::optional<ModelConfig> model;  // and what they are the weights of
+  std::string model_file;            // settings with `model`, to include; empty: the file repeats them
 };
 
 std::vector<std::string> starting_kinds();

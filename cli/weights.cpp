@@ -122,10 +122,10 @@ void add_import_command(CLI::App& app) {
   cmd->add_option("--output", a->output, "Directory of the run to make; one that exists is not overwritten")
       ->required()
       ->type_name("RUN");
-  cmd->add_option(
-      "--tokenizer", a->tokenizer,
-      "Its tokenizer: bytes, a tokenizer file, a tokenizer.json, a SentencePiece model or a corpus; default: "
-      "tokenizer.rmt, tokenizer.json or tokenizer.model of the folder");
+  cmd->add_option("--tokenizer", a->tokenizer,
+                  "Its tokenizer: bytes, a tokenizer file, a tokenizer.json, a SentencePiece model, a folder with one "
+                  "of these, or a "
+                  "corpus; default: tokenizer.rmt, tokenizer.json or tokenizer.model of the folder");
   cmd->footer("Example: ringmaster import SmolLM2-135M --output runs/smollm2");
   cmd->callback([a] { import_weights(*a); });
 }

@@ -14,8 +14,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string read_beside(const std::string& path, const std::string& name) {
-  const fs::path other = fs::path(path).parent_path() / name;
+// The folder that a tokenizer lies in, or is.
+fs::path folder_of(const std::string& spec) {
+  std::error_code error;
+  return fs::is_directory(spec, error) ? fs::path(spec) : fs::path(spec).parent_path();
+}
+
+std::string read_beside(const std::string& spec, const std::string& name) {
+  const fs::path other = folder_of(spec) / name;
   std::error_code error;
   return fs::is_regular_file(other, error) ? std::string(without_byte_order_mark(read_file(other.string()))) : "";
 }
@@ -46,8 +52,8 @@ chat::Format chat_format_beside(const std::string& spec, const std::string& sour
   if (spec == "bytes") return {source, {}};
   if (is_corpus(spec)) return chat::published_format(TokenStore::open(spec)->chat_template(), spec, source);
   if (const std::string kept = read_beside(spec, kChatTemplateFile); !kept.empty())
-    return chat::published_format(kept, (fs::path(spec).parent_path() / kChatTemplateFile).string(), source);
-  const std::string config = (fs::path(spec).parent_path() / "tokenizer_config.json").string();
+    return chat::published_format(kept, (folder_of(spec) / kChatTemplateFile).string(), source);
+  const std::string config = (folder_of(spec) / "tokenizer_config.json").string();
   return chat::published_format(read_beside(spec, "tokenizer_config.json"), config,
                                 source.empty() ? read_beside(spec, "chat_template.jinja") : source);
 }

@@ -3,8 +3,10 @@
 #include <filesystem>
 
 #include "core/check.h"
+#include "core/joined.h"
 #include "data/byte_order_mark.h"
 #include "data/files.h"
+#include "data/hub_name.h"
 #include "data/token_store.h"
 
 namespace ring {
@@ -17,10 +19,33 @@ std::string beside(const std::string& path, const std::string& name) {
   return std::filesystem::is_regular_file(other, error) ? other.string() : "";
 }
 
+std::shared_ptr<const Tokenizer> tokenizer_of_folder(const std::string& folder) {
+  std::vector<std::string> problems;
+  if (auto tokenizer = load_tokenizer_in(folder, problems)) return tokenizer;
+  if (!problems.empty()) fail("tokenizer '", folder, "': ", joined(problems, "; "));
+  std::error_code error;
+  const bool gpt2 = std::filesystem::exists(folder + "/merges.txt", error);
+  fail("tokenizer '", folder, "': expected a folder with tokenizer.rmt, tokenizer.json or tokenizer.model, got one ",
+       gpt2 ? "with merges.txt, which is not read. Get the tokenizer.json of the same model" : "without them");
+}
+
 }  // namespace
+
+std::shared_ptr<const Tokenizer> load_tokenizer_in(const std::string& folder, std::vector<std::string>& problems) {
+  std::error_code error;
+  for (const char* name : {"tokenizer.rmt", "tokenizer.json", "tokenizer.model"}) try {
+      const std::filesystem::path file = std::filesystem::path(folder) / name;
+      if (std::filesystem::exists(file, error)) return load_tokenizer(file.string());
+    } catch (const Error& e) {
+      problems.emplace_back(e.what());
+    }
+  return nullptr;
+}
 
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec) {
   if (spec == "bytes") return bytes_tokenizer();
+  std::error_code error;
+  if (std::filesystem::is_directory(spec, error)) return tokenizer_of_folder(spec);
   try {
     FileHandle file = open_input(spec);
     if (TokenStore::is_one(file)) return TokenStore::open(spec)->tokenizer();
@@ -28,7 +53,8 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec) {
     std::error_code ignored;
     if (std::filesystem::is_regular_file(spec, ignored)) throw;
     fail("tokenizer '", spec, "': ", e.what(), "; give bytes, a file written by 'ringmaster tokenizer train', ",
-         "a tokenizer.json, a SentencePiece .model, or a corpus (.h5)");
+         "a tokenizer.json, a SentencePiece .model, a folder with one of these, or a corpus (.h5)",
+         download_advice(spec));
   }
   std::string bytes(without_byte_order_mark(read_file(spec)));
   const std::string config = beside(spec, "tokenizer_config.json");

@@ -1,16 +1,21 @@
 #pragma once
-// Tokenizers by name: of a file, or of a corpus.
+// Tokenizers by name: of a file, a folder or a corpus.
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "data/tokenizer.h"
 
 namespace ring {
 
-// "bytes", or the path of a tokenizer file (.rmt), of a tokenizer.json (and with it the tokenizer_config.json beside
-// it), of a SentencePiece model, or of a corpus that holds one.
+// Returns the tokenizer of `spec`: "bytes", or the path of a tokenizer file (.rmt), of a tokenizer.json (read with the
+// tokenizer_config.json beside it), of a SentencePiece model, of a corpus that holds one, or of a folder with one of
+// the first three (see load_tokenizer_in()).
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec);
+// Returns the first tokenizer of a folder that can be read: tokenizer.rmt, tokenizer.json or tokenizer.model; null if
+// there is none. Appends to `problems` why each of the others cannot be read.
+std::shared_ptr<const Tokenizer> load_tokenizer_in(const std::string& folder, std::vector<std::string>& problems);
 // The one that has this hash; empty: any. Error, besides the above: it is another one than `owner` ("checkpoint
 // runs/a/checkpoints/step-100") was made with.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const std::string& hash,

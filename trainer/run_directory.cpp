@@ -17,6 +17,7 @@
 #include "core/io_error.h"
 #include "core/joined.h"
 #include "core/regular_file.h"
+#include "data/hub_name.h"
 
 namespace ring {
 namespace {
@@ -143,6 +144,9 @@ bool RunDirectory::in_use() const {
 std::shared_ptr<void> RunDirectory::lock() const {
   std::error_code error;
   fs::create_directories(path_, error);
+  if (error)
+    fail("cannot create the run's directory ", path_, ": ", io_error_text(error.value()),
+         ". Or set run.directory to another place");
   const std::string file = path_ + "/lock";
   std::string why;
   const int fd = try_open_regular(file, O_CREAT | O_RDWR, why, 0644);
@@ -212,7 +216,7 @@ void refuse_missing(const std::string& path, const std::string& wanted) {
   const std::string runs = run ? "" : named_runs((fs::path(path) / "..").lexically_normal().string());
   fail(path, " does not exist: give ", wanted, ". ",
        run            ? "It would lie in the run " + run->path()
-       : runs.empty() ? kHowToListRuns
+       : runs.empty() ? kHowToListRuns + download_and_import_advice(path)
                       : "In its folder are the runs " + runs);
 }
 

@@ -151,6 +151,31 @@ TEST_F(Init, FinetuneTakesTheModelOfItsWeightsAndNothingElse) {
             std::vector<std::string>{});
 }
 
+struct ModelFile {
+  ModelConfig model;
+  void fields(Fields& f) { f("model", model, "the decoder"); }
+};
+
+// An import keeps the model's settings in model.yaml.
+TEST_F(Init, FinetuneIncludesTheModelOfAnImport) {
+  Config base = config_of_base();
+  base.model.attention_layers = {{.layers = "0", .attention = {.kind = "window", .window = 16}}};
+  RunDirectory(path("base")).create(base, *bytes_tokenizer());
+  std::ofstream(path("base/model.yaml")) << to_yaml(ModelFile{base.model});
+  fs::create_directory(path("below"));
+  for (const char* file : {"t.yaml", "below/t.yaml"}) {
+    run({"init", path(file), "--template", "finetune", "--from", path("base"), "--device", "cpu"});
+    const std::string text = read_text_file(path(file), 100'000);
+    EXPECT_NE(text.find("include: "), std::string::npos) << text;
+    EXPECT_EQ(text.find("layers:"), std::string::npos) << text;
+    const Config config = load(path(file));
+    EXPECT_EQ(config.model.context, 256);
+    base.model.context = 256;
+    EXPECT_EQ(diff_configs(base, config, {"run", "data", "train", "optimizer", "schedule", "checkpoint"}),
+              std::vector<std::string>{});
+  }
+}
+
 TEST_F(Init, FinetuneAsksForNoMoreContextThanTheModelKnows) {
   for (const auto positions : {Positions::learned, Positions::rope})
     for (const std::int64_t context : {48, 512}) {

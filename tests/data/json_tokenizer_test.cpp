@@ -8,6 +8,8 @@
 #include "data/bpe/patterns.h"
 #include "data/bpe/train.h"
 #include "data/files.h"
+#include "data/hub_name.h"
+#include "data/load_chat_format.h"
 #include "data/load_tokenizer.h"
 #include "data/prepare.h"
 #include "data/utf8.h"
@@ -301,6 +303,38 @@ TEST(JsonTokenizer, BlanksBehindATokenWithRstripAreItsOwnAcrossAMask) {
   const auto [ids, counts] = prepared(j, "a.jsonl", line, {.messages = "messages"}, config);
   EXPECT_EQ(ids, (Ids{257, 'h', 'i', 256, 258, '4', 256, 257, 'y', 'o', 256, 258, '5', 256}));
   EXPECT_EQ(counts, "-----++-----++");
+}
+
+TEST(JsonTokenizer, AFolderThatHoldsItIsOne) {
+  TempFolder folder;
+  Json j = byte_level({{"a", "b"}});
+  write_text(folder / "model/tokenizer.json", j.dump());
+  write_text(folder / "model/chat_template.jinja", "{{ messages }}");
+  const std::string model = folder / "model";
+  EXPECT_EQ(load_tokenizer(model)->hash(), load_tokenizer(model + "/tokenizer.json")->hash());
+  for (const std::string& name : {model, model + "/", model + "/tokenizer.json"})
+    EXPECT_EQ(chat_format_beside(name).source, "{{ messages }}") << name;
+  write_text(model + "/tokenizer.json", "{}");
+  expect_error([&] { load_tokenizer(model); }, {"tokenizer '" + model + "': ", "tokenizer.json"});
+  save_tokenizer(*bytes_tokenizer(), model + "/tokenizer.rmt");
+  EXPECT_EQ(load_tokenizer(model)->kind(), "bytes");
+  write_text(folder / "gpt2/merges.txt", "a b");
+  expect_error([&] { load_tokenizer(folder / "gpt2"); },
+               {"merges.txt, which is not read", "tokenizer.json of the same"});
+}
+
+TEST(HubName, IsAnsweredWithTheCommandThatDownloads) {
+  const auto advises = [](const std::string& name) { return !download_advice(name).empty(); };
+  for (const char* name : {"no-such-gpt2", "no-such-owner/Model-1.5B", "no_such_owner/a.b"})
+    EXPECT_TRUE(advises(name)) << name;
+  for (const char* path :
+       {"/a/b", "./a", "../a/b", "a/b/c", "a b", "tok.rmt", "a/tokenizer.json", "a.h5", "", "/", "a/"})
+    EXPECT_FALSE(advises(path)) << path;
+  EXPECT_EQ(
+      download_advice("o-1/m"),
+      ". Nothing is downloaded. If o-1/m is a model on Hugging Face, `hf download o-1/m --local-dir m` writes its "
+      "folder, which can be given here");
+  expect_error([] { load_tokenizer("no-such-gpt2"); }, {"hf download no-such-gpt2 --local-dir no-such-gpt2"});
 }
 
 TEST(JsonTokenizer, FilesKeepItAsItIs) {

@@ -128,7 +128,7 @@ TEST(Tokenizer, BadFiles) {
   TempFolder folder;
   expect_error([&] { load_tokenizer(folder / "none.rmt"); },
                {"none.rmt", "No such file", "ringmaster tokenizer train"});
-  expect_error([&] { load_tokenizer(folder.path()); }, {folder.path(), "directory"});
+  expect_error([&] { load_tokenizer(folder.path()); }, {folder.path(), "expected a folder with tokenizer.rmt"});
   write_text(folder / "empty.rmt", "");
   expect_error([&] { load_tokenizer(folder / "empty.rmt"); }, {"empty.rmt", "is empty"});
   write_text(folder / "text.model", "some text");

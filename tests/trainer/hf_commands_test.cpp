@@ -66,6 +66,26 @@ TEST_F(HfCommands, SayWhatIsNotPossible) {
   expect(ring({"import", path("books"), "--output", path("x")}), 1, "has no config.json");
   expect(ring({"export", path("books"), "--output", path("x"), "--dtype", "f64"}), 2, "f64");
   EXPECT_FALSE(fs::exists(path("x")));
+  const std::string download =
+                        "Nothing is downloaded. If a-b/C-1.5B is a model on Hugging Face, `hf download a-b/C-1.5B "
+                        "--local-dir C-1.5B` writes its folder",
+                    import = download + " and `ringmaster import C-1.5B --output runs/C-1.5B` makes it a run";
+  expect(ring({"import", "a-b/C-1.5B", "--output", path("x")}), 1, download + ", which can be given here");
+  expect(ring({"generate", "a-b/C-1.5B"}), 1, import);
+  expect(ring({"init", path("i.yaml"), "--template", "finetune", "--from", "a-b/C-1.5B"}), 1, import);
+  expect(run_process(train("d", {"run.init_from=a-b/C-1.5B"})), 1, import);
+}
+
+TEST_F(HfCommands, AFolderIsATokenizer) {
+  first_loss("books", {"train.steps=2"});
+  expect(ring({"data", "prepare", "--input", path("text.txt"), "--tokenizer", path("books"), "--output", path("b.h5")}),
+         0, "bytes, 257 tokens");
+  ASSERT_EQ(ring({"export", path("books"), "--output", path("hf")}).code, 0);
+  expect(ring({"tokenizer", "inspect", path("hf")}), 0, "bytes");
+  fs::remove(path("hf/tokenizer.rmt"));
+  expect(ring({"tokenizer", "inspect", path("hf")}), 1, "expected a folder with tokenizer.rmt, tokenizer.json or");
+  expect(ring({"import", path("hf"), "--tokenizer", path("books"), "--output", path("again")}), 0, "LlamaForCausalLM");
+  expect(ring({"tokenizer", "encode", path("again"), "a"}), 0, "97");
 }
 
 }  // namespace

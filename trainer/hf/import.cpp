@@ -16,6 +16,7 @@
 #include "core/check.h"
 #include "core/fields.h"
 #include "core/joined.h"
+#include "data/hub_name.h"
 #include "data/load_tokenizer.h"
 #include "trainer/hf/config.h"
 #include "trainer/hf/names.h"
@@ -219,12 +220,7 @@ void write_checkpoint_of(const Weights& weights, const fs::path& folder, const s
 std::shared_ptr<const Tokenizer> tokenizer_in(const fs::path& folder, const ImportOptions& options,
                                               std::vector<std::string>& notes) {
   if (!options.tokenizer.empty()) return load_tokenizer(options.tokenizer);
-  std::error_code error;
-  for (const char* name : {"tokenizer.rmt", "tokenizer.json", "tokenizer.model"}) try {
-      if (fs::exists(folder / name, error)) return load_tokenizer((folder / name).string());
-    } catch (const Error& e) {
-      notes.push_back(e.what());
-    }
+  if (auto tokenizer = load_tokenizer_in(folder.string(), notes)) return tokenizer;
   notes.push_back(
       str("The run has no tokenizer: ", folder.string(),
           " holds none that is read here (tokenizer.rmt, tokenizer.json, SentencePiece's tokenizer.model). With "
@@ -235,7 +231,7 @@ std::shared_ptr<const Tokenizer> tokenizer_in(const fs::path& folder, const Impo
 // That of the tokenizer. One that cannot be read does not keep the weights out.
 chat::Format chat_format_in(const fs::path& folder, const ImportOptions& options, std::vector<std::string>& notes) {
   try {
-    return chat_format_beside(options.tokenizer.empty() ? (folder / "tokenizer.json").string() : options.tokenizer);
+    return chat_format_beside(options.tokenizer.empty() ? folder.string() : options.tokenizer);
   } catch (const Error& e) {
     notes.push_back(str("The run has no chat template: ", e.what()));
     return {};
@@ -269,6 +265,8 @@ Config config_of(const PublishedModel& published, const fs::path& run, const std
 PublishedModel model_in(const fs::path& folder, std::string& file) {
   std::error_code error;
   file = (folder / "config.json").string();
+  if (!fs::exists(folder, error))
+    fail(folder.string(), " does not exist: give the folder of a published model", download_advice(folder.string()));
   if (!fs::exists(file, error)) fail(folder.string(), " has no config.json: give the folder of a published model");
   return parse_hf_config(read_text(file, kMostConfig), file);
 }

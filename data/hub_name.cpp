@@ -1,0 +1,49 @@
+#include "data/hub_name.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <string_view>
+
+#include "core/check.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Returns true for "name" and "owner/name" without an ending of a file. A folder of the owner's name here makes it a
+// path.
+bool may_be_hub_name(const std::string& path) {
+  constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.";
+  constexpr std::array<std::string_view, 7> kEndings{".rmt", ".json", ".model", ".h5", ".yaml", ".txt", ".jsonl"};
+  const std::size_t slash = path.find('/');
+  const std::string owner = path.substr(0, slash), name = slash == std::string::npos ? "" : path.substr(slash + 1);
+  const auto is_word = [&](const std::string& word) {
+    return !word.empty() && word[0] != '.' && word.find_first_not_of(kLetters) == std::string::npos;
+  };
+  if (!is_word(owner) || (slash != std::string::npos && !is_word(name))) return false;
+  if (std::ranges::any_of(kEndings, [&](std::string_view ending) { return path.ends_with(ending); })) return false;
+  std::error_code ignored;
+  return !fs::exists(owner, ignored);
+}
+
+std::string folder_of(const std::string& hub_name) { return fs::path(hub_name).filename().string(); }
+
+}  // namespace
+
+std::string download_advice(const std::string& path) {
+  if (!may_be_hub_name(path)) return "";
+  return str(". Nothing is downloaded. If ", path, " is a model on Hugging Face, `hf download ", path, " --local-dir ",
+             folder_of(path), "` writes its folder, which can be given here");
+}
+
+std::string download_and_import_advice(const std::string& path) {
+  if (!may_be_hub_name(path)) return "";
+  const std::string folder = folder_of(path);
+  return str(". Nothing is downloaded. If ", path, " is a model on Hugging Face, `hf download ", path, " --local-dir ",
+             folder, "` writes its folder and `ringmaster import ", folder, " --output runs/", folder,
+             "` makes it a run");
+}
+
+}  // namespace ring
