@@ -4,6 +4,7 @@
 
 #include "cli/eval_long.h"
 #include "cli/number_option.h"
+#include "data/text_advice.h"
 #include "data/token_store.h"
 #include "trainer/session.h"
 #include "trainer/text_corpus.h"
@@ -39,6 +40,21 @@ void EvalCorpus::add_batches_to(CLI::App& cmd) {
   add_number(cmd, "--batch-size", rows, "Sequences per batch; 0: at most 32, about 32,768 tokens", 0, 1 << 30);
 }
 
+namespace {
+
+// Says which option reads the text, or how a corpus is made of it with the run's tokenizer.
+void refuse_text(const std::string& path, const std::string& run, const Session& session) {
+  if (!is_text_file(path)) return;
+  const NamedTokenizer tokenizer{tokenizer_file_of(session.origin), !chat_format_of(session.origin).source.empty()};
+  const std::string options = record_options(path, tokenizer);
+  if (options.empty() || options.starts_with(" --text-field"))
+    fail("--data: ", path, " is text, and no corpus. Give it as --text ", path, options);
+  fail("--data: ", path, " is text, and no corpus. Make one of it: `", preparing_command(path, tokenizer),
+       " --validation-fraction 0`, and then: `ringmaster eval ", run, " --data ", corpus_name(path), " --split train`");
+}
+
+}  // namespace
+
 Corpora EvalCorpus::open(const std::string& run, int threads, const Session& session) const {
   if (!text.inputs.empty()) {
     PrepareOptions options = text;
@@ -48,6 +64,7 @@ Corpora EvalCorpus::open(const std::string& run, int threads, const Session& ses
   }
   if (data.empty() && !session.origin.imported.empty())
     fail("--data: ", run, " holds imported weights, which have no corpus of their own: give one, or --text");
+  if (!data.empty()) refuse_text(data, run, session);
   Corpora corpora = data.empty() ? open_corpora(session.config.data) : open_corpus(data);
   check_tokenizer(corpora, session.tokenizer->hash(), "run " + run);
   if (data.empty()) check_data(session.origin, corpora, "Put the old ones back, or give --data");

@@ -3,11 +3,11 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstring>
 #include <filesystem>
 
 #include "core/check.h"
+#include "data/text_advice.h"
 #include "data/token_format.h"
 #include "data/tokenizer.h"
 
@@ -271,26 +271,10 @@ bool TokenStore::is_one(const FileHandle& file) {
   return head.starts_with(kCorpusMagic) || head.starts_with(kHdf5Magic);
 }
 
-namespace {
-
-// As far as its beginning tells: other files hold a zero early.
-bool is_text_file(const std::string& path) {
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) return false;
-  FileHandle file = open_input(path);
-  std::string head(4096, '\0');
-  head.resize(file.read(head.data(), head.size()));
-  const std::string_view magic = std::string_view(head).substr(0, kCorpusMagic.size());
-  if (kCorpusMagic.starts_with(magic)) return false;  // a corpus, of which little is left
-  return std::ranges::none_of(head, [](unsigned char c) { return c < ' ' && !std::isspace(c); });
-}
-
-}  // namespace
-
 std::shared_ptr<const TokenStore> TokenStore::open(const std::string& path) {
   if (is_text_file(path))
-    fail(path, " is text, and no corpus yet: make one of it with `ringmaster data prepare --input ", path,
-         " --tokenizer bytes --output corpus.h5`, and set data.path to that");
+    fail(path, " is text, and no corpus yet: make one of it with `", preparing_command(path),
+         "`, and set data.path to ", corpus_name(path));
   std::shared_ptr<TokenStore> store(new TokenStore);
   store->path_ = path;
   try {

@@ -62,9 +62,8 @@ FoundCheckpoint find_checkpoint(const std::string& path) {
   return *std::move(found);
 }
 
-namespace {
-
-std::string tokenizer_file_of(const std::optional<RunDirectory>& run, const Origin& origin) {
+std::string tokenizer_file_of(const Origin& origin) {
+  const std::optional<RunDirectory> run = run_around(origin.checkpoint);
   const std::string beside = origin.checkpoint + "/tokenizer.rmt";
   std::error_code error;
   if (std::filesystem::exists(beside, error)) return beside;
@@ -76,18 +75,14 @@ std::string tokenizer_file_of(const std::optional<RunDirectory>& run, const Orig
        ") is not known. Copy the run's tokenizer.rmt into it");
 }
 
-}  // namespace
-
 std::shared_ptr<const Tokenizer> tokenizer_of(const Origin& origin) {
-  return load_tokenizer_of(origin, tokenizer_file_of(run_around(origin.checkpoint), origin));
+  return load_tokenizer_of(origin, tokenizer_file_of(origin));
 }
 
-chat::Format chat_format_of(const Origin& origin) {
-  return chat_format_beside(tokenizer_file_of(run_around(origin.checkpoint), origin));
-}
+chat::Format chat_format_of(const Origin& origin) { return chat_format_beside(tokenizer_file_of(origin)); }
 
 chat::Format chat_format_of(const Origin& origin, const std::string& choice, const Tokenizer& tokenizer) {
-  return load_chat_format(choice, tokenizer_file_of(run_around(origin.checkpoint), origin), tokenizer);
+  return load_chat_format(choice, tokenizer_file_of(origin), tokenizer);
 }
 
 void check_average(const FoundCheckpoint& found) {

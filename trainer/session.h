@@ -40,6 +40,9 @@ void take_average(FoundCheckpoint&);
 // it was read.
 FoundCheckpoint find_checkpoint(const std::string& run_or_checkpoint);
 
+// Returns the path of the file with a checkpoint's tokenizer, which may not exist. Throws Error if no file is known.
+std::string tokenizer_file_of(const Origin&);
+
 // The tokenizer that a checkpoint was trained with: beside it, where it was copied with its tokenizer alone, or in its
 // run. Error: there is none, or another one.
 std::shared_ptr<const Tokenizer> tokenizer_of(const Origin&);

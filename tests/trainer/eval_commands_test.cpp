@@ -124,6 +124,40 @@ TEST_F(EvalCommands, LossOfTextsSplitsAndWindows) {
   EXPECT_EQ(run_process(train("both", {"train.epochs=2"})).code, 1);  // and steps
 }
 
+// The commands of a message, which it has between backticks.
+std::vector<std::string> commands_in(const std::string& message) {
+  std::vector<std::string> commands;
+  for (std::size_t at = 0, end; (at = message.find('`', at)) != std::string::npos; at = end + 1) {
+    end = message.find('`', at + 1);
+    commands.push_back(message.substr(at + 1, end - at - 1));
+  }
+  return commands;
+}
+
+TEST_F(EvalCommands, TextInPlaceOfACorpusIsAnsweredWithWhatReadsIt) {
+  const Finished run = run_process(train("run", {"train.steps=2"}));
+  ASSERT_EQ(run.code, 0) << run.output;
+  EXPECT_NE(run.output.find("to sample: ringmaster generate " + path("run") + " --prompt"), std::string::npos);
+  const std::string text = eval({"--data", path("text.txt")}).output;
+  EXPECT_NE(text.find("is text, and no corpus. Give it as --text " + path("text.txt") + "\n"), std::string::npos)
+      << text;
+  write("b.jsonl", "{\"body\": \"line 1\"}\n");
+  EXPECT_NE(eval({"--data", path("b.jsonl")}).output.find("--text " + path("b.jsonl") + " --text-field body\n"),
+            std::string::npos);
+  write("chats.jsonl", R"({"conversations": [{"from": "human", "value": "line"}, {"from": "gpt", "value": "text"}]})");
+  const std::vector<std::string> advised = commands_in(eval({"--data", path("chats.jsonl")}).output);
+  ASSERT_EQ(advised.size(), 2u);
+  EXPECT_EQ(advised[0], "ringmaster data prepare --input " + path("chats.jsonl") +
+                            " --chat-field --chat-template plain --tokenizer " + path("run/tokenizer.rmt") +
+                            " --output chats.h5 --validation-fraction 0");
+  EXPECT_EQ(advised[1], "ringmaster eval " + path("run") + " --data chats.h5 --split train");
+  for (const std::string& command : advised) {
+    const std::string here = "cd " + path("") + " && " + ring_binary() + command.substr(command.find(' '));
+    const Finished f = run_process({"/bin/sh", "-c", here});
+    EXPECT_EQ(f.code, 0) << here << "\n" << f.output;
+  }
+}
+
 TEST_F(EvalCommands, PromptsOfAFileAreThoseAlone) {
   ASSERT_EQ(run_process(train("run", {"train.steps=40"})).code, 0);
   write("prompts.txt", "line 1\n\nthat\nof a text that is longer than the context\n");
