@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr std::size_t kWindow = 1 << 20;
-constexpr std::size_t kListed = 20;
+constexpr std::size_t kListed = 8;
 
 // Reads a file mostly forward: short reads come from a window of bytes, long ones go straight to their place.
 class WindowReader {

@@ -25,7 +25,9 @@ using Words = std::vector<std::string>;
 struct NothingIsRun {};
 
 [[noreturn]] void refuse(const CLI::App& at, const std::string& what) {
-  const std::string name = at.get_parent() ? at.get_name() + ": " : "";
+  std::string name;
+  for (const CLI::App* command = &at; command->get_parent(); command = command->get_parent())
+    name = command->get_name() + (name.empty() ? ": " : " ") + name;
   throw CLI::ParseError(name + what, CLI::ExitCodes::ExtrasError);
 }
 
@@ -106,7 +108,11 @@ void refuse_option(const CLI::App& command, const std::string& word) {
     for (const std::string& n : option->get_lnames()) known.push_back("--" + n);
     for (const std::string& n : option->get_snames()) known.push_back("-" + n);
   }
-  refuse(command, unknown + question(nearest(name, known)));
+  const auto begins = [&](const std::string& k) { return k.starts_with("--" + name.substr(1)); };
+  const auto with_letter = name.size() == 2 ? std::ranges::find_if(known, begins) : known.end();
+  refuse(command, unknown + question(with_letter != known.end() ? *with_letter
+                                     : name.size() == 2         ? ""
+                                                                : nearest(name, known)));
 }
 
 // `--optimizer.lr=1e-3`, as other programs write settings: no option of ours has a dot.
@@ -154,6 +160,19 @@ void check_words(const CLI::App& app, Words& words) {
     refuse(*command, "which of its commands? " + joined(command_names(*command), ", "));
 }
 
+// The command that was given, with all names that lead to it.
+const CLI::App& given_command(const CLI::App& app) {
+  const auto given = app.get_subcommands();
+  return given.empty() ? app : given_command(*given.front());
+}
+
+void refuse_extra(const CLI::App& app) {
+  const CLI::App& command = given_command(app);
+  const std::string word = joined(app.remaining(true), " ");
+  const bool prompts = command.get_option_no_throw("--prompt") != nullptr;
+  refuse(command, "unexpected argument '" + word + "'" + (prompts ? "; did you mean --prompt \"" + word + "\"?" : ""));
+}
+
 // `help bench step` is `bench step --help`.
 void turn_help_around(Words& words) {
   if (words.empty() || words[0] != "help") return;
@@ -186,6 +205,8 @@ void parse_arguments(CLI::App& app, Words arguments) {
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
   try {
     app.parse(std::move(arguments));
+  } catch (const CLI::ExtrasError&) {
+    refuse_extra(app);
   } catch (const NothingIsRun&) {
   }
 }

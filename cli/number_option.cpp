@@ -37,12 +37,21 @@ CLI::Validator number_in(bool whole, long double least, long double most) {
   return {read, range.text};
 }
 
+// Suggests a unit for a bare number that is too small: nobody has 80 bytes of memory.
+std::string unit_hint(const std::string& text, const Check& range) {
+  std::int64_t bytes = 0;
+  if (text.find_first_not_of("0123456789.") != std::string::npos) return "";
+  for (const char* unit : {"GB", "MB"})
+    if (parse_bytes(text + unit, bytes).empty() && range.passes(bytes)) return str("; did you mean ", text, unit, "?");
+  return "";
+}
+
 CLI::Validator bytes_in(std::uint64_t least, std::uint64_t most) {
   const Check range = in_bytes(static_cast<long double>(least), static_cast<long double>(most));
   const auto read = [=](std::string& text) -> std::string {
     std::int64_t bytes = 0;
     if (const std::string wrong = parse_bytes(text, bytes); !wrong.empty()) return wrong;
-    if (!range.passes(bytes)) return str("must be ", range.text, ", is ", shown(text));
+    if (!range.passes(bytes)) return str("must be ", range.text, ", is ", shown(text), unit_hint(text, range));
     text = std::to_string(bytes);
     return "";
   };

@@ -30,9 +30,17 @@ void refuse_corpus(const std::string& path) {
          " beside a settings file, as in: ringmaster train configs/nanogpt_cpu.yaml data.path=", path);
 }
 
+void refuse_toml(const std::string& path) {
+  if (path.ends_with(".toml"))
+    fail(path,
+         " is TOML, and settings are YAML: what is `[model]` and `width = 64` there is `model: {width: 64}` here. ",
+         "A file to begin with: ringmaster init my.yaml");
+}
+
 Config settings_in(const std::string& file, const std::vector<std::string>& overrides) {
   refuse_missing(file, "settings, such as configs/nanogpt_cpu.yaml, or a run");
   refuse_corpus(file);
+  refuse_toml(file);
   Config config;
   load_config(config, file, overrides, words_of_other_programs());
   return config;

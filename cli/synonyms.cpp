@@ -327,6 +327,12 @@ constexpr config::Synonyms::Key kKeys[] = {
 };
 
 constexpr const char* kNoHalf = "fp16 is not supported.";
+constexpr const char* kSelects =
+    "It is a pattern of block_sparse: model.attention={kind: block_sparse, rules: [{pattern: content, keep: 16}]}, or "
+    "learned or importance there.";
+constexpr const char* kPattern =
+    "It is a pattern of block_sparse: model.attention={kind: block_sparse, rules: [{pattern: hierarchical, local: "
+    "2}]}.";
 
 constexpr config::Synonyms::Value kValues[] = {
     {"run.device", "gpu", "cuda"},
@@ -373,6 +379,13 @@ constexpr config::Synonyms::Value kValues[] = {
     {"attention.kind", "sliding_window", "window"},
     {"attention.kind", "longnet", "dilated"},
     {"attention.kind", "sparse", "block_sparse"},
+    {"attention.kind", "content", "block_sparse", kSelects},
+    {"attention.kind", "learned", "block_sparse", kSelects},
+    {"attention.kind", "importance", "block_sparse", kSelects},
+    {"attention.kind", "local_global", "block_sparse", kPattern},
+    {"attention.kind", "strided", "block_sparse", kPattern},
+    {"attention.kind", "hierarchical", "block_sparse", kPattern},
+    {"attention.kind", "random", "block_sparse", kPattern},
     {"optimizer.kind", "adam", "adamw"},
     {"optimizer.kind", "adamw_torch", "adamw"},
     {"optimizer.kind", "adamw_torch_fused", "adamw"},

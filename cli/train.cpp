@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <optional>
 
 #include "bench/preflight.h"
@@ -100,7 +101,10 @@ void run(const Arguments& a) {
     if (end == TrainEnd::interrupted) say << "stopped early; to go on: " << start_command(env, "train " + dir) << "\n";
     if (end == TrainEnd::out_of_time)
       say << "the time is over; to go on: " << start_command(env, "train " + dir + " train.minutes=...") << "\n";
-    say << "to sample: ringmaster generate " << dir << " --prompt \"...\"" << std::endl;
+    const bool chats = std::filesystem::exists(RunDirectory(dir).chat_template_file());
+    say << (chats ? "to talk with it: ringmaster generate " + dir + " --chat"
+                  : "to sample: ringmaster generate " + dir + " --prompt \"...\"")
+        << std::endl;
   }
   if (end == TrainEnd::interrupted) throw ExitCode{kExitInterrupted};
 }

@@ -230,6 +230,12 @@ void validate_ema(const Config& c, std::vector<std::string>& errors) {
         "none");
 }
 
+void validate_stages(const Config& c, std::vector<std::string>& errors) {
+  if (c.parallel.pp != 1)
+    errors.push_back(str("parallel.pp: pipeline stages do not exist yet, so it must be 1, is ", c.parallel.pp,
+                         ". Divide the model with parallel.tp, or share it with parallel.zero: 3"));
+}
+
 // Which parameters there are, and what they are called, follows from the model, but not from its attention, which may
 // need a file, nor from its vocabulary, which may be the corpus's.
 void validate_groups(const Config& c, std::vector<std::string>& errors) {
@@ -257,6 +263,7 @@ void Config::validate(std::vector<std::string>& errors) const {
   validate_context(*this, errors);
   validate_ema(*this, errors);
   validate_watch(*this, errors);
+  validate_stages(*this, errors);
   validate_groups(*this, errors);
   add_unused_settings(optimizer, errors);
 }

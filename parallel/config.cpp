@@ -13,7 +13,7 @@ void ParallelConfig::fields(Fields& f) {
     "then 1",
     in_range(0, kMostProcesses));
   f("tp", tp, "processes among which each layer's matrices are cut (tensor parallelism)", in_range(1, kMostProcesses));
-  f("pp", pp, "pipeline stages; only 1 for now", in_range(1, 1));
+  f("pp", pp, "pipeline stages, which do not exist yet: 1", in_range(1, kMostProcesses));
   f("cp_layout", cp_layout,
     "who holds what of a sequence: zigzag: rank i of P has chunks i and 2P - 1 - i of 2P, which balances dense causal "
     "attention; contiguous: one chunk; auto: zigzag where every layer is dense, or pools go around a ring or by gather",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <sstream>
 #include <utility>
 
@@ -21,6 +22,7 @@
 #include "engine/planner.h"
 #include "engine/rates.h"
 #include "generated/build_info.h"
+#include "model/decoder.h"
 #include "trainer/important_blocks.h"
 #include "trainer/origin.h"
 #include "trainer/records.h"
@@ -63,8 +65,12 @@ bool allowed_before(const RunStart& s, const Origin& origin, const RunSettings& 
   return replaces(file, origin) && changes_of_numbers(file.config, s.config).empty();
 }
 
+void warn_once(RunStart& s, const std::string& warning) {
+  if (s.warnings.insert(warning).second) log::warn(warning);
+}
+
 // Keys that are free to change are nobody's mistake where somebody gave them, and damage or forgotten edits in a file.
-void warn_of_edits(const RunStart& s, const Origin& origin, const RunSettings& file) {
+void warn_of_edits(RunStart& s, const Origin& origin, const RunSettings& file) {
   if (file.untouched || !changes_of_numbers(file.config, s.config).empty()) return;
   const std::vector<std::string> where = {"run.name", "run.directory"};
   std::vector<std::string> edits = diff_configs(origin.config, file.config, where);
@@ -74,8 +80,8 @@ void warn_of_edits(const RunStart& s, const Origin& origin, const RunSettings& f
     return std::ranges::any_of(given, [&](const std::string& g) { return g.starts_with(key); });
   });
   if (!edits.empty())
-    log::warn(s.dir.config_file(),
-              " was changed since the run wrote it; it differs from the checkpoint in:", listed(edits));
+    warn_once(s, str(s.dir.config_file(),
+                     " was changed since the run wrote it; it differs from the checkpoint in:", listed(edits)));
 }
 
 // For who leaves out what --fit or auto chose when the run began.
@@ -90,18 +96,41 @@ std::string advice_on_sizes(const RunStart& s, const Origin& origin) {
   return "";
 }
 
+// Returns the shape of each parameter, by its name. Leaves out those of attention's indexers and pools, without which a
+// checkpoint may be resumed.
+std::map<std::string, Shape> shapes_of(ModelConfig model) {
+  model.attention = {};
+  model.attention_layers.clear();
+  Decoder decoder(model);
+  std::map<std::string, Shape> shapes;
+  for (const Param* p : decoder.parameters().declared())
+    for (const LogicalParam& part : p->parts) shapes[part.name] = part.whole;
+  return shapes;
+}
+
+// Refuses what no option allows: the checkpoint's tensors have the shapes of its model.
+void check_shapes(const RunStart& s, const Origin& origin, const std::vector<std::string>& changes) {
+  std::vector<std::string> of_model = changes;
+  std::erase_if(of_model, [](const std::string& change) { return !change.starts_with("model."); });
+  if (of_model.empty() || shapes_of(origin.config.model) == shapes_of(s.config.model)) return;
+  fail(s.dir.path(), ": the tensors of the checkpoint ", origin.checkpoint,
+       " do not have the shapes of this model:", listed(of_model), "\nResume with the old settings (ringmaster train ",
+       s.dir.path(), "), or train the new model in a run of its own: run.name=NAME");
+}
+
 // Refuses settings that differ from those that the checkpoint was trained with, naming the keys.
 void check_settings(RunStart& s, const Origin& origin, const RunSettings* file, bool allow_changes) {
   if (const auto rounding = changes_of_rounding(origin.config, s.config); !rounding.empty())
-    log::warn("resuming with ", joined(rounding, ", "),
-              ": sums are rounded in another order, so that losses agree closely instead of bit for bit");
+    warn_once(s, str("resuming with ", joined(rounding, ", "),
+                     ": sums are rounded in another order, so that losses agree closely instead of bit for bit"));
   if (file) s.replaced = file->replaced;
   if (file) warn_of_edits(s, origin, *file);
   const std::vector<std::string> changes = changes_of_numbers(origin.config, s.config);
   if (changes.empty()) return;
+  check_shapes(s, origin, changes);
   if (allow_changes || (file && allowed_before(s, origin, *file))) {
     check_sizes_of_important_blocks(origin.config.model, s.config.model, s.dir.path());
-    log::warn("resuming ", s.dir.path(), " with changed settings:", listed(changes));
+    warn_once(s, str("resuming ", s.dir.path(), " with changed settings:", listed(changes)));
     s.changed = true;
     if (std::ranges::count(s.replaced, origin.config_hash) == 0) s.replaced.push_back(origin.config_hash);
     return;
@@ -117,11 +146,11 @@ void check_settings(RunStart& s, const Origin& origin, const RunSettings* file, 
 }
 
 // It is written again from the corpus when the run goes on.
-void warn_of_tokenizer(const RunStart& s, const Origin& origin) {
+void warn_of_tokenizer(RunStart& s, const Origin& origin) {
   try {
     load_tokenizer_of(origin, s.dir.tokenizer_file());
   } catch (const Error& e) {
-    log::warn(e.what(), ", which happens now");
+    warn_once(s, str(e.what(), ", which happens now"));
   }
 }
 
@@ -138,7 +167,7 @@ void check_resumption(RunStart& s, const Origin& origin, const TrainOptions& opt
   if (!options.allow_changes)
     check_data(origin, s.corpora, "Put the old ones back, pass --allow-changes, or start another run.name");
   else if (const auto changes = changes_of_data(origin, s.data, s.config.model); !changes.empty())
-    log::warn("resuming ", s.dir.path(), " with other data:", listed(changes)), s.changed = true;
+    warn_once(s, str("resuming ", s.dir.path(), " with other data:", listed(changes))), s.changed = true;
   warn_of_tokenizer(s, origin);
 }
 

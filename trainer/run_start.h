@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct RunStart {
   std::string checkpoint;              // a verified one to go on from; beside `kept`, the newest; empty: none
   std::string init_from;               // a verified one whose weights a run that begins takes; empty: none
   std::vector<std::string> replaced;   // see RunSettings
+  std::set<std::string> warnings;      // given so far, as a second checkpoint may give the same ones
   bool changed = false;                // settings or data differ from the checkpoint's, as somebody allowed
   std::shared_ptr<void> lock;          // rank 0's, of the directory
   std::unique_ptr<WriterToken> token;  // rank 0's

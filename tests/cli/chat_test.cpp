@@ -63,6 +63,12 @@ TEST_F(ChatTest, LinesAreAnswered) {
   EXPECT_NE(talk("a\n", {"--chat-template", "alpaca"}).output.find("the names are chatml"), std::string::npos);
 }
 
+TEST_F(ChatTest, TrainingEndsWithTheCommandThatTalks) {
+  const test::Finished end = test::run_process({test::ring_binary(), "train", path("run")});
+  EXPECT_NE(end.output.find("to talk with it: ringmaster generate " + path("run") + " --chat\n"), std::string::npos)
+      << end.output;
+}
+
 TEST_F(ChatTest, WithoutATemplateTheRemedyIsSaid) {
   std::filesystem::remove(folder_ / "run" / "chat_template.json");
   const test::Finished f = talk("a\n");

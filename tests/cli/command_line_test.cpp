@@ -236,8 +236,18 @@ TEST_F(CommandLine, AnUnknownOptionNamesTheNearest) {
   EXPECT_EQ(wrong({"doctor", "--zzzzzz"}), "doctor: there is no option --zzzzzz");
   EXPECT_EQ(wrong({"train", "x.yaml", "--learning-rate", "1e-3"}),
             "train: there is no option --learning-rate; did you mean optimizer.lr? (settings are written KEY=VALUE)");
+  EXPECT_EQ(wrong({"generate", "r", "-p", "hi"}), "generate: there is no option -p; did you mean --prompt?");
+  EXPECT_EQ(wrong({"generate", "r", "-q"}), "generate: there is no option -q");
   EXPECT_EQ(wrong({"train", "x.yaml", "--seed=3"}),
             "train: there is no option --seed; did you mean run.seed? (settings are written KEY=VALUE)");
+}
+
+TEST_F(CommandLine, AnUnexpectedArgumentIsAnswered) {
+  EXPECT_EQ(wrong({"generate", "runs/t", "hello", "you"}),
+            "generate: unexpected argument 'hello you'; did you mean --prompt \"hello you\"?");
+  EXPECT_EQ(wrong({"report", "--output", "a", "b", "--zz"}), "report: there is no option --zz");
+  EXPECT_EQ(wrong({"config", "docs", "x"}), "config docs: unexpected argument 'x'");
+  EXPECT_EQ(wrong({"tokenizer", "train", "-o", "x"}), "tokenizer train: there is no option -o; did you mean --output?");
 }
 
 TEST_F(CommandLine, SettingsMayHaveDashes) {
@@ -303,6 +313,14 @@ TEST_F(CommandLine, SizesHaveUnits) {
   EXPECT_EQ(bytes(), std::uint64_t{1} << 53);
   for (const char* bad : {"9007199254740993", "9e9TB", "-5MB", "5XB", "MB", "", "0", "1.5GB", "99999999999999999999"})
     EXPECT_NE(size(bad), "") << bad;
+}
+
+TEST_F(CommandLine, ASizeWithoutAUnitIsAskedAbout) {
+  const auto memory = [&](const std::string& text) { return wrong({"plan", "t.yaml", "--memory", text}); };
+  EXPECT_TRUE(memory("80").ends_with(" bytes, is 80; did you mean 80GB?")) << memory("80");
+  EXPECT_EQ(memory("2000000"), "");
+  EXPECT_TRUE(memory("80B").ends_with(" bytes, is 80B")) << memory("80B");
+  EXPECT_TRUE(memory("0").ends_with(" bytes, is 0")) << memory("0");
 }
 
 TEST_F(CommandLine, NothingIsRun) {

@@ -1,10 +1,15 @@
 // What is answered to the words of other programs (cli/synonyms.cpp).
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <set>
 
+#include "cli/settings.h"
 #include "cli/synonyms.h"
 #include "core/check.h"
 #include "core/fields.h"
@@ -131,6 +136,38 @@ TEST(Hints, NumbersWithLettersAreWrittenOut) {
 }
 
 // The key that is named takes a value.
+TEST(Hints, PatternsAreNoKindsOfAttention) {
+  for (const char* pattern :
+       {"content", "learned", "importance", "local_global", "strided", "hierarchical", "random"}) {
+    const std::string said = error_of(str("model.attention.kind=", pattern));
+    EXPECT_NE(said.find("did you mean block_sparse? It is a pattern of block_sparse: model.attention={"),
+              std::string::npos)
+        << said;
+    // What is advised is accepted.
+    const std::size_t begin = said.find("model.attention={"), end = said.find("}]}", begin) + 3;
+    EXPECT_EQ(error_of(said.substr(begin, end - begin)), "");
+  }
+}
+
+TEST(Hints, TomlIsNotYaml) {
+  const std::string file = std::filesystem::temp_directory_path() / str("ringmaster_hints_", ::getpid(), ".toml");
+  std::ofstream(file) << "[model]\nwidth = 64\n[train]\nsteps = 3\n";
+  try {
+    settings_at(file, {});
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find(file + " is TOML, and settings are YAML"), std::string::npos) << e.what();
+  }
+  std::filesystem::remove(file);
+}
+
+TEST(Hints, PipelineStagesDoNotExist) {
+  EXPECT_NE(error_of("parallel.pp=2").find("parallel.pp: pipeline stages do not exist yet, so it must be 1, is 2"),
+            std::string::npos)
+      << error_of("parallel.pp=2");
+  EXPECT_EQ(error_of("parallel.pp=1"), "");
+}
+
 TEST(Hints, ASectionIsNoAnswerToAValue) {
   const std::string meant = "did you mean a key of data, such as data.path?";
   EXPECT_EQ(error_of("dataset=x"), "command line: dataset=x: unknown key; " + meant);

@@ -8,8 +8,10 @@
 
 #include "checkpoint/files.h"
 #include "core/check.h"
+#include "tests/error_of.h"
 #include "tests/paths.h"
 #include "tests/trainer/runs.h"
+#include "trainer/run_directory.h"
 
 namespace ring::test {
 namespace {
@@ -99,6 +101,45 @@ TEST_F(DamagedRuns, TheCommandThatIsNamedRestoresTheConfig) {
   expect_parts(ring({"train", path("run")}), 0, {"nothing left to do"});
   edit("lr: 0.001", "lr: 0.005");
   expect_parts(ring({"train", path("run"), "--allow-changes"}), 0, {"changed settings", "optimizer.lr"});
+}
+
+TEST_F(DamagedRuns, OtherShapesAreRefusedAtOnce) {
+  for (const char* change : {"model.width=64", "model.layers=3"})
+    for (const bool allow : {false, true}) {
+      std::vector<std::string> more = {change};
+      if (allow) more.emplace_back("--allow-changes");
+      const Finished refused = run_process(short_train(more));
+      const std::string was =
+          change == std::string("model.width=64") ? "model.width: 32 -> 64" : "model.layers: 2 -> 3";
+      expect_parts(refused, 1, {checkpoint() + " do not have the shapes of this model:", was, "run.name=NAME"});
+      EXPECT_EQ(refused.output.find("--allow-changes"), std::string::npos) << refused.output;
+      EXPECT_EQ(refused.output.find("attention.wk.weight"), std::string::npos) << refused.output;
+    }
+  // With the same shapes it is offered.
+  expect_parts(run_process(short_train({"model.dropout=0.2"})), 1, {"pass --allow-changes"});
+}
+
+TEST_F(DamagedRuns, ChangedSettingsAreSaidOnceThoughTwoCheckpointsAreLookedAt) {
+  for (const auto& entry : fs::directory_iterator(checkpoint()))
+    if (entry.path().filename().string().starts_with("shard")) {
+      std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(static_cast<std::streamoff>(fs::file_size(entry.path()) - 1));
+      file.put('?');
+    }
+  const Finished f = ring({"train", path("run"), "train.steps=12", "optimizer.lr=0.005", "--allow-changes"});
+  expect_parts(f, 0, {"resuming from step 5", "changed settings", "optimizer.lr: 0.001 -> 0.005"});
+  EXPECT_EQ(f.output.find("changed settings"), f.output.rfind("changed settings")) << f.output;
+}
+
+TEST_F(DamagedRuns, AFolderThatCannotBeWrittenIsNamed) {
+  fs::create_directory(path("locked"));
+  fs::permissions(path("locked"), fs::perms::owner_read | fs::perms::owner_exec | fs::perms::others_exec);
+  const uid_t user = ::geteuid();
+  if (user == 0 && ::seteuid(65534) != 0) GTEST_SKIP() << "root may write anywhere, and cannot be somebody else here";
+  const std::string said = error_of([&] { RunDirectory(path("locked/run")).lock(); });
+  ASSERT_EQ(::seteuid(user), 0);
+  EXPECT_TRUE(said.starts_with("cannot create the run's directory " + path("locked/run") + ": Permission denied"))
+      << said;
 }
 
 TEST_F(DamagedRuns, ChangedSettingsAreSavedOnlyIfAStepFollows) {
@@ -287,7 +328,7 @@ TEST_F(DamagedRuns, RefusedBeforeTheModelIsBuilt) {
     expect_parts(run_process(command), 1, parts);
     EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(100));
   };
-  expect_refused(train("run"), {"model.width: 32 -> 16384", "the run has other settings"});
+  expect_refused(train("run"), {"model.width: 32 -> 16384", "do not have the shapes of this model"});
   expect_refused(train("none", {"data.path=" + path("missing.h5")}), {"missing.h5"});
   expect_refused(train("none"), {"cannot fit into memory: weights 7", "gradients 7", "optimizer states 1", "there are ",
                                  "model.layers (600)", "model.width (16384)", "machines"});
