@@ -77,6 +77,17 @@ def rows(count, seed):
                                  [{"name": "add", "properties": {"a": "number", "b": "number"}}]])}
 
 
+# Conversations in the forms that `--chat-field` finds by itself. A table has the columns of all, a line has its own.
+def chat_rows(count, seed):
+    r = random.Random(seed)
+    for i in range(count):
+        said = [text(r) or "-" for _ in range(4)]
+        yield ({"messages": [message(r, "user"), message(r, "assistant")]},
+               {"conversations": [{"from": who, "value": t} for who, t in zip(("human", "gpt") * 2, said)],
+                "system": r.choice([None, "Be brief."])},
+               {"instruction": said[0], "input": r.choice([None, "", said[1]]), "output": said[2]})[i % 3]
+
+
 # The same rows in several forms: (name, table, how it is written).
 def forms(table):
     def texts(of_type):
@@ -111,6 +122,20 @@ def compare(program, folder):
         print(what + ":", wanted[1], "documents, the same")
         seen.add(wanted[0])
     assert len(seen) == 4, "other members gave the same corpus"
+
+
+def compare_chats(program, folder):
+    data = list(chat_rows(300, seed=3))
+    lines, path = os.path.join(folder, "chats.jsonl"), os.path.join(folder, "chats.parquet")
+    with open(lines, "w", encoding="utf-8") as out:
+        out.writelines(json.dumps(without_nulls(row, True)) + "\n" for row in data)
+    columns = sorted({name for row in data for name in row})
+    table = {name: [row.get(name) for row in data] for name in columns}
+    pq.write_table(pa.table(table | {"id": list(range(300))}), path)
+    options = ["--chat-field", "--chat-template", os.path.join(folder, "template.jinja")]
+    wanted = program.identity(lines, options)
+    assert wanted[1] == 300 and program.identity(path, options) == wanted, "not the corpus of the JSON Lines"
+    print("forms of conversations:", wanted[1], "documents, the same")
 
 
 def refuse(program, folder):
@@ -172,6 +197,7 @@ def main(path):
             print("skipped:", done.stderr)
             sys.exit(77)
         compare(program, folder)
+        compare_chats(program, folder)
         refuse(program, folder)
         damage(program, folder)
 
