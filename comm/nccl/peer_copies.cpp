@@ -333,7 +333,7 @@ void PeerCopies::abort() {
 // Again and again: a peer that goes on writes what it has counted over it, and a call that has begun queues more.
 void PeerCopies::release() {
   try {
-    RING_CUDA_CHECK(cudaSetDevice(device_));
+    const cuda::OnDevice on(device_);
     do {
       for (int p = 0; p < size_; ++p) {
         const auto at = static_cast<std::size_t>(p);

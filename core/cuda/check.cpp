@@ -34,6 +34,7 @@ void fail_call(cudaError_t error, const char* call, const char* file, int line) 
 }
 
 void check_device() {
+  choose_device();
   // Does nothing else, and like every call returns the error of a kernel that has failed.
   const cudaError_t error = cudaFree(nullptr);
   if (is_device_failure(error)) fail_call(error, "a library", __FILE__, __LINE__);

@@ -8,6 +8,8 @@
 #include <array>
 
 #include "core/check.h"
+#include "core/cuda/check.h"
+#include "core/cuda/handles.h"
 #include "core/device_memory.h"
 #include "core/numa.h"
 
@@ -163,15 +165,13 @@ BackendFacts inspect() {
   return facts;
 }
 
-std::optional<DeviceMemory> memory_of(int device) {
-  int before = 0;
+std::optional<DeviceMemory> memory_of(int device) try {
+  const OnDevice on(device);
   std::size_t available = 0, total = 0;
-  cudaGetDevice(&before);
-  cudaError_t error = cudaSetDevice(device);
-  if (error == cudaSuccess) error = cudaMemGetInfo(&available, &total);
-  cudaSetDevice(before);
-  cudaGetLastError();
-  return error == cudaSuccess ? std::optional(DeviceMemory{total, available}) : std::nullopt;
+  RING_CUDA_CHECK(cudaMemGetInfo(&available, &total));
+  return DeviceMemory{total, available};
+} catch (const Error&) {
+  return std::nullopt;
 }
 
 std::string model_of(int device) {

@@ -1,16 +1,36 @@
 #include "core/cuda/handles.h"
 
+#include <atomic>
+#include <utility>
+
 #include "core/cuda/check.h"
 
 namespace ring::cuda {
 
+namespace {
+
+constexpr int kNone = -1;
+std::atomic<int> first_device{kNone};  // that a thread of this process chose
+thread_local bool has_device = false;  // this thread has chosen one
+
+}  // namespace
+
+void choose_device() {
+  if (has_device || first_device == kNone) return;
+  has_device = true;
+  cudaSetDevice(first_device);  // an error comes again from the call that follows
+}
+
 OnDevice::OnDevice(int device) : device_(device) {
+  int none = kNone;
+  first_device.compare_exchange_strong(none, device);
+  returns_ = std::exchange(has_device, true);
   RING_CUDA_CHECK(cudaGetDevice(&before_));
   if (before_ != device_) RING_CUDA_CHECK(cudaSetDevice(device_));
 }
 
 OnDevice::~OnDevice() {
-  if (before_ != device_) cudaSetDevice(before_);
+  if (returns_ && before_ != device_) cudaSetDevice(before_);
 }
 
 StreamHandle::StreamHandle(int device, bool high_priority) : device_(device) {
@@ -21,6 +41,9 @@ StreamHandle::StreamHandle(int device, bool high_priority) : device_(device) {
 }
 
 // Work still queued runs to its end: the runtime releases the stream after it.
-StreamHandle::~StreamHandle() { cudaStreamDestroy(stream_); }
+StreamHandle::~StreamHandle() {
+  choose_device();
+  cudaStreamDestroy(stream_);
+}
 
 }  // namespace ring::cuda

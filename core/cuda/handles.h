@@ -5,7 +5,8 @@
 
 namespace ring::cuda {
 
-// Makes a device current for this thread, until the end of the scope.
+// Makes a device current for this thread until the end of the scope. The first OnDevice of a thread leaves its device
+// current: to go back to the first GPU would make a context there (see choose_device() in core/cuda/check.h).
 class OnDevice {
  public:
   explicit OnDevice(int device);
@@ -14,6 +15,7 @@ class OnDevice {
   OnDevice& operator=(const OnDevice&) = delete;
 
  private:
+  bool returns_ = false;
   int before_ = 0, device_;
 };
 

@@ -10,6 +10,7 @@
 
 #include "core/cpu/thread_pool.h"
 #include "core/cuda/check.h"
+#include "core/cuda/handles.h"
 #include "core/cuda/pinned_staging.h"
 #include "core/host_tensor.h"
 #include "core/numa.h"
@@ -26,22 +27,19 @@ std::optional<int> node_of(int device) {
   return memory_node_of(bus.data());
 }
 
-// A new thread is on the first GPU, and a context there would take memory: it stays on this one.
 void lock(int device, std::byte* begin, std::size_t bytes) {
-  RING_CUDA_CHECK(cudaSetDevice(device));
+  const OnDevice on(device);
   RING_CUDA_CHECK(cudaHostRegister(begin, bytes, cudaHostRegisterPortable));
 }
 
 // Whoever copies there may have failed halfway: memory goes only when all copies are done. A GPU that has failed is
 // reported by whoever uses it next.
-void unlock(int device, std::byte* begin) {
-  int before = device;
-  cudaGetDevice(&before);
-  if (before != device) cudaSetDevice(device);
+void unlock(int device, std::byte* begin) try {
+  const OnDevice on(device);
   cudaDeviceSynchronize();
   cudaHostUnregister(begin);
-  if (before != device) cudaSetDevice(before);
   cudaGetLastError();
+} catch (const Error&) {
 }
 
 // A quarter of the cores: the program needs the others, and memory does not get faster with more.

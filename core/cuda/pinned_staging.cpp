@@ -13,7 +13,10 @@ namespace ring::cuda {
 std::shared_ptr<void> pinned_memory(std::size_t bytes) {
   void* p = nullptr;
   RING_CUDA_CHECK(cudaMallocHost(&p, bytes ? bytes : 1));
-  return {p, [](void* q) { cudaFreeHost(q); }};
+  return {p, [](void* q) {
+            choose_device();
+            cudaFreeHost(q);
+          }};
 }
 
 namespace {

@@ -30,11 +30,15 @@ class CudaEvent final : public EventImpl {
     if (error != cudaSuccess) cudaEventDestroy(event_);
     RING_CUDA_CHECK(error);
   }
-  ~CudaEvent() override { cudaEventDestroy(event_); }
+  ~CudaEvent() override {
+    choose_device();
+    cudaEventDestroy(event_);
+  }
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
 
   bool done() const override {
+    choose_device();
     const cudaError_t state = cudaEventQuery(event_);
     if (state == cudaErrorNotReady) return false;
     RING_CUDA_CHECK(state);

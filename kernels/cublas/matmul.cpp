@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "core/cuda/check.h"
+#include "core/cuda/handles.h"
 #include "core/log.h"
 #include "kernels/cublas/plan.h"
 #include "kernels/matmul_gelu.h"
@@ -278,14 +279,14 @@ void run_matmul(const Matmul& args, const ExecContext& ctx) {
   if (args.c.numel() == 0) return;
   if (args.a.numel() == 0)
     return has_gelu(args) ? product_then_gelu(args, ctx, without_terms) : without_terms(args, ctx);
-  RING_CUDA_CHECK(cudaSetDevice(ctx.stream.device().index));
+  const cuda::OnDevice on(ctx.stream.device().index);
   ctx.stream.impl().resource<Engine>().run(args, ctx);
 }
 
 void run_batched(const BatchedMatmul& args, const ExecContext& ctx) {
   if (args.c.numel() == 0) return;
   RING_CHECK(args.a.numel() > 0, "batched_matmul of nothing: ", describe(args.a));
-  RING_CUDA_CHECK(cudaSetDevice(ctx.stream.device().index));
+  const cuda::OnDevice on(ctx.stream.device().index);
   ctx.stream.impl().resource<Engine>().run(args, ctx);
 }
 

@@ -33,6 +33,15 @@ void write_corpus(const fs::path& path) {
   write_documents(path.string(), 250, 2, [](std::uint64_t d) { return 30 + random_bits({7, 0, 0}, d) % 1024; });
 }
 
+// Each process starts CUDA on its own GPU only: a context takes seconds to make and memory of its GPU. Returns "" if
+// so.
+std::string foreign_context(const std::vector<Reply>& ranks) {
+  for (int r = 0; r < std::ssize(ranks); ++r)
+    for (const int gpu : ranks[static_cast<std::size_t>(r)].gpus)
+      if (gpu != r) return str("rank ", r, " has a CUDA context on GPU ", gpu, ", which is not its own");
+  return "";
+}
+
 std::string reference_name(const Cell& c) { return joined(settings_of_one_rank(c), " "); }
 
 }  // namespace
@@ -108,6 +117,7 @@ std::string LayoutRunner::train(const Cell& cell, const Settings& more) {
     if (std::ranges::any_of(ranks, [](const Reply& a) { return !a.error.empty(); })) group_.reset();
     std::string problem =
         disagreement(one, ranks, cell.kind.selects ? options_.selection_tolerance : options_.tolerance);
+    if (problem.empty()) problem = foreign_context(ranks);
     if (problem.empty() && options_.check_graphs && ranks[0].replayed != cell.graph)
       problem = cell.graph ? "no step was replayed as a graph" : "steps were replayed as a graph";
     return problem;

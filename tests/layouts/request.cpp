@@ -15,7 +15,7 @@ constexpr std::size_t kMaxMessage = std::size_t{1} << 20;  // bytes
 }
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Request, rank, world, gpu, mesh, store_port, cookie, settings, steps)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Reply, refused, error, losses, norms, regions, replayed)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Reply, refused, error, losses, norms, regions, replayed, gpus)
 
 std::string to_text(const Request& o) { return nlohmann::json(o).dump(); }
 Request request_of(const std::string& text) { return nlohmann::json::parse(text).get<Request>(); }

@@ -25,6 +25,7 @@ struct Reply {
   std::vector<double> losses, norms;             // loss and gradient norm of each step
   std::map<std::string, std::uint32_t> regions;  // checksums of this rank's part of the state, by tensor and region
   bool replayed = false;                         // true if the last step was replayed as a CUDA graph
+  std::vector<int> gpus;                         // on which this process has a CUDA context
 };
 
 std::string to_text(const Request&);

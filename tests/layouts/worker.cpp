@@ -1,5 +1,6 @@
 #include "tests/layouts/worker.h"
 
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <memory>
@@ -15,7 +16,26 @@
 namespace ring::test {
 namespace {
 
-constexpr std::int64_t kVocabulary = 257;                       // bytes and an end-of-document token
+constexpr std::int64_t kVocabulary = 257;  // bytes and an end-of-document token
+// Returns the GPUs on which this process has a context, as CUDA's driver API tells.
+std::vector<int> gpus_with_context() {
+  using Count = int(int*);
+  using ContextState = int(int device, unsigned* flags, int* active);
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);  // null: nothing in this process uses CUDA
+  if (!driver) return {};
+  const auto count = reinterpret_cast<Count*>(dlsym(driver, "cuDeviceGetCount"));
+  const auto state = reinterpret_cast<ContextState*>(dlsym(driver, "cuDevicePrimaryCtxGetState"));
+  int devices = 0;
+  if (!count || !state || count(&devices) != 0) fail("the CUDA driver does not tell where contexts are");
+  std::vector<int> with_context;
+  for (int i = 0; i < devices; ++i) {
+    unsigned flags = 0;
+    int active = 0;
+    if (state(i, &flags, &active) == 0 && active) with_context.push_back(i);
+  }
+  return with_context;
+}
+
 constexpr std::chrono::milliseconds kOperationTimeout{60'000};  // of one communication operation
 constexpr std::chrono::milliseconds kLivenessTimeout{20'000};   // silence of a dead rank, even on a busy machine
 
@@ -42,6 +62,7 @@ class Run {
     while (trainer_.in_flight() > 0) finish();
     reply_.replayed = trainer_.replays_graph();
     add_regions();
+    reply_.gpus = gpus_with_context();
     return reply_;
   }
 
