@@ -79,8 +79,6 @@ int failed_with(const std::string& whole) {
 
 int main(int argc, char** argv) {
   ring::open_standard_streams();
-  // Before CUDA reads it: streams that share one of the device's queues (8 by default) wait for each other's peers.
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   ring::install_crash_handler();
   ring::StandardOutput output;
   try {

@@ -35,7 +35,6 @@ config="${RECALL_CONFIG:-$root/configs/recall.yaml}"
 mkdir -p "$out"
 cd "$out"
 
-export CUDA_DEVICE_MAX_CONNECTIONS=32 # as ringmaster sets it
 failed=0
 names=() pids=()
 start() { # NAME COMMAND...: runs in the background for $seconds, with its output in NAME.log
