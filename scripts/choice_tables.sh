@@ -5,7 +5,6 @@
 # Needs an otherwise idle GPU for about 10 minutes. With several GPUs it instead measures the shapes of tensor and
 # context parallelism over 2 and 4 GPUs. Environment variables:
 #   RINGMASTER     the program (default build/release/ringmaster)
-#   SECONDS_EACH   how long each of the best few algorithms is measured (default 0.02)
 #   ONLY           a regular expression: runs only the lines "DEGREE CONFIG SETTING..." that match it
 set -uo pipefail
 root="$(cd "$(dirname "$0")/.." && pwd)"
@@ -19,7 +18,7 @@ failed=0
 finish() {
   rm -rf "$work"
   [ -f "$store" ] || return
-  grep '^"' "$store" | sort >"$file"
+  grep '^"' "$store" | LC_ALL=C sort >"$file"
   echo "$(wc -l <"$file") choices in $file, $failed failed"
 }
 trap finish EXIT
@@ -30,7 +29,7 @@ measure() {  # DEGREE CONFIG SETTING...
   local name="$degree $config $*"
   [[ "$name" =~ ${ONLY:-.} ]] || return 0
   local command=("$ringmaster" bench step "$root/$config.yaml" --steps 1 --warmup 1 --no-ceilings "run.directory=$work/run"
-    "run.tuning=$store" "run.tuning_seconds=${SECONDS_EACH:-0.02}" train.activation_offload=false "$@")
+    "run.tuning=$store" train.activation_offload=false "$@")
   [ "$degree" = 1 ] || command=("$ringmaster" launch -n "$degree" -- "${command[@]:1}")
   local began=$SECONDS
   if ! "${command[@]}" >"$work/log.txt" 2>&1; then
@@ -78,7 +77,7 @@ several() {  # DEGREE SETTING...
 # The optimizer's states determine the type in which gradients are summed, and run.deterministic determines the kernels.
 default=(optimizer.master=fp32 optimizer.moments=fp32 optimizer.gradients=fp32)
 fastest=(run.deterministic=false optimizer.master=bf16 optimizer.moments=bf16 optimizer.gradients=bf16)
-gpus="$(nvidia-smi -L | wc -l)"
+gpus="$(if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES"; else nvidia-smi -L; fi | wc -l)"
 if [ "$gpus" = 1 ]; then
   single "${default[@]}"
   for config in "$root"/configs/*.yaml; do
