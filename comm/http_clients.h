@@ -26,9 +26,9 @@ class HttpClients {
 
   explicit HttpClients(const HttpClientLimits& limits) : limits_(limits) {}
 
-  // Adds a connection, which waits for a request. If there are now too many, returns the socket to close: among the
-  // connections that wait for a request, the one that has waited longest, of the same address if that address has too
-  // many connections, otherwise of the address with the most. It may be the new connection.
+  // Adds a connection that waits for a request. If there are now too many, returns the socket to close: of one address,
+  // the connection that has waited longest for a request. The address is the new connection's if that address has too
+  // many connections, otherwise the one with the most. The new connection itself may be returned.
   std::optional<int> on_open(int socket, const std::string& address, Time now);
   void on_request(int socket);  // ends the deadline of the request; none applies while the server works or streams
   void on_reply_begin(int socket, Time now);  // starts the deadline of the reply
@@ -47,8 +47,9 @@ class HttpClients {
     Time since;  // when the state began
   };
 
-  void set_state(int socket, State, Time now);                        // unless the connection is closing
-  std::map<std::string, std::size_t> connections_by_address() const;  // without closing connections
+  void set_state(int socket, State, Time now);  // does nothing if the connection is being closed
+  // Returns the number of connections of each address.
+  std::map<std::string, std::size_t> connections_by_address() const;  // excludes those being closed
   std::optional<Time> deadline_of(const Client&) const;
 
   HttpClientLimits limits_;

@@ -43,7 +43,7 @@ class Ticker {
       }).detach();
       ticks_ = true;
     } catch (const std::system_error&) {
-      ticks_ = false;  // without the thread, idle time would look like gaps, and no time-out would ever end
+      ticks_ = false;  // without the thread, idle time would look like gaps, and no time-out would ever expire
     }
     started_.store(true, std::memory_order_release);
   }

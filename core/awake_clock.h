@@ -28,8 +28,11 @@ class GapFilter {
   Time last_gap() const noexcept { return Time(gap_end_.load()); }
 
  private:
-  std::mutex mutex_;                                          // taken by threads that find a gap
-  std::atomic<std::int64_t> last_{0}, lost_{0}, gap_end_{0};  // ns: newest reading, sum of all gaps, last_gap()
+  std::mutex mutex_;  // taken by threads that find a gap
+  // Nanoseconds.
+  std::atomic<std::int64_t> last_{0};     // newest reading
+  std::atomic<std::int64_t> lost_{0};     // sum of all gaps
+  std::atomic<std::int64_t> gap_end_{0};  // end of the newest gap
 };
 
 struct AwakeClock {

@@ -9,8 +9,8 @@ namespace ring {
 
 // The maximum length of a message, in bytes.
 inline constexpr std::size_t kMaxMessage = 8192;
-// Returns `message`. If it is longer than kMaxMessage, its size replaces its middle: the beginning, which says what
-// failed, and the end, which says what to do, remain.
+// Returns `message`. If it is longer than kMaxMessage, its middle is replaced by its size. This keeps the beginning,
+// which says what failed, and the end, which says what to do.
 std::string bounded_message(std::string_view message);
 
 }  // namespace ring

@@ -9,7 +9,7 @@
 namespace ring {
 namespace {
 
-// Empty parts and "." name no folder.
+// Splits a path into its components, without empty ones and ".", which name no folder.
 std::vector<std::string> parts_of(std::string_view path) {
   std::vector<std::string> parts;
   while (!path.empty()) {
@@ -29,7 +29,7 @@ bool glob_matches(std::string_view pattern, std::string_view path) {
     return ::fnmatch(std::string(pattern).c_str(), names.back().c_str(), 0) == 0;
   std::vector<std::string> parts = parts_of(pattern);
   if (!parts.empty() && parts.back() == "**") parts.emplace_back("*");  // files, not folders
-  // The usual match of a text with stars: after a mismatch the last `**` takes one folder more.
+  // Wildcard matching with backtracking: on a mismatch, the last `**` absorbs one more folder.
   std::size_t p = 0, n = 0, after_star = 0, star_end = 0;
   bool star = false;
   while (n < names.size()) {

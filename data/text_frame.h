@@ -1,5 +1,5 @@
 #pragma once
-// The tokens that stand around each text for a model, where the text does not have them already.
+// The tokens that a model expects before and after each text (such as "<s>"), added only where the text lacks them.
 
 #include <algorithm>
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace ring {
 
-// Returns how many of the first tokens of `before` have to be put in front of `text`, whose own first tokens may be the
-// rest of them, as in a text that begins with "<s>".
+// Returns how many leading tokens of `before` must be prepended to `text`. `text` may already begin with the rest of
+// `before`, for example if it begins with "<s>".
 inline std::size_t missing_before(std::span<const std::int32_t> before, std::span<const std::int32_t> text) {
   for (std::size_t missing = 0; missing < before.size(); ++missing) {
     const auto rest = before.subspan(missing);
@@ -18,7 +18,7 @@ inline std::size_t missing_before(std::span<const std::int32_t> before, std::spa
   return before.size();
 }
 
-// Returns how many of the last tokens of `after` have to be put behind `text`.
+// Returns how many trailing tokens of `after` must be appended to `text`.
 inline std::size_t missing_after(std::span<const std::int32_t> after, std::span<const std::int32_t> text) {
   for (std::size_t missing = 0; missing < after.size(); ++missing) {
     const auto rest = after.first(after.size() - missing);

@@ -100,7 +100,7 @@ Tuning::Sources tuning_sources(const RunConfig& run) {
   sources.shipped = run.tuning == "auto";
   sources.measures = run.tuning != "rule";
   if (sources.shipped)
-    sources.store = user_choice_store();
+    sources.store = user_choice_store_path();
   else if (sources.measures)
     sources.store = run.tuning;
   return sources;

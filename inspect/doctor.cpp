@@ -215,7 +215,7 @@ ChoiceFacts inspect_choices() {
     for (const auto& [key, choice] : choices) keys.push_back(key);
     return keys;
   };
-  ChoiceFacts facts{.store = user_choice_store(), .shipped = keys_of(shipped_choices())};
+  ChoiceFacts facts{.store = user_choice_store_path(), .shipped = keys_of(shipped_choices())};
   try {
     if (!facts.store.empty()) facts.stored = keys_of(read_choice_file(facts.store));
   } catch (const Error& e) {
@@ -238,8 +238,9 @@ std::vector<Finding> judge_choices(const BackendFacts& facts, const ChoiceFacts&
     const auto count = [&](const std::vector<std::string>& keys) {
       return std::ranges::count_if(keys, [&](const std::string& key) { return key.find(d.name) != std::string::npos; });
     };
-    out.push_back({kGpus, "choices", str(d.name, ": ", count(choices.shipped), " in this program's tables, ",
-                                         count(choices.stored), " in ", choices.store)});
+    out.push_back({kGpus, "choices",
+                   str(d.name, ": ", count(choices.shipped), " in this program's tables, ", count(choices.stored),
+                       " in ", choices.store)});
   }
   return out;
 }

@@ -16,8 +16,8 @@ inline constexpr std::size_t kMaxChoiceFileBytes = 16 << 20;  // a choice takes 
 void parse_choices(const std::string& text, const std::string& name, ChoiceMap& choices);
 std::string to_text(const ChoiceMap&);
 
-// Reads a file that write_choice_file() wrote. Returns no choices if there is no such file. Throws Error if the file is
-// damaged, or if a version of the program wrote it in which keys or choices have other meanings.
+// Reads a file written by write_choice_file(). Returns an empty map if the file does not exist. Throws Error if the
+// file is damaged, or was written by a version of the program that gives keys or choices a different meaning.
 ChoiceMap read_choice_file(const std::string& path);
 
 // Replaces the file by renaming a temporary file beside it, and creates the folder if it is missing. Throws Error if

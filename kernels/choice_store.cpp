@@ -13,14 +13,15 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/io_error.h"
 #include "core/log.h"
 #include "core/regular_file.h"
 
 namespace ring {
 namespace {
 
-// Returns a text that changes with the contents of the file, which is replaced and never changed in place; "" if there
-// is no file. It holds the inode, the size and the time of the last change.
+// Returns a string that identifies this version of the file (inode, size, mtime), or "" if the file does not exist. The
+// string changes whenever the contents do, because the file is only ever replaced, never modified in place.
 std::string file_identity(const std::string& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return "";
@@ -40,8 +41,8 @@ class FileLock {
         continue;
       }
       ::close(fd_);
-      fail(path, error == EWOULDBLOCK ? ": another process has held this lock for too long"
-                                      : ": " + std::generic_category().message(error));
+      fail("cannot lock ", path, ": ",
+           error == EWOULDBLOCK ? "another process has held the lock for too long" : io_error_text(error));
     }
   }
   ~FileLock() { ::close(fd_); }
@@ -60,7 +61,7 @@ std::string absolute_path_from(const char* variable) {
 
 }  // namespace
 
-std::string user_choice_store() {
+std::string user_choice_store_path() {
   std::string cache = absolute_path_from("XDG_CACHE_HOME");
   if (const std::string home = absolute_path_from("HOME"); cache.empty() && !home.empty()) cache = home + "/.cache";
   return cache.empty() ? "" : cache + "/ringmaster/choices.yaml";

@@ -13,7 +13,7 @@ namespace ring {
 
 // Returns the path of this user's store on this machine: ringmaster/choices.yaml in $XDG_CACHE_HOME, or else in
 // $HOME/.cache. Returns "" if neither variable holds an absolute path.
-std::string user_choice_store();
+std::string user_choice_store_path();
 
 // Safe with several threads and several processes: writers take a lock file beside the store, and readers only ever see
 // complete files. If the store cannot be written, later choices stay in this process, and one warning says so.

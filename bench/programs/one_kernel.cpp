@@ -63,7 +63,8 @@ Pattern pattern_of(const Options& o) {
   return p;
 }
 
-// A kernel with its operands: call() runs it on a packing and writes `results`, which can be compared.
+// A kernel with its operands. call() runs it on rows packed with these documents and writes `results`, so that two
+// calls can be compared.
 struct Work {
   std::function<void(const std::vector<Span>&)> call;
   std::vector<Tensor> results;

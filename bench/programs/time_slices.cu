@@ -50,7 +50,7 @@ __device__ void add_bulk(float* to, const float* from) {
       "r"(addr(from)), "r"(2 * kTile * 4));
   PTX("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;");
 }
-__device__ std::uint64_t descriptor(unsigned at) {  // K-major, 128 bytes swizzle: all elements are alike
+__device__ std::uint64_t descriptor(unsigned at) {  // K-major, 128-byte swizzle; all elements are equal
   return (at & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 #define SUMS(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
@@ -129,7 +129,7 @@ __device__ void sum_up(const Work& w, Shared& s, float* sums) {
     if (last) return;
   }
 }
-template <unsigned kWhat>  // kWgmma, kRegisters
+template <unsigned kWhat>  // kWgmma or kRegisters
 __global__ __launch_bounds__(kThreads, 1) void loop(Work w) {
   extern __shared__ unsigned char memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory + (-addr(memory) & 1023));

@@ -8,14 +8,14 @@
 
 namespace ring::chat {
 
-// Maximum bytes of one value: a text, or a list or object with everything in it.
+// Maximum bytes of one value: a string, or a list or object including its contents.
 inline constexpr std::size_t kMaxBytes = std::size_t{1} << 28;
 inline constexpr std::size_t kValueBytes = 64;  // of a value without its contents
 // Throws Error if a value has more than `max` bytes.
 void check_bytes(std::size_t bytes, std::size_t max = kMaxBytes);
 
 struct Limits {
-  std::size_t steps = std::size_t{1} << 26;  // of evaluation
+  std::size_t steps = std::size_t{1} << 26;  // maximum steps of one evaluation
   std::size_t bytes = kMaxBytes;  // of the output and of each value; all created values together: 4 times that
 };
 
@@ -23,17 +23,17 @@ struct Limits {
 class Budget {
  public:
   static constexpr std::size_t kStepBytes = 64;  // bytes that one step reads or creates
-  static constexpr std::size_t kMaxMade = 4;     // maximum size of all created values, in units of Limits::bytes
+  static constexpr std::size_t kMaxCreated = 4;  // maximum size of all created values, in units of Limits::bytes
 
   // spent: steps already charged by other evaluations under the same limit.
   explicit Budget(const Limits& limits, std::size_t spent = 0) : limits_(limits), steps_(spent) {}
   std::size_t steps() const { return steps_; }  // charged so far, including `spent`
 
-  void spend(std::size_t steps);  // charges steps
-  void read(std::size_t bytes);   // charges for reading bytes
-  void make(std::size_t bytes);   // charges for creating bytes
-  // Charges a search for a name of `length` bytes among `names` names.
-  void find_name(std::size_t names, std::size_t length) { read(names * (8 + length) / 4); }
+  void charge_steps(std::size_t steps);
+  void charge_read(std::size_t bytes);
+  void charge_created(std::size_t bytes);
+  // Charges a linear search for a name of `length` bytes among `names` names, most of which differ early.
+  void charge_name_lookup(std::size_t names, std::size_t length) { charge_read(names * (8 + length) / 4); }
   // Throws Error if a value of `bytes` bytes is too large.
   void check(std::size_t bytes) const { check_bytes(bytes, limits_.bytes); }
   // Charges for `more` and appends it to `text`.
@@ -43,7 +43,7 @@ class Budget {
   Limits limits_;
   std::size_t steps_;
   std::size_t bytes_ = 0;  // not yet charged as a step; less than kStepBytes
-  std::size_t made_ = 0;
+  std::size_t created_ = 0;
 };
 
 }  // namespace ring::chat

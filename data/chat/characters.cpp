@@ -93,7 +93,7 @@ std::vector<std::string> split(std::string_view text, const std::string* separat
   std::vector<std::string> parts;
   const auto left = [&] { return most < 0 || static_cast<std::int64_t>(parts.size()) < most; };
   const auto add = [&](std::string_view part) {
-    budget.make(kValueBytes + part.size());
+    budget.charge_created(kValueBytes + part.size());
     parts.emplace_back(part);
   };
   if (separator) {
@@ -121,7 +121,7 @@ std::string replaced(std::string_view text, const std::string& what, const std::
   if (what.empty()) fail("replace: the text to replace is empty");
   std::string out;
   for (std::size_t at; most != 0 && (at = find_part(text, what)) != std::string_view::npos; --most) {
-    budget.spend(1);
+    budget.charge_steps(1);
     budget.append(out, text.substr(0, at));
     budget.append(out, with);
     text.remove_prefix(at + what.size());

@@ -19,7 +19,7 @@ Value method(const char* name, const Value& of, Arguments& a) {
 
 // member_of() along a name with dots.
 Value attribute_of(Value of, std::string_view path, Budget& budget) {
-  budget.read(path.size());
+  budget.charge_read(path.size());
   for (std::size_t at = 0; at <= path.size();) {
     const std::size_t dot = std::min(path.find('.', at), path.size());
     of = member_of(of, path.substr(at, dot - at), budget);
@@ -39,7 +39,7 @@ Value chosen(const Value& of, Arguments& a, bool by_attribute, bool keep) {
     const Value subject = by_attribute ? attribute_of(item, attribute, a.budget()) : item;
     Arguments rest = a.without(first + 1);
     if ((test.empty() ? subject.truth() : call_test(test, subject, rest)) != keep) continue;
-    a.budget().make(kValueBytes);
+    a.budget().charge_created(kValueBytes);
     out.push_back(item);
   }
   for (std::size_t i = first + 1; i < a.size(); ++i) a.find(i, "");
@@ -52,7 +52,7 @@ Value mapped(const Value& of, Arguments& a) {
   const Value* otherwise = attribute ? a.find(a.size(), "default") : nullptr;
   const std::string filter = attribute ? "" : a.need(0, "filter").text();
   for (const Value& item : items_of(of, a.budget())) {
-    a.budget().make(kValueBytes);
+    a.budget().charge_created(kValueBytes);
     if (attribute) {
       Value found = attribute_of(item, attribute->text(), a.budget());
       out.push_back(found.is<Undefined>() && otherwise ? *otherwise : std::move(found));
@@ -201,7 +201,7 @@ const std::map<std::string, Test, std::less<>>& tests() {
 Value call_filter(std::string_view name, const Value& of, Arguments& a) {
   const auto found = filters().find(name);
   if (found == filters().end()) fail("the filter '", shown_name(name), "' is not supported");
-  a.budget().read(of.top_bytes());
+  a.budget().charge_read(of.top_bytes());
   Value out = found->second(of, a);
   a.reject_unused("filter", name);
   a.budget().check(out.bytes());
@@ -211,7 +211,7 @@ Value call_filter(std::string_view name, const Value& of, Arguments& a) {
 bool call_test(std::string_view name, const Value& of, Arguments& a) {
   const auto found = tests().find(name);
   if (found == tests().end()) fail("the test '", shown_name(name), "' is not supported");
-  a.budget().read(of.top_bytes());
+  a.budget().charge_read(of.top_bytes());
   const bool out = found->second(of, a);
   a.reject_unused("test", name);
   return out;

@@ -19,7 +19,7 @@ using Function = Value (*)(Arguments&);
 // Letters of ASCII change; what Unicode says of others is not known here.
 Value cased(const Value& of, Arguments& a, bool (*upper)(const std::string& text, std::size_t at)) {
   const std::string& text = of.text();
-  a.budget().make(text.size());
+  a.budget().charge_created(text.size());
   std::string out = text;
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (static_cast<unsigned char>(text[i]) >= 0x80)
@@ -38,7 +38,8 @@ bool at_words(const std::string& text, std::size_t at) {
 Value stripped(const Value& of, Arguments& a, bool left, bool right) {
   const Value* given = a.find(0, "chars");
   const std::string* set = given && !given->is<None>() ? &given->text() : nullptr;
-  a.budget().make(of.text().size() * (1 + (set ? set->size() / 4 : 0)));  // each character is looked up in the set
+  a.budget().charge_created(of.text().size() *
+                            (1 + (set ? set->size() / 4 : 0)));  // each character is looked up in the set
   return std::string(strip(of.text(), left, right, set));
 }
 
@@ -60,7 +61,7 @@ Value begins(const Value& of, Arguments& a, bool (*holds)(const std::string& tex
   const Value& part = a.need(0, "prefix");
   if (!part.is_list()) return holds(of.text(), part.text());
   return std::ranges::any_of(part.items().items, [&](const Value& p) {
-    a.budget().read(p.text().size());
+    a.budget().charge_read(p.text().size());
     return holds(of.text(), p.text());
   });
 }
@@ -76,7 +77,7 @@ Value count_of(const Value& of, Arguments& a) {
   if (part.empty()) return static_cast<std::int64_t>(character_count(of.text()) + 1);
   std::int64_t count = 0;
   for (std::size_t at = 0; (at = find_part(of.text(), part, at)) != std::string::npos; at += part.size()) {
-    a.budget().spend(1);
+    a.budget().charge_steps(1);
     ++count;
   }
   return count;
@@ -90,7 +91,7 @@ Value between(const Value& of, Arguments& a) {
 Value get(const Value& of, Arguments& a) {
   const Value& name = a.need(0, "key");
   const Value* otherwise = a.find(1, "default");
-  if (name.is_text()) a.budget().find_name(of.members().members.size(), name.text().size());
+  if (name.is_text()) a.budget().charge_name_lookup(of.members().members.size(), name.text().size());
   const Value* found = name.is_text() ? of.members().find(name.text()) : nullptr;
   return found ? *found : otherwise ? *otherwise : Value(None{});
 }
@@ -99,7 +100,7 @@ Value get(const Value& of, Arguments& a) {
 Value members(const Value& of, Arguments& a, bool names, bool values) {
   std::vector<Value> out;
   for (const auto& [name, value] : of.members().members) {
-    a.budget().make(kValueBytes * (names && values ? 3 : 1) + (names ? name.size() : 0));
+    a.budget().charge_created(kValueBytes * (names && values ? 3 : 1) + (names ? name.size() : 0));
     out.push_back(!values ? Value(name) : !names ? value : Value::list({Value(name), value}));
   }
   return Value::list(std::move(out));
@@ -145,7 +146,7 @@ Value range(Arguments& a) {
   if (step == 0) fail("range: a step of 0");
   std::vector<Value> out;
   for (std::int64_t at = begin; step > 0 ? at < end : at > end;) {
-    a.budget().make(kValueBytes);
+    a.budget().charge_created(kValueBytes);
     out.emplace_back(at);
     if (static_cast<std::int64_t>(out.size()) > kLongestRange) fail("range: more than ", kLongestRange, " numbers");
     if (__builtin_add_overflow(at, step, &at)) break;
@@ -156,8 +157,8 @@ Value range(Arguments& a) {
 // The named arguments as an object. Each name is looked for among all others.
 Value all_named(Arguments& a) {
   for (const Member& m : a.named()) {
-    a.budget().find_name(a.named().size(), m.first.size());
-    a.budget().make(kValueBytes + m.first.size());
+    a.budget().charge_name_lookup(a.named().size(), m.first.size());
+    a.budget().charge_created(kValueBytes + m.first.size());
     a.find(a.size(), m.first);
   }
   return Value::dict(a.named());
@@ -186,7 +187,7 @@ Arguments::Arguments(std::vector<Value> placed, std::vector<Member> named, Budge
   std::size_t bytes = kValueBytes * (placed_.size() + named_.size());
   for (const Value& v : placed_) bytes += v.top_bytes();
   for (const Member& m : named_) bytes += m.second.top_bytes() + m.first.size();
-  budget.read(bytes);
+  budget.charge_read(bytes);
 }
 
 const Value* Arguments::find(std::size_t place, std::string_view name) {
@@ -194,7 +195,7 @@ const Value* Arguments::find(std::size_t place, std::string_view name) {
     used_ = std::max(used_, place + 1);
     return &placed_[place];
   }
-  budget_->find_name(named_.size(), name.size());
+  budget_->charge_name_lookup(named_.size(), name.size());
   const auto found = std::ranges::find(named_, name, &Member::first);
   if (found == named_.end()) return nullptr;
   used_names_.push_back(found->first);
@@ -210,7 +211,7 @@ const Value& Arguments::need(std::size_t place, std::string_view name) {
 void Arguments::reject_unused(std::string_view kind, std::string_view name) const {
   if (used_ < placed_.size()) fail("the ", kind, " '", shown_name(name), "' takes no ", placed_.size(), " arguments");
   for (const Member& m : named_) {
-    budget_->find_name(used_names_.size(), m.first.size());
+    budget_->charge_name_lookup(used_names_.size(), m.first.size());
     if (std::ranges::find(used_names_, m.first) == used_names_.end())
       fail("the ", kind, " '", shown_name(name), "' takes no argument '", shown(m.first), "'");
   }
@@ -229,7 +230,7 @@ Value call_method(std::string_view name, const Value& of, Arguments& a) {
   const auto found = methods.find(name);
   if ((!of.is_dict() && !of.is_text()) || found == methods.end())
     fail("the method '", shown_name(name), "' of ", of.kind(), " is not supported");
-  a.budget().read(of.top_bytes());
+  a.budget().charge_read(of.top_bytes());
   Value out = found->second(of, a);
   a.reject_unused("method", name);
   a.budget().check(out.bytes());

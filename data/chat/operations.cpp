@@ -41,16 +41,16 @@ Slice slice_in(std::int64_t size, const Value* begin, const Value* end, const Va
 }
 
 std::string slice_text(std::string_view text, const Value* begin, const Value* end, const Value* step, Budget& budget) {
-  budget.read(text.size());
+  budget.charge_read(text.size());
   const auto size = static_cast<std::int64_t>(character_count(text));
   const Slice slice = slice_in(size, begin, end, step);
   if (slice.by == 1) {
     const std::size_t from = byte_of(text, static_cast<std::size_t>(slice.first));
     const std::size_t bytes = byte_of(text.substr(from), static_cast<std::size_t>(slice.count));
-    budget.make(bytes);
+    budget.charge_created(bytes);
     return std::string(text.substr(from, bytes));
   }
-  budget.make(text.size() * (1 + sizeof(std::size_t)));
+  budget.charge_created(text.size() * (1 + sizeof(std::size_t)));
   std::vector<std::size_t> starts;
   for (std::size_t at = 0; at < text.size(); at += character_length(text, at)) starts.push_back(at);
   std::string out;
@@ -93,11 +93,11 @@ std::string shown_name(std::string_view name) { return shown(std::string(name.su
 
 Value member_of(const Value& of, std::string_view name, Budget& budget) {
   if (of.is_dict()) {
-    budget.find_name(of.members().members.size(), name.size());
+    budget.charge_name_lookup(of.members().members.size(), name.size());
     if (const Value* found = of.members().find(name)) return *found;
   }
   if (const auto* space = of.get<std::shared_ptr<Namespace>>()) {
-    budget.find_name((*space)->members.size(), name.size());
+    budget.charge_name_lookup((*space)->members.size(), name.size());
     const auto found = std::ranges::find((*space)->members, name, &Member::first);
     if (found != (*space)->members.end()) return found->second;
   }
@@ -119,7 +119,7 @@ Value slice_of(const Value& of, const Value* begin, const Value* end, const Valu
   if (of.is_text()) return slice_text(of.text(), begin, end, step, budget);
   const std::vector<Value>& all = of.items().items;
   const Slice slice = slice_in(static_cast<std::int64_t>(all.size()), begin, end, step);
-  budget.make(kValueBytes * static_cast<std::size_t>(slice.count));
+  budget.charge_created(kValueBytes * static_cast<std::size_t>(slice.count));
   std::vector<Value> out;
   for (std::int64_t i = 0; i < slice.count; ++i)
     out.push_back(all[static_cast<std::size_t>(slice.first + i * slice.by)]);
@@ -129,7 +129,7 @@ Value slice_of(const Value& of, const Value* begin, const Value* end, const Valu
 std::int64_t length_of(const Value& v, Budget& budget) {
   if (v.is<Undefined>()) return 0;
   if (v.is_text()) {
-    budget.read(v.text().size());
+    budget.charge_read(v.text().size());
     return static_cast<std::int64_t>(character_count(v.text()));
   }
   return static_cast<std::int64_t>(v.is_dict() ? v.members().members.size() : v.items().items.size());
@@ -139,13 +139,13 @@ std::vector<Value> items_of(const Value& v, Budget& budget) {
   if (v.is<Undefined>()) return {};
   if (!v.is_list() && !v.is_dict() && !v.is_text()) fail(v.kind(), " has no items");
   const std::int64_t count = length_of(v, budget);
-  budget.make(kValueBytes * static_cast<std::size_t>(count) + (v.is_text() ? v.text().size() : 0));
+  budget.charge_created(kValueBytes * static_cast<std::size_t>(count) + (v.is_text() ? v.text().size() : 0));
   budget.check(kValueBytes * static_cast<std::size_t>(count));
   if (v.is_list()) return v.items().items;
   std::vector<Value> out;
   if (v.is_dict()) {
     for (const Member& m : v.members().members) {
-      budget.make(m.first.size());
+      budget.charge_created(m.first.size());
       out.emplace_back(m.first);
     }
     return out;
@@ -160,12 +160,12 @@ std::vector<Value> items_of(const Value& v, Budget& budget) {
 
 bool contains(const Value& all, const Value& one, Budget& budget) {
   if (all.is_text()) {
-    budget.read(all.text().size() + one.text().size());
+    budget.charge_read(all.text().size() + one.text().size());
     return find_part(all.text(), one.text()) != std::string_view::npos;
   }
   if (all.is_dict()) {
     if (!one.is_text()) return false;
-    budget.find_name(all.members().members.size(), one.text().size());
+    budget.charge_name_lookup(all.members().members.size(), one.text().size());
     return all.members().find(one.text());
   }
   if (all.is<Undefined>()) return false;
@@ -184,7 +184,7 @@ Value binary(std::string_view symbol, const Value& left, const Value& right, Bud
   if (symbol == "+" && a.is_list() && b.is_list()) {
     std::vector<Value> all;
     for (const Value* v : {&a, &b}) {
-      budget.make(v->top_bytes());
+      budget.charge_created(v->top_bytes());
       all.insert(all.end(), v->items().items.begin(), v->items().items.end());
     }
     Value list = Value::list(std::move(all));
@@ -205,7 +205,7 @@ bool compare(std::string_view symbol, const Value& left, const Value& right, Bud
   const Value a = amount(left), b = amount(right);
   int order;
   if (a.is_text() && b.is_text()) {
-    budget.read(std::min(a.text().size(), b.text().size()));
+    budget.charge_read(std::min(a.text().size(), b.text().size()));
     order = a.text().compare(b.text());
   } else {
     if (!a.is_number() || !b.is_number()) fail("'", symbol, "' does not compare ", left.kind(), " and ", right.kind());

@@ -36,7 +36,7 @@ class Evaluator {
   // --- bounds
   void step(const Node& n) {
     line_ = n.line;
-    budget_.spend(1);
+    budget_.charge_steps(1);
   }
   Value checked(Value v) const {
     budget_.check(v.bytes());
@@ -46,7 +46,7 @@ class Evaluator {
   // --- names
   Value lookup(const std::string& name) {
     for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
-      budget_.find_name(scope->size(), name.size());
+      budget_.charge_name_lookup(scope->size(), name.size());
       const auto found = std::ranges::find(*scope, name, &Member::first);
       if (found != scope->end()) return found->second;
     }
@@ -54,7 +54,7 @@ class Evaluator {
     return Undefined{shown(name)};
   }
   void put(Scope& scope, const std::string& name, Value v) {
-    budget_.find_name(scope.size(), name.size());
+    budget_.charge_name_lookup(scope.size(), name.size());
     const auto found = std::ranges::find(scope, name, &Member::first);
     if (found == scope.end())
       scope.emplace_back(name, std::move(v));
@@ -108,7 +108,7 @@ class Evaluator {
   }
 
   Value list(const Node& n) {
-    budget_.make(kValueBytes * n.parts.size());
+    budget_.charge_created(kValueBytes * n.parts.size());
     std::vector<Value> items;
     for (const auto& p : n.parts) items.push_back(value(*p));
     return checked(Value::list(std::move(items)));
@@ -118,8 +118,8 @@ class Evaluator {
     std::vector<Member> members;
     for (std::size_t i = 0; i + 1 < n.parts.size(); i += 2) {
       const Value name = value(*n.parts[i]);
-      budget_.make(kValueBytes + name.text().size());
-      budget_.find_name(i / 2, name.text().size());  // it may replace a member before it
+      budget_.charge_created(kValueBytes + name.text().size());
+      budget_.charge_name_lookup(i / 2, name.text().size());  // it may replace a member before it
       members.emplace_back(name.text(), value(*n.parts[i + 1]));
     }
     return checked(Value::dict(std::move(members)));
@@ -257,7 +257,7 @@ class Evaluator {
     if (n.parts[1]) {
       std::vector<Value> kept;
       for (const Value& v : items) {
-        budget_.make(kValueBytes);
+        budget_.charge_created(kValueBytes);
         scopes_.emplace_back();
         unpack(scopes_.back(), n.names, v);
         if (value(*n.parts[1]).truth()) kept.push_back(v);
@@ -267,7 +267,7 @@ class Evaluator {
     }
     if (items.empty() && n.parts[3]) return run_block(*n.parts[3]);
     for (std::size_t i = 0; i < items.size(); ++i) {
-      budget_.spend(kLoopSteps);
+      budget_.charge_steps(kLoopSteps);
       scopes_.emplace_back();
       put("loop", loop_variable(items, i));
       unpack(scopes_.back(), n.names, items[i]);
@@ -313,7 +313,7 @@ class Evaluator {
     scopes_.emplace_back();
     const Flow flow = run_block(*n.parts[0]);
     scopes_.pop_back();
-    budget_.make(sizeof rendered_.generations[0]);
+    budget_.charge_created(sizeof rendered_.generations[0]);
     if (out_->size() > begin) rendered_.generations.emplace_back(begin, out_->size());
     return flow;
   }

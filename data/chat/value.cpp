@@ -138,7 +138,7 @@ class Printer {
   void add(std::string_view text) { budget_.append(out_, text); }
 
   void python(const Value& v) {
-    budget_.spend(1);
+    budget_.charge_steps(1);
     if (v.is<None>()) return add("None");
     if (v.is<bool>()) return add(*v.get<bool>() ? "True" : "False");
     if (v.is<std::int64_t>()) return add(std::to_string(v.integer()));
@@ -150,7 +150,7 @@ class Printer {
   }
 
   void json(const Value& v, int indent, int level) {
-    budget_.spend(1);
+    budget_.charge_steps(1);
     if (v.is<None>()) return add("null");
     if (v.is<bool>()) return add(*v.get<bool>() ? "true" : "false");
     if (v.is_text()) return quoted_json(v.text());
@@ -216,7 +216,7 @@ class Printer {
 
   // As Python's repr().
   void quoted_python(std::string_view text) {
-    budget_.read(text.size());
+    budget_.charge_read(text.size());
     const bool single = text.find('\'') == std::string_view::npos || text.find('"') != std::string_view::npos;
     const char quote = single ? '\'' : '"';
     add({&quote, 1});
@@ -262,7 +262,7 @@ class Printer {
     while (!text.empty()) {
       std::size_t end = 0;
       while (end < std::min(text.size(), kPiece)) end += character_length(text, end);
-      budget_.read(end);
+      budget_.charge_read(end);
       using Json = nlohmann::json;
       const std::string quoted = Json(text.substr(0, end)).dump(-1, ' ', false, Json::error_handler_t::replace);
       add(std::string_view(quoted).substr(1, quoted.size() - 2));
@@ -300,13 +300,13 @@ namespace {
 
 bool equal_texts(const std::string& a, const std::string& b, Budget& budget) {
   if (a.size() != b.size()) return false;
-  budget.read(a.size());
+  budget.charge_read(a.size());
   return a == b;
 }
 
 bool equal_dicts(const Dict& a, const Dict& b, Budget& budget) {
   return a.members.size() == b.members.size() && std::ranges::all_of(a.members, [&](const Member& m) {
-           budget.find_name(b.members.size(), m.first.size());
+           budget.charge_name_lookup(b.members.size(), m.first.size());
            const Value* other = b.find(m.first);
            return other && equal(*other, m.second, budget);
          });
@@ -316,7 +316,7 @@ bool equal_dicts(const Dict& a, const Dict& b, Budget& budget) {
 
 // Numbers by their size, booleans as numbers, everything else only with its own kind.
 bool equal(const Value& a, const Value& b, Budget& budget) {
-  budget.spend(1);
+  budget.charge_steps(1);
   const auto numeric = [](const Value& v) { return v.is_number() || v.is<bool>(); };
   const auto amount = [](const Value& v) { return v.is<bool>() ? static_cast<double>(*v.get<bool>()) : v.number(); };
   if (a.is<std::int64_t>() && b.is<std::int64_t>()) return a.integer() == b.integer();

@@ -11,7 +11,7 @@ struct TrainedPart {
   bool (*in)(const AttentionConfig&);  // returns true if the section has the part
   const char* name;                    // "an indexer"
   const char* purpose;                 // completes "weights cannot ...": "select blocks"
-  const char* setting;                 // turns the part on: "pattern: learned"
+  const char* setting;                 // the setting that turns the part on, such as "pattern: learned"
   const char* without;                 // the setting without the part, which needs no training: "pattern: content"
 };
 

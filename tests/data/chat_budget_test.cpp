@@ -192,7 +192,7 @@ TEST(ChatBudget, HostileTemplatesEnd) {
       "{% endfor %}{% for i in range(12) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{% set l = ns.s[:2500]|list %}";
   const auto expect_end = [&](const std::string& body) {
     const Template t(grow + body, "t");
-    expect_error([&] { t.render({}, limits); }, {"t:1: it takes more than 262144 steps"});
+    expect_error([&] { t.render({}, limits); }, {"t:1: the template exceeds 262144 steps"});
   };
   EXPECT_LT(Template(grow, "t").render({}, limits).steps, limits.steps / 8);
   for (const char* expression : {"ns.s|upper",
@@ -250,7 +250,7 @@ TEST(ChatBudget, HostileTemplatesTakeLittleMemory) {
   const std::string grown =
       "{% set ns = namespace(s='a') %}{% for i in range(19) %}{% set ns.s = ns.s + ns.s %}{% endfor %}";
   expect_end(grown + "{{ ns.s|replace('a', ns.s) }}", "is larger than 1048576 bytes");
-  expect_end(grown + "{{ ns.s|list }}", "makes texts, lists and objects of more than 4194304 bytes in all");
+  expect_end(grown + "{{ ns.s|list }}", "creates more than 4194304 bytes of strings, lists and objects");
   std::string kept = grown;
   for (int i = 0; i < 9; ++i) kept += str("{% set x", i, " = ns.s ~ ", i, " %}");
   expect_end(kept, "of more than 4194304 bytes in all");

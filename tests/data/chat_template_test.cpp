@@ -175,8 +175,8 @@ TEST(ChatTemplate, IsBounded) {
   // One value, in it many times.
   const std::string doubled =
       "{% set ns = namespace(l=[1]) %}{% for a in range(40) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}";
-  wrong(doubled, "with all that is in it");
-  expect_error([&] { render(doubled + "{{ ns.l == ns.l }}"); }, {"t:1: ", "with all that is in it"});
+  wrong(doubled, "including its contents");
+  expect_error([&] { render(doubled + "{{ ns.l == ns.l }}"); }, {"t:1: ", "including its contents"});
   const std::string grown =
       "{% set ns = namespace(s='a') %}{% for a in range(16) %}{% set ns.s = ns.s + ns.s %}{% endfor %}";
   for (const char* use : {"{{ ns.s|replace('a', ns.s) }}", "{{ ns.s|list|join(ns.s) }}"})

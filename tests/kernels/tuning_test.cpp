@@ -199,7 +199,7 @@ TEST(UserChoices, LieInTheUsersCache) {
   const auto with = [](const char* cache, const char* home) {
     setenv("XDG_CACHE_HOME", cache, 1);
     setenv("HOME", home, 1);
-    return user_choice_store();
+    return user_choice_store_path();
   };
   const std::string home = getenv("HOME") ? getenv("HOME") : "";
   EXPECT_EQ(with("/c", "/h"), "/c/ringmaster/choices.yaml");
