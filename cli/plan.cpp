@@ -181,7 +181,7 @@ void print_advice(const PlanQuestion& q, const std::optional<PlannedStep>& layou
   print_format("%-13s %8s %10s %10s %9s %12s %9s\n", "kind", "pairs", "TFLOPs", "attention", "step s", "tokens/s",
                str("peak ", unit.name).c_str());
   for (const AttentionAdvice& a : all) {
-    print_format("%-13s %7.2f%% %10s ", a.attention.kind.c_str(), 100 * a.pairs, flops_text(a.flops).c_str());
+    print_format("%-13s %7.2f%% %10s ", a.name.c_str(), 100 * a.pairs, flops_text(a.flops).c_str());
     if (a.step)
       print_format("%9.1f%% %9.4g %12.0f %9.2f", 100 * a.share, a.step->seconds(), a.step->tokens_per_second,
                    unit.of(a.step->peak));
@@ -191,7 +191,9 @@ void print_advice(const PlanQuestion& q, const std::optional<PlannedStep>& layou
   }
   print_format("\nattention: its share of the step's time. As settings:\n\n");
   for (const AttentionAdvice& a : all) print_format("    model: {attention: %s}\n", a.yaml.c_str());
-  print_format("\nWhat each kind does to the loss has to be tried; docs/measured/attention.md has trials.\n");
+  print_format(
+      "\nWhat each kind does to the loss has to be tried: docs/attention.md says which to try first, "
+      "docs/measured/attention.md has trials.\n");
 }
 
 // Says by which rates the plan is made, and what they leave out.
@@ -271,7 +273,7 @@ void add_plan_command(CLI::App& app) {
   add_number(*cmd, "--rows", a->rows, "Layouts to show of each", 1, 10'000)->capture_default_str();
   cmd->add_flag("--longest-context", a->longest, "Search the longest context that fits, one sequence at a time");
   cmd->add_flag("--advise", a->advise,
-                "Compare dense, windowed, dilated and block-sparse attention, with settings for each context");
+                "Compare the kinds of attention, also those that select blocks, with settings for each context");
   cmd->add_option("--svg", a->svg, "Draw the memory of the fastest one's step into this file");
   cmd->footer("Example: ringmaster plan bench/shapes/1b.yaml --gpus 1,2,8 --rates h100 --context 32768,262144");
   cmd->callback([a, cmd] {

@@ -1,6 +1,7 @@
 #include "engine/attention_advice.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/check.h"
 #include "engine/layouts.h"
@@ -33,13 +34,33 @@ AttentionConfig dilated_to(std::int64_t context) {
   }
 }
 
-AttentionConfig hierarchical() {
+AttentionConfig blocks_by(const BlockRuleConfig& rule) {
   AttentionConfig a;
   a.kind = "block_sparse";
   a.block = kBlock;
-  BlockRuleConfig& rule = a.rules.emplace_back();
+  a.rules.push_back(rule);
+  return a;
+}
+
+AttentionConfig hierarchical() {
+  BlockRuleConfig rule;
   rule.pattern = BlockChoice::hierarchical;
   rule.local = kLocalBlocks;
+  return blocks_by(rule);
+}
+
+// Blocks of `tokens` in all: always the first and the two newest, and selected ones.
+AttentionConfig selected(BlockChoice pattern, std::int64_t tokens) {
+  BlockRuleConfig rule;
+  rule.pattern = pattern;
+  rule.first = 1;
+  rule.local = 2;
+  rule.keep = std::max(rule.first + rule.local + 1, tokens / kBlock);
+  return blocks_by(rule);
+}
+
+AttentionConfig with_pools(AttentionConfig a) {
+  a.pools = {kBlock};
   return a;
 }
 
@@ -49,12 +70,17 @@ std::string list(const std::vector<std::int64_t>& values) {
   return '[' + text + ']';
 }
 
-std::string yaml_of(const AttentionConfig& a) {
-  if (a.kind == "window") return str("{kind: window, window: ", a.window, ", sinks: ", a.sinks, '}');
+// pattern: of the only rule, if there is one.
+std::string yaml_of(const AttentionConfig& a, const std::string& pattern) {
+  const std::string pools = a.pools.empty() ? "" : ", pools: " + list(a.pools);
+  if (a.kind == "window") return str("{kind: window, window: ", a.window, ", sinks: ", a.sinks, pools, '}');
   if (a.kind == "dilated") return str("{kind: dilated, segments: ", list(a.segments), ", rates: ", list(a.rates), '}');
-  if (a.kind == "block_sparse")
-    return str("{kind: block_sparse, block: ", a.block, ", rules: [{pattern: hierarchical, local: ", a.rules[0].local,
-               "}]}");
+  if (a.kind == "block_sparse") {
+    const BlockRuleConfig& rule = a.rules[0];
+    const std::string chosen = rule.keep ? str(", first: ", rule.first, ", keep: ", rule.keep) : "";
+    return str("{kind: block_sparse, block: ", a.block, ", rules: [{pattern: ", pattern, ", local: ", rule.local,
+               chosen, "}]}");
+  }
   return "{kind: dense}";
 }
 
@@ -86,10 +112,12 @@ std::int64_t window_for(const PlanQuestion& question, bool one_layout) {
   return window;
 }
 
-AttentionAdvice advice_for(const PlanQuestion& question, const AttentionConfig& attention, bool one_layout) {
+AttentionAdvice advice_for(const PlanQuestion& question, const std::string& name, const AttentionConfig& attention,
+                           bool one_layout) {
   const PlanQuestion q = with(question, attention);
   const ModelConfig& m = q.config.model;
-  AttentionAdvice a{.attention = attention, .yaml = yaml_of(attention), .step = fastest(q, one_layout)};
+  AttentionAdvice a{
+      .name = name, .attention = attention, .yaml = yaml_of(attention, name), .step = fastest(q, one_layout)};
   const double context = static_cast<double>(m.context), pairs = attention_pairs(m);
   a.pairs = pairs / (static_cast<double>(m.layers) * context * (context + 1) / 2);
   a.flops = 12 * static_cast<double>(m.heads * m.head_dim) * pairs * static_cast<double>(q.config.train.batch_size);
@@ -102,10 +130,19 @@ AttentionAdvice advice_for(const PlanQuestion& question, const AttentionConfig& 
 std::vector<AttentionAdvice> advise_attention(const PlanQuestion& question, const std::optional<PlannedStep>& layout) {
   PlanQuestion q = question;
   if (layout) q.config = layout->config;
+  const AttentionConfig window = window_of(window_for(q, layout.has_value()));
+  const std::pair<const char*, AttentionConfig> kinds[] = {
+      {"dense", {}},
+      {"window", window},
+      {"dilated", dilated_to(q.config.model.context)},
+      {"hierarchical", hierarchical()},
+      {"content", selected(BlockChoice::content, window.window)},
+      {"learned", selected(BlockChoice::learned, window.window)},
+      {"importance", selected(BlockChoice::importance, window.window)},
+      {"pools", with_pools(window)},
+  };
   std::vector<AttentionAdvice> all;
-  for (const AttentionConfig& a : {AttentionConfig{}, window_of(window_for(q, layout.has_value())),
-                                   dilated_to(q.config.model.context), hierarchical()})
-    all.push_back(advice_for(q, a, layout.has_value()));
+  for (const auto& [name, attention] : kinds) all.push_back(advice_for(q, name, attention, layout.has_value()));
   return all;
 }
 

@@ -206,7 +206,7 @@ TEST(Planner, MoreMemoryAndMoreDevicesHoldLongerContexts) {
 TEST(Planner, AdvisesEveryKindOfAttention) {
   PlanQuestion q = question("h100", {"model.context=32768", "train.batch_size=1"});
   const std::vector<AttentionAdvice> all = advise_attention(q, std::nullopt);
-  ASSERT_EQ(all.size(), 4u);
+  ASSERT_EQ(all.size(), 8u);
   const AttentionAdvice &dense = all[0], &window = all[1], &dilated = all[2];
   for (const AttentionAdvice& a : all) {
     ASSERT_TRUE(a.step) << a.yaml;
@@ -222,6 +222,15 @@ TEST(Planner, AdvisesEveryKindOfAttention) {
   EXPECT_LE(window.share, 0.27);
   EXPECT_EQ(dilated.attention.segments, (std::vector<std::int64_t>{2048, 4096, 8192, 16384, 32768}));
   EXPECT_EQ(dilated.attention.rates, (std::vector<std::int64_t>{1, 2, 4, 8, 16}));
+  std::vector<std::string> names;
+  for (const AttentionAdvice& a : all) names.push_back(a.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"dense", "window", "dilated", "hierarchical", "content", "learned",
+                                             "importance", "pools"}));
+  for (const AttentionAdvice& a : {all[4], all[5], all[6]}) {  // as many tokens as the window has
+    EXPECT_EQ(a.attention.rules[0].keep * a.attention.block, window.attention.window) << a.yaml;
+    EXPECT_NEAR(a.pairs, window.pairs, 0.06 * window.pairs) << a.yaml;
+  }
+  EXPECT_GT(all[7].pairs, window.pairs);  // pools come on top
 }
 
 TEST(Planner, HostMemoryMakesContextsLonger) {

@@ -210,8 +210,8 @@ TEST(PlanCommand, AdviceComparesKindsOfAttentionInAMoment) {
   const Finished advice = plan({"--advise"});
   const double advised = seconds_of_children();
   ASSERT_EQ(advice.code, 0) << advice.output;
-  for (const char* kind :
-       {"dense ", "window ", "dilated ", "block_sparse ", "model: {attention: {kind: window, window: "})
+  for (const char* kind : {"dense ", "window ", "dilated ", "hierarchical ", "content ", "learned ", "importance ",
+                           "pools ", "model: {attention: {kind: window, window: "})
     EXPECT_NE(advice.output.find(kind), std::string::npos) << kind << advice.output;
   EXPECT_LT(advised - planned, 1 + 25 * (planned - begin));
 }
