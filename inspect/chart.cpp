@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <limits>
 
 #include "core/check.h"
@@ -11,7 +13,11 @@
 namespace ring {
 namespace {
 
-constexpr double kWidth = 520, kHeight = 300, kLeft = 76, kRight = 12, kTop = 14, kBottom = 46;
+constexpr double kWidth = 520, kHeight = 300, kRight = 12, kTop = 14, kBottom = 46;
+constexpr double kMinLeft = 76, kGap = 7;  // left of the axis: at least, and between its labels and the axis
+constexpr double kDigit = 10.8;            // width of a character on a narrow screen, where the font has 18 units
+constexpr std::size_t kLongLabel = 8;      // characters from which on another notation may be shorter
+constexpr int kMaxDigits = 15;             // that a double holds
 
 std::string formatted(const char* format, double value) {
   char text[40];
@@ -49,6 +55,30 @@ Axis axis_of(Range r, double begin, double end, bool log, double room) {
   return {r.low - more, r.high + more, begin, end, false};
 }
 
+std::size_t longest(const std::vector<std::string>& texts) {
+  std::size_t most = 0;
+  for (const std::string& text : texts) most = std::max(most, text.size());
+  return most;
+}
+
+struct Labels {
+  std::vector<double> ticks;
+  std::vector<std::string> texts;
+  double width() const {  // of the longest
+    return kDigit * static_cast<double>(longest(texts));
+  }
+};
+
+// Labels of an axis, of values times `scale`.
+Labels labels_of(const Axis& a, double scale, const std::string& suffix, int count) {
+  Labels labels{axis_ticks(a.low, a.high, a.log, count), {}};
+  std::vector<double> shown;
+  for (const double v : labels.ticks) shown.push_back(v * scale);
+  labels.texts = tick_labels(shown);
+  for (std::string& text : labels.texts) text += suffix;
+  return labels;
+}
+
 // One chart on one pair of axes.
 class Plot {
  public:
@@ -63,9 +93,14 @@ class Plot {
     empty_ = xs.empty();
     if (empty_) return;
     if (chart.from_zero && !log_y) ys.add(0);
-    x_ = axis_of(xs, kLeft, kWidth - kRight, log_x, 0);
     y_ = axis_of(ys, kHeight - kBottom, kTop, log_y, 0.05);
     if (chart.from_zero && !log_y) y_.low = 0;
+    y_labels_ = labels_of(y_, chart.scale, chart.suffix, 5);
+    x_ = axis_of(xs, std::max(kMinLeft, y_labels_.width() + kGap), kWidth - kRight, log_x, 0);
+    for (int count = 5; count >= 1; --count) {
+      x_labels_ = labels_of(x_, 1, "", count);
+      if (x_labels_.width() * static_cast<double>(x_labels_.ticks.size()) <= x_.end - x_.begin) break;
+    }
   }
 
   bool empty() const { return empty_; }
@@ -74,7 +109,8 @@ class Plot {
     if (empty_)
       return str("<g class=\"", name, "\"><text x=\"", kWidth / 2, "\" y=\"", kHeight / 2,
                  "\" text-anchor=\"middle\">no value above 0</text></g>\n");
-    std::string out = str("<g class=\"", name, "\" data-x=\"", ends(x_), "\" data-y=\"", ends(y_), "\">\n", grid());
+    std::string out = str("<g class=\"", name, "\" data-x=\"", ends(x_), "\" data-y=\"", ends(y_), "\" data-left=\"",
+                          place(x_.begin), "\">\n", grid());
     for (const ChartMark& m : chart_.marks) out += mark(m);
     for (const ChartLine& line : chart_.lines) out += drawn(line);
     return out + "</g>\n";
@@ -88,20 +124,21 @@ class Plot {
 
   std::string grid() const {
     std::string lines, texts;
-    for (const double v : axis_ticks(y_.low, y_.high, y_.log, 5)) {
-      lines += "M" + place(kLeft) + " " + place(y_.at(v)) + "H" + place(kWidth - kRight);
-      texts += str("<text x=\"", kLeft - 7, "\" y=\"", place(y_.at(v) + 4), "\" text-anchor=\"end\">",
-                   html_escaped(chart_.text(v)), "</text>");
+    for (std::size_t i = 0; i < y_labels_.ticks.size(); ++i) {
+      const double y = y_.at(y_labels_.ticks[i]);
+      lines += "M" + place(x_.begin) + " " + place(y) + "H" + place(kWidth - kRight);
+      texts += str("<text x=\"", place(x_.begin - kGap), "\" y=\"", place(y + 4), "\" text-anchor=\"end\">",
+                   html_escaped(y_labels_.texts[i]), "</text>");
     }
-    for (const double v : axis_ticks(x_.low, x_.high, x_.log, 5)) texts += tick(v);
-    return str("<path class=\"grid\" d=\"", lines, "\"/>", texts, "<path class=\"axis\" d=\"M", kLeft, " ",
+    for (std::size_t i = 0; i < x_labels_.ticks.size(); ++i)
+      texts += x_label(x_.at(x_labels_.ticks[i]), x_labels_.texts[i]);
+    return str("<path class=\"grid\" d=\"", lines, "\"/>", texts, "<path class=\"axis\" d=\"M", place(x_.begin), " ",
                kHeight - kBottom, "H", kWidth - kRight, "\"/>\n");
   }
   // Texts at the right end stay inside.
-  std::string tick(double step) const {
-    const double x = x_.at(step);
+  static std::string x_label(double x, const std::string& text) {
     return str("<text x=\"", place(x), "\" y=\"", kHeight - kBottom + 19, "\" text-anchor=\"",
-               x > kWidth - 40 ? "end" : "middle", "\">", html_escaped(short_number(step)), "</text>");
+               x > kWidth - 40 ? "end" : "middle", "\">", html_escaped(text), "</text>");
   }
   std::string mark(const ChartMark& m) const {
     if (!x_.shows(m.x) || m.x < x_.low || m.x > x_.high) return "";
@@ -139,6 +176,7 @@ class Plot {
 
   const Chart& chart_;
   Axis x_, y_;
+  Labels x_labels_, y_labels_;
   bool empty_ = true;
 };
 
@@ -178,6 +216,45 @@ std::vector<double> axis_ticks(double low, double high, bool log, int count) {
   return of({1}).size() > 8 ? of({1}) : round_numbers(low, high, count);
 }
 
+namespace {
+
+// "9.9992e-4"
+std::string scientific(double v, int digits) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.*e", digits - 1, v);
+  const std::string number = text;
+  const std::size_t e = number.find('e');
+  if (v == 0 || e == std::string::npos) return v == 0 ? "0" : number;
+  std::string mantissa = number.substr(0, e);
+  if (mantissa.find('.') != std::string::npos) mantissa.erase(mantissa.find_last_not_of('0') + 1);
+  if (mantissa.ends_with('.')) mantissa.pop_back();
+  return str(mantissa, "e", std::atoi(number.c_str() + e + 1));
+}
+
+bool all_differ(std::vector<std::string> texts) {
+  std::ranges::sort(texts);
+  return std::ranges::adjacent_find(texts) == texts.end();
+}
+
+// As few digits as tell all values apart.
+std::vector<std::string> written(const std::vector<double>& values, int digits, std::string (*text)(double, int)) {
+  std::vector<std::string> texts;
+  for (;; ++digits) {
+    texts.clear();
+    for (const double v : values) texts.push_back(text(v, digits));
+    if (digits >= kMaxDigits || all_differ(texts)) return texts;
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> tick_labels(const std::vector<double>& ticks, int digits) {
+  std::vector<std::string> plain = written(ticks, digits, short_number);
+  if (longest(plain) < kLongLabel) return plain;
+  std::vector<std::string> powers = written(ticks, digits, scientific);
+  return longest(powers) < longest(plain) ? powers : plain;
+}
+
 std::string color_swatch(std::size_t color) {
   return str("<svg class=\"swatch\" viewBox=\"0 0 18 10\" aria-hidden=\"true\"><path class=\"line c", color % kColors,
              color >= kColors ? " dashed" : "", "\" d=\"M0 5H18\"/></svg> ");
@@ -196,21 +273,29 @@ std::string chart_html(const Chart& chart) {
              kHeight - 6, "\" text-anchor=\"end\">step</text></svg></figure>\n");
 }
 
-std::string short_number(double v) {
+std::string short_number(double v, int digits) {
   if (v == 0) return "0";
   const double size = std::abs(v);
   constexpr const char* kUnits[] = {"", "k", "M", "G", "T", "P"};
   int unit = 0;
   double shown = v;
   for (; size >= 1e4 && std::abs(shown) >= 1e3 && unit < 5; ++unit) shown /= 1e3;
-  return formatted("%.4g", shown) + kUnits[unit];
+  char text[40];
+  std::snprintf(text, sizeof text, "%.*g", digits, shown);
+  if (unit == 0 && std::strchr(text, 'e')) return scientific(v, digits);
+  return std::string(text) + kUnits[unit];
+}
+
+ByteUnit byte_unit(double bytes) {
+  constexpr ByteUnit kUnits[] = {{1, " B"}, {1e-3, " kB"}, {1e-6, " MB"}, {1e-9, " GB"}, {1e-12, " TB"}};
+  std::size_t unit = 0;
+  while (unit + 1 < std::size(kUnits) && std::abs(bytes * kUnits[unit].scale) >= 1000) ++unit;
+  return kUnits[unit];
 }
 
 std::string bytes_number(double v) {
-  constexpr const char* kUnits[] = {" B", " kB", " MB", " GB", " TB"};
-  int unit = 0;
-  for (; std::abs(v) >= 1000 && unit < 4; ++unit) v /= 1000;
-  return formatted("%.3g", v) + kUnits[unit];
+  const ByteUnit unit = byte_unit(v);
+  return formatted("%.3g", v * unit.scale) + unit.suffix;
 }
 
 }  // namespace ring

@@ -22,14 +22,11 @@ struct ChartMark {
   std::size_t color = 0;
 };
 
-using NumberText = std::string (*)(double);
-
 struct Chart {
   std::string title, unit;
   std::vector<ChartLine> lines;
   std::vector<ChartMark> marks;
-  NumberText text = nullptr;  // of a value on the axis
-  // As the script shows a value: times the scale, with the suffix.
+  // Values are shown times the scale and with the suffix, on the axis and by the script.
   double scale = 1;
   std::string suffix;
   bool smooths = false;  // drawn at each of kSmoothing
@@ -48,7 +45,16 @@ std::string color_swatch(std::size_t color);  // the color of a run, inline
 // Round numbers in [low, high], about `count` of them; on a log axis where there are enough of them 1, 2, 5 x 10^n.
 std::vector<double> axis_ticks(double low, double high, bool log, int count);
 
-std::string short_number(double);  // 0.0003, 12.5, 12.3k
-std::string bytes_number(double);  // 12.3 MB
+// Labels of an axis's ticks, in one notation: with as few digits as tell them apart, and at least `digits`.
+std::vector<std::string> tick_labels(const std::vector<double>& ticks, int digits = 4);
+
+struct ByteUnit {
+  double scale = 1;            // of bytes
+  const char* suffix = " B";
+};
+ByteUnit byte_unit(double bytes);  // in which so many are written: {1e-6, " MB"}
+
+std::string short_number(double, int digits = 4);  // 0.0003, 12.5, 12.3k
+std::string bytes_number(double);                  // 12.3 MB
 
 }  // namespace ring

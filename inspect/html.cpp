@@ -59,7 +59,8 @@ std::string html_note(const std::string& text) { return "<p class=\"soft\">" + h
 
 std::string html_table(const std::vector<std::vector<std::string>>& rows, std::size_t left,
                        const std::vector<std::string>& begins, bool stacks) {
-  std::string out = str("<div class=\"scroll\"><table", stacks ? " class=\"stack\"" : "", ">\n");
+  std::string out = str("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"table\"><table",
+                        stacks ? " class=\"stack\"" : "", ">\n");
   for (std::size_t r = 0; r < rows.size(); ++r) {
     out += "<tr>";
     for (std::size_t i = 0; i < rows[r].size(); ++i) {

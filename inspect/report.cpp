@@ -36,6 +36,20 @@ std::string percent_number(double share) { return formatted("%.4g", 100 * share)
 
 std::string or_none(std::optional<double> v, std::string (*text)(double)) { return v ? text(*v) : kNone; }
 
+enum class Values { plain, share, bytes };
+
+// Shares as percentages, bytes in the unit of the largest.
+void set_unit(Chart& c, Values values) {
+  if (values == Values::share) c.scale = 100, c.suffix = " %";
+  if (values != Values::bytes) return;
+  double most = 0;
+  for (const ChartLine& line : c.lines)
+    for (const CurvePoint& p : line.curve)
+      if (std::isfinite(p.y)) most = std::max(most, p.y);
+  const ByteUnit unit = byte_unit(most);
+  c.scale = unit.scale, c.suffix = unit.suffix;
+}
+
 // Buttons of which one is on; the style sheet and no script does what they say.
 std::string choice(const char* title, const char* name, const std::vector<std::string>& texts, std::size_t on) {
   std::string out = str("<span><b>", title, "</b> ");
@@ -74,7 +88,10 @@ class Page {
       rows.push_back(row_of(runs_[i]));
       colors.push_back(color_swatch(i));
     }
-    return html_table(rows, 3, colors, true);
+    return html_table(rows, 3, colors, true) +
+           html_note(
+               "MFU: share of the devices' peak FLOP/s that the model's arithmetic uses. Goodput: share of the last "
+               "job's time that was not lost to restarts, saves and bad steps.");
   }
   static std::vector<std::string> row_of(const ReportRun& run) {
     const RunSummary& s = run.summary;
@@ -101,10 +118,9 @@ class Page {
   }
 
   // A line for each run that has the curve; several curves of a run are dashed from the second on.
-  Chart chart(const char* title, const char* unit, const std::vector<std::string>& curves, NumberText text) const {
-    Chart c{.title = title, .unit = unit, .text = text};
-    if (text == percent_number) c.scale = 100, c.suffix = " %";
-    if (text == bytes_number) c.scale = 1e-6, c.suffix = " MB";
+  Chart chart(const char* title, const char* unit, const std::vector<std::string>& curves,
+              Values values = Values::plain) const {
+    Chart c{.title = title, .unit = unit};
     for (std::size_t i = 0; i < runs_.size(); ++i)
       for (const std::string& name : curves) {
         const auto curve = runs_[i].curves.find(name);
@@ -112,6 +128,7 @@ class Page {
         c.lines.push_back({runs_[i].summary.name, i, curve->second, name != curves[0]});
         if (name != curves[0]) c.lines.back().name += ", " + name.substr(name.find('/') + 1);
       }
+    set_unit(c, values);
     for (std::size_t i = 0; i < runs_.size(); ++i)
       for (const ReportEvent& e : runs_[i].events)
         if (e.mark && c.marks.size() < kMostEvents)
@@ -119,13 +136,12 @@ class Page {
     return c;
   }
   std::string losses() const {
-    Chart train = chart("Training loss", "nats per token", {"train/loss"}, short_number);
+    Chart train = chart("Training loss", "nats per token", {"train/loss"});
     train.smooths = train.logs = true;
-    Chart validation =
-        chart("Validation loss", "nats per token", {"validation/loss", "validation/ema_loss"}, short_number);
+    Chart validation = chart("Validation loss", "nats per token", {"validation/loss", "validation/ema_loss"});
     validation.logs = true;
     for (ChartLine& line : validation.lines) line.points = line.curve.size() <= 100;
-    Chart norm = chart("Gradient norm", "before clipping", {"train/grad_norm"}, short_number);
+    Chart norm = chart("Gradient norm", "before clipping", {"train/grad_norm"});
     norm.smooths = norm.logs = true;
     return chart_html(train) + chart_html(validation) + chart_html(norm) +
            by_layers("Gradient norm", "", kPartNorms, Together::root_of_squares) +
@@ -140,7 +156,6 @@ class Page {
     for (const ReportRun& run : runs_) {
       const std::string of = runs_.size() > 1 ? " of " + run.summary.name : "";
       Chart c{.title = what + " by layers" + of, .unit = unit, .lines = part_lines(run, group, how)};
-      c.text = short_number;
       c.smooths = c.logs = c.legend = true;
       out += chart_html(c);
     }
@@ -156,7 +171,6 @@ class Page {
                 .unit = "nats per token"};
         for (auto at = run.curves.lower_bound(prefix); at != run.curves.end() && at->first.starts_with(prefix); ++at)
           c.lines.push_back({at->first.substr(prefix.size()), c.lines.size(), at->second});
-        c.text = short_number;
         c.logs = c.legend = true;
         c.smooths = prefix[0] == 't';
         for (ChartLine& line : c.lines) line.points = !c.smooths && line.curve.size() <= 100;
@@ -165,25 +179,25 @@ class Page {
     return out;
   }
   std::string rates() const {
-    Chart speed = chart("Throughput", "tokens per second", {"train/tokens_per_second"}, short_number);
-    Chart mfu = chart("MFU", "share of the devices' peak", {"train/mfu"}, percent_number);
-    Chart step = chart("Time of a step", "ms", {"train/step_ms"}, short_number);
-    Chart data = chart("Waiting for data", "share of a step", {"train/data_share"}, percent_number);
+    Chart speed = chart("Throughput", "tokens per second", {"train/tokens_per_second"});
+    Chart mfu = chart("MFU", "share of the devices' peak", {"train/mfu"}, Values::share);
+    Chart step = chart("Time of a step", "ms", {"train/step_ms"});
+    Chart data = chart("Waiting for data", "share of a step", {"train/data_share"}, Values::share);
     speed.smooths = mfu.smooths = step.smooths = data.smooths = true;
     speed.from_zero = mfu.from_zero = step.from_zero = data.from_zero = true;
-    return chart_html(chart("Learning rate", "", {"train/lr"}, short_number)) + chart_html(speed) + chart_html(mfu) +
+    return chart_html(chart("Learning rate", "", {"train/lr"})) + chart_html(speed) + chart_html(mfu) +
            chart_html(step) + chart_html(data) + exchange();
   }
   // Only where there are several processes.
   std::string exchange() const {
-    Chart c = chart("Waiting for gradients", "share of a step", {"train/exchange_share"}, percent_number);
+    Chart c = chart("Waiting for gradients", "share of a step", {"train/exchange_share"}, Values::share);
     std::erase_if(c.lines, [&](const ChartLine& line) { return runs_[line.color].summary.processes < 2; });
     c.smooths = c.from_zero = true;
     return chart_html(c);
   }
   std::string charts() const {
-    Chart memory =
-        chart("Memory", "on rank 0; dashed: between steps", {"train/memory_peak", "train/memory_in_use"}, bytes_number);
+    Chart memory = chart("Memory", "on rank 0; dashed: between steps", {"train/memory_peak", "train/memory_in_use"},
+                         Values::bytes);
     memory.from_zero = true;
     const std::string all = losses() + losses_by_source() + rates() + chart_html(memory);
     if (all.empty()) return html_heading("Curves") + html_note("Nothing was recorded that could be drawn.");

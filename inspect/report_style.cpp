@@ -6,9 +6,10 @@ namespace ring {
 // vision can tell apart; on white ground darker where a line would be too pale.
 const char* const kReportStyle = R"css(
 :root { color-scheme: light dark; --ground: #fff; --text: #1c1e21; --soft: #62676e; --line: #e2e4e8; --card: #f7f8fa;
+  --head: rgb(130 140 160 / 8%); --shade: rgb(0 0 0 / 28%);
   --c0: #0072b2; --c1: #d55e00; --c2: #008f68; --c3: #b5508f; --c4: #a87400; --c5: #55595f; }
 @media (prefers-color-scheme: dark) { :root { --ground: #16181c; --text: #e4e6ea; --soft: #a0a6ae; --line: #33373e;
-  --card: #1e2126; --c0: #56b4e9; --c1: #ff8f4a; --c2: #2fc898; --c3: #e59bc4; --c4: #e6b54a; --c5: #c3c8cf; } }
+  --card: #1e2126; --head: rgb(130 140 160 / 10%); --shade: rgb(255 255 255 / 30%); --c0: #56b4e9; --c1: #ff8f4a; --c2: #2fc898; --c3: #e59bc4; --c4: #e6b54a; --c5: #c3c8cf; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 1240px; padding: 20px 16px 60px; background: var(--ground); color: var(--text);
   font: 15px/1.45 system-ui, sans-serif; }
@@ -16,11 +17,17 @@ h1 { font-size: 24px; margin: 0 0 4px; overflow-wrap: anywhere; }
 h2 { font-size: 18px; margin: 32px 0 10px; }
 p { margin: 4px 0; overflow-wrap: anywhere; }
 small, .soft { color: var(--soft); font-size: 13px; }
-.scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; }
+/* A shade on each side with hidden columns: covers that scroll with the table hide it at the ends. */
+.scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px;
+  background: linear-gradient(to right, var(--ground) 40%, transparent) left / 36px 100% no-repeat local,
+    linear-gradient(to left, var(--ground) 40%, transparent) right / 36px 100% no-repeat local,
+    linear-gradient(to right, var(--shade), transparent) left / 14px 100% no-repeat scroll,
+    linear-gradient(to left, var(--shade), transparent) right / 14px 100% no-repeat scroll; }
+.scroll:focus-visible { outline: 2px solid var(--c0); outline-offset: 1px; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; font-variant-numeric: tabular-nums; }
 th, td { padding: 6px 10px; text-align: left; vertical-align: top; border-top: 1px solid var(--line); }
 tr:first-child > * { border-top: 0; }
-th { background: var(--card); font-weight: 600; white-space: nowrap; }
+th { background: var(--head); font-weight: 600; white-space: nowrap; }
 td { min-width: 40px; max-width: 420px; overflow-wrap: break-word; }
 td:first-child { white-space: nowrap; }
 td.n, th.n { text-align: right; white-space: nowrap; }
@@ -75,7 +82,7 @@ pre { overflow-x: auto; font-size: 12.5px; background: var(--card); border: 1px 
 @media print { :root { color-scheme: light; --ground: #fff; --text: #000; --soft: #444; --line: #ccc; --card: #fff;
   --c0: #0072b2; --c1: #d55e00; --c2: #008f68; --c3: #b5508f; --c4: #a87400; --c5: #55595f; }
   body { max-width: none; padding: 0; font-size: 11px; } .choices, .tip, .cursor { display: none; }
-  .scroll { overflow: visible; } .charts { grid-template-columns: 1fr 1fr; } h2 { break-after: avoid; }
+  .scroll { overflow: visible; background: none; } .charts { grid-template-columns: 1fr 1fr; } h2 { break-after: avoid; }
   table, small, .soft, .legend { font-size: 10px; } th, td { padding: 3px 5px; overflow-wrap: anywhere; } }
 )css";
 
@@ -104,14 +111,14 @@ function showValues(svg) {
     const at = (event.clientX - area.left) * box.width / area.width;
     const group = [...svg.querySelectorAll('g[data-x]')].find(shown);
     if (!group) return leave();
-    const x = axis(group, 'x', 76, box.width - 12), y = axis(group, 'y', box.height - 46, 14);
+    const x = axis(group, 'x', +group.dataset.left, box.width - 12), y = axis(group, 'y', box.height - 46, 14);
     let best = null;
     const lines = [...group.querySelectorAll('.line')].filter(shown).filter(p => points(p).length);
     const smooth = lines.some(p => /\bs[123]\b/.test(p.getAttribute('class')));
     const texts = lines.filter(p => !(smooth ? p.classList.contains('raw') : false)).map(path => {
       const near = points(path).reduce((a, b) => Math.abs(b[0] - at) - Math.abs(a[0] - at) > 0 ? a : b);
       best = best === null ? near[0] : Math.abs(near[0] - at) - Math.abs(best - at) > 0 ? best : near[0];
-      return +(y(near[1]) * svg.dataset.scale).toPrecision(4) + svg.dataset.suffix + '  ' + path.dataset.name;
+      return +(y(near[1]) * svg.dataset.scale).toPrecision(5) + svg.dataset.suffix + '  ' + path.dataset.name;
     });
     if (best === null) return leave();
     tip.textContent = 'step ' + Math.round(x(best)) + '\n' + texts.join('\n');

@@ -25,7 +25,7 @@ std::string steps_html(std::span<const ReportRun> runs) {
     rows.push_back(
         {r.summary.name, short_number(*ms), percent(data), percent(others), percent(std::max(0.0, 1 - data - others))});
   }
-  return rows.size() == 1 ? "" : html_table(rows, 1);
+  return rows.size() == 1 ? "" : html_table(rows, 1, {}, true);
 }
 
 std::string jobs_html(std::span<const ReportRun> runs) {
@@ -34,7 +34,7 @@ std::string jobs_html(std::span<const ReportRun> runs) {
     if (r.seconds > 0)
       rows.push_back({r.summary.name, short_number(r.seconds), short_number(r.restart_seconds),
                       short_number(r.save_seconds), short_number(r.bad_step_seconds)});
-  return rows.size() == 1 ? "" : html_table(rows, 1);
+  return rows.size() == 1 ? "" : html_table(rows, 1, {}, true);
 }
 
 }  // namespace

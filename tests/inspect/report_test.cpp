@@ -17,6 +17,7 @@
 #include "inspect/report_attention.h"
 #include "inspect/report_parts.h"
 #include "inspect/report_run.h"
+#include "inspect/report_style.h"
 #include "inspect/report_times.h"
 #include "tests/inspect/svg_check.h"
 #include "tests/paths.h"
@@ -104,6 +105,39 @@ TEST(Chart, TicksAreRound) {
     EXPECT_LE(axis_ticks(high / 2, high, false, 5).size(), 12u) << high;
 }
 
+// A learning rate early in a long cosine: all ticks round to 0.0009999 or 0.001.
+TEST(Chart, LabelsOfAnAxisDiffer) {
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(tick_labels({9.9992e-4, 9.9994e-4, 9.9996e-4, 9.9998e-4, 1e-3}),
+            (Texts{"9.9992e-4", "9.9994e-4", "9.9996e-4", "9.9998e-4", "1e-3"}));
+  EXPECT_EQ(tick_labels({0, 2.5e-4, 5e-4}), (Texts{"0", "0.00025", "0.0005"}));
+  EXPECT_EQ(tick_labels({1'000'001, 1'000'002}), (Texts{"1.000001M", "1.000002M"}));
+  EXPECT_EQ(tick_labels({-1e-9, 0, 1e-9}), (Texts{"-1e-9", "0", "1e-9"}));
+  EXPECT_EQ(tick_labels({2, 2, NAN}).size(), 3u);  // nothing tells these apart
+}
+
+// The x and the text of each label that ends at an x: those of the vertical axis.
+std::vector<std::pair<double, std::string>> end_labels(const std::string& svg) {
+  std::vector<std::pair<double, std::string>> all;
+  constexpr const char* kBegin = "<text x=\"";
+  for (std::size_t at = svg.find(kBegin); at != std::string::npos; at = svg.find(kBegin, at + 1)) {
+    const std::size_t close = svg.find('>', at), end = svg.find('<', close);
+    if (svg.substr(at, close - at).find("anchor=\"end\"") != std::string::npos)
+      all.emplace_back(std::stod(svg.substr(at + std::strlen(kBegin))), svg.substr(close + 1, end - close - 1));
+  }
+  return all;
+}
+
+TEST(Chart, LabelsAreNotCut) {
+  constexpr double kWidest = 0.6 * 18;  // a digit of a sans-serif font, in units of the picture on a narrow screen
+  for (const double high : {1e-3, 2.5, 123'456.0, 1e9}) {
+    const Curve curve = {{1, high * (1 - 8e-5)}, {160, high}};
+    const auto labels = end_labels(chart_html({.title = "c", .lines = {{"run", 0, curve}}}));
+    EXPECT_GE(labels.size(), 4u);
+    for (const auto& [x, text] : labels) EXPECT_GE(x, kWidest * static_cast<double>(text.size())) << text;
+  }
+}
+
 TEST(Html, EscapesWhatIsNotText) {
   EXPECT_EQ(html_escaped("a<b>&\"'\x01\xff\u00e4"), "a&lt;b&gt;&amp;&quot;&#39; \uFFFD\u00e4");
   const std::string table = html_table({{"<"}, {"&"}}, 1, {"<b>c</b>"});
@@ -112,6 +146,20 @@ TEST(Html, EscapesWhatIsNotText) {
   const std::string stack = html_table({{"a", "<"}, {"1", "2"}}, 1, {}, true);
   EXPECT_NE(stack.find("<td data-head=\"a\">1</td><td class=\"n\" data-head=\"&lt;\">2</td>"), std::string::npos)
       << stack;
+}
+
+// What a table hides at 390 px is announced: a shaded edge, and keys that scroll.
+TEST(Html, TablesShowThatTheyScroll) {
+  EXPECT_TRUE(html_table({{"a"}}, 1).starts_with("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label="));
+  const std::string style = kReportStyle;
+  EXPECT_NE(style.find(".scroll:focus-visible"), std::string::npos);
+  EXPECT_NE(style.find("var(--shade), transparent) right / 14px 100% no-repeat scroll"), std::string::npos);
+}
+
+TEST_F(ReportTest, WordsAreExplained) {
+  const std::string page = report_page({write_run("r", line("train", 1, "\"loss\":1"))}, {});
+  EXPECT_NE(page.find("MFU: share of"), std::string::npos);
+  EXPECT_NE(page.find("Goodput: share of"), std::string::npos);
 }
 
 TEST_F(ReportTest, HostileFilesGiveAReadablePage) {
@@ -240,8 +288,10 @@ TEST_F(ReportTest, AStepIsSharedOutAmongWhatItWaitsFor) {
     records +=
         line("train", i, str("\"loss\":1,\"step_ms\":", 100 * i, ",\"data_ms\":", 10 * i, ",\"exchange_ms\":", 25 * i));
   const std::string times = times_html(std::vector{read_report_run(write_run("run", records), 0)});
-  EXPECT_NE(times.find("<td>run</td><td class=\"n\">300</td><td class=\"n\">10 %</td><td class=\"n\">25 %</td>"
-                       "<td class=\"n\">65 %</td>"),
+  EXPECT_NE(times.find("<td data-head=\"run\">run</td><td class=\"n\" data-head=\"ms of a step\">300</td>"
+                       "<td class=\"n\" data-head=\"waits for data\">10 %</td>"
+                       "<td class=\"n\" data-head=\"for other processes\">25 %</td>"
+                       "<td class=\"n\" data-head=\"computes\">65 %</td>"),
             std::string::npos)
       << times;
   EXPECT_EQ(times_html(std::vector{read_report_run(write_run("empty", ""), 0)}), "");
