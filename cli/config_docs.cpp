@@ -1,5 +1,10 @@
 #include "cli/config_docs.h"
 
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "core/check.h"
 #include "core/fields.h"
 #include "engine/config.h"
 
@@ -13,6 +18,25 @@ constexpr const char* kIntroduction = R"(# Configuration
 A YAML file describes a run, and every key of it can be changed on the command line:
 
     ringmaster train configs/quickstart.yaml optimizer.lr=1e-3 train.steps=500 run.name=second
+
+## The ten settings you need first
+
+`ringmaster init` writes a file with all of them, chosen for your text and machine.
+
+| setting | what to choose |
+|---|---|
+| `run.name` | the folder below `runs/`; a new name is a new run |
+| `data.path` | the corpus that `ringmaster data prepare` wrote |
+| `model.layers` | the depth; with `model.width` and `model.heads` it decides the size |
+| `model.width` | channels, a multiple of `model.heads` |
+| `model.heads` | `model.width` / 64 is usual |
+| `model.context` | tokens that the model sees at once |
+| `train.steps` | how long to train; or `train.tokens`, `train.epochs`, `train.minutes` |
+| `train.batch_size` | sequences of a step, over all processes |
+| `optimizer.lr` | the highest learning rate; `schedule.warmup_steps` says how it rises |
+| `checkpoint.auto` | `true` saves as often as failures ask for; else `checkpoint.interval` steps |
+
+## All settings
 
 Each key below is followed by its type or its choices, its range and its default, then by its meaning.
 
@@ -37,8 +61,75 @@ configuration, except for keys that change no number of the training.
 
 )";
 
+constexpr std::string_view kHead = "## `";
+
+struct Section {
+  std::string name;  // "model.attention"
+  std::string text;  // with its head
+};
+
+std::vector<Section> sections_of(const std::string& reference) {
+  std::vector<Section> sections;
+  for (std::size_t at = reference.find(kHead); at != std::string::npos;) {
+    const std::size_t name = at + kHead.size(), next = reference.find(kHead, name);
+    sections.push_back({reference.substr(name, reference.find('`', name) - name), reference.substr(at, next - at)});
+    at = next;
+  }
+  return sections;
+}
+
+// Where the keys of a section begin, behind its head and the line on what it is.
+std::size_t keys_at(const std::string& text) { return std::min(text.find("* **`"), text.size()); }
+
+// The keys of a section and of those inside of it, named from there on; however lines are wrapped.
+std::string keys_in(const std::vector<Section>& all, const std::string& name) {
+  std::string keys;
+  for (const Section& s : all)
+    if (s.name == name || s.name.starts_with(name + ".") || s.name.starts_with(name + "["))
+      keys += s.text.substr(keys_at(s.text));
+  const std::string begin = "**`" + name;
+  for (std::size_t at = keys.find(begin); at != std::string::npos; at = keys.find(begin, at))
+    keys.erase(at, begin.size());
+  std::erase_if(keys, [](char c) { return c == ' ' || c == '\n'; });
+  return keys;
+}
+
+std::string last_word(const std::string& name) { return name.substr(name.rfind('.') + 1); }
+
+// The section before this one with the same keys. Null if there is none.
+const Section* same_before(const std::vector<Section>& all, const Section& section) {
+  for (const Section& s : all) {
+    if (&s == &section) return nullptr;
+    if (last_word(s.name) == last_word(section.name) && keys_in(all, s.name) == keys_in(all, section.name)) return &s;
+  }
+  return nullptr;
+}
+
+std::string anchor_of(std::string name) {
+  std::erase_if(name, [](char c) { return c == '.' || c == '[' || c == ']'; });
+  return "#" + name;
+}
+
+// Sections that repeat an earlier one refer to it.
+std::string without_repetitions(const std::string& reference) {
+  const std::vector<Section> all = sections_of(reference);
+  std::string out = reference.substr(0, reference.find(kHead)), repeated;
+  for (const Section& s : all) {
+    if (!repeated.empty() && s.name.starts_with(repeated)) continue;
+    repeated.clear();
+    if (const Section* same = same_before(all, s)) {
+      repeated = s.name;
+      out += str(s.text.substr(0, keys_at(s.text)), "The same keys as in [`", same->name, "`](", anchor_of(same->name),
+                 "), each of them named `", s.name, ".KEY`.\n\n");
+    } else {
+      out += s.text;
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
-std::string configuration_reference() { return kIntroduction + describe_config<Config>(); }
+std::string configuration_reference() { return kIntroduction + without_repetitions(describe_config<Config>()); }
 
 }  // namespace ring

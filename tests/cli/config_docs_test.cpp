@@ -17,6 +17,28 @@ TEST(ConfigDocs, PageIsFresh) {
   EXPECT_TRUE(page == configuration_reference()) << "refresh it: ringmaster config docs > docs/configuration.md";
 }
 
+TEST(ConfigDocs, BeginsWithSettingsThatThereAre) {
+  const std::string page = configuration_reference();
+  const std::size_t begin = page.find("## The ten settings"), end = page.find("## All settings");
+  ASSERT_LT(begin, end);
+  std::size_t rows = 0;
+  for (std::size_t at = page.find("\n| `", begin); at < end; at = page.find("\n| `", at + 1), ++rows) {
+    const std::string key = page.substr(at + 4, page.find('`', at + 4) - at - 4);
+    EXPECT_NE(page.find("* **`" + key + "`**"), std::string::npos) << key;
+  }
+  EXPECT_EQ(rows, 10u);
+}
+
+// Sections with the same keys are described once.
+TEST(ConfigDocs, RepeatsNoSection) {
+  const std::string page = configuration_reference();
+  EXPECT_NE(page.find("## `model.attention_layers[].attention`"), std::string::npos);
+  EXPECT_NE(page.find("The same keys as in [`model.attention`](#modelattention)"), std::string::npos);
+  EXPECT_EQ(page.find("* **`model.attention_layers[].attention."), std::string::npos);
+  EXPECT_NE(page.find("* **`model.attention.rules[].decay`**"), std::string::npos);
+  EXPECT_NE(page.find("* **`data.path`**"), std::string::npos);
+}
+
 TEST(ConfigDocs, EveryShippedConfigLoadsAndReadsBack) {
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(test::source_dir() + "/configs")) {
