@@ -4,6 +4,7 @@
 
 #include "cli/command_names.h"
 #include "cli/commands.h"
+#include "cli/log_level.h"
 
 namespace ring {
 
@@ -32,6 +33,7 @@ void add_commands(CLI::App& app) {
   add_completion_commands(app);
   add_man_command(app);
   app.add_subcommand("help", "Say what a command does and which options it has: ringmaster help [COMMAND]");
+  add_log_levels(app);
 }
 
 std::vector<std::string> command_names(const CLI::App& app) {

@@ -11,6 +11,7 @@
 #include "cli/dashboard.h"
 #include "cli/http_options.h"
 #include "cli/launch_options.h"
+#include "cli/log_level.h"
 #include "cli/number_option.h"
 #include "comm/environment.h"
 #include "comm/fault_plan.h"
@@ -221,6 +222,8 @@ void run(const CLI::App& app, LaunchOptions& o, Words& w) {
   if (o.command.empty()) throw CLI::RequiredError("command");
   read_words(w, o);
   check_command(app, o);
+  const CLI::Option* level = find_command(app, "launch")->get_option("--log-level");
+  if (level->count() > 0) pass_on_log_level(level->as<std::string>(), o.command);
   if ((o.processes > 1 || o.most_nodes > 1) && !gloo_available())
     fail(
         "launch: several workers need Gloo, which this build lacks: install libgloo-dev, then configure and build "

@@ -47,7 +47,8 @@ std::string JobTime::text() const {
   if (bad_steps) recovered += ", " + counted(bad_steps, "bad step");
   if (ran_out) recovered += str(", memory ran out ", ran_out == 1 ? "once" : str(ran_out, " times"));
   if (steps_again) recovered += ", " + counted(steps_again, "step") + " computed again";
-  return str(recovered, ", ", rounded(lost()), " s lost, goodput ", rounded(100 * goodput()), " %");
+  return str(recovered, ", ", rounded(lost()), " s lost, goodput ", rounded(100 * goodput()),
+             " % (share of the time that was not lost)");
 }
 
 }  // namespace ring

@@ -33,7 +33,8 @@ struct JobTime {
   void rolled_back(std::int64_t step);
   // So often in the run so far, which may be older than this job.
   void memory_ran_out(std::int64_t in_run);
-  std::string text() const;  // "3 restarts, 1 failed save, 57 steps computed again, 41.2 s lost, goodput 98.7 %"
+  std::string text()
+      const;  // "3 restarts, 1 failed save, 57 steps computed again, 41.2 s lost, goodput 98.7 % (share of ...)"
 
  private:
   std::int64_t done_ = 0;             // the step

@@ -143,6 +143,15 @@ std::string memory_advice(const Config& c, std::int64_t rows) {
 
 std::string MemoryChoice::text() const { return str(fit.text(), ", ", counted(micro_batch, "sequence"), " at a time"); }
 
+std::string MemoryChoice::text(const std::string& lasting) const {
+  ActivationFit plan = fit;
+  plan.peak = 0;
+  const std::string how = str("; ", plan.text(), ", ", counted(micro_batch, "sequence"), " at a time");
+  if (!fit.peak) return lasting + how;
+  return str("a step is predicted to take ", bytes_text(fit.peak), " of ", bytes_text(fit.budget), ": ", lasting,
+             ", the rest for activations", how);
+}
+
 MemoryChoice choose_memory(const Config& config, Mesh& mesh, std::size_t host_room, std::size_t most) {
   const std::size_t free = memory_budget(config, mesh), room = least_of(host_room, mesh);
   const Config c = agreed(config, mesh, room);

@@ -15,6 +15,10 @@ struct MemoryChoice {
   ActivationFit fit;
   DeviceRates rates;         // that it was chosen by
   std::string text() const;  // "12 blocks keep everything: 61.2 GiB of 75.0 GiB, 4 sequences at a time"
+  // For the start of a run. lasting: what weights, gradients and optimizer states take. Returns "a step is predicted to
+  // take 61.2 GiB of 75.0 GiB: weights .., and the rest for activations; 12 blocks keep everything, 4 sequences at a
+  // time"; without a prediction the latter parts alone.
+  std::string text(const std::string& lasting) const;
 };
 
 // For a run; the same on every rank: the budget is the smallest of theirs, and `most` where that is less (0: nothing

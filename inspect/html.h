@@ -21,9 +21,10 @@ std::string html_page(const HtmlPage&);
 std::string html_heading(const std::string& text);  // of a section; escaped
 std::string html_note(const std::string& text);     // a line beside what it is about; escaped
 
-// A table in a box that scrolls, also by keyboard, and whose edge is shaded where columns are hidden. Cells are escaped.
-// Columns after the first `left` are flush right. The first row is the head. begins: markup that each row after the head begins with; empty: none. stacks: on
-// narrow screens each row is a list of its values with their heads, for tables that are too wide.
+// A table in a box that scrolls, also by keyboard, and whose edge is shaded where columns are hidden. Cells are
+// escaped. Columns after the first `left` are flush right. The first row is the head. begins: markup that each row
+// after the head begins with; empty: none. stacks: on narrow screens each row is a list of its values with their heads,
+// for tables that are too wide.
 std::string html_table(const std::vector<std::vector<std::string>>& rows, std::size_t left,
                        const std::vector<std::string>& begins = {}, bool stacks = false);
 

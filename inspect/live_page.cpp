@@ -41,7 +41,8 @@ std::string card(const RankView& r) {
 
 std::string job_facts(const JobView& job) {
   std::string out = fact("time", job.time.begin_ms ? format_duration(job.time.seconds()) : "-");
-  if (job.time.begin_ms) out += fact("goodput", str(std::round(1000 * job.time.goodput()) / 10, " %"));
+  if (job.time.begin_ms)
+    out += fact("goodput (share of time not lost)", str(std::round(1000 * job.time.goodput()) / 10, " %"));
   out += fact("restarts", str(job.attempt));
   if (job.nodes > 1 && job.node) out += fact("node", str(*job.node, " of ", job.nodes));
   if (job.world) out += fact("processes", str(*job.world));

@@ -27,12 +27,18 @@ dt { color: var(--soft); font-size: 12.5px; }
 const char* const kLiveScript = R"js(
 const part = id => document.getElementById(id);
 let version = 0;
-// What a person chose stays so: axes, smoothing, what is unfolded.
+// What a person chose stays so: axes, smoothing, what is unfolded, scrolled or focused.
 function show(markup) {
   const run = part('run');
   const on = [...run.querySelectorAll('input:checked')].map(input => input.id);
   const open = [...run.querySelectorAll('details')].map(details => details.open);
+  const boxes = [...run.querySelectorAll('.scroll')], places = boxes.map(box => box.scrollLeft);
+  const focused = boxes.indexOf(document.activeElement);
   run.innerHTML = markup;
+  run.querySelectorAll('.scroll').forEach((box, i) => {
+    box.scrollLeft = places[i] || 0;
+    if (i === focused) box.focus({ preventScroll: true });
+  });
   on.forEach(id => { if (part(id)) part(id).checked = true; });
   run.querySelectorAll('details').forEach((details, i) => { details.open = open[i] === true; });
   run.querySelectorAll('.plot').forEach(showValues);

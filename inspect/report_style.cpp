@@ -9,7 +9,9 @@ const char* const kReportStyle = R"css(
   --head: rgb(130 140 160 / 8%); --shade: rgb(0 0 0 / 28%);
   --c0: #0072b2; --c1: #d55e00; --c2: #008f68; --c3: #b5508f; --c4: #a87400; --c5: #55595f; }
 @media (prefers-color-scheme: dark) { :root { --ground: #16181c; --text: #e4e6ea; --soft: #a0a6ae; --line: #33373e;
-  --card: #1e2126; --head: rgb(130 140 160 / 10%); --shade: rgb(255 255 255 / 30%); --c0: #56b4e9; --c1: #ff8f4a; --c2: #2fc898; --c3: #e59bc4; --c4: #e6b54a; --c5: #c3c8cf; } }
+  --card: #1e2126; --head: rgb(130 140 160 / 10%);
+  --shade: rgb(255 255 255 / 30%);
+  --c0: #56b4e9; --c1: #ff8f4a; --c2: #2fc898; --c3: #e59bc4; --c4: #e6b54a; --c5: #c3c8cf; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 1240px; padding: 20px 16px 60px; background: var(--ground); color: var(--text);
   font: 15px/1.45 system-ui, sans-serif; }
@@ -82,7 +84,8 @@ pre { overflow-x: auto; font-size: 12.5px; background: var(--card); border: 1px 
 @media print { :root { color-scheme: light; --ground: #fff; --text: #000; --soft: #444; --line: #ccc; --card: #fff;
   --c0: #0072b2; --c1: #d55e00; --c2: #008f68; --c3: #b5508f; --c4: #a87400; --c5: #55595f; }
   body { max-width: none; padding: 0; font-size: 11px; } .choices, .tip, .cursor { display: none; }
-  .scroll { overflow: visible; background: none; } .charts { grid-template-columns: 1fr 1fr; } h2 { break-after: avoid; }
+  .scroll { overflow: visible; background: none; } .charts { grid-template-columns: 1fr 1fr; }
+  h2 { break-after: avoid; }
   table, small, .soft, .legend { font-size: 10px; } th, td { padding: 3px 5px; overflow-wrap: anywhere; } }
 )css";
 

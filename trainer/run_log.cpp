@@ -150,9 +150,8 @@ void RunLog::describe(const RunStart& start, int processes) {
             config_.train.batch_sizes.empty() ? "" : "at most ",
             counted(config_.train.batch_size * config_.model.context, "token"), ", ", layout_text(trainer_, processes),
             ", ", counted(config_.run.threads, "thread"), processes > 1 ? " each" : "");
-  log::info("memory: ", trainer_.lasting_memory());
+  log::info("memory: ", trainer_.memory().text(trainer_.lasting_memory()));
   describe_updates(config_.optimizer, trainer_.model().parameters());
-  if (trainer_.memory().fit.peak) log::info("activations: ", trainer_.memory().text());
   warn_of_vocabulary(config_, start.corpora.vocab_size);
   warn_of_places(config_);
   warn_of_masks(config_, start.corpora);
@@ -207,23 +206,24 @@ void RunLog::tell_plan() {
   plan_told_ = true;
   const MemoryPlan plan = trainer_.arena().plan();
   const MemoryStats memory = trainer_.exec().stream.allocator()->stats();
-  log::info("memory: plan of ", bytes_text(plan.bytes), " for activations (live peak ", bytes_text(plan.live_peak),
-            "), ", bytes_text(memory.reserved), " in all; ", bytes_text(memory.peak), " were in use during ",
-            fullest_phase(memory).phase);
+  log::debug("memory: ", bytes_text(plan.bytes), " are planned for activations, of which at most ",
+             bytes_text(plan.live_peak), " hold something at once; ", bytes_text(memory.reserved),
+             " are taken from the system; at most ", bytes_text(memory.peak), " were in use, during ",
+             fullest_phase(memory).phase);
   if (trainer_.offload()) tell_offload(*trainer_.offload());
   tell_page_locks(page_lock_facts(trainer_.exec().stream.device()));
 }
 
 void RunLog::tell_page_locks(const PageLockFacts& f) {
   if (f.taken)
-    log::info("memory: ", bytes_text(f.locked), " of the host", f.node ? str(" (NUMA node ", *f.node, ")") : "",
-              " are page-locked; copies have waited ", seconds_text(f.waited), " for that");
+    log::debug("memory: ", bytes_text(f.locked), " of the host", f.node ? str(" (NUMA node ", *f.node, ")") : "",
+               " are page-locked; copies have waited ", seconds_text(f.waited), " for that");
 }
 
 void RunLog::tell_offload(const HostOffload& offload) {
   const OffloadedBytes& bytes = offload.bytes();
-  log::info("memory: ", bytes_text(bytes.moved), " of activations go to the host, which keeps ",
-            bytes_text(offload.host_bytes()), " for them");
+  log::debug("memory: ", bytes_text(bytes.moved), " of activations go to the host, which keeps ",
+             bytes_text(offload.host_bytes()), " for them");
   if (bytes.stayed)
     log::warn("train.activation_offload_bytes: ", bytes_text(bytes.stayed),
               " of activations find no room on the host and stay on the device");
@@ -416,8 +416,8 @@ void RunLog::saved(const SaveOutcome& o, std::int64_t failures_in_a_row, std::op
   if (!o.saved())
     return log::error("step ", o.step, " was not saved (failure ", failures_in_a_row, " in a row): ", o.error);
   log::info("checkpoint of step ", o.step, ": ", bytes_text(o.bytes), " of this process saved in ",
-            seconds_text(o.seconds), ", steps were held up for ", seconds_text(o.stall_seconds),
-            o.waited_seconds > 0.001 ? str(", ", seconds_text(o.waited_seconds), " of it by the save before") : "",
+            seconds_text(o.seconds), ", for which training waited ", seconds_text(o.stall_seconds),
+            o.waited_seconds > 0.001 ? str(", ", seconds_text(o.waited_seconds), " of it for the save before") : "",
             auto_seconds ? "; one comes every " + seconds_text(*auto_seconds) : "");
 }
 
@@ -438,7 +438,7 @@ void RunLog::kept(std::int64_t step, const KeptOutcome& o) {
                     {"bytes", static_cast<std::int64_t>(o.bytes)}});
   if (!std::exchange(keeps_told_, true))
     log::info("the launcher keeps the state of every ", config_.checkpoint.memory_interval, " steps in memory, ",
-              bytes_text(o.bytes), " of this process; steps were held up for ", seconds_text(o.stall_seconds));
+              bytes_text(o.bytes), " of this process; training waited ", seconds_text(o.stall_seconds));
 }
 
 void RunLog::record_job(const std::string& how, const std::string& error) {
@@ -469,3 +469,4 @@ void RunLog::end(const std::string& how) {
 }
 
 }  // namespace ring
+  if (!unrecorded_.empty()) record(last_);  // a run that was stopped ends between two records

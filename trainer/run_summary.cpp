@@ -33,6 +33,7 @@ class History {
     last_time_ = std::max(last_time_, r.time);
     if (r.group == "train") add_step(r);
     if (r.group == "validation") add_validation(r);
+    add_progress(r);
     count_restarts(r);
     if (r.group == "start") add_start(r);
     if (r.group == "job") end_ = r;
@@ -47,8 +48,15 @@ class History {
   }
 
  private:
+  // A process begins and ends at a step that is done. What is evaluated or saved has been done, too; a save may be
+  // recorded some steps later.
+  void add_progress(const Record& r) {
+    const std::int64_t step = std::max<std::int64_t>(r.step, 0);
+    const bool saved = (r.group == "checkpoint" && !r.find("error")) || r.group == "kept";
+    if (r.group == "train" || r.group == "start" || r.group == "job") run_.step = step;
+    if (saved || r.group == "validation") run_.step = std::max(run_.step, step);
+  }
   void add_step(const Record& r) {
-    run_.step = std::max<std::int64_t>(r.step, 0);
     run_.loss = r.number("loss");
     if (const auto peak = r.number("memory_peak")) run_.memory_peak = std::max(run_.memory_peak.value_or(0), *peak);
     const auto speed = r.number("tokens_per_second");

@@ -17,7 +17,7 @@ struct RunSummary {
   std::string name;                            // below the folder that was asked for
   std::string status;                          // one of kRun...
   std::string note;                            // why it failed or cannot be read, what is damaged; empty: all is well
-  std::int64_t step = 0, steps = 0;            // done; to do (0: not known, or none)
+  std::int64_t step = 0, steps = 0;            // done, as far as it is recorded; to do (0: not known, or none)
   std::optional<double> loss;                  // of the last recorded step
   std::optional<double> validation_loss;       // the lowest
   std::optional<double> tokens_per_second;     // the median of the last records

@@ -8,8 +8,10 @@
 #include <sstream>
 
 #include "cli/command_line.h"
+#include "cli/log_level.h"
 #include "cli/number_option.h"
 #include "core/check.h"
+#include "core/log.h"
 
 namespace ring {
 namespace {
@@ -321,6 +323,28 @@ TEST_F(CommandLine, ASizeWithoutAUnitIsAskedAbout) {
   EXPECT_EQ(memory("2000000"), "");
   EXPECT_TRUE(memory("80B").ends_with(" bytes, is 80B")) << memory("80B");
   EXPECT_TRUE(memory("0").ends_with(" bytes, is 0")) << memory("0");
+}
+
+TEST_F(CommandLine, CommandsThatLogTakeALevel) {
+  for (const std::string level : {"debug", "info", "warn", "error"}) {
+    EXPECT_EQ(wrong({"train", "x.yaml", "--log-level", level}), "");
+    EXPECT_EQ(wrong({"launch", "-n", "2", "--log-level=" + level, "--", "train", "x.yaml"}), "");
+  }
+  EXPECT_NE(wrong({"train", "x.yaml", "--log-level", "loud"}).find("debug"), std::string::npos);
+  log::set_level(log::Level::info);
+}
+
+TEST(LogLevel, WorkersHaveTheLaunchersUnlessTheyHaveTheirOwn) {
+  using Words = std::vector<std::string>;
+  const auto passed = [](const std::string& level, Words command) {
+    pass_on_log_level(level, command);
+    return command;
+  };
+  EXPECT_EQ(passed("warn", {"train", "x.yaml"}), (Words{"train", "--log-level=warn", "x.yaml"}));
+  EXPECT_EQ(passed("warn", {"bench", "step", "x.yaml"}), (Words{"bench", "step", "--log-level=warn", "x.yaml"}));
+  EXPECT_EQ(passed("warn", {"train", "x.yaml", "--log-level", "debug"}),
+            (Words{"train", "x.yaml", "--log-level", "debug"}));
+  EXPECT_EQ(passed("", {"train", "x.yaml"}), (Words{"train", "x.yaml"}));
 }
 
 TEST_F(CommandLine, NothingIsRun) {

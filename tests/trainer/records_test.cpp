@@ -147,6 +147,20 @@ TEST_F(RecordsTest, AHeldLockMeansRunning) {
   EXPECT_EQ(summarize_run(run).status, kRunFailed);
 }
 
+// A run that is stopped ends between two records of steps.
+TEST_F(RecordsTest, TheStepIsTheLastThatIsKnownToBeDone) {
+  const std::string start = line("start", 0, "\"device\":\"cpu\""), train = line("train", 150, "\"loss\":1");
+  const std::string saved = line("checkpoint", 159, "\"seconds\":1"), end = line("job", 159, "\"end\":\"stopped\"");
+  EXPECT_EQ(summary(start + train + saved + end).step, 159);
+  EXPECT_EQ(summary(start + train + saved).step, 159);  // killed
+  EXPECT_EQ(summary(start + line("job", 1, "\"end\":\"stopped\"")).step, 1);
+  EXPECT_EQ(summary(start + train + line("checkpoint", 159, "\"error\":\"full\"")).step, 150);
+  EXPECT_EQ(summary(start + line("train", 160, "\"loss\":1") + saved).step, 160);  // while steps went on
+  // A step that was not taken is recorded, too.
+  EXPECT_EQ(summary(start + train + line("train", 151, "\"loss\":null") + line("job", 150, "\"end\":\"failed\"")).step,
+            150);
+}
+
 TEST_F(RecordsTest, ASummaryHasTheBestAndTheLast) {
   const RunSummary s = summary(
       line("start", 0, "\"device\":\"cuda\",\"device_name\":\"NVIDIA H200\",\"processes\":4,\"layout\":\"dp 4\"") +
@@ -182,7 +196,7 @@ TEST_F(RecordsTest, ASummaryHandsOnWhatItReads) {
   const RunSummary s = summarize_run(run, {[&](const Config& c) { seen.push_back(str(c.train.steps)); },
                                            [&](const Record& r) { seen.push_back(r.group); }});
   EXPECT_EQ(seen, (std::vector<std::string>{"100", "train", "job"}));
-  EXPECT_EQ(s.step, 1);
+  EXPECT_EQ(s.step, 100);
 }
 
 TEST(FolderName, IsTheSameHoweverAFolderIsNamed) {

@@ -120,6 +120,43 @@ TEST_F(RunViews, SayHowARunEnds) {
   EXPECT_TRUE(has(status()["note"], "training stopped")) << status()["note"];
 }
 
+// Stopped between two records: every view and the checkpoint have the same step, and the loss is of that step.
+TEST_F(RunViews, AgreeOnTheStepWithTheCheckpoint) {
+  ASSERT_EQ(run_process(train("runs/one", {"train.steps=0", "train.minutes=0.01", "train.log_interval=1000000"})).code,
+            0);
+  std::string newest;
+  for (const auto& entry : fs::directory_iterator(folder_ / "runs/one/checkpoints"))
+    newest = std::max(newest, entry.path().filename().string());
+  const std::string step = std::to_string(std::stoi(newest.substr(newest.find('-') + 1)));
+  EXPECT_GT(std::stoi(step), 0);
+  EXPECT_EQ(nlohmann::json::parse(ring({"runs", path("runs"), "--json"}).output).at(0).at("step").dump(), step);
+  EXPECT_EQ(std::to_string(losses("runs/one").rbegin()->first), step);
+  EXPECT_TRUE(has(ring({"watch", path("runs/one")}).output, "step " + step));
+  ASSERT_EQ(ring({"report", path("runs/one"), "--output", path("r.html")}).code, 0);
+  std::ifstream page(path("r.html"));
+  const std::string text{std::istreambuf_iterator<char>(page), {}};
+  EXPECT_TRUE(has(text, "<td class=\"n\" data-head=\"step\">" + step + "</td>"));
+}
+
+// The start of a run has one line on memory, whose parts add up to its total.
+TEST_F(RunViews, OneLineTellsOfMemory) {
+  const auto count = [](const std::string& text) {
+    std::size_t lines = 0;
+    for (std::size_t at = text.find("memory: "); at != std::string::npos; at = text.find("memory: ", at + 1)) ++lines;
+    return lines;
+  };
+  const Finished plain = run_process(train("runs/one", {"train.steps=3"}));
+  EXPECT_EQ(count(plain.output), 1u) << plain.output;
+  EXPECT_TRUE(has(plain.output, "memory: a step is predicted to take ")) << plain.output;
+  EXPECT_TRUE(has(plain.output, " % (share of the time that was not lost)")) << plain.output;
+  EXPECT_EQ(count(run_process(train("runs/two", {"train.steps=3", "--log-level=debug"})).output), 2u);
+  const Finished quiet = run_process(train("runs/three", {"train.steps=3", "--log-level", "error"}));
+  EXPECT_EQ(quiet.code, 0);
+  EXPECT_FALSE(has(quiet.output, " I ")) << quiet.output;
+  std::ifstream log(path("runs/three/log.txt"));
+  EXPECT_EQ((std::string{std::istreambuf_iterator<char>(log), {}}), "");
+}
+
 TEST_F(RunViews, RefuseWhatIsNoRun) {
   const Finished none = ring({"report", path("nowhere"), "--output", path("r.html")});
   EXPECT_EQ(none.code, 1);

@@ -1,0 +1,46 @@
+#include "cli/log_level.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+
+#include "cli/command_names.h"
+#include "core/check.h"
+#include "core/log.h"
+
+namespace ring {
+namespace {
+
+constexpr const char* kOption = "--log-level";
+
+const std::map<std::string, log::Level> kLevels{
+    {"debug", log::Level::debug}, {"info", log::Level::info}, {"warn", log::Level::warn}, {"error", log::Level::error}};
+
+// Commands that log, as paths.
+const std::vector<std::vector<std::string>> kCommands = {
+    {"train"},           {"launch"},          {"eval"},          {"generate"},         {"serve"},
+    {"report"},          {"sweep"},           {"export"},        {"import"},           {"tokenizer", "train"},
+    {"data", "prepare"}, {"data", "inspect"}, {"bench", "step"}, {"bench", "context"}, {"bench", "calibrate"}};
+
+}  // namespace
+
+void add_log_levels(CLI::App& app) {
+  for (const std::vector<std::string>& path : kCommands) {
+    CLI::App* command = &app;
+    for (const std::string& name : path) command = command->get_subcommand(name);
+    CLI::Option* option = command->add_option_function<std::string>(
+        kOption, [](const std::string& level) { log::set_level(kLevels.at(level)); },
+        "Log lines of this level and worse, on the console and in a run's log.txt");
+    option->check(CLI::IsMember({"debug", "info", "warn", "error"}))->default_str("info");
+    if (path.front() == "launch") option->envname("PET_LOG_LEVEL");  // as its other options
+  }
+}
+
+void pass_on_log_level(const std::string& level, std::vector<std::string>& command) {
+  const bool has = std::ranges::any_of(command, [](const std::string& word) { return word.starts_with(kOption); });
+  if (level.empty() || has || command.empty()) return;
+  const std::ptrdiff_t names = command[0] == "bench" && command.size() > 1 ? 2 : 1;
+  command.insert(command.begin() + names, str(kOption, "=", level));
+}
+
+}  // namespace ring
