@@ -12,11 +12,11 @@
 #include "cli/settings.h"
 #include "core/check.h"
 #include "core/clock.h"
+#include "core/gpu_sensors.h"
 #include "core/log.h"
 #include "inspect/live_page.h"
 #include "inspect/live_run.h"
 #include "inspect/open_metrics.h"
-#include "launcher/gpu_sensors.h"
 #include "trainer/folder_name.h"
 
 namespace ring {
@@ -83,8 +83,10 @@ struct Dashboard::Impl {
     for (RankView& r : v.ranks) {
       if (r.gpu.empty() || !r.alive) continue;
       if (again || !readings.contains(r.gpu)) readings[r.gpu] = sensors.read(r.gpu);
-      r.gpu_celsius = readings[r.gpu].celsius;
-      r.gpu_memory = readings[r.gpu].used_bytes;
+      const GpuReading& reading = readings[r.gpu];
+      r.gpu_celsius = reading.celsius, r.gpu_memory = reading.used_bytes, r.gpu_watts = reading.watts;
+      r.gpu_utilization = reading.utilization, r.gpu_sm_mhz = reading.sm_mhz;
+      r.gpu_slowed_by = throttle_text(reading.throttle);
     }
     return v;
   }

@@ -21,9 +21,11 @@ struct RankView {
   std::string phase;               // "forward, writing: sync"
   double silent = 0;               // seconds without progress
   bool alive = true, stopped = false;
-  std::optional<double> memory = {};                        // resident bytes of the process
-  std::string gpu = {};                                     // its PCI address; empty: none, or not known
-  std::optional<double> gpu_memory = {}, gpu_celsius = {};  // bytes in use by anybody; only whoever shows them asks
+  std::optional<double> memory = {};  // resident bytes of the process
+  std::string gpu = {};               // its PCI address; empty: none, or not known
+  // Filled in by whoever shows them. gpu_memory: bytes in use by anybody; gpu_utilization: 0 to 1.
+  std::optional<double> gpu_memory = {}, gpu_celsius = {}, gpu_watts = {}, gpu_utilization = {}, gpu_sm_mhz = {};
+  std::string gpu_slowed_by = {};  // why its clocks are low, in words; empty for no reason
 };
 
 struct JobView {

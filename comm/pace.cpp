@@ -32,6 +32,12 @@ StepParts medians(const std::vector<StepParts>& steps) {
   return m;
 }
 
+// What a rank tells the others of a window.
+struct WindowOfRank {
+  StepParts parts;
+  GpuWindow gpu;
+};
+
 SlowRank describe_slow(int rank, double speed, const StepParts& own, const StepParts& usual) {
   const Part& part = *std::ranges::max_element(kParts, {}, [&](const Part& p) { return own.*p.of - usual.*p.of; });
   return {rank, speed, part.name, own.*part.of, usual.*part.of};
@@ -58,11 +64,13 @@ StepParts Pace::parts_of(double data) {
   const double all_sending = static_cast<double>(sending_ns.load()) * 1e-9;
   const double waited = all_waited - std::exchange(waited_, all_waited);
   const double sending = all_sending - std::exchange(sending_, all_sending);
+  seconds_.push_back(seconds);
   return {std::max(0.0, seconds - data - waited), data, std::min(sending, waited)};
 }
 
 std::vector<SlowRank> Pace::step(double data) {
   std::vector<SlowRank> found;
+  slow_gpus_.clear();
   if (under_way_) found = receive();
   steps_.push_back(parts_of(data));
   if (steps_.size() == kWindow) send();
@@ -72,13 +80,15 @@ std::vector<SlowRank> Pace::step(double data) {
 void Pace::send() {
   if (!own_.defined()) {
     const Stream stream = Stream::cpu(1);
-    const std::int64_t bytes = sizeof(StepParts);
+    const std::int64_t bytes = sizeof(WindowOfRank);
     own_ = Tensor::empty({bytes}, DType::u8, stream);
     all_ = Tensor::empty({host_.size() * bytes}, DType::u8, stream);
   }
-  const StepParts m = medians(steps_);
+  WindowOfRank own{medians(steps_), gpu_ ? gpu_() : GpuWindow{}};
+  if (own.gpu.step_seconds == 0) own.gpu.step_seconds = median(seconds_);
+  seconds_.clear();
   steps_.clear();
-  std::memcpy(own_.raw(), &m, sizeof m);
+  std::memcpy(own_.raw(), &own, sizeof own);
   work_ = host_.all_gather(all_, own_);
   under_way_ = true;
 }
@@ -86,9 +96,13 @@ void Pace::send() {
 std::vector<SlowRank> Pace::receive() {
   under_way_ = false;
   work_.synchronize();  // host waits: transport
-  std::vector<StepParts> ranks(static_cast<std::size_t>(host_.size()));
+  std::vector<WindowOfRank> ranks(static_cast<std::size_t>(host_.size()));
   std::memcpy(ranks.data(), all_.raw(), all_.bytes());
-  return judge_.window(ranks);
+  std::vector<StepParts> parts;
+  std::vector<GpuWindow> gpus;
+  for (const WindowOfRank& r : ranks) parts.push_back(r.parts), gpus.push_back(r.gpu);
+  slow_gpus_ = gpu_judge_.window(gpus);
+  return judge_.window(parts);
 }
 
 }  // namespace ring

@@ -2,11 +2,13 @@
 // Finds ranks that hold up the others. In a step all ranks wait for the slowest, so what counts is a rank's own time:
 // what it computes, waits for data, and sends.
 
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/gpu_pace.h"
 #include "core/clock.h"
 
 namespace ring {
@@ -43,12 +45,17 @@ class Pace {
  public:
   static constexpr std::size_t kWindow = 20;  // steps
 
-  explicit Pace(Communicator& host) : host_(host) {}  // of all ranks, tensors in host memory
+  // What this rank knows of its GPU since the call before. Null if there is no GPU, or nothing is known of it.
+  using GpuReader = std::function<GpuWindow()>;
+
+  // host: of all ranks, tensors in host memory.
+  explicit Pace(Communicator& host, GpuReader gpu = nullptr) : host_(host), gpu_(std::move(gpu)) {}
 
   // By every rank after each step, in which it waited `data` seconds for data. What it did since the call before
   // counts, also between steps, as the others wait for that, too. Every 20th call starts an operation, whose result the
   // next one takes: nobody waits for it.
   std::vector<SlowRank> step(double data);
+  const std::vector<SlowGpu>& slow_gpus() const { return slow_gpus_; }  // found by the last step()
 
  private:
   StepParts parts_of(double data);
@@ -56,8 +63,12 @@ class Pace {
   std::vector<SlowRank> receive();
 
   Communicator& host_;
+  GpuReader gpu_;
   PaceJudge judge_;
+  GpuJudge gpu_judge_;
+  std::vector<SlowGpu> slow_gpus_;
   std::vector<StepParts> steps_;
+  std::vector<double> seconds_;                              // of the same steps, with what was waited for others
   double since_ = seconds_now(), waited_ = 0, sending_ = 0;  // at the call before
   bool under_way_ = false;
   Tensor own_, all_;

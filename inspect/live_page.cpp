@@ -33,6 +33,10 @@ std::string card(const RankView& r) {
   std::string facts = fact("step", str(r.step)) + fact("phase", r.alive ? r.phase : "-");
   if (r.memory) facts += fact("memory", bytes_number(*r.memory));
   if (r.gpu_memory) facts += fact("GPU memory", bytes_number(*r.gpu_memory));
+  if (r.gpu_utilization) facts += fact("GPU utilization", str(std::round(100 * *r.gpu_utilization), " %"));
+  if (r.gpu_sm_mhz) facts += fact("SM clock", str(std::round(*r.gpu_sm_mhz), " MHz"));
+  if (!r.gpu_slowed_by.empty()) facts += fact("clock lowered by", r.gpu_slowed_by);
+  if (r.gpu_watts) facts += fact("power", str(std::round(*r.gpu_watts), " W"));
   if (r.gpu_celsius) facts += fact("temperature", str(std::round(*r.gpu_celsius), " \u00b0C"));
   return str("<section class=\"rank ", kind, "\" title=\"", html_escaped(str(r.host, ", process ", r.pid)),
              "\"><h3>rank ", r.rank, word.empty() ? "" : " <em>" + html_escaped(word) + "</em>", "</h3><dl>", facts,

@@ -107,6 +107,14 @@ void write_ranks(const JobView& job, Writer& w) {
   write_ranks(
       job, "ringmaster_rank_gpu_temperature_celsius", "Temperature of the worker's GPU",
       [](R r) { return r.gpu_celsius; }, w);
+  write_ranks(
+      job, "ringmaster_rank_gpu_power_watts", "Power that the worker's GPU draws", [](R r) { return r.gpu_watts; }, w);
+  write_ranks(
+      job, "ringmaster_rank_gpu_utilization_ratio", "Share of time in which a kernel ran on the worker's GPU",
+      [](R r) { return r.gpu_utilization; }, w);
+  write_ranks(
+      job, "ringmaster_rank_gpu_sm_clock_hertz", "Clock of the multiprocessors of the worker's GPU",
+      [](R r) { return r.gpu_sm_mhz ? V(1e6 * *r.gpu_sm_mhz) : V(); }, w);
   w.gauge("ringmaster_rank_phase", "1, with what the rank does in the label");
   for (const RankView& r : job.ranks) w.sample(1, {{"rank", str(r.rank)}, {"host", r.host}, {"phase", r.phase}});
 }

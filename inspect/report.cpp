@@ -188,6 +188,15 @@ class Page {
     return chart_html(chart("Learning rate", "", {"train/lr"})) + chart_html(speed) + chart_html(mfu) +
            chart_html(step) + chart_html(data) + exchange();
   }
+  // Empty for runs on CPUs.
+  std::string sensors() const {
+    const Chart power = chart("GPU power", "W, rank 0", {"train/gpu_watts"});
+    const Chart used =
+        chart("GPU utilization", "share of time with a kernel, rank 0", {"train/gpu_utilization"}, Values::share);
+    const Chart clock = chart("GPU clock", "MHz of the multiprocessors (SM), rank 0", {"train/gpu_sm_mhz"});
+    const Chart heat = chart("GPU temperature", "\u00b0C, rank 0", {"train/gpu_celsius"});
+    return chart_html(power) + chart_html(used) + chart_html(clock) + chart_html(heat);
+  }
   // Only where there are several processes.
   std::string exchange() const {
     Chart c = chart("Waiting for gradients", "share of a step", {"train/exchange_share"}, Values::share);
@@ -199,7 +208,7 @@ class Page {
     Chart memory = chart("Memory", "on rank 0; dashed: between steps", {"train/memory_peak", "train/memory_in_use"},
                          Values::bytes);
     memory.from_zero = true;
-    const std::string all = losses() + losses_by_source() + rates() + chart_html(memory);
+    const std::string all = losses() + losses_by_source() + rates() + chart_html(memory) + sensors();
     if (all.empty()) return html_heading("Curves") + html_note("Nothing was recorded that could be drawn.");
     return str(html_heading("Curves"), legend(), choices(), "<div class=\"charts\">\n", all, "</div>\n", marks_text());
   }

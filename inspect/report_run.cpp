@@ -56,8 +56,8 @@ class Reader {
       run_.curves[std::string("train/") + as].push_back({static_cast<double>(r.step), *part / *all});
   }
   void add_step(const Record& r) {
-    for (const char* name :
-         {"loss", "grad_norm", "lr", "tokens", "tokens_per_second", "step_ms", "memory_peak", "memory_in_use"})
+    for (const char* name : {"loss", "grad_norm", "lr", "tokens", "tokens_per_second", "step_ms", "memory_peak",
+                             "memory_in_use", "gpu_watts", "gpu_utilization", "gpu_sm_mhz", "gpu_celsius"})
       point(r, name);
     share(r, "data_ms", "step_ms", "data_share");
     share(r, "exchange_ms", "step_ms", "exchange_share");
@@ -94,6 +94,11 @@ class Reader {
     if (r.group == "bad_step") event(r, "a bad step was left out, its loss was " + number("loss"), true);
     if (r.group == "memory") event(r, "memory ran out: " + r.text("why"), true);
     if (r.group == "slow_rank") event(r, "rank " + number("rank") + " is slow: " + r.text("what"), false);
+    if (r.group == "slow_gpu")
+      event(r,
+            str("rank ", number("rank"), ": GPU ", r.text("gpu"), " became slow, at ", number("sm_mhz"),
+                " MHz instead of ", number("usual_sm_mhz"), r.text("reason").empty() ? "" : ", by " + r.text("reason")),
+            true);
     if (r.group == "checkpoint" && r.find("error")) event(r, "was not saved: " + r.text("error"), false);
     if (r.group == "job" && r.text("end") == kEndFailed) event(r, "failed: " + r.text("error"), true);
     if (r.group == "train") add_loss_event(r);

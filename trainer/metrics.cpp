@@ -62,7 +62,8 @@ bool prepare(const std::string& file, std::optional<std::int64_t> resumed_step) 
 // The first part of the tag of a value in a record of a step.
 std::string section_of(const std::string& name) {
   if (name == "grad_norm" || name == "lr" || name == "weight_decay") return "optimizer";
-  if (name.starts_with("memory_")) return "memory";
+  for (const char* sensors : {"memory", "gpu"})
+    if (name.starts_with(str(sensors, "_"))) return sensors;
   if (name == "tokens" || name == "batch_size" || name == "context") return "data";
   if (name.starts_with(kSourceShare)) return "data";
   return "speed";
@@ -88,7 +89,8 @@ std::string tag_of(const std::string& group, const std::string& name) {
   if (name == "loss") return "loss/train";
   if (name == "index_loss") return "loss/train_index";
   const std::string section = section_of(name);
-  return section + "/" + (section == "memory" ? name.substr(std::strlen("memory_")) : name);
+  const bool prefixed = name.starts_with(section + "_");
+  return section + "/" + (prefixed ? name.substr(section.size() + 1) : name);
 }
 
 namespace {

@@ -108,10 +108,11 @@ std::string seconds_text(double seconds) { return str(std::round(seconds * 1000)
 
 }  // namespace
 
-RunLog::RunLog(const RunStart& start, Trainer& trainer, int processes, const JobTime& job)
+RunLog::RunLog(const RunStart& start, Trainer& trainer, int processes, const JobTime& job, GpuWatch* gpu)
     : config_(start.config),
       trainer_(trainer),
       job_(job),
+      gpu_(gpu),
       directory_(start.dir.path()),
       progress_(options_of(config_)),
       attention_changes_(attention_changes(config_.model)),
@@ -299,6 +300,7 @@ void RunLog::record(const StepReport& r) {
     values.emplace_back("weight_decay", config_.optimizer.weight_decay * r.decay_scale);
   if (!attention_changes_.empty()) values.emplace_back("attention_pairs", density_);
   if (r.index_loss) values.emplace_back("index_loss", *r.index_loss);
+  add_sensors(values);
   add_sources(values, interval_sources_, names_);
   add_shares(values, interval_sources_, names_);
   metrics_->record("train", r.step, values);
@@ -307,6 +309,19 @@ void RunLog::record(const StepReport& r) {
   interval_seconds_ = 0;
   interval_tokens_ = 0;
   unrecorded_.clear();
+}
+
+// Means since the record before.
+void RunLog::add_sensors(Metrics::Values& values) {
+  if (!gpu_) return;
+  const GpuReading mean = gpu_->take(GpuSamples::Reader::metrics).mean;
+  const auto add = [&](const char* name, std::optional<double> value) {
+    if (value) values.emplace_back(name, *value);
+  };
+  add("gpu_watts", mean.watts);
+  add("gpu_utilization", mean.utilization);
+  add("gpu_sm_mhz", mean.sm_mhz);
+  add("gpu_celsius", mean.celsius);
 }
 
 // Values of the step that was reported last, by parts of the model; none: there is no record.
@@ -431,6 +446,24 @@ void RunLog::slow(const SlowRank& s) {
             Pace::kWindow, " steps; ", s.what, " takes it ", own, " ms of a step, the median rank ", usual, " ms");
 }
 
+void RunLog::slow(const SlowGpu& s) {
+  const auto tenths = [](double v) { return std::round(10 * v) / 10; };
+  const double ms = tenths(1e3 * s.seconds), usual_ms = tenths(1e3 * s.usual_seconds), mhz = std::round(s.sm_mhz),
+               usual_mhz = std::round(s.usual_mhz);
+  const std::string reason = throttle_text(s.throttle);
+  metrics_->record("slow_gpu", last_.step,
+                   {{"rank", std::int64_t{s.rank}},
+                    {"gpu", s.bus},
+                    {"sm_mhz", mhz},
+                    {"usual_sm_mhz", usual_mhz},
+                    {"reason", reason},
+                    {"ms", ms},
+                    {"usual_ms", usual_ms}});
+  log::warn("rank ", s.rank, ": GPU ", s.bus, " became slow: its SM clock is ", mhz, " MHz instead of ", usual_mhz,
+            " (", reason.empty() ? "the driver gives no reason" : "lowered by " + reason, "), and a step takes ", ms,
+            " ms instead of ", usual_ms, " ms");
+}
+
 void RunLog::kept(std::int64_t step, const KeptOutcome& o) {
   metrics_->record("kept", step,
                    {{"stall_seconds", o.stall_seconds},
@@ -460,6 +493,7 @@ void RunLog::record_job(const std::string& how, const std::string& error) {
 void RunLog::failed(const std::string& error) { record_job(kEndFailed, error); }
 
 void RunLog::end(const std::string& how) {
+  if (!unrecorded_.empty()) record(last_);  // a run that was stopped ends between two records
   record_job(how, "");
   log::info("this job: ", job_.text());
   if (last_.step)
@@ -469,4 +503,3 @@ void RunLog::end(const std::string& how) {
 }
 
 }  // namespace ring
-  if (!unrecorded_.empty()) record(last_);  // a run that was stopped ends between two records

@@ -11,6 +11,7 @@
 #include "core/host_tensor.h"
 #include "data/loader.h"
 #include "trainer/evaluate.h"
+#include "trainer/gpu_watch.h"
 #include "trainer/metrics.h"
 #include "trainer/progress.h"
 #include "trainer/run_start.h"
@@ -24,7 +25,8 @@ class RunLog {
  public:
   // Describes what begins, or goes on from the checkpoint that `trainer` has loaded. Error: the directory cannot be
   // written.
-  RunLog(const RunStart&, Trainer& trainer, int processes, const JobTime& job);
+  // gpu: of rank 0; null if it has none.
+  RunLog(const RunStart&, Trainer& trainer, int processes, const JobTime& job, GpuWatch* gpu);
 
   void restarted();
 
@@ -40,6 +42,7 @@ class RunLog {
   // auto_seconds: between two saves, where checkpoint.auto says so.
   void saved(const SaveOutcome&, std::int64_t failures_in_a_row, std::optional<double> auto_seconds);
   void slow(const SlowRank&);
+  void slow(const SlowGpu&);
   void kept(std::int64_t step, const KeptOutcome&);  // by the launcher
   void line(const std::string& text) { progress_.line(text); }
   void end(const std::string& how);     // of this process: one of kEnd...
@@ -55,6 +58,7 @@ class RunLog {
   static void tell_offload(const HostOffload&);
   static void tell_page_locks(const PageLockFacts&);
   void record(const StepReport&);
+  void add_sensors(Metrics::Values&);
   void record_parts(const char* group, const std::vector<double>& values);
   void record_watched(const StepReport&);
   std::int64_t sent_keys();
@@ -63,6 +67,7 @@ class RunLog {
   const Config& config_;
   Trainer& trainer_;
   const JobTime& job_;
+  GpuWatch* gpu_;
   std::string directory_;
   std::optional<Metrics> metrics_;
   Progress progress_;

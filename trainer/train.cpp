@@ -13,7 +13,6 @@
 #include "checkpoint/saver.h"
 #include "comm/environment.h"
 #include "comm/host.h"
-#include "comm/pace.h"
 #include "comm/run_phase.h"
 #include "comm/worker_page.h"
 #include "core/checked.h"
@@ -30,6 +29,7 @@
 #include "trainer/bad_steps.h"
 #include "trainer/evaluate.h"
 #include "trainer/origin.h"
+#include "trainer/pace_watch.h"
 #include "trainer/run_log.h"
 #include "trainer/run_start.h"
 #include "trainer/session.h"
@@ -143,8 +143,9 @@ class Loop {
   State state_;
   BadSteps bad_steps_{config_, dir_, trainer_, state_, mesh_};
   std::optional<ValidationSet> validation_;
-  std::optional<RunLog> log_;  // of rank 0
-  std::optional<Pace> pace_;   // of several ranks
+  std::optional<GpuWatch> gpu_;    // of this rank
+  std::optional<RunLog> log_;      // of rank 0
+  std::optional<PaceWatch> pace_;  // of several ranks, or of a GPU
   StepWatcher* watcher_ = nullptr;
   StepReport last_;
   std::size_t recorded_ = 0;               // of the trainer's shortages of memory
@@ -222,6 +223,7 @@ void Loop::load_initial_weights() {
 // Now that nothing can be refused any more.
 void Loop::begin(const TrainOptions& options) {
   if (has_validation(start_.corpora)) open_validation();
+  if (const auto gpu = options.gpu ? options.gpu : sensors_of(mesh_.device())) gpu_.emplace(gpu);
   if (!leader()) return;
   if (options.fresh) remove_all_checkpoints(dir_.checkpoints());
   const auto& stores = start_.corpora.stores;
@@ -238,7 +240,7 @@ void Loop::begin(const TrainOptions& options) {
   if (!validation_ && config_.train.eval_interval)
     log::warn(
         "the corpus has no validation split: there will be no validation loss. See `ringmaster data prepare --split`");
-  log_.emplace(start_, trainer_, mesh_.world(), time_);
+  log_.emplace(start_, trainer_, mesh_.world(), time_, gpu_ ? &*gpu_ : nullptr);
   time_.memory_ran_out(start_.memory.ran_out);
   if (start_.memory.ran_out) log_->memory(start_.memory);
   count_restart(options.restarts);
@@ -267,9 +269,7 @@ void Loop::report(const StepReport& r) {
   if (own_page().start.reach(StartStage::stepped) && leader() && time_.restarts > 0)
     log::info("restart ", time_.restarts, " took ", own_page().start.text());
   time_.step_done(r.step);
-  if (pace_)
-    for (const SlowRank& slow : pace_->step(r.data_seconds))
-      if (log_) log_->slow(slow);
+  if (pace_) pace_->step(r.data_seconds, log_ ? &*log_ : nullptr);
   if (log_) log_->step(r);
 }
 
@@ -550,7 +550,7 @@ TrainEnd Loop::run() try { return take_steps(); } catch (const RanOutOfMemory& e
 TrainEnd Loop::take_steps() {
   TrainEnd end = TrainEnd::finished;
   signal_.steps_begin();
-  if (mesh_.world() > 1) pace_.emplace(mesh_.host());
+  if (mesh_.world() > 1 || gpu_) pace_.emplace(mesh_.host(), gpu_ ? &*gpu_ : nullptr);
   own_page().step = trainer_.steps_done();
   own_page().stepping = 1;
   while (step_now(end)) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/kernel.h"
+#include "trainer/gpu_watch.h"
 
 namespace ring {
 
@@ -27,6 +28,7 @@ struct TrainOptions {
   int restarts = 0;            // of this job by its launcher, so far
   std::shared_ptr<KernelObserver> observer{};  // of all kernels; null: none
   StepWatcher* watcher = nullptr;              // of rank 0; null: none
+  std::shared_ptr<const GpuSource> gpu{};      // null for the sensors of the rank's GPU, if it has one
 };
 
 }  // namespace ring

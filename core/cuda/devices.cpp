@@ -1,6 +1,7 @@
 // What this machine has for CUDA: driver, libraries, devices and how they are linked. Libraries are looked for as the
 // program itself would load them, so that the answer holds for a run started the same way.
 #include "core/devices.h"
+#include "core/gpu_sensors.h"
 
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -181,7 +182,14 @@ std::string model_of(int device) {
   return "";
 }
 
-const bool added = register_backend_inspector(Backend::cuda, inspect) &&
+std::string bus_of(int device) {
+  std::array<char, 32> bus{};
+  if (cudaDeviceGetPCIBusId(bus.data(), bus.size(), device) == cudaSuccess) return bus.data();
+  cudaGetLastError();
+  return "";
+}
+
+const bool added = register_device_bus(Backend::cuda, bus_of) && register_backend_inspector(Backend::cuda, inspect) &&
                    register_device_memory(Backend::cuda, memory_of) && register_device_model(Backend::cuda, model_of);
 
 }  // namespace

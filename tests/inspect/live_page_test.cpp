@@ -31,7 +31,15 @@ JobView a_job() {
   job.ranks = {{.rank = 0, .host = "a\"b\\c\n\xff", .pid = 7, .step = 12, .phase = "forward", .memory = 1e6},
                {.rank = 1, .host = "h", .pid = 8, .step = 12, .phase = "data", .silent = 9, .gpu_celsius = 61.0},
                {.rank = 2, .host = "h", .pid = 9, .step = 11, .phase = "<i>", .stopped = true},
-               {.rank = 3, .host = "h", .pid = 10, .alive = false, .gpu_memory = 5e10}};
+               {.rank = 3,
+                .host = "h",
+                .pid = 10,
+                .alive = false,
+                .gpu_memory = 5e10,
+                .gpu_watts = 412.4,
+                .gpu_utilization = 0.97,
+                .gpu_sm_mhz = 1980,
+                .gpu_slowed_by = "heat"}};
   return job;
 }
 
@@ -104,6 +112,14 @@ bool has(const std::string& text, const std::string& line) {
   return std::ranges::find(all, line) != all.end();
 }
 
+TEST(LivePage, ShowsTheSensorsOfAGpuAndExplainsItsWords) {
+  const std::string page = live_json(a_job(), nullptr, 0);
+  for (const char* text :
+       {"<dt>power</dt><dd>412 W</dd>", "<dt>GPU utilization</dt><dd>97 %</dd>", "<dt>SM clock</dt><dd>1980 MHz</dd>",
+        "<dt>clock lowered by</dt><dd>heat</dd>", "<dt>goodput (share of time not lost)</dt>"})
+    EXPECT_NE(page.find(text), std::string::npos) << text << "\n" << page;
+}
+
 TEST_F(LivePageTest, MetricsAreWhatWasRecorded) {
   const ReportRun run = read_report_run(run_with(kRecords), 0);
   for (const bool open : {false, true}) {
@@ -117,6 +133,9 @@ TEST_F(LivePageTest, MetricsAreWhatWasRecorded) {
                              R"(ringmaster_rank_silent_seconds{rank="1",host="h"} 9)",
                              R"(ringmaster_rank_gpu_temperature_celsius{rank="1",host="h"} 61)",
                              R"(ringmaster_rank_gpu_memory_bytes{rank="3",host="h"} 5e+10)",
+                             R"(ringmaster_rank_gpu_power_watts{rank="3",host="h"} 412.4)",
+                             R"(ringmaster_rank_gpu_utilization_ratio{rank="3",host="h"} 0.97)",
+                             R"(ringmaster_rank_gpu_sm_clock_hertz{rank="3",host="h"} 1.98e+09)",
                              R"(ringmaster_rank_phase{rank="2",host="h",phase="<i>"} 1)",
                              "ringmaster_step 10",
                              "ringmaster_loss NaN",
@@ -157,7 +176,7 @@ TEST_F(LivePageTest, TheGrafanaFileAsksForMetricsThatThereAre) {
   ReportRun run = read_report_run(run_with(kRecords), 0);
   run.summary.steps = 100;
   JobView job = a_job();
-  for (RankView& r : job.ranks) r.gpu_celsius = r.gpu_memory = 1;
+  for (RankView& r : job.ranks) r.gpu_celsius = r.gpu_memory = r.gpu_watts = r.gpu_utilization = r.gpu_sm_mhz = 1;
   std::set<std::string> there;
   for (const std::string& line : samples(metrics_text(job, &run, true)))
     there.merge(names_in(line.substr(0, line.find_first_of("{ "))));

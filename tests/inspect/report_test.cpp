@@ -272,6 +272,21 @@ TEST_F(ReportTest, WatchedStepsAreDrawnByTheirMeans) {
     EXPECT_NE(page.find(title), std::string::npos) << title;
 }
 
+TEST_F(ReportTest, SensorsOfAGpuAreCurvesAndASlowGpuIsAnEvent) {
+  std::string records;
+  for (int i = 1; i <= 3; ++i)
+    records += line("train", i,
+                    "\"loss\":1,\"gpu_watts\":412,\"gpu_utilization\":0.97,\"gpu_sm_mhz\":1980,\"gpu_celsius\":61");
+  records += line("slow_gpu", 3,
+                  "\"rank\":1,\"gpu\":\"0000:3b:00.0\",\"sm_mhz\":1200,\"usual_sm_mhz\":1980,\"reason\":\"heat\"");
+  const std::string page = report_page({write_run("gpu", records)}, {});
+  expect_readable(page);
+  for (const char* title : {"GPU power", "GPU utilization", "GPU clock", "GPU temperature"})
+    EXPECT_NE(page.find(str("<figcaption>", title)), std::string::npos) << title;
+  EXPECT_NE(page.find("rank 1: GPU 0000:3b:00.0 became slow, at 1200 MHz instead of 1980, by heat"), std::string::npos);
+  EXPECT_EQ(report_page({write_run("cpu", line("train", 1, "\"loss\":1"))}, {}).find("GPU"), std::string::npos);
+}
+
 TEST_F(ReportTest, WhatHappenedIsMarkedAndListed) {
   const std::string run =
       write_run("run", line("train", 10, "\"loss\":3") + line("start", 20, "\"device\":\"cpu\"") +

@@ -8,7 +8,6 @@
 
 #include "comm/http_server.h"
 #include "core/exit_code.h"
-#include "launcher/gpu_sensors.h"
 #include "tests/http_client.h"
 #include "tests/launcher/training.h"
 
@@ -176,19 +175,6 @@ TEST_F(DistDashboard, IsRefusedWhereItMakesNoSense) {
   refused({"--dashboard", "many"}, "--dashboard: 'many' is not HOST:PORT");
   refused({"--dashboard-token-file", "token"}, "--dashboard-token-file is for --dashboard PORT");
   EXPECT_FALSE(std::filesystem::exists(dir_ / "run"));
-}
-
-TEST(NvmlSensors, SayWhatNvmlSays) {
-  GpuSensors sensors(RING_FAKE_NVML);
-  const GpuReading there = sensors.read("0000:3b:00.0"), elsewhere = sensors.read("0000:af:00.0");
-  EXPECT_EQ(there.celsius, 61);
-  EXPECT_EQ(there.used_bytes, 50'000);
-  EXPECT_FALSE(elsewhere.celsius || elsewhere.used_bytes);
-}
-
-TEST(NvmlSensors, KnowNothingWithoutNvml) {
-  GpuSensors sensors("libno-such-library.so");
-  EXPECT_FALSE(sensors.read("0000:3b:00.0").celsius);
 }
 
 }  // namespace

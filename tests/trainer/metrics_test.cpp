@@ -118,6 +118,8 @@ TEST(MetricsTags, AreSortedByWhatTheyAre) {
   EXPECT_EQ(tag_of("validation", "loss"), "loss/validation");
   EXPECT_EQ(tag_of("validation", "bits_per_byte"), "loss/validation_bits_per_byte");
   EXPECT_EQ(tag_of("train", "grad_norm"), "optimizer/grad_norm");
+  EXPECT_EQ(tag_of("train", "gpu_watts"), "gpu/watts");
+  EXPECT_EQ(tag_of("train", "memory_peak"), "memory/peak");
   EXPECT_EQ(tag_of("train", "weight_decay"), "optimizer/weight_decay");
   EXPECT_EQ(tag_of("grad_norm", "blocks.3"), "optimizer/grad_norm/blocks.3");
   EXPECT_EQ(tag_of("attention_density", "blocks.3"), "attention/density/blocks.3");

@@ -3,6 +3,9 @@
 
 extern "C" {
 
+struct Utilization {
+  unsigned gpu, memory;
+};
 struct Memory {
   unsigned long long total, free, used;
 };
@@ -20,6 +23,23 @@ int nvmlDeviceGetTemperature(void*, int sensor, unsigned* celsius) {
 }
 int nvmlDeviceGetMemoryInfo(void*, Memory* memory) {
   *memory = {80'000, 30'000, 50'000};
+  return 0;
+}
+int nvmlDeviceGetPowerUsage(void*, unsigned* milliwatts) {
+  *milliwatts = 412'500;
+  return 0;
+}
+int nvmlDeviceGetUtilizationRates(void*, Utilization* rates) {
+  *rates = {97, 40};
+  return 0;
+}
+int nvmlDeviceGetClockInfo(void*, int type, unsigned* mhz) {
+  *mhz = type == 1 ? 1980 : 2619;
+  return 0;
+}
+// The driver slows this one down because it is hot (nvmlClocksThrottleReasonSwThermalSlowdown).
+int nvmlDeviceGetCurrentClocksThrottleReasons(void*, unsigned long long* reasons) {
+  *reasons = 0x20;
   return 0;
 }
 }

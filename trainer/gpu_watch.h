@@ -1,0 +1,74 @@
+#pragma once
+// Reads the sensors of a run's GPU once a second while it trains, on a thread of its own, and averages them.
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "core/gpu_sensors.h"
+
+namespace ring {
+
+// Where readings come from.
+struct GpuSource {
+  std::string bus;                   // PCI address, for messages
+  std::function<GpuReading()> read;  // called by one thread
+};
+
+// The sensors of a device; null if it is no GPU whose address is known.
+std::shared_ptr<const GpuSource> sensors_of(Device);
+
+// Means of readings, for two readers that ask at different times. Thread-safe.
+class GpuSamples {
+ public:
+  enum class Reader { metrics, pace };
+  struct Means {
+    GpuReading mean;             // throttle: all reasons that were seen
+    std::optional<double> busy;  // mean clock, in MHz, of readings during which the GPU had work
+  };
+
+  void add(const GpuReading&);
+  // Returns means since the reader's call before, or the newest reading if there was none since.
+  Means take(Reader);
+
+ private:
+  struct Sum {
+    double total = 0;
+    int count = 0;
+    void add(std::optional<double> v) {
+      if (v) total += *v, ++count;
+    }
+    std::optional<double> mean() const { return count ? std::optional(total / count) : std::nullopt; }
+  };
+  struct Sums {
+    Sum celsius, used_bytes, watts, utilization, sm_mhz, busy_mhz;
+    std::uint64_t throttle = 0;
+    int readings = 0;
+    void add(const GpuReading&);
+    Means means() const;
+  };
+
+  std::mutex mutex_;
+  std::array<Sums, 2> since_;  // by reader
+  Sums newest_;
+};
+
+class GpuWatch {
+ public:
+  explicit GpuWatch(std::shared_ptr<const GpuSource>, double seconds = 1);  // between readings
+  // Waits a moment for a reading under way. A thread that a driver keeps longer is left behind.
+  ~GpuWatch();
+  GpuWatch(const GpuWatch&) = delete;
+  GpuWatch& operator=(const GpuWatch&) = delete;
+
+  const std::string& bus() const;
+  GpuSamples::Means take(GpuSamples::Reader);
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;  // shared with the thread
+};
+
+}  // namespace ring

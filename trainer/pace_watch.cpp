@@ -1,0 +1,27 @@
+#include "trainer/pace_watch.h"
+
+#include <algorithm>
+
+namespace ring {
+namespace {
+
+GpuWindow window_of(GpuWatch& gpu) {
+  const GpuSamples::Means means = gpu.take(GpuSamples::Reader::pace);
+  GpuWindow window{.sm_mhz = means.busy.value_or(0), .throttle = means.mean.throttle};
+  gpu.bus().copy(window.bus.data(), window.bus.size() - 1);
+  return window;
+}
+
+}  // namespace
+
+PaceWatch::PaceWatch(Communicator& host, GpuWatch* gpu)
+    : pace_(host, gpu ? Pace::GpuReader([gpu] { return window_of(*gpu); }) : nullptr) {}
+
+void PaceWatch::step(double data, RunLog* log) {
+  const std::vector<SlowRank> ranks = pace_.step(data);
+  if (!log) return;
+  for (const SlowRank& rank : ranks) log->slow(rank);
+  for (const SlowGpu& gpu : pace_.slow_gpus()) log->slow(gpu);
+}
+
+}  // namespace ring

@@ -1,0 +1,22 @@
+#pragma once
+
+#include "comm/pace.h"
+#include "trainer/gpu_watch.h"
+#include "trainer/run_log.h"
+
+namespace ring {
+
+// Names ranks and GPUs that slow a run down.
+class PaceWatch {
+ public:
+  // host: of all ranks. gpu: of this rank, null if it has none; outlives this.
+  PaceWatch(Communicator& host, GpuWatch* gpu);
+
+  // Call on every rank after each step, in which the rank waited `data` seconds for data. log: null except on rank 0.
+  void step(double data, RunLog* log);
+
+ private:
+  Pace pace_;
+};
+
+}  // namespace ring
