@@ -67,9 +67,9 @@ static ParallelPlan degrees_of(const Config& c, int world) try {
 // Asks for two more of the GPU's queues for each rank that this one exchanges copies with, because the streams of one
 // queue wait for each other's peers. Must come before CUDA starts. CUDA has 8 queues by default and at most 32. Each
 // costs time: with 32, four processes start CUDA in 2.2 s instead of 0.4 s, and end it 1.3 s later.
-static void ask_for_queues(const ParallelPlan& plan) {
+static void ask_for_queues(const ParallelConfig& p) {
   constexpr int kDefault = 8, kMost = 32;
-  const int copying = (plan.cp > 1 ? plan.cp : 0) + (plan.tp > 1 ? plan.tp : 0);
+  const int copying = (p.cp > 1 ? p.cp : 0) + (p.tp > 1 ? p.tp : 0);
   const int queues = std::min(kDefault + 2 * copying, kMost);
   if (copying > 0) setenv("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(queues).c_str(), 0);
 }
@@ -79,13 +79,12 @@ std::unique_ptr<Mesh> join_mesh(const Config& c, const Facts& more) {
   const WorkerEnvironment env = parse_environment(environment);
   const CommOptions options = parse_comm_options(environment);
   if (!env.note.empty()) log::warn(env.note);
-  const ParallelPlan degrees = degrees_of(c, env.world);
-  ask_for_queues(degrees);
+  ask_for_queues(c.parallel);
   const Device device = worker_device(c, env);
   Meeting meeting(env, options);
   meeting.agree(settings_topic(), facts_of_start(c, device.backend, options, more));
   own_page().start.reach(StartStage::met);
-  const MeshLayout layout = mesh_layout(degrees, device);
+  const MeshLayout layout = mesh_layout(degrees_of(c, env.world), device);
   if (device.backend != Backend::cpu) Stream::create(device);  // starts CUDA on the GPU, which takes seconds
   own_page().start.reach(StartStage::opened);
   std::unique_ptr<Mesh> mesh = Mesh::join(std::move(meeting), layout);
