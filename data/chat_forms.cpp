@@ -20,7 +20,7 @@ bool has(const Json& object, const char* name) {
   return found != object.end() && !found->is_null();
 }
 
-// Returns the text of a member, empty if the record has none. Throws Error if it is something else.
+// Returns the text of a member; "" if the member is missing or null. Throws Error if it is not a string.
 std::string text_of(const Json& object, const char* name) {
   if (!has(object, name)) return "";
   if (!object[name].is_string()) fail("expected a text in '", name, "', got a JSON ", object[name].type_name());
@@ -28,7 +28,7 @@ std::string text_of(const Json& object, const char* name) {
 }
 
 struct SpeakerRole {
-  std::string_view speaker;  // of ShareGPT's `from`
+  std::string_view speaker;  // value of `from` in ShareGPT's format
   const char* role;
 };
 constexpr std::array kSpeakers{SpeakerRole{"human", "user"},
@@ -51,7 +51,7 @@ std::string role_of(const std::string& speaker, const std::string& which) {
   fail(which, ": expected one of ", names, " in 'from', got ", shown(speaker));
 }
 
-// Returns the calls in the text of a function_call: one {"name", "arguments"}, or a list of them.
+// Returns the tool calls in the value of a function_call, which is JSON: {"name", "arguments"}, or a list of them.
 Json calls_in(const std::string& text, const std::string& which) {
   const auto wrong = [&](const std::string& got) {
     fail(which, ": expected {\"name\": .., \"arguments\": ..} as the value of a function_call, got ", got);
@@ -76,7 +76,7 @@ bool is_from_value(const Json& m) {
   return m.is_object() && m.contains("from") && !m.contains("role") && !m.contains("content");
 }
 
-// Other members of the message, such as a weight, stay.
+// Converts a message from ShareGPT's format. Keeps its other members, such as a weight.
 Json message_of(const Json& m, const std::string& which) {
   if (!has(m, "value") || !m["from"].is_string()) fail(which, ": expected a text in 'from' and in 'value'");
   Json out = {{"role", role_of(m["from"].get<std::string>(), which)}};
@@ -91,7 +91,7 @@ Json message_of(const Json& m, const std::string& which) {
   return out;
 }
 
-// Puts the record's `system` in front.
+// Inserts the record's `system`, if any, as the first message.
 Json with_system(const Json& record, Json messages) {
   const std::string system = text_of(record, "system");
   if (system.empty()) return messages;
@@ -106,16 +106,16 @@ Json from_list(const Json& record, const Json& list) {
   if (first == list.end()) return list;
   if (last != list.end())
     fail("message ", first - list.begin(), " has 'from' and 'value', message ", last - list.begin(),
-         " has not: expected one form in a list");
+         " does not. Write all messages of a list in one format");
   Json messages = Json::array();
   for (const Json& m : list) messages.push_back(message_of(m, str("message ", messages.size())));
   return with_system(record, std::move(messages));
 }
 
-// The newline is LLaMA-Factory's ("alpaca" in its data/README.md).
+// Joins instruction and input with a newline, as LLaMA-Factory does ("alpaca" in its data/README.md).
 Json from_instruction(const Json& record) {
   if (has(record, "history") && !record["history"].empty())
-    fail("it has a 'history', which is not read: expected 'messages' for conversations of several turns");
+    fail("'history' is not supported. Write conversations of several turns as 'messages'");
   const std::string input = text_of(record, "input");
   std::string question = text_of(record, "instruction");
   if (!input.empty()) question += (question.empty() ? "" : "\n") + input;

@@ -12,8 +12,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns true for "name" and "owner/name" without an ending of a file. A folder of the owner's name here makes it a
-// path.
+// Returns true if `path` has the form "name" or "owner/name", does not end like a file name, and no file or folder
+// "owner" (or "name") exists here: otherwise it was meant as a path.
 bool may_be_hub_name(const std::string& path) {
   constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.";
   constexpr std::array<std::string_view, 7> kEndings{".rmt", ".json", ".model", ".h5", ".yaml", ".txt", ".jsonl"};

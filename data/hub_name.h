@@ -1,14 +1,14 @@
 #pragma once
-// Names of models on Hugging Face ("gpt2", "org/model"), given where a file or folder is expected.
+// Advice for users who give the name of a model on Hugging Face ("gpt2", "org/model") instead of a file or folder.
 
 #include <string>
 
 namespace ring {
 
-// Says that nothing is downloaded and which command downloads the folder, as a continuation of a message (". Nothing
-// ..."); empty if `path` exists or cannot be such a name.
+// Returns the end of a message, ". Nothing is downloaded. ...", with the command that downloads the model; "" if `path`
+// exists or cannot be such a name.
 std::string download_advice(const std::string& path);
-// The same, with the command that makes a run of the folder.
+// Like download_advice(), with the command that turns the downloaded folder into a run.
 std::string download_and_import_advice(const std::string& path);
 
 }  // namespace ring

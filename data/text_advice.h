@@ -1,11 +1,12 @@
 #pragma once
-// Text that was given where a corpus is expected: the command that makes a corpus of it.
+// Advice for users who give a text file instead of a corpus: the command that makes a corpus of the file.
 
 #include <string>
 
 namespace ring {
 
-// Returns true if the beginning of a regular file holds no control characters but white space, as other files do.
+// Returns true for a regular file that is not a corpus and whose first 4 KB contain no control characters except white
+// space.
 bool is_text_file(const std::string& path);
 // A tokenizer as a value of --tokenizer.
 struct NamedTokenizer {
@@ -13,8 +14,8 @@ struct NamedTokenizer {
   bool has_chat_template = false;
 };
 
-// Returns the options of `data prepare` by which the file's records are read, such as " --chat-field", by the first
-// record; empty if it is plain text or has a `text`.
+// Returns the options with which `data prepare` reads the file's records, such as " --chat-field". Decides by the first
+// record; returns "" if no options are needed.
 std::string record_options(const std::string& text_file, const NamedTokenizer&);
 // Returns `ringmaster data prepare ...` for the file.
 std::string preparing_command(const std::string& text_file, const NamedTokenizer& = {});

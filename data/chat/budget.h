@@ -10,7 +10,7 @@ namespace ring::chat {
 
 // Maximum bytes of one value: a string, or a list or object including its contents.
 inline constexpr std::size_t kMaxBytes = std::size_t{1} << 28;
-inline constexpr std::size_t kValueBytes = 64;  // of a value without its contents
+inline constexpr std::size_t kValueBytes = 64;  // bytes of a value without its contents
 // Throws Error if a value has more than `max` bytes.
 void check_bytes(std::size_t bytes, std::size_t max = kMaxBytes);
 
@@ -42,7 +42,7 @@ class Budget {
  private:
   Limits limits_;
   std::size_t steps_;
-  std::size_t bytes_ = 0;  // not yet charged as a step; less than kStepBytes
+  std::size_t bytes_ = 0;  // bytes that do not make up a whole step yet; less than kStepBytes
   std::size_t created_ = 0;
 };
 

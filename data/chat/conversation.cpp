@@ -19,39 +19,39 @@ bool has_calls(const Json& message) {
   return calls != message.end() && !calls->is_null() && !calls->empty();
 }
 
-// Throws Error if the content is a list with something else than texts.
+// Returns the joined text of a content that is a list. Throws Error if a part is not text.
 std::string text_of_parts(const Json& content, const std::string& which) {
   std::string text;
   for (std::size_t i = 0; i < content.size(); ++i) {
     const Json& part = content[i];
     const bool is_text = part.is_object() && part.value("type", Json("text")) == "text" && part.contains("text") &&
                          part["text"].is_string();
-    if (!is_text) fail(which, ": part ", i, " of its 'content' is no text, and only texts can be written");
+    if (!is_text) fail(which, ": part ", i, " of its 'content' is not text. Only text is supported");
     text += part["text"].get_ref<const std::string&>();
   }
   return text;
 }
 
-// Throws Error if a message has what a template would write as Python prints it, or not at all.
+// Throws Error if the template would leave out a part of the message, or write it in Python's notation.
 void check_message(const Json& m, const std::string& which, bool writes_calls) {
-  if (!m.is_object()) fail(which, " is a JSON ", m.type_name(), ", an object with 'role' and 'content' is wanted");
+  if (!m.is_object()) fail(which, ": expected an object with 'role' and 'content', got a JSON ", m.type_name());
   if (!m.contains("role")) fail(which, " has no 'role'");
-  if (!m["role"].is_string()) fail(which, ": its 'role' is a JSON ", m["role"].type_name(), ", a text is wanted");
+  if (!m["role"].is_string()) fail(which, ": expected a string in 'role', got a JSON ", m["role"].type_name());
   if (m.contains("tool_calls") && !m["tool_calls"].is_array() && !m["tool_calls"].is_null())
-    fail(which, ": its 'tool_calls' is a JSON ", m["tool_calls"].type_name(), ", a list is wanted");
+    fail(which, ": expected a list in 'tool_calls', got a JSON ", m["tool_calls"].type_name());
   if (has_calls(m) && !writes_calls)
-    fail(which, " has 'tool_calls', and the template writes none: give one that does, with --chat-template");
+    fail(which, " has 'tool_calls', but the template does not write them. Use one that does: --chat-template");
   const auto content = m.find("content");
   if (content == m.end() || content->is_null()) {
     if (!has_calls(m)) fail(which, " has no 'content'", content == m.end() ? "" : ": it is null");
     return;
   }
   if (!content->is_string() && !content->is_array())
-    fail(which, ": its 'content' is a JSON ", content->type_name(), ", a text or a list of texts is wanted");
+    fail(which, ": expected a string or a list of texts in 'content', got a JSON ", content->type_name());
 }
 
-// Replaces the arguments of calls that are given as the text of a JSON object by that object. Returns whether there
-// were any of which `written` has the text as a text of JSON, in quotes.
+// Replaces arguments that are a string holding a JSON object by that object, if `written`, the conversation's text, has
+// the string as JSON, in quotes. Returns true if it replaced any.
 bool decode_arguments(Json& message, const std::string& written) {
   if (!has_calls(message)) return false;
   bool decoded = false;
@@ -65,7 +65,7 @@ bool decode_arguments(Json& message, const std::string& written) {
     try {
       arguments = parse_json<Json>(function["arguments"].get_ref<const std::string&>());
     } catch (const Error&) {
-      continue;  // a text that is no JSON
+      continue;  // the string does not hold JSON
     }
     if (!arguments.is_object()) continue;
     function["arguments"] = std::move(arguments);
@@ -74,7 +74,7 @@ bool decode_arguments(Json& message, const std::string& written) {
   return decoded;
 }
 
-// Returns how much of an assistant's turn counts: all of it, without blank space behind the mark that ends it.
+// Returns how many bytes of an assistant's turn count: all except blank space after the mark that ends the turn.
 std::size_t counted(const std::string& turn, const Value& message) {
   const Value* content = message.members().find("content");
   const std::string said(content && content->is_text() ? strip(content->text(), true, true, nullptr) : "");
@@ -84,14 +84,14 @@ std::size_t counted(const std::string& turn, const Value& message) {
   return mark.empty() ? turn.size() : end + mark.size();
 }
 
-// Where two texts begin to differ, for people.
+// Returns a message that says where two texts begin to differ.
 std::string difference(const std::string& a, const std::string& b) {
   const auto at = static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
   const auto from = [&](const std::string& t) { return "'" + t.substr(std::min(at, t.size()), 30) + "'"; };
   return str("from byte ", at, " on ", from(a), " became ", from(b));
 }
 
-// A text by its spans, which count.
+// Splits a text into parts. The spans are the parts that count.
 std::vector<Part> cut(const std::string& text, const std::vector<std::pair<std::size_t, std::size_t>>& spans) {
   std::vector<Part> parts;
   std::size_t at = 0;
@@ -105,8 +105,8 @@ std::vector<Part> cut(const std::string& text, const std::vector<std::pair<std::
 }
 
 constexpr const char* kRemedy =
-    "; its assistants' turns cannot be told from the rest: give a template that marks them with {% generation %}, or "
-    "another one, with --chat-template";
+    ". The assistants' turns cannot be found in such a text. Use a template that marks them with {% generation %}, or "
+    "a different one: --chat-template";
 
 }  // namespace
 
@@ -131,7 +131,7 @@ bool ConversationWriter::find_reads_parts() const {
 }
 
 std::vector<Value> ConversationWriter::read(const Json& messages) const {
-  if (!messages.is_array()) fail("the messages are a JSON ", messages.type_name(), ", a list is wanted");
+  if (!messages.is_array()) fail("expected a list of messages, got a JSON ", messages.type_name());
   if (messages.empty()) fail("the list of messages is empty");
   std::vector<Value> out;
   for (const Json& m : messages) {
@@ -209,7 +209,7 @@ std::vector<Part> ConversationWriter::parts(const Json& list, const Json& tools)
   const Value given = from_json(tools);
   const Whole whole = write_whole(list, std::move(messages), given, false);
   const Spans spans = turns(whole.messages, given, whole.rendered, false);
-  if (spans.empty()) fail("the template marks nothing of this conversation with {% generation %}");
+  if (spans.empty()) fail("the template has {% generation %}, but marks no text of this conversation with it");
   return cut(whole.rendered.text, spans);
 }
 
@@ -221,7 +221,8 @@ std::vector<Part> ConversationWriter::prompt(const Json& list, const Json& tools
   if (look) look(text);
   try {
     return cut(text, turns(whole.messages, given, whole.rendered, true));
-  } catch (const Error&) {  // no corpus holds such a conversation, so nothing says how its tokens would be cut
+  } catch (const Error&) {
+    // No corpus can hold such a conversation, so no training data fixes how its tokens are split.
     return cut(text, {});
   }
 }

@@ -1,6 +1,6 @@
 #pragma once
-// Conversations as text for a model, and which of it the model is to learn: what assistants say, with the mark that
-// ends their turn.
+// Writes conversations as text with a chat template, and finds the text that the model is trained on: what assistants
+// say, with the mark that ends their turn.
 
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
@@ -14,31 +14,33 @@ namespace ring::chat {
 
 struct Part {
   std::string text;
-  bool counts;  // as a target
+  bool counts;  // the model is trained on it
 };
 
 class ConversationWriter {
  public:
-  // `name` says in errors which template it is. limits: of what is done for one conversation, however often it is
-  // written. Error: see Template.
+  // `name` is the template's name in errors. `limits` apply to one conversation, over all the times that it is written.
+  // Throws Error like Template's constructor.
   ConversationWriter(Format format, const std::string& name, const Limits& limits = {});
   const Format& format() const { return format_; }
 
-  // messages: a list of objects with a role and a content: a text, or a list of {"type": "text", "text": ..}, whose
-  // texts are joined where the template does not read such lists; null, or missing, beside tool_calls. tools: what the
-  // template gets under that name, or null. What counts is what lies in {% generation %}, where the template has it.
-  // Else each assistant's turn is found by writing the conversation up to it, with the prompt that asks for an answer,
-  // and up to its end: what the second has more counts, but for blank space behind the mark that ends the turn. Error:
-  // no list of messages; no assistant among them; both of these are not the beginning of the whole; or see
-  // Template::render().
+  // Returns the conversation as text, split into parts that count and parts that do not.
+  // messages: a list of objects with `role` and `content`. A content is a string or a list of {"type": "text", "text":
+  // ..}; the strings of a list are joined if the template does not read lists. With tool_calls, the content may be null
+  // or missing. tools: the template's variable of that name, or null.
+  // If the template has {% generation %}, the text inside it counts. Otherwise the conversation is written twice for
+  // each assistant's turn: up to the turn, with the prompt that asks for an answer, and including the turn. The text
+  // that only the second one has counts, except blank space after the mark that ends the turn.
+  // Throws Error if `messages` is not such a list, if it has no assistant, if one of these two texts is not the
+  // beginning of the whole conversation, or like Template::render().
   std::vector<Part> parts(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools) const;
-  // The conversation up to where an assistant answers, with the answers before cut out as parts() does it; in one part
-  // where they cannot be told from the rest. look: gets the whole first, and may refuse it by an Error before answers
-  // are looked for, which takes writing it about twice for each.
+  // Returns the conversation up to the point where an assistant answers. Earlier answers are parts that count, as in
+  // parts(); if they cannot be found, returns one part. Before it searches for them, which writes the conversation
+  // about twice for each answer, it calls look(text) with the whole text; `look` may throw Error to refuse it.
   std::vector<Part> prompt(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools,
                            const std::function<void(const std::string&)>& look = nullptr) const;
-  // What stands behind an answer, without blank space around it. Where nothing else does: what stands between an answer
-  // and the user's next words, without blank space at its end. Empty: the template writes neither.
+  // Returns the text that the template writes after the last answer, without blank space around it. If it writes none,
+  // returns the text between an answer and the user's next message, without blank space at its end. May be "" too.
   std::string end_of_answer() const;
 
  private:
@@ -46,14 +48,15 @@ class ConversationWriter {
   Rendered write(const std::vector<Value>& messages, std::size_t count, const Value& tools, bool ask,
                  std::size_t spent = 0) const;
   Spans turns(const std::vector<Value>& messages, const Value& tools, const Rendered& whole, bool asks) const;
-  struct Whole {  // of a conversation
+  struct Whole {  // a whole conversation and its text
     std::vector<Value> messages;
     Rendered rendered;
   };
-  // Returns the messages as values. Throws Error if one has no role or content, or what the template cannot write.
+  // Returns the messages as values. Throws Error if one has no role or content, or has something that the template
+  // cannot write.
   std::vector<Value> read(const nlohmann::ordered_json& messages) const;
-  // Writes all messages; `messages` are those of the list, as read() returns them. Arguments of calls that are the text
-  // of a JSON object are read first if the template writes them as JSON, which would put the text in quotes.
+  // Writes all messages. Requires messages = read(list). If the arguments of a call are a string that holds a JSON
+  // object, and the template would write that string as JSON, in quotes, the template gets the object instead.
   Whole write_whole(const nlohmann::ordered_json& list, std::vector<Value> messages, const Value& tools,
                     bool ask) const;
   bool find_reads_parts() const;
@@ -61,7 +64,7 @@ class ConversationWriter {
   Template template_;
   Limits limits_;
   bool writes_calls_;  // the template has tool_calls
-  bool reads_parts_;   // the template writes the texts of a content that is a list of parts
+  bool reads_parts_;   // the template reads a content that is a list of parts
 };
 
 }  // namespace ring::chat

@@ -21,18 +21,18 @@ Json parsed(const std::string& text, const std::string& name) {
   } catch (const Error& e) {
     fail(name, " cannot be read as JSON: ", shown(e.what(), 400));
   }
-  if (!j.is_object()) fail(name, " is a JSON ", j.type_name(), ", an object is wanted");
+  if (!j.is_object()) fail(name, ": expected a JSON object, got a JSON ", j.type_name());
   return j;
 }
 
-// A token is a text, or an object whose "content" is one.
+// Returns the text of a token, which is a string or an object with a string in "content"; "" if it is neither.
 std::string token_text(const Json& token) {
   if (token.is_string()) return token.get<std::string>();
   const bool described = token.is_object() && token.contains("content") && token["content"].is_string();
   return described ? token["content"].get<std::string>() : "";
 }
 
-// One template, or a list of {"name", "template"}, of which that named "default" counts.
+// Returns the template: a string, or of a list of {"name", "template"} the one named "default".
 std::string template_in(const Json& j, const std::string& name) {
   const auto found = j.find("chat_template");
   if (found == j.end() || found->is_null()) return "";
@@ -42,7 +42,7 @@ std::string template_in(const Json& j, const std::string& name) {
       if (one.is_object() && one.value("name", Json()) == "default" && one.value("template", Json()).is_string())
         return one["template"].get<std::string>();
   fail(name, ": chat_template is a JSON ", found->type_name(),
-       ", neither a template nor a list with one named 'default'; give a template with --chat-template");
+       ". Expected a template, or a list with one named 'default'. Give a template with --chat-template");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 #pragma once
-// How conversations are written for a model: its chat template, and the tokens that the template names.
+// A model's chat template, and the tokens that the template refers to by name.
 
 #include <string>
 #include <utility>
@@ -11,23 +11,23 @@ struct Format {
   std::string source;                                       // of the template
   std::vector<std::pair<std::string, std::string>> tokens;  // such as {"eos_token", "</s>"}
 
-  // One JSON object, as of a corpus or a run: "chat_template" and the tokens by their names. Of an empty text
-  // comes an empty format. Error of the second names `name`.
+  // Returns one JSON object with "chat_template" and the tokens by name, as corpora and runs store it.
   std::string json() const;
+  // Reads what json() wrote; "" gives an empty format. Throws Error, which names `name`, if it cannot be read.
   static Format from_json(const std::string& json, const std::string& name);
 };
 
-// Templates by name: chatml, llama2, llama3, mistral, plain. Null: there is none of that name.
+// Returns the built-in template of this name (see template_names()); null if there is none.
 const char* named_template(const std::string& name);
 std::string template_names();  // "chatml, llama2, .."
 
-// Returns the template without {% generation %}, which only transformers knows: Jinja itself compiles what is left, and
-// it writes the same texts.
+// Returns a template that writes the same text without {% generation %}. That tag is an extension of transformers;
+// plain Jinja does not compile it.
 std::string plain_jinja(const std::string& source);
 
-// What the files of a published tokenizer say: `config` is tokenizer_config.json, or empty; `jinja`
-// chat_template.jinja, which counts before the "chat_template" of the first. Without a template the source stays empty.
-// Error names `config_name` and the key.
+// Reads the format from the files of a published tokenizer. `config` is the text of tokenizer_config.json or "",
+// `jinja` that of chat_template.jinja or "". The latter takes precedence over "chat_template" in `config`. If neither
+// has a template, `source` is "". Throws Error, which names `config_name` and the key, if `config` cannot be read.
 Format published_format(const std::string& config, const std::string& config_name, const std::string& jinja);
 
 }  // namespace ring::chat

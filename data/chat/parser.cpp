@@ -54,11 +54,11 @@ std::string ExpressionParser::shown() const {
 }
 
 void ExpressionParser::need_symbol(std::string_view s) {
-  if (!take_symbol(s)) wrong("'", s, "' is wanted, here is ", shown());
+  if (!take_symbol(s)) wrong("expected '", s, "', got ", shown());
 }
 
 std::string ExpressionParser::need_name(std::string_view what) {
-  if (!is(TokenKind::name)) wrong(what, " is wanted, here is ", shown());
+  if (!is(TokenKind::name)) wrong("expected ", what, ", got ", shown());
   return take().text;
 }
 
@@ -189,7 +189,7 @@ NodePtr ExpressionParser::primary() {
   } else if (take_symbol("{")) {
     n = dict();
   } else {
-    wrong("an expression is wanted, here is ", shown());
+    wrong("expected an expression, got ", shown());
   }
   return n;
 }

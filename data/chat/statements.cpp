@@ -40,17 +40,18 @@ class StatementParser : ExpressionParser {
         n = with(std::move(n), statement());
       }
     }
-    if (ends.size() > 0 && is(TokenKind::end)) wrong("the template ends where {% ", *(ends.end() - 1), " %} is wanted");
+    if (ends.size() > 0 && is(TokenKind::end))
+      wrong("expected {% ", *(ends.end() - 1), " %}, got the end of the template");
     --nesting_;
     return n;
   }
 
   void need(TokenKind kind) {
-    if (!is(kind)) wrong("the end of the tag is wanted, here is ", shown());
+    if (!is(kind)) wrong("expected the end of the tag, got ", shown());
     take();
   }
   void end_of(std::string_view name) {
-    if (!take_name(name)) wrong("{% ", name, " %} is wanted, here is ", shown());
+    if (!take_name(name)) wrong("expected {% ", name, " %}, got ", shown());
     need(TokenKind::block_end);
   }
 
@@ -89,7 +90,7 @@ class StatementParser : ExpressionParser {
     do n->names.push_back(need_name("the name of a loop's variable"));
     while (take_symbol(","));
     if (brackets) need_symbol(")");
-    if (!take_name("in")) wrong("'in' is wanted, here is ", shown());
+    if (!take_name("in")) wrong("expected 'in', got ", shown());
     n = with(std::move(n), simple());
     n = with(std::move(n), take_name("if") ? expression() : nullptr);
     if (is(TokenKind::name, "recursive")) wrong("a 'recursive' loop is not supported");
@@ -121,7 +122,7 @@ class StatementParser : ExpressionParser {
       return n;
     }
     if (is(TokenKind::symbol, "|")) wrong("{% set %} with a filter is not supported");
-    if (n->names.size() > 1 || !n->text.empty()) wrong("'=' is wanted, here is ", shown());
+    if (n->names.size() > 1 || !n->text.empty()) wrong("expected '=', got ", shown());
     need(TokenKind::block_end);
     n->kind = NodeKind::capture;
     ++hidden_;

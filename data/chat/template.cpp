@@ -103,7 +103,7 @@ class Evaluator {
       case NodeKind::conditional:
         if (value(*n.parts[1]).truth()) return value(*n.parts[0]);
         return n.parts[2] ? value(*n.parts[2]) : Value(Undefined{"else"});
-      default: fail("a statement stands where an expression is wanted");
+      default: fail("expected an expression, got a statement");
     }
   }
 
@@ -119,7 +119,7 @@ class Evaluator {
     for (std::size_t i = 0; i + 1 < n.parts.size(); i += 2) {
       const Value name = value(*n.parts[i]);
       budget_.charge_created(kValueBytes + name.text().size());
-      budget_.charge_name_lookup(i / 2, name.text().size());  // it may replace a member before it
+      budget_.charge_name_lookup(i / 2, name.text().size());  // dict() searches the members before it for this name
       members.emplace_back(name.text(), value(*n.parts[i + 1]));
     }
     return checked(Value::dict(std::move(members)));
@@ -228,13 +228,13 @@ class Evaluator {
       case NodeKind::generation: return generation(n);
       case NodeKind::leave: return Flow::leave;
       case NodeKind::next: return Flow::next;
-      default: fail("an expression stands where a statement is wanted");
+      default: fail("expected a statement, got an expression");
     }
     return Flow::on;
   }
 
   void print_value(const Value& v) {
-    check_printed(v);
+    reject_none(v);
     budget_.append(*out_, v.is_text() ? v.text() : print(v, budget_));
   }
 

@@ -77,24 +77,24 @@ Value Value::dict(std::vector<Member> members) {
 }
 
 const std::string& Value::text() const {
-  if (!is_text()) fail("a text is wanted, here is ", kind());
+  if (!is_text()) fail("expected a text, got ", kind());
   return **get<std::shared_ptr<const std::string>>();
 }
 const List& Value::items() const {
-  if (!is_list()) fail("a list is wanted, here is ", kind());
+  if (!is_list()) fail("expected a list, got ", kind());
   return **get<std::shared_ptr<const List>>();
 }
 const Dict& Value::members() const {
-  if (!is_dict()) fail("an object is wanted, here is ", kind());
+  if (!is_dict()) fail("expected an object, got ", kind());
   return **get<std::shared_ptr<const Dict>>();
 }
 std::int64_t Value::integer() const {
-  if (!is<std::int64_t>()) fail("a whole number is wanted, here is ", kind());
+  if (!is<std::int64_t>()) fail("expected a whole number, got ", kind());
   return *get<std::int64_t>();
 }
 double Value::number() const {
   if (is<double>()) return *get<double>();
-  if (!is<std::int64_t>()) fail("a number is wanted, here is ", kind());
+  if (!is<std::int64_t>()) fail("expected a number, got ", kind());
   return static_cast<double>(integer());
 }
 
@@ -214,7 +214,7 @@ class Printer {
     add("}");
   }
 
-  // As Python's repr().
+  // Writes a string as Python's repr() does.
   void quoted_python(std::string_view text) {
     budget_.charge_read(text.size());
     const bool single = text.find('\'') == std::string_view::npos || text.find('"') != std::string_view::npos;
@@ -232,7 +232,7 @@ class Printer {
     add({&quote, 1});
   }
 
-  // Returns the bytes in front of the first character that needs an escape.
+  // Returns the number of bytes before the first character that needs an escape.
   static std::size_t plain_bytes(std::string_view text, char quote) {
     std::size_t at = 0;
     while (at < text.size()) {
@@ -286,8 +286,8 @@ std::string print(const Value& v, Budget& budget) {
   return out.take();
 }
 
-void check_printed(const Value& v) {
-  if (v.is<None>()) fail("a member that is null would be written as None, as Python prints it");
+void reject_none(const Value& v) {
+  if (v.is<None>()) fail("a value is null and would be written as None, as Python writes it");
 }
 
 std::string json_text(const Value& v, int indent, Budget& budget) {
@@ -336,7 +336,7 @@ Value from_json(const nlohmann::ordered_json& j) {
   if (j.is_number_unsigned() && j.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX))
     fail("the number ", j.dump(), " is too large");
   if (j.is_number_integer()) return j.get<std::int64_t>();
-  // Whole numbers that have more bits are read as fractions; Python has them exactly.
+  // Rejects numbers from 2^63 on: whole numbers would become inexact fractions here, and Python keeps them exact.
   constexpr double kTooLarge = 0x1p63;
   if (j.is_number() && !(std::abs(j.get<double>()) < kTooLarge)) fail("the number ", j.dump(), " is too large");
   if (j.is_number()) return j.get<double>();

@@ -20,15 +20,15 @@ struct Node;
 class Value;
 using Member = std::pair<std::string, Value>;
 
-// A name or a member that is not there: it prints as nothing and is false; to look inside is an error.
+// An undefined name or member. It prints as "" and is false; reading a member of it is an error.
 struct Undefined {
   std::string name;
 };
 struct None {};
-// The size of a list or an object with everything in it: one value may be in it many times.
+// The size of a list or an object including its contents. A value that it contains several times counts each time.
 struct Extent {
-  std::size_t depth = 1;  // 1 + that of the deepest item
-  std::size_t bytes = 0;  // were each of them written anew
+  std::size_t depth = 1;  // 1 + the depth of the deepest item
+  std::size_t bytes = 0;
 };
 struct List {
   std::vector<Value> items;
@@ -61,9 +61,10 @@ class Value {
   Value(Undefined u) : data_(std::move(u)) {}
   Value(Callable c) : data_(std::move(c)) {}
   Value(std::shared_ptr<Namespace> n) : data_(std::move(n)) {}
-  // Error: nested too deeply, too large, or a namespace among the items.
+  // Throws Error if the value is nested too deeply or too large, or contains a namespace.
   static Value list(std::vector<Value> items);
-  static Value dict(std::vector<Member> members);  // of two members with one name the last counts, at the first place
+  // Like list(). If a name occurs twice, the last value counts, at the first position.
+  static Value dict(std::vector<Member> members);
 
   template <class T>
   bool is() const {
@@ -75,10 +76,10 @@ class Value {
   bool is_number() const { return is<std::int64_t>() || is<double>(); }
 
   template <class T>
-  const T* get() const {  // null: something else
+  const T* get() const {  // null if the value has a different type
     return std::get_if<T>(&data_);
   }
-  // Error: it is something else.
+  // Throws Error if the value has a different type.
   const std::string& text() const;
   const List& items() const;
   const Dict& members() const;
@@ -87,24 +88,25 @@ class Value {
 
   bool truth() const;
   std::size_t bytes() const;      // see Extent
-  std::size_t top_bytes() const;  // the same, without what is in the items; 0 for what is no text, list or object
+  std::size_t top_bytes() const;  // without the contents of items; 0 except for texts, lists and objects
   std::string kind() const;       // for errors: "a text", "undefined ('x')"
 
  private:
   Data data_;
 };
 
-// Each charges the budget for all that it reads and makes, and throws Error if that exceeds a limit.
+// These functions charge the budget for all bytes that they read and create, and throw Error if a limit is exceeded.
+
 // Returns `v` as {{ .. }} and Python's str() write it. Throws Error if a function or a namespace is in it.
 std::string print(const Value& v, Budget&);
-// Throws Error if `v` is none, which Python prints as "None": no text that a model is to learn has that.
-void check_printed(const Value& v);
+// Throws Error if `v` is none: a template would write it as "None", which training text must not contain.
+void reject_none(const Value& v);
 // Returns `v` as Python's json.dumps(ensure_ascii=False) writes it; indent < 0: in one line. Throws Error if a
 // function, a namespace or an undefined value is in it.
 std::string json_text(const Value& v, int indent, Budget&);
 bool equal(const Value&, const Value&, Budget&);
 
-// Error: nested too deeply, too large, or a number that is too large.
+// Throws Error if the value is nested too deeply or too large, or contains a number that is too large.
 Value from_json(const nlohmann::ordered_json&);
 
 }  // namespace ring::chat

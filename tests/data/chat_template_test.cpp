@@ -129,9 +129,9 @@ TEST(ChatTemplate, ErrorsNameTheLineAndWhatIsNotSupported) {
     expect_error([&] { render("\n\n" + source); }, {"t:3: ", part});
   };
   wrong("{{ 1", "has no end '}}'");
-  wrong("{% if 1 %}", "{% endif %} is wanted");
+  wrong("{% if 1 %}", "expected {% endif %}, got the end");
   wrong("{% endif %}", "ends nothing");
-  wrong("{{ 1 + }}", "an expression is wanted, here is '}}'");
+  wrong("{{ 1 + }}", "expected an expression, got '}}'");
   wrong("{{ 'a }}", "this string has no end");
   wrong("{# a", "has no end '#}'");
   wrong("{{ x|pprint }}", "the filter 'pprint' is not supported");

@@ -154,11 +154,11 @@ TEST(Conversation, WhatIsNoConversationIsNamed) {
   const auto wrong = [&](const std::string& messages, const std::string& part) {
     expect_error([&] { marked(writer, messages); }, {part});
   };
-  wrong("{}", "are a JSON object, a list is wanted");
+  wrong("{}", "expected a list of messages, got a JSON object");
   wrong("[]", "is empty");
-  wrong("[1]", "message 0 is a JSON number");
+  wrong("[1]", "message 0: expected an object with 'role' and 'content', got a JSON number");
   wrong(R"([{"content": "a"}])", "message 0 has no 'role'");
-  wrong(R"([{"role": 1, "content": "a"}])", "its 'role' is a JSON number");
+  wrong(R"([{"role": 1, "content": "a"}])", "expected a string in 'role', got a JSON number");
   wrong(R"([{"role": "user", "content": "a"}, {"role": "assistant"}])", "message 1 has no 'content'");
   wrong(R"([{"role": "user", "content": "a"}])", "no message has the role 'assistant'");
   const ConversationWriter strict(named("llama2"), "llama2");
@@ -187,12 +187,12 @@ TEST(Conversation, WhatATemplateCannotWriteIsRefused) {
     return R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": )" + content + "}]";
   };
   wrong(chatml, answer("null"), {"message 1 has no 'content': it is null"});
-  wrong(chatml, answer("5"), {"message 1", "'content' is a JSON number"});
-  wrong(chatml, answer("true"), {"'content' is a JSON boolean"});
-  wrong(chatml, answer(R"({"text": "a"})"), {"'content' is a JSON object"});
+  wrong(chatml, answer("5"), {"message 1", "in 'content', got a JSON number"});
+  wrong(chatml, answer("true"), {"in 'content', got a JSON boolean"});
+  wrong(chatml, answer(R"({"text": "a"})"), {"in 'content', got a JSON object"});
   wrong(chatml, answer(R"([{"type": "text", "text": "a"}, {"type": "image", "url": "x"}])"),
-        {"message 1: part 1 of its 'content' is no text"});
-  wrong(chatml, calls_with("{}"), {"message 1 has 'tool_calls'", "writes none", "--chat-template"});
+        {"message 1: part 1 of its 'content' is not text"});
+  wrong(chatml, calls_with("{}"), {"message 1 has 'tool_calls'", "does not write them", "--chat-template"});
   std::string missing = calls_with("{}");
   missing.erase(missing.find("\"content\": null, "), 17);
   wrong(chatml, missing, {"message 1 has 'tool_calls'"});

@@ -214,9 +214,9 @@ TEST(ChatForms, MixedAndUnknownOnesAreRefused) {
       R"({"instruction": "a", "answer": "b"})",
       {"a.jsonl:2: ", "expected 'messages', 'conversations', or 'instruction' and 'output'", "instruction, answer"});
   refused(R"({"conversations": [{"from": "human", "value": "a"}, {"role": "assistant", "content": "b"}]})",
-          {"a.jsonl:2: 'conversations'", "message 0 has 'from' and 'value', message 1 has not", "Mend the record"});
+          {"a.jsonl:2: 'conversations'", "message 0 has 'from' and 'value', message 1 does not", "Mend the record"});
   refused(R"({"conversations": [{"role": "user", "content": "a"}, {"from": "gpt", "value": "b"}]})",
-          {"message 1 has 'from' and 'value', message 0 has not"});
+          {"message 1 has 'from' and 'value', message 0 does not"});
   refused(R"({"conversations": [{"from": "bing", "value": "a"}]})", {"message 0", "human, user, gpt", "got bing"});
   refused(R"({"conversations": [{"from": "human", "value": null}]})", {"message 0: expected a text"});
   refused(R"({"conversations": [{"from": "system", "value": "a"}, {"from": "gpt", "value": "b"}], "system": "c"})",
