@@ -50,7 +50,8 @@ void say_what_is_next(const Arguments& a, bool corpus) {
   std::cout << (corpus ? "next: " : "then: ") << "ringmaster train " << a.file << "\n";
 }
 
-// Imports keep the model's settings in a file of their own.
+// Takes the model's settings from the run. If it is an imported model, which has a model.yaml, the new file includes
+// that.
 void take_model(Arguments& a) {
   const RunDirectory run = run_of(a.start.weights);
   a.start.model = run.config().model;

@@ -39,12 +39,12 @@ struct Arguments {
   bool asks_for_gpus = false;  // --gpus or --memory is given
 };
 
-// A run's length in the settings, if a plan can tell it; 0: not given.
+// Length of the run according to the settings; 0 if it is not given in this unit.
 struct RunLength {
   std::int64_t steps = 0, tokens = 0;
 };
 
-// GPUs as they are sold: "80 GB" is neither 80e9 bytes nor 80 GiB.
+// A GPU under the memory size that it is sold with: an "80 GB" GPU has neither 80e9 bytes nor 80 GiB.
 struct SoldGpu {
   const char* rates;
   std::uint64_t gigabytes;
@@ -52,14 +52,14 @@ struct SoldGpu {
 };
 constexpr SoldGpu kSoldGpus[] = {{"h100", 80}, {"h200", 141}};
 
-// Returns the GPU whose rates and memory these are; null: there is none.
+// Returns the GPU with these rates and this memory; null if there is none.
 const SoldGpu* sold_gpu(const std::string& rates, std::uint64_t memory) {
   const auto* const gpu =
       std::ranges::find_if(kSoldGpus, [&](const SoldGpu& g) { return g.rates == rates && g.bytes() == memory; });
   return gpu == std::end(kSoldGpus) ? nullptr : gpu;
 }
 
-// Whether the rates of a GPU are taken because the command asks for GPUs and none is here.
+// Returns true if shipped rates of a GPU are used because the command asks for GPUs but this machine has none.
 bool takes_rates_of_gpu(const Arguments& a, const Config& c) {
   return a.asks_for_gpus && a.rates == "auto" && c.run.rates.empty() && c.run.device == DeviceChoice::automatic &&
          backend_of(c.run.device) == Backend::cpu;
@@ -110,7 +110,7 @@ PlanQuestion question_of(const Arguments& a, Config c) {
 
 const char* device_word(const PlanQuestion& q) { return q.rates.device == "cpu" ? "process" : "GPU"; }
 
-// Draws one line over itself while layouts are tried, on a terminal.
+// Shows progress on one line of a terminal while layouts are tried.
 class LayoutLine {
  public:
   ~LayoutLine() {
@@ -131,7 +131,7 @@ Layouts try_layouts_with_line(const PlanQuestion& q) {
   return try_layouts(q, [&](std::size_t done, std::size_t all) { line.draw(done, all); });
 }
 
-// Prints how long the whole run takes in this layout, if the settings say in steps or tokens how long it is.
+// Prints how long the whole run takes in this layout. Prints nothing if the settings give neither steps nor tokens.
 void print_run_time(const RunLength& run, const PlannedStep& p) {
   const double seconds =
       run.tokens ? static_cast<double>(run.tokens) / p.tokens_per_second : static_cast<double>(run.steps) * p.seconds();
@@ -196,26 +196,26 @@ void print_advice(const PlanQuestion& q, const std::optional<PlannedStep>& layou
       "docs/measured/attention.md has trials.\n");
 }
 
-// Says by which rates the plan is made, and what they leave out.
+// Prints which rates the plan uses, and what they do not cover.
 void print_rates(const Arguments& a, const PlanQuestion& q, bool gpu_by_default) {
   constexpr int kGpusOfAMachine = 8;
   const int most = *std::ranges::max_element(a.gpus);
   print_format("%s: memory of one device, predicted; rates of %s\n", a.file.c_str(), q.rates.device.c_str());
   if (gpu_by_default)
     print_format(
-        "no GPU is here, so the shipped rates of %s are taken; --rates names others (h100, h200, cpu or a "
-        "file of ringmaster bench calibrate)\n",
+        "no GPU is here, so the plan uses the shipped rates of %s; --rates selects others (h100, h200, cpu or "
+        "a file of ringmaster bench calibrate)\n",
         q.rates.device.c_str());
   if (const SoldGpu* gpu = sold_gpu(q.rates.device, a.memory))
-    print_format("of the %llu GB that an %s is sold with, a program can allocate %s\n",
+    print_format("of the %llu GB of an %s, a program can allocate %s\n",
                  static_cast<unsigned long long>(gpu->gigabytes), gpu->rates,
                  bytes_text(static_cast<std::size_t>(q.rates.memory_bytes)).c_str());
   if (most > 1 && q.rates.collective_bytes_per_second == 0)
     print_format("the rates know no link between devices, so messages take no time here: measure with launch -n 2\n");
   else if (most > kGpusOfAMachine && q.rates.device != "cpu")
     print_format(
-        "all GPUs count as one machine: links between machines, which are slower, are not known, so with more "
-        "than %d GPUs times are lower bounds\n",
+        "the plan assumes that all GPUs are in one machine. Links between machines are slower, so with more than "
+        "%d GPUs the times are lower bounds\n",
         kGpusOfAMachine);
 }
 
@@ -257,8 +257,8 @@ void add_plan_command(CLI::App& app) {
       ->capture_default_str()
       ->allow_extra_args(false);
   add_bytes(*cmd, "--memory", a->memory,
-            "Of each, such as 80GB (as GPUs are sold: an h100 with 80GB has 79.1 GiB for a program); default: what the "
-            "rates say; train.memory_budget counts too",
+            "Memory of each GPU as it is sold, such as 80GB (of which a program can use 79.1 GiB on an h100); default: "
+            "the memory in the rates. train.memory_budget applies as well",
             1 << 20, std::uint64_t{1} << 50);
   add_bytes(*cmd, "--host", a->host,
             "Of the host's memory for activations and optimizer states of each, such as 100GB; default: "
@@ -266,9 +266,8 @@ void add_plan_command(CLI::App& app) {
             1, std::uint64_t{1} << 50);
   add_number(*cmd, "--context", a->contexts, "Instead of model.context, with commas", 1, kMostLength)
       ->allow_extra_args(false);
-  cmd->add_option(
-         "--rates", a->rates,
-         str(kRatesText, ", or where --gpus or --memory ask for GPUs and none is here: h100 (h200 for more memory)"))
+  cmd->add_option("--rates", a->rates,
+                  str(kRatesText, "; with --gpus or --memory on a machine without GPUs: h100, or h200 for more memory"))
       ->capture_default_str();
   add_number(*cmd, "--rows", a->rows, "Layouts to show of each", 1, 10'000)->capture_default_str();
   cmd->add_flag("--longest-context", a->longest, "Search the longest context that fits, one sequence at a time");

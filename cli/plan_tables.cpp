@@ -149,11 +149,9 @@ void print_layouts(const Layouts& all, std::size_t rows) {
 void print_legend(const std::string& device) {
   print_format(
       "\nmicro: sequences at a time per %s; chunk: tokens at a time in an MLP; recompute: what the backward computes\n"
-      "again, in how many blocks; states: weights, gradients and optimizer states; in step: the most that a step "
-      "takes\n"
-      "beside states; peak: the most at once; budget: what activations may take; host: host memory; seconds: of a "
-      "step;\n"
-      "MFU: share of the FLOP/s in the data sheet; mostly: what the step spends most time on\n",
+      "again, in how many blocks; states: weights, gradients and optimizer states; in step: most memory that a step\n"
+      "needs beside states; peak: most memory at once; budget: memory for activations; host: host memory;\n"
+      "seconds: of a step; MFU: share of the FLOP/s in the data sheet; mostly: what the step spends most time on\n",
       device.c_str());
 }
 

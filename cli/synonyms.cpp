@@ -1,6 +1,6 @@
-// What other programs call our settings: the words of Hugging Face, nanoGPT, Megatron-LM, torchtitan, Axolotl, PyTorch
-// Lightning and DeepSpeed, in lower case with underscores. Whoever writes one of them is told ours; none of them is
-// taken. A key of ours that exists elsewhere in the tree needs no line: its own name is found. tests/cli/hints_test.cpp
+// Names that other programs use for our settings: Hugging Face, nanoGPT, Megatron-LM, torchtitan, Axolotl, PyTorch
+// Lightning and DeepSpeed, in lower case with underscores. They are not accepted, but the error for such a name
+// suggests ours. A name that is also a key of ours in a different section needs no line. tests/cli/hints_test.cpp
 // checks every line against the settings.
 
 #include "cli/synonyms.h"
@@ -12,8 +12,8 @@ constexpr const char* kTyped = "Set it to bf16, fp32 or tf32.";
 constexpr const char* kShareOfRate = "It is a fraction of optimizer.lr.";
 constexpr const char* kWholeBatch = "train.batch_size counts the sequences of a step over all processes.";
 constexpr const char* kDropouts = "One rate holds for the embedding and each sublayer's output.";
-constexpr const char* kGoesOn = "a run that has a checkpoint goes on by itself: ringmaster train RUN";
-constexpr const char* kProcesses = "the number of processes is said at the start: ringmaster launch --nproc-per-node N";
+constexpr const char* kGoesOn = "a run that has a checkpoint resumes by itself: ringmaster train RUN";
+constexpr const char* kProcesses = "the launcher sets the number of processes: ringmaster launch --nproc-per-node N";
 constexpr const char* kRecorded = "every run writes metrics.jsonl and TensorBoard events into its directory";
 constexpr const char* kNothingToCompile = "nothing is compiled at run time; train.cuda_graph replays steps on GPUs";
 constexpr const char* kImported = "It takes a run or checkpoint of this program; ringmaster import makes one.";
@@ -22,6 +22,7 @@ constexpr const char* kNoAdapters = "there is no LoRA; optimizer.groups freezes 
 constexpr const char* kNoQuantized = "weights are trained in bf16 or fp32: train.precision";
 constexpr const char* kSplitBefore = "data prepare --validation-fraction divides the text";
 constexpr const char* kAlwaysTiled = "attention never stores a matrix of scores; nothing has to be set";
+constexpr const char* kDecaysOfWsd = "It applies to kind: wsd; the other kinds decay until the run ends.";
 constexpr const char* kAlwaysOverlaps = "messages between processes overlap with computation; nothing has to be set";
 
 constexpr config::Synonyms::Key kKeys[] = {
@@ -69,9 +70,9 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"model.flavor", "", "a model has no name: model.layers, model.width and model.heads say what it is"},
     {"use_flash_attn", "", kAlwaysTiled},
     {"flash_attention", "", kAlwaysTiled},
-    {"disable_bias_linear", "model.biases", "It says the opposite: none."},
+    {"disable_bias_linear", "model.biases", "Its true means none here."},
     {"sequence_len", "model.context"},
-    {"changes", "", "A weight that changes is a list: weight: [[0, 0.9], [1e9, 0.6]]."},
+    {"changes", "", "To change a weight, give a list of [tokens, weight]: weight: [[0, 0.9], [1e9, 0.6]]."},
     {"d_model", "model.width"},
     {"n_embd", "model.width"},
     {"dim", "model.width"},
@@ -122,7 +123,7 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"tie_word_embeddings", "model.tied_embeddings"},
     {"tie_embeddings", "model.tied_embeddings"},
     {"weight_tying", "model.tied_embeddings"},
-    {"untie_embeddings_and_output_weights", "model.tied_embeddings", "It says the opposite."},
+    {"untie_embeddings_and_output_weights", "model.tied_embeddings", "Its true means false here."},
     {"normalization", "model.norm"},
     {"norm_type", "model.norm"},
     {"rms_norm_eps", "model.norm_eps"},
@@ -162,7 +163,7 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"num_workers", "data.prefetch"},
     {"dataloader_num_workers", "data.prefetch"},
     // train
-    {"rampup_batch_size", "train.batch_size", "A batch that grows is a list: [[0, 32], [1e9, 64]], by tokens."},
+    {"rampup_batch_size", "train.batch_size", "To let it grow, give a list of [tokens, size]: [[0, 32], [1e9, 64]]."},
     {"train_samples", "train.tokens", "It counts tokens."},
     {"loss_watchdog_threshold", "train.spike_score"},
     {"load_in_8bit", "", kNoQuantized},
@@ -207,7 +208,7 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"activation_checkpoint", "train.recompute"},
     {"recompute_granularity", "train.recompute"},
     {"recompute_activations", "train.recompute"},
-    {"tiled_mlp", "train.mlp_chunk", "It says how many tokens are computed at a time."},
+    {"tiled_mlp", "train.mlp_chunk", "It is the number of tokens computed at a time."},
     {"chunk_size_feed_forward", "train.mlp_chunk"},
     {"activation_offloading", "train.activation_offload"},
     {"enable_activation_offloading", "train.activation_offload"},
@@ -229,7 +230,7 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"optimizer_type", "optimizer.kind"},
     {"param_groups", "optimizer.groups"},
     {"parameter_groups", "optimizer.groups"},
-    {"freeze", "optimizer.groups", "An entry with frozen: true keeps what it names."},
+    {"freeze", "optimizer.groups", "An entry with frozen: true does not train the parameters that it names."},
     {"muon_momentum", "optimizer.muon.momentum"},
     {"ns_steps", "optimizer.muon.iterations"},
     {"learning_rate", "optimizer.lr"},
@@ -269,9 +270,9 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"lr_min", "schedule.final_lr", kShareOfRate},
     {"end_lr", "schedule.final_lr", kShareOfRate},
     {"min_learning_rate", "schedule.final_lr", kShareOfRate},
-    {"decay_ratio", "schedule.decay_steps", "It counts steps, of kind: wsd."},
-    {"lr_decay_iters", "schedule.decay_steps", "It is wsd's; the others decay until the run ends."},
-    {"lr_decay_steps", "schedule.decay_steps", "It is wsd's; the others decay until the run ends."},
+    {"decay_ratio", "schedule.decay_steps", "It counts steps and applies to kind: wsd."},
+    {"lr_decay_iters", "schedule.decay_steps", kDecaysOfWsd},
+    {"lr_decay_steps", "schedule.decay_steps", kDecaysOfWsd},
     // checkpoint
     {"async_mode", "checkpoint.mode"},
     {"always_save_checkpoint", "", kNewestKept},
@@ -336,7 +337,7 @@ constexpr const char* kPattern =
 
 constexpr config::Synonyms::Value kValues[] = {
     {"run.device", "gpu", "cuda"},
-    {"run.device", "cuda:0", "cuda", "CUDA_VISIBLE_DEVICES says which GPU."},
+    {"run.device", "cuda:0", "cuda", "CUDA_VISIBLE_DEVICES selects the GPU."},
     {"train.precision", "bfloat16", "bf16"},
     {"train.precision", "bf16_mixed", "bf16"},
     {"train.precision", "float32", "fp32"},

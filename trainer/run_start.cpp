@@ -96,8 +96,8 @@ std::string advice_on_sizes(const RunStart& s, const Origin& origin) {
   return "";
 }
 
-// Returns the shape of each parameter, by its name. Leaves out those of attention's indexers and pools, without which a
-// checkpoint may be resumed.
+// Returns the shape of each parameter by name. Leaves out the parameters of attention's indexers and pools: they may be
+// missing in a checkpoint that is resumed.
 std::map<std::string, Shape> shapes_of(ModelConfig model) {
   model.attention = {};
   model.attention_layers.clear();
@@ -108,7 +108,7 @@ std::map<std::string, Shape> shapes_of(ModelConfig model) {
   return shapes;
 }
 
-// Refuses what no option allows: the checkpoint's tensors have the shapes of its model.
+// Throws Error if the settings changed the shapes of the checkpoint's tensors, which no option allows.
 void check_shapes(const RunStart& s, const Origin& origin, const std::vector<std::string>& changes) {
   std::vector<std::string> of_model = changes;
   std::erase_if(of_model, [](const std::string& change) { return !change.starts_with("model."); });

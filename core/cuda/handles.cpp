@@ -10,15 +10,15 @@ namespace ring::cuda {
 namespace {
 
 constexpr int kNone = -1;
-std::atomic<int> first_device{kNone};  // that a thread of this process chose
-thread_local bool has_device = false;  // this thread has chosen one
+std::atomic<int> first_device{kNone};  // device of the first OnDevice of this process
+thread_local bool has_device = false;  // this thread has chosen a device
 
 }  // namespace
 
 void choose_device() {
   if (has_device || first_device == kNone) return;
   has_device = true;
-  cudaSetDevice(first_device);  // an error comes again from the call that follows
+  cudaSetDevice(first_device);  // on failure, the CUDA call that follows reports the error
 }
 
 OnDevice::OnDevice(int device) : device_(device) {
@@ -40,7 +40,7 @@ StreamHandle::StreamHandle(int device, bool high_priority) : device_(device) {
   RING_CUDA_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, high_priority ? highest : lowest));
 }
 
-// Work still queued runs to its end: the runtime releases the stream after it.
+// Queued work still completes: the runtime releases the stream after it.
 StreamHandle::~StreamHandle() {
   choose_device();
   cudaStreamDestroy(stream_);

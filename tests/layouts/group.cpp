@@ -133,7 +133,7 @@ std::vector<Reply> WorkerGroup::collect(std::size_t ranks, std::chrono::seconds 
       if (std::string text; receive_message(processes_[r].socket, text))
         replies[r] = reply_of(text);
       else
-        problems[r] = describe_end(r);
+        problems[r] = describe_exit(r);
       if (!replies[r] || !replies[r]->error.empty()) deadline = std::min(deadline, Clock::now() + kFailureGrace);
     }
   }
@@ -141,7 +141,7 @@ std::vector<Reply> WorkerGroup::collect(std::size_t ranks, std::chrono::seconds 
 }
 
 // Returns "rank 1 was ended by signal 9; its log ends with: ..".
-std::string WorkerGroup::describe_end(std::size_t rank) {
+std::string WorkerGroup::describe_exit(std::size_t rank) {
   siginfo_t info{};
   waitid(P_PID, static_cast<id_t>(processes_[rank].pid), &info, WEXITED | WNOWAIT);
   const std::string log = read_file(folder_ / str("rank-", rank, ".log"));

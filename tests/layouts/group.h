@@ -43,7 +43,7 @@ class WorkerGroup {
   void start(int rank);
   const World& world(const std::string& axes);  // the newest world if it has these axes, else a new one
   std::vector<Reply> collect(std::size_t ranks, std::chrono::seconds limit);
-  std::string describe_end(std::size_t rank);
+  std::string describe_exit(std::size_t rank);
 
   std::filesystem::path folder_;
   std::vector<Process> processes_;

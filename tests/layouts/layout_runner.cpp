@@ -33,8 +33,8 @@ void write_corpus(const fs::path& path) {
   write_documents(path.string(), 250, 2, [](std::uint64_t d) { return 30 + random_bits({7, 0, 0}, d) % 1024; });
 }
 
-// Each process starts CUDA on its own GPU only: a context takes seconds to make and memory of its GPU. Returns "" if
-// so.
+// Returns "" if each process has a CUDA context on its own GPU only, else which has more. A context takes seconds to
+// create, and memory of its GPU.
 std::string foreign_context(const std::vector<Reply>& ranks) {
   for (int r = 0; r < std::ssize(ranks); ++r)
     for (const int gpu : ranks[static_cast<std::size_t>(r)].gpus)

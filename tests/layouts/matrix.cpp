@@ -155,7 +155,7 @@ std::string expected_refusal(const Cell& c) {
 bool legal(const Cell& c) {
   if (!expected_refusal(c).empty()) return false;
   if (c.layout.for_selected_keys && !c.kind.selects) return false;
-  return !c.graph || (c.layout.replayed && !c.packed);
+  return !c.graph || (c.layout.supports_graph && !c.packed);
 }
 
 std::vector<Cell> pairwise_cells(const std::vector<Kind>& kinds, const std::vector<Layout>& layouts) {

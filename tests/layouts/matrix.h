@@ -20,7 +20,7 @@ struct Layout {
   int ranks, cp = 1, tp = 1;
   Settings settings = {};          // in addition to the degrees cp and tp
   bool all_to_all = false;         // cp exchanges heads
-  bool replayed = false;           // supports train.cuda_graph=on
+  bool supports_graph = false;     // supports train.cuda_graph=on
   bool for_selected_keys = false;  // differs from the other layouts only if blocks are selected
   // Returns the settings of the mesh's axes: layouts with equal axes can share a mesh.
   Settings axes() const;

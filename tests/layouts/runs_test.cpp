@@ -13,7 +13,7 @@
 namespace ring::test {
 namespace {
 
-// The cell whose run is disturbed.
+// The cell in whose run a rank is killed or runs out of memory.
 struct Disturbed {
   std::string kind, layout;
 };

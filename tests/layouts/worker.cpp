@@ -17,16 +17,16 @@ namespace ring::test {
 namespace {
 
 constexpr std::int64_t kVocabulary = 257;  // bytes and an end-of-document token
-// Returns the GPUs on which this process has a context, as CUDA's driver API tells.
+// Returns the GPUs on which this process has a context, according to CUDA's driver API.
 std::vector<int> gpus_with_context() {
   using Count = int(int*);
   using ContextState = int(int device, unsigned* flags, int* active);
-  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);  // null: nothing in this process uses CUDA
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);  // null if nothing in this process uses CUDA
   if (!driver) return {};
   const auto count = reinterpret_cast<Count*>(dlsym(driver, "cuDeviceGetCount"));
   const auto state = reinterpret_cast<ContextState*>(dlsym(driver, "cuDevicePrimaryCtxGetState"));
   int devices = 0;
-  if (!count || !state || count(&devices) != 0) fail("the CUDA driver does not tell where contexts are");
+  if (!count || !state || count(&devices) != 0) fail("the CUDA driver did not say which GPUs have contexts");
   std::vector<int> with_context;
   for (int i = 0; i < devices; ++i) {
     unsigned flags = 0;

@@ -141,8 +141,8 @@ void read_yarn(const Keys& model, const Keys& r, RopeConfig& rope) {
       (says ? r : model).integer(says ? "original_max_position_embeddings" : "max_position_embeddings");
 }
 
-// In transformers 5 all is in rope_parameters, before that in rope_theta and rope_scaling. Of both sections
-// transformers takes rope_scaling.
+// transformers 5 stores everything in rope_parameters, older versions in rope_theta and rope_scaling. If both sections
+// exist, transformers reads rope_scaling.
 void read_rope(const Keys& k, RopeConfig& rope) {
   const bool scaling = k.has("rope_scaling") && !k.at("rope_scaling").empty(), parameters = k.has("rope_parameters");
   const char* key = scaling ? "rope_scaling" : "rope_parameters";
@@ -150,11 +150,12 @@ void read_rope(const Keys& k, RopeConfig& rope) {
   if (!scaling && !parameters) return;
   for (const char* section : {"rope_scaling", "rope_parameters"})
     if (k.has(section) && (k.section(section).has("full_attention") || k.section(section).has("sliding_attention")))
-      k.refuse(section, "all layers have the same positions here");
+      k.refuse(section, "different RoPE settings for some layers are not supported");
   const Keys r = k.section(key);
   rope.theta = r.number_or("rope_theta", rope.theta);
   if (parameters && k.section("rope_parameters").number_or("rope_theta", rope.theta) != rope.theta)
-    k.refuse("rope_parameters", str("its rope_theta contradicts that of rope_scaling or of the model, ", rope.theta));
+    k.refuse("rope_parameters",
+             str("its rope_theta differs from the one in rope_scaling or in the model, ", rope.theta));
   const std::string type = r.text_or("rope_type", r.text_or("type", "default"));
   if (r.number_or("partial_rotary_factor", 1) != 1)
     r.refuse("partial_rotary_factor", "all channels of a head rotate here");
