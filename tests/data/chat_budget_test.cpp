@@ -246,14 +246,14 @@ TEST(ChatBudget, HostileTemplatesTakeLittleMemory) {
   const std::string deep =
       "{% set ns = namespace(l=[1]) %}{% for i in range(12) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}"
       "{% for i in range(80) %}{% set ns.l = [ns.l] %}{% endfor %}";
-  expect_end(deep + "{{ ns.l|tojson(indent=64) }}", "is larger than 1048576 bytes");
+  expect_end(deep + "{{ ns.l|tojson(indent=64) }}", "exceeds 1048576 bytes");
   const std::string grown =
       "{% set ns = namespace(s='a') %}{% for i in range(19) %}{% set ns.s = ns.s + ns.s %}{% endfor %}";
-  expect_end(grown + "{{ ns.s|replace('a', ns.s) }}", "is larger than 1048576 bytes");
+  expect_end(grown + "{{ ns.s|replace('a', ns.s) }}", "exceeds 1048576 bytes");
   expect_end(grown + "{{ ns.s|list }}", "creates more than 4194304 bytes of strings, lists and objects");
   std::string kept = grown;
   for (int i = 0; i < 9; ++i) kept += str("{% set x", i, " = ns.s ~ ", i, " %}");
-  expect_end(kept, "of more than 4194304 bytes in all");
+  expect_end(kept, "more than 4194304 bytes of strings, lists and objects");
 }
 
 }  // namespace

@@ -165,9 +165,9 @@ TEST(ChatTemplate, IsBounded) {
     expect_error([&] { render(source, "{}", {200000, 1 << 24}); }, {"t:1: ", part});
   };
   const std::string many = "{% for a in range(1000) %}{% for b in range(1000) %}x{% endfor %}{% endfor %}";
-  takes_long(many, "more than 200000 steps");
+  takes_long(many, "exceeds 200000 steps");
   wrong("{% set ns = namespace(s='aaaaaaaaaa') %}{% for a in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
-        "larger than 100000 bytes");
+        "exceeds 100000 bytes");
   takes_long("{% set s = 'a' %}{% for a in range(200000) %}{% endfor %}", "range: more than 100000");
   wrong("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "macros call each other more than 20 times");
   wrong("{% set ns = namespace(l=[]) %}{% for a in range(200) %}{% set ns.l = [ns.l] %}{% endfor %}",
@@ -180,7 +180,7 @@ TEST(ChatTemplate, IsBounded) {
   const std::string grown =
       "{% set ns = namespace(s='a') %}{% for a in range(16) %}{% set ns.s = ns.s + ns.s %}{% endfor %}";
   for (const char* use : {"{{ ns.s|replace('a', ns.s) }}", "{{ ns.s|list|join(ns.s) }}"})
-    expect_error([&] { render(grown + use, "{}", {1 << 26, 1 << 22}); }, {"t:1: ", "is larger than 4194304 bytes"});
+    expect_error([&] { render(grown + use, "{}", {1 << 26, 1 << 22}); }, {"t:1: ", "exceeds 4194304 bytes"});
   wrong("{% set ns = namespace() %}{% set ns.x = ns %}", "a namespace cannot be part of");
   wrong("{{ " + std::string(5000, '(') + "1" + std::string(5000, ')') + " }}", "nested more than 100");
   std::string sum = "1";
@@ -190,7 +190,7 @@ TEST(ChatTemplate, IsBounded) {
   for (int i = 0; i < 5000; ++i) ifs += "{% if 1 %}";
   wrong(ifs, "nested more than 50");
   EXPECT_EQ(render("{{ 'ab' }}", "{}", {100, 2}), "ab");
-  expect_error([] { render("{{ 'abc' }}", "{}", {100, 2}); }, {"is larger than 2 bytes"});
+  expect_error([] { render("{{ 'abc' }}", "{}", {100, 2}); }, {"exceeds 2 bytes"});
 }
 
 }  // namespace

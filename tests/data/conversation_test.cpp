@@ -108,7 +108,7 @@ TEST(Conversation, AllWritingOfOneSharesItsLimit) {
   const ConversationWriter writer({kUnmarked, {}}, "t", {.steps = 20'000});
   EXPECT_EQ(writer.parts(long_talk(10), nullptr).size(), 21u);
   EXPECT_NO_THROW(Template(kUnmarked, "t").render({{"messages", from_json(long_talk(100))}}, {.steps = 20'000}));
-  expect_error([&] { writer.parts(long_talk(100), nullptr); }, {"more than 20000 steps"});
+  expect_error([&] { writer.parts(long_talk(100), nullptr); }, {"exceeds 20000 steps"});
   EXPECT_EQ(writer.prompt(long_talk(100), nullptr).size(), 1u) << "as no corpus holds it";
 }
 
