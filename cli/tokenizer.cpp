@@ -18,6 +18,7 @@
 #include "data/documents.h"
 #include "data/sentencepiece_train.h"
 #include "data/text_files.h"
+#include "data/text_frame.h"
 #include "data/text_survey.h"
 #include "data/tokenizer.h"
 #include "trainer/origin.h"
@@ -140,13 +141,16 @@ struct InspectArguments {
 void inspect(const InspectArguments& a) {
   const auto tokenizer = open_tokenizer(a.tokenizer);
   const std::int64_t vocab = tokenizer->vocab_size();
-  const auto end = tokenizer->end_of_text();
+  const std::vector<std::int32_t> begin = empty_text(*tokenizer);
+  const auto named = [&](std::optional<std::int32_t> id) {
+    return id ? str(*id, " ", visible(tokenizer->piece(*id))) : std::string("none");
+  };
   // Whatever a tokenizer may stumble over: runs of spaces, newlines, a tab, accents, an emoji, U+2581, a stray byte.
   const std::string probe = " a  b\n\n\tc\r\n    d \xC3\xA9\xF0\x9F\x98\x80 \xE2\x96\x81 \xFF end ";
   std::cout << "kind         " << tokenizer->kind() << "\nvocabulary   "
             << with_commas(static_cast<std::uint64_t>(vocab)) << " tokens"
-            << "\nhash         " << tokenizer->hash() << "\nend of text  "
-            << (end ? str(*end, " ", visible(tokenizer->piece(*end))) : std::string("none")) << "\nround trip   "
+            << "\nhash         " << tokenizer->hash() << "\nend of text  " << named(tokenizer->end_of_text())
+            << "\nempty text   " << (begin.empty() ? std::string("none") : named(begin.back())) << "\nround trip   "
             << (tokenizer->decode(tokenizer->encode(probe)) == probe ? "exact for any input"
                                                                      : "not exact for every input")
             << "\n";

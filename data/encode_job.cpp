@@ -41,7 +41,20 @@ void DocumentFrame::encode(std::string_view text, bool first, Encoder& encoder, 
   }
 }
 
-void DocumentFrame::encode_piece(const EncodeJob& job, const EncodePiece& piece, Encoder& encoder,
+namespace {
+
+// Returns the text of a piece. A token that a mask divides from blank space in front of it takes that space along, as
+// where the whole document is encoded at once.
+std::string_view text_of(const EncodeJob& job, std::size_t i, const Encoder& encoder) {
+  const EncodePiece& piece = job.pieces[i];
+  const std::string_view all = job.text, text = all.substr(piece.begin, piece.end - piece.begin);
+  if (piece.last || i + 1 == job.pieces.size() || job.pieces[i + 1].first) return text;
+  return text.substr(0, text.size() - encoder.taken_by_next(text, all.substr(job.pieces[i + 1].begin)));
+}
+
+}  // namespace
+
+void DocumentFrame::encode_piece(std::string_view said, const EncodePiece& piece, Encoder& encoder,
                                  EncodeResult& out) const {
   const auto add = [&](EncodePiece part, std::size_t begin, bool first, bool counts) {
     part.begin = begin;
@@ -51,7 +64,7 @@ void DocumentFrame::encode_piece(const EncodeJob& job, const EncodePiece& piece,
     out.pieces.push_back(part);
   };
   std::vector<std::int32_t> text;
-  encode(std::string_view(job.text).substr(piece.begin, piece.end - piece.begin), piece.first, encoder, text);
+  encode(said, piece.first, encoder, text);
   const auto before = std::span(before_).first(piece.first ? missing_before(before_, text) : 0);
   const auto after = std::span(after_).last(piece.last ? missing_after(after_, text) : 0);
   EncodePiece around = piece;
@@ -68,9 +81,10 @@ void DocumentFrame::encode_piece(const EncodeJob& job, const EncodePiece& piece,
 EncodeResult DocumentFrame::encode(const EncodeJob& job, Encoder& encoder) const {
   EncodeResult out;
   out.tokens.reserve(job.text.size() / 2);
-  for (const EncodePiece& piece : job.pieces) {
+  for (std::size_t i = 0; i < job.pieces.size(); ++i) {
+    const EncodePiece& piece = job.pieces[i];
     const EncodeReport before = encoder.report();
-    encode_piece(job, piece, encoder, out);
+    encode_piece(text_of(job, i, encoder), piece, encoder, out);
     const EncodeReport& after = encoder.report();
     const EncodeReport gained{after.invalid_bytes - before.invalid_bytes, after.unknown - before.unknown};
     if (gained.invalid_bytes + gained.unknown > 0) out.first_bad_file = std::min(out.first_bad_file, piece.file);

@@ -49,7 +49,7 @@ class DocumentFrame {
 
  private:
   void encode(std::string_view text, bool first, Encoder&, std::vector<std::int32_t>& out) const;
-  void encode_piece(const EncodeJob&, const EncodePiece&, Encoder&, EncodeResult& out) const;
+  void encode_piece(std::string_view text, const EncodePiece&, Encoder&, EncodeResult& out) const;
   std::vector<std::int32_t> before_, after_;
   bool count_before_ = true;
   std::vector<std::pair<std::string, std::int32_t>> named_;  // tokens that a template writes by their names

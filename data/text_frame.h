@@ -5,6 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
+
+#include "data/tokenizer.h"
 
 namespace ring {
 
@@ -25,6 +28,16 @@ inline std::size_t missing_after(std::span<const std::int32_t> after, std::span<
     if (rest.size() <= text.size() && std::ranges::equal(rest, text.last(rest.size()))) return missing;
   }
   return after.size();
+}
+
+// Returns what a text without tokens of its own begins with, as prefix_token_id of lm-evaluation-harness: the tokens in
+// front of each text, else the one that begins a text, else the one that ends the text before it; nothing if the
+// tokenizer has none of them.
+inline std::vector<std::int32_t> empty_text(const Tokenizer& tokenizer) {
+  if (std::vector<std::int32_t> before = tokenizer.before_text(); !before.empty()) return before;
+  for (const auto token : {tokenizer.begin_of_text(), tokenizer.end_of_text()})
+    if (token) return {*token};
+  return {};
 }
 
 }  // namespace ring

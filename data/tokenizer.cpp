@@ -13,7 +13,8 @@ namespace ring {
 namespace {
 
 // A tokenizer file: this line, "hash " and the xxh3-64 of all that follows the line, "kind " and the kind, the payload.
-constexpr std::string_view kMagic = "ringmaster tokenizer 2\n";
+// Programs that know version 2 alone cannot read begin_of_text; other tokenizers are still written for them.
+constexpr std::string_view kMagic = "ringmaster tokenizer 2\n", kMagicWithBegin = "ringmaster tokenizer 3\n";
 constexpr std::string_view kAnyVersion = "ringmaster tokenizer ";
 constexpr std::size_t kHashLine = 5 + 16 + 1;
 constexpr char kModelStart = '\x0A';  // the first field of a SentencePiece model: a piece
@@ -91,14 +92,12 @@ std::vector<PlacedToken> Tokenizer::encode_placed(std::string_view text) const {
   return placed;
 }
 
-std::string Tokenizer::body() const { return str("kind ", kind(), "\n", payload()); }
-
 std::string Tokenizer::serialize() const {
-  const std::string rest = body();
-  return str(kMagic, "hash ", hex64(xxh3(rest)), "\n", rest);
+  const std::string rest = str("kind ", kind(), "\n", payload());
+  return str(begin_of_text() ? kMagicWithBegin : kMagic, "hash ", hex64(xxh3(rest)), "\n", rest);
 }
 
-std::string Tokenizer::hash() const { return hex64(xxh3(body())); }
+std::string Tokenizer::hash() const { return hex64(xxh3(str("kind ", kind(), "\n", hashed_payload()))); }
 
 void Tokenizer::check_id(std::int32_t id) const {
   if (id < 0 || id >= vocab_size()) {
@@ -144,10 +143,15 @@ std::shared_ptr<const Tokenizer> parse_body(std::string_view body, const std::st
 
 std::shared_ptr<const Tokenizer> parse_tokenizer(std::string bytes, const std::string& name) {
   if (bytes.empty()) fail(name, " is empty, a tokenizer is wanted; write one with 'ringmaster tokenizer train'");
-  if (bytes.starts_with(kMagic)) return parse_body(checked_body(bytes, name), name);
+  if (bytes.starts_with(kMagic) || bytes.starts_with(kMagicWithBegin)) {
+    auto tokenizer = parse_body(checked_body(bytes, name), name);
+    if (bytes.starts_with(kMagicWithBegin) != tokenizer->begin_of_text().has_value())
+      fail(name, " is damaged: its first line states another version than what it holds; make it again");
+    return tokenizer;
+  }
   if (bytes.starts_with(kAnyVersion)) {
     fail(name, " does not begin as this program's tokenizer files do ('", kMagic.substr(0, kMagic.size() - 1),
-         "'): it is of another format, or damaged; train it again with 'ringmaster tokenizer train'");
+         "' or 3): it is of another format, or damaged; train it again with 'ringmaster tokenizer train'");
   }
   if (bytes[0] == '{') return json_tokenizer(std::move(bytes), name);
   if (bytes[0] != kModelStart)

@@ -32,6 +32,9 @@ class Encoder {
   virtual void encode(std::string_view text, std::vector<std::int32_t>& out) = 0;  // a whole text; appends
   // Text that goes on with what was encoded before: no blank is put in front of it.
   virtual void go_on(std::string_view text, std::vector<std::int32_t>& out) { encode(text, out); }
+  // Returns how many of the last bytes of `text` belong to the first token of `next`, which follows it: blank space in
+  // front of a token with lstrip.
+  virtual std::size_t taken_by_next(std::string_view /*text*/, std::string_view /*next*/) const { return 0; }
   const EncodeReport& report() const { return report_; }
 
  protected:
@@ -50,6 +53,9 @@ class Tokenizer {
   virtual std::string_view kind() const = 0;
   virtual std::int64_t vocab_size() const = 0;
   virtual std::optional<std::int32_t> end_of_text() const = 0;  // separates documents
+  // Returns the token that a text without any other beginning starts with, bos_token of a tokenizer_config.json. It is
+  // no part of other texts unless before_text() has it.
+  virtual std::optional<std::int32_t> begin_of_text() const { return std::nullopt; }
   // What stands around each text for the model, such as a beginning-of-text token. Encoding adds none of it.
   virtual std::vector<std::int32_t> before_text() const { return {}; }
   virtual std::vector<std::int32_t> after_text() const { return {}; }
@@ -72,15 +78,14 @@ class Tokenizer {
   std::string serialize() const;
   std::string hash() const;  // 16 hexadecimal digits: the xxh3-64 of what describes the vocabulary, as the file says it
   virtual std::string payload() const = 0;  // the same without a header
+  // Returns the part of payload() that hash() covers: all that decides which tokens a corpus has.
+  virtual std::string hashed_payload() const { return payload(); }
   // The file of another program that it is, as it was read: of tokenizer.model, tokenizer.json; others have none.
   virtual std::string plain_file() const { return ""; }
   virtual bool blank_in_front() const { return false; }  // encode() puts a blank there; decode() takes it away
 
  protected:
   void check_id(std::int32_t id) const;
-
- private:
-  std::string body() const;
 };
 
 std::shared_ptr<const Tokenizer> bytes_tokenizer();

@@ -9,6 +9,8 @@
 
 #include "core/cpu/thread_pool.h"
 #include "core/host_memory.h"
+#include "data/bpe/categories.h"
+#include "data/bpe/unicode.h"
 #include "generated/build_info.h"
 #include "kernels/choice_store.h"
 #include "kernels/shipped_choices.h"
@@ -188,6 +190,10 @@ std::vector<Finding> judge_build() {
     }
     out.push_back(finding);
   }
+  const std::string forms = unicode::normal_forms_version();
+  out.push_back({kBuild, "Unicode",
+                 str(unicode::kVersion, " for classes of characters, ", forms.empty() ? "none" : forms,
+                     " for normal forms and cases")});
   return out;
 }
 

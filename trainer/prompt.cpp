@@ -10,7 +10,7 @@ std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer, const std::s
   const std::vector<std::int32_t> said = tokenizer.encode(text);
   ids.resize(missing_before(ids, said));
   ids.insert(ids.end(), said.begin(), said.end());
-  if (ids.empty() && tokenizer.end_of_text()) ids.push_back(*tokenizer.end_of_text());
+  if (ids.empty()) ids = empty_text(tokenizer);
   if (ids.empty()) ids = tokenizer.encode("\n");
   if (ids.empty()) fail("the prompt is empty, and this tokenizer has no token to start from; give some text");
   return ids;

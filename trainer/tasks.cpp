@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 
 #include "core/counted.h"
 #include "core/fields.h"
@@ -12,6 +13,7 @@
 #include "data/chat/characters.h"
 #include "data/files.h"
 #include "data/json_lines.h"
+#include "data/text_frame.h"
 #include "data/utf8.h"
 #include "trainer/task_formats.h"
 
@@ -27,19 +29,20 @@ bool is_name(const std::string& text) {
 // them, and so do tokens that both would share.
 class Encoding {
  public:
-  explicit Encoding(const Tokenizer& tokenizer) : encoder_(tokenizer.encoder()), start_(tokenizer.before_text()) {
-    if (start_.empty() && tokenizer.end_of_text()) end_ = {*tokenizer.end_of_text()};
-  }
+  explicit Encoding(const Tokenizer& tokenizer)
+      : encoder_(tokenizer.encoder()), before_(tokenizer.before_text()), empty_(empty_text(tokenizer)) {}
 
   Request operator()(std::string context, const std::string& continuation, const std::string& where) {
     const std::size_t text = chat::strip(context, false, true, nullptr).size();  // as str.rstrip()
     const std::string whole = context + continuation;
     context.resize(text);
-    std::vector<std::int32_t> given = start_;
-    Request r{start_, 1};
+    std::vector<std::int32_t> given;
+    Request r{{}, 1};
     encoder_->encode(whole, r.tokens);
     if (!context.empty()) encoder_->encode(context, given);
-    if (given.empty()) given = end_, r.tokens.insert(r.tokens.begin(), end_.begin(), end_.end());
+    const std::span added =
+        given.empty() ? std::span(empty_) : std::span(before_).first(missing_before(before_, given));
+    for (auto* tokens : {&given, &r.tokens}) tokens->insert(tokens->begin(), added.begin(), added.end());
     if (given.empty()) fail(where, "the context is empty, and the tokenizer has no token that a text begins with");
     if (r.tokens.size() < 2) fail(where, "the tokenizer has no token for this text");
     r.judged = static_cast<std::int64_t>(r.tokens.size()) - static_cast<std::int64_t>(given.size());
@@ -50,7 +53,7 @@ class Encoding {
 
  private:
   std::unique_ptr<Encoder> encoder_;
-  std::vector<std::int32_t> start_, end_;
+  std::vector<std::int32_t> before_, empty_;  // in front of a text, and what an empty context is
 };
 
 void add_item(const TaskItem& item, Encoding& encode, const std::string& where, Task& task) {

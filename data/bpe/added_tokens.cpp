@@ -39,6 +39,12 @@ std::size_t blanks_from(std::string_view text, std::size_t at) {
   return end - at;
 }
 
+std::size_t blanks_up_to(std::string_view text, std::size_t at) {
+  std::size_t begin = at;
+  for (std::size_t n; (n = ending(text, begin, unicode::kSpace)) > 0;) begin -= n;
+  return at - begin;
+}
+
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   std::uint32_t nodes = 1;
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
@@ -46,6 +52,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
     starts_[static_cast<unsigned char>(t.content.front())] = true;
     ends_with_[static_cast<unsigned char>(t.content.back())] = true;
     looks_around_ = looks_around_ || t.single_word || t.lstrip || t.rstrip;
+    strips_left_ = strips_left_ || t.lstrip;
     if (t.rstrip) takes_blanks_behind_.insert(t.id);
     std::uint32_t node = 0;
     for (std::size_t b = 0; b < t.content.size(); ++b) {
@@ -69,6 +76,13 @@ const AddedToken* AddedTokens::longest_at(std::string_view text, std::size_t at)
   return found;
 }
 
+bool AddedTokens::takes_blanks_in_front(std::string_view text) const {
+  if (!strips_left_) return false;
+  const AddedToken* t = longest_at(text, blanks_from(text, 0));
+  return t && t->lstrip &&
+         !(t->single_word && starting(text, blanks_from(text, 0) + t->content.size(), unicode::kWord));
+}
+
 void AddedTokens::divide(std::string_view text, const Take& take) const {
   std::size_t done = 0;  // of what was taken
   for (std::size_t at = 0; at < text.size() && !tokens_.empty();) {
@@ -80,11 +94,7 @@ void AddedTokens::divide(std::string_view text, const Take& take) const {
     std::size_t begin = at, end = at + t->content.size();
     at = end;
     if (t->single_word && (ending(text, begin, unicode::kWord) || starting(text, end, unicode::kWord))) continue;
-    while (t->lstrip && begin > done) {
-      const std::size_t n = ending(text, begin, unicode::kSpace);
-      if (n == 0 || begin - n < done) break;
-      begin -= n;
-    }
+    if (t->lstrip) begin -= blanks_up_to(text.substr(done), begin - done);
     if (t->rstrip) end += blanks_from(text, end);
     begin = std::max(begin, done);
     if (done < begin) take(done, begin, -1);

@@ -31,6 +31,8 @@ class AddedTokens {
   using Take = std::function<void(std::size_t begin, std::size_t end, std::int32_t id)>;
   void divide(std::string_view text, const Take& take) const;
   bool takes_blanks_behind(std::int32_t id) const { return takes_blanks_behind_.contains(id); }  // rstrip
+  // Whether the text begins, behind blank space, with a token with lstrip.
+  bool takes_blanks_in_front(std::string_view text) const;
   // Whether a cut between these bytes of a text may change what is found, or what lies behind something found: one has
   // them next to each other, or ends with the left one, or looks at what is around it.
   bool may_cross(char left, char right) const;
@@ -43,11 +45,13 @@ class AddedTokens {
   std::unordered_map<std::uint64_t, std::uint32_t> next_;  // of a node and a byte; node 0 is the root
   std::unordered_map<std::uint32_t, std::size_t> ends_;    // at a node: the token
   std::vector<bool> adjacent_ = std::vector<bool>(65536);
-  bool looks_around_ = false;
+  bool looks_around_ = false, strips_left_ = false;
   std::set<std::int32_t> takes_blanks_behind_;
 };
 
 // Returns the bytes of blank space that `text` has from `at` on.
 std::size_t blanks_from(std::string_view text, std::size_t at);
+// Returns the bytes of blank space that `text` has in front of `at`.
+std::size_t blanks_up_to(std::string_view text, std::size_t at);
 
 }  // namespace ring::bpe

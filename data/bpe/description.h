@@ -30,8 +30,9 @@ struct Description {
 // Error names `file` and the key: it is no tokenizer.json, damaged, or asks for what this program does not have.
 Description read_description(const std::string& json, const std::string& file);
 
-// The token that ends a text by tokenizer_config.json, eos_token; empty: it says none. Error names file and key.
-std::string end_of_text_in(const std::string& config, const std::string& file);
+// Returns the text of a token that tokenizer_config.json names under `key`, such as eos_token; empty: it names none.
+// Throws Error, which names file and key, if it is no token.
+std::string token_in(const std::string& config, const char* key, const std::string& file);
 
 // Byte-level vocabularies write each byte as one character: printable ones of Latin-1 as themselves, the others as
 // those from U+0100 on, in order.

@@ -472,12 +472,12 @@ Description read_description(const std::string& text, const std::string& file) {
   return Reader(json, file).read();
 }
 
-std::string end_of_text_in(const std::string& config, const std::string& file) {
+std::string token_in(const std::string& config, const char* key, const std::string& file) {
   const Json json = parsed(config, file, DuplicateKeys::last_wins);
   const Node root(json, file + ": ");
-  if (!root.has("eos_token")) return "";
-  const Node end = root.at("eos_token");
-  return end.json().is_object() ? end.at("content").text() : end.text();
+  if (!root.has(key)) return "";
+  const Node token = root.at(key);
+  return token.json().is_object() ? token.at("content").text() : token.text();
 }
 
 }  // namespace ring::bpe

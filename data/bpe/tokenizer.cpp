@@ -15,7 +15,9 @@ using bpe::Start;
 using bpe::Stretch;
 using bpe::TakeStretch;
 
-constexpr std::string_view kEndLine = "end_of_text ";  // of a payload, then the number or "none"; behind it the file
+// Lines of a payload, with a number or "none" behind these words; the second is there if it has a number, and the file
+// follows.
+constexpr std::string_view kEndLine = "end_of_text ", kBeginLine = "begin_of_text ";
 
 // What published models end a text with, where nothing else says it.
 constexpr std::array<std::string_view, 7> kEnds = {
@@ -43,6 +45,7 @@ class JsonTokenizer final : public Tokenizer {
   std::string_view kind() const override { return "tokenizer.json"; }
   std::int64_t vocab_size() const override { return static_cast<std::int64_t>(d_.texts.size()); }
   std::optional<std::int32_t> end_of_text() const override { return end_; }
+  std::optional<std::int32_t> begin_of_text() const override { return begin_; }
   std::vector<std::int32_t> before_text() const override { return d_.before; }
   std::vector<std::int32_t> after_text() const override { return d_.after; }
   std::unique_ptr<Encoder> encoder() const override;
@@ -69,8 +72,9 @@ class JsonTokenizer final : public Tokenizer {
   std::vector<PlacedToken> encode_placed(std::string_view text) const override;
 
   std::string payload() const override {
-    return str(kEndLine, end_ ? std::to_string(*end_) : std::string("none"), "\n", file_);
+    return end_line() + (begin_ ? str(kBeginLine, *begin_, "\n") : std::string()) + file_;
   }
+  std::string hashed_payload() const override { return end_line() + file_; }
   std::string plain_file() const override { return file_; }
 
   // Calls added(stretch, id) and word(stretch) for all of a text in order.
@@ -98,7 +102,12 @@ class JsonTokenizer final : public Tokenizer {
     return d_.added.takes_blanks_behind(id) || d_.added_normalized.takes_blanks_behind(id);
   }
 
+  bool takes_blanks_in_front(std::string_view text) const {
+    return d_.added.takes_blanks_in_front(text) || d_.added_normalized.takes_blanks_in_front(text);
+  }
+
   void end_with(std::int32_t id) { end_ = id; }
+  void begin_with(std::optional<std::int32_t> id) { begin_ = id; }
   std::optional<std::int32_t> special(std::string_view content) const {
     for (std::size_t i = 0; i < d_.pieces.size(); ++i)
       if (d_.special[i] && d_.pieces[i] == content) return static_cast<std::int32_t>(i);
@@ -107,6 +116,7 @@ class JsonTokenizer final : public Tokenizer {
   bool blank_in_front() const override { return d_.blank_in_front; }
 
  private:
+  std::string end_line() const { return str(kEndLine, end_ ? std::to_string(*end_) : std::string("none"), "\n"); }
   static std::string hex_of(char c) {
     constexpr std::string_view digits = "0123456789abcdef";
     const auto b = static_cast<unsigned char>(c);
@@ -134,7 +144,7 @@ class JsonTokenizer final : public Tokenizer {
 
   std::string file_;
   bpe::Description d_;
-  std::optional<std::int32_t> end_;
+  std::optional<std::int32_t> end_, begin_;
 };
 
 class JsonEncoder final : public Encoder {
@@ -143,6 +153,9 @@ class JsonEncoder final : public Encoder {
   void encode(std::string_view text, std::vector<std::int32_t>& out) override {
     takes_blanks_ = false;
     run(text, Start::text, out);
+  }
+  std::size_t taken_by_next(std::string_view text, std::string_view next) const override {
+    return t_.takes_blanks_in_front(next) ? bpe::blanks_up_to(text, text.size()) : 0;
   }
   void go_on(std::string_view text, std::vector<std::int32_t>& out) override {
     if (takes_blanks_) text.remove_prefix(bpe::blanks_from(text, 0));
@@ -228,7 +241,9 @@ std::vector<PlacedToken> JsonTokenizer::encode_placed(std::string_view text) con
 std::shared_ptr<const Tokenizer> json_tokenizer(std::string json, const std::string& name, const std::string& config) {
   const auto tokenizer = std::make_shared<JsonTokenizer>(std::move(json), name);
   const std::string beside = name.substr(0, name.rfind('/') + 1) + "tokenizer_config.json";
-  const std::string said = config.empty() ? "" : bpe::end_of_text_in(config, beside);
+  const auto named = [&](const char* key) { return config.empty() ? "" : bpe::token_in(config, key, beside); };
+  if (const std::string begin = named("bos_token"); !begin.empty()) tokenizer->begin_with(tokenizer->special(begin));
+  const std::string said = named("eos_token");
   if (!said.empty()) {
     const auto id = tokenizer->special(said);
     if (!id) fail(beside, ": eos_token: ", name, " has no special token '", said, "'");
@@ -240,17 +255,34 @@ std::shared_ptr<const Tokenizer> json_tokenizer(std::string json, const std::str
   return tokenizer;
 }
 
-std::shared_ptr<const Tokenizer> json_tokenizer_of(std::string_view payload, const std::string& name) {
+namespace {
+
+// Takes a line "WORD NUMBER" off the payload and returns the number; nothing of "WORD none".
+std::optional<std::int32_t> take_token(std::string_view& payload, std::string_view word, const std::string& name) {
   const std::size_t line = payload.find('\n');
-  if (line == std::string_view::npos || !payload.starts_with(kEndLine))
-    fail(name, " is damaged: its fourth line should say 'end_of_text' and a number; make it again from tokenizer.json");
-  const std::string end(payload.substr(kEndLine.size(), line - kEndLine.size()));
-  const auto tokenizer = std::make_shared<JsonTokenizer>(std::string(payload.substr(line + 1)), name);
-  if (end == "none") return tokenizer;
-  const bool number = !end.empty() && end.size() < 9 && end.find_first_not_of("0123456789") == std::string::npos;
-  if (!number || std::stoi(end) >= tokenizer->vocab_size())
-    fail(name, " is damaged: it names '", end.substr(0, 40), "' as the token that ends a text");
-  tokenizer->end_with(std::stoi(end));
+  if (line == std::string_view::npos || !payload.starts_with(word))
+    fail(name, " is damaged: expected a line '", word, "NUMBER' in front of its tokenizer.json; make it again from it");
+  const std::string token(payload.substr(word.size(), line - word.size()));
+  payload.remove_prefix(line + 1);
+  if (token == "none") return std::nullopt;
+  const bool number = !token.empty() && token.size() < 9 && token.find_first_not_of("0123456789") == std::string::npos;
+  if (!number) fail(name, " is damaged: '", token.substr(0, 40), "' behind '", word, "' is no number of a token");
+  return std::stoi(token);
+}
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> json_tokenizer_of(std::string_view payload, const std::string& name) {
+  const std::optional<std::int32_t> end = take_token(payload, kEndLine, name);
+  std::optional<std::int32_t> begin;
+  if (payload.starts_with(kBeginLine)) begin = take_token(payload, kBeginLine, name);
+  const auto tokenizer = std::make_shared<JsonTokenizer>(std::string(payload), name);
+  for (const auto& token : {begin, end})
+    if (token && *token >= tokenizer->vocab_size())
+      fail(name, " is damaged: it names ", *token, " as a token that begins or ends a text, and has ",
+           tokenizer->vocab_size(), " tokens");
+  if (end) tokenizer->end_with(*end);
+  tokenizer->begin_with(begin);
   return tokenizer;
 }
 

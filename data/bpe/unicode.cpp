@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/check.h"
+#include "data/bpe/categories.h"
 #include "data/utf8.h"
 
 #ifdef RING_WITH_UTF8PROC
@@ -33,11 +34,11 @@ bool is_alphabetic_symbol(char32_t c) {
 }
 
 std::uint8_t traits_of(char32_t c) {
-  const utf8proc_category_t k = utf8proc_category(static_cast<utf8proc_int32_t>(c));
-  const bool letter = k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO;
-  const bool mark = k >= UTF8PROC_CATEGORY_MN && k <= UTF8PROC_CATEGORY_ME;
-  const bool number = k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO;
-  const bool word = letter || mark || (number && k != UTF8PROC_CATEGORY_NO) || k == UTF8PROC_CATEGORY_PC ||
+  const Category k = category(c);
+  const bool letter = k >= Category::lu && k <= Category::lo;
+  const bool mark = k >= Category::mn && k <= Category::me;
+  const bool number = k >= Category::nd && k <= Category::no;
+  const bool word = letter || mark || (number && k != Category::no) || k == Category::pc ||
                     between(c, 0x200C, 0x200D) || is_alphabetic_symbol(c);
   return static_cast<std::uint8_t>((letter ? kLetter : 0) | (number ? kNumber : 0) | (is_space(c) ? kSpace : 0) |
                                    (word ? kWord : 0));
@@ -166,13 +167,11 @@ std::u32string title(char32_t c) {
   return out;
 }
 
-utf8proc_category_t category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
-bool is_cased(char32_t c) { return category(c) >= UTF8PROC_CATEGORY_LU && category(c) <= UTF8PROC_CATEGORY_LT; }
+bool is_cased(char32_t c) { return category(c) >= Category::lu && category(c) <= Category::lt; }
 // Case_Ignorable: marks, modifiers, formats, and punctuation within words.
 bool is_passed_over(char32_t c) {
-  const utf8proc_category_t k = category(c);
-  return k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_ME || k == UTF8PROC_CATEGORY_CF ||
-         k == UTF8PROC_CATEGORY_LM || k == UTF8PROC_CATEGORY_SK ||
+  const Category k = category(c);
+  return k == Category::mn || k == Category::me || k == Category::cf || k == Category::lm || k == Category::sk ||
          std::u32string_view(U"'.:\u00B7\u0387\u055F\u05F4\u2018\u2019\u2024\u2027").find(c) !=
              std::u32string_view::npos;
 }
@@ -272,6 +271,8 @@ std::string capitalized(std::string_view text) {
   return out;
 }
 
+std::string normal_forms_version() { return utf8proc_unicode_version(); }
+
 std::u32string lower(char32_t c) {
   if (c == 0x130) return {U'i', 0x307};
   return {static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)))};
@@ -280,6 +281,7 @@ std::u32string lower(char32_t c) {
 #else
 
 Traits::Traits() { missing(); }
+std::string normal_forms_version() { return ""; }
 Normalization::Normalization(Form) { missing(); }
 std::vector<Changed> Normalization::normalized(const std::vector<char32_t>&) const { missing(); }
 std::u32string lower(char32_t) { missing(); }

@@ -1,6 +1,6 @@
 #pragma once
-// What Unicode says of characters, as utf8proc knows it. A build without utf8proc fails at the first question and names
-// the package.
+// Traits of characters by the categories of data/bpe/categories.h, and normal forms and cases as utf8proc knows them. A
+// build without utf8proc fails at the first question and names the package.
 
 #include <cstdint>
 #include <string>
@@ -55,6 +55,9 @@ class Normalization {
 // also of characters that become several ("\u00DFa": "Ssa"). Throws Error in a build without utf8proc unless it is
 // ASCII.
 std::string capitalized(std::string_view text);
+
+// Returns the version of Unicode of normal forms and cases, utf8proc's; empty in a build without it.
+std::string normal_forms_version();
 
 // Its lower case: one character, and of U+0130 two.
 std::u32string lower(char32_t c);

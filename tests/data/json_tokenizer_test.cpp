@@ -8,7 +8,6 @@
 #include "data/bpe/patterns.h"
 #include "data/bpe/train.h"
 #include "data/files.h"
-#include "data/hub_name.h"
 #include "data/load_chat_format.h"
 #include "data/load_tokenizer.h"
 #include "data/prepare.h"
@@ -323,18 +322,38 @@ TEST(JsonTokenizer, AFolderThatHoldsItIsOne) {
                {"merges.txt, which is not read", "tokenizer.json of the same"});
 }
 
-TEST(HubName, IsAnsweredWithTheCommandThatDownloads) {
-  const auto advises = [](const std::string& name) { return !download_advice(name).empty(); };
-  for (const char* name : {"no-such-gpt2", "no-such-owner/Model-1.5B", "no_such_owner/a.b"})
-    EXPECT_TRUE(advises(name)) << name;
-  for (const char* path :
-       {"/a/b", "./a", "../a/b", "a/b/c", "a b", "tok.rmt", "a/tokenizer.json", "a.h5", "", "/", "a/"})
-    EXPECT_FALSE(advises(path)) << path;
-  EXPECT_EQ(
-      download_advice("o-1/m"),
-      ". Nothing is downloaded. If o-1/m is a model on Hugging Face, `hf download o-1/m --local-dir m` writes its "
-      "folder, which can be given here");
-  expect_error([] { load_tokenizer("no-such-gpt2"); }, {"hf download no-such-gpt2 --local-dir no-such-gpt2"});
+// tokenizers 0.23 encodes the whole as these tokens: <|end|> takes the blanks in front of it along.
+TEST(JsonTokenizer, BlanksInFrontOfATokenWithLstripAreItsOwnAcrossAMask) {
+  Json j = byte_level({});
+  for (const char* name : {"<|end|>", "<|user|>", "<|assistant|>"})
+    add_token(j, name, {{"special", true}, {"lstrip", true}});
+  const std::string config = R"({"chat_template": "{% for m in messages %}{{ '<|' + m.role + '|> ' + m.content )"
+                             R"(+ '<|end|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|> ' }})"
+                             R"({% endif %}"})";
+  const auto [ids, counts] =
+      prepared(j, "a.jsonl",
+               R"({"messages": [{"role": "user", "content": "hi \n"}, {"role": "assistant", "content": "4 "},)"
+               R"( {"role": "user", "content": "yo"}, {"role": "assistant", "content": ""}]})",
+               {.messages = "messages"}, config);
+  EXPECT_EQ(ids, (Ids{257, ' ', 'h', 'i', 256, 258, ' ', '4', 256, 257, ' ', 'y', 'o', 256, 258, 256}));
+  EXPECT_EQ(counts, "-------++------+");
+}
+
+TEST(JsonTokenizer, BlanksUpToATokenWithLstripThatBeginsAnAnswer) {
+  Json j = byte_level({});
+  add_token(j, "<|a|>", {{"special", true}, {"lstrip", true}});
+  add_token(j, "<|b|>", {{"lstrip", true}, {"single_word", true}});
+  const auto ids = [&](const std::string& prompt, const std::string& completion) {
+    return prepared(j, "a.jsonl", Json{{"prompt", prompt}, {"completion", completion}}.dump(),
+                    {.prompt = "prompt", .completion = "completion"})
+        .first;
+  };
+  EXPECT_EQ(ids("q: \n", "<|a|>"), (Ids{'q', ':', 256}));
+  EXPECT_EQ(ids("q: ", "\t<|a|>x"), (Ids{'q', ':', 256, 'x'}));
+  EXPECT_EQ(ids("q: ", "<|b|> x"), (Ids{'q', ':', 257, ' ', 'x'}));
+  const Ids within = ids("q: ", "<|b|>x");  // within a word it is no token
+  EXPECT_EQ(Ids(within.begin(), within.begin() + 4), (Ids{'q', ':', ' ', '<'}));
+  EXPECT_EQ(ids("q: ", "x"), (Ids{'q', ':', ' ', 'x'}));
 }
 
 TEST(JsonTokenizer, FilesKeepItAsItIs) {
@@ -354,6 +373,17 @@ TEST(JsonTokenizer, FilesKeepItAsItIs) {
   const auto again = load_tokenizer(folder / "a.rmt");
   EXPECT_EQ(again->hash(), other->hash());
   EXPECT_EQ(again->end_of_text(), 257);
+  EXPECT_TRUE(again->serialize().starts_with("ringmaster tokenizer 2\n"));
+  write_text(folder / "tokenizer_config.json", R"({"eos_token": "<s>", "bos_token": {"content": "</s>"}})");
+  const auto begun = load_tokenizer(folder / "tokenizer.json");
+  EXPECT_EQ(begun->begin_of_text(), 258);
+  EXPECT_EQ(begun->hash(), again->hash()) << "corpora of both have the same tokens";
+  save_tokenizer(*begun, folder / "c.rmt");
+  const auto kept = load_tokenizer(folder / "c.rmt");
+  EXPECT_EQ(kept->begin_of_text(), 258);
+  EXPECT_EQ(kept->end_of_text(), 257);
+  EXPECT_EQ(kept->plain_file(), text);
+  EXPECT_TRUE(kept->serialize().starts_with("ringmaster tokenizer 3\n"));
   save_tokenizer(*again, folder / "b.json");
   EXPECT_EQ(read_file(folder / "b.json"), text);
   expect_error([&] { save_tokenizer(*again, folder / "b.model"); }, {"b.model", "tokenizer.json", ".rmt"});

@@ -12,9 +12,12 @@
 #include "core/check.h"
 #include "core/fields.h"
 #include "core/philox.h"
+#include "data/bpe/description.h"
 #include "data/bpe/unicode.h"
+#include "data/utf8.h"
 #include "parallel/plan.h"
 #include "tests/trainer/tiny.h"
+#include "trainer/prompt.h"
 #include "trainer/task_formats.h"
 
 namespace ring::test {
@@ -232,6 +235,48 @@ TEST_F(Tasks, QuestionsBecomeTokens) {
   EXPECT_EQ(task.requests[2].judged, 2);
   EXPECT_EQ(cut_requests(task, 5), 1);
 }
+
+#ifdef RING_WITH_UTF8PROC
+// Bytes, <s> (256) and </s> (257); `around`: <s> is put in front of each text.
+std::shared_ptr<const Tokenizer> with_begin(bool around) {
+  nlohmann::json j = {
+      {"model", {{"type", "BPE"}, {"vocab", nlohmann::json::object()}, {"merges", nlohmann::json::array()}}},
+      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+      {"decoder", {{"type", "ByteLevel"}}}};
+  for (int byte = 0; byte < 256; ++byte) {
+    std::string character;
+    utf8::append(character, bpe::character_of(static_cast<unsigned char>(byte)));
+    j["model"]["vocab"][character] = byte;
+  }
+  j["added_tokens"] = {{{"id", 256}, {"content", "<s>"}, {"special", true}},
+                       {{"id", 257}, {"content", "</s>"}, {"special", true}}};
+  if (around)
+    j["post_processor"] = {{"type", "TemplateProcessing"},
+                           {"single", {{{"SpecialToken", {{"id", "<s>"}}}}, {{"Sequence", {{"id", "A"}}}}}},
+                           {"special_tokens", {{"<s>", {{"ids", {256}}}}}}};
+  return json_tokenizer(j.dump(), "t.json", R"({"bos_token": "<s>", "eos_token": "</s>"})");
+}
+
+// As lm-evaluation-harness 0.4 has it: an empty context is prefix_token_id, the tokenizer's bos_token.
+TEST_F(Tasks, EmptyContextsAreTheTokenThatBeginsATextAndNoTextHasItTwice) {
+  const std::string file = write("t.jsonl",
+                                 "{\"context\": \"\", \"choices\": [\"x\"], \"answer\": 0}\n"
+                                 "{\"context\": \"<s>a\", \"choices\": [\"x\"], \"answer\": 0}\n"
+                                 "{\"context\": \"a\", \"choices\": [\"x\"], \"answer\": 0}\n");
+  using Ids = std::vector<std::int32_t>;
+  const auto requests = [&](bool around) { return read_task({"t", file}, *with_begin(around)).requests; };
+  for (const bool around : {false, true}) {
+    EXPECT_EQ(requests(around)[0].tokens, (Ids{256, ' ', 'x'})) << around;
+    EXPECT_EQ(requests(around)[1].tokens, (Ids{256, 'a', ' ', 'x'})) << around;
+    for (const Request& r : requests(around)) EXPECT_EQ(r.judged, 2) << around;
+  }
+  EXPECT_EQ(requests(false)[2].tokens, (Ids{'a', ' ', 'x'}));
+  EXPECT_EQ(requests(true)[2].tokens, (Ids{256, 'a', ' ', 'x'}));
+  EXPECT_EQ(prompt_tokens(*with_begin(false), ""), (Ids{256}));
+  EXPECT_EQ(prompt_tokens(*with_begin(false), "a"), (Ids{'a'}));
+  EXPECT_EQ(prompt_tokens(*bytes_tokenizer(), ""), (Ids{256})) << "it has only one that ends a text";
+}
+#endif
 
 TEST(TaskResults, AreThoseOfTheScores) {
   Task task{.name = "t", .questions = {}, .requests = std::vector<Request>(6)};

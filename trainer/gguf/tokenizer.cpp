@@ -166,7 +166,7 @@ void add_ends(GgufKeys& keys, const Tokenizer& tokenizer, const chat::Format& fo
   const std::vector<std::int32_t> before = tokenizer.before_text(), after = tokenizer.after_text();
   if (before.size() > 1 || after.size() > 1 || (!after.empty() && after[0] != *end))
     refuse("it puts other tokens around a text than one that begins and one that ends it");
-  std::int64_t first = before.empty() ? *end : before[0];
+  std::int64_t first = before.empty() ? tokenizer.begin_of_text().value_or(*end) : before[0];
   for (const auto& [name, text] : format.tokens)
     if (const auto at = std::ranges::find(vocabulary.tokens, text);
         before.empty() && name == "bos_token" && at != vocabulary.tokens.end())

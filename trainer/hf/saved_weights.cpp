@@ -55,7 +55,7 @@ FloatType widest_type(const FoundCheckpoint& found, const std::vector<PublishedT
 TextEnds ends_of(const Tokenizer* tokenizer) {
   if (!tokenizer) return {};
   const std::vector<std::int32_t> before = tokenizer->before_text();
-  return {before.empty() ? std::nullopt : std::optional(before.front()), tokenizer->end_of_text()};
+  return {before.empty() ? tokenizer->begin_of_text() : std::optional(before.front()), tokenizer->end_of_text()};
 }
 
 }  // namespace ring
