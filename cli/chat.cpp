@@ -14,7 +14,8 @@
 namespace ring {
 namespace {
 
-// The next line that says something; asks for it on a terminal. False: there is none.
+// Reads the next line that says something, without its end, which may be CR LF; asks for it on a terminal. Returns
+// false if there is none.
 bool next_line(std::string& line) {
   const bool asks = ::isatty(STDIN_FILENO) == 1;
   do {
@@ -23,6 +24,7 @@ bool next_line(std::string& line) {
       if (asks) std::cerr << std::endl;
       return false;
     }
+    if (line.ends_with('\r')) line.pop_back();
   } while (line.find_first_not_of(" \t\r") == std::string::npos);
   return true;
 }

@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdlib>
 #include <iostream>
 
@@ -79,6 +80,7 @@ int failed_with(const std::string& whole) {
 
 int main(int argc, char** argv) {
   ring::open_standard_streams();
+  std::signal(SIGCHLD, SIG_DFL);  // the kernel reports no ends of children if whoever started this process ignores it
   ring::install_crash_handler();
   ring::StandardOutput output;
   try {

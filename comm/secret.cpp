@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "comm/socket.h"
+#include "core/byte_order_mark.h"
 #include "core/check.h"
 #include "core/regular_file.h"
 
@@ -80,6 +81,7 @@ std::string read_secret(const std::string& file) {
   }
   text.resize(filled);
   text.resize(text.find_last_not_of(" \t\r\n") + 1);
+  text = without_byte_order_mark(text);
   return checked_secret(text, "the secret '" + file + "'");
 }
 

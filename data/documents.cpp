@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "core/byte_order_mark.h"
 #include "core/check.h"
-#include "data/byte_order_mark.h"
 #include "data/json_lines.h"
 #include "data/parquet.h"
 #include "data/unpack.h"

@@ -3,9 +3,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "core/byte_order_mark.h"
 #include "core/check.h"
 #include "core/json.h"
-#include "data/byte_order_mark.h"
 
 namespace ring {
 namespace {

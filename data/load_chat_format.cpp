@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "core/byte_order_mark.h"
 #include "core/check.h"
-#include "data/byte_order_mark.h"
 #include "data/files.h"
 #include "data/token_store.h"
 #include "data/tokenizer.h"

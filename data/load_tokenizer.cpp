@@ -2,9 +2,9 @@
 
 #include <filesystem>
 
+#include "core/byte_order_mark.h"
 #include "core/check.h"
 #include "core/joined.h"
-#include "data/byte_order_mark.h"
 #include "data/files.h"
 #include "data/hub_name.h"
 #include "data/token_store.h"

@@ -2,10 +2,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/byte_order_mark.h"
 #include "core/check.h"
 #include "core/joined.h"
 #include "core/yaml.h"
-#include "data/byte_order_mark.h"
 #include "data/chat/conversation.h"
 #include "data/chat_forms.h"
 

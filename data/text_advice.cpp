@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "core/byte_order_mark.h"
 #include "core/check.h"
 #include "core/json.h"
-#include "data/byte_order_mark.h"
 #include "data/chat_forms.h"
 #include "data/files.h"
 #include "data/text_kind.h"

@@ -8,10 +8,10 @@
 #include <map>
 #include <tuple>
 
+#include "core/byte_order_mark.h"
 #include "core/check.h"
 #include "core/counted.h"
 #include "core/log.h"
-#include "data/byte_order_mark.h"
 #include "data/files.h"
 #include "data/glob.h"
 #include "data/parquet.h"

@@ -121,6 +121,8 @@ void read_zstd(FileHandle& file, const Take&) { fail_without(file.path(), "zstd"
 Packing packing_of(std::string_view head) {
   if (head.starts_with("\x1F\x8B")) return Packing::gzip;
   if (head.starts_with("\x28\xB5\x2F\xFD")) return Packing::zstd;
+  // A frame to be skipped, which pzstd writes in front of others.
+  if (head.size() >= 4 && (head[0] & 0xF0) == 0x50 && head.substr(1).starts_with("\x2A\x4D\x18")) return Packing::zstd;
   return Packing::none;
 }
 

@@ -75,8 +75,9 @@ struct Descriptors {
   dup2(fds.output, STDERR_FILENO);
   fcntl(fds.page, F_SETFD, 0);  // the program keeps it
   for (const int kept : fds.inherited) fcntl(kept, F_SETFD, 0);
-  for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGXFSZ, SIGCHLD, SIGUSR1, SIGUSR2})
-    signal(s, SIG_DFL);
+  // What this program ignores by itself, and SIGTERM, by which the agent ends workers. Others that were ignored when
+  // the agent started stay ignored.
+  for (const int s : {SIGPIPE, SIGXFSZ, SIGCHLD, SIGTERM}) signal(s, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);

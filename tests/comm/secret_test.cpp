@@ -97,6 +97,9 @@ TEST(Secret, FilesAreTheirOwners) {
   const std::string file = folder + "/s";
   make_secret(file);
   EXPECT_EQ(read_secret(file).size(), 64u);
+  std::ofstream(folder + "/marked") << "\xEF\xBB\xBF" << read_secret(file) << "\r\n";  // by an editor of Windows
+  chmod((folder + "/marked").c_str(), 0600);
+  EXPECT_EQ(read_secret(folder + "/marked"), read_secret(file));
   struct stat facts {};
   ASSERT_EQ(stat(file.c_str(), &facts), 0);
   EXPECT_EQ(facts.st_mode & 0777, 0600u);

@@ -117,6 +117,35 @@ TEST(GzipMembers, AreAllReadOrRefused) {
   refused(a + std::string(9, '\0') + "xy", "incorrect header");
 }
 
+#ifdef RING_WITH_ZSTD
+// RFC 8878 around blocks that are stored as they are.
+std::string zstd_frame(std::string_view text) {
+  const auto size = static_cast<std::uint32_t>(text.size());
+  const std::uint32_t block = size << 3 | 1;  // raw, the last
+  std::string out("\x28\xB5\x2F\xFD\x20", 5);
+  out += static_cast<char>(size);
+  for (int i = 0; i < 3; ++i) out += static_cast<char>(block >> 8 * i & 0xFF);
+  return out.append(text);
+}
+
+// pzstd writes frames that are to be skipped in front of others: zstd -d gives the same texts, or fails.
+TEST(ZstdFrames, AreAllReadOrRefused) {
+  TempFolder folder;
+  const std::string path = folder / "a.zst", skipped("\x5C\x2A\x4D\x18\x04\0\0\0abcd", 12);
+  const auto read = [&](const std::string& bytes) {
+    write_text(path, bytes);
+    return unpacked(path);
+  };
+  const std::string a = zstd_frame("one\n"), b = zstd_frame("two\n");
+  EXPECT_EQ(read(a + b), "one\ntwo\n");
+  EXPECT_EQ(read(skipped + a + skipped + b), "one\ntwo\n");
+  EXPECT_EQ(read(a + skipped), "one\n");
+  for (const std::string& bytes : {a + b.substr(0, 3), a + b.substr(0, b.size() - 1), a + skipped.substr(0, 9)})
+    expect_error([&] { read(bytes); }, {path, "cannot be unpacked", "ends early"});
+  expect_error([&] { read(a + "more text"); }, {path, "cannot be unpacked"});
+}
+#endif
+
 // str.splitlines() of Python's universal newlines: "\n", "\r\n" and "\r".
 TEST(LineEnds, OfOtherSystemsEndLines) {
   Folder folder;

@@ -117,6 +117,16 @@ TEST(BlockFile, StandsBesideOtherRules) {
   }
 }
 
+TEST(BlockFile, MarksAndLineEndsOfOtherSystemsAreNoPartOfIt) {
+  const std::string path = (std::filesystem::path(testing::TempDir()) / "block_file_marked_test.txt").string();
+  std::ofstream(path) << "\xEF\xBB\xBF"
+                      << "head 1\r\n9: 0\r\nhead 3\r\n9: 1-2 4\r\n";
+  const BlockPattern p = block_pattern(128, {{.local = 2}, {}}, {"", path}, {0, 1}, 4);
+  EXPECT_EQ(kept(p, 1), (Blocks{{9, 0}}));
+  EXPECT_EQ(kept(p, 3), (Blocks{{9, 1}, {9, 2}, {9, 4}}));
+  std::filesystem::remove(path);
+}
+
 TEST(BlockFile, MistakesNameTheSettingAndTheFile) {
   const std::string path = (std::filesystem::path(testing::TempDir()) / "block_file_key_test.txt").string();
   ModelConfig c;

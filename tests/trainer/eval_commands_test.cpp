@@ -193,5 +193,18 @@ TEST_F(EvalCommands, PromptsOfAFileAreThoseAlone) {
   EXPECT_EQ(generate({"--prompts-file", path("of.jsonl.d/prompts.txt")}).code, 0);
 }
 
+// The end of a line from Windows is no part of what somebody says: the conversation has as many tokens.
+TEST_F(EvalCommands, LinesOfAChatEndAsOtherSystemsEndThem) {
+  ASSERT_EQ(run_process(train("run", {"train.steps=1", "train.eval_interval=0"})).code, 0);
+  const auto refusal = [&](const std::string& line) {
+    std::ofstream(folder_ / "lines") << line;
+    const Finished f = run_process({"/bin/sh", "-c", "\"$0\" generate \"$1\" --chat --chat-template plain < \"$2\"",
+                                    ring_binary(), path("run"), path("lines")});
+    EXPECT_NE(f.output.find("the conversation has "), std::string::npos) << f.output;
+    return f.output;
+  };
+  EXPECT_EQ(refusal("a line beyond the context\r\n"), refusal("a line beyond the context\n"));
+}
+
 }  // namespace
 }  // namespace ring::test
