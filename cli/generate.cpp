@@ -14,6 +14,7 @@
 #include "data/text_kind.h"
 #include "data/unpack.h"
 #include "engine/devices.h"
+#include "trainer/generation_config.h"
 #include "trainer/prompt.h"
 #include "trainer/write_text.h"
 
@@ -28,6 +29,7 @@ struct Arguments {
   int threads = 0;
   DeviceChoice device = DeviceChoice::automatic;
   SavedWeights weights = SavedWeights::latest;
+  CLI::Option *temperature = nullptr, *top_k = nullptr, *top_p = nullptr, *repetition_penalty = nullptr;
   bool ignore_end = false, json = false, chat = false;
   ChatOptions talk;
 };
@@ -54,6 +56,17 @@ std::vector<std::string> read_prompts(const std::string& file) {
   return prompts.all;
 }
 
+// Returns how texts are drawn: as the command line says, else as generation_config.json of the weights does.
+Sampling sampling_for(const Arguments& a, GenerationConfig published) {
+  if (a.temperature->count()) published.temperature.reset();
+  if (a.top_k->count()) published.top_k.reset();
+  if (a.top_p->count()) published.top_p.reset();
+  if (a.repetition_penalty->count()) published.repetition_penalty.reset();
+  Sampling sampling = a.sampling;
+  published.apply(sampling);
+  return sampling;
+}
+
 // Prompts side by side, of which the first is the n-th of all, counted from 0: each is drawn with a seed of its own,
 // from the one that was given + n.
 std::vector<WrittenText> write_together(const Arguments& a, const Session& session,
@@ -65,7 +78,8 @@ std::vector<WrittenText> write_together(const Arguments& a, const Session& sessi
     s.seed += n + starts.size();
     starts.push_back({prompt_tokens(*session.tokenizer, prompt), s});
   }
-  const TextEnding ending{.stops = a.stops, .ignore_end_of_text = a.ignore_end};
+  const TextEnding ending{
+      .stops = a.stops, .more_tokens = generation_config_of(session.origin).ends, .ignore_end_of_text = a.ignore_end};
   return write_texts(session, std::move(starts), a.max_tokens, ending, [&](std::size_t, const std::string& piece) {
     show(piece);
     return static_cast<bool>(std::cout);
@@ -89,13 +103,14 @@ void write_lines(const Arguments& a, const Session& session, std::span<const std
   if (!a.output.empty()) write_whole(a.output, lines);
 }
 
-void run(const Arguments& a) {
+void run(Arguments a) {
   if (std::ranges::any_of(a.stops, &std::string::empty)) fail("--stop: an empty text would stop at once");
   if (!a.output.empty()) check_writable(a.output);
   const bool lines = a.json || !a.prompts_file.empty() || !a.output.empty();
   const std::vector<std::string> prompts =
       a.prompts_file.empty() ? std::vector<std::string>{a.prompt} : read_prompts(a.prompts_file);
   const Session session = open_session(a.run, a.threads, a.device, a.context, a.weights);
+  a.sampling = sampling_for(a, generation_config_of(session.origin));
   if (a.chat) return talk(session, a.talk, a.sampling, a.max_tokens, a.stops);
   if (lines) return write_lines(a, session, prompts);
   std::cout << a.prompt << std::flush;
@@ -104,17 +119,18 @@ void run(const Arguments& a) {
 }
 
 void add_sampling(CLI::App& cmd, Arguments& a) {
-  add_number(cmd, "--temperature", a.sampling.temperature,
-             "Below 1: safer, above 1: wilder, 0: always the likeliest token", 0, 100)
-      ->capture_default_str();
-  add_number(cmd, "--top-k", a.sampling.top_k, "Draw from this many likeliest tokens; 0: all", 0, kMostCount)
-      ->capture_default_str();
-  add_number(cmd, "--top-p", a.sampling.top_p,
-             "Draw from the likeliest tokens that have this much probability together", 0, 1)
-      ->capture_default_str();
-  add_number(cmd, "--repetition-penalty", a.sampling.repetition_penalty,
-             "Above 1: tokens of the prompt and of the text so far become less likely; 1: they do not", 0.01, 100)
-      ->capture_default_str();
+  a.temperature = add_number(cmd, "--temperature", a.sampling.temperature,
+                             "Below 1: safer, above 1: wilder, 0: always the likeliest token", 0, 100)
+                      ->capture_default_str();
+  a.top_k = add_number(cmd, "--top-k", a.sampling.top_k, "Draw from this many likeliest tokens; 0: all", 0, kMostCount)
+                ->capture_default_str();
+  a.top_p = add_number(cmd, "--top-p", a.sampling.top_p,
+                       "Draw from the likeliest tokens that have this much probability together", 0, 1)
+                ->capture_default_str();
+  a.repetition_penalty =
+      add_number(cmd, "--repetition-penalty", a.sampling.repetition_penalty,
+                 "Above 1: tokens of the prompt and of the text so far become less likely; 1: they do not", 0.01, 100)
+          ->capture_default_str();
   add_number(cmd, "--seed", a.sampling.seed,
              "The same seed gives the same text; prompt n of a file, counted from 0, takes this seed + n", 0, kMostSeed)
       ->capture_default_str();

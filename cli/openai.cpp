@@ -164,11 +164,11 @@ std::uint64_t seed_of(Keys& keys) {
   return given >= 0 ? static_cast<std::uint64_t>(given) : std::random_device()();
 }
 
-void read_sampling(Keys& keys, Sampling& s) {
-  s.temperature = keys.number("temperature", 1, 0, kMostTemperature);
-  s.top_p = keys.number("top_p", 1, 0, 1);
-  s.top_k = keys.count("top_k", 0, 0, std::numeric_limits<std::int32_t>::max());
-  s.repetition_penalty = keys.number("repetition_penalty", 1, 0.01, 100);
+void read_sampling(Keys& keys, Sampling& s, const Sampling& usual) {
+  s.temperature = keys.number("temperature", usual.temperature, 0, kMostTemperature);
+  s.top_p = keys.number("top_p", usual.top_p, 0, 1);
+  s.top_k = keys.count("top_k", usual.top_k, 0, std::numeric_limits<std::int32_t>::max());
+  s.repetition_penalty = keys.number("repetition_penalty", usual.repetition_penalty, 0.01, 100);
   s.seed = seed_of(keys);
 }
 
@@ -185,7 +185,7 @@ void read_others(Keys& keys) {
 
 // What both kinds of requests have.
 void read_writing(Keys& keys, CompletionRequest& r, const ServeLimits& limits) {
-  read_sampling(keys, r.sampling);
+  read_sampling(keys, r.sampling, limits.usual);
   const std::int64_t usual = std::min<std::int64_t>(r.max_tokens, limits.max_tokens);
   r.max_tokens = keys.count("max_tokens", usual, 1, limits.max_tokens);
   r.stops = stops_of(keys);

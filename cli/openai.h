@@ -33,10 +33,11 @@ struct CompletionRequest {
   bool stream = false, usage = false;  // usage: the stream ends with it
 };
 
-// What a server takes: its model's name, and tokens of a reply.
+// What a server takes and how it draws: its model's name, and tokens of a reply.
 struct ServeLimits {
   std::string model;
   std::int64_t max_tokens = 4096;
+  Sampling usual{.temperature = 1};  // for requests that say nothing of it
 };
 
 // body: JSON of POST /v1/completions, or of /v1/chat/completions. ApiError: what is wrong, by key.

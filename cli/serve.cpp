@@ -106,7 +106,9 @@ void serve(const Arguments& a) {
   http.refuse = [](int status, const std::string& text) { return refusal(status, text); };
   StopSignal signal(false);  // before any thread
   TextModel model(open_session(a.run, a.threads, a.device, a.context, a.weights), kMostWaiting, a.chat_template);
-  Endpoints endpoints(model, {a.name.empty() ? folder_name(a.run) : a.name, a.max_tokens});
+  ServeLimits limits{a.name.empty() ? folder_name(a.run) : a.name, a.max_tokens};
+  model.generation().apply(limits.usual);
+  Endpoints endpoints(model, std::move(limits));
   const HttpServer server(std::move(http), [&](const HttpRequest& r) { return endpoints.answer(r); });
   std::cout << "serving at http://" << to_string(server.endpoint()) << "/v1 until Ctrl+C" << std::endl;
   signal.steps_begin();

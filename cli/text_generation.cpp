@@ -28,7 +28,8 @@ void TextGeneration::give(std::string piece) {
 }
 
 void TextGeneration::write(const CompletionRequest& request, const std::vector<std::int32_t>& prompt) {
-  const TextEnding ending = request.chat ? model_.chat_->ending(request.stops) : TextEnding{.stops = request.stops};
+  const TextEnding ending = request.chat ? model_.chat_->ending(request.stops)
+                                         : TextEnding{.stops = request.stops, .more_tokens = model_.generation_.ends};
   const WrittenText text = write_text(model_.session_, {prompt, request.sampling}, request.max_tokens, ending,
                                       [&](const std::string& piece) {
                                         give(piece);
@@ -63,7 +64,7 @@ std::optional<std::string> TextGeneration::next(std::chrono::milliseconds patien
 }
 
 TextModel::TextModel(Session session, int most_waiting, const std::string& chat_template)
-    : session_(std::move(session)), most_waiting_(most_waiting) {
+    : session_(std::move(session)), generation_(generation_config_of(session_.origin)), most_waiting_(most_waiting) {
   try {
     chat_.emplace(open_chat(session_, chat_template));
   } catch (const Error& e) {

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "cli/openai.h"
+#include "trainer/generation_config.h"
 #include "trainer/session.h"
 
 namespace ring {
@@ -60,6 +61,7 @@ class TextModel {
   // Waits for its turn. ApiError: the prompt or the conversation cannot be written, or does not fit the model's context
   // (400); there are no chats (501); too many wait already, or it takes too long (429).
   std::shared_ptr<TextGeneration> write(const CompletionRequest&, std::chrono::milliseconds patience);
+  const GenerationConfig& generation() const { return generation_; }
   void stop() { stopping_ = true; }  // what is being written ends with its next token
 
  private:
@@ -68,6 +70,7 @@ class TextModel {
   void wait_for_turn(std::chrono::milliseconds patience);
 
   Session session_;
+  GenerationConfig generation_;
   std::optional<Chat> chat_;
   std::string no_chat_;  // why not
   int most_waiting_;

@@ -4,13 +4,18 @@
 
 #include "core/check.h"
 #include "data/encode_job.h"
+#include "trainer/generation_config.h"
 #include "trainer/prompt.h"
 #include "trainer/session.h"
 
 namespace ring {
 
-Chat::Chat(chat::Format format, const std::string& name, std::shared_ptr<const Tokenizer> tokenizer)
-    : writer_(std::move(format), name), tokenizer_(std::move(tokenizer)), end_(writer_.end_of_answer()) {
+Chat::Chat(chat::Format format, const std::string& name, std::shared_ptr<const Tokenizer> tokenizer,
+           std::vector<std::int32_t> ends)
+    : writer_(std::move(format), name),
+      tokenizer_(std::move(tokenizer)),
+      ends_(std::move(ends)),
+      end_(writer_.end_of_answer()) {
   if (end_.empty()) return;
   const std::vector<std::int32_t> ids = encode({{end_, true}}, false);
   const bool control = !ids.empty() && tokenizer_->bytes_of(ids[0]).empty();  // no text would show it
@@ -50,12 +55,12 @@ std::vector<std::int32_t> Chat::prompt(const std::vector<ChatMessage>& messages,
 
 TextEnding Chat::ending(std::vector<std::string> stops) const {
   if (!end_.empty()) stops.push_back(end_);
-  return {.stops = std::move(stops), .token = end_token_, .strip = true};
+  return {.stops = std::move(stops), .token = end_token_, .more_tokens = ends_, .strip = true};
 }
 
 Chat open_chat(const Session& s, const std::string& choice) {
   const std::string name = choice.empty() ? "chat template of " + s.origin.checkpoint : choice;
-  return {chat_format_of(s.origin, choice, *s.tokenizer), name, s.tokenizer};
+  return {chat_format_of(s.origin, choice, *s.tokenizer), name, s.tokenizer, generation_config_of(s.origin).ends};
 }
 
 }  // namespace ring

@@ -21,8 +21,8 @@ struct ChatMessage {
 
 class Chat {
  public:
-  // `name` says in errors which template it is. Error: see chat::Template.
-  Chat(chat::Format, const std::string& name, std::shared_ptr<const Tokenizer>);
+  // `name` says in errors which template it is. ends: tokens that end an answer too. Error: see chat::Template.
+  Chat(chat::Format, const std::string& name, std::shared_ptr<const Tokenizer>, std::vector<std::int32_t> ends = {});
 
   // The conversation up to where the assistant answers: the tokens that stand before the answer in a corpus that `data
   // prepare` makes with this template. context: the model's, in tokens. Error: the template refuses the conversation or
@@ -38,6 +38,7 @@ class Chat {
 
   chat::ConversationWriter writer_;
   std::shared_ptr<const Tokenizer> tokenizer_;
+  std::vector<std::int32_t> ends_;
   std::optional<std::int32_t> end_token_;
   std::string end_;  // where it is no token; empty: there is none
 };

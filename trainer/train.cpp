@@ -28,6 +28,7 @@
 #include "kernels/tuning.h"
 #include "trainer/bad_steps.h"
 #include "trainer/evaluate.h"
+#include "trainer/generation_config.h"
 #include "trainer/origin.h"
 #include "trainer/pace_watch.h"
 #include "trainer/run_log.h"
@@ -235,6 +236,7 @@ void Loop::begin(const TrainOptions& options) {
                 chats == stores.end() ? "" : (*chats)->chat_template());
   else
     log::warn(dir_.path(), ": the changed settings are not saved, since no step follows");
+  if (!start_.resumes()) keep_generation_config(dir_, start_.init_from);
   write_memory(dir_, start_.memory);
   failures_.emplace(dir_.failures_file(), options.fresh);
   clock_.failures(failures_->count());

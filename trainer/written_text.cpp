@@ -1,15 +1,18 @@
 #include "trainer/written_text.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace ring {
 
 WrittenText::WrittenText(const std::shared_ptr<const Tokenizer>& tokenizer, TextEnding ending)
-    : end_of_text_(ending.ignore_end_of_text ? std::nullopt : tokenizer->end_of_text()),
-      end_of_answer_(ending.token),
-      decoder_(tokenizer),
-      stops_(std::move(ending.stops)),
-      strip_(ending.strip) {}
+    : end_of_answer_(ending.token), decoder_(tokenizer), stops_(std::move(ending.stops)), strip_(ending.strip) {
+  if (ending.ignore_end_of_text) return;
+  ends_of_text_ = std::move(ending.more_tokens);
+  if (const auto end = tokenizer->end_of_text()) ends_of_text_.push_back(*end);
+}
+
+bool WrittenText::ends_text(std::int32_t token) const { return std::ranges::count(ends_of_text_, token) > 0; }
 
 std::string WrittenText::show(std::string piece) {
   if (strip_) {
@@ -25,8 +28,8 @@ std::string WrittenText::show(std::string piece) {
 }
 
 std::string WrittenText::push(std::int32_t token) {
-  if (token == end_of_text_ || token == end_of_answer_) {
-    end_ = token == end_of_text_ ? "end_of_text" : "end_of_answer";
+  if (ends_text(token) || token == end_of_answer_) {
+    end_ = ends_text(token) ? "end_of_text" : "end_of_answer";
     return "";
   }
   ++tokens_;

@@ -15,7 +15,8 @@ namespace ring {
 // What ends a text, besides the end-of-text token.
 struct TextEnding {
   std::vector<std::string> stops{};
-  std::optional<std::int32_t> token{};  // ends an answer
+  std::optional<std::int32_t> token{};      // ends an answer
+  std::vector<std::int32_t> more_tokens{};  // end a text too, by generation_config.json
   bool ignore_end_of_text = false;
   bool strip = false;  // the text is shown without blank space (ASCII) around it
 };
@@ -37,7 +38,9 @@ class WrittenText {
 
  private:
   std::string show(std::string piece);
-  std::optional<std::int32_t> end_of_text_, end_of_answer_;
+  bool ends_text(std::int32_t token) const;
+  std::vector<std::int32_t> ends_of_text_;
+  std::optional<std::int32_t> end_of_answer_;
   StreamDecoder decoder_;
   StopStrings stops_;
   bool strip_;

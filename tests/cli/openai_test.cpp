@@ -41,6 +41,20 @@ TEST(OpenAi, ReadsACompletion) {
   EXPECT_EQ(usual.sampling.temperature, 1);
 }
 
+TEST(OpenAi, ARequestThatSaysNothingIsDrawnAsPublished) {
+  ServeLimits limits = kLimits;
+  limits.usual = {.temperature = 0.6, .top_k = 20, .top_p = 0.9, .repetition_penalty = 1.1};
+  const Sampling usual = parse_completion(R"({"prompt": "a"})", limits).sampling;
+  EXPECT_EQ(usual.temperature, 0.6);
+  EXPECT_EQ(usual.top_k, 20);
+  EXPECT_EQ(usual.top_p, 0.9);
+  EXPECT_EQ(usual.repetition_penalty, 1.1);
+  const Sampling said = parse_completion(R"({"prompt": "a", "temperature": 1, "top_k": 0})", limits).sampling;
+  EXPECT_EQ(said.temperature, 1);
+  EXPECT_EQ(said.top_k, 0);
+  EXPECT_EQ(said.top_p, 0.9);
+}
+
 TEST(OpenAi, ReadsAChat) {
   const CompletionRequest r = parse_chat(
       R"({"messages":[{"role":"developer","content":"Be brief."},{"role":"user","content":[{"type":"text","text":"Hi"},

@@ -1,4 +1,6 @@
 // ringmaster export and import, and what a run of imported weights is good for.
+#include <nlohmann/json.hpp>
+
 #include "core/check.h"
 #include "tests/trainer/runs.h"
 
@@ -36,6 +38,37 @@ TEST_F(HfCommands, ImportedWeightsAreTrainedAndSampled) {
   expect(ring({"generate", path("again"), "--prompt", "line", "--max-tokens", "3"}), 0, "line");
   expect(ring({"eval", path("again"), "--data", path("a.h5")}), 0, "loss ");
   expect(ring({"checkpoint", "verify", path("again")}), 0, "ok ");
+}
+
+// What was published with weights holds in generate, in a run that begins with them, and where it resumes.
+TEST_F(HfCommands, TextsEndAndAreDrawnAsPublished) {
+  first_loss("books", {"train.steps=30"});
+  ASSERT_EQ(ring({"export", path("books"), "--output", path("hf")}).code, 0);
+  const auto generate = [&](const std::string& run, std::vector<std::string> more) {
+    more.insert(more.begin(), {"generate", path(run), "--prompt", "line 1", "--max-tokens", "6", "--json"});
+    const Finished f = ring(more);
+    EXPECT_EQ(f.code, 0) << f.output;
+    return nlohmann::json::parse(f.output);
+  };
+  const auto likeliest = generate("books", {"--temperature", "0"});
+  const std::string text = likeliest.at("text");
+  ASSERT_EQ(likeliest.at("tokens"), 6);
+  ASSERT_LT(static_cast<unsigned char>(text.at(0)), 0x80);
+  std::ofstream(path("hf/generation_config.json"))
+      << nlohmann::json{{"eos_token_id", {256, static_cast<int>(text[0])}}, {"temperature", 0}};
+  ASSERT_EQ(ring({"import", path("hf"), "--output", path("again")}).code, 0);
+  first_loss("tuned", {"run.init_from=" + path("again"), "optimizer.lr=1e-20"});
+  first_loss("tuned", {"run.init_from=" + path("again"), "optimizer.lr=1e-20", "train.steps=2", "--allow-changes"});
+  for (const char* run : {"again", "tuned"}) {
+    const auto stopped = generate(run, {});
+    EXPECT_EQ(stopped.at("text"), "") << run;
+    EXPECT_EQ(stopped.at("end"), "end_of_text") << run;
+    for (const char* seed : {"1", "2"})
+      EXPECT_EQ(generate(run, {"--ignore-end", "--seed", seed}).at("text"), text) << run << " is drawn at 0";
+    EXPECT_NE(generate(run, {"--ignore-end", "--temperature", "90"}).at("text"), text) << "the option counts";
+  }
+  first_loss("tuned", {"--fresh"});
+  EXPECT_FALSE(fs::exists(path("tuned/generation_config.json"))) << "of the run that was here before";
 }
 
 TEST_F(HfCommands, GgufIsOneFile) {

@@ -16,6 +16,8 @@
 #include "tests/checkpoint/fixture.h"
 #include "tests/trainer/tiny.h"
 #include "tests/trainer/written_run.h"
+#include "trainer/generation_config.h"
+#include "trainer/gguf/export.h"
 #include "trainer/hf/export.h"
 #include "trainer/hf/import.h"
 #include "trainer/session.h"
@@ -321,7 +323,93 @@ TEST_F(Hf, ATokenizerThatIsNotTheModels) {
       << import_error();
 }
 
+nlohmann::json json_in(const fs::path& file) { return nlohmann::json::parse(read_text(file)); }
+
+TEST_F(Hf, EndsOfTextsAndHowTheyAreDrawnGoInAndOut) {
+  export_to_hf(path("run").string(), path("out").string(), {});
+  const nlohmann::json published = {{"bos_token_id", 5}, {"eos_token_id", {10, 256}}, {"pad_token_id", 3},
+                                    {"do_sample", true}, {"temperature", 0.6},        {"top_p", 0.9},
+                                    {"top_k", 20},       {"repetition_penalty", 1.1}};
+  fs::remove(path("out") / "generation_config.json");
+  write_text(path("out") / "generation_config.json", "\xEF\xBB\xBF" + published.dump());
+  EXPECT_TRUE(import_from_hf(path("out").string(), path("new").string(), {}).notes.empty());
+  const GenerationConfig g = generation_config_of(origin_of(find_checkpoint(path("new").string())));
+  EXPECT_EQ(g.ends, (std::vector<std::int32_t>{10, 256}));
+  Sampling s;
+  g.apply(s);
+  EXPECT_EQ(s.temperature, 0.6);
+  EXPECT_EQ(s.top_p, 0.9);
+  EXPECT_EQ(s.top_k, 20);
+  EXPECT_EQ(s.repetition_penalty, 1.1);
+  // A run that begins with these weights has the file, too.
+  fs::create_directories(path("tuned"));
+  const RunDirectory tuned(path("tuned").string());
+  keep_generation_config(tuned, first_checkpoint(path("new")).string());
+  EXPECT_EQ(json_in(path("tuned") / "generation_config.json"), published);
+  keep_generation_config(tuned, "");
+  EXPECT_FALSE(fs::exists(path("tuned") / "generation_config.json"));
+  export_to_hf(path("new").string(), path("again").string(), {});
+  nlohmann::json again = json_in(path("again") / "generation_config.json");
+  EXPECT_EQ(again.at("eos_token_id"), (nlohmann::json{256, 10}));
+  EXPECT_EQ(json_in(path("again") / "config.json").at("eos_token_id"), (nlohmann::json{256, 10}));
+  again["eos_token_id"] = published.at("eos_token_id");
+  EXPECT_EQ(again, published);
+}
+
+TEST_F(Hf, EndsOfConfigJsonCountWhereNothingElseSaysThem) {
+  export_to_hf(path("run").string(), path("out").string(), {});
+  fs::remove(path("out") / "generation_config.json");
+  nlohmann::json config = json_in(path("out") / "config.json");
+  config["eos_token_id"] = {256, 7};
+  replace_text(path("out") / "config.json", "\xEF\xBB\xBF" + config.dump());
+  import_from_hf(path("out").string(), path("new").string(), {});
+  EXPECT_EQ(generation_config_of(origin_of(find_checkpoint(path("new").string()))).ends,
+            (std::vector<std::int32_t>{256, 7}));
+}
+
+TEST_F(Hf, AGenerationConfigThatCannotBeUsedIsNamed) {
+  export_to_hf(path("run").string(), path("out").string(), {});
+  const std::pair<const char*, const char*> cases[] = {{R"({"eos_token_id": [256, 300]})", "eos_token_id: 300"},
+                                                       {R"({"eos_token_id": "</s>"})", "eos_token_id"},
+                                                       {R"({"temperature": -1})", "temperature: -1"},
+                                                       {R"({"top_k": 2.5})", "top_k: 2.5"},
+                                                       {"[]", "expected an object"},
+                                                       {"{", "cannot be read as JSON"}};
+  for (const auto& [text, part] : cases) {
+    replace_text(path("out") / "generation_config.json", text);
+    const Imported i = import_from_hf(path("out").string(), path("new").string(), {});
+    ASSERT_EQ(i.notes.size(), 1u) << text;
+    EXPECT_TRUE(contains(i.notes[0], "generation_config.json") && contains(i.notes[0], part)) << i.notes[0];
+    EXPECT_FALSE(fs::exists(path("new") / "generation_config.json"));
+    fs::remove_all(path("new"));
+  }
+}
+
 #ifdef RING_WITH_UTF8PROC
+
+// A base model ends texts with one token, and answers that it learned with another: an export stops at both.
+TEST_F(Hf, ExportsOfATunedModelStopAtTheEndOfAnswers) {
+  const auto base = bpe::train_byte_bpe([](const auto& take) { take("ab ab ab ab"); }, {.vocab_size = 300});
+  nlohmann::json file = nlohmann::json::parse(base->plain_file());
+  const std::int64_t first = base->vocab_size();
+  for (const char* name : {"<|im_start|>", "<|im_end|>"})
+    file["added_tokens"].push_back({{"id", first + (name[5] == 'e')}, {"content", name}, {"special", true}});
+  save_tokenizer(*json_tokenizer(file.dump(), "t.json"), (path("run") / "tokenizer.rmt").string());
+  const chat::Format format{chat::named_template("chatml"), {}};
+  write_text(RunDirectory(path("run").string()).chat_template_file(), format.json());
+  EXPECT_TRUE(export_to_hf(path("run").string(), path("out").string(), {}).notes.empty());
+  const nlohmann::json both = {0, first + 1};
+  EXPECT_EQ(json_in(path("out") / "generation_config.json").at("eos_token_id"), both);
+  EXPECT_EQ(json_in(path("out") / "config.json").at("eos_token_id"), both);
+  export_to_gguf(path("run").string(), path("out.gguf").string(), {});
+  const std::string gguf = read_text(path("out.gguf"), 1 << 30);
+  const std::string key = "tokenizer.ggml.eot_token_id";  // behind it its type, u32, and the value
+  const std::size_t at = gguf.find(key);
+  ASSERT_NE(at, std::string::npos);
+  const std::string value{'\4', 0, 0, 0, static_cast<char>((first + 1) & 255), static_cast<char>((first + 1) >> 8),
+                          0,    0};
+  EXPECT_EQ(gguf.substr(at + key.size(), 8), value);
+}
 
 TEST_F(Hf, ATokenizerJsonComesOutAsItWentIn) {
   const auto t = bpe::train_byte_bpe([](const auto& take) { take("ab ab ab ab"); }, {.vocab_size = 300});

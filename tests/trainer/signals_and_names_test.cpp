@@ -1,6 +1,7 @@
 // Runs that were started to ignore a signal, that are stopped while they evaluate, or whose names are no UTF-8.
 
 #include <csignal>
+#include <iterator>
 #include <thread>
 
 #include "tests/trainer/runs.h"
@@ -41,6 +42,36 @@ TEST_F(SignalledRuns, WhatWasIgnoredAtTheStartStaysIgnored) {
     EXPECT_EQ(ended.output.find("stopping"), std::string::npos) << ended.output;
     EXPECT_EQ(losses(run).size(), 20u);
   }
+}
+
+// The processes that this one started.
+std::vector<pid_t> children_of(pid_t parent) {
+  std::ifstream file("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) + "/children");
+  return {std::istream_iterator<pid_t>(file), {}};
+}
+
+TEST_F(SignalledRuns, WorkersIgnoreWhatTheLauncherWasToldToIgnore) {
+  std::vector<std::string> command = train("run", {"train.steps=20", "train.eval_interval=0"});
+  command.insert(command.begin() + 1, {"launch", "-n", "1", "--"});
+  Process process(command, {}, [] { ::signal(SIGHUP, SIG_IGN); });
+  wait_for_steps(process, "run", 2);
+  const std::vector<pid_t> workers = children_of(process.pid());
+  ASSERT_EQ(workers.size(), 1u);
+  ASSERT_EQ(::kill(workers[0], SIGHUP), 0);
+  const Finished ended = process.wait();
+  EXPECT_EQ(ended.code, 0) << ended.output;
+  EXPECT_EQ(ended.output.find("stopping"), std::string::npos) << ended.output;
+  EXPECT_EQ(losses("run").size(), 20u);
+}
+
+// Some programs ignore SIGCHLD to leave no zombies, and what they start inherits it.
+TEST_F(SignalledRuns, ALauncherThatWasToldToIgnoreSigchldSeesItsWorkersEnd) {
+  std::vector<std::string> command = train("run", {"train.steps=2", "train.eval_interval=0"});
+  command.insert(command.begin() + 1, {"launch", "-n", "1", "--"});
+  Process process(command, {}, [] { ::signal(SIGCHLD, SIG_IGN); });
+  const Finished ended = process.wait();
+  EXPECT_EQ(ended.code, 0) << ended.output;
+  EXPECT_EQ(losses("run").size(), 2u);
 }
 
 TEST_F(SignalledRuns, OthersStillStopARunThatIgnoresOne) {
@@ -86,6 +117,14 @@ TEST_F(SignalledRuns, NamesThatAreNoUtf8AreRefusedBeforeTheFirstStep) {
   EXPECT_FALSE(fs::exists(folder_ / name));
   std::ofstream(folder_ / "latin1.yaml") << "run: {name: " << name << "}\n";
   refused({ring_binary(), "train", path("latin1.yaml")}, "latin1.yaml");
+  ASSERT_EQ(
+      run_process(train("whole", {"train.steps=1", "train.eval_interval=0", "model.positions=rope", "model.norm=rms",
+                                  "model.mlp=swiglu", "model.dropout=0", "model.tied_embeddings=true"}))
+          .code,
+      0);
+  ASSERT_EQ(ring({"export", path("whole"), "--output", path("hf")}).code, 0);
+  refused({ring_binary(), "import", path("hf"), "--output", path(name)}, "--output");
+  EXPECT_FALSE(fs::exists(folder_ / name));
   ASSERT_EQ(run_process(train("moved", {"train.steps=4", "train.eval_interval=0"})).code, 0);
   fs::rename(folder_ / "moved", folder_ / name);
   refused({ring_binary(), "train", path(name), "train.steps=8", "--allow-changes"}, "run.directory");

@@ -42,6 +42,20 @@ TEST(WrittenText, EndsWithTheEndOfText) {
   EXPECT_TRUE(past.goes_on());
 }
 
+TEST(WrittenText, EndsWithAnyTokenThatThePublishedFilesName) {
+  const std::shared_ptr<const Tokenizer> bytes = bytes_tokenizer();
+  for (const std::string text : {"ab%c", "ab&c"}) {
+    WrittenText w(bytes, {.more_tokens = {'%', '&'}});
+    EXPECT_EQ(written(w, *bytes, text), "ab") << text;
+    EXPECT_EQ(w.end(), "end_of_text") << text;
+  }
+  WrittenText own(bytes, {.more_tokens = {'%'}});
+  own.push(bytes->end_of_text().value());
+  EXPECT_FALSE(own.goes_on());
+  WrittenText past(bytes, {.more_tokens = {'%'}, .ignore_end_of_text = true});
+  EXPECT_EQ(written(past, *bytes, "a%b"), "a%b");
+}
+
 // What the end is, and blank space around the text, however tokens cut it.
 TEST(WrittenText, AnswersEndWithATokenOfTheirOwn) {
   const std::shared_ptr<const Tokenizer> bytes = bytes_tokenizer();

@@ -69,6 +69,18 @@ void note_types(const std::vector<GgufWeight>& weights, GgufType type, std::vect
   if (count) notes.push_back(str(count, " of the matrices are F16: their rows are no multiple of ", kQ8Block));
 }
 
+// Beside eos_token_id llama.cpp has two keys for tokens that end a text.
+void add_more_ends(GgufKeys& keys, const TextEnds& ends, std::vector<std::string>& notes) {
+  std::vector<std::int32_t> more;
+  for (const std::int32_t id : ends.more_ends)
+    if (id != ends.end && std::ranges::find(more, id) == more.end()) more.push_back(id);
+  constexpr const char* kKeys[] = {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"};
+  for (std::size_t i = 0; i < std::min(more.size(), std::size(kKeys)); ++i)
+    keys.emplace_back(kKeys[i], static_cast<std::uint32_t>(more[i]));
+  for (std::size_t i = std::size(kKeys); i < more.size(); ++i)
+    notes.push_back(str("Token ", more[i], " ends a text too, and a GGUF file has no key for a fourth one"));
+}
+
 void write_file(const FoundCheckpoint& found, const GgufKeys& keys, const std::vector<GgufWeight>& weights,
                 const std::string& file, const GgufOptions& options) {
   std::vector<GgufTensor> tensors;
@@ -92,7 +104,9 @@ GgufExported export_found(const FoundCheckpoint& found, const std::string& file,
   note_types(weights, e.type, e.notes);
   GgufKeys keys = general_keys(e.architecture, origin.config.run.name, e.type);
   add(keys, gguf_settings(e.architecture, model));
-  add(keys, gguf_tokenizer(*needed_tokenizer(origin), chat_format_of(origin), model.vocab_size, e.notes));
+  const auto tokenizer = needed_tokenizer(origin);
+  add(keys, gguf_tokenizer(*tokenizer, chat_format_of(origin), model.vocab_size, e.notes));
+  add_more_ends(keys, all_ends_of(origin, tokenizer, e.notes), e.notes);
   write_file(found, keys, weights, file, options);
   e.tensors = weights.size();
   for (const PublishedTensor& t : sources) e.parameters += t.numel();

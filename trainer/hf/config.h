@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "checkpoint/safetensors/float_type.h"
 #include "trainer/hf/family.h"
@@ -13,12 +14,14 @@ namespace ring {
 // The tokens around a text, where a tokenizer says them; `first` is the end of the one before where only that is known.
 struct TextEnds {
   std::optional<std::int32_t> first, end;
+  std::vector<std::int32_t> more_ends{};  // tokens that end a text too
 };
 
 // Its text, with the keys of transformers 4 and of transformers 5 (rope_theta and rope_scaling, and rope_parameters;
 // torch_dtype and dtype).
 std::string hf_config(Family, const ModelConfig& resolved, FloatType, const TextEnds&);
-std::string hf_generation_config(const TextEnds&);
+// kept: the file that came with the weights, whose other settings stay; empty: none did.
+std::string hf_generation_config(const TextEnds&, const std::string& kept = "");
 
 struct PublishedModel {
   Family family = Family::llama;

@@ -7,6 +7,7 @@
 #include "checkpoint/new_folder.h"
 #include "checkpoint/safetensors/writer.h"
 #include "core/check.h"
+#include "trainer/generation_config.h"
 #include "trainer/hf/config.h"
 #include "trainer/hf/saved_weights.h"
 #include "trainer/session.h"
@@ -81,9 +82,9 @@ Exported export_found(const FoundCheckpoint& found, const std::string& output, c
   write_weights(found, tensors, folder.path(), options, e.type);
   const auto tokenizer = known_tokenizer(origin, e.notes);
   if (tokenizer) write_tokenizer(folder.path(), *tokenizer, chat_format_of(origin), model.context, e.notes);
-  const TextEnds ends = ends_of(tokenizer.get());
+  const TextEnds ends = all_ends_of(origin, tokenizer, e.notes);
   write_text(folder.path() / "config.json", hf_config(e.family, model, e.type, ends));
-  write_text(folder.path() / "generation_config.json", hf_generation_config(ends));
+  write_text(folder.path() / kGenerationFile, hf_generation_config(ends, generation_text_of(origin.checkpoint)));
   folder.commit();
   e.folder = folder.final().string();
   e.tensors = tensors.size();

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <future>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "checkpoint/files.h"
@@ -13,11 +14,16 @@
 #include "checkpoint/safetensors/reader.h"
 #include "checkpoint/shard.h"
 #include "checkpoint/writer.h"
+#include "core/byte_order_mark.h"
 #include "core/check.h"
 #include "core/fields.h"
 #include "core/joined.h"
+#include "core/json.h"
+#include "core/utf8_text.h"
+#include "core/yaml.h"
 #include "data/hub_name.h"
 #include "data/load_tokenizer.h"
+#include "trainer/generation_config.h"
 #include "trainer/hf/config.h"
 #include "trainer/hf/names.h"
 #include "trainer/session.h"
@@ -238,6 +244,27 @@ chat::Format chat_format_in(const fs::path& folder, const ImportOptions& options
   }
 }
 
+// generation_config.json, or the ends of config.json, as transformers has it; empty: nothing that can be used.
+std::string generation_text_in(const fs::path& folder, const std::string& config, std::int64_t vocab_size,
+                               std::vector<std::string>& notes) {
+  const fs::path file = folder / kGenerationFile;
+  std::error_code error;
+  const bool there = fs::exists(file, error);
+  try {
+    std::string text;
+    if (there) text = without_byte_order_mark(read_text(file, kMostConfig));
+    if (const auto ends =
+            there ? nlohmann::json() : parse_json<nlohmann::json>(config).value("eos_token_id", nlohmann::json());
+        !ends.is_null())
+      text = nlohmann::json{{"eos_token_id", ends}}.dump();
+    if (!text.empty()) parse_generation_config(text, there ? file.string() : "config.json", vocab_size);
+    return text;
+  } catch (const Error& e) {
+    notes.push_back(str("Texts end and are drawn as by default: ", e.what()));
+    return "";
+  }
+}
+
 void check_vocabulary(const Tokenizer& tokenizer, const ModelConfig& model) {
   if (tokenizer.vocab_size() > model.vocab_size)
     fail("the tokenizer (", tokenizer.kind(), ") has ", tokenizer.vocab_size(), " tokens, the model ", model.vocab_size,
@@ -251,6 +278,9 @@ struct ModelFile {
 
 // What such a configuration must say and imported weights do not know: where to train, and how long.
 Config config_of(const PublishedModel& published, const fs::path& run, const std::string& file) {
+  if (!is_utf8(run.string()))
+    fail("--output: expected a path in UTF-8, got '", shown(run.string()),
+         "', which a run's records cannot hold. Import into another folder");
   Config c;
   c.run.name = run.filename().string();
   c.run.directory = run.string();
@@ -262,13 +292,13 @@ Config config_of(const PublishedModel& published, const fs::path& run, const std
   return checked;
 }
 
-PublishedModel model_in(const fs::path& folder, std::string& file) {
+std::string config_in(const fs::path& folder, std::string& file) {
   std::error_code error;
   file = (folder / "config.json").string();
   if (!fs::exists(folder, error))
     fail(folder.string(), " does not exist: give the folder of a published model", download_advice(folder.string()));
   if (!fs::exists(file, error)) fail(folder.string(), " has no config.json: give the folder of a published model");
-  return parse_hf_config(read_text(file, kMostConfig), file);
+  return std::string(without_byte_order_mark(read_text(file, kMostConfig)));
 }
 
 }  // namespace
@@ -276,7 +306,8 @@ PublishedModel model_in(const fs::path& folder, std::string& file) {
 Imported import_from_hf(const std::string& from, const std::string& output, const ImportOptions& options) {
   const fs::path source = from;
   std::string file;
-  PublishedModel published = model_in(source, file);
+  const std::string published_config = config_in(source, file);
+  PublishedModel published = parse_hf_config(published_config, file);
   NewFolder folder(output);
   const Config config = config_of(published, folder.final(), file);
   published.model = config.model;
@@ -295,6 +326,8 @@ Imported import_from_hf(const std::string& from, const std::string& output, cons
     const chat::Format format = chat_format_in(source, options, result.notes);
     if (!format.source.empty()) write_text(run.chat_template_file(), format.json());
   }
+  const std::string generation = generation_text_in(source, published_config, config.model.vocab_size, result.notes);
+  if (!generation.empty()) write_text(folder.path() / kGenerationFile, generation);
   write_text(folder.path() / kModelFile, to_yaml(ModelFile{config.model}));
   write_text(run.config_file(), sealed_settings(config));
   folder.commit();

@@ -1,12 +1,17 @@
 #include "trainer/hf/saved_weights.h"
 
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "core/check.h"
+#include "trainer/chat.h"
+#include "trainer/generation_config.h"
 #include "trainer/session.h"
 
 namespace ring {
 namespace {
+
+constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
 
 std::string state_name(const OurTensor& t) { return kWeightsPrefix + t.name; }
 
@@ -56,6 +61,25 @@ TextEnds ends_of(const Tokenizer* tokenizer) {
   if (!tokenizer) return {};
   const std::vector<std::int32_t> before = tokenizer->before_text();
   return {before.empty() ? tokenizer->begin_of_text() : std::optional(before.front()), tokenizer->end_of_text()};
+}
+
+TextEnds all_ends_of(const Origin& origin, const std::shared_ptr<const Tokenizer>& tokenizer,
+                     std::vector<std::string>& notes) {
+  TextEnds ends = ends_of(tokenizer.get());
+  ends.more_ends = generation_config_of(origin).ends;
+  if (!tokenizer) return ends;
+  try {
+    const chat::Format format = chat_format_of(origin);
+    if (format.source.empty()) return ends;
+    const TextEnding ending = Chat(format, "chat template of " + origin.checkpoint, tokenizer).ending({});
+    if (ending.token) ends.more_ends.push_back(*ending.token);
+    if (!ending.stops.empty())
+      notes.push_back(str("Answers end with ", nlohmann::json(ending.stops[0]).dump(-1, ' ', true, kReplace),
+                          ", which is no token: whoever serves the export has to stop there"));
+  } catch (const Error& e) {
+    notes.push_back(str("What ends an answer is not known: ", e.what()));
+  }
+  return ends;
 }
 
 }  // namespace ring

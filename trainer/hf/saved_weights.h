@@ -1,6 +1,8 @@
 #pragma once
 // What an export takes out of a checkpoint.
 
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "checkpoint/reader.h"
@@ -8,6 +10,7 @@
 #include "data/tokenizer.h"
 #include "trainer/hf/config.h"
 #include "trainer/hf/names.h"
+#include "trainer/origin.h"
 
 namespace ring {
 
@@ -19,5 +22,8 @@ std::vector<float> saved_values(const FoundCheckpoint&, const PublishedTensor&);
 FloatType widest_type(const FoundCheckpoint&, const std::vector<PublishedTensor>&);
 
 TextEnds ends_of(const Tokenizer*);  // null: none are known
+// The same with the ends of the published weights that the run began with, and with the token that the chat template
+// writes behind an answer. notes: an end that is no token, or why one is not known.
+TextEnds all_ends_of(const Origin&, const std::shared_ptr<const Tokenizer>&, std::vector<std::string>& notes);
 
 }  // namespace ring

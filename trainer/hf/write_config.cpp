@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/json.h"
 #include "trainer/hf/config.h"
 
 namespace ring {
@@ -94,11 +95,21 @@ void add_gpt2(Json& j, const ModelConfig& c) {
   j["scale_attn_by_inverse_layer_idx"] = false;
 }
 
+// A number, or a list of several without one twice.
+Json end_ids(const TextEnds& ends) {
+  std::vector<std::int32_t> all;
+  if (ends.end) all.push_back(*ends.end);
+  for (const std::int32_t id : ends.more_ends)
+    if (std::ranges::find(all, id) == all.end()) all.push_back(id);
+  if (all.size() > 1) return all;
+  return all.empty() ? Json() : Json(all[0]);
+}
+
 // Said in any case: without these keys, readers take numbers of their own.
 void add_ends(Json& j, const TextEnds& ends) {
   const auto first = ends.first ? ends.first : ends.end;
   j["bos_token_id"] = first ? Json(*first) : Json();
-  j["eos_token_id"] = ends.end ? Json(*ends.end) : Json();
+  j["eos_token_id"] = end_ids(ends);
 }
 
 }  // namespace
@@ -121,10 +132,12 @@ std::string hf_config(Family family, const ModelConfig& c, FloatType type, const
   return j.dump(2) + "\n";
 }
 
-std::string hf_generation_config(const TextEnds& ends) {
-  Json j;
-  j["_from_model_config"] = true;
+std::string hf_generation_config(const TextEnds& ends, const std::string& kept) {
+  Json j = {{"_from_model_config", true}};
+  if (!kept.empty()) j = parse_json<Json>(kept);
+  const Json first = j.value("bos_token_id", Json());
   add_ends(j, ends);
+  if (!first.is_null()) j["bos_token_id"] = first;
   return j.dump(2) + "\n";
 }
 
