@@ -5,6 +5,7 @@
 
 #include "core/byte_order_mark.h"
 #include "core/check.h"
+#include "core/io_error.h"
 #include "data/files.h"
 #include "data/token_store.h"
 #include "data/tokenizer.h"
@@ -40,7 +41,9 @@ void add_token(chat::Format& f, const std::string& name, std::optional<std::int3
 std::string chosen_template(const std::string& choice) {
   if (const char* named = chat::named_template(choice)) return named;
   std::error_code error;
-  if (!fs::is_regular_file(choice, error))
+  const bool there = fs::exists(choice, error);
+  if (error) fail("--chat-template ", choice, ": ", io_error_text(error.value()));
+  if (!there || !fs::is_regular_file(choice, error))
     fail("--chat-template ", choice, ": there is no such file, and no template of that name; the names are ",
          chat::template_names());
   return std::string(without_byte_order_mark(read_file(choice)));

@@ -3,10 +3,7 @@
 #include <cstring>
 
 #include "core/check.h"
-
-#ifdef RING_WITH_UTF8PROC
-#include <utf8proc.h>
-#endif
+#include "data/bpe/categories.h"
 
 namespace ring::chat {
 char32_t decoded(std::string_view character) {
@@ -17,18 +14,11 @@ char32_t decoded(std::string_view character) {
   return c;
 }
 
-#ifdef RING_WITH_UTF8PROC
 bool is_printable(char32_t c) {
-  if (c == ' ') return true;
-  const utf8proc_category_t k = utf8proc_category(static_cast<utf8proc_int32_t>(c));
-  return k != UTF8PROC_CATEGORY_CN && k < UTF8PROC_CATEGORY_ZS;  // the list ends with separators and what nobody sees
+  using unicode::Category;
+  const Category k = unicode::category(c);
+  return c == ' ' || (k != Category::cn && k < Category::zs);  // the list ends with separators and what nobody sees
 }
-#else
-bool is_printable(char32_t) {
-  fail("this program was built without utf8proc, which knows the characters that Python prints: install ",
-       "libutf8proc-dev and build again");
-}
-#endif
 
 std::size_t character_length(std::string_view text, std::size_t at) {
   const auto first = static_cast<unsigned char>(text[at]);

@@ -332,5 +332,14 @@ TEST(ChatFormat, IsChosenByNameFileOrTokenizer) {
                {"--chat-template alpaca", "no such file", "chatml"});
 }
 
+TEST(ChosenTemplate, AFileThatCannotBeReadIsNotTakenForAMissingOne) {
+  TempFolder folder;
+  const std::string loop = folder / "loop";
+  std::filesystem::create_symlink("loop", loop);
+  expect_error([&] { load_chat_format(loop, "bytes", *bytes_tokenizer()); },
+               {"--chat-template " + loop + ": Too many levels of symbolic links"});
+  expect_error([&] { load_chat_format(folder / "none", "bytes", *bytes_tokenizer()); }, {"there is no such file"});
+}
+
 }  // namespace
 }  // namespace ring::chat

@@ -367,6 +367,13 @@ TEST_F(Hf, EndsOfConfigJsonCountWhereNothingElseSaysThem) {
             (std::vector<std::int32_t>{256, 7}));
 }
 
+TEST_F(Hf, AFolderThatCannotBeReadIsNotTakenForAMissingOne) {
+  fs::create_symlink("loop", path("loop"));
+  const std::string error = error_of([&] { import_from_hf(path("loop").string(), path("new").string(), {}); });
+  EXPECT_TRUE(contains(error, "cannot read " + path("loop").string() + ": Too many levels of symbolic links")) << error;
+  EXPECT_FALSE(contains(error, "does not exist")) << error;
+}
+
 TEST_F(Hf, AGenerationConfigThatCannotBeUsedIsNamed) {
   export_to_hf(path("run").string(), path("out").string(), {});
   const std::pair<const char*, const char*> cases[] = {{R"({"eos_token_id": [256, 300]})", "eos_token_id: 300"},

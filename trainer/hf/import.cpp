@@ -17,6 +17,7 @@
 #include "core/byte_order_mark.h"
 #include "core/check.h"
 #include "core/fields.h"
+#include "core/io_error.h"
 #include "core/joined.h"
 #include "core/json.h"
 #include "core/utf8_text.h"
@@ -295,9 +296,11 @@ Config config_of(const PublishedModel& published, const fs::path& run, const std
 std::string config_in(const fs::path& folder, std::string& file) {
   std::error_code error;
   file = (folder / "config.json").string();
-  if (!fs::exists(folder, error))
+  if (!fs::exists(folder, error) && !error)
     fail(folder.string(), " does not exist: give the folder of a published model", download_advice(folder.string()));
-  if (!fs::exists(file, error)) fail(folder.string(), " has no config.json: give the folder of a published model");
+  if (!error && !fs::exists(file, error) && !error)
+    fail(folder.string(), " has no config.json: give the folder of a published model");
+  if (error) fail("cannot read ", folder.string(), ": ", io_error_text(error.value()));
   return std::string(without_byte_order_mark(read_text(file, kMostConfig)));
 }
 
