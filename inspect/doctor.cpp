@@ -9,8 +9,8 @@
 
 #include "core/cpu/thread_pool.h"
 #include "core/host_memory.h"
-#include "data/bpe/categories.h"
 #include "data/bpe/unicode.h"
+#include "data/unicode/categories.h"
 #include "generated/build_info.h"
 #include "kernels/choice_store.h"
 #include "kernels/shipped_choices.h"

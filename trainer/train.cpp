@@ -46,12 +46,10 @@ bool has_validation(const Corpora& corpora) {
 
 // Returns a file's time on the clock of now_ms(), or 0 if it lies in the future: the system clock was set back since.
 std::int64_t milliseconds_of(std::filesystem::file_time_type t) {
-  const auto ago = std::filesystem::file_time_type::clock::now() - t;
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(ago).count();
-  return ms < 0 ? 0 : now_ms() - ms;
+  const auto ago = std::chrono::floor<std::chrono::milliseconds>(std::filesystem::file_time_type::clock::now() - t);
+  return ago.count() < 0 ? 0 : now_ms() - ago.count();
 }
 
-// 0: not known.
 std::int64_t saved_at(const std::string& checkpoint) {
   std::error_code error;
   const auto time = std::filesystem::last_write_time(checkpoint + "/" + kManifestName, error);

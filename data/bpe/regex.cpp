@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "core/check.h"
-#include "data/bpe/categories.h"
+#include "data/unicode/categories.h"
 #include "data/utf8.h"
 
 #ifdef RING_WITH_PCRE2

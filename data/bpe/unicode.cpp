@@ -4,7 +4,7 @@
 #include <array>
 
 #include "core/check.h"
-#include "data/bpe/categories.h"
+#include "data/unicode/categories.h"
 #include "data/utf8.h"
 
 #ifdef RING_WITH_UTF8PROC

@@ -1,6 +1,6 @@
 #pragma once
-// Traits of characters by the categories of data/bpe/categories.h, and normal forms and cases as utf8proc knows them. A
-// build without utf8proc fails at the first question and names the package.
+// Traits of characters by the categories of data/unicode/categories.h, and normal forms and cases as utf8proc knows
+// them. A build without utf8proc fails at the first question and names the package.
 
 #include <cstdint>
 #include <string>

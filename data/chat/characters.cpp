@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "core/check.h"
-#include "data/bpe/categories.h"
+#include "data/unicode/categories.h"
 
 namespace ring::chat {
 char32_t decoded(std::string_view character) {

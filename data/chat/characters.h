@@ -16,7 +16,7 @@ std::size_t character_length(std::string_view text, std::size_t at);
 // Returns the character whose bytes these are.
 char32_t decoded(std::string_view character);
 // Returns whether people see the character, or it is the blank, as str.isprintable() says it: it is no control or
-// format character, no other space or separator, and is assigned in the Unicode of data/bpe/categories.h.
+// format character, no other space or separator, and is assigned in the Unicode of data/unicode/categories.h.
 bool is_printable(char32_t c);
 std::size_t character_count(std::string_view text);
 // Returns the byte at which the character `place` begins; the size of the text if it has no more.

@@ -1,5 +1,5 @@
 // Classes of characters: one table of one version of Unicode, whatever the libraries know.
-#include "data/bpe/categories.h"
+#include "data/unicode/categories.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "data/bpe/categories.h"
+#include "data/unicode/categories.h"
 
 #include <array>
 
