@@ -193,7 +193,8 @@ TEST(PlanCommand, MoreGpusThanAMachineHasAreALowerBound) {
   const Finished one = plan_here({"--gpus", "8", "--rates", "h100"});
   EXPECT_EQ(one.output.find("lower bound"), std::string::npos) << one.output;
   const Finished several = plan_here({"--gpus", "16", "--rates", "h100"});
-  EXPECT_NE(several.output.find("with more than 8 GPUs times are lower bounds"), std::string::npos) << several.output;
+  EXPECT_NE(several.output.find("with more than 8 GPUs the times are lower bounds"), std::string::npos)
+      << several.output;
 }
 
 double seconds_of_children() {
