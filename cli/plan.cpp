@@ -225,6 +225,7 @@ void run(const Arguments& a) {
   PlanQuestion q = question_of(a, settings);
   const RunLength length{settings.train.batch_sizes.empty() ? settings.train.steps : 0, settings.train.tokens};
   print_rates(a, q, takes_rates_of_gpu(a, settings));
+  std::cout.flush();  // into a file or pipe, too: what follows may take minutes
   std::optional<PlannedStep> best;
   const std::vector<std::int64_t> contexts = a.contexts.empty() ? std::vector{q.config.model.context} : a.contexts;
   for (const int gpus : a.gpus)
