@@ -78,7 +78,7 @@ std::vector<Section> sections_of(const std::string& reference) {
   return sections;
 }
 
-// Where the keys of a section begin, behind its head and the line on what it is.
+// Returns where the keys begin in the text of a section, after its heading and description.
 std::size_t keys_at(const std::string& text) { return std::min(text.find("* **`"), text.size()); }
 
 // The keys of a section and of those inside of it, named from there on; however lines are wrapped.

@@ -33,11 +33,11 @@ struct CompletionRequest {
   bool stream = false, usage = false;  // usage: the stream ends with it
 };
 
-// What a server takes and how it draws: its model's name, and tokens of a reply.
+// The model's name, the maximum number of tokens in a reply, and how tokens are drawn.
 struct ServeLimits {
   std::string model;
   std::int64_t max_tokens = 4096;
-  Sampling usual{.temperature = 1};  // for requests that say nothing of it
+  Sampling usual{.temperature = 1};  // for requests that do not set it
 };
 
 // body: JSON of POST /v1/completions, or of /v1/chat/completions. ApiError: what is wrong, by key.

@@ -9,7 +9,7 @@
 
 namespace ring {
 
-// What a rank knows of its GPU in a window of steps. Sent between ranks as bytes.
+// Measurements of a rank's GPU over a window of steps. Sent between ranks as bytes.
 struct GpuWindow {
   double sm_mhz = 0;           // mean while the GPU had work; 0 if not known
   double step_seconds = 0;     // median; Pace measures it where it is 0

@@ -32,7 +32,7 @@ StepParts medians(const std::vector<StepParts>& steps) {
   return m;
 }
 
-// What a rank tells the others of a window.
+// The message that a rank sends to the others after a window of steps.
 struct WindowOfRank {
   StepParts parts;
   GpuWindow gpu;

@@ -45,7 +45,7 @@ class Pace {
  public:
   static constexpr std::size_t kWindow = 20;  // steps
 
-  // What this rank knows of its GPU since the call before. Null if there is no GPU, or nothing is known of it.
+  // Returns measurements of this rank's GPU since the previous call. Null if there is no GPU or no sensor of it.
   using GpuReader = std::function<GpuWindow()>;
 
   // host: of all ranks, tensors in host memory.

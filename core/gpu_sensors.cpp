@@ -7,7 +7,7 @@
 namespace ring {
 namespace {
 
-// As nvml.h declares them (NVML API Reference Guide): 0 is success, device handles are pointers.
+// Declarations of nvml.h (NVML API Reference Guide): 0 is success, device handles are pointers.
 using Handle = void*;
 struct Memory {
   unsigned long long total, free, used;

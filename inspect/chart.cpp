@@ -236,7 +236,7 @@ bool all_differ(std::vector<std::string> texts) {
   return std::ranges::adjacent_find(texts) == texts.end();
 }
 
-// As few digits as tell all values apart.
+// Writes all values with the same number of digits: `digits`, or as many more as tell the values apart.
 std::vector<std::string> written(const std::vector<double>& values, int digits, std::string (*text)(double, int)) {
   std::vector<std::string> texts;
   for (;; ++digits) {

@@ -27,7 +27,7 @@ dt { color: var(--soft); font-size: 12.5px; }
 const char* const kLiveScript = R"js(
 const part = id => document.getElementById(id);
 let version = 0;
-// What a person chose stays so: axes, smoothing, what is unfolded, scrolled or focused.
+// Replaces the page's content and keeps the user's choices: axes, smoothing, unfolded parts, scroll positions, focus.
 function show(markup) {
   const run = part('run');
   const on = [...run.querySelectorAll('input:checked')].map(input => input.id);

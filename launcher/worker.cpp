@@ -75,8 +75,8 @@ struct Descriptors {
   dup2(fds.output, STDERR_FILENO);
   fcntl(fds.page, F_SETFD, 0);  // the program keeps it
   for (const int kept : fds.inherited) fcntl(kept, F_SETFD, 0);
-  // What this program ignores by itself, and SIGTERM, by which the agent ends workers. Others that were ignored when
-  // the agent started stay ignored.
+  // Resets the signals that this program itself ignores, and SIGTERM, by which the agent ends workers. Other signals
+  // that were ignored when the agent started stay ignored.
   for (const int s : {SIGPIPE, SIGXFSZ, SIGCHLD, SIGTERM}) signal(s, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);

@@ -11,7 +11,7 @@
 
 namespace ring {
 
-// Where readings come from.
+// A GPU and the function that reads its sensors.
 struct GpuSource {
   std::string bus;                   // PCI address, for messages
   std::function<GpuReading()> read;  // called by one thread

@@ -31,7 +31,7 @@ class AddedTokens {
   using Take = std::function<void(std::size_t begin, std::size_t end, std::int32_t id)>;
   void divide(std::string_view text, const Take& take) const;
   bool takes_blanks_behind(std::int32_t id) const { return takes_blanks_behind_.contains(id); }  // rstrip
-  // Whether the text begins, behind blank space, with a token with lstrip.
+  // Returns true if the text, after leading blank space, begins with a token that has lstrip.
   bool takes_blanks_in_front(std::string_view text) const;
   // Whether a cut between these bytes of a text may change what is found, or what lies behind something found: one has
   // them next to each other, or ends with the left one, or looks at what is around it.

@@ -143,7 +143,7 @@ TEST(Hints, PatternsAreNoKindsOfAttention) {
     EXPECT_NE(said.find("did you mean block_sparse? It is a pattern of block_sparse: model.attention={"),
               std::string::npos)
         << said;
-    // What is advised is accepted.
+    // The advised settings are accepted.
     const std::size_t begin = said.find("model.attention={"), end = said.find("}]}", begin) + 3;
     EXPECT_EQ(error_of(said.substr(begin, end - begin)), "");
   }

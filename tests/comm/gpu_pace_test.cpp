@@ -74,7 +74,7 @@ TEST(ClockJudge, KnowsNothingWithoutAClockOrABefore) {
   EXPECT_EQ(found_in(judge, 10, ranks(1200, 0.512)), 0u) << "slow from the start is what is usual";
 }
 
-// What each rank reads reaches every rank.
+// Each rank's reading reaches every rank.
 TEST(DistPace, AGpuThatBecomesSlowIsFoundByAllRanks) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   constexpr int kGood = 20 * GpuJudge::kWindows, kSteps = 2 * kGood + 1;

@@ -32,7 +32,7 @@ TEST(Categories, AreThoseOfUnicode16) {
 }
 
 #ifdef RING_WITH_PCRE2
-// As Oniguruma in tokenizers 0.23, whatever versions of Unicode the libraries here have.
+// Expects the classes of Oniguruma in tokenizers 0.23, whatever versions of Unicode the libraries here have.
 TEST(Regex, PatternsThatPcre2MatchesHaveTheSameClasses) {
   const auto words = [](const std::string& pattern, std::string_view text) {
     std::vector<std::string> all;

@@ -122,7 +122,7 @@ TEST(FinetuneCorpus, LongDocumentsAreEncodedInPieces) {
   EXPECT_EQ(documents(folder / "out.h5"), Documents{prompt + "[[" + completion + "{<|endoftext|>}]]"});
 }
 
-// As `--chat-field` without a name reads records.
+// Reads records like `--chat-field` without a name.
 PrepareOptions any_chats(Folder& folder, const std::string& chat_template = "chatml") {
   PrepareOptions o = folder.options();
   o.members.chats = true;

@@ -148,7 +148,7 @@ TEST(Html, EscapesWhatIsNotText) {
       << stack;
 }
 
-// What a table hides at 390 px is announced: a shaded edge, and keys that scroll.
+// A table that is cut off at 390 px shows it by a shaded edge, and scrolls by keys.
 TEST(Html, TablesShowThatTheyScroll) {
   EXPECT_TRUE(html_table({{"a"}}, 1).starts_with("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label="));
   const std::string style = kReportStyle;

@@ -40,7 +40,7 @@ TEST_F(HfCommands, ImportedWeightsAreTrainedAndSampled) {
   expect(ring({"checkpoint", "verify", path("again")}), 0, "ok ");
 }
 
-// What was published with weights holds in generate, in a run that begins with them, and where it resumes.
+// Published settings of generation apply in generate, in a run that begins with the weights, and after it resumes.
 TEST_F(HfCommands, TextsEndAndAreDrawnAsPublished) {
   first_loss("books", {"train.steps=30"});
   ASSERT_EQ(ring({"export", path("books"), "--output", path("hf")}).code, 0);

@@ -257,7 +257,7 @@ std::shared_ptr<const Tokenizer> with_begin(bool around) {
   return json_tokenizer(j.dump(), "t.json", R"({"bos_token": "<s>", "eos_token": "</s>"})");
 }
 
-// As lm-evaluation-harness 0.4 has it: an empty context is prefix_token_id, the tokenizer's bos_token.
+// In lm-evaluation-harness 0.4 an empty context is prefix_token_id, the tokenizer's bos_token.
 TEST_F(Tasks, EmptyContextsAreTheTokenThatBeginsATextAndNoTextHasItTwice) {
   const std::string file = write("t.jsonl",
                                  "{\"context\": \"\", \"choices\": [\"x\"], \"answer\": 0}\n"
