@@ -31,6 +31,7 @@ Library load() {
   find(h, "cublasLtGetVersion", l.version);
   find(h, "cublasLtMatmul", l.matmul);
   find(h, "cublasLtMatmulAlgoCheck", l.algo_check);
+  find(h, "cublasLtMatmulAlgoConfigGetAttribute", l.algo_config_get);
   find(h, "cublasLtMatmulAlgoGetHeuristic", l.heuristic);
   find(h, "cublasLtMatmulDescCreate", l.desc_create);
   find(h, "cublasLtMatmulDescDestroy", l.desc_destroy);

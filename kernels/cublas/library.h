@@ -15,6 +15,7 @@ struct Library {
   decltype(&cublasLtGetVersion) version;
   decltype(&cublasLtMatmul) matmul;
   decltype(&cublasLtMatmulAlgoCheck) algo_check;
+  decltype(&cublasLtMatmulAlgoConfigGetAttribute) algo_config_get;
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
   decltype(&cublasLtMatmulDescCreate) desc_create;
   decltype(&cublasLtMatmulDescDestroy) desc_destroy;

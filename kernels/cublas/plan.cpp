@@ -12,7 +12,8 @@
 namespace ring::cublas {
 namespace {
 
-constexpr int kMaxAlign = 256;  // bytes; more makes no difference to the library
+constexpr int kMaxAlign = 256;       // bytes; more makes no difference to the library
+constexpr int kMostAlgorithms = 32;  // that the library is asked for
 
 cudaDataType_t data_type(const Tensor& t) {
   RING_CHECK(t.dtype() == DType::f32 || t.dtype() == DType::bf16, "matmul of ", describe(t));
@@ -190,10 +191,10 @@ std::vector<cublasLtMatmulAlgo_t> Plan::algorithms(cublasLtHandle_t handle, std:
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(problem_.right_align));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(problem_.residual_align));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(problem_.out_align));
-  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(count));
+  std::vector<cublasLtMatmulHeuristicResult_t> found(kMostAlgorithms);
   int returned = 0;
   const cublasStatus_t status =
-      l.heuristic(handle, desc_, left_, right_, residual_, out_, preference, count, found.data(), &returned);
+      l.heuristic(handle, desc_, left_, right_, residual_, out_, preference, kMostAlgorithms, found.data(), &returned);
   l.preference_destroy(preference);
   const bool unknown_epilogue = problem_.gelu != Problem::Gelu::none && status == CUBLAS_STATUS_INVALID_VALUE;
   if (status != CUBLAS_STATUS_NOT_SUPPORTED && !unknown_epilogue) RING_CUBLAS_CHECK(status);
@@ -201,6 +202,8 @@ std::vector<cublasLtMatmulAlgo_t> Plan::algorithms(cublasLtHandle_t handle, std:
   for (int i = 0; i < returned; ++i)
     if (found[static_cast<std::size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
       algorithms.push_back(found[static_cast<std::size_t>(i)].algo);
+  if (!std::ranges::all_of(algorithms, has_large_clusters)) std::erase_if(algorithms, has_large_clusters);
+  if (algorithms.size() > static_cast<std::size_t>(count)) algorithms.resize(static_cast<std::size_t>(count));
   return algorithms;
 }
 
@@ -217,6 +220,23 @@ void Plan::run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algo, const 
   cuda::log_library_call(stream, "cuBLASLt");
   RING_CUBLAS_CHECK(library().matmul(handle, desc_, &o.alpha, o.left, left_, o.right, right_, &o.beta, o.residual,
                                      residual_, o.out, out_, &algo, workspace, workspace_bytes, stream));
+}
+
+bool has_large_clusters(const cublasLtMatmulAlgo_t& algo) {
+  std::uint16_t shape = CUBLASLT_CLUSTER_SHAPE_AUTO;
+  std::size_t size = 0;
+  RING_CUBLAS_CHECK(
+      library().algo_config_get(&algo, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, &shape, sizeof shape, &size));
+  switch (shape) {
+    case CUBLASLT_CLUSTER_SHAPE_AUTO:
+    case CUBLASLT_CLUSTER_SHAPE_1x1x1:
+    case CUBLASLT_CLUSTER_SHAPE_2x1x1:
+    case CUBLASLT_CLUSTER_SHAPE_1x2x1:
+    case CUBLASLT_CLUSTER_SHAPE_4x1x1:
+    case CUBLASLT_CLUSTER_SHAPE_2x2x1:
+    case CUBLASLT_CLUSTER_SHAPE_1x4x1: return false;
+    default: return true;
+  }
 }
 
 // Words in hexadecimal, separated by dots, without the zero words at the end.

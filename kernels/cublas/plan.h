@@ -44,7 +44,8 @@ class Plan {
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
 
-  // Best first by the library's own estimate, at most `count`.
+  // Returns at most `count` algorithms, best first by the library's estimate. Omits those with large clusters unless
+  // all have them.
   std::vector<cublasLtMatmulAlgo_t> algorithms(cublasLtHandle_t, std::size_t workspace_bytes, int count) const;
   bool can_run(cublasLtHandle_t, const cublasLtMatmulAlgo_t&, std::size_t workspace_bytes) const;
 
@@ -63,6 +64,11 @@ class Plan {
   cublasLtMatmulDesc_t desc_ = nullptr;
   cublasLtMatrixLayout_t left_ = nullptr, right_ = nullptr, residual_ = nullptr, out_ = nullptr;
 };
+
+// Returns whether an algorithm's clusters have more than 4 thread blocks. Kernels with clusters of 8 end with
+// "unspecified launch failure" when processes share a Hopper GPU by time slicing (docs/when_it_fails.md, "Several runs
+// on one GPU", bench/programs/time_slices.cpp).
+bool has_large_clusters(const cublasLtMatmulAlgo_t&);
 
 // An algorithm as text, and back. Valid for one version of the library.
 std::string to_text(const cublasLtMatmulAlgo_t&);

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "kernels/cublas/plan.h"
+#include "kernels/shipped_choices.h"
 #include "kernels/tuning.h"
 #include "tests/kernels/op_case_checks.h"
 #include "tests/kernels/poison_allocator.h"
@@ -91,6 +93,43 @@ TEST(GpuMatmulSums, AreMeasuredWhereTheyAre) {
       for (std::size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], 1e-3 * (1 + std::abs(want[i]))) << i;
     }
   }
+}
+
+// Algorithms with clusters of 8 thread blocks fail when processes share a GPU. For this product the library offers
+// some.
+TEST(GpuMatmulChoices, HaveNoLargeClusters) {
+  if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";
+  const ExecContext gpu = poisoned_device_context({Backend::cuda, 0});
+  const auto zeros = [&](const Shape& shape) { return make_tensor(shape, DType::bf16, Values(shape.numel()), gpu); };
+  const Tensor x = zeros({32768, 256}), w = zeros({256, 256}), residual = zeros({32768, 256});
+  const cublas::Plan plan(cublas::problem_of(
+      Matmul{.a = x, .b = w, .c = gpu.empty(x.shape(), DType::bf16), .transpose_b = true, .residual = residual},
+      gpu.precision));
+  cublasLtHandle_t handle = nullptr;
+  RING_CUBLAS_CHECK(cublas::library().create(&handle));
+  const auto algorithms = plan.algorithms(handle, std::size_t{32} << 20, 8);
+  cublas::library().destroy(handle);
+  ASSERT_FALSE(algorithms.empty());
+  for (const auto& algo : algorithms) EXPECT_FALSE(cublas::has_large_clusters(algo)) << cublas::to_text(algo);
+}
+
+TEST(ShippedMatmulChoices, HaveNoLargeClusters) {
+  try {
+    cublas::library();
+  } catch (const Error& e) {
+    GTEST_SKIP() << e.what();
+  }
+  int checked = 0;
+  cublasLtMatmulAlgo_t algo;
+  for (const auto& [key, choice] : shipped_choices())
+    if (key.starts_with("matmul") && cublas::from_text(choice, algo)) {
+      EXPECT_FALSE(cublas::has_large_clusters(algo)) << key;
+      ++checked;
+    }
+  EXPECT_GT(checked, 1000);
+  // Clusters of 2 x 4 blocks; a program that shares an H100 with others fails with this algorithm.
+  ASSERT_TRUE(cublas::from_text("2100000042.100000023.0.9000000000003.1fc3400000001.e0000000e.44000e000e", algo));
+  EXPECT_TRUE(cublas::has_large_clusters(algo));
 }
 
 }  // namespace
