@@ -1,13 +1,9 @@
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cli/commands.h"
@@ -15,6 +11,7 @@
 #include "cli/data_inspect.h"
 #include "cli/data_synthesize.h"
 #include "cli/data_text.h"
+#include "cli/live_line.h"
 #include "cli/number_option.h"
 #include "core/check.h"
 #include "core/counted.h"
@@ -27,36 +24,16 @@
 namespace ring {
 namespace {
 
-// How far a command is through its bytes: one live line on a terminal, elsewhere a line every ten seconds.
-class ByteProgress {
- public:
-  ByteProgress() : live_(::isatty(STDERR_FILENO) == 1), started_(Clock::now()), shown_(started_) {}
-  ~ByteProgress() { clear(); }
-  void clear() {
-    if (std::exchange(drawn_, false)) std::cerr << "\r\x1b[K" << std::flush;
-  }
-  void show(std::uint64_t done, std::uint64_t total, const std::string& besides = "") {
-    const auto now = Clock::now();
-    if (seconds(now - shown_) < (live_ ? 0.1 : 10.0)) return;
-    shown_ = now;
-    const double rate = static_cast<double>(done) / seconds(now - started_);
-    std::string line = str(in_bytes(static_cast<double>(done)), "  ", besides, in_bytes(rate), "/s");
-    if (total > 0)
-      line = str(done * 100 / total, " %  of ", in_bytes(static_cast<double>(total)), "  ", line, "  ",
-                 fixed(static_cast<double>(total - std::min(done, total)) / rate, 0), " s left");
-    if (live_)
-      std::cerr << "\r\x1b[K" << line << std::flush;
-    else
-      log::info(line);
-    drawn_ = live_;
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  static double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
-  bool live_, drawn_ = false;
-  Clock::time_point started_, shown_;
-};
+// Shows how far a command is through its bytes.
+void show_bytes(LiveLine& line, std::uint64_t done, std::uint64_t total, const std::string& besides = "") {
+  if (!line.due()) return;
+  const double rate = static_cast<double>(done) / line.seconds();
+  std::string text = str(in_bytes(static_cast<double>(done)), "  ", besides, in_bytes(rate), "/s");
+  if (total > 0)
+    text = str(done * 100 / total, " %  of ", in_bytes(static_cast<double>(total)), "  ", text, "  ",
+               fixed(static_cast<double>(total - std::min(done, total)) / rate, 0), " s left");
+  line.show(text);
+}
 
 // Too few tokens for a validation loss whose second digit means something.
 constexpr std::uint64_t kFewValidationTokens = 50'000;
@@ -87,9 +64,9 @@ void prepare(const PrepareArguments& a) {
   }
   PrepareReport r;
   {
-    ByteProgress display;
+    LiveLine line;
     r = prepare_corpus(a.options, [&](const PrepareProgress& p) {
-      display.show(p.bytes, p.total_bytes, with_commas(p.tokens) + " tokens  ");
+      show_bytes(line, p.bytes, p.total_bytes, with_commas(p.tokens) + " tokens  ");
     });
   }
   warn_of(r);
@@ -113,14 +90,14 @@ void prepare(const PrepareArguments& a) {
 bool verify_one(const std::string& path) {
   try {
     const auto store = TokenStore::open(path);
-    ByteProgress display;
+    LiveLine line;
     const auto damaged = [&](const std::string& what) {
-      display.clear();
+      line.clear();
       std::cout << what << std::endl;
     };
     const VerifyReport r =
-        verify_corpus(*store, damaged, [&](const VerifyReport& p) { display.show(p.bytes, p.total_bytes); });
-    display.clear();
+        verify_corpus(*store, damaged, [&](const VerifyReport& p) { show_bytes(line, p.bytes, p.total_bytes); });
+    line.clear();
     std::cout << path << ": " << (r.damaged == 0 ? str("whole, ") : with_commas(r.damaged) + " damaged of ")
               << counted(static_cast<std::int64_t>(r.blocks), "block") << ", "
               << in_bytes(static_cast<double>(r.total_bytes)) << " of tokens, document starts and loss masks"

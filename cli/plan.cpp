@@ -1,4 +1,3 @@
-#include <unistd.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -6,6 +5,7 @@
 #include <iostream>
 
 #include "cli/commands.h"
+#include "cli/live_line.h"
 #include "cli/number_option.h"
 #include "cli/plan_tables.h"
 #include "cli/print.h"
@@ -110,25 +110,13 @@ PlanQuestion question_of(const Arguments& a, Config c) {
 
 const char* device_word(const PlanQuestion& q) { return q.rates.device == "cpu" ? "process" : "GPU"; }
 
-// Shows progress on one line of a terminal while layouts are tried.
-class LayoutLine {
- public:
-  ~LayoutLine() {
-    if (drawn_) std::cerr << "\r\x1b[K" << std::flush;
-  }
-  void draw(std::size_t done, std::size_t all) {
-    if (!live_) return;
-    std::cerr << "\r\x1b[Kplanning: layout " << done + 1 << " of " << all << std::flush;
-    drawn_ = true;
-  }
-
- private:
-  bool live_ = ::isatty(STDERR_FILENO) == 1, drawn_ = false;
-};
-
-Layouts try_layouts_with_line(const PlanQuestion& q) {
-  LayoutLine line;
-  return try_layouts(q, [&](std::size_t done, std::size_t all) { line.draw(done, all); });
+// Returns a callback that shows how far the planner is: "planning 8 GPUs: layout 3 of 12".
+PlanProgress progress_of(LiveLine& line, const PlanQuestion& q, const char* what) {
+  std::cout.flush();  // into a file or pipe, too: what follows may take minutes
+  const std::string devices = counted(q.world, device_word(q));
+  return [&line, devices, what](std::size_t done, std::size_t all) {
+    if (line.due()) line.show(str("planning ", devices, ": ", what, ' ', done + 1, " of ", all));
+  };
 }
 
 // Prints how long the whole run takes in this layout. Prints nothing if the settings give neither steps nor tokens.
@@ -147,7 +135,9 @@ std::optional<PlannedStep> report(const Arguments& a, const PlanQuestion& q, con
   print_format("\n%s of %s, %lld tokens of context, batches of %lld\n", counted(q.world, device.c_str()).c_str(),
                bytes_text(q.budget).c_str(), static_cast<long long>(q.config.model.context),
                static_cast<long long>(q.config.train.batch_size));
-  const Layouts all = try_layouts_with_line(q);
+  LiveLine line;
+  const Layouts all = try_layouts(q, progress_of(line, q, "layout"));
+  line.clear();
   if (all.fit.empty() && all.too_large.empty()) {
     if (a.gpus.size() == 1 && a.contexts.size() <= 1) fail(a.file, ": ", all.error);
     print_format("no layout: %s\n", all.error.c_str());
@@ -174,7 +164,9 @@ std::string flops_text(double flops) {
 void print_advice(const PlanQuestion& q, const std::optional<PlannedStep>& layout) {
   print_format("\nKinds of attention at %lld tokens with %s:\n\n", static_cast<long long>(q.config.model.context),
                counted(q.world, device_word(q)).c_str());
-  const std::vector<AttentionAdvice> all = advise_attention(q, layout);
+  LiveLine line;
+  const std::vector<AttentionAdvice> all = advise_attention(q, layout, progress_of(line, q, "kind of attention"));
+  line.clear();
   std::size_t largest = 0;
   for (const AttentionAdvice& a : all) largest = std::max(largest, a.step ? a.step->peak : 0);
   const MemoryUnit unit = unit_of(largest);
@@ -219,13 +211,20 @@ void print_rates(const Arguments& a, const PlanQuestion& q, bool gpu_by_default)
         kGpusOfAMachine);
 }
 
+void print_longest(const PlanQuestion& q) {
+  LiveLine line;
+  const std::int64_t tokens = longest_context(q, progress_of(line, q, "longest context, layout"));
+  line.clear();
+  print_format("\nlongest context with %s: %lld tokens\n", counted(q.world, device_word(q)).c_str(),
+               static_cast<long long>(tokens));
+}
+
 void run(const Arguments& a) {
   if (!a.svg.empty()) check_svg_path("--svg", a.svg);
   const Config settings = settings_at(a.file, a.overrides);
   PlanQuestion q = question_of(a, settings);
   const RunLength length{settings.train.batch_sizes.empty() ? settings.train.steps : 0, settings.train.tokens};
   print_rates(a, q, takes_rates_of_gpu(a, settings));
-  std::cout.flush();  // into a file or pipe, too: what follows may take minutes
   std::optional<PlannedStep> best;
   const std::vector<std::int64_t> contexts = a.contexts.empty() ? std::vector{q.config.model.context} : a.contexts;
   for (const int gpus : a.gpus)
@@ -238,8 +237,7 @@ void run(const Arguments& a) {
     }
   for (const int gpus : a.longest ? a.gpus : std::vector<int>{}) {
     q.world = gpus;
-    print_format("\nlongest context with %s: %lld tokens\n", counted(gpus, "GPU").c_str(),
-                 static_cast<long long>(longest_context(q)));
+    print_longest(q);
   }
   if (!best) throw ExitCode(1);
   print_legend(device_word(q));

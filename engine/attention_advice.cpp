@@ -127,7 +127,8 @@ AttentionAdvice advice_for(const PlanQuestion& question, const std::string& name
 
 }  // namespace
 
-std::vector<AttentionAdvice> advise_attention(const PlanQuestion& question, const std::optional<PlannedStep>& layout) {
+std::vector<AttentionAdvice> advise_attention(const PlanQuestion& question, const std::optional<PlannedStep>& layout,
+                                              const PlanProgress& progress) {
   PlanQuestion q = question;
   if (layout) q.config = layout->config;
   const AttentionConfig window = window_of(window_for(q, layout.has_value()));
@@ -142,7 +143,10 @@ std::vector<AttentionAdvice> advise_attention(const PlanQuestion& question, cons
       {"pools", with_pools(window)},
   };
   std::vector<AttentionAdvice> all;
-  for (const auto& [name, attention] : kinds) all.push_back(advice_for(q, name, attention, layout.has_value()));
+  for (const auto& [name, attention] : kinds) {
+    if (progress) progress(all.size(), std::size(kinds));
+    all.push_back(advice_for(q, name, attention, layout.has_value()));
+  }
   return all;
 }
 

@@ -28,6 +28,8 @@ struct AttentionAdvice {
 // * the window beside pools
 // layout: for all kinds; without it, each kind gets its fastest, which takes longer to find. The longest context that
 // fits is that of dense attention for all of them, because what a step keeps does not depend on the kind.
-std::vector<AttentionAdvice> advise_attention(const PlanQuestion&, const std::optional<PlannedStep>& layout);
+// progress: called before each kind is planned.
+std::vector<AttentionAdvice> advise_attention(const PlanQuestion&, const std::optional<PlannedStep>& layout,
+                                              const PlanProgress& progress = {});
 
 }  // namespace ring

@@ -107,11 +107,11 @@ std::string text_of(const PlanQuestion& q) { return q.world == 1 ? "1 process" :
 
 }  // namespace
 
-Layouts try_layouts(const PlanQuestion& question, const LayoutProgress& on_layout) {
+Layouts try_layouts(const PlanQuestion& question, const PlanProgress& progress) {
   Layouts all;
   const std::vector<PlanQuestion> layouts = layouts_of(question);
   for (const PlanQuestion& q : layouts) {
-    if (on_layout) on_layout(static_cast<std::size_t>(&q - layouts.data()), layouts.size());
+    if (progress) progress(static_cast<std::size_t>(&q - layouts.data()), layouts.size());
     TriedStep tried = try_layout(q);
     if (tried.step) all.fit.push_back(std::move(*tried.step));
     if (tried.least > 0) all.too_large.push_back({text_of(q), tried.least});
@@ -126,7 +126,7 @@ std::vector<PlannedStep> plan_layouts(const PlanQuestion& q) { return try_layout
 
 // Those that share most come first: fewer devices to a sequence hold no longer one, and of the others most need only be
 // shown not to hold more.
-std::int64_t longest_context(const PlanQuestion& question) {
+std::int64_t longest_context(const PlanQuestion& question, const PlanProgress& progress) {
   const auto sharing = [](const PlanQuestion& q) { return q.config.parallel.cp * q.config.parallel.tp; };
   std::vector<PlanQuestion> layouts = layouts_of(question);
   std::ranges::stable_sort(layouts, std::greater{}, [&](const PlanQuestion& q) {
@@ -135,6 +135,7 @@ std::int64_t longest_context(const PlanQuestion& question) {
   std::int64_t longest = 0, shared = 0;
   for (const PlanQuestion& q : layouts) {
     if (longest > 0 && sharing(q) < shared) break;
+    if (progress) progress(static_cast<std::size_t>(&q - layouts.data()), layouts.size());
     shared = sharing(q);
     const std::int64_t more = longest + std::max<std::int64_t>(1, longest / 16);
     if (fits(q, more)) longest = longest_of(q, more);

@@ -1,7 +1,6 @@
 #pragma once
 // Which layouts of so many processes there are, and what each would take.
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,13 +22,13 @@ struct Layouts {
 // Degrees are tried in powers of two, and each ZeRO stage that saves something. On GPUs, a layout that does not fit
 // with optimizer states on the device is tried with optimizer.offload: states, and then all, where the settings say
 // nothing of that; they share train.activation_offload_bytes, if given, with activations.
-// on_layout: called before each layout is tried, with the number of layouts tried so far and of all.
-using LayoutProgress = std::function<void(std::size_t done, std::size_t all)>;
-Layouts try_layouts(const PlanQuestion&, const LayoutProgress& on_layout = {});
+// progress: called before each layout is tried.
+Layouts try_layouts(const PlanQuestion&, const PlanProgress& progress = {});
 std::vector<PlannedStep> plan_layouts(const PlanQuestion&);  // those that fit
 
 // The longest context, a power of two times 1,024 (or so many thousand more), whose step fits in some layout with one
 // sequence at a time in each replica; 0: not even 1,024. To a sixteenth.
-std::int64_t longest_context(const PlanQuestion&);
+// progress: called before each layout is tried; the last of them may not be needed.
+std::int64_t longest_context(const PlanQuestion&, const PlanProgress& progress = {});
 
 }  // namespace ring

@@ -2,6 +2,7 @@
 // What settings would take on so many processes, and which layout of them is best: nothing is computed
 // (engine/dry_step.h), so it can be asked on any machine.
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,6 +42,9 @@ struct PlanQuestion {
   std::size_t budget = 0;  // bytes of each device
   DeviceRates rates;
 };
+
+// Tells how far a search is: parts that are done, and all parts.
+using PlanProgress = std::function<void(std::size_t done, std::size_t all)>;
 
 // One layout: config.parallel as it stands. With train.mlp_chunk: auto, all tokens at once where that fits with nothing
 // computed again, else the fastest; of those that are as fast, the largest chunk. Nothing: it does not fit into the
