@@ -89,7 +89,6 @@ void DataConfig::fields(Fields& f) {
 }
 
 void DataConfig::validate(std::vector<std::string>& errors) const {
-  if (path.empty() && mixture.empty()) errors.push_back("path: give a corpus here, or several under mixture");
   if (!path.empty() && !mixture.empty()) errors.push_back("path: give either path or mixture, not both");
   for (const MixtureEntry& entry : mixture)
     if (!entry.name.empty() && std::ranges::count(mixture, entry.name, &MixtureEntry::name) > 1)
@@ -116,7 +115,9 @@ Corpora open_corpora(const DataConfig& config) {
   const std::vector<MixtureEntry> one{{.path = config.path}};
   const std::vector<MixtureEntry>& mixture = config.path.empty() ? config.mixture : one;
   for (const MixtureEntry& entry : mixture) add(entry.path);
-  if (corpora.stores.empty()) fail("data.path: no corpus is given; make one with 'ringmaster data prepare'");
+  if (corpora.stores.empty())
+    fail("data.path: expected a corpus here, or several under data.mixture, got none. Make one with 'ringmaster data ",
+         "prepare'");
   corpora.names = names_of(mixture);
   corpora.mixture = stages_of(mixture);
   return corpora;

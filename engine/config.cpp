@@ -167,8 +167,6 @@ void TrainConfig::fields(Fields& f) {
 void TrainConfig::validate(std::vector<std::string>& errors) const {
   if ((steps > 0) + (tokens > 0) + (epochs > 0) > 1)
     errors.push_back("steps: give one of train.steps, train.tokens and train.epochs, not several");
-  if (steps == 0 && tokens == 0 && epochs == 0 && minutes == 0)
-    errors.push_back("steps: give train.steps, train.tokens, train.epochs or train.minutes");
 }
 
 void Config::fields(Fields& f) {

@@ -9,9 +9,9 @@
 
 namespace ring {
 
-// train.epochs becomes train.steps, now that it is known how many samples there are. Error: too many, or a corpus that
-// is smaller than a sample.
-void resolve_epochs(Config&, const Corpora&);
+// Turns train.epochs into train.steps, now that it is known how many samples there are. Throws Error if the settings
+// give no length of the run, if the steps are too many, or if a corpus is smaller than a sample.
+void resolve_length(Config&, const Corpora&);
 
 // The settings with everything derived filled in: vocabulary, widths, steps, threads. launched: where each of several
 // processes computes; warn: whether this one warns. Error: the vocabulary is too small, or what plan_of() refuses.

@@ -384,7 +384,7 @@ RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
          "', which a run's records cannot hold. Rename the folder");
   RunStart s{.corpora = open_agreed_corpora(config, mesh), .config = {}, .dir = RunDirectory(config.run.path())};
   const double epochs = config.train.epochs;
-  resolve_epochs(config, s.corpora);
+  resolve_length(config, s.corpora);
   if (epochs > 0 && mesh.rank() == 0) log::info("train.epochs: ", epochs, " is train.steps: ", config.train.steps);
   fit(config, options, s.corpora.vocab_size, mesh);
   s.config = resolve_config(std::move(config), s.corpora.vocab_size, mesh);

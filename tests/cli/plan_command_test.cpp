@@ -23,6 +23,20 @@ Finished plan(std::vector<std::string> words) {
   return run_process(words);
 }
 
+// What a model computes does not depend on a corpus. Its vocabulary does, unless it is given.
+TEST(PlanCommand, SettingsNeedNoCorpus) {
+  const std::string file = testing::TempDir() + "plan_without_corpus.yaml";
+  std::ofstream(file) << "model: {layers: 1, width: 32, heads: 2, context: 64}\n"
+                         "train: {batch_size: 1, micro_batch: 1}\n";
+  const Finished planned = run_process({ring_binary(), "plan", file, "--rates", "h100", "model.vocab_size=300"});
+  EXPECT_EQ(planned.code, 0) << planned.output;
+  EXPECT_NE(planned.output.find("\nThe fastest"), std::string::npos) << planned.output;
+  const Finished unknown = run_process({ring_binary(), "plan", file, "--rates", "h100"});
+  EXPECT_EQ(unknown.code, 1);
+  EXPECT_NE(unknown.output.find("Give the number, as in: model.vocab_size="), std::string::npos) << unknown.output;
+  std::filesystem::remove(file);
+}
+
 // The chunk of the fragment of settings that a plan ends with; 0: none.
 int chunk_in(const std::string& output) {
   std::smatch found;

@@ -329,10 +329,8 @@ TEST(DataConfig, PathOrMixture) {
   std::vector<std::string> errors;
   DataConfig config;
   config.validate(errors);
-  ASSERT_EQ(errors.size(), 1u);
-  EXPECT_NE(errors[0].find("path"), std::string::npos);
+  EXPECT_TRUE(errors.empty());  // a plan needs no corpus
   config.path = "a.h5";
-  errors.clear();
   config.validate(errors);
   EXPECT_TRUE(errors.empty());
   config.mixture.push_back({"b.h5", 1});

@@ -12,6 +12,7 @@
 #include "data/loader.h"
 #include "data/token_store.h"
 #include "engine/resolve.h"
+#include "tests/error_of.h"
 #include "tests/parallel/training.h"
 #include "tests/trainer/documents.h"
 #include "tests/trainer/tiny.h"
@@ -63,8 +64,15 @@ TEST(BatchSchedule, AnEpochEndsWithItsLastSample) {
   const SampleMap map(corpora, c.model.context, c.run.seed, c.data.packing);
   const auto samples = static_cast<std::int64_t>(std::ceil(1.5 * static_cast<double>(map.windows(0))));
   ASSERT_GT(samples, 30);
-  resolve_epochs(c, corpora);
+  resolve_length(c, corpora);
   EXPECT_EQ(c.train.steps, 3 + (samples - 12 + 7) / 8) << "3 of 4 samples, then 8";
+  Config endless = tiny_config();
+  endless.train.steps = 0;
+  EXPECT_NE(error_of([&] { resolve_length(endless, corpora); }).find("train.steps: expected the length"),
+            std::string::npos);
+  endless.train.minutes = 1;
+  resolve_length(endless, corpora);
+  EXPECT_EQ(endless.train.steps, 0);
   std::filesystem::remove_all(folder);
 }
 
