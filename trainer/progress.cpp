@@ -90,16 +90,6 @@ int terminal_columns() {
   return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kDefaultColumns;
 }
 
-std::string format_duration(double seconds) {
-  if (!(seconds >= 0) || seconds > 1e9) return "?";
-  const auto s = static_cast<std::int64_t>(std::llround(seconds));
-  const auto two = [](std::int64_t v) { return str(v < 10 ? "0" : "", v); };
-  if (s < 60) return str(s, "s");
-  if (s < 3600) return str(s / 60, "m", two(s % 60), "s");
-  if (s < 86400) return str(s / 3600, "h", two(s / 60 % 60), "m");
-  return str(s / 86400, "d", two(s / 3600 % 24), "h");
-}
-
 std::string format_count(double n) {
   if (!std::isfinite(n) || n < 0) return "?";
   static constexpr std::array<const char*, 5> kUnits = {"", "k", "M", "G", "T"};
@@ -129,10 +119,7 @@ std::string plain_line(const ProgressState& s) {
 }
 
 Progress::Progress(ProgressOptions options)
-    : options_(with_defaults(std::move(options))),
-      out_(*options_.out),
-      terminal_(*options_.terminal),
-      started_(options_.now()) {
+    : options_(with_defaults(std::move(options))), out_(*options_.out), terminal_(*options_.terminal) {
   if (!terminal_) return;
   log::set_before_line([this] {
     std::lock_guard lock(mutex_);
@@ -182,13 +169,12 @@ void Progress::line(const std::string& text) {
   tell_if_lost();
 }
 
-void Progress::finish(const ProgressState& s) {
+void Progress::finish(const ProgressState& s, const TimeSpent& time) {
   std::lock_guard lock(mutex_);
   clear();
-  const double elapsed = options_.now() - started_;
   const std::int64_t done = s.step - first_step_.value_or(s.step);
-  out_ << "trained " << done << (done == 1 ? " step" : " steps") << " in " << format_duration(elapsed) << " ("
-       << steps(s) << "), loss " << fixed(s.loss, 4);
+  out_ << "trained " << done << (done == 1 ? " step" : " steps") << " in " << time.text() << " (" << steps(s)
+       << "), loss " << fixed(s.loss, 4);
   if (s.val_loss) out_ << ", validation loss " << fixed(*s.val_loss, 4);
   out_ << std::endl;
 }

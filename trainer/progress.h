@@ -9,6 +9,8 @@
 #include <ostream>
 #include <string>
 
+#include "trainer/time_spent.h"
+
 namespace ring {
 
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
@@ -43,9 +45,9 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  void update(const ProgressState&);  // after every step
-  void line(const std::string&);      // a line of its own, above the live one
-  void finish(const ProgressState&);  // the summary
+  void update(const ProgressState&);                    // after every step
+  void line(const std::string&);                        // a line of its own, above the live one
+  void finish(const ProgressState&, const TimeSpent&);  // the summary
   bool terminal() const { return terminal_; }
 
  private:
@@ -59,7 +61,6 @@ class Progress {
   bool terminal_;
   bool visible_ = false;  // a live line stands on the terminal
   bool told_ = false;     // that lines are lost
-  double started_;
   double drawn_ = -std::numeric_limits<double>::infinity();
   std::optional<std::int64_t> first_step_;
   std::mutex mutex_;  // log lines come from any thread
@@ -72,7 +73,6 @@ std::string plain_line(const ProgressState&);
 bool is_terminal();      // standard output is one that can draw over its lines
 int terminal_columns();  // of standard output; 80 where that is no terminal
 
-std::string format_duration(double seconds);  // 45s, 3m05s, 2h03m, 4d05h; "?" when unknown
-std::string format_count(double n);           // 950, 12.3k, 1.23M; "?" when unknown
+std::string format_count(double n);  // 950, 12.3k, 1.23M; "?" when unknown
 
 }  // namespace ring

@@ -492,13 +492,13 @@ void RunLog::record_job(const std::string& how, const std::string& error) {
 
 void RunLog::failed(const std::string& error) { record_job(kEndFailed, error); }
 
-void RunLog::end(const std::string& how) {
+void RunLog::end(TrainEnd end, const TimeSpent& time) {
   if (!unrecorded_.empty()) record(last_);  // a run that was stopped ends between two records
-  record_job(how, "");
+  record_job(name_of(end), "");
   log::info("this job: ", job_.text());
   if (last_.step)
-    progress_.finish(progress_state());
-  else if (how == kEndFinished)
+    progress_.finish(progress_state(), time);
+  else if (end == TrainEnd::finished)
     log::info("nothing left to do: step ", trainer_.steps_done(), " was the last");
 }
 

@@ -17,6 +17,8 @@
 #include "trainer/run_start.h"
 #include "trainer/step_guard.h"
 #include "trainer/tasks.h"
+#include "trainer/time_spent.h"
+#include "trainer/train_end.h"
 #include "trainer/trainer.h"
 
 namespace ring {
@@ -45,8 +47,8 @@ class RunLog {
   void slow(const SlowGpu&);
   void kept(std::int64_t step, const KeptOutcome&);  // by the launcher
   void line(const std::string& text) { progress_.line(text); }
-  void end(const std::string& how);     // of this process: one of kEnd...
-  void failed(const std::string& why);  // an error ends it
+  void end(TrainEnd, const TimeSpent&);  // of this process
+  void failed(const std::string& why);   // an error ends it
 
  private:
   void describe(const RunStart&, int processes);

@@ -356,9 +356,10 @@ std::vector<Task> agreed_tasks(const Config& c, const TokenStore& store, Mesh& m
 void warn_of_warmup(const Config& c) {
   const std::int64_t warmup = c.schedule.warmup_steps, steps = c.train.steps;
   if (steps == 0 || warmup <= steps) return;
-  log::warn("schedule.warmup_steps: ", warmup, " is more than train.steps: ", steps,
-            ", so that the learning rate rises to ", steps, "/", warmup,
-            " of optimizer.lr only. Lower it, such as to a twentieth of the run: schedule.warmup_steps=", steps / 20);
+  log::warn("schedule.warmup_steps: ", warmup, warmup == ScheduleConfig{}.warmup_steps ? ", the default," : "",
+            " is more than train.steps: ", steps, ", so that the learning rate rises to ", steps, "/", warmup,
+            " of optimizer.lr only. Lower it, such as to a twentieth of the run: schedule.warmup_steps=",
+            std::max<std::int64_t>(1, steps / 20));
 }
 
 std::optional<std::int64_t> step_in(const std::string& text) {

@@ -34,6 +34,7 @@
 #include "trainer/run_log.h"
 #include "trainer/run_start.h"
 #include "trainer/session.h"
+#include "trainer/time_spent.h"
 #include "trainer/trainer.h"
 
 namespace ring {
@@ -54,15 +55,6 @@ std::int64_t saved_at(const std::string& checkpoint) {
   std::error_code error;
   const auto time = std::filesystem::last_write_time(checkpoint + "/" + kManifestName, error);
   return error ? 0 : milliseconds_of(time);
-}
-
-const char* name_of(TrainEnd end) {
-  switch (end) {
-    case TrainEnd::finished: return kEndFinished;
-    case TrainEnd::interrupted: return kEndStopped;
-    case TrainEnd::out_of_time: return kEndOutOfTime;
-  }
-  return "";
 }
 
 // What one process does between steps. Rank 0 warns and writes; every rank takes part in saving and evaluating.
@@ -147,6 +139,7 @@ class Loop {
   std::optional<RunLog> log_;      // of rank 0
   std::optional<PaceWatch> pace_;  // of several ranks, or of a GPU
   StepWatcher* watcher_ = nullptr;
+  TimeAccount account_;  // from the first step on
   StepReport last_;
   std::size_t recorded_ = 0;               // of the trainer's shortages of memory
   std::int64_t validated_step_ = -1;       // the latest
@@ -309,6 +302,7 @@ Evaluation Loop::average_evaluation() {
 
 // Validates and judges tasks as asked. Returns false if a signal ended that early.
 bool Loop::evaluate_now(bool validates, bool judges) try {
+  const TimeAccount::Timer timer = account_.evaluating();
   if (validates) validate();
   if (judges) judge_tasks();
   return true;
@@ -387,6 +381,7 @@ void Loop::keep() {
 
 // Before the process ends.
 void Loop::save_last() {
+  const TimeAccount::Timer timer = account_.saving();
   saver_.end(trainer_.steps_done());
   save();
   saver_.end_last(trainer_.steps_done());
@@ -551,6 +546,7 @@ TrainEnd Loop::run() try { return take_steps(); } catch (const RanOutOfMemory& e
 TrainEnd Loop::take_steps() {
   TrainEnd end = TrainEnd::finished;
   signal_.steps_begin();
+  account_ = {};
   if (mesh_.world() > 1 || gpu_) pace_.emplace(mesh_.host(), gpu_ ? &*gpu_ : nullptr);
   own_page().step = trainer_.steps_done();
   own_page().stepping = 1;
@@ -566,16 +562,17 @@ TrainEnd Loop::take_steps() {
     finish_steps(validates || judges || saves || keeps || ends ? 0 : trainer_.most_in_flight());
     if (trainer_.steps_done() != step) continue;     // it was left out
     if (!evaluate_now(validates, judges)) continue;  // the signal ends the run
-    if (saves) save();
-    if (keeps) keep();
+    if (!saves && !keeps) continue;
+    const TimeAccount::Timer timer = account_.saving();
+    saves ? save() : keep();
   }
   finish_steps(0);
   if (watcher_) report_watched();
-  if (end != TrainEnd::interrupted && last_.step && !evaluate_now(true, true)) end = TrainEnd::interrupted;
+  if (end != TrainEnd::interrupted && last_.step) evaluate_now(true, true);
   save_last();
   check_directory();
   if (failures_) failures_->ended_well();
-  if (log_) log_->end(name_of(end));
+  if (log_) log_->end(end, account_.spent());
   return end;
 }
 

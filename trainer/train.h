@@ -5,13 +5,12 @@
 
 #include "comm/mesh/mesh.h"
 #include "engine/config.h"
+#include "trainer/train_end.h"
 #include "trainer/train_options.h"
 
 namespace ring {
 
 class StopSignal;
-
-enum class TrainEnd { finished, interrupted, out_of_time };
 
 // Error: settings differ from the run's (keys named), data or device problems, a loss that is not finite (after naming
 // the step, the samples and the first tensor that is not finite).

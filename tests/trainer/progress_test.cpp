@@ -1,8 +1,14 @@
 #include "trainer/progress.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <chrono>
+#include <cmath>
+#include <csignal>
 #include <sstream>
+#include <thread>
 
 #include "core/log.h"
 
@@ -144,12 +150,52 @@ TEST(Progress, Summary) {
     Screen screen;
     Progress progress(screen.options(terminal));
     progress.update(state(1501));
-    screen.now = 3725;
-    progress.finish(state(2000));
+    progress.finish(state(2000), {.total = 3725});
     const auto lines = screen.shown();
     ASSERT_EQ(lines.size(), 2u);
     EXPECT_EQ(lines[0], "trained 500 steps in 1h02m (2000/2000), loss 2.4313, validation loss 2.5000");
   }
+}
+
+// Its parts add up to the whole, whatever the whole went to.
+TEST(TimeSpent, NamesWhatWasNotSteps) {
+  const TimeSpent time{.total = 912, .evaluations = 240, .saves = 1.2, .not_running = 3.8};
+  EXPECT_EQ(time.text(), "15m12s: 11m07s of steps, 4m00s of evaluations, 1s of saves, 4s stopped or without a CPU");
+  EXPECT_EQ((TimeSpent{.total = 100, .evaluations = 30}).text(), "1m40s: 1m10s of steps, 30s of evaluations");
+  EXPECT_EQ((TimeSpent{.total = 100, .evaluations = 1, .saves = 0.9}).text(), "1m40s");
+}
+
+// Whoever waits for a run also waits while its process is stopped, which its own clock leaves out (core/clock.h).
+TEST(TimeAccount, CountsTheTimeInWhichTheProcessWasStopped) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const TimeAccount account;
+    raise(SIGSTOP);
+    const TimeSpent spent = account.spent();
+    const bool adds_up = std::abs(spent.steps() + spent.not_running - spent.total) < 1e-9;
+    _exit(adds_up && spent.total >= 0.7 && spent.not_running > 0 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  kill(child, SIGCONT);
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(TimeAccount, SumsWhatItIsToldOf) {
+  TimeAccount account;
+  for (int i = 0; i < 2; ++i) {
+    const TimeAccount::Timer timer = account.evaluating();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  { const TimeAccount::Timer timer = account.saving(); }
+  const TimeSpent spent = account.spent();
+  EXPECT_GE(spent.evaluations, 0.04);
+  EXPECT_LT(spent.saves, spent.evaluations);
+  EXPECT_GE(spent.total, spent.evaluations);
 }
 
 TEST(Progress, Durations) {

@@ -15,17 +15,18 @@ class SignalledRuns : public Runs {
     while (process.running() && (!fs::exists(folder_ / run / "metrics.jsonl") || losses(run).size() < steps))
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  // Stops a run whose evaluation after step 1 takes far longer than it may.
-  void stop_in_evaluation(const std::vector<std::string>& settings) const {
+  // Stops a run whose evaluation after step 1 takes far longer than it may. Returns its output.
+  std::string stop_in_evaluation(const std::vector<std::string>& settings, int code = 75) const {
     Process process(train("run", settings));
     wait_for_steps(process, "run", 1);
     process.signal(SIGTERM);
     const Finished stopped = process.wait();
-    ASSERT_EQ(stopped.code, 75) << stopped.output;
+    EXPECT_EQ(stopped.code, code) << stopped.output;
     EXPECT_NE(stopped.output.find("left out the rest of the evaluation after step 1"), std::string::npos)
         << stopped.output;
     EXPECT_EQ(losses("run").size(), 1u);
     EXPECT_TRUE(fs::exists(folder_ / "run/checkpoints/step-000000001"));
+    return stopped.output;
   }
 };
 
@@ -91,6 +92,12 @@ TEST_F(SignalledRuns, ALongValidationEndsWithACheckpoint) {
                 .code,
             0);
   stop_in_evaluation({"data.path=" + path("long.h5"), "train.eval_interval=1"});
+  // After the last step there is nothing to continue: only the validation is missing.
+  fs::remove_all(folder_ / "run");
+  const std::string output =
+      stop_in_evaluation({"data.path=" + path("long.h5"), "train.eval_interval=0", "train.steps=1"}, 0);
+  EXPECT_EQ(output.find("stopped early"), std::string::npos) << output;
+  EXPECT_NE(output.find("to sample: "), std::string::npos) << output;
 }
 
 TEST_F(SignalledRuns, ALongTaskEndsWithACheckpoint) {

@@ -1,0 +1,50 @@
+#pragma once
+// What the time of a run's process went to, from its first step on.
+
+#include <cstdint>
+#include <string>
+
+#include "core/clock.h"
+
+namespace ring {
+
+std::string format_duration(double seconds);  // 45s, 3m05s, 2h03m, 4d05h; "?" when unknown
+
+// Seconds.
+struct TimeSpent {
+  double total = 0;        // by CLOCK_MONOTONIC
+  double evaluations = 0;  // validation and tasks
+  double saves = 0;        // for which training waited
+  double not_running = 0;  // the process was stopped or got no CPU (core/awake_clock.h)
+  // Returns the rest, which includes measurements of kernels in the first step.
+  double steps() const { return total - evaluations - saves - not_running; }
+  // Returns "15m12s", or "15m12s: 11m08s of steps, 3m59s of evaluations, 5s of saves" if more than 2 % is not steps.
+  std::string text() const;
+};
+
+class TimeAccount {
+ public:
+  // Adds the time between its construction and destruction to a sum.
+  class Timer {
+   public:
+    explicit Timer(double& sum) : sum_(sum), begun_(seconds_now()) {}
+    ~Timer() { sum_ += seconds_now() - begun_; }
+    Timer(const Timer&) = delete;
+    Timer& operator=(const Timer&) = delete;
+
+   private:
+    double& sum_;
+    double begun_;
+  };
+
+  Timer evaluating() { return Timer(evaluations_); }
+  Timer saving() { return Timer(saves_); }
+  TimeSpent spent() const;
+
+ private:
+  double evaluations_ = 0, saves_ = 0;
+  double awake_since_ = seconds_now();
+  std::int64_t since_ = nanoseconds_now();
+};
+
+}  // namespace ring
