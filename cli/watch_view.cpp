@@ -15,7 +15,7 @@ namespace ring {
 namespace {
 
 constexpr const char* kBlocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-constexpr std::size_t kName = 12, kValue = 10;  // columns
+constexpr std::size_t kName = 12, kValue = 11;  // columns, with a blank at the end
 constexpr std::size_t kLeast = 40;              // that lines are laid out for; of fewer, their ends are left out
 
 // Exactly so many characters: blanks behind, or the end left out.
@@ -67,7 +67,7 @@ class View {
     lines_.push_back(std::move(whole));
   }
   void row(const std::string& name, const std::string& value, const std::string& more) {
-    add(fitted(name, kName) + fitted(value, kValue) + more);
+    add(fitted(name, kName) + fitted(value, kValue - 1) + ' ' + more);
   }
   std::string drawn(const char* name) const {
     const Curve* curve = curve_of(run_, name);
@@ -94,7 +94,7 @@ class View {
 
   std::string step_text() const {
     const auto ms = last_of(run_, "train/step_ms");
-    return ms ? number(*ms) + " ms" : "-";
+    return ms ? format_step_time(*ms) : "-";
   }
   // What the last recorded step was spent on.
   std::string phases() const {
@@ -102,8 +102,8 @@ class View {
     if (!ms) return "";
     const double data = last_of(run_, "train/data_share").value_or(0) * *ms;
     const double others = last_of(run_, "train/exchange_share").value_or(0) * *ms;
-    const std::string waits = run_.summary.processes > 1 ? ", other processes " + number(others) : "";
-    return str("data ", number(data), waits, ", computing ", number(*ms - data - others));
+    const std::string waits = run_.summary.processes > 1 ? ", other processes " + format_step_time(others) : "";
+    return str("data ", format_step_time(data), waits, ", computing ", format_step_time(*ms - data - others));
   }
   std::string events() const {
     if (run_.events.empty()) return "";

@@ -47,8 +47,6 @@ std::string steps(const ProgressState& s) {
   return s.total_steps > 0 ? str(s.step, "/", s.total_steps) : str("step ", s.step);
 }
 
-std::string milliseconds(double ms) { return fixed(ms, ms < 100 ? 1 : 0) + " ms/step"; }
-
 std::string bar(const ProgressState& s, int cells) {
   const double share = std::clamp(static_cast<double>(s.step) / static_cast<double>(s.total_steps), 0.0, 1.0);
   const auto full = static_cast<std::size_t>(share * cells);
@@ -67,7 +65,7 @@ std::vector<Part> parts(const ProgressState& s) {
   std::vector<Part> out = {{0, steps(s)}, {1, "loss " + fixed(s.loss, 4)}};
   if (s.val_loss) out.push_back({4, "val " + fixed(*s.val_loss, 4)});
   if (!std::isnan(s.tokens_per_second)) out.push_back({3, format_count(s.tokens_per_second) + " tok/s"});
-  if (!std::isnan(s.step_ms)) out.push_back({5, milliseconds(s.step_ms)});
+  if (!std::isnan(s.step_ms)) out.push_back({5, format_step_time(s.step_ms) + "/step"});
   if (!std::isnan(s.eta_seconds)) out.push_back({2, "ETA " + format_duration(s.eta_seconds)});
   return out;
 }
@@ -88,6 +86,13 @@ bool is_terminal() {
 int terminal_columns() {
   winsize size{};
   return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kDefaultColumns;
+}
+
+std::string format_step_time(double ms) {
+  if (!std::isfinite(ms) || ms < 0) return "?";
+  if (ms < 999.5) return fixed(ms, ms < 99.95 ? 1 : 0) + " ms";
+  const double seconds = ms / 1000;
+  return fixed(seconds, seconds < 9.995 ? 2 : seconds < 99.95 ? 1 : 0) + " s";
 }
 
 std::string format_count(double n) {

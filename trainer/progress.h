@@ -73,6 +73,7 @@ std::string plain_line(const ProgressState&);
 bool is_terminal();      // standard output is one that can draw over its lines
 int terminal_columns();  // of standard output; 80 where that is no terminal
 
-std::string format_count(double n);  // 950, 12.3k, 1.23M; "?" when unknown
+std::string format_step_time(double ms);  // 31.2 ms, 312 ms, 3.78 s, 378 s; "?" when unknown
+std::string format_count(double n);       // 950, 12.3k, 1.23M; "?" when unknown
 
 }  // namespace ring

@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -67,12 +68,27 @@ TEST(Watch, ShowsARunInEightyColumns) {
   };
   EXPECT_EQ(lines[0], "runs/t: running, last record 3s ago");
   EXPECT_NE(lines[1].find("░ 400/1000, 30s left"), std::string::npos) << lines[1];
-  EXPECT_TRUE(line("loss").starts_with("loss        2.0000    █")) << line("loss");
+  EXPECT_TRUE(line("loss").starts_with("loss        2.0000     █")) << line("loss");
   EXPECT_TRUE(line("loss").ends_with("▁"));
-  EXPECT_EQ(line("step"), "step        90 ms     data 9, other processes 18, computing 63");
-  EXPECT_EQ(line("restarts"), "restarts    1         step 200: restart 1, 2.5 s lost so far");
+  EXPECT_EQ(line("step"), "step        90.0 ms    data 9.0 ms, other processes 18.0 ms, computing 63.0 ms");
+  EXPECT_EQ(line("restarts"), "restarts    1          step 200: restart 1, 2.5 s lost so far");
   EXPECT_EQ(line("validation"), "validation  -");
   for (const std::string& l : lines) EXPECT_LE(characters(l), 80u) << l;
+}
+
+// The widest values leave a blank before what follows them.
+TEST(Watch, LongStepsAreInSecondsAndColumnsDoNotTouch) {
+  ReportRun run = a_run();
+  run.curves["train/step_ms"].push_back({401, 2366});
+  run.curves["train/memory_in_use"] = {{401, 999.9e6}};
+  const auto has = [&](const std::string& expected) {
+    const std::vector<std::string> lines = watch_lines(run, 80);
+    return std::ranges::any_of(lines, [&](const std::string& l) { return l.starts_with(expected); });
+  };
+  EXPECT_TRUE(has("step        2.37 s     data 237 ms, other processes 473 ms, computing 1.66 s"));
+  EXPECT_TRUE(has("memory      999.9 MB   peak 2.0 GB"));
+  run.summary.restarts = 12'345'678'901;
+  EXPECT_TRUE(has("restarts    1234567890 step 200"));
 }
 
 TEST(Watch, StaysInItsColumnsWhateverARunIsCalled) {

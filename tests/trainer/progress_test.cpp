@@ -209,6 +209,20 @@ TEST(Progress, Durations) {
   EXPECT_EQ(format_duration(1e300), "?");
 }
 
+TEST(Progress, StepTimes) {
+  EXPECT_EQ(format_step_time(0.04), "0.0 ms");
+  EXPECT_EQ(format_step_time(31.25), "31.2 ms");
+  EXPECT_EQ(format_step_time(99.96), "100 ms");
+  EXPECT_EQ(format_step_time(999.4), "999 ms");
+  EXPECT_EQ(format_step_time(999.6), "1.00 s");
+  EXPECT_EQ(format_step_time(3781), "3.78 s");
+  EXPECT_EQ(format_step_time(99'960), "100 s");
+  EXPECT_EQ(format_step_time(kUnknown), "?");
+  ProgressState s = state(7);
+  s.step_ms = 2366;
+  EXPECT_NE(plain_line(s).find("  2.37 s/step  "), std::string::npos) << plain_line(s);
+}
+
 TEST(Progress, Counts) {
   EXPECT_EQ(format_count(0), "0");
   EXPECT_EQ(format_count(999), "999");
