@@ -198,7 +198,17 @@ class Census {
   std::size_t file_ = 0, first_without_ = 0;
 };
 
-void check_result(const PrepareOptions& o, const TokenStoreWriter& writer) {
+// Returns what to do where no document fell into a split.
+const char* remedy_for_empty_split(const std::vector<TextFile>& files) {
+  if (std::ranges::any_of(files, &RecordMembers::any, &TextFile::members))
+    return "Give a larger fraction, 0 (no validation), or records of their own (--validation-input)";
+  if (!std::ranges::all_of(files, &TextFile::plain))
+    return "Give smaller documents (--document line or blank-line), files of their own (--validation-input), a larger "
+           "fraction or 0 (no validation), or unpack the files and use --split tail";
+  return "Use --split tail, another fraction (0: no validation), or smaller documents (--document)";
+}
+
+void check_result(const PrepareOptions& o, const PreparePlan& plan, const TokenStoreWriter& writer) {
   const std::uint64_t train = writer.tokens(Split::train), validation = writer.tokens(Split::validation);
   if (train + validation == 0)
     fail("the input has no text that the tokenizer can express: nothing was written to ", o.output);
@@ -206,10 +216,7 @@ void check_result(const PrepareOptions& o, const TokenStoreWriter& writer) {
   const auto empty = [&](const char* which) {
     fail("the ", which, " split of ", o.output, " is empty: of ",
          counted(static_cast<std::int64_t>(documents), "document"), " none fell into it with --validation-fraction ",
-         o.validation_fraction,
-         o.members.any()
-             ? "; give a larger fraction, 0 (no validation), or records of their own (--validation-input)"
-             : "; use --split tail, another fraction (0: no validation), or smaller documents (--document)");
+         o.validation_fraction, ". ", remedy_for_empty_split(plan.files));
   };
   if (!o.validation_inputs.empty() && (train == 0 || validation == 0))
     fail("the files of --", train == 0 ? "input" : "validation-input",
@@ -245,7 +252,7 @@ void encode_texts(const PreparePlan& plan, const PrepareOptions& options, TokenS
   census.close();
   if (bad < plan.files.size()) report.first_bad_file = plan.files[bad].path;
   if (report.without_targets > 0) report.first_file_without = plan.files[census.first_without()].path;
-  report.bytes = plain ? plan.bytes : now.bytes;
+  report.bytes = now.bytes;
 }
 
 }  // namespace
@@ -260,7 +267,7 @@ PrepareReport prepare_corpus(const PrepareOptions& asked, const std::function<vo
     import_tokens(plan, options, writer, report, progress);
   else
     encode_texts(plan, options, writer, report, progress);
-  check_result(options, writer);
+  check_result(options, plan, writer);
   writer.finish(*plan.tokenizer, plan.summary(options), plan.chat_format);
 
   for (std::size_t i = 0; i < 2; ++i) {

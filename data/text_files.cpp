@@ -134,9 +134,11 @@ void drop_other_names(std::vector<TextFile>& files) {
       else if (!first_dropped)
         first_dropped = &f;
     }
-  if (first_dropped)
+  if (first_dropped) {
+    const std::string& read = once[kept.at(file_id(first_dropped->path))].path;
     log::info("reads ", counted(static_cast<std::int64_t>(once.size()), "file"), " once that ", files.size(),
-              " names lead to: ", first_dropped->path, " is ", once[kept.at(file_id(first_dropped->path))].path);
+              " names lead to: ", first_dropped->path, read == first_dropped->path ? " is given twice" : " is " + read);
+  }
   files = std::move(once);
 }
 

@@ -12,6 +12,7 @@
 #include "data/token_store.h"
 #include "data/unpack.h"
 #include "tests/data/corpus_case.h"
+#include "tests/error_of.h"
 
 namespace ring {
 namespace {
@@ -89,6 +90,29 @@ std::string unpacked(const std::string& path) {
     return true;
   });
   return text;
+}
+
+// What is advised where a split is empty works for the files that were given.
+TEST(EmptySplit, AdviceFitsTheFiles) {
+  Folder folder;
+  std::string lines, records;
+  for (int i = 0; i < 400; ++i) {
+    lines += "line " + std::to_string(i) + "\n";
+    records += R"({"text": "record )" + std::to_string(i) + "\"}\n";
+  }
+  PrepareOptions o = folder.options("in/a.txt.gz");
+  o.validation_fraction = 0.1;
+  write_text(folder / "in/a.txt.gz", gzip(lines));
+  expect_error([&] { prepare_corpus(o); },
+               {"validation split", "is empty", "--document line", "or unpack the files and use --split tail"});
+  o.document = "line";
+  EXPECT_GT(prepare_corpus(o).documents[1], 0u);
+  o = folder.options("in/b.jsonl");
+  o.validation_fraction = 1e-9;
+  write_text(folder / "in/b.jsonl", records);
+  const std::string error = error_of([&] { prepare_corpus(o); });
+  EXPECT_NE(error.find("records of their own (--validation-input)"), std::string::npos) << error;
+  EXPECT_EQ(error.find("tail"), std::string::npos) << error;
 }
 
 // Python's gzip.decompress() of the same bytes gives the same text, or fails.
@@ -189,6 +213,14 @@ TEST(ByteOrderMark, IsNoPartOfAText) {
   EXPECT_EQ(documents(o), (Documents{"one", "two"}));
 }
 
+TEST(ByteOrderMark, CountsAsNoByteOfText) {
+  Folder folder;
+  write_text(folder / "in/a.txt",
+             "\xEF\xBB\xBF"
+             "one");
+  EXPECT_EQ(prepare_corpus(folder.options()).bytes, 3u);
+}
+
 TEST(ByteOrderMark, IsNoPartOfTokenizersAndTemplates) {
   Folder folder;
   const std::string mark = "\xEF\xBB\xBF";
@@ -239,6 +271,11 @@ TEST(SameFile, HasOneNameWhicheverLead) {
   EXPECT_EQ(folder.names("*"), (Names{"snapshots/r/part-0.txt", "snapshots/r/part-1.txt"}));
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_NE(said.find("2 files once that 5 names lead to"), std::string::npos) << said;
+  testing::internal::CaptureStderr();
+  const std::string once = folder / "in/blobs/92c3";
+  EXPECT_EQ(list_text_files({once, once}, "*").size(), 1u);
+  const std::string twice = testing::internal::GetCapturedStderr();
+  EXPECT_NE(twice.find("2 names lead to: " + once + " is given twice"), std::string::npos) << twice;
   write_text(folder / "other/a.txt", "other");
   fs::create_hard_link(folder / "in/blobs/0a1f", folder / "other/b.txt");
   PrepareOptions o = folder.options();
