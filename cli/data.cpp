@@ -13,10 +13,10 @@
 #include "cli/data_text.h"
 #include "cli/live_line.h"
 #include "cli/number_option.h"
+#include "cli/record_options.h"
 #include "core/check.h"
 #include "core/counted.h"
 #include "core/log.h"
-#include "data/chat/format.h"
 #include "data/prepare.h"
 #include "data/token_store.h"
 #include "data/tokenizer.h"
@@ -127,39 +127,6 @@ void add_verify(CLI::App& parent) {
   c->callback([files] { verify(*files); });
 }
 
-// How records are read. Returns --chat-field.
-CLI::Option* add_record_options(CLI::App& command, PrepareOptions& o) {
-  command
-      .add_option("--text-field", o.members.text,
-                  "the input is JSON Lines or Parquet, and this member of each record is a document's text (with dots: "
-                  "a member's "
-                  "member); files named .jsonl or .ndjson are, with 'text'")
-      ->type_name("NAME");
-  command
-      .add_option("--prompt-field", o.members.prompt,
-                  "the input is JSON Lines or Parquet of prompts and completions, and this member of each record is "
-                  "the prompt, which "
-                  "does not count as a target")
-      ->type_name("NAME");
-  command.add_option("--completion-field", o.members.completion, "the member that is the completion, which counts")
-      ->type_name("NAME");
-  CLI::Option* chat =
-      command
-          .add_option(
-              "--chat-field", o.members.messages,
-              "the input is JSON Lines or Parquet of conversations, of which only the assistants' messages "
-              "count; NAME is the member with the list of messages. Without a NAME each record's form is found: "
-              "messages, conversations (ShareGPT's), or instruction, input and output (Alpaca's)")
-          ->type_name("NAME")
-          ->expected(0, 1);
-  command
-      .add_option("--chat-template", o.chat_template,
-                  "how conversations are written: a file with a template in Jinja, or " + chat::template_names() +
-                      "; without, as the tokenizer's own files say")
-      ->type_name("NAME|FILE");
-  return chat;
-}
-
 void add_prepare(CLI::App& parent) {
   auto a = std::make_shared<PrepareArguments>();
   PrepareOptions& o = a->options;
@@ -175,7 +142,7 @@ void add_prepare(CLI::App& parent) {
   c->add_flag("--as-text", o.as_text,
               "take the bytes of all files as they are, also of JSON and of what is no text (compressed, tables, NUL "
               "bytes)");
-  const CLI::Option* chat = add_record_options(*c, o);
+  add_record_options(*c, o);
   c->add_option(
        "--tokenizer", o.tokenizer,
        "bytes, chars (the characters of the input), a tokenizer file (.rmt), a tokenizer.json, a SentencePiece "
@@ -209,9 +176,8 @@ void add_prepare(CLI::App& parent) {
       "The text may be far larger than memory. Every document is followed by the tokenizer's end-of-text token, where "
       "it has one.\n"
       "Example: ringmaster data prepare --input books/ --glob '*.txt' --tokenizer tok.rmt --output corpus.h5");
-  c->callback([a, fraction, chat] {
+  c->callback([a, fraction] {
     a->options.enlarge_validation = fraction->count() == 0;
-    a->options.members.chats = chat->count() > 0 && a->options.members.messages.empty();
     prepare(*a);
   });
 }

@@ -4,6 +4,7 @@
 
 #include "cli/eval_long.h"
 #include "cli/number_option.h"
+#include "cli/record_options.h"
 #include "data/text_advice.h"
 #include "data/token_store.h"
 #include "trainer/session.h"
@@ -23,10 +24,7 @@ void EvalCorpus::add_to(CLI::App& cmd) {
           ->type_name("PATH")
           ->excludes(corpus)
           ->excludes(of_corpus);
-  cmd.add_option("--text-field", text.members.text,
-                 "With --text: it is JSON Lines or Parquet, and this member of each record is a document's text")
-      ->type_name("NAME")
-      ->needs(texts);
+  add_record_options(cmd, text, texts);
   cmd.add_option("--document", text.document,
                  "With --text: what is one document: file, line, blank-line, or the text that separates documents")
       ->capture_default_str()
@@ -42,15 +40,11 @@ void EvalCorpus::add_batches_to(CLI::App& cmd) {
 
 namespace {
 
-// Says which option reads the text, or how a corpus is made of it with the run's tokenizer.
-void refuse_text(const std::string& path, const std::string& run, const Session& session) {
+// Throws Error if the file is text, and says which options read it.
+void refuse_text(const std::string& path, const Session& session) {
   if (!is_text_file(path)) return;
   const NamedTokenizer tokenizer{tokenizer_file_of(session.origin), !chat_format_of(session.origin).source.empty()};
-  const std::string options = record_options(path, tokenizer);
-  if (options.empty() || options.starts_with(" --text-field"))
-    fail("--data: ", path, " is text, and no corpus. Give it as --text ", path, options);
-  fail("--data: ", path, " is text, and no corpus. Make one of it: `", preparing_command(path, tokenizer),
-       " --validation-fraction 0`, and then: `ringmaster eval ", run, " --data ", corpus_name(path), " --split train`");
+  fail("--data: ", path, " is text, and no corpus. Give it as --text ", path, record_options(path, tokenizer));
 }
 
 }  // namespace
@@ -60,11 +54,11 @@ Corpora EvalCorpus::open(const std::string& run, int threads, const Session& ses
     PrepareOptions options = text;
     options.threads = threads;
     options.file_options = FileOptions::text_field;
-    return corpus_of_text(options, *session.tokenizer);
+    return corpus_of_text(options, *session.tokenizer, chat_format_of(session.origin));
   }
   if (data.empty() && !session.origin.imported.empty())
     fail("--data: ", run, " holds imported weights, which have no corpus of their own: give one, or --text");
-  if (!data.empty()) refuse_text(data, run, session);
+  if (!data.empty()) refuse_text(data, session);
   Corpora corpora = data.empty() ? open_corpora(session.config.data) : open_corpus(data);
   check_tokenizer(corpora, session.tokenizer->hash(), "run " + run);
   if (data.empty()) check_data(session.origin, corpora, "Put the old ones back, or give --data");

@@ -19,7 +19,7 @@ struct EvalCorpus {
   PrepareOptions text;
   std::int64_t batches = 0, rows = 0;  // 0: all; see batch_rows()
 
-  void add_to(CLI::App& command);          // --data, --split, --text, --text-field, --document
+  void add_to(CLI::App& command);          // --data, --split, --text, --document, and how --text has records
   void add_batches_to(CLI::App& command);  // --batches, --batch-size
 
   // Error: the run has none of its own and none is given, or it has another tokenizer.

@@ -4,6 +4,8 @@
 #include <filesystem>
 
 #include "core/check.h"
+#include "data/load_chat_format.h"
+#include "data/output_file.h"
 
 namespace ring {
 namespace {
@@ -32,13 +34,14 @@ class TemporaryFolder {
 
 }  // namespace
 
-Corpora corpus_of_text(PrepareOptions options, const Tokenizer& tokenizer) {
+Corpora corpus_of_text(PrepareOptions options, const Tokenizer& tokenizer, const chat::Format& chats) {
   const TemporaryFolder folder;
   options.tokenizer = folder.file("tokenizer.rmt");
   options.output = folder.file("text.h5");
   options.validation_inputs.clear();
   options.validation_fraction = 0;
   save_tokenizer(tokenizer, options.tokenizer);
+  if (!chats.source.empty()) write_whole(folder.file(kChatTemplateFile), chats.json());  // beside the tokenizer
   warn_of(prepare_corpus(options));
   return open_corpus(options.output);
 }

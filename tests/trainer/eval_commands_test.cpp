@@ -124,16 +124,6 @@ TEST_F(EvalCommands, LossOfTextsSplitsAndWindows) {
   EXPECT_EQ(run_process(train("both", {"train.epochs=2"})).code, 1);  // and steps
 }
 
-// The commands of a message, which it has between backticks.
-std::vector<std::string> commands_in(const std::string& message) {
-  std::vector<std::string> commands;
-  for (std::size_t at = 0, end; (at = message.find('`', at)) != std::string::npos; at = end + 1) {
-    end = message.find('`', at + 1);
-    commands.push_back(message.substr(at + 1, end - at - 1));
-  }
-  return commands;
-}
-
 TEST_F(EvalCommands, TextInPlaceOfACorpusIsAnsweredWithWhatReadsIt) {
   const Finished run = run_process(train("run", {"train.steps=2"}));
   ASSERT_EQ(run.code, 0) << run.output;
@@ -145,17 +135,40 @@ TEST_F(EvalCommands, TextInPlaceOfACorpusIsAnsweredWithWhatReadsIt) {
   EXPECT_NE(eval({"--data", path("b.jsonl")}).output.find("--text " + path("b.jsonl") + " --text-field body\n"),
             std::string::npos);
   write("chats.jsonl", R"({"conversations": [{"from": "human", "value": "line"}, {"from": "gpt", "value": "text"}]})");
-  const std::vector<std::string> advised = commands_in(eval({"--data", path("chats.jsonl")}).output);
-  ASSERT_EQ(advised.size(), 2u);
-  EXPECT_EQ(advised[0], "ringmaster data prepare --input " + path("chats.jsonl") +
-                            " --chat-field --chat-template plain --tokenizer " + path("run/tokenizer.rmt") +
-                            " --output chats.h5 --validation-fraction 0");
-  EXPECT_EQ(advised[1], "ringmaster eval " + path("run") + " --data chats.h5 --split train");
-  for (const std::string& command : advised) {
-    const std::string here = "cd " + path("") + " && " + ring_binary() + command.substr(command.find(' '));
-    const Finished f = run_process({"/bin/sh", "-c", here});
-    EXPECT_EQ(f.code, 0) << here << "\n" << f.output;
-  }
+  const std::string advice = "--text " + path("chats.jsonl") + " --chat-field --chat-template plain\n";
+  EXPECT_NE(eval({"--data", path("chats.jsonl")}).output.find(advice), std::string::npos);
+}
+
+// As `data prepare` reads the same options.
+TEST_F(EvalCommands, ConversationsCountAsInACorpusOfThem) {
+  ASSERT_EQ(run_process(train("run", {"train.steps=2"})).code, 0);
+  write("chats.jsonl",
+        R"({"messages": [{"role": "user", "content": "line"}, {"role": "assistant", "content": "text"}]})"
+        "\n"
+        R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "of words"}]})");
+  const std::vector<std::string> records = {"--chat-field", "messages", "--chat-template", "plain"};
+  std::vector<std::string> prepare = {"data",
+                                      "prepare",
+                                      "--input",
+                                      path("chats.jsonl"),
+                                      "--tokenizer",
+                                      path("run/tokenizer.rmt"),
+                                      "--output",
+                                      path("chats.h5"),
+                                      "--validation-fraction",
+                                      "0"};
+  prepare.insert(prepare.end(), records.begin(), records.end());
+  ASSERT_EQ(ring(prepare).code, 0);
+  const Finished corpus = eval({"--data", path("chats.h5"), "--split", "train"});
+  std::vector<std::string> text = {"--text", path("chats.jsonl")};
+  text.insert(text.end(), records.begin(), records.end());
+  const Finished direct = eval(text);
+  EXPECT_EQ(direct.code, 0) << direct.output;
+  EXPECT_NE(direct.output.find("accuracy"), std::string::npos) << "only answers count: " << direct.output;
+  EXPECT_EQ(direct.output, corpus.output);
+  EXPECT_NE(eval({"--text", path("chats.jsonl"), "--chat-field"}).output.find("choose one with --chat-template"),
+            std::string::npos);
+  EXPECT_EQ(eval({"--chat-field"}).code, 2) << "it goes with --text";
 }
 
 TEST_F(EvalCommands, PromptsOfAFileAreThoseAlone) {

@@ -1,0 +1,40 @@
+#include "cli/record_options.h"
+
+#include <CLI/CLI.hpp>
+
+#include "data/chat/format.h"
+#include "data/prepare.h"
+
+namespace ring {
+
+void add_record_options(CLI::App& command, PrepareOptions& o, CLI::Option* needed) {
+  RecordMembers& m = o.members;
+  CLI::Option* const all[] = {
+      command.add_option("--text-field", m.text,
+                         "the input is JSON Lines or Parquet, and this member of each record is a document's text "
+                         "(with dots: a member's member); files named .jsonl or .ndjson are, with 'text'"),
+      command.add_option("--prompt-field", m.prompt,
+                         "the input is JSON Lines or Parquet of prompts and completions, and this member of each "
+                         "record is the prompt, which does not count as a target"),
+      command.add_option("--completion-field", m.completion, "the member that is the completion, which counts"),
+      command
+          .add_option_function<std::string>(
+              "--chat-field",
+              [&m](const std::string& name) {
+                m.messages = name;
+                m.chats = name.empty();
+              },
+              "the input is JSON Lines or Parquet of conversations, of which only the assistants' messages count; NAME "
+              "is the member with the list of messages. Without a NAME each record's form is found: messages, "
+              "conversations (ShareGPT's), or instruction, input and output (Alpaca's)")
+          ->expected(0, 1),
+      command.add_option("--chat-template", o.chat_template,
+                         "how conversations are written: a file with a template in Jinja, or " +
+                             chat::template_names() + "; without, as the tokenizer's own files say")};
+  for (CLI::Option* option : all) {
+    option->type_name(option->get_name() == "--chat-template" ? "NAME|FILE" : "NAME");
+    if (needed) option->needs(needed);
+  }
+}
+
+}  // namespace ring
