@@ -118,7 +118,9 @@ void add_export_command(CLI::App& app) {
 void add_import_command(CLI::App& app) {
   auto a = std::make_shared<ImportArguments>();
   CLI::App* cmd = app.add_subcommand("import", "Make a run of published weights (Llama, Mistral, Qwen, SmolLM, GPT-2)");
-  cmd->add_option("folder", a->folder, "Folder with config.json and safetensors")->required();
+  cmd->add_option("folder", a->folder, "Folder with config.json and safetensors")
+      ->required()
+      ->each(check_import_folder);  // before a missing --output is told
   cmd->add_option("--output", a->output, "Directory of the run to make; one that exists is not overwritten")
       ->required()
       ->type_name("RUN");

@@ -24,6 +24,19 @@ class HfCommands : public Runs {
   }
 };
 
+// Before what else is missing, where a model is asked for that is not here.
+TEST_F(HfCommands, ANameOnHuggingFaceIsAnsweredWithHowToGetIt) {
+  for (const std::vector<std::string>& more : {std::vector<std::string>{}, {"--output", path("x")}}) {
+    std::vector<std::string> words{"import", "NoSuchOwner/model-1b"};
+    words.insert(words.end(), more.begin(), more.end());
+    expect(ring(words), 1, "Nothing is downloaded. If NoSuchOwner/model-1b is a model on Hugging Face, `hf download");
+  }
+  expect(ring({"import", path("none")}), 1, "none does not exist");
+  fs::create_directories(path("there"));
+  expect(ring({"import", path("there")}), 2, "--output is required");
+  expect(ring({"import", "--help"}), 0, "--output");
+}
+
 TEST_F(HfCommands, ImportedWeightsAreTrainedAndSampled) {
   first_loss("books", {"train.steps=30"});
   expect(ring({"export", path("books"), "--output", path("hf")}), 0, "LlamaForCausalLM");

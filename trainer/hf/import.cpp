@@ -296,15 +296,20 @@ Config config_of(const PublishedModel& published, const fs::path& run, const std
 std::string config_in(const fs::path& folder, std::string& file) {
   std::error_code error;
   file = (folder / "config.json").string();
-  if (!fs::exists(folder, error) && !error)
-    fail(folder.string(), " does not exist: give the folder of a published model", download_advice(folder.string()));
-  if (!error && !fs::exists(file, error) && !error)
+  check_import_folder(folder.string());
+  if (!fs::exists(file, error) && !error)
     fail(folder.string(), " has no config.json: give the folder of a published model");
   if (error) fail("cannot read ", folder.string(), ": ", io_error_text(error.value()));
   return std::string(without_byte_order_mark(read_text(file, kMostConfig)));
 }
 
 }  // namespace
+
+void check_import_folder(const std::string& folder) {
+  std::error_code error;
+  if (!fs::exists(folder, error) && !error)
+    fail(folder, " does not exist: give the folder of a published model", download_advice(folder));
+}
 
 Imported import_from_hf(const std::string& from, const std::string& output, const ImportOptions& options) {
   const fs::path source = from;

@@ -24,6 +24,9 @@ struct Imported {
   std::vector<std::string> notes;  // what is not as one may expect, a sentence each
 };
 
+// Throws Error if there is no such folder, with how to download it if it may be a name on Hugging Face.
+void check_import_folder(const std::string& folder);
+
 // Reads config.json and the safetensors of a folder, and writes a run's directory with a checkpoint of step 0 that
 // holds weights alone: F32 and BF16 with their bits, F16 as f32. config.yaml, model.yaml with the section model alone,
 // and the tokenizer and its chat template if there are any. Checkpoints have shards of about 1 GiB; any layout of
