@@ -25,7 +25,7 @@ namespace {
 constexpr int kMostParallel = 256;
 
 struct Arguments {
-  std::string file, gpus;
+  std::string file, gpus, log_level;
   int parallel = 1;
   bool dry_run = false;
 };
@@ -50,7 +50,7 @@ void check(const SweepPlan& plan) {
 }
 
 SweepOptions options_of(const Arguments& a) {
-  SweepOptions o{.parallel = a.parallel};
+  SweepOptions o{.parallel = a.parallel, .gpus = {}, .log_level = a.log_level};
   std::istringstream list(a.gpus);
   for (std::string gpu; std::getline(list, gpu, ',');) o.gpus.push_back(gpu);
   if (std::ranges::any_of(o.gpus, &std::string::empty)) fail("--gpus: '", a.gpus, "' is no list such as 0,1,2,3");
@@ -131,7 +131,11 @@ void add_sweep_command(CLI::App& app) {
   c->footer(
       "Stopped by Ctrl+C, all runs save; the same command goes on.\n"
       "Example: ringmaster sweep lr.yaml --parallel 2");
-  c->callback([a] { sweep(*a); });
+  c->callback([a, c] {
+    const CLI::Option* level = c->get_option("--log-level");  // of all commands that log: add_log_levels()
+    if (level->count() > 0) a->log_level = level->as<std::string>();
+    sweep(*a);
+  });
 }
 
 }  // namespace ring

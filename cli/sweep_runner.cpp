@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "cli/log_level.h"
 #include "comm/secret.h"
 #include "core/check.h"
 #include "core/cpu/thread_pool.h"
@@ -75,11 +76,11 @@ void SweepRunner::remember() const {
 }
 
 void SweepRunner::start(const SweepRun& run, std::size_t slot) {
-  WorkerCommand c{
-      .program = "/proc/self/exe",
-      .arguments = {"ringmaster", "train", plan_.train, "run.directory=" + folder(run), "run.name=" + run.name},
-      .environment = current_environment()};
-  c.arguments.insert(c.arguments.end(), run.settings.begin(), run.settings.end());
+  std::vector<std::string> words = {"train", plan_.train, "run.directory=" + folder(run), "run.name=" + run.name};
+  words.insert(words.end(), run.settings.begin(), run.settings.end());
+  pass_on_log_level(options_.log_level, words);
+  words.insert(words.begin(), "ringmaster");
+  WorkerCommand c{.program = "/proc/self/exe", .arguments = words, .environment = current_environment()};
   for (const auto& [name, value] : kAlone) c.environment[name] = value;
   c.environment["RINGMASTER_THREADS"] = std::to_string(std::max(1, default_threads() / options_.parallel));
   if (!options_.gpus.empty()) c.environment["CUDA_VISIBLE_DEVICES"] = options_.gpus[slot];

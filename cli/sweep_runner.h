@@ -13,6 +13,7 @@ namespace ring {
 struct SweepOptions {
   int parallel = 1;               // processes at a time
   std::vector<std::string> gpus;  // as CUDA_VISIBLE_DEVICES names them, one for each process; empty: as they are
+  std::string log_level;          // of the runs; empty: the default
 };
 
 class SweepRunner {

@@ -117,9 +117,12 @@ TEST_F(SweepRuns, TrainsEachAndShowsTheBestFirst) {
   const test::Finished plan = sweep({"--dry-run"});
   EXPECT_EQ(plan.code, 0) << plan.output;
   EXPECT_FALSE(fs::exists(at("runs")));
-  const test::Finished done = sweep({"--parallel", "2"});
+  const test::Finished done = sweep({"--parallel", "2", "--log-level", "error"});
   EXPECT_EQ(done.code, 0) << done.output;
-  EXPECT_TRUE(fs::exists(at("runs/001.log")));
+  std::ifstream log(at("runs/001.log"));
+  const std::string said((std::istreambuf_iterator<char>(log)), {});
+  EXPECT_NE(said.find("trained 30 steps"), std::string::npos) << said;
+  EXPECT_EQ(said.find(" I run "), std::string::npos) << "the level of the sweep is that of its runs: " << said;
   const std::size_t best = done.output.rfind("\n002  "), worst = done.output.rfind("\n001  ");
   EXPECT_LT(best, worst) << done.output;
   const auto written = fs::last_write_time(at("runs/002/metrics.jsonl"));
