@@ -33,8 +33,8 @@ void refuse_corpus(const std::string& path) {
 void refuse_toml(const std::string& path) {
   if (path.ends_with(".toml"))
     fail(path,
-         " is TOML, and settings are YAML: what is `[model]` and `width = 64` there is `model: {width: 64}` here. ",
-         "A file to begin with: ringmaster init my.yaml");
+         " is TOML, and settings are YAML: a table's name, such as [train], becomes `train:`, and a line `key = value` "
+         "below it becomes an indented `key: value`. A file to begin with: ringmaster init my.yaml");
 }
 
 Config settings_in(const std::string& file, const std::vector<std::string>& overrides) {

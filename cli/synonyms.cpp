@@ -151,6 +151,7 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"attention_type", "model.attention.kind"},
     // data
     {"datasets", "data.path", "Several are data.mixture."},
+    {"data.dataset", "data.path", "It is a corpus (.h5) that 'ringmaster data prepare' makes of text."},
     {"sample_packing", "data.packing.documents"},
     {"val_set_size", "", kSplitBefore},
     {"data.split", "", kSplitBefore},

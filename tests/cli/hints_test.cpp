@@ -156,7 +156,9 @@ TEST(Hints, TomlIsNotYaml) {
     settings_at(file, {});
     ADD_FAILURE();
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find(file + " is TOML, and settings are YAML"), std::string::npos) << e.what();
+    const std::string said = e.what();
+    EXPECT_NE(said.find(file + " is TOML, and settings are YAML"), std::string::npos) << said;
+    EXPECT_EQ(said.find("64"), std::string::npos) << "a value of no key that the message is about: " << said;
   }
   std::filesystem::remove(file);
 }
@@ -172,6 +174,9 @@ TEST(Hints, ASectionIsNoAnswerToAValue) {
   const std::string meant = "did you mean a key of data, such as data.path?";
   EXPECT_EQ(error_of("dataset=x"), "command line: dataset=x: unknown key; " + meant);
   EXPECT_EQ(error_of("dta=x"), "command line: dta=x: unknown key; " + meant);
+  EXPECT_EQ(error_of("data.dataset=x"),
+            "command line: data.dataset=x: unknown key; did you mean data.path? It is a corpus (.h5) that 'ringmaster "
+            "data prepare' makes of text.");
   EXPECT_EQ(error_of("data.path=x"), "");
   EXPECT_EQ(error_of("data=x"),
             "command line: data=x: expected a section of `key: value`, got x; set a key of it, such as data.path");
