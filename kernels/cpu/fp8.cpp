@@ -1,0 +1,134 @@
+// FP8 in plain loops: the reference of the kernels for GPUs.
+
+#include "kernels/fp8.h"
+
+#include <cmath>
+#include <vector>
+
+#include "kernels/cpu/rows.h"
+
+namespace ring::cpu {
+namespace {
+
+float load(const float* p) { return *p; }
+float load(const bf16* p) { return to_float(*p); }
+void store(float* p, float x) { *p = x; }
+void store(bf16* p, float x) { *p = to_bf16(x); }
+
+// The elements of x that share a scale, and where x's element (row, column) goes.
+struct Block {
+  std::int64_t row, rows, column, columns;
+};
+
+template <class T>
+float max_of(const RowsOf<T>& x, const Block& b) {
+  float max = 0;
+  for (std::int64_t r = b.row; r < b.row + b.rows; ++r)
+    for (std::int64_t c = b.column; c < b.column + b.columns; ++c) {
+      const float magnitude = std::abs(load(x[r] + c));
+      if (magnitude > max) max = magnitude;  // never for NaN
+    }
+  return max;
+}
+
+// Writes the block's scale, and its values to values[r * row_stride + c * column_stride].
+template <class T>
+void quantize(const RowsOf<T>& x, const Block& b, std::uint8_t* values, std::int64_t row_stride,
+              std::int64_t column_stride, float* scale) {
+  const Fp8Scale s = fp8_scale(max_of(x, b));
+  *scale = s.scale;
+  for (std::int64_t r = b.row; r < b.row + b.rows; ++r)
+    for (std::int64_t c = b.column; c < b.column + b.columns; ++c)
+      values[r * row_stride + c * column_stride] = to_e4m3(load(x[r] + c) * s.factor);
+}
+
+template <class T>
+void quantize_squares(const RowsOf<T>& x, const QuantizeFp8& q, std::int64_t i, std::int64_t j) {
+  const Block b{i * kFp8Block, std::min(kFp8Block, x.count - i * kFp8Block), j * kFp8Block,
+                std::min(kFp8Block, x.width - j * kFp8Block)};
+  if (const Fp8Matrix& m = q.out; m.defined())
+    quantize(x, b, m.values.data<std::uint8_t>(), m.values.stride(0), 1,
+             m.scales.data<float>() + i * m.scales.stride(0) + j);
+  if (const Fp8Matrix& m = q.transposed; m.defined())
+    quantize(x, b, m.values.data<std::uint8_t>(), 1, m.values.stride(0),
+             m.scales.data<float>() + j * m.scales.stride(0) + i);
+}
+
+template <class T>
+void quantize_rows(const RowsOf<T>& x, const QuantizeFp8& q, std::int64_t i, std::int64_t j) {
+  const std::int64_t row = i * kFp8Block, rows = std::min(kFp8Block, x.count - row);
+  const std::int64_t column = j * kFp8Block, columns = std::min(kFp8Block, x.width - column);
+  if (const Fp8Matrix& m = q.out; m.defined())
+    for (std::int64_t r = row; r < row + rows; ++r)
+      quantize(x, {r, 1, column, columns}, m.values.data<std::uint8_t>(), m.values.stride(0), 1,
+               m.scales.data<float>() + j * m.scales.stride(0) + r);
+  if (const Fp8Matrix& m = q.transposed; m.defined())
+    for (std::int64_t c = column; c < column + columns; ++c)
+      quantize(x, {row, rows, c, 1}, m.values.data<std::uint8_t>(), 1, m.values.stride(0),
+               m.scales.data<float>() + i * m.scales.stride(0) + c);
+}
+
+template <class T>
+void quantize_all(const QuantizeFp8& q, const ExecContext& ctx) {
+  const auto x = rows_of<T>("quantize_fp8", "x", q.x);
+  const bool squares = (q.out.defined() ? q.out : q.transposed).blocks == Fp8Blocks::squares;
+  const std::int64_t across = fp8_blocks(x.width), blocks = fp8_blocks(x.count) * across;
+  ctx.stream.pool().parallel_for(blocks, row_grain(4 * kFp8Block * kFp8Block), [&](auto begin, auto end, int) {
+    for (std::int64_t b = begin; b < end; ++b)
+      (squares ? quantize_squares<T> : quantize_rows<T>)(x, q, b / across, b % across);
+  });
+}
+
+void run_quantize(const QuantizeFp8& q, const ExecContext& ctx) {
+  check(q);
+  (q.x.dtype() == DType::bf16 ? quantize_all<bf16> : quantize_all<float>)(q, ctx);
+}
+
+// The values of a matrix without their scales, exact in f32.
+std::vector<float> decode(const Tensor& values) {
+  std::vector<float> out;
+  out.reserve(static_cast<std::size_t>(values.numel()));
+  for (std::int64_t r = 0; r < values.dim(0); ++r)
+    for (std::int64_t k = 0; k < values.dim(1); ++k)
+      out.push_back(from_e4m3(values.data<std::uint8_t>()[r * values.stride(0) + k]));
+  return out;
+}
+
+float scale_at(const Fp8Matrix& m, std::int64_t row, std::int64_t block) {
+  const float* scales = m.scales.data<float>();
+  if (m.blocks == Fp8Blocks::rows) return scales[block * m.scales.stride(0) + row];
+  return scales[row / kFp8Block * m.scales.stride(0) + block];
+}
+
+template <class T>
+void multiply(const MatmulFp8& p, const ExecContext& ctx) {
+  const std::int64_t depth = p.a.values.dim(1), width = p.c.dim(1);
+  const std::vector<float> a = decode(p.a.values), b = decode(p.b.values);
+  const auto c = rows_of<T>("matmul_fp8", "c", p.c);
+  ctx.stream.pool().parallel_for(c.count, row_grain(width * depth), [&](auto begin, auto end, int) {
+    for (std::int64_t m = begin; m < end; ++m)
+      for (std::int64_t n = 0; n < width; ++n) {
+        float sum = 0;
+        for (std::int64_t k = 0; k < depth; k += kFp8Block) {
+          float part = 0;
+          for (std::int64_t i = k; i < std::min(k + kFp8Block, depth); ++i)
+            part += a[static_cast<std::size_t>(m * depth + i)] * b[static_cast<std::size_t>(n * depth + i)];
+          sum += scale_at(p.a, m, k / kFp8Block) * scale_at(p.b, n, k / kFp8Block) * part;
+        }
+        store(c[m] + n, p.accumulate ? load(c[m] + n) + sum : sum);
+      }
+  });
+}
+
+void run_matmul(const MatmulFp8& p, const ExecContext& ctx) {
+  check(p);
+  (p.c.dtype() == DType::bf16 ? multiply<bf16> : multiply<float>)(p, ctx);
+}
+
+const bool added[] = {
+    quantize_fp8_kernel.add(Backend::cpu, {"loops", run_quantize}),
+    matmul_fp8_kernel.add(Backend::cpu, {"loops", run_matmul}),
+};
+
+}  // namespace
+}  // namespace ring::cpu

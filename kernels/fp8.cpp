@@ -1,0 +1,76 @@
+#include "kernels/fp8.h"
+
+#include "kernels/rows.h"
+
+namespace ring {
+namespace {
+
+constexpr std::int64_t kRowBytes = 16;  // rows start at multiples of it
+
+Tensor empty_rows(const Shape& shape, DType dtype, const ExecContext& ctx, Lifetime lifetime) {
+  const auto multiple = kRowBytes / static_cast<std::int64_t>(size_of(dtype));
+  const std::int64_t padded = (shape[1] + multiple - 1) / multiple * multiple;
+  return ctx.empty({shape[0], padded}, dtype, lifetime).narrow(1, 0, shape[1]);
+}
+
+Shape scales_shape(std::int64_t rows, std::int64_t columns, Fp8Blocks blocks) {
+  if (blocks == Fp8Blocks::rows) return {fp8_blocks(columns), rows};
+  return {fp8_blocks(rows), fp8_blocks(columns)};
+}
+
+void check_rows(std::string_view op, std::string_view name, const Tensor& t, const Shape& shape, DType dtype) {
+  check_shape(op, name, t, shape);
+  const std::int64_t bytes = t.stride(0) * static_cast<std::int64_t>(size_of(dtype));
+  const auto address = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(t.raw()));
+  RING_CHECK(t.dtype() == dtype && t.stride(1) == 1 && bytes % kRowBytes == 0 && address % kRowBytes == 0, op, ": ",
+             name, " is ", describe(t), " with strides ", t.strides(), ", expected rows of ", dtype, " that start at ",
+             "multiples of ", kRowBytes, " bytes");
+}
+
+void check_matrix(std::string_view op, std::string_view name, const Fp8Matrix& m, std::int64_t rows,
+                  std::int64_t columns) {
+  check_rows(op, str(name, ".values"), m.values, {rows, columns}, DType::u8);
+  check_rows(op, str(name, ".scales"), m.scales, scales_shape(rows, columns, m.blocks), DType::f32);
+}
+
+}  // namespace
+
+Fp8Matrix empty_fp8(std::int64_t rows, std::int64_t columns, Fp8Blocks blocks, const ExecContext& ctx,
+                    Lifetime lifetime) {
+  return {empty_rows({rows, columns}, DType::u8, ctx, lifetime),
+          empty_rows(scales_shape(rows, columns, blocks), DType::f32, ctx, lifetime), blocks};
+}
+
+void check(const QuantizeFp8& q) {
+  constexpr std::string_view op = "quantize_fp8";
+  RING_CHECK(q.x.defined() && q.x.shape().size() == 2 && (q.x.dim(1) <= 1 || q.x.stride(1) == 1), op, ": x is ",
+             describe(q.x), ", expected a matrix with unit last stride");
+  const std::int64_t rows = q.x.dim(0), columns = q.x.dim(1);
+  if (q.out.defined()) check_matrix(op, "out", q.out, rows, columns);
+  if (q.transposed.defined()) check_matrix(op, "transposed", q.transposed, columns, rows);
+  RING_CHECK(!q.out.defined() || !q.transposed.defined() || q.out.blocks == q.transposed.blocks, op,
+             ": out and transposed differ in their blocks");
+}
+
+void check(const MatmulFp8& m) {
+  constexpr std::string_view op = "matmul_fp8";
+  RING_CHECK(m.c.defined() && m.c.shape().size() == 2 && m.a.defined() && m.a.values.shape().size() == 2, op, ": c is ",
+             describe(m.c), ", a is ", describe(m.a.values), ", expected matrices");
+  const std::int64_t k = m.a.values.dim(1);
+  check_matrix(op, "a", m.a, m.c.dim(0), k);
+  check_matrix(op, "b", m.b, m.c.dim(1), k);
+  RING_CHECK(m.a.blocks == Fp8Blocks::rows, op, ": a has square blocks, expected blocks of rows");
+  RING_CHECK(m.c.dim(1) <= 1 || m.c.stride(1) == 1, op, ": the last dim of c has stride ", m.c.stride(1));
+  RING_CHECK(m.c.dtype() == DType::f32 || (m.c.dtype() == DType::bf16 && !m.accumulate), op, ": c is ", describe(m.c),
+             m.accumulate ? ", expected f32 to accumulate in" : ", expected f32 or bf16");
+}
+
+Cost cost(const MatmulFp8& m) {
+  const std::int64_t k = m.a.values.dim(1);
+  const bool squares = m.b.blocks == Fp8Blocks::squares;
+  return {2 * static_cast<double>(m.c.numel()) * static_cast<double>(k),
+          bytes_of({m.a.values, m.a.scales, m.b.values, m.b.scales, m.c, m.accumulate ? m.c : Tensor{}}),
+          str("e4m3[", m.c.dim(0), 'x', m.c.dim(1), 'x', k, squares ? "]w" : "]", m.accumulate ? "+c" : "")};
+}
+
+}  // namespace ring

@@ -1,0 +1,98 @@
+#pragma once
+// Blockwise FP8 for matrix products: e4m3 values with a power-of-two scale for each block. Activations and gradients
+// have blocks of 1 row x 128 columns, weights of 128 x 128 (DeepSeek-V3, arXiv 2412.19437, section 3.3). Each block is
+// quantized by itself, so that the bytes do not depend on the micro-batch, or on how tokens are sharded in multiples of
+// 128, and nothing has to be stored in checkpoints.
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "core/host_device.h"
+#include "kernels/kernel.h"
+
+namespace ring {
+
+inline constexpr std::int64_t kFp8Block = 128;
+inline constexpr float kE4m3Max = 448;          // 2^8 x 1.75
+inline constexpr std::uint8_t kE4m3NaN = 0x7f;  // e4m3 has no infinities
+constexpr std::int64_t fp8_blocks(std::int64_t n) { return (n + kFp8Block - 1) / kFp8Block; }
+
+// Rounds to nearest even. Finite magnitudes above 448 become 448; NaN and infinity become NaN.
+constexpr std::uint8_t to_e4m3(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x), sign = bits >> 24 & 0x80u, magnitude = bits & 0x7fffffffu;
+  if (magnitude >= 0x7f800000u) return kE4m3NaN;
+  std::uint32_t code = 0;
+  if (magnitude < 0x3c800000u) {  // below 2^-6, multiples of 2^-9: the sum's last bit counts them
+    const float sum = std::bit_cast<float>(magnitude) + 16384.0f;
+    code = std::bit_cast<std::uint32_t>(sum) - std::bit_cast<std::uint32_t>(16384.0f);
+  } else {  // 3 of 23 bits of the mantissa, and 7 instead of 127 as the exponent's bias
+    code = ((magnitude + 0x7ffffu + (magnitude >> 20 & 1u)) >> 20) - (120u << 3);
+  }
+  return static_cast<std::uint8_t>(sign | std::min(code, 0x7eu));
+}
+constexpr float from_e4m3(std::uint8_t code) {
+  const std::uint32_t sign = (code & 0x80u) << 24, exponent = code >> 3 & 15u, mantissa = code & 7u;
+  if ((code & 0x7fu) == kE4m3NaN) return std::bit_cast<float>(sign | 0x7fc00000u);
+  if (exponent == 0) return (sign ? -1.0f : 1.0f) * static_cast<float>(mantissa) / 512.0f;
+  return std::bit_cast<float>(sign | (exponent + 120u) << 23 | mantissa << 20);
+}
+
+// The scale of a block, and the factor that its elements are multiplied with before they are rounded.
+struct Fp8Scale {
+  float scale, factor;
+};
+// max: the largest magnitude in the block, NaN left out. The scale is the smallest power of two with max / scale <=
+// 448, so that no finite element saturates, but at least 2^-126; it is 1 for a block of zeros. An infinite max gives a
+// factor of 0, which makes the infinity NaN: like a NaN in the block, it reaches every product of its row.
+RING_HOST_DEVICE constexpr Fp8Scale fp8_scale(float max) {
+  const auto bits = std::bit_cast<std::uint32_t>(max);
+  if (bits == 0) return {1, 1};
+  if (bits >= 0x7f800000u) return {1, 0};
+  const std::uint32_t exponent = (bits >> 23) + ((bits & 0x7fffffu) > 0x600000u ? 1 : 0);  // of max / 1.75, rounded up
+  const std::uint32_t biased = exponent > 8 ? exponent - 8 : 1;
+  return {std::bit_cast<float>(biased << 23), std::bit_cast<float>((254 - biased) << 23)};
+}
+
+enum class Fp8Blocks : std::uint8_t { rows, squares };
+
+// A matrix [R,K] whose element is its value times the scale of its block. The rows of both tensors start at multiples
+// of 16 bytes, as the TMA needs them.
+struct Fp8Matrix {
+  Tensor values;  // u8 [R,K]: e4m3
+  Tensor scales;  // f32; rows: [K / 128, R]; squares: [R / 128, K / 128]; both quotients rounded up
+  Fp8Blocks blocks = Fp8Blocks::rows;
+
+  bool defined() const { return values.defined(); }
+};
+// Returns a matrix of unspecified contents.
+Fp8Matrix empty_fp8(std::int64_t rows, std::int64_t columns, Fp8Blocks, const ExecContext&, Lifetime = Lifetime::step);
+
+// Quantizes x, f32 or bf16 [N,C] with unit last stride, to out [N,C], and its transpose to transposed [C,N], in one
+// pass over x. Either may be undefined; both have the same kind of blocks. Blocks of rows differ between the two: those
+// of `transposed` are 128 rows of one column of x. Squares are the same 128 x 128 elements in both.
+struct QuantizeFp8 {
+  Tensor x;
+  Fp8Matrix out, transposed;
+};
+void check(const QuantizeFp8&);
+inline Cost cost(const QuantizeFp8& q) {
+  return cost_of(q.x, {q.x, q.out.values, q.out.scales, q.transposed.values, q.transposed.scales});
+}
+inline constinit Kernel<QuantizeFp8> quantize_fp8_kernel{"quantize_fp8"};
+
+// c [M,N] = a b^T, plus what c held if `accumulate`, with a [M,K] and b [N,K]. For a linear layer y = x w^T these are
+// all three products: y = x w^T; dx = dy w, with the transposed copy of w as b; and dw += dy^T x, with the transposed
+// copies of dy and x. The sum over each block of 128 of K is scaled and added in f32, so that the limited precision of
+// the tensor cores' own sums covers 128 terms only. Requires blocks of rows in a; c is f32 or bf16, and f32 if
+// accumulate. FLOPs: 2 M N K.
+struct MatmulFp8 {
+  Fp8Matrix a, b;
+  Tensor c;
+  bool accumulate = false;
+};
+void check(const MatmulFp8&);
+Cost cost(const MatmulFp8&);
+inline constinit Kernel<MatmulFp8> matmul_fp8_kernel{"matmul_fp8"};
+
+}  // namespace ring
