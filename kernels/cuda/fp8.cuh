@@ -1,0 +1,33 @@
+#pragma once
+// e4m3 in device code.
+
+#include <cuda_fp8.h>
+
+#include <cstdint>
+
+#include "kernels/fp8.h"
+
+namespace ring::cuda {
+
+// Four values as to_e4m3() rounds them, the first in the lowest byte. Requires finite numbers or NaN.
+__device__ inline std::uint32_t pack_e4m3(float a, float b, float c, float d) {
+  const std::uint32_t low = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3);
+  const std::uint32_t high = __nv_cvt_float2_to_fp8x2(make_float2(c, d), __NV_SATFINITE, __NV_E4M3);
+  return low | high << 16;
+}
+
+// A matrix as kernels write it; values are null if nobody wants it.
+struct Fp8Rows {
+  std::uint8_t* values = nullptr;
+  float* scales = nullptr;
+  std::int64_t value_stride = 0, scale_stride = 0;
+
+  Fp8Rows() = default;
+  explicit Fp8Rows(const Fp8Matrix& m) {
+    if (!m.defined()) return;
+    values = m.values.data<std::uint8_t>(), value_stride = m.values.stride(0);
+    scales = m.scales.data<float>(), scale_stride = m.scales.stride(0);
+  }
+};
+
+}  // namespace ring::cuda
