@@ -2,36 +2,12 @@
 
 #include "kernels/attention/cuda/sm90.cuh"
 
-#include <cuda.h>
-
 #include "kernels/attention/cuda/dropout.cuh"
 #include "kernels/cuda/device/vec.cuh"
+#include "kernels/cuda/hopper.h"
 
 namespace ring::cuda::sm90 {
 namespace {
-
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-// Null: the driver does not know it.
-Encode encode_tiled() {
-  static const Encode found = [] {
-    void* f = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    const cudaError_t error =
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &result);
-    if (error != cudaSuccess) static_cast<void>(cudaGetLastError());
-    return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(f) : nullptr;
-  }();
-  return found;
-}
-
-bool is_hopper(const ExecContext& ctx) {
-  int major = 0, minor = 0;
-  const int device = ctx.stream.device().index;
-  RING_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  RING_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-  return major == 9 && minor == 0;
-}
 
 // Sums are written in pieces of 16 bytes.
 bool fits_output(const Tensor& t) {
@@ -42,7 +18,7 @@ bool fits_output(const Tensor& t) {
 template <class Args>
 bool fits_all(const Args& a, std::initializer_list<Tensor> operands, std::initializer_list<Tensor> outputs,
               const ExecContext& ctx) {
-  if (a.q.dim(2) > 128 || !(a.scale > 0) || !is_hopper(ctx) || !encode_tiled()) return false;
+  if (a.q.dim(2) > 128 || !(a.scale > 0) || !is_hopper(ctx) || !tensor_map_encoder()) return false;
   TensorMap boxes;
   for (const BranchPass& pass : passes_of(a.pattern))
     for (const Tensor& t : operands)
@@ -128,7 +104,7 @@ const bool added[] = {
 }  // namespace
 
 bool make_tensor_map(const Tensor& t, int rate, TensorMap& to) {
-  const Encode encode = encode_tiled();
+  const auto encode = tensor_map_encoder();
   if (!encode || !t.defined() || t.dtype() != DType::bf16 || t.shape().size() != 3 || t.stride(2) != 1 ||
       t.dim(0) == 0 || t.dim(0) % rate != 0)
     return false;
@@ -142,10 +118,6 @@ bool make_tensor_map(const Tensor& t, int rate, TensorMap& to) {
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-std::int64_t grid_blocks(std::int64_t work, const ExecContext& ctx) {
-  int count = 0;
-  RING_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ctx.stream.device().index));
-  return std::min<std::int64_t>(work, count);
-}
+std::int64_t grid_blocks(std::int64_t work, const ExecContext& ctx) { return std::min(work, multiprocessors(ctx)); }
 
 }  // namespace ring::cuda::sm90

@@ -1,0 +1,30 @@
+#pragma once
+// Products of four warps together (wgmma, sm_90a) of e4m3 operands in shared memory, f32 sums in registers. Tiles and
+// fragments are those of wgmma.cuh; a panel has 128 columns of one byte.
+
+#include "kernels/cuda/device/wgmma.cuh"
+
+namespace ring::cuda {
+
+// c = (keep ? c : 0) + a * b over 32 of the summed index; both operands are K-major.
+__device__ inline void wgmma_e4m3(float (&c)[64], std::uint64_t a, std::uint64_t b, int keep) {
+#define RING_SUMS4(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
+#define RING_SUMS16(i) RING_SUMS4(i), RING_SUMS4(i + 4), RING_SUMS4(i + 8), RING_SUMS4(i + 12)
+  asm volatile(
+      "{\n"
+      ".reg .pred keep;\n"
+      "setp.ne.b32 keep, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+      "%64, %65, keep, 1, 1;\n"
+      "}\n"
+      : RING_SUMS16(0), RING_SUMS16(16), RING_SUMS16(32), RING_SUMS16(48)
+      : "l"(a), "l"(b), "r"(keep));
+#undef RING_SUMS16
+#undef RING_SUMS4
+}
+
+}  // namespace ring::cuda

@@ -1,0 +1,16 @@
+#pragma once
+// What the kernels for Hopper (sm_90a) ask of the device and the driver.
+
+#include <cuda.h>
+
+#include "kernels/kernel.h"
+
+namespace ring::cuda {
+
+bool is_hopper(const ExecContext&);
+std::int64_t multiprocessors(const ExecContext&);
+
+// Describes tensors to the TMA; null if the driver does not know how to.
+decltype(&cuTensorMapEncodeTiled) tensor_map_encoder();
+
+}  // namespace ring::cuda

@@ -1,0 +1,69 @@
+#include "kernels/cuda/matmul_fp8.cuh"
+
+#include <cmath>
+
+#include "kernels/cuda/hopper.h"
+#include "kernels/cuda/launch.h"
+
+namespace ring::cuda::fp8 {
+namespace {
+
+// Boxes of `width` x `height` elements.
+bool make_map(const Tensor& t, int width, int height, CUtensorMap& to) {
+  const bool values = t.dtype() == DType::u8;
+  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(t.dim(1)), static_cast<cuuint64_t>(t.dim(0))};
+  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(t.stride(0)) * size_of(t.dtype())};
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(width), static_cast<cuuint32_t>(height)}, steps[2] = {1, 1};
+  return tensor_map_encoder()(&to, values ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, t.raw(),
+                              sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                              values ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+                              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+bool supports(const MatmulFp8& p, const ExecContext& ctx) {
+  const bool squares = p.b.blocks == Fp8Blocks::squares;
+  const std::int64_t piece = squares ? 8 : 2;  // elements of c that are written at once
+  const bool fits = p.c.numel() > 0 && p.a.values.dim(1) > 0 && p.c.dim(1) % piece == 0 && p.c.stride(0) % piece == 0 &&
+                    reinterpret_cast<std::uintptr_t>(p.c.raw()) % 16 == 0;
+  return fits && p.c.dtype() == (squares ? DType::bf16 : DType::f32) && is_hopper(ctx) && tensor_map_encoder();
+}
+
+template <int kWaves, bool squares>
+void run_tiles(const MatmulFp8& args, const ExecContext& ctx) {
+  using Memory = MatmulMemory<kWaves, squares>;
+  MatmulParams p{};
+  const bool fits =
+      make_map(args.a.values, kDepth, Memory::kRows, p.a) && make_map(args.a.scales, Memory::kRows, 1, p.a_scales) &&
+      make_map(args.b.values, kDepth, kColumns, p.b) && (squares || make_map(args.b.scales, kColumns, 1, p.b_scales));
+  RING_CHECK(fits, "matmul_fp8: the TMA does not take ", describe(args.a.values), " and ", describe(args.b.values));
+  if (squares) p.squares = device_data<float>(args.b.scales), p.squares_stride = args.b.scales.stride(0);
+  p.c = args.c.raw(), p.stride = args.c.stride(0);
+  p.rows = static_cast<int>(args.c.dim(0)), p.columns = static_cast<int>(args.c.dim(1));
+  p.blocks = static_cast<int>(fp8_blocks(args.a.values.dim(1)));
+  p.tiles_down = static_cast<int>(divide_up(p.rows, Memory::kRows));
+  p.tiles_across = static_cast<int>(divide_up(p.columns, kColumns));
+  p.accumulate = args.accumulate;
+  const std::int64_t tiles = std::int64_t{p.tiles_down} * p.tiles_across;
+  launch(ctx, {grid_of(std::min(tiles, multiprocessors(ctx))), kThreads, sizeof(Memory) + kAlignment},
+         matmul_fp8<kWaves, squares>, p);
+}
+
+// How many rounds of tiles of 128 rows a multiprocessor takes time for, with tiles of `waves` times as many.
+std::int64_t rounds(const MatmulFp8& args, int waves, const ExecContext& ctx) {
+  const std::int64_t tiles = divide_up(args.c.dim(0), 128 * waves) * divide_up(args.c.dim(1), kColumns);
+  return divide_up(tiles, multiprocessors(ctx)) * waves;
+}
+
+// Large tiles read less of the operands; small ones leave fewer multiprocessors idle.
+void run(const MatmulFp8& args, const ExecContext& ctx) {
+  check(args);
+  const bool squares = args.b.blocks == Fp8Blocks::squares;
+  if (10 * rounds(args, 2, ctx) <= 11 * rounds(args, 1, ctx))
+    return (squares ? run_tiles<2, true> : run_tiles<2, false>)(args, ctx);
+  (squares ? run_tiles<1, true> : run_tiles<1, false>)(args, ctx);
+}
+
+const bool added = matmul_fp8_kernel.add(Backend::cuda, {"own_sm90", run, supports, 10});
+
+}  // namespace
+}  // namespace ring::cuda::fp8
