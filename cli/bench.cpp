@@ -50,6 +50,7 @@ void add_bench_commands(CLI::App& app) {
   bench->require_subcommand(1);
   add_bench_step(*bench);
   add_bench_ops(*bench);
+  add_bench_products(*bench);
   add_bench_attention(*bench);
   add_bench_blocks(*bench);
   add_bench_context(*bench);

@@ -17,6 +17,7 @@ namespace ring {
 // Each adds its subcommand to `bench`.
 void add_bench_step(CLI::App& bench);
 void add_bench_ops(CLI::App& bench);  // and bench floor
+void add_bench_products(CLI::App& bench);
 void add_bench_attention(CLI::App& bench);
 void add_bench_blocks(CLI::App& bench);
 void add_bench_context(CLI::App& bench);

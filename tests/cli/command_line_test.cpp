@@ -165,7 +165,7 @@ TEST_F(CommandLine, AnUnknownCommandNamesTheNearest) {
   EXPECT_EQ(wrong({"sample", "runs/x"}), "there is no command 'sample'; did you mean generate?");
   EXPECT_EQ(wrong({"version"}), "there is no command 'version'; did you mean --version?");
   EXPECT_EQ(wrong({"bench", "version"}),
-            "bench: there is no command 'version'; there are step, ops, floor, attention, "
+            "bench: there is no command 'version'; there are step, ops, floor, products, attention, "
             "blocks, context, calibrate");
   EXPECT_TRUE(
       wrong({"estimate", "x.yaml"}).starts_with("there is no command 'estimate'; there are init, tokenizer, data, "))

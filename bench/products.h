@@ -1,0 +1,36 @@
+#pragma once
+// The matrix products of a model's linear layers in the types of a run and in FP8, with and without quantization.
+
+#include <string>
+#include <vector>
+
+#include "bench/step.h"
+
+namespace ring {
+
+// y [N,outputs] = x [N,inputs] w^T.
+struct LinearShape {
+  std::string name;
+  std::int64_t outputs = 0, inputs = 0;
+};
+// The linear layers of a block.
+std::vector<LinearShape> block_linears(const ModelConfig& resolved);
+
+struct ProductTiming {
+  std::string work;    // "forward", "input gradient", "weight gradient", or what is quantized
+  std::string kernel;  // "bf16 cublaslt", "fp8 own_sm90"
+  Cost cost;
+  double seconds = 0;  // of one call: median of the rounds
+};
+
+struct LinearTiming {
+  LinearShape shape;
+  std::vector<ProductTiming> rows;
+  // Seconds of all three products: in the activations' type, in FP8 by the kernels that a run would take, and of
+  // quantizing the input, the output's gradient and the weight, each with its transpose.
+  double usual = 0, fp8 = 0, quantization = 0;
+};
+// Measures every kernel in turn, `rounds` times for `seconds` each.
+LinearTiming time_linear(const LinearShape&, std::int64_t tokens, double seconds, int rounds, const ExecContext&);
+
+}  // namespace ring

@@ -1,0 +1,73 @@
+// The products of linear layers, timed: which are measured, and how they add up.
+#include "bench/products.h"
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "tests/paths.h"
+#include "tests/process.h"
+
+namespace ring::test {
+namespace {
+
+ModelConfig model(Mlp mlp) {
+  ModelConfig m;
+  m.width = 96, m.heads = 6, m.kv_heads = 2, m.mlp_width = 160, m.mlp = mlp;
+  return m.resolved();
+}
+
+std::vector<std::int64_t> outputs_of(const std::vector<LinearShape>& linears) {
+  std::vector<std::int64_t> outputs;
+  for (const LinearShape& l : linears) outputs.push_back(l.outputs);
+  return outputs;
+}
+
+TEST(BlockLinears, FollowTheModel) {
+  EXPECT_EQ(outputs_of(block_linears(model(Mlp::swiglu))), (std::vector<std::int64_t>{160, 96, 320, 96}));
+  EXPECT_EQ(outputs_of(block_linears(model(Mlp::gelu))), (std::vector<std::int64_t>{160, 96, 160, 96}));
+  EXPECT_EQ(block_linears(model(Mlp::swiglu))[3].inputs, 160);
+}
+
+TEST(TimedLinear, HasAllProductsAndTheirSums) {
+  const ExecContext ctx{Stream::cpu(2)};
+  const LinearTiming t = time_linear({"up", 48, 32}, 40, 1e-4, 1, ctx);
+  std::set<std::string> works;
+  double usual = 0, fp8 = 0, quantization = 0;
+  for (const ProductTiming& p : t.rows) {
+    EXPECT_GT(p.seconds, 0) << p.work;
+    const bool first = works.insert(str(p.work, p.kernel.starts_with("fp8") ? " fp8" : "")).second;
+    if (p.work.starts_with("quantize")) {
+      quantization += p.seconds;
+    } else {
+      EXPECT_EQ(p.cost.flops, 2.0 * 48 * 32 * 40) << p.work;
+      if (first) (p.kernel.starts_with("fp8") ? fp8 : usual) += p.seconds;
+    }
+  }
+  EXPECT_EQ(works, (std::set<std::string>{"forward", "forward fp8", "input gradient", "input gradient fp8",
+                                          "weight gradient", "weight gradient fp8", "quantize input fp8",
+                                          "quantize gradient fp8", "quantize weight fp8"}));
+  EXPECT_DOUBLE_EQ(t.fp8, fp8);
+  EXPECT_DOUBLE_EQ(t.quantization, quantization);
+  EXPECT_DOUBLE_EQ(t.usual, usual);
+}
+
+TEST(BenchProducts, PrintsEachLinearLayerAndTheBlock) {
+  const auto file = std::filesystem::temp_directory_path() / str("ringmaster-bench-products-", getpid(), ".yaml");
+  std::ofstream(file) << "run: {threads: 2, device: cpu}\nmodel: {context: 16, width: 32, heads: 2, mlp: swiglu}\n"
+                         "data: {path: none.h5}\ntrain: {batch_size: 2, steps: 8}\n";
+  const Finished end =
+      run_process({ring_binary(), "bench", "products", file.string(), "--seconds", "0.0001", "--rounds", "1"});
+  std::filesystem::remove(file);
+  EXPECT_EQ(end.code, 0) << end.output;
+  for (const char* text : {"32 tokens", "qkv: 96 outputs, 32 inputs", "gate and up: 192 outputs, 32 inputs",
+                           "down: 32 outputs, 96 inputs", "e4m3[32x192x32]w", "e4m3[192x32x32]+c", "\nblock "})
+    EXPECT_NE(end.output.find(text), std::string::npos) << text << "\n" << end.output;
+}
+
+}  // namespace
+}  // namespace ring::test
