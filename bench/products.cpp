@@ -12,7 +12,7 @@ namespace {
 // A kernel on its operands.
 struct Job {
   ProductTiming timing;
-  bool chosen = false;  // the candidate that a run takes
+  bool chosen = false;  // the candidate that a run would use
   std::function<void()> call;
   std::vector<double> seconds;
 };
@@ -56,7 +56,7 @@ class Bench {
   }
 
  private:
-  // Every candidate of the slot that can do it.
+  // Returns all candidates of the slot that support these operands.
   template <class Args>
   void add(const Kernel<Args>& slot, const std::string& work, const std::string& type, const Args& args) {
     const auto& chosen = slot.choose(args, ctx_);

@@ -76,7 +76,7 @@ void add_bench_products(CLI::App& bench) {
   CLI::App* cmd = bench.add_subcommand("products", "Matrix products of a model's linear layers, also in FP8");
   auto a = std::make_shared<Arguments>();
   a->config.add_to(*cmd);
-  add_number(*cmd, "--tokens", a->tokens, "Rows of the products; 0: those of a micro-batch", 0, 1 << 24);
+  add_number(*cmd, "--tokens", a->tokens, "Rows of each product; 0: as in a micro-batch", 0, 1 << 24);
   add_number(*cmd, "--seconds", a->seconds, "Time of each measurement", 1e-6, 3600)->capture_default_str();
   add_number(*cmd, "--rounds", a->rounds, "Measure all kernels in turn, so many times, and take the medians", 1, 1000)
       ->capture_default_str();

@@ -23,7 +23,7 @@ class LiveLine {
 
   // Returns true if the next show() will print, so that callers need not make a text that nobody sees.
   bool due() const;
-  void show(const std::string& text);  // prints nothing before the line is due
+  void show(const std::string& text);  // prints nothing until the line is due
   void clear();                        // removes the line from the terminal
   double seconds() const;              // since construction
 

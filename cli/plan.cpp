@@ -110,7 +110,7 @@ PlanQuestion question_of(const Arguments& a, Config c) {
 
 const char* device_word(const PlanQuestion& q) { return q.rates.device == "cpu" ? "process" : "GPU"; }
 
-// Returns a callback that shows how far the planner is: "planning 8 GPUs: layout 3 of 12".
+// Returns a callback that shows the planner's progress: "planning 8 GPUs: layout 3 of 12".
 PlanProgress progress_of(LiveLine& line, const PlanQuestion& q, const char* what) {
   std::cout.flush();  // into a file or pipe, too: what follows may take minutes
   const std::string devices = counted(q.world, device_word(q));

@@ -16,7 +16,7 @@ void add_record_options(CLI::App& command, PrepareOptions& o, CLI::Option* neede
       command.add_option("--prompt-field", m.prompt,
                          "the input is JSON Lines or Parquet of prompts and completions, and this member of each "
                          "record is the prompt, which does not count as a target"),
-      command.add_option("--completion-field", m.completion, "the member that is the completion, which counts"),
+      command.add_option("--completion-field", m.completion, "the field with the completion, which counts in the loss"),
       command
           .add_option_function<std::string>(
               "--chat-field",
@@ -30,7 +30,7 @@ void add_record_options(CLI::App& command, PrepareOptions& o, CLI::Option* neede
           ->expected(0, 1),
       command.add_option("--chat-template", o.chat_template,
                          "how conversations are written: a file with a template in Jinja, or " +
-                             chat::template_names() + "; without, as the tokenizer's own files say")};
+                             chat::template_names() + "; by default as in the tokenizer's own files")};
   for (CLI::Option* option : all) {
     option->type_name(option->get_name() == "--chat-template" ? "NAME|FILE" : "NAME");
     if (needed) option->needs(needed);

@@ -11,7 +11,7 @@ namespace ring {
 struct PrepareOptions;
 
 // Adds --text-field, --prompt-field, --completion-field, --chat-field and --chat-template. `needed`: the option that
-// the others go with; null if they need none.
+// these require; null if none.
 void add_record_options(CLI::App& command, PrepareOptions&, CLI::Option* needed = nullptr);
 
 }  // namespace ring

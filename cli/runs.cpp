@@ -79,6 +79,7 @@ void print(const std::vector<RunSummary>& runs) {
                     speed_text(r.tokens_per_second), percent_text(r.goodput), str(r.restarts),
                     r.age ? format_duration(*r.age) : kNone});
   print_table(rows, 3);
+  if (!runs.empty()) std::cout << "(goodput: share of the time that was not lost to failures and restarts)\n";
   for (const RunSummary& r : runs)
     if (!r.note.empty()) std::cout << visible(r.name) << ": " << visible(r.note) << "\n";
 }

@@ -120,7 +120,7 @@ void add_import_command(CLI::App& app) {
   CLI::App* cmd = app.add_subcommand("import", "Make a run of published weights (Llama, Mistral, Qwen, SmolLM, GPT-2)");
   cmd->add_option("folder", a->folder, "Folder with config.json and safetensors")
       ->required()
-      ->each(check_import_folder);  // before a missing --output is told
+      ->each(check_import_folder);  // reported before a missing --output
   cmd->add_option("--output", a->output, "Directory of the run to make; one that exists is not overwritten")
       ->required()
       ->type_name("RUN");

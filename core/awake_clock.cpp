@@ -38,7 +38,7 @@ class Ticker {
     filter_.begin(monotonic());
     const BlockSignals block;
     try {
-      std::thread([this] {
+      std::thread([this] {  // runs until the process ends, and uses only this object, which is never deleted
         for (;; std::this_thread::sleep_for(GapFilter::kTick)) filter_.without_gaps(monotonic());
       }).detach();
       ticks_ = true;

@@ -45,8 +45,8 @@ void check_activations(const Config& c, std::int64_t rows) {
 void resolve_length(Config& c, const Corpora& corpora) {
   const double epochs = std::exchange(c.train.epochs, 0);
   if (epochs == 0 && c.train.steps == 0 && c.train.tokens == 0 && c.train.minutes == 0)
-    fail("train.steps: expected the length of the run, got none. Give train.steps, train.tokens, train.epochs or ",
-         "train.minutes");
+    fail("train.steps: expected the length of the run in steps, got 0. Give train.steps, train.tokens, train.epochs ",
+         "or train.minutes");
   if (epochs == 0) return;
   const SampleMap map(corpora, c.model.context, c.run.seed, c.data.packing);
   std::uint64_t samples = 0;

@@ -5,7 +5,7 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kRowBytes = 16;  // rows start at multiples of it
+constexpr std::int64_t kRowBytes = 16;  // alignment of rows
 
 Tensor empty_rows(const Shape& shape, DType dtype, const ExecContext& ctx, Lifetime lifetime) {
   const auto multiple = kRowBytes / static_cast<std::int64_t>(size_of(dtype));

@@ -49,7 +49,8 @@ RING_HOST_DEVICE constexpr Fp8Scale fp8_scale(float max) {
   const auto bits = std::bit_cast<std::uint32_t>(max);
   if (bits == 0) return {1, 1};
   if (bits >= 0x7f800000u) return {1, 0};
-  const std::uint32_t exponent = (bits >> 23) + ((bits & 0x7fffffu) > 0x600000u ? 1 : 0);  // of max / 1.75, rounded up
+  const std::uint32_t exponent =
+      (bits >> 23) + ((bits & 0x7fffffu) > 0x600000u ? 1 : 0);  // ceil(log2(max / 1.75)) + 127
   const std::uint32_t biased = exponent > 8 ? exponent - 8 : 1;
   return {std::bit_cast<float>(biased << 23), std::bit_cast<float>((254 - biased) << 23)};
 }

@@ -13,6 +13,11 @@ Tuning::Tuning(Sources sources) : sources_(std::move(sources)) {
   if (sources_.measures && !sources_.store.empty()) store_ = std::make_unique<ChoiceStore>(sources_.store);
 }
 
+bool Tuning::has_recorded(const std::string& key) const {
+  std::lock_guard lock(mutex_);
+  return recorded_.contains(key);
+}
+
 std::optional<std::string> Tuning::find(const std::string& key) {
   std::lock_guard lock(mutex_);
   if (const auto at = recorded_.find(key); at != recorded_.end()) return at->second;

@@ -41,6 +41,8 @@ class Tuning {
   bool measures() const { return sources_.measures; }
   double seconds() const { return sources_.seconds; }
 
+  // Returns true if this run has used a choice for the key, or its record holds one.
+  bool has_recorded(const std::string& key) const;
   // Returns the choice for a key and adds it to this run's record; nullopt if the caller has to make the choice.
   std::optional<std::string> find(const std::string& key);
   // Records a choice and returns the choice to use, which is a different one if another run has stored its choice

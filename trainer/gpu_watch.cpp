@@ -72,6 +72,7 @@ struct GpuWatch::State {
 GpuWatch::GpuWatch(std::shared_ptr<const GpuSource> source, double seconds) : state_(std::make_shared<State>()) {
   state_->source = std::move(source);
   state_->between = std::chrono::duration<double>(seconds);
+  // Not joined: a call into a driver that hangs must not keep the process from ending.
   std::thread([state = state_] { state->run(); }).detach();
 }
 

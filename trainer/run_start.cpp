@@ -358,7 +358,7 @@ void warn_of_warmup(const Config& c) {
   if (steps == 0 || warmup <= steps) return;
   log::warn("schedule.warmup_steps: ", warmup, warmup == ScheduleConfig{}.warmup_steps ? ", the default," : "",
             " is more than train.steps: ", steps, ", so that the learning rate rises to ", steps, "/", warmup,
-            " of optimizer.lr only. Lower it, such as to a twentieth of the run: schedule.warmup_steps=",
+            " of optimizer.lr only. Shorten the warm-up, for example to a twentieth of the run: schedule.warmup_steps=",
             std::max<std::int64_t>(1, steps / 20));
 }
 

@@ -18,7 +18,7 @@
 #include <vector>
 
 namespace {
-constexpr int kOut = 256, kIn = 256, kTokens = 32768;  // y = W x + residual, as in a transformer's block
+constexpr int kOut = 256, kIn = 256, kTokens = 32768;  // y = W x + residual, as in a transformer block
 constexpr int kAlgorithms = 256, kProductsPerCheck = 200;
 constexpr std::size_t kWorkspace = 32 << 20;
 

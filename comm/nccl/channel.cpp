@@ -42,7 +42,7 @@ struct Handle {
 namespace {
 
 // NCCL may wait for kernels that hang, and those of one communicator for those of another: each is aborted on a thread
-// of its own. A call that hangs must not stop it either.
+// of its own. It is not joined, because a call may hang for ever.
 void start_abort(const std::shared_ptr<Handle>& handle) {
   {
     const std::lock_guard lock(handle->abort_mutex);

@@ -327,6 +327,7 @@ Event PeerCopies::exchange(const std::vector<Transfer>& sends, const std::vector
 void PeerCopies::abort() {
   if (aborted_.exchange(true)) return;
   const BlockSignals block;
+  // Not joined: calls on a device that failed may never return.
   std::thread([self = shared_from_this()] { self->release(); }).detach();
 }
 

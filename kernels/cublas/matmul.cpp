@@ -154,9 +154,12 @@ class Engine {
                                              const Plan::Operands& operands, const ExecContext& ctx) {
     if (!ctx.tuning) return favourite(problem, plan);
     const std::string key = key_of(problem);
+    const bool recorded = ctx.tuning->has_recorded(key);
     const std::optional<std::string> known = ctx.tuning->find(key);
-    if (known && can_use(*known, problem, plan)) return algorithm_of(*known);
-    if (known)
+    const bool usable = known && can_use(*known, problem, plan);
+    // A run repeats its own choices. Stores of earlier versions hold algorithms that are no longer chosen.
+    if (usable && (recorded || !has_large_clusters(*known))) return algorithm_of(*known);
+    if (known && !usable)
       log::warn("matmul: the recorded algorithm for ", problem.text(),
                 " does not run here and is chosen again; results may differ in rounding from earlier ones");
     const auto candidates = candidates_of(problem, plan, ctx.tuning->measures() ? kCandidates : 1);
@@ -178,6 +181,11 @@ class Engine {
     if (choice == kApart) return problem.gelu != Problem::Gelu::none;
     cublasLtMatmulAlgo_t algo;
     return from_text(choice, algo) && plan.can_run(handle_, algo, kWorkspaceBytes);
+  }
+
+  static bool has_large_clusters(const std::string& choice) {
+    const auto algo = algorithm_of(choice);
+    return algo && cublas::has_large_clusters(*algo);
   }
 
   static std::optional<cublasLtMatmulAlgo_t> algorithm_of(const std::string& choice) {

@@ -10,7 +10,7 @@ namespace ring::cuda {
 bool is_hopper(const ExecContext&);
 std::int64_t multiprocessors(const ExecContext&);
 
-// Describes tensors to the TMA; null if the driver does not know how to.
+// Returns the driver's encoder of TMA descriptors; null if it has none.
 decltype(&cuTensorMapEncodeTiled) tensor_map_encoder();
 
 }  // namespace ring::cuda

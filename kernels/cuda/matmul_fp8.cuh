@@ -222,7 +222,7 @@ __global__ __launch_bounds__(kThreads, 1) void matmul_fp8(const __grid_constant_
     MatmulConsumer<kWaves, squares>(p, m, group - 1).run();
   }
 #else
-  __trap();  // code for other devices: supports() does not let it come here
+  __trap();  // compiled for other devices; supports() rules this path out
 #endif
 }
 

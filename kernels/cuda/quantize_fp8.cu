@@ -20,7 +20,7 @@ struct QuantizeParams {
 };
 
 struct TileMemory {
-  float max[kWarps][kSide];  // of a warp's rows, by column
+  float max[kWarps][kSide];  // per column of a warp's rows
   float factors[kSide];      // by column
   uint2 transposed[kSide][kAcross];
 };

@@ -176,7 +176,7 @@ TEST(Hints, ASectionIsNoAnswerToAValue) {
   EXPECT_EQ(error_of("dta=x"), "command line: dta=x: unknown key; " + meant);
   EXPECT_EQ(error_of("data.dataset=x"),
             "command line: data.dataset=x: unknown key; did you mean data.path? It is a corpus (.h5) that 'ringmaster "
-            "data prepare' makes of text.");
+            "data prepare' makes from text.");
   EXPECT_EQ(error_of("data.path=x"), "");
   EXPECT_EQ(error_of("data=x"),
             "command line: data=x: expected a section of `key: value`, got x; set a key of it, such as data.path");

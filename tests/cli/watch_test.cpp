@@ -76,7 +76,7 @@ TEST(Watch, ShowsARunInEightyColumns) {
   for (const std::string& l : lines) EXPECT_LE(characters(l), 80u) << l;
 }
 
-// The widest values leave a blank before what follows them.
+// The widest values leave a space before the next column.
 TEST(Watch, LongStepsAreInSecondsAndColumnsDoNotTouch) {
   ReportRun run = a_run();
   run.curves["train/step_ms"].push_back({401, 2366});

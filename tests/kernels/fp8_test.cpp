@@ -242,7 +242,7 @@ struct Product {
 constexpr Product kProducts[] = {{1, 8, 16},      {128, 128, 128}, {64, 136, 384}, {130, 72, 300},
                                  {60, 200, 1000}, {257, 128, 40},  {16, 264, 520}, {300, 200, 256}};
 
-// More tiles than a GPU has multiprocessors, large and small ones.
+// More tiles than a GPU has SMs, for large and for small tiles.
 constexpr Product kLargeProducts[] = {{4096, 2048, 128}, {2048, 2304, 256}};
 
 std::vector<Product> products(Backend backend) {
@@ -251,8 +251,7 @@ std::vector<Product> products(Backend backend) {
   return all;
 }
 
-// Tensor cores keep about 13 bits of the largest term while they add, and cut off the rest (DeepSeek-V3,
-// section 3.5.2).
+// Tensor cores cut off each term of a sum about 13 bits below the top of the largest one (DeepSeek-V3, section 3.5.2).
 struct Bounds {
   double relative, of_terms;
 };

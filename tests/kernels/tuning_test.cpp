@@ -195,6 +195,14 @@ TEST_F(SharedChoices, ComeAfterThoseOfTheProgram) {
   EXPECT_EQ(rule.find(key), std::nullopt);
 }
 
+TEST_F(SharedChoices, AreTheRunsOwnOnceItUsesThem) {
+  shared().record("a", "1");
+  Tuning run = shared();
+  EXPECT_FALSE(run.has_recorded("a"));
+  EXPECT_EQ(run.find("a"), "1");
+  EXPECT_TRUE(run.has_recorded("a"));
+}
+
 TEST(UserChoices, LieInTheUsersCache) {
   const auto with = [](const char* cache, const char* home) {
     setenv("XDG_CACHE_HOME", cache, 1);

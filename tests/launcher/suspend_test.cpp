@@ -53,7 +53,7 @@ class DistSuspended : public test::LongRuns {
 TEST_F(DistSuspended, AWhollyStoppedJobResumes) {
   const std::vector<pid_t> all = start_run();
   ASSERT_EQ(all.size(), 3u) << log();
-  stop_for(all, 12s);
+  stop_for(all, 15s);
   expect_undisturbed();
 }
 
@@ -68,9 +68,9 @@ TEST_F(DistSuspended, ARepeatedlyStoppedJobResumes) {
 }
 
 TEST_F(DistSuspended, WorkersContinueWithoutTheirLauncher) {
-  const std::vector<pid_t> all = start_run({"--inject", "1:slow@rank=all,phase=data,wait=200ms"});  // 40 steps: 8 s
+  const std::vector<pid_t> all = start_run({"--inject", "1:slow@rank=all,phase=data,wait=400ms"});  // 40 steps: 16 s
   ASSERT_EQ(all.size(), 3u) << log();
-  stop_for({agent_}, 5s);
+  stop_for({agent_}, 12s);
   expect_undisturbed();
 }
 

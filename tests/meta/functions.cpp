@@ -9,9 +9,8 @@ namespace {
 
 // Comments, strings and preprocessor lines become their line ends, so that only the program's own braces are left.
 std::string bare(const std::string& text) {
-  static const std::regex other(
-      R"re(R"(\w*)\([^]*?\)\1"|//[^\n]*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'|)re"
-      R"re((?:^|\n)[ \t]*#(?:[^\n]*\\\n)*[^\n]*)re");
+  static const std::regex other(R"re(R"(\w*)\([^]*?\)\1"|//[^\n]*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'|)re"
+                                R"re((?:^|\n)[ \t]*#(?:[^\n]*\\\n)*[^\n]*)re");
   std::string out;
   auto from = text.cbegin();
   for (std::sregex_iterator m(text.begin(), text.end(), other), end; m != end; ++m) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <regex>
+#include <set>
 
 #include "core/check.h"
 #include "tests/meta/functions.h"
@@ -155,6 +156,18 @@ Violations json_parsers(const SourceFile& file) {
   if (!is_source(file.path) || !kRank.contains(room_of(file.path)) || file.path == "core/json.cpp") return out;
   each_line(file, [&](const std::string& line, const std::string& at) {
     if (std::regex_search(line, parser)) out.push_back(at + "nlohmann's parser has no bounds: call parse_json()");
+  });
+  return out;
+}
+
+Violations detached_threads(const SourceFile& file) {
+  // Each says at its thread why nobody joins it.
+  static const std::set<std::string> allowed = {"comm/nccl/channel.cpp", "comm/nccl/peer_copies.cpp",
+                                                "core/awake_clock.cpp", "trainer/gpu_watch.cpp"};
+  Violations out;
+  if (!is_source(file.path) || !kRank.contains(room_of(file.path)) || allowed.contains(file.path)) return out;
+  each_line(file, [&](const std::string& line, const std::string& at) {
+    if (line.find(".detach()") != std::string::npos) out.push_back(at + "a detached thread outlives statics: join it");
   });
   return out;
 }

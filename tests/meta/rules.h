@@ -47,6 +47,9 @@ Violations casts_by_class(const SourceFile&);
 // JSON is parsed by core/json.h alone, which bounds the work; tests may use nlohmann's parser.
 Violations json_parsers(const SourceFile&);
 
+// Threads are joined, except in files that say why not.
+Violations detached_threads(const SourceFile&);
+
 // No marks of unfinished work, no paths of somebody's machine, and no comment without a subject ("Of ...").
 Violations leftovers(const SourceFile&);
 

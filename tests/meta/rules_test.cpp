@@ -184,6 +184,13 @@ TEST(JsonParsers, AreThatOfCore) {
   EXPECT_TRUE(json_parsers({"trainer/a.cpp", "  const auto j = parse_json<nlohmann::json>(text);\n"}).empty());
 }
 
+TEST(DetachedThreads, AreFound) {
+  const std::string detached = "  std::thread([] { work(); }).detach();\n";
+  EXPECT_EQ(detached_threads({"trainer/a.cpp", detached}).size(), 1u);
+  EXPECT_TRUE(detached_threads({"core/awake_clock.cpp", detached}).empty());
+  EXPECT_TRUE(detached_threads({"trainer/a.cpp", "  thread_.join();\n"}).empty());
+}
+
 TEST(NarrowedSettings, AreChecked) {
   const auto wrong = [](const std::string& line) { return narrowed_settings({"trainer/a.cpp", line + "\n"}).size(); };
   EXPECT_EQ(wrong("f(static_cast<int>(config_.checkpoint.keep_last));"), 1u);
@@ -230,6 +237,7 @@ TEST(Tree, NobodyAsksForClasses) { EXPECT_EQ(joined(casts_by_class), ""); }
 TEST(Tree, FilesAreOpenedByOneHelper) { EXPECT_EQ(joined(opened_files), ""); }
 TEST(Tree, SettingsKeepTheirBits) { EXPECT_EQ(joined(narrowed_settings), ""); }
 TEST(Tree, JsonIsReadWithBounds) { EXPECT_EQ(joined(json_parsers), ""); }
+TEST(Tree, ThreadsAreJoined) { EXPECT_EQ(joined(detached_threads), ""); }
 TEST(Tree, NothingIsLeftOver) { EXPECT_EQ(joined(leftovers), ""); }
 
 }  // namespace

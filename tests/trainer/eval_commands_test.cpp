@@ -139,7 +139,7 @@ TEST_F(EvalCommands, TextInPlaceOfACorpusIsAnsweredWithWhatReadsIt) {
   EXPECT_NE(eval({"--data", path("chats.jsonl")}).output.find(advice), std::string::npos);
 }
 
-// As `data prepare` reads the same options.
+// These options work as in `data prepare`.
 TEST_F(EvalCommands, ConversationsCountAsInACorpusOfThem) {
   ASSERT_EQ(run_process(train("run", {"train.steps=2"})).code, 0);
   write("chats.jsonl",
