@@ -167,7 +167,7 @@ void verify(const std::string& path) {
 
 void add_checkpoint_commands(CLI::App& app) {
   CLI::App* checkpoint =
-      app.add_subcommand("checkpoint", "Look into checkpoints, verify, compare, divide and remove them");
+      app.add_subcommand("checkpoint", "Inspect, verify, diff, reshard and prune checkpoints");
   checkpoint->require_subcommand(1);
   auto path = std::make_shared<std::string>();
   const auto add = [&](const char* name, const char* what, void (*act)(const std::string&)) {

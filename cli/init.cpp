@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 struct Arguments {
   StartingPoint start;
-  std::string file = "config.yaml";
+  std::string file = "config.yaml", name;
   DeviceChoice device = DeviceChoice::automatic;
   bool force = false;
 };
@@ -62,8 +62,16 @@ void take_model(Arguments& a) {
   a.start.model_file = file.is_absolute() ? file.string() : fs::absolute(file).lexically_relative(folder).string();
 }
 
+// Returns the name of the run that the settings file describes. A file with a name that says nothing keeps the default.
+std::string name_of(const Arguments& a) {
+  if (!a.name.empty()) return a.name;
+  const std::string stem = fs::path(a.file).stem().string();
+  return stem.empty() || stem == "config" ? a.start.name : stem;
+}
+
 void run(Arguments a) {
   check(a);
+  a.start.name = name_of(a);
   const Backend wanted = backend_of(a.device);
   a.start.gpu = wanted == Backend::cuda;
   const bool corpus = fs::exists(a.start.data);
@@ -85,7 +93,7 @@ void add_init_command(CLI::App& app) {
   init->add_option("--data", a->start.data, "The corpus; where it exists already, steps follow from its size")
       ->capture_default_str();
   init->add_option("--from", a->start.weights, "finetune: the run or import whose weights it takes")->type_name("RUN");
-  init->add_option("--name", a->start.name, "Name of the run")->capture_default_str();
+  init->add_option("--name", a->name, "Name of the run (default: the file's name without .yaml)");
   add_device(*init, a->device, "What to write for");
   init->add_flag("--force", a->force, "Overwrite the file");
   init->footer("Example: ringmaster init my.yaml --template long-context --data books.h5");

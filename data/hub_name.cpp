@@ -1,7 +1,6 @@
 #include "data/hub_name.h"
 
-#include <algorithm>
-#include <array>
+#include <cctype>
 #include <filesystem>
 #include <string_view>
 
@@ -16,14 +15,16 @@ namespace fs = std::filesystem;
 // "owner" (or "name") exists here: otherwise it was meant as a path.
 bool may_be_hub_name(const std::string& path) {
   constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.";
-  constexpr std::array<std::string_view, 7> kEndings{".rmt", ".json", ".model", ".h5", ".yaml", ".txt", ".jsonl"};
   const std::size_t slash = path.find('/');
   const std::string owner = path.substr(0, slash), name = slash == std::string::npos ? "" : path.substr(slash + 1);
   const auto is_word = [&](const std::string& word) {
     return !word.empty() && word[0] != '.' && word.find_first_not_of(kLetters) == std::string::npos;
   };
   if (!is_word(owner) || (slash != std::string::npos && !is_word(name))) return false;
-  if (std::ranges::any_of(kEndings, [&](std::string_view ending) { return path.ends_with(ending); })) return false;
+  // An ending that begins with a letter is that of a file, as in "run.yml"; versions end in digits, as in "phi-1.5".
+  const std::size_t dot = path.rfind('.');
+  if (dot != std::string::npos && dot + 1 < path.size() && std::isalpha(static_cast<unsigned char>(path[dot + 1])))
+    return false;
   std::error_code ignored;
   return !fs::exists(owner, ignored);
 }

@@ -154,6 +154,14 @@ void warn_of_tokenizer(RunStart& s, const Origin& origin) {
   }
 }
 
+// A run that has a checkpoint does not read run.init_from again.
+void warn_of_changed_source(RunStart& s, const Origin& origin) {
+  const std::string &before = origin.config.run.init_from, &now = s.config.run.init_from;
+  if (now.empty() || now == before) return;
+  warn_once(s, str("run.init_from: ", now, " has no effect, since ", s.dir.path(), " began from ",
+                   before.empty() ? "random weights" : before, ". To begin from it, set another run.name"));
+}
+
 void check_resumption(RunStart& s, const Origin& origin, const TrainOptions& options) {
   refuse_imported(s.dir, origin);
   std::optional<RunSettings> file;
@@ -169,6 +177,7 @@ void check_resumption(RunStart& s, const Origin& origin, const TrainOptions& opt
   else if (const auto changes = changes_of_data(origin, s.data, s.config.model); !changes.empty())
     warn_once(s, str("resuming ", s.dir.path(), " with other data:", listed(changes))), s.changed = true;
   warn_of_tokenizer(s, origin);
+  warn_of_changed_source(s, origin);
 }
 
 void refuse_to_delete_source(const RunStart& s) {

@@ -140,7 +140,7 @@ TEST_F(Init, FinetuneTakesTheModelOfItsWeightsAndNothingElse) {
   EXPECT_NE(said.find("--tokenizer " + path("base/tokenizer.rmt")), std::string::npos) << said;
   const Config config = load(path("t.yaml"));
   EXPECT_EQ(config.run.init_from, path("base"));
-  EXPECT_EQ(config.run.name, "my-run");
+  EXPECT_EQ(config.run.name, "t") << "the file's name";
   EXPECT_EQ(config.run.directory, "");
   EXPECT_EQ(config.train.steps, 1000);
   EXPECT_EQ(config.train.tokens, 0);

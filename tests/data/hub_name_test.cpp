@@ -10,10 +10,10 @@ namespace {
 
 TEST(HubName, IsAnsweredWithTheCommandThatDownloads) {
   const auto advises = [](const std::string& name) { return !download_advice(name).empty(); };
-  for (const char* name : {"no-such-gpt2", "no-such-owner/Model-1.5B", "no_such_owner/a.b"})
+  for (const char* name : {"no-such-gpt2", "no-such-owner/Model-1.5B", "no_such_owner/a.5"})
     EXPECT_TRUE(advises(name)) << name;
-  for (const char* path :
-       {"/a/b", "./a", "../a/b", "a/b/c", "a b", "tok.rmt", "a/tokenizer.json", "a.h5", "", "/", "a/"})
+  for (const char* path : {"/a/b", "./a", "../a/b", "a/b/c", "a b", "tok.rmt", "a/tokenizer.json", "a.h5", "run.yml",
+                           "x.toml", "", "/", "a/"})
     EXPECT_FALSE(advises(path)) << path;
   EXPECT_EQ(
       download_advice("o-1/m"),

@@ -131,6 +131,12 @@ TEST_F(DamagedRuns, ChangedSettingsAreSaidOnceThoughTwoCheckpointsAreLookedAt) {
   EXPECT_EQ(f.output.find("changed settings"), f.output.rfind("changed settings")) << f.output;
 }
 
+TEST_F(DamagedRuns, ChangedInitialWeightsHaveNoEffectAndThatIsSaid) {
+  const Finished f = ring({"train", path("run"), "train.steps=12", "--allow-changes", "run.init_from=runs/other"});
+  expect_parts(f, 0, {"resuming from step", "run.init_from: runs/other has no effect", "set another run.name"});
+  EXPECT_EQ(f.output.find("has no effect"), f.output.rfind("has no effect")) << f.output;
+}
+
 TEST_F(DamagedRuns, AFolderThatCannotBeWrittenIsNamed) {
   fs::create_directory(path("locked"));
   fs::permissions(path("locked"), fs::perms::owner_read | fs::perms::owner_exec | fs::perms::others_exec);
