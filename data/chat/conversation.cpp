@@ -32,15 +32,33 @@ std::string text_of_parts(const Json& content, const std::string& which) {
   return text;
 }
 
+// Returns false if the message is marked as not to be learned: "weight": 0 (OpenAI) or "train": false (Axolotl).
+bool is_learned(const Json& m, const std::string& which) {
+  const auto weight = m.find("weight"), train = m.find("train");
+  if (weight != m.end() && !weight->is_null() && *weight != 0 && *weight != 1)
+    fail(which, ": expected 0 or 1 in 'weight', got ", weight->dump());
+  if (train != m.end() && !train->is_null() && !train->is_boolean())
+    fail(which, ": expected true or false in 'train', got ", train->dump());
+  return (weight == m.end() || *weight != 0) && (train == m.end() || *train != false);
+}
+
+// Throws Error if the template would leave out `key` of a message or a record, which has it.
+void check_written(const Json& object, const char* key, const std::string& which, const std::string& source) {
+  const auto value = object.find(key);
+  if (value == object.end() || value->is_null() || value->empty() || *value == "") return;
+  if (source.find(key) == std::string::npos)
+    fail(which, " has '", key, "', but the template does not write them. Use one that does: --chat-template");
+}
+
 // Throws Error if the template would leave out a part of the message, or write it in Python's notation.
-void check_message(const Json& m, const std::string& which, bool writes_calls) {
+void check_message(const Json& m, const std::string& which, const std::string& source) {
   if (!m.is_object()) fail(which, ": expected an object with 'role' and 'content', got a JSON ", m.type_name());
   if (!m.contains("role")) fail(which, " has no 'role'");
   if (!m["role"].is_string()) fail(which, ": expected a string in 'role', got a JSON ", m["role"].type_name());
   if (m.contains("tool_calls") && !m["tool_calls"].is_array() && !m["tool_calls"].is_null())
     fail(which, ": expected a list in 'tool_calls', got a JSON ", m["tool_calls"].type_name());
-  if (has_calls(m) && !writes_calls)
-    fail(which, " has 'tool_calls', but the template does not write them. Use one that does: --chat-template");
+  check_written(m, "tool_calls", which, source);
+  check_written(m, "reasoning_content", which, source);
   const auto content = m.find("content");
   if (content == m.end() || content->is_null()) {
     if (!has_calls(m)) fail(which, " has no 'content'", content == m.end() ? "" : ": it is null");
@@ -111,11 +129,7 @@ constexpr const char* kRemedy =
 }  // namespace
 
 ConversationWriter::ConversationWriter(Format format, const std::string& name, const Limits& limits)
-    : format_(std::move(format)),
-      template_(format_.source, name),
-      limits_(limits),
-      writes_calls_(format_.source.find("tool_calls") != std::string::npos),
-      reads_parts_(find_reads_parts()) {}
+    : format_(std::move(format)), template_(format_.source, name), limits_(limits), reads_parts_(find_reads_parts()) {}
 
 bool ConversationWriter::find_reads_parts() const {
   const auto written = [&](const Json& content) {
@@ -136,7 +150,7 @@ std::vector<Value> ConversationWriter::read(const Json& messages) const {
   std::vector<Value> out;
   for (const Json& m : messages) {
     const std::string which = str("message ", out.size());
-    check_message(m, which, writes_calls_);
+    check_message(m, which, format_.source);
     const bool parts = m.contains("content") && m["content"].is_array();
     const std::string text = parts ? text_of_parts(m["content"], which) : "";
     if (!parts || reads_parts_) {
@@ -202,19 +216,42 @@ ConversationWriter::Spans ConversationWriter::turns(const std::vector<Value>& me
   return spans;
 }
 
+void ConversationWriter::check_tools(const Json& tools) const {
+  check_written({{"tools", tools}}, "tools", "the record", format_.source);
+}
+
 std::vector<Part> ConversationWriter::parts(const Json& list, const Json& tools) const {
   std::vector<Value> messages = read(list);
   if (std::ranges::none_of(messages, [](const Value& m) { return role_of(m) == "assistant"; }))
     fail("no message has the role 'assistant': nothing of this conversation would be learned");
+  check_tools(tools);
   const Value given = from_json(tools);
   const Whole whole = write_whole(list, std::move(messages), given, false);
   const Spans spans = turns(whole.messages, given, whole.rendered, false);
   if (spans.empty()) fail("the template has {% generation %}, but marks no text of this conversation with it");
-  return cut(whole.rendered.text, spans);
+  return cut(whole.rendered.text, learned(list, spans));
+}
+
+// Requires one span for each message of an assistant if one of them is not to be learned.
+ConversationWriter::Spans ConversationWriter::learned(const Json& list, const Spans& spans) const {
+  std::vector<bool> wanted;
+  for (std::size_t i = 0; i < list.size(); ++i)
+    if (list[i]["role"] == "assistant") wanted.push_back(is_learned(list[i], str("message ", i)));
+  if (std::ranges::count(wanted, false) == 0) return spans;
+  if (std::ranges::count(wanted, true) == 0) fail("every assistant's message is marked as not to be learned");
+  if (spans.size() != wanted.size())
+    fail("a message is marked as not to be learned ('weight' or 'train'), but the template marks ", spans.size(),
+         " texts with {% generation %} for ", wanted.size(),
+         " messages of assistants. Give a different one: --chat-template");
+  Spans out;
+  for (std::size_t i = 0; i < spans.size(); ++i)
+    if (wanted[i]) out.push_back(spans[i]);
+  return out;
 }
 
 std::vector<Part> ConversationWriter::prompt(const Json& list, const Json& tools,
                                              const std::function<void(const std::string&)>& look) const {
+  check_tools(tools);
   const Value given = from_json(tools);
   const Whole whole = write_whole(list, read(list), given, true);
   const std::string& text = whole.rendered.text;

@@ -31,8 +31,10 @@ class ConversationWriter {
   // If the template has {% generation %}, the text inside it counts. Otherwise the conversation is written twice for
   // each assistant's turn: up to the turn, with the prompt that asks for an answer, and including the turn. The text
   // that only the second one has counts, except blank space after the mark that ends the turn.
-  // Throws Error if `messages` is not such a list, if it has no assistant, if one of these two texts is not the
-  // beginning of the whole conversation, or like Template::render().
+  // An assistant's message with "weight": 0 or "train": false does not count.
+  // Throws Error if `messages` is not such a list, if it has no assistant, if the template would leave out tools, calls
+  // of tools or a reasoning_content that is there, if one of these two texts is not the beginning of the whole
+  // conversation, or like Template::render().
   std::vector<Part> parts(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools) const;
   // Returns the conversation up to the point where an assistant answers. Earlier answers are parts that count, as in
   // parts(); if they cannot be found, returns one part. Before it searches for them, which writes the conversation
@@ -59,12 +61,15 @@ class ConversationWriter {
   // object, and the template would write that string as JSON, in quotes, the template gets the object instead.
   Whole write_whole(const nlohmann::ordered_json& list, std::vector<Value> messages, const Value& tools,
                     bool ask) const;
+  // Returns the spans of the messages that are to be learned.
+  Spans learned(const nlohmann::ordered_json& list, const Spans&) const;
+  // Throws Error if there are tools and the template would leave them out.
+  void check_tools(const nlohmann::ordered_json& tools) const;
   bool find_reads_parts() const;
   Format format_;
   Template template_;
   Limits limits_;
-  bool writes_calls_;  // the template has tool_calls
-  bool reads_parts_;   // the template reads a content that is a list of parts
+  bool reads_parts_;  // the template reads a content that is a list of parts
 };
 
 }  // namespace ring::chat

@@ -204,6 +204,50 @@ TEST(Conversation, WhatATemplateCannotWriteIsRefused) {
           str(R"([{"role": "assistant", "content": "a", "n": )", number, "}]"), {"too large"});
 }
 
+TEST(Conversation, WhatTheTemplateLeavesOutIsRefused) {
+  const ConversationWriter chatml(named("chatml"), "chatml");
+  expect_error(
+      [&] {
+        marked(chatml, R"([{"role": "user", "content": "a"},
+                           {"role": "assistant", "content": "b", "reasoning_content": "since"}])");
+      },
+      {"message 1 has 'reasoning_content'", "does not write them", "--chat-template"});
+  const auto chat = nlohmann::ordered_json::parse(
+      R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "reasoning_content": ""}])");
+  const auto tools = nlohmann::ordered_json::parse(R"([{"type": "function", "function": {"name": "f"}}])");
+  EXPECT_EQ(chatml.parts(chat, nlohmann::ordered_json::array()).size(), 3u);
+  expect_error([&] { chatml.parts(chat, tools); }, {"the record has 'tools'", "does not write them"});
+  expect_error([&] { chatml.prompt(chat, tools); }, {"the record has 'tools'"});
+}
+
+// OpenAI's fine-tuning format has a weight for each message of the assistant, Axolotl's "train".
+TEST(Conversation, MessagesMarkedAsNotToBeLearnedDoNotCount) {
+  const ConversationWriter chatml(named("chatml"), "chatml");
+  const auto chat = [](const std::string& first, const std::string& second) {
+    return R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", )" + first +
+           R"(}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d", )" + second + "}]";
+  };
+  const std::string a = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n",
+                    c = "\n<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n";
+  for (const char* mark : {R"("weight": 0)", R"("weight": 0.0)", R"("train": false)"})
+    EXPECT_EQ(marked(chatml, chat(mark, R"("weight": 1, "train": true)")), a + "b<|im_end|>" + c + "[[d<|im_end|>]]\n")
+        << mark;
+  const auto wrong = [&](const ConversationWriter& writer, const std::string& messages, const std::string& part) {
+    expect_error([&] { marked(writer, messages); }, {part});
+  };
+  wrong(chatml, chat(R"("weight": 0.5)", R"("weight": 1)"), "message 1: expected 0 or 1 in 'weight', got 0.5");
+  wrong(chatml, chat(R"("train": "no")", R"("weight": 1)"), "expected true or false in 'train'");
+  wrong(chatml, chat(R"("weight": 0)", R"("train": false)"), "every assistant's message");
+  wrong({{"{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}", {}}, "t"},
+        chat(R"("weight": 0)", R"("weight": 1)"), "marks 4 texts with {% generation %} for 2 messages");
+  const ConversationWriter turns(
+      {"{% for m in messages %}<{{ m.role }}>{{ m.content }};{% endfor %}{% if add_generation_prompt %}<assistant>"
+       "{% endif %}",
+       {}},
+      "t");
+  EXPECT_EQ(marked(turns, chat(R"("weight": 0)", R"("weight": 1)")), "<user>a;<assistant>b;<user>c;<assistant>[[d;]]");
+}
+
 TEST(Conversation, TextsOfPartsAreWritten) {
   const std::string parts = R"([{"role": "user", "content": [{"type": "text", "text": "Hi"}]},
       {"role": "assistant", "content": [{"type": "text", "text": "Y"}, {"type": "text", "text": "o"}]}])";
