@@ -11,6 +11,12 @@ namespace {
 constexpr const char* kTyped = "Set it to bf16, fp32 or tf32.";
 constexpr const char* kShareOfRate = "It is a fraction of optimizer.lr.";
 constexpr const char* kWholeBatch = "train.batch_size counts the sequences of a step over all processes.";
+constexpr const char* kAccumulated = "A step is train.batch_size sequences, train.micro_batch at a time per process.";
+constexpr const char* kNoExperts = "there are no experts; every layer has one MLP";
+constexpr const char* kNoFp8 = "training in FP8 does not exist yet; train.precision is bf16, fp32 or tf32";
+constexpr const char* kDocuments = "data.packing.documents: true masks attention between documents";
+constexpr const char* kOnlyAnswers = "data prepare --chat-field trains on the assistant's messages alone";
+constexpr const char* kInData = "data prepare --chat-template writes it into the corpus";
 constexpr const char* kDropouts = "One rate holds for the embedding and each sublayer's output.";
 constexpr const char* kGoesOn = "a run that has a checkpoint resumes by itself: ringmaster train RUN";
 constexpr const char* kProcesses = "the launcher sets the number of processes: ringmaster launch --nproc-per-node N";
@@ -128,6 +134,12 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"norm_type", "model.norm"},
     {"rms_norm_eps", "model.norm_eps"},
     {"layer_norm_eps", "model.norm_eps"},
+    {"norm_epsilon", "model.norm_eps"},
+    {"swiglu", "model.mlp", "Its value swiglu."},
+    {"use_rope_scaling", "model.rope.scaling"},
+    {"rope_scaling_factor", "model.rope.factor"},
+    {"num_experts", "", kNoExperts},
+    {"moe_router_topk", "", kNoExperts},
     {"layer_norm_epsilon", "model.norm_eps"},
     {"layernorm_epsilon", "model.norm_eps"},
     {"qk_layernorm", "model.qk_norm"},
@@ -158,6 +170,12 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"train.split", "", kSplitBefore},
     {"split", "", kSplitBefore},
     {"evals_per_epoch", "train.eval_interval", "It counts steps."},
+    {"eod_mask_loss", "", kDocuments},
+    {"reset_attention_mask", "", kDocuments},
+    {"train_on_inputs", "", kOnlyAnswers},
+    {"chat_template", "", kInData},
+    {"tokenizer_path", "", "data prepare --tokenizer writes it into the corpus"},
+    {"tokenizer_model", "", "data prepare --tokenizer writes it into the corpus"},
     {"data_path", "data.path"},
     {"data_dir", "data.path"},
     {"dataset_path", "data.path"},
@@ -169,7 +187,10 @@ constexpr config::Synonyms::Key kKeys[] = {
     // train
     {"rampup_batch_size", "train.batch_size", "To let it grow, give a list of [tokens, size]: [[0, 32], [1e9, 64]]."},
     {"train_samples", "train.tokens", "It counts tokens."},
-    {"loss_watchdog_threshold", "train.spike_score"},
+    {"loss_watchdog_threshold", "train.spike_score", "It counts standard deviations."},
+    {"exit_duration_in_mins", "train.minutes"},
+    {"fp8", "", kNoFp8},
+    {"fp8_format", "", kNoFp8},
     {"load_in_8bit", "", kNoQuantized},
     {"load_in_4bit", "", kNoQuantized},
     {"global_batch_size", "train.batch_size", kWholeBatch},
@@ -178,9 +199,9 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"device_batch_size", "train.micro_batch"},
     {"local_batch_size", "train.micro_batch"},
     {"per_device_train_batch_size", "train.micro_batch"},
-    {"gradient_accumulation_steps", "train.micro_batch", kWholeBatch},
-    {"grad_accum_steps", "train.micro_batch", kWholeBatch},
-    {"accumulate_grad_batches", "train.micro_batch", kWholeBatch},
+    {"gradient_accumulation_steps", "train.micro_batch", kAccumulated},
+    {"grad_accum_steps", "train.micro_batch", kAccumulated},
+    {"accumulate_grad_batches", "train.micro_batch", kAccumulated},
     {"max_steps", "train.steps"},
     {"max_iters", "train.steps"},
     {"train_iters", "train.steps"},
@@ -211,6 +232,7 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"activation_checkpointing", "train.recompute"},
     {"activation_checkpoint", "train.recompute"},
     {"recompute_granularity", "train.recompute"},
+    {"recompute_method", "train.recompute"},
     {"recompute_activations", "train.recompute"},
     {"tiled_mlp", "train.mlp_chunk", "It is the number of tokens computed at a time."},
     {"chunk_size_feed_forward", "train.mlp_chunk"},
@@ -272,6 +294,10 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"warmup_ratio", "schedule.warmup_steps", "It counts steps."},
     {"min_lr", "schedule.final_lr", kShareOfRate},
     {"lr_min", "schedule.final_lr", kShareOfRate},
+    {"min_lr_factor", "schedule.final_lr"},
+    {"cosine_min_lr_ratio", "schedule.final_lr"},
+    {"lr_warmup_fraction", "schedule.warmup_steps", "It counts steps."},
+    {"lr_wsd_decay_iters", "schedule.decay_steps"},
     {"end_lr", "schedule.final_lr", kShareOfRate},
     {"min_learning_rate", "schedule.final_lr", kShareOfRate},
     {"decay_ratio", "schedule.decay_steps", "It counts steps and applies to kind: wsd."},
@@ -286,6 +312,8 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"save_every", "checkpoint.interval"},
     {"save_steps", "checkpoint.interval"},
     {"save_interval", "checkpoint.interval"},
+    {"saves_per_epoch", "checkpoint.interval", "It counts steps."},
+    {"keep_latest_k", "checkpoint.keep_last"},
     {"checkpoint_every", "checkpoint.interval"},
     {"checkpoint_interval", "checkpoint.interval"},
     {"save_total_limit", "checkpoint.keep_last"},
@@ -307,6 +335,10 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"context_parallel_degree", "parallel.cp"},
     {"cp_size", "parallel.cp"},
     {"cp_degree", "parallel.cp"},
+    {"sequence_parallel_degree", "parallel.cp"},
+    {"cp_comm_type", "parallel.cp_schedule"},
+    {"deepspeed", "parallel.zero", "It is the stage of ZeRO."},
+    {"expert_model_parallel_size", "", kNoExperts},
     {"tensor_parallel", "parallel.tp"},
     {"tensor_parallelism", "parallel.tp"},
     {"tensor_parallel_size", "parallel.tp"},
@@ -359,7 +391,7 @@ constexpr config::Synonyms::Value kValues[] = {
     {"parallel.reduce", "bfloat16", "bf16"},
     {"parallel.reduce", "float32", "fp32"},
     {"train.recompute", "true", "block"},
-    {"train.recompute", "selective", "mlp"},
+    {"train.recompute", "selective", "none", "Attention never stores its scores."},
     {"train.recompute", "false", "none"},
     {"train.cuda_graph", "true", "on"},
     {"train.cuda_graph", "false", "off"},

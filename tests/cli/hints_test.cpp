@@ -124,6 +124,10 @@ TEST(Hints, WordsForWhichThereIsNoKeySayWhatToDo) {
   EXPECT_NE(error_of("lora_r=8").find("there is no LoRA"), std::string::npos);
   EXPECT_NE(error_of("val_set_size=0.05").find("data prepare --validation-fraction"), std::string::npos);
   EXPECT_NE(error_of("checkpoint.folder=x").find("did you mean run.directory?"), std::string::npos);
+  EXPECT_NE(error_of("train_on_inputs=false").find("trains on the assistant's messages alone"), std::string::npos);
+  EXPECT_NE(error_of("num_experts=8").find("there are no experts"), std::string::npos);
+  EXPECT_NE(error_of("gradient_accumulation_steps=40").find("train.batch_size sequences, train.micro_batch at a time"),
+            std::string::npos);
   EXPECT_NE(error_of("model.name=llama3").find("model.layers"), std::string::npos);
   EXPECT_NE(error_of("data_parallel_shard_degree=8").find("did you mean parallel.zero? 3 is FSDP"), std::string::npos);
 }
@@ -214,7 +218,7 @@ TEST(Hints, ValuesOfOtherPrograms) {
   for (const auto& [given, meant] :
        std::map<std::string, std::string>{{"train.precision=bfloat16", "bf16"},
                                           {"train.precision=FP16", "bf16"},
-                                          {"train.recompute=selective", "mlp"},
+                                          {"train.recompute=selective", "none"},
                                           {"model.norm=RMSNorm", "rms"},
                                           {"model.mlp=silu", "swiglu"},
                                           {"model.positions=rotary", "rope"},
