@@ -1,6 +1,7 @@
 #include "parallel/plan.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/checked.h"
 #include "core/counted.h"
@@ -92,24 +93,33 @@ void fill_degrees(ParallelPlan& p, const ModelConfig& m, int world) {
   p.cp = narrow<int>(c.cp == 0 ? rest / dp : c.cp);
 }
 
-void check_share(const ParallelPlan& p, const BatchSize& b, std::int64_t sequences) {
+// Throws if the micro-batch does not divide a replica's share of a step. common: the greatest common divisor of the
+// steps' shares.
+void check_share(const ParallelPlan& p, const BatchSize& b, std::int64_t sequences, std::int64_t common) {
   const std::int64_t share = sequences / p.dp;
   if (share % p.micro_batch == 0) return;
   const std::string given = b.micro_batch ? str(p.micro_batch) : str("0 (", p.micro_batch, ", of the smallest step)");
   fail_for_world("train.micro_batch: ", given, " does not divide the ", counted(share, "sequence"),
-                 " of each replica (train.batch_size = ", sequences, ", ", counted(p.dp, "replica"), ")",
-                 b.others.empty() ? "" : ": give a number that divides those of all batch sizes");
+                 " of each replica (train.batch_size = ", sequences, ", ", counted(p.dp, "replica"), "). Set it to ",
+                 listed(divisors(common)),
+                 b.micro_batch == 0 ? ""
+                                    : str(b.others.empty() ? ", or train.batch_size" : ", or all batch sizes",
+                                          " to a multiple of ", p.dp * p.micro_batch));
 }
 
 void share_batch(ParallelPlan& p, const BatchSize& b) {
   std::vector<std::int64_t> all = b.others;
   all.push_back(b.sequences);
-  for (const std::int64_t sequences : all)
+  std::int64_t common = 0;
+  for (const std::int64_t sequences : all) {
     if (sequences % p.dp)
       fail_for_world("train.batch_size: ", counted(sequences, "sequence"), " cannot be divided among ", p.dp,
-                     " replicas (parallel.dp): give a multiple of ", p.dp);
+                     " replicas (parallel.dp): give a multiple of ", p.dp * std::max<std::int64_t>(1, b.micro_batch),
+                     b.micro_batch > 1 ? str(", which train.micro_batch = ", b.micro_batch, " divides, too") : "");
+    common = std::gcd(common, sequences / p.dp);
+  }
   p.micro_batch = b.micro_batch ? b.micro_batch : std::ranges::min(all) / p.dp;
-  for (const std::int64_t sequences : all) check_share(p, b, sequences);
+  for (const std::int64_t sequences : all) check_share(p, b, sequences, common);
   p.micro_batches = b.sequences / p.dp / p.micro_batch;
 }
 

@@ -108,6 +108,17 @@ TEST(Plan, SharesTheBatch) {
             std::string::npos);
 }
 
+// Whoever does as a message says does not get the next one.
+TEST(Plan, ARefusedBatchComesWithSizesThatFit) {
+  EXPECT_TRUE(refusal(degrees(0, 1, 1), 3, {8, 0}).ends_with("replicas (parallel.dp): give a multiple of 3"));
+  EXPECT_TRUE(refusal(degrees(0, 1, 1), 3, {8, 2})
+                  .ends_with("replicas (parallel.dp): give a multiple of 6, which train.micro_batch = 2 divides, too"));
+  EXPECT_EQ(refusal(degrees(0, 1, 1), 3, {6, 2}), "");
+  EXPECT_EQ(refusal(degrees(0, 1, 1), 3, {9, 2}),
+            "train.micro_batch: 2 does not divide the 3 sequences of each replica (train.batch_size = 9, 3 replicas). "
+            "Set it to 1 or 3, or train.batch_size to a multiple of 6");
+}
+
 // What a forward pass computes divides the steps of all sizes.
 TEST(Plan, SharesBatchesThatChange) {
   const ParallelPlan p = make_plan(degrees(2, 1, 1), model(), {48, 4, {24, 8}}, 2);
@@ -119,11 +130,12 @@ TEST(Plan, SharesBatchesThatChange) {
       std::string::npos);
   EXPECT_NE(refusal(degrees(0, 1, 1), 2, {48, 8, {24}})
                 .find("train.micro_batch: 8 does not divide the 12 sequences of each replica (train.batch_size = 24, 2 "
-                      "replicas): give a number that divides those of all batch sizes"),
+                      "replicas). Set it to 1, 2, 3, 4, 6 or 12, or all batch sizes to a multiple of 16"),
             std::string::npos);
   EXPECT_NE(refusal(degrees(0, 1, 1), 1, {48, 0, {36}})
                 .find("train.micro_batch: 0 (36, of the smallest step) does not divide the 48 sequences"),
             std::string::npos);
+  EXPECT_TRUE(refusal(degrees(0, 1, 1), 1, {48, 0, {36}}).ends_with("Set it to 1, 2, 3, 4, 6 or 12"));
 }
 
 TEST(Plan, RefusesContextsAndSchedulesThatDoNotFit) {
