@@ -181,7 +181,7 @@ void check_writable(const std::string& path) {
     fail("cannot write ", path, ": the folder ", folder, " does not exist; create it first");
   if (fs::is_directory(path)) fail("cannot write ", path, ": it is a directory, name a file");
   if (::access(folder.c_str(), W_OK) != 0)
-    fail("cannot write ", path, ": the folder ", folder, ": ", std::strerror(errno), "; change its permissions");
+    fail("cannot write ", path, ": the folder ", folder, ": ", io_error_text(errno));
 }
 
 void write_atomically(const std::string& path, const std::function<void(FileHandle&)>& write) {

@@ -192,6 +192,13 @@ int open64(const char* path, int flags, ...) {
 int fsync(int fd) {
   return watched([&] { return IoCall{"sync", path_of(fd)}; }, [&] { return real<int(int)>("fsync")(fd); });
 }
+int access(const char* path, int mode) noexcept {
+  return watched(
+      [&] {
+        return IoCall{"access", path};
+      },
+      [&] { return real<int(const char*, int)>("access")(path, mode); });
+}
 int mkdir(const char* path, mode_t mode) noexcept {
   return watched(
       [&] {

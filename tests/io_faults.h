@@ -11,8 +11,8 @@
 namespace ring::test {
 
 struct IoCall {
-  // create, open, make_directory, reserve, read, write, resize, sync, close, rename, exchange, remove, lock. What the C
-  // library calls itself, as fwrite() does, is not shown.
+  // create, open, make_directory, reserve, read, write, resize, sync, close, rename, exchange, remove, lock, access.
+  // What the C library calls itself, as fwrite() does, is not shown.
   std::string name;
   std::string path;
   std::string to = {};           // of rename and exchange

@@ -64,7 +64,7 @@ class Recording {
   int operator()(const IoCall& call) {
     const std::lock_guard lock(mutex_);
     const fs::path path = call.path;
-    for (const char* changes_nothing : {"open", "read", "close", "lock"})
+    for (const char* changes_nothing : {"open", "read", "close", "lock", "access"})
       if (call.name == changes_nothing) return 0;
     if (call.name == "sync") return changes.push_back({"sync", find(path)}), 0;
     if (call.name == "write") return write(find(path), call), 0;

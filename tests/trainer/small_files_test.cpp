@@ -16,6 +16,7 @@
 #include "checkpoint/files.h"
 #include "checkpoint/writer_token.h"
 #include "core/io_error.h"
+#include "data/files.h"
 #include "kernels/tuning.h"
 #include "tests/checkpoint/fixture.h"
 #include "tests/io_faults.h"
@@ -185,6 +186,17 @@ TEST(SmallFilesOfWriters, ATokenIsTakenOrTheErrorSaysWhyNot) {
     EXPECT_THROW(first.check(), TakenOver) << a.at;
   }
   EXPECT_GT(k, 5);
+}
+
+// Before a command computes for hours: the folder of the file that it will write says the same as the file would.
+TEST(SmallFilesOfFolders, OneThatCannotBeWrittenToIsAnsweredAsAFileIs) {
+  for (const int error : {EROFS, EACCES}) {
+    const TempFolder folder;
+    const IoWatch watch(folder.path().string(), [&](const IoCall& call) { return call.name == "access" ? error : 0; });
+    const std::string said = error_of([&] { check_writable((folder.path() / "x.h5").string()); });
+    EXPECT_TRUE(contains(said, "cannot write " + (folder.path() / "x.h5").string())) << said;
+    EXPECT_TRUE(said.ends_with(io_error_text(error))) << said;
+  }
 }
 
 // errno of flock() where a file system has no locks: ENOSYS of some in user space, 524 (the kernel's ENOTSUPP) of some
