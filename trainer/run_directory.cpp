@@ -4,6 +4,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -13,6 +15,7 @@
 
 #include "checkpoint/directory.h"
 #include "checkpoint/files.h"
+#include "comm/liveness.h"
 #include "core/fields.h"
 #include "core/io_error.h"
 #include "core/joined.h"
@@ -133,6 +136,22 @@ int lock_soon(int fd) {
   return EWOULDBLOCK;
 }
 
+// Writes this process into the lock file that it holds. Only a message reads that, so a failure is ignored.
+void note_holder(int fd) {
+  const std::string text = str("process ", ::getpid(), " on ", host_name());
+  if (::ftruncate(fd, 0) == 0) [[maybe_unused]]
+    const ssize_t written = ::pwrite(fd, text.data(), text.size(), 0);
+}
+
+// Returns " (process PID on HOST)", or "" if the lock file does not hold such a text.
+std::string holder_in(int fd) {
+  std::array<char, 512> text{};
+  const ssize_t bytes = ::pread(fd, text.data(), text.size(), 0);
+  const std::string_view holder(text.data(), bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
+  const bool printable = std::ranges::all_of(holder, [](unsigned char c) { return c >= ' ' && c < 0x7f; });
+  return printable && holder.starts_with("process ") ? str(" (", holder, ")") : "";
+}
+
 }  // namespace
 
 bool RunDirectory::in_use() const {
@@ -152,11 +171,13 @@ std::shared_ptr<void> RunDirectory::lock() const {
   const int fd = try_open_regular(file, O_CREAT | O_RDWR, why, 0644);
   if (fd < 0) fail("cannot open ", file, ": ", why, ". Or set run.directory to another place");
   if (const int problem = lock_soon(fd)) {
+    const std::string holder = problem == EWOULDBLOCK ? holder_in(fd) : "";
     ::close(fd);
     if (problem != EWOULDBLOCK)
       fail("cannot lock ", file, ": ", io_error_text(problem), ". Or set run.directory to another place");
-    fail(path_, ": another process is training this run. Wait for it, stop it, or set another run.name");
+    fail(path_, ": another process is training this run", holder, ". Wait for it, stop it, or set another run.name");
   }
+  note_holder(fd);
   return std::shared_ptr<int>(new int(fd), [](int* held) {
     ::close(*held);
     delete held;

@@ -146,8 +146,8 @@ const std::vector<Command>& commands() {
 // Its bytes repeat from run to run; times are in the others.
 bool repeats(const fs::path& file) {
   const std::string name = file.filename().string();
-  return name != "log.txt" && name != "metrics.jsonl" && name.find("events.out") != 0 && name != "manifest.json" &&
-         name != "memory.json" &&  // what was free
+  return name != "log.txt" && name != "metrics.jsonl" && name != "lock" && name.find("events.out") != 0 &&
+         name != "manifest.json" && name != "memory.json" &&  // what was free
          file.extension() != ".log" && file.parent_path().filename() != "writers";
 }
 

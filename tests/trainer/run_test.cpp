@@ -413,7 +413,8 @@ TEST_F(Runs, AllowsOneTrainingPerDirectory) {
   while (!fs::exists(folder_ / "run" / "metrics.jsonl")) std::this_thread::sleep_for(std::chrono::milliseconds(2));
   const Finished second = run_process(train("run", {"train.steps=100000"}));
   EXPECT_EQ(second.code, 1);
-  EXPECT_NE(second.output.find("another process is training this run"), std::string::npos) << second.output;
+  const std::string holder = str("another process is training this run (process ", process.pid(), " on ");
+  EXPECT_NE(second.output.find(holder), std::string::npos) << second.output;
 }
 
 TEST_F(Runs, EvaluatesAndGenerates) {

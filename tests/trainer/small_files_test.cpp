@@ -3,6 +3,7 @@
 // left.
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -212,6 +213,20 @@ TEST(SmallFilesOfLocks, AFileSystemWithoutLocksIsNoOtherProcess) {
     EXPECT_TRUE(contains(said, "run.directory")) << error << ": " << said;
     EXPECT_FALSE(contains(said, "another process")) << error << ": " << said;
     EXPECT_FALSE(run.in_use()) << error;
+  }
+}
+
+// Only a message reads what the holder of the lock wrote.
+TEST(SmallFilesOfLocks, OtherBytesInTheFileLockAllTheSame) {
+  const TempFolder folder;
+  const RunDirectory run(folder.path());
+  const auto held = run.lock();
+  const std::string own = str(": another process is training this run (process ", ::getpid(), " on ");
+  EXPECT_TRUE(contains(error_of([&] { run.lock(); }), own)) << error_of([&] { run.lock(); });
+  for (const char* text : {"", "7", "process 7\033[2J on a"}) {
+    std::ofstream(run.path() + "/lock") << text;
+    const std::string said = error_of([&] { run.lock(); });
+    EXPECT_TRUE(contains(said, ": another process is training this run. Wait for it")) << said;
   }
 }
 
