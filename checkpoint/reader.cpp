@@ -109,7 +109,10 @@ std::optional<FoundCheckpoint> find_newest_verified(const fs::path& folder) {
     for (auto entry = all.rbegin(); entry != all.rend() && !removed; ++entry) {
       Verification v = verify_live(entry->path);
       removed = v.removed;
-      if (!removed && v.problems.empty()) return FoundCheckpoint{entry->path, std::move(v.manifest), v.identity};
+      if (!removed && v.problems.empty()) {
+        if (!newest_problem.empty()) log::warn("using the checkpoint of step ", entry->step, " instead");
+        return FoundCheckpoint{entry->path, std::move(v.manifest), v.identity};
+      }
       for (const std::string& problem : v.problems) {
         if (newest_problem.empty()) newest_problem = problem;
         if (said.insert(problem).second) log::warn("checkpoint of step ", entry->step, " is damaged: ", problem);

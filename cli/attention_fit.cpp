@@ -80,6 +80,7 @@ class Fit {
   void run(const ValidationSet& set) {
     AttentionTrials trials(*session_.model, session_.ctx, set);
     loss_ = trials.loss();
+    separate_documents_ = set.options().packing.documents;
     batch_losses_ = trials.batch_losses();
     if (!std::isfinite(loss_)) fail(a_.run, ": the loss is ", loss_, ", so that no rise of it can be measured");
     if (!a_.json) print_choices();
@@ -149,8 +150,9 @@ class Fit {
   }
 
   void print_choices() const {
-    print_format("%s: loss %s\n\nchoice  density  attention\n", session_.origin.checkpoint.c_str(),
-                 fixed(loss_, 5).c_str());
+    print_format("%s: loss %s, attention %s documents\n\nchoice  density  attention\n",
+                 session_.origin.checkpoint.c_str(), fixed(loss_, 5).c_str(),
+                 separate_documents_ ? "within" : "across");
     for (std::size_t c = 0; c < choices_.size(); ++c)
       print_format("%6s  %7s  %s\n", name(c).c_str(), fixed(choices_[c].density(), 4).c_str(), text(c).c_str());
     print_format(
@@ -190,7 +192,7 @@ class Fit {
   }
 
   void print_json() const {
-    nlohmann::ordered_json json = {{"loss", loss_}};
+    nlohmann::ordered_json json = {{"loss", loss_}, {"separate_documents", separate_documents_}};
     for (std::size_t c = 0; c < choices_.size(); ++c)
       json["choices"].push_back({{"attention", is_own(c) ? "own" : text(c)}, {"density", choices_[c].density()}});
     json["densities"] = densities_;
@@ -213,6 +215,7 @@ class Fit {
   std::vector<double> batch_losses_;     // as the run attends
   std::vector<std::size_t> chosen_;
   std::vector<AttentionConfig> sections_;  // that were chosen, by layer
+  bool separate_documents_ = false;        // see EvalCorpus::separates_documents()
   double loss_ = 0, density_ = 0, rise_ = 0, fitted_loss_ = 0, fitted_error_ = 0;
 };
 

@@ -1,5 +1,4 @@
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -31,13 +30,6 @@ struct Arguments {
   LongEvalArguments long_eval;
 };
 
-bool masked(const Arguments& a, const Corpora& corpora) {
-  const auto some = [&](const auto& s) {
-    return (a.corpus.split() == Split::train ? s->train() : s->validation()).masked();
-  };
-  return std::ranges::any_of(corpora.stores, some);
-}
-
 // To the terminal, and whole or not at all to a file.
 void print_json(const nlohmann::ordered_json& json, const Arguments& a) {
   if (a.json) std::cout << json << "\n";
@@ -60,13 +52,16 @@ void run(const Arguments& a) {
                                  {"perplexity", e.perplexity()},
                                  {"bits_per_byte", bits},
                                  {"accuracy", e.accuracy},
-                                 {"tokens", e.tokens}};
+                                 {"tokens", e.tokens},
+                                 {"separate_documents", set.options().packing.documents},
+                                 {"checkpoint", session.origin.checkpoint}};
   const auto sources = mean_losses(e.sources, corpora.names);
   for (const auto& [name, loss] : sources) json["sources"][name] = loss;
   print_json(json, a);
   if (a.json) return;
   std::cout << "loss " << e.loss << ", perplexity " << e.perplexity() << ", bits per byte " << bits
-            << (masked(a, corpora) ? str(", accuracy ", e.accuracy) : "") << ", over " << e.tokens << " tokens\n";
+            << (a.corpus.masked(corpora) ? str(", accuracy ", e.accuracy) : "") << ", over " << e.tokens
+            << " tokens, attention " << (set.options().packing.documents ? "within" : "across") << " documents\n";
   for (const auto& [name, loss] : sources) std::cout << "  " << name << ": loss " << loss << "\n";
 }
 
@@ -94,12 +89,14 @@ void add_eval_command(CLI::App& app) {
                                        "Instead: questions in JSON Lines, in the format of HellaSwag, ARC, MMLU, "
                                        "LAMBADA or {\"context\", \"choices\", \"answer\"}")
                            ->type_name("NAME=FILE");
-  for (const char* other : {"--data", "--split", "--text", "--batches"}) tasks->excludes(cmd->get_option(other));
+  for (const char* other : {"--data", "--split", "--text", "--batches", "--separate-documents"})
+    tasks->excludes(cmd->get_option(other));
   CLI::Option* long_context = cmd->add_flag(
       "--long", a->long_context,
       "Instead: the mean loss by position in the window (attention across documents), and how often the model answers "
       "questions about what was said far back in a prompt of filler text, such as a random number (passkey)");
-  for (const char* other : {"--context", "--output"}) long_context->excludes(cmd->get_option(other));
+  for (const char* other : {"--context", "--output", "--separate-documents"})
+    long_context->excludes(cmd->get_option(other));
   tasks->excludes(long_context);
   a->long_eval.add_to(*cmd, long_context);
   json->excludes(cmd->get_option("--csv"));

@@ -1,6 +1,7 @@
 #include "cli/eval_corpus.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
 #include "cli/eval_long.h"
 #include "cli/number_option.h"
@@ -29,6 +30,15 @@ void EvalCorpus::add_to(CLI::App& cmd) {
                  "With --text: what is one document: file, line, blank-line, or the text that separates documents")
       ->capture_default_str()
       ->needs(texts);
+  const auto separate = [this](const std::string& choice) {
+    documents = choice == "auto" ? std::nullopt : std::optional(choice == "true");
+  };
+  cmd.add_option_function<std::string>(
+         "--separate-documents", separate,
+         "true: a token attends to its own document only; false: also to documents before it in its window; auto: true "
+         "for conversations and completions of prompts, else the run's data.packing.documents")
+      ->check(CLI::IsMember({"auto", "true", "false"}))
+      ->default_str("auto");
 }
 
 void EvalCorpus::add_batches_to(CLI::App& cmd) {
@@ -69,12 +79,23 @@ Split EvalCorpus::split() const {
   return !text.inputs.empty() || split_name == "train" ? Split::train : Split::validation;
 }
 
+bool EvalCorpus::masked(const Corpora& corpora) const {
+  return std::ranges::any_of(
+      corpora.stores, [&](const auto& s) { return (split() == Split::train ? s->train() : s->validation()).masked(); });
+}
+
+bool EvalCorpus::separates_documents(const Session& session, const Corpora& corpora) const {
+  return documents.value_or(session.config.data.packing.documents || masked(corpora));
+}
+
 ValidationSet EvalCorpus::windows(const Session& session, const Corpora& corpora, std::int64_t context) const {
   LoaderOptions options;
   options.context = context;
   options.rows = batch_rows(rows, context);
   check_tokens_at_once("--batch-size", options.rows, context);
   options.packing = session.config.data.packing;
+  options.packing.documents = separates_documents(session, corpora);
+  if (!options.packing.documents) options.packing.align = 1;  // documents that are not separate are not aligned
   return {corpora, options, batches * options.rows, split()};
 }
 

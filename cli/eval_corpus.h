@@ -1,6 +1,7 @@
 #pragma once
 // What `eval` and `attention fit` read of a corpus or of text, and the options that say it.
 
+#include <optional>
 #include <string>
 
 #include "data/loader.h"
@@ -18,13 +19,20 @@ struct EvalCorpus {
   std::string data, split_name = "validation";
   PrepareOptions text;
   std::int64_t batches = 0, rows = 0;  // 0: all; see batch_rows()
+  std::optional<bool> documents;       // --separate-documents; empty: auto
 
-  void add_to(CLI::App& command);          // --data, --split, --text, --document, and how --text has records
+  // Adds --data, --split, --text, --document, --separate-documents, and how --text has records.
+  void add_to(CLI::App& command);
   void add_batches_to(CLI::App& command);  // --batches, --batch-size
 
   // Error: the run has none of its own and none is given, or it has another tokenizer.
   Corpora open(const std::string& run, int threads, const Session&) const;
   Split split() const;  // all of --text is its training split
+  // Returns whether some tokens of the split do not count as targets: prompts, and what a user says in a conversation.
+  bool masked(const Corpora&) const;
+  // Returns whether a token attends to its own document only: always in a masked split, so that models compare whatever
+  // they were trained with, else as the run trained. The option overrides both.
+  bool separates_documents(const Session&, const Corpora&) const;
   // Windows of so many tokens.
   ValidationSet windows(const Session&, const Corpora&, std::int64_t context) const;
 };

@@ -62,7 +62,7 @@ nlohmann::ordered_json evaluate_tasks(const Session& session, const std::vector<
     for (const auto& [name, value] : r.values) entry[name] = value;
   }
   if (!quiet) print_table(table, 2);
-  return {{"tasks", json}};
+  return {{"tasks", json}, {"checkpoint", session.origin.checkpoint}};
 }
 
 }  // namespace ring

@@ -171,6 +171,52 @@ TEST_F(EvalCommands, ConversationsCountAsInACorpusOfThem) {
   EXPECT_EQ(eval({"--chat-field"}).code, 2) << "it goes with --text";
 }
 
+// The weights are the same, and only the setting of the run differs.
+TEST_F(EvalCommands, ConversationsAreSeparateWhateverTheRunIs) {
+  ASSERT_EQ(run_process(train("run", {"train.steps=20", "model.context=64"})).code, 0);
+  const std::string chat = R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})";
+  write("chats.jsonl", chat + "\n" + chat + "\n" + chat + "\n");
+  const std::vector<std::string> chats = {"--text",   path("chats.jsonl"), "--chat-field",
+                                          "messages", "--chat-template",   "plain"};
+  const auto with = [](std::vector<std::string> options, const std::string& choice) {
+    options.insert(options.end(), {"--separate-documents", choice});
+    return options;
+  };
+  const Json automatic = json_of(chats), separate = json_of(with(chats, "true")),
+             across = json_of(with(chats, "false"));
+  EXPECT_EQ(automatic.at("separate_documents"), true) << "the run has data.packing.documents: false";
+  EXPECT_EQ(automatic, separate);
+  EXPECT_EQ(automatic, json_of(with(chats, "auto")));
+  EXPECT_EQ(across.at("separate_documents"), false);
+  EXPECT_EQ(across.at("tokens"), automatic.at("tokens"));
+  EXPECT_NE(across.at("loss"), automatic.at("loss"));
+  EXPECT_NE(eval(chats).output.find(" tokens, attention within documents\n"), std::string::npos);
+
+  const Json text = json_of({});  // all tokens count: as the run trained
+  EXPECT_EQ(text.at("separate_documents"), false);
+  EXPECT_NEAR(text.at("loss").get<double>(), group("run", "validation").back().at("loss"), 1e-5);
+  EXPECT_NE(eval({}).output.find(" tokens, attention across documents\n"), std::string::npos);
+  EXPECT_EQ(eval({"--long", "--separate-documents", "true"}).code, 2) << "attention across documents is its measure";
+}
+
+TEST_F(EvalCommands, TheStepThatReplacesADamagedCheckpointIsNamed) {
+  ASSERT_EQ(run_process(train("run", {"train.steps=40", "checkpoint.interval=20"})).code, 0);
+  EXPECT_TRUE(json_of({}).at("checkpoint").get<std::string>().ends_with("step-000000040"));
+  const fs::path shard = folder_ / "run/checkpoints/step-000000040/shard-00000.h5";
+  ASSERT_TRUE(fs::exists(shard));
+  fs::resize_file(shard, fs::file_size(shard) - 1);
+  const auto expect_named = [](const Finished& f) {
+    EXPECT_EQ(f.code, 0) << f.output;
+    const std::size_t damaged = f.output.find("checkpoint of step 40 is damaged");
+    ASSERT_NE(damaged, std::string::npos) << f.output;
+    EXPECT_NE(f.output.find("using the checkpoint of step 20 instead", damaged), std::string::npos) << f.output;
+  };
+  expect_named(eval({"--output", path("o.json")}));
+  std::ifstream file(path("o.json"));
+  EXPECT_TRUE(Json::parse(file).at("checkpoint").get<std::string>().ends_with("step-000000020"));
+  expect_named(ring({"generate", path("run"), "--prompt", "line", "--max-tokens", "2", "--device", "cpu"}));
+}
+
 TEST_F(EvalCommands, PromptsOfAFileAreThoseAlone) {
   ASSERT_EQ(run_process(train("run", {"train.steps=40"})).code, 0);
   write("prompts.txt", "line 1\n\nthat\nof a text that is longer than the context\n");
