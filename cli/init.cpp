@@ -30,8 +30,7 @@ RunDirectory run_of(const std::string& weights) {
   if (const auto run = run_around(weights)) return *run;
   if (const std::string advice = download_and_import_advice(weights); !advice.empty())
     fail("--from: ", weights, " is no run", advice);
-  fail("--from: ", weights, " is no run. Published weights become one: ringmaster import ", weights,
-       " --output runs/base");
+  fail("--from: ", weights, " is no run. Published weights become one: ", import_command(weights));
 }
 
 void check(const Arguments& a) {

@@ -43,8 +43,12 @@ std::string download_and_import_advice(const std::string& path) {
   if (!may_be_hub_name(path)) return "";
   const std::string folder = folder_of(path);
   return str(". Nothing is downloaded. If ", path, " is a model on Hugging Face, `hf download ", path, " --local-dir ",
-             folder, "` writes its folder and `ringmaster import ", folder, " --output runs/", folder,
-             "` makes it a run");
+             folder, "` writes its folder and `", import_command(folder), "` makes it a run");
+}
+
+std::string import_command(const std::string& folder) {
+  const fs::path path = (fs::absolute(folder) / "").lexically_normal().parent_path();
+  return str("ringmaster import ", folder, " --output runs/", path.filename().string());
 }
 
 }  // namespace ring

@@ -246,6 +246,9 @@ RunDirectory find_run(const std::string& path) {
   refuse_missing(path);
   if (const std::string runs = named_runs(path); !runs.empty())
     fail(path, ": not a run, but a folder with runs in it; name one of them: ", runs);
+  if (there(fs::path(path) / "config.json"))
+    fail(path, ": not a run, but it has the config.json of a published model, which becomes a run first: ",
+         import_command(path));
   fail(path, ": not a run or a checkpoint of one: there is neither a config.yaml nor a checkpoint in it. ",
        kHowToListRuns);
 }

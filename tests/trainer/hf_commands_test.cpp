@@ -122,6 +122,17 @@ TEST_F(HfCommands, SayWhatIsNotPossible) {
   expect(run_process(train("d", {"run.init_from=a-b/C-1.5B"})), 1, import);
 }
 
+TEST_F(HfCommands, APublishedModelInPlaceOfARunIsAnsweredWithItsImport) {
+  fs::create_directories(path("model-1b"));
+  std::ofstream(path("model-1b/config.json")) << R"({"model_type": "llama"})";
+  const std::string import = "ringmaster import " + path("model-1b") + " --output runs/model-1b";
+  for (const char* command : {"generate", "train", "eval"}) expect(ring({command, path("model-1b")}), 1, import);
+  expect(ring({"export", path("model-1b"), "--output", path("x")}), 1, import);
+  expect(ring({"init", path("i.yaml"), "--template", "finetune", "--from", path("model-1b")}), 1, import);
+  expect(run_process(train("d", {"run.init_from=" + path("model-1b")})), 1, import);
+  expect(ring({"generate", path("model-1b") + "/"}), 1, path("model-1b") + "/ --output runs/model-1b");
+}
+
 TEST_F(HfCommands, AFolderIsATokenizer) {
   first_loss("books", {"train.steps=2"});
   expect(ring({"data", "prepare", "--input", path("text.txt"), "--tokenizer", path("books"), "--output", path("b.h5")}),
