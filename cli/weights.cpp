@@ -126,8 +126,8 @@ void add_import_command(CLI::App& app) {
       ->type_name("RUN");
   cmd->add_option("--tokenizer", a->tokenizer,
                   "Its tokenizer: bytes, a tokenizer file, a tokenizer.json, a SentencePiece model, a folder with one "
-                  "of these, or a "
-                  "corpus; default: tokenizer.rmt, tokenizer.json or tokenizer.model of the folder");
+                  "of these, a "
+                  "corpus, or none; default: tokenizer.rmt, tokenizer.json or tokenizer.model of the folder");
   cmd->footer("Example: ringmaster import SmolLM2-135M --output runs/smollm2");
   cmd->callback([a] { import_weights(*a); });
 }

@@ -13,94 +13,13 @@
 #include "comm/mesh/mesh.h"
 #include "core/fields.h"
 #include "data/bpe/train.h"
-#include "tests/checkpoint/fixture.h"
-#include "tests/trainer/tiny.h"
-#include "tests/trainer/written_run.h"
+#include "tests/trainer/published.h"
 #include "trainer/generation_config.h"
 #include "trainer/gguf/export.h"
-#include "trainer/hf/export.h"
-#include "trainer/hf/import.h"
 #include "trainer/session.h"
 
 namespace ring::test {
 namespace {
-
-struct Model {
-  std::string name;
-  Family family;
-  std::function<void(ModelConfig&)> change;
-};
-void PrintTo(const Model& m, std::ostream* out) { *out << m.name; }
-
-void make_gpt2(ModelConfig& m) {
-  m.norm = NormKind::layer;
-  m.positions = Positions::learned;
-  m.mlp = Mlp::gelu_tanh;
-  m.biases = Biases::all;
-  m.kv_heads = m.heads;
-  m.tied_embeddings = true;
-}
-
-void give_window(AttentionConfig& a) {
-  a.kind = "window";
-  a.window = 9;
-}
-
-const Model kModels[] = {
-    {"Llama", Family::llama, [](ModelConfig&) {}},
-    {"Llama3", Family::llama, [](ModelConfig& m) { m.rope = {500, RopeScaling::llama3, 8, 1, 4, 16}; }},
-    {"LlamaLinear", Family::llama,
-     [](ModelConfig& m) {
-       m.rope = {1e4, RopeScaling::linear, 2.5};
-     }},
-    {"LlamaYarn", Family::llama,
-     [](ModelConfig& m) {
-       m.rope = {.theta = 1e4, .scaling = RopeScaling::yarn, .factor = 4, .original_context = 16, .beta_fast = 8};
-     }},
-    {"Qwen3Yarn", Family::qwen3,
-     [](ModelConfig& m) {
-       m.qk_norm = true;
-       m.rope = {.scaling = RopeScaling::yarn, .factor = 2.5, .original_context = 16, .attention_factor = 0.9};
-     }},
-    {"LlamaDynamic", Family::llama,
-     [](ModelConfig& m) {
-       m.rope = {.theta = 1e4, .scaling = RopeScaling::dynamic, .factor = 2, .original_context = m.context};
-     }},
-    {"LlamaBiases", Family::llama, [](ModelConfig& m) { m.biases = Biases::all; }},
-    {"SmolLm", Family::llama,
-     [](ModelConfig& m) {
-       m.tied_embeddings = true;
-       m.head_dim = 24;
-     }},
-    {"Mistral", Family::mistral, [](ModelConfig& m) { give_window(m.attention); }},
-    {"Qwen2", Family::qwen2,
-     [](ModelConfig& m) {
-       m.biases = Biases::qkv;
-       m.attention_layers = {{"1", {}}};
-       give_window(m.attention_layers[0].attention);
-     }},
-    {"Qwen3", Family::qwen3,
-     [](ModelConfig& m) {
-       m.qk_norm = true;
-       m.head_dim = 32;
-     }},
-    {"Gpt2", Family::gpt2, make_gpt2},
-    {"Gpt2Untied", Family::gpt2, [](ModelConfig& m) {
-       make_gpt2(m);
-       m.mlp = Mlp::gelu;
-       m.tied_embeddings = false;
-     }}};
-
-const Model& model_named(const std::string& name) { return *std::ranges::find(kModels, name, &Model::name); }
-
-Config config_with(const Model& model) {
-  Config c = tiny_config();
-  model.change(c.model);
-  c.model = c.model.resolved();
-  c.model.init = InitScheme::normal;
-  c.data.path = "none";
-  return c;
-}
 
 Tensor weight(const fs::path& checkpoint, const Manifest& m, const std::string& name) {
   const Shape& shape = m.tensors.at(name).global_shape;
@@ -117,8 +36,6 @@ void expect_equal(const fs::path& a, const fs::path& b) {
     EXPECT_TRUE(same_bytes(weight(a, one, name), weight(b, other, name))) << name;
   }
 }
-
-fs::path first_checkpoint(const fs::path& run) { return run / "checkpoints" / checkpoint_name(0); }
 
 class HfRoundTrip : public testing::TestWithParam<Model> {};
 
@@ -143,30 +60,6 @@ TEST_P(HfRoundTrip, KeepsEveryBit) {
 
 INSTANTIATE_TEST_SUITE_P(Families, HfRoundTrip, testing::ValuesIn(kModels),
                          [](const auto& test) { return test.param.name; });
-
-class Hf : public testing::Test {
- protected:
-  Hf() : config_(config_with(kModels[0])), original_(write_run(config_, path("run"))) {}
-  fs::path path(const std::string& name) const {
-    const fs::path p = folder_.path() / name;
-    if (name == "run") fs::create_directories(p);
-    return p;
-  }
-  std::string export_error(const ExportOptions& options = {}) const {
-    return error_of([&] { export_to_hf(path("run").string(), path("out").string(), options); });
-  }
-  std::string import_error(const ImportOptions& options = {}) const {
-    return error_of([&] { import_from_hf(path("out").string(), path("new").string(), options); });
-  }
-  // Nothing beside what was there before, whatever it is called.
-  std::size_t entries() const {
-    return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder_.path()), fs::directory_iterator()));
-  }
-
-  TempFolder folder_;
-  Config config_;
-  fs::path original_;
-};
 
 TEST_F(Hf, ExportsACheckpointOfAnyLayout) {
   const fs::path three = reshard_checkpoint(original_, path("three"), 3);
@@ -323,8 +216,6 @@ TEST_F(Hf, ATokenizerThatIsNotTheModels) {
       << import_error();
 }
 
-nlohmann::json json_in(const fs::path& file) { return nlohmann::json::parse(read_text(file)); }
-
 TEST_F(Hf, EndsOfTextsAndHowTheyAreDrawnGoInAndOut) {
   export_to_hf(path("run").string(), path("out").string(), {});
   const nlohmann::json published = {{"bos_token_id", 5}, {"eos_token_id", {10, 256}}, {"pad_token_id", 3},
@@ -392,6 +283,20 @@ TEST_F(Hf, AGenerationConfigThatCannotBeUsedIsNamed) {
   }
 }
 
+TEST_F(Hf, ATokenizerThatCannotBeReadIsRefused) {
+  export_to_hf(path("run").string(), path("out").string(), {});
+  fs::remove(path("out") / "tokenizer.rmt");
+  write_text(path("out") / "tokenizer.json", R"({"model": {"type": "BPE", "vo)");
+  for (const char* part : {"tokenizer.json", "--tokenizer FILE", "--tokenizer none"})
+    EXPECT_TRUE(contains(import_error(), part)) << import_error();
+  EXPECT_FALSE(fs::exists(path("new")));
+  EXPECT_EQ(import_error({.tokenizer = kNoTokenizer, .stopped = {}}), "");
+  EXPECT_FALSE(fs::exists(path("new") / "tokenizer.rmt"));
+  save_tokenizer(*bytes_tokenizer(), (path("run") / "again.rmt").string());
+  fs::remove_all(path("new"));
+  EXPECT_EQ(import_error({.tokenizer = (path("run") / "again.rmt").string(), .stopped = {}}), "");
+}
+
 #ifdef RING_WITH_UTF8PROC
 
 // A base model ends texts with one token, and answers that it learned with another: an export stops at both.
@@ -457,10 +362,9 @@ TEST_F(Hf, ATokenizerJsonThatIsNotReadIsNamed) {
   export_to_hf(path("run").string(), path("out").string(), {});
   fs::remove(path("out") / "tokenizer.rmt");
   write_text(path("out") / "tokenizer.json", R"({"decoder": {"type": "Fuse"}, "model": {"type": "WordPiece"}})");
-  const Imported i = import_from_hf(path("out").string(), path("new").string(), {});
-  ASSERT_EQ(i.notes.size(), 2u);
-  EXPECT_TRUE(contains(i.notes[0], "tokenizer.json: model.type: \"WordPiece\"")) << i.notes[0];
-  EXPECT_TRUE(contains(i.notes[1], "--tokenizer FILE")) << i.notes[1];
+  const std::string error = import_error();
+  EXPECT_TRUE(contains(error, "tokenizer.json: model.type: \"WordPiece\"")) << error;
+  EXPECT_TRUE(contains(error, "--tokenizer FILE")) << error;
 }
 
 #endif

@@ -223,11 +223,21 @@ void write_checkpoint_of(const Weights& weights, const fs::path& folder, const s
 
 // --- the run ---
 
-// Nothing: none came with the weights, or it cannot be read here.
+// Returns null if none came with the weights, or if none is wanted. Throws Error if none of those that came can be
+// read.
 std::shared_ptr<const Tokenizer> tokenizer_in(const fs::path& folder, const ImportOptions& options,
                                               std::vector<std::string>& notes) {
+  if (options.tokenizer == kNoTokenizer) return nullptr;
   if (!options.tokenizer.empty()) return load_tokenizer(options.tokenizer);
-  if (auto tokenizer = load_tokenizer_in(folder.string(), notes)) return tokenizer;
+  std::vector<std::string> problems;
+  if (auto tokenizer = load_tokenizer_in(folder.string(), problems)) {
+    std::ranges::move(problems, std::back_inserter(notes));
+    return tokenizer;
+  }
+  if (!problems.empty())
+    fail("the model's tokenizer cannot be read: ", joined(problems, "; "),
+         ". Put the right file there, name one with --tokenizer FILE, or import the weights alone: --tokenizer ",
+         kNoTokenizer);
   notes.push_back(
       str("The run has no tokenizer: ", folder.string(),
           " holds none that is read here (tokenizer.rmt, tokenizer.json, SentencePiece's tokenizer.model). With "

@@ -10,8 +10,10 @@
 
 namespace ring {
 
+inline constexpr const char* kNoTokenizer = "none";
+
 struct ImportOptions {
-  std::string tokenizer;                // as load_tokenizer() takes it; empty: that of the folder
+  std::string tokenizer;                // as load_tokenizer() takes it, or kNoTokenizer; empty: that of the folder
   std::uint64_t shard_bytes = 1 << 30;  // of tensors in a shard, unless one alone is larger
   std::function<bool()> stopped;        // asked between tensors; null: never
 };
@@ -33,7 +35,7 @@ void check_import_folder(const std::string& folder);
 // processes reads from them what it owns. At most one tensor is copied into memory at a time, one that has to be
 // converted. The run appears by a rename, after its checkpoint was read back. Error: it exists, config.json asks for
 // what this program does not have, with the key, or tensors are missing, not known, of another shape, damaged or not
-// finite.
+// finite, or the folder's tokenizer cannot be read.
 Imported import_from_hf(const std::string& folder, const std::string& run, const ImportOptions&);
 
 }  // namespace ring
