@@ -11,16 +11,17 @@
 
 namespace ring {
 
-// The tokens around a text, where a tokenizer says them; `first` is the end of the one before where only that is known.
+// The tokens around a text, if the tokenizer names them.
 struct TextEnds {
   std::optional<std::int32_t> first, end;
   std::vector<std::int32_t> more_ends{};  // tokens that end a text too
 };
 
 // Its text, with the keys of transformers 4 and of transformers 5 (rope_theta and rope_scaling, and rope_parameters;
-// torch_dtype and dtype).
-std::string hf_config(Family, const ModelConfig& resolved, FloatType, const TextEnds&);
-// kept: the file that came with the weights, whose other settings stay; empty: none did.
+// torch_dtype and dtype). `kept` is the generation_config.json that came with the weights, or empty: its bos_token_id
+// and pad_token_id are those of the model.
+std::string hf_config(Family, const ModelConfig& resolved, FloatType, const TextEnds&, const std::string& kept = "");
+// Returns `kept` with the ends in place of its own.
 std::string hf_generation_config(const TextEnds&, const std::string& kept = "");
 
 struct PublishedModel {

@@ -7,6 +7,7 @@
 #include "checkpoint/new_folder.h"
 #include "checkpoint/safetensors/writer.h"
 #include "core/check.h"
+#include "core/json.h"
 #include "trainer/generation_config.h"
 #include "trainer/hf/config.h"
 #include "trainer/hf/saved_weights.h"
@@ -27,7 +28,19 @@ std::shared_ptr<const Tokenizer> known_tokenizer(const Origin& origin, std::vect
   }
 }
 
-std::string tokenizer_config(const Tokenizer& tokenizer, const chat::Format& format, std::int64_t context) {
+// Returns the token that a text begins with. A SentencePiece model does not say whether texts begin with its bos_id:
+// that is in the generation_config.json that came with the weights.
+std::optional<std::int32_t> first_token(const Tokenizer& tokenizer, const std::string& kept) {
+  const std::optional<std::int32_t> first = ends_of(&tokenizer).first;
+  if (first || kept.empty() || tokenizer.kind() != "sentencepiece") return first;
+  const auto j = parse_json<nlohmann::json>(kept, {.duplicate_keys = DuplicateKeys::last_wins});
+  const nlohmann::json id = j.value("bos_token_id", nlohmann::json());
+  if (!id.is_number_integer() || id < 0 || id >= tokenizer.vocab_size()) return std::nullopt;
+  return id.get<std::int32_t>();
+}
+
+std::string tokenizer_config(const Tokenizer& tokenizer, const chat::Format& format, std::int64_t context,
+                             const std::string& kept) {
   const bool sentencepiece = tokenizer.kind() == "sentencepiece";
   nlohmann::ordered_json j = {{"tokenizer_class", sentencepiece ? "LlamaTokenizer" : "PreTrainedTokenizerFast"},
                               {"model_max_length", context},
@@ -36,19 +49,18 @@ std::string tokenizer_config(const Tokenizer& tokenizer, const chat::Format& for
     for (const char* key : {"add_bos_token", "add_eos_token", "legacy"}) j[key] = false;
     j["add_prefix_space"] = tokenizer.blank_in_front();
   }
-  const TextEnds ends = ends_of(&tokenizer);
   const auto named = [&](std::optional<std::int32_t> id) {
     return id ? nlohmann::ordered_json(tokenizer.piece(*id)) : nlohmann::ordered_json();
   };
-  j["bos_token"] = named(ends.first ? ends.first : ends.end);
-  j["eos_token"] = named(ends.end);
+  j["bos_token"] = named(first_token(tokenizer, kept));
+  j["eos_token"] = named(tokenizer.end_of_text());
   if (!format.source.empty()) j["chat_template"] = chat::plain_jinja(format.source);
   for (const auto& [name, text] : format.tokens) j[name] = text;
   return j.dump(2) + "\n";
 }
 
 void write_tokenizer(const fs::path& folder, const Tokenizer& tokenizer, const chat::Format& format,
-                     std::int64_t context, std::vector<std::string>& notes) {
+                     std::int64_t context, const std::string& kept, std::vector<std::string>& notes) {
   save_tokenizer(tokenizer, (folder / "tokenizer.rmt").string());
   if (!format.source.empty()) write_text(folder / kChatTemplateFile, format.json());
   if (tokenizer.plain_file().empty()) {
@@ -58,7 +70,7 @@ void write_tokenizer(const fs::path& folder, const Tokenizer& tokenizer, const c
   }
   const bool model = tokenizer.kind() == "sentencepiece";
   save_tokenizer(tokenizer, (folder / (model ? "tokenizer.model" : "tokenizer.json")).string());
-  write_text(folder / "tokenizer_config.json", tokenizer_config(tokenizer, format, context));
+  write_text(folder / "tokenizer_config.json", tokenizer_config(tokenizer, format, context, kept));
 }
 
 void write_weights(const FoundCheckpoint& found, const std::vector<PublishedTensor>& tensors, const fs::path& folder,
@@ -81,10 +93,11 @@ Exported export_found(const FoundCheckpoint& found, const std::string& output, c
   NewFolder folder(output);
   write_weights(found, tensors, folder.path(), options, e.type);
   const auto tokenizer = known_tokenizer(origin, e.notes);
-  if (tokenizer) write_tokenizer(folder.path(), *tokenizer, chat_format_of(origin), model.context, e.notes);
+  const std::string kept = generation_text_of(origin.checkpoint);
   const TextEnds ends = all_ends_of(origin, tokenizer, e.notes);
-  write_text(folder.path() / "config.json", hf_config(e.family, model, e.type, ends));
-  write_text(folder.path() / kGenerationFile, hf_generation_config(ends, generation_text_of(origin.checkpoint)));
+  if (tokenizer) write_tokenizer(folder.path(), *tokenizer, chat_format_of(origin), model.context, kept, e.notes);
+  write_text(folder.path() / "config.json", hf_config(e.family, model, e.type, ends, kept));
+  write_text(folder.path() / kGenerationFile, hf_generation_config(ends, kept));
   folder.commit();
   e.folder = folder.final().string();
   e.tensors = tensors.size();

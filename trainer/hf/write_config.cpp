@@ -105,16 +105,23 @@ Json end_ids(const TextEnds& ends) {
   return all.empty() ? Json() : Json(all[0]);
 }
 
-// Said in any case: without these keys, readers take numbers of their own.
-void add_ends(Json& j, const TextEnds& ends) {
-  const auto first = ends.first ? ends.first : ends.end;
-  j["bos_token_id"] = first ? Json(*first) : Json();
+// Writes the tokens that begin, end and pad a text. The first two are null if there are none: without the keys, readers
+// take numbers of their own.
+void add_ends(Json& j, const TextEnds& ends, const Json& kept) {
+  const Json first = kept.value("bos_token_id", Json()), pad = kept.value("pad_token_id", Json());
+  j["bos_token_id"] = first.is_null() && ends.first ? Json(*ends.first) : first;
   j["eos_token_id"] = end_ids(ends);
+  if (!pad.is_null()) j["pad_token_id"] = pad;
+}
+
+Json parse_kept(const std::string& kept) {
+  return kept.empty() ? Json::object() : parse_json<Json>(kept, {.duplicate_keys = DuplicateKeys::last_wins});
 }
 
 }  // namespace
 
-std::string hf_config(Family family, const ModelConfig& c, FloatType type, const TextEnds& ends) {
+std::string hf_config(Family family, const ModelConfig& c, FloatType type, const TextEnds& ends,
+                      const std::string& kept) {
   Json j;
   j["architectures"] = {architecture(family)};
   j["model_type"] = model_type(family);
@@ -126,18 +133,16 @@ std::string hf_config(Family family, const ModelConfig& c, FloatType type, const
   j["tie_word_embeddings"] = c.tied_embeddings;
   j["initializer_range"] = c.init_std;
   j["use_cache"] = true;
-  add_ends(j, ends);
+  add_ends(j, ends, parse_kept(kept));
   j["torch_dtype"] = torch_name(type);
   j["dtype"] = torch_name(type);
   return j.dump(2) + "\n";
 }
 
 std::string hf_generation_config(const TextEnds& ends, const std::string& kept) {
-  Json j = {{"_from_model_config", true}};
-  if (!kept.empty()) j = parse_json<Json>(kept);
-  const Json first = j.value("bos_token_id", Json());
-  add_ends(j, ends);
-  if (!first.is_null()) j["bos_token_id"] = first;
+  Json j = parse_kept(kept);
+  if (kept.empty()) j["_from_model_config"] = true;
+  add_ends(j, ends, Json(j));
   return j.dump(2) + "\n";
 }
 
