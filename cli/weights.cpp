@@ -22,6 +22,7 @@ struct ExportArguments {
   std::string run, output, type, format = "hf";
   SavedWeights weights = SavedWeights::latest;
   std::uint64_t most_bytes = ExportOptions{}.most_bytes;
+  std::int64_t context = 0;
 };
 
 struct ImportArguments {
@@ -53,6 +54,7 @@ void export_hf(const ExportArguments& a, const StopSignal& signal) {
   options.type = type_named(types, a);
   options.most_bytes = a.most_bytes;
   options.stopped = [&] { return signal.requested(); };
+  options.context = a.context;
   const Exported e = export_to_hf(a.run, a.output, options);
   std::cout << e.checkpoint << " -> " << e.folder << ": " << summary(architecture(e.family), e.tensors, e.parameters)
             << ", " << safetensors_name(e.type) << "\n";
@@ -62,8 +64,10 @@ void export_hf(const ExportArguments& a, const StopSignal& signal) {
 void export_gguf(const ExportArguments& a, const StopSignal& signal) {
   static const std::map<std::string, GgufType> types = {
       {"bf16", GgufType::bf16}, {"f16", GgufType::f16}, {"f32", GgufType::f32}, {"q8_0", GgufType::q8_0}};
-  const GgufOptions options{
-      .weights = a.weights, .type = type_named(types, a), .stopped = [&] { return signal.requested(); }};
+  const GgufOptions options{.weights = a.weights,
+                            .type = type_named(types, a),
+                            .stopped = [&] { return signal.requested(); },
+                            .context = a.context};
   const GgufExported e = export_to_gguf(a.run, a.output, options);
   std::cout << e.checkpoint << " -> " << e.file << ": " << summary(e.architecture, e.tensors, e.parameters) << ", "
             << gguf_name(e.type) << "\n";
@@ -111,6 +115,10 @@ void add_export_command(CLI::App& app) {
                 "hf: divide larger weights into files of at most so much, such as 5GB", 1, kMostFile)
           ->capture_default_str();
   add_weights(*cmd, a->weights);
+  add_number(*cmd, "--context", a->context,
+             "The context that the files name, in tokens; default: the longest of model.context and that of the models "
+             "in run.init_from",
+             1, kMostLength);
   cmd->footer("Example: ringmaster export runs/books --format gguf --output books.gguf --dtype q8_0");
   cmd->callback([a, most] { export_weights(*a, most->count() > 0); });
 }

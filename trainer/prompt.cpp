@@ -18,7 +18,8 @@ std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer, const std::s
 
 void check_room(std::size_t tokens, std::int64_t context, const std::string& what) {
   if (tokens >= static_cast<std::size_t>(context))
-    fail("the ", what, " has ", tokens, " tokens, and the model's context ", context, ": begin another one");
+    fail("the ", what, " has ", tokens, " tokens, and the model's context ", context,
+         ": begin another one, or set a longer context with --context N, which models with positions: rope take");
 }
 
 }  // namespace ring

@@ -10,6 +10,7 @@
 #include "engine/memory_check.h"
 #include "kernels/tuning.h"
 #include "model/attention_schedule.h"
+#include "trainer/context.h"
 #include "trainer/important_blocks.h"
 
 namespace ring {
@@ -149,13 +150,6 @@ void adopt_choices_of(const FoundCheckpoint& found, const ExecContext& ctx) {
   if (!ctx.tuning || adopt_choices(*ctx.tuning, found.manifest.metadata) == 0) return;
   log::warn("measured choices in tuning.yaml differed from those of the checkpoint ", found.path.string(),
             ", which apply: the numbers are those of the run");
-}
-
-void set_context(ModelConfig& m, std::int64_t context) {
-  if (m.positions == Positions::learned && context != m.context)
-    fail("--context: ", context, " tokens, but this model has learned its ", m.context,
-         " positions (model.context): leave it out");
-  m.context = context;
 }
 
 // Trained before the checkpoint; weights that were not trained here are those of an end.

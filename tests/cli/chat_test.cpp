@@ -57,6 +57,7 @@ TEST_F(ChatTest, LinesAreAnswered) {
   EXPECT_EQ(long_one.code, 1);
   EXPECT_NE(long_one.output.find("the conversation has "), std::string::npos) << long_one.output;
   EXPECT_NE(long_one.output.find("the model's context 64: begin another one"), std::string::npos) << long_one.output;
+  EXPECT_NE(long_one.output.find("--context N"), std::string::npos) << long_one.output;
   EXPECT_EQ(talk("a\n", {"--system", std::string(60, 's')}).code, 1) << "the system's text is part of it";
   const test::Finished other = talk("a\n", {"--chat-template", "llama2", "--system", "x"});
   EXPECT_EQ(other.code, 0) << other.output;

@@ -1,10 +1,11 @@
-// What an export says beside the weights: first and padding tokens.
+// What an export says beside the weights: first and padding tokens, and the context.
 #include <gtest/gtest.h>
 
 #include "data/bpe/train.h"
 #include "data/sentencepiece_train.h"
 #include "tests/trainer/published.h"
 #include "trainer/generation_config.h"
+#include "trainer/gguf/export.h"
 
 namespace ring::test {
 namespace {
@@ -58,6 +59,73 @@ TEST_F(Hf, TheFirstTokenOfSentencePieceIsThatOfTheWeights) {
   EXPECT_TRUE(first().is_null());
   write_text(path("sp") / kGenerationFile, R"({"bos_token_id": 300})");
   EXPECT_EQ(first(), t->piece(300));
+}
+
+// Weights know the context of the model that they were tuned from, however short the texts of the tuning.
+TEST_F(Hf, AnExportNamesTheLongestContextOfTheRunAndItsBases) {
+  const auto tuned = [&](const std::string& name, std::int64_t context, const std::string& from) {
+    Config c = config_;
+    c.model.context = context;
+    c.run.init_from = from;
+    fs::create_directories(path(name));
+    write_run(c, path(name));
+  };
+  const auto exported = [&](const std::string& name, std::int64_t context = 0) {
+    fs::remove_all(path("out"));
+    const Exported e = export_to_hf(path(name).string(), path("out").string(), {.stopped = {}, .context = context});
+    return std::pair(json_in(path("out") / "config.json").at("max_position_embeddings").get<std::int64_t>(),
+                     e.notes.front());  // another one is of the tokenizer
+  };
+  tuned("tuned", 16, path("run").string());
+  tuned("twice", 8, path("tuned").string());
+  tuned("longer", 64, path("run").string());
+  const auto [context, note] = exported("twice");
+  EXPECT_EQ(context, config_.model.context);
+  EXPECT_TRUE(contains(note, "is 32 tokens, from " + path("run").string() + " (run.init_from), and not the 8 "))
+      << note;
+  EXPECT_TRUE(contains(note, "--context N")) << note;
+  EXPECT_EQ(exported("longer").first, 64);
+  EXPECT_FALSE(contains(exported("longer").second, "context"));
+  EXPECT_EQ(exported("tuned", 24).first, 24);
+  EXPECT_FALSE(contains(exported("tuned", 24).second, "context"));
+  const GgufExported gguf = export_to_gguf(path("tuned").string(), path("t.gguf").string(), {});
+  EXPECT_TRUE(contains(read_text(path("t.gguf"), 1 << 30),
+                       std::string("llama.context_length") + std::string({4, 0, 0, 0, 32, 0, 0, 0})));
+  ASSERT_FALSE(gguf.notes.empty());
+  EXPECT_TRUE(contains(gguf.notes.front(), "is 32 tokens")) << gguf.notes.front();
+  fs::remove_all(path("moved"));
+  fs::rename(path("run"), path("moved"));
+  EXPECT_EQ(exported("tuned").first, 16);
+  EXPECT_TRUE(contains(exported("tuned").second, "as " + path("tuned").parent_path().string() +
+                                                     "/run (run.init_from) "
+                                                     "cannot be read"))
+      << exported("tuned").second;
+}
+
+TEST_F(Hf, AnExportNamesNoContextThatPositionsDoNotHave) {
+  const auto exported = [&](const std::string& model, std::int64_t own, std::int64_t context) {
+    fs::remove_all(path("m"));
+    fs::remove_all(path("out"));
+    fs::create_directories(path("m"));
+    Config c = config_with(model_named(model));
+    c.model.context = own;
+    write_run(c, path("m"));
+    export_to_hf(path("m").string(), path("out").string(), {.stopped = {}, .context = context});
+    const nlohmann::json j = json_in(path("out") / "config.json");
+    return j.value("max_position_embeddings", j.value("n_positions", 0));
+  };
+  // Positions of "Llama3" and "LlamaYarn" were made for 16 tokens, those of "LlamaDynamic" for 32.
+  EXPECT_EQ(exported("Llama3", 8, 0), 16);
+  EXPECT_EQ(exported("LlamaYarn", 8, 0), 16);
+  EXPECT_EQ(exported("LlamaLinear", 8, 0), 8);
+  EXPECT_EQ(exported("LlamaDynamic", 8, 0), 32);
+  EXPECT_EQ(exported("Gpt2", 24, 0), 24);
+  const auto error = [&](const std::string& model, std::int64_t context) {
+    return error_of([&] { exported(model, 24, context); });
+  };
+  EXPECT_TRUE(contains(error("Llama3", 8), "--context: expected at least model.rope.original_context, 16, got 8"));
+  EXPECT_TRUE(contains(error("LlamaDynamic", 64), "model.rope.original_context, 32: leave it out"));
+  EXPECT_TRUE(contains(error("Gpt2", 32), "--context: 32 tokens, but this model has learned its 24"));
 }
 
 #ifdef RING_WITH_UTF8PROC

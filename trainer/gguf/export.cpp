@@ -95,8 +95,9 @@ void write_file(const FoundCheckpoint& found, const GgufKeys& keys, const std::v
 
 GgufExported export_found(const FoundCheckpoint& found, const std::string& file, const GgufOptions& options) {
   const Origin origin = origin_of(found);
-  const ModelConfig model = origin.config.model.resolved();
+  ModelConfig model = origin.config.model.resolved();
   GgufExported e{.checkpoint = origin.checkpoint, .file = file, .architecture = gguf_architecture(model)};
+  set_exported_context(model, origin, options.context, e.notes);
   const std::vector<PublishedTensor> sources = sources_of(gguf_weights(e.architecture, model, GgufType::f32));
   check_saved(found, sources);
   e.type = options.type.value_or(same_type(widest_type(found, sources)));

@@ -16,6 +16,7 @@ struct GgufOptions {
   SavedWeights weights = SavedWeights::latest;
   std::optional<GgufType> type;   // of matrices; none: the checkpoint's, f32 where its tensors differ
   std::function<bool()> stopped;  // asked between tensors; null: never
+  std::int64_t context = 0;       // see set_exported_context()
 };
 
 struct GgufExported {

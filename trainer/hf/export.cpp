@@ -85,8 +85,9 @@ void write_weights(const FoundCheckpoint& found, const std::vector<PublishedTens
 
 Exported export_found(const FoundCheckpoint& found, const std::string& output, const ExportOptions& options) {
   const Origin origin = origin_of(found);
-  const ModelConfig model = origin.config.model.resolved();
+  ModelConfig model = origin.config.model.resolved();
   Exported e{.checkpoint = origin.checkpoint, .folder = output, .family = family_of(model)};
+  set_exported_context(model, origin, options.context, e.notes);
   const std::vector<PublishedTensor> tensors = published_tensors(e.family, model);
   check_saved(found, tensors);
   e.type = options.type.value_or(widest_type(found, tensors));

@@ -18,6 +18,7 @@ struct ExportOptions {
   std::optional<FloatType> type;             // none: the checkpoint's, f32 where its tensors differ
   std::uint64_t most_bytes = 5'000'000'000;  // of one file
   std::function<bool()> stopped;             // asked between tensors; null: never
+  std::int64_t context = 0;                  // see set_exported_context()
 };
 
 struct Exported {

@@ -1,10 +1,13 @@
 #include "trainer/hf/saved_weights.h"
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "core/check.h"
 #include "trainer/chat.h"
+#include "trainer/context.h"
 #include "trainer/generation_config.h"
 #include "trainer/session.h"
 
@@ -28,7 +31,75 @@ void append(const FoundCheckpoint& found, const OurTensor& part, std::vector<flo
   widen(float_type_of(t.dtype(), part.name), t.raw(), count, all.data() + before);
 }
 
+bool has_original_context(const RopeConfig& rope) {
+  return rope.scaling != RopeScaling::none && rope.scaling != RopeScaling::linear;
+}
+
+// A context, and where it is from.
+struct KnownContext {
+  std::int64_t tokens = 0;
+  std::string from;
+};
+
+// Returns the settings of a run or a checkpoint, or nothing if it is not there or cannot be read.
+std::optional<Config> find_settings(const std::string& run_or_checkpoint) {
+  std::error_code error;
+  try {
+    if (std::filesystem::exists(run_or_checkpoint + "/" + kManifestName, error))
+      return settings_in(read_manifest(run_or_checkpoint).metadata, run_or_checkpoint);
+    return settings_to_go_on(find_run(run_or_checkpoint), /*warn=*/false);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+// Returns the longest context along run.init_from; `missing` is set to the model that cannot be read.
+KnownContext longest_context(const Config& config, std::string& missing) {
+  KnownContext longest{config.model.context, "model.context"};
+  std::set<std::string> seen;
+  for (std::string from = config.run.init_from; !from.empty() && seen.insert(from).second;) {
+    const std::optional<Config> base = find_settings(from);
+    if (!base) {
+      missing = from;
+      break;
+    }
+    if (base->model.context > longest.tokens) longest = {base->model.context, from + " (run.init_from)"};
+    from = base->run.init_from;
+  }
+  return longest;
+}
+
+void check_wanted_context(const ModelConfig& model, std::int64_t wanted) {
+  const RopeConfig& rope = model.rope;
+  if (model.positions != Positions::rope || !has_original_context(rope)) return;
+  if (rope.scaling == RopeScaling::dynamic && wanted != rope.original_context)
+    fail("--context: ", wanted, " tokens, but an export of model.rope.scaling: dynamic names ",
+         "model.rope.original_context, ", rope.original_context, ": leave it out");
+  if (wanted < rope.original_context)
+    fail("--context: expected at least model.rope.original_context, ", rope.original_context, ", got ", wanted);
+}
+
 }  // namespace
+
+void set_exported_context(ModelConfig& model, const Origin& origin, std::int64_t wanted,
+                          std::vector<std::string>& notes) {
+  if (wanted > 0) {
+    check_wanted_context(model, wanted);
+    return set_context(model, wanted);
+  }
+  if (model.positions != Positions::rope) return;
+  std::string missing;
+  KnownContext c = longest_context(origin.config, missing);
+  if (has_original_context(model.rope) && model.rope.original_context > c.tokens)
+    c = {model.rope.original_context, "model.rope.original_context"};
+  if (c.tokens != model.context)
+    notes.push_back(str("The context is ", c.tokens, " tokens, from ", c.from, ", and not the ", model.context,
+                        " that the run was trained with (model.context). To set it: --context N"));
+  else if (!missing.empty())
+    notes.push_back(str("The context is the ", c.tokens, " tokens that the run was trained with (model.context), as ",
+                        missing, " (run.init_from) cannot be read. To set it: --context N"));
+  model.context = c.tokens;
+}
 
 void check_saved(const FoundCheckpoint& found, const std::vector<PublishedTensor>& tensors) {
   for (const PublishedTensor& t : tensors)
