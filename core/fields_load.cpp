@@ -296,7 +296,7 @@ void Loader::apply_list(const Node& node, const YamlNode& yaml, const std::strin
 void Loader::apply_scalar(const Node& node, const YamlNode& yaml, const std::string& key, const Origin& origin) {
   origins_[key] = origin;
   Value value;
-  std::string wrong = parse_value(node, yaml, value);
+  std::string wrong = parse_value(node, yaml, value, key);
   if (!wrong.empty() && node.kind == Kind::choice && yaml.type == YamlNode::Type::scalar)
     if (const std::string hint = hint_for_value(root_, node, key, yaml.text); !hint.empty()) wrong += "; " + hint;
   if (wrong.empty()) wrong = node.set(value);

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <span>
 
 namespace ring::config {
 namespace {
@@ -26,24 +27,68 @@ bool read_double(const std::string& text, double& value) {
   return read_whole(text, value) && std::isfinite(value);  // from_chars would also take "inf" and "nan"
 }
 
-// Says in digits what "128K" or "1B" may mean; empty if a text is no number with such a letter.
-std::string unit_hint(const std::string& text) {
-  double number = 0;
-  if (text.size() < 2 || !read_double(text.substr(0, text.size() - 1), number)) return "";
-  const std::string digits = text.substr(0, text.size() - 1);
-  switch (std::tolower(static_cast<unsigned char>(text.back()))) {
-    case 'k': return str(". Write ", digits, "e3, or ", static_cast<std::int64_t>(1024 * number), " for 1024 each");
-    case 'm': return str(". Write ", digits, "e6");
-    case 'b': return str(". Write ", digits, "e9");
-    default: return "";
-  }
+// A number in digits: 131072, 0.05, and 1.5e+12 only where no integer of 64 bits holds it.
+std::string in_digits(double number) {
+  const bool integer = number == std::floor(number) && std::abs(number) <= kMostExact;
+  return integer ? str(static_cast<std::int64_t>(number)) : str(number);
 }
 
-std::string parse_integer(const std::string& text, Value& value) {
+struct UnitName {
+  std::string_view name;  // in lower case
+  double factor;
+};
+const UnitName* unit_named(std::span<const UnitName> units, std::string_view name) {
+  const auto unit = std::ranges::find(units, name, &UnitName::name);
+  return unit == units.end() ? nullptr : &*unit;
+}
+constexpr UnitName kDecimalUnits[] = {{"k", 1e3}, {"m", 1e6}, {"g", 1e9}, {"b", 1e9}, {"t", 1e12}};
+constexpr UnitName kBinaryUnits[] = {{"ki", 0x1p10}, {"mi", 0x1p20}, {"gi", 0x1p30}, {"ti", 0x1p40}};
+constexpr UnitName kTimes[] = {{"s", 1},       {"sec", 1},      {"second", 1},  {"seconds", 1},  {"m", 60},
+                               {"min", 60},    {"mins", 60},    {"minute", 60}, {"minutes", 60}, {"h", 3600},
+                               {"hour", 3600}, {"hours", 3600}, {"d", 86400},   {"day", 86400},  {"days", 86400}};
+
+// Returns the seconds in the unit of a key such as train.minutes; 0 if the key is no time.
+double seconds_in_unit_of(std::string_view key) {
+  const std::string_view word = key.substr(key.find_last_of("._") + 1);  // npos + 1 is 0
+  const UnitName* unit = word.size() > 3 && word.ends_with("s") ? unit_named(kTimes, word) : nullptr;
+  return unit ? unit->factor : 0;
+}
+
+// Returns the number that "2^17" stands for; NaN if the text is no power.
+double power_in(const std::string& text) {
+  double base = 0, exponent = 0;
+  const std::size_t caret = text.find('^');
+  if (caret == std::string::npos || !read_double(text.substr(0, caret), base)) return NAN;
+  return read_double(text.substr(caret + 1), exponent) ? std::pow(base, exponent) : NAN;
+}
+
+// Says in digits what "128K", "128Ki", "131_072", "2^17", "5%" or, for a key in minutes, "2h" may mean; empty if the
+// text is none of these.
+std::string unit_hint(std::string text, Kind kind, std::string_view key) {
+  std::erase(text, '_');
+  double number = 0;
+  if (read_double(text, number)) return ". Write " + text;
+  if (const double power = power_in(text); std::isfinite(power)) return ". Write " + in_digits(power);
+  const std::string digits = text.substr(0, text.find_last_of("0123456789.") + 1);
+  if (!read_double(digits, number)) return "";
+  std::string unit = text.substr(digits.size());
+  std::ranges::transform(unit, unit.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (const double seconds = seconds_in_unit_of(key); seconds > 0)
+    if (const UnitName* time = unit_named(kTimes, unit)) return ". Write " + in_digits(number * time->factor / seconds);
+  if (unit == "%") return kind == Kind::number ? ". Write " + in_digits(number / 100) : "";
+  if (unit == "k")
+    return str(". Write ", digits, "e3, or ", in_digits(1024 * number), " for 1024 each");
+  if (const UnitName* binary = unit_named(kBinaryUnits, unit)) return ". Write " + in_digits(number * binary->factor);
+  const UnitName* decimal = unit_named(kDecimalUnits, unit);
+  return decimal ? str(". Write ", digits, "e", static_cast<int>(std::log10(decimal->factor))) : "";
+}
+
+std::string parse_integer(const std::string& text, Value& value, std::string_view key) {
   std::int64_t i = 0;
   double d = 0;
   if (read_whole(text, i)) return value = i, "";
-  if (!read_double(text, d) || d != std::floor(d)) return "expected an integer, got " + shown(text) + unit_hint(text);
+  if (!read_double(text, d)) return "expected an integer, got " + shown(text) + unit_hint(text, Kind::integer, key);
+  if (d != std::floor(d)) return "expected an integer, got " + shown(text);
   if (!(std::abs(d) < 0x1p63)) return "expected an integer of 64 bits, got " + shown(text);
   return value = static_cast<std::int64_t>(d), "";
 }
@@ -70,7 +115,7 @@ std::string kind_name(Kind kind) {
 
 }  // namespace
 
-std::string parse_value(const Node& node, const YamlNode& yaml, Value& value) {
+std::string parse_value(const Node& node, const YamlNode& yaml, Value& value, std::string_view key) {
   const std::string expected = "expected " + kind_name(node.kind) + ", got " + yaml.describe();
   if (yaml.type == YamlNode::Type::null) {
     if (node.optional) return value = std::monostate(), "";
@@ -85,10 +130,10 @@ std::string parse_value(const Node& node, const YamlNode& yaml, Value& value) {
   if (node.kind == Kind::choice) return parse_choice(yaml.text, node.choices, value);
   if (yaml.quoted) return expected;
   if (node.kind == Kind::integer && std::ranges::count(node.choices, yaml.text) > 0) return value = yaml.text, "";
-  if (node.kind == Kind::integer) return parse_integer(yaml.text, value);
+  if (node.kind == Kind::integer) return parse_integer(yaml.text, value, key);
   if (node.kind == Kind::number) {
     double d = 0;
-    return read_double(yaml.text, d) ? (value = d, "") : expected + unit_hint(yaml.text);
+    return read_double(yaml.text, d) ? (value = d, "") : expected + unit_hint(yaml.text, Kind::number, key);
   }
   if (yaml.text != "true" && yaml.text != "false") return expected;
   return value = yaml.text == "true", "";

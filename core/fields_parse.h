@@ -10,8 +10,9 @@
 
 namespace ring::config {
 
-// Converts to the kind of a scalar node. Returns what is wrong, empty when `value` was filled.
-std::string parse_value(const Node& node, const YamlNode& yaml, Value& value);
+// Converts to the kind of a scalar node. Returns what is wrong, empty when `value` was filled. key: of the setting,
+// whose name tells the unit of a time (train.minutes); empty if there is none.
+std::string parse_value(const Node& node, const YamlNode& yaml, Value& value, std::string_view key = {});
 
 // A list of [tokens, value], of the number's kind. Returns what is wrong, empty when `changes` was filled.
 std::string parse_changes(const Node& number, const YamlNode& list, TokenSchedule& changes);

@@ -136,7 +136,17 @@ TEST(Hints, NumbersWithLettersAreWrittenOut) {
   EXPECT_NE(error_of("model.context=128K").find("got 128K. Write 128e3, or 131072 for 1024 each"), std::string::npos);
   EXPECT_NE(error_of("train.steps=10k").find("Write 10e3"), std::string::npos);
   EXPECT_NE(error_of("train.tokens=1.5B").find("Write 1.5e9"), std::string::npos);
-  EXPECT_EQ(error_of("train.steps=ten").find("Write"), std::string::npos);
+  const std::pair<const char*, const char*> meant[] = {
+      {"model.context=128Ki", "131072"},  {"model.context=131_072", "131072"},  {"model.context=2^17", "131072"},
+      {"model.context=1.5Mi", "1572864"}, {"train.tokens=1T", "1e12"},          {"train.tokens=1.5T", "1.5e12"},
+      {"train.tokens=1G", "1e9"},         {"model.dropout=5%", "0.05"},         {"checkpoint.minutes=30m", "30"},
+      {"checkpoint.minutes=2h", "120"},   {"train.minutes=90s", "1.5"},         {"train.minutes=1d", "1440"},
+      {"run.tuning_seconds=2min", "120"}, {"optimizer.lr=2^-10", "0.000976562"}};
+  for (const auto& [setting, number] : meant)
+    EXPECT_TRUE(error_of(setting).ends_with(str(". Write ", number))) << setting << ": " << error_of(setting);
+  for (const char* setting :
+       {"train.steps=ten", "train.steps=5%", "train.steps=2^", "train.steps=1.5", "train.steps=_"})
+    EXPECT_EQ(error_of(setting).find("Write"), std::string::npos) << setting << ": " << error_of(setting);
 }
 
 // The key that is named takes a value.
