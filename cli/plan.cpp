@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
+#include <utility>
 
 #include "cli/commands.h"
 #include "cli/live_line.h"
@@ -16,6 +17,7 @@
 #include "core/exit_code.h"
 #include "core/fields.h"
 #include "core/host_memory.h"
+#include "core/stop_signal.h"
 #include "data/config.h"
 #include "engine/attention_advice.h"
 #include "engine/devices.h"
@@ -35,7 +37,7 @@ struct Arguments {
   std::vector<std::int64_t> contexts;
   std::uint64_t memory = 0, host = 0;
   int rows = 5;
-  bool longest = false, advise = false;
+  bool longest = false, advise = false, all_layouts = false;
   bool asks_for_gpus = false;  // --gpus or --memory is given
 };
 
@@ -96,26 +98,48 @@ std::int64_t vocabulary_of(const Config& c) {
   }
 }
 
+// Returns the degrees that the settings fix: those on the command line, and those that differ from the defaults.
+FixedDegrees fixed_degrees(const Arguments& a, const ParallelConfig& c) {
+  const auto named = [&](const char* name) {
+    const std::string begin = str("parallel.", name, '=');
+    return std::ranges::any_of(a.overrides, [&](const std::string& o) { return o.starts_with(begin); });
+  };
+  const ParallelConfig open;
+  FixedDegrees fixed;
+  if (a.all_layouts) return fixed;
+  if (c.dp != 0) fixed.dp = c.dp;
+  if (c.cp == 0) fixed.dp = std::max<std::int64_t>(1, c.dp);  // cp is what is left
+  if (c.cp != 0 && (c.cp != open.cp || named("cp"))) fixed.cp = c.cp;
+  if (c.tp != open.tp || named("tp")) fixed.tp = c.tp;
+  if (c.zero != open.zero || named("zero")) fixed.zero = c.zero;
+  return fixed;
+}
+
 PlanQuestion question_of(const Arguments& a, Config c) {
   const DeviceRates rates = rates_of_option(takes_rates_of_gpu(a, c) ? gpu_with(a.memory) : a.rates, c);
   const Backend backend = rates.device == "cpu" ? Backend::cpu : Backend::cuda;
-  c.parallel = {};
-  PlanQuestion q{.budget = budget_of(a, c, rates), .rates = rates};
+  const ParallelConfig given = std::exchange(c.parallel, {});
+  PlanQuestion q{.budget = budget_of(a, c, rates), .rates = rates, .fixed = fixed_degrees(a, given)};
   q.config = resolve_config(c, vocabulary_of(c), 1, backend, false);
   q.config.train.micro_batch = c.train.micro_batch;
   q.config.train.mlp_chunk = c.train.mlp_chunk;
+  q.config.parallel = given;  // the search sets the degrees
   if (a.host) q.config.train.activation_offload_bytes = narrow<std::int64_t>(a.host);
   return q;
 }
 
 const char* device_word(const PlanQuestion& q) { return q.rates.device == "cpu" ? "process" : "GPU"; }
 
-// Returns a callback that shows the planner's progress: "planning 8 GPUs: layout 3 of 12".
+// Returns a callback that shows the planner's progress: "planning 8 GPUs: layout 9 of 37, best so far cp 4, tp 2, zero
+// 3: 28.6k tokens/s".
 PlanProgress progress_of(LiveLine& line, const PlanQuestion& q, const char* what) {
   std::cout.flush();  // into a file or pipe, too: what follows may take minutes
   const std::string devices = counted(q.world, device_word(q));
-  return [&line, devices, what](std::size_t done, std::size_t all) {
-    if (line.due()) line.show(str("planning ", devices, ": ", what, ' ', done + 1, " of ", all));
+  return [&line, devices, what](std::size_t done, std::size_t all, const PlannedStep* best) {
+    if (!line.due()) return;
+    const std::string so_far =
+        best ? str(", best so far ", best->layout, ": ", format_count(best->tokens_per_second), " tokens/s") : "";
+    line.show(str("planning ", devices, ": ", what, ' ', done + 1, " of ", all, so_far));
   };
 }
 
@@ -138,7 +162,9 @@ std::optional<PlannedStep> report(const Arguments& a, const PlanQuestion& q, con
   LiveLine line;
   const Layouts all = try_layouts(q, progress_of(line, q, "layout"));
   line.clear();
-  if (all.fit.empty() && all.too_large.empty()) {
+  if (all.tried < all.count)
+    print_format("incomplete: interrupted after %zu of %zu layouts, and others may be faster\n", all.tried, all.count);
+  else if (all.fit.empty() && all.too_large.empty()) {
     if (a.gpus.size() == 1 && a.contexts.size() <= 1) fail(a.file, ": ", all.error);
     print_format("no layout: %s\n", all.error.c_str());
     return {};
@@ -148,6 +174,7 @@ std::optional<PlannedStep> report(const Arguments& a, const PlanQuestion& q, con
     print_run_time(run, all.fit.front());
     return all.fit.front();
   }
+  if (all.tried < all.count) return {};
   const bool host = may_offload(q.config) && q.config.train.activation_offload_bytes == 0;
   print_format("take more of them, a shorter model.context or a smaller model%s\n",
                host ? ", or say with --host how much of the host's memory a run may use, too" : "");
@@ -167,6 +194,7 @@ void print_advice(const PlanQuestion& q, const std::optional<PlannedStep>& layou
   LiveLine line;
   const std::vector<AttentionAdvice> all = advise_attention(q, layout, progress_of(line, q, "kind of attention"));
   line.clear();
+  if (q.stopped()) throw PlanStopped();
   std::size_t largest = 0;
   for (const AttentionAdvice& a : all) largest = std::max(largest, a.step ? a.step->peak : 0);
   const MemoryUnit unit = unit_of(largest);
@@ -193,6 +221,9 @@ void print_rates(const Arguments& a, const PlanQuestion& q, bool gpu_by_default)
   constexpr int kGpusOfAMachine = 8;
   const int most = *std::ranges::max_element(a.gpus);
   print_format("%s: memory of one device, predicted; rates of %s\n", a.file.c_str(), q.rates.device.c_str());
+  if (q.fixed.any())
+    print_format("only layouts with %s are planned, as the settings give them; --all-layouts plans all\n",
+                 q.fixed.text().c_str());
   if (gpu_by_default)
     print_format(
         "no GPU is here, so the plan uses the shipped rates of %s; --rates selects others (h100, h200, cpu or "
@@ -213,36 +244,50 @@ void print_rates(const Arguments& a, const PlanQuestion& q, bool gpu_by_default)
 
 void print_longest(const PlanQuestion& q) {
   LiveLine line;
-  const std::int64_t tokens = longest_context(q, progress_of(line, q, "longest context, layout"));
+  const LongestContext longest = longest_context(q, progress_of(line, q, "longest context, layout"));
   line.clear();
   print_format("\nlongest context with %s: %lld tokens\n", counted(q.world, device_word(q)).c_str(),
-               static_cast<long long>(tokens));
+               static_cast<long long>(longest.tokens));
+  if (longest.tokens > 0) print_layouts(try_layouts(longest.question, progress_of(line, q, "longest context")), 1);
+}
+
+void print_best(const Arguments& a, const PlanQuestion& q, const PlannedStep& best) {
+  print_legend(device_word(q));
+  print_planned(best);
+  if (!a.svg.empty()) write_svg("--svg", a.svg, memory_picture(best));
 }
 
 void run(const Arguments& a) {
+  const StopSignal signal(/*announces=*/false);  // before any thread
   if (!a.svg.empty()) check_svg_path("--svg", a.svg);
   const Config settings = settings_at(a.file, a.overrides);
   PlanQuestion q = question_of(a, settings);
   const RunLength length{settings.train.batch_sizes.empty() ? settings.train.steps : 0, settings.train.tokens};
+  q.stopped = [&] { return signal.requested(); };
   print_rates(a, q, takes_rates_of_gpu(a, settings));
   std::optional<PlannedStep> best;
   const std::vector<std::int64_t> contexts = a.contexts.empty() ? std::vector{q.config.model.context} : a.contexts;
   for (const int gpus : a.gpus)
     for (const std::int64_t context : contexts) {
+      if (best && signal.requested()) break;
       q.world = gpus;
       q.config.model.context = context;
       const std::optional<PlannedStep> found = report(a, q, length);
       if (found) best = found;
-      if (a.advise) print_advice(q, found);
+      if (a.advise && !signal.requested()) print_advice(q, found);
     }
-  for (const int gpus : a.longest ? a.gpus : std::vector<int>{}) {
+  for (const int gpus : a.longest && !signal.requested() ? a.gpus : std::vector<int>{}) {
     q.world = gpus;
     print_longest(q);
   }
-  if (!best) throw ExitCode(1);
-  print_legend(device_word(q));
-  print_planned(*best);
-  if (!a.svg.empty()) write_svg("--svg", a.svg, memory_picture(*best));
+  if (best) print_best(a, q, *best);
+  if (!best || signal.requested()) throw ExitCode(kExitError);
+}
+
+// Throws ExitCode if nothing fits or a signal ended the search.
+void plan(const Arguments& a) try { run(a); } catch (const PlanStopped&) {
+  print_format("incomplete: interrupted\n");
+  throw ExitCode(kExitError);
 }
 
 }  // namespace
@@ -269,14 +314,22 @@ void add_plan_command(CLI::App& app) {
                   str(kRatesText, "; with --gpus or --memory on a machine without GPUs: h100, or h200 for more memory"))
       ->capture_default_str();
   add_number(*cmd, "--rows", a->rows, "Layouts to show of each", 1, 10'000)->capture_default_str();
-  cmd->add_flag("--longest-context", a->longest, "Search the longest context that fits, one sequence at a time");
+  cmd->add_flag("--longest-context", a->longest,
+                "Search the longest context that fits, one sequence at a time, and show its layout and memory");
   cmd->add_flag("--advise", a->advise,
                 "Compare the kinds of attention, also those that select blocks, with settings for each context");
+  cmd->add_flag("--all-layouts", a->all_layouts,
+                "Plan all layouts, even if the settings give parallel.dp, cp, tp or zero");
   cmd->add_option("--svg", a->svg, "Draw the memory of the fastest one's step into this file");
-  cmd->footer("Example: ringmaster plan bench/shapes/1b.yaml --gpus 1,2,8 --rates h100 --context 32768,262144");
+  cmd->footer(
+      "parallel.dp, cp, tp and zero are kept if the settings give them; otherwise all layouts are planned, which may "
+      "take minutes. With train.recompute=block train.micro_batch=1 it takes seconds, for a layout that may be a "
+      "little "
+      "slower. SIGINT or SIGTERM ends the search and prints the layouts that are done.\n"
+      "Example: ringmaster plan bench/shapes/1b.yaml --gpus 1,2,8 --rates h100 --context 32768,262144");
   cmd->callback([a, cmd] {
     a->asks_for_gpus = cmd->count("--gpus") + cmd->count("--memory") > 0;
-    run(*a);
+    plan(*a);
   });
 }
 

@@ -151,7 +151,9 @@ void print_legend(const std::string& device) {
       "\nmicro: sequences at a time per %s; chunk: tokens at a time in an MLP; recompute: what the backward computes\n"
       "again, in how many blocks; states: weights, gradients and optimizer states; in step: most memory that a step\n"
       "needs beside states; peak: most memory at once; budget: memory for activations; host: host memory;\n"
-      "seconds: of a step; MFU: share of the FLOP/s in the data sheet; mostly: what the step spends most time on\n",
+      "seconds: of a step; MFU: share of the FLOP/s in the data sheet, for which attention counts only the pairs that "
+      "it\n"
+      "keeps (causal attention half of all); mostly: what the step spends most time on\n",
       device.c_str());
 }
 

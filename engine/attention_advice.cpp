@@ -144,7 +144,7 @@ std::vector<AttentionAdvice> advise_attention(const PlanQuestion& question, cons
   };
   std::vector<AttentionAdvice> all;
   for (const auto& [name, attention] : kinds) {
-    if (progress) progress(all.size(), std::size(kinds));
+    if (progress) progress(all.size(), std::size(kinds), nullptr);
     all.push_back(advice_for(q, name, attention, layout.has_value()));
   }
   return all;

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "core/checked.h"
+#include "core/joined.h"
 #include "engine/devices.h"
 
 namespace ring {
@@ -16,14 +17,23 @@ std::vector<std::int64_t> zero_stages(int replicas) {
   return {0, 1, 2, 3};
 }
 
-// Degrees in powers of two, and each ZeRO stage that saves something.
+// The fixed degree, or powers of two.
+std::vector<std::int64_t> degrees(const std::optional<std::int64_t>& fixed, std::int64_t most) {
+  if (fixed) return {*fixed};
+  std::vector<std::int64_t> all;
+  for (std::int64_t n = 1; n <= most; n *= 2) all.push_back(n);
+  return all;
+}
+
+// All layouts with the fixed degrees, and each ZeRO stage that saves something.
 std::vector<PlanQuestion> layouts_of(const PlanQuestion& question) {
+  const FixedDegrees& fixed = question.fixed;
   std::vector<PlanQuestion> all;
-  for (std::int64_t tp = 1; tp <= question.world; tp *= 2)
-    for (std::int64_t cp = 1; tp * cp <= question.world; cp *= 2) {
-      if (question.world % (tp * cp)) continue;
+  for (const std::int64_t tp : degrees(fixed.tp, question.world))
+    for (const std::int64_t cp : degrees(fixed.cp, question.world / tp)) {
       const std::int64_t dp = question.world / (tp * cp);
-      for (const std::int64_t zero : zero_stages(static_cast<int>(dp * cp))) {
+      if (tp * cp * dp != question.world || dp != fixed.dp.value_or(dp)) continue;
+      for (const std::int64_t zero : fixed.zero ? std::vector{*fixed.zero} : zero_stages(static_cast<int>(dp * cp))) {
         ParallelConfig& parallel = all.emplace_back(question).config.parallel;
         parallel.dp = dp;
         parallel.cp = cp;
@@ -34,15 +44,43 @@ std::vector<PlanQuestion> layouts_of(const PlanQuestion& question) {
   return all;
 }
 
-// Whether a sequence of so many thousand tokens fits into each replica of a layout.
-bool fits(PlanQuestion q, std::int64_t thousands) {
+// What leaves the device of a layout that fits in no other way, and what that says.
+std::vector<PlanQuestion> with_states_on_host(const PlanQuestion& q) {
+  std::vector<PlanQuestion> all;
+  if (q.config.run.device != DeviceChoice::cuda || q.config.optimizer.offload != StateOffload::none) return all;
+  for (const StateOffload offload : {StateOffload::states, StateOffload::all})
+    all.emplace_back(q).config.optimizer.offload = offload;
+  return all;
+}
+
+// One sequence of so many thousand tokens in each replica of a layout.
+PlanQuestion with_context(PlanQuestion q, std::int64_t thousands) {
   q.config.model.context = thousands * 1024;
   q.config.train.batch_size = q.config.parallel.dp;
   q.config.train.batch_sizes.clear();
   q.config.train.micro_batch = 1;
+  return q;
+}
+
+// Returns whether a layout fits with states where optimizer.offload says; on the host, they leave less to activations.
+bool fits_with_states(PlanQuestion q) {
+  if (q.config.train.mlp_chunk == kAutoMlpChunk) q.config.train.mlp_chunk = least_mlp_chunk(q);
+  std::int64_t& room = q.config.train.activation_offload_bytes;
+  if (room > 0 && q.config.optimizer.offload != StateOffload::none) {
+    const ActivationPlan plan = ActivationPlan::uniform(q.config.model.layers, Recompute::full);
+    const auto states = narrow<std::int64_t>(dry_step(q.config, q.world, plan).host_states);
+    if (states >= room) return false;
+    room -= states;
+  }
+  return fits_in_some_way(q.config, q.world, q.budget, q.rates);
+}
+
+// Whether a sequence of so many thousand tokens fits into each replica of a layout.
+bool fits(const PlanQuestion& layout, std::int64_t thousands) {
+  if (layout.stopped && layout.stopped()) throw PlanStopped();
+  const PlanQuestion q = with_context(layout, thousands);
   try {
-    if (q.config.train.mlp_chunk == kAutoMlpChunk) q.config.train.mlp_chunk = least_mlp_chunk(q);
-    return fits_in_some_way(q.config, q.world, q.budget, q.rates);
+    return fits_with_states(q) || std::ranges::any_of(with_states_on_host(q), fits_with_states);
   } catch (const Error&) {  // no layout of this model
     return false;
   }
@@ -57,15 +95,6 @@ std::int64_t longest_of(const PlanQuestion& layout, std::int64_t least) {
     (fits(layout, middle) ? least : most) = middle;
   }
   return least;
-}
-
-// What leaves the device of a layout that fits in no other way, and what that says.
-std::vector<PlanQuestion> with_states_on_host(const PlanQuestion& q) {
-  std::vector<PlanQuestion> all;
-  if (q.config.run.device != DeviceChoice::cuda || q.config.optimizer.offload != StateOffload::none) return all;
-  for (const StateOffload offload : {StateOffload::states, StateOffload::all})
-    all.emplace_back(q).config.optimizer.offload = offload;
-  return all;
 }
 
 // Activations and states share the host, where it is known what that has.
@@ -110,37 +139,57 @@ std::string text_of(const PlanQuestion& q) { return q.world == 1 ? "1 process" :
 Layouts try_layouts(const PlanQuestion& question, const PlanProgress& progress) {
   Layouts all;
   const std::vector<PlanQuestion> layouts = layouts_of(question);
-  for (const PlanQuestion& q : layouts) {
-    if (progress) progress(static_cast<std::size_t>(&q - layouts.data()), layouts.size());
-    TriedStep tried = try_layout(q);
-    if (tried.step) all.fit.push_back(std::move(*tried.step));
-    if (tried.least > 0) all.too_large.push_back({text_of(q), tried.least});
-    if (all.error.empty()) all.error = tried.error;
-  }
+  all.count = layouts.size();
+  if (layouts.empty())
+    all.error = str("no layout of ", question.world, " processes has the given parallel degrees ",
+                    question.fixed.text(), ": give a multiple of their product, or leave some of them open");
+  for (const PlanQuestion& q : layouts) try {
+      const auto best = std::ranges::min_element(all.fit, {}, &PlannedStep::seconds);
+      if (progress) progress(all.tried, all.count, best == all.fit.end() ? nullptr : &*best);
+      TriedStep tried = try_layout(q);
+      if (tried.step) all.fit.push_back(std::move(*tried.step));
+      if (tried.least > 0) all.too_large.push_back({text_of(q), tried.least});
+      if (all.error.empty()) all.error = tried.error;
+      ++all.tried;
+    } catch (const PlanStopped&) {
+      break;
+    }
   sort_by_speed_and_room(all.fit);
   std::ranges::stable_sort(all.too_large, {}, &LayoutShortage::least);
   return all;
+}
+
+std::string FixedDegrees::text() const {
+  std::vector<std::string> words;
+  for (const auto& [name, degree] : {std::pair{"dp", dp}, {"cp", cp}, {"tp", tp}, {"zero", zero}})
+    if (degree) words.push_back(str(name, ' ', *degree));
+  return joined(words, ", ");
 }
 
 std::vector<PlannedStep> plan_layouts(const PlanQuestion& q) { return try_layouts(q).fit; }
 
 // Those that share most come first: fewer devices to a sequence hold no longer one, and of the others most need only be
 // shown not to hold more.
-std::int64_t longest_context(const PlanQuestion& question, const PlanProgress& progress) {
+LongestContext longest_context(const PlanQuestion& question, const PlanProgress& progress) {
   const auto sharing = [](const PlanQuestion& q) { return q.config.parallel.cp * q.config.parallel.tp; };
   std::vector<PlanQuestion> layouts = layouts_of(question);
   std::ranges::stable_sort(layouts, std::greater{}, [&](const PlanQuestion& q) {
     return std::tuple(sharing(q), q.config.parallel.zero, q.config.parallel.cp);
   });
   std::int64_t longest = 0, shared = 0;
+  LongestContext found;
   for (const PlanQuestion& q : layouts) {
     if (longest > 0 && sharing(q) < shared) break;
-    if (progress) progress(static_cast<std::size_t>(&q - layouts.data()), layouts.size());
+    if (progress) progress(static_cast<std::size_t>(&q - layouts.data()), layouts.size(), nullptr);
     shared = sharing(q);
     const std::int64_t more = longest + std::max<std::int64_t>(1, longest / 16);
-    if (fits(q, more)) longest = longest_of(q, more);
+    if (!fits(q, more)) continue;
+    longest = longest_of(q, more);
+    found = {longest * 1024, with_context(q, longest)};
+    const ParallelConfig& p = q.config.parallel;
+    found.question.fixed = {p.dp, p.cp, p.tp, p.zero};
   }
-  return longest * 1024;
+  return found;
 }
 
 }  // namespace ring

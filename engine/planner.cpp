@@ -109,6 +109,7 @@ std::vector<std::int64_t> micro_batches(std::int64_t share) {
 
 // With its train.mlp_chunk. Nothing: it does not fit, and least is the smallest of what it was and what would do.
 std::optional<PlannedStep> plan_one(const PlanQuestion& q, std::size_t& least) {
+  if (q.stopped && q.stopped()) throw PlanStopped();
   ActivationFit smallest;
   const std::optional<ActivationFit> fit = find_activation_fit(q.config, q.world, q.budget, q.rates, &smallest);
   if (fit) return predict_step(q, *fit);

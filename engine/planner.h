@@ -36,15 +36,26 @@ struct StepSizes {
   std::int64_t micro_batch = 0, mlp_chunk = 0;
 };
 
+// Degrees that a search of layouts keeps. The others are open.
+struct FixedDegrees {
+  std::optional<std::int64_t> dp, cp, tp, zero;
+  bool any() const { return dp || cp || tp || zero; }
+  std::string text() const;  // "cp 4, tp 2, zero 3"
+};
+
 struct PlanQuestion {
   Config config;  // resolved, as for one process
   int world = 1;
   std::size_t budget = 0;  // bytes of each device
   DeviceRates rates;
+  FixedDegrees fixed = {};
+  std::function<bool()> stopped = {};  // returns true if planning is to end with PlanStopped; null: it never is
 };
 
-// Tells how far a search is: parts that are done, and all parts.
-using PlanProgress = std::function<void(std::size_t done, std::size_t all)>;
+struct PlanStopped {};
+
+// Tells how far a search is: parts that are done, all parts, and the fastest step so far (null: none).
+using PlanProgress = std::function<void(std::size_t done, std::size_t all, const PlannedStep* best)>;
 
 // One layout: config.parallel as it stands. With train.mlp_chunk: auto, all tokens at once where that fits with nothing
 // computed again, else the fastest; of those that are as fast, the largest chunk. Nothing: it does not fit into the

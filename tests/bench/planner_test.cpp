@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 
 #include "core/fields.h"
 #include "engine/attention_advice.h"
@@ -51,7 +52,7 @@ TEST(Planner, OfEquallyFastLayoutsTheRoomierIsFirst) {
   PlanQuestion q = question("h100");
   q.world = 8;
   std::size_t calls = 0, layouts = 0;
-  const Layouts found = try_layouts(q, [&](std::size_t done, std::size_t all) {
+  const Layouts found = try_layouts(q, [&](std::size_t done, std::size_t all, const PlannedStep*) {
     EXPECT_EQ(done, calls++);
     layouts = all;
   });
@@ -193,14 +194,83 @@ TEST(Planner, MlpChunksAreTheFastestThatFit) {
 TEST(Planner, MoreMemoryAndMoreDevicesHoldLongerContexts) {
   PlanQuestion q = question("h100", {"train.batch_size=1"});
   q.budget = std::size_t{4} << 30;
-  const std::int64_t small = longest_context(q);
+  const std::int64_t small = longest_context(q).tokens;
   q.budget = std::size_t{8} << 30;
-  const std::int64_t large = longest_context(q);
+  const std::int64_t large = longest_context(q).tokens;
   q.world = 2;
-  const std::int64_t shared = longest_context(q);
+  const std::int64_t shared = longest_context(q).tokens;
   EXPECT_GT(small, 1024);
   EXPECT_GT(large, small);
   EXPECT_GT(shared, large);
+}
+
+// The table of layouts moves optimizer states to the host where nothing else fits, and so does the search.
+TEST(Planner, TheLongestContextIsThatOfTheTable) {
+  PlanQuestion q = question(
+      "h100", {"train.batch_size=1", "train.micro_batch=1", "model.layers=2", "optimizer.offload_chunk_bytes=1048576"});
+  const auto roomy = plan_step(q);
+  ASSERT_TRUE(roomy);
+  q.budget = roomy->peak;
+  for (const std::int64_t host : {std::int64_t{0}, std::int64_t{64} << 20}) {
+    q.config.train.activation_offload_bytes = host;
+    const LongestContext longest = longest_context(q);
+    ASSERT_GT(longest.tokens, 1024);
+    const Layouts there = try_layouts(longest.question);
+    ASSERT_EQ(there.fit.size(), 1u);
+    EXPECT_EQ(there.fit[0].config.model.context, longest.tokens);
+    EXPECT_EQ(there.fit[0].host_states > 0, host == 0) << "the states have room on the host";
+    q.config.model.context = (longest.tokens / 1024 * 9 / 8 + 1) * 1024;
+    EXPECT_TRUE(try_layouts(q).fit.empty()) << longest.tokens << " is not the longest";
+  }
+}
+
+TEST(Planner, FixedDegreesAreKept) {
+  PlanQuestion q = question("cpu", {"model.layers=1", "train.micro_batch=1", "train.batch_size=8"});
+  q.world = 4;
+  const auto names = [&] {
+    std::set<std::string> all;
+    for (const PlannedStep& p : plan_layouts(q)) all.insert(p.layout);
+    return all;
+  };
+  const std::set<std::string> all = names();
+  const std::pair<FixedDegrees, const char*> fixed[] = {
+      {{.dp = 2}, "dp 2"}, {{.cp = 2}, "cp 2"}, {{.tp = 2}, "tp 2"}, {{.zero = 3}, "zero 3"}, {{.tp = 4}, "tp 4"}};
+  for (const auto& [degrees, text] : fixed) {
+    std::set<std::string> expected;
+    for (const std::string& layout : all)
+      if (layout.find(text) != std::string::npos) expected.insert(layout);
+    q.fixed = degrees;
+    std::set<std::string> kept = names();
+    kept.erase("tp 4, zero 3");  // given, but of no use without replicas
+    EXPECT_EQ(kept, expected) << text;
+    EXPECT_FALSE(expected.empty()) << text;
+    EXPECT_EQ(q.fixed.text(), text);
+  }
+  q.fixed = {.cp = 3, .tp = 2};
+  const Layouts none = try_layouts(q);
+  EXPECT_TRUE(none.fit.empty());
+  EXPECT_NE(none.error.find("cp 3, tp 2"), std::string::npos) << none.error;
+}
+
+TEST(Planner, ASearchThatIsStoppedKeepsWhatIsDone) {
+  PlanQuestion q = question("cpu", {"model.layers=1", "train.micro_batch=1", "train.batch_size=8"});
+  q.world = 4;
+  const std::size_t all = plan_layouts(q).size();
+  constexpr std::size_t kTried = 3;
+  std::size_t begun = 0;
+  double best = 0;
+  q.stopped = [&] { return begun > kTried; };
+  const Layouts some = try_layouts(q, [&](std::size_t done, std::size_t count, const PlannedStep* step) {
+    EXPECT_EQ(done, begun++);
+    EXPECT_GE(count, all);
+    EXPECT_EQ(step != nullptr, done > 0);
+    if (step) best = step->seconds();
+  });
+  EXPECT_EQ(some.tried, kTried);
+  EXPECT_GE(some.count, all);
+  ASSERT_EQ(some.fit.size(), kTried);
+  EXPECT_EQ(std::ranges::min(some.fit, {}, &PlannedStep::seconds).seconds(), best);
+  EXPECT_THROW(longest_context(q), PlanStopped);
 }
 
 TEST(Planner, AdvisesEveryKindOfAttention) {
@@ -238,7 +308,7 @@ TEST(Planner, HostMemoryMakesContextsLonger) {
   const auto longest = [&](std::int64_t host) {
     q.config.train.activation_offload_bytes = host;
     q.budget = std::size_t{4} << 30;
-    return longest_context(q);
+    return longest_context(q).tokens;
   };
   EXPECT_GT(longest(std::int64_t{64} << 30), longest(0));
 }

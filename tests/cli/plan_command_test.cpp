@@ -1,8 +1,10 @@
 // `ringmaster plan`, as it is run.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
@@ -153,6 +155,57 @@ TEST(PlanCommand, OneNumberWithoutALayoutDoesNotEndTheOthers) {
   const Finished alone = plan({"--gpus", "3", "train.batch_size=2"});
   EXPECT_EQ(alone.code, 1) << alone.output;
   EXPECT_EQ(plan({"--gpus", "3,5", "train.batch_size=2"}).code, 1);
+}
+
+// Plans a small model on 4 GPUs.
+Finished plan_degrees(std::vector<std::string> words) {
+  words.insert(words.begin(), {ring_binary(), "plan", source_dir() + "/configs/quickstart.yaml", "model.vocab_size=300",
+                               "model.layers=1", "train.micro_batch=1", "train.batch_size=16", "--rows", "100",
+                               "--rates", "h100", "--gpus", "4"});
+  return run_process(words);
+}
+
+TEST(PlanCommand, DegreesInTheSettingsAreKept) {
+  const Finished all = plan_degrees({});
+  const auto rows_with = [](const std::string& output, const std::string& degree) {
+    const std::string table = output.substr(0, output.find("by kind"));
+    return std::ranges::count_if(lines_of(table), [&](const std::string& line) {
+      return !line.starts_with("only") && line.find(" zero ") < 26 &&
+             (" " + line.substr(0, 26)).find(" " + degree) != std::string::npos;
+    });
+  };
+  const Finished given = plan_degrees({"parallel.tp=2", "parallel.zero=3"});
+  EXPECT_NE(given.output.find("\nonly layouts with tp 2, zero 3 are planned"), std::string::npos) << given.output;
+  EXPECT_EQ(rows_with(given.output, ""), 2) << given.output;  // dp 2 or cp 2
+  EXPECT_EQ(rows_with(given.output, "tp 2, zero 3"), 2) << given.output;
+  // A default counts if it is given on the command line.
+  const Finished none = plan_degrees({"parallel.tp=1"});
+  EXPECT_GT(rows_with(all.output, "tp "), 0) << all.output;
+  EXPECT_EQ(rows_with(none.output, "tp "), 0) << none.output;
+  EXPECT_GT(rows_with(none.output, ""), 2) << none.output;
+  EXPECT_EQ(plan_degrees({"parallel.tp=2", "--all-layouts"}).output, all.output);
+  const Finished impossible = plan_degrees({"parallel.tp=8"});
+  EXPECT_EQ(impossible.code, 1);
+  EXPECT_NE(impossible.output.find("parallel degrees tp 8"), std::string::npos) << impossible.output;
+}
+
+// A signal that is pending when the program starts, so that it arrives before the first layout is done.
+TEST(PlanCommand, AnInterruptedPlanSaysThatItIsIncomplete) {
+  Process process({ring_binary(), "plan", source_dir() + "/bench/shapes/1b.yaml", "--rates", "h100", "--gpus", "64",
+                   "--longest-context", "train.batch_size=64", "train.recompute=auto"},
+                  {}, [] {
+                    sigset_t stop;
+                    sigemptyset(&stop);
+                    sigaddset(&stop, SIGTERM);
+                    sigprocmask(SIG_BLOCK, &stop, nullptr);
+                    std::signal(SIGTERM, SIG_DFL);  // an ignored signal would not stay pending
+                    kill(getpid(), SIGTERM);        // pending for the process: raise() would tell its first thread
+                  });
+  const Finished end = process.wait();
+  EXPECT_EQ(end.code, 1) << end.output;
+  EXPECT_TRUE(std::regex_search(end.output, std::regex(R"(incomplete: interrupted after \d+ of \d+ layouts)")))
+      << end.output;
+  EXPECT_EQ(end.output.find("longest context"), std::string::npos) << end.output;
 }
 
 // A model of 300 tokens on this machine, which may have no GPU: run.device=auto is what settings usually say.
