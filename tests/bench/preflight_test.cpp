@@ -2,15 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <sched.h>
-#include <sys/resource.h>
-
 #include <limits>
-#include <memory>
 #include <set>
 
-#include "comm/liveness.h"
-#include "comm/socket.h"
 #include "core/exit_code.h"
 #include "tests/trainer/runs.h"
 
@@ -131,46 +125,6 @@ TEST_F(DistPreflight, OneDamagedMessageOfSeveralIsNamed) {
     EXPECT_EQ(f.code, kExitError) << f.output;
     EXPECT_NE(f.output.find(" received other bytes than rank 0 sent"), std::string::npos) << f.output;
   }
-}
-
-void stay_on(int core) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(core, &set);
-  sched_setaffinity(0, sizeof set, &set);
-}
-
-// Rank 1 gets a thirtieth of a core, because another program is more important there.
-TEST_F(DistPreflight, ASlowRankIsNamedAndTheJobRefused) {
-  cpu_set_t allowed;
-  ASSERT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
-  std::vector<int> cores;
-  for (int core = 0; core < CPU_SETSIZE; ++core)
-    if (CPU_ISSET(core, &allowed)) cores.push_back(core);
-  if (cores.size() < 2) GTEST_SKIP() << "needs two cores";
-  const test::Process other({"/bin/sh", "-c", "while :; do :; done"}, {}, [&] { stay_on(cores[1]); });
-  const std::string port = std::to_string(local_endpoint(listen_on({"127.0.0.1", 0})).port);
-  std::vector<std::unique_ptr<test::Process>> ranks;
-  for (int rank = 0; rank < 2; ++rank)
-    ranks.push_back(std::make_unique<test::Process>(train("run", {"--preflight", "run.threads=1"}),
-                                                    test::Process::Environment{{"RANK", std::to_string(rank)},
-                                                                               {"WORLD_SIZE", "2"},
-                                                                               {"LOCAL_RANK", std::to_string(rank)},
-                                                                               {"MASTER_ADDR", "127.0.0.1"},
-                                                                               {"MASTER_PORT", port}},
-                                                    [&, rank] {
-                                                      stay_on(cores[static_cast<std::size_t>(rank)]);
-                                                      if (rank == 1) setpriority(PRIO_PROCESS, 0, 15);
-                                                    }));
-  for (const auto& rank : ranks) {
-    const test::Finished f = rank->wait();
-    EXPECT_EQ(f.code, kExitError) << f.output;
-    EXPECT_NE(f.output.find("ringmaster: preflight: rank 1 on " + host_name() + " (CPU, 1 thread) computed "),
-              std::string::npos)
-        << f.output;
-    EXPECT_NE(f.output.find(", the median of the other ranks "), std::string::npos) << f.output;
-  }
-  EXPECT_FALSE(test::fs::exists(path("run")));
 }
 
 }  // namespace
