@@ -44,7 +44,8 @@ void run(const Arguments& a) {
   const Corpora corpora = a.corpus.open(a.run, a.threads, session);
   if (a.long_context)
     return long_eval(session, corpora, a.corpus.split(), a.long_eval, a.corpus.batches, a.corpus.rows, a.json);
-  const ValidationSet set = a.corpus.windows(session, corpora, a.context ? a.context : session.config.model.context);
+  const std::int64_t window = a.context ? a.context : session.config.model.context;
+  const ValidationSet set = a.corpus.windows(session, corpora, window);
   const std::unique_ptr<Mesh> alone = mesh_of_one();
   const Evaluation e = evaluate(*session.model, session.ctx, set, alone->all());
   const double bits = e.bits_per_byte(set.bytes_per_token());
@@ -53,6 +54,7 @@ void run(const Arguments& a) {
                                  {"bits_per_byte", bits},
                                  {"accuracy", e.accuracy},
                                  {"tokens", e.tokens},
+                                 {"context", window},
                                  {"separate_documents", set.options().packing.documents},
                                  {"checkpoint", session.origin.checkpoint}};
   const auto sources = mean_losses(e.sources, corpora.names);
@@ -61,7 +63,8 @@ void run(const Arguments& a) {
   if (a.json) return;
   std::cout << "loss " << e.loss << ", perplexity " << e.perplexity() << ", bits per byte " << bits
             << (a.corpus.masked(corpora) ? str(", accuracy ", e.accuracy) : "") << ", over " << e.tokens
-            << " tokens, attention " << (set.options().packing.documents ? "within" : "across") << " documents\n";
+            << " tokens in windows of " << window << ", attention "
+            << (set.options().packing.documents ? "within" : "across") << " documents\n";
   for (const auto& [name, loss] : sources) std::cout << "  " << name << ": loss " << loss << "\n";
 }
 

@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -68,13 +69,22 @@ std::string name_of(const Arguments& a) {
   return stem.empty() || stem == "config" ? a.start.name : stem;
 }
 
+// Takes the size of the corpus and of its longest document.
+void look_at(Arguments& a) {
+  const auto store = TokenStore::open(a.start.data);
+  const auto& train = store->train();
+  a.start.tokens = train.tokens();
+  for (std::uint64_t d = 0; d < train.documents(); ++d)
+    a.start.longest = std::max(a.start.longest, train.document_start(d + 1) - train.document_start(d));
+}
+
 void run(Arguments a) {
   check(a);
   a.start.name = name_of(a);
   const Backend wanted = backend_of(a.device);
   a.start.gpu = wanted == Backend::cuda;
   const bool corpus = fs::exists(a.start.data);
-  if (corpus) a.start.tokens = TokenStore::open(a.start.data)->train().tokens();
+  if (corpus) look_at(a);
   if (!a.start.weights.empty()) take_model(a);
   write_whole(a.file, starting_settings(a.start));
   say_what_is_next(a, corpus);

@@ -1,6 +1,7 @@
 #include "cli/starting_settings.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <sstream>
 
@@ -77,11 +78,14 @@ Settings long_context(const StartingPoint& p) {
 
 // Learned positions cannot be cut; of other ones a model is not asked for more than it knows.
 Setting context_of_weights(const StartingPoint& p) {
-  const std::int64_t usual = p.gpu ? 4096 : 256;
+  constexpr std::uint64_t kShortest = 256;
+  const std::uint64_t longest = p.gpu ? 4096 : 1024, whole = std::bit_ceil(std::max(p.longest, kShortest));
+  const auto usual = static_cast<std::int64_t>(p.longest ? std::min(whole, longest) : p.gpu ? longest : kShortest);
   const bool learned = p.model && p.model->positions == Positions::learned;
   if (learned) return {"model.context", text(p.model->context), "as many positions as the model has learned"};
   return {"model.context", text(p.model ? std::min(usual, p.model->context) : usual),
-          "of this training; the model may know a longer one"};
+          str("of this training; the model may know a longer one",
+              p.longest ? str("; the longest document has ", p.longest, " tokens") : "")};
 }
 
 Settings finetune(const StartingPoint& p) {

@@ -14,7 +14,8 @@ struct StartingPoint {
   std::string kind = "llama-small";  // one of starting_kinds()
   std::string name = "my-run";       // of the run
   std::string data = "corpus.h5";
-  std::uint64_t tokens = 0;  // of the corpus's training split; 0: not known
+  std::uint64_t tokens = 0;   // of the corpus's training split; 0: not known
+  std::uint64_t longest = 0;  // tokens of its longest document; 0: not known
   bool gpu = false;
   std::string weights;               // of finetune: the run or import whose weights it takes
   std::optional<ModelConfig> model;  // and what they are the weights of

@@ -95,15 +95,16 @@ Json message_of(const Json& m, const std::string& which) {
 Json with_system(const Json& record, Json messages) {
   const std::string system = text_of(record, "system");
   if (system.empty()) return messages;
-  if (!messages.empty() && messages.front()["role"] == "system")
-    fail("expected one system message, got one in the list and one in 'system'");
+  const bool has_own =
+      !messages.empty() && messages.front().is_object() && messages.front().value("role", Json()) == "system";
+  if (has_own) fail("expected one system message, got one in the list and one in 'system'");
   messages.insert(messages.begin(), Json{{"role", "system"}, {"content", system}});
   return messages;
 }
 
 Json from_list(const Json& record, const Json& list) {
   const auto first = std::ranges::find_if(list, is_from_value), last = std::ranges::find_if_not(list, is_from_value);
-  if (first == list.end()) return list;
+  if (first == list.end()) return with_system(record, list);
   if (last != list.end())
     fail("message ", first - list.begin(), " has 'from' and 'value', message ", last - list.begin(),
          " does not. Write all messages of a list in one format");

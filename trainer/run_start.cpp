@@ -154,12 +154,12 @@ void warn_of_tokenizer(RunStart& s, const Origin& origin) {
   }
 }
 
-// A run that has a checkpoint does not read run.init_from again.
-void warn_of_changed_source(RunStart& s, const Origin& origin) {
+// A run that has a checkpoint does not read run.init_from again. Throws Error if the settings name another source.
+void check_source(const RunStart& s, const Origin& origin) {
   const std::string &before = origin.config.run.init_from, &now = s.config.run.init_from;
   if (now.empty() || now == before) return;
-  warn_once(s, str("run.init_from: ", now, " has no effect, since ", s.dir.path(), " began from ",
-                   before.empty() ? "random weights" : before, ". To begin from it, set another run.name"));
+  fail("run.init_from: ", now, " has no effect, since ", s.dir.path(), " began from ",
+       before.empty() ? "random weights" : before, ". To begin from it, set another run.name");
 }
 
 void check_resumption(RunStart& s, const Origin& origin, const TrainOptions& options) {
@@ -176,8 +176,8 @@ void check_resumption(RunStart& s, const Origin& origin, const TrainOptions& opt
     check_data(origin, s.corpora, "Put the old ones back, pass --allow-changes, or start another run.name");
   else if (const auto changes = changes_of_data(origin, s.data, s.config.model); !changes.empty())
     warn_once(s, str("resuming ", s.dir.path(), " with other data:", listed(changes))), s.changed = true;
+  check_source(s, origin);
   warn_of_tokenizer(s, origin);
-  warn_of_changed_source(s, origin);
 }
 
 void refuse_to_delete_source(const RunStart& s) {

@@ -59,6 +59,7 @@ void check_message(const Json& m, const std::string& which, const std::string& s
     fail(which, ": expected a list in 'tool_calls', got a JSON ", m["tool_calls"].type_name());
   check_written(m, "tool_calls", which, source);
   check_written(m, "reasoning_content", which, source);
+  check_written(m, "thinking", which, source);
   const auto content = m.find("content");
   if (content == m.end() || content->is_null()) {
     if (!has_calls(m)) fail(which, " has no 'content'", content == m.end() ? "" : ": it is null");

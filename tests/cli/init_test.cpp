@@ -127,6 +127,23 @@ TEST_F(Init, EveryTemplateSavesEarly) {
   }
 }
 
+// So that a question and its answer lie in one window.
+TEST(StartingContext, HoldsTheLongestDocumentOfAFinetune) {
+  const auto context = [](std::uint64_t longest, bool gpu, std::int64_t of_model) {
+    StartingPoint p{.kind = "finetune", .longest = longest, .gpu = gpu, .weights = "w", .model = ModelConfig{}};
+    p.model->context = of_model;
+    const std::string text = starting_settings(p);
+    const std::size_t at = text.find("context: ");
+    return at == std::string::npos ? -1 : std::stoi(text.substr(at + 9));
+  };
+  EXPECT_EQ(context(625, false, 4096), 1024);
+  EXPECT_EQ(context(30, false, 4096), 256);
+  EXPECT_EQ(context(100'000, false, 4096), 1024);
+  EXPECT_EQ(context(100'000, true, 131072), 4096);
+  EXPECT_EQ(context(625, true, 512), 512);
+  EXPECT_EQ(context(0, false, 4096), 256);
+}
+
 TEST_F(Init, FinetuneTakesTheModelOfItsWeightsAndNothingElse) {
   Config base = config_of_base();
   base.data = {};
