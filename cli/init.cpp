@@ -69,11 +69,12 @@ std::string name_of(const Arguments& a) {
   return stem.empty() || stem == "config" ? a.start.name : stem;
 }
 
-// Takes the size of the corpus and of its longest document.
+// Takes the size of the corpus and, for a finetune, of its longest document.
 void look_at(Arguments& a) {
   const auto store = TokenStore::open(a.start.data);
   const auto& train = store->train();
   a.start.tokens = train.tokens();
+  if (a.start.kind != "finetune") return;
   for (std::uint64_t d = 0; d < train.documents(); ++d)
     a.start.longest = std::max(a.start.longest, train.document_start(d + 1) - train.document_start(d));
 }

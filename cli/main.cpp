@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdlib>
@@ -72,15 +70,6 @@ int run_to_its_end(int argc, char** argv, ring::StandardOutput& output) {
   return code;
 }
 
-// Exits with the code that shells give for a signal. The kernel does not take the default action for process 1 of a
-// container.
-void end_by_signal(int number) { _exit(128 + number); }
-void end_on_signals_as_process_1() {
-  if (getpid() != 1) return;
-  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT})
-    if (!ring::is_ignored(number)) std::signal(number, end_by_signal);
-}
-
 int failed_with(const std::string& whole) {
   const std::string message = ring::bounded_message(whole);
   std::cerr << ring::kErrorBegin << message << "\n";
@@ -93,7 +82,7 @@ int failed_with(const std::string& whole) {
 int main(int argc, char** argv) {
   ring::open_standard_streams();
   std::signal(SIGCHLD, SIG_DFL);  // the kernel reports no ends of children if whoever started this process ignores it
-  end_on_signals_as_process_1();
+  ring::end_on_signals_as_process_1();
   ring::install_crash_handler();
   ring::StandardOutput output;
   try {

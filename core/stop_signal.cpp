@@ -39,6 +39,12 @@ bool is_ignored(int signal) {
   return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
+void end_on_signals_as_process_1() {
+  if (getpid() != 1) return;
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT})
+    if (!is_ignored(signal)) std::signal(signal, end_process);
+}
+
 StopSignal::StopSignal(bool announces) : announces_(announces) {
   told_to_stop = false;
   const sigset_t set = watched();

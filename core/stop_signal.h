@@ -22,6 +22,9 @@ bool stop_requested();
 // Returns whether the process ignores the signal, as programs started by nohup(1) or in the background of a shell do.
 bool is_ignored(int signal);
 
+// Makes signals end the process if it is process 1 of a container, for which the kernel takes no default action.
+void end_on_signals_as_process_1();
+
 class StopSignal {
  public:
   // Before any other thread is started: threads inherit the mask. announces: says that it was told to stop.

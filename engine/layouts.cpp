@@ -44,7 +44,7 @@ std::vector<PlanQuestion> layouts_of(const PlanQuestion& question) {
   return all;
 }
 
-// What leaves the device of a layout that fits in no other way, and what that says.
+// Returns the layout with optimizer states on the host, as settings that do not choose a place for them may have it.
 std::vector<PlanQuestion> with_states_on_host(const PlanQuestion& q) {
   std::vector<PlanQuestion> all;
   if (q.config.run.device != DeviceChoice::cuda || q.config.optimizer.offload != StateOffload::none) return all;
@@ -75,7 +75,7 @@ bool fits_with_states(PlanQuestion q) {
   return fits_in_some_way(q.config, q.world, q.budget, q.rates);
 }
 
-// Whether a sequence of so many thousand tokens fits into each replica of a layout.
+// Returns whether a sequence of so many thousand tokens fits into each replica of a layout.
 bool fits(const PlanQuestion& layout, std::int64_t thousands) {
   if (layout.stopped && layout.stopped()) throw PlanStopped();
   const PlanQuestion q = with_context(layout, thousands);

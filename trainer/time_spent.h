@@ -1,5 +1,5 @@
 #pragma once
-// What the time of a run's process went to, from its first step on.
+// Divides the time of a run's process from its first step on: steps, evaluations, saves.
 
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
 #pragma once
-// What the kernels for Hopper (sm_90a) ask of the device and the driver.
+// Questions about the device and the driver for the kernels for Hopper (sm_90a).
 
 #include <cuda.h>
 

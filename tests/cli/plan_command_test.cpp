@@ -25,7 +25,7 @@ Finished plan(std::vector<std::string> words) {
   return run_process(words);
 }
 
-// What a model computes does not depend on a corpus. Its vocabulary does, unless it is given.
+// Plans need no corpus, except for the model's vocabulary if that is not given.
 TEST(PlanCommand, SettingsNeedNoCorpus) {
   const std::string file = testing::TempDir() + "plan_without_corpus.yaml";
   std::ofstream(file) << "model: {layers: 1, width: 32, heads: 2, context: 64}\n"

@@ -92,7 +92,7 @@ std::string unpacked(const std::string& path) {
   return text;
 }
 
-// What is advised where a split is empty works for the files that were given.
+// The advice on an empty split works for the files that were given.
 TEST(EmptySplit, AdviceFitsTheFiles) {
   Folder folder;
   std::string lines, records;

@@ -1,4 +1,4 @@
-// What an export says beside the weights: first and padding tokens, and the context.
+// Exports beside the weights: first and padding tokens, and the context.
 #include <gtest/gtest.h>
 
 #include "data/bpe/train.h"
