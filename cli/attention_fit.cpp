@@ -215,7 +215,7 @@ class Fit {
   std::vector<double> batch_losses_;     // as the run attends
   std::vector<std::size_t> chosen_;
   std::vector<AttentionConfig> sections_;  // that were chosen, by layer
-  bool separate_documents_ = false;        // see EvalCorpus::separates_documents()
+  bool separate_documents_ = false;        // see EvalCorpus::packing()
   double loss_ = 0, density_ = 0, rise_ = 0, fitted_loss_ = 0, fitted_error_ = 0;
 };
 

@@ -36,6 +36,11 @@ void print_json(const nlohmann::ordered_json& json, const Arguments& a) {
   if (!a.output.empty()) write_whole(a.output, json.dump(2) + "\n");
 }
 
+std::string packing_text(const PackingConfig& packing) {
+  return str("attention ", packing.documents ? "within" : "across", " documents",
+             packing.best_fit ? ", which are cut only if longer than a window" : "");
+}
+
 void run(const Arguments& a) {
   if (!a.output.empty()) check_writable(a.output);
   const Session session = open_session(a.run, a.threads, a.device, 0, a.weights);
@@ -56,6 +61,7 @@ void run(const Arguments& a) {
                                  {"tokens", e.tokens},
                                  {"context", window},
                                  {"separate_documents", set.options().packing.documents},
+                                 {"best_fit", set.options().packing.best_fit},
                                  {"checkpoint", session.origin.checkpoint}};
   const auto sources = mean_losses(e.sources, corpora.names);
   for (const auto& [name, loss] : sources) json["sources"][name] = loss;
@@ -63,8 +69,7 @@ void run(const Arguments& a) {
   if (a.json) return;
   std::cout << "loss " << e.loss << ", perplexity " << e.perplexity() << ", bits per byte " << bits
             << (a.corpus.masked(corpora) ? str(", accuracy ", e.accuracy) : "") << ", over " << e.tokens
-            << " tokens in windows of " << window << ", attention "
-            << (set.options().packing.documents ? "within" : "across") << " documents\n";
+            << " tokens in windows of " << window << ", " << packing_text(set.options().packing) << "\n";
   for (const auto& [name, loss] : sources) std::cout << "  " << name << ": loss " << loss << "\n";
 }
 

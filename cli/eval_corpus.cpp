@@ -35,8 +35,10 @@ void EvalCorpus::add_to(CLI::App& cmd) {
   };
   cmd.add_option_function<std::string>(
          "--separate-documents", separate,
-         "true: a token attends to its own document only; false: also to documents before it in its window; auto: true "
-         "for conversations and completions of prompts, else the run's data.packing.documents")
+         "true: a token attends to its own document only, and no document that fits into a window is cut; false: "
+         "windows "
+         "of the token stream, in which a token also attends to the documents before its own; auto: true for "
+         "conversations and completions of prompts, else the run's data.packing")
       ->check(CLI::IsMember({"auto", "true", "false"}))
       ->default_str("auto");
 }
@@ -84,8 +86,12 @@ bool EvalCorpus::masked(const Corpora& corpora) const {
       corpora.stores, [&](const auto& s) { return (split() == Split::train ? s->train() : s->validation()).masked(); });
 }
 
-bool EvalCorpus::separates_documents(const Session& session, const Corpora& corpora) const {
-  return documents.value_or(session.config.data.packing.documents || masked(corpora));
+PackingConfig EvalCorpus::packing(const Session& session, const Corpora& corpora) const {
+  constexpr std::int64_t kDocumentsAtATime = 1024;
+  const PackingConfig& of_run = session.config.data.packing;
+  if (!documents && !masked(corpora)) return of_run;
+  if (!documents.value_or(true)) return {};
+  return {.documents = true, .align = of_run.align, .best_fit = kDocumentsAtATime};
 }
 
 ValidationSet EvalCorpus::windows(const Session& session, const Corpora& corpora, std::int64_t context) const {
@@ -93,9 +99,7 @@ ValidationSet EvalCorpus::windows(const Session& session, const Corpora& corpora
   options.context = context;
   options.rows = batch_rows(rows, context);
   check_tokens_at_once("--batch-size", options.rows, context);
-  options.packing = session.config.data.packing;
-  options.packing.documents = separates_documents(session, corpora);
-  if (!options.packing.documents) options.packing.align = 1;  // documents that are not separate are not aligned
+  options.packing = packing(session, corpora);
   return {corpora, options, batches * options.rows, split()};
 }
 

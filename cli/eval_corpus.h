@@ -30,9 +30,10 @@ struct EvalCorpus {
   Split split() const;  // all of --text is its training split
   // Returns whether some tokens of the split do not count as targets: prompts, and what a user says in a conversation.
   bool masked(const Corpora&) const;
-  // Returns whether a token attends to its own document only: always in a masked split, so that models compare whatever
-  // they were trained with, else as the run trained. The option overrides both.
-  bool separates_documents(const Session&, const Corpora&) const;
+  // Returns how documents are packed into windows. Documents of a masked split are separate and are not cut if they fit
+  // into a window, so that models compare whatever they were trained with; other splits are packed as the run trained.
+  // --separate-documents overrides both. If documents are separate, they are aligned as the run's attention needs.
+  PackingConfig packing(const Session&, const Corpora&) const;
   // Windows of so many tokens.
   ValidationSet windows(const Session&, const Corpora&, std::int64_t context) const;
 };

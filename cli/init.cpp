@@ -10,7 +10,9 @@
 #include "core/check.h"
 #include "core/stream.h"
 #include "data/hub_name.h"
+#include "data/load_tokenizer.h"
 #include "data/output_file.h"
+#include "data/text_advice.h"
 #include "data/token_store.h"
 #include "engine/devices.h"
 #include "trainer/run_directory.h"
@@ -25,6 +27,7 @@ struct Arguments {
   std::string file = "config.yaml", name;
   DeviceChoice device = DeviceChoice::automatic;
   bool force = false;
+  std::string notes;  // lines about what the user may want to change
 };
 
 RunDirectory run_of(const std::string& weights) {
@@ -43,7 +46,8 @@ void check(const Arguments& a) {
 }
 
 void say_what_is_next(const Arguments& a, bool corpus) {
-  std::cout << a.file << ": settings for a " << a.start.kind << " run on " << (a.start.gpu ? "a GPU" : "CPUs") << "\n";
+  std::cout << a.file << ": settings for a " << a.start.kind << " run on " << (a.start.gpu ? "a GPU" : "CPUs") << "\n"
+            << a.notes;
   if (!corpus)
     std::cout << "next: ringmaster data prepare --input TEXT --output " << a.start.data << " --tokenizer "
               << (a.start.weights.empty() ? "bytes" : run_of(a.start.weights).tokenizer_file()) << "\n";
@@ -62,31 +66,84 @@ void take_model(Arguments& a) {
   a.start.model_file = file.is_absolute() ? file.string() : fs::absolute(file).lexically_relative(folder).string();
 }
 
-// Returns the name of the run that the settings file describes. A file with a name that says nothing keeps the default.
-std::string name_of(const Arguments& a) {
-  if (!a.name.empty()) return a.name;
-  const std::string stem = fs::path(a.file).stem().string();
-  return stem.empty() || stem == "config" ? a.start.name : stem;
+// Returns true if the run that settings with this name train is the one that --from names.
+bool names_base(const Arguments& a, const std::string& name) {
+  std::error_code error;
+  return !a.start.weights.empty() &&
+         fs::equivalent(run_of(a.start.weights).path(), RunConfig{.name = name}.path(), error);
 }
 
-// Takes the size of the corpus and, for a finetune, of its longest document.
-void look_at(Arguments& a) {
+// Returns the name of the run that the settings file describes. A file with a name that says nothing keeps the default.
+std::string name_of(const Arguments& a) {
+  if (!a.name.empty()) {
+    if (names_base(a, a.name)) fail("init: --name ", a.name, " is the run that --from names. Give another name");
+    return a.name;
+  }
+  const std::string stem = fs::path(a.file).stem().string();
+  const std::string name = stem.empty() || stem == "config" ? a.start.name : stem;
+  return names_base(a, name) ? name + "-finetune" : name;
+}
+
+void note_existing_run(Arguments& a) {
+  const RunDirectory run(RunConfig{.name = a.start.name}.path());
+  if (run.exists())
+    a.notes +=
+        str("note: ", run.path(), " exists: training with this file continues it. For a run of its own: --name\n");
+}
+
+// Returns the number of tokens of each document.
+std::vector<std::uint64_t> lengths_of(const TokenSplit& split) {
+  std::vector<std::uint64_t> lengths;
+  for (std::uint64_t d = 0; d < split.documents(); ++d)
+    lengths.push_back(split.document_start(d + 1) - split.document_start(d));
+  return lengths;
+}
+
+void note_cut_documents(Arguments& a, const std::vector<std::uint64_t>& lengths) {
+  const std::int64_t context = finetune_context(a.start), known = a.start.model->context;
+  const auto cut = std::ranges::count_if(lengths, [&](auto n) { return n > static_cast<std::uint64_t>(context); });
+  if (!cut) return;
+  a.notes += str(
+      "note: ", cut, " of ", lengths.size(), " documents are longer than model.context: ", context,
+      ", the longest has ", a.start.longest, " tokens, and are cut into several. ",
+      context < known ? str("The model knows ", known, ": raise model.context") : "The model knows no longer context",
+      ", or shorten them\n");
+}
+
+// Throws Error if the corpus has another tokenizer than the weights.
+void check_tokenizer_of_weights(const Arguments& a, const TokenStore& store) {
+  const std::string file = run_of(a.start.weights).tokenizer_file();
+  if (!fs::exists(file) || load_tokenizer(file)->hash() == store.tokenizer_hash()) return;
+  fail("--data: ", a.start.data, " was made with a tokenizer of kind ", store.tokenizer()->kind(),
+       ", which is not that of ", a.start.weights, ". Prepare it again with --tokenizer ", file);
+}
+
+void take_corpus(Arguments& a) {
+  const bool tunes = a.start.kind == "finetune";
+  if (tunes && is_text_file(a.start.data)) {
+    const RunDirectory base = run_of(a.start.weights);
+    fail("--data: ", a.start.data, " is text, and no corpus. Make one of it with `",
+         preparing_command(a.start.data, {base.tokenizer_file(), fs::exists(base.chat_template_file())}),
+         "`, and give --data ", corpus_name(a.start.data));
+  }
   const auto store = TokenStore::open(a.start.data);
-  const auto& train = store->train();
-  a.start.tokens = train.tokens();
-  if (a.start.kind != "finetune") return;
-  for (std::uint64_t d = 0; d < train.documents(); ++d)
-    a.start.longest = std::max(a.start.longest, train.document_start(d + 1) - train.document_start(d));
+  a.start.tokens = store->train().tokens();
+  if (!tunes) return;
+  check_tokenizer_of_weights(a, *store);
+  const std::vector<std::uint64_t> lengths = lengths_of(store->train());
+  if (!lengths.empty()) a.start.longest = std::ranges::max(lengths);
+  note_cut_documents(a, lengths);
 }
 
 void run(Arguments a) {
   check(a);
   a.start.name = name_of(a);
+  note_existing_run(a);
   const Backend wanted = backend_of(a.device);
   a.start.gpu = wanted == Backend::cuda;
   const bool corpus = fs::exists(a.start.data);
-  if (corpus) look_at(a);
   if (!a.start.weights.empty()) take_model(a);
+  if (corpus) take_corpus(a);
   write_whole(a.file, starting_settings(a.start));
   say_what_is_next(a, corpus);
 }

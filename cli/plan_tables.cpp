@@ -160,8 +160,10 @@ void print_legend(const std::string& device) {
 void print_planned(const PlannedStep& p) {
   const ParallelConfig& c = p.config.parallel;
   const ParallelPlan plan = plan_of(p.config, p.world);
-  print_format("\nThe fastest, as settings:\n\n    parallel: {dp: %d, cp: %d, tp: %d, zero: %lld}\n", plan.dp, plan.cp,
-               plan.tp, static_cast<long long>(c.zero));
+  print_format(
+      "\nThe fastest for a context of %lld tokens, as settings:\n\n    parallel: {dp: %d, cp: %d, tp: %d, zero: "
+      "%lld}\n",
+      static_cast<long long>(p.config.model.context), plan.dp, plan.cp, plan.tp, static_cast<long long>(c.zero));
   const std::string host =
       p.activations.host ? str(", activation_offload_bytes: ", p.config.train.activation_offload_bytes) : "";
   const std::int64_t tokens = p.config.train.mlp_chunk;

@@ -76,23 +76,23 @@ Settings long_context(const StartingPoint& p) {
   return s;
 }
 
-// Learned positions cannot be cut; of other ones a model is not asked for more than it knows.
-Setting context_of_weights(const StartingPoint& p) {
-  constexpr std::uint64_t kShortest = 256;
-  const std::uint64_t longest = p.gpu ? 4096 : 1024, whole = std::bit_ceil(std::max(p.longest, kShortest));
-  const auto usual = static_cast<std::int64_t>(p.longest ? std::min(whole, longest) : p.gpu ? longest : kShortest);
-  const bool learned = p.model && p.model->positions == Positions::learned;
-  if (learned) return {"model.context", text(p.model->context), "as many positions as the model has learned"};
-  return {"model.context", text(p.model ? std::min(usual, p.model->context) : usual),
+Setting context_setting(const StartingPoint& p) {
+  const std::int64_t context = finetune_context(p);
+  if (p.model && p.model->positions == Positions::learned)
+    return {"model.context", text(context), "as many positions as the model has learned"};
+  const char* const longer = p.longest > static_cast<std::uint64_t>(context) ? " and is cut" : "";
+  return {"model.context", text(context),
           str("of this training; the model may know a longer one",
-              p.longest ? str("; the longest document has ", p.longest, " tokens") : "")};
+              p.longest ? str("; the longest document has ", p.longest, " tokens", longer) : "")};
 }
 
 Settings finetune(const StartingPoint& p) {
+  const std::int64_t rows = p.gpu ? 32 : 4, tokens = rows * (p.gpu ? 4096 : 1024);
   return {{"run.init_from", yaml_text(p.weights)},
-          context_of_weights(p),
+          context_setting(p),
           {"data.packing.documents", "true"},
-          {"train.batch_size", p.gpu ? "32" : "4"},
+          {"data.packing.best_fit", "1024", "cuts no document that fits into the context"},
+          {"train.batch_size", text(std::clamp<std::int64_t>(tokens / finetune_context(p), 1, rows))},
           {"optimizer.lr", "2e-5"}};
 }
 
@@ -187,6 +187,16 @@ std::vector<std::string> starting_kinds() {
   std::vector<std::string> names;
   for (const Kind& kind : kKinds) names.emplace_back(kind.name);
   return names;
+}
+
+std::int64_t finetune_context(const StartingPoint& p) {
+  constexpr std::uint64_t kShortest = 256;
+  const std::uint64_t longest = p.gpu ? 32768 : 4096;
+  const bool known = p.longest > 0, learned = p.model && p.model->positions == Positions::learned;
+  const std::uint64_t whole = known ? std::bit_ceil(p.longest) : p.gpu ? 4096 : kShortest;
+  if (learned) return p.model->context;
+  const auto context = static_cast<std::int64_t>(std::clamp(whole, kShortest, longest));
+  return p.model ? std::min(context, p.model->context) : context;
 }
 
 std::string starting_settings(const StartingPoint& p) {

@@ -24,6 +24,10 @@ struct StartingPoint {
 
 std::vector<std::string> starting_kinds();
 
+// Returns model.context of a finetune: a power of two that holds the longest document, at least 256, at most what the
+// model knows and 4096 (CPUs) or 32,768 (a GPU). If positions are learned, it is the model's own.
+std::int64_t finetune_context(const StartingPoint&);
+
 // YAML, each key that one may want to change with what it means. Loads as a Config.
 std::string starting_settings(const StartingPoint&);
 

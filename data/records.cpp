@@ -39,7 +39,7 @@ std::string remedy(const std::string& member, const std::string& option) {
 
 // The option that names what a record without the wanted member seems to hold.
 std::string better_option(const Json& record, const std::string& member, const std::string& option) {
-  if (option == "--text-field" && has_chat(record)) return "For conversations data prepare has --chat-field";
+  if (option == "--text-field" && has_chat(record)) return "--chat-field reads conversations";
   if (option == "--chat-field" && has_chat(record)) return "--chat-field without a NAME reads such conversations";
   if (option == "--text-field" && record.contains("prompt") && record.contains("completion"))
     return "For prompts and completions data prepare has --prompt-field prompt --completion-field completion";

@@ -9,6 +9,7 @@
 #include "core/joined.h"
 #include "core/log.h"
 #include "core/yaml_leaves.h"
+#include "data/packing.h"
 #include "data/token_store.h"
 #include "kernels/attention/blocks.h"
 #include "model/attention_schedule.h"
@@ -56,10 +57,24 @@ void warn_of_places(const Config& c) {
   }
 }
 
+// Warns if more than 1 % of the documents are cut although they fit into a sample: the rest of an answer is then
+// learned without its prompt.
+void warn_of_cuts(const Config& c, const TokenStore& corpus) {
+  if (c.data.packing.best_fit) return;
+  const auto cut = [&](std::int64_t best_fit) {
+    return pack_rows(corpus.train(), c.model.context, {true, c.data.packing.align, best_fit})->cut_documents();
+  };
+  const std::uint64_t documents = corpus.train().documents(), in_order = cut(0), needed = cut(1);
+  if ((in_order - needed) * 100 <= documents) return;
+  log::warn("data.packing.best_fit: 0 cuts ", in_order, " of ", documents, " documents of ", corpus.path(),
+            " at the ends of samples, 1024 would cut ", needed);
+}
+
 // Advice, where only answers are learned but more than their own prompts is seen.
 void warn_of_masks(const Config& c, const Corpora& corpora) {
   const auto masked = std::ranges::find_if(corpora.stores, [](const auto& s) { return s->train().masked(); });
-  if (masked == corpora.stores.end() || c.data.packing.documents) return;
+  if (masked == corpora.stores.end()) return;
+  if (c.data.packing.documents) return warn_of_cuts(c, **masked);
   log::warn("data.packing.documents: false: in ", (*masked)->path(),
             " only some tokens count as targets, and these see the documents before their own, too. Fine-tuning wants "
             "true");

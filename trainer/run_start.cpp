@@ -164,6 +164,7 @@ void check_source(const RunStart& s, const Origin& origin) {
 
 void check_resumption(RunStart& s, const Origin& origin, const TrainOptions& options) {
   refuse_imported(s.dir, origin);
+  check_source(s, origin);
   std::optional<RunSettings> file;
   if (s.dir.has_config())
     file = s.dir.settings();
@@ -176,7 +177,6 @@ void check_resumption(RunStart& s, const Origin& origin, const TrainOptions& opt
     check_data(origin, s.corpora, "Put the old ones back, pass --allow-changes, or start another run.name");
   else if (const auto changes = changes_of_data(origin, s.data, s.config.model); !changes.empty())
     warn_once(s, str("resuming ", s.dir.path(), " with other data:", listed(changes))), s.changed = true;
-  check_source(s, origin);
   warn_of_tokenizer(s, origin);
 }
 

@@ -127,21 +127,73 @@ TEST_F(Init, EveryTemplateSavesEarly) {
   }
 }
 
-// So that a question and its answer lie in one window.
+// So that a question and its answer are in one window.
 TEST(StartingContext, HoldsTheLongestDocumentOfAFinetune) {
   const auto context = [](std::uint64_t longest, bool gpu, std::int64_t of_model) {
     StartingPoint p{.kind = "finetune", .longest = longest, .gpu = gpu, .weights = "w", .model = ModelConfig{}};
     p.model->context = of_model;
-    const std::string text = starting_settings(p);
-    const std::size_t at = text.find("context: ");
-    return at == std::string::npos ? -1 : std::stoi(text.substr(at + 9));
+    return finetune_context(p);
   };
   EXPECT_EQ(context(625, false, 4096), 1024);
   EXPECT_EQ(context(30, false, 4096), 256);
-  EXPECT_EQ(context(100'000, false, 4096), 1024);
-  EXPECT_EQ(context(100'000, true, 131072), 4096);
+  EXPECT_EQ(context(3000, false, 4096), 4096);
+  EXPECT_EQ(context(100'000, false, 8192), 4096);
+  EXPECT_EQ(context(6000, true, 131072), 8192);
+  EXPECT_EQ(context(100'000, true, 131072), 32768);
   EXPECT_EQ(context(625, true, 512), 512);
   EXPECT_EQ(context(0, false, 4096), 256);
+  EXPECT_EQ(context(0, true, 131072), 4096);
+}
+
+TEST_F(Init, DocumentsLongerThanTheContextAreCounted) {
+  const auto said = [&](std::int64_t known, std::size_t bytes) {
+    Config base = config_of_base();
+    base.model.context = known;
+    RunDirectory(path("base")).create(base, *bytes_tokenizer());
+    std::ofstream(path("text.txt")) << std::string(bytes, 'a');
+    run({"data", "prepare", "--input", path("text.txt"), "--tokenizer", "bytes", "--output", path("c.h5"),
+         "--validation-fraction", "0", "--force"});
+    return run({"init", path("t.yaml"), "--template", "finetune", "--from", path("base"), "--data", path("c.h5"),
+                "--device", "cpu", "--force"});
+  };
+  EXPECT_NE(said(512, 600).find("1 of 1 documents are longer than model.context: 512, the longest has 601 tokens"),
+            std::string::npos);
+  EXPECT_NE(said(512, 600).find("The model knows no longer context"), std::string::npos);
+  EXPECT_NE(said(8192, 5000).find("The model knows 8192: raise model.context"), std::string::npos);
+  EXPECT_EQ(said(8192, 600).find("note:"), std::string::npos);
+  EXPECT_EQ(load(path("t.yaml")).model.context, 1024);
+  EXPECT_EQ(load(path("t.yaml")).data.packing.best_fit, 1024);
+}
+
+TEST_F(Init, ARunIsNotNamedAfterItsBase) {
+  const fs::path before = fs::current_path();
+  fs::current_path(path(""));
+  RunDirectory("runs/best").create(config_of_base(), *bytes_tokenizer());
+  const std::vector<std::string> tune = {"init",   "best.yaml", "--template", "finetune",
+                                         "--from", "runs/best", "--device",   "cpu"};
+  EXPECT_EQ(run(tune).find("note:"), std::string::npos);
+  EXPECT_EQ(load("best.yaml").run.name, "best-finetune");
+  std::vector<std::string> named = tune;
+  named.insert(named.end(), {"--name", "best", "--force"});
+  EXPECT_NE(run(named).find("--name best is the run that --from names"), std::string::npos);
+  EXPECT_NE(run({"init", "sub.yaml", "--name", "best", "--device", "cpu"}).find("note: runs/best exists"),
+            std::string::npos);
+  fs::current_path(before);
+}
+
+TEST_F(Init, FinetuneNeedsACorpusWithTheTokenizerOfItsWeights) {
+  RunDirectory(path("base")).create(config_of_base(), *bytes_tokenizer());
+  std::ofstream(path("text.txt")) << std::string(1000, 'a') << "b";
+  run({"data", "prepare", "--input", path("text.txt"), "--tokenizer", "chars", "--output", path("chars.h5")});
+  const auto said = [&](const std::string& data) {
+    return run({"init", path("t.yaml"), "--template", "finetune", "--from", path("base"), "--data", path(data)});
+  };
+  EXPECT_NE(said("chars.h5").find("Prepare it again with --tokenizer " + path("base/tokenizer.rmt")),
+            std::string::npos);
+  std::ofstream(path("chats.jsonl")) << R"({"messages": [{"role": "user", "content": "a"}]})";
+  EXPECT_NE(said("chats.jsonl").find("--chat-field --chat-template plain --tokenizer " + path("base/tokenizer.rmt")),
+            std::string::npos);
+  EXPECT_FALSE(fs::exists(path("t.yaml")));
 }
 
 TEST_F(Init, FinetuneTakesTheModelOfItsWeightsAndNothingElse) {

@@ -134,6 +134,8 @@ TEST_F(DamagedRuns, ChangedSettingsAreSaidOnceThoughTwoCheckpointsAreLookedAt) {
 TEST_F(DamagedRuns, ChangedInitialWeightsAreRefused) {
   expect_parts(ring({"train", path("run"), "train.steps=12", "--allow-changes", "run.init_from=runs/other"}), 1,
                {"run.init_from: runs/other has no effect", "began from random weights", "set another run.name"});
+  expect_parts(ring({"train", path("run"), "train.steps=12", "optimizer.lr=0.005", "run.init_from=runs/other"}), 1,
+               {"run.init_from: runs/other has no effect"});
 }
 
 TEST_F(DamagedRuns, AFolderThatCannotBeWrittenIsNamed) {

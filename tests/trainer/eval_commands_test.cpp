@@ -190,13 +190,64 @@ TEST_F(EvalCommands, ConversationsAreSeparateWhateverTheRunIs) {
   EXPECT_EQ(across.at("separate_documents"), false);
   EXPECT_EQ(across.at("tokens"), automatic.at("tokens"));
   EXPECT_NE(across.at("loss"), automatic.at("loss"));
-  EXPECT_NE(eval(chats).output.find(", attention within documents\n"), std::string::npos);
+  EXPECT_NE(eval(chats).output.find(", attention within documents, which are cut only if longer than a window\n"),
+            std::string::npos);
 
   const Json text = json_of({});  // all tokens count: as the run trained
   EXPECT_EQ(text.at("separate_documents"), false);
   EXPECT_NEAR(text.at("loss").get<double>(), group("run", "validation").back().at("loss"), 1e-5);
   EXPECT_NE(eval({}).output.find(", attention across documents\n"), std::string::npos);
   EXPECT_EQ(eval({"--long", "--separate-documents", "true"}).code, 2) << "attention across documents is its measure";
+}
+
+TEST_F(EvalCommands, TrainingWarnsThatConversationsAreCut) {
+  std::string chats;
+  for (int i = 0; i < 40; ++i)
+    chats += str_of({{"messages",
+                      {{{"role", "user"}, {"content", "line " + std::to_string(i)}},
+                       {{"role", "assistant"}, {"content", "a text"}}}}});
+  write("chats.jsonl", chats);
+  ASSERT_EQ(ring({"data", "prepare", "--input", path("chats.jsonl"), "--chat-field", "--chat-template", "plain",
+                  "--tokenizer", "bytes", "--output", path("chats.h5")})
+                .code,
+            0);
+  const auto said = [&](const std::string& run, const std::string& best_fit) {
+    return run_process(train(run, {"data.path=" + path("chats.h5"), "data.packing.documents=true",
+                                   "data.packing.best_fit=" + best_fit, "model.context=64", "train.steps=1",
+                                   "train.eval_interval=0"}))
+        .output;
+  };
+  const std::string cut = said("cut", "0"), whole = said("whole", "1024");
+  EXPECT_NE(cut.find("data.packing.best_fit: 0 cuts "), std::string::npos) << cut;
+  EXPECT_NE(cut.find("at the ends of samples, 1024 would cut 0"), std::string::npos) << cut;
+  EXPECT_EQ(whole.find("cuts "), std::string::npos) << whole;
+}
+
+// In order, samples of 64 bytes would cut other conversations in each of the two files.
+TEST_F(EvalCommands, ConversationsAreWholeWhateverTheirOrder) {
+  ASSERT_EQ(run_process(train("run", {"train.steps=20", "model.context=64"})).code, 0);
+  std::vector<std::string> chats;
+  for (int i = 0; i < 12; ++i)
+    chats.push_back(str_of({{"messages",
+                             {{{"role", "user"}, {"content", std::string(3 + i % 5, 'q')}},
+                              {{"role", "assistant"}, {"content", "line " + std::to_string(i * i)}}}}}));
+  const auto loss = [&](const std::string& name, const std::vector<std::string>& more = {}) {
+    std::string text;
+    for (const std::string& chat : chats) text += chat;
+    write(name, text);
+    std::vector<std::string> options = {"--text", path(name), "--chat-field", "--chat-template", "plain"};
+    options.insert(options.end(), more.begin(), more.end());
+    return json_of(options);
+  };
+  const Json first = loss("a.jsonl"), in_order = loss("a.jsonl", {"--separate-documents", "false"});
+  std::ranges::rotate(chats, chats.begin() + 5);
+  std::ranges::reverse(chats);
+  const Json second = loss("b.jsonl");
+  EXPECT_EQ(first.at("best_fit"), 1024);
+  EXPECT_EQ(in_order.at("best_fit"), 0);
+  EXPECT_EQ(first.at("tokens"), second.at("tokens"));
+  EXPECT_NEAR(first.at("loss").get<double>(), second.at("loss").get<double>(), 1e-6);
+  EXPECT_NE(loss("b.jsonl", {"--separate-documents", "false"}).at("loss"), in_order.at("loss"));
 }
 
 TEST_F(EvalCommands, TheStepThatReplacesADamagedCheckpointIsNamed) {
