@@ -65,6 +65,7 @@ endfunction()
 function(ring_cublas_kernels)
   ring_objects(ring_kernels_cublas SOURCES ${PROJECT_SOURCE_DIR}/kernels/cublas/library.cpp
                                            ${PROJECT_SOURCE_DIR}/kernels/cublas/matmul.cpp
+                                           ${PROJECT_SOURCE_DIR}/kernels/cublas/matmul_fp8.cpp
                                            ${PROJECT_SOURCE_DIR}/kernels/cublas/plan.cpp
                LIBRARIES CUDA::cudart_static ${CMAKE_DL_LIBS})
   target_compile_definitions(ring_kernels_cublas PRIVATE RING_CUDA_LIBRARIES="${CUDAToolkit_LIBRARY_DIR}")

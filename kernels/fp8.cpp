@@ -1,5 +1,6 @@
 #include "kernels/fp8.h"
 
+#include "kernels/choice.h"
 #include "kernels/rows.h"
 
 namespace ring {
@@ -71,6 +72,17 @@ Cost cost(const MatmulFp8& m) {
   return {2 * static_cast<double>(m.c.numel()) * static_cast<double>(k),
           bytes_of({m.a.values, m.a.scales, m.b.values, m.b.scales, m.c, m.accumulate ? m.c : Tensor{}}),
           str("e4m3[", m.c.dim(0), 'x', m.c.dim(1), 'x', k, squares ? "]w" : "]", m.accumulate ? "+c" : "")};
+}
+
+const Kernel<MatmulFp8>::Candidate& choose_fastest(const Kernel<MatmulFp8>& slot, const MatmulFp8& args,
+                                                   const ExecContext& ctx) {
+  const auto key = [](const MatmulFp8& m) { return str(cost(m).shape, " to ", m.c.dtype()); };
+  // Products that add to c are measured in a place of their own.
+  const auto repeatable = [](MatmulFp8 m, const ExecContext& context) {
+    if (m.accumulate) m.c = context.zeros(m.c.shape(), m.c.dtype(), Lifetime::run);
+    return m;
+  };
+  return choose_measured(slot, args, ctx, key, repeatable);
 }
 
 }  // namespace ring

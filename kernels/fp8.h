@@ -94,6 +94,8 @@ struct MatmulFp8 {
 };
 void check(const MatmulFp8&);
 Cost cost(const MatmulFp8&);
-inline constinit Kernel<MatmulFp8> matmul_fp8_kernel{"matmul_fp8"};
+// Returns the fastest kernel for the shape, measured at the first call.
+const Kernel<MatmulFp8>::Candidate& choose_fastest(const Kernel<MatmulFp8>&, const MatmulFp8&, const ExecContext&);
+inline constinit Kernel<MatmulFp8> matmul_fp8_kernel{"matmul_fp8", choose_fastest};
 
 }  // namespace ring

@@ -1,47 +1,55 @@
 #include "kernels/cuda/matmul_fp8.cuh"
 
-#include <cmath>
-
 #include "kernels/cuda/hopper.h"
 #include "kernels/cuda/launch.h"
 
 namespace ring::cuda::fp8 {
 namespace {
 
-// Boxes of `width` x `height` elements.
-bool make_map(const Tensor& t, int width, int height, CUtensorMap& to) {
-  const bool values = t.dtype() == DType::u8;
+CUtensorMapDataType type_of(DType dtype) {
+  switch (dtype) {
+    case DType::u8: return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+    case DType::bf16: return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    default: return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+  }
+}
+
+// Boxes of `height` rows of `width` elements; rows of 128 bytes are swizzled.
+bool make_map(const Tensor& t, int width, int height, bool swizzled, CUtensorMap& to) {
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(t.dim(1)), static_cast<cuuint64_t>(t.dim(0))};
   const cuuint64_t strides[1] = {static_cast<cuuint64_t>(t.stride(0)) * size_of(t.dtype())};
   const cuuint32_t box[2] = {static_cast<cuuint32_t>(width), static_cast<cuuint32_t>(height)}, steps[2] = {1, 1};
-  return tensor_map_encoder()(&to, values ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, t.raw(),
-                              sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                              values ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+  return tensor_map_encoder()(&to, type_of(t.dtype()), 2, t.raw(), sizes, strides, box, steps,
+                              CU_TENSOR_MAP_INTERLEAVE_NONE,
+                              swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+bool make_output_map(const Tensor& c, CUtensorMap& to) {
+  return make_map(c, kPanelBytes / static_cast<int>(size_of(c.dtype())), kPanelRows, true, to);
+}
+
 bool supports(const MatmulFp8& p, const ExecContext& ctx) {
-  const bool squares = p.b.blocks == Fp8Blocks::squares;
-  const std::int64_t piece = squares ? 8 : 2;  // elements of c that are written at once
-  const bool fits = p.c.numel() > 0 && p.a.values.dim(1) > 0 && p.c.dim(1) % piece == 0 && p.c.stride(0) % piece == 0 &&
-                    reinterpret_cast<std::uintptr_t>(p.c.raw()) % 16 == 0;
-  return fits && p.c.dtype() == (squares ? DType::bf16 : DType::f32) && is_hopper(ctx) && tensor_map_encoder();
+  const DType result = p.b.blocks == Fp8Blocks::squares ? DType::bf16 : DType::f32;
+  CUtensorMap map;
+  return p.c.numel() > 0 && p.a.values.dim(1) > 0 && p.c.dtype() == result && is_hopper(ctx) && tensor_map_encoder() &&
+         make_output_map(p.c, map);
 }
 
 template <int kWaves, bool squares>
 void run_tiles(const MatmulFp8& args, const ExecContext& ctx) {
   using Memory = MatmulMemory<kWaves, squares>;
   MatmulParams p{};
-  const bool fits =
-      make_map(args.a.values, kDepth, Memory::kRows, p.a) && make_map(args.a.scales, Memory::kRows, 1, p.a_scales) &&
-      make_map(args.b.values, kDepth, kColumns, p.b) && (squares || make_map(args.b.scales, kColumns, 1, p.b_scales));
+  const bool fits = make_map(args.a.values, kDepth, Memory::kRows, true, p.a) &&
+                    make_map(args.a.scales, Memory::kRows, 1, false, p.a_scales) &&
+                    make_map(args.b.values, kDepth, kColumns, true, p.b) &&
+                    (squares || make_map(args.b.scales, kColumns, 1, false, p.b_scales)) &&
+                    make_output_map(args.c, p.c);
   RING_CHECK(fits, "matmul_fp8: the TMA does not take ", describe(args.a.values), " and ", describe(args.b.values));
   if (squares) p.squares = device_data<float>(args.b.scales), p.squares_stride = args.b.scales.stride(0);
-  p.c = args.c.raw(), p.stride = args.c.stride(0);
-  p.rows = static_cast<int>(args.c.dim(0)), p.columns = static_cast<int>(args.c.dim(1));
   p.blocks = static_cast<int>(fp8_blocks(args.a.values.dim(1)));
-  p.tiles_down = static_cast<int>(divide_up(p.rows, Memory::kRows));
-  p.tiles_across = static_cast<int>(divide_up(p.columns, kColumns));
+  p.tiles_down = static_cast<int>(divide_up(args.c.dim(0), Memory::kRows));
+  p.tiles_across = static_cast<int>(divide_up(args.c.dim(1), kColumns));
   p.accumulate = args.accumulate;
   const std::int64_t tiles = std::int64_t{p.tiles_down} * p.tiles_across;
   launch(ctx, {grid_of(std::min(tiles, multiprocessors(ctx))), kThreads, sizeof(Memory) + kAlignment},

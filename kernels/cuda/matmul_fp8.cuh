@@ -5,6 +5,7 @@
 // products run. Blocks are persistent: while the results of one tile are still being written, the operands of the next
 // one come in.
 
+#include "kernels/cuda/device/bulk_reduce.cuh"
 #include "kernels/cuda/device/matrix_copy.cuh"
 #include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/device/wgmma_fp8.cuh"
@@ -23,27 +24,34 @@ struct MatmulParams {
   CUtensorMap a, a_scales, b, b_scales;  // b_scales: if b has blocks of rows
   const float* squares;                  // the scales of b otherwise
   std::int64_t squares_stride;
-  void* c;
-  std::int64_t stride;
-  int rows, columns, blocks;  // of c; of K
+  CUtensorMap c;
+  int blocks;  // of K
   int tiles_down, tiles_across;
   bool accumulate;
 };
+
+// Results leave by the TMA, in panels of 8 rows x 128 bytes that each warp stages in shared memory. kPanels: places for
+// panels of a warp outside the stages.
+constexpr int kPanelRows = 8, kPanelBytes = 128, kPanelSize = kPanelRows * kPanelBytes, kPanels = 3;
+constexpr int kConsumerWarps = kConsumers * kGroup / 32;
+constexpr int kConsumersBarrier = 1;
 
 // kWaves: of each consumer, whose rows are neighbours. squares: the blocks of b; c is then bf16, otherwise f32.
 template <int kWaves, bool squares>
 struct MatmulMemory {
   static constexpr int kRows = kConsumers * kWaves * kWaveRows, kStages = kWaves == 2 ? 4 : 6;
+  // Stages whose memory holds results after the last operands of a tile, and panels of a warp in the a and b of one.
+  static constexpr int kHeld = squares ? 1 : 2, kPanelsInA = kRows * kDepth / kPanelSize / kConsumerWarps;
+  static constexpr int kPanelsInB = kColumns * kDepth / kPanelSize / kConsumerWarps;
   static constexpr int kStageBytes = (kRows + kColumns) * kDepth + 4 * (kRows + (squares ? 0 : kColumns));
-  static constexpr int kPiece = 64;  // columns that a warp stages at a time
 
   unsigned char a[kStages][kRows * kDepth], b[kStages][kColumns * kDepth];
+  unsigned char staged[kConsumerWarps][kPanels][kPanelSize];
   float a_scales[kStages][kRows], b_scales[squares ? 1 : kStages][kColumns];
-  uint4 staged[squares ? kConsumers * kGroup / 32 : 1][16][kPiece / 8];  // bf16, of 16 rows of a warp
   Barrier full[kStages], empty[kStages];
 
   __device__ void init() {
-    for (int s = 0; s < kStages; ++s) full[s].init(1), empty[s].init(kConsumers * kGroup / 32);
+    for (int s = 0; s < kStages; ++s) full[s].init(1), empty[s].init(kConsumerWarps);
     fence_barrier_init();
   }
 };
@@ -51,21 +59,29 @@ struct MatmulMemory {
 struct Tile {
   int row, column;
 };
-// The tiles of a group of rows follow each other down the columns.
+// The tiles of a thread block, one after the other. The tiles of a group of rows follow each other down the columns.
 template <int kRows>
-__device__ inline Tile tile_at(const MatmulParams& p, int index) {
-  constexpr int kDown = kTileGroup / kRows;
-  const int group = index / (kDown * p.tiles_across), first = group * kDown, down = min(kDown, p.tiles_down - first);
-  const int inside = index - group * kDown * p.tiles_across;
-  return {(first + inside % down) * kRows, inside / down * kColumns};
-}
+struct Tiles {
+  const MatmulParams& p;
+  int index = static_cast<int>(blockIdx.x);
 
-template <class Memory>
-__device__ void produce(const MatmulParams& p, Memory& m, bool squares) {
+  __device__ explicit Tiles(const MatmulParams& p) : p(p) {}
+  __device__ bool ended() const { return index >= p.tiles_down * p.tiles_across; }
+  __device__ void advance() { index += static_cast<int>(gridDim.x); }
+  __device__ Tile tile() const {
+    constexpr int kDown = kTileGroup / kRows;
+    const int group = index / (kDown * p.tiles_across), first = group * kDown, down = min(kDown, p.tiles_down - first);
+    const int inside = index - first * p.tiles_across;
+    return {(first + inside % down) * kRows, inside / down * kColumns};
+  }
+};
+
+// By one warp: loads the operands of each tile, as stages become empty.
+template <class Memory, bool squares>
+__device__ void produce(const MatmulParams& p, Memory& m) {
   PipelineState<Memory::kStages> pipe;
-  const int tiles = p.tiles_down * p.tiles_across;
-  for (int index = static_cast<int>(blockIdx.x); index < tiles; index += static_cast<int>(gridDim.x)) {
-    const Tile tile = tile_at<Memory::kRows>(p, index);
+  for (Tiles<Memory::kRows> tiles(p); !tiles.ended(); tiles.advance()) {
+    const Tile tile = tiles.tile();
     for (int block = 0; block < p.blocks; ++block, pipe.advance()) {
       const int s = pipe.index;
       m.empty[s].wait(pipe.phase ^ 1);
@@ -86,35 +102,54 @@ struct MatmulConsumer {
   Memory& m;
   const int consumer, warp = static_cast<int>(threadIdx.x) % kGroup / 32, lane = static_cast<int>(threadIdx.x) % 32;
   PipelineState<Memory::kStages> pipe;
+  int held = 0, held_end = 0;  // this many stages before stage held_end still hold results of the previous tile
   float sums[kWaves][64], parts[64];
 
   __device__ MatmulConsumer(const MatmulParams& p, Memory& m, int consumer) : p(p), m(m), consumer(consumer) {}
 
   __device__ void run() {
-    const int tiles = p.tiles_down * p.tiles_across;
-    for (int index = static_cast<int>(blockIdx.x); index < tiles; index += static_cast<int>(gridDim.x)) {
-      const Tile tile = tile_at<Memory::kRows>(p, index);
+    for (Tiles<Memory::kRows> tiles(p); !tiles.ended(); tiles.advance()) {
+      const Tile tile = tiles.tile();
 #pragma unroll
       for (int w = 0; w < kWaves; ++w)
 #pragma unroll
         for (float& sum : sums[w]) sum = 0;
       const float* square = squares ? p.squares + tile.column / kColumns * p.squares_stride : nullptr;
       float next = squares ? __ldg(square) : 0;
+      const int hold = min(Memory::kHeld, p.blocks);
       for (int block = 0; block < p.blocks; ++block, pipe.advance()) {
         const float scale = next;
         if (squares && block + 1 < p.blocks) next = __ldg(square + block + 1);
-        add_block(scale);
+        add_block(scale, block < p.blocks - hold);
+        if (block == 0) release_held();
       }
-#pragma unroll
-      for (int w = 0; w < kWaves; ++w) write(tile, w);
+      held = hold, held_end = pipe.index;
+      named_barrier_sync<kConsumers * kGroup>(kConsumersBarrier);  // all products are done with the held stages
+      if (hold == Memory::kHeld)
+        write<Memory::kHeld>(tile);
+      else
+        write<1>(tile);
     }
+    if (lane == 0) bulk_wait_read<0>();
   }
 
  private:
   // The lane's first row of a wave in a tile; its second one is 8 further on.
   __device__ int row(int wave) const { return (consumer * kWaves + wave) * kWaveRows + 16 * warp + lane / 4; }
 
-  __device__ void add_block(float square) {
+  __device__ int held_stage(int i) const { return (held_end + Memory::kStages - 1 - i) % Memory::kStages; }
+  // Releases the stages that held results, once the TMA has read these.
+  __device__ void release_held() {
+    if (held == 0) return;
+    if (lane == 0) {
+      bulk_wait_read<0>();
+      for (int i = 0; i < held; ++i) m.empty[held_stage(i)].arrive();
+    }
+    __syncwarp();
+    held = 0;
+  }
+
+  __device__ void add_block(float square, bool done) {
     const int s = pipe.index;
     m.full[s].wait(pipe.phase);
 #pragma unroll
@@ -130,9 +165,9 @@ struct MatmulConsumer {
                                m.a_scales[s][row(w) + 8] * (squares ? square : 1)};
       wgmma_wait<0>();
       fence_operand(parts);
-      if (squares && w == kWaves - 1) release(s);
+      if (squares && w == kWaves - 1 && done) release(s);
       promote(sums[w], scales, s);
-      if (!squares && w == kWaves - 1) release(s);
+      if (!squares && w == kWaves - 1 && done) release(s);
     }
   }
   __device__ void release(int s) {
@@ -152,51 +187,66 @@ struct MatmulConsumer {
     }
   }
 
-  __device__ void write(const Tile& tile, int wave) {
-    if constexpr (squares)
-      write_bf16(tile, wave);
-    else
-      write_f32(tile, wave);
+  // Returns the place of a panel: outside the stages, or where a held stage had its operands.
+  __device__ std::uint32_t place(int slot) const {
+    constexpr int kEach = Memory::kPanelsInA + Memory::kPanelsInB;
+    const int all = consumer * kGroup / 32 + warp, i = slot - kPanels, k = i % kEach;
+    if (i < 0) return shared_address(m.staged[all][slot]);
+    const int s = held_stage(i / kEach);
+    if (k < Memory::kPanelsInA) return shared_address(m.a[s]) + (all * Memory::kPanelsInA + k) * kPanelSize;
+    return shared_address(m.b[s]) + (all * Memory::kPanelsInB + k - Memory::kPanelsInA) * kPanelSize;
   }
-  // Rows of 128 bytes go through shared memory; their pieces of 16 bytes are xored with the row against conflicts.
-  __device__ void write_bf16(const Tile& tile, int wave) {
-    auto& staged = m.staged[consumer * kGroup / 32 + warp];
-    auto* c = static_cast<__nv_bfloat16*>(p.c);
-    const int first = tile.row + (consumer * kWaves + wave) * kWaveRows + 16 * warp;
+
+  // Stages the warp's results, while the first operands of the next tile arrive, and has the TMA write them meanwhile.
+  // kHold: of the stages that hold results.
+  template <int kHold>
+  __device__ void write(const Tile& tile) {
+    constexpr int kEach = kPanelBytes / (squares ? 2 : 4);  // columns of a panel
+    constexpr int kSlots = kPanels + kHold * (Memory::kPanelsInA + Memory::kPanelsInB);
+    int panel = 0;
 #pragma unroll
-    for (int column = 0; column < kColumns; column += Memory::kPiece) {
-      __syncwarp();
+    for (int wave = 0; wave < kWaves; ++wave)
 #pragma unroll
-      for (int i = 0; i < Memory::kPiece / 8; i += 2) {
-        const float* x = &sums[wave][4 * (column / 8 + i)];
-        const std::uint32_t packed[4] = {pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]),
-                                         pack_bf16(x[6], x[7])};
-        const int to = lane / 8 % 2 * 8 + lane % 8, piece = i + lane / 16;
-        stmatrix(shared_address(&staged[to][piece ^ to % 8]), packed);
-      }
-      __syncwarp();
+      for (int half = 0; half < 2; ++half)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int from = 4 * i + lane / 8, piece = lane % 8, at = tile.column + column + 8 * piece;
-        if (first + from < p.rows && at < p.columns)
-          *reinterpret_cast<uint4*>(c + (first + from) * p.stride + at) = staged[from][piece ^ from % 8];
-      }
-    }
+        for (int column = 0; column < kColumns; column += kEach, ++panel) {
+          const int row = tile.row + (consumer * kWaves + wave) * kWaveRows + 16 * warp + kPanelRows * half;
+          const std::uint32_t to = place(panel % kSlots);
+          if (panel >= kSlots) {
+            if (lane == 0) bulk_wait_read<kSlots - 1>();
+            __syncwarp();
+          }
+          stage(to, &sums[wave][column / 2 + 2 * half]);
+          fence_proxy_async();
+          __syncwarp();
+          if (lane == 0) {
+            if (p.accumulate)
+              tma_add(p.c, tile.column + column, row, to);
+            else
+              tma_store(p.c, tile.column + column, row, to);
+            bulk_commit();
+          }
+        }
   }
-  // Four lanes write 32 bytes of a row. Each element is added to once, so that the order of additions does not matter.
-  __device__ void write_f32(const Tile& tile, int wave) {
+  // Writes one row of each of a lane's fragments to a panel, two numbers for each 8 columns. Pieces of 16 bytes are
+  // xored with the row, as the TMA expects it.
+  __device__ void stage(std::uint32_t to, const float* x) {
+    if constexpr (squares) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int at = tile.row + row(wave) + 8 * half;
-      float* c = static_cast<float*>(p.c) + at * p.stride + tile.column + lane % 4 * 2;
+      for (int i = 0; i < 8; i += 4, x += 16) {
+        const std::uint32_t packed[4] = {pack_bf16(x[0], x[1]), pack_bf16(x[4], x[5]), pack_bf16(x[8], x[9]),
+                                         pack_bf16(x[12], x[13])};
+        const int row = lane % 8, piece = i + lane / 8;
+        stmatrix(to + row * kPanelBytes + (piece ^ row) * 16, packed);
+      }
+    } else {
 #pragma unroll
-      for (int i = 0; i < 64; i += 4) {
-        if (at >= p.rows || tile.column + 2 * i + lane % 4 * 2 >= p.columns) continue;
-        const float2 two = {sums[wave][i + 2 * half], sums[wave][i + 2 * half + 1]};
-        if (p.accumulate)
-          asm volatile("red.global.add.v2.f32 [%0], {%1, %2};" ::"l"(c + 2 * i), "f"(two.x), "f"(two.y) : "memory");
-        else
-          *reinterpret_cast<float2*>(c + 2 * i) = two;
+      for (int i = 0; i < 4; ++i, x += 4) {
+        const int row = lane / 4, piece = 2 * i + lane % 4 / 2;
+        asm volatile(
+            "st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to + row * kPanelBytes + (piece ^ row) * 16 + lane % 2 * 8),
+            "f"(x[0]), "f"(x[1])
+            : "memory");
       }
     }
   }
@@ -216,7 +266,7 @@ __global__ __launch_bounds__(kThreads, 1) void matmul_fp8(const __grid_constant_
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kGroup, 0);
   if (group == 0) {
     setmaxnreg_dec<kProducerRegisters>();
-    if (threadIdx.x < 32) produce(p, m, squares);
+    if (threadIdx.x < 32) produce<Memory, squares>(p, m);
   } else {
     setmaxnreg_inc<kConsumerRegisters>();
     MatmulConsumer<kWaves, squares>(p, m, group - 1).run();

@@ -1,0 +1,174 @@
+// The slot MatmulFp8 through cuBLASLt, whose blockwise scales for Hopper (12.9 and later) are those of Fp8Matrix.
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "core/cuda/check.h"
+#include "core/cuda/handles.h"
+#include "core/cuda/launches.h"
+#include "kernels/choice.h"
+#include "kernels/cublas/library.h"
+#include "kernels/fp8.h"
+#include "kernels/matmul.h"
+
+namespace ring::cublas {
+namespace {
+
+constexpr std::size_t kWorkspaceBytes = kMatmulWorkspaceBytes, kWorkspaceAlign = 256;
+constexpr std::size_t kFirstVersion = 120900;
+
+// Bytes that the address is a multiple of, at most those that make a difference to the library.
+int alignment(const Tensor& t) {
+  constexpr std::uintptr_t kMax = 256;
+  const auto address = reinterpret_cast<std::uintptr_t>(t.raw());
+  return static_cast<int>(std::min(kMax, address & (~address + 1)));
+}
+
+// cuBLASLt's matrices are column-major: its first operand is our b, and its rows are the columns of c.
+struct Problem {
+  std::int64_t m = 0, n = 0, k = 0, left_stride = 0, right_stride = 0, out_stride = 0;
+  int left_align = 0, right_align = 0, out_align = 0;
+  bool squares = false, half = false, adds = false;
+  auto operator<=>(const Problem&) const = default;
+};
+Problem problem_of(const MatmulFp8& p) {
+  return {.m = p.c.dim(1),
+          .n = p.c.dim(0),
+          .k = p.a.values.dim(1),
+          .left_stride = p.b.values.stride(0),
+          .right_stride = p.a.values.stride(0),
+          .out_stride = p.c.stride(0),
+          .left_align = alignment(p.b.values),
+          .right_align = alignment(p.a.values),
+          .out_align = alignment(p.c),
+          .squares = p.b.blocks == Fp8Blocks::squares,
+          .half = p.c.dtype() == DType::bf16,
+          .adds = p.accumulate};
+}
+
+class Plan {
+ public:
+  // The operands' scales tell the library that there are some.
+  Plan(const Problem& p, const MatmulFp8& args, cublasLtHandle_t handle) : handle_(handle), adds_(p.adds) {
+    const Library& l = library();
+    RING_CUBLAS_CHECK(l.desc_create(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
+        p.squares ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
+    const auto layout = [&](cublasLtMatrixLayout_t& to, cudaDataType_t type, std::int64_t rows, std::int64_t columns,
+                            std::int64_t stride) {
+      RING_CUBLAS_CHECK(
+          l.layout_create(&to, type, static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), stride));
+    };
+    layout(left_, CUDA_R_8F_E4M3, p.k, p.m, p.left_stride);
+    layout(right_, CUDA_R_8F_E4M3, p.k, p.n, p.right_stride);
+    layout(out_, p.half ? CUDA_R_16BF : CUDA_R_32F, p.m, p.n, p.out_stride);
+    set_scales(args);
+    find_algorithm(p);
+  }
+  ~Plan() {
+    for (cublasLtMatrixLayout_t layout : {left_, right_, out_})
+      if (layout) library().layout_destroy(layout);
+    if (desc_) library().desc_destroy(desc_);
+  }
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  bool can_run() const { return algo_.has_value(); }
+  void run(const MatmulFp8& p, void* workspace, cudaStream_t stream) const {
+    set_scales(p);
+    const float alpha = 1, beta = adds_ ? 1.0f : 0.0f;
+    cuda::log_library_call(stream, "cuBLASLt");
+    RING_CUBLAS_CHECK(library().matmul(handle_, desc_, &alpha, p.b.values.raw(), left_, p.a.values.raw(), right_, &beta,
+                                       p.c.raw(), out_, p.c.raw(), out_, &*algo_, workspace, kWorkspaceBytes, stream));
+  }
+
+ private:
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t what, const T& value) const {
+    RING_CUBLAS_CHECK(library().desc_set(desc_, what, &value, sizeof value));
+  }
+  void set_scales(const MatmulFp8& p) const {
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(p.b.scales.raw()));
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(p.a.scales.raw()));
+  }
+  void find_algorithm(const Problem& p) {
+    const Library& l = library();
+    cublasLtMatmulPreference_t preference = nullptr;
+    RING_CUBLAS_CHECK(l.preference_create(&preference));
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, const auto& value) {
+      RING_CUBLAS_CHECK(l.preference_set(preference, what, &value, sizeof value));
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(p.left_align));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(p.right_align));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(p.out_align));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(p.out_align));
+    cublasLtMatmulHeuristicResult_t found{};
+    int count = 0;
+    const cublasStatus_t status = l.heuristic(handle_, desc_, left_, right_, out_, out_, preference, 1, &found, &count);
+    l.preference_destroy(preference);
+    if (status == CUBLAS_STATUS_SUCCESS && count > 0) algo_ = found.algo;
+  }
+
+  cublasLtHandle_t handle_;
+  bool adds_;
+  cublasLtMatmulDesc_t desc_ = nullptr;
+  cublasLtMatrixLayout_t left_ = nullptr, right_ = nullptr, out_ = nullptr;
+  std::optional<cublasLtMatmulAlgo_t> algo_;
+};
+
+// What one stream keeps.
+class Engine {
+ public:
+  explicit Engine(StreamImpl& stream)
+      : memory_(kWorkspaceBytes + kWorkspaceAlign, stream.device, stream.allocator, Lifetime::run),
+        stream_(static_cast<cudaStream_t>(stream.native())) {
+    RING_CUBLAS_CHECK(library().create(&handle_));
+    const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
+    workspace_ = reinterpret_cast<void*>((address + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign);
+  }
+  ~Engine() {
+    plans_.clear();
+    library().destroy(handle_);
+  }
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const Plan& plan_of(const MatmulFp8& p) {
+    const Problem problem = problem_of(p);
+    return plans_.try_emplace(problem, problem, p, handle_).first->second;
+  }
+  void run(const MatmulFp8& p) { plan_of(p).run(p, workspace_, stream_); }
+
+ private:
+  Storage memory_;
+  void* workspace_;
+  cudaStream_t stream_;
+  cublasLtHandle_t handle_ = nullptr;
+  std::map<Problem, Plan> plans_;
+};
+
+Engine& engine_of(const ExecContext& ctx) { return ctx.stream.impl().resource<Engine>(); }
+
+bool supports(const MatmulFp8& p, const ExecContext& ctx) {
+  if (p.c.numel() == 0 || p.a.values.dim(1) == 0 || library().version() < kFirstVersion) return false;
+  const cuda::OnDevice on(ctx.stream.device().index);
+  return engine_of(ctx).plan_of(p).can_run();
+}
+
+void run(const MatmulFp8& p, const ExecContext& ctx) {
+  check(p);
+  const cuda::OnDevice on(ctx.stream.device().index);
+  engine_of(ctx).run(p);
+}
+
+const bool added[] = {
+    matmul_fp8_kernel.add(Backend::cuda, {"cublaslt", run, supports, 5}),
+    add_choice_library("cublaslt", [] { return str("cuBLASLt ", library().version()); }),
+};
+
+}  // namespace
+}  // namespace ring::cublas
