@@ -81,7 +81,7 @@ std::string read_secret(const std::string& file) {
   }
   text.resize(filled);
   text.resize(text.find_last_not_of(" \t\r\n") + 1);
-  text = without_byte_order_mark(text);
+  text = without_byte_order_marks(text);
   return checked_secret(text, "the secret '" + file + "'");
 }
 

@@ -60,7 +60,7 @@ std::string read_text_file(const std::string& file, std::size_t most) {
   const OpenFile in(file);
   std::string text = in.read(most + 1);
   if (text.size() > most) in.refuse("it is larger than ", most, " bytes, which is all that such a file may have");
-  return std::string(without_byte_order_mark(text));
+  return std::string(without_byte_order_marks(text));
 }
 
 }  // namespace ring

@@ -54,12 +54,15 @@ std::size_t separator_length(std::string_view text, std::string_view separator) 
 
 class Joined final : public DocumentSink {
  public:
-  explicit Joined(const Take& take) : take_(take) {}
+  Joined(const Take& take, std::string_view end) : take_(take), end_(end) {}
   void part(std::string_view text, bool) override { take_(text); }
-  void end() override { take_("\n"); }
+  void end() override {
+    if (!end_.empty()) take_(end_);
+  }
 
  private:
   const Take& take_;
+  std::string_view end_;  // written after each document
 };
 
 }  // namespace
@@ -70,13 +73,9 @@ void read_documents(const TextFile& file, const DocumentRule& rule, DocumentSink
 }
 
 void read_text(const TextFile& file, const Take& take) {
-  Joined joined(take);
-  if (file.members.any()) return read_records(file, joined);
-  if (file.as_text) return read_whole(file, take);
-  bool first = true;
-  read_whole(file, [&](std::string_view block) {
-    take(std::exchange(first, false) ? without_byte_order_mark(block) : block);
-  });
+  Joined records(take, "\n"), text(take, "");
+  if (file.members.any()) return read_records(file, records);
+  cut(file, DocumentCutter({}, text, file.as_text));
 }
 
 std::uint64_t text_size(const TextFile& file) {
@@ -110,13 +109,13 @@ void DocumentCutter::put(std::string_view text) {
     return;
   }
   mark_ += text;
-  if (mark_.size() < kByteOrderMark.size() && kByteOrderMark.starts_with(mark_)) return;
+  mark_.erase(0, mark_.size() - without_byte_order_marks(mark_).size());
+  if (kByteOrderMark.starts_with(mark_)) return;  // another may follow
   begin_document();
 }
 
 void DocumentCutter::begin_document() {
-  const std::string begin = std::exchange(mark_, "");
-  const std::string_view text = without_byte_order_mark(begin);
+  const std::string text = std::exchange(mark_, "");
   if (text.empty()) return;
   sink_.part(text);
   open_ = true;

@@ -21,8 +21,8 @@ struct DocumentRule {
 DocumentRule parse_document_rule(const std::string& text);
 
 // Cuts a file into documents as its blocks arrive. What separates documents belongs to none of them; documents without
-// a byte are passed over. Lines end with "\n", "\r\n" or "\r", and each "\n" of a separator stands for "\r\n" too. A
-// byte order mark in front of a document goes, unless `as_text`.
+// a byte are passed over. Lines end with "\n", "\r\n" or "\r", and each "\n" of a separator stands for "\r\n" too;
+// byte order marks in front of a document are removed, unless `as_text`.
 class DocumentCutter {
  public:
   DocumentCutter(DocumentRule rule, DocumentSink& sink, bool as_text = false)
@@ -41,7 +41,7 @@ class DocumentCutter {
   DocumentSink& sink_;
   bool as_text_;
   std::string held_;           // bytes that may be the beginning of a separator
-  std::string mark_;           // bytes in front of a document that may be the beginning of a byte order mark
+  std::string mark_;           // bytes in front of a document that may be the beginning of another byte order mark
   bool at_line_start_ = true;  // blank lines only
   bool open_ = false;          // the current document has a byte
 };
@@ -50,8 +50,8 @@ class DocumentCutter {
 // data/parquet.h.
 void read_documents(const TextFile&, const DocumentRule&, DocumentSink&);
 
-// Calls take(text) for all of a file's text, a megabyte or a record at a time; after each record comes a newline. A
-// byte order mark in front of the text or of a record goes, unless the file is taken as_text.
+// Calls take(text) for all of a file's text, a megabyte or a record at a time; after each record comes a newline.
+// Byte order marks in front of the text or of a record are removed, unless the file is taken as_text.
 void read_text(const TextFile&, const std::function<void(std::string_view)>& take);
 std::uint64_t text_size(const TextFile&);  // bytes that read_text() gives; reads all of it, unless the file is plain
 

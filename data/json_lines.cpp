@@ -22,7 +22,7 @@ std::string list_hint(const std::string& name, std::uint64_t line, std::string_v
 
 void JsonLines::line(std::string_view text) {
   ++line_;
-  text = without_byte_order_mark(text);
+  text = without_byte_order_marks(text);
   if (text.find_first_not_of(" \t\r") == std::string_view::npos) return;
   const std::string where = str(name_, ":", line_, ": ");
   nlohmann::ordered_json record;

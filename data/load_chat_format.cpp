@@ -24,7 +24,7 @@ fs::path folder_of(const std::string& spec) {
 std::string read_beside(const std::string& spec, const std::string& name) {
   const fs::path other = folder_of(spec) / name;
   std::error_code error;
-  return fs::is_regular_file(other, error) ? std::string(without_byte_order_mark(read_file(other.string()))) : "";
+  return fs::is_regular_file(other, error) ? std::string(without_byte_order_marks(read_file(other.string()))) : "";
 }
 
 bool is_corpus(const std::string& spec) {
@@ -46,7 +46,7 @@ std::string chosen_template(const std::string& choice) {
   if (!there || !fs::is_regular_file(choice, error))
     fail("--chat-template ", choice, ": there is no such file, and no template of that name; the names are ",
          chat::template_names());
-  return std::string(without_byte_order_mark(read_file(choice)));
+  return std::string(without_byte_order_marks(read_file(choice)));
 }
 
 }  // namespace

@@ -56,10 +56,10 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec) {
          "a tokenizer.json, a SentencePiece .model, a folder with one of these, or a corpus (.h5)",
          download_advice(spec));
   }
-  std::string bytes(without_byte_order_mark(read_file(spec)));
+  std::string bytes(without_byte_order_marks(read_file(spec)));
   const std::string config = beside(spec, "tokenizer_config.json");
   if (bytes.starts_with('{') && !config.empty())
-    return json_tokenizer(std::move(bytes), spec, std::string(without_byte_order_mark(read_file(config))));
+    return json_tokenizer(std::move(bytes), spec, std::string(without_byte_order_marks(read_file(config))));
   return parse_tokenizer(std::move(bytes), spec);
 }
 

@@ -64,16 +64,16 @@ const std::string& text_in(const Json& record, const std::string& field, const s
 
 void put_text(const RecordMembers& m, const Json& record, const std::string& where, DocumentSink& sink) {
   const std::string_view text =
-      without_byte_order_mark(text_in(record, m.text, m.named_by_option ? "--text-field" : "", where));
+      without_byte_order_marks(text_in(record, m.text, m.named_by_option ? "--text-field" : "", where));
   if (text.empty()) return;
   sink.part(text);
   sink.end();
 }
 
 void put_pair(const RecordMembers& m, const Json& record, const std::string& where, DocumentSink& sink) {
-  const std::string_view prompt = without_byte_order_mark(text_in(record, m.prompt, "--prompt-field", where));
+  const std::string_view prompt = without_byte_order_marks(text_in(record, m.prompt, "--prompt-field", where));
   const std::string_view completion =
-      without_byte_order_mark(text_in(record, m.completion, "--completion-field", where));
+      without_byte_order_marks(text_in(record, m.completion, "--completion-field", where));
   if (prompt.empty() && completion.empty()) return;
   if (!prompt.empty()) sink.part(prompt, false);
   if (!completion.empty()) sink.part(completion, true);

@@ -30,7 +30,7 @@ std::string head_of(const std::string& path, std::size_t bytes) {
 Json first_record(const std::string& path) {
   const std::string head = head_of(path, 1 << 20);
   try {
-    return parse_json<Json>(without_byte_order_mark(std::string_view(head).substr(0, head.find('\n'))));
+    return parse_json<Json>(without_byte_order_marks(std::string_view(head).substr(0, head.find('\n'))));
   } catch (const Error&) {
     return nullptr;
   }

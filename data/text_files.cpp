@@ -149,7 +149,7 @@ std::string head_of(const std::string& path) {
     head += block.substr(0, kKindBytes - head.size());
     return head.size() < kKindBytes;
   });
-  return std::string(without_byte_order_mark(head));
+  return std::string(without_byte_order_marks(head));
 }
 
 bool is_packed(const std::string& path) {

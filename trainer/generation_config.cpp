@@ -55,7 +55,7 @@ class Reader {
 std::string text_in(const fs::path& folder) {
   std::error_code error;
   const fs::path file = folder / kGenerationFile;
-  return fs::exists(file, error) ? std::string(without_byte_order_mark(read_text(file, kMaxBytes))) : "";
+  return fs::exists(file, error) ? std::string(without_byte_order_marks(read_text(file, kMaxBytes))) : "";
 }
 
 }  // namespace

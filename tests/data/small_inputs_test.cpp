@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "core/text_file.h"
+#include "data/documents.h"
 #include "data/glob.h"
 #include "data/prepare.h"
 #include "data/text_survey.h"
@@ -211,6 +213,32 @@ TEST(ByteOrderMark, IsNoPartOfAText) {
   o.document = "line";
   write_text(folder / "lines.txt", mark + "one\r\n" + mark + "two\n" + mark + "\n");  // files behind each other
   EXPECT_EQ(documents(o), (Documents{"one", "two"}));
+}
+
+// As `cat` of files that begin with one leaves them, and editors that put theirs in front of another's.
+TEST(ByteOrderMark, SeveralAreNoPartOfATextEither) {
+  Folder folder;
+  const std::string mark = "\xEF\xBB\xBF";
+  write_text(folder / "in/a.txt", mark + mark + mark + "one");
+  write_text(folder / "in/b.txt", mark + mark);
+  write_text(folder / "in/c.txt", mark + mark + mark.substr(0, 2));  // not UTF-8, and kept as any such bytes
+  write_text(folder / "in/d.jsonl", mark + mark + R"({"text": ")" + mark + mark + "two\"}\n");
+  PrepareOptions o = folder.options();
+  EXPECT_EQ(documents(o), (Documents{"one", mark.substr(0, 2), "two"}));
+  EXPECT_EQ(count_characters(list_text_files({folder / "in/a.txt"}, "*")).characters, "eno");
+  write_text(folder / "settings.yaml", mark + mark + "model: {width: 64}");
+  EXPECT_EQ(read_text_file(folder / "settings.yaml", 100), "model: {width: 64}");
+  std::string bytewise;
+  struct Sink final : DocumentSink {
+    explicit Sink(std::string& all) : text(all) {}
+    void part(std::string_view t, bool) override { text += t; }
+    void end() override { text += '|'; }
+    std::string& text;
+  } all(bytewise);
+  DocumentCutter cutter({DocumentKind::line, "\n"}, all);
+  for (const char c : mark + mark + "one\n" + mark + mark + "\n" + mark + "two" + mark) cutter.block({&c, 1});
+  cutter.end_of_file();
+  EXPECT_EQ(bytewise, "one|two" + mark + "|");
 }
 
 TEST(ByteOrderMark, CountsAsNoByteOfText) {

@@ -264,7 +264,7 @@ std::string generation_text_in(const fs::path& folder, const std::string& config
   const bool there = fs::exists(file, error);
   try {
     std::string text = "{}";
-    if (there) text = without_byte_order_mark(read_text(file, kMostConfig));
+    if (there) text = without_byte_order_marks(read_text(file, kMostConfig));
     parse_generation_config(text, file.string(), vocab_size);
     auto all = parse_json<nlohmann::ordered_json>(text, {.duplicate_keys = DuplicateKeys::last_wins});
     const auto model = parse_json<nlohmann::ordered_json>(config);
@@ -315,7 +315,7 @@ std::string config_in(const fs::path& folder, std::string& file) {
   if (!fs::exists(file, error) && !error)
     fail(folder.string(), " has no config.json: give the folder of a published model");
   if (error) fail("cannot read ", folder.string(), ": ", io_error_text(error.value()));
-  return std::string(without_byte_order_mark(read_text(file, kMostConfig)));
+  return std::string(without_byte_order_marks(read_text(file, kMostConfig)));
 }
 
 }  // namespace
