@@ -12,6 +12,7 @@
 
 #include "comm/inject.h"
 #include "core/check.h"
+#include "core/interrupted.h"
 #include "core/io_error.h"
 #include "core/regular_file.h"
 
@@ -27,12 +28,14 @@ constexpr std::size_t kBlock = 4 << 20;
 int open_file(const std::filesystem::path& path, int flags, const char* what) {
   std::string why;
   const auto open = [&] { return try_open_regular(path.string(), flags, why); };
-  int fd;
-  do fd = flags & O_CREAT ? tried(IoCall::create, open) : open();
-  while (fd < 0 && errno == EINTR);
+  const int fd = uninterrupted([&] { return flags & O_CREAT ? tried(IoCall::create, open) : open(); });
   if (fd < 0 && why.empty()) fail_errno(what, path, errno);
   if (fd < 0) fail("cannot ", what, " ", path.string(), ": ", why);
   return fd;
+}
+
+int sync_of(int fd) {
+  return uninterrupted([&] { return tried(IoCall::fsync, [&] { return ::fsync(fd); }); });
 }
 
 }  // namespace
@@ -78,9 +81,8 @@ std::uint64_t File::size() const {
 
 void File::reserve(std::uint64_t bytes) {
   if (bytes == 0) return;
-  int result;
-  do result = tried(IoCall::reserve, [&] { return ::fallocate(fd_, 0, 0, static_cast<off_t>(bytes)); });
-  while (result != 0 && errno == EINTR);
+  const auto reserve = [&] { return ::fallocate(fd_, 0, 0, static_cast<off_t>(bytes)); };
+  const int result = uninterrupted([&] { return tried(IoCall::reserve, reserve); });
   if (result == 0 || errno == EOPNOTSUPP || errno == ENOSYS) return;  // some file systems cannot: writing will tell
   const int error = errno;
   std::error_code ignored;
@@ -119,20 +121,21 @@ void File::read_at(std::uint64_t offset, void* data, std::size_t bytes) const {
 }
 
 void File::resize(std::uint64_t bytes) {
-  if (tried(IoCall::resize, [&] { return ::ftruncate(fd_, static_cast<off_t>(bytes)); }) != 0)
-    fail_errno("resize", path_, errno);
+  const auto resize = [&] { return ::ftruncate(fd_, static_cast<off_t>(bytes)); };
+  if (uninterrupted([&] { return tried(IoCall::resize, resize); }) != 0) fail_errno("resize", path_, errno);
 }
 
 void File::sync() {
-  if (tried(IoCall::fsync, [&] { return ::fsync(fd_); }) != 0) fail_errno("sync", path_, errno);
+  if (sync_of(fd_) != 0) fail_errno("sync", path_, errno);
 }
 
 void File::drop_cache() const { ::posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED); }
 
 void sync_directory(const std::filesystem::path& directory) {
-  const int fd = ::open(directory.empty() ? "." : directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const char* name = directory.empty() ? "." : directory.c_str();
+  const int fd = uninterrupted([&] { return ::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
   if (fd < 0) fail_errno("open the directory", directory, errno);
-  const int error = tried(IoCall::fsync, [&] { return ::fsync(fd); }) == 0 ? 0 : errno;
+  const int error = sync_of(fd) == 0 ? 0 : errno;
   ::close(fd);
   if (error != 0 && error != EINVAL) fail_errno("sync the directory", directory, error);  // EINVAL: it has no such call
 }

@@ -17,6 +17,7 @@
 #include "checkpoint/files.h"
 #include "checkpoint/manifest.h"
 #include "comm/liveness.h"
+#include "core/interrupted.h"
 #include "core/io_error.h"
 #include "core/json.h"
 
@@ -93,7 +94,7 @@ TokenHolder read_holder(const fs::path& run, std::int64_t token) {
 
 // False: another process has this number.
 bool create(const fs::path& path) {
-  const int fd = ::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
+  const int fd = uninterrupted([&] { return ::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666); });
   if (fd < 0 && errno == EEXIST) return false;
   const int error = fd < 0 ? errno : 0;
   if (error)
@@ -141,7 +142,7 @@ WriterToken::WriterToken(const fs::path& run)
     : run_(run), own_{.host = host_name(), .since = time_text(), .pid = ::getpid()} {
   std::error_code error;
   fs::create_directories(folder_of(run), error);
-  directory_ = Fd(::open(run.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  directory_ = Fd(uninterrupted([&] { return ::open(run.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (!directory_) fail("cannot open ", run.string(), ": ", io_error_text(errno));
   const std::int64_t before = token_of_newest_checkpoint(run);
   for (int i = 0; i < kMostTries && own_.token == 0; ++i) {

@@ -17,6 +17,7 @@
 #include "comm/socket.h"
 #include "core/byte_order_mark.h"
 #include "core/check.h"
+#include "core/interrupted.h"
 #include "core/regular_file.h"
 
 namespace ring {
@@ -76,7 +77,7 @@ std::string read_secret(const std::string& file) {
   std::string text(2 * kMaxSecret, '\0');  // with blank space at its end
   std::size_t filled = 0;
   for (ssize_t n = 1; n > 0 && filled < text.size(); filled += static_cast<std::size_t>(n)) {
-    n = read(fd.get(), text.data() + filled, text.size() - filled);
+    n = uninterrupted([&] { return read(fd.get(), text.data() + filled, text.size() - filled); });
     if (n < 0) fail("cannot read the secret ", file, ": ", std::strerror(errno));
   }
   text.resize(filled);
@@ -87,10 +88,11 @@ std::string read_secret(const std::string& file) {
 
 void make_secret(const std::string& file) {
   const std::string text = random_secret() + "\n";
-  const Fd fd(open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  const Fd fd(uninterrupted([&] { return open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600); }));
   if (!fd && errno == EEXIST) fail("the secret '", file, "' is there already: use it, or remove it first");
   if (!fd) fail("cannot make the secret '", file, "': ", std::strerror(errno));
-  if (write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) && fsync(fd.get()) == 0) return;
+  const ssize_t written = uninterrupted([&] { return write(fd.get(), text.data(), text.size()); });
+  if (written == std::ssize(text) && uninterrupted([&] { return fsync(fd.get()); }) == 0) return;
   const int error = errno;
   unlink(file.c_str());
   fail("cannot write the secret '", file, "': ", std::strerror(error));

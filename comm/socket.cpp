@@ -60,7 +60,7 @@ Fd connect_one(const addrinfo& a, SocketDeadline deadline) {
   const int on = 1;
   setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   if (connect(fd.get(), a.ai_addr, a.ai_addrlen) == 0) return fd;
-  if (errno != EINPROGRESS) fail(std::strerror(errno));
+  if (errno != EINPROGRESS && errno != EINTR) fail(std::strerror(errno));  // EINTR: connects in the background, too
   wait_ready(fd, POLLOUT, deadline, "connect");
   int error = 0;
   socklen_t size = sizeof error;

@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "core/check.h"
+#include "core/interrupted.h"
 #include "core/io_error.h"
 #include "core/yaml.h"
 
@@ -35,9 +36,7 @@ int refuse(int error, const char* kind, std::string& why) {
 
 int try_open_regular(const std::string& path, int flags, std::string& why, int mode) {
   if (path.find('\0') != std::string::npos) return refuse(EINVAL, "the name contains a NUL byte", why);
-  int fd;
-  do fd = ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, mode);
-  while (fd < 0 && errno == EINTR);
+  const int fd = uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, mode); });
   const int error = fd < 0 ? errno : 0;
   struct stat info {};
   // open(2) refuses a pipe without a reader, or a socket, with an errno that does not say what the file is.

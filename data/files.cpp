@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/interrupted.h"
 #include "core/io_error.h"
 #include "core/log.h"
 #include "core/regular_file.h"
@@ -35,7 +36,7 @@ bool lock(int fd, bool wait) {
   struct flock whole {};
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
-  return ::fcntl(fd, wait ? F_OFD_SETLKW : F_OFD_SETLK, &whole) == 0;
+  return uninterrupted([&] { return ::fcntl(fd, wait ? F_OFD_SETLKW : F_OFD_SETLK, &whole); }) == 0;
 }
 
 bool has_name(const FileHandle& file) {
@@ -44,7 +45,7 @@ bool has_name(const FileHandle& file) {
 }
 
 void sync_folder(const std::string& folder) {
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int fd = uninterrupted([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
   if (fd < 0) fail("cannot open ", folder, ": ", io_error_text(errno));
   FileHandle(fd, folder).sync();
 }
@@ -157,7 +158,7 @@ void FileHandle::write_at(const void* from, std::size_t bytes, std::uint64_t off
 }
 
 void FileHandle::sync() {
-  if (::fsync(fd_) != 0) fail("cannot make ", path_, " durable: ", io_error_text(errno));
+  if (uninterrupted([&] { return ::fsync(fd_); }) != 0) fail("cannot make ", path_, " durable: ", io_error_text(errno));
 }
 
 FileId file_id(const std::string& path) {

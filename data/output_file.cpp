@@ -7,15 +7,16 @@
 #include <filesystem>
 
 #include "core/check.h"
+#include "core/interrupted.h"
 #include "core/io_error.h"
 
 namespace ring {
 
 void write_whole(const std::string& path, const std::string& text) {
   const auto write = [&](FileHandle& to) { to.write(text.data(), text.size()); };
-  std::error_code ignored;                                      // what is wrong with the path, writing will tell
-  if (std::filesystem::is_other(path, ignored)) {               // such as /dev/null or a pipe, which must stay one
-    const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);  // opens: output
+  std::error_code ignored;                         // what is wrong with the path, writing will tell
+  if (std::filesystem::is_other(path, ignored)) {  // such as /dev/null or a pipe, which must stay one
+    const int fd = uninterrupted([&] { return ::open(path.c_str(), O_WRONLY | O_CLOEXEC); });  // opens: output
     if (fd < 0) fail("cannot write ", path, ": ", io_error_text(errno));
     FileHandle device(fd, path);
     return write(device);

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/interrupted.h"
 #include "core/io_error.h"
 #include "core/log.h"
 #include "core/regular_file.h"
@@ -33,9 +34,8 @@ std::string file_identity(const std::string& path) {
 class FileLock {
  public:
   explicit FileLock(const std::string& path) : fd_(open_regular("lock", path, O_RDWR | O_CREAT)) {
-    for (int tries = 1; ::flock(fd_, LOCK_EX | LOCK_NB) != 0; ++tries) {
+    for (int tries = 1; uninterrupted([&] { return ::flock(fd_, LOCK_EX | LOCK_NB); }) != 0; ++tries) {
       const int error = errno;
-      if (error == EINTR) continue;
       if (error == EWOULDBLOCK && tries < kMaxTries) {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
         continue;

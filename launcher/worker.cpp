@@ -13,6 +13,7 @@
 
 #include "core/awake_clock.h"
 #include "core/check.h"
+#include "core/interrupted.h"
 #include "launcher/cpu_binding.h"
 
 namespace ring {
@@ -117,7 +118,7 @@ Worker::Worker(int rank, const WorkerCommand& command, std::unique_ptr<SharedPag
 Worker::~Worker() {
   if (ending_) return;
   signal(SIGKILL);
-  waitpid(pid_, nullptr, 0);
+  uninterrupted([&] { return waitpid(pid_, nullptr, 0); });
 }
 
 bool Worker::reap() {

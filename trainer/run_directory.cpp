@@ -17,6 +17,7 @@
 #include "checkpoint/files.h"
 #include "comm/liveness.h"
 #include "core/fields.h"
+#include "core/interrupted.h"
 #include "core/io_error.h"
 #include "core/joined.h"
 #include "core/regular_file.h"
@@ -122,15 +123,20 @@ struct LockFile {
   int fd;
 };
 
+// Takes the lock without waiting for it. Returns false, with the reason in errno, if that fails.
+bool try_flock(int fd, int kind) {
+  return uninterrupted([&] { return ::flock(fd, kind | LOCK_NB); }) == 0;
+}
+
 // Locks the file, or returns an errno: EWOULDBLOCK if another process holds it, EOPNOTSUPP if the file system has no
 // locks. Tries more than once, since a process that checks whether a run is in use holds the lock for a moment.
 int lock_soon(int fd) {
   constexpr int kTries = 10;
   constexpr int kNotSupported = 524;  // the kernel's ENOTSUPP, which some network file systems let through
   for (int i = 0; i < kTries; ++i) {
-    if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return 0;
+    if (try_flock(fd, LOCK_EX)) return 0;
     if (errno == ENOSYS || errno == kNotSupported) return EOPNOTSUPP;
-    if (errno != EWOULDBLOCK && errno != EINTR) return errno;
+    if (errno != EWOULDBLOCK) return errno;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   return EWOULDBLOCK;
@@ -157,7 +163,7 @@ std::string holder_in(int fd) {
 bool RunDirectory::in_use() const {
   std::string why;
   const LockFile file(try_open_regular(path_ + "/lock", O_RDONLY, why));
-  return file.fd >= 0 && ::flock(file.fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  return file.fd >= 0 && !try_flock(file.fd, LOCK_SH) && errno == EWOULDBLOCK;
 }
 
 std::shared_ptr<void> RunDirectory::lock() const {

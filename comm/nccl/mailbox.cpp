@@ -54,7 +54,8 @@ Mailbox::Mailbox(int rank, int size)
       early_(static_cast<std::size_t>(size)) {
   const int file = ::shm_open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
   if (file < 0) fail("cannot make ", name_, " in /dev/shm: ", std::strerror(errno));
-  const int error = ::posix_fallocate(file, 0, static_cast<off_t>(bytes_));  // else a full /dev/shm kills the writer
+  int error = EINTR;  // without this call a full /dev/shm would kill the writer
+  while (error == EINTR) error = ::posix_fallocate(file, 0, static_cast<off_t>(bytes_));
   ::close(file);
   if (error != 0) {
     unlink();

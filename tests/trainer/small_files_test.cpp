@@ -12,12 +12,16 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
 
 #include "checkpoint/failures.h"
 #include "checkpoint/files.h"
 #include "checkpoint/writer_token.h"
+#include "comm/secret.h"
 #include "core/io_error.h"
 #include "data/files.h"
+#include "data/output_file.h"
 #include "kernels/tuning.h"
 #include "tests/checkpoint/fixture.h"
 #include "tests/io_faults.h"
@@ -214,6 +218,37 @@ TEST(SmallFilesOfLocks, AFileSystemWithoutLocksIsNoOtherProcess) {
     EXPECT_FALSE(contains(said, "another process")) << error << ": " << said;
     EXPECT_FALSE(run.in_use()) << error;
   }
+}
+
+// As on a network file system, where a signal interrupts even the calls that do not wait. Nothing but a signal gives
+// EINTR, so it says nothing of the file: a save, a read and a lock are what they would be without it.
+TEST(SmallFilesOfSignals, OneThatInterruptsACallIsNoErrorOfIt) {
+  const TempFolder folder;
+  const RunDirectory run(folder.path());
+  std::set<std::string> interrupted;
+  std::string last;
+  const IoWatch watch(folder.path().string(), [&](const IoCall& call) {
+    const bool again = std::exchange(last, call.name) == call.name;  // EINTR at every second call at the most
+    if (again || call.name == "close" || call.name == "access" || call.name == "rename" || call.name == "remove" ||
+        call.name == "make_directory")
+      return 0;  // the system calls that a signal does not interrupt
+    interrupted.insert(call.name);
+    return EINTR;
+  });
+  const auto held = run.lock();
+  EXPECT_TRUE(run.in_use());
+  const std::string file = (folder.path() / "x").string();
+  write_whole(file, "text");
+  EXPECT_EQ(read_file(file), "text");
+  sync_directory(folder.path());
+  File saved(folder.path() / "saved", File::Mode::create);
+  saved.reserve(1), saved.resize(2), saved.write_at(0, "ab", 2), saved.sync();
+  const std::string secret = (folder.path() / "secret").string();
+  make_secret(secret);
+  EXPECT_EQ(read_secret(secret) + "\n", read_file(secret));
+  EXPECT_EQ(WriterToken(run.path()).number(), 1);
+  EXPECT_EQ(interrupted,
+            (std::set<std::string>{"create", "lock", "open", "read", "reserve", "resize", "sync", "write"}));
 }
 
 // Only a message reads what the holder of the lock wrote.
