@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "data/chat/marks.h"
 #include "data/chat_forms.h"
 #include "data/utf8.h"
 #endif
@@ -136,6 +137,8 @@ std::vector<int> leaves_of(const parquet::SchemaDescriptor& schema, const Record
   for (const std::string& m : wanted)
     if (std::ranges::none_of(all, [&](int leaf) { return names(m, column(leaf)); })) return all;
   if (members.conversation()) wanted.insert(wanted.end(), std::begin(kChatColumns), std::end(kChatColumns));
+  if (members.masked())
+    for (const chat::Mark& mark : chat::kMarks) wanted.emplace_back(mark.name);
   for (const int leaf : all)
     if (std::ranges::any_of(wanted, [&](const std::string& m) { return names(m, column(leaf)); }))
       leaves.push_back(leaf);

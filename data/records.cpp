@@ -7,6 +7,7 @@
 #include "core/joined.h"
 #include "core/yaml.h"
 #include "data/chat/conversation.h"
+#include "data/chat/marks.h"
 #include "data/chat_forms.h"
 
 namespace ring {
@@ -72,6 +73,11 @@ void put_text(const RecordMembers& m, const Json& record, const std::string& whe
 
 void put_pair(const RecordMembers& m, const Json& record, const std::string& where, DocumentSink& sink) {
   const std::string_view prompt = without_byte_order_marks(text_in(record, m.prompt, "--prompt-field", where));
+  try {
+    chat::check_learned(record);
+  } catch (const Error& e) {
+    fail(where, e.what(), ". Mend the record or remove it");
+  }
   const std::string_view completion =
       without_byte_order_marks(text_in(record, m.completion, "--completion-field", where));
   if (prompt.empty() && completion.empty()) return;
@@ -98,6 +104,7 @@ void put_conversation(const RecordMembers& m, const Json& record, const std::str
   const Json& found = needed(record, name, "--chat-field", where);
   std::vector<chat::Part> parts;
   try {
+    chat::check_learned(record);
     parts = m.writer->parts(chat_messages(record, name, found), chat_tools(record));
   } catch (const Error& e) {
     fail(where, "'", name, "' of this record: ", e.what(), ". Mend the record or remove it");

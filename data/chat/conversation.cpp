@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "core/json.h"
 #include "data/chat/characters.h"
+#include "data/chat/marks.h"
 
 namespace ring::chat {
 namespace {
@@ -30,16 +31,6 @@ std::string text_of_parts(const Json& content, const std::string& which) {
     text += part["text"].get_ref<const std::string&>();
   }
   return text;
-}
-
-// Returns false if the message is marked as not to be learned: "weight": 0 (OpenAI) or "train": false (Axolotl).
-bool is_learned(const Json& m, const std::string& which) {
-  const auto weight = m.find("weight"), train = m.find("train");
-  if (weight != m.end() && !weight->is_null() && *weight != 0 && *weight != 1)
-    fail(which, ": expected 0 or 1 in 'weight', got ", weight->dump());
-  if (train != m.end() && !train->is_null() && !train->is_boolean())
-    fail(which, ": expected true or false in 'train', got ", train->dump());
-  return (weight == m.end() || *weight != 0) && (train == m.end() || *train != false);
 }
 
 // Throws Error if the template would leave out `key` of a message or a record, which has it.
@@ -241,7 +232,7 @@ ConversationWriter::Spans ConversationWriter::learned(const Json& list, const Sp
   if (std::ranges::count(wanted, false) == 0) return spans;
   if (std::ranges::count(wanted, true) == 0) fail("every assistant's message is marked as not to be learned");
   if (spans.size() != wanted.size())
-    fail("a message is marked as not to be learned ('weight' or 'train'), but the template marks ", spans.size(),
+    fail("a message is marked as not to be learned, but the template marks ", spans.size(),
          " texts with {% generation %} for ", wanted.size(),
          " messages of assistants. Give a different one: --chat-template");
   Spans out;

@@ -220,7 +220,7 @@ TEST(Conversation, WhatTheTemplateLeavesOutIsRefused) {
   expect_error([&] { chatml.prompt(chat, tools); }, {"the record has 'tools'"});
 }
 
-// OpenAI's fine-tuning format has a weight for each message of the assistant, Axolotl's "train".
+// As data/chat/marks.h lists them: "weight" is OpenAI's, "train" and "training" are Axolotl's, and so on.
 TEST(Conversation, MessagesMarkedAsNotToBeLearnedDoNotCount) {
   const ConversationWriter chatml(named("chatml"), "chatml");
   const auto chat = [](const std::string& first, const std::string& second) {
@@ -229,15 +229,26 @@ TEST(Conversation, MessagesMarkedAsNotToBeLearnedDoNotCount) {
   };
   const std::string a = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n",
                     c = "\n<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n";
-  for (const char* mark : {R"("weight": 0)", R"("weight": 0.0)", R"("train": false)"})
+  for (const char* mark : {R"("weight": 0)", R"("weight": 0.0)", R"("train": false)", R"("training": false)",
+                           R"("train": null, "training": 0)", R"("loss": false)", R"("loss_weight": 0.0)",
+                           R"("loss_scale": 0)", R"("masked": true)", R"("mask": 1)"})
     EXPECT_EQ(marked(chatml, chat(mark, R"("weight": 1, "train": true)")), a + "b<|im_end|>" + c + "[[d<|im_end|>]]\n")
         << mark;
   const auto wrong = [&](const ConversationWriter& writer, const std::string& messages, const std::string& part) {
     expect_error([&] { marked(writer, messages); }, {part});
   };
-  wrong(chatml, chat(R"("weight": 0.5)", R"("weight": 1)"), "message 1: expected 0 or 1 in 'weight', got 0.5");
-  wrong(chatml, chat(R"("train": "no")", R"("weight": 1)"), "expected true or false in 'train'");
+  wrong(chatml, chat(R"("weight": 0.5)", R"("weight": 1)"),
+        "message 1: expected 0, 1, true or false in 'weight', got 0.5");
+  wrong(chatml, chat(R"("train": "no")", R"("weight": 1)"), "expected 0, 1, true or false in 'train', got \"no\"");
   wrong(chatml, chat(R"("weight": 0)", R"("train": false)"), "every assistant's message");
+  const std::string all = R"("mask": false, "masked": 0, "loss": true, "training": 1, "train_detail": [])";
+  EXPECT_EQ(marked(chatml, chat(all, R"("train_detail": null)")), a + "[[b<|im_end|>]]" + c + "[[d<|im_end|>]]\n");
+  wrong(chatml, chat(R"("train_detail": [{"begin_offset": 0, "end_offset": 1, "train": false}])", R"("weight": 1)"),
+        "message 1: 'train_detail' marks parts of its text, and a message counts as a whole here");
+  wrong(chatml,
+        R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": [)"
+        R"({"type": "text", "text": "b"}, {"type": "text", "text": "c", "train": false}]}])",
+        "message 1: 'train' marks a part of its 'content' as not to be learned");
   wrong({{"{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}", {}}, "t"},
         chat(R"("weight": 0)", R"("weight": 1)"), "marks 4 texts with {% generation %} for 2 messages");
   const ConversationWriter turns(

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "data/chat/format.h"
@@ -250,6 +251,33 @@ TEST(FinetuneCorpus, BadRecordsAreNamed) {
   wrong(folder.options(), R"({"messages": []})", {"a.jsonl:2: ", "no 'text'", "data prepare has --chat-field"});
   wrong(folder.options(), R"({"prompt": "", "completion": ""})",
         {"--prompt-field prompt --completion-field completion"});
+}
+
+TEST(FinetuneCorpus, RecordsMarkedAsNotToBeLearnedAreRefused) {
+  Folder folder;
+  const std::string chat = R"("messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])",
+                    shared = R"("conversations": [{"from": "user", "value": "a"}, {"from": "gpt", "value": "b"}])",
+                    alpaca = R"("instruction": "a", "output": "b")", pair = R"("prompt": "a", "completion": "b")";
+  const auto prepared = [&](const std::string& record, const std::string& mark) {
+    PrepareOptions o = record == pair ? folder.pairs() : any_chats(folder);
+    write_text(folder / "in/a.jsonl", "{" + record + ", " + mark + "}\n");
+    prepare_corpus(o);
+    return documents(o.output);
+  };
+  for (const std::string& record : {chat, shared, alpaca, pair}) {
+    for (const std::string mark : {"'weight': 0", "'train': false", "'training': false", "'loss_weight': 0.0"}) {
+      std::string member = mark;
+      std::ranges::replace(member, '\'', '"');
+      expect_error(
+          [&] { prepared(record, member); },
+          {"a.jsonl:1: ", mark + " marks the whole record as not to be learned. Mend the record or remove it"});
+    }
+    expect_error([&] { prepared(record, R"("weight": 0.5)"); },
+                 {"a.jsonl:1: ", "the record: expected 0, 1, true or false in 'weight', got 0.5"});
+    EXPECT_EQ(prepared(record, R"("weight": 1, "train": true, "training": null, "loss": 0, "mask": "User")"),
+              prepared(record, R"("id": 7)"))
+        << "a loss of 0 and NeMo's mask are facts of a record";
+  }
 }
 
 TEST(FinetuneCorpus, OptionsThatDoNotFitAreRefused) {

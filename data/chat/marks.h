@@ -1,0 +1,29 @@
+#pragma once
+// Members of messages and records that say whether a model is to be trained on them, as other programs spell them.
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace ring::chat {
+
+struct Mark {
+  const char* name;
+  bool learned;    // what 1 and true say; 0 and false say the opposite
+  bool of_record;  // also read beside the messages, where the other names hold facts about a record, such as its loss
+};
+inline constexpr Mark kMarks[] = {{"weight", true, true},       // OpenAI, Mistral, Together
+                                  {"train", true, true},        // Axolotl
+                                  {"training", true, true},     // Axolotl
+                                  {"loss_weight", true, true},  // LLaMA-Factory
+                                  {"loss_scale", true, true},   // ms-swift
+                                  {"loss", true, false},        // ms-swift, XTuner
+                                  {"masked", false, false},     // torchtune
+                                  {"mask", false, false}};
+
+// Returns false if a mark of the message says that it is not to be learned. Throws Error if a mark has a value between,
+// or if only a part of the message is not to be learned: by `train_detail` or by a mark in a part of its content.
+bool is_learned(const nlohmann::ordered_json& message, const std::string& which);
+// Throws Error if a mark of the record says that it is not to be learned, or has a value between.
+void check_learned(const nlohmann::ordered_json& record);
+
+}  // namespace ring::chat
