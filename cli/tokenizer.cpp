@@ -41,6 +41,11 @@ void check_output(const TrainArguments& a) {
     fail("--output ", a.output, " exists; choose another name, or replace it with --force");
 }
 
+std::string named_together(const std::vector<TextFile>& files) {
+  const std::string& first = files.front().path;
+  return files.size() == 1 ? first : str("the text of ", first, " and ", files.size() - 1, " more");
+}
+
 std::shared_ptr<const Tokenizer> train_on(const std::vector<TextFile>& files, std::uint64_t bytes,
                                           const TrainArguments& a) {
   if (bytes == 0) fail_as_empty(files);
@@ -49,7 +54,8 @@ std::shared_ptr<const Tokenizer> train_on(const std::vector<TextFile>& files, st
             " tokens on ", in_bytes(static_cast<double>(std::min(bytes, a.max_train_bytes))), " of ",
             in_bytes(static_cast<double>(bytes)), " of text; this takes from seconds to minutes");
   const TextSource source = [&](const auto& take) { sample_text(files, a.max_train_bytes, take); };
-  if (a.kind != "byte-bpe") return train_sentencepiece(source, {a.kind, a.vocab_size, a.coverage});
+  if (a.kind != "byte-bpe")
+    return train_sentencepiece(source, {a.kind, a.vocab_size, a.coverage, named_together(files)});
   auto tokenizer = bpe::train_byte_bpe(source, {a.vocab_size, *bpe::pattern_named(a.pattern)});
   if (tokenizer->vocab_size() < a.vocab_size)
     log::warn("the text gives only ", with_commas(static_cast<std::uint64_t>(tokenizer->vocab_size())),

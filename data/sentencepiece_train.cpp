@@ -7,14 +7,17 @@
 
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <exception>
 #include <iostream>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "core/check.h"
+#include "core/interrupted.h"
 #include "data/tokenizer.h"
 #include "data/utf8.h"
 
@@ -154,6 +157,34 @@ std::string tail(std::string text, std::size_t lines) {
   return at == std::string::npos || at == 0 ? text : text.substr(at + 1);
 }
 
+// Returns the number behind the last `words` of a text; nothing if there is none.
+std::optional<std::int64_t> number_after(const std::string& text, std::string_view words) {
+  const std::size_t at = text.rfind(words);
+  if (at == std::string::npos) return {};
+  std::int64_t number = 0;
+  const char* begin = text.data() + at + words.size();
+  const bool read = std::from_chars(begin, text.data() + text.size(), number).ec == std::errc();
+  return read ? std::optional(number) : std::nullopt;
+}
+
+constexpr std::int64_t kMinVocabulary = 300;
+
+// Throws Error if the library refused the size of the vocabulary: "Vocabulary size too high (5000). Please set it to a
+// value <= 332." or "Vocabulary size is smaller than required_chars. 300 vs 2258."
+void check_refused_size(const std::string& log, const SentencePieceOptions& options) {
+  const auto most = number_after(log, "Please set it to a value <= "), least = number_after(log, " vs ");
+  if (most && log.find("Vocabulary size too high") != std::string::npos)
+    fail(options.text, " gives a ", options.kind, " vocabulary of at most ", *most,
+         " tokens, and --vocab-size asks for ", options.vocab_size, ". Give more text",
+         *most < kMinVocabulary ? std::string(", or --kind byte-bpe, which stops at what the text gives")
+                                : str(", or --vocab-size ", *most, " or less"));
+  if (least && log.find("smaller than required_chars") != std::string::npos)
+    fail(options.text, " needs at least ", *least, " tokens for its characters and bytes, and --vocab-size asks for ",
+         options.vocab_size,
+         ". Ask for more tokens, or spell rare characters in bytes with a --character-coverage below ",
+         options.character_coverage);
+}
+
 std::string how_it_ended(int status) {
   if (WIFSIGNALED(status)) return str("ended by signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
   return str("ended with status ", WEXITSTATUS(status));
@@ -165,9 +196,9 @@ std::shared_ptr<const Tokenizer> train_sentencepiece(const TextSource& source, c
   if (options.kind != "bpe" && options.kind != "unigram") {
     fail("unknown kind of SentencePiece vocabulary '", options.kind, "'; known kinds: bpe, unigram");
   }
-  if (options.vocab_size < 300) {
+  if (options.vocab_size < kMinVocabulary) {
     fail("a vocabulary of ", options.vocab_size,
-         " tokens is too small: 258 are taken by bytes and control tokens; ask for 300 or more");
+         " tokens is too small: 258 are taken by bytes and control tokens; ask for ", kMinVocabulary, " or more");
   }
   Pipe model_pipe, log_pipe;
   std::cout.flush(), std::cerr.flush();
@@ -183,14 +214,12 @@ std::shared_ptr<const Tokenizer> train_sentencepiece(const TextSource& source, c
   std::string model, log;
   collect(model_pipe, log_pipe, model, log);
   int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
+  uninterrupted([&] { return ::waitpid(child, &status, 0); });
   if (WIFEXITED(status) && WEXITSTATUS(status) == kNoText) fail(tail(log, 1));
   if (status != 0 || model.empty()) {
-    fail("SentencePiece could not train a ", options.kind, " vocabulary of ", options.vocab_size, " tokens (",
-         how_it_ended(status), "): ", tail(log, 5),
-         "\nA vocabulary that is too high or too low for the text is the usual reason: change --vocab-size or give "
-         "more text");
+    check_refused_size(log, options);
+    fail("SentencePiece could not train a ", options.kind, " vocabulary of ", options.vocab_size, " tokens from ",
+         options.text, " (", how_it_ended(status), "): ", tail(log, 5), "\nTry a different --vocab-size or --kind");
   }
   return sentencepiece_tokenizer(std::move(model), "the trained model");
 }

@@ -8,6 +8,8 @@
 #include "data/load_tokenizer.h"
 #include "data/sentencepiece_train.h"
 #include "data/tokenizer.h"
+#include "data/utf8.h"
+#include "tests/error_of.h"
 
 namespace ring {
 namespace {
@@ -32,8 +34,10 @@ std::string sample(std::size_t bytes, unsigned seed) {
   return text;
 }
 
-std::shared_ptr<const Tokenizer> train(const std::string& text, const std::string& kind, std::int64_t vocab = 500) {
-  return train_sentencepiece([&](const auto& take) { take(text); }, {.kind = kind, .vocab_size = vocab});
+std::shared_ptr<const Tokenizer> train(const std::string& text, const std::string& kind, std::int64_t vocab = 500,
+                                       double coverage = 0.9995) {
+  return train_sentencepiece([&](const auto& take) { take(text); },
+                             {.kind = kind, .vocab_size = vocab, .character_coverage = coverage});
 }
 
 class SentencePiece : public testing::TestWithParam<const char*> {};
@@ -138,8 +142,17 @@ TEST_P(SentencePiece, TrainingIsDeterministicAndFilesRestoreIt) {
 }
 
 TEST_P(SentencePiece, AVocabularyThatCannotBeReached) {
-  expect_error([&] { train("too little text for so many tokens. ", GetParam(), 5000); },
-               {"could not train a " + std::string(GetParam()), "5000", "Vocabulary size", "--vocab-size"});
+  const std::string kind = GetParam();
+  const auto few = [&] { train("too little text for so many tokens. ", kind, 5000); };
+  expect_error(few, {"the text gives a " + kind + " vocabulary of at most ",
+                     " tokens, and --vocab-size asks for 5000. Give more text, or --"});
+  EXPECT_EQ(error_of(few).find("trainer_interface.cc"), std::string::npos);
+  std::string characters;  // each needs a token of its own, beside 256 bytes, the end of a text and the unknown one
+  for (char32_t c = 0x4e00; c < 0x4e00 + 500; ++c) utf8::append(characters, c);
+  expect_error(
+      [&] { train(characters, kind, 300, 1.0); },
+      {"the text needs at least 758 tokens for its characters and bytes, and --vocab-size asks for 300. Ask for "
+       "more tokens, or spell rare characters in bytes with a --character-coverage below 1"});
 }
 
 // Flipped bits, cuts and overwritten stretches.
