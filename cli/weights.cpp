@@ -1,4 +1,6 @@
 #include <CLI/CLI.hpp>
+#include <cctype>
+#include <filesystem>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -19,7 +21,7 @@ namespace {
 constexpr std::uint64_t kMostFile = std::uint64_t{1} << 50;
 
 struct ExportArguments {
-  std::string run, output, type, format = "hf";
+  std::string run, output, type, format;  // format: "" until set_format()
   SavedWeights weights = SavedWeights::latest;
   std::uint64_t most_bytes = ExportOptions{}.most_bytes;
   std::int64_t context = 0;
@@ -74,7 +76,19 @@ void export_gguf(const ExportArguments& a, const StopSignal& signal) {
   print_notes(e.notes);
 }
 
-void export_weights(const ExportArguments& a, bool divided) {
+// Chooses the format that the output's name asks for, unless --format was given. Throws Error if the two contradict.
+void set_format(ExportArguments& a) {
+  std::string ending = std::filesystem::path(a.output).extension().string();
+  for (char& c : ending) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const bool named_gguf = ending == ".gguf";
+  if (a.format == "hf" && named_gguf)
+    fail("--format hf writes a folder, and --output ", a.output,
+         " names a GGUF file. Leave --format out to write that file, or name a folder");
+  if (a.format.empty()) a.format = named_gguf ? "gguf" : "hf";
+}
+
+void export_weights(ExportArguments& a, bool divided) {
+  set_format(a);
   const StopSignal signal(/*announces=*/false);
   if (a.format == "hf") return export_hf(a, signal);
   if (divided) fail("--max-file-bytes: --format gguf writes one file. Leave it out");
@@ -99,12 +113,13 @@ void add_export_command(CLI::App& app) {
   auto a = std::make_shared<ExportArguments>();
   CLI::App* cmd = app.add_subcommand("export", "Write a trained model for Hugging Face's transformers or llama.cpp");
   cmd->add_option("run", a->run, "Directory of a run, or one of its checkpoints")->required();
-  cmd->add_option("--output", a->output, "The folder to make, of gguf the file; one that exists is not overwritten")
+  cmd->add_option("--output", a->output, "The folder to make, or the .gguf file; one that exists is not overwritten")
       ->required()
       ->type_name("PATH");
-  cmd->add_option("--format", a->format, "hf: safetensors and config.json; gguf: one file for llama.cpp")
-      ->check(CLI::IsMember({"hf", "gguf"}))
-      ->capture_default_str();
+  cmd->add_option("--format", a->format,
+                  "hf: a folder with safetensors and config.json; gguf: one file for llama.cpp; default: gguf if the "
+                  "output's name ends with .gguf, otherwise hf")
+      ->check(CLI::IsMember({"hf", "gguf"}));
   cmd->add_option(
          "--dtype", a->type,
          "bf16, f16, f32, or q8_0 for gguf; default: the checkpoint's, f32 where its tensors differ, which keeps "
@@ -119,7 +134,7 @@ void add_export_command(CLI::App& app) {
              "The context that the files name, in tokens; default: the longest of model.context and that of the models "
              "in run.init_from",
              1, kMostLength);
-  cmd->footer("Example: ringmaster export runs/books --format gguf --output books.gguf --dtype q8_0");
+  cmd->footer("Example: ringmaster export runs/books --output books.gguf --dtype q8_0");
   cmd->callback([a, most] { export_weights(*a, most->count() > 0); });
 }
 

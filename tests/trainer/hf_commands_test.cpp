@@ -100,6 +100,22 @@ TEST_F(HfCommands, GgufIsOneFile) {
          "--dtype q8_0: --format hf has no such type");
 }
 
+TEST_F(HfCommands, TheOutputsNameChoosesTheFormat) {
+  first_loss("books", {"train.steps=2"});
+  for (const std::string name : {"a.gguf", "A.GGUF"}) {
+    expect(ring({"export", path("books"), "--output", path(name)}), 0, name + ": llama, ");
+    std::ifstream file(path(name), std::ios::binary);
+    std::string magic(4, '\0');
+    file.read(magic.data(), 4);
+    EXPECT_EQ(magic, "GGUF") << name;
+  }
+  expect(ring({"export", path("books"), "--format", "hf", "--output", path("b.gguf")}), 1,
+         "--format hf writes a folder, and --output " + path("b.gguf") + " names a GGUF file. Leave --format out");
+  EXPECT_FALSE(fs::exists(path("b.gguf")));
+  expect(ring({"export", path("books"), "--output", path("v1.gguf.d")}), 0, "LlamaForCausalLM");
+  EXPECT_TRUE(fs::exists(path("v1.gguf.d/config.json")));
+}
+
 TEST_F(HfCommands, SayWhatIsNotPossible) {
   first_loss("books", {"train.steps=2"});
   ASSERT_EQ(ring({"export", path("books"), "--output", path("hf"), "--dtype", "bf16"}).code, 0);
