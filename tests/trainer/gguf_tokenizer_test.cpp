@@ -6,6 +6,7 @@
 
 #include "data/bpe/patterns.h"
 #include "data/bpe/train.h"
+#include "data/chat/template.h"
 #include "data/sentencepiece_train.h"
 #include "tests/checkpoint/fixture.h"
 #include "trainer/gguf/tokenizer.h"
@@ -43,6 +44,33 @@ TEST(GgufTokenizer, BytesAreByteLevelWithoutMerges) {
   EXPECT_TRUE(key<std::vector<std::string>>(keys, "tokenizer.ggml.merges").empty());
   EXPECT_EQ(key<std::string>(keys, "tokenizer.chat_template"), "{{ messages }}");
   EXPECT_EQ(key<std::uint32_t>(keys, "tokenizer.ggml.bos_token_id"), 'A');
+}
+
+// llama.cpp gives a template the texts of bos_token_id and eos_token_id. The trained template had those of its format.
+TEST(GgufTokenizer, TemplatesWriteTheTokensOfTheirTraining) {
+  const std::string source =
+      "\n  {% if true %}{{ bos_token }}<{{ messages }}>{{ eos_token }}{{ unk_token }}{% endif %}";
+  const auto written = [](const std::string& text, std::vector<chat::Member> variables) {
+    variables.emplace_back("messages", std::string("hi"));
+    return chat::Template(text, "template").render(std::move(variables), {}).text;
+  };
+  const auto in_llama_cpp = [&](const chat::Format& format) {
+    std::vector<std::string> notes;
+    const GgufKeys keys = gguf_tokenizer(*bytes_tokenizer(), format, 257, notes);
+    const auto tokens = key<std::vector<std::string>>(keys, "tokenizer.ggml.tokens");
+    const auto token = [&](const std::string& name) {
+      return tokens[key<std::uint32_t>(keys, "tokenizer.ggml." + name)];
+    };
+    EXPECT_FALSE(key<bool>(keys, "tokenizer.ggml.add_bos_token"));
+    return written(key<std::string>(keys, "tokenizer.chat_template"),
+                   {{"bos_token", token("bos_token_id")}, {"eos_token", token("eos_token_id")}});
+  };
+  const std::string end = "<|endoftext|>";
+  EXPECT_EQ(in_llama_cpp({source, {{"eos_token", end}}}), "\n<hi>" + end) << "no bos_token";
+  EXPECT_EQ(in_llama_cpp({source, {{"bos_token", "A"}, {"eos_token", end}}}), "\nA<hi>" + end);
+  EXPECT_EQ(in_llama_cpp({source, {{"eos_token", "<\"end\\>\n"}, {"unk_token", "?"}}}), "\n<hi><\"end\\>\n?");
+  const std::vector<chat::Member> training{{"bos_token", std::string("A")}, {"eos_token", end}};
+  EXPECT_EQ(in_llama_cpp({source, {{"bos_token", "A"}, {"eos_token", end}}}), written(source, training));
 }
 
 TEST(GgufTokenizer, SentencePieceKeepsScoresAndTypes) {

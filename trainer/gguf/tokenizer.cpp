@@ -1,6 +1,7 @@
 #include "trainer/gguf/tokenizer.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -156,8 +157,12 @@ void add_vocabulary(GgufKeys& keys, const Tokenizer& tokenizer, Vocabulary& voca
   add_bytes(keys, tokenizer, vocabulary);
 }
 
-// llama.cpp puts one token in front of a text and one behind it, or none.
-void add_ends(GgufKeys& keys, const Tokenizer& tokenizer, const chat::Format& format, const Vocabulary& vocabulary) {
+// llama.cpp puts one token in front of a text and one behind it, or none. Its loader has defaults for a missing
+// bos_token_id (11 for gpt2, 1 for llama), which are arbitrary tokens here. A tokenizer without such a token therefore
+// gets its end token, as Qwen2's and GPT-2's published files do, and add_bos_token: false. Returns what llama.cpp's
+// templates read as bos_token and eos_token.
+std::map<std::string, std::string> add_ends(GgufKeys& keys, const Tokenizer& tokenizer, const chat::Format& format,
+                                            const Vocabulary& vocabulary) {
   const auto end = tokenizer.end_of_text();
   if (!end)
     refuse(
@@ -175,6 +180,22 @@ void add_ends(GgufKeys& keys, const Tokenizer& tokenizer, const chat::Format& fo
   keys.emplace_back("tokenizer.ggml.eos_token_id", static_cast<std::uint32_t>(*end));
   keys.emplace_back("tokenizer.ggml.add_bos_token", !before.empty());
   keys.emplace_back("tokenizer.ggml.add_eos_token", !after.empty());
+  const auto text_of = [&](std::int64_t id) { return vocabulary.tokens[static_cast<std::size_t>(id)]; };
+  return {{"bos_token", text_of(first)}, {"eos_token", text_of(*end)}};
+}
+
+// Returns the chat template for llama.cpp, which gives it the variables `given`. A variable with a different value in
+// `format`, or with none there, is set by a line in front; llama.cpp removes the newline after a tag.
+std::string template_for(const chat::Format& format, const std::map<std::string, std::string>& given) {
+  std::map<std::string, std::string> wanted{{"bos_token", ""}, {"eos_token", ""}};
+  for (const auto& [name, text] : format.tokens) wanted[name] = text;
+  std::string source = chat::plain_jinja(format.source), set;
+  for (const auto& [name, text] : wanted) {
+    const auto found = given.find(name);
+    if (source.find(name) == std::string::npos || (found != given.end() && found->second == text)) continue;
+    set += "{% set " + name + " = " + Json(text).dump(-1, ' ', false, Json::error_handler_t::replace) + " %}\n";
+  }
+  return set + source;
 }
 
 }  // namespace
@@ -200,10 +221,10 @@ GgufKeys gguf_tokenizer(const Tokenizer& tokenizer, const chat::Format& format, 
   GgufKeys keys;
   Vocabulary vocabulary(vocab_size);
   add_vocabulary(keys, tokenizer, vocabulary, notes);
-  add_ends(keys, tokenizer, format, vocabulary);
+  const auto given = add_ends(keys, tokenizer, format, vocabulary);
   keys.emplace_back("tokenizer.ggml.tokens", std::move(vocabulary.tokens));
   keys.emplace_back("tokenizer.ggml.token_type", std::move(vocabulary.types));
-  if (!format.source.empty()) keys.emplace_back("tokenizer.chat_template", chat::plain_jinja(format.source));
+  if (!format.source.empty()) keys.emplace_back("tokenizer.chat_template", template_for(format, given));
   return keys;
 }
 
