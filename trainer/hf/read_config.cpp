@@ -131,6 +131,13 @@ double yarn_attention_factor(const Keys& r, double factor) {
   return (0.1 * over * std::log(factor) + 1) / (0.1 * under * std::log(factor) + 1);
 }
 
+// Throws Error if positions are said to be stretched from a longer context than the model has.
+void check_original_context(const Keys& model, const Keys& r, const RopeConfig& rope) {
+  const std::int64_t context = model.count("max_position_embeddings");
+  if (rope.original_context > context)
+    r.wrong("original_max_position_embeddings", str("at most max_position_embeddings, ", context));
+}
+
 void read_yarn(const Keys& model, const Keys& r, RopeConfig& rope) {
   if (!r.flag_or("truncate", true)) r.refuse("truncate", "the ramp is between whole channels here");
   rope.beta_fast = r.number_or("beta_fast", rope.beta_fast);
@@ -139,6 +146,15 @@ void read_yarn(const Keys& model, const Keys& r, RopeConfig& rope) {
   const bool says = r.has("original_max_position_embeddings");
   rope.original_context =
       (says ? r : model).integer(says ? "original_max_position_embeddings" : "max_position_embeddings");
+  check_original_context(model, r, rope);
+}
+
+// Returns the kind of scaling: rope_type, or type in files of older versions.
+std::string rope_type(const Keys& r) {
+  const std::string old = r.text_or("type", "default"), type = r.text_or("rope_type", old);
+  if (r.has("type") && old != type)
+    r.refuse("rope_type", str("type says '", old, "'. Remove the one that does not hold"));
+  return type;
 }
 
 // transformers 5 stores everything in rope_parameters, older versions in rope_theta and rope_scaling. If both sections
@@ -156,15 +172,23 @@ void read_rope(const Keys& k, RopeConfig& rope) {
   if (parameters && k.section("rope_parameters").number_or("rope_theta", rope.theta) != rope.theta)
     k.refuse("rope_parameters",
              str("its rope_theta differs from the one in rope_scaling or in the model, ", rope.theta));
-  const std::string type = r.text_or("rope_type", r.text_or("type", "default"));
+  if (k.number_or("rope_theta", rope.theta) != rope.theta)
+    r.refuse("rope_theta",
+             str("beside ", key, " it is ", k.number("rope_theta"), ". Remove the one that does not hold"));
+  const std::string type = rope_type(r);
   if (r.number_or("partial_rotary_factor", 1) != 1)
     r.refuse("partial_rotary_factor", "all channels of a head rotate here");
-  if (type == "default") return;
+  if (type == "default") {
+    if (r.number_or("factor", 1) != 1)
+      r.refuse("factor", "no rope_type says how positions are scaled by it. Set rope_type, or remove factor");
+    return;
+  }
   const auto* const kind = std::ranges::find(kRopeKinds, type, &RopeKind::name);
   if (kind == std::end(kRopeKinds))
     k.refuse(key, "of the kinds (rope_type), default, linear, dynamic, llama3 and yarn are known here");
   rope.scaling = kind->scaling;
   rope.factor = r.number("factor");
+  if (!(rope.factor >= 1)) r.wrong("factor", "a number of at least 1: it stretches the context");
   if (rope.scaling == RopeScaling::linear) return;
   if (rope.scaling == RopeScaling::yarn) return read_yarn(k, r, rope);
   if (rope.scaling == RopeScaling::dynamic) {
@@ -174,6 +198,7 @@ void read_rope(const Keys& k, RopeConfig& rope) {
   rope.low_freq_factor = r.number("low_freq_factor");
   rope.high_freq_factor = r.number("high_freq_factor");
   rope.original_context = r.integer("original_max_position_embeddings");
+  check_original_context(k, r, rope);
 }
 
 bool is_qwen(Family f) { return f == Family::qwen2 || f == Family::qwen3; }
