@@ -173,6 +173,18 @@ void refuse_extra(const CLI::App& app) {
   refuse(command, "unexpected argument '" + word + "'" + (prompts ? "; did you mean --prompt \"" + word + "\"?" : ""));
 }
 
+// CLI11 names one of the arguments that a command needs; this names all that are missing.
+[[noreturn]] void refuse_missing(const CLI::App& app, const CLI::RequiredError& first) {
+  const CLI::App& command = given_command(app);
+  Words missing;
+  for (const CLI::Option* option : command.get_options())
+    if (option->get_required() && option->count() == 0) missing.push_back(option->get_name());
+  if (missing.size() < 2) throw first;
+  const std::string last = std::move(missing.back());
+  missing.pop_back();
+  throw CLI::RequiredError(joined(missing, ", ") + " and " + last + " are required", first.get_exit_code());
+}
+
 // `help bench step` is `bench step --help`.
 void turn_help_around(Words& words) {
   if (words.empty() || words[0] != "help") return;
@@ -207,6 +219,8 @@ void parse_arguments(CLI::App& app, Words arguments) {
     app.parse(std::move(arguments));
   } catch (const CLI::ExtrasError&) {
     refuse_extra(app);
+  } catch (const CLI::RequiredError& e) {
+    refuse_missing(app, e);
   } catch (const NothingIsRun&) {
   }
 }

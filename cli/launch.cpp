@@ -218,6 +218,8 @@ void run(const CLI::App& app, LaunchOptions& o, Words& w) {
   if (!w.new_secret.empty()) return make_secret(w.new_secret);
   const char* operators = std::getenv("PET_N_PROC_PER_NODE");  // as Kubeflow's operator calls it
   if (w.processes.empty() && operators) w.processes = operators;
+  if (w.processes.empty() && o.command.empty())
+    throw CLI::RequiredError("--nproc-per-node and command are required", CLI::ExitCodes::RequiredError);
   if (w.processes.empty()) throw CLI::RequiredError("--nproc-per-node");
   if (o.command.empty()) throw CLI::RequiredError("command");
   read_words(w, o);

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "core/byte_size.h"
+#include "core/counted.h"
 #include "core/fields.h"
 #include "core/fields_parse.h"
 #include "core/text_file.h"
@@ -472,7 +473,8 @@ void Loader::finish() {
   const std::size_t told = std::min(problems_.size(), kProblemsShown);
   std::string all;
   for (std::size_t i = 0; i < told; ++i) all += (all.empty() ? "" : "\n") + problems_[i].text;
-  if (const std::size_t more = problems_.size() - told + more_problems_) all += str("\nand ", more, " more mistakes");
+  if (const std::size_t more = problems_.size() - told + more_problems_)
+    all += "\nand " + counted(static_cast<std::int64_t>(more), "more mistake");
   throw Error(all);
 }
 

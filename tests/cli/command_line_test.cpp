@@ -297,6 +297,13 @@ TEST_F(CommandLine, TokenizersAreNamedTheSameWay) {
   }
 }
 
+TEST_F(CommandLine, AllThatIsMissingIsNamed) {
+  EXPECT_EQ(wrong({"data", "prepare"}), "--input, --tokenizer and --output are required");
+  EXPECT_EQ(wrong({"data", "prepare", "--output", "x.h5", "--tokenizer", "bytes"}), "--input is required");
+  EXPECT_EQ(wrong({"export", "--dtype", "bf16"}), "run and --output are required");
+  EXPECT_EQ(wrong({"checkpoint", "reshard"}), "path, --output and --ranks are required");
+}
+
 TEST_F(CommandLine, SizesHaveUnits) {
   const auto size = [&](const std::string& text) {
     return wrong({"tokenizer", "train", "--input", "a", "--output", "b", "--max-train-bytes", text});
