@@ -248,7 +248,7 @@ TEST(FinetuneCorpus, BadRecordsAreNamed) {
         {"a.jsonl:2: ", "message 0 has no 'content'", "Mend the record"});
   wrong(folder.chats(), R"({"messages": [{"role": "user", "content": "a"}]})",
         {"a.jsonl:2: ", "no message has the role 'assistant'"});
-  wrong(folder.options(), R"({"messages": []})", {"a.jsonl:2: ", "no 'text'", "data prepare has --chat-field"});
+  wrong(folder.options(), R"({"messages": []})", {"a.jsonl:2: ", "no 'text'", "--chat-field reads conversations"});
   wrong(folder.options(), R"({"prompt": "", "completion": ""})",
         {"--prompt-field prompt --completion-field completion"});
 }
