@@ -164,6 +164,8 @@ class Engine {
                 " does not run here and is chosen again; results may differ in rounding from earlier ones");
     const auto candidates = candidates_of(problem, plan, ctx.tuning->measures() ? kCandidates : 1);
     if (candidates.empty()) return std::nullopt;
+    // For some shapes the library has only algorithms with large clusters: their choices stay as well.
+    if (usable && cublas::has_large_clusters(candidates.front())) return algorithm_of(*known);
     const std::string choice =
         ctx.tuning->measures() ? fastest(problem, plan, candidates, args, operands, ctx) : to_text(candidates.front());
     // A choice that can_use() refuses would be made again in each run.
