@@ -2,9 +2,11 @@
 
 #include <cmath>
 
+#include "kernels/activation.h"
 #include "kernels/elementwise.h"
-#include "kernels/fp8.h"
+#include "kernels/fp8_producers.h"
 #include "kernels/matmul.h"
+#include "kernels/norm.h"
 
 namespace ring {
 namespace {
@@ -21,42 +23,12 @@ struct Quantized {
   Fp8Matrix rows, transposed;
 };
 
+// Kernels that are measured in turn.
 class Bench {
  public:
-  Bench(const LinearShape& s, std::int64_t tokens, const ExecContext& ctx) : ctx_(ctx) {
-    const DType type = activation_type(ctx.precision);
-    const Tensor x = random_tensor({tokens, s.inputs}, type, ctx, 1),
-                 dy = random_tensor({tokens, s.outputs}, type, ctx, 2);
-    const Tensor w = random_tensor({s.outputs, s.inputs}, type, ctx, 3), dw = ctx.zeros({s.outputs, s.inputs});
-    const Tensor y = ctx.empty({tokens, s.outputs}, type), dx = ctx.empty({tokens, s.inputs}, type);
-    add("forward", Matmul{.a = x, .b = w, .c = y, .transpose_b = true});
-    add("input gradient", Matmul{.a = dy, .b = w, .c = dx});
-    add("weight gradient", Matmul{.a = dy, .b = x, .c = dw, .transpose_a = true, .beta = 1});
-    const Quantized qx = quantized("input", x, Fp8Blocks::rows), qdy = quantized("gradient", dy, Fp8Blocks::rows);
-    const Quantized qw = quantized("weight", w, Fp8Blocks::squares);
-    add("forward", MatmulFp8{qx.rows, qw.rows, y});
-    add("input gradient", MatmulFp8{qdy.rows, qw.transposed, dx});
-    add("weight gradient", MatmulFp8{qdy.transposed, qx.transposed, dw, true});
-  }
+  explicit Bench(const ExecContext& ctx) : ctx_(ctx) {}
 
-  LinearTiming measure(const LinearShape& shape, double seconds, int rounds) {
-    for (int round = 0; round < rounds; ++round)
-      for (Job& job : jobs_) job.seconds.push_back(sustained_seconds(ctx_, seconds, job.call));
-    LinearTiming t{.shape = shape};
-    for (Job& job : jobs_) {
-      job.timing.seconds = median(job.seconds);
-      t.rows.push_back(job.timing);
-      if (!job.chosen) continue;
-      if (job.timing.cost.flops == 0)
-        t.quantization += job.timing.seconds;
-      else
-        (job.timing.kernel.starts_with("fp8") ? t.fp8 : t.usual) += job.timing.seconds;
-    }
-    return t;
-  }
-
- private:
-  // Returns all candidates of the slot that support these operands.
+  // Adds all candidates of the slot that support these operands.
   template <class Args>
   void add(const Kernel<Args>& slot, const std::string& work, const std::string& type, const Args& args) {
     const auto& chosen = slot.choose(args, ctx_);
@@ -67,20 +39,66 @@ class Bench {
                        .call = [fn = c.fn, args, ctx = ctx_] { fn(args, ctx); }});
     }
   }
-  void add(const std::string& work, const Matmul& m) { add(matmul_kernel, work, str(m.a.dtype()), m); }
-  void add(const std::string& work, const MatmulFp8& m) { add(matmul_fp8_kernel, work, "fp8", m); }
 
-  Quantized quantized(const std::string& name, const Tensor& x, Fp8Blocks blocks) {
-    const Quantized q{empty_fp8(x.dim(0), x.dim(1), blocks, ctx_), empty_fp8(x.dim(1), x.dim(0), blocks, ctx_)};
-    const QuantizeFp8 args{x, q.rows, q.transposed};
-    quantize_fp8_kernel(args, ctx_);
-    add(quantize_fp8_kernel, str("quantize ", name), "fp8", args);
-    return q;
+  const std::vector<Job>& measure(double seconds, int rounds) {
+    for (int round = 0; round < rounds; ++round)
+      for (Job& job : jobs_) job.seconds.push_back(sustained_seconds(ctx_, seconds, job.call));
+    for (Job& job : jobs_) job.timing.seconds = median(job.seconds);
+    return jobs_;
   }
 
+ private:
   ExecContext ctx_;
   std::vector<Job> jobs_;
 };
+
+Quantized quantized(Bench& bench, const std::string& name, const Tensor& x, Fp8Blocks blocks, const ExecContext& ctx) {
+  const Quantized q{empty_fp8(x.dim(0), x.dim(1), blocks, ctx), empty_fp8(x.dim(1), x.dim(0), blocks, ctx)};
+  const QuantizeFp8 args{x, q.rows, q.transposed};
+  quantize_fp8_kernel(args, ctx);
+  bench.add(quantize_fp8_kernel, str("quantize ", name), "fp8", args);
+  return q;
+}
+
+void add_linear(Bench& bench, const LinearShape& s, std::int64_t tokens, const ExecContext& ctx) {
+  const DType type = activation_type(ctx.precision);
+  const Tensor x = random_tensor({tokens, s.inputs}, type, ctx, 1),
+               dy = random_tensor({tokens, s.outputs}, type, ctx, 2);
+  const Tensor w = random_tensor({s.outputs, s.inputs}, type, ctx, 3), dw = ctx.zeros({s.outputs, s.inputs});
+  const Tensor y = ctx.empty({tokens, s.outputs}, type), dx = ctx.empty({tokens, s.inputs}, type);
+  const auto usual = [&](const std::string& work, const Matmul& m) { bench.add(matmul_kernel, work, str(type), m); };
+  usual("forward", Matmul{.a = x, .b = w, .c = y, .transpose_b = true});
+  usual("input gradient", Matmul{.a = dy, .b = w, .c = dx});
+  usual("weight gradient", Matmul{.a = dy, .b = x, .c = dw, .transpose_a = true, .beta = 1});
+  const Quantized qx = quantized(bench, "input", x, Fp8Blocks::rows, ctx);
+  const Quantized qdy = quantized(bench, "gradient", dy, Fp8Blocks::rows, ctx);
+  const Quantized qw = quantized(bench, "weight", w, Fp8Blocks::squares, ctx);
+  const auto fp8 = [&](const std::string& work, const MatmulFp8& m) { bench.add(matmul_fp8_kernel, work, "fp8", m); };
+  fp8("forward", {qx.rows, qw.rows, y});
+  fp8("input gradient", {qdy.rows, qw.transposed, dx});
+  fp8("weight gradient", {qdy.transposed, qx.transposed, dw, true});
+}
+
+// Measures an op, and the same op with its result [N,C] in FP8.
+template <class Op, class OpFp8>
+ProducerTiming time_producer(const std::string& name, const Kernel<Op>& slot, const Op& op,
+                             const Kernel<OpFp8>& fp8_slot, OpFp8 fp8, const Shape& result, double seconds, int rounds,
+                             const ExecContext& ctx) {
+  fp8.out = empty_fp8(result[0], result[1], Fp8Blocks::rows, ctx);
+  fp8.transposed = empty_fp8(result[1], result[0], Fp8Blocks::rows, ctx);
+  Bench bench(ctx);
+  bench.add(slot, name, str(activation_type(ctx.precision)), op);
+  bench.add(fp8_slot, name, "fp8", fp8);
+  ProducerTiming t{.name = name};
+  for (const Job& job : bench.measure(seconds, rounds)) {
+    const ProductTiming& timing = job.timing;
+    t.rows.push_back(timing);
+    const bool quantizes = timing.kernel.starts_with("fp8");
+    if (timing.kernel == "fp8 separate") t.separate = timing.seconds;
+    if (job.chosen) (quantizes ? t.fused : t.usual) = timing.seconds;
+  }
+  return t;
+}
 
 }  // namespace
 
@@ -95,7 +113,41 @@ std::vector<LinearShape> block_linears(const ModelConfig& m) {
 
 LinearTiming time_linear(const LinearShape& shape, std::int64_t tokens, double seconds, int rounds,
                          const ExecContext& ctx) {
-  return Bench(shape, tokens, ctx).measure(shape, seconds, rounds);
+  Bench bench(ctx);
+  add_linear(bench, shape, tokens, ctx);
+  LinearTiming t{.shape = shape};
+  for (const Job& job : bench.measure(seconds, rounds)) {
+    t.rows.push_back(job.timing);
+    if (!job.chosen) continue;
+    if (job.timing.cost.flops == 0)
+      t.quantization += job.timing.seconds;
+    else
+      (job.timing.kernel.starts_with("fp8") ? t.fp8 : t.usual) += job.timing.seconds;
+  }
+  return t;
+}
+
+std::vector<ProducerTiming> time_producers(const ModelConfig& m, std::int64_t tokens, double seconds, int rounds,
+                                           const ExecContext& ctx) {
+  const DType type = activation_type(ctx.precision);
+  std::vector<ProducerTiming> all;
+  if (m.norm == NormKind::rms) {
+    const Tensor x = random_tensor({tokens, m.width}, type, ctx, 1), w = random_tensor({m.width}, type, ctx, 2);
+    const Tensor rstd = ctx.empty({tokens});
+    all.push_back(time_producer("rms norm", rms_norm_kernel, {x, w, ctx.empty(x.shape(), type), rstd},
+                                rms_norm_fp8_kernel, {x, w, rstd}, x.shape(), seconds, rounds, ctx));
+    all.back().calls = 2;
+  }
+  if (m.mlp == Mlp::swiglu) {
+    const Tensor gate_up = random_tensor({tokens, 2 * m.mlp_width}, type, ctx, 3);
+    const Tensor dy = random_tensor({tokens, m.mlp_width}, type, ctx, 4);
+    all.push_back(time_producer("swiglu", swiglu_kernel, {gate_up, ctx.empty(dy.shape(), type)}, swiglu_fp8_kernel,
+                                {gate_up}, dy.shape(), seconds, rounds, ctx));
+    all.push_back(time_producer("swiglu gradient", swiglu_backward_kernel,
+                                {gate_up, dy, ctx.empty(gate_up.shape(), type)}, swiglu_backward_fp8_kernel,
+                                {gate_up, dy}, gate_up.shape(), seconds, rounds, ctx));
+  }
+  return all;
 }
 
 }  // namespace ring

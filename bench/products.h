@@ -1,5 +1,6 @@
 #pragma once
-// The matrix products of a model's linear layers in the types of a run and in FP8, with and without quantization.
+// The matrix products of a model's linear layers in the types of a run and in FP8, with and without quantization, and
+// the ops that can quantize their result themselves.
 
 #include <string>
 #include <vector>
@@ -17,7 +18,7 @@ struct LinearShape {
 std::vector<LinearShape> block_linears(const ModelConfig& resolved);
 
 struct ProductTiming {
-  std::string work;    // "forward", "input gradient", "weight gradient", or what is quantized
+  std::string work;    // "forward", "input gradient", "weight gradient", what is quantized, or an op
   std::string kernel;  // "bf16 cublaslt", "fp8 own_sm90"
   Cost cost;
   double seconds = 0;  // of one call: median of the rounds
@@ -32,5 +33,18 @@ struct LinearTiming {
 };
 // Measures every kernel in turn, `rounds` times for `seconds` each.
 LinearTiming time_linear(const LinearShape&, std::int64_t tokens, double seconds, int rounds, const ExecContext&);
+
+// An op whose result linear layers read.
+struct ProducerTiming {
+  std::string name;
+  int calls = 1;  // of a block, forward and backward
+  std::vector<ProductTiming> rows;
+  // Seconds of a call: with a result in the activations' type, followed by a kernel that quantizes it, and with a
+  // result in FP8 by the kernel that a run would take.
+  double usual = 0, separate = 0, fused = 0;
+};
+// Measures the RMSNorm and SwiGLU of a block, if the model has them, in turn like time_linear().
+std::vector<ProducerTiming> time_producers(const ModelConfig& resolved, std::int64_t tokens, double seconds, int rounds,
+                                           const ExecContext&);
 
 }  // namespace ring

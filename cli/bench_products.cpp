@@ -28,19 +28,39 @@ std::string rate_of(const ProductTiming& p) {
   return str(fixed(1e-9 * p.cost.bytes / p.seconds, 0), " GB/s");
 }
 
-void print_linear(const LinearTiming& t) {
+void print_rows(const std::vector<ProductTiming>& timings) {
   Rows rows = {{"work", "kernel", "shape", "us", "rate"}};
-  for (const ProductTiming& p : t.rows)
+  for (const ProductTiming& p : timings)
     rows.push_back({p.work, p.kernel, p.cost.shape, fixed(1e6 * p.seconds, 1), rate_of(p)});
-  print_format("%s: %lld outputs, %lld inputs\n", t.shape.name.c_str(), static_cast<long long>(t.shape.outputs),
-               static_cast<long long>(t.shape.inputs));
   print_table(rows, 3);
   print_format("\n");
   std::cout.flush();
 }
 
-// A line for each linear layer, and one for all of them.
-void print_sums(const std::vector<LinearTiming>& all, const std::string& type) {
+void print_linear(const LinearTiming& t) {
+  print_format("%s: %lld outputs, %lld inputs\n", t.shape.name.c_str(), static_cast<long long>(t.shape.outputs),
+               static_cast<long long>(t.shape.inputs));
+  print_rows(t.rows);
+}
+
+// Prints a line for each op that can quantize its result. Returns the seconds of a block that this saves.
+double print_producers(const std::vector<ProducerTiming>& all, const std::string& type) {
+  Rows rows = {{"op", "calls", str(type, " us"), "then quantize us", "fp8 us"}};
+  double saved = 0;
+  for (const ProducerTiming& t : all) {
+    rows.push_back(
+        {t.name, str(t.calls), fixed(1e6 * t.usual, 1), fixed(1e6 * t.separate, 1), fixed(1e6 * t.fused, 1)});
+    saved += t.calls * (t.separate - t.fused);
+  }
+  if (all.empty()) return 0;
+  print_table(rows, 1);
+  print_format("\n");
+  return saved;
+}
+
+// A line for each linear layer, one for all of them, and one for ops that quantize their results, which save `saved`
+// seconds of quantization.
+void print_sums(const std::vector<LinearTiming>& all, double saved, const std::string& type) {
   Rows rows = {{"linear", str(type, " us"), "fp8 us", "quantize us", "fp8 faster", "with quantizing"}};
   const auto add = [&](const std::string& name, double usual, double fp8, double quantization) {
     rows.push_back({name, fixed(1e6 * usual, 1), fixed(1e6 * fp8, 1), fixed(1e6 * quantization, 1),
@@ -52,6 +72,7 @@ void print_sums(const std::vector<LinearTiming>& all, const std::string& type) {
     usual += t.usual, fp8 += t.fp8, quantization += t.quantization;
   }
   add("block", usual, fp8, quantization);
+  if (saved != 0) add("block, fused", usual, fp8, quantization - saved);
   print_table(rows, 1);
 }
 
@@ -67,7 +88,10 @@ void run(const Arguments& a) {
     all.push_back(time_linear(shape, tokens, a.seconds, a.rounds, ctx));
     print_linear(all.back());
   }
-  print_sums(all, type);
+  const std::vector<ProducerTiming> producers = time_producers(config.model, tokens, a.seconds, a.rounds, ctx);
+  for (const ProducerTiming& t : producers) print_rows(t.rows);
+  const double saved = print_producers(producers, type);
+  print_sums(all, saved, type);
 }
 
 }  // namespace

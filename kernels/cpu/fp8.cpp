@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/cpu/rows.h"
+#include "kernels/fp8_producers.h"
 
 namespace ring::cpu {
 namespace {
@@ -128,6 +129,9 @@ void run_matmul(const MatmulFp8& p, const ExecContext& ctx) {
 const bool added[] = {
     quantize_fp8_kernel.add(Backend::cpu, {"loops", run_quantize}),
     matmul_fp8_kernel.add(Backend::cpu, {"loops", run_matmul}),
+    rms_norm_fp8_kernel.add(Backend::cpu, {"separate", run_separately}),
+    swiglu_fp8_kernel.add(Backend::cpu, {"separate", run_separately}),
+    swiglu_backward_fp8_kernel.add(Backend::cpu, {"separate", run_separately}),
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 #include "kernels/activation.h"
-#include "kernels/cuda/device/math.cuh"
+#include "kernels/cuda/device/swiglu.cuh"
 #include "kernels/cuda/device/vec.cuh"
 #include "kernels/cuda/launch.h"
 
@@ -48,13 +48,12 @@ __global__ void __launch_bounds__(kBlock) swiglu(SwiGluRows<T> a) {
     Floats<size> g = unpack(gate[u]);
     const Floats<size> v = unpack(up[u]);
 #pragma unroll
-    for (int j = 0; j < size; ++j) g.v[j] *= sigmoid(g.v[j]) * v.v[j];
+    for (int j = 0; j < size; ++j) g.v[j] = swiglu_of(g.v[j], v.v[j]);
     const PackCoord<size, T> place(a, u);
     if (place.inside) store_pack(place.in(a.out), pack<T>(g));
   }
 }
 
-// With s = sigmoid(g): dgate = dy * up * s * (1 + g (1 - s)), dup = dy * g * s.
 template <int size, class T>
 __global__ void __launch_bounds__(kBlock) swiglu_backward(SwiGluRows<T> a) {
   Pack<T, size> gate[kUnroll] = {}, up[kUnroll] = {}, dy[kUnroll] = {};
@@ -72,9 +71,8 @@ __global__ void __launch_bounds__(kBlock) swiglu_backward(SwiGluRows<T> a) {
     const Floats<size> d = unpack(dy[u]);
 #pragma unroll
     for (int j = 0; j < size; ++j) {
-      const float s = sigmoid(g.v[j]), ds = d.v[j] * s, dup = ds * g.v[j];
-      g.v[j] = ds * v.v[j] * (1.0f + g.v[j] * (1.0f - s));
-      v.v[j] = dup;
+      const SwiGluGradients x = swiglu_gradients(g.v[j], v.v[j], d.v[j]);
+      g.v[j] = x.gate, v.v[j] = x.up;
     }
     const PackCoord<size, T> place(a, u);
     if (!place.inside) continue;

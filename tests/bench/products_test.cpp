@@ -56,6 +56,27 @@ TEST(TimedLinear, HasAllProductsAndTheirSums) {
   EXPECT_DOUBLE_EQ(t.usual, usual);
 }
 
+TEST(TimedProducers, FollowTheModel) {
+  const ExecContext ctx{Stream::cpu(2)};
+  const auto names = [&](Mlp mlp, NormKind norm) {
+    ModelConfig m = model(mlp);
+    m.norm = norm;
+    std::vector<std::string> names;
+    for (const ProducerTiming& t : time_producers(m, 24, 1e-4, 1, ctx)) {
+      EXPECT_EQ(t.rows.size(), 2u) << t.name;  // in f32 and in FP8
+      EXPECT_GT(t.usual, 0) << t.name;
+      EXPECT_GT(t.separate, 0) << t.name;
+      EXPECT_EQ(t.fused, t.separate) << t.name << ": a CPU has no other kernel";
+      names.push_back(str(t.calls, ' ', t.name));
+    }
+    return names;
+  };
+  EXPECT_EQ(names(Mlp::swiglu, NormKind::rms),
+            (std::vector<std::string>{"2 rms norm", "1 swiglu", "1 swiglu gradient"}));
+  EXPECT_EQ(names(Mlp::gelu, NormKind::rms), (std::vector<std::string>{"2 rms norm"}));
+  EXPECT_TRUE(names(Mlp::gelu, NormKind::layer).empty());
+}
+
 TEST(BenchProducts, PrintsEachLinearLayerAndTheBlock) {
   const auto file = std::filesystem::temp_directory_path() / str("ringmaster-bench-products-", getpid(), ".yaml");
   std::ofstream(file) << "run: {threads: 2, device: cpu}\nmodel: {context: 16, width: 32, heads: 2, mlp: swiglu}\n"
@@ -64,8 +85,9 @@ TEST(BenchProducts, PrintsEachLinearLayerAndTheBlock) {
       run_process({ring_binary(), "bench", "products", file.string(), "--seconds", "0.0001", "--rounds", "1"});
   std::filesystem::remove(file);
   EXPECT_EQ(end.code, 0) << end.output;
-  for (const char* text : {"32 tokens", "qkv: 96 outputs, 32 inputs", "gate and up: 192 outputs, 32 inputs",
-                           "down: 32 outputs, 96 inputs", "e4m3[32x192x32]w", "e4m3[192x32x32]+c", "\nblock "})
+  for (const char* text :
+       {"32 tokens", "qkv: 96 outputs, 32 inputs", "gate and up: 192 outputs, 32 inputs", "down: 32 outputs, 96 inputs",
+        "e4m3[32x192x32]w", "e4m3[192x32x32]+c", "f32[32,192]", "then quantize us", "\nswiglu gradient ", "\nblock "})
     EXPECT_NE(end.output.find(text), std::string::npos) << text << "\n" << end.output;
 }
 

@@ -1,9 +1,11 @@
-// FP8 against definitions in float64: e4m3, blockwise quantization and products of quantized matrices.
+// FP8 against definitions in float64: e4m3, blockwise quantization, products of quantized matrices, and ops that write
+// their result in FP8.
 #include "kernels/fp8.h"
 
 #include <cmath>
 #include <limits>
 
+#include "kernels/fp8_producers.h"
 #include "tests/kernels/op_case_checks.h"
 #include "tests/kernels/target.h"
 
@@ -185,6 +187,19 @@ INSTANTIATE_TEST_SUITE_P(Cpu, Fp8, testing::Values(Target{}, Target{Backend::cpu
 INSTANTIATE_TEST_SUITE_P(Gpu, Fp8, testing::Values(Target{Backend::cuda}, Target{Backend::cuda, DType::bf16}),
                          testing::PrintToStringParamName());
 
+// Calls f with every kernel of the slot on the device that supports the arguments.
+template <class Args, class F>
+void with_each_kernel(const Kernel<Args>& slot, const Args& args, const ExecContext& ctx, const F& f) {
+  int count = 0;
+  for (const auto& c : slot.candidates(ctx.stream.device().backend)) {
+    if (c.supports && !c.supports(args, ctx)) continue;
+    SCOPED_TRACE(c.name);
+    EXPECT_NO_THROW(f(c.fn));
+    ++count;
+  }
+  EXPECT_GT(count, 0) << "no kernel";
+}
+
 std::vector<float> floats(const Values& v) { return {v.begin(), v.end()}; }
 
 TEST_P(Fp8, QuantizesRowsAndTheirTranspose) {
@@ -288,19 +303,6 @@ class Fp8Products : public Fp8 {
 INSTANTIATE_TEST_SUITE_P(Cpu, Fp8Products, testing::Values(Target{}), testing::PrintToStringParamName());
 INSTANTIATE_TEST_SUITE_P(Gpu, Fp8Products, testing::Values(Target{Backend::cuda}), testing::PrintToStringParamName());
 
-// Calls f with every kernel of the device that can compute the product.
-template <class F>
-void with_each_kernel(const MatmulFp8& product, const ExecContext& ctx, const F& f) {
-  int count = 0;
-  for (const auto& c : matmul_fp8_kernel.candidates(ctx.stream.device().backend)) {
-    if (c.supports && !c.supports(product, ctx)) continue;
-    SCOPED_TRACE(c.name);
-    EXPECT_NO_THROW(f(c.fn));
-    ++count;
-  }
-  EXPECT_GT(count, 0) << "no kernel";
-}
-
 TEST_P(Fp8Products, WithAWeightAreThoseOfTheQuantizedOperands) {
   for (const Product& p : products(GetParam().backend)) {
     SCOPED_TRACE(str(p.m, " x ", p.n, " x ", p.k));
@@ -310,7 +312,7 @@ TEST_P(Fp8Products, WithAWeightAreThoseOfTheQuantizedOperands) {
     const Values right = quantized(b, {p.n, p.k}, kFp8Block, kFp8Block).decoded;
     MatmulFp8 product{quantize(a, p.m, p.k, Fp8Blocks::rows, ctx), quantize(b, p.n, p.k, Fp8Blocks::squares, ctx),
                       ctx.empty({p.m, p.n}, DType::bf16)};
-    with_each_kernel(product, ctx, [&](const auto& run) {
+    with_each_kernel(matmul_fp8_kernel, product, ctx, [&](const auto& run) {
       product.c = ctx.empty({p.m, p.n}, DType::bf16);
       run(product, ctx);
       const Values got = read_values(product.c, ctx);
@@ -330,7 +332,7 @@ TEST_P(Fp8Products, OfRowsAddUpInF32) {
     const Values right = quantized(b, {p.n, p.k}, 1, kFp8Block).decoded;
     MatmulFp8 product{quantize(a, p.m, p.k, Fp8Blocks::rows, ctx), quantize(b, p.n, p.k, Fp8Blocks::rows, ctx),
                       ctx.empty({p.m, p.n})};
-    with_each_kernel(product, ctx, [&](const auto& run) {
+    with_each_kernel(matmul_fp8_kernel, product, ctx, [&](const auto& run) {
       product.c = ctx.empty({p.m, p.n});
       product.accumulate = false;
       run(product, ctx);
@@ -356,6 +358,170 @@ TEST_P(Fp8Products, KeepNaN) {
     ASSERT_EQ(std::isnan(got[i]), i / 256 == 3 || i / 256 == 200) << "row " << i / 256;
 }
 
+// The values of a matrix with their scales, by row.
+Values decoded(const Fp8Matrix& m, const ExecContext& ctx) {
+  const HostFp8 host = read(m, ctx);
+  const std::int64_t rows = m.values.dim(0), columns = m.values.dim(1);
+  Values v;
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t c = 0; c < columns; ++c)
+      v.push_back(e4m3_value(host.values[static_cast<std::size_t>(r * columns + c)]) *
+                  host.scales[static_cast<std::size_t>(c / kFp8Block * rows + r)]);
+  return v;
+}
+
+// Compares an output of a producer with the op's result in float64. e4m3 keeps 3 bits, or multiples of 2^-9 scales; a
+// block's largest element is at least 1.75 * 2^7 scales. `error`: of the op's own arithmetic.
+void expect_fp8_of(const Fp8Matrix& got, const Values& want, double error, const ExecContext& ctx) {
+  const std::int64_t rows = got.values.dim(0), columns = got.values.dim(1);
+  const Values values = decoded(got, ctx);
+  ASSERT_EQ(values.size(), want.size());
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t first = 0; first < columns; first += kFp8Block) {
+      const auto begin = static_cast<std::size_t>(r * columns + first);
+      const auto end = static_cast<std::size_t>(r * columns + std::min(first + kFp8Block, columns));
+      double max = 0;
+      for (std::size_t i = begin; i < end; ++i) max = std::isnan(want[i]) ? max : std::max(max, std::abs(want[i]));
+      for (std::size_t i = begin; i < end; ++i) {
+        if (std::isnan(want[i])) {
+          ASSERT_TRUE(std::isnan(values[i])) << "row " << r << ", element " << i;
+          continue;
+        }
+        const double bound = std::abs(want[i]) * (1.0 / 16 + error) + max * (1.0 / (224 * 1024) + error);
+        ASSERT_LE(std::abs(values[i] - want[i]), bound) << "row " << r << ", element " << i << ", expected " << want[i];
+      }
+    }
+}
+
+class Fp8Producers : public Fp8 {
+ protected:
+  // Random elements of the target's type with a NaN.
+  static Values elements(const std::string& name, const Extents& e, double size) {
+    Values x = random_values(name, e.rows * e.columns, size);
+    for (double& v : x)
+      v = GetParam().dtype == DType::bf16 ? to_float(to_bf16(static_cast<float>(v))) : static_cast<float>(v);
+    return x;
+  }
+  // Arithmetic in f32, rounding to the target's type, and two products instead of one in the reference.
+  static double error() { return GetParam().dtype == DType::bf16 ? 1.0 / 200 : 1e-5; }
+
+  // Runs every kernel of the slot with new outputs, compares them with the result [N,C] in float64, and kernels that
+  // promise the same bytes with each other.
+  template <class Args, class F>
+  void expect_result(const Kernel<Args>& slot, Args args, const Extents& e, const Values& want, const ExecContext& ctx,
+                     const F& then) const {
+    with_each_kernel(slot, args, ctx, [&](const auto& run) {
+      args.out = empty_fp8(e.rows, e.columns, Fp8Blocks::rows, ctx);
+      args.transposed = empty_fp8(e.columns, e.rows, Fp8Blocks::rows, ctx);
+      run(args, ctx);
+      expect_fp8_of(args.out, want, error(), ctx);
+      expect_fp8_of(args.transposed, transposed(want, e.rows, e.columns), error(), ctx);
+      then(args);
+      Args alone = args;
+      alone.out = {}, alone.transposed = empty_fp8(e.columns, e.rows, Fp8Blocks::rows, ctx);
+      run(alone, ctx);
+      EXPECT_EQ(read(alone.transposed, ctx), read(args.transposed, ctx));
+    });
+  }
+  template <class Args>
+  void expect_same_bytes(const Kernel<Args>& slot, const Args& args, const Extents& e, const Values& want,
+                         const ExecContext& ctx) const {
+    std::vector<HostFp8> outputs;
+    expect_result(slot, args, e, want, ctx, [&](const Args& done) {
+      outputs.push_back(read(done.out, ctx)), outputs.push_back(read(done.transposed, ctx));
+      EXPECT_EQ(outputs.end()[-2], outputs[0]);
+      EXPECT_EQ(outputs.end()[-1], outputs[1]);
+    });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Cpu, Fp8Producers, testing::Values(Target{}), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Gpu, Fp8Producers, testing::Values(Target{Backend::cuda}, Target{Backend::cuda, DType::bf16}),
+                         testing::PrintToStringParamName());
+
+constexpr Extents kProduced[] = {{1, 8}, {5, 130}, {130, 16}, {200, 300}, {256, 256}, {257, 1032}};
+
+TEST_P(Fp8Producers, NormRows) {
+  for (const Extents& e : kProduced) {
+    SCOPED_TRACE(str(e.rows, " x ", e.columns));
+    const ExecContext ctx = context();
+    Values x = elements("x", e, 3), w = elements("w", {1, e.columns}, 1), want;
+    if (e.rows > 100) x[static_cast<std::size_t>(77 * e.columns + 3)] = kNaN;
+    Values rstds;
+    for (std::int64_t r = 0; r < e.rows; ++r) {
+      double squares = 0;
+      for (std::int64_t c = 0; c < e.columns; ++c)
+        squares += std::pow(x[static_cast<std::size_t>(r * e.columns + c)], 2);
+      rstds.push_back(1 / std::sqrt(squares / static_cast<double>(e.columns) + 1e-5));
+      for (std::int64_t c = 0; c < e.columns; ++c)
+        want.push_back(x[static_cast<std::size_t>(r * e.columns + c)] * rstds.back() * w[static_cast<std::size_t>(c)]);
+    }
+    const RmsNormFp8 args{make(e, x, ctx), make_tensor({e.columns}, GetParam().dtype, w, ctx), ctx.empty({e.rows})};
+    expect_result(rms_norm_fp8_kernel, args, e, want, ctx, [&](const RmsNormFp8& done) {
+      const Values rstd = read_values(done.rstd, ctx);
+      for (std::size_t r = 0; r < rstds.size(); ++r)
+        EXPECT_TRUE(std::isnan(rstds[r]) ? std::isnan(rstd[r]) : std::abs(rstd[r] - rstds[r]) < 1e-6 * rstds[r]) << r;
+    });
+  }
+}
+
+// With the rstd that the kernel found, its bytes are exactly those of the definition in f32.
+TEST_P(Fp8Producers, NormRowsToTheBytesOfTheirDefinition) {
+  const ExecContext ctx = context();
+  const Extents e{257, 264};
+  const Values x = elements("x", e, 3), w = elements("w", {1, e.columns}, 1);
+  const RmsNormFp8 args{make(e, x, ctx), make_tensor({e.columns}, GetParam().dtype, w, ctx), ctx.empty({e.rows}),
+                        empty_fp8(e.rows, e.columns, Fp8Blocks::rows, ctx)};
+  with_each_kernel(rms_norm_fp8_kernel, args, ctx, [&](const auto& run) {
+    run(args, ctx);
+    const Values rstd = read_values(args.rstd, ctx);
+    Values y;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const std::size_t r = i / static_cast<std::size_t>(e.columns), c = i % static_cast<std::size_t>(e.columns);
+      const float product = static_cast<float>(x[i]) * static_cast<float>(rstd[r]);
+      const float v = product * static_cast<float>(w[c]);
+      y.push_back(GetParam().dtype == DType::bf16 ? to_float(to_bf16(v)) : v);
+    }
+    const Reference want = quantized(y, e, 1, kFp8Block);
+    EXPECT_EQ(read(args.out, ctx),
+              (HostFp8{want.values, floats(transposed(want.scales, e.rows, fp8_blocks(e.columns)))}));
+  });
+}
+
+double logistic(double x) { return 1 / (1 + std::exp(-x)); }
+
+TEST_P(Fp8Producers, GateRows) {
+  for (const Extents& e : kProduced) {
+    SCOPED_TRACE(str(e.rows, " x ", e.columns));
+    const ExecContext ctx = context();
+    Values x = elements("x", {e.rows, 2 * e.columns}, 4), want;
+    if (e.rows > 100) x[static_cast<std::size_t>(77 * 2 * e.columns + 3)] = kNaN;
+    for (std::int64_t i = 0; i < e.rows * e.columns; ++i) {
+      const double* gate = &x[static_cast<std::size_t>(i / e.columns * 2 * e.columns + i % e.columns)];
+      want.push_back(gate[0] * logistic(gate[0]) * gate[e.columns]);
+    }
+    expect_same_bytes(swiglu_fp8_kernel, SwiGluFp8{make({e.rows, 2 * e.columns}, x, ctx)}, e, want, ctx);
+  }
+}
+
+TEST_P(Fp8Producers, GiveGradientsOfGatedRows) {
+  for (const Extents& e : kProduced) {
+    SCOPED_TRACE(str(e.rows, " x ", e.columns));
+    const ExecContext ctx = context();
+    const Extents both{e.rows, 2 * e.columns};
+    const Values x = elements("x", both, 4);
+    Values dy = elements("dy", e, 0.1), want(x.size());
+    if (e.rows > 100) dy[static_cast<std::size_t>(77 * e.columns + 3)] = kNaN;
+    for (std::int64_t i = 0; i < e.rows * e.columns; ++i) {
+      const auto at = static_cast<std::size_t>(i / e.columns * 2 * e.columns + i % e.columns);
+      const auto width = static_cast<std::size_t>(e.columns);
+      const double gate = x[at], up = x[at + width], d = dy[static_cast<std::size_t>(i)], s = logistic(gate);
+      want[at] = d * up * s * (1 + gate * (1 - s)), want[at + width] = d * gate * s;
+    }
+    expect_same_bytes(swiglu_backward_fp8_kernel, SwiGluBackwardFp8{make(both, x, ctx), make(e, dy, ctx)}, both, want,
+                      ctx);
+  }
+}
+
 TEST(Fp8Arguments, AreChecked) {
   const ExecContext ctx{Stream::cpu(1)};
   const Fp8Matrix rows = empty_fp8(8, 16, Fp8Blocks::rows, ctx), squares = empty_fp8(8, 16, Fp8Blocks::squares, ctx);
@@ -364,6 +530,10 @@ TEST(Fp8Arguments, AreChecked) {
   EXPECT_THROW(matmul_fp8_kernel({squares, rows, ctx.zeros({8, 8})}, ctx), Error);
   EXPECT_THROW(matmul_fp8_kernel({rows, rows, ctx.zeros({8, 9})}, ctx), Error);
   EXPECT_THROW(matmul_fp8_kernel({rows, rows, ctx.zeros({8, 8}, DType::bf16), true}, ctx), Error);
+  EXPECT_THROW(rms_norm_fp8_kernel({ctx.zeros({8, 16}), ctx.zeros({16}), ctx.zeros({8}), squares}, ctx), Error);
+  EXPECT_THROW(rms_norm_fp8_kernel({ctx.zeros({8, 16}), ctx.zeros({15}), ctx.zeros({8}), rows}, ctx), Error);
+  EXPECT_THROW(swiglu_fp8_kernel({ctx.zeros({8, 16}), rows}, ctx), Error);
+  EXPECT_THROW(swiglu_backward_fp8_kernel({ctx.zeros({8, 16}), ctx.zeros({8, 9}), rows}, ctx), Error);
 }
 
 }  // namespace

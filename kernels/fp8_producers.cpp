@@ -1,0 +1,82 @@
+#include "kernels/fp8_producers.h"
+
+#include "kernels/activation.h"
+#include "kernels/norm.h"
+#include "kernels/rows.h"
+
+namespace ring {
+namespace {
+
+constexpr std::string_view kNorm = "rms_norm_fp8", kSwiGlu = "swiglu_fp8", kSwiGluBackward = "swiglu_backward_fp8";
+
+void check_input(std::string_view op, std::string_view name, const Tensor& t) {
+  RING_CHECK(t.defined() && t.shape().size() == 2 && (t.dim(1) <= 1 || t.stride(1) == 1), op, ": ", name, " is ",
+             describe(t), ", expected a matrix with unit last stride");
+}
+
+// Checks the outputs of an op whose result has the shape and type of `result`.
+void check_outputs(std::string_view op, const Fp8Matrix& out, const Fp8Matrix& transposed, const Tensor& result) {
+  for (const Fp8Matrix* m : {&out, &transposed})
+    RING_CHECK(!m->defined() || m->blocks == Fp8Blocks::rows, op, ": an output has square blocks, expected rows");
+  check(QuantizeFp8{result, out, transposed});
+}
+
+// Runs a candidate of the slot without showing it to observers: they see the op that it is part of.
+template <class Args>
+void run_part(const Kernel<Args>& slot, const Args& args, const ExecContext& ctx) {
+  slot.choose(args, ctx).fn(args, ctx);
+}
+
+}  // namespace
+
+void check(const RmsNormFp8& a) {
+  check_input(kNorm, "x", a.x);
+  RING_CHECK(a.w.defined() && a.w.dtype() == a.x.dtype(), kNorm, ": w is ", describe(a.w), ", expected ", a.x.dtype());
+  check_numel(kNorm, "w", a.w, a.x.dim(1));
+  check_numel(kNorm, "rstd", a.rstd, a.x.dim(0));
+  check_outputs(kNorm, a.out, a.transposed, a.x);
+}
+void check(const SwiGluFp8& a) {
+  check_input(kSwiGlu, "gate_up", a.gate_up);
+  RING_CHECK(a.gate_up.dim(1) % 2 == 0, kSwiGlu, ": gate_up ", describe(a.gate_up), " has an odd number of columns");
+  check_outputs(kSwiGlu, a.out, a.transposed, a.gate_up.narrow(1, 0, a.gate_up.dim(1) / 2));
+}
+void check(const SwiGluBackwardFp8& a) {
+  check_input(kSwiGluBackward, "gate_up", a.gate_up);
+  check_input(kSwiGluBackward, "dy", a.dy);
+  RING_CHECK(
+      a.gate_up.dim(1) == 2 * a.dy.dim(1) && a.gate_up.dim(0) == a.dy.dim(0) && a.gate_up.dtype() == a.dy.dtype(),
+      kSwiGluBackward, " of ", describe(a.gate_up), " with dy ", describe(a.dy));
+  check_outputs(kSwiGluBackward, a.out, a.transposed, a.gate_up);
+}
+
+Cost cost(const RmsNormFp8& a) {
+  return cost_of(a.x, {a.x, a.w, a.out.values, a.out.scales, a.transposed.values, a.transposed.scales});
+}
+Cost cost(const SwiGluFp8& a) {
+  return cost_of(a.gate_up, {a.gate_up, a.out.values, a.out.scales, a.transposed.values, a.transposed.scales});
+}
+Cost cost(const SwiGluBackwardFp8& a) {
+  return cost_of(a.gate_up, {a.gate_up, a.dy, a.out.values, a.out.scales, a.transposed.values, a.transposed.scales});
+}
+
+void run_separately(const RmsNormFp8& a, const ExecContext& ctx) {
+  check(a);
+  const Tensor y = ctx.empty(a.x.shape(), a.x.dtype());
+  run_part(rms_norm_kernel, {a.x, a.w, y, a.rstd, a.eps}, ctx);
+  run_part(quantize_fp8_kernel, {y, a.out, a.transposed}, ctx);
+}
+void run_separately(const SwiGluFp8& a, const ExecContext& ctx) {
+  check(a);
+  const Tensor y = ctx.empty({a.gate_up.dim(0), a.gate_up.dim(1) / 2}, a.gate_up.dtype());
+  run_part(swiglu_kernel, {a.gate_up, y}, ctx);
+  run_part(quantize_fp8_kernel, {y, a.out, a.transposed}, ctx);
+}
+void run_separately(const SwiGluBackwardFp8& a, const ExecContext& ctx) {
+  check(a);
+  const Tensor dgate_up = ctx.empty(a.gate_up.shape(), a.gate_up.dtype());
+  run_part(swiglu_backward_kernel, {a.gate_up, a.dy, dgate_up}, ctx);
+  run_part(quantize_fp8_kernel, {dgate_up, a.out, a.transposed}, ctx);
+}
+
+}  // namespace ring

@@ -1,0 +1,43 @@
+#pragma once
+// Ops that write their result in blockwise FP8, as a linear layer reads it, and not in f32 or bf16. The result is
+// rounded to the operands' type before it is quantized, as if the op and quantize_fp8 were two kernels. `out` and
+// `transposed` are as in QuantizeFp8, with blocks of rows; either may be undefined.
+
+#include "kernels/fp8.h"
+
+namespace ring {
+
+// RMSNorm's forward (kernels/norm.h). x [N,C] with unit last stride, w [C], both of one type; overwrites rstd [N] f32.
+struct RmsNormFp8 {
+  Tensor x, w, rstd;
+  Fp8Matrix out, transposed;
+  float eps = 1e-5f;
+};
+// SwiGLU's forward (kernels/activation.h): out is [N,F]. gate_up [N,2F] with unit last stride.
+struct SwiGluFp8 {
+  Tensor gate_up;
+  Fp8Matrix out, transposed;
+};
+// SwiGLU's backward: out is the gradient of gate_up [N,2F]. dy [N,F] with unit last stride.
+struct SwiGluBackwardFp8 {
+  Tensor gate_up, dy;
+  Fp8Matrix out, transposed;
+};
+
+void check(const RmsNormFp8&);
+void check(const SwiGluFp8&);
+void check(const SwiGluBackwardFp8&);
+Cost cost(const RmsNormFp8&);
+Cost cost(const SwiGluFp8&);
+Cost cost(const SwiGluBackwardFp8&);
+inline constinit Kernel<RmsNormFp8> rms_norm_fp8_kernel{"rms_norm_fp8"};
+inline constinit Kernel<SwiGluFp8> swiglu_fp8_kernel{"swiglu_fp8"};
+inline constinit Kernel<SwiGluBackwardFp8> swiglu_backward_fp8_kernel{"swiglu_backward_fp8"};
+
+// The same by two kernels, the op and quantize_fp8: the reference, and the last resort on GPUs. Allocates the op's
+// result.
+void run_separately(const RmsNormFp8&, const ExecContext&);
+void run_separately(const SwiGluFp8&, const ExecContext&);
+void run_separately(const SwiGluBackwardFp8&, const ExecContext&);
+
+}  // namespace ring
