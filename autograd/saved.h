@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/visit_all.h"
 #include "kernels/kernel.h"
 
 namespace ring {
@@ -70,5 +71,53 @@ struct Recipe {
   Tensors made{};
   bool announced = false;
 };
+
+// Values have names as members of a struct template: S<Saved> what was saved, S<Tensor> the tensors. A single value
+// needs no name. With<Tensor, S<Saved>> is S<Tensor>, With<Tensor, Saved> is Tensor.
+template <class To, class From>
+struct WithValues {
+  using type = To;
+};
+template <class To, template <class> class S, class T>
+struct WithValues<To, S<T>> {
+  using type = S<To>;
+};
+template <class To, class From>
+using With = typename WithValues<To, From>::type;
+
+// Returns the S<T>, or T, whose list_all() is `list`.
+template <class Named, class T>
+Named named(std::vector<T> list) {
+  Named all{};
+  std::size_t i = 0;
+  visit_all<T>(all, [&](T& value) { value = std::move(list[i++]); });
+  return all;
+}
+
+// Returns the tensors of an S<Saved>: S<Tensor>.
+template <class From>
+With<Tensor, From> get_all(const From& saved, const ExecContext& ctx) {
+  Tensors list;
+  visit_all<Saved>(saved, [&](const Saved& s) { list.push_back(s.get(ctx)); });
+  return named<With<Tensor, From>>(std::move(list));
+}
+
+// Returns a recipe: make(ctx, tensors of `from`) computes a Tensor or an S<Tensor>.
+template <class From, KeepsNoTensor Make>
+std::shared_ptr<Recipe> make_recipe(const From& from, Make make) {
+  return std::make_shared<Recipe>(Recipe{list_all<Saved>(from), [make](const ExecContext& ctx, const Tensors& list) {
+                                           return list_all<Tensor>(make(ctx, named<With<Tensor, From>>(list)));
+                                         }});
+}
+
+// Saves an S<Tensor> as the recipe that computes it, make(ctx, tensors of `from`). Returns S<Saved>.
+template <class From, KeepsNoTensor Make>
+auto save_to_recompute(const From& from, Make make) {
+  With<Saved, std::invoke_result_t<Make, const ExecContext&, const With<Tensor, From>&>> all;
+  const auto recipe = make_recipe(from, make);
+  int output = 0;
+  visit_all<Saved>(all, [&](Saved& saved) { saved = Saved(recipe, output++); });
+  return all;
+}
 
 }  // namespace ring

@@ -1,7 +1,5 @@
 #include "autograd/tape.h"
 
-#include <algorithm>
-
 #include "kernels/elementwise.h"
 #include "kernels/observers.h"
 
@@ -26,10 +24,9 @@ Sink open_sink(GradSlot& slot, const Shape& shape, DType dtype, const ExecContex
   return {slot.grad.shape() == shape ? slot.grad : slot.grad.view(shape), first ? 0.0f : 1.0f};
 }
 
-const Tensor& Backward::grad(int output) const { return outputs_[static_cast<std::size_t>(output)]->grad; }
-
-Sink Backward::sink(int input, const Shape& shape, DType dtype) {
-  GradSlot& slot = *inputs_[static_cast<std::size_t>(input)];
+Sink Backward::sink(const SlotPtr& input, const Shape& shape, DType dtype) const {
+  if (!input) return {};
+  GradSlot& slot = *input;
   const bool shared = slot.written && !slot.bound && !slot.grad.unique();
   if (shared) {  // given by reference and still read by another step: adding in place would change that one's input
     Tensor own = ctx.empty(slot.grad.shape(), slot.grad.dtype());
@@ -39,8 +36,9 @@ Sink Backward::sink(int input, const Shape& shape, DType dtype) {
   return open_sink(slot, shape, dtype, ctx);
 }
 
-void Backward::accumulate(int input, const Tensor& gradient) {
-  GradSlot& slot = *inputs_[static_cast<std::size_t>(input)];
+void Backward::accumulate(const SlotPtr& input, const Tensor& gradient) const {
+  if (!input) return;
+  GradSlot& slot = *input;
   if (!slot.grad.defined()) {
     slot.grad = gradient;
     slot.written = true;
@@ -56,34 +54,27 @@ Tape::~Tape() {  // a tape that never ran backward must not leave parameters wai
       if (slot) --slot->uses;
 }
 
-std::vector<SlotPtr> Tape::record(const ScopeId& scope, std::string_view op, int outputs, std::vector<SlotPtr> inputs,
-                                  std::vector<Saved> saved, BackwardFn fn) {
-  std::vector<SlotPtr> out;
-  for (int i = 0; i < outputs; ++i) out.push_back(std::make_shared<GradSlot>());
+SlotPtr Tape::record(const ScopeId& scope, std::string_view op, std::vector<SlotPtr> inputs,
+                     std::unique_ptr<BackwardRule> rule) {
   for (SlotPtr& slot : inputs)
     if (slot) ++slot->uses;
-  steps_.push_back({scope, op, out, std::move(inputs), std::move(saved), std::move(fn)});
-  return out;
+  steps_.push_back({scope, op, std::make_shared<GradSlot>(), std::move(inputs), std::move(rule)});
+  return steps_.back().output;
 }
 
-Var Run::record_step(std::string_view op, Tensor value, std::vector<SlotPtr> inputs, std::vector<Saved> saved,
-                     BackwardFn fn) const {
-  const ScopeId scope = ctx.scopes->current();
-  return {std::move(value), tape->record(scope, op, 1, std::move(inputs), std::move(saved), std::move(fn))[0]};
+Var Run::record_step(std::string_view op, Tensor value, std::vector<SlotPtr> inputs,
+                     std::unique_ptr<BackwardRule> rule) const {
+  return {std::move(value), tape->record(ctx.scopes->current(), op, std::move(inputs), std::move(rule))};
 }
 
 void Tape::run(Step& step, const ExecContext& ctx) const {
-  const bool reached =
-      std::any_of(step.outputs.begin(), step.outputs.end(), [](const SlotPtr& slot) { return slot->written; });
-  if (!reached) return;
+  if (!step.output->written) return;
   const ObservedStep observed(ctx, step.op);
-  Backward b(ctx, step.outputs, step.inputs, step.saved, final_pass_);
-  step.fn(b);
+  step.rule->run(Backward(ctx, *step.output, final_pass_));
 }
 
 void Tape::announce_last(const ExecContext& ctx) const {
-  if (steps_.empty()) return;
-  for (const Saved& s : steps_.back().saved) s.prefetch(ctx);
+  if (!steps_.empty()) steps_.back().rule->prefetch(ctx);
 }
 
 // Runs the last step, and releases what it wrote to.

@@ -5,6 +5,8 @@
 #include <functional>
 #include <memory>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "autograd/saved.h"
@@ -40,7 +42,39 @@ class Backward;
 class Communicator;  // comm/communicator.h
 class Tape;
 class ContextExchange;
-using BackwardFn = std::function<void(Backward&)>;
+
+// The backward of a recorded step, with what it saved.
+class BackwardRule {
+ public:
+  virtual ~BackwardRule() = default;
+  // Announces that run() follows soon (SavedStorage::prefetch).
+  virtual void prefetch(const ExecContext&) const = 0;
+  virtual void run(const Backward&) = 0;
+};
+
+// For rules that need nothing but gradients.
+struct Nothing {};
+
+// A rule as an op writes it: a function of named inputs and named saved values.
+template <class Inputs, class Kept, class Fn>
+class RuleOf final : public BackwardRule {
+ public:
+  RuleOf(Inputs inputs, Kept saved, Fn fn) : inputs_(std::move(inputs)), saved_(std::move(saved)), fn_(std::move(fn)) {}
+  void prefetch(const ExecContext& ctx) const override {
+    visit_all<Saved>(saved_, [&](const Saved& s) { s.prefetch(ctx); });
+  }
+  void run(const Backward& back) override {
+    if constexpr (std::is_same_v<Kept, Nothing>)
+      fn_(back, std::as_const(inputs_));
+    else
+      fn_(back, std::as_const(inputs_), saved_);
+  }
+
+ private:
+  Inputs inputs_;
+  Kept saved_;
+  Fn fn_;
+};
 
 // What an op needs: where to compute, and where to record. A null tape records nothing.
 struct Run {
@@ -80,29 +114,35 @@ struct Run {
   bool records(const Inputs&... inputs) const {
     return tape && (inputs.slot || ...);
   }
-  // For the backward. Of a value that is made again, its recipe is saved.
+  // Saves a value for the backward: its recipe, if it has one.
   Saved save(const Var&) const;
   Saved save(const Tensor&) const;
-  // One step of the tape, which there is, in the current scope: the value with its slot. The rule gets the gradients
-  // of `inputs` to write, and reads what was saved.
-  template <KeepsNoTensor Rule>
-  Var record(std::string_view op, Tensor value, std::vector<SlotPtr> inputs, std::vector<Saved> saved,
-             Rule rule) const {
-    return record_step(op, std::move(value), std::move(inputs), std::move(saved), std::move(rule));
+  // Records one step of the tape, which there is, in the current scope; returns the value with its slot. `inputs` is a
+  // SlotPtr or a struct of SlotPtrs, `saved` a Saved or a struct of Saved. rule(const Backward&, const Inputs&, Kept&)
+  // writes the gradients of the inputs whose slots are not null.
+  template <class Inputs, class Kept, KeepsNoTensor Rule>
+  Var record(std::string_view op, Tensor value, Inputs inputs, Kept saved, Rule rule) const {
+    std::vector<SlotPtr> slots = list_all<SlotPtr>(inputs);
+    return record_step(op, std::move(value), std::move(slots),
+                       std::make_unique<RuleOf<Inputs, Kept, Rule>>(std::move(inputs), std::move(saved), rule));
+  }
+  // The same for a rule(const Backward&, const Inputs&).
+  template <class Inputs, KeepsNoTensor Rule>
+  Var record(std::string_view op, Tensor value, Inputs inputs, Rule rule) const {
+    return record(op, std::move(value), std::move(inputs), Nothing{}, std::move(rule));
   }
 
  private:
-  Var record_step(std::string_view op, Tensor value, std::vector<SlotPtr> inputs, std::vector<Saved>, BackwardFn) const;
+  Var record_step(std::string_view op, Tensor value, std::vector<SlotPtr> inputs, std::unique_ptr<BackwardRule>) const;
 };
 
 // A tensor that its owner keeps through the step anyway (ids, positions, a StepState): nothing is won by moving it.
 inline Saved save_in_place(const Tensor& t) { return Saved(t); }
 
-// The output with a recipe: `make` returns the same bytes from the tensors that were saved. For runs that recompute.
-template <KeepsNoTensor Make>
-Var recomputable(Var out, std::vector<Saved> from, Make make) {
-  const auto one = [make](const ExecContext& ctx, const Tensors& t) { return Tensors{make(ctx, t)}; };
-  out.recipe = std::make_shared<Recipe>(Recipe{std::move(from), one});
+// The output with a recipe: make(ctx, from) returns the same bytes (make_recipe). For runs that recompute.
+template <class From, KeepsNoTensor Make>
+Var recomputable(Var out, const From& from, Make make) {
+  out.recipe = make_recipe(from, make);
   return out;
 }
 // The border of a recomputed part: this value is kept.
@@ -111,31 +151,24 @@ inline Var checkpoint_boundary(Var v) {
   return v;
 }
 
-// The gradients of a step's outputs and what it saved in, sinks for its inputs out.
+// The gradient of a step's output in, sinks for those of its inputs out.
 class Backward {
  public:
-  Backward(const ExecContext& ctx, std::vector<SlotPtr>& outputs, std::vector<SlotPtr>& inputs,
-           std::vector<Saved>& saved, bool final_pass)
-      : ctx(ctx), final_pass(final_pass), outputs_(outputs), inputs_(inputs), saved_(saved) {}
+  Backward(const ExecContext& ctx, const GradSlot& output, bool final_pass)
+      : ctx(ctx), final_pass(final_pass), output_(output) {}
 
-  // What the step saved, by its place in the list; take(): the last use, after which the bytes may be overwritten.
-  Tensor saved(int i) const { return saved_[static_cast<std::size_t>(i)].get(ctx); }
-  Tensor take(int i) { return saved_[static_cast<std::size_t>(i)].take(ctx); }
-  const Tensor& grad(int output = 0) const;  // undefined when nothing wrote it
-  bool needs_grad(int input) const { return inputs_[static_cast<std::size_t>(input)] != nullptr; }
-  // Has type `like`, unless the slot is bound. Copies first when the gradient shares its bytes.
-  Sink sink(int input, const Shape&, DType like);
-  // The whole gradient of an input is an existing tensor: stored without a copy, or added to what is there.
-  void accumulate(int input, const Tensor& gradient);
-  const SlotPtr& input(int i) const { return inputs_[static_cast<std::size_t>(i)]; }
+  const Tensor& grad() const { return output_.grad; }
+  // Returns where to write the gradient of an input: undefined if its slot is null. The gradient has type `like`,
+  // unless the slot is bound. Copies first when the gradient shares its bytes.
+  Sink sink(const SlotPtr& input, const Shape&, DType like) const;
+  // Adds to the gradient of an input: the first one is stored without a copy. Does nothing if its slot is null.
+  void accumulate(const SlotPtr& input, const Tensor& gradient) const;
 
   const ExecContext& ctx;
   const bool final_pass;
 
  private:
-  std::vector<SlotPtr>& outputs_;
-  std::vector<SlotPtr>& inputs_;
-  std::vector<Saved>& saved_;
+  const GradSlot& output_;
 };
 
 // Makes room for one more write to a slot: allocates an unbound one on the first.
@@ -149,9 +182,8 @@ class Tape {
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
-  // One step of a scope, with any number of outputs; returns their new slots.
-  std::vector<SlotPtr> record(const ScopeId&, std::string_view op, int outputs, std::vector<SlotPtr> inputs,
-                              std::vector<Saved>, BackwardFn fn);
+  // Records one step of a scope. Returns the new slot of its output.
+  SlotPtr record(const ScopeId&, std::string_view op, std::vector<SlotPtr> inputs, std::unique_ptr<BackwardRule>);
 
   // Runs everything recorded, last step first, in the scopes in which it was recorded. What a step saved is announced
   // (SavedStorage::prefetch) while the one before it runs. `root` gets the gradient `seed`;
@@ -165,9 +197,9 @@ class Tape {
   struct Step {
     ScopeId scope;
     std::string_view op;
-    std::vector<SlotPtr> outputs, inputs;
-    std::vector<Saved> saved;
-    BackwardFn fn;
+    SlotPtr output;
+    std::vector<SlotPtr> inputs;
+    std::unique_ptr<BackwardRule> rule;
   };
   void run_part(const ExecContext&);
   void run_sublayer(const ExecContext&);

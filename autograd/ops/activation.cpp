@@ -8,9 +8,8 @@ namespace {
 
 // The activation kernels overwrite: where a gradient already is, theirs goes through a temporary.
 template <class Write>
-void add_gradient(Backward& back, const Tensor& x, const Write& write) {
-  if (!back.needs_grad(0)) return;
-  const Sink s = back.sink(0, x.shape(), x.dtype());
+void add_gradient(const Backward& back, const SlotPtr& input, const Tensor& x, const Write& write) {
+  const Sink s = back.sink(input, x.shape(), x.dtype());
   if (s.beta == 0) return write(s.dst);
   const Tensor gradient = back.ctx.empty(x.shape(), x.dtype());
   write(gradient);
@@ -35,15 +34,16 @@ Var activate(Run& run, const Var& x, Activation kind) {
   const Tensor y = activated(run.ctx, x.value, kind);
   if (!run.records(x)) return {y, nullptr};
   const Saved saved = run.save(x);
-  const Var out = run.record("activate", y, {x.slot}, {saved}, [kind](Backward& back) {
-    const Tensor in = back.saved(0);
-    add_gradient(back, in, [&](const Tensor& dx) {
-      activate_backward_kernel({.x = in, .dy = back.grad(), .dx = dx, .kind = kind}, back.ctx);
-    });
-  });
+  const Var out = run.record(
+      "activate", y, x.slot, saved, [kind](const Backward& back, const SlotPtr& input, const Saved& saved_x) {
+        const Tensor in = saved_x.get(back.ctx);
+        add_gradient(back, input, in, [&](const Tensor& dx) {
+          activate_backward_kernel({.x = in, .dy = back.grad(), .dx = dx, .kind = kind}, back.ctx);
+        });
+      });
   if (!run.recompute) return out;
-  return recomputable(out, {saved},
-                      [kind](const ExecContext& ctx, const Tensors& from) { return activated(ctx, from[0], kind); });
+  return recomputable(out, saved,
+                      [kind](const ExecContext& ctx, const Tensor& in) { return activated(ctx, in, kind); });
 }
 
 Var swiglu(Run& run, const Var& gate_up) {
@@ -52,14 +52,15 @@ Var swiglu(Run& run, const Var& gate_up) {
   const Tensor y = gated(run.ctx, in);
   if (!run.records(gate_up)) return {y, nullptr};
   const Saved saved = run.save(gate_up);
-  const Var out = run.record("swiglu", y, {gate_up.slot}, {saved}, [](Backward& back) {
-    const Tensor x = back.saved(0);
-    add_gradient(back, x, [&](const Tensor& dx) {
-      swiglu_backward_kernel({.gate_up = x, .dy = back.grad(), .dgate_up = dx}, back.ctx);
-    });
-  });
+  const Var out = run.record("swiglu", y, gate_up.slot, saved,
+                             [](const Backward& back, const SlotPtr& input, const Saved& saved_x) {
+                               const Tensor x = saved_x.get(back.ctx);
+                               add_gradient(back, input, x, [&](const Tensor& dx) {
+                                 swiglu_backward_kernel({.gate_up = x, .dy = back.grad(), .dgate_up = dx}, back.ctx);
+                               });
+                             });
   if (!run.recompute) return out;
-  return recomputable(out, {saved}, [](const ExecContext& ctx, const Tensors& from) { return gated(ctx, from[0]); });
+  return recomputable(out, saved, gated);
 }
 
 }  // namespace ring

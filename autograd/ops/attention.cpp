@@ -4,11 +4,37 @@
 namespace ring {
 namespace {
 
-// The kernel overwrites: it may write to a gradient that nothing was written to yet, else beside it.
-bool untouched(const Backward& back, int input) { return back.needs_grad(input) && !back.input(input)->written; }
+struct Inputs {
+  SlotPtr q, k, v;
+};
 
-// Gradients of all three inputs, which may share slots. Saved: q, k, v, out, lse, the rows and the state of
-// dropout, and the selection.
+struct ForBackward {
+  Saved q, k, v, out, lse;
+  Saved dropout_rows, dropout_state, selection;
+};
+
+// A gradient that the kernel overwrites: in the input's slot if nothing was written there yet, else beside it.
+class Overwritten {
+ public:
+  Overwritten(const Backward& back, const SlotPtr& input, const Tensor& like, Tensor& gradient)
+      : input_(input), gradient_(gradient), direct_(input && !input->written) {
+    gradient = direct_ ? back.sink(input, like.shape(), like.dtype()).dst : back.ctx.empty(like.shape(), like.dtype());
+  }
+  // A gradient that is held twice would be copied before it is added to.
+  void release() const {
+    if (direct_) gradient_ = {};
+  }
+  void add(const Backward& back) const {
+    if (!direct_) back.accumulate(input_, gradient_);
+  }
+
+ private:
+  const SlotPtr& input_;
+  Tensor& gradient_;
+  const bool direct_;
+};
+
+// Gradients of all three inputs, which may share slots.
 struct AttentionRule {
   static constexpr bool kKeepsNoTensor = true;
   AttentionOptions options;
@@ -16,35 +42,28 @@ struct AttentionRule {
   Sequences sequences;  // without positions
   ContextExchange* cp;
 
-  AttentionBackward arguments(const Backward& back) const {
-    const Tensor out = back.saved(3);
-    return {.q = back.saved(0),
-            .k = back.saved(1),
-            .v = back.saved(2),
+  AttentionBackward arguments(const Backward& back, const ForBackward& saved) const {
+    const ExecContext& ctx = back.ctx;
+    const Tensor out = saved.out.get(ctx);
+    return {.q = saved.q.get(ctx),
+            .k = saved.k.get(ctx),
+            .v = saved.v.get(ctx),
             .out = out,
-            .lse = back.saved(4),
+            .lse = saved.lse.get(ctx),
             .dout = back.grad().view(out.shape()),
             .scale = options.scale,
             .pattern = options.pattern,
-            .dropout = dropout.with(back.saved(5), back.saved(6)),
-            .selection = {back.saved(7)}};
+            .dropout = dropout.with(saved.dropout_rows.get(ctx), saved.dropout_state.get(ctx)),
+            .selection = {saved.selection.get(ctx)}};
   }
 
-  void operator()(Backward& back) const {
-    AttentionBackward args = arguments(back);
-    Tensor* gradients[3] = {&args.dq, &args.dk, &args.dv};
-    const Shape shapes[3] = {args.q.shape(), args.k.shape(), args.v.shape()};
-    bool direct[3];
-    for (int i = 0; i < 3; ++i) {
-      direct[i] = untouched(back, i);
-      *gradients[i] =
-          direct[i] ? back.sink(i, shapes[i], args.q.dtype()).dst : back.ctx.empty(shapes[i], args.q.dtype());
-    }
+  void operator()(const Backward& back, const Inputs& inputs, const ForBackward& saved) const {
+    AttentionBackward args = arguments(back, saved);
+    const Overwritten gradients[] = {
+        {back, inputs.q, args.q, args.dq}, {back, inputs.k, args.k, args.dk}, {back, inputs.v, args.v, args.dv}};
     attend_backward(args, sequences, cp, back.ctx);
-    for (int i = 0; i < 3; ++i)
-      if (direct[i]) *gradients[i] = {};  // a gradient that is held twice would be copied before it is added to
-    for (int i = 0; i < 3; ++i)
-      if (back.needs_grad(i) && !direct[i]) back.accumulate(i, *gradients[i]);
+    for (const Overwritten& g : gradients) g.release();
+    for (const Overwritten& g : gradients) g.add(back);
   }
 };
 
@@ -66,9 +85,15 @@ Var attention(Run& run, const Var& q, const Var& k, const Var& v, const Sequence
                                                     .dropout = dropout.with(run.rows, run.state)},
                                           sequences, run.cp, run.ctx);
   if (!run.records(q, k, v)) return {out, nullptr};
-  return run.record("attention", out, {q.slot, k.slot, v.slot},
-                    {run.save(q), run.save(k), run.save(v), run.save(out), run.save(lse), save_in_place(run.rows),
-                     save_in_place(run.state), save_in_place(selection.bits)},
+  return run.record("attention", out, Inputs{q.slot, k.slot, v.slot},
+                    ForBackward{.q = run.save(q),
+                                .k = run.save(k),
+                                .v = run.save(v),
+                                .out = run.save(out),
+                                .lse = run.save(lse),
+                                .dropout_rows = save_in_place(run.rows),
+                                .dropout_state = save_in_place(run.state),
+                                .selection = save_in_place(selection.bits)},
                     AttentionRule{options, dropout, sequences.without_positions(), run.cp});
 }
 

@@ -22,15 +22,15 @@ Run run_of_rows(const Run& run, std::int64_t own, std::int64_t first, std::int64
 // A value that all chunks are cut from: what is elsewhere comes back once.
 Var kept_whole(Run& run, const Var& x) {
   if (x.recipe) return x;
-  return recomputable(x, {run.save(x)}, [](const ExecContext&, const Tensors& from) { return from[0]; });
+  return recomputable(x, run.save(x), [](const ExecContext&, const Tensor& whole) { return whole; });
 }
 
 // A slot of its own, which gets the rows of x's gradient when the backward begins.
 Var cut(Run& run, const Var& x, std::int64_t first, std::int64_t count) {
   const Var rows{x.value.narrow(0, first, count), x.slot ? std::make_shared<GradSlot>() : nullptr};
   if (!run.tape) return rows;
-  return recomputable(rows, {run.save(x)}, [first, count](const ExecContext&, const Tensors& from) {
-    return from[0].narrow(0, first, count);
+  return recomputable(rows, run.save(x), [first, count](const ExecContext&, const Tensor& whole) {
+    return whole.narrow(0, first, count);
   });
 }
 
@@ -40,16 +40,25 @@ void write_to(GradSlot& slot, const Sink& sink) {
   slot.written = sink.beta != 0;
 }
 
-// Inputs: x, then each chunk of it, followed by what was made of that. Runs before the backward of the chunks, which
-// write directly into the rows of x's gradient.
-void chunks_backward(Backward& back, const Shape& shape, std::int64_t rows) {
+struct Chunk {
+  SlotPtr in, out;
+};
+
+struct Inputs {
+  SlotPtr x;
+  std::vector<Chunk> chunks;
+};
+
+// Runs before the backward of the chunks, which write directly into the rows of x's gradient.
+void chunks_backward(const Backward& back, const Inputs& inputs, const Shape& shape, std::int64_t rows) {
   const Tensor& dy = back.grad();
-  const Sink dx = back.needs_grad(0) ? back.sink(0, shape, dy.dtype()) : Sink{};
-  int in = 1;
-  for (std::int64_t first = 0; first < shape[0]; first += rows, in += 2) {
+  const Sink dx = back.sink(inputs.x, shape, dy.dtype());
+  std::int64_t first = 0;
+  for (const Chunk& chunk : inputs.chunks) {
     const std::int64_t count = std::min(rows, shape[0] - first);
-    if (back.needs_grad(in)) write_to(*back.input(in), {dx.dst.narrow(0, first, count), dx.beta});
-    if (back.needs_grad(in + 1)) back.accumulate(in + 1, dy.narrow(0, first, count));
+    if (chunk.in) write_to(*chunk.in, {dx.dst.narrow(0, first, count), dx.beta});
+    if (chunk.out) back.accumulate(chunk.out, dy.narrow(0, first, count));
+    first += count;
   }
 }
 
@@ -60,7 +69,7 @@ Var over_chunks(Run& run, const Var& x, std::int64_t rows, const RowsFn& f) {
   const std::int64_t at_once = rows / ranks + (rows % ranks > 0);
   if (rows == 0 || own <= at_once) return f(run, x);
   const Var whole = run.tape ? kept_whole(run, x) : x;
-  std::vector<SlotPtr> slots{x.slot};
+  Inputs inputs{x.slot, {}};
   Tensor y;
   for (std::int64_t first = 0; first < own; first += at_once) {
     const std::int64_t count = std::min(at_once, own - first);
@@ -70,12 +79,15 @@ Var over_chunks(Run& run, const Var& x, std::int64_t rows, const RowsFn& f) {
                describe(out.value));
     if (!y.defined()) y = run.ctx.empty({own, out.value.dim(1)}, out.value.dtype());
     copy(y.narrow(0, first, count), out.value, run.ctx.stream);
-    slots.insert(slots.end(), {in.slot, out.slot});
+    inputs.chunks.push_back({in.slot, out.slot});
   }
-  const bool wanted = std::ranges::any_of(slots, [](const SlotPtr& slot) { return slot != nullptr; });
+  bool wanted = false;
+  visit_all<SlotPtr>(inputs, [&](const SlotPtr& slot) { wanted = wanted || slot; });
   if (!run.tape || !wanted) return {y, nullptr};
-  return run.record("chunks", y, slots, {},
-                    [shape = x.value.shape(), rows = at_once](Backward& back) { chunks_backward(back, shape, rows); });
+  return run.record("chunks", y, inputs,
+                    [shape = x.value.shape(), rows = at_once](const Backward& back, const Inputs& of) {
+                      chunks_backward(back, of, shape, rows);
+                    });
 }
 
 }  // namespace ring

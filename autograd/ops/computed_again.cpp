@@ -9,14 +9,14 @@ struct Again {
   Run* run;
   BlocksFn f;
 
-  void operator()(Backward& back) const {
+  void operator()(const Backward& back, const SlotPtr& input, Saved& saved) const {
     Tape tape(back.final_pass);
     Run again = *run;
     again.tape = &tape;
-    const Var x{back.take(0), back.needs_grad(0) ? std::make_shared<GradSlot>() : nullptr};
+    const Var x{saved.take(back.ctx), input ? std::make_shared<GradSlot>() : nullptr};
     const SlotPtr y = f(again, x).slot;  // null: of what f records, only roots of their own learn (index_loss)
     tape.backward(y ? y : std::make_shared<GradSlot>(), back.grad(), back.ctx);
-    if (x.slot) back.accumulate(0, x.slot->grad);
+    if (x.slot) back.accumulate(input, x.slot->grad);
   }
 };
 
@@ -27,7 +27,7 @@ Var computed_again(Run& run, const Var& x, const BlocksFn& f) {
   Run unrecorded = run;
   unrecorded.tape = nullptr;
   const Tensor y = f(unrecorded, x).value;
-  return run.record("computed_again", y, {x.slot}, {run.save(x)}, Again{&run, f});
+  return run.record("computed_again", y, x.slot, run.save(x), Again{&run, f});
 }
 
 }  // namespace ring

@@ -39,6 +39,16 @@ void check_head(const Tensor& x, std::int64_t tokens, const Tensor& w, std::int6
   RING_CHECK(head.chunk_bytes >= 0, "cross_entropy_head: chunks of ", head.chunk_bytes, " bytes");
 }
 
+Var record_loss(const Run& run, const Tensor& sum, const Var& x, const Var& w, const Tensor& dx) {
+  struct Inputs {
+    SlotPtr x, w;
+  };
+  return run.record("cross_entropy_head", sum, Inputs{x.slot, w.slot}, run.save(dx),
+                    [](const Backward& back, const Inputs& inputs, const Saved& saved_dx) {
+                      back.accumulate(inputs.x, saved_dx.get(back.ctx));
+                    });
+}
+
 Tensor empty_chunk(const ExecContext& ctx, const LossHead& head, std::int64_t tokens, std::int64_t columns,
                    DType dtype) {
   const std::int64_t bytes = chunk_bytes(head, ctx.stream.device().backend);
@@ -99,11 +109,7 @@ LossOutput cross_entropy_head(Run& run, const Var& x, const Var& w, const LossHe
   }
   column_sum_kernel({.x = out.token_loss.view({tokens, 1}), .out = out.sum.value}, run.ctx);
   if (!run.tape) return out;
-  // The weight's gradient is written, yet its slot stays among the inputs: on_ready waits for this step.
-  out.sum =
-      run.record("cross_entropy_head", out.sum.value, {x.slot, w.slot}, {run.save(gradients.dx)}, [](Backward& back) {
-        if (back.needs_grad(0)) back.accumulate(0, back.saved(0));
-      });
+  out.sum = record_loss(run, out.sum.value, x, w, gradients.dx);
   return out;
 }
 

@@ -5,32 +5,51 @@
 namespace ring {
 namespace {
 
+// What finds a mask in a step.
+template <class T>
+struct Address {
+  T rows, state;
+};
+
 // Where the mask is: it is drawn again in the backward, so nothing of it is kept.
 struct Mask {
   float rate;
   RandomSite site;
   std::int64_t first_element;
 
-  Dropout on(const Tensor& x, const Tensor& rows, const Tensor& state) const {
-    return {.x = x, .rate = rate, .site = site, .first_element = first_element, .rows = rows, .state = state};
+  Dropout on(const Tensor& x, const Address<Tensor>& a) const {
+    return {.x = x, .rate = rate, .site = site, .first_element = first_element, .rows = a.rows, .state = a.state};
   }
 };
 
-// Saved: rows, state.
-void dropout_backward(Backward& back, const Mask& mask) {
-  if (back.needs_grad(0)) {
-    const Sink s = back.sink(0, back.grad().shape(), back.grad().dtype());
-    Dropout args = mask.on(back.grad(), back.saved(0), back.saved(1));
+template <class T>
+struct Inputs {
+  T x, residual;
+};
+
+template <class T>
+struct Operands {
+  Inputs<T> inputs;
+  Address<T> address;
+};
+
+void dropout_backward(const Backward& back, const Inputs<SlotPtr>& inputs, const Address<Saved>& saved,
+                      const Mask& mask) {
+  if (inputs.x) {
+    const Sink s = back.sink(inputs.x, back.grad().shape(), back.grad().dtype());
+    Dropout args = mask.on(back.grad(), {saved.rows.get(back.ctx), saved.state.get(back.ctx)});
     args.out = s.dst;
     args.beta = s.beta;
     dropout_kernel(args, back.ctx);
   }
-  if (back.needs_grad(1)) back.accumulate(1, back.grad());
+  back.accumulate(inputs.residual, back.grad());
 }
 
-Tensor masked(const ExecContext& ctx, Dropout args, const Tensor& residual) {
-  args.residual = residual;
-  args.out = ctx.empty(args.x.shape(), args.x.dtype());
+Tensor masked(const ExecContext& ctx, const Operands<Tensor>& of, const Mask& mask) {
+  const Tensor& x = of.inputs.x;
+  Dropout args = mask.on(x, of.address);
+  args.residual = of.inputs.residual;
+  args.out = ctx.empty(x.shape(), x.dtype());
   dropout_kernel(args, ctx);
   return args.out;
 }
@@ -59,16 +78,17 @@ Var dropout_add(Run& run, const Var& x, const Var& residual, float rate, std::ui
   const RowAddress address = address_of(run, x.value);
   const std::int64_t row = x.value.dim(0) > 0 ? x.value.numel() / x.value.dim(0) : 0;
   const Mask mask{rate, {.seed = run.seed, .step = run.step, .site = site}, address.first * row};
-  const Tensor y = masked(run.ctx, mask.on(x.value, address.rows, run.state), residual.value);
+  const Tensor y = masked(run.ctx, {{x.value, residual.value}, {address.rows, run.state}}, mask);
   if (!run.records(x, residual)) return {y, nullptr};
-  const Saved rows = save_in_place(address.rows), state = save_in_place(run.state);
-  const Var out = run.record("dropout", y, {x.slot, residual.slot}, {rows, state},
-                             [mask](Backward& back) { dropout_backward(back, mask); });
+  const Address<Saved> saved{save_in_place(address.rows), save_in_place(run.state)};
+  const Var out =
+      run.record("dropout", y, Inputs<SlotPtr>{x.slot, residual.slot}, saved,
+                 [mask](const Backward& back, const Inputs<SlotPtr>& inputs, const Address<Saved>& saved_address) {
+                   dropout_backward(back, inputs, saved_address, mask);
+                 });
   if (!run.recompute) return out;
-  return recomputable(out, {rows, state, run.save(x), run.save(residual)},
-                      [mask](const ExecContext& ctx, const Tensors& from) {
-                        return masked(ctx, mask.on(from[2], from[0], from[1]), from[3]);
-                      });
+  return recomputable(out, Operands<Saved>{{run.save(x), run.save(residual)}, saved},
+                      [mask](const ExecContext& ctx, const Operands<Tensor>& of) { return masked(ctx, of, mask); });
 }
 
 }  // namespace ring

@@ -13,15 +13,18 @@ Var look_up(Run& run, const Tensor& ids, const Var& table, std::int64_t first_id
   const Tensor y = run.ctx.empty({ids.dim(0), table.value.dim(1)}, table.value.dtype());
   embedding_kernel({.ids = ids, .table = table.value, .out = y, .first_id = first_id, .all_rows = all_rows}, run.ctx);
   if (!run.records(table)) return {y, nullptr};
-  const auto rule = [shape = table.value.shape(), type = table.value.dtype(), first_id, all_rows](Backward& back) {
-    if (!back.needs_grad(0)) return;
-    const Tensor ids = back.saved(0);
-    const Sink s = back.sink(0, shape, type);
-    embedding_backward_kernel(
-        {.ids = ids, .dout = back.grad(), .dtable = s.dst, .beta = s.beta, .first_id = first_id, .all_rows = all_rows},
-        back.ctx);
+  const auto rule = [shape = table.value.shape(), type = table.value.dtype(), first_id, all_rows](
+                        const Backward& back, const SlotPtr& input, const Saved& saved_ids) {
+    const Sink s = back.sink(input, shape, type);
+    embedding_backward_kernel({.ids = saved_ids.get(back.ctx),
+                               .dout = back.grad(),
+                               .dtable = s.dst,
+                               .beta = s.beta,
+                               .first_id = first_id,
+                               .all_rows = all_rows},
+                              back.ctx);
   };
-  return run.record("embedding", y, {table.slot}, {save_in_place(ids)}, rule);
+  return run.record("embedding", y, table.slot, save_in_place(ids), rule);
 }
 
 }  // namespace

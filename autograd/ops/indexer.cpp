@@ -15,20 +15,23 @@ std::vector<SelectedRows> rows_of(const std::vector<std::int32_t>& blocks) {
   return documents;
 }
 
-// Saved: projected. Inputs: projected, biases.
+struct Inputs {
+  SlotPtr projected, biases;
+};
+
 struct ScoresRule {
   static constexpr bool kKeepsNoTensor = true;
   IndexShape shape;
   std::vector<std::int32_t> blocks;
 
-  void operator()(Backward& back) const {
-    const Tensor projected = back.saved(0);
-    if (back.needs_grad(0)) {
-      const Sink s = back.sink(0, projected.shape(), projected.dtype());
+  void operator()(const Backward& back, const Inputs& inputs, const Saved& saved_projected) const {
+    const Tensor projected = saved_projected.get(back.ctx);
+    if (inputs.projected) {
+      const Sink s = back.sink(inputs.projected, projected.shape(), projected.dtype());
       index_scores_backward_kernel({projected, back.grad(), s.dst, shape, rows_of(blocks), s.beta}, back.ctx);
     }
-    if (back.needs_grad(1)) {
-      const Sink s = back.sink(1, {shape.biases()}, projected.dtype());
+    if (inputs.biases) {
+      const Sink s = back.sink(inputs.biases, {shape.biases()}, projected.dtype());
       index_distances_backward_kernel({back.grad(), s.dst, shape, rows_of(blocks), s.beta}, back.ctx);
     }
   }
@@ -42,7 +45,7 @@ Var index_scores(Run& run, const Var& projected, const Var& biases, const IndexS
   const Tensor scores = run.ctx.empty({projected.value.dim(0), shape.count, columns});
   index_scores_kernel({projected.value, scores, shape, rows_of(blocks), biases.value}, run.ctx);
   if (!run.records(projected, biases)) return {scores, nullptr};
-  return run.record("index_scores", scores, {projected.slot, biases.slot}, {run.save(projected)},
+  return run.record("index_scores", scores, Inputs{projected.slot, biases.slot}, run.save(projected),
                     ScoresRule{shape, blocks});
 }
 
@@ -62,8 +65,10 @@ Var index_loss(Run& run, const Var& scores, const IndexTarget& a, float share, f
                     run.ctx);
   column_sum_kernel({.x = rows.view({rows.numel(), 1}), .out = sum}, run.ctx);
   if (!records) return {sum, nullptr};
-  const Var loss = run.record("index_loss", sum, {scores.slot}, {run.save(a.mass)},
-                              [](Backward& back) { back.accumulate(0, back.saved(0)); });
+  const Var loss = run.record("index_loss", sum, scores.slot, run.save(a.mass),
+                              [](const Backward& back, const SlotPtr& input, const Saved& saved_gradient) {
+                                back.accumulate(input, saved_gradient.get(back.ctx));
+                              });
   loss.slot->written = true;  // the gradient is there already: the step runs whatever the backward starts from
   return loss;
 }

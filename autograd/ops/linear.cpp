@@ -5,26 +5,26 @@
 namespace ring {
 namespace {
 
-// y = x w^T + b + r, so dx = dy w, dw = dy^T x, db = column sums of dy, dr = dy. Saved: x, w.
-void linear_backward(Backward& back) {
+// y = x w^T + b + r, so dx = dy w, dw = dy^T x, db = column sums of dy, dr = dy.
+void linear_backward(const Backward& back, const LinearInputs<SlotPtr>& inputs, const LinearForBackward& saved) {
   const Tensor& dy = back.grad();
-  const Tensor w = back.saved(1);
-  if (back.needs_grad(0)) {
-    const Sink s = back.sink(0, {dy.dim(0), w.dim(1)}, dy.dtype());
+  const Tensor w = saved.w.get(back.ctx);
+  if (inputs.x) {
+    const Sink s = back.sink(inputs.x, {dy.dim(0), w.dim(1)}, dy.dtype());
     matmul_kernel({.a = dy, .b = w, .c = s.dst, .beta = s.beta}, back.ctx);
   }
-  if (back.needs_grad(1)) {
-    const Tensor x = back.saved(0);
-    const Sink s = back.sink(1, w.shape(), w.dtype());
+  if (inputs.w) {
+    const Tensor x = saved.x.get(back.ctx);
+    const Sink s = back.sink(inputs.w, w.shape(), w.dtype());
     matmul_kernel({.a = dy, .b = x, .c = s.dst, .transpose_a = true, .beta = s.beta}, back.ctx);
   }
-  bias_backward(back, 2, {w.dim(0)}, w.dtype());
-  if (back.needs_grad(3)) back.accumulate(3, dy);
+  bias_backward(back, inputs.b, {w.dim(0)}, w.dtype());
+  back.accumulate(inputs.residual, dy);
 }
 
-Tensor product(const ExecContext& ctx, const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& residual) {
-  const Tensor y = ctx.empty({x.dim(0), w.dim(0)}, x.dtype());
-  matmul_kernel({.a = x, .b = w, .c = y, .transpose_b = true, .bias = b, .residual = residual}, ctx);
+Tensor product(const ExecContext& ctx, const LinearInputs<Tensor>& in) {
+  const Tensor y = ctx.empty({in.x.dim(0), in.w.dim(0)}, in.x.dtype());
+  matmul_kernel({.a = in.x, .b = in.w, .c = y, .transpose_b = true, .bias = in.b, .residual = in.residual}, ctx);
   return y;
 }
 
@@ -42,23 +42,30 @@ void check_residual(const char* op, const Var& residual, const Shape& output) {
              " for an output of ", output);
 }
 
-void bias_backward(Backward& back, int input, const Shape& bias, DType type) {
-  if (!back.needs_grad(input)) return;
-  const Sink s = back.sink(input, bias, type);
+LinearInputs<SlotPtr> linear_slots(const Var& x, const Var& w, const Var& b, const Var& residual) {
+  return {.x = x.slot, .w = w.slot, .b = b.slot, .residual = residual.slot};
+}
+
+LinearInputs<Saved> save_to_recompute(const Run& run, const LinearForBackward& saved, const Var& b,
+                                      const Var& residual) {
+  return {.x = saved.x, .w = saved.w, .b = run.save(b), .residual = run.save(residual)};
+}
+
+void bias_backward(const Backward& back, const SlotPtr& bias, const Shape& shape, DType type) {
+  if (!bias) return;
+  const Sink s = back.sink(bias, shape, type);
   column_sum_kernel({back.grad(), s.dst, s.beta}, back.ctx);
 }
 
 Var linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& residual) {
   check_linear("linear", x, w, b);
   check_residual("linear", residual, {x.value.dim(0), w.value.dim(0)});
-  const Tensor y = product(run.ctx, x.value, w.value, b.value, residual.value);
+  const Tensor y = product(run.ctx, {x.value, w.value, b.value, residual.value});
   if (!run.records(x, w, b, residual)) return {y, nullptr};
-  const Saved in = run.save(x), weight = run.save(w);
-  const Var out = run.record("linear", y, {x.slot, w.slot, b.slot, residual.slot}, {in, weight}, linear_backward);
+  const LinearForBackward saved{.x = run.save(x), .w = run.save(w)};
+  const Var out = run.record("linear", y, linear_slots(x, w, b, residual), saved, linear_backward);
   if (!run.recompute) return out;
-  return recomputable(
-      out, {in, weight, run.save(b), run.save(residual)},
-      [](const ExecContext& ctx, const Tensors& from) { return product(ctx, from[0], from[1], from[2], from[3]); });
+  return recomputable(out, save_to_recompute(run, saved, b, residual), product);
 }
 
 }  // namespace ring

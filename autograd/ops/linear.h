@@ -9,7 +9,20 @@ namespace ring {
 void check_linear(const char* op, const Var& x, const Var& w, const Var& b);
 void check_residual(const char* op, const Var& residual, const Shape& output);
 
-// The gradient of a bias, which is this input of the op: column sums of dy.
-void bias_backward(Backward& back, int input, const Shape& bias, DType type);
+template <class T>
+struct LinearInputs {
+  T x, w, b, residual;
+};
+
+struct LinearForBackward {
+  Saved x, w;
+};
+
+LinearInputs<SlotPtr> linear_slots(const Var& x, const Var& w, const Var& b, const Var& residual);
+// All inputs, to compute the output again: those that the backward needs, too, are saved once.
+LinearInputs<Saved> save_to_recompute(const Run&, const LinearForBackward&, const Var& b, const Var& residual);
+
+// The gradient of a bias of this shape: column sums of dy.
+void bias_backward(const Backward&, const SlotPtr& bias, const Shape&, DType);
 
 }  // namespace ring

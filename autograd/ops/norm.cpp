@@ -11,18 +11,37 @@ void check_norm(const char* op, const Tensor& x, const Tensor& w, const Tensor& 
   RING_CHECK(!b.defined() || b.shape() == w.shape(), op, ": weight ", describe(w), " and bias ", describe(b));
 }
 
-Sink wanted(Backward& back, int input, const Tensor& like) {
-  return back.needs_grad(input) ? back.sink(input, like.shape(), like.dtype()) : Sink{};
-}
+template <class T>
+struct RmsInputs {
+  T x, w;
+};
 
-RmsNorm rms_normed(const ExecContext& ctx, const Tensor& x, const Tensor& w, float eps) {
+template <class T>
+struct LayerInputs {
+  T x, w, b;
+};
+
+template <class T>
+struct RmsForBackward {
+  RmsInputs<T> inputs;
+  T rstd;
+};
+
+template <class T>
+struct LayerForBackward {
+  T x, w, mean, rstd;
+};
+
+RmsNorm rms_normed(const ExecContext& ctx, const RmsInputs<Tensor>& in, float eps) {
+  const auto& [x, w] = in;
   const RmsNorm f{
       .x = x, .w = w, .y = ctx.empty(x.shape(), x.dtype()), .rstd = ctx.empty({x.numel() / x.dim(-1)}), .eps = eps};
   rms_norm_kernel(f, ctx);
   return f;
 }
 
-LayerNorm layer_normed(const ExecContext& ctx, const Tensor& x, const Tensor& w, const Tensor& b, float eps) {
+LayerNorm layer_normed(const ExecContext& ctx, const LayerInputs<Tensor>& in, float eps) {
+  const auto& [x, w, b] = in;
   const Shape rows{x.numel() / x.dim(-1)};
   const LayerNorm f{.x = x,
                     .w = w,
@@ -35,15 +54,20 @@ LayerNorm layer_normed(const ExecContext& ctx, const Tensor& x, const Tensor& w,
   return f;
 }
 
-void rms_norm_backward(Backward& back) {
-  const Tensor x = back.saved(0), w = back.saved(1), rstd = back.saved(2);
-  const Sink dx = wanted(back, 0, x), dw = wanted(back, 1, w);
-  rms_norm_backward_kernel({x, w, rstd, back.grad(), dx.dst, dw.dst, dx.beta, dw.beta}, back.ctx);
+Sink sink_like(const Backward& back, const SlotPtr& input, const Tensor& like) {
+  return back.sink(input, like.shape(), like.dtype());
 }
 
-void layer_norm_backward(Backward& back) {
-  const Tensor x = back.saved(0), w = back.saved(1), mean = back.saved(2), rstd = back.saved(3);
-  const Sink dx = wanted(back, 0, x), dw = wanted(back, 1, w), db = wanted(back, 2, w);
+void rms_norm_backward(const Backward& back, const RmsInputs<SlotPtr>& inputs, const RmsForBackward<Saved>& saved) {
+  const auto [in, rstd] = get_all(saved, back.ctx);
+  const Sink dx = sink_like(back, inputs.x, in.x), dw = sink_like(back, inputs.w, in.w);
+  rms_norm_backward_kernel({in.x, in.w, rstd, back.grad(), dx.dst, dw.dst, dx.beta, dw.beta}, back.ctx);
+}
+
+void layer_norm_backward(const Backward& back, const LayerInputs<SlotPtr>& inputs,
+                         const LayerForBackward<Saved>& saved) {
+  const auto [x, w, mean, rstd] = get_all(saved, back.ctx);
+  const Sink dx = sink_like(back, inputs.x, x), dw = sink_like(back, inputs.w, w), db = sink_like(back, inputs.b, w);
   layer_norm_backward_kernel({x, w, mean, rstd, back.grad(), dx.dst, dw.dst, db.dst, dx.beta, dw.beta, db.beta},
                              back.ctx);
 }
@@ -52,27 +76,28 @@ void layer_norm_backward(Backward& back) {
 
 Var rms_norm(Run& run, const Var& x, const Var& w, float eps) {
   check_norm("rms_norm", x.value, w.value, {});
-  const RmsNorm f = rms_normed(run.ctx, x.value, w.value, eps);
+  const RmsNorm f = rms_normed(run.ctx, {x.value, w.value}, eps);
   if (!run.records(x, w)) return {f.y, nullptr};
-  const Saved in = run.save(x), weight = run.save(w);
-  const Var out = run.record("rms_norm", f.y, {x.slot, w.slot}, {in, weight, run.save(f.rstd)}, rms_norm_backward);
+  const RmsForBackward<Saved> saved{{run.save(x), run.save(w)}, run.save(f.rstd)};
+  const Var out = run.record("rms_norm", f.y, RmsInputs<SlotPtr>{x.slot, w.slot}, saved, rms_norm_backward);
   if (!run.recompute) return out;
-  return recomputable(out, {in, weight}, [eps](const ExecContext& ctx, const Tensors& from) {
-    return rms_normed(ctx, from[0], from[1], eps).y;
+  return recomputable(out, saved.inputs, [eps](const ExecContext& ctx, const RmsInputs<Tensor>& in) {
+    return rms_normed(ctx, in, eps).y;
   });
 }
 
 Var layer_norm(Run& run, const Var& x, const Var& w, const Var& bias, float eps) {
   check_norm("layer_norm", x.value, w.value, bias.value);
-  const LayerNorm f = layer_normed(run.ctx, x.value, w.value, bias.value, eps);
+  const LayerNorm f = layer_normed(run.ctx, {x.value, w.value, bias.value}, eps);
   if (!run.records(x, w, bias)) return {f.y, nullptr};
-  const Saved in = run.save(x), weight = run.save(w);
-  const Var out = run.record("layer_norm", f.y, {x.slot, w.slot, bias.slot},
-                             {in, weight, run.save(f.mean), run.save(f.rstd)}, layer_norm_backward);
+  const LayerForBackward<Saved> saved{
+      .x = run.save(x), .w = run.save(w), .mean = run.save(f.mean), .rstd = run.save(f.rstd)};
+  const Var out =
+      run.record("layer_norm", f.y, LayerInputs<SlotPtr>{x.slot, w.slot, bias.slot}, saved, layer_norm_backward);
   if (!run.recompute) return out;
-  return recomputable(out, {in, weight, run.save(bias)}, [eps](const ExecContext& ctx, const Tensors& from) {
-    return layer_normed(ctx, from[0], from[1], from[2], eps).y;
-  });
+  return recomputable(
+      out, LayerInputs<Saved>{saved.x, saved.w, run.save(bias)},
+      [eps](const ExecContext& ctx, const LayerInputs<Tensor>& in) { return layer_normed(ctx, in, eps).y; });
 }
 
 }  // namespace ring

@@ -3,6 +3,13 @@
 #include "autograd/ops.h"
 
 namespace ring {
+namespace {
+
+struct Rotation {
+  Saved positions, inv_freq;
+};
+
+}  // namespace
 
 Var rope(Run& run, const Var& x, const Tensor& positions, const Tensor& inv_freq) {
   const Tensor& in = x.value;
@@ -13,18 +20,18 @@ Var rope(Run& run, const Var& x, const Tensor& positions, const Tensor& inv_freq
   const Tensor y = run.ctx.empty(in.shape(), in.dtype());
   rope_kernel({.x = in, .out = y, .positions = positions, .inv_freq = inv_freq}, run.ctx);
   if (!run.records(x)) return {y, nullptr};
-  const std::vector<Saved> saved{save_in_place(positions), save_in_place(inv_freq)};
-  return run.record("rope", y, {x.slot}, saved, [shape = in.shape()](Backward& back) {
-    if (!back.needs_grad(0)) return;
-    const Sink s = back.sink(0, shape, back.grad().dtype());
+  const Rotation saved{save_in_place(positions), save_in_place(inv_freq)};
+  const auto rule = [shape = in.shape()](const Backward& back, const SlotPtr& input, const Rotation& kept) {
+    const Sink s = back.sink(input, shape, back.grad().dtype());
     rope_kernel({.x = back.grad().view(shape),
                  .out = s.dst,
-                 .positions = back.saved(0),
-                 .inv_freq = back.saved(1),
+                 .positions = kept.positions.get(back.ctx),
+                 .inv_freq = kept.inv_freq.get(back.ctx),
                  .inverse = true,
                  .beta = s.beta},
                 back.ctx);
-  });
+  };
+  return run.record("rope", y, x.slot, saved, rule);
 }
 
 void rotate(const Tensor& x, const Sequences& s, const Tensor& inv_freq, const ExecContext& ctx) {

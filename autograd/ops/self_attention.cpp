@@ -33,20 +33,59 @@ struct Layout {
 };
 
 // What rotates and normalises. Undefined: no rotation, no norm.
+template <class T>
 struct Constants {
-  Tensor positions, inv_freq, q_norm, k_norm;
+  T positions, inv_freq, q_norm, k_norm;
   const Sequences* own = nullptr;  // those that rotate by frequencies of their own
 };
 
-// A qkv matrix before and after norm and rotation: the same bytes when there is no norm.
-struct Prepared {
-  Tensor qkv;
-  Tensor q, k, q_rstd, k_rstd;  // undefined where there is no norm
+// What layers learn of pools: none of it, or one, or both.
+template <class T>
+struct Learned {
+  T pooling, gates;  // gates [N,Hq]
+};
 
-  Parts final(const Layout& layout) const {
-    const Parts raw = layout.split(qkv);
-    return q.defined() ? Parts{q, k, raw.v} : raw;
-  }
+// All that attention gets beside qkv.
+template <class T>
+struct Arguments {
+  Constants<T> constants;
+  T rows, state;  // of dropout
+  T selection;
+  Learned<T> learned;
+};
+
+template <class T>
+struct QkvAndArguments {
+  T qkv;
+  Arguments<T> arguments;
+};
+
+// A qkv matrix before and after norm and rotation: the same bytes when there is no norm.
+template <class T>
+struct Prepared {
+  T qkv;
+  T q, k, q_rstd, k_rstd;  // undefined where there is no norm
+};
+
+Parts final_parts(const Prepared<Tensor>& p, const Layout& layout) {
+  const Parts raw = layout.split(p.qkv);
+  return p.q.defined() ? Parts{p.q, p.k, raw.v} : raw;
+}
+
+// All that the backward needs and the forward computes.
+template <class T>
+struct Computed {
+  T out, lse;
+  Prepared<T> prepared;
+};
+
+struct ForBackward {
+  Arguments<Saved> arguments;
+  Computed<Saved> computed;
+};
+
+struct Inputs {
+  SlotPtr qkv, q_norm, k_norm, pooling, pool_gates;
 };
 
 Tensor normalise(const Tensor& x, const Tensor& w, float eps, Tensor& rstd, const ExecContext& ctx) {
@@ -56,20 +95,20 @@ Tensor normalise(const Tensor& x, const Tensor& w, float eps, Tensor& rstd, cons
   return y;
 }
 
-void rotate(const Tensor& t, const Constants& c, bool inverse, const ExecContext& ctx) {
+void rotate(const Tensor& t, const Constants<Tensor>& c, bool inverse, const ExecContext& ctx) {
   if (c.own) return ring::rotate(t, *c.own, c.inv_freq, ctx);
   rope_kernel({.x = t, .out = t, .positions = c.positions, .inv_freq = c.inv_freq, .inverse = inverse}, ctx);
 }
 
 // q and k of one matrix lie side by side: they are rotated as one range of heads.
-void rotate_both(const Tensor& qkv, const Constants& c, const Layout& l, bool inverse, const ExecContext& ctx) {
+void rotate_both(const Tensor& qkv, const Constants<Tensor>& c, const Layout& l, bool inverse, const ExecContext& ctx) {
   if (!c.inv_freq.defined()) return;
   const Tensor heads = qkv.narrow(1, 0, (l.heads + l.kv_heads) * l.head_dim).split_dim(1, l.head_dim);
   rotate(heads, c, inverse, ctx);
 }
 
-Prepared prepare(const ExecContext& ctx, const Tensor& qkv, const Constants& c, const Layout& layout) {
-  Prepared p{.qkv = qkv};
+Prepared<Tensor> prepare(const ExecContext& ctx, const Tensor& qkv, const Constants<Tensor>& c, const Layout& layout) {
+  Prepared<Tensor> p{.qkv = qkv};
   if (!c.q_norm.defined()) {
     rotate_both(qkv, c, layout, false, ctx);
     return p;
@@ -82,41 +121,15 @@ Prepared prepare(const ExecContext& ctx, const Tensor& qkv, const Constants& c, 
   return p;
 }
 
-// dx replaces dy, in place; dw goes to the sink of `input`, if wanted.
-void norm_rule(Backward& back, int input, const Tensor& x, const Tensor& w, const Tensor& rstd, const Tensor& dy) {
+// dx replaces dy, in place; dw goes to `weight`, if wanted.
+void norm_rule(const Backward& back, const SlotPtr& weight, const Tensor& x, const Tensor& w, const Tensor& rstd,
+               const Tensor& dy) {
   RmsNormBackward args{.x = x, .w = w, .rstd = rstd, .dy = dy, .dx = dy};
-  if (back.needs_grad(input)) {
-    const Sink s = back.sink(input, w.shape(), w.dtype());
-    args.dw = s.dst;
-    args.beta_w = s.beta;
-  }
+  const Sink dw = back.sink(weight, w.shape(), w.dtype());
+  args.dw = dw.dst;
+  args.beta_w = dw.beta;
   rms_norm_backward_kernel(args, back.ctx);
 }
-
-// The places in the rule's list of what was saved.
-enum {
-  kPositions,
-  kInvFreq,
-  kQNorm,
-  kKNorm,
-  kRows,
-  kState,
-  kSelection,
-  kPooling,
-  kPoolGates,
-  kOut,
-  kLse,
-  kQkv,
-  kQ,
-  kK,
-  kQRstd,
-  kKRstd
-};
-
-// What layers learn of pools: none of it, or one, or both.
-struct Learned {
-  Tensor pooling, gates;  // gates [N,Hq]
-};
 
 // As attention takes them, and the way back.
 Tensor by_head(const Tensor& gates, const ExecContext& ctx) {
@@ -148,7 +161,8 @@ struct Attend {
     return pool_weights(pooling, attention.pattern, layout.kv_heads, layout.head_dim);
   }
   Attended operator()(const ExecContext& ctx, const Parts& x, const AttentionDropout& masks,
-                      const BlockSelection& selection, const Learned& learned, const AttentionWatch& watch = {}) const {
+                      const BlockSelection& selection, const Learned<Tensor>& learned,
+                      const AttentionWatch& watch = {}) const {
     const std::int64_t rows = x.q.dim(0);
     Attended a{ctx.empty({rows, layout.heads, layout.head_dim}, x.q.dtype()), ctx.empty({layout.heads, rows})};
     a.selection = attend({{.q = x.q,
@@ -165,49 +179,33 @@ struct Attend {
                          sequences, cp, ctx, watch);
     return a;
   }
-  // From qkv and the constants: all that the rule needs, in its order from kOut on.
-  Tensors operator()(const ExecContext& ctx, const Tensors& from) const {
-    const Prepared p = prepare(ctx, from[0], {from[1], from[2], from[3], from[4]}, layout);
-    const Attended a = (*this)(ctx, p.final(layout), dropout.with(from[5], from[6]), {from[7]}, {from[8], from[9]});
-    return {a.out, a.lse, p.qkv, p.q, p.k, p.q_rstd, p.k_rstd};
+  // All that the backward needs.
+  Computed<Tensor> operator()(const ExecContext& ctx, const QkvAndArguments<Tensor>& from) const {
+    const Arguments<Tensor>& args = from.arguments;
+    const Prepared<Tensor> p = prepare(ctx, from.qkv, args.constants, layout);
+    const Attended a =
+        (*this)(ctx, final_parts(p, layout), dropout.with(args.rows, args.state), {args.selection}, args.learned);
+    return {a.out, a.lse, p};
   }
 };
 
-std::vector<Saved> outputs_of(Recipe recipe, int count) {
-  const auto shared = std::make_shared<Recipe>(std::move(recipe));
-  std::vector<Saved> outputs;
-  for (int i = 0; i < count; ++i) outputs.emplace_back(shared, i);
-  return outputs;
-}
-
-std::vector<Saved> qkv_and(const Run& run, const Var& qkv, const std::vector<Saved>& constants) {
-  std::vector<Saved> from{run.save(qkv)};
-  from.insert(from.end(), constants.begin(), constants.end());
-  return from;
-}
-
 // q, k and v as they were prepared, or, where qkv is made again, the way to prepare them again.
-std::vector<Saved> save_prepared(const Run& run, const Var& qkv, const Prepared& p, const Layout& layout,
-                                 const std::vector<Saved>& constants) {
+Prepared<Saved> save_prepared(const Run& run, const Var& qkv, const Prepared<Tensor>& p, const Layout& layout,
+                              const Arguments<Saved>& arguments) {
   if (!qkv.recipe) return {run.save(p.qkv), run.save(p.q), run.save(p.k), run.save(p.q_rstd), run.save(p.k_rstd)};
-  const auto again = [layout](const ExecContext& ctx, const Tensors& from) -> Tensors {
-    const Prepared made = prepare(ctx, from[0], {from[1], from[2], from[3], from[4]}, layout);
-    return {made.qkv, made.q, made.k, made.q_rstd, made.k_rstd};
-  };
-  return outputs_of({qkv_and(run, qkv, constants), again}, 5);
+  return save_to_recompute(QkvAndArguments<Saved>{run.save(qkv), arguments},
+                           [layout](const ExecContext& ctx, const QkvAndArguments<Tensor>& from) {
+                             return prepare(ctx, from.qkv, from.arguments.constants, layout);
+                           });
 }
 
 // A qkv matrix that is kept was rotated in place: nothing can be made from it again.
 bool attends_again(const Run& run, const Var& qkv) { return run.recompute_attention && qkv.recipe; }
 
-// From kOut on, as the rule needs it.
-std::vector<Saved> save_attended(const Run& run, const Var& qkv, const Prepared& p, const Attended& a,
-                                 const Attend& forward, const std::vector<Saved>& constants) {
-  if (attends_again(run, qkv)) return outputs_of({qkv_and(run, qkv, constants), forward}, 7);
-  std::vector<Saved> saved{run.save(a.out), run.save(a.lse)};
-  const std::vector<Saved> prepared = save_prepared(run, qkv, p, forward.layout, constants);
-  saved.insert(saved.end(), prepared.begin(), prepared.end());
-  return saved;
+Computed<Saved> save_computed(const Run& run, const Var& qkv, const Prepared<Tensor>& p, const Attended& a,
+                              const Attend& forward, const Arguments<Saved>& arguments) {
+  if (attends_again(run, qkv)) return save_to_recompute(QkvAndArguments<Saved>{run.save(qkv), arguments}, forward);
+  return {run.save(a.out), run.save(a.lse), save_prepared(run, qkv, p, forward.layout, arguments)};
 }
 
 // Whether an exchange brings whole sequences together, and can show them where they are.
@@ -232,7 +230,7 @@ void add_kept(KeptSums& kept, Attention a, const Attend& forward) {
 // blocks keep. The extra call sees keys in place of values. Nothing is measured for it, so that no choice of the run
 // depends on whether it was made.
 Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, const BlockSelection& selection,
-                    const Learned& learned) {
+                    const Learned<Tensor>& learned) {
   ctx.tuning = nullptr;
   const std::int64_t rows = x.q.dim(0), heads = forward.layout.heads;
   const bool blocks = forward.attention.pattern.blocks != nullptr;
@@ -272,52 +270,53 @@ struct Rule {
   Attend forward;
 
   // The gradients of q, k and v are views of one matrix: the gradient of qkv where nothing was written to it yet.
-  void operator()(Backward& back) const {
-    const Constants c{back.saved(kPositions), back.saved(kInvFreq), back.saved(kQNorm), back.saved(kKNorm)};
-    const Prepared p{back.saved(kQkv), back.saved(kQ), back.saved(kK), back.saved(kQRstd), back.saved(kKRstd)};
-    const bool direct = back.needs_grad(0) && !back.input(0)->written;
+  void operator()(const Backward& back, const Inputs& inputs, const ForBackward& saved) const {
+    const Constants<Tensor> c = get_all(saved.arguments.constants, back.ctx);
+    const Prepared<Tensor> p = get_all(saved.computed.prepared, back.ctx);
+    const bool direct = inputs.qkv && !inputs.qkv->written;
     const Shape& shape = p.qkv.shape();
-    const Tensor dqkv = direct ? back.sink(0, shape, p.qkv.dtype()).dst : back.ctx.empty(shape, p.qkv.dtype());
+    const Tensor dqkv = direct ? back.sink(inputs.qkv, shape, p.qkv.dtype()).dst : back.ctx.empty(shape, p.qkv.dtype());
     const Parts d = forward.layout.split(dqkv);
-    const Tensor pooling = back.saved(kPooling),
-                 dpooling = pooling.defined() ? back.ctx.zeros(pooling.shape()) : Tensor{};
-    PooledAttentionBackward args(arguments(back, p.final(forward.layout), d), forward.weights_of(pooling),
+    const auto [pooling, gates] = get_all(saved.arguments.learned, back.ctx);
+    const Tensor dpooling = pooling.defined() ? back.ctx.zeros(pooling.shape()) : Tensor{};
+    PooledAttentionBackward args(arguments(back, saved, final_parts(p, forward.layout), d), forward.weights_of(pooling),
                                  forward.weights_of(dpooling));
-    const Tensor gates = back.saved(kPoolGates);
     if (gates.defined()) args.gates = by_head(gates, back.ctx), args.dgates = back.ctx.empty(args.lse.shape());
     attend_backward(args, forward.sequences, forward.cp, back.ctx);
-    if (gates.defined() && back.needs_grad(4)) {
-      const Sink s = back.sink(4, gates.shape(), gates.dtype());
+    if (gates.defined() && inputs.pool_gates) {
+      const Sink s = back.sink(inputs.pool_gates, gates.shape(), gates.dtype());
       transpose_kernel({args.dgates, s.dst, s.beta}, back.ctx);
     }
-    if (pooling.defined() && back.needs_grad(3)) {
-      const Sink s = back.sink(3, pooling.shape(), pooling.dtype());
+    if (pooling.defined() && inputs.pooling) {
+      const Sink s = back.sink(inputs.pooling, pooling.shape(), pooling.dtype());
       column_sum_kernel({dpooling.view({1, dpooling.numel()}), s.dst, s.beta}, back.ctx);
     }
     rotate_both(dqkv, c, forward.layout, true, back.ctx);
     if (c.q_norm.defined()) {
       const Parts raw = forward.layout.split(p.qkv);
-      norm_rule(back, 1, raw.q, c.q_norm, p.q_rstd, d.q);
-      norm_rule(back, 2, raw.k, c.k_norm, p.k_rstd, d.k);
+      norm_rule(back, inputs.q_norm, raw.q, c.q_norm, p.q_rstd, d.q);
+      norm_rule(back, inputs.k_norm, raw.k, c.k_norm, p.k_rstd, d.k);
     }
-    if (back.needs_grad(0) && !direct) back.accumulate(0, dqkv);
+    if (!direct) back.accumulate(inputs.qkv, dqkv);
   }
 
-  AttentionBackward arguments(const Backward& back, const Parts& in, const Parts& gradients) const {
-    const Tensor out = back.saved(kOut);
+  AttentionBackward arguments(const Backward& back, const ForBackward& saved, const Parts& in,
+                              const Parts& gradients) const {
+    const ExecContext& ctx = back.ctx;
+    const Tensor out = saved.computed.out.get(ctx);
     return {.q = in.q,
             .k = in.k,
             .v = in.v,
             .out = out,
-            .lse = back.saved(kLse),
+            .lse = saved.computed.lse.get(ctx),
             .dout = back.grad().view(out.shape()),
             .dq = gradients.q,
             .dk = gradients.k,
             .dv = gradients.v,
             .scale = forward.attention.scale,
             .pattern = forward.attention.pattern,
-            .dropout = forward.dropout.with(back.saved(kRows), back.saved(kState)),
-            .selection = {back.saved(kSelection)}};
+            .dropout = forward.dropout.with(saved.arguments.rows.get(ctx), saved.arguments.state.get(ctx)),
+            .selection = {saved.arguments.selection.get(ctx)}};
   }
 };
 
@@ -347,13 +346,13 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
   check(run, qkv.value, sequences, options);
   const Tensor& in = qkv.value;
   const Layout layout{options.heads, options.kv_heads, options.head_dim, options.norm_eps};
-  const Prepared p = prepare(run.ctx, in,
-                             {sequences.positions, options.inv_freq, options.q_norm.value, options.k_norm.value,
-                              sequences.inv_freq.defined() ? &sequences : nullptr},
-                             layout);
+  const Prepared<Tensor> p = prepare(run.ctx, in,
+                                     {sequences.positions, options.inv_freq, options.q_norm.value, options.k_norm.value,
+                                      sequences.inv_freq.defined() ? &sequences : nullptr},
+                                     layout);
   const DropoutAddress dropout = dropout_address(run, options.attention, options.heads);
   const Attend forward{layout, options.attention, dropout, sequences.without_positions(), run.cp};
-  const Parts x = p.final(layout);
+  const Parts x = final_parts(p, layout);
   const BlockSelection given = options.selection ? *options.selection : BlockSelection{};
   const Attended a = forward(run.ctx, x, dropout.with(run.rows, run.state), given,
                              {options.pooling.value, options.pool_gates.value}, options.watch);
@@ -369,19 +368,19 @@ Var self_attention(Run& run, const Var& qkv, const Sequences& sequences, const S
   const Shape shape{in.dim(0), options.heads * options.head_dim};
   if (!run.records(qkv, options.q_norm, options.k_norm, options.pooling, options.pool_gates))
     return {a.out.view(shape), nullptr};
-  std::vector<Saved> saved{
-      save_in_place(sequences.positions), save_in_place(options.inv_freq), run.save(options.q_norm),
-      run.save(options.k_norm),           save_in_place(run.rows),         save_in_place(run.state),
-      save_in_place(a.selection.bits),    run.save(options.pooling),       run.save(options.pool_gates)};
-  const std::vector<Saved> attended = save_attended(run, qkv, p, a, forward, saved);
-  saved.insert(saved.end(), attended.begin(), attended.end());
-  const Var y =
-      run.record("self_attention", a.out.view(shape),
-                 {qkv.slot, options.q_norm.slot, options.k_norm.slot, options.pooling.slot, options.pool_gates.slot},
-                 std::move(saved), Rule{forward});
+  const Arguments<Saved> arguments{.constants = {save_in_place(sequences.positions), save_in_place(options.inv_freq),
+                                                 run.save(options.q_norm), run.save(options.k_norm)},
+                                   .rows = save_in_place(run.rows),
+                                   .state = save_in_place(run.state),
+                                   .selection = save_in_place(a.selection.bits),
+                                   .learned = {run.save(options.pooling), run.save(options.pool_gates)}};
+  const Computed<Saved> computed = save_computed(run, qkv, p, a, forward, arguments);
+  const Var y = run.record(
+      "self_attention", a.out.view(shape),
+      Inputs{qkv.slot, options.q_norm.slot, options.k_norm.slot, options.pooling.slot, options.pool_gates.slot},
+      ForBackward{arguments, computed}, Rule{forward});
   if (!attends_again(run, qkv)) return y;
-  return recomputable(y, {attended[0]},
-                      [shape](const ExecContext&, const Tensors& from) { return from[0].view(shape); });
+  return recomputable(y, computed.out, [shape](const ExecContext&, const Tensor& out) { return out.view(shape); });
 }
 
 }  // namespace ring

@@ -82,10 +82,7 @@ LossOutput sliced_head(Run& run, const Var& x, const Var& w, const LossHead& hea
     dx = ctx.empty(x.value.shape(), x.value.dtype());
     tp.reduce_scatter(dx, h.x, Reduce::sum, ctx.stream.record()).wait(ctx.stream);
   }
-  // The weight's gradient is written, yet its slot stays among the inputs: on_ready waits for this step.
-  out.sum = run.record("cross_entropy_head", out.sum.value, {x.slot, w.slot}, {run.save(dx)}, [](Backward& back) {
-    if (back.needs_grad(0)) back.accumulate(0, back.saved(0));
-  });
+  out.sum = record_loss(run, out.sum.value, x, w, dx);
   return out;
 }
 

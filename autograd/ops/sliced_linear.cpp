@@ -26,8 +26,8 @@ class WeightGradient {
   Sink dw_;
 };
 
-Tensor product_of_gathered(const ExecContext& ctx, Communicator& tp, const Tensor& x, const Tensor& w, const Tensor& b,
-                           const Tensor& residual) {
+Tensor product_of_gathered(const ExecContext& ctx, Communicator& tp, const LinearInputs<Tensor>& in) {
+  const auto& [x, w, b, residual] = in;
   const Tensor y = ctx.empty({x.dim(0) * tp.size(), w.dim(0)}, x.dtype());
   GatheredRows all(ctx, tp, x, w.dim(0));
   const auto multiply = [&](std::int64_t first, const Tensor& rows) {
@@ -46,30 +46,32 @@ void add_own_rows(SumOfOthers& others, const Tensor& dy, const Tensor& w, const 
   others.add_to(dx.dst);
 }
 
-// y = X w^T + b + r, where X are all rows: dx is this process's rows of the sum of dy w, dw = dy^T X. Saved: x, w; the
-// rows of the others come again, while dy is multiplied by w.
-void gather_linear_backward(Backward& back, Communicator& tp) {
+// y = X w^T + b + r, where X are all rows: dx is this process's rows of the sum of dy w, dw = dy^T X. The rows of
+// the others come again, while dy is multiplied by w.
+void gather_linear_backward(const Backward& back, Communicator& tp, const LinearInputs<SlotPtr>& inputs,
+                            const LinearForBackward& saved) {
   const ExecContext& ctx = back.ctx;
-  const Tensor &dy = back.grad(), x = back.saved(0), w = back.saved(1);
+  const Tensor &dy = back.grad(), x = saved.x.get(ctx), w = saved.w.get(ctx);
   std::optional<GatheredRows> all;
-  if (back.needs_grad(1)) all.emplace(ctx, tp, x, 2 * w.dim(0));
+  if (inputs.w) all.emplace(ctx, tp, x, 2 * w.dim(0));
   std::optional<SumOfOthers> others;
-  if (back.needs_grad(0))
+  if (inputs.x)
     others.emplace(ctx, tp, x.shape(), dy.dtype(), w.dim(0), [&](std::int64_t first, const Tensor& dst) {
       matmul_kernel({.a = dy.narrow(0, first, dst.dim(0)), .b = w, .c = dst}, ctx);
     });
   if (all) {
-    WeightGradient dw(back.sink(1, w.shape(), w.dtype()));
+    WeightGradient dw(back.sink(inputs.w, w.shape(), w.dtype()));
     all->each({}, [&](int rank, const Tensor& rows) { dw.add(rows_of(dy, rank, tp), rows, ctx); });
   }
-  bias_backward(back, 2, {w.dim(0)}, w.dtype());
+  bias_backward(back, inputs.b, {w.dim(0)}, w.dtype());
   if (others)
-    add_own_rows(*others, rows_of(dy, tp.rank(), tp), w, back.sink(0, x.shape(), dy.dtype()), all.has_value(), ctx);
-  if (back.needs_grad(3)) back.accumulate(3, dy);
+    add_own_rows(*others, rows_of(dy, tp.rank(), tp), w, back.sink(inputs.x, x.shape(), dy.dtype()), all.has_value(),
+                 ctx);
+  back.accumulate(inputs.residual, dy);
 }
 
-Tensor scattered_product(const ExecContext& ctx, Communicator& tp, const Tensor& x, const Tensor& w, const Tensor& b,
-                         const Tensor& residual) {
+Tensor scattered_product(const ExecContext& ctx, Communicator& tp, const LinearInputs<Tensor>& in) {
+  const auto& [x, w, b, residual] = in;
   const Tensor y = ctx.empty({x.dim(0) / tp.size(), w.dim(0)}, x.dtype());
   SumOfOthers others(ctx, tp, y.shape(), y.dtype(), w.dim(1), [&](std::int64_t first, const Tensor& dst) {
     matmul_kernel({.a = x.narrow(0, first, dst.dim(0)), .b = w, .c = dst, .transpose_b = true}, ctx);
@@ -79,43 +81,43 @@ Tensor scattered_product(const ExecContext& ctx, Communicator& tp, const Tensor&
   return y;
 }
 
-// y = this process's rows of the sum of x w^T, plus b + r: with all rows of dy, dx = dy w and dw = dy^T x. Saved: x, w.
-void linear_scatter_backward(Backward& back, Communicator& tp) {
+// y = this process's rows of the sum of x w^T, plus b + r: with all rows of dy, dx = dy w and dw = dy^T x.
+void linear_scatter_backward(const Backward& back, Communicator& tp, const LinearInputs<SlotPtr>& inputs,
+                             const LinearForBackward& saved) {
   const ExecContext& ctx = back.ctx;
-  const Tensor &dy = back.grad(), x = back.saved(0), w = back.saved(1);
+  const Tensor &dy = back.grad(), x = saved.x.get(ctx), w = saved.w.get(ctx);
   GatheredRows::Some multiply;
-  if (back.needs_grad(0))
-    multiply = [&, dx = back.sink(0, x.shape(), dy.dtype())](std::int64_t first, const Tensor& rows) {
+  if (inputs.x)
+    multiply = [&, dx = back.sink(inputs.x, x.shape(), dy.dtype())](std::int64_t first, const Tensor& rows) {
       matmul_kernel({.a = rows, .b = w, .c = dx.dst.narrow(0, first, rows.dim(0)), .beta = dx.beta}, ctx);
     };
   GatheredRows::Whole add_weight;
-  if (back.needs_grad(1))
-    add_weight = [&, dw = WeightGradient(back.sink(1, w.shape(), w.dtype()))](int rank, const Tensor& rows) mutable {
-      dw.add(rows, rows_of(x, rank, tp), ctx);
-    };
-  const std::int64_t products = back.needs_grad(0) + back.needs_grad(1);
+  if (inputs.w)
+    add_weight = [&, dw = WeightGradient(back.sink(inputs.w, w.shape(), w.dtype()))](
+                     int rank, const Tensor& rows) mutable { dw.add(rows, rows_of(x, rank, tp), ctx); };
+  const std::int64_t products = (inputs.x ? 1 : 0) + (inputs.w ? 1 : 0);
   if (products > 0) GatheredRows(ctx, tp, dy, products * w.dim(1)).each(multiply, add_weight);
-  bias_backward(back, 2, {w.dim(0)}, w.dtype());
-  if (back.needs_grad(3)) back.accumulate(3, dy);
+  bias_backward(back, inputs.b, {w.dim(0)}, w.dtype());
+  back.accumulate(inputs.residual, dy);
 }
 
-using Forward = Tensor (*)(const ExecContext&, Communicator&, const Tensor& x, const Tensor& w, const Tensor& b,
-                           const Tensor& residual);
-using Rule = void (*)(Backward&, Communicator&);
+using Forward = Tensor (*)(const ExecContext&, Communicator&, const LinearInputs<Tensor>&);
+using Rule = void (*)(const Backward&, Communicator&, const LinearInputs<SlotPtr>&, const LinearForBackward&);
 
 Var sliced_linear(Run& run, std::string_view name, const Var& x, const Var& w, const Var& b, const Var& residual,
                   Forward forward, Rule rule) {
   Communicator& tp = *run.tp;
-  const Tensor y = forward(run.ctx, tp, x.value, w.value, b.value, residual.value);
+  const Tensor y = forward(run.ctx, tp, {x.value, w.value, b.value, residual.value});
   if (!run.records(x, w, b, residual)) return {y, nullptr};
-  const Saved in = run.save(x), weight = run.save(w);
-  const Var out = run.record(name, y, {x.slot, w.slot, b.slot, residual.slot}, {in, weight},
-                             [&tp, rule](Backward& back) { rule(back, tp); });
+  const LinearForBackward saved{.x = run.save(x), .w = run.save(w)};
+  const Var out = run.record(name, y, linear_slots(x, w, b, residual), saved,
+                             [&tp, rule](const Backward& back, const auto& inputs, const LinearForBackward& kept) {
+                               rule(back, tp, inputs, kept);
+                             });
   if (!run.recompute) return out;
-  return recomputable(out, {in, weight, run.save(b), run.save(residual)},
-                      [&tp, forward](const ExecContext& ctx, const Tensors& from) {
-                        return forward(ctx, tp, from[0], from[1], from[2], from[3]);
-                      });
+  return recomputable(
+      out, save_to_recompute(run, saved, b, residual),
+      [&tp, forward](const ExecContext& ctx, const LinearInputs<Tensor>& in) { return forward(ctx, tp, in); });
 }
 
 }  // namespace

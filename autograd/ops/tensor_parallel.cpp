@@ -30,7 +30,13 @@ void add_bias(const ExecContext& ctx, const Tensor& b, const Tensor& y) {
                    ctx);
 }
 
-Tensor scattered(const ExecContext& ctx, Communicator& tp, const Tensor& x, const Tensor& b, const Tensor& residual) {
+template <class T>
+struct Terms {
+  T x, b, residual;
+};
+
+Tensor scattered(const ExecContext& ctx, Communicator& tp, const Terms<Tensor>& terms) {
+  const auto& [x, b, residual] = terms;
   const Tensor y = ctx.empty({x.dim(0) / tp.size(), x.dim(1)}, x.dtype());
   scatter(ctx, tp, x, y);
   if (b.defined()) add_bias(ctx, b, y);
@@ -39,11 +45,12 @@ Tensor scattered(const ExecContext& ctx, Communicator& tp, const Tensor& x, cons
 }
 
 // bias: its shape.
-void scatter_backward(Backward& back, Communicator& tp, const Shape& bias, DType type) {
+void scatter_backward(const Backward& back, Communicator& tp, const Terms<SlotPtr>& terms, const Shape& bias,
+                      DType type) {
   const Tensor& dy = back.grad();
-  if (back.needs_grad(0)) back.accumulate(0, gathered(back.ctx, tp, dy));
-  bias_backward(back, 1, bias, type);
-  if (back.needs_grad(2)) back.accumulate(2, dy);
+  if (terms.x) back.accumulate(terms.x, gathered(back.ctx, tp, dy));
+  bias_backward(back, terms.b, bias, type);
+  back.accumulate(terms.residual, dy);
 }
 
 // Between [R,C] and its columns in `parts` blocks of [R,C/parts], one behind the other.
@@ -82,12 +89,12 @@ Var swap(Run& run, std::string_view name, const Var& x, Swap there, Swap back_ag
   Communicator& tp = *run.tp;
   const Tensor y = there(run.ctx, tp, x.value);
   if (!run.records(x)) return {y, nullptr};
-  const Var out = run.record(name, y, {x.slot}, {}, [&tp, back_again](Backward& back) {
-    if (back.needs_grad(0)) back.accumulate(0, back_again(back.ctx, tp, back.grad()));
+  const Var out = run.record(name, y, x.slot, [&tp, back_again](const Backward& back, const SlotPtr& input) {
+    back.accumulate(input, back_again(back.ctx, tp, back.grad()));
   });
   if (!run.recompute) return out;
-  return recomputable(out, {run.save(x)},
-                      [&tp, there](const ExecContext& ctx, const Tensors& from) { return there(ctx, tp, from[0]); });
+  return recomputable(out, run.save(x),
+                      [&tp, there](const ExecContext& ctx, const Tensor& in) { return there(ctx, tp, in); });
 }
 
 }  // namespace
@@ -106,14 +113,13 @@ Var gather_rows(Run& run, const Var& x) {
   RING_CHECK(x.value.shape().size() == 2, "gather_rows: ", describe(x.value), ", expected [N,C]");
   const Tensor y = gathered(run.ctx, tp, x.value);
   if (!run.records(x)) return {y, nullptr};
-  const Var out = run.record("gather_rows", y, {x.slot}, {}, [&tp, like = x.value.shape()](Backward& back) {
-    if (!back.needs_grad(0)) return;
+  const auto rule = [&tp, like = x.value.shape()](const Backward& back, const SlotPtr& input) {
     const Tensor dx = back.ctx.empty(like, back.grad().dtype());
     scatter(back.ctx, tp, back.grad(), dx);
-    back.accumulate(0, dx);
-  });
-  return recomputable(out, {run.save(x)},
-                      [&tp](const ExecContext& ctx, const Tensors& from) { return gathered(ctx, tp, from[0]); });
+    back.accumulate(input, dx);
+  };
+  return recomputable(run.record("gather_rows", y, x.slot, rule), run.save(x),
+                      [&tp](const ExecContext& ctx, const Tensor& in) { return gathered(ctx, tp, in); });
 }
 
 Var swap_channels_for_rows(Run& run, const Var& x) {
@@ -139,16 +145,16 @@ Var scatter_sum(Run& run, const Var& x, const Var& b, const Var& residual) {
              describe(x.value));
   RING_CHECK(!residual.value.defined() || residual.value.shape() == shape, "scatter_sum: residual ",
              describe(residual.value), " for rows of ", shape);
-  const Tensor y = scattered(run.ctx, tp, x.value, b.value, residual.value);
+  const Tensor y = scattered(run.ctx, tp, {x.value, b.value, residual.value});
   if (!run.records(x, b, residual)) return {y, nullptr};
-  const auto rule = [&tp, bias = b.value.shape(), type = b.value.dtype()](Backward& back) {
-    scatter_backward(back, tp, bias, type);
+  const auto rule = [&tp, bias = b.value.shape(), type = b.value.dtype()](const Backward& back,
+                                                                          const Terms<SlotPtr>& terms) {
+    scatter_backward(back, tp, terms, bias, type);
   };
-  const Var out = run.record("scatter_sum", y, {x.slot, b.slot, residual.slot}, {}, rule);
+  const Var out = run.record("scatter_sum", y, Terms<SlotPtr>{x.slot, b.slot, residual.slot}, rule);
   if (!run.recompute) return out;
-  return recomputable(
-      out, {run.save(x), run.save(b), run.save(residual)},
-      [&tp](const ExecContext& ctx, const Tensors& from) { return scattered(ctx, tp, from[0], from[1], from[2]); });
+  return recomputable(out, Terms<Saved>{run.save(x), run.save(b), run.save(residual)},
+                      [&tp](const ExecContext& ctx, const Terms<Tensor>& of) { return scattered(ctx, tp, of); });
 }
 
 }  // namespace ring

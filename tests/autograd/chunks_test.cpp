@@ -81,9 +81,9 @@ TEST_F(ChunksTest, AParameterIsReadyOnceAndLast) {
   const Var x = input("x", {kRows, kWidth});
   const Var y = over_chunks(run, x, 10, [&](ring::Run& chunk, const Var& in) {
     const Var out = linear(chunk, in, w);
-    return chunk.record("count", out.value, {out.slot}, {}, [&backwards](Backward& back) {
+    return chunk.record("count", out.value, out.slot, [&backwards](const Backward& back, const SlotPtr& input) {
       ++backwards;
-      back.accumulate(0, back.grad());
+      back.accumulate(input, back.grad());
     });
   });
   tape.backward(y.slot, input("seed", {kRows, kWidth}).value, ctx);

@@ -74,11 +74,12 @@ TEST_F(SavedTest, EachStepIsAnnouncedOneAhead) {
   store.on_prefetch = [&] { seen.emplace_back("prefetch"); };
   Var x = input("x", {4, 8});
   for (const char* op : {"first", "second", "third"})
-    x = run.record(op, x.value, {x.slot}, {run.save(x)}, [&seen, op](Backward& back) {
-      seen.push_back(str(op, " begins"));
-      back.saved(0);
-      back.accumulate(0, back.grad());
-    });
+    x = run.record(op, x.value, x.slot, run.save(x),
+                   [&seen, op](const Backward& back, const SlotPtr& input, const Saved& saved) {
+                     seen.push_back(str(op, " begins"));
+                     saved.get(back.ctx);
+                     back.accumulate(input, back.grad());
+                   });
   tape.backward(x.slot, input("seed", {4, 8}).value, ctx);
   EXPECT_EQ(seen, (std::vector<std::string>{"prefetch", "prefetch", "third begins", "prefetch", "second begins",
                                             "first begins"}));
@@ -100,6 +101,51 @@ TEST_F(SavedTest, ARecipeMakesAllItsOutputsOnce) {
   const Tensor last = first.take(ctx);
   EXPECT_TRUE(last.unique()) << "whoever takes it may overwrite it";
   EXPECT_EQ(made, 1);
+}
+
+template <class T>
+struct Two {
+  T first, second;
+};
+template <class T>
+struct Three {
+  Two<T> two;
+  T third;
+};
+
+TEST_F(SavedTest, NamesKeepTheirValues) {
+  const Tensor a = input("a", {2}).value, b = input("b", {3}).value, c = input("c", {4}).value;
+  const Three<Saved> saved{{Saved(a), Saved(b)}, Saved(c)};
+  const Three<Tensor> tensors = get_all(saved, ctx);
+  EXPECT_EQ(tensors.two.first.raw(), a.raw());
+  EXPECT_EQ(tensors.two.second.raw(), b.raw());
+  EXPECT_EQ(tensors.third.raw(), c.raw());
+  const auto turn = [](const ExecContext&, const Three<Tensor>& t) {
+    return Three<Tensor>{{t.third, t.two.first}, t.two.second};
+  };
+  const Three<Tensor> turned = get_all(save_to_recompute(saved, turn), ctx);
+  EXPECT_EQ(turned.two.first.raw(), c.raw());
+  EXPECT_EQ(turned.two.second.raw(), a.raw());
+  EXPECT_EQ(turned.third.raw(), b.raw());
+}
+
+// A rule gets its own inputs and saved values by name; the step that it belongs to gives up what the rule takes.
+TEST_F(SavedTest, ARuleReadsInputsAndSavedValuesByName) {
+  Tape tape;
+  const ring::Run run{.ctx = ctx, .tape = &tape};
+  const Var x = input("x", {4}), w = input("w", {4});
+  bool unique = false;
+  const Var y = run.record("test", input("y", {4}).value, Two<SlotPtr>{x.slot, nullptr},
+                           Two<Saved>{Saved(w.value), Saved(input("only", {4}).value)},
+                           [&unique](const Backward& back, const Two<SlotPtr>& inputs, Two<Saved>& of) {
+                             unique = of.second.take(back.ctx).unique();
+                             back.accumulate(inputs.first, of.first.get(back.ctx));
+                             back.accumulate(inputs.second, back.grad());
+                             EXPECT_FALSE(back.sink(inputs.second, {4}, DType::f32).dst.defined());
+                           });
+  tape.backward(y.slot, input("seed", {4}).value, ctx);
+  EXPECT_EQ(x.slot->grad.raw(), w.value.raw());
+  EXPECT_TRUE(unique) << "a rule may overwrite what it takes";
 }
 
 // A capture of a tensor would hide it from whoever plans memory.

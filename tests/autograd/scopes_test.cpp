@@ -34,8 +34,8 @@ Var twice(const Run& run, const ScopeId& id, const Var& x, std::string_view op) 
   const ScopeGuard scope = run.enter(id);
   const Tensor y = run.ctx.empty(x.value.shape());
   axpby_kernel({.x = x.value, .out = y, .alpha = 2}, run.ctx);
-  return run.record(op, y, {x.slot}, {}, [](Backward& back) {
-    const Sink s = back.sink(0, back.grad().shape(), DType::f32);
+  return run.record(op, y, x.slot, [](const Backward& back, const SlotPtr& input) {
+    const Sink s = back.sink(input, back.grad().shape(), DType::f32);
     axpby_kernel({.x = back.grad(), .out = s.dst, .alpha = 2}, back.ctx);
   });
 }

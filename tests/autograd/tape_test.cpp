@@ -286,9 +286,9 @@ TEST_F(TapeTest, MemoryFallsWhileTheBackwardRuns) {
   std::vector<std::size_t> in_use;
   for (int i = 0; i < 5; ++i) {
     y = activate(run, y, Activation::gelu);
-    y = run.record("probe", y.value, {y.slot}, {}, [&](Backward& b) {
+    y = run.record("probe", y.value, y.slot, [&](const Backward& back, const SlotPtr& input) {
       in_use.push_back(allocator.stats().in_use);
-      b.accumulate(0, b.grad());
+      back.accumulate(input, back.grad());
     });
   }
   Tensor seed = random("seed", {256, 64});
@@ -339,7 +339,7 @@ TEST_F(TapeTest, AThrowingStepLeavesTheTapeDestructible) {
     Tape tape;
     ring::Run run = recording(tape);
     Var y = linear(run, input("x", {3, 8}), w.var);
-    y = run.record("bad", y.value, {y.slot}, {}, [](Backward&) { fail("broken"); });
+    y = run.record("bad", y.value, y.slot, [](const Backward&, const SlotPtr&) { fail("broken"); });
     EXPECT_THROW(tape.backward(y.slot, random("seed", {3, 8}), ctx), Error);
   }
   EXPECT_EQ(w.var.slot->uses, 0);

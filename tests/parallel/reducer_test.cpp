@@ -43,15 +43,21 @@ float gradient(int rank, int micro, std::size_t parameter, std::int64_t i) {
   return random_normal({3, static_cast<std::uint32_t>(rank), site}, static_cast<std::uint64_t>(i));
 }
 
+struct Inputs {
+  SlotPtr last, parameter;
+};
+
 // One step of the tape that uses a parameter.
 void use(Tape& tape, Parameters& p, std::size_t k, int rank, int micro, std::vector<SlotPtr>& outputs) {
-  const SlotPtr slot = p.ranges[k].slot;
-  outputs.push_back(tape.record({}, "use", 1, {outputs.empty() ? nullptr : outputs.back(), slot}, {}, [=](Backward& b) {
-    if (b.needs_grad(0)) b.accumulate(0, b.grad());
-    const Sink s = b.sink(1, slot->grad.shape(), DType::f32);
+  const Run run{.ctx = p.ctx, .tape = &tape};
+  const Inputs inputs{outputs.empty() ? nullptr : outputs.back(), p.ranges[k].slot};
+  const auto rule = [rank, micro, k](const Backward& back, const Inputs& in) {
+    back.accumulate(in.last, back.grad());
+    const Sink s = back.sink(in.parameter, in.parameter->grad.shape(), DType::f32);
     float* dst = s.dst.data<float>();
     for (std::int64_t i = 0; i < s.dst.numel(); ++i) dst[i] = (s.beta != 0 ? dst[i] : 0) + gradient(rank, micro, k, i);
-  })[0]);
+  };
+  outputs.push_back(run.record("use", {}, inputs, rule).slot);
 }
 
 // Uses the parameters in registration order, as a forward does; skips `unused`.
