@@ -1,7 +1,6 @@
 #pragma once
 // Attention over whole sequences by the kernels, over parts of them by the run's context exchange.
 
-#include <initializer_list>
 #include <utility>
 
 #include "autograd/ops.h"
@@ -34,28 +33,15 @@ inline void check_exchange(const Sequences& sequences, const ContextExchange* ex
              " ranks, but the run has no exchange (Run::cp)");
 }
 
-// A recording refers to tensors by their places: they are given back as in every step.
-inline void borrow(std::initializer_list<Tensor*> tensors) {
-  for (Tensor* t : tensors)
-    if (t->defined())
-      *t =
-          t->with_storage(std::make_shared<Storage>(t->storage()->data(), t->storage()->bytes(), t->device(), nullptr));
-}
-inline void borrow(std::vector<PoolWeights>& weights) {
-  for (PoolWeights& w : weights) borrow({&w.positions, &w.query});
-}
-inline PooledAttention borrowed(PooledAttention a) {
-  borrow({&a.q, &a.k, &a.v, &a.out, &a.lse, &a.carry, &a.dropout.rows, &a.dropout.state, &a.selection.bits, &a.scored,
-          &a.gates, &a.mean_gates});
-  borrow(a.weights);
-  return a;
-}
-inline PooledAttentionBackward borrowed(PooledAttentionBackward a) {
-  borrow({&a.q, &a.k, &a.v, &a.out, &a.lse, &a.dout, &a.dq, &a.dk, &a.dv, &a.carry_dq, &a.carry_dk, &a.carry_dv,
-          &a.dropout.rows, &a.dropout.state, &a.selection.bits, &a.gates, &a.dgates});
-  borrow(a.weights);
-  borrow(a.dweights);
-  return a;
+// Returns the arguments without their shares of the tensors' memory. A recording refers to tensors by their addresses,
+// and their memory is given back as in every step.
+template <class Args>
+Args borrowed(Args args) {
+  for_each_tensor(args, [](Tensor& t) {
+    const auto& own = t.storage();
+    if (t.defined()) t = t.with_storage(std::make_shared<Storage>(own->data(), own->bytes(), t.device(), nullptr));
+  });
+  return args;
 }
 
 // Fills in the spans: those of each step anew where they change.

@@ -8,6 +8,7 @@
 
 #include <utility>
 
+#include "core/visit_all.h"
 #include "kernels/attention/attention.h"
 
 namespace ring {
@@ -21,25 +22,45 @@ std::int64_t pool_weights_numel(const Pattern&, std::int64_t kv_heads, std::int6
 std::vector<PoolWeights> pool_weights(const Tensor& flat, const Pattern&, std::int64_t kv_heads, std::int64_t dim);
 std::vector<PoolWeights> of_heads(const std::vector<PoolWeights>&, KvHeads);
 
-// As attention_kernel's, with whole documents, the same spans of queries and keys, and no carry. lse is that of tokens
-// and pools. Error: with dropout.
-struct PooledAttention : Attention {
-  PooledAttention(Attention a, std::vector<PoolWeights> w = {}, Tensor g = {})
-      : Attention(std::move(a)), weights(std::move(w)), gates(std::move(g)) {}
+struct PoolOperands {
   std::vector<PoolWeights> weights;  // by size; none: pools are means
   Tensor scored;                     // [N,Hk,D], what the weights' query is multiplied with; undefined: v
   Tensor gates;                      // f32 [Hq,N] as lse is; undefined: 0
   Tensor mean_gates;                 // of gates, f32 [Hq,N], takes the mean over the weights of each query's keys
 };
+
+// As attention_kernel's, with whole documents, the same spans of queries and keys, and no carry. lse is that of tokens
+// and pools. Error: with dropout.
+struct PooledAttention : Attention, PoolOperands {
+  PooledAttention(Attention a, std::vector<PoolWeights> w = {}, Tensor g = {})
+      : Attention(std::move(a)), PoolOperands{.weights = std::move(w), .gates = std::move(g)} {}
+};
 void pooled_attention(PooledAttention, const ExecContext&);
 
-// As attention_backward_kernel's, likewise. Gradients of pools go to their tokens in f32.
-struct PooledAttentionBackward : AttentionBackward {
-  PooledAttentionBackward(AttentionBackward a, std::vector<PoolWeights> w = {}, std::vector<PoolWeights> dw = {})
-      : AttentionBackward(std::move(a)), weights(std::move(w)), dweights(std::move(dw)) {}
+struct PoolBackwardOperands {
   std::vector<PoolWeights> weights, dweights;  // dweights: f32, overwritten where some document has such a pool
   Tensor gates, dgates;                        // as gates are; overwritten
 };
+
+// As attention_backward_kernel's, likewise. Gradients of pools go to their tokens in f32.
+struct PooledAttentionBackward : AttentionBackward, PoolBackwardOperands {
+  PooledAttentionBackward(AttentionBackward a, std::vector<PoolWeights> w = {}, std::vector<PoolWeights> dw = {})
+      : AttentionBackward(std::move(a)), PoolBackwardOperands{.weights = std::move(w), .dweights = std::move(dw)} {}
+};
 void pooled_attention_backward(PooledAttentionBackward, const ExecContext&);
+
+// Calls f with a reference to each tensor of a call.
+template <class Fn>
+void for_each_tensor(PooledAttention& a, const Fn& f) {
+  static_assert(sizeof(a) == sizeof(Attention) + sizeof(PoolOperands), "all members are those of the bases");
+  visit_all<Tensor>(static_cast<Attention&>(a), f);
+  visit_all<Tensor>(static_cast<PoolOperands&>(a), f);
+}
+template <class Fn>
+void for_each_tensor(PooledAttentionBackward& a, const Fn& f) {
+  static_assert(sizeof(a) == sizeof(AttentionBackward) + sizeof(PoolBackwardOperands), "likewise");
+  visit_all<Tensor>(static_cast<AttentionBackward&>(a), f);
+  visit_all<Tensor>(static_cast<PoolBackwardOperands&>(a), f);
+}
 
 }  // namespace ring

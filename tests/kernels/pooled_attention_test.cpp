@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <set>
 
 #include "kernels/attention/weighted_pool.h"
 #include "tests/cases/attention_oracle.h"
@@ -317,6 +318,56 @@ TEST_P(PooledAttention, MeansMayLieBesideTheirRows) {
       const double rounding = GetParam().dtype == DType::bf16 ? 4e-3 : 1e-6;
       ASSERT_NEAR(got[static_cast<std::size_t>(n * width + i)], want, rounding * (1 + std::abs(want))) << n;
     }
+}
+
+std::vector<const void*> tensors_of(auto args) {
+  std::vector<const void*> seen;
+  for_each_tensor(args, [&](const Tensor& t) { seen.push_back(t.raw()); });
+  return seen;
+}
+
+// A tensor of its own for each name.
+class Named {
+ public:
+  Tensor operator()() {
+    all_.push_back(ctx_.zeros({1}));
+    return all_.back();
+  }
+  PoolWeights weights() { return {(*this)(), (*this)()}; }
+  std::set<const void*> all() const {
+    std::set<const void*> all;
+    for (const Tensor& t : all_) all.insert(t.raw());
+    return all;
+  }
+
+ private:
+  ExecContext ctx_{Stream::cpu(1)};
+  std::vector<Tensor> all_;
+};
+
+void expect_each_once(const std::vector<const void*>& seen, const Named& named) {
+  EXPECT_EQ(std::set<const void*>(seen.begin(), seen.end()), named.all());
+  EXPECT_EQ(seen.size(), named.all().size());
+}
+
+TEST(PooledAttentionTensors, AreAllVisited) {
+  Named t;
+  ring::PooledAttention a(Attention{.q = t(), .k = t(), .v = t(), .out = t(), .lse = t(), .carry = t()});
+  a.dropout.rows = t(), a.dropout.state = t(), a.selection.bits = t();
+  a.weights = {t.weights(), t.weights()};
+  a.scored = t(), a.gates = t(), a.mean_gates = t();
+  expect_each_once(tensors_of(a), t);
+}
+
+TEST(PooledAttentionTensors, OfTheBackwardAreAllVisited) {
+  Named t;
+  PooledAttentionBackward a(AttentionBackward{.q = t(), .k = t(), .v = t(), .out = t(), .lse = t(), .dout = t()});
+  a.dq = t(), a.dk = t(), a.dv = t();
+  a.carry_dq = t(), a.carry_dk = t(), a.carry_dv = t();
+  a.dropout.rows = t(), a.dropout.state = t(), a.selection.bits = t();
+  a.weights = {t.weights()}, a.dweights = {t.weights(), t.weights()};
+  a.gates = t(), a.dgates = t();
+  expect_each_once(tensors_of(a), t);
 }
 
 }  // namespace
