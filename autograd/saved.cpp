@@ -18,6 +18,11 @@ Tensor& made_by(Recipe& recipe, int output, const ExecContext& ctx) {
 
 }  // namespace
 
+bool Saved::defined() const {
+  const auto* tensor = std::get_if<Tensor>(&what_);
+  return !tensor || tensor->defined();
+}
+
 void Saved::prefetch(const ExecContext& ctx) const {
   if (const auto* storage = std::get_if<std::shared_ptr<SavedStorage>>(&what_)) (*storage)->prefetch(ctx);
   const auto* made = std::get_if<Made>(&what_);

@@ -43,6 +43,7 @@ class Saved {
   explicit Saved(std::shared_ptr<SavedStorage> s) : what_(std::move(s)) {}
   explicit Saved(std::shared_ptr<Recipe> r, int output = 0) : what_(Made{std::move(r), output}) {}
 
+  bool defined() const;
   void prefetch(const ExecContext&) const;
   Tensor get(const ExecContext&) const;
   // For the last one who asks: its bytes may be overwritten.
@@ -94,12 +95,18 @@ Named named(std::vector<T> list) {
   return all;
 }
 
+// Returns f of each T in an S<T>: an S<To>.
+template <class To, class T, class From, class Fn>
+With<To, From> map_all(const From& from, const Fn& f) {
+  std::vector<To> list;
+  visit_all<T>(from, [&](const T& value) { list.push_back(f(value)); });
+  return named<With<To, From>>(std::move(list));
+}
+
 // Returns the tensors of an S<Saved>: S<Tensor>.
 template <class From>
 With<Tensor, From> get_all(const From& saved, const ExecContext& ctx) {
-  Tensors list;
-  visit_all<Saved>(saved, [&](const Saved& s) { list.push_back(s.get(ctx)); });
-  return named<With<Tensor, From>>(std::move(list));
+  return map_all<Tensor, Saved>(saved, [&](const Saved& s) { return s.get(ctx); });
 }
 
 // Returns a recipe: make(ctx, tensors of `from`) computes a Tensor or an S<Tensor>.

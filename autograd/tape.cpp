@@ -54,27 +54,25 @@ Tape::~Tape() {  // a tape that never ran backward must not leave parameters wai
       if (slot) --slot->uses;
 }
 
-SlotPtr Tape::record(const ScopeId& scope, std::string_view op, std::vector<SlotPtr> inputs,
-                     std::unique_ptr<BackwardRule> rule) {
+SlotPtr Tape::record(const ScopeId& scope, std::string_view op, std::vector<SlotPtr> inputs, BackwardRule rule) {
   for (SlotPtr& slot : inputs)
     if (slot) ++slot->uses;
   steps_.push_back({scope, op, std::make_shared<GradSlot>(), std::move(inputs), std::move(rule)});
   return steps_.back().output;
 }
 
-Var Run::record_step(std::string_view op, Tensor value, std::vector<SlotPtr> inputs,
-                     std::unique_ptr<BackwardRule> rule) const {
+Var Run::record_step(std::string_view op, Tensor value, std::vector<SlotPtr> inputs, BackwardRule rule) const {
   return {std::move(value), tape->record(ctx.scopes->current(), op, std::move(inputs), std::move(rule))};
 }
 
 void Tape::run(Step& step, const ExecContext& ctx) const {
   if (!step.output->written) return;
   const ObservedStep observed(ctx, step.op);
-  step.rule->run(Backward(ctx, *step.output, final_pass_));
+  step.rule.run(Backward(ctx, *step.output, final_pass_));
 }
 
 void Tape::announce_last(const ExecContext& ctx) const {
-  if (!steps_.empty()) steps_.back().rule->prefetch(ctx);
+  if (!steps_.empty()) steps_.back().rule.prefetch(ctx);
 }
 
 // Runs the last step, and releases what it wrote to.

@@ -39,42 +39,35 @@ struct Var {
 };
 
 class Backward;
+struct Run;
 class Communicator;  // comm/communicator.h
 class Tape;
 class ContextExchange;
 
 // The backward of a recorded step, with what it saved.
-class BackwardRule {
- public:
-  virtual ~BackwardRule() = default;
-  // Announces that run() follows soon (SavedStorage::prefetch).
-  virtual void prefetch(const ExecContext&) const = 0;
-  virtual void run(const Backward&) = 0;
+struct BackwardRule {
+  std::function<void(const ExecContext&)> prefetch;  // announces that run() follows soon (SavedStorage::prefetch)
+  std::function<void(const Backward&)> run;
 };
 
 // For rules that need nothing but gradients.
 struct Nothing {};
-
-// A rule as an op writes it: a function of named inputs and named saved values.
-template <class Inputs, class Kept, class Fn>
-class RuleOf final : public BackwardRule {
- public:
-  RuleOf(Inputs inputs, Kept saved, Fn fn) : inputs_(std::move(inputs)), saved_(std::move(saved)), fn_(std::move(fn)) {}
-  void prefetch(const ExecContext& ctx) const override {
-    visit_all<Saved>(saved_, [&](const Saved& s) { s.prefetch(ctx); });
+struct KeepNothing {
+  template <class Vars>
+  With<Saved, Vars> operator()(const Run&, const Vars&) const {
+    return {};
   }
-  void run(const Backward& back) override {
-    if constexpr (std::is_same_v<Kept, Nothing>)
-      fn_(back, std::as_const(inputs_));
-    else
-      fn_(back, std::as_const(inputs_), saved_);
-  }
-
- private:
-  Inputs inputs_;
-  Kept saved_;
-  Fn fn_;
 };
+
+// The values, and the gradient slots, of an S<Var>: S<Tensor>, S<SlotPtr>.
+template <class Vars>
+With<Tensor, Vars> values_of(const Vars& vars) {
+  return map_all<Tensor, Var>(vars, [](const Var& v) { return v.value; });
+}
+template <class Vars>
+With<SlotPtr, Vars> slots_of(const Vars& vars) {
+  return map_all<SlotPtr, Var>(vars, [](const Var& v) { return v.slot; });
+}
 
 // What an op needs: where to compute, and where to record. A null tape records nothing.
 struct Run {
@@ -108,36 +101,65 @@ struct Run {
     return {*ctx.scopes, id, tape ? ScopePass::forward : ScopePass::inference};
   }
 
-  // Whether an op on these is a step of the tape. Where none of them wants a gradient, as below the first parameter
-  // that is trained, it only computes.
+  // Whether an op on these, Vars or structs of Vars, is a step of the tape. Where none of them wants a gradient, as
+  // below the first parameter that is trained, it only computes.
   template <class... Inputs>
   bool records(const Inputs&... inputs) const {
-    return tape && (inputs.slot || ...);
+    bool wanted = false;
+    (visit_all<Var>(inputs, [&](const Var& v) { wanted = wanted || v.slot; }), ...);
+    return tape && wanted;
   }
   // Saves a value for the backward: its recipe, if it has one.
   Saved save(const Var&) const;
   Saved save(const Tensor&) const;
   // Records one step of the tape, which there is, in the current scope; returns the value with its slot. `inputs` is a
-  // SlotPtr or a struct of SlotPtrs, `saved` a Saved or a struct of Saved. rule(const Backward&, const Inputs&, Kept&)
-  // writes the gradients of the inputs whose slots are not null.
+  // SlotPtr or a struct of SlotPtrs, `saved` a Saved or a struct of Saved. rule(const Backward&, const Inputs&, Kept&),
+  // or the same without Kept, writes the gradients of the inputs whose slots are not null.
   template <class Inputs, class Kept, KeepsNoTensor Rule>
-  Var record(std::string_view op, Tensor value, Inputs inputs, Kept saved, Rule rule) const {
-    std::vector<SlotPtr> slots = list_all<SlotPtr>(inputs);
-    return record_step(op, std::move(value), std::move(slots),
-                       std::make_unique<RuleOf<Inputs, Kept, Rule>>(std::move(inputs), std::move(saved), rule));
+  Var record(std::string_view op, Tensor value, const Inputs& inputs, Kept saved, Rule rule) const {
+    const auto kept = std::make_shared<Kept>(std::move(saved));
+    const auto prefetch = [kept](const ExecContext& at) {
+      visit_all<Saved>(*kept, [&](const Saved& s) { s.prefetch(at); });
+    };
+    const auto run = [kept, inputs, rule](const Backward& back) {
+      if constexpr (std::is_invocable_v<const Rule&, const Backward&, const Inputs&>)
+        rule(back, inputs);
+      else
+        rule(back, inputs, *kept);
+    };
+    return record_step(op, std::move(value), list_all<SlotPtr>(inputs), {prefetch, run});
   }
-  // The same for a rule(const Backward&, const Inputs&).
   template <class Inputs, KeepsNoTensor Rule>
-  Var record(std::string_view op, Tensor value, Inputs inputs, Rule rule) const {
-    return record(op, std::move(value), std::move(inputs), Nothing{}, std::move(rule));
+  Var record(std::string_view op, Tensor value, const Inputs& inputs, Rule rule) const {
+    return record(op, std::move(value), inputs, Nothing{}, rule);
+  }
+  // Computes forward(ctx, values), which returns the same bytes whenever it is called, and records it if `in`, a Var or
+  // an S<Var>, wants a gradient. rule(back, slots, saved) finds in `saved`, an S<Saved>, the values that keep(run, in)
+  // saved for it. Where the run recomputes, the other inputs are saved, too, and the output gets a recipe.
+  template <class In, KeepsNoTensor Forward, KeepsNoTensor Rule, class Keep = KeepNothing>
+  Var op(std::string_view name, const In& in, Forward forward, Rule rule, Keep keep = {}) const {
+    const Tensor y = forward(ctx, values_of(in));
+    if (!records(in)) return {y, nullptr};
+    With<Saved, In> saved = keep(*this, in);
+    Var out = record(name, y, slots_of(in), saved, rule);
+    if (!recompute) return out;
+    const std::vector<Var> vars = list_all<Var>(in);
+    std::size_t i = 0;
+    visit_all<Saved>(saved, [&](Saved& s) {
+      const Var& v = vars[i++];
+      if (!s.defined()) s = save(v);
+    });
+    out.recipe = make_recipe(saved, forward);
+    return out;
   }
 
  private:
-  Var record_step(std::string_view op, Tensor value, std::vector<SlotPtr> inputs, std::unique_ptr<BackwardRule>) const;
+  Var record_step(std::string_view op, Tensor value, std::vector<SlotPtr> inputs, BackwardRule) const;
 };
 
 // A tensor that its owner keeps through the step anyway (ids, positions, a StepState): nothing is won by moving it.
 inline Saved save_in_place(const Tensor& t) { return Saved(t); }
+inline Var in_place(const Tensor& t) { return {.value = t, .parameter = true}; }
 
 // The output with a recipe: make(ctx, from) returns the same bytes (make_recipe). For runs that recompute.
 template <class From, KeepsNoTensor Make>
@@ -183,7 +205,7 @@ class Tape {
   Tape& operator=(const Tape&) = delete;
 
   // Records one step of a scope. Returns the new slot of its output.
-  SlotPtr record(const ScopeId&, std::string_view op, std::vector<SlotPtr> inputs, std::unique_ptr<BackwardRule>);
+  SlotPtr record(const ScopeId&, std::string_view op, std::vector<SlotPtr> inputs, BackwardRule);
 
   // Runs everything recorded, last step first, in the scopes in which it was recorded. What a step saved is announced
   // (SavedStorage::prefetch) while the one before it runs. `root` gets the gradient `seed`;
@@ -199,7 +221,7 @@ class Tape {
     std::string_view op;
     SlotPtr output;
     std::vector<SlotPtr> inputs;
-    std::unique_ptr<BackwardRule> rule;
+    BackwardRule rule;
   };
   void run_part(const ExecContext&);
   void run_sublayer(const ExecContext&);

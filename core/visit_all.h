@@ -3,8 +3,8 @@
 
 #include <cstddef>
 #include <memory>
+#include <ranges>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 namespace ring {
@@ -16,17 +16,12 @@ struct Anything {
   operator T() const;
 };
 
-template <class Struct, std::size_t... i>
-constexpr bool is_made_of(std::index_sequence<i...>) {
-  return requires { Struct{(static_cast<void>(i), Anything{})...}; };
-}
-
-template <class Struct, std::size_t n = 20>
+template <class Struct, class... Members>
 constexpr std::size_t count_members() {
-  if constexpr (n == 0 || is_made_of<Struct>(std::make_index_sequence<n>{}))
-    return n;
+  if constexpr (requires { Struct{Members{}..., Anything{}}; })
+    return count_members<Struct, Members..., Anything>();
   else
-    return count_members<Struct, n - 1>();
+    return sizeof...(Members);
 }
 
 // Calls f with references to all members of an aggregate, in the order of their declaration.
@@ -52,10 +47,6 @@ void with_members(Struct& s, const Fn& f) {
 }
 
 template <class T>
-constexpr bool is_vector = false;
-template <class T>
-constexpr bool is_vector<std::vector<T>> = true;
-template <class T>
 constexpr bool is_shared = false;
 template <class T>
 constexpr bool is_shared<std::shared_ptr<T>> = true;
@@ -70,7 +61,7 @@ void visit_all(Object& object, const Fn& f) {
   using Plain = std::remove_const_t<Object>;
   if constexpr (std::is_same_v<Plain, T>)
     f(object);
-  else if constexpr (visit_all_detail::is_vector<Plain>)
+  else if constexpr (std::ranges::range<Plain>)
     for (auto& element : object) visit_all<T>(element, f);
   else if constexpr (std::is_class_v<Plain> && std::is_aggregate_v<Plain>)
     visit_all_detail::with_members(object, [&](auto&... members) { (visit_all<T>(members, f), ...); });

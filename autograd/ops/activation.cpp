@@ -28,39 +28,31 @@ Tensor gated(const ExecContext& ctx, const Tensor& gate_up) {
   return y;
 }
 
+Saved keep(const Run& run, const Var& in) { return run.save(in); }
+
 }  // namespace
 
 Var activate(Run& run, const Var& x, Activation kind) {
-  const Tensor y = activated(run.ctx, x.value, kind);
-  if (!run.records(x)) return {y, nullptr};
-  const Saved saved = run.save(x);
-  const Var out = run.record(
-      "activate", y, x.slot, saved, [kind](const Backward& back, const SlotPtr& input, const Saved& saved_x) {
-        const Tensor in = saved_x.get(back.ctx);
-        add_gradient(back, input, in, [&](const Tensor& dx) {
-          activate_backward_kernel({.x = in, .dy = back.grad(), .dx = dx, .kind = kind}, back.ctx);
-        });
-      });
-  if (!run.recompute) return out;
-  return recomputable(out, saved,
-                      [kind](const ExecContext& ctx, const Tensor& in) { return activated(ctx, in, kind); });
+  const auto forward = [kind](const ExecContext& ctx, const Tensor& in) { return activated(ctx, in, kind); };
+  const auto rule = [kind](const Backward& back, const SlotPtr& input, const Saved& saved_x) {
+    const Tensor in = saved_x.get(back.ctx);
+    add_gradient(back, input, in, [&](const Tensor& dx) {
+      activate_backward_kernel({.x = in, .dy = back.grad(), .dx = dx, .kind = kind}, back.ctx);
+    });
+  };
+  return run.op("activate", x, forward, rule, keep);
 }
 
 Var swiglu(Run& run, const Var& gate_up) {
   const Tensor& in = gate_up.value;
   RING_CHECK(in.shape().size() == 2 && in.dim(1) % 2 == 0, "swiglu: input ", describe(in), ", expected [N,2F]");
-  const Tensor y = gated(run.ctx, in);
-  if (!run.records(gate_up)) return {y, nullptr};
-  const Saved saved = run.save(gate_up);
-  const Var out = run.record("swiglu", y, gate_up.slot, saved,
-                             [](const Backward& back, const SlotPtr& input, const Saved& saved_x) {
-                               const Tensor x = saved_x.get(back.ctx);
-                               add_gradient(back, input, x, [&](const Tensor& dx) {
-                                 swiglu_backward_kernel({.gate_up = x, .dy = back.grad(), .dgate_up = dx}, back.ctx);
-                               });
-                             });
-  if (!run.recompute) return out;
-  return recomputable(out, saved, gated);
+  const auto rule = [](const Backward& back, const SlotPtr& input, const Saved& saved_x) {
+    const Tensor x = saved_x.get(back.ctx);
+    add_gradient(back, input, x, [&](const Tensor& dx) {
+      swiglu_backward_kernel({.gate_up = x, .dy = back.grad(), .dgate_up = dx}, back.ctx);
+    });
+  };
+  return run.op("swiglu", gate_up, gated, rule, keep);
 }
 
 }  // namespace ring

@@ -20,15 +20,10 @@ Tensor sum(const ExecContext& ctx, const Terms<Tensor>& of) {
 Var add(Run& run, const Var& a, const Var& b) {
   RING_CHECK(a.value.shape() == b.value.shape(), "add: ", describe(a.value), " and ", describe(b.value),
              ": shapes differ");
-  const Tensor y = sum(run.ctx, {a.value, b.value});
-  if (!run.records(a, b)) return {y, nullptr};
-  const Var out =
-      run.record("add", y, Terms<SlotPtr>{a.slot, b.slot}, [](const Backward& back, const Terms<SlotPtr>& terms) {
-        back.accumulate(terms.a, back.grad());
-        back.accumulate(terms.b, back.grad());
-      });
-  if (!run.recompute) return out;
-  return recomputable(out, Terms<Saved>{run.save(a), run.save(b)}, sum);
+  return run.op("add", Terms<Var>{a, b}, sum, [](const Backward& back, const Terms<SlotPtr>& terms) {
+    back.accumulate(terms.a, back.grad());
+    back.accumulate(terms.b, back.grad());
+  });
 }
 
 }  // namespace ring

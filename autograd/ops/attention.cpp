@@ -13,27 +13,6 @@ struct ForBackward {
   Saved dropout_rows, dropout_state, selection;
 };
 
-// A gradient that the kernel overwrites: in the input's slot if nothing was written there yet, else beside it.
-class Overwritten {
- public:
-  Overwritten(const Backward& back, const SlotPtr& input, const Tensor& like, Tensor& gradient)
-      : input_(input), gradient_(gradient), direct_(input && !input->written) {
-    gradient = direct_ ? back.sink(input, like.shape(), like.dtype()).dst : back.ctx.empty(like.shape(), like.dtype());
-  }
-  // A gradient that is held twice would be copied before it is added to.
-  void release() const {
-    if (direct_) gradient_ = {};
-  }
-  void add(const Backward& back) const {
-    if (!direct_) back.accumulate(input_, gradient_);
-  }
-
- private:
-  const SlotPtr& input_;
-  Tensor& gradient_;
-  const bool direct_;
-};
-
 // Gradients of all three inputs, which may share slots.
 struct AttentionRule {
   static constexpr bool kKeepsNoTensor = true;
@@ -59,11 +38,24 @@ struct AttentionRule {
 
   void operator()(const Backward& back, const Inputs& inputs, const ForBackward& saved) const {
     AttentionBackward args = arguments(back, saved);
-    const Overwritten gradients[] = {
-        {back, inputs.q, args.q, args.dq}, {back, inputs.k, args.k, args.dk}, {back, inputs.v, args.v, args.dv}};
+    // The kernel overwrites: a gradient goes to its slot if nothing was written there yet, else beside it.
+    struct Gradient {
+      const SlotPtr& slot;
+      Tensor& value;
+      const Tensor& like;
+      bool direct = false;
+    };
+    Gradient all[] = {{inputs.q, args.dq, args.q}, {inputs.k, args.dk, args.k}, {inputs.v, args.dv, args.v}};
+    for (Gradient& g : all) {
+      g.direct = g.slot && !g.slot->written;
+      g.value = g.direct ? back.sink(g.slot, g.like.shape(), g.like.dtype()).dst
+                         : back.ctx.empty(g.like.shape(), g.like.dtype());
+    }
     attend_backward(args, sequences, cp, back.ctx);
-    for (const Overwritten& g : gradients) g.release();
-    for (const Overwritten& g : gradients) g.add(back);
+    for (const Gradient& g : all)
+      if (g.direct) g.value = {};  // a gradient that is held twice would be copied before it is added to
+    for (const Gradient& g : all)
+      if (!g.direct) back.accumulate(g.slot, g.value);
   }
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "autograd/ops/linear.h"
 #include "autograd/ops/loss_head.h"
 #include "kernels/matmul.h"
 
@@ -69,7 +70,7 @@ void run_chunk(const Run& run, const LossHead& head, const Tensor& x, const Tens
   const ExecContext& ctx = run.ctx;
   const std::int64_t rows = logits.dim(0);
   const Tensor x_part = x.narrow(0, begin, rows);
-  matmul_kernel({.a = x_part, .b = w, .c = logits, .transpose_b = true}, ctx);
+  linear_forward(ctx, {x_part, w, {}, {}}, logits);
   const bool gradient = gradients.dx.defined() || gradients.dw.dst.defined();
   cross_entropy_kernel({.logits = logits,
                         .targets = head.targets.narrow(0, begin, rows),
@@ -82,11 +83,8 @@ void run_chunk(const Run& run, const LossHead& head, const Tensor& x, const Tens
                         .gradient = gradient,
                         .state = run.state},
                        ctx);
-  if (gradients.dx.defined()) matmul_kernel({.a = logits, .b = w, .c = gradients.dx.narrow(0, begin, rows)}, ctx);
-  Sink& dw = gradients.dw;
-  if (!dw.dst.defined()) return;
-  matmul_kernel({.a = logits, .b = x_part, .c = dw.dst, .transpose_a = true, .beta = dw.beta}, ctx);
-  dw.beta = 1;
+  if (gradients.dx.defined()) input_gradient(ctx, logits, w, {gradients.dx.narrow(0, begin, rows)});
+  if (gradients.dw.dst.defined()) weight_gradient(ctx, logits, x_part, gradients.dw);
 }
 
 }  // namespace

@@ -5,10 +5,10 @@
 namespace ring {
 namespace {
 
-// What finds a mask in a step.
 template <class T>
-struct Address {
-  T rows, state;
+struct Operands {
+  T x, residual;
+  T rows, state;  // what finds a mask in a step
 };
 
 // Where the mask is: it is drawn again in the backward, so nothing of it is kept.
@@ -17,27 +17,16 @@ struct Mask {
   RandomSite site;
   std::int64_t first_element;
 
-  Dropout on(const Tensor& x, const Address<Tensor>& a) const {
-    return {.x = x, .rate = rate, .site = site, .first_element = first_element, .rows = a.rows, .state = a.state};
+  Dropout on(const Tensor& x, const Tensor& rows, const Tensor& state) const {
+    return {.x = x, .rate = rate, .site = site, .first_element = first_element, .rows = rows, .state = state};
   }
 };
 
-template <class T>
-struct Inputs {
-  T x, residual;
-};
-
-template <class T>
-struct Operands {
-  Inputs<T> inputs;
-  Address<T> address;
-};
-
-void dropout_backward(const Backward& back, const Inputs<SlotPtr>& inputs, const Address<Saved>& saved,
+void dropout_backward(const Backward& back, const Operands<SlotPtr>& inputs, const Operands<Saved>& saved,
                       const Mask& mask) {
   if (inputs.x) {
     const Sink s = back.sink(inputs.x, back.grad().shape(), back.grad().dtype());
-    Dropout args = mask.on(back.grad(), {saved.rows.get(back.ctx), saved.state.get(back.ctx)});
+    Dropout args = mask.on(back.grad(), saved.rows.get(back.ctx), saved.state.get(back.ctx));
     args.out = s.dst;
     args.beta = s.beta;
     dropout_kernel(args, back.ctx);
@@ -46,10 +35,9 @@ void dropout_backward(const Backward& back, const Inputs<SlotPtr>& inputs, const
 }
 
 Tensor masked(const ExecContext& ctx, const Operands<Tensor>& of, const Mask& mask) {
-  const Tensor& x = of.inputs.x;
-  Dropout args = mask.on(x, of.address);
-  args.residual = of.inputs.residual;
-  args.out = ctx.empty(x.shape(), x.dtype());
+  Dropout args = mask.on(of.x, of.rows, of.state);
+  args.residual = of.residual;
+  args.out = ctx.empty(of.x.shape(), of.x.dtype());
   dropout_kernel(args, ctx);
   return args.out;
 }
@@ -78,17 +66,15 @@ Var dropout_add(Run& run, const Var& x, const Var& residual, float rate, std::ui
   const RowAddress address = address_of(run, x.value);
   const std::int64_t row = x.value.dim(0) > 0 ? x.value.numel() / x.value.dim(0) : 0;
   const Mask mask{rate, {.seed = run.seed, .step = run.step, .site = site}, address.first * row};
-  const Tensor y = masked(run.ctx, {{x.value, residual.value}, {address.rows, run.state}}, mask);
-  if (!run.records(x, residual)) return {y, nullptr};
-  const Address<Saved> saved{save_in_place(address.rows), save_in_place(run.state)};
-  const Var out =
-      run.record("dropout", y, Inputs<SlotPtr>{x.slot, residual.slot}, saved,
-                 [mask](const Backward& back, const Inputs<SlotPtr>& inputs, const Address<Saved>& saved_address) {
-                   dropout_backward(back, inputs, saved_address, mask);
-                 });
-  if (!run.recompute) return out;
-  return recomputable(out, Operands<Saved>{{run.save(x), run.save(residual)}, saved},
-                      [mask](const ExecContext& ctx, const Operands<Tensor>& of) { return masked(ctx, of, mask); });
+  return run.op(
+      "dropout", Operands<Var>{x, residual, in_place(address.rows), in_place(run.state)},
+      [mask](const ExecContext& ctx, const Operands<Tensor>& of) { return masked(ctx, of, mask); },
+      [mask](const Backward& back, const Operands<SlotPtr>& inputs, const Operands<Saved>& saved) {
+        dropout_backward(back, inputs, saved, mask);
+      },
+      [](const Run& r, const Operands<Var>& in) {
+        return Operands<Saved>{.rows = r.save(in.rows), .state = r.save(in.state)};
+      });
 }
 
 }  // namespace ring

@@ -3,32 +3,6 @@
 #include "kernels/matmul.h"
 
 namespace ring {
-namespace {
-
-// y = x w^T + b + r, so dx = dy w, dw = dy^T x, db = column sums of dy, dr = dy.
-void linear_backward(const Backward& back, const LinearInputs<SlotPtr>& inputs, const LinearForBackward& saved) {
-  const Tensor& dy = back.grad();
-  const Tensor w = saved.w.get(back.ctx);
-  if (inputs.x) {
-    const Sink s = back.sink(inputs.x, {dy.dim(0), w.dim(1)}, dy.dtype());
-    matmul_kernel({.a = dy, .b = w, .c = s.dst, .beta = s.beta}, back.ctx);
-  }
-  if (inputs.w) {
-    const Tensor x = saved.x.get(back.ctx);
-    const Sink s = back.sink(inputs.w, w.shape(), w.dtype());
-    matmul_kernel({.a = dy, .b = x, .c = s.dst, .transpose_a = true, .beta = s.beta}, back.ctx);
-  }
-  bias_backward(back, inputs.b, {w.dim(0)}, w.dtype());
-  back.accumulate(inputs.residual, dy);
-}
-
-Tensor product(const ExecContext& ctx, const LinearInputs<Tensor>& in) {
-  const Tensor y = ctx.empty({in.x.dim(0), in.w.dim(0)}, in.x.dtype());
-  matmul_kernel({.a = in.x, .b = in.w, .c = y, .transpose_b = true, .bias = in.b, .residual = in.residual}, ctx);
-  return y;
-}
-
-}  // namespace
 
 void check_linear(const char* op, const Var& x, const Var& w, const Var& b) {
   const bool fits = x.value.shape().size() == 2 && w.value.shape().size() == 2 && x.value.dim(1) == w.value.dim(1);
@@ -42,30 +16,59 @@ void check_residual(const char* op, const Var& residual, const Shape& output) {
              " for an output of ", output);
 }
 
-LinearInputs<SlotPtr> linear_slots(const Var& x, const Var& w, const Var& b, const Var& residual) {
-  return {.x = x.slot, .w = w.slot, .b = b.slot, .residual = residual.slot};
+void linear_forward(const ExecContext& ctx, const LinearInputs<Tensor>& in, const Tensor& y) {
+  matmul_kernel({.a = in.x, .b = in.w, .c = y, .transpose_b = true, .bias = in.b, .residual = in.residual}, ctx);
 }
 
-LinearInputs<Saved> save_to_recompute(const Run& run, const LinearForBackward& saved, const Var& b,
-                                      const Var& residual) {
-  return {.x = saved.x, .w = saved.w, .b = run.save(b), .residual = run.save(residual)};
+Tensor linear_forward(const ExecContext& ctx, const LinearInputs<Tensor>& in) {
+  const Tensor y = ctx.empty({in.x.dim(0), in.w.dim(0)}, in.x.dtype());
+  linear_forward(ctx, in, y);
+  return y;
 }
 
-void bias_backward(const Backward& back, const SlotPtr& bias, const Shape& shape, DType type) {
+void input_gradient(const ExecContext& ctx, const Tensor& dy, const Tensor& w, const Sink& dx) {
+  matmul_kernel({.a = dy, .b = w, .c = dx.dst, .beta = dx.beta}, ctx);
+}
+
+void weight_gradient(const ExecContext& ctx, const Tensor& dy, const Tensor& x, Sink& dw) {
+  matmul_kernel({.a = dy, .b = x, .c = dw.dst, .transpose_a = true, .beta = dw.beta}, ctx);
+  dw.beta = 1;
+}
+
+void bias_gradient(const Backward& back, const SlotPtr& bias, const Tensor& dy, const Shape& shape, DType type) {
   if (!bias) return;
   const Sink s = back.sink(bias, shape, type);
-  column_sum_kernel({back.grad(), s.dst, s.beta}, back.ctx);
+  column_sum_kernel({dy, s.dst, s.beta}, back.ctx);
+}
+
+void input_gradient(const Backward& back, const LinearInputs<SlotPtr>& inputs, const Tensor& dy, const Tensor& w) {
+  if (inputs.x) input_gradient(back.ctx, dy, w, back.sink(inputs.x, {dy.dim(0), w.dim(1)}, dy.dtype()));
+}
+
+void parameter_gradients(const Backward& back, const LinearInputs<SlotPtr>& inputs, const Tensor& dy, const Tensor& w,
+                         const Saved& x) {
+  if (inputs.w) {
+    Sink dw = back.sink(inputs.w, w.shape(), w.dtype());
+    weight_gradient(back.ctx, dy, x.get(back.ctx), dw);
+  }
+  bias_gradient(back, inputs.b, dy, {w.dim(0)}, w.dtype());
+}
+
+LinearInputs<Saved> save_for_gradients(const Run& run, const LinearInputs<Var>& in) {
+  return {.x = run.save(in.x), .w = run.save(in.w), .b = {}, .residual = {}};
 }
 
 Var linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& residual) {
   check_linear("linear", x, w, b);
   check_residual("linear", residual, {x.value.dim(0), w.value.dim(0)});
-  const Tensor y = product(run.ctx, {x.value, w.value, b.value, residual.value});
-  if (!run.records(x, w, b, residual)) return {y, nullptr};
-  const LinearForBackward saved{.x = run.save(x), .w = run.save(w)};
-  const Var out = run.record("linear", y, linear_slots(x, w, b, residual), saved, linear_backward);
-  if (!run.recompute) return out;
-  return recomputable(out, save_to_recompute(run, saved, b, residual), product);
+  const auto forward = [](const ExecContext& ctx, const LinearInputs<Tensor>& in) { return linear_forward(ctx, in); };
+  const auto rule = [](const Backward& back, const LinearInputs<SlotPtr>& inputs, const LinearInputs<Saved>& saved) {
+    const Tensor kept_w = saved.w.get(back.ctx);
+    input_gradient(back, inputs, back.grad(), kept_w);
+    parameter_gradients(back, inputs, back.grad(), kept_w, saved.x);
+    back.accumulate(inputs.residual, back.grad());
+  };
+  return run.op("linear", LinearInputs<Var>{x, w, b, residual}, forward, rule, save_for_gradients);
 }
 
 }  // namespace ring

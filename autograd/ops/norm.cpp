@@ -11,93 +11,76 @@ void check_norm(const char* op, const Tensor& x, const Tensor& w, const Tensor& 
   RING_CHECK(!b.defined() || b.shape() == w.shape(), op, ": weight ", describe(w), " and bias ", describe(b));
 }
 
+// b: of a layer norm, which may have none.
 template <class T>
-struct RmsInputs {
-  T x, w;
-};
-
-template <class T>
-struct LayerInputs {
+struct NormInputs {
   T x, w, b;
 };
 
 template <class T>
-struct RmsForBackward {
-  RmsInputs<T> inputs;
-  T rstd;
+struct NormForBackward {
+  NormInputs<T> inputs;  // without b
+  T mean, rstd;
 };
 
-template <class T>
-struct LayerForBackward {
-  T x, w, mean, rstd;
+// mean: undefined for an RMS norm.
+struct Normed {
+  Tensor y, mean, rstd;
 };
 
-RmsNorm rms_normed(const ExecContext& ctx, const RmsInputs<Tensor>& in, float eps) {
-  const auto& [x, w] = in;
-  const RmsNorm f{
-      .x = x, .w = w, .y = ctx.empty(x.shape(), x.dtype()), .rstd = ctx.empty({x.numel() / x.dim(-1)}), .eps = eps};
-  rms_norm_kernel(f, ctx);
-  return f;
+Normed rms_normed(const ExecContext& ctx, const NormInputs<Tensor>& in, float eps) {
+  const Normed n{ctx.empty(in.x.shape(), in.x.dtype()), {}, ctx.empty({in.x.numel() / in.x.dim(-1)})};
+  rms_norm_kernel({.x = in.x, .w = in.w, .y = n.y, .rstd = n.rstd, .eps = eps}, ctx);
+  return n;
 }
 
-LayerNorm layer_normed(const ExecContext& ctx, const LayerInputs<Tensor>& in, float eps) {
-  const auto& [x, w, b] = in;
-  const Shape rows{x.numel() / x.dim(-1)};
-  const LayerNorm f{.x = x,
-                    .w = w,
-                    .b = b,
-                    .y = ctx.empty(x.shape(), x.dtype()),
-                    .mean = ctx.empty(rows),
-                    .rstd = ctx.empty(rows),
-                    .eps = eps};
-  layer_norm_kernel(f, ctx);
-  return f;
+Normed layer_normed(const ExecContext& ctx, const NormInputs<Tensor>& in, float eps) {
+  const Shape rows{in.x.numel() / in.x.dim(-1)};
+  const Normed n{ctx.empty(in.x.shape(), in.x.dtype()), ctx.empty(rows), ctx.empty(rows)};
+  layer_norm_kernel({.x = in.x, .w = in.w, .b = in.b, .y = n.y, .mean = n.mean, .rstd = n.rstd, .eps = eps}, ctx);
+  return n;
 }
 
 Sink sink_like(const Backward& back, const SlotPtr& input, const Tensor& like) {
   return back.sink(input, like.shape(), like.dtype());
 }
 
-void rms_norm_backward(const Backward& back, const RmsInputs<SlotPtr>& inputs, const RmsForBackward<Saved>& saved) {
-  const auto [in, rstd] = get_all(saved, back.ctx);
+void rms_norm_backward(const Backward& back, const NormInputs<SlotPtr>& inputs, const NormForBackward<Saved>& saved) {
+  const auto [in, mean, rstd] = get_all(saved, back.ctx);
   const Sink dx = sink_like(back, inputs.x, in.x), dw = sink_like(back, inputs.w, in.w);
   rms_norm_backward_kernel({in.x, in.w, rstd, back.grad(), dx.dst, dw.dst, dx.beta, dw.beta}, back.ctx);
 }
 
-void layer_norm_backward(const Backward& back, const LayerInputs<SlotPtr>& inputs,
-                         const LayerForBackward<Saved>& saved) {
-  const auto [x, w, mean, rstd] = get_all(saved, back.ctx);
-  const Sink dx = sink_like(back, inputs.x, x), dw = sink_like(back, inputs.w, w), db = sink_like(back, inputs.b, w);
-  layer_norm_backward_kernel({x, w, mean, rstd, back.grad(), dx.dst, dw.dst, db.dst, dx.beta, dw.beta, db.beta},
+void layer_norm_backward(const Backward& back, const NormInputs<SlotPtr>& inputs, const NormForBackward<Saved>& saved) {
+  const auto [in, mean, rstd] = get_all(saved, back.ctx);
+  const Sink dx = sink_like(back, inputs.x, in.x), dw = sink_like(back, inputs.w, in.w),
+             db = sink_like(back, inputs.b, in.w);
+  layer_norm_backward_kernel({in.x, in.w, mean, rstd, back.grad(), dx.dst, dw.dst, db.dst, dx.beta, dw.beta, db.beta},
                              back.ctx);
+}
+
+template <class Forward, class Rule>
+Var norm(const Run& run, const char* op, const NormInputs<Var>& in, float eps, Forward forward, Rule rule) {
+  check_norm(op, in.x.value, in.w.value, in.b.value);
+  const Normed n = forward(run.ctx, values_of(in), eps);
+  if (!run.records(in)) return {n.y, nullptr};
+  NormForBackward<Saved> saved{{run.save(in.x), run.save(in.w), {}}, run.save(n.mean), run.save(n.rstd)};
+  const Var out = run.record(op, n.y, slots_of(in), saved, rule);
+  if (!run.recompute) return out;
+  saved.inputs.b = run.save(in.b);
+  return recomputable(out, saved.inputs, [forward, eps](const ExecContext& ctx, const NormInputs<Tensor>& again) {
+    return forward(ctx, again, eps).y;
+  });
 }
 
 }  // namespace
 
 Var rms_norm(Run& run, const Var& x, const Var& w, float eps) {
-  check_norm("rms_norm", x.value, w.value, {});
-  const RmsNorm f = rms_normed(run.ctx, {x.value, w.value}, eps);
-  if (!run.records(x, w)) return {f.y, nullptr};
-  const RmsForBackward<Saved> saved{{run.save(x), run.save(w)}, run.save(f.rstd)};
-  const Var out = run.record("rms_norm", f.y, RmsInputs<SlotPtr>{x.slot, w.slot}, saved, rms_norm_backward);
-  if (!run.recompute) return out;
-  return recomputable(out, saved.inputs, [eps](const ExecContext& ctx, const RmsInputs<Tensor>& in) {
-    return rms_normed(ctx, in, eps).y;
-  });
+  return norm(run, "rms_norm", {x, w, {}}, eps, rms_normed, rms_norm_backward);
 }
 
 Var layer_norm(Run& run, const Var& x, const Var& w, const Var& bias, float eps) {
-  check_norm("layer_norm", x.value, w.value, bias.value);
-  const LayerNorm f = layer_normed(run.ctx, {x.value, w.value, bias.value}, eps);
-  if (!run.records(x, w, bias)) return {f.y, nullptr};
-  const LayerForBackward<Saved> saved{
-      .x = run.save(x), .w = run.save(w), .mean = run.save(f.mean), .rstd = run.save(f.rstd)};
-  const Var out =
-      run.record("layer_norm", f.y, LayerInputs<SlotPtr>{x.slot, w.slot, bias.slot}, saved, layer_norm_backward);
-  if (!run.recompute) return out;
-  return recomputable(
-      out, LayerInputs<Saved>{saved.x, saved.w, run.save(bias)},
-      [eps](const ExecContext& ctx, const LayerInputs<Tensor>& in) { return layer_normed(ctx, in, eps).y; });
+  return norm(run, "layer_norm", {x, w, bias}, eps, layer_normed, layer_norm_backward);
 }
 
 }  // namespace ring

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "autograd/ops/linear.h"
 #include "autograd/ops/loss_head.h"
 #include "comm/communicator.h"
 #include "kernels/matmul.h"
@@ -33,7 +34,7 @@ void run_chunk(Head& h, const Tensor& logits, std::int64_t begin) {
   const std::int64_t rows = logits.dim(0), first = h.run.tp->rank() * h.w.dim(0);
   const auto part = [&](const Tensor& t) { return t.defined() ? t.narrow(0, begin, rows) : t; };
   const Tensor x = part(h.x), targets = part(h.head.targets);
-  matmul_kernel({.a = x, .b = h.w, .c = logits, .transpose_b = true}, ctx);
+  linear_forward(ctx, {x, h.w, {}, {}}, logits);
   sliced_cross_entropy_kernel({.logits = logits,
                                .targets = targets,
                                .weights = part(h.head.weights),
@@ -47,11 +48,8 @@ void run_chunk(Head& h, const Tensor& logits, std::int64_t begin) {
                                .gradient = h.want_dx || h.dw.dst.defined(),
                                .state = h.run.state},
                               ctx);
-  if (h.dw.dst.defined()) {
-    matmul_kernel({.a = logits, .b = x, .c = h.dw.dst, .transpose_a = true, .beta = h.dw.beta}, ctx);
-    h.dw.beta = 1;
-  }
-  if (h.want_dx) matmul_kernel({.a = logits, .b = h.w, .c = x}, ctx);
+  if (h.dw.dst.defined()) weight_gradient(ctx, logits, x, h.dw);
+  if (h.want_dx) input_gradient(ctx, logits, h.w, {x});
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // Linear layers of a sliced model: rows travel while others are multiplied.
 
 #include <optional>
-#include <utility>
 
 #include "autograd/ops/linear.h"
 #include "autograd/ops/sliced_rows.h"
@@ -13,26 +12,13 @@ namespace {
 // Kernels of NCCL would share the multiprocessors with the products, and both get slower than one after the other.
 bool overlaps(const Communicator& tp) { return tp.backend() != "nccl" || tp.uses_copy_engines(); }
 
-// dw = beta * dw + the sum over processes of dy^T x for their rows.
-class WeightGradient {
- public:
-  explicit WeightGradient(const Sink& s) : dw_(s) {}
-  void add(const Tensor& dy, const Tensor& x, const ExecContext& ctx) {
-    const float beta = std::exchange(dw_.beta, 1.0f);
-    matmul_kernel({.a = dy, .b = x, .c = dw_.dst, .transpose_a = true, .beta = beta}, ctx);
-  }
-
- private:
-  Sink dw_;
-};
-
 Tensor product_of_gathered(const ExecContext& ctx, Communicator& tp, const LinearInputs<Tensor>& in) {
   const auto& [x, w, b, residual] = in;
   const Tensor y = ctx.empty({x.dim(0) * tp.size(), w.dim(0)}, x.dtype());
   GatheredRows all(ctx, tp, x, w.dim(0));
   const auto multiply = [&](std::int64_t first, const Tensor& rows) {
     const auto part = [&](const Tensor& t) { return t.defined() ? t.narrow(0, first, rows.dim(0)) : t; };
-    matmul_kernel({.a = rows, .b = w, .c = part(y), .transpose_b = true, .bias = b, .residual = part(residual)}, ctx);
+    linear_forward(ctx, {rows, w, b, part(residual)}, part(y));
   };
   all.each(multiply, {});
   return y;
@@ -49,7 +35,7 @@ void add_own_rows(SumOfOthers& others, const Tensor& dy, const Tensor& w, const 
 // y = X w^T + b + r, where X are all rows: dx is this process's rows of the sum of dy w, dw = dy^T X. The rows of
 // the others come again, while dy is multiplied by w.
 void gather_linear_backward(const Backward& back, Communicator& tp, const LinearInputs<SlotPtr>& inputs,
-                            const LinearForBackward& saved) {
+                            const LinearInputs<Saved>& saved) {
   const ExecContext& ctx = back.ctx;
   const Tensor &dy = back.grad(), x = saved.x.get(ctx), w = saved.w.get(ctx);
   std::optional<GatheredRows> all;
@@ -57,13 +43,13 @@ void gather_linear_backward(const Backward& back, Communicator& tp, const Linear
   std::optional<SumOfOthers> others;
   if (inputs.x)
     others.emplace(ctx, tp, x.shape(), dy.dtype(), w.dim(0), [&](std::int64_t first, const Tensor& dst) {
-      matmul_kernel({.a = dy.narrow(0, first, dst.dim(0)), .b = w, .c = dst}, ctx);
+      input_gradient(ctx, dy.narrow(0, first, dst.dim(0)), w, {dst});
     });
   if (all) {
-    WeightGradient dw(back.sink(inputs.w, w.shape(), w.dtype()));
-    all->each({}, [&](int rank, const Tensor& rows) { dw.add(rows_of(dy, rank, tp), rows, ctx); });
+    Sink dw = back.sink(inputs.w, w.shape(), w.dtype());
+    all->each({}, [&](int rank, const Tensor& rows) { weight_gradient(ctx, rows_of(dy, rank, tp), rows, dw); });
   }
-  bias_backward(back, inputs.b, {w.dim(0)}, w.dtype());
+  bias_gradient(back, inputs.b, dy, {w.dim(0)}, w.dtype());
   if (others)
     add_own_rows(*others, rows_of(dy, tp.rank(), tp), w, back.sink(inputs.x, x.shape(), dy.dtype()), all.has_value(),
                  ctx);
@@ -74,50 +60,46 @@ Tensor scattered_product(const ExecContext& ctx, Communicator& tp, const LinearI
   const auto& [x, w, b, residual] = in;
   const Tensor y = ctx.empty({x.dim(0) / tp.size(), w.dim(0)}, x.dtype());
   SumOfOthers others(ctx, tp, y.shape(), y.dtype(), w.dim(1), [&](std::int64_t first, const Tensor& dst) {
-    matmul_kernel({.a = x.narrow(0, first, dst.dim(0)), .b = w, .c = dst, .transpose_b = true}, ctx);
+    linear_forward(ctx, {x.narrow(0, first, dst.dim(0)), w, {}, {}}, dst);
   });
-  matmul_kernel({.a = rows_of(x, tp.rank(), tp), .b = w, .c = y, .transpose_b = true, .bias = b}, ctx);
+  linear_forward(ctx, {rows_of(x, tp.rank(), tp), w, b, {}}, y);
   others.add_to(y, residual);
   return y;
 }
 
 // y = this process's rows of the sum of x w^T, plus b + r: with all rows of dy, dx = dy w and dw = dy^T x.
 void linear_scatter_backward(const Backward& back, Communicator& tp, const LinearInputs<SlotPtr>& inputs,
-                             const LinearForBackward& saved) {
+                             const LinearInputs<Saved>& saved) {
   const ExecContext& ctx = back.ctx;
   const Tensor &dy = back.grad(), x = saved.x.get(ctx), w = saved.w.get(ctx);
   GatheredRows::Some multiply;
   if (inputs.x)
     multiply = [&, dx = back.sink(inputs.x, x.shape(), dy.dtype())](std::int64_t first, const Tensor& rows) {
-      matmul_kernel({.a = rows, .b = w, .c = dx.dst.narrow(0, first, rows.dim(0)), .beta = dx.beta}, ctx);
+      input_gradient(ctx, rows, w, {dx.dst.narrow(0, first, rows.dim(0)), dx.beta});
     };
   GatheredRows::Whole add_weight;
   if (inputs.w)
-    add_weight = [&, dw = WeightGradient(back.sink(inputs.w, w.shape(), w.dtype()))](
-                     int rank, const Tensor& rows) mutable { dw.add(rows, rows_of(x, rank, tp), ctx); };
+    add_weight = [&, dw = back.sink(inputs.w, w.shape(), w.dtype())](int rank, const Tensor& rows) mutable {
+      weight_gradient(ctx, rows, rows_of(x, rank, tp), dw);
+    };
   const std::int64_t products = (inputs.x ? 1 : 0) + (inputs.w ? 1 : 0);
   if (products > 0) GatheredRows(ctx, tp, dy, products * w.dim(1)).each(multiply, add_weight);
-  bias_backward(back, inputs.b, {w.dim(0)}, w.dtype());
+  bias_gradient(back, inputs.b, dy, {w.dim(0)}, w.dtype());
   back.accumulate(inputs.residual, dy);
 }
 
 using Forward = Tensor (*)(const ExecContext&, Communicator&, const LinearInputs<Tensor>&);
-using Rule = void (*)(const Backward&, Communicator&, const LinearInputs<SlotPtr>&, const LinearForBackward&);
+using Rule = void (*)(const Backward&, Communicator&, const LinearInputs<SlotPtr>&, const LinearInputs<Saved>&);
 
-Var sliced_linear(Run& run, std::string_view name, const Var& x, const Var& w, const Var& b, const Var& residual,
-                  Forward forward, Rule rule) {
+Var sliced_linear(Run& run, std::string_view name, const LinearInputs<Var>& in, Forward forward, Rule rule) {
   Communicator& tp = *run.tp;
-  const Tensor y = forward(run.ctx, tp, {x.value, w.value, b.value, residual.value});
-  if (!run.records(x, w, b, residual)) return {y, nullptr};
-  const LinearForBackward saved{.x = run.save(x), .w = run.save(w)};
-  const Var out = run.record(name, y, linear_slots(x, w, b, residual), saved,
-                             [&tp, rule](const Backward& back, const auto& inputs, const LinearForBackward& kept) {
-                               rule(back, tp, inputs, kept);
-                             });
-  if (!run.recompute) return out;
-  return recomputable(
-      out, save_to_recompute(run, saved, b, residual),
-      [&tp, forward](const ExecContext& ctx, const LinearInputs<Tensor>& in) { return forward(ctx, tp, in); });
+  return run.op(
+      name, in,
+      [&tp, forward](const ExecContext& ctx, const LinearInputs<Tensor>& tensors) { return forward(ctx, tp, tensors); },
+      [&tp, rule](const Backward& back, const auto& slots, const LinearInputs<Saved>& saved) {
+        rule(back, tp, slots, saved);
+      },
+      save_for_gradients);
 }
 
 }  // namespace
@@ -126,7 +108,7 @@ Var gather_linear(Run& run, const Var& x, const Var& w, const Var& b, const Var&
   if (!sliced(run) || !overlaps(*run.tp)) return linear(run, gather_rows(run, x), w, b, residual);
   check_linear("gather_linear", x, w, b);
   check_residual("gather_linear", residual, {x.value.dim(0) * run.tp->size(), w.value.dim(0)});
-  return sliced_linear(run, "gather_linear", x, w, b, residual, product_of_gathered, gather_linear_backward);
+  return sliced_linear(run, "gather_linear", {x, w, b, residual}, product_of_gathered, gather_linear_backward);
 }
 
 Var linear_scatter(Run& run, const Var& x, const Var& w, const Var& b, const Var& residual) {
@@ -134,7 +116,7 @@ Var linear_scatter(Run& run, const Var& x, const Var& w, const Var& b, const Var
   if (!overlaps(*run.tp)) return scatter_sum(run, linear(run, x, w), b, residual);
   check_linear("linear_scatter", x, w, b);
   check_residual("linear_scatter", residual, {own_rows(run, x.value).dim(0), w.value.dim(0)});
-  return sliced_linear(run, "linear_scatter", x, w, b, residual, scattered_product, linear_scatter_backward);
+  return sliced_linear(run, "linear_scatter", {x, w, b, residual}, scattered_product, linear_scatter_backward);
 }
 
 }  // namespace ring

@@ -49,7 +49,7 @@ void scatter_backward(const Backward& back, Communicator& tp, const Terms<SlotPt
                       DType type) {
   const Tensor& dy = back.grad();
   if (terms.x) back.accumulate(terms.x, gathered(back.ctx, tp, dy));
-  bias_backward(back, terms.b, bias, type);
+  bias_gradient(back, terms.b, dy, bias, type);
   back.accumulate(terms.residual, dy);
 }
 
@@ -87,14 +87,11 @@ using Swap = Tensor (*)(const ExecContext&, Communicator&, const Tensor&);
 
 Var swap(Run& run, std::string_view name, const Var& x, Swap there, Swap back_again) {
   Communicator& tp = *run.tp;
-  const Tensor y = there(run.ctx, tp, x.value);
-  if (!run.records(x)) return {y, nullptr};
-  const Var out = run.record(name, y, x.slot, [&tp, back_again](const Backward& back, const SlotPtr& input) {
-    back.accumulate(input, back_again(back.ctx, tp, back.grad()));
-  });
-  if (!run.recompute) return out;
-  return recomputable(out, run.save(x),
-                      [&tp, there](const ExecContext& ctx, const Tensor& in) { return there(ctx, tp, in); });
+  return run.op(
+      name, x, [&tp, there](const ExecContext& ctx, const Tensor& in) { return there(ctx, tp, in); },
+      [&tp, back_again](const Backward& back, const SlotPtr& input) {
+        back.accumulate(input, back_again(back.ctx, tp, back.grad()));
+      });
 }
 
 }  // namespace
@@ -145,16 +142,12 @@ Var scatter_sum(Run& run, const Var& x, const Var& b, const Var& residual) {
              describe(x.value));
   RING_CHECK(!residual.value.defined() || residual.value.shape() == shape, "scatter_sum: residual ",
              describe(residual.value), " for rows of ", shape);
-  const Tensor y = scattered(run.ctx, tp, {x.value, b.value, residual.value});
-  if (!run.records(x, b, residual)) return {y, nullptr};
-  const auto rule = [&tp, bias = b.value.shape(), type = b.value.dtype()](const Backward& back,
-                                                                          const Terms<SlotPtr>& terms) {
-    scatter_backward(back, tp, terms, bias, type);
-  };
-  const Var out = run.record("scatter_sum", y, Terms<SlotPtr>{x.slot, b.slot, residual.slot}, rule);
-  if (!run.recompute) return out;
-  return recomputable(out, Terms<Saved>{run.save(x), run.save(b), run.save(residual)},
-                      [&tp](const ExecContext& ctx, const Terms<Tensor>& of) { return scattered(ctx, tp, of); });
+  return run.op(
+      "scatter_sum", Terms<Var>{x, b, residual},
+      [&tp](const ExecContext& ctx, const Terms<Tensor>& terms) { return scattered(ctx, tp, terms); },
+      [&tp, bias = b.value.shape(), type = b.value.dtype()](const Backward& back, const Terms<SlotPtr>& terms) {
+        scatter_backward(back, tp, terms, bias, type);
+      });
 }
 
 }  // namespace ring

@@ -36,6 +36,8 @@ TEST_F(SavedTest, HooksTakeEveryTensorButParameters) {
   run.recompute = true;
   two_ops(run, input("x", {4, 8}), w);
   EXPECT_EQ(store.packed, 3) << "the product has a recipe, which makes it from x";
+  linear(run, input("x", {4, 8}), w, {}, input("residual", {4, 8}));
+  EXPECT_EQ(store.packed, 5) << "x, once for the backward and the recipe; the residual for the recipe alone";
 }
 
 TEST_F(SavedTest, NothingIsSavedWithoutATape) {

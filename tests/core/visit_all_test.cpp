@@ -21,19 +21,11 @@ struct Mixed {
   int last = 8;
 };
 
-TEST(VisitAll, FindsEachValueInTheOrderOfDeclaration) {
-  EXPECT_EQ(list_all<int>(Mixed{}), (std::vector<int>{1, 2, 3, 4, 5, 6, 7, 8}));
-  EXPECT_EQ(list_all<double>(Mixed{}), std::vector<double>{0.5});
-}
-
-TEST(VisitAll, AValueItselfIsVisited) {
-  int value = 3;
-  visit_all<int>(value, [](int& v) { ++v; });
-  EXPECT_EQ(value, 4);
-}
-
-TEST(VisitAll, MembersCanBeChanged) {
+TEST(VisitAll, FindsAndChangesEachValueInTheOrderOfDeclaration) {
   Mixed mixed;
+  EXPECT_EQ(list_all<int>(mixed), (std::vector<int>{1, 2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_EQ(list_all<double>(mixed), std::vector<double>{0.5});
+  EXPECT_EQ(list_all<int>(3), std::vector<int>{3}) << "a value itself";
   visit_all<int>(mixed, [](int& v) { v = -v; });
   EXPECT_EQ(list_all<int>(mixed), (std::vector<int>{-1, -2, -3, -4, -5, -6, -7, -8}));
 }
@@ -50,7 +42,6 @@ TEST(VisitAll, CountsMembers) {
   EXPECT_TRUE(list_all<int>(Empty{}).empty());
   EXPECT_EQ(list_all<int>(Nine{1, 2, 3, 4, 5, 6, 7, 8, 9}), (std::vector<int>{1, 2, 3, 4, 5, 6, 7, 8, 9}));
   EXPECT_EQ(list_all<int>(Eighteen{.r = 18}).size(), 18u);
-  EXPECT_EQ(list_all<int>(Eighteen{.r = 18}).back(), 18);
 }
 
 }  // namespace
