@@ -114,15 +114,14 @@ Var rope(Run&, const Var& x, const Tensor& positions, const Tensor& inv_freq);
 // The same in place and not recorded: by the sequences' own frequencies where they have some, else by inv_freq.
 void rotate(const Tensor& x, const Sequences&, const Tensor& inv_freq, const ExecContext&);
 
-// q [N,Hq,D], k and v [N,Hk,D] -> [N,Hq,D]. Of a sliced run the heads are those of one process, of which the others
-// have as many.
+// Attention over q [N,Hq,D], k and v [N,Hk,D]. In a sliced run the heads are those of one process; the others have as
+// many.
 struct AttentionOptions {
   float scale = 1;
   Pattern pattern;
   float dropout = 0;               // rate on the weights, in [0, 1)
   std::uint32_t dropout_site = 0;  // of the masks, as dropout_add's
 };
-Var attention(Run&, const Var& q, const Var& k, const Var& v, const Sequences&, const AttentionOptions&);
 
 // The whole of self-attention between the two projections, without copies: qkv [N,(Hq+2Hk)D] holds q | k | v in
 // columns. Optionally normalises q and k per head (RMS, weights [D]), rotates them, attends -> [N,Hq D]. Consumes qkv:

@@ -94,12 +94,21 @@ void backward(Tape& tape, const Step& step, const ExecContext& ctx) {
   tape.backward(step.y.slot, make_tensor(shape, DType::f32, random_values("dy", shape.numel()), ctx), ctx);
 }
 
-// With all that layers learn of pools, whose gradients are copied to their places by work that is not queued anew.
-Step attend_to_learned_pools(const Sequences& s, const Pattern& pattern, const ExecContext& ctx) {
-  SelfAttention o{.heads = 4, .kv_heads = 2, .head_dim = 8, .attention = {.scale = 0.4f, .pattern = pattern}};
+struct PatternCase {
+  const char* name;
+  Pattern pattern;
+  bool learned = false;  // whether layers learn of pools
+  friend void PrintTo(const PatternCase& c, std::ostream* out) { *out << c.name; }
+};
+
+// The gradients of what layers learn of pools are copied to their places by work that is not queued anew.
+Step attend(const Sequences& s, const PatternCase& c, const ExecContext& ctx) {
+  SelfAttention o{.heads = 4, .kv_heads = 2, .head_dim = 8, .attention = {.scale = 0.4f, .pattern = c.pattern}};
   Step step{{input("qkv", {24, 64}, ctx)}, {}};
-  o.pooling = input("pooling", {pool_weights_numel(pattern, 2, 8)}, ctx);
-  o.pool_gates = input("gates", {24, 4}, ctx);
+  if (c.learned) {
+    o.pooling = input("pooling", {pool_weights_numel(c.pattern, 2, 8)}, ctx);
+    o.pool_gates = input("gates", {24, 4}, ctx);
+  }
   Tape tape;
   Run run{.ctx = ctx, .tape = &tape};
   step.y = self_attention(run, step.inputs[0], s, o);
@@ -107,21 +116,6 @@ Step attend_to_learned_pools(const Sequences& s, const Pattern& pattern, const E
   return step;
 }
 
-Step attend(const Sequences& s, const Pattern& pattern, const ExecContext& ctx) {
-  Step step{{input("q", {24, 4, 8}, ctx), input("k", {24, 2, 8}, ctx), input("v", {24, 2, 8}, ctx)}, {}};
-  Tape tape;
-  Run run{.ctx = ctx, .tape = &tape};
-  step.y = attention(run, step.inputs[0], step.inputs[1], step.inputs[2], s, {.scale = 0.4f, .pattern = pattern});
-  backward(tape, step, ctx);
-  return step;
-}
-
-struct PatternCase {
-  const char* name;
-  Pattern pattern;
-  Step (*attend)(const Sequences&, const Pattern&, const ExecContext&) = ring::test::attend;
-  friend void PrintTo(const PatternCase& c, std::ostream* out) { *out << c.name; }
-};
 class QueuedAnew : public testing::TestWithParam<PatternCase> {};
 
 TEST_P(QueuedAnew, AttentionFollowsTheDocumentsOfEachStep) {
@@ -133,7 +127,7 @@ TEST_P(QueuedAnew, AttentionFollowsTheDocumentsOfEachStep) {
   const auto held = [&] { return stream->memory->taken() - stream->memory->freed; };
   const std::size_t before = held();
   stream->record(true);
-  const Step recorded = GetParam().attend(s, GetParam().pattern, ctx);
+  const Step recorded = attend(s, GetParam(), ctx);
   stream->record(false);
   ASSERT_EQ(stream->anew.size(), 2u) << "forward and backward";
   const std::size_t with_recorded = held();
@@ -141,22 +135,20 @@ TEST_P(QueuedAnew, AttentionFollowsTheDocumentsOfEachStep) {
     *now = sequences_of(kLayouts[layout], ctx).spans();
     for (const auto& work : stream->anew) work();
     EXPECT_EQ(held(), with_recorded) << "what is queued anew gives its memory back";
-    const Step plain = GetParam().attend(sequences_of(kLayouts[layout], ctx), GetParam().pattern, ctx);
+    const Step plain = attend(sequences_of(kLayouts[layout], ctx), GetParam(), ctx);
     EXPECT_EQ(recorded.values(), plain.values()) << "layout " << layout;
   }
-  const Step plain = GetParam().attend(sequences_of(kLayouts[0], ctx), GetParam().pattern, ctx);
+  const Step plain = attend(sequences_of(kLayouts[0], ctx), GetParam(), ctx);
   EXPECT_EQ(held() - with_recorded, with_recorded - before) << "a recording holds none of a step's memory";
 }
 
-INSTANTIATE_TEST_SUITE_P(Patterns, QueuedAnew,
-                         testing::Values(PatternCase{"dense", {}},
-                                         PatternCase{"window", {.branches = {{.window = 3}}, .sinks = 1}},
-                                         PatternCase{"dilated", {.branches = {{4, 1}, {8, 2}}}},
-                                         PatternCase{"pools", {.branches = {{.window = 3}}, .pools = {4}}},
-                                         PatternCase{"learned_pools",
-                                                     {.branches = {{.window = 3}}, .pools = {3, 7}},
-                                                     attend_to_learned_pools}),
-                         [](const auto& p) { return std::string(p.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Patterns, QueuedAnew,
+    testing::Values(PatternCase{"dense", {}}, PatternCase{"window", {.branches = {{.window = 3}}, .sinks = 1}},
+                    PatternCase{"dilated", {.branches = {{4, 1}, {8, 2}}}},
+                    PatternCase{"pools", {.branches = {{.window = 3}}, .pools = {4}}},
+                    PatternCase{"learned_pools", {.branches = {{.window = 3}}, .pools = {3, 7}}, true}),
+    [](const auto& p) { return std::string(p.param.name); });
 
 TEST(QueuedAnewSpans, WhatKeepsThemInARecordingIsRefused) {
   const auto stream = std::make_shared<PartedStream>();

@@ -1,5 +1,5 @@
 // Attention over pairs and pools as a whole, on CPUs and GPUs: what later tokens cannot change and earlier ones must,
-// the means and their gradients. (tests/cases/attention.cpp has results and gradients by definition.)
+// the means and their gradients. (tests/cases/self_attention.cpp has results and gradients by definition.)
 
 #include "kernels/attention/pooled_attention.h"
 

@@ -482,9 +482,9 @@ TEST(ContextShardsWithoutExchange, AreRefused) {
   const auto shards = std::make_shared<const ContextShards>(
       ContextLayout(ContextLayoutKind::zigzag, 8, 2).shards(0, 1, test::documents_of(8, 1, {})));
   ring::Run run{ctx};
-  const Var x{ctx.zeros({4, 2, 8}), nullptr};
+  const Var qkv{ctx.zeros({4, 24}), nullptr};
   const Sequences seqs = Sequences::sharded(shards, ctx.zeros({4}, DType::i32));
-  EXPECT_THROW(attention(run, x, x, x, seqs, {}), Error);
+  EXPECT_THROW(self_attention(run, qkv, seqs, {}), Error);
 }
 
 }  // namespace
