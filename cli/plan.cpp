@@ -224,6 +224,9 @@ void print_rates(const Arguments& a, const PlanQuestion& q, bool gpu_by_default)
   if (q.fixed.any())
     print_format("only layouts with %s are planned, as the settings give them; --all-layouts plans all\n",
                  q.fixed.text().c_str());
+  if (q.config.train.recompute != RecomputeChoice::automatic)
+    print_format("all layouts are planned with train.recompute: %s, as the settings give it; auto may be faster\n",
+                 choice_text(q.config, "train.recompute").c_str());
   if (gpu_by_default)
     print_format(
         "no GPU is here, so the plan uses the shipped rates of %s; --rates selects others (h100, h200, cpu or "
@@ -323,9 +326,10 @@ void add_plan_command(CLI::App& app) {
   cmd->add_option("--svg", a->svg, "Draw the memory of the fastest one's step into this file");
   cmd->footer(
       "parallel.dp, cp, tp and zero are kept if the settings give them; otherwise all layouts are planned, which may "
-      "take minutes. With train.recompute=block train.micro_batch=1 it takes seconds, for a layout that may be a "
-      "little "
-      "slower. SIGINT or SIGTERM ends the search and prints the layouts that are done.\n"
+      "take minutes. train.recompute=block train.micro_batch=1 takes less time, for a layout that may be slower; so "
+      "does "
+      "a smaller train.batch_size, as all micro-batches of a step are walked through. SIGINT or SIGTERM ends the "
+      "search and prints the layouts that are done.\n"
       "Example: ringmaster plan bench/shapes/1b.yaml --gpus 1,2,8 --rates h100 --context 32768,262144");
   cmd->callback([a, cmd] {
     a->asks_for_gpus = cmd->count("--gpus") + cmd->count("--memory") > 0;

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "cli/print.h"
+#include "core/fields.h"
+#include "core/fields_parse.h"
 #include "core/joined.h"
 #include "core/storage.h"
 #include "engine/devices.h"
@@ -157,6 +159,13 @@ void print_legend(const std::string& device) {
       device.c_str());
 }
 
+std::string choice_text(Config config, const std::string& key) {
+  const config::Node root = bind_config(config);
+  const config::Field* field = config::find_field(root, key);
+  RING_CHECK(field && field->node.kind == config::Kind::choice, key, " is no setting with choices");
+  return std::get<std::string>(field->node.get());
+}
+
 void print_planned(const PlannedStep& p) {
   const ParallelConfig& c = p.config.parallel;
   const ParallelPlan plan = plan_of(p.config, p.world);
@@ -168,8 +177,8 @@ void print_planned(const PlannedStep& p) {
       p.activations.host ? str(", activation_offload_bytes: ", p.config.train.activation_offload_bytes) : "";
   const std::int64_t tokens = p.config.train.mlp_chunk;
   const std::string chunk = tokens ? str(", mlp_chunk: ", tokens) : "";
-  print_format("    train: {micro_batch: %lld, recompute: auto%s%s}\n", static_cast<long long>(plan.micro_batch),
-               chunk.c_str(), host.c_str());
+  print_format("    train: {micro_batch: %lld, recompute: %s%s%s}\n", static_cast<long long>(plan.micro_batch),
+               choice_text(p.config, "train.recompute").c_str(), chunk.c_str(), host.c_str());
   if (p.config.optimizer.offload != StateOffload::none)
     print_format("    optimizer: {offload: %s, offload_staging_bytes: %lld}\n",
                  p.config.optimizer.offload == StateOffload::all ? "all" : "states",

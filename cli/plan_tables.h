@@ -20,6 +20,8 @@ MemoryUnit unit_of(std::size_t largest);
 void print_layouts(const Layouts&, std::size_t rows);
 // Explains the columns of the first table. device: "GPU" or "process".
 void print_legend(const std::string& device);
+// Returns the setting's value as a word, such as "block". The key must be one with a fixed set of choices.
+std::string choice_text(Config, const std::string& key);
 // One as settings, and what its blocks keep, compute again and move.
 void print_planned(const PlannedStep&);
 

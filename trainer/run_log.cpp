@@ -209,9 +209,9 @@ ProgressState RunLog::progress_state() const {
   p.loss = last_.loss;
   p.val_loss = val_loss_;
   p.lr = last_.lr;
-  if (last_.seconds > 0) {
-    p.tokens_per_second = static_cast<double>(last_.tokens) / last_.seconds;
-    p.step_ms = last_.seconds * 1e3;
+  if (interval_seconds_ > 0) {
+    p.tokens_per_second = static_cast<double>(interval_tokens_) / interval_seconds_;
+    p.step_ms = interval_seconds_ / static_cast<double>(interval_steps_) * 1e3;
     p.eta_seconds = trainer_.seconds_left();
   }
   return p;
@@ -283,6 +283,7 @@ void RunLog::step(const StepReport& r) {
   last_ = r;
   interval_seconds_ += r.seconds;
   interval_tokens_ += r.tokens;
+  ++interval_steps_;
   add_losses(interval_sources_, r.sources);
   progress_.update(progress_state());
   unrecorded_.push_back(r);
@@ -323,6 +324,7 @@ void RunLog::record(const StepReport& r) {
   record_parts(kPartNorms, r.part_norms);
   interval_seconds_ = 0;
   interval_tokens_ = 0;
+  interval_steps_ = 0;
   unrecorded_.clear();
 }
 

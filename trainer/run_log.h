@@ -84,6 +84,7 @@ class RunLog {
   const bool masked_;                     // of their validation splits only some tokens count
   std::vector<SourceLoss> interval_sources_;
   double interval_seconds_ = 0;  // since the last record
+  std::int64_t interval_steps_ = 0;
   std::int64_t interval_tokens_ = 0;
   std::deque<StepReport> unrecorded_;  // the same, at most kMostUnrecorded of them
 };

@@ -39,6 +39,15 @@ TEST(PlanCommand, SettingsNeedNoCorpus) {
   std::filesystem::remove(file);
 }
 
+TEST(PlanCommand, TheSettingsItPrintsAreThoseOfTheLayout) {
+  const Finished given = plan({"train.recompute=block", "--memory", "500GB"}), chosen = plan({"--memory", "500GB"});
+  EXPECT_NE(given.output.find("recompute: block}"), std::string::npos) << given.output;
+  EXPECT_NE(given.output.find("all layouts are planned with train.recompute: block, as the settings give it"),
+            std::string::npos);
+  EXPECT_NE(chosen.output.find("recompute: auto}"), std::string::npos) << chosen.output;
+  EXPECT_EQ(chosen.output.find("all layouts are planned with"), std::string::npos);
+}
+
 // The chunk of the fragment of settings that a plan ends with; 0: none.
 int chunk_in(const std::string& output) {
   std::smatch found;

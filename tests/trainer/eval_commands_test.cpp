@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "tests/trainer/runs.h"
+#include "trainer/progress.h"
 
 namespace ring::test {
 namespace {
@@ -198,6 +199,20 @@ TEST_F(EvalCommands, ConversationsAreSeparateWhateverTheRunIs) {
   EXPECT_NEAR(text.at("loss").get<double>(), group("run", "validation").back().at("loss"), 1e-5);
   EXPECT_NE(eval({}).output.find(", attention across documents\n"), std::string::npos);
   EXPECT_EQ(eval({"--long", "--separate-documents", "true"}).code, 2) << "attention across documents is its measure";
+}
+
+// Both are means over the steps since the line before.
+TEST_F(EvalCommands, TheConsoleShowsTheSpeedOfTheRecords) {
+  const Finished f = run_process(train("run", {"train.steps=20", "train.log_interval=5", "train.eval_interval=0"}));
+  ASSERT_EQ(f.code, 0) << f.output;
+  const std::vector<Json> records = group("run", "train");
+  ASSERT_EQ(records.size(), 4u);
+  for (const Json& r : records) {
+    const std::size_t line = f.output.find("step " + std::to_string(r.at("step").get<int>()) + "/20");
+    ASSERT_NE(line, std::string::npos) << f.output;
+    const std::string shown = "  " + format_count(r.at("tokens_per_second").get<double>()) + " tok/s";
+    EXPECT_LT(f.output.find(shown, line), f.output.find('\n', line)) << shown << " in " << f.output;
+  }
 }
 
 TEST_F(EvalCommands, TrainingWarnsThatConversationsAreCut) {
