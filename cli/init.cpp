@@ -103,14 +103,15 @@ void note_cut_documents(Arguments& a, const std::vector<std::uint64_t>& lengths)
   const std::int64_t context = finetune_context(a.start), known = a.start.model->context;
   const auto cut = std::ranges::count_if(lengths, [&](auto n) { return n > static_cast<std::uint64_t>(context); });
   if (!cut) return;
-  a.notes += str(
-      "note: ", cut, " of ", lengths.size(), " documents are longer than model.context: ", context,
-      ", the longest has ", a.start.longest, " tokens, and are cut into several. ",
-      context < known ? str("The model knows ", known, ": raise model.context") : "The model knows no longer context",
-      ", or shorten them\n");
+  a.notes +=
+      str("note: ", cut, " of ", lengths.size(), " documents are longer than model.context: ", context,
+          ", the longest has ", a.start.longest, " tokens, and are cut into several. ",
+          context < known ? str("The model supports a context of ", known, ": raise model.context, or shorten them")
+                          : "The model supports no longer context: shorten them before `data prepare`",
+          "\n");
 }
 
-// Throws Error if the corpus has another tokenizer than the weights.
+// Throws Error if the corpus was made with a different tokenizer from that of the weights.
 void check_tokenizer_of_weights(const Arguments& a, const TokenStore& store) {
   const std::string file = run_of(a.start.weights).tokenizer_file();
   if (!fs::exists(file) || load_tokenizer(file)->hash() == store.tokenizer_hash()) return;

@@ -5,7 +5,7 @@
 
 namespace ring {
 
-// Returns what call() returns, and repeats the call while it fails with EINTR: a signal is no error of the call.
+// Calls call() again while a signal interrupts it (EINTR), and returns its result.
 template <class Call>
 auto uninterrupted(const Call& call) {
   auto result = call();

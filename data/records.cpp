@@ -76,7 +76,7 @@ void put_pair(const RecordMembers& m, const Json& record, const std::string& whe
   try {
     chat::check_learned(record);
   } catch (const Error& e) {
-    fail(where, e.what(), ". Mend the record or remove it");
+    fail(where, e.what(), ". Fix the record or remove it");
   }
   const std::string_view completion =
       without_byte_order_marks(text_in(record, m.completion, "--completion-field", where));
@@ -107,7 +107,7 @@ void put_conversation(const RecordMembers& m, const Json& record, const std::str
     chat::check_learned(record);
     parts = m.writer->parts(chat_messages(record, name, found), chat_tools(record));
   } catch (const Error& e) {
-    fail(where, "'", name, "' of this record: ", e.what(), ". Mend the record or remove it");
+    fail(where, "'", name, "' of this record: ", e.what(), ". Fix the record or remove it");
   }
   for (const chat::Part& p : parts) sink.part(p.text, p.counts);
   sink.end();

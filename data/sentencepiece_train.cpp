@@ -157,7 +157,7 @@ std::string tail(std::string text, std::size_t lines) {
   return at == std::string::npos || at == 0 ? text : text.substr(at + 1);
 }
 
-// Returns the number behind the last `words` of a text; nothing if there is none.
+// Returns the number that follows the last occurrence of `words` in the text; nullopt if there is none.
 std::optional<std::int64_t> number_after(const std::string& text, std::string_view words) {
   const std::size_t at = text.rfind(words);
   if (at == std::string::npos) return {};
@@ -175,7 +175,7 @@ void check_refused_size(const std::string& log, const SentencePieceOptions& opti
   const auto most = number_after(log, "Please set it to a value <= "), least = number_after(log, " vs ");
   if (most && log.find("Vocabulary size too high") != std::string::npos)
     fail(options.text, " gives a ", options.kind, " vocabulary of at most ", *most,
-         " tokens, and --vocab-size asks for ", options.vocab_size, ". Give more text",
+         " tokens, but --vocab-size asks for ", options.vocab_size, ". Give more text",
          *most < kMinVocabulary ? std::string(", or --kind byte-bpe, which stops at what the text gives")
                                 : str(", or --vocab-size ", *most, " or less"));
   if (least && log.find("smaller than required_chars") != std::string::npos)

@@ -31,7 +31,7 @@ class ConversationWriter {
   // If the template has {% generation %}, the text inside it counts. Otherwise the conversation is written twice for
   // each assistant's turn: up to the turn, with the prompt that asks for an answer, and including the turn. The text
   // that only the second one has counts, except blank space after the mark that ends the turn.
-  // An assistant's message that is marked as not to be learned (marks.h) does not count.
+  // An assistant's message that is excluded from training (marks.h) does not count.
   // Throws Error if `messages` is not such a list, if it has no assistant, if the template would leave out tools, calls
   // of tools or a reasoning_content that is there, if one of these two texts is not the beginning of the whole
   // conversation, or like Template::render().

@@ -31,12 +31,13 @@ constexpr const char* kWhole = ", and a message counts as a whole here. Mark the
 
 void check_parts(const Json& message, const std::string& which) {
   const auto detail = message.find("train_detail");
-  if (detail != message.end() && !detail->empty()) fail(which, ": 'train_detail' marks parts of its text", kWhole);
+  if (detail != message.end() && !detail->empty())
+    fail(which, ": 'train_detail' selects parts of its text for training", kWhole);
   const auto content = message.find("content");
   if (content == message.end() || !content->is_array()) return;
   for (const Json& part : *content)
     if (const std::string by = unlearned(part, which); !by.empty())
-      fail(which, ": '", by, "' marks a part of its 'content' as not to be learned", kWhole);
+      fail(which, ": '", by, "' excludes a part of its 'content' from training", kWhole);
 }
 
 }  // namespace
@@ -49,7 +50,7 @@ bool is_learned(const Json& message, const std::string& which) {
 void check_learned(const Json& record) {
   for (const Mark& mark : kMarks)
     if (mark.of_record && !unlearned_by(mark, record, "the record").empty())
-      fail("'", mark.name, "': ", record.at(mark.name).dump(), " marks the whole record as not to be learned");
+      fail("'", mark.name, "': ", record.at(mark.name).dump(), " excludes the whole record from training");
 }
 
 }  // namespace ring::chat

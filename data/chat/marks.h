@@ -1,5 +1,5 @@
 #pragma once
-// Members of messages and records that say whether a model is to be trained on them, as other programs spell them.
+// JSON fields by which other trainers mark whether a message or a record is to be trained on.
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>

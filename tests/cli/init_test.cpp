@@ -158,8 +158,8 @@ TEST_F(Init, DocumentsLongerThanTheContextAreCounted) {
   };
   EXPECT_NE(said(512, 600).find("1 of 1 documents are longer than model.context: 512, the longest has 601 tokens"),
             std::string::npos);
-  EXPECT_NE(said(512, 600).find("The model knows no longer context"), std::string::npos);
-  EXPECT_NE(said(8192, 5000).find("The model knows 8192: raise model.context"), std::string::npos);
+  EXPECT_NE(said(512, 600).find("The model supports no longer context: shorten them"), std::string::npos);
+  EXPECT_NE(said(8192, 5000).find("The model supports a context of 8192: raise model.context"), std::string::npos);
   EXPECT_EQ(said(8192, 600).find("note:"), std::string::npos);
   EXPECT_EQ(load(path("t.yaml")).model.context, 1024);
   EXPECT_EQ(load(path("t.yaml")).data.packing.best_fit, 1024);

@@ -244,11 +244,11 @@ TEST(Conversation, MessagesMarkedAsNotToBeLearnedDoNotCount) {
   const std::string all = R"("mask": false, "masked": 0, "loss": true, "training": 1, "train_detail": [])";
   EXPECT_EQ(marked(chatml, chat(all, R"("train_detail": null)")), a + "[[b<|im_end|>]]" + c + "[[d<|im_end|>]]\n");
   wrong(chatml, chat(R"("train_detail": [{"begin_offset": 0, "end_offset": 1, "train": false}])", R"("weight": 1)"),
-        "message 1: 'train_detail' marks parts of its text, and a message counts as a whole here");
+        "message 1: 'train_detail' selects parts of its text for training, and a message counts as a whole here");
   wrong(chatml,
         R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": [)"
         R"({"type": "text", "text": "b"}, {"type": "text", "text": "c", "train": false}]}])",
-        "message 1: 'train' marks a part of its 'content' as not to be learned");
+        "message 1: 'train' excludes a part of its 'content' from training");
   wrong({{"{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}", {}}, "t"},
         chat(R"("weight": 0)", R"("weight": 1)"), "marks 4 texts with {% generation %} for 2 messages");
   const ConversationWriter turns(

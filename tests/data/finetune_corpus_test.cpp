@@ -215,7 +215,7 @@ TEST(ChatForms, MixedAndUnknownOnesAreRefused) {
       R"({"instruction": "a", "answer": "b"})",
       {"a.jsonl:2: ", "expected 'messages', 'conversations', or 'instruction' and 'output'", "instruction, answer"});
   refused(R"({"conversations": [{"from": "human", "value": "a"}, {"role": "assistant", "content": "b"}]})",
-          {"a.jsonl:2: 'conversations'", "message 0 has 'from' and 'value', message 1 does not", "Mend the record"});
+          {"a.jsonl:2: 'conversations'", "message 0 has 'from' and 'value', message 1 does not", "Fix the record"});
   refused(R"({"conversations": [{"role": "user", "content": "a"}, {"from": "gpt", "value": "b"}]})",
           {"message 1 has 'from' and 'value', message 0 does not"});
   refused(R"({"conversations": [{"from": "bing", "value": "a"}]})", {"message 0", "human, user, gpt", "got bing"});
@@ -245,7 +245,7 @@ TEST(FinetuneCorpus, BadRecordsAreNamed) {
         {"a.jsonl:2: ", "no 'messages'", "--chat-field without a NAME reads such conversations"});
   wrong(folder.chats(), R"({"turns": []})", {"a.jsonl:2: ", "no 'messages'", "list of messages with --chat-field"});
   wrong(folder.chats(), R"({"messages": [{"role": "user"}]})",
-        {"a.jsonl:2: ", "message 0 has no 'content'", "Mend the record"});
+        {"a.jsonl:2: ", "message 0 has no 'content'", "Fix the record"});
   wrong(folder.chats(), R"({"messages": [{"role": "user", "content": "a"}]})",
         {"a.jsonl:2: ", "no message has the role 'assistant'"});
   wrong(folder.options(), R"({"messages": []})", {"a.jsonl:2: ", "no 'text'", "--chat-field reads conversations"});
@@ -268,9 +268,8 @@ TEST(FinetuneCorpus, RecordsMarkedAsNotToBeLearnedAreRefused) {
     for (const std::string mark : {"'weight': 0", "'train': false", "'training': false", "'loss_weight': 0.0"}) {
       std::string member = mark;
       std::ranges::replace(member, '\'', '"');
-      expect_error(
-          [&] { prepared(record, member); },
-          {"a.jsonl:1: ", mark + " marks the whole record as not to be learned. Mend the record or remove it"});
+      expect_error([&] { prepared(record, member); },
+                   {"a.jsonl:1: ", mark + " excludes the whole record from training. Fix the record or remove it"});
     }
     expect_error([&] { prepared(record, R"("weight": 0.5)"); },
                  {"a.jsonl:1: ", "the record: expected 0, 1, true or false in 'weight', got 0.5"});

@@ -145,7 +145,7 @@ TEST_P(SentencePiece, AVocabularyThatCannotBeReached) {
   const std::string kind = GetParam();
   const auto few = [&] { train("too little text for so many tokens. ", kind, 5000); };
   expect_error(few, {"the text gives a " + kind + " vocabulary of at most ",
-                     " tokens, and --vocab-size asks for 5000. Give more text, or --"});
+                     " tokens, but --vocab-size asks for 5000. Give more text, or --"});
   EXPECT_EQ(error_of(few).find("trainer_interface.cc"), std::string::npos);
   std::string characters;  // each needs a token of its own, beside 256 bytes, the end of a text and the unknown one
   for (char32_t c = 0x4e00; c < 0x4e00 + 500; ++c) utf8::append(characters, c);
