@@ -17,6 +17,7 @@
 #include "inspect/attention_reading.h"
 #include "inspect/heat_map.h"
 #include "inspect/svg.h"
+#include "model/architectures.h"
 #include "model/attention/kinds.h"
 #include "model/attention/trained_parts.h"
 #include "model/patterns.h"
@@ -52,7 +53,7 @@ void apply(const std::vector<std::string>& overrides, const AttentionOnText& a, 
   const ModelConfig before = s.config.model;
   override_config(s.config, overrides, words_of_other_programs());
   check_trained(before, s.config.model, a.run);
-  s.model = std::make_unique<Decoder>(s.config.model, vocab_padding(s.ctx.stream.device().backend));
+  s.model = make_model(s.config.model, vocab_padding(s.ctx.stream.device().backend));
   s.model->allocate(s.ctx, s.config.run.seed, {.trainable = false});
   load_model_weights(*s.model, s.origin.checkpoint, s.ctx, a.weights);
 }

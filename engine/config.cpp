@@ -7,6 +7,7 @@
 #include "core/byte_size.h"
 #include "core/fields.h"
 #include "core/yaml.h"
+#include "model/architectures.h"
 #include "optim/groups.h"
 
 namespace ring {
@@ -243,8 +244,8 @@ void validate_groups(const Config& c, std::vector<std::string>& errors) {
   named.attention = {};
   named.attention_layers.clear();
   named.vocab_size = 1;
-  Decoder model(named);
-  bind_groups(c.optimizer, model.parameters(), errors);
+  const std::unique_ptr<Model> model = make_model(named);
+  bind_groups(c.optimizer, model->parameters(), errors);
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 #include "checkpoint/config.h"
 #include "data/config.h"
 #include "model/config.h"
-#include "model/decoder.h"
 #include "optim/config.h"
 #include "parallel/config.h"
 

@@ -9,6 +9,7 @@
 #include "core/log.h"
 #include "core/storage.h"
 #include "engine/devices.h"
+#include "model/architectures.h"
 #include "optim/groups.h"
 #include "optim/optimizer.h"
 #include "optim/weight_average.h"
@@ -51,11 +52,11 @@ void add_average(StateMemory& m) {
 }
 
 StateMemory memory_of(const Config& c, Mesh& mesh, std::int64_t zero) {
-  Decoder model(c.model, vocab_padding(backend_of(c.run.device)));
-  bind_groups(c.optimizer, model.parameters());
-  parallelize_tensor(model, {mesh.coord("tp"), mesh.degree("tp")});
+  const std::unique_ptr<Model> model = make_model(c.model, vocab_padding(backend_of(c.run.device)));
+  bind_groups(c.optimizer, model->parameters());
+  model->shard({mesh.coord("tp"), mesh.degree("tp")});
   const Communicator& data = mesh.group(kDataAxes);
-  StateMemory m = state_memory(model, static_cast<int>(zero), data.size(), data.rank(), param_types(c),
+  StateMemory m = state_memory(*model, static_cast<int>(zero), data.size(), data.rank(), param_types(c),
                                [&](const OwnedShard& owned) { return state_bytes(c.optimizer, owned); });
   m.staging = staging_bytes(c.optimizer, m.owned, m.master > 0);
   if (c.train.ema > 0) add_average(m);
@@ -240,7 +241,7 @@ std::size_t activation_room(const Config& c, Mesh& mesh) {
   return wanted ? std::min(wanted, room) : room;
 }
 
-void check_memory(Decoder& declared, Device device, const ParamTypes& types) {
+void check_memory(Model& declared, Device device, const ParamTypes& types) {
   const StateMemory own = state_memory(declared, 0, 1, 0, types, [](const OwnedShard&) { return 0; });
   const std::string problem = shortage({own, own.total(), 1}, bounds_of(device));
   if (!problem.empty()) fail(problem, ". End other programs, or take a machine with more memory");

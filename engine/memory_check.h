@@ -32,6 +32,6 @@ Saving check_memory(const Config& resolved, Mesh&, const MemoryTier* tier);
 // for checkpoints, which is said in a warning.
 std::size_t activation_room(const Config& resolved, Mesh&);
 // The same of a model that only computes, in the memory of `device`.
-void check_memory(Decoder& declared, Device, const ParamTypes&);
+void check_memory(Model& declared, Device, const ParamTypes&);
 
 }  // namespace ring

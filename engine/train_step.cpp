@@ -11,6 +11,9 @@
 #include "kernels/attention/distance_mass.h"
 #include "kernels/elementwise.h"
 #include "kernels/group_sums.h"
+#include "model/architectures.h"
+#include "model/attention/importance.h"
+#include "model/layers.h"
 #include "optim/groups.h"
 
 namespace ring {
@@ -60,31 +63,31 @@ TrainStep::TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, c
       packed_(packed),
       corpora_(config.data.mixture.size() > 1 ? narrow<std::int64_t>(config.data.mixture.size()) : 0),
       plan_(plan_of(config, mesh.world())),
-      model_(config.model, vocab_padding(ctx.stream.device().backend)),
+      model_(make_model(config.model, vocab_padding(ctx.stream.device().backend))),
       parallel_(parallelized()),
       host_room_(host_room),
       optimizer_(make_optimizer()),
       average_(make_average()),
       step_state_(ctx_.zeros({sizeof(StepState)}, DType::u8, Lifetime::run)),
       norm_(parallel_.data->shard(), norm_groups()),
-      part_norms_(parallel_.data->shard(), model_, parallel_.data->sharded() || mesh.group(kDataAxes).rank() == 0,
+      part_norms_(parallel_.data->shard(), *model_, parallel_.data->sharded() || mesh.group(kDataAxes).rank() == 0,
                   ctx_) {
   set_activations(plan);
-  model_.set_mlp_chunk(config.train.mlp_chunk);
+  model_->set_mlp_chunk(config.train.mlp_chunk);
   allocate_inputs();
 }
 
 void TrainStep::set_activations(const ActivationPlan& plan) {
   offloads_ = plan.offloads();
   if (offloads_ && !offload_) offload_ = std::make_unique<HostOffload>(ctx_, host_room_);
-  model_.set_activations(plan, offload_.get());
+  model_->set_activations(plan, offload_.get());
 }
 
 Parallelized TrainStep::parallelized() {
   const ScopeGuard scope(*ctx_.scopes, {ScopeKind::parameters});
-  bind_groups(config_.optimizer, model_.parameters());
+  bind_groups(config_.optimizer, model_->parameters());
   const ParameterOptions options{param_types(config_), config_.run.seed, bucket_bytes(config_, ctx_)};
-  return make_lasting<Parallelized>([&] { return parallelize(model_, mesh_, plan_, options, ctx_); });
+  return make_lasting<Parallelized>([&] { return parallelize(*model_, mesh_, plan_, options, ctx_); });
 }
 
 std::unique_ptr<Optimizer> TrainStep::make_optimizer() {
@@ -206,14 +209,14 @@ std::vector<Tensor> TrainStep::attention_entropies() {
   Run run = micro_run(0, nullptr);
   run.training = false;
   run.entropies = &layers;
-  model_.hidden(run, micro_part(inputs_.ids, 0), sequences_[0]);
+  model_->hidden(run, micro_part(inputs_.ids, 0), sequences_[0]);
   return layers;
 }
 
 // Nothing is measured of kernels for it, so that no choice of the run depends on whether it was made.
 std::vector<Tensor> TrainStep::distance_masses() {
-  const std::vector<BlockImportance>& layers = model_.importance();
-  const std::int64_t slices = plan_.cp_of_heads(), heads = model_.config().kv_heads / (plan_.tp * slices),
+  const std::span<BlockImportance> layers = model_->importance();
+  const std::int64_t slices = plan_.cp_of_heads(), heads = model_->config().kv_heads / (plan_.tp * slices),
                      first = (mesh_.coord("tp") * slices + (slices > 1 ? mesh_.coord("cp") : 0)) * heads;
   ExecContext plain = ctx_;
   plain.tuning = nullptr;
@@ -221,7 +224,7 @@ std::vector<Tensor> TrainStep::distance_masses() {
   WatchedLayers watched;
   for (std::size_t n = 0; n < layers.size(); ++n) {
     masses[n] = ctx_.zeros({2, heads, layers[n].distances()});
-    watched.layers.push_back(&model_.blocks()[static_cast<std::size_t>(layers[n].layer())].attention());
+    watched.layers.push_back(model_->attention_layers()[static_cast<std::size_t>(layers[n].layer())]);
     watched.layers.back()->watch = [&, n, all = layers[n].first()](const AttendedHeads& h) {
       const Attention call{
           .q = h.q, .k = h.k, .queries = h.spans, .keys = h.keys, .scale = h.scale, .pattern = h.pattern};
@@ -236,7 +239,7 @@ std::vector<Tensor> TrainStep::distance_masses() {
   }
   Run run = micro_run(0, nullptr);
   run.training = false;
-  model_.hidden(run, micro_part(inputs_.ids, 0), sequences_[0]);
+  model_->hidden(run, micro_part(inputs_.ids, 0), sequences_[0]);
   return masses;
 }
 
@@ -250,7 +253,7 @@ void TrainStep::micro_step(std::size_t index) {
   head.z_loss = static_cast<float>(config_.train.z_loss);
   head.chunk_bytes = config_.train.loss_chunk_bytes;
   enter(RunPhase::forward);
-  const LossOutput out = model_.loss(run, micro_part(inputs_.ids, index), sequences_[index], head);
+  const LossOutput out = model_->loss(run, micro_part(inputs_.ids, index), sequences_[index], head);
   axpby_kernel({out.sum.value, losses_of(0, 1), losses_of(0, 1), 1, 1}, ctx_);
   if (corpora_) {
     const std::int64_t first = static_cast<std::int64_t>(index) * plan_.micro_batch;

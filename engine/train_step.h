@@ -14,7 +14,7 @@
 #include "engine/config.h"
 #include "engine/input_stage.h"
 #include "kernels/observers.h"
-#include "model/decoder.h"
+#include "model/model.h"
 #include "optim/gradient_norm.h"
 #include "optim/optimizer.h"
 #include "optim/weight_average.h"
@@ -62,7 +62,7 @@ class TrainStep {
   // micro-batch, as Run::entropies has it. Dropout is off.
   std::vector<Tensor> attention_entropies();
 
-  // Likewise, of each layer that keeps blocks by importance, in the order of Decoder::importance(): the masses of the
+  // Likewise, of each layer that keeps blocks by importance, in the order of Model::importance(): the masses of the
   // KV heads that this rank selects for, of its queries, by distance, f32 [2, KV heads, distances]
   // (kernels/attention/distance_mass.h).
   std::vector<Tensor> distance_masses();
@@ -77,8 +77,8 @@ class TrainStep {
   StepArena& arena() { return *arena_; }
   std::shared_ptr<StepArena> shared_arena() const { return arena_; }
   const ParallelPlan& plan() const { return plan_; }
-  Decoder& model() { return model_; }
-  const Decoder& model() const { return model_; }
+  Model& model() { return *model_; }
+  const Model& model() const { return *model_; }
   ContextBatches& context() { return parallel_.context; }
   DataParallel& data() { return *parallel_.data; }
   const DataParallel& data() const { return *parallel_.data; }
@@ -90,7 +90,7 @@ class TrainStep {
   // The step's, over all ranks, f32: the loss, [0], of a mixture each corpus's loss and targets, [1, corpora] and
   // [1 + corpora, 2 corpora], and where attention has indexers their loss, as the last one.
   const Tensor& losses() const { return losses_; }
-  bool has_indexer() const { return model_.has_indexer(); }
+  bool has_indexer() const { return model_->has_indexer(); }
   std::int64_t corpora() const { return corpora_; }                                       // of a mixture; 0: one
   std::size_t micro_batches() const { return static_cast<std::size_t>(micro_batches_); }  // of this rank in a step
   std::string lasting_memory() const;  // "weights 1.50 GiB, gradients .., moments .."
@@ -121,7 +121,7 @@ class TrainStep {
   const std::int64_t corpora_;
   ParallelPlan plan_;
   std::int64_t micro_batches_ = plan_.micro_batches;
-  Decoder model_;
+  std::unique_ptr<Model> model_;
   Parallelized parallel_;
   const std::size_t host_room_;
   std::unique_ptr<HostOffload> offload_;  // null: no plan has moved anything yet

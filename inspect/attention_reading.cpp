@@ -193,15 +193,15 @@ LayerReading read_attention(const AttendedHeads& a, std::int64_t most_cells, con
   return layer;
 }
 
-std::vector<LayerReading> read_layers(Decoder& model, const std::vector<std::int32_t>& tokens, std::int64_t most_cells,
+std::vector<LayerReading> read_layers(Model& model, const std::vector<std::int32_t>& tokens, std::int64_t most_cells,
                                       const ExecContext& ctx) {
   std::vector<LayerReading> layers;
-  for (DecoderBlock& block : model.blocks())
-    block.attention().watch = [&](const AttendedHeads& a) { layers.push_back(read_attention(a, most_cells, ctx)); };
+  for (AttentionLayer* layer : model.attention_layers())
+    layer->watch = [&](const AttendedHeads& a) { layers.push_back(read_attention(a, most_cells, ctx)); };
   Run run{ctx};
   model.hidden(run, from_host(tokens, ctx.stream),
                Sequences::uniform(1, static_cast<std::int64_t>(tokens.size()), ctx));
-  for (DecoderBlock& block : model.blocks()) block.attention().watch = nullptr;
+  for (AttentionLayer* layer : model.attention_layers()) layer->watch = nullptr;
   return layers;
 }
 

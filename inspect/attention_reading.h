@@ -7,7 +7,8 @@
 
 #include "inspect/attention_cells.h"
 #include "inspect/attention_cost.h"
-#include "model/decoder.h"
+#include "model/layers.h"
+#include "model/model.h"
 
 namespace ring {
 
@@ -33,7 +34,7 @@ struct LayerReading {
 LayerReading read_attention(const AttendedHeads&, std::int64_t most_cells, const ExecContext&);
 
 // All layers, in a pass over the tokens.
-std::vector<LayerReading> read_layers(Decoder&, const std::vector<std::int32_t>& tokens, std::int64_t most_cells,
+std::vector<LayerReading> read_layers(Model&, const std::vector<std::int32_t>& tokens, std::int64_t most_cells,
                                       const ExecContext&);
 
 }  // namespace ring

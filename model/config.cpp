@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "core/fields.h"
+#include "model/architecture_names.h"
 #include "model/layer_names.h"
 
 namespace ring {
@@ -42,6 +43,8 @@ void RopeConfig::validate(std::vector<std::string>& errors) const {
 }
 
 void ModelConfig::fields(Fields& f) {
+  if (architecture_names().size() > 1)
+    f("architecture", architecture, "which network it is", one_of(architecture_names()));
   f("vocab_size", vocab_size, "tokens in the vocabulary; 0 = the tokenizer's", in_range(0, 1 << 30));
   f("context", context, "tokens per training sequence", in_range(1, 1 << 30));
   f("layers", layers, "decoder blocks", in_range(1, 10000));

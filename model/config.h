@@ -67,6 +67,7 @@ struct ModelConfig {
   double dropout = 0, attention_dropout = 0;
   InitScheme init = InitScheme::depth_scaled;
   double init_std = 0.02;
+  std::string architecture = "decoder";  // one of architectures(); a setting only if there are several
 
   void fields(Fields&);
   void validate(std::vector<std::string>& errors) const;

@@ -39,6 +39,31 @@ Var with_frequencies(const ModelConfig& c, const Sequences& seqs, const std::vec
   return pass(copy);
 }
 
+// Column-parallel in the words of Megatron: x [N/tp,in] is gathered, y [N,out/tp] stays where it is computed.
+void cut_outputs(Parameters& params, Linear& linear) {
+  params.cut(*linear.weight, Cut::outputs);
+  if (linear.bias) params.cut(*linear.bias, Cut::outputs);
+}
+
+// Row-parallel: x [N,in/tp] is where it was computed; the sums over the slices are scattered, y [N/tp,out]. The bias is
+// added once, to the sum.
+void cut_inputs(Parameters& params, Linear& linear) { params.cut(*linear.weight, Cut::inputs); }
+
+void cut_attention(Parameters& params, AttentionLayer& attention, const ModelConfig& c, const Pattern& pattern) {
+  const int slices = params.slice().size;
+  cut_outputs(params, attention.qkv());  // whole heads
+  const std::int64_t kv_heads = c.kv_heads / slices;
+  attention.take_heads(c.heads / slices, {params.slice().rank * kv_heads, kv_heads}, pattern);
+  if (attention.pool_gate()) cut_outputs(params, *attention.pool_gate());   // by head
+  if (attention.pooling()) params.cut(*attention.pooling(), Cut::outputs);  // whole heads of each size
+  cut_inputs(params, attention.out());
+}
+
+void cut_mlp(Parameters& params, FeedForward& mlp) {
+  cut_outputs(params, mlp.in());  // gate and up each by itself
+  cut_inputs(params, mlp.out());
+}
+
 }  // namespace
 
 DecoderBlock::DecoderBlock(const ParamPrefix& at, const ModelConfig& c, std::int64_t layer, const Pattern& pattern,
@@ -132,7 +157,7 @@ Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding)
   head_->table = true;
 }
 
-void Decoder::take_important_blocks() {
+void Decoder::apply_importance() {
   const Slice& slice = params_.slice();
   const std::int64_t kv_heads = config_.kv_heads / slice.size;
   for (const BlockImportance& i : importance_)
@@ -154,6 +179,21 @@ std::vector<Param*> Decoder::vocab_tables() const {
   return head_ ? std::vector<Param*>{tokens_, head_} : std::vector<Param*>{tokens_};
 }
 
+// Between sublayers each process holds its rows of the residual stream (sequence parallelism): norms and dropout work
+// on them, and the gradients of what every slice holds whole are summed over the slices.
+void Decoder::shard(Slice slice) {
+  if (slice.size == 1) return;
+  const ModelConfig& c = config_;
+  params_.set_slice(slice);
+  for (Param* table : vocab_tables()) params_.cut(*table, Cut::outputs);  // rows by token; loss in slices
+  const std::int64_t kv_heads = c.kv_heads / slice.size;
+  const std::vector<Pattern> patterns = patterns_of(c, {slice.rank * kv_heads, kv_heads});
+  for (std::size_t i = 0; i < patterns.size(); ++i) {
+    cut_attention(params_, blocks_[i].attention(), c, patterns[i]);
+    cut_mlp(params_, blocks_[i].mlp());
+  }
+}
+
 void Decoder::set_activations(const ActivationPlan& plan, SavedTensorHooks* host) {
   RING_CHECK(plan.blocks.size() == blocks_.size(), "a plan of activations for ", plan.blocks.size(),
              " blocks, the model has ", blocks_.size());
@@ -169,10 +209,16 @@ void Decoder::set_activations(const ActivationPlan& plan, SavedTensorHooks* host
   }
 }
 
-bool Decoder::attend_as_in_step(std::int64_t step) {
+bool Decoder::set_attention_step(std::int64_t step) {
   bool changed = false;
   for (DecoderBlock& block : blocks_) changed |= block.attention().attend_as_in_step(step);
   return changed;
+}
+
+std::vector<AttentionLayer*> Decoder::attention_layers() {
+  std::vector<AttentionLayer*> layers;
+  for (DecoderBlock& block : blocks_) layers.push_back(&block.attention());
+  return layers;
 }
 
 bool Decoder::has_indexer() const {
@@ -185,11 +231,6 @@ bool Decoder::selects() const {
 
 void Decoder::set_mlp_chunk(std::int64_t rows) {
   for (DecoderBlock& block : blocks_) block.mlp_chunk = rows;
-}
-
-void Decoder::allocate(const ExecContext& ctx, std::uint64_t seed, const ParamTypes& types) {
-  params_.allocate(ctx, seed, types);
-  allocate_constants(ctx);
 }
 
 void Decoder::allocate_constants(const ExecContext& ctx) {
@@ -222,7 +263,7 @@ void Decoder::check_run(const Run& run, const Tensor& ids) const {
   RING_CHECK(ids.dim(0) % slices == 0, ids.dim(0), " tokens of a micro-batch do not divide among ", slices, " slices");
 }
 
-bool Decoder::attend_as_of(std::int64_t tokens) {
+bool Decoder::set_attention_tokens(std::int64_t tokens) {
   const std::size_t stage = attention_stage(changes_, tokens);
   if (changes_.empty() || std::exchange(stage_, stage) == stage) return false;
   config_ = as_of(settings_, tokens);
@@ -230,7 +271,7 @@ bool Decoder::attend_as_of(std::int64_t tokens) {
   const std::int64_t kv_heads = config_.kv_heads / slice.size;
   const std::vector<Pattern> patterns = patterns_of(config_, {slice.rank * kv_heads, kv_heads});
   for (std::size_t i = 0; i < blocks_.size(); ++i) blocks_[i].attention().set_pattern(patterns[i]);
-  take_important_blocks();
+  apply_importance();
   return true;
 }
 

@@ -9,6 +9,7 @@
 #include "model/attention/importance.h"
 #include "model/attention_schedule.h"
 #include "model/layers.h"
+#include "model/model.h"
 #include "model/patterns.h"
 
 namespace ring {
@@ -46,60 +47,34 @@ class DecoderBlock {
   FeedForward mlp_;
 };
 
-// What a part of the model uses of the parameters.
-struct ModelPart {
-  ScopeId scope;
-  ParamList params;
-};
-
-class Decoder {
+class Decoder : public Model {
  public:
-  // Declares the parameters; allocate() fills them. vocab_padding: rows of the embedding in memory are a multiple of
-  // it.
+  // Declares the parameters. vocab_padding: the embedding's number of rows is padded to a multiple of this.
   explicit Decoder(const ModelConfig&, std::int64_t vocab_padding = 1);
-  Decoder(const Decoder&) = delete;
-  Decoder& operator=(const Decoder&) = delete;
-  void allocate(const ExecContext&, std::uint64_t seed, const ParamTypes& = {});
-  // What allocate() does for other things than parameters.
-  void allocate_constants(const ExecContext&);
 
-  // ids [N] i32 -> [N,C], after the final norm. Run and Sequences live until the backward has run. A slice of the model
-  // runs with the others (Run::tp), all given the same N ids, and returns its rows [N/tp,C].
-  Var hidden(Run&, const Tensor& ids, const Sequences&) const;
-  Var hidden(Run&, const Tensor& ids, const Sequences&, KvCache&) const;  // the same through a cache, which it advances
-  LossOutput loss(Run&, const Tensor& ids, const Sequences&, LossHead) const;  // head.vocab is filled in
-  Tensor logits(Run&, const Tensor& hidden) const;                             // [N,C] -> [N, vocab_size]
+  const ModelConfig& config() const override { return config_; }
+  std::vector<ModelPart> parts() const override;  // embedding, blocks, final norm, loss head
+  std::vector<Param*> vocab_tables() const override;
+  void shard(Slice) override;
+  void allocate_constants(const ExecContext&) override;
 
-  // Where attention changes as tokens are trained (model/attention_schedule.h): from the next forward on it is as after
-  // so many; until then config() has the largest numbers of the run. Returns whether that is another than before.
-  bool attend_as_of(std::int64_t tokens);
+  Var hidden(Run&, const Tensor& ids, const Sequences&) const override;
+  Var hidden(Run&, const Tensor& ids, const Sequences&, KvCache&) const override;
+  LossOutput loss(Run&, const Tensor& ids, const Sequences&, LossHead) const override;
+  Tensor logits(Run&, const Tensor& hidden) const override;
 
-  const ModelConfig& config() const { return config_; }  // as the model computes now
-  Parameters& parameters() { return params_; }
-  const Parameters& parameters() const { return params_; }
+  void set_activations(const ActivationPlan&, SavedTensorHooks* host = nullptr) override;
+  void set_mlp_chunk(std::int64_t rows) override;
+
+  bool set_attention_tokens(std::int64_t tokens) override;
+  bool set_attention_step(std::int64_t step) override;
+  std::vector<AttentionLayer*> attention_layers() override;
+  std::span<BlockImportance> importance() override { return importance_; }
+  void apply_importance() override;
+  bool has_indexer() const override;
+  bool selects() const override;
 
   std::deque<DecoderBlock>& blocks() { return blocks_; }
-  // One for each layer that keeps blocks by importance.
-  std::vector<BlockImportance>& importance() { return importance_; }
-  // The layers keep what these say now, from the next pass on.
-  void take_important_blocks();
-  std::vector<Param*> vocab_tables() const;  // rows by token: the embedding, and the head's where it is another one
-
-  // In the order of the forward pass: embedding, blocks, final norm, loss head. A parameter may belong to several.
-  std::vector<ModelPart> parts() const;
-
-  // From the next forward on; until then everything is kept. host: takes what the blocks that offload save; lives as
-  // long.
-  void set_activations(const ActivationPlan&, SavedTensorHooks* host = nullptr);
-  // How many rows an MLP sublayer computes at a time (over_chunks), which decides in what order gradients are added up.
-  void set_mlp_chunk(std::int64_t rows);  // from the next forward on; until then 0: all
-  // From the next forward on attention is as in this step (counted from 0) of a run; until then, as after its last.
-  // Returns whether that is another way than before: work that was recorded has to be recorded anew.
-  bool attend_as_in_step(std::int64_t step);
-  bool has_indexer() const;  // of some layer
-  bool selects() const;      // some layer
-  // Called with what each part of a forward pass returns, for diagnosis.
-  std::function<void(const ScopeId&, const Tensor&)> watch;
 
  private:
   void check_run(const Run&, const Tensor& ids) const;
@@ -118,7 +93,6 @@ class Decoder {
   ModelConfig config_, settings_;  // settings_: with what changes
   std::vector<std::int64_t> sharing_ = sharing_layers(config_), changes_ = attention_changes(config_);
   std::optional<std::size_t> stage_;  // of changes_; none: not yet asked for one
-  Parameters params_;
   Tensor inv_freq_;
   Param* tokens_;
   Param* positions_ = nullptr;

@@ -14,10 +14,6 @@
 
 namespace ring {
 
-// The parameters of a layer, of those in it, or of a part of the model.
-using ParamList = std::vector<Param*>;
-ParamList& operator+=(ParamList&, const ParamList& more);
-
 // y = x w^T + b. Several outputs may be read by one product: their weights are then one parameter with several parts.
 struct Linear {
   struct Output {

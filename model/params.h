@@ -62,6 +62,10 @@ struct Param {
   Tensor part_of(const Tensor& flat, const LogicalParam& part) const;
 };
 
+// The parameters of a layer, of a block or of a part of the model.
+using ParamList = std::vector<Param*>;
+ParamList& operator+=(ParamList&, const ParamList& more);
+
 // In what type a model's numbers are kept. With master and weights alike there is one buffer for both.
 struct ParamTypes {
   DType master = DType::f32;     // what the optimizer updates and checkpoints hold

@@ -53,7 +53,7 @@ void add_scores(const std::vector<float>& statistics, std::size_t rows, TargetSc
 
 }  // namespace
 
-TargetScores target_scores(const Decoder& model, Run& run, const Tensor& hidden, const std::vector<std::int32_t>& rows,
+TargetScores target_scores(const Model& model, Run& run, const Tensor& hidden, const std::vector<std::int32_t>& rows,
                            const std::vector<std::int32_t>& targets) {
   RING_CHECK(rows.size() == targets.size(), "scores of ", targets.size(), " tokens in ", rows.size(), " rows");
   const ScopeGuard scope = run.enter({ScopeKind::loss_head});

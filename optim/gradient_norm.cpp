@@ -42,7 +42,7 @@ void GradientNorm::judge(const Tensor& step, double clip, const Tensor& loss, co
   judge_step_kernel({step, static_cast<float>(clip), loss}, ctx);
 }
 
-std::vector<CountedRange> counted_ranges(const OwnedShard& shard, const Decoder& model, bool counts,
+std::vector<CountedRange> counted_ranges(const OwnedShard& shard, const Model& model, bool counts,
                                          std::vector<ScopeId>& parts) {
   std::map<const Param*, std::size_t> part_of;
   for (const ModelPart& part : model.parts()) {
@@ -57,7 +57,7 @@ std::vector<CountedRange> counted_ranges(const OwnedShard& shard, const Decoder&
   return counted;
 }
 
-PartNorms::PartNorms(const OwnedShard& shard, const Decoder& model, bool counts, const ExecContext& ctx) {
+PartNorms::PartNorms(const OwnedShard& shard, const Model& model, bool counts, const ExecContext& ctx) {
   for (const CountedRange& r : counted_ranges(shard, model, counts, parts_))
     counted_.push_back({r.part, r.range.of(shard.gradients)});
   squares_ = ctx.zeros({static_cast<std::int64_t>(parts_.size())}, DType::f32, Lifetime::run);

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "model/decoder.h"
+#include "model/model.h"
 #include "parallel/owned_shard.h"
 
 namespace ring {
@@ -33,14 +33,14 @@ struct CountedRange {
 // What this process counts, so that all processes count every parameter once; counts: false on ranks of which another
 // one has the same. parts: becomes embedding, each block, final norm, loss head, as far as they have parameters of
 // their own.
-std::vector<CountedRange> counted_ranges(const OwnedShard&, const Decoder&, bool counts, std::vector<ScopeId>& parts);
+std::vector<CountedRange> counted_ranges(const OwnedShard&, const Model&, bool counts, std::vector<ScopeId>& parts);
 
 // Squared norms of the gradients of the model's parts (embedding, each block, final norm, loss head); a parameter that
 // several parts use belongs to the first. They read all gradients once more, so only steps that are logged pay.
 class PartNorms {
  public:
   // counts: false on ranks of which another one has the same gradients.
-  PartNorms(const OwnedShard&, const Decoder&, bool counts, const ExecContext&);
+  PartNorms(const OwnedShard&, const Model&, bool counts, const ExecContext&);
 
   const std::vector<ScopeId>& parts() const { return parts_; }
   // Queues the sums over what this process counts: [parts] f32. Over all ranks they add up to the squared norms. After

@@ -20,7 +20,7 @@ std::size_t UpdateRatios::device_bytes(std::int64_t elements, DType values) {
   return static_cast<std::size_t>(at_once(elements)) * each;
 }
 
-UpdateRatios::UpdateRatios(const OwnedShard& shard, const Decoder& model, bool counts, const ExecContext& ctx)
+UpdateRatios::UpdateRatios(const OwnedShard& shard, const Model& model, bool counts, const ExecContext& ctx)
     : shard_(shard) {
   std::vector<ScopeId> parts;
   ranges_ = counted_ranges(shard, model, counts, parts);

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "model/decoder.h"
+#include "model/model.h"
 #include "optim/gradient_norm.h"
 
 namespace ring {
@@ -13,7 +13,7 @@ namespace ring {
 class UpdateRatios {
  public:
   // The parts are those of PartNorms, as are counts and the shard. OutOfMemory, OutOfHostMemory.
-  UpdateRatios(const OwnedShard&, const Decoder&, bool counts, const ExecContext&);
+  UpdateRatios(const OwnedShard&, const Model&, bool counts, const ExecContext&);
 
   // Around an update that is queued between them. Values that may live on the host are not compared.
   void before(const ExecContext&) const;

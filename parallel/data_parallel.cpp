@@ -24,7 +24,7 @@ double seconds_of(const std::function<void()>& wait) {
 
 }  // namespace
 
-DataParallel::DataParallel(Decoder& model, Communicator& comm, Communicator& slices, const ParallelConfig& config,
+DataParallel::DataParallel(Model& model, Communicator& comm, Communicator& slices, const ParallelConfig& config,
                            std::int64_t bucket_bytes, const ParamTypes& types, std::uint64_t seed,
                            const ExecContext& ctx)
     : ctx_(ctx),

@@ -26,8 +26,8 @@ class DataParallel final : public ScopeListener {
  public:
   // Allocates and fills the parameters of `model`, and follows the scopes of `ctx`, in which alone the model runs.
   // comm: the ranks that share the data; slices: those that hold the other slices of the model, at the same data.
-  DataParallel(Decoder& model, Communicator& comm, Communicator& slices, const ParallelConfig&,
-               std::int64_t bucket_bytes, const ParamTypes&, std::uint64_t seed, const ExecContext&);
+  DataParallel(Model& model, Communicator& comm, Communicator& slices, const ParallelConfig&, std::int64_t bucket_bytes,
+               const ParamTypes&, std::uint64_t seed, const ExecContext&);
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
@@ -53,7 +53,7 @@ class DataParallel final : public ScopeListener {
   void make_reducer(const ParallelConfig&, std::int64_t bucket_bytes, const ParamTypes&);
 
   const ExecContext& ctx_;
-  Decoder& model_;
+  Model& model_;
   Communicator& comm_;
   Communicator& slices_;
   int zero_;

@@ -67,7 +67,7 @@ std::optional<std::size_t> FsdpUnits::part(const ScopeId& scope) const {
   return static_cast<std::size_t>(it - parts.begin());
 }
 
-FsdpUnits make_fsdp_units(const Decoder& model, const std::vector<ShardPiece>& plan) {
+FsdpUnits make_fsdp_units(const Model& model, const std::vector<ShardPiece>& plan) {
   FsdpUnits u;
   for (const ModelPart& part : model.parts()) add_part(u, part);
   for (const ShardPiece& piece : plan) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "model/decoder.h"
+#include "model/model.h"
 #include "parallel/shard_plan.h"
 
 namespace ring {
@@ -37,7 +37,7 @@ struct FsdpUnits {
   std::optional<std::size_t> part(const ScopeId&) const;  // none: the scope is no part of the model
 };
 
-FsdpUnits make_fsdp_units(const Decoder&, const std::vector<ShardPiece>& plan);
+FsdpUnits make_fsdp_units(const Model&, const std::vector<ShardPiece>& plan);
 
 // What a rank's piece of the unit is in a buffer for the unit.
 std::vector<OwnedPiece> pieces_in(const FsdpUnit&, const Tensor& buffer);

@@ -22,13 +22,13 @@ struct ParameterOptions {
   std::int64_t bucket_bytes = 0;  // of gradients that are reduced together
 };
 
-// Collective. Cuts the model, and allocates and fills its parameters. All of it must outlive what is returned.
-Parallelized parallelize(Decoder&, Mesh&, const ParallelPlan&, const ParameterOptions&, const ExecContext&);
+// Collective. Cuts the model into slices of tp, and allocates and fills its parameters. All of it must outlive what is
+// returned.
+Parallelized parallelize(Model&, Mesh&, const ParallelPlan&, const ParameterOptions&, const ExecContext&);
 
 // Its steps, in this order.
-void parallelize_tensor(Decoder&, Slice);
 ContextBatches parallelize_context(Mesh&, const ParallelPlan&);
-std::unique_ptr<DataParallel> parallelize_data(Decoder&, Mesh&, const ParallelPlan&, const ParameterOptions&,
+std::unique_ptr<DataParallel> parallelize_data(Model&, Mesh&, const ParallelPlan&, const ParameterOptions&,
                                                const ExecContext&);
 
 }  // namespace ring

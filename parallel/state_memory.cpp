@@ -4,7 +4,7 @@
 
 namespace ring {
 
-StateMemory state_memory(Decoder& model, int zero, int ranks, int rank, const ParamTypes& types,
+StateMemory state_memory(Model& model, int zero, int ranks, int rank, const ParamTypes& types,
                          const StateBytes& state_bytes) {
   const auto bytes = [](std::int64_t elements, DType type) {
     return static_cast<std::uint64_t>(elements) * size_of(type);

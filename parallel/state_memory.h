@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "model/decoder.h"
+#include "model/model.h"
 #include "parallel/owned_shard.h"
 
 namespace ring {
@@ -33,6 +33,6 @@ using StateBytes = std::function<std::uint64_t(const OwnedShard&)>;
 
 // model: declared, not allocated; it gets its layout. ranks: that share the data (dp x cp), of which this is `rank`.
 // Nothing is in host memory (staging = 0) or averaged.
-StateMemory state_memory(Decoder& model, int zero, int ranks, int rank, const ParamTypes&, const StateBytes&);
+StateMemory state_memory(Model& model, int zero, int ranks, int rank, const ParamTypes&, const StateBytes&);
 
 }  // namespace ring

@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "model/attention/importance.h"
 #include "model/attention/trained_parts.h"
+#include "model/layers.h"
 #include "model/patterns.h"
 #include "parallel/plan.h"
 #include "trainer/evaluate.h"
@@ -22,7 +23,7 @@ std::string more_than_a_pattern(const AttentionConfig& c, std::int64_t kv_heads)
   return "";
 }
 
-AttentionTrials::AttentionTrials(Decoder& model, const ExecContext& ctx, const ValidationSet& set)
+AttentionTrials::AttentionTrials(Model& model, const ExecContext& ctx, const ValidationSet& set)
     : model_(model), ctx_(ctx), set_(set), alone_(mesh_of_one()), own_(patterns_of(model.config())) {
   for (const AttentionConfig* section : attentions_of(model.config())) {
     const std::string why = more_than_a_pattern(*section, model.config().kv_heads);
@@ -31,7 +32,8 @@ AttentionTrials::AttentionTrials(Decoder& model, const ExecContext& ctx, const V
 }
 
 void AttentionTrials::attend(const std::vector<Pattern>& patterns) {
-  for (std::size_t i = 0; i < patterns.size(); ++i) model_.blocks()[i].attention().set_pattern(patterns[i]);
+  const std::vector<AttentionLayer*> layers = model_.attention_layers();
+  for (std::size_t i = 0; i < patterns.size(); ++i) layers[i]->set_pattern(patterns[i]);
 }
 
 double AttentionTrials::loss_with(const std::vector<Pattern>& patterns) {

@@ -10,7 +10,7 @@
 
 #include "comm/mesh/mesh.h"
 #include "data/loader.h"
-#include "model/decoder.h"
+#include "model/model.h"
 
 namespace ring {
 
@@ -22,7 +22,7 @@ std::string more_than_a_pattern(const AttentionConfig&, std::int64_t kv_heads);
 // settings say. A layer with more_than_a_pattern is a broken contract.
 class AttentionTrials {
  public:
-  AttentionTrials(Decoder&, const ExecContext&, const ValidationSet&);
+  AttentionTrials(Model&, const ExecContext&, const ValidationSet&);
   const std::vector<Pattern>& own() const { return own_; }  // by layer
 
   double loss() { return loss_with(own_); }
@@ -34,7 +34,7 @@ class AttentionTrials {
  private:
   void attend(const std::vector<Pattern>&);
 
-  Decoder& model_;
+  Model& model_;
   const ExecContext& ctx_;
   const ValidationSet& set_;
   std::unique_ptr<Mesh> alone_;

@@ -46,7 +46,7 @@ std::string non_finite_gradient(const OwnedShard& shard, const ExecContext& ctx)
   return first_in_pieces(shard, shard.gradients, "gradient of ", ctx, false);
 }
 
-std::string non_finite_activation(Decoder& model, Run run, const Tensor& ids, const Sequences& seqs) {
+std::string non_finite_activation(Model& model, Run run, const Tensor& ids, const Sequences& seqs) {
   std::string found;
   run.tape = nullptr;
   model.watch = [&](const ScopeId& part, const Tensor& t) {

@@ -75,7 +75,7 @@ Evaluation over_all(const Sums& sums, Communicator& comm) {
 
 }  // namespace
 
-Evaluation evaluate(const Decoder& model, const ExecContext& ctx, const ValidationSet& set, Communicator& comm,
+Evaluation evaluate(const Model& model, const ExecContext& ctx, const ValidationSet& set, Communicator& comm,
                     ContextBatches* parts, Communicator* tp, const StopEvaluation& stop) {
   Sums sums;
   if (set.corpora() > 1) sums.sources.resize(set.corpora());

@@ -5,7 +5,7 @@
 
 #include "comm/communicator.h"
 #include "data/loader.h"
-#include "model/decoder.h"
+#include "model/model.h"
 #include "parallel/context/batch.h"
 #include "trainer/source_loss.h"
 
@@ -37,7 +37,7 @@ StopEvaluation stop_on(const StopSignal& signal, Communicator& comm);
 // Each rank computes its batches; all of `comm` get the same result. Dropout is off. With `parts`, ranks of the cp axis
 // have the same batches, and each computes its part of them. tp: those that hold the slices of the model, and have the
 // same batches; or null. stop: asked before each batch; if null, nothing ends the evaluation early.
-Evaluation evaluate(const Decoder&, const ExecContext&, const ValidationSet&, Communicator& comm,
+Evaluation evaluate(const Model&, const ExecContext&, const ValidationSet&, Communicator& comm,
                     ContextBatches* parts = nullptr, Communicator* tp = nullptr, const StopEvaluation& stop = nullptr);
 
 }  // namespace ring

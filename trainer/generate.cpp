@@ -49,7 +49,7 @@ Candidates candidates_of(std::span<const float> logits, const Sampling& s) {
 // the cache is made anew.
 class Together {
  public:
-  Together(const Decoder& model, const ExecContext& ctx, std::vector<TextStart> starts)
+  Together(const Model& model, const ExecContext& ctx, std::vector<TextStart> starts)
       : model_(model), ctx_(ctx), context_(model.config().context) {
     for (std::size_t i = 0; i < starts.size(); ++i) {
       RING_CHECK(!starts[i].tokens.empty(), "generate needs at least one token to start from");
@@ -127,7 +127,7 @@ class Together {
     return to_host<float>(model_.logits(run, ends.value), ctx_.stream);
   }
 
-  const Decoder& model_;
+  const Model& model_;
   const ExecContext& ctx_;
   const std::int64_t context_;
   std::vector<Text> texts_;
@@ -159,12 +159,12 @@ void penalize_repetitions(std::span<float> logits, std::span<const std::int32_t>
   }
 }
 
-void generate_together(const Decoder& model, const ExecContext& ctx, std::vector<TextStart> texts,
+void generate_together(const Model& model, const ExecContext& ctx, std::vector<TextStart> texts,
                        std::int64_t max_tokens, const std::function<bool(std::size_t, std::int32_t)>& on_token) {
   Together(model, ctx, std::move(texts)).run(max_tokens, on_token);
 }
 
-void generate(const Decoder& model, const ExecContext& ctx, std::vector<std::int32_t> prompt, const Sampling& sampling,
+void generate(const Model& model, const ExecContext& ctx, std::vector<std::int32_t> prompt, const Sampling& sampling,
               std::int64_t max_tokens, const std::function<bool(std::int32_t)>& on_token) {
   generate_together(model, ctx, {{std::move(prompt), sampling}}, max_tokens,
                     [&](std::size_t, std::int32_t id) { return on_token(id); });

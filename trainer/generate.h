@@ -6,7 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "model/decoder.h"
+#include "model/kv_cache.h"
+#include "model/model.h"
 
 namespace ring {
 
@@ -34,12 +35,12 @@ struct TextStart {
 };
 // Continues the texts side by side by up to max_tokens each. A text ends when on_token(text, token) returns false.
 // Beyond the model's context the older half of a text is forgotten.
-void generate_together(const Decoder&, const ExecContext&, std::vector<TextStart> texts, std::int64_t max_tokens,
+void generate_together(const Model&, const ExecContext&, std::vector<TextStart> texts, std::int64_t max_tokens,
                        const std::function<bool(std::size_t, std::int32_t)>& on_token);
 
 // Continues `prompt` (at least one token) by up to max_tokens, handing each to on_token until it returns false. Beyond
 // the model's context the older half of the tokens is forgotten.
-void generate(const Decoder&, const ExecContext&, std::vector<std::int32_t> prompt, const Sampling&,
+void generate(const Model&, const ExecContext&, std::vector<std::int32_t> prompt, const Sampling&,
               std::int64_t max_tokens, const std::function<bool(std::int32_t)>& on_token);
 
 }  // namespace ring

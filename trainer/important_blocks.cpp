@@ -24,7 +24,7 @@ std::string name_of(std::int64_t layer, const char* what) {
 
 // A hash of what the layers keep, in digits that f32 has exactly.
 constexpr std::int64_t kDigits = 4;
-std::array<float, kDigits> digits_of(Decoder& model) {
+std::array<float, kDigits> digits_of(Model& model) {
   std::uint64_t hash = kHashOfNothing;
   for (const BlockImportance& i : model.importance())
     hash = hash_text({reinterpret_cast<const char*>(i.scores().raw()), i.scores().bytes()}, hash);
@@ -43,7 +43,7 @@ std::vector<std::int64_t> blocks_of(const ModelConfig& model) {
 
 }  // namespace
 
-void add_importance(State& state, Decoder& model) {
+void add_importance(State& state, Model& model) {
   for (const BlockImportance& i : model.importance()) {
     state.add(name_of(i.layer(), kAverages), i.averages());
     state.add(name_of(i.layer(), kScores), i.scores());
@@ -76,7 +76,7 @@ void check_sizes_of_important_blocks(const ModelConfig& before, const ModelConfi
 }
 
 // A model of another context has more or fewer distances: the nearest ones are taken.
-std::int64_t load_importance(Decoder& model, const std::string& checkpoint) {
+std::int64_t load_importance(Model& model, const std::string& checkpoint) {
   if (model.importance().empty()) return 0;
   const Manifest manifest = read_manifest(checkpoint);
   const auto has = [&](const BlockImportance& i) { return manifest.tensors.contains(name_of(i.layer(), kAverages)); };
@@ -99,7 +99,7 @@ std::int64_t load_importance(Decoder& model, const std::string& checkpoint) {
         std::copy_n(from.data<float>() + h * distances, distances, to.data<float>() + h * to.dim(1));
     }
   }
-  model.take_important_blocks();
+  model.apply_importance();
   return others;
 }
 
@@ -146,7 +146,7 @@ void ImportantBlocks::settle() {
   const std::vector<float> messages = to_host<float>(messages_, arrivals_);
   check_choices(messages);
   await_copies();
-  std::vector<BlockImportance>& layers = step_.model().importance();
+  const std::span<BlockImportance> layers = step_.model().importance();
   for (std::size_t i = 0; i < layers.size(); ++i) layers[i].average(last.step, sum_over_ranks(messages, i));
 }
 
@@ -183,14 +183,14 @@ MeasuredMass ImportantBlocks::sum_over_ranks(const std::vector<float>& messages,
 }
 
 bool ImportantBlocks::before(std::int64_t step) {
-  std::vector<BlockImportance>& layers = step_.model().importance();
+  const std::span<BlockImportance> layers = step_.model().importance();
   const auto measures = [&](const BlockImportance& i) { return i.measures(step); };
   if (step <= measured_ || std::ranges::none_of(layers, measures)) return false;
   settle();
   await_copies();
   bool changed = false;
   for (BlockImportance& i : layers) changed |= i.choose(step);
-  if (changed) step_.model().take_important_blocks();
+  if (changed) step_.model().apply_importance();
   measure(step);
   measured_ = step;
   return changed;
@@ -209,7 +209,7 @@ void ImportantBlocks::begin(const std::vector<std::string>& missing) {
   if (lacks(kMeasured)) measured_ = 0;
 }
 
-void ImportantBlocks::restored() { step_.model().take_important_blocks(); }
+void ImportantBlocks::restored() { step_.model().apply_importance(); }
 
 void ImportantBlocks::add_state(State& state) {
   add_importance(state, step_.model());

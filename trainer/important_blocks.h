@@ -10,6 +10,7 @@
 
 #include "checkpoint/state.h"
 #include "engine/train_step.h"
+#include "model/attention/importance.h"
 
 namespace ring {
 
@@ -59,7 +60,7 @@ class ImportantBlocks {
 
 // The tensors of a model's importance, by the prefix that such names have in checkpoints.
 inline constexpr const char* kImportancePrefix = "importance.";
-void add_importance(State&, Decoder&);
+void add_importance(State&, Model&);
 // What a run with such a model adds to its state.
 std::set<std::string> importance_of(const ModelConfig&);
 // Error, which names the key: a layer of the run keeps blocks by importance before and now, and these have another size
@@ -67,6 +68,6 @@ std::set<std::string> importance_of(const ModelConfig&);
 void check_sizes_of_important_blocks(const ModelConfig& before, const ModelConfig& now, const std::string& run);
 // Reads them from a checkpoint that has them, and keeps what they say: also of a model whose context is another one.
 // Returns of how many layers they are left, since distances there are in blocks of another size.
-std::int64_t load_importance(Decoder&, const std::string& checkpoint);
+std::int64_t load_importance(Model&, const std::string& checkpoint);
 
 }  // namespace ring

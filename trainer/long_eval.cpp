@@ -12,7 +12,7 @@ std::size_t bucket_of(std::int64_t position) { return std::bit_width(static_cast
 
 }  // namespace
 
-std::vector<PositionBucket> losses_by_position(const Decoder& model, const ExecContext& ctx, const ValidationSet& set) {
+std::vector<PositionBucket> losses_by_position(const Model& model, const ExecContext& ctx, const ValidationSet& set) {
   const LoaderOptions& options = set.options();
   RING_CHECK(options.world == 1 && !options.packing.documents, "losses by position: of whole windows on one rank only");
   std::vector<PositionBucket> buckets(bucket_of(options.context - 1) + 1);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "data/loader.h"
-#include "model/decoder.h"
+#include "model/model.h"
 
 namespace ring {
 
@@ -20,6 +20,6 @@ struct PositionBucket {
 
 // Buckets [0, 1), [1, 2), [2, 4), [4, 8), .. up to the windows' length; those without tokens are left out. `set`: of
 // one rank, without packed documents.
-std::vector<PositionBucket> losses_by_position(const Decoder&, const ExecContext&, const ValidationSet& set);
+std::vector<PositionBucket> losses_by_position(const Model&, const ExecContext&, const ValidationSet& set);
 
 }  // namespace ring

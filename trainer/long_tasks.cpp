@@ -208,8 +208,8 @@ LongPrompt LongTask::prompt(std::int64_t length, double depth, std::int64_t tria
   return p;
 }
 
-LongCell long_cell(const Decoder& model, const ExecContext& ctx, const LongTask& task, std::int64_t length,
-                   double depth, std::int64_t trials, std::int64_t rows) {
+LongCell long_cell(const Model& model, const ExecContext& ctx, const LongTask& task, std::int64_t length, double depth,
+                   std::int64_t trials, std::int64_t rows) {
   LongCell cell{.length = length, .trials = trials, .depth = depth};
   std::vector<Request> requests;
   std::int64_t tokens = 0;

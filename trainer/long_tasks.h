@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "data/tokenizer.h"
-#include "model/decoder.h"
+#include "model/model.h"
 
 namespace ring {
 
@@ -77,7 +77,7 @@ struct LongCell {
   double log_probability = 0;  // mean over the tokens of the answers, in nats, given those before
 };
 // rows: prompts to compute at a time.
-LongCell long_cell(const Decoder&, const ExecContext&, const LongTask&, std::int64_t length, double depth,
+LongCell long_cell(const Model&, const ExecContext&, const LongTask&, std::int64_t length, double depth,
                    std::int64_t trials, std::int64_t rows = 1);
 
 }  // namespace ring

@@ -22,7 +22,7 @@
 #include "engine/planner.h"
 #include "engine/rates.h"
 #include "generated/build_info.h"
-#include "model/decoder.h"
+#include "model/architectures.h"
 #include "trainer/important_blocks.h"
 #include "trainer/origin.h"
 #include "trainer/records.h"
@@ -101,9 +101,9 @@ std::string advice_on_sizes(const RunStart& s, const Origin& origin) {
 std::map<std::string, Shape> shapes_of(ModelConfig model) {
   model.attention = {};
   model.attention_layers.clear();
-  Decoder decoder(model);
+  const std::unique_ptr<Model> decoder = make_model(model);
   std::map<std::string, Shape> shapes;
-  for (const Param* p : decoder.parameters().declared())
+  for (const Param* p : decoder->parameters().declared())
     for (const LogicalParam& part : p->parts) shapes[part.name] = part.whole;
   return shapes;
 }

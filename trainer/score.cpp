@@ -134,7 +134,7 @@ Batch part_of(ContextBatches& parts, const Batch& whole, std::vector<std::int32_
 
 }  // namespace
 
-std::vector<Score> score(const Decoder& model, const ExecContext& ctx, const std::vector<Request>& requests,
+std::vector<Score> score(const Model& model, const ExecContext& ctx, const std::vector<Request>& requests,
                          const ScoreOptions& options, Communicator& comm, ContextBatches* parts, Communicator* tp,
                          const StopEvaluation& stop) {
   RING_CHECK(!parts || parts->whole() || parts->layout().length() == options.row, "scores in rows of ", options.row,

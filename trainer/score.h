@@ -7,7 +7,7 @@
 
 #include "comm/communicator.h"
 #include "data/loader.h"
-#include "model/decoder.h"
+#include "model/model.h"
 #include "parallel/context/batch.h"
 #include "trainer/evaluate.h"
 
@@ -63,7 +63,7 @@ std::int64_t request_align(const ModelConfig& resolved, std::int64_t row);
 
 // Each rank computes its rows; all of `comm` get all scores. parts, tp, stop: as of evaluate(). Error: a logit is not
 // finite.
-std::vector<Score> score(const Decoder&, const ExecContext&, const std::vector<Request>&, const ScoreOptions&,
+std::vector<Score> score(const Model&, const ExecContext&, const std::vector<Request>&, const ScoreOptions&,
                          Communicator& comm, ContextBatches* parts = nullptr, Communicator* tp = nullptr,
                          const StopEvaluation& stop = nullptr);
 

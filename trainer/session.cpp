@@ -9,6 +9,7 @@
 #include "engine/devices.h"
 #include "engine/memory_check.h"
 #include "kernels/tuning.h"
+#include "model/architectures.h"
 #include "model/attention_schedule.h"
 #include "trainer/context.h"
 #include "trainer/important_blocks.h"
@@ -105,7 +106,7 @@ void take_average(FoundCheckpoint& found) {
   }
 }
 
-void load_model_weights(Decoder& model, const std::string& checkpoint, const ExecContext& ctx, SavedWeights which) {
+void load_model_weights(Model& model, const std::string& checkpoint, const ExecContext& ctx, SavedWeights which) {
   const char* const prefix = which == SavedWeights::ema ? kAveragePrefix : kWeightsPrefix;
   State state;
   const OwnedShard all = own_everything(model.parameters());
@@ -169,13 +170,13 @@ Session session_of(const FoundCheckpoint& found, int threads, DeviceChoice devic
   check_blocks(origin);
   Session s{config, make_exec_context(config), tokenizer_of(origin), nullptr, {}};
   adopt_choices_of(found, s.ctx);
-  s.model = std::make_unique<Decoder>(config.model, vocab_padding(s.ctx.stream.device().backend));
+  s.model = make_model(config.model, vocab_padding(s.ctx.stream.device().backend));
   s.model->set_mlp_chunk(config.train.mlp_chunk);
   const DType type = activation_type(s.ctx.precision);
   const ParamTypes types{.master = type, .weights = type, .trainable = false};
   check_memory(*s.model, s.ctx.stream.device(), types);
   s.model->allocate(s.ctx, config.run.seed, types);
-  if (found.manifest.values.contains("train.step")) s.model->attend_as_in_step(found.manifest.step);
+  if (found.manifest.values.contains("train.step")) s.model->set_attention_step(found.manifest.step);
   load_model_weights(*s.model, origin.checkpoint, s.ctx, which);
   s.origin = std::move(origin);
   return s;

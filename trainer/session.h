@@ -10,7 +10,7 @@
 #include "data/chat/format.h"
 #include "data/tokenizer.h"
 #include "engine/devices.h"
-#include "model/decoder.h"
+#include "model/model.h"
 #include "parallel/owned_shard.h"
 #include "trainer/generate.h"
 #include "trainer/origin.h"
@@ -55,8 +55,7 @@ chat::Format chat_format_of(const Origin&, const std::string& choice, const Toke
 
 // Fills the model's weights, and nothing else, from a checkpoint (see find_checkpoint). Error lists what does
 // not match.
-void load_model_weights(Decoder&, const std::string& checkpoint, const ExecContext&,
-                        SavedWeights = SavedWeights::latest);
+void load_model_weights(Model&, const std::string& checkpoint, const ExecContext&, SavedWeights = SavedWeights::latest);
 
 // Settings, tokenizer and weights are those of the checkpoint, what changes by tokens as of it: files of the run that
 // say otherwise are named.
@@ -64,7 +63,7 @@ struct Session {
   Config config;
   ExecContext ctx;
   std::shared_ptr<const Tokenizer> tokenizer;
-  std::unique_ptr<Decoder> model;
+  std::unique_ptr<Model> model;
   Origin origin;
 };
 // threads 0: as the machine has. device: where to compute, whatever the run was trained on. context: tokens that a text

@@ -313,8 +313,8 @@ void Trainer::forget_steps() {
 
 // The model attends as in the next step, also in validations before it.
 void Trainer::attend_as_next() {
-  const bool others = step_.model().attend_as_of(tokens_);
-  if (step_.model().attend_as_in_step(steps_) || others) forget_steps();
+  const bool others = step_.model().set_attention_tokens(tokens_);
+  if (step_.model().set_attention_step(steps_) || others) forget_steps();
 }
 
 std::int64_t Trainer::next_context() const {

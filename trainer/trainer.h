@@ -93,7 +93,7 @@ class Trainer {
   // Between steps, on all ranks: see TrainStep::exchange_average().
   void exchange_average() { step_.exchange_average(); }
 
-  Decoder& model() { return step_.model(); }
+  Model& model() { return step_.model(); }
   const std::vector<ScopeId>& parts() const { return step_.part_norms().parts(); }
   const MemoryChoice& memory() const { return memory_; }
   // Each time that memory ran out in a step of this process and a smaller choice took its place.

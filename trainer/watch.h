@@ -45,7 +45,7 @@ class Watch {
 
  private:
   std::size_t parts() const { return step_.part_norms().parts().size(); }
-  std::size_t layers() const { return step_.model().blocks().size(); }
+  std::size_t layers() const { return static_cast<std::size_t>(step_.model().config().layers); }
   // By layer: sums of the entropies and their rows, then of shares and their rows, by head; pairs that are kept,
   // dense ones, those with pools.
   std::size_t layer_values() const { return 4 * heads_ + 3; }

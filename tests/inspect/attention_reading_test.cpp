@@ -264,7 +264,7 @@ TEST_F(AttentionText, HasTheReadingsOfTheRun) {
       prompt_tokens(*session.tokenizer, std::string(std::istreambuf_iterator<char>(file), {}));
   tokens.resize(200);
   std::vector<AttendedHeads> attended;
-  session.model->blocks()[0].attention().watch = [&](const AttendedHeads& a) { attended.push_back(a); };
+  session.model->attention_layers()[0]->watch = [&](const AttendedHeads& a) { attended.push_back(a); };
   ring::Run run{session.ctx};
   session.model->hidden(run, from_host(tokens, session.ctx.stream), Sequences::uniform(1, 200, session.ctx));
   ASSERT_EQ(attended.size(), 1u);
@@ -329,7 +329,7 @@ TEST_F(AttentionText, SaysWhichKeysOfOtherRanksAreAttendedTo) {
       prompt_tokens(*session.tokenizer, std::string(std::istreambuf_iterator<char>(file), {}));
   tokens.resize(256);
   BlockSelection selection;
-  session.model->blocks()[0].attention().watch = [&](const AttendedHeads& a) { selection = a.selection; };
+  session.model->attention_layers()[0]->watch = [&](const AttendedHeads& a) { selection = a.selection; };
   ring::Run run{session.ctx};
   session.model->hidden(run, from_host(tokens, session.ctx.stream), Sequences::uniform(1, 256, session.ctx));
   ASSERT_TRUE(selection.bits.defined());

@@ -150,6 +150,16 @@ Violations casts_by_class(const SourceFile& file) {
   return out;
 }
 
+Violations named_architectures(const SourceFile& file) {
+  static const std::regex architecture(R"(\bDecoder(Block)?\b|model/decoder\.h)");
+  Violations out;
+  if (!is_source(file.path) || !kRank.contains(room_of(file.path)) || room_of(file.path) == "model") return out;
+  each_line(file, [&](const std::string& line, const std::string& at) {
+    if (std::regex_search(line, architecture)) out.push_back(at + "names an architecture: use Model (model/model.h)");
+  });
+  return out;
+}
+
 Violations json_parsers(const SourceFile& file) {
   static const std::regex parser(R"(\b([Jj]son|ordered_json)::(parse|accept|sax_parse)\s*\()");
   Violations out;

@@ -44,6 +44,9 @@ Violations narrowed_settings(const SourceFile&);
 // included.
 Violations casts_by_class(const SourceFile&);
 
+// Rooms other than model use the interface Model (model/model.h) and name no architecture. Tests may.
+Violations named_architectures(const SourceFile&);
+
 // JSON is parsed by core/json.h alone, which bounds the work; tests may use nlohmann's parser.
 Violations json_parsers(const SourceFile&);
 

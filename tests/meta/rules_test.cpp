@@ -175,6 +175,14 @@ TEST(CastsByClass, AreRefusedInTestsToo) {
   }
 }
 
+TEST(NamedArchitectures, AreForTheRoomModel) {
+  EXPECT_EQ(named_architectures({"trainer/a.h", "void evaluate(const Decoder&);\n"}).size(), 1u);
+  EXPECT_EQ(named_architectures({"optim/a.cpp", "#include \"model/decoder.h\"\n"}).size(), 1u);
+  EXPECT_TRUE(named_architectures({"optim/a.cpp", "void f(const Model&, StringDecoder&);\n"}).empty());
+  for (const char* path : {"model/a.cpp", "tests/model/a_test.cpp"})
+    EXPECT_TRUE(named_architectures({path, "Decoder model(config);\n"}).empty()) << path;
+}
+
 TEST(JsonParsers, AreThatOfCore) {
   const std::string call = "  const auto j = nlohmann::json::parse(text);\n";
   EXPECT_EQ(json_parsers({"trainer/a.cpp", call}).size(), 1u);
@@ -234,6 +242,7 @@ TEST(Tree, IncludesNeverLeadBack) {
 TEST(Tree, TypesHaveOneDefinition) { EXPECT_EQ(types_defined_twice(tree()), std::vector<std::string>{}); }
 TEST(Tree, HostDoesNotWait) { EXPECT_EQ(joined(host_waits), ""); }
 TEST(Tree, NobodyAsksForClasses) { EXPECT_EQ(joined(casts_by_class), ""); }
+TEST(Tree, ModelsAreUsedByTheirInterface) { EXPECT_EQ(joined(named_architectures), ""); }
 TEST(Tree, FilesAreOpenedByOneHelper) { EXPECT_EQ(joined(opened_files), ""); }
 TEST(Tree, SettingsKeepTheirBits) { EXPECT_EQ(joined(narrowed_settings), ""); }
 TEST(Tree, JsonIsReadWithBounds) { EXPECT_EQ(joined(json_parsers), ""); }

@@ -180,7 +180,7 @@ double cached_error(const ModelConfig& c, std::int64_t length, std::int64_t firs
   model.allocate(ctx, 7);
   test::fill_index_biases(model);
   learn_pools(model, ctx);
-  if (begins) model.attend_as_in_step(0);
+  if (begins) model.set_attention_step(0);
   const Tensor ids = tokens(ctx, 2 * length, 4);
   ring::Run run{ctx};
   const Var whole = model.hidden(run, ids, Sequences::uniform(2, length, ctx));

@@ -169,7 +169,7 @@ void expect_gradient_of_loss(Problem& p, Param& param) {
 // it.
 TEST(LearnedBlocks, HaveTheGradientOfTheirLoss) {
   Problem p(learned(", index_warmup_steps: 9"));
-  EXPECT_TRUE(p.model.attend_as_in_step(0));
+  EXPECT_TRUE(p.model.set_attention_step(0));
   const std::vector<Param*> params = p.model.blocks()[1].attention().indexer()->parameters();
   ASSERT_EQ(params.size(), 2u);
   for (Param* param : params) expect_gradient_of_loss(p, *param);
@@ -192,14 +192,14 @@ TEST(LearnedBlocks, BeginWithoutDistances) {
 void expect_all_in_warmup(const std::string& rule) {
   Problem warm(learned(", index_warmup_steps: 3", rule)), dense(config_of("{kind: dense}"));
   const Tensor selected = warm.hidden();
-  EXPECT_TRUE(warm.model.attend_as_in_step(0));
-  EXPECT_FALSE(warm.model.attend_as_in_step(2));
+  EXPECT_TRUE(warm.model.set_attention_step(0));
+  EXPECT_FALSE(warm.model.set_attention_step(2));
   const Tensor all = warm.hidden(), want = dense.hidden();
   double worst = 0;
   for (std::int64_t i = 0; i < all.numel(); ++i)
     worst = std::max(worst, std::abs(static_cast<double>(all.data<float>()[i]) - want.data<float>()[i]));
   EXPECT_LT(worst, 1e-4);
-  EXPECT_TRUE(warm.model.attend_as_in_step(3));
+  EXPECT_TRUE(warm.model.set_attention_step(3));
   EXPECT_EQ(std::memcmp(warm.hidden().raw(), selected.raw(), selected.bytes()), 0);
   EXPECT_NE(std::memcmp(all.raw(), selected.raw(), selected.bytes()), 0);
 }

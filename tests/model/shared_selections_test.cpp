@@ -148,16 +148,16 @@ TEST(AttentionSchedule, ADecoderFollowsIt) {
   Decoder model(config_of(content("[[0, 5], [1000, 2]]", 1))), two(config_of(content("2", 1)));
   for (Decoder* m : {&model, &two}) m->allocate(ctx, 7);
   EXPECT_EQ(model.config().attention.rules[0].keep, 5);
-  EXPECT_TRUE(model.attend_as_of(0));
-  EXPECT_FALSE(model.attend_as_of(999));
+  EXPECT_TRUE(model.set_attention_tokens(0));
+  EXPECT_FALSE(model.set_attention_tokens(999));
   const auto all = selections_of(model, ctx);
   EXPECT_EQ(all[0][4 * 2], 0b11111) << "every block up to the last one's own";
-  EXPECT_TRUE(model.attend_as_of(1000));
+  EXPECT_TRUE(model.set_attention_tokens(1000));
   EXPECT_EQ(model.config().attention.rules[0].keep, 2) << "caches are made for what it computes";
   EXPECT_EQ(selections_of(model, ctx), selections_of(two, ctx));
-  EXPECT_TRUE(model.attend_as_of(0)) << "steps may be undone";
+  EXPECT_TRUE(model.set_attention_tokens(0)) << "steps may be undone";
   EXPECT_EQ(selections_of(model, ctx), all);
-  EXPECT_FALSE(two.attend_as_of(5000)) << "nothing changes there";
+  EXPECT_FALSE(two.set_attention_tokens(5000)) << "nothing changes there";
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "model/decoder.h"
 #include "optim/gradient_norm.h"
 
 namespace ring::test {

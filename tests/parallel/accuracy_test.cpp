@@ -14,6 +14,7 @@
 #include "data/tokenizer.h"
 #include "engine/devices.h"
 #include "engine/resolve.h"
+#include "model/decoder.h"
 #include "tests/parallel/training.h"
 #include "tests/trainer/tiny.h"
 #include "trainer/evaluate.h"

@@ -1,3 +1,4 @@
+#include "model/decoder.h"
 #include "parallel/fsdp_reducer.h"
 
 #include <gtest/gtest.h>

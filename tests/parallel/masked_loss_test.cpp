@@ -16,6 +16,7 @@
 #include "data/token_store.h"
 #include "data/tokenizer.h"
 #include "engine/devices.h"
+#include "model/decoder.h"
 #include "tests/parallel/training.h"
 #include "tests/trainer/tiny.h"
 #include "trainer/evaluate.h"

@@ -1,3 +1,4 @@
+#include "model/decoder.h"
 #include "parallel/ordered_sum.h"
 
 #include <gtest/gtest.h>
@@ -76,7 +77,7 @@ Floats replicated_gradients(Communicator& slices, const ExecContext& ctx) {
   ModelConfig config = tiny_config().model;
   config.width = 96, config.heads = config.kv_heads = 12, config.vocab_size = 288;
   Decoder model(config.resolved(), 16);
-  parallelize_tensor(model, {slices.rank(), slices.size()});
+  model.shard({slices.rank(), slices.size()});
   model.parameters().allocate(ctx, 1);
   const OwnedShard shard = own_everything(model.parameters());
   random_normal_kernel({shard.gradients.flat, {.seed = 5, .site = static_cast<std::uint32_t>(slices.rank())}}, ctx);

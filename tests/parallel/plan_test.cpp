@@ -1,3 +1,4 @@
+#include "model/decoder.h"
 #include "parallel/plan.h"
 
 #include <gtest/gtest.h>
@@ -208,7 +209,7 @@ TEST(Plan, Text) {
 
 TEST(ParallelizeTensor, CutsEveryMatrixAndNoVector) {
   Decoder whole(model(), 16), cut(model(), 16);
-  parallelize_tensor(cut, {1, 4});
+  cut.shard({1, 4});
   whole.parameters().lay_out();
   cut.parameters().lay_out();
   EXPECT_EQ(cut.parameters().count(), whole.parameters().count());
@@ -223,7 +224,7 @@ TEST(ParallelizeTensor, CutsEveryMatrixAndNoVector) {
 
 TEST(ParallelizeTensor, RefusesWhatDoesNotDivide) {
   Decoder decoder(model());
-  EXPECT_THROW(parallelize_tensor(decoder, {0, 3}), Error);
+  EXPECT_THROW(decoder.shard({0, 3}), Error);
 }
 
 }  // namespace

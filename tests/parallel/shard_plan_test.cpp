@@ -1,3 +1,4 @@
+#include "model/decoder.h"
 #include "parallel/shard_plan.h"
 
 #include <gtest/gtest.h>

@@ -13,6 +13,7 @@
 #include "core/fields.h"
 #include "core/philox.h"
 #include "engine/devices.h"
+#include "model/decoder.h"
 #include "tests/parallel/training.h"
 #include "tests/trainer/documents.h"
 #include "tests/trainer/tiny.h"

@@ -1,4 +1,5 @@
 // What a run is foreseen to hold is what it holds.
+#include "model/decoder.h"
 #include "parallel/state_memory.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +28,7 @@ std::string text_of(const StateMemory& m) {
 StateMemory foreseen_memory(const Config& config, Decoder& model, int zero, int ranks, int rank) {
   const int slices = static_cast<int>(config.parallel.tp);
   bind_groups(config.optimizer, model.parameters());
-  parallelize_tensor(model, {rank % slices, slices});
+  model.shard({rank % slices, slices});
   return state_memory(model, zero, ranks / slices, rank / slices, {},
                       [&](const OwnedShard& owned) { return state_bytes(config.optimizer, owned); });
 }

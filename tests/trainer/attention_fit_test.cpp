@@ -1,4 +1,5 @@
 // What single layers' attention costs in loss, and which choices cost the least.
+#include "model/decoder.h"
 #include "trainer/attention_fit.h"
 
 #include <gtest/gtest.h>

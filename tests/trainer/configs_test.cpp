@@ -106,7 +106,7 @@ TEST(Configs, LayoutsFit) {
     const Config c = resolve_config(asked, asked.model.vocab_size, world);
     for (int rank = 0; rank < plan.tp; ++rank) {
       Decoder slice(c.model, 128);  // declares parameters, allocates nothing
-      parallelize_tensor(slice, {rank, plan.tp});
+      slice.shard({rank, plan.tp});
       EXPECT_EQ(slice.parameters().count(), Decoder(c.model).parameters().count()) << name;
     }
   }

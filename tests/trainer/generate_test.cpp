@@ -1,3 +1,4 @@
+#include "model/decoder.h"
 #include "trainer/generate.h"
 
 #include <gtest/gtest.h>

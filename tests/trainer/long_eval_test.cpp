@@ -1,3 +1,4 @@
+#include "model/decoder.h"
 #include "trainer/long_eval.h"
 #include "tests/paths.h"
 
@@ -58,7 +59,7 @@ class LongEval : public testing::Test {
 };
 
 // -log of the softmax, in double.
-double nats(const Decoder& model, const ExecContext& ctx, const Tensor& hidden, std::int64_t row, std::int32_t token) {
+double nats(const Model& model, const ExecContext& ctx, const Tensor& hidden, std::int64_t row, std::int32_t token) {
   ring::Run run{ctx};
   const std::vector<float> logits = to_host<float>(model.logits(run, hidden.narrow(0, row, 1)), ctx.stream);
   double sum = 0;

@@ -14,6 +14,7 @@
 #include "comm/kept_memory.h"
 #include "core/check.h"
 #include "core/devices.h"
+#include "model/decoder.h"
 #include "parallel/plan.h"
 #include "tests/trainer/tiny.h"
 

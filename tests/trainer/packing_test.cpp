@@ -13,6 +13,7 @@
 #include "core/philox.h"
 #include "engine/devices.h"
 #include "kernels/cross_entropy.h"
+#include "model/decoder.h"
 #include "tests/paths.h"
 #include "tests/process.h"
 #include "tests/trainer/documents.h"

@@ -1,4 +1,5 @@
 // Scores of questions against whole passes in float64, and files of tasks.
+#include "model/decoder.h"
 #include "trainer/tasks.h"
 
 #include <gtest/gtest.h>

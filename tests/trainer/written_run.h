@@ -6,6 +6,7 @@
 #include "checkpoint/files.h"
 #include "checkpoint/writer.h"
 #include "engine/devices.h"
+#include "model/decoder.h"
 #include "tests/checkpoint/fixture.h"
 #include "trainer/session.h"
 

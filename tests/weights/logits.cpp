@@ -11,6 +11,7 @@
 #include "checkpoint/safetensors/writer.h"
 #include "engine/devices.h"
 #include "kernels/cross_entropy.h"
+#include "model/decoder.h"
 #include "trainer/hf/names.h"
 #include "trainer/session.h"
 

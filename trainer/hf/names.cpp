@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/check.h"
-#include "model/decoder.h"
+#include "model/architectures.h"
 
 namespace ring {
 namespace {
@@ -68,10 +68,10 @@ bool kept_transposed(Family family, const OurTensor& t) {
 }
 
 std::vector<OurTensor> our_tensors(const ModelConfig& model) {
-  const Decoder declared(model);
+  const std::unique_ptr<Model> declared = make_model(model);
   std::vector<OurTensor> all;
   std::set<const Param*> seen;  // a head that is tied is the embedding again
-  for (const ModelPart& part : declared.parts())
+  for (const ModelPart& part : declared->parts())
     for (const Param* p : part.params)
       if (seen.insert(p).second)
         for (const LogicalParam& l : p->parts) all.push_back({l.name, l.whole});
