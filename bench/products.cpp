@@ -23,7 +23,7 @@ struct Quantized {
   Fp8Matrix rows, transposed;
 };
 
-// Kernels that are measured in turn.
+// Measures several kernels in turn, round by round.
 class Bench {
  public:
   explicit Bench(const ExecContext& ctx) : ctx_(ctx) {}

@@ -1,6 +1,6 @@
 #pragma once
-// The matrix products of a model's linear layers in the types of a run and in FP8, with and without quantization, and
-// the ops that can quantize their result themselves.
+// Measures the matrix products of a model's linear layers in the types that the settings give and in FP8, with and
+// without quantization, and the ops that can quantize their own output.
 
 #include <string>
 #include <vector>

@@ -58,8 +58,8 @@ double print_producers(const std::vector<ProducerTiming>& all, const std::string
   return saved;
 }
 
-// A line for each linear layer, one for all of them, and one for ops that quantize their results, which save `saved`
-// seconds of quantization.
+// Prints a line for each linear layer, their sum, and the sum with ops that quantize their own output, which saves
+// `saved` seconds.
 void print_sums(const std::vector<LinearTiming>& all, double saved, const std::string& type) {
   Rows rows = {{"linear", str(type, " us"), "fp8 us", "quantize us", "fp8 faster", "with quantizing"}};
   const auto add = [&](const std::string& name, double usual, double fp8, double quantization) {

@@ -1,5 +1,5 @@
 #pragma once
-// Questions about the device and the driver for the kernels for Hopper (sm_90a).
+// Queries of the device and the driver for the kernels for Hopper (sm_90a).
 
 #include <cuda.h>
 
