@@ -48,9 +48,11 @@ void check(const Arguments& a) {
 void say_what_is_next(const Arguments& a, bool corpus) {
   std::cout << a.file << ": settings for a " << a.start.kind << " run on " << (a.start.gpu ? "a GPU" : "CPUs") << "\n"
             << a.notes;
+  const bool tunes = !a.start.weights.empty();
   if (!corpus)
-    std::cout << "next: ringmaster data prepare --input TEXT --output " << a.start.data << " --tokenizer "
-              << (a.start.weights.empty() ? "bytes" : run_of(a.start.weights).tokenizer_file()) << "\n";
+    std::cout << "next: ringmaster data prepare --input " << (tunes ? "CHATS.jsonl --chat-field" : "TEXT")
+              << " --output " << a.start.data << " --tokenizer "
+              << (tunes ? run_of(a.start.weights).tokenizer_file() : "bytes") << "\n";
   std::cout << (corpus ? "next: " : "then: ") << "ringmaster train " << a.file << "\n";
 }
 

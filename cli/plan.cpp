@@ -251,7 +251,11 @@ void print_longest(const PlanQuestion& q) {
   line.clear();
   print_format("\nlongest context with %s: %lld tokens\n", counted(q.world, device_word(q)).c_str(),
                static_cast<long long>(longest.tokens));
-  if (longest.tokens > 0) print_layouts(try_layouts(longest.question, progress_of(line, q, "longest context")), 1);
+  if (longest.tokens == 0) return;
+  const Layouts layouts = try_layouts(longest.question, progress_of(line, q, "longest context"));
+  line.clear();
+  print_layouts(layouts, 1);
+  if (!layouts.fit.empty()) print_settings(layouts.fit.front(), "layout");
 }
 
 void print_best(const Arguments& a, const PlanQuestion& q, const PlannedStep& best) {

@@ -166,13 +166,13 @@ std::string choice_text(Config config, const std::string& key) {
   return std::get<std::string>(field->node.get());
 }
 
-void print_planned(const PlannedStep& p) {
+void print_settings(const PlannedStep& p, const char* which) {
   const ParallelConfig& c = p.config.parallel;
   const ParallelPlan plan = plan_of(p.config, p.world);
   print_format(
-      "\nThe fastest for a context of %lld tokens, as settings:\n\n    parallel: {dp: %d, cp: %d, tp: %d, zero: "
+      "\nThe %s for a context of %lld tokens, as settings:\n\n    parallel: {dp: %d, cp: %d, tp: %d, zero: "
       "%lld}\n",
-      static_cast<long long>(p.config.model.context), plan.dp, plan.cp, plan.tp, static_cast<long long>(c.zero));
+      which, static_cast<long long>(p.config.model.context), plan.dp, plan.cp, plan.tp, static_cast<long long>(c.zero));
   const std::string host =
       p.activations.host ? str(", activation_offload_bytes: ", p.config.train.activation_offload_bytes) : "";
   const std::int64_t tokens = p.config.train.mlp_chunk;
@@ -183,6 +183,10 @@ void print_planned(const PlannedStep& p) {
     print_format("    optimizer: {offload: %s, offload_staging_bytes: %lld}\n",
                  p.config.optimizer.offload == StateOffload::all ? "all" : "states",
                  static_cast<long long>(p.config.optimizer.offload_staging_bytes));
+}
+
+void print_planned(const PlannedStep& p) {
+  print_settings(p, "fastest");
   print_blocks(p);
 }
 

@@ -22,6 +22,8 @@ void print_layouts(const Layouts&, std::size_t rows);
 void print_legend(const std::string& device);
 // Returns the setting's value as a word, such as "block". The key must be one with a fixed set of choices.
 std::string choice_text(Config, const std::string& key);
+// Prints the layout as settings. which: its place among the layouts, such as "fastest".
+void print_settings(const PlannedStep&, const char* which);
 // One as settings, and what its blocks keep, compute again and move.
 void print_planned(const PlannedStep&);
 

@@ -167,7 +167,8 @@ void TrainConfig::fields(Fields& f) {
 
 void TrainConfig::validate(std::vector<std::string>& errors) const {
   if ((steps > 0) + (tokens > 0) + (epochs > 0) > 1)
-    errors.push_back("steps: give one of train.steps, train.tokens and train.epochs, not several");
+    errors.push_back(str("steps: expected one of train.steps, train.tokens and train.epochs, got ", steps, ", ", tokens,
+                         " and ", epochs, ". Set the others to 0"));
 }
 
 void Config::fields(Fields& f) {

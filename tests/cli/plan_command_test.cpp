@@ -48,6 +48,22 @@ TEST(PlanCommand, TheSettingsItPrintsAreThoseOfTheLayout) {
   EXPECT_EQ(chosen.output.find("all layouts are planned with"), std::string::npos);
 }
 
+TEST(PlanCommand, TheLongestContextComesWithItsSettings) {
+  const std::string file = testing::TempDir() + "plan_longest.yaml";
+  std::ofstream(file) << "model: {layers: 1, width: 32, heads: 2, context: 64, vocab_size: 300}\n"
+                         "train: {batch_size: 1, micro_batch: 1}\n";
+  const Finished planned =
+      run_process({ring_binary(), "plan", file, "--rates", "h100", "--memory", "1GB", "--longest-context"});
+  EXPECT_EQ(planned.code, 0) << planned.output;
+  std::smatch longest;
+  ASSERT_TRUE(std::regex_search(planned.output, longest, std::regex(R"(longest context with 1 GPU: (\d+) tokens)")))
+      << planned.output;
+  EXPECT_NE(planned.output.find("\nThe layout for a context of " + longest[1].str() + " tokens, as settings:"),
+            std::string::npos)
+      << planned.output;
+  std::filesystem::remove(file);
+}
+
 // The chunk of the fragment of settings that a plan ends with; 0: none.
 int chunk_in(const std::string& output) {
   std::smatch found;
