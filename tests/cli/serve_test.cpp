@@ -93,7 +93,7 @@ TEST_F(ServeTest, AClientThatLeavesEndsItsText) {
              deadline);
     recv_exactly(fd, 500, deadline);
   }
-  EXPECT_EQ(complete({{"prompt", "a"}, {"max_tokens", 1}})["usage"]["completion_tokens"], 1);
+  EXPECT_EQ(complete({{"prompt", "a"}, {"max_tokens", 1}, {"temperature", 0}})["usage"]["completion_tokens"], 1);
 }
 
 // Nobody notices it by what was sent, as nothing was.
@@ -108,7 +108,7 @@ TEST_F(ServeTest, AClientThatLeavesEndsItsWholeReply) {
              deadline);
     wait_until_it_writes();
   }
-  const json next = complete({{"prompt", "a"}, {"max_tokens", 1}});
+  const json next = complete({{"prompt", "a"}, {"max_tokens", 1}, {"temperature", 0}});
   EXPECT_EQ(next.value("usage", json()).value("completion_tokens", 0), 1) << next;
 }
 
@@ -183,7 +183,7 @@ TEST_F(ServeTest, RefusesInJson) {
   refused("/v1/models", "{}", 405, "GET");
   EXPECT_EQ(json::parse(http_get(at_, "/v1/nothing").body)["error"]["type"], "invalid_request_error");
   EXPECT_EQ(http_get(at_, "/v1/completions").status, 405);
-  EXPECT_EQ(complete({{"prompt", "a"}, {"max_tokens", 1}})["usage"]["completion_tokens"], 1);
+  EXPECT_EQ(complete({{"prompt", "a"}, {"max_tokens", 1}, {"temperature", 0}})["usage"]["completion_tokens"], 1);
 }
 
 }  // namespace
