@@ -142,6 +142,8 @@ Json chat_messages(const Json& record, const std::string& name, const Json& foun
 }
 
 Json chat_tools(const Json& record) {
+  if (has(record, "functions") && !has(record, "tools") && !record["functions"].empty())
+    fail("'functions' lists tools in a form that templates do not write: give them as 'tools'");
   if (!has(record, "tools")) return nullptr;
   const Json& tools = record["tools"];
   if (!tools.is_string()) return tools;

@@ -149,12 +149,21 @@ TriedStep try_step(const PlanQuestion& q) {
 
 namespace {
 
-// Where attention changes as tokens are trained, memory is that of the largest settings, and time that of the last.
-DryStep last_step(const PlannedStep& p, const DryStep& largest) {
-  if (attention_changes(p.config.model).empty()) return largest;
+// Returns the rank whose attention keeps the most pairs. With contiguous chunks of a causal sequence it is the one with
+// the last chunk, for which all ranks wait.
+int busiest_rank(const ParallelPlan& p) {
+  const bool contiguous = p.cp > 1 && p.cp_layout.chunks(0).size() == 1;  // zigzag: a rank has two chunks
+  return contiguous && p.config.cp_schedule != ContextSchedule::all_to_all ? (p.cp - 1) * p.tp : 0;
+}
+
+// Returns the step that tells the time, of the busiest rank. `largest` tells the memory. If attention changes during
+// training, memory is that of the largest settings, and time that of the last.
+DryStep timed_step(const PlannedStep& p, const DryStep& largest) {
+  const int rank = busiest_rank(plan_of(p.config, p.world));
+  if (attention_changes(p.config.model).empty() && rank == 0) return largest;
   Config last = p.config;
   last.model = as_of(last.model, kAfterAllTokens);
-  return dry_step(last, p.world, p.activations.plan);
+  return dry_step(last, p.world, p.activations.plan, rank);
 }
 
 }  // namespace
@@ -177,7 +186,7 @@ PlannedStep predict_step(const PlanQuestion& q, const ActivationFit& activations
   p.peak = largest.peak();
   p.host = largest.host + largest.host_states;
   p.host_states = largest.host_states;
-  const DryStep step = last_step(p, largest);
+  const DryStep step = timed_step(p, largest);
   Spent spent;
   const Precision precision = precision_of(q.config);
   for (const DryCall& c : step.calls) spent.add(q.rates, precision, c);

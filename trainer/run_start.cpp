@@ -242,10 +242,13 @@ std::int64_t last_recorded_step(const RunDirectory& dir) try {
 void warn_of_lost_steps(const RunStart& s) {
   const std::int64_t steps = last_recorded_step(s.dir);
   if (steps == 0) return;
+  const CheckpointConfig& c = s.config.checkpoint;
   log::warn(s.dir.path(), " has records of ", counted(steps, "step"),
             " and no checkpoint to go on from: it begins anew. ",
-            "To lose fewer steps the next time, set checkpoint.interval (", s.config.checkpoint.interval,
-            " here) or checkpoint.minutes");
+            c.automatic ? str("checkpoint.auto saves first after 10 s. To save earlier, set checkpoint.auto: false and "
+                              "checkpoint.interval")
+                        : str("To lose fewer steps the next time, set checkpoint.interval (", c.interval,
+                              " here) or checkpoint.minutes"));
 }
 
 // A launcher's restart would begin anew what the workers before had trained, if their directory is gone.
@@ -362,6 +365,13 @@ std::vector<Task> agreed_tasks(const Config& c, const TokenStore& store, Mesh& m
   return tasks;
 }
 
+void warn_of_unused_intervals(const CheckpointConfig& c) {
+  if (c.automatic && (c.interval != CheckpointConfig{}.interval || c.minutes > 0))
+    log::warn(
+        "checkpoint.interval and checkpoint.minutes have no effect with checkpoint.auto: true. Set auto: false to "
+        "use them");
+}
+
 void warn_of_warmup(const Config& c) {
   const std::int64_t warmup = c.schedule.warmup_steps, steps = c.train.steps;
   if (steps == 0 || warmup <= steps) return;
@@ -398,7 +408,7 @@ RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
   if (epochs > 0 && mesh.rank() == 0) log::info("train.epochs: ", epochs, " is train.steps: ", config.train.steps);
   fit(config, options, s.corpora.vocab_size, mesh);
   s.config = resolve_config(std::move(config), s.corpora.vocab_size, mesh);
-  if (mesh.rank() == 0) warn_of_warmup(s.config);
+  if (mesh.rank() == 0) warn_of_warmup(s.config), warn_of_unused_intervals(s.config.checkpoint);
   if (s.config.run.device == DeviceChoice::cuda) Stream::create({Backend::cuda, mesh.device().index});  // is it there?
   s.tasks = agreed_tasks(s.config, *s.corpora.stores.front(), mesh);
   s.data = data_fingerprint(s.corpora, s.config.model);

@@ -41,6 +41,12 @@ void check_written(const Json& object, const char* key, const std::string& which
     fail(which, " has '", key, "', but the template does not write them. Use one that does: --chat-template");
 }
 
+// Throws Error if the object has a member that OpenAI has replaced by `now`, and that no template writes.
+void refuse_former(const Json& object, const char* former, const char* now, const std::string& which) {
+  if (const auto value = object.find(former); value != object.end() && !value->empty())
+    fail(which, " has '", former, "', which templates do not write: give it as '", now, "'");
+}
+
 // Throws Error if the template would leave out a part of the message, or write it in Python's notation.
 void check_message(const Json& m, const std::string& which, const std::string& source) {
   if (!m.is_object()) fail(which, ": expected an object with 'role' and 'content', got a JSON ", m.type_name());
@@ -51,6 +57,8 @@ void check_message(const Json& m, const std::string& which, const std::string& s
   check_written(m, "tool_calls", which, source);
   check_written(m, "reasoning_content", which, source);
   check_written(m, "thinking", which, source);
+  check_written(m, "reasoning", which, source);
+  refuse_former(m, "function_call", "tool_calls", which);
   const auto content = m.find("content");
   if (content == m.end() || content->is_null()) {
     if (!has_calls(m)) fail(which, " has no 'content'", content == m.end() ? "" : ": it is null");

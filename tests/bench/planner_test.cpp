@@ -335,6 +335,25 @@ TEST(Planner, MessagesOfSlicesHideBehindTheirBlocks) {
   EXPECT_NEAR(slow->exposed_seconds, 10 * 8 * rows / (link / 1000), 0.02 * 10 * 8 * rows / (link / 1000));
 }
 
+// A window as long as the context keeps the pairs of dense attention. The rank with the last contiguous chunk has most
+// of them; zigzag chunks share them evenly.
+TEST(Planner, TimeIsThatOfTheBusiestRank) {
+  const auto seconds = [](ContextLayoutChoice layout) {
+    PlanQuestion q = question("h100", {"model.context=65536", "train.batch_size=1", "train.recompute=none",
+                                       "model.attention={kind: window, window: 65536}"});
+    q.world = 8;
+    q.config.parallel.cp = 8;
+    q.config.parallel.cp_schedule = ContextSchedule::ring;
+    q.config.parallel.cp_layout = layout;
+    const auto p = plan_step(q);
+    EXPECT_TRUE(p);
+    return p.value_or(PlannedStep{}).attention_seconds;
+  };
+  const double zigzag = seconds(ContextLayoutChoice::zigzag), contiguous = seconds(ContextLayoutChoice::contiguous);
+  EXPECT_GT(zigzag, 0);
+  EXPECT_NEAR(contiguous / zigzag, 15.0 / 8, 0.1);  // of chunks i = 0 .. 7 chunk i has i + 1/2 of 32 pairs of chunks
+}
+
 TEST(Planner, EachPrecisionHasItsRates) {
   std::vector<double> seconds;
   for (const char* precision : {"train.precision=bf16", "train.precision=tf32", "train.precision=fp32"}) {

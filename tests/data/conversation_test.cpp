@@ -1,6 +1,7 @@
 // Which parts of a conversation count, and the formats that name its template.
 
 #include "data/chat/conversation.h"
+#include "data/chat_forms.h"
 
 #include <gtest/gtest.h>
 
@@ -214,6 +215,23 @@ TEST(Conversation, WhatTheTemplateLeavesOutIsRefused) {
       {"message 1 has 'reasoning_content'", "does not write them", "--chat-template"});
   const auto chat = nlohmann::ordered_json::parse(
       R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "reasoning_content": ""}])");
+  expect_error(
+      [&] {
+        marked(chatml, R"([{"role": "user", "content": "a"},
+                           {"role": "assistant", "content": "b", "reasoning": "since"}])");
+      },
+      {"message 1 has 'reasoning'", "does not write them"});
+  expect_error(
+      [&] {
+        marked(chatml, R"([{"role": "user", "content": "a"},
+                           {"role": "assistant", "content": "", "function_call": {"name": "f", "arguments": "{}"}}])");
+      },
+      {"message 1 has 'function_call'", "give it as 'tool_calls'"});
+  expect_error(
+      [] {
+        chat_tools({{"messages", {{"role", "user"}}}, {"functions", {{{"name", "f"}}}}});
+      },
+      {"'functions'", "give them as 'tools'"});
   const auto tools = nlohmann::ordered_json::parse(R"([{"type": "function", "function": {"name": "f"}}])");
   EXPECT_EQ(chatml.parts(chat, nlohmann::ordered_json::array()).size(), 3u);
   expect_error([&] { chatml.parts(chat, tools); }, {"the record has 'tools'", "does not write them"});
