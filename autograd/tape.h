@@ -101,7 +101,7 @@ struct Run {
     return {*ctx.scopes, id, tape ? ScopePass::forward : ScopePass::inference};
   }
 
-  // Whether an op on these, Vars or structs of Vars, is a step of the tape. Where none of them wants a gradient, as
+  // True if an op on these, Vars or structs of Vars, is a step of the tape. Where none of them wants a gradient, as
   // below the first parameter that is trained, it only computes.
   template <class... Inputs>
   bool records(const Inputs&... inputs) const {

@@ -36,8 +36,7 @@ void EvalCorpus::add_to(CLI::App& cmd) {
   cmd.add_option_function<std::string>(
          "--separate-documents", separate,
          "true: a token attends to its own document only, and no document that fits into a window is cut; false: "
-         "windows "
-         "of the token stream, in which a token also attends to the documents before its own; auto: true for "
+         "windows of the token stream, in which a token also attends to the documents before its own; auto: true for "
          "conversations and completions of prompts, else the run's data.packing")
       ->check(CLI::IsMember({"auto", "true", "false"}))
       ->default_str("auto");

@@ -12,6 +12,7 @@
 #include "data/hub_name.h"
 #include "data/load_tokenizer.h"
 #include "data/output_file.h"
+#include "data/packed_rows.h"
 #include "data/text_advice.h"
 #include "data/token_store.h"
 #include "engine/devices.h"
@@ -93,20 +94,19 @@ void note_existing_run(Arguments& a) {
         str("note: ", run.path(), " exists: training with this file continues it. For a run of its own: --name\n");
 }
 
-// Returns the number of tokens of each document.
-std::vector<std::uint64_t> lengths_of(const TokenSplit& split) {
-  std::vector<std::uint64_t> lengths;
-  for (std::uint64_t d = 0; d < split.documents(); ++d)
-    lengths.push_back(split.document_start(d + 1) - split.document_start(d));
-  return lengths;
+std::uint64_t longest_document(const TokenSplit& split) {
+  DocumentStarts starts(split);
+  std::uint64_t longest = 0;
+  for (std::uint64_t d = 0; d < split.documents(); ++d) longest = std::max(longest, starts(d + 1) - starts(d));
+  return longest;
 }
 
-void note_cut_documents(Arguments& a, const std::vector<std::uint64_t>& lengths) {
+void note_cut_documents(Arguments& a, const TokenSplit& split) {
   const std::int64_t context = finetune_context(a.start), known = a.start.model->context;
-  const auto cut = std::ranges::count_if(lengths, [&](auto n) { return n > static_cast<std::uint64_t>(context); });
+  const std::uint64_t cut = documents_longer_than(split, context);
   if (!cut) return;
   a.notes +=
-      str("note: ", cut, " of ", lengths.size(), " documents are longer than model.context: ", context,
+      str("note: ", cut, " of ", split.documents(), " documents are longer than model.context: ", context,
           ", the longest has ", a.start.longest, " tokens, and are cut into several. ",
           context < known ? str("The model supports a context of ", known, ": raise model.context, or shorten them")
                           : "The model supports no longer context: shorten them before `data prepare`",
@@ -133,9 +133,8 @@ void take_corpus(Arguments& a) {
   a.start.tokens = store->train().tokens();
   if (!tunes) return;
   check_tokenizer_of_weights(a, *store);
-  const std::vector<std::uint64_t> lengths = lengths_of(store->train());
-  if (!lengths.empty()) a.start.longest = std::ranges::max(lengths);
-  note_cut_documents(a, lengths);
+  a.start.longest = longest_document(store->train());
+  note_cut_documents(a, store->train());
 }
 
 void run(Arguments a) {

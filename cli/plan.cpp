@@ -331,8 +331,7 @@ void add_plan_command(CLI::App& app) {
   cmd->footer(
       "parallel.dp, cp, tp and zero are kept if the settings give them; otherwise all layouts are planned, which may "
       "take minutes. train.recompute=block train.micro_batch=1 takes less time, for a layout that may be slower; so "
-      "does "
-      "a smaller train.batch_size, as all micro-batches of a step are walked through. SIGINT or SIGTERM ends the "
+      "does a smaller train.batch_size, as all micro-batches of a step are walked through. SIGINT or SIGTERM ends the "
       "search and prints the layouts that are done.\n"
       "Example: ringmaster plan bench/shapes/1b.yaml --gpus 1,2,8 --rates h100 --context 32768,262144");
   cmd->callback([a, cmd] {

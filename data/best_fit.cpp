@@ -42,13 +42,7 @@ BestFitRows::BestFitRows(const TokenSplit& split, std::int64_t context, std::int
     rows_ += rows.size();
     if ((kept += pieces.size()) <= most_kept) kept_.push_back(std::move(rows));
   }
-  count_cuts();
-}
-
-void BestFitRows::count_cuts() {
-  DocumentStarts starts(split_);
-  for (std::uint64_t d = 0; d < split_.documents(); ++d)
-    cut_ += starts(d + 1) - starts(d) > static_cast<std::uint64_t>(context_);
+  cut_ = documents_longer_than(split, context);
 }
 
 // The pieces that follow: of the last group fewer.

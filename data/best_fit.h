@@ -28,7 +28,6 @@ class BestFitRows : public PackedRows {
     std::uint64_t row, begin;  // the first of each: row, token
   };
   std::vector<PackedPiece> group_from(std::uint64_t begin) const;
-  void count_cuts();
 
   std::size_t group_;
   std::vector<Group> groups_;

@@ -16,6 +16,9 @@ struct PackedPiece {
   bool ends;                // its document ends with it: no target for its last token
 };
 
+// Counts the documents with more than `context` tokens, which every way of packing has to cut.
+std::uint64_t documents_longer_than(const TokenSplit&, std::int64_t context);
+
 // The rows of a split, which hold every token once. To be asked from several threads.
 class PackedRows {
  public:

@@ -172,15 +172,15 @@ constexpr std::int64_t kMinVocabulary = 300;
 // Throws Error if the library refused the size of the vocabulary: "Vocabulary size too high (5000). Please set it to a
 // value <= 332." or "Vocabulary size is smaller than required_chars. 300 vs 2258."
 void check_refused_size(const std::string& log, const SentencePieceOptions& options) {
-  const auto most = number_after(log, "Please set it to a value <= "), least = number_after(log, " vs ");
-  if (most && log.find("Vocabulary size too high") != std::string::npos)
-    fail(options.text, " gives a ", options.kind, " vocabulary of at most ", *most,
+  const auto max_size = number_after(log, "Please set it to a value <= "), min_size = number_after(log, " vs ");
+  if (max_size && log.find("Vocabulary size too high") != std::string::npos)
+    fail(options.text, " gives a ", options.kind, " vocabulary of at most ", *max_size,
          " tokens, but --vocab-size asks for ", options.vocab_size, ". Give more text",
-         *most < kMinVocabulary ? std::string(", or --kind byte-bpe, which stops at what the text gives")
-                                : str(", or --vocab-size ", *most, " or less"));
-  if (least && log.find("smaller than required_chars") != std::string::npos)
-    fail(options.text, " needs at least ", *least, " tokens for its characters and bytes, and --vocab-size asks for ",
-         options.vocab_size,
+         *max_size < kMinVocabulary ? std::string(", or --kind byte-bpe, which stops at what the text gives")
+                                    : str(", or --vocab-size ", *max_size, " or less"));
+  if (min_size && log.find("smaller than required_chars") != std::string::npos)
+    fail(options.text, " needs at least ", *min_size,
+         " tokens for its characters and bytes, and --vocab-size asks for ", options.vocab_size,
          ". Ask for more tokens, or spell rare characters in bytes with a --character-coverage below ",
          options.character_coverage);
 }

@@ -222,9 +222,10 @@ std::vector<Tensor> TrainStep::distance_masses() {
   plain.tuning = nullptr;
   std::vector<Tensor> masses(layers.size());
   WatchedLayers watched;
+  const std::vector<AttentionLayer*> all_layers = model_->attention_layers();
   for (std::size_t n = 0; n < layers.size(); ++n) {
     masses[n] = ctx_.zeros({2, heads, layers[n].distances()});
-    watched.layers.push_back(model_->attention_layers()[static_cast<std::size_t>(layers[n].layer())]);
+    watched.layers.push_back(all_layers[static_cast<std::size_t>(layers[n].layer())]);
     watched.layers.back()->watch = [&, n, all = layers[n].first()](const AttendedHeads& h) {
       const Attention call{
           .q = h.q, .k = h.k, .queries = h.spans, .keys = h.keys, .scale = h.scale, .pattern = h.pattern};

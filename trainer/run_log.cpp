@@ -61,10 +61,10 @@ void warn_of_places(const Config& c) {
 // learned without its prompt.
 void warn_of_cuts(const Config& c, const TokenStore& corpus) {
   if (c.data.packing.best_fit) return;
-  const auto cut = [&](std::int64_t best_fit) {
-    return pack_rows(corpus.train(), c.model.context, {true, c.data.packing.align, best_fit})->cut_documents();
-  };
-  const std::uint64_t documents = corpus.train().documents(), in_order = cut(0), needed = cut(1);
+  const TokenSplit& split = corpus.train();
+  const std::uint64_t documents = split.documents(),
+                      in_order = pack_rows(split, c.model.context, c.data.packing)->cut_documents(),
+                      needed = documents_longer_than(split, c.model.context);
   if ((in_order - needed) * 100 <= documents) return;
   log::warn("data.packing.best_fit: 0 cuts ", in_order, " of ", documents, " documents of ", corpus.path(),
             " at the ends of samples, 1024 would cut ", needed);

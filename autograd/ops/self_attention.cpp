@@ -39,7 +39,7 @@ struct Constants {
   const Sequences* own = nullptr;  // those that rotate by frequencies of their own
 };
 
-// What layers learn of pools: none of it, or one, or both.
+// The parameters of pools that layers learn: none, one or both.
 template <class T>
 struct Learned {
   T pooling, gates;  // gates [N,Hq]

@@ -29,8 +29,8 @@ struct PoolOperands {
   Tensor mean_gates;                 // of gates, f32 [Hq,N], takes the mean over the weights of each query's keys
 };
 
-// As attention_kernel's, with whole documents, the same spans of queries and keys, and no carry. lse is that of tokens
-// and pools. Error: with dropout.
+// The arguments of attention_kernel with whole documents, the same spans of queries and keys, and no carry. lse is that
+// of tokens and pools. Error: with dropout.
 struct PooledAttention : Attention, PoolOperands {
   PooledAttention(Attention a, std::vector<PoolWeights> w = {}, Tensor g = {})
       : Attention(std::move(a)), PoolOperands{.weights = std::move(w), .gates = std::move(g)} {}
@@ -42,7 +42,7 @@ struct PoolBackwardOperands {
   Tensor gates, dgates;                        // as gates are; overwritten
 };
 
-// As attention_backward_kernel's, likewise. Gradients of pools go to their tokens in f32.
+// The same for attention_backward_kernel. Gradients of pools go to their tokens in f32.
 struct PooledAttentionBackward : AttentionBackward, PoolBackwardOperands {
   PooledAttentionBackward(AttentionBackward a, std::vector<PoolWeights> w = {}, std::vector<PoolWeights> dw = {})
       : AttentionBackward(std::move(a)), PoolBackwardOperands{.weights = std::move(w), .dweights = std::move(dw)} {}

@@ -120,7 +120,7 @@ class Plan {
   std::optional<cublasLtMatmulAlgo_t> algo_;
 };
 
-// What one stream keeps.
+// Holds the library handle, workspace and plans of one stream.
 class Engine {
  public:
   explicit Engine(StreamImpl& stream)

@@ -238,7 +238,7 @@ TEST(Conversation, WhatTheTemplateLeavesOutIsRefused) {
   expect_error([&] { chatml.prompt(chat, tools); }, {"the record has 'tools'"});
 }
 
-// As data/chat/marks.h lists them: "weight" is OpenAI's, "train" and "training" are Axolotl's, and so on.
+// The spellings of data/chat/marks.h: "weight" is OpenAI's, "train" and "training" are Axolotl's, and so on.
 TEST(Conversation, MessagesMarkedAsNotToBeLearnedDoNotCount) {
   const ConversationWriter chatml(named("chatml"), "chatml");
   const auto chat = [](const std::string& first, const std::string& second) {

@@ -215,7 +215,7 @@ TEST(ByteOrderMark, IsNoPartOfAText) {
   EXPECT_EQ(documents(o), (Documents{"one", "two"}));
 }
 
-// As `cat` of files that begin with one leaves them, and editors that put theirs in front of another's.
+// `cat` of files that begin with a mark leaves them, and so do editors that put theirs in front of another's.
 TEST(ByteOrderMark, SeveralAreNoPartOfATextEither) {
   Folder folder;
   const std::string mark = "\xEF\xBB\xBF";

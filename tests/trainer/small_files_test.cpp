@@ -220,8 +220,8 @@ TEST(SmallFilesOfLocks, AFileSystemWithoutLocksIsNoOtherProcess) {
   }
 }
 
-// As on a network file system, where a signal interrupts even the calls that do not wait. Nothing but a signal gives
-// EINTR, so it says nothing of the file: a save, a read and a lock are what they would be without it.
+// Stands for a network file system, where a signal interrupts even the calls that do not wait. Nothing but a signal
+// gives EINTR, so it says nothing of the file: a save, a read and a lock are what they would be without it.
 TEST(SmallFilesOfSignals, OneThatInterruptsACallIsNoErrorOfIt) {
   const TempFolder folder;
   const RunDirectory run(folder.path());
