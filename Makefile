@@ -83,9 +83,9 @@ FUZZ_SECONDS ?= 5
 
 test-sanitized: deps  ## readers of files and settings under ASan and UBSan (tests, fuzzing: FUZZ_SECONDS=5 each), threads under TSan
 	@cmake --preset cpu-asan -DRING_FUZZ_SECONDS=$(FUZZ_SECONDS) && cmake --build --preset cpu-asan -j $(JOBS) --target sanitized_tests
-	@$(FIXED_ADDRESSES) ctest --preset cpu-asan -j $(JOBS) -R '^(core|data|fuzz)\.'
+	@$(FIXED_ADDRESSES) ctest --preset cpu-asan -j $(JOBS) -R '^(core|text|data|fuzz)\.'
 	@cmake --preset cpu-tsan && cmake --build --preset cpu-tsan -j $(JOBS) --target thread_tests
-	@$(FIXED_ADDRESSES) ctest --preset cpu-tsan -j $(JOBS) -R '^(core|comm|data)\.'
+	@$(FIXED_ADDRESSES) ctest --preset cpu-tsan -j $(JOBS) -R '^(core|job|comm|text|data)\.'
 
 asan: deps  ## unit and dist tests under the address and undefined-behaviour sanitizers
 	@cmake --preset cpu-asan && cmake --build --preset cpu-asan -j $(JOBS) && $(FIXED_ADDRESSES) ctest --preset cpu-asan -j $(JOBS)

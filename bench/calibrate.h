@@ -2,7 +2,7 @@
 // What this machine sustains in a training step, for `ringmaster plan --rates`.
 
 #include "bench/step.h"
-#include "parallel/plan/cost_model.h"
+#include "engine/memory/cost_model.h"
 
 namespace ring {
 

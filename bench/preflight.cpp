@@ -10,12 +10,12 @@
 
 #include "bench/step.h"
 #include "comm/host.h"
-#include "comm/liveness.h"
 #include "core/awake_clock.h"
 #include "core/counted.h"
 #include "core/cpu/thread_pool.h"
 #include "core/joined.h"
 #include "core/log.h"
+#include "job/liveness.h"
 #include "kernels/matmul.h"
 
 namespace ring {

@@ -9,13 +9,13 @@
 
 #include "core/philox.h"
 #include "data/token_store.h"
-#include "data/tokenizer.h"
 #include "engine/devices.h"
+#include "evaluate/session.h"
 #include "inspect/profiler.h"
 #include "kernels/elementwise.h"
 #include "kernels/matmul.h"
 #include "model/attention_schedule.h"
-#include "trainer/session.h"
+#include "text/tokenizer.h"
 
 namespace ring {
 namespace {

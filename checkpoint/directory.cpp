@@ -11,10 +11,10 @@
 
 #include "checkpoint/files.h"
 #include "checkpoint/manifest.h"
-#include "comm/inject.h"
 #include "core/check.h"
 #include "core/io_error.h"
 #include "core/log.h"
+#include "job/inject.h"
 
 namespace ring {
 namespace {

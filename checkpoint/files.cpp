@@ -10,11 +10,11 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "comm/inject.h"
 #include "core/check.h"
 #include "core/interrupted.h"
 #include "core/io_error.h"
 #include "core/regular_file.h"
+#include "job/inject.h"
 
 namespace ring {
 namespace {

@@ -13,10 +13,10 @@
 #include "checkpoint/files.h"
 #include "checkpoint/reader.h"
 #include "comm/host.h"
-#include "comm/worker_page.h"
 #include "core/log.h"
 #include "core/page_lock.h"
 #include "core/storage.h"
+#include "job/worker_page.h"
 
 namespace ring {
 namespace {

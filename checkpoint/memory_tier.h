@@ -1,5 +1,5 @@
 #pragma once
-// The newest snapshots of this rank in memory that the launcher keeps (comm/kept_memory.h), so that a worker that dies
+// The newest snapshots of this rank in memory that the launcher keeps (job/kept_memory.h), so that a worker that dies
 // costs the steps since then and no reading of files.
 //
 // There are two slots, each a file in memory: the bytes of all tensors, and after them a signed manifest of this rank's
@@ -18,8 +18,8 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/state.h"
 #include "comm/communicator.h"
-#include "comm/kept_memory.h"
-#include "comm/secret.h"
+#include "job/kept_memory.h"
+#include "job/secret.h"
 
 namespace ring {
 

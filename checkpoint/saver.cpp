@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "comm/host.h"
-#include "comm/worker_page.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "job/worker_page.h"
 
 namespace ring {
 namespace {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "checkpoint/files.h"
-#include "comm/run_phase.h"
+#include "job/run_phase.h"
 
 namespace ring {
 namespace {

@@ -8,9 +8,9 @@
 #include "checkpoint/plan.h"
 #include "checkpoint/shard.h"
 #include "comm/host.h"
-#include "comm/run_phase.h"
 #include "core/json.h"
 #include "core/log.h"
+#include "job/run_phase.h"
 
 namespace ring {
 namespace {

@@ -16,10 +16,10 @@
 #include "checkpoint/directory.h"
 #include "checkpoint/files.h"
 #include "checkpoint/manifest.h"
-#include "comm/liveness.h"
 #include "core/interrupted.h"
 #include "core/io_error.h"
 #include "core/json.h"
+#include "job/liveness.h"
 
 namespace ring {
 namespace {

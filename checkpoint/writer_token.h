@@ -13,8 +13,8 @@
 #include <optional>
 #include <string>
 
-#include "comm/socket.h"
 #include "core/check.h"
+#include "job/socket.h"
 
 namespace ring {
 

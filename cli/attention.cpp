@@ -16,7 +16,6 @@
 #include "cli/settings.h"
 #include "cli/weights_option.h"
 #include "core/fields.h"
-#include "data/tokenizer.h"
 #include "engine/config.h"
 #include "inspect/attention_cost.h"
 #include "inspect/attention_picture.h"
@@ -28,6 +27,7 @@
 #include "model/flops.h"
 #include "model/layer_names.h"
 #include "model/patterns.h"
+#include "text/tokenizer.h"
 #include "trainer/progress.h"
 
 namespace ring {

@@ -15,11 +15,11 @@
 #include "cli/number_option.h"
 #include "cli/print.h"
 #include "cli/weights_option.h"
+#include "evaluate/session.h"
 #include "model/attention/section_text.h"
 #include "model/layer_names.h"
 #include "model/patterns.h"
 #include "trainer/attention_fit.h"
-#include "trainer/session.h"
 
 namespace ring {
 namespace {

@@ -13,6 +13,7 @@
 #include "core/fields.h"
 #include "data/documents.h"
 #include "engine/devices.h"
+#include "evaluate/prompt.h"
 #include "inspect/attention_picture.h"
 #include "inspect/attention_reading.h"
 #include "inspect/heat_map.h"
@@ -21,7 +22,6 @@
 #include "model/attention/kinds.h"
 #include "model/attention/trained_parts.h"
 #include "model/patterns.h"
-#include "trainer/prompt.h"
 
 namespace ring {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/session.h"
+#include "evaluate/session.h"
 
 namespace ring {
 

@@ -9,8 +9,8 @@
 #include "cli/print.h"
 #include "core/cpu/thread_pool.h"
 #include "engine/devices.h"
+#include "evaluate/session.h"
 #include "kernels/tuning.h"
-#include "trainer/session.h"
 
 namespace ring {
 namespace {

@@ -5,7 +5,7 @@
 #include "cli/bench.h"
 #include "cli/print.h"
 #include "core/fields.h"
-#include "data/files.h"
+#include "core/files.h"
 #include "data/output_file.h"
 #include "engine/devices.h"
 

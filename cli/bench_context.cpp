@@ -12,10 +12,10 @@
 #include "core/checked.h"
 #include "core/cpu/thread_pool.h"
 #include "engine/devices.h"
+#include "evaluate/session.h"
 #include "inspect/svg.h"
 #include "inspect/timeline_picture.h"
 #include "kernels/tuning.h"
-#include "trainer/session.h"
 
 namespace ring {
 namespace {

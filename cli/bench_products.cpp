@@ -7,9 +7,9 @@
 #include "cli/number_option.h"
 #include "cli/print.h"
 #include "cli/table.h"
-#include "data/tokenizer.h"
 #include "engine/devices.h"
 #include "engine/resolve.h"
+#include "text/tokenizer.h"
 
 namespace ring {
 namespace {

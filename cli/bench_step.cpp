@@ -11,11 +11,11 @@
 #include "engine/activation_fit.h"
 #include "engine/devices.h"
 #include "engine/planner.h"
+#include "evaluate/session.h"
 #include "inspect/part_times.h"
 #include "inspect/profiler.h"
 #include "kernels/observers.h"
 #include "model/flops.h"
-#include "trainer/session.h"
 
 namespace ring {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "cli/number_option.h"
 #include "core/check.h"
-#include "data/chat/format.h"
-#include "trainer/chat.h"
-#include "trainer/write_text.h"
+#include "evaluate/chat.h"
+#include "evaluate/write_text.h"
+#include "text/chat/format.h"
 
 namespace ring {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "trainer/generate.h"
-#include "trainer/session.h"
+#include "evaluate/generate.h"
+#include "evaluate/session.h"
 
 namespace CLI {
 class App;

@@ -19,7 +19,7 @@
 #include "core/exit_code.h"
 #include "core/fields.h"
 #include "core/json.h"
-#include "trainer/run_directory.h"
+#include "engine/run_directory.h"
 
 namespace ring {
 namespace {

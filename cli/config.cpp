@@ -9,7 +9,7 @@
 #include "cli/config_docs.h"
 #include "cli/settings.h"
 #include "core/fields.h"
-#include "trainer/run_directory.h"
+#include "engine/run_directory.h"
 
 namespace ring {
 namespace {

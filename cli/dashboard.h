@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/http_server.h"
-#include "comm/job_board.h"
+#include "job/http_server.h"
+#include "job/job_board.h"
 
 namespace CLI {
 class App;

@@ -19,7 +19,7 @@
 #include "core/log.h"
 #include "data/prepare.h"
 #include "data/token_store.h"
-#include "data/tokenizer.h"
+#include "text/tokenizer.h"
 
 namespace ring {
 namespace {

@@ -17,7 +17,7 @@
 #include "data/config.h"
 #include "data/packing.h"
 #include "data/token_store.h"
-#include "data/tokenizer.h"
+#include "text/tokenizer.h"
 
 namespace ring {
 namespace {

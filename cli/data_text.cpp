@@ -5,8 +5,8 @@
 #include <cstdio>
 
 #include "core/check.h"
-#include "data/tokenizer.h"
-#include "data/utf8.h"
+#include "text/tokenizer.h"
+#include "text/utf8.h"
 
 namespace ring {
 namespace {

@@ -12,8 +12,8 @@
 #include "comm/mesh/mesh.h"
 #include "data/output_file.h"
 #include "engine/devices.h"
-#include "trainer/evaluate.h"
-#include "trainer/session.h"
+#include "evaluate/evaluate.h"
+#include "evaluate/session.h"
 
 namespace ring {
 namespace {

@@ -8,8 +8,8 @@
 #include "cli/record_options.h"
 #include "data/text_advice.h"
 #include "data/token_store.h"
-#include "trainer/session.h"
-#include "trainer/text_corpus.h"
+#include "evaluate/session.h"
+#include "evaluate/text_corpus.h"
 
 namespace ring {
 

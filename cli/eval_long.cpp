@@ -11,11 +11,11 @@
 #include "cli/print.h"
 #include "core/joined.h"
 #include "core/log.h"
+#include "evaluate/long_eval.h"
+#include "evaluate/long_tasks.h"
+#include "evaluate/session.h"
 #include "inspect/heat_map.h"
 #include "inspect/svg.h"
-#include "trainer/long_eval.h"
-#include "trainer/long_tasks.h"
-#include "trainer/session.h"
 
 namespace ring {
 namespace {

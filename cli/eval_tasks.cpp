@@ -11,8 +11,8 @@
 #include "core/counted.h"
 #include "core/log.h"
 #include "engine/config.h"
-#include "trainer/session.h"
-#include "trainer/tasks.h"
+#include "evaluate/session.h"
+#include "evaluate/tasks.h"
 
 namespace ring {
 namespace {

@@ -14,9 +14,9 @@
 #include "data/text_kind.h"
 #include "data/unpack.h"
 #include "engine/devices.h"
-#include "trainer/generation_config.h"
-#include "trainer/prompt.h"
-#include "trainer/write_text.h"
+#include "evaluate/generation_config.h"
+#include "evaluate/prompt.h"
+#include "evaluate/write_text.h"
 
 namespace ring {
 namespace {

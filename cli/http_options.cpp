@@ -1,7 +1,7 @@
 #include "cli/http_options.h"
 
-#include "comm/secret.h"
 #include "core/check.h"
+#include "job/secret.h"
 
 namespace ring {
 

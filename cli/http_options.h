@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "comm/http_server.h"
+#include "job/http_server.h"
 
 namespace ring {
 

@@ -16,7 +16,7 @@
 #include "data/text_advice.h"
 #include "data/token_store.h"
 #include "engine/devices.h"
-#include "trainer/run_directory.h"
+#include "engine/run_directory.h"
 
 namespace ring {
 namespace {

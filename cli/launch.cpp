@@ -13,13 +13,13 @@
 #include "cli/launch_options.h"
 #include "cli/log_level.h"
 #include "cli/number_option.h"
-#include "comm/environment.h"
-#include "comm/fault_plan.h"
 #include "comm/gloo/gloo.h"
-#include "comm/secret.h"
 #include "core/check.h"
 #include "core/exit_code.h"
 #include "core/joined.h"
+#include "job/environment.h"
+#include "job/fault_plan.h"
+#include "job/secret.h"
 #include "launcher/supervisor.h"
 
 namespace ring {

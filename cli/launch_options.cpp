@@ -5,11 +5,11 @@
 #include <cstdlib>
 #include <thread>
 
-#include "comm/environment.h"
-#include "comm/secret.h"
 #include "core/check.h"
 #include "core/counted.h"
 #include "core/devices.h"
+#include "job/environment.h"
+#include "job/secret.h"
 
 namespace ring {
 namespace {

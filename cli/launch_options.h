@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/agent_environment.h"
+#include "job/agent_environment.h"
 #include "launcher/options.h"
 
 namespace ring {

@@ -7,7 +7,6 @@
 #include "cli/command_line.h"
 #include "cli/version.h"
 #include "comm/communicator.h"
-#include "comm/crash_handler.h"
 #include "core/check.h"
 #include "core/device_failure.h"
 #include "core/exit_code.h"
@@ -16,9 +15,10 @@
 #include "core/stop_signal.h"
 #include "core/storage.h"
 #include "core/unavailable.h"
+#include "engine/memory_record.h"
 #include "generated/build_info.h"
+#include "job/crash_handler.h"
 #include "launcher/output.h"
-#include "trainer/memory_record.h"
 
 namespace {
 

@@ -4,8 +4,8 @@
 
 #include "cli/commands.h"
 #include "data/output_file.h"
+#include "engine/run_directory.h"
 #include "trainer/metrics_csv.h"
-#include "trainer/run_directory.h"
 
 namespace ring {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/check.h"
-#include "trainer/chat.h"
-#include "trainer/generate.h"
+#include "evaluate/chat.h"
+#include "evaluate/generate.h"
 
 namespace ring {
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "cli/openai.h"
-#include "comm/secret.h"
+#include "job/secret.h"
 
 namespace ring {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include "data/chat/format.h"
 #include "data/prepare.h"
+#include "text/chat/format.h"
 
 namespace ring {
 

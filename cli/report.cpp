@@ -9,8 +9,8 @@
 #include "core/counted.h"
 #include "core/log.h"
 #include "data/output_file.h"
+#include "engine/run_directory.h"
 #include "inspect/report.h"
-#include "trainer/run_directory.h"
 
 namespace ring {
 namespace {

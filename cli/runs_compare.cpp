@@ -7,8 +7,8 @@
 #include "cli/table.h"
 #include "core/check.h"
 #include "core/quantile.h"
+#include "engine/run_directory.h"
 #include "trainer/run_compare.h"
-#include "trainer/run_directory.h"
 #include "trainer/run_summary.h"
 
 namespace ring {

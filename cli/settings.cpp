@@ -4,10 +4,10 @@
 
 #include "cli/synonyms.h"
 #include "core/fields.h"
-#include "data/files.h"
+#include "core/files.h"
 #include "data/token_format.h"
-#include "trainer/origin.h"
-#include "trainer/session.h"
+#include "engine/origin.h"
+#include "evaluate/session.h"
 
 namespace ring {
 namespace {

@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "cli/log_level.h"
-#include "comm/secret.h"
 #include "core/check.h"
 #include "core/cpu/thread_pool.h"
 #include "core/exit_code.h"
@@ -16,6 +15,7 @@
 #include "core/log.h"
 #include "core/text_file.h"
 #include "data/output_file.h"
+#include "job/secret.h"
 #include "trainer/run_summary.h"
 
 namespace ring {

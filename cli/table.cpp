@@ -4,7 +4,7 @@
 #include <iostream>
 
 #include "cli/data_text.h"
-#include "data/utf8.h"
+#include "text/utf8.h"
 
 namespace ring {
 namespace {

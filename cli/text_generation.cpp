@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "core/log.h"
-#include "trainer/prompt.h"
-#include "trainer/write_text.h"
+#include "evaluate/prompt.h"
+#include "evaluate/write_text.h"
 
 namespace ring {
 

@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "cli/openai.h"
-#include "trainer/generation_config.h"
-#include "trainer/session.h"
+#include "evaluate/generation_config.h"
+#include "evaluate/session.h"
 
 namespace ring {
 

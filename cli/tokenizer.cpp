@@ -14,14 +14,14 @@
 #include "core/check.h"
 #include "core/log.h"
 #include "core/standard_streams.h"
-#include "data/bpe/train.h"
 #include "data/documents.h"
-#include "data/sentencepiece_train.h"
 #include "data/text_files.h"
 #include "data/text_frame.h"
 #include "data/text_survey.h"
-#include "data/tokenizer.h"
-#include "trainer/origin.h"
+#include "engine/origin.h"
+#include "text/bpe/train.h"
+#include "text/sentencepiece_train.h"
+#include "text/tokenizer.h"
 
 namespace ring {
 namespace {

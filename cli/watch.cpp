@@ -7,9 +7,9 @@
 #include "cli/commands.h"
 #include "cli/number_option.h"
 #include "cli/watch_view.h"
+#include "engine/run_directory.h"
 #include "inspect/live_run.h"
 #include "trainer/progress.h"
-#include "trainer/run_directory.h"
 
 namespace ring {
 namespace {

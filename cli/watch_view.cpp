@@ -7,8 +7,8 @@
 #include "cli/data_text.h"
 #include "cli/runs.h"
 #include "core/check.h"
-#include "data/utf8.h"
 #include "inspect/report_times.h"
+#include "text/utf8.h"
 #include "trainer/progress.h"
 
 namespace ring {

@@ -11,9 +11,9 @@
 #include "cli/weights_option.h"
 #include "core/counted.h"
 #include "core/stop_signal.h"
-#include "trainer/gguf/export.h"
-#include "trainer/hf/export.h"
-#include "trainer/hf/import.h"
+#include "interchange/gguf/export.h"
+#include "interchange/hf/export.h"
+#include "interchange/hf/import.h"
 
 namespace ring {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 // The option of the command line that says which weights of a checkpoint to take.
 
-#include "trainer/session.h"
+#include "evaluate/session.h"
 
 namespace CLI {
 class App;

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <map>
 
-#include "comm/options.h"
-#include "comm/store_protocol.h"
 #include "core/awake_clock.h"
 #include "core/counted.h"
 #include "core/fields.h"
+#include "job/options.h"
+#include "job/store_protocol.h"
 
 namespace ring {
 namespace {

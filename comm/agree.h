@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/store.h"
+#include "job/store.h"
 
 namespace ring {
 

@@ -7,7 +7,7 @@
 
 #include "comm/link.h"
 #include "comm/operation.h"
-#include "comm/options.h"
+#include "job/options.h"
 
 namespace ring {
 

@@ -1,10 +1,10 @@
 #pragma once
-// Records the operations of one group (comm/flight.h).
+// Records the operations of one group (job/flight.h).
 
 #include <string_view>
 
-#include "comm/flight.h"
 #include "comm/operation.h"
+#include "job/flight.h"
 
 namespace ring {
 

@@ -12,7 +12,7 @@
 #include "comm/call_check.h"
 #include "comm/communicator.h"
 #include "comm/link.h"
-#include "comm/options.h"
+#include "job/options.h"
 
 namespace ring {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/host_collectives.h"
-#include "comm/inject.h"
+#include "job/inject.h"
 
 namespace ring {
 namespace {

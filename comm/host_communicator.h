@@ -7,8 +7,8 @@
 
 #include "comm/communicator.h"
 #include "comm/link.h"
-#include "comm/options.h"
 #include "comm/queue.h"
+#include "job/options.h"
 
 namespace ring {
 

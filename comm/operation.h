@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/flight.h"
 #include "core/tensor.h"
+#include "job/flight.h"
 
 namespace ring {
 

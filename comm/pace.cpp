@@ -5,8 +5,8 @@
 #include <cstring>
 #include <utility>
 
-#include "comm/wait_time.h"
 #include "core/quantile.h"
+#include "job/wait_time.h"
 
 namespace ring {
 namespace {

@@ -8,9 +8,9 @@
 #include <optional>
 #include <string>
 
-#include "comm/flight.h"
 #include "core/awake_clock.h"
 #include "core/stream.h"
+#include "job/flight.h"
 
 namespace ring {
 

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "comm/wait_time.h"
 #include "core/stream.h"
 #include "core/tensor.h"
+#include "job/wait_time.h"
 
 namespace ring {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "data/token_store.h"
-#include "data/tokenizer.h"
+#include "text/tokenizer.h"
 
 namespace ring {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/check.h"
-#include "data/files.h"
+#include "core/files.h"
 #include "data/megatron.h"
 #include "data/token_store.h"
 

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "data/files.h"
-#include "data/hash.h"
+#include "core/files.h"
+#include "core/hash.h"
 
 namespace ring {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "data/files.h"
+#include "core/files.h"
 
 namespace ring {
 

@@ -5,10 +5,10 @@
 
 #include "core/byte_order_mark.h"
 #include "core/check.h"
+#include "core/files.h"
 #include "core/io_error.h"
-#include "data/files.h"
 #include "data/token_store.h"
-#include "data/tokenizer.h"
+#include "text/tokenizer.h"
 
 namespace ring {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "data/chat/format.h"
+#include "text/chat/format.h"
 
 namespace ring {
 

@@ -4,8 +4,8 @@
 
 #include "core/byte_order_mark.h"
 #include "core/check.h"
+#include "core/files.h"
 #include "core/joined.h"
-#include "data/files.h"
 #include "data/hub_name.h"
 #include "data/token_store.h"
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "data/files.h"
+#include "core/files.h"
 
 namespace ring {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "data/files.h"
+#include "core/files.h"
 
 namespace ring {
 

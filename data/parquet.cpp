@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "data/chat/marks.h"
 #include "data/chat_forms.h"
-#include "data/utf8.h"
+#include "text/chat/marks.h"
+#include "text/utf8.h"
 #endif
 
 namespace ring {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "data/text_files.h"
-#include "data/tokenizer.h"
+#include "text/tokenizer.h"
 
 namespace ring {
 

@@ -13,7 +13,7 @@
 #include "data/ordered_queue.h"
 #include "data/prepare_plan.h"
 #include "data/token_store.h"
-#include "data/utf8.h"
+#include "text/utf8.h"
 
 namespace ring {
 namespace {

@@ -7,15 +7,15 @@
 #include <set>
 
 #include "core/check.h"
-#include "data/chat/conversation.h"
+#include "core/files.h"
+#include "core/hash.h"
 #include "data/documents.h"
-#include "data/files.h"
-#include "data/hash.h"
 #include "data/load_chat_format.h"
 #include "data/load_tokenizer.h"
 #include "data/megatron.h"
 #include "data/text_survey.h"
-#include "data/utf8.h"
+#include "text/chat/conversation.h"
+#include "text/utf8.h"
 
 namespace ring {
 namespace {

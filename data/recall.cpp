@@ -7,7 +7,7 @@
 
 #include "core/check.h"
 #include "core/philox.h"
-#include "data/utf8.h"
+#include "text/utf8.h"
 
 namespace ring {
 namespace {

@@ -6,9 +6,9 @@
 #include "core/check.h"
 #include "core/joined.h"
 #include "core/yaml.h"
-#include "data/chat/conversation.h"
-#include "data/chat/marks.h"
 #include "data/chat_forms.h"
+#include "text/chat/conversation.h"
+#include "text/chat/marks.h"
 
 namespace ring {
 namespace {

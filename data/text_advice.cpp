@@ -7,9 +7,9 @@
 
 #include "core/byte_order_mark.h"
 #include "core/check.h"
+#include "core/files.h"
 #include "core/json.h"
 #include "data/chat_forms.h"
-#include "data/files.h"
 #include "data/text_kind.h"
 #include "data/token_format.h"
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "data/tokenizer.h"
+#include "text/tokenizer.h"
 
 namespace ring {
 

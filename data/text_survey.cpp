@@ -5,7 +5,7 @@
 
 #include "core/check.h"
 #include "data/documents.h"
-#include "data/utf8.h"
+#include "text/utf8.h"
 
 namespace ring {
 

@@ -1,6 +1,6 @@
 #include "data/token_format.h"
 
-#include "data/hash.h"
+#include "core/hash.h"
 
 namespace ring {
 namespace {

@@ -65,7 +65,7 @@ struct CorpusIndex {
   std::array<SplitIndex, 2> splits;  // train, validation
   IndexText<1000> source;
   std::array<MaskIndex, 2> masks;  // of the splits
-  ByteExtent chat_template;        // as data/chat/format.h writes it
+  ByteExtent chat_template;        // as text/chat/format.h writes it
   std::array<std::uint64_t, 79> unused{};
   std::uint64_t index_hash = 0;  // of the bytes before it
 

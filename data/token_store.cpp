@@ -9,7 +9,7 @@
 #include "core/check.h"
 #include "data/text_advice.h"
 #include "data/token_format.h"
-#include "data/tokenizer.h"
+#include "text/tokenizer.h"
 
 namespace ring {
 namespace {

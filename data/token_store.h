@@ -6,7 +6,7 @@
 //   an HDF5 file, for others to read:
 //   /                  attributes format, format_version, vocab_size, tokenizer_hash, tokenizer_kind, source
 //   /tokenizer         u8: the tokenizer file
-//   /chat_template     u8, where conversations were prepared: JSON, as data/chat/format.h writes it
+//   /chat_template     u8, where conversations were prepared: JSON, as text/chat/format.h writes it
 //   /train, /validation  attributes tokens, documents, text_bytes, tokens_hash, and with a mask targets, target_bytes
 //       tokens         u16 (vocabularies up to 65,536) or u32, contiguous
 //       documents      u64, contiguous: where each document starts, then the number of tokens
@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-#include "data/files.h"
+#include "core/files.h"
 #include "data/hashed_blocks.h"
 
 namespace ring {
@@ -105,7 +105,7 @@ class TokenStore {
   const std::string& tokenizer_hash() const { return tokenizer_hash_; }
   const std::string& tokenizer_kind() const { return tokenizer_kind_; }
   const std::string& source() const { return source_; }                // one line: what the corpus was made of
-  const std::string& chat_template() const { return chat_template_; }  // see data/chat/format.h; empty: none
+  const std::string& chat_template() const { return chat_template_; }  // see text/chat/format.h; empty: none
   std::shared_ptr<const Tokenizer> tokenizer() const;                  // parsed at each call
 
  private:

@@ -4,7 +4,7 @@
 #include "data/hdf5_layout.h"
 #include "data/token_format.h"
 #include "data/token_store.h"
-#include "data/tokenizer.h"
+#include "text/tokenizer.h"
 
 namespace ring {
 namespace {

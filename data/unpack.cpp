@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "core/check.h"
-#include "data/files.h"
+#include "core/files.h"
 
 #ifdef RING_WITH_ZLIB
 #include <zlib.h>

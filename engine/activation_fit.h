@@ -1,7 +1,7 @@
 #pragma once
 // What each block of a run does with its activations, so that the run fits into its memory: train.recompute and
 // train.activation_offload as they are given, or, where these are auto, solved from the step's own memory and costs
-// (engine/dry_step.h, parallel/plan/activation_solver.h).
+// (engine/dry_step.h, engine/memory/activation_solver.h).
 
 #include <cstdint>
 #include <optional>
@@ -9,7 +9,7 @@
 
 #include "comm/mesh/mesh.h"
 #include "engine/dry_step.h"
-#include "parallel/plan/cost_model.h"
+#include "engine/memory/cost_model.h"
 
 namespace ring {
 

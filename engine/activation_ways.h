@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "engine/dry_step.h"
-#include "parallel/plan/activation_segments.h"
-#include "parallel/plan/activation_solver.h"
-#include "parallel/plan/cost_model.h"
+#include "engine/memory/activation_segments.h"
+#include "engine/memory/activation_solver.h"
+#include "engine/memory/cost_model.h"
 
 namespace ring {
 

@@ -5,7 +5,7 @@
 
 #include "core/counted.h"
 #include "core/fields.h"
-#include "data/files.h"
+#include "core/files.h"
 #include "data/token_store.h"
 #include "generated/build_info.h"
 #include "kernels/attention/blocks.h"

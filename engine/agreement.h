@@ -8,9 +8,9 @@
 
 #include "comm/agree.h"
 #include "comm/mesh/mesh.h"
-#include "comm/options.h"
 #include "data/config.h"
 #include "engine/config.h"
+#include "job/options.h"
 
 namespace ring {
 

@@ -5,12 +5,12 @@
 #include <string>
 
 #include "comm/nccl/nccl.h"
-#include "comm/worker_page.h"
 #include "core/checked.h"
 #include "core/counted.h"
 #include "core/devices.h"
 #include "core/log.h"
 #include "engine/agreement.h"
+#include "job/worker_page.h"
 #include "kernels/tuning.h"
 #include "parallel/misfit.h"
 

@@ -4,9 +4,9 @@
 #include <memory>
 #include <string>
 
-#include "comm/environment.h"
 #include "comm/mesh/mesh.h"
 #include "engine/config.h"
+#include "job/environment.h"
 #include "model/params.h"
 #include "parallel/plan.h"
 

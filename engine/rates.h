@@ -1,11 +1,11 @@
 #pragma once
-// What devices sustain (parallel/plan/cost_model.h), as settings and options name it.
+// What devices sustain (engine/memory/cost_model.h), as settings and options name it.
 
 #include <string>
 
 #include "comm/communicator.h"
 #include "engine/config.h"
-#include "parallel/plan/cost_model.h"
+#include "engine/memory/cost_model.h"
 
 namespace ring {
 

@@ -4,10 +4,10 @@
 #include <functional>
 #include <utility>
 
-#include "comm/run_phase.h"
 #include "core/checked.h"
 #include "core/host_tensor.h"
 #include "engine/devices.h"
+#include "job/run_phase.h"
 #include "kernels/attention/distance_mass.h"
 #include "kernels/elementwise.h"
 #include "kernels/group_sums.h"

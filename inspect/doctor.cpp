@@ -9,11 +9,11 @@
 
 #include "core/cpu/thread_pool.h"
 #include "core/host_memory.h"
-#include "data/bpe/unicode.h"
-#include "data/unicode/categories.h"
 #include "generated/build_info.h"
 #include "kernels/choice_store.h"
 #include "kernels/shipped_choices.h"
+#include "text/bpe/unicode.h"
+#include "text/unicode/categories.h"
 
 namespace ring {
 namespace {

@@ -1,7 +1,7 @@
 #include "inspect/html.h"
 
 #include "core/check.h"
-#include "data/utf8.h"
+#include "text/utf8.h"
 
 namespace ring {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "comm/job_board.h"
 #include "inspect/live_run.h"
+#include "job/job_board.h"
 
 namespace ring {
 

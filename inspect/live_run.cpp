@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "core/clock.h"
+#include "engine/run_directory.h"
 #include "inspect/report.h"
-#include "trainer/run_directory.h"
 
 namespace ring {
 namespace {

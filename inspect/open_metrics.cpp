@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/check.h"
-#include "data/utf8.h"
+#include "text/utf8.h"
 
 namespace ring {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "comm/job_board.h"
 #include "inspect/report_run.h"
+#include "job/job_board.h"
 
 namespace ring {
 

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/memory/cost_model.h"
 #include "inspect/profile.h"
 #include "model/activation_plan.h"
-#include "parallel/plan/cost_model.h"
 
 namespace ring {
 

@@ -2,9 +2,9 @@
 
 #include "checkpoint/directory.h"
 #include "core/check.h"
+#include "evaluate/prompt.h"
+#include "evaluate/write_text.h"
 #include "inspect/html.h"
-#include "trainer/prompt.h"
-#include "trainer/write_text.h"
 
 namespace ring {
 namespace {

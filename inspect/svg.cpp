@@ -1,7 +1,7 @@
 #include "inspect/svg.h"
 
 #include "core/check.h"
-#include "data/files.h"
+#include "core/files.h"
 #include "data/output_file.h"
 #include "inspect/html.h"
 

@@ -14,13 +14,13 @@
 #include <fstream>
 #include <utility>
 
-#include "comm/liveness.h"
 #include "core/counted.h"
 #include "core/cpu/thread_pool.h"
 #include "core/exit_code.h"
 #include "core/log.h"
 #include "core/regular_file.h"
 #include "core/stop_signal.h"
+#include "job/liveness.h"
 #include "launcher/cpu_binding.h"
 #include "launcher/rank_view.h"
 #include "launcher/verdict.h"

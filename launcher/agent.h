@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/environment.h"
-#include "comm/kept_memory.h"
 #include "core/awake_clock.h"
+#include "job/environment.h"
+#include "job/kept_memory.h"
 #include "launcher/options.h"
 #include "launcher/places.h"
 #include "launcher/rendezvous_client.h"

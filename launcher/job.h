@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "comm/secret.h"
+#include "job/secret.h"
 
 namespace ring {
 

@@ -7,7 +7,7 @@
 #include <set>
 #include <thread>
 
-#include "comm/store.h"
+#include "job/store.h"
 #include "launcher/job.h"
 #include "launcher/rendezvous.h"
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/environment.h"
 #include "core/number_list.h"
+#include "job/environment.h"
 
 namespace ring {
 

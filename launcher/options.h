@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/job_board.h"
-#include "comm/socket.h"
+#include "job/job_board.h"
+#include "job/socket.h"
 #include "launcher/hang_judge.h"
 #include "launcher/places.h"
 

@@ -9,8 +9,8 @@
 #include <memory>
 #include <string>
 
-#include "comm/socket.h"
 #include "core/awake_clock.h"
+#include "job/socket.h"
 
 namespace ring {
 

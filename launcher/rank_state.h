@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/worker_page.h"
+#include "job/worker_page.h"
 
 namespace ring {
 

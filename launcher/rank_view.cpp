@@ -4,7 +4,7 @@
 
 #include <fstream>
 
-#include "comm/liveness.h"
+#include "job/liveness.h"
 
 namespace ring {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 // What a dashboard shows of a worker.
 
-#include "comm/job_board.h"
+#include "job/job_board.h"
 #include "launcher/worker.h"
 
 namespace ring {

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/socket.h"
 #include "core/awake_clock.h"
+#include "job/socket.h"
 #include "launcher/rank_state.h"
 #include "launcher/restart_budget.h"
 

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "comm/queue.h"
-#include "comm/store.h"
+#include "job/store.h"
 #include "launcher/messages.h"
 
 namespace ring {

@@ -4,7 +4,7 @@
 #include <csignal>
 #include <vector>
 
-#include "comm/socket.h"
+#include "job/socket.h"
 
 namespace ring {
 

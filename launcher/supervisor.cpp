@@ -6,10 +6,10 @@
 #include <cerrno>
 #include <filesystem>
 
-#include "comm/liveness.h"
 #include "core/counted.h"
 #include "core/exit_code.h"
 #include "core/log.h"
+#include "job/liveness.h"
 
 namespace ring {
 namespace {

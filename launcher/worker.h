@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/environment.h"
-#include "comm/worker_page.h"
+#include "job/environment.h"
+#include "job/worker_page.h"
 #include "launcher/hang_judge.h"
 #include "launcher/output.h"
 #include "launcher/rank_state.h"

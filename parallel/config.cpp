@@ -1,7 +1,7 @@
 #include "parallel/config.h"
 
-#include "comm/environment.h"
 #include "core/fields.h"
+#include "job/environment.h"
 
 namespace ring {
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the runs of general categories in data/unicode/categories.cpp from DerivedGeneralCategory.txt of Unicode, whose
-version data/unicode/categories.h states.
+"""Writes the runs of general categories in text/unicode/categories.cpp from DerivedGeneralCategory.txt of Unicode, whose
+version text/unicode/categories.h states.
 
 unicode_categories.py DerivedGeneralCategory.txt
 """

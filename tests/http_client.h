@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "comm/socket.h"
+#include "job/socket.h"
 
 namespace ring::test {
 

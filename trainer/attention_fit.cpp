@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "core/check.h"
+#include "evaluate/evaluate.h"
 #include "model/attention/importance.h"
 #include "model/attention/trained_parts.h"
 #include "model/layers.h"
 #include "model/patterns.h"
 #include "parallel/plan.h"
-#include "trainer/evaluate.h"
 
 namespace ring {
 

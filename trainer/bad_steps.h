@@ -3,7 +3,7 @@
 
 #include "checkpoint/state.h"
 #include "comm/mesh/mesh.h"
-#include "trainer/run_directory.h"
+#include "engine/run_directory.h"
 #include "trainer/trainer.h"
 
 namespace ring {

@@ -11,11 +11,11 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/files.h"
-#include "comm/inject.h"
 #include "core/check.h"
 #include "core/io_error.h"
 #include "core/log.h"
 #include "core/regular_file.h"
+#include "job/inject.h"
 #include "trainer/records.h"
 
 namespace ring {

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <map>
 
+#include "engine/run_directory.h"
 #include "trainer/records.h"
-#include "trainer/run_directory.h"
 
 namespace ring {
 namespace {

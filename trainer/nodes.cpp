@@ -8,8 +8,6 @@
 #include <vector>
 
 #include "comm/host.h"
-#include "comm/liveness.h"
-#include "comm/secret.h"
 #include "core/awake_clock.h"
 #include "core/checked.h"
 #include "core/counted.h"
@@ -17,6 +15,8 @@
 #include "core/joined.h"
 #include "core/log.h"
 #include "engine/devices.h"
+#include "job/liveness.h"
+#include "job/secret.h"
 
 namespace ring {
 namespace {

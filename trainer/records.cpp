@@ -12,9 +12,9 @@
 #include <string_view>
 
 #include "core/check.h"
+#include "core/files.h"
 #include "core/json.h"
 #include "core/regular_file.h"
-#include "data/files.h"
 
 namespace ring {
 namespace {

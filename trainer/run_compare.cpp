@@ -5,8 +5,8 @@
 #include "core/check.h"
 #include "core/fields.h"
 #include "core/yaml_leaves.h"
+#include "engine/run_directory.h"
 #include "trainer/records.h"
-#include "trainer/run_directory.h"
 
 namespace ring {
 namespace {

@@ -9,7 +9,6 @@
 
 #include "checkpoint/reader.h"
 #include "comm/host.h"
-#include "comm/worker_page.h"
 #include "core/checked.h"
 #include "core/counted.h"
 #include "core/fields.h"
@@ -18,15 +17,16 @@
 #include "core/utf8_text.h"
 #include "data/token_store.h"
 #include "engine/agreement.h"
+#include "engine/important_blocks.h"
 #include "engine/memory_check.h"
+#include "engine/origin.h"
 #include "engine/planner.h"
 #include "engine/rates.h"
+#include "evaluate/session.h"
 #include "generated/build_info.h"
+#include "job/worker_page.h"
 #include "model/architectures.h"
-#include "trainer/important_blocks.h"
-#include "trainer/origin.h"
 #include "trainer/records.h"
-#include "trainer/session.h"
 #include "trainer/trainer.h"
 
 namespace ring {

@@ -13,9 +13,9 @@
 #include "comm/mesh/mesh.h"
 #include "data/config.h"
 #include "data/loader.h"
-#include "trainer/memory_record.h"
-#include "trainer/run_directory.h"
-#include "trainer/tasks.h"
+#include "engine/memory_record.h"
+#include "engine/run_directory.h"
+#include "evaluate/tasks.h"
 #include "trainer/train_options.h"
 
 namespace ring {

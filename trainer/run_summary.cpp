@@ -9,9 +9,9 @@
 #include "core/check.h"
 #include "core/counted.h"
 #include "core/quantile.h"
+#include "engine/run_directory.h"
 #include "trainer/folder_name.h"
 #include "trainer/metrics.h"
-#include "trainer/run_directory.h"
 
 namespace ring {
 namespace {

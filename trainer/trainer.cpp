@@ -9,21 +9,21 @@
 
 #include "checkpoint/reader.h"
 #include "comm/host.h"
-#include "comm/run_phase.h"
 #include "core/clock.h"
 #include "core/counted.h"
 #include "core/host_tensor.h"
 #include "core/log.h"
 #include "engine/devices.h"
 #include "engine/memory_check.h"
+#include "engine/origin.h"
+#include "evaluate/evaluate.h"
+#include "evaluate/session.h"
+#include "job/run_phase.h"
 #include "kernels/tuning.h"
 #include "model/flops.h"
 #include "optim/groups.h"
 #include "optim/schedule.h"
 #include "trainer/diagnose.h"
-#include "trainer/evaluate.h"
-#include "trainer/origin.h"
-#include "trainer/session.h"
 
 namespace ring {
 namespace {

@@ -8,12 +8,12 @@
 
 #include "checkpoint/state.h"
 #include "data/loader.h"
+#include "engine/important_blocks.h"
 #include "engine/memory_choice.h"
 #include "engine/resolve.h"
 #include "engine/step_graph.h"
 #include "engine/train_step.h"
-#include "trainer/important_blocks.h"
-#include "trainer/source_loss.h"
+#include "evaluate/source_loss.h"
 #include "trainer/step_guard.h"
 #include "trainer/watch.h"
 

@@ -18,9 +18,9 @@
 
 #include "comm/host_communicator.h"
 #include "comm/link.h"
-#include "comm/wait_time.h"
 #include "core/awake_clock.h"
 #include "core/signals.h"
+#include "job/wait_time.h"
 
 namespace ring {
 namespace {

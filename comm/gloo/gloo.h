@@ -6,9 +6,9 @@
 
 #include "comm/communicator.h"
 #include "comm/link.h"
-#include "comm/options.h"
 #include "comm/queue.h"
-#include "comm/store.h"
+#include "job/options.h"
+#include "job/store.h"
 
 namespace ring {
 

@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "comm/agree.h"
-#include "comm/environment.h"
-#include "comm/store.h"
+#include "job/environment.h"
+#include "job/store.h"
 
 namespace ring {
 

@@ -6,11 +6,11 @@
 
 #include "comm/gloo/gloo.h"
 #include "comm/host.h"
-#include "comm/liveness.h"
 #include "comm/nccl/nccl.h"
 #include "comm/self.h"
-#include "comm/worker_page.h"
 #include "core/joined.h"
+#include "job/liveness.h"
+#include "job/worker_page.h"
 
 namespace ring {
 namespace {

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/environment.h"
 #include "comm/fake.h"
 #include "comm/mesh/axes.h"
 #include "comm/mesh/meeting.h"
 #include "comm/queue.h"
+#include "job/environment.h"
 
 namespace ring {
 

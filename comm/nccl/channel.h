@@ -17,12 +17,12 @@
 #include "comm/nccl/group.h"
 #include "comm/nccl/library.h"
 #include "comm/nccl/peer_copies.h"
-#include "comm/options.h"
 #include "comm/pending.h"
 #include "comm/replayed.h"
-#include "comm/store.h"
 #include "core/awake_clock.h"
 #include "core/stream.h"
+#include "job/options.h"
+#include "job/store.h"
 
 namespace ring::nccl {
 

@@ -10,8 +10,8 @@
 #include <cstring>
 #include <thread>
 
-#include "comm/store.h"
 #include "core/check.h"
+#include "job/store.h"
 
 namespace ring::nccl {
 namespace {

@@ -19,8 +19,8 @@
 
 #include "comm/communicator.h"
 #include "comm/nccl/group.h"
-#include "comm/options.h"
-#include "comm/store.h"
+#include "job/options.h"
+#include "job/store.h"
 
 namespace ring {
 

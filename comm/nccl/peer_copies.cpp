@@ -14,7 +14,6 @@
 #include <thread>
 #include <utility>
 
-#include "comm/liveness.h"
 #include "core/awake_clock.h"
 #include "core/cuda/check.h"
 #include "core/cuda/handles.h"
@@ -22,6 +21,7 @@
 #include "core/log.h"
 #include "core/philox.h"
 #include "core/signals.h"
+#include "job/liveness.h"
 
 namespace ring::nccl {
 namespace {

@@ -26,9 +26,9 @@
 #include "comm/nccl/group.h"
 #include "comm/nccl/mailbox.h"
 #include "comm/nccl/peer_memory_pool.h"
-#include "comm/options.h"
-#include "comm/store.h"
 #include "core/stream.h"
+#include "job/options.h"
+#include "job/store.h"
 
 namespace ring::nccl {
 

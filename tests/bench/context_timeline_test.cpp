@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "bench/context.h"
-#include "data/files.h"
+#include "core/files.h"
 #include "inspect/timeline_picture.h"
 #include "tests/comm/ranks.h"
 #include "tests/inspect/svg_check.h"

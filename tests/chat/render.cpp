@@ -9,8 +9,8 @@
 #include <sstream>
 
 #include "core/check.h"
-#include "data/chat/format.h"
-#include "data/chat/template.h"
+#include "text/chat/format.h"
+#include "text/chat/template.h"
 
 namespace {
 

@@ -16,7 +16,7 @@
 #include "checkpoint/reader.h"
 #include "comm/gloo/gloo.h"
 #include "comm/host.h"
-#include "comm/worker_page.h"
+#include "job/worker_page.h"
 #include "tests/io_faults.h"
 
 namespace ring::test {

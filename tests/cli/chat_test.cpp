@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "comm/http_server.h"
+#include "job/http_server.h"
 #include "tests/cli/served_model.h"
 #include "tests/http_client.h"
 #include "tests/paths.h"

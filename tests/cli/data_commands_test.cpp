@@ -9,7 +9,7 @@
 #include "cli/commands.h"
 #include "cli/data_text.h"
 #include "core/check.h"
-#include "data/tokenizer.h"
+#include "text/tokenizer.h"
 
 namespace ring {
 namespace {

@@ -13,9 +13,9 @@
 #include "core/check.h"
 #include "core/fields.h"
 #include "core/text_file.h"
-#include "data/tokenizer.h"
 #include "engine/config.h"
-#include "trainer/run_directory.h"
+#include "engine/run_directory.h"
+#include "text/tokenizer.h"
 
 namespace ring {
 namespace {

@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "cli/text_generation.h"
-#include "comm/http_server.h"
 #include "core/check.h"
+#include "job/http_server.h"
 #include "tests/cli/served_model.h"
 #include "tests/http_client.h"
 

@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "comm/socket.h"
 #include "core/check.h"
+#include "job/socket.h"
 #include "tests/paths.h"
 #include "tests/process.h"
 

@@ -13,9 +13,9 @@
 
 #include "cli/watch_view.h"
 #include "core/check.h"
-#include "data/utf8.h"
 #include "tests/paths.h"
 #include "tests/process.h"
+#include "text/utf8.h"
 
 namespace ring {
 namespace {

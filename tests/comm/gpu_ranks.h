@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "comm/environment.h"
 #include "comm/nccl/nccl.h"
 #include "core/devices.h"
+#include "job/environment.h"
 #include "tests/comm/ranks.h"
 
 namespace ring::test {

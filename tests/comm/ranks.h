@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/gloo/gloo.h"
-#include "comm/store.h"
+#include "job/store.h"
 
 namespace ring::test {
 

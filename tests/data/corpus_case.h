@@ -13,7 +13,7 @@
 
 #include "core/check.h"
 #include "data/token_store.h"
-#include "data/tokenizer.h"
+#include "text/tokenizer.h"
 
 namespace ring {
 

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <functional>
 
-#include "data/chat/format.h"
 #include "data/prepare.h"
 #include "data/token_store.h"
 #include "tests/data/corpus_case.h"
+#include "text/chat/format.h"
 
 namespace ring {
 namespace {

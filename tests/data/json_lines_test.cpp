@@ -8,8 +8,8 @@
 #include <filesystem>
 
 #include "core/check.h"
+#include "core/files.h"
 #include "data/documents.h"
-#include "data/files.h"
 #include "data/prepare.h"
 #include "data/text_survey.h"
 #include "data/token_store.h"

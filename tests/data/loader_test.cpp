@@ -5,8 +5,8 @@
 #include <map>
 #include <set>
 
+#include "core/files.h"
 #include "corpus_case.h"
-#include "data/files.h"
 #include "data/permutation.h"
 
 namespace ring {

@@ -11,9 +11,9 @@
 #include "data/prepare.h"
 #include "data/text_files.h"
 #include "data/token_store.h"
-#include "data/tokenizer.h"
-#include "data/utf8.h"
 #include "tests/data/megatron_files.h"
+#include "text/tokenizer.h"
+#include "text/utf8.h"
 
 namespace ring {
 namespace {

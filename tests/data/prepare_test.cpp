@@ -5,10 +5,10 @@
 #include <cmath>
 #include <set>
 
+#include "core/files.h"
 #include "corpus_case.h"
-#include "data/files.h"
 #include "data/text_survey.h"
-#include "data/utf8.h"
+#include "text/utf8.h"
 
 namespace ring {
 namespace {

@@ -6,8 +6,8 @@
 #include <map>
 #include <set>
 
-#include "data/tokenizer.h"
 #include "tests/data/corpus_case.h"
+#include "text/tokenizer.h"
 
 namespace ring {
 namespace {

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <string>
 
-#include "data/files.h"
+#include "core/files.h"
 #include "data/token_format.h"
 
 namespace ring {

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
-#include "data/chat/conversation.h"
-#include "data/chat/template.h"
+#include "text/chat/conversation.h"
+#include "text/chat/template.h"
 
 namespace {
 

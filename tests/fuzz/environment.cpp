@@ -1,5 +1,5 @@
 // The variables of a launcher, one NAME=VALUE a line.
-#include "comm/environment.h"
+#include "job/environment.h"
 
 #include <cstddef>
 #include <cstdint>

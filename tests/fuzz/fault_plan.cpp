@@ -1,5 +1,5 @@
 // What --inject was given.
-#include "comm/fault_plan.h"
+#include "job/fault_plan.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "core/fields.h"
-#include "trainer/hf/config.h"
+#include "interchange/hf/config.h"
 
 namespace {
 

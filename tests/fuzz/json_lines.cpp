@@ -8,8 +8,8 @@
 #include <memory>
 
 #include "core/check.h"
-#include "data/chat/conversation.h"
 #include "data/records.h"
+#include "text/chat/conversation.h"
 
 namespace {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/store_handshake.h"
-#include "comm/store_sessions.h"
+#include "job/store_handshake.h"
+#include "job/store_sessions.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <iostream>
 #include <string>
 
-#include "comm/store_protocol.h"
+#include "job/store_protocol.h"
 
 namespace {
 

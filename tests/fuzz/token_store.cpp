@@ -15,7 +15,7 @@
 #include "data/packing.h"
 #include "data/token_format.h"
 #include "data/token_store.h"
-#include "data/tokenizer.h"
+#include "text/tokenizer.h"
 
 namespace ring {
 namespace {

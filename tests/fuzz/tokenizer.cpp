@@ -6,8 +6,8 @@
 #include <string>
 
 #include "core/check.h"
-#include "data/hash.h"
-#include "data/tokenizer.h"
+#include "core/hash.h"
+#include "text/tokenizer.h"
 
 namespace ring {
 namespace {

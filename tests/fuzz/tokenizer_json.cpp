@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/check.h"
-#include "data/tokenizer.h"
+#include "text/tokenizer.h"
 
 namespace ring {
 namespace {

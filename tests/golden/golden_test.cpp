@@ -14,10 +14,10 @@
 #include "comm/mesh/mesh.h"
 #include "core/fields.h"
 #include "data/token_store.h"
-#include "data/tokenizer.h"
 #include "engine/devices.h"
+#include "evaluate/session.h"
 #include "tests/paths.h"
-#include "trainer/session.h"
+#include "text/tokenizer.h"
 #include "trainer/trainer.h"
 
 namespace ring::test {

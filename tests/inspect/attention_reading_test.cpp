@@ -12,12 +12,12 @@
 
 #include "core/check.h"
 #include "core/counted.h"
+#include "evaluate/prompt.h"
+#include "evaluate/session.h"
 #include "kernels/attention/selection.h"
 #include "tests/cases/attention_oracle.h"
 #include "tests/inspect/svg_check.h"
 #include "tests/trainer/runs.h"
-#include "trainer/prompt.h"
-#include "trainer/session.h"
 
 namespace ring::test {
 namespace {

@@ -14,10 +14,10 @@
 #include <thread>
 
 #include "core/check.h"
-#include "data/utf8.h"
 #include "inspect/open_metrics.h"
 #include "tests/inspect/svg_check.h"
 #include "tests/paths.h"
+#include "text/utf8.h"
 
 namespace ring {
 namespace {

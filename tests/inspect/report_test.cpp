@@ -11,7 +11,6 @@
 #include <fstream>
 
 #include "core/check.h"
-#include "data/utf8.h"
 #include "inspect/chart.h"
 #include "inspect/html.h"
 #include "inspect/report_attention.h"
@@ -22,6 +21,7 @@
 #include "tests/inspect/svg_check.h"
 #include "tests/paths.h"
 #include "tests/process.h"
+#include "text/utf8.h"
 
 namespace ring {
 namespace {

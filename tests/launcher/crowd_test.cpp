@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "comm/socket.h"
+#include "job/socket.h"
 #include "tests/launcher/node.h"
 #include "tests/launcher/training.h"
 #include "tests/paths.h"

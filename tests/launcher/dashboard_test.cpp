@@ -6,8 +6,8 @@
 #include <csignal>
 #include <thread>
 
-#include "comm/http_server.h"
 #include "core/exit_code.h"
+#include "job/http_server.h"
 #include "tests/http_client.h"
 #include "tests/launcher/training.h"
 

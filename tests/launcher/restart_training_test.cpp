@@ -13,8 +13,8 @@
 #include <sstream>
 #include <thread>
 
-#include "comm/socket.h"
 #include "core/exit_code.h"
+#include "job/socket.h"
 #include "tests/launcher/long_runs.h"
 #include "tests/paths.h"
 #include "tests/process.h"

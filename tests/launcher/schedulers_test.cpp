@@ -7,9 +7,9 @@
 #include <sstream>
 
 #include "comm/gloo/gloo.h"
-#include "comm/socket.h"
 #include "core/exit_code.h"
 #include "core/joined.h"
+#include "job/socket.h"
 #include "tests/paths.h"
 #include "tests/trainer/runs.h"
 

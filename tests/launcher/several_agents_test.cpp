@@ -12,8 +12,8 @@
 #include <map>
 #include <thread>
 
-#include "comm/liveness.h"
 #include "core/exit_code.h"
+#include "job/liveness.h"
 #include "launcher/supervisor.h"
 #include "tests/launcher/scratch.h"
 

@@ -14,9 +14,9 @@
 #include <optional>
 #include <utility>
 
-#include "comm/secret.h"
 #include "core/check.h"
 #include "core/joined.h"
+#include "job/secret.h"
 #include "tests/launcher/files.h"
 
 namespace ring::test {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/store.h"
+#include "job/store.h"
 #include "tests/layouts/request.h"
 
 namespace ring::test {

@@ -9,8 +9,8 @@
 #include "core/crc32c.h"
 #include "core/fields.h"
 #include "engine/devices.h"
+#include "evaluate/session.h"
 #include "tests/layouts/request.h"
-#include "trainer/session.h"
 #include "trainer/trainer.h"
 
 namespace ring::test {

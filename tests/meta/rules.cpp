@@ -12,10 +12,11 @@ namespace ring::test {
 namespace {
 
 // Rooms of one rank stand side by side and do not see each other.
-const std::map<std::string, int> kRank = {{"core", 0},    {"kernels", 1}, {"comm", 1},     {"autograd", 2},
-                                          {"model", 3},   {"data", 3},    {"parallel", 4}, {"checkpoint", 4},
-                                          {"optim", 5},   {"engine", 6},  {"trainer", 7},  {"launcher", 8},
-                                          {"inspect", 8}, {"bench", 9},   {"cli", 10}};
+const std::map<std::string, int> kRank = {{"core", 0},     {"kernels", 1},  {"job", 1},         {"text", 1},
+                                          {"comm", 2},     {"autograd", 3}, {"data", 3},        {"checkpoint", 3},
+                                          {"model", 4},    {"parallel", 5}, {"optim", 6},       {"engine", 7},
+                                          {"evaluate", 8}, {"trainer", 9},  {"interchange", 9}, {"launcher", 10},
+                                          {"inspect", 10}, {"bench", 11},   {"cli", 12}};
 constexpr std::size_t kMaxLines = 600;
 constexpr std::ptrdiff_t kMaxColumns = 120;
 const std::string kDevice = "kernels/cuda/device/";

@@ -36,7 +36,7 @@ TEST(IncludeDirection, RefusesUpwardSidewaysAndRelative) {
   const Violations up = include_direction({"core/tensor.h", include_of("kernels/kernel.h")});
   ASSERT_EQ(up.size(), 1u);
   EXPECT_EQ(up[0].rfind("core/tensor.h:2: ", 0), 0u) << up[0];
-  EXPECT_EQ(include_direction({"kernels/a.h", include_of("comm/store.h")}).size(), 1u);
+  EXPECT_EQ(include_direction({"kernels/a.h", include_of("job/store.h")}).size(), 1u);
   EXPECT_EQ(include_direction({"data/a.cpp", include_of("model/config.h")}).size(), 1u);
   EXPECT_EQ(include_direction({"core/a.cpp", include_of("check.h")}).size(), 1u);
   EXPECT_EQ(include_direction({"core/a.cpp", include_of("../model/config.h")}).size(), 1u);

@@ -11,14 +11,14 @@
 #include "core/fields.h"
 #include "core/host_tensor.h"
 #include "data/token_store.h"
-#include "data/tokenizer.h"
 #include "engine/devices.h"
 #include "engine/resolve.h"
+#include "evaluate/evaluate.h"
+#include "evaluate/session.h"
 #include "model/decoder.h"
 #include "tests/parallel/training.h"
 #include "tests/trainer/tiny.h"
-#include "trainer/evaluate.h"
-#include "trainer/session.h"
+#include "text/tokenizer.h"
 #include "trainer/trainer.h"
 
 namespace ring::test {

@@ -13,11 +13,11 @@
 #include "core/fields.h"
 #include "core/philox.h"
 #include "engine/devices.h"
+#include "evaluate/evaluate.h"
 #include "model/decoder.h"
 #include "tests/parallel/training.h"
 #include "tests/trainer/documents.h"
 #include "tests/trainer/tiny.h"
-#include "trainer/evaluate.h"
 #include "trainer/trainer.h"
 
 namespace ring::test {

@@ -1,17 +1,17 @@
 // What a run is foreseen to hold is what it holds.
-#include "model/decoder.h"
 #include "parallel/state_memory.h"
+#include "model/decoder.h"
 
 #include <gtest/gtest.h>
 
 #include "core/fields.h"
 #include "engine/devices.h"
+#include "evaluate/session.h"
 #include "optim/groups.h"
 #include "optim/optimizer.h"
 #include "parallel/parallelize.h"
 #include "tests/parallel/training.h"
 #include "tests/trainer/tiny.h"
-#include "trainer/session.h"
 
 namespace ring::test {
 namespace {

@@ -16,11 +16,11 @@
 #include "core/philox.h"
 #include "engine/devices.h"
 #include "engine/dry_step.h"
+#include "evaluate/evaluate.h"
+#include "evaluate/score.h"
+#include "evaluate/session.h"
 #include "tests/trainer/documents.h"
 #include "tests/trainer/tiny.h"
-#include "trainer/evaluate.h"
-#include "trainer/score.h"
-#include "trainer/session.h"
 #include "trainer/trainer.h"
 
 namespace ring::test {

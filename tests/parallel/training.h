@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/source_loss.h"
+#include "evaluate/source_loss.h"
 #include "trainer/watch.h"
 
 namespace ring::test {

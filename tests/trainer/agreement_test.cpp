@@ -7,8 +7,8 @@
 #include <set>
 #include <thread>
 
-#include "comm/store.h"
 #include "core/fields.h"
+#include "job/store.h"
 
 namespace ring {
 namespace {

@@ -8,10 +8,10 @@
 
 #include "checkpoint/files.h"
 #include "core/check.h"
+#include "engine/run_directory.h"
 #include "tests/error_of.h"
 #include "tests/paths.h"
 #include "tests/trainer/runs.h"
-#include "trainer/run_directory.h"
 
 namespace ring::test {
 namespace {

@@ -12,14 +12,14 @@
 #include "core/fields.h"
 #include "core/philox.h"
 #include "engine/devices.h"
+#include "evaluate/evaluate.h"
+#include "evaluate/session.h"
 #include "kernels/cross_entropy.h"
 #include "model/decoder.h"
 #include "tests/paths.h"
 #include "tests/process.h"
 #include "tests/trainer/documents.h"
 #include "tests/trainer/tiny.h"
-#include "trainer/evaluate.h"
-#include "trainer/session.h"
 #include "trainer/trainer.h"
 
 namespace ring::test {

@@ -12,13 +12,13 @@
 #include <sstream>
 
 #include "core/check.h"
-#include "data/tokenizer.h"
+#include "engine/run_directory.h"
 #include "tests/trainer/tiny.h"
+#include "text/tokenizer.h"
 #include "trainer/folder_name.h"
 #include "trainer/metrics.h"
 #include "trainer/metrics_csv.h"
 #include "trainer/run_compare.h"
-#include "trainer/run_directory.h"
 #include "trainer/run_summary.h"
 
 namespace ring {

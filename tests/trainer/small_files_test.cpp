@@ -18,14 +18,14 @@
 #include "checkpoint/failures.h"
 #include "checkpoint/files.h"
 #include "checkpoint/writer_token.h"
-#include "comm/secret.h"
+#include "core/files.h"
 #include "core/io_error.h"
-#include "data/files.h"
 #include "data/output_file.h"
+#include "engine/memory_record.h"
+#include "job/secret.h"
 #include "kernels/tuning.h"
 #include "tests/checkpoint/fixture.h"
 #include "tests/io_faults.h"
-#include "trainer/memory_record.h"
 #include "trainer/metrics.h"
 
 namespace ring::test {

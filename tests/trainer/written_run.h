@@ -6,9 +6,9 @@
 #include "checkpoint/files.h"
 #include "checkpoint/writer.h"
 #include "engine/devices.h"
+#include "evaluate/session.h"
 #include "model/decoder.h"
 #include "tests/checkpoint/fixture.h"
-#include "trainer/session.h"
 
 namespace ring::test {
 

@@ -10,10 +10,10 @@
 
 #include "checkpoint/safetensors/writer.h"
 #include "engine/devices.h"
+#include "evaluate/session.h"
+#include "interchange/hf/names.h"
 #include "kernels/cross_entropy.h"
 #include "model/decoder.h"
-#include "trainer/hf/names.h"
-#include "trainer/session.h"
 
 namespace ring {
 namespace {

@@ -1,0 +1,222 @@
+#include "engine/memory/activation_solver.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <tuple>
+
+#include "engine/memory/activation_bound.h"
+
+namespace ring {
+namespace {
+
+constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
+
+const PartOption kNothing;
+
+// The parts so far, treated in some way.
+struct Partial {
+  std::size_t in_use, host;  // when the next part begins; of all parts
+  std::int64_t nanoseconds;
+  std::size_t option, before;  // of the last part; among the plans of the parts before
+};
+using Front = std::vector<Partial>;
+
+// Tells of plans in the order of their time whether one keeps less, in either memory, than each of those before it.
+class Unbeaten {
+ public:
+  bool add(const Partial& p) {
+    auto next = hosts_.upper_bound(p.in_use);
+    if (next != hosts_.begin() && std::prev(next)->second <= p.host) return false;
+    while (next != hosts_.end() && next->second >= p.host) next = hosts_.erase(next);
+    hosts_[p.in_use] = p.host;
+    return true;
+  }
+
+ private:
+  std::map<std::size_t, std::size_t> hosts_;  // the least bytes on the host, by bytes in use
+};
+
+class Solver {
+ public:
+  Solver(const PartOptions& parts, std::size_t base, ActivationBudget budget)
+      : parts_(parts), base_(base), budget_(budget), room_(parts.size() + 1), least_host_(parts.size() + 1) {
+    find_room();
+  }
+
+  bool feasible() {
+    timed_ = false;
+    search(kAll);
+    return !fronts_.back().empty();
+  }
+
+  // A good plan comes from looking at few; it bounds the search that leaves out none.
+  std::optional<ActivationChoice> solve() {
+    if (!feasible()) return {};
+    ActivationChoice choice = best();
+    const ActivationBound bound(parts_, base_, budget_);
+    bound_ = &bound;
+    timed_ = true;
+    for (const std::size_t most : {std::size_t{32}, std::size_t{256}, kAll}) {
+      known_ = choice.nanoseconds;
+      if (bound.rest(0, 0, base_, 0) > static_cast<double>(known_) - 1) break;
+      const bool all = search(most);
+      if (!fronts_.back().empty()) choice = best();
+      if (all) break;
+    }
+    return choice;
+  }
+
+ private:
+  const PartOption& option_before(std::size_t part, const Partial& p) const {
+    return part == 0 ? kNothing : parts_[part - 1][p.option];
+  }
+  bool some_room() const { return static_cast<std::int64_t>(base_) <= room_[0][0] && least_host_[0] <= budget_.host; }
+
+  // From right to left: what may be in use when a part begins, by the option before, so that the rest fits into the
+  // device at all; and what the rest takes of the host at least.
+  void find_room() {
+    const auto device = static_cast<std::int64_t>(budget_.device);
+    room_.back().assign(parts_.empty() ? 1 : parts_.back().size(), device);
+    for (std::size_t p = parts_.size(); p-- > 0;) {
+      const auto least = std::ranges::min_element(parts_[p], {}, &PartOption::host);
+      least_host_[p] = least_host_[p + 1] + least->host;
+      for (std::size_t b = 0; b < (p == 0 ? 1 : parts_[p - 1].size()); ++b)
+        room_[p].push_back(room_before(p, p == 0 ? kNothing : parts_[p - 1][b]));
+    }
+  }
+  std::int64_t room_before(std::size_t part, const PartOption& before) const {
+    std::int64_t room = -1;
+    for (std::size_t o = 0; o < parts_[part].size(); ++o) {
+      const PartOption& option = parts_[part][o];
+      const auto own = static_cast<std::int64_t>(budget_.device) - static_cast<std::int64_t>(option.peak());
+      const auto later =
+          room_[part + 1][o] - static_cast<std::int64_t>(option.kept) + static_cast<std::int64_t>(before.host);
+      room = std::max(room, std::min(own, later));
+    }
+    return room;
+  }
+
+  // All plans that fit, up to `most` of each kind; whether that was all.
+  bool search(std::size_t most) {
+    bool all = true;
+    fronts_.assign(1, {{base_, 0, 0, 0, 0}});
+    if (!some_room()) fronts_.back().clear();
+    for (std::size_t p = 0; p < parts_.size(); ++p) {
+      Front next;
+      for (Front& alike : extended(p)) {
+        alike = unbeaten(std::move(alike));
+        all &= cut(alike, p + 1, most);
+        next.insert(next.end(), alike.begin(), alike.end());
+      }
+      fronts_.push_back(std::move(next));
+    }
+    return all;
+  }
+
+  // By what matters of their last part to those that follow: the bytes that leave.
+  std::vector<Front> extended(std::size_t part) const {
+    std::map<std::tuple<std::size_t, std::int64_t>, Front> by_host;
+    const Front& front = fronts_.back();
+    for (std::size_t o = 0; o < parts_[part].size(); ++o) {
+      Front& alike = by_host[{parts_[part][o].host, parts_[part][o].transfer}];
+      for (std::size_t i = 0; i < front.size(); ++i)
+        if (const Partial next = extend(part, front[i], i, o); promising(part + 1, next)) alike.push_back(next);
+    }
+    std::vector<Front> all;
+    for (auto& [host, front_of_it] : by_host) all.push_back(std::move(front_of_it));
+    return all;
+  }
+  Partial extend(std::size_t part, const Partial& p, std::size_t at, std::size_t option) const {
+    const PartOption &before = option_before(part, p), &o = parts_[part][option];
+    const std::int64_t time = timed_ ? p.nanoseconds + o.nanoseconds + exposed(before, o) : 0;
+    if (p.in_use + o.peak() > budget_.device) return {kAll, 0, 0, 0, 0};
+    const std::size_t kept = p.in_use + o.kept;
+    return {kept - std::min(kept, before.host), p.host + o.host, time, option, at};
+  }
+  // Whether it fits, as far as one can see, and may be faster than what is known, or as fast.
+  bool promising(std::size_t part, const Partial& p) const {
+    if (p.in_use == kAll || static_cast<std::int64_t>(p.in_use) > room_[part][p.option]) return false;
+    if (p.host + least_host_[part] > budget_.host) return false;
+    return !timed_ || at_least(part, p) <= static_cast<double>(known_) + 0.5;
+  }
+  double at_least(std::size_t part, const Partial& p) const {
+    return static_cast<double>(p.nanoseconds) + bound_->rest(part, p.option, p.in_use, p.host);
+  }
+
+  static Front unbeaten(Front all) {
+    std::ranges::sort(all, {},
+                      [](const Partial& p) { return std::tuple(p.nanoseconds, p.in_use, p.host, p.option, p.before); });
+    Unbeaten others;
+    std::erase_if(all, [&](const Partial& p) { return !others.add(p); });
+    return all;
+  }
+  bool cut(Front& front, std::size_t part, std::size_t most) const {
+    if (front.size() <= most) return true;
+    std::ranges::nth_element(front, front.begin() + static_cast<std::ptrdiff_t>(most), {},
+                             [&](const Partial& p) { return at_least(part, p); });
+    front.resize(most);
+    return false;
+  }
+
+  ActivationChoice best() const {
+    const Partial* at = &*std::ranges::min_element(
+        fronts_.back(), {}, [](const Partial& p) { return std::tuple(p.nanoseconds, p.host, p.in_use); });
+    std::vector<int> options(parts_.size());
+    for (std::size_t p = parts_.size(); p > 0; --p) {
+      options[p - 1] = static_cast<int>(at->option);
+      at = &fronts_[p - 1][at->before];
+    }
+    return judged(parts_, std::move(options), base_);
+  }
+
+  const PartOptions& parts_;
+  const std::size_t base_;
+  const ActivationBudget budget_;
+  std::vector<std::vector<std::int64_t>> room_;
+  std::vector<std::size_t> least_host_;
+  const ActivationBound* bound_ = nullptr;
+  bool timed_ = true;       // else: only whether anything fits
+  std::int64_t known_ = 0;  // nanoseconds of the fastest plan so far
+  std::vector<Front> fronts_;
+};
+
+}  // namespace
+
+ActivationChoice judged(const PartOptions& parts, std::vector<int> options, std::size_t base) {
+  ActivationChoice c{.options = std::move(options), .peak = base};
+  const PartOption* before = &kNothing;
+  std::size_t in_use = base;
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    const PartOption& o = parts[p][static_cast<std::size_t>(c.options[p])];
+    c.peak = std::max(c.peak, in_use + o.peak());
+    c.host += o.host;
+    c.nanoseconds += o.nanoseconds + exposed(*before, o);
+    in_use = in_use + o.kept - std::min(in_use + o.kept, before->host);
+    before = &o;
+  }
+  return c;
+}
+
+std::optional<ActivationChoice> solve_activations(const PartOptions& parts, std::size_t base, ActivationBudget budget) {
+  return Solver(parts, base, budget).solve();
+}
+
+std::size_t least_budget(const PartOptions& parts, std::size_t base, std::size_t host) {
+  std::size_t least = base, most = base;  // enough for any way
+  for (const auto& options : parts) {
+    std::size_t peak = 0;
+    for (const PartOption& o : options) peak = std::max({peak, o.peak(), o.kept});
+    most += peak;
+  }
+  while (least < most) {
+    const std::size_t middle = least + (most - least) / 2;
+    if (Solver(parts, base, {middle, host}).feasible())
+      most = middle;
+    else
+      least = middle + 1;
+  }
+  return least;
+}
+
+}  // namespace ring

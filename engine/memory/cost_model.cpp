@@ -1,0 +1,118 @@
+#include "engine/memory/cost_model.h"
+
+#include <algorithm>
+
+namespace ring {
+namespace {
+
+constexpr double kMostRate = 1e18;
+
+double flops_per_second(const ComputeRates& r, std::string_view slot) {
+  if (slot == "attention") return r.attention;
+  return slot == "attention_backward" ? r.attention_backward : r.products;
+}
+
+const char* name_of(Precision p) {
+  switch (p) {
+    case Precision::bf16: return "bf16";
+    case Precision::tf32: return "tf32";
+    default: return "fp32";
+  }
+}
+
+}  // namespace
+
+void ComputeRates::fields(Fields& f) {
+  f("products", products, "FLOP/s of matrix products; 0 = not measured", in_range(0, kMostRate));
+  f("attention", attention, "FLOP/s of kept pairs, forward", in_range(0, kMostRate));
+  f("attention_backward", attention_backward, "FLOP/s of kept pairs, backward", in_range(0, kMostRate));
+}
+
+void DeviceRates::fields(Fields& f) {
+  f("device", device, "what was measured");
+  f("peak_flops", peak_flops, "FLOP/s that MFU refers to", in_range(1, kMostRate));
+  f("bf16", bf16, "what kernels compute in bf16");
+  f("tf32", tf32, "what they compute in fp32 with tf32 products");
+  f("fp32", fp32, "what they compute in fp32");
+  f("bytes_per_second", bytes_per_second, "read and written by kernels", in_range(1, kMostRate));
+  f("call_seconds", call_seconds, "of the shortest kernel", in_range(0, 1));
+  f("link_bytes_per_second", link_bytes_per_second,
+    "from one device of a machine to another, each way; 0 = not measured", in_range(0, kMostRate));
+  f("link_seconds", link_seconds, "of the shortest message over it; 0 = call_seconds", in_range(0, 10));
+  f("collective_bytes_per_second", collective_bytes_per_second,
+    "that a rank passes on while all reduce, gather or scatter; 0 = not measured", in_range(0, kMostRate));
+  f("collective_seconds", collective_seconds, "of the shortest of these", in_range(0, 10));
+  f("host_bytes_per_second", host_bytes_per_second, "between device and host memory, each way; 0 = not measured",
+    in_range(0, kMostRate));
+  f("memory_bytes", memory_bytes, "of the device; 0 = not known", in_range(0, kMostRate));
+}
+
+ComputeRates& DeviceRates::of(Precision p) { return p == Precision::bf16 ? bf16 : p == Precision::tf32 ? tf32 : fp32; }
+
+const ComputeRates& DeviceRates::of(Precision p) const {
+  const ComputeRates& r = const_cast<DeviceRates*>(this)->of(p);
+  if (std::min({r.products, r.attention, r.attention_backward}) > 0) return r;
+  fail("the rates of ", device, " have none in ", name_of(p),
+       ": ringmaster bench calibrate CONFIG train.precision=", name_of(p),
+       " --out FILE measures them and adds them to a file of rates");
+}
+
+// h200: H200 SXM at 700 W (docs/measured/). bf16: products of training shapes, attention of heads of 128 over 8K to 32K
+// tokens, deterministic, measured. tf32: products at the share of NVIDIA's data sheet (494.7e12 dense) that bf16 ones
+// reach of theirs (989.4e12), attention so that the one step that was measured comes out; fp32: the same share of
+// 66.9e12, not measured, and the same kernels of attention. Collectives: fitted to four measured steps of two GPUs with
+// tensor parallelism. Memory: what a program can allocate. h100: the same kernels with the bandwidth and the memory of
+// its data sheet, not measured.
+DeviceRates shipped_rates(const std::string& device, int threads) {
+  const DeviceRates h200{.device = "h200",
+                         .peak_flops = 989e12,
+                         .bf16 = {650e12, 620e12, 560e12},
+                         .tf32 = {325e12, 14.2e12, 14.2e12},
+                         .fp32 = {44e12, 14.2e12, 14.2e12},
+                         .bytes_per_second = 3.9e12,
+                         .call_seconds = 4e-6,
+                         .link_bytes_per_second = 187e9,
+                         .collective_bytes_per_second = 317e9,
+                         .collective_seconds = 30e-6,
+                         .host_bytes_per_second = 50e9,
+                         .memory_bytes = 139.8 * (1 << 30)};
+  if (device == "h200") return h200;
+  if (device == "h100") {
+    DeviceRates h100 = h200;
+    h100.device = "h100";
+    h100.bytes_per_second = 2.7e12;
+    h100.memory_bytes = 79.1 * (1 << 30);
+    return h100;
+  }
+  if (device != "cpu") fail("no rates are shipped for '", device, "': there are h100, h200 and cpu");
+  const double n = std::max(1, threads);
+  return {.device = "cpu",
+          .peak_flops = 50e9 * n,
+          .fp32 = {50e9 * n, 15e9 * n, 12e9 * n},
+          .bytes_per_second = 8e9 * std::min(n, 4.0),
+          .call_seconds = 5e-6,
+          .link_bytes_per_second = 2e9,
+          .collective_bytes_per_second = 2e9,
+          .collective_seconds = 50e-6,
+          .host_bytes_per_second = 8e9};
+}
+
+double seconds_of(const DeviceRates& r, Precision precision, std::string_view slot, const Cost& cost) {
+  return std::max(
+      {r.call_seconds, cost.flops / flops_per_second(r.of(precision), slot), cost.bytes / r.bytes_per_second});
+}
+
+// Rings: each rank passes on all parts but its own, twice where they are summed and handed out again.
+double seconds_of(const DeviceRates& r, const FakeTransfer& t) {
+  const auto bytes = static_cast<double>(t.bytes);
+  if (t.operation == "exchange") {
+    const double least = r.link_seconds > 0 ? r.link_seconds : r.call_seconds;
+    return r.link_bytes_per_second == 0 ? 0 : least + bytes / r.link_bytes_per_second;
+  }
+  if (r.collective_bytes_per_second == 0) return 0;
+  const double share = static_cast<double>(t.ranks - 1) / t.ranks;
+  const double passes = t.operation == "all_reduce" ? 2 * share : share;
+  return r.collective_seconds + passes * bytes / r.collective_bytes_per_second;
+}
+
+}  // namespace ring

@@ -1,0 +1,66 @@
+#include "evaluate/chat.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/check.h"
+#include "data/encode_job.h"
+#include "evaluate/generation_config.h"
+#include "evaluate/prompt.h"
+#include "evaluate/session.h"
+
+namespace ring {
+
+Chat::Chat(chat::Format format, const std::string& name, std::shared_ptr<const Tokenizer> tokenizer,
+           std::vector<std::int32_t> ends)
+    : writer_(std::move(format), name),
+      tokenizer_(std::move(tokenizer)),
+      ends_(std::move(ends)),
+      end_(writer_.end_of_answer()) {
+  if (end_.empty()) return;
+  const std::vector<std::int32_t> ids = encode({{end_, true}}, false);
+  const bool control = !ids.empty() && tokenizer_->bytes_of(ids[0]).empty();  // no text would show it
+  if (ids.size() != 1 && !control) return;
+  end_token_ = ids[0];
+  end_.clear();
+}
+
+// Parts are encoded one by one, as `data prepare` does it: no token reaches from a question into an answer.
+std::vector<std::int32_t> Chat::encode(const std::vector<chat::Part>& parts, bool first) const {
+  EncodeJob job;
+  for (const chat::Part& p : parts) {
+    const std::size_t begin = job.text.size();
+    job.text += p.text;
+    if (!job.pieces.empty() && job.pieces.back().counts == p.counts)
+      job.pieces.back().end = job.text.size();
+    else
+      job.pieces.push_back({.begin = begin, .end = job.text.size(), .first = first && begin == 0, .counts = p.counts});
+  }
+  return DocumentFrame(*tokenizer_, DocumentShape::conversation).encode(job, *tokenizer_->encoder()).tokens;
+}
+
+std::vector<std::int32_t> Chat::prompt(const std::vector<ChatMessage>& messages, std::int64_t context) const {
+  auto list = nlohmann::ordered_json::array();
+  for (const ChatMessage& m : messages) list.push_back({{"role", m.role}, {"content", m.content}});
+  // Where parts are cut apart they have about as many tokens as in one piece, and never half as many.
+  const auto refuse_early = [&](const std::string& whole) {
+    if (const std::size_t tokens = encode({{whole, false}}, true).size();
+        tokens / 2 >= static_cast<std::size_t>(context))
+      check_room(tokens, context, "conversation");
+  };
+  std::vector<std::int32_t> ids = encode(writer_.prompt(list, nullptr, refuse_early), true);
+  if (ids.empty()) fail("the chat template writes nothing for this conversation");
+  check_room(ids.size(), context, "conversation");
+  return ids;
+}
+
+TextEnding Chat::ending(std::vector<std::string> stops) const {
+  if (!end_.empty()) stops.push_back(end_);
+  return {.stops = std::move(stops), .token = end_token_, .more_tokens = ends_, .strip = true};
+}
+
+Chat open_chat(const Session& s, const std::string& choice) {
+  const std::string name = choice.empty() ? "chat template of " + s.origin.checkpoint : choice;
+  return {chat_format_of(s.origin, choice, *s.tokenizer), name, s.tokenizer, generation_config_of(s.origin).ends};
+}
+
+}  // namespace ring

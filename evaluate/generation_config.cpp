@@ -1,0 +1,114 @@
+#include "evaluate/generation_config.h"
+
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/files.h"
+#include "core/byte_order_mark.h"
+#include "core/check.h"
+#include "core/io_error.h"
+#include "core/json.h"
+#include "core/yaml.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr std::uint64_t kMaxBytes = 1 << 20;
+constexpr double kMaxTemperature = 100;
+
+// Reads members of one file.
+class Reader {
+ public:
+  Reader(const Json& json, const std::string& file) : json_(json), file_(file) {}
+
+  // Returns null if the member is missing or null.
+  const Json* find(const char* key) const {
+    const auto found = json_.find(key);
+    return found == json_.end() || found->is_null() ? nullptr : &*found;
+  }
+  std::optional<double> number(const char* key, double min, double max) const {
+    const Json* value = find(key);
+    if (!value) return std::nullopt;
+    const double n = value->is_number() ? value->get<double>() : std::numeric_limits<double>::quiet_NaN();
+    if (!(n >= min && n <= max)) refuse(key, *value, str("a number from ", min, " to ", max));
+    return n;
+  }
+  std::int64_t count(const char* key, const Json& value, std::int64_t end) const {
+    const bool fits = value.is_number_integer() && value >= 0 && value < end;
+    if (!fits) refuse(key, value, str("a whole number from 0 to ", end - 1));
+    return value.get<std::int64_t>();
+  }
+  [[noreturn]] void refuse(const char* key, const Json& value, const std::string& expected) const {
+    fail(file_, ": ", key, ": ", shown(value.dump(-1, ' ', true, Json::error_handler_t::replace)), ": expected ",
+         expected);
+  }
+
+ private:
+  const Json& json_;
+  const std::string& file_;
+};
+
+std::string text_in(const fs::path& folder) {
+  std::error_code error;
+  const fs::path file = folder / kGenerationFile;
+  return fs::exists(file, error) ? std::string(without_byte_order_marks(read_text(file, kMaxBytes))) : "";
+}
+
+}  // namespace
+
+void GenerationConfig::apply(Sampling& sampling) const {
+  sampling.temperature = temperature.value_or(sampling.temperature);
+  sampling.top_p = top_p.value_or(sampling.top_p);
+  sampling.top_k = top_k.value_or(sampling.top_k);
+  sampling.repetition_penalty = repetition_penalty.value_or(sampling.repetition_penalty);
+}
+
+GenerationConfig parse_generation_config(const std::string& text, const std::string& file, std::int64_t vocab_size) {
+  Json json;
+  try {
+    json = parse_json<Json>(text, {.duplicate_keys = DuplicateKeys::last_wins});
+  } catch (const Error& e) {
+    fail(file, " cannot be read as JSON: ", e.what());
+  }
+  if (!json.is_object()) fail(file, " is a JSON ", json.type_name(), ", expected an object");
+  const Reader reader(json, file);
+  GenerationConfig c;
+  if (const Json* ends = reader.find("eos_token_id"))
+    for (const Json& end : ends->is_array() ? *ends : Json::array({*ends}))
+      c.ends.push_back(static_cast<std::int32_t>(reader.count("eos_token_id", end, vocab_size)));
+  c.temperature = reader.number("temperature", 0, kMaxTemperature);
+  c.top_p = reader.number("top_p", 0, 1);
+  c.repetition_penalty = reader.number("repetition_penalty", 0.01, 100);
+  if (const Json* top = reader.find("top_k"))
+    c.top_k = reader.count("top_k", *top, std::numeric_limits<std::int32_t>::max());
+  if (const Json* draws = reader.find("do_sample"); draws && *draws == false) c.temperature = 0;
+  return c;
+}
+
+std::string generation_text_of(const std::string& checkpoint) {
+  if (std::string beside = text_in(checkpoint); !beside.empty()) return beside;
+  const std::optional<RunDirectory> run = run_around(checkpoint);
+  return run ? text_in(run->path()) : "";
+}
+
+GenerationConfig generation_config_of(const Origin& origin) {
+  const std::string text = generation_text_of(origin.checkpoint);
+  if (text.empty()) return {};
+  return parse_generation_config(text, str(kGenerationFile, " of ", origin.checkpoint),
+                                 origin.config.model.resolved().vocab_size);
+}
+
+void keep_generation_config(const RunDirectory& run, const std::string& init_from) {
+  const std::string text = init_from.empty() ? "" : generation_text_of(init_from),
+                    file = run.path() + "/" + kGenerationFile;
+  if (!text.empty()) return replace_text(file, text);
+  std::error_code error;
+  fs::remove(file, error);  // of a run that was here before
+  if (error) fail("cannot remove ", file, ": ", io_error_text(error.value()));
+}
+
+}  // namespace ring

@@ -1,0 +1,201 @@
+#include "evaluate/session.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "checkpoint/reader.h"
+#include "core/log.h"
+#include "engine/devices.h"
+#include "engine/important_blocks.h"
+#include "engine/memory_check.h"
+#include "evaluate/context.h"
+#include "kernels/tuning.h"
+#include "model/architectures.h"
+#include "model/attention_schedule.h"
+
+namespace ring {
+
+namespace {
+
+// What a process owns of a logical parameter, with no rows where it owns nothing.
+StateTensor state_tensor(const std::string& name, const Param& param, const LogicalParam& part,
+                         const std::vector<ShardPiece>& owned, const FlatBuffer& buffer) {
+  const std::int64_t columns = param.shape.size() == 2 ? param.shape[1] : 1;
+  PieceRows rows;
+  Tensor values = buffer.flat.narrow(0, 0, 0);
+  for (const ShardPiece& piece : owned) {
+    if (piece.param != &param || !rows_of(piece, part).rows) continue;
+    RING_CHECK(!rows.rows, name, " is owned in more than one piece");
+    rows = rows_of(piece, part);
+    values = buffer.of(piece).narrow(0, rows.at, rows.rows * columns);
+  }
+  Shape start = part.start;
+  start[0] += rows.first;
+  return {name, part.whole, start, param.shape.size() == 2 ? values.view({rows.rows, columns}) : values};
+}
+
+}  // namespace
+
+void add_parameters(State& state, const std::string& prefix, const Parameters& params,
+                    const std::vector<ShardPiece>& owned, const FlatBuffer& buffer, const Holds& holds) {
+  for (const Param* p : params.layout())
+    for (const LogicalParam& part : p->parts)
+      if (!holds || holds(*p, part)) state.add(state_tensor(prefix + part.name, *p, part, owned, buffer));
+}
+
+FoundCheckpoint find_checkpoint(const std::string& path) {
+  std::error_code error;
+  refuse_missing(path);
+  if (std::filesystem::exists(path + "/" + kManifestName, error)) {
+    Verification v = verify_live(path);
+    if (v.removed) fail(path, " was removed while it was read, as a run does with old checkpoints");
+    if (!v.problems.empty())
+      fail(path, ": damaged checkpoint: ", v.problems.front(), ". Give the run instead to use an older one");
+    return {path, std::move(v.manifest), v.identity};
+  }
+  const RunDirectory run = find_run(path);
+  if (!std::filesystem::equivalent(path, run.path(), error))
+    fail(path, ": neither a run nor a checkpoint, although inside of the run ", run.path());
+  std::optional<FoundCheckpoint> found = find_newest_verified(run.checkpoints());
+  if (!found)
+    fail(run.path(), ": the run has no checkpoint yet. Wait for its first one, or go on with it: ringmaster train ",
+         run.path());
+  return *std::move(found);
+}
+
+std::string tokenizer_file_of(const Origin& origin) {
+  const std::optional<RunDirectory> run = run_around(origin.checkpoint);
+  const std::string beside = origin.checkpoint + "/tokenizer.rmt";
+  std::error_code error;
+  if (std::filesystem::exists(beside, error)) return beside;
+  if (run && (origin.imported.empty() || !origin.tokenizer_hash().empty())) return run->tokenizer_file();
+  if (run)
+    fail(run->path(), ": no tokenizer came with the weights that were imported from ", origin.imported,
+         ". Import them again with --tokenizer FILE");
+  fail(origin.checkpoint, ": there is no run around this checkpoint, so its tokenizer (hash ", origin.tokenizer_hash(),
+       ") is not known. Copy the run's tokenizer.rmt into it");
+}
+
+std::shared_ptr<const Tokenizer> tokenizer_of(const Origin& origin) {
+  return load_tokenizer_of(origin, tokenizer_file_of(origin));
+}
+
+chat::Format chat_format_of(const Origin& origin) { return chat_format_beside(tokenizer_file_of(origin)); }
+
+chat::Format chat_format_of(const Origin& origin, const std::string& choice, const Tokenizer& tokenizer) {
+  return load_chat_format(choice, tokenizer_file_of(origin), tokenizer);
+}
+
+void check_average(const FoundCheckpoint& found) {
+  const auto& tensors = found.manifest.tensors;
+  if (const auto first = tensors.lower_bound(kAveragePrefix);
+      first == tensors.end() || !first->first.starts_with(kAveragePrefix))
+    fail("--weights ema: ", found.path.string(),
+         " holds no average of its weights: train with train.ema, or leave the option out");
+}
+
+void take_average(FoundCheckpoint& found) {
+  check_average(found);
+  auto& tensors = found.manifest.tensors;
+  std::erase_if(tensors, [](const auto& t) { return t.first.starts_with(kWeightsPrefix); });
+  for (auto t = tensors.lower_bound(kAveragePrefix); t != tensors.end() && t->first.starts_with(kAveragePrefix);) {
+    auto entry = tensors.extract(t++);
+    entry.key() = kWeightsPrefix + entry.key().substr(std::string_view(kAveragePrefix).size());
+    tensors.insert(std::move(entry));
+  }
+}
+
+void load_model_weights(Model& model, const std::string& checkpoint, const ExecContext& ctx, SavedWeights which) {
+  const char* const prefix = which == SavedWeights::ema ? kAveragePrefix : kWeightsPrefix;
+  State state;
+  const OwnedShard all = own_everything(model.parameters());
+  add_parameters(state, prefix, model.parameters(), all.pieces, all.values);
+  load_weights(checkpoint, state, prefix, ctx.stream);
+  model.parameters().refresh_weights(ctx);
+  load_importance(model, checkpoint);
+}
+
+namespace {
+
+void warn_of_other_settings(const RunDirectory& run, const Origin& origin, const RunSettings& file) {
+  std::string list;
+  for (const std::string& change : changes_of_numbers(origin.config, file.config)) list += "\n  " + change;
+  if (list.empty()) return;
+  if (replaces(file, origin))  // with permission, and newer checkpoints are gone or damaged
+    log::warn("the checkpoint ", origin.checkpoint,
+              " is from before the run's settings were changed; its own hold here:", list);
+  else
+    log::warn(run.config_file(), " differs from the settings in the checkpoint ", origin.checkpoint,
+              ", which hold here:", list, "\nTo restore the file: ", run.restoring_command(origin.checkpoint));
+}
+
+// The checkpoint's; a corpus may have moved since.
+Config session_config(const std::optional<RunDirectory>& run, const Origin& origin, int threads, DeviceChoice device) {
+  Config config = origin.config;
+  if (run && run->has_config()) {
+    const RunSettings file = settings_in_file(*run, true);
+    warn_of_other_settings(*run, origin, file);
+    const DataConfig& data = file.config.data;
+    if (config.data.mixture.empty() && data.mixture.empty()) config.data.path = data.path;
+  } else if (run) {
+    log::warn(run->path(), " has no config.yaml: the settings are those in ", origin.checkpoint);
+  }
+  if (run) config.run.directory = run->path();
+  config.run.device = device;
+  config.run.threads = threads;
+  return config;
+}
+
+void adopt_choices_of(const FoundCheckpoint& found, const ExecContext& ctx) {
+  if (!ctx.tuning || adopt_choices(*ctx.tuning, found.manifest.metadata) == 0) return;
+  log::warn("measured choices in tuning.yaml differed from those of the checkpoint ", found.path.string(),
+            ", which apply: the numbers are those of the run");
+}
+
+// Trained before the checkpoint; weights that were not trained here are those of an end.
+std::int64_t tokens_of(const Manifest& manifest) {
+  const auto value = manifest.values.find(kTokensName);
+  return value == manifest.values.end() ? kAfterAllTokens : std::get<std::int64_t>(value->second);
+}
+
+Session session_of(const FoundCheckpoint& found, int threads, DeviceChoice device, std::int64_t context,
+                   SavedWeights which) {
+  if (which == SavedWeights::ema) check_average(found);
+  Origin origin = origin_of(found);
+  const std::optional<RunDirectory> run = run_around(origin.checkpoint);
+  Config config = session_config(run, origin, threads, device);
+  config.model = as_of(config.model, tokens_of(found.manifest));
+  if (context > 0) set_context(config.model, context);
+  check_blocks(origin);
+  Session s{config, make_exec_context(config), tokenizer_of(origin), nullptr, {}};
+  adopt_choices_of(found, s.ctx);
+  s.model = make_model(config.model, vocab_padding(s.ctx.stream.device().backend));
+  s.model->set_mlp_chunk(config.train.mlp_chunk);
+  const DType type = activation_type(s.ctx.precision);
+  const ParamTypes types{.master = type, .weights = type, .trainable = false};
+  check_memory(*s.model, s.ctx.stream.device(), types);
+  s.model->allocate(s.ctx, config.run.seed, types);
+  if (found.manifest.values.contains("train.step")) s.model->set_attention_step(found.manifest.step);
+  load_model_weights(*s.model, origin.checkpoint, s.ctx, which);
+  s.origin = std::move(origin);
+  return s;
+}
+
+}  // namespace
+
+Session open_session(const std::string& path, int threads, DeviceChoice device, std::int64_t context,
+                     SavedWeights which) {
+  std::optional<Session> session;
+  const auto find = [&] { return find_checkpoint(path); };
+  read_found(
+      find, [&](const FoundCheckpoint& found) { session.emplace(session_of(found, threads, device, context, which)); });
+  return *std::move(session);
+}
+
+Sampling sampling_of(const Session& session, Sampling wanted) {
+  wanted.tokens = session.tokenizer->vocab_size();
+  return wanted;
+}
+
+}  // namespace ring

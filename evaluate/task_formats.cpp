@@ -1,0 +1,183 @@
+#include "evaluate/task_formats.h"
+
+#include <algorithm>
+#include <cctype>
+#include <nlohmann/json.hpp>
+
+#include "core/check.h"
+#include "core/yaml.h"
+#include "text/bpe/unicode.h"
+#include "text/chat/characters.h"
+
+namespace ring {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string replaced(const std::string& text, const std::string& what, const std::string& with) {
+  chat::Budget budget({});
+  return chat::replaced(text, what, with, -1, budget);
+}
+
+std::string stripped(const std::string& text) { return std::string(chat::strip(text, true, true, nullptr)); }
+
+// One record, and how its mistakes are named.
+class Record {
+ public:
+  Record(const Json& json, const std::string& where) : json_(json), where_(where) {}
+
+  const Json& member(const char* name) const {
+    const auto found = json_.find(name);
+    if (found == json_.end()) fail(where_, "this record has no '", name, "'");
+    return *found;
+  }
+  std::string text(const char* name) const { return text_of(member(name), name); }
+  std::string text_of(const Json& value, const char* name) const {
+    if (!value.is_string()) fail(where_, "'", name, "' is a JSON ", value.type_name(), ", expected a text");
+    return value.get<std::string>();
+  }
+  std::vector<std::string> texts(const Json& list, const char* name) const {
+    if (!list.is_array() || list.empty()) fail(where_, "'", name, "' is no list of texts");
+    std::vector<std::string> out;
+    for (const Json& value : list) out.push_back(text_of(value, name));
+    return out;
+  }
+  // A number from 0, or the same as a text.
+  std::size_t index(const char* name, std::size_t count) const {
+    const Json& value = member(name);
+    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    const bool number =
+        !text.empty() && text.size() < 4 && std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c); });
+    if (!number || std::stoul(text) >= count)
+      fail(where_, "'", name, "' is ", shown(value.dump()), ", expected which of the ", count,
+           " choices is right, from 0",
+           text.empty() ? ": test splits come without answers, take the one for validation" : "");
+    return std::stoul(text);
+  }
+  [[noreturn]] void refuse(const std::string& what) const { fail(where_, what); }
+
+ private:
+  const Json& json_;
+  const std::string& where_;
+};
+
+// What WikiHow's pages leave in the texts, as in the harness: titles and notes in brackets.
+std::string without_brackets(const std::string& text) {
+  std::string from = replaced(stripped(text), " [title]", ". "), out;
+  for (std::size_t at = 0; at < from.size();) {
+    const std::size_t end = from[at] == '[' ? from.find_first_of("]\n", at) : std::string::npos;
+    if (end != std::string::npos && from[end] == ']')
+      at = end + 1;
+    else
+      out += from[at++];
+  }
+  return replaced(out, "  ", " ");
+}
+
+TaskItem hellaswag(const Record& r) {
+  TaskItem item;
+  item.context = without_brackets(
+      str(r.text("activity_label"), ": ", r.text("ctx_a"), " ", unicode::capitalized(r.text("ctx_b"))));
+  for (const std::string& ending : r.texts(r.member("endings"), "endings"))
+    item.choices.push_back(without_brackets(ending));
+  item.answer = r.index("label", item.choices.size());
+  return item;
+}
+
+// {"question": {"stem", "choices": [{"text", "label"}]}} as published, {"question", "choices": {"text", "label"}} on
+// the hub.
+TaskItem arc(const Record& r) {
+  TaskItem item;
+  std::vector<std::string> labels;
+  if (const Json& question = r.member("question"); question.is_object()) {
+    for (const Json& choice : question.value("choices", Json::array())) {
+      if (!choice.is_object()) r.refuse("'question.choices' is no list of {\"text\": .., \"label\": ..}");
+      item.choices.push_back(r.text_of(choice.value("text", Json()), "choices.text"));
+      labels.push_back(r.text_of(choice.value("label", Json()), "choices.label"));
+    }
+    item.context = r.text_of(question.value("stem", Json()), "question.stem");
+  } else {
+    const Json& choices = r.member("choices");
+    if (!choices.is_object()) r.refuse("'choices' of ARC is {\"text\": [..], \"label\": [..]}");
+    item.choices = r.texts(choices.value("text", Json()), "choices.text");
+    labels = r.texts(choices.value("label", Json()), "choices.label");
+    item.context = r.text("question");
+  }
+  item.context = "Question: " + item.context + "\nAnswer:";
+  const auto right = std::ranges::find(labels, r.text("answerKey"));
+  if (labels.size() != item.choices.size() || right == labels.end())
+    r.refuse("'answerKey' is not the label of a choice");
+  item.answer = static_cast<std::size_t>(right - labels.begin());
+  return item;
+}
+
+TaskItem mmlu(const Record& r) {
+  const std::vector<std::string> answers = r.texts(r.member("choices"), "choices");
+  if (answers.size() > 26) r.refuse("'choices' are more than there are letters");
+  TaskItem item;
+  if (const std::string subject = replaced(r.text("subject"), "_", " "); !subject.empty())
+    item.context = "The following are multiple choice questions (with answers) about " + subject + ".\n\n";
+  item.context += stripped(r.text("question")) + "\n";
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    item.choices.emplace_back(1, static_cast<char>('A' + i));
+    item.context += item.choices.back() + ". " + answers[i] + "\n";
+  }
+  item.context += "Answer:";
+  item.answer = r.index("answer", answers.size());
+  return item;
+}
+
+TaskItem lambada(const Record& r) {
+  const std::string text = r.text("text");
+  const std::size_t blank = text.find_last_of(' ');
+  if (blank == std::string::npos || blank + 1 == text.size()) r.refuse("'text' has no last word behind a blank");
+  return {text.substr(0, blank), {text.substr(blank + 1)}, 0};
+}
+
+TaskItem plain(const Record& r) {
+  TaskItem item{r.text("context"), r.texts(r.member("choices"), "choices"), 0};
+  const Json& answer = r.member("answer");
+  const auto right =
+      answer.is_string() ? std::ranges::find(item.choices, answer.get<std::string>()) : item.choices.end();
+  item.answer = right != item.choices.end() ? static_cast<std::size_t>(right - item.choices.begin())
+                                            : r.index("answer", item.choices.size());
+  return item;
+}
+
+struct Format {
+  const char* name;
+  std::vector<const char*> members;
+  TaskItem (*item)(const Record&);
+};
+
+const std::vector<Format>& formats() {
+  static const std::vector<Format> all = {{"hellaswag", {"activity_label", "ctx_a", "endings"}, hellaswag},
+                                          {"arc", {"question", "answerKey"}, arc},
+                                          {"mmlu", {"question", "choices", "answer", "subject"}, mmlu},
+                                          {"plain", {"context", "choices", "answer"}, plain},
+                                          {"lambada", {"text"}, lambada}};
+  return all;
+}
+
+}  // namespace
+
+std::string format_of(const Json& record, const std::string& where) {
+  for (const Format& f : formats())
+    if (std::ranges::all_of(f.members, [&](const char* name) { return record.contains(name); })) return f.name;
+  std::string known;
+  for (const Format& f : formats()) {
+    known += str("\n  ", f.name, ":");
+    for (const char* name : f.members) known += str(" ", name);
+  }
+  fail(where, "this record is of no known task. Each format is known by these members:", known);
+}
+
+TaskItem item_of(const std::string& format, const Json& record, const std::string& where) {
+  const auto found = std::ranges::find(formats(), format, [](const Format& f) { return std::string(f.name); });
+  RING_CHECK(found != formats().end(), "a task of format ", format);
+  TaskItem item = found->item(Record(record, where));
+  if (std::ranges::any_of(item.choices, &std::string::empty)) fail(where, "a choice is empty");
+  return item;
+}
+
+}  // namespace ring

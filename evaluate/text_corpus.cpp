@@ -1,0 +1,49 @@
+#include "evaluate/text_corpus.h"
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "core/check.h"
+#include "data/load_chat_format.h"
+#include "data/output_file.h"
+
+namespace ring {
+namespace {
+
+// Goes with what is in it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "ringmaster-text-XXXXXX").string();
+    if (!::mkdtemp(name.data()))
+      fail("cannot make a folder for temporary files in ", std::filesystem::temp_directory_path().string(),
+           ": set TMPDIR to a folder that can be written");
+    path_ = name;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  std::string file(const char* name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace
+
+Corpora corpus_of_text(PrepareOptions options, const Tokenizer& tokenizer, const chat::Format& chats) {
+  const TemporaryFolder folder;
+  options.tokenizer = folder.file("tokenizer.rmt");
+  options.output = folder.file("text.h5");
+  options.validation_inputs.clear();
+  options.validation_fraction = 0;
+  save_tokenizer(tokenizer, options.tokenizer);
+  if (!chats.source.empty()) write_whole(folder.file(kChatTemplateFile), chats.json());  // beside the tokenizer
+  warn_of(prepare_corpus(options));
+  return open_corpus(options.output);
+}
+
+}  // namespace ring

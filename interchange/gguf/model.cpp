@@ -1,0 +1,148 @@
+#include "interchange/gguf/model.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "model/rope.h"
+
+namespace ring {
+namespace {
+
+constexpr const char* kOtherFormat = "Export it with --format hf instead";
+
+[[noreturn]] void refuse(const std::string& setting, const std::string& architecture, const std::string& has) {
+  fail(setting, " cannot be exported as GGUF: llama.cpp's '", architecture, "' has ", has, ". ", kOtherFormat);
+}
+
+std::string name_of(Family family) {
+  switch (family) {
+    case Family::llama: return "llama";
+    case Family::mistral: return "llama";
+    case Family::qwen2: return "qwen2";
+    case Family::qwen3: return "qwen3";
+    case Family::gpt2: return "gpt2";
+  }
+  return "?";
+}
+
+void check_expressible(const std::string& a, const ModelConfig& c) {
+  for (const std::int64_t window : windows_of(c))
+    if (window) refuse(str("attention kind window of ", window, " tokens"), a, "dense attention in all layers");
+  if (a == "gpt2" && c.mlp == Mlp::gelu) refuse("model.mlp: gelu", a, "gelu_tanh");
+  if ((a == "qwen2" || a == "qwen3") && c.rope.scaling == RopeScaling::llama3)
+    refuse("model.rope.scaling: llama3", a, "none and linear");
+  if (c.rope.scaling == RopeScaling::dynamic)
+    refuse("model.rope.scaling: dynamic", a, "frequencies that are the same for all lengths");
+  if (c.rope.scaling == RopeScaling::yarn)
+    fail("model.rope.scaling: yarn is not written as GGUF yet. ", kOtherFormat, ", which llama.cpp's converter reads");
+  if (a == "qwen2" && c.head_dim * c.heads != c.width)
+    refuse(str("model.head_dim: ", c.head_dim), a, str("width / heads, here ", c.width / c.heads));
+}
+
+const Naming& naming_of(const std::string& architecture) {
+  static const Naming separate = {{{"embedding.tokens", "token_embd"},
+                                   {"embedding.positions", "position_embd"},
+                                   {"attention_norm", "attn_norm"},
+                                   {"attention.wq", "attn_q"},
+                                   {"attention.wk", "attn_k"},
+                                   {"attention.wv", "attn_v"},
+                                   {"attention.q_norm", "attn_q_norm"},
+                                   {"attention.k_norm", "attn_k_norm"},
+                                   {"attention.wo", "attn_output"},
+                                   {"mlp_norm", "ffn_norm"},
+                                   {"mlp.gate", "ffn_gate"},
+                                   {"mlp.up", "ffn_up"},
+                                   {"mlp.down", "ffn_down"},
+                                   {"final_norm", "output_norm"},
+                                   {"head", "output"}},
+                                  "blk."};
+  static const Naming joined = [] {
+    Naming n = separate;
+    for (const char* ours : {"attention.wq", "attention.wk", "attention.wv"}) n.modules[ours] = "attn_qkv";
+    return n;
+  }();
+  return architecture == "gpt2" ? joined : separate;
+}
+
+GgufType type_of(const PublishedTensor& t, GgufType type) {
+  const std::vector<std::int64_t> shape = t.shape();
+  if (shape.size() < 2 || t.name.starts_with("position_embd.")) return GgufType::f32;
+  return type == GgufType::q8_0 && shape.back() % kQ8Block ? GgufType::f16 : type;
+}
+
+std::int64_t heads_to_interleave(const std::string& ours, const ModelConfig& c) {
+  if (ours.find(".attention.wq.") != std::string::npos) return c.heads;
+  return ours.find(".attention.wk.") != std::string::npos ? c.kv_heads : 0;
+}
+
+// By which llama.cpp divides the frequencies.
+std::vector<float> frequency_divisors(const ModelConfig& c) {
+  RopeConfig plain = c.rope;
+  plain.scaling = RopeScaling::none;
+  const std::vector<float> before = rope_frequencies(plain, c.head_dim), after = rope_frequencies(c.rope, c.head_dim);
+  std::vector<float> divisors;
+  for (std::size_t i = 0; i < before.size(); ++i) divisors.push_back(before[i] / after[i]);
+  return divisors;
+}
+
+void add_rope(GgufKeys& keys, const std::string& a, const ModelConfig& c) {
+  keys.emplace_back(a + ".rope.dimension_count", static_cast<std::uint32_t>(c.head_dim));
+  keys.emplace_back(a + ".rope.freq_base", static_cast<float>(c.rope.theta));
+  if (c.rope.scaling != RopeScaling::linear) return;  // llama3 is a tensor
+  keys.emplace_back(a + ".rope.scaling.type", std::string("linear"));
+  keys.emplace_back(a + ".rope.scaling.factor", static_cast<float>(c.rope.factor));
+}
+
+}  // namespace
+
+std::string gguf_architecture(const ModelConfig& c) {
+  const std::string name = name_of(family_of(c));
+  check_expressible(name, c);
+  return name;
+}
+
+GgufKeys gguf_settings(const std::string& a, const ModelConfig& c) {
+  GgufKeys keys;
+  const auto add = [&](const char* key, std::int64_t value) {
+    keys.emplace_back(a + "." + key, static_cast<std::uint32_t>(value));
+  };
+  add("vocab_size", c.vocab_size);
+  add("context_length", c.context);
+  add("embedding_length", c.width);
+  add("block_count", c.layers);
+  add("feed_forward_length", c.mlp_width);
+  add("attention.head_count", c.heads);
+  add("attention.head_count_kv", c.kv_heads);
+  add("attention.key_length", c.head_dim);
+  add("attention.value_length", c.head_dim);
+  const char* epsilon = c.norm == NormKind::rms ? ".attention.layer_norm_rms_epsilon" : ".attention.layer_norm_epsilon";
+  keys.emplace_back(a + epsilon, static_cast<float>(c.norm_eps));
+  if (c.positions == Positions::rope) add_rope(keys, a, c);
+  return keys;
+}
+
+std::vector<GgufWeight> gguf_weights(const std::string& architecture, const ModelConfig& c, GgufType type) {
+  std::vector<GgufWeight> all;
+  if (c.rope.scaling == RopeScaling::llama3 && architecture == "llama")
+    all.push_back({{"rope_freqs.weight", {c.head_dim / 2}, GgufType::f32}, {}, 0, frequency_divisors(c)});
+  for (const PublishedTensor& t : named_tensors(naming_of(architecture), c)) {
+    const std::int64_t heads = architecture == "llama" ? heads_to_interleave(t.parts[0].name, c) : 0;
+    all.push_back({{t.name, t.shape(), type_of(t, type)}, t, heads, {}});
+  }
+  return all;
+}
+
+std::vector<float> interleaved_heads(const std::vector<float>& values, std::int64_t heads, std::int64_t columns) {
+  const auto width = static_cast<std::size_t>(columns),
+             half = values.size() / width / static_cast<std::size_t>(heads) / 2;
+  std::vector<float> to(values.size());
+  for (std::size_t row = 0; row < values.size() / width; ++row) {
+    const std::size_t head = row / (2 * half), channel = row % (2 * half);
+    const std::size_t place = channel < half ? 2 * channel : 2 * (channel - half) + 1;
+    std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(row * width), width,
+                to.begin() + static_cast<std::ptrdiff_t>((head * 2 * half + place) * width));
+  }
+  return to;
+}
+
+}  // namespace ring

@@ -1,0 +1,121 @@
+#include "interchange/hf/export.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/files.h"
+#include "checkpoint/new_folder.h"
+#include "checkpoint/safetensors/writer.h"
+#include "core/check.h"
+#include "core/json.h"
+#include "evaluate/generation_config.h"
+#include "evaluate/session.h"
+#include "interchange/hf/config.h"
+#include "interchange/hf/saved_weights.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Nothing: it is not known, and `note` says why.
+std::shared_ptr<const Tokenizer> known_tokenizer(const Origin& origin, std::vector<std::string>& notes) {
+  try {
+    return tokenizer_of(origin);
+  } catch (const Error& e) {
+    notes.push_back(str("No tokenizer is written: ", e.what()));
+    return nullptr;
+  }
+}
+
+// Returns the token that a text begins with. A SentencePiece model does not say whether texts begin with its bos_id:
+// that is in the generation_config.json that came with the weights.
+std::optional<std::int32_t> first_token(const Tokenizer& tokenizer, const std::string& kept) {
+  const std::optional<std::int32_t> first = ends_of(&tokenizer).first;
+  if (first || kept.empty() || tokenizer.kind() != "sentencepiece") return first;
+  const auto j = parse_json<nlohmann::json>(kept, {.duplicate_keys = DuplicateKeys::last_wins});
+  const nlohmann::json id = j.value("bos_token_id", nlohmann::json());
+  if (!id.is_number_integer() || id < 0 || id >= tokenizer.vocab_size()) return std::nullopt;
+  return id.get<std::int32_t>();
+}
+
+std::string tokenizer_config(const Tokenizer& tokenizer, const chat::Format& format, std::int64_t context,
+                             const std::string& kept) {
+  const bool sentencepiece = tokenizer.kind() == "sentencepiece";
+  nlohmann::ordered_json j = {{"tokenizer_class", sentencepiece ? "LlamaTokenizer" : "PreTrainedTokenizerFast"},
+                              {"model_max_length", context},
+                              {"clean_up_tokenization_spaces", false}};
+  if (sentencepiece) {  // a tokenizer.json says these itself
+    for (const char* key : {"add_bos_token", "add_eos_token", "legacy"}) j[key] = false;
+    j["add_prefix_space"] = tokenizer.blank_in_front();
+  }
+  const auto named = [&](std::optional<std::int32_t> id) {
+    return id ? nlohmann::ordered_json(tokenizer.piece(*id)) : nlohmann::ordered_json();
+  };
+  j["bos_token"] = named(first_token(tokenizer, kept));
+  j["eos_token"] = named(tokenizer.end_of_text());
+  if (!format.source.empty()) j["chat_template"] = chat::plain_jinja(format.source);
+  for (const auto& [name, text] : format.tokens) j[name] = text;
+  return j.dump(2) + "\n";
+}
+
+void write_tokenizer(const fs::path& folder, const Tokenizer& tokenizer, const chat::Format& format,
+                     std::int64_t context, const std::string& kept, std::vector<std::string>& notes) {
+  save_tokenizer(tokenizer, (folder / "tokenizer.rmt").string());
+  if (!format.source.empty()) write_text(folder / kChatTemplateFile, format.json());
+  if (tokenizer.plain_file().empty()) {
+    notes.push_back(str("transformers has no form of a ", tokenizer.kind(),
+                        " tokenizer: tokenizer.rmt is for ringmaster import alone"));
+    return;
+  }
+  const bool model = tokenizer.kind() == "sentencepiece";
+  save_tokenizer(tokenizer, (folder / (model ? "tokenizer.model" : "tokenizer.json")).string());
+  write_text(folder / "tokenizer_config.json", tokenizer_config(tokenizer, format, context, kept));
+}
+
+void write_weights(const FoundCheckpoint& found, const std::vector<PublishedTensor>& tensors, const fs::path& folder,
+                   const ExportOptions& options, FloatType type) {
+  std::vector<OutputTensor> outputs;
+  for (const PublishedTensor& t : tensors) outputs.push_back({t.name, t.shape()});
+  write_safetensors(folder, outputs, {type, options.most_bytes}, [&](std::size_t i) {
+    if (options.stopped && options.stopped()) fail("stopped by a signal: ", folder.string(), " is removed");
+    return saved_values(found, tensors[i]);
+  });
+}
+
+Exported export_found(const FoundCheckpoint& found, const std::string& output, const ExportOptions& options) {
+  const Origin origin = origin_of(found);
+  ModelConfig model = origin.config.model.resolved();
+  Exported e{.checkpoint = origin.checkpoint, .folder = output, .family = family_of(model)};
+  set_exported_context(model, origin, options.context, e.notes);
+  const std::vector<PublishedTensor> tensors = published_tensors(e.family, model);
+  check_saved(found, tensors);
+  e.type = options.type.value_or(widest_type(found, tensors));
+  NewFolder folder(output);
+  write_weights(found, tensors, folder.path(), options, e.type);
+  const auto tokenizer = known_tokenizer(origin, e.notes);
+  const std::string kept = generation_text_of(origin.checkpoint);
+  const TextEnds ends = all_ends_of(origin, tokenizer, e.notes);
+  if (tokenizer) write_tokenizer(folder.path(), *tokenizer, chat_format_of(origin), model.context, kept, e.notes);
+  write_text(folder.path() / "config.json", hf_config(e.family, model, e.type, ends, kept));
+  write_text(folder.path() / kGenerationFile, hf_generation_config(ends, kept));
+  folder.commit();
+  e.folder = folder.final().string();
+  e.tensors = tensors.size();
+  for (const PublishedTensor& t : tensors) e.parameters += t.numel();
+  return e;
+}
+
+}  // namespace
+
+Exported export_to_hf(const std::string& run_or_checkpoint, const std::string& folder, const ExportOptions& options) {
+  Exported exported;
+  const auto find = [&] { return find_checkpoint(run_or_checkpoint); };
+  read_found(find, [&](FoundCheckpoint& found) {
+    if (options.weights == SavedWeights::ema) take_average(found);
+    exported = export_found(found, folder, options);
+  });
+  return exported;
+}
+
+}  // namespace ring

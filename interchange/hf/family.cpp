@@ -1,0 +1,137 @@
+#include "interchange/hf/family.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/check.h"
+#include "core/fields.h"
+#include "core/joined.h"
+#include "model/patterns.h"
+
+namespace ring {
+namespace {
+
+struct FamilyNames {
+  Family family;
+  const char *architecture, *type;
+};
+constexpr std::array<FamilyNames, 5> kFamilies = {{{Family::llama, "LlamaForCausalLM", "llama"},
+                                                   {Family::mistral, "MistralForCausalLM", "mistral"},
+                                                   {Family::qwen2, "Qwen2ForCausalLM", "qwen2"},
+                                                   {Family::qwen3, "Qwen3ForCausalLM", "qwen3"},
+                                                   {Family::gpt2, "GPT2LMHeadModel", "gpt2"}}};
+
+const FamilyNames& names_of(Family f) { return *std::ranges::find(kFamilies, f, &FamilyNames::family); }
+
+// A setting of the model, as text.
+std::string value_of(ModelConfig model, const std::string& key) {
+  const config::Node root = bind_config(model);
+  const auto field = std::ranges::find(root.fields, key, &config::Field::name);
+  RING_CHECK(field != root.fields.end(), "no setting model.", key);
+  return config::to_text(field->node.get());
+}
+
+// What a family fixes; the first that the model breaks is said.
+class Needs {
+ public:
+  Needs(const ModelConfig& model, Family family) : model_(model), family_(family) {}
+  void need(bool holds, const char* key, const std::string& needed) const {
+    if (!holds)
+      fail("model.", key, ": ", value_of(model_, key), " cannot be exported: ", architecture(family_),
+           ", the nearest of the published families, has ", needed);
+  }
+
+ private:
+  const ModelConfig& model_;
+  Family family_;
+};
+
+void check_gpt2(const ModelConfig& c) {
+  const Needs n(c, Family::gpt2);
+  n.need(c.norm_place == NormPlace::pre, "norm_place", "pre");
+  n.need(c.positions == Positions::learned, "positions", "learned");
+  n.need(c.mlp == Mlp::gelu || c.mlp == Mlp::gelu_tanh, "mlp", "gelu or gelu_tanh");
+  n.need(c.biases == Biases::all, "biases", "all");
+  n.need(!c.qk_norm, "qk_norm", "none");
+  n.need(c.kv_heads == c.heads, "kv_heads", "as many as heads");
+  n.need(c.head_dim * c.heads == c.width, "head_dim", "width / heads");
+  for (const std::int64_t window : windows_of(c))
+    if (window) fail("model.attention.kind: window cannot be exported: ", architecture(Family::gpt2), " has dense");
+}
+
+Family closest_with_rope(const ModelConfig& c) {
+  if (c.qk_norm) return Family::qwen3;
+  return c.biases == Biases::qkv ? Family::qwen2 : Family::llama;
+}
+
+// Windows that differ by layer are said by families that have layer_types.
+Family with_windows(Family f, const std::vector<std::int64_t>& windows) {
+  if (f != Family::llama || std::ranges::count(windows, 0) == std::ssize(windows)) return f;
+  if (std::ranges::adjacent_find(windows, std::ranges::not_equal_to()) != windows.end())
+    fail("model.attention_layers: windows in some layers alone cannot be exported: ", architecture(Family::mistral),
+         " has them in all, and ", architecture(Family::qwen2), " needs biases: qkv, ", architecture(Family::qwen3),
+         " qk_norm: true");
+  return Family::mistral;
+}
+
+void check_one_window(const std::vector<std::int64_t>& windows) {
+  std::int64_t one = 0;
+  for (const std::int64_t window : windows) {
+    if (one && window && window != one)
+      fail("model.attention_layers: windows of ", one, " and of ", window,
+           " tokens cannot be exported: a published model has one width");
+    one = std::max(one, window);
+  }
+}
+
+Family check_with_rope(const ModelConfig& c) {
+  const Family f = closest_with_rope(c);
+  const Needs n(c, f);
+  n.need(c.norm_place == NormPlace::pre, "norm_place", "pre");
+  n.need(c.positions == Positions::rope, "positions", "rope");
+  n.need(c.mlp == Mlp::swiglu, "mlp", "swiglu");
+  if (f == Family::qwen3) n.need(c.biases == Biases::none, "biases", "none");
+  const std::vector<std::int64_t> windows = windows_of(c);
+  check_one_window(windows);
+  const Family with = with_windows(f, windows);
+  if (with == Family::mistral) Needs(c, with).need(c.biases == Biases::none, "biases", "none");
+  return with;
+}
+
+}  // namespace
+
+const char* architecture(Family f) { return names_of(f).architecture; }
+const char* model_type(Family f) { return names_of(f).type; }
+
+std::optional<Family> family_of_type(const std::string& type) {
+  const auto found = std::ranges::find(kFamilies, type, &FamilyNames::type);
+  return found == kFamilies.end() ? std::nullopt : std::optional(found->family);
+}
+
+std::string all_architectures() {
+  std::vector<std::string> names;
+  for (const FamilyNames& f : kFamilies) names.emplace_back(f.architecture);
+  return joined(names, ", ");
+}
+
+Family family_of(const ModelConfig& c) {
+  if (c.norm == NormKind::rms) return check_with_rope(c);
+  check_gpt2(c);
+  return Family::gpt2;
+}
+
+std::vector<std::int64_t> windows_of(const ModelConfig& c) {
+  std::vector<std::int64_t> windows;
+  for (const AttentionConfig* a : attentions_of(c)) {
+    const std::string key = a == &c.attention ? "model.attention" : "model.attention_layers";
+    if (a->kind != "dense" && a->kind != "window")
+      fail(key, ": kind: ", a->kind, " cannot be exported: published models have dense attention or windows (",
+           all_architectures(), ")");
+    if (!a->pools.empty()) fail(key, ": pools cannot be exported: no published family has them");
+    if (a->sinks) fail(key, ": sinks: ", a->sinks, " cannot be exported: no published family has them");
+    windows.push_back(a->kind == "window" ? a->window : 0);
+  }
+  return windows;
+}
+
+}  // namespace ring

@@ -1,0 +1,360 @@
+#include "interchange/hf/import.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <future>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "checkpoint/files.h"
+#include "checkpoint/new_folder.h"
+#include "checkpoint/plan.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/safetensors/reader.h"
+#include "checkpoint/shard.h"
+#include "checkpoint/writer.h"
+#include "core/byte_order_mark.h"
+#include "core/check.h"
+#include "core/fields.h"
+#include "core/io_error.h"
+#include "core/joined.h"
+#include "core/json.h"
+#include "core/utf8_text.h"
+#include "core/yaml.h"
+#include "data/hub_name.h"
+#include "data/load_tokenizer.h"
+#include "evaluate/generation_config.h"
+#include "evaluate/session.h"
+#include "interchange/hf/config.h"
+#include "interchange/hf/names.h"
+
+namespace ring {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMostConfig = 16 << 20;
+constexpr std::size_t kNamed = 8;  // of many tensors in a message
+
+std::string some_of(std::vector<std::string> names) {
+  const std::size_t more = names.size() - std::min(names.size(), kNamed);
+  names.resize(names.size() - more);
+  return joined(names, ", ") + (more ? str(" and ", more, " more") : "");
+}
+
+// Where one of ours lies in the published weights.
+struct Source {
+  PublishedTensor tensor;
+  std::string name;       // in the file: with or without a prefix
+  std::size_t first = 0;  // of the elements of `tensor`, our way round
+};
+
+// The published tensors of a model, found in its files and checked.
+class Weights {
+ public:
+  Weights(const fs::path& folder, const PublishedModel& published)
+      : files_(folder), folder_(folder), tied_(published.model.tied_embeddings) {
+    for (const PublishedTensor& t : published_tensors(published.family, published.model.resolved())) take(t);
+    if (!wrong_.empty()) fail(folder.string(), ": the tensors do not fit config.json: ", some_of(wrong_));
+    refuse_others();
+  }
+
+  std::map<std::string, std::pair<OurTensor, Source>> all;  // by our name
+  std::size_t tensors = 0;
+  std::int64_t parameters = 0;
+
+  DType stored_type(const Source& s) const {
+    return files_.tensor(s.name).type == safetensors_name(FloatType::bf16) ? DType::bf16 : DType::f32;
+  }
+
+  // [outputs, inputs], row by row: the very bytes of the file, or a copy where it has them otherwise.
+  Tensor read(const OurTensor& ours, const Source& s) const {
+    const DType type = stored_type(s);
+    const bool same = files_.tensor(s.name).type == safetensors_name(kept_type(type)) && !s.tensor.transposed;
+    const Tensor t = same ? mapped(ours, s, type) : converted(ours, s, type);
+    check_finite(t, s);
+    return t;
+  }
+
+  // It is read while another one is worked on.
+  void expect(const std::string& ours) const { MappedFile::expect(files_.bytes(all.at(ours).second.name)); }
+
+ private:
+  static FloatType kept_type(DType t) { return t == DType::bf16 ? FloatType::bf16 : FloatType::f32; }
+
+  Tensor mapped(const OurTensor& ours, const Source& s, DType type) const {
+    const std::size_t bytes = static_cast<std::size_t>(ours.shape.numel()) * size_of(type);
+    const std::span<const std::byte> part = files_.bytes(s.name).subspan(s.first * size_of(type), bytes);
+    const std::shared_ptr<void> owner(nullptr, [part](void*) { MappedFile::forget(part); });
+    auto* at = const_cast<std::byte*>(part.data());  // nobody writes: the pages would not allow it
+    return Tensor::wrap(std::make_shared<Storage>(at, bytes, Device{}, owner), ours.shape, type);
+  }
+
+  Tensor converted(const OurTensor& ours, const Source& s, DType type) const {
+    const std::vector<float> from = values(ours, s);
+    const Tensor t = Tensor::empty(ours.shape, type, Stream::cpu(1));
+    round_to(kept_type(type), from.data(), from.size(), t.raw());
+    return t;
+  }
+
+  std::vector<float> values(const OurTensor& ours, const Source& s) const {
+    std::vector<float> values = from_published(s.tensor, files_.values(s.name));
+    if (s.tensor.parts.size() > 1) {
+      const auto begin = values.begin() + static_cast<std::ptrdiff_t>(s.first);
+      values = std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(ours.shape.numel()));
+    }
+    return values;
+  }
+
+  void check_finite(const Tensor& t, const Source& s) const {
+    if (!all_finite(kept_type(t.dtype()), t.raw(), static_cast<std::size_t>(t.numel())))
+      fail(files_.file_of(s.name).string(), ": tensor '", s.name,
+           "' holds values that are not finite: the file is damaged, or the model was when it was written");
+  }
+
+  // GPT2Model's own files lack the prefix that GPT2LMHeadModel gives its tensors.
+  std::string name_in_files(const std::string& name) const {
+    constexpr std::string_view kPrefix = "transformer.";
+    if (files_.has(name) || !name.starts_with(kPrefix)) return name;
+    const std::string bare = name.substr(kPrefix.size());
+    return files_.has(bare) ? bare : name;
+  }
+
+  void take(const PublishedTensor& t) {
+    const std::string name = name_in_files(t.name);
+    used_.insert(name);
+    if (!files_.has(name)) return wrong_.push_back(name + " is missing");
+    const SafeTensor& found = files_.tensor(name);
+    if (const SafeTensor wanted{found.type, t.shape(), 0, 0}; found.shape != wanted.shape)
+      return wrong_.push_back(str(name, " is ", text_of(found), ", expected ", text_of(wanted)));
+    std::size_t first = 0;
+    for (const OurTensor& part : t.parts) {
+      all[part.name] = {part, {t, name, first}};
+      first += static_cast<std::size_t>(part.shape.numel());
+    }
+    ++tensors;
+    parameters += t.numel();
+  }
+
+  // What older versions of transformers wrote beside the weights, and can be computed.
+  static bool is_known_buffer(const std::string& name) {
+    return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with("rotary_emb.inv_freq");
+  }
+
+  void refuse_others() const {
+    std::vector<std::string> others;
+    for (const std::string& name : files_.names())
+      if (!used_.contains(name) && !is_known_buffer(name) && !is_tied_head(name)) others.push_back(name);
+    if (!others.empty()) fail(folder_.string(), ": tensors that config.json has no use for: ", some_of(others));
+  }
+
+  // Some files hold a head although it is the embedding.
+  bool is_tied_head(const std::string& name) const {
+    if (!tied_ || name != "lm_head.weight") return false;
+    const Source& embedding = all.at("embedding.tokens.weight").second;
+    if (!std::ranges::equal(files_.bytes(name), files_.bytes(embedding.name)))
+      fail(folder_.string(), ": tie_word_embeddings of config.json is true, but ", name, " differs from ",
+           embedding.name, ": set it to false if the head is meant to be another one");
+    return true;
+  }
+
+  Safetensors files_;
+  fs::path folder_;
+  bool tied_;
+  std::vector<std::string> wrong_;
+  std::set<std::string> used_;
+};
+
+// --- the checkpoint ---
+
+Manifest planned(const Weights& weights, std::uint64_t shard_bytes) {
+  Manifest plan;
+  std::uint64_t used = 0;
+  for (const auto& [name, from] : weights.all) {
+    const auto& [ours, source] = from;
+    const DType type = weights.stored_type(source);
+    const std::uint64_t bytes = static_cast<std::uint64_t>(ours.shape.numel()) * size_of(type);
+    if (used > 0 && used + bytes > shard_bytes) {
+      ++plan.world;
+      used = 0;
+    }
+    used += bytes;
+    const Region whole{ours.shape.size() == 2 ? Shape{0, 0} : Shape{0}, ours.shape};
+    plan.tensors[kWeightsPrefix + name] = {type, ours.shape, {{whole, shard_name(plan.world - 1), 0, bytes, ""}}};
+  }
+  return plan;
+}
+
+// Our name of what is saved under this one.
+std::string our_name(const std::string& saved) { return saved.substr(std::string_view(kWeightsPrefix).size()); }
+
+SavedFile write_part(const Weights& weights, const std::vector<PlannedSlice>& slices, const fs::path& file,
+                     const ImportOptions& options) {
+  std::size_t next = 0;
+  std::future<void> ahead;  // one tensor is read from the disk while the one before it is hashed and written
+  const auto read_ahead = [&](std::size_t i) {
+    ahead = std::async(std::launch::async, [&weights, name = our_name(slices[i].name)] { weights.expect(name); });
+  };
+  read_ahead(0);
+  return write_shard(file, slices, [&](const std::string& name) {
+    if (options.stopped && options.stopped()) fail("stopped by a signal: ", file.parent_path().string(), " is removed");
+    if (++next < slices.size()) read_ahead(next);
+    const auto& [ours, source] = weights.all.at(our_name(name));
+    return weights.read(ours, source);
+  });
+}
+
+void write_checkpoint_of(const Weights& weights, const fs::path& folder, const std::string& metadata,
+                         const Tokenizer* tokenizer, const ImportOptions& options) {
+  Manifest plan = planned(weights, options.shard_bytes);
+  plan.metadata = metadata;
+  if (tokenizer) plan.values[kFingerprintName] = tokenizer_fingerprint(*tokenizer);
+  const fs::path final = folder / checkpoint_name(0), temporary = final.string() + ".tmp-0";
+  fs::create_directories(temporary);
+  for (int shard = 0; shard < plan.world; ++shard) {
+    const std::vector<PlannedSlice> slices = slices_of(plan, shard_name(shard));
+    plan.files.push_back(write_part(weights, slices, temporary / shard_name(shard), options));
+  }
+  commit_manifest(plan, temporary, final);
+  if (const auto problems = verify_checkpoint(final, /*from_disk=*/true); !problems.empty())
+    fail("what was written cannot be read back: ", problems.front());
+}
+
+// --- the run ---
+
+// Returns null if none came with the weights, or if none is wanted. Throws Error if none of those that came can be
+// read.
+std::shared_ptr<const Tokenizer> tokenizer_in(const fs::path& folder, const ImportOptions& options,
+                                              std::vector<std::string>& notes) {
+  if (options.tokenizer == kNoTokenizer) return nullptr;
+  if (!options.tokenizer.empty()) return load_tokenizer(options.tokenizer);
+  std::vector<std::string> problems;
+  if (auto tokenizer = load_tokenizer_in(folder.string(), problems)) {
+    std::ranges::move(problems, std::back_inserter(notes));
+    return tokenizer;
+  }
+  if (!problems.empty())
+    fail("the model's tokenizer cannot be read: ", joined(problems, "; "),
+         ". Put the right file there, name one with --tokenizer FILE, or import the weights alone: --tokenizer ",
+         kNoTokenizer);
+  notes.push_back(
+      str("The run has no tokenizer: ", folder.string(),
+          " holds none that is read here (tokenizer.rmt, tokenizer.json, SentencePiece's tokenizer.model). With "
+          "--tokenizer FILE it gets one"));
+  return nullptr;
+}
+
+// That of the tokenizer. One that cannot be read does not keep the weights out.
+chat::Format chat_format_in(const fs::path& folder, const ImportOptions& options, std::vector<std::string>& notes) {
+  try {
+    return chat_format_beside(options.tokenizer.empty() ? folder.string() : options.tokenizer);
+  } catch (const Error& e) {
+    notes.push_back(str("The run has no chat template: ", e.what()));
+    return {};
+  }
+}
+
+// Returns generation_config.json, or what transformers makes of config.json if there is none, with the tokens of
+// config.json that begin and pad texts where it names none itself; empty: nothing that can be used.
+std::string generation_text_in(const fs::path& folder, const std::string& config, std::int64_t vocab_size,
+                               std::vector<std::string>& notes) {
+  const fs::path file = folder / kGenerationFile;
+  std::error_code error;
+  const bool there = fs::exists(file, error);
+  try {
+    std::string text = "{}";
+    if (there) text = without_byte_order_marks(read_text(file, kMostConfig));
+    parse_generation_config(text, file.string(), vocab_size);
+    auto all = parse_json<nlohmann::ordered_json>(text, {.duplicate_keys = DuplicateKeys::last_wins});
+    const auto model = parse_json<nlohmann::ordered_json>(config);
+    std::vector<const char*> keys = {"bos_token_id", "pad_token_id"};
+    if (!there) keys.push_back("eos_token_id");
+    for (const char* key : keys)
+      if (all.value(key, nlohmann::ordered_json()).is_null() && model.contains(key) && !model.at(key).is_null())
+        all[key] = model.at(key);
+    if (!there) parse_generation_config(all.dump(), "config.json", vocab_size);
+    return all.empty() ? "" : all.dump(2) + "\n";
+  } catch (const Error& e) {
+    notes.push_back(str("Texts end and are drawn as by default: ", e.what()));
+    return "";
+  }
+}
+
+void check_vocabulary(const Tokenizer& tokenizer, const ModelConfig& model) {
+  if (tokenizer.vocab_size() > model.vocab_size)
+    fail("the tokenizer (", tokenizer.kind(), ") has ", tokenizer.vocab_size(), " tokens, the model ", model.vocab_size,
+         ": it is not the model's. Give the right one with --tokenizer");
+}
+
+struct ModelFile {
+  ModelConfig model;
+  void fields(Fields& f) { f("model", model, "the decoder"); }
+};
+
+// What such a configuration must say and imported weights do not know: where to train, and how long.
+Config config_of(const PublishedModel& published, const fs::path& run, const std::string& file) {
+  if (!is_utf8(run.string()))
+    fail("--output: expected a path in UTF-8, got '", shown(run.string()),
+         "', which a run's records cannot hold. Import into another folder");
+  Config c;
+  c.run.name = run.filename().string();
+  c.run.directory = run.string();
+  c.model = published.model.resolved();
+  c.data.path = "none";
+  c.train.steps = 1;
+  Config checked;
+  load_config_text(checked, to_yaml(c), "what " + file + " asks for");
+  return checked;
+}
+
+std::string config_in(const fs::path& folder, std::string& file) {
+  std::error_code error;
+  file = (folder / "config.json").string();
+  check_import_folder(folder.string());
+  if (!fs::exists(file, error) && !error)
+    fail(folder.string(), " has no config.json: give the folder of a published model");
+  if (error) fail("cannot read ", folder.string(), ": ", io_error_text(error.value()));
+  return std::string(without_byte_order_marks(read_text(file, kMostConfig)));
+}
+
+}  // namespace
+
+void check_import_folder(const std::string& folder) {
+  std::error_code error;
+  if (!fs::exists(folder, error) && !error)
+    fail(folder, " does not exist: give the folder of a published model", download_advice(folder));
+}
+
+Imported import_from_hf(const std::string& from, const std::string& output, const ImportOptions& options) {
+  const fs::path source = from;
+  std::string file;
+  const std::string published_config = config_in(source, file);
+  PublishedModel published = parse_hf_config(published_config, file);
+  NewFolder folder(output);
+  const Config config = config_of(published, folder.final(), file);
+  published.model = config.model;
+  const Weights weights(source, published);
+  Imported result{.run = folder.final().string(),
+                  .family = published.family,
+                  .tensors = weights.tensors,
+                  .parameters = weights.parameters,
+                  .notes = {}};
+  const auto tokenizer = tokenizer_in(source, options, result.notes);
+  if (tokenizer) check_vocabulary(*tokenizer, config.model);
+  const RunDirectory run(folder.path().string());
+  write_checkpoint_of(weights, run.checkpoints(), imported_metadata(config, from), tokenizer.get(), options);
+  if (tokenizer) {
+    save_tokenizer(*tokenizer, run.tokenizer_file());
+    const chat::Format format = chat_format_in(source, options, result.notes);
+    if (!format.source.empty()) write_text(run.chat_template_file(), format.json());
+  }
+  const std::string generation = generation_text_in(source, published_config, config.model.vocab_size, result.notes);
+  if (!generation.empty()) write_text(folder.path() / kGenerationFile, generation);
+  write_text(folder.path() / kModelFile, to_yaml(ModelFile{config.model}));
+  write_text(run.config_file(), sealed_settings(config));
+  folder.commit();
+  return result;
+}
+
+}  // namespace ring

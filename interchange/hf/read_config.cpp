@@ -1,0 +1,334 @@
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/check.h"
+#include "core/json.h"
+#include "interchange/hf/config.h"
+
+namespace ring {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kMostDepth = 16;
+constexpr std::int64_t kMost = std::int64_t{1} << 30, kMostLayers = 10'000;
+constexpr std::size_t kShown = 120;  // characters of a value in a message
+
+// The keys of an object; null counts as missing, as it does for transformers.
+class Keys {
+ public:
+  Keys(const json& j, std::string where) : j_(j), where_(std::move(where)) {}
+
+  bool has(const char* key) const { return j_.contains(key) && !j_.at(key).is_null(); }
+  bool says_null(const char* key) const { return j_.contains(key) && j_.at(key).is_null(); }
+  const json& at(const char* key) const {
+    if (!has(key)) fail(where_, ": ", key, " is missing");
+    return j_.at(key);
+  }
+
+  std::int64_t integer(const char* key, std::int64_t most = kMost) const {
+    const json& v = at(key);
+    if (!v.is_number_integer() || v < 0 || v > most) wrong(key, str("a whole number up to ", most));
+    return v.get<std::int64_t>();
+  }
+  std::int64_t count(const char* key, std::int64_t most = kMost) const {
+    const std::int64_t n = integer(key, most);
+    if (n == 0) wrong(key, str("a whole number from 1 to ", most));
+    return n;
+  }
+  std::int64_t integer_or(const char* key, std::int64_t other) const { return has(key) ? integer(key) : other; }
+  double number(const char* key) const {
+    if (!at(key).is_number()) wrong(key, "a number");
+    return at(key).get<double>();
+  }
+  double number_or(const char* key, double other) const { return has(key) ? number(key) : other; }
+  bool flag_or(const char* key, bool other) const {
+    if (has(key) && !at(key).is_boolean()) wrong(key, "true or false");
+    return has(key) ? at(key).get<bool>() : other;
+  }
+  std::string text_or(const char* key, const std::string& other) const {
+    if (has(key) && !at(key).is_string()) wrong(key, "a text");
+    return has(key) ? at(key).get<std::string>() : other;
+  }
+  Keys section(const char* key) const {
+    if (!at(key).is_object()) wrong(key, "an object");
+    return {at(key), where_ + ": " + key};
+  }
+
+  [[noreturn]] void wrong(const char* key, const std::string& expected) const {
+    fail(where_, ": ", key, ": ", shown(key), ": expected ", expected);
+  }
+  [[noreturn]] void refuse(const char* key, const std::string& why) const {
+    fail(where_, ": ", key, ": ", shown(key), " cannot be imported: ", why);
+  }
+
+ private:
+  std::string shown(const char* key) const {
+    const std::string text = j_.at(key).dump(-1, ' ', true);
+    return text.size() > kShown ? text.substr(0, kShown) + "..." : text;
+  }
+  const json& j_;
+  std::string where_;
+};
+
+// Keys that change what is computed, and the value with which they do not.
+struct Neutral {
+  const char* key;
+  json value;
+  const char* why;
+};
+
+void refuse_what_is_missing_here(const Keys& k) {
+  static const std::vector<Neutral> all = {
+      {"quantization_config", nullptr, "weights are read as F32, F16 or BF16; publish or load them dequantized"},
+      {"auto_map", nullptr, "the model is computed by Python code of its own"},
+      {"partial_rotary_factor", 1.0, "positions rotate all channels of a head here"},
+      {"attn_logit_softcapping", nullptr, "there are no soft caps here"},
+      {"final_logit_softcapping", nullptr, "there are no soft caps here"},
+      {"clip_qkv", nullptr, "queries, keys and values are not clipped here"},
+      {"num_experts", nullptr, "there are no mixtures of experts here"},
+      {"num_local_experts", nullptr, "there are no mixtures of experts here"},
+      {"scale_attn_weights", true, "scores are divided by the root of the head's width here"},
+      {"scale_attn_by_inverse_layer_idx", false, "all layers scale their scores alike here"},
+      {"add_cross_attention", false, "there is no encoder to attend to here"},
+      {"is_encoder_decoder", false, "there is no encoder here"}};
+  for (const Neutral& n : all)
+    if (k.has(n.key) && k.at(n.key) != n.value) k.refuse(n.key, n.why);
+}
+
+Family family_in(const Keys& k) {
+  const std::optional<Family> family = family_of_type(k.text_or("model_type", ""));
+  const std::string known = "known are " + all_architectures();
+  if (!family) {
+    k.at("model_type");
+    k.refuse("model_type", known);
+  }
+  if (!k.has("architectures")) return *family;
+  const json& named = k.at("architectures");
+  if (named != json::array({architecture(*family)})) k.refuse("architectures", known);
+  return *family;
+}
+
+struct RopeKind {
+  const char* name;
+  RopeScaling scaling;
+};
+constexpr RopeKind kRopeKinds[] = {{"linear", RopeScaling::linear},
+                                   {"llama3", RopeScaling::llama3},
+                                   {"yarn", RopeScaling::yarn},
+                                   {"dynamic", RopeScaling::dynamic}};
+
+// DeepSeek's two keys, a quotient of two of the paper's factors; otherwise 0, which stands for the paper's own.
+double yarn_attention_factor(const Keys& r, double factor) {
+  if (r.has("attention_factor")) {
+    const double given = r.number("attention_factor");
+    if (given <= 0) r.wrong("attention_factor", "a number above 0");
+    return given;
+  }
+  const double over = r.number_or("mscale", 0), under = r.number_or("mscale_all_dim", 0);
+  if (over == 0 || under == 0) return 0;
+  return (0.1 * over * std::log(factor) + 1) / (0.1 * under * std::log(factor) + 1);
+}
+
+// Throws Error if positions are said to be stretched from a longer context than the model has.
+void check_original_context(const Keys& model, const Keys& r, const RopeConfig& rope) {
+  const std::int64_t context = model.count("max_position_embeddings");
+  if (rope.original_context > context)
+    r.wrong("original_max_position_embeddings", str("at most max_position_embeddings, ", context));
+}
+
+void read_yarn(const Keys& model, const Keys& r, RopeConfig& rope) {
+  if (!r.flag_or("truncate", true)) r.refuse("truncate", "the ramp is between whole channels here");
+  rope.beta_fast = r.number_or("beta_fast", rope.beta_fast);
+  rope.beta_slow = r.number_or("beta_slow", rope.beta_slow);
+  rope.attention_factor = yarn_attention_factor(r, rope.factor);
+  const bool says = r.has("original_max_position_embeddings");
+  rope.original_context =
+      (says ? r : model).integer(says ? "original_max_position_embeddings" : "max_position_embeddings");
+  check_original_context(model, r, rope);
+}
+
+// Returns the kind of scaling: rope_type, or type in files of older versions.
+std::string rope_type(const Keys& r) {
+  const std::string old = r.text_or("type", "default"), type = r.text_or("rope_type", old);
+  if (r.has("type") && old != type)
+    r.refuse("rope_type", str("type says '", old, "'. Remove the one that does not hold"));
+  return type;
+}
+
+// transformers 5 stores everything in rope_parameters, older versions in rope_theta and rope_scaling. If both sections
+// exist, transformers reads rope_scaling.
+void read_rope(const Keys& k, RopeConfig& rope) {
+  const bool scaling = k.has("rope_scaling") && !k.at("rope_scaling").empty(), parameters = k.has("rope_parameters");
+  const char* key = scaling ? "rope_scaling" : "rope_parameters";
+  rope.theta = k.number_or("rope_theta", rope.theta);
+  if (!scaling && !parameters) return;
+  for (const char* section : {"rope_scaling", "rope_parameters"})
+    if (k.has(section) && (k.section(section).has("full_attention") || k.section(section).has("sliding_attention")))
+      k.refuse(section, "different RoPE settings for some layers are not supported");
+  const Keys r = k.section(key);
+  rope.theta = r.number_or("rope_theta", rope.theta);
+  if (parameters && k.section("rope_parameters").number_or("rope_theta", rope.theta) != rope.theta)
+    k.refuse("rope_parameters",
+             str("its rope_theta differs from the one in rope_scaling or in the model, ", rope.theta));
+  if (k.number_or("rope_theta", rope.theta) != rope.theta)
+    r.refuse("rope_theta",
+             str("beside ", key, " it is ", k.number("rope_theta"), ". Remove the one that does not hold"));
+  const std::string type = rope_type(r);
+  if (r.number_or("partial_rotary_factor", 1) != 1)
+    r.refuse("partial_rotary_factor", "all channels of a head rotate here");
+  if (type == "default") {
+    if (r.number_or("factor", 1) != 1)
+      r.refuse("factor", "no rope_type says how positions are scaled by it. Set rope_type, or remove factor");
+    return;
+  }
+  const auto* const kind = std::ranges::find(kRopeKinds, type, &RopeKind::name);
+  if (kind == std::end(kRopeKinds))
+    k.refuse(key, "of the kinds (rope_type), default, linear, dynamic, llama3 and yarn are known here");
+  rope.scaling = kind->scaling;
+  rope.factor = r.number("factor");
+  if (!(rope.factor >= 1)) r.wrong("factor", "a number of at least 1: it stretches the context");
+  if (rope.scaling == RopeScaling::linear) return;
+  if (rope.scaling == RopeScaling::yarn) return read_yarn(k, r, rope);
+  if (rope.scaling == RopeScaling::dynamic) {
+    rope.original_context = k.integer("max_position_embeddings");  // transformers looks at no other key
+    return;
+  }
+  rope.low_freq_factor = r.number("low_freq_factor");
+  rope.high_freq_factor = r.number("high_freq_factor");
+  rope.original_context = r.integer("original_max_position_embeddings");
+  check_original_context(k, r, rope);
+}
+
+bool is_qwen(Family f) { return f == Family::qwen2 || f == Family::qwen3; }
+
+// One entry for each layer that has a window.
+std::vector<bool> layers_with_windows(const Keys& k, std::int64_t layers) {
+  std::vector<bool> with(static_cast<std::size_t>(layers));
+  if (!k.has("layer_types")) {
+    const std::int64_t first = k.integer_or("max_window_layers", 28);
+    for (std::int64_t i = first; i < layers; ++i) with[static_cast<std::size_t>(i)] = true;
+    return with;
+  }
+  const json& types = k.at("layer_types");
+  if (!types.is_array() || std::ssize(types) != layers) k.wrong("layer_types", str("a list of ", layers, " texts"));
+  for (std::size_t i = 0; i < with.size(); ++i) {
+    with[i] = types[i] == "sliding_attention";
+    if (!with[i] && types[i] != "full_attention")
+      k.refuse("layer_types", "known are full_attention and sliding_attention");
+  }
+  return with;
+}
+
+AttentionConfig window_of(std::int64_t tokens) {
+  AttentionConfig a;
+  a.kind = "window";
+  a.window = tokens;
+  return a;
+}
+
+void read_windows(const Keys& k, Family family, ModelConfig& c) {
+  const bool used = family == Family::mistral ? !k.says_null("sliding_window")
+                                              : is_qwen(family) && k.flag_or("use_sliding_window", false);
+  if (!used || k.says_null("sliding_window")) return;
+  const AttentionConfig window = window_of(k.integer_or("sliding_window", 4096));
+  std::vector<bool> with(static_cast<std::size_t>(c.layers), true);
+  if (is_qwen(family)) with = layers_with_windows(k, c.layers);
+  if (std::ranges::count(with, true) == c.layers) {
+    c.attention = window;
+    return;
+  }
+  std::string layers;
+  for (std::size_t i = 0; i < with.size(); ++i)
+    if (with[i]) layers += str(layers.empty() ? "" : ",", i);
+  if (!layers.empty()) c.attention_layers = {{layers, window}};
+}
+
+Biases read_biases(const Keys& k, Family family) {
+  if (family == Family::qwen2) return Biases::qkv;
+  const bool attention = k.flag_or("attention_bias", false), mlp = k.flag_or("mlp_bias", false);
+  if (family == Family::llama && attention && mlp) return Biases::all;
+  if (attention)
+    k.refuse("attention_bias",
+             "biases of queries, keys, values and the output, and none of the MLP, are no setting here");
+  if (mlp) k.refuse("mlp_bias", "biases of the MLP and none of attention are no setting here");
+  return Biases::none;
+}
+
+// The defaults are those of transformers' classes, where these have any that could be left out.
+ModelConfig like_llama(const Keys& k, Family family) {
+  ModelConfig c;
+  c.width = k.count("hidden_size");
+  c.mlp_width = k.count("intermediate_size");
+  c.layers = k.count("num_hidden_layers", kMostLayers);
+  c.heads = k.count("num_attention_heads");
+  const bool as_heads = family == Family::llama || k.says_null("num_key_value_heads");
+  c.kv_heads = as_heads ? k.integer_or("num_key_value_heads", c.heads) : k.integer("num_key_value_heads");
+  c.head_dim =
+      family == Family::qwen3 && !k.says_null("head_dim") ? k.integer_or("head_dim", 128) : k.integer_or("head_dim", 0);
+  c.context = k.count("max_position_embeddings");
+  c.norm_eps = k.number_or("rms_norm_eps", 1e-6);
+  if (const std::string act = k.text_or("hidden_act", "silu"); act != "silu" && act != "swish")
+    k.refuse("hidden_act", "a gated MLP has silu here");
+  c.qk_norm = family == Family::qwen3;
+  c.biases = read_biases(k, family);
+  c.tied_embeddings = k.flag_or("tie_word_embeddings", false);
+  read_rope(k, c.rope);
+  read_windows(k, family, c);
+  return c;
+}
+
+Mlp gelu_in(const Keys& k) {
+  const std::string act = k.text_or("activation_function", "gelu_new");
+  if (act == "gelu") return Mlp::gelu;
+  if (act != "gelu_new" && act != "gelu_pytorch_tanh")
+    k.refuse("activation_function", "known are gelu_new, gelu_pytorch_tanh and gelu");
+  return Mlp::gelu_tanh;
+}
+
+ModelConfig like_gpt2(const Keys& k) {
+  ModelConfig c;
+  c.width = k.count("n_embd");
+  c.layers = k.count("n_layer", kMostLayers);
+  c.heads = k.count("n_head");
+  c.context = k.count("n_positions");
+  c.mlp_width = k.integer_or("n_inner", 4 * c.width);
+  c.norm_eps = k.number_or("layer_norm_epsilon", 1e-5);
+  c.norm = NormKind::layer;
+  c.positions = Positions::learned;
+  c.mlp = gelu_in(k);
+  c.biases = Biases::all;
+  c.tied_embeddings = k.flag_or("tie_word_embeddings", true);
+  return c;
+}
+
+json parse(const std::string& text, const std::string& file) {
+  json j;
+  try {
+    j = parse_json<json>(text, {.depth = kMostDepth});
+  } catch (const Error& e) {
+    fail(file, " cannot be read as JSON: ", e.what());
+  }
+  if (!j.is_object()) fail(file, ": it is no JSON object");
+  return j;
+}
+
+PublishedModel model_in(const Keys& k) {
+  PublishedModel m;
+  m.family = family_in(k);
+  refuse_what_is_missing_here(k);
+  m.model = m.family == Family::gpt2 ? like_gpt2(k) : like_llama(k, m.family);
+  m.model.vocab_size = k.count("vocab_size");
+  m.model.init_std = k.number_or("initializer_range", 0.02);
+  return m;
+}
+
+}  // namespace
+
+PublishedModel parse_hf_config(const std::string& text, const std::string& file) {
+  const json j = parse(text, file);
+  return model_in(Keys(j, file));
+}
+
+}  // namespace ring

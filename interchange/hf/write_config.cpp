@@ -1,0 +1,149 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/json.h"
+#include "interchange/hf/config.h"
+
+namespace ring {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* torch_name(FloatType t) {
+  switch (t) {
+    case FloatType::f32: return "float32";
+    case FloatType::f16: return "float16";
+    case FloatType::bf16: return "bfloat16";
+  }
+  return "?";
+}
+
+Json rope_scaling(const RopeConfig& rope) {
+  if (rope.scaling == RopeScaling::none) return {{"rope_type", "default"}};
+  if (rope.scaling == RopeScaling::linear) return {{"rope_type", "linear"}, {"factor", rope.factor}};
+  if (rope.scaling == RopeScaling::dynamic) return {{"rope_type", "dynamic"}, {"factor", rope.factor}};
+  if (rope.scaling == RopeScaling::yarn) {
+    Json yarn = {{"rope_type", "yarn"},
+                 {"factor", rope.factor},
+                 {"beta_fast", rope.beta_fast},
+                 {"beta_slow", rope.beta_slow},
+                 {"original_max_position_embeddings", rope.original_context}};
+    if (rope.attention_factor > 0) yarn["attention_factor"] = rope.attention_factor;  // else what the paper says
+    return yarn;
+  }
+  return {{"rope_type", "llama3"},
+          {"factor", rope.factor},
+          {"low_freq_factor", rope.low_freq_factor},
+          {"high_freq_factor", rope.high_freq_factor},
+          {"original_max_position_embeddings", rope.original_context}};
+}
+
+void add_rope(Json& j, const RopeConfig& rope) {
+  const Json scaling = rope_scaling(rope);
+  j["rope_theta"] = rope.theta;
+  j["rope_scaling"] = rope.scaling == RopeScaling::none ? Json() : scaling;
+  j["rope_parameters"] = scaling;
+  j["rope_parameters"]["rope_theta"] = rope.theta;
+}
+
+void add_layer_types(Json& j, const std::vector<std::int64_t>& windows) {
+  const std::int64_t widest = std::ranges::max(windows);
+  j["use_sliding_window"] = widest > 0;
+  j["sliding_window"] = widest > 0 ? Json(widest) : Json();
+  // Readers without layer_types: windows in all layers from this one on.
+  j["max_window_layers"] = std::ranges::find_if(windows, [](std::int64_t w) { return w > 0; }) - windows.begin();
+  for (const std::int64_t window : windows)
+    j["layer_types"].push_back(window > 0 ? "sliding_attention" : "full_attention");
+}
+
+void add_attention(Json& j, Family family, const ModelConfig& c) {
+  const std::vector<std::int64_t> windows = windows_of(c);
+  if (family == Family::mistral) j["sliding_window"] = windows[0];
+  if (family == Family::qwen2 || family == Family::qwen3) add_layer_types(j, windows);
+  if (family == Family::llama || family == Family::qwen3) j["attention_bias"] = c.biases == Biases::all;
+  if (family == Family::llama) j["mlp_bias"] = c.biases == Biases::all;
+  j["attention_dropout"] = c.attention_dropout;
+}
+
+void add_llama(Json& j, Family family, const ModelConfig& c) {
+  j["hidden_size"] = c.width;
+  j["intermediate_size"] = c.mlp_width;
+  j["num_hidden_layers"] = c.layers;
+  j["num_attention_heads"] = c.heads;
+  j["num_key_value_heads"] = c.kv_heads;
+  j["head_dim"] = c.head_dim;
+  j["hidden_act"] = "silu";
+  // Beyond as many, transformers stretches dynamic positions.
+  j["max_position_embeddings"] = c.rope.scaling == RopeScaling::dynamic ? c.rope.original_context : c.context;
+  j["rms_norm_eps"] = c.norm_eps;
+  add_rope(j, c.rope);
+  add_attention(j, family, c);
+}
+
+void add_gpt2(Json& j, const ModelConfig& c) {
+  j["n_positions"] = c.context;
+  j["n_embd"] = c.width;
+  j["n_layer"] = c.layers;
+  j["n_head"] = c.heads;
+  j["n_inner"] = c.mlp_width;
+  j["activation_function"] = c.mlp == Mlp::gelu ? "gelu" : "gelu_new";
+  j["layer_norm_epsilon"] = c.norm_eps;
+  j["embd_pdrop"] = c.dropout;
+  j["resid_pdrop"] = c.dropout;
+  j["attn_pdrop"] = c.attention_dropout;
+  j["scale_attn_weights"] = true;
+  j["scale_attn_by_inverse_layer_idx"] = false;
+}
+
+// A number, or a list of several without one twice.
+Json end_ids(const TextEnds& ends) {
+  std::vector<std::int32_t> all;
+  if (ends.end) all.push_back(*ends.end);
+  for (const std::int32_t id : ends.more_ends)
+    if (std::ranges::find(all, id) == all.end()) all.push_back(id);
+  if (all.size() > 1) return all;
+  return all.empty() ? Json() : Json(all[0]);
+}
+
+// Writes the tokens that begin, end and pad a text. The first two are null if there are none: without the keys, readers
+// take numbers of their own.
+void add_ends(Json& j, const TextEnds& ends, const Json& kept) {
+  const Json first = kept.value("bos_token_id", Json()), pad = kept.value("pad_token_id", Json());
+  j["bos_token_id"] = first.is_null() && ends.first ? Json(*ends.first) : first;
+  j["eos_token_id"] = end_ids(ends);
+  if (!pad.is_null()) j["pad_token_id"] = pad;
+}
+
+Json parse_kept(const std::string& kept) {
+  return kept.empty() ? Json::object() : parse_json<Json>(kept, {.duplicate_keys = DuplicateKeys::last_wins});
+}
+
+}  // namespace
+
+std::string hf_config(Family family, const ModelConfig& c, FloatType type, const TextEnds& ends,
+                      const std::string& kept) {
+  Json j;
+  j["architectures"] = {architecture(family)};
+  j["model_type"] = model_type(family);
+  j["vocab_size"] = c.vocab_size;
+  if (family == Family::gpt2)
+    add_gpt2(j, c);
+  else
+    add_llama(j, family, c);
+  j["tie_word_embeddings"] = c.tied_embeddings;
+  j["initializer_range"] = c.init_std;
+  j["use_cache"] = true;
+  add_ends(j, ends, parse_kept(kept));
+  j["torch_dtype"] = torch_name(type);
+  j["dtype"] = torch_name(type);
+  return j.dump(2) + "\n";
+}
+
+std::string hf_generation_config(const TextEnds& ends, const std::string& kept) {
+  Json j = parse_kept(kept);
+  if (kept.empty()) j["_from_model_config"] = true;
+  add_ends(j, ends, Json(j));
+  return j.dump(2) + "\n";
+}
+
+}  // namespace ring

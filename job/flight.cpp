@@ -1,0 +1,46 @@
+#include "job/flight.h"
+
+#include "core/clock.h"
+
+namespace ring {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+
+void raise_to(std::atomic<std::int64_t>& value, std::int64_t to) {
+  std::int64_t before = value.load(kRelaxed);
+  while (before < to && !value.compare_exchange_weak(before, to, kRelaxed)) continue;
+}
+
+}  // namespace
+
+std::string_view to_string(FlightState s) {
+  static constexpr std::array<std::string_view, 5> names = {"none", "queued", "started", "done", "failed"};
+  return static_cast<std::size_t>(s) < names.size() ? names[static_cast<std::size_t>(s)] : "unknown";
+}
+
+FlightEntry* Flight::entry() const {
+  if (!ring_) return nullptr;
+  FlightEntry& e = ring_->entries[FlightRing::slot(sequence_)];
+  return e.sequence.load(kRelaxed) == sequence_ ? &e : nullptr;
+}
+
+void Flight::started() const {
+  FlightEntry* e = entry();
+  if (!e || e->state.load(kRelaxed) != FlightState::queued) return;
+  e->started_ns.store(nanoseconds_now(), kRelaxed);
+  e->state.store(FlightState::started, kRelaxed);
+  if (!e->pairwise) raise_to(ring_->groups[static_cast<std::size_t>(e->group)].started, e->number);
+  ring_->changes.fetch_add(1, kRelaxed);
+}
+
+void Flight::ended(bool well) const {
+  FlightEntry* e = entry();
+  if (!e) return;
+  e->ended_ns.store(nanoseconds_now(), kRelaxed);
+  e->state.store(well ? FlightState::done : FlightState::failed, kRelaxed);
+  if (well && !e->pairwise) raise_to(ring_->groups[static_cast<std::size_t>(e->group)].done, e->number);
+  ring_->changes.fetch_add(1, kRelaxed);
+}
+
+}  // namespace ring

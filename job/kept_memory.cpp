@@ -1,0 +1,45 @@
+#include "job/kept_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+
+#include "core/check.h"
+#include "job/secret.h"
+
+namespace ring {
+namespace {
+
+// A descriptor of a file in memory, and nothing else.
+bool is_kept(int file) { return fcntl(file, F_GET_SEALS) >= 0; }
+
+}  // namespace
+
+KeptMemory::KeptMemory() : key_(random_secret()) {
+  for (Fd& file : files_) {
+    file = Fd(memfd_create("ringmaster-kept", MFD_CLOEXEC));
+    if (!file) fail("launch: no file in memory: ", std::strerror(errno));
+  }
+}
+
+std::string KeptMemory::numbers() const { return str(files_[0].get(), ",", files_[1].get()); }
+
+std::optional<KeptFiles> kept_files() {
+  const char* const text = std::getenv("RINGMASTER_MEMORY");
+  if (!text || !*text) return std::nullopt;
+  KeptFiles files{-1, -1};
+  char comma = 0;
+  std::istringstream words(text);
+  words >> files[0] >> comma >> files[1];
+  if (!words || comma != ',' || !is_kept(files[0]) || !is_kept(files[1]))
+    fail("environment: RINGMASTER_MEMORY='", text, "' are no descriptors that `ringmaster launch` opened: unset it");
+  for (const int file : files) fcntl(file, F_SETFD, FD_CLOEXEC);
+  return files;
+}
+
+}  // namespace ring

@@ -1,0 +1,40 @@
+#include "job/start_times.h"
+
+#include <cmath>
+
+#include "core/check.h"
+#include "core/clock.h"
+
+namespace ring {
+namespace {
+
+constexpr std::array<const char*, static_cast<std::size_t>(StartStage::count)> kNames = {
+    "failed", "noticed", "ended",    "spawned", "running",    "rendezvous", "device",
+    "mesh",   "plan",    "verified", "model",   "checkpoint", "first step"};
+
+double seconds(std::int64_t ns) { return std::round(static_cast<double>(ns) / 1e6) / 1e3; }
+
+}  // namespace
+
+bool StartTimes::reach(StartStage stage) {
+  std::int64_t& time = (*this)[stage];
+  if (time != 0) return false;
+  time = nanoseconds_now();
+  return true;
+}
+
+std::string StartTimes::text() const {
+  std::string parts;
+  std::int64_t first = 0, last = 0;
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    if (at[i] == 0) continue;
+    if (first == 0)
+      first = at[i];
+    else
+      parts += str(parts.empty() ? "" : ", ", kNames[i], " ", seconds(at[i] - last));
+    last = at[i];
+  }
+  return str(seconds(last - first), " s: ", parts);
+}
+
+}  // namespace ring

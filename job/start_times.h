@@ -1,0 +1,40 @@
+#pragma once
+// Records when a restart reached each of its stages, from the failure to the first step after it. The launcher records
+// the first stages, and rank 0's worker the others in its page (job/worker_page.h), all with nanoseconds_now().
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace ring {
+
+enum class StartStage : std::uint8_t {
+  failed,   // last sign of life of the failed worker, or of this node's workers if another node's worker failed
+  noticed,  // the launcher has noticed the failure
+  ended,    // all workers of this node have ended
+  spawned,  // the new workers have been started
+  running,  // the worker's program has read its settings
+  met,      // all ranks have connected to the store and agree on their settings
+  opened,   // this process has opened its device
+  meshed,   // the groups of ranks are connected
+  planned,  // data files are open, and memory and activations are planned
+  chosen,   // the checkpoint to resume from is verified
+  built,    // the model and its optimizer exist
+  loaded,   // the checkpoint's state is loaded into them
+  stepped,  // the first step is done
+  count
+};
+
+struct StartTimes {
+  std::array<std::int64_t, static_cast<std::size_t>(StartStage::count)> at{};  // ns; 0: not reached
+
+  std::int64_t& operator[](StartStage s) { return at[static_cast<std::size_t>(s)]; }
+  // Records the time of a stage if it is reached for the first time. Returns true if it was.
+  bool reach(StartStage);
+  // Returns "4.61 s: noticed 0.7, ended 0.5, ..., first step 0.7": each stage with the seconds since the stage before.
+  // Stages that were not reached are left out.
+  std::string text() const;
+};
+
+}  // namespace ring

@@ -1,0 +1,60 @@
+#include "job/worker_page.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "core/check.h"
+
+namespace ring {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x3347504D52;  // "RMPG3"
+
+void* map(int fd) { return mmap(nullptr, sizeof(WorkerPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0); }
+
+WorkerPage* inherited(const std::string& text) {
+  int number = -1;
+  struct stat facts {};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool sound = error == std::errc{} && end == text.data() + text.size() && fstat(number, &facts) == 0 &&
+                     facts.st_size >= static_cast<off_t>(sizeof(WorkerPage));
+  void* memory = sound ? map(number) : MAP_FAILED;
+  auto* page = memory == MAP_FAILED ? nullptr : static_cast<WorkerPage*>(memory);
+  if (!page || page->magic != kMagic)
+    fail("environment: RINGMASTER_PAGE='", text, "' is no descriptor that `ringmaster launch` opened: unset it");
+  close(number);
+  return page;
+}
+
+}  // namespace
+
+SharedPage::SharedPage(const std::string& cookie, const std::string& kept_key)
+    : fd_(memfd_create("ringmaster-worker", MFD_CLOEXEC)) {
+  void* memory = fd_ && ftruncate(fd_.get(), sizeof(WorkerPage)) == 0 ? map(fd_.get()) : MAP_FAILED;
+  if (memory == MAP_FAILED) fail("launch: no page of shared memory: ", std::strerror(errno));
+  page_ = new (memory) WorkerPage;
+  RING_CHECK(cookie.size() < page_->cookie.size() && kept_key.size() < page_->kept_key.size(), "a cookie of ",
+             cookie.size(), " bytes, a key of ", kept_key.size());
+  std::ranges::copy(cookie, page_->cookie.begin());
+  std::ranges::copy(kept_key, page_->kept_key.begin());
+  page_->magic = kMagic;
+}
+
+SharedPage::~SharedPage() { munmap(page_, sizeof(WorkerPage)); }
+
+WorkerPage& own_page() {
+  static WorkerPage none;
+  static const char* const text = std::getenv("RINGMASTER_PAGE");
+  static WorkerPage& page = text && *text ? *inherited(text) : none;
+  return page;
+}
+
+}  // namespace ring

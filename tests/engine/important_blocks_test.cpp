@@ -1,0 +1,188 @@
+// Measurements of blocks' importance on their way between two ranks: nobody waits for them, and ranks that have chosen
+// different blocks find out.
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <thread>
+
+#include "comm/gloo/gloo.h"
+#include "core/fields.h"
+#include "engine/devices.h"
+#include "engine/important_blocks.h"
+#include "engine/memory_choice.h"
+#include "engine/resolve.h"
+#include "job/store.h"
+#include "tests/late_stream.h"
+#include "tests/trainer/documents.h"
+#include "tests/trainer/tiny.h"
+#include "trainer/trainer.h"
+
+namespace ring::test {
+namespace {
+
+// What a rank has of a run whose every step measures, ahead of its first one, which is loaded.
+struct LoadedRank {
+  Config asked, config;
+  std::unique_ptr<Mesh> mesh;
+  ExecContext ctx;
+  Loader loader;
+  TrainStep step;
+
+  LoadedRank(const Config& c, const WorkerEnvironment& env)
+      : asked(c),
+        config(c),
+        mesh(Mesh::join(env, {}, mesh_layout(plan_of(asked, env.world), {}))),
+        ctx(make_exec_context(config = resolve_config(asked, 257, *mesh))),
+        loader(open_corpora(config.data), loader_options(config, *mesh)),
+        step(config, ctx, *mesh, ActivationPlan::uniform(config.model.layers, Recompute::none), 0, false) {
+    std::vector<Batch> batches;
+    for (std::size_t i = 0; i < step.micro_batches(); ++i) batches.push_back(step.context().part(loader.next()));
+    step.load(batches);
+  }
+};
+
+class DistImportantBlocks : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
+    folder_ = std::filesystem::temp_directory_path() / str("ringmaster-important-", getpid());
+    std::filesystem::create_directories(folder_);
+    write_documents((folder_ / "c.h5").string(), 60, 6, [](std::uint64_t) { return 600; });
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  Config config() const {
+    Config c = tiny_config();
+    override_config(c, {"run.threads=1", "data.prefetch=0", "data.path=" + (folder_ / "c.h5").string(),
+                        "model.context=512", "train.batch_size=4", "train.micro_batch=2",
+                        "model.attention={kind: block_sparse, block: 64, rules: [{pattern: importance, keep: 3, "
+                        "interval: 4}]}",
+                        more_});
+    return c;
+  }
+  // What each rank threw, "" if nothing.
+  std::vector<std::string> on_two_ranks(const std::function<void(LoadedRank&)>& fn) const {
+    const std::string cookie = random_cookie();
+    const StoreServer server({"127.0.0.1", 0}, cookie);
+    std::vector<std::string> errors(2);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; ++rank)
+      threads.emplace_back([&, rank] {
+        WorkerEnvironment env;
+        env.rank = env.local_rank = rank, env.world = env.local_world = 2;
+        env.store = server.endpoint(), env.cookie = cookie;
+        try {
+          LoadedRank r(config(), env);
+          fn(r);
+        } catch (const std::exception& e) {
+          errors[static_cast<std::size_t>(rank)] = e.what();
+        }
+      });
+    for (std::thread& t : threads) t.join();
+    return errors;
+  }
+
+  std::filesystem::path folder_;
+  std::string more_ = "parallel.cp=1";
+};
+
+// Were it to wait for the other rank, that one would wait for it in vain.
+TEST_F(DistImportantBlocks, NobodyWaitsForAMeasurement) {
+  std::promise<void> first_went_on;
+  std::future<void> gone_on = first_went_on.get_future();
+  const std::vector<std::string> errors = on_two_ranks([&](LoadedRank& r) {
+    ImportantBlocks blocks(r.step, *r.mesh);
+    if (r.mesh->rank() == 1) {
+      EXPECT_EQ(gone_on.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+    }
+    EXPECT_FALSE(blocks.before(1));
+    const BlockImportance& layer = r.step.model().importance()[0];
+    EXPECT_LT(layer.averages().data<float>()[0], 0) << "not there yet";
+    if (r.mesh->rank() == 0) first_went_on.set_value();
+    EXPECT_FALSE(blocks.before(2));
+    EXPECT_GT(layer.averages().data<float>()[0], 0) << "taken ahead of the next one";
+  });
+  EXPECT_EQ(errors[0] + errors[1], "");
+}
+
+TEST_F(DistImportantBlocks, ASnapshotHasWhatWasMeasured) {
+  const std::vector<std::string> errors = on_two_ranks([&](LoadedRank& r) {
+    ImportantBlocks blocks(r.step, *r.mesh);
+    blocks.before(1);
+    blocks.settle_for(r.ctx.stream);
+    EXPECT_GT(r.step.model().importance()[0].averages().data<float>()[0], 0);
+  });
+  EXPECT_EQ(errors[0] + errors[1], "");
+}
+
+// A save may still copy what the layers keep when the next step chooses.
+TEST_F(DistImportantBlocks, WhatASaveCopiesIsNotChosenAnewBefore) {
+  const std::vector<std::string> errors = on_two_ranks([&](LoadedRank& r) {
+    ImportantBlocks blocks(r.step, *r.mesh);
+    blocks.before(1);
+    const Stream copies = late_stream();
+    blocks.settle_for(copies);
+    const Tensor& scores = r.step.model().importance()[0].scores();
+    const std::vector<float> kept(scores.data<float>(), scores.data<float>() + scores.numel());
+    std::vector<float> copied(kept.size());
+    copies.impl().copy(copied.data(), scores.raw(), scores.bytes());
+    EXPECT_TRUE(blocks.before(4));
+    copies.synchronize();
+    EXPECT_EQ(copied, kept);
+    EXPECT_NE(std::vector<float>(scores.data<float>(), scores.data<float>() + scores.numel()), kept);
+  });
+  EXPECT_EQ(errors[0] + errors[1], "");
+}
+
+// As after a rollback to a checkpoint that the run had before its layers kept blocks this way.
+TEST_F(DistImportantBlocks, BeginAnewWhereACheckpointHasNone) {
+  const std::vector<std::string> errors = on_two_ranks([&](LoadedRank& r) {
+    ImportantBlocks blocks(r.step, *r.mesh);
+    BlockImportance &first = r.step.model().importance()[0], &second = r.step.model().importance()[1];
+    const auto values = [](const Tensor& t) { return std::vector(t.data<float>(), t.data<float>() + t.numel()); };
+    const std::vector<float> empty = values(first.averages()), newest = values(first.scores());
+    for (const std::int64_t step : {1, 2}) blocks.before(step);
+    const std::vector<float> measured = values(first.averages()), others = values(second.averages());
+    EXPECT_NE(measured, empty);
+    EXPECT_TRUE(blocks.before(4));
+    EXPECT_NE(values(first.scores()), newest);
+    blocks.settle_for(r.ctx.stream);  // as a load does
+    blocks.begin({"importance.blocks.0.averages", "importance.blocks.0.scores"});
+    EXPECT_EQ(values(first.averages()), empty);
+    EXPECT_EQ(values(first.scores()), newest);
+    EXPECT_NE(values(second.averages()), empty) << "the checkpoint has those";
+    EXPECT_FALSE(blocks.before(2)) << "no step is measured twice";
+    EXPECT_EQ(values(first.averages()), empty);
+    const std::set<std::string> all = importance_of(r.config.model);
+    EXPECT_EQ(all.size(), 5u);
+    blocks.begin({all.begin(), all.end()});
+    blocks.restored();
+    for (const std::int64_t step : {1, 2}) blocks.before(step);
+    EXPECT_EQ(values(first.averages()), measured);
+    EXPECT_EQ(values(second.averages()), others);
+  });
+  EXPECT_EQ(errors[0] + errors[1], "");
+}
+
+TEST_F(DistImportantBlocks, RanksThatChoseOtherBlocksFindOut) {
+  for (const char* layout :
+       {"parallel.dp=2", "parallel.cp=2", "parallel={cp: 2, cp_schedule: ring}", "parallel.tp=2"}) {
+    more_ = layout;
+    const std::vector<std::string> errors = on_two_ranks([&](LoadedRank& r) {
+      ImportantBlocks blocks(r.step, *r.mesh);
+      blocks.before(1);
+      if (r.mesh->rank() == 1) r.step.model().importance()[1].scores().data<float>()[5] = 7;
+      blocks.before(2);
+      blocks.before(3);
+    });
+    for (const std::string& e : errors)
+      EXPECT_NE(e.find("rank 1 keeps other blocks than rank 0"), std::string::npos) << layout << ": " << e;
+  }
+}
+
+}  // namespace
+}  // namespace ring::test

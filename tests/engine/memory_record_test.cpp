@@ -1,0 +1,230 @@
+// What a run records of its memory, what its ranks note, and what a resume makes of both.
+
+#include "engine/memory_record.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "checkpoint/files.h"
+#include "checkpoint/writer_token.h"
+#include "tests/trainer/runs.h"
+
+namespace ring::test {
+namespace {
+
+MemoryRecord record(std::int64_t ran_out, std::int64_t token, std::uint64_t budget) {
+  MemoryRecord r;
+  r.ran_out = r.steps_ran_out = ran_out;
+  r.token = token;
+  r.micro_batch = 4;
+  r.budget = budget;
+  r.peak = budget - 1;
+  r.plan = "2 blocks keep everything";
+  r.why = ran_out ? "rank 1 ran out of memory" : "";
+  r.chosen_for = {{"train.recompute", "auto"}, {"processes", "2"}};
+  return r;
+}
+
+class MemoryRecords : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "ring_memory_XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    run_ = std::make_unique<RunDirectory>(pattern);
+  }
+  void TearDown() override { fs::remove_all(run_->path()); }
+  const RunDirectory& run() const { return *run_; }
+  void put(const std::string& file, const std::string& text) const { std::ofstream(run_->path() + "/" + file) << text; }
+
+ private:
+  std::unique_ptr<RunDirectory> run_;
+};
+
+TEST_F(MemoryRecords, AreReadAsTheyWereWritten) {
+  EXPECT_FALSE(recall_memory(run(), ""));
+  const MemoryRecord r = record(3, 7, 1000);
+  write_memory(run(), r);
+  const auto again = recall_memory(run(), to_json(record(1, 5, 2000)));  // the file is newer than a checkpoint
+  ASSERT_TRUE(again);
+  EXPECT_EQ(to_json(*again), to_json(r));
+  EXPECT_EQ(changes_since(*again, r), "");
+  MemoryRecord other = r;
+  other.chosen_for["processes"] = "4";
+  EXPECT_EQ(changes_since(r, other), "processes: 2 -> 4");
+}
+
+TEST_F(MemoryRecords, WhatIsDamagedLeavesTheCheckpointsOrNone) {
+  const std::string whole = to_json(record(3, 7, 1000)), kept = to_json(record(2, 6, 2000));
+  for (const std::string& text :
+       {std::string(), whole.substr(0, whole.size() / 2), std::string("{}"), std::string("[1, 2]"),
+        std::string(R"({"ran_out":-1,"token":1,"micro_batch":1,"budget":9,"peak":8,"plan":"","why":"","for":{}})"),
+        std::string(R"({"ran_out":1,"token":1,"micro_batch":0,"budget":9,"peak":8,"plan":"","why":"","for":{}})"),
+        std::string(R"({"ran_out":1,"token":1,"micro_batch":1,"budget":0,"peak":0,"plan":"","why":"","for":{}})"),
+        std::string(R"({"ran_out":1,"token":1,"micro_batch":1,"budget":1e300,"peak":8,"plan":"","why":"","for":{}})"),
+        std::string(R"({"ran_out":1,"token":1,"micro_batch":1,"budget":9,"peak":8,"plan":"","why":"","for":[]})")}) {
+    EXPECT_THROW(parse_memory_record(text), Error) << text;
+    put("memory.json", text);
+    EXPECT_FALSE(recall_memory(run(), "")) << text;
+    const auto found = recall_memory(run(), kept);
+    ASSERT_TRUE(found) << text;
+    EXPECT_EQ(to_json(*found), kept);
+    EXPECT_FALSE(recall_memory(run(), text)) << text;
+  }
+}
+
+TEST_F(MemoryRecords, TheSmallestNoteOfTheNewestWriterCounts) {
+  const WriterToken token(run().path());
+  const std::int64_t own = token.number();
+  write_memory(run(), record(1, own, 1000));
+  const auto budget = [&] { return recall_memory(run(), "")->budget; };
+  note_memory(run(), 0, record(1, own, 100));      // about the choice before this one
+  note_memory(run(), 1, record(2, own + 1, 100));  // of another writer
+  EXPECT_EQ(budget(), 1000u);
+  note_memory(run(), 2, record(2, own, 800));
+  note_memory(run(), 3, record(2, own, 700));
+  EXPECT_EQ(budget(), 700u);
+  MemoryRecord fewer = record(2, own, 900);
+  fewer.micro_batch = 2;
+  note_memory(run(), 4, fewer);
+  EXPECT_EQ(budget(), 900u);  // with fewer sequences at a time
+  fewer.validation_micro_batch = 1;
+  note_memory(run(), 7, fewer);
+  EXPECT_EQ(recall_memory(run(), "")->validation_micro_batch, 1);
+  put("out_of_memory/rank-5.json", to_json(record(2, own, 10)).substr(0, 40));
+  put("out_of_memory/rank-6.json.tmp", to_json(record(2, own, 10)));
+  EXPECT_EQ(budget(), 900u);
+  write_memory(run(), fewer);
+  EXPECT_EQ(budget(), 900u);
+  EXPECT_FALSE(fs::exists(run().path() + "/out_of_memory"));
+  const WriterToken newer(run().path());
+  note_memory(run(), 0, record(3, own, 100));  // of a process that does not know that it was taken over
+  EXPECT_EQ(budget(), 900u);
+}
+
+class OutOfMemoryRuns : public Runs {
+ protected:
+  Finished go(const std::string& run, const std::vector<std::string>& more) const {
+    std::vector<std::string> words = train(run, {"model.context=64", "model.layers=3", "train.steps=12",
+                                                 "train.batch_size=8", "train.eval_interval=0", "run.threads=1"});
+    words.insert(words.end(), more.begin(), more.end());
+    return run_process(words);
+  }
+  nlohmann::json recorded(const std::string& run) const { return parse_file(path(run + "/memory.json")); }
+  // What the metrics say of memory.
+  std::vector<nlohmann::json> memory_records(const std::string& run) const {
+    std::vector<nlohmann::json> all;
+    std::ifstream in(path(run + "/metrics.jsonl"));
+    for (std::string line; std::getline(in, line);)
+      if (const auto json = nlohmann::json::parse(line); json.value("group", "") == "memory") all.push_back(json);
+    return all;
+  }
+  static nlohmann::json parse_file(const std::string& file) {
+    std::ifstream in(file);
+    return nlohmann::json::parse(in);
+  }
+  static bool says(const Finished& f, const std::string& text) { return f.output.find(text) != std::string::npos; }
+};
+
+TEST_F(OutOfMemoryRuns, EachTimeInOneStepIsRecorded) {
+  const Finished f = go("r", {"--inject", "7:memory@step=3,nth=40;memory@step=3,nth=60"});
+  ASSERT_EQ(f.code, 0) << f.output;
+  EXPECT_EQ(recorded("r").at("ran_out"), 2) << f.output;
+  EXPECT_EQ(recorded("r").at("steps_ran_out"), 2);
+  const std::vector<nlohmann::json> all = memory_records("r");
+  ASSERT_EQ(all.size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(all[i].at("ran_out"), i + 1);
+    EXPECT_TRUE(says(f, all[i].at("why"))) << all[i];
+  }
+  EXPECT_LT(all[1].at("peak"), all[0].at("peak"));
+}
+
+TEST_F(OutOfMemoryRuns, ARunThatEndsRecordsHowFarItWentDown) {
+  const Finished f = go("r", {"train.recompute=none", "--inject", "7:memory@step=3,nth=1,times=100000000"});
+  EXPECT_EQ(f.code, 1) << f.output;
+  EXPECT_EQ(recorded("r").at("micro_batch"), 1);
+  const std::vector<nlohmann::json> all = memory_records("r");
+  ASSERT_FALSE(all.empty()) << f.output;
+  EXPECT_EQ(recorded("r").at("ran_out"), all.size());
+  EXPECT_EQ(recorded("r").at("why"), all.back().at("why"));
+}
+
+TEST_F(OutOfMemoryRuns, AResumeRepeatsTheSmallerChoice) {
+  ASSERT_EQ(go("calm", {}).code, 0);
+  const Finished f = go("r", {"checkpoint.mode=blocking", "--inject", "7:memory@step=3,nth=40;kill@step=9"});
+  ASSERT_EQ(f.code, -SIGKILL) << f.output;
+  EXPECT_TRUE(says(f, "ran out of memory in the ")) << f.output;
+  EXPECT_EQ(recorded("r").at("ran_out"), 1);
+  const nlohmann::json chosen = recorded("r").at("plan");
+  EXPECT_EQ(parse_file(path("r/checkpoints/step-000000005/manifest.json")).at("metadata").at("memory").at("plan"),
+            chosen);
+  const Finished same = go("r", {});
+  EXPECT_TRUE(says(same, "the run stays at what it went down to")) << same.output;
+  EXPECT_EQ(recorded("r").at("plan"), chosen);
+  EXPECT_EQ(losses("r"), losses("calm"));
+}
+
+TEST_F(OutOfMemoryRuns, ACheckpointKnowsItToo) {
+  ASSERT_EQ(go("r", {"--inject", "7:memory@step=8,nth=40"}).code, 0);
+  const nlohmann::json chosen = recorded("r").at("plan");
+  std::ofstream(path("r/memory.json")) << "{\"ran_out\": ";
+  const Finished damaged = go("r", {});
+  ASSERT_EQ(damaged.code, 0) << damaged.output;
+  EXPECT_TRUE(says(damaged, "memory.json cannot be read")) << damaged.output;
+  EXPECT_TRUE(says(damaged, "the run stays at what it went down to")) << damaged.output;
+  EXPECT_EQ(recorded("r").at("plan"), chosen);
+}
+
+TEST_F(OutOfMemoryRuns, WhoeverAsksForSomethingElseGetsThat) {
+  ASSERT_EQ(go("r", {"--inject", "7:memory@step=8,nth=40"}).code, 0);
+  const Finished other = go("r", {"train.memory_budget=1e9"});
+  ASSERT_EQ(other.code, 0) << other.output;
+  EXPECT_TRUE(says(other, "no longer counts: train.memory_budget: 0 -> ")) << other.output;
+  EXPECT_EQ(recorded("r").at("ran_out"), 0);
+  EXPECT_TRUE(says(go("r", {"--fresh"}), "3 blocks keep everything"));
+}
+
+TEST_F(OutOfMemoryRuns, FewerSequencesAtATimeHoldForAResume) {
+  ASSERT_EQ(go("calm", {"train.recompute=block"}).code, 0);
+  const Finished f = go("r", {"train.recompute=block", "--inject", "7:memory@step=8,nth=40"});
+  ASSERT_EQ(f.code, 0) << f.output;
+  EXPECT_TRUE(says(f, "1 sequence at a time")) << f.output;
+  EXPECT_EQ(recorded("r").at("micro_batch"), 1);
+  const auto calm = losses("calm"), halved = losses("r");
+  for (const auto& [step, loss] : calm)
+    EXPECT_NEAR(std::stod(halved.at(step)), std::stod(loss), 1e-6 * std::stod(loss));
+  const Finished resumed = ring({"train", path("r")});
+  ASSERT_EQ(resumed.code, 0) << resumed.output;
+  EXPECT_TRUE(says(resumed, "1 sequence at a time")) << resumed.output;
+}
+
+// The steps' own memory is free between them, so that fewer sequences are all that helps; they change no weight.
+TEST_F(OutOfMemoryRuns, AValidationGoesOnWithFewerSequences) {
+  ASSERT_EQ(go("calm", {"train.eval_interval=5"}).code, 0);
+  const Finished f = go("r", {"train.eval_interval=5", "--inject", "7:memory@step=5,phase=validate,nth=7"});
+  ASSERT_EQ(f.code, 0) << f.output;
+  EXPECT_TRUE(says(f, " in the validation after step 5 (out of memory: ")) << f.output;
+  EXPECT_TRUE(says(f, "validations compute 1 sequence at a time instead of 2")) << f.output;
+  EXPECT_EQ(recorded("r").at("validation_micro_batch"), 1);
+  EXPECT_EQ(recorded("r").at("micro_batch"), 2);
+  EXPECT_EQ(recorded("r").at("ran_out"), 1);
+  EXPECT_EQ(recorded("r").at("steps_ran_out"), 0) << "steps had enough";
+  EXPECT_EQ(losses("r"), losses("calm"));
+  const Finished again = go("r", {"train.eval_interval=5", "train.steps=16", "--allow-changes"});
+  ASSERT_EQ(again.code, 0) << again.output;
+  EXPECT_EQ(recorded("r").at("validation_micro_batch"), 1);
+  EXPECT_FALSE(says(again, "ran out of memory in")) << again.output;
+  EXPECT_TRUE(says(again, " says when): validations compute 1 sequence at a time")) << again.output;
+}
+
+TEST_F(OutOfMemoryRuns, AValidationOfOneSequenceThatDoesNotFitEndsTheRun) {
+  const Finished f =
+      go("r", {"train.eval_interval=5", "--inject", "7:memory@step=5,phase=validate,nth=7,times=2", "run.threads=1"});
+  EXPECT_EQ(f.code, 1) << f.output;
+  EXPECT_TRUE(says(f, "A validation computes as few sequences at a time as it can: lower model.context")) << f.output;
+  EXPECT_EQ(recorded("r").at("validation_micro_batch"), 1);
+}
+
+}  // namespace
+}  // namespace ring::test

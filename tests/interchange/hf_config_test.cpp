@@ -1,0 +1,335 @@
+// config.json in and out, and what is refused, by name.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "core/fields.h"
+#include "interchange/hf/config.h"
+#include "tests/checkpoint/fixture.h"
+
+namespace ring::test {
+namespace {
+
+using nlohmann::json;
+
+// As published ones are: what is asked for, a little of what is not, and null where nothing is meant.
+json llama() {
+  return json::parse(R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 128256,
+    "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 64, "hidden_act": "silu", "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-05, "rope_theta": 500000.0, "attention_bias": false, "mlp_bias": false, "attention_dropout": 0.0,
+    "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+      "original_max_position_embeddings": 8192, "rope_type": "llama3"}, "pretraining_tp": 1, "bos_token_id": 128000,
+    "eos_token_id": [128001, 128008], "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_cache": true})");
+}
+
+json qwen3() {
+  return json::parse(R"({"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 151936,
+    "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16,
+    "num_key_value_heads": 8, "hidden_act": "silu", "max_position_embeddings": 40960, "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000, "rope_scaling": null, "attention_bias": false, "sliding_window": null,
+    "use_sliding_window": false, "max_window_layers": 28, "tie_word_embeddings": true})");
+}
+
+json gpt2() {
+  return json::parse(R"({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 50257, "n_embd": 768,
+    "n_layer": 12, "n_head": 12, "n_positions": 1024, "n_ctx": 1024, "activation_function": "gelu_new",
+    "layer_norm_epsilon": 1e-05, "n_inner": null, "attn_pdrop": 0.1, "resid_pdrop": 0.1, "embd_pdrop": 0.1})");
+}
+
+PublishedModel parse(const json& j) { return parse_hf_config(j.dump(), "x/config.json"); }
+
+TEST(HfConfig, ReadsLlama) {
+  const PublishedModel p = parse(llama());
+  EXPECT_EQ(p.family, Family::llama);
+  const ModelConfig& m = p.model;
+  EXPECT_EQ(m.width, 2048);
+  EXPECT_EQ(m.mlp_width, 8192);
+  EXPECT_EQ(m.layers, 16);
+  EXPECT_EQ(m.heads, 32);
+  EXPECT_EQ(m.kv_heads, 8);
+  EXPECT_EQ(m.context, 131072);
+  EXPECT_EQ(m.norm_eps, 1e-5);
+  EXPECT_EQ(m.rope.theta, 500000);
+  EXPECT_EQ(m.rope.scaling, RopeScaling::llama3);
+  EXPECT_EQ(m.rope.factor, 32);
+  EXPECT_EQ(m.rope.original_context, 8192);
+  EXPECT_TRUE(m.tied_embeddings);
+  EXPECT_EQ(m.biases, Biases::none);
+}
+
+TEST(HfConfig, ReadsTheNewFormsOfRope) {
+  json j = llama();
+  j["rope_parameters"] = j["rope_scaling"];
+  j["rope_parameters"]["rope_theta"] = 500000.0;
+  j.erase("rope_scaling");
+  j.erase("rope_theta");
+  EXPECT_EQ(to_yaml(parse(j).model), to_yaml(parse(llama()).model));
+  j["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};  // as it was before rope_type
+  j.erase("rope_parameters");
+  EXPECT_EQ(parse(j).model.rope.scaling, RopeScaling::linear);
+  EXPECT_EQ(parse(j).model.rope.theta, 10000);
+}
+
+// transformers 5.24 takes rope_scaling where a file has both, with the rope_theta beside it.
+TEST(HfConfig, OfTwoSectionsOfRopeTheScalingCounts) {
+  json j = llama();
+  j["rope_theta"] = 1e6;
+  j["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32}};
+  j["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
+  const RopeConfig rope = parse_hf_config(j.dump(), "config.json").model.rope;
+  EXPECT_EQ(rope.scaling, RopeScaling::yarn);
+  EXPECT_EQ(rope.factor, 4);
+  EXPECT_EQ(rope.original_context, 32);
+  EXPECT_EQ(rope.theta, 1e6);
+  j["rope_scaling"] = json::object();  // none
+  EXPECT_EQ(parse_hf_config(j.dump(), "config.json").model.rope.scaling, RopeScaling::none);
+  j["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 5e5}};
+  EXPECT_NE(error_of([&] { parse_hf_config(j.dump(), "config.json"); }).find("rope_parameters"), std::string::npos);
+}
+
+TEST(HfConfig, ReadsYarn) {
+  json j = qwen3();
+  j["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"beta_slow", 2}};
+  RopeConfig r = parse(j).model.rope;
+  EXPECT_EQ(r.scaling, RopeScaling::yarn);
+  EXPECT_EQ(r.factor, 4);
+  EXPECT_EQ(r.beta_fast, 32);
+  EXPECT_EQ(r.beta_slow, 2);
+  EXPECT_EQ(r.original_context, j["max_position_embeddings"]);
+  EXPECT_EQ(r.attention_factor, 0);  // 0.1 ln(factor) + 1
+  j["rope_scaling"].update({{"original_max_position_embeddings", 32768}, {"mscale", 1.0}, {"mscale_all_dim", 0.5}});
+  r = parse(j).model.rope;
+  EXPECT_EQ(r.original_context, 32768);
+  EXPECT_NEAR(r.attention_factor, 1.0648216254, 1e-9);  // (0.1 ln 4 + 1) / (0.05 ln 4 + 1)
+  j["rope_scaling"]["attention_factor"] = 0.8;
+  EXPECT_EQ(parse(j).model.rope.attention_factor, 0.8);
+}
+
+// As transformers, which looks at no other key.
+TEST(HfConfig, ReadsDynamicWithTheContextThatItHas) {
+  json j = qwen3();
+  j["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", 2.0}, {"original_max_position_embeddings", 17}};
+  const ModelConfig m = parse(j).model;
+  EXPECT_EQ(m.rope.scaling, RopeScaling::dynamic);
+  EXPECT_EQ(m.rope.factor, 2);
+  EXPECT_EQ(m.rope.original_context, j["max_position_embeddings"]);
+  EXPECT_EQ(m.context, j["max_position_embeddings"]);
+  ModelConfig trained = m;
+  trained.context = 64;  // shorter than what its positions are good for
+  const json again = json::parse(hf_config(Family::qwen3, trained.resolved(), FloatType::f32, {}));
+  EXPECT_EQ(again["max_position_embeddings"], j["max_position_embeddings"]);
+}
+
+TEST(HfConfig, WritesDropoutUnderTheNamesOfTheFamily) {
+  const auto written = [](Family family, const json& published) {
+    ModelConfig m = parse(published).model;
+    m.dropout = 0.125, m.attention_dropout = 0.25;
+    return json::parse(hf_config(family, m.resolved(), FloatType::f32, {}));
+  };
+  EXPECT_EQ(written(Family::llama, llama())["attention_dropout"], 0.25);
+  EXPECT_EQ(written(Family::gpt2, gpt2())["attn_pdrop"], 0.25);
+  EXPECT_EQ(written(Family::gpt2, gpt2())["resid_pdrop"], 0.125);
+}
+
+TEST(HfConfig, ReadsWhatOtherFamiliesAdd) {
+  const ModelConfig q = parse(qwen3()).model;
+  EXPECT_TRUE(q.qk_norm);
+  EXPECT_EQ(q.head_dim, 128);  // the family's own, beside width / heads
+  EXPECT_EQ(q.attention.kind, "dense");
+  json j = qwen3();
+  j.update({{"use_sliding_window", true}, {"sliding_window", 4096}, {"max_window_layers", 26}});
+  ASSERT_EQ(parse(j).model.attention_layers.size(), 1u);
+  EXPECT_EQ(parse(j).model.attention_layers[0].layers, "26,27");
+  EXPECT_EQ(parse(j).model.attention_layers[0].attention.window, 4096);
+  json m = llama();
+  m.update({{"model_type", "mistral"}, {"architectures", {"MistralForCausalLM"}}});
+  EXPECT_EQ(parse(m).model.attention.window, 4096);  // what transformers takes where the key is missing
+  m["sliding_window"] = nullptr;
+  EXPECT_EQ(parse(m).model.attention.kind, "dense");
+  const ModelConfig g = parse(gpt2()).model.resolved();
+  EXPECT_EQ(g.mlp_width, 3072);
+  EXPECT_EQ(g.biases, Biases::all);
+  EXPECT_EQ(g.mlp, Mlp::gelu_tanh);
+  EXPECT_TRUE(g.tied_embeddings);
+}
+
+struct Refusal {
+  std::string name;
+  json (*base)();
+  json change;
+  std::string message;
+};
+void PrintTo(const Refusal& r, std::ostream* out) { *out << r.name; }
+
+class HfConfigRefuses : public testing::TestWithParam<Refusal> {};
+
+TEST_P(HfConfigRefuses, ByName) {
+  json j = GetParam().base();
+  j.update(GetParam().change);
+  const std::string error = error_of([&] { parse(j); });
+  EXPECT_TRUE(contains(error, "x/config.json: " + GetParam().message)) << error;
+}
+
+const Refusal kRefusals[] = {
+    {"Family", llama, {{"model_type", "gemma3"}}, "model_type: \"gemma3\" cannot be imported: known are LlamaFor"},
+    {"NoHeads", llama, {{"num_attention_heads", 0}}, "num_attention_heads"},
+    {"NoHeadsOfGpt2", gpt2, {{"n_head", 0}}, "n_head"},
+    {"NoFamily", llama, {{"model_type", nullptr}}, "model_type is missing"},
+    {"Architecture", llama, {{"architectures", {"LlamaForTokenClassification"}}}, "architectures: [\"LlamaForToken"},
+    {"LongRope",
+     llama,
+     {{"rope_scaling", {{"rope_type", "longrope"}, {"factor", 4.0}}}},
+     "rope_scaling: {\"factor\":4.0,"},
+    {"YarnWithoutAttention",
+     llama,
+     {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}, {"attention_factor", 0}}}},
+     "rope_scaling: attention_factor: 0: expected a number above 0"},
+    {"YarnBetweenChannels",
+     llama,
+     {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}, {"truncate", false}}}},
+     "rope_scaling: truncate: false"},
+    {"RopeByLayer",
+     llama,
+     {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}},
+     "rope_parameters: {\"full_attention\""},
+    {"NoFactor", llama, {{"rope_scaling", {{"rope_type", "linear"}}}}, "rope_scaling: factor is missing"},
+    {"RopeTypes",
+     llama,
+     {{"rope_scaling", {{"rope_type", "linear"}, {"type", "dynamic"}, {"factor", 2.0}}}},
+     "rope_scaling: rope_type: \"linear\" cannot be imported: type says 'dynamic'. Remove the one"},
+    {"RopeThetas",
+     llama,
+     {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 10000.0}}}},
+     "rope_scaling: rope_theta: 10000.0 cannot be imported: beside rope_scaling it is 500000. Remove"},
+    {"FactorWithoutType",
+     llama,
+     {{"rope_scaling", {{"factor", 8.0}}}},
+     "rope_scaling: factor: 8.0 cannot be imported: no rope_type says"},
+    {"FactorBelowOne",
+     llama,
+     {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 0.5}}}},
+     "rope_scaling: factor: 0.5: expected a number of at least 1"},
+    {"Llama3OfALongerContext",
+     llama,
+     {{"max_position_embeddings", 4096}},
+     "rope_scaling: original_max_position_embeddings: 8192: expected at most max_position_embeddings, 4096"},
+    {"YarnOfALongerContext",
+     qwen3,
+     {{"max_position_embeddings", 4096},
+      {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 8192}}}},
+     "rope_scaling: original_max_position_embeddings: 8192: expected at most max_position_embeddings, 4096"},
+    {"PartialRotary", llama, {{"partial_rotary_factor", 0.5}}, "partial_rotary_factor: 0.5 cannot be imported"},
+    {"AttentionBias", llama, {{"attention_bias", true}}, "attention_bias: true cannot be imported"},
+    {"MlpBias", llama, {{"mlp_bias", true}}, "mlp_bias: true cannot be imported"},
+    {"Qwen3Bias", qwen3, {{"attention_bias", true}}, "attention_bias: true cannot be imported"},
+    {"SoftCaps", llama, {{"final_logit_softcapping", 30.0}}, "final_logit_softcapping: 30.0 cannot be imported"},
+    {"Quantized", llama, {{"quantization_config", {{"bits", 4}}}}, "quantization_config: {\"bits\":4} cannot"},
+    {"OwnCode", llama, {{"auto_map", {{"AutoConfig", "x.Y"}}}}, "auto_map: "},
+    {"Activation", llama, {{"hidden_act", "gelu"}}, "hidden_act: \"gelu\" cannot be imported"},
+    {"Gpt2Activation", gpt2, {{"activation_function", "relu"}}, "activation_function: \"relu\" cannot be imported"},
+    {"ScaledByLayer", gpt2, {{"scale_attn_by_inverse_layer_idx", true}}, "scale_attn_by_inverse_layer_idx: true"},
+    {"LayerTypes",
+     qwen3,
+     {{"use_sliding_window", true}, {"sliding_window", 8}, {"layer_types", {"full_attention"}}},
+     "layer_types: [\"full_attention\"]: expected a list of 28 texts"},
+    {"Text", llama, {{"hidden_size", "2048"}}, "hidden_size: \"2048\": expected a whole number"},
+    {"Fraction", llama, {{"hidden_size", 2048.5}}, "hidden_size: 2048.5: expected a whole number"},
+    {"Negative", llama, {{"num_hidden_layers", -1}}, "num_hidden_layers: -1: expected a whole number up to 10000"},
+    {"Missing", llama, {{"intermediate_size", nullptr}}, "intermediate_size is missing"}};
+
+INSTANTIATE_TEST_SUITE_P(Keys, HfConfigRefuses, testing::ValuesIn(kRefusals),
+                         [](const auto& test) { return test.param.name; });
+
+TEST(HfConfig, RefusesWhatIsNoJson) {
+  EXPECT_TRUE(contains(error_of([] { parse_hf_config("{", "c"); }), "c cannot be read as JSON"));
+  EXPECT_TRUE(contains(error_of([] { parse_hf_config("[]", "c"); }), "c: it is no JSON object"));
+  EXPECT_TRUE(contains(error_of([] { parse_hf_config(std::string(40, '['), "c"); }), "levels deep"));
+}
+
+ModelConfig like(Family f) {
+  ModelConfig m;
+  m.vocab_size = 64;
+  m.context = 32;
+  m.layers = 2;
+  m.width = 32;
+  m.heads = 4;
+  if (f != Family::gpt2) return m;
+  m.norm = NormKind::layer;
+  m.positions = Positions::learned;
+  m.mlp = Mlp::gelu_tanh;
+  m.biases = Biases::all;
+  return m;
+}
+
+struct Unsaid {
+  std::string name;
+  Family base;
+  std::function<void(ModelConfig&)> change;
+  std::string message;
+};
+void PrintTo(const Unsaid& u, std::ostream* out) { *out << u.name; }
+
+class HfExportRefuses : public testing::TestWithParam<Unsaid> {};
+
+TEST_P(HfExportRefuses, TheKeyThatPreventsIt) {
+  ModelConfig m = like(GetParam().base);
+  EXPECT_EQ(family_of(m.resolved()), GetParam().base);
+  GetParam().change(m);
+  const std::string error = error_of([&] { family_of(m.resolved()); });
+  EXPECT_TRUE(contains(error, "model." + GetParam().message)) << error;
+}
+
+LayerAttentionConfig window_in(const std::string& layers, std::int64_t window) {
+  LayerAttentionConfig a{layers, {}};
+  a.attention.kind = "window";
+  a.attention.window = window;
+  return a;
+}
+
+const Unsaid kUnsaid[] = {
+    {"Relu2", Family::llama, [](ModelConfig& m) { m.mlp = Mlp::relu2; },
+     "mlp: relu2 cannot be exported: LlamaForCausalLM"},
+    {"Magneto", Family::llama, [](ModelConfig& m) { m.norm_place = NormPlace::sub; }, "norm_place: sub"},
+    {"PostNorm", Family::gpt2, [](ModelConfig& m) { m.norm_place = NormPlace::post; }, "norm_place: post"},
+    {"NoPositions", Family::llama, [](ModelConfig& m) { m.positions = Positions::none; }, "positions: none"},
+    {"LayerNormAndRope", Family::llama, [](ModelConfig& m) { m.norm = NormKind::layer; }, "positions: rope"},
+    {"Dilated", Family::llama, [](ModelConfig& m) { m.attention.kind = "dilated"; }, "attention: kind: dilated"},
+    {"Sinks", Family::llama,
+     [](ModelConfig& m) {
+       m.attention = window_in("", 8).attention;
+       m.attention.sinks = 2;
+     },
+     "attention: sinks: 2"},
+    {"Pools", Family::llama,
+     [](ModelConfig& m) {
+       m.attention = window_in("", 8).attention;
+       m.attention.pools = {4};
+     },
+     "attention: pools"},
+    {"SomeWindows", Family::llama, [](ModelConfig& m) { m.attention_layers = {window_in("1", 8)}; },
+     "attention_layers: windows in some layers"},
+    {"TwoWindows", Family::llama,
+     [](ModelConfig& m) {
+       m.attention_layers = {window_in("0", 8), window_in("1", 9)};
+     },
+     "attention_layers: windows of 8 and of 9"},
+    {"QkNormAndBiases", Family::llama,
+     [](ModelConfig& m) {
+       m.qk_norm = true;
+       m.biases = Biases::qkv;
+     },
+     "biases: qkv cannot be exported: Qwen3"},
+    {"Gpt2Window", Family::gpt2, [](ModelConfig& m) { m.attention = window_in("", 8).attention; },
+     "attention.kind: window"},
+    {"Gpt2NoBiases", Family::gpt2, [](ModelConfig& m) { m.biases = Biases::none; },
+     "biases: none cannot be exported: GPT2"},
+    {"Gpt2Groups", Family::gpt2, [](ModelConfig& m) { m.kv_heads = 2; }, "kv_heads: 2"},
+    {"Gpt2WideHeads", Family::gpt2, [](ModelConfig& m) { m.head_dim = 16; }, "head_dim: 16"}};
+
+INSTANTIATE_TEST_SUITE_P(Keys, HfExportRefuses, testing::ValuesIn(kUnsaid),
+                         [](const auto& test) { return test.param.name; });
+
+}  // namespace
+}  // namespace ring::test

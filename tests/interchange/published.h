@@ -1,0 +1,125 @@
+#pragma once
+// Small models of every published family, and a run of one to export and import.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "checkpoint/files.h"
+#include "interchange/hf/export.h"
+#include "interchange/hf/import.h"
+#include "tests/checkpoint/fixture.h"
+#include "tests/trainer/tiny.h"
+#include "tests/trainer/written_run.h"
+
+namespace ring::test {
+
+struct Model {
+  std::string name;
+  Family family;
+  std::function<void(ModelConfig&)> change;
+};
+inline void PrintTo(const Model& m, std::ostream* out) { *out << m.name; }
+
+inline void make_gpt2(ModelConfig& m) {
+  m.norm = NormKind::layer;
+  m.positions = Positions::learned;
+  m.mlp = Mlp::gelu_tanh;
+  m.biases = Biases::all;
+  m.kv_heads = m.heads;
+  m.tied_embeddings = true;
+}
+
+inline void give_window(AttentionConfig& a) {
+  a.kind = "window";
+  a.window = 9;
+}
+
+inline const Model kModels[] = {
+    {"Llama", Family::llama, [](ModelConfig&) {}},
+    {"Llama3", Family::llama, [](ModelConfig& m) { m.rope = {500, RopeScaling::llama3, 8, 1, 4, 16}; }},
+    {"LlamaLinear", Family::llama,
+     [](ModelConfig& m) {
+       m.rope = {1e4, RopeScaling::linear, 2.5};
+     }},
+    {"LlamaYarn", Family::llama,
+     [](ModelConfig& m) {
+       m.rope = {.theta = 1e4, .scaling = RopeScaling::yarn, .factor = 4, .original_context = 16, .beta_fast = 8};
+     }},
+    {"Qwen3Yarn", Family::qwen3,
+     [](ModelConfig& m) {
+       m.qk_norm = true;
+       m.rope = {.scaling = RopeScaling::yarn, .factor = 2.5, .original_context = 16, .attention_factor = 0.9};
+     }},
+    {"LlamaDynamic", Family::llama,
+     [](ModelConfig& m) {
+       m.rope = {.theta = 1e4, .scaling = RopeScaling::dynamic, .factor = 2, .original_context = m.context};
+     }},
+    {"LlamaBiases", Family::llama, [](ModelConfig& m) { m.biases = Biases::all; }},
+    {"SmolLm", Family::llama,
+     [](ModelConfig& m) {
+       m.tied_embeddings = true;
+       m.head_dim = 24;
+     }},
+    {"Mistral", Family::mistral, [](ModelConfig& m) { give_window(m.attention); }},
+    {"Qwen2", Family::qwen2,
+     [](ModelConfig& m) {
+       m.biases = Biases::qkv;
+       m.attention_layers = {{"1", {}}};
+       give_window(m.attention_layers[0].attention);
+     }},
+    {"Qwen3", Family::qwen3,
+     [](ModelConfig& m) {
+       m.qk_norm = true;
+       m.head_dim = 32;
+     }},
+    {"Gpt2", Family::gpt2, make_gpt2},
+    {"Gpt2Untied", Family::gpt2, [](ModelConfig& m) {
+       make_gpt2(m);
+       m.mlp = Mlp::gelu;
+       m.tied_embeddings = false;
+     }}};
+
+inline const Model& model_named(const std::string& name) { return *std::ranges::find(kModels, name, &Model::name); }
+
+inline Config config_with(const Model& model) {
+  Config c = tiny_config();
+  model.change(c.model);
+  c.model = c.model.resolved();
+  c.model.init = InitScheme::normal;
+  c.data.path = "none";
+  return c;
+}
+
+inline fs::path first_checkpoint(const fs::path& run) { return run / "checkpoints" / checkpoint_name(0); }
+
+inline nlohmann::json json_in(const fs::path& file) { return nlohmann::json::parse(read_text(file)); }
+
+class Hf : public testing::Test {
+ protected:
+  Hf() : config_(config_with(kModels[0])), original_(write_run(config_, path("run"))) {}
+  fs::path path(const std::string& name) const {
+    const fs::path p = folder_.path() / name;
+    if (name == "run") fs::create_directories(p);
+    return p;
+  }
+  std::string export_error(const ExportOptions& options = {}) const {
+    return error_of([&] { export_to_hf(path("run").string(), path("out").string(), options); });
+  }
+  std::string import_error(const ImportOptions& options = {}) const {
+    return error_of([&] { import_from_hf(path("out").string(), path("new").string(), options); });
+  }
+  // Nothing beside what was there before, whatever it is called.
+  std::size_t entries() const {
+    return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder_.path()), fs::directory_iterator()));
+  }
+
+  TempFolder folder_;
+  Config config_;
+  fs::path original_;
+};
+
+}  // namespace ring::test

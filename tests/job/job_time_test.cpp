@@ -1,0 +1,76 @@
+// What a job lost, as its restarts and saves tell it.
+
+#include "job/job_time.h"
+
+#include <gtest/gtest.h>
+
+namespace ring {
+namespace {
+
+constexpr double kClose = 0.5;  // seconds that this test may be held up
+
+TEST(JobTime, ARestartLosesTheTimeSinceTheStateThatItGoesOnFrom) {
+  JobTime job;
+  job.begin_ms = job.since_ms = now_ms() - 100'000;
+  job.steps_begin(0, 0, 0);
+  EXPECT_EQ(job.lost(), 0) << "to start is no loss";
+  job.save_seconds += 2;
+  job.saved(50, now_ms() - 32'000, 2);  // so that steps went on 30 s ago
+  job.steps_begin(1, 50, now_ms() - 5'000);
+  EXPECT_NEAR(job.restart_seconds, 30, kClose) << "not since the checkpoint was written";
+  job.steps_begin(2, 50, now_ms() - 5'000);
+  EXPECT_NEAR(job.restart_seconds, 30, kClose) << "what was counted is not counted again";
+  EXPECT_NEAR(job.lost(), 32, kClose);
+  EXPECT_NEAR(job.goodput(), 0.68, 0.01);
+  EXPECT_EQ(job.text().find("2 restarts, 32"), 0u) << job.text();
+}
+
+// The process died between the commit and hearing of it.
+TEST(JobTime, ACheckpointThatNobodyHeardOfCountsFromItsWriting) {
+  JobTime job;
+  job.begin_ms = job.since_ms = now_ms() - 100'000;
+  job.saved(50, now_ms() - 40'000, 0);
+  job.steps_begin(1, 100, now_ms() - 5'000);
+  EXPECT_NEAR(job.restart_seconds, 5, kClose);
+}
+
+TEST(JobTime, WithoutACheckpointAllIsLostSinceTheJobBegan) {
+  JobTime job;
+  job.begin_ms = job.since_ms = now_ms() - 10'000;
+  job.steps_begin(1, 0, 0);
+  EXPECT_NEAR(job.restart_seconds, 10, kClose);
+  EXPECT_NEAR(job.goodput(), 0, 0.05);
+}
+
+// Over restarts, whose processes know only what the page says.
+TEST(JobTime, WhatAJobRecoveredFromIsCounted) {
+  JobTime job;
+  job.memory_ran_out(2);  // in earlier jobs
+  job.steps_begin(0, 100, 0);
+  EXPECT_EQ(job.text().find("0 restarts, 0 s lost"), 0u) << job.text();
+  job.step_done(130);
+  ++job.failed_saves;
+  job.memory_ran_out(3);
+  job.steps_begin(1, 120, 0);
+  job.step_done(125);
+  job.steps_begin(2, 125, 0);
+  EXPECT_EQ(job.text().find("2 restarts, 1 failed save, memory ran out once, 10 steps computed again, "), 0u)
+      << job.text();
+  job.step_done(150);
+  job.bad_steps = job.failed_saves = 2;
+  job.rolled_back(130);
+  job.memory_ran_out(4);
+  EXPECT_EQ(job.text().find("2 restarts, 2 failed saves, 2 bad steps, memory ran out 2 times, 30 steps computed again"),
+            0u)
+      << job.text();
+}
+
+TEST(JobTime, WithoutALauncherItBeginsWithItsSteps) {
+  JobTime job;
+  job.steps_begin(0, 0, 0);
+  EXPECT_EQ(job.lost(), 0);
+  EXPECT_EQ(job.goodput(), 1);
+}
+
+}  // namespace
+}  // namespace ring

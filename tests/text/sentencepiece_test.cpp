@@ -1,0 +1,275 @@
+#include <sentencepiece_processor.h>
+#include <sentencepiece_trainer.h>
+
+#include <random>
+
+#include "core/files.h"
+#include "corpus_case.h"
+#include "data/load_tokenizer.h"
+#include "tests/error_of.h"
+#include "text/sentencepiece_train.h"
+#include "text/tokenizer.h"
+#include "text/utf8.h"
+
+namespace ring {
+namespace {
+
+// A made-up language with structure enough for a vocabulary: words, punctuation, indentation, newlines.
+std::string sample(std::size_t bytes, unsigned seed) {
+  std::mt19937 random(seed);
+  const std::vector<std::string> syllables{"ka", "to", "mi", "ren", "sol", "va", "dor", "li", "pha", "que", "st", "un"};
+  std::vector<std::string> words;
+  for (int i = 0; i < 300; ++i) {
+    std::string word;
+    for (std::uint32_t s = 0; s < 1 + random() % 4; ++s) word += syllables[random() % syllables.size()];
+    words.push_back(word);
+  }
+  std::string text;
+  while (text.size() < bytes) {
+    text += std::string(2 * (random() % 4), ' ');
+    for (std::uint32_t w = 0; w < 3 + random() % 6; ++w)
+      text += words[random() % words.size() * (random() % 3) / 3] + (random() % 5 ? " " : "(");
+    text += random() % 4 ? ");\n" : " {\n\n";
+  }
+  return text;
+}
+
+std::shared_ptr<const Tokenizer> train(const std::string& text, const std::string& kind, std::int64_t vocab = 500,
+                                       double coverage = 0.9995) {
+  return train_sentencepiece([&](const auto& take) { take(text); },
+                             {.kind = kind, .vocab_size = vocab, .character_coverage = coverage});
+}
+
+class SentencePiece : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, SentencePiece, testing::Values("bpe", "unigram"));
+
+const std::vector<std::string>& awkward_texts() {
+  static const std::vector<std::string> texts{
+      "",
+      " ",
+      "   ",
+      "\n",
+      "\n\n\n",
+      "\t\t\tx",
+      " leading",
+      "trailing ",
+      "a  b   c    d",
+      "line\r\nline\r\n",
+      "    if (x) {\n        y;\n    }\n",
+      "caf\xC3\xA9 \xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E \xF0\x9F\x98\x80\xF0\x9F\x98\x80",
+      "<unk> <s> </s> <|endoftext|> <0x41>",
+      std::string("nul \0 nul", 9),
+      "\xEF\xBF\xBD and \xEF\xBB\xBF"
+      "bom",
+      "\xE2\x96\x81 the space symbol \xE2\x96\x81\xE2\x96\x81",
+      "bad \xFF\xC3( bytes \xE2\x82",
+      "\x01\x7F\x1B[0m"};
+  return texts;
+}
+
+TEST_P(SentencePiece, RoundTripIsExactForAnyBytes) {
+  const std::string text = sample(60000, 1);
+  const auto t = train(text, GetParam());
+  EXPECT_EQ(t->kind(), "sentencepiece");
+  EXPECT_EQ(t->vocab_size(), 500);
+  EXPECT_EQ(t->end_of_text(), 1);
+  EXPECT_TRUE(t->decode(t->encode(text)) == text);
+  EXPECT_LT(t->encode(text).size(), text.size() / 2) << "the vocabulary learned nothing";
+  for (const std::string& awkward : awkward_texts()) {
+    const auto ids = t->encode(awkward);
+    EXPECT_EQ(t->decode(ids), awkward);
+    for (std::int32_t id : ids) EXPECT_GT(id, 1) << "unknown or end-of-text in: " << awkward;
+  }
+  std::mt19937 random(7);
+  for (int i = 0; i < 200; ++i) {
+    std::string noise(random() % 60, ' ');
+    for (char& c : noise) c = static_cast<char>(random() % (i % 2 ? 256 : 128));
+    ASSERT_EQ(t->decode(t->encode(noise)), noise);
+  }
+}
+
+TEST_P(SentencePiece, InvalidBytesAreCounted) {
+  const auto t = train(sample(60000, 1), GetParam());
+  EncodeReport report;
+  t->encode("ok \xFF\xFE \xC3( \xE2\x96\x81 caf\xC3\xA9", &report);
+  EXPECT_EQ(report.invalid_bytes, 3);
+  EXPECT_EQ(report.unknown, 0);
+}
+
+// Encoding in pieces that safe_prefix() allows gives the tokens of the whole, whatever is in the cache.
+TEST_P(SentencePiece, CutsDoNotChangeTheTokens) {
+  const auto t = train(sample(60000, 1), GetParam());
+  std::string text = sample(20000, 2);
+  for (const std::string& awkward : awkward_texts()) text += awkward + text.substr(0, 100);
+  const auto whole = t->encode(text);
+  for (std::size_t step : {7, 100, 1000, 5000}) {
+    const auto encoder = t->encoder();
+    std::vector<std::int32_t> ids;
+    std::string held;
+    for (std::size_t i = 0; i < text.size(); i += step) {
+      held += text.substr(i, step);
+      const std::size_t cut = t->safe_prefix(held);
+      ASSERT_LE(cut, held.size());
+      encoder->encode(held.substr(0, cut), ids);
+      held.erase(0, cut);
+    }
+    encoder->encode(held, ids);
+    EXPECT_TRUE(ids == whole) << "in steps of " << step;
+  }
+}
+
+TEST_P(SentencePiece, AHugeLineIsEncodedInReasonableTime) {
+  const auto t = train(sample(60000, 1), GetParam());
+  std::string line = sample(2000000, 3);
+  for (char& c : line) c = c == '\n' ? ' ' : c;
+  EXPECT_TRUE(t->decode(t->encode(line)) == line);
+  std::string no_border;
+  for (int i = 0; i < 100000; ++i) no_border += "\xE6\x97\xA5";
+  EXPECT_TRUE(t->decode(t->encode(no_border)) == no_border);
+}
+
+TEST_P(SentencePiece, TrainingIsDeterministicAndFilesRestoreIt) {
+  TempFolder folder;
+  const std::string text = sample(60000, 1);
+  const auto a = train(text, GetParam()), b = train(text, GetParam());
+  EXPECT_EQ(a->hash(), b->hash());
+  save_tokenizer(*a, folder / "t.rmt");
+  save_tokenizer(*a, folder / "t.model");
+  EXPECT_EQ(load_tokenizer(folder / "t.rmt")->hash(), a->hash());
+  EXPECT_EQ(load_tokenizer(folder / "t.model")->hash(), a->hash());
+  EXPECT_TRUE(read_file(folder / "t.rmt") != read_file(folder / "t.model"));
+  EXPECT_NE(train(sample(60000, 5), GetParam())->hash(), a->hash());
+}
+
+TEST_P(SentencePiece, AVocabularyThatCannotBeReached) {
+  const std::string kind = GetParam();
+  const auto few = [&] { train("too little text for so many tokens. ", kind, 5000); };
+  expect_error(few, {"the text gives a " + kind + " vocabulary of at most ",
+                     " tokens, but --vocab-size asks for 5000. Give more text, or --"});
+  EXPECT_EQ(error_of(few).find("trainer_interface.cc"), std::string::npos);
+  std::string characters;  // each needs a token of its own, beside 256 bytes, the end of a text and the unknown one
+  for (char32_t c = 0x4e00; c < 0x4e00 + 500; ++c) utf8::append(characters, c);
+  expect_error(
+      [&] { train(characters, kind, 300, 1.0); },
+      {"the text needs at least 758 tokens for its characters and bytes, and --vocab-size asks for 300. Ask for "
+       "more tokens, or spell rare characters in bytes with a --character-coverage below 1"});
+}
+
+// Flipped bits, cuts and overwritten stretches.
+std::string damaged(std::string bytes, std::mt19937& random) {
+  const std::size_t at = random() % bytes.size();
+  switch (random() % 3) {
+    case 0: bytes[at] = static_cast<char>(bytes[at] ^ (1 << random() % 8)); break;
+    case 1: bytes.resize(at); break;
+    default:
+      for (std::size_t i = at; i < std::min(bytes.size(), at + 1 + random() % 16); ++i)
+        bytes[i] = static_cast<char>(random());
+  }
+  return bytes;
+}
+
+// Every damage of a file of ours is named. A plain model has no hash: what can be read is used, and nothing crashes.
+void damage_600_times(const Tokenizer& t) {
+  std::mt19937 random(11);
+  const std::string ours = t.serialize(), plain = t.payload(), probe = sample(300, 2);
+  int used = 0;
+  for (int i = 0; i < 600; ++i) {
+    const std::string bytes = damaged(ours, random);
+    if (bytes != ours) {
+      expect_error([&] { parse_tokenizer(bytes, "t.rmt"); }, {"t.rmt"});
+    }
+    try {
+      const auto read = parse_tokenizer(damaged(plain, random), "t.model");
+      read->decode(read->encode(probe));
+      ++used;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("t.model"), std::string::npos) << e.what();
+    }
+  }
+  EXPECT_GT(used, 0);
+  EXPECT_LT(used, 600);
+}
+
+TEST_P(SentencePiece, DamagedFilesAreNamed) { damage_600_times(*train(sample(60000, 1), GetParam(), 300)); }
+
+// The file of a model as SentencePiece trains it where it is told no more than this.
+std::string trained_elsewhere(const TempFolder& folder, std::unordered_map<std::string, std::string> settings) {
+  write_text(folder / "text", sample(60000, 1));
+  settings.insert(
+      {{"input", folder / "text"}, {"model_prefix", folder / "m"}, {"vocab_size", "200"}, {"minloglevel", "1"}});
+  const auto status = sentencepiece::SentencePieceTrainer::Train(settings);
+  EXPECT_TRUE(status.ok()) << status.ToString();
+  return folder / "m.model";
+}
+
+// Text is replaced before it is cut.
+TEST(SentencePieceModel, TablesOfReplacementsAreReadAndChecked) {
+  TempFolder folder;
+  const auto t = load_tokenizer(trained_elsewhere(folder, {{"normalization_rule_name", "nmt_nfkc"}}));
+  EXPECT_EQ(t->decode(t->encode("s\xEF\xBD\x94")), "st") << "a fullwidth t";
+  damage_600_times(*t);
+  std::string bytes = t->payload();
+  const std::size_t table = bytes.find("nmt_nfkc") + 8;  // its length, then its index
+  for (std::size_t i = 0; i < 4; ++i) bytes[table + 2000 + i] = '\x7F';
+  expect_error([&] { parse_tokenizer(bytes, "t.model"); },
+               {"t.model is damaged", "table of replacements", "leads out"});
+}
+
+// As the models of Llama 2 and Mistral ask for it.
+TEST(SentencePieceModel, TheBlankInFrontIsPutThereAndTakenAway) {
+  for (const bool blank : {true, false}) {
+    TempFolder folder;
+    const std::string file = trained_elsewhere(
+        folder, {{"normalization_rule_name", "identity"}, {"add_dummy_prefix", blank ? "true" : "false"}});
+    sentencepiece::SentencePieceProcessor library;
+    ASSERT_TRUE(library.Load(file).ok());
+    const auto t = load_tokenizer(file);
+    EXPECT_EQ(t->blank_in_front(), blank);
+    for (const std::string text : {"ka", "kato mi", "solva(dor renque );"}) {
+      std::vector<std::int32_t> theirs;
+      ASSERT_TRUE(library.Encode(text, &theirs).ok());
+      EXPECT_EQ(t->encode(text), theirs) << text;
+    }
+    for (const std::string text : {"", " ", "ka", " ka", "  ka "}) EXPECT_EQ(t->decode(t->encode(text)), text);
+    EXPECT_TRUE(t->encode("").empty());
+  }
+}
+
+TEST(SentencePieceModel, TheBlankInFrontIsNotOfTheText) {
+  TempFolder folder;
+  const auto t = load_tokenizer(trained_elsewhere(folder, {{"normalization_rule_name", "identity"}}));
+  const auto encoder = t->encoder();
+  std::vector<std::int32_t> ids;
+  encoder->encode("ka to", ids);
+  encoder->go_on(" mi", ids);  // and none in front of what goes on
+  EXPECT_EQ(ids, t->encode("ka to mi"));
+  EXPECT_EQ(t->decode(ids), "ka to mi");
+  const auto placed = t->encode_placed("ka to");
+  EXPECT_EQ(placed.front().begin, 0u);
+  EXPECT_EQ(placed.back().end, 5u);
+}
+
+TEST(SentencePieceModel, APieceWithoutTextIsNamed) {
+  const auto t = train(sample(60000, 1), "unigram", 300);
+  const std::string piece("\x0A\x07\x0A\x00\x15\x00\x00\x00\xBF", 9);  // the library throws where nobody catches
+  expect_error([&] { parse_tokenizer(piece + t->payload(), "t.model"); },
+               {"t.model is damaged", "its token 0 has no text"});
+}
+
+TEST(SentencePieceTrain, BadOptions) {
+  expect_error([] { train("text", "wordpiece"); }, {"wordpiece", "bpe, unigram"});
+  expect_error([] { train("text", "bpe", 100); }, {"100", "300 or more"});
+}
+
+TEST(SentencePieceTrain, AFailureOfTheSourceIsReported) {
+  const TextSource source = [](const auto&) { fail("cannot open words.txt"); };
+  try {
+    train_sentencepiece(source, {.kind = "bpe", .vocab_size = 400});
+    FAIL() << "no error";
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "cannot open words.txt");
+  }
+}
+
+}  // namespace
+}  // namespace ring

@@ -1,0 +1,93 @@
+#pragma once
+// Byte-pair encoding: the section `model`.
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "text/tokenizer.h"
+
+namespace ring::bpe {
+
+// Part of a word that is one token.
+struct Symbol {
+  std::int32_t id = 0;
+  std::uint32_t bytes = 0;  // of the word
+};
+
+// What two neighbours become, by their ids. Flat: open addressing, half full at most.
+class PairTable {
+ public:
+  struct Merge {
+    std::uint32_t rank = 0;  // the lowest goes first
+    std::int32_t id = -1;
+  };
+  explicit PairTable(std::size_t pairs = 0);
+  void set(std::int32_t left, std::int32_t right, Merge);  // replaces
+  const Merge* find(std::int32_t left, std::int32_t right) const;
+
+ private:
+  struct Slot {
+    std::uint64_t key = ~std::uint64_t{0};
+    Merge merge;
+  };
+  std::size_t slot_of(std::uint64_t key) const;
+  std::vector<Slot> slots_;
+};
+
+// Lets a map of texts be asked for a part of another text.
+struct TextHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+};
+
+// Vocabulary and merges. Words of byte-level vocabularies are bytes, those of others characters.
+struct Model {
+  bool byte_level = false;
+  bool ignore_merges = false;  // a word that is a token is taken whole
+  bool fuse_unknown = false;
+  std::int32_t unknown = -1;              // -1: what has no token is left out
+  std::array<std::int32_t, 256> bytes{};  // the token of each byte, -1: none; of characters: the fallback
+  std::unordered_map<char32_t, std::int32_t> characters;
+  std::unordered_map<std::string, std::int32_t, TextHash, std::equal_to<>> whole;  // with ignore_merges
+  PairTable merges;
+
+  bool falls_back() const;  // every byte has a token
+};
+
+// The tokens of words, one after the other.
+class Merger {
+ public:
+  explicit Merger(const Model& model) : model_(model) {}
+  // Valid until the next call. Counts in `report` what the vocabulary cannot express.
+  const std::vector<Symbol>& tokens(std::string_view word, EncodeReport& report);
+
+ private:
+  struct Node {
+    Symbol symbol;
+    std::int32_t previous = -1, next = -1;
+  };
+  struct Candidate {
+    std::uint32_t rank = 0;
+    std::int32_t place = 0, id = 0;
+    bool operator>(const Candidate& o) const { return rank != o.rank ? rank > o.rank : place > o.place; }
+  };
+  void start(std::string_view word, EncodeReport& report);
+  void start_character(std::string_view bytes, char32_t c, bool valid, EncodeReport& report);
+  void add_unknown(std::size_t bytes);
+  void add(Symbol s);
+  void merge();
+  void offer(std::int32_t place);
+
+  const Model& model_;
+  std::vector<Node> nodes_;
+  std::vector<Candidate> queue_;
+  std::vector<Symbol> out_;
+  bool open_unknown_ = false;  // the last node stands for what is unknown, and takes more
+};
+
+}  // namespace ring::bpe

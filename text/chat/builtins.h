@@ -1,0 +1,73 @@
+#pragma once
+// The filters, tests, methods and functions that chat templates call.
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "text/chat/value.h"
+
+namespace ring::chat {
+
+// The arguments of a call. An argument that is asked for counts as used; reject_unused() refuses all others.
+class Arguments {
+ public:
+  // Charges the budget for all arguments.
+  Arguments(std::vector<Value> placed, std::vector<Member> named, Budget&);
+  // Returns the argument at `place`, or else the one with that name, or null.
+  const Value* find(std::size_t place, std::string_view name);
+  const Value& need(std::size_t place, std::string_view name);  // Throws Error if there is none
+  // Throws Error, with the callee's kind and name, if an argument was not used.
+  void reject_unused(std::string_view kind, std::string_view name) const;
+  std::size_t size() const { return placed_.size(); }
+  const std::vector<Member>& named() const { return named_; }
+  Arguments without(std::size_t first) const;  // the arguments from `first` on
+  Budget& budget() const { return *budget_; }
+
+ private:
+  std::vector<Value> placed_;
+  std::vector<Member> named_;
+  Budget* budget_;
+  std::size_t used_ = 0;
+  std::vector<std::string_view> used_names_;
+};
+
+// All of these charge the budget (a call: that of its arguments) before they work: for what they read of their operands
+// and for what they return. Each throws Error if it exceeds a limit, an operand does not suit, or a called name does
+// not exist.
+Value call_filter(std::string_view name, const Value& of, Arguments&);
+bool call_test(std::string_view name, const Value& of, Arguments&);
+Value call_method(std::string_view name, const Value& of, Arguments&);
+Value call_function(std::string_view name, Arguments&);
+bool is_function(std::string_view name);
+
+template <class Table>
+std::vector<std::string_view> names_of(const Table& table) {
+  std::vector<std::string_view> names;
+  for (const auto& [name, call] : table) names.push_back(name);
+  return names;
+}
+
+// Returns the beginning of `name` for messages.
+std::string shown_name(std::string_view name);
+
+// The names of all that can be called.
+std::vector<std::string_view> filter_names();
+std::vector<std::string_view> test_names();
+std::vector<std::string_view> text_method_names();
+std::vector<std::string_view> dict_method_names();
+std::vector<std::string_view> function_names();
+
+// Returns what a loop or a filter takes one by one: the items of a list, the names of an object, the characters of a
+// text.
+std::vector<Value> items_of(const Value&, Budget&);
+Value member_of(const Value& of, std::string_view name, Budget&);  // undefined if it has none
+Value item_of(const Value& of, const Value& index, Budget&);       // undefined if it has none
+Value slice_of(const Value& of, const Value* begin, const Value* end, const Value* step, Budget&);
+std::int64_t length_of(const Value&, Budget&);
+bool contains(const Value& all, const Value& one, Budget&);
+Value binary(std::string_view symbol, const Value& a, const Value& b, Budget&);
+bool compare(std::string_view symbol, const Value& a, const Value& b, Budget&);
+
+}  // namespace ring::chat

@@ -1,0 +1,284 @@
+#include "text/chat/conversation.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/check.h"
+#include "core/json.h"
+#include "text/chat/characters.h"
+#include "text/chat/marks.h"
+
+namespace ring::chat {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string role_of(const Value& message) { return message.members().find("role")->text(); }
+
+bool has_calls(const Json& message) {
+  const auto calls = message.find("tool_calls");
+  return calls != message.end() && !calls->is_null() && !calls->empty();
+}
+
+// Returns the joined text of a content that is a list. Throws Error if a part is not text.
+std::string text_of_parts(const Json& content, const std::string& which) {
+  std::string text;
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    const Json& part = content[i];
+    const bool is_text = part.is_object() && part.value("type", Json("text")) == "text" && part.contains("text") &&
+                         part["text"].is_string();
+    if (!is_text) fail(which, ": part ", i, " of its 'content' is not text. Only text is supported");
+    text += part["text"].get_ref<const std::string&>();
+  }
+  return text;
+}
+
+// Throws Error if the template would leave out `key` of a message or a record, which has it.
+void check_written(const Json& object, const char* key, const std::string& which, const std::string& source) {
+  const auto value = object.find(key);
+  if (value == object.end() || value->is_null() || value->empty() || *value == "") return;
+  if (source.find(key) == std::string::npos)
+    fail(which, " has '", key, "', but the template does not write them. Use one that does: --chat-template");
+}
+
+// Throws Error if the object has a member that OpenAI has replaced by `now`, and that no template writes.
+void refuse_former(const Json& object, const char* former, const char* now, const std::string& which) {
+  if (const auto value = object.find(former); value != object.end() && !value->empty())
+    fail(which, " has '", former, "', which templates do not write: give it as '", now, "'");
+}
+
+// Throws Error if the template would leave out a part of the message, or write it in Python's notation.
+void check_message(const Json& m, const std::string& which, const std::string& source) {
+  if (!m.is_object()) fail(which, ": expected an object with 'role' and 'content', got a JSON ", m.type_name());
+  if (!m.contains("role")) fail(which, " has no 'role'");
+  if (!m["role"].is_string()) fail(which, ": expected a string in 'role', got a JSON ", m["role"].type_name());
+  if (m.contains("tool_calls") && !m["tool_calls"].is_array() && !m["tool_calls"].is_null())
+    fail(which, ": expected a list in 'tool_calls', got a JSON ", m["tool_calls"].type_name());
+  check_written(m, "tool_calls", which, source);
+  check_written(m, "reasoning_content", which, source);
+  check_written(m, "thinking", which, source);
+  check_written(m, "reasoning", which, source);
+  refuse_former(m, "function_call", "tool_calls", which);
+  const auto content = m.find("content");
+  if (content == m.end() || content->is_null()) {
+    if (!has_calls(m)) fail(which, " has no 'content'", content == m.end() ? "" : ": it is null");
+    return;
+  }
+  if (!content->is_string() && !content->is_array())
+    fail(which, ": expected a string or a list of texts in 'content', got a JSON ", content->type_name());
+}
+
+// Replaces arguments that are a string holding a JSON object by that object, if `written`, the conversation's text, has
+// the string as JSON, in quotes. Returns true if it replaced any.
+bool decode_arguments(Json& message, const std::string& written) {
+  if (!has_calls(message)) return false;
+  bool decoded = false;
+  for (Json& call : message["tool_calls"]) {
+    if (!call.is_object()) continue;
+    Json& function = call.contains("function") && call["function"].is_object() ? call["function"] : call;
+    if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
+    const std::string quoted = function["arguments"].dump(-1, ' ', false, Json::error_handler_t::replace);
+    if (find_part(written, quoted) == std::string::npos) continue;
+    Json arguments;
+    try {
+      arguments = parse_json<Json>(function["arguments"].get_ref<const std::string&>());
+    } catch (const Error&) {
+      continue;  // the string does not hold JSON
+    }
+    if (!arguments.is_object()) continue;
+    function["arguments"] = std::move(arguments);
+    decoded = true;
+  }
+  return decoded;
+}
+
+// Returns how many bytes of an assistant's turn count: all except blank space after the mark that ends the turn.
+std::size_t counted(const std::string& turn, const Value& message) {
+  const Value* content = message.members().find("content");
+  const std::string said(content && content->is_text() ? strip(content->text(), true, true, nullptr) : "");
+  const std::size_t at = said.empty() ? std::string::npos : find_part(turn, said);
+  const std::size_t end = at == std::string::npos ? 0 : at + said.size();
+  const std::string_view mark = strip(std::string_view(turn).substr(end), false, true, nullptr);
+  return mark.empty() ? turn.size() : end + mark.size();
+}
+
+// Returns a message that says where two texts begin to differ.
+std::string difference(const std::string& a, const std::string& b) {
+  const auto at = static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+  const auto from = [&](const std::string& t) { return "'" + t.substr(std::min(at, t.size()), 30) + "'"; };
+  return str("from byte ", at, " on ", from(a), " became ", from(b));
+}
+
+// Splits a text into parts. The spans are the parts that count.
+std::vector<Part> cut(const std::string& text, const std::vector<std::pair<std::size_t, std::size_t>>& spans) {
+  std::vector<Part> parts;
+  std::size_t at = 0;
+  const auto add = [&](std::size_t end, bool counts) {
+    if (end > at) parts.push_back({text.substr(at, end - at), counts});
+    at = end;
+  };
+  for (const auto& [begin, end] : spans) add(begin, false), add(end, true);
+  add(text.size(), false);
+  return parts;
+}
+
+constexpr const char* kRemedy =
+    ". The assistants' turns cannot be found in such a text. Use a template that marks them with {% generation %}, or "
+    "a different one: --chat-template";
+
+}  // namespace
+
+ConversationWriter::ConversationWriter(Format format, const std::string& name, const Limits& limits)
+    : format_(std::move(format)), template_(format_.source, name), limits_(limits), reads_parts_(find_reads_parts()) {}
+
+bool ConversationWriter::find_reads_parts() const {
+  const auto written = [&](const Json& content) {
+    const Json message = {{"role", "user"}, {"content", content}};
+    return write({from_json(message)}, 1, from_json(Json()), false).text;
+  };
+  constexpr const char* kText = "ringmasterasks";
+  try {
+    return written(Json::array({{{"type", "text"}, {"text", kText}}})) == written(kText);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+std::vector<Value> ConversationWriter::read(const Json& messages) const {
+  if (!messages.is_array()) fail("expected a list of messages, got a JSON ", messages.type_name());
+  if (messages.empty()) fail("the list of messages is empty");
+  std::vector<Value> out;
+  for (const Json& m : messages) {
+    const std::string which = str("message ", out.size());
+    check_message(m, which, format_.source);
+    const bool parts = m.contains("content") && m["content"].is_array();
+    const std::string text = parts ? text_of_parts(m["content"], which) : "";
+    if (!parts || reads_parts_) {
+      out.push_back(from_json(m));
+      continue;
+    }
+    Json whole = m;
+    whole["content"] = text;
+    out.push_back(from_json(whole));
+  }
+  return out;
+}
+
+ConversationWriter::Whole ConversationWriter::write_whole(const Json& list, std::vector<Value> messages,
+                                                          const Value& tools, bool ask) const {
+  Whole whole{.messages = std::move(messages), .rendered = {}};
+  whole.rendered = write(whole.messages, whole.messages.size(), tools, ask);
+  if (std::ranges::none_of(list, has_calls)) return whole;
+  Json decoded = list;
+  bool changed = false;
+  for (Json& m : decoded) changed |= decode_arguments(m, whole.rendered.text);
+  if (!changed) return whole;
+  whole.messages = read(decoded);
+  whole.rendered = write(whole.messages, whole.messages.size(), tools, ask, whole.rendered.steps);
+  return whole;
+}
+
+Rendered ConversationWriter::write(const std::vector<Value>& messages, std::size_t count, const Value& tools, bool ask,
+                                   std::size_t spent) const {
+  std::vector<Value> some(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(count));
+  std::vector<Member> variables{{"messages", Value::list(std::move(some))},
+                                {"tools", tools},
+                                {"documents", None{}},
+                                {"add_generation_prompt", ask}};
+  for (const auto& [name, text] : format_.tokens) variables.emplace_back(name, text);
+  return template_.render(std::move(variables), limits_, spent);
+}
+
+ConversationWriter::Spans ConversationWriter::turns(const std::vector<Value>& messages, const Value& tools,
+                                                    const Rendered& rendered, bool asks) const {
+  if (template_.marks_generation()) return rendered.generations;
+  const std::string& whole = rendered.text;
+  std::size_t steps = rendered.steps;
+  const auto written = [&](std::size_t count, bool ask) {
+    Rendered r = write(messages, count, tools, ask, steps);
+    steps = r.steps;
+    return std::move(r.text);
+  };
+  Spans spans;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (role_of(messages[i]) != "assistant") continue;
+    if (i == 0) fail("the conversation begins with an assistant", kRemedy);
+    const std::string before = written(i, true);
+    if (!whole.starts_with(before))
+      fail("the template writes the ", i, " messages before message ", i,
+           " differently when it follows: ", difference(before, whole), kRemedy);
+    const std::string with = i + 1 == messages.size() && !asks ? whole : written(i + 1, false);
+    if (!whole.starts_with(with))
+      fail("the template writes message ", i, " differently when others follow: ", difference(with, whole), kRemedy);
+    if (with.size() <= before.size()) fail("the template writes nothing for message ", i, kRemedy);
+    spans.emplace_back(before.size(), before.size() + counted(with.substr(before.size()), messages[i]));
+  }
+  return spans;
+}
+
+void ConversationWriter::check_tools(const Json& tools) const {
+  check_written({{"tools", tools}}, "tools", "the record", format_.source);
+}
+
+std::vector<Part> ConversationWriter::parts(const Json& list, const Json& tools) const {
+  std::vector<Value> messages = read(list);
+  if (std::ranges::none_of(messages, [](const Value& m) { return role_of(m) == "assistant"; }))
+    fail("no message has the role 'assistant': nothing of this conversation would be learned");
+  check_tools(tools);
+  const Value given = from_json(tools);
+  const Whole whole = write_whole(list, std::move(messages), given, false);
+  const Spans spans = turns(whole.messages, given, whole.rendered, false);
+  if (spans.empty()) fail("the template has {% generation %}, but marks no text of this conversation with it");
+  return cut(whole.rendered.text, learned(list, spans));
+}
+
+// Requires one span for each message of an assistant if one of them is not to be learned.
+ConversationWriter::Spans ConversationWriter::learned(const Json& list, const Spans& spans) const {
+  std::vector<bool> wanted;
+  for (std::size_t i = 0; i < list.size(); ++i)
+    if (list[i]["role"] == "assistant") wanted.push_back(is_learned(list[i], str("message ", i)));
+  if (std::ranges::count(wanted, false) == 0) return spans;
+  if (std::ranges::count(wanted, true) == 0) fail("every assistant's message is marked as not to be learned");
+  if (spans.size() != wanted.size())
+    fail("a message is marked as not to be learned, but the template marks ", spans.size(),
+         " texts with {% generation %} for ", wanted.size(),
+         " messages of assistants. Give a different one: --chat-template");
+  Spans out;
+  for (std::size_t i = 0; i < spans.size(); ++i)
+    if (wanted[i]) out.push_back(spans[i]);
+  return out;
+}
+
+std::vector<Part> ConversationWriter::prompt(const Json& list, const Json& tools,
+                                             const std::function<void(const std::string&)>& look) const {
+  check_tools(tools);
+  const Value given = from_json(tools);
+  const Whole whole = write_whole(list, read(list), given, true);
+  const std::string& text = whole.rendered.text;
+  if (look) look(text);
+  try {
+    return cut(text, turns(whole.messages, given, whole.rendered, true));
+  } catch (const Error&) {
+    // No corpus can hold such a conversation, so no training data fixes how its tokens are split.
+    return cut(text, {});
+  }
+}
+
+std::string ConversationWriter::end_of_answer() const {
+  static const std::string answer = "ringmasteranswers", next = "ringmasterasks";
+  Json list = {{{"role", "user"}, {"content", "Hi"}}, {{"role", "assistant"}, {"content", answer}}};
+  const auto behind = [&] {
+    const std::vector<Value> messages = read(list);
+    const std::string text = write(messages, messages.size(), from_json(Json()), false).text;
+    const std::size_t at = text.rfind(answer);
+    return at == std::string::npos ? "" : text.substr(at + answer.size());
+  };
+  const std::string rest = behind();
+  if (const std::string_view mark = strip(rest, true, true, nullptr); !mark.empty()) return std::string(mark);
+  list.push_back({{"role", "user"}, {"content", next}});
+  const std::string between = behind();
+  const std::size_t end = between.find(next);
+  return end == std::string::npos ? "" : std::string(strip(between.substr(0, end), false, true, nullptr));
+}
+
+}  // namespace ring::chat

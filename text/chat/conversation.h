@@ -1,0 +1,75 @@
+#pragma once
+// Writes conversations as text with a chat template, and finds the text that the model is trained on: what assistants
+// say, with the mark that ends their turn.
+
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "text/chat/format.h"
+#include "text/chat/template.h"
+
+namespace ring::chat {
+
+struct Part {
+  std::string text;
+  bool counts;  // the model is trained on it
+};
+
+class ConversationWriter {
+ public:
+  // `name` is the template's name in errors. `limits` apply to one conversation, over all the times that it is written.
+  // Throws Error like Template's constructor.
+  ConversationWriter(Format format, const std::string& name, const Limits& limits = {});
+  const Format& format() const { return format_; }
+
+  // Returns the conversation as text, split into parts that count and parts that do not.
+  // messages: a list of objects with `role` and `content`. A content is a string or a list of {"type": "text", "text":
+  // ..}; the strings of a list are joined if the template does not read lists. With tool_calls, the content may be null
+  // or missing. tools: the template's variable of that name, or null.
+  // If the template has {% generation %}, the text inside it counts. Otherwise the conversation is written twice for
+  // each assistant's turn: up to the turn, with the prompt that asks for an answer, and including the turn. The text
+  // that only the second one has counts, except blank space after the mark that ends the turn.
+  // An assistant's message that is excluded from training (marks.h) does not count.
+  // Throws Error if `messages` is not such a list, if it has no assistant, if the template would leave out tools, calls
+  // of tools or a reasoning_content that is there, if one of these two texts is not the beginning of the whole
+  // conversation, or like Template::render().
+  std::vector<Part> parts(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools) const;
+  // Returns the conversation up to the point where an assistant answers. Earlier answers are parts that count, as in
+  // parts(); if they cannot be found, returns one part. Before it searches for them, which writes the conversation
+  // about twice for each answer, it calls look(text) with the whole text; `look` may throw Error to refuse it.
+  std::vector<Part> prompt(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools,
+                           const std::function<void(const std::string&)>& look = nullptr) const;
+  // Returns the text that the template writes after the last answer, without blank space around it. If it writes none,
+  // returns the text between an answer and the user's next message, without blank space at its end. May be "" too.
+  std::string end_of_answer() const;
+
+ private:
+  using Spans = std::vector<std::pair<std::size_t, std::size_t>>;
+  Rendered write(const std::vector<Value>& messages, std::size_t count, const Value& tools, bool ask,
+                 std::size_t spent = 0) const;
+  Spans turns(const std::vector<Value>& messages, const Value& tools, const Rendered& whole, bool asks) const;
+  struct Whole {  // a whole conversation and its text
+    std::vector<Value> messages;
+    Rendered rendered;
+  };
+  // Returns the messages as values. Throws Error if one has no role or content, or has something that the template
+  // cannot write.
+  std::vector<Value> read(const nlohmann::ordered_json& messages) const;
+  // Writes all messages. Requires messages = read(list). If the arguments of a call are a string that holds a JSON
+  // object, and the template would write that string as JSON, in quotes, the template gets the object instead.
+  Whole write_whole(const nlohmann::ordered_json& list, std::vector<Value> messages, const Value& tools,
+                    bool ask) const;
+  // Returns the spans of the messages that are to be learned.
+  Spans learned(const nlohmann::ordered_json& list, const Spans&) const;
+  // Throws Error if there are tools and the template would leave them out.
+  void check_tools(const nlohmann::ordered_json& tools) const;
+  bool find_reads_parts() const;
+  Format format_;
+  Template template_;
+  Limits limits_;
+  bool reads_parts_;  // the template reads a content that is a list of parts
+};
+
+}  // namespace ring::chat

@@ -1,0 +1,223 @@
+// Filters and tests by name.
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "core/check.h"
+#include "text/chat/builtins.h"
+#include "text/chat/characters.h"
+
+namespace ring::chat {
+namespace {
+
+using Filter = Value (*)(const Value&, Arguments&);
+using Test = bool (*)(const Value&, Arguments&);
+
+Value method(const char* name, const Value& of, Arguments& a) {
+  return call_method(name, of.is_text() ? of : Value(print(of, a.budget())), a);
+}
+
+// member_of() along a name with dots.
+Value attribute_of(Value of, std::string_view path, Budget& budget) {
+  budget.charge_read(path.size());
+  for (std::size_t at = 0; at <= path.size();) {
+    const std::size_t dot = std::min(path.find('.', at), path.size());
+    of = member_of(of, path.substr(at, dot - at), budget);
+    at = dot + 1;
+  }
+  return of;
+}
+
+// Returns the chosen items of `of`: by themselves or by an attribute, with a test or else by their truth.
+Value chosen(const Value& of, Arguments& a, bool by_attribute, bool keep) {
+  const std::string attribute = by_attribute ? a.need(0, "attribute").text() : "";
+  const std::size_t first = by_attribute ? 1 : 0;
+  const Value* named = a.find(first, "");
+  const std::string test = named ? named->text() : "";
+  std::vector<Value> out;
+  for (const Value& item : items_of(of, a.budget())) {
+    const Value subject = by_attribute ? attribute_of(item, attribute, a.budget()) : item;
+    Arguments rest = a.without(first + 1);
+    if ((test.empty() ? subject.truth() : call_test(test, subject, rest)) != keep) continue;
+    a.budget().charge_created(kValueBytes);
+    out.push_back(item);
+  }
+  for (std::size_t i = first + 1; i < a.size(); ++i) a.find(i, "");
+  return Value::list(std::move(out));
+}
+
+Value mapped(const Value& of, Arguments& a) {
+  std::vector<Value> out;
+  const Value* attribute = a.find(a.size(), "attribute");
+  const Value* otherwise = attribute ? a.find(a.size(), "default") : nullptr;
+  const std::string filter = attribute ? "" : a.need(0, "filter").text();
+  for (const Value& item : items_of(of, a.budget())) {
+    a.budget().charge_created(kValueBytes);
+    if (attribute) {
+      Value found = attribute_of(item, attribute->text(), a.budget());
+      out.push_back(found.is<Undefined>() && otherwise ? *otherwise : std::move(found));
+    } else {
+      Arguments rest = a.without(1);
+      out.push_back(call_filter(filter, item, rest));
+    }
+  }
+  for (std::size_t i = 1; i < a.size() && !attribute; ++i) a.find(i, "");
+  for (const Member& m : a.named())
+    if (!attribute) a.find(a.size(), m.first);
+  return Value::list(std::move(out));
+}
+
+Value joined(const Value& of, Arguments& a) {
+  const Value* between = a.find(0, "d");
+  const Value* attribute = a.find(1, "attribute");
+  const std::string gap = between ? print(*between, a.budget()) : "";
+  std::string out;
+  bool first = true;
+  for (const Value& item : items_of(of, a.budget())) {
+    if (!std::exchange(first, false)) a.budget().append(out, gap);
+    const Value part = attribute ? attribute_of(item, attribute->text(), a.budget()) : item;
+    a.budget().append(out, part.is_text() ? part.text() : print(part, a.budget()));
+  }
+  return out;
+}
+
+Value json(const Value& of, Arguments& a) {
+  const Value* indent = a.find(1, "indent");  // as transformers' own filter has it
+  const Value* ascii = a.find(0, "ensure_ascii");
+  if (ascii && ascii->truth()) fail("tojson: ensure_ascii=true is not supported");
+  const bool none = !indent || indent->is<None>();
+  const std::int64_t by = none ? -1 : indent->integer();
+  if (by < -1 || by > 64) fail("tojson: expected an indent from 0 to 64, got ", by);
+  return json_text(of, static_cast<int>(by), a.budget());
+}
+
+Value defaulted(const Value& of, Arguments& a) {
+  const Value* other = a.find(0, "default_value");
+  const Value* also_false = a.find(1, "boolean");
+  const bool missing = of.is<Undefined>() || (also_false && also_false->truth() && !of.truth());
+  return !missing ? of : other ? *other : Value(std::string());
+}
+
+Value end_item(const Value& of, bool first, Budget& budget) {
+  const std::vector<Value> all = items_of(of, budget);
+  if (all.empty()) return Undefined{first ? "first" : "last"};
+  return first ? all.front() : all.back();
+}
+
+Value whole_number(const Value& of) {
+  if (of.is<double>() && std::fabs(of.number()) < 9e18) return static_cast<std::int64_t>(of.number());
+  if (!of.is_text()) return of.integer();
+  const std::string_view text = strip(of.text(), true, true, nullptr);
+  const bool digits = !text.empty() && text.size() < 18 && text.find_first_not_of("0123456789") == std::string::npos;
+  return digits ? std::int64_t{std::stoll(std::string(text))} : std::int64_t{0};
+}
+
+Value absolute(const Value& of, Budget& budget) {
+  if (of.is<double>()) return std::fabs(of.number());
+  return of.integer() < 0 ? binary("-", Value(std::int64_t{0}), of, budget) : of;
+}
+
+Value pairs_of(const Value& of, Budget& budget) {
+  Arguments none({}, {}, budget);
+  return of.is<Undefined>() ? Value::list({}) : call_method("items", of, none);
+}
+
+Value backwards(const Value& of, Budget& budget) {
+  const Value step(std::int64_t{-1});
+  return slice_of(of, nullptr, nullptr, &step, budget);
+}
+
+const std::map<std::string, Filter, std::less<>>& filters() {
+  static const std::map<std::string, Filter, std::less<>> all{
+      {"abs", [](const Value& v, Arguments& a) { return absolute(v, a.budget()); }},
+      {"capitalize", [](const Value& v, Arguments& a) { return method("capitalize", v, a); }},
+      {"count", [](const Value& v, Arguments& a) { return Value(length_of(v, a.budget())); }},
+      {"d", defaulted},
+      {"default", defaulted},
+      {"first", [](const Value& v, Arguments& a) { return end_item(v, true, a.budget()); }},
+      {"int", [](const Value& v, Arguments&) { return whole_number(v); }},
+      {"items", [](const Value& v, Arguments& a) { return pairs_of(v, a.budget()); }},
+      {"join", joined},
+      {"last", [](const Value& v, Arguments& a) { return end_item(v, false, a.budget()); }},
+      {"length", [](const Value& v, Arguments& a) { return Value(length_of(v, a.budget())); }},
+      {"list", [](const Value& v, Arguments& a) { return Value::list(items_of(v, a.budget())); }},
+      {"lower", [](const Value& v, Arguments& a) { return method("lower", v, a); }},
+      {"map", mapped},
+      {"reject", [](const Value& v, Arguments& a) { return chosen(v, a, false, false); }},
+      {"rejectattr", [](const Value& v, Arguments& a) { return chosen(v, a, true, false); }},
+      {"replace", [](const Value& v, Arguments& a) { return method("replace", v, a); }},
+      {"reverse", [](const Value& v, Arguments& a) { return backwards(v, a.budget()); }},
+      {"safe", [](const Value& v, Arguments&) { return v; }},
+      {"select", [](const Value& v, Arguments& a) { return chosen(v, a, false, true); }},
+      {"selectattr", [](const Value& v, Arguments& a) { return chosen(v, a, true, true); }},
+      {"string", [](const Value& v, Arguments& a) { return Value(print(v, a.budget())); }},
+      {"title", [](const Value& v, Arguments& a) { return method("title", v, a); }},
+      {"tojson", json},
+      {"trim", [](const Value& v, Arguments& a) { return method("strip", v, a); }},
+      {"upper", [](const Value& v, Arguments& a) { return method("upper", v, a); }},
+  };
+  return all;
+}
+
+template <int kRest>
+bool divides(const Value& v, Arguments&) {
+  return v.integer() % 2 == kRest || v.integer() % 2 == -kRest;
+}
+bool is_equal(const Value& v, Arguments& a) { return equal(v, a.need(0, "other"), a.budget()); }
+bool is_unequal(const Value& v, Arguments& a) { return !is_equal(v, a); }
+
+const std::map<std::string, Test, std::less<>>& tests() {
+  static const std::map<std::string, Test, std::less<>> all{
+      {"==", is_equal},
+      {"!=", is_unequal},
+      {"boolean", [](const Value& v, Arguments&) { return v.is<bool>(); }},
+      {"callable", [](const Value& v, Arguments&) { return v.is<Callable>(); }},
+      {"defined", [](const Value& v, Arguments&) { return !v.is<Undefined>(); }},
+      {"eq", is_equal},
+      {"equalto", is_equal},
+      {"even", divides<0>},
+      {"false", [](const Value& v, Arguments&) { return v.is<bool>() && !v.truth(); }},
+      {"float", [](const Value& v, Arguments&) { return v.is<double>(); }},
+      {"in", [](const Value& v, Arguments& a) { return contains(a.need(0, "seq"), v, a.budget()); }},
+      {"integer", [](const Value& v, Arguments&) { return v.is<std::int64_t>(); }},
+      {"iterable",
+       [](const Value& v, Arguments&) { return v.is_list() || v.is_dict() || v.is_text() || v.is<Undefined>(); }},
+      {"mapping", [](const Value& v, Arguments&) { return v.is_dict(); }},
+      {"ne", is_unequal},
+      {"none", [](const Value& v, Arguments&) { return v.is<None>(); }},
+      {"number", [](const Value& v, Arguments&) { return v.is_number() || v.is<bool>(); }},
+      {"odd", divides<1>},
+      {"sequence",
+       [](const Value& v, Arguments&) { return v.is_list() || v.is_dict() || v.is_text() || v.is<Undefined>(); }},
+      {"string", [](const Value& v, Arguments&) { return v.is_text(); }},
+      {"true", [](const Value& v, Arguments&) { return v.is<bool>() && v.truth(); }},
+      {"undefined", [](const Value& v, Arguments&) { return v.is<Undefined>(); }},
+  };
+  return all;
+}
+
+}  // namespace
+
+Value call_filter(std::string_view name, const Value& of, Arguments& a) {
+  const auto found = filters().find(name);
+  if (found == filters().end()) fail("the filter '", shown_name(name), "' is not supported");
+  a.budget().charge_read(of.top_bytes());
+  Value out = found->second(of, a);
+  a.reject_unused("filter", name);
+  a.budget().check(out.bytes());
+  return out;
+}
+
+bool call_test(std::string_view name, const Value& of, Arguments& a) {
+  const auto found = tests().find(name);
+  if (found == tests().end()) fail("the test '", shown_name(name), "' is not supported");
+  a.budget().charge_read(of.top_bytes());
+  const bool out = found->second(of, a);
+  a.reject_unused("test", name);
+  return out;
+}
+
+std::vector<std::string_view> filter_names() { return names_of(filters()); }
+std::vector<std::string_view> test_names() { return names_of(tests()); }
+
+}  // namespace ring::chat

@@ -1,0 +1,56 @@
+#include "text/chat/marks.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/check.h"
+
+namespace ring::chat {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Returns the mark's name if it says that `object` is not to be learned, otherwise "". Null counts as missing.
+std::string unlearned_by(const Mark& mark, const Json& object, const std::string& which) {
+  const auto value = object.find(mark.name);
+  if (value == object.end() || value->is_null()) return "";
+  const bool on = *value == 1 || *value == true, off = *value == 0 || *value == false;
+  if (!on && !off)
+    fail(which, ": expected 0, 1, true or false in '", mark.name, "', got ",
+         value->dump(-1, ' ', false, Json::error_handler_t::replace), ". A token counts or does not");
+  return on == mark.learned ? "" : mark.name;
+}
+
+std::string unlearned(const Json& object, const std::string& which) {
+  std::string by;
+  for (const Mark& mark : kMarks)
+    if (const std::string name = unlearned_by(mark, object, which); by.empty()) by = name;
+  return by;
+}
+
+constexpr const char* kWhole = ", and a message counts as a whole here. Mark the whole message with 'train'";
+
+void check_parts(const Json& message, const std::string& which) {
+  const auto detail = message.find("train_detail");
+  if (detail != message.end() && !detail->empty())
+    fail(which, ": 'train_detail' selects parts of its text for training", kWhole);
+  const auto content = message.find("content");
+  if (content == message.end() || !content->is_array()) return;
+  for (const Json& part : *content)
+    if (const std::string by = unlearned(part, which); !by.empty())
+      fail(which, ": '", by, "' excludes a part of its 'content' from training", kWhole);
+}
+
+}  // namespace
+
+bool is_learned(const Json& message, const std::string& which) {
+  check_parts(message, which);
+  return unlearned(message, which).empty();
+}
+
+void check_learned(const Json& record) {
+  for (const Mark& mark : kMarks)
+    if (mark.of_record && !unlearned_by(mark, record, "the record").empty())
+      fail("'", mark.name, "': ", record.at(mark.name).dump(), " excludes the whole record from training");
+}
+
+}  // namespace ring::chat

@@ -1,0 +1,72 @@
+#pragma once
+// Expressions of a chat template, with the precedences of Jinja 3.1. The parser of statements goes on from it.
+
+#include <initializer_list>
+#include <string_view>
+#include <vector>
+
+#include "core/check.h"
+#include "text/chat/lexer.h"
+#include "text/chat/syntax.h"
+
+namespace ring::chat {
+
+using NodePtr = std::unique_ptr<Node>;
+
+class ExpressionParser {
+ public:
+  explicit ExpressionParser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
+
+ protected:
+  NodePtr expression();                  // with "a if b else c"
+  NodePtr simple() { return either(); }  // without
+  NodePtr expression_or_tuple();
+
+  const Token& now() const { return tokens_[at_]; }
+  const Token& after() const { return tokens_[at_ + 1 < tokens_.size() ? at_ + 1 : at_]; }
+  Token take() { return at_ + 1 < tokens_.size() ? tokens_[at_++] : tokens_[at_]; }
+  bool is(TokenKind kind, std::string_view text = "") const {
+    return now().kind == kind && (text.empty() || now().text == text);
+  }
+  bool take_symbol(std::string_view s) { return is(TokenKind::symbol, s) && (take(), true); }
+  bool take_name(std::string_view s) { return is(TokenKind::name, s) && (take(), true); }
+  void need_symbol(std::string_view s);
+  std::string need_name(std::string_view what);
+  std::string shown() const;  // the current token, for errors
+
+  template <class... Parts>
+  [[noreturn]] void wrong(const Parts&... parts) const {
+    fail(now().line, ": ", parts...);
+  }
+  NodePtr node(NodeKind kind, std::string text = "") const;
+  // Error: nested too deeply.
+  NodePtr with(NodePtr n, NodePtr part) const;
+
+ private:
+  friend class Nesting;
+  NodePtr either();
+  NodePtr both();
+  NodePtr inverse();
+  NodePtr comparison();
+  NodePtr sum();
+  NodePtr joined();
+  NodePtr product();
+  NodePtr power();
+  NodePtr unary(bool filters);
+  NodePtr primary();
+  NodePtr list_of(std::string_view end, NodeKind kind);
+  NodePtr dict();
+  NodePtr postfix(NodePtr of);
+  NodePtr subscript(NodePtr of);
+  NodePtr filters(NodePtr of);
+  NodePtr test(NodePtr of);
+  NodePtr arguments(NodePtr callee);
+  template <class Next>
+  NodePtr chain(std::initializer_list<std::string_view> symbols, const Next& next);
+
+  std::vector<Token> tokens_;
+  std::size_t at_ = 0;
+  int nesting_ = 0;
+};
+
+}  // namespace ring::chat

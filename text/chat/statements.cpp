@@ -1,0 +1,179 @@
+#include <algorithm>
+#include <array>
+
+#include "core/yaml.h"
+#include "text/chat/parser.h"
+
+namespace ring::chat {
+namespace {
+
+constexpr std::array<std::string_view, 10> kRefused{"raw",     "call",  "filter", "include", "import",
+                                                    "extends", "block", "from",   "with",    "autoescape"};
+
+class StatementParser : ExpressionParser {
+ public:
+  using ExpressionParser::ExpressionParser;
+
+  NodePtr all() {
+    NodePtr n = body({});
+    if (!is(TokenKind::end)) wrong("'", ring::shown(now().text), "' ends nothing");
+    return n;
+  }
+
+ private:
+  // Statements up to a tag that begins with one of `ends`, whose name comes next; or to the end of the template.
+  NodePtr body(std::initializer_list<std::string_view> ends) {
+    NodePtr n = node(NodeKind::block);
+    if (++nesting_ > 50) wrong("blocks are nested more than 50 times");
+    while (!is(TokenKind::end)) {
+      if (is(TokenKind::text)) {
+        NodePtr text = node(NodeKind::text);
+        text->text = take().text;
+        n = with(std::move(n), std::move(text));
+      } else if (is(TokenKind::print_begin)) {
+        take();
+        n = with(std::move(n), with(node(NodeKind::print), expression_or_tuple()));
+        need(TokenKind::print_end);
+      } else {
+        take();  // {%
+        if (is(TokenKind::name) && std::ranges::find(ends, now().text) != ends.end()) break;
+        n = with(std::move(n), statement());
+      }
+    }
+    if (ends.size() > 0 && is(TokenKind::end))
+      wrong("expected {% ", *(ends.end() - 1), " %}, got the end of the template");
+    --nesting_;
+    return n;
+  }
+
+  void need(TokenKind kind) {
+    if (!is(kind)) wrong("expected the end of the tag, got ", shown());
+    take();
+  }
+  void end_of(std::string_view name) {
+    if (!take_name(name)) wrong("expected {% ", name, " %}, got ", shown());
+    need(TokenKind::block_end);
+  }
+
+  NodePtr statement() {
+    const std::string name = need_name("the name of a statement");
+    if (name == "if") return branch();
+    if (name == "for") return loop();
+    if (name == "set") return assign();
+    if (name == "macro") return macro();
+    if (name == "generation") return generation();
+    if (name == "break" || name == "continue") return jump(name);
+    if (std::ranges::find(kRefused, name) != kRefused.end())
+      wrong("the statement {% ", ring::shown(name), " %} is not supported");
+    wrong("{% ", ring::shown(name), " %} is no statement, or ends nothing");
+  }
+
+  NodePtr branch() {
+    NodePtr n = node(NodeKind::branch);
+    while (true) {
+      n = with(std::move(n), expression());
+      need(TokenKind::block_end);
+      n = with(std::move(n), body({"elif", "else", "endif"}));
+      if (take_name("elif")) continue;
+      if (take_name("else")) {
+        need(TokenKind::block_end);
+        n = with(std::move(n), body({"endif"}));
+      }
+      end_of("endif");
+      return n;
+    }
+  }
+
+  NodePtr loop() {
+    NodePtr n = node(NodeKind::loop);
+    const bool brackets = take_symbol("(");
+    do n->names.push_back(need_name("the name of a loop's variable"));
+    while (take_symbol(","));
+    if (brackets) need_symbol(")");
+    if (!take_name("in")) wrong("expected 'in', got ", shown());
+    n = with(std::move(n), simple());
+    n = with(std::move(n), take_name("if") ? expression() : nullptr);
+    if (is(TokenKind::name, "recursive")) wrong("a 'recursive' loop is not supported");
+    need(TokenKind::block_end);
+    ++loops_;
+    n = with(std::move(n), body({"else", "endfor"}));
+    --loops_;
+    NodePtr none;
+    if (take_name("else")) {
+      need(TokenKind::block_end);
+      none = body({"endfor"});
+    }
+    n = with(std::move(n), std::move(none));
+    end_of("endfor");
+    return n;
+  }
+
+  NodePtr assign() {
+    NodePtr n = node(NodeKind::assign);
+    n->names.push_back(need_name("the name of a variable"));
+    if (take_symbol(".")) {
+      n->text = n->names[0];
+      n->names[0] = need_name("the name of a member");
+    }
+    while (take_symbol(",")) n->names.push_back(need_name("the name of a variable"));
+    if (take_symbol("=")) {
+      n = with(std::move(n), expression_or_tuple());
+      need(TokenKind::block_end);
+      return n;
+    }
+    if (is(TokenKind::symbol, "|")) wrong("{% set %} with a filter is not supported");
+    if (n->names.size() > 1 || !n->text.empty()) wrong("expected '=', got ", shown());
+    need(TokenKind::block_end);
+    n->kind = NodeKind::capture;
+    ++hidden_;
+    n = with(std::move(n), body({"endset"}));
+    --hidden_;
+    end_of("endset");
+    return n;
+  }
+
+  NodePtr macro() {
+    NodePtr n = node(NodeKind::macro, need_name("the name of a macro"));
+    need_symbol("(");
+    while (!is(TokenKind::symbol, ")")) {
+      n->names.push_back(need_name("the name of a parameter"));
+      n = with(std::move(n), take_symbol("=") ? expression() : nullptr);
+      if (!take_symbol(",")) break;
+    }
+    need_symbol(")");
+    need(TokenKind::block_end);
+    ++hidden_;
+    const int loops = std::exchange(loops_, 0);
+    n = with(std::move(n), body({"endmacro"}));
+    loops_ = loops;
+    --hidden_;
+    end_of("endmacro");
+    return n;
+  }
+
+  NodePtr generation() {
+    NodePtr n = node(NodeKind::generation);
+    if (hidden_ > 0) wrong("{% generation %} inside of a macro or a {% set %} block is not supported");
+    need(TokenKind::block_end);
+    ++hidden_;
+    n = with(std::move(n), body({"endgeneration"}));
+    --hidden_;
+    end_of("endgeneration");
+    return n;
+  }
+
+  NodePtr jump(const std::string& name) {
+    if (loops_ == 0) wrong("{% ", name, " %} is in no loop");
+    NodePtr n = node(name == "break" ? NodeKind::leave : NodeKind::next);
+    need(TokenKind::block_end);
+    return n;
+  }
+
+  int nesting_ = 0, loops_ = 0, hidden_ = 0;  // blocks, loops, and blocks whose text goes elsewhere first
+};
+
+}  // namespace
+
+NodePtr parse(std::string_view source) { return StatementParser(lex(source)).all(); }
+
+}  // namespace ring::chat

@@ -1,0 +1,168 @@
+#include "text/sentencepiece_check.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "core/check.h"
+
+namespace ring {
+namespace {
+
+// A message of protocol buffers (https://protobuf.dev/programming-guides/encoding), field by field.
+class Message {
+ public:
+  struct Field {
+    std::uint64_t number = 0;
+    std::uint64_t value = 0;  // of a number: its bits
+    std::string_view bytes;   // of text, or of a message inside of this one
+  };
+
+  Message(std::string_view bytes, const std::string& name) : rest_(bytes), name_(name) {}
+  bool done() const { return rest_.empty(); }
+  Field next() {
+    const std::uint64_t key = varint();
+    Field field{.number = key >> 3};
+    switch (key & 7) {
+      case 0: field.value = varint(); break;
+      case 1: field.value = fixed(8); break;
+      case 2: field.bytes = take(varint()); break;
+      case 5: field.value = fixed(4); break;
+      default: damaged("a field of type ", key & 7);
+    }
+    return field;
+  }
+
+ private:
+  template <class... Parts>
+  [[noreturn]] void damaged(const Parts&... parts) const {
+    fail(name_, " is no SentencePiece model, or damaged: ", parts...);
+  }
+  std::string_view take(std::uint64_t bytes) {
+    if (bytes > rest_.size()) damaged(bytes, " bytes where ", rest_.size(), " are left");
+    const std::string_view taken = rest_.substr(0, bytes);
+    rest_.remove_prefix(bytes);
+    return taken;
+  }
+  std::uint64_t fixed(std::size_t bytes) {
+    std::uint64_t value = 0;
+    std::memcpy(&value, take(bytes).data(), bytes);
+    return value;
+  }
+  std::uint64_t varint() {
+    std::uint64_t value = 0;
+    for (unsigned shift = 0; shift < 64; shift += 7) {
+      const auto byte = static_cast<unsigned char>(take(1)[0]);
+      value |= std::uint64_t{byte & 0x7Fu} << shift;
+      if (byte < 0x80) return value;
+    }
+    damaged("a number of more than ten bytes");
+  }
+
+  std::string_view rest_;
+  const std::string& name_;
+};
+
+// ModelProto.SentencePiece: 1 the piece, 2 its score (f32).
+void check_piece(std::string_view bytes, std::size_t id, const std::string& name) {
+  bool text = false;
+  for (Message piece(bytes, name); !piece.done();) {
+    const Message::Field f = piece.next();
+    if (f.number == 1) text = !f.bytes.empty() && f.bytes.find('\0') == std::string_view::npos;
+    if (f.number != 2) continue;
+    float score = 0;
+    const auto bits = static_cast<std::uint32_t>(f.value);
+    std::memcpy(&score, &bits, sizeof(score));
+    if (!std::isfinite(score)) fail(name, " is damaged: the score of its token ", id, " is ", score);
+  }
+  if (!text) fail(name, " is damaged: its token ", id, " has no text, or a NUL in it");
+}
+
+// A double array trie (Darts): from unit i a byte c leads to unit i ^ offset(i) ^ c, and is taken where that unit's
+// label is c. Behind it lie the replacements, each of which ends with a NUL; values are their places.
+void check_replacements(std::string_view map, const std::string& name) {
+  const auto damaged = [&](const auto&... what) {
+    fail(name, " is damaged: its table of replacements (", map.size(), " bytes) ", what...);
+  };
+  if (map.empty()) return;
+  std::uint32_t bytes = 0;
+  if (map.size() < sizeof(bytes)) damaged("has no header");
+  std::memcpy(&bytes, map.data(), sizeof(bytes));
+  map.remove_prefix(sizeof(bytes));
+  if (bytes == 0 || bytes >= map.size() || bytes % sizeof(std::uint32_t) != 0 || map.back() != '\0')
+    damaged("says that ", bytes, " of them are its index");
+  std::vector<std::uint32_t> units(bytes / sizeof(std::uint32_t));
+  std::memcpy(units.data(), map.data(), bytes);
+  const std::size_t replacements = map.size() - bytes;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    const std::uint32_t unit = units[i];
+    const bool value = unit >> 31;
+    const std::size_t offset = std::size_t{unit >> 10} << ((unit & (1u << 9)) >> 6);
+    const std::size_t place = value ? unit & 0x7FFFFFFFu : (i ^ offset) | 0xFF;  // the farthest of its bytes
+    if (place >= (value ? replacements : units.size())) damaged("leads out of itself at unit ", i);
+  }
+}
+
+}  // namespace
+
+// ModelProto: 1 the pieces, 3 and 5 what text is replaced by other text before and after.
+void check_sentencepiece_model(std::string_view bytes, const std::string& name) {
+  std::size_t pieces = 0;
+  for (Message model(bytes, name); !model.done();) {
+    const Message::Field f = model.next();
+    if (f.number == 1) check_piece(f.bytes, pieces++, name);
+    if (f.number != 3 && f.number != 5) continue;
+    for (Message normalizer(f.bytes, name); !normalizer.done();) {
+      const Message::Field rule = normalizer.next();
+      if (rule.number == 2) check_replacements(rule.bytes, name);
+    }
+  }
+}
+
+// NormalizerSpec: 3 add_dummy_prefix, true where it is not said; the last one counts.
+bool puts_blank_in_front(std::string_view bytes, const std::string& name) {
+  bool blank = true;
+  for (Message model(bytes, name); !model.done();) {
+    const Message::Field f = model.next();
+    if (f.number != 3) continue;
+    for (Message normalizer(f.bytes, name); !normalizer.done();)
+      if (const Message::Field rule = normalizer.next(); rule.number == 3) blank = rule.value != 0;
+  }
+  return blank;
+}
+
+namespace {
+
+// ModelProto.SentencePiece: 1 the piece, 2 its score, 3 its type.
+SentencePieces::Piece read_piece(std::string_view bytes, const std::string& name) {
+  SentencePieces::Piece p;
+  for (Message piece(bytes, name); !piece.done();) {
+    const Message::Field f = piece.next();
+    if (f.number == 1) p.text = f.bytes;
+    if (f.number == 2) p.score = std::bit_cast<float>(static_cast<std::uint32_t>(f.value));
+    if (f.number == 3) p.type = static_cast<SentencePieces::Type>(f.value);
+  }
+  return p;
+}
+
+}  // namespace
+
+// ModelProto: 1 the pieces, 2 TrainerSpec, whose 3 is the algorithm (2: BPE), 3 NormalizerSpec, whose 2 is a table.
+SentencePieces read_sentencepieces(std::string_view bytes, const std::string& name) {
+  SentencePieces all;
+  for (Message model(bytes, name); !model.done();) {
+    const Message::Field f = model.next();
+    if (f.number == 1) all.pieces.push_back(read_piece(f.bytes, name));
+    if (f.number != 2 && f.number != 3) continue;
+    for (Message spec(f.bytes, name); !spec.done();) {
+      const Message::Field g = spec.next();
+      if (f.number == 2 && g.number == 3) all.bpe = g.value == 2;
+      if (f.number == 3 && g.number == 2) all.replaces = !g.bytes.empty();
+    }
+  }
+  return all;
+}
+
+}  // namespace ring

@@ -1,0 +1,212 @@
+// SentencePiece behind the Tokenizer interface.
+//
+// The library is slow on long strings and copies much around each call, so text is cut where no piece of the vocabulary
+// can reach across, which leaves the tokens as they are, and the tokens of short stretches are remembered. Bytes that
+// the library would change (invalid UTF-8, U+2581, which it uses for the space) are spelled with the vocabulary's byte
+// tokens, so that decoding gives back exactly the input.
+
+#include <sentencepiece_processor.h>
+
+#include <algorithm>
+#include <array>
+#include <bitset>
+#include <charconv>
+
+#include "core/check.h"
+#include "text/sentencepiece_check.h"
+#include "text/tokenizer.h"
+#include "text/utf8.h"
+#include "text/word_cache.h"
+
+namespace ring {
+namespace {
+
+constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581
+constexpr std::size_t kLongest = 16384;  // bytes given to the library at once: its time grows faster than the text
+
+// Protocol buffers merge a message with what is appended to it: normalizer_spec (field 3 of the model) gets
+// add_dummy_prefix (3) = false and remove_extra_whitespaces (4) = false. Both would change the text at every cut; the
+// blank in front, which the first of them asks for, the encoder puts there itself.
+constexpr std::string_view kKeepText("\x1A\x04\x18\x00\x20\x00", 6);
+
+bool is_ascii(char c) { return static_cast<unsigned char>(c) < 128; }
+
+class SentencePieceTokenizer final : public Tokenizer {
+ public:
+  SentencePieceTokenizer(std::string model, const std::string& name) : model_(std::move(model)) {
+    check_sentencepiece_model(model_, name);
+    blank_in_front_ = puts_blank_in_front(model_, name);
+    const bool loaded = processor_.LoadFromSerializedProto(model_ + std::string(kKeepText)).ok() ||
+                        processor_.LoadFromSerializedProto(model_).ok();
+    if (!loaded || processor_.GetPieceSize() == 0) {
+      fail(name, " is neither a tokenizer file of Ringmaster nor a SentencePiece model (", model_.size(), " bytes)");
+    }
+    bytes_.fill(-1);
+    for (int id = 0; id < processor_.GetPieceSize(); ++id) add_piece(id, name);
+  }
+
+  std::string_view kind() const override { return "sentencepiece"; }
+  std::int64_t vocab_size() const override { return processor_.GetPieceSize(); }
+  std::optional<std::int32_t> end_of_text() const override {
+    if (processor_.eos_id() < 0) return std::nullopt;
+    return processor_.eos_id();
+  }
+  std::unique_ptr<Encoder> encoder() const override;
+
+  std::string bytes_of(std::int32_t id) const override {
+    check_id(id);
+    return text_[static_cast<std::size_t>(id)];
+  }
+  std::string piece(std::int32_t id) const override {
+    check_id(id);
+    return processor_.IdToPiece(id);
+  }
+
+  std::size_t safe_prefix(std::string_view text) const override {
+    for (std::size_t cut = text.size(); cut-- > 1;) {
+      if (may_cut(text[cut - 1], text[cut])) return cut;
+    }
+    return 0;
+  }
+
+  // No piece holds these two bytes next to each other. Only ASCII on at least one side: then the cut splits no
+  // character.
+  bool may_cut(char left, char right) const {
+    return (is_ascii(left) || is_ascii(right)) && !adjacent_[pair(left, right)];
+  }
+
+  std::string payload() const override { return model_; }
+  std::string plain_file() const override { return model_; }
+  bool blank_in_front() const override { return blank_in_front_; }
+
+ private:
+  friend class SentencePieceEncoder;
+
+  static std::size_t pair(char left, char right) {
+    return static_cast<std::size_t>(static_cast<unsigned char>(left)) * 256 + static_cast<unsigned char>(right);
+  }
+
+  // <0x0A>; -1: another text
+  static int byte_of(const std::string& piece) {
+    if (piece.size() != 6 || !piece.starts_with("<0x") || piece.back() != '>') return -1;
+    unsigned byte = 0;
+    const char *begin = piece.data() + 3, *end = begin + 2;
+    const auto [stop, error] = std::from_chars(begin, end, byte, 16);
+    return error == std::errc() && stop == end ? static_cast<int>(byte) : -1;
+  }
+
+  void add_piece(int id, const std::string& name) {
+    std::string text;
+    const std::string& piece = processor_.IdToPiece(id);
+    if (processor_.IsByte(id)) {
+      const int byte = byte_of(piece);
+      if (byte < 0) fail(name, " is damaged: its token ", id, " stands for a byte and does not say which");
+      bytes_[static_cast<std::size_t>(byte)] = id;
+      text.assign(1, static_cast<char>(byte));
+    } else if (processor_.IsUnknown(id)) {
+      utf8::append(text, utf8::kReplacement);
+    } else if (!processor_.IsControl(id)) {
+      for (std::string_view rest = piece; !rest.empty();) {
+        const bool space = rest.starts_with(kSpaceSymbol);
+        text += space ? ' ' : rest[0];
+        rest.remove_prefix(space ? kSpaceSymbol.size() : 1);
+      }
+      for (std::size_t i = 1; i < text.size(); ++i) adjacent_.set(pair(text[i - 1], text[i]));
+    }
+    text_.push_back(std::move(text));
+  }
+
+  sentencepiece::SentencePieceProcessor processor_;
+  std::string model_;
+  bool blank_in_front_ = false;
+  std::vector<std::string> text_;          // of each token
+  std::array<std::int32_t, 256> bytes_{};  // the token of each byte, -1: none
+  std::bitset<65536> adjacent_;            // pairs of bytes that occur inside of a piece
+};
+
+class SentencePieceEncoder final : public Encoder {
+ public:
+  explicit SentencePieceEncoder(const SentencePieceTokenizer& t) : t_(t) {}
+
+  void encode(std::string_view text, std::vector<std::int32_t>& out) override {
+    if (t_.blank_in_front() && !text.empty())
+      go_on(" " + std::string(text), out);
+    else
+      go_on(text, out);
+  }
+
+  void go_on(std::string_view text, std::vector<std::int32_t>& out) override {
+    cache_.announce(text.size());
+    while (!text.empty()) {
+      const std::size_t clean = clean_prefix(text);
+      encode_clean(text.substr(0, clean), out);
+      text.remove_prefix(clean);
+      if (text.empty()) break;
+      // One character or byte that the library would not give back.
+      const std::size_t valid = utf8::valid_length(text), n = valid ? valid : 1;
+      if (!valid) ++report_.invalid_bytes;
+      spell(text.substr(0, n), valid > 0, out);
+      text.remove_prefix(n);
+    }
+  }
+
+ private:
+  // Valid UTF-8 without U+2581.
+  static std::size_t clean_prefix(std::string_view text) {
+    const std::size_t valid = utf8::valid_prefix(text);
+    return std::min(valid, text.substr(0, valid).find(kSpaceSymbol));
+  }
+
+  void encode_clean(std::string_view text, std::vector<std::int32_t>& out) {
+    std::size_t begin = 0;
+    for (std::size_t i = 1; i < text.size(); ++i) {
+      const bool forced = i - begin >= kLongest && !utf8::is_continuation(text[i]);
+      if (!forced && !t_.may_cut(text[i - 1], text[i])) continue;
+      encode_stretch(text.substr(begin, i - begin), out);
+      begin = i;
+    }
+    if (begin < text.size()) encode_stretch(text.substr(begin), out);
+  }
+
+  void encode_stretch(std::string_view text, std::vector<std::int32_t>& out) {
+    if (cache_.find(text, out)) return;
+    const std::size_t old = out.size();
+    const std::int64_t unknown = report_.unknown;
+    call_library(text, out);
+    if (report_.unknown == unknown) cache_.keep(text, std::span(out).subspan(old));  // the others are counted each time
+  }
+
+  void call_library(std::string_view text, std::vector<std::int32_t>& out) {
+    const auto status = t_.processor_.Encode(absl::string_view(text.data(), text.size()), &ids_);
+    if (!status.ok()) fail("SentencePiece could not encode a text of ", text.size(), " bytes: ", status.ToString());
+    const int unknown = t_.processor_.unk_id();
+    report_.unknown += std::count(ids_.begin(), ids_.end(), unknown);
+    out.insert(out.end(), ids_.begin(), ids_.end());
+  }
+
+  void spell(std::string_view text, bool valid, std::vector<std::int32_t>& out) {
+    const bool spellable =
+        std::all_of(text.begin(), text.end(), [&](char c) { return t_.bytes_[static_cast<unsigned char>(c)] >= 0; });
+    if (!spellable) {  // a model without byte fallback
+      report_.unknown += valid;
+      return out.push_back(t_.processor_.unk_id());
+    }
+    for (char c : text) out.push_back(t_.bytes_[static_cast<unsigned char>(c)]);
+  }
+
+  const SentencePieceTokenizer& t_;
+  WordCache cache_;
+  std::vector<int> ids_;
+};
+
+std::unique_ptr<Encoder> SentencePieceTokenizer::encoder() const {
+  return std::make_unique<SentencePieceEncoder>(*this);
+}
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> sentencepiece_tokenizer(std::string model, const std::string& name) {
+  return std::make_shared<SentencePieceTokenizer>(std::move(model), name);
+}
+
+}  // namespace ring
