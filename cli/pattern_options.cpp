@@ -54,10 +54,10 @@ Pattern PatternOptions::of(const std::string& kind) const {
   const BlockRuleConfig random{.pattern = BlockChoice::random, .density = density, .seed = 1};
   const BlockRuleConfig content{.pattern = BlockChoice::content, .local = local, .first = first, .keep = keep};
   set("rules", c.rules, std::vector{keep ? content : random});
-  std::vector<std::string> errors;
+  std::vector<SettingProblem> errors;
   for (const BlockRuleConfig& rule : c.rules) rule.validate(errors);
   c.validate(errors);
-  if (!errors.empty()) fail("--", errors.front());
+  if (!errors.empty()) fail("--", errors.front().text);
   return of.pattern(c, {.kv_heads = 1, .context = 1});
 }
 

@@ -12,7 +12,7 @@
 //       f("threads", threads, "of this process", in_range(0, 4096), rank_local());  // others are the same on every
 //       rank f("mixture", mixture, "corpora and their weights", non_empty(), at_most_items(1024));
 //     }
-//     void validate(std::vector<std::string>& errors) const;  // optional: rules over several fields
+//     void validate(std::vector<SettingProblem>& errors) const;  // optional: rules over several fields
 //   };
 //
 // An integer may have words for values outside of its range, such as word("auto", -1). A number may change as tokens
@@ -39,6 +39,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/setting_problem.h"
 #include "core/token_schedule.h"
 
 namespace ring {
@@ -84,8 +85,8 @@ struct Node {
   TokenSchedule* by_tokens = nullptr;            // numbers: where it changes; null: it cannot
   // Sections.
   std::vector<Field> fields;
-  std::function<void(std::vector<std::string>&)> validate;  // null: no rules over several fields
-  const Synonyms* synonyms = nullptr;                       // at the root; null: none
+  std::function<void(std::vector<SettingProblem>&)> validate;  // null: no rules over several fields
+  const Synonyms* synonyms = nullptr;                          // at the root; null: none
   // Lists.
   std::function<std::size_t()> size;
   std::function<void(std::size_t)> reset;  // that many default elements
@@ -388,8 +389,8 @@ Node bind_section(C& section) {
   Fields f;
   section.fields(f);
   n.fields = f.take();
-  if constexpr (requires(const C& c, std::vector<std::string>& errors) { c.validate(errors); }) {
-    n.validate = [&section](std::vector<std::string>& errors) { std::as_const(section).validate(errors); };
+  if constexpr (requires(const C& c, std::vector<SettingProblem>& errors) { c.validate(errors); }) {
+    n.validate = [&section](std::vector<SettingProblem>& errors) { std::as_const(section).validate(errors); };
   }
   return n;
 }

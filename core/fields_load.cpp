@@ -13,8 +13,8 @@
 #include "core/counted.h"
 #include "core/fields.h"
 #include "core/fields_parse.h"
+#include "core/setting_problem.h"
 #include "core/text_file.h"
-#include "core/unused_setting.h"
 #include "core/utf8_text.h"
 #include "core/yaml.h"
 
@@ -137,11 +137,11 @@ class Loader {
   void check_field(const Field& field, const std::string& key);
   void check_value(const Check& check, const Value& value, const std::string& key);
   void validate(const Node& node, const std::string& key);
-  bool set_back(const Node& section, const std::string& key, const std::string& message);
+  bool set_back(const Node& section, const std::string& key, const SettingProblem&);
   int stage_of(const std::string& key) const;
 
   void problem(const Origin& origin, const std::string& key, const std::string& text);
-  void broken_rule(const std::string& section, const std::string& message);
+  void broken_rule(const std::string& section, const SettingProblem&);
   Origin origin_of(const std::string& key) const;
   std::optional<Origin> origin_inside(std::string key, const std::string& section) const;
 
@@ -418,12 +418,12 @@ void Loader::check_value(const Check& check, const Value& value, const std::stri
 void Loader::validate(const Node& node, const std::string& key) {
   if (!node.validate || !complete_) return;
   if (key.empty() ? !broken_.empty() : !keys_inside(broken_, key).empty()) return;
-  std::vector<std::string> errors;
+  std::vector<SettingProblem> problems;
   do {
-    errors.clear();
-    node.validate(errors);
-  } while (std::erase_if(errors, [&](const std::string& message) { return set_back(node, key, message); }) > 0);
-  for (const std::string& message : errors) broken_rule(key, message);
+    problems.clear();
+    node.validate(problems);
+  } while (std::erase_if(problems, [&](const SettingProblem& p) { return set_back(node, key, p); }) > 0);
+  for (const SettingProblem& p : problems) broken_rule(key, p);
 }
 
 int Loader::stage_of(const std::string& key) const {
@@ -431,25 +431,22 @@ int Loader::stage_of(const std::string& key) const {
   return it == origins_.end() ? 0 : it->second.stage;
 }
 
-// Takes back a setting from before the one that leaves it without a meaning; whether it did.
-bool Loader::set_back(const Node& section, const std::string& key, const std::string& message) {
-  const std::optional<InheritedSetting> setting = inherited_in(message);
-  if (!setting) return false;
-  const std::string cause = join(key, setting->cause), full = join(key, setting->key);
-  const auto field = std::ranges::find(section.fields, setting->key, &Field::name);
+// Unsets an inherited setting if its cause was given later. Returns whether it did.
+bool Loader::set_back(const Node& section, const std::string& key, const SettingProblem& p) {
+  if (p.kind != SettingProblemKind::inherited) return false;
+  const std::string cause = join(key, p.cause), full = join(key, p.key);
+  const auto field = std::ranges::find(section.fields, p.key, &Field::name);
   if (field == section.fields.end() || stage_of(cause) <= stage_of(full)) return false;
-  apply(field->node, parse_override(field->node, setting->unset), full, origins_.at(cause));
+  apply(field->node, parse_override(field->node, p.unset), full, origins_.at(cause));
   return true;
 }
 
-// A message begins with a key, of the section or from the root; with one from the root it needs no other.
-void Loader::broken_rule(const std::string& section, const std::string& message) {
-  const std::optional<std::string> unused = text_of_unused(message);
-  const std::optional<InheritedSetting> inherited = inherited_in(message);
-  const std::string& text = unused ? *unused : inherited ? inherited->text : message;
+// Reports a problem. Its text is preceded by the section's key, except if it begins with a key of the whole settings.
+void Loader::broken_rule(const std::string& section, const SettingProblem& p) {
+  const std::string& text = p.text;
   const std::string name = text.substr(0, text.find_first_of(" :,=("));
   const bool given = origins_.count(name) || origins_.count(join(section, name));
-  if (unused && (!root_.synonyms || !given)) return;
+  if (p.kind == SettingProblemKind::unused && (!root_.synonyms || !given)) return;
   std::optional<Origin> origin = origin_inside(join(section, name), section);
   if (!origin) origin = origin_inside(name, "");
   problem(origin.value_or(origin_of(section)), !section.empty() && inside(name, section) ? "" : section, text);

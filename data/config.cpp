@@ -19,7 +19,7 @@ void MixtureEntry::fields(Fields& f) {
   f("name", name, "what metrics call it; empty: as its file without its ending");
 }
 
-void MixtureEntry::validate(std::vector<std::string>& errors) const {
+void MixtureEntry::validate(std::vector<SettingProblem>& errors) const {
   if (weight == 0)
     errors.push_back("weight: is 0 and stays so: leave the corpus out, or let it change: [[0, 0], [1e9, 1]]");
 }
@@ -72,7 +72,7 @@ void PackingConfig::fields(Fields& f) {
     in_range(0, 1 << 16));
 }
 
-void PackingConfig::validate(std::vector<std::string>& errors) const {
+void PackingConfig::validate(std::vector<SettingProblem>& errors) const {
   if (!documents && align != 1) errors.push_back(str("align: ", align, " goes with documents: true"));
 }
 
@@ -88,7 +88,7 @@ void DataConfig::fields(Fields& f) {
   f("packing", packing, "documents in a sample");
 }
 
-void DataConfig::validate(std::vector<std::string>& errors) const {
+void DataConfig::validate(std::vector<SettingProblem>& errors) const {
   if (!path.empty() && !mixture.empty()) errors.push_back("path: give either path or mixture, not both");
   for (const MixtureEntry& entry : mixture)
     if (!entry.name.empty() && std::ranges::count(mixture, entry.name, &MixtureEntry::name) > 1)

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/setting_problem.h"
 #include "core/token_schedule.h"
 
 namespace ring {
@@ -19,7 +20,7 @@ struct MixtureEntry {
   TokenSchedule weights = {};  // of samples that begin at so many tokens; empty: all have `weight`
   std::string name = {};       // empty: its file's
   void fields(Fields& f);
-  void validate(std::vector<std::string>& errors) const;
+  void validate(std::vector<SettingProblem>& errors) const;
 };
 
 struct PackingConfig {
@@ -28,7 +29,7 @@ struct PackingConfig {
   std::int64_t best_fit = 0;                                  // 0: not
   bool in_rows() const { return align > 1 || best_fit > 0; }  // of data/packing.h, with padding; else windows
   void fields(Fields& f);
-  void validate(std::vector<std::string>& errors) const;
+  void validate(std::vector<SettingProblem>& errors) const;
 };
 
 struct DataConfig {
@@ -38,7 +39,7 @@ struct DataConfig {
   std::int64_t prefetch = 4;
   PackingConfig packing;
   void fields(Fields& f);
-  void validate(std::vector<std::string>& errors) const;
+  void validate(std::vector<SettingProblem>& errors) const;
 };
 
 // The weights of all corpora from a token of the run on.

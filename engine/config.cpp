@@ -165,7 +165,7 @@ void TrainConfig::fields(Fields& f) {
   bad_step_fields(*this, f);
 }
 
-void TrainConfig::validate(std::vector<std::string>& errors) const {
+void TrainConfig::validate(std::vector<SettingProblem>& errors) const {
   if ((steps > 0) + (tokens > 0) + (epochs > 0) > 1)
     errors.push_back(str("steps: expected one of train.steps, train.tokens and train.epochs, got ", steps, ", ", tokens,
                          " and ", epochs, ". Set the others to 0"));
@@ -185,7 +185,7 @@ void Config::fields(Fields& f) {
 namespace {
 
 // The tokens of a step and of the whole run are counted exactly, and so are the steps.
-void validate_tokens(const Config& c, std::vector<std::string>& errors) {
+void validate_tokens(const Config& c, std::vector<SettingProblem>& errors) {
   const std::int64_t per_step = c.train.batch_size * c.model.context;  // at most 2^60, by their ranges
   const std::string step =
       str(c.train.batch_size, " x ", c.model.context, " tokens (train.batch_size x model.context)");
@@ -202,7 +202,7 @@ void validate_tokens(const Config& c, std::vector<std::string>& errors) {
                          " are more than the ", kMostTokens, " tokens that a run can count: lower one of them"));
 }
 
-void validate_context(const Config& c, std::vector<std::string>& errors) {
+void validate_context(const Config& c, std::vector<SettingProblem>& errors) {
   std::vector<std::int64_t> all;
   for (const TokenChange& change : c.train.contexts) all.push_back(static_cast<std::int64_t>(change.value));
   if (all.empty() && c.train.context) all = {c.train.context};
@@ -213,14 +213,14 @@ void validate_context(const Config& c, std::vector<std::string>& errors) {
                                   " tokens: give divisors of that"));
 }
 
-void validate_watch(const Config& c, std::vector<std::string>& errors) {
+void validate_watch(const Config& c, std::vector<SettingProblem>& errors) {
   if (c.train.watch_interval && c.optimizer.offload == StateOffload::all)
     errors.push_back(
         "train.watch_interval: it compares weights on the device, where optimizer.offload: all does not keep them: set "
         "states or none");
 }
 
-void validate_ema(const Config& c, std::vector<std::string>& errors) {
+void validate_ema(const Config& c, std::vector<SettingProblem>& errors) {
   if (c.train.ema == 0) return;
   if (c.optimizer.master != DType::f32)
     errors.push_back("train.ema: it averages weights in fp32: set optimizer.master: fp32, or leave the average out");
@@ -230,7 +230,7 @@ void validate_ema(const Config& c, std::vector<std::string>& errors) {
         "none");
 }
 
-void validate_stages(const Config& c, std::vector<std::string>& errors) {
+void validate_stages(const Config& c, std::vector<SettingProblem>& errors) {
   if (c.parallel.pp != 1)
     errors.push_back(str("parallel.pp: pipeline stages do not exist yet, so it must be 1, is ", c.parallel.pp,
                          ". Divide the model with parallel.tp, or share it with parallel.zero: 3"));
@@ -238,7 +238,7 @@ void validate_stages(const Config& c, std::vector<std::string>& errors) {
 
 // Which parameters there are, and what they are called, follows from the model, but not from its attention, which may
 // need a file, nor from its vocabulary, which may be the corpus's.
-void validate_groups(const Config& c, std::vector<std::string>& errors) {
+void validate_groups(const Config& c, std::vector<SettingProblem>& errors) {
   constexpr std::int64_t kMostLayers = 1000;  // naming more takes seconds: their mistakes are told when a run begins
   if (c.optimizer.groups.empty() || c.model.layers > kMostLayers) return;
   ModelConfig named = c.model;
@@ -252,12 +252,12 @@ void validate_groups(const Config& c, std::vector<std::string>& errors) {
 }  // namespace
 
 // A misspelt word would otherwise become the name of a file.
-void validate_tuning(const RunConfig& run, std::vector<std::string>& errors) {
+void validate_tuning(const RunConfig& run, std::vector<SettingProblem>& errors) {
   if (run.tuning == "auto" || run.tuning == "rule" || run.tuning.ends_with(".yaml")) return;
   errors.push_back(str("run.tuning: expected auto, rule or the name of a .yaml file, got '", shown(run.tuning), "'"));
 }
 
-void Config::validate(std::vector<std::string>& errors) const {
+void Config::validate(std::vector<SettingProblem>& errors) const {
   validate_tuning(run, errors);
   validate_tokens(*this, errors);
   validate_context(*this, errors);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "checkpoint/config.h"
+#include "core/setting_problem.h"
 #include "data/config.h"
 #include "model/config.h"
 #include "optim/config.h"
@@ -74,7 +75,7 @@ struct TrainConfig {
   std::int64_t most_bad_steps = 3;
   std::int64_t bad_step_window = 1000;
   void fields(Fields&);
-  void validate(std::vector<std::string>& errors) const;
+  void validate(std::vector<SettingProblem>& errors) const;
 };
 
 struct Config {
@@ -87,7 +88,7 @@ struct Config {
   CheckpointConfig checkpoint;
   ParallelConfig parallel;
   void fields(Fields&);
-  void validate(std::vector<std::string>& errors) const;
+  void validate(std::vector<SettingProblem>& errors) const;
 };
 
 // Whether metrics have a record of the step.

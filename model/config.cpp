@@ -34,7 +34,7 @@ void RopeConfig::fields(Fields& f) {
     "yarn: rotated queries and keys are multiplied by this; 0 = 0.1 ln(factor) + 1", in_range(0, 1e6));
 }
 
-void RopeConfig::validate(std::vector<std::string>& errors) const {
+void RopeConfig::validate(std::vector<SettingProblem>& errors) const {
   if (scaling == RopeScaling::llama3 && high_freq_factor <= low_freq_factor)
     errors.push_back(str("high_freq_factor: ", high_freq_factor, " is not above low_freq_factor = ", low_freq_factor));
   if (scaling == RopeScaling::yarn && theta <= 1) errors.push_back("theta: yarn needs one above 1");
@@ -137,7 +137,7 @@ std::string wrong_kv_heads(const ModelConfig& c) {
 
 }  // namespace
 
-void ModelConfig::validate(std::vector<std::string>& errors) const {
+void ModelConfig::validate(std::vector<SettingProblem>& errors) const {
   for (const std::string& wrong : {wrong_kv_heads(*this), wrong_head_dim(*this)})
     if (!wrong.empty()) errors.push_back(wrong);
   if (positions != Positions::rope && rope.scaling != RopeScaling::none)

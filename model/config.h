@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/setting_problem.h"
 #include "kernels/activation.h"
 #include "model/attention/config.h"
 
@@ -41,7 +42,7 @@ struct RopeConfig {
   std::int64_t original_context = 8192;
   double beta_fast = 32, beta_slow = 1, attention_factor = 0;  // yarn; 0: as its paper says
   void fields(Fields&);
-  void validate(std::vector<std::string>& errors) const;
+  void validate(std::vector<SettingProblem>& errors) const;
 };
 
 struct ModelConfig {
@@ -70,7 +71,7 @@ struct ModelConfig {
   std::string architecture = "decoder";  // one of architectures(); a setting only if there are several
 
   void fields(Fields&);
-  void validate(std::vector<std::string>& errors) const;
+  void validate(std::vector<SettingProblem>& errors) const;
 
   // The same with every 0 replaced by what it stands for.
   ModelConfig resolved() const;

@@ -25,7 +25,7 @@ struct GroupConfig {
   std::optional<double> lr, weight_decay;
   bool frozen = false;
   void fields(Fields&);
-  void validate(std::vector<std::string>& errors) const;
+  void validate(std::vector<SettingProblem>& errors) const;
 };
 
 struct MuonConfig {
@@ -59,7 +59,7 @@ struct ScheduleConfig {
   double final_lr = 0.1;
   double final_weight_decay = 1;
   void fields(Fields&);
-  void validate(std::vector<std::string>& errors) const;
+  void validate(std::vector<SettingProblem>& errors) const;
 };
 
 }  // namespace ring

@@ -2,7 +2,7 @@
 #include "optim/config.h"
 
 #include "core/byte_size.h"
-#include "core/unused_setting.h"
+#include "core/setting_problem.h"
 #include "optim/kinds.h"
 
 namespace ring {
@@ -30,7 +30,7 @@ void GroupConfig::fields(Fields& f) {
   f("frozen", frozen, "they keep their values: no gradients, no states");
 }
 
-void GroupConfig::validate(std::vector<std::string>& errors) const {
+void GroupConfig::validate(std::vector<SettingProblem>& errors) const {
   if (frozen && (kind || lr || weight_decay))
     errors.push_back("frozen: what keeps its values has no kind, lr or weight_decay: leave them out");
 }
@@ -90,7 +90,7 @@ void ScheduleConfig::fields(Fields& f) {
     in_range(0, 1000));
 }
 
-void ScheduleConfig::validate(std::vector<std::string>& errors) const {
+void ScheduleConfig::validate(std::vector<SettingProblem>& errors) const {
   if (kind == ScheduleKind::constant && final_weight_decay != 1)
     errors.push_back(str("final_weight_decay: ", final_weight_decay,
                          " is never reached with schedule.kind: constant: choose cosine, linear or wsd"));

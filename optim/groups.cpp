@@ -7,7 +7,7 @@
 
 #include "core/fields.h"
 #include "core/joined.h"
-#include "core/unused_setting.h"
+#include "core/setting_problem.h"
 #include "core/yaml.h"
 #include "optim/kinds.h"
 
@@ -39,7 +39,7 @@ std::string listed(const std::vector<std::string>& all) {
 
 // Whether each pattern of an entry names something.
 bool check_patterns(const GroupConfig& group, std::size_t entry, const std::vector<std::string>& all,
-                    std::vector<std::string>& errors) {
+                    std::vector<SettingProblem>& errors) {
   const std::size_t before = errors.size();
   for (std::size_t i = 0; i < group.match.size(); ++i) {
     const std::string& pattern = group.match[i];
@@ -72,7 +72,7 @@ bool any_of_entry(const std::vector<Param*>& params, std::size_t entry, const Fn
 
 // An entry that has no effect is a mistake, and so is a kind that somebody asked for and that updates nothing.
 void check_entry(const OptimizerConfig& c, std::size_t i, const std::vector<Param*>& params,
-                 std::vector<std::string>& errors) {
+                 std::vector<SettingProblem>& errors) {
   const std::optional<std::string>& kind = c.groups[i].kind;
   const auto uses = [&](const Param& p, const LogicalParam& part) { return kind_of(c, p, part) == *kind; };
   if (!any_of_entry(params, i, [](const Param&, const LogicalParam&) { return true; }))
@@ -108,7 +108,7 @@ std::string update_text(const OptimizerConfig& c, const Param& p, const LogicalP
 
 }  // namespace
 
-void bind_groups(const OptimizerConfig& c, Parameters& declared, std::vector<std::string>& errors) {
+void bind_groups(const OptimizerConfig& c, Parameters& declared, std::vector<SettingProblem>& errors) {
   const std::vector<Param*> params = declared.declared();
   for (Param* p : params) {
     for (LogicalParam& part : p->parts) bind(c, *p, part);
@@ -122,12 +122,12 @@ void bind_groups(const OptimizerConfig& c, Parameters& declared, std::vector<std
 }
 
 void bind_groups(const OptimizerConfig& c, Parameters& declared) {
-  std::vector<std::string> errors;
+  std::vector<SettingProblem> errors;
   bind_groups(c, declared, errors);
-  if (!errors.empty()) fail(errors[0]);
+  if (!errors.empty()) fail(errors[0].text);
 }
 
-void add_unused_settings(const OptimizerConfig& c, std::vector<std::string>& errors) {
+void add_unused_settings(const OptimizerConfig& c, std::vector<SettingProblem>& errors) {
   if (asks_for(c, kMuonKind)) return;
   MuonConfig given = c.muon, plain;
   const config::Node mine = bind_config(given), defaults = bind_config(plain);

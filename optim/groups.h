@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/setting_problem.h"
 #include "model/params.h"
 #include "optim/config.h"
 
@@ -13,12 +14,12 @@ namespace ring {
 // Before parameters get their places. Adds what is wrong, as validate() of a section does: a pattern that names no
 // parameter, an entry all of whose parameters are in later ones, a kind that updates none of those that its group
 // names, or nothing is left to train.
-void bind_groups(const OptimizerConfig&, Parameters& declared, std::vector<std::string>& errors);
+void bind_groups(const OptimizerConfig&, Parameters& declared, std::vector<SettingProblem>& errors);
 // Error: the first of them.
 void bind_groups(const OptimizerConfig&, Parameters& declared);
 
 // Adds each setting of a kind that neither optimizer.kind nor a group asks for.
-void add_unused_settings(const OptimizerConfig&, std::vector<std::string>& errors);
+void add_unused_settings(const OptimizerConfig&, std::vector<SettingProblem>& errors);
 
 // What updates a parameter that is bound, how quickly, and how much it decays:
 std::string kind_of(const OptimizerConfig&, const Param&, const LogicalParam&);

@@ -6,7 +6,7 @@
 #include "core/checked.h"
 #include "core/counted.h"
 #include "core/fields.h"
-#include "core/unused_setting.h"
+#include "core/setting_problem.h"
 #include "model/attention/block_file.h"
 #include "model/attention/block_rules.h"
 #include "model/attention/kinds.h"
@@ -83,17 +83,17 @@ void BlockRuleConfig::fields(Fields& f) {
 namespace {
 
 // As foreign_beside() of a section: a pattern that is given later leaves it out.
-std::string foreign_beside_pattern(const std::string& key, const std::string& text) {
+SettingProblem foreign_beside_pattern(const std::string& key, const std::string& text) {
   BlockRuleConfig plain;
   const config::Node defaults = bind_config(plain);
   const auto field = std::ranges::find(defaults.fields, key, &config::Field::name);
   RING_CHECK(field != defaults.fields.end(), key, " is no setting of a rule");
-  return inherited_setting({key, "pattern", config::to_text(field->node.get()), text});
+  return inherited_setting(key, "pattern", config::to_text(field->node.get()), text);
 }
 
 }  // namespace
 
-void BlockRuleConfig::validate(std::vector<std::string>& errors) const {
+void BlockRuleConfig::validate(std::vector<SettingProblem>& errors) const {
   const auto foreign = [&](bool given, const char* key, const std::string& value, const char* home) {
     if (!given) return;
     const std::string text = foreign_setting(key, value, home, "pattern: " + name_of(pattern));
@@ -167,7 +167,7 @@ bool learns_blocks(const AttentionConfig& c) { return some_head_follows(c, Block
 namespace {
 
 // A layer selects by one kind of score; what belongs to the indexer says nothing without one.
-void validate_index(const AttentionConfig& c, std::vector<std::string>& errors) {
+void validate_index(const AttentionConfig& c, std::vector<SettingProblem>& errors) {
   const bool learned = learns_blocks(c);
   if (learned && some_head_follows(c, BlockChoice::content))
     errors.push_back(
@@ -179,7 +179,7 @@ void validate_index(const AttentionConfig& c, std::vector<std::string>& errors) 
           "rules", key, foreign_setting(key, value, "rules with pattern: learned", "a section without one")));
 }
 
-void validate(const AttentionConfig& c, std::vector<std::string>& errors) {
+void validate(const AttentionConfig& c, std::vector<SettingProblem>& errors) {
   if (c.block != 0 && c.block != 64 && c.block != 128)
     errors.push_back(str("block: ", c.block, " tokens, but blocks have 64 or 128"));
   if (c.rules.empty())

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/setting_problem.h"
 #include "core/token_schedule.h"
 
 namespace ring {
@@ -36,7 +37,7 @@ struct BlockRuleConfig {
   std::int64_t interval = 200, explore = 0;  // of importance
   double decay = 0.9;
   void fields(Fields&);
-  void validate(std::vector<std::string>& errors) const;
+  void validate(std::vector<SettingProblem>& errors) const;
 };
 
 enum class Pooling : std::uint8_t { mean, learned };
@@ -59,7 +60,7 @@ struct AttentionConfig {
   double index_loss = 1;
   std::int64_t index_warmup_steps = 0;
   void fields(Fields&);
-  void validate(std::vector<std::string>& errors) const;
+  void validate(std::vector<SettingProblem>& errors) const;
 };
 
 // The rule that a KV head follows, of a section of kind block_sparse.

@@ -6,7 +6,7 @@
 namespace ring {
 namespace {
 
-void validate_branches(const AttentionConfig& c, std::vector<std::string>& errors) {
+void validate_branches(const AttentionConfig& c, std::vector<SettingProblem>& errors) {
   if (c.segments.empty() || c.segments.size() != c.rates.size()) {
     errors.push_back(str("segments: [", list_text(c.segments), "] and rates: [", list_text(c.rates),
                          "] must have one entry per branch, such as segments: [256, 1024] and rates: [1, 4]"));
@@ -20,7 +20,7 @@ void validate_branches(const AttentionConfig& c, std::vector<std::string>& error
                            ", of which nothing would be left: lower the rate or lengthen the segment"));
 }
 
-void validate_dedup(const AttentionConfig& c, std::vector<std::string>& errors) {
+void validate_dedup(const AttentionConfig& c, std::vector<SettingProblem>& errors) {
   for (std::size_t i = 0; i < c.rates.size() && i < c.segments.size(); ++i) {
     if (c.segments[i] % c.rates[i])
       errors.push_back(str("dedup: needs rates that divide their segments, but ", c.rates[i], " does not divide ",
@@ -33,7 +33,7 @@ void validate_dedup(const AttentionConfig& c, std::vector<std::string>& errors) 
   }
 }
 
-void validate(const AttentionConfig& c, std::vector<std::string>& errors) {
+void validate(const AttentionConfig& c, std::vector<SettingProblem>& errors) {
   validate_branches(c, errors);
   if (c.dedup) validate_dedup(c, errors);
 }

@@ -3,7 +3,7 @@
 
 #include "core/check.h"
 #include "core/fields.h"
-#include "core/unused_setting.h"
+#include "core/setting_problem.h"
 #include "kernels/attention/block_index.h"
 #include "model/attention/kinds.h"
 
@@ -51,7 +51,7 @@ void AttentionConfig::fields(Fields& f) {
   f("index_warmup_steps", index_warmup_steps, meaning_of("index_warmup_steps"), in_range(0, 1 << 30));
 }
 
-void AttentionConfig::validate(std::vector<std::string>& errors) const {
+void AttentionConfig::validate(std::vector<SettingProblem>& errors) const {
   const AttentionKind& own = attention_kind(kind);
   for (const auto& [key, value] : given_settings(*this))
     if (!own.reads(key))
@@ -70,12 +70,12 @@ std::vector<std::pair<std::string, std::string>> given_settings(AttentionConfig 
   return given;
 }
 
-std::string foreign_beside(const std::string& cause, const std::string& key, const std::string& text) {
+SettingProblem foreign_beside(const std::string& cause, const std::string& key, const std::string& text) {
   AttentionConfig plain;
   const config::Node defaults = bind_config(plain);
   const auto field = std::ranges::find(defaults.fields, key, &config::Field::name);
   RING_CHECK(field != defaults.fields.end(), "model.attention.", key, " is no setting");
-  return inherited_setting({key, cause, text_of(field->node), text});
+  return inherited_setting(key, cause, text_of(field->node), text);
 }
 
 void LayerAttentionConfig::fields(Fields& f) {

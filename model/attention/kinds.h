@@ -28,7 +28,7 @@ struct AttentionKind {
   // The settings that it reads, and what they mean to it.
   std::vector<std::pair<std::string, std::string>> settings;
   // Adds what is wrong with these settings, as validate() of a section does; null: nothing can be.
-  std::function<void(const AttentionConfig&, std::vector<std::string>& errors)> validate;
+  std::function<void(const AttentionConfig&, std::vector<SettingProblem>& errors)> validate;
   // What layer 0 attends over: causal, and with a shift of 0. Error, which begins with the key as those of validate do:
   // what only the model or a file can tell.
   std::function<Pattern(const AttentionConfig&, const ModelSizes&)> pattern;
@@ -55,7 +55,7 @@ std::string kinds_that_read(const std::string& setting);
 std::string foreign_setting(const std::string& key, const std::string& value, const std::string& home,
                             const std::string& here);
 // The same of a setting of the section that `cause` leaves without a meaning, which is left out where it was given
-// before that (core/unused_setting.h).
-std::string foreign_beside(const std::string& cause, const std::string& key, const std::string& text);
+// before that (core/setting_problem.h).
+SettingProblem foreign_beside(const std::string& cause, const std::string& key, const std::string& text);
 
 }  // namespace ring

@@ -8,7 +8,7 @@ namespace ring {
 
 bool learns_pools(const AttentionConfig& c) { return c.pooling == Pooling::learned && !c.pools.empty(); }
 
-void validate_pools(const AttentionConfig& c, std::vector<std::string>& errors) {
+void validate_pools(const AttentionConfig& c, std::vector<SettingProblem>& errors) {
   for (std::size_t i = 1; i < c.pools.size(); ++i)
     if (c.pools[i] <= c.pools[i - 1])
       errors.push_back(str("pools: [", list_text(c.pools), "]: sizes must rise, such as pools: [16, 64]"));

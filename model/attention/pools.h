@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/setting_problem.h"
 #include "kernels/attention/pattern.h"
 #include "model/attention/config.h"
 
@@ -11,7 +12,7 @@ namespace ring {
 
 // Whether the layer learns what its pools are made of.
 bool learns_pools(const AttentionConfig&);
-void validate_pools(const AttentionConfig&, std::vector<std::string>& errors);
+void validate_pools(const AttentionConfig&, std::vector<SettingProblem>& errors);
 Pattern with_pools(Pattern, const AttentionConfig&);
 std::string pools_text(const AttentionConfig&);  // ", pools of 16, 64", ", learned pools of 16" or nothing
 

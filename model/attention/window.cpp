@@ -7,7 +7,7 @@
 namespace ring {
 namespace {
 
-void validate(const AttentionConfig& c, std::vector<std::string>& errors) {
+void validate(const AttentionConfig& c, std::vector<SettingProblem>& errors) {
   if (c.window < 1)
     errors.push_back(str("window: ", c.window, ", but kind: window needs 1 token or more, such as window: 256"));
   validate_pools(c, errors);

@@ -42,7 +42,7 @@ struct Tree {
     f("must", must, "given always", non_empty());
     f("items", items, "list", at_most_items(1000));
   }
-  void validate(std::vector<std::string>& errors) const {
+  void validate(std::vector<SettingProblem>& errors) const {
     if (path.empty()) errors.push_back("path: give it");
   }
 };

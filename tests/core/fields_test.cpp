@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "core/fields_parse.h"
-#include "core/unused_setting.h"
+#include "core/setting_problem.h"
 #include "tests/error_of.h"
 
 namespace ring {
@@ -37,7 +37,7 @@ struct Model {
     f("heads", heads, "attention heads", at_least(1), at_most(1 << 16));
     f("norm", norm, "kind of norm", choices<NormKind>({{"rms", NormKind::rms}, {"layer", NormKind::layer}}));
   }
-  void validate(std::vector<std::string>& errors) const {
+  void validate(std::vector<SettingProblem>& errors) const {
     if (width % heads != 0) errors.push_back(str("heads (", heads, ") must divide width (", width, ")"));
   }
   bool operator==(const Model&) const = default;
@@ -80,7 +80,7 @@ struct Tree {
     static constexpr config::Synonyms all{keys, values};
     return &all;
   }
-  void validate(std::vector<std::string>& errors) const {
+  void validate(std::vector<SettingProblem>& errors) const {
     if (note == "both" && threads > 4) errors.push_back("threads: more than 4 with note=both");
     if (note == "model") errors.push_back("model.width: not with note=model");
     if (note == "second") errors.push_back("mixture[1].weight: not with note=second");

@@ -326,7 +326,7 @@ TEST(DataConfig, TokenizerMustFit) {
 }
 
 TEST(DataConfig, PathOrMixture) {
-  std::vector<std::string> errors;
+  std::vector<SettingProblem> errors;
   DataConfig config;
   config.validate(errors);
   EXPECT_TRUE(errors.empty());  // a plan needs no corpus
@@ -336,7 +336,7 @@ TEST(DataConfig, PathOrMixture) {
   config.mixture.push_back({"b.h5", 1});
   config.validate(errors);
   ASSERT_EQ(errors.size(), 1u);
-  EXPECT_NE(errors[0].find("not both"), std::string::npos);
+  EXPECT_NE(errors[0].text.find("not both"), std::string::npos);
   expect_error([] { open_corpora({}); }, {"data.path", "ringmaster data prepare"});
 }
 

@@ -208,10 +208,10 @@ INSTANTIATE_TEST_SUITE_P(Ways, PackedMixture,
                          testing::PrintToStringParamName());
 
 TEST(Packing, SettingsThatDoNotFit) {
-  std::vector<std::string> errors;
+  std::vector<SettingProblem> errors;
   PackingConfig{false, 8}.validate(errors);
   ASSERT_EQ(errors.size(), 1u);
-  EXPECT_NE(errors[0].find("align: 8 goes with documents: true"), std::string::npos);
+  EXPECT_NE(errors[0].text.find("align: 8 goes with documents: true"), std::string::npos);
   errors.clear();
   PackingConfig{true, 8}.validate(errors);
   EXPECT_TRUE(errors.empty());

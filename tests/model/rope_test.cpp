@@ -166,22 +166,23 @@ TEST(Rope, OnlyRotaryPositionsAreScaled) {
   for (const Positions positions : {Positions::learned, Positions::none}) {
     ModelConfig c = stretching();
     c.positions = positions;
-    std::vector<std::string> errors;
+    std::vector<SettingProblem> errors;
     c.validate(errors);
     ASSERT_EQ(errors.size(), 1u);
-    EXPECT_NE(errors[0].find("rope.scaling: only model.positions: rope"), std::string::npos) << errors[0];
+    EXPECT_NE(errors[0].text.find("rope.scaling: only model.positions: rope"), std::string::npos) << errors[0].text;
   }
 }
 
 TEST(DynamicRope, IsNotForTrainingBeyondTheContext) {
   ModelConfig c = stretching();
-  std::vector<std::string> errors;
+  std::vector<SettingProblem> errors;
   c.validate(errors);
   EXPECT_TRUE(errors.empty());
   c.context = kTrained + 1;
   c.validate(errors);
   ASSERT_EQ(errors.size(), 1u);
-  EXPECT_NE(errors[0].find("context: 13 is beyond model.rope.original_context = 12"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[0].text.find("context: 13 is beyond model.rope.original_context = 12"), std::string::npos)
+      << errors[0].text;
 }
 
 }  // namespace

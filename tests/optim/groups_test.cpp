@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/fields.h"
-#include "core/unused_setting.h"
+#include "core/setting_problem.h"
 #include "model/decoder.h"
 #include "optim/kinds.h"
 #include "optim/lane.h"
@@ -172,12 +172,12 @@ TEST_F(Groups, SayWhatIsWrong) {
 
 TEST_F(Groups, SayAllThatIsWrong) {
   Decoder model(model_config());
-  std::vector<std::string> errors;
+  std::vector<SettingProblem> errors;
   bind_groups(config("[{match: [gone, 'blocks.*', lost], lr: 1}, {match: ['*.mlp.*'], lr: 1}, {match: [missing], kind: "
                      "matrices}, {match: ['*'], frozen: true}]"),
               model.parameters(), errors);
   std::vector<std::string> keys;
-  for (const std::string& e : errors) keys.push_back(e.substr(0, e.find(':')));
+  for (const SettingProblem& e : errors) keys.push_back(e.text.substr(0, e.text.find(':')));
   EXPECT_EQ(keys,
             std::vector<std::string>({"optimizer.groups[0].match[0]", "optimizer.groups[0].match[2]",
                                       "optimizer.groups[1]", "optimizer.groups[2].match[0]", "optimizer.groups"}));
@@ -185,14 +185,15 @@ TEST_F(Groups, SayAllThatIsWrong) {
 
 TEST_F(Groups, SettingsOfMuonBelongToMuon) {
   const auto unused = [](const OptimizerConfig& c) {
-    std::vector<std::string> errors;
+    std::vector<SettingProblem> errors;
     add_unused_settings(c, errors);
     return errors;
   };
   const std::string muon = "muon: {momentum: 0.9, nesterov: false}, ";
-  const std::vector<std::string> errors = unused(config("[]", muon));
+  const std::vector<SettingProblem> errors = unused(config("[]", muon));
   ASSERT_EQ(errors.size(), 2u);
-  EXPECT_EQ(text_of_unused(errors[0]),
+  EXPECT_EQ(errors[0].kind, SettingProblemKind::unused);
+  EXPECT_EQ(errors[0].text,
             "optimizer.muon.momentum: 0.9 belongs to kind: muon, but optimizer.kind is adamw and no group has that "
             "kind: leave it out (0.95)");
   EXPECT_EQ(unused(config("[]", "muon: {momentum: 0.95}, ")).size(), 0u) << "as if it was not given";

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/unused_setting.h"
+#include "core/setting_problem.h"
 
 namespace ring {
 namespace {
@@ -72,24 +72,25 @@ TEST(Schedule, WeightDecayFollowsTheCurveToItsOwnEnd) {
 
 TEST(Schedule, RefusesAWeightDecayThatNeverComes) {
   ScheduleConfig c = make(ScheduleKind::constant);
-  std::vector<std::string> errors;
+  std::vector<SettingProblem> errors;
   c.validate(errors);
   EXPECT_TRUE(errors.empty());
   c.final_weight_decay = 0.5;
   c.validate(errors);
   ASSERT_EQ(errors.size(), 1u);
-  EXPECT_NE(errors[0].find("schedule.kind: constant: choose cosine"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[0].text.find("schedule.kind: constant: choose cosine"), std::string::npos) << errors[0].text;
 }
 
 TEST(Schedule, RefusesALengthOfADecayThatHasNone) {
   for (ScheduleKind kind : {ScheduleKind::constant, ScheduleKind::cosine, ScheduleKind::linear, ScheduleKind::wsd}) {
     ScheduleConfig c = make(kind);
     c.decay_steps = 400;
-    std::vector<std::string> errors;
+    std::vector<SettingProblem> errors;
     c.validate(errors);
     ASSERT_EQ(errors.size(), kind == ScheduleKind::wsd ? 0u : 1u);
     if (kind == ScheduleKind::wsd) continue;
-    EXPECT_EQ(text_of_unused(errors[0]).value_or("").find("decay_steps: 400 belongs to kind: wsd"), 0u);
+    EXPECT_EQ(errors[0].kind, SettingProblemKind::unused);
+    EXPECT_TRUE(errors[0].text.starts_with("decay_steps: 400 belongs to kind: wsd")) << errors[0].text;
   }
 }
 

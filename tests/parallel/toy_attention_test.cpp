@@ -31,7 +31,7 @@ AttentionKind toy() {
           .settings = {{"window", "tokens that are seen at each scale"},
                        {"rates", "at scale r every r-th token is seen; the first scale is 1"}},
           .validate =
-              [](const AttentionConfig& c, std::vector<std::string>& errors) {
+              [](const AttentionConfig& c, std::vector<SettingProblem>& errors) {
                 if (c.rates.empty() || c.rates[0] != 1) errors.push_back("rates: kind: toy starts with 1");
               },
           .pattern =
