@@ -17,11 +17,12 @@ std::vector<std::int64_t> zero_stages(int replicas) {
   return {0, 1, 2, 3};
 }
 
-// The fixed degree, or powers of two.
-std::vector<std::int64_t> degrees(const std::optional<std::int64_t>& fixed, std::int64_t most) {
+// Returns the fixed degree, or else all divisors of the number of processes that it can divide.
+std::vector<std::int64_t> degrees(const std::optional<std::int64_t>& fixed, std::int64_t processes) {
   if (fixed) return {*fixed};
   std::vector<std::int64_t> all;
-  for (std::int64_t n = 1; n <= most; n *= 2) all.push_back(n);
+  for (std::int64_t n = 1; n <= processes; ++n)
+    if (processes % n == 0) all.push_back(n);
   return all;
 }
 

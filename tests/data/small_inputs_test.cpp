@@ -263,6 +263,20 @@ TEST(ByteOrderMark, IsNoPartOfTokenizersAndTemplates) {
   EXPECT_EQ(tokens_of(TokenStore::open(o.output)->train()), (std::vector<std::int32_t>{'x'}));
 }
 
+// As bash has it with LC_ALL=C.UTF-8.
+TEST(Glob, AQuestionMarkAndBracketsTakeCharacters) {
+  EXPECT_TRUE(glob_matches("?.txt", "\xC3\xA9.txt"));
+  EXPECT_FALSE(glob_matches("??.txt", "\xC3\xA9.txt"));
+  EXPECT_TRUE(glob_matches("[\xC3\xA9]*.txt", "\xC3\xA9.txt"));
+  EXPECT_FALSE(glob_matches("[\xC3\xA9]*.txt", "\xC3\xA8.txt"));
+  EXPECT_TRUE(glob_matches("[!\xC3\xA9]*.txt", "\xC3\xA8.txt"));
+  EXPECT_FALSE(glob_matches("[!\xC3\xA9]*.txt", "\xC3\xA9.txt"));
+  EXPECT_TRUE(glob_matches("\xF0\x9F\x98\x80?/[\xD0\xB0-\xD1\x8F].md",
+                           "\xF0\x9F\x98\x80"
+                           "1/\xD0\xB6.md"));
+  EXPECT_TRUE(glob_matches("*.txt", "caf\xE9.txt"));  // no UTF-8
+}
+
 // As bash with globstar, and pathlib.Path.glob(), choose them.
 TEST(Glob, StarsStayWithinAFolderAndTwoCrossAny) {
   const Names all{"deep/a/b/d.txt", "deep/c.txt", "top.txt"};

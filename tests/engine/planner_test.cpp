@@ -47,6 +47,17 @@ TEST(Planner, KnowsLayoutsOfDevicesThatAreNotHere) {
   }
 }
 
+TEST(Planner, DegreesAreAllDivisorsOfTheProcesses) {
+  PlanQuestion q = question("cpu", {"train.batch_size=12", "model.context=3072"});
+  q.world = 6;
+  q.fixed.tp = 1;
+  q.fixed.zero = 0;
+  std::set<std::int64_t> degrees;
+  const Layouts all = try_layouts(q);
+  for (const PlannedStep& p : all.fit) degrees.insert(p.config.parallel.cp);
+  EXPECT_EQ(degrees, (std::set<std::int64_t>{1, 2, 3, 6})) << all.error;
+}
+
 // Eight processes whose batch is one sequence each: ZeRO stages 1 and 2 send the same messages, and 2 holds less.
 TEST(Planner, OfEquallyFastLayoutsTheRoomierIsFirst) {
   PlanQuestion q = question("h100");

@@ -80,6 +80,23 @@ TEST(ChatTemplate, FiltersAndTests) {
 
 #ifdef RING_WITH_UTF8PROC
 // repr() of Python 3.11 (Unicode 14) for characters that str.isprintable() says False of.
+// As jinja2 3.1.6 and Python 3.12 have it.
+TEST(ChatTemplate, TheFilterTitleIsNotTheMethod) {
+  expect_all(
+      {{"{{ \"it's 3rd a_b x-ray (he [she {we <they 'tis\" | title }}", "It's 3rd A_b X-Ray (He [She {We <They 'tis"},
+       {"{{ \"it's 3rd a_b x-ray\".title() }}", "It'S 3Rd A_B X-Ray"},
+       {"{{ 'tWO\twORDS' | title }}{{ true | title }}", "Two\tWordsTrue"}});
+}
+
+TEST(ChatTemplate, TheFilterIntReadsTextsAsPythonDoes) {
+  expect_all({{"{{ '3.9'|int }} {{ '-3.9'|int }} {{ ' +7 '|int }} {{ '1_000'|int }} {{ '-5'|int }} {{ '1e3'|int }}",
+               "3 -3 7 1000 -5 1000"},
+              {"{{ 'x'|int }} {{ 'x'|int(9) }} {{ ''|int(default=4) }} {{ '0x10'|int }} {{ '+-5'|int }} {{ '_5'|int }}",
+               "0 9 4 0 0 0"},
+              {"{{ 3.9|int }} {{ true|int }} {{ none|int }} {{ [1]|int }} {{ 'inf'|int }} {{ 'nan'|int(2) }}",
+               "3 1 0 0 0 2"}});
+}
+
 TEST(ChatTemplate, TextsInListsArePrintedAsPythonDoes) {
   expect_all({{"{{ [s] }}", "['x\\xa0y\\u200b\\x7f\\x01é\\U000e0001🙂\\u2028\\ue000\\xad\\u3000']"},
               {"{{ [q] }}", "[\"'\"]"}},

@@ -42,6 +42,10 @@ Value call_method(std::string_view name, const Value& of, Arguments&);
 Value call_function(std::string_view name, Arguments&);
 bool is_function(std::string_view name);
 
+// The filter `title`: a word begins after blank space, a hyphen or an opening bracket, so that "it's 3rd" becomes
+// "It's 3rd". The method title() is Python's str.title(), which makes "It'S 3Rd" of it.
+Value capitalized_words(const Value& text, Arguments&);
+
 template <class Table>
 std::vector<std::string_view> names_of(const Table& table) {
   std::vector<std::string_view> names;

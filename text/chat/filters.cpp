@@ -1,7 +1,10 @@
 // Filters and tests by name.
 #include <algorithm>
+#include <cctype>
+#include <charconv>
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "core/check.h"
 #include "text/chat/builtins.h"
@@ -104,12 +107,41 @@ Value end_item(const Value& of, bool first, Budget& budget) {
   return first ? all.front() : all.back();
 }
 
-Value whole_number(const Value& of) {
-  if (of.is<double>() && std::fabs(of.number()) < 9e18) return static_cast<std::int64_t>(of.number());
-  if (!of.is_text()) return of.integer();
+// Returns the number that the whole text is, as Python's int() or float() read it; nothing if it is none.
+template <class Number>
+std::optional<Number> parsed(std::string_view text) {
+  std::string digits;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool between = i > 0 && i + 1 < text.size() && std::isdigit(text[i - 1]) && std::isdigit(text[i + 1]);
+    if (text[i] != '_' || !between) digits += text[i];
+  }
+  const std::string_view unsigned_part = std::string_view(digits).substr(digits.starts_with('+') ? 1 : 0);
+  if (unsigned_part.size() < digits.size() && unsigned_part.starts_with('-')) return {};
+  Number n{};
+  const auto [end, error] = std::from_chars(unsigned_part.data(), unsigned_part.data() + unsigned_part.size(), n);
+  if (error == std::errc::result_out_of_range) fail("int: the number ", text.substr(0, 40), " is too large");
+  if (error != std::errc{} || end != unsigned_part.data() + unsigned_part.size()) return {};
+  return n;
+}
+
+// Python's int() of a text, else of the real number that the text is ("3.9" is 3), else the default.
+Value whole_number(const Value& of, Arguments& a) {
+  const Value* given = a.find(0, "default");
+  const Value otherwise = given ? *given : Value(std::int64_t{0});
+  const auto truncated = [](double x) {
+    if (!(std::fabs(x) < 9e18)) fail("int: the number ", x, " is not in the range of 64 bits");
+    return Value(static_cast<std::int64_t>(x));
+  };
+  if (of.is<double>()) return truncated(of.number());
+  if (of.is<bool>()) return std::int64_t{of.truth()};
+  if (of.is<Undefined>() || of.is<std::int64_t>()) return of.integer();
+  if (!of.is_text()) return otherwise;
   const std::string_view text = strip(of.text(), true, true, nullptr);
-  const bool digits = !text.empty() && text.size() < 18 && text.find_first_not_of("0123456789") == std::string::npos;
-  return digits ? std::int64_t{std::stoll(std::string(text))} : std::int64_t{0};
+  if (std::any_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; }))
+    fail("int is supported for ASCII only, this is '", text.substr(0, 40), "'");
+  if (const auto whole = parsed<std::int64_t>(text)) return *whole;
+  const auto real = parsed<double>(text);
+  return real && std::isfinite(*real) ? truncated(*real) : otherwise;
 }
 
 Value absolute(const Value& of, Budget& budget) {
@@ -135,7 +167,7 @@ const std::map<std::string, Filter, std::less<>>& filters() {
       {"d", defaulted},
       {"default", defaulted},
       {"first", [](const Value& v, Arguments& a) { return end_item(v, true, a.budget()); }},
-      {"int", [](const Value& v, Arguments&) { return whole_number(v); }},
+      {"int", whole_number},
       {"items", [](const Value& v, Arguments& a) { return pairs_of(v, a.budget()); }},
       {"join", joined},
       {"last", [](const Value& v, Arguments& a) { return end_item(v, false, a.budget()); }},
@@ -151,7 +183,8 @@ const std::map<std::string, Filter, std::less<>>& filters() {
       {"select", [](const Value& v, Arguments& a) { return chosen(v, a, false, true); }},
       {"selectattr", [](const Value& v, Arguments& a) { return chosen(v, a, true, true); }},
       {"string", [](const Value& v, Arguments& a) { return Value(print(v, a.budget())); }},
-      {"title", [](const Value& v, Arguments& a) { return method("title", v, a); }},
+      {"title", [](const Value& v,
+                   Arguments& a) { return capitalized_words(v.is_text() ? v : Value(print(v, a.budget())), a); }},
       {"tojson", json},
       {"trim", [](const Value& v, Arguments& a) { return method("strip", v, a); }},
       {"upper", [](const Value& v, Arguments& a) { return method("upper", v, a); }},

@@ -31,8 +31,12 @@ Value cased(const Value& of, Arguments& a, bool (*upper)(const std::string& text
 bool always(const std::string&, std::size_t) { return true; }
 bool never(const std::string&, std::size_t) { return false; }
 bool at_begin(const std::string&, std::size_t at) { return at == 0; }
-bool at_words(const std::string& text, std::size_t at) {
+bool after_other_than_letter(const std::string& text, std::size_t at) {
   return at == 0 || !std::isalpha(static_cast<unsigned char>(text[at - 1]));
+}
+bool after_word_border(const std::string& text, std::size_t at) {
+  return at == 0 || std::string_view("-({[<").find(text[at - 1]) != std::string_view::npos ||
+         is_blank(std::string_view(text).substr(at - 1, 1));
 }
 
 Value stripped(const Value& of, Arguments& a, bool left, bool right) {
@@ -123,7 +127,7 @@ const std::map<std::string, Method, std::less<>>& text_methods() {
       {"split", cut},
       {"startswith", [](const Value& v, Arguments& a) { return begins(v, a, starts_with); }},
       {"strip", [](const Value& v, Arguments& a) { return stripped(v, a, true, true); }},
-      {"title", [](const Value& v, Arguments& a) { return cased(v, a, at_words); }},
+      {"title", [](const Value& v, Arguments& a) { return cased(v, a, after_other_than_letter); }},
       {"upper", [](const Value& v, Arguments& a) { return cased(v, a, always); }},
   };
   return all;
@@ -222,6 +226,8 @@ Arguments Arguments::without(std::size_t first) const {
   for (std::size_t i = first; i < placed_.size(); ++i) rest.push_back(placed_[i]);
   return {std::move(rest), named_, *budget_};
 }
+
+Value capitalized_words(const Value& text, Arguments& a) { return cased(text, a, after_word_border); }
 
 Value call_method(std::string_view name, const Value& of, Arguments& a) {
   if (of.is<Undefined>())
