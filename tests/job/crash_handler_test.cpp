@@ -72,14 +72,14 @@ class DistCrash : public testing::Test {
     const std::string err = read_file(dir_ / "err");
     EXPECT_NE(err.find(text), std::string::npos) << err;
     EXPECT_NE(err.find("in phase backward after step 119; its last operation is #1 of dp, all_reduce sum of f32[1000] "
-                       "at comm/crash_handler_test.cpp:"),
+                       "at job/crash_handler_test.cpp:"),
               std::string::npos)
         << err;
     const auto file = nlohmann::json::parse(read_file(dir_ / "error.json"));
     const auto& message = file.at("message");
     EXPECT_NE(message.at("message").get<std::string>().find(text), std::string::npos) << file;
     const auto& extra = message.at("extraInfo");
-    EXPECT_NE(extra.at("py_callstack").get<std::string>().find("test_comm+0x"), std::string::npos) << file;
+    EXPECT_NE(extra.at("py_callstack").get<std::string>().find("test_job+0x"), std::string::npos) << file;
     EXPECT_GT(std::stoll(extra.at("timestamp").get<std::string>()), 1'700'000'000);
   }
 

@@ -27,7 +27,7 @@ TEST_F(Flights, AnOperationPassesThroughItsStates) {
   const Flight f = log.queued(op("all_reduce sum of f32[1000]"));
   const FlightEntry& e = entry(1);
   EXPECT_STREQ(e.text.data(), "all_reduce sum of f32[1000]");
-  EXPECT_EQ(std::strncmp(e.site.data(), "comm/flight_test.cpp:", 21), 0) << e.site.data();
+  EXPECT_EQ(std::strncmp(e.site.data(), "job/flight_test.cpp:", 20), 0) << e.site.data();
   EXPECT_EQ(e.state, FlightState::queued);
   f.started();
   EXPECT_EQ(e.state, FlightState::started);

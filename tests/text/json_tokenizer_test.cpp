@@ -4,10 +4,10 @@
 #include <random>
 
 #include "core/files.h"
-#include "corpus_case.h"
 #include "data/load_chat_format.h"
 #include "data/load_tokenizer.h"
 #include "data/prepare.h"
+#include "tests/data/corpus_case.h"
 #include "text/bpe/description.h"
 #include "text/bpe/patterns.h"
 #include "text/bpe/train.h"

@@ -1,8 +1,8 @@
 #include "text/tokenizer.h"
 
 #include "core/hash.h"
-#include "corpus_case.h"
 #include "data/load_tokenizer.h"
+#include "tests/data/corpus_case.h"
 #include "text/utf8.h"
 
 namespace ring {

@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-#include "corpus_case.h"
+#include "tests/data/corpus_case.h"
 #include "data/load_tokenizer.h"
 
 namespace ring {
