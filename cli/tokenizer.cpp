@@ -151,8 +151,11 @@ void inspect(const InspectArguments& a) {
   const auto named = [&](std::optional<std::int32_t> id) {
     return id ? str(*id, " ", visible(tokenizer->piece(*id))) : std::string("none");
   };
-  // Whatever a tokenizer may stumble over: runs of spaces, newlines, a tab, accents, an emoji, U+2581, a stray byte.
-  const std::string probe = " a  b\n\n\tc\r\n    d \xC3\xA9\xF0\x9F\x98\x80 \xE2\x96\x81 \xFF end ";
+  // Runs of spaces, newlines, a tab, accents, an emoji, U+2581, a stray byte, and characters that normal forms change:
+  // U+00A0, a ligature, an accent of its own, a wide digit, an upper case.
+  const std::string probe =
+      " a  b\n\n\tc\r\n    d \xC3\xA9\xF0\x9F\x98\x80 \xE2\x96\x81 \xFF x\xC2\xA0y \xEF\xAC\x81 e\xCC\x81 "
+      "\xEF\xBC\x91 A end ";
   std::cout << "kind         " << tokenizer->kind() << "\nvocabulary   "
             << with_commas(static_cast<std::uint64_t>(vocab)) << " tokens"
             << "\nhash         " << tokenizer->hash() << "\nend of text  " << named(tokenizer->end_of_text())

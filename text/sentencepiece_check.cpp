@@ -121,18 +121,6 @@ void check_sentencepiece_model(std::string_view bytes, const std::string& name) 
   }
 }
 
-// NormalizerSpec: 3 add_dummy_prefix, true where it is not said; the last one counts.
-bool puts_blank_in_front(std::string_view bytes, const std::string& name) {
-  bool blank = true;
-  for (Message model(bytes, name); !model.done();) {
-    const Message::Field f = model.next();
-    if (f.number != 3) continue;
-    for (Message normalizer(f.bytes, name); !normalizer.done();)
-      if (const Message::Field rule = normalizer.next(); rule.number == 3) blank = rule.value != 0;
-  }
-  return blank;
-}
-
 namespace {
 
 // ModelProto.SentencePiece: 1 the piece, 2 its score, 3 its type.
@@ -148,6 +136,26 @@ SentencePieces::Piece read_piece(std::string_view bytes, const std::string& name
 }
 
 }  // namespace
+
+// NormalizerSpec: 2 precompiled_charsmap, 3 add_dummy_prefix, 4 remove_extra_whitespaces. Of a field that occurs
+// several times, the last one counts.
+SentencePieceNormalization read_normalization(std::string_view bytes, const std::string& name) {
+  SentencePieceNormalization out;
+  for (Message model(bytes, name); !model.done();) {
+    const Message::Field f = model.next();
+    if (f.number == 1)
+      if (SentencePieces::Piece p = read_piece(f.bytes, name); p.type == SentencePieces::Type::user_defined)
+        out.kept.push_back(std::move(p.text));
+    if (f.number != 3) continue;
+    for (Message spec(f.bytes, name); !spec.done();) {
+      const Message::Field rule = spec.next();
+      if (rule.number == 2) out.replacements = rule.bytes;
+      if (rule.number == 3) out.blank_in_front = rule.value != 0;
+      if (rule.number == 4) out.removes_blanks = rule.value != 0;
+    }
+  }
+  return out;
+}
 
 // ModelProto: 1 the pieces, 2 TrainerSpec, whose 3 is the algorithm (2: BPE), 3 NormalizerSpec, whose 2 is a table.
 SentencePieces read_sentencepieces(std::string_view bytes, const std::string& name) {

@@ -8,13 +8,15 @@
 #include <string_view>
 #include <vector>
 
+#include "text/sentencepiece_normalizer.h"
+
 namespace ring {
 
 // `model`: the bytes of a SentencePiece .model file. Error names `name`.
 void check_sentencepiece_model(std::string_view model, const std::string& name);
 
-// Whether a checked model puts a blank before a text, as those of Llama 2 and Mistral do.
-bool puts_blank_in_front(std::string_view model, const std::string& name);
+// Returns what a checked model does to a text before it cuts the text into pieces.
+SentencePieceNormalization read_normalization(std::string_view model, const std::string& name);
 
 // What a checked model says, for programs that have no SentencePiece library.
 struct SentencePieces {

@@ -1,9 +1,9 @@
 // SentencePiece behind the Tokenizer interface.
 //
 // The library is slow on long strings and copies much around each call, so text is cut where no piece of the vocabulary
-// can reach across, which leaves the tokens as they are, and the tokens of short stretches are remembered. Bytes that
-// the library would change (invalid UTF-8, U+2581, which it uses for the space) are spelled with the vocabulary's byte
-// tokens, so that decoding gives back exactly the input.
+// can reach across, which leaves the tokens as they are, and the tokens of short stretches are remembered. Text is
+// normalized before, in sentencepiece_normalizer.h. Bytes that the library would change (invalid UTF-8, U+2581, which
+// it uses for the space) are spelled with the vocabulary's byte tokens.
 
 #include <sentencepiece_processor.h>
 
@@ -25,17 +25,16 @@ constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581
 constexpr std::size_t kLongest = 16384;  // bytes given to the library at once: its time grows faster than the text
 
 // Protocol buffers merge a message with what is appended to it: normalizer_spec (field 3 of the model) gets
-// add_dummy_prefix (3) = false and remove_extra_whitespaces (4) = false. Both would change the text at every cut; the
-// blank in front, which the first of them asks for, the encoder puts there itself.
-constexpr std::string_view kKeepText("\x1A\x04\x18\x00\x20\x00", 6);
+// precompiled_charsmap (2) = "", add_dummy_prefix (3) = false and remove_extra_whitespaces (4) = false, since the
+// library would apply them to each stretch by itself.
+constexpr std::string_view kKeepText("\x1A\x06\x12\x00\x18\x00\x20\x00", 8);
 
 bool is_ascii(char c) { return static_cast<unsigned char>(c) < 128; }
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  SentencePieceTokenizer(std::string model, const std::string& name) : model_(std::move(model)) {
-    check_sentencepiece_model(model_, name);
-    blank_in_front_ = puts_blank_in_front(model_, name);
+  SentencePieceTokenizer(std::string model, const std::string& name)
+      : model_(std::move(model)), normalizer_(checked_normalization(model_, name)) {
     const bool loaded = processor_.LoadFromSerializedProto(model_ + std::string(kKeepText)).ok() ||
                         processor_.LoadFromSerializedProto(model_).ok();
     if (!loaded || processor_.GetPieceSize() == 0) {
@@ -64,7 +63,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   std::size_t safe_prefix(std::string_view text) const override {
     for (std::size_t cut = text.size(); cut-- > 1;) {
-      if (may_cut(text[cut - 1], text[cut])) return cut;
+      if (is_safe(text[cut - 1], text[cut])) return cut;
     }
     return 0;
   }
@@ -77,10 +76,27 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   std::string payload() const override { return model_; }
   std::string plain_file() const override { return model_; }
-  bool blank_in_front() const override { return blank_in_front_; }
+  bool blank_in_front() const override { return normalizer_.blank_in_front(); }
 
  private:
   friend class SentencePieceEncoder;
+
+  static SentencePieceNormalization checked_normalization(const std::string& model, const std::string& name) {
+    check_sentencepiece_model(model, name);
+    return read_normalization(model, name);
+  }
+
+  // A text may be encoded in two parts between these bytes. The normalizer replaces no group of characters across the
+  // border of a word, and a known character ends a run of unknown ones, which together are one token.
+  bool is_safe(char left, char right) const {
+    const auto known = [&](char c) { return bytes_[static_cast<unsigned char>(c)] >= 0 || characters_[c & 127]; };
+    if (!normalizer_.changes_text()) return may_cut(left, right) && (is_ascii(left) ? known(left) : known(right));
+    if (!is_ascii(left) || left <= ' ' || left == 127 || (right != ' ' && right != '\n')) return false;
+    bool after_blank = false;
+    std::string normal;
+    normalizer_.append(std::string{left, right}, after_blank, normal);
+    return normal.size() == 2 && known(normal[0]) && may_cut(normal[0], normal[1]);
+  }
 
   static std::size_t pair(char left, char right) {
     return static_cast<std::size_t>(static_cast<unsigned char>(left)) * 256 + static_cast<unsigned char>(right);
@@ -111,6 +127,7 @@ class SentencePieceTokenizer final : public Tokenizer {
         text += space ? ' ' : rest[0];
         rest.remove_prefix(space ? kSpaceSymbol.size() : 1);
       }
+      if (text.size() == 1 && is_ascii(text[0])) characters_.set(static_cast<std::size_t>(text[0]));
       for (std::size_t i = 1; i < text.size(); ++i) adjacent_.set(pair(text[i - 1], text[i]));
     }
     text_.push_back(std::move(text));
@@ -118,39 +135,46 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   sentencepiece::SentencePieceProcessor processor_;
   std::string model_;
-  bool blank_in_front_ = false;
+  SentencePieceNormalizer normalizer_;
   std::vector<std::string> text_;          // of each token
   std::array<std::int32_t, 256> bytes_{};  // the token of each byte, -1: none
   std::bitset<65536> adjacent_;            // pairs of bytes that occur inside of a piece
+  std::bitset<128> characters_;            // of ASCII that are a piece
 };
 
 class SentencePieceEncoder final : public Encoder {
  public:
   explicit SentencePieceEncoder(const SentencePieceTokenizer& t) : t_(t) {}
 
-  void encode(std::string_view text, std::vector<std::int32_t>& out) override {
-    if (t_.blank_in_front() && !text.empty())
-      go_on(" " + std::string(text), out);
-    else
-      go_on(text, out);
-  }
+  void encode(std::string_view text, std::vector<std::int32_t>& out) override { encode_part(text, true, out); }
+  void go_on(std::string_view text, std::vector<std::int32_t>& out) override { encode_part(text, false, out); }
 
-  void go_on(std::string_view text, std::vector<std::int32_t>& out) override {
+ private:
+  void encode_part(std::string_view text, bool begins, std::vector<std::int32_t>& out) {
     cache_.announce(text.size());
+    begin_ = out.size();
+    bool after_blank = begins, blank = begins && t_.blank_in_front();
+    std::string normal;
     while (!text.empty()) {
       const std::size_t clean = clean_prefix(text);
-      encode_clean(text.substr(0, clean), out);
+      normal.assign(blank ? " " : "");
+      const std::size_t before = normal.size();
+      t_.normalizer_.append(text.substr(0, clean), after_blank, normal);
       text.remove_prefix(clean);
+      if (text.empty() && t_.normalizer_.removes_blanks()) remove_blanks_at_end(normal);
+      if (normal.size() > before || !text.empty()) encode_clean(normal, out), blank = false;
       if (text.empty()) break;
       // One character or byte that the library would not give back.
       const std::size_t valid = utf8::valid_length(text), n = valid ? valid : 1;
       if (!valid) ++report_.invalid_bytes;
       spell(text.substr(0, n), valid > 0, out);
+      after_blank = false;
       text.remove_prefix(n);
     }
   }
 
- private:
+  static void remove_blanks_at_end(std::string& text) { text.resize(text.find_last_not_of(' ') + 1); }
+
   // Valid UTF-8 without U+2581.
   static std::size_t clean_prefix(std::string_view text) {
     const std::size_t valid = utf8::valid_prefix(text);
@@ -181,7 +205,13 @@ class SentencePieceEncoder final : public Encoder {
     if (!status.ok()) fail("SentencePiece could not encode a text of ", text.size(), " bytes: ", status.ToString());
     const int unknown = t_.processor_.unk_id();
     report_.unknown += std::count(ids_.begin(), ids_.end(), unknown);
-    out.insert(out.end(), ids_.begin(), ids_.end());
+    const bool goes_on = !ids_.empty() && ids_[0] == unknown && ends_unknown(out);
+    out.insert(out.end(), ids_.begin() + goes_on, ids_.end());
+  }
+
+  // A run of unknown characters is one token.
+  bool ends_unknown(const std::vector<std::int32_t>& out) const {
+    return out.size() > begin_ && out.back() == t_.processor_.unk_id();
   }
 
   void spell(std::string_view text, bool valid, std::vector<std::int32_t>& out) {
@@ -189,7 +219,8 @@ class SentencePieceEncoder final : public Encoder {
         std::all_of(text.begin(), text.end(), [&](char c) { return t_.bytes_[static_cast<unsigned char>(c)] >= 0; });
     if (!spellable) {  // a model without byte fallback
       report_.unknown += valid;
-      return out.push_back(t_.processor_.unk_id());
+      if (!ends_unknown(out)) out.push_back(t_.processor_.unk_id());
+      return;
     }
     for (char c : text) out.push_back(t_.bytes_[static_cast<unsigned char>(c)]);
   }
@@ -197,6 +228,7 @@ class SentencePieceEncoder final : public Encoder {
   const SentencePieceTokenizer& t_;
   WordCache cache_;
   std::vector<int> ids_;
+  std::size_t begin_ = 0;  // of the tokens of this call
 };
 
 std::unique_ptr<Encoder> SentencePieceTokenizer::encoder() const {

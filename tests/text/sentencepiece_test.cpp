@@ -4,8 +4,8 @@
 #include <random>
 
 #include "core/files.h"
-#include "corpus_case.h"
 #include "data/load_tokenizer.h"
+#include "tests/data/corpus_case.h"
 #include "tests/error_of.h"
 #include "text/sentencepiece_train.h"
 #include "text/tokenizer.h"
@@ -219,8 +219,9 @@ TEST(SentencePieceModel, TablesOfReplacementsAreReadAndChecked) {
 TEST(SentencePieceModel, TheBlankInFrontIsPutThereAndTakenAway) {
   for (const bool blank : {true, false}) {
     TempFolder folder;
-    const std::string file = trained_elsewhere(
-        folder, {{"normalization_rule_name", "identity"}, {"add_dummy_prefix", blank ? "true" : "false"}});
+    const std::string file = trained_elsewhere(folder, {{"normalization_rule_name", "identity"},
+                                                        {"remove_extra_whitespaces", "false"},
+                                                        {"add_dummy_prefix", blank ? "true" : "false"}});
     sentencepiece::SentencePieceProcessor library;
     ASSERT_TRUE(library.Load(file).ok());
     const auto t = load_tokenizer(file);
@@ -232,6 +233,57 @@ TEST(SentencePieceModel, TheBlankInFrontIsPutThereAndTakenAway) {
     }
     for (const std::string text : {"", " ", "ka", " ka", "  ka "}) EXPECT_EQ(t->decode(t->encode(text)), text);
     EXPECT_TRUE(t->encode("").empty());
+  }
+}
+
+// The library itself is the oracle, of every rule of normalization, with and without bytes for unknown characters.
+TEST(SentencePieceModel, TokensAreTheLibrarysWhateverTheModelNormalizes) {
+  const std::vector<std::unordered_map<std::string, std::string>> models{
+      {},  // nmt_nfkc, and blanks are removed
+      {{"normalization_rule_name", "nfkc"}, {"byte_fallback", "true"}, {"vocab_size", "400"}},
+      {{"normalization_rule_name", "nfkc"}, {"remove_extra_whitespaces", "false"}},
+      {{"normalization_rule_name", "nfkc_cf"}, {"model_type", "bpe"}},
+      {{"normalization_rule_name", "nmt_nfkc"}, {"user_defined_symbols", "<a>,\xEF\xAC\x81x"}},
+      {{"normalization_rule_name", "identity"}, {"remove_extra_whitespaces", "false"}}};
+  std::string long_text;
+  for (int i = 0; i < 40; ++i) long_text += sample(300, static_cast<unsigned>(i)) + "\xEF\xBC\x91\xE6\x97\xA5\n";
+  const std::vector<std::string> texts{"",
+                                       " ",
+                                       "\n \n",
+                                       "ka",
+                                       "  ka  to ",
+                                       "kato\nmi\n",
+                                       "end.\n\nThe",
+                                       "\xEF\xAC\x81xne \xEF\xAC\x81ne <a> KA To",
+                                       "cafe\xCC\x81 e\xCC\x81\xCC\x81",
+                                       "ka\xC2\xA0to\xE3\x80\x80mi\tren",
+                                       "\xEF\xBC\x91\xEF\xBC\x92 \xE2\x80\xA6 \xE2\x84\xA2 \xC2\xBD\xC2\xBD",
+                                       "\xE6\x97\xA5\xE6\x97\xA5\n\xE6\x9B\xB0",
+                                       "a\xC2\xADto \xE2\x80\x89ka\r\n",
+                                       long_text};
+  for (const auto& settings : models) {
+    TempFolder folder;
+    const std::string file = trained_elsewhere(folder, settings);
+    sentencepiece::SentencePieceProcessor library;
+    ASSERT_TRUE(library.Load(file).ok());
+    const auto t = load_tokenizer(file);
+    for (const std::string& text : texts) {
+      std::vector<std::int32_t> theirs, parts;
+      ASSERT_TRUE(library.Encode(text, &theirs).ok());
+      EXPECT_EQ(t->encode(text), theirs) << testing::PrintToString(settings) << " '" << text.substr(0, 40) << "'";
+      const auto encoder = t->encoder();
+      std::string held;
+      bool first = true;
+      const auto take = [&](std::size_t bytes) {
+        const std::string part = held.substr(0, bytes);
+        held.erase(0, bytes);
+        if (part.empty()) return;
+        std::exchange(first, false) ? encoder->encode(part, parts) : encoder->go_on(part, parts);
+      };
+      for (std::size_t i = 0; i < text.size(); i += 50) held += text.substr(i, 50), take(t->safe_prefix(held));
+      take(held.size());
+      EXPECT_EQ(parts, theirs) << testing::PrintToString(settings) << " in parts";
+    }
   }
 }
 
