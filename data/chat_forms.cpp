@@ -141,7 +141,10 @@ Json chat_messages(const Json& record, const std::string& name, const Json& foun
   return found.is_string() && name == "instruction" ? from_instruction(record) : found;
 }
 
-Json chat_tools(const Json& record) {
+namespace {
+
+// Returns the record's tools, parsed if they are a string that holds a JSON list; null if there are none.
+Json tools_of(const Json& record) {
   if (has(record, "functions") && !has(record, "tools") && !record["functions"].empty())
     fail("'functions' lists tools in a form that templates do not write: give them as 'tools'");
   if (!has(record, "tools")) return nullptr;
@@ -155,6 +158,28 @@ Json chat_tools(const Json& record) {
   } catch (const Error&) {
     return tools;
   }
+}
+
+}  // namespace
+
+Json chat_variables(const Json& record) {
+  for (const char* media : {"images", "videos", "audios"})
+    if (has(record, media) && !record[media].empty())
+      fail("the record has '", media,
+           "', which a model of text cannot read. Remove them from the record and its texts");
+  Json variables = Json::object();
+  if (has(record, "chat_template_kwargs")) {
+    const Json& given = record["chat_template_kwargs"];
+    if (!given.is_object()) fail("expected an object in 'chat_template_kwargs', got a JSON ", given.type_name());
+    variables = given;
+  }
+  for (const auto& [name, value] : {std::pair("tools", tools_of(record)),
+                                    std::pair("documents", has(record, "documents") ? record["documents"] : Json())}) {
+    if (value.is_null()) continue;
+    if (variables.contains(name)) fail("the record has '", name, "' twice, beside and in 'chat_template_kwargs'");
+    variables[name] = value;
+  }
+  return variables;
 }
 
 }  // namespace ring

@@ -13,8 +13,9 @@ namespace ring {
 
 // Members that identify the format, and all members that are read.
 inline constexpr const char* kChatMembers[] = {"messages", "conversations", "instruction"};
-inline constexpr const char* kChatColumns[] = {"messages", "conversations", "instruction", "input",
-                                               "output",   "system",        "history",     "tools"};
+inline constexpr const char* kChatColumns[] = {
+    "messages", "conversations", "instruction",          "input",  "output", "system", "history",
+    "tools",    "documents",     "chat_template_kwargs", "images", "videos", "audios"};
 
 // Returns the kChatMembers that the record has. Skips a member that is null, and `instruction` if `output` is missing.
 std::vector<std::string> chat_members_of(const nlohmann::ordered_json& record);
@@ -25,7 +26,8 @@ bool has_chat(const nlohmann::ordered_json& record);
 // Error if a list mixes messages of both formats, a role is unknown, or a member has the wrong type.
 nlohmann::ordered_json chat_messages(const nlohmann::ordered_json& record, const std::string& name,
                                      const nlohmann::ordered_json& found);
-// Returns the record's `tools`, parsed if they are a string that holds a JSON list; null if there are none.
-nlohmann::ordered_json chat_tools(const nlohmann::ordered_json& record);
+// Returns the variables that the record gives to a chat template: the members of `chat_template_kwargs`, as in TRL, and
+// `tools` and `documents`. `tools` may be a string that holds a JSON list. Throws Error if the record refers to media.
+nlohmann::ordered_json chat_variables(const nlohmann::ordered_json& record);
 
 }  // namespace ring

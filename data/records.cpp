@@ -105,7 +105,7 @@ void put_conversation(const RecordMembers& m, const Json& record, const std::str
   std::vector<chat::Part> parts;
   try {
     chat::check_learned(record);
-    parts = m.writer->parts(chat_messages(record, name, found), chat_tools(record));
+    parts = m.writer->parts(chat_messages(record, name, found), chat_variables(record));
   } catch (const Error& e) {
     fail(where, "'", name, "' of this record: ", e.what(), ". Fix the record or remove it");
   }

@@ -132,6 +132,13 @@ TEST(ChatTemplate, BlankSpaceAroundTags) {
               {"{# c #}\n  {# d #}\nx", "x"}});
 }
 
+// Blank space is Python's: U+00A0 and U+3000 too.
+TEST(ChatTemplate, ASignTakesAwayAllBlankSpace) {
+  expect_all({{"a \xC2\xA0\n{%- if true %}b{% endif -%}\xE3\x80\x80 c", "abc"},
+              {"{{ 'a' -}} \xC2\xA0 b", "ab"},
+              {"{% for x in [1] %}{{ loop.depth }}{{ loop.depth0 }}{% endfor %}", "10"}});
+}
+
 TEST(ChatTemplate, MarksWhatIsGenerated) {
   const Template t("{% for m in messages %}{{ m }}:{% generation %}{{ m }}!{% endgeneration %}\n{% endfor %}", "t");
   EXPECT_TRUE(t.marks_generation());

@@ -20,9 +20,9 @@ constexpr const char* kTurns = R"([{"role": "system", "content": "Be brief."},
   {"role": "user", "content": "Bye"}, {"role": "assistant", "content": "Ciao."}])";
 
 // Parts that count in [[ ]].
-std::string marked(const ConversationWriter& writer, const std::string& messages, const Json& tools = nullptr) {
+std::string marked(const ConversationWriter& writer, const std::string& messages, const Json& given = nullptr) {
   std::string out;
-  for (const Part& p : writer.parts(Json::parse(messages), tools)) out += p.counts ? "[[" + p.text + "]]" : p.text;
+  for (const Part& p : writer.parts(Json::parse(messages), given)) out += p.counts ? "[[" + p.text + "]]" : p.text;
   return out;
 }
 
@@ -229,13 +229,44 @@ TEST(Conversation, WhatTheTemplateLeavesOutIsRefused) {
       {"message 1 has 'function_call'", "give it as 'tool_calls'"});
   expect_error(
       [] {
-        chat_tools({{"messages", {{"role", "user"}}}, {"functions", {{{"name", "f"}}}}});
+        chat_variables({{"messages", {{"role", "user"}}}, {"functions", {{{"name", "f"}}}}});
       },
       {"'functions'", "give them as 'tools'"});
   const auto tools = nlohmann::ordered_json::parse(R"([{"type": "function", "function": {"name": "f"}}])");
-  EXPECT_EQ(chatml.parts(chat, nlohmann::ordered_json::array()).size(), 3u);
-  expect_error([&] { chatml.parts(chat, tools); }, {"the record has 'tools'", "does not write them"});
-  expect_error([&] { chatml.prompt(chat, tools); }, {"the record has 'tools'"});
+  EXPECT_EQ(chatml.parts(chat, {{"tools", nlohmann::ordered_json::array()}}).size(), 3u);
+  expect_error([&] { chatml.parts(chat, {{"tools", tools}}); }, {"the record has 'tools'", "does not write them"});
+  expect_error([&] { chatml.prompt(chat, {{"tools", tools}}); }, {"the record has 'tools'"});
+  expect_error([&] { chatml.parts(chat, {{"documents", tools}}); }, {"the record has 'documents'"});
+  for (const char* key : {"audio", "images", "thinking_blocks", "reasoning_details"})
+    expect_error(
+        [&] {
+          marked(chatml, str(R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", ")", key,
+                             R"(": [{"id": 1}]}])"));
+        },
+        {"message 1 has '" + std::string(key) + "'", "does not write them"});
+}
+
+// As TRL gives them to apply_chat_template().
+TEST(Conversation, ARecordGivesVariablesToTheTemplate) {
+  const ConversationWriter thinks({"{% for m in messages %}{{ m.role }}: {{ m.content }}"
+                                   "{% if m.role == 'user' and enable_thinking is defined and not enable_thinking %}"
+                                   " /no_think{% endif %}{{ '\\n' }}{% endfor %}"
+                                   "{% if add_generation_prompt %}assistant: {% endif %}",
+                                   {}},
+                                  "t");
+  const Json record = {{"messages", Json::parse(R"([{"role": "user", "content": "a"},
+                                                    {"role": "assistant", "content": "b"}])")},
+                       {"chat_template_kwargs", {{"enable_thinking", false}}}};
+  std::string text;
+  for (const Part& p : thinks.parts(record["messages"], chat_variables(record))) text += p.text;
+  EXPECT_EQ(text, "user: a /no_think\nassistant: b\n");
+  EXPECT_EQ(thinks.parts(record["messages"], nullptr).front().text, "user: a\nassistant: ");
+  expect_error([&] { thinks.parts(record["messages"], {{"messages", 1}}); }, {"'messages' is set for each"});
+  expect_error([] { chat_variables({{"chat_template_kwargs", 3}}); }, {"expected an object in 'chat_template_kwargs'"});
+  expect_error([] { chat_variables({{"tools", {1}}, {"chat_template_kwargs", {{"tools", {1}}}}}); }, {"'tools' twice"});
+  for (const char* media : {"images", "videos", "audios"})
+    expect_error([&] { chat_variables({{media, {"a.png"}}}); }, {str("the record has '", media, "'")});
+  EXPECT_TRUE(chat_variables({{"images", Json::array()}, {"source", "x"}}).empty());
 }
 
 // The spellings of text/chat/marks.h: "weight" is OpenAI's, "train" and "training" are Axolotl's, and so on.
@@ -332,7 +363,7 @@ TEST(Conversation, ToolsReachTheTemplate) {
       {"{{ tools|tojson }}{% generation %}{{ messages[0].content }}{% endgeneration %}", {}}, "t");
   const std::string one = R"([{"role": "assistant", "content": "x"}])";
   EXPECT_EQ(marked(writer, one), "null[[x]]");
-  EXPECT_EQ(marked(writer, one, Json::parse(R"([{"b": 1, "a": 2}])")), R"([{"b": 1, "a": 2}][[x]])");
+  EXPECT_EQ(marked(writer, one, {{"tools", Json::parse(R"([{"b": 1, "a": 2}])")}}), R"([{"b": 1, "a": 2}][[x]])");
 }
 
 // jinja2 3.1 compiles all of these and writes the same texts with trim_blocks and lstrip_blocks, as transformers sets.

@@ -54,10 +54,9 @@ void check_message(const Json& m, const std::string& which, const std::string& s
   if (!m["role"].is_string()) fail(which, ": expected a string in 'role', got a JSON ", m["role"].type_name());
   if (m.contains("tool_calls") && !m["tool_calls"].is_array() && !m["tool_calls"].is_null())
     fail(which, ": expected a list in 'tool_calls', got a JSON ", m["tool_calls"].type_name());
-  check_written(m, "tool_calls", which, source);
-  check_written(m, "reasoning_content", which, source);
-  check_written(m, "thinking", which, source);
-  check_written(m, "reasoning", which, source);
+  for (const char* key : {"tool_calls", "reasoning_content", "thinking", "reasoning", "thinking_blocks",
+                          "reasoning_details", "audio", "images", "videos"})
+    check_written(m, key, which, source);
   refuse_former(m, "function_call", "tool_calls", which);
   const auto content = m.find("content");
   if (content == m.end() || content->is_null()) {
@@ -134,7 +133,7 @@ ConversationWriter::ConversationWriter(Format format, const std::string& name, c
 bool ConversationWriter::find_reads_parts() const {
   const auto written = [&](const Json& content) {
     const Json message = {{"role", "user"}, {"content", content}};
-    return write({from_json(message)}, 1, from_json(Json()), false).text;
+    return write({from_json(message)}, 1, {}, false).text;
   };
   constexpr const char* kText = "ringmasterasks";
   try {
@@ -165,37 +164,38 @@ std::vector<Value> ConversationWriter::read(const Json& messages) const {
 }
 
 ConversationWriter::Whole ConversationWriter::write_whole(const Json& list, std::vector<Value> messages,
-                                                          const Value& tools, bool ask) const {
+                                                          const std::vector<Member>& given, bool ask) const {
   Whole whole{.messages = std::move(messages), .rendered = {}};
-  whole.rendered = write(whole.messages, whole.messages.size(), tools, ask);
+  whole.rendered = write(whole.messages, whole.messages.size(), given, ask);
   if (std::ranges::none_of(list, has_calls)) return whole;
   Json decoded = list;
   bool changed = false;
   for (Json& m : decoded) changed |= decode_arguments(m, whole.rendered.text);
   if (!changed) return whole;
   whole.messages = read(decoded);
-  whole.rendered = write(whole.messages, whole.messages.size(), tools, ask, whole.rendered.steps);
+  whole.rendered = write(whole.messages, whole.messages.size(), given, ask, whole.rendered.steps);
   return whole;
 }
 
-Rendered ConversationWriter::write(const std::vector<Value>& messages, std::size_t count, const Value& tools, bool ask,
-                                   std::size_t spent) const {
+Rendered ConversationWriter::write(const std::vector<Value>& messages, std::size_t count,
+                                   const std::vector<Member>& given, bool ask, std::size_t spent) const {
   std::vector<Value> some(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(count));
-  std::vector<Member> variables{{"messages", Value::list(std::move(some))},
-                                {"tools", tools},
-                                {"documents", None{}},
-                                {"add_generation_prompt", ask}};
+  std::vector<Member> variables{{"messages", Value::list(std::move(some))}, {"add_generation_prompt", ask}};
   for (const auto& [name, text] : format_.tokens) variables.emplace_back(name, text);
+  for (const char* name : {"tools", "documents"})
+    if (std::ranges::find(given, name, &Member::first) == given.end()) variables.emplace_back(name, None{});
+  variables.insert(variables.end(), given.begin(), given.end());
   return template_.render(std::move(variables), limits_, spent);
 }
 
-ConversationWriter::Spans ConversationWriter::turns(const std::vector<Value>& messages, const Value& tools,
-                                                    const Rendered& rendered, bool asks) const {
+ConversationWriter::Spans ConversationWriter::turns(const std::vector<Value>& messages,
+                                                    const std::vector<Member>& given, const Rendered& rendered,
+                                                    bool asks) const {
   if (template_.marks_generation()) return rendered.generations;
   const std::string& whole = rendered.text;
   std::size_t steps = rendered.steps;
   const auto written = [&](std::size_t count, bool ask) {
-    Rendered r = write(messages, count, tools, ask, steps);
+    Rendered r = write(messages, count, given, ask, steps);
     steps = r.steps;
     return std::move(r.text);
   };
@@ -216,18 +216,28 @@ ConversationWriter::Spans ConversationWriter::turns(const std::vector<Value>& me
   return spans;
 }
 
-void ConversationWriter::check_tools(const Json& tools) const {
-  check_written({{"tools", tools}}, "tools", "the record", format_.source);
+// Throws Error if the template would leave out a variable that holds a part of the conversation, or would get a
+// variable of the same name twice.
+std::vector<Member> ConversationWriter::checked(const Json& given) const {
+  std::vector<Member> variables;
+  if (given.is_null()) return variables;
+  for (const char* name : {"tools", "documents"}) check_written(given, name, "the record", format_.source);
+  for (const auto& [name, value] : given.items()) {
+    if (name == "messages" || name == "add_generation_prompt" ||
+        std::ranges::find(format_.tokens, name, &std::pair<std::string, std::string>::first) != format_.tokens.end())
+      fail("'", name, "' is set for each conversation and cannot be given for one");
+    variables.emplace_back(name, from_json(value));
+  }
+  return variables;
 }
 
-std::vector<Part> ConversationWriter::parts(const Json& list, const Json& tools) const {
+std::vector<Part> ConversationWriter::parts(const Json& list, const Json& given) const {
   std::vector<Value> messages = read(list);
   if (std::ranges::none_of(messages, [](const Value& m) { return role_of(m) == "assistant"; }))
     fail("no message has the role 'assistant': nothing of this conversation would be learned");
-  check_tools(tools);
-  const Value given = from_json(tools);
-  const Whole whole = write_whole(list, std::move(messages), given, false);
-  const Spans spans = turns(whole.messages, given, whole.rendered, false);
+  const std::vector<Member> variables = checked(given);
+  const Whole whole = write_whole(list, std::move(messages), variables, false);
+  const Spans spans = turns(whole.messages, variables, whole.rendered, false);
   if (spans.empty()) fail("the template has {% generation %}, but marks no text of this conversation with it");
   return cut(whole.rendered.text, learned(list, spans));
 }
@@ -249,15 +259,14 @@ ConversationWriter::Spans ConversationWriter::learned(const Json& list, const Sp
   return out;
 }
 
-std::vector<Part> ConversationWriter::prompt(const Json& list, const Json& tools,
+std::vector<Part> ConversationWriter::prompt(const Json& list, const Json& given,
                                              const std::function<void(const std::string&)>& look) const {
-  check_tools(tools);
-  const Value given = from_json(tools);
-  const Whole whole = write_whole(list, read(list), given, true);
+  const std::vector<Member> variables = checked(given);
+  const Whole whole = write_whole(list, read(list), variables, true);
   const std::string& text = whole.rendered.text;
   if (look) look(text);
   try {
-    return cut(text, turns(whole.messages, given, whole.rendered, true));
+    return cut(text, turns(whole.messages, variables, whole.rendered, true));
   } catch (const Error&) {
     // No corpus can hold such a conversation, so no training data fixes how its tokens are split.
     return cut(text, {});
@@ -269,7 +278,7 @@ std::string ConversationWriter::end_of_answer() const {
   Json list = {{{"role", "user"}, {"content", "Hi"}}, {{"role", "assistant"}, {"content", answer}}};
   const auto behind = [&] {
     const std::vector<Value> messages = read(list);
-    const std::string text = write(messages, messages.size(), from_json(Json()), false).text;
+    const std::string text = write(messages, messages.size(), {}, false).text;
     const std::size_t at = text.rfind(answer);
     return at == std::string::npos ? "" : text.substr(at + answer.size());
   };

@@ -27,19 +27,19 @@ class ConversationWriter {
   // Returns the conversation as text, split into parts that count and parts that do not.
   // messages: a list of objects with `role` and `content`. A content is a string or a list of {"type": "text", "text":
   // ..}; the strings of a list are joined if the template does not read lists. With tool_calls, the content may be null
-  // or missing. tools: the template's variable of that name, or null.
+  // or missing. given: an object with variables of the template for this conversation, such as tools; or null.
   // If the template has {% generation %}, the text inside it counts. Otherwise the conversation is written twice for
   // each assistant's turn: up to the turn, with the prompt that asks for an answer, and including the turn. The text
   // that only the second one has counts, except blank space after the mark that ends the turn.
   // An assistant's message that is excluded from training (marks.h) does not count.
   // Throws Error if `messages` is not such a list, if it has no assistant, if the template would leave out tools, calls
-  // of tools or a reasoning_content that is there, if one of these two texts is not the beginning of the whole
+  // of tools, reasoning or media that are there, if one of these two texts is not the beginning of the whole
   // conversation, or like Template::render().
-  std::vector<Part> parts(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools) const;
+  std::vector<Part> parts(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& given) const;
   // Returns the conversation up to the point where an assistant answers. Earlier answers are parts that count, as in
   // parts(); if they cannot be found, returns one part. Before it searches for them, which writes the conversation
   // about twice for each answer, it calls look(text) with the whole text; `look` may throw Error to refuse it.
-  std::vector<Part> prompt(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools,
+  std::vector<Part> prompt(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& given,
                            const std::function<void(const std::string&)>& look = nullptr) const;
   // Returns the text that the template writes after the last answer, without blank space around it. If it writes none,
   // returns the text between an answer and the user's next message, without blank space at its end. May be "" too.
@@ -47,9 +47,10 @@ class ConversationWriter {
 
  private:
   using Spans = std::vector<std::pair<std::size_t, std::size_t>>;
-  Rendered write(const std::vector<Value>& messages, std::size_t count, const Value& tools, bool ask,
+  Rendered write(const std::vector<Value>& messages, std::size_t count, const std::vector<Member>& given, bool ask,
                  std::size_t spent = 0) const;
-  Spans turns(const std::vector<Value>& messages, const Value& tools, const Rendered& whole, bool asks) const;
+  Spans turns(const std::vector<Value>& messages, const std::vector<Member>& given, const Rendered& whole,
+              bool asks) const;
   struct Whole {  // a whole conversation and its text
     std::vector<Value> messages;
     Rendered rendered;
@@ -59,12 +60,11 @@ class ConversationWriter {
   std::vector<Value> read(const nlohmann::ordered_json& messages) const;
   // Writes all messages. Requires messages = read(list). If the arguments of a call are a string that holds a JSON
   // object, and the template would write that string as JSON, in quotes, the template gets the object instead.
-  Whole write_whole(const nlohmann::ordered_json& list, std::vector<Value> messages, const Value& tools,
+  Whole write_whole(const nlohmann::ordered_json& list, std::vector<Value> messages, const std::vector<Member>& given,
                     bool ask) const;
   // Returns the spans of the messages that are to be learned.
   Spans learned(const nlohmann::ordered_json& list, const Spans&) const;
-  // Throws Error if there are tools and the template would leave them out.
-  void check_tools(const nlohmann::ordered_json& tools) const;
+  std::vector<Member> checked(const nlohmann::ordered_json& given) const;
   bool find_reads_parts() const;
   Format format_;
   Template template_;

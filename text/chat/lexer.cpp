@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/check.h"
+#include "text/chat/characters.h"
 
 namespace ring::chat {
 namespace {
@@ -65,7 +66,7 @@ class Lexer {
     const char kind = tag < source_.size() ? source_[tag + 1] : '\0';
     const char sign = tag + 2 < source_.size() ? source_[tag + 2] : '\0';
     if (kind && sign == '-') {
-      text = text.substr(0, text.find_last_not_of(kBlanks) + 1);
+      text = strip(text, false, true, nullptr);
     } else if ((kind == '%' || kind == '#') && sign != '+') {
       const std::size_t line = text.rfind('\n') + 1;  // of no newline: 0
       const bool begins = line > 0 || at_ == 0 || source_[at_ - 1] == '\n';
@@ -92,7 +93,7 @@ class Lexer {
   // Behind a tag: `sign` is what stood before its end.
   void close(char sign, bool block) {
     if (sign == '-')
-      move_to(std::min(source_.find_first_not_of(kBlanks, at_), source_.size()));
+      move_to(source_.size() - strip(source_.substr(at_), true, false, nullptr).size());
     else if (block && sign != '+' && after(0) == '\n')
       move_to(at_ + 1);
   }

@@ -283,7 +283,8 @@ class Evaluator {
     const std::size_t n = items.size();
     std::vector<Member> members{
         {"index", number(i + 1)}, {"index0", number(i)}, {"revindex", number(n - i)}, {"revindex0", number(n - i - 1)},
-        {"first", i == 0},        {"last", i + 1 == n},  {"length", number(n)}};
+        {"first", i == 0},        {"last", i + 1 == n},  {"length", number(n)},       {"depth", number(1)},
+        {"depth0", number(0)}};
     if (i > 0) members.emplace_back("previtem", items[i - 1]);
     if (i + 1 < n) members.emplace_back("nextitem", items[i + 1]);
     return Value::dict(std::move(members));
