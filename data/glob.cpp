@@ -1,11 +1,12 @@
 #include "data/glob.h"
 
-#include <fnmatch.h>
-#include <locale.h>
-
 #include <algorithm>
+#include <cwctype>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "text/utf8.h"
 
 namespace ring {
 namespace {
@@ -21,26 +22,87 @@ std::vector<std::string> parts_of(std::string_view path) {
   return parts;
 }
 
-// While the object lives, the C library reads names as UTF-8 in this thread: `?` is a character and not a byte. Every
-// Debian and Ubuntu has the locale; without it, names of ASCII match alike.
-class Utf8Names {
- public:
-  Utf8Names() : before_(::uselocale(utf8())) {}
-  ~Utf8Names() { ::uselocale(before_); }
-  Utf8Names(const Utf8Names&) = delete;
-  Utf8Names& operator=(const Utf8Names&) = delete;
+// The C library's fnmatch() matches a multibyte character by its bytes too, so that "??" takes "\xC3\xA9".
+using Characters = std::u32string;
 
- private:
-  static locale_t utf8() {
-    static const locale_t locale = ::newlocale(LC_CTYPE_MASK | LC_COLLATE_MASK, "C.UTF-8", nullptr);
-    return locale;
+// Bytes that are no UTF-8 become characters beyond Unicode, which match only themselves and wildcards.
+Characters characters_of(std::string_view text) {
+  Characters out;
+  while (!text.empty()) {
+    const std::size_t length = utf8::valid_length(text);
+    out += length > 0 ? utf8::decode(text, length) : 0x110000 + static_cast<unsigned char>(text[0]);
+    text.remove_prefix(std::max<std::size_t>(length, 1));
   }
-  locale_t before_;
-};
+  return out;
+}
 
-bool name_matches(const std::string& pattern, const std::string& name) {
-  const Utf8Names utf8;
-  return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+bool in_class(char32_t c, const std::string& name) {
+  return c < 128 && std::iswctype(static_cast<wint_t>(c), std::wctype(name.c_str())) != 0;
+}
+
+// Matches `c` with the bracket expression that begins at `at` and sets `at` to its end. Returns nothing if the bracket
+// is not closed and so stands for itself.
+std::optional<bool> in_brackets(const Characters& pattern, std::size_t& at, char32_t c) {
+  std::size_t i = at + 1;
+  const bool negated = i < pattern.size() && (pattern[i] == '!' || pattern[i] == '^');
+  i += negated;
+  bool found = false;
+  for (const std::size_t first = i; i < pattern.size(); ++i) {
+    if (pattern[i] == ']' && i > first) {
+      at = i + 1;
+      return found != negated;
+    }
+    if (pattern.compare(i, 2, U"[:") == 0)
+      if (const std::size_t end = pattern.find(U":]", i + 2); end != Characters::npos) {
+        found |= in_class(c, std::string(pattern.begin() + static_cast<std::ptrdiff_t>(i) + 2,
+                                         pattern.begin() + static_cast<std::ptrdiff_t>(end)));
+        i = end + 1;
+        continue;
+      }
+    if (pattern[i] == '\\' && i + 1 < pattern.size()) ++i;
+    const char32_t low = pattern[i];
+    char32_t high = low;
+    if (i + 2 < pattern.size() && pattern[i + 1] == '-' && pattern[i + 2] != ']') {
+      i += pattern[i + 2] == '\\' && i + 3 < pattern.size() ? 3 : 2;
+      high = pattern[i];
+    }
+    found |= low <= c && c <= high;
+  }
+  return {};
+}
+
+// Matches one character of a name with the pattern at `at`, which is not a star, and sets `at` to what follows.
+bool character_matches(const Characters& pattern, std::size_t& at, char32_t c) {
+  if (at == pattern.size()) return false;
+  if (pattern[at] == '?') return ++at, true;
+  if (pattern[at] == '[')
+    if (const std::optional<bool> found = in_brackets(pattern, at, c)) return *found;
+  if (pattern[at] == '\\' && at + 1 < pattern.size()) ++at;
+  return pattern[at++] == c;
+}
+
+// On a mismatch, the last `*` takes one character more.
+bool name_matches(std::string_view pattern_text, std::string_view name_text) {
+  const Characters pattern = characters_of(pattern_text), name = characters_of(name_text);
+  std::size_t p = 0, n = 0, after_star = 0, star_end = 0;
+  bool star = false;
+  while (n < name.size()) {
+    std::size_t next = p;
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = true;
+      after_star = ++p;
+      star_end = n;
+    } else if (character_matches(pattern, next, name[n])) {
+      p = next;
+      ++n;
+    } else if (star) {
+      p = after_star;
+      n = ++star_end;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of(U'*', p) == Characters::npos;
 }
 
 }  // namespace
@@ -48,7 +110,7 @@ bool name_matches(const std::string& pattern, const std::string& name) {
 bool glob_matches(std::string_view pattern, std::string_view path) {
   const std::vector<std::string> names = parts_of(path);
   if (names.empty()) return false;
-  if (pattern.find('/') == std::string_view::npos) return name_matches(std::string(pattern), names.back());
+  if (pattern.find('/') == std::string_view::npos) return name_matches(pattern, names.back());
   std::vector<std::string> parts = parts_of(pattern);
   if (!parts.empty() && parts.back() == "**") parts.emplace_back("*");  // files, not folders
   // Wildcard matching with backtracking: on a mismatch, the last `**` absorbs one more folder.

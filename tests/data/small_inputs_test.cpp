@@ -274,7 +274,12 @@ TEST(Glob, AQuestionMarkAndBracketsTakeCharacters) {
   EXPECT_TRUE(glob_matches("\xF0\x9F\x98\x80?/[\xD0\xB0-\xD1\x8F].md",
                            "\xF0\x9F\x98\x80"
                            "1/\xD0\xB6.md"));
-  EXPECT_TRUE(glob_matches("*.txt", "caf\xE9.txt"));  // no UTF-8
+  EXPECT_TRUE(glob_matches("*?.txt", "caf\xE9.txt"));  // no UTF-8
+  for (const char* pattern : {"a\\*", "[[:alpha:]]\\*", "[]a]*", "[a-c][*]", "[!]b]?", "[^x-z]*\\*", "a**"})
+    EXPECT_TRUE(glob_matches(pattern, "a*")) << pattern;
+  for (const char* pattern : {"a", "a*b", "[!a]*", "[]", "a?*?", "[b-z]*", "[[:digit:]]*"})
+    EXPECT_FALSE(glob_matches(pattern, "a*")) << pattern;
+  EXPECT_TRUE(glob_matches("[a", "[a"));
 }
 
 // As bash with globstar, and pathlib.Path.glob(), choose them.
