@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <functional>
 #include <map>
-#include <sstream>
 #include <utility>
 
 #include "checkpoint/reader.h"
-#include "comm/host.h"
+#include "comm/leader.h"
 #include "core/checked.h"
 #include "core/counted.h"
 #include "core/fields.h"
@@ -33,19 +31,6 @@ namespace ring {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Rank 0 acts. All get its answer, or its Error.
-std::string by_leader(Mesh& mesh, const std::function<std::string()>& act) {
-  std::string said;
-  if (mesh.rank() == 0) try {
-      said = "+" + act();
-    } catch (const std::exception& e) {
-      said = str("-", e.what());
-    }
-  said = gather_host(mesh.host(), said)[0];
-  if (said.starts_with('-')) fail(said.substr(1));
-  return said.substr(1);
-}
 
 std::string initial_weights(const RunStart& s) {
   if (s.config.run.init_from.empty()) return "";
@@ -308,11 +293,11 @@ bool goes_on_with_micro_batch(const Config& c, const TrainOptions& options) {
 bool chooses_micro_batch(const Config& c, const TrainOptions& options, Mesh& mesh) {
   if (c.train.micro_batch == kAutoMicroBatch) return true;
   if (!options.fit || c.train.micro_batch == 0) return options.fit;
-  by_leader(mesh, [&] {
+  by_leader(mesh.host(), [&] {
     if (!goes_on_with_micro_batch(c, options))
       fail("--fit chooses train.micro_batch, but the settings say train.micro_batch: ", c.train.micro_batch,
            ". Take that out of them, or give train.micro_batch=auto on the command line in place of --fit");
-    return "";
+    return true;
   });
   return false;
 }
@@ -340,12 +325,8 @@ void fit(Config& c, const TrainOptions& options, std::int64_t vocab, Mesh& mesh)
   if (small.train.activation_offload == Switch::automatic)
     small.train.activation_offload_bytes = narrow<std::int64_t>(host);
   const std::size_t budget = memory_budget(small, mesh);
-  std::istringstream chosen(by_leader(mesh, [&] {
-    const StepSizes sizes = fitting_sizes(small, rows, options, budget, mesh.world());
-    return str(sizes.micro_batch, " ", sizes.mlp_chunk);
-  }));
-  StepSizes sizes;
-  chosen >> sizes.micro_batch >> sizes.mlp_chunk;
+  const StepSizes sizes =
+      by_leader(mesh.host(), [&] { return fitting_sizes(small, rows, options, budget, mesh.world()); });
   if (rows) c.train.micro_batch = sizes.micro_batch;
   if (chunk) c.train.mlp_chunk = sizes.mlp_chunk;
   if (rows && mesh.rank() == 0) log::info("train.micro_batch: auto is ", sizes.micro_batch);
@@ -381,21 +362,17 @@ void warn_of_warmup(const Config& c) {
             std::max<std::int64_t>(1, steps / 20));
 }
 
-std::optional<std::int64_t> step_in(const std::string& text) {
-  return text.empty() ? std::nullopt : std::optional<std::int64_t>(std::stoll(text));
-}
-
 }  // namespace
 
 std::string find_newest_checkpoint(const RunDirectory& dir, Mesh& mesh) {
-  return by_leader(mesh, [&] {
+  return by_leader(mesh.host(), [&] {
     const auto found = find_newest_verified(dir.checkpoints());
-    return found ? found->path.string() : "";
+    return found ? found->path.string() : std::string();
   });
 }
 
 std::string find_initial_weights(const RunStart& s, Mesh& mesh) {
-  return by_leader(mesh, [&] { return initial_weights(s); });
+  return by_leader(mesh.host(), [&] { return initial_weights(s); });
 }
 
 RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
@@ -412,15 +389,15 @@ RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
   if (s.config.run.device == DeviceChoice::cuda) Stream::create({Backend::cuda, mesh.device().index});  // is it there?
   s.tasks = agreed_tasks(s.config, *s.corpora.stores.front(), mesh);
   s.data = data_fingerprint(s.corpora, s.config.model);
-  repeat_memory(s, by_leader(mesh, [&] { return look(s, options); }), mesh);
+  repeat_memory(s, by_leader(mesh.host(), [&] { return look(s, options); }), mesh);
   look_into_memory(s, options, mesh);
   s.loader = std::make_unique<Loader>(s.corpora, loader_options(s.steps, mesh));
   own_page().start.reach(StartStage::planned);
-  s.checkpoint = by_leader(mesh, [&] { return choose(s, options), s.checkpoint; });
+  s.checkpoint = by_leader(mesh.host(), [&] { return choose(s, options), s.checkpoint; });
   own_page().start.reach(StartStage::chosen);
-  s.kept = step_in(by_leader(mesh, [&] { return s.kept ? std::to_string(*s.kept) : ""; }));
-  s.init_from = by_leader(mesh, [&] { return s.init_from; });
-  s.memory.token = std::stoll(by_leader(mesh, [&] { return std::to_string(s.token->number()); }));
+  s.kept = by_leader(mesh.host(), [&] { return s.kept; });
+  s.init_from = by_leader(mesh.host(), [&] { return s.init_from; });
+  s.memory.token = by_leader(mesh.host(), [&] { return s.token->number(); });
   // A note of the last process counts for its token alone: from here on it is the record.
   if (mesh.rank() == 0 && s.memory.ran_out > 0) write_memory(s.dir, s.memory);
   if (!s.checkpoint.empty()) agree_on_checkpoint(s.checkpoint, mesh);
