@@ -15,13 +15,13 @@
 #include "core/cuda/handles.h"
 #include "core/log.h"
 #include "kernels/cublas/plan.h"
+#include "kernels/cublas/workspace.h"
 #include "kernels/matmul_gelu.h"
 #include "kernels/tuning.h"
 
 namespace ring::cublas {
 namespace {
 
-constexpr std::size_t kWorkspaceBytes = kMatmulWorkspaceBytes, kWorkspaceAlign = 256;
 constexpr std::size_t kMostPlans = 1024;
 constexpr int kCandidates = 8, kFinalists = 3;  // of a measurement
 // A recorded choice: the activation is a kernel of its own.
@@ -76,30 +76,18 @@ class KeptSums {
   const std::unique_ptr<std::byte[]> host_;
 };
 
-// What one stream keeps: the library's handle, a workspace, and the products seen so far.
+// What one stream keeps: a workspace and the products seen so far.
 class Engine {
  public:
   explicit Engine(StreamImpl& stream)
-      : stream_(static_cast<cudaStream_t>(stream.native())),
-        memory_(kWorkspaceBytes + kWorkspaceAlign, stream.device, stream.allocator, Lifetime::run),
-        device_name_(stream.device_name()) {
-    RING_CUBLAS_CHECK(library().create(&handle_));
-    const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
-    workspace_ = reinterpret_cast<void*>((address + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign);
-  }
-  ~Engine() {
-    plans_.clear();
-    library().destroy(handle_);
-  }
-  Engine(const Engine&) = delete;
-  Engine& operator=(const Engine&) = delete;
+      : stream_(static_cast<cudaStream_t>(stream.native())), workspace_(stream), device_name_(stream.device_name()) {}
 
   void run(const Matmul& args, const ExecContext& ctx) {
     const Problem problem = problem_of(args, ctx.precision);
     const Plan::Operands operands = operands_of(args);
     const Entry& entry = entry_of(problem, args, operands, ctx);
     if (!entry.algo) return run_apart(args, ctx);
-    entry.plan->run(handle_, *entry.algo, operands, workspace_, kWorkspaceBytes, stream_);
+    entry.plan->run(workspace_.handle(), *entry.algo, operands, workspace_.data(), Workspace::kBytes, stream_);
   }
 
   void run(const BatchedMatmul& args, const ExecContext& ctx) {
@@ -110,7 +98,7 @@ class Engine {
                             nullptr};
     operands.alpha = args.alpha;
     const Entry& entry = entry_of(problem, {}, operands, ctx);
-    entry.plan->run(handle_, *entry.algo, operands, workspace_, kWorkspaceBytes, stream_);
+    entry.plan->run(workspace_.handle(), *entry.algo, operands, workspace_.data(), Workspace::kBytes, stream_);
   }
 
  private:
@@ -182,7 +170,7 @@ class Engine {
   bool can_use(const std::string& choice, const Problem& problem, const Plan& plan) {
     if (choice == kApart) return problem.gelu != Problem::Gelu::none;
     cublasLtMatmulAlgo_t algo;
-    return from_text(choice, algo) && plan.can_run(handle_, algo, kWorkspaceBytes);
+    return from_text(choice, algo) && plan.can_run(workspace_.handle(), algo, Workspace::kBytes);
   }
 
   static bool has_large_clusters(const std::string& choice) {
@@ -199,7 +187,8 @@ class Engine {
   std::string fastest(const Problem& problem, const Plan& plan, std::vector<cublasLtMatmulAlgo_t> candidates,
                       const Matmul& args, const Plan::Operands& operands, const ExecContext& ctx) {
     const cublasLtMatmulAlgo_t first = candidates.front();
-    std::erase_if(candidates, [&](const auto& algo) { return !plan.can_run(handle_, algo, kWorkspaceBytes); });
+    std::erase_if(candidates,
+                  [&](const auto& algo) { return !plan.can_run(workspace_.handle(), algo, Workspace::kBytes); });
     if (candidates.empty()) return to_text(first);
     const Choice best = fastest(plan, candidates, problem, operands, ctx);
     const bool apart = problem.gelu != Problem::Gelu::none && seconds_apart(args, ctx) < best.seconds;
@@ -221,7 +210,7 @@ class Engine {
 
   // The library's favourite first. Throws Error if there is none for a product without an activation.
   std::vector<cublasLtMatmulAlgo_t> candidates_of(const Problem& problem, const Plan& plan, int count) {
-    std::vector<cublasLtMatmulAlgo_t> found = plan.algorithms(handle_, kWorkspaceBytes, count);
+    std::vector<cublasLtMatmulAlgo_t> found = plan.algorithms(workspace_.handle(), Workspace::kBytes, count);
     if (found.empty() && problem.gelu == Problem::Gelu::none)
       fail("matmul: cuBLASLt has no algorithm for ", problem.text());
     return found;
@@ -247,7 +236,9 @@ class Engine {
     if (candidates.size() == 1 && p.gelu == Problem::Gelu::none) return {candidates.front()};
     const KeptSums sums(p, operands, ctx.stream);
     const auto time = [&](const cublasLtMatmulAlgo_t& algo, int repeats) {
-      return seconds_of([&] { plan.run(handle_, algo, operands, workspace_, kWorkspaceBytes, stream_); }, repeats);
+      return seconds_of(
+          [&] { plan.run(workspace_.handle(), algo, operands, workspace_.data(), Workspace::kBytes, stream_); },
+          repeats);
     };
     struct Timed {
       double seconds;
@@ -271,9 +262,7 @@ class Engine {
   }
 
   cudaStream_t stream_;
-  cublasLtHandle_t handle_ = nullptr;
-  Storage memory_;
-  void* workspace_;
+  Workspace workspace_;
   std::string device_name_;
   std::map<Problem, Entry> plans_;
 };

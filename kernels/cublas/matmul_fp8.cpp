@@ -8,14 +8,12 @@
 #include "core/cuda/handles.h"
 #include "core/cuda/launches.h"
 #include "kernels/choice.h"
-#include "kernels/cublas/library.h"
+#include "kernels/cublas/workspace.h"
 #include "kernels/fp8.h"
-#include "kernels/matmul.h"
 
 namespace ring::cublas {
 namespace {
 
-constexpr std::size_t kWorkspaceBytes = kMatmulWorkspaceBytes, kWorkspaceAlign = 256;
 constexpr std::size_t kFirstVersion = 120900;
 
 // Bytes that the address is a multiple of, at most those that make a difference to the library.
@@ -77,12 +75,13 @@ class Plan {
   Plan& operator=(const Plan&) = delete;
 
   bool can_run() const { return algo_.has_value(); }
-  void run(const MatmulFp8& p, void* workspace, cudaStream_t stream) const {
+  void run(const MatmulFp8& p, const Workspace& workspace, cudaStream_t stream) const {
     set_scales(p);
     const float alpha = 1, beta = adds_ ? 1.0f : 0.0f;
     cuda::log_library_call(stream, "cuBLASLt");
     RING_CUBLAS_CHECK(library().matmul(handle_, desc_, &alpha, p.b.values.raw(), left_, p.a.values.raw(), right_, &beta,
-                                       p.c.raw(), out_, p.c.raw(), out_, &*algo_, workspace, kWorkspaceBytes, stream));
+                                       p.c.raw(), out_, p.c.raw(), out_, &*algo_, workspace.data(), Workspace::kBytes,
+                                       stream));
   }
 
  private:
@@ -101,7 +100,7 @@ class Plan {
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, const auto& value) {
       RING_CUBLAS_CHECK(l.preference_set(preference, what, &value, sizeof value));
     };
-    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, Workspace::kBytes);
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(p.left_align));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(p.right_align));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(p.out_align));
@@ -120,34 +119,20 @@ class Plan {
   std::optional<cublasLtMatmulAlgo_t> algo_;
 };
 
-// Holds the library handle, workspace and plans of one stream.
+// What one stream keeps: a workspace and the plans of the products seen so far.
 class Engine {
  public:
-  explicit Engine(StreamImpl& stream)
-      : memory_(kWorkspaceBytes + kWorkspaceAlign, stream.device, stream.allocator, Lifetime::run),
-        stream_(static_cast<cudaStream_t>(stream.native())) {
-    RING_CUBLAS_CHECK(library().create(&handle_));
-    const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
-    workspace_ = reinterpret_cast<void*>((address + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign);
-  }
-  ~Engine() {
-    plans_.clear();
-    library().destroy(handle_);
-  }
-  Engine(const Engine&) = delete;
-  Engine& operator=(const Engine&) = delete;
+  explicit Engine(StreamImpl& stream) : workspace_(stream), stream_(static_cast<cudaStream_t>(stream.native())) {}
 
   const Plan& plan_of(const MatmulFp8& p) {
     const Problem problem = problem_of(p);
-    return plans_.try_emplace(problem, problem, p, handle_).first->second;
+    return plans_.try_emplace(problem, problem, p, workspace_.handle()).first->second;
   }
   void run(const MatmulFp8& p) { plan_of(p).run(p, workspace_, stream_); }
 
  private:
-  Storage memory_;
-  void* workspace_;
+  Workspace workspace_;
   cudaStream_t stream_;
-  cublasLtHandle_t handle_ = nullptr;
   std::map<Problem, Plan> plans_;
 };
 
