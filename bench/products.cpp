@@ -7,6 +7,8 @@
 #include "kernels/fp8_producers.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
+#include "kernels/rope.h"
+#include "model/rope.h"
 
 namespace ring {
 namespace {
@@ -146,6 +148,16 @@ std::vector<ProducerTiming> time_producers(const ModelConfig& m, std::int64_t to
     all.push_back(time_producer("swiglu gradient", swiglu_backward_kernel,
                                 {gate_up, dy, ctx.empty(gate_up.shape(), type)}, swiglu_backward_fp8_kernel,
                                 {gate_up, dy}, gate_up.shape(), seconds, rounds, ctx));
+  }
+  if (m.positions == Positions::rope && !m.qk_norm) {  // with qk_norm, the gradients of both norms follow
+    const Tensor dqkv = random_tensor({tokens, (m.heads + 2 * m.kv_heads) * m.head_dim}, type, ctx, 5);
+    const Tensor positions = ctx.zeros({tokens}, DType::i32);
+    const Tensor inv_freq = from_host(rope_frequencies(m.rope, m.head_dim), ctx.stream);
+    const std::int64_t rotated = m.heads + m.kv_heads;
+    const Tensor heads = dqkv.narrow(1, 0, rotated * m.head_dim).split_dim(1, m.head_dim);
+    all.push_back(time_producer("rope gradient", rope_kernel, {heads, heads, positions, inv_freq, true},
+                                rope_fp8_kernel, {dqkv, positions, inv_freq, rotated, true}, dqkv.shape(), seconds,
+                                rounds, ctx));
   }
   return all;
 }

@@ -34,7 +34,7 @@ struct LinearTiming {
 // Measures every kernel in turn, `rounds` times for `seconds` each.
 LinearTiming time_linear(const LinearShape&, std::int64_t tokens, double seconds, int rounds, const ExecContext&);
 
-// An op whose result linear layers read.
+// An op whose result linear layers read, in their forward or backward.
 struct ProducerTiming {
   std::string name;
   int calls = 1;  // of a block, forward and backward
@@ -43,7 +43,7 @@ struct ProducerTiming {
   // result in FP8 by the kernel that a run would take.
   double usual = 0, separate = 0, fused = 0;
 };
-// Measures the RMSNorm and SwiGLU of a block, if the model has them, in turn like time_linear().
+// Measures the RMSNorm, SwiGLU and backward of RoPE of a block, if the model has them, in turn like time_linear().
 std::vector<ProducerTiming> time_producers(const ModelConfig& resolved, std::int64_t tokens, double seconds, int rounds,
                                            const ExecContext&);
 

@@ -2,12 +2,14 @@
 
 #include "kernels/activation.h"
 #include "kernels/norm.h"
+#include "kernels/rope.h"
 #include "kernels/rows.h"
 
 namespace ring {
 namespace {
 
-constexpr std::string_view kNorm = "rms_norm_fp8", kSwiGlu = "swiglu_fp8", kSwiGluBackward = "swiglu_backward_fp8";
+constexpr std::string_view kNorm = "rms_norm_fp8", kSwiGlu = "swiglu_fp8", kSwiGluBackward = "swiglu_backward_fp8",
+                           kRope = "rope_fp8";
 
 void check_input(std::string_view op, std::string_view name, const Tensor& t) {
   RING_CHECK(t.defined() && t.shape().size() == 2 && (t.dim(1) <= 1 || t.stride(1) == 1), op, ": ", name, " is ",
@@ -50,6 +52,18 @@ void check(const SwiGluBackwardFp8& a) {
   check_outputs(kSwiGluBackward, a.out, a.transposed, a.gate_up);
 }
 
+void check(const RopeFp8& a) {
+  check_input(kRope, "x", a.x);
+  RING_CHECK(a.positions.defined() && a.positions.dtype() == DType::i32 && a.inv_freq.defined() &&
+                 a.inv_freq.dtype() == DType::f32,
+             kRope, ": positions is ", describe(a.positions), ", inv_freq is ", describe(a.inv_freq),
+             ", expected i32 and f32");
+  check_numel(kRope, "positions", a.positions, a.x.dim(0));
+  RING_CHECK(a.heads >= 0 && a.heads * 2 * a.inv_freq.numel() <= a.x.dim(1), kRope, ": ", a.heads, " heads of ",
+             2 * a.inv_freq.numel(), " columns, expected at most the ", a.x.dim(1), " columns of x");
+  check_outputs(kRope, a.out, a.transposed, a.x);
+}
+
 Cost cost(const RmsNormFp8& a) {
   return cost_of(a.x, {a.x, a.w, a.out.values, a.out.scales, a.transposed.values, a.transposed.scales});
 }
@@ -58,6 +72,9 @@ Cost cost(const SwiGluFp8& a) {
 }
 Cost cost(const SwiGluBackwardFp8& a) {
   return cost_of(a.gate_up, {a.gate_up, a.dy, a.out.values, a.out.scales, a.transposed.values, a.transposed.scales});
+}
+Cost cost(const RopeFp8& a) {
+  return cost_of(a.x, {a.x, a.out.values, a.out.scales, a.transposed.values, a.transposed.scales});
 }
 
 void run_separately(const RmsNormFp8& a, const ExecContext& ctx) {
@@ -77,6 +94,16 @@ void run_separately(const SwiGluBackwardFp8& a, const ExecContext& ctx) {
   const Tensor dgate_up = ctx.empty(a.gate_up.shape(), a.gate_up.dtype());
   run_part(swiglu_backward_kernel, {a.gate_up, a.dy, dgate_up}, ctx);
   run_part(quantize_fp8_kernel, {dgate_up, a.out, a.transposed}, ctx);
+}
+
+void run_separately(const RopeFp8& a, const ExecContext& ctx) {
+  check(a);
+  const std::int64_t width = 2 * a.inv_freq.numel();
+  if (a.heads > 0 && width > 0) {
+    const Tensor heads = a.x.narrow(1, 0, a.heads * width).split_dim(1, width);
+    run_part(rope_kernel, {heads, heads, a.positions, a.inv_freq, a.inverse}, ctx);
+  }
+  run_part(quantize_fp8_kernel, {a.x, a.out, a.transposed}, ctx);
 }
 
 }  // namespace ring

@@ -23,21 +23,34 @@ struct SwiGluBackwardFp8 {
   Tensor gate_up, dy;
   Fp8Matrix out, transposed;
 };
+// RoPE (kernels/rope.h) of the first `heads` heads of each row of x [N,C], unit last stride; out is [N,C].
+// A head has 2 inv_freq.numel() columns; positions [N] i32, inv_freq [D/2] f32. The other columns are quantized as they
+// are: with `inverse`, this is the gradient of a qkv matrix. May overwrite x.
+struct RopeFp8 {
+  Tensor x, positions, inv_freq;
+  std::int64_t heads = 0;
+  bool inverse = false;
+  Fp8Matrix out, transposed;
+};
 
 void check(const RmsNormFp8&);
 void check(const SwiGluFp8&);
 void check(const SwiGluBackwardFp8&);
+void check(const RopeFp8&);
 Cost cost(const RmsNormFp8&);
 Cost cost(const SwiGluFp8&);
 Cost cost(const SwiGluBackwardFp8&);
+Cost cost(const RopeFp8&);
 inline constinit Kernel<RmsNormFp8> rms_norm_fp8_kernel{"rms_norm_fp8"};
 inline constinit Kernel<SwiGluFp8> swiglu_fp8_kernel{"swiglu_fp8"};
 inline constinit Kernel<SwiGluBackwardFp8> swiglu_backward_fp8_kernel{"swiglu_backward_fp8"};
+inline constinit Kernel<RopeFp8> rope_fp8_kernel{"rope_fp8"};
 
 // The same by two kernels, the op and quantize_fp8: the reference, and the last resort on GPUs. Allocates the op's
-// result.
+// result, or, for RoPE, writes it to x.
 void run_separately(const RmsNormFp8&, const ExecContext&);
 void run_separately(const SwiGluFp8&, const ExecContext&);
 void run_separately(const SwiGluBackwardFp8&, const ExecContext&);
+void run_separately(const RopeFp8&, const ExecContext&);
 
 }  // namespace ring

@@ -132,6 +132,7 @@ const bool added[] = {
     rms_norm_fp8_kernel.add(Backend::cpu, {"separate", run_separately}),
     swiglu_fp8_kernel.add(Backend::cpu, {"separate", run_separately}),
     swiglu_backward_fp8_kernel.add(Backend::cpu, {"separate", run_separately}),
+    rope_fp8_kernel.add(Backend::cpu, {"separate", run_separately}),
 };
 
 }  // namespace

@@ -1,12 +1,12 @@
 #include "kernels/rope.h"
 
+#include "kernels/cuda/device/rotation.cuh"
 #include "kernels/cuda/device/vec.cuh"
 #include "kernels/cuda/launch.h"
 
 namespace ring::cuda {
 namespace {
 
-constexpr double kPerRadian = 0.15915494309189535;  // turns
 constexpr int kUnroll = 4;                          // pairs of packs that a thread has in flight
 constexpr std::int64_t kMostAngles = 4096;          // of a block, in shared memory
 
@@ -19,19 +19,6 @@ struct RopeArgs {
   Divider heads, half, half_packs;
   float sign, beta;
 };
-
-struct Rotation {
-  float cosine, sine;
-};
-
-// Angles are products of up to millions of radians: reduced to one turn in f64, then f32 is enough.
-__device__ inline Rotation rotation(std::int32_t position, float inv_freq, float sign) {
-  const double turns = position * (static_cast<double>(inv_freq) * kPerRadian);
-  Rotation r;
-  sincospif(2.0f * static_cast<float>(turns - rint(turns)), &r.sine, &r.cosine);
-  r.sine *= sign;
-  return r;
-}
 
 template <int n>
 __device__ inline Floats<n> read_floats(const float* shared) {

@@ -522,6 +522,51 @@ TEST_P(Fp8Producers, GiveGradientsOfGatedRows) {
   }
 }
 
+struct Heads {
+  std::int64_t count, width, others;  // others: columns behind the heads
+};
+
+// Compares every kernel with the definition of RoPE in float64, and its bytes with those of the first one.
+TEST_P(Fp8Producers, RotateHeads) {
+  for (const Heads& h : {Heads{3, 128, 128}, Heads{4, 64, 40}, Heads{5, 24, 9}, Heads{2, 160, 0}, Heads{0, 16, 136}}) {
+    const std::int64_t rows = 200, half = h.width / 2;
+    const Extents e{rows, h.count * h.width + h.others};
+    SCOPED_TRACE(str(h.count, " heads of ", h.width, ", ", h.others, " others"));
+    const ExecContext ctx = context();
+    Values x = elements("x", e, 2), want = x, inv_freq;
+    if (h.count > 0) x[static_cast<std::size_t>(77 * e.columns + 3)] = kNaN;
+    for (std::int64_t i = 0; i < half; ++i)
+      inv_freq.push_back(static_cast<float>(std::pow(10000.0, -static_cast<double>(i) / static_cast<double>(half))));
+    std::vector<std::int32_t> positions;
+    for (std::int32_t r = 0; r < rows; ++r) positions.push_back(r * 997 % 70001);
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t i = 0; i < h.count * half; ++i) {
+        const auto low = static_cast<std::size_t>(r * e.columns + i / half * h.width + i % half);
+        const auto high = low + static_cast<std::size_t>(half);
+        const double angle = -positions[static_cast<std::size_t>(r)] * inv_freq[static_cast<std::size_t>(i % half)];
+        want[low] = x[low] * std::cos(angle) - x[high] * std::sin(angle);
+        want[high] = x[high] * std::cos(angle) + x[low] * std::sin(angle);
+      }
+    RopeFp8 args{.x = make(e, x, ctx),
+                 .positions = from_host(positions, ctx.stream),
+                 .inv_freq = make_tensor({half}, DType::f32, inv_freq, ctx),
+                 .heads = h.count,
+                 .inverse = true};
+    std::vector<HostFp8> outputs;
+    with_each_kernel(rope_fp8_kernel, args, ctx, [&](const auto& run) {
+      args.x = make(e, x, ctx);  // a kernel may overwrite it
+      args.out = empty_fp8(e.rows, e.columns, Fp8Blocks::rows, ctx);
+      args.transposed = empty_fp8(e.columns, e.rows, Fp8Blocks::rows, ctx);
+      run(args, ctx);
+      expect_fp8_of(args.out, want, error(), ctx);
+      expect_fp8_of(args.transposed, transposed(want, e.rows, e.columns), error(), ctx);
+      outputs.push_back(read(args.out, ctx)), outputs.push_back(read(args.transposed, ctx));
+      EXPECT_EQ(outputs.end()[-2], outputs[0]);
+      EXPECT_EQ(outputs.end()[-1], outputs[1]);
+    });
+  }
+}
+
 TEST(Fp8Arguments, AreChecked) {
   const ExecContext ctx{Stream::cpu(1)};
   const Fp8Matrix rows = empty_fp8(8, 16, Fp8Blocks::rows, ctx), squares = empty_fp8(8, 16, Fp8Blocks::squares, ctx);
@@ -534,6 +579,10 @@ TEST(Fp8Arguments, AreChecked) {
   EXPECT_THROW(rms_norm_fp8_kernel({ctx.zeros({8, 16}), ctx.zeros({15}), ctx.zeros({8}), rows}, ctx), Error);
   EXPECT_THROW(swiglu_fp8_kernel({ctx.zeros({8, 16}), rows}, ctx), Error);
   EXPECT_THROW(swiglu_backward_fp8_kernel({ctx.zeros({8, 16}), ctx.zeros({8, 9}), rows}, ctx), Error);
+  const Tensor positions = ctx.zeros({8}, DType::i32), inv_freq = ctx.zeros({4});
+  EXPECT_NO_THROW(rope_fp8_kernel({ctx.zeros({8, 16}), positions, inv_freq, 2, true, rows}, ctx));
+  EXPECT_THROW(rope_fp8_kernel({ctx.zeros({8, 16}), positions, inv_freq, 3, true, rows}, ctx), Error);
+  EXPECT_THROW(rope_fp8_kernel({ctx.zeros({8, 16}), ctx.zeros({7}, DType::i32), inv_freq, 2, true, rows}, ctx), Error);
 }
 
 }  // namespace

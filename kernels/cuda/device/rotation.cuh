@@ -1,0 +1,22 @@
+#pragma once
+// Rotations of RoPE, for the kernels that apply them in different types.
+
+#include <cstdint>
+
+namespace ring::cuda {
+
+struct Rotation {
+  float cosine, sine;
+};
+
+// Angles are products of up to millions of radians: reduced to one turn in f64, then f32 is enough.
+__device__ inline Rotation rotation(std::int32_t position, float inv_freq, float sign) {
+  constexpr double kPerRadian = 0.15915494309189535;  // turns
+  const double turns = position * (static_cast<double>(inv_freq) * kPerRadian);
+  Rotation r;
+  sincospif(2.0f * static_cast<float>(turns - rint(turns)), &r.sine, &r.cosine);
+  r.sine *= sign;
+  return r;
+}
+
+}  // namespace ring::cuda
