@@ -38,13 +38,20 @@ void JsonLines::line(std::string_view text) {
   take_(record, where);
 }
 
+void JsonLines::lines(std::string_view text) {
+  for (std::size_t at; (at = text.find('\r')) != std::string_view::npos && at + 1 < text.size();
+       text.remove_prefix(at + 1))
+    line(text.substr(0, at));
+  line(text);
+}
+
 void JsonLines::block(std::string_view text) {
   for (std::size_t at; (at = text.find('\n')) != std::string_view::npos; text.remove_prefix(at + 1)) {
     if (held_.empty()) {
-      line(text.substr(0, at));
+      lines(text.substr(0, at));
     } else {
       held_ += text.substr(0, at);
-      line(std::exchange(held_, ""));
+      lines(std::exchange(held_, ""));
     }
   }
   held_ += text;
@@ -53,7 +60,7 @@ void JsonLines::block(std::string_view text) {
 }
 
 void JsonLines::end_of_file() {
-  if (!held_.empty()) line(std::exchange(held_, ""));
+  if (!held_.empty()) lines(std::exchange(held_, ""));
 }
 
 }  // namespace ring

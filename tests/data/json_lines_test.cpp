@@ -48,6 +48,14 @@ TEST(JsonLines, TextsAreDocumentsForEveryBlockSize) {
   EXPECT_EQ(records("\n\n", "text", 1), Documents{});
 }
 
+TEST(JsonLines, ACarriageReturnAloneEndsALine) {
+  const std::string text = "{\"text\": \"a\\rb\"}\r{\"text\": \"c\"}\r\r{\"text\": \"d\"}\r";
+  for (const std::size_t block : {std::size_t{1}, std::size_t{7}, text.size()})
+    EXPECT_EQ(records(text, "text", block), (Documents{"a\rb", "c", "d"}));
+  EXPECT_EQ(records("{\"text\": \"a\"}\r{\"text\": \"b\"}\r\n{\"text\": \"c\"}", "text", 3),
+            (Documents{"a", "b", "c"}));
+}
+
 TEST(JsonLines, AMemberOfAMemberIsNamedWithADot) {
   const std::string text =
       "{\"a\": {\"b\": {\"c\": \"deep\"}}}\n{\"a.b\": {\"c\": \"dotted\"}}\n{\"a.b.c\": \"whole\"}\n";
