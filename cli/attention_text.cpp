@@ -18,7 +18,6 @@
 #include "inspect/attention_reading.h"
 #include "inspect/heat_map.h"
 #include "inspect/svg.h"
-#include "model/architectures.h"
 #include "model/attention/kinds.h"
 #include "model/attention/trained_parts.h"
 #include "model/patterns.h"
@@ -47,15 +46,15 @@ void check_trained(const ModelConfig& before, const ModelConfig& now, const std:
              " here, or train a run with these settings and run.init_from=", run);
 }
 
-// Other settings, such as another kind of attention, for the same weights.
-void apply(const std::vector<std::string>& overrides, const AttentionOnText& a, Session& s) {
-  if (overrides.empty()) return;
-  const ModelConfig before = s.config.model;
-  override_config(s.config, overrides, words_of_other_programs());
-  check_trained(before, s.config.model, a.run);
-  s.model = make_model(s.config.model, vocab_padding(s.ctx.stream.device().backend));
-  s.model->allocate(s.ctx, s.config.run.seed, {.trainable = false});
-  load_model_weights(*s.model, s.origin.checkpoint, s.ctx, a.weights);
+// Opens the run with other settings, such as a different kind of attention, for the same weights.
+Session open_with_overrides(const AttentionOnText& a) {
+  const auto change = [&](Config& config) {
+    if (a.overrides.empty()) return;
+    const ModelConfig before = config.model;
+    override_config(config, a.overrides, words_of_other_programs());
+    check_trained(before, config.model, a.run);
+  };
+  return open_session(a.run, a.threads, DeviceChoice::cpu, 0, a.weights, change);
 }
 
 std::vector<std::int32_t> tokens_of(const AttentionOnText& a, const Session& s) {
@@ -211,8 +210,7 @@ void check_layer_and_head(const ModelConfig& m, std::int64_t layer, std::int64_t
 void show_attention_on_text(const AttentionOnText& a) {
   check_run(a.run);
   if (!a.svg.empty()) check_svg_path("--svg", a.svg);
-  Session session = open_session(a.run, a.threads, DeviceChoice::cpu, 0, a.weights);
-  apply(a.overrides, a, session);
+  Session session = open_with_overrides(a);
   check_layer_and_head(session.model->config(), a.layer, a.head);
   Report(a, session).print(session.origin.checkpoint);
 }

@@ -130,9 +130,18 @@ void warn_of_other_settings(const RunDirectory& run, const Origin& origin, const
               ", which hold here:", list, "\nTo restore the file: ", run.restoring_command(origin.checkpoint));
 }
 
-// The checkpoint's; a corpus may have moved since.
-Config session_config(const std::optional<RunDirectory>& run, const Origin& origin, int threads, DeviceChoice device) {
+struct SessionOptions {
+  int threads;
+  DeviceChoice device;
+  std::int64_t context;
+  SavedWeights weights;
+  const std::function<void(Config&)>& change;
+};
+
+// Returns the checkpoint's settings with the session's changes. A corpus may have moved since.
+Config session_config(const std::optional<RunDirectory>& run, const Origin& origin, const SessionOptions& options) {
   Config config = origin.config;
+  if (options.change) options.change(config);
   if (run && run->has_config()) {
     const RunSettings file = settings_in_file(*run, true);
     warn_of_other_settings(*run, origin, file);
@@ -142,8 +151,8 @@ Config session_config(const std::optional<RunDirectory>& run, const Origin& orig
     log::warn(run->path(), " has no config.yaml: the settings are those in ", origin.checkpoint);
   }
   if (run) config.run.directory = run->path();
-  config.run.device = device;
-  config.run.threads = threads;
+  config.run.device = options.device;
+  config.run.threads = options.threads;
   return config;
 }
 
@@ -159,14 +168,13 @@ std::int64_t tokens_of(const Manifest& manifest) {
   return value == manifest.values.end() ? kAfterAllTokens : std::get<std::int64_t>(value->second);
 }
 
-Session session_of(const FoundCheckpoint& found, int threads, DeviceChoice device, std::int64_t context,
-                   SavedWeights which) {
-  if (which == SavedWeights::ema) check_average(found);
+Session session_of(const FoundCheckpoint& found, const SessionOptions& options) {
+  if (options.weights == SavedWeights::ema) check_average(found);
   Origin origin = origin_of(found);
   const std::optional<RunDirectory> run = run_around(origin.checkpoint);
-  Config config = session_config(run, origin, threads, device);
+  Config config = session_config(run, origin, options);
   config.model = as_of(config.model, tokens_of(found.manifest));
-  if (context > 0) set_context(config.model, context);
+  if (options.context > 0) set_context(config.model, options.context);
   check_blocks(origin);
   Session s{config, make_exec_context(config), tokenizer_of(origin), nullptr, {}};
   adopt_choices_of(found, s.ctx);
@@ -177,7 +185,7 @@ Session session_of(const FoundCheckpoint& found, int threads, DeviceChoice devic
   check_memory(*s.model, s.ctx.stream.device(), types);
   s.model->allocate(s.ctx, config.run.seed, types);
   if (found.manifest.values.contains("train.step")) s.model->set_attention_step(found.manifest.step);
-  load_model_weights(*s.model, origin.checkpoint, s.ctx, which);
+  load_model_weights(*s.model, origin.checkpoint, s.ctx, options.weights);
   s.origin = std::move(origin);
   return s;
 }
@@ -185,11 +193,11 @@ Session session_of(const FoundCheckpoint& found, int threads, DeviceChoice devic
 }  // namespace
 
 Session open_session(const std::string& path, int threads, DeviceChoice device, std::int64_t context,
-                     SavedWeights which) {
+                     SavedWeights weights, const std::function<void(Config&)>& change) {
+  const SessionOptions options{threads, device, context, weights, change};
   std::optional<Session> session;
   const auto find = [&] { return find_checkpoint(path); };
-  read_found(
-      find, [&](const FoundCheckpoint& found) { session.emplace(session_of(found, threads, device, context, which)); });
+  read_found(find, [&](const FoundCheckpoint& found) { session.emplace(session_of(found, options)); });
   return *std::move(session);
 }
 

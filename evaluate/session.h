@@ -68,10 +68,11 @@ struct Session {
 };
 // threads 0: as the machine has. device: where to compute, whatever the run was trained on. context: tokens that a text
 // may have, instead of model.context; 0: that. Beside a run that goes on it is the newest checkpoint that is still
-// there. Error: not a run, no checkpoint, one that does not fit its run or lacks such weights, or a context beyond
-// learned positions.
+// there. change: changes the checkpoint's settings before the model is made; null keeps them. Error: not a run, no
+// checkpoint, one that does not fit its run or lacks such weights, or a context beyond learned positions.
 Session open_session(const std::string& run_or_checkpoint, int threads, DeviceChoice device = DeviceChoice::automatic,
-                     std::int64_t context = 0, SavedWeights = SavedWeights::latest);
+                     std::int64_t context = 0, SavedWeights = SavedWeights::latest,
+                     const std::function<void(Config&)>& change = nullptr);
 
 // What the session's texts are drawn with: ids that its tokenizer knows, as the model's vocabulary may be padded.
 Sampling sampling_of(const Session&, Sampling wanted);

@@ -308,6 +308,37 @@ TEST_F(AttentionText, AttendsAsTheCheckpointDoes) {
   EXPECT_EQ(four_digits(logged[2]), sparse);
 }
 
+// Settings on the command line leave the step and the tokens of the checkpoint as they are.
+TEST_F(AttentionText, SettingsDoNotChangeTheStep) {
+  const Finished trained = run_process(
+      train("warming", {"model.context=256", "train.steps=2", "checkpoint.interval=1", "checkpoint.keep_last=2",
+                        "model.attention={kind: block_sparse, block: 64, index_warmup_steps: 2, rules: [{pattern: "
+                        "learned, local: 1, keep: 2}]}"}));
+  ASSERT_EQ(trained.code, 0) << trained.output;
+  const auto row = [&](const std::string& run, const std::vector<std::string>& settings) {
+    std::vector<std::string> words = {"--text", path("text.txt")};
+    words.insert(words.end(), settings.begin(), settings.end());
+    const Finished f = show(words, run);
+    EXPECT_EQ(f.code, 0) << f.output;
+    return row_of(f.output, "0");
+  };
+  const std::string one = "warming/checkpoints/step-000000001",
+                    sparse = four_digits((4 * 64 * 65 / 2 + 3 * 64 * 64) / (256 * 257 / 2.0));
+  const std::vector<std::string> warming = row(one, {});
+  EXPECT_EQ(warming[1], "1.0000") << "a layer attends to everything until its indexer was trained for two steps";
+  EXPECT_EQ(row(one, {"train.log_interval=3"}), warming);
+  EXPECT_EQ(row(one, {"parallel.cp=2"}), warming);
+  EXPECT_EQ(row(one, {"model.attention.index_warmup_steps=1"})[1], sparse);
+  EXPECT_EQ(row("warming", {"train.log_interval=3"})[1], sparse);
+  // The other run was trained on 2 steps of 1024 tokens.
+  const auto changing = [](const char* keep) {
+    return str("model.attention={kind: block_sparse, block: 64, rules: [{pattern: content, local: 1, keep: ", keep,
+               "}]}");
+  };
+  EXPECT_EQ(row("run", {changing("[[0, 4], [2048, 2]]")})[1], sparse);
+  EXPECT_EQ(row("run", {changing("[[0, 4], [2049, 2]]")})[1], "1.0000");
+}
+
 // What is drawn and counted is what a mass leaves of keep.
 TEST_F(AttentionText, CountsWhatIsReallyKept) {
   const auto density = [&](const std::string& rule) {
