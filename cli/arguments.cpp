@@ -121,6 +121,12 @@ bool is_setting(const std::string& word) {
   return word.starts_with("--") && dot < word.find('=') && word.find('=') != std::string::npos;
 }
 
+// Returns how many of the words after an option's own are its values, at most `most`.
+std::ptrdiff_t values_after(const CLI::Option& option, const std::string& word, std::ptrdiff_t most) {
+  const bool has_value = word.size() > name_of(word).size();  // --name=value or -n2
+  return has_value ? 0 : std::min<std::ptrdiff_t>(option.get_items_expected_min(), most);
+}
+
 // The words of one command, up to `--`: settings lose their dashes. The values of options may look like either.
 void check_options(const CLI::App& command, Words::iterator word, Words::iterator end) {
   for (; word != end && *word != "--"; ++word) {
@@ -131,8 +137,7 @@ void check_options(const CLI::App& command, Words::iterator word, Words::iterato
       continue;
     }
     if (!option) refuse_option(command, *word);
-    const bool has_value = word->size() > name_of(*word).size();
-    for (int values = has_value ? 0 : option->get_items_expected_min(); values > 0 && word + 1 != end; --values) ++word;
+    word += values_after(*option, *word, end - word - 1);
   }
 }
 
@@ -192,19 +197,21 @@ void turn_help_around(Words& words) {
   words.push_back("--help");
 }
 
-// The arguments of launch, with the `--` before the name of a command where it was left out, and torchrun's older names
-// of options (--nproc_per_node).
+// Returns the arguments of launch with the `--` before the name of a command where it was left out, and with dashes in
+// torchrun's older names of options (--nproc_per_node).
 Words launch_words(const CLI::App& app, Words arguments) {
   if (arguments.empty() || arguments[0] != "launch") return arguments;
-  auto end = std::ranges::find(arguments, "--");
-  if (end == arguments.end()) {
-    for (end = arguments.begin() + 1; end != arguments.end(); ++end)
-      if (find_command(app, *end) && (!is_option(end[-1]) || end[-1] == "--standalone")) break;
-    if (end != arguments.end()) end = arguments.insert(end, "--");
-  }
-  for (auto word = arguments.begin(); word != end; ++word)
+  const CLI::App& launch = *find_command(app, arguments[0]);
+  const auto end = std::ranges::find(arguments, "--");
+  auto word = arguments.begin() + 1;
+  for (; word < end && !find_command(app, *word); ++word) {
+    if (!is_option(*word)) continue;
     if (word->starts_with("--"))
       std::replace(word->begin(), word->begin() + static_cast<std::ptrdiff_t>(name_of(*word).size()), '_', '-');
+    if (const CLI::Option* option = launch.get_option_no_throw(name_of(*word)))
+      word += values_after(*option, *word, end - word - 1);
+  }
+  if (end == arguments.end() && word != end) arguments.insert(word, "--");
   return arguments;
 }
 

@@ -11,6 +11,7 @@
 #include "cli/log_level.h"
 #include "cli/number_option.h"
 #include "core/check.h"
+#include "core/joined.h"
 #include "core/log.h"
 
 namespace ring {
@@ -320,7 +321,9 @@ TEST_F(CommandLine, SizesHaveUnits) {
   EXPECT_EQ(bytes(), std::uint64_t{3} << 30);
   EXPECT_EQ(size("9007199254740992"), "");
   EXPECT_EQ(bytes(), std::uint64_t{1} << 53);
-  for (const char* bad : {"9007199254740993", "9e9TB", "-5MB", "5XB", "MB", "", "0", "1.5GB", "99999999999999999999"})
+  EXPECT_EQ(size("1.5GB"), "");
+  EXPECT_EQ(bytes(), 1'500'000'000u);
+  for (const char* bad : {"9007199254740993", "9e9TB", "-5MB", "5XB", "MB", "", "0", "1.5", "99999999999999999999"})
     EXPECT_NE(size(bad), "") << bad;
 }
 
@@ -352,6 +355,25 @@ TEST(LogLevel, WorkersHaveTheLaunchersUnlessTheyHaveTheirOwn) {
   EXPECT_EQ(passed("warn", {"train", "x.yaml", "--log-level", "debug"}),
             (Words{"train", "x.yaml", "--log-level", "debug"}));
   EXPECT_EQ(passed("", {"train", "x.yaml"}), (Words{"train", "x.yaml"}));
+}
+
+// However the option before the command is written.
+TEST_F(CommandLine, LaunchFindsTheCommandWithoutASeparator) {
+  using Words = std::vector<std::string>;
+  const CLI::App& launch = *app_.get_subcommand("launch");
+  for (const Words& before : {Words{"-n", "2"}, Words{"-n2"}, Words{"--nproc-per-node=2"}, Words{"--nproc_per_node=2"},
+                              Words{"--nproc-per-node", "2"}, Words{"-n2", "--standalone"},
+                              Words{"--log-dir", "train", "-n2"}, Words{"--log-dir=train", "-n", "2"}}) {
+    Words words = {"launch"};
+    words.insert(words.end(), before.begin(), before.end());
+    words.insert(words.end(), {"train", "x.yaml", "--preflight"});
+    EXPECT_EQ(wrong(words), "") << joined(words, " ");
+    EXPECT_EQ(launch.get_option("--nproc-per-node")->as<std::string>(), "2") << joined(words, " ");
+    EXPECT_EQ(launch.get_option("command")->as<Words>(), (Words{"train", "x.yaml", "--preflight"}))
+        << joined(words, " ");
+  }
+  EXPECT_EQ(wrong({"launch", "-n2", "--", "train", "x.yaml", "--preflight"}), "");
+  EXPECT_EQ(wrong({"launch", "-n2", "train", "x.yaml", "--prefligth"}), "");  // the worker's to refuse
 }
 
 TEST_F(CommandLine, NothingIsRun) {
