@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <limits>
+#include <optional>
 #include <string_view>
 
 #include "core/check.h"
@@ -40,11 +41,29 @@ const Unit* unit_named(std::string name) {
   return unit == kUnits.end() ? nullptr : &*unit;
 }
 
+// Returns the bytes of a decimal fraction of a unit, rounded down to whole bytes; null if the text has another form.
+std::optional<std::int64_t> bytes_of_fraction(const std::string& text, std::int64_t unit) {
+  constexpr std::size_t kMaxDigits = 18;  // of each side; keeps the products below within 128 bits
+  const std::size_t dot = text.find('.');
+  if (unit == 1 || dot == std::string::npos) return {};
+  const std::string whole = text.substr(0, dot), part = text.substr(dot + 1);
+  if (part.empty() || std::max(whole.size(), part.size()) > kMaxDigits) return {};
+  if ((whole + part).find_first_not_of("0123456789") != std::string::npos) return {};
+  __extension__ using Int128 = __int128;
+  Int128 scale = 1;
+  for (std::size_t i = 0; i < part.size(); ++i) scale *= 10;
+  const Int128 bytes = Int128{std::stoll("0" + whole)} * unit + Int128{std::stoll(part)} * unit / scale;
+  if (bytes > std::numeric_limits<std::int64_t>::max()) return {};
+  return static_cast<std::int64_t>(bytes);
+}
+
 }  // namespace
 
 std::string parse_bytes(const std::string& text, std::int64_t& bytes) {
   const std::size_t letters = std::min(text.find_last_of("0123456789.") + 1, text.size());
   const Unit* unit = unit_named(text.substr(letters));
+  if (const auto fraction = unit ? bytes_of_fraction(text.substr(0, letters), unit->bytes) : std::nullopt)
+    return bytes = *fraction, "";
   config::Node node;
   node.kind = config::Kind::integer;
   YamlNode number;

@@ -10,6 +10,7 @@
 namespace ring {
 
 // "50MB" is 50,000,000 and "50 MiB" 52,428,800; k, m, g and t alone are as with a b, and letters may be of either case.
+// "1.5GB" is 1,500,000,000: fractions of a unit are rounded down to whole bytes.
 // Without a unit it is a number as in settings. Returns what is wrong, empty when `bytes` was filled.
 std::string parse_bytes(const std::string& text, std::int64_t& bytes);
 

@@ -40,7 +40,17 @@ TEST(ByteSize, HasUnits) {
   EXPECT_EQ(bytes("1e3"), 1000);
   EXPECT_EQ(bytes("9223372036854775807"), INT64_MAX);
   EXPECT_EQ(bytes("8388607TiB"), std::int64_t{8388607} << 40);
-  for (const char* bad : {"8388608TiB", "-8388609TiB", "1e15TB", "5XB", "MB", "", "1.5GB", "9223372036854775808"}) {
+  EXPECT_EQ(bytes("1.5GB"), 1'500'000'000);
+  EXPECT_EQ(bytes("24.5 GiB"), std::int64_t{49} << 29);
+  EXPECT_EQ(bytes("0.29GB"), 290'000'000) << "which a double rounds to 289,999,999.99...";
+  EXPECT_EQ(bytes("2.0MB"), 2'000'000);
+  EXPECT_EQ(bytes(".5k"), 500);
+  EXPECT_EQ(bytes("0.3333KB"), 333) << "rounded down";
+  EXPECT_EQ(bytes("0.9999KiB"), 1023) << "rounded down";
+  EXPECT_EQ(bytes("8388607.999999999999999999TiB"), INT64_MAX) << "less than 2^63 by a part of a byte";
+  for (const char* bad :
+       {"8388608TiB", "8388608.0TiB", "-8388609TiB", "1e15TB", "5XB", "MB", "", "9223372036854775808", "1.5", "1.5B",
+        "1.5.5GB", "1,5GB", ".GB", "-1.5GB", "1.5XB", "99999999999999999999.5GB", "0.1234567890123456789GB"}) {
     std::int64_t n = 0;
     EXPECT_NE(parse_bytes(bad, n), "") << bad;
   }
@@ -55,6 +65,8 @@ TEST(ByteSize, SettingsTakeThem) {
   EXPECT_EQ(parse("budget: 1").budget, 1);
   EXPECT_EQ(parse("budget: 1kB").budget, 1000);
   EXPECT_EQ(parse("budget: 1e9", {"budget=2GB"}).budget, 2e9);
+  EXPECT_EQ(parse("chunk: 1.5MB").chunk, 1'500'000);
+  EXPECT_EQ(parse("", {"budget=1.5GB"}).budget, 1.5e9);
   EXPECT_EQ(parse("staging: 1kB", {"staging=MB"}).staging, -1) << "a word of the setting's own";
   EXPECT_EQ(to_yaml(sizes), "chunk: 2097152\nstaging: 4000\nbudget: 3e7\ncount: 0\n");
 }
