@@ -353,6 +353,16 @@ void warn_of_unused_intervals(const CheckpointConfig& c) {
         "use them");
 }
 
+// Other programs take an absolute rate (nanoGPT's min_lr). A fraction as small as a rate is probably meant as one.
+void warn_of_final_rate(const Config& c) {
+  const double last = c.schedule.final_lr, rate = c.optimizer.lr;
+  const bool used = c.schedule.kind != ScheduleKind::constant && last != ScheduleConfig{}.final_lr;
+  if (!used || last <= 0 || last > rate) return;
+  log::warn("schedule.final_lr: ", last, " is a fraction of optimizer.lr: ", rate,
+            ", so that the learning rate falls to ", last * rate, ". If it should fall to ", last,
+            ", set schedule.final_lr=", last / rate);
+}
+
 void warn_of_warmup(const Config& c) {
   const std::int64_t warmup = c.schedule.warmup_steps, steps = c.train.steps;
   if (steps == 0 || warmup <= steps) return;
@@ -385,7 +395,8 @@ RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
   if (epochs > 0 && mesh.rank() == 0) log::info("train.epochs: ", epochs, " is train.steps: ", config.train.steps);
   fit(config, options, s.corpora.vocab_size, mesh);
   s.config = resolve_config(std::move(config), s.corpora.vocab_size, mesh);
-  if (mesh.rank() == 0) warn_of_warmup(s.config), warn_of_unused_intervals(s.config.checkpoint);
+  if (mesh.rank() == 0)
+    warn_of_warmup(s.config), warn_of_final_rate(s.config), warn_of_unused_intervals(s.config.checkpoint);
   if (s.config.run.device == DeviceChoice::cuda) Stream::create({Backend::cuda, mesh.device().index});  // is it there?
   s.tasks = agreed_tasks(s.config, *s.corpora.stores.front(), mesh);
   s.data = data_fingerprint(s.corpora, s.config.model);

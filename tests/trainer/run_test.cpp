@@ -114,15 +114,23 @@ TEST_F(GpuRuns, ResumeWithTheChoicesOfTheCheckpoint) {
   EXPECT_FALSE(fs::exists(store)) << "something was measured again";
 }
 
-// Each once, with the step that is the first of the new number.
-TEST_F(Runs, AWarmUpBeyondTheRunIsSaid) {
-  const auto output = [&](const std::string& run, const std::string& steps) {
-    return trained(run, {"train.steps=" + steps, "schedule.warmup_steps=4", "checkpoint.interval=0"}).output;
+TEST_F(Runs, SchedulesThatAreProbablyMistakesAreSaid) {
+  const auto output = [&](const std::string& run, const std::string& steps, const std::string& final_lr) {
+    return trained(run, {"train.steps=" + steps, "schedule.warmup_steps=4", "checkpoint.interval=0",
+                         "optimizer.lr=0.002", "schedule.final_lr=" + final_lr})
+        .output;
   };
-  EXPECT_NE(output("short", "3").find("schedule.warmup_steps: 4 is more than train.steps: 3"), std::string::npos);
-  EXPECT_EQ(output("enough", "4").find("schedule.warmup_steps"), std::string::npos);
+  const std::string odd = output("odd", "3", "0.001"), usual = output("usual", "4", "0.5");
+  EXPECT_NE(odd.find("schedule.warmup_steps: 4 is more than train.steps: 3"), std::string::npos) << odd;
+  EXPECT_NE(
+      odd.find("schedule.final_lr: 0.001 is a fraction of optimizer.lr: 0.002, so that the learning rate falls to "
+               "2e-06. If it should fall to 0.001, set schedule.final_lr=0.5"),
+      std::string::npos)
+      << odd;
+  EXPECT_EQ(usual.find("schedule."), std::string::npos) << usual;
 }
 
+// Each once, with the step that is the first of the new number.
 TEST_F(Runs, SchedulesByTokensAreLoggedWhereTheyChange) {
   const std::vector<std::string> settings = {"model.context=256", "train.batch_size=[[0, 2], [1024, 4]]",
                                              "train.micro_batch=1", "train.eval_interval=0",
