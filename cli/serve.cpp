@@ -60,11 +60,18 @@ class Endpoints {
       if (r.method != "POST") throw ApiError(405, r.path + " takes POST");
       return complete(chat ? parse_chat(r.body, limits_) : parse_completion(r.body, limits_), r.gone);
     }
-    if (r.method != "GET") throw ApiError(405, r.path + " takes GET, if it is there");
-    if (r.path == "/v1/models") return {.type = kJson, .body = models_json(limits_.model, started_)};
-    if (r.path == "/v1/models/" + limits_.model) return {.type = kJson, .body = model_json(limits_.model, started_)};
-    if (r.path == "/healthz") return {.body = "ok\n"};
-    throw ApiError(404, "there are /v1/models, /v1/completions, /v1/chat/completions and /healthz");
+    HttpReply page = page_at(r.path);
+    if (r.method != "GET") throw ApiError(405, r.path + " takes GET");
+    return page;
+  }
+
+  // Returns the reply to a GET. Throws ApiError 404 if the path is not served.
+  HttpReply page_at(const std::string& path) const {
+    if (path == "/v1/models") return {.type = kJson, .body = models_json(limits_.model, started_)};
+    if (path == "/v1/models/" + limits_.model) return {.type = kJson, .body = model_json(limits_.model, started_)};
+    if (path == "/healthz") return {.body = "ok\n"};
+    throw ApiError(404,
+                   path + " is not served; there are /v1/models, /v1/completions, /v1/chat/completions and /healthz");
   }
 
   // Who leaves makes way for the next one.

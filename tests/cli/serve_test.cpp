@@ -179,7 +179,7 @@ TEST_F(ServeTest, RefusesInJson) {
   EXPECT_NE(json::parse(large.body)["error"]["message"].get<std::string>().find("4194304 bytes"), std::string::npos);
   refused("/v1/chat/completions", json({{"messages", {{{"role", "user"}, {"content", "a"}}}}}).dump(), 501,
           "choose one with --chat-template");
-  refused("/v1/embeddings", "{}", 405, "GET");
+  refused("/v1/embeddings", "{}", 404, "/v1/embeddings is not served");
   refused("/v1/models", "{}", 405, "GET");
   EXPECT_EQ(json::parse(http_get(at_, "/v1/nothing").body)["error"]["type"], "invalid_request_error");
   EXPECT_EQ(http_get(at_, "/v1/completions").status, 405);
