@@ -170,16 +170,16 @@ TEST(PlanCommand, MistakesInSettingsAreNamed) {
 
 // 3 processes share no batch of 2, nor the heads.
 TEST(PlanCommand, OneNumberWithoutALayoutDoesNotEndTheOthers) {
-  const Finished several = plan({"--gpus", "1,3,2", "train.batch_size=2"});
+  const Finished several = plan({"--gpus", "1,3,2", "train.batch_size=2", "parallel.cp=1"});
   EXPECT_EQ(several.code, 0) << several.output;
   std::size_t at = 0;
   for (const char* part : {"\n1 GPU of", "\n3 GPUs of", "no layout: ", "batch_size", "\n2 GPUs of", "\nThe fastest"}) {
     at = several.output.find(part, at);
     ASSERT_NE(at, std::string::npos) << part << " in " << several.output;
   }
-  const Finished alone = plan({"--gpus", "3", "train.batch_size=2"});
+  const Finished alone = plan({"--gpus", "3", "train.batch_size=2", "parallel.cp=1"});
   EXPECT_EQ(alone.code, 1) << alone.output;
-  EXPECT_EQ(plan({"--gpus", "3,5", "train.batch_size=2"}).code, 1);
+  EXPECT_EQ(plan({"--gpus", "3,5", "train.batch_size=2", "parallel.cp=1"}).code, 1);
 }
 
 // Plans a small model on 4 GPUs.
