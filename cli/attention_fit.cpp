@@ -220,7 +220,7 @@ class Fit {
 };
 
 void run(const Arguments& a) {
-  Session session = open_session(a.run, a.threads, a.device, 0, a.weights);
+  Session session = open_session(a.run, {.threads = a.threads, .device = a.device, .weights = a.weights});
   Fit fit(a, session);
   const Corpora corpora = a.corpus.open(a.run, a.threads, session);
   fit.run(a.corpus.windows(session, corpora, session.config.model.context));

@@ -54,7 +54,8 @@ Session open_with_overrides(const AttentionOnText& a) {
     override_config(config, a.overrides, words_of_other_programs());
     check_trained(before, config.model, a.run);
   };
-  return open_session(a.run, a.threads, DeviceChoice::cpu, 0, a.weights, change);
+  return open_session(a.run,
+                      {.threads = a.threads, .device = DeviceChoice::cpu, .weights = a.weights, .change = change});
 }
 
 std::vector<std::int32_t> tokens_of(const AttentionOnText& a, const Session& s) {

@@ -43,7 +43,7 @@ std::string packing_text(const PackingConfig& packing) {
 
 void run(const Arguments& a) {
   if (!a.output.empty()) check_writable(a.output);
-  const Session session = open_session(a.run, a.threads, a.device, 0, a.weights);
+  const Session session = open_session(a.run, {.threads = a.threads, .device = a.device, .weights = a.weights});
   if (a.context) check_length(session.model->config(), "--context", a.context);
   if (!a.tasks.empty()) return print_json(evaluate_tasks(session, a.tasks, a.context, a.corpus.rows, a.json), a);
   const Corpora corpora = a.corpus.open(a.run, a.threads, session);

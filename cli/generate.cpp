@@ -109,7 +109,7 @@ void run(Arguments a) {
   const bool lines = a.json || !a.prompts_file.empty() || !a.output.empty();
   const std::vector<std::string> prompts =
       a.prompts_file.empty() ? std::vector<std::string>{a.prompt} : read_prompts(a.prompts_file);
-  const Session session = open_session(a.run, a.threads, a.device, a.context, a.weights);
+  const Session session = open_session(a.run, {a.threads, a.device, a.context, a.weights});
   a.sampling = sampling_for(a, generation_config_of(session.origin));
   if (a.chat) return talk(session, a.talk, a.sampling, a.max_tokens, a.stops);
   if (lines) return write_lines(a, session, prompts);

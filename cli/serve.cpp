@@ -112,7 +112,7 @@ void serve(const Arguments& a) {
   http.most_body = kMostBody;
   http.refuse = [](int status, const std::string& text) { return refusal(status, text); };
   StopSignal signal(false);  // before any thread
-  TextModel model(open_session(a.run, a.threads, a.device, a.context, a.weights), kMostWaiting, a.chat_template);
+  TextModel model(open_session(a.run, {a.threads, a.device, a.context, a.weights}), kMostWaiting, a.chat_template);
   ServeLimits limits{a.name.empty() ? folder_name(a.run) : a.name, a.max_tokens};
   model.generation().apply(limits.usual);
   Endpoints endpoints(model, std::move(limits));

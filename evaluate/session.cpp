@@ -130,14 +130,6 @@ void warn_of_other_settings(const RunDirectory& run, const Origin& origin, const
               ", which hold here:", list, "\nTo restore the file: ", run.restoring_command(origin.checkpoint));
 }
 
-struct SessionOptions {
-  int threads;
-  DeviceChoice device;
-  std::int64_t context;
-  SavedWeights weights;
-  const std::function<void(Config&)>& change;
-};
-
 // Returns the checkpoint's settings with the session's changes. A corpus may have moved since.
 Config session_config(const std::optional<RunDirectory>& run, const Origin& origin, const SessionOptions& options) {
   Config config = origin.config;
@@ -192,9 +184,7 @@ Session session_of(const FoundCheckpoint& found, const SessionOptions& options) 
 
 }  // namespace
 
-Session open_session(const std::string& path, int threads, DeviceChoice device, std::int64_t context,
-                     SavedWeights weights, const std::function<void(Config&)>& change) {
-  const SessionOptions options{threads, device, context, weights, change};
+Session open_session(const std::string& path, const SessionOptions& options) {
   std::optional<Session> session;
   const auto find = [&] { return find_checkpoint(path); };
   read_found(find, [&](const FoundCheckpoint& found) { session.emplace(session_of(found, options)); });

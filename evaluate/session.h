@@ -66,13 +66,17 @@ struct Session {
   std::unique_ptr<Model> model;
   Origin origin;
 };
-// threads 0: as the machine has. device: where to compute, whatever the run was trained on. context: tokens that a text
-// may have, instead of model.context; 0: that. Beside a run that goes on it is the newest checkpoint that is still
-// there. change: changes the checkpoint's settings before the model is made; null keeps them. Error: not a run, no
-// checkpoint, one that does not fit its run or lacks such weights, or a context beyond learned positions.
-Session open_session(const std::string& run_or_checkpoint, int threads, DeviceChoice device = DeviceChoice::automatic,
-                     std::int64_t context = 0, SavedWeights = SavedWeights::latest,
-                     const std::function<void(Config&)>& change = nullptr);
+struct SessionOptions {
+  int threads = 0;                                // 0: as many as the machine has
+  DeviceChoice device = DeviceChoice::automatic;  // where to compute, whatever the run was trained on
+  std::int64_t context = 0;                       // tokens that a text may have; 0: model.context
+  SavedWeights weights = SavedWeights::latest;
+  std::function<void(Config&)> change = nullptr;  // changes the checkpoint's settings before the model is made
+};
+// Beside a run that goes on, opens the newest checkpoint that is still there. Throws Error if the path is not a run,
+// has no checkpoint, one that does not fit its run or lacks such weights, or if the context is beyond learned
+// positions.
+Session open_session(const std::string& run_or_checkpoint, const SessionOptions& = {});
 
 // What the session's texts are drawn with: ids that its tokenizer knows, as the model's vocabulary may be padded.
 Sampling sampling_of(const Session&, Sampling wanted);

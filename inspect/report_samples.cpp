@@ -17,7 +17,7 @@ std::string written_by(const Session& session, const SampleOptions& options) {
 }
 
 CheckpointSample sample_of(const CheckpointEntry& checkpoint, const SampleOptions& options) try {
-  const Session session = open_session(checkpoint.path.string(), options.threads);
+  const Session session = open_session(checkpoint.path.string(), {.threads = options.threads});
   return {checkpoint.step, options.prompt, written_by(session, options), ""};
 } catch (const std::exception& e) {
   return {checkpoint.step, options.prompt, "", e.what()};

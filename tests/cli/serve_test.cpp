@@ -114,7 +114,7 @@ TEST_F(ServeTest, AClientThatLeavesEndsItsWholeReply) {
 
 // A stream that has begun cannot say it.
 TEST_F(ServeTest, AnErrorInTheMiddleOfATextIsLogged) {
-  Session session = open_session(path("run"), 1, DeviceChoice::cpu);
+  Session session = open_session(path("run"), {.threads = 1, .device = DeviceChoice::cpu});
   const Parameters& all = session.model->parameters();
   std::fill_n(all.values.data<float>(), all.size(), NAN);
   TextModel model(std::move(session), 1, "");

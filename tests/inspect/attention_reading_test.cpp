@@ -258,7 +258,7 @@ TEST_F(AttentionText, SaysWhatTheModelKeeps) {
 // The table has the numbers of the readings, and these are those of the model: what layer 0 attends from is there for
 // any kind.
 TEST_F(AttentionText, HasTheReadingsOfTheRun) {
-  Session session = open_session(path("run"), 2);
+  Session session = open_session(path("run"), {.threads = 2});
   std::ifstream file(path("text.txt"));
   std::vector<std::int32_t> tokens =
       prompt_tokens(*session.tokenizer, std::string(std::istreambuf_iterator<char>(file), {}));
@@ -354,7 +354,7 @@ TEST_F(AttentionText, CountsWhatIsReallyKept) {
 
 // The second of two ranks has blocks 2 and 3: how many of blocks 0 and 1 their bits name, in each head and in any.
 TEST_F(AttentionText, SaysWhichKeysOfOtherRanksAreAttendedTo) {
-  Session session = open_session(path("run"), 2);
+  Session session = open_session(path("run"), {.threads = 2});
   std::ifstream file(path("text.txt"));
   std::vector<std::int32_t> tokens =
       prompt_tokens(*session.tokenizer, std::string(std::istreambuf_iterator<char>(file), {}));

@@ -179,28 +179,32 @@ TEST_F(Hf, OldPrefixesAndBuffersOfGpt2) {
 
 TEST_F(Hf, WithoutATokenizerNothingCanBeWritten) {
   export_to_hf(path("run").string(), path("out").string(), {});
-  EXPECT_EQ(open_session(path("run").string(), 1, DeviceChoice::cpu).tokenizer->kind(), "bytes");
+  EXPECT_EQ(open_session(path("run").string(), {.threads = 1, .device = DeviceChoice::cpu}).tokenizer->kind(), "bytes");
   fs::remove(path("out") / "tokenizer.rmt");
   const Imported i = import_from_hf(path("out").string(), path("new").string(), {});
   ASSERT_EQ(i.notes.size(), 1u);
   EXPECT_TRUE(contains(i.notes[0], "--tokenizer FILE")) << i.notes[0];
-  const std::string error = error_of([&] { open_session(path("new").string(), 1, DeviceChoice::cpu); });
+  const std::string error =
+      error_of([&] { open_session(path("new").string(), {.threads = 1, .device = DeviceChoice::cpu}); });
   EXPECT_TRUE(contains(error, "no tokenizer came with the weights")) << error;
   import_from_hf(path("out").string(), path("with").string(), {.tokenizer = "bytes", .stopped = {}});
-  EXPECT_EQ(open_session(path("with").string(), 1, DeviceChoice::cpu).tokenizer->kind(), "bytes");
+  EXPECT_EQ(open_session(path("with").string(), {.threads = 1, .device = DeviceChoice::cpu}).tokenizer->kind(),
+            "bytes");
 }
 
 // Rotary positions know any context, learned ones their own.
 TEST_F(Hf, TextsMayHaveAnotherContext) {
-  const Session s = open_session(path("run").string(), 1, DeviceChoice::cpu, 77);
+  const Session s = open_session(path("run").string(), {.threads = 1, .device = DeviceChoice::cpu, .context = 77});
   EXPECT_EQ(s.model->config().context, 77);
   EXPECT_EQ(s.config.model.context, 77);
   const fs::path run = path("gpt2");
   fs::create_directories(run);
   const Config config = config_with(model_named("Gpt2"));
   write_run(config, run);
-  EXPECT_EQ(open_session(run.string(), 1, DeviceChoice::cpu).model->config().context, config.model.context);
-  const std::string error = error_of([&] { open_session(run.string(), 1, DeviceChoice::cpu, 77); });
+  EXPECT_EQ(open_session(run.string(), {.threads = 1, .device = DeviceChoice::cpu}).model->config().context,
+            config.model.context);
+  const std::string error =
+      error_of([&] { open_session(run.string(), {.threads = 1, .device = DeviceChoice::cpu, .context = 77}); });
   EXPECT_TRUE(contains(error, str("--context: 77 tokens, but this model has learned its ", config.model.context)))
       << error;
 }
@@ -334,7 +338,8 @@ TEST_F(Hf, ATokenizerJsonComesOutAsItWentIn) {
   EXPECT_EQ(nlohmann::json::parse(read_text(path("out") / "config.json")).at("eos_token_id"), 0);
   fs::remove(path("out") / "tokenizer.rmt");  // published folders have none
   EXPECT_TRUE(import_from_hf(path("out").string(), path("new").string(), {}).notes.empty());
-  EXPECT_EQ(open_session(path("new").string(), 1, DeviceChoice::cpu).tokenizer->hash(), t->hash());
+  EXPECT_EQ(open_session(path("new").string(), {.threads = 1, .device = DeviceChoice::cpu}).tokenizer->hash(),
+            t->hash());
 }
 
 TEST_F(Hf, ChatTemplatesGoOutAndIn) {
