@@ -22,7 +22,7 @@ std::vector<std::string> parts_of(std::string_view path) {
   return parts;
 }
 
-// The C library's fnmatch() matches a multibyte character by its bytes too, so that "??" takes "\xC3\xA9".
+// Not fnmatch(): it also matches a multibyte character by its bytes, so that "??" takes "\xC3\xA9".
 using Characters = std::u32string;
 
 // Bytes that are no UTF-8 become characters beyond Unicode, which match only themselves and wildcards.
@@ -71,9 +71,8 @@ std::optional<bool> in_brackets(const Characters& pattern, std::size_t& at, char
   return {};
 }
 
-// Matches one character of a name with the pattern at `at`, which is not a star, and sets `at` to what follows.
+// Matches one character of a name against the element at `at`, not a star, and moves `at` past it.
 bool character_matches(const Characters& pattern, std::size_t& at, char32_t c) {
-  if (at == pattern.size()) return false;
   if (pattern[at] == '?') return ++at, true;
   if (pattern[at] == '[')
     if (const std::optional<bool> found = in_brackets(pattern, at, c)) return *found;
@@ -81,28 +80,38 @@ bool character_matches(const Characters& pattern, std::size_t& at, char32_t c) {
   return pattern[at++] == c;
 }
 
-// On a mismatch, the last `*` takes one character more.
-bool name_matches(std::string_view pattern_text, std::string_view name_text) {
-  const Characters pattern = characters_of(pattern_text), name = characters_of(name_text);
-  std::size_t p = 0, n = 0, after_star = 0, star_end = 0;
-  bool star = false;
-  while (n < name.size()) {
+// Matches a pattern of wildcards and other elements with a sequence of `size` items. is_wildcard(p): element p matches
+// any number of items. matches(p, n): p matches item n; moves p past it. On a mismatch, the last wildcard takes one
+// item more.
+template <class IsWildcard, class Matches>
+bool wildcards_match(std::size_t elements, std::size_t size, const IsWildcard& is_wildcard, const Matches& matches) {
+  std::size_t p = 0, n = 0, after_wildcard = 0, wildcard_end = 0;
+  bool wildcard = false;
+  while (n < size) {
     std::size_t next = p;
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = true;
-      after_star = ++p;
-      star_end = n;
-    } else if (character_matches(pattern, next, name[n])) {
+    if (p < elements && is_wildcard(p)) {
+      wildcard = true;
+      after_wildcard = ++p;
+      wildcard_end = n;
+    } else if (p < elements && matches(next, n)) {
       p = next;
       ++n;
-    } else if (star) {
-      p = after_star;
-      n = ++star_end;
+    } else if (wildcard) {
+      p = after_wildcard;
+      n = ++wildcard_end;
     } else {
       return false;
     }
   }
-  return pattern.find_first_not_of(U'*', p) == Characters::npos;
+  while (p < elements && is_wildcard(p)) ++p;
+  return p == elements;
+}
+
+bool name_matches(std::string_view pattern_text, std::string_view name_text) {
+  const Characters pattern = characters_of(pattern_text), name = characters_of(name_text);
+  return wildcards_match(
+      pattern.size(), name.size(), [&](std::size_t p) { return pattern[p] == '*'; },
+      [&](std::size_t& p, std::size_t n) { return character_matches(pattern, p, name[n]); });
 }
 
 }  // namespace
@@ -113,24 +122,9 @@ bool glob_matches(std::string_view pattern, std::string_view path) {
   if (pattern.find('/') == std::string_view::npos) return name_matches(pattern, names.back());
   std::vector<std::string> parts = parts_of(pattern);
   if (!parts.empty() && parts.back() == "**") parts.emplace_back("*");  // files, not folders
-  // Wildcard matching with backtracking: on a mismatch, the last `**` absorbs one more folder.
-  std::size_t p = 0, n = 0, after_star = 0, star_end = 0;
-  bool star = false;
-  while (n < names.size()) {
-    if (p < parts.size() && parts[p] == "**") {
-      star = true;
-      after_star = ++p;
-      star_end = n;
-    } else if (p < parts.size() && name_matches(parts[p], names[n])) {
-      ++p, ++n;
-    } else if (star) {
-      p = after_star;
-      n = ++star_end;
-    } else {
-      return false;
-    }
-  }
-  return p == parts.size();
+  return wildcards_match(
+      parts.size(), names.size(), [&](std::size_t p) { return parts[p] == "**"; },
+      [&](std::size_t& p, std::size_t n) { return name_matches(parts[p], names[n]) && ++p; });
 }
 
 }  // namespace ring
