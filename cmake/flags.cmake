@@ -8,6 +8,7 @@ set(RING_ARCH "native" CACHE STRING
 set(RING_SANITIZE "" CACHE STRING "Sanitizers to build with: empty, 'address,undefined' or 'thread'")
 option(RING_FUZZ "Tell the fuzz targets which blocks of the rooms an input reaches" OFF)
 option(RING_WERROR "Treat compiler warnings as errors" OFF)
+option(RING_PCH "Precompile the headers of the standard library" ON)
 
 # RING_ARCH_LEVEL: what the compiler and the start-up check of the binary are told.
 set(RING_ARCH_LEVEL "${RING_ARCH}")
@@ -31,7 +32,7 @@ target_include_directories(ring_flags INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_
 # Contraction into FMA stays on; everything that would change NaN or infinity handling stays off.
 target_compile_options(ring_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers -fno-math-errno -fno-trapping-math>
-    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-stringop-overflow;-Wno-stringop-overread;-Wno-array-bounds>
+    $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<BOOL:${RING_PCH}>>:-Wno-stringop-overflow;-Wno-stringop-overread;-Wno-array-bounds>
     $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict;-Wno-maybe-uninitialized;-Wno-uninitialized>
     $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra>
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${RING_WERROR}>>:-Werror>)

@@ -1,15 +1,14 @@
 # One room = one folder = one static library. A room links only the rooms to its left, so an upward dependency does
 # not link; tests/meta checks the same for #include lines.
 
-# Headers that most files include, parsed once: a quarter less time for the compiler over the whole build.
-option(RING_PCH "Precompile the headers of the standard library" ON)
+# Headers that most files include. Precompiling them saves about half a second of each file's compile time.
 set(RING_STANDARD_HEADERS <algorithm> <array> <atomic> <charconv> <chrono> <cmath> <condition_variable> <cstdint> <cstring>
                           <deque> <filesystem> <fstream> <functional> <iostream> <limits> <map> <memory> <mutex> <numeric>
                           <optional> <set> <span> <sstream> <string> <string_view> <thread> <utility> <variant> <vector>)
 
 # ring_precompiled(OWNER [header...]): OWNER precompiles the headers above and the given ones, for targets with the same
-# compiler flags that name OWNER in ring_precompile(). It defines no macros, because each macro of an owner would have to
-# be one of its users too.
+# compiler flags that name OWNER in ring_precompile(). OWNER defines no macros, because all its users would have to
+# define them too.
 function(ring_precompiled owner)
   set(source ${PROJECT_BINARY_DIR}/generated/${owner}.cpp)
   file(CONFIGURE OUTPUT ${source} CONTENT "")
@@ -26,9 +25,9 @@ function(ring_precompile target owner)
 endfunction()
 ring_precompiled(ring_precompiled_headers)
 
-# ring_room(NAME [OWN_FLAGS] [DEPENDS room...] [LIBRARIES lib...] [EXCLUDE regex...]): library ring_NAME from every .cpp below
-# NAME/, except kernel and device folders, which ring_kernels() and ring_device_room() build. OWN_FLAGS: the room has other
-# compiler flags than most, so that it cannot use their precompiled headers.
+# ring_room(NAME [OWN_FLAGS] [DEPENDS room...] [LIBRARIES lib...] [EXCLUDE regex...]): library ring_NAME from every .cpp
+# below NAME/, except kernel and device folders, which ring_kernels() and ring_device_room() build. OWN_FLAGS: the
+# room's compiler flags differ, so it cannot use the shared precompiled headers.
 function(ring_room name)
   cmake_parse_arguments(ROOM "OWN_FLAGS" "" "DEPENDS;LIBRARIES;EXCLUDE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${name}/*.cpp)
