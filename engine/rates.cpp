@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "comm/host.h"
+#include "comm/leader.h"
 #include "core/cpu/thread_pool.h"
 #include "core/devices.h"
 #include "core/fields.h"
@@ -83,7 +83,7 @@ DeviceRates agreed_rates(const Config& c, Communicator& host) {
     log::warn("run.rates: ", file, " holds the rates of ", rates.device, ", and this run computes on ", here,
               ": its plan may be slower than another. ringmaster bench calibrate measures those of this machine");
   if (host.size() == 1) return rates;
-  load_config_text(rates, gather_host(host, to_yaml(rates)).front(), "rates of rank 0");
+  load_config_text(rates, by_leader(host, [&] { return to_yaml(rates); }), "rates of rank 0");
   return rates;
 }
 
