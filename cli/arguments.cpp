@@ -121,7 +121,7 @@ bool is_setting(const std::string& word) {
   return word.starts_with("--") && dot < word.find('=') && word.find('=') != std::string::npos;
 }
 
-// Returns how many of the words after an option's own are its values, at most `most`.
+// Returns how many words after the option `word` are its values, at most `most`.
 std::ptrdiff_t values_after(const CLI::Option& option, const std::string& word, std::ptrdiff_t most) {
   const bool has_value = word.size() > name_of(word).size();  // --name=value or -n2
   return has_value ? 0 : std::min<std::ptrdiff_t>(option.get_items_expected_min(), most);
@@ -197,8 +197,8 @@ void turn_help_around(Words& words) {
   words.push_back("--help");
 }
 
-// Returns the arguments of launch with the `--` before the name of a command where it was left out, and with dashes in
-// torchrun's older names of options (--nproc_per_node).
+// Returns launch's arguments with a missing `--` added before the command, and with dashes in torchrun's older option
+// names (--nproc_per_node).
 Words launch_words(const CLI::App& app, Words arguments) {
   if (arguments.empty() || arguments[0] != "launch") return arguments;
   const CLI::App& launch = *find_command(app, arguments[0]);

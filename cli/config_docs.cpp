@@ -46,7 +46,7 @@ Each key below is followed by its type or its choices, its range and its default
   Sections are merged, lists are replaced. A file that several others include is read once, where it comes first.
 * A `kind` of attention, or the `pattern` of a rule of blocks, that is given later, on the command line or by the file
   that includes, leaves out the settings from before it that only other kinds or patterns have.
-* Integers may be written as `3e9`, and what is in bytes with a unit: `1.5GB` is 1,500,000,000, `1GiB` 1,073,741,824.
+* Integers may be written as `3e9`, and sizes in bytes with a unit: `1.5GB` is 1,500,000,000, `1GiB` 1,073,741,824.
   `null` unsets a key whose type allows it. Every number has a range that all its uses can hold. It is checked exactly,
   together with what is derived from several numbers: the tokens of a step and of the run, steps, parameters.
 * Keys that are not given have the default below. `ringmaster config show FILE [a.b=c ...]` prints all of them.

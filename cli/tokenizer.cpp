@@ -151,8 +151,8 @@ void inspect(const InspectArguments& a) {
   const auto named = [&](std::optional<std::int32_t> id) {
     return id ? str(*id, " ", visible(tokenizer->piece(*id))) : std::string("none");
   };
-  // Runs of spaces, newlines, a tab, accents, an emoji, U+2581, a stray byte, and characters that normal forms change:
-  // U+00A0, a ligature, an accent of its own, a wide digit, an upper case.
+  // Runs of spaces, newlines, a tab, accents, an emoji, U+2581, a stray byte, and characters that normalization
+  // changes: U+00A0, a ligature, a combining accent, a fullwidth digit, a capital.
   const std::string probe =
       " a  b\n\n\tc\r\n    d \xC3\xA9\xF0\x9F\x98\x80 \xE2\x96\x81 \xFF x\xC2\xA0y \xEF\xAC\x81 e\xCC\x81 "
       "\xEF\xBC\x91 A end ";

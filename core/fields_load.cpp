@@ -441,7 +441,7 @@ bool Loader::set_back(const Node& section, const std::string& key, const Setting
   return true;
 }
 
-// Reports a problem. Its text is preceded by the section's key, except if it begins with a key of the whole settings.
+// Reports a problem. Its text is preceded by the section's key, unless it begins with a key relative to the root.
 void Loader::broken_rule(const std::string& section, const SettingProblem& p) {
   const std::string& text = p.text;
   const std::string name = text.substr(0, text.find_first_of(" :,=("));

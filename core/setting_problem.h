@@ -9,30 +9,30 @@ namespace ring {
 
 enum class SettingProblemKind : std::uint8_t {
   wrong,     // always refused
-  unused,    // the setting has no effect beside the others, such as the momentum of an optimizer that is not chosen
-  inherited  // the setting means nothing beside the value of another key, such as the window of dense attention
+  unused,    // ignored given the other settings, such as the momentum of an optimizer that is not chosen
+  inherited  // another key's value makes the setting meaningless, such as the window of dense attention
 };
 
 struct SettingProblem {
-  std::string text;  // begins with the key, as its section or the whole settings name it
+  std::string text;  // begins with the key, relative to its section or the root
   SettingProblemKind kind = SettingProblemKind::wrong;
   std::string key, cause,
-      unset;  // if inherited: the setting, the key beside it, and the value without meaning, in YAML
+      unset;  // if inherited: the setting, the key that voids it, and the YAML value that unsets it
 
   SettingProblem(std::string wrong) : text(std::move(wrong)) {}
   SettingProblem(const char* wrong) : text(wrong) {}
 };
 
-// Returns a problem that is reported only if the user gave the key. Settings that a program wrote have all keys, and
-// may have values without effect from an earlier version.
+// Returns a problem that is reported only if the user gave the key. Generated settings have all keys, and may keep
+// ineffective values of an earlier version.
 inline SettingProblem unused_setting(std::string text) {
   SettingProblem p(std::move(text));
   p.kind = SettingProblemKind::unused;
   return p;
 }
 
-// Returns a problem that goes away by itself if `cause` was given later than `key`, in a file that includes the key's
-// or on the command line: `key` then takes the value `unset`. Otherwise it is refused.
+// Returns a problem that is resolved by setting `key` to `unset` if `cause` was given later: in a file that includes
+// the key's, or on the command line. Otherwise the settings are refused.
 inline SettingProblem inherited_setting(std::string key, std::string cause, std::string unset, std::string text) {
   SettingProblem p(std::move(text));
   p.kind = SettingProblemKind::inherited;

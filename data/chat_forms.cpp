@@ -165,8 +165,7 @@ Json tools_of(const Json& record) {
 Json chat_variables(const Json& record) {
   for (const char* media : {"images", "videos", "audios"})
     if (has(record, media) && !record[media].empty())
-      fail("the record has '", media,
-           "', which a model of text cannot read. Remove them from the record and its texts");
+      fail("the record has '", media, "', which a text model cannot read. Remove them from the record and its texts");
   Json variables = Json::object();
   if (has(record, "chat_template_kwargs")) {
     const Json& given = record["chat_template_kwargs"];
@@ -176,7 +175,7 @@ Json chat_variables(const Json& record) {
   for (const auto& [name, value] : {std::pair("tools", tools_of(record)),
                                     std::pair("documents", has(record, "documents") ? record["documents"] : Json())}) {
     if (value.is_null()) continue;
-    if (variables.contains(name)) fail("the record has '", name, "' twice, beside and in 'chat_template_kwargs'");
+    if (variables.contains(name)) fail("the record has '", name, "' both in and outside 'chat_template_kwargs'");
     variables[name] = value;
   }
   return variables;

@@ -1,5 +1,5 @@
 #pragma once
-// JSON Lines: one object a line. Lines end with \n, \r\n or \r, which JSON has in no string.
+// JSON Lines: one object a line. Lines end with \n, \r\n or \r, which JSON strings must escape.
 
 #include <cstdint>
 #include <string>
@@ -19,7 +19,7 @@ class JsonLines {
 
  private:
   static constexpr std::size_t kLongestLine = std::size_t{1} << 30;
-  void lines(std::string_view);  // between two \n
+  void lines(std::string_view);  // splits at \r
   void line(std::string_view);
   const std::string name_;
   const TakeRecord take_;

@@ -17,7 +17,7 @@ std::vector<std::int64_t> zero_stages(int replicas) {
   return {0, 1, 2, 3};
 }
 
-// Returns the fixed degree, or else all divisors of the number of processes that it can divide.
+// Returns the fixed degree, or else all divisors of the number of processes.
 std::vector<std::int64_t> degrees(const std::optional<std::int64_t>& fixed, std::int64_t processes) {
   if (fixed) return {*fixed};
   std::vector<std::int64_t> all;

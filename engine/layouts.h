@@ -20,8 +20,8 @@ struct Layouts {
   std::size_t tried = 0, count = 0;       // tried < count: PlanQuestion::stopped ended the search
 };
 
-// Degrees that are not fixed are all divisors of the number of processes, with each ZeRO stage that saves something. On
-// GPUs, a layout that does not fit with optimizer states on the device is tried with optimizer.offload: states, and
+// Tries all divisors of the number of processes as degrees that are not fixed, and each ZeRO stage that saves memory.
+// On GPUs, a layout that does not fit with optimizer states on the device is tried with optimizer.offload: states, and
 // then all, where the settings say nothing of that; they share train.activation_offload_bytes, if given, with
 // activations. progress: called before each layout is tried.
 Layouts try_layouts(const PlanQuestion&, const PlanProgress& progress = {});

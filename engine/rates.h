@@ -1,5 +1,5 @@
 #pragma once
-// What devices sustain (engine/memory/cost_model.h), as settings and options name it.
+// The rates that devices sustain (engine/memory/cost_model.h), by the names of settings and options.
 
 #include <string>
 

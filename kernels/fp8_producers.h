@@ -24,8 +24,8 @@ struct SwiGluBackwardFp8 {
   Fp8Matrix out, transposed;
 };
 // RoPE (kernels/rope.h) of the first `heads` heads of each row of x [N,C], unit last stride; out is [N,C].
-// A head has 2 inv_freq.numel() columns; positions [N] i32, inv_freq [D/2] f32. The other columns are quantized as they
-// are: with `inverse`, this is the gradient of a qkv matrix. May overwrite x.
+// A head has D columns; positions [N] i32, inv_freq [D/2] f32. The other columns are not rotated. With `inverse`, `out`
+// is the gradient of a qkv matrix. May overwrite x.
 struct RopeFp8 {
   Tensor x, positions, inv_freq;
   std::int64_t heads = 0;

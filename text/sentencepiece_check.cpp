@@ -137,8 +137,8 @@ SentencePieces::Piece read_piece(std::string_view bytes, const std::string& name
 
 }  // namespace
 
-// NormalizerSpec: 2 precompiled_charsmap, 3 add_dummy_prefix, 4 remove_extra_whitespaces. Of a field that occurs
-// several times, the last one counts.
+// NormalizerSpec: 2 precompiled_charsmap, 3 add_dummy_prefix, 4 remove_extra_whitespaces. If a field is repeated, the
+// last one counts.
 SentencePieceNormalization read_normalization(std::string_view bytes, const std::string& name) {
   SentencePieceNormalization out;
   for (Message model(bytes, name); !model.done();) {

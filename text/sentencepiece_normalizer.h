@@ -1,7 +1,7 @@
 #pragma once
-// What a SentencePiece model changes in a text before it cuts the text into pieces (NormalizerSpec, and normalizer.cc
-// of google/sentencepiece): characters are replaced by a table, and blanks are removed. The library does this for a
-// whole text at a time; done here, a text can be encoded in parts and gives the same tokens.
+// The normalization of a SentencePiece model, before a text is cut into pieces (NormalizerSpec, and normalizer.cc of
+// google/sentencepiece): characters are replaced by a table, and blanks are removed. The library normalizes whole texts
+// only; done here, a text encoded in parts gives the same tokens.
 
 #include <array>
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace ring {
 struct SentencePieceNormalization {
   std::string replacements;       // precompiled_charsmap: a table of prefixes and what replaces them; empty: none
   bool blank_in_front = true;     // add_dummy_prefix: a text begins with a blank, as for Llama 2 and Mistral
-  bool removes_blanks = true;     // remove_extra_whitespaces: at both ends of a text, and all but one elsewhere
+  bool removes_blanks = true;     // remove_extra_whitespaces: at both ends, and all but one of each run
   std::vector<std::string> kept;  // user-defined pieces, in which nothing is replaced
 };
 
@@ -29,8 +29,8 @@ class SentencePieceNormalizer {
   bool changes_text() const { return spec_.removes_blanks || !units_.empty(); }
   bool blank_in_front() const { return spec_.blank_in_front; }
 
-  // Appends the normalized `text`, valid UTF-8, to `out`. after_blank: the text before ends with a blank, or there is
-  // none; it is updated for the text after. Does not remove the blank at the end of a whole text.
+  // Appends the normalized `text`, valid UTF-8, to `out`. after_blank: in, whether `text` is first or follows a blank;
+  // out, the same for the next part. Keeps the blank at the end of a whole text.
   void append(std::string_view text, bool& after_blank, std::string& out) const;
   bool removes_blanks() const { return spec_.removes_blanks; }
 

@@ -1,9 +1,9 @@
 // SentencePiece behind the Tokenizer interface.
 //
 // The library is slow on long strings and copies much around each call, so text is cut where no piece of the vocabulary
-// can reach across, which leaves the tokens as they are, and the tokens of short stretches are remembered. Text is
-// normalized before, in sentencepiece_normalizer.h. Bytes that the library would change (invalid UTF-8, U+2581, which
-// it uses for the space) are spelled with the vocabulary's byte tokens.
+// can reach across, which leaves the tokens as they are, and the tokens of short stretches are remembered.
+// sentencepiece_normalizer.h normalizes it first. Bytes that the library would change (invalid UTF-8, U+2581, which it
+// uses for the space) are spelled with the vocabulary's byte tokens.
 
 #include <sentencepiece_processor.h>
 
@@ -26,7 +26,7 @@ constexpr std::size_t kLongest = 16384;  // bytes given to the library at once: 
 
 // Protocol buffers merge a message with what is appended to it: normalizer_spec (field 3 of the model) gets
 // precompiled_charsmap (2) = "", add_dummy_prefix (3) = false and remove_extra_whitespaces (4) = false, since the
-// library would apply them to each stretch by itself.
+// library would apply them to each stretch separately.
 constexpr std::string_view kKeepText("\x1A\x06\x12\x00\x18\x00\x20\x00", 8);
 
 bool is_ascii(char c) { return static_cast<unsigned char>(c) < 128; }
@@ -86,8 +86,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     return read_normalization(model, name);
   }
 
-  // A text may be encoded in two parts between these bytes. The normalizer replaces no group of characters across the
-  // border of a word, and a known character ends a run of unknown ones, which together are one token.
+  // Returns whether a text may be split between these bytes. The normalizer replaces nothing across a word boundary,
+  // and a known character ends a run of unknown ones, which is one token.
   bool is_safe(char left, char right) const {
     const auto known = [&](char c) { return bytes_[static_cast<unsigned char>(c)] >= 0 || characters_[c & 127]; };
     if (!normalizer_.changes_text()) return may_cut(left, right) && (is_ascii(left) ? known(left) : known(right));
@@ -139,7 +139,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::vector<std::string> text_;          // of each token
   std::array<std::int32_t, 256> bytes_{};  // the token of each byte, -1: none
   std::bitset<65536> adjacent_;            // pairs of bytes that occur inside of a piece
-  std::bitset<128> characters_;            // of ASCII that are a piece
+  std::bitset<128> characters_;            // ASCII that is a piece
 };
 
 class SentencePieceEncoder final : public Encoder {
@@ -209,7 +209,7 @@ class SentencePieceEncoder final : public Encoder {
     out.insert(out.end(), ids_.begin() + goes_on, ids_.end());
   }
 
-  // A run of unknown characters is one token.
+  // Returns whether `out` ends in a run of unknown characters, which is one token.
   bool ends_unknown(const std::vector<std::int32_t>& out) const {
     return out.size() > begin_ && out.back() == t_.processor_.unk_id();
   }

@@ -76,7 +76,7 @@ class KeptSums {
   const std::unique_ptr<std::byte[]> host_;
 };
 
-// What one stream keeps: a workspace and the products seen so far.
+// One stream's workspace and the products seen so far.
 class Engine {
  public:
   explicit Engine(StreamImpl& stream)

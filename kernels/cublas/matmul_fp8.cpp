@@ -119,7 +119,7 @@ class Plan {
   std::optional<cublasLtMatmulAlgo_t> algo_;
 };
 
-// What one stream keeps: a workspace and the plans of the products seen so far.
+// One stream's workspace and the plans of the products seen so far.
 class Engine {
  public:
   explicit Engine(StreamImpl& stream) : workspace_(stream), stream_(static_cast<cudaStream_t>(stream.native())) {}

@@ -1,6 +1,6 @@
 #pragma once
-// Tiles of 128 x 128 elements that a thread block quantizes with a scale for each block of 128 in a row, and, in the
-// transpose, for each block of 128 in a column.
+// A thread block quantizes a tile of 128 x 128, with a scale per 128 elements of a row, and, in the transpose, of a
+// column.
 
 #include "kernels/cuda/device/vec.cuh"
 #include "kernels/cuda/fp8.cuh"
@@ -35,8 +35,8 @@ struct ThreadTile {
   int across = static_cast<int>(threadIdx.x) % kAcross, down = static_cast<int>(threadIdx.x) / kAcross;
   Pack<T, kEach> rows[kEach] = {};
 
-  // The tile of the thread block. The last rows come first: the kernel before has just read or written them, so that
-  // they are in the L2 cache, and the first ones are there when the next kernel reads the results.
+  // The tile of the thread block. Runs from the last rows to the first: the last are still in L2 from the previous
+  // kernel, and the first will be when the next kernel reads the results.
   __device__ explicit ThreadTile(const QuantizeParams& p) : p(p) {
     const unsigned index = gridDim.x - 1 - blockIdx.x;
     block_row = index / p.tiles_across, block_column = index % p.tiles_across;
@@ -62,7 +62,7 @@ struct ThreadTile {
     }
   }
 
-  // Hides from the compiler that the elements stay the same: unpacked, they would take twice the registers.
+  // Stops the compiler from keeping the elements unpacked, which would take twice the registers.
   __device__ void keep_packed() {
 #pragma unroll
     for (Pack<T, kEach>& row : rows)
@@ -130,13 +130,13 @@ __device__ inline void write_columns(const QuantizeParams& p, const TileMemory& 
   }
 }
 
-// Magnitudes of neighbouring elements as they are in memory: two of bf16 in a word, or one of f32.
+// Running maxima of magnitudes, packed as elements are: two bf16 in a word, or one f32.
 template <class T>
 struct Magnitudes {
   static constexpr int kCount = 4 / static_cast<int>(sizeof(T));
   std::uint32_t bits = 0;
 
-  // Adds elements to the maximum, NaN left out.
+  // Updates the maximum; ignores NaN.
   __device__ void add(std::uint32_t elements) {
     if constexpr (kCount == 1)
       bits = __float_as_uint(fmaxf(__uint_as_float(bits), fabsf(__uint_as_float(elements))));
@@ -244,7 +244,7 @@ struct Elements {
   }
 };
 
-// kBlocks: thread blocks that a multiprocessor holds; bounds the registers.
+// kBlocks: minimum resident blocks per SM; limits registers.
 template <class Source, int kBlocks = sizeof(typename Source::Type) == 2 ? 3 : 2>
 __global__ void __launch_bounds__(kBlock, kBlocks) quantize_rows(const Source source, const QuantizeParams p) {
   __shared__ TileMemory m;

@@ -25,8 +25,8 @@ struct Rotated {
   int half;
   const float *cosines, *sines;
 
-  // Where the angle of an element is, and how many columns further the other element of the pair. An element of a
-  // head's second half gains what one of the first half loses.
+  // Index of an element's angle, column offset of its partner, and the sign of the partner's sine term: -1 in a head's
+  // first half, +1 in the second.
   struct Place {
     std::int64_t angle;
     int partner;

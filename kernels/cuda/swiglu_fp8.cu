@@ -25,8 +25,8 @@ struct Gated {
   }
 };
 
-// Gradients of gate and up side by side. The tiles of both read the same elements; thread blocks that run at the same
-// time have them, so that the second reads from the cache.
+// Gradients of gate and up side by side. Both tiles read the same elements; concurrent thread blocks compute them, so
+// that the second reads from the cache.
 template <class T>
 struct GatedGradient {
   using Type = T;

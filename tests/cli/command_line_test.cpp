@@ -357,7 +357,7 @@ TEST(LogLevel, WorkersHaveTheLaunchersUnlessTheyHaveTheirOwn) {
   EXPECT_EQ(passed("", {"train", "x.yaml"}), (Words{"train", "x.yaml"}));
 }
 
-// However the option before the command is written.
+// For each spelling of the option before it.
 TEST_F(CommandLine, LaunchFindsTheCommandWithoutASeparator) {
   using Words = std::vector<std::string>;
   const CLI::App& launch = *app_.get_subcommand("launch");
@@ -373,7 +373,7 @@ TEST_F(CommandLine, LaunchFindsTheCommandWithoutASeparator) {
         << joined(words, " ");
   }
   EXPECT_EQ(wrong({"launch", "-n2", "--", "train", "x.yaml", "--preflight"}), "");
-  EXPECT_EQ(wrong({"launch", "-n2", "train", "x.yaml", "--prefligth"}), "");  // the worker's to refuse
+  EXPECT_EQ(wrong({"launch", "-n2", "train", "x.yaml", "--prefligth"}), "");  // the worker refuses it
 }
 
 TEST_F(CommandLine, NothingIsRun) {

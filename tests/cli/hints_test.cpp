@@ -49,7 +49,7 @@ TEST(Hints, EveryAnswerIsASettingAndEveryWordIsNone) {
     EXPECT_FALSE(key.empty() && advice.empty()) << word;
     EXPECT_TRUE(words.insert(std::string(word)).second) << word << " has two answers";
     EXPECT_TRUE(plain(word)) << word;
-    for (const std::string& k : keys)  // a key without its section may have advice
+    for (const std::string& k : keys)  // a key's own last part may have advice
       EXPECT_FALSE(k != key && (k == word || k.ends_with(str(".", word)))) << word << " is a key: " << k;
   }
 }

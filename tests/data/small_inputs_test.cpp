@@ -263,7 +263,7 @@ TEST(ByteOrderMark, IsNoPartOfTokenizersAndTemplates) {
   EXPECT_EQ(tokens_of(TokenStore::open(o.output)->train()), (std::vector<std::int32_t>{'x'}));
 }
 
-// As bash has it with LC_ALL=C.UTF-8.
+// Results of bash with LC_ALL=C.UTF-8.
 TEST(Glob, AQuestionMarkAndBracketsTakeCharacters) {
   EXPECT_TRUE(glob_matches("?.txt", "\xC3\xA9.txt"));
   EXPECT_FALSE(glob_matches("??.txt", "\xC3\xA9.txt"));

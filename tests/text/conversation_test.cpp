@@ -246,7 +246,7 @@ TEST(Conversation, WhatTheTemplateLeavesOutIsRefused) {
         {"message 1 has '" + std::string(key) + "'", "does not write them"});
 }
 
-// As TRL gives them to apply_chat_template().
+// TRL gives these to apply_chat_template().
 TEST(Conversation, ARecordGivesVariablesToTheTemplate) {
   const ConversationWriter thinks({"{% for m in messages %}{{ m.role }}: {{ m.content }}"
                                    "{% if m.role == 'user' and enable_thinking is defined and not enable_thinking %}"
@@ -263,7 +263,11 @@ TEST(Conversation, ARecordGivesVariablesToTheTemplate) {
   EXPECT_EQ(thinks.parts(record["messages"], nullptr).front().text, "user: a\nassistant: ");
   expect_error([&] { thinks.parts(record["messages"], {{"messages", 1}}); }, {"'messages' is set for each"});
   expect_error([] { chat_variables({{"chat_template_kwargs", 3}}); }, {"expected an object in 'chat_template_kwargs'"});
-  expect_error([] { chat_variables({{"tools", {1}}, {"chat_template_kwargs", {{"tools", {1}}}}}); }, {"'tools' twice"});
+  expect_error(
+      [] {
+        chat_variables({{"tools", {1}}, {"chat_template_kwargs", {{"tools", {1}}}}});
+      },
+      {"'tools' both in and outside 'chat_template_kwargs'"});
   for (const char* media : {"images", "videos", "audios"})
     expect_error([&] { chat_variables({{media, {"a.png"}}}); }, {str("the record has '", media, "'")});
   EXPECT_TRUE(chat_variables({{"images", Json::array()}, {"source", "x"}}).empty());

@@ -236,7 +236,7 @@ TEST(SentencePieceModel, TheBlankInFrontIsPutThereAndTakenAway) {
   }
 }
 
-// The library itself is the oracle, of every rule of normalization, with and without bytes for unknown characters.
+// The library is the oracle, for every normalization rule, with and without byte fallback.
 TEST(SentencePieceModel, TokensAreTheLibrarysWhateverTheModelNormalizes) {
   const std::vector<std::unordered_map<std::string, std::string>> models{
       {},  // nmt_nfkc, and blanks are removed

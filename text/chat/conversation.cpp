@@ -216,8 +216,8 @@ ConversationWriter::Spans ConversationWriter::turns(const std::vector<Value>& me
   return spans;
 }
 
-// Throws Error if the template would leave out a variable that holds a part of the conversation, or would get a
-// variable of the same name twice.
+// Returns `given` as variables. Throws Error if the template would leave out a part of the conversation, or if a name
+// is reserved.
 std::vector<Member> ConversationWriter::checked(const Json& given) const {
   std::vector<Member> variables;
   if (given.is_null()) return variables;

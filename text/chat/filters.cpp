@@ -107,7 +107,7 @@ Value end_item(const Value& of, bool first, Budget& budget) {
   return first ? all.front() : all.back();
 }
 
-// Returns the number that the whole text is, as Python's int() or float() read it; nothing if it is none.
+// Parses the whole text as Python's int() or float() would; nullopt if it is no number.
 template <class Number>
 std::optional<Number> parsed(std::string_view text) {
   std::string digits;
@@ -124,7 +124,7 @@ std::optional<Number> parsed(std::string_view text) {
   return n;
 }
 
-// Python's int() of a text, else of the real number that the text is ("3.9" is 3), else the default.
+// Jinja's filter `int`: int(text), else int(float(text)) ("3.9" is 3), else the default.
 Value whole_number(const Value& of, Arguments& a) {
   const Value* given = a.find(0, "default");
   const Value otherwise = given ? *given : Value(std::int64_t{0});
@@ -138,7 +138,7 @@ Value whole_number(const Value& of, Arguments& a) {
   if (!of.is_text()) return otherwise;
   const std::string_view text = strip(of.text(), true, true, nullptr);
   if (std::any_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; }))
-    fail("int is supported for ASCII only, this is '", text.substr(0, 40), "'");
+    fail("int: expected ASCII text, got '", text.substr(0, 40), "'");
   if (const auto whole = parsed<std::int64_t>(text)) return *whole;
   const auto real = parsed<double>(text);
   return real && std::isfinite(*real) ? truncated(*real) : otherwise;
