@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "cli/number_option.h"
+#include "core/byte_order_mark.h"
 #include "core/check.h"
 #include "evaluate/chat.h"
 #include "evaluate/write_text.h"
@@ -24,6 +25,7 @@ bool next_line(std::string& line) {
       if (asks) std::cerr << std::endl;
       return false;
     }
+    line.erase(0, line.size() - without_byte_order_marks(line).size());
     if (line.ends_with('\r')) line.pop_back();
   } while (line.find_first_not_of(" \t\r") == std::string::npos);
   return true;

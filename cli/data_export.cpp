@@ -9,6 +9,7 @@
 #include "cli/data_text.h"
 #include "core/check.h"
 #include "data/export_megatron.h"
+#include "data/output_file.h"
 #include "data/token_store.h"
 
 namespace ring {
@@ -20,9 +21,11 @@ struct ExportArguments {
 };
 
 void export_corpus(const ExportArguments& a) {
-  for (const std::string& path : {a.output + ".bin", a.output + ".idx"})
+  for (const std::string& path : {a.output + ".bin", a.output + ".idx"}) {
     if (!a.force && std::filesystem::exists(path))
       fail("--output ", a.output, ": ", path, " exists; choose another name, or replace it with --force");
+    check_output_is_no_input("--output", path, {a.file});
+  }
   const auto store = TokenStore::open(a.file);
   const TokenSplit& split = a.validation ? store->validation() : store->train();
   export_megatron(split, static_cast<std::uint64_t>(store->vocab_size()), a.output);

@@ -42,7 +42,13 @@ std::string packing_text(const PackingConfig& packing) {
 }
 
 void run(const Arguments& a) {
-  if (!a.output.empty()) check_writable(a.output);
+  if (!a.output.empty()) {
+    check_writable(a.output);
+    std::vector<std::string> inputs = a.corpus.text.inputs;
+    inputs.push_back(a.corpus.data);
+    inputs.insert(inputs.end(), a.tasks.begin(), a.tasks.end());
+    check_output_is_no_input("--output", a.output, inputs);
+  }
   const Session session = open_session(a.run, {.threads = a.threads, .device = a.device, .weights = a.weights});
   if (a.context) check_length(session.model->config(), "--context", a.context);
   if (!a.tasks.empty()) return print_json(evaluate_tasks(session, a.tasks, a.context, a.corpus.rows, a.json), a);

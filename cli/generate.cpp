@@ -49,7 +49,8 @@ std::vector<std::string> read_prompts(const std::string& file) {
     void end() override { all.emplace_back(); }
   } prompts;
   const bool records = named_json_lines(unpacked_name(file)) || named_parquet(file);
-  for (const TextFile& f : list_text_files({file}, "*", false, {.text = records ? "prompt" : ""}, FileOptions::none))
+  for (const TextFile& f :
+       list_text_files({file}, "*", false, {.text = records ? "prompt" : "", .keep_empty = true}, FileOptions::none))
     read_documents(f, parse_document_rule("line"), prompts);
   prompts.all.pop_back();
   if (prompts.all.empty()) fail("--prompts-file: ", file, " holds no prompt");
@@ -105,7 +106,10 @@ void write_lines(const Arguments& a, const Session& session, std::span<const std
 
 void run(Arguments a) {
   if (std::ranges::any_of(a.stops, &std::string::empty)) fail("--stop: an empty text would stop at once");
-  if (!a.output.empty()) check_writable(a.output);
+  if (!a.output.empty()) {
+    check_writable(a.output);
+    check_output_is_no_input("--output", a.output, {a.prompts_file});
+  }
   const bool lines = a.json || !a.prompts_file.empty() || !a.output.empty();
   const std::vector<std::string> prompts =
       a.prompts_file.empty() ? std::vector<std::string>{a.prompt} : read_prompts(a.prompts_file);

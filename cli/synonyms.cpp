@@ -292,6 +292,7 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"lr_schedule", "schedule.kind"},
     {"lr_decay_style", "schedule.kind"},
     {"lr_scheduler_type", "schedule.kind"},
+    {"decay_type", "schedule.kind"},
     {"decay_lr", "schedule.kind", "constant keeps the rate."},
     {"warmup", "schedule.warmup_steps"},
     {"warmup_iters", "schedule.warmup_steps"},

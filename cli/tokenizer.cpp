@@ -15,6 +15,7 @@
 #include "core/log.h"
 #include "core/standard_streams.h"
 #include "data/documents.h"
+#include "data/output_file.h"
 #include "data/text_files.h"
 #include "data/text_frame.h"
 #include "data/text_survey.h"
@@ -36,9 +37,12 @@ struct TrainArguments {
 };
 
 // A vocabulary that is lost makes the corpora written with it useless.
-void check_output(const TrainArguments& a) {
+void check_output(const TrainArguments& a, const std::vector<TextFile>& files) {
   if (!a.force && std::filesystem::is_regular_file(a.output))
     fail("--output ", a.output, " exists; choose another name, or replace it with --force");
+  std::vector<std::string> inputs;
+  for (const TextFile& f : files) inputs.push_back(f.path);
+  check_output_is_no_input("--output", a.output, inputs);
 }
 
 std::string named_together(const std::vector<TextFile>& files) {
@@ -64,9 +68,9 @@ std::shared_ptr<const Tokenizer> train_on(const std::vector<TextFile>& files, st
 }
 
 void train(const TrainArguments& a) {
-  check_output(a);
   const auto started = std::chrono::steady_clock::now();
   const std::vector<TextFile> files = list_text_files(a.inputs, a.glob, a.as_text, {.text = a.text_field});
+  check_output(a, files);
   std::uint64_t bytes = 0;
   for (const TextFile& f : files) bytes += text_size(f);
   const std::shared_ptr<const Tokenizer> tokenizer = train_on(files, bytes, a);

@@ -51,9 +51,12 @@ struct Problem {
   std::string text;
 };
 
-constexpr const char* kNoUtf8 =
-    "expected UTF-8, got other bytes, which a run's records cannot hold. Write the settings in UTF-8 (iconv -f LATIN1 "
-    "-t UTF-8), and rename files and folders whose names are in another encoding";
+std::string no_utf8(std::string_view text) {
+  const bool utf16 = text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF");
+  return str(
+      "expected UTF-8, got other bytes, which a run's records cannot hold. Write the settings in UTF-8 (iconv -f ",
+      utf16 ? "UTF-16" : "LATIN1", " -t UTF-8), and rename files and folders whose names are in another encoding");
+}
 
 std::string join(const std::string& prefix, const std::string& name) {
   return prefix.empty() ? name : prefix + "." + name;
@@ -366,7 +369,7 @@ void Loader::override(const std::string& text) {
   if (equals == std::string::npos || equals == 0) return problem(origin, "", "expected key=value");
   if (split_path(origin.override).empty()) return problem(origin, "", "expected a key such as a.b or a[0].b");
   const std::string value = text.substr(equals + 1);
-  if (!is_utf8(text)) return problem(origin, origin.override, kNoUtf8);
+  if (!is_utf8(text)) return problem(origin, origin.override, no_utf8(text));
   const std::size_t before = problems_.size();
   const Node node = find(origin.override, origin);
   if (problems_.size() != before) return;
@@ -479,7 +482,7 @@ void Loader::finish() {
 
 Source read_source(const std::string& file) {
   Source source{file, read_text_file(file, kMostSettingsBytes)};
-  if (!is_utf8(source.text)) fail(file, ": ", kNoUtf8);
+  if (!is_utf8(source.text)) fail(file, ": ", no_utf8(source.text));
   return source;
 }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <iostream>
 
+#include "core/byte_order_mark.h"
 #include "core/check.h"
 
 namespace ring {
@@ -100,7 +101,7 @@ std::string read_standard_input() {
   std::array<char, 65536> part;
   for (;;) {
     const ssize_t n = read(STDIN_FILENO, part.data(), part.size());
-    if (n == 0) return text;
+    if (n == 0) return std::string(without_byte_order_marks(text));
     if (n > 0) text.append(part.data(), static_cast<std::size_t>(n));
     if (n < 0 && errno != EINTR) fail("standard input: cannot be read: ", std::strerror(errno));
   }

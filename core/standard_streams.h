@@ -33,6 +33,7 @@ class StandardOutput {
 std::ostream& progress_output();
 std::string why_lost(const std::ostream& progress);  // empty while all is well
 
-std::string read_standard_input();  // to its end; Error: it cannot be read
+// Reads to the end. Returns the text without byte order marks in front of it. Throws Error if reading fails.
+std::string read_standard_input();
 
 }  // namespace ring

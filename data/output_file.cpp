@@ -1,6 +1,7 @@
 #include "data/output_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -22,6 +23,16 @@ void write_whole(const std::string& path, const std::string& text) {
     return write(device);
   }
   write_atomically(path, write);
+}
+
+void check_output_is_no_input(const std::string& option, const std::string& output,
+                              const std::vector<std::string>& inputs) {
+  struct stat written {};
+  if (::stat(output.c_str(), &written) != 0 || !S_ISREG(written.st_mode)) return;
+  for (const std::string& input : inputs)
+    if (struct stat read{};
+        ::stat(input.c_str(), &read) == 0 && read.st_dev == written.st_dev && read.st_ino == written.st_ino)
+      fail(option, " ", output, " is the input ", input, ", which it would replace. Choose another name");
 }
 
 LineFile::LineFile(const std::string& path) : file_(path, O_WRONLY | O_CREAT | O_APPEND) {}

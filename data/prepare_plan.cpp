@@ -13,6 +13,7 @@
 #include "data/load_chat_format.h"
 #include "data/load_tokenizer.h"
 #include "data/megatron.h"
+#include "data/output_file.h"
 #include "data/text_survey.h"
 #include "text/chat/conversation.h"
 #include "text/utf8.h"
@@ -152,6 +153,12 @@ void list_files(const PrepareOptions& o, PreparePlan& plan) {
   }
 }
 
+void check_output(const PrepareOptions& o, const std::vector<TextFile>& files) {
+  std::vector<std::string> inputs{o.tokenizer, o.chat_template};
+  for (const TextFile& f : files) inputs.push_back(f.path);
+  check_output_is_no_input("--output", o.output, inputs);
+}
+
 // Options that say how text becomes tokens.
 void check_tokens(const PrepareOptions& o, const std::string& path) {
   const auto refuse = [&](const std::string& option, const char* why) {
@@ -245,6 +252,7 @@ PreparePlan plan_preparation(PrepareOptions& options) {
   check_members(options);
   PreparePlan plan;
   list_files(options, plan);
+  check_output(options, plan.files);
   for (const TextFile& f : plan.files) plan.bytes += f.size;
   settle_fraction(options, plan.bytes);
   if (plan.bytes == 0) fail_as_empty(plan.files);

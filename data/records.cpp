@@ -66,8 +66,8 @@ const std::string& text_in(const Json& record, const std::string& field, const s
 void put_text(const RecordMembers& m, const Json& record, const std::string& where, DocumentSink& sink) {
   const std::string_view text =
       without_byte_order_marks(text_in(record, m.text, m.named_by_option ? "--text-field" : "", where));
-  if (text.empty()) return;
-  sink.part(text);
+  if (text.empty() && !m.keep_empty) return;
+  if (!text.empty()) sink.part(text);
   sink.end();
 }
 

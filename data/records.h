@@ -21,6 +21,7 @@ struct RecordMembers {
   std::string messages{};              // a conversation, of which only assistants' turns count; or
   bool chats = false;                  // a conversation in one of the forms of data/chat_forms.h, likewise
   std::shared_ptr<const chat::ConversationWriter> writer{};  // of conversations
+  bool keep_empty = false;      // text: a record whose text is empty gives a document without parts
   bool named_by_option = true;  // false: the command has no --text-field, so no message offers it
 
   bool any() const { return !text.empty() || masked(); }
@@ -29,8 +30,8 @@ struct RecordMembers {
   std::string names() const;                                             // for people: "'prompt' and 'completion'"
 };
 
-// What takes records: gives `sink` the document of each, and passes over those without any text. `where` begins its
-// errors: a member is missing or is something else, or a conversation cannot be written.
+// What takes records: gives `sink` the document of each, and passes over those without any text, unless keep_empty.
+// `where` begins its errors: a member is missing or is something else, or a conversation cannot be written.
 using TakeRecord = std::function<void(const nlohmann::ordered_json& record, const std::string& where)>;
 TakeRecord documents_of(const RecordMembers&, DocumentSink& sink);
 

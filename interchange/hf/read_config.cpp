@@ -131,11 +131,16 @@ double yarn_attention_factor(const Keys& r, double factor) {
   return (0.1 * over * std::log(factor) + 1) / (0.1 * under * std::log(factor) + 1);
 }
 
-// Throws Error if positions are said to be stretched from a longer context than the model has.
-void check_original_context(const Keys& model, const Keys& r, const RopeConfig& rope) {
+// Returns the context that positions are stretched from. As in transformers, the model's key has precedence over that
+// of the section. Throws Error if it is longer than the model's context.
+std::int64_t original_context(const Keys& model, const Keys& r) {
+  constexpr const char* kKey = "original_max_position_embeddings";
   const std::int64_t context = model.count("max_position_embeddings");
-  if (rope.original_context > context)
-    r.wrong("original_max_position_embeddings", str("at most max_position_embeddings, ", context));
+  if (!model.has(kKey) && !r.has(kKey)) return context;
+  const Keys& says = model.has(kKey) ? model : r;
+  const std::int64_t original = says.integer(kKey);
+  if (original > context) says.wrong(kKey, str("at most max_position_embeddings, ", context));
+  return original;
 }
 
 void read_yarn(const Keys& model, const Keys& r, RopeConfig& rope) {
@@ -143,10 +148,7 @@ void read_yarn(const Keys& model, const Keys& r, RopeConfig& rope) {
   rope.beta_fast = r.number_or("beta_fast", rope.beta_fast);
   rope.beta_slow = r.number_or("beta_slow", rope.beta_slow);
   rope.attention_factor = yarn_attention_factor(r, rope.factor);
-  const bool says = r.has("original_max_position_embeddings");
-  rope.original_context =
-      (says ? r : model).integer(says ? "original_max_position_embeddings" : "max_position_embeddings");
-  check_original_context(model, r, rope);
+  rope.original_context = original_context(model, r);
 }
 
 // Returns the kind of scaling: rope_type, or type in files of older versions.
@@ -197,8 +199,7 @@ void read_rope(const Keys& k, RopeConfig& rope) {
   }
   rope.low_freq_factor = r.number("low_freq_factor");
   rope.high_freq_factor = r.number("high_freq_factor");
-  rope.original_context = r.integer("original_max_position_embeddings");
-  check_original_context(k, r, rope);
+  rope.original_context = original_context(k, r);
 }
 
 bool is_qwen(Family f) { return f == Family::qwen2 || f == Family::qwen3; }

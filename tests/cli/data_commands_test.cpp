@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/data_text.h"
 #include "core/check.h"
+#include "core/files.h"
 #include "text/tokenizer.h"
 
 namespace ring {
@@ -271,6 +272,22 @@ TEST_F(DataCommands, AnExistingCorpusIsKept) {
   forced.push_back("--force");
   EXPECT_EQ(run(forced).error, "");
   EXPECT_GT(std::filesystem::file_size(path("c.h5")), 100u);
+}
+
+TEST_F(DataCommands, RefuseAnOutputThatIsAnInput) {
+  write("text.txt", "abcba\n");
+  std::filesystem::create_hard_link(path("text.txt"), path("link.txt"));
+  for (const char* output : {"text.txt", "link.txt"}) {
+    SCOPED_TRACE(output);
+    expect_parts(run({"data", "prepare", "--input", path("text.txt"), "--tokenizer", "bytes", "--output", path(output),
+                      "--force"})
+                     .error,
+                 {"--output", output, "is the input", "text.txt"});
+    expect_parts(
+        run({"tokenizer", "train", "--input", path(""), "--kind", "chars", "--output", path(output), "--force"}).error,
+        {"--output", output, "is the input"});
+  }
+  EXPECT_EQ(ring::read_file(path("text.txt")), "abcba\n");
 }
 
 TEST_F(DataCommands, TokenizerTrainEncodeDecodeInspect) {

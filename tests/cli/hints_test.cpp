@@ -79,6 +79,7 @@ TEST(Hints, WordsOfOtherPrograms) {
       {"model.context", {"block_size", "seq_len", "seq_length", "max_seq_len", "context_length"}},
       {"train.steps", {"max_steps", "max_iters", "train_iters"}},
       {"optimizer.clip", {"grad_clip", "clip_grad", "max_grad_norm"}},
+      {"schedule.kind", {"lr_scheduler_type", "decay_type"}},
       {"train.micro_batch", {"gradient_accumulation_steps", "micro_batch_size", "per_device_train_batch_size"}},
       {"train.batch_size", {"global_batch_size"}},
       {"train.precision", {"dtype", "bf16", "precision"}},

@@ -169,6 +169,8 @@ TEST(ZstdFrames, AreAllReadOrRefused) {
   for (const std::string& bytes : {a + b.substr(0, 3), a + b.substr(0, b.size() - 1), a + skipped.substr(0, 9)})
     expect_error([&] { read(bytes); }, {path, "cannot be unpacked", "ends early"});
   expect_error([&] { read(a + "more text"); }, {path, "cannot be unpacked"});
+  // The window of `zstd --long=28`, 2^(10 + 18) bytes: the library's default is to refuse it.
+  EXPECT_EQ(read(std::string("\x28\xB5\x2F\xFD\x00\x90\x21\x00\x00one\n", 13)), "one\n");
 }
 #endif
 

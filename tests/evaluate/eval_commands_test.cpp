@@ -312,6 +312,13 @@ TEST_F(EvalCommands, PromptsOfAFileAreThoseAlone) {
   EXPECT_EQ(line.at("text").get<std::string>().find_first_of("e "), std::string::npos);
   EXPECT_EQ(generate({"--prompt", "a", "--stop", ""}).code, 1);
   EXPECT_EQ(generate({"--prompts-file", path("nowhere.txt")}).code, 1);
+  write("records.jsonl", "{\"prompt\":\"\"}\n{\"prompt\":\"line\"}\n");
+  const Finished records = generate({"--prompts-file", path("records.jsonl")});
+  EXPECT_EQ(std::ranges::count(records.output, '\n'), 2) << records.output;
+  EXPECT_EQ(Json::parse(records.output.substr(0, records.output.find('\n')), nullptr, false).at("prompt"), "");
+  const Finished over = generate({"--prompts-file", path("records.jsonl"), "--output", path("records.jsonl")});
+  EXPECT_EQ(over.code, 1);
+  EXPECT_NE(over.output.find("is the input"), std::string::npos) << over.output;
   // What a file is, is the end of its name.
   fs::create_directories(path("of.jsonl.d"));
   write("of.jsonl.d/prompts.txt", "plain\n");
@@ -329,6 +336,9 @@ TEST_F(EvalCommands, LinesOfAChatEndAsOtherSystemsEndThem) {
     return f.output;
   };
   EXPECT_EQ(refusal("a line beyond the context\r\n"), refusal("a line beyond the context\n"));
+  EXPECT_EQ(refusal("\xEF\xBB\xBF"
+                    "a line beyond the context\n"),
+            refusal("a line beyond the context\n"));
 }
 
 }  // namespace

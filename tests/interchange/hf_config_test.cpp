@@ -107,6 +107,22 @@ TEST(HfConfig, ReadsYarn) {
   EXPECT_EQ(parse(j).model.rope.attention_factor, 0.8);
 }
 
+// transformers 5.24: the model's key has precedence over the section's.
+TEST(HfConfig, ReadsTheOriginalContextBesideTheSection) {
+  json j = llama();
+  j.erase("rope_parameters");
+  j["max_position_embeddings"] = 128;
+  j["original_max_position_embeddings"] = 32;
+  j["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}};
+  EXPECT_EQ(parse(j).model.rope.original_context, 32);
+  j["rope_scaling"]["original_max_position_embeddings"] = 64;
+  EXPECT_EQ(parse(j).model.rope.original_context, 32);
+  j["rope_scaling"].update({{"rope_type", "llama3"}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}});
+  EXPECT_EQ(parse(j).model.rope.original_context, 32);
+  j["original_max_position_embeddings"] = 129;
+  EXPECT_NE(error_of([&] { parse(j); }).find("original_max_position_embeddings: 129"), std::string::npos);
+}
+
 // As transformers, which looks at no other key.
 TEST(HfConfig, ReadsDynamicWithTheContextThatItHas) {
   json j = qwen3();

@@ -324,6 +324,19 @@ TEST(Conversation, TextsOfPartsAreWritten) {
        {}},
       "t");
   EXPECT_EQ(marked(reads, parts), "[[Hi]][[Y+o]]") << "a template that reads parts gets them";
+  const std::string strings = R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}])";
+  // The first loop is that of Idefics3, the other one that of LLaVA-NeXT. Values: jinja2, with contents that are parts.
+  for (const std::string loop :
+       {"{% for p in m['content'] %}{% if p['type'] == 'text' %}{{ p['text'] }};{% endif %}{% endfor %}",
+        "{% for p in m['content'] | selectattr('type', 'equalto', 'text') %}{{ p['text'] }};{% endfor %}"}) {
+    const ConversationWriter only(
+        {"{% for m in messages %}{% generation %}" + loop + "{% endgeneration %}{% endfor %}", {}}, "t");
+    EXPECT_EQ(marked(only, parts), "[[Hi;]][[Y;o;]]") << loop;
+    EXPECT_EQ(marked(only, strings), "[[Hi;]][[Yo;]]") << "a template that reads parts alone gets texts as parts";
+  }
+  const ConversationWriter repr(
+      {"{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}", {}}, "t");
+  EXPECT_EQ(marked(repr, parts), "[[Hi]][[Yo]]") << "a list that would be written as Python's is joined";
 }
 
 // As json.dumps() writes the object, not the text of it.

@@ -123,7 +123,9 @@ TEST_F(SignalledRuns, NamesThatAreNoUtf8AreRefusedBeforeTheFirstStep) {
   EXPECT_FALSE(fs::exists(folder_ / "run"));
   EXPECT_FALSE(fs::exists(folder_ / name));
   std::ofstream(folder_ / "latin1.yaml") << "run: {name: " << name << "}\n";
-  refused({ring_binary(), "train", path("latin1.yaml")}, "latin1.yaml");
+  refused({ring_binary(), "train", path("latin1.yaml")}, "-f LATIN1");
+  std::ofstream(folder_ / "utf16.yaml") << std::string("\xFF\xFEr\0u\0n\0:\0 \0{\0}\0\n\0", 18);
+  refused({ring_binary(), "train", path("utf16.yaml")}, "-f UTF-16");
   ASSERT_EQ(
       run_process(train("whole", {"train.steps=1", "train.eval_interval=0", "model.positions=rope", "model.norm=rms",
                                   "model.mlp=swiglu", "model.dropout=0", "model.tied_embeddings=true"}))

@@ -121,6 +121,8 @@ std::vector<Part> cut(const std::string& text, const std::vector<std::pair<std::
   return parts;
 }
 
+Json text_parts(const std::string& text) { return Json::array({{{"type", "text"}, {"text", text}}}); }
+
 constexpr const char* kRemedy =
     ". The assistants' turns cannot be found in such a text. Use a template that marks them with {% generation %}, or "
     "a different one: --chat-template";
@@ -128,16 +130,19 @@ constexpr const char* kRemedy =
 }  // namespace
 
 ConversationWriter::ConversationWriter(Format format, const std::string& name, const Limits& limits)
-    : format_(std::move(format)), template_(format_.source, name), limits_(limits), reads_parts_(find_reads_parts()) {}
-
-bool ConversationWriter::find_reads_parts() const {
-  const auto written = [&](const Json& content) {
-    const Json message = {{"role", "user"}, {"content", content}};
-    return write({from_json(message)}, 1, {}, false).text;
-  };
+    : format_(std::move(format)), template_(format_.source, name), limits_(limits) {
   constexpr const char* kText = "ringmasterasks";
+  reads_parts_ = writes(text_parts(kText), kText);
+  reads_strings_ = !reads_parts_ || writes(kText, kText);
+}
+
+// A template that writes out the list itself, as Python or JSON would, does not read it.
+bool ConversationWriter::writes(const Json& content, std::string_view text) const {
+  const Json message = {{"role", "user"}, {"content", content}};
   try {
-    return written(Json::array({{{"type", "text"}, {"text", kText}}})) == written(kText);
+    const std::string written = write({from_json(message)}, 1, {}, false).text;
+    const auto has = [&](std::string_view part) { return written.find(part) != std::string::npos; };
+    return has(text) && !has("'type': 'text'") && !has("\"type\": \"text\"") && !has("\"type\":\"text\"");
   } catch (const Error&) {
     return false;
   }
@@ -152,13 +157,11 @@ std::vector<Value> ConversationWriter::read(const Json& messages) const {
     check_message(m, which, format_.source);
     const bool parts = m.contains("content") && m["content"].is_array();
     const std::string text = parts ? text_of_parts(m["content"], which) : "";
-    if (!parts || reads_parts_) {
-      out.push_back(from_json(m));
-      continue;
-    }
-    Json whole = m;
-    whole["content"] = text;
-    out.push_back(from_json(whole));
+    Json as_read = m;
+    if (parts && !reads_parts_) as_read["content"] = text;
+    if (!reads_strings_ && m.contains("content") && m["content"].is_string())
+      as_read["content"] = text_parts(m["content"].get<std::string>());
+    out.push_back(from_json(as_read));
   }
   return out;
 }

@@ -65,11 +65,14 @@ class ConversationWriter {
   // Returns the spans of the messages that are to be learned.
   Spans learned(const nlohmann::ordered_json& list, const Spans&) const;
   std::vector<Member> checked(const nlohmann::ordered_json& given) const;
-  bool find_reads_parts() const;
+  // Returns true if the template writes this text when it is the content, or a part of the content, of a message.
+  bool writes(const nlohmann::ordered_json& content, std::string_view text) const;
   Format format_;
   Template template_;
   Limits limits_;
-  bool reads_parts_;  // the template reads a content that is a list of parts
+  // Which forms of a message's content the template reads. Contents in the other form are converted.
+  bool reads_parts_ = false;  // lists of parts
+  bool reads_strings_ = true;
 };
 
 }  // namespace ring::chat
