@@ -62,7 +62,8 @@ void resolve_length(Config& c, const Corpora& corpora) {
   c.train.steps = std::max<std::int64_t>(1, steps);
 }
 
-Config resolve_config(Config c, std::int64_t corpus_vocab, int world, std::optional<Backend> launched, bool warn) {
+ResolvedConfig resolve_config(Config c, std::int64_t corpus_vocab, int world, std::optional<Backend> launched,
+                              bool warn) {
   if (!c.model.vocab_size) c.model.vocab_size = corpus_vocab;
   if (c.model.vocab_size < corpus_vocab)
     fail("model.vocab_size: ", c.model.vocab_size, " is smaller than the corpus's vocabulary of ", corpus_vocab,
@@ -72,16 +73,22 @@ Config resolve_config(Config c, std::int64_t corpus_vocab, int world, std::optio
   resolve_device(c, launched.value_or(backend_of(c.run.device)), warn);
   if (c.train.tokens) c.train.steps = steps_of_tokens(c.train, c.model.context, c.train.tokens);
   c.train.tokens = 0;
-  c.train.mlp_chunk = std::max(c.train.mlp_chunk, std::int64_t{0});  // all, until it is chosen
-  const std::int64_t rows = plan_of(c, world).micro_batch;
-  check_tokens_at_once("train.micro_batch", rows, c.model.context);
-  check_activations(c, rows);
-  return c;
+  ResolvedConfig resolved(std::move(c));
+  check_sizes(resolved, world);
+  return resolved;
 }
 
-Config resolve_config(Config c, std::int64_t corpus_vocab, Mesh& mesh) {
+ResolvedConfig resolve_config(Config c, std::int64_t corpus_vocab, Mesh& mesh) {
   const auto launched = mesh.world() > 1 ? std::optional(mesh.device().backend) : std::nullopt;
   return resolve_config(std::move(c), corpus_vocab, mesh.world(), launched, mesh.rank() == 0);
+}
+
+void check_sizes(const ResolvedConfig& c, int world) {
+  BatchSize sizes = batch_size(c);
+  if (c.train.micro_batch == kAutoMicroBatch) sizes.micro_batch = 1;
+  const std::int64_t rows = make_plan(c.parallel, c.model, sizes, world).micro_batch;
+  check_tokens_at_once("train.micro_batch", rows, c.model.context);
+  check_activations(c, rows);
 }
 
 }  // namespace ring

@@ -73,7 +73,7 @@ TrainStep::TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, c
       part_norms_(parallel_.data->shard(), *model_, parallel_.data->sharded() || mesh.group(kDataAxes).rank() == 0,
                   ctx_) {
   set_activations(plan);
-  model_->set_mlp_chunk(config.train.mlp_chunk);
+  model_->set_mlp_chunk(std::max(config.train.mlp_chunk, std::int64_t{0}));  // auto: all tokens, until it is chosen
   allocate_inputs();
 }
 

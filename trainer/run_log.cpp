@@ -135,7 +135,7 @@ RunLog::RunLog(const RunStart& start, Trainer& trainer, int processes, const Job
       masked_(std::ranges::any_of(start.corpora.stores, [](const auto& s) { return s->validation().masked(); })) {
   count_flops(trainer.next_context(), trainer.tokens_seen());
   describe(start, processes);
-  const bool resumed = start.resumes();
+  const bool resumed = start.from.resumes();
   metrics_.emplace(directory_, resumed ? std::optional(trainer.steps_done()) : std::nullopt);
   if (!resumed) metrics_->text("config", to_yaml(config_));
   if (!resumed) metrics_->settings(yaml_leaves(to_yaml(config_)));
@@ -178,11 +178,11 @@ void RunLog::describe(const RunStart& start, int processes) {
               std::round(1000 * rows->filled()) / 10, " % of their places hold a token, the others are padding; ",
               counted(static_cast<std::int64_t>(rows->cut_documents()), "document"),
               rows->cut_documents() == 1 ? " is cut" : " are cut");
-  if (start.resumes())
+  if (start.from.resumes())
     log::info("resuming from step ", trainer_.steps_done(), " (",
-              start.kept ? "kept in memory by the launcher" : start.checkpoint, ")");
-  else if (!start.init_from.empty())
-    log::info("weights from ", start.init_from);
+              start.from.kept ? "kept in memory by the launcher" : start.from.resumed.checkpoint, ")");
+  else if (!start.from.init_from.empty())
+    log::info("weights from ", start.from.init_from);
 }
 
 void RunLog::memory(const MemoryRecord& m) {

@@ -32,7 +32,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string initial_weights(const RunStart& s) {
+std::string initial_weights(const ResolvedRun& s) {
   if (s.config.run.init_from.empty()) return "";
   const FoundCheckpoint found = find_checkpoint(s.config.run.init_from);
   check_tokenizer(s.corpora, origin_of(found).tokenizer_hash(), "run.init_from " + found.path.string());
@@ -46,31 +46,31 @@ std::string listed(const std::vector<std::string>& changes) {
 }
 
 // Whether the settings are those of config.yaml, which says that somebody allowed them to replace the checkpoint's.
-bool allowed_before(const RunStart& s, const Origin& origin, const RunSettings& file) {
+bool allowed_before(const ResolvedRun& s, const Origin& origin, const RunSettings& file) {
   return replaces(file, origin) && changes_of_numbers(file.config, s.config).empty();
 }
 
-void warn_once(RunStart& s, const std::string& warning) {
-  if (s.warnings.insert(warning).second) log::warn(warning);
+void warn_once(Resumption& r, const std::string& warning) {
+  if (r.warnings.insert(warning).second) log::warn(warning);
 }
 
 // Keys that are free to change are nobody's mistake where somebody gave them, and damage or forgotten edits in a file.
-void warn_of_edits(RunStart& s, const Origin& origin, const RunSettings& file) {
+void warn_of_edits(Resumption& r, const ResolvedRun& s, const Origin& origin, const RunSettings& file) {
   if (file.untouched || !changes_of_numbers(file.config, s.config).empty()) return;
   const std::vector<std::string> where = {"run.name", "run.directory"};
   std::vector<std::string> edits = diff_configs(origin.config, file.config, where);
-  const std::vector<std::string> given = diff_configs(file.config, s.config, where);
+  const std::vector<std::string> given = diff_configs<Config>(file.config, s.config, where);
   std::erase_if(edits, [&](const std::string& edit) {
     const std::string key = edit.substr(0, edit.find(':') + 1);
     return std::ranges::any_of(given, [&](const std::string& g) { return g.starts_with(key); });
   });
   if (!edits.empty())
-    warn_once(s, str(s.dir.config_file(),
+    warn_once(r, str(s.dir.config_file(),
                      " was changed since the run wrote it; it differs from the checkpoint in:", listed(edits)));
 }
 
 // For who leaves out what --fit or auto chose when the run began.
-std::string advice_on_sizes(const RunStart& s, const Origin& origin) {
+std::string advice_on_sizes(const ResolvedRun& s, const Origin& origin) {
   const TrainConfig &old = origin.config.train, &now = s.config.train;
   if (now.micro_batch == 0 && old.micro_batch > 0)
     return str("To go on with the run's train.micro_batch: ", old.micro_batch,
@@ -94,7 +94,7 @@ std::map<std::string, Shape> shapes_of(ModelConfig model) {
 }
 
 // Throws Error if the settings changed the shapes of the checkpoint's tensors, which no option allows.
-void check_shapes(const RunStart& s, const Origin& origin, const std::vector<std::string>& changes) {
+void check_shapes(const ResolvedRun& s, const Origin& origin, const std::vector<std::string>& changes) {
   std::vector<std::string> of_model = changes;
   std::erase_if(of_model, [](const std::string& change) { return !change.starts_with("model."); });
   if (of_model.empty() || shapes_of(origin.config.model) == shapes_of(s.config.model)) return;
@@ -104,20 +104,21 @@ void check_shapes(const RunStart& s, const Origin& origin, const std::vector<std
 }
 
 // Refuses settings that differ from those that the checkpoint was trained with, naming the keys.
-void check_settings(RunStart& s, const Origin& origin, const RunSettings* file, bool allow_changes) {
+void check_settings(Resumption& r, const ResolvedRun& s, const Origin& origin, const RunSettings* file,
+                    bool allow_changes) {
   if (const auto rounding = changes_of_rounding(origin.config, s.config); !rounding.empty())
-    warn_once(s, str("resuming with ", joined(rounding, ", "),
+    warn_once(r, str("resuming with ", joined(rounding, ", "),
                      ": sums are rounded in another order, so that losses agree closely instead of bit for bit"));
-  if (file) s.replaced = file->replaced;
-  if (file) warn_of_edits(s, origin, *file);
+  if (file) r.replaced = file->replaced;
+  if (file) warn_of_edits(r, s, origin, *file);
   const std::vector<std::string> changes = changes_of_numbers(origin.config, s.config);
   if (changes.empty()) return;
   check_shapes(s, origin, changes);
   if (allow_changes || (file && allowed_before(s, origin, *file))) {
     check_sizes_of_important_blocks(origin.config.model, s.config.model, s.dir.path());
-    warn_once(s, str("resuming ", s.dir.path(), " with changed settings:", listed(changes)));
-    s.changed = true;
-    if (std::ranges::count(s.replaced, origin.config_hash) == 0) s.replaced.push_back(origin.config_hash);
+    warn_once(r, str("resuming ", s.dir.path(), " with changed settings:", listed(changes)));
+    r.changed = true;
+    if (std::ranges::count(r.replaced, origin.config_hash) == 0) r.replaced.push_back(origin.config_hash);
     return;
   }
   if (file && changes_of_numbers(file->config, s.config).empty())
@@ -131,23 +132,25 @@ void check_settings(RunStart& s, const Origin& origin, const RunSettings* file, 
 }
 
 // It is written again from the corpus when the run goes on.
-void warn_of_tokenizer(RunStart& s, const Origin& origin) {
+void warn_of_tokenizer(Resumption& r, const ResolvedRun& s, const Origin& origin) {
   try {
     load_tokenizer_of(origin, s.dir.tokenizer_file());
   } catch (const Error& e) {
-    warn_once(s, str(e.what(), ", which happens now"));
+    warn_once(r, str(e.what(), ", which happens now"));
   }
 }
 
 // A run that has a checkpoint does not read run.init_from again. Throws Error if the settings name another source.
-void check_source(const RunStart& s, const Origin& origin) {
+void check_source(const ResolvedRun& s, const Origin& origin) {
   const std::string &before = origin.config.run.init_from, &now = s.config.run.init_from;
   if (now.empty() || now == before) return;
   fail("run.init_from: ", now, " has no effect, since ", s.dir.path(), " began from ",
        before.empty() ? "random weights" : before, ". To begin from it, set another run.name");
 }
 
-void check_resumption(RunStart& s, const Origin& origin, const TrainOptions& options) {
+// before: of an earlier check, whose warnings are not repeated.
+Resumption check_resumption(const ResolvedRun& s, const Origin& origin, const TrainOptions& options,
+                            const Resumption& before = {}) {
   refuse_imported(s.dir, origin);
   check_source(s, origin);
   std::optional<RunSettings> file;
@@ -156,63 +159,89 @@ void check_resumption(RunStart& s, const Origin& origin, const TrainOptions& opt
   else
     log::warn(s.dir.path(), " has checkpoints and no config.yaml: the settings are compared with those in ",
               origin.checkpoint);
-  check_settings(s, origin, file ? &*file : nullptr, options.allow_changes);
+  Resumption r{.checkpoint = origin.checkpoint, .warnings = before.warnings};
+  check_settings(r, s, origin, file ? &*file : nullptr, options.allow_changes);
   check_tokenizer(s.corpora, origin.tokenizer_hash(), "run " + s.dir.path());
   if (!options.allow_changes)
     check_data(origin, s.corpora, "Put the old ones back, pass --allow-changes, or start another run.name");
   else if (const auto changes = changes_of_data(origin, s.data, s.config.model); !changes.empty())
-    warn_once(s, str("resuming ", s.dir.path(), " with other data:", listed(changes))), s.changed = true;
-  warn_of_tokenizer(s, origin);
+    warn_once(r, str("resuming ", s.dir.path(), " with other data:", listed(changes))), r.changed = true;
+  warn_of_tokenizer(r, s, origin);
+  return r;
 }
 
-void refuse_to_delete_source(const RunStart& s) {
-  const auto source = s.init_from.empty() ? std::nullopt : run_around(s.init_from);
+void refuse_to_delete(const std::string& weights, const RunDirectory& dir) {
+  const auto source = weights.empty() ? std::nullopt : run_around(weights);
   std::error_code error;
-  if (source && fs::equivalent(source->path(), s.dir.path(), error))
-    fail("--fresh would delete the weights that run.init_from takes from ", s.init_from, ": set another run.name");
+  if (source && fs::equivalent(source->path(), dir.path(), error))
+    fail("--fresh would delete the weights that run.init_from takes from ", weights, ": set another run.name");
 }
 
-// What takes no time. A directory that is not there yet is made only once nothing can be refused any more. Returns what
-// the run recorded of its memory, as text; empty: nothing.
-std::string look(RunStart& s, const TrainOptions& options) {
-  std::error_code error;
-  if (fs::exists(s.dir.path(), error)) s.lock = s.dir.lock();
-  if (options.fresh) return "";
-  const std::optional<Origin> origin = newest_origin(s.dir);
-  if (origin) s.checkpoint = origin->checkpoint;
-  if (origin) check_resumption(s, *origin, options);
-  const std::optional<MemoryRecord> memory = recall_memory(s.dir, origin ? origin->memory : "");
-  return memory ? to_json(*memory) : "";
+// A directory that is not there yet is made only once nothing can be refused any more.
+LocatedRun locate_run(ResolvedRun resolved, const TrainOptions& options, Mesh& mesh) {
+  LocatedRun run{std::move(resolved)};
+  const std::string memory = by_leader(mesh.host(), [&] {
+    std::error_code error;
+    if (fs::exists(run.dir.path(), error)) run.lock = run.dir.lock();
+    if (options.fresh) return std::string();
+    const std::optional<Origin> origin = newest_origin(run.dir);
+    if (origin) run.newest = check_resumption(run, *origin, options);
+    const std::optional<MemoryRecord> recorded = recall_memory(run.dir, origin ? origin->memory : "");
+    return recorded ? to_json(*recorded) : "";
+  });
+  if (!memory.empty()) run.recorded = parse_memory_record(memory);
+  return run;
 }
 
 // What a run went down to when memory ran out holds as long as it is asked for the same, on the same memory.
-void repeat_memory(RunStart& s, const std::string& recorded, Mesh& mesh) {
-  s.steps = s.config;
-  s.memory = memory_record_of(s.config, mesh);
-  if (recorded.empty()) return;
-  const MemoryRecord old = parse_memory_record(recorded);
-  if (old.ran_out == 0) return;
-  const BatchSize steps = batch_size(s.config);
+MemoryRecord repeat_memory(const LocatedRun& run, Mesh& mesh) {
+  const MemoryRecord now = memory_record_of(run.config, mesh);
+  if (!run.recorded || run.recorded->ran_out == 0) return now;
+  const MemoryRecord& old = *run.recorded;
+  const BatchSize steps = batch_size(run.config);
   const auto divides = [&](std::int64_t sequences) { return sequences / mesh.degree("dp") % old.micro_batch == 0; };
-  std::string changes = changes_since(old, s.memory);
+  std::string changes = changes_since(old, now);
   if (changes.empty() && !(divides(steps.sequences) && std::ranges::all_of(steps.others, divides)))
     changes = str("micro_batch ", old.micro_batch, " divides nothing");
   if (mesh.rank() == 0 && !changes.empty())
     log::warn("memory ran out before (", old.why, "), but what the run went down to then no longer counts: ", changes);
-  if (!changes.empty()) return;
-  s.memory = old;
-  s.steps.train.micro_batch = old.micro_batch;
-  if (mesh.rank() == 0)
-    log::info("memory ran out before, and the run stays at what it went down to (", s.dir.memory_file(),
+  else if (mesh.rank() == 0)
+    log::info("memory ran out before, and the run stays at what it went down to (", run.dir.memory_file(),
               " says when): ", old.went_down_to());
+  return changes.empty() ? old : now;
+}
+
+// What the launcher keeps counts for the same settings, data, program and layout. Null: it keeps nothing.
+std::unique_ptr<MemoryTier> open_tier(const ResolvedRun& run, Mesh& mesh) {
+  if (run.config.checkpoint.memory_interval == 0) return nullptr;
+  auto tier =
+      open_memory_tier({to_yaml(run.config), run.data, build_info::kCommit, str(mesh.rank(), " of ", mesh.world())});
+  if (!tier && mesh.rank() == 0)
+    log::warn("checkpoint.memory_interval: nothing is kept in memory without `ringmaster launch`, which would keep it");
+  return tier;
+}
+
+FittedRun fit_run(LocatedRun located, const TrainOptions& options, Mesh& mesh) {
+  const MemoryRecord memory = repeat_memory(located, mesh);
+  ResolvedConfig steps = located.config;
+  if (memory.ran_out > 0) steps.train.micro_batch = memory.micro_batch;
+  FittedRun run{std::move(located), memory, std::move(steps)};
+  run.tier = open_tier(run, mesh);
+  run.saving = check_memory(run.config, mesh, run.tier.get());
+  if (run.tier && !run.saving.keeps) run.tier->clear();
+  if (run.saving.keeps && !options.fresh) run.newest_kept = newest_common_step(run.tier.get(), mesh.host());
+  run.loader = std::make_unique<Loader>(run.corpora, loader_options(run.steps, mesh));
+  own_page().start.reach(StartStage::planned);
+  return run;
 }
 
 // From here on nobody else commits here: what comes after sees every checkpoint that there will be without this
 // process.
-void take_over(RunStart& s) {
-  if (!s.lock) s.lock = s.dir.lock();
-  s.token = std::make_unique<WriterToken>(s.dir.path());
-  remove_stale(s.dir.checkpoints());
+std::unique_ptr<WriterToken> take_over(FittedRun& run) {
+  if (!run.lock) run.lock = run.dir.lock();
+  auto token = std::make_unique<WriterToken>(run.dir.path());
+  remove_stale(run.dir.checkpoints());
+  return token;
 }
 
 // The last one that a process recorded here; 0: none. A file that cannot be read is no reason not to begin.
@@ -224,7 +253,7 @@ std::int64_t last_recorded_step(const RunDirectory& dir) try {
   return 0;
 }
 
-void warn_of_lost_steps(const RunStart& s) {
+void warn_of_lost_steps(const ResolvedRun& s) {
   const std::int64_t steps = last_recorded_step(s.dir);
   if (steps == 0) return;
   const CheckpointConfig& c = s.config.checkpoint;
@@ -237,7 +266,7 @@ void warn_of_lost_steps(const RunStart& s) {
 }
 
 // A launcher's restart would begin anew what the workers before had trained, if their directory is gone.
-void refuse_to_lose_the_run(const RunStart& s, const TrainOptions& options) {
+void refuse_to_lose_the_run(const ResolvedRun& s, const TrainOptions& options) {
   const bool begun = options.restarts > 0 && own_page().begun != 0;
   if (begun && !s.dir.exists())
     fail(s.dir.path(),
@@ -245,48 +274,52 @@ void refuse_to_lose_the_run(const RunStart& s, const TrainOptions& options) {
          "(checkpoint.memory_interval). Move the directory back, or start the job again to begin anew");
 }
 
-// What reads whole checkpoints.
-void choose(RunStart& s, const TrainOptions& options) {
-  if (s.lock) take_over(s);
-  const std::vector<CheckpointEntry> all = list_checkpoints(s.dir.checkpoints());
-  if (s.kept && (all.empty() || all.back().step <= *s.kept)) {
-    if (!s.token) {
-      log::warn(s.dir.path(),
-                " was removed or moved since this job began: it is made anew for the state that the "
-                "launcher keeps");
-      take_over(s);
-    }
-    return log::open_file(s.dir.log_file());
+// Reads whole checkpoints, unless the launcher keeps a state that is as new.
+StartingState find_state(const FittedRun& run, const TrainOptions& options) {
+  const std::vector<CheckpointEntry> all = list_checkpoints(run.dir.checkpoints());
+  if (run.newest_kept && (all.empty() || all.back().step <= *run.newest_kept)) {
+    if (!run.lock)
+      log::warn(run.dir.path(),
+                " was removed or moved since this job began: it is made anew for the state that the launcher keeps");
+    return {.kept = run.newest_kept, .resumed = run.newest};
   }
-  refuse_to_lose_the_run(s, options);
-  s.kept.reset();
-  const std::string looked_at = std::exchange(s.checkpoint, "");
-  const auto found = options.fresh ? std::nullopt : find_newest_verified(s.dir.checkpoints());
-  if (found) s.checkpoint = found->path.string();
-  if (found && s.checkpoint != looked_at) check_resumption(s, origin_of(*found), options);
-  if (!found) s.init_from = initial_weights(s);  // once a run has a checkpoint, the other may be gone
-  if (options.fresh) refuse_to_delete_source(s);
-  if (!s.token) take_over(s);
-  log::open_file(s.dir.log_file());
-  if (!found && !options.fresh) warn_of_lost_steps(s);
+  refuse_to_lose_the_run(run, options);
+  const auto found = options.fresh ? std::nullopt : find_newest_verified(run.dir.checkpoints());
+  if (found && found->path.string() == run.newest.checkpoint) return {.resumed = run.newest};
+  if (found) return {.resumed = check_resumption(run, origin_of(*found), options, run.newest)};
+  StartingState from{.init_from = initial_weights(run)};  // once a run has a checkpoint, the other may be gone
+  if (options.fresh) refuse_to_delete(from.init_from, run.dir);
+  return from;
 }
 
-// What the launcher keeps counts for the same settings, data, program and layout.
-void look_into_memory(RunStart& s, const TrainOptions& options, Mesh& mesh) {
-  if (s.config.checkpoint.memory_interval > 0) {
-    s.tier = open_memory_tier({to_yaml(s.config), s.data, build_info::kCommit, str(mesh.rank(), " of ", mesh.world())});
-    if (!s.tier && mesh.rank() == 0)
-      log::warn(
-          "checkpoint.memory_interval: nothing is kept in memory without `ringmaster launch`, which would keep it");
-  }
-  s.saving = check_memory(s.config, mesh, s.tier.get());
-  if (s.tier && !s.saving.keeps) s.tier->clear();
-  if (s.saving.keeps && !options.fresh) s.kept = newest_common_step(s.tier.get(), mesh.host());
+// Makes a directory that is not there.
+RunStart claim_run(FittedRun run, const TrainOptions& options, Mesh& mesh) {
+  std::unique_ptr<WriterToken> token;
+  StartingState from;
+  const auto claim = [&] {
+    if (run.lock) token = take_over(run);
+    from = find_state(run, options);
+    if (!token) token = take_over(run);
+    log::open_file(run.dir.log_file());
+    if (!from.resumes() && !options.fresh) warn_of_lost_steps(run);
+    return from.resumed.checkpoint;
+  };
+  from.resumed.checkpoint = by_leader(mesh.host(), claim);
+  own_page().start.reach(StartStage::chosen);
+  from.kept = by_leader(mesh.host(), [&] { return from.kept; });
+  from.init_from = by_leader(mesh.host(), [&] { return from.init_from; });
+  run.memory.token = by_leader(mesh.host(), [&] { return token->number(); });
+  // A note of the last process counts for its token alone: from here on it is the record.
+  if (mesh.rank() == 0 && run.memory.ran_out > 0) write_memory(run.dir, run.memory);
+  if (!from.resumed.checkpoint.empty()) agree_on_checkpoint(from.resumed.checkpoint, mesh);
+  return {std::move(run), std::move(token), std::move(from)};
 }
 
-bool goes_on_with_micro_batch(const Config& c, const TrainOptions& options) {
+// Returns the settings of the run that goes on; nothing: it begins.
+std::optional<TrainConfig> settings_so_far(const Config& c, const TrainOptions& options) {
   const RunDirectory dir(c.run.path());
-  return !options.fresh && dir.exists() && settings_to_go_on(dir, false).train.micro_batch == c.train.micro_batch;
+  if (options.fresh || !dir.exists()) return {};
+  return settings_to_go_on(dir, false).train;
 }
 
 // --fit is train.micro_batch: auto. The settings of a run that goes on have what it chose.
@@ -294,7 +327,8 @@ bool chooses_micro_batch(const Config& c, const TrainOptions& options, Mesh& mes
   if (c.train.micro_batch == kAutoMicroBatch) return true;
   if (!options.fit || c.train.micro_batch == 0) return options.fit;
   by_leader(mesh.host(), [&] {
-    if (!goes_on_with_micro_batch(c, options))
+    const auto so_far = settings_so_far(c, options);
+    if (!so_far || so_far->micro_batch != c.train.micro_batch)
       fail("--fit chooses train.micro_batch, but the settings say train.micro_batch: ", c.train.micro_batch,
            ". Take that out of them, or give train.micro_batch=auto on the command line in place of --fit");
     return true;
@@ -304,34 +338,30 @@ bool chooses_micro_batch(const Config& c, const TrainOptions& options, Mesh& mes
 
 // What a run that begins computes at a time, or one that goes on has computed since it began.
 StepSizes fitting_sizes(const Config& resolved, bool rows, const TrainOptions& options, std::size_t budget, int world) {
-  const RunDirectory dir(resolved.run.path());
-  if (!options.fresh && dir.exists()) {
-    const TrainConfig before = settings_to_go_on(dir, false).train;
-    return {before.micro_batch, before.mlp_chunk};
-  }
+  if (const auto so_far = settings_so_far(resolved, options)) return {so_far->micro_batch, so_far->mlp_chunk};
   const PlanQuestion question{resolved, world, budget, rates_named("", resolved)};
   if (rows) return fit_micro_batch(question);
   return {resolved.train.micro_batch, fit_mlp_chunk(question)};
 }
 
-// Sets train.micro_batch and train.mlp_chunk, where they are auto, to what is fastest and fits.
-void fit(Config& c, const TrainOptions& options, std::int64_t vocab, Mesh& mesh) {
-  const bool rows = chooses_micro_batch(c, options, mesh), chunk = c.train.mlp_chunk == kAutoMlpChunk;
-  if (!rows && !chunk) return;
-  if (rows) c.train.micro_batch = 1;
-  Config small = resolve_config(c, vocab, mesh);
-  small.train.mlp_chunk = c.train.mlp_chunk;
-  const std::size_t host = least_of(activation_room(small, mesh), mesh);
-  if (small.train.activation_offload == Switch::automatic)
-    small.train.activation_offload_bytes = narrow<std::int64_t>(host);
-  const std::size_t budget = memory_budget(small, mesh);
+// Chooses train.micro_batch and train.mlp_chunk, where they are auto: what is fastest and fits.
+ResolvedConfig with_sizes(ResolvedConfig c, const TrainOptions& options, Mesh& mesh) {
+  const bool rows = c.train.micro_batch == kAutoMicroBatch, chunk = c.train.mlp_chunk == kAutoMlpChunk;
+  if (!rows && !chunk) return c;
+  Config asked = c;
+  const std::size_t host = least_of(activation_room(c, mesh), mesh);
+  if (c.train.activation_offload == Switch::automatic)
+    asked.train.activation_offload_bytes = narrow<std::int64_t>(host);
+  const std::size_t budget = memory_budget(c, mesh);
   const StepSizes sizes =
-      by_leader(mesh.host(), [&] { return fitting_sizes(small, rows, options, budget, mesh.world()); });
+      by_leader(mesh.host(), [&] { return fitting_sizes(asked, rows, options, budget, mesh.world()); });
   if (rows) c.train.micro_batch = sizes.micro_batch;
   if (chunk) c.train.mlp_chunk = sizes.mlp_chunk;
   if (rows && mesh.rank() == 0) log::info("train.micro_batch: auto is ", sizes.micro_batch);
   if (chunk && mesh.rank() == 0)
     log::info("train.mlp_chunk: auto is ", sizes.mlp_chunk ? counted(sizes.mlp_chunk, "token") : "0, all at once");
+  check_sizes(c, mesh.world());
+  return c;
 }
 
 // All ranks read them, and must read the same.
@@ -372,6 +402,21 @@ void warn_of_warmup(const Config& c) {
             std::max<std::int64_t>(1, steps / 20));
 }
 
+ResolvedRun resolve_run(Config given, const TrainOptions& options, Mesh& mesh) {
+  Corpora corpora = open_agreed_corpora(given, mesh);
+  const double epochs = given.train.epochs;
+  resolve_length(given, corpora);
+  if (epochs > 0 && mesh.rank() == 0) log::info("train.epochs: ", epochs, " is train.steps: ", given.train.steps);
+  if (chooses_micro_batch(given, options, mesh)) given.train.micro_batch = kAutoMicroBatch;
+  ResolvedConfig c = with_sizes(resolve_config(std::move(given), corpora.vocab_size, mesh), options, mesh);
+  if (mesh.rank() == 0) warn_of_warmup(c), warn_of_final_rate(c), warn_of_unused_intervals(c.checkpoint);
+  if (c.run.device == DeviceChoice::cuda) Stream::create({Backend::cuda, mesh.device().index});  // is it there?
+  std::vector<Task> tasks = agreed_tasks(c, *corpora.stores.front(), mesh);
+  std::string data = data_fingerprint(corpora, c.model);
+  const RunDirectory dir(c.run.path());
+  return {std::move(corpora), std::move(c), dir, std::move(tasks), std::move(data)};
+}
+
 }  // namespace
 
 std::string find_newest_checkpoint(const RunDirectory& dir, Mesh& mesh) {
@@ -381,38 +426,18 @@ std::string find_newest_checkpoint(const RunDirectory& dir, Mesh& mesh) {
   });
 }
 
-std::string find_initial_weights(const RunStart& s, Mesh& mesh) {
+std::string find_initial_weights(const ResolvedRun& s, Mesh& mesh) {
   return by_leader(mesh.host(), [&] { return initial_weights(s); });
 }
 
-RunStart start_run(Config config, const TrainOptions& options, Mesh& mesh) {
-  if (!is_utf8(config.run.path()))
-    fail("run.directory: expected a path in UTF-8, got '", shown(config.run.path()),
+RunStart start_run(Config given, const TrainOptions& options, Mesh& mesh) {
+  if (!is_utf8(given.run.path()))
+    fail("run.directory: expected a path in UTF-8, got '", shown(given.run.path()),
          "', which a run's records cannot hold. Rename the folder");
-  RunStart s{.corpora = open_agreed_corpora(config, mesh), .config = {}, .dir = RunDirectory(config.run.path())};
-  const double epochs = config.train.epochs;
-  resolve_length(config, s.corpora);
-  if (epochs > 0 && mesh.rank() == 0) log::info("train.epochs: ", epochs, " is train.steps: ", config.train.steps);
-  fit(config, options, s.corpora.vocab_size, mesh);
-  s.config = resolve_config(std::move(config), s.corpora.vocab_size, mesh);
-  if (mesh.rank() == 0)
-    warn_of_warmup(s.config), warn_of_final_rate(s.config), warn_of_unused_intervals(s.config.checkpoint);
-  if (s.config.run.device == DeviceChoice::cuda) Stream::create({Backend::cuda, mesh.device().index});  // is it there?
-  s.tasks = agreed_tasks(s.config, *s.corpora.stores.front(), mesh);
-  s.data = data_fingerprint(s.corpora, s.config.model);
-  repeat_memory(s, by_leader(mesh.host(), [&] { return look(s, options); }), mesh);
-  look_into_memory(s, options, mesh);
-  s.loader = std::make_unique<Loader>(s.corpora, loader_options(s.steps, mesh));
-  own_page().start.reach(StartStage::planned);
-  s.checkpoint = by_leader(mesh.host(), [&] { return choose(s, options), s.checkpoint; });
-  own_page().start.reach(StartStage::chosen);
-  s.kept = by_leader(mesh.host(), [&] { return s.kept; });
-  s.init_from = by_leader(mesh.host(), [&] { return s.init_from; });
-  s.memory.token = by_leader(mesh.host(), [&] { return s.token->number(); });
-  // A note of the last process counts for its token alone: from here on it is the record.
-  if (mesh.rank() == 0 && s.memory.ran_out > 0) write_memory(s.dir, s.memory);
-  if (!s.checkpoint.empty()) agree_on_checkpoint(s.checkpoint, mesh);
-  return s;
+  ResolvedRun resolved = resolve_run(std::move(given), options, mesh);
+  LocatedRun located = locate_run(std::move(resolved), options, mesh);
+  FittedRun fitted = fit_run(std::move(located), options, mesh);
+  return claim_run(std::move(fitted), options, mesh);
 }
 
 }  // namespace ring

@@ -1,6 +1,6 @@
 #pragma once
-// What a run settles before its model is built, so that whatever is wrong is said within moments and with nothing
-// written: inputs, settings, the run's directory, the checkpoint to go on from, and whether all of it fits into memory.
+// The start of a run, before its model is built: a chain of values, each made from the one before. Whatever is wrong is
+// an Error within moments, and nothing is written before the last link.
 
 #include <memory>
 #include <optional>
@@ -14,42 +14,69 @@
 #include "data/config.h"
 #include "data/loader.h"
 #include "engine/memory_record.h"
+#include "engine/resolve.h"
 #include "engine/run_directory.h"
 #include "evaluate/tasks.h"
 #include "trainer/train_options.h"
 
 namespace ring {
 
-struct RunStart {
+// The inputs of a run, and settings that say everything.
+struct ResolvedRun {
   Corpora corpora;
-  Config config;        // resolved
-  MemoryRecord memory;  // what the run does with its memory, as far as it is known before it is chosen
-  Config steps;         // config, with the micro-batch of `memory`
-  RunDirectory dir;
-  std::string data;                    // data_fingerprint() of what is read now
-  std::string checkpoint;              // a verified one to go on from; beside `kept`, the newest; empty: none
-  std::string init_from;               // a verified one whose weights a run that begins takes; empty: none
-  std::vector<std::string> replaced;   // see RunSettings
-  std::set<std::string> warnings;      // given so far, as a second checkpoint may give the same ones
-  bool changed = false;                // settings or data differ from the checkpoint's, as somebody allowed
-  std::shared_ptr<void> lock;          // rank 0's, of the directory
-  std::unique_ptr<WriterToken> token;  // rank 0's
-  Saving saving;                       // as far as the host has room
-  std::unique_ptr<MemoryTier> tier;    // null: the launcher keeps nothing
-  std::optional<std::int64_t> kept;    // the step to go on from that the launcher keeps
-  std::unique_ptr<Loader> loader;      // of this rank
-  std::vector<Task> tasks;             // train.eval_tasks
-  std::size_t most_memory() const { return memory.steps_ran_out ? memory.budget : 0; }  // for a step; 0: what there is
-  bool resumes() const { return kept || !checkpoint.empty(); }
+  ResolvedConfig config;    // train.micro_batch and train.mlp_chunk are chosen
+  RunDirectory dir;         // run.directory
+  std::vector<Task> tasks;  // train.eval_tasks
+  std::string data;         // data_fingerprint() of the inputs
 };
 
-// Collective. What rank 0 finds wrong with the directory is an Error on every rank.
-RunStart start_run(Config, const TrainOptions&, Mesh&);
+// How a run differs from the checkpoint that it resumes from.
+struct Resumption {
+  std::string checkpoint;             // empty: there is none
+  std::vector<std::string> replaced;  // see RunSettings
+  bool changed = false;               // settings or data differ, as somebody allowed
+  std::set<std::string> warnings;     // given so far
+};
 
-// Rank 0 looks, and all get what it found: the newest whole checkpoint of the run; empty: none. Error: all are damaged.
+// What the run's directory holds, as far as that takes no time to find. All but `recorded` is rank 0's.
+struct LocatedRun : ResolvedRun {
+  std::shared_ptr<void> lock;            // of the directory; null: it is not there yet
+  Resumption newest;                     // from the newest checkpoint whose manifest can be read
+  std::optional<MemoryRecord> recorded;  // by the run's last process
+};
+
+// How the run fits into memory.
+struct FittedRun : LocatedRun {
+  MemoryRecord memory;                      // what is known before Trainer chooses
+  ResolvedConfig steps;                     // config, with the micro-batch of `memory`
+  Saving saving;                            // as far as the host has room
+  std::unique_ptr<MemoryTier> tier;         // null: the launcher keeps nothing
+  std::optional<std::int64_t> newest_kept;  // the newest step of which the launcher keeps every rank's snapshot
+  std::unique_ptr<Loader> loader;           // of this rank
+  std::size_t max_memory() const { return memory.steps_ran_out ? memory.budget : 0; }  // for a step; 0: what there is
+};
+
+// The state that a run begins with: a kept snapshot, else a checkpoint, else initial weights, else random ones.
+struct StartingState {
+  std::optional<std::int64_t> kept;  // the step of the snapshot that the launcher keeps
+  Resumption resumed;                // from a verified checkpoint; beside `kept`, from the newest
+  std::string init_from;             // a verified checkpoint, whose weights alone count; empty: there is none
+  bool resumes() const { return kept || !resumed.checkpoint.empty(); }
+};
+
+struct RunStart : FittedRun {
+  std::unique_ptr<WriterToken> token;  // rank 0's: nobody else commits in the directory
+  StartingState from;
+};
+
+// Collective. Throws Error on every rank if rank 0 finds something wrong with the directory.
+RunStart start_run(Config given, const TrainOptions&, Mesh&);
+
+// Collective. Returns the newest whole checkpoint of the run, as rank 0 finds it; empty if there is none. Throws Error
+// if all are damaged.
 std::string find_newest_checkpoint(const RunDirectory&, Mesh&);
-// The same of the checkpoint that run.init_from means now. Error: none, or one whose
-// tokenizer is not that of the corpora.
-std::string find_initial_weights(const RunStart&, Mesh&);
+// Collective. Returns the checkpoint that run.init_from means now, as rank 0 finds it. Throws Error if there is none,
+// or if its tokenizer is not that of the corpora.
+std::string find_initial_weights(const ResolvedRun&, Mesh&);
 
 }  // namespace ring

@@ -67,7 +67,7 @@ class Loop {
         dir_(start_.dir),
         ctx_(make_exec_context(config_, mesh.device().index)),
         loader_(*start_.loader),
-        trainer_(config_, ctx_, mesh_, loader_, start_.most_memory()),
+        trainer_(config_, ctx_, mesh_, loader_, start_.max_memory()),
         signal_(signal),
         saver_(config_.checkpoint, dir_.checkpoints(), mesh_, saver_parts(),
                [this](const SaveOutcome& o) { report_save(o); }) {
@@ -164,25 +164,25 @@ SaverParts Loop::saver_parts() {
 
 void Loop::load() {
   enter(RunPhase::load);
-  if (start_.resumes())
+  if (start_.from.resumes())
     load_checkpoint();
-  else if (!start_.init_from.empty())
+  else if (!start_.from.init_from.empty())
     load_initial_weights();
   saver_.reserve(state_, ctx_.stream);
   data_ = start_.data;
 }
 
 void Loop::load_checkpoint() {
-  const Manifest manifest = start_.kept ? start_.tier->load(*start_.kept, state_, ctx_.stream)
-                                        : load_state(start_.checkpoint, state_, ctx_.stream);
+  const Manifest manifest = start_.from.kept ? start_.tier->load(*start_.from.kept, state_, ctx_.stream)
+                                             : load_state(start_.from.resumed.checkpoint, state_, ctx_.stream);
   if (config_.train.steps && manifest.step > config_.train.steps)
     fail("train.steps: the run has done ", manifest.step, " steps, more than ", config_.train.steps,
          ": give at least as many, or start over with --fresh");
-  if (leader() && !start_.kept && manifest.world != mesh_.world())
+  if (leader() && !start_.from.kept && manifest.world != mesh_.world())
     log::warn("the checkpoint is of ", counted(manifest.world, "process"), ", now there ",
               mesh_.world() == 1 ? "is " : "are ", mesh_.world(),
               ": sums are rounded in another order, so that losses agree closely instead of bit for bit");
-  if (leader() && !start_.kept && manifest.world != mesh_.world() && config_.run.threads != default_threads())
+  if (leader() && !start_.from.kept && manifest.world != mesh_.world() && config_.run.threads != default_threads())
     log::warn("run.threads: ", config_.run.threads, " in each process, as they were before; this layout would take ",
               default_threads(), ": set run.threads=", default_threads());
   const std::size_t replaced = ctx_.tuning ? adopt_choices(*ctx_.tuning, manifest.metadata) : 0;
@@ -190,7 +190,7 @@ void Loop::load_checkpoint() {
     log::warn(counted(static_cast<std::int64_t>(replaced), "measured choice"),
               " in tuning.yaml differed from the checkpoint's, which apply: the run continues bit-identically");
   trainer_.restored();
-  if (!start_.kept) saver_.start_from(trainer_.steps_done());
+  if (!start_.from.kept) saver_.start_from(trainer_.steps_done());
   for (const CheckpointEntry& newer : list_checkpoints(dir_.checkpoints()))
     if (newer.step > trainer_.steps_done()) passed_over_.push_back(newer.step);
 }
@@ -198,17 +198,17 @@ void Loop::load_checkpoint() {
 // The other run may go on and remove the checkpoint meanwhile: then all ranks take a newer one.
 void Loop::load_initial_weights() {
   for (int look = 0; look < kMostLooks; ++look) {
-    const FolderIdentity before = identity_of(start_.init_from);
+    const FolderIdentity before = identity_of(start_.from.init_from);
     std::string problem;
     try {
-      trainer_.load_weights(start_.init_from);
+      trainer_.load_weights(start_.from.init_from);
     } catch (const Error& e) {
       problem = e.what();
     }
-    const bool gone = any_host(mesh_.host(), !before || identity_of(start_.init_from) != before);
+    const bool gone = any_host(mesh_.host(), !before || identity_of(start_.from.init_from) != before);
     if (!gone && !problem.empty()) fail(problem);
-    if (!gone) return agree_on_checkpoint(start_.init_from, mesh_);
-    start_.init_from = find_initial_weights(start_, mesh_);
+    if (!gone) return agree_on_checkpoint(start_.from.init_from, mesh_);
+    start_.from.init_from = find_initial_weights(start_, mesh_);
   }
   fail_outpaced(config_.run.init_from);
 }
@@ -222,12 +222,12 @@ void Loop::begin(const TrainOptions& options) {
   const auto& stores = start_.corpora.stores;
   const auto chats = std::ranges::find_if(stores, [](const auto& s) { return !s->chat_template().empty(); });
   // Settings and data that were changed for the next steps say nothing true of a run that has none to come.
-  if (!start_.changed || !end_by_settings())
-    dir_.create(start_.config, *stores.front()->tokenizer(), start_.replaced,
+  if (!start_.from.resumed.changed || !end_by_settings())
+    dir_.create(start_.config, *stores.front()->tokenizer(), start_.from.resumed.replaced,
                 chats == stores.end() ? "" : (*chats)->chat_template());
   else
     log::warn(dir_.path(), ": the changed settings are not saved, since no step follows");
-  if (!start_.resumes()) keep_generation_config(dir_, start_.init_from);
+  if (!start_.from.resumes()) keep_generation_config(dir_, start_.from.init_from);
   write_memory(dir_, start_.memory);
   failures_.emplace(dir_.failures_file(), options.fresh);
   clock_.failures(failures_->count());
@@ -251,7 +251,8 @@ void Loop::open_validation() {
 }
 
 void Loop::count_restart(int restarts) {
-  const std::int64_t saved = start_.kept ? milliseconds_of(start_.tier->loaded_from()) : saved_at(start_.checkpoint);
+  const std::int64_t saved =
+      start_.from.kept ? milliseconds_of(start_.tier->loaded_from()) : saved_at(start_.from.resumed.checkpoint);
   time_.steps_begin(restarts, trainer_.steps_done(), saved);
   own_page().begun = 1;
   if (restarts > 0) log_->restarted();
@@ -488,7 +489,8 @@ void Loop::leave_out() {
   const bool stops = trainer_.guard().judge(trainer_.steps_done() + 1) == OnBadStep::stop;
   if (log_ && stops) log_->stopped_by(last_);
   saver_.end(trainer_.steps_done());
-  const bool rolled_back = bad_steps_.leave_out(last_, saver_.saved_step() >= 0 || !start_.checkpoint.empty());
+  const bool rolled_back =
+      bad_steps_.leave_out(last_, saver_.saved_step() >= 0 || !start_.from.resumed.checkpoint.empty());
   if (rolled_back) {
     data_ = start_.data;
     validated_step_ = judged_step_ = trainer_.steps_done();

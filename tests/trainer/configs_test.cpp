@@ -8,6 +8,7 @@
 #include "core/fields.h"
 #include "engine/config.h"
 #include "engine/devices.h"
+#include "engine/resolve.h"
 #include "model/decoder.h"
 #include "parallel/parallelize.h"
 #include "tests/error_of.h"
@@ -157,6 +158,30 @@ TEST(ResolveConfig, RefusesWhatDoesNotFit) {
   c.train.micro_batch = 5;
   EXPECT_NE(message(c, 50, 2).find("train.micro_batch: 5 does not divide the 6 sequences"), std::string::npos);
 }
+
+// Sizes that are auto stay so: the run chooses them, and checks what it chose.
+TEST(ResolveConfig, LeavesSizesOpenThatTheRunChooses) {
+  Config c;
+  c.train.steps = 1;
+  c.train.micro_batch = kAutoMicroBatch;
+  c.train.mlp_chunk = kAutoMlpChunk;
+  c.train.batch_size = 1 << 30;  // more tokens than kernels can number at once
+  ResolvedConfig r = resolve_config(c, 50);
+  EXPECT_EQ(r.train.micro_batch, kAutoMicroBatch);
+  EXPECT_EQ(r.train.mlp_chunk, kAutoMlpChunk);
+  r.train.micro_batch = 4;
+  check_sizes(r, 1);
+  for (const std::int64_t rows : {3, 1 << 30}) {
+    r.train.micro_batch = rows;
+    EXPECT_THROW(check_sizes(r, 1), Error) << rows;
+  }
+}
+
+template <class Settings>
+constexpr bool kResolves = requires(Settings c) {
+  resolve_config(c, 50);
+};
+static_assert(kResolves<Config> && !kResolves<ResolvedConfig>, "settings are resolved once");
 
 // What a rank of cp holds is not always the same as what its neighbour does.
 TEST(ResolveConfig, TensorParallelismDividesWhatEachRankHolds) {
