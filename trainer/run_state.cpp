@@ -1,0 +1,189 @@
+#include "trainer/run_state.h"
+
+#include <chrono>
+#include <filesystem>
+
+#include "checkpoint/directory.h"
+#include "checkpoint/reader.h"
+#include "comm/host.h"
+#include "core/checked.h"
+#include "core/counted.h"
+#include "core/cpu/thread_pool.h"
+#include "core/log.h"
+#include "engine/agreement.h"
+#include "engine/origin.h"
+#include "job/run_phase.h"
+#include "kernels/tuning.h"
+
+namespace ring {
+namespace {
+
+// Returns a file's time on the clock of now_ms(), or 0 if it lies in the future: the system clock was set back since.
+std::int64_t milliseconds_of(std::filesystem::file_time_type t) {
+  const auto ago = std::chrono::floor<std::chrono::milliseconds>(std::filesystem::file_time_type::clock::now() - t);
+  return ago.count() < 0 ? 0 : now_ms() - ago.count();
+}
+
+}  // namespace
+
+RunState::RunState(Running& run)
+    : run_(run),
+      saver_(run.config.checkpoint, run.start.dir.checkpoints(), run.mesh, saver_parts(),
+             [this](const SaveOutcome& o) { report(o); }) {}
+
+// The state is complete before anything saves it.
+SaverParts RunState::saver_parts() {
+  run_.trainer.add_state(state_);
+  state_.add(kFingerprintName, &data_);
+  Saving& saving = run_.start.saving;
+  saving.keeps = saving.keeps && reserve_together(*run_.start.tier, state_, run_.ctx.stream, run_.mesh.host());
+  return {saving, run_.start.token.get(), run_.start.tier.get()};
+}
+
+void RunState::load() {
+  enter(RunPhase::load);
+  if (run_.start.from.resumes())
+    load_checkpoint();
+  else if (!run_.start.from.init_from.empty())
+    load_initial_weights();
+  saver_.reserve(state_, run_.ctx.stream);
+  data_ = run_.start.data;
+}
+
+void RunState::load_checkpoint() {
+  const std::optional<std::int64_t> kept = run_.start.from.kept;
+  const Manifest manifest = kept ? run_.start.tier->load(*kept, state_, run_.ctx.stream)
+                                 : load_state(run_.start.from.resumed.checkpoint, state_, run_.ctx.stream);
+  if (run_.config.train.steps && manifest.step > run_.config.train.steps)
+    fail("train.steps: the run has done ", manifest.step, " steps, more than ", run_.config.train.steps,
+         ": give at least as many, or start over with --fresh");
+  const bool leads = run_.leads(), other_world = leads && !kept && manifest.world != run_.mesh.world();
+  if (other_world)
+    log::warn("the checkpoint is of ", counted(manifest.world, "process"), ", now there ",
+              run_.mesh.world() == 1 ? "is " : "are ", run_.mesh.world(),
+              ": sums are rounded in another order, so that losses agree closely instead of bit for bit");
+  if (other_world && run_.config.run.threads != default_threads())
+    log::warn("run.threads: ", run_.config.run.threads,
+              " in each process, as they were before; this layout would take ", default_threads(),
+              ": set run.threads=", default_threads());
+  const std::size_t replaced = run_.ctx.tuning ? adopt_choices(*run_.ctx.tuning, manifest.metadata) : 0;
+  if (leads && replaced > 0)
+    log::warn(counted(static_cast<std::int64_t>(replaced), "measured choice"),
+              " in tuning.yaml differed from the checkpoint's, which apply: the run continues bit-identically");
+  run_.trainer.restored();
+  if (!kept) saver_.start_from(run_.trainer.steps_done());
+  for (const CheckpointEntry& newer : list_checkpoints(run_.start.dir.checkpoints()))
+    if (newer.step > run_.trainer.steps_done()) passed_over_.push_back(newer.step);
+}
+
+// The other run may go on and remove the checkpoint meanwhile: then all ranks take a newer one.
+void RunState::load_initial_weights() {
+  std::string& weights = run_.start.from.init_from;
+  for (int look = 0; look < kMostLooks; ++look) {
+    const FolderIdentity before = identity_of(weights);
+    std::string problem;
+    try {
+      run_.trainer.load_weights(weights);
+    } catch (const Error& e) {
+      problem = e.what();
+    }
+    const bool gone = any_host(run_.mesh.host(), !before || identity_of(weights) != before);
+    if (!gone && !problem.empty()) fail(problem);
+    if (!gone) return agree_on_checkpoint(weights, run_.mesh);
+    weights = find_initial_weights(run_.start, run_.mesh);
+  }
+  fail_outpaced(run_.config.run.init_from);
+}
+
+std::int64_t RunState::loaded_from_ms() const {
+  if (run_.start.from.kept) return milliseconds_of(run_.start.tier->loaded_from());
+  std::error_code error;
+  const auto time = std::filesystem::last_write_time(run_.start.from.resumed.checkpoint + "/" + kManifestName, error);
+  return error ? 0 : milliseconds_of(time);
+}
+
+void RunState::begin(bool fresh) {
+  failures_.emplace(run_.start.dir.failures_file(), fresh);
+  clock_.failures(failures_->count());
+}
+
+bool RunState::keeps_now() const {
+  return run_.start.saving.keeps && run_.trainer.steps_done() % run_.config.checkpoint.memory_interval == 0;
+}
+
+bool RunState::saves_now(bool due) const {
+  const CheckpointConfig& c = run_.config.checkpoint;
+  const std::int64_t step = run_.trainer.steps_done();
+  return due || saver_.retry_due(step) || (!c.automatic && c.interval && step % c.interval == 0);
+}
+
+// A run that is resumed from here has the choices that are agreed on, so this one goes on with them, too.
+void RunState::prepare_save() {
+  enter(RunPhase::snapshot);
+  run_.trainer.agree();
+  save_choices();
+  run_.mesh.check();
+}
+
+std::string RunState::metadata() const {
+  return checkpoint_metadata(run_.start.config, run_.start.memory, run_.ctx.tuning.get());
+}
+
+// What the state is now. The file system may take its time while steps go on.
+void RunState::save() {
+  const std::int64_t step = run_.trainer.steps_done();
+  if (saver_.has_begun(step)) return;
+  prepare_save();
+  asked_ms_ = now_ms();
+  clock_.began(seconds_now());
+  const Retention keep{narrow<int>(run_.config.checkpoint.keep_last), run_.config.checkpoint.keep_every, passed_over_};
+  run_.trainer.keep_state_until(saver_.begin(state_, run_.ctx.stream, step, metadata(), keep));
+}
+
+void RunState::keep() {
+  prepare_save();
+  const std::int64_t step = run_.trainer.steps_done(), asked = now_ms();
+  const KeptOutcome o = saver_.keep(state_, run_.ctx.stream, step, metadata());
+  run_.trainer.keep_state_until(o.copied);
+  run_.time.save_seconds += o.stall_seconds;
+  run_.time.saved(step, asked, o.stall_seconds);
+  if (run_.log) run_.log->kept(step, o);
+}
+
+void RunState::save_last() {
+  end_save();
+  save();
+  saver_.end_last(run_.trainer.steps_done());
+  run_.check_directory();
+  if (failures_) failures_->ended_well();
+}
+
+void RunState::report(const SaveOutcome& o) {
+  run_.time.save_seconds += o.stall_seconds;
+  run_.time.failed_saves += !o.saved();
+  if (o.saved()) {
+    run_.time.saved(o.step, asked_ms_, o.stall_seconds);
+    clock_.ended(o.stall_seconds);
+    std::erase(passed_over_, o.step);
+  }
+  if (!run_.log) return;
+  const std::optional<double> seconds_between =
+      run_.config.checkpoint.automatic ? std::optional(clock_.between(run_.trainer.seconds())) : std::nullopt;
+  run_.log->saved(o, saver_.failures(), seconds_between);
+}
+
+void RunState::rolled_back() {
+  data_ = run_.start.data;
+  saver_.start_from(run_.trainer.steps_done());
+  saver_.forget_kept();
+  run_.time.rolled_back(run_.trainer.steps_done());
+  run_.check_directory();
+}
+
+void RunState::save_choices() {
+  if (!run_.leads() || !run_.ctx.tuning || !run_.ctx.tuning->is_changed()) return;
+  run_.check_directory();
+  run_.ctx.tuning->save();
+}
+
+}  // namespace ring
