@@ -15,8 +15,11 @@ Tensor empty_rows(const Shape& shape, DType dtype, const ExecContext& ctx, Lifet
 }
 
 Shape scales_shape(std::int64_t rows, std::int64_t columns, Fp8Blocks blocks) {
-  if (blocks == Fp8Blocks::rows) return {fp8_blocks(columns), rows};
-  return {fp8_blocks(rows), fp8_blocks(columns)};
+  switch (blocks) {
+    case Fp8Blocks::rows: return {fp8_blocks(columns), rows};
+    case Fp8Blocks::squares: return {fp8_blocks(rows), fp8_blocks(columns)};
+    default: return {1, 1};
+  }
 }
 
 void check_rows(std::string_view op, std::string_view name, const Tensor& t, const Shape& shape, DType dtype) {
@@ -51,6 +54,13 @@ void check(const QuantizeFp8& q) {
   if (q.transposed.defined()) check_matrix(op, "transposed", q.transposed, columns, rows);
   RING_CHECK(!q.out.defined() || !q.transposed.defined() || q.out.blocks == q.transposed.blocks, op,
              ": out and transposed differ in their blocks");
+  const bool tensorwise = is_tensorwise(q.out, q.transposed, q.max);
+  RING_CHECK(q.max.value.defined() == tensorwise, op, ": ",
+             tensorwise ? "max.value is undefined, expected f32 [1] for tensorwise outputs"
+                        : "max.value is defined, but blockwise outputs have no maximum");
+  if (!tensorwise) return;
+  check_shape(op, "max", q.max.value, {1});
+  RING_CHECK(q.max.value.dtype() == DType::f32, op, ": max is ", describe(q.max.value), ", expected f32");
 }
 
 void check(const MatmulFp8& m) {
@@ -60,18 +70,21 @@ void check(const MatmulFp8& m) {
   const std::int64_t k = m.a.values.dim(1);
   check_matrix(op, "a", m.a, m.c.dim(0), k);
   check_matrix(op, "b", m.b, m.c.dim(1), k);
-  RING_CHECK(m.a.blocks == Fp8Blocks::rows, op, ": a has square blocks, expected blocks of rows");
-  RING_CHECK(m.c.dim(1) <= 1 || m.c.stride(1) == 1, op, ": the last dim of c has stride ", m.c.stride(1));
+  RING_CHECK(m.a.blocks != Fp8Blocks::squares, op, ": a has square blocks, expected blocks of rows or one scale");
+  RING_CHECK((m.a.blocks == Fp8Blocks::tensor) == (m.b.blocks == Fp8Blocks::tensor), op,
+             ": one of a and b is tensorwise, the other blockwise");
+  check_rows(op, "c", m.c, m.c.shape(), m.c.dtype());
   RING_CHECK(m.c.dtype() == DType::f32 || (m.c.dtype() == DType::bf16 && !m.accumulate), op, ": c is ", describe(m.c),
              m.accumulate ? ", expected f32 to accumulate in" : ", expected f32 or bf16");
 }
 
 Cost cost(const MatmulFp8& m) {
   const std::int64_t k = m.a.values.dim(1);
-  const bool squares = m.b.blocks == Fp8Blocks::squares;
+  constexpr std::string_view kBlocks[] = {"", "w", "t"};  // rows, squares, tensor
   return {2 * static_cast<double>(m.c.numel()) * static_cast<double>(k),
           bytes_of({m.a.values, m.a.scales, m.b.values, m.b.scales, m.c, m.accumulate ? m.c : Tensor{}}),
-          str("e4m3[", m.c.dim(0), 'x', m.c.dim(1), 'x', k, squares ? "]w" : "]", m.accumulate ? "+c" : "")};
+          str("e4m3[", m.c.dim(0), 'x', m.c.dim(1), 'x', k, ']', kBlocks[static_cast<int>(m.b.blocks)],
+              m.accumulate ? "+c" : "")};
 }
 
 const Kernel<MatmulFp8>::Candidate& choose_fastest(const Kernel<MatmulFp8>& slot, const MatmulFp8& args,

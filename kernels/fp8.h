@@ -1,8 +1,16 @@
 #pragma once
-// Blockwise FP8 for matrix products: e4m3 values with a power-of-two scale for each block. Activations and gradients
-// have blocks of 1 row x 128 columns, weights of 128 x 128 (DeepSeek-V3, arXiv 2412.19437, section 3.3). Each block is
-// quantized by itself, so that the bytes do not depend on the micro-batch, or on how tokens are sharded in multiples of
-// 128, and nothing has to be stored in checkpoints.
+// FP8 for matrix products: e4m3 values with power-of-two scales, in two forms.
+//
+// Blockwise: activations and gradients have a scale for each 1 row x 128 columns, weights for each 128 x 128
+// (DeepSeek-V3, arXiv 2412.19437, section 3.3). Each block is quantized by itself, so that the bytes do not depend on
+// the micro-batch, or on how tokens are sharded in multiples of 128.
+//
+// Tensorwise: a whole tensor has one scale, that of its current largest magnitude. If the tensor is split, its parts
+// are quantized with the maximum of all parts. Powers of two cost no precision of e4m3's normal numbers, which have the
+// same relative error at any scale, and at most 1 of the 18 binades from its smallest subnormal number to 448.
+//
+// Neither form stores anything in checkpoints. Gradients are e4m3 too: the scale makes up for the exponents that e5m2
+// has more, and its mantissa of 2 bits would double the error of each element.
 
 #include <algorithm>
 #include <bit>
@@ -55,13 +63,24 @@ RING_HOST_DEVICE constexpr Fp8Scale fp8_scale(float max) {
   return {std::bit_cast<float>(biased << 23), std::bit_cast<float>((254 - biased) << 23)};
 }
 
-enum class Fp8Blocks : std::uint8_t { rows, squares };
+// The same for a whole tensor. If its maximum is infinite or NaN, every element becomes NaN: the finite ones have no
+// useful scale, and other parts of a split tensor may not hold the infinity.
+RING_HOST_DEVICE constexpr Fp8Scale fp8_tensor_scale(float max) {
+  const Fp8Scale s = fp8_scale(max);
+  return {s.scale, s.factor == 0 ? std::bit_cast<float>(0x7fc00000u) : s.factor};
+}
+
+enum class Fp8Blocks : std::uint8_t {
+  rows,     // 1 x 128
+  squares,  // 128 x 128
+  tensor,   // the whole tensor
+};
 
 // A matrix [R,K] whose element is its value times the scale of its block. The rows of both tensors start at multiples
 // of 16 bytes, as the TMA needs them.
 struct Fp8Matrix {
   Tensor values;  // u8 [R,K]: e4m3
-  Tensor scales;  // f32; rows: [K / 128, R]; squares: [R / 128, K / 128]; both quotients rounded up
+  Tensor scales;  // f32; rows: [K / 128, R]; squares: [R / 128, K / 128], quotients rounded up; tensor: [1, 1]
   Fp8Blocks blocks = Fp8Blocks::rows;
 
   bool defined() const { return values.defined(); }
@@ -69,14 +88,32 @@ struct Fp8Matrix {
 // Returns a matrix of unspecified contents.
 Fp8Matrix empty_fp8(std::int64_t rows, std::int64_t columns, Fp8Blocks, const ExecContext&, Lifetime = Lifetime::step);
 
-// Quantizes x, f32 or bf16 [N,C] with unit last stride, to out [N,C], and its transpose to transposed [C,N], in one
-// pass over x. Either may be undefined; both have the same kind of blocks. Blocks of rows differ between the two: those
-// of `transposed` are 128 rows of one column of x. Squares are the same 128 x 128 elements in both.
+// The largest magnitude of a tensor, NaN left out, which tensorwise ops need and blockwise ops do not take.
+// Unless it is given, an op first raises `value` to the largest magnitude of its result; an op without outputs does
+// only that. So a split tensor takes two calls for each part: one without outputs, and, when `value` holds the maximum
+// of all parts, one with outputs and a given value. The caller sets `value` to 0 once.
+struct Fp8Max {
+  Tensor value;  // f32 [1]
+  bool given = false;
+};
+
+// Quantizes x, f32 or bf16 [N,C] with unit last stride, to out [N,C], and its transpose to transposed [C,N]. Either may
+// be undefined; both have the same kind of blocks. Blocks of rows differ between the two: those of `transposed` are 128
+// rows of one column of x. Squares are the same 128 x 128 elements in both. Blockwise takes one pass over x; tensorwise
+// takes two, or one with a given maximum. If a given maximum is too small, finite magnitudes above 448 scales become
+// 448 scales, and infinities NaN.
 struct QuantizeFp8 {
   Tensor x;
   Fp8Matrix out, transposed;
+  Fp8Max max = {};
 };
 void check(const QuantizeFp8&);
+// Returns whether an op with these outputs and this maximum is tensorwise.
+inline bool is_tensorwise(const Fp8Matrix& out, const Fp8Matrix& transposed, const Fp8Max& max) {
+  return out.defined()          ? out.blocks == Fp8Blocks::tensor
+         : transposed.defined() ? transposed.blocks == Fp8Blocks::tensor
+                                : max.value.defined();
+}
 inline Cost cost(const QuantizeFp8& q) {
   return cost_of(q.x, {q.x, q.out.values, q.out.scales, q.transposed.values, q.transposed.scales});
 }
@@ -85,8 +122,8 @@ inline constinit Kernel<QuantizeFp8> quantize_fp8_kernel{"quantize_fp8"};
 // c [M,N] = a b^T, plus what c held if `accumulate`, with a [M,K] and b [N,K]. For a linear layer y = x w^T these are
 // all three products: y = x w^T; dx = dy w, with the transposed copy of w as b; and dw += dy^T x, with the transposed
 // copies of dy and x. The sum over each block of 128 of K is scaled and added in f32, so that the limited precision of
-// the tensor cores' own sums covers 128 terms only. Requires blocks of rows in a; c is f32 or bf16, and f32 if
-// accumulate. FLOPs: 2 M N K.
+// the tensor cores' own sums covers 128 terms only. Requires blocks of rows in a and not of tensors in b, or both
+// tensorwise. Rows of c start at multiples of 16 bytes; c is f32 or bf16, and f32 if accumulate. FLOPs: 2 M N K.
 struct MatmulFp8 {
   Fp8Matrix a, b;
   Tensor c;

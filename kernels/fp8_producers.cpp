@@ -17,10 +17,12 @@ void check_input(std::string_view op, std::string_view name, const Tensor& t) {
 }
 
 // Checks the outputs of an op whose result has the shape and type of `result`.
-void check_outputs(std::string_view op, const Fp8Matrix& out, const Fp8Matrix& transposed, const Tensor& result) {
-  for (const Fp8Matrix* m : {&out, &transposed})
-    RING_CHECK(!m->defined() || m->blocks == Fp8Blocks::rows, op, ": an output has square blocks, expected rows");
-  check(QuantizeFp8{result, out, transposed});
+template <class Args>
+void check_outputs(std::string_view op, const Args& a, const Tensor& result) {
+  for (const Fp8Matrix* m : {&a.out, &a.transposed})
+    RING_CHECK(!m->defined() || m->blocks != Fp8Blocks::squares, op,
+               ": an output has square blocks, expected blocks of rows or one scale");
+  check(QuantizeFp8{result, a.out, a.transposed, a.max});
 }
 
 // Runs a candidate of the slot without showing it to observers: they see the op that it is part of.
@@ -36,12 +38,12 @@ void check(const RmsNormFp8& a) {
   RING_CHECK(a.w.defined() && a.w.dtype() == a.x.dtype(), kNorm, ": w is ", describe(a.w), ", expected ", a.x.dtype());
   check_numel(kNorm, "w", a.w, a.x.dim(1));
   check_numel(kNorm, "rstd", a.rstd, a.x.dim(0));
-  check_outputs(kNorm, a.out, a.transposed, a.x);
+  check_outputs(kNorm, a, a.x);
 }
 void check(const SwiGluFp8& a) {
   check_input(kSwiGlu, "gate_up", a.gate_up);
   RING_CHECK(a.gate_up.dim(1) % 2 == 0, kSwiGlu, ": gate_up ", describe(a.gate_up), " has an odd number of columns");
-  check_outputs(kSwiGlu, a.out, a.transposed, a.gate_up.narrow(1, 0, a.gate_up.dim(1) / 2));
+  check_outputs(kSwiGlu, a, a.gate_up.narrow(1, 0, a.gate_up.dim(1) / 2));
 }
 void check(const SwiGluBackwardFp8& a) {
   check_input(kSwiGluBackward, "gate_up", a.gate_up);
@@ -49,7 +51,7 @@ void check(const SwiGluBackwardFp8& a) {
   RING_CHECK(
       a.gate_up.dim(1) == 2 * a.dy.dim(1) && a.gate_up.dim(0) == a.dy.dim(0) && a.gate_up.dtype() == a.dy.dtype(),
       kSwiGluBackward, " of ", describe(a.gate_up), " with dy ", describe(a.dy));
-  check_outputs(kSwiGluBackward, a.out, a.transposed, a.gate_up);
+  check_outputs(kSwiGluBackward, a, a.gate_up);
 }
 
 void check(const RopeFp8& a) {
@@ -61,7 +63,7 @@ void check(const RopeFp8& a) {
   check_numel(kRope, "positions", a.positions, a.x.dim(0));
   RING_CHECK(a.heads >= 0 && a.heads * 2 * a.inv_freq.numel() <= a.x.dim(1), kRope, ": ", a.heads, " heads of ",
              2 * a.inv_freq.numel(), " columns, expected at most the ", a.x.dim(1), " columns of x");
-  check_outputs(kRope, a.out, a.transposed, a.x);
+  check_outputs(kRope, a, a.x);
 }
 
 Cost cost(const RmsNormFp8& a) {
@@ -81,29 +83,32 @@ void run_separately(const RmsNormFp8& a, const ExecContext& ctx) {
   check(a);
   const Tensor y = ctx.empty(a.x.shape(), a.x.dtype());
   run_part(rms_norm_kernel, {a.x, a.w, y, a.rstd, a.eps}, ctx);
-  run_part(quantize_fp8_kernel, {y, a.out, a.transposed}, ctx);
+  run_part(quantize_fp8_kernel, {y, a.out, a.transposed, a.max}, ctx);
 }
 void run_separately(const SwiGluFp8& a, const ExecContext& ctx) {
   check(a);
   const Tensor y = ctx.empty({a.gate_up.dim(0), a.gate_up.dim(1) / 2}, a.gate_up.dtype());
   run_part(swiglu_kernel, {a.gate_up, y}, ctx);
-  run_part(quantize_fp8_kernel, {y, a.out, a.transposed}, ctx);
+  run_part(quantize_fp8_kernel, {y, a.out, a.transposed, a.max}, ctx);
 }
 void run_separately(const SwiGluBackwardFp8& a, const ExecContext& ctx) {
   check(a);
   const Tensor dgate_up = ctx.empty(a.gate_up.shape(), a.gate_up.dtype());
   run_part(swiglu_backward_kernel, {a.gate_up, a.dy, dgate_up}, ctx);
-  run_part(quantize_fp8_kernel, {dgate_up, a.out, a.transposed}, ctx);
+  run_part(quantize_fp8_kernel, {dgate_up, a.out, a.transposed, a.max}, ctx);
 }
 
 void run_separately(const RopeFp8& a, const ExecContext& ctx) {
   check(a);
-  const std::int64_t width = 2 * a.inv_freq.numel();
-  if (a.heads > 0 && width > 0) {
-    const Tensor heads = a.x.narrow(1, 0, a.heads * width).split_dim(1, width);
-    run_part(rope_kernel, {heads, heads, a.positions, a.inv_freq, a.inverse}, ctx);
-  }
-  run_part(quantize_fp8_kernel, {a.x, a.out, a.transposed}, ctx);
+  const bool only_max = !a.out.defined() && !a.transposed.defined();
+  const std::int64_t width = 2 * a.inv_freq.numel(), rotated = a.heads * width;
+  const Tensor heads = a.x.narrow(1, 0, rotated);
+  const Tensor y = only_max ? ctx.empty(heads.shape(), heads.dtype()) : heads;
+  if (rotated > 0)
+    run_part(rope_kernel, {heads.split_dim(1, width), y.split_dim(1, width), a.positions, a.inv_freq, a.inverse}, ctx);
+  if (!only_max) return run_part(quantize_fp8_kernel, {a.x, a.out, a.transposed, a.max}, ctx);
+  run_part(quantize_fp8_kernel, {y, {}, {}, a.max}, ctx);
+  run_part(quantize_fp8_kernel, {a.x.narrow(1, rotated, a.x.dim(1) - rotated), {}, {}, a.max}, ctx);
 }
 
 }  // namespace ring

@@ -1,7 +1,7 @@
 #pragma once
-// Ops that write their result in blockwise FP8, as a linear layer reads it, and not in f32 or bf16. The result is
-// rounded to the operands' type before it is quantized, as if the op and quantize_fp8 were two kernels. `out` and
-// `transposed` are as in QuantizeFp8, with blocks of rows; either may be undefined.
+// Ops that write their result in FP8, as a linear layer reads it, and not in f32 or bf16. The result is rounded to the
+// operands' type before it is quantized, as if the op and quantize_fp8 were two kernels. `out`, `transposed` and `max`
+// are as in QuantizeFp8, without square blocks. Tensorwise, GPUs compute the result twice, first for its maximum.
 
 #include "kernels/fp8.h"
 
@@ -11,26 +11,30 @@ namespace ring {
 struct RmsNormFp8 {
   Tensor x, w, rstd;
   Fp8Matrix out, transposed;
+  Fp8Max max = {};
   float eps = 1e-5f;
 };
 // SwiGLU's forward (kernels/activation.h): out is [N,F]. gate_up [N,2F] with unit last stride.
 struct SwiGluFp8 {
   Tensor gate_up;
   Fp8Matrix out, transposed;
+  Fp8Max max = {};
 };
 // SwiGLU's backward: out is the gradient of gate_up [N,2F]. dy [N,F] with unit last stride.
 struct SwiGluBackwardFp8 {
   Tensor gate_up, dy;
   Fp8Matrix out, transposed;
+  Fp8Max max = {};
 };
 // RoPE (kernels/rope.h) of the first `heads` heads of each row of x [N,C], unit last stride; out is [N,C].
 // A head has D columns; positions [N] i32, inv_freq [D/2] f32. The other columns are not rotated. With `inverse`, `out`
-// is the gradient of a qkv matrix. May overwrite x.
+// is the gradient of a qkv matrix. May overwrite x, unless it only finds the maximum.
 struct RopeFp8 {
   Tensor x, positions, inv_freq;
   std::int64_t heads = 0;
   bool inverse = false;
   Fp8Matrix out, transposed;
+  Fp8Max max = {};
 };
 
 void check(const RmsNormFp8&);

@@ -16,7 +16,7 @@ float load(const bf16* p) { return to_float(*p); }
 void store(float* p, float x) { *p = x; }
 void store(bf16* p, float x) { *p = to_bf16(x); }
 
-// The elements of x that share a scale, and where x's element (row, column) goes.
+// A rectangle of x.
 struct Block {
   std::int64_t row, rows, column, columns;
 };
@@ -32,27 +32,35 @@ float max_of(const RowsOf<T>& x, const Block& b) {
   return max;
 }
 
-// Writes the block's scale, and its values to values[r * row_stride + c * column_stride].
+std::uint8_t scaled_e4m3(float x, float factor) {
+  return to_e4m3(std::isfinite(x) ? std::clamp(x * factor, -kE4m3Max, kE4m3Max) : x * factor);
+}
+
+// Writes the scale, unless `scale` is null, and the block's element (r, c) to
+// values[r * row_stride + c * column_stride].
 template <class T>
-void quantize(const RowsOf<T>& x, const Block& b, std::uint8_t* values, std::int64_t row_stride,
+void quantize(const RowsOf<T>& x, const Block& b, const Fp8Scale& s, std::uint8_t* values, std::int64_t row_stride,
               std::int64_t column_stride, float* scale) {
-  const Fp8Scale s = fp8_scale(max_of(x, b));
-  *scale = s.scale;
+  if (scale) *scale = s.scale;
   for (std::int64_t r = b.row; r < b.row + b.rows; ++r)
     for (std::int64_t c = b.column; c < b.column + b.columns; ++c)
-      values[r * row_stride + c * column_stride] = to_e4m3(load(x[r] + c) * s.factor);
+      values[r * row_stride + c * column_stride] = scaled_e4m3(load(x[r] + c), s.factor);
 }
 
 template <class T>
 void quantize_squares(const RowsOf<T>& x, const QuantizeFp8& q, std::int64_t i, std::int64_t j) {
   const Block b{i * kFp8Block, std::min(kFp8Block, x.count - i * kFp8Block), j * kFp8Block,
                 std::min(kFp8Block, x.width - j * kFp8Block)};
+  const bool tensorwise = q.max.value.defined();
+  const Fp8Scale s = tensorwise ? fp8_tensor_scale(*q.max.value.data<float>()) : fp8_scale(max_of(x, b));
+  // One block writes the scale that all share.
+  const auto scale = [&](const Fp8Matrix& m, std::int64_t row, std::int64_t column) -> float* {
+    return tensorwise && (i > 0 || j > 0) ? nullptr : m.scales.data<float>() + row * m.scales.stride(0) + column;
+  };
   if (const Fp8Matrix& m = q.out; m.defined())
-    quantize(x, b, m.values.data<std::uint8_t>(), m.values.stride(0), 1,
-             m.scales.data<float>() + i * m.scales.stride(0) + j);
+    quantize(x, b, s, m.values.data<std::uint8_t>(), m.values.stride(0), 1, scale(m, i, j));
   if (const Fp8Matrix& m = q.transposed; m.defined())
-    quantize(x, b, m.values.data<std::uint8_t>(), 1, m.values.stride(0),
-             m.scales.data<float>() + j * m.scales.stride(0) + i);
+    quantize(x, b, s, m.values.data<std::uint8_t>(), 1, m.values.stride(0), scale(m, j, i));
 }
 
 template <class T>
@@ -61,22 +69,27 @@ void quantize_rows(const RowsOf<T>& x, const QuantizeFp8& q, std::int64_t i, std
   const std::int64_t column = j * kFp8Block, columns = std::min(kFp8Block, x.width - column);
   if (const Fp8Matrix& m = q.out; m.defined())
     for (std::int64_t r = row; r < row + rows; ++r)
-      quantize(x, {r, 1, column, columns}, m.values.data<std::uint8_t>(), m.values.stride(0), 1,
-               m.scales.data<float>() + j * m.scales.stride(0) + r);
+      quantize(x, {r, 1, column, columns}, fp8_scale(max_of(x, {r, 1, column, columns})), m.values.data<std::uint8_t>(),
+               m.values.stride(0), 1, m.scales.data<float>() + j * m.scales.stride(0) + r);
   if (const Fp8Matrix& m = q.transposed; m.defined())
     for (std::int64_t c = column; c < column + columns; ++c)
-      quantize(x, {row, rows, c, 1}, m.values.data<std::uint8_t>(), 1, m.values.stride(0),
-               m.scales.data<float>() + i * m.scales.stride(0) + c);
+      quantize(x, {row, rows, c, 1}, fp8_scale(max_of(x, {row, rows, c, 1})), m.values.data<std::uint8_t>(), 1,
+               m.values.stride(0), m.scales.data<float>() + i * m.scales.stride(0) + c);
 }
 
 template <class T>
 void quantize_all(const QuantizeFp8& q, const ExecContext& ctx) {
   const auto x = rows_of<T>("quantize_fp8", "x", q.x);
-  const bool squares = (q.out.defined() ? q.out : q.transposed).blocks == Fp8Blocks::squares;
+  const bool rows = (q.out.defined() ? q.out : q.transposed).blocks == Fp8Blocks::rows;
+  if (q.max.value.defined() && !q.max.given) {
+    float& max = *q.max.value.data<float>();
+    max = std::max(max, max_of(x, {0, x.count, 0, x.width}));
+  }
+  if (!q.out.defined() && !q.transposed.defined()) return;
   const std::int64_t across = fp8_blocks(x.width), blocks = fp8_blocks(x.count) * across;
   ctx.stream.pool().parallel_for(blocks, row_grain(4 * kFp8Block * kFp8Block), [&](auto begin, auto end, int) {
     for (std::int64_t b = begin; b < end; ++b)
-      (squares ? quantize_squares<T> : quantize_rows<T>)(x, q, b / across, b % across);
+      (rows ? quantize_rows<T> : quantize_squares<T>)(x, q, b / across, b % across);
   });
 }
 
@@ -97,8 +110,11 @@ std::vector<float> decode(const Tensor& values) {
 
 float scale_at(const Fp8Matrix& m, std::int64_t row, std::int64_t block) {
   const float* scales = m.scales.data<float>();
-  if (m.blocks == Fp8Blocks::rows) return scales[block * m.scales.stride(0) + row];
-  return scales[row / kFp8Block * m.scales.stride(0) + block];
+  switch (m.blocks) {
+    case Fp8Blocks::rows: return scales[block * m.scales.stride(0) + row];
+    case Fp8Blocks::squares: return scales[row / kFp8Block * m.scales.stride(0) + block];
+    default: return scales[0];
+  }
 }
 
 template <class T>

@@ -1,6 +1,9 @@
-// The slot MatmulFp8 through cuBLASLt, whose blockwise scales for Hopper (12.9 and later) are those of Fp8Matrix.
+// The slot MatmulFp8 through cuBLASLt, whose scales for Hopper (12.9 and later) are those of Fp8Matrix. Tensorwise, its
+// "fast accumulation" stays off: the tensor cores would add up all of K, with an error that grows with K and is biased
+// towards 0 (docs/measured/fp8.md).
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 
@@ -8,6 +11,7 @@
 #include "core/cuda/handles.h"
 #include "core/cuda/launches.h"
 #include "kernels/choice.h"
+#include "kernels/cublas/plan.h"
 #include "kernels/cublas/workspace.h"
 #include "kernels/fp8.h"
 
@@ -24,13 +28,14 @@ int alignment(const Tensor& t) {
 }
 
 // cuBLASLt's matrices are column-major: its first operand is our b, and its rows are the columns of c.
-struct Problem {
+struct Fp8Problem {
   std::int64_t m = 0, n = 0, k = 0, left_stride = 0, right_stride = 0, out_stride = 0;
   int left_align = 0, right_align = 0, out_align = 0;
-  bool squares = false, half = false, adds = false;
-  auto operator<=>(const Problem&) const = default;
+  Fp8Blocks blocks = Fp8Blocks::rows;  // of our b; our a has rows, or, like b, one scale
+  bool half = false, adds = false;
+  auto operator<=>(const Fp8Problem&) const = default;
 };
-Problem problem_of(const MatmulFp8& p) {
+Fp8Problem problem_of(const MatmulFp8& p) {
   return {.m = p.c.dim(1),
           .n = p.c.dim(0),
           .k = p.a.values.dim(1),
@@ -40,21 +45,28 @@ Problem problem_of(const MatmulFp8& p) {
           .left_align = alignment(p.b.values),
           .right_align = alignment(p.a.values),
           .out_align = alignment(p.c),
-          .squares = p.b.blocks == Fp8Blocks::squares,
+          .blocks = p.b.blocks,
           .half = p.c.dtype() == DType::bf16,
           .adds = p.accumulate};
 }
 
-class Plan {
+cublasLtMatmulMatrixScale_t scale_mode(Fp8Blocks blocks) {
+  switch (blocks) {
+    case Fp8Blocks::rows: return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case Fp8Blocks::squares: return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    default: return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  }
+}
+
+class Fp8Plan {
  public:
   // The operands' scales tell the library that there are some.
-  Plan(const Problem& p, const MatmulFp8& args, cublasLtHandle_t handle) : handle_(handle), adds_(p.adds) {
+  Fp8Plan(const Fp8Problem& p, const MatmulFp8& args, cublasLtHandle_t handle) : handle_(handle), adds_(p.adds) {
     const Library& l = library();
     RING_CUBLAS_CHECK(l.desc_create(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
-    set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
-        p.squares ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
-    set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(args.b.blocks));
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(args.a.blocks));
     const auto layout = [&](cublasLtMatrixLayout_t& to, cudaDataType_t type, std::int64_t rows, std::int64_t columns,
                             std::int64_t stride) {
       RING_CUBLAS_CHECK(
@@ -66,13 +78,13 @@ class Plan {
     set_scales(args);
     find_algorithm(p);
   }
-  ~Plan() {
+  ~Fp8Plan() {
     for (cublasLtMatrixLayout_t layout : {left_, right_, out_})
       if (layout) library().layout_destroy(layout);
     if (desc_) library().desc_destroy(desc_);
   }
-  Plan(const Plan&) = delete;
-  Plan& operator=(const Plan&) = delete;
+  Fp8Plan(const Fp8Plan&) = delete;
+  Fp8Plan& operator=(const Fp8Plan&) = delete;
 
   bool can_run() const { return algo_.has_value(); }
   void run(const MatmulFp8& p, const Workspace& workspace, cudaStream_t stream) const {
@@ -93,7 +105,7 @@ class Plan {
     set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(p.b.scales.raw()));
     set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(p.a.scales.raw()));
   }
-  void find_algorithm(const Problem& p) {
+  void find_algorithm(const Fp8Problem& p) {
     const Library& l = library();
     cublasLtMatmulPreference_t preference = nullptr;
     RING_CUBLAS_CHECK(l.preference_create(&preference));
@@ -105,11 +117,14 @@ class Plan {
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(p.right_align));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(p.out_align));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(p.out_align));
-    cublasLtMatmulHeuristicResult_t found{};
+    std::array<cublasLtMatmulHeuristicResult_t, 8> found{};
     int count = 0;
-    const cublasStatus_t status = l.heuristic(handle_, desc_, left_, right_, out_, out_, preference, 1, &found, &count);
+    const cublasStatus_t status = l.heuristic(handle_, desc_, left_, right_, out_, out_, preference,
+                                              static_cast<int>(found.size()), found.data(), &count);
     l.preference_destroy(preference);
-    if (status == CUBLAS_STATUS_SUCCESS && count > 0) algo_ = found.algo;
+    if (status != CUBLAS_STATUS_SUCCESS) return;
+    for (int i = 0; i < count && !algo_; ++i)
+      if (!has_large_clusters(found[static_cast<std::size_t>(i)].algo)) algo_ = found[static_cast<std::size_t>(i)].algo;
   }
 
   cublasLtHandle_t handle_;
@@ -124,8 +139,8 @@ class Engine {
  public:
   explicit Engine(StreamImpl& stream) : workspace_(stream), stream_(static_cast<cudaStream_t>(stream.native())) {}
 
-  const Plan& plan_of(const MatmulFp8& p) {
-    const Problem problem = problem_of(p);
+  const Fp8Plan& plan_of(const MatmulFp8& p) {
+    const Fp8Problem problem = problem_of(p);
     return plans_.try_emplace(problem, problem, p, workspace_.handle()).first->second;
   }
   void run(const MatmulFp8& p) { plan_of(p).run(p, workspace_, stream_); }
@@ -133,7 +148,7 @@ class Engine {
  private:
   Workspace workspace_;
   cudaStream_t stream_;
-  std::map<Problem, Plan> plans_;
+  std::map<Fp8Problem, Fp8Plan> plans_;
 };
 
 Engine& engine_of(const ExecContext& ctx) { return ctx.stream.impl().resource<Engine>(); }

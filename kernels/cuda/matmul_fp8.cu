@@ -30,30 +30,32 @@ bool make_output_map(const Tensor& c, CUtensorMap& to) {
 }
 
 bool supports(const MatmulFp8& p, const ExecContext& ctx) {
-  const DType result = p.b.blocks == Fp8Blocks::squares ? DType::bf16 : DType::f32;
+  const bool half = p.c.dtype() == DType::bf16;
+  const bool fits = p.b.blocks == Fp8Blocks::tensor || half == (p.b.blocks == Fp8Blocks::squares);
   CUtensorMap map;
-  return p.c.numel() > 0 && p.a.values.dim(1) > 0 && p.c.dtype() == result && is_hopper(ctx) && tensor_map_encoder() &&
+  return p.c.numel() > 0 && p.a.values.dim(1) > 0 && fits && is_hopper(ctx) && tensor_map_encoder() &&
          make_output_map(p.c, map);
 }
 
-template <int kWaves, bool squares>
+template <int kWaves, Fp8Blocks kBlocks, bool kHalf>
 void run_tiles(const MatmulFp8& args, const ExecContext& ctx) {
-  using Memory = MatmulMemory<kWaves, squares>;
+  using Memory = MatmulMemory<kWaves, kBlocks, kHalf>;
   MatmulParams p{};
   const bool fits = make_map(args.a.values, kDepth, Memory::kRows, true, p.a) &&
-                    make_map(args.a.scales, Memory::kRows, 1, false, p.a_scales) &&
                     make_map(args.b.values, kDepth, kColumns, true, p.b) &&
-                    (squares || make_map(args.b.scales, kColumns, 1, false, p.b_scales)) &&
+                    (!Memory::kRowScales || make_map(args.a.scales, Memory::kRows, 1, false, p.a_scales)) &&
+                    (!Memory::kColumnScales || make_map(args.b.scales, kColumns, 1, false, p.b_scales)) &&
                     make_output_map(args.c, p.c);
   RING_CHECK(fits, "matmul_fp8: the TMA does not take ", describe(args.a.values), " and ", describe(args.b.values));
-  if (squares) p.squares = device_data<float>(args.b.scales), p.squares_stride = args.b.scales.stride(0);
+  p.squares = device_data<float>(args.b.scales), p.squares_stride = args.b.scales.stride(0);
+  p.a_scale = device_data<float>(args.a.scales), p.b_scale = device_data<float>(args.b.scales);
   p.blocks = static_cast<int>(fp8_blocks(args.a.values.dim(1)));
   p.tiles_down = static_cast<int>(divide_up(args.c.dim(0), Memory::kRows));
   p.tiles_across = static_cast<int>(divide_up(args.c.dim(1), kColumns));
   p.accumulate = args.accumulate;
   const std::int64_t tiles = std::int64_t{p.tiles_down} * p.tiles_across;
   launch(ctx, {grid_of(std::min(tiles, multiprocessors(ctx))), kThreads, sizeof(Memory) + kAlignment},
-         matmul_fp8<kWaves, squares>, p);
+         matmul_fp8<kWaves, kBlocks, kHalf>, p);
 }
 
 // How many rounds of tiles of 128 rows a multiprocessor takes time for, with tiles of `waves` times as many.
@@ -62,13 +64,21 @@ std::int64_t rounds(const MatmulFp8& args, int waves, const ExecContext& ctx) {
   return divide_up(tiles, multiprocessors(ctx)) * waves;
 }
 
+template <int kWaves>
+void run_waves(const MatmulFp8& args, const ExecContext& ctx) {
+  switch (args.b.blocks) {
+    case Fp8Blocks::rows: return run_tiles<kWaves, Fp8Blocks::rows, false>(args, ctx);
+    case Fp8Blocks::squares: return run_tiles<kWaves, Fp8Blocks::squares, true>(args, ctx);
+    default: break;
+  }
+  const bool half = args.c.dtype() == DType::bf16;
+  (half ? run_tiles<kWaves, Fp8Blocks::tensor, true> : run_tiles<kWaves, Fp8Blocks::tensor, false>)(args, ctx);
+}
+
 // Large tiles read less of the operands; small ones leave fewer multiprocessors idle.
 void run(const MatmulFp8& args, const ExecContext& ctx) {
   check(args);
-  const bool squares = args.b.blocks == Fp8Blocks::squares;
-  if (10 * rounds(args, 2, ctx) <= 11 * rounds(args, 1, ctx))
-    return (squares ? run_tiles<2, true> : run_tiles<2, false>)(args, ctx);
-  (squares ? run_tiles<1, true> : run_tiles<1, false>)(args, ctx);
+  (10 * rounds(args, 2, ctx) <= 11 * rounds(args, 1, ctx) ? run_waves<2> : run_waves<1>)(args, ctx);
 }
 
 const bool added = matmul_fp8_kernel.add(Backend::cuda, {"own_sm90", run, supports, 10});

@@ -1,9 +1,9 @@
 #pragma once
-// Products of blockwise e4m3 matrices for Hopper. A thread block has three warp groups: one warp of the first, the
-// producer, asks the TMA for tiles of 128 columns of K; the other two, the consumers, multiply them. After each 128 of
-// K, a consumer scales the sums of the tensor cores and adds them to sums of its own in f32, while the other consumer's
-// products run. Blocks are persistent: while the results of one tile are still being written, the operands of the next
-// one come in.
+// Products of e4m3 matrices, blockwise or tensorwise, for Hopper. A thread block has three warp groups: one warp of the
+// first, the producer, asks the TMA for tiles of 128 columns of K; the other two, the consumers, multiply them. After
+// each 128 of K, a consumer scales the sums of the tensor cores (tensorwise: the results) and adds them to sums of its
+// own in f32, while the other consumer's products run. Blocks are persistent: while the results of one tile are still
+// being written, the operands of the next one come in.
 
 #include "kernels/cuda/device/bulk_reduce.cuh"
 #include "kernels/cuda/device/matrix_copy.cuh"
@@ -21,9 +21,10 @@ constexpr int kTileGroup = 2048;  // rows of c whose tiles follow each other, so
 constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 
 struct MatmulParams {
-  CUtensorMap a, a_scales, b, b_scales;  // b_scales: if b has blocks of rows
-  const float* squares;                  // the scales of b otherwise
+  CUtensorMap a, b, a_scales, b_scales;  // of scales: if the matrix has blocks of rows
+  const float* squares;                  // the scales of b, if it has square blocks
   std::int64_t squares_stride;
+  const float *a_scale, *b_scale;  // tensorwise
   CUtensorMap c;
   int blocks;  // of K
   int tiles_down, tiles_across;
@@ -36,18 +37,21 @@ constexpr int kPanelRows = 8, kPanelBytes = 128, kPanelSize = kPanelRows * kPane
 constexpr int kConsumerWarps = kConsumers * kGroup / 32;
 constexpr int kConsumersBarrier = 1;
 
-// kWaves: of each consumer, whose rows are neighbours. squares: the blocks of b; c is then bf16, otherwise f32.
-template <int kWaves, bool squares>
+// kWaves: of each consumer, whose rows are neighbours. kBlocks: of b; a has blocks of rows or, like b, one scale.
+// kHalf: whether c is bf16; otherwise f32.
+template <int kWaves, Fp8Blocks kBlocks, bool kHalf>
 struct MatmulMemory {
   static constexpr int kRows = kConsumers * kWaves * kWaveRows, kStages = kWaves == 2 ? 4 : 6;
   // Stages whose memory holds results after the last operands of a tile, and panels of a warp in the a and b of one.
-  static constexpr int kHeld = squares ? 1 : 2, kPanelsInA = kRows * kDepth / kPanelSize / kConsumerWarps;
+  static constexpr int kHeld = kHalf ? 1 : 2, kPanelsInA = kRows * kDepth / kPanelSize / kConsumerWarps;
   static constexpr int kPanelsInB = kColumns * kDepth / kPanelSize / kConsumerWarps;
-  static constexpr int kStageBytes = (kRows + kColumns) * kDepth + 4 * (kRows + (squares ? 0 : kColumns));
+  static constexpr int kRowScales = kBlocks == Fp8Blocks::tensor ? 0 : kRows;
+  static constexpr int kColumnScales = kBlocks == Fp8Blocks::rows ? kColumns : 0;
+  static constexpr int kStageBytes = (kRows + kColumns) * kDepth + 4 * (kRowScales + kColumnScales);
 
   unsigned char a[kStages][kRows * kDepth], b[kStages][kColumns * kDepth];
   unsigned char staged[kConsumerWarps][kPanels][kPanelSize];
-  float a_scales[kStages][kRows], b_scales[squares ? 1 : kStages][kColumns];
+  float a_scales[kRowScales ? kStages : 1][kRows], b_scales[kColumnScales ? kStages : 1][kColumns];
   Barrier full[kStages], empty[kStages];
 
   __device__ void init() {
@@ -77,7 +81,7 @@ struct Tiles {
 };
 
 // By one warp: loads the operands of each tile, as stages become empty.
-template <class Memory, bool squares>
+template <class Memory>
 __device__ void produce(const MatmulParams& p, Memory& m) {
   PipelineState<Memory::kStages> pipe;
   for (Tiles<Memory::kRows> tiles(p); !tiles.ended(); tiles.advance()) {
@@ -89,15 +93,16 @@ __device__ void produce(const MatmulParams& p, Memory& m) {
       __syncwarp();
       tma_load(shared_address(m.a[s]), p.a, block * kDepth, tile.row, m.full[s]);
       tma_load(shared_address(m.b[s]), p.b, block * kDepth, tile.column, m.full[s]);
-      tma_load(shared_address(m.a_scales[s]), p.a_scales, tile.row, block, m.full[s]);
-      if (!squares) tma_load(shared_address(m.b_scales[s]), p.b_scales, tile.column, block, m.full[s]);
+      if (Memory::kRowScales) tma_load(shared_address(m.a_scales[s]), p.a_scales, tile.row, block, m.full[s]);
+      if (Memory::kColumnScales) tma_load(shared_address(m.b_scales[s]), p.b_scales, tile.column, block, m.full[s]);
     }
   }
 }
 
-template <int kWaves, bool squares>
+template <int kWaves, Fp8Blocks kBlocks, bool kHalf>
 struct MatmulConsumer {
-  using Memory = MatmulMemory<kWaves, squares>;
+  using Memory = MatmulMemory<kWaves, kBlocks, kHalf>;
+  static constexpr bool kSquares = kBlocks == Fp8Blocks::squares, kOneScale = kBlocks == Fp8Blocks::tensor;
   const MatmulParams& p;
   Memory& m;
   const int consumer, warp = static_cast<int>(threadIdx.x) % kGroup / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -114,15 +119,16 @@ struct MatmulConsumer {
       for (int w = 0; w < kWaves; ++w)
 #pragma unroll
         for (float& sum : sums[w]) sum = 0;
-      const float* square = squares ? p.squares + tile.column / kColumns * p.squares_stride : nullptr;
-      float next = squares ? __ldg(square) : 0;
+      const float* square = kSquares ? p.squares + tile.column / kColumns * p.squares_stride : nullptr;
+      float next = kSquares ? __ldg(square) : 0;
       const int hold = min(Memory::kHeld, p.blocks);
       for (int block = 0; block < p.blocks; ++block, pipe.advance()) {
-        const float scale = next;
-        if (squares && block + 1 < p.blocks) next = __ldg(square + block + 1);
+        const float scale = kSquares ? next : 1;
+        if (kSquares && block + 1 < p.blocks) next = __ldg(square + block + 1);
         add_block(scale, block < p.blocks - hold);
         if (block == 0) release_held();
       }
+      if constexpr (kOneScale) scale_sums(__ldg(p.a_scale) * __ldg(p.b_scale));
       held = hold, held_end = pipe.index;
       named_barrier_sync<kConsumers * kGroup>(kConsumersBarrier);  // all products are done with the held stages
       if (hold == Memory::kHeld)
@@ -161,24 +167,39 @@ struct MatmulConsumer {
 #pragma unroll
       for (int k = 0; k < kDepth / 32; ++k) wgmma_e4m3(parts, a.after(32 * k), b.after(32 * k), k > 0);
       wgmma_commit();
-      const float scales[2] = {m.a_scales[s][row(w)] * (squares ? square : 1),
-                               m.a_scales[s][row(w) + 8] * (squares ? square : 1)};
+      float scales[2] = {1, 1};
+      if constexpr (!kOneScale)
+        scales[0] = m.a_scales[s][row(w)] * square, scales[1] = m.a_scales[s][row(w) + 8] * square;
       wgmma_wait<0>();
       fence_operand(parts);
-      if (squares && w == kWaves - 1 && done) release(s);
-      promote(sums[w], scales, s);
-      if (!squares && w == kWaves - 1 && done) release(s);
+      const bool last = w == kWaves - 1 && done;
+      if (!Memory::kColumnScales && last) release(s);
+      if constexpr (kOneScale)
+        add(sums[w]);
+      else
+        promote(sums[w], scales, s);
+      if (Memory::kColumnScales && last) release(s);
     }
   }
   __device__ void release(int s) {
     __syncwarp();
     if (lane == 0) m.empty[s].arrive();
   }
+  __device__ void add(float (&to)[64]) {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) to[i] += parts[i];
+  }
+  __device__ void scale_sums(float scale) {
+#pragma unroll
+    for (int w = 0; w < kWaves; ++w)
+#pragma unroll
+      for (float& sum : sums[w]) sum *= scale;
+  }
   __device__ void promote(float (&to)[64], const float (&scales)[2], int s) {
 #pragma unroll
     for (int i = 0; i < 64; i += 4) {
       float2 b = {1, 1};
-      if constexpr (!squares) b = *reinterpret_cast<const float2*>(&m.b_scales[s][2 * i + lane % 4 * 2]);
+      if constexpr (!kSquares) b = *reinterpret_cast<const float2*>(&m.b_scales[s][2 * i + lane % 4 * 2]);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         to[i + 2 * half] = fmaf(parts[i + 2 * half], scales[half] * b.x, to[i + 2 * half]);
@@ -201,7 +222,7 @@ struct MatmulConsumer {
   // kHold: of the stages that hold results.
   template <int kHold>
   __device__ void write(const Tile& tile) {
-    constexpr int kEach = kPanelBytes / (squares ? 2 : 4);  // columns of a panel
+    constexpr int kEach = kPanelBytes / (kHalf ? 2 : 4);  // columns of a panel
     constexpr int kSlots = kPanels + kHold * (Memory::kPanelsInA + Memory::kPanelsInB);
     int panel = 0;
 #pragma unroll
@@ -231,7 +252,7 @@ struct MatmulConsumer {
   // Writes one row of each of a lane's fragments to a panel, two numbers for each 8 columns. Pieces of 16 bytes are
   // xored with the row, as the TMA expects it.
   __device__ void stage(std::uint32_t to, const float* x) {
-    if constexpr (squares) {
+    if constexpr (kHalf) {
 #pragma unroll
       for (int i = 0; i < 8; i += 4, x += 16) {
         const std::uint32_t packed[4] = {pack_bf16(x[0], x[1]), pack_bf16(x[4], x[5]), pack_bf16(x[8], x[9]),
@@ -254,11 +275,11 @@ struct MatmulConsumer {
 
 constexpr int kAlignment = 1024;  // of tiles; whoever launches the kernel asks for so many bytes more
 
-template <int kWaves, bool squares>
+template <int kWaves, Fp8Blocks kBlocks, bool kHalf>
 __global__ __launch_bounds__(kThreads, 1) void matmul_fp8(const __grid_constant__ MatmulParams p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ unsigned char memory[];
-  using Memory = MatmulMemory<kWaves, squares>;
+  using Memory = MatmulMemory<kWaves, kBlocks, kHalf>;
   static_assert(sizeof(Memory) + kAlignment <= 227 << 10);
   auto& m = *reinterpret_cast<Memory*>(memory + (-shared_address(memory) & (kAlignment - 1)));
   if (threadIdx.x == 0) m.init();
@@ -266,10 +287,10 @@ __global__ __launch_bounds__(kThreads, 1) void matmul_fp8(const __grid_constant_
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kGroup, 0);
   if (group == 0) {
     setmaxnreg_dec<kProducerRegisters>();
-    if (threadIdx.x < 32) produce<Memory, squares>(p, m);
+    if (threadIdx.x < 32) produce(p, m);
   } else {
     setmaxnreg_inc<kConsumerRegisters>();
-    MatmulConsumer<kWaves, squares>(p, m, group - 1).run();
+    MatmulConsumer<kWaves, kBlocks, kHalf>(p, m, group - 1).run();
   }
 #else
   __trap();  // compiled for other devices; supports() rules this path out

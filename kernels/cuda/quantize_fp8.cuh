@@ -1,6 +1,6 @@
 #pragma once
-// A thread block quantizes a tile of 128 x 128, with a scale per 128 elements of a row, and, in the transpose, of a
-// column.
+// A thread block quantizes a tile of 128 x 128: with a scale per 128 elements of a row, and, in the transpose, of a
+// column; with a scale of its own; or with that of the whole tensor.
 
 #include "kernels/cuda/device/vec.cuh"
 #include "kernels/cuda/fp8.cuh"
@@ -19,47 +19,103 @@ struct QuantizeParams {
   unsigned tiles_across;
   bool packed;  // whether rows of the sources are made of aligned packs
   Fp8Rows out, transposed;
+  float* max;                  // of the tensor, if tensorwise
+  bool given;                  // whether *max is final
+  bool first_to_last = false;  // order of tiles
+};
+
+// A thread's place in the tile of its block: rows 8 `down` + 0 to 7, columns 8 `across` + 0 to 7.
+struct Place {
+  std::int64_t block_row, block_column;  // in blocks of 128
+  int across = static_cast<int>(threadIdx.x) % kAcross, down = static_cast<int>(threadIdx.x) / kAcross;
+
+  // The tile of the thread block. Runs from the last rows to the first by default: the last are still in L2 from the
+  // previous kernel, and the first will be when the next kernel reads the results.
+  __device__ explicit Place(const QuantizeParams& p) {
+    const unsigned index = p.first_to_last ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
+    block_row = index / p.tiles_across, block_column = index % p.tiles_across;
+  }
+  __device__ std::int64_t row() const { return block_row * kSide + down * kEach; }
+  __device__ std::int64_t column() const { return block_column * kSide + across * kEach; }
+};
+
+// A transposed tile. The slot of a thread's 8 bytes in a row of shared memory is xored with its column, so that the
+// threads of half a warp use different banks.
+struct TransposedTile {
+  uint2 codes[kSide][kAcross];
+
+  // The codes of the thread's 8 rows of column c.
+  __device__ uint2& at(const Place& t, int c) { return codes[t.across * kEach + c][t.down ^ t.across]; }
 };
 
 struct TileMemory {
   float max[kWarps][kSide];  // per column of a warp's rows
   float factors[kSide];      // by column
-  uint2 transposed[kSide][kAcross];
+  TransposedTile transposed;
 };
 
-// A thread's elements of a tile of 128 x 128: rows 8 `down` + 0 to 7, columns 8 `across` + 0 to 7.
-template <class T>
-struct ThreadTile {
-  const QuantizeParams& p;
-  std::int64_t block_row, block_column;  // in blocks of 128
-  int across = static_cast<int>(threadIdx.x) % kAcross, down = static_cast<int>(threadIdx.x) / kAcross;
-  Pack<T, kEach> rows[kEach] = {};
-
-  // The tile of the thread block. Runs from the last rows to the first: the last are still in L2 from the previous
-  // kernel, and the first will be when the next kernel reads the results.
-  __device__ explicit ThreadTile(const QuantizeParams& p) : p(p) {
-    const unsigned index = gridDim.x - 1 - blockIdx.x;
-    block_row = index / p.tiles_across, block_column = index % p.tiles_across;
-  }
-  __device__ std::int64_t row() const { return block_row * kSide + down * kEach; }
-  __device__ std::int64_t column() const { return block_column * kSide + across * kEach; }
-
-  // Elements outside the matrix are 0.
-  template <class Source>
-  __device__ void load(const Source& source) {
-    if (p.packed && (block_row + 1) * kSide <= p.rows && (block_column + 1) * kSide <= p.columns) {
-#pragma unroll
-      for (int r = 0; r < kEach; ++r) rows[r] = source.pack(row() + r, column());
-      return;
-    }
+// Calls f(r, packs) with the thread's elements of each row of its tile, and, in a matrix of parts side by side, of the
+// same columns of each part. Elements outside the matrix are 0.
+template <int kParts, class Source, class F>
+__device__ void for_each_row(const Source& source, const QuantizeParams& p, const Place& at, const F& f) {
+  using T = typename Source::Type;
+  const std::int64_t width = p.columns / kParts;
+  if (p.packed && (at.block_row + 1) * kSide <= p.rows && (at.block_column + 1) * kSide <= width) {
 #pragma unroll
     for (int r = 0; r < kEach; ++r) {
-      Floats<kEach> f = {};
+      Pack<T, kEach> x[kParts];
+      if constexpr (kParts == 1)
+        x[0] = source.pack(at.row() + r, at.column());
+      else
+        source.packs(at.row() + r, at.column(), x);
+      f(r, x);
+    }
+    return;
+  }
+#pragma unroll
+  for (int r = 0; r < kEach; ++r) {
+    Pack<T, kEach> x[kParts];
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      Floats<kEach> v = {};
 #pragma unroll
       for (int c = 0; c < kEach; ++c)
-        if (row() + r < p.rows && column() + c < p.columns) f.v[c] = to_float(source.at(row() + r, column() + c));
-      rows[r] = pack<T>(f);
+        if (at.row() + r < p.rows && at.column() + c < width)
+          v.v[c] = to_float(source.at(at.row() + r, part * width + at.column() + c));
+      x[part] = pack<T>(v);
     }
+    f(r, x);
+  }
+}
+
+// Writes 8 codes of a row, as far as they are before column `end`.
+__device__ inline void write_codes(const QuantizeParams& p, std::int64_t row, std::int64_t column, std::int64_t end,
+                                   uint2 codes) {
+  if (row >= p.rows) return;
+  std::uint8_t* to = p.out.values + row * p.out.value_stride + column;
+  if (column + kEach <= end && column % kEach == 0) {  // else a part may begin at any column
+    *reinterpret_cast<uint2*>(to) = codes;
+    return;
+  }
+#pragma unroll
+  for (int c = 0; c < kEach; ++c)
+    if (column + c < end) to[c] = static_cast<std::uint8_t>((c < 4 ? codes.x : codes.y) >> 8 * (c % 4));
+}
+
+__device__ inline uint2 pack_codes(const Floats<kEach>& f, float factor) {
+  return {pack_e4m3(f.v[0] * factor, f.v[1] * factor, f.v[2] * factor, f.v[3] * factor),
+          pack_e4m3(f.v[4] * factor, f.v[5] * factor, f.v[6] * factor, f.v[7] * factor)};
+}
+
+// A thread's elements of a tile with a scale for each row, and, in the transpose, for each column.
+template <class T>
+struct ThreadTile : Place {
+  const QuantizeParams& p;
+  Pack<T, kEach> rows[kEach];
+
+  template <class Source>
+  __device__ ThreadTile(const Source& source, const QuantizeParams& p) : Place(p), p(p) {
+    for_each_row<1>(source, p, *this, [&](int r, const Pack<T, kEach>(&x)[1]) { rows[r] = x[0]; });
   }
 
   // Stops the compiler from keeping the elements unpacked, which would take twice the registers.
@@ -70,20 +126,8 @@ struct ThreadTile {
       for (std::uint32_t& bits : row.bits) asm volatile("" : "+r"(bits));
   }
 
-  // Writes the thread's part of row r.
   __device__ void write_row(int r, float factor) const {
-    const Floats<kEach> f = unpack(rows[r]);
-    if (row() + r >= p.rows) return;
-    std::uint8_t* to = p.out.values + (row() + r) * p.out.value_stride + column();
-    const uint2 codes = {pack_e4m3(f.v[0] * factor, f.v[1] * factor, f.v[2] * factor, f.v[3] * factor),
-                         pack_e4m3(f.v[4] * factor, f.v[5] * factor, f.v[6] * factor, f.v[7] * factor)};
-    if (column() + kEach <= p.columns) {
-      *reinterpret_cast<uint2*>(to) = codes;
-      return;
-    }
-#pragma unroll
-    for (int c = 0; c < kEach; ++c)
-      if (column() + c < p.columns) to[c] = static_cast<std::uint8_t>((c < 4 ? codes.x : codes.y) >> 8 * (c % 4));
+    write_codes(p, row() + r, column(), p.columns, pack_codes(unpack(rows[r]), factor));
   }
 
   __device__ float element(int r, int c) const {
@@ -92,8 +136,7 @@ struct ThreadTile {
     return __uint_as_float(c % 2 ? word & 0xffff0000u : word << 16);
   }
 
-  // Stages the transposed values: of each column, this thread's 8 rows. The place of 8 bytes in a row of shared memory
-  // is xored with the thread's column, so that the threads of half a warp use different banks.
+  // Stages the transposed values: of each column, this thread's 8 rows.
   __device__ void stage_columns(TileMemory& m) const {
 #pragma unroll
     for (int c = 0; c < kEach; ++c) {
@@ -102,22 +145,22 @@ struct ThreadTile {
         return pack_e4m3(element(r, c) * factor, element(r + 1, c) * factor, element(r + 2, c) * factor,
                          element(r + 3, c) * factor);
       };
-      m.transposed[across * kEach + c][down ^ across] = {four(0), four(4)};
+      m.transposed.at(*this, c) = {four(0), four(4)};
     }
   }
 };
 
-// Writes the staged tile, 16 rows of a column at a time.
-__device__ inline void write_columns(const QuantizeParams& p, const TileMemory& m, std::int64_t first_row,
-                                     std::int64_t first_column) {
+// Writes the staged tile, 16 rows of a column at a time, as far as columns are before `end`.
+__device__ inline void write_columns(const QuantizeParams& p, const TransposedTile& t, std::int64_t first_row,
+                                     std::int64_t first_column, std::int64_t end) {
   constexpr int kRows = 16, kPieces = kSide / kRows;
 #pragma unroll
   for (int i = 0; i < kSide * kPieces / kBlock; ++i) {
     const int at = i * kBlock + static_cast<int>(threadIdx.x), c = at / kPieces, piece = at % kPieces;
     const std::int64_t row = first_row + piece * kRows;
-    if (first_column + c >= p.columns || row >= p.rows) continue;
+    if (first_column + c >= end || row >= p.rows) continue;
     const int key = c / kEach;
-    const uint2 low = m.transposed[c][2 * piece ^ key], high = m.transposed[c][(2 * piece + 1) ^ key];
+    const uint2 low = t.codes[c][2 * piece ^ key], high = t.codes[c][(2 * piece + 1) ^ key];
     std::uint8_t* to = p.transposed.values + (first_column + c) * p.transposed.value_stride + row;
     if (row + kRows <= p.rows) {
       *reinterpret_cast<uint4*>(to) = {low.x, low.y, high.x, high.y};
@@ -228,10 +271,83 @@ __device__ void write_tile(const QuantizeParams& p, ThreadTile<T>& t, TileMemory
   __syncthreads();
   t.stage_columns(m);
   __syncthreads();
-  write_columns(p, m, t.block_row * kSide, t.block_column * kSide);
+  write_columns(p, m.transposed, t.block_row * kSide, t.block_column * kSide, p.columns);
+}
+
+// Returns the largest magnitude of the thread block's elements, NaN left out.
+template <class T>
+__device__ float max_of_block(Magnitudes<T> of_thread) {
+  __shared__ float of_warps[kWarps];
+#pragma unroll
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) of_thread.add_over_lanes(distance);
+  if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = fmaxf(of_thread.at(0), of_thread.at(1));
+  __syncthreads();
+  float largest = 0;
+#pragma unroll
+  for (const float max : of_warps) largest = fmaxf(largest, max);
+  return largest;
+}
+
+// The codes of a thread's elements of a tile with one scale, which its transpose shares.
+struct ThreadCodes {
+  uint2 rows[kEach];
+
+  // Stages the transposed codes, of each column this thread's 8 rows.
+  __device__ void stage_columns(TransposedTile& t, const Place& at) const {
+    uint2 columns[kEach];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      transpose_four(half ? &uint2::y : &uint2::x, 0, &columns[4 * half], &uint2::x);
+      transpose_four(half ? &uint2::y : &uint2::x, 4, &columns[4 * half], &uint2::y);
+    }
+#pragma unroll
+    for (int c = 0; c < kEach; ++c) t.at(at, c) = columns[c];
+  }
+
+ private:
+  // Transposes 4 x 4 bytes: a word of each of four rows to a word of each of four columns.
+  __device__ void transpose_four(unsigned uint2::*from, int row, uint2* columns, unsigned uint2::*to) const {
+    const unsigned a = rows[row].*from, b = rows[row + 1].*from, c = rows[row + 2].*from, d = rows[row + 3].*from;
+    const unsigned low_ab = __byte_perm(a, b, 0x5140), low_cd = __byte_perm(c, d, 0x5140);
+    const unsigned high_ab = __byte_perm(a, b, 0x7362), high_cd = __byte_perm(c, d, 0x7362);
+    columns[0].*to = __byte_perm(low_ab, low_cd, 0x5410);
+    columns[1].*to = __byte_perm(low_ab, low_cd, 0x7632);
+    columns[2].*to = __byte_perm(high_ab, high_cd, 0x5410);
+    columns[3].*to = __byte_perm(high_ab, high_cd, 0x7632);
+  }
+};
+
+// Writes a tile with one scale, and its transpose, to columns from first_column to the tile's end or `end`.
+__device__ inline void write_tile(const QuantizeParams& p, const Place& at, const ThreadCodes& codes,
+                                  std::int64_t first_column, std::int64_t end, TransposedTile& staged) {
+  if (p.out.values) {
+#pragma unroll
+    for (int r = 0; r < kEach; ++r) write_codes(p, at.row() + r, first_column + at.across * kEach, end, codes.rows[r]);
+  }
+  if (!p.transposed.values) return;
+  codes.stage_columns(staged, at);
+  __syncthreads();
+  write_columns(p, staged, at.block_row * kSide, first_column, end);
+}
+
+// Makes infinities NaN, which the conversion to e4m3 keeps.
+template <class T>
+__device__ void infinities_to_nan(Pack<T, kEach>& x) {
+#pragma unroll
+  for (std::uint32_t& bits : x.bits)
+    if constexpr (sizeof(T) == 4)
+      bits = __float_as_uint(fmaf(__uint_as_float(bits), 0.0f, __uint_as_float(bits)));
+    else
+      asm("fma.rn.bf16x2 %0, %0, %1, %0;" : "+r"(bits) : "r"(0));
+}
+
+// Raises *max, which is not negative: such floats are ordered like their bits. Most callers see that it is high enough.
+__device__ inline void raise_max(float* max, float x) {
+  if (x > *static_cast<volatile float*>(max)) atomicMax(reinterpret_cast<unsigned*>(max), __float_as_uint(x));
 }
 
 // A source gives the elements of the matrix, rounded to T: at() one of them, pack() kEach neighbours that are aligned.
+// If the matrix has parts side by side, packs() gives such neighbours of the same columns of each.
 template <class T>
 struct Elements {
   using Type = T;
@@ -244,18 +360,77 @@ struct Elements {
   }
 };
 
-// kBlocks: minimum resident blocks per SM; limits registers.
-template <class Source, int kBlocks = sizeof(typename Source::Type) == 2 ? 3 : 2>
-__global__ void __launch_bounds__(kBlock, kBlocks) quantize_rows(const Source source, const QuantizeParams p) {
+// Minimum resident blocks per SM; limits registers.
+template <class Source>
+inline constexpr int kResident = sizeof(typename Source::Type) == 2 ? 3 : 2;
+
+template <class Source>
+__global__ void __launch_bounds__(kBlock, kResident<Source>)
+    quantize_rows(const Source source, const QuantizeParams p) {
   __shared__ TileMemory m;
-  ThreadTile<typename Source::Type> t(p);
-  t.load(source);
+  ThreadTile<typename Source::Type> t(source, p);
   write_tile(p, t, m);
 }
 
-inline QuantizeParams quantize_params(const Fp8Matrix& out, const Fp8Matrix& transposed, std::int64_t rows,
-                                      std::int64_t columns, bool packed) {
-  return {rows, columns, static_cast<unsigned>(fp8_blocks(columns)), packed, Fp8Rows(out), Fp8Rows(transposed)};
+// Parts of a source's matrix that packs() computes at once.
+template <class Source>
+constexpr int parts_of() {
+  if constexpr (requires { Source::kParts; }) return Source::kParts;
+  return 1;
+}
+
+template <class Source>
+__global__ void __launch_bounds__(kBlock, kResident<Source>)
+    max_of_source(const Source source, const QuantizeParams p) {
+  using T = typename Source::Type;
+  constexpr int kParts = parts_of<Source>();
+  Magnitudes<T> word;
+  for_each_row<kParts>(source, p, Place(p), [&](int, const Pack<T, kEach>(&x)[kParts]) {
+#pragma unroll
+    for (const Pack<T, kEach>& part : x)
+#pragma unroll
+      for (const std::uint32_t bits : part.bits) word.add(bits);
+  });
+  const float max = max_of_block(word);
+  if (threadIdx.x == 0) raise_max(p.max, max);
+}
+
+template <class Source>
+__global__ void __launch_bounds__(kBlock, kResident<Source>)
+    quantize_tensor(const Source source, const QuantizeParams p) {
+  using T = typename Source::Type;
+  constexpr int kParts = parts_of<Source>();
+  __shared__ TransposedTile staged[kParts];
+  const Fp8Scale s = fp8_tensor_scale(*p.max);
+  const Place at(p);
+  ThreadCodes codes[kParts];
+  for_each_row<kParts>(source, p, at, [&](int r, Pack<T, kEach>(&x)[kParts]) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      infinities_to_nan(x[part]);
+      codes[part].rows[r] = pack_codes(unpack(x[part]), s.factor);
+    }
+  });
+  if (blockIdx.x == 0 && threadIdx.x == 0)
+    for (float* scale : {p.out.scales, p.transposed.scales})
+      if (scale) *scale = s.scale;
+  const std::int64_t width = p.columns / kParts;
+#pragma unroll
+  for (int part = 0; part < kParts; ++part)
+    write_tile(p, at, codes[part], part * width + at.block_column * kSide, (part + 1) * width, staged[part]);
+}
+
+// Args: of an op with outputs in FP8.
+template <class Args>
+QuantizeParams quantize_params(const Args& a, std::int64_t rows, std::int64_t columns, bool packed) {
+  return {rows,
+          columns,
+          static_cast<unsigned>(fp8_blocks(columns)),
+          packed,
+          Fp8Rows(a.out),
+          Fp8Rows(a.transposed),
+          device_data<float>(a.max.value),
+          a.max.given};
 }
 
 template <class Source>
@@ -264,6 +439,16 @@ void launch_tiles(const ExecContext& ctx, void (*kernel)(const Source, const Qua
   const std::int64_t tiles = fp8_blocks(p.rows) * p.tiles_across;
   RING_CHECK(tiles < std::int64_t{1} << 31, "FP8 matrix [", p.rows, ",", p.columns, "]: too many blocks");
   if (tiles > 0) launch(ctx, {grid_of(tiles)}, kernel, source, p);
+}
+
+// Quantizes a source to rows, or tensorwise. In two passes, the second begins where the first ended.
+template <class Source>
+void launch_quantize(const ExecContext& ctx, const Source& source, QuantizeParams p) {
+  if (!p.max) return launch_tiles(ctx, quantize_rows<Source>, source, p);
+  p.tiles_across = static_cast<unsigned>(fp8_blocks(p.columns / parts_of<Source>()));
+  if (!p.given) launch_tiles(ctx, max_of_source<Source>, source, p);
+  p.first_to_last = !p.given;
+  if (p.out.values || p.transposed.values) launch_tiles(ctx, quantize_tensor<Source>, source, p);
 }
 
 }  // namespace ring::cuda

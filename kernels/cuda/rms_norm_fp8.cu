@@ -27,19 +27,32 @@ struct Normed {
   }
 };
 
-// rstd of each row, which is the work of a warp.
+// rstd of each row, which is the work of a warp. Unless max is null, raises *max to the largest magnitude of the
+// result.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
-    row_rstd(const T* x, std::int64_t stride, std::int64_t rows, std::int64_t width, float eps, float* rstd) {
+    row_rstd(const Normed<T> source, std::int64_t rows, std::int64_t width, float eps, float* rstd, float* max) {
   const std::int64_t row = thread_x() / kWarp;
   if (row >= rows) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const T* x = source.x + row * source.stride;
   float sum = 0;
 #pragma unroll 4
   for (std::int64_t c = lane * kPack<T>; c < width; c += kWarp * kPack<T>)
-    for (const float v : load(x + row * stride, c, width).v) sum += v * v;
+    for (const float v : load(x, c, width).v) sum += v * v;
   sum = group_sum<kWarp>(sum);
-  if (lane == 0) rstd[row] = rsqrtf(sum * (1.0f / static_cast<float>(width)) + eps);
+  const float r = rsqrtf(sum * (1.0f / static_cast<float>(width)) + eps);
+  if (lane == 0) rstd[row] = r;
+  if (!max) return;
+  float largest = 0;
+#pragma unroll 4
+  for (std::int64_t c = lane * kPack<T>; c < width; c += kWarp * kPack<T>) {
+    const Floats<kPack<T>> f = load(x, c, width), w = load(source.w, c, width);
+#pragma unroll
+    for (int i = 0; i < kPack<T>; ++i) largest = fmaxf(largest, fabsf(Normed<T>::value(f.v[i], r, w.v[i])));
+  }
+  largest = max_over_lanes(largest, kWarp);
+  if (lane == 0) raise_max(max, to_float(from_float<T>(largest)));
 }
 
 void run_norm(const RmsNormFp8& a, const ExecContext& ctx) {
@@ -49,10 +62,15 @@ void run_norm(const RmsNormFp8& a, const ExecContext& ctx) {
     const std::int64_t rows = a.x.dim(0), columns = a.x.dim(1), stride = a.x.stride(0);
     if (rows == 0) return;
     float* rstd = device_data<float>(a.rstd);
-    launch(ctx, {grid_of(divide_up(rows, kWarps))}, row_rstd<T>, x, stride, rows, columns, a.eps, rstd);
     const bool packed = made_of_packs(device_rows<T>("rms_norm_fp8", "x", a.x)) && is_aligned(w);
-    launch_tiles(ctx, quantize_rows<Normed<T>>, Normed<T>{x, stride, w, rstd},
-                 quantize_params(a.out, a.transposed, rows, columns, packed));
+    const Normed<T> source{x, stride, w, rstd};
+    const QuantizeParams p = quantize_params(a, rows, columns, packed);
+    launch(ctx, {grid_of(divide_up(rows, kWarps))}, row_rstd<T>, source, rows, columns, a.eps, rstd,
+           p.given ? nullptr : p.max);
+    if (!p.max)
+      launch_tiles(ctx, quantize_rows<Normed<T>>, source, p);
+    else if (p.out.values || p.transposed.values)
+      launch_tiles(ctx, quantize_tensor<Normed<T>>, source, p);
   });
 }
 

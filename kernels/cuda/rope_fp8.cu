@@ -72,15 +72,17 @@ void run(const RopeFp8& a, const ExecContext& ctx) {
          sines);
   visit_float(op, a.x.dtype(), [&]<class T>() {
     const bool packed = made_of_packs(device_rows<T>(op, "x", a.x)) && half % kEach == 0;
-    launch_tiles(
-        ctx, quantize_rows<Rotated<T>>,
-        Rotated<T>{device_data<T>(a.x), a.x.stride(0), a.heads * 2 * half, static_cast<int>(half), cosines, sines},
-        quantize_params(a.out, a.transposed, rows, a.x.dim(1), packed));
+    launch_quantize(
+        ctx, Rotated<T>{device_data<T>(a.x), a.x.stride(0), a.heads * 2 * half, static_cast<int>(half), cosines, sines},
+        quantize_params(a, rows, a.x.dim(1), packed));
   });
 }
 
+// Tensorwise, computing the angles' table and all rotations twice takes longer than two kernels.
+bool supports(const RopeFp8& a, const ExecContext&) { return !is_tensorwise(a.out, a.transposed, a.max); }
+
 const bool added[] = {
-    rope_fp8_kernel.add(Backend::cuda, {"tiles", run, nullptr, 10}),
+    rope_fp8_kernel.add(Backend::cuda, {"tiles", run, supports, 10}),
     rope_fp8_kernel.add(Backend::cuda, {"separate", run_separately}),
 };
 

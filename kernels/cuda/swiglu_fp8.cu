@@ -25,11 +25,13 @@ struct Gated {
   }
 };
 
-// Gradients of gate and up side by side. Both tiles read the same elements; concurrent thread blocks compute them, so
-// that the second reads from the cache.
+// Gradients of gate and up side by side. With a scale for each row, both tiles read the same elements; concurrent
+// thread blocks compute them, so that the second reads from the cache. Tensorwise, a thread block computes both at
+// once.
 template <class T>
 struct GatedGradient {
   using Type = T;
+  static constexpr int kParts = 2;
   const T *gate_up, *dy;
   std::int64_t stride, dy_stride, width;
 
@@ -42,18 +44,20 @@ struct GatedGradient {
     return from_float<T>(of_up ? g.up : g.gate);
   }
   __device__ Pack<T, kEach> pack(std::int64_t row, std::int64_t column) const {
-    const bool of_up = column >= width;
-    const std::int64_t c = of_up ? column - width : column;
-    const T* from = gate_up + row * stride + c;
-    Floats<kEach> gate = unpack(load_pack<T, kEach>(from));
-    const Floats<kEach> up = unpack(load_pack<T, kEach>(from + width));
-    const Floats<kEach> d = unpack(load_pack<T, kEach>(dy + row * dy_stride + c));
+    Pack<T, kEach> both[2];
+    packs(row, column >= width ? column - width : column, both);
+    return column >= width ? both[1] : both[0];
+  }
+  __device__ void packs(std::int64_t row, std::int64_t column, Pack<T, kEach> (&to)[2]) const {
+    const T* from = gate_up + row * stride + column;
+    Floats<kEach> gate = unpack(load_pack<T, kEach>(from)), up = unpack(load_pack<T, kEach>(from + width));
+    const Floats<kEach> d = unpack(load_pack<T, kEach>(dy + row * dy_stride + column));
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const SwiGluGradients g = swiglu_gradients(gate.v[i], up.v[i], d.v[i]);
-      gate.v[i] = of_up ? g.up : g.gate;
+      gate.v[i] = g.gate, up.v[i] = g.up;
     }
-    return cuda::pack<T>(gate);
+    to[0] = cuda::pack<T>(gate), to[1] = cuda::pack<T>(up);
   }
 };
 
@@ -62,8 +66,8 @@ void run_swiglu(const SwiGluFp8& a, const ExecContext& ctx) {
   visit_float("swiglu_fp8", a.gate_up.dtype(), [&]<class T>() {
     const std::int64_t width = a.gate_up.dim(1) / 2;
     const bool packed = made_of_packs(device_rows<T>("swiglu_fp8", "gate_up", a.gate_up)) && width % kEach == 0;
-    launch_tiles(ctx, quantize_rows<Gated<T>>, Gated<T>{device_data<T>(a.gate_up), a.gate_up.stride(0), width},
-                 quantize_params(a.out, a.transposed, a.gate_up.dim(0), width, packed));
+    launch_quantize(ctx, Gated<T>{device_data<T>(a.gate_up), a.gate_up.stride(0), width},
+                    quantize_params(a, a.gate_up.dim(0), width, packed));
   });
 }
 
@@ -74,10 +78,10 @@ void run_swiglu_backward(const SwiGluBackwardFp8& a, const ExecContext& ctx) {
     const std::int64_t rows = a.dy.dim(0), width = a.dy.dim(1);
     const bool packed = made_of_packs(device_rows<T>(op, "gate_up", a.gate_up)) &&
                         made_of_packs(device_rows<T>(op, "dy", a.dy)) && width % kEach == 0;
-    launch_tiles(
-        ctx, quantize_rows<GatedGradient<T>>,
+    launch_quantize(
+        ctx,
         GatedGradient<T>{device_data<T>(a.gate_up), device_data<T>(a.dy), a.gate_up.stride(0), a.dy.stride(0), width},
-        quantize_params(a.out, a.transposed, rows, 2 * width, packed));
+        quantize_params(a, rows, 2 * width, packed));
   });
 }
 
