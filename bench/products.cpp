@@ -22,8 +22,17 @@ struct Job {
 };
 
 struct Quantized {
-  Fp8Matrix rows, transposed;
+  Fp8Matrix matrix, transposed;
 };
+
+Fp8Blocks activation_blocks(std::string_view type) {
+  return type == "fp8_tensor" ? Fp8Blocks::tensor : Fp8Blocks::rows;
+}
+Fp8Blocks weight_blocks(std::string_view type) { return type == "fp8_tensor" ? Fp8Blocks::tensor : Fp8Blocks::squares; }
+// A maximum of 0 for tensorwise ops. They raise it at each call; a step would set all of its maxima to 0 at once.
+Fp8Max max_for(std::string_view type, const ExecContext& ctx) {
+  return {type == "fp8_tensor" ? ctx.zeros({1}) : Tensor{}};
+}
 
 // Measures several kernels in turn, round by round.
 class Bench {
@@ -32,11 +41,11 @@ class Bench {
 
   // Adds all candidates of the slot that support these operands.
   template <class Args>
-  void add(const Kernel<Args>& slot, const std::string& work, const std::string& type, const Args& args) {
+  void add(const Kernel<Args>& slot, const std::string& work, std::string_view type, const Args& args) {
     const auto& chosen = slot.choose(args, ctx_);
     for (const auto& c : slot.candidates(ctx_.stream.device().backend)) {
       if (c.supports && !c.supports(args, ctx_)) continue;
-      jobs_.push_back({.timing = {work, str(type, ' ', c.name), cost(args)},
+      jobs_.push_back({.timing = {work, std::string(type), std::string(c.name), cost(args)},
                        .chosen = &c == &chosen,
                        .call = [fn = c.fn, args, ctx = ctx_] { fn(args, ctx); }});
     }
@@ -54,11 +63,12 @@ class Bench {
   std::vector<Job> jobs_;
 };
 
-Quantized quantized(Bench& bench, const std::string& name, const Tensor& x, Fp8Blocks blocks, const ExecContext& ctx) {
+Quantized quantized(Bench& bench, const std::string& name, std::string_view type, const Tensor& x, Fp8Blocks blocks,
+                    const ExecContext& ctx) {
   const Quantized q{empty_fp8(x.dim(0), x.dim(1), blocks, ctx), empty_fp8(x.dim(1), x.dim(0), blocks, ctx)};
-  const QuantizeFp8 args{x, q.rows, q.transposed};
+  const QuantizeFp8 args{x, q.matrix, q.transposed, max_for(type, ctx)};
   quantize_fp8_kernel(args, ctx);
-  bench.add(quantize_fp8_kernel, str("quantize ", name), "fp8", args);
+  bench.add(quantize_fp8_kernel, str("quantize ", name), type, args);
   return q;
 }
 
@@ -68,36 +78,42 @@ void add_linear(Bench& bench, const LinearShape& s, std::int64_t tokens, const E
                dy = random_tensor({tokens, s.outputs}, type, ctx, 2);
   const Tensor w = random_tensor({s.outputs, s.inputs}, type, ctx, 3), dw = ctx.zeros({s.outputs, s.inputs});
   const Tensor y = ctx.empty({tokens, s.outputs}, type), dx = ctx.empty({tokens, s.inputs}, type);
-  const auto usual = [&](const std::string& work, const Matmul& m) { bench.add(matmul_kernel, work, str(type), m); };
+  const auto usual = [&](const std::string& work, const Matmul& m) {
+    bench.add(matmul_kernel, work, to_string(type), m);
+  };
   usual("forward", Matmul{.a = x, .b = w, .c = y, .transpose_b = true});
   usual("input gradient", Matmul{.a = dy, .b = w, .c = dx});
   usual("weight gradient", Matmul{.a = dy, .b = x, .c = dw, .transpose_a = true, .beta = 1});
-  const Quantized qx = quantized(bench, "input", x, Fp8Blocks::rows, ctx);
-  const Quantized qdy = quantized(bench, "gradient", dy, Fp8Blocks::rows, ctx);
-  const Quantized qw = quantized(bench, "weight", w, Fp8Blocks::squares, ctx);
-  const auto fp8 = [&](const std::string& work, const MatmulFp8& m) { bench.add(matmul_fp8_kernel, work, "fp8", m); };
-  fp8("forward", {qx.rows, qw.rows, y});
-  fp8("input gradient", {qdy.rows, qw.transposed, dx});
-  fp8("weight gradient", {qdy.transposed, qx.transposed, dw, true});
+  for (const std::string_view fp8 : kFp8Types) {
+    const Quantized qx = quantized(bench, "input", fp8, x, activation_blocks(fp8), ctx);
+    const Quantized qdy = quantized(bench, "gradient", fp8, dy, activation_blocks(fp8), ctx);
+    const Quantized qw = quantized(bench, "weight", fp8, w, weight_blocks(fp8), ctx);
+    const auto add = [&](const std::string& work, const MatmulFp8& m) { bench.add(matmul_fp8_kernel, work, fp8, m); };
+    add("forward", {qx.matrix, qw.matrix, y});
+    add("input gradient", {qdy.matrix, qw.transposed, dx});
+    add("weight gradient", {qdy.transposed, qx.transposed, dw, true});
+  }
 }
 
-// Measures an op, and the same op with its result [N,C] in FP8.
+// Measures an op, and the same op with its result [N,C] in both forms of FP8.
 template <class Op, class OpFp8>
 ProducerTiming time_producer(const std::string& name, const Kernel<Op>& slot, const Op& op,
                              const Kernel<OpFp8>& fp8_slot, OpFp8 fp8, const Shape& result, double seconds, int rounds,
                              const ExecContext& ctx) {
-  fp8.out = empty_fp8(result[0], result[1], Fp8Blocks::rows, ctx);
-  fp8.transposed = empty_fp8(result[1], result[0], Fp8Blocks::rows, ctx);
   Bench bench(ctx);
-  bench.add(slot, name, str(activation_type(ctx.precision)), op);
-  bench.add(fp8_slot, name, "fp8", fp8);
+  bench.add(slot, name, to_string(activation_type(ctx.precision)), op);
+  for (const std::string_view type : kFp8Types) {
+    fp8.out = empty_fp8(result[0], result[1], activation_blocks(type), ctx);
+    fp8.transposed = empty_fp8(result[1], result[0], activation_blocks(type), ctx);
+    fp8.max = max_for(type, ctx);
+    bench.add(fp8_slot, name, type, fp8);
+  }
   ProducerTiming t{.name = name};
   for (const Job& job : bench.measure(seconds, rounds)) {
     const ProductTiming& timing = job.timing;
     t.rows.push_back(timing);
-    const bool quantizes = timing.kernel.starts_with("fp8");
-    if (timing.kernel == "fp8 separate") t.separate = timing.seconds;
-    if (job.chosen) (quantizes ? t.fused : t.usual) = timing.seconds;
+    if (timing.kernel == "separate") t.separate[timing.type] = timing.seconds;
+    if (job.chosen) t.fused[timing.type] = timing.seconds;
   }
   return t;
 }
@@ -121,10 +137,8 @@ LinearTiming time_linear(const LinearShape& shape, std::int64_t tokens, double s
   for (const Job& job : bench.measure(seconds, rounds)) {
     t.rows.push_back(job.timing);
     if (!job.chosen) continue;
-    if (job.timing.cost.flops == 0)
-      t.quantization += job.timing.seconds;
-    else
-      (job.timing.kernel.starts_with("fp8") ? t.fp8 : t.usual) += job.timing.seconds;
+    LinearSeconds& of_type = t.seconds[job.timing.type];
+    (job.timing.cost.flops == 0 ? of_type.quantization : of_type.products) += job.timing.seconds;
   }
   return t;
 }

@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
+#include <map>
 
 #include "bench/products.h"
 #include "cli/bench.h"
@@ -31,7 +32,7 @@ std::string rate_of(const ProductTiming& p) {
 void print_rows(const std::vector<ProductTiming>& timings) {
   Rows rows = {{"work", "kernel", "shape", "us", "rate"}};
   for (const ProductTiming& p : timings)
-    rows.push_back({p.work, p.kernel, p.cost.shape, fixed(1e6 * p.seconds, 1), rate_of(p)});
+    rows.push_back({p.work, str(p.type, ' ', p.kernel), p.cost.shape, fixed(1e6 * p.seconds, 1), rate_of(p)});
   print_table(rows, 3);
   print_format("\n");
   std::cout.flush();
@@ -43,16 +44,21 @@ void print_linear(const LinearTiming& t) {
   print_rows(t.rows);
 }
 
-// Prints a line for each op that can quantize its result. Returns the seconds of a block that this saves.
-double print_producers(const std::vector<ProducerTiming>& all, const std::string& type) {
-  Rows rows = {{"op", "calls", str(type, " us"), "then quantize us", "fp8 us"}};
-  double saved = 0;
+// Prints a line for each op that can quantize its result. Returns the seconds of a block that this saves, by type.
+std::map<std::string_view, double> print_producers(const std::vector<ProducerTiming>& all, const std::string& usual) {
+  std::vector<std::string> titles = {"op", "calls", str(usual, " us")};
+  for (const std::string_view type : kFp8Types) titles.insert(titles.end(), {"then quantize us", str(type, " us")});
+  Rows rows = {titles};
+  std::map<std::string_view, double> saved;
   for (const ProducerTiming& t : all) {
-    rows.push_back(
-        {t.name, str(t.calls), fixed(1e6 * t.usual, 1), fixed(1e6 * t.separate, 1), fixed(1e6 * t.fused, 1)});
-    saved += t.calls * (t.separate - t.fused);
+    rows.push_back({t.name, str(t.calls), fixed(1e6 * t.fused.at(usual), 1)});
+    for (const std::string_view type : kFp8Types) {
+      const double separate = t.separate.find(type)->second, fused = t.fused.find(type)->second;
+      rows.back().insert(rows.back().end(), {fixed(1e6 * separate, 1), fixed(1e6 * fused, 1)});
+      saved[type] += t.calls * (separate - fused);
+    }
   }
-  if (all.empty()) return 0;
+  if (all.empty()) return saved;
   print_table(rows, 1);
   print_format("\n");
   return saved;
@@ -60,20 +66,24 @@ double print_producers(const std::vector<ProducerTiming>& all, const std::string
 
 // Prints a line for each linear layer, their sum, and the sum with ops that quantize their own output, which saves
 // `saved` seconds.
-void print_sums(const std::vector<LinearTiming>& all, double saved, const std::string& type) {
-  Rows rows = {{"linear", str(type, " us"), "fp8 us", "quantize us", "fp8 faster", "with quantizing"}};
-  const auto add = [&](const std::string& name, double usual, double fp8, double quantization) {
-    rows.push_back({name, fixed(1e6 * usual, 1), fixed(1e6 * fp8, 1), fixed(1e6 * quantization, 1),
-                    str(fixed(usual / fp8, 2), 'x'), str(fixed(usual / (fp8 + quantization), 2), 'x')});
+void print_sums(const std::vector<LinearTiming>& all, double saved, const std::string& usual, std::string_view type) {
+  Rows rows = {{"linear", str(usual, " us"), str(type, " us"), "quantize us", "faster", "with quantizing"}};
+  const auto add = [&](const std::string& name, double before, const LinearSeconds& s) {
+    rows.push_back({name, fixed(1e6 * before, 1), fixed(1e6 * s.products, 1), fixed(1e6 * s.quantization, 1),
+                    str(fixed(before / s.products, 2), 'x'),
+                    str(fixed(before / (s.products + s.quantization), 2), 'x')});
   };
-  double usual = 0, fp8 = 0, quantization = 0;
+  double before = 0;
+  LinearSeconds sum;
   for (const LinearTiming& t : all) {
-    add(t.shape.name, t.usual, t.fp8, t.quantization);
-    usual += t.usual, fp8 += t.fp8, quantization += t.quantization;
+    const LinearSeconds& s = t.seconds.find(type)->second;
+    add(t.shape.name, t.seconds.at(usual).products, s);
+    before += t.seconds.at(usual).products, sum.products += s.products, sum.quantization += s.quantization;
   }
-  add("block", usual, fp8, quantization);
-  if (saved != 0) add("block, fused", usual, fp8, quantization - saved);
+  add("block", before, sum);
+  if (saved != 0) add("block, fused", before, {sum.products, sum.quantization - saved});
   print_table(rows, 1);
+  print_format("\n");
 }
 
 void run(const Arguments& a) {
@@ -90,8 +100,8 @@ void run(const Arguments& a) {
   }
   const std::vector<ProducerTiming> producers = time_producers(config.model, tokens, a.seconds, a.rounds, ctx);
   for (const ProducerTiming& t : producers) print_rows(t.rows);
-  const double saved = print_producers(producers, type);
-  print_sums(all, saved, type);
+  std::map<std::string_view, double> saved = print_producers(producers, type);
+  for (const std::string_view fp8 : kFp8Types) print_sums(all, saved[fp8], type, fp8);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "tests/paths.h"
@@ -37,23 +38,26 @@ TEST(TimedLinear, HasAllProductsAndTheirSums) {
   const ExecContext ctx{Stream::cpu(2)};
   const LinearTiming t = time_linear({"up", 48, 32}, 40, 1e-4, 1, ctx);
   std::set<std::string> works;
-  double usual = 0, fp8 = 0, quantization = 0;
+  std::map<std::string, LinearSeconds> sums;
   for (const ProductTiming& p : t.rows) {
     EXPECT_GT(p.seconds, 0) << p.work;
-    const bool first = works.insert(str(p.work, p.kernel.starts_with("fp8") ? " fp8" : "")).second;
+    const bool first = works.insert(str(p.work, ' ', p.type)).second;
     if (p.work.starts_with("quantize")) {
-      quantization += p.seconds;
+      sums[p.type].quantization += p.seconds;
     } else {
       EXPECT_EQ(p.cost.flops, 2.0 * 48 * 32 * 40) << p.work;
-      if (first) (p.kernel.starts_with("fp8") ? fp8 : usual) += p.seconds;
+      if (first) sums[p.type].products += p.seconds;
     }
   }
-  EXPECT_EQ(works, (std::set<std::string>{"forward", "forward fp8", "input gradient", "input gradient fp8",
-                                          "weight gradient", "weight gradient fp8", "quantize input fp8",
-                                          "quantize gradient fp8", "quantize weight fp8"}));
-  EXPECT_DOUBLE_EQ(t.fp8, fp8);
-  EXPECT_DOUBLE_EQ(t.quantization, quantization);
-  EXPECT_DOUBLE_EQ(t.usual, usual);
+  std::set<std::string> want;
+  for (const std::string type : {"f32", "fp8_blocks", "fp8_tensor"}) {
+    for (const char* work : {"forward ", "input gradient ", "weight gradient "}) want.insert(work + type);
+    if (type != "f32")
+      for (const char* what : {"input ", "gradient ", "weight "}) want.insert(str("quantize ", what, type));
+    EXPECT_DOUBLE_EQ(t.seconds.at(type).products, sums[type].products);
+    EXPECT_DOUBLE_EQ(t.seconds.at(type).quantization, sums[type].quantization);
+  }
+  EXPECT_EQ(works, want);
 }
 
 TEST(TimedProducers, FollowTheModel) {
@@ -63,10 +67,12 @@ TEST(TimedProducers, FollowTheModel) {
     m.norm = norm;
     std::vector<std::string> names;
     for (const ProducerTiming& t : time_producers(m, 24, 1e-4, 1, ctx)) {
-      EXPECT_EQ(t.rows.size(), 2u) << t.name;  // in f32 and in FP8
-      EXPECT_GT(t.usual, 0) << t.name;
-      EXPECT_GT(t.separate, 0) << t.name;
-      EXPECT_EQ(t.fused, t.separate) << t.name << ": a CPU has no other kernel";
+      EXPECT_EQ(t.rows.size(), 3u) << t.name;  // in f32 and in both forms of FP8
+      EXPECT_GT(t.fused.at("f32"), 0) << t.name;
+      for (const char* type : {"fp8_blocks", "fp8_tensor"}) {
+        EXPECT_GT(t.separate.at(type), 0) << t.name;
+        EXPECT_EQ(t.fused.at(type), t.separate.at(type)) << t.name << ": a CPU has no other kernel";
+      }
       names.push_back(str(t.calls, ' ', t.name));
     }
     return names;
@@ -85,9 +91,10 @@ TEST(BenchProducts, PrintsEachLinearLayerAndTheBlock) {
       run_process({ring_binary(), "bench", "products", file.string(), "--seconds", "0.0001", "--rounds", "1"});
   std::filesystem::remove(file);
   EXPECT_EQ(end.code, 0) << end.output;
-  for (const char* text : {"32 tokens", "qkv: 96 outputs, 32 inputs", "gate and up: 192 outputs, 32 inputs",
-                           "down: 32 outputs, 96 inputs", "e4m3[32x192x32]w", "e4m3[192x32x32]+c", "f32[32,192]",
-                           "then quantize us", "\nswiglu gradient ", "\nrope gradient ", "\nblock "})
+  for (const char* text :
+       {"32 tokens", "qkv: 96 outputs, 32 inputs", "gate and up: 192 outputs, 32 inputs", "down: 32 outputs, 96 inputs",
+        "e4m3[32x192x32]w", "e4m3[192x32x32]+c", "e4m3[32x192x32]t", "e4m3[192x32x32]t+c", "f32[32,192]",
+        "then quantize us", "fp8_blocks us", "fp8_tensor us", "\nswiglu gradient ", "\nrope gradient ", "\nblock "})
     EXPECT_NE(end.output.find(text), std::string::npos) << text << "\n" << end.output;
 }
 
