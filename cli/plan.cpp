@@ -61,10 +61,11 @@ const SoldGpu* sold_gpu(const std::string& rates, std::uint64_t memory) {
   return gpu == std::end(kSoldGpus) ? nullptr : gpu;
 }
 
-// Returns true if shipped rates of a GPU are used because the command asks for GPUs but this machine has none.
+// Returns true if shipped rates of a GPU are used because the command or the settings ask for GPUs but this machine has
+// none.
 bool takes_rates_of_gpu(const Arguments& a, const Config& c) {
-  return a.asks_for_gpus && a.rates == "auto" && c.run.rates.empty() && c.run.device == DeviceChoice::automatic &&
-         backend_of(c.run.device) == Backend::cpu;
+  const bool asks = c.run.device == DeviceChoice::cuda || (a.asks_for_gpus && c.run.device != DeviceChoice::cpu);
+  return asks && a.rates == "auto" && c.run.rates.empty() && !backend_available(Backend::cuda);
 }
 
 // Returns the shipped GPU with at least this memory, or the largest one.

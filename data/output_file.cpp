@@ -29,10 +29,17 @@ void check_output_is_no_input(const std::string& option, const std::string& outp
                               const std::vector<std::string>& inputs) {
   struct stat written {};
   if (::stat(output.c_str(), &written) != 0 || !S_ISREG(written.st_mode)) return;
-  for (const std::string& input : inputs)
-    if (struct stat read{};
-        ::stat(input.c_str(), &read) == 0 && read.st_dev == written.st_dev && read.st_ino == written.st_ino)
+  const auto check = [&](const std::string& input) {
+    struct stat read {};
+    if (::stat(input.c_str(), &read) == 0 && read.st_dev == written.st_dev && read.st_ino == written.st_ino)
       fail(option, " ", output, " is the input ", input, ", which it would replace. Choose another name");
+  };
+  std::error_code ignored;
+  for (const std::string& input : inputs)
+    if (std::filesystem::is_directory(input, ignored))
+      for (const auto& entry : std::filesystem::directory_iterator(input, ignored)) check(entry.path().string());
+    else
+      check(input);
 }
 
 LineFile::LineFile(const std::string& path) : file_(path, O_WRONLY | O_CREAT | O_APPEND) {}

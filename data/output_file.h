@@ -11,8 +11,8 @@ namespace ring {
 // Completely or not at all. Error names the file and the reason.
 void write_whole(const std::string& path, const std::string& text);
 
-// Throws Error if the output of this option exists and is one of the inputs, which it would replace. Inputs that are no
-// files, such as names of tokenizers, are passed over.
+// Throws Error if the output of this option exists and is one of the inputs, or a file in a folder among them, which it
+// would replace. Inputs that do not exist, such as names of tokenizers, are passed over.
 void check_output_is_no_input(const std::string& option, const std::string& output,
                               const std::vector<std::string>& inputs);
 

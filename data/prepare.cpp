@@ -199,7 +199,9 @@ class Census {
 };
 
 // Returns what to do where no document fell into a split.
-const char* remedy_for_empty_split(const std::vector<TextFile>& files) {
+const char* remedy_for_empty_split(const PreparePlan& plan) {
+  const std::vector<TextFile>& files = plan.files;
+  if (plan.tokens) return "Give a larger fraction, 0 (no validation), or a data set of its own (--validation-input)";
   if (std::ranges::any_of(files, &RecordMembers::any, &TextFile::members))
     return "Give a larger fraction, 0 (no validation), or records of their own (--validation-input)";
   if (!std::ranges::all_of(files, &TextFile::plain))
@@ -216,7 +218,7 @@ void check_result(const PrepareOptions& o, const PreparePlan& plan, const TokenS
   const auto empty = [&](const char* which) {
     fail("the ", which, " split of ", o.output, " is empty: of ",
          counted(static_cast<std::int64_t>(documents), "document"), " none fell into it with --validation-fraction ",
-         o.validation_fraction, ". ", remedy_for_empty_split(plan.files));
+         o.validation_fraction, ". ", remedy_for_empty_split(plan));
   };
   if (!o.validation_inputs.empty() && (train == 0 || validation == 0))
     fail("the files of --", train == 0 ? "input" : "validation-input",

@@ -155,7 +155,10 @@ void list_files(const PrepareOptions& o, PreparePlan& plan) {
 
 void check_output(const PrepareOptions& o, const std::vector<TextFile>& files) {
   std::vector<std::string> inputs{o.tokenizer, o.chat_template};
-  for (const TextFile& f : files) inputs.push_back(f.path);
+  for (const TextFile& f : files) {
+    inputs.push_back(f.path);
+    if (f.path.ends_with(".bin")) inputs.push_back(f.path.substr(0, f.path.size() - 4) + ".idx");
+  }
   check_output_is_no_input("--output", o.output, inputs);
 }
 

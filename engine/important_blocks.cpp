@@ -71,7 +71,7 @@ void check_sizes_of_important_blocks(const ModelConfig& before, const ModelConfi
     fail(run, ": ", section_key(*has[layer], now), ".block: ", old_block, " -> ", block, ", but layer ", layer,
          " keeps blocks by importance, of which the run's checkpoints hold averages by blocks of ", old_block,
          ": set it to ", old_block, ", or begin a new run with these weights, run.init_from=", run,
-         " and another run.name, where averages begin empty");
+         " and another run.name (or run.directory, if it is set), where averages begin empty");
   }
 }
 

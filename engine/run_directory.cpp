@@ -181,7 +181,8 @@ std::shared_ptr<void> RunDirectory::lock() const {
     ::close(fd);
     if (problem != EWOULDBLOCK)
       fail("cannot lock ", file, ": ", io_error_text(problem), ". Or set run.directory to another place");
-    fail(path_, ": another process is training this run", holder, ". Wait for it, stop it, or set another run.name");
+    fail(path_, ": another process is training this run", holder,
+         ". Wait for it, stop it, or set another run.name (or run.directory, if it is set)");
   }
   note_holder(fd);
   return std::shared_ptr<int>(new int(fd), [](int* held) {

@@ -107,12 +107,35 @@ void check_replacements(std::string_view map, const std::string& name) {
 
 }  // namespace
 
-// ModelProto: 1 the pieces, 3 and 5 what text is replaced by other text before and after.
+namespace {
+
+// TrainerSpec: 3 the algorithm (3: words), 24 treat_whitespace_as_suffix.
+void check_trainer(std::string_view bytes, const std::string& name) {
+  bool words = false, suffix = false;
+  for (Message trainer(bytes, name); !trainer.done();) {
+    const Message::Field f = trainer.next();
+    if (f.number == 3) words = f.value == 3;
+    if (f.number == 24) suffix = f.value != 0;
+  }
+  if (words)
+    fail(name,
+         ": its pieces are whole words (model_type word), which is not supported. Use a model of type unigram or "
+         "bpe");
+  if (suffix)
+    fail(name,
+         ": its pieces have the space behind a word (treat_whitespace_as_suffix), which is not supported. Use a "
+         "model whose pieces have it in front");
+}
+
+}  // namespace
+
+// ModelProto: 1 the pieces, 2 how they were trained, 3 and 5 what text is replaced by other text before and after.
 void check_sentencepiece_model(std::string_view bytes, const std::string& name) {
   std::size_t pieces = 0;
   for (Message model(bytes, name); !model.done();) {
     const Message::Field f = model.next();
     if (f.number == 1) check_piece(f.bytes, pieces++, name);
+    if (f.number == 2) check_trainer(f.bytes, name);
     if (f.number != 3 && f.number != 5) continue;
     for (Message normalizer(f.bytes, name); !normalizer.done();) {
       const Message::Field rule = normalizer.next();

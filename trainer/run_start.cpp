@@ -93,6 +93,9 @@ std::map<std::string, Shape> shapes_of(ModelConfig model) {
   return shapes;
 }
 
+// Returns the key that decides where the run lies, for advice on a new run.
+const char* key_of_place(const Config& c) { return c.run.directory.empty() ? "run.name" : "run.directory"; }
+
 // Throws Error if the settings changed the shapes of the checkpoint's tensors, which no option allows.
 void check_shapes(const ResolvedRun& s, const Origin& origin, const std::vector<std::string>& changes) {
   std::vector<std::string> of_model = changes;
@@ -100,7 +103,7 @@ void check_shapes(const ResolvedRun& s, const Origin& origin, const std::vector<
   if (of_model.empty() || shapes_of(origin.config.model) == shapes_of(s.config.model)) return;
   fail(s.dir.path(), ": the tensors of the checkpoint ", origin.checkpoint,
        " do not have the shapes of this model:", listed(of_model), "\nResume with the old settings (ringmaster train ",
-       s.dir.path(), "), or train the new model in a run of its own: run.name=NAME");
+       s.dir.path(), "), or train the new model in a run of its own: ", key_of_place(s.config), "=NAME");
 }
 
 // Refuses settings that differ from those that the checkpoint was trained with, naming the keys.
@@ -124,11 +127,12 @@ void check_settings(Resumption& r, const ResolvedRun& s, const Origin& origin, c
   if (file && changes_of_numbers(file->config, s.config).empty())
     fail(s.dir.config_file(), " differs from the settings in the checkpoint ", origin.checkpoint, ":", listed(changes),
          "\nRestore the file (", s.dir.restoring_command(origin.checkpoint),
-         "), pass --allow-changes to go on with what it says, --fresh to start over, or set another run.name");
+         "), pass --allow-changes to go on with what it says, --fresh to start over, or set another ",
+         key_of_place(s.config));
   fail(s.dir.path(), ": the run has other settings:", listed(changes), "\n", advice_on_sizes(s, origin),
        "Resume with the old ones (ringmaster train ", s.dir.path(),
-       "), pass --allow-changes to go on with the new ones, --fresh to start over, or set "
-       "another run.name");
+       "), pass --allow-changes to go on with the new ones, --fresh to start over, or set another ",
+       key_of_place(s.config));
 }
 
 // It is written again from the corpus when the run goes on.
@@ -145,7 +149,7 @@ void check_source(const ResolvedRun& s, const Origin& origin) {
   const std::string &before = origin.config.run.init_from, &now = s.config.run.init_from;
   if (now.empty() || now == before) return;
   fail("run.init_from: ", now, " has no effect, since ", s.dir.path(), " began from ",
-       before.empty() ? "random weights" : before, ". To begin from it, set another run.name");
+       before.empty() ? "random weights" : before, ". To begin from it, set another ", key_of_place(s.config));
 }
 
 // before: of an earlier check, whose warnings are not repeated.
@@ -163,7 +167,8 @@ Resumption check_resumption(const ResolvedRun& s, const Origin& origin, const Tr
   check_settings(r, s, origin, file ? &*file : nullptr, options.allow_changes);
   check_tokenizer(s.corpora, origin.tokenizer_hash(), "run " + s.dir.path());
   if (!options.allow_changes)
-    check_data(origin, s.corpora, "Put the old ones back, pass --allow-changes, or start another run.name");
+    check_data(origin, s.corpora,
+               str("Put the old ones back, pass --allow-changes, or set another ", key_of_place(s.config)));
   else if (const auto changes = changes_of_data(origin, s.data, s.config.model); !changes.empty())
     warn_once(r, str("resuming ", s.dir.path(), " with other data:", listed(changes))), r.changed = true;
   warn_of_tokenizer(r, s, origin);
@@ -174,7 +179,8 @@ void refuse_to_delete(const std::string& weights, const RunDirectory& dir) {
   const auto source = weights.empty() ? std::nullopt : run_around(weights);
   std::error_code error;
   if (source && fs::equivalent(source->path(), dir.path(), error))
-    fail("--fresh would delete the weights that run.init_from takes from ", weights, ": set another run.name");
+    fail("--fresh would delete the weights that run.init_from takes from ", weights,
+         ". Set another run.name (or run.directory, if it is set)");
 }
 
 // A directory that is not there yet is made only once nothing can be refused any more.

@@ -256,7 +256,7 @@ chat::Format chat_format_in(const fs::path& folder, const ImportOptions& options
 }
 
 // Returns generation_config.json, or what transformers makes of config.json if there is none, with the tokens of
-// config.json that begin and pad texts where it names none itself; empty: nothing that can be used.
+// config.json that begin, end and pad texts where it names none itself. Empty: nothing that can be used.
 std::string generation_text_in(const fs::path& folder, const std::string& config, std::int64_t vocab_size,
                                std::vector<std::string>& notes) {
   const fs::path file = folder / kGenerationFile;
@@ -268,12 +268,10 @@ std::string generation_text_in(const fs::path& folder, const std::string& config
     parse_generation_config(text, file.string(), vocab_size);
     auto all = parse_json<nlohmann::ordered_json>(text, {.duplicate_keys = DuplicateKeys::last_wins});
     const auto model = parse_json<nlohmann::ordered_json>(config);
-    std::vector<const char*> keys = {"bos_token_id", "pad_token_id"};
-    if (!there) keys.push_back("eos_token_id");
-    for (const char* key : keys)
+    for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
       if (all.value(key, nlohmann::ordered_json()).is_null() && model.contains(key) && !model.at(key).is_null())
         all[key] = model.at(key);
-    if (!there) parse_generation_config(all.dump(), "config.json", vocab_size);
+    parse_generation_config(all.dump(), "config.json", vocab_size);
     return all.empty() ? "" : all.dump(2) + "\n";
   } catch (const Error& e) {
     notes.push_back(str("Texts end and are drawn as by default: ", e.what()));

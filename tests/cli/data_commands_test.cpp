@@ -288,6 +288,21 @@ TEST_F(DataCommands, RefuseAnOutputThatIsAnInput) {
         {"--output", output, "is the input"});
   }
   EXPECT_EQ(ring::read_file(path("text.txt")), "abcba\n");
+  EXPECT_EQ(run({"data", "prepare", "--input", path("text.txt"), "--tokenizer", "bytes", "--output", path("c.h5"),
+                 "--validation-fraction", "0"})
+                .error,
+            "");
+  EXPECT_EQ(run({"data", "export", path("c.h5"), "--output", path("set")}).error, "");
+  const std::string empty = run({"data", "prepare", "--input", path("set.bin"), "--tokenizer", "bytes", "--output",
+                                 path("d.h5"), "--validation-fraction", "0.01"})
+                                .error;
+  expect_parts(empty, {"split of", "is empty", "--validation-input"});
+  EXPECT_EQ(empty.find("--split tail"), std::string::npos) << "tokens cannot be split there";
+  for (const char* output : {"set.bin", "set.idx"})
+    expect_parts(run({"data", "prepare", "--input", path("set.bin"), "--tokenizer", "bytes", "--output", path(output),
+                      "--validation-fraction", "0", "--force"})
+                     .error,
+                 {"--output", output, "is the input"});
 }
 
 TEST_F(DataCommands, TokenizerTrainEncodeDecodeInspect) {

@@ -256,6 +256,8 @@ TEST(PlanCommand, GpusAreAskedForAndGpusArePlanned) {
   EXPECT_TRUE(has(two, "rates of h100\n") && has(two, "no GPU is here") && has(two, "\n2 GPUs of 79.10 GiB")) << two;
   EXPECT_TRUE(has(planned({"--memory", "141GB"}), "rates of h200\n"));
   EXPECT_TRUE(has(planned({"--gpus", "2", "run.device=cpu"}), "rates of cpu\n"));
+  const std::string cuda = planned({"run.device=cuda"});
+  EXPECT_TRUE(has(cuda, "rates of h100\n") && has(cuda, "no GPU is here")) << cuda;
   EXPECT_TRUE(has(planned({"--gpus", "2", "--rates", "cpu"}), "\n2 processes of "));
   const std::string rates = planned({"--gpus", "2", "--rates", "H100"});
   EXPECT_TRUE(has(rates, "\n2 GPUs of 79.10 GiB")) << rates;

@@ -258,8 +258,12 @@ TEST_F(Hf, EndsOfConfigJsonCountWhereNothingElseSaysThem) {
   config["eos_token_id"] = {256, 7};
   replace_text(path("out") / "config.json", "\xEF\xBB\xBF" + config.dump());
   import_from_hf(path("out").string(), path("new").string(), {});
-  EXPECT_EQ(generation_config_of(origin_of(find_checkpoint(path("new").string()))).ends,
-            (std::vector<std::int32_t>{256, 7}));
+  const auto ends = [&] { return generation_config_of(origin_of(find_checkpoint(path("new").string()))).ends; };
+  EXPECT_EQ(ends(), (std::vector<std::int32_t>{256, 7}));
+  fs::remove_all(path("new"));
+  write_text(path("out") / "generation_config.json", R"({"temperature": 0.5})");
+  import_from_hf(path("out").string(), path("new").string(), {});
+  EXPECT_EQ(ends(), (std::vector<std::int32_t>{256, 7}));
 }
 
 TEST_F(Hf, AFolderThatCannotBeReadIsNotTakenForAMissingOne) {

@@ -215,6 +215,14 @@ TEST(SentencePieceModel, TablesOfReplacementsAreReadAndChecked) {
                {"t.model is damaged", "table of replacements", "leads out"});
 }
 
+TEST(SentencePieceModel, WordsAndSpacesBehindThemAreRefused) {
+  TempFolder folder;
+  const std::string file = trained_elsewhere(folder, {{"treat_whitespace_as_suffix", "true"}});
+  expect_error([&] { load_tokenizer(file); }, {file, "treat_whitespace_as_suffix", "not supported"});
+  const std::string words = trained_elsewhere(folder, {{"model_type", "word"}, {"hard_vocab_limit", "false"}});
+  expect_error([&] { load_tokenizer(words); }, {words, "model_type word", "not supported"});
+}
+
 // As the models of Llama 2 and Mistral ask for it.
 TEST(SentencePieceModel, TheBlankInFrontIsPutThereAndTakenAway) {
   for (const bool blank : {true, false}) {

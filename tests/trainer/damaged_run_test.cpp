@@ -111,7 +111,7 @@ TEST_F(DamagedRuns, OtherShapesAreRefusedAtOnce) {
       const Finished refused = run_process(short_train(more));
       const std::string was =
           change == std::string("model.width=64") ? "model.width: 32 -> 64" : "model.layers: 2 -> 3";
-      expect_parts(refused, 1, {checkpoint() + " do not have the shapes of this model:", was, "run.name=NAME"});
+      expect_parts(refused, 1, {checkpoint() + " do not have the shapes of this model:", was, "run.directory=NAME"});
       EXPECT_EQ(refused.output.find("--allow-changes"), std::string::npos) << refused.output;
       EXPECT_EQ(refused.output.find("attention.wk.weight"), std::string::npos) << refused.output;
     }
@@ -133,7 +133,7 @@ TEST_F(DamagedRuns, ChangedSettingsAreSaidOnceThoughTwoCheckpointsAreLookedAt) {
 
 TEST_F(DamagedRuns, ChangedInitialWeightsAreRefused) {
   expect_parts(ring({"train", path("run"), "train.steps=12", "--allow-changes", "run.init_from=runs/other"}), 1,
-               {"run.init_from: runs/other has no effect", "began from random weights", "set another run.name"});
+               {"run.init_from: runs/other has no effect", "began from random weights", "set another run.directory"});
   expect_parts(ring({"train", path("run"), "train.steps=12", "optimizer.lr=0.005", "run.init_from=runs/other"}), 1,
                {"run.init_from: runs/other has no effect"});
 }
