@@ -1,7 +1,6 @@
 // From the program's arguments to the command that they name: what CLI11 would blame on the wrong word is found here
 // first, and answered with what was probably meant.
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <span>
@@ -9,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/command.h"
 #include "cli/command_line.h"
-#include "cli/command_names.h"
 #include "cli/synonyms.h"
 #include "core/fields.h"
 #include "core/fields_parse.h"
@@ -22,13 +21,11 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-struct NothingIsRun {};
-
-[[noreturn]] void refuse(const CLI::App& at, const std::string& what) {
+[[noreturn]] void refuse(Command at, const std::string& what) {
   std::string name;
-  for (const CLI::App* command = &at; command->get_parent(); command = command->get_parent())
-    name = command->get_name() + (name.empty() ? ": " : " ") + name;
-  throw CLI::ParseError(name + what, CLI::ExitCodes::ExtrasError);
+  for (Command command = at; command.parent(); command = command.parent())
+    name = command.name() + (name.empty() ? ": " : " ") + name;
+  throw UsageError(name + what);
 }
 
 // The known word that begins with the one given or begins it, else the nearest one; "": none is near.
@@ -67,15 +64,15 @@ std::string answer(std::span<const Synonym> words, const std::string& word) {
 
 std::string question(const std::string& meant) { return meant.empty() ? "" : "; did you mean " + meant + "?"; }
 
-void refuse_command(const CLI::App& at, const std::string& word) {
-  if (const std::string known = at.get_parent() ? "" : answer(kCommands, word); !known.empty())
+void refuse_command(Command at, const std::string& word) {
+  if (const std::string known = at.parent() ? "" : answer(kCommands, word); !known.empty())
     refuse(at, "there is no command '" + word + "'" + known);
-  const Words known = command_names(at);
+  const Words known = at.command_names();
   std::string meant = nearest(word, known);
   Words inner;  // commands of other commands
   if (meant.empty())
     for (const std::string& name : known)
-      if (find_command(*find_command(at, name), word)) inner.push_back(name + " " + word);
+      if (at.find_command(name).find_command(word)) inner.push_back(name + " " + word);
   if (!inner.empty()) meant = joined(inner, " or ");
   refuse(at, "there is no command '" + word + "'" +
                  (meant.empty() ? "; there are " + joined(known, ", ") : question(meant)));
@@ -89,9 +86,9 @@ std::string name_of(const std::string& option) {
   return option[1] == '-' ? option.substr(0, option.find('=')) : option.substr(0, 2);
 }
 
-bool takes_settings(const CLI::App& command) { return command.get_option_no_throw("overrides") != nullptr; }
+bool takes_settings(Command command) { return static_cast<bool>(command.find_option("overrides")); }
 
-void refuse_option(const CLI::App& command, const std::string& word) {
+void refuse_option(Command command, const std::string& word) {
   const std::string name = word.substr(0, word.find('=')), unknown = "there is no option " + name;
   if (takes_settings(command)) {
     Config config;
@@ -101,13 +98,10 @@ void refuse_option(const CLI::App& command, const std::string& word) {
     if (hint.empty()) hint = config::hint_for_name(root, key, config::Given::value);
     if (!hint.empty()) refuse(command, unknown + "; " + hint + " (settings are written KEY=VALUE)");
   }
-  if (const std::string meant = command.get_parent() ? "" : answer(kOptions, name); !meant.empty())
+  if (const std::string meant = command.parent() ? "" : answer(kOptions, name); !meant.empty())
     refuse(command, unknown + meant);
   Words known;
-  for (const CLI::Option* option : command.get_options([](const CLI::Option* o) { return !o->get_positional(); })) {
-    for (const std::string& n : option->get_lnames()) known.push_back("--" + n);
-    for (const std::string& n : option->get_snames()) known.push_back("-" + n);
-  }
+  for (Option option : command.named_options()) std::ranges::copy(option.names(), std::back_inserter(known));
   const auto begins = [&](const std::string& k) { return k.starts_with("--" + name.substr(1)); };
   const auto with_letter = name.size() == 2 ? std::ranges::find_if(known, begins) : known.end();
   refuse(command, unknown + question(with_letter != known.end() ? *with_letter
@@ -122,72 +116,61 @@ bool is_setting(const std::string& word) {
 }
 
 // Returns how many words after the option `word` are its values, at most `most`.
-std::ptrdiff_t values_after(const CLI::Option& option, const std::string& word, std::ptrdiff_t most) {
+std::ptrdiff_t values_after(Option option, const std::string& word, std::ptrdiff_t most) {
   const bool has_value = word.size() > name_of(word).size();  // --name=value or -n2
-  return has_value ? 0 : std::min<std::ptrdiff_t>(option.get_items_expected_min(), most);
+  return has_value ? 0 : std::min(static_cast<std::ptrdiff_t>(option.min_values()), most);
 }
 
 // The words of one command, up to `--`: settings lose their dashes. The values of options may look like either.
-void check_options(const CLI::App& command, Words::iterator word, Words::iterator end) {
+void check_options(Command command, Words::iterator word, Words::iterator end) {
   for (; word != end && *word != "--"; ++word) {
     if (!is_option(*word)) continue;
-    const CLI::Option* option = command.get_option_no_throw(name_of(*word));
+    const Option option = command.find_option(name_of(*word));
     if (!option && takes_settings(command) && is_setting(*word)) {
       word->erase(0, 2);
       continue;
     }
     if (!option) refuse_option(command, *word);
-    word += values_after(*option, *word, end - word - 1);
+    word += values_after(option, *word, end - word - 1);
   }
 }
 
 // A command with words of its own, such as `runs [DIR]`, may be followed by those instead of by a command below it.
-bool takes_words(const CLI::App& command) {
-  return !command.get_options([](const CLI::Option* o) { return o->get_positional(); }).empty();
-}
+bool takes_words(Command command) { return !command.positionals().empty(); }
 
 // Follows the names of commands as far as they go.
-void check_words(const CLI::App& app, Words& words) {
-  const CLI::App* command = &app;
+void check_words(Command app, Words& words) {
+  Command command = app;
   for (auto word = words.begin();;) {
-    const bool last = command_names(*command).empty() ||
-                      (takes_words(*command) && (word == words.end() || !find_command(*command, *word)));
+    const bool last = command.command_names().empty() ||
+                      (takes_words(command) && (word == words.end() || !command.find_command(*word)));
     const auto end = last ? words.end() : std::find_if_not(word, words.end(), is_option);
-    check_options(*command, word, end);
+    check_options(command, word, end);
     if (last || end == words.end()) break;
-    const CLI::App* next = find_command(*command, *end);
-    if (!next) refuse_command(*command, *end);
+    const Command next = command.find_command(*end);
+    if (!next) refuse_command(command, *end);
     command = next;
     word = end + 1;
   }
-  if (command != &app && words.back() == command->get_name() && !command_names(*command).empty() &&
-      !takes_words(*command))
-    refuse(*command, "which of its commands? " + joined(command_names(*command), ", "));
+  if (command != app && words.back() == command.name() && !command.command_names().empty() && !takes_words(command))
+    refuse(command, "which of its commands? " + joined(command.command_names(), ", "));
 }
 
-// The command that was given, with all names that lead to it.
-const CLI::App& given_command(const CLI::App& app) {
-  const auto given = app.get_subcommands();
-  return given.empty() ? app : given_command(*given.front());
-}
-
-void refuse_extra(const CLI::App& app) {
-  const CLI::App& command = given_command(app);
-  const std::string word = joined(app.remaining(true), " ");
-  const bool prompts = command.get_option_no_throw("--prompt") != nullptr;
-  refuse(command, "unexpected argument '" + word + "'" + (prompts ? "; did you mean --prompt \"" + word + "\"?" : ""));
+[[noreturn]] void refuse_extra(Command command, const std::string& words) {
+  const bool prompts = static_cast<bool>(command.find_option("--prompt"));
+  refuse(command,
+         "unexpected argument '" + words + "'" + (prompts ? "; did you mean --prompt \"" + words + "\"?" : ""));
 }
 
 // CLI11 names one of the arguments that a command needs; this names all that are missing.
-[[noreturn]] void refuse_missing(const CLI::App& app, const CLI::RequiredError& first) {
-  const CLI::App& command = given_command(app);
+[[noreturn]] void refuse_missing(Command command, const MissingOption& first) {
   Words missing;
-  for (const CLI::Option* option : command.get_options())
-    if (option->get_required() && option->count() == 0) missing.push_back(option->get_name());
+  for (Option option : command.options())
+    if (option.is_required() && !option.given()) missing.push_back(option.name());
   if (missing.size() < 2) throw first;
   const std::string last = std::move(missing.back());
   missing.pop_back();
-  throw CLI::RequiredError(joined(missing, ", ") + " and " + last + " are required", first.get_exit_code());
+  throw UsageError(joined(missing, ", ") + " and " + last + " are required");
 }
 
 // `help bench step` is `bench step --help`.
@@ -199,17 +182,16 @@ void turn_help_around(Words& words) {
 
 // Returns launch's arguments with a missing `--` added before the command, and with dashes in torchrun's older option
 // names (--nproc_per_node).
-Words launch_words(const CLI::App& app, Words arguments) {
+Words launch_words(Command app, Words arguments) {
   if (arguments.empty() || arguments[0] != "launch") return arguments;
-  const CLI::App& launch = *find_command(app, arguments[0]);
+  const Command launch = app.find_command(arguments[0]);
   const auto end = std::ranges::find(arguments, "--");
   auto word = arguments.begin() + 1;
-  for (; word < end && !find_command(app, *word); ++word) {
+  for (; word < end && !app.find_command(*word); ++word) {
     if (!is_option(*word)) continue;
     if (word->starts_with("--"))
       std::replace(word->begin(), word->begin() + static_cast<std::ptrdiff_t>(name_of(*word).size()), '_', '-');
-    if (const CLI::Option* option = launch.get_option_no_throw(name_of(*word)))
-      word += values_after(*option, *word, end - word - 1);
+    if (Option option = launch.find_option(name_of(*word))) word += values_after(option, *word, end - word - 1);
   }
   if (end == arguments.end() && word != end) arguments.insert(word, "--");
   return arguments;
@@ -217,24 +199,17 @@ Words launch_words(const CLI::App& app, Words arguments) {
 
 }  // namespace
 
-void parse_arguments(CLI::App& app, Words arguments) {
+void parse_arguments(Program& program, Words arguments) {
   turn_help_around(arguments);
-  arguments = launch_words(app, std::move(arguments));
-  check_words(app, arguments);
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+  arguments = launch_words(program, std::move(arguments));
+  check_words(program, arguments);
   try {
-    app.parse(std::move(arguments));
-  } catch (const CLI::ExtrasError&) {
-    refuse_extra(app);
-  } catch (const CLI::RequiredError& e) {
-    refuse_missing(app, e);
-  } catch (const NothingIsRun&) {
+    program.parse(std::move(arguments));
+  } catch (const UnexpectedWords& e) {
+    refuse_extra(program.given_command(), e.what());
+  } catch (const MissingOption& e) {
+    refuse_missing(program.given_command(), e);
   }
-}
-
-// CLI11 calls this when all is read, before the commands' own functions: those own what the options fill.
-void run_nothing(CLI::App& app) {
-  app.parse_complete_callback([] { throw NothingIsRun(); });
 }
 
 }  // namespace ring

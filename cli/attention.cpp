@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -6,12 +5,11 @@
 #include <list>
 #include <map>
 
-#include "cli/attention_fit.h"
 #include "cli/attention_shares.h"
 #include "cli/attention_text.h"
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/data_text.h"
-#include "cli/number_option.h"
 #include "cli/print.h"
 #include "cli/settings.h"
 #include "cli/weights_option.h"
@@ -40,7 +38,7 @@ struct Arguments {
   SavedWeights weights = SavedWeights::latest;
   int threads = 0;
   std::int64_t layer = -1, length = 0, head = 0, width = 0;
-  CLI::Option *layer_given = nullptr, *length_given = nullptr, *width_given = nullptr;
+  Option layer_option, length_option, width_option;
 };
 
 // Layers of equal settings and equal costs. Dilated layers whose heads sample other places may differ in the latter.
@@ -127,7 +125,7 @@ Section only(const std::vector<Section>& all, const ModelConfig& m, std::int64_t
 double flops_of(const ModelConfig& m, double pairs) { return 12 * static_cast<double>(m.heads * m.head_dim) * pairs; }
 
 std::int64_t columns_of(const Arguments& a) {
-  return a.width_given->count() ? a.width : std::clamp<std::int64_t>(terminal_columns(), kLeastColumns, 80);
+  return a.width_option.given() ? a.width : std::clamp<std::int64_t>(terminal_columns(), kLeastColumns, 80);
 }
 
 struct Column {
@@ -144,14 +142,14 @@ class Report {
       : arguments_(a),
         model_(std::move(m)),
         parallel_(std::move(parallel)),
-        length_(a.length_given->count() ? a.length : model_.context),
+        length_(a.length_option.given() ? a.length : model_.context),
         columns_(columns_of(a)),
         all_(sections_of(model_, length_)),
         dense_(cost_of(Pattern{}, model_.kv_heads, length_)) {}
 
   void print() const {
     std::vector<Section> sections = all_;
-    if (arguments_.layer_given->count()) sections = {only(all_, model_, arguments_.layer)};
+    if (arguments_.layer_option.given()) sections = {only(all_, model_, arguments_.layer)};
     std::vector<Panel> panels;
     const std::int64_t most = std::max(arguments_.svg.empty() ? 1 : kSvgCells, cells_in_columns(length_, columns_));
     for (const Section& s : sections)
@@ -314,32 +312,30 @@ void show(const Arguments& a) {
 
 }  // namespace
 
-void add_attention_commands(CLI::App& app) {
-  CLI::App* attention = app.add_subcommand(
+void add_attention_commands(Command app) {
+  const Command attention = app.add_subcommand(
       "attention", "Show which tokens a model attends to, what that costs, and which layers look far");
-  attention->require_subcommand(1);
-  CLI::App* cmd = attention->add_subcommand(
+  attention.require_subcommand();
+  const Command cmd = attention.add_subcommand(
       "show",
       "Draw the attention patterns of a configuration or a run and print density, FLOPs saved and predicted speed-up");
-  auto a = std::make_shared<Arguments>();
-  cmd->add_option("config", a->file, kSettingsText)->required()->type_name("FILE");
-  cmd->add_option("overrides", a->overrides, "changes, such as model.attention.window=64")->type_name("KEY=VALUE");
-  a->layer_given =
-      add_number(*cmd, "--layer", a->layer, "Only this layer, from 0; default: each kind of layer once", 0, kMostCount);
-  a->length_given =
-      add_number(*cmd, "--length", a->length, "Tokens of the sequence; default: model.context, of a text at most 4096",
-                 1, kMostLength);
-  add_number(*cmd, "--head", a->head, "KV head to draw, from 0", 0, kMostCount)->capture_default_str();
-  cmd->add_option("--svg", a->svg, "Write the pictures to this file, too")->type_name("FILE");
-  a->width_given = add_number(*cmd, "--width", a->width, "Columns of the text; default: the terminal's, at most 80",
-                              kLeastColumns, 10'000);
-  CLI::Option* text =
-      cmd->add_option("--text", a->text,
-                      "Draw what a run's model attends to in this file of text (or JSON Lines, also compressed)")
-          ->type_name("FILE");
-  add_number(*cmd, "--threads", a->threads, "With --text: CPU threads; 0: all cores", 0, kMostThreads)->needs(text);
-  add_weights(*cmd, a->weights)->needs(text);
-  cmd->footer(str(
+  Arguments& a = cmd.runs(show);
+  cmd.add_option("config", a.file, kSettingsText).required().type_name("FILE");
+  cmd.add_option("overrides", a.overrides, "changes, such as model.attention.window=64").type_name("KEY=VALUE");
+  a.layer_option =
+      cmd.add_number("--layer", a.layer, "Only this layer, from 0; default: each kind of layer once", 0, kMostCount);
+  a.length_option = cmd.add_number(
+      "--length", a.length, "Tokens of the sequence; default: model.context, of a text at most 4096", 1, kMostLength);
+  cmd.add_number("--head", a.head, "KV head to draw, from 0", 0, kMostCount).show_default();
+  cmd.add_option("--svg", a.svg, "Write the pictures to this file, too").type_name("FILE");
+  a.width_option = cmd.add_number("--width", a.width, "Columns of the text; default: the terminal's, at most 80",
+                                  kLeastColumns, 10'000);
+  cmd.add_option("--text", a.text,
+                 "Draw what a run's model attends to in this file of text (or JSON Lines, also compressed)")
+      .type_name("FILE");
+  cmd.add_number("--threads", a.threads, "With --text: CPU threads; 0: all cores", 0, kMostThreads).needs("--text");
+  add_weights(cmd, a.weights).needs("--text");
+  cmd.footer(str(
       "The table\n"
       "  density       pairs that are computed, as a share of those of dense causal attention\n"
       "  repeated      pairs that several dilated branches keep, as a share of the same: density counts them as often\n"
@@ -370,8 +366,7 @@ void add_attention_commands(CLI::App& app) {
       "          ringmaster attention show runs/quickstart --text notes.txt parallel.cp=4\n"
       "          ringmaster attention show configs/llama_1b.yaml --length 32768 model.attention.kind=window "
       "model.attention.window=1024"));
-  cmd->callback([a] { show(*a); });
-  add_attention_fit(*attention);
+  add_attention_fit(attention);
 }
 
 }  // namespace ring

@@ -1,6 +1,3 @@
-#include "cli/attention_fit.h"
-
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -8,11 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/manifest.h"
+#include "cli/command.h"
+#include "cli/commands.h"
 #include "cli/data_text.h"
 #include "cli/device_option.h"
 #include "cli/eval_corpus.h"
 #include "cli/fit_choices.h"
-#include "cli/number_option.h"
 #include "cli/print.h"
 #include "cli/weights_option.h"
 #include "evaluate/session.h"
@@ -228,28 +226,28 @@ void run(const Arguments& a) {
 
 }  // namespace
 
-void add_attention_fit(CLI::App& attention) {
-  CLI::App* cmd = attention.add_subcommand(
+void add_attention_fit(Command attention) {
+  const Command cmd = attention.add_subcommand(
       "fit", "Find which layers of a trained model look far, and settings with which it goes on with sparse attention");
-  auto a = std::make_shared<Arguments>();
-  a->corpus.batches = 2;
-  cmd->add_option("run", a->run, "Directory of a run, or one of its checkpoints")->required();
-  cmd->add_option("choices", a->choices,
-                  "Attention that a layer may get, as model.attention takes it, such as '{kind: window, window: 64}'")
-      ->type_name("CHOICE");
-  add_number(*cmd, "--density", a->density,
-             "Most of the causal pairs that may be left, as the mean of the layers' shares", 1e-6, 1)
-      ->capture_default_str();
-  cmd->add_option("--pattern", a->pattern, "Without choices: how blocks are selected, content or learned")
-      ->check(CLI::IsMember({"content", "learned"}))
-      ->capture_default_str();
-  a->corpus.add_to(*cmd);
-  a->corpus.add_batches_to(*cmd);
-  add_number(*cmd, "--threads", a->threads, "CPU threads; 0: all cores", 0, kMostThreads);
-  add_device(*cmd, a->device);
-  add_weights(*cmd, a->weights);
-  cmd->add_flag("--json", a->json, "Print one JSON object");
-  cmd->footer(
+  Arguments& a = cmd.runs(run);
+  a.corpus.batches = 2;
+  cmd.add_option("run", a.run, "Directory of a run, or one of its checkpoints").required();
+  cmd.add_option("choices", a.choices,
+                 "Attention that a layer may get, as model.attention takes it, such as '{kind: window, window: 64}'")
+      .type_name("CHOICE");
+  cmd.add_number("--density", a.density, "Most of the causal pairs that may be left, as the mean of the layers' shares",
+                 1e-6, 1)
+      .show_default();
+  cmd.add_option("--pattern", a.pattern, "Without choices: how blocks are selected, content or learned")
+      .one_of({"content", "learned"})
+      .show_default();
+  a.corpus.add_to(cmd);
+  a.corpus.add_batches_to(cmd);
+  cmd.add_number("--threads", a.threads, "CPU threads; 0: all cores", 0, kMostThreads);
+  add_device(cmd, a.device);
+  add_weights(cmd, a.weights);
+  cmd.add_flag("--json", a.json, "Print one JSON object");
+  cmd.footer(
       "For each layer and choice: how much the loss rises where this layer alone attends so, without training. Then\n"
       "the choices by layer whose rises add up to the least at the density, the loss with all of them, and the "
       "settings.\n"
@@ -264,7 +262,6 @@ void add_attention_fit(CLI::App& attention) {
       "          ringmaster attention fit runs/dense --density 0.2 --pattern learned\n"
       "          ringmaster attention fit runs/dense '{kind: window, window: 64, sinks: 4}' '{kind: window, window: "
       "512}'");
-  cmd->callback([a] { run(*a); });
 }
 
 }  // namespace ring

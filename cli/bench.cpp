@@ -1,17 +1,18 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 
 #include "cli/bench.h"
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/settings.h"
 #include "core/check.h"
+#include "core/joined.h"
 
 namespace ring {
 
-void BenchConfig::add_to(CLI::App& command) {
-  command.add_option("config", file, str(kSettingsText, "; its corpus is not read"))->required();
+void BenchConfig::add_to(Command command) {
+  command.add_option("config", file, str(kSettingsText, "; its corpus is not read")).required();
   command.add_option("overrides", overrides, "Settings to change, as section.key=value");
 }
 
@@ -33,28 +34,26 @@ void CsvFile::add(const std::string& line) {
   if (!path_.empty()) out_.add(line);
 }
 
-Facts facts_of(const CLI::App& command, const std::vector<std::string>& own) {
+Facts facts_of(Command command, const std::vector<std::string>& own) {
   Facts facts;
-  for (const CLI::Option* option : command.get_options()) {
-    const std::string name = option->get_name();
-    if (option->get_positional() || std::ranges::find(own, name) != own.end()) continue;
-    std::string value;
-    for (const std::string& word : option->results()) value += (value.empty() ? "" : " ") + word;
-    facts.push_back({name, option->count() ? value : "not given"});
+  for (Option option : command.named_options()) {
+    const std::string name = option.name();
+    if (std::ranges::find(own, name) != own.end()) continue;
+    facts.push_back({name, option.given() ? joined(option.values(), " ") : "not given"});
   }
   return facts;
 }
 
-void add_bench_commands(CLI::App& app) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure speed: training steps, single kernels, attention");
-  bench->require_subcommand(1);
-  add_bench_step(*bench);
-  add_bench_ops(*bench);
-  add_bench_products(*bench);
-  add_bench_attention(*bench);
-  add_bench_blocks(*bench);
-  add_bench_context(*bench);
-  add_bench_calibrate(*bench);
+void add_bench_commands(Command app) {
+  const Command bench = app.add_subcommand("bench", "Measure speed: training steps, single kernels, attention");
+  bench.require_subcommand();
+  add_bench_step(bench);
+  add_bench_ops(bench);
+  add_bench_products(bench);
+  add_bench_attention(bench);
+  add_bench_blocks(bench);
+  add_bench_context(bench);
+  add_bench_calibrate(bench);
 }
 
 }  // namespace ring

@@ -1,10 +1,9 @@
-#include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "bench/attention.h"
 #include "cli/bench.h"
+#include "cli/command.h"
 #include "cli/device_option.h"
-#include "cli/number_option.h"
 #include "cli/pattern_options.h"
 #include "cli/print.h"
 #include "core/cpu/thread_pool.h"
@@ -136,40 +135,39 @@ void run(const Arguments& a) {
 
 }  // namespace
 
-void add_bench_attention(CLI::App& bench) {
-  CLI::App* cmd = bench.add_subcommand("attention", "Every attention kernel of this build, forward and backward");
-  auto a = std::make_shared<Arguments>();
-  add_number(*cmd, "--heads", a->heads, "Query heads", 1, kMostHeads)->capture_default_str();
-  add_number(*cmd, "--kv-heads", a->kv_heads, "KV heads; 0: as many as heads", 0, kMostHeads);
-  add_number(*cmd, "--head-dim", a->head_dims, "Widths of a head, with commas", 1, kMostHeadDim);
-  add_number(*cmd, "--length", a->lengths, "Tokens of a sequence, with commas", 1, kMostLength);
-  add_number(*cmd, "--tokens", a->tokens, "Tokens in a batch, of as many sequences as fit", 1, kMostLength);
-  cmd->add_flag("--causal", a->causal, "Only causal");
-  cmd->add_flag("--full", a->full, "Only full");
-  cmd->add_option("--dtype", a->type, "bf16 or f32")->check(CLI::IsMember({"bf16", "f32"}));
-  add_number(*cmd, "--seconds", a->seconds, "Time of each measurement", 1e-6, 3600)->capture_default_str();
-  add_number(*cmd, "--rest", a->rest, "Seconds without work before each measurement", 0, 3600)->capture_default_str();
-  add_number(*cmd, "--most-seconds", a->most_seconds, "Leave out kernels that would need longer for a call", 1e-12, 1e6)
-      ->capture_default_str();
-  add_number(*cmd, "--threads", a->threads, "Of a CPU; 0: all cores", 0, kMostThreads);
-  add_device(*cmd, a->device);
-  cmd->add_option("--kind", a->kinds, "Of attention, with commas")
-      ->delimiter(',')
-      ->check(CLI::IsMember(attention_kind_names()))
-      ->capture_default_str();
-  a->pattern.add_to(*cmd);
-  a->pattern.add_content_to(*cmd);
-  add_number(*cmd, "--dropout", a->dropout, "Rate on the weights; kernels without dropout are left out", 0, 0.95);
-  cmd->add_option("--candidate", a->candidates, "Only these kernels, with commas")->delimiter(',');
-  add_number(*cmd, "--rounds", a->rounds, "Measure all kernels of a shape in turn, so many times, and take the medians",
-             1, 1'000'000)
-      ->capture_default_str();
-  cmd->add_flag("--csv", a->csv, "Comma-separated values");
-  cmd->footer(
+void add_bench_attention(Command bench) {
+  const Command cmd = bench.add_subcommand("attention", "Every attention kernel of this build, forward and backward");
+  Arguments& a = cmd.runs(run);
+  cmd.add_number("--heads", a.heads, "Query heads", 1, kMostHeads).show_default();
+  cmd.add_number("--kv-heads", a.kv_heads, "KV heads; 0: as many as heads", 0, kMostHeads);
+  cmd.add_number("--head-dim", a.head_dims, "Widths of a head, with commas", 1, kMostHeadDim);
+  cmd.add_number("--length", a.lengths, "Tokens of a sequence, with commas", 1, kMostLength);
+  cmd.add_number("--tokens", a.tokens, "Tokens in a batch, of as many sequences as fit", 1, kMostLength);
+  cmd.add_flag("--causal", a.causal, "Only causal");
+  cmd.add_flag("--full", a.full, "Only full");
+  cmd.add_option("--dtype", a.type, "bf16 or f32").one_of({"bf16", "f32"});
+  cmd.add_number("--seconds", a.seconds, "Time of each measurement", 1e-6, 3600).show_default();
+  cmd.add_number("--rest", a.rest, "Seconds without work before each measurement", 0, 3600).show_default();
+  cmd.add_number("--most-seconds", a.most_seconds, "Leave out kernels that would need longer for a call", 1e-12, 1e6)
+      .show_default();
+  cmd.add_number("--threads", a.threads, "Of a CPU; 0: all cores", 0, kMostThreads);
+  add_device(cmd, a.device);
+  cmd.add_option("--kind", a.kinds, "Of attention, with commas")
+      .delimiter(',')
+      .one_of(attention_kind_names())
+      .show_default();
+  a.pattern.add_to(cmd);
+  a.pattern.add_content_to(cmd);
+  cmd.add_number("--dropout", a.dropout, "Rate on the weights; kernels without dropout are left out", 0, 0.95);
+  cmd.add_option("--candidate", a.candidates, "Only these kernels, with commas").delimiter(',');
+  cmd.add_number("--rounds", a.rounds, "Measure all kernels of a shape in turn, so many times, and take the medians", 1,
+                 1'000'000)
+      .show_default();
+  cmd.add_flag("--csv", a.csv, "Comma-separated values");
+  cmd.footer(
       "Examples: ringmaster bench attention --head-dim 128 --causal --length 4096,32768\n"
       "          ringmaster bench attention --causal --length 32768 --tokens 32768 --kind dense,window --rounds 3\n"
       "          ringmaster bench attention --causal --length 32768 --tokens 32768 --kind block_sparse --keep 26");
-  cmd->callback([a] { run(*a); });
 }
 
 }  // namespace ring

@@ -1,12 +1,11 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <iostream>
 
 #include "bench/block_sizes.h"
 #include "cli/bench.h"
+#include "cli/command.h"
 #include "cli/data_text.h"
-#include "cli/number_option.h"
 #include "cli/print.h"
 #include "cli/table.h"
 #include "core/counted.h"
@@ -92,22 +91,21 @@ void run(const Arguments& a) {
 
 }  // namespace
 
-void add_bench_blocks(CLI::App& bench) {
-  CLI::App* cmd = bench.add_subcommand(
+void add_bench_blocks(Command bench) {
+  const Command cmd = bench.add_subcommand(
       "blocks", "Which size of blocks is the faster one for a model's attention, 64 or 128 tokens, and its settings");
-  auto a = std::make_shared<Arguments>();
-  a->config.add_to(*cmd);
-  add_number(
-      *cmd, "--length", a->length,
+  Arguments& a = cmd.runs(run);
+  a.config.add_to(cmd);
+  cmd.add_number(
+      "--length", a.length,
       str("Tokens of a sequence; 0: model.context, on a CPU at most ", kUsualLength[0], ", on a GPU ", kUsualLength[1]),
       0, kMostLength);
-  add_number(*cmd, "--seconds", a->seconds, "Time to repeat each kernel", 1e-6, 3600)->capture_default_str();
-  cmd->footer(
+  cmd.add_number("--seconds", a.seconds, "Time to repeat each kernel", 1e-6, 3600).show_default();
+  cmd.footer(
       "One layer and one micro-batch (train.micro_batch) of random tokens. The table\n"
       "  keys     that the mean query sees\n"
       "  routing  what selects blocks, and learns to; share: of all\n\n"
       "Example: ringmaster bench blocks configs/shakespeare_content.yaml");
-  cmd->callback([a] { run(*a); });
 }
 
 }  // namespace ring

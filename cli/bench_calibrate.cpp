@@ -1,8 +1,8 @@
-#include <CLI/CLI.hpp>
 #include <filesystem>
 
 #include "bench/calibrate.h"
 #include "cli/bench.h"
+#include "cli/command.h"
 #include "cli/print.h"
 #include "core/fields.h"
 #include "core/files.h"
@@ -46,16 +46,16 @@ void run(const Arguments& a, const Facts& given) {
 
 }  // namespace
 
-void add_bench_calibrate(CLI::App& bench) {
-  CLI::App* cmd =
+void add_bench_calibrate(Command bench) {
+  const Command cmd =
       bench.add_subcommand("calibrate", "Rates of this machine in steps of a model, for ringmaster plan --rates");
   auto a = std::make_shared<Arguments>();
-  a->config.add_to(*cmd);
-  cmd->add_option("--out", a->out,
-                  "Where they go; what a file of this device has of other precisions and of the link stays")
-      ->capture_default_str();
-  cmd->footer("Example: ringmaster launch -n 2 -- bench calibrate bench/shapes/1b.yaml --out h200.yaml");
-  cmd->callback([a, cmd] { run(*a, facts_of(*cmd, {"--out"})); });
+  a->config.add_to(cmd);
+  cmd.add_option("--out", a->out,
+                 "Where they go; what a file of this device has of other precisions and of the link stays")
+      .show_default();
+  cmd.footer("Example: ringmaster launch -n 2 -- bench calibrate bench/shapes/1b.yaml --out h200.yaml");
+  cmd.callback([a, cmd] { run(*a, facts_of(cmd, {"--out"})); });
 }
 
 }  // namespace ring

@@ -1,12 +1,11 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
 #include "bench/context.h"
 #include "cli/bench.h"
+#include "cli/command.h"
 #include "cli/device_option.h"
-#include "cli/number_option.h"
 #include "cli/pattern_options.h"
 #include "cli/print.h"
 #include "core/checked.h"
@@ -200,45 +199,41 @@ void run(Arguments a, const Facts& given) {
 
 }  // namespace
 
-void add_bench_context(CLI::App& bench) {
-  CLI::App* cmd =
+void add_bench_context(Command bench) {
+  const Command cmd =
       bench.add_subcommand("context", "Attention over one sequence on several processes: ring, gather, all-to-all");
   auto a = std::make_shared<Arguments>();
-  add_number(*cmd, "--length", a->grid.lengths,
-             "Tokens of the whole sequence, with commas; without: 65536,131072,262144 on GPUs, 4096 on CPUs", 1,
-             kMostLength);
-  add_number(*cmd, "--heads", a->grid.heads, "Query heads", 1, kMostHeads)->capture_default_str();
-  add_number(*cmd, "--kv-heads", a->kv_heads, "KV heads; 0: as many as heads", 0, kMostHeads);
-  add_number(*cmd, "--head-dim", a->grid.head_dim, "Width of a head, a multiple of 8", 8, kMostHeadDim)
-      ->capture_default_str();
-  cmd->add_option("--schedule", a->schedules,
-                  "ring, gather, all_to_all, with commas; without: those that the KV heads allow")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"ring", "gather", "all_to_all"}));
-  cmd->add_option("--layout", a->layout, "auto, zigzag or contiguous")
-      ->check(CLI::IsMember({"auto", "zigzag", "contiguous"}));
-  add_number(*cmd, "--prefetch", a->grid.parallel.cp_prefetch, "Of the ring: parts ahead", 0, 64);
-  add_number(*cmd, "--message-mb", a->grid.parallel.cp_message_mb, "Of the ring: longest message in MiB", 1, 1 << 20);
-  cmd->add_option("--kind", a->kind, "Of attention")
-      ->check(CLI::IsMember(attention_kind_names()))
-      ->capture_default_str();
-  a->pattern.add_to(*cmd);
-  add_number(*cmd, "--alone-up-to", a->grid.longest_alone, "Longest sequence for one device alone; 0: none is measured",
-             0, kMostLength)
-      ->capture_default_str();
-  add_number(*cmd, "--seconds", a->grid.seconds, "Time of each measurement", 1e-6, 3600)->capture_default_str();
-  add_device(*cmd, a->device);
-  add_number(*cmd, "--threads", a->threads, "Of each process on a CPU; 0: its share of the cores", 0, kMostThreads);
-  cmd->add_option(
+  cmd.add_number("--length", a->grid.lengths,
+                 "Tokens of the whole sequence, with commas; without: 65536,131072,262144 on GPUs, 4096 on CPUs", 1,
+                 kMostLength);
+  cmd.add_number("--heads", a->grid.heads, "Query heads", 1, kMostHeads).show_default();
+  cmd.add_number("--kv-heads", a->kv_heads, "KV heads; 0: as many as heads", 0, kMostHeads);
+  cmd.add_number("--head-dim", a->grid.head_dim, "Width of a head, a multiple of 8", 8, kMostHeadDim).show_default();
+  cmd.add_option("--schedule", a->schedules,
+                 "ring, gather, all_to_all, with commas; without: those that the KV heads allow")
+      .delimiter(',')
+      .one_of({"ring", "gather", "all_to_all"});
+  cmd.add_option("--layout", a->layout, "auto, zigzag or contiguous").one_of({"auto", "zigzag", "contiguous"});
+  cmd.add_number("--prefetch", a->grid.parallel.cp_prefetch, "Of the ring: parts ahead", 0, 64);
+  cmd.add_number("--message-mb", a->grid.parallel.cp_message_mb, "Of the ring: longest message in MiB", 1, 1 << 20);
+  cmd.add_option("--kind", a->kind, "Of attention").one_of(attention_kind_names()).show_default();
+  a->pattern.add_to(cmd);
+  cmd.add_number("--alone-up-to", a->grid.longest_alone, "Longest sequence for one device alone; 0: none is measured",
+                 0, kMostLength)
+      .show_default();
+  cmd.add_number("--seconds", a->grid.seconds, "Time of each measurement", 1e-6, 3600).show_default();
+  add_device(cmd, a->device);
+  cmd.add_number("--threads", a->threads, "Of each process on a CPU; 0: its share of the cores", 0, kMostThreads);
+  cmd.add_option(
          "--timeline", a->timeline,
          "Draw what rank 0 computed and which messages were under way during a forward and backward, as SVG; "
          "with several lengths or schedules each picture has a file whose name says which: FILE-LENGTH-SCHEDULE.svg")
-      ->type_name("FILE.svg");
-  cmd->add_option("--csv", a->csv, "Append a line for each measurement to this file")->type_name("FILE");
-  cmd->add_flag("--deterministic", a->deterministic, "Only kernels that give the same bits from run to run");
-  cmd->add_flag("--choices", a->choices, "Then print which kernels were the fastest");
-  cmd->footer("Example: ringmaster launch --nproc-per-node 4 -- bench context --length 65536,131072 --schedule ring");
-  cmd->callback([a, cmd] { run(*a, facts_of(*cmd, {"--device", "--threads", "--timeline", "--csv", "--choices"})); });
+      .type_name("FILE.svg");
+  cmd.add_option("--csv", a->csv, "Append a line for each measurement to this file").type_name("FILE");
+  cmd.add_flag("--deterministic", a->deterministic, "Only kernels that give the same bits from run to run");
+  cmd.add_flag("--choices", a->choices, "Then print which kernels were the fastest");
+  cmd.footer("Example: ringmaster launch --nproc-per-node 4 -- bench context --length 65536,131072 --schedule ring");
+  cmd.callback([a, cmd] { run(*a, facts_of(cmd, {"--device", "--threads", "--timeline", "--csv", "--choices"})); });
 }
 
 }  // namespace ring

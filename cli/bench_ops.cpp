@@ -1,10 +1,9 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 
 #include "bench/ops.h"
 #include "cli/bench.h"
-#include "cli/number_option.h"
+#include "cli/command.h"
 #include "cli/print.h"
 
 namespace ring {
@@ -79,28 +78,27 @@ void run_floor(const Arguments& a) {
               r.ceilings.flops_per_second / 1e12));
 }
 
-void add_common(CLI::App& cmd, Arguments& a) {
+void add_common(Command cmd, Arguments& a) {
   a.config.add_to(cmd);
-  add_number(cmd, "--seconds", a.seconds, "Time to repeat each op", 1e-6, 3600)->capture_default_str();
-  add_number(cmd, "--steps", a.steps, "Steps to time before", 1, 1'000'000)->capture_default_str();
+  cmd.add_number("--seconds", a.seconds, "Time to repeat each op", 1e-6, 3600).show_default();
+  cmd.add_number("--steps", a.steps, "Steps to time before", 1, 1'000'000).show_default();
 }
 
 }  // namespace
 
-void add_bench_ops(CLI::App& bench) {
-  CLI::App* ops = bench.add_subcommand("ops", "Each kernel of a training step, on the operands of the step");
-  auto a = std::make_shared<Arguments>();
-  add_common(*ops, *a);
-  ops->add_option("--filter", a->filter, "Only ops with this in their name or shape");
-  ops->add_flag("--csv", a->csv, "Comma-separated values");
-  ops->footer("Example: ringmaster bench ops bench/shapes/gpt2.yaml --filter matmul");
-  ops->callback([a] { run_ops(*a); });
+void add_bench_ops(Command bench) {
+  const Command ops = bench.add_subcommand("ops", "Each kernel of a training step, on the operands of the step");
+  Arguments& a = ops.runs(run_ops);
+  add_common(ops, a);
+  ops.add_option("--filter", a.filter, "Only ops with this in their name or shape");
+  ops.add_flag("--csv", a.csv, "Comma-separated values");
+  ops.footer("Example: ringmaster bench ops bench/shapes/gpt2.yaml --filter matmul");
 
-  CLI::App* floor = bench.add_subcommand("floor", "The least time of a step with these matrix products and attention");
-  auto b = std::make_shared<Arguments>();
-  add_common(*floor, *b);
-  floor->add_option("--csv", b->csv_file, "Append a line to this file");
-  floor->callback([b] { run_floor(*b); });
+  const Command floor =
+      bench.add_subcommand("floor", "The least time of a step with these matrix products and attention");
+  Arguments& b = floor.runs(run_floor);
+  add_common(floor, b);
+  floor.add_option("--csv", b.csv_file, "Append a line to this file");
 }
 
 }  // namespace ring

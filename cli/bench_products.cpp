@@ -1,11 +1,10 @@
-#include <CLI/CLI.hpp>
 #include <iostream>
 #include <map>
 
 #include "bench/products.h"
 #include "cli/bench.h"
+#include "cli/command.h"
 #include "cli/data_text.h"
-#include "cli/number_option.h"
 #include "cli/print.h"
 #include "cli/table.h"
 #include "engine/devices.h"
@@ -106,16 +105,15 @@ void run(const Arguments& a) {
 
 }  // namespace
 
-void add_bench_products(CLI::App& bench) {
-  CLI::App* cmd = bench.add_subcommand("products", "Matrix products of a model's linear layers, also in FP8");
-  auto a = std::make_shared<Arguments>();
-  a->config.add_to(*cmd);
-  add_number(*cmd, "--tokens", a->tokens, "Rows of each product; 0: as in a micro-batch", 0, 1 << 24);
-  add_number(*cmd, "--seconds", a->seconds, "Time of each measurement", 1e-6, 3600)->capture_default_str();
-  add_number(*cmd, "--rounds", a->rounds, "Measure all kernels in turn, so many times, and take the medians", 1, 1000)
-      ->capture_default_str();
-  cmd->footer("Example: ringmaster bench products bench/shapes/1b.yaml --tokens 4096");
-  cmd->callback([a] { run(*a); });
+void add_bench_products(Command bench) {
+  const Command cmd = bench.add_subcommand("products", "Matrix products of a model's linear layers, also in FP8");
+  Arguments& a = cmd.runs(run);
+  a.config.add_to(cmd);
+  cmd.add_number("--tokens", a.tokens, "Rows of each product; 0: as in a micro-batch", 0, 1 << 24);
+  cmd.add_number("--seconds", a.seconds, "Time of each measurement", 1e-6, 3600).show_default();
+  cmd.add_number("--rounds", a.rounds, "Measure all kernels in turn, so many times, and take the medians", 1, 1000)
+      .show_default();
+  cmd.footer("Example: ringmaster bench products bench/shapes/1b.yaml --tokens 4096");
 }
 
 }  // namespace ring

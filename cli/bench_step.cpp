@@ -1,11 +1,10 @@
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <iostream>
 #include <optional>
 
 #include "bench/step.h"
 #include "cli/bench.h"
-#include "cli/number_option.h"
+#include "cli/command.h"
 #include "cli/print.h"
 #include "cli/rates.h"
 #include "engine/activation_fit.h"
@@ -128,23 +127,23 @@ void run(const Arguments& a, const Facts& given) {
 
 }  // namespace
 
-void add_bench_step(CLI::App& bench) {
-  CLI::App* cmd = bench.add_subcommand("step", "Whole training steps on random tokens");
+void add_bench_step(Command bench) {
+  const Command cmd = bench.add_subcommand("step", "Whole training steps on random tokens");
   auto a = std::make_shared<Arguments>();
-  a->config.add_to(*cmd);
-  add_number(*cmd, "--steps", a->steps, "Steps to time", 1, 1'000'000)->capture_default_str();
-  add_number(*cmd, "--warmup", a->warmup, "Steps before those", 0, 1'000'000)->capture_default_str();
-  add_number(*cmd, "--peak-tflops", a->peak, "For MFU: what one device can do; 0: what is known, 989 of a GPU", 0, 1e9);
-  cmd->add_option("--csv", a->csv, "Append a line to this file");
-  cmd->add_option("--who", a->who, "Its first column")->capture_default_str();
-  cmd->add_option("--rates", a->rates, str("Print what `plan` predicts beside it. ", kRatesText));
-  cmd->add_flag("--no-ceilings", a->no_ceilings, "Do not measure what the device sustains");
-  add_number(*cmd, "--profile", a->profile, "Then watch so many more steps, kernel by kernel", 1, 100'000);
-  cmd->add_option("--trace", a->trace, "Where the profile's trace goes")->capture_default_str();
-  cmd->add_flag("--nvtx", a->nvtx, "Ranges for Nsight Systems; steps are slower with them");
-  cmd->footer("Example: ringmaster bench step bench/shapes/gpt2.yaml run.deterministic=false");
-  cmd->callback([a, cmd] {
-    run(*a, facts_of(*cmd, {"--peak-tflops", "--csv", "--who", "--no-ceilings", "--trace", "--nvtx"}));
+  a->config.add_to(cmd);
+  cmd.add_number("--steps", a->steps, "Steps to time", 1, 1'000'000).show_default();
+  cmd.add_number("--warmup", a->warmup, "Steps before those", 0, 1'000'000).show_default();
+  cmd.add_number("--peak-tflops", a->peak, "For MFU: what one device can do; 0: what is known, 989 of a GPU", 0, 1e9);
+  cmd.add_option("--csv", a->csv, "Append a line to this file");
+  cmd.add_option("--who", a->who, "Its first column").show_default();
+  cmd.add_option("--rates", a->rates, str("Print what `plan` predicts beside it. ", kRatesText));
+  cmd.add_flag("--no-ceilings", a->no_ceilings, "Do not measure what the device sustains");
+  cmd.add_number("--profile", a->profile, "Then watch so many more steps, kernel by kernel", 1, 100'000);
+  cmd.add_option("--trace", a->trace, "Where the profile's trace goes").show_default();
+  cmd.add_flag("--nvtx", a->nvtx, "Ranges for Nsight Systems; steps are slower with them");
+  cmd.footer("Example: ringmaster bench step bench/shapes/gpt2.yaml run.deterministic=false");
+  cmd.callback([a, cmd] {
+    run(*a, facts_of(cmd, {"--peak-tflops", "--csv", "--who", "--no-ceilings", "--trace", "--nvtx"}));
   });
 }
 

@@ -1,10 +1,9 @@
 #include "cli/candidates.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <sstream>
 
-#include "cli/command_names.h"
+#include "cli/command.h"
 #include "core/fields_parse.h"
 #include "engine/config.h"
 
@@ -15,8 +14,8 @@ using Words = std::vector<std::string>;
 using Candidates = std::vector<Candidate>;
 
 // An option's own words, as CLI11 shows them in its type: "TEXT:{auto,cpu,cuda}".
-Words choices_of(const CLI::Option& option) {
-  const std::string type = option.get_type_name();
+Words choices_of(Option option) {
+  const std::string type = option.type_text();
   const std::size_t open = type.find('{'), close = type.find('}', open);
   if (close == std::string::npos) return {};
   Words choices;
@@ -25,17 +24,10 @@ Words choices_of(const CLI::Option& option) {
   return choices;
 }
 
-Words option_names(const CLI::Option& option) {
-  Words names;
-  for (const std::string& n : option.get_lnames()) names.push_back("--" + n);
-  for (const std::string& n : option.get_snames()) names.push_back("-" + n);
-  return names;
-}
-
 // Where a command line stands: below which command, and whose value is due.
 class Place {
  public:
-  explicit Place(const CLI::App& app) : root_(app), command_(&app) {}
+  explicit Place(Command app) : root_(app), command_(app) {}
 
   void pass(const std::string& word) {
     if (values_ > 0) {
@@ -43,15 +35,15 @@ class Place {
       return;
     }
     if (word == "--") {
-      if (is("launch")) command_ = &root_;
+      if (is("launch")) command_ = root_;
       return;
     }
     if (word.starts_with('-')) {
-      option_ = option_before_values(*command_, word);
-      values_ = option_ ? value_count(*option_) : 0;
+      option_ = command_.option_before_values(word);
+      values_ = option_ ? option_.min_values() : 0;
       return;
     }
-    if (const CLI::App* next = find_command(commands(), word)) {
+    if (const Command next = commands().find_command(word)) {
       command_ = next;
       plain_ = 0;
     } else {
@@ -59,25 +51,23 @@ class Place {
     }
   }
 
-  const CLI::App& command() const { return *command_; }
+  Command command() const { return command_; }
   // Below it; `help` and `launch --` take those of the program.
-  const CLI::App& commands() const { return is("launch") || is("help") ? root_ : *command_; }
-  const CLI::Option* waiting() const { return values_ > 0 ? option_ : nullptr; }
+  Command commands() const { return is("launch") || is("help") ? root_ : command_; }
+  Option waiting() const { return values_ > 0 ? option_ : Option(); }
   bool begins() const { return plain_ == 0; }
   // Which of the command's words without a name comes next; null: none is left.
-  const CLI::Option* next_word() const {
-    const auto all = command_->get_options([](const CLI::Option* o) { return o->get_positional(); });
-    if (all.empty()) return nullptr;
-    const CLI::Option* const last = all.back();
-    return plain_ < all.size() ? all[plain_] : last->get_items_expected_max() > 1 ? last : nullptr;
+  Option next_word() const {
+    const std::vector<Option> all = command_.positionals();
+    if (all.empty()) return {};
+    return plain_ < all.size() ? all[plain_] : all.back().max_values() > 1 ? all.back() : Option();
   }
 
  private:
-  bool is(const char* name) const { return command_ != &root_ && command_->get_name() == name; }
+  bool is(const char* name) const { return command_ != root_ && command_.name() == name; }
 
-  const CLI::App& root_;
-  const CLI::App* command_;
-  const CLI::Option* option_ = nullptr;
+  Command root_, command_;
+  Option option_;
   std::size_t values_ = 0;  // that are due
   std::size_t plain_ = 0;   // words that are no option
 };
@@ -112,37 +102,36 @@ Candidates settings(const std::string& word) {
   return found;
 }
 
-Candidates options_of(const CLI::App& command) {
+Candidates options_of(Command command) {
   Candidates found;
-  for (const CLI::Option* option : command.get_options([](const CLI::Option* o) { return !o->get_positional(); }))
-    for (const std::string& name : option_names(*option)) found.push_back({name, option->get_description()});
+  for (Option option : command.named_options())
+    for (const std::string& name : option.names()) found.push_back({name, option.description()});
   return found;
 }
 
-Candidates values_of(const CLI::Option& option, const std::string& before) {
+Candidates values_of(Option option, const std::string& before) {
   Candidates found;
   for (const std::string& value : choices_of(option)) found.push_back({before + value, ""});
   return found;
 }
 
-Candidates commands_of(const CLI::App& app) {
+Candidates commands_of(Command app) {
   Candidates found;
-  for (const std::string& name : command_names(app))
-    found.push_back({name, find_command(app, name)->get_description()});
+  for (const std::string& name : app.command_names()) found.push_back({name, app.find_command(name).description()});
   return found;
 }
 
 Candidates all_at(const Place& place, const std::string& word) {
-  if (const CLI::Option* option = place.waiting()) return values_of(*option, "");
+  if (const Option option = place.waiting()) return values_of(option, "");
   if (const std::size_t equal = word.find('='); word.starts_with('-') && equal != std::string::npos) {
-    const CLI::Option* option = place.command().get_option_no_throw(word.substr(0, equal));
-    return option ? values_of(*option, word.substr(0, equal + 1)) : Candidates{};
+    const Option option = place.command().find_option(word.substr(0, equal));
+    return option ? values_of(option, word.substr(0, equal + 1)) : Candidates{};
   }
   if (word.starts_with('-')) return options_of(place.command());
   Candidates found = place.begins() ? commands_of(place.commands()) : Candidates{};
-  if (const CLI::Option* next = place.next_word()) {
-    const bool changes = next->get_name() == "overrides";
-    for (Candidate& c : changes ? settings(word) : values_of(*next, "")) found.push_back(std::move(c));
+  if (const Option next = place.next_word()) {
+    const bool changes = next.name() == "overrides";
+    for (Candidate& c : changes ? settings(word) : values_of(next, "")) found.push_back(std::move(c));
   }
   return found;
 }
@@ -155,7 +144,7 @@ std::string in_a_line(std::string about) {
 
 }  // namespace
 
-std::vector<Candidate> candidates(const CLI::App& app, const std::vector<std::string>& words) {
+std::vector<Candidate> candidates(Command app, const std::vector<std::string>& words) {
   Place place(app);
   const std::string word = words.empty() ? "" : words.back();
   for (std::size_t i = 0; i + 1 < words.size(); ++i) place.pass(words[i]);

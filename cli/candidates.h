@@ -3,9 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace CLI {
-class App;
-}
+#include "cli/command.h"
 
 namespace ring {
 
@@ -17,6 +15,6 @@ struct Candidate {
 
 // `words` are those typed so far, without the program's name; the last one is unfinished, or empty. Nothing: a file may
 // stand there, or what nobody can guess.
-std::vector<Candidate> candidates(const CLI::App& app, const std::vector<std::string>& words);
+std::vector<Candidate> candidates(Command app, const std::vector<std::string>& words);
 
 }  // namespace ring

@@ -2,10 +2,9 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <iostream>
 
-#include "cli/number_option.h"
+#include "cli/command.h"
 #include "core/byte_order_mark.h"
 #include "core/check.h"
 #include "evaluate/chat.h"
@@ -44,18 +43,19 @@ std::string answer(const Session& s, const Chat& chat, const std::vector<ChatMes
 
 }  // namespace
 
-CLI::Option* add_chat_template(CLI::App& command, std::string& choice) {
+Option add_chat_template(Command command, std::string& choice) {
   return command
       .add_option("--chat-template", choice,
                   "How conversations are written: a file with a template in Jinja, or " + chat::template_names() +
                       "; without, as the model was trained")
-      ->type_name("NAME|FILE");
+      .type_name("NAME|FILE");
 }
 
-void add_context(CLI::App& command, std::int64_t& context) {
-  add_number(command, "--context", context,
-             "Tokens that a text may have, prompt included, before its older half is forgotten; 0: model.context", 0,
-             kMostLength);
+void add_context(Command command, std::int64_t& context) {
+  command.add_number(
+      "--context", context,
+      "Tokens that a text may have, prompt included, before its older half is forgotten; 0: model.context", 0,
+      kMostLength);
 }
 
 void talk(const Session& s, const ChatOptions& o, Sampling sampling, std::int64_t max_tokens,

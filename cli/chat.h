@@ -5,21 +5,17 @@
 #include <string>
 #include <vector>
 
+#include "cli/command.h"
 #include "evaluate/generate.h"
 #include "evaluate/session.h"
-
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
 
 namespace ring {
 
 // --chat-template. Returns the option.
-CLI::Option* add_chat_template(CLI::App&, std::string& choice);
+Option add_chat_template(Command, std::string& choice);
 
 // --context of commands that write texts: see open_session().
-void add_context(CLI::App&, std::int64_t& context);
+void add_context(Command, std::int64_t& context);
 
 struct ChatOptions {
   std::string chat_template;  // see open_chat()

@@ -1,17 +1,15 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <iomanip>
 #include <iostream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <string>
 
 #include "checkpoint/reader.h"
-#include "cli/checkpoint_tools.h"
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "core/json.h"
 
@@ -165,19 +163,17 @@ void verify(const std::string& path) {
 
 }  // namespace
 
-void add_checkpoint_commands(CLI::App& app) {
-  CLI::App* checkpoint =
-      app.add_subcommand("checkpoint", "Inspect, verify, diff, reshard and prune checkpoints");
-  checkpoint->require_subcommand(1);
-  auto path = std::make_shared<std::string>();
+void add_checkpoint_commands(Command app) {
+  const Command checkpoint = app.add_subcommand("checkpoint", "Inspect, verify, diff, reshard and prune checkpoints");
+  checkpoint.require_subcommand();
   const auto add = [&](const char* name, const char* what, void (*act)(const std::string&)) {
-    CLI::App* command = checkpoint->add_subcommand(name, what);
-    command->add_option("path", *path, "a checkpoint, or the folder of a run")->required()->type_name("PATH|RUN");
-    command->callback([path, act] { act(*path); });
+    const Command command = checkpoint.add_subcommand(name, what);
+    std::string& path = command.runs(act);
+    command.add_option("path", path, "a checkpoint, or the folder of a run").required().type_name("PATH|RUN");
   };
   add("inspect", "Print step, layout, values and tensors (of a run: of its newest checkpoint)", inspect);
   add("verify", "Read every byte again and compare hashes; exit code 1 names what is damaged", verify);
-  add_checkpoint_tools(*checkpoint);
+  add_checkpoint_tools(checkpoint);
 }
 
 }  // namespace ring

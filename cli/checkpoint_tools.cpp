@@ -1,6 +1,3 @@
-#include "cli/checkpoint_tools.h"
-
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <functional>
 #include <iostream>
@@ -14,7 +11,8 @@
 #include "checkpoint/prune.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/reshard.h"
-#include "cli/number_option.h"
+#include "cli/command.h"
+#include "cli/commands.h"
 #include "core/counted.h"
 #include "core/exit_code.h"
 #include "core/fields.h"
@@ -146,47 +144,41 @@ void diff(const DiffArguments& args) {
   if (!settings.empty() || !d.none()) throw ExitCode{kExitError};
 }
 
-CLI::App* add_command(CLI::App& checkpoint, const char* name, const char* what, std::string& path) {
-  CLI::App* command = checkpoint.add_subcommand(name, what);
-  command->add_option("path", path, "a checkpoint, or the folder of a run (then its newest)")
-      ->required()
-      ->type_name("PATH|RUN");
-  return command;
+void add_path(Command command, std::string& path) {
+  command.add_option("path", path, "a checkpoint, or the folder of a run (then its newest)")
+      .required()
+      .type_name("PATH|RUN");
 }
 
-void add_reshard(CLI::App& checkpoint) {
-  auto a = std::make_shared<ReshardArguments>();
-  CLI::App* c =
-      add_command(checkpoint, "reshard", "Write a checkpoint again as another number of ranks would", a->path);
-  c->add_option("--output", a->output, "The folder in which the new one becomes step-N")
-      ->required()
-      ->type_name("FOLDER");
-  add_number(*c, "--ranks", a->ranks, "Shards to write", 1, kMostRanks)->required();
-  c->callback([a] { reshard(*a); });
+void add_reshard(Command checkpoint) {
+  const Command c = checkpoint.add_subcommand("reshard", "Write a checkpoint again as another number of ranks would");
+  ReshardArguments& a = c.runs(reshard);
+  add_path(c, a.path);
+  c.add_option("--output", a.output, "The folder in which the new one becomes step-N").required().type_name("FOLDER");
+  c.add_number("--ranks", a.ranks, "Shards to write", 1, kMostRanks).required();
 }
 
-void add_prune(CLI::App& checkpoint) {
-  auto a = std::make_shared<PruneArguments>();
-  CLI::App* c = checkpoint.add_subcommand("prune", "Remove old checkpoints, but never the newest whole one");
-  c->add_option("run", a->path, "the folder of a run, or one of checkpoints")->required()->type_name("RUN");
-  add_number(*c, "--keep-last", a->keep_last, "Keep so many of the newest", 1, 1'000'000);
-  add_number(*c, "--keep-every", a->keep_every, "Also keep those of every so many steps", 1, kMostSteps);
-  add_number(*c, "--steps", a->steps, "Remove those of these steps, with commas", 0, kMostSteps);
-  c->add_flag("--dry-run", a->dry_run, "Only say what would be removed");
-  c->callback([a] { prune(*a); });
+void add_prune(Command checkpoint) {
+  const Command c = checkpoint.add_subcommand("prune", "Remove old checkpoints, but never the newest whole one");
+  PruneArguments& a = c.runs(prune);
+  c.add_option("run", a.path, "the folder of a run, or one of checkpoints").required().type_name("RUN");
+  c.add_number("--keep-last", a.keep_last, "Keep so many of the newest", 1, 1'000'000);
+  c.add_number("--keep-every", a.keep_every, "Also keep those of every so many steps", 1, kMostSteps);
+  c.add_number("--steps", a.steps, "Remove those of these steps, with commas", 0, kMostSteps);
+  c.add_flag("--dry-run", a.dry_run, "Only say what would be removed");
 }
 
-void add_diff(CLI::App& checkpoint) {
-  auto a = std::make_shared<DiffArguments>();
-  CLI::App* c = add_command(checkpoint, "diff", "Compare two checkpoints; exit code 1 where they differ", a->first);
-  c->add_option("other", a->second, "the other one")->required()->type_name("PATH|RUN");
-  c->add_flag("--tensors", a->only_tensors, "Only weights and other tensors, not settings and counters");
-  c->callback([a] { diff(*a); });
+void add_diff(Command checkpoint) {
+  const Command c = checkpoint.add_subcommand("diff", "Compare two checkpoints; exit code 1 where they differ");
+  DiffArguments& a = c.runs(diff);
+  add_path(c, a.first);
+  c.add_option("other", a.second, "the other one").required().type_name("PATH|RUN");
+  c.add_flag("--tensors", a.only_tensors, "Only weights and other tensors, not settings and counters");
 }
 
 }  // namespace
 
-void add_checkpoint_tools(CLI::App& checkpoint) {
+void add_checkpoint_tools(Command checkpoint) {
   add_reshard(checkpoint);
   add_prune(checkpoint);
   add_diff(checkpoint);

@@ -1,14 +1,12 @@
 #include "cli/command_line.h"
 
-#include <CLI/CLI.hpp>
-
-#include "cli/command_names.h"
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/log_level.h"
 
 namespace ring {
 
-void add_commands(CLI::App& app) {
+void add_commands(Command app) {
   add_init_command(app);
   add_tokenizer_commands(app);
   add_data_commands(app);
@@ -34,28 +32,6 @@ void add_commands(CLI::App& app) {
   add_man_command(app);
   app.add_subcommand("help", "Say what a command does and which options it has: ringmaster help [COMMAND]");
   add_log_levels(app);
-}
-
-std::vector<std::string> command_names(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
-    names.push_back(sub->get_name());
-  return names;
-}
-
-const CLI::App* find_command(const CLI::App& app, const std::string& name) {
-  const auto named = app.get_subcommands([&](const CLI::App* sub) { return sub->get_name() == name; });
-  return named.empty() ? nullptr : named.front();
-}
-
-const CLI::Option* option_before_values(const CLI::App& command, const std::string& word) {
-  if (!word.starts_with('-') || word.find('=') != std::string::npos) return nullptr;
-  const CLI::Option* option = command.get_option_no_throw(word);
-  return option && value_count(*option) > 0 ? option : nullptr;
-}
-
-std::size_t value_count(const CLI::Option& option) {
-  return static_cast<std::size_t>(std::max(0, option.get_items_expected_min()));
 }
 
 }  // namespace ring

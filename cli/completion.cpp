@@ -1,10 +1,10 @@
 // What shells ask when Tab is pressed. Their scripts know nothing of commands and settings: they ask this program.
 
-#include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
 
 #include "cli/candidates.h"
+#include "cli/command.h"
 #include "cli/commands.h"
 
 namespace ring {
@@ -65,8 +65,8 @@ end
 complete -c ringmaster -f -a '(__ringmaster_words)'
 )";
 
-void add_script(CLI::App& completion, const char* shell, const char* script) {
-  completion.add_subcommand(shell, std::string("Print the script for ") + shell)->callback([script] {
+void add_script(Command completion, const char* shell, const char* script) {
+  completion.add_subcommand(shell, std::string("Print the script for ") + shell).callback([script] {
     std::cout << script;
   });
 }
@@ -77,17 +77,17 @@ void print(const std::vector<Candidate>& found) {
 
 }  // namespace
 
-void add_completion_commands(CLI::App& app) {
-  CLI::App* completion = app.add_subcommand("completion", "Complete commands, options and settings in a shell");
-  completion->require_subcommand(1);
-  add_script(*completion, "bash", kBash);
-  add_script(*completion, "zsh", kZsh);
-  add_script(*completion, "fish", kFish);
+void add_completion_commands(Command app) {
+  const Command completion = app.add_subcommand("completion", "Complete commands, options and settings in a shell");
+  completion.require_subcommand();
+  add_script(completion, "bash", kBash);
+  add_script(completion, "zsh", kZsh);
+  add_script(completion, "fish", kFish);
   auto words = std::make_shared<std::vector<std::string>>();
-  CLI::App* ask = completion->add_subcommand("words", "Print what may stand next, as the scripts ask");
-  ask->add_option("words", *words, "The words so far, behind --; the last one is unfinished");
-  ask->callback([&app, words] { print(candidates(app, *words)); });
-  completion->footer("Example: source <(ringmaster completion bash)");
+  const Command ask = completion.add_subcommand("words", "Print what may stand next, as the scripts ask");
+  ask.add_option("words", *words, "The words so far, behind --; the last one is unfinished");
+  ask.callback([app, words] { print(candidates(app, *words)); });
+  completion.footer("Example: source <(ringmaster completion bash)");
 }
 
 }  // namespace ring

@@ -1,10 +1,9 @@
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <iostream>
-#include <memory>
 #include <string>
 #include <vector>
 
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/config_docs.h"
 #include "cli/settings.h"
@@ -28,17 +27,17 @@ void show(const ShowOptions& options) {
 
 }  // namespace
 
-void add_config_commands(CLI::App& app) {
-  CLI::App* config = app.add_subcommand("config", "Print settings and their reference");
-  config->require_subcommand(1);
+void add_config_commands(Command app) {
+  const Command config = app.add_subcommand("config", "Print settings and their reference");
+  config.require_subcommand();
 
-  auto options = std::make_shared<ShowOptions>();
-  CLI::App* show_command = config->add_subcommand("show", "Print every key of a configuration, as a run would use it");
-  show_command->add_option("config", options->file, kSettingsText)->required()->type_name("FILE");
-  show_command->add_option("overrides", options->overrides, "changes, such as train.steps=100")->type_name("KEY=VALUE");
-  show_command->callback([options] { show(*options); });
+  const Command show_command =
+      config.add_subcommand("show", "Print every key of a configuration, as a run would use it");
+  ShowOptions& options = show_command.runs(show);
+  show_command.add_option("config", options.file, kSettingsText).required().type_name("FILE");
+  show_command.add_option("overrides", options.overrides, "changes, such as train.steps=100").type_name("KEY=VALUE");
 
-  config->add_subcommand("docs", "Print the reference of all keys in Markdown (docs/configuration.md)")->callback([] {
+  config.add_subcommand("docs", "Print the reference of all keys in Markdown (docs/configuration.md)").callback([] {
     std::cout << configuration_reference();
   });
 }

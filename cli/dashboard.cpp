@@ -3,12 +3,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <charconv>
 #include <filesystem>
 #include <map>
 
-#include "cli/command_names.h"
+#include "cli/command.h"
 #include "cli/settings.h"
 #include "core/check.h"
 #include "core/clock.h"
@@ -107,14 +106,14 @@ Dashboard::Dashboard(HttpOptions o, const std::string& run, const JobBoard& boar
 Dashboard::~Dashboard() = default;
 const Endpoint& Dashboard::endpoint() const { return impl_->server->endpoint(); }
 
-std::string run_of_command(const CLI::App& app, const std::vector<std::string>& command) try {
+std::string run_of_command(Command app, const std::vector<std::string>& command) try {
   if (command.empty() || command[0] != "train") return "";
-  const CLI::App& train = *find_command(app, "train");
+  const Command train = app.find_command("train");
   std::string settings;
   std::vector<std::string> changes;
   for (std::size_t i = 1; i < command.size(); ++i) {
     const std::string& word = command[i];
-    if (const CLI::Option* option = option_before_values(train, word)) i += value_count(*option);
+    if (const Option option = train.option_before_values(word)) i += option.min_values();
     if (word.starts_with("-")) continue;
     if (settings.empty() && std::filesystem::exists(word))
       settings = word;

@@ -5,12 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "cli/command.h"
 #include "job/http_server.h"
 #include "job/job_board.h"
-
-namespace CLI {
-class App;
-}
 
 namespace ring {
 
@@ -28,6 +25,6 @@ class Dashboard {
 
 // The directory of the run that a worker's command trains, as the program `app` reads it; empty: it trains none, or its
 // settings are wrong, which the workers say.
-std::string run_of_command(const CLI::App& app, const std::vector<std::string>& command);
+std::string run_of_command(Command app, const std::vector<std::string>& command);
 
 }  // namespace ring

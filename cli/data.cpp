@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -6,13 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "cli/command.h"
 #include "cli/commands.h"
-#include "cli/data_export.h"
-#include "cli/data_inspect.h"
-#include "cli/data_synthesize.h"
 #include "cli/data_text.h"
 #include "cli/live_line.h"
-#include "cli/number_option.h"
 #include "cli/record_options.h"
 #include "core/check.h"
 #include "core/counted.h"
@@ -117,82 +113,78 @@ void verify(const std::vector<std::string>& files) {
          "prepare'");
 }
 
-void add_verify(CLI::App& parent) {
-  auto files = std::make_shared<std::vector<std::string>>();
-  CLI::App* c = parent.add_subcommand("verify", "Read whole corpora and name what is damaged");
-  c->add_option("corpora", *files, "corpora (.h5)")->required()->type_name("FILE");
-  c->footer(
+void add_verify(Command parent) {
+  const Command c = parent.add_subcommand("verify", "Read whole corpora and name what is damaged");
+  std::vector<std::string>& files = c.runs(verify);
+  c.add_option("corpora", files, "corpora (.h5)").required().type_name("FILE");
+  c.footer(
       "Every block of 64 KiB is compared with its hash. The exit code is 1 where a corpus is damaged.\n"
       "Example: ringmaster data verify corpus.h5");
-  c->callback([files] { verify(*files); });
 }
 
-void add_prepare(CLI::App& parent) {
+void add_prepare(Command parent) {
   auto a = std::make_shared<PrepareArguments>();
   PrepareOptions& o = a->options;
-  CLI::App* c = parent.add_subcommand("prepare", "Turn text files into a corpus of tokens");
-  c->add_option("--input", o.inputs,
-                "files of text or JSON Lines, also compressed by gzip or zstd, Parquet tables, data sets of "
-                "Megatron-LM (.bin beside .idx), and folders")
-      ->required()
-      ->type_name("PATH");
-  c->add_option("--glob", o.glob, "which files of a folder to read, such as '*.txt'")
-      ->capture_default_str()
-      ->type_name("PATTERN");
-  c->add_flag("--as-text", o.as_text,
-              "take the bytes of all files as they are, also of JSON and of what is no text (compressed, tables, NUL "
-              "bytes)");
-  add_record_options(*c, o);
-  c->add_option(
-       "--tokenizer", o.tokenizer,
-       "bytes, chars (the characters of the input), a tokenizer file (.rmt), a tokenizer.json, a SentencePiece "
-       "model (.model), a folder with one of these (of a published model, or a run), or a corpus (.h5)")
-      ->required()
-      ->type_name("SPEC");
-  c->add_option("--output", o.output, "the corpus to write (.h5)")->required()->type_name("FILE");
-  CLI::Option* validation =
-      c->add_option("--validation-input", o.validation_inputs,
-                    "files and folders, as for --input, that become the validation split: none of --input does then")
-          ->type_name("PATH");
-  CLI::Option* split =
-      c->add_option(
-           "--split", o.split,
-           "how validation text is chosen: hash (whole documents by a hash of their file name and place), tail "
-           "(the end of the text), "
-           "auto (hash where it would choose ten files or more, else the end of each file)")
-          ->check(CLI::IsMember({"auto", "hash", "tail"}))
-          ->capture_default_str();
-  CLI::Option* fraction = add_number(*c, "--validation-fraction", o.validation_fraction,
-                                     "share of the text kept for validation; 0: none; default: 0.01, of less than 25 "
-                                     "MB more, up to 0.1",
-                                     0, 0.99);
-  validation->excludes(split)->excludes(fraction);
-  c->add_option("--document", o.document,
-                "what is one document: file, line, blank-line (paragraphs), or the text that separates documents")
-      ->capture_default_str();
-  add_number(*c, "--threads", o.threads, "threads that encode; 0: all cores", 0, kMostThreads)->capture_default_str();
-  c->add_flag("--force", a->force, "replace the output if it exists");
-  c->footer(
+  const Command c = parent.add_subcommand("prepare", "Turn text files into a corpus of tokens");
+  c.add_option("--input", o.inputs,
+               "files of text or JSON Lines, also compressed by gzip or zstd, Parquet tables, data sets of "
+               "Megatron-LM (.bin beside .idx), and folders")
+      .required()
+      .type_name("PATH");
+  c.add_option("--glob", o.glob, "which files of a folder to read, such as '*.txt'")
+      .show_default()
+      .type_name("PATTERN");
+  c.add_flag("--as-text", o.as_text,
+             "take the bytes of all files as they are, also of JSON and of what is no text (compressed, tables, NUL "
+             "bytes)");
+  add_record_options(c, o);
+  c.add_option("--tokenizer", o.tokenizer,
+               "bytes, chars (the characters of the input), a tokenizer file (.rmt), a tokenizer.json, a SentencePiece "
+               "model (.model), a folder with one of these (of a published model, or a run), or a corpus (.h5)")
+      .required()
+      .type_name("SPEC");
+  c.add_option("--output", o.output, "the corpus to write (.h5)").required().type_name("FILE");
+  c.add_option("--validation-input", o.validation_inputs,
+               "files and folders, as for --input, that become the validation split: none of --input does then")
+      .type_name("PATH");
+  c.add_option("--split", o.split,
+               "how validation text is chosen: hash (whole documents by a hash of their file name and place), tail "
+               "(the end of the text), "
+               "auto (hash where it would choose ten files or more, else the end of each file)")
+      .one_of({"auto", "hash", "tail"})
+      .show_default()
+      .excludes({"--validation-input"});
+  const Option fraction = c.add_number("--validation-fraction", o.validation_fraction,
+                                       "share of the text kept for validation; 0: none; default: 0.01, of less than 25 "
+                                       "MB more, up to 0.1",
+                                       0, 0.99)
+                              .excludes({"--validation-input"});
+  c.add_option("--document", o.document,
+               "what is one document: file, line, blank-line (paragraphs), or the text that separates documents")
+      .show_default();
+  c.add_number("--threads", o.threads, "threads that encode; 0: all cores", 0, kMostThreads).show_default();
+  c.add_flag("--force", a->force, "replace the output if it exists");
+  c.footer(
       "The text may be far larger than memory. Every document is followed by the tokenizer's end-of-text token, where "
       "it has one.\n"
       "Example: ringmaster data prepare --input books/ --glob '*.txt' --tokenizer tok.rmt --output corpus.h5");
-  c->callback([a, fraction] {
-    a->options.enlarge_validation = fraction->count() == 0;
+  c.callback([a, fraction] {
+    a->options.enlarge_validation = !fraction.given();
     prepare(*a);
   });
 }
 
 }  // namespace
 
-void add_data_commands(CLI::App& app) {
-  CLI::App* data = app.add_subcommand("data", "Prepare, synthesize, inspect, export and verify corpora");
-  data->require_subcommand(1);
-  data->footer("Example: ringmaster data prepare --input books/ --glob '*.txt' --tokenizer tok.rmt --output corpus.h5");
-  add_prepare(*data);
-  add_data_synthesize(*data);
-  add_data_inspect(*data);
-  add_data_export(*data);
-  add_verify(*data);
+void add_data_commands(Command app) {
+  const Command data = app.add_subcommand("data", "Prepare, synthesize, inspect, export and verify corpora");
+  data.require_subcommand();
+  data.footer("Example: ringmaster data prepare --input books/ --glob '*.txt' --tokenizer tok.rmt --output corpus.h5");
+  add_prepare(data);
+  add_data_synthesize(data);
+  add_data_inspect(data);
+  add_data_export(data);
+  add_verify(data);
 }
 
 }  // namespace ring

@@ -1,11 +1,9 @@
-#include "cli/data_export.h"
-
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <iostream>
-#include <memory>
 #include <string>
 
+#include "cli/command.h"
+#include "cli/commands.h"
 #include "cli/data_text.h"
 #include "core/check.h"
 #include "data/export_megatron.h"
@@ -36,22 +34,19 @@ void export_corpus(const ExportArguments& a) {
 
 }  // namespace
 
-void add_data_export(CLI::App& data) {
-  auto a = std::make_shared<ExportArguments>();
-  CLI::App* c = data.add_subcommand("export", "Write a split of a corpus for another trainer");
-  c->add_option("corpus", a->file, "a corpus (.h5)")->required()->type_name("FILE");
-  c->add_option("--output", a->output, "what the files PREFIX.bin and PREFIX.idx are named by")
-      ->required()
-      ->type_name("PREFIX");
-  c->add_option("--format", a->format, "megatron: a data set of Megatron-LM")
-      ->check(CLI::IsMember({"megatron"}))
-      ->capture_default_str();
-  c->add_flag("--validation", a->validation, "the validation split instead of the training split");
-  c->add_flag("--force", a->force, "replace the files if they exist");
-  c->footer(
+void add_data_export(Command data) {
+  const Command c = data.add_subcommand("export", "Write a split of a corpus for another trainer");
+  ExportArguments& a = c.runs(export_corpus);
+  c.add_option("corpus", a.file, "a corpus (.h5)").required().type_name("FILE");
+  c.add_option("--output", a.output, "what the files PREFIX.bin and PREFIX.idx are named by")
+      .required()
+      .type_name("PREFIX");
+  c.add_option("--format", a.format, "megatron: a data set of Megatron-LM").one_of({"megatron"}).show_default();
+  c.add_flag("--validation", a.validation, "the validation split instead of the training split");
+  c.add_flag("--force", a.force, "replace the files if they exist");
+  c.footer(
       "Megatron-LM also needs the tokenizer that the corpus was made with: 'ringmaster data inspect' names it.\n"
       "Example: ringmaster data export corpus.h5 --output corpus_train");
-  c->callback([a] { export_corpus(*a); });
 }
 
 }  // namespace ring

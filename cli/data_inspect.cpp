@@ -1,16 +1,13 @@
-#include "cli/data_inspect.h"
-
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
-#include <memory>
 #include <string>
 #include <vector>
 
+#include "cli/command.h"
+#include "cli/commands.h"
 #include "cli/data_text.h"
-#include "cli/number_option.h"
 #include "core/check.h"
 #include "core/counted.h"
 #include "core/log.h"
@@ -89,25 +86,24 @@ void inspect(const InspectArguments& a) {
 
 }  // namespace
 
-void add_data_inspect(CLI::App& data) {
-  auto a = std::make_shared<InspectArguments>();
-  CLI::App* c = data.add_subcommand("inspect", "Show what a corpus holds, and some of its documents");
-  c->add_option("corpus", a->file, "a corpus (.h5)")->required()->type_name("FILE");
-  add_number(*c, "--document", a->document, "which document to show, counted from 0", 0, std::int64_t{1} << 53)
-      ->capture_default_str();
-  c->add_flag("--validation", a->validation, "show a document of the validation split");
-  add_number(*c, "--documents", a->documents, "how many to show; 0: one, or three where not all tokens count", 0,
-             std::int64_t{1} << 53)
-      ->capture_default_str();
-  add_number(*c, "--bytes", a->bytes, "how much of each document to show", 0, kMostLength)->capture_default_str();
-  add_number(*c, "--context", a->context,
-             "say how much padding samples of so many tokens hold and how many documents are cut, with and without "
-             "data.packing.best_fit",
-             1, kMostLength);
-  c->footer(
+void add_data_inspect(Command data) {
+  const Command c = data.add_subcommand("inspect", "Show what a corpus holds, and some of its documents");
+  InspectArguments& a = c.runs(inspect);
+  c.add_option("corpus", a.file, "a corpus (.h5)").required().type_name("FILE");
+  c.add_number("--document", a.document, "which document to show, counted from 0", 0, std::int64_t{1} << 53)
+      .show_default();
+  c.add_flag("--validation", a.validation, "show a document of the validation split");
+  c.add_number("--documents", a.documents, "how many to show; 0: one, or three where not all tokens count", 0,
+               std::int64_t{1} << 53)
+      .show_default();
+  c.add_number("--bytes", a.bytes, "how much of each document to show", 0, kMostLength).show_default();
+  c.add_number("--context", a.context,
+               "say how much padding samples of so many tokens hold and how many documents are cut, with and without "
+               "data.packing.best_fit",
+               1, kMostLength);
+  c.footer(
       "Where not all tokens count as targets, those that do are in colour on a terminal, and elsewhere in [[ ]].\n"
       "Example: ringmaster data inspect corpus.h5 --validation --document 3");
-  c->callback([a] { inspect(*a); });
 }
 
 }  // namespace ring

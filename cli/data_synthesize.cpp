@@ -1,13 +1,10 @@
-#include "cli/data_synthesize.h"
-
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <iostream>
-#include <memory>
 #include <string>
 
+#include "cli/command.h"
+#include "cli/commands.h"
 #include "cli/data_text.h"
-#include "cli/number_option.h"
 #include "core/check.h"
 #include "data/recall.h"
 
@@ -20,7 +17,7 @@ struct SynthesizeArguments {
   bool force = false;
 };
 
-void synthesize(SynthesizeArguments a) {
+void synthesize(SynthesizeArguments& a) {
   if (!a.force && std::filesystem::exists(a.options.output))
     fail("--output ", a.options.output, " exists; choose another name, or replace it with --force");
   a.options.kind = a.kind == "needles" ? RecallKind::needles : RecallKind::recall;
@@ -34,39 +31,39 @@ void synthesize(SynthesizeArguments a) {
             << r.tokenizer->hash() << "\n";
 }
 
-void add_sizes(CLI::App& c, RecallOptions& o) {
-  add_number(c, "--context", o.context, "tokens of each document", 8, kMostLength)->capture_default_str();
-  add_number(c, "--vocab-size", o.vocab_size, "symbols: a third each of noise, keys and values", 6, kMostSymbols)
-      ->capture_default_str();
-  add_number(c, "--pairs", o.pairs, "pairs of key and value; 0: 32 of recall, 4 needles", 0, kMostSymbols)
-      ->capture_default_str();
-  add_number(c, "--queries", o.queries, "pairs that are asked for; 0: all", 0, kMostSymbols)->capture_default_str();
-  add_number(c, "--tail", o.tail,
-             "the last so many tokens hold the queries, with noise between; 0: twice the queries, without noise", 0,
-             kMostLength)
-      ->capture_default_str();
-  add_number(c, "--documents", o.documents, "documents for training", 1, kMostCount)->capture_default_str();
-  add_number(c, "--validation-documents", o.validation_documents, "documents for validation; 0: none", 0, kMostCount)
-      ->capture_default_str();
-  add_number(c, "--seed", o.seed, "another seed, other documents", 0, kMostSeed)->capture_default_str();
+void add_sizes(Command c, RecallOptions& o) {
+  c.add_number("--context", o.context, "tokens of each document", 8, kMostLength).show_default();
+  c.add_number("--vocab-size", o.vocab_size, "symbols: a third each of noise, keys and values", 6, kMostSymbols)
+      .show_default();
+  c.add_number("--pairs", o.pairs, "pairs of key and value; 0: 32 of recall, 4 needles", 0, kMostSymbols)
+      .show_default();
+  c.add_number("--queries", o.queries, "pairs that are asked for; 0: all", 0, kMostSymbols).show_default();
+  c.add_number("--tail", o.tail,
+               "the last so many tokens hold the queries, with noise between; 0: twice the queries, without noise", 0,
+               kMostLength)
+      .show_default();
+  c.add_number("--documents", o.documents, "documents for training", 1, kMostCount).show_default();
+  c.add_number("--validation-documents", o.validation_documents, "documents for validation; 0: none", 0, kMostCount)
+      .show_default();
+  c.add_number("--seed", o.seed, "another seed, other documents", 0, kMostSeed).show_default();
 }
 
 }  // namespace
 
-void add_data_synthesize(CLI::App& data) {
-  auto a = std::make_shared<SynthesizeArguments>();
-  CLI::App* c = data.add_subcommand("synthesize", "Write a corpus of generated questions about what was said far back");
-  c->add_option("--kind", a->kind,
-                "recall: pairs of key and value, noise, and the keys again; needles: the pairs lie in the noise")
-      ->check(CLI::IsMember({"recall", "needles"}))
-      ->capture_default_str();
-  add_sizes(*c, a->options);
-  c->add_option("--output", a->options.output, "the corpus to write (.h5)")->required()->type_name("FILE");
-  c->add_flag("--force", a->force, "replace the output if it exists");
-  c->footer(
+void add_data_synthesize(Command data) {
+  const Command c =
+      data.add_subcommand("synthesize", "Write a corpus of generated questions about what was said far back");
+  SynthesizeArguments& a = c.runs(synthesize);
+  c.add_option("--kind", a.kind,
+               "recall: pairs of key and value, noise, and the keys again; needles: the pairs lie in the noise")
+      .one_of({"recall", "needles"})
+      .show_default();
+  add_sizes(c, a.options);
+  c.add_option("--output", a.options.output, "the corpus to write (.h5)").required().type_name("FILE");
+  c.add_flag("--force", a.force, "replace the output if it exists");
+  c.footer(
       "Only the answers count as targets. data.packing.best_fit: 1 gives each document a sample of its own.\n"
       "Example: ringmaster data synthesize --kind recall --context 2048 --pairs 64 --output recall.h5");
-  c->callback([a] { synthesize(*a); });
 }
 
 }  // namespace ring

@@ -1,6 +1,7 @@
 #include "cli/device_option.h"
 
-#include <CLI/CLI.hpp>
+#include "cli/command.h"
+
 #include <map>
 
 namespace ring {
@@ -11,11 +12,9 @@ const std::map<std::string, DeviceChoice> kDevices{
 
 }  // namespace
 
-CLI::Option* add_device(CLI::App& command, DeviceChoice& choice, const std::string& text) {
+Option add_device(Command command, DeviceChoice& choice, const std::string& text) {
   const auto take = [&choice](const std::string& name) { choice = kDevices.at(name); };
-  return command.add_option_function<std::string>("--device", take, text)
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->default_str("auto");
+  return command.add_option("--device", take, text).one_of({"auto", "cpu", "cuda"}).show_default("auto");
 }
 
 }  // namespace ring

@@ -3,16 +3,12 @@
 
 #include <string>
 
+#include "cli/command.h"
 #include "engine/config.h"
-
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
 
 namespace ring {
 
 // --device: auto, cpu or cuda.
-CLI::Option* add_device(CLI::App& command, DeviceChoice& choice, const std::string& text = "Where to compute");
+Option add_device(Command command, DeviceChoice& choice, const std::string& text = "Where to compute");
 
 }  // namespace ring

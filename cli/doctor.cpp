@@ -1,6 +1,6 @@
-#include <CLI/CLI.hpp>
 #include <iostream>
 
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/version.h"
 #include "core/exit_code.h"
@@ -15,8 +15,8 @@ void examine() {
   const HostFacts host = inspect_host(".");
   std::vector<Finding> findings = judge_host(host);
   const BackendFacts gpus = inspect_backend(Backend::cuda);
-  for (const auto& part : {judge_build(), judge_cuda(gpus, {info::kCuda, info::kCudaArchs}, host),
-                           judge_choices(gpus, inspect_choices())})
+  for (const auto& part :
+       {judge_build(), judge_cuda(gpus, {info::kCuda, info::kCudaArchs}, host), judge_choices(gpus, inspect_choices())})
     findings.insert(findings.end(), part.begin(), part.end());
   std::cout << "Ringmaster " << version_text() << "\n\n" << report(findings);
   if (!healthy(findings)) throw ExitCode{kExitError};
@@ -24,9 +24,9 @@ void examine() {
 
 }  // namespace
 
-void add_doctor_command(CLI::App& app) {
+void add_doctor_command(Command app) {
   app.add_subcommand("doctor", "Look at this machine: what is here for training, what is missing, what to do")
-      ->callback(examine);
+      .callback(examine);
 }
 
 }  // namespace ring

@@ -1,13 +1,12 @@
-#include <CLI/CLI.hpp>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/device_option.h"
 #include "cli/eval_corpus.h"
 #include "cli/eval_long.h"
 #include "cli/eval_tasks.h"
-#include "cli/number_option.h"
 #include "cli/weights_option.h"
 #include "comm/mesh/mesh.h"
 #include "data/output_file.h"
@@ -81,45 +80,41 @@ void run(const Arguments& a) {
 
 }  // namespace
 
-void add_eval_command(CLI::App& app) {
-  CLI::App* cmd = app.add_subcommand(
+void add_eval_command(Command app) {
+  const Command cmd = app.add_subcommand(
       "eval",
       "Loss, perplexity, bits per byte and accuracy of a trained model on a corpus or on text, or how it uses "
       "a long context");
-  auto a = std::make_shared<Arguments>();
-  cmd->add_option("run", a->run, "Directory of a run, or one of its checkpoints")->required();
-  a->corpus.add_to(*cmd);
-  add_number(*cmd, "--context", a->context,
-             "Tokens of the windows that the text is cut into, and most of a question of a task; 0: the model's "
-             "context, which may be very long in imported models",
-             0, kMostLength);
-  a->corpus.add_batches_to(*cmd);
-  add_number(*cmd, "--threads", a->threads, "CPU threads; 0: all cores", 0, kMostThreads);
-  add_device(*cmd, a->device);
-  add_weights(*cmd, a->weights);
-  CLI::Option* json = cmd->add_flag("--json", a->json, "Print one JSON object");
-  cmd->add_option("--output", a->output, "Write the same JSON object to this file")->type_name("FILE");
-  CLI::Option* tasks = cmd->add_option("--task,--tasks", a->tasks,
-                                       "Instead: questions in JSON Lines, in the format of HellaSwag, ARC, MMLU, "
-                                       "LAMBADA or {\"context\", \"choices\", \"answer\"}")
-                           ->type_name("NAME=FILE");
-  for (const char* other : {"--data", "--split", "--text", "--batches", "--separate-documents"})
-    tasks->excludes(cmd->get_option(other));
-  CLI::Option* long_context = cmd->add_flag(
-      "--long", a->long_context,
-      "Instead: the mean loss by position in the window (attention across documents), and how often the model answers "
-      "questions about what was said far back in a prompt of filler text, such as a random number (passkey)");
-  for (const char* other : {"--context", "--output", "--separate-documents"})
-    long_context->excludes(cmd->get_option(other));
-  tasks->excludes(long_context);
-  a->long_eval.add_to(*cmd, long_context);
-  json->excludes(cmd->get_option("--csv"));
-  cmd->footer(
+  Arguments& a = cmd.runs(run);
+  cmd.add_option("run", a.run, "Directory of a run, or one of its checkpoints").required();
+  a.corpus.add_to(cmd);
+  cmd.add_number("--context", a.context,
+                 "Tokens of the windows that the text is cut into, and most of a question of a task; 0: the model's "
+                 "context, which may be very long in imported models",
+                 0, kMostLength);
+  a.corpus.add_batches_to(cmd);
+  cmd.add_number("--threads", a.threads, "CPU threads; 0: all cores", 0, kMostThreads);
+  add_device(cmd, a.device);
+  add_weights(cmd, a.weights);
+  const Option json = cmd.add_flag("--json", a.json, "Print one JSON object");
+  cmd.add_option("--output", a.output, "Write the same JSON object to this file").type_name("FILE");
+  const Option tasks = cmd.add_option("--task,--tasks", a.tasks,
+                                      "Instead: questions in JSON Lines, in the format of HellaSwag, ARC, MMLU, "
+                                      "LAMBADA or {\"context\", \"choices\", \"answer\"}")
+                           .type_name("NAME=FILE");
+  tasks.excludes({"--data", "--split", "--text", "--batches", "--separate-documents"});
+  cmd.add_flag("--long", a.long_context,
+               "Instead: the mean loss by position in the window (attention across documents), and how often the model "
+               "answers "
+               "questions about what was said far back in a prompt of filler text, such as a random number (passkey)")
+      .excludes({"--context", "--output", "--separate-documents", "--task"});
+  a.long_eval.add_to(cmd);
+  json.excludes({"--csv"});
+  cmd.footer(
       "Examples: ringmaster eval runs/quickstart --data corpus.h5\n"
       "          ringmaster eval runs/quickstart --text notes.txt more.jsonl.gz --context 512\n"
       "          ringmaster eval runs/quickstart --task hellaswag=hellaswag_val.jsonl lambada=lambada.jsonl\n"
       "          ringmaster eval runs/quickstart --long --lengths 1024,4096 --depths 0,0.5,1");
-  cmd->callback([a] { run(*a); });
 }
 
 }  // namespace ring

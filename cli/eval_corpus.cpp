@@ -1,10 +1,9 @@
 #include "cli/eval_corpus.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "cli/command.h"
 #include "cli/eval_long.h"
-#include "cli/number_option.h"
 #include "cli/record_options.h"
 #include "data/text_advice.h"
 #include "data/token_store.h"
@@ -13,40 +12,37 @@
 
 namespace ring {
 
-void EvalCorpus::add_to(CLI::App& cmd) {
-  CLI::Option* corpus =
-      cmd.add_option("--data", data, "Corpus (.h5) with the run's tokenizer to read; default: the run's own");
-  CLI::Option* of_corpus = cmd.add_option("--split", split_name, "Which split of the corpus: train or validation")
-                               ->check(CLI::IsMember({"train", "validation"}))
-                               ->capture_default_str();
-  CLI::Option* texts =
-      cmd.add_option("--text", text.inputs,
-                     "Instead of a corpus: files of text or JSON Lines, also compressed, Parquet, and folders")
-          ->type_name("PATH")
-          ->excludes(corpus)
-          ->excludes(of_corpus);
-  add_record_options(cmd, text, texts);
+void EvalCorpus::add_to(Command cmd) {
+  cmd.add_option("--data", data, "Corpus (.h5) with the run's tokenizer to read; default: the run's own");
+  cmd.add_option("--split", split_name, "Which split of the corpus: train or validation")
+      .one_of({"train", "validation"})
+      .show_default();
+  cmd.add_option("--text", text.inputs,
+                 "Instead of a corpus: files of text or JSON Lines, also compressed, Parquet, and folders")
+      .type_name("PATH")
+      .excludes({"--data", "--split"});
+  add_record_options(cmd, text, "--text");
   cmd.add_option("--document", text.document,
                  "With --text: what is one document: file, line, blank-line, or the text that separates documents")
-      ->capture_default_str()
-      ->needs(texts);
+      .show_default()
+      .needs("--text");
   const auto separate = [this](const std::string& choice) {
     documents = choice == "auto" ? std::nullopt : std::optional(choice == "true");
   };
-  cmd.add_option_function<std::string>(
+  cmd.add_option(
          "--separate-documents", separate,
          "true: a token attends to its own document only, and no document that fits into a window is cut; false: "
          "windows of the token stream, in which a token also attends to the documents before its own; auto: true for "
          "conversations and completions of prompts, else the run's data.packing")
-      ->check(CLI::IsMember({"auto", "true", "false"}))
-      ->default_str("auto");
+      .one_of({"auto", "true", "false"})
+      .show_default("auto");
 }
 
-void EvalCorpus::add_batches_to(CLI::App& cmd) {
-  CLI::Option* count =
-      add_number(cmd, "--batches", batches, "Batches to read, spread over the split; 0: all of it", 0, kMostCount);
-  if (batches) count->capture_default_str();
-  add_number(cmd, "--batch-size", rows, "Sequences per batch; 0: at most 32, about 32,768 tokens", 0, 1 << 30);
+void EvalCorpus::add_batches_to(Command cmd) {
+  const Option count =
+      cmd.add_number("--batches", batches, "Batches to read, spread over the split; 0: all of it", 0, kMostCount);
+  if (batches) count.show_default();
+  cmd.add_number("--batch-size", rows, "Sequences per batch; 0: at most 32, about 32,768 tokens", 0, 1 << 30);
 }
 
 namespace {

@@ -4,12 +4,9 @@
 #include <optional>
 #include <string>
 
+#include "cli/command.h"
 #include "data/loader.h"
 #include "data/prepare.h"
-
-namespace CLI {
-class App;
-}
 
 namespace ring {
 
@@ -22,8 +19,8 @@ struct EvalCorpus {
   std::optional<bool> documents;       // --separate-documents; empty: auto
 
   // Adds --data, --split, --text, --document, --separate-documents, and how --text has records.
-  void add_to(CLI::App& command);
-  void add_batches_to(CLI::App& command);  // --batches, --batch-size
+  void add_to(Command command);
+  void add_batches_to(Command command);  // --batches, --batch-size
 
   // Error: the run has none of its own and none is given, or it has another tokenizer.
   Corpora open(const std::string& run, int threads, const Session&) const;

@@ -1,13 +1,12 @@
 #include "cli/eval_long.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "cli/number_option.h"
+#include "cli/command.h"
 #include "cli/print.h"
 #include "core/joined.h"
 #include "core/log.h"
@@ -153,32 +152,32 @@ std::int64_t batch_rows(std::int64_t asked, std::int64_t length) {
   return asked > 0 ? asked : std::clamp<std::int64_t>(32768 / length, 1, 32);
 }
 
-void LongEvalArguments::add_to(CLI::App& command, CLI::Option* needs) {
+void LongEvalArguments::add_to(Command command) {
   const auto option = [&](const char* name, auto& value, const char* text, long double least, long double most) {
-    return add_number(command, name, value, text, least, most)->needs(needs)->group("With --long");
+    return command.add_number(name, value, text, least, most).needs("--long").group("With --long");
   };
   option("--length", length,
          "Tokens of the windows for the loss by position; 0: the model's context. Longer ones show "
          "how far the model carries beyond what it was trained on",
          0, kMostLength);
   command.add_option("--long-tasks", tasks, "Which prompts, with commas: " + joined(long_kinds(), ", "))
-      ->delimiter(',')
-      ->check(CLI::IsMember(long_kinds()))
-      ->capture_default_str()
-      ->needs(needs)
-      ->group("With --long");
+      .delimiter(',')
+      .one_of(long_kinds())
+      .show_default()
+      .needs("--long")
+      .group("With --long");
   command.add_option("--svg", svg, "Draw the exact answers by length and depth into this file")
-      ->type_name("FILE")
-      ->needs(needs)
-      ->group("With --long");
+      .type_name("FILE")
+      .needs("--long")
+      .group("With --long");
   option("--lengths", lengths, "Tokens of the prompts, with commas; default: the context, its half, ...", 1,
          kMostLength);
   option("--depths", depths, "Where in the prompt the answer is named, with commas: 0 is the beginning, 1 the end", 0,
          1)
-      ->capture_default_str();
-  option("--trials", trials, "Prompts of each length and depth; 0: none", 0, 1'000'000)->capture_default_str();
-  option("--seed", seed, "The same seed gives the same prompts", 0, kMostSeed)->capture_default_str();
-  command.add_flag("--csv", csv, "Print comma-separated values")->needs(needs)->group("With --long");
+      .show_default();
+  option("--trials", trials, "Prompts of each length and depth; 0: none", 0, 1'000'000).show_default();
+  option("--seed", seed, "The same seed gives the same prompts", 0, kMostSeed).show_default();
+  command.add_flag("--csv", csv, "Print comma-separated values").needs("--long").group("With --long");
 }
 
 void long_eval(const Session& session, const Corpora& corpora, Split split, const LongEvalArguments& a,

@@ -5,12 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "cli/command.h"
 #include "data/config.h"
-
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
 
 namespace ring {
 
@@ -26,7 +22,7 @@ struct LongEvalArguments {
   std::vector<std::string> tasks = {"passkey"};
   std::string svg;
   bool csv = false;
-  void add_to(CLI::App& command, CLI::Option* needs);
+  void add_to(Command command);
 };
 
 // batches, rows: of the windows whose loss is computed; 0: all, and as many as make up about 32,768 tokens.

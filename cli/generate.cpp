@@ -1,13 +1,12 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <span>
 
 #include "cli/chat.h"
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/device_option.h"
-#include "cli/number_option.h"
 #include "cli/weights_option.h"
 #include "data/documents.h"
 #include "data/output_file.h"
@@ -29,7 +28,7 @@ struct Arguments {
   int threads = 0;
   DeviceChoice device = DeviceChoice::automatic;
   SavedWeights weights = SavedWeights::latest;
-  CLI::Option *temperature = nullptr, *top_k = nullptr, *top_p = nullptr, *repetition_penalty = nullptr;
+  Option temperature, top_k, top_p, repetition_penalty;
   bool ignore_end = false, json = false, chat = false;
   ChatOptions talk;
 };
@@ -59,10 +58,10 @@ std::vector<std::string> read_prompts(const std::string& file) {
 
 // Returns how texts are drawn: as the command line says, else as generation_config.json of the weights does.
 Sampling sampling_for(const Arguments& a, GenerationConfig published) {
-  if (a.temperature->count()) published.temperature.reset();
-  if (a.top_k->count()) published.top_k.reset();
-  if (a.top_p->count()) published.top_p.reset();
-  if (a.repetition_penalty->count()) published.repetition_penalty.reset();
+  if (a.temperature.given()) published.temperature.reset();
+  if (a.top_k.given()) published.top_k.reset();
+  if (a.top_p.given()) published.top_p.reset();
+  if (a.repetition_penalty.given()) published.repetition_penalty.reset();
   Sampling sampling = a.sampling;
   published.apply(sampling);
   return sampling;
@@ -122,67 +121,67 @@ void run(Arguments a) {
   std::cout << std::endl;
 }
 
-void add_sampling(CLI::App& cmd, Arguments& a) {
-  a.temperature = add_number(cmd, "--temperature", a.sampling.temperature,
-                             "Below 1: safer, above 1: wilder, 0: always the likeliest token", 0, 100)
-                      ->capture_default_str();
-  a.top_k = add_number(cmd, "--top-k", a.sampling.top_k, "Draw from this many likeliest tokens; 0: all", 0, kMostCount)
-                ->capture_default_str();
-  a.top_p = add_number(cmd, "--top-p", a.sampling.top_p,
-                       "Draw from the likeliest tokens that have this much probability together", 0, 1)
-                ->capture_default_str();
+void add_sampling(Command cmd, Arguments& a) {
+  a.temperature = cmd.add_number("--temperature", a.sampling.temperature,
+                                 "Below 1: safer, above 1: wilder, 0: always the likeliest token", 0, 100)
+                      .show_default();
+  a.top_k = cmd.add_number("--top-k", a.sampling.top_k, "Draw from this many likeliest tokens; 0: all", 0, kMostCount)
+                .show_default();
+  a.top_p = cmd.add_number("--top-p", a.sampling.top_p,
+                           "Draw from the likeliest tokens that have this much probability together", 0, 1)
+                .show_default();
   a.repetition_penalty =
-      add_number(cmd, "--repetition-penalty", a.sampling.repetition_penalty,
-                 "Above 1: tokens of the prompt and of the text so far become less likely; 1: they do not", 0.01, 100)
-          ->capture_default_str();
-  add_number(cmd, "--seed", a.sampling.seed,
-             "The same seed gives the same text; prompt n of a file, counted from 0, takes this seed + n", 0, kMostSeed)
-      ->capture_default_str();
-  add_number(cmd, "--max-tokens", a.max_tokens, "Tokens to write at most", 0, kMostCount)->capture_default_str();
+      cmd.add_number("--repetition-penalty", a.sampling.repetition_penalty,
+                     "Above 1: tokens of the prompt and of the text so far become less likely; 1: they do not", 0.01,
+                     100)
+          .show_default();
+  cmd.add_number("--seed", a.sampling.seed,
+                 "The same seed gives the same text; prompt n of a file, counted from 0, takes this seed + n", 0,
+                 kMostSeed)
+      .show_default();
+  cmd.add_number("--max-tokens", a.max_tokens, "Tokens to write at most", 0, kMostCount).show_default();
 }
 
 // What prints something else than answers goes without a chat.
-void add_chat(CLI::App& cmd, Arguments& a) {
-  CLI::Option* chat = cmd.add_flag("--chat", a.chat,
-                                   "Talk with the model: answers --prompt, or without it every line of standard input, "
-                                   "by the chat template that it was trained with");
-  for (const char* other : {"--prompts-file", "--json", "--output", "--ignore-end"})
-    chat->excludes(cmd.get_option(other));
+void add_chat(Command cmd, Arguments& a) {
+  cmd.add_flag("--chat", a.chat,
+               "Talk with the model: answers --prompt, or without it every line of standard input, "
+               "by the chat template that it was trained with")
+      .excludes({"--prompts-file", "--json", "--output", "--ignore-end"});
   cmd.add_option("--system", a.talk.system, "What a chat begins with, before the first question")
-      ->type_name("TEXT")
-      ->needs(chat);
-  add_chat_template(cmd, a.talk.chat_template)->needs(chat);
+      .type_name("TEXT")
+      .needs("--chat");
+  add_chat_template(cmd, a.talk.chat_template).needs("--chat");
 }
 
 }  // namespace
 
-void add_generate_command(CLI::App& app) {
-  CLI::App* cmd = app.add_subcommand("generate", "Write text with a trained model");
+void add_generate_command(Command app) {
+  const Command cmd = app.add_subcommand("generate", "Write text with a trained model");
   auto a = std::make_shared<Arguments>();
-  cmd->add_option("run", a->run, "Directory of a run, or one of its checkpoints")->required();
-  CLI::Option* prompt = cmd->add_option("--prompt", a->prompt, "Text to continue");
-  cmd->add_option("--prompts-file", a->prompts_file,
-                  "Continue every line of this file, or the member 'prompt' of each record where it is named .jsonl; "
-                  "prints JSON Lines")
-      ->type_name("FILE")
-      ->excludes(prompt);
-  add_number(*cmd, "--batch-size", a->batch_size, "Prompts of a file to continue side by side", 1, 65536)
-      ->capture_default_str();
-  cmd->add_flag("--json", a->json, "Print JSON Lines, with how each text ended");
-  cmd->add_option("--output", a->output, "Write the JSON Lines to this file instead")->type_name("FILE");
-  add_sampling(*cmd, *a);
-  add_context(*cmd, a->context);
-  cmd->add_option("--stop", a->stops, "End a text before the first of these strings that comes up")->type_name("TEXT");
-  add_number(*cmd, "--threads", a->threads, "CPU threads; 0: all cores", 0, kMostThreads);
-  add_device(*cmd, a->device);
-  add_weights(*cmd, a->weights);
-  cmd->add_flag("--ignore-end", a->ignore_end, "Go on after an end-of-text token");
-  add_chat(*cmd, *a);
-  cmd->footer(
+  cmd.add_option("run", a->run, "Directory of a run, or one of its checkpoints").required();
+  cmd.add_option("--prompt", a->prompt, "Text to continue");
+  cmd.add_option("--prompts-file", a->prompts_file,
+                 "Continue every line of this file, or the member 'prompt' of each record where it is named .jsonl; "
+                 "prints JSON Lines")
+      .type_name("FILE")
+      .excludes({"--prompt"});
+  cmd.add_number("--batch-size", a->batch_size, "Prompts of a file to continue side by side", 1, 65536).show_default();
+  cmd.add_flag("--json", a->json, "Print JSON Lines, with how each text ended");
+  cmd.add_option("--output", a->output, "Write the JSON Lines to this file instead").type_name("FILE");
+  add_sampling(cmd, *a);
+  add_context(cmd, a->context);
+  cmd.add_option("--stop", a->stops, "End a text before the first of these strings that comes up").type_name("TEXT");
+  cmd.add_number("--threads", a->threads, "CPU threads; 0: all cores", 0, kMostThreads);
+  add_device(cmd, a->device);
+  add_weights(cmd, a->weights);
+  cmd.add_flag("--ignore-end", a->ignore_end, "Go on after an end-of-text token");
+  add_chat(cmd, *a);
+  cmd.footer(
       "Examples: ringmaster generate runs/quickstart --prompt \"template <\" --temperature 0.7 --top-p 0.95\n"
       "          ringmaster generate runs/quickstart --prompts-file prompts.txt --stop \"};\" --output texts.jsonl\n"
       "          ringmaster generate runs/tuned --chat --system \"Be brief.\"");
-  cmd->callback([a] {
+  cmd.callback([a] {
     if (a->chat) a->talk.once = a->prompt;
     run(*a);
   });

@@ -1,9 +1,8 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
-#include <memory>
 
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/device_option.h"
 #include "cli/starting_settings.h"
@@ -137,7 +136,7 @@ void take_corpus(Arguments& a) {
   note_cut_documents(a, store->train());
 }
 
-void run(Arguments a) {
+void run(Arguments& a) {
   check(a);
   a.start.name = name_of(a);
   note_existing_run(a);
@@ -152,21 +151,19 @@ void run(Arguments a) {
 
 }  // namespace
 
-void add_init_command(CLI::App& app) {
-  CLI::App* init = app.add_subcommand("init", "Write a settings file with comments, for this machine and your data");
-  auto a = std::make_shared<Arguments>();
-  init->add_option("file", a->file, "The file to write")->capture_default_str();
-  init->add_option("--template", a->start.kind, "What to begin with")
-      ->check(CLI::IsMember(starting_kinds()))
-      ->capture_default_str();
-  init->add_option("--data", a->start.data, "The corpus; where it exists already, steps follow from its size")
-      ->capture_default_str();
-  init->add_option("--from", a->start.weights, "finetune: the run or import whose weights it takes")->type_name("RUN");
-  init->add_option("--name", a->name, "Name of the run (default: the file's name without .yaml)");
-  add_device(*init, a->device, "What to write for");
-  init->add_flag("--force", a->force, "Overwrite the file");
-  init->footer("Example: ringmaster init my.yaml --template long-context --data books.h5");
-  init->callback([a] { run(*a); });
+void add_init_command(Command app) {
+  const Command init =
+      app.add_subcommand("init", "Write a settings file with comments, for this machine and your data");
+  Arguments& a = init.runs(run);
+  init.add_option("file", a.file, "The file to write").show_default();
+  init.add_option("--template", a.start.kind, "What to begin with").one_of(starting_kinds()).show_default();
+  init.add_option("--data", a.start.data, "The corpus; where it exists already, steps follow from its size")
+      .show_default();
+  init.add_option("--from", a.start.weights, "finetune: the run or import whose weights it takes").type_name("RUN");
+  init.add_option("--name", a.name, "Name of the run (default: the file's name without .yaml)");
+  add_device(init, a.device, "What to write for");
+  init.add_flag("--force", a.force, "Overwrite the file");
+  init.footer("Example: ringmaster init my.yaml --template long-context --data books.h5");
 }
 
 }  // namespace ring

@@ -1,18 +1,16 @@
 // `ringmaster launch`: workers on this machine, or on this node of several.
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <memory>
 
-#include "cli/command_names.h"
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/dashboard.h"
 #include "cli/http_options.h"
 #include "cli/launch_options.h"
 #include "cli/log_level.h"
-#include "cli/number_option.h"
 #include "comm/gloo/gloo.h"
 #include "core/check.h"
 #include "core/exit_code.h"
@@ -47,11 +45,11 @@ bool shares_work(const std::vector<std::string>& command) {
          (command[1] == "step" || command[1] == "context" || command[1] == "calibrate");
 }
 
-void check_command(const CLI::App& app, const LaunchOptions& o) {
+void check_command(Command app, const LaunchOptions& o) {
   if (shares_work(o.command)) return;
   const bool bench = o.command[0] == "bench" && o.command.size() > 1;
   const std::string name = o.command[0] + (bench ? " " + o.command[1] : "");
-  if (!find_command(app, o.command[0]))
+  if (!app.find_command(o.command[0]))
     fail("launch: '", name,
          "' is no command of ringmaster. Write what each worker runs after --: ringmaster launch -n ", o.processes,
          " -- train config.yaml");
@@ -113,98 +111,100 @@ void read_words(const Words& w, LaunchOptions& o) {
   o.monitor_interval = std::chrono::milliseconds(static_cast<int>(1000 * w.monitor_seconds));
 }
 
-void add_nodes(CLI::App& launch, LaunchOptions& o, Words& w) {
+void add_nodes(Command launch, LaunchOptions& o, Words& w) {
   launch.add_option("--nproc-per-node,-n", w.processes, "Workers on this node: a number, auto, gpu or cpu")
-      ->type_name("N");
+      .type_name("N");
   launch.add_option("--nnodes", w.nodes, "Nodes, each of which runs this command: N, or MIN:MAX (default: 1)")
-      ->type_name("N");
-  add_number(launch, "--node-rank", o.node_rank, "Which node this is (default: in the order of their coming)", 0, 4095);
+      .type_name("N");
+  launch.add_number("--node-rank", o.node_rank, "Which node this is (default: in the order of their coming)", 0, 4095);
   launch.add_option("--rdzv-endpoint", w.endpoint, "Where nodes meet: an address of node 0 and a free port there")
-      ->type_name("HOST:PORT");
-  launch.add_option("--rdzv-id", o.rdzv_id, "Name of the job, the same on every node")->type_name("ID");
+      .type_name("HOST:PORT");
+  launch.add_option("--rdzv-id", o.rdzv_id, "Name of the job, the same on every node").type_name("ID");
   launch.add_option("--rdzv-backend", w.backend, "For torchrun's users: both words mean the same here")
-      ->check(CLI::IsMember({"static", "c10d"}));
+      .one_of({"static", "c10d"});
   launch
       .add_option("--rdzv-conf", w.rdzv_conf,
                   "Seconds: join_timeout=600 for nodes to come, last_call_timeout=30 for more than MIN, "
                   "return_timeout=2 for lost ones where MIN are left, keep_alive_timeout=30 of silence of a node")
-      ->type_name("KEY=VALUE,...");
-  launch.add_option("--master-addr", w.master_addr, "As in --rdzv-endpoint")->type_name("HOST");
-  launch.add_option("--master-port", w.master_port, "As in --rdzv-endpoint (default: 29500)")->type_name("PORT");
+      .type_name("KEY=VALUE,...");
+  launch.add_option("--master-addr", w.master_addr, "As in --rdzv-endpoint").type_name("HOST");
+  launch.add_option("--master-port", w.master_port, "As in --rdzv-endpoint (default: 29500)").type_name("PORT");
   launch.add_flag("--standalone", w.standalone, "One node, whatever the environment says of a meeting place");
-  launch.add_option("--local-addr", o.local_addr, "Address at which other nodes reach this one")->type_name("ADDRESS");
+  launch.add_option("--local-addr", o.local_addr, "Address at which other nodes reach this one").type_name("ADDRESS");
   launch.add_option("--secret-file", w.secret_file, "What only nodes of this job know (or RINGMASTER_SECRET)")
-      ->type_name("FILE");
+      .type_name("FILE");
   launch.add_option("--make-secret", w.new_secret, "Write a new secret into a file, and do nothing else")
-      ->type_name("FILE");
+      .type_name("FILE");
 }
 
-void add_workers(CLI::App& launch, LaunchOptions& o, Words& w) {
-  add_number(launch, "--max-restarts", o.max_restarts,
-             "Times that all workers are started again after a failure, counted since there was progress (default: 3)",
-             0, 1'000'000);
-  add_number(launch, "--threads-per-worker", o.threads_per_worker, "Threads of each worker (default: cores / workers)",
-             1, kMostThreads);
-  add_number(launch, "--timeout", o.comm_timeout_seconds,
-             "Seconds a rank waits for the others, to arrive and in one operation (default: 60 and 300)", 1,
-             kMostSeconds);
-  add_number(launch, "--hang-limit", w.hang_seconds,
-             "Seconds without progress in a step that end the workers, 0 for never (default: 5 times the longest of 99 "
-             "in 100 recent steps, at least 10)",
-             0, kMostSeconds);
-  add_number(launch, "--stop-timeout,--shutdown-timeout", w.stop_seconds,
-             "Seconds to checkpoint and exit after SIGINT or SIGTERM (default: 300)", 1, kMostSeconds);
-  add_number(launch, "--monitor-interval", w.monitor_seconds,
-             "Seconds between looks at the workers where the kernel does not say that one ended (default: 0.2)", 0.01,
-             60);
+void add_workers(Command launch, LaunchOptions& o, Words& w) {
+  launch.add_number(
+      "--max-restarts", o.max_restarts,
+      "Times that all workers are started again after a failure, counted since there was progress (default: 3)", 0,
+      1'000'000);
+  launch.add_number("--threads-per-worker", o.threads_per_worker, "Threads of each worker (default: cores / workers)",
+                    1, kMostThreads);
+  launch.add_number("--timeout", o.comm_timeout_seconds,
+                    "Seconds a rank waits for the others, to arrive and in one operation (default: 60 and 300)", 1,
+                    kMostSeconds);
+  launch.add_number(
+      "--hang-limit", w.hang_seconds,
+      "Seconds without progress in a step that end the workers, 0 for never (default: 5 times the longest of 99 "
+      "in 100 recent steps, at least 10)",
+      0, kMostSeconds);
+  launch.add_number("--stop-timeout,--shutdown-timeout", w.stop_seconds,
+                    "Seconds to checkpoint and exit after SIGINT or SIGTERM (default: 300)", 1, kMostSeconds);
+  launch.add_number("--monitor-interval", w.monitor_seconds,
+                    "Seconds between looks at the workers where the kernel does not say that one ended (default: 0.2)",
+                    0.01, 60);
   launch.add_option("--inject", w.faults, "Fail on purpose, to see a run recover: SEED:FAULT;FAULT..., docs/inject.md")
-      ->type_name("SEED:FAULTS");
+      .type_name("SEED:FAULTS");
   launch
       .add_option("--numa-binding", w.numa_binding,
                   "Cores and memory of each worker: auto (its GPU's NUMA node), none, node, socket, exclusive or "
                   "core-complex")
-      ->type_name("HOW");
+      .type_name("HOW");
   launch
       .add_option("--signals-to-handle", w.signals,
                   "Signals that are passed on (default: SIGTERM,SIGINT,SIGHUP,SIGUSR1,SIGUSR2)")
-      ->type_name("NAMES");
+      .type_name("NAMES");
 }
 
-void add_logs(CLI::App& launch, LaunchOptions& o, Words& w) {
+void add_logs(Command launch, LaunchOptions& o, Words& w) {
   launch.add_option("--log-dir", o.log_dir, "Write the output of each rank to DIR/attempt_N/rankN.log")
-      ->type_name("DIR");
+      .type_name("DIR");
   launch.add_flag("--gpu-core-dumps", o.gpu_core_dumps,
                   "Write a core dump of a GPU that fails to DIR/attempt_N/rankN.cudacore, for cuda-gdb");
   launch.add_option("--tee,-t", w.tee, "Local ranks that write to file and console: 3 for all, or 0:3,1:3,...")
-      ->type_name("RANKS");
+      .type_name("RANKS");
   launch.add_option("--redirects,-r", w.redirects, "Local ranks that write to their file alone, in the same form")
-      ->type_name("RANKS");
+      .type_name("RANKS");
   launch.add_option("--local-ranks-filter", w.filter, "Local ranks that the console shows, such as 0,1 (default: all)")
-      ->type_name("RANKS");
+      .type_name("RANKS");
   launch
       .add_option("--dashboard", w.dashboard,
                   "Show the job at http://127.0.0.1:PORT: a page, /metrics for Prometheus, /healthz; 0: a free port")
-      ->type_name("[HOST:]PORT");
+      .type_name("[HOST:]PORT");
   launch
       .add_option("--dashboard-token-file", w.token_file,
                   "What visitors of the dashboard must show; needed where other machines can reach it")
-      ->type_name("FILE");
+      .type_name("FILE");
 }
 
 // PET_NPROC_PER_NODE for --nproc-per-node.
-void name_variables(CLI::App& launch) {
-  for (CLI::Option* option : launch.get_options()) {
-    if (option->get_lnames().empty() || option->get_lnames()[0] == "help" || option->get_lnames()[0] == "make-secret" ||
-        option->get_lnames()[0] == "inject")  // nobody fails on purpose because of a variable that was left
+void name_variables(Command launch) {
+  for (Option option : launch.named_options()) {
+    if (option.name() == "--help" || option.name() == "--make-secret" ||
+        option.name() == "--inject")  // nobody fails on purpose because of a variable that was left
       continue;
-    std::string name = "PET_" + option->get_lnames()[0];
+    std::string name = "PET_" + option.name().substr(2);
     std::ranges::transform(name, name.begin(),
                            [](char c) { return c == '-' ? '_' : static_cast<char>(std::toupper(c)); });
-    option->envname(name);
+    option.envname(name);
   }
 }
 
-int launch_and_show(const CLI::App& app, LaunchOptions& o, const Words& w) {
+int launch_and_show(Command app, LaunchOptions& o, const Words& w) {
   if (w.dashboard.empty() && !w.token_file.empty()) fail("launch: --dashboard-token-file is for --dashboard PORT");
   if (w.dashboard.empty()) return launch(o);
   JobBoard board;
@@ -214,18 +214,17 @@ int launch_and_show(const CLI::App& app, LaunchOptions& o, const Words& w) {
   return launch(o);
 }
 
-void run(const CLI::App& app, LaunchOptions& o, Words& w) {
+void run(Command app, LaunchOptions& o, Words& w) {
   if (!w.new_secret.empty()) return make_secret(w.new_secret);
   const char* operators = std::getenv("PET_N_PROC_PER_NODE");  // as Kubeflow's operator calls it
   if (w.processes.empty() && operators) w.processes = operators;
-  if (w.processes.empty() && o.command.empty())
-    throw CLI::RequiredError("--nproc-per-node and command are required", CLI::ExitCodes::RequiredError);
-  if (w.processes.empty()) throw CLI::RequiredError("--nproc-per-node");
-  if (o.command.empty()) throw CLI::RequiredError("command");
+  if (w.processes.empty() && o.command.empty()) throw UsageError("--nproc-per-node and command are required");
+  if (w.processes.empty()) throw UsageError("--nproc-per-node is required");
+  if (o.command.empty()) throw UsageError("command is required");
   read_words(w, o);
   check_command(app, o);
-  const CLI::Option* level = find_command(app, "launch")->get_option("--log-level");
-  if (level->count() > 0) pass_on_log_level(level->as<std::string>(), o.command);
+  const Option level = app.find_command("launch").find_option("--log-level");
+  if (level.given()) pass_on_log_level(level.values().front(), o.command);
   if ((o.processes > 1 || o.most_nodes > 1) && !gloo_available())
     fail(
         "launch: several workers need Gloo, which this build lacks: install libgloo-dev, then configure and build "
@@ -235,23 +234,23 @@ void run(const CLI::App& app, LaunchOptions& o, Words& w) {
 
 }  // namespace
 
-void add_launch_command(CLI::App& app) {
+void add_launch_command(Command app) {
   auto options = std::make_shared<LaunchOptions>();
   auto words = std::make_shared<Words>();
   options->max_restarts = 3;
-  CLI::App* launch =
+  const Command launch =
       app.add_subcommand("launch", "Start several workers that train together, on one machine or several");
-  launch->footer(kExamples);
-  add_nodes(*launch, *options, *words);
-  add_workers(*launch, *options, *words);
-  add_logs(*launch, *options, *words);
-  name_variables(*launch);
+  launch.footer(kExamples);
+  add_nodes(launch, *options, *words);
+  add_workers(launch, *options, *words);
+  add_logs(launch, *options, *words);
+  name_variables(launch);
   launch
-      ->add_option(
+      .add_option(
           "command", options->command,
           "What each worker runs, after --: train, bench step, bench context or bench calibrate, and its arguments")
-      ->type_name("COMMAND");
-  launch->callback([options, words, &app] { run(app, *options, *words); });
+      .type_name("COMMAND");
+  launch.callback([options, words, app] { run(app, *options, *words); });
 }
 
 }  // namespace ring

@@ -1,10 +1,9 @@
 #include "cli/log_level.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <map>
 
-#include "cli/command_names.h"
+#include "cli/command.h"
 #include "core/check.h"
 #include "core/log.h"
 
@@ -24,15 +23,15 @@ const std::vector<std::vector<std::string>> kCommands = {
 
 }  // namespace
 
-void add_log_levels(CLI::App& app) {
+void add_log_levels(Command app) {
   for (const std::vector<std::string>& path : kCommands) {
-    CLI::App* command = &app;
-    for (const std::string& name : path) command = command->get_subcommand(name);
-    CLI::Option* option = command->add_option_function<std::string>(
+    Command command = app;
+    for (const std::string& name : path) command = command.find_command(name);
+    const Option option = command.add_option(
         kOption, [](const std::string& level) { log::set_level(kLevels.at(level)); },
         "Log lines of this level and worse, on the console and in a run's log.txt");
-    option->check(CLI::IsMember({"debug", "info", "warn", "error"}))->default_str("info");
-    if (path.front() == "launch") option->envname("PET_LOG_LEVEL");  // as its other options
+    option.one_of({"debug", "info", "warn", "error"}).show_default("info");
+    if (path.front() == "launch") option.envname("PET_LOG_LEVEL");  // as its other options
   }
 }
 

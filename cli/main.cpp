@@ -1,9 +1,9 @@
-#include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
 
 #include "checkpoint/writer_token.h"
+#include "cli/command.h"
 #include "cli/command_line.h"
 #include "cli/version.h"
 #include "comm/communicator.h"
@@ -29,22 +29,23 @@ std::string version_and_libraries() {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"Ringmaster trains transformer language models: text -> tokens -> training -> checkpoints -> samples.",
-               "ringmaster"};
-  app.set_version_flag("--version", version_and_libraries());
-  app.failure_message(
-      [](const CLI::App* a, const CLI::Error& e) { return ring::kErrorBegin + CLI::FailureMessage::simple(a, e); });
-  app.require_subcommand(0, 1);
-  app.footer("Start with `make quickstart`, or see docs/ for each step.");
-  ring::add_commands(app);
+  ring::Program program("ringmaster",
+                        "Ringmaster trains transformer language models: text -> tokens -> training -> checkpoints -> "
+                        "samples.");
+  program.set_version(version_and_libraries());
+  program.footer("Start with `make quickstart`, or see docs/ for each step.");
+  ring::add_commands(program);
   try {
-    ring::parse_arguments(app, {argv + 1, argv + argc});
-  } catch (const CLI::ParseError& e) {
-    const int code = app.exit(e);
-    return code == 0 ? 0 : ring::kExitUsage;
+    ring::parse_arguments(program, {argv + 1, argv + argc});
+  } catch (const ring::HelpAsked& e) {
+    std::cout << e.text;
+    return 0;
+  } catch (const ring::UsageError& e) {
+    std::cerr << ring::kErrorBegin << e.what() << "\nRun with --help for more information.\n";
+    return ring::kExitUsage;
   }
-  if (app.get_subcommands().empty()) {
-    std::cerr << app.help();
+  if (program.given_command() == program) {
+    std::cerr << program.help();
     return ring::kExitUsage;
   }
   return 0;

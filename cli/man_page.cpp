@@ -1,11 +1,11 @@
 #include "cli/man_page.h"
 
-#include <CLI/CLI.hpp>
-#include <sstream>
+#include <algorithm>
 
-#include "cli/command_names.h"
+#include "cli/command.h"
 #include "core/check.h"
 #include "core/exit_code.h"
+#include "core/joined.h"
 #include "generated/build_info.h"
 
 namespace ring {
@@ -43,66 +43,68 @@ std::string upper(std::string text) {
   return text;
 }
 
-bool is_word(const CLI::Option* option) { return option->get_positional(); }
-bool has_dashes(const CLI::Option* option) {
-  return !option->get_positional() && option->get_lnames() != Names{"help"};
+// Returns the options with dashes except --help.
+std::vector<Option> listed_options(Command command) {
+  std::vector<Option> options = command.named_options();
+  std::erase_if(options, [](Option o) { return o.name() == "--help"; });
+  return options;
 }
 
-std::string names_of(const CLI::Option& option) {
-  std::string names;
-  for (const std::string& n : option.get_snames()) names += (names.empty() ? "" : ", ") + bold("-" + n);
-  for (const std::string& n : option.get_lnames()) names += (names.empty() ? "" : ", ") + bold("--" + n);
-  return option.get_items_expected_max() == 0 ? names : names + " " + slanted(option.get_type_name());
+std::string names_of(Option option) {
+  Names names = option.names();
+  std::stable_partition(names.begin(), names.end(),
+                        [](const std::string& n) { return n.size() == 2; });  // -n before --nodes
+  for (std::string& n : names) n = bold(n);
+  return joined(names, ", ") + (option.max_values() == 0 ? "" : " " + slanted(option.type_text()));
 }
 
-std::string default_of(const CLI::Option& option) {
-  return option.get_default_str().empty() ? "" : " (default: " + option.get_default_str() + ")";
+std::string default_of(Option option) {
+  return option.default_text().empty() ? "" : " (default: " + option.default_text() + ")";
 }
 
 // `ringmaster data prepare [options] input ...`
-std::string synopsis(const std::string& name, const CLI::App& command) {
+std::string synopsis(const std::string& name, Command command) {
   std::string line = bold(name);
-  if (!command.get_options(has_dashes).empty()) line += " [" + slanted("options") + "]";
-  for (const CLI::Option* word : command.get_options(is_word)) {
-    std::string text = slanted(word->get_name(true));
-    if (word->get_items_expected_max() > 1) text += " ...";
-    line += word->get_required() ? " " + text : " [" + text + "]";
+  if (!listed_options(command).empty()) line += " [" + slanted("options") + "]";
+  for (Option word : command.positionals()) {
+    std::string text = slanted(word.name());
+    if (word.max_values() > 1) text += " ...";
+    line += word.is_required() ? " " + text : " [" + text + "]";
   }
-  if (!command_names(command).empty()) line += " " + slanted("command") + " ...";
+  if (!command.command_names().empty()) line += " " + slanted("command") + " ...";
   return line + "\n";
 }
 
-std::string options_of(const CLI::App& command) {
+std::string options_of(Command command) {
   std::string text;
-  for (const CLI::Option* word : command.get_options(is_word))
-    text += entry(slanted(word->get_name(true)), word->get_description() + default_of(*word));
-  for (const CLI::Option* option : command.get_options(has_dashes))
-    text += entry(names_of(*option), option->get_description() + default_of(*option));
+  for (Option word : command.positionals()) text += entry(slanted(word.name()), word.description() + default_of(word));
+  for (Option option : listed_options(command))
+    text += entry(names_of(option), option.description() + default_of(option));
   return text;
 }
 
 // Lines of a footer stay lines: most of them are commands. A command that has none inherits one.
-std::string footer_of(const CLI::App& command) {
-  const CLI::App* above = command.get_parent();
-  const bool own = !above || above->get_footer() != command.get_footer();
-  return command.get_footer().empty() || !own ? "" : ".PP\n.nf\n" + escaped(command.get_footer()) + "\n.fi\n";
+std::string footer_of(Command command) {
+  const Command above = command.parent();
+  const bool own = !above || above.footer() != command.footer();
+  return command.footer().empty() || !own ? "" : ".PP\n.nf\n" + escaped(command.footer()) + "\n.fi\n";
 }
 
-std::string commands_below(const std::string& name, const CLI::App& command) {
+std::string commands_below(const std::string& name, Command command) {
   std::string text;
-  for (const std::string& sub : command_names(command)) {
-    const CLI::App& below = *find_command(command, sub);
+  for (const std::string& sub : command.command_names()) {
+    const Command below = command.find_command(sub);
     text += ".SS " + escaped(name + " " + sub) + "\n" + synopsis(name + " " + sub, below) +
-            paragraph(below.get_description() + ".") + options_of(below) + footer_of(below) +
+            paragraph(below.description() + ".") + options_of(below) + footer_of(below) +
             commands_below(name + " " + sub, below);
   }
   return text;
 }
 
-std::string all_commands(const CLI::App& program) {
+std::string all_commands(Command program) {
   std::string text;
-  for (const std::string& name : command_names(program))
-    text += entry(bold(program.get_name() + "-" + name) + "(1)", find_command(program, name)->get_description());
+  for (const std::string& name : program.command_names())
+    text += entry(bold(program.name() + "-" + name) + "(1)", program.find_command(name).description());
   return text;
 }
 
@@ -122,26 +124,26 @@ std::string exit_codes() {
   return text;
 }
 
-std::string see_also(const CLI::App& program, bool itself) {
-  return section("SEE ALSO") + (itself ? "" : bold(program.get_name()) + "(1). ") +
+std::string see_also(Command program, bool itself) {
+  return section("SEE ALSO") + (itself ? "" : bold(program.name()) + "(1). ") +
          escaped("Settings: ringmaster config docs.") + "\n";
 }
 
 }  // namespace
 
-std::string man_page_name(const CLI::App& program, const CLI::App& command) {
-  return (&program == &command ? program.get_name() : program.get_name() + "-" + command.get_name()) + ".1";
+std::string man_page_name(Command program, Command command) {
+  return (program == command ? program.name() : program.name() + "-" + command.name()) + ".1";
 }
 
-std::string man_page(const CLI::App& program, const CLI::App& command) {
-  const bool itself = &program == &command;
+std::string man_page(Command program, Command command) {
+  const bool itself = program == command;
   const std::string page = man_page_name(program, command), title = page.substr(0, page.size() - 2);
-  const std::string name = itself ? program.get_name() : program.get_name() + " " + command.get_name();
+  const std::string name = itself ? program.name() : program.name() + " " + command.name();
   std::string text = str(".TH ", escaped(upper(title)), " 1 \"\" \"ringmaster ", build_info::kVersion, "\"\n");
-  text += section("NAME") + escaped(title) + " \\- " + escaped(command.get_description()) + "\n";
+  text += section("NAME") + escaped(title) + " \\- " + escaped(command.description()) + "\n";
   text += section("SYNOPSIS") + synopsis(name, command);
   if (const std::string options = options_of(command); !options.empty()) text += section("OPTIONS") + options;
-  if (!command_names(command).empty())
+  if (!command.command_names().empty())
     text += section("COMMANDS") + (itself ? all_commands(program) : commands_below(name, command));
   if (const std::string notes = footer_of(command); !notes.empty()) text += section("NOTES") + notes;
   return text + exit_codes() + see_also(program, itself);

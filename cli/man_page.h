@@ -3,17 +3,15 @@
 
 #include <string>
 
-namespace CLI {
-class App;
-}
+#include "cli/command.h"
 
 namespace ring {
 
 // In the format of man(7), section 1. `command` is one of the program's, with all that is below it; the program itself:
 // its commands, each of which has a page of its own.
-std::string man_page(const CLI::App& program, const CLI::App& command);
+std::string man_page(Command program, Command command);
 
 // "ringmaster-train.1", or "ringmaster.1".
-std::string man_page_name(const CLI::App& program, const CLI::App& command);
+std::string man_page_name(Command program, Command command);
 
 }  // namespace ring

@@ -1,7 +1,6 @@
-#include <CLI/CLI.hpp>
 #include <iostream>
-#include <memory>
 
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "data/output_file.h"
 #include "engine/run_directory.h"
@@ -28,16 +27,15 @@ void export_metrics(const Arguments& a) {
 
 }  // namespace
 
-void add_metrics_command(CLI::App& app) {
-  CLI::App* metrics = app.add_subcommand("metrics", "Take what runs recorded to other programs");
-  metrics->require_subcommand(1);
-  auto a = std::make_shared<Arguments>();
-  CLI::App* c = metrics->add_subcommand("export", "Write the records of runs as one table");
-  c->add_option("runs", a->runs, "directories of runs")->required()->type_name("RUN");
-  c->add_option("--format", a->format, "Of the table")->check(CLI::IsMember({"csv"}))->capture_default_str();
-  c->add_option("--output", a->output, "The file to write; default: standard output")->type_name("FILE");
-  c->footer("Example: ringmaster metrics export runs/a runs/b --format csv --output metrics.csv");
-  c->callback([a] { export_metrics(*a); });
+void add_metrics_command(Command app) {
+  const Command metrics = app.add_subcommand("metrics", "Take what runs recorded to other programs");
+  metrics.require_subcommand();
+  const Command c = metrics.add_subcommand("export", "Write the records of runs as one table");
+  Arguments& a = c.runs(export_metrics);
+  c.add_option("runs", a.runs, "directories of runs").required().type_name("RUN");
+  c.add_option("--format", a.format, "Of the table").one_of({"csv"}).show_default();
+  c.add_option("--output", a.output, "The file to write; default: standard output").type_name("FILE");
+  c.footer("Example: ringmaster metrics export runs/a runs/b --format csv --output metrics.csv");
 }
 
 }  // namespace ring

@@ -1,8 +1,6 @@
 #include "cli/pattern_options.h"
 
-#include <CLI/CLI.hpp>
-
-#include "cli/number_option.h"
+#include "cli/command.h"
 #include "core/check.h"
 #include "model/attention/kinds.h"
 
@@ -14,29 +12,28 @@ std::vector<std::string> attention_kind_names() {
   return names;
 }
 
-void PatternOptions::add_to(CLI::App& cmd) {
-  add_number(cmd, "--window", window, "Of windows: keys that a query sees", 1, kMostLength)->capture_default_str();
-  add_number(cmd, "--sinks", sinks, "Of windows: first keys that all see", 0, kMostLength)->capture_default_str();
-  add_number(cmd, "--segments", segments, "Of dilated attention, with commas", 1, kMostLength)->capture_default_str();
-  add_number(cmd, "--rates", rates, "Of dilated attention, with commas", 1, kMostLength)->capture_default_str();
+void PatternOptions::add_to(Command cmd) {
+  cmd.add_number("--window", window, "Of windows: keys that a query sees", 1, kMostLength).show_default();
+  cmd.add_number("--sinks", sinks, "Of windows: first keys that all see", 0, kMostLength).show_default();
+  cmd.add_number("--segments", segments, "Of dilated attention, with commas", 1, kMostLength).show_default();
+  cmd.add_number("--rates", rates, "Of dilated attention, with commas", 1, kMostLength).show_default();
   cmd.add_flag("--dedup", dedup, "Of dilated attention: pairs count once");
-  add_number(cmd, "--block", block, "Of block patterns: 64 or 128", 64, 128)->capture_default_str();
-  add_number(cmd, "--density", density, "Of block patterns: share of blocks, drawn at random", 0, 1)
-      ->capture_default_str();
+  cmd.add_number("--block", block, "Of block patterns: 64 or 128", 64, 128).show_default();
+  cmd.add_number("--density", density, "Of block patterns: share of blocks, drawn at random", 0, 1).show_default();
 }
 
-void PatternOptions::add_content_to(CLI::App& cmd) {
-  CLI::Option* keeps = add_number(
-      cmd, "--keep", keep,
-      "Of block patterns: blocks that each block of queries keeps, by content (pattern: content), instead of --density",
-      1, kMostLength);
-  keeps->excludes("--density");
-  add_number(cmd, "--local", local, "Of --keep: newest blocks that are kept in any case", 1, kMostLength)
-      ->capture_default_str()
-      ->needs(keeps);
-  add_number(cmd, "--first", first, "Of --keep: blocks at the start that are kept in any case", 0, kMostLength)
-      ->capture_default_str()
-      ->needs(keeps);
+void PatternOptions::add_content_to(Command cmd) {
+  cmd.add_number("--keep", keep,
+                 "Of block patterns: blocks that each block of queries keeps, by content (pattern: content), instead "
+                 "of --density",
+                 1, kMostLength)
+      .excludes({"--density"});
+  cmd.add_number("--local", local, "Of --keep: newest blocks that are kept in any case", 1, kMostLength)
+      .show_default()
+      .needs("--keep");
+  cmd.add_number("--first", first, "Of --keep: blocks at the start that are kept in any case", 0, kMostLength)
+      .show_default()
+      .needs("--keep");
 }
 
 Pattern PatternOptions::of(const std::string& kind) const {

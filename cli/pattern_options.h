@@ -4,11 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "cli/command.h"
 #include "kernels/attention/pattern.h"
-
-namespace CLI {
-class App;
-}
 
 namespace ring {
 
@@ -21,8 +18,8 @@ struct PatternOptions {
   double density = 0.1;
   std::int64_t keep = 0, local = 2, first = 1;  // of a selection by content; keep 0: none, blocks at random
 
-  void add_to(CLI::App& command);
-  void add_content_to(CLI::App& command);     // after add_to
+  void add_to(Command command);
+  void add_content_to(Command command);       // after add_to
   Pattern of(const std::string& kind) const;  // causal. Error: numbers that the kind refuses
 };
 

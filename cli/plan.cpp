@@ -1,13 +1,12 @@
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <utility>
 
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/live_line.h"
-#include "cli/number_option.h"
 #include "cli/plan_tables.h"
 #include "cli/print.h"
 #include "cli/rates.h"
@@ -300,43 +299,44 @@ void plan(const Arguments& a) try { run(a); } catch (const PlanStopped&) {
 
 }  // namespace
 
-void add_plan_command(CLI::App& app) {
-  CLI::App* cmd = app.add_subcommand("plan", "What a run would take, and which layout is fastest: computes nothing");
+void add_plan_command(Command app) {
+  const Command cmd =
+      app.add_subcommand("plan", "What a run would take, and which layout is fastest: computes nothing");
   auto a = std::make_shared<Arguments>();
-  cmd->add_option("config", a->file, kSettingsText)->required();
-  cmd->add_option("overrides", a->overrides, "Settings to change, as section.key=value");
-  add_number(*cmd, "--gpus", a->gpus, "Numbers of GPUs (with the rates of cpu: of processes), with commas", 1, 4096)
-      ->capture_default_str()
-      ->allow_extra_args(false);
-  add_bytes(*cmd, "--memory", a->memory,
-            "Memory of each GPU as it is sold, such as 80GB (of which a program can use 79.1 GiB on an h100); default: "
-            "the memory in the rates. train.memory_budget applies as well",
-            1 << 20, std::uint64_t{1} << 50);
-  add_bytes(*cmd, "--host", a->host,
-            "Of the host's memory for activations and optimizer states of each, such as 100GB; default: "
-            "train.activation_offload_bytes",
-            1, std::uint64_t{1} << 50);
-  add_number(*cmd, "--context", a->contexts, "Instead of model.context, with commas", 1, kMostLength)
-      ->allow_extra_args(false);
-  cmd->add_option("--rates", a->rates,
-                  str(kRatesText, "; with --gpus or --memory on a machine without GPUs: h100, or h200 for more memory"))
-      ->capture_default_str();
-  add_number(*cmd, "--rows", a->rows, "Layouts to show of each", 1, 10'000)->capture_default_str();
-  cmd->add_flag("--longest-context", a->longest,
-                "Search the longest context that fits, one sequence at a time, and show its layout and memory");
-  cmd->add_flag("--advise", a->advise,
-                "Compare the kinds of attention, also those that select blocks, with settings for each context");
-  cmd->add_flag("--all-layouts", a->all_layouts,
-                "Plan all layouts, even if the settings give parallel.dp, cp, tp or zero");
-  cmd->add_option("--svg", a->svg, "Draw the memory of the fastest one's step into this file");
-  cmd->footer(
+  cmd.add_option("config", a->file, kSettingsText).required();
+  cmd.add_option("overrides", a->overrides, "Settings to change, as section.key=value");
+  cmd.add_number("--gpus", a->gpus, "Numbers of GPUs (with the rates of cpu: of processes), with commas", 1, 4096)
+      .show_default()
+      .takes_one_word();
+  cmd.add_bytes(
+      "--memory", a->memory,
+      "Memory of each GPU as it is sold, such as 80GB (of which a program can use 79.1 GiB on an h100); default: "
+      "the memory in the rates. train.memory_budget applies as well",
+      1 << 20, std::uint64_t{1} << 50);
+  cmd.add_bytes("--host", a->host,
+                "Of the host's memory for activations and optimizer states of each, such as 100GB; default: "
+                "train.activation_offload_bytes",
+                1, std::uint64_t{1} << 50);
+  cmd.add_number("--context", a->contexts, "Instead of model.context, with commas", 1, kMostLength).takes_one_word();
+  cmd.add_option("--rates", a->rates,
+                 str(kRatesText, "; with --gpus or --memory on a machine without GPUs: h100, or h200 for more memory"))
+      .show_default();
+  cmd.add_number("--rows", a->rows, "Layouts to show of each", 1, 10'000).show_default();
+  cmd.add_flag("--longest-context", a->longest,
+               "Search the longest context that fits, one sequence at a time, and show its layout and memory");
+  cmd.add_flag("--advise", a->advise,
+               "Compare the kinds of attention, also those that select blocks, with settings for each context");
+  cmd.add_flag("--all-layouts", a->all_layouts,
+               "Plan all layouts, even if the settings give parallel.dp, cp, tp or zero");
+  cmd.add_option("--svg", a->svg, "Draw the memory of the fastest one's step into this file");
+  cmd.footer(
       "parallel.dp, cp, tp and zero are kept if the settings give them; otherwise all layouts are planned, which may "
       "take minutes. train.recompute=block train.micro_batch=1 takes less time, for a layout that may be slower; so "
       "does a smaller train.batch_size, as all micro-batches of a step are walked through. SIGINT or SIGTERM ends the "
       "search and prints the layouts that are done.\n"
       "Example: ringmaster plan bench/shapes/1b.yaml --gpus 1,2,8 --rates h100 --context 32768,262144");
-  cmd->callback([a, cmd] {
-    a->asks_for_gpus = cmd->count("--gpus") + cmd->count("--memory") > 0;
+  cmd.callback([a, cmd] {
+    a->asks_for_gpus = cmd.find_option("--gpus").given() || cmd.find_option("--memory").given();
     plan(*a);
   });
 }

@@ -1,15 +1,14 @@
 #include "cli/record_options.h"
 
-#include <CLI/CLI.hpp>
-
+#include "cli/command.h"
 #include "data/prepare.h"
 #include "text/chat/format.h"
 
 namespace ring {
 
-void add_record_options(CLI::App& command, PrepareOptions& o, CLI::Option* needed) {
+void add_record_options(Command command, PrepareOptions& o, const std::string& needed) {
   RecordMembers& m = o.members;
-  CLI::Option* const all[] = {
+  Option const all[] = {
       command.add_option("--text-field", m.text,
                          "the input is JSON Lines or Parquet, and this member of each record is a document's text "
                          "(with dots: a member's member); files named .jsonl or .ndjson are, with 'text'"),
@@ -18,7 +17,7 @@ void add_record_options(CLI::App& command, PrepareOptions& o, CLI::Option* neede
                          "record is the prompt, which does not count as a target"),
       command.add_option("--completion-field", m.completion, "the field with the completion, which counts in the loss"),
       command
-          .add_option_function<std::string>(
+          .add_option(
               "--chat-field",
               [&m](const std::string& name) {
                 m.messages = name;
@@ -27,13 +26,13 @@ void add_record_options(CLI::App& command, PrepareOptions& o, CLI::Option* neede
               "the input is JSON Lines or Parquet of conversations, of which only the assistants' messages count; NAME "
               "is the member with the list of messages. Without a NAME each record's form is found: messages, "
               "conversations (ShareGPT's), or instruction, input and output (Alpaca's)")
-          ->expected(0, 1),
+          .takes(0, 1),
       command.add_option("--chat-template", o.chat_template,
                          "how conversations are written: a file with a template in Jinja, or " +
                              chat::template_names() + "; by default as in the tokenizer's own files")};
-  for (CLI::Option* option : all) {
-    option->type_name(option->get_name() == "--chat-template" ? "NAME|FILE" : "NAME");
-    if (needed) option->needs(needed);
+  for (Option option : all) {
+    option.type_name(option.name() == "--chat-template" ? "NAME|FILE" : "NAME");
+    if (!needed.empty()) option.needs(needed);
   }
 }
 

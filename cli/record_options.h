@@ -1,17 +1,14 @@
 #pragma once
 // How commands that read text find the documents in records of JSON Lines and Parquet.
 
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
+#include "cli/command.h"
 
 namespace ring {
 
 struct PrepareOptions;
 
 // Adds --text-field, --prompt-field, --completion-field, --chat-field and --chat-template. `needed`: the option that
-// these require; null if none.
-void add_record_options(CLI::App& command, PrepareOptions&, CLI::Option* needed = nullptr);
+// these require; empty if none.
+void add_record_options(Command command, PrepareOptions&, const std::string& needed = "");
 
 }  // namespace ring

@@ -1,10 +1,8 @@
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <iostream>
-#include <memory>
 
+#include "cli/command.h"
 #include "cli/commands.h"
-#include "cli/number_option.h"
 #include "core/check.h"
 #include "core/counted.h"
 #include "core/log.h"
@@ -56,22 +54,21 @@ void report(const Arguments& a) {
 
 }  // namespace
 
-void add_report_command(CLI::App& app) {
+void add_report_command(Command app) {
   constexpr double kMostTflops = 1e9;
   constexpr std::int64_t kMostSampleTokens = 10'000;
-  CLI::App* c = app.add_subcommand("report", "Write one page of HTML with the curves and settings of runs");
-  auto a = std::make_shared<Arguments>();
-  c->add_option("runs", a->runs, "directories of runs")->required()->type_name("RUN");
-  c->add_option("--output", a->output, "The file to write")->type_name("FILE")->capture_default_str();
-  add_number(*c, "--peak-tflops", a->peak_tflops,
-             "For MFU: what one device can do; 0: what is known, 989 of an H100 (SXM) or H200", 0, kMostTflops);
-  c->add_option("--sample", a->samples.prompt, "Show how the checkpoints of each run go on after this text")
-      ->type_name("TEXT");
-  add_number(*c, "--sample-tokens", a->samples.tokens, "Tokens of each sample at most", 1, kMostSampleTokens)
-      ->capture_default_str();
-  add_number(*c, "--threads", a->samples.threads, "CPU threads for samples; 0: all cores", 0, kMostThreads);
-  c->footer("Example: ringmaster report runs/a runs/b --sample \"The \" --output report.html");
-  c->callback([a] { report(*a); });
+  const Command c = app.add_subcommand("report", "Write one page of HTML with the curves and settings of runs");
+  Arguments& a = c.runs(report);
+  c.add_option("runs", a.runs, "directories of runs").required().type_name("RUN");
+  c.add_option("--output", a.output, "The file to write").type_name("FILE").show_default();
+  c.add_number("--peak-tflops", a.peak_tflops,
+               "For MFU: what one device can do; 0: what is known, 989 of an H100 (SXM) or H200", 0, kMostTflops);
+  c.add_option("--sample", a.samples.prompt, "Show how the checkpoints of each run go on after this text")
+      .type_name("TEXT");
+  c.add_number("--sample-tokens", a.samples.tokens, "Tokens of each sample at most", 1, kMostSampleTokens)
+      .show_default();
+  c.add_number("--threads", a.samples.threads, "CPU threads for samples; 0: all cores", 0, kMostThreads);
+  c.footer("Example: ringmaster report runs/a runs/b --sample \"The \" --output report.html");
 }
 
 }  // namespace ring

@@ -1,6 +1,5 @@
 #include "cli/runs.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -8,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/data_text.h"
 #include "cli/table.h"
@@ -131,20 +131,16 @@ std::string speed_text(std::optional<double> v) { return v ? format_count(*v) : 
 std::string percent_text(std::optional<double> v) { return v ? percent(*v) : kNone; }
 std::string memory_text(std::optional<double> v) { return v ? in_bytes(*v) : kNone; }
 
-void add_runs_command(CLI::App& app) {
-  CLI::App* runs = app.add_subcommand("runs", "List the runs in a folder, or compare some: runs compare A B");
+void add_runs_command(Command app) {
+  const Command runs = app.add_subcommand("runs", "List the runs in a folder, or compare some: runs compare A B");
   auto a = std::make_shared<Arguments>();
-  runs->add_option("folder", a->folder, "where the runs are, also in folders below it")
-      ->type_name("DIR")
-      ->capture_default_str();
-  runs->add_option("--sort", a->sort, "The best, newest or furthest first, by this")
-      ->check(CLI::IsMember(key_names()))
-      ->capture_default_str();
-  runs->add_flag("--json", a->json, "Print one JSON array");
-  runs->footer("Example: ringmaster runs --sort validation_loss");
-  add_runs_compare(*runs);
-  runs->callback([a, runs] {
-    if (runs->get_subcommands().empty()) list(*a);
+  runs.add_option("folder", a->folder, "where the runs are, also in folders below it").type_name("DIR").show_default();
+  runs.add_option("--sort", a->sort, "The best, newest or furthest first, by this").one_of(key_names()).show_default();
+  runs.add_flag("--json", a->json, "Print one JSON array");
+  runs.footer("Example: ringmaster runs --sort validation_loss");
+  add_runs_compare(runs);
+  runs.callback([a, runs] {
+    if (runs.given_command() == runs) list(*a);
   });
 }
 

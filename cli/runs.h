@@ -4,13 +4,11 @@
 #include <optional>
 #include <string>
 
-namespace CLI {
-class App;
-}
+#include "cli/command.h"
 
 namespace ring {
 
-void add_runs_compare(CLI::App& runs);
+void add_runs_compare(Command runs);
 
 // What the least of is best: nothing for a number that is none, which would spoil an order.
 std::optional<double> least_is_best(std::optional<double>);

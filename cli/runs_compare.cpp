@@ -1,7 +1,7 @@
-#include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
 
+#include "cli/command.h"
 #include "cli/data_text.h"
 #include "cli/runs.h"
 #include "cli/table.h"
@@ -111,16 +111,17 @@ void compare(const std::vector<std::string>& given) {
 
 }  // namespace
 
-void add_runs_compare(CLI::App& runs) {
+void add_runs_compare(Command runs) {
   auto paths = std::make_shared<std::vector<std::string>>();
-  CLI::App* c = runs.add_subcommand("compare", "Settings that differ, and losses and speed at the same steps");
-  c->add_option("runs", *paths, str("Directories of 2 to ", kMostRuns, " runs"))
-      ->required()
-      ->expected(-2)  // or more, as CLI11 has no words for "2 to 16"
-      ->type_name("RUN");
-  c->footer("Example: ringmaster runs compare runs/a runs/b");
-  c->callback([paths] {
-    if (std::ssize(*paths) > kMostRuns) throw CLI::ArgumentMismatch::AtMost("runs", kMostRuns, paths->size());
+  const Command c = runs.add_subcommand("compare", "Settings that differ, and losses and speed at the same steps");
+  c.add_option("runs", *paths, str("Directories of 2 to ", kMostRuns, " runs"))
+      .required()
+      .takes_at_least(2)  // or more, as CLI11 has no words for "2 to 16"
+      .type_name("RUN");
+  c.footer("Example: ringmaster runs compare runs/a runs/b");
+  c.callback([paths] {
+    if (std::ssize(*paths) > kMostRuns)
+      throw UsageError(str("runs: At Most ", kMostRuns, " required but received ", paths->size()));
     compare(*paths);
   });
 }

@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <ctime>
 #include <iostream>
@@ -7,10 +6,10 @@
 #include <utility>
 
 #include "cli/chat.h"
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/device_option.h"
 #include "cli/http_options.h"
-#include "cli/number_option.h"
 #include "cli/text_generation.h"
 #include "cli/weights_option.h"
 #include "core/stop_signal.h"
@@ -125,23 +124,22 @@ void serve(const Arguments& a) {
 
 }  // namespace
 
-void add_serve_command(CLI::App& app) {
-  CLI::App* c = app.add_subcommand("serve", "Let programs that speak OpenAI's protocol try a model");
-  auto a = std::make_shared<Arguments>();
-  c->add_option("run", a->run, "Directory of a run, or one of its checkpoints")->required();
-  c->add_option("--listen", a->at, "Where: a port of this machine (0: a free one), or HOST:PORT with a token")
-      ->type_name("[HOST:]PORT")
-      ->capture_default_str();
-  c->add_option("--token-file", a->token_file, "What clients must show as their API key")->type_name("FILE");
-  c->add_option("--name", a->name, "What clients call the model; default: the run's directory");
-  add_chat_template(*c, a->chat_template);
-  add_number(*c, "--max-tokens", a->max_tokens, "Tokens of a reply at most", 1, kMostCount)->capture_default_str();
-  add_context(*c, a->context);
-  add_number(*c, "--threads", a->threads, "CPU threads; 0: all cores", 0, kMostThreads);
-  add_device(*c, a->device);
-  add_weights(*c, a->weights);
-  c->footer("One text at a time, for trying a model.\nExample: ringmaster serve runs/quickstart --listen 8000");
-  c->callback([a] { serve(*a); });
+void add_serve_command(Command app) {
+  const Command c = app.add_subcommand("serve", "Let programs that speak OpenAI's protocol try a model");
+  Arguments& a = c.runs(serve);
+  c.add_option("run", a.run, "Directory of a run, or one of its checkpoints").required();
+  c.add_option("--listen", a.at, "Where: a port of this machine (0: a free one), or HOST:PORT with a token")
+      .type_name("[HOST:]PORT")
+      .show_default();
+  c.add_option("--token-file", a.token_file, "What clients must show as their API key").type_name("FILE");
+  c.add_option("--name", a.name, "What clients call the model; default: the run's directory");
+  add_chat_template(c, a.chat_template);
+  c.add_number("--max-tokens", a.max_tokens, "Tokens of a reply at most", 1, kMostCount).show_default();
+  add_context(c, a.context);
+  c.add_number("--threads", a.threads, "CPU threads; 0: all cores", 0, kMostThreads);
+  add_device(c, a.device);
+  add_weights(c, a.weights);
+  c.footer("One text at a time, for trying a model.\nExample: ringmaster serve runs/quickstart --listen 8000");
 }
 
 }  // namespace ring

@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -6,8 +5,8 @@
 #include <memory>
 #include <sstream>
 
+#include "cli/command.h"
 #include "cli/commands.h"
-#include "cli/number_option.h"
 #include "cli/runs.h"
 #include "cli/settings.h"
 #include "cli/sweep_runner.h"
@@ -117,23 +116,22 @@ void sweep(const Arguments& a) {
 
 }  // namespace
 
-void add_sweep_command(CLI::App& app) {
-  CLI::App* c = app.add_subcommand("sweep", "Train once for each of several settings, and compare");
+void add_sweep_command(Command app) {
+  const Command c = app.add_subcommand("sweep", "Train once for each of several settings, and compare");
   auto a = std::make_shared<Arguments>();
-  c->add_option("file", a->file, "What to try (YAML): see docs/runs.md")->required()->type_name("FILE");
-  CLI::Option* parallel =
-      add_number(*c, "--parallel", a->parallel, "Runs at a time, which share the CPU's cores", 1, kMostParallel)
-          ->capture_default_str();
-  c->add_option("--gpus", a->gpus, "These GPUs, a run on each at a time: 0,1,2,3")
-      ->type_name("LIST")
-      ->excludes(parallel);
-  c->add_flag("--dry-run", a->dry_run, "Only print the runs");
-  c->footer(
+  c.add_option("file", a->file, "What to try (YAML): see docs/runs.md").required().type_name("FILE");
+  c.add_number("--parallel", a->parallel, "Runs at a time, which share the CPU's cores", 1, kMostParallel)
+      .show_default();
+  c.add_option("--gpus", a->gpus, "These GPUs, a run on each at a time: 0,1,2,3")
+      .type_name("LIST")
+      .excludes({"--parallel"});
+  c.add_flag("--dry-run", a->dry_run, "Only print the runs");
+  c.footer(
       "Stopped by Ctrl+C, all runs save; the same command goes on.\n"
       "Example: ringmaster sweep lr.yaml --parallel 2");
-  c->callback([a, c] {
-    const CLI::Option* level = c->get_option("--log-level");  // of all commands that log: add_log_levels()
-    if (level->count() > 0) a->log_level = level->as<std::string>();
+  c.callback([a, c] {
+    const Option level = c.find_option("--log-level");  // of all commands that log: add_log_levels()
+    if (level.given()) a->log_level = level.values().front();
     sweep(*a);
   });
 }

@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <filesystem>
 #include <iostream>
@@ -8,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/data_text.h"
-#include "cli/number_option.h"
 #include "core/check.h"
 #include "core/log.h"
 #include "core/standard_streams.h"
@@ -125,7 +124,7 @@ struct DecodeArguments {
   std::vector<std::int32_t> ids;
 };
 
-void decode(DecodeArguments a) {
+void decode(DecodeArguments& a) {
   const auto tokenizer = open_tokenizer(a.tokenizer);
   if (a.ids.empty()) {
     std::istringstream in(read_standard_input());
@@ -176,96 +175,89 @@ constexpr const char* kSpecText =
     "bytes, a tokenizer file (.rmt), a tokenizer.json, a SentencePiece model (.model), a folder with one of "
     "these (of a published model, or a run), or a corpus (.h5)";
 
-void add_train(CLI::App& parent) {
-  auto a = std::make_shared<TrainArguments>();
-  CLI::App* c = parent.add_subcommand("train", "Make a vocabulary from text");
-  c->add_option("--input", a->inputs, "text files and folders")->required()->type_name("PATH");
-  c->add_option("--glob", a->glob, "which files of a folder to read, such as '*.txt'")
-      ->capture_default_str()
-      ->type_name("PATTERN");
-  c->add_option(
-       "--text-field", a->text_field,
+void add_train(Command parent) {
+  const Command c = parent.add_subcommand("train", "Make a vocabulary from text");
+  TrainArguments& a = c.runs(train);
+  c.add_option("--input", a.inputs, "text files and folders").required().type_name("PATH");
+  c.add_option("--glob", a.glob, "which files of a folder to read, such as '*.txt'")
+      .show_default()
+      .type_name("PATTERN");
+  c.add_option(
+       "--text-field", a.text_field,
        "the input is JSON Lines or Parquet, and this member of each record is its text; files named .jsonl or .ndjson "
        "are, with 'text'")
-      ->type_name("NAME");
-  c->add_flag("--as-text", a->as_text,
-              "take the bytes of all files as they are, also of JSON and of what is no text (compressed, tables, NUL "
-              "bytes)");
-  c->add_option("--kind", a->kind, "kind of vocabulary")
-      ->check(CLI::IsMember({"bpe", "unigram", "byte-bpe", "chars"}))
-      ->capture_default_str();
-  add_number(*c, "--vocab-size", a->vocab_size, "number of tokens (all kinds but chars)", 300, 1 << 24)
-      ->capture_default_str();
-  c->add_option(
-       "--output", a->output,
+      .type_name("NAME");
+  c.add_flag("--as-text", a.as_text,
+             "take the bytes of all files as they are, also of JSON and of what is no text (compressed, tables, NUL "
+             "bytes)");
+  c.add_option("--kind", a.kind, "kind of vocabulary").one_of({"bpe", "unigram", "byte-bpe", "chars"}).show_default();
+  c.add_number("--vocab-size", a.vocab_size, "number of tokens (all kinds but chars)", 300, 1 << 24).show_default();
+  c.add_option(
+       "--output", a.output,
        "file to write: .rmt, .model for a plain SentencePiece model, or .json for the tokenizer.json of byte-bpe")
-      ->required()
-      ->type_name("FILE");
-  add_bytes(*c, "--max-train-bytes", a->max_train_bytes,
-            "train on an even sample of this size, such as 50MB (all kinds but chars)", 1, std::uint64_t{1} << 53)
-      ->capture_default_str();
-  c->add_option("--pattern", a->pattern, "what words are to byte-bpe: as GPT-2, Llama 3 or Qwen2 divide text")
-      ->check(CLI::IsMember({"gpt2", "llama3", "qwen2"}))
-      ->capture_default_str();
-  add_number(*c, "--character-coverage", a->coverage,
-             "share of the text whose characters get a token of their own (bpe, unigram)", 0.9, 1)
-      ->capture_default_str();
-  c->add_flag("--force", a->force, "replace the output if it exists");
-  c->add_flag("--end-of-text", a->end_of_text, "add an end-of-text token (chars; the other kinds have one)");
-  c->footer(
+      .required()
+      .type_name("FILE");
+  c.add_bytes("--max-train-bytes", a.max_train_bytes,
+              "train on an even sample of this size, such as 50MB (all kinds but chars)", 1, std::uint64_t{1} << 53)
+      .show_default();
+  c.add_option("--pattern", a.pattern, "what words are to byte-bpe: as GPT-2, Llama 3 or Qwen2 divide text")
+      .one_of({"gpt2", "llama3", "qwen2"})
+      .show_default();
+  c.add_number("--character-coverage", a.coverage,
+               "share of the text whose characters get a token of their own (bpe, unigram)", 0.9, 1)
+      .show_default();
+  c.add_flag("--force", a.force, "replace the output if it exists");
+  c.add_flag("--end-of-text", a.end_of_text, "add an end-of-text token (chars; the other kinds have one)");
+  c.footer(
       "The vocabulary keeps every byte of the text: nothing is normalised (but to NFC by the pattern qwen2), and what "
       "has "
       "no token of its own is spelled in bytes.\n"
       "Example: ringmaster tokenizer train --input books/ --glob '*.txt' --kind bpe --vocab-size 8192 --output "
       "tok.rmt");
-  c->callback([a] { train(*a); });
 }
 
-void add_encode(CLI::App& parent) {
-  auto a = std::make_shared<EncodeArguments>();
-  CLI::App* c = parent.add_subcommand("encode", "Turn text into token numbers");
-  c->add_option("tokenizer", a->tokenizer, kSpecText)->required()->type_name("SPEC");
-  c->add_option("text", a->words, "the text; standard input when it is left out");
-  c->add_flag("--pieces", a->pieces, "one token per line, with its text");
-  CLI::Option* special = c->add_flag(
-      "--special", a->special, "also the tokens that a tokenizer.json puts around a text, such as Llama 3's first");
-  c->add_flag("--offsets", a->offsets,
-              "one token per line, with its first byte in the text, the byte behind it, and its text")
-      ->excludes(special);
-  c->footer("Example: ringmaster tokenizer encode tok.rmt --pieces 'To be, or not to be'");
-  c->callback([a] { encode(*a); });
+void add_encode(Command parent) {
+  const Command c = parent.add_subcommand("encode", "Turn text into token numbers");
+  EncodeArguments& a = c.runs(encode);
+  c.add_option("tokenizer", a.tokenizer, kSpecText).required().type_name("SPEC");
+  c.add_option("text", a.words, "the text; standard input when it is left out");
+  c.add_flag("--pieces", a.pieces, "one token per line, with its text");
+  c.add_flag("--special", a.special,
+             "also the tokens that a tokenizer.json puts around a text, such as Llama 3's first");
+  c.add_flag("--offsets", a.offsets,
+             "one token per line, with its first byte in the text, the byte behind it, and its text")
+      .excludes({"--special"});
+  c.footer("Example: ringmaster tokenizer encode tok.rmt --pieces 'To be, or not to be'");
 }
 
-void add_decode(CLI::App& parent) {
-  auto a = std::make_shared<DecodeArguments>();
-  CLI::App* c = parent.add_subcommand("decode", "Turn token numbers into text");
-  c->add_option("tokenizer", a->tokenizer, kSpecText)->required()->type_name("SPEC");
-  add_number(*c, "ids", a->ids, "token numbers; standard input when they are left out", 0, kMostCount)
-      ->delimiter(' ');  // all of them in quotes
-  c->footer("Example: ringmaster tokenizer encode tok.rmt < in.txt | ringmaster tokenizer decode tok.rmt > out.txt");
-  c->callback([a] { decode(*a); });
+void add_decode(Command parent) {
+  const Command c = parent.add_subcommand("decode", "Turn token numbers into text");
+  DecodeArguments& a = c.runs(decode);
+  c.add_option("tokenizer", a.tokenizer, kSpecText).required().type_name("SPEC");
+  c.add_number("ids", a.ids, "token numbers; standard input when they are left out", 0, kMostCount)
+      .delimiter(' ');  // all of them in quotes
+  c.footer("Example: ringmaster tokenizer encode tok.rmt < in.txt | ringmaster tokenizer decode tok.rmt > out.txt");
 }
 
-void add_inspect(CLI::App& parent) {
-  auto a = std::make_shared<InspectArguments>();
-  CLI::App* c = parent.add_subcommand("inspect", "Show what a tokenizer is and some of its tokens");
-  c->add_option("tokenizer", a->tokenizer, kSpecText)->required()->type_name("SPEC");
-  add_number(*c, "--first", a->first, "first token to show", 0, kMostCount)->capture_default_str();
-  add_number(*c, "--tokens", a->tokens, "how many tokens to show", 0, kMostCount)->capture_default_str();
-  c->footer("Example: ringmaster tokenizer inspect tok.rmt --first 300 --tokens 50");
-  c->callback([a] { inspect(*a); });
+void add_inspect(Command parent) {
+  const Command c = parent.add_subcommand("inspect", "Show what a tokenizer is and some of its tokens");
+  InspectArguments& a = c.runs(inspect);
+  c.add_option("tokenizer", a.tokenizer, kSpecText).required().type_name("SPEC");
+  c.add_number("--first", a.first, "first token to show", 0, kMostCount).show_default();
+  c.add_number("--tokens", a.tokens, "how many tokens to show", 0, kMostCount).show_default();
+  c.footer("Example: ringmaster tokenizer inspect tok.rmt --first 300 --tokens 50");
 }
 
 }  // namespace
 
-void add_tokenizer_commands(CLI::App& app) {
-  CLI::App* tokenizer = app.add_subcommand("tokenizer", "Train, try and inspect tokenizers");
-  tokenizer->require_subcommand(1);
-  tokenizer->footer("Example: ringmaster tokenizer train --input books/ --kind bpe --vocab-size 8192 --output tok.rmt");
-  add_train(*tokenizer);
-  add_encode(*tokenizer);
-  add_decode(*tokenizer);
-  add_inspect(*tokenizer);
+void add_tokenizer_commands(Command app) {
+  const Command tokenizer = app.add_subcommand("tokenizer", "Train, try and inspect tokenizers");
+  tokenizer.require_subcommand();
+  tokenizer.footer("Example: ringmaster tokenizer train --input books/ --kind bpe --vocab-size 8192 --output tok.rmt");
+  add_train(tokenizer);
+  add_encode(tokenizer);
+  add_decode(tokenizer);
+  add_inspect(tokenizer);
 }
 
 }  // namespace ring

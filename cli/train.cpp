@@ -1,11 +1,10 @@
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <optional>
 
 #include "bench/preflight.h"
 #include "bench/step.h"
+#include "cli/command.h"
 #include "cli/commands.h"
-#include "cli/number_option.h"
 #include "cli/settings.h"
 #include "core/exit_code.h"
 #include "core/log.h"
@@ -111,27 +110,26 @@ void run(const Arguments& a) {
 
 }  // namespace
 
-void add_train_command(CLI::App& app) {
-  CLI::App* cmd = app.add_subcommand("train", "Train a model, or go on with a run that was stopped");
-  auto a = std::make_shared<Arguments>();
-  cmd->add_option("config", a->config, "Settings file, or the directory of a run to go on with")->required();
-  cmd->add_option("overrides", a->overrides, "Settings to change, as section.key=value");
-  cmd->add_flag("--fresh", a->fresh, "Delete the run's checkpoints and settings and start over");
-  cmd->add_flag("--fit", a->fit, "Set train.micro_batch to the fastest one that fits into memory, as it is predicted");
-  cmd->add_flag("--allow-changes", a->allow_changes, "Resume although settings differ from those of the run");
-  cmd->add_flag("--preflight", a->preflight,
-                "Before the first step, try each device and each link, and refuse what is wrong or slow");
-  add_number(*cmd, "--profile", a->profile,
-             "Watch so many steps kernel by kernel: a table, and profile.json in the run's directory", 1, 100'000);
-  cmd->add_flag("--nvtx", a->nvtx, "Ranges for Nsight Systems; steps are slower with them");
-  cmd->add_option("--inject", a->faults, "Fail on purpose, to see a run recover: SEED:FAULT;FAULT..., docs/inject.md")
-      ->type_name("SEED:FAULTS");
-  cmd->footer(
+void add_train_command(Command app) {
+  const Command cmd = app.add_subcommand("train", "Train a model, or go on with a run that was stopped");
+  Arguments& a = cmd.runs(run);
+  cmd.add_option("config", a.config, "Settings file, or the directory of a run to go on with").required();
+  cmd.add_option("overrides", a.overrides, "Settings to change, as section.key=value");
+  cmd.add_flag("--fresh", a.fresh, "Delete the run's checkpoints and settings and start over");
+  cmd.add_flag("--fit", a.fit, "Set train.micro_batch to the fastest one that fits into memory, as it is predicted");
+  cmd.add_flag("--allow-changes", a.allow_changes, "Resume although settings differ from those of the run");
+  cmd.add_flag("--preflight", a.preflight,
+               "Before the first step, try each device and each link, and refuse what is wrong or slow");
+  cmd.add_number("--profile", a.profile,
+                 "Watch so many steps kernel by kernel: a table, and profile.json in the run's directory", 1, 100'000);
+  cmd.add_flag("--nvtx", a.nvtx, "Ranges for Nsight Systems; steps are slower with them");
+  cmd.add_option("--inject", a.faults, "Fail on purpose, to see a run recover: SEED:FAULT;FAULT..., docs/inject.md")
+      .type_name("SEED:FAULTS");
+  cmd.footer(
       "A run that has a checkpoint is resumed. SIGINT, SIGTERM, SIGHUP and SIGUSR1 finish the step, save, and end\n"
       "with exit code 75; the same command then goes on. Settings: docs/configuration.md, or `ringmaster config "
       "docs`.\n"
       "Example: ringmaster train configs/nanogpt_cpu.yaml data.path=shakespeare.h5 train.steps=500");
-  cmd->callback([a] { run(*a); });
 }
 
 }  // namespace ring

@@ -1,11 +1,9 @@
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <iostream>
-#include <memory>
 #include <thread>
 
+#include "cli/command.h"
 #include "cli/commands.h"
-#include "cli/number_option.h"
 #include "cli/watch_view.h"
 #include "engine/run_directory.h"
 #include "inspect/live_run.h"
@@ -44,15 +42,14 @@ void watch(const Arguments& a) {
 
 }  // namespace
 
-void add_watch_command(CLI::App& app) {
-  CLI::App* c = app.add_subcommand("watch", "Follow a run in the terminal: losses, speed, memory, what is left");
-  auto a = std::make_shared<Arguments>();
-  c->add_option("run", a->run, "directory of a run")->required()->type_name("RUN");
-  add_number(*c, "--interval", a->seconds, "Seconds between two pictures", 0.1, 3600)->capture_default_str();
-  c->footer(
+void add_watch_command(Command app) {
+  const Command c = app.add_subcommand("watch", "Follow a run in the terminal: losses, speed, memory, what is left");
+  Arguments& a = c.runs(watch);
+  c.add_option("run", a.run, "directory of a run").required().type_name("RUN");
+  c.add_number("--interval", a.seconds, "Seconds between two pictures", 0.1, 3600).show_default();
+  c.footer(
       "Ends with the run, or with Ctrl+C, which does nothing to the run. Where the output is no terminal it prints one "
       "picture.\nExample: ringmaster watch runs/quickstart");
-  c->callback([a] { watch(*a); });
 }
 
 }  // namespace ring

@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <cctype>
 #include <filesystem>
 #include <iostream>
@@ -6,8 +5,8 @@
 #include <memory>
 #include <optional>
 
+#include "cli/command.h"
 #include "cli/commands.h"
-#include "cli/number_option.h"
 #include "cli/weights_option.h"
 #include "core/counted.h"
 #include "core/stop_signal.h"
@@ -109,50 +108,52 @@ void import_weights(const ImportArguments& a) {
 
 }  // namespace
 
-void add_export_command(CLI::App& app) {
+void add_export_command(Command app) {
   auto a = std::make_shared<ExportArguments>();
-  CLI::App* cmd = app.add_subcommand("export", "Write a trained model for Hugging Face's transformers or llama.cpp");
-  cmd->add_option("run", a->run, "Directory of a run, or one of its checkpoints")->required();
-  cmd->add_option("--output", a->output, "The folder to make, or the .gguf file; one that exists is not overwritten")
-      ->required()
-      ->type_name("PATH");
-  cmd->add_option("--format", a->format,
-                  "hf: a folder with safetensors and config.json; gguf: one file for llama.cpp; default: gguf if the "
-                  "output's name ends with .gguf, otherwise hf")
-      ->check(CLI::IsMember({"hf", "gguf"}));
-  cmd->add_option(
+  const Command cmd =
+      app.add_subcommand("export", "Write a trained model for Hugging Face's transformers or llama.cpp");
+  cmd.add_option("run", a->run, "Directory of a run, or one of its checkpoints").required();
+  cmd.add_option("--output", a->output, "The folder to make, or the .gguf file; one that exists is not overwritten")
+      .required()
+      .type_name("PATH");
+  cmd.add_option("--format", a->format,
+                 "hf: a folder with safetensors and config.json; gguf: one file for llama.cpp; default: gguf if the "
+                 "output's name ends with .gguf, otherwise hf")
+      .one_of({"hf", "gguf"});
+  cmd.add_option(
          "--dtype", a->type,
          "bf16, f16, f32, or q8_0 for gguf; default: the checkpoint's, f32 where its tensors differ, which keeps "
          "every bit")
-      ->check(CLI::IsMember({"bf16", "f16", "f32", "q8_0"}));
-  const CLI::Option* most =
-      add_bytes(*cmd, "--max-file-bytes", a->most_bytes,
-                "hf: divide larger weights into files of at most so much, such as 5GB", 1, kMostFile)
-          ->capture_default_str();
-  add_weights(*cmd, a->weights);
-  add_number(*cmd, "--context", a->context,
-             "The context that the files name, in tokens; default: the longest of model.context and that of the models "
-             "in run.init_from",
-             1, kMostLength);
-  cmd->footer("Example: ringmaster export runs/books --output books.gguf --dtype q8_0");
-  cmd->callback([a, most] { export_weights(*a, most->count() > 0); });
+      .one_of({"bf16", "f16", "f32", "q8_0"});
+  const Option most =
+      cmd.add_bytes("--max-file-bytes", a->most_bytes,
+                    "hf: divide larger weights into files of at most so much, such as 5GB", 1, kMostFile)
+          .show_default();
+  add_weights(cmd, a->weights);
+  cmd.add_number(
+      "--context", a->context,
+      "The context that the files name, in tokens; default: the longest of model.context and that of the models "
+      "in run.init_from",
+      1, kMostLength);
+  cmd.footer("Example: ringmaster export runs/books --output books.gguf --dtype q8_0");
+  cmd.callback([a, most] { export_weights(*a, most.given()); });
 }
 
-void add_import_command(CLI::App& app) {
-  auto a = std::make_shared<ImportArguments>();
-  CLI::App* cmd = app.add_subcommand("import", "Make a run of published weights (Llama, Mistral, Qwen, SmolLM, GPT-2)");
-  cmd->add_option("folder", a->folder, "Folder with config.json and safetensors")
-      ->required()
-      ->each(check_import_folder);  // reported before a missing --output
-  cmd->add_option("--output", a->output, "Directory of the run to make; one that exists is not overwritten")
-      ->required()
-      ->type_name("RUN");
-  cmd->add_option("--tokenizer", a->tokenizer,
-                  "Its tokenizer: bytes, a tokenizer file, a tokenizer.json, a SentencePiece model, a folder with one "
-                  "of these, a "
-                  "corpus, or none; default: tokenizer.rmt, tokenizer.json or tokenizer.model of the folder");
-  cmd->footer("Example: ringmaster import SmolLM2-135M --output runs/smollm2");
-  cmd->callback([a] { import_weights(*a); });
+void add_import_command(Command app) {
+  const Command cmd =
+      app.add_subcommand("import", "Make a run of published weights (Llama, Mistral, Qwen, SmolLM, GPT-2)");
+  ImportArguments& a = cmd.runs(import_weights);
+  cmd.add_option("folder", a.folder, "Folder with config.json and safetensors")
+      .required()
+      .check(check_import_folder);  // reported before a missing --output
+  cmd.add_option("--output", a.output, "Directory of the run to make; one that exists is not overwritten")
+      .required()
+      .type_name("RUN");
+  cmd.add_option("--tokenizer", a.tokenizer,
+                 "Its tokenizer: bytes, a tokenizer file, a tokenizer.json, a SentencePiece model, a folder with one "
+                 "of these, a "
+                 "corpus, or none; default: tokenizer.rmt, tokenizer.json or tokenizer.model of the folder");
+  cmd.footer("Example: ringmaster import SmolLM2-135M --output runs/smollm2");
 }
 
 }  // namespace ring

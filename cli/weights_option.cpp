@@ -1,18 +1,16 @@
 #include "cli/weights_option.h"
 
-#include <CLI/CLI.hpp>
+#include "cli/command.h"
 
 namespace ring {
 
-CLI::Option* add_weights(CLI::App& command, SavedWeights& choice) {
+Option add_weights(Command command, SavedWeights& choice) {
   const auto take = [&choice](const std::string& name) {
     choice = name == "ema" ? SavedWeights::ema : SavedWeights::latest;
   };
-  return command
-      .add_option_function<std::string>("--weights", take,
-                                        "latest: those of the checkpoint's step; ema: their average (train.ema)")
-      ->check(CLI::IsMember({"latest", "ema"}))
-      ->default_str("latest");
+  return command.add_option("--weights", take, "latest: those of the checkpoint's step; ema: their average (train.ema)")
+      .one_of({"latest", "ema"})
+      .show_default("latest");
 }
 
 }  // namespace ring

@@ -27,7 +27,7 @@ ring_precompiled(ring_precompiled_headers)
 
 # ring_room(NAME [OWN_FLAGS] [DEPENDS room...] [LIBRARIES lib...] [EXCLUDE regex...]): library ring_NAME from every .cpp
 # below NAME/, except kernel and device folders, which ring_kernels() and ring_device_room() build. OWN_FLAGS: the
-# room's compiler flags differ, so it cannot use the shared precompiled headers.
+# room's compiler flags differ, so it precompiles headers of its own.
 function(ring_room name)
   cmake_parse_arguments(ROOM "OWN_FLAGS" "" "DEPENDS;LIBRARIES;EXCLUDE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${name}/*.cpp)
@@ -40,6 +40,8 @@ function(ring_room name)
   ring_instrument(ring_${name})
   if(NOT ROOM_OWN_FLAGS)
     ring_precompile(ring_${name} ring_precompiled_headers)
+  elseif(RING_PCH)
+    target_precompile_headers(ring_${name} PRIVATE ${RING_STANDARD_HEADERS})
   endif()
 endfunction()
 

@@ -1,10 +1,10 @@
 // Matrix libraries against each other on the products of training steps: forward (NT), gradient of the input (NN) and
 // of the weight (TN, added to what is there) of every linear layer. This is the measurement behind the default choice.
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
 
+#include "cli/command.h"
 #include "core/cpu/thread_pool.h"
 #include "kernels/matmul.h"
 
@@ -97,18 +97,20 @@ void run_model(const Model& model, const ExecContext& ctx, double seconds) {
 }  // namespace ring
 
 int main(int argc, char** argv) try {
-  CLI::App app("Compares matrix libraries on the products of training steps");
+  ring::Program program("bench_gemm", "Compares matrix libraries on the products of training steps");
   int threads = ring::default_threads();
   double seconds = 0.05;
   std::size_t first = ring::models().size();
-  app.add_option("--threads", threads, "threads of the pool")->check(CLI::Range(1, 4096));
-  app.add_option("--seconds", seconds, "time spent on each product")->check(CLI::Range(0.0, 3600.0));
-  app.add_option("--models", first, "only the first so many models");
-  CLI11_PARSE(app, argc, argv);
+  program.add_number("--threads", threads, "threads of the pool", 1, ring::kMostThreads);
+  program.add_number("--seconds", seconds, "time spent on each product", 0, 3600);
+  program.add_number("--models", first, "only the first so many models", 0, ring::kMostCount);
+  program.parse({argv + 1, argv + argc});
   const ring::ExecContext ctx{ring::Stream::cpu(threads)};
   std::printf("%d threads; fastest of the calls in %g s each\n", threads, seconds);
   for (std::size_t i = 0; i < std::min(first, ring::models().size()); ++i)
     ring::run_model(ring::models()[i], ctx, seconds);
+} catch (const ring::HelpAsked& e) {
+  std::fputs(e.text.c_str(), stdout);
 } catch (const std::exception& e) {
   std::fprintf(stderr, "bench_gemm: %s\n", e.what());
   return 1;

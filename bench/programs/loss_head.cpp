@@ -1,10 +1,10 @@
 // Peak memory and time of the loss head with its gradients, against the logits that it never holds.
 //   bench_loss_head [--tokens 8192] [--vocab 131072] [--width 64] [--threads N]
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
 
 #include "autograd/ops.h"
+#include "cli/command.h"
 #include "core/cpu/thread_pool.h"
 #include "core/philox.h"
 
@@ -22,15 +22,15 @@ ring::Tensor random_tensor(const ring::Shape& shape, const ring::ExecContext& ct
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   std::int64_t tokens = 8192, vocab = 131072, width = 64;
   int threads = ring::default_threads();
-  CLI::App app{"Peak memory and time of the loss head"};
-  app.add_option("--tokens", tokens);
-  app.add_option("--vocab", vocab);
-  app.add_option("--width", width);
-  app.add_option("--threads", threads);
-  CLI11_PARSE(app, argc, argv);
+  ring::Program program("bench_loss_head", "Peak memory and time of the loss head");
+  program.add_number("--tokens", tokens, "rows of the input", 1, ring::kMostLength);
+  program.add_number("--vocab", vocab, "columns of the logits", 1, ring::kMostCount);
+  program.add_number("--width", width, "columns of the input", 1, ring::kMostCount);
+  program.add_number("--threads", threads, "threads of the pool", 1, ring::kMostThreads);
+  program.parse({argv + 1, argv + argc});
 
   const ring::ExecContext ctx{ring::Stream::cpu(threads)};
   ring::Var x{random_tensor({tokens, width}, ctx, 1), std::make_shared<ring::GradSlot>()};
@@ -61,4 +61,9 @@ int main(int argc, char** argv) {
       static_cast<long long>(tokens), static_cast<long long>(vocab), static_cast<long long>(width), threads, peak / 1e6,
       logits / 1e6, 100 * peak / logits, seconds, flops / seconds / 1e9);
   return 0;
+} catch (const ring::HelpAsked& e) {
+  std::fputs(e.text.c_str(), stdout);
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "bench_loss_head: %s\n", e.what());
+  return 1;
 }

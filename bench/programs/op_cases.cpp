@@ -1,13 +1,13 @@
 // Times the op cases of the tests, forward and backward: median of repeats, GFLOP/s, GB/s, and the larger of the two
 // fractions of what this machine sustains in the same run (in cache it can exceed 100 % of the memory's).
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <iostream>
 
 #include "bench/step.h"
+#include "cli/command.h"
 #include "core/cpu/thread_pool.h"
 #include "tests/op_case.h"
 
@@ -139,19 +139,19 @@ int run_benchmarks(const Options& o) {
 }  // namespace
 }  // namespace ring::test
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   ring::test::Options o;
-  CLI::App app{"Times every differentiable op on the sizes that training uses"};
-  app.add_option("--filter", o.filter, "only cases whose op/name contains this");
-  app.add_option("--threads", o.threads, "threads of the pool")->check(CLI::Range(1, 4096));
-  app.add_option("--seconds", o.seconds, "time spent on each measurement")->check(CLI::Range(1e-6, 3600.0));
-  app.add_flag("--csv", o.csv, "comma-separated values");
-  app.add_flag("--all", o.all, "the small cases of the tests, too");
-  CLI11_PARSE(app, argc, argv);
-  try {
-    return ring::test::run_benchmarks(o);
-  } catch (const std::exception& e) {
-    std::cerr << "bench_op_cases: " << e.what() << '\n';
-    return 1;
-  }
+  ring::Program program("bench_op_cases", "Times every differentiable op on the sizes that training uses");
+  program.add_option("--filter", o.filter, "only cases whose op/name contains this");
+  program.add_number("--threads", o.threads, "threads of the pool", 1, ring::kMostThreads);
+  program.add_number("--seconds", o.seconds, "time spent on each measurement", 1e-6, 3600);
+  program.add_flag("--csv", o.csv, "comma-separated values");
+  program.add_flag("--all", o.all, "the small cases of the tests, too");
+  program.parse({argv + 1, argv + argc});
+  return ring::test::run_benchmarks(o);
+} catch (const ring::HelpAsked& e) {
+  std::cout << e.text;
+} catch (const std::exception& e) {
+  std::cerr << "bench_op_cases: " << e.what() << '\n';
+  return 1;
 }

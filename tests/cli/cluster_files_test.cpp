@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 #include <yaml-cpp/yaml.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -22,9 +21,9 @@ std::string file_text(const std::string& name) {
 }
 
 std::string wrong(const std::vector<std::string>& arguments) {
-  CLI::App app{"", "ringmaster"};
+  Program app("ringmaster", "");
   add_commands(app);
-  run_nothing(app);
+  app.run_nothing();
   try {
     parse_arguments(app, arguments);
   } catch (const std::exception& e) {

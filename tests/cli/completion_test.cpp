@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -32,7 +31,7 @@ class Completion : public testing::Test {
     const Words all = after(words);
     return std::ranges::find(all, text) != all.end();
   }
-  CLI::App app_{"", "ringmaster"};
+  Program app_{"ringmaster", ""};
 };
 
 TEST_F(Completion, Commands) {

@@ -1,11 +1,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/data_text.h"
 #include "core/check.h"
@@ -29,11 +29,10 @@ class DataCommands : public testing::Test {
     std::ofstream(path(name), std::ios::binary) << text;
   }
 
-  static Outcome run(std::vector<std::string> arguments) {
-    CLI::App app{"test", "ringmaster"};
+  static Outcome run(const std::vector<std::string>& arguments) {
+    Program app("ringmaster", "test");
     add_tokenizer_commands(app);
     add_data_commands(app);
-    std::reverse(arguments.begin(), arguments.end());
     testing::internal::CaptureStdout();
     Outcome outcome;
     try {

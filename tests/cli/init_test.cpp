@@ -2,12 +2,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "cli/starting_settings.h"
 #include "core/check.h"
@@ -29,12 +29,11 @@ class Init : public testing::Test {
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
   // What is printed, or the error.
-  static std::string run(std::vector<std::string> arguments) {
-    CLI::App app{"test", "ringmaster"};
+  static std::string run(const std::vector<std::string>& arguments) {
+    Program app("ringmaster", "test");
     add_init_command(app);
     add_tokenizer_commands(app);
     add_data_commands(app);
-    std::ranges::reverse(arguments);
     testing::internal::CaptureStdout();
     std::string error;
     try {

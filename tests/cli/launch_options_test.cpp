@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -134,7 +133,7 @@ TEST(LaunchOptions, NumaBinding) {
 
 // The settings are not the value of an option before them.
 TEST(LaunchOptions, TheRunOfACommand) {
-  CLI::App app;
+  Program app("ringmaster", "");
   add_commands(app);
   const std::filesystem::path folder = std::filesystem::temp_directory_path() / str("ring_run_of_", getpid());
   std::filesystem::create_directories(folder);

@@ -1,10 +1,7 @@
 // Manual pages say all that --help says.
 #include <gtest/gtest.h>
 
-#include <CLI/CLI.hpp>
-
 #include "cli/command_line.h"
-#include "cli/command_names.h"
 #include "cli/man_page.h"
 #include "core/check.h"
 #include "core/exit_code.h"
@@ -15,7 +12,7 @@ namespace {
 class ManPage : public testing::Test {
  protected:
   ManPage() { add_commands(app_); }
-  CLI::App app_{"A program. With two sentences", "ringmaster"};
+  Program app_{"ringmaster", "A program. With two sentences"};
 };
 
 // As a reader sees it: without fonts and escapes.
@@ -34,28 +31,28 @@ std::string read(std::string page) {
   return text;
 }
 
-void expect_all_of(const CLI::App& command, const std::string& page) {
-  for (const CLI::Option* option : command.get_options({})) {
-    if (option == command.get_help_ptr()) continue;  // who reads the page has it
-    for (const std::string& name : option->get_lnames()) EXPECT_NE(page.find("--" + name), std::string::npos) << name;
-    EXPECT_NE(page.find(option->get_description()), std::string::npos) << option->get_name();
+void expect_all_of(Command command, const std::string& page) {
+  for (Option option : command.options()) {
+    if (option.name() == "--help") continue;  // who reads the page has it
+    for (const std::string& name : option.names()) EXPECT_NE(page.find(name), std::string::npos) << name;
+    EXPECT_NE(page.find(option.description()), std::string::npos) << option.name();
   }
-  const bool inherited = command.get_footer() == command.get_parent()->get_footer();
-  EXPECT_TRUE(inherited || page.find(command.get_footer()) != std::string::npos) << command.get_name();
-  for (const std::string& name : command_names(command)) expect_all_of(*find_command(command, name), page);
+  const bool inherited = command.footer() == command.parent().footer();
+  EXPECT_TRUE(inherited || page.find(command.footer()) != std::string::npos) << command.name();
+  for (const std::string& name : command.command_names()) expect_all_of(command.find_command(name), page);
 }
 
 TEST_F(ManPage, HasEveryOptionOfEveryCommand) {
-  for (const std::string& name : command_names(app_)) {
+  for (const std::string& name : app_.command_names()) {
     SCOPED_TRACE(name);
-    const CLI::App& command = *find_command(app_, name);
+    const Command command = app_.find_command(name);
     EXPECT_EQ(man_page_name(app_, command), "ringmaster-" + name + ".1");
     expect_all_of(command, read(man_page(app_, command)));
   }
 }
 
 TEST_F(ManPage, HasEveryExitStatus) {
-  const std::string page = read(man_page(app_, *find_command(app_, "train"))),
+  const std::string page = read(man_page(app_, app_.find_command("train"))),
                     codes = page.substr(page.find("EXIT STATUS"));
   for (const int code :
        {kExitError, kExitUsage, kExitInterrupted, kExitPeerLost, kExitTakenOver, kExitOutOfMemory, kExitDeviceFailure})
@@ -65,15 +62,15 @@ TEST_F(ManPage, HasEveryExitStatus) {
 TEST_F(ManPage, OfTheProgramNamesThePagesOfItsCommands) {
   EXPECT_EQ(man_page_name(app_, app_), "ringmaster.1");
   const std::string page = read(man_page(app_, app_));
-  for (const std::string& name : command_names(app_))
+  for (const std::string& name : app_.command_names())
     EXPECT_NE(page.find("ringmaster-" + name + "(1)"), std::string::npos) << name;
 }
 
 // A line of text that begins with a dot would be a request, and be missing.
 TEST_F(ManPage, NoTextIsTakenForARequest) {
-  CLI::App* command = app_.add_subcommand("odd", "Odd");
-  command->footer(".hidden\n'too\nback\\slash");
-  EXPECT_NE(man_page(app_, *command).find("\n\\&.hidden\n\\&'too\nback\\eslash\n"), std::string::npos);
+  const Command command = app_.add_subcommand("odd", "Odd");
+  command.footer(".hidden\n'too\nback\\slash");
+  EXPECT_NE(man_page(app_, command).find("\n\\&.hidden\n\\&'too\nback\\eslash\n"), std::string::npos);
 }
 
 }  // namespace

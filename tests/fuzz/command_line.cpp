@@ -1,5 +1,4 @@
 // A command line: words end at newlines. Nothing is run.
-#include <CLI/CLI.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <sstream>
@@ -13,14 +12,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::istringstream lines(std::string(data, data + size));
   std::vector<std::string> words;
   for (std::string word; std::getline(lines, word);) words.push_back(word);
-  CLI::App app("fuzzed", "ringmaster");
-  ring::add_commands(app);
-  ring::run_nothing(app);
+  ring::Program program("ringmaster", "fuzzed");
+  ring::add_commands(program);
+  program.run_nothing();
   try {
-    ring::parse_arguments(app, words);
-  } catch (const CLI::ParseError& e) {
-    std::ostringstream out, errors;
-    app.exit(e, out, errors);  // writes help and messages
+    ring::parse_arguments(program, words);
+  } catch (const ring::HelpAsked&) {
   } catch (const ring::Error&) {
   }
   return 0;

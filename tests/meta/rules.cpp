@@ -171,6 +171,16 @@ Violations json_parsers(const SourceFile& file) {
   return out;
 }
 
+Violations command_line_parsers(const SourceFile& file) {
+  static const std::regex parser(R"(^\s*#\s*include\s*[<"]CLI/)");
+  Violations out;
+  if (!is_source(file.path) || file.path == "cli/command.cpp") return out;
+  each_line(file, [&](const std::string& line, const std::string& at) {
+    if (std::regex_search(line, parser)) out.push_back(at + "CLI11 is slow to compile: use cli/command.h");
+  });
+  return out;
+}
+
 Violations detached_threads(const SourceFile& file) {
   // Each says at its thread why nobody joins it.
   static const std::set<std::string> allowed = {"comm/nccl/channel.cpp", "comm/nccl/peer_copies.cpp",

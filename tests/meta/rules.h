@@ -50,6 +50,9 @@ Violations named_architectures(const SourceFile&);
 // JSON is parsed by core/json.h alone, which bounds the work; tests may use nlohmann's parser.
 Violations json_parsers(const SourceFile&);
 
+// Only cli/command.cpp includes CLI11: its templates are slow to compile in every file that uses them.
+Violations command_line_parsers(const SourceFile&);
+
 // Threads are joined, except in files that say why not.
 Violations detached_threads(const SourceFile&);
 

@@ -192,6 +192,14 @@ TEST(JsonParsers, AreThatOfCore) {
   EXPECT_TRUE(json_parsers({"trainer/a.cpp", "  const auto j = parse_json<nlohmann::json>(text);\n"}).empty());
 }
 
+TEST(CommandLineParsers, AreBehindOneHeader) {
+  const std::string include = "#include <CLI/CLI.hpp>\n";
+  for (const char* path : {"cli/train.cpp", "cli/command.h", "bench/programs/gemm.cpp", "tests/cli/a_test.cpp"})
+    EXPECT_EQ(command_line_parsers({path, include}).size(), 1u) << path;
+  EXPECT_TRUE(command_line_parsers({"cli/command.cpp", include}).empty());
+  EXPECT_TRUE(command_line_parsers({"cli/train.cpp", "#include \"cli/command.h\"\n"}).empty());
+}
+
 TEST(DetachedThreads, AreFound) {
   const std::string detached = "  std::thread([] { work(); }).detach();\n";
   EXPECT_EQ(detached_threads({"trainer/a.cpp", detached}).size(), 1u);
@@ -246,6 +254,7 @@ TEST(Tree, ModelsAreUsedByTheirInterface) { EXPECT_EQ(joined(named_architectures
 TEST(Tree, FilesAreOpenedByOneHelper) { EXPECT_EQ(joined(opened_files), ""); }
 TEST(Tree, SettingsKeepTheirBits) { EXPECT_EQ(joined(narrowed_settings), ""); }
 TEST(Tree, JsonIsReadWithBounds) { EXPECT_EQ(joined(json_parsers), ""); }
+TEST(Tree, CommandsAreReadThroughOneHeader) { EXPECT_EQ(joined(command_line_parsers), ""); }
 TEST(Tree, ThreadsAreJoined) { EXPECT_EQ(joined(detached_threads), ""); }
 TEST(Tree, NothingIsLeftOver) { EXPECT_EQ(joined(leftovers), ""); }
 

@@ -1,0 +1,167 @@
+#pragma once
+// Commands and options of the command line. Only cli/command.cpp includes CLI11, whose templates would cost each file
+// that uses them seconds of compile time.
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <limits>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "core/check.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace ring {
+
+inline constexpr std::int64_t kMostThreads = 4096;  // of a process
+inline constexpr std::int64_t kMostCount = (std::int64_t{1} << 31) - 1;
+inline constexpr std::int64_t kMostLength = std::int64_t{1} << 30;  // tokens of a sequence
+inline constexpr std::int64_t kMostSeed = std::numeric_limits<std::int64_t>::max();
+inline constexpr std::int64_t kMostHeads = 1 << 16, kMostHeadDim = 4096;
+
+// A handle to an option of a command, valid while the Program lives. A default-constructed handle refers to no option.
+class Option {
+ public:
+  Option() = default;
+  explicit Option(CLI::Option* option) : option_(option) {}
+  explicit operator bool() const { return option_ != nullptr; }
+
+  // Each returns this option, so that calls chain.
+  Option required() const;
+  Option type_name(const std::string& text) const;  // in --help
+  Option group(const std::string& title) const;     // in --help
+  Option show_default() const;                      // shows the variable's present value in --help
+  Option show_default(const std::string& text) const;
+  Option one_of(const std::vector<std::string>& choices) const;
+  Option check(const std::function<void(const std::string&)>& check) const;  // called with every value; throws Error
+  Option delimiter(char between) const;                                      // several values in one word
+  Option takes(int min, int max) const;                                      // values
+  Option takes_at_least(int min) const;                                      // values
+  Option takes_one_word() const;                                             // one word, which may hold several values
+  Option envname(const std::string& variable) const;                         // read if the option is not given
+  Option needs(const std::string& other) const;  // this and the next name options that were added before
+  Option excludes(std::initializer_list<const char*> others) const;
+
+  std::string name() const;                // "--seed"; of a positional argument: "config"
+  std::vector<std::string> names() const;  // "--nproc-per-node", "-n": long names first; none of a positional argument
+  std::string description() const;
+  std::string type_text() const;     // as --help shows it, with the range or the choices
+  std::string default_text() const;  // "" if --help shows none
+  bool is_positional() const;
+  bool is_required() const;
+  std::size_t min_values() const;  // words that follow it
+  std::size_t max_values() const;
+
+  // What the last parse() found.
+  bool given() const;
+  const std::vector<std::string>& values() const;
+
+ private:
+  CLI::Option* option_ = nullptr;
+};
+
+// A handle to a command of the program, valid while the Program lives. A default-constructed handle refers to no
+// command.
+class Command {
+ public:
+  Command() = default;
+  explicit Command(CLI::App* app) : app_(app) {}
+  explicit operator bool() const { return app_ != nullptr; }
+  friend bool operator==(const Command&, const Command&) = default;
+
+  Command add_subcommand(const std::string& name, const std::string& text) const;
+  void require_subcommand() const;
+  void footer(const std::string& text) const;  // below the options in --help
+
+  // Sets the function that parse() calls if the command line names this command.
+  void callback(const std::function<void()>& run) const;
+  // Returns an A for the options to fill, with which parse() calls run() if the command line names this command.
+  template <class A>
+  std::remove_const_t<A>& runs(void (*run)(A&)) const {
+    const std::shared_ptr<std::remove_const_t<A>> arguments(new std::remove_const_t<A>());
+    callback([arguments, run] { run(*arguments); });
+    return *arguments;
+  }
+
+  // Each adds an option that writes to `value`, which must live as long as the Program. names: "--tee,-t", or "config"
+  // for a positional argument.
+  Option add_flag(const std::string& names, bool& value, const std::string& text) const;
+  Option add_option(const std::string& names, std::string& value, const std::string& text) const;
+  Option add_option(const std::string& names, std::vector<std::string>& values, const std::string& text) const;
+  Option add_option(const std::string& names, const std::function<void(const std::string&)>& on_value,
+                    const std::string& text) const;
+
+  // Adds an option for a number, or for several with commas. It is read as settings are (1e3 is 1000, 010 is ten),
+  // refused outside of [min, max], which --help shows, and reaches `value` exactly. T: int, std::int64_t,
+  // std::uint64_t, double, or a std::vector of int, std::int64_t or double.
+  template <class T>
+  Option add_number(const std::string& names, T& value, const std::string& text, long double min,
+                    long double max) const;
+
+  // Adds an option for a size: a whole number, or one with a unit: 50MB is 50,000,000 and 50MiB is 52,428,800.
+  Option add_bytes(const std::string& names, std::uint64_t& value, const std::string& text, std::uint64_t min,
+                   std::uint64_t max) const;
+
+  std::string name() const;
+  std::string description() const;
+  std::string footer() const;
+  Command parent() const;  // no command if this is the program
+  std::vector<std::string> command_names() const;
+  Command find_command(const std::string& name) const;
+  std::vector<Option> options() const;  // positional arguments included, in the order of their adding
+  std::vector<Option> named_options() const;
+  std::vector<Option> positionals() const;
+  Option find_option(const std::string& name) const;
+  // Returns the option that `word` names if the values follow as words of their own, else no option.
+  Option option_before_values(const std::string& word) const;
+
+  // Returns the innermost command that the last parse() found; this one if it found none below it.
+  Command given_command() const;
+
+ protected:
+  CLI::App* app_ = nullptr;
+};
+
+// The program with all its commands.
+class Program : public Command {
+ public:
+  Program(const std::string& name, const std::string& text);
+
+  void set_version(const std::string& text);  // that --version prints
+  std::string help() const;
+
+  // Reads the program's arguments, without its name, and runs the commands that they name. Throws HelpAsked,
+  // UsageError, or what the commands throw.
+  void parse(std::vector<std::string> arguments);
+
+  // From now on commands are only read: parse() runs none.
+  void run_nothing();
+
+ private:
+  std::shared_ptr<CLI::App> owner_;
+};
+
+// Thrown for --help and --version.
+struct HelpAsked {
+  std::string text;
+};
+
+// The command line cannot be understood.
+struct UsageError : Error {
+  using Error::Error;
+};
+struct UnexpectedWords : UsageError {  // the words
+  using UsageError::UsageError;
+};
+struct MissingOption : UsageError {
+  using UsageError::UsageError;
+};
+
+}  // namespace ring
