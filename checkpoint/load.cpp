@@ -147,11 +147,10 @@ std::vector<std::function<void()>> forgive(const Manifest& manifest, const State
     const auto below = [&](const std::string& name) { return name.starts_with(prefix); };
     if (std::ranges::none_of(report.missing, below) && std::ranges::none_of(report.unexpected, below)) continue;
     const std::set<std::string> saved = how.saved(manifest.metadata);
-    const auto either = [&](const std::string& name) { return how.either && how.either(name); };
-    const auto never_saved = [&](const std::string& n) { return below(n) && (!saved.contains(n) || either(n)); };
-    const auto not_wanted = [&](const std::string& n) { return below(n) && (saved.contains(n) || either(n)); };
+    const auto never_saved = [&](const std::string& name) { return below(name) && !saved.contains(name); };
+    const auto not_wanted = [&](const std::string& name) { return below(name) && saved.contains(name); };
     const TensorsApart apart{take_if(report.missing, never_saved), take_if(report.unexpected, not_wanted)};
-    told.emplace_back([&tell = how.told, apart] { tell(apart); });
+    told.emplace_back([&tell = how.told, apart, &manifest] { tell(apart, manifest.metadata); });
   }
   return told;
 }

@@ -72,14 +72,13 @@ struct TensorsApart {
   std::vector<std::string> unexpected;  // that only the checkpoint has
 };
 
-// When tensors and values may be on one side of a load alone, and who hears of it.
+// When tensors and values may be on one side of a load alone, and who hears of it. metadata: the checkpoint's.
 struct MayDiffer {
-  // Those that a whole checkpoint with this metadata has: what it lacks of them was lost, what it has beside them is
-  // not its own, and either is an error.
+  // Returns those that a whole checkpoint has: what it lacks of them was lost, what it has beside them is not its own,
+  // and either is an error.
   std::function<std::set<std::string>(const std::string& metadata)> saved;
-  std::function<void(const TensorsApart&)> told;  // if there are any, once the rest is loaded
-  // Those that may be missing, or too many, whatever the metadata says. Null: none.
-  std::function<bool(const std::string& name)> either{};
+  // Called if there are any, once the rest is loaded.
+  std::function<void(const TensorsApart&, const std::string& metadata)> told;
 };
 
 class State {

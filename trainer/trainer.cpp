@@ -4,10 +4,8 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <set>
 #include <utility>
 
-#include "checkpoint/reader.h"
 #include "comm/host.h"
 #include "core/clock.h"
 #include "core/counted.h"
@@ -15,20 +13,16 @@
 #include "core/log.h"
 #include "engine/devices.h"
 #include "engine/memory_check.h"
-#include "engine/origin.h"
 #include "evaluate/evaluate.h"
 #include "evaluate/session.h"
 #include "job/run_phase.h"
 #include "kernels/tuning.h"
 #include "model/flops.h"
-#include "optim/groups.h"
 #include "optim/schedule.h"
 #include "trainer/diagnose.h"
 
 namespace ring {
 namespace {
-
-constexpr const char* kThisCheckpoint = "the checkpoint";  // that is being loaded
 
 [[noreturn]] void fail_with_advice(const OutOfHostMemory& e) {
   throw OutOfHostMemory(
@@ -41,66 +35,6 @@ constexpr const char* kThisCheckpoint = "the checkpoint";  // that is being load
 float* squares_of(const std::shared_ptr<void>& result) {
   static_assert(sizeof(StepState) % alignof(float) == 0);
   return reinterpret_cast<float*>(static_cast<std::byte*>(result.get()) + sizeof(StepState));
-}
-
-// What whole checkpoints with this metadata hold: states of the optimizer, and averages of the weights.
-std::set<std::string> states_in(const std::string& metadata, const Parameters& params) {
-  const Config saved = settings_in(metadata, kThisCheckpoint);
-  std::set<std::string> names;
-  for (const Param* p : params.layout())
-    for (const LogicalParam& part : p->parts)
-      for (const std::string& state : saved_states(saved.optimizer, *p, part)) names.insert(kStatesPrefix + state);
-  return names;
-}
-
-std::set<std::string> average_in(const std::string& metadata, const Parameters& params) {
-  std::set<std::string> names;
-  if (settings_in(metadata, kThisCheckpoint).train.ema == 0) return names;
-  for (const Param* p : params.layout())
-    for (const LogicalParam& part : p->parts) names.insert(kAveragePrefix + part.name);
-  return names;
-}
-
-std::set<std::string> weights_of(const Parameters& params) {
-  std::set<std::string> names;
-  for (const Param* p : params.layout())
-    for (const LogicalParam& part : p->parts) names.insert(kWeightsPrefix + part.name);
-  return names;
-}
-
-// What indexers of blocks (pattern: learned) and layers of their pools (pooling: learned, pool_gates) learn: a run may
-// begin or cease to have it.
-bool of_indexer(const std::string& name) { return name.find(".attention.index.") != std::string::npos; }
-bool of_pools(const std::string& name) { return name.find(".attention.pool") != std::string::npos; }
-bool may_differ(const std::string& name) { return of_indexer(name) || of_pools(name); }
-
-// Whether weights lack nothing, and have nothing more, but such ones.
-bool differ_as_they_may(const WeightsReport& r) {
-  return r.mismatched.empty() && !r.matching.empty() && r.missing.size() + r.unexpected.size() > 0 &&
-         std::ranges::all_of(r.missing, may_differ) && std::ranges::all_of(r.unexpected, may_differ);
-}
-
-// steps: that the run has done.
-void tell_indexers(std::ptrdiff_t missing, std::ptrdiff_t unexpected, std::int64_t steps) {
-  if (missing > 0)
-    log::info("the weights lack ", missing,
-              " tensors of indexers, which begin to learn now: model.attention.index_warmup_steps gives them time",
-              steps ? str(" if it is more than the ", counted(steps, "step"), " that the run has done") : "");
-  if (unexpected > 0) log::info("the weights have ", unexpected, " tensors of indexers that this run has no use for");
-}
-
-void tell_pools(std::ptrdiff_t missing, std::ptrdiff_t unexpected) {
-  if (missing > 0)
-    log::info("the weights have no learned pools or gates for some layers (", missing,
-              " tensors), which begin as means and at 0 and learn with this run");
-  if (unexpected > 0)
-    log::info("the weights have learned pools or gates (", unexpected, " tensors) that this run has no use for");
-}
-
-void tell_apart(const TensorsApart& apart, std::int64_t steps) {
-  tell_indexers(std::ranges::count_if(apart.missing, of_indexer), std::ranges::count_if(apart.unexpected, of_indexer),
-                steps);
-  tell_pools(std::ranges::count_if(apart.missing, of_pools), std::ranges::count_if(apart.unexpected, of_pools));
 }
 
 void reserve_host(TrainStep& step, std::size_t bytes) try {
@@ -145,6 +79,8 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
       packs_(loader.options().packing.documents || config.train.context > 0),
       step_(config, ctx, mesh, memory_.fit.plan, memory_.fit.host_room, packs_),
       graph_(graph_of(config, step_, mesh.rank() == 0, packs_), ctx.stream, step_.shared_arena(), packs_),
+      important_(step_.model().importance().empty() ? nullptr : std::make_unique<ImportantBlocks>(step_, mesh_)),
+      binding_(config, step_, important_.get(), steps_, mesh.rank() == 0),
       guard_(config.train) {
   if (chooses_staging(config)) step_.set_staging(memory_.fit.staging);
   reserve_host(step_, memory_.fit.host);
@@ -154,7 +90,6 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
     losses_.push_back(ctx_.stream.impl().host_buffer(step_.losses().bytes()));
   }
   if (config.train.watch_interval) watch_ = make_watch();
-  if (!step_.model().importance().empty()) important_ = std::make_unique<ImportantBlocks>(step_, mesh_);
   attend_as_next();
 }
 
@@ -466,65 +401,12 @@ std::string Trainer::diagnose() {
 }
 
 void Trainer::add_state(State& state) {
-  state.written_behind([this](const Stream& s) {
-    step_.optimizer().settle(s);
-    if (important_) important_->settle_for(s);
-  });
-  const Parameters& params = step_.model().parameters();
-  const OwnedShard& shard = step_.data().shard();
-  add_parameters(state, kWeightsPrefix, params, shard.pieces, shard.values);
-  for (const OptimizerState& s : step_.optimizer().states())
-    add_parameters(state, kStatesPrefix + s.name + ".", params, s.pieces, s.buffer,
-                   [&](const Param& p, const LogicalParam& part) {
-                     return !part.frozen && kind_of(config_.optimizer, p, part) == s.kind;
-                   });
-  if (step_.average()) add_parameters(state, kAveragePrefix, params, shard.pieces, step_.average()->buffer());
-  const bool tells = mesh_.rank() == 0;
-  state.may_differ(kWeightsPrefix, {[&params](const std::string&) { return weights_of(params); },
-                                    [tells, this](const TensorsApart& apart) {
-                                      if (tells) tell_apart(apart, steps_);
-                                    },
-                                    may_differ});
-  state.may_differ(kStatesPrefix, {[&params](const std::string& metadata) { return states_in(metadata, params); },
-                                   [this](const TensorsApart& apart) { tell_states(apart); }, may_differ});
-  state.may_differ(kAveragePrefix, {[&params](const std::string& metadata) { return average_in(metadata, params); },
-                                    [this](const TensorsApart& apart) { begin_average(apart); }, may_differ});
+  binding_.add_to(state);
   state.add("train.step", &steps_);
   state.add("train.seconds", &seconds_, ValueOf::rank_0);  // each rank measures its own
   state.add(kTokensName, &tokens_);
   state.add("data.cursor", &cursor_);
   state.add("train.bad_steps", guard_.state());
-  state.may_differ(kImportancePrefix, {[](const std::string& metadata) {
-                                         return importance_of(settings_in(metadata, kThisCheckpoint).model);
-                                       },
-                                       [this](const TensorsApart& apart) { begin_importance(apart); }});
-  if (important_) important_->add_state(state);
-}
-
-void Trainer::tell_states(const TensorsApart& apart) const {
-  if (mesh_.rank() == 0)
-    log::warn("the checkpoint lacks ", apart.missing.size(), " states of the optimizer, which start anew, and has ",
-              apart.unexpected.size(), " that are not used: its parameters were others, or updated in another way");
-}
-
-// The checkpoint has no average, or none of what this run begins to learn, and this run wants one; or the other way
-// round.
-void Trainer::begin_average(const TensorsApart& apart) {
-  if (!apart.missing.empty()) step_.average()->start(ctx_);
-  if (mesh_.rank() != 0) return;
-  if (!apart.missing.empty())
-    log::info("train.ema: the checkpoint holds no average of all weights: it begins with these weights");
-  else if (!step_.average())
-    log::info("train.ema: 0: the average of the weights in the checkpoint is left out");
-}
-
-void Trainer::begin_importance(const TensorsApart& apart) {
-  if (important_) important_->begin(apart.missing);
-  if (mesh_.rank() != 0) return;
-  if (!apart.missing.empty())
-    log::info("the checkpoint knows no importance of blocks for some layers: they keep the newest until they choose");
-  if (!apart.unexpected.empty())
-    log::info("the checkpoint knows an importance of blocks for some layers that this run has no use for");
 }
 
 void Trainer::restored() {
@@ -533,22 +415,6 @@ void Trainer::restored() {
   if (important_) important_->restored(), graph_.forget();
   guard_.restored();
   loader_.seek(static_cast<std::uint64_t>(cursor_));
-}
-
-void Trainer::load_weights(const std::string& checkpoint) {
-  State state;
-  state.written_behind([this](const Stream& s) { step_.optimizer().settle(s); });
-  const OwnedShard& shard = step_.data().shard();
-  add_parameters(state, kWeightsPrefix, step_.model().parameters(), shard.pieces, shard.values);
-  const WeightsReport compared = compare_weights(read_manifest(checkpoint), state, kWeightsPrefix);
-  const bool apart = differ_as_they_may(compared);
-  ring::load_weights(checkpoint, state, kWeightsPrefix, ctx_.stream, !apart);
-  if (apart && mesh_.rank() == 0) tell_apart({compared.missing, compared.unexpected}, 0);
-  if (const std::int64_t others = load_importance(step_.model(), checkpoint); others > 0 && mesh_.rank() == 0)
-    log::info("the importance of ", counted(others, "layer"),
-              " in the weights' checkpoint is of blocks of another size: it begins empty");
-  if (step_.average()) step_.average()->start(ctx_);
-  step_.data().loaded();
 }
 
 LoaderOptions loader_options(const Config& c, Mesh& mesh) {

@@ -6,14 +6,13 @@
 #include <optional>
 #include <vector>
 
-#include "checkpoint/state.h"
 #include "data/loader.h"
-#include "engine/important_blocks.h"
 #include "engine/memory_choice.h"
 #include "engine/resolve.h"
 #include "engine/step_graph.h"
 #include "engine/train_step.h"
 #include "evaluate/source_loss.h"
+#include "trainer/state_binding.h"
 #include "trainer/step_guard.h"
 #include "trainer/watch.h"
 
@@ -83,8 +82,7 @@ class Trainer {
   // The state is being copied: from the next step on, what changes it comes after this event. The rest does not wait.
   void keep_state_until(const Event& copied) { step_.keep_state_until(copied); }
   void restored();  // after loading: moves the loader to the cursor
-  // Weights of a checkpoint of any layout, and nothing else of it. Error lists what does not match.
-  void load_weights(const std::string& checkpoint);
+  void load_weights(const std::string& checkpoint) { binding_.load_weights(checkpoint); }
 
   // Shows every kernel of the steps that are launched from now on; null: nobody watches.
   void observe(std::shared_ptr<KernelObserver> observer) { step_.observe(std::move(observer)); }
@@ -149,9 +147,6 @@ class Trainer {
   void schedule(StepReport&);
   void upload_state(const StepReport&, double valid);
   void rehearse();
-  void tell_states(const TensorsApart&) const;
-  void begin_average(const TensorsApart&);
-  void begin_importance(const TensorsApart&);
   void undo(Flight&);  // a step that was not accepted, and all after it
 
   const Config& config_;
@@ -169,7 +164,8 @@ class Trainer {
   double seconds_ = 0, last_finish_ = 0;
   std::unique_ptr<Watch> watch_;                // null: no step is watched
   std::unique_ptr<ImportantBlocks> important_;  // null: no layer keeps blocks by importance
-  bool agreed_ = false;                         // on measured choices
+  const StateBinding binding_;
+  bool agreed_ = false;  // on measured choices
   StepGuard guard_;
 };
 

@@ -1,0 +1,180 @@
+#include "trainer/state_binding.h"
+
+#include <algorithm>
+#include <set>
+
+#include "checkpoint/reader.h"
+#include "core/counted.h"
+#include "core/log.h"
+#include "engine/origin.h"
+#include "evaluate/session.h"
+#include "model/architectures.h"
+#include "model/layers.h"
+#include "optim/groups.h"
+
+namespace ring {
+namespace {
+
+using Names = std::set<std::string>;
+
+// What a checkpoint's settings declare.
+struct SavedModel {
+  explicit SavedModel(const std::string& metadata) : config(settings_in(metadata, "the checkpoint")) {}
+  Config config;
+  std::unique_ptr<Model> model = make_model(config.model);
+};
+
+Names names_of(const ParamList& params, const char* prefix) {
+  Names names;
+  for (const Param* p : params)
+    for (const LogicalParam& part : p->parts) names.insert(prefix + part.name);
+  return names;
+}
+
+// Weights that a run may begin or cease to have, as the attention layers of its model have them.
+struct LaterWeights {
+  explicit LaterWeights(Model& model) {
+    for (AttentionLayer* layer : model.attention_layers()) {
+      if (layer->indexer()) indexers.merge(names_of(layer->indexer()->parameters(), kWeightsPrefix));
+      if (layer->pooling()) pools.merge(names_of({layer->pooling()}, kWeightsPrefix));
+      if (layer->pool_gate()) pools.merge(names_of(layer->pool_gate()->parameters(), kWeightsPrefix));
+    }
+  }
+  bool contains(const std::string& name) const { return indexers.contains(name) || pools.contains(name); }
+  Names indexers, pools;
+};
+
+// Returns the weights that a checkpoint with this metadata has to have: those of `model`, but for later ones, of which
+// it has its own.
+Names weights_in(const std::string& metadata, Model& model) {
+  const LaterWeights here(model);
+  LaterWeights there(*SavedModel(metadata).model);
+  Names names = names_of(model.parameters().layout(), kWeightsPrefix);
+  std::erase_if(names, [&](const std::string& name) { return here.contains(name); });
+  names.merge(there.indexers);
+  names.merge(there.pools);
+  return names;
+}
+
+Names states_in(const std::string& metadata) {
+  const SavedModel saved(metadata);
+  Names names;
+  for (const Param* p : saved.model->parameters().declared())
+    for (const LogicalParam& part : p->parts)
+      for (const std::string& state : saved_states(saved.config.optimizer, *p, part))
+        names.insert(kStatesPrefix + state);
+  return names;
+}
+
+Names average_in(const std::string& metadata) {
+  const SavedModel saved(metadata);
+  return saved.config.train.ema > 0 ? names_of(saved.model->parameters().declared(), kAveragePrefix) : Names{};
+}
+
+// Whether the weights of a checkpoint with this metadata are the model's, but for later ones.
+bool differ_as_they_may(const WeightsReport& r, const std::string& metadata, Model& model) {
+  if (r.complete() || !r.mismatched.empty() || r.matching.empty()) return false;
+  const Names saved = weights_in(metadata, model);
+  const auto has = [&](const std::string& name) { return saved.contains(name); };
+  return std::ranges::none_of(r.missing, has) && std::ranges::all_of(r.unexpected, has);
+}
+
+}  // namespace
+
+StateBinding::StateBinding(const Config& config, TrainStep& step, ImportantBlocks* important, const std::int64_t& steps,
+                           bool leads)
+    : config_(config), step_(step), important_(important), steps_(steps), leads_(leads) {}
+
+void StateBinding::add_weights(State& state) const {
+  const OwnedShard& shard = step_.data().shard();
+  add_parameters(state, kWeightsPrefix, step_.model().parameters(), shard.pieces, shard.values);
+}
+
+void StateBinding::add_to(State& state) const {
+  state.written_behind([this](const Stream& s) {
+    step_.optimizer().settle(s);
+    if (important_) important_->settle_for(s);
+  });
+  add_weights(state);
+  const Parameters& params = step_.model().parameters();
+  for (const OptimizerState& s : step_.optimizer().states())
+    add_parameters(state, kStatesPrefix + s.name + ".", params, s.pieces, s.buffer,
+                   [&](const Param& p, const LogicalParam& part) {
+                     return !part.frozen && kind_of(config_.optimizer, p, part) == s.kind;
+                   });
+  if (step_.average())
+    add_parameters(state, kAveragePrefix, params, step_.data().shard().pieces, step_.average()->buffer());
+  if (important_) important_->add_state(state);
+  using Text = const std::string&;
+  using Apart = const TensorsApart&;
+  state.may_differ(kWeightsPrefix, {[this](Text metadata) { return weights_in(metadata, step_.model()); },
+                                    [this](Apart a, Text metadata) { tell_weights(a, metadata, steps_); }});
+  state.may_differ(kStatesPrefix, {states_in, [this](Apart a, Text) { tell_states(a); }});
+  state.may_differ(kAveragePrefix, {average_in, [this](Apart a, Text) { begin_average(a); }});
+  state.may_differ(kImportancePrefix, {[](Text metadata) { return importance_of(SavedModel(metadata).config.model); },
+                                       [this](Apart a, Text) { begin_importance(a); }});
+}
+
+void StateBinding::load_weights(const std::string& checkpoint) const {
+  State state;
+  state.written_behind([this](const Stream& s) { step_.optimizer().settle(s); });
+  add_weights(state);
+  const Manifest manifest = read_manifest(checkpoint);
+  const WeightsReport compared = compare_weights(manifest, state, kWeightsPrefix);
+  const bool apart = differ_as_they_may(compared, manifest.metadata, step_.model());
+  const ExecContext& ctx = step_.exec();
+  ring::load_weights(checkpoint, state, kWeightsPrefix, ctx.stream, !apart);
+  if (apart) tell_weights({compared.missing, compared.unexpected}, manifest.metadata, 0);
+  if (const std::int64_t others = load_importance(step_.model(), checkpoint); others > 0 && leads_)
+    log::info("the importance of ", counted(others, "layer"),
+              " in the weights' checkpoint is of blocks of another size: it begins empty");
+  if (step_.average()) step_.average()->start(ctx);
+  step_.data().loaded();
+}
+
+void StateBinding::tell_weights(const TensorsApart& apart, const std::string& metadata, std::int64_t steps) const {
+  if (!leads_) return;
+  const auto count = [](const std::vector<std::string>& names, const Names& of) {
+    return std::ranges::count_if(names, [&](const std::string& name) { return of.contains(name); });
+  };
+  const LaterWeights here(step_.model()), there(*SavedModel(metadata).model);
+  if (const auto missing = count(apart.missing, here.indexers); missing > 0)
+    log::info("the weights lack ", missing,
+              " tensors of indexers, which begin to learn now: model.attention.index_warmup_steps gives them time",
+              steps ? str(" if it is more than the ", counted(steps, "step"), " that the run has done") : "");
+  if (const auto unexpected = count(apart.unexpected, there.indexers); unexpected > 0)
+    log::info("the weights have ", unexpected, " tensors of indexers that this run has no use for");
+  if (const auto missing = count(apart.missing, here.pools); missing > 0)
+    log::info("the weights have no learned pools or gates for some layers (", missing,
+              " tensors), which begin as means and at 0 and learn with this run");
+  if (const auto unexpected = count(apart.unexpected, there.pools); unexpected > 0)
+    log::info("the weights have learned pools or gates (", unexpected, " tensors) that this run has no use for");
+}
+
+void StateBinding::tell_states(const TensorsApart& apart) const {
+  if (leads_)
+    log::warn("the checkpoint lacks ", apart.missing.size(), " states of the optimizer, which start anew, and has ",
+              apart.unexpected.size(), " that are not used: its parameters were others, or updated in another way");
+}
+
+// The checkpoint has no average, or none of what this run begins to learn, and this run wants one; or the other way
+// round.
+void StateBinding::begin_average(const TensorsApart& apart) const {
+  if (!apart.missing.empty()) step_.average()->start(step_.exec());
+  if (!leads_) return;
+  if (!apart.missing.empty())
+    log::info("train.ema: the checkpoint holds no average of all weights: it begins with these weights");
+  else if (!step_.average())
+    log::info("train.ema: 0: the average of the weights in the checkpoint is left out");
+}
+
+void StateBinding::begin_importance(const TensorsApart& apart) const {
+  if (important_) important_->begin(apart.missing);
+  if (!leads_) return;
+  if (!apart.missing.empty())
+    log::info("the checkpoint knows no importance of blocks for some layers: they keep the newest until they choose");
+  if (!apart.unexpected.empty())
+    log::info("the checkpoint knows an importance of blocks for some layers that this run has no use for");
+}
+
+}  // namespace ring
