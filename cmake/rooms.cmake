@@ -75,12 +75,37 @@ function(ring_objects target)
   target_link_libraries(ring_kernel_objects INTERFACE ring_kernels ring_core ${OBJECTS_LIBRARIES})
 endfunction()
 
-# ring_kernels(BACKEND EXTENSION [LIBRARIES lib...]): the kernels of a backend.
+# ring_kernels(BACKEND EXTENSION [SOURCES file...] [LIBRARIES lib...]): the kernels of a backend. SOURCES: generated ones.
 function(ring_kernels backend extension)
-  cmake_parse_arguments(KERNELS "" "" "LIBRARIES" ${ARGN})
+  cmake_parse_arguments(KERNELS "" "" "SOURCES;LIBRARIES" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/${backend}/*.${extension}
                                       ${PROJECT_SOURCE_DIR}/kernels/attention/${backend}/*.${extension})
-  ring_objects(ring_kernels_${backend} SOURCES ${sources} LIBRARIES ${KERNELS_LIBRARIES})
+  ring_objects(ring_kernels_${backend} SOURCES ${sources} ${KERNELS_SOURCES} LIBRARIES ${KERNELS_LIBRARIES})
+endfunction()
+
+# ring_attention_instances(OUT): writes files that instantiate attention's kernels for each head dim, without dropout
+# and with it, and sets OUT to their list. A file for each, because each takes long to compile.
+function(ring_attention_instances out)
+  set(files "")
+  foreach(drops false true)
+    foreach(instance "mma_forward 64" "mma_forward 128" "mma_forward 256" "mma_backward 64" "mma_backward 128"
+                     "mma_backward 256" "sm90_forward 64, 3" "sm90_forward 64, 2" "sm90_forward 128, 2"
+                     "sm90_backward Stationary::q, 64" "sm90_backward Stationary::q, 128"
+                     "sm90_backward Stationary::kv, 64" "sm90_backward Stationary::kv, 128" "sm90_fused 64"
+                     "sm90_fused 128")
+      string(REGEX REPLACE "[^A-Za-z0-9]+" "_" name "${instance}")
+      string(REGEX REPLACE " .*" "" header "kernels/attention/cuda/${instance}")
+      string(REGEX MATCH " .*" arguments "${instance}")
+      string(STRIP "${arguments}" arguments)
+      if(drops)
+        string(APPEND name "_dropout")
+      endif()
+      set(file ${PROJECT_BINARY_DIR}/generated/attention/${name}.cu)
+      file(CONFIGURE OUTPUT ${file} CONTENT "#include \"@header@.cuh\"\n\nRING_INSTANTIATE(@arguments@, @drops@)\n" @ONLY)
+      list(APPEND files ${file})
+    endforeach()
+  endforeach()
+  set(${out} ${files} PARENT_SCOPE)
 endfunction()
 
 # ring_device_room(FOLDER [LIBRARIES lib...]): a device's share of a room, such as core/cuda, which registers itself too.

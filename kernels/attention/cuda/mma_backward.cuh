@@ -326,3 +326,11 @@ void run_mma_backward(const AttentionBackward& args, const BranchPass& pass, Gra
 }
 
 }  // namespace ring::cuda
+
+// The build instantiates the kernels of each head dim in a file of its own (ring_attention_instances in
+// cmake/rooms.cmake).
+#define RING_INSTANTIATE(...)                                                                        \
+  namespace ring::cuda {                                                                             \
+  template void run_mma_backward<__VA_ARGS__>(const AttentionBackward&, const BranchPass&, Gradient, \
+                                              const RowStatistics&, const ExecContext&);             \
+  }

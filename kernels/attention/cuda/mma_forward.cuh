@@ -215,3 +215,10 @@ void run_mma_forward(const Attention& args, const BranchPass& pass, const Tensor
 }
 
 }  // namespace ring::cuda
+
+// The build instantiates the kernels of each head dim in a file of its own (ring_attention_instances in
+// cmake/rooms.cmake).
+#define RING_INSTANTIATE(...)                                                                                         \
+  namespace ring::cuda {                                                                                              \
+  template void run_mma_forward<__VA_ARGS__>(const Attention&, const BranchPass&, const Tensor&, const ExecContext&); \
+  }

@@ -259,3 +259,10 @@ void run_forward(const Attention& a, const BranchPass& pass, const Tensor& keys,
 }
 
 }  // namespace ring::cuda::sm90
+
+// The build instantiates the kernels of each head dim in a file of its own (ring_attention_instances in
+// cmake/rooms.cmake).
+#define RING_INSTANTIATE(...)                                                                                     \
+  namespace ring::cuda::sm90 {                                                                                    \
+  template void run_forward<__VA_ARGS__>(const Attention&, const BranchPass&, const Tensor&, const ExecContext&); \
+  }

@@ -270,3 +270,11 @@ void run_fused(const AttentionBackward& args, const BranchPass& pass, const RowS
 }
 
 }  // namespace ring::cuda::sm90
+
+// The build instantiates the kernels of each head dim in a file of its own (ring_attention_instances in
+// cmake/rooms.cmake).
+#define RING_INSTANTIATE(...)                                                                             \
+  namespace ring::cuda::sm90 {                                                                            \
+  template void run_fused<__VA_ARGS__>(const AttentionBackward&, const BranchPass&, const RowStatistics&, \
+                                       const ExecContext&);                                               \
+  }

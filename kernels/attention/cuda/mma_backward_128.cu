@@ -1,8 +1,0 @@
-#include "kernels/attention/cuda/mma_backward.cuh"
-
-namespace ring::cuda {
-
-template void run_mma_backward<128, false>(const AttentionBackward&, const BranchPass&, Gradient, const RowStatistics&,
-                                           const ExecContext&);
-
-}  // namespace ring::cuda

@@ -1,7 +1,0 @@
-#include "kernels/attention/cuda/mma_forward.cuh"
-
-namespace ring::cuda {
-
-template void run_mma_forward<64, false>(const Attention&, const BranchPass&, const Tensor&, const ExecContext&);
-
-}  // namespace ring::cuda
