@@ -13,10 +13,6 @@
 
 #include "autograd/context_exchange.h"
 #include "comm/communicator.h"
-#include "parallel/context/heads.h"
-#include "parallel/context/plan.h"
-#include "parallel/context/pools.h"
-#include "parallel/context/selected_keys.h"
 
 namespace ring {
 
@@ -32,43 +28,19 @@ class ContextParallel : public ContextExchange {
   virtual std::int64_t bytes_sent() const { return bytes_sent_; }  // by this rank to others since the start
   Tensor all_rows(const Tensor& t, const ContextShards&, const ExecContext&) override;
   void sum(const Tensor& t, const ExecContext&) override;
-  // All heads and documents, for this rank's queries.
-  SelectionPart selection_part(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
-                               std::int64_t kv_heads) override {
-    return {{0, kv_heads}, pattern, shards->documents, true};
-  }
 
  protected:
-  // With the selection that it was given, or a new one where the pattern selects: of parts of sequences, with the rows
-  // of this rank's queries alone. Means of keys and queries by block travel, which are small.
-  PooledAttention with_selection(PooledAttention, const ContextShards&, const ExecContext&);
-  // What all ranks selected, of which each has the rows of its own queries: bits that travel. Not known where the
-  // pattern selects nothing, or all keys are to travel.
-  SelectedKeys selected_keys(const Pattern&, const BlockSelection&, const ContextShards&, const ExecContext&);
-  // The pools of a call over parts of sequences, which carry_pools() attends to (kernels/attention/pool_keys.h). What
-  // is returned is of this call.
-  std::vector<PoolKeys> shared_pools(const PoolSource&, const std::shared_ptr<const ContextShards>&,
-                                     const ExecContext&);
-  // Shows a call with its results to whoever watches.
-  void show(const PooledAttention&, const std::shared_ptr<const ContextShards>&, const ExecContext&,
-            const AttentionWatch&);
-  explicit ContextParallel(Communicator& comm, ContextKeys keys = ContextKeys::all) : comm_(comm), keys_(keys) {}
-  void check_shards(const ContextShards&) const;  // Error: of other ranks than the group's
-  // As Communicator's, and counted; without empty ones, which are so on both sides.
+  explicit ContextParallel(Communicator& comm) : comm_(comm) {}
+  // Throws Error if the sequences are cut for other ranks than those of the group.
+  void check_shards(const ContextShards&) const;
+  // Exchanges messages as Communicator does, counts their bytes, and leaves out empty ones.
   Work exchange(std::vector<Transfer> sends, std::vector<Transfer> receives, const ExecContext&);
   Tensor receive_buffer(const Shape& shape, DType dtype, const ExecContext& ctx) {
     return comm_.receive_buffer(shape, dtype, ctx.stream);
   }
-  // For a message of keys and values (rows.h) like these [N,H,D], or of their gradients.
-  Tensor receive_message(const NeededKeys&, const Tensor& like, DType, const ExecContext&);
 
   Communicator& comm_;
   std::int64_t bytes_sent_ = 0;
-
- private:
-  ContextKeys keys_;
-  HeadPatterns watched_patterns_;
-  PoolPlanCache pool_plans_;
 };
 
 struct RingOptions {

@@ -1,11 +1,11 @@
-// All keys to every rank at once; where blocks are selected, those that its queries selected.
+// All keys to every rank at once, or the referenced ones alone.
 
 #include <algorithm>
 #include <utility>
 
 #include "kernels/elementwise.h"
 #include "parallel/context/cache.h"
-#include "parallel/context/exchange.h"
+#include "parallel/context/key_schedule.h"
 #include "parallel/context/sums.h"
 
 namespace ring {
@@ -16,50 +16,42 @@ struct GatherPlan {
   std::int64_t rows = 0, most = 0;  // of the micro-batch; of one rank
 };
 
-// Where not all keys travel, by rank: what this one needs of it, and what it needs of this one. Rows are the owner's.
+// By rank, if only referenced keys travel: what this one needs of it, and what it needs of this one. Rows are the
+// owner's.
 struct Referenced {
   std::vector<NeededKeys> theirs, ours;
   bool known() const { return !ours.empty(); }
 };
 
-class Gather final : public ContextParallel {
+class Gather final : public KeySchedule {
  public:
-  Gather(Communicator& comm, ContextKeys keys) : ContextParallel(comm, keys) {}
+  Gather(Communicator& comm, ContextKeys keys) : KeySchedule(comm, keys) {}
   std::string_view schedule() const override { return "gather"; }
 
-  BlockSelection forward(const PooledAttention& args, const std::shared_ptr<const ContextShards>& shards,
-                         const ExecContext& ctx, const AttentionWatch& watch) override {
-    const PooledAttention whole = with_selection(args, *shards, ctx);
-    PooledAttention pairs = whole;
-    const Tensor pooled_lse = carry_pools(pairs, shared_pools(pool_source(whole), shards, ctx), ctx);
-    const GatherPlan& plan = plan_for(shards, pairs.pattern);
-    const KvPair all = gather(*shards, plan, referenced(pairs, *shards, ctx), args.k, args.v, ctx);
-    ForwardSum sum(pairs, calls_of(plan.rounds), ctx);
+ private:
+  void attend(const Attention& args, const KeyShards& keys, const ExecContext& ctx) override {
+    const ContextShards& shards = *keys.shards;
+    const GatherPlan& plan = plan_for(keys.shards, args.pattern);
+    const KvPair all = gather(shards, plan, referenced(args, keys), args.k, args.v, ctx);
+    ForwardSum sum(args, calls_of(plan.rounds), ctx);
     sum.add(plan.rounds, all.k, all.v);
-    mean_gates(whole, pooled_lse, ctx);
-    show(whole, shards, ctx, watch);
-    return whole.selection;
   }
 
-  void backward(const PooledAttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
-                const ExecContext& ctx) override {
-    PooledAttentionBackward pairs = args;
-    carry_pools(pairs, shared_pools(pool_source(args), shards, ctx), ctx);
-    const GatherPlan& plan = plan_for(shards, pairs.pattern);
-    const Referenced some = referenced(pairs, *shards, ctx);
-    KvPair all = gather(*shards, plan, some, args.k, args.v, ctx);
-    BackwardSum sum(pairs, calls_of(plan.rounds), ctx);
+  void attend_backward(const AttentionBackward& args, const KeyShards& keys, const ExecContext& ctx) override {
+    const ContextShards& shards = *keys.shards;
+    const GatherPlan& plan = plan_for(keys.shards, args.pattern);
+    const Referenced some = referenced(args, keys);
+    KvPair all = gather(shards, plan, some, args.k, args.v, ctx);
+    BackwardSum sum(args, calls_of(plan.rounds), ctx);
     KvPair gradients;
     sum.add(plan.rounds, all.k, all.v, gradients);
     if (!gradients.k.defined()) gradients = no_gradients(all.k, ctx);
     all = {};
-    const KvPair own =
-        some.known() ? bring_home(*shards, some, gradients, ctx) : scatter(*shards, plan, gradients, ctx);
-    store_sum(args.dk, own.k, pairs.carry_dk, ctx);
-    store_sum(args.dv, own.v, pairs.carry_dv, ctx);
+    const KvPair own = some.known() ? bring_home(shards, some, gradients, ctx) : scatter(shards, plan, gradients, ctx);
+    store_sum(args.dk, own.k, args.carry_dk, ctx);
+    store_sum(args.dv, own.v, args.carry_dv, ctx);
   }
 
- private:
   const GatherPlan& plan_for(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern) {
     check_shards(*shards);
     return plans_.get(shards, pattern, 0, [&] {
@@ -70,14 +62,14 @@ class Gather final : public ContextParallel {
   }
 
   template <class Args>
-  Referenced referenced(const Args& args, const ContextShards& shards, const ExecContext& ctx) {
+  Referenced referenced(const Args& args, const KeyShards& keys) {
+    const ContextShards& shards = *keys.shards;
     const std::int64_t heads = args.k.dim(1);
-    const SelectedKeys selected = selected_keys(args.pattern, args.selection, shards, ctx);
-    const SelectedBlocks blocks = selected.of({0, heads});
+    const ReferencedBlocks blocks = keys.referenced.of({0, heads}, args.pattern);
     Referenced some;
     for (int r = 0; blocks.bits && r < comm_.size(); ++r) {
-      const auto needs = [&](int queries, int keys) {
-        return r == comm_.rank() ? NeededKeys{} : needed_by_any(shards, {queries}, keys, args.pattern, heads, blocks);
+      const auto needs = [&](int queries, int owner) {
+        return r == comm_.rank() ? NeededKeys{} : needed_by_any(shards, {queries}, owner, args.pattern, heads, blocks);
       };
       some.theirs.push_back(needs(comm_.rank(), r));
       some.ours.push_back(needs(r, comm_.rank()));

@@ -13,7 +13,7 @@ Tensor part(const Tensor& t, KvHeads heads, std::int64_t per) {
 }
 
 template <class Args>  // what both directions have
-void narrow_to(Args& a, KvHeads heads, std::int64_t per, const Pattern& pattern) {
+void narrow_to(Args& a, KvHeads heads, std::int64_t per, const Pattern& pattern, const ExecContext& ctx) {
   a.q = part(a.q, heads, per);
   a.k = part(a.k, heads, 1);
   a.v = part(a.v, heads, 1);
@@ -21,6 +21,7 @@ void narrow_to(Args& a, KvHeads heads, std::int64_t per, const Pattern& pattern)
   a.lse = a.lse.narrow(0, heads.first * per, heads.count * per);
   a.dropout.first_head += heads.first * per;
   a.pattern = pattern;
+  a.selection = of_heads(a.selection, heads, pattern, ctx);
 }
 
 void narrow_carry(Tensor& carry, KvHeads heads, std::int64_t per) {
@@ -29,18 +30,19 @@ void narrow_carry(Tensor& carry, KvHeads heads, std::int64_t per) {
 
 }  // namespace
 
-Attention of_heads(const Attention& all, KvHeads heads, const Pattern& pattern) {
+Attention of_heads(const Attention& all, KvHeads heads, const Pattern& pattern, const ExecContext& ctx) {
   Attention a = all;
   const std::int64_t per = all.q.dim(1) / all.k.dim(1);
-  narrow_to(a, heads, per, pattern);
+  narrow_to(a, heads, per, pattern, ctx);
   narrow_carry(a.carry, heads, per);
   return a;
 }
 
-AttentionBackward of_heads(const AttentionBackward& all, KvHeads heads, const Pattern& pattern) {
+AttentionBackward of_heads(const AttentionBackward& all, KvHeads heads, const Pattern& pattern,
+                           const ExecContext& ctx) {
   AttentionBackward a = all;
   const std::int64_t per = all.q.dim(1) / all.k.dim(1);
-  narrow_to(a, heads, per, pattern);
+  narrow_to(a, heads, per, pattern, ctx);
   a.dout = part(a.dout, heads, per);
   a.dq = part(a.dq, heads, per);
   a.dk = part(a.dk, heads, 1);

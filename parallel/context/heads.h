@@ -7,9 +7,10 @@
 
 namespace ring {
 
-// The call over these heads alone: views. The pattern is theirs.
-Attention of_heads(const Attention&, KvHeads, const Pattern&);
-AttentionBackward of_heads(const AttentionBackward&, KvHeads, const Pattern&);
+// Returns the call over these heads alone, with views of its tensors and with their part of its selection. The pattern
+// is that of these heads.
+Attention of_heads(const Attention&, KvHeads, const Pattern&, const ExecContext&);
+AttentionBackward of_heads(const AttentionBackward&, KvHeads, const Pattern&, const ExecContext&);
 
 // Their part of a selection, for the pattern as they see it; none where that does not select.
 BlockSelection of_heads(const BlockSelection&, KvHeads, const Pattern&, const ExecContext&);

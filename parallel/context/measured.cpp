@@ -48,9 +48,6 @@ class MeasuredContext final : public ContextParallel {
     a.dropout = b.dropout;  // the key is that of the forward
     choose(a, shards, ctx).backward(b, shards, ctx);
   }
-  SelectionPart selection_part(const std::shared_ptr<const ContextShards>&, const Pattern&, std::int64_t) override {
-    return {};
-  }
 
  private:
   // Without ctx.tuning nothing is measured: on CPUs, and for work that is done once.

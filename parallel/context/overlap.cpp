@@ -156,12 +156,12 @@ void for_needed(const Pattern& p, const SpanPair& pair, std::int32_t head, std::
   for (const Branch& branch : p.branches) needed_in_branch(p, branch, pair, head, fn);
 }
 
-void for_selected(const Pattern& p, const SpanPair& pair, const SelectedBlocks& selected, std::int32_t row,
-                  std::int32_t head, const Fn& fn) {
+void for_referenced(const Pattern& p, const SpanPair& pair, const ReferencedBlocks& referenced, std::int32_t row,
+                    std::int32_t head, const Fn& fn) {
   const BlockRange queries = blocks_between(p, pair.queries), keys = blocks_between(p, pair.keys);
-  std::vector<std::uint32_t> any(static_cast<std::size_t>(selected.words));
+  std::vector<std::uint32_t> any(static_cast<std::size_t>(referenced.words));
   for (std::int32_t q = queries.first; q <= queries.last; ++q)
-    for (std::size_t w = 0; w < any.size(); ++w) any[w] |= selected.row(row + q, head)[w];
+    for (std::size_t w = 0; w < any.size(); ++w) any[w] |= referenced.row(row + q, head)[w];
   for (std::int32_t k = keys.first; k <= keys.last; ++k)
     if (any[static_cast<std::size_t>(k / 32)] >> (k % 32) & 1u) call_for_block(p, pair.keys, k, fn);
 }

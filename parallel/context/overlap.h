@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "kernels/attention/selection.h"
+#include "parallel/context/key_references.h"
 
 namespace ring {
 
@@ -22,7 +22,7 @@ void for_needed(const Pattern&, const SpanPair&, std::int32_t head, std::int64_t
                 const std::function<void(std::int32_t, std::int32_t, std::int32_t)>& fn);
 
 // The same by a selection in host memory: the blocks that these queries keep. row: of the document's first block.
-void for_selected(const Pattern&, const SpanPair&, const SelectedBlocks&, std::int32_t row, std::int32_t head,
-                  const std::function<void(std::int32_t, std::int32_t, std::int32_t)>& fn);
+void for_referenced(const Pattern&, const SpanPair&, const ReferencedBlocks&, std::int32_t row, std::int32_t head,
+                    const std::function<void(std::int32_t, std::int32_t, std::int32_t)>& fn);
 
 }  // namespace ring

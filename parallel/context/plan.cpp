@@ -176,8 +176,9 @@ void add_copies(const RowCopy& range, const std::vector<char>& marked, std::int3
 // Marks of the receiver's rows, for each KV head or for all at once.
 using Marks = std::vector<std::vector<char>>;
 
-Marks marks_of(const NeededKeys& need, const Pattern& pattern, std::int64_t kv_heads, const SelectedBlocks& selected) {
-  const bool by_head = need.selected || pattern.has_samples();
+Marks marks_of(const NeededKeys& need, const Pattern& pattern, std::int64_t kv_heads,
+               const ReferencedBlocks& referenced) {
+  const bool by_head = need.referenced || pattern.has_samples();
   Marks marks(static_cast<std::size_t>(by_head ? kv_heads : 1), std::vector<char>(static_cast<std::size_t>(need.rows)));
   for (const AttentionCall& round : need.rounds)
     for (std::size_t b = 0; b < round.queries.size(); ++b)
@@ -187,8 +188,8 @@ Marks marks_of(const NeededKeys& need, const Pattern& pattern, std::int64_t kv_h
         const auto mark = [&](std::int32_t row, std::int32_t count, std::int32_t stride) {
           for (std::int32_t i = 0; i < count; ++i) marks[h][static_cast<std::size_t>(row + i * stride)] = 1;
         };
-        if (need.selected)
-          for_selected(pattern, pair, selected, round.block_rows[b], head, mark);
+        if (need.referenced)
+          for_referenced(pattern, pair, referenced, round.block_rows[b], head, mark);
         else
           for_needed(pattern, pair, head, kv_heads, mark);
       }
@@ -201,7 +202,7 @@ void find_copies(NeededKeys& need, Marks marks, const std::vector<RowCopy>& rang
     for (const RowCopy& range : ranges)
       add_copies(range, marks[h], marks.size() == 1 ? -1 : static_cast<std::int32_t>(h), need.copies);
   need.whole = false;
-  if (need.selected) return;
+  if (need.referenced) return;
   if (need.copies.empty()) {  // the pattern keeps nothing of what it might
     need = {};
     return;
@@ -223,7 +224,7 @@ std::int64_t NeededKeys::row_heads(std::int64_t kv_heads) const {
 }
 
 NeededKeys needed_keys(const ContextShards& shards, int queries, int keys, const Pattern& pattern,
-                       std::int64_t kv_heads, SpanPositions positions, const SelectedBlocks& selected) {
+                       std::int64_t kv_heads, SpanPositions positions, const ReferencedBlocks& referenced) {
   NeededKeys need;
   const bool same = queries == keys, joins = pattern.is_dense() && positions == SpanPositions::in_order;
   const std::vector<std::int32_t> block_rows = rows_of_blocks(pattern, shards.documents);
@@ -238,22 +239,22 @@ NeededKeys needed_keys(const ContextShards& shards, int queries, int keys, const
   for (AttentionCall& round : need.rounds)
     for (Span& s : round.keys) s.first = row_at(ranges, s.first);
   need.rows = ranges.empty() ? 0 : ranges.back().at + ranges.back().count;
-  need.selected = selected.bits && pattern.selects();
+  need.referenced = referenced.bits && pattern.selects();
   if (pattern.is_dense())
     need.copies = ranges;
   else
-    find_copies(need, marks_of(need, pattern, kv_heads, selected), ranges);
+    find_copies(need, marks_of(need, pattern, kv_heads, referenced), ranges);
   return need;
 }
 
 NeededKeys needed_by_any(const ContextShards& shards, const std::vector<int>& queries, int keys, const Pattern& pattern,
-                         std::int64_t kv_heads, const SelectedBlocks& selected) {
+                         std::int64_t kv_heads, const ReferencedBlocks& referenced) {
   NeededKeys all;
   Marks marks(static_cast<std::size_t>(kv_heads), std::vector<char>(static_cast<std::size_t>(shards.tokens(keys))));
   for (const int q : queries) {
-    const NeededKeys need = needed_keys(shards, q, keys, pattern, kv_heads, SpanPositions::in_order, selected);
+    const NeededKeys need = needed_keys(shards, q, keys, pattern, kv_heads, SpanPositions::in_order, referenced);
     if (need.none()) continue;
-    all.rows = shards.tokens(keys), all.selected = need.selected;
+    all.rows = shards.tokens(keys), all.referenced = need.referenced;
     for (const RowCopy& c : need.copies)
       for (std::int32_t h = 0; h < kv_heads; ++h)
         for (std::int32_t i = 0; i < c.count && (c.head < 0 || c.head == h); ++i)

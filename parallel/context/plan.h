@@ -1,13 +1,13 @@
 #pragma once
 // What attention between the queries of one rank and the keys of another one computes and transfers: a pure function of
-// who holds what, of the pattern and of a selection that both know (selected_keys.h), so that sender and receiver agree
-// without a message.
+// who holds what, of the pattern and of a selection that both know (key_references.h), so that sender and
+// receiver agree without a message.
 
 #include <cstdint>
 #include <vector>
 
 #include "autograd/context_exchange.h"
-#include "kernels/attention/selection.h"
+#include "parallel/context/key_references.h"
 
 namespace ring {
 
@@ -29,7 +29,7 @@ struct RowCopy {
 struct NeededKeys {
   std::int64_t rows = 0;              // of the tensors that the receiver computes with
   bool whole = true;                  // the copies are all of these rows, in order
-  bool selected = false;              // the copies go by a selection
+  bool referenced = false;            // the copies are referenced keys alone
   std::vector<RowCopy> copies;        // no row of a head twice
   std::vector<AttentionCall> rounds;  // queries: the receiver's rows; keys: rows counted in `rows`
 
@@ -37,7 +37,7 @@ struct NeededKeys {
   std::int64_t row_heads(std::int64_t kv_heads) const;  // that travel, of keys alone
   // For which a message takes memory: where a selection says what travels, for all rows, so that each step of a run has
   // blocks of the same sizes (core/step_arena.h).
-  std::int64_t room(std::int64_t kv_heads) const { return selected ? rows * kv_heads : row_heads(kv_heads); }
+  std::int64_t room(std::int64_t kv_heads) const { return referenced ? rows * kv_heads : row_heads(kv_heads); }
 };
 
 // Whether dense attention may join the parts of a document that a rank holds, so that fewer calls are needed. Their
@@ -47,14 +47,14 @@ enum class SpanPositions : std::uint8_t { in_order, in_row };
 // What rank `queries` needs of rank `keys`. Of itself: `rows` are its own, in place, and nothing is copied. selected:
 // of all ranks' queries, in host memory; without one a pattern that selects needs all that come before.
 NeededKeys needed_keys(const ContextShards&, int queries, int keys, const Pattern&, std::int64_t kv_heads,
-                       SpanPositions = SpanPositions::in_order, const SelectedBlocks& selected = {});
+                       SpanPositions = SpanPositions::in_order, const ReferencedBlocks& referenced = {});
 
 // The calls of a rank with its own keys, of pairs of chunks: the last ones are those of equal chunks.
 std::vector<AttentionCall> rounds_with_own(const ContextShards&, int rank, const Pattern&);
 
 // What any of these ranks needs of rank `keys`, in tensors of as many rows as that one has; without rounds.
 NeededKeys needed_by_any(const ContextShards&, const std::vector<int>& queries, int keys, const Pattern&,
-                         std::int64_t kv_heads, const SelectedBlocks& selected = {});
+                         std::int64_t kv_heads, const ReferencedBlocks& referenced = {});
 
 // Whether it may need anything; cheaper, and never false where it does.
 bool may_need(const ContextShards&, int queries, int keys, const Pattern&);

@@ -4,8 +4,7 @@
 #include <deque>
 
 #include "parallel/context/cache.h"
-#include "parallel/context/exchange.h"
-#include "parallel/context/heads.h"
+#include "parallel/context/key_schedule.h"
 #include "parallel/context/sums.h"
 
 namespace ring {
@@ -57,11 +56,11 @@ struct Grid {
   std::int64_t kv_heads;
   SpanPositions positions;
   int nodes, places;
-  SelectedBlocks selected{};  // none: all keys that a query may select travel
+  ReferencedBlocks referenced{};
 
   int rank(int node, int place) const { return (node + nodes) % nodes * places + (place + places) % places; }
   NeededKeys needs(int queries, int keys) const {
-    return needed_keys(shards, queries, keys, pattern, kv_heads, positions, selected);
+    return needed_keys(shards, queries, keys, pattern, kv_heads, positions, referenced);
   }
   // Whether any rank may need the keys from so many nodes and places before its own.
   bool any_needs(int apart, int distance) const {
@@ -73,7 +72,7 @@ struct Grid {
   NeededKeys node_needs(int node, int keys) const {
     std::vector<int> ranks;
     for (int place = 0; place < places; ++place) ranks.push_back(rank(node, place));
-    return needed_by_any(shards, ranks, keys, pattern, kv_heads, selected);
+    return needed_by_any(shards, ranks, keys, pattern, kv_heads, referenced);
   }
 };
 
@@ -120,10 +119,10 @@ struct Flight {
   }
 };
 
-class Ring final : public ContextParallel {
+class Ring final : public KeySchedule {
  public:
   Ring(Communicator& comm, const RingOptions& options)
-      : ContextParallel(comm, options.keys),
+      : KeySchedule(comm, options.keys),
         prefetch_(static_cast<std::size_t>(options.prefetch)),
         per_node_(options.per_node > 0 ? options.per_node : comm.size()),
         message_bytes_(options.message_bytes) {
@@ -132,47 +131,33 @@ class Ring final : public ContextParallel {
   }
   std::string_view schedule() const override { return "ring"; }
 
-  BlockSelection forward(const PooledAttention& args, const std::shared_ptr<const ContextShards>& shards,
-                         const ExecContext& ctx, const AttentionWatch& watch) override {
-    const PooledAttention whole = with_selection(args, *shards, ctx);
-    PooledAttention pairs = whole;
-    const Tensor pooled_lse = carry_pools(pairs, shared_pools(pool_source(whole), shards, ctx), ctx);
-    for_groups<Attention>(pairs, shards, ctx,
-                          [&](const Attention& a, const RingPlan& plan) { forward_once(a, plan, ctx); });
-    mean_gates(whole, pooled_lse, ctx);
-    show(whole, shards, ctx, watch);
-    return whole.selection;
+ private:
+  void attend(const Attention& args, const KeyShards& shards, const ExecContext& ctx) override {
+    for_groups(args, shards, ctx, [&](const Attention& a, const RingPlan& plan) { attend_once(a, plan, ctx); });
   }
-  void backward(const PooledAttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
-                const ExecContext& ctx) override {
-    PooledAttentionBackward pairs = args;
-    carry_pools(pairs, shared_pools(pool_source(args), shards, ctx), ctx);
-    for_groups<AttentionBackward>(
-        pairs, shards, ctx, [&](const AttentionBackward& a, const RingPlan& plan) { backward_once(a, plan, ctx); });
+  void attend_backward(const AttentionBackward& args, const KeyShards& shards, const ExecContext& ctx) override {
+    for_groups(args, shards, ctx,
+               [&](const AttentionBackward& a, const RingPlan& plan) { attend_backward_once(a, plan, ctx); });
   }
 
- private:
   // fn(part, its plan) for one group of KV heads after the other.
   template <class Args, class Fn>
-  void for_groups(const Args& args, const std::shared_ptr<const ContextShards>& shards, const ExecContext& ctx,
-                  const Fn& fn) {
+  void for_groups(const Args& args, const KeyShards& keys, const ExecContext& ctx, const Fn& fn) {
     const std::int64_t all = args.k.dim(1);
-    const std::int64_t some = heads_at_once(*shards, args.pattern, all, args.k.dim(2), message_bytes_);
-    const SelectedKeys selected = selected_keys(args.pattern, args.selection, *shards, ctx);
+    const std::int64_t some = heads_at_once(*keys.shards, args.pattern, all, args.k.dim(2), message_bytes_);
     const auto call = [&](const Args& part, KvHeads heads) {
-      const SelectedBlocks blocks = part.pattern.selects() ? selected.of(heads) : SelectedBlocks{};
-      if (blocks.bits) return fn(part, plan_of(grid_of(*shards, part, blocks)));
-      fn(part, plan_for(shards, part));
+      const ReferencedBlocks blocks = keys.referenced.of(heads, part.pattern);
+      if (blocks.bits) return fn(part, plan_of(grid_of(*keys.shards, part, blocks)));
+      fn(part, plan_for(keys.shards, part));
     };
     if (some == all) return call(args, {0, all});
     for (std::int64_t first = 0; first < all; first += some) {
-      Args part = of_heads(args, {first, some}, patterns_.get(shards, args.pattern, all, {first, some}));
-      part.selection = of_heads(args.selection, {first, some}, part.pattern, ctx);
-      call(part, {first, some});
+      const KvHeads heads{first, some};
+      call(of_heads(args, heads, patterns_.get(keys.shards, args.pattern, all, heads), ctx), heads);
     }
   }
 
-  void forward_once(const Attention& args, const RingPlan& plan, const ExecContext& ctx) {
+  void attend_once(const Attention& args, const RingPlan& plan, const ExecContext& ctx) {
     if (plan.local()) return run_round(args, plan.revolutions[0].base.rounds[0], ctx);
     ForwardSum sum(args, plan.calls(), ctx);
     Next next(*this, plan, args.k, args.v, ctx);
@@ -190,7 +175,7 @@ class Ring final : public ContextParallel {
     }
   }
 
-  void backward_once(const AttentionBackward& args, const RingPlan& plan, const ExecContext& ctx) {
+  void attend_backward_once(const AttentionBackward& args, const RingPlan& plan, const ExecContext& ctx) {
     if (plan.local()) return run_round(args, plan.revolutions[0].base.rounds[0], ctx);
     BackwardSum sum(args, plan.backward_calls(), ctx);
     Next next(*this, plan, args.k, args.v, ctx);
@@ -333,7 +318,7 @@ class Ring final : public ContextParallel {
     }
     // Dense attention sends the same rows to several ranks.
     const Tensor& packed(const NeededKeys& need) {
-      if (!message_.defined() || need.selected || need.copies != packed_->copies)
+      if (!message_.defined() || need.referenced || need.copies != packed_->copies)
         message_ = pack(need, held_.k, held_.v, ctx_);
       packed_ = &need;
       return message_;
@@ -390,9 +375,9 @@ class Ring final : public ContextParallel {
   }
 
   template <class Args>
-  Grid grid_of(const ContextShards& shards, const Args& args, const SelectedBlocks& selected) const {
+  Grid grid_of(const ContextShards& shards, const Args& args, const ReferencedBlocks& referenced) const {
     const auto positions = args.dropout.rate > 0 ? SpanPositions::in_row : SpanPositions::in_order;
-    return {shards, args.pattern, args.k.dim(1), positions, shards.ranks() / per_node_, per_node_, selected};
+    return {shards, args.pattern, args.k.dim(1), positions, shards.ranks() / per_node_, per_node_, referenced};
   }
 
   template <class Args>

@@ -86,7 +86,7 @@ Tensor pack_home(const NeededKeys& need, const KvPair& gradients, const ExecCont
 }
 
 void add_home(const NeededKeys& need, const Tensor& message, const KvPair& gradients, const ExecContext& ctx) {
-  bool few = !need.selected && need.copies.size() <= kMostAdditions;
+  bool few = !need.referenced && need.copies.size() <= kMostAdditions;
   for (const RowCopy& c : need.copies) few = few && c.head < 0 && c.stride == 1;
   if (!few) {
     const KvPair all = no_gradients(gradients.k, ctx);

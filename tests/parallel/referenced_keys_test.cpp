@@ -9,6 +9,7 @@
 
 #include "core/philox.h"
 #include "parallel/context/exchange.h"
+#include "parallel/context/plan.h"
 #include "tests/comm/ranks.h"
 #include "tests/parallel/context_problem.h"
 
@@ -146,7 +147,7 @@ void expect_keys_are_there(const NeededKeys& need, const std::vector<Place>& pla
   }
 }
 
-TEST(SelectedKeysPlan, HasWhatSomeQuerySelected) {
+TEST(ReferencedKeysPlan, HasWhatSomeQuerySelected) {
   for (const ContextCase& c : cases())
     for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous})
       for (const int ranks : {2, 3})
@@ -155,9 +156,9 @@ TEST(SelectedKeysPlan, HasWhatSomeQuerySelected) {
           const ContextShards shards = shards_of(c, kind, ranks, align)[0];
           const std::vector<Place> places = places_of(c, shards);
           const Selection selection = random_selection(places);
-          SelectedKeys known(std::ssize(selection.words) / kHeads, kHeads, 1);
+          KeyReferences known(std::ssize(selection.words) / kHeads, kHeads, 1);
           known.add(selection.words.data(), 0, std::ssize(selection.words) / kHeads);
-          const SelectedBlocks blocks = known.of({0, kHeads});
+          const ReferencedBlocks blocks = known.of({0, kHeads}, c.pattern);
           for (int i = 0; i < ranks; ++i)
             for (int j = 0; j < ranks; ++j) {
               if (i == j) continue;
@@ -177,16 +178,16 @@ TEST(SelectedKeysPlan, HasWhatSomeQuerySelected) {
         }
 }
 
-TEST(SelectedKeysPlan, SomeHeadsHaveTheirPart) {
-  SelectedKeys known(2, 3, 2);
+TEST(ReferencedKeysPlan, SomeHeadsHaveTheirPart) {
+  KeyReferences known(2, 3, 2);
   const std::int32_t one[] = {1, 2, 3, 4, 5, 6}, two[] = {8, 0, 0, 0, 0, 8};
   known.add(one, 1, 1);
   known.add(two, 1, 1);
-  const SelectedBlocks last = known.of({1, 2});
+  const ReferencedBlocks last = known.of({1, 2}, content());
   EXPECT_EQ(std::vector(last.row(1, 0), last.row(1, 0) + 2), (std::vector<std::uint32_t>{3, 4}));
   EXPECT_EQ(std::vector(last.row(1, 1), last.row(1, 1) + 2), (std::vector<std::uint32_t>{5, 14}));
-  EXPECT_EQ(known.of({0, 3}).row(1, 0)[0], 9u);
-  EXPECT_EQ(SelectedKeys().of({0, 3}).bits, nullptr);
+  EXPECT_EQ(known.of({0, 3}, content()).row(1, 0)[0], 9u);
+  EXPECT_EQ(KeyReferences().of({0, 3}, content()).bits, nullptr);
 }
 
 // By row of the micro-batch; of all ranks together.
@@ -271,14 +272,14 @@ struct Schedule {
 };
 void PrintTo(const Schedule& s, std::ostream* out) { *out << s.name; }
 
-class DistSelectedKeys : public testing::TestWithParam<Schedule> {
+class DistReferencedKeys : public testing::TestWithParam<Schedule> {
  protected:
   void SetUp() override {
     if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   }
 };
 INSTANTIATE_TEST_SUITE_P(
-    Schedules, DistSelectedKeys,
+    Schedules, DistReferencedKeys,
     testing::Values(
         Schedule{"ring", [](Communicator& c, ContextKeys k) { return make_ring(c, {.keys = k}); }},
         Schedule{"ring_ahead", [](Communicator& c, ContextKeys k) { return make_ring(c, {.prefetch = 3, .keys = k}); }},
@@ -289,7 +290,7 @@ INSTANTIATE_TEST_SUITE_P(
         Schedule{"gather", [](Communicator& c, ContextKeys k) { return make_gather(c, k); }}),
     [](const auto& info) { return info.param.name; });
 
-TEST_P(DistSelectedKeys, AloneTravelAndGiveTheSameBits) {
+TEST_P(DistReferencedKeys, AloneTravelAndGiveTheSameBits) {
   const std::int64_t row = 3 * 2 * kDim * 4;  // keys and values in the forward and backward, their gradients
   for (const ContextCase& c : cases())
     for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous})

@@ -1,5 +1,6 @@
 #pragma once
-// A selection of all ranks' queries in host memory, by which plans leave out the keys that nobody selected.
+// The blocks of keys that the queries of all ranks selected, in host memory. Plans leave out keys that nobody
+// references.
 
 #include <cstdint>
 #include <vector>
@@ -8,11 +9,14 @@
 
 namespace ring {
 
-class SelectedKeys {
+// Without bits it is not known which keys are referenced, and all travel that a query may see.
+using ReferencedBlocks = SelectedBlocks;
+
+class KeyReferences {
  public:
-  SelectedKeys() = default;  // not known: all keys travel that a query may select
+  KeyReferences() = default;  // not known
   // Zeros: rows x heads x words.
-  SelectedKeys(std::int64_t rows, std::int64_t heads, std::int64_t words)
+  KeyReferences(std::int64_t rows, std::int64_t heads, std::int64_t words)
       : heads_(heads), words_(words), bits_(static_cast<std::size_t>(rows * heads * words)) {}
 
   // Adds what some rank has selected for `count` rows from `row` on.
@@ -22,10 +26,10 @@ class SelectedKeys {
       bits_[static_cast<std::size_t>(row * size + i)] |= static_cast<std::uint32_t>(bits[i]);
   }
 
-  // As these heads have it, numbered from 0; no bits where it is not known. Good as long as this lives.
-  SelectedBlocks of(KvHeads some) const {
-    SelectedBlocks s;
-    if (bits_.empty()) return s;
+  // Returns the blocks of these heads, which are numbered from 0 and see this pattern. They refer to this object.
+  ReferencedBlocks of(KvHeads some, const Pattern& pattern) const {
+    ReferencedBlocks s;
+    if (bits_.empty() || !pattern.selects()) return s;
     s.bits = bits_.data() + some.first * words_;
     s.heads = static_cast<std::int32_t>(heads_), s.words = static_cast<std::int32_t>(words_);
     return s;
