@@ -89,7 +89,7 @@ struct Run {
   ContextExchange* cp = nullptr;
   Tensor rows{};
   // Who wants the entropy of every attention in turn, by heads: f32 [2 heads], sums over rows and how many rows, of
-  // blocks [2 heads + 2] more (autograd/ops/kept_share.h). Costs each attention once more. Null: nobody.
+  // blocks [2 heads + 2] more (autograd/ops/kept_share.h). Each attention then runs once more. Null: not measured.
   std::vector<Tensor>* entropies = nullptr;
   // [1] f32, to which the losses of block indexers are added as they are recorded (autograd/indexer.h), as sums over
   // tokens; undefined: nobody asks.

@@ -29,7 +29,8 @@ Fp8Blocks activation_blocks(std::string_view type) {
   return type == "fp8_tensor" ? Fp8Blocks::tensor : Fp8Blocks::rows;
 }
 Fp8Blocks weight_blocks(std::string_view type) { return type == "fp8_tensor" ? Fp8Blocks::tensor : Fp8Blocks::squares; }
-// A maximum of 0 for tensorwise ops. They raise it at each call; a step would set all of its maxima to 0 at once.
+// Returns a maximum of 0 for tensorwise ops, which raise it at each call. A training step would set all of its maxima
+// to 0 at once.
 Fp8Max max_for(std::string_view type, const ExecContext& ctx) {
   return {type == "fp8_tensor" ? ctx.zeros({1}) : Tensor{}};
 }
@@ -95,7 +96,7 @@ void add_linear(Bench& bench, const LinearShape& s, std::int64_t tokens, const E
   }
 }
 
-// Measures an op, and the same op with its result [N,C] in both forms of FP8.
+// Measures an op, and the op that also writes its result [N,C] in each FP8 mode.
 template <class Op, class OpFp8>
 ProducerTiming time_producer(const std::string& name, const Kernel<Op>& slot, const Op& op,
                              const Kernel<OpFp8>& fp8_slot, OpFp8 fp8, const Shape& result, double seconds, int rounds,

@@ -12,7 +12,7 @@
 
 namespace ring {
 
-// Types of FP8 products: blockwise and tensorwise.
+// The scaling modes of FP8 products: blockwise and tensorwise.
 inline constexpr std::array<std::string_view, 2> kFp8Types = {"fp8_blocks", "fp8_tensor"};
 
 // y [N,outputs] = x [N,inputs] w^T.

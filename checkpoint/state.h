@@ -74,10 +74,10 @@ struct TensorsApart {
 
 // When tensors and values may be on one side of a load alone, and who hears of it. metadata: the checkpoint's.
 struct MayDiffer {
-  // Returns those that a whole checkpoint has: what it lacks of them was lost, what it has beside them is not its own,
-  // and either is an error.
+  // Returns the names that a complete checkpoint with this metadata has. If the checkpoint lacks one of them, or has
+  // others, loading throws Error.
   std::function<std::set<std::string>(const std::string& metadata)> saved;
-  // Called if there are any, once the rest is loaded.
+  // Called with the names that are on one side alone, if there are any, after everything else was loaded.
   std::function<void(const TensorsApart&, const std::string& metadata)> told;
 };
 

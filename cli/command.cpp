@@ -28,7 +28,7 @@ std::string parse_number(const std::string& text, bool whole, const Check& range
   return str("must be ", range.text, ", is ", shown(text));
 }
 
-// Rewrites what it accepts in digits, which CLI11 takes over exactly.
+// Rewrites each accepted value in digits, which CLI11 then parses exactly.
 CLI::Validator number_in(bool whole, long double min, long double max) {
   const Check range = in_range(min, max);
   const auto read = [=](std::string& text) {
@@ -203,7 +203,7 @@ void Program::set_version(const std::string& text) { app_->set_version_flag("--v
 std::string Program::help() const { return app_->help(); }
 
 void Program::parse(std::vector<std::string> arguments) {
-  std::ranges::reverse(arguments);  // as CLI11 wants them
+  std::ranges::reverse(arguments);  // CLI11 expects them in reverse order
   try {
     app_->parse(std::move(arguments));
   } catch (const CLI::CallForHelp&) {
@@ -220,7 +220,7 @@ void Program::parse(std::vector<std::string> arguments) {
   }
 }
 
-// CLI11 calls this when all is read, before the commands' own functions: those own what the options fill.
+// CLI11 calls this after parsing and before the commands' callbacks, which own the variables that options fill.
 void Program::run_nothing() {
   app_->parse_complete_callback([] { throw NothingIsRun(); });
 }

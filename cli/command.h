@@ -41,12 +41,12 @@ class Option {
   Option show_default(const std::string& text) const;
   Option one_of(const std::vector<std::string>& choices) const;
   Option check(const std::function<void(const std::string&)>& check) const;  // called with every value; throws Error
-  Option delimiter(char between) const;                                      // several values in one word
+  Option delimiter(char between) const;                                      // splits a word into several values
   Option takes(int min, int max) const;                                      // values
   Option takes_at_least(int min) const;                                      // values
   Option takes_one_word() const;                                             // one word, which may hold several values
   Option envname(const std::string& variable) const;                         // read if the option is not given
-  Option needs(const std::string& other) const;  // this and the next name options that were added before
+  Option needs(const std::string& other) const;  // `other`, and `others`, must be added before
   Option excludes(std::initializer_list<const char*> others) const;
 
   std::string name() const;                // "--seed"; of a positional argument: "config"
@@ -56,7 +56,7 @@ class Option {
   std::string default_text() const;  // "" if --help shows none
   bool is_positional() const;
   bool is_required() const;
-  std::size_t min_values() const;  // words that follow it
+  std::size_t min_values() const;  // words that must follow it
   std::size_t max_values() const;
 
   // What the last parse() found.
@@ -119,7 +119,7 @@ class Command {
   std::vector<Option> named_options() const;
   std::vector<Option> positionals() const;
   Option find_option(const std::string& name) const;
-  // Returns the option that `word` names if the values follow as words of their own, else no option.
+  // Returns the option that `word` names if its values are separate words (--x 1, not --x=1); else no option.
   Option option_before_values(const std::string& word) const;
 
   // Returns the innermost command that the last parse() found; this one if it found none below it.
@@ -134,7 +134,7 @@ class Program : public Command {
  public:
   Program(const std::string& name, const std::string& text);
 
-  void set_version(const std::string& text);  // that --version prints
+  void set_version(const std::string& text);  // what --version prints
   std::string help() const;
 
   // Reads the program's arguments, without its name, and runs the commands that they name. Throws HelpAsked,
@@ -157,7 +157,7 @@ struct HelpAsked {
 struct UsageError : Error {
   using Error::Error;
 };
-struct UnexpectedWords : UsageError {  // the words
+struct UnexpectedWords : UsageError {  // words that no option or argument takes
   using UsageError::UsageError;
 };
 struct MissingOption : UsageError {

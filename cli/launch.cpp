@@ -195,7 +195,7 @@ void add_logs(Command launch, LaunchOptions& o, Words& w) {
 void name_variables(Command launch) {
   for (Option option : launch.named_options()) {
     if (option.name() == "--help" || option.name() == "--make-secret" ||
-        option.name() == "--inject")  // nobody fails on purpose because of a variable that was left
+        option.name() == "--inject")  // a forgotten variable must not inject failures
       continue;
     std::string name = "PET_" + option.name().substr(2);
     std::ranges::transform(name, name.begin(),

@@ -98,7 +98,7 @@ void read_gzip(FileHandle& file, const Take&) { fail_without(file.path(), "gzip"
 void read_zstd(FileHandle& file, const Take& take) {
   const std::unique_ptr<ZSTD_DStream, std::size_t (*)(ZSTD_DStream*)> stream(ZSTD_createDStream(), ZSTD_freeDStream);
   if (!stream) fail("cannot read ", file.path(), ": no memory for zstd");
-  // Frames of `zstd --long=31` are read, too, which the library refuses by default.
+  // Also reads frames of `zstd --long=31`, which the library refuses by default.
   ZSTD_DCtx_setParameter(stream.get(), ZSTD_d_windowLogMax, ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound);
   std::string packed(kBlock, '\0'), text(kBlock, '\0');
   std::size_t left = 0;  // what the frame still wants, as the library guesses; 0: a frame is complete

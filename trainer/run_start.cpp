@@ -315,13 +315,13 @@ RunStart claim_run(FittedRun run, const TrainOptions& options, Mesh& mesh) {
   from.kept = by_leader(mesh.host(), [&] { return from.kept; });
   from.init_from = by_leader(mesh.host(), [&] { return from.init_from; });
   run.memory.token = by_leader(mesh.host(), [&] { return token->number(); });
-  // A note of the last process counts for its token alone: from here on it is the record.
+  // Notes about memory count for the token of the process that wrote them, so this process writes its own.
   if (mesh.rank() == 0 && run.memory.ran_out > 0) write_memory(run.dir, run.memory);
   if (!from.resumed.checkpoint.empty()) agree_on_checkpoint(from.resumed.checkpoint, mesh);
   return {std::move(run), std::move(token), std::move(from)};
 }
 
-// Returns the settings of the run that goes on; nothing: it begins.
+// Returns the settings of the run that is resumed, or nothing for a new run.
 std::optional<TrainConfig> settings_so_far(const Config& c, const TrainOptions& options) {
   const RunDirectory dir(c.run.path());
   if (options.fresh || !dir.exists()) return {};

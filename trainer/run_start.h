@@ -21,7 +21,7 @@
 
 namespace ring {
 
-// The inputs of a run, and settings that say everything.
+// The inputs of a run and its settings, in which no size is left open but those that the run chooses.
 struct ResolvedRun {
   Corpora corpora;
   ResolvedConfig config;    // train.micro_batch and train.mlp_chunk are chosen
@@ -32,13 +32,13 @@ struct ResolvedRun {
 
 // How a run differs from the checkpoint that it resumes from.
 struct Resumption {
-  std::string checkpoint;             // empty: there is none
+  std::string checkpoint;             // empty if there is none
   std::vector<std::string> replaced;  // see RunSettings
   bool changed = false;               // settings or data differ, as somebody allowed
   std::set<std::string> warnings;     // given so far
 };
 
-// What the run's directory holds, as far as that takes no time to find. All but `recorded` is rank 0's.
+// A run and the contents of its directory that are quick to find. Except for `recorded`, rank 0 alone has them.
 struct LocatedRun : ResolvedRun {
   std::shared_ptr<void> lock;            // of the directory; null: it is not there yet
   Resumption newest;                     // from the newest checkpoint whose manifest can be read

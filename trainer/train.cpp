@@ -77,7 +77,7 @@ class MemoryFallback {
   [[noreturn]] void start_again(const RanOutOfMemory& e) const { start_again(now_.smaller(e.next, e.what())); }
 
  private:
-  // Memory may have run out in this step, more than once, or in one that was computed again before.
+  // Memory may have run out in this step, possibly more than once, or in an earlier step that was retried.
   void record_shortages() {
     const std::vector<Trainer::Shortage>& all = run_.trainer.shortages();
     for (; recorded_ < all.size(); ++recorded_) take(now_.smaller(all[recorded_].next, all[recorded_].why));
@@ -97,7 +97,7 @@ class MemoryFallback {
   std::size_t recorded_ = 0;  // of the trainer's shortages of memory
 };
 
-// Validates, and judges the tasks of train.eval_tasks.
+// Runs validation and the tasks of train.eval_tasks.
 class Evaluations {
  public:
   Evaluations(Running& run, MemoryFallback& memory, const StopSignal& signal)
@@ -286,8 +286,8 @@ class Loop {
     return std::nullopt;
   }
 
-  // What the ranks do next is the same on all, whoever was told to stop, whose save takes longest, and by rank 0's
-  // clock.
+  // All ranks take the same next action, no matter which of them was told to stop or saves the longest. Rank 0's clock
+  // decides.
   bool step_now(TrainEnd& end) {
     const std::optional<TrainEnd> by_settings = end_by_settings();
     if (by_settings == TrainEnd::finished) return end = TrainEnd::finished, false;
@@ -307,7 +307,7 @@ class Loop {
     return true;
   }
 
-  // Reads the results of launched steps, until so many are left in flight.
+  // Reads the results of launched steps until at most so many remain in flight.
   void finish_steps(std::size_t left_in_flight) {
     while (run_.trainer.in_flight() > left_in_flight) {
       last_ = run_.trainer.finish();

@@ -14,8 +14,9 @@
 namespace ring {
 
 // What a layer keeps whose attention goes by blocks: pairs, as a share of those of causal dense attention, and of the
-// weights of dense attention, their mean over sampled rows and heads (kernels/attention/kept_share.h). Where ranks of
-// cp and tp share the pairs: most of a rank's, with pools, over the mean of its replica, the largest of the replicas.
+// weights of dense attention, their mean over sampled rows and heads (kernels/attention/kept_share.h). Where
+// ranks of cp and tp share the pairs: the largest number of pairs of a rank, pools included, divided by the mean of its
+// replica; of several replicas, the largest quotient.
 struct KeptByLayer {
   std::int64_t layer;
   double density, recall;

@@ -1,5 +1,6 @@
 #pragma once
-// What a watched step asks of attention over blocks: how much it keeps (kernels/attention/kept_share.h).
+// Measures, in watched steps, what share of attention's pairs and weights the kept blocks have
+// (kernels/attention/kept_share.h).
 
 #include "autograd/ops/attend.h"
 
