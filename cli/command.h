@@ -59,7 +59,7 @@ class Option {
   std::size_t min_values() const;  // words that must follow it
   std::size_t max_values() const;
 
-  // What the last parse() found.
+  // The results of the last parse().
   bool given() const;
   const std::vector<std::string>& values() const;
 

@@ -121,8 +121,6 @@ PlanQuestion question_of(const Arguments& a, Config c) {
   const ParallelConfig given = std::exchange(c.parallel, {});
   PlanQuestion q{.budget = budget_of(a, c, rates), .rates = rates, .fixed = fixed_degrees(a, given)};
   q.config = resolve_config(c, vocabulary_of(c), 1, backend, false);
-  q.config.train.micro_batch = c.train.micro_batch;
-  q.config.train.mlp_chunk = c.train.mlp_chunk;
   q.config.parallel = given;  // the search sets the degrees
   if (a.host) q.config.train.activation_offload_bytes = narrow<std::int64_t>(a.host);
   return q;

@@ -30,8 +30,8 @@ struct RecordMembers {
   std::string names() const;                                             // for people: "'prompt' and 'completion'"
 };
 
-// What takes records: gives `sink` the document of each, and passes over those without any text, unless keep_empty.
-// `where` begins its errors: a member is missing or is something else, or a conversation cannot be written.
+// Gives a sink the document of a record. Records without any text are passed over, unless keep_empty. Throws Error,
+// which begins with `where`, if a member is missing or has another type, or if a conversation cannot be written.
 using TakeRecord = std::function<void(const nlohmann::ordered_json& record, const std::string& where)>;
 TakeRecord documents_of(const RecordMembers&, DocumentSink& sink);
 

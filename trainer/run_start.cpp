@@ -217,7 +217,7 @@ MemoryRecord repeat_memory(const LocatedRun& run, Mesh& mesh) {
   return changes.empty() ? old : now;
 }
 
-// What the launcher keeps counts for the same settings, data, program and layout. Null: it keeps nothing.
+// Snapshots in the launcher count for the same settings, data, program and layout. Returns null if it keeps none.
 std::unique_ptr<MemoryTier> open_tier(const ResolvedRun& run, Mesh& mesh) {
   if (run.config.checkpoint.memory_interval == 0) return nullptr;
   auto tier =

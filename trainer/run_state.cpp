@@ -129,7 +129,7 @@ std::string RunState::metadata() const {
   return checkpoint_metadata(run_.start.config, run_.start.memory, run_.ctx.tuning.get());
 }
 
-// What the state is now. The file system may take its time while steps go on.
+// Saves the state as it is now. Steps go on while the files are written.
 void RunState::save() {
   const std::int64_t step = run_.trainer.steps_done();
   if (saver_.has_begun(step)) return;

@@ -16,7 +16,7 @@
 
 namespace ring {
 
-// What the parts of the training loop share.
+// The values that the parts of the training loop share.
 struct Running {
   RunStart start;  // its memory record is the run's current one
   Mesh& mesh;
@@ -50,7 +50,7 @@ class RunState {
   bool saving() const { return saver_.working(); }
   bool due_by_clock() const { return clock_.due(seconds_now(), run_.trainer.seconds()); }
   void end_save() { saver_.end(run_.trainer.steps_done()); }
-  // Whether a checkpoint, or a snapshot for the launcher, is to be taken after the step that was launched last.
+  // Return true if a checkpoint, or a snapshot for the launcher, is due after the step that was launched last.
   bool saves_now(bool due) const;
   bool keeps_now() const;
   void save();

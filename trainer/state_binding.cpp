@@ -17,7 +17,7 @@ namespace {
 
 using Names = std::set<std::string>;
 
-// What a checkpoint's settings declare.
+// The model that a checkpoint's settings declare.
 struct SavedModel {
   explicit SavedModel(const std::string& metadata) : config(settings_in(metadata, "the checkpoint")) {}
   Config config;
@@ -71,7 +71,7 @@ Names average_in(const std::string& metadata) {
   return saved.config.train.ema > 0 ? names_of(saved.model->parameters().declared(), kAveragePrefix) : Names{};
 }
 
-// Whether the weights of a checkpoint with this metadata are the model's, but for later ones.
+// Returns true if the weights of a checkpoint with this metadata differ from the model's, but only where they may.
 bool differ_as_they_may(const WeightsReport& r, const std::string& metadata, Model& model) {
   if (r.complete() || !r.mismatched.empty() || r.matching.empty()) return false;
   const Names saved = weights_in(metadata, model);

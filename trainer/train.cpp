@@ -64,7 +64,7 @@ class MemoryFallback {
     take(now_.validating(*fewer, why));
   }
 
-  // Where several ranks have to start again, this one leaves word with what.
+  // Notes for the restarted job what this process found, if several ranks have to start again.
   [[noreturn]] void start_again(const MemoryRecord& next) const {
     try {
       note_memory(run_.start.dir, run_.mesh.rank(), next);
@@ -194,7 +194,7 @@ class Evaluations {
   std::int64_t validated_step_ = -1, judged_step_ = -1;  // the latest
 };
 
-// What one process does between steps. Rank 0 warns and writes; every rank takes part in saving and evaluating.
+// The work of one process between steps. Rank 0 warns and writes; every rank takes part in saving and evaluating.
 class Loop {
  public:
   Loop(RunStart start, const TrainOptions& options, Mesh& mesh, StopSignal& signal)

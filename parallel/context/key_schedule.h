@@ -7,13 +7,13 @@
 
 #include "parallel/context/exchange.h"
 #include "parallel/context/heads.h"
+#include "parallel/context/key_references.h"
 #include "parallel/context/plan.h"
 #include "parallel/context/pools.h"
-#include "parallel/context/key_references.h"
 
 namespace ring {
 
-// Who holds which rows, and which keys of other ranks are referenced.
+// The rows that each rank holds, and the keys of other ranks that are referenced.
 struct KeyShards {
   std::shared_ptr<const ContextShards> shards;
   KeyReferences referenced;

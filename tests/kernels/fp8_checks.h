@@ -1,5 +1,5 @@
 #pragma once
-// What the tests of FP8 share: e4m3 and quantization by definition in float64, matrices on the host, and comparisons of
+// Helpers of the FP8 tests: e4m3 and quantization by definition in float64, matrices on the host, and comparisons of
 // products.
 
 #include <cmath>

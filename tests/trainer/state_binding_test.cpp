@@ -1,4 +1,4 @@
-// What a checkpoint may lack, and have beside, follows from the settings that it was saved with.
+// The tensors that a checkpoint may lack, or have in addition, follow from the settings that it was saved with.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -70,7 +70,7 @@ class ConversationWriter {
   Format format_;
   Template template_;
   Limits limits_;
-  // Which forms of a message's content the template reads. Contents in the other form are converted.
+  // The forms of a message's content that the template reads. A content in the other form is converted.
   bool reads_parts_ = false;  // lists of parts
   bool reads_strings_ = true;
 };
