@@ -12,20 +12,6 @@
 namespace ring {
 namespace {
 
-// While it lives, a setting of a run has another value.
-template <class T>
-class [[nodiscard]] Changed {
- public:
-  Changed(T& setting, T value) : setting_(setting), before_(std::exchange(setting, value)) {}
-  ~Changed() { setting_ = before_; }
-  Changed(const Changed&) = delete;
-  Changed& operator=(const Changed&) = delete;
-
- private:
-  T& setting_;
-  T before_;
-};
-
 // pass(seqs), or of their copy in which each document rotates by frequencies of its own, where dynamic scaling
 // stretches one; seen: what a cache holds of them.
 template <class Pass>
@@ -39,36 +25,11 @@ Var with_frequencies(const ModelConfig& c, const Sequences& seqs, const std::vec
   return pass(copy);
 }
 
-// Column-parallel in the words of Megatron: x [N/tp,in] is gathered, y [N,out/tp] stays where it is computed.
-void cut_outputs(Parameters& params, Linear& linear) {
-  params.cut(*linear.weight, Cut::outputs);
-  if (linear.bias) params.cut(*linear.bias, Cut::outputs);
-}
-
-// Row-parallel: x [N,in/tp] is where it was computed; the sums over the slices are scattered, y [N/tp,out]. The bias is
-// added once, to the sum.
-void cut_inputs(Parameters& params, Linear& linear) { params.cut(*linear.weight, Cut::inputs); }
-
-void cut_attention(Parameters& params, AttentionLayer& attention, const ModelConfig& c, const Pattern& pattern) {
-  const int slices = params.slice().size;
-  cut_outputs(params, attention.qkv());  // whole heads
-  const std::int64_t kv_heads = c.kv_heads / slices;
-  attention.take_heads(c.heads / slices, {params.slice().rank * kv_heads, kv_heads}, pattern);
-  if (attention.pool_gate()) cut_outputs(params, *attention.pool_gate());   // by head
-  if (attention.pooling()) params.cut(*attention.pooling(), Cut::outputs);  // whole heads of each size
-  cut_inputs(params, attention.out());
-}
-
-void cut_mlp(Parameters& params, FeedForward& mlp) {
-  cut_outputs(params, mlp.in());  // gate and up each by itself
-  cut_inputs(params, mlp.out());
-}
-
 }  // namespace
 
 DecoderBlock::DecoderBlock(const ParamPrefix& at, const ModelConfig& c, std::int64_t layer, const Pattern& pattern,
-                           const Tensor& inv_freq)
-    : layer_(layer),
+                           const Tensor& inv_freq, const MakeFfn& make_ffn)
+    : runner(layer),
       place_(c.norm_place),
       dropout_(static_cast<float>(c.dropout)),
       attention_site_(site_of(str("dropout.attention.", layer))),
@@ -77,67 +38,54 @@ DecoderBlock::DecoderBlock(const ParamPrefix& at, const ModelConfig& c, std::int
       mlp_norm_(at.child("mlp_norm"), c.width, c),
       attention_(at.child("attention"), c, attention_of(c, layer), pattern, inv_freq,
                  site_of(str("dropout.weights.", layer))),
-      mlp_(at.child("mlp"), c) {}
+      mlp_(make_ffn(at.child("mlp"), c, layer)) {}
 
 ParamList DecoderBlock::parameters() const {
   ParamList all = attention_norm_.parameters();
   all += attention_.parameters();
   all += mlp_norm_.parameters();
-  return all += mlp_.parameters();
+  return all += mlp_->parameters();
 }
 
-// x + dropout(sublayer): where nothing is dropped, the sublayer's last product adds x itself.
+// Without dropout the sublayer's last product adds x itself.
 template <class Sublayer>
-Var DecoderBlock::add_to_stream(Run& run, const Var& x, std::uint32_t site, const Sublayer& sublayer) const {
+Var DecoderBlock::add_sublayer(Run& run, const Var& x, const Norm& norm, std::uint32_t dropout_site,
+                               const Sublayer& sublayer) const {
+  const bool post = place_ == NormPlace::post;
+  const Var in = post ? x : norm(run, x);
   const float rate = run.training ? dropout_ : 0;
-  if (rate == 0) return sublayer(x);
-  return dropout_add(run, sublayer(Var{}), x, rate, site);
+  const Var y = rate == 0 ? sublayer(run, in, x) : dropout_add(run, sublayer(run, in, Var{}), x, rate, dropout_site);
+  return post ? norm(run, y) : y;
 }
 
 template <class Attend>
 Var DecoderBlock::forward(Run& run, const Var& x, const Attend& attend) const {
-  const bool post = place_ == NormPlace::post;
-  const Recompute recompute = plan.recompute;
-  const bool whole = recompute == Recompute::block || recompute == Recompute::full;
-  const Changed hooks(run.saved_hooks, plan.offload ? host : run.saved_hooks);
-  Var h;
-  {
-    const ScopeGuard scope = run.enter(block_scope(layer_, Sublayer::attention));
-    const Changed on(run.recompute, whole || recompute == Recompute::attention);
-    const Changed attention(run.recompute_attention, recompute == Recompute::full);
-    const Var in = post ? x : attention_norm_(run, x);
-    h = add_to_stream(run, x, attention_site_, [&](const Var& residual) { return attend(in, residual); });
-    if (post) h = attention_norm_(run, h);
-    if (recompute == Recompute::attention) h = checkpoint_boundary(h);
-  }
-  const ScopeGuard scope = run.enter(block_scope(layer_, Sublayer::mlp));
-  const Changed on(run.recompute, whole || recompute == Recompute::mlp);
-  return checkpoint_boundary(over_chunks(run, h, mlp_chunk, [&](Run& chunk, const Var& rows) {
-    const Var in = post ? rows : mlp_norm_(chunk, rows);
-    const Var y = add_to_stream(chunk, rows, mlp_site_, [&](const Var& residual) { return mlp_(chunk, in, residual); });
-    return post ? mlp_norm_(chunk, y) : y;
-  }));
+  const Var h = runner.attention(
+      run, x, [&](Run& r, const Var& rows) { return add_sublayer(r, rows, attention_norm_, attention_site_, attend); });
+  return runner.mlp(run, h,
+                    [&](Run& r, const Var& rows) { return add_sublayer(r, rows, mlp_norm_, mlp_site_, *mlp_); });
 }
 
 Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs, BlockSelection* shared) const {
   return forward(run, x,
-                 [&](const Var& in, const Var& residual) { return attention_(run, in, seqs, residual, shared); });
+                 [&](Run& r, const Var& in, const Var& residual) { return attention_(r, in, seqs, residual, shared); });
 }
 
 Var DecoderBlock::operator()(Run& run, const Var& x, const Sequences& seqs, BlockSelection* shared, LayerCache& cache,
                              const std::vector<std::int32_t>& lengths) const {
-  return forward(run, x, [&](const Var& in, const Var& residual) {
-    return attention_(run, in, seqs, residual, shared, cache, lengths);
+  return forward(run, x, [&](Run& r, const Var& in, const Var& residual) {
+    return attention_(r, in, seqs, residual, shared, cache, lengths);
   });
 }
 
-Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding)
+Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding, const MakeFfn& make_ffn)
     : config_(config.resolved()), settings_(config_) {
   const ModelConfig& c = config_;
   RING_CHECK(c.vocab_size > 0, "the model needs a vocabulary size");
   const ParamPrefix root{params_, ""};
   const Init normal{Init::Kind::normal, static_cast<float>(c.init_std)};
-  tokens_ = &params_.add({{"embedding.tokens.weight", 0, c.vocab_size, normal}}, c.width, vocab_padding);
+  const Placement by_token{.cut = Cut::outputs, .row_multiple = vocab_padding};
+  tokens_ = &params_.add({{"embedding.tokens.weight", 0, c.vocab_size, normal}}, c.width, by_token);
   tokens_->table = true;
   if (c.positions == Positions::learned) {
     positions_ = &params_.add({{"embedding.positions.weight", 0, c.context, normal}}, c.width);
@@ -145,7 +93,8 @@ Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding)
   }
   const std::vector<Pattern> patterns = patterns_of(c);
   for (std::int64_t i = 0; i < c.layers; ++i)
-    blocks_.emplace_back(root.child(str("blocks.", i)), c, i, patterns[static_cast<std::size_t>(i)], inv_freq_);
+    blocks_.emplace_back(root.child(str("blocks.", i)), c, i, patterns[static_cast<std::size_t>(i)], inv_freq_,
+                         make_ffn);
   const std::vector<const AttentionConfig*> attentions = attentions_of(c);
   for (std::size_t i = 0; i < patterns.size(); ++i)
     if (keeps_important_blocks(*attentions[i], c.kv_heads))
@@ -153,7 +102,7 @@ Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding)
                                static_cast<std::int64_t>(i));
   if (c.norm_place != NormPlace::post) final_norm_.emplace(root.child("final_norm"), c.width, c);
   if (c.tied_embeddings) return;
-  head_ = &params_.add({{"head.weight", 0, c.vocab_size, normal}}, c.width, vocab_padding);
+  head_ = &params_.add({{"head.weight", 0, c.vocab_size, normal}}, c.width, by_token);
   head_->table = true;
 }
 
@@ -181,17 +130,14 @@ std::vector<Param*> Decoder::vocab_tables() const {
 
 // Between sublayers each process holds its rows of the residual stream (sequence parallelism): norms and dropout work
 // on them, and the gradients of what every slice holds whole are summed over the slices.
-void Decoder::shard(Slice slice) {
-  if (slice.size == 1) return;
+void Decoder::on_shard() {
   const ModelConfig& c = config_;
-  params_.set_slice(slice);
-  for (Param* table : vocab_tables()) params_.cut(*table, Cut::outputs);  // rows by token; loss in slices
+  const Slice& slice = params_.slice();
   const std::int64_t kv_heads = c.kv_heads / slice.size;
-  const std::vector<Pattern> patterns = patterns_of(c, {slice.rank * kv_heads, kv_heads});
-  for (std::size_t i = 0; i < patterns.size(); ++i) {
-    cut_attention(params_, blocks_[i].attention(), c, patterns[i]);
-    cut_mlp(params_, blocks_[i].mlp());
-  }
+  const KvHeads own{slice.rank * kv_heads, kv_heads};
+  const std::vector<Pattern> patterns = patterns_of(c, own);
+  for (std::size_t i = 0; i < patterns.size(); ++i)
+    blocks_[i].attention().take_heads(c.heads / slice.size, own, patterns[i]);
 }
 
 void Decoder::set_activations(const ActivationPlan& plan, SavedTensorHooks* host) {
@@ -204,8 +150,8 @@ void Decoder::set_activations(const ActivationPlan& plan, SavedTensorHooks* host
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     RING_CHECK(i >= in_segments_ || !plan.blocks[i].offload, "block ", i, " is to offload what is computed again");
     RING_CHECK(host || !plan.blocks[i].offload, "block ", i, " is to offload its activations to nobody");
-    blocks_[i].plan = plan.blocks[i];
-    blocks_[i].host = host;
+    blocks_[i].runner.plan = plan.blocks[i];
+    blocks_[i].runner.host = host;
   }
 }
 
@@ -230,7 +176,7 @@ bool Decoder::selects() const {
 }
 
 void Decoder::set_mlp_chunk(std::int64_t rows) {
-  for (DecoderBlock& block : blocks_) block.mlp_chunk = rows;
+  for (DecoderBlock& block : blocks_) block.runner.mlp_chunk = rows;
 }
 
 void Decoder::allocate_constants(const ExecContext& ctx) {

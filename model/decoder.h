@@ -5,9 +5,10 @@
 #include <functional>
 #include <memory>
 
-#include "model/activation_plan.h"
 #include "model/attention/importance.h"
 #include "model/attention_schedule.h"
+#include "model/block_runner.h"
+#include "model/ffn.h"
 #include "model/layers.h"
 #include "model/model.h"
 #include "model/patterns.h"
@@ -17,7 +18,7 @@ namespace ring {
 class DecoderBlock {
  public:
   DecoderBlock(const ParamPrefix&, const ModelConfig& resolved, std::int64_t layer, const Pattern&,
-               const Tensor& inv_freq);
+               const Tensor& inv_freq, const MakeFfn&);
   // shared: as of AttentionLayer.
   Var operator()(Run&, const Var& x, const Sequences&, BlockSelection* shared) const;
   Var operator()(Run&, const Var& x, const Sequences&, BlockSelection* shared, LayerCache&,
@@ -26,36 +27,33 @@ class DecoderBlock {
 
   AttentionLayer& attention() { return attention_; }
   const AttentionLayer& attention() const { return attention_; }
-  FeedForward& mlp() { return mlp_; }
 
-  BlockPlan plan;
-  std::int64_t mlp_chunk = 0;
-  SavedTensorHooks* host = nullptr;  // where plan.offload sends what is saved
+  BlockRunner runner;
 
  private:
+  // x + sublayer(norm(x)), or norm(x + sublayer(x)) with model.norm_place: post; with dropout of the sublayer's output.
   template <class Sublayer>
-  Var add_to_stream(Run&, const Var& x, std::uint32_t site, const Sublayer&) const;
+  Var add_sublayer(Run&, const Var& x, const Norm&, std::uint32_t dropout_site, const Sublayer&) const;
   template <class Attend>
   Var forward(Run&, const Var& x, const Attend&) const;
 
-  std::int64_t layer_;
   NormPlace place_;
   float dropout_;
   std::uint32_t attention_site_, mlp_site_;
   Norm attention_norm_, mlp_norm_;
   AttentionLayer attention_;
-  FeedForward mlp_;
+  std::unique_ptr<FfnLayer> mlp_;
 };
 
 class Decoder : public Model {
  public:
-  // Declares the parameters. vocab_padding: the embedding's number of rows is padded to a multiple of this.
-  explicit Decoder(const ModelConfig&, std::int64_t vocab_padding = 1);
+  // Declares the parameters. vocab_padding: the embedding's number of rows is padded to a multiple of this. make_ffn
+  // creates the feed-forward layer of each block.
+  explicit Decoder(const ModelConfig&, std::int64_t vocab_padding = 1, const MakeFfn& make_ffn = make_feed_forward);
 
   const ModelConfig& config() const override { return config_; }
   std::vector<ModelPart> parts() const override;  // embedding, blocks, final norm, loss head
   std::vector<Param*> vocab_tables() const override;
-  void shard(Slice) override;
   void allocate_constants(const ExecContext&) override;
 
   Var hidden(Run&, const Tensor& ids, const Sequences&) const override;
@@ -77,6 +75,7 @@ class Decoder : public Model {
   std::deque<DecoderBlock>& blocks() { return blocks_; }
 
  private:
+  void on_shard() override;
   void check_run(const Run&, const Tensor& ids) const;
   Var embed(Run&, const Tensor& ids, const Sequences&) const;
   using Selections = std::vector<BlockSelection>;  // by layer: of those that share theirs

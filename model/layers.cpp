@@ -14,19 +14,6 @@
 namespace ring {
 namespace {
 
-// Standard deviations of a block's matrices; `gain` marks those that MAGNETO scales (value, output, MLP), `output`
-// those that write to the residual stream.
-float weight_std(const ModelConfig& c, std::int64_t in, std::int64_t out, bool gain, bool output) {
-  const double depth = 2.0 * static_cast<double>(c.layers);
-  switch (c.init) {
-    case InitScheme::normal: return static_cast<float>(c.init_std);
-    case InitScheme::depth_scaled: return static_cast<float>(output ? c.init_std / std::sqrt(depth) : c.init_std);
-    case InitScheme::magneto: break;
-  }
-  const double xavier = std::sqrt(2.0 / static_cast<double>(in + out));
-  return static_cast<float>(gain ? xavier * std::sqrt(std::log(std::max(depth, 2.0))) : xavier);
-}
-
 float score_scale(const ModelConfig& c) {
   const double factor = c.positions == Positions::rope ? rope_attention_factor(c.rope) : 1;
   return static_cast<float>(factor * factor) / std::sqrt(static_cast<float>(c.head_dim));
@@ -39,12 +26,6 @@ std::vector<Linear::Output> qkv_outputs(const ModelConfig& c) {
           {"wv", kv, weight_std(c, c.width, kv, true, false)}};
 }
 
-std::vector<Linear::Output> mlp_outputs(const ModelConfig& c) {
-  const float std = weight_std(c, c.width, c.mlp_width, true, false);
-  if (c.mlp == Mlp::swiglu) return {{"gate", c.mlp_width, std}, {"up", c.mlp_width, std}};
-  return {{"up", c.mlp_width, std}};
-}
-
 // Zeros at first, so that pools begin as means. Vectors, which nothing decays, of whole heads
 // (kernels/attention/pooled_attention.h).
 Param& add_pooling(const ParamPrefix& at, const ModelConfig& c, const AttentionConfig& a) {
@@ -54,15 +35,7 @@ Param& add_pooling(const ParamPrefix& at, const ModelConfig& c, const AttentionC
     parts.push_back({pool("positions"), 0, c.kv_heads * size, {}});
     parts.push_back({pool("query"), 0, c.kv_heads * c.head_dim, {}});
   }
-  return at.params.add(std::move(parts), 0);
-}
-
-Activation activation_of(Mlp kind) {
-  switch (kind) {
-    case Mlp::gelu: return Activation::gelu;
-    case Mlp::gelu_tanh: return Activation::gelu_tanh;
-    default: return Activation::relu2;
-  }
+  return at.params.add(std::move(parts), 0, {.cut = Cut::outputs});
 }
 
 // Where the queries are shared, each of several calls adds its part.
@@ -72,26 +45,37 @@ Tensor mass_for(const Tensor& scores, const SelectionPart& part, const ExecConte
 
 }  // namespace
 
+float weight_std(const ModelConfig& c, std::int64_t in, std::int64_t out, bool gain, bool output) {
+  const double depth = 2.0 * static_cast<double>(c.layers);
+  switch (c.init) {
+    case InitScheme::normal: return static_cast<float>(c.init_std);
+    case InitScheme::depth_scaled: return static_cast<float>(output ? c.init_std / std::sqrt(depth) : c.init_std);
+    case InitScheme::magneto: break;
+  }
+  const double xavier = std::sqrt(2.0 / static_cast<double>(in + out));
+  return static_cast<float>(gain ? xavier * std::sqrt(std::log(std::max(depth, 2.0))) : xavier);
+}
+
 ParamList& operator+=(ParamList& list, const ParamList& more) {
   list.insert(list.end(), more.begin(), more.end());
   return list;
 }
 
-Linear::Linear(const ParamPrefix& at, const std::vector<Output>& outputs, std::int64_t in, bool with_bias) {
+Linear::Linear(const ParamPrefix& at, const std::vector<Output>& outputs, std::int64_t in, bool with_bias, Cut cut) {
   std::vector<LogicalParam> weights, biases;
   for (const Output& o : outputs) {
     weights.push_back({at(o.name + ".weight"), 0, o.channels, {Init::Kind::normal, o.std}});
     biases.push_back({at(o.name + ".bias"), 0, o.channels, {}});
   }
-  weight = &at.params.add(std::move(weights), in);
-  if (with_bias) bias = &at.params.add(std::move(biases), 0);
+  weight = &at.params.add(std::move(weights), in, {.cut = cut});
+  if (with_bias) bias = &at.params.add(std::move(biases), 0, {.cut = cut == Cut::inputs ? Cut::none : cut});
 }
 
 Var Linear::operator()(Run& run, const Var& x, const Var& residual) const {
   if (!sliced(run)) return linear(run, x, weight->var, bias_or_none(), residual);
-  if (weight->cut == Cut::outputs) return gather_linear(run, x, weight->var, bias_or_none(), residual);
-  RING_CHECK(weight->cut == Cut::inputs, weight->parts[0].name, " is whole in a run of a sliced model");
-  return linear_scatter(run, x, weight->var, bias_or_none(), residual);
+  const Cut cut = weight->placement.cut;
+  RING_CHECK(cut != Cut::none, weight->parts[0].name, " is whole in a run of a sliced model");
+  return (cut == Cut::inputs ? linear_scatter : gather_linear)(run, x, weight->var, bias_or_none(), residual);
 }
 
 ParamList Linear::parameters() const { return bias ? ParamList{weight, bias} : ParamList{weight}; }
@@ -123,9 +107,9 @@ AttentionLayer::AttentionLayer(const ParamPrefix& at, const ModelConfig& c, cons
       pattern_(pattern),
       selecting_(pattern),
       inv_freq_(inv_freq),
-      qkv_(at, qkv_outputs(c), c.width, c.biases != Biases::none),
+      qkv_(at, qkv_outputs(c), c.width, c.biases != Biases::none, Cut::outputs),
       out_(at, {{"wo", c.width, weight_std(c, c.heads * c.head_dim, c.width, true, true)}}, c.heads * c.head_dim,
-           c.biases == Biases::all),
+           c.biases == Biases::all, Cut::inputs),
       scale_(score_scale(c)),
       dropout_(static_cast<float>(c.attention_dropout)),
       dropout_site_(dropout_site),
@@ -138,7 +122,7 @@ AttentionLayer::AttentionLayer(const ParamPrefix& at, const ModelConfig& c, cons
   if (learns_pools(settings)) pooling_ = &add_pooling(at, c, settings);
   // Weights of 0: gates begin at 0, which changes nothing.
   if (settings.pool_gates)
-    pool_gate_.emplace(at, std::vector<Linear::Output>{{"pool_gate", c.heads, 0}}, c.width, true);
+    pool_gate_.emplace(at, std::vector<Linear::Output>{{"pool_gate", c.heads, 0}}, c.width, true, Cut::outputs);
   if (learns_blocks(settings)) index_.emplace(at.child("index"), c, settings);
 }
 
@@ -288,34 +272,6 @@ Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Tensor& gates, 
   else
     attention_decode_kernel(args, run.ctx);
   return y.view({batch, nq});
-}
-
-FeedForward::FeedForward(const ParamPrefix& at, const ModelConfig& c)
-    : kind_(c.mlp),
-      in_(at, mlp_outputs(c), c.width, c.biases == Biases::all),
-      out_(at, {{"down", c.width, weight_std(c, c.mlp_width, c.width, true, true)}}, c.mlp_width,
-           c.biases == Biases::all) {
-  if (c.norm_place == NormPlace::sub) sub_norm_.emplace(at.child("sub_norm"), c.mlp_width, c);
-}
-
-Var FeedForward::operator()(Run& run, const Var& x, const Var& residual) const {
-  if (kind_ == Mlp::gelu_tanh && !sub_norm_) {
-    const auto mlp = [&](const Var& in, const Var& bias, const Var& added) {
-      return mlp_gelu_tanh(run, in, in_.weight->var, in_.bias_or_none(), out_.weight->var, bias, added);
-    };
-    if (!sliced(run)) return mlp(x, out_.bias_or_none(), residual);
-    return scatter_sum(run, mlp(gather_rows(run, x), {}, {}), out_.bias_or_none(), residual);
-  }
-  Var h = in_(run, x);
-  h = kind_ == Mlp::swiglu ? swiglu(run, h) : activate(run, h, activation_of(kind_));
-  if (sub_norm_) h = sub_norm_->over_slices(run, h);
-  return out_(run, h, residual);
-}
-
-ParamList FeedForward::parameters() const {
-  ParamList all = in_.parameters();
-  if (sub_norm_) all += sub_norm_->parameters();
-  return all += out_.parameters();
 }
 
 }  // namespace ring

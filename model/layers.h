@@ -1,6 +1,6 @@
 #pragma once
-// Typed layers: each declares its parameters below a ParamPrefix and is called with a Run. parallel/parallelize.h cuts
-// them for tensor parallelism; what a cut asks of the processes is in the ops.
+// Typed layers: each declares its parameters below a ParamPrefix, with their placement under tensor parallelism, and is
+// called with a Run. The ops exchange what a cut makes the processes exchange.
 
 #include <functional>
 #include <optional>
@@ -21,10 +21,11 @@ struct Linear {
     std::int64_t channels;
     float std;  // of the initial weights
   };
-  Linear(const ParamPrefix&, const std::vector<Output>&, std::int64_t in, bool bias);
-  // Whole where the run is not sliced. With its outputs cut it takes x [N/tp,in], gathers all rows and returns
-  // [N,out/tp]; with its inputs cut it takes x [N,in/tp] and returns its rows of the sum over the processes,
-  // [N/tp,out].
+  // cut: of the weight. With Cut::outputs the bias is cut as well; with Cut::inputs it is whole, and added once to the
+  // sum over the processes.
+  Linear(const ParamPrefix&, const std::vector<Output>&, std::int64_t in, bool bias, Cut cut = Cut::none);
+  // x [N,in] -> [N,out]. In a sliced run, Cut::outputs or Cut::parts (column-parallel): x [N/tp,in], whose rows are
+  // gathered -> [N,out/tp]; Cut::inputs (row-parallel): x [N,in/tp] -> this process's rows of the sum, [N/tp,out].
   Var operator()(Run&, const Var& x, const Var& residual = {}) const;
   Var bias_or_none() const { return bias ? bias->var : Var{}; }
   ParamList parameters() const;
@@ -32,6 +33,10 @@ struct Linear {
   Param* weight;
   Param* bias = nullptr;
 };
+
+// Returns the standard deviation of a matrix's initial weights (model.init). gain: MAGNETO scales it, as it does
+// values, outputs and MLPs; output: the matrix writes to the residual stream.
+float weight_std(const ModelConfig&, std::int64_t in, std::int64_t out, bool gain, bool output);
 
 struct Norm {
   Norm(const ParamPrefix&, std::int64_t channels, const ModelConfig&);
@@ -106,21 +111,6 @@ class AttentionLayer {
   float dropout_;  // rate on weights
   std::uint32_t dropout_site_;
   float eps_;
-};
-
-class FeedForward {
- public:
-  FeedForward(const ParamPrefix&, const ModelConfig& resolved);
-  Var operator()(Run&, const Var& x, const Var& residual) const;  // plus residual, which may be none
-  ParamList parameters() const;
-  Linear& in() { return in_; }
-  Linear& out() { return out_; }
-
- private:
-  Mlp kind_;
-  Linear in_;
-  std::optional<Norm> sub_norm_;
-  Linear out_;
 };
 
 }  // namespace ring

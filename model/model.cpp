@@ -7,4 +7,10 @@ void Model::allocate(const ExecContext& ctx, std::uint64_t seed, const ParamType
   allocate_constants(ctx);
 }
 
+void Model::shard(Slice slice) {
+  if (slice.size == 1) return;
+  params_.shard(slice);
+  on_shard();
+}
+
 }  // namespace ring

@@ -42,8 +42,9 @@ class Model {
   virtual std::vector<ModelPart> parts() const = 0;
   // Returns the tables with one row per token: the embedding, and the head's if it is a different one.
   virtual std::vector<Param*> vocab_tables() const = 0;
-  // Tensor parallelism: keeps this process's slice of the parameters. Throws Error if sizes do not divide.
-  virtual void shard(Slice) = 0;
+  // Tensor parallelism: keeps this process's slice of the parameters, by the placements that the layers declared.
+  // Throws Error if sizes do not divide.
+  void shard(Slice);
   // Allocates and fills the parameters, and what allocate_constants() allocates.
   void allocate(const ExecContext&, std::uint64_t seed, const ParamTypes& = {});
   // Allocates what is neither a parameter nor computed from a batch, such as rotary frequencies.
@@ -87,6 +88,9 @@ class Model {
   virtual bool selects() const { return false; }      // any layer chooses its blocks in each forward
 
  protected:
+  // Called when the parameters are cut: gives the layers their slice's heads.
+  virtual void on_shard() {}
+
   Parameters params_;
 };
 

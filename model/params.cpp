@@ -81,45 +81,52 @@ std::int64_t rounded_up(std::int64_t n, std::int64_t multiple) { return (n + mul
 
 // Rows of the whole in memory, padding included.
 std::int64_t padded_rows(const Param& p, std::int64_t rows, int slices) {
-  return p.row_multiple ? rounded_up(rows, p.row_multiple * (p.cut == Cut::outputs ? slices : 1)) : rows;
+  const auto& [cut, multiple] = p.placement;
+  return multiple ? rounded_up(rows, multiple * (cut == Cut::outputs ? slices : 1)) : rows;
 }
 
 }  // namespace
 
-Param& Parameters::add(std::vector<LogicalParam> parts, std::int64_t columns, std::int64_t row_multiple) {
+Param& Parameters::add(std::vector<LogicalParam> parts, std::int64_t columns, const Placement& placement) {
   for (LogicalParam& part : parts) {
     RING_CHECK(names_.insert(part.name).second, "parameter ", part.name, " added twice");
     part.whole = columns ? Shape{part.rows, columns} : Shape{part.rows};
   }
   Param& p = params_.emplace_back();
   p.parts = std::move(parts);
-  p.row_multiple = row_multiple;
+  p.placement = placement;
   p.decay = columns != 0;
   p.var.slot = std::make_shared<GradSlot>();
   p.var.parameter = true;
-  cut(p, Cut::none);
+  take_slice(p);
   return p;
 }
 
-void Parameters::cut(Param& p, Cut how) {
-  RING_CHECK(layout_.empty(), "parameter ", p.parts[0].name, " is cut after it got its place");
-  p.cut = how;
+void Parameters::shard(Slice slice) {
+  RING_CHECK(layout_.empty(), "parameters are cut after they got their places in memory");
+  slice_ = slice;
+  for (Param& p : params_) take_slice(p);
+}
+
+void Parameters::take_slice(Param& p) const {
   std::int64_t rows = 0, all_rows = 0;
-  for (LogicalParam& part : p.parts) {
-    take_slice(part, p);
+  for (std::size_t i = 0; i < p.parts.size(); ++i) {
+    LogicalParam& part = p.parts[i];
+    take_slice(part, i, p);
     part.first_row = rows;
     rows += part.rows;
     all_rows += part.whole[0];
   }
-  if (p.row_multiple) rows = padded_rows(p, all_rows, slice_.size) / (how == Cut::outputs ? slice_.size : 1);
+  const Cut cut = p.placement.cut;
+  if (p.placement.row_multiple) rows = padded_rows(p, all_rows, slice_.size) / (cut == Cut::outputs ? slice_.size : 1);
   const Shape& whole = p.parts[0].whole;
   if (whole.size() == 1)
     p.shape = {rows};
   else
-    p.shape = {rows, how == Cut::inputs ? whole[1] / slice_.size : whole[1]};
+    p.shape = {rows, cut == Cut::inputs ? whole[1] / slice_.size : whole[1]};
 }
 
-void Parameters::take_slice(LogicalParam& part, const Param& p) const {
+void Parameters::take_slice(LogicalParam& part, std::size_t index, const Param& p) const {
   part.rows = part.whole[0];
   part.start = part.whole.size() == 2 ? Shape{0, 0} : Shape{0};
   const auto share = [&](std::int64_t n, const char* what) {
@@ -127,12 +134,19 @@ void Parameters::take_slice(LogicalParam& part, const Param& p) const {
                " slices");
     return n / slice_.size;
   };
-  if (p.cut == Cut::outputs) {
-    const std::int64_t block = share(padded_rows(p, part.rows, slice_.size), "rows"), first = slice_.rank * block;
-    part.start[0] = std::min(first, part.rows);
-    part.rows = std::clamp(part.rows - first, std::int64_t{0}, block);
-  } else if (p.cut == Cut::inputs) {
-    part.start[1] = slice_.rank * share(part.whole[1], "columns");
+  switch (p.placement.cut) {
+    case Cut::none: return;
+    case Cut::outputs: {
+      const std::int64_t block = share(padded_rows(p, part.rows, slice_.size), "rows"), first = slice_.rank * block;
+      part.start[0] = std::min(first, part.rows);
+      part.rows = std::clamp(part.rows - first, std::int64_t{0}, block);
+      return;
+    }
+    case Cut::inputs: part.start[1] = slice_.rank * share(part.whole[1], "columns"); return;
+    case Cut::parts:
+      if (static_cast<std::int64_t>(index) / share(static_cast<std::int64_t>(p.parts.size()), "parts") != slice_.rank)
+        part.rows = 0;
+      return;
   }
 }
 

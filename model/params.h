@@ -28,8 +28,19 @@ struct Slice {
   int rank = 0, size = 1;
 };
 
-// Along what a parameter is cut into slices; `none`: every process holds the whole.
-enum class Cut : std::uint8_t { none, outputs, inputs };
+// The axis along which tensor parallelism cuts a parameter.
+enum class Cut : std::uint8_t {
+  none,     // every process holds the whole
+  outputs,  // rows of each part: column-parallel in Megatron
+  inputs,   // columns: row-parallel in Megatron
+  parts,    // whole parts, such as the experts of a layer
+};
+
+// Where the elements of a parameter lie; the layer that declares the parameter says it.
+struct Placement {
+  Cut cut = Cut::none;
+  std::int64_t row_multiple = 0;  // > 0: the rows of each slice are padded to a multiple of it; 0: no padding
+};
 
 // A logical parameter: some rows of the tensor that holds it. Its name is its checkpoint key. Declared as a whole;
 // `rows` is what this process holds of it (0: nothing), the region [start, start + its shape) of the whole.
@@ -49,12 +60,11 @@ struct LogicalParam {
 struct Param {
   std::vector<LogicalParam> parts;
   Shape shape;  // in memory; rows beyond the last part are padding, always zero
-  Cut cut = Cut::none;
-  std::int64_t row_multiple = 0;  // > 0: rows of each slice are padded to a multiple of it; 0: none are added
-  bool decay = false;             // weight decay: matrices only
-  bool table = false;             // rows are looked up (or the head's): each stands alone, and backward needs no values
-  std::int64_t offset = 0;        // first element in the flat buffers
-  Var var;                        // weight and gradient slot, bound by Parameters::allocate; frozen: no slot
+  Placement placement;
+  bool decay = false;       // weight decay: matrices only
+  bool table = false;       // rows are looked up (or the head's): each stands alone, and backward needs no values
+  std::int64_t offset = 0;  // first element in the flat buffers
+  Var var;                  // weight and gradient slot, bound by Parameters::allocate; frozen: no slot
 
   bool frozen() const;  // all of its parts are
 
@@ -79,15 +89,14 @@ struct ParamTypes {
 
 class Parameters {
  public:
-  // References stay valid. Every process holds the whole until cut() says otherwise. `columns` 0 makes a vector. Error:
-  // a name given twice.
-  Param& add(std::vector<LogicalParam> parts, std::int64_t columns, std::int64_t row_multiple = 0);
+  // References stay valid. Every process holds the whole until shard() is called. `columns` 0 makes a vector. Throws
+  // Error if a name is given twice.
+  Param& add(std::vector<LogicalParam> parts, std::int64_t columns, const Placement& = {});
 
-  // Tensor parallelism, before lay_out(): which slice this process holds of every parameter that is then cut.
-  void set_slice(Slice slice) { slice_ = slice; }
+  // Tensor parallelism: keeps this process's slice of every parameter, by the parameters' placements. Called before
+  // lay_out(). Throws Error if a parameter does not divide.
+  void shard(Slice);
   const Slice& slice() const { return slice_; }
-  // Each part of the parameter is cut by itself. Error: it does not divide.
-  void cut(Param&, Cut);
 
   // In order of declaration.
   std::vector<Param*> declared();
@@ -106,7 +115,7 @@ class Parameters {
   void start_step();  // the next gradient write of every slot stores, later ones add
 
   // Whether other slices hold other parts of it.
-  bool is_cut(const Param& p) const { return slice_.size > 1 && p.cut != Cut::none; }
+  bool is_cut(const Param& p) const { return slice_.size > 1 && p.placement.cut != Cut::none; }
 
   // Vectors first, then matrices; of each first those that every slice holds whole, then those that are cut, each in
   // order of declaration: gradients become complete from the back to the front. What is frozen comes behind all others,
@@ -121,7 +130,8 @@ class Parameters {
   Tensor gradients;  // [trained_size]; undefined when not trainable
 
  private:
-  void take_slice(LogicalParam&, const Param&) const;
+  void take_slice(Param&) const;
+  void take_slice(LogicalParam&, std::size_t index, const Param&) const;
 
   Slice slice_{};
   std::deque<Param> params_;

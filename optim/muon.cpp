@@ -23,8 +23,8 @@ struct Whole {
   Cut cut;
 
   Whole(const MatrixUpdate& m, const Communicator* tp)
-      : rows(m.rows), columns(m.columns), slices(1), cut(tp && tp->size() > 1 ? m.param->cut : Cut::none) {
-    if (cut == Cut::none) return;
+      : rows(m.rows), columns(m.columns), slices(1), cut(tp && tp->size() > 1 ? m.param->placement.cut : Cut::none) {
+    if (cut != Cut::outputs && cut != Cut::inputs) return;
     slices = tp->size();
     (cut == Cut::outputs ? rows : columns) *= slices;
   }
@@ -36,8 +36,8 @@ struct Whole {
 };
 
 bool alike(const MatrixUpdate& a, const MatrixUpdate& b) {
-  return a.rows == b.rows && a.columns == b.columns && a.param->cut == b.param->cut && a.lr_scale == b.lr_scale &&
-         a.weight_decay == b.weight_decay;
+  return a.rows == b.rows && a.columns == b.columns && a.param->placement.cut == b.param->placement.cut &&
+         a.lr_scale == b.lr_scale && a.weight_decay == b.weight_decay;
 }
 
 std::vector<Batch> batches_of(const std::vector<MatrixUpdate>& all, const Communicator* tp, DType type) {

@@ -23,7 +23,7 @@ std::vector<UpdateRange> OwnedShard::ranges(const RangeKey& key_of) const {
   std::vector<UpdateRange> out;
   for (const ShardPiece& whole : pieces)
     for (const auto& [part, p] : logical_pieces(whole)) {
-      const bool cut = slice.size > 1 && p.param->cut != Cut::none;
+      const bool cut = slice.size > 1 && p.param->placement.cut != Cut::none;
       const UpdateRange next{
           p, p.numel, p.param->decay, cut, part->frozen, key_of ? key_of(*p.param, *part) : 0, {{part, p}}};
       if (!out.empty() && lies_behind(out.back(), p) && alike(out.back(), next)) {

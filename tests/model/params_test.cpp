@@ -24,6 +24,23 @@ TEST(Parameters, ANameIsGivenOnce) {
             std::string::npos);
 }
 
+TEST(Parameters, EverySliceHoldsWholeParts) {
+  const auto slice_of = [](int rank, int size) {
+    Parameters p;
+    p.add({{.name = "a", .rows = 2}, {.name = "b", .rows = 3}, {.name = "c", .rows = 4}, {.name = "d", .rows = 5}}, 3,
+          {.cut = Cut::parts});
+    p.shard({rank, size});
+    return *p.declared()[0];
+  };
+  EXPECT_EQ(slice_of(0, 2).shape, (Shape{5, 3}));
+  const Param second = slice_of(1, 2);
+  EXPECT_EQ(second.shape, (Shape{9, 3}));
+  EXPECT_EQ(second.parts[1].rows, 0);
+  EXPECT_EQ(second.parts[3].first_row, 4);
+  EXPECT_EQ(second.parts[3].start, (Shape{0, 0}));
+  EXPECT_NE(error_of([&] { slice_of(0, 3); }).find("4 parts do not divide among 3 slices"), std::string::npos);
+}
+
 // To look for each name among all before it takes a hundred times as long.
 TEST(Parameters, ManyTakeLittleTime) {
   const std::clock_t start = std::clock();

@@ -215,7 +215,7 @@ TEST(ParallelizeTensor, CutsEveryMatrixAndNoVector) {
   EXPECT_EQ(cut.parameters().count(), whole.parameters().count());
   std::int64_t vectors = 0;
   for (const Param* p : cut.parameters().layout()) {
-    EXPECT_EQ(p->cut == Cut::none, p->shape.size() == 1) << p->parts[0].name;
+    EXPECT_EQ(p->placement.cut == Cut::none, p->shape.size() == 1) << p->parts[0].name;
     vectors += p->shape.size() == 1;
   }
   EXPECT_EQ(vectors, 3);  // two norms of the block and the last one

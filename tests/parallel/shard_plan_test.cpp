@@ -201,7 +201,7 @@ TEST(ShardPlan, TablesOfAnyWidth) {
 
 TEST(ShardPlan, RowsOfLogicalParameters) {
   Parameters params;
-  params.add({{"a", 0, 4, {}}, {"b", 0, 6, {}}}, 16, 12);
+  params.add({{"a", 0, 4, {}}, {"b", 0, 6, {}}}, 16, {.row_multiple = 12});
   params.lay_out();
   const Param& p = *params.layout()[0];
   const ShardPiece piece{&p, 2, 10, p.offset + 32, 160, 0, 0};

@@ -1,0 +1,33 @@
+#pragma once
+// Runs the two sublayers of a block as the plan of its activations says: what the backward computes again, where saved
+// tensors lie meanwhile, and how many rows the MLP takes at a time. The block's own code knows none of it.
+
+#include <cstdint>
+
+#include "autograd/ops.h"
+#include "model/activation_plan.h"
+
+namespace ring {
+
+class BlockRunner {
+ public:
+  explicit BlockRunner(std::int64_t layer) : layer_(layer) {}
+
+  // Returns f(run, x) [N,C], with f in the scope of the block's attention.
+  Var attention(Run&, const Var& x, const RowsFn& f) const;
+  // Returns f(run, x) [N,C], with f in the scope of the block's MLP. f treats every row by itself: it is called with
+  // mlp_chunk rows at a time.
+  Var mlp(Run&, const Var& x, const RowsFn& f) const;
+
+  BlockPlan plan;
+  SavedTensorHooks* host = nullptr;  // takes the saved tensors if plan.offload
+  std::int64_t mlp_chunk = 0;        // 0: all rows at once
+
+ private:
+  bool recomputes(Recompute sublayer) const;
+  SavedTensorHooks* hooks(const Run& run) const { return plan.offload ? host : run.saved_hooks; }
+
+  std::int64_t layer_;
+};
+
+}  // namespace ring
