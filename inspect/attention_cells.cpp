@@ -10,8 +10,8 @@
 namespace ring {
 namespace {
 
-// Adds runs of keys, row by row of one line of cells: cells that a run covers are counted as its ends only, until the
-// line is done.
+// Adds runs of keys to one line of cells, a query at a time. Cells that a run covers completely are marked only at the
+// run's ends; the destructor sums the marks.
 class Line {
  public:
   Line(PairCells& cells, std::int64_t i) : cells_(cells), i_(i), covered_(static_cast<std::size_t>(cells.side()) + 1) {}
@@ -44,7 +44,7 @@ class Line {
   std::vector<double> covered_;
 };
 
-// Any pattern without blocks, query by query.
+// Adds any pattern without blocks, query by query.
 void add_rows(PairCells& cells, const Pattern& pattern, std::int32_t kv_head) {
   const SeenKeys seen(pattern);
   std::vector<KeyRun> runs;
@@ -58,7 +58,7 @@ void add_rows(PairCells& cells, const Pattern& pattern, std::int32_t kv_head) {
   }
 }
 
-// Samples of a head segment in the cells that it meets: count of them in cell first + k.
+// Samples of a head segment by cell: count[k] of them are in cell first + k.
 struct Met {
   std::int64_t first = 0;
   std::vector<double> count;
@@ -75,7 +75,7 @@ Met met_by(const PairCells& cells, std::int64_t first, std::int64_t step, std::i
   return met;
 }
 
-// Pairs in any branch, by inclusion and exclusion.
+// Adds the pairs that at least one branch keeps, by inclusion-exclusion.
 void add_branches(PairCells& cells, const std::vector<Branch>& branches, std::int64_t place) {
   for_subsets(branches, [&](unsigned subset, int size) {
     const double sign = size % 2 ? 1 : -1;
@@ -92,7 +92,7 @@ void add_branches(PairCells& cells, const std::vector<Branch>& branches, std::in
   });
 }
 
-// Cells are whole blocks, or blocks whole cells: both are powers of two.
+// Adds a block pattern. A cell is a whole number of blocks or the reverse: both sizes are powers of two.
 void add_blocks(PairCells& cells, const BlockPattern& blocks, std::int32_t kv_head) {
   const std::int64_t block = blocks.block(), length = cells.length(), cell = cells.size();
   const std::int64_t per_block = std::max<std::int64_t>(1, block / cell),
@@ -113,7 +113,7 @@ void add_blocks(PairCells& cells, const BlockPattern& blocks, std::int32_t kv_he
   }
 }
 
-// A pool counts as one pair, spread over its tokens; no cell is more than full.
+// Adds pools: a pool counts as one pair, spread over its tokens. Cells are limited to possible().
 void add_pools(PairCells& cells, std::int32_t size) {
   PairCells tokens = cells;
   for (std::int64_t i = 0; i < cells.side(); ++i)

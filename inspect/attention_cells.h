@@ -1,7 +1,7 @@
 #pragma once
-// The pairs that a pattern keeps of a sequence, in a grid of cells: what pictures are made of. The cost follows the
-// length and the cells, not the pairs; block patterns cost one look at each of their blocks, and branches with windows
-// one at each sample that a query sees.
+// The pairs that a pattern keeps of a sequence, summed in a grid of cells for pictures. The cost grows with the length
+// and the number of cells, not with the pairs. Block patterns test each block once, and branches with windows visit
+// each sample that a query sees.
 
 #include <cstdint>
 #include <vector>
@@ -10,16 +10,16 @@
 
 namespace ring {
 
-// What a cell's sum is a share of.
+// The whole that a cell's sum is divided by in share().
 enum class CellWhole : std::uint8_t {
-  pairs,    // of the pairs that are possible: the sum counts those that are kept
-  queries,  // of its queries: the sum is of the weights that they give to its keys
+  pairs,    // all possible pairs: the sum counts the pairs that are kept
+  queries,  // the cell's queries: the sum adds the weights that they give to the cell's keys
 };
 
 // Cell (i, j) holds queries [i size, (i + 1) size) and keys [j size, (j + 1) size) of a causal sequence.
 class PairCells {
  public:
-  // size: the smallest power of two with at most so many cells on a side.
+  // The cell size is the smallest power of two that needs at most most_cells cells per side.
   PairCells(std::int64_t length, std::int64_t most_cells, CellWhole whole = CellWhole::pairs);
 
   CellWhole whole() const { return whole_; }
@@ -29,10 +29,11 @@ class PairCells {
 
   double& kept(std::int64_t i, std::int64_t j) { return kept_[static_cast<std::size_t>(i * side_ + j)]; }
   double kept(std::int64_t i, std::int64_t j) const { return kept_[static_cast<std::size_t>(i * side_ + j)]; }
-  double possible(std::int64_t i, std::int64_t j) const;  // the most: pairs with key <= query, or queries
-  // What the rows [i, i_end) of column j hold, as a share of the most; -1: they hold nothing.
+  double possible(std::int64_t i, std::int64_t j) const;  // maximum of kept(): pairs with key <= query, or queries
+  // Returns the sum of rows [i, i_end) of column j over its maximum; -1 if these cells are above the diagonal.
   double share(std::int64_t i, std::int64_t i_end, std::int64_t j) const;
 
+  // Merges cells until at most most_cells are left per side.
   PairCells coarser(std::int64_t most_cells) const;
 
  private:
@@ -42,8 +43,8 @@ class PairCells {
   std::vector<double> kept_;
 };
 
-// A pair counts once, however many branches have it; a pool of p tokens as a share of 1 / p of a pair with each of
-// them. The pattern must be causal.
+// Returns the kept pairs by cell. A pair counts once even if several branches keep it. A pool of p tokens counts as 1 /
+// p of a pair with each of them. Requires a causal pattern.
 PairCells cells_of(const Pattern&, std::int32_t kv_head, std::int64_t length, std::int64_t most_cells);
 
 }  // namespace ring

@@ -16,7 +16,7 @@ namespace {
 
 std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// Steps of the kernels' stream of columns: from the first one on, and again behind the gap.
+// Returns the number of key tiles that the kernels visit: from the first column to the gap, then from the gap's end.
 double tiles_of(const TileBounds& r) {
   const auto steps = [](std::int64_t from, std::int64_t to) {
     return std::max<std::int64_t>(0, divided_up(to - from, kTileKeys));
@@ -27,7 +27,7 @@ double tiles_of(const TileBounds& r) {
   return static_cast<double>(before + steps(next, r.end));
 }
 
-// Segment, rate and window: "2048/4", "all/3 window 16".
+// Returns segment, rate and window: "2048/4", "all/3 window 16".
 std::string name_of(const BranchPass& pass) {
   const std::string segment = pass.segment == kNoSegment ? "all" : str(pass.segment);
   return str(segment, "/", pass.rate, pass.window > 0 ? str(" window ", pass.window) : "");
@@ -40,7 +40,7 @@ CostPart part_of(const BranchPass& pass, const Pattern& pattern, const std::vect
   const auto offsets = static_cast<std::int32_t>(std::min<std::int64_t>(kv_heads, pass.rate));
   for (const SegmentPair& piece : segment_pairs_of(pass, pattern, whole, keys))
     for (std::int32_t h = 0; h < offsets; ++h) {
-      // Heads whose offsets are the same see the same pairs.
+      // Heads with the same offset see the same pairs.
       const std::int64_t same = divided_up(kv_heads - h, pass.rate);
       const auto heads = static_cast<double>(same);
       const HeadSegment s(pass, piece, pass.offset(h));
@@ -54,7 +54,7 @@ CostPart part_of(const BranchPass& pass, const Pattern& pattern, const std::vect
   return part;
 }
 
-// Pairs of one head in two branches or more: inclusion and exclusion over the pairs of each subset.
+// Returns the pairs of one head that two or more branches keep, by inclusion-exclusion over the subsets.
 double repeated_samples(const std::vector<Branch>& branches, std::int64_t place, std::int64_t length) {
   double repeated = 0;
   for_subsets(branches, [&](unsigned subset, int size) {
@@ -67,7 +67,7 @@ double repeated_samples(const std::vector<Branch>& branches, std::int64_t place,
   return repeated;
 }
 
-// The same of any branches, query by query.
+// Returns the same for any branches, query by query.
 double repeated_keys(const Pattern& p, std::int32_t kv_head, std::int64_t length) {
   const SeenKeys seen(p);
   std::vector<KeyRun> runs;
@@ -82,9 +82,10 @@ double repeated_keys(const Pattern& p, std::int32_t kv_head, std::int64_t length
   return repeated;
 }
 
-// The mean of all heads.
+// Returns the mean over the heads.
 double repeated_pairs(const Pattern& p, std::int64_t kv_heads, std::int64_t length) {
-  std::map<std::vector<std::int64_t>, std::pair<std::int64_t, double>> heads;  // by offsets: one of them, and how many
+  // By offsets: one head with these offsets, and the number of such heads.
+  std::map<std::vector<std::int64_t>, std::pair<std::int64_t, double>> heads;
   for (std::int64_t h = 0; h < kv_heads; ++h) {
     std::vector<std::int64_t> offsets;
     for (const Branch& b : p.branches) offsets.push_back((h + p.shift) % b.rate);
@@ -102,13 +103,14 @@ struct BlockCounts {
   double pairs = 0, tiles = 0;
 };
 
-// The pairs of one head and the entries of its lists: one look at each block.
+// Counts the pairs of one head and the entries of its lists. Tests each block once.
 BlockCounts count_blocks(const BlockPattern& blocks, std::int32_t kv_head, std::int64_t length) {
   const BlockRule rule = blocks.rule(kv_head);
   const std::int32_t block = blocks.block(), rows = kTileQueries / block;
   const auto count = static_cast<std::int32_t>((length + block - 1) / block);
   BlockCounts sum;
-  const auto add_row = [&](std::int32_t q, std::int64_t before) {  // so many blocks are kept before the diagonal
+  // before: number of blocks that row q keeps before the diagonal.
+  const auto add_row = [&](std::int32_t q, std::int64_t before) {
     const std::int64_t tokens = std::min<std::int64_t>(block, length - std::int64_t{q} * block);
     sum.pairs += static_cast<double>(tokens * before * block) + causal_pairs(tokens);
   };
@@ -128,7 +130,8 @@ BlockCounts count_blocks(const BlockPattern& blocks, std::int32_t kv_head, std::
   return sum;
 }
 
-// Looks at blocks that take about a second. Heads of a random rule beyond that count as the mean of the others.
+// Block tests that take about a second. Beyond that, only some heads of a random rule are counted, and their mean
+// stands for the others.
 constexpr double kMostLooks = 3e8;
 
 PatternCost cost_of_blocks(const BlockPattern& blocks, std::int64_t kv_heads, std::int64_t length) {
@@ -161,7 +164,7 @@ double microseconds_in_tiles(const CostPart& p, std::int64_t head_dim) {
   return p.tiles * kTileMicroseconds * static_cast<double>(padded) / 128;
 }
 
-// A call for each size of pools, beside that of tokens.
+// Adds one kernel call per pool size to the call for the tokens.
 void add_pools(PatternCost& cost, const Pattern& pattern, std::int64_t kv_heads, std::int64_t length) {
   const std::vector<Span> whole = {{0, static_cast<std::int32_t>(length), 0, 0}};
   if (cost.parts.size() == 1) cost.parts[0].name = "tokens";

@@ -1,5 +1,5 @@
 #pragma once
-// Pictures of attention patterns, for terminals and as SVG.
+// Draws attention patterns for terminals and as SVG.
 
 #include <string>
 #include <vector>
@@ -8,27 +8,28 @@
 
 namespace ring {
 
-// A cell's shade, from 0 (no pair kept) to `levels`: the root of the kept share, so that one pair in a thousand is
-// seen.
+// Returns a cell's shade from 0 (no pair kept) to `levels`. Shades follow the square root of the share, so that one
+// pair in a thousand is visible.
 int shade_of(double share, int levels);
 
-constexpr std::int64_t kLeastColumns = 24;  // of a terminal that shows a picture
+constexpr std::int64_t kLeastColumns = 24;  // minimum terminal width for a picture
 
-// The most cells on a side that a picture of so many columns has room for.
+// Returns the maximum number of cells per side for a picture that is `columns` characters wide.
 std::int64_t cells_in_columns(std::int64_t length, std::int64_t columns);
 
-// Lines of at most `columns` characters of UTF-8: a character is a cell wide and two high. Queries go down, keys right.
+// Returns lines of at most `columns` UTF-8 characters. A character is one cell wide and two cells high; queries run
+// down, keys to the right.
 std::string text_picture(const PairCells&, std::int64_t columns);
 
 struct Panel {
   std::string title, subtitle;
   PairCells cells;
 };
-// The most cells on a side that keep a panel's SVG below about 100 kB.
+// Maximum cells per side that keep a panel's SVG below about 100 kB.
 constexpr std::int64_t kSvgCells = 128;
 std::string svg_picture(const std::vector<Panel>&);
 
-// Lines of at most `columns` characters, broken at blanks where there are some.
+// Breaks text at blanks into lines of at most `columns` characters; a longer word is split.
 std::vector<std::string> wrapped(const std::string& text, std::size_t columns);
 
 }  // namespace ring

@@ -14,9 +14,9 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kRows = 128;  // queries at a time
+constexpr std::int64_t kRows = 128;  // queries per GEMM
 
-// A pattern that selects, with what was selected for one whole document as drawings, one for each KV head.
+// Returns a pattern that selects, with its selection for one whole document as drawn block rules, one per KV head.
 Pattern drawn(const Pattern& pattern, const BlockSelection& selection, const ExecContext& ctx) {
   const std::vector<std::int32_t> bits = to_host<std::int32_t>(selection.bits, ctx.stream);
   const std::int64_t rows = selection.bits.dim(0), heads = selection.bits.dim(1), words = selection.bits.dim(2);
@@ -38,7 +38,7 @@ Pattern drawn(const Pattern& pattern, const BlockSelection& selection, const Exe
   return p;
 }
 
-// One head of [N,H,D] as [N,D].
+// Copies one head of [N,H,D] to [N,D].
 Tensor head_of(const Tensor& x, std::int64_t head, const ExecContext& ctx) {
   const Tensor out = ctx.empty({x.dim(0), x.dim(2)});
   const float* from = x.data<float>() + head * x.stride(1);
@@ -51,16 +51,18 @@ struct RowReading {
   double recall = 0, entropy = 0, dense_entropy = 0;
 };
 
-// A sum of exp(x), and of x exp(x): the entropy of the weights exp(x) / sum is log sum - sum of x exp(x) / sum.
+// Accumulates sum = sum of exp(x) and logs = sum of x exp(x). The entropy of the weights exp(x) / sum is log(sum) -
+// logs / sum.
 struct Weights {
   double sum = 0, logs = 0;
   void add(double x, double weight) { sum += weight, logs += weight * x; }
   double entropy() const { return std::log(sum) - logs / sum; }
 };
 
-using PoolScores = std::vector<std::span<const float>>;  // of the pools that a query sees, by size
+using PoolScores = std::vector<std::span<const float>>;  // scores of the pools that a query sees, by pool size
 
-// The last of `scores` is the query's own. gate: of its pools. weights: by cell, of dense attention.
+// Measures one query, whose own score is the last of `scores`. gate: added to the scores of its pools. weights: cells
+// to which the query's dense attention weights are added.
 RowReading read_row(const float* scores, std::int64_t keys, double scale, const std::vector<KeyRun>& runs,
                     const PoolScores& pools, double gate, std::int64_t cell, double* weights) {
   const double most = scale * *std::max_element(scores, scores + keys);  // scale > 0
@@ -78,17 +80,17 @@ RowReading read_row(const float* scores, std::int64_t keys, double scale, const 
   for (const std::span<const float> of_size : pools)
     for (const float score : of_size) kept.add(scale * score + gate - most, std::exp(scale * score + gate - most));
   for (std::int64_t u = 0; u < keys; ++u) weights[u / cell] += weight[static_cast<std::size_t>(u)] / all.sum;
-  // A key that counts m times has the weight m exp(x), and each of its m parts the logarithm of exp(x).
+  // A key that counts m times has weight m exp(x), but each of its m parts enters the entropy with log exp(x).
   return {once / all.sum, kept.entropy(), all.entropy()};
 }
 
-// What one KV head attends to: its keys [N,D], and their pools, by size.
+// The keys [N,D] of one KV head, and their pools by size.
 struct Keys {
   Tensor tokens;
   std::vector<std::int32_t> sizes;
   std::vector<Tensor> pooled;
 
-  // weights: of this head; none: pools are means.
+  // weights: this head's pool weights; if empty, pools are means.
   Keys(const Tensor& k, const Tensor& v, const std::vector<std::int32_t>& pools,
        const std::vector<PoolWeights>& weights, const ExecContext& ctx)
       : tokens(k) {
@@ -109,7 +111,7 @@ struct Keys {
     }
   }
 
-  // The scores of some queries before all of them.
+  // Returns the scores of these queries for all pools, by size.
   std::vector<Tensor> scores(const Tensor& queries, const ExecContext& ctx) const {
     std::vector<Tensor> by_size;
     for (const Tensor& keys : pooled) {
@@ -118,7 +120,7 @@ struct Keys {
     }
     return by_size;
   }
-  // What row i of them, the query at t, sees of these.
+  // Returns the pools' scores that query t, which is row i of `scores`, sees.
   PoolScores seen(const std::vector<Tensor>& scores, std::int64_t i, std::int64_t t) const {
     PoolScores all;
     for (std::size_t s = 0; s < sizes.size(); ++s)
@@ -127,7 +129,7 @@ struct Keys {
   }
 };
 
-// Adds the queries of one query head to its KV head's sums. gates: of their pools; null: 0.
+// Adds the queries of one query head to its KV head's sums. gates: pool gates by query; null means 0.
 void add_query_head(HeadReading& to, const Tensor& q, const Keys& k, const float* gates, double scale,
                     const SeenKeys& seen, std::int32_t kv_head, const ExecContext& ctx) {
   const std::int64_t length = q.dim(0), side = to.weights.side();

@@ -14,10 +14,10 @@ namespace ring {
 namespace {
 
 constexpr double kWidth = 520, kHeight = 300, kRight = 12, kTop = 14, kBottom = 46;
-constexpr double kMinLeft = 76, kGap = 7;  // left of the axis: at least, and between its labels and the axis
-constexpr double kDigit = 10.8;            // width of a character on a narrow screen, where the font has 18 units
-constexpr std::size_t kLongLabel = 8;      // characters from which on another notation may be shorter
-constexpr int kMaxDigits = 15;             // that a double holds
+constexpr double kMinLeft = 76, kGap = 7;  // minimum space left of the axis; gap between its labels and the axis
+constexpr double kDigit = 10.8;            // width of a character on a narrow screen, where the font size is 18 units
+constexpr std::size_t kLongLabel = 8;      // labels of at least this many characters try scientific notation
+constexpr int kMaxDigits = 15;             // significant digits that a double holds
 
 std::string formatted(const char* format, double value) {
   char text[40];
@@ -28,7 +28,7 @@ std::string formatted(const char* format, double value) {
 std::string place(double x) { return formatted("%.2f", x); }
 
 struct Axis {
-  double low = 0, high = 1, begin = 0, end = 1;  // values, and where they are
+  double low = 0, high = 1, begin = 0, end = 1;  // values at the ends, and their pixel positions
   bool log = false;
 
   double at(double v) const {
@@ -44,7 +44,7 @@ struct Range {
   bool empty() const { return low > high; }
 };
 
-// A little room around, and some where all values are one.
+// Returns an axis with some padding around the range; a range of one value is widened.
 Axis axis_of(Range r, double begin, double end, bool log, double room) {
   if (log) {
     const double ratio = std::max(std::pow(r.high / r.low, room), r.high > r.low ? 1.0 : 1.1);
@@ -64,12 +64,12 @@ std::size_t longest(const std::vector<std::string>& texts) {
 struct Labels {
   std::vector<double> ticks;
   std::vector<std::string> texts;
-  double width() const {  // of the longest
+  double width() const {  // width of the longest label
     return kDigit * static_cast<double>(longest(texts));
   }
 };
 
-// Labels of an axis, of values times `scale`.
+// Returns the labels of an axis for values multiplied by `scale`.
 Labels labels_of(const Axis& a, double scale, const std::string& suffix, int count) {
   Labels labels{axis_ticks(a.low, a.high, a.log, count), {}};
   std::vector<double> shown;
@@ -79,7 +79,7 @@ Labels labels_of(const Axis& a, double scale, const std::string& suffix, int cou
   return labels;
 }
 
-// One chart on one pair of axes.
+// One chart, drawn on one combination of linear or logarithmic axes.
 class Plot {
  public:
   Plot(const Chart& chart, bool log_x, bool log_y) : chart_(chart) {
@@ -117,7 +117,7 @@ class Plot {
   }
 
  private:
-  // For the script that reads values back.
+  // Returns an axis's range for the script, which converts positions back to values.
   static std::string ends(const Axis& a) {
     return str(formatted("%.9g", a.low), " ", formatted("%.9g", a.high), " ", a.log ? "log" : "linear");
   }
@@ -135,7 +135,7 @@ class Plot {
     return str("<path class=\"grid\" d=\"", lines, "\"/>", texts, "<path class=\"axis\" d=\"M", place(x_.begin), " ",
                kHeight - kBottom, "H", kWidth - kRight, "\"/>\n");
   }
-  // Texts at the right end stay inside.
+  // Keeps labels at the right end inside the picture.
   static std::string x_label(double x, const std::string& text) {
     return str("<text x=\"", place(x), "\" y=\"", kHeight - kBottom + 19, "\" text-anchor=\"",
                x > kWidth - 40 ? "end" : "middle", "\">", html_escaped(text), "</text>");

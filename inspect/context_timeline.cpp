@@ -60,7 +60,7 @@ ContextTimeline TimelineRecorder::end() {
   for (Entry& e : entries_) {
     e.begin.synchronize();  // host waits: diagnosis
     e.end.synchronize();    // host waits: diagnosis
-    // Events of two streams: the later one may have been marked a little earlier.
+    // The two events may be on different streams, so the later one may have a slightly earlier time.
     e.bar.time.begin = std::max(0.0, e.begin.seconds_after(origin_));
     e.bar.time.end = std::max(e.bar.time.begin, e.end.seconds_after(origin_));
     t.bars.push_back(std::move(e.bar));
@@ -70,7 +70,7 @@ ContextTimeline TimelineRecorder::end() {
 }
 
 void TimelineRecorder::call(const KernelCall& c, const ExecContext& ctx, const std::function<void()>& run) {
-  if (inside_) return run();  // a kernel that calls another one: the outer one counts
+  if (inside_) return run();  // called by another kernel, which is recorded
   if (inline_work()) look();
   inside_ = true;
   Entry e{.bar = {.name = std::string(c.slot), .detail = str(c.candidate, ' ', c.cost.shape)}};
@@ -97,7 +97,7 @@ Work TimelineRecorder::message(TimelineLane lane, std::string name, std::string 
   const Sides& beside = sides(lane);
   beside.begin.wait(after);
   e.begin = beside.begin.record_time();
-  Work work = start(), seen = work;  // the caller's own keeps what is sent until the caller waited
+  Work work = start(), seen = work;  // the caller's copy keeps the sent tensors alive until the caller has waited
   seen.wait(beside.end);
   e.end = beside.end.record_time();
   entries_.push_back(std::move(e));

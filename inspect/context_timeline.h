@@ -1,6 +1,6 @@
 #pragma once
-// What one rank computed, and which messages of its were under way, during one forward and backward of attention whose
-// sequence is cut among ranks.
+// The timeline of one rank during a forward and backward of context-parallel attention: its kernels, and which of its
+// messages were in flight.
 
 #include <functional>
 #include <map>
@@ -14,51 +14,51 @@
 namespace ring {
 
 struct TimeSpan {
-  double begin = 0, end = 0;  // seconds; none where end <= begin
+  double begin = 0, end = 0;  // seconds; empty if end <= begin
   bool operator==(const TimeSpan&) const = default;
 };
-// What any of them covers, in order, without overlaps.
+// Returns the union: ordered spans without overlaps.
 std::vector<TimeSpan> united(std::vector<TimeSpan>);
-// What they cover and the others do not.
+// Returns the time that the spans cover and `others` do not.
 std::vector<TimeSpan> outside(const std::vector<TimeSpan>&, const std::vector<TimeSpan>& others);
-double length_of(const std::vector<TimeSpan>&);  // of spans that do not overlap: their sum
+double length_of(const std::vector<TimeSpan>&);  // sum of lengths; requires spans that do not overlap
 
 enum class TimelineLane : std::uint8_t {
   computation,
-  keys,       // on their way to queries of other ranks, with their values
-  gradients,  // of keys and values, on their way home
-  messages,   // of either kind, or of another
+  keys,       // keys and values sent to queries of other ranks
+  gradients,  // gradients of keys and values, returned to their owner
+  messages,   // keys and gradients in one message, or any other message
 };
 
 struct TimelineBar {
   TimelineLane lane = TimelineLane::computation;
-  std::string name;    // of a kernel: its slot; of a message: its operation
-  std::string detail;  // the candidate and its shape; from and to whom, and how much
-  TimeSpan time{};     // since the ranks began
+  std::string name;    // a kernel's slot, or a message's operation
+  std::string detail;  // a kernel's candidate and shape, or a message's peers and size
+  TimeSpan time{};     // since begin()
 };
 
 struct ContextTimeline {
   std::vector<TimelineBar> bars;
-  double seconds = 0;  // until this rank's stream had done everything
+  double seconds = 0;  // until this rank's stream had finished everything
 
-  // When messages were under way and no kernel ran, not even one that copies rows into or out of a message.
+  // Returns when messages were in flight while no kernel ran; kernels that pack and unpack messages count as running.
   std::vector<TimeSpan> waiting() const;
 };
 
-// Takes a timeline. On a GPU bars are as its events tell, and nothing waits for them meanwhile: a message is under way
-// from when it could start, where the peer may not be ready yet, until its operation is done. A CPU's stream knows no
-// other time than the host's: there a message is under way from its call until this rank, between two kernels or at its
-// next message, found it done.
+// Records a timeline. On a GPU, bars are timed by events and recording blocks nothing: a message counts as in flight
+// from when it could start, even if its peer is not ready yet, until its operation is done. On a CPU, the stream has
+// only the host's clock: a message counts as in flight from its call until this rank finds it done, which it checks
+// between kernels and at its next message.
 //
-// The host names each kernel before it queues it, which takes it some us, and ms for block patterns over a million
-// tokens. Where kernels are shorter than that, `seconds` is more than without a recorder, and so is what is waited for.
+// The host names each kernel before queueing it. That takes a few us, and ms for block patterns over a million
+// tokens. If kernels are shorter than that, `seconds` and waiting() are longer than without a recorder.
 class TimelineRecorder final : public KernelObserver {
  public:
-  void begin(const ExecContext&);  // the stream is idle
+  void begin(const ExecContext&);  // requires an idle stream
   ContextTimeline end();           // blocks until everything is done
 
   void call(const KernelCall&, const ExecContext&, const std::function<void()>& run) override;
-  // start: begins an operation that may run once `after` is done.
+  // Calls `start`, which begins an operation that may run once `after` is done; returns its Work.
   Work message(TimelineLane, std::string name, std::string detail, const Event& after,
                const std::function<Work()>& start);
 
@@ -66,23 +66,23 @@ class TimelineRecorder final : public KernelObserver {
   struct Entry {
     TimelineBar bar;
     Event begin{}, end{};
-    Work work{};  // CPU: of a message that was not found done yet
+    Work work{};  // CPU: a message not yet found done
   };
-  // Beside the stream that computes; one pair for each kind of message, since those of one kind end in order.
+  // Streams beside the compute stream that time the messages of one lane; messages of one lane end in order.
   struct Sides {
     Stream begin, end;
   };
 
   bool inline_work() const { return stream_->device().backend == Backend::cpu; }
-  void look();  // CPU: which messages are done by now
+  void look();  // CPU: ends the entries of messages that are done by now
   Sides& sides(TimelineLane);
 
-  std::optional<Stream> stream_;  // that computes
+  std::optional<Stream> stream_;  // compute stream
   Event origin_;
   std::vector<Entry> entries_;
-  std::vector<std::size_t> open_;  // CPU: entries with work
+  std::vector<std::size_t> open_;  // CPU: indices of entries whose message is not yet done
   std::map<TimelineLane, Sides> sides_;
-  bool inside_ = false;
+  bool inside_ = false;  // a recorded kernel runs: kernels that it calls are not recorded
 };
 
 }  // namespace ring

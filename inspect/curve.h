@@ -1,5 +1,5 @@
 #pragma once
-// Curves of a report: points by ascending x.
+// Curves of a report: points in ascending order of x.
 
 #include <cstddef>
 #include <vector>
@@ -12,15 +12,15 @@ struct CurvePoint {
 };
 using Curve = std::vector<CurvePoint>;
 
-inline constexpr std::size_t kMostPoints = 1000;  // of a curve that is drawn
+inline constexpr std::size_t kMostPoints = 1000;  // in one drawn curve
 
-// The exponential mean as TensorBoard smooths: s = weight s + (1 - weight) y from s = 0, over 1 - weight^n, so that the
-// first points count in full (tensorboard/components/vz_line_chart2, resmoothDataset). What is not finite stays as it
-// is and changes nothing. 0 <= weight < 1.
+// Returns the exponential moving average that TensorBoard draws: s = weight s + (1 - weight) y from s = 0, divided by 1
+// - weight^n to remove the bias of the start (tensorboard/components/vz_line_chart2, resmoothDataset). Points that are
+// not finite are kept and do not enter the average. Requires 0 <= weight < 1.
 Curve smoothed(const Curve&, double weight);
 
-// At most `most` points (at least 4), the first, the last, the lowest and the highest among them: those two of every
-// stretch of equally many points. A stretch of values that are not finite stays a gap.
+// Returns at most `most` points (at least 4): the first, the last, and the lowest and highest of each of equally long
+// stretches, so that the overall extremes remain. A stretch without finite values stays a gap.
 Curve thinned(const Curve&, std::size_t most = kMostPoints);
 
 }  // namespace ring

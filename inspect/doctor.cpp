@@ -33,7 +33,7 @@ std::string size_text(std::uint64_t bytes) {
   return out.str();
 }
 
-// As the check before a run sees it.
+// Reads memory as the check before a run does.
 void read_memory(HostFacts& facts) {
   const std::vector<MemoryBound> bounds = memory_bounds();
   const MemoryBound& bound = tightest(bounds);
@@ -68,14 +68,14 @@ Finding judge_disk(const HostFacts& host) {
   return f;
 }
 
-// Both sides of one library: what was found, then a line for each known defect of that version.
+// Adds a finding for the library, and one for each known defect of its version.
 void judge_library(const LibraryFacts& library, bool any_device, std::vector<Finding>& out) {
   if (!library.found) {
     const Verdict verdict = !any_device ? Verdict::absent : library.needed ? Verdict::stop : Verdict::note;
     out.push_back({kGpus, library.name, str("not found (", library.use, ")"), verdict, library.detail});
     return;
   }
-  // A driver writes its release in its own way ("580.159.03"), which is then the whole detail.
+  // A driver's detail begins with its full release number ("580.159.03"); the version is then not repeated.
   const std::string version = to_string(library.version);
   const bool own_words = library.detail.find(std::to_string(library.version.major) + ".") == 0;
   out.push_back({kGpus, library.name,

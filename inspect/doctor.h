@@ -1,5 +1,6 @@
 #pragma once
-// What a machine has for training, and what of it would stop a run: facts first, then judgements that need no machine.
+// Checks a machine for training: inspect_ functions collect facts, judge_ functions turn facts into findings without
+// touching the machine.
 
 #include <cstdint>
 #include <filesystem>
@@ -13,24 +14,24 @@ namespace ring {
 
 enum class Verdict : std::uint8_t {
   good,
-  absent,  // not there, and not missed
-  note,    // runs, with less than there could be
+  absent,  // not there, and not needed
+  note,    // training runs, but not as well as it could
   stop,    // a training run would fail
 };
 
 struct Finding {
   std::string section, name, detail;
   Verdict verdict = Verdict::good;
-  std::string fix{};  // what to do about a note or a stop
+  std::string fix{};  // how to resolve a note or a stop
 };
 
 struct HostFacts {
-  int cores = 0, threads = 0;                            // of this process; that a run would use
-  std::uint64_t memory_total = 0, memory_available = 0;  // bytes, of what binds most: see core/host_memory.h
+  int cores = 0, threads = 0;                            // online cores of the machine; threads that a run would use
+  std::uint64_t memory_total = 0, memory_available = 0;  // bytes; of the tightest limit (core/host_memory.h)
   std::uint64_t swap_available = 0;
-  std::string memory_limit;  // what that is, where it is not the machine itself
+  std::string memory_limit;  // name of that limit; empty if it is the machine's memory
   std::filesystem::path folder;
-  std::uint64_t disk_free = 0;  // bytes, where the folder is
+  std::uint64_t disk_free = 0;  // bytes, on the folder's file system
   bool writable = false;
   bool nvidia_driver = false;
 };
@@ -41,21 +42,21 @@ struct CudaBuild {
   std::string_view archs;  // "80 90a"
 };
 
-// Recorded choices of algorithms and kernels (kernels/tuning.h) that a run with run.tuning=auto would find.
+// Recorded choices of algorithms and kernels (kernels/tuning.h) that a run with run.tuning=auto finds.
 struct ChoiceFacts {
-  std::string store;     // file of this user; empty: no folder for it is known
-  std::string problem;   // why the store cannot be read; empty: it can, or does not exist yet
+  std::string store;                         // this user's file; empty if its folder is not known
+  std::string problem;                       // why the store cannot be read; empty if it can, or does not exist yet
   std::vector<std::string> stored, shipped;  // keys
 };
 ChoiceFacts inspect_choices();
 
 std::vector<Finding> judge_host(const HostFacts&);
-std::vector<Finding> judge_build();  // libraries that the build found
+std::vector<Finding> judge_build();  // optional libraries: found, switched off or missing in the build
 std::vector<Finding> judge_cuda(const BackendFacts&, const CudaBuild&, const HostFacts&);
-std::vector<Finding> judge_choices(const BackendFacts&, const ChoiceFacts&);  // none without a GPU
+std::vector<Finding> judge_choices(const BackendFacts&, const ChoiceFacts&);  // empty without a GPU
 
-// The table for the terminal; ends with what would stop a run, or that nothing would.
+// Returns a table for the terminal. Its last line counts the findings that would stop a run.
 std::string report(const std::vector<Finding>&);
-bool healthy(const std::vector<Finding>&);  // nothing stops a run
+bool healthy(const std::vector<Finding>&);  // true if no finding would stop a run
 
 }  // namespace ring

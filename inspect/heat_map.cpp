@@ -20,7 +20,7 @@ std::string right(const std::string& text, std::size_t width) {
   return std::string(text.size() < width ? width - text.size() : 0, ' ') + text;
 }
 
-// From red over pale yellow to green, all light enough for dark text.
+// Returns a color from red over pale yellow to green, always light enough for dark text.
 std::string color_of(double share) {
   const double low[] = {240, 150, 140}, middle[] = {250, 240, 190}, high[] = {130, 205, 150};
   const double *from = share < 0.5 ? low : middle, *to = share < 0.5 ? middle : high;

@@ -1,5 +1,5 @@
 #pragma once
-// Tables of shares by two dimensions, as text and as a picture.
+// Draws tables of shares over two dimensions, as text and as a picture.
 
 #include <string>
 #include <vector>
@@ -8,12 +8,12 @@ namespace ring {
 
 struct HeatMap {
   std::string title, column_title, row_title;
-  std::vector<std::string> columns, rows;   // labels
-  std::vector<std::vector<double>> shares;  // [rows][columns], from 0 to 1
+  std::vector<std::string> columns, rows;
+  std::vector<std::vector<double>> shares;  // [rows][columns], each in [0, 1]
 };
 
 std::string heat_map_text(const HeatMap&);
-// One below the other.
+// Draws the maps one below the other.
 std::string heat_map_svg(const std::vector<HeatMap>&);
 
 }  // namespace ring

@@ -24,7 +24,7 @@ void append_escaped(std::string& out, std::string_view character) {
     out += character;
 }
 
-// U+FFFE and U+FFFF may not occur in XML.
+// Returns true for U+FFFE and U+FFFF, which XML does not allow.
 bool is_no_character(std::string_view character) { return character == "\xEF\xBF\xBE" || character == "\xEF\xBF\xBF"; }
 
 }  // namespace

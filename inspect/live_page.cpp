@@ -14,13 +14,13 @@
 namespace ring {
 namespace {
 
-constexpr double kQuiet = 5;  // seconds without progress, from which on a rank stands out
+constexpr double kQuiet = 5;  // seconds without progress after which a rank is highlighted
 
 std::string fact(const std::string& name, const std::string& value) {
   return str("<div><dt>", name, "</dt><dd>", html_escaped(value), "</dd></div>");
 }
 
-// A class and a word for how a rank is.
+// Returns a CSS class and a word for a rank's state.
 std::pair<const char*, std::string> health_of(const RankView& r) {
   if (!r.alive) return {"bad", "ended"};
   if (r.stopped) return {"bad", "stopped"};

@@ -1,5 +1,5 @@
 #pragma once
-// The page of `launch --dashboard`: what the job does now, above the report of its run, both followed by a script.
+// The page of `launch --dashboard`: the job's state above the report of its run. A script updates both.
 
 #include <string>
 
@@ -9,8 +9,8 @@
 namespace ring {
 
 std::string live_page(const std::string& title);
-// What the script asks for every two seconds: {"job": markup, "version": N, "run": markup}, without "run" where `known`
-// is the version that there is. run: null: the command has none.
+// Returns the reply to the script, which polls every two seconds: {"job": markup, "version": N, "run": markup}. Leaves
+// out "run" if its version is `known`, or if `run` is null because the command trains no run.
 std::string live_json(const JobView&, const LiveReading* run, std::int64_t known);
 
 }  // namespace ring

@@ -11,10 +11,10 @@
 namespace ring {
 namespace {
 
-constexpr double kLeastSeconds = 1;  // between two readings
-constexpr double kMostSeconds = 10;  // that a reading counts although nothing was recorded: its process may be gone
+constexpr double kLeastSeconds = 1;  // minimum time between two readings
+constexpr double kMostSeconds = 10;  // maximum age of a reading of an unchanged file: the run's process may be gone
 
-double seconds_of_this_thread() {  // on a core
+double seconds_of_this_thread() {  // CPU time
   timespec t{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);

@@ -1,6 +1,6 @@
 #pragma once
-// A run that goes on, read again when somebody looks, but so seldom that at most kShare of a core is spent on that,
-// however large its files are and however many look.
+// A run in progress, read again on request. Reads are spaced so that they take at most kShare of a core, however large
+// the run's files are and however many clients ask.
 
 #include <cstdint>
 #include <filesystem>
@@ -14,19 +14,20 @@ namespace ring {
 struct LiveReading {
   ReportRun run;
   std::string markup;        // see report_body
-  std::int64_t version = 0;  // another one: something was recorded
+  std::int64_t version = 0;  // changes whenever the run is read again
 };
 
 class LiveRun {
  public:
-  static constexpr double kShare = 0.05;
+  static constexpr double kShare = 0.05;  // of one core
 
-  // The run may not be there yet.
+  // The run need not exist yet.
   explicit LiveRun(std::string path) : path_(std::move(path)) {}
+  // Returns the newest reading, reading the run again if that is due. Not thread-safe.
   std::shared_ptr<const LiveReading> look();
 
  private:
-  // What shows that a file is another one.
+  // Size and time of a file, to detect changes.
   struct Stamp {
     std::uintmax_t size = 0;
     std::filesystem::file_time_type time{};
@@ -37,7 +38,7 @@ class LiveRun {
   std::string path_;
   std::shared_ptr<const LiveReading> reading_;
   Stamp stamp_;
-  double next_ = 0;  // seconds of core/clock.h
+  double next_ = 0;  // earliest time of the next read, in seconds of core/clock.h
 };
 
 }  // namespace ring

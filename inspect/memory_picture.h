@@ -1,6 +1,6 @@
 #pragma once
-// The memory of one step as a picture: what lasts, what each part of the model keeps from its forward to its backward,
-// and what each needs while it runs.
+// Draws the memory of one step: what persists, what each part of the model saves between forward and backward, and what
+// each part needs while it runs.
 
 #include <string>
 
@@ -8,6 +8,6 @@
 
 namespace ring {
 
-std::string memory_picture(const PlannedStep&);  // SVG
+std::string memory_picture(const PlannedStep&);  // returns SVG
 
 }  // namespace ring

@@ -11,7 +11,7 @@ namespace {
 
 using Labels = std::vector<std::pair<std::string, std::string>>;
 
-// Inside of quotes; not valid UTF-8 becomes U+FFFD.
+// Escapes text for a quoted label; invalid UTF-8 becomes U+FFFD.
 std::string label_text(std::string_view text) {
   std::string out;
   while (!text.empty()) {
@@ -38,7 +38,7 @@ class Writer {
  public:
   explicit Writer(bool open) : open_(open) {}
 
-  // Names its samples: those that follow, until the next one.
+  // Begins a metric; the samples that follow belong to it, until the next metric begins.
   void gauge(const std::string& name, const char* help) { begin(name, name, "gauge", help); }
   void counter(const std::string& name, const char* help) {
     begin(name + "_total", open_ ? name : name + "_total", "counter", help);
@@ -52,7 +52,7 @@ class Writer {
   std::string text() const { return out_ + (open_ ? "# EOF\n" : ""); }
 
  private:
-  // What has no sample is not written.
+  // Holds the metric's head back until its first sample: a metric without samples is not written.
   void begin(const std::string& sample, const std::string& family, const char* type, const char* help) {
     sample_ = sample;
     head_ = str("# HELP ", family, " ", help, "\n# TYPE ", family, " ", type, "\n");
@@ -119,7 +119,7 @@ void write_ranks(const JobView& job, Writer& w) {
   for (const RankView& r : job.ranks) w.sample(1, {{"rank", str(r.rank)}, {"host", r.host}, {"phase", r.phase}});
 }
 
-// The newest value of a curve, times a factor.
+// A metric for the newest value of a curve, multiplied by `factor`.
 struct Newest {
   const char *name, *curve, *help;
   double factor = 1;

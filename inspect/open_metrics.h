@@ -1,6 +1,6 @@
 #pragma once
-// What a job and its run measure, for Prometheus. docs/runs.md lists the names, and
-// configs/cluster/grafana.json shows them.
+// Exports measurements of a job and its run to Prometheus. docs/runs.md lists the metrics; configs/cluster/grafana.json
+// is a dashboard for them.
 
 #include <string>
 
@@ -9,12 +9,12 @@
 
 namespace ring {
 
-// The two formats differ in the names of counters and in the end. `open`: OpenMetrics 1.0; else the text format 0.0.4
-// that Prometheus had before.
+// Content types of the two formats: OpenMetrics 1.0, and Prometheus' older text format 0.0.4. They differ in the names
+// of counters and in the final line.
 inline constexpr const char* kOpenMetricsType = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 inline constexpr const char* kTextMetricsType = "text/plain; version=0.0.4; charset=utf-8";
 
-// run: null: the command has none.
+// Returns the metrics, in OpenMetrics if `open`, otherwise in the text format. run: null if the command trains no run.
 std::string metrics_text(const JobView&, const ReportRun* run, bool open);
 
 }  // namespace ring

@@ -1,6 +1,6 @@
 #pragma once
-// How far the planner's times are from those of a profile: per part of the model, its blocks by what they do with their
-// activations.
+// Compares the planner's predicted times with a profile, for each part of the model; blocks are grouped by what they
+// save, recompute and offload.
 
 #include <string>
 #include <vector>
@@ -13,9 +13,9 @@ namespace ring {
 
 // Seconds per step.
 struct PassTime {
-  double predicted = 0;  // of the kernels that ran, at the planner's rates
-  double measured = 0;   // of the same kernels
-  double waiting = 0;    // between them, within the part: for copies, other ranks and the host
+  double predicted = 0;  // by the planner's rates, for the kernels that ran
+  double measured = 0;   // by the profile, for the same kernels
+  double waiting = 0;    // time in the part without a kernel: waits for copies, other ranks or the host
 };
 
 struct PartTimes {
@@ -23,7 +23,7 @@ struct PartTimes {
   PassTime forward, backward;
 };
 
-// In the order in which they first ran. What ran in no part of the model is "other".
+// Returns the parts in the order in which they first ran. Kernels outside all parts are counted as "other".
 std::vector<PartTimes> part_times(const Profile&, const ActivationPlan&, const DeviceRates&, Precision);
 
 std::string part_times_table(const std::vector<PartTimes>&, const DeviceRates&);

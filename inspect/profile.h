@@ -1,5 +1,5 @@
 #pragma once
-// Where the time of training steps went: what inspect/profiler.h recorded, as a table and as a trace.
+// Shows how the time of training steps was spent (recorded by inspect/profiler.h), as a table and as a trace.
 
 #include <string>
 #include <vector>
@@ -9,40 +9,41 @@
 
 namespace ring {
 
-// Seconds on one clock for the device and the host, from where the profile begins.
+// A time span in seconds since the start of the profile. Device and host spans use the same clock.
 struct ProfileSpan {
   double begin = 0, seconds = 0;
   double end() const { return begin + seconds; }
 };
 
-// A scope each time that it ran, or within the backward a step of the tape.
+// One execution of a scope, or within the backward of a step of the tape.
 struct ProfiledPart {
   ScopeId scope;
-  std::string_view op;       // of a step, which is no scope
-  int parent = -1;           // index of the part that it ran in
-  ProfileSpan device, host;  // device: from its first kernel to its last; empty where it has none
+  std::string_view op;       // the tape step's op; empty for a scope
+  int parent = -1;           // index of the enclosing part; -1 if there is none
+  ProfileSpan device, host;  // device: first to last kernel; empty without kernels
   std::string name() const { return op.empty() ? str(scope) : std::string(op); }
 };
 
 struct ProfiledCall {
   std::string_view slot, candidate;
   Cost cost;
-  int part = -1;
-  ProfileSpan device, host;  // host: until the call was queued; on a CPU until it was done
+  int part = -1;             // index of the part; -1 if there is none
+  ProfileSpan device, host;  // host: until the call was queued, on a CPU until it was done
 };
 
 struct Profile {
-  std::vector<ProfileSpan> steps;   // on the device
-  std::vector<ProfiledPart> parts;  // parents first
-  std::vector<ProfiledCall> calls;  // in order
-  double event_seconds = 0;         // what marking a kernel's begin and end adds to its time
+  std::vector<ProfileSpan> steps;   // device time of each step
+  std::vector<ProfiledPart> parts;  // parents before children
+  std::vector<ProfiledCall> calls;  // in launch order
+  double event_seconds = 0;         // time that the two events around a kernel add to its measured time
   double seconds_per_step() const;
 };
 
-// Two tables, ops by time and parts in order, and what was not in kernels. Unknown ceilings (0): no floors.
+// Returns two tables, ops by time and parts in order, and the time without a kernel. A ceiling of 0 is unknown: its
+// lower bounds are left out.
 std::string profile_table(const Profile&, const Ceilings&);
 
-// A file for Perfetto (ui.perfetto.dev) and chrome://tracing. Error: it cannot be written.
+// Writes a trace for Perfetto (ui.perfetto.dev) and chrome://tracing. Throws Error if it cannot be written.
 void write_trace(const Profile&, const std::string& path);
 
 }  // namespace ring

@@ -7,13 +7,13 @@
 
 namespace ring {
 
-// What is recorded while steps run; Profiler::read() turns it into times.
+// Records events while steps run; Profiler::read() turns them into times.
 class StepRecorder final : public KernelObserver {
  public:
   using Clock = std::chrono::steady_clock;
 
   struct Step {
-    Event alone, begin, end;  // alone, begin: two events with nothing between
+    Event alone, begin, end;  // alone, begin: recorded back to back, to measure what an event costs
   };
   struct Call {
     ProfiledCall call;
@@ -21,7 +21,7 @@ class StepRecorder final : public KernelObserver {
     Event begin, end;
   };
 
-  // The device's clock and the host's meet here.
+  // Synchronizes the zero points of the device's and the host's clock.
   void start(const ExecContext& ctx) {
     base = ctx.stream.record_time();
     base.synchronize();  // host waits: diagnosis
@@ -36,7 +36,7 @@ class StepRecorder final : public KernelObserver {
   void end_step(const ExecContext& ctx) { steps.back().end = ctx.stream.record_time(); }
 
   void call(const KernelCall& c, const ExecContext& ctx, const std::function<void()>& run) override {
-    if (inside_ || steps.empty()) return run();  // a kernel that calls another one: the outer one counts
+    if (inside_ || steps.empty()) return run();  // called by another kernel, which is recorded
     Call made{.call = {.slot = c.slot, .candidate = c.candidate, .cost = c.cost, .part = part()},
               .step = steps.size() - 1};
     made.call.host.begin = now();
@@ -51,7 +51,7 @@ class StepRecorder final : public KernelObserver {
   void enter_scope(const ScopeId& id, const ExecContext&) override { enter({.scope = id}); }
   void enter_step(std::string_view op, const ExecContext&) override { enter({.op = op}); }
   void leave(const ExecContext&) override {
-    if (open_.empty()) return;  // it began before anybody watched
+    if (open_.empty()) return;  // the scope began before profiling
     ProfileSpan& host = parts[static_cast<std::size_t>(open_.back())].host;
     host.seconds = now() - host.begin;
     open_.pop_back();
@@ -98,7 +98,7 @@ bool Profiler::after_launch(Trainer& trainer) {
 
 namespace {
 
-// From the first kernel to the last, in the part itself or in parts of it.
+// Widens the device span of a part, and of the parts around it, to cover `by`.
 void widen(Profile& p, int part, const ProfileSpan& by) {
   for (; part >= 0; part = p.parts[static_cast<std::size_t>(part)].parent) {
     ProfileSpan& s = p.parts[static_cast<std::size_t>(part)].device;
@@ -115,7 +115,7 @@ Profile Profiler::read() const {
   Profile p;
   p.parts = r.parts;
   for (const StepRecorder::Step& s : r.steps) {
-    if (!s.end.defined()) break;  // a failure ended it
+    if (!s.end.defined()) break;  // a failure ended the step
     s.end.synchronize();          // host waits: diagnosis
     p.steps.push_back({s.begin.seconds_after(r.base), s.end.seconds_after(s.begin)});
     p.event_seconds += s.begin.seconds_after(s.alone);
@@ -124,7 +124,7 @@ Profile Profiler::read() const {
   p.event_seconds /= static_cast<double>(p.steps.size());
   for (const StepRecorder::Call& c : r.calls) {
     if (c.step >= p.steps.size()) break;
-    // From the step's begin: events count in single precision, so that short times are exact.
+    // Times count from the step's begin: events have single precision, which is exact only for short times.
     const double begin = p.steps[c.step].begin + c.begin.seconds_after(r.steps[c.step].begin);
     p.calls.push_back(c.call);
     p.calls.back().device = {begin, c.end.seconds_after(c.begin)};

@@ -1,6 +1,6 @@
 #pragma once
-// Watches a few steps of a trainer, kernel by kernel, without waiting for the device inside of them: events are
-// recorded around each kernel and read when the steps are over.
+// Profiles a few steps of a trainer kernel by kernel without synchronizing within them: records events around each
+// kernel and reads them after the steps.
 
 #include <chrono>
 #include <memory>
@@ -14,16 +14,16 @@ class Trainer;
 
 class Profiler {
  public:
-  static constexpr int kWarmup = 4;  // steps that are not watched: they measure choices and plan memory
-  // also: who watches all steps, these included; null: nobody.
+  static constexpr int kWarmup = 4;  // unprofiled steps in which kernels are tuned and memory is planned
+  // also: an observer of all steps, including the warmup; may be null.
   explicit Profiler(int steps, std::shared_ptr<KernelObserver> also = nullptr, int warmup = kWarmup);
   ~Profiler();
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 
-  void before_launch(Trainer&);  // around each step
-  bool after_launch(Trainer&);   // true: that was the last step to watch
-  // To be called with no step in flight. No steps in it: none was watched.
+  void before_launch(Trainer&);  // call around each step
+  bool after_launch(Trainer&);   // returns true after the last step to profile
+  // Returns the profile. Requires that no step is in flight. `steps` is empty if none was profiled.
   Profile read() const;
 
  private:

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kOwn = 0, kBefore = 1;
 
-// One rank with its rows, and one with those of all others that come before some of these.
+// Returns two "ranks": kOwn with the rank's rows, and kBefore with the other ranks' rows that precede any of them.
 ContextShards own_and_before(const ContextLayout& layout, int rank) {
   ContextShards s{.documents = {{.count = narrow<std::int32_t>(layout.length())}}, .held = {{}, {}}};
   const auto hold = [&](int who, std::int64_t begin, std::int64_t end) {
@@ -29,7 +29,7 @@ ContextShards own_and_before(const ContextLayout& layout, int rank) {
   return s;
 }
 
-// Marks the keys that the rank's queries of a KV head need of those; returns how many.
+// Marks the kBefore keys that the rank's queries of one KV head need. Returns their number.
 double mark_needed(const ContextShards& shards, Pattern pattern, std::int64_t kv_head, std::vector<char>& marks) {
   pattern.pools.clear();
   const NeededKeys need = needed_keys(shards, kOwn, kBefore, of_heads(pattern, {kv_head, 1}), 1);
@@ -38,7 +38,7 @@ double mark_needed(const ContextShards& shards, Pattern pattern, std::int64_t kv
   return static_cast<double>(need.row_heads(1));
 }
 
-// The means over the slices, and over their heads.
+// Returns means over the slices, and over the heads.
 ReferencedKeys keys_of_rank(const ContextShards& shards, const Pattern& pattern, std::int64_t kv_heads,
                             std::int64_t slices) {
   ReferencedKeys keys{.before = static_cast<double>(shards.tokens(kBefore))};

@@ -23,7 +23,7 @@ namespace {
 
 using Rows = std::vector<std::vector<std::string>>;
 
-constexpr std::size_t kMostEvents = 200;  // that are listed
+constexpr std::size_t kMostEvents = 200;  // maximum listed events
 constexpr const char* kNone = "-";
 
 std::string formatted(const char* format, double value) {
@@ -38,7 +38,7 @@ std::string or_none(std::optional<double> v, std::string (*text)(double)) { retu
 
 enum class Values { plain, share, bytes };
 
-// Shares as percentages, bytes in the unit of the largest.
+// Shows shares as percentages, and bytes in the unit of the largest value.
 void set_unit(Chart& c, Values values) {
   if (values == Values::share) c.scale = 100, c.suffix = " %";
   if (values != Values::bytes) return;
@@ -50,7 +50,7 @@ void set_unit(Chart& c, Values values) {
   c.scale = unit.scale, c.suffix = unit.suffix;
 }
 
-// Buttons of which one is on; the style sheet and no script does what they say.
+// Returns radio buttons; the style sheet reacts to them, without a script.
 std::string choice(const char* title, const char* name, const std::vector<std::string>& texts, std::size_t on) {
   std::string out = str("<span><b>", title, "</b> ");
   for (std::size_t i = 0; i < texts.size(); ++i)
@@ -68,7 +68,7 @@ std::string choices() {
 
 class Page {
  public:
-  // whole: also what takes a while, and does not change while a run goes on: pictures of attention, samples.
+  // whole: includes the sections that are slow and do not change during a run: pictures of attention, and samples.
   Page(std::span<const ReportRun> runs, bool whole) : runs_(runs), whole_(whole) {}
 
   std::string title() const { return runs_.size() == 1 ? "Run " + runs_[0].summary.name : counted(count(), "run"); }
@@ -117,7 +117,8 @@ class Page {
     return out;
   }
 
-  // A line for each run that has the curve; several curves of a run are dashed from the second on.
+  // Returns a chart with a line for each run that has the curve. If there are several curves, all but the first are
+  // dashed.
   Chart chart(const char* title, const char* unit, const std::vector<std::string>& curves,
               Values values = Values::plain) const {
     Chart c{.title = title, .unit = unit};
@@ -161,7 +162,7 @@ class Page {
     }
     return out;
   }
-  // A chart for each run with a mixture.
+  // Draws one chart per run that trains on a mixture.
   std::string losses_by_source() const {
     std::string out;
     for (const ReportRun& run : runs_)
@@ -188,7 +189,7 @@ class Page {
     return chart_html(chart("Learning rate", "", {"train/lr"})) + chart_html(speed) + chart_html(mfu) +
            chart_html(step) + chart_html(data) + exchange();
   }
-  // Empty for runs on CPUs.
+  // Draws the GPU sensors; empty for runs on CPUs.
   std::string sensors() const {
     const Chart power = chart("GPU power", "W, rank 0", {"train/gpu_watts"});
     const Chart used =
@@ -197,7 +198,7 @@ class Page {
     const Chart heat = chart("GPU temperature", "\u00b0C, rank 0", {"train/gpu_celsius"});
     return chart_html(power) + chart_html(used) + chart_html(clock) + chart_html(heat);
   }
-  // Only where there are several processes.
+  // Draws the exchange's share for runs of several processes only.
   std::string exchange() const {
     Chart c = chart("Waiting for gradients", "share of a step", {"train/exchange_share"}, Values::share);
     std::erase_if(c.lines, [&](const ChartLine& line) { return runs_[line.color].summary.processes < 2; });

@@ -1,5 +1,6 @@
 #pragma once
-// `ringmaster report`: one page of HTML about one or several runs, which needs no network and no other file.
+// `ringmaster report`: one self-contained HTML page about one or several runs, which needs neither network nor other
+// files.
 
 #include <string>
 #include <vector>
@@ -12,8 +13,9 @@ struct ReportOptions {
   double peak_flops = 0;  // see read_report_run
   SampleOptions samples = {};
 };
-// Runs that cannot be read are rows with the reason.
+// Returns the page. A run that cannot be read gets a row with the reason.
 std::string report_page(const std::vector<std::string>& runs, const ReportOptions&);
-std::string report_body(const ReportRun&);  // what such a page has between its head and its script
+// Returns the page's content between its head and its script, without samples and pictures of attention.
+std::string report_body(const ReportRun&);
 
 }  // namespace ring

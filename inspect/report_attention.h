@@ -1,5 +1,5 @@
 #pragma once
-// Pictures of what a model attends over, in a report.
+// Pictures of attention patterns for a report.
 
 #include <string>
 
@@ -7,8 +7,8 @@
 
 namespace ring {
 
-// SVG with a panel for each kind of attention that is not dense, of the first layer that has it, at most six; empty:
-// there is none. model: resolved.
+// Draws one SVG panel per kind of attention that is not dense (at most six), each for the first layer of that kind.
+// Returns "" if all layers are dense. `model` must be resolved.
 std::string attention_pictures(const ModelConfig& model);
 
 }  // namespace ring

@@ -13,7 +13,7 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kMostRanges = 4;  // with the other two lines as many as there are colors
+constexpr std::size_t kMostRanges = 4;  // with the other two lines, as many as there are colors
 
 struct Part {
   std::string name;
@@ -42,7 +42,7 @@ std::vector<Part> parts_of(const ReportRun& run, const std::string& group) {
 
 Curve together(std::span<const Part> parts, Together how) {
   const bool squares = how == Together::root_of_squares;
-  std::map<double, std::pair<double, std::size_t>> sums;  // and how many they are of, by step
+  std::map<double, std::pair<double, std::size_t>> sums;  // sum and number of summed values, by step
   for (const Part& p : parts)
     for (const CurvePoint& at : *p.curve) {
       auto& [sum, count] = sums[at.x];
@@ -60,7 +60,7 @@ std::string blocks_text(int first, int last) {
   return first == last ? str("block ", first) : str("blocks ", first, " to ", last);
 }
 
-// With tied embeddings there is no head, and with norms behind sublayers no final norm.
+// Names the parts after the blocks. Tied embeddings have no head; norms after sublayers have no final norm.
 std::string after_text(const std::vector<Part>& after) {
   if (after.size() > 1) return "final norm and head";
   return !after.empty() && after[0].name == "final_norm" ? "final norm" : "head";

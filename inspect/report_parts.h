@@ -1,5 +1,5 @@
 #pragma once
-// What is recorded by parts of a model, in a report.
+// Curves that are recorded by parts of a model, for a report.
 
 #include <vector>
 
@@ -8,11 +8,12 @@
 
 namespace ring {
 
-// What a line shows of its parts: norms as that of all together, or the mean.
+// How a line combines its parts: root of the sum of squares, which is the norm of all parts together, or mean.
 enum class Together { root_of_squares, mean };
 
-// Lines of a group of records for the embedding, for blocks in at most four ranges of equal length (the last may be
-// shorter), and for what follows them, where all parts of a line were recorded. Empty: none were.
+// Returns lines for the embedding, for at most four ranges of blocks with equal length (the last may be shorter), and
+// for the parts after the blocks. A line has only the steps at which all its parts were recorded. Empty if `group` has
+// no records by part.
 std::vector<ChartLine> part_lines(const ReportRun&, const std::string& group, Together);
 
 }  // namespace ring

@@ -14,7 +14,7 @@
 namespace ring {
 namespace {
 
-constexpr double kPeakOfHopper = 989e12;  // dense bf16 of an H100 (SXM) or H200 by the data sheet
+constexpr double kPeakOfHopper = 989e12;  // dense bf16 FLOP/s of an H100 (SXM) or H200, from the data sheet
 
 std::string rounded(double v) {
   char text[40];
@@ -22,7 +22,7 @@ std::string rounded(double v) {
   return text;
 }
 
-// FLOP/s of a device by its name; 0: not known.
+// Returns a device's peak FLOP/s by its name; 0 if not known.
 double peak_of(const std::string& device) {
   const bool slower = device.find("PCIe") != std::string::npos || device.find("NVL") != std::string::npos;
   const bool hopper = device.find("H100") != std::string::npos || device.find("H200") != std::string::npos;
@@ -103,7 +103,7 @@ class Reader {
     if (r.group == "job" && r.text("end") == kEndFailed) event(r, "failed: " + r.text("error"), true);
     if (r.group == "train") add_loss_event(r);
   }
-  // The first of a row of losses that are not finite.
+  // Adds an event for the first of consecutive losses that are not finite.
   void add_loss_event(const Record& r) {
     const auto loss = r.number("loss");
     const bool bad = loss && !std::isfinite(*loss);

@@ -1,5 +1,5 @@
 #pragma once
-// What a report shows of one run.
+// The contents of a report about one run.
 
 #include <map>
 #include <optional>
@@ -16,26 +16,27 @@ namespace ring {
 struct ReportEvent {
   double step = 0;
   std::string text;
-  bool mark = false;  // in the charts, too
+  bool mark = false;  // also shown in the charts
 };
 
 struct ReportRun {
   RunSummary summary;
   std::map<std::string, Curve> curves;  // "train/loss", "train/mfu", "grad_norm/blocks.3", ...
-  std::vector<ReportEvent> events;      // in the order of the file
-  double seconds = 0, restart_seconds = 0, save_seconds = 0, bad_step_seconds = 0;  // of its last job that ended
-  double peak_flops = 0;                                                            // of all its devices; 0: not known
-  std::string settings;                                                             // YAML; empty: they cannot be read
-  std::vector<std::string> attention;                                               // a line for each kind of layer
-  std::optional<ModelConfig> model;                                                 // resolved
-  std::vector<CheckpointSample> samples;                                            // where they were asked for
+  std::vector<ReportEvent> events;      // in file order
+  // Seconds that the last ended job took, and lost to restarts, saves and bad steps.
+  double seconds = 0, restart_seconds = 0, save_seconds = 0, bad_step_seconds = 0;
+  double peak_flops = 0;                  // FLOP/s of all its devices; 0 if not known
+  std::string settings;                   // YAML; empty if the settings cannot be read
+  std::vector<std::string> attention;     // a line for each kind of layer, then the share of pairs computed
+  std::optional<ModelConfig> model;       // resolved; nullopt if the settings cannot be read
+  std::vector<CheckpointSample> samples;  // filled in by report_page()
 };
 
-// Null: there is none of that name, or it has no point.
+// Returns null if there is no curve of that name, or if it has no points.
 const Curve* curve_of(const ReportRun&, const std::string& name);
 
-// peak_flops: of one device, instead of what is known of it; 0: none given. Never fails: what cannot be read is missing
-// and said in the summary's note.
+// Reads a run. peak_flops: FLOP/s of one device, overrides the built-in value; 0 keeps it. Never throws: the summary's
+// note lists what cannot be read.
 ReportRun read_report_run(const std::string& run, double peak_flops);
 
 }  // namespace ring

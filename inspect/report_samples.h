@@ -1,5 +1,5 @@
 #pragma once
-// How the checkpoints of a run go on after the same text, in a report: what the model has learned from one to the next.
+// Samples for a report: how a run's checkpoints continue the same text, which shows what the model has learned.
 
 #include <cstdint>
 #include <optional>
@@ -9,21 +9,21 @@
 namespace ring {
 
 struct SampleOptions {
-  std::string prompt;  // empty: no samples
+  std::string prompt;  // empty for no samples
   std::int64_t tokens = 100;
-  int threads = 0;  // 0: as the machine has
+  int threads = 0;  // 0 uses all cores
 };
 
 struct CheckpointSample {
-  std::optional<std::int64_t> step = {};  // nothing: the checkpoints could not be listed
-  std::string prompt = "", text = "";     // what it goes on after, and how
-  std::string problem = "";               // instead, where the checkpoint cannot be read
+  std::optional<std::int64_t> step = {};  // nullopt if the checkpoints could not be listed
+  std::string prompt = "", text = "";     // the prompt and its continuation
+  std::string problem = "";               // why there is no text; empty if there is
 };
 
-// At most eight of the checkpoints that the run still has, from the oldest to the newest, each drawn as `generate` does
-// by default, so that the samples differ by the weights alone.
+// Samples at most eight of the run's remaining checkpoints, oldest to newest, including both ends. All use the defaults
+// of `generate`, so that samples differ only by the weights.
 std::vector<CheckpointSample> checkpoint_samples(const std::string& run, const SampleOptions&);
-// Markup; empty: there are none.
+// Returns markup; empty if there are no samples.
 std::string samples_html(const std::string& run, const std::vector<CheckpointSample>&);
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// Where the time of runs went, in a report.
+// The section of a report that shows where the time of runs went.
 
 #include <optional>
 #include <span>
@@ -9,11 +9,11 @@
 
 namespace ring {
 
-// The median of a curve's last kLastRecords points that are finite, as the speed of a summary is; nothing: there is
-// none.
+// Returns the median of the curve's last kLastRecords finite points, as for the speed in a summary; nullopt if there
+// are none.
 std::optional<double> recent(const ReportRun&, const std::string& curve);
 
-// Markup: a step by what it waits for, and what jobs lost; empty: nothing is known.
+// Returns markup: the shares of a step by what it waits for, and the time that jobs lost. Empty if neither is known.
 std::string times_html(std::span<const ReportRun>);
 
 }  // namespace ring

@@ -1,15 +1,17 @@
 #pragma once
-// What pictures in SVG share.
+// Helpers for SVG pictures.
 
 #include <string>
 
 namespace ring {
 
-// The head of a picture on white ground, with dark text, whatever the page around it is. "</svg>\n" ends it.
+// Returns the start of a picture: white background and dark text, independent of the page. The caller appends
+// "</svg>\n".
 std::string svg_head(int width, int height, const std::string& title);
 
-// Writes the whole file or nothing. Error names the option that asked for it, the path and the reason.
+// Writes the whole file or nothing. Throws Error with the option that asked for it, the path and the reason.
 void write_svg(const std::string& option, const std::string& path, const std::string& svg);
-void check_svg_path(const std::string& option, const std::string& path);  // the same errors, before there is a picture
+// Throws the same errors before the picture is drawn.
+void check_svg_path(const std::string& option, const std::string& path);
 
 }  // namespace ring

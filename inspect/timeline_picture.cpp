@@ -12,7 +12,7 @@ namespace ring {
 namespace {
 
 constexpr int kLeft = 170, kPlot = 940, kRight = 30, kWidth = kLeft + kPlot + kRight;  // pixels
-constexpr int kLine = 20, kBar = 20, kRow = kBar + 3, kBetween = 14;                   // heights; between lanes
+constexpr int kLine = 20, kBar = 20, kRow = kBar + 3, kBetween = 14;  // heights in pixels; kBetween separates lanes
 
 struct Kind {
   const char *name, *color;
@@ -38,7 +38,7 @@ std::string number(double x, int digits) {
   return text;
 }
 
-// A round number of ms between ticks: four to ten of them.
+// Returns a round number of ms between ticks, which gives four to ten ticks.
 double tick_of(double ms) {
   for (double power = std::pow(10, std::floor(std::log10(ms)) - 1);; power *= 10)
     for (const double round : {1, 2, 5})
@@ -74,14 +74,14 @@ class Picture {
   double place(double seconds) const { return kLeft + kPlot * seconds / seconds_; }
 
   std::string bar(const TimeSpan& time, int y, const std::string& color, const std::string& what) const {
-    const double width = std::max(0.5, place(time.end) - place(time.begin));  // what is short is seen, too
+    const double width = std::max(0.5, place(time.end) - place(time.begin));  // short bars stay visible
     return str("<rect x=\"", number(place(time.begin), 2), "\" y=\"", y, "\" width=\"", number(width, 2),
                "\" height=\"", kBar, "\" fill=\"", color, "\" stroke=\"#fff\" stroke-width=\".4\"><title>",
                html_escaped(what), ": from ", number(1e3 * time.begin, 3), " ms, ",
                number(1e3 * (time.end - time.begin), 3), " ms long</title></rect>\n");
   }
 
-  // Bars that overlap are drawn one below the other.
+  // Draws a lane; overlapping bars are drawn below each other.
   std::string draw(TimelineLane lane) {
     std::vector<const TimelineBar*> bars;
     for (const TimelineBar& b : timeline_.bars)
@@ -91,7 +91,7 @@ class Picture {
                      [](const TimelineBar* a, const TimelineBar* b) { return a->time.begin < b->time.begin; });
     const char* name = lane == TimelineLane::computation ? "computation" : kind_of(*bars[0]).name;
     std::string out = label(16, y_ + 14, name, "");
-    std::vector<double> ends;  // of the last bar of each row
+    std::vector<double> ends;  // end of the last bar in each row
     for (const TimelineBar* b : bars) {
       const auto free = std::find_if(ends.begin(), ends.end(), [&](double end) { return end <= b->time.begin; });
       const auto row = static_cast<int>(free - ends.begin());
