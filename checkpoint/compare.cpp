@@ -22,14 +22,14 @@ double number(const std::byte* at, DType type) {
   return 0;
 }
 
-// Compares two tensors of one type and shape.
+// Requires equal types and shapes.
 void compare_elements(TensorDifference& d, const Tensor& a, const Tensor& b) {
   const std::size_t size = size_of(a.dtype());
   for (std::size_t at = 0; at < a.bytes(); at += size) {
     if (std::memcmp(a.raw() + at, b.raw() + at, size) == 0) continue;
     ++d.elements;
     const double difference = std::abs(number(a.raw() + at, a.dtype()) - number(b.raw() + at, b.dtype()));
-    if (!(difference <= d.largest)) d.largest = difference;  // NaN stays: nothing compares with it
+    if (!(difference <= d.largest)) d.largest = difference;  // also true for NaN
   }
 }
 

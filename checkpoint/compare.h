@@ -1,5 +1,5 @@
 #pragma once
-// What differs between the tensors and values of two checkpoints, whatever ranks wrote them.
+// Compares two checkpoints tensor by tensor and value by value. They may have different numbers of ranks.
 
 #include <cstdint>
 #include <filesystem>
@@ -12,18 +12,19 @@ namespace ring {
 
 struct TensorDifference {
   std::string name;
-  std::string kind;           // "only in the first", "f32[4,8] and bf16[4,8]"; empty: values differ
-  std::int64_t elements = 0;  // whose bits differ
-  double largest = 0;         // of their absolute differences; NaN where one of two is a NaN
+  // "only in the first", "only in the second" or "f32[4,8] and bf16[4,8]"; empty if only elements differ
+  std::string kind;
+  std::int64_t elements = 0;  // elements that are not bit-identical
+  double largest = 0;         // largest absolute difference; NaN if an element is NaN
 };
 
 struct CheckpointDifference {
-  std::vector<TensorDifference> tensors;  // by name
+  std::vector<TensorDifference> tensors;  // sorted by name
   std::vector<std::string> values;        // "train.step: 10 and 20"
   bool none() const { return tensors.empty() && values.empty(); }
 };
 
-// Reads one tensor of each at a time, and checks the hashes of what it reads.
+// Holds one tensor of each checkpoint in memory at a time. Verifies the hashes of the slices that it reads.
 CheckpointDifference compare_checkpoints(const std::filesystem::path& first, const Manifest&,
                                          const std::filesystem::path& second, const Manifest&);
 

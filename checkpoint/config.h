@@ -1,5 +1,5 @@
 #pragma once
-// Settings of saving: the section `checkpoint`.
+// Settings of the section `checkpoint`.
 
 #include <cstdint>
 
@@ -25,12 +25,12 @@ struct CheckpointConfig {
   void fields(Fields&);
 };
 
-// How a run saves, which is as its settings say only where the host has room for it.
+// How a run saves. Differs from the settings if host memory is too small for what they ask for.
 struct Saving {
   SaveMode mode = SaveMode::async;
-  bool keeps = false;  // snapshots in the launcher's memory
-  // How many copies of this rank's state lie in host memory. Without one, steps wait while it is written from where it
-  // is.
+  bool keeps = false;  // the launcher keeps snapshots in memory (MemoryTier)
+  // Returns how many copies of this rank's state are held in host memory. With 0, steps wait while the live tensors are
+  // written.
   int copies() const { return keeps ? 2 : mode == SaveMode::async ? 1 : 0; }
 };
 inline Saving saving_of(const CheckpointConfig& c) { return {c.mode, c.memory_interval > 0}; }

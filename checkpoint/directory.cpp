@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "step-";
 
-// The step in a name exactly as checkpoint_name() makes it.
+// Returns the step if the name is exactly what checkpoint_name() makes of it.
 std::optional<std::int64_t> step_of(const std::string& name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   const std::string digits = name.substr(kPrefix.size());
@@ -34,7 +34,7 @@ std::optional<std::int64_t> step_of(const std::string& name) {
 
 std::optional<std::int64_t> step_of(const fs::path& path) { return step_of(path.filename().string()); }
 
-// What lies in a folder; `error` when it cannot be read.
+// Returns the entries of a folder; sets `error` if it cannot be read.
 std::vector<fs::path> entries_of(const fs::path& folder, std::error_code& error) {
   std::vector<fs::path> found;
   fs::directory_iterator at(folder, error);
@@ -54,7 +54,8 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   return found;
 }
 
-// A folder that may not be read is taken for one: better a run that does not start than one that starts again.
+// Returns true for a folder without read permission, too: a run that refuses to start is better than one that starts
+// from scratch.
 bool holds_checkpoint(const fs::path& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) return error == std::errc::permission_denied;
@@ -65,7 +66,7 @@ bool holds_checkpoint(const fs::path& path) {
   return error && !nothing_there(error);
 }
 
-// Names of attempts and of removals, as the writer and remove_checkpoint() choose them.
+// Recognizes the names that the writer and remove_checkpoint() use for temporary folders.
 bool left_by_an_attempt(const fs::path& path) {
   const std::string name = path.filename().string();
   const std::size_t mark = name.find(".tmp-");
@@ -76,7 +77,8 @@ bool left_by_an_attempt(const fs::path& path) {
          fs::is_directory(fs::symlink_status(path, error));
 }
 
-// Under one other name first: an attempt that still lives can then commit all of its folder or nothing.
+// Renames to one fixed name first, so that an attempt that is still alive can commit either its whole folder or
+// nothing.
 std::error_code remove_left(const fs::path& path) {
   const fs::path doomed = path.parent_path() / (path.stem().string() + ".tmp-removed");
   std::error_code error;
@@ -86,7 +88,7 @@ std::error_code remove_left(const fs::path& path) {
   return error;
 }
 
-// Makes room for a checkpoint where something else has its name.
+// Renames what is in the way of a checkpoint.
 void set_aside(const fs::path& path) {
   fs::path other;
   std::error_code error;
@@ -108,7 +110,7 @@ std::string checkpoint_name(std::int64_t step) {
 
 namespace {
 
-// `moved`: one was removed while this looked, so that another may have been missed.
+// Sets `moved` if an entry was removed meanwhile, in which case another may have been missed.
 std::vector<CheckpointEntry> list_once(const fs::path& folder, bool& moved) {
   std::vector<CheckpointEntry> found;
   for (const fs::path& path : entries_of(folder)) {
@@ -124,8 +126,8 @@ std::vector<CheckpointEntry> list_once(const fs::path& folder, bool& moved) {
 
 }  // namespace
 
-// Beside a run, a walk through the folder may come too late for the old checkpoint and too early for the new one: what
-// says that there is none, or that something moved, is asked again.
+// While a run is training, one pass over the folder may be too late for the old checkpoint and too early for the new
+// one. So the folder is read again if it seems empty or an entry disappeared.
 std::vector<CheckpointEntry> list_checkpoints(const fs::path& folder) {
   constexpr int kMostLists = 10, kMostEmpty = 3;
   std::error_code error;
@@ -176,8 +178,8 @@ void commit_directory(const fs::path& temporary, const fs::path& final) {
   if (fs::exists(fs::symlink_status(final, ignored)) && !holds_checkpoint(final)) set_aside(final);
   int result = tried(IoCall::rename, [&] { return ::rename(temporary.c_str(), final.c_str()); });
   if (result != 0 && (errno == ENOTEMPTY || errno == EEXIST)) {
-    // One of this step is there already (a damaged one that was walked over, or the same step again): swap, so that
-    // at no moment neither exists.
+    // There is a checkpoint of this step already (a damaged one that was skipped, or the step was repeated): exchange
+    // the names, so that one of the two always exists.
     result = ::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, final.c_str(), RENAME_EXCHANGE);
     if (result != 0 && (errno == EINVAL || errno == ENOSYS)) {
       if (const std::error_code error = remove_checkpoint(final))

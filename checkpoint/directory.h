@@ -1,6 +1,6 @@
 #pragma once
-// The folder of a run's checkpoints: step-000000123 for each, step-000000123.tmp-<attempt> while one is being written
-// or removed.
+// The folder of a run's checkpoints. Each checkpoint is a folder step-000000123; while it is being written or removed,
+// its name is step-000000123.tmp-<attempt>.
 
 #include <cstdint>
 #include <filesystem>
@@ -19,48 +19,49 @@ struct CheckpointEntry {
 
 std::string checkpoint_name(std::int64_t step);
 
-// Other things may lie in the folder: what does not have such a name is not looked at, and what has it and holds
-// neither a manifest nor a shard is no checkpoint. None of them is ever removed.
+// The folder may contain other files and folders, which are never removed: a different name is ignored, and a folder
+// with such a name but neither a manifest nor a shard is not a checkpoint.
 
-// Committed ones by ascending step, verified or not; nothing when there is no such folder. A folder that may not be
-// read counts. Error: the folder itself cannot be read.
+// Returns the committed checkpoints, verified or not, by ascending step; none if the folder does not exist. A
+// checkpoint without read permission is included. Throws Error if the folder itself cannot be read.
 std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& folder);
-// Files and folders that are named like a checkpoint and are none.
+// Returns the files and folders that are named like a checkpoint but are not one, sorted by path.
 std::vector<std::filesystem::path> list_impostors(const std::filesystem::path& folder);
 
-// Removes what dead attempts left behind. Call on one rank, before anything writes there.
-// Returns how many were removed.
+// Removes what unfinished saves and removals left behind. Call on one rank, before anything is written to the folder.
+// Returns how many were removed; a failure is logged as a warning.
 int remove_stale(const std::filesystem::path& folder);
 
-// Under another name first, so that a crash half-way leaves no damaged checkpoint behind.
+// Renames the checkpoint before removing it, so that a crash halfway leaves no damaged checkpoint behind.
 std::error_code remove_checkpoint(const std::filesystem::path& checkpoint);
-// Removes every checkpoint. Error: one of them cannot be removed.
+// Removes every checkpoint and stale folder. Throws Error if a checkpoint cannot be removed.
 void remove_all_checkpoints(const std::filesystem::path& folder);
 
-// Which folder a path means now: two answers differ when it was removed or replaced in between. Nothing: there is none.
+// Device and inode number of the folder at a path; nullopt if there is none. The identity changes when the folder is
+// removed or replaced.
 using FolderIdentity = std::optional<std::pair<std::uint64_t, std::uint64_t>>;
 FolderIdentity identity_of(const std::filesystem::path&);
 
-// Moves the finished folder `temporary` to `final` and makes that durable. A checkpoint of that name is replaced at
-// once and has the name `temporary` from then on, for the caller to remove (where the file system cannot exchange
-// names, it is removed before). Something else of that name is set aside under another one.
+// Renames the finished folder `temporary` to `final` and makes the rename durable. A checkpoint already named `final`
+// is exchanged atomically: it is then named `temporary`, and the caller removes it. If the file system cannot exchange
+// names, the old checkpoint is removed first. Anything else named `final` is renamed out of the way, with a warning.
 void commit_directory(const std::filesystem::path& temporary, const std::filesystem::path& final);
 
 struct Retention {
-  int keep_last = 2;                    // newest ones kept, at least 1
-  std::int64_t keep_every = 0;          // steps that are multiples of this are kept for good; 0: none
-  std::vector<std::int64_t> damaged{};  // steps whose checkpoints are left alone and count for nothing
+  int keep_last = 2;                    // newest checkpoints to keep, at least 1
+  std::int64_t keep_every = 0;          // checkpoints at multiples of this step are never removed; 0 disables it
+  std::vector<std::int64_t> damaged{};  // steps of damaged checkpoints, which are neither removed nor counted
 };
 
-// Checkpoints older than `step`, except the newest keep_last (with that of `step`) and every keep_every-th. Those newer
-// than `step` count for nothing.
+// Returns the checkpoints older than `step` that retention removes: all except the newest keep_last (which include that
+// of `step`) and every keep_every-th. Checkpoints newer than `step` are ignored.
 std::vector<CheckpointEntry> superseded(const std::filesystem::path& folder, std::int64_t step, const Retention&);
-// Removes them. Call once that of `step` was verified. One that cannot be removed is a
-// warning.
+// Removes the superseded() checkpoints. Call after the checkpoint of `step` was verified. Warns if one cannot be
+// removed.
 void apply_retention(const std::filesystem::path& folder, std::int64_t step, const Retention&);
 
-// The checkpoint that a path means: itself, or the newest of the run (or folder of checkpoints) at that path.
-// Error says what was looked for.
+// Returns the checkpoint at a path, or all checkpoints of the run (or folder of checkpoints) at that path, by ascending
+// step. Never empty: throws Error, which says what was looked for, if there is none.
 std::vector<CheckpointEntry> resolve_checkpoints(const std::filesystem::path& path_or_run);
 
 }  // namespace ring

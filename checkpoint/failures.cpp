@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint64_t kMostBytes = 4096;
 constexpr std::int64_t kMostFailures = 1'000'000'000;
 
-// Those before this process.
+// Returns the failures before this process.
 std::int64_t read_count(const std::string& file) {
   const auto json = parse_json<nlohmann::json>(read_text(file, kMostBytes));
   const auto count = json.at("failures").get<std::int64_t>();

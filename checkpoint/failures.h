@@ -1,6 +1,6 @@
 #pragma once
-// How often a process that trained a run ended without being done: killed, crashed, stopped by an error. Kept in
-// failures.json of the run's directory: {"failures": 2, "running": true}.
+// Counts how often a training process of a run was killed, crashed or stopped by an error. Stored in failures.json in
+// the run's directory: {"failures": 2, "running": true}.
 
 #include <cstdint>
 #include <string>
@@ -9,8 +9,8 @@ namespace ring {
 
 class Failures {
  public:
-  // A process begins: where the one before did not say that it ended well, that was a failure. fresh: none counts. What
-  // cannot be read or written is a warning.
+  // Records that a process starts, and counts a failure if the previous process did not call ended_well(). `fresh`:
+  // starts counting at 0. Warns if the file cannot be read or written.
   Failures(std::string file, bool fresh);
   std::int64_t count() const { return count_; }
   void ended_well();

@@ -1,5 +1,5 @@
 #pragma once
-// Files that must survive a crash. Every call does all of its work or throws an Error that names the file and the
+// Files that must survive a crash. Every function does all of its work or throws an Error with the file's name and the
 // system's reason. Hashes are xxh3-128 as 32 hex digits. Sizes and offsets are in bytes.
 
 #include <cstddef>
@@ -27,7 +27,8 @@ std::string hash_of(std::string_view bytes);
 
 class File {
  public:
-  // read: a regular file. A pipe is refused with its name and not waited for, a directory or device likewise.
+  // read: an existing regular file. create: a new or truncated one. update: an existing file to write to. Directories,
+  // devices and pipes are rejected, without waiting for a pipe's writer.
   enum class Mode { read, create, update };
   File(const std::filesystem::path&, Mode);
   ~File();
@@ -35,29 +36,31 @@ class File {
   File& operator=(const File&) = delete;
 
   std::uint64_t size() const;
-  // Takes the space on the disk now, so that a full one is found before anything is written.
+  // Allocates disk space now, so that a full disk is found before anything is written. Does nothing if the file system
+  // does not support it.
   void reserve(std::uint64_t bytes);
   void write_at(std::uint64_t offset, const void* data, std::size_t bytes);
-  void read_at(std::uint64_t offset, void* data, std::size_t bytes) const;  // Error when the file ends early
+  void read_at(std::uint64_t offset, void* data, std::size_t bytes) const;  // Error if the file ends early
   void resize(std::uint64_t bytes);
   void sync();
-  void drop_cache() const;  // later reads come from the disk, as far as the system follows the advice
+  void drop_cache() const;  // asks the system to read from the disk from now on (posix_fadvise)
 
  private:
   std::filesystem::path path_;
   int fd_;
 };
 
-// Makes names created, renamed or removed in `directory` durable.
+// Makes the creation, renaming and removal of entries of `directory` durable.
 void sync_directory(const std::filesystem::path& directory);
 
 inline constexpr std::uint64_t kMostText = std::uint64_t{256} << 20;
-std::string read_text(const std::filesystem::path&, std::uint64_t most_bytes = kMostText);  // Error: it is larger
-void write_text(const std::filesystem::path&, const std::string& text);                     // a new file, synced
-// Writes the file by way of a synced temporary one. If it throws, the file is as it was or holds all of `text`, and the
-// temporary file is removed as far as the system allows.
+// Throws Error if the file is larger than most_bytes.
+std::string read_text(const std::filesystem::path&, std::uint64_t most_bytes = kMostText);
+void write_text(const std::filesystem::path&, const std::string& text);  // creates or truncates, then syncs
+// Replaces the file with a synced temporary file. If it throws, the file is unchanged or holds all of `text`, and the
+// temporary file is removed if the system allows it.
 void replace_text(const std::filesystem::path&, const std::string& text);
-// Renames a file, replacing one that is there, and makes that durable.
+// Renames a file, replacing an existing `to`, and makes the rename durable.
 void rename_file(const std::filesystem::path& from, const std::filesystem::path& to);
 
 struct ByteRange {
@@ -66,9 +69,10 @@ struct ByteRange {
 struct FileHashes {
   std::uint64_t bytes = 0;
   std::string whole;
-  std::vector<std::string> ranges;  // one for each asked
+  std::vector<std::string> ranges;  // one hash per requested range
 };
-// One pass over the file. `ranges` ascend, do not overlap and end within the file.
+// Hashes the file and its ranges in one pass. Requires ranges that ascend, do not overlap and end within the file.
+// `from_disk`: drops the page cache first.
 FileHashes hash_file(const std::filesystem::path&, const std::vector<ByteRange>& ranges, bool from_disk);
 
 }  // namespace ring

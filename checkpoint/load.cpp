@@ -13,7 +13,8 @@ namespace fs = std::filesystem;
 constexpr std::size_t kWindow = 1 << 20;
 constexpr std::size_t kListed = 8;
 
-// Reads a file mostly forward: short reads come from a window of bytes, long ones go straight to their place.
+// Reads a file, mostly forward: short reads are served from a buffered window, long ones go directly to their
+// destination.
 class WindowReader {
  public:
   WindowReader(const fs::path& path, std::uint64_t end) : file_(path, File::Mode::read), end_(end) {}
@@ -34,8 +35,8 @@ class WindowReader {
   std::vector<std::byte> window_;
 };
 
-// Copies what `slice` and `wanted` share into `out` (the bytes of `wanted`). A slice that is read whole is hashed on
-// the way: the files were verified before, but memory and disks err too.
+// Copies the intersection of `slice` and `wanted` into `out` (the bytes of `wanted`). A slice that is read whole is
+// hashed on the way: the files were verified before, but memory and disks can fail, too.
 void read_slice(const fs::path& folder, const std::string& name, std::size_t element, const SavedSlice& slice,
                 const Region& wanted, std::byte* out) {
   const Region both = intersect(slice.region, wanted);
@@ -60,8 +61,8 @@ void read_slices(const fs::path& folder, const std::string& name, const SavedTen
 
 bool is_float(DType t) { return t == DType::f32 || t == DType::bf16; }
 
-// A run may keep a tensor in another float type than the one that saved it: bf16 -> f32 is exact, f32 -> bf16 rounds to
-// nearest.
+// Converts between f32 and bf16, for a run that keeps a tensor in a different float type from the checkpoint. bf16 ->
+// f32 is exact, f32 -> bf16 rounds to nearest.
 void convert(const std::byte* from, DType type, std::byte* to, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
     if (type == DType::bf16)
@@ -71,8 +72,7 @@ void convert(const std::byte* from, DType type, std::byte* to, std::int64_t coun
   }
 }
 
-// Host memory that tensors of a device pass through, one after the other. It is not cleared, and its pages are taken
-// once.
+// Host memory through which tensors are copied to a device, one after another. It is reused and not zeroed.
 class Staging {
  public:
   std::byte* room(std::size_t bytes) {
@@ -140,7 +140,8 @@ std::vector<std::string> take_if(std::vector<std::string>& names, const Is& is) 
   return taken;
 }
 
-// What may be on one side alone, and is, is no difference. Returns who wants to hear of it.
+// Removes the differences that State::may_differ() allows from the report. Returns the notifications to call after
+// loading.
 std::vector<std::function<void()>> forgive(const Manifest& manifest, const State& state, WeightsReport& report) {
   std::vector<std::function<void()>> told;
   for (const auto& [prefix, how] : state.may_differ()) {
@@ -171,7 +172,7 @@ void load_tensors(const fs::path& folder, const Manifest& manifest, const State&
                   const std::vector<std::string>& names, const Stream& stream) {
   check_sizes(folder, manifest);
   state.settle(stream);
-  stream.synchronize();  // nothing queued may still use the bytes that are about to change
+  stream.synchronize();  // queued work may still use the bytes that are about to change
   Staging staging;
   for (const std::string& name : names)
     load_tensor(folder, state.tensors().at(name), manifest.tensors.at(name), stream, staging);

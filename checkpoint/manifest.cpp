@@ -20,12 +20,12 @@ using nlohmann::json;
 
 constexpr const char* kFormat = "ringmaster-checkpoint";
 constexpr int kVersion = 1;
-constexpr std::int64_t kMaxStep = 999'999'999'999'999'999;  // the largest that a checkpoint's name can hold
-constexpr int kMostDepth = 32;                              // of arrays and objects inside of each other; ours have 6
+constexpr std::int64_t kMaxStep = 999'999'999'999'999'999;  // largest step that fits into a checkpoint's name
+constexpr int kMostDepth = 32;                              // nesting of arrays and objects; this writer uses 6 levels
 
 json to_json(const Shape& shape) { return json(std::vector<std::int64_t>(shape.begin(), shape.end())); }
 
-// Everything that JSON would silently cut to the type asked for is refused: fractions, booleans, numbers out of range.
+// Rejects everything that the JSON library would silently convert: fractions, booleans, numbers out of range.
 template <class T>
 T whole_number(const json& j) {
   if (j.is_number_unsigned() && std::in_range<T>(j.get<std::uint64_t>())) return static_cast<T>(j.get<std::uint64_t>());
@@ -51,7 +51,7 @@ const json& section(const json& j, const char* key) {
   return found;
 }
 
-// JSON has no infinity or NaN, and hexadecimal keeps every bit: doubles travel as text such as 0x1.8p+1.
+// Writes doubles as strings such as "0x1.8p+1": JSON has no infinity or NaN, and hexadecimal keeps every bit.
 json to_json(const StateValue& value) {
   if (const auto* i = std::get_if<std::int64_t>(&value)) return {{"i64", *i}};
   if (const auto* u = std::get_if<std::uint64_t>(&value)) return {{"u64", *u}};
@@ -99,7 +99,7 @@ SavedTensor tensor_from(const json& j) {
 
 std::string hash_suffix(const std::string& body) { return str(" \"xxh3\": \"", hash_of(body), "\"\n}\n"); }
 
-// One line for each entry: readable, and small beside the default of one line for each number.
+// Writes one line per entry, which is readable and compact; the JSON library would write one line per number.
 template <class Map>
 void write_entries(std::ostream& out, const char* key, const Map& entries) {
   out << " \"" << key << "\": {";
@@ -111,7 +111,7 @@ void write_entries(std::ostream& out, const char* key, const Map& entries) {
   out << "\n },\n";
 }
 
-// By name: how many bytes each file has.
+// Checks the files' names. Returns the size of each file by name, in bytes.
 std::map<std::string, std::uint64_t> check_files(const Manifest& m) {
   std::map<std::string, std::uint64_t> sizes;
   for (const SavedFile& f : m.files) {
@@ -123,7 +123,7 @@ std::map<std::string, std::uint64_t> check_files(const Manifest& m) {
   return sizes;
 }
 
-// Where the tensors of one file lie in it: from, to.
+// Byte ranges [first, second) of the tensors in one file.
 using Extents = std::vector<std::pair<std::uint64_t, std::uint64_t>>;
 
 void check_apart(const std::string& file, Extents extents) {
@@ -183,7 +183,8 @@ std::uint64_t Manifest::tensor_bytes() const {
 
 namespace {
 
-// Error: so many elements, or their bytes, cannot be counted. Dims of 0 make the product 0 and excuse nothing.
+// Throws Error if the number of elements or bytes overflows. Dims of 0 are skipped, so that they hide no overflow in
+// other dims.
 void check_countable(const std::string& name, const SavedTensor& t) {
   auto bytes = static_cast<std::int64_t>(size_of(t.dtype));
   for (const std::int64_t d : t.global_shape)
@@ -199,7 +200,7 @@ void check_inside(const std::string& name, const Shape& whole, const Region& reg
       fail("tensor '", shown(name), "': slice ", region.size, " at ", region.start, " leaves the shape ", whole);
 }
 
-// The dim in which the regions begin at most places: along it, few of them lie side by side.
+// Returns the dim with the most distinct region starts: regions overlap least along it.
 int most_cut_dim(const std::vector<const Region*>& regions, int dims) {
   int best = 0;
   std::size_t most = 0;
@@ -212,7 +213,7 @@ int most_cut_dim(const std::vector<const Region*>& regions, int dims) {
   return best;
 }
 
-// Goes through the regions along one dim and compares each with those that have not ended there.
+// Sweeps over the regions along one dim and compares each with those that have not ended there.
 void check_disjoint(const std::string& name, const SavedTensor& t) {
   std::vector<const Region*> regions, open;
   for (const SavedSlice& s : t.slices)

@@ -1,5 +1,6 @@
 #pragma once
-// manifest.json: what a checkpoint holds and where. Valid JSON; its last field is the xxh3-128 of every byte before it.
+// manifest.json lists what a checkpoint contains and where it is stored. The file is valid JSON; its last field is the
+// xxh3-128 of every byte before it.
 
 #include <cstdint>
 #include <filesystem>
@@ -15,8 +16,8 @@ namespace ring {
 inline constexpr const char* kManifestName = "manifest.json";
 
 struct SavedSlice {
-  Region region;     // of the whole tensor, in elements
-  std::string file;  // name inside the checkpoint's directory
+  Region region;     // within the whole tensor, in elements
+  std::string file;  // name within the checkpoint's folder
   std::uint64_t offset = 0, bytes = 0;
   std::string xxh3;
 };
@@ -24,7 +25,7 @@ struct SavedSlice {
 struct SavedTensor {
   DType dtype = DType::f32;
   Shape global_shape;
-  std::vector<SavedSlice> slices;  // disjoint, together the whole tensor
+  std::vector<SavedSlice> slices;  // disjoint; together they cover the tensor
 };
 
 struct SavedFile {
@@ -36,8 +37,8 @@ struct SavedFile {
 struct Manifest {
   std::int64_t step = 0;
   int world = 1;                // ranks that wrote it
-  std::int64_t token = 0;       // of the process that wrote it (checkpoint/writer_token.h); 0: it had none
-  std::string metadata = "{}";  // JSON object of the trainer's: config, versions
+  std::int64_t token = 0;       // WriterToken::number() of the process that wrote it; 0 without a token
+  std::string metadata = "{}";  // JSON object from the trainer: config, versions
   std::map<std::string, StateValue> values;
   std::vector<SavedFile> files;
   std::map<std::string, SavedTensor> tensors;
@@ -45,17 +46,18 @@ struct Manifest {
   std::uint64_t tensor_bytes() const;
 };
 
-// What the slices of a tensor make: all of it, or one rank's part.
+// Coverage that a tensor's slices must have: the whole tensor, or any part of it (one rank's).
 enum class Cover { whole, part };
-// Whether the slices lie in the tensor, do not overlap, and cover what they should; else an Error names `name`.
+// Throws Error with `name` unless the slices are inside the tensor, do not overlap and, for Cover::whole, cover all of
+// it.
 void check_cover(const std::string& name, const SavedTensor&, Cover = Cover::whole);
 
 std::string to_text(const Manifest&);
-// Error when a byte was changed, when the file is not a manifest, or when its parts contradict each other.
+// Throws Error if the hash does not match, the text is not a manifest, or its parts contradict each other.
 Manifest parse_manifest(const std::string& text, Cover = Cover::whole);
-Manifest read_manifest(const std::filesystem::path& checkpoint);  // Error names the file
+Manifest read_manifest(const std::filesystem::path& checkpoint);  // its Error names the file
 
-// Values travel as JSON text that keeps every bit, infinities and NaN included.
+// Returns the value as JSON text that preserves every bit, including infinities and NaN.
 std::string value_to_text(const std::string& name, const StateValue&);
 
 }  // namespace ring

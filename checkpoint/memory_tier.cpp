@@ -27,10 +27,11 @@ constexpr std::uint64_t kMagic = 0x324B504D52;  // "RMPK2"
 constexpr std::uint64_t kDataBegin = 4096;
 constexpr const char* kFolder = "/proc/self/fd";
 
-// Stands at the start of a slot. The text is a line with the identity, one with the signature, and the manifest, whose
-// last line is its hash.
+// Stored at the start of a slot. The text consists of a line with the identity, a line with the signature, and the
+// manifest, which ends with its hash.
 struct Header {
-  std::uint64_t magic = 0, text_begin = 0, text_bytes = 0;  // no text: nothing here counts
+  // text_bytes is 0 if the slot holds no valid snapshot.
+  std::uint64_t magic = 0, text_begin = 0, text_bytes = 0;
 };
 
 fs::path path_of(int file) { return fs::path(kFolder) / std::to_string(file); }
@@ -39,8 +40,8 @@ void write_header(int file, const Header& header) {
   File(path_of(file), File::Mode::update).write_at(0, &header, sizeof header);
 }
 
-// Through the mapping, whose pages are there: writing to the file could fail. Whoever reads after a kill finds it whole
-// or none.
+// Writes through the mapping, whose pages are allocated: writing to the file could fail. If the process is killed
+// meanwhile, readers find either a complete header or an invalid one.
 void set_header(const std::shared_ptr<void>& map, const Header& header) {
   auto* const there = static_cast<Header*>(map.get());
   const std::atomic_ref magic(there->magic);
@@ -79,7 +80,7 @@ SavedTensor saved(const StateTensor& t, const std::byte* file_begin, const std::
   return {t.local.dtype(), t.global_shape, {slice}};
 }
 
-// Where they lie: reading them would take the memory once more.
+// Hashes the tensors in place, through a mapping: reading them would need as much memory again.
 void check_hashes(int file, const Manifest& m) {
   const std::uint64_t size = File(path_of(file), File::Mode::read).size();
   const auto map = map_file(file, size);
@@ -111,7 +112,7 @@ MemoryTier::MemoryTier(const KeptFiles& files, std::string identity, std::string
   for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].file = files[i];
 }
 
-// What this program wrote under the same identity; the tensors may be damaged.
+// Returns the slot's manifest if it has this identity and a valid signature; the tensors may still be damaged.
 std::optional<Manifest> MemoryTier::read(const Slot& slot) const try {
   const std::string text = read_slot_text(slot.file);
   if (!text.starts_with(identity_ + "\n")) return std::nullopt;
@@ -144,7 +145,7 @@ std::vector<std::int64_t> MemoryTier::whole_steps() const {
 
 Manifest MemoryTier::load(std::int64_t step, State& state, const Stream& stream) {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    const std::optional<Manifest> m = read(slots_[i]);  // whose hashes are compared on the way
+    const std::optional<Manifest> m = read(slots_[i]);  // fill_state() compares the hashes
     if (!m || m->step != step) continue;
     check_regions(*m, state);
     fill_state(kFolder, *m, state, stream);
@@ -161,7 +162,7 @@ void MemoryTier::make_room(Slot& slot, std::uint64_t bytes, Device device) {
   if (!of_ours || file.size() < kDataBegin + bytes) file.resize(0);
   file.reserve(kDataBegin + bytes);
   slot.map = with_locked_pages(map_file(slot.file, kDataBegin + bytes), kDataBegin + bytes, device);
-  const auto nothing = [map = slot.map](void*) {};  // a count of its own: of the snapshots that lie there
+  const auto nothing = [map = slot.map](void*) {};  // a separate use count: that of the snapshots in the slot
   slot.room = {std::shared_ptr<void>(static_cast<std::byte*>(slot.map.get()) + kDataBegin, nothing), bytes};
 }
 

@@ -1,11 +1,11 @@
 #pragma once
-// The newest snapshots of this rank in memory that the launcher keeps (job/kept_memory.h), so that a worker that dies
-// costs the steps since then and no reading of files.
+// Keeps this rank's newest snapshots in memory of the launcher (job/kept_memory.h). If a worker dies, only the steps
+// since the last snapshot are lost, and no file is read.
 //
-// There are two slots, each a file in memory: the bytes of all tensors, and after them a signed manifest of this rank's
-// part with a hash of each. A slot that is written to has no manifest until all of it is there, so what a dead worker
-// leaves is whole or does not count; the other slot holds the snapshot before. Checkpoints are written from the same
-// copies, so the tier costs one copy of the state more than they do.
+// There are two slots, each an in-memory file: the bytes of all tensors, then a signed manifest of this rank's part
+// with a hash of each tensor. A slot that is being written has no manifest until it is complete, so a slot that a dead
+// worker left is either complete or ignored; the other slot holds the previous snapshot. Checkpoints are written from
+// the same copies, so the tier needs one more copy of the state than checkpoints do.
 
 #include <array>
 #include <cstdint>
@@ -25,36 +25,39 @@ namespace ring {
 
 class MemoryTier {
  public:
-  // identity: what must be the same for a snapshot to count: settings, data, program, this rank and how many there are.
-  // key: signs the manifests, so that nobody else's count.
+  // identity: hash of what must match for a snapshot to be used: settings, data, program, rank and number of ranks.
+  // key: signs the manifests, so that snapshots of other jobs are rejected.
   MemoryTier(const KeptFiles& files, std::string identity, std::string key);
 
-  // The steps that can be loaded, ascending: whole, of this identity, and every hash matches. What is damaged is a
-  // warning.
+  // Returns the steps that can be loaded, ascending: snapshots that are complete, have this identity, and whose hashes
+  // match. Warns about damaged ones.
   std::vector<std::int64_t> whole_steps() const;
-  // Fills the registry from one of them, and returns what else was saved with it. Error: it does not fit.
+  // Fills the State from the snapshot of `step`, and returns its manifest. Throws Error if the snapshot is gone or does
+  // not fit the State.
   Manifest load(std::int64_t step, State&, const Stream&);
-  std::filesystem::file_time_type loaded_from() const { return loaded_from_; }  // when that was sealed
+  // Returns when the loaded snapshot was sealed.
+  std::filesystem::file_time_type loaded_from() const { return loaded_from_; }
 
-  // Takes the memory for snapshots of `state` and locks its pages for the stream's device. What other settings have
-  // left is removed. Error: there is not enough.
+  // Allocates the memory for snapshots of `state` and page-locks it for the stream's device. Discards snapshots with a
+  // different identity. Throws Error if there is not enough memory.
   void reserve(const State& state, const Stream& stream);
-  void clear();                 // gives all memory back, and what is in it
-  std::uint64_t bytes() const;  // that both slots take of the host
+  void clear();                 // frees the memory of both slots, with their snapshots
+  std::uint64_t bytes() const;  // host memory that both slots occupy
 
-  // Into the slot with the older snapshot, which counts no longer; not into the one that hold() was told of. As
-  // State::snapshot(). It counts once seal() has returned, which any thread may call, before the next take().
+  // Takes a snapshot into the slot with the older one, which is no longer valid, but never into the slot that hold()
+  // protects. Requires reserve(). Otherwise like State::snapshot(). The snapshot becomes valid when seal() returns.
+  // seal() may run on any thread, but must return before the next take().
   Snapshot take(const State&, const Stream&);
   void seal(const Snapshot&, std::int64_t step, const std::string& metadata);
-  void hold() { held_ = latest_; }  // a checkpoint is being written from the latest one
+  void hold() { held_ = latest_; }  // protects the latest snapshot while a checkpoint is written from it
   void release() { held_ = -1; }
-  void forget();  // the steps of both: the run has gone another way
+  void forget();  // invalidates both snapshots, for example after the run was rewound
 
  private:
   struct Slot {
     int file = -1;
-    std::shared_ptr<void> map;  // all of the file
-    SnapshotRoom room;          // behind the header
+    std::shared_ptr<void> map;  // mapping of the whole file
+    SnapshotRoom room;          // part of the mapping after the header
   };
 
   std::optional<Manifest> read(const Slot&) const;
@@ -67,13 +70,14 @@ class MemoryTier {
   std::filesystem::file_time_type loaded_from_{};
 };
 
-// What the launcher keeps for this process; null: it is not ours, and keeps nothing. facts: what identity stands for.
+// Opens the memory that the launcher keeps for this process; null if it keeps none. facts: hashed into the identity.
 std::unique_ptr<MemoryTier> open_memory_tier(const std::vector<std::string>& facts);
 
-// Takes the room that a tier needs on all ranks. False, with a warning and everything given back: one rank has none.
+// Reserves the tier's memory on all ranks. If one rank has too little, warns, frees the memory on all ranks and returns
+// false. Collective.
 bool reserve_together(MemoryTier&, const State&, const Stream&, Communicator& host);
 
-// The newest step that all ranks can load; nothing: none. Collective.
+// Returns the newest step that all ranks can load; nullopt if there is none. The tier may be null. Collective.
 std::optional<std::int64_t> newest_common_step(const MemoryTier*, Communicator& host);
 
 }  // namespace ring

@@ -27,7 +27,7 @@ bool taken(const fs::path& path) {
 
 void rename_to_free_name(const fs::path& from, const fs::path& to) {
   int result = ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE);
-  if (result != 0 && (errno == EINVAL || errno == ENOSYS)) {  // a file system that cannot promise it
+  if (result != 0 && (errno == EINVAL || errno == ENOSYS)) {  // the file system does not support RENAME_NOREPLACE
     if (taken(to)) fail_taken(to);
     result = ::rename(from.c_str(), to.c_str());
   }
@@ -44,7 +44,7 @@ NewFolder::NewFolder(const fs::path& final) : final_(final.lexically_normal()) {
   if (taken(final_)) fail_taken(final_);
   const fs::path temporary = final_.string() + ".tmp-" + std::to_string(::getpid());
   std::error_code error;
-  fs::remove_all(temporary, error);  // of a process that had this number before
+  fs::remove_all(temporary, error);  // left by an earlier process with this PID
   fs::create_directories(temporary, error);
   if (error) fail("cannot create the folder ", temporary.string(), ": ", io_error_text(error.value()));
   temporary_ = temporary;

@@ -1,22 +1,22 @@
 #pragma once
-// A folder that appears whole or not at all.
+// A folder that appears either complete or not at all.
 
 #include <filesystem>
 
 namespace ring {
 
-// While it is being filled it has a name beside its own, NAME.tmp-PID, and unless commit() was called it is removed.
+// While it is being filled, the folder is named NAME.tmp-PID. The destructor removes it unless commit() succeeded.
 class NewFolder {
  public:
-  // Makes the folders around it. Error: something of that name exists, or the folder cannot be made.
+  // Creates the temporary folder and its parents. Throws Error if `final` exists or the folder cannot be created.
   explicit NewFolder(const std::filesystem::path& final);
   ~NewFolder();
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
 
   const std::filesystem::path& path() const { return temporary_; }  // where to write
-  const std::filesystem::path& final() const { return final_; }     // without a slash at its end
-  // Renames it; what was written in it is synced by then. Error: meanwhile something has its name.
+  const std::filesystem::path& final() const { return final_; }     // without a trailing slash
+  // Renames the folder to final(). Requires that the files in it are synced. Throws Error if final() exists by now.
   void commit();
 
  private:

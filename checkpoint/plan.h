@@ -1,6 +1,6 @@
 #pragma once
-// Who writes what. Every rank describes what it holds, all exchange that, and each derives the same plan from it: a
-// manifest whose slices name their file, and whose offsets and hashes are still open.
+// Decides which rank writes which slice. Ranks exchange descriptions of what they hold, and each derives the same plan:
+// a manifest whose slices name their file, but have no offsets and hashes yet.
 
 #include <map>
 #include <string>
@@ -14,12 +14,12 @@ namespace ring {
 std::string shard_name(int rank);  // "shard-00003.h5"
 std::string describe_state(const Snapshot&);
 
-// `described`: describe_state() of every rank, in rank order. A region held by several ranks is written by the one with
-// the least to write so far. Error: ranks disagree about a dtype, shape or value, regions overlap in part or leave a
-// gap.
+// `described`: describe_state() of every rank, in rank order. If several ranks hold a region, the one with the fewest
+// bytes to write so far writes it. Throws Error if ranks disagree about a dtype, shape or value, or if regions overlap
+// partially or leave a gap.
 Manifest make_plan(const std::vector<std::string>& described);
 
-// The slices of one file, in the order of the manifest's names.
+// Slices of one file, in the order of the manifest's names. They point into the manifest.
 struct PlannedSlice {
   std::string name;
   DType dtype = DType::f32;

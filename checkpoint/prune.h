@@ -1,5 +1,5 @@
 #pragma once
-// Removing checkpoints of a run that does not train, by rules or by name.
+// Removes checkpoints of a run that is not training, by retention rules or by step.
 
 #include <cstdint>
 #include <filesystem>
@@ -11,8 +11,8 @@
 namespace ring {
 
 struct PruneRules {
-  std::optional<Retention> keep;      // as a run does after a save of its newest whole one
-  std::vector<std::int64_t> steps{};  // these, whatever the rules keep
+  std::optional<Retention> keep;      // retention as after a save of the newest intact checkpoint; nullopt keeps all
+  std::vector<std::int64_t> steps{};  // steps to remove even if the rules keep them
 };
 
 struct PrunePlan {
@@ -20,9 +20,10 @@ struct PrunePlan {
   std::int64_t newest_whole = 0;
 };
 
-// What the rules remove. Reads checkpoints, the newest first, until one is whole: that one is always kept, and rules
-// leave alone what is newer and damaged. Error: none is whole, a step is not there, or is that of the newest whole one.
+// Plans what to remove. Verifies checkpoints, newest first, until one is intact. That checkpoint is always kept, and
+// `keep` ignores the newer, damaged ones. Throws Error if no checkpoint is intact, or if a step in `steps` does not
+// exist or is the newest intact one.
 PrunePlan plan_prune(const std::filesystem::path& folder, const PruneRules&);
-void remove_planned(const PrunePlan&);  // Error: one cannot be removed; those before it are gone
+void remove_planned(const PrunePlan&);  // Error if one cannot be removed; those before it are gone
 
 }  // namespace ring

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kReaders = 8;  // one thread hashes 2 GB/s, less than memory and disks deliver
 
-// A folder that was renamed by hand would be resumed at the wrong place.
+// Reports a folder that was renamed by hand: the run would resume at the wrong step.
 void check_name(const fs::path& checkpoint, const Manifest& manifest, std::vector<std::string>& problems) {
   const std::string name = checkpoint.filename().string();
   if (name.starts_with("step-") && name != checkpoint_name(manifest.step))
@@ -26,7 +26,7 @@ void check_name(const fs::path& checkpoint, const Manifest& manifest, std::vecto
         str((checkpoint / kManifestName).string(), " is of step ", manifest.step, ", its folder is named ", name));
 }
 
-// Reads up to kReaders files side by side. Returns their problems in the order of the files.
+// Verifies up to kReaders files in parallel. Returns their problems in the order of the files.
 std::vector<std::string> verify_files(const fs::path& checkpoint, Manifest& manifest, bool from_disk) {
   std::vector<std::string> problems;
   check_name(checkpoint, manifest, problems);
@@ -38,7 +38,7 @@ std::vector<std::string> verify_files(const fs::path& checkpoint, Manifest& mani
     for (std::size_t i = next++; i < found.size(); i = next++) try {
         const SavedFile& file = manifest.files[i];
         found[i] = verify_shard(checkpoint, file, slices.at(file.name), from_disk);
-      } catch (const std::exception& e) {  // unreadable
+      } catch (const std::exception& e) {  // the file cannot be read
         found[i] = {e.what()};
       }
   };
@@ -52,7 +52,7 @@ std::vector<std::string> verify_files(const fs::path& checkpoint, Manifest& mani
   return problems;
 }
 
-// A manifest that cannot be read is a problem, too.
+// Reports a manifest that cannot be read as a problem, too.
 Verification verify_once(const fs::path& checkpoint, bool from_disk) {
   Verification v;
   try {

@@ -1,5 +1,5 @@
 #pragma once
-// Finding, verifying and loading checkpoints. Nothing is loaded from a file whose hash does not match.
+// Finds, verifies and loads checkpoints. Slices that are read whole are checked against their hashes.
 
 #include <filesystem>
 #include <functional>
@@ -13,17 +13,17 @@
 
 namespace ring {
 
-// Everything that is wrong with a checkpoint, each line naming the file and, where known, the tensor; empty: nothing.
-// `from_disk`: drop the page cache first, so that the disk itself is read.
+// Returns all problems of a checkpoint, one line each with the file and, if known, the tensor; empty if it is intact.
+// `from_disk`: drops the page cache first, so that the disk itself is read.
 std::vector<std::string> verify_checkpoint(const std::filesystem::path& checkpoint, bool from_disk = false);
 
-// The same, beside a run that goes on, which removes old checkpoints and replaces those of steps that it does again:
-// neither is damage.
+// Like verify_checkpoint(), but the run may still be training: a checkpoint that is removed or replaced meanwhile is
+// not damaged.
 struct Verification {
   Manifest manifest;
   std::vector<std::string> problems;
-  bool removed = false;     // while it was read, and then there are no problems
-  FolderIdentity identity;  // of what was read
+  bool removed = false;     // removed while it was read; then `problems` is empty
+  FolderIdentity identity;  // of the folder that was read
 };
 Verification verify_live(const std::filesystem::path& checkpoint, bool from_disk = false);
 
@@ -34,48 +34,48 @@ struct FoundCheckpoint {
   bool still_there() const { return identity && identity_of(path) == identity; }
 };
 
-// The newest checkpoint in the folder that verifies; warns about each newer one that does not, with what is wrong.
-// Nothing when the folder holds none. Error when it holds some and all are damaged. Beside a run that goes on it is the
-// newest of those that were not removed meanwhile.
+// Returns the newest intact checkpoint in the folder, and warns about each newer one that is damaged. Returns nullopt
+// if there are no checkpoints; throws Error if all are damaged. The run may still be training: checkpoints that it
+// removes meanwhile are skipped.
 std::optional<FoundCheckpoint> find_newest_verified(const std::filesystem::path& folder);
 
 // Returns the checkpoint at a path, or the newest of the run or folder at that path, without reading its manifest.
 // Throws Error as resolve_checkpoints() does.
 FoundCheckpoint resolve_newest(const std::filesystem::path& path_or_run);
 
-// How often a reader looks again where a run removes checkpoints faster than they can be read.
+// How often a reader retries when the run removes checkpoints faster than they can be read.
 inline constexpr int kMostLooks = 100;
 [[noreturn]] void fail_outpaced(const std::filesystem::path& run_or_folder);
 
-// Reads the checkpoint that `find` gives, and where it was removed or replaced before `read` was done with it, the one
-// that `find` gives then. Whatever goes wrong with one that is still there is thrown on.
+// Calls `read` with the checkpoint that `find` returns, and retries with `find` if that checkpoint was removed or
+// replaced before `read` returned. Rethrows exceptions of `read` if the checkpoint is still there.
 FoundCheckpoint read_found(const std::function<FoundCheckpoint()>& find,
                            const std::function<void(FoundCheckpoint&)>& read);
 
-// The bytes of one region of a tensor, put together from the saved slices. Those that are read whole are hashed on the
-// way; Error: a hash differs.
+// Returns one region of a tensor, on the CPU, assembled from the saved slices. Slices that are read whole are hashed;
+// throws Error if a hash differs.
 Tensor read_tensor(const std::filesystem::path& checkpoint, const Manifest&, const std::string& name, const Region&);
 
-// Fills the registry from a verified checkpoint that any number of ranks wrote: each wanted region is put together from
-// the saved ones that it meets. Error, before anything is overwritten, lists every name that only one side has and
-// every differing dtype or shape, but for what State::may_differ() explains.
+// Fills the State from a verified checkpoint, whatever number of ranks wrote it: each region is assembled from the
+// saved slices that it intersects. Throws Error, before anything is overwritten, that lists every name that only one
+// side has and every different dtype or shape, except those that State::may_differ() allows.
 Manifest load_state(const std::filesystem::path& checkpoint, State&, const Stream&);
-// The same of a manifest whose files lie in `folder`.
+// Like load_state(), with a given manifest, whose files are in `folder`.
 void fill_state(const std::filesystem::path& folder, const Manifest&, State&, const Stream&);
 
-// How the tensors whose names start with a prefix compare between a checkpoint and a registry.
+// How the tensors whose names start with a prefix compare between a checkpoint and a State.
 struct WeightsReport {
   std::vector<std::string> matching;
-  std::vector<std::string> missing;     // the registry wants them, the checkpoint lacks them
-  std::vector<std::string> unexpected;  // the checkpoint has them, the registry does not know them
+  std::vector<std::string> missing;     // in the State, but not in the checkpoint
+  std::vector<std::string> unexpected;  // in the checkpoint, but not in the State
   std::vector<std::string> mismatched;  // "name: bf16[4,8] in the checkpoint, f32[4,8] here"
   bool complete() const { return missing.empty() && unexpected.empty() && mismatched.empty(); }
-  std::string problems() const;  // one line for each kind
+  std::string problems() const;  // one line per kind of problem
 };
 WeightsReport compare_weights(const Manifest&, const State&, const std::string& prefix);
 
-// Loads only those tensors (no values, nothing else is touched). strict: Error unless all of them match; otherwise the
-// matching ones are loaded and the report says what was left.
+// Loads only the tensors whose names start with `prefix`, and no values. strict: throws Error unless there are any and
+// all of them match; otherwise loads the matching ones, and the report lists the rest.
 WeightsReport load_weights(const std::filesystem::path& checkpoint, State&, const std::string& prefix, const Stream&,
                            bool strict = true);
 

@@ -1,5 +1,5 @@
 #pragma once
-// Regions of elements inside a tensor: what a rank holds, what a file holds, and where they meet.
+// Regions of elements inside a tensor: the part that a rank or a file holds, and intersections of such parts.
 
 #include <algorithm>
 #include <functional>
@@ -14,7 +14,7 @@ struct Region {
   std::int64_t numel() const { return size.numel(); }
 };
 
-// Size 0 in some dim when they do not meet.
+// Returns the intersection; its size is 0 in some dim if the regions are disjoint.
 inline Region intersect(const Region& a, const Region& b) {
   RING_CHECK(a.size.size() == b.size.size(), "regions of ", a.size.size(), " and ", b.size.size(), " dims");
   Region both = a;
@@ -25,8 +25,8 @@ inline Region intersect(const Region& a, const Region& b) {
   return both;
 }
 
-// Calls run(from, to, count) for every stretch of elements that is contiguous in both `source` and `target`, in the
-// order in which they lie in `source`; from and to are element offsets inside each.
+// Calls run(from, to, count) for every range of elements that is contiguous in both `source` and `target`, in the order
+// of `source`. `from` and `to` are element offsets within `source` and `target`.
 void for_each_run(const Region& source, const Region& target,
                   const std::function<void(std::int64_t from, std::int64_t to, std::int64_t count)>& run);
 

@@ -1,19 +1,19 @@
 #pragma once
-// A checkpoint written again as another number of ranks would have written it.
+// Rewrites a checkpoint as if a different number of ranks had written it.
 
 #include <filesystem>
 
 namespace ring {
 
-// Reads a checkpoint and writes <folder>/step-N as `ranks` ranks: the same values, metadata and bits of every tensor,
-// whose rows (dim 0) are divided evenly. Holds the tensors of one new shard at a time, twice. Both sides are read from
-// the disk and compared before it returns the path. Error: the checkpoint is damaged, there is one of this step in the
-// folder, or it cannot be written; nothing is left then.
+// Reads a checkpoint and writes <folder>/step-N as `ranks` ranks, with the same values, metadata and tensor bits. Rows
+// (dim 0) are divided evenly. Holds two copies of the tensors of one new shard at a time. Compares both checkpoints,
+// read from the disk, before it returns the new path. Throws Error and leaves nothing behind if the checkpoint is
+// damaged, the folder already has one of this step, or the new one cannot be written.
 std::filesystem::path reshard_checkpoint(const std::filesystem::path& checkpoint, const std::filesystem::path& folder,
                                          int ranks);
 
-// The same of the newest checkpoint at a path. Beside a run that trains, which removes old checkpoints, it starts again
-// with the one that is the newest then.
+// Reshards the newest checkpoint at a path. If the run is still training and removes that checkpoint, starts again with
+// the newest one left.
 struct Resharded {
   std::filesystem::path from, to;
 };

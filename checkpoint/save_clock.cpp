@@ -7,11 +7,11 @@
 namespace ring {
 namespace {
 
-constexpr double kFirstSeconds = 10;  // maximum until the first save, which measures what one costs
-constexpr double kFirstCost = 0.02;   // seconds, assumed until then
-constexpr double kLeastCost = 1e-3;   // of one that nobody noticed
+constexpr double kFirstSeconds = 10;  // maximum time to the first save, which measures the cost
+constexpr double kFirstCost = 0.02;   // seconds, assumed until the first save
+constexpr double kLeastCost = 1e-3;   // seconds, minimum cost
 
-// An average of values as they come, in which the latest counts most.
+// Exponential moving average; `share` is the weight of the new value.
 double averaged(double before, double value, double share) {
   return before > 0 ? before + share * (value - before) : value;
 }
@@ -33,7 +33,7 @@ double SaveClock::mtbf(double trained_seconds) const {
   return (config_.mtbf_hours * 3600 + trained_seconds) / static_cast<double>(1 + failures_);
 }
 
-// At least as long as a save costs, at most as long as the machine lasts.
+// At least as long as a save takes, at most the MTBF.
 double SaveClock::between(double trained_seconds) const {
   if (!config_.automatic) return config_.minutes > 0 ? config_.minutes * 60 : std::numeric_limits<double>::infinity();
   const double cost = cost_ > 0 ? cost_ : kFirstCost, lasts = mtbf(trained_seconds);

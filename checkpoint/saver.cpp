@@ -16,15 +16,15 @@ namespace ring {
 namespace {
 
 constexpr std::int64_t kMostStepsToRetry = 256;
-constexpr double kPatience = 5;  // times the longest save
+constexpr double kPatience = 5;  // multiple of the longest save
 constexpr std::chrono::milliseconds kLook{50};
 
-// Doubles with every failure.
+// Doubles with every failure, up to kMostStepsToRetry.
 std::int64_t steps_to_retry(std::int64_t failures) {
   return failures > 8 ? kMostStepsToRetry : std::int64_t{1} << (failures - 1);
 }
 
-// Error, on every rank, where one has no memory for it.
+// Takes a snapshot on all ranks. Throws SaveFailed on every rank if one of them runs out of memory. Collective.
 Snapshot take_together(const std::function<Snapshot()>& take, Mesh& mesh) {
   std::optional<Snapshot> snapshot;
   std::string problem;
@@ -39,7 +39,7 @@ Snapshot take_together(const std::function<Snapshot()>& take, Mesh& mesh) {
   return *std::move(snapshot);
 }
 
-// What cannot be sealed does not count, and the run goes on.
+// Seals the snapshot. If that fails, the snapshot stays invalid and the run continues.
 void seal(MemoryTier& tier, const Snapshot& snapshot, std::int64_t step, const std::string& metadata) try {
   tier.seal(snapshot, step, metadata);
 } catch (const Error& e) {
@@ -54,7 +54,7 @@ Saver::Saver(const CheckpointConfig& config, std::string folder, Mesh& mesh, Sav
   group();
 }
 
-// Steps that go on exchange through host(), in an order that a save must not disturb.
+// Uses mesh.background() for async saves: steps use host(), whose order of operations a save must not disturb.
 WriterGroup Saver::group() {
   WriterGroup group = writer_group(async() ? mesh_.background() : mesh_.host());
   group.token = parts_.token;
@@ -67,7 +67,7 @@ WriterGroup Saver::group() {
   return group;
 }
 
-// And lets go of it: the next one may need its place.
+// Waits and releases the snapshot, because the next one may need its slot.
 void Saver::wait_for_seal() {
   if (sealed_.valid()) std::exchange(sealed_, {}).get();
 }
@@ -78,7 +78,7 @@ void Saver::reserve(const State& state, const Stream& stream) try {
   room_ = {};
 }
 
-// A copy if there is to be one, which the launcher keeps if it is to keep any.
+// Returns the live tensors if copies() is 0, else a copy, which is kept in the tier if Saving::keeps.
 Saver::SharedSnapshot Saver::take(const State& state, const Stream& stream, std::int64_t step,
                                   const std::string& metadata) {
   if (parts_.saving.copies() == 0) return std::make_shared<const Snapshot>(state.live(stream));
@@ -120,8 +120,8 @@ Saver::Job Saver::job(const State& state, const Stream& stream, std::int64_t ste
 
 double Saver::patience() const { return std::max(parts_.patience_seconds, kPatience * longest_); }
 
-// For the save before, as long as any rank works on it. Returns who does when patience is over, and empty if none does.
-// Each look is a sign of progress, since this wait has a limit of its own.
+// Waits for the previous save. Returns "" if no rank works on it any more, or, when patience is over, the ranks that
+// do. Each poll counts as progress for the watchdog, since this wait has a limit of its own. Collective.
 std::string Saver::wait_with_patience() const {
   for (; working() && seconds_now() < began_ + patience(); written_.wait_for(kLook)) ++own_page().phases;
   const std::string own = !working() ? "" : exchanging_ ? "-" : str("+", to_string(own_page().writing.load()));
@@ -184,7 +184,7 @@ void Saver::learn(std::int64_t step) {
     retry_step_ = step + steps_to_retry(++failures_);
   }
   outcome_.seconds = ended - began_;
-  longest_ = std::max(longest_, std::min(outcome_.seconds, patience()));  // a disk that hung is no measure
+  longest_ = std::max(longest_, std::min(outcome_.seconds, patience()));  // ignores the time of a hung disk
   on_end_(outcome_);
 }
 

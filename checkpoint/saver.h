@@ -1,7 +1,7 @@
 #pragma once
-// Saves the state of a run while its steps go on: takes a snapshot, which a thread of its own writes and reads back.
-// One save is under way at a time. All ranks call the same functions, after the same steps, and learn the same of each
-// save.
+// Saves the state of a run while training continues: takes a snapshot, which a background thread writes and reads back.
+// One save is in progress at a time. All ranks make the same calls after the same steps and learn the same result of
+// each save.
 
 #include <atomic>
 #include <cstdint>
@@ -17,69 +17,72 @@
 
 namespace ring {
 
-// How one attempt to save went. Seconds are of this rank.
+// Result of one attempt to save. Seconds are those of this rank.
 struct SaveOutcome {
   std::int64_t step = 0;
   std::uint64_t bytes = 0;    // of this rank's state
-  double waited_seconds = 0;  // for the save before
-  double stall_seconds = 0;   // that steps were held up, the former included
-  double seconds = 0;         // from the beginning of the snapshot to the end of the read-back
-  std::string error;          // empty: the checkpoint is there
+  double waited_seconds = 0;  // spent waiting for the previous save
+  double stall_seconds = 0;   // for which steps were stalled, including waited_seconds
+  double seconds = 0;         // from the start of the snapshot to the end of the read-back
+  std::string error;          // empty if the checkpoint was saved
   bool saved() const { return error.empty(); }
 };
 
-// What a saver works with; both outlive it.
+// Inputs of a Saver; `token` and `tier` must outlive it.
 struct SaverParts {
   Saving saving{};
-  const WriterToken* token = nullptr;  // rank 0's (writer.h)
-  MemoryTier* tier = nullptr;          // where Saving::keeps: with its room reserved
-  double patience_seconds = 60;        // that steps wait for a save since it began, or 5 x the longest so far
+  const WriterToken* token = nullptr;  // only used on rank 0 (writer.h)
+  MemoryTier* tier = nullptr;          // required if Saving::keeps, with memory reserved
+  // Steps wait for a save until this many seconds after its start, or 5 x the longest save if that is longer.
+  double patience_seconds = 60;
 };
 
-// A snapshot that the launcher keeps. Seconds are of this rank, for which its steps were held up.
+// Result of Saver::keep(). Seconds are those for which this rank's steps were stalled.
 struct KeptOutcome {
   std::uint64_t bytes = 0;
-  double waited_seconds = 0;  // for the one before
-  double stall_seconds = 0;   // the former included
-  Event copied{};             // what changes the state from now on comes after it
+  double waited_seconds = 0;  // spent waiting for the previous snapshot
+  double stall_seconds = 0;   // including waited_seconds
+  Event copied{};             // the state must not change before this event
 };
 
 class Saver {
  public:
   using OnEnd = std::function<void(const SaveOutcome&)>;
-  // Collective. on_end: told of every save, by the thread that calls.
+  // Collective. on_end: called with the outcome of every save, on the thread that calls begin(), end() or end_last().
   Saver(const CheckpointConfig&, std::string folder, Mesh&, SaverParts, OnEnd on_end);
-  Saver(const Saver&) = delete;  // its end waits for the save under way
+  Saver(const Saver&) = delete;  // the destructor waits for the save in progress
   Saver& operator=(const Saver&) = delete;
 
-  // Takes the memory of snapshots ahead, so that the first one holds no step up for it. Without it, or where there is
-  // none, the first save takes it, and says so if it can not.
+  // Allocates the memory of snapshots in advance, so that the first save does not stall for it. If there is too little
+  // memory now, or reserve() is not called, the first save allocates it and fails if it cannot.
   void reserve(const State& state, const Stream& stream);
-  // Waits for the save before, then takes a snapshot of `state`, as the work queued on `stream` leaves it, and has it
-  // written. What changes the state from now on comes after the event. Where the save before outlasts all patience (a
-  // disk hangs) and a run is to go on, this one fails without having begun.
+  // Waits for the previous save, then takes a snapshot of `state` as left by the work queued on `stream`, and starts
+  // writing it. The state must not change before the returned event. If the previous save exceeds all patience (a disk
+  // hangs) and checkpoint.on_error is continue, this save fails without having started.
   Event begin(const State& state, const Stream& stream, std::int64_t step, const std::string& metadata, Retention keep);
-  // Takes a snapshot for the launcher to keep; nothing is written. Goes on beside a save that is under way.
+  // Takes a snapshot that the launcher keeps in memory; no file is written. A save may be in progress.
   KeptOutcome keep(const State& state, const Stream& stream, std::int64_t step, const std::string& metadata);
-  // Whether this rank still works on one: it has ended once no rank does. Then call end().
+  // Returns true while this rank is still writing. The save has ended when this is false on all ranks: then call end().
   bool working() const;
-  // Waits for the save under way, if any, without a limit. What it found: SaveFailed where checkpoint.on_error says so,
-  // and everything that is no failure of a disk, such as PeerLost, TakenOver or DirectoryMoved.
+  // Waits for the save in progress, if any, without a time limit. Throws SaveFailed if the save failed and
+  // checkpoint.on_error is stop, and rethrows anything that is not a failed save, such as PeerLost, TakenOver or
+  // DirectoryMoved.
   void end(std::int64_t step);
-  // The same, but a failure is always an error: for the last save of a process.
+  // Like end(), but throws SaveFailed after any failure. For the last save of a process.
   void end_last(std::int64_t step);
 
-  // Whether a save that failed is due to be tried again: some steps later, and after each failure in a row twice as
-  // many; not while it is being tried.
+  // Returns true if a failed save should be retried now: the number of steps until the retry doubles with each failure
+  // in a row. False while a save is in progress.
   bool retry_due(std::int64_t step) const { return failures_ > 0 && step >= retry_step_ && !written_.valid(); }
-  std::int64_t saved_step() const { return saved_step_; }  // the latest; -1: none
+  std::int64_t saved_step() const { return saved_step_; }  // step of the latest checkpoint; -1 if there is none
   bool has_begun(std::int64_t step) const { return saved_step_ == step || (written_.valid() && outcome_.step == step); }
   void start_from(std::int64_t step) { saved_step_ = step; }
-  void forget_kept();  // the run has gone another way than the snapshots that the launcher keeps
-  std::int64_t failures() const { return failures_; }  // in a row
+  // Invalidates the snapshots that the launcher keeps, for example after the run was rewound.
+  void forget_kept();
+  std::int64_t failures() const { return failures_; }  // failures in a row
 
  private:
-  using Job = std::function<double()>;  // returns when it was done, on the clock of seconds_now()
+  using Job = std::function<double()>;  // returns the time when it finished, on the clock of seconds_now()
   using SharedSnapshot = std::shared_ptr<const Snapshot>;
   Job job(const State&, const Stream&, std::int64_t step, const std::string& metadata, const Retention&, Event& copied);
   WriterGroup group();
@@ -97,13 +100,13 @@ class Saver {
   SaverParts parts_;
   OnEnd on_end_;
   SnapshotRoom room_;
-  SaveOutcome outcome_;  // of the save under way, as far as it is known
+  SaveOutcome outcome_;  // of the save in progress, as far as known
   double began_ = 0;
-  double longest_ = 0;  // seconds of a save
+  double longest_ = 0;  // seconds of the longest save
   std::int64_t saved_step_ = -1, retry_step_ = 0, failures_ = 0;
-  std::atomic<bool> exchanging_{false};  // the thread that writes is told what the other ranks' have to say
-  std::shared_future<void> sealed_;      // the latest snapshot that is kept counts
-  std::future<double> written_;          // last: its end waits for the thread
+  std::atomic<bool> exchanging_{false};  // the writing thread is in a collective exchange with the other ranks
+  std::shared_future<void> sealed_;      // ready once the latest kept snapshot is sealed
+  std::future<double> written_;          // last member: its destructor waits for the thread
 };
 
 }  // namespace ring

@@ -1,9 +1,9 @@
 #pragma once
-// One rank's HDF5 file: a contiguous, unfiltered dataset for each slice, named after its tensor.
+// One rank's HDF5 file: a contiguous, unfiltered dataset for each slice, with the tensor's name.
 //
-// libhdf5 only lays the file out, in memory (space allocated at once, never filled): when a disk is full while it
-// writes, it can bring the whole process down later. Its headers and the tensors' bytes, at the offsets that it gave,
-// are then put on the disk by plain writes, and the bytes are hashed on their way from the snapshot.
+// libhdf5 only creates the layout, in memory (early allocation, no fill values): if a disk fills up while libhdf5
+// writes, it can later bring the whole process down. The HDF5 headers, and the tensors' bytes at the offsets that
+// libhdf5 assigned, are then written with pwrite, and the bytes are hashed on their way from the snapshot.
 
 #include <filesystem>
 #include <functional>
@@ -12,13 +12,14 @@
 
 namespace ring {
 
-// Writes and syncs the file, fills in offset and xxh3 of every slice, and returns its size and hash.
+// Writes and syncs the file, fills in `offset` and `xxh3` of every slice, and returns the file's size and hash.
 SavedFile write_shard(const std::filesystem::path&, const std::vector<PlannedSlice>&, const Snapshot&);
-// The same of tensors on the host that are made when they are wanted, one at a time, in the order of the slices.
+// Same, for host tensors that tensor_of() creates on demand, one at a time, in the order of their offsets.
 SavedFile write_shard(const std::filesystem::path&, const std::vector<PlannedSlice>&,
                       const std::function<Tensor(const std::string& name)>& tensor_of);
 
-// What is wrong with a file of the checkpoint at `folder`, naming file and tensors; empty when every hash matches.
+// Returns the problems of a file of the checkpoint at `folder`, each with the file and, if known, the tensor; empty if
+// every hash matches.
 std::vector<std::string> verify_shard(const std::filesystem::path& folder, const SavedFile&,
                                       const std::vector<PlannedSlice>&, bool from_disk);
 

@@ -22,7 +22,7 @@ std::size_t room_for(const std::map<std::string, StateTensor>& tensors) {
   return bytes;
 }
 
-// Host memory for a state's tensors, taken at once.
+// Host memory for a State's tensors, allocated at once.
 class HostRoom {
  public:
   HostRoom(const Stream& stream, const std::map<std::string, StateTensor>& tensors, SnapshotRoom* room) {
@@ -41,7 +41,7 @@ class HostRoom {
   std::size_t used_ = 0;
 };
 
-// src: on a device, or what it keeps in host memory (optimizer.offload).
+// src: on a device or, with optimizer.offload, in host memory.
 void copy_tensor(const Tensor& dst, const Tensor& src, const Stream& stream) {
   if (src.bytes() == 0) return;
   src.device().backend == Backend::cpu ? copy_on_host(dst, src, stream) : copy(dst, src, stream);
@@ -112,7 +112,7 @@ Snapshot State::snapshot(const Stream& stream, SnapshotRoom* kept) const try {
   Snapshot s(of_rank_0_, copy_stream(stream));
   HostRoom room(s.stream_, tensors_, kept);
   s.stream_.wait(stream.record());
-  settle(s.stream_);  // the caller's goes on
+  settle(s.stream_);  // does not block the caller's stream
   for (const auto& [name, t] : tensors_) {
     StateTensor copy = t;
     copy.local = room.next(t.local);
@@ -123,7 +123,7 @@ Snapshot State::snapshot(const Stream& stream, SnapshotRoom* kept) const try {
   s.copied_ = s.stream_.record();
   return s;
 } catch (const OutOfHostMemory& e) {
-  if (kept) *kept = {};  // where its pages could not be locked they will not be later either
+  if (kept) *kept = {};  // pages that could not be locked now cannot be later either
   throw OutOfMemory(
       str("no host memory for a copy of this rank's state, ", bytes_text(snapshot_bytes()), ": ", e.facts),
       "Every save makes one: end other programs, or take a machine with more memory");

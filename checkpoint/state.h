@@ -1,7 +1,7 @@
 #pragma once
-// What a run is made of: every tensor and every counter that must survive a restart, by name. Each part of the trainer
-// adds what it owns; saving takes a snapshot of the registry and loading fills it. A name that only one side knows is
-// an error, so nothing can be forgotten without notice.
+// Registry of every tensor and counter that must survive a restart, by name. Each part of the trainer adds what it
+// owns; saving takes a snapshot of the registry and loading fills it. A name that only one side has is an error, so
+// nothing is forgotten silently.
 //
 // Names are dotted ("model.layers.0.wq", "optimizer.wq.m", "data.cursor"): letters, digits and . _ - : only.
 
@@ -19,9 +19,9 @@
 
 namespace ring {
 
-// This rank's part of a tensor: the region [start, start + local.shape()) of the whole, in elements. Ranks that hold
-// the same region hold the same values; one of them writes it. A rank that holds nothing of it adds an empty region, so
-// that every rank knows every name.
+// This rank's part of a tensor: the region [start, start + local.shape()) of the whole tensor, in elements. Ranks that
+// hold the same region hold the same values; one of them writes it. A rank that holds nothing of a tensor adds an empty
+// region, so that every rank knows every name.
 struct StateTensor {
   std::string name;
   Shape global_shape;
@@ -33,26 +33,28 @@ struct StateTensor {
 using StateValue = std::variant<std::int64_t, std::uint64_t, double, std::string>;
 using StateSlot = std::variant<std::int64_t*, std::uint64_t*, double*, std::string*>;
 
-// Whose value is saved: one that all ranks must agree on (a cursor), or rank 0's of one that each measures (seconds).
+// Source of a saved value: every rank, which must all agree (a cursor), or rank 0, if each rank measures its own
+// (seconds).
 enum class ValueOf { every_rank, rank_0 };
 
-// Host memory for the snapshots of a run, one after the other: to take it and to lock its pages costs more than a copy.
+// Host memory that the snapshots of a run reuse one after another: allocating and page-locking it costs more than a
+// copy.
 struct SnapshotRoom {
   std::shared_ptr<void> memory;
   std::size_t bytes = 0;
 };
 
-// A copy of a State in host memory, which nothing changes any more: a checkpoint is written from it by any thread while
-// the run goes on (State::live() makes one without a copy). It takes as much host memory as this rank's tensors,
-// State::bytes(), page-locked where they are on a GPU, until it is destroyed, or as long as its SnapshotRoom lives.
+// An immutable copy of a State in host memory: any thread can write a checkpoint from it while training continues.
+// (State::live() makes one without a copy.) It occupies State::snapshot_bytes() of host memory, page-locked if the
+// tensors are on a GPU, until it is destroyed or, if longer, until its SnapshotRoom is.
 class Snapshot {
  public:
-  // Their local tensors are in host memory. On a GPU they may still be on their way: see copied() and wait().
+  // The local tensors are in host memory. Copies from a GPU may still be running: see copied() and wait().
   const std::map<std::string, StateTensor>& tensors() const { return tensors_; }
   const std::map<std::string, StateValue>& values() const { return values_; }
   bool must_agree(const std::string& name) const { return !of_rank_0_.contains(name); }
-  const Event& copied() const { return copied_; }   // every copy is there
-  void wait() const { copied_.synchronize(); }      // blocks the host until then
+  const Event& copied() const { return copied_; }   // all copies are complete
+  void wait() const { copied_.synchronize(); }      // blocks the host until copied()
   const Stream& stream() const { return stream_; }  // for reading live tensors
 
  private:
@@ -62,41 +64,42 @@ class Snapshot {
   std::map<std::string, StateTensor> tensors_;
   std::map<std::string, StateValue> values_;
   std::set<std::string> of_rank_0_;
-  Stream stream_;  // of the copies
+  Stream stream_;  // the copies run on it
   Event copied_;
 };
 
-// Tensors and values that are on one side of a load alone: their names.
+// Names of the tensors and values that only one side of a load has.
 struct TensorsApart {
-  std::vector<std::string> missing;     // in the checkpoint
-  std::vector<std::string> unexpected;  // that only the checkpoint has
+  std::vector<std::string> missing;     // missing in the checkpoint
+  std::vector<std::string> unexpected;  // only in the checkpoint
 };
 
-// When tensors and values may be on one side of a load alone, and who hears of it. metadata: the checkpoint's.
+// Decides which tensors and values only one side of a load may have, and who is notified. metadata: the checkpoint's.
 struct MayDiffer {
-  // Returns the names that a complete checkpoint with this metadata has. If the checkpoint lacks one of them, or has
-  // others, loading throws Error.
+  // Returns the names that a complete checkpoint with this metadata has. Loading throws Error if the checkpoint lacks
+  // one of them or has others.
   std::function<std::set<std::string>(const std::string& metadata)> saved;
-  // Called with the names that are on one side alone, if there are any, after everything else was loaded.
+  // Called after everything else was loaded, with the names that only one side has, if any.
   std::function<void(const TensorsApart&, const std::string& metadata)> told;
 };
 
 class State {
  public:
-  void add(const std::string& name, const Tensor& tensor);  // the same whole tensor on every rank
-  void add(StateTensor tensor);                             // Error: name taken, region outside the whole, strided
-  // The owner keeps *value alive as long as the registry.
+  void add(const std::string& name, const Tensor& tensor);  // the whole tensor, the same on every rank
+  void add(StateTensor tensor);  // Error if the name is taken, the region is outside the tensor, or `local` is strided
+  // *value must outlive the State.
   void add(const std::string& name, StateSlot value, ValueOf whose = ValueOf::every_rank);
 
-  // What has this prefix need not be on both sides when the state is loaded: what the checkpoint lacks stays as it is.
+  // Names with this prefix may be on only one side of a load; a tensor or value that the checkpoint lacks keeps its
+  // contents.
   void may_differ(const std::string& prefix, MayDiffer how) { may_differ_[prefix] = std::move(how); }
   const std::map<std::string, MayDiffer>& may_differ() const { return may_differ_; }
 
-  // Tensors that other streams may still be writing when the stream of the work on them is done (optimizer.offload):
-  // `settle` makes a stream wait for those.
+  // Registers `settle` for tensors that other streams may still be writing when the compute stream is done
+  // (optimizer.offload). `settle` makes its stream wait for these writes.
   void written_behind(std::function<void(const Stream&)> settle) { settle_ = std::move(settle); }
-  // What is queued on `stream` from now on sees the tensors as the work queued so far leaves them, or may write them.
-  // Whoever takes snapshots or loads is behind it already.
+  // Makes work queued on `stream` from now on wait until all tensors are written, so that it may read or overwrite
+  // them. Taking a snapshot and loading do this already.
   void settle(const Stream& stream) const {
     if (settle_) settle_(stream);
   }
@@ -104,18 +107,19 @@ class State {
   const std::map<std::string, StateTensor>& tensors() const { return tensors_; }
   const std::map<std::string, StateSlot>& values() const { return values_; }
   bool must_agree(const std::string& name) const { return !of_rank_0_.contains(name); }
-  std::uint64_t bytes() const;           // of all local tensors
-  std::uint64_t snapshot_bytes() const;  // that a SnapshotRoom needs for them
+  std::uint64_t bytes() const;           // total size of the local tensors
+  std::uint64_t snapshot_bytes() const;  // size of the SnapshotRoom that they need
 
-  // The tensors as the work queued on `stream` leaves them, and the values as they are now. On a GPU the copies run on
-  // a stream of their own, and the host does not wait for them: whatever changes the tensors from now on must come
-  // after copied(). `room`: its memory is used if it suffices and no snapshot holds it, and replaced otherwise. Error:
-  // there is not enough host memory.
+  // Copies the tensors as left by the work queued on `stream`, and the values as they are now. On a GPU the copies run
+  // on their own stream and the host does not wait for them: nothing may change the tensors before copied(). Uses the
+  // memory of `room` if it is large enough and no snapshot uses it, else replaces it. Throws OutOfMemory if there is
+  // not enough host memory.
   Snapshot snapshot(const Stream& stream, SnapshotRoom* room = nullptr) const;
-  // Takes that memory ahead, whose pages are touched and locked in the background. Error: OutOfHostMemory.
+  // Allocates the memory for snapshot() in advance; its pages are touched and locked in the background. Throws
+  // OutOfHostMemory.
   void reserve(const Stream& stream, SnapshotRoom& room) const;
-  // The same without a copy: its tensors are the live ones, on their device, and nothing may change them while it is
-  // read. Waits for the work queued on `stream`.
+  // Returns a snapshot without a copy: its tensors are the live ones, on their device, and nothing may change them
+  // while the snapshot is read. Waits for the work queued on `stream`.
   Snapshot live(const Stream& stream) const;
 
  private:
@@ -125,7 +129,7 @@ class State {
   std::map<std::string, StateSlot> values_;
   std::set<std::string> of_rank_0_;
   std::map<std::string, MayDiffer> may_differ_;
-  std::function<void(const Stream&)> settle_;  // null: nobody else writes
+  std::function<void(const Stream&)> settle_;  // null if no other stream writes
 };
 
 StateValue read_slot(const StateSlot&);

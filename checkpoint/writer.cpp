@@ -40,7 +40,7 @@ void merge_record(Manifest& manifest, int rank, const std::string& text) {
   }
 }
 
-// One checkpoint on its way, seen from one rank.
+// The steps of writing one checkpoint, on one rank.
 class Writing {
  public:
   Writing(const fs::path& folder, std::int64_t step, const WriterGroup& group)
@@ -75,12 +75,13 @@ class Writing {
   bool first() const { return group_.rank == 0; }
   std::string own_shard() const { return shard_name(group_.rank); }
 
-  // Rank 0 commits, removes and tidies up, so its token counts.
+  // Only rank 0 commits and removes, so only its token is checked.
   void check_token() const {
     if (first() && group_.token) group_.token->check();
   }
 
-  // Returns an error as result_of() does. Files vanish where the token no longer counts, which is then the error.
+  // Returns an error as result_of() does. If the token is no longer valid, files may vanish: the token's error is then
+  // returned instead.
   std::string error_text(const std::string& error) const try {
     check_token();
     return "-" + error;
@@ -99,8 +100,8 @@ class Writing {
     return error_text(e.what());
   }
 
-  // Runs this rank's part and exchanges the results. A failure on any rank becomes an Error on all of them, so that
-  // nobody waits for a rank that gave up.
+  // Runs this rank's part and exchanges the results. A failure on any rank becomes an Error on all of them, so that no
+  // rank waits for one that gave up.
   std::vector<std::string> together(const std::function<std::string()>& part) {
     const std::string own = result_of(part);
     std::vector<std::string> all = group_.world == 1 ? std::vector{own} : group_.all_gather(own);
@@ -139,7 +140,7 @@ class Writing {
 
   void create_temporary() {
     if (fs::create_directory(folder_)) sync_directory(folder_.parent_path());
-    remove_stale(folder_);  // what an attempt that failed could not remove
+    remove_stale(folder_);  // left by failed attempts that could not clean up
     const fs::path path = final_.string() + ".tmp-" + std::to_string(::getpid());
     fs::create_directory(path);
     temporary_ = path;
@@ -159,7 +160,8 @@ class Writing {
     if (group_.token) plan_.token = group_.token->number();
     together([&] {
       if (!first()) return std::string();
-      check_token();  // last: who takes over from now on moves the folder away before it looks for checkpoints
+      // Checked last: a process that takes over later moves this folder away before it looks for checkpoints.
+      check_token();
       commit_manifest(plan_, temporary_, final_);
       return std::string();
     });
@@ -183,7 +185,8 @@ class Writing {
     }
   }
 
-  // It would only be in the way of the next one. What it had replaced is as good as before.
+  // Removes the damaged checkpoint, which would only be in the way of the next one. The one that it replaced is
+  // restored.
   void drop() {
     log::error("the checkpoint just written cannot be read back and is removed; older ones are kept");
     std::error_code error = remove_checkpoint(final_);
@@ -192,7 +195,7 @@ class Writing {
     if (error) log::warn("cannot remove ", final_.string(), ": ", error.message());
   }
 
-  // The checkpoint is there, whatever becomes of older ones and of the one that it replaced.
+  // Only warns on errors: the checkpoint itself is committed, even if older ones cannot be removed.
   void retain(const Retention& keep) {
     try {
       fs::remove_all(temporary_);
@@ -215,7 +218,7 @@ WriterGroup writer_group(Communicator& host) {
 
 void commit_manifest(const Manifest& manifest, const fs::path& temporary, const fs::path& final) {
   const std::string text = to_text(manifest);
-  parse_manifest(text);  // what is about to be committed can be read
+  parse_manifest(text);  // checks that the manifest can be read
   write_text(temporary / kManifestName, text);
   enter(RunPhase::sync);
   sync_directory(temporary);

@@ -1,7 +1,7 @@
 #pragma once
-// Writing a checkpoint from a snapshot, by one rank or by several together, on any thread: it touches nothing of the
-// run that goes on but the folder and what `group` exchanges texts with. Order of events, so that a crash at any moment
-// leaves either the new checkpoint or the one before, never a mixture:
+// Writes a checkpoint from a snapshot, by one rank or several, on any thread; training can continue, because only the
+// folder and the group's all_gather are used. The order of operations guarantees that a crash at any moment leaves the
+// new checkpoint or the one before, never a mixture:
 //
 //   step-N.tmp-<attempt>/   each rank writes and syncs its shard; rank 0 writes and syncs manifest.json, and the folder
 //   rename to step-N/       the commit; then the parent folder is synced
@@ -23,33 +23,34 @@
 
 namespace ring {
 
-// Memory, a disk or a file system could not do what a save needed, here or on another rank. Older checkpoints are still
-// there, nothing half-written is left where it could be removed, and another attempt may succeed.
+// Memory, a disk or a file system failed during a save, here or on another rank. Older checkpoints are still there,
+// partial files are removed if possible, and another attempt may succeed.
 struct SaveFailed : Error {
   using Error::Error;
 };
 
-// The ranks that write together. All of them call write_checkpoint with the same folder, step and retention.
+// Ranks that write one checkpoint together. All of them call write_checkpoint() with the same folder, step and
+// retention.
 struct WriterGroup {
   int rank = 0;
   int world = 1;
-  // Everybody's text, in rank order, the same on every rank; also a barrier. Not needed for one rank alone.
+  // Returns every rank's text, in rank order, on every rank; also acts as a barrier. May be null for one rank.
   std::function<std::vector<std::string>(const std::string&)> all_gather;
-  const WriterToken* token = nullptr;  // rank 0's; null: nobody else writes there
+  const WriterToken* token = nullptr;  // only used on rank 0; null if no other process can write there
 };
-// The communicator outlives the group. While steps go on, it must be one that none of them uses, with a CommQueue of
-// its own: otherwise the order of operations would differ between ranks.
+// The communicator must outlive the group. While training continues, it must be a communicator that no step uses, with
+// its own CommQueue: otherwise the order of operations would differ between ranks.
 WriterGroup writer_group(Communicator& host);
 
-// `metadata`: a JSON object stored with it (rank 0's counts). Returns the path of the checkpoint. SaveFailed, on all
-// ranks when it happens on one: the disk is full, a file system call fails, or the read-back differs. Error: ranks
-// disagree about what there is to save. TakenOver or DirectoryMoved, on all ranks: rank 0's token no longer counts;
-// nothing is committed.
+// Writes, commits and verifies a checkpoint, applies the retention and returns the checkpoint's path. `metadata`: a
+// JSON object to store (that of rank 0 is used). Throws on all ranks: SaveFailed if on any rank the disk is full, a
+// file system call fails or the read-back differs; Error if ranks disagree about what to save; TakenOver or
+// DirectoryMoved, with nothing committed, if rank 0's token is no longer valid.
 std::filesystem::path write_checkpoint(const std::filesystem::path& folder, std::int64_t step, const Snapshot&,
                                        const std::string& metadata, const Retention& = {}, const WriterGroup& = {});
 
-// The end of a save: writes and syncs the manifest, syncs the folder `temporary`, which holds all shards, and moves it
-// to `final`.
+// Ends a save: writes and syncs the manifest, syncs the folder `temporary`, which holds all shards, and renames it to
+// `final`.
 void commit_manifest(const Manifest&, const std::filesystem::path& temporary, const std::filesystem::path& final);
 
 }  // namespace ring

@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMostBytes = 4096;
 constexpr std::int64_t kMaxToken = 999'999'999'999'999'999;
-constexpr int kMostTries = 1000;  // each means that another process took one meanwhile
+constexpr int kMostTries = 1000;  // each failed try means that another process took a token
 
 fs::path folder_of(const fs::path& run) { return run / "writers"; }
 
@@ -72,7 +72,7 @@ std::int64_t newest_token(const fs::path& run) {
   return all.empty() ? 0 : *std::ranges::max_element(all);
 }
 
-// Numbers do not start again where the folder was deleted.
+// Keeps the numbers ascending after the folder of tokens was deleted.
 std::int64_t token_of_newest_checkpoint(const fs::path& run) try {
   const std::vector<CheckpointEntry> all = list_checkpoints(run / "checkpoints");
   return all.empty() ? 0 : read_manifest(all.back().path).token;
@@ -87,12 +87,12 @@ TokenHolder read_holder(const fs::path& run, std::int64_t token) {
     json.at("host").get_to(holder.host);
     json.at("pid").get_to(holder.pid);
     json.at("since").get_to(holder.since);
-  } catch (const std::exception&) {  // the number alone counts
+  } catch (const std::exception&) {  // only the number is needed
   }
   return holder;
 }
 
-// False: another process has this number.
+// Returns false if another process has this number.
 bool create(const fs::path& path) {
   const int fd = uninterrupted([&] { return ::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666); });
   if (fd < 0 && errno == EEXIST) return false;
@@ -113,7 +113,7 @@ std::string text_of(const TokenHolder& h) {
   return str("process ", h.pid, " on ", h.host, ", token ", h.token, ", since ", h.since);
 }
 
-// Returns where an open directory is now, as the system names it. A removed one ends with kDeleted.
+// Returns the current path of an open directory. The path of a removed one ends with kDeleted.
 std::string path_of(const Fd& directory) {
   std::error_code error;
   return fs::read_symlink(str("/proc/self/fd/", directory.get()), error).string();
@@ -160,7 +160,7 @@ WriterToken::WriterToken(const fs::path& run)
   remove_older(run, own_.token);
 }
 
-// An error of the system that says nothing of where the directory is, such as EIO, fails the save that asks.
+// System errors that do not show where the directory is, such as EIO, only fail the current save.
 void WriterToken::check_directory() const {
   struct stat opened {
   }, named{};

@@ -1,12 +1,13 @@
 #pragma once
-// Who may commit checkpoints of a run. Locks of files do not hold between hosts on every shared file system, and a
-// process that was believed dead may go on; so each process that begins to write takes a token, a number greater than
-// all before it, as a file RUN/writers/<number>.json that only one process can create. The greatest counts: whoever
-// finds a greater one than his own commits nothing any more. Manifests say under which token they were written.
+// Decides which process may commit checkpoints of a run. File locks do not work between hosts on every shared file
+// system, and a process that was believed dead may still run. Each process that starts to write therefore takes a
+// token, a number greater than all before it, as a file RUN/writers/<number>.json that only one process can create. The
+// greatest token is valid: a process that finds a greater one than its own commits nothing more. Manifests record the
+// token under which they were written.
 //
-// In this order nothing slips through: a process takes its token, then moves away what others have half-written
-// (remove_stale), and only then looks for the newest checkpoint. One that was overtaken between its last look at the
-// tokens and its rename finds its folder gone, or has committed before the other one looked.
+// The order of steps closes every gap: a process takes its token, then moves away what other processes have
+// half-written (remove_stale), and only then looks for the newest checkpoint. A process that was overtaken between its
+// last check of the tokens and its rename either finds its folder gone, or has committed before the new process looked.
 
 #include <cstdint>
 #include <filesystem>
@@ -18,7 +19,7 @@
 
 namespace ring {
 
-// Another process has taken over: nothing that this one could write may count.
+// Another process has taken over the run: nothing that this process writes may be used.
 struct TakenOver : Error {
   using Error::Error;
 };
@@ -31,16 +32,16 @@ struct DirectoryMoved : Error {
 
 struct TokenHolder {
   std::int64_t token = 0;
-  std::string host, since;  // since: UTC
+  std::string host, since;  // since: a UTC time
   std::int64_t pid = 0;
 };
 
 class WriterToken {
  public:
-  // Takes the next token of the run in the folder `run`. Error: it cannot be written.
+  // Takes the next token of the run in the folder `run`. Throws Error if the token cannot be written.
   explicit WriterToken(const std::filesystem::path& run);
   std::int64_t number() const { return own_.token; }
-  // Throws TakenOver, naming both holders, if a greater token was taken since, and DirectoryMoved if the run's path no
+  // Throws TakenOver, naming both holders, if a greater token has been taken, and DirectoryMoved if the run's path no
   // longer leads to the directory in which this token was taken.
   void check() const;
 
@@ -48,11 +49,11 @@ class WriterToken {
   void check_directory() const;
 
   std::filesystem::path run_;
-  Fd directory_;  // of the run; while it is open, no other directory gets its inode number
+  Fd directory_;  // the run's directory; while it is open, no other directory gets its inode number
   TokenHolder own_;
 };
 
-// The greatest one; nothing: none was taken yet.
+// Returns the holder of the greatest token; nullopt if no token was taken yet.
 std::optional<TokenHolder> newest_holder(const std::filesystem::path& run);
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// The types in which weights are published, and what they are as f32. Bytes need no alignment.
+// Float types of published weights, and conversion from and to f32. `bytes` may be unaligned.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,12 +13,12 @@ enum class FloatType : std::uint8_t { f32, f16, bf16 };
 
 constexpr std::size_t size_of(FloatType t) { return t == FloatType::f32 ? 4 : 2; }
 std::string_view safetensors_name(FloatType);                      // "F32", "F16", "BF16"
-std::optional<FloatType> parse_float_type(std::string_view name);  // of that name; nothing: it is none of these
+std::optional<FloatType> parse_float_type(std::string_view name);  // nullopt if it is none of these
 
-// Exact; `to` has room for `count` floats.
+// Converts to f32, which is exact. Requires room for `count` floats at `to`.
 void widen(FloatType from, const std::byte* bytes, std::size_t count, float* to);
 bool all_finite(FloatType, const std::byte* bytes, std::size_t count);
-// Rounds to nearest even. Error: a finite number is beyond what the type holds (65504 for f16).
+// Rounds to nearest even. Throws Error if a finite number exceeds the range of the type (65504 for f16).
 void round_to(FloatType to, const float* from, std::size_t count, std::byte* bytes);
 
 }  // namespace ring

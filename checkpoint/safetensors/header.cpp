@@ -105,7 +105,7 @@ void add_tensor(SafetensorsHeader& header, const std::string& name, const json& 
   }
 }
 
-// Every byte behind the header belongs to one tensor.
+// Checks that every byte after the header belongs to exactly one tensor.
 void check_places(const SafetensorsHeader& header, std::uint64_t data) {
   std::vector<std::pair<const SafeTensor*, const std::string*>> all;
   for (const auto& [name, t] : header.tensors) all.emplace_back(&t, &name);

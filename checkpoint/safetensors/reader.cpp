@@ -40,12 +40,12 @@ bool there(const fs::path& path) {
                : ": give the folder of a published model");
 }
 
-// Files are named by the index of a stranger: they lie beside it.
+// Rejects paths: the index is untrusted, and its files must be in the same folder.
 bool plain_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find_first_of(std::string_view("/\\\0", 3)) == name.npos;
 }
 
-// The file of each tensor, as an index says.
+// Returns the file of each tensor, as listed in an index.
 std::map<std::string, std::string> weight_map(const fs::path& index) {
   const std::string text = read_text(index, kMostIndex);
   std::map<std::string, std::string> files;
@@ -66,7 +66,7 @@ void advise(std::span<const std::byte> bytes, int advice) {
   static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data()) / page * page;
   const auto end = reinterpret_cast<std::uintptr_t>(bytes.data()) + bytes.size();
-  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, advice);  // a hint: what it says is no matter
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, advice);  // only a hint: errors do not matter
 }
 
 }  // namespace
@@ -88,7 +88,7 @@ MappedFile::~MappedFile() {
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
-// Linux reads about a megabyte for each call, whatever is asked for, and makes callers wait while the disk has enough.
+// Linux reads about 1 MB per call, whatever the requested size, and blocks callers while the disk is busy.
 void MappedFile::expect(std::span<const std::byte> bytes) {
   constexpr std::size_t kPiece = 1 << 20;
   for (std::size_t at = 0; at < bytes.size(); at += kPiece)

@@ -1,6 +1,6 @@
 #pragma once
-// Published weights: the tensors of one safetensors file, or of several that model.safetensors.index.json names. Files
-// are mapped into memory, so that only what is asked for is read.
+// Reads published weights: the tensors of one safetensors file, or of the files listed in model.safetensors.index.json.
+// Files are memory-mapped, so only the requested tensors are read.
 
 #include <cstddef>
 #include <filesystem>
@@ -17,17 +17,16 @@ namespace ring {
 inline constexpr const char* kSafetensorsName = "model.safetensors";
 inline constexpr const char* kSafetensorsIndex = "model.safetensors.index.json";
 
-// A file's bytes, read by the system when they are looked at, or expected. A file that becomes shorter meanwhile ends
-// the process with SIGBUS.
+// A memory-mapped file; pages are read when they are accessed or prefetched with expect(). If the file is truncated
+// while mapped, accessing it ends the process with SIGBUS.
 class MappedFile {
  public:
-  explicit MappedFile(const std::filesystem::path&);  // Error: it cannot be read
+  explicit MappedFile(const std::filesystem::path&);  // Error if it cannot be read
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
   std::span<const std::byte> bytes() const { return bytes_; }
-  // Hints about a part of them: what is wanted soon is read meanwhile, what is not wanted any more leaves the process's
-  // memory.
+  // Hints about a part of bytes(): expect() prefetches it in the background, forget() releases its memory.
   static void expect(std::span<const std::byte>);
   static void forget(std::span<const std::byte>);
 
@@ -37,16 +36,16 @@ class MappedFile {
 
 class Safetensors {
  public:
-  // `path`: a file, or a folder with model.safetensors or an index. Error names the file: there is none,
-  // parse_safetensors refuses it, or the index and the files disagree.
+  // `path`: a file, or a folder with model.safetensors or an index. Throws Error with the file's name if there is none,
+  // parse_safetensors() rejects it, or the index and the files disagree.
   explicit Safetensors(const std::filesystem::path& path);
 
-  std::vector<std::string> names() const;  // in the order of the alphabet
+  std::vector<std::string> names() const;  // in alphabetical order
   bool has(const std::string& name) const { return places_.contains(name); }
-  // Error: there is no tensor of this name.
+  // These throw Error if there is no tensor of this name.
   const SafeTensor& tensor(const std::string& name) const;
   std::span<const std::byte> bytes(const std::string& name) const;
-  // All of it as f32, row by row. Error: it has another type than F32, F16 or BF16.
+  // Returns the tensor as f32, row by row. Throws Error unless its type is F32, F16 or BF16.
   std::vector<float> values(const std::string& name) const;
   std::filesystem::path file_of(const std::string& name) const;  // for messages
 

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Some tensors in a row, which one file holds.
+// Consecutive tensors in one file.
 struct OneFile {
   std::string name;
   std::size_t first = 0, count = 0;
@@ -53,7 +53,7 @@ std::string header_of(const OneFile& file, const std::vector<OutputTensor>& tens
     at += bytes_of(tensors[i], type);
     entries.emplace_back(tensors[i].name, SafeTensor{std::string(safetensors_name(type)), tensors[i].shape, begin, at});
   }
-  // Some readers refuse a file that does not say for what it was written; "pt" is what all of them take.
+  // Some readers reject a file without "format"; all of them accept "pt".
   return safetensors_header(entries, {{"format", "pt"}});
 }
 

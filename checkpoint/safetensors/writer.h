@@ -1,5 +1,5 @@
 #pragma once
-// Writing weights as safetensors: one file, or several and an index, with one tensor in memory at a time.
+// Writes weights as safetensors: one file, or several and an index, with one tensor in memory at a time.
 
 #include <cstdint>
 #include <filesystem>
@@ -18,13 +18,13 @@ struct OutputTensor {
 
 struct SafetensorsOutput {
   FloatType type = FloatType::f32;  // of every tensor
-  // A file is closed before it would have more bytes of tensors, so one that is larger has a file of its own.
+  // Maximum bytes of tensors per file. A larger tensor gets a file of its own.
   std::uint64_t most_bytes = 5'000'000'000;
 };
 
-// Writes model.safetensors, or model-00001-of-00003.safetensors ... and model.safetensors.index.json, into a folder
-// that exists, and syncs them. values(i): tensor i as f32, row by row; called once for each, in their order. Returns
-// the names of the files. Error: a value is beyond what the type holds, or the disk is full.
+// Writes model.safetensors, or model-00001-of-00003.safetensors ... and model.safetensors.index.json, into an existing
+// folder, and syncs them. values(i) returns tensor i as f32, row by row; it is called once per tensor, in order.
+// Returns the names of the files. Throws Error if a value exceeds the range of the type or the disk is full.
 std::vector<std::string> write_safetensors(const std::filesystem::path& folder, const std::vector<OutputTensor>&,
                                            const SafetensorsOutput&,
                                            const std::function<std::vector<float>(std::size_t i)>& values);
