@@ -16,9 +16,9 @@ class TokenStore;
 
 struct MixtureEntry {
   std::string path;
-  double weight = 1;           // the largest of the run
-  TokenSchedule weights = {};  // of samples that begin at so many tokens; empty: all have `weight`
-  std::string name = {};       // empty: its file's
+  double weight = 1;           // largest weight during the run
+  TokenSchedule weights = {};  // weight of samples by the token at which they begin; empty: always `weight`
+  std::string name = {};       // empty: the file's name
   void fields(Fields& f);
   void validate(std::vector<SettingProblem>& errors) const;
 };
@@ -26,15 +26,15 @@ struct MixtureEntry {
 struct PackingConfig {
   bool documents = false;
   std::int64_t align = 1;
-  std::int64_t best_fit = 0;                                  // 0: not
-  bool in_rows() const { return align > 1 || best_fit > 0; }  // of data/packing.h, with padding; else windows
+  std::int64_t best_fit = 0;                                  // pieces packed at a time; 0: no best-fit packing
+  bool in_rows() const { return align > 1 || best_fit > 0; }  // padded rows (data/packing.h); otherwise windows
   void fields(Fields& f);
   void validate(std::vector<SettingProblem>& errors) const;
 };
 
 struct DataConfig {
-  std::string path;                   // one corpus, or
-  std::vector<MixtureEntry> mixture;  // several
+  std::string path;                   // a single corpus; or `mixture`
+  std::vector<MixtureEntry> mixture;  // several corpora, instead of `path`
   std::int64_t validation_batches = 0;
   std::int64_t prefetch = 4;
   PackingConfig packing;
@@ -42,27 +42,27 @@ struct DataConfig {
   void validate(std::vector<SettingProblem>& errors) const;
 };
 
-// The weights of all corpora from a token of the run on.
+// Weights of all corpora from token `tokens` of the run on.
 struct MixtureStage {
   std::int64_t tokens = 0;
   std::vector<double> weights;
 };
 
-// The opened corpora of a run: same tokenizer everywhere.
+// The opened corpora of a run; all have the same tokenizer.
 struct Corpora {
   std::vector<std::shared_ptr<const TokenStore>> stores;
-  std::vector<std::string> names;     // of each, no two alike
-  std::vector<MixtureStage> mixture;  // by ascending tokens, the first from 0 on
+  std::vector<std::string> names;     // unique name of each corpus
+  std::vector<MixtureStage> mixture;  // ascending by tokens; the first starts at 0
   std::string tokenizer_hash;
-  std::int64_t vocab_size = 0;  // of the tokenizer
+  std::int64_t vocab_size = 0;  // size of the tokenizer's vocabulary
 };
 
-// Error: a corpus is missing or damaged, or two corpora have different tokenizers.
+// Opens all corpora. Throws Error if a corpus is missing or damaged, or if two corpora have different tokenizers.
 Corpora open_corpora(const DataConfig&);
 Corpora open_corpus(const std::string& path);
 
-// Error names the corpus, both values and the remedy. `wanted` is the tokenizer hash that a run or checkpoint was
-// made with, `owner` says whose ("run runs/a"); an empty `wanted` matches anything.
+// Throws Error, which names the corpus, both hashes and the remedy, if the corpora have a different tokenizer than
+// `wanted`: the tokenizer hash that `owner` ("run runs/a") was made with. An empty `wanted` matches anything.
 void check_tokenizer(const Corpora&, const std::string& wanted, const std::string& owner);
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// Who takes documents, part by part.
+// Receiver of documents, part by part.
 
 #include <string_view>
 
@@ -8,10 +8,10 @@ namespace ring {
 class DocumentSink {
  public:
   virtual ~DocumentSink() = default;
-  // The next part of the current document, never empty. counts: its tokens are targets that count.
+  // Adds a part, never empty, to the current document. counts: its tokens count as targets.
   virtual void part(std::string_view text, bool counts) = 0;
   void part(std::string_view text) { part(text, true); }
-  virtual void end() = 0;  // of the current document, after at least one part
+  virtual void end() = 0;  // ends the current document, which has at least one part
 };
 
 }  // namespace ring

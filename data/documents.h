@@ -1,5 +1,5 @@
 #pragma once
-// How text is cut into documents: by a rule, or as the records of JSON Lines and Parquet tables.
+// Splits text into documents: by a rule, or by the records of JSON Lines and Parquet tables.
 
 #include <cstdint>
 #include <functional>
@@ -17,12 +17,12 @@ struct DocumentRule {
   DocumentKind kind = DocumentKind::file;
   std::string separator;  // for DocumentKind::separator
 };
-// "file", "line", "blank-line", or any other text: the separator itself, where \n, \t and \\ are understood.
+// Parses "file", "line" or "blank-line"; any other text is the separator itself, with escapes \n, \t and \\.
 DocumentRule parse_document_rule(const std::string& text);
 
-// Cuts a file into documents as its blocks arrive. What separates documents belongs to none of them; documents without
-// a byte are passed over. Lines end with "\n", "\r\n" or "\r", and each "\n" of a separator stands for "\r\n" too;
-// byte order marks in front of a document are removed, unless `as_text`.
+// Splits a file into documents as its blocks arrive. Separators belong to no document; empty documents are skipped.
+// Lines end with "\n", "\r\n" or "\r", and each "\n" of a separator also matches "\r\n". Removes byte order marks at
+// the start of a document unless `as_text`.
 class DocumentCutter {
  public:
   DocumentCutter(DocumentRule rule, DocumentSink& sink, bool as_text = false)
@@ -40,19 +40,19 @@ class DocumentCutter {
   DocumentRule rule_;
   DocumentSink& sink_;
   bool as_text_;
-  std::string held_;           // bytes that may be the beginning of a separator
-  std::string mark_;           // bytes in front of a document that may be the beginning of another byte order mark
-  bool at_line_start_ = true;  // blank lines only
-  bool open_ = false;          // the current document has a byte
+  std::string held_;           // bytes that may begin a separator
+  std::string mark_;           // bytes at a document's start that may begin another byte order mark
+  bool at_line_start_ = true;  // used for DocumentKind::blank_line only
+  bool open_ = false;          // the current document is not empty
 };
 
-// All documents of a file: the rule's, or its records. Error: see check_no_nul(), data/unpack.h, data/json_lines.h,
-// data/parquet.h.
+// Passes all documents of a file to the sink: its records if it has any, otherwise cut by the rule. Throws the errors
+// of check_no_nul(), data/unpack.h, data/json_lines.h and data/parquet.h.
 void read_documents(const TextFile&, const DocumentRule&, DocumentSink&);
 
-// Calls take(text) for all of a file's text, a megabyte or a record at a time; after each record comes a newline.
-// Byte order marks in front of the text or of a record are removed, unless the file is taken as_text.
+// Calls take(text) for all text of a file, a megabyte or a record at a time; a newline follows each record. Removes
+// byte order marks at the start of the text or of a record unless file.as_text.
 void read_text(const TextFile&, const std::function<void(std::string_view)>& take);
-std::uint64_t text_size(const TextFile&);  // bytes that read_text() gives; reads all of it, unless the file is plain
+std::uint64_t text_size(const TextFile&);  // bytes that read_text() passes on; reads the whole file unless it is plain
 
 }  // namespace ring

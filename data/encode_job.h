@@ -1,5 +1,5 @@
 #pragma once
-// What the threads of a preparation hand each other: stretches of documents as text, then as tokens.
+// Work items that the threads of a preparation exchange: pieces of documents as text, then as tokens.
 
 #include <cstdint>
 #include <limits>
@@ -12,14 +12,14 @@
 
 namespace ring {
 
-// A stretch of one document.
+// Consecutive text or tokens of one document.
 struct EncodePiece {
-  std::size_t begin = 0, end = 0;  // of the job's text, then of the result's tokens
+  std::size_t begin = 0, end = 0;  // range in EncodeJob::text, or in EncodeResult::tokens
   std::size_t file = 0;
   std::uint64_t text_bytes = 0;
   Split split = Split::train;
-  bool first = false, last = false;  // of its document
-  bool counts = true;                // as targets
+  bool first = false, last = false;  // first and last piece of the document
+  bool counts = true;                // its tokens count as targets
 };
 
 struct EncodeJob {
@@ -36,12 +36,12 @@ struct EncodeResult {
 };
 
 enum class DocumentShape : std::uint8_t {
-  text,         // between what the tokenizer puts around a text, unless the text has it; everything counts
-  pair,         // the same, but what stands in front does not count
-  conversation  // as its template wrote it, which names the tokens around texts itself
+  text,         // framed by the tokenizer's tokens around a text, unless it already has them; all tokens count
+  pair,         // likewise, but the tokens put in front do not count as targets
+  conversation  // as its chat template wrote it, which includes the tokens around texts
 };
 
-// How documents become tokens. For one vocabulary, any thread.
+// Encodes documents as tokens. Thread-safe; all threads share one vocabulary.
 class DocumentFrame {
  public:
   DocumentFrame(const Tokenizer&, DocumentShape);
@@ -52,7 +52,7 @@ class DocumentFrame {
   void encode_piece(std::string_view text, const EncodePiece&, Encoder&, EncodeResult& out) const;
   std::vector<std::int32_t> before_, after_;
   bool count_before_ = true;
-  std::vector<std::pair<std::string, std::int32_t>> named_;  // tokens that a template writes by their names
+  std::vector<std::pair<std::string, std::int32_t>> named_;  // names and ids of tokens that a template writes by name
 };
 
 }  // namespace ring

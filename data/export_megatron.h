@@ -1,5 +1,5 @@
 #pragma once
-// A split of a corpus as a data set that Megatron-LM reads; data/megatron.h has the layout.
+// Export of a corpus split as a Megatron-LM data set; data/megatron.h has the layout.
 
 #include <cstdint>
 #include <string>
@@ -8,9 +8,10 @@ namespace ring {
 
 class TokenSplit;
 
-// Writes PREFIX.bin, with the tokens as u16 where the vocabulary has fewer than 65,500 tokens and as i32 elsewhere, as
-// Megatron-LM chooses, and then PREFIX.idx, with one sequence for each document. Each appears under its name only when
-// it is complete. Error: the split is empty, has a loss mask, or a document of 2^31 tokens; a file cannot be written.
+// Writes PREFIX.bin, then PREFIX.idx with one sequence per document. Tokens are u16 if the vocabulary has fewer than
+// 65,500 tokens, otherwise i32, as Megatron-LM chooses. Each file appears under its name only once it is complete.
+// Throws Error if the split is empty, has a loss mask or a document of 2^31 or more tokens, or if a file cannot be
+// written.
 void export_megatron(const TokenSplit&, std::uint64_t vocab_size, const std::string& prefix);
 
 }  // namespace ring

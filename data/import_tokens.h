@@ -1,5 +1,5 @@
 #pragma once
-// Documents that are tokens already, as a corpus.
+// Import of documents that are already tokens into a corpus.
 
 #include <functional>
 
@@ -9,8 +9,8 @@
 
 namespace ring {
 
-// Copies the documents of the plan's data sets. Those that do not end with the tokenizer's end-of-text token get it;
-// nothing else is changed. Error: see MegatronDataset.
+// Copies the documents of the plan's data sets, appending the tokenizer's end-of-text token if it is missing. Nothing
+// else is changed. Throws the errors of MegatronDataset.
 void import_tokens(const PreparePlan&, const PrepareOptions&, TokenStoreWriter&, PrepareReport&,
                    const std::function<void(const PrepareProgress&)>& progress);
 

@@ -1,5 +1,5 @@
 #pragma once
-// JSON Lines: one object a line. Lines end with \n, \r\n or \r, which JSON strings must escape.
+// Reader of JSON Lines: one object per line. Lines end with \n, \r\n or \r, which JSON strings must escape.
 
 #include <cstdint>
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace ring {
 
-// Cuts blocks into lines and gives `take` the record of each; empty lines are passed over. Error: a line is no JSON
-// object; with `name` and the line's number.
+// Splits blocks into lines and passes the record of each to `take`; skips empty lines. Throws Error, with `name` and
+// the line number, if a line is not a JSON object.
 class JsonLines {
  public:
   JsonLines(std::string name, TakeRecord take) : name_(std::move(name)), take_(std::move(take)) {}
@@ -23,7 +23,7 @@ class JsonLines {
   void line(std::string_view);
   const std::string name_;
   const TakeRecord take_;
-  std::string held_;  // the beginning of a line
+  std::string held_;  // beginning of an incomplete line
   std::uint64_t line_ = 0;
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// Tokenizers by name: of a file, a folder or a corpus.
+// Loads tokenizers by name: from a file, a folder or a corpus.
 
 #include <memory>
 #include <string>
@@ -16,8 +16,8 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec);
 // Returns the first tokenizer of a folder that can be read: tokenizer.rmt, tokenizer.json or tokenizer.model; null if
 // there is none. Appends to `problems` why each of the others cannot be read.
 std::shared_ptr<const Tokenizer> load_tokenizer_in(const std::string& folder, std::vector<std::string>& problems);
-// The one that has this hash; empty: any. Error, besides the above: it is another one than `owner` ("checkpoint
-// runs/a/checkpoints/step-100") was made with.
+// Returns the tokenizer with this hash, or any if `hash` is empty. Also throws Error if it is not the tokenizer that
+// `owner` ("checkpoint runs/a/checkpoints/step-100") was made with.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const std::string& hash,
                                                 const std::string& owner);
 

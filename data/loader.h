@@ -1,14 +1,16 @@
 #pragma once
-// Samples have an address: sample g of a run is a window of T + 1 tokens whose place is a pure function of (seed, g).
+// Training batches and validation batches. Sample g of a run is a window of T + 1 tokens whose position is a pure
+// function of (seed, g).
 //
 // A corpus of n tokens is cut into windows that share one border token, so that every token but the first is a target.
-// Each epoch visits them in its own order (data/permutation.h) and moves all borders by its own phase in [0, T).
-// Several corpora are mixed by data/mixture.h. Seeking is O(1), the state is the next sample's number, and the number
-// of ranks only chooses who reads which sample.
+// Each epoch visits the windows in its own order (data/permutation.h) and shifts all borders by its own phase in [0,
+// T). Several corpora are mixed by data/mixture.h. Seeking is O(1), the state is the number of the next sample, and the
+// number of ranks only determines which rank reads which sample.
 //
-// Packed documents: the same windows, cut where documents begin; no target crosses a cut. With gaps between documents
-// (align > 1) or by best fit a sample is a row of data/packing.h, and epochs differ in their order only. Shorter
-// sequences: the same samples, cut at multiples of a length that may change from batch to batch; targets stay.
+// Packed documents: the same windows, cut at document starts; no target crosses a cut. With gaps between documents
+// (align > 1) or best-fit packing, a sample is a row of data/packing.h, and epochs differ only in the order of rows.
+// Shorter sequences: the same samples, cut at multiples of a length that may change from batch to batch; targets stay
+// the same.
 
 #include <condition_variable>
 #include <cstdint>
@@ -30,45 +32,46 @@ enum class Split : std::uint8_t;
 
 // `rows` windows of `context` tokens, row-major.
 struct Batch {
-  // [rows * context]; a target of -100 is no target, as of a token that does not count by its corpus's loss mask.
+  // [rows * context]. A target of -100 is ignored, for example a token that the loss mask excludes.
   std::vector<std::int32_t> inputs, targets;
-  std::vector<std::int64_t> sample_indices;  // [rows]; -1: an empty row that only fills the batch
-  std::vector<std::int32_t> sources;         // [rows]: from which corpus; -1: an empty row
+  std::vector<std::int64_t> sample_indices;  // [rows]; -1: an empty row that pads the batch
+  std::vector<std::int32_t> sources;         // [rows]: index of the corpus; -1: an empty row
   std::int64_t valid_targets = 0;
-  // Packed documents and shorter sequences only. [rows * context]: place in the document or sequence; of each i32: the
-  // first token, counted in the batch, and how many there are. Tokens of none are padding.
+  // Only with packed documents or shorter sequences. positions [rows * context]: position in the document or sequence.
+  // starts, lengths [sequences]: index of the first token in the batch, and number of tokens. Tokens in no sequence are
+  // padding.
   std::vector<std::int32_t> positions, starts, lengths;
 };
 
-// How many targets the rows of each corpus have.
+// Returns the number of targets of each corpus.
 std::vector<std::int64_t> targets_by_source(const Batch&, std::size_t corpora);
 
 struct LoaderOptions {
-  std::int64_t context = 0;  // T, tokens per row
-  std::int64_t rows = 1;     // per micro-batch on this rank
+  std::int64_t context = 0;  // T: tokens per row
+  std::int64_t rows = 1;     // rows per micro-batch on this rank
   std::uint64_t seed = 0;
   int rank = 0, world = 1;
-  std::int64_t prefetch = 4;  // micro-batches read ahead; 0: none, no thread
+  std::int64_t prefetch = 4;  // micro-batches read ahead; 0: no thread
   PackingConfig packing = {};
-  std::int64_t sequence = 0;  // tokens of each of a row's sequences; 0: the row is one
+  std::int64_t sequence = 0;  // tokens per sequence; 0: each row is one sequence
   bool packs() const { return packing.documents || sequence > 0; }
 };
 
-// Where a sample lies.
+// Position of a sample in its corpus.
 struct SamplePlace {
   std::uint32_t corpus;
-  std::uint64_t begin, end;  // of a window: its tokens; one more follows, the last target
-  std::uint64_t row = 0;     // of packed rows: which, and the tokens are what it says
+  std::uint64_t begin, end;  // tokens of a window; one more follows as the last target
+  std::uint64_t row = 0;     // packed rows only: row number, used instead of begin and end
 };
 
-// The pure function. Packed rows read the corpora, which must then live as long.
+// Maps sample numbers to positions, as a pure function. With packed rows, the corpora must outlive the map.
 class SampleMap {
  public:
-  // Error: a corpus has fewer than context + 1 training tokens, or for packed rows none.
+  // Throws Error if a corpus has fewer than context + 1 training tokens; packed rows need at least one.
   SampleMap(const Corpora&, std::int64_t context, std::uint64_t seed, const PackingConfig& packing = {});
   SamplePlace operator()(std::uint64_t sample) const;
-  std::uint64_t windows(std::size_t corpus) const { return windows_[corpus]; }    // per epoch
-  const std::vector<std::unique_ptr<PackedRows>>& rows() const { return rows_; }  // of each corpus; or none: windows
+  std::uint64_t windows(std::size_t corpus) const { return windows_[corpus]; }    // windows or rows per epoch
+  const std::vector<std::unique_ptr<PackedRows>>& rows() const { return rows_; }  // per corpus; empty: windows
 
  private:
   std::vector<std::uint64_t> tokens_, windows_;
@@ -77,8 +80,9 @@ class SampleMap {
   MixtureSchedule mixture_;
 };
 
-// Micro-batch m of the run holds samples [m * rows * world, (m + 1) * rows * world); rank r gets the r-th run of `rows`
-// of them. So the samples of an optimizer step do not depend on how rows, ranks and accumulation share them.
+// Micro-batch m of the run holds samples [m * rows * world, (m + 1) * rows * world); rank r gets the r-th `rows` of
+// them. So the samples of an optimizer step do not depend on the split into rows, ranks and gradient accumulation. For
+// one thread.
 class Loader {
  public:
   Loader(Corpora corpora, const LoaderOptions& options, std::uint64_t first_sample = 0);
@@ -86,10 +90,10 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  Batch next();                            // Error: the corpus is damaged
-  void seek(std::uint64_t sample);         // the first sample of the next micro-batch, over all ranks
-  void set_rows(std::int64_t rows);        // of the batches from now on
-  void set_sequence(std::int64_t tokens);  // the same
+  Batch next();                            // throws Error if the corpus is damaged
+  void seek(std::uint64_t sample);         // sets the first sample, over all ranks, of the next micro-batch
+  void set_rows(std::int64_t rows);        // sets LoaderOptions::rows of later batches
+  void set_sequence(std::int64_t tokens);  // sets LoaderOptions::sequence of later batches
   std::uint64_t next_sample() const { return next_sample_; }  // the state: seek(next_sample()) continues
   const SampleMap& map() const { return map_; }
   const LoaderOptions& options() const { return options_; }
@@ -110,26 +114,27 @@ class Loader {
   std::thread thread_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::pair<std::uint64_t, Batch>> ready_;  // with their first samples, in order
-  std::uint64_t wanted_ = 0;                           // no earlier sample is worth reading
+  std::deque<std::pair<std::uint64_t, Batch>> ready_;  // batches with their first samples, in order
+  std::uint64_t wanted_ = 0;                           // earlier samples need not be read
   bool stopping_ = false;
 };
 
-// The validation splits of all corpora (or their training splits), cut into windows (or packed into rows) in order,
-// without overlap of targets; the last window of a split may be shorter and is filled up with targets of -100. Every
-// rank sees the same number of batches.
+// The validation (or training) splits of all corpora, cut into windows or packed into rows, in order, without
+// overlapping targets. The last window of a split may be shorter and is padded with targets of -100. All ranks have the
+// same number of batches.
 class ValidationSet {
  public:
-  // windows = 0: everything; else that many, spread evenly, the same ones for any number of ranks. Error: no corpus has
-  // such a split of at least two tokens.
+  // windows: 0 uses all windows; otherwise that many, spread evenly, the same for any number of ranks. Throws Error if
+  // no corpus has such a split with at least two tokens.
   ValidationSet(Corpora corpora, const LoaderOptions& options, std::int64_t windows = 0);
   ValidationSet(Corpora corpora, const LoaderOptions& options, std::int64_t windows, Split split);
-  std::int64_t batches() const { return batches_; }   // per rank
-  std::int64_t windows() const { return selected_; }  // over all ranks
+  std::int64_t batches() const { return batches_; }   // batches per rank
+  std::int64_t windows() const { return selected_; }  // windows over all ranks
   const LoaderOptions& options() const { return options_; }
   std::size_t corpora() const { return corpora_.stores.size(); }
-  Batch batch(std::int64_t index) const;  // of this rank
-  double bytes_per_token() const;         // text bytes per token that counts, of the splits, for bits per byte
+  Batch batch(std::int64_t index) const;  // returns this rank's batch
+  // Returns text bytes per target token of the splits, to convert loss to bits per byte; 1 if there is no text.
+  double bytes_per_token() const;
 
  private:
   const TokenSplit& split_of(std::size_t corpus) const;
@@ -139,7 +144,7 @@ class ValidationSet {
   LoaderOptions options_;
   Split split_;
   std::vector<std::unique_ptr<PackedRows>> rows_;
-  std::vector<std::int64_t> first_window_;  // of each corpus, then the number of all
+  std::vector<std::int64_t> first_window_;  // first window of each corpus, then the total
   std::int64_t batches_ = 0, selected_ = 0;
 };
 

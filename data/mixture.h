@@ -1,7 +1,7 @@
 #pragma once
-// Which corpus sample g comes from, as a pure function of g. After any number n of samples, the count of each corpus
-// differs from n times its weight by less than 1, so that every stretch of a run, however short, sees the mixture.
-// Where weights change, that holds from each change on.
+// The corpus of sample g, as a pure function of g. After any number n of samples, the count of each corpus differs from
+// n times its weight by less than 1, so that every part of a run, however short, sees the mixture. If weights change,
+// this holds from each change on.
 
 #include <cstdint>
 #include <vector>
@@ -10,35 +10,36 @@ namespace ring {
 
 class Mixture {
  public:
-  // Weights >= 0, any scale; 0: no sample. They are rounded to multiples of 1/M, M <= 4096 when such an M expresses
-  // them exactly (as 0.7, 0.2, 0.1 do with 10), else M = 65536; every other corpus keeps at least 1/M. Error: no weight
-  // above 0, or one that is no number or below.
+  // weights: >= 0, any scale; a weight of 0 gives no samples. Rounds them to multiples of 1/M: M <= 4096 if such an M
+  // expresses them exactly (10 for 0.7, 0.2, 0.1), otherwise M = 65536 with at least 1/M for every nonzero weight.
+  // Throws Error if a weight is negative or not finite, or if all are 0.
   explicit Mixture(const std::vector<double>& weights);
 
   struct Place {
     std::uint32_t corpus;
-    std::uint64_t index;  // how many earlier samples came from the same corpus
+    std::uint64_t index;  // number of earlier samples of the same corpus
   };
   Place operator()(std::uint64_t sample) const;
 
-  std::vector<std::uint64_t> counts(std::uint64_t samples) const;  // of each corpus among the first so many
-  double weight(std::size_t corpus) const;                         // after rounding
+  std::vector<std::uint64_t> counts(std::uint64_t samples) const;  // samples of each corpus among the first `samples`
+  double weight(std::size_t corpus) const;                         // weight after rounding
   std::uint64_t period() const { return order_.size(); }
 
  private:
   std::vector<std::uint64_t> shares_;  // samples of each corpus per period
   std::vector<std::uint32_t> order_;   // the corpus of each sample of a period
-  std::vector<std::uint32_t> rank_;    // how many earlier samples of the period came from the same corpus
+  std::vector<std::uint32_t> rank_;    // number of earlier samples of the period from the same corpus
 };
 
-// Mixtures that follow each other. Each corpus goes on where it was.
+// A sequence of mixtures. Each corpus continues at its next sample when the mixture changes.
 class MixtureSchedule {
  public:
   struct Stage {
     std::uint64_t first_sample;
     std::vector<double> weights;
   };
-  // By ascending samples, the first from 0 on; of several from one sample on the last holds. Error: as Mixture.
+  // stages: ascending by first_sample, the first at 0; of several with the same first_sample the last applies. Throws
+  // the errors of Mixture.
   explicit MixtureSchedule(const std::vector<Stage>&);
   Mixture::Place operator()(std::uint64_t sample) const;
 
@@ -46,7 +47,7 @@ class MixtureSchedule {
   struct Part {
     std::uint64_t first;
     Mixture mixture;
-    std::vector<std::uint64_t> before;  // samples of each corpus before the first
+    std::vector<std::uint64_t> before;  // samples of each corpus before sample `first`
   };
   std::vector<Part> parts_;
 };

@@ -1,6 +1,6 @@
 #pragma once
-// Work that several threads do and one takes back in its old order, with a bounded number of items between. The first
-// exception of any thread reaches the one who takes.
+// A bounded queue of jobs that several threads process and one thread receives in the order of submission. take()
+// rethrows the first exception of any thread.
 
 #include <condition_variable>
 #include <cstdint>
@@ -18,7 +18,7 @@ class OrderedQueue {
  public:
   explicit OrderedQueue(std::size_t in_flight) : limit_(in_flight) {}
 
-  // The producer. False: stop, somebody failed or gave up.
+  // Called by the producer; waits while the queue is full. Returns false if the queue was stopped.
   bool push(Job job) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return stopped_ || pushed_ - taken_ < limit_; });
@@ -27,13 +27,13 @@ class OrderedQueue {
     changed_.notify_all();
     return true;
   }
-  void close() {  // no more jobs
+  void close() {  // called by the producer after the last job
     const std::lock_guard lock(mutex_);
     closed_ = true;
     changed_.notify_all();
   }
 
-  // A worker: until there is nothing left to do.
+  // Called by workers; waits for a job. Returns nullopt if there are no more jobs or the queue was stopped.
   std::optional<std::pair<std::uint64_t, Job>> next_job() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return stopped_ || closed_ || !jobs_.empty(); });
@@ -42,12 +42,14 @@ class OrderedQueue {
     jobs_.pop_front();
     return job;
   }
+  // Called by workers with the number and the result of a job.
   void finish(std::uint64_t number, Result result) {
     const std::lock_guard lock(mutex_);
     done_.emplace(number, std::move(result));
     changed_.notify_all();
   }
 
+  // Ends all waits; take() then rethrows the first error passed, if any.
   void stop(std::exception_ptr error = nullptr) {
     const std::lock_guard lock(mutex_);
     if (!error_) error_ = error;
@@ -55,7 +57,7 @@ class OrderedQueue {
     changed_.notify_all();
   }
 
-  // The taker: results in the order of push(), nothing after the last. Rethrows the first error.
+  // Called by the consumer. Returns results in the order of push(), nullopt after the last. Rethrows the first error.
   std::optional<Result> take() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return stopped_ || done_.contains(taken_) || (closed_ && taken_ == pushed_); });

@@ -1,5 +1,5 @@
 #pragma once
-// Texts that commands write to a file that an option names.
+// Output files of commands, named by an option.
 
 #include <string>
 #include <vector>
@@ -8,15 +8,15 @@
 
 namespace ring {
 
-// Completely or not at all. Error names the file and the reason.
+// Writes a file completely or not at all. Throws Error with the file and the reason.
 void write_whole(const std::string& path, const std::string& text);
 
 // Throws Error if the output of this option exists and is one of the inputs, or a file in a folder among them, which it
-// would replace. Inputs that do not exist, such as names of tokenizers, are passed over.
+// would overwrite. Ignores inputs that do not exist, such as names of tokenizers.
 void check_output_is_no_input(const std::string& option, const std::string& output,
                               const std::vector<std::string>& inputs);
 
-// A file that lines are appended to, each completely or not at all. Error names the file and the reason.
+// Appends lines to a file, each completely or not at all. Throws Error with the file and the reason.
 class LineFile {
  public:
   LineFile() = default;

@@ -1,6 +1,6 @@
 #pragma once
-// Rows of `context` tokens that hold pieces of documents. Each starts at a multiple of `align` in its row; what is left
-// of a row is padding.
+// Rows of `context` tokens that hold pieces of documents. Each piece starts at a multiple of `align` in its row; the
+// rest of a row is padding.
 
 #include <cstdint>
 #include <vector>
@@ -9,24 +9,24 @@
 
 namespace ring {
 
-// A stretch of one document in a row.
+// Consecutive tokens of one document in a row.
 struct PackedPiece {
-  std::uint64_t begin;      // of its tokens in the split
-  std::int64_t at, length;  // in the row
-  bool ends;                // its document ends with it: no target for its last token
+  std::uint64_t begin;      // first token in the split
+  std::int64_t at, length;  // position and number of tokens in the row
+  bool ends;                // ends its document, so its last token has no target
 };
 
-// Counts the documents with more than `context` tokens, which every way of packing has to cut.
+// Returns the number of documents with more than `context` tokens, which every packing has to cut.
 std::uint64_t documents_longer_than(const TokenSplit&, std::int64_t context);
 
-// The rows of a split, which hold every token once. To be asked from several threads.
+// The packed rows of a split; they hold every token exactly once. Thread-safe.
 class PackedRows {
  public:
   virtual ~PackedRows() = default;
-  virtual std::vector<PackedPiece> pieces(std::uint64_t row) const = 0;  // by their places; at least one
+  virtual std::vector<PackedPiece> pieces(std::uint64_t row) const = 0;  // at least one piece, ascending by position
   std::uint64_t rows() const { return rows_; }
-  double filled() const;                                // share of the rows' places that hold a token
-  std::uint64_t cut_documents() const { return cut_; }  // in several pieces
+  double filled() const;                                // fraction of row positions that hold a token
+  std::uint64_t cut_documents() const { return cut_; }  // documents cut into several pieces
 
  protected:
   PackedRows(const TokenSplit& split, std::int64_t context, std::int64_t align);

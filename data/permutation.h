@@ -1,7 +1,7 @@
 #pragma once
 // A keyed permutation of [0, size) that is computed, not stored: a balanced Feistel network over the next even number
-// of bits, walked along its cycle until it lands inside (Black and Rogaway, "Ciphers with Arbitrary Finite Domains",
-// CT-RSA 2002, sections 3 and 5). Place i costs O(1), at most four walks on average.
+// of bits, applied repeatedly (cycle walking) until the result is in range (Black and Rogaway, "Ciphers with Arbitrary
+// Finite Domains", CT-RSA 2002, sections 3 and 5). O(1) per element, at most four applications on average.
 
 #include <bit>
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace ring {
 
 class Permutation {
  public:
-  // Different keys, different permutations. size > 0.
+  // Different keys give different permutations. Requires size > 0.
   Permutation(std::uint64_t size, std::uint64_t seed, std::uint32_t key_high, std::uint32_t key_low)
       : size_(size), seed_(seed), high_(key_high), low_(key_low) {
     RING_CHECK(size > 0, "a permutation of nothing");

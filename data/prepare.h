@@ -1,7 +1,7 @@
 #pragma once
-// Makes a corpus from text files: one thread reads and cuts, `threads` encode, the caller's writes in order. Memory is
-// bounded by a fixed number of pieces in flight; the result does not depend on the number of threads. Or from tokens
-// that Megatron-LM wrote (data/megatron.h), which are copied.
+// Makes a corpus from text files: one thread reads and splits, `threads` encode, the caller's thread writes in order.
+// Memory is bounded by a fixed number of pieces in flight; the result does not depend on the number of threads. Data
+// sets of Megatron-LM (data/megatron.h) are copied instead.
 
 #include <functional>
 
@@ -9,10 +9,10 @@
 
 namespace ring {
 
-void warn_of(const PrepareReport&);  // of what the tokens do not say of the text
+void warn_of(const PrepareReport&);  // logs warnings about text that the tokens do not represent
 
-// Error: see list_text_files(), load_tokenizer(), load_chat_format(), TokenStoreWriter; an empty corpus; a split that
-// stays empty.
+// Writes the corpus. Throws the errors of list_text_files(), load_tokenizer(), load_chat_format() and TokenStoreWriter,
+// and Error if the corpus or a requested split would be empty.
 PrepareReport prepare_corpus(const PrepareOptions&, const std::function<void(const PrepareProgress&)>& progress = {});
 
 }  // namespace ring

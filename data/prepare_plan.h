@@ -1,5 +1,5 @@
 #pragma once
-// What a preparation settles before the first byte is encoded.
+// Decisions of a preparation before anything is encoded.
 
 #include <cstdint>
 #include <limits>
@@ -14,33 +14,33 @@
 namespace ring {
 
 enum class SplitKind : std::uint8_t {
-  hash,   // whole documents, chosen by a hash of file name and place: other files do not change the choice
-  tail,   // the last fraction of the text in order, cut between two characters (for `chars`: counted in characters)
+  hash,   // whole documents, chosen by a hash of file name and number; other files do not change the choice
+  tail,   // the last fraction of all text, cut between two characters (for "chars": counted in characters)
   tails,  // the last fraction of each file, cut in the same way
-  files   // files of their own: `validation_inputs`
+  files   // separate files: `validation_inputs`
 };
 
 inline constexpr std::uint64_t kNoValidation = std::numeric_limits<std::uint64_t>::max();
 
 struct PreparePlan {
-  std::vector<TextFile> files;  // those for validation last
-  bool tokens = false;          // the files are the .bin of data sets of Megatron-LM (data/megatron.h)
+  std::vector<TextFile> files;  // validation files are last
+  bool tokens = false;          // the files are the .bin of Megatron-LM data sets (data/megatron.h)
   std::shared_ptr<const Tokenizer> tokenizer;
   SplitKind split = SplitKind::hash;
-  // Where the validation text of each file begins; kNoValidation: nowhere. Splits by a hash ignore it.
+  // Start of each file's validation text, or kNoValidation. Not used with SplitKind::hash.
   std::vector<std::uint64_t> validation_from;
-  std::uint64_t bytes = 0;  // of the files
+  std::uint64_t bytes = 0;  // total size of the files
   DocumentShape shape = DocumentShape::text;
-  std::string chat_format;  // as JSON; empty: no conversations
+  std::string chat_format;  // JSON; empty if there are no conversations
 
-  std::string summary(const PrepareOptions&) const;  // what the corpus is made of, in one line
+  std::string summary(const PrepareOptions&) const;  // one line that describes the source of the corpus
 };
 
-// Where a hash puts a document, by its file's name and its number there.
+// Returns the split that the hash assigns to a document, given its file's name and its number in the file.
 Split hashed_split(const PrepareOptions&, const std::string& file, std::uint64_t document);
 
-// Settles options.validation_fraction where options.enlarge_validation asks for it. Throws Error if options do not fit
-// each other or the files; see also prepare_corpus().
+// Makes the plan; sets options.validation_fraction if options.enlarge_validation is set. Throws Error if options
+// contradict each other or do not fit the files, and the errors of prepare_corpus() for inputs.
 PreparePlan plan_preparation(PrepareOptions& options);
 
 }  // namespace ring

@@ -30,8 +30,8 @@ inline std::size_t missing_after(std::span<const std::int32_t> after, std::span<
   return after.size();
 }
 
-// Returns what a text without tokens of its own begins with, as prefix_token_id of lm-evaluation-harness: the tokens in
-// front of each text, else the one that begins a text, else the one that ends the text before it; nothing if the
+// Returns the tokens that an otherwise empty text begins with, like prefix_token_id of lm-evaluation-harness: the
+// tokens in front of each text, otherwise the begin-of-text token, otherwise the end-of-text token; nothing if the
 // tokenizer has none of them.
 inline std::vector<std::int32_t> empty_text(const Tokenizer& tokenizer) {
   if (std::vector<std::int32_t> before = tokenizer.before_text(); !before.empty()) return before;

@@ -1,5 +1,5 @@
 #pragma once
-// Files that are no text: what a model would learn of them is how they are packed.
+// Detection of files that are not text; a model would learn their binary format.
 
 #include <cstddef>
 #include <optional>
@@ -8,15 +8,16 @@
 
 namespace ring {
 
-inline constexpr std::size_t kKindBytes = 512;  // what decides lies in the first so many bytes
+inline constexpr std::size_t kKindBytes = 512;  // leading bytes of a file that are needed for detection
 
 struct ForeignKind {
-  std::string_view name;                  // as "it is ..." goes on
-  std::string_view remedy;                // what makes text of it
-  std::string_view without_options = {};  // the same of a command that has no --text-field; empty: `remedy`
+  std::string_view name;                  // completes "it is ..."
+  std::string_view remedy;                // how to convert it to text
+  std::string_view without_options = {};  // remedy for a command without --text-field; empty: `remedy`
 };
 
-// What a file is by its first bytes and the end of its name; nothing: it may be text, or `records`, JSON Lines.
+// Returns the file's format, from its first bytes and the ending of its name; nullopt if it may be text, or JSON Lines
+// if `records`.
 std::optional<ForeignKind> foreign_kind(std::string_view head, const std::string& path, bool records);
 
 bool named_json_lines(const std::string& path);  // .jsonl or .ndjson

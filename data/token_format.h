@@ -1,7 +1,7 @@
 #pragma once
-// What the writer and the reader of a corpus agree on: the index, which lies in front of the HDF5 file that the rest
-// is. It says where everything lies and has a hash of itself, of all that is read at the start, and of each block of
-// the rest, so that no byte is used before it was checked. docs/adr/0013-verified-corpora.md
+// Binary format of a corpus's index, shared by writer and reader. The index is stored before the HDF5 file that holds
+// the rest. It has the offsets of everything and hashes of itself, of all that is read at the start, and of each block
+// of the rest, so that every byte is checked before use. docs/adr/0013-verified-corpora.md
 
 #include <algorithm>
 #include <array>
@@ -21,15 +21,15 @@ static_assert(std::endian::native == std::endian::little, "the index and the tok
 
 inline constexpr std::string_view kCorpusMagic = "ringmaster corpus\n";
 inline constexpr std::uint64_t kCorpusVersion = 2;
-inline constexpr std::uint64_t kMaskedCorpusVersion =
-    3;  // of those with what version 2 lacks: a loss mask, a chat template
+// Version of corpora with a loss mask or a chat template.
+inline constexpr std::uint64_t kMaskedCorpusVersion = 3;
 
-inline constexpr std::uint64_t kLargestVocabulary = std::uint64_t{1} << 31;                // token numbers are i32
-constexpr std::size_t token_width(std::uint64_t vocab) { return vocab <= 65536 ? 2 : 4; }  // bytes
+inline constexpr std::uint64_t kLargestVocabulary = std::uint64_t{1} << 31;                // token ids are i32
+constexpr std::size_t token_width(std::uint64_t vocab) { return vocab <= 65536 ? 2 : 4; }  // bytes per token
 
 constexpr std::uint64_t mask_bytes(std::uint64_t tokens) { return tokens / 8 + (tokens % 8 != 0); }
 
-// Text of at most N bytes; zeros fill it up.
+// Text of at most N bytes, padded with zeros.
 template <std::size_t N>
 struct IndexText {
   std::array<char, N> bytes{};
@@ -43,42 +43,42 @@ struct IndexText {
 struct SplitIndex {
   std::uint64_t tokens = 0, documents = 0, text_bytes = 0;
   ByteExtent token_data, start_data;      // checked block by block
-  ByteExtent token_hashes, start_hashes;  // u64: of each of their blocks
+  ByteExtent token_hashes, start_hashes;  // u64 hash of each block of the data
 };
 
-// The loss mask of a split: bit i % 8 of byte i / 8 is set where token i counts as a target. Bits behind the last token
-// are 0. Without a mask all tokens count, and everything here is 0.
+// The loss mask of a split: bit i % 8 of byte i / 8 is set if token i counts as a target. Bits after the last token are
+// 0. Without a mask all tokens count, and all fields are 0.
 struct MaskIndex {
-  std::uint64_t targets = 0, target_bytes = 0;  // how many are set; the text bytes that those tokens stand for
+  std::uint64_t targets = 0, target_bytes = 0;  // number of set bits; text bytes of those tokens
   ByteExtent data;                              // checked block by block
-  ByteExtent hashes;                            // u64: of each of its blocks
+  ByteExtent hashes;                            // u64 hash of each block of the mask
 };
 
 struct CorpusIndex {
   IndexText<24> magic;  // kCorpusMagic
   std::uint64_t version = kCorpusVersion, file_bytes = 0, block_bytes = kBlockBytes;
-  std::uint64_t structure_hash = 0;  // of all bytes of the file but this index and the data of the splits, in order
+  std::uint64_t structure_hash = 0;  // hash of all bytes that structure() covers, in order
   std::uint64_t vocab_size = 0;
   ByteExtent tokenizer;
   IndexText<16> tokenizer_hash;
   IndexText<24> tokenizer_kind;
   std::array<SplitIndex, 2> splits;  // train, validation
   IndexText<1000> source;
-  std::array<MaskIndex, 2> masks;  // of the splits
-  ByteExtent chat_template;        // as text/chat/format.h writes it
+  std::array<MaskIndex, 2> masks;  // loss masks of train, validation
+  ByteExtent chat_template;        // JSON written by text/chat/format.h
   std::array<std::uint64_t, 79> unused{};
-  std::uint64_t index_hash = 0;  // of the bytes before it
+  std::uint64_t index_hash = 0;  // hash of all bytes before this field
 
   std::uint64_t hash_of_itself() const;
-  // Everything that structure_hash is of: what lies behind the index and between the data of the splits, whose extents
-  // must lie in the file and not overlap.
+  // Returns the extents that structure_hash covers: the file without this index and the data of the splits. The extents
+  // of the data must be in the file and not overlap.
   std::vector<ByteExtent> structure() const;
 };
 static_assert(sizeof(CorpusIndex) == 2048, "HDF5 allows powers of two in front of a file");
 static_assert(std::has_unique_object_representations_v<CorpusIndex>, "every byte of the index means something");
 
 inline constexpr const char* kSplitNames[] = {"train", "validation"};
-// What a split is, whatever file it lies in. mask_hashes: none where all tokens count.
+// Returns a hash of the split's contents, the same in any file. mask_hashes: empty if all tokens count.
 std::uint64_t identity_of(const std::vector<std::uint64_t>& token_hashes,
                           const std::vector<std::uint64_t>& start_hashes,
                           const std::vector<std::uint64_t>& mask_hashes = {});

@@ -1,19 +1,19 @@
 #pragma once
-// A corpus: the token streams of one file, which may be far larger than memory. No byte of it is used before it was
-// checked, and none is given to a library to parse.
+// A corpus: the token streams of one file, which may be far larger than memory. Every byte is checked before use, and
+// no library parses the file.
 //
-//   2,048 bytes        the index (data/token_format.h): where everything lies, and hashes
-//   an HDF5 file, for others to read:
+//   2,048 bytes        the index (data/token_format.h): offsets and hashes
+//   an HDF5 file, for other programs to read:
 //   /                  attributes format, format_version, vocab_size, tokenizer_hash, tokenizer_kind, source
 //   /tokenizer         u8: the tokenizer file
-//   /chat_template     u8, where conversations were prepared: JSON, as text/chat/format.h writes it
+//   /chat_template     u8, if made from conversations: JSON, as text/chat/format.h writes it
 //   /train, /validation  attributes tokens, documents, text_bytes, tokens_hash, and with a mask targets, target_bytes
 //       tokens         u16 (vocabularies up to 65,536) or u32, contiguous
-//       documents      u64, contiguous: where each document starts, then the number of tokens
-//       loss_mask      u8, contiguous, where not all tokens count as targets: a bit for each, the lowest one first
-//       tokens_hashes, documents_hashes, loss_mask_hashes  u64: xxh3-64 of every 64 KiB of the three
+//       documents      u64, contiguous: start of each document, then the number of tokens
+//       loss_mask      u8, contiguous, only if not all tokens count as targets: one bit per token, lowest bit first
+//       tokens_hashes, documents_hashes, loss_mask_hashes  u64: xxh3-64 of every 64 KiB of each dataset
 //
-// A split without tokens has no datasets. Files without masks and chat template have format 2, others 3.
+// A split without tokens has no datasets. Files without masks and chat template have format 2, others format 3.
 
 #include <array>
 #include <cstdint>
@@ -34,7 +34,7 @@ struct CorpusIndex;
 struct MaskIndex;
 struct SplitIndex;
 
-// One split of a corpus. Valid as long as its TokenStore; safe to read from several threads.
+// One split of a corpus. Valid as long as its TokenStore; thread-safe.
 class TokenSplit {
  public:
   TokenSplit() = default;
@@ -43,23 +43,23 @@ class TokenSplit {
 
   std::uint64_t tokens() const { return tokens_; }
   std::uint64_t documents() const { return documents_; }
-  // What the split is: xxh3-64 of the hashes of its blocks, of tokens, document starts and mask; empty: no tokens.
+  // Identifies the contents: xxh3-64 of the block hashes of tokens, document starts and mask; "" if there are no
+  // tokens.
   const std::string& tokens_hash() const { return tokens_hash_; }
-  std::uint64_t text_bytes() const { return text_bytes_; }  // of the text that the tokens stand for, for bits per byte
-  // Copies tokens [begin, begin + count). Error: past the end, a damaged block, or a file that cannot be read any more.
+  std::uint64_t text_bytes() const { return text_bytes_; }  // bytes of the encoded text, for bits per byte
   void read(std::uint64_t begin, std::size_t count, std::int32_t* out) const;
-  std::uint64_t document_start(std::uint64_t document) const;  // document = documents(): the number of tokens
+  std::uint64_t document_start(std::uint64_t document) const;  // first token; documents() gives the number of tokens
 
-  bool masked() const { return mask_data_.bytes() > 0; }        // false: all tokens count as targets
+  bool masked() const { return mask_data_.bytes() > 0; }        // false if all tokens count as targets
   std::uint64_t targets() const { return targets_; }            // tokens that count
-  std::uint64_t target_bytes() const { return target_bytes_; }  // as text_bytes(), of these
-  // Whether each of the tokens [begin, begin + count) counts: 1 or 0. Error: as read().
+  std::uint64_t target_bytes() const { return target_bytes_; }  // bytes of the text that these tokens encode
+  // Writes 1 for each token of [begin, begin + count) that counts as a target, otherwise 0. Throws like read().
   void read_mask(std::uint64_t begin, std::size_t count, std::uint8_t* out) const;
 
-  const std::string& name() const { return name_; }  // for errors
+  const std::string& name() const { return name_; }  // name for errors
   const HashedBlocks& token_data() const { return token_data_; }
   const HashedBlocks& start_data() const { return start_data_; }  // u64
-  const HashedBlocks& mask_data() const { return mask_data_; }    // of no bytes: not masked()
+  const HashedBlocks& mask_data() const { return mask_data_; }    // empty if not masked()
 
  private:
   friend class TokenStore;
@@ -75,26 +75,27 @@ class TokenSplit {
   std::string tokens_hash_;
 };
 
-// Where the documents of a split start, read some at a time. For one thread.
+// Document starts of a split, read a group at a time. Not thread-safe.
 class DocumentStarts {
  public:
   explicit DocumentStarts(const TokenSplit& split) : split_(split) {}
-  std::uint64_t operator()(std::uint64_t document);  // as TokenSplit::document_start()
-  std::uint64_t document_of(std::uint64_t token);    // the one that holds it
+  std::uint64_t operator()(std::uint64_t document);  // returns TokenSplit::document_start()
+  std::uint64_t document_of(std::uint64_t token);    // returns the document that contains the token
 
  private:
   void hold(std::uint64_t first);
   const TokenSplit& split_;
-  std::uint64_t first_ = 0;  // of those held
+  std::uint64_t first_ = 0;  // number of the first start in held_
   std::vector<std::uint64_t> held_;
 };
 
 class TokenStore {
  public:
-  // Error names the file and what to do: missing, foreign, truncated, of another format, or damaged. What is checked:
-  // everything but the data of the splits.
+  // Opens a corpus and checks everything except the data of the splits. Throws Error, which names the file and the
+  // remedy, if the file is missing, not a corpus, truncated, of a different format, or damaged.
   static std::shared_ptr<const TokenStore> open(const std::string& path);
-  static bool is_one(const FileHandle&);  // or an HDF5 file, which open() has more to say about
+  // Returns true for corpora, and for any HDF5 file: open() explains why it rejects one.
+  static bool is_one(const FileHandle&);
   TokenStore(const TokenStore&) = delete;
   TokenStore& operator=(const TokenStore&) = delete;
 
@@ -104,9 +105,9 @@ class TokenStore {
   std::int64_t vocab_size() const { return static_cast<std::int64_t>(vocab_); }
   const std::string& tokenizer_hash() const { return tokenizer_hash_; }
   const std::string& tokenizer_kind() const { return tokenizer_kind_; }
-  const std::string& source() const { return source_; }                // one line: what the corpus was made of
-  const std::string& chat_template() const { return chat_template_; }  // see text/chat/format.h; empty: none
-  std::shared_ptr<const Tokenizer> tokenizer() const;                  // parsed at each call
+  const std::string& source() const { return source_; }                // one line that describes the corpus's source
+  const std::string& chat_template() const { return chat_template_; }  // JSON (text/chat/format.h); "" if there is none
+  std::shared_ptr<const Tokenizer> tokenizer() const;                  // parses the tokenizer at each call
 
  private:
   TokenStore() = default;
@@ -116,32 +117,32 @@ class TokenStore {
   std::array<TokenSplit, 2> splits_;  // train, validation
 };
 
-// What verify_corpus() has read, in bytes of the file.
+// Progress and result of verify_corpus(): bytes of the file, and 64 KiB blocks.
 struct VerifyReport {
   std::uint64_t bytes = 0, total_bytes = 0, blocks = 0, damaged = 0;
 };
 
-// Reads all data of the splits. Calls damaged(what) for every block that is not as it was written and progress() now
-// and then.
+// Reads and checks all data of the splits. Calls damaged(message) for every damaged block, and progress() now and then.
 VerifyReport verify_corpus(const TokenStore&, const std::function<void(const std::string&)>& damaged,
                            const std::function<void(const VerifyReport&)>& progress = {});
 
 enum class Split : std::uint8_t { train, validation };
 
-// Writes a corpus in bounded memory: tokens are spooled beside the final file (in unnamed files that vanish with the
-// process), because a contiguous dataset needs its size; finish() copies them into place.
+// Writes a corpus in bounded memory. A contiguous dataset needs its size in advance, so tokens are first spooled to
+// unnamed files next to the final file (they vanish with the process); finish() copies them into place.
 class TokenStoreWriter {
  public:
-  // masked: some tokens do not count as targets, and the corpus gets a loss mask.
+  // masked: some tokens do not count as targets, so the corpus gets a loss mask.
   TokenStoreWriter(std::string path, std::int64_t vocab_size, bool masked = false);
   void begin_document(Split);
-  // Error: a token outside the vocabulary; tokens that do not count, without a mask.
+  // Appends tokens to the current document. Throws Error if a token is outside the vocabulary, or does not count
+  // (`count` is false) without a mask.
   void append(Split, std::span<const std::int32_t> tokens, bool count = true);
   void add_text_bytes(Split, std::uint64_t bytes, bool count = true);
   std::uint64_t tokens(Split s) const { return streams_[static_cast<std::size_t>(s)].tokens; }
   std::uint64_t documents(Split s) const { return streams_[static_cast<std::size_t>(s)].documents; }
   std::uint64_t targets(Split s) const { return streams_[static_cast<std::size_t>(s)].targets; }  // tokens that count
-  // The file appears under its name only now, complete and durable.
+  // Writes the file, which appears under its name only once it is complete and durable.
   void finish(const Tokenizer&, const std::string& source, const std::string& chat_template = "");
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// Files that gzip or zstd compressed, read as what they hold.
+// Reader of files compressed by gzip or zstd.
 
 #include <cstdint>
 #include <functional>
@@ -9,14 +9,14 @@
 namespace ring {
 
 enum class Packing : std::uint8_t { none, gzip, zstd };
-Packing packing_of(std::string_view head);  // of a file that begins so
+Packing packing_of(std::string_view head);  // compression of a file with these first bytes
 
-// The path without the ending that says how it is packed: a.jsonl of a.jsonl.gz.
+// Returns the path without the ending of the compression: a.jsonl for a.jsonl.gz.
 std::string unpacked_name(const std::string& path);
 
-// Calls take(block) for the bytes that the file holds, a megabyte at a time, until it returns false. Several files
-// behind each other are read as one, as gunzip and unzstd do. Throws Error if the file is damaged or ends early, if a
-// gzip member is followed by anything but zero bytes or a member, or if this build lacks the library.
+// Calls take(block) with the decompressed bytes, a megabyte at a time, until it returns false. Concatenated files are
+// read as one, as gunzip and unzstd do. Throws Error if the file is damaged or ends early, if a gzip member is followed
+// by anything but zero bytes or another member, or if this build lacks the library.
 void read_unpacked(const std::string& path, const std::function<bool(std::string_view)>& take);
 
 }  // namespace ring
