@@ -1,17 +1,17 @@
 #pragma once
-// What every backward kernel is told. A block owns rows of x and y and streams tiles of a and b past them: k and v, and
-// q and dout, or the other way round.
+// Parameters of all backward kernels. A thread block owns rows of x and y and streams tiles of a and b: x, y = k, v and
+// a, b = q, dout, or vice versa.
 
 #include "kernels/attention/cuda/dropout.cuh"
 
 namespace ring::cuda {
 
 struct BackwardParams {
-  Output dx, dy;              // of x and, owning keys, of y
+  Output dx, dy;              // gradient of x and, if keys are stationary, of y
   const float *lse2, *delta;  // [Hq,N]
   std::int64_t tokens;
   int dim, group;
-  float factor, scale;  // from a product to a power of two; of the scores
+  float factor, scale;  // factor: attention scale * log2(e); scale: attention scale
   BranchPass pass;
   TileSchedule work;
 };
@@ -42,7 +42,7 @@ BackwardParams backward_params(const AttentionBackward& args, const BranchPass& 
           .work = plan.work};
 }
 
-// For kernels that read the operands where they lie.
+// Parameters of kernels without TMA, which read the operands directly.
 template <class T>
 struct PlainBackwardParams : BackwardParams {
   HeadsOf<const T> x, y, a, b;

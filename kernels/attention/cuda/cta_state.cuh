@@ -1,39 +1,39 @@
 #pragma once
-// What a thread block owns and streams, and where its sums go.
+// The rows that a thread block owns, the columns that it streams, and where its results are written.
 
 #include "kernels/attention/cuda/tile_schedule.cuh"
 
 namespace ring::cuda {
 
-// Rows that exist.
+// Rows [first, end), which exist.
 struct Range {
   int first, end;
   __device__ bool has(int row) const { return row >= first && row < end; }
   __device__ Range from(int row) const { return {first - row, end - row}; }
 };
 
-// Where rows of sums go: every `stride` elements one.
+// Destination of accumulator rows, `stride` elements apart.
 struct RowsOut {
-  __nv_bfloat16* half;  // this,
-  float* whole;         // or this
-  const float* carry;   // null: nothing is added
+  __nv_bfloat16* half;  // either bf16
+  float* whole;         // or f32
+  const float* carry;   // added to the rows; null if there is none
   std::int64_t stride, carry_stride;
   Range exist;
   int columns;
 };
 
-// In shared memory: loops have no registers for it.
+// State of a thread block. Kept in shared memory because the main loops have no registers to spare.
 template <Stationary owner, int kWarps>
 struct CtaState {
   HeadSegment segment;
   ColumnStream columns;
-  TileBounds reach[kWarps];  // of each warp's rows
-  int head, row;             // row: the block's first
-  int streamed_head;         // the first of those that stream past
-  std::int64_t part_row;     // its first row of partial sums; -1: the sums are whole
+  TileBounds reach[kWarps];  // columns that the rows of each warp see
+  int head, row;             // row: the thread block's first
+  int streamed_head;         // the first of the heads that are streamed
+  std::int64_t part_row;     // first row in the partial sums of split lists; -1 if the list is not split
 
-  // By all threads; a warp has kOwn rows from `in_block` on. group: query heads per KV head. False: none of the rows
-  // exists.
+  // Initializes the state from the schedule. Called by all threads. A warp has kOwn rows that start at `in_block`;
+  // group: query heads per KV head. Returns false if none of the rows exists.
   template <int kRows, int kOwn>
   __device__ bool open(const TileSchedule& work, const BranchPass& pass, int group, int step, int in_block) {
     const CtaCoord at = work[blockIdx.x];
@@ -56,14 +56,14 @@ struct CtaState {
     return true;
   }
 
-  // The tensor's row of a row of the block, or of a streamed column.
+  // Return the tensor row of a row of the thread block, and of a streamed column.
   __device__ std::int64_t own_row(int in_block) const {
     return (owner == Stationary::q ? segment.q_row : segment.k_row) + std::int64_t{row + in_block} * segment.rate;
   }
   __device__ std::int64_t streamed_row(int column) const {
     return (owner == Stationary::q ? segment.k_row : segment.q_row) + std::int64_t{column} * segment.rate;
   }
-  // Those that exist, from there on.
+  // Return the existing rows relative to a row of the thread block, and the existing columns relative to `column`.
   __device__ Range own_range(int in_block) const {
     return Range{segment.first<owner>(), segment.end<owner>()}.from(row + in_block);
   }
@@ -72,7 +72,8 @@ struct CtaState {
     return Range{segment.first<other>(), segment.end<other>()}.from(column);
   }
 
-  // Where the block's rows from `in_block` on go, columns `column` to `dim`. parts: rows of `dim` partial sums.
+  // Returns the destination of the rows from `in_block` on, for columns [column, dim). parts: partial sums, rows of
+  // `dim`.
   __device__ RowsOut out(const Output& to, float* parts, int in_block, int column, int dim) const {
     RowsOut r{};
     r.exist = own_range(in_block), r.columns = dim - column;

@@ -1,5 +1,6 @@
 #pragma once
-// Documents travel with launches, some at a time, so that nothing is uploaded and a step can be recorded.
+// Passes documents to kernels as launch parameters, up to kDocuments at a time, so that nothing is uploaded and a step
+// can be captured.
 
 #include <vector>
 
@@ -7,15 +8,15 @@
 
 namespace ring::cuda {
 
-constexpr int kDocuments = 64;  // of a launch
+constexpr int kDocuments = 64;  // per launch
 
-// Documents, and how many blocks those before each have.
+// Documents of one launch. before[d]: blocks of all documents before d.
 template <class Rows>
 struct Documents {
   Rows rows[kDocuments];
   int before[kDocuments + 1], count;
 
-  // The one that has block `at` of all.
+  // Returns the document that block `at` belongs to.
   __device__ int find(int at) const {
     int d = 0;
     while (before[d + 1] <= at) ++d;
@@ -23,7 +24,7 @@ struct Documents {
   }
 };
 
-// fn(documents) for some at a time; those without blocks are left out.
+// Calls fn(documents) for up to kDocuments at a time. Documents with count(r) = 0 are skipped.
 template <class Rows, class Count, class Fn>
 void for_documents(const std::vector<Rows>& all, const Count& count, const Fn& fn) {
   Documents<Rows> some{};

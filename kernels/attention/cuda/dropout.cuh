@@ -1,34 +1,34 @@
 #pragma once
-// Dropout in the CUDA kernels. The keys of the queries' rows are drawn beforehand, once a call; those of the keys' rows
-// are products. What was kept is scaled at the end, and delta beforehand, so that a pair costs its bits and a select.
+// Dropout in the CUDA kernels. Query row keys are drawn once per call by a separate kernel; key column keys are a
+// multiplication. P is scaled once at the end and delta in advance, so that each pair only costs its bits and a select.
 
 #include "kernels/attention/cuda/cta_state.cuh"
 
 namespace ring::cuda {
 
 struct DropoutParams {
-  const std::uint32_t* keys = nullptr;  // [Hq,N]; null: nothing is dropped
+  const std::uint32_t* keys = nullptr;  // query row keys [Hq,N]; null if nothing is dropped
   std::uint32_t threshold = 0;
   float scale = 1;  // 1 / (1 - rate)
 };
-// keys: from dropout_keys(), which are undefined where nothing is dropped.
+// keys: from dropout_keys(), which returns an undefined tensor if the rate is 0.
 DropoutParams dropout_params(const AttentionDropout&, const Tensor& keys);
 Tensor dropout_keys(const AttentionDropout&, const Tensor& lse, const ExecContext&);
 
-// The key of sample j of the keys of a head segment.
+// Returns the dropout key of sample j of a head segment's keys.
 __device__ inline std::uint32_t column_key(const HeadSegment& s, int j) {
   return dropout_column_key(s.position + j * s.rate);
 }
 
-// Says which of a lane's sums, in the layout of a product on tensor cores, are dropped. Owning queries, rows have row
-// keys; owning keys, columns do.
+// Decides which of a lane's accumulator elements (mma.sync layout) are dropped. If queries are stationary, row keys
+// belong to the accumulator's rows, else to its columns.
 template <Stationary owner, int kM, int kN>
 struct LaneDropout;
 template <int kM, int kN>
 struct LaneDropout<Stationary::q, kM, kN> {
   std::uint32_t rows[kM][2], column, step;
 
-  // keys: of the warp's first row on, which is row `row` of the head segment.
+  // keys: row keys from the warp's first row on; that row is row `row` of the head segment.
   __device__ void load(const std::uint32_t* keys, const HeadSegment& s, int, Range exist) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
@@ -40,7 +40,7 @@ struct LaneDropout<Stationary::q, kM, kN> {
       }
     step = dropout_column_key(s.rate);
   }
-  // The tile's first column of the head segment; `shared`: row keys of its columns.
+  // Prepares a tile. first: the tile's first column in the head segment; `shared`: row keys of the tile's columns.
   __device__ void stage(const HeadSegment& s, int first, const std::uint32_t*) {
     column = column_key(s, first + static_cast<int>(threadIdx.x) % 4 * 2);
   }

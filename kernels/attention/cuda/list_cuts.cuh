@@ -1,5 +1,5 @@
 #pragma once
-// Lists that are too long for one thread block, and their parts.
+// Splits lists that are too long for one thread block.
 
 #include <algorithm>
 #include <cub/block/block_scan.cuh>
@@ -11,13 +11,13 @@
 
 namespace ring::cuda {
 
-// A list is cut where it is longer than kLongest times the mean and than a section's work for half a multiprocessor.
-// So fewer than half of the lists are cut, into fewer parts than there are lists, and cutting adds at most one part for
-// two lists.
+// A list is split if it is longer than kLongest times the mean and longer than half an SM's share of a section's work.
+// So fewer than half of the lists are split, into fewer parts than there are lists, and splitting adds at most one part
+// for two lists.
 constexpr std::int32_t kLongest = 2, kShortestCut = 16;
 constexpr int kListWarps = 4, kPlanThreads = 1024;
 
-// How a list is cut: `longer` of its parts have an entry more than the others.
+// Sizes of a list's parts: `longer` of the `count` parts have shorter + 1 entries, the others `shorter`.
 struct Parts {
   std::int32_t count, shorter, longer;
 };
@@ -27,7 +27,7 @@ __device__ inline Parts parts_of(std::int32_t length, std::int32_t longest) {
   return {count, length / count, length % count};
 }
 
-// What lists take of the order, of the slots and of the splits.
+// Items, slots and split lists that a list, or a range of lists, adds.
 struct Cuts {
   std::int32_t items, slots, split_lists;
   __device__ Cuts operator+(const Cuts& o) const {
@@ -36,7 +36,8 @@ struct Cuts {
 };
 __device__ inline Cuts cuts_of(const Parts& p) { return {p.count, p.count > 1 ? p.count : 0, p.count > 1}; }
 
-// work: entries of all lists; of_section: of those that run together.
+// Returns the longest list that is not split. work: entries of all lists; of_section: entries of the lists that run
+// together.
 __device__ inline std::int32_t longest_uncut(std::int64_t work, std::int64_t lists, std::int64_t of_section,
                                              int processors) {
   const std::int64_t mean = (work + lists - 1) / lists, share = of_section / (2 * processors);
@@ -44,8 +45,9 @@ __device__ inline std::int32_t longest_uncut(std::int64_t work, std::int64_t lis
   return static_cast<std::int32_t>(limit > kShortestCut ? limit : kShortestCut);
 }
 
-// Calls place(list, sum of all lists before it) for every list; returns the sum of all. By one thread block, as is all
-// of the planning: each warp has neighbouring lists, and adds them up a first time for the warps after it.
+// Calls place(list, sum of of(i) over all lists before it) for every list. Returns the total. Called by one thread
+// block, like all of the planning: each warp owns a contiguous range of lists and first adds it up for the warps after
+// it.
 template <class T, class Of, class PlaceOf>
 __device__ T sums_before(int lists, const Of& of, const PlaceOf& place) {
   constexpr int kWarps = kPlanThreads / kWarp;

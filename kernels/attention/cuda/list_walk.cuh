@@ -1,5 +1,5 @@
 #pragma once
-// The entries of one list: what a rule, or a selection, keeps for a tile of the owner.
+// Enumerates the entries of one list: the blocks that a rule or a selection keeps for a tile of the owner.
 
 #include "kernels/attention/blocks.h"
 #include "kernels/cuda/device/reduce.cuh"
@@ -8,13 +8,13 @@ namespace ring::cuda {
 
 struct ListWalk {
   Stationary owner;
-  bool causal, whole;  // whole: blocks of 128, else of 64
+  bool causal, whole;  // whole: rules have blocks of 128, else of 64
   int halves, tiles;   // blocks of 64 and of 128 positions
-  int first = 0;       // tile of the other side
+  int first = 0;       // first tile of the other side
 };
 
-// The entries of an owner's tile for columns [128 pair, 128 pair + 128); 0: none. keeps(row, column): of the owner's
-// blocks and the others'.
+// Returns the two entries of an owner's tile for columns [128 pair, 128 pair + 128); 0 if nothing is kept. keeps(row,
+// column) takes block numbers of the owner and of the other side.
 template <class Keeps>
 __device__ int2 entries_of(const ListWalk& w, const Keeps& keeps, int tile, int pair) {
   const bool all = w.whole && keeps(tile, pair);
@@ -34,7 +34,8 @@ __device__ int2 entries_of(const ListWalk& w, const Keeps& keeps, int tile, int 
   return {entry(2 * pair), entry(2 * pair + 1)};
 }
 
-// By one warp: writes the entries of a tile, ascending, to `out`, unless that is null; returns how many there are.
+// Writes the entries of a tile to `out` in ascending order unless `out` is null. Returns the number of entries. Called
+// by one warp.
 template <class Keeps>
 __device__ int walk_list(const ListWalk& w, const Keeps& keeps, int tile, std::int32_t* out, int lane) {
   const int first = w.causal && w.owner == Stationary::kv ? max(tile, w.first) : w.first;

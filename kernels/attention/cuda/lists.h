@@ -1,7 +1,7 @@
 #pragma once
-// The lists of a block pattern in device memory, and the order in which kernels work them off. They depend on the
-// pattern, the KV heads and the length of the packed row alone: all rows of a batch, all query heads of a KV head, the
-// forward and the backward share them. Everything comes out the same from run to run.
+// Block lists of a pattern in device memory, and the order in which kernels process them. They only depend on the
+// pattern, the number of KV heads and the length of the packed row, so all rows of a batch, all query heads of a KV
+// head, forward and backward share them. Construction is deterministic.
 
 #include <algorithm>
 #include <map>
@@ -13,29 +13,29 @@
 
 namespace ring::cuda {
 
-// A thread block's share of the work on one tile of the owner (rows 128 tile on): its entries [begin, end), ascending.
+// A thread block's share of one tile of the owner (rows from 128 tile on): entries [begin, end), ascending.
 struct ListItem {
   std::int32_t kv_head, tile;
   std::int32_t begin, end;
-  std::int32_t part;       // -1: all that the tile has; else the slot that this share's sums go to
-  std::int32_t piece = 0;  // the segment pair that it is for, where each has lists of its own
+  std::int32_t part;       // slot for the partial sums of this share; -1 if the list is not split
+  std::int32_t piece = 0;  // the segment pair, if each segment pair has its own lists
 };
-// A list that was cut: its parts, in the order of their entries, have the slots first_slot on.
+// A list that was split: its parts, in the order of their entries, use the slots from first_slot on.
 struct SplitList {
   std::int32_t kv_head, tile;
-  std::int32_t first_slot, parts;  // no parts: there is no such list
+  std::int32_t first_slot, parts;  // parts = 0: unused
   std::int32_t piece = 0;          // as in ListItem
 };
 
-// Lists of queries (for the forward and dq) are never cut; of keys (for dk and dv) the longest are. None is empty: the
-// diagonal is always kept.
+// Lists of queries (for the forward and dq) are never split; of the lists of keys (for dk and dv), the longest are. No
+// list is empty: the diagonal is always kept.
 struct DeviceLists {
-  Tensor entries;  // [entries] i32; heads of one rule may share theirs
-  Tensor order;    // bytes of ListItem [items]: the longest first, one section of KV heads after the other
-  Tensor splits;   // bytes of SplitList [split_lists], by KV head and tile
+  Tensor entries;  // [entries] i32; heads with the same rule may share entries
+  Tensor order;    // ListItem [items] as bytes: longest first, one section of KV heads after another
+  Tensor splits;   // SplitList [split_lists] as bytes, by KV head and tile
   std::int32_t items = 0, split_lists = 0, slots = 0;
-  std::int32_t tiles = 0;  // of each head
-  double density = 0;      // entries, as a share of those of dense attention
+  std::int32_t tiles = 0;  // per head
+  double density = 0;      // entries, as a fraction of those of dense attention
 
   const std::int32_t* entry_data() const { return entries.data<std::int32_t>(); }
   const ListItem* item_data() const { return reinterpret_cast<const ListItem*>(order.raw()); }
@@ -43,25 +43,26 @@ struct DeviceLists {
   std::size_t bytes() const { return entries.bytes() + order.bytes() + splits.bytes(); }
 };
 
-// What lists are for. `section`: KV heads whose streamed rows share the L2 cache, see section_of.
+// Key of cached lists. `section`: KV heads whose streamed rows share the L2 cache, see section_of.
 struct ListShape {
-  Stationary owner = Stationary::q;
+  Stationary owner = Stationary::q;       // length: positions of the packed row
   std::int64_t kv_heads = 1, length = 0;  // positions of the packed row
   bool causal = true;
   std::int64_t section = 1;
   auto operator<=>(const ListShape&) const = default;
 };
-// stream_bytes: of one position's rows of one KV head that a thread block streams (k and v in bf16: 4 D).
+// Returns the KV heads per section. stream_bytes: bytes per position and KV head that a thread block streams (k and v
+// in bf16: 4 D).
 std::int64_t section_of(std::int64_t kv_heads, std::int64_t length, std::int64_t stream_bytes);
 
-// From the stream's cache, built at the first use (there the host waits for the device once, which a recording of work
-// does not allow). Work that reads them and is queued before the next call of this needs not hold them. Error: the
-// pattern has no blocks, or fewer than the length asks for.
+// Returns lists from the stream's cache and builds them at the first use; the host then waits for the device once,
+// which is not possible during capture. Work that reads the lists need not hold a reference if it is queued before the
+// next call. Throws Error if the pattern has no blocks, or fewer than `length` needs.
 DeviceLists lists_for(const Pattern&, Stationary, std::int64_t kv_heads, std::int64_t length, std::int64_t stream_bytes,
                       const ExecContext&);
-DeviceLists build_lists(const BlockPattern&, const ListShape&, const ExecContext&);  // without the cache
+DeviceLists build_lists(const BlockPattern&, const ListShape&, const ExecContext&);  // bypasses the cache
 
-// Blocks of 128 positions in which a segment pair has rows of this side.
+// Tiles of 128 positions in which a segment pair has rows of this side.
 struct TileRange {
   std::int32_t first, end;
   RING_HOST_DEVICE std::int32_t count() const { return end - first; }
@@ -71,38 +72,38 @@ RING_HOST_DEVICE inline TileRange list_tiles(const SegmentPair& p, Stationary si
   return {(q ? p.q_first : p.k_first) / kListRows, ((q ? p.q_end : p.k_end) + kListRows - 1) / kListRows};
 }
 
-// The lists of a selection, in step memory. Each segment pair has its own. Items and splits have room for all that
-// there may be: those that are left over have no rows and no parts.
+// Size of a selection's lists, in step memory. Each segment pair has its own lists. Items and splits are allocated for
+// the worst case; unused ones have no rows and no parts.
 struct SelectedShape {
   Stationary owner = Stationary::q;
   std::int32_t block = kListRows;
   std::int64_t kv_heads = 1;
-  std::int64_t tiles = 0, most_columns = 0;  // of the owner, of all segment pairs; of the other side, of the largest
+  std::int64_t tiles = 0, most_columns = 0;  // tiles: of the owner, summed over segment pairs; most_columns: tiles of
+                                             // the other side, max over segment pairs
   void add(const SegmentPair& p) {
     tiles += list_tiles(p, owner).count();
     most_columns = std::max<std::int64_t>(most_columns, list_tiles(p, other(owner)).count());
   }
 };
-// segment pairs: in device memory, with queries each. Work that reads the lists is queued on the same stream. Error:
-// they are too large.
+// Builds the lists of a selection. pieces: in device memory, each with queries. Work that reads the lists must be
+// queued on the same stream. Throws Error if the lists are too large.
 DeviceLists selected_lists(const BlockSelection&, const SegmentPair* pieces, const SelectedShape&, const ExecContext&);
 
-// The sums of the parts of split lists, in the order of the parts: for each segment pair and split list, row r < 128 of
-// the tile that is a key of the segment pair,
-//   out[k_row + p, kv_head] = factor * (sum over parts of partial[segment pair, slot, r]) + carry[..],   p = 128 tile +
-//   r
-// Parts that saw nothing must have written zeros, where the tile has keys of the segment pair at all.
+// Adds the partial sums of split lists, in the order of the parts. For each segment pair, split list and row r < 128 of
+// the tile that is a key of the segment pair, with p = 128 tile + r:
+//   out[k_row + p, kv_head] = factor * (sum over parts of partial[segment pair, slot, r]) + carry[..]
+// Parts without any pair must have written zeros if the tile has keys of the segment pair.
 struct SplitSums {
-  Tensor partial;  // f32 [segment pairs, or 1 where lists name theirs; slots, 128, width], width >= D
-  Tensor out;      // [N,Hk,D], f32 or bf16, any strides with unit last
-  Tensor carry;    // f32 [N,Hk,D] or undefined; it may be `out` itself
+  Tensor partial;  // f32 [segment pairs (1 if items name theirs), slots, 128, width], width >= D
+  Tensor out;      // [N,Hk,D], f32 or bf16, any strides, unit last stride
+  Tensor carry;    // f32 [N,Hk,D] or undefined; may be `out` itself
   float factor = 1;
 };
-// segment pairs: in device memory.
+// pieces: in device memory.
 void add_splits(const DeviceLists&, const SegmentPair* pieces, const SplitSums&, const ExecContext&);
 
-// The lists of one stream, no more than `limit` bytes of them: the least recently used go first. What was handed out
-// while work was recorded stays, since the recording may be replayed at any time.
+// LRU cache of lists per stream, limited to `limit` bytes. Lists that were returned during capture are never evicted,
+// since the recording may be replayed at any time.
 class ListCache {
  public:
   explicit ListCache(StreamImpl&) {}

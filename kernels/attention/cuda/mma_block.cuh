@@ -1,12 +1,12 @@
 #pragma once
-// What the forward and the backward on tensor cores share: masks, and how sums are written.
+// Shared parts of the tensor-core (mma.sync) forward and backward: masks and epilogues.
 
 #include "kernels/attention/cuda/dropout.cuh"
 #include "kernels/attention/cuda/tile.cuh"
 
 namespace ring::cuda {
 
-// Scores of columns that a row does not see become -inf. row, column: the first ones of the warp's tile.
+// Sets masked scores to -inf. row, column: first row and column of the warp's tile.
 template <Stationary owner, int kM, int kN>
 __device__ inline void mask_columns(float (&s)[kM][kN][4], const HeadSegment& segment, int row, int column) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -32,7 +32,7 @@ __device__ inline void mask_columns(float (&s)[kM][kN][4], const HeadSegment& se
     }
 }
 
-// Calls fn(the sums, row, column, m, half) for the pairs of neighbouring sums of each row that exists.
+// Calls fn(pointer to two neighbouring accumulators, row, column, m, half) for each pair in rows that exist.
 template <int kM, int kN, class Fn>
 __device__ inline void for_pairs(float (&c)[kM][kN][4], const RowsOut& to, const Fn& fn) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -48,7 +48,7 @@ __device__ inline void for_pairs(float (&c)[kM][kN][4], const RowsOut& to, const
     }
 }
 
-// Writes a warp's sums times `factor` of each row, plus the carry times `kept` (which is not read where that is 0).
+// Epilogue: writes a warp's accumulators times `factor`, plus carry * kept (the carry is not read if kept is 0).
 // factor[m][0] is for row g of a fragment, [1] for row g + 8. shared: see store_rows.
 template <int kDim, int kM, int kN>
 __device__ inline void write_rows(float (&c)[kM][kN][4], const float (&factor)[kM][2], const float (&kept)[kM][2],
@@ -72,8 +72,8 @@ __device__ inline void write_rows(float (&c)[kM][kN][4], const float (&factor)[k
   });
 }
 
-// One pass of the kernels for heads of up to kDim, with dropout or without: one translation unit each. keys: of
-// dropout_keys.
+// Launchers of one pass for head dims of up to kDim, each defined in its own translation unit. keys: from
+// dropout_keys().
 template <int kDim, bool kDrops>
 void run_mma_forward(const Attention&, const BranchPass&, const Tensor& keys, const ExecContext&);
 template <int kDim, bool kDrops>

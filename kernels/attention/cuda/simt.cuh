@@ -1,7 +1,7 @@
 #pragma once
-// Tiles of f32 rows in shared memory and their products by plain multiply-adds: 16 x 16 threads, each with kR
-// neighbouring rows of a product. A row's length in shared memory is an odd number of 16-byte words, so that rows read
-// by neighbouring lanes lie in different banks.
+// Tiles of f32 rows in shared memory, and GEMMs with plain FMAs: 16 x 16 threads, each with kR neighbouring rows of the
+// result. A row's pitch in shared memory is an odd number of 16-byte words, so that rows read by neighbouring lanes are
+// in different banks.
 
 #include "kernels/attention/cuda/dropout.cuh"
 #include "kernels/cuda/device/vec.cuh"
@@ -18,7 +18,8 @@ struct Lanes {
 template <Stationary owner>
 using SimtState = CtaState<owner, kSimtThreads / kWarp>;
 
-// kRows rows, `stride` elements apart, from `global` on, as f32; those that do not exist are 0.
+// Loads kRows rows, `stride` elements apart, from `global` on and converts them to f32. Rows that do not exist become
+// 0.
 template <int kRows, class T>
 __device__ inline void load_rows(float* shared, const T* global, std::int64_t stride, Range exist, int dim) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, pitch = simt_pitch(dim);
@@ -54,13 +55,13 @@ __device__ inline void dot_rows(float (&c)[kR][kR], const float* a, const float*
   }
 }
 
-// A product in the layout of dot_rows, to shared memory: the 16 threads that share y write and read whole rows of it,
-// and belong to one warp.
+// Writes a result of dot_rows to shared memory. The 16 threads that share y write and read whole rows of it and belong
+// to one warp.
 template <int kR>
 __device__ inline void put_rows(float* shared, const float (&c)[kR][kR]) {
   const Lanes t;
   constexpr int pitch = simt_pitch(kSide * kR);
-  __syncwarp();  // what was there has been read
+  __syncwarp();  // the previous contents have been read
 #pragma unroll
   for (int i = 0; i < kR; ++i)
 #pragma unroll
@@ -68,7 +69,7 @@ __device__ inline void put_rows(float* shared, const float (&c)[kR][kR]) {
   __syncwarp();
 }
 
-// Sums of a thread: rows y kR + i, columns 4 x + 64 c and the next three.
+// A thread's accumulators: rows y kR + i, columns 4 x + 64 c and the next three.
 template <int kR, int kDim>
 using Sums = float[kR][kDim / 64][4];
 
@@ -112,7 +113,7 @@ __device__ inline void clear_sums(Sums<kR, kDim>& sums) {
     for (int c = 0; c < kDim / 64 * 4; ++c) sums[i][c / 4][c % 4] = 0.0f;
 }
 
-// Scores or weights of columns that a row does not see become `to`. row, column: the first ones of block and tile.
+// Sets masked scores or probabilities to `to`. row, column: first row of the thread block, first column of the tile.
 template <Stationary owner, int kR>
 __device__ inline void mask_sums(float (&c)[kR][kR], const HeadSegment& segment, int row, int column, float to) {
   const Lanes t;
@@ -125,7 +126,7 @@ __device__ inline void mask_sums(float (&c)[kR][kR], const HeadSegment& segment,
   }
 }
 
-// Writes sums times `factor` of each row, plus the carry times `kept` (which is not read where that is 0).
+// Epilogue: writes the accumulators times `factor`, plus carry * kept (the carry is not read if kept is 0).
 template <int kR, int kDim>
 __device__ inline void write_sums(const Sums<kR, kDim>& sums, const float (&factor)[kR], const float (&kept)[kR],
                                   const RowsOut& to) {

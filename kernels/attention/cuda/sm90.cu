@@ -1,4 +1,4 @@
-// The kernels for Hopper as candidates: bf16, heads of up to 128.
+// Registers the Hopper kernels as candidates: bf16, head dims of up to 128.
 
 #include "kernels/attention/cuda/sm90.cuh"
 
@@ -9,7 +9,7 @@
 namespace ring::cuda::sm90 {
 namespace {
 
-// Sums are written in pieces of 16 bytes.
+// Returns true if rows can be written with 16-byte stores.
 bool fits_output(const Tensor& t) {
   const std::int64_t each = 16 / static_cast<std::int64_t>(size_of(t.dtype()));
   return is_aligned(t.raw()) && t.stride(0) % each == 0 && t.stride(1) % each == 0;
@@ -35,8 +35,8 @@ bool supports_backward(const AttentionBackward& a, const ExecContext& ctx) {
   return fits_all(a, {a.q, a.k, a.v, a.dout}, {a.dq, a.dk, a.dv, a.carry_dq, a.carry_dk, a.carry_dv}, ctx);
 }
 
-// Blocks of 192 queries are faster than those of 128, but lists are of 128 rows, and short rows do not fill them. Nor
-// do the shortest hide what the fused backward of wide heads takes at both ends of a block of keys.
+// Blocks of 192 queries are faster than blocks of 128, but lists use 128 rows, and short rows do not fill 192. In rows
+// of at most kShortestRow, the fused backward for wide heads cannot hide its prologue and epilogue per block of keys.
 constexpr std::int32_t kShortRow = 1024, kShortestRow = 512;
 std::int32_t longest(const BranchPass& pass, const std::vector<Span>& spans) {
   std::int32_t most = 0;
@@ -64,8 +64,9 @@ void forward(const Attention& args, const ExecContext& ctx) {
       [&](const Attention& one, const BranchPass& pass) { run(one, pass, keys, ctx); });
 }
 
-// Whether who adds before whom to the gradients of queries follows from a few numbers, or does not matter. Over lists
-// of selected blocks two kernels were faster in every shape that was measured (docs/measured/attention.md).
+// Returns true if the fused backward applies: the order in which blocks of keys add to dq must follow from a few
+// numbers, or not matter. For selected blocks, two kernels were faster in every measured shape
+// (docs/measured/attention.md).
 bool in_one_kernel(const AttentionBackward& args, const ExecContext& ctx) {
   if (args.pattern.blocks) return !ctx.deterministic && !args.pattern.selects();
   const std::vector<BranchPass> passes = passes_of(args.pattern);

@@ -1,8 +1,8 @@
 #pragma once
-// What the forward and the backward for Hopper share. A thread block has three or four warp groups: one warp of the
-// first, the producer, walks the index source and asks the copy engine for tiles; the other groups, the consumers,
-// multiply, 64 rows each. Blocks are persistent: while the last rows of one job are still being written, the tiles of
-// the next one come in.
+// Shared parts of the Hopper forward and backward. A thread block has three or four warp groups. In the first one, a
+// producer warp walks the tile list and issues TMA loads; the other groups are consumers, each with 64 rows, that run
+// the GEMMs. Thread blocks are persistent: while the epilogue of one job still runs, the TMA loads of the next job are
+// under way.
 
 #include "kernels/attention/cuda/tile_schedule.cuh"
 #include "kernels/cuda/device/mma.cuh"
@@ -12,26 +12,26 @@
 namespace ring::cuda::sm90 {
 
 constexpr int kGroup = 128, kGroupWarps = kGroup / 32;
-constexpr int kGroupRows = 64;             // of a consumer
-constexpr int kPart = 64, kMostParts = 2;  // columns that are asked for at once; of a tile
+constexpr int kGroupRows = 64;             // rows of the stationary operand per consumer
+constexpr int kPart = 64, kMostParts = 2;  // columns per TMA box (a part of a tile); most parts of a tile
 constexpr int threads_of(int consumers) { return kGroup * (1 + consumers); }
 
-// Bytes of one panel of `rows` rows, and of a tile of kDim columns.
+// Bytes of one panel (64 columns, 128 bytes a row) of `rows` rows, and of a tile of kDim columns.
 constexpr int panel_bytes(int rows) { return rows * 128; }
 template <int kDim>
 constexpr int tile_bytes(int rows) {
   return panel_bytes(rows) * (kDim / 64);
 }
 
-// For the TMA: a tensor [N,H,D] seen with every rate-th row of a residue as neighbours (columns, residue, head, row /
-// rate), in boxes of 64 columns and 64 rows.
+// TMA descriptor of a tensor [N,H,D], viewed as [N / rate, H, rate, D]: rows of the same residue modulo rate are
+// neighbours. A box is 64 columns by 64 rows.
 struct TensorMap {
   CUtensorMap map;
 };
-// False: the tensor does not lend itself (N is no multiple of the rate, alignment).
+// Returns false if TMA cannot address the tensor (N is not a multiple of the rate, unsupported strides or alignment).
 bool make_tensor_map(const Tensor& t, int rate, TensorMap& to);
 
-// Where the rows of a head segment are in such a view.
+// Position of sample 0 of a head segment in the view of a TensorMap; `row` may be negative.
 struct TmaRows {
   int residue, first;
   __device__ TmaRows(int row, int rate) : residue(row % rate), first(row / rate) {
@@ -39,7 +39,7 @@ struct TmaRows {
   }
 };
 
-// Loads kDim columns of 64 samples from `sample` on to panels of `rows` rows. By a converged warp.
+// Loads kDim columns of the 64 samples that start at `sample` into panels of `rows` rows. Called by a converged warp.
 template <int kDim>
 __device__ inline void tma_load_rows(std::uint32_t to, int rows, const TensorMap& from, const TmaRows& at, int head,
                                      int sample, Barrier& barrier) {
@@ -48,38 +48,39 @@ __device__ inline void tma_load_rows(std::uint32_t to, int rows, const TensorMap
     tma_load(to + panel * panel_bytes(rows), from.map, panel * 64, at.residue, head, at.first + sample, barrier);
 }
 
-// The same in all lanes, and known to be by the compiler, which then keeps it, and what is computed from it alone, in
-// registers of the warp: where descriptors of products must be.
+// Returns lane 0's x to all lanes. The compiler then knows that the value is warp-uniform and keeps it, and all that is
+// computed from it alone, in uniform registers, as WGMMA descriptors require.
 __device__ inline int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
 
-// What a block does next, for the consumers.
+// A job: the block of rows that a thread block works on next. Written by the producer warp group, read by the
+// consumers.
 template <int kConsumers>
 struct Job {
   static constexpr int kRows = kGroupRows * kConsumers;
   HeadSegment segment;
-  TileBounds reach[kConsumers];  // of each one's rows
-  int row, first, end;           // of the block; rows [first, end) exist
-  int head, slot;                // head < 0: there is no more
-  int begin, end_entry;          // of a list
+  TileBounds reach[kConsumers];  // columns that the rows of each consumer see
+  int row, first, end;           // the thread block's first row; rows [first, end) of it exist
+  int head, slot;                // head < 0: no more jobs; slot: see CtaCoord
+  int begin, end_entry;          // entries of the block list, if the pattern has lists
 };
 
 __device__ inline int lane() { return static_cast<int>(threadIdx.x) % 32; }
 
-// The columns of a tile: where its parts start, and marks, a bit for each part p and consumer c: 8 p + c where the
-// consumer has pairs there, 8 p + 4 + c where all pairs count. Parts that are missing repeat the first one, and nobody
-// wants them.
+// Columns of a tile: the first column of each part, and `marks`. For part p and consumer c, bit 8 p + c of `marks` is
+// set if the consumer has any unmasked pair in the part, and bit 8 p + 4 + c if no pair needs a mask. A missing part
+// repeats the column of the first part and has no bit set.
 struct TilePlace {
   int column[kMostParts];
-  int marks;  // < 0: the job has no more tiles
+  int marks;  // < 0: sentinel, the job has no more tiles
 };
 constexpr int kNoTile = -1;
-// Where tiles have one part, with dropout: whose queries they are.
+// Stores the query head in the column of the second part. Only for tiles of one part, whose dropout keys depend on it.
 __device__ inline TilePlace with_head(const TilePlace& tile, int head) { return {{tile.column[0], head}, tile.marks}; }
 __device__ inline int query_head(const TilePlace& tile) { return tile.column[1]; }
 
 __device__ inline bool is_wanted(int marks, int part, int consumer) { return marks >> (8 * part + consumer) & 1; }
 __device__ inline bool is_whole(int marks, int part, int consumer) { return marks >> (8 * part + 4 + consumer) & 1; }
-// Whether some pair of a tile of kParts parts counts for a consumer; whether every one does.
+// any_wanted: a consumer has any unmasked pair in a tile of kParts parts. all_whole: no pair needs a mask.
 template <int kParts>
 __device__ inline bool any_wanted(int marks, int consumer) {
   return (marks >> consumer & (0x0101 & ((1 << 8 * kParts) - 1))) != 0;
@@ -90,19 +91,19 @@ __device__ inline bool all_whole(int marks, int consumer) {
   return marks >= 0 && (marks >> consumer & kAll) == kAll;
 }
 
-// Hands out a schedule's blocks of work as thread blocks ask for them. The counter returns to 0 with the last request.
+// Hands out the work items of a schedule, one per fetch(). The counter wraps to 0 with the last fetch of the grid.
 struct TileScheduler {
   unsigned int* counter;
   unsigned blocks;
   __device__ unsigned fetch() const { return atomicInc(counter, blocks + gridDim.x - 1); }
 };
 
-// Jobs that one thread describes ahead: the next one when the consumers are done with the one that was in its place,
-// and the producer allows it.
+// Ring of jobs that one producer thread fills ahead of the consumers. A slot is refilled once all consumer warps have
+// released its previous job and the producer warp has allowed the refill.
 template <int kConsumers>
 struct Jobs {
-  // The one being worked on and the one whose tiles come in; and one after that where jobs are short (three consumers
-  // are for long rows).
+  // Two slots: the job that is computed and the job that is being loaded. A third one for the job after that if jobs
+  // are short (three consumers are only used for long rows).
   static constexpr int kJobs = kConsumers == 3 ? 2 : 3;
   Job<kConsumers> jobs[kJobs];
   Barrier full[kJobs], empty[kJobs];
@@ -115,7 +116,7 @@ struct Jobs {
                                int group);
 };
 
-// Fills in all but the head segment, which is there; false: nothing of the block exists.
+// Fills in all of `job` except the head segment, which must be set. Returns false if none of the block's rows exists.
 template <Stationary owner, int kConsumers>
 __device__ inline bool describe(Job<kConsumers>& job, const TileSchedule& work, const CtaCoord& at) {
   const HeadSegment& s = job.segment;
@@ -137,7 +138,7 @@ __device__ inline bool describe(Job<kConsumers>& job, const TileSchedule& work, 
   job.end_entry = at.end;
   return true;
 }
-// The columns of the whole block.
+// Returns the stream of columns that any row of the thread block sees.
 template <Stationary owner, int kConsumers>
 __device__ inline ColumnStream columns_of(const Job<kConsumers>& job, const TileSchedule& work) {
   CtaCoord at;
@@ -145,9 +146,9 @@ __device__ inline ColumnStream columns_of(const Job<kConsumers>& job, const Tile
   return {work, at, job.segment.template bounds<owner>(job.first, job.end), kPart};
 }
 
-// The tiles of a job, for a converged warp: its lanes look at the next 32 places of 64 columns at once, and those in
-// which somebody has pairs are given out in their order. A thread alone would take longer for a tile than the
-// consumers.
+// Iterates over the tiles of a job. Called by a converged warp: the lanes test the next 32 blocks of 64 columns at
+// once, and blocks in which some consumer has unmasked pairs are returned in ascending order. A single thread would
+// need longer for a tile than the consumers do.
 template <int kParts, int kConsumers>
 class TileStream {
  public:
@@ -166,7 +167,7 @@ class TileStream {
   }
 
  private:
-  // The cursor `ahead` places further on.
+  // Returns the cursor `ahead` column blocks after `cursor`, skipping the gap.
   __device__ int after(int cursor, int ahead) const {
     if (columns_.entries) return cursor + ahead;
     const int gap = columns_.gap, gap_end = columns_.gap_end;
@@ -175,7 +176,7 @@ class TileStream {
     return ahead < before ? to : to + max(0, gap_end - (cursor + before * kPart));
   }
   __device__ bool ended(int cursor) const { return cursor >= (columns_.entries ? columns_.stop : columns_.end); }
-  // The place at a cursor; false: nothing is there.
+  // Reads the column block at a cursor. Returns false if the cursor is at the end or the block is out of range.
   __device__ bool place(int cursor, int& column, int& states) const {
     if (ended(cursor)) return false;
     column = cursor, states = 0b101010;
@@ -196,7 +197,7 @@ class TileStream {
     columns_.cursor = after(columns_.cursor, 32);
     left_ = __ballot_sync(0xffffffffu, marks_ != 0);
   }
-  // The next 64 columns in which somebody has pairs.
+  // Returns the next 64 columns in which some consumer has unmasked pairs; false at the end.
   __device__ bool next_part(int& column, int& marks) {
     while (left_ == 0) {
       if (ended(columns_.cursor)) return false;
@@ -211,18 +212,18 @@ class TileStream {
 
   const Job<kConsumers>& job_;
   ColumnStream columns_;
-  int column_ = 0, marks_ = 0;  // of the place that this lane looked at
-  unsigned left_ = 0;           // places that were looked at and not yet given out
+  int column_ = 0, marks_ = 0;  // of the column block that this lane tested
+  unsigned left_ = 0;           // bit mask of tested column blocks that are not yet returned
 };
 
-// A lane has 16 of 64 columns, 8n + 2t and 8n + 2t + 1, of each of its two rows: a bit for each of those before `at`,
-// which counts from column 2t.
+// Returns the bit mask of a lane's accumulator columns before column `at`, which is relative to column 2t. Of 64
+// columns a lane holds 16 in each of two rows: 8n + 2t and 8n + 2t + 1.
 __device__ inline unsigned lane_columns_before(int at) {
   at = min(max(at, 0), kPart);
   return (1u << (at / 8 * 2 + min(at % 8, 2))) - 1;
 }
 
-// Columns that a row does not see become -inf. s: of kParts times 64 columns; rows `row` and `row` + 8.
+// Sets masked scores to -inf. s: accumulators of 64 kParts columns for rows `row` and `row` + 8.
 template <Stationary owner, int kParts>
 __device__ inline void mask_rows(float (&s)[32 * kParts], const HeadSegment& segment, const TilePlace& tile, int row,
                                  int consumer) {
@@ -243,7 +244,7 @@ __device__ inline void mask_rows(float (&s)[32 * kParts], const HeadSegment& seg
   }
 }
 
-// Until there is no more work. group: of the owner's heads that share a KV head.
+// Describes jobs until the scheduler has no more work. group: heads of the owner (stationary operand) per KV head.
 template <int kConsumers>
 template <Stationary owner>
 __device__ inline void Jobs<kConsumers>::describe_all(const TileSchedule& work, const BranchPass& pass,
@@ -263,7 +264,7 @@ __device__ inline void Jobs<kConsumers>::describe_all(const TileSchedule& work, 
   }
 }
 
-// c = a b^T, both K-major in shared memory: rows x kDim and columns x kDim.
+// c = a b^T. Both operands are K-major in shared memory: [a_rows, kDim] and [b_rows, kDim].
 template <int kDim, int kSums>
 __device__ inline void gemm_ss(float (&c)[kSums], std::uint32_t a, int a_rows, std::uint32_t b, int b_rows) {
 #pragma unroll
@@ -273,7 +274,8 @@ __device__ inline void gemm_ss(float (&c)[kSums], std::uint32_t a, int a_rows, s
              desc_k_major(b).after(panel * panel_bytes(b_rows) + inside), k > 0);
   }
 }
-// c += fragments (16 kSteps of the summed index) times a tile whose rows are the summed index.
+// c += a b. a: register fragments, 16 kSteps wide in the contraction dimension; b: shared memory, the contraction
+// dimension is its rows.
 template <int kSteps, int kSums>
 __device__ inline void gemm_rs(float (&c)[kSums], const std::uint32_t (&a)[kSteps][4], std::uint32_t b, int b_rows) {
 #pragma unroll
@@ -284,7 +286,7 @@ __device__ inline void clear(float (&c)[n]) {
 #pragma unroll
   for (float& x : c) x = 0.0f;
 }
-// Sums become a left operand.
+// Converts f32 accumulators to bf16 A-operand fragments.
 template <int kSteps>
 __device__ inline void as_fragments(std::uint32_t (&p)[kSteps][4], const float (&s)[8 * kSteps]) {
 #pragma unroll
@@ -293,29 +295,31 @@ __device__ inline void as_fragments(std::uint32_t (&p)[kSteps][4], const float (
     for (int i = 0; i < 4; ++i) p[k][i] = pack_bf16(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
 }
 
-// The bytes that copies to this barrier will bring. By a converged warp, before it asks for them.
+// Announces the bytes that TMA loads will signal on this barrier. Called by a converged warp, before it issues the
+// loads.
 __device__ inline void expect_tx(Barrier& full, int bytes) {
   if (lane() == 0) full.arrive_expect_tx(bytes);
   __syncwarp();
 }
 
-// The kernels, one translation unit each. keys: of dropout (dropout.cuh), undefined without.
+// Launchers, each defined in its own translation unit. keys: dropout keys (dropout.cuh), undefined without dropout.
 template <int kDim, int kConsumers, bool drops>
 void run_forward(const Attention&, const BranchPass&, const Tensor& keys, const ExecContext&);
 template <Stationary owner, int kDim, bool drops>
 void run_backward(const AttentionBackward&, const BranchPass&, const RowStatistics&, const ExecContext&);
-// Both directions at once, of a pass in which rows see intervals; or lists, with sums of dq in any order.
+// Computes dq, dk and dv in one kernel, for passes whose rows see intervals, or for lists; with lists dq is accumulated
+// in any order.
 template <int kDim, bool drops>
 void run_fused(const AttentionBackward&, const BranchPass&, const RowStatistics&, const ExecContext&);
 
-// A block's memory, aligned for tiles; whoever launches the kernel asks for kAlignment bytes more.
+// Returns the thread block's dynamic shared memory, aligned for tiles. The launch must request kAlignment extra bytes.
 constexpr int kAlignment = 1024;
 template <class Memory>
 __device__ inline Memory& aligned(unsigned char* memory) {
   return *reinterpret_cast<Memory*>(memory + (-shared_address(memory) & (kAlignment - 1)));
 }
 
-// Blocks of a persistent grid.
+// Returns the thread blocks of a persistent grid for `work` work items: at most one per SM.
 std::int64_t grid_blocks(std::int64_t work, const ExecContext&);
 
 }  // namespace ring::cuda::sm90

@@ -1,18 +1,19 @@
 #pragma once
-// The backward for Hopper. As in mma_backward.cuh one kernel serves both directions, 7 products instead of 5, so that
-// nothing is summed across blocks and the bits repeat: a block owns rows of x and y and streams tiles of a and b. With
-// S = scale x.a and dP = y.b for each pair, P = exp(S - lse) and dS = P (dP - delta):
+// Backward for Hopper. As in mma_backward.cuh, one kernel template computes dk and dv or dq, with 7 GEMMs instead of 5,
+// so that nothing is accumulated across thread blocks and results are bit-identical from run to run: a thread block
+// owns rows of x and y and streams tiles of a and b. With S = scale x.a and dP = y.b for each pair, P = exp(S - lse)
+// and dS = P (dP - delta):
 //   owning keys:     x, y = k, v;     a, b = q, dout;   dk = scale sum dS a,  dv = sum P b
 //   owning queries:  x, y = q, dout;  a, b = k, v;      dq = scale sum dS a
-// With dropout, dP and the P of dv are those of the pairs that were kept (sm90_dropout.cuh).
-// P and dS go from one product to the next in registers.
+// With dropout, dP and the P of dv only keep the pairs that were not dropped (sm90_dropout.cuh). P and dS stay in
+// registers between GEMMs.
 
 #include "kernels/attention/cuda/sm90_backward_producer.cuh"
 
 namespace ring::cuda::sm90 {
 
-// What of the statistics a lane needs: of its two rows (owning queries), or of its columns, in registers or from shared
-// memory when they are used.
+// lse and delta that a lane needs: those of its two rows if queries are stationary, else those of its columns, which
+// are either held in registers or read from shared memory at each use.
 template <Stationary owner, int kColumns, bool in_registers>
 struct LaneStatistics {
   static constexpr bool kOfRows = owner == Stationary::q;
@@ -33,7 +34,8 @@ struct LaneStatistics {
   }
   __device__ void load_lse2(const float* columns) { load_columns(lse2_of, lse2_at, columns); }
   __device__ void load_delta(const float* columns) { load_columns(delta_of, delta_at, columns); }
-  // One for each of a lane's four sums in 8 columns: rows g, g, g + 8, g + 8 and columns 2t, 2t + 1, 2t, 2t + 1.
+  // Return the values for a lane's four accumulator elements in 8 columns: rows g, g, g + 8, g + 8 and columns 2t, 2t +
+  // 1, 2t, 2t + 1.
   __device__ float4 lse2(int n) const { return spread(lse2_of, lse2_at, n); }
   __device__ float4 delta(int n) const { return spread(delta_of, delta_at, n); }
 
@@ -58,7 +60,7 @@ struct LaneStatistics {
   }
 };
 
-// Scores become weights.
+// Converts scores to P in place.
 template <int kSums, class Statistics>
 __device__ inline void weights_of(float (&s)[kSums], const Statistics& of, float factor) {
 #pragma unroll
@@ -80,7 +82,7 @@ __device__ inline void score_gradients(float (&dp)[kSums], const float (&w)[kSum
   }
 }
 
-// The same where weights that are dropped are marked: without their dP.
+// Like score_gradients, but for P with dropped elements marked negative: a dropped pair has no dP.
 template <int kSums, class Statistics>
 __device__ inline void kept_score_gradients(float (&dp)[kSums], const float (&w)[kSums], const Statistics& of) {
 #pragma unroll
@@ -92,7 +94,8 @@ __device__ inline void kept_score_gradients(float (&dp)[kSums], const float (&w)
   }
 }
 
-// A warp's 16 rows of a gradient: rounded, through shared memory, or merging, with what is carried or as f32.
+// Epilogue for a warp's 16 rows of a gradient: rounds to bf16 and writes through shared memory or, if merging, adds a
+// carry or writes f32.
 template <bool merging, int kDim, int kRows, int kConsumers>
 __device__ inline void write_gradient(const float (&sums)[kDim / 2], float factor, const Output& whole,
                                       const Output& partial, const Job<kConsumers>& job, const WarpRows& rows, int dim,
@@ -115,7 +118,8 @@ __device__ inline void write_gradient(const float (&sums)[kDim / 2], float facto
   }
 }
 
-// Until the job has no more tiles. With registers for it, those of which every pair counts have a loop of their own.
+// Consumes tiles until the job has no more. With enough registers (whole_loop), tiles without masked pairs have a loop
+// of their own.
 template <bool whole_loop, class Consumer, class Job>
 __device__ inline void take_tiles(Consumer& c, const Job& job, int row) {
   constexpr int kParts = Consumer::kParts;
@@ -130,7 +134,7 @@ __device__ inline void take_tiles(Consumer& c, const Job& job, int row) {
   }
 }
 
-// dP is computed beside the exponents of S, and with kOverlapTiles dx beside the next tile's S.
+// Overlaps dP with the exponentials of S and, with kOverlapTiles, dx with S of the next tile.
 template <Stationary owner, int kDim, bool merging, bool drops>
 struct BackwardConsumer {
   using Memory = BackwardMemory<owner, kDim>;
@@ -142,7 +146,7 @@ struct BackwardConsumer {
   const int consumer, warp;
   PipelineState<Memory::kStages> pipe;
   PipelineState<Memory::kOwnStages> own_pipe;
-  int marks = kNoTile, pending = -1;  // of the next tile; the stage of the one whose products are under way
+  int marks = kNoTile, pending = -1;  // marks of the next tile; stage of the tile whose GEMMs are in flight, or -1
   float dx[kDim / 2], dy[kKeys ? kDim / 2 : 1], s[kColumns / 2], dp[kColumns / 2];
   std::uint32_t w[kKeys ? kColumns / 16 : 1][4], g[kColumns / 16][4];
   std::uint32_t x[kOwnInRegisters ? kDim / 16 : 1][4], y[kOwnInRegisters ? kDim / 16 : 1][4];
@@ -163,7 +167,7 @@ struct BackwardConsumer {
       finish_tile();
       if constexpr (!kOwnInRegisters) release(m.own_empty[own_pipe.index]);
       own_pipe.advance();
-      // Through the stage that says that there is no more, half of it for each consumer.
+      // Stages the epilogue in the buffers of the sentinel tile: a for consumer 0, b for consumer 1.
       const WarpRows rows(job, job.row + in_block(), kKeys ? job.segment.k_row : job.segment.q_row);
       const StagedRows<kDim, kColumns> staged{consumer == 0 ? m.a[pipe.index] : m.b[pipe.index], 16 * warp};
       write_gradient<merging>(dx, p.scale, p.dx, p.partial_dx, job, rows, p.dim, staged);
@@ -175,9 +179,11 @@ struct BackwardConsumer {
     }
   }
 
-  __device__ int in_block() const { return kGroupRows * consumer + 16 * warp; }  // the warp's first row
+  __device__ int in_block() const {
+    return kGroupRows * consumer + 16 * warp;
+  }  // the warp's first row in the thread block
   __device__ static void release(Barrier& empty) {
-    __syncwarp();  // all lanes have read what is theirs
+    __syncwarp();  // all lanes have finished reading
     if (lane() == 0) empty.arrive();
   }
   __device__ void read_marks() {
@@ -199,19 +205,19 @@ struct BackwardConsumer {
     }
     read_marks();
   }
-  // The warp's rows of a tile as a left operand.
+  // Loads the warp's rows of a tile as A-operand fragments.
   __device__ void load_own(std::uint32_t (&to)[kDim / 16][4], const unsigned char* tile) const {
     const int row = in_block() + lane() % 16;
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k) {
-      const int chunk = 2 * k + lane() / 16;  // of 16 bytes; as the copy engine swizzles
+      const int chunk = 2 * k + lane() / 16;  // of 16 bytes, in TMA's 128-byte swizzle
       ldmatrix(to[k],
                shared_address(tile) + chunk / 8 * panel_bytes(Memory::kRows) + row * 128 + (chunk % 8 ^ row % 8) * 16);
     }
     fence_operand(to);
   }
 
-  // Both products of a tile that its weights wait for.
+  // Issues S and dP, the two GEMMs that P and dS of a tile depend on.
   __device__ void queue_products(std::uint32_t a, std::uint32_t b) {
     wgmma_fence();
     if constexpr (kOwnInRegisters)
@@ -268,7 +274,8 @@ struct BackwardConsumer {
       if constexpr (!kOwnInRegisters) statistics.load_delta(m.delta[stage]);
       take_gradients();
     }
-    if constexpr (kOverlapTiles) read_marks();  // a loop: the compiler moves no wait before exponents across it
+    if constexpr (kOverlapTiles)
+      read_marks();  // polls an mbarrier: the compiler moves no wait before the exponentials across a loop
     if constexpr (kOverlapTiles || !kKeys) wgmma_wait<0>();
     if constexpr (!kKeys) {
       fence_operand(dp);
@@ -309,7 +316,7 @@ struct BackwardConsumer {
     products_added();
     pending = -1;
   }
-  // None of whose pairs counts.
+  // Skips a tile in which this consumer has no unmasked pairs.
   __device__ void pass_tile() {
     finish_tile();
     release(m.empty[pipe.index]);
@@ -336,11 +343,11 @@ __global__ __launch_bounds__(threads_of(BackwardShape<owner, kDim>::kConsumers),
     BackwardConsumer<owner, kDim, merging, drops>(p, m, group - 1).run();
   }
 #else
-  __trap();  // code for other devices: supports() does not let it come here
+  __trap();  // compiled for a different architecture; supports() rejects such devices
 #endif
 }
 
-// Sums for dk and dv of lists that were cut, where there are any.
+// Partial sums of dk and dv for split lists; empty if no list is split.
 class CutGradients {
  public:
   CutGradients(const SchedulePlan& plan, const AttentionBackward& args, TmaBackwardParams& p, const ExecContext& ctx)
@@ -371,7 +378,7 @@ void run_backward(const AttentionBackward& args, const BranchPass& pass, const R
                     kv_heads, Memory::kRows, std::max<std::int64_t>(1, kKeys ? 4 * dim * group : 4 * dim / group), ctx);
   if (plan.blocks == 0) return;
   TmaBackwardParams p = tma_backward_params<owner>(args, pass, statistics, plan);
-  const CutGradients cut(plan, args, p, ctx);  // none of queries' lists is
+  const CutGradients cut(plan, args, p, ctx);  // lists of queries are never split
   launch(ctx, {grid_of(grid_blocks(plan.blocks, ctx)), threads_of(Memory::kConsumers), sizeof(Memory) + kAlignment},
          is_merging(p) ? sm90_backward<owner, kDim, true, drops> : sm90_backward<owner, kDim, false, drops>, p);
   cut.add_up(plan, args, ctx);
@@ -379,7 +386,7 @@ void run_backward(const AttentionBackward& args, const BranchPass& pass, const R
 
 }  // namespace ring::cuda::sm90
 
-// The build instantiates the kernels of each head dim in a file of its own (ring_attention_instances in
+// The build instantiates the kernels of each head dim in a separate file (ring_attention_instances in
 // cmake/rooms.cmake).
 #define RING_INSTANTIATE(...)                                                                                \
   namespace ring::cuda::sm90 {                                                                               \

@@ -1,6 +1,6 @@
 #pragma once
-// The backward for Hopper: what its blocks hold, and the warp that asks for tiles. sm90_backward.cuh says what x, y, a
-// and b are.
+// Backward for Hopper: the shared memory of a thread block, and the producer warp. sm90_backward.cuh defines x, y, a
+// and b.
 
 #include "kernels/attention/cuda/backward_params.cuh"
 #include "kernels/attention/cuda/sm90_dropout.cuh"
@@ -10,10 +10,11 @@ namespace ring::cuda::sm90 {
 struct TmaBackwardParams : BackwardParams {
   TensorMap x, y, a, b;
   TileScheduler scheduler;
-  Output partial_dx, partial_dy;  // of the shares of a split list: a row for each slot and row of a tile
+  Output partial_dx, partial_dy;  // for split lists: [slots * 128, dim], a row for each slot and row of a tile
   DropoutParams dropout;
 };
-// Gradients are not just rounded and written.
+// Returns true if gradients are f32, have a carry or come from split lists, so that they cannot just be rounded and
+// written.
 inline bool is_merging(const TmaBackwardParams& p) {
   return !p.dx.half.data || p.dx.carry.data || (p.dy.whole.data || p.dy.carry.data) || p.partial_dx.whole.data;
 }
@@ -32,28 +33,28 @@ TmaBackwardParams tma_backward_params(const AttentionBackward& args, const Branc
   return p;
 }
 
-// Statistics of 64 columns in shared memory: lanes t, t + 4, .. read columns 8n + 2t and 8n + 2t + 1, which lie
-// together for them, and 4 floats further on than 16 so that lanes read from different banks.
+// Statistics of 64 columns in shared memory. Lanes t, t + 4, .. read columns 8n + 2t and 8n + 2t + 1, so these columns
+// are contiguous for each t. The pitch is 16 + 4 floats to avoid bank conflicts between lanes.
 constexpr int kLaneStatistics = 20, kStatistics = 4 * kLaneStatistics;
 __device__ inline int statistic_at(int column) {
   return column % 8 / 2 * kLaneStatistics + column / 8 * 2 + column % 2;
 }
 
-// A block's measures.
+// Tile sizes, pipeline stages and registers per thread.
 template <Stationary owner, int kDim>
 struct BackwardShape {
   static constexpr bool kKeys = owner == Stationary::kv;
-  // 64 columns where sums of both gradients leave no registers for more.
+  // 64 columns if keys are stationary: the accumulators of both gradients leave no registers for more.
   static constexpr int kParts = kKeys ? 1 : 2, kColumns = kParts * kPart;
   static constexpr int kStages = kParts * kDim == 256 ? 2 : 4;
   static constexpr int kConsumers = 2, kRows = kGroupRows * kConsumers, kWarps = kGroupWarps * kConsumers;
   static constexpr int kProducerRegisters = kKeys ? 24 : 40, kConsumerRegisters = kKeys ? 240 : 232;
-  // Where registers are left, they hold x and y, too: products with 64 columns then read one operand only from shared
-  // memory, whose bandwidth is their limit. Statistics are loaded while S is computed.
+  // If registers suffice, they hold x and y too: GEMMs with 64 columns are limited by shared-memory bandwidth and then
+  // read only one operand from there. Statistics are loaded while S is computed.
   static constexpr bool kOwnInRegisters = kKeys && kDim == 64;
-  // x and y of the next job come in during this one: from the start where registers hold this one's.
+  // x and y of the next job are prefetched during this job, from its start if this job's x and y are in registers.
   static constexpr int kOwnStages = kDim == 64 && !kKeys ? 2 : 1;
-  // And the products of dx stay under way while those of the next tile are queued.
+  // Keeps the GEMM of dx in flight while the GEMMs of the next tile are issued.
   static constexpr bool kOverlapTiles = kDim == 64;
 };
 
@@ -66,7 +67,7 @@ struct BackwardMemory : BackwardShape<owner, kDim> {
   float lse2[kStages][kStatistics], delta[kStages][kStatistics];  // of streamed queries
   Barrier own_full[kOwnStages], own_empty[kOwnStages], full[kStages], empty[kStages];
   TilePlace tiles[kStages];
-  static constexpr int kJobs = 2 + kOwnStages;  // the one before, this one, and those whose tiles come in
+  static constexpr int kJobs = 2 + kOwnStages;  // the previous job, the current one, and those being loaded
   Job<kConsumers> jobs[kJobs];
 
   __device__ void init() {
@@ -76,7 +77,8 @@ struct BackwardMemory : BackwardShape<owner, kDim> {
   }
 };
 
-// lse2 and delta of the 64 queries from `column` on: two of each lane. Where there is none: no weight.
+// lse2 and delta of the 64 queries from `column` on, two per lane. A query that does not exist has lse2 = inf, so P =
+// 0.
 struct StreamedStatistics {
   float lse2[2], delta[2];
   __device__ void load(const TmaBackwardParams& p, const HeadSegment& s, int column, int head) {
@@ -98,12 +100,12 @@ struct StreamedStatistics {
   }
 };
 
-// For a warp.
+// Fetches the next work item for all lanes of a warp.
 __device__ inline unsigned next_work(const TileScheduler& scheduler) {
   return static_cast<unsigned>(uniform(threadIdx.x == 0 ? static_cast<int>(scheduler.fetch()) : 0));
 }
 
-// For a warp; false: nothing of the block exists.
+// Describes a job. Called by a warp. Returns false if none of the block's rows exists.
 template <Stationary owner, int kConsumers>
 __device__ inline bool begin_job(Job<kConsumers>& job, const TmaBackwardParams& p, const CtaCoord& at) {
   __syncwarp();
@@ -113,11 +115,11 @@ __device__ inline bool begin_job(Job<kConsumers>& job, const TmaBackwardParams& 
     job.segment = HeadSegment(p.pass, at.piece, p.pass.offset(kv_head));
     exists = describe<owner>(job, p.work, at);
   }
-  __syncwarp();  // the job is there
+  __syncwarp();  // the job is visible to all lanes
   return uniform(exists);
 }
 
-// Asks for a job's rows of x and y. For a warp.
+// Issues the TMA loads of a job's rows of x and y. Called by a warp.
 template <Stationary owner, int kDim, class Memory>
 __device__ inline void load_own(const TmaBackwardParams& p, Memory& m, const Job<Memory::kConsumers>& job,
                                 PipelineState<Memory::kOwnStages>& pipe) {
@@ -134,13 +136,13 @@ __device__ inline void load_own(const TmaBackwardParams& p, Memory& m, const Job
   pipe.advance();
 }
 
-// One warp.
+// The producer warp.
 template <Stationary owner, int kDim, bool drops>
 struct BackwardProducer {
   using Memory = BackwardMemory<owner, kDim>;
   using OwnerJob = Job<Memory::kConsumers>;
   static constexpr bool kKeys = owner == Stationary::kv;
-  // Statistics of the next tile are loaded while the copies of this one are requested: a gain at 64 only.
+  // Loads the statistics of the next tile before the TMA loads of this one are issued: faster at head dim 64 only.
   static constexpr bool kStatisticsFirst = kKeys && kDim == 64;
   const TmaBackwardParams& p;
   Memory& m;

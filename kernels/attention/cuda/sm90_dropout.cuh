@@ -1,14 +1,16 @@
 #pragma once
-// Dropout in the kernels for Hopper: which of a lane's sums in the layout of wgmma (wgmma.cuh) are dropped. A pair's
-// bits depend alike on the key of its row and on that of its column (dropout.h), whoever of both owns the tile.
+// Dropout for the Hopper kernels: decides which accumulator elements of a lane (WGMMA layout, wgmma.cuh) are dropped.
+// dropout_bits(row key, column key) is symmetric (dropout.h), so a (query, key) pair gets the same bits whether queries
+// or keys are the stationary operand.
 
 #include "kernels/attention/cuda/dropout.cuh"
 #include "kernels/attention/cuda/sm90_rows.cuh"
 
 namespace ring::cuda::sm90 {
 
-// rows: keys of a lane's two rows, load_rows: in the 16 rows from the warp's first one, `row`, on. columns(n): those of
-// columns 8n + 2t and 8n + 2t + 1 of a tile. tokens: in a head's row keys.
+// Dropout keys of a lane. load_rows loads the keys of the lane's two rows; `row` is the first of the warp's 16 rows.
+// columns(n) returns the keys of tile columns 8n + 2t and 8n + 2t + 1. tokens: stride between heads in the row keys
+// [Hq,N].
 template <Stationary owner>
 struct TileDropout;
 template <>
@@ -36,14 +38,14 @@ struct TileDropout<Stationary::q> {
 };
 template <>
 struct TileDropout<Stationary::kv> {
-  std::uint32_t rows[2], mine[2];  // mine: of the tile's queries 2 l and 2 l + 1 in lane l
+  std::uint32_t rows[2], mine[2];  // mine: keys of the tile's queries 2 l and 2 l + 1 in lane l
 
   template <int kConsumers>
   __device__ void load_rows(const DropoutParams&, std::int64_t, const Job<kConsumers>& job, int row) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) rows[half] = column_key(job.segment, row + lane() / 4 + 8 * half);
   }
-  // Queries that do not exist have no weights, and the key of one that does.
+  // Queries that do not exist have P = 0 and use the key of one that does exist.
   __device__ void load_columns(const DropoutParams& p, std::int64_t tokens, const HeadSegment& s,
                                const TilePlace& tile) {
     const std::uint32_t* keys = p.keys + query_head(tile) * tokens + s.q_row;
@@ -59,8 +61,8 @@ struct TileDropout<Stationary::kv> {
   }
 };
 
-// x, times `factor` where the pair is dropped: under a predicate, since a choice would go to the units that are busy
-// with the bits.
+// Returns x, times `factor` if the pair is dropped. A predicated multiply: a select would run on the ALU, which is
+// already busy with the dropout bits.
 template <int factor>
 __device__ inline float times_if_dropped(float x, std::uint32_t bits, std::uint32_t threshold) {
   asm("{ .reg .pred d; setp.lo.u32 d, %1, %2; @d mul.f32 %0, %0, %3; }"
@@ -69,7 +71,7 @@ __device__ inline float times_if_dropped(float x, std::uint32_t bits, std::uint3
   return x;
 }
 
-// What of a forward's weight number i of a lane goes on to the values.
+// Dropout policies of the forward: return the value of accumulator element i of P that enters P V.
 struct KeepsAll {
   __device__ float operator()(int, float weight) const { return weight; }
 };
@@ -82,7 +84,7 @@ struct Keeps {
   }
 };
 
-// Weights that are dropped become negative.
+// Marks dropped elements of P by making them negative.
 template <Stationary owner, int kSums>
 __device__ inline void mark_dropped(float (&w)[kSums], const TileDropout<owner>& of, std::uint32_t threshold) {
 #pragma unroll
@@ -95,13 +97,13 @@ __device__ inline void mark_dropped(float (&w)[kSums], const TileDropout<owner>&
     }
   }
 }
-// As pack_bf16, negative numbers as 0.
+// Like pack_bf16, but maps negative numbers to 0.
 __device__ inline std::uint32_t pack_positive_bf16(float first, float second) {
   std::uint32_t r;
   asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(second), "f"(first));
   return r;
 }
-// Marked weights as a left operand, those that were kept.
+// Converts marked P to bf16 A-operand fragments in which dropped elements are 0.
 template <int kSteps>
 __device__ inline void as_kept_fragments(std::uint32_t (&p)[kSteps][4], const float (&w)[8 * kSteps]) {
 #pragma unroll

@@ -1,26 +1,26 @@
 #pragma once
-// The forward for Hopper. Each consumer has two products under way, the scores of one tile and the weights of the tile
-// before times its values, and two steps of the softmax fit beside them (after FlashAttention-3, Shah et al. 2024,
-// sections 3.1 and 3.2): the largest scores are looked for while the values are added; then the exponents, which go
-// straight to the registers that the weights of the tile before have left, while the other consumer's products run.
-// docs/kernels.md has a timeline, docs/measured/kernels.md what was tried.
+// Forward for Hopper, after FlashAttention-3 (Shah et al. 2024, sections 3.1 and 3.2). Each consumer has two GEMMs in
+// flight: Q K^T of one tile and P V of the previous tile. Two steps of the softmax overlap with them: the row max is
+// computed during P V; the exponentials, which are written straight to the registers of the previous P, overlap with
+// the GEMMs of the other consumer. docs/kernels.md has a timeline, docs/measured/kernels.md lists what was tried.
 
 #include "kernels/attention/cuda/sm90_forward_rows.cuh"
 
 namespace ring::cuda::sm90 {
 
-// Consumers queue their products in turn, so that one's run while the other computes weights.
+// Ping-pong scheduling (FlashAttention-3, section 3.1): consumers take turns issuing GEMMs, so that the GEMMs of one
+// overlap the softmax of another.
 template <int kConsumers>
 struct OrderedSequenceBarrier {
   int consumer;
   __device__ explicit OrderedSequenceBarrier(int consumer) : consumer(consumer) {
-    if (consumer == kConsumers - 1) arrive();  // the first one begins
+    if (consumer == kConsumers - 1) arrive();  // the first consumer starts
   }
   __device__ void wait() const { named_barrier_sync<2 * kGroup>(1 + consumer); }
   __device__ void arrive() const { named_barrier_arrive<2 * kGroup>(consumer == kConsumers - 1 ? 1 : 2 + consumer); }
 };
 
-// merging: with what is carried, or sums that are not rounded. drops: weights, at random.
+// merging: merges with a carry or writes f32 instead of bf16. drops: applies dropout to P.
 template <int kDim, int kConsumers, bool merging, bool drops>
 struct ForwardConsumer {
   using Memory = ForwardMemory<kDim, kConsumers>;
@@ -36,7 +36,7 @@ struct ForwardConsumer {
   RowSums rows;
   TileDropout<Stationary::q> dropout;
   int marks = kNoTile;  // of the next tile
-  bool half = false;    // the weights of the second part are 0, and nobody computes them
+  bool half = false;    // P of the tile's second part is 0 and is not computed
 
   __device__ ForwardConsumer(const ForwardParams& p, Memory& m, int consumer)
       : p(p), m(m), consumer(consumer), warp(uniform(static_cast<int>(threadIdx.x) % kGroup / 32)), order(consumer) {}
@@ -50,7 +50,7 @@ struct ForwardConsumer {
     for (int n = 0; more; ++n) {
       const Job<kConsumers>& job = m.jobs.jobs[n % Memory::kJobs];
       first_tile(job);
-      while (marks >= 0) {  // tiles of which every pair counts have a loop of their own
+      while (marks >= 0) {  // tiles without masked pairs have a loop of their own
         while (all_whole<kParts>(marks, consumer)) next_tile<false>(job, n);
         if (marks < 0) break;
         if (any_wanted<kParts>(marks, consumer))
@@ -58,13 +58,13 @@ struct ForwardConsumer {
         else
           pass_tile();
       }
-      release(m.k_empty[k_pipe.index]);  // that there is no more
+      release(m.k_empty[k_pipe.index]);  // the sentinel tile (marks < 0)
       k_pipe.advance();
       more = begin_job(n + 1);
       order.wait();
       wgmma_fence();
       queue_last_values();
-      queue_scores(n + 1);  // run beside the end of this job; of no use where there is no more
+      queue_scores(n + 1);  // overlaps the epilogue of this job; the result is unused after the last job
       order.arrive();
       wgmma_wait<1>();
       values_added();
@@ -83,8 +83,10 @@ struct ForwardConsumer {
   __device__ static void release(Barrier& empty) {
     if (lane() == 0) empty.arrive();
   }
-  __device__ int in_block() const { return kGroupRows * consumer + 16 * warp; }  // the warp's first row
-  // The scores of a job's first tile.
+  __device__ int in_block() const {
+    return kGroupRows * consumer + 16 * warp;
+  }  // the warp's first row in the thread block
+  // Computes P of a job's first tile; there is no previous P V to overlap with.
   __device__ void first_tile(const Job<kConsumers>& job) {
     rows = {};
     half = false;
@@ -106,7 +108,7 @@ struct ForwardConsumer {
     half = masked && !is_wanted(marks, 1, consumer);
     take_scores<masked>(job);
     const Shift shift = raise<masked>();
-    read_marks();  // a loop here also keeps the compiler from moving the next wait before the search for the largest
+    read_marks();  // polls an mbarrier: the loop also keeps the compiler from moving the next wait ahead of the row max
     wgmma_wait<0>();
     values_added();
     if (shift.moved) scale_rows(out, shift.rescale);
@@ -131,7 +133,7 @@ struct ForwardConsumer {
       weigh(to, rows, s, by, p.factor, KeepsAll{});
   }
 
-  // None of whose pairs counts: weights of 0.
+  // Skips a tile in which this consumer has no unmasked pairs: P = 0.
   __device__ void pass_tile() {
     order.wait();
     wgmma_fence();
@@ -149,7 +151,7 @@ struct ForwardConsumer {
     m.k_full[k_pipe.index].wait(k_pipe.phase);
     marks = uniform(m.tiles[k_pipe.index].marks);
   }
-  // False: there is no such job.
+  // Waits for the queries of job n. Returns false if there are no more jobs.
   __device__ bool begin_job(int n) {
     m.q_full[n & 1].wait(n >> 1 & 1);
     const bool exists = uniform(m.jobs.jobs[n % Memory::kJobs].head) >= 0;
@@ -170,7 +172,7 @@ struct ForwardConsumer {
     gemm_rs(out, weights, shared_address(m.v) + v_pipe.index * Memory::kTile, kKeys);
     wgmma_commit();
   }
-  // A job's last tile: often its second part has no pairs.
+  // Issues P V of a job's last tile, of which the second part often has no unmasked pairs.
   __device__ void queue_last_values() {
     m.v_full[v_pipe.index].wait(v_pipe.phase);
     const std::uint32_t v = shared_address(m.v) + v_pipe.index * Memory::kTile;
@@ -187,7 +189,7 @@ struct ForwardConsumer {
       mask_rows<Stationary::q, kParts>(scores, job.segment, tile, job.row + in_block() + lane() / 4, consumer);
     }
     if constexpr (drops) dropout.load_columns(p.dropout, p.tokens, job.segment, m.tiles[k_pipe.index]);
-    if constexpr (masked || drops) __syncwarp();  // all have read the tile's place
+    if constexpr (masked || drops) __syncwarp();  // all lanes have read the tile's columns
     release(m.k_empty[k_pipe.index]);
     k_pipe.advance();
   }
@@ -227,7 +229,7 @@ __global__ __launch_bounds__(threads_of(kConsumers), 1) void sm90_forward(const 
     ForwardConsumer<kDim, kConsumers, merging, drops>(p, m, group - 1).run();
   }
 #else
-  __trap();  // code for other devices: supports() does not let it come here
+  __trap();  // compiled for a different architecture; supports() rejects such devices
 #endif
 }
 
@@ -260,7 +262,7 @@ void run_forward(const Attention& a, const BranchPass& pass, const Tensor& keys,
 
 }  // namespace ring::cuda::sm90
 
-// The build instantiates the kernels of each head dim in a file of its own (ring_attention_instances in
+// The build instantiates the kernels of each head dim in a separate file (ring_attention_instances in
 // cmake/rooms.cmake).
 #define RING_INSTANTIATE(...)                                                                                     \
   namespace ring::cuda::sm90 {                                                                                    \

@@ -1,16 +1,16 @@
 #pragma once
-// The forward for Hopper: what its blocks hold, and the warp that asks for tiles.
+// Forward for Hopper: the shared memory of a thread block, and the producer warp.
 
 #include "kernels/attention/cuda/dropout.cuh"
 #include "kernels/attention/cuda/sm90.cuh"
 
 namespace ring::cuda::sm90 {
 
-// A block's measures. Registers of all its threads are those of a multiprocessor, 64 Ki.
+// Tile sizes, pipeline stages and registers per thread. The registers of all threads must fit into an SM's 64 Ki.
 template <int kDim, int kConsumers>
 struct ForwardShape {
-  static constexpr int kParts = 2, kKeys = kParts * kPart;                             // of a tile
-  static constexpr int kStages = kDim == 64 ? 4 : 2, kKeyStages = kDim == 64 ? 4 : 3;  // of v; of k
+  static constexpr int kParts = 2, kKeys = kParts * kPart;                             // per tile
+  static constexpr int kStages = kDim == 64 ? 4 : 2, kKeyStages = kDim == 64 ? 4 : 3;  // stages of V; of K
   static constexpr int kRows = kGroupRows * kConsumers, kWarps = kGroupWarps * kConsumers;
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 72;
   static constexpr int kConsumerRegisters = kConsumers == 3 ? 160 : 216;
@@ -22,7 +22,7 @@ struct ForwardParams {
   float* lse;
   std::int64_t tokens;
   int dim, group;  // group: query heads per KV head
-  float factor;    // from a product to a power of two
+  float factor;    // attention scale * log2(e)
   BranchPass pass;
   TileSchedule work;
   TileScheduler scheduler;
@@ -37,7 +37,7 @@ struct ForwardMemory : ForwardShape<kDim, kConsumers> {
   static constexpr int kJobs = Jobs<kConsumers>::kJobs;
   unsigned char q[2][kQueries], k[kKeyStages][kTile], v[kStages][kTile];
   Barrier q_full[2], q_empty[2], k_full[kKeyStages], k_empty[kKeyStages], v_full[kStages], v_empty[kStages];
-  TilePlace tiles[kKeyStages];  // come and go with k
+  TilePlace tiles[kKeyStages];  // same stages as k
   Jobs<kConsumers> jobs;
 
   __device__ void init() {
@@ -49,8 +49,8 @@ struct ForwardMemory : ForwardShape<kDim, kConsumers> {
   }
 };
 
-// One warp. It asks for a job's queries, then for tiles in the order of their use: the keys of a tile, then the values
-// of the tile before.
+// The producer warp. Loads a job's queries, then tiles in the order of their use: K of a tile, then V of the previous
+// tile.
 template <int kDim, int kConsumers>
 struct ForwardProducer {
   using Memory = ForwardMemory<kDim, kConsumers>;
@@ -59,7 +59,7 @@ struct ForwardProducer {
   Memory& m;
   PipelineState<Memory::kKeyStages> k_pipe;
   PipelineState<Memory::kStages> v_pipe;
-  int allowed = Memory::kJobs;  // jobs that may be described; the first ones at once
+  int allowed = Memory::kJobs;  // jobs whose description is allowed so far; the first kJobs may start at once
 
   __device__ void run() {
     PipelineState<Memory::kJobs> pipe;
@@ -76,9 +76,10 @@ struct ForwardProducer {
     m.q_empty[n & 1].wait(~(n >> 1) & 1);
     if (lane() == 0) m.q_full[n & 1].arrive();
   }
-  // Jobs are fetched late, so that the last ones are shared out evenly, but not so late that somebody waits for them:
-  // the next one at the start of this job or, with stages enough for that, at its end; in a short one, which is over
-  // before its successor is described, also the one after that.
+  // Allows the description of all jobs before number `jobs`. Jobs are fetched late, so that the last ones are balanced
+  // over the SMs, but early enough that no consumer waits: the next job at the start of this one or, if there are
+  // enough stages, at its end. A short job ends before its successor is described, so it also allows the job after
+  // that.
   __device__ void allow(int jobs) {
     for (; allowed < jobs; ++allowed)
       if (lane() == 0) m.jobs.empty[allowed % Memory::kJobs].arrive();
@@ -90,7 +91,7 @@ struct ForwardProducer {
     const bool is_short = columns.most() <= kShortJob;
     if (is_short || Memory::kStages == 2) allow(n + (is_short ? Memory::kJobs : 2));
     TileStream<Memory::kParts, kConsumers> stream(job, columns);
-    TilePlace tile{}, before;  // one tile at least, so that the consumers know no other case
+    TilePlace tile{}, before;  // always at least one tile, so that consumers need no empty case
     stream.next(tile);
     load_queries(job, n);
     load_keys(tile, rows, kv_head);

@@ -1,12 +1,12 @@
 #pragma once
-// The forward for Hopper: what a consumer does with its rows, the softmax and the way of results to global memory.
+// Forward for Hopper: a consumer's online softmax and its epilogue.
 
 #include "kernels/attention/cuda/sm90_dropout.cuh"
 #include "kernels/attention/cuda/sm90_forward_producer.cuh"
 
 namespace ring::cuda::sm90 {
 
-// The largest score and the sum of weights of a lane's two rows; the sum is of this lane's columns only until the end.
+// Running row max and row sum of a lane's two rows. Until the epilogue, `total` only covers this lane's columns.
 struct RowSums {
   float largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
 };
@@ -20,8 +20,8 @@ __device__ inline float over_quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// What a tile's weights are relative to, and what earlier sums are to be multiplied with: 1 for all rows of the warp
-// unless `moved`.
+// Change of the row max: `shift` is subtracted from the scaled scores of a tile, and earlier accumulators are
+// multiplied by `rescale`, which is 1 for all rows of the warp unless `moved`.
 struct Shift {
   float shift[2], rescale[2];
   bool moved;
@@ -30,14 +30,14 @@ template <int kSums>
 __device__ inline Shift raise_largest(RowSums& rows, const float (&s)[kSums], float factor) {
   Shift to;
   bool moved = false;
-  float found[8];  // of each row in four chains: one would take a whole latency for each score
+  float found[8];  // four independent max chains per row: a single chain would pay the full latency for each score
 #pragma unroll
   for (int i = 0; i < kSums; ++i) found[i % 8] = i < 8 ? s[i] : fmaxf(found[i % 8], s[i]);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float* f = found + 2 * half;
     const float best = over_quad_max(fmaxf(fmaxf(rows.largest[half], fmaxf(f[0], f[1])), fmaxf(f[4], f[5])));
-    // Rounded as products, not fused: earlier sums are relative to the shift as it was rounded then.
+    // Rounded products instead of an FMA: earlier accumulators are relative to the shift as it was rounded then.
     to.shift[half] = best == -INFINITY ? 0.0f : __fmul_rn(best, factor);
     to.rescale[half] = fast_exp2(__fmul_rn(rows.largest[half], factor) - to.shift[half]);
     moved |= best != rows.largest[half];
@@ -46,7 +46,8 @@ __device__ inline Shift raise_largest(RowSums& rows, const float (&s)[kSums], fl
   to.moved = __any_sync(0xffffffffu, moved);
   return to;
 }
-// Scores become weights, as a left operand; keeps(i, weight): what dropout leaves of number i. The sums are of all.
+// Converts scores to P as bf16 A-operand fragments. keeps(i, weight) applies dropout to accumulator element i. Row sums
+// include dropped elements.
 template <int kSums, class Keeps>
 __device__ inline void weigh(std::uint32_t (&weights)[kSums / 8][4], RowSums& rows, const float (&s)[kSums],
                              const Shift& by, float factor, const Keeps& keeps) {
@@ -70,7 +71,7 @@ __device__ inline void scale_rows(float (&out)[kSums], const float (&factor)[2])
   for (int i = 0; i < kSums; ++i) out[i] *= factor[i / 2 % 2];
 }
 
-// What a row's sums are multiplied by, and its log-sum-exp. scale: of what dropout has kept.
+// Factor that normalizes a row of accumulators, and the row's log-sum-exp. scale: 1 / (1 - dropout rate).
 struct RowEnd {
   float factor, lse;
   __device__ RowEnd(float largest, float total, float powers, float scale) {
@@ -79,7 +80,7 @@ struct RowEnd {
   }
 };
 
-// Merges with what is there already, and writes.
+// Epilogue that merges with a carry, if there is one, and writes directly to global memory.
 template <int kDim>
 __device__ inline void write_merged(const ForwardParams& p, const WarpRows& rows, const float (&out)[kDim / 2],
                                     const RowSums& sums, float scale) {
@@ -95,7 +96,7 @@ __device__ inline void write_merged(const ForwardParams& p, const WarpRows& rows
     factor[half] *= both.own;
     kept[half] = both.before;
   }
-  __syncwarp();  // lanes of a row have read its lse
+  __syncwarp();  // all lanes of a row have read lse
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = rows.row(half);
@@ -104,7 +105,7 @@ __device__ inline void write_merged(const ForwardParams& p, const WarpRows& rows
   }
 }
 
-// Writes through shared memory.
+// Epilogue that writes bf16 rows through shared memory.
 template <int kDim, int kRows>
 __device__ inline void write_staged(const ForwardParams& p, const WarpRows& rows, const float (&out)[kDim / 2],
                                     const RowSums& sums, float scale, const StagedRows<kDim, kRows>& staged) {

@@ -1,13 +1,13 @@
 #pragma once
-// The backward for Hopper in one kernel, with 5 products instead of the 7 of sm90_backward.cuh: a block owns keys and
-// values, streams queries, and adds what it has for dq to sums in global memory. With S = scale q.k and dP = dout.v for
-// each pair, P = exp(S - lse) and dS = P (dP - delta):
+// Backward for Hopper in one kernel, with 5 GEMMs instead of the 7 of sm90_backward.cuh: a thread block owns keys and
+// values, streams queries, and accumulates dq in global memory. With S = scale q.k and dP = dout.v for each pair, P =
+// exp(S - lse) and dS = P (dP - delta):
 //   dk = scale sum dS q,  dv = sum P dout,  dq = scale sum dS k
-// With dropout, dP and the P of dv are those of the pairs that were kept (sm90_dropout.cuh).
-// Two consumers have 64 keys each; a third one makes dq of each tile from the dS of both, which it reads from shared
-// memory, so that the two need not meet. Blocks of keys add to a tile of queries in ascending order, each when the one
-// before has done so (query_sums.h): the bits repeat. A block waits only for blocks that were fetched before it. Where
-// bits need not repeat, they wait for the first one alone, which stores.
+// With dropout, dP and the P of dv only keep the pairs that were not dropped (sm90_dropout.cuh). Two consumers own 64
+// keys each; a third one computes dq of each tile from the dS of both, which it reads from shared memory, so that the
+// two never wait for each other. In deterministic mode, blocks of keys add to a tile of queries in ascending order,
+// each after its predecessor (query_sums.h), and a thread block only waits for blocks that were fetched before its own.
+// Otherwise blocks only wait for the first one, which stores instead of adding.
 
 #include "kernels/attention/cuda/sm90_backward.cuh"
 #include "kernels/attention/cuda/sm90_fused_queries.cuh"
@@ -26,7 +26,8 @@ struct FusedConsumer {
   PipelineState<Memory::kStages> pipe;
   PipelineState<Memory::kOwnStages> own_pipe;
   PipelineState<Memory::kGradStages> ds_pipe;
-  int marks = kNoTile, pending = -1;  // of the next tile; the stage of the one whose dS is not yet handed over
+  int marks = kNoTile,
+      pending = -1;  // marks of the next tile; stage of the tile whose dS is not yet handed over, or -1
   float dk[kDim / 2], dv[kDim / 2], s[kColumns / 2], dp[kColumns / 2];
   std::uint32_t w[kColumns / 16][4], g[kColumns / 16][4];
   LaneStatistics<Stationary::kv, kColumns, false> statistics;
@@ -52,7 +53,9 @@ struct FusedConsumer {
     if constexpr (!kThird) columns.end();
   }
 
-  __device__ int in_block() const { return kGroupRows * consumer + 16 * warp; }  // the warp's first row
+  __device__ int in_block() const {
+    return kGroupRows * consumer + 16 * warp;
+  }  // the warp's first row in the thread block
   __device__ void read_marks() {
     m.full[pipe.index].wait(pipe.phase);
     marks = uniform(m.tiles[pipe.index].marks);
@@ -72,7 +75,7 @@ struct FusedConsumer {
     wgmma_commit();
     if constexpr (drops) dropout.load_columns(p.dropout, p.tokens, job.segment, m.tiles[stage]);
     if constexpr (kThird)
-      if (pending >= 0) hand_over();  // here its fence costs nothing
+      if (pending >= 0) hand_over();  // the proxy fence costs nothing here
     statistics.load_lse2(m.lse2[stage]);
     wgmma_wait<1>();
     if constexpr (kThird) products_added(pending);
@@ -110,29 +113,32 @@ struct FusedConsumer {
       score_gradients(dp, s, statistics);
     as_fragments(g, dp);
   }
-  // dk, beside the next tile's first products.
+  // Issues dk, which overlaps with S and dP of the next tile.
   __device__ void add_keys(std::uint32_t a) {
-    read_marks();  // a loop: the compiler moves no wait before exponents across it
+    read_marks();  // polls an mbarrier: the compiler moves no wait before the exponentials across a loop
     wgmma_wait<0>();
     wgmma_fence();
     gemm_rs(dk, g, a, kColumns);
     wgmma_commit();
   }
-  // dq of the tile before, and beside its way to shared memory dk of this one.
+  // Issues dq of the previous tile and dk of this tile, which overlaps with the copy of dq to shared memory.
   __device__ void add_keys_and_queries(std::uint32_t a, int before) {
     typename QueryColumns<kDim>::Sums dq;
     if (before >= 0) columns.wait();
-    columns.queue(dq, m.x[own_pipe.index]);  // for nothing at a job's first tile: a branch costs registers
+    columns.queue(
+        dq,
+        m.x[own_pipe.index]);  // also at a job's first tile, where the result is unused: a branch would cost registers
     gemm_rs(dk, g, a, kColumns);
     wgmma_commit();
-    hand_over();  // here its fence costs nothing
+    hand_over();  // the proxy fence costs nothing here
     wgmma_wait<1>();
     if (before >= 0) columns.store(dq);
     wgmma_wait<0>();
     products_added(pending);
     read_marks();
   }
-  // Rows that do not exist have no weights either: what they add to dq is not dropped like their dk and dv.
+  // Masks scores. Rows that do not exist are masked too: unlike their dk and dv, their contribution to dq is not
+  // discarded.
   __device__ void mask(const KeyJob& job, int row, TilePlace tile) {
     tile.marks = marks;
     mask_rows<Stationary::kv, 1>(s, job.segment, tile, row, consumer);
@@ -144,7 +150,7 @@ struct FusedConsumer {
         if (i / 2 % 2 == half) s[i] = -INFINITY;
     }
   }
-  // dS to shared memory, rows of keys, swizzled as the copy engine does it.
+  // Writes dS to shared memory in TMA's 128-byte swizzle; rows are keys.
   __device__ void store_score_gradients() {
     const int row = in_block() + lane() % 16;
     m.ds_empty[ds_pipe.index].wait(ds_pipe.phase ^ 1);
@@ -169,7 +175,7 @@ struct FusedConsumer {
     products_added(pending);
     pending = -1;
   }
-  // None of whose pairs counts.
+  // Skips a tile in which this consumer has no unmasked pairs.
   __device__ void pass_tile() {
     if constexpr (kThird) {
       finish_tile();
@@ -188,7 +194,7 @@ struct FusedConsumer {
     pipe.advance();
     read_marks();
   }
-  // Also dq of the last tile; false: there is none.
+  // Finishes the last tile, including its dq. Returns false if there is none.
   __device__ bool finish_tile(typename QueryColumns<kDim>::Sums& dq) {
     if (pending < 0) return false;
     pending = -1;
@@ -207,7 +213,7 @@ struct FusedConsumer {
       more = finish_tile(dq);
     release(m.own_empty[own_pipe.index]);
     own_pipe.advance();
-    // Through the stage that says that there is no more, half of it for each consumer.
+    // Stages the epilogue in the buffers of the sentinel tile: a for consumer 0, b for consumer 1.
     const WarpRows rows(job, job.row + in_block(), job.segment.k_row);
     const StagedRows<kDim, kColumns> staged{consumer == 0 ? m.a[pipe.index] : m.b[pipe.index], 16 * warp};
     write_gradient<merging>(dk, p.scale, p.dx, p.partial_dx, job, rows, p.dim, staged);
@@ -245,7 +251,7 @@ __global__ __launch_bounds__(FusedMemory<kDim>::kThreads, 1) void sm90_fused(con
     QueryConsumer<kDim>{m}.run();
   }
 #else
-  __trap();  // code for other devices: supports() does not let it come here
+  __trap();  // compiled for a different architecture; supports() rejects such devices
 #endif
 }
 
@@ -271,7 +277,7 @@ void run_fused(const AttentionBackward& args, const BranchPass& pass, const RowS
 
 }  // namespace ring::cuda::sm90
 
-// The build instantiates the kernels of each head dim in a file of its own (ring_attention_instances in
+// The build instantiates the kernels of each head dim in a separate file (ring_attention_instances in
 // cmake/rooms.cmake).
 #define RING_INSTANTIATE(...)                                                                             \
   namespace ring::cuda::sm90 {                                                                            \

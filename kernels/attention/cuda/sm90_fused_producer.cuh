@@ -1,6 +1,6 @@
 #pragma once
-// The backward for Hopper in one kernel: what its blocks hold, and the warps that bring tiles and take dq away.
-// sm90_fused.cuh explains it.
+// Fused Hopper backward (sm90_fused.cuh): the shared memory of a thread block, the producer warp, and the threads that
+// add dq to global memory.
 
 #include "kernels/attention/cuda/query_sums.h"
 #include "kernels/attention/cuda/sm90_backward_producer.cuh"
@@ -10,40 +10,40 @@ namespace ring::cuda::sm90 {
 
 // x, y = k, v; a, b = q, dout.
 struct FusedParams : TmaBackwardParams {
-  float* dq_sums;      // [Hq,kDim/64,N,64], in the order of query_sums.h
-  unsigned* dq_turns;  // [Hq,kDim/64,N], at a tile's first row: how many blocks of keys have added to the tile
+  float* dq_sums;      // [Hq,kDim/64,N,64], rows in the order of query_sums.h
+  unsigned* dq_turns;  // [Hq,kDim/64,N], used at a tile's first row: how many blocks of keys have added to the tile
   int residue_rows;    // N / rate
-  bool in_order;       // else blocks add when the first one has stored
+  bool in_order;       // deterministic; else blocks may add as soon as the first one has stored
 };
 
-// The queries of a tile of 64 whose dq a block adds to.
+// A tile of 64 queries whose dq this thread block adds to.
 struct QueryTile {
-  int head, row;  // of the sums
-  int rows;       // < 0: there are no more
-  int first;      // in the tile
-  int turn;       // of this block: how many others add before it
+  int head, row;  // row in the dq accumulators
+  int rows;       // rows that exist; < 0: no more tiles
+  int first;      // first row of the tile that exists
+  int turn;       // how many blocks add before this one
 };
-constexpr int kAnyTurn = -1;  // to sums that were cleared
+constexpr int kAnyTurn = -1;  // the accumulators were cleared, so no turns are counted
 
-// By a warp.
+// Arrives for the whole warp.
 __device__ inline void release(Barrier& barrier) {
-  __syncwarp();  // all lanes have read or written what is theirs
+  __syncwarp();  // all lanes have finished reading or writing
   if (lane() == 0) barrier.arrive();
 }
 
 template <int kDim>
 struct FusedMemory {
-  // A third consumer makes dq; where registers are too few for it, those of keys do, 64 columns each.
+  // A third consumer computes dq. If registers do not suffice for it, the two key consumers do so, 64 columns each.
   static constexpr bool kThird = kDim == 64;
   static constexpr int kStages = kThird ? 4 : 2, kOwnStages = kThird ? 2 : 1, kGradStages = 2;
-  // Threads that add dq to the sums, and stages that each of them has.
+  // Threads that add dq in global memory, and stages that each of them has.
   static constexpr int kSumThreads = kThird ? 3 : 2, kSumEach = kThird ? 1 : 2, kSumStages = kSumThreads * kSumEach;
   static constexpr int kConsumers = 2, kRows = kGroupRows * kConsumers, kColumns = kPart, kParts = 1;
   static constexpr int kWarps = kGroupWarps * kConsumers;
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = kThird ? 208 : 240, kSumRegisters = 72;
   static constexpr int kThreads = threads_of(kConsumers + (kThird ? 1 : 0));
-  // A block starts with as many for each thread as there are, a multiple of 8; who asks for more than that waits
-  // forever.
+  // A thread block starts with the same number of registers for each thread, a multiple of 8. setmaxnreg would wait
+  // forever if the groups asked for more in total.
   static_assert(kGroup * (kProducerRegisters + kConsumers * kConsumerRegisters + (kThird ? kSumRegisters : 0)) <=
                 kThreads * (65536 / kThreads / 8 * 8));
   static constexpr int kTile = tile_bytes<kDim>(kColumns), kOwn = tile_bytes<kDim>(kRows);
@@ -54,10 +54,11 @@ struct FusedMemory {
   Barrier own_full[kOwnStages], own_empty[kOwnStages], full[kStages], empty[kStages];
   Barrier ds_full[kGradStages], ds_empty[kGradStages], dq_full[kSumStages], dq_empty[kSumStages];
   TilePlace tiles[kStages];
-  // The last tiles, by their number: those that are asked for and those whose dq is not yet added.
+  // Ring of the most recent tiles, by tile number: it covers tiles that are being loaded and tiles whose dq is not yet
+  // added.
   static constexpr int kPlaces = kThird ? 16 : 8;
   QueryTile queries[kPlaces];
-  static constexpr int kJobs = 2 + kOwnStages;  // the one before, this one, and those whose tiles come in
+  static constexpr int kJobs = 2 + kOwnStages;  // the previous job, the current one, and those being loaded
   Job<kConsumers> jobs[kJobs];
 
   __device__ void init() {
@@ -70,14 +71,15 @@ struct FusedMemory {
   }
 };
 
-// All rows of a consumer exist: those that do not must add nothing.
+// Returns true if all rows of a consumer exist. Otherwise a mask is needed, since rows that do not exist must add
+// nothing to dq.
 template <int kConsumers>
 __device__ inline bool is_complete(const Job<kConsumers>& job, int consumer) {
   const int row = job.row + kGroupRows * consumer;
   return row >= job.first && row + kGroupRows <= job.end;
 }
 
-// The tiles of a list, for sums in any order.
+// Iterates over the tiles of a list, whose dq is accumulated in any order.
 template <int kConsumers>
 class ListedTiles {
  public:
@@ -97,8 +99,8 @@ class ListedTiles {
   TileStream<1, kConsumers> stream_;
 };
 
-// The tiles of 64 queries that see a block of keys, last ones first, for a converged warp: its lanes look at the next
-// 32 at once.
+// Iterates in descending order over the tiles of 64 queries that see a block of keys. Called by a converged warp: the
+// lanes test the next 32 tiles at once.
 template <int kConsumers>
 class QueryTiles {
  public:
@@ -108,7 +110,7 @@ class QueryTiles {
     first_ = seen.first < seen.end ? (seen.first - s.q_first) / kPart : 0;
     end_ = seen.first < seen.end ? (seen.end - s.q_first + kPart - 1) / kPart : 0;
   }
-  // turn: of this block of keys among those that add to the tile.
+  // turn: position of this block of keys among the blocks that add to the tile.
   __device__ bool next(TilePlace& at, int& turn) {
     if (end_ <= first_) return false;
     if (given_ == 32) look();
@@ -130,17 +132,18 @@ class QueryTiles {
     for (int c = 0; c < kConsumers; ++c)
       if (!job_.reach[c].none(column_, kPart))
         marks_ |= (is_complete(job_, c) && job_.reach[c].all(column_, kPart) ? 0b10001 : 0b00001) << c;
-    // Blocks of keys add in ascending order, and every one between a tile's first and last key has pairs with it.
+    // Blocks of keys add in ascending order, and each block between a tile's first and last visible key has pairs with
+    // the tile.
     const TileBounds seen = s.bounds<Stationary::q>(column_, min(column_ + kPart, s.q_end));
     turn_ = (job_.row - s.k_first) / job_.kRows - (max(seen.first, seen.gap_end) - s.k_first) / job_.kRows;
   }
 
   const Job<kConsumers>& job_;
-  int first_, end_, given_ = 32;           // tiles that are left; places of the last look that were given out
-  int column_ = 0, marks_ = 0, turn_ = 0;  // of the tile that this lane looked at
+  int first_, end_, given_ = 32;           // remaining tiles; how many of the 32 tested tiles were returned
+  int column_ = 0, marks_ = 0, turn_ = 0;  // of the tile that this lane tested
 };
 
-// One warp.
+// The producer warp.
 template <int kDim, bool drops>
 struct FusedProducer {
   using Memory = FusedMemory<kDim>;
@@ -148,11 +151,11 @@ struct FusedProducer {
   Memory& m;
   PipelineState<Memory::kStages> pipe;
   PipelineState<Memory::kOwnStages> own_pipe;
-  int count = 0;  // of tiles
+  int count = 0;  // tiles so far
 
   __device__ void run() {
     int n = 0;
-    // Fetched late: others wait for what this block adds.
+    // Work is fetched late, because other thread blocks wait for what a fetched block of keys adds.
     for (unsigned index = next_work(p.scheduler); index < p.scheduler.blocks; index = next_work(p.scheduler)) {
       Job<Memory::kConsumers>& job = m.jobs[n % Memory::kJobs];
       if (!begin_job<Stationary::kv>(job, p, p.work[index])) continue;
@@ -211,8 +214,8 @@ struct FusedProducer {
   }
 };
 
-// By a thread: adds dq of every third tile, or 64 columns of every tile, to what blocks of keys before this one have
-// added.
+// Adds dq to global memory, after the blocks of keys that come before this one. Called by one thread, for every third
+// tile (third consumer) or for 64 columns of every tile.
 template <int kDim>
 __device__ void add_queries(const FusedParams& p, FusedMemory<kDim>& m, int thread) {
   using Memory = FusedMemory<kDim>;

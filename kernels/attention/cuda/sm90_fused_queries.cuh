@@ -1,12 +1,13 @@
 #pragma once
-// The backward for Hopper in one kernel: who makes dq of a tile, from the dS of both consumers of keys in shared
-// memory. sm90_fused.cuh explains it.
+// Fused Hopper backward (sm90_fused.cuh): computes dq of a tile from the dS that both key consumers left in shared
+// memory.
 
 #include "kernels/attention/cuda/sm90_fused_producer.cuh"
 
 namespace ring::cuda::sm90 {
 
-// A tile of 64 queries and 64 columns to shared memory, as the sums in global memory lie. By a consumer.
+// Copies 64 queries x 64 columns of dq to shared memory, in the swizzled layout of the accumulators in global memory.
+// Called by a warp group.
 __device__ inline void store_sums(float* tile, const float (&dq)[kSumColumns / 2]) {
   const int first = static_cast<int>(threadIdx.x) % kGroup / 32 * 16 + lane() / 4;
 #pragma unroll
@@ -20,7 +21,8 @@ __device__ inline void store_sums(float* tile, const float (&dq)[kSumColumns / 2
   }
 }
 
-// Without a third consumer those of keys make dq, 64 columns each: of the tile before, whose dS both have handed over.
+// Without a third consumer, the two key consumers compute dq of the previous tile, 64 columns each, once both have
+// handed over its dS.
 template <int kDim>
 struct QueryColumns {
   using Memory = FusedMemory<kDim>;
@@ -29,10 +31,10 @@ struct QueryColumns {
   const int consumer;
   PipelineState<Memory::kGradStages> pipe;
   PipelineState<Memory::kSumEach> dq_pipe;
-  bool stored = false;  // dq that is not yet handed over
+  bool stored = false;  // dq in shared memory that is not yet handed over
 
   __device__ void wait() { m.ds_full[pipe.index].wait(pipe.phase); }
-  // Rows of both operands are keys.
+  // Issues dq. The rows of both operands are keys.
   __device__ void queue(Sums& dq, const unsigned char* x) {
     constexpr int kPanel = panel_bytes(Memory::kRows);
     const auto ds = desc_mn_major(shared_address(m.ds[pipe.index]), kPanel);
@@ -55,7 +57,7 @@ struct QueryColumns {
     if (stored) fence_proxy_async();
     hand_over();
   }
-  // After a fence.
+  // Hands dq over to the thread that adds it. Requires a proxy fence since the last store().
   __device__ void hand_over() {
     if (!stored) return;
     release(m.dq_full[dq_stage()]);
@@ -71,7 +73,7 @@ struct QueryColumns {
   __device__ int dq_stage() const { return consumer + Memory::kSumThreads * dq_pipe.index; }
 };
 
-// A third consumer, where registers are left for it: rows are queries.
+// The third consumer, if registers suffice for one: its rows are queries.
 template <int kDim>
 struct QueryConsumer {
   using Memory = FusedMemory<kDim>;
@@ -94,7 +96,7 @@ struct QueryConsumer {
   }
 
  private:
-  // False: the job has no more.
+  // Returns false if the job has no more tiles.
   __device__ bool next_tile() {
     m.full[pipe.index].wait(pipe.phase);
     const int marks = uniform(m.tiles[pipe.index].marks);
@@ -113,7 +115,7 @@ struct QueryConsumer {
     hand_over(true);
     return true;
   }
-  // What 64 keys add. Rows of both operands are keys.
+  // Issues the contribution of one consumer's 64 keys to dq. The rows of both operands are keys.
   __device__ void add(int consumer, int keep) {
     const int offset = panel_bytes(kGroupRows) * consumer, panel = panel_bytes(Memory::kRows);
     const auto ds = desc_mn_major(shared_address(m.ds[ds_pipe.index]) + offset, panel);

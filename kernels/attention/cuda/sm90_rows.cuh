@@ -1,18 +1,18 @@
 #pragma once
-// The way of a warp's rows of sums from registers to global memory at the end of a job.
+// Epilogue helpers: how a warp writes its accumulator rows to global memory at the end of a job.
 
 #include "kernels/attention/cuda/sm90.cuh"
 
 namespace ring::cuda::sm90 {
 
-// A lane's sums of 4 neighbouring blocks of 8 columns, as bf16, exchanged within its quad: lane t gets all 8 columns of
-// block t.
+// Transposes within a quad. r: a lane's bf16 elements of 4 neighbouring blocks of 8 columns. Lane t returns all 8
+// columns of block t.
 __device__ inline uint4 exchange(const std::uint32_t (&r)[4]) {
   const int t = static_cast<int>(threadIdx.x) % 4;
   std::uint32_t out[4];
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    // In step i, lane t gives block t ^ i and gets its own block from lane t ^ i.
+    // In step i, lane t sends block t ^ i to lane t ^ i and receives its own block from there.
     const int give = t ^ step;
     const std::uint32_t mine = give == 0 ? r[0] : give == 1 ? r[1] : give == 2 ? r[2] : r[3];
     const std::uint32_t got = __shfl_xor_sync(0xffffffffu, mine, step);
@@ -23,8 +23,8 @@ __device__ inline uint4 exchange(const std::uint32_t (&r)[4]) {
   return {out[0], out[1], out[2], out[3]};
 }
 
-// One row (of a fragment: half 0 or 1) of a lane's sums, times `factor`, plus carry times `kept` where kept is not 0,
-// to row `row` of a tensor. All lanes of a warp call it together; `exists` says whether the row does.
+// Writes half 0 or 1 of a lane's two accumulator rows, times `factor`, plus carry * kept if `kept` is not 0, to row
+// `row` of a tensor. Called by all lanes of a warp together; nothing is read or written if `exists` is false.
 template <int kDim>
 __device__ inline void write_row(const float (&c)[kDim / 2], int half, float factor, float kept, const Output& to,
                                  std::int64_t row, int head, int columns, bool exists) {
@@ -57,7 +57,7 @@ __device__ inline void write_row(const float (&c)[kDim / 2], int half, float fac
   }
 }
 
-// The 16 rows that a warp writes at the end of a job, and where a lane has two of them, 8 apart.
+// The 16 rows that a warp writes at the end of a job. A lane has two of them, 8 apart.
 struct WarpRows {
   int first, begin, end;  // rows [begin, end) exist
   int head, rate;
@@ -70,13 +70,13 @@ struct WarpRows {
   __device__ std::int64_t token(int row) const { return token_of_0 + std::int64_t{row} * rate; }
 };
 
-// A warp's 16 rows of a tile in shared memory, which nobody else uses any more.
+// A warp's 16 rows of a tile in shared memory, as a staging buffer. No other warp may still use these rows.
 template <int kDim, int kRows>
 struct StagedRows {
   unsigned char* tile;
   int first;  // in the tile, a multiple of 16
 
-  __device__ int place(int row, int chunk) const {  // of 16 bytes; as the copy engine swizzles
+  __device__ int place(int row, int chunk) const {  // byte offset of a 16-byte chunk, in TMA's 128-byte swizzle
     return chunk / 8 * panel_bytes(kRows) + (first + row) * 128 + ((chunk % 8 ^ row % 8) * 16);
   }
   __device__ void store(const float (&out)[kDim / 2], const float (&factor)[2]) const {
@@ -89,9 +89,9 @@ struct StagedRows {
       stmatrix(shared_address(tile) + place(lane() % 16, b + lane() / 16), r);
     }
   }
-  // To global memory, whole rows at a time.
+  // Copies the rows to global memory, a whole row at a time.
   __device__ void copy_out(const Output& out, int columns, const WarpRows& rows) const {
-    constexpr int kChunks = kDim / 8, kStep = 32 / kChunks;  // chunks of a row; rows at once
+    constexpr int kChunks = kDim / 8, kStep = 32 / kChunks;  // 16-byte chunks per row; rows per step
     const int chunk = lane() % kChunks, mine = lane() / kChunks;
     __nv_bfloat16* to = out.half.at(rows.token(rows.first + mine), rows.head) + chunk * 8;
     const std::int64_t step = out.half.row * rows.rate * kStep;

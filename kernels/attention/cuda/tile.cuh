@@ -1,7 +1,6 @@
 #pragma once
-// Tiles of bf16 rows in shared memory, and the products of a warp's own rows with a tile. Each row is padded by 16
-// bytes, so that the eight rows of a matrix that a warp loads lie in different banks, and every address is one register
-// plus a constant.
+// Tiles of bf16 rows in shared memory, and GEMMs of a warp's own rows with a tile. Each row is padded by 16 bytes, so
+// that the eight rows of an ldmatrix are in different banks and every address is one register plus a constant.
 
 #include "kernels/attention/cuda/cta_state.cuh"
 #include "kernels/cuda/device/mma.cuh"
@@ -10,12 +9,12 @@ namespace ring::cuda {
 
 using Bf16 = __nv_bfloat16;
 
-// From one row of a tile to the next, in bytes.
+// Bytes between rows of a tile.
 template <int kDim>
 constexpr int kPitch = (kDim + 8) * 2;
 
-// Rows of a lane's fragments, added to the address of a tile. Rows first: of A, and of B whose rows are the summed
-// index (loaded transposed). Columns first: of B whose rows are the columns of the product.
+// ldmatrix offsets of a lane, to be added to a tile's address. rows_first: for A, and for B if its rows are the
+// contraction dimension (loaded transposed). columns_first: for B if its rows are the columns of the result.
 template <int kDim>
 __device__ inline std::uint32_t rows_first(int lane) {
   return (lane & 15) * kPitch<kDim> + (lane >> 4) * 16;
@@ -25,12 +24,12 @@ __device__ inline std::uint32_t columns_first(int lane) {
   return ((lane & 7) + (lane >> 4) * 8) * kPitch<kDim> + ((lane >> 3) & 1) * 16;
 }
 
-// Queues the copy of kRows rows, `stride` elements apart, from `global` on. Rows that do not exist, and columns from
-// `dim` on, become 0: their addresses are formed, but not read. The address runs along, which takes fewer registers
-// than one for each copy.
+// Issues cp.async copies of kRows rows, `stride` elements apart, from `global` on. Rows that do not exist, and columns
+// from `dim` on, become 0; their addresses are computed but not read. One running address needs fewer registers than
+// one per copy.
 template <int kDim, int kRows, int kThreads>
 __device__ inline void load_tile(unsigned char* shared, const Bf16* global, std::int64_t stride, Range exist, int dim) {
-  constexpr int kChunks = kDim / 8, kStep = kThreads / kChunks;  // chunks of a row; rows copied at once
+  constexpr int kChunks = kDim / 8, kStep = kThreads / kChunks;  // chunks per row; rows per step
   static_assert(kThreads % kChunks == 0 && kRows % kStep == 0);
   const int first = static_cast<int>(threadIdx.x) / kChunks, chunk = static_cast<int>(threadIdx.x) % kChunks;
   const Bf16* from = global + first * stride + chunk * 8;
@@ -54,7 +53,8 @@ __device__ inline void clear(float (&c)[kM][kN][4]) {
       for (int i = 0; i < 4; ++i) c[m][n][i] = 0.0f;
 }
 
-// c += (rows of a) * (rows of b)^T over kDim columns: 16 kM rows, 8 kN columns. a: with rows_first; b: columns_first.
+// c += (rows of a) * (rows of b)^T over kDim columns: 16 kM rows, 8 kN columns. Offsets: rows_first for a,
+// columns_first for b.
 template <int kDim, int kM, int kN>
 __device__ inline void gemm_nt(float (&c)[kM][kN][4], std::uint32_t a, std::uint32_t b) {
 #pragma unroll
@@ -75,7 +75,7 @@ __device__ inline void gemm_nt(float (&c)[kM][kN][4], std::uint32_t a, std::uint
   }
 }
 
-// Sums in the layout of a product become its left operand.
+// Converts f32 accumulators to bf16 A-operand fragments.
 template <int kM, int kN>
 __device__ inline void as_operand(std::uint32_t (&p)[kM][kN / 2][4], const float (&c)[kM][kN][4]) {
 #pragma unroll
@@ -87,7 +87,7 @@ __device__ inline void as_operand(std::uint32_t (&p)[kM][kN / 2][4], const float
         p[m][k][i] = pack_bf16(c[m][2 * k + i / 2][i % 2 * 2], c[m][2 * k + i / 2][i % 2 * 2 + 1]);
 }
 
-// c += p * (tile b), whose rows are the summed index: 16 kK of them. b: with rows_first.
+// c += p * (tile b), whose 16 kK rows are the contraction dimension. Offset: rows_first for b.
 template <int kDim, int kM, int kN, int kK>
 __device__ inline void gemm_nn(float (&c)[kM][kN][4], const std::uint32_t (&p)[kM][kK][4], std::uint32_t b) {
 #pragma unroll
@@ -104,9 +104,9 @@ __device__ inline void gemm_nn(float (&c)[kM][kN][4], const std::uint32_t (&p)[k
     }
 }
 
-// Writes a warp's sums as bf16: first into its own rows of a tile at `shared` (which no other warp uses any more, and
-// whose last readers have met at a barrier), then from there to global memory in pieces of 16 bytes. 8 kN
-// columns of both; `columns` of them exist.
+// Writes a warp's accumulators as bf16: first into the warp's own rows of a tile at `shared`, then to global memory in
+// chunks of 16 bytes. No other warp may still use these rows: the tile's last readers must have passed a barrier. Both
+// have 8 kN columns, of which `columns` exist.
 template <int kDim, int kM, int kN>
 __device__ inline void store_rows(const float (&c)[kM][kN][4], unsigned char* shared, Bf16* global, std::int64_t stride,
                                   Range exist, int columns) {

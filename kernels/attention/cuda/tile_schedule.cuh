@@ -1,7 +1,7 @@
 #pragma once
-// How the CUDA attention kernels cut their work: each thread block owns a block of rows (queries, or keys and values)
-// of one head of one segment pair and streams blocks of the other side's columns past it. Which columns, is the choice
-// of a ColumnStream, made at run time; which pairs of a block count, that of the head segment's TileBounds and Columns.
+// Work partition of the CUDA attention kernels. A thread block owns a block of rows (queries, or keys and values) of
+// one head of one segment pair and streams column blocks of the other side. A ColumnStream decides at run time which
+// columns are streamed; the head segment's TileBounds and Columns decide which of their pairs are masked.
 
 #include <cuda_bf16.h>
 
@@ -21,7 +21,7 @@ constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 template <class T>
 struct HeadsOf {
   T* data;
-  std::int64_t row, head;  // strides
+  std::int64_t row, head;  // strides, in elements
   __device__ T* at(std::int64_t token, int h) const { return data + token * row + h * head; }
 };
 template <class T>
@@ -30,21 +30,21 @@ HeadsOf<T> heads_of(const Tensor& t) {
   return {reinterpret_cast<T*>(t.raw()), t.stride(0), t.stride(1)};
 }
 
-// Where a kernel's sums go: rounded to bf16 or as they are, with what is there already added or merged.
+// Destination of results: bf16 or f32, with an optional f32 carry that is added or merged.
 struct Output {
-  HeadsOf<__nv_bfloat16> half;  // either this,
-  HeadsOf<float> whole;         // or this
-  HeadsOf<const float> carry;   // null: none
+  HeadsOf<__nv_bfloat16> half;  // either bf16
+  HeadsOf<float> whole;         // or f32
+  HeadsOf<const float> carry;   // null if there is none
 };
 Output output_of(const Tensor& t, const Tensor& carry);
 
-// What block `index` of the grid owns.
+// The rows and columns of work item `index`.
 struct CtaCoord {
   SegmentPair piece;
-  int head;        // of the owner
-  int block;       // of its rows: from the head segment's first one, with lists from position 0
-  int begin, end;  // its part of a list's entries
-  int slot;        // of partial sums (see SplitSums), over all segment pairs; -1: the block has all of its columns
+  int head;        // a head of the owner
+  int block;       // block of rows, counted from the head segment's first row or, with lists, from position 0
+  int begin, end;  // list entries [begin, end) of this work item
+  int slot;        // slot for its partial sums (see SplitSums), within all segment pairs; -1 if the list is not split
 };
 
 struct TileItem {
@@ -53,23 +53,23 @@ struct TileItem {
 };
 
 struct TileSchedule {
-  const TileItem* items;  // costliest first
-  int count;              // of items
-  int heads;              // of the owner
-  int section;            // heads whose streamed rows share the L2 cache: done before the next ones start
-  // With lists: segment pairs, and the lists' own order of heads and tiles.
+  const TileItem* items;  // the most expensive first
+  int count;              // number of items
+  int heads;              // heads of the owner
+  int section;  // heads whose streamed rows share the L2 cache: a section is finished before the next one starts
+  // Only with lists: the segment pairs, and the lists' own order of heads and tiles.
   const SegmentPair* pieces;
   const ListItem* order;
-  const std::int32_t* entries;  // null: no lists
-  int listed, slots;            // items of the order; slots of a segment pair
-  int group, halves;            // owners per KV head; blocks per tile
+  const std::int32_t* entries;  // null if there are no lists
+  int listed, slots;            // items in `order`; slots per segment pair
+  int group, halves;            // owner heads per KV head; blocks per list tile
 
   __device__ CtaCoord operator[](unsigned index) const {
     if (entries) {
       const int half = static_cast<int>(index % halves), in_group = static_cast<int>(index / halves % group);
       const unsigned rest = index / halves / group;
       const ListItem i = order[rest % listed];
-      const int piece = static_cast<int>(rest / listed);  // 0 where items name theirs
+      const int piece = static_cast<int>(rest / listed);  // 0 if the items name their segment pair
       return {pieces[piece + i.piece],
               i.kv_head * group + in_group,
               i.tile * halves + half,
@@ -84,8 +84,8 @@ struct TileSchedule {
   }
 };
 
-// The first row of a place's block, as a sample of its head segment. With lists it may lie before the head segment's
-// first one.
+// Returns the first row of a block, as a sample of its head segment. With lists it may lie before the head segment's
+// first row.
 template <Stationary owner>
 __device__ inline int first_row(const TileSchedule& work, const HeadSegment& segment, const CtaCoord& at, int rows) {
   return (work.entries ? 0 : segment.first<owner>()) + at.block * rows;
@@ -93,34 +93,34 @@ __device__ inline int first_row(const TileSchedule& work, const HeadSegment& seg
 
 struct SchedulePlan {
   TileSchedule work{};
-  std::int64_t blocks = 0;           // of the grid
-  unsigned int* counter = nullptr;   // 0 between launches, for kernels that hand out blocks of work
-  std::shared_ptr<const void> keep;  // what `work` points to
-  DeviceLists lists;                 // with lists
-  std::int64_t pieces = 0;           // with lists that several share
+  std::int64_t blocks = 0;           // work items
+  unsigned int* counter = nullptr;   // for persistent kernels (TileScheduler); 0 between launches
+  std::shared_ptr<const void> keep;  // owns the memory that `work` points to
+  DeviceLists lists;                 // undefined tensors without lists
+  std::int64_t pieces = 0;           // number of segment pairs, if they share lists
 };
-// The order of one head's blocks of a segment pair: the costliest first, or from the first row to the last, as kernels
-// need it whose blocks wait for those before them.
+// Order of the row blocks of one head and segment pair: most expensive first, or ascending for kernels in which a block
+// waits for the blocks before it.
 enum class BlockOrder : std::uint8_t { costliest, ascending };
-// rows: of a block; with lists a divisor of 128. stream_bytes: of one column's rows that a block of one head streams.
-// The device's copy is kept with the stream and found again by its contents; a recorded step's copy is never given up.
+// rows: per block; with lists a divisor of 128. stream_bytes: bytes per streamed position for one head. The device copy
+// is cached per stream by content; copies used by a recorded step are never evicted.
 SchedulePlan plan_schedule(const BranchPass&, const Pattern&, const std::vector<Span>& queries,
                            const std::vector<Span>& keys, const BlockSelection&, Stationary, std::int64_t heads,
                            std::int64_t kv_heads, int rows, std::int64_t stream_bytes, const ExecContext&,
                            BlockOrder = BlockOrder::costliest);
 
-// Sums for dk and dv of lists that were cut, before they are added up: [segment pairs, slots, 128, D] each, or
-// undefined.
+// Partial sums of dk and dv for split lists, before they are added: [segment pairs, slots, 128, D] each; undefined if
+// no list is split.
 struct SplitParts {
   Tensor dk, dv;
   SplitParts(const SchedulePlan&, const AttentionBackward&, const ExecContext&);
   void add_up(const SchedulePlan&, const AttentionBackward&, const ExecContext&) const;
 };
 
-// The index source: blocks of `step` columns (64, or 32), ascending, of a list or of an interval with a gap.
+// Iterates over blocks of `step` columns (64 or 32) in ascending order: those of a list, or of an interval with a gap.
 struct ColumnStream {
-  const std::int32_t* entries;  // null: an interval
-  int cursor, stop;             // the next column; with lists the next half or whole of an entry, and the list's end
+  const std::int32_t* entries;  // null for an interval
+  int cursor, stop;  // interval: the next column; list: next entry (or half of an entry, if step is 32) and the end
   int first, end, gap, gap_end, step;
 
   __device__ ColumnStream(const TileSchedule& work, const CtaCoord& at, const TileBounds& reach, int step)
@@ -132,11 +132,12 @@ struct ColumnStream {
         gap(reach.gap),
         gap_end(reach.gap_end),
         step(step) {}
-  // Columns from here on, at most.
+  // Returns an upper bound of the number of columns left.
   __device__ int most() const { return entries ? (stop - cursor) * step : end - cursor; }
-  // The next block starts at `at`; its states for both halves of the tile as in a list's entry (list_coverage).
+  // Moves to the next block and returns its first column in `at` and its coverage for both halves of the tile, encoded
+  // as in a list entry (list_coverage), in `states`. Returns false at the end.
   __device__ bool next(int& at, int& states) { return next(cursor, at, states); }
-  // For many that share a stream: a cursor of their own, which starts as the stream's.
+  // Same, with a separate cursor for each of several readers that share a stream. The cursor starts as the stream's.
   __device__ bool next(int& cursor, int& at, int& states) const {
     if (entries) return next_listed(cursor, at, states);
     if (cursor >= gap && cursor < gap_end) cursor = gap_end;
@@ -160,7 +161,7 @@ struct ColumnStream {
   }
 };
 
-// Two results over different keys: the log-sum-exp of both, and the weights of each.
+// Merge of two softmax results over different keys: log-sum-exp of both, and the weight of each result.
 struct Merged {
   float lse, own, before;
 };
@@ -170,14 +171,14 @@ __device__ inline Merged merge(float own, float before) {
   return {lse, expf(own - lse), expf(before - lse)};
 }
 
-// Rows of no span: out = 0 and lse = -inf, gradients 0, or what is carried.
+// Fill rows outside all spans: out = 0, lse = -inf and gradients = 0, or the carry if there is one.
 void fill_outside(const Attention&, const ExecContext&);
 void fill_outside(const AttentionBackward&, const ExecContext&);
 void fill_no_keys(const Tensor& lse, const ExecContext&);  // -inf everywhere
 
-// What both backward kernels read beside the operands, each [Hq,N] f32: delta = rowsum(dout * out), and lse in powers
-// of two with +inf for rows without keys, so that their weights come out as 0. With dropout, delta is multiplied by
-// 1 - rate, since gradients of scores are divided by it in the end, and there are keys of dropout.
+// Per-row inputs of the backward kernels, each [Hq,N] f32: delta = rowsum(dout * out), and lse in base 2, which is +inf
+// for rows without keys so that their P is 0. With dropout, delta is multiplied by 1 - rate, since the gradients of
+// scores are divided by it in the end; `keys` are the dropout keys.
 struct RowStatistics {
   Tensor lse2, delta, keys;
 };
