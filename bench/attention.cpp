@@ -13,7 +13,7 @@
 namespace ring {
 namespace {
 
-// Sequences lie one after the other.
+// Sequences are stored one after the other.
 AttentionOperands make_problem(const AttentionGrid& g, std::int64_t dim, std::int64_t length, bool causal,
                                const ExecContext& ctx) {
   const std::int64_t sequences = std::max<std::int64_t>(1, g.tokens / length);
@@ -32,7 +32,7 @@ double seconds_of(const ExecContext& ctx, const std::function<void()>& queue) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// The same call with a block pattern that no cache knows.
+// Returns the call with a copy of its block pattern that no cache knows.
 template <class Args>
 Args with_new_blocks(Args args) {
   static std::uint64_t generation = 0;
@@ -47,8 +47,8 @@ struct Job {
   AttentionTiming timing;
   Pattern pattern;
   std::function<void()> call;
-  std::function<std::function<void()>()> fresh;  // a call with_new_blocks
-  std::function<void()> prepare;                 // makes what it reads
+  std::function<std::function<void()>()> fresh;  // returns a call with a new block pattern
+  std::function<void()> prepare;                 // computes the tensors that the call reads
   std::vector<double> seconds;
 };
 
@@ -85,16 +85,16 @@ class Bench {
   void add_jobs(const AttentionOperands& p, AttentionTiming t) {
     if (p.forward.pattern.selects()) add_selection(p.forward, t);
     add_jobs(attention_kernel, p.forward, t, [] {});
-    // What the backward reads, whoever of them was measured last.
+    // Computes what the backward reads, regardless of the kernel measured before.
     const auto prepare = [forward = p.forward, ctx = ctx_] { attention_kernel(forward, ctx); };
     t.pass = AttentionPass::backward;
     add_jobs(attention_backward_kernel, p.backward, t, prepare);
-    if (ctx_.stream.device().backend == Backend::cpu) return;  // where everything is deterministic
+    if (ctx_.stream.device().backend == Backend::cpu) return;  // everything is deterministic on the CPU
     t.deterministic = false;
     add_jobs(attention_backward_kernel, p.backward, t, prepare);
   }
 
-  // Pools, scores and choice.
+  // Adds the selection of blocks: pools, scores and choice.
   void add_selection(const Attention& args, AttentionTiming t) {
     t.pass = AttentionPass::select;
     t.candidate = "content";
@@ -123,7 +123,7 @@ class Bench {
     }
   }
 
-  // Whether a job is left out; else its memory, and its time with new lists.
+  // Decides if the job is skipped; if not, measures its memory and the time that new lists add.
   void start(Job& job) {
     AttentionTiming& t = job.timing;
     const double rate = rates_[key(t)];
@@ -141,7 +141,7 @@ class Bench {
     if (job.pattern.blocks && !job.pattern.selects()) t.lists_seconds = time_lists(job);
   }
 
-  // What a new pattern adds to a call: the difference of medians, of calls in turn.
+  // Returns the seconds that a new pattern adds to a call: the difference of the medians of alternating calls.
   double time_lists(const Job& job) {
     std::vector<double> known, fresh;
     for (int i = 0; i < 15; ++i) {
@@ -162,7 +162,7 @@ class Bench {
   }
 
   void report() {
-    // The time of the fastest own kernel, by pass and deterministic.
+    // Seconds of the fastest own kernel, by pass and determinism.
     std::map<std::pair<AttentionPass, bool>, double> dense;
     for (Job& job : jobs_) {
       AttentionTiming& t = job.timing;
@@ -189,8 +189,8 @@ class Bench {
   const AttentionGrid& grid_;
   ExecContext ctx_;
   const std::function<void(const AttentionTiming&)>& report_;
-  std::vector<Job> jobs_;        // of one shape
-  std::map<Key, double> rates_;  // operations per second, the latest
+  std::vector<Job> jobs_;        // of the present shape
+  std::map<Key, double> rates_;  // latest FLOP/s
 };
 
 }  // namespace

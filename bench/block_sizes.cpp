@@ -15,13 +15,15 @@
 namespace ring {
 namespace {
 
-constexpr double kClearly = 0.97;  // of the time of the first: less is noise, as in kernels/choice.cpp
+constexpr double kClearly = 0.97;  // of the first size's time: smaller gains are noise, as in kernels/choice.cpp
 
-// What a step of the layer does by itself, once in it, and not now and then.
+// Returns the attention without occasional work, such as warmup, moving averages and schedules, and without sharing of
+// selections.
 AttentionConfig measured_part(AttentionConfig a) {
   a.reuse = 1;
   a.index_warmup_steps = 0;
-  a.pools.clear(), a.pooling = Pooling::mean, a.pool_gates = false;  // their calls do not know of blocks
+  // pools are separate calls, independent of the block size
+  a.pools.clear(), a.pooling = Pooling::mean, a.pool_gates = false;
   for (BlockRuleConfig& r : a.rules) {
     if (r.pattern == BlockChoice::importance) r.interval = 1 << 30;
     r.keep = value_at(r.keeps, kAfterAllTokens, r.keep);
@@ -30,7 +32,7 @@ AttentionConfig measured_part(AttentionConfig a) {
   return a;
 }
 
-// The smallest model and training with such a layer.
+// Returns the smallest configuration that trains such a layer.
 Config with_layer(Config c, const AttentionConfig& attention, std::int64_t length) {
   ModelConfig& m = c.model;
   m = m.resolved();
@@ -73,14 +75,14 @@ void add(BlockTiming& t, const OpTiming& o, const Config& c) {
 BlockTiming time_block(const Config& config, const AttentionConfig& attention, std::int64_t length, double seconds) {
   BlockTiming t{.attention = attention};
   StepBenchmark bench(with_layer(config, attention, length));
-  bench.trainer().step();  // measures the choices of kernels
+  bench.trainer().step();  // tunes the kernels
   for (const OpTiming& o : repeat_ops(bench, seconds, [](const OpTiming& o) { return routes(o) || attends(o); }))
     add(t, o, bench.config());
   if (!bench.trainer().shortages().empty()) short_of_memory(length, bench.trainer().memory_ran_out());
   return t;
 }
 
-// Where nothing is left out blocks of all sizes are dense attention.
+// Throws Error if the rules keep all pairs of such sequences: then every block size is dense attention.
 void check_length(const BlockLayers& layers, const ModelConfig& m, std::int64_t length) {
   const std::vector<Span> all = {{.count = narrow<std::int32_t>(length)}};
   const AttentionKind& kind = attention_kind(layers.attention.kind);

@@ -1,6 +1,6 @@
 #pragma once
-// Blocks of 64 and of 128 tokens for the layers of a model with kind: block_sparse, measured: what depends on them of a
-// training step, on the operands of a step.
+// Compares block sizes 64 and 128 for layers with kind: block_sparse: measures the part of a training step that depends
+// on the block size, on operands of a step.
 
 #include <string>
 #include <vector>
@@ -9,30 +9,31 @@
 
 namespace ring {
 
-// Layers whose attention is the same.
+// Layers that have the same attention.
 struct BlockLayers {
-  std::vector<std::string> keys;  // of the sections: "model.attention", "model.attention_layers[0].attention"
+  std::vector<std::string> keys;  // their sections: "model.attention", "model.attention_layers[0].attention"
   std::int64_t layers = 0;
   AttentionConfig attention;
 };
-// Those with kind: block_sparse, in the order of the settings.
+// Returns the layers with kind: block_sparse, in the order of the settings.
 std::vector<BlockLayers> block_sparse_layers(const ModelConfig&);
 
-// A layer with blocks of one size and a micro-batch.
+// Times of one layer and one micro-batch with one block size.
 struct BlockTiming {
-  AttentionConfig attention;         // with such blocks
+  AttentionConfig attention;         // with this block size
   double forward = 0, backward = 0;  // seconds
-  double routing = 0;                // seconds to select blocks, and to learn to; of layers that share: a share
-  double keys = 0;                   // that the mean query sees
+  double routing = 0;  // seconds to select blocks and to train the selection; divided among layers that share it
+  double keys = 0;     // number of keys that the mean query sees
   std::string forward_candidate, backward_candidate;  // the kernels that a run would use
   double seconds() const { return forward + backward + routing; }
 };
 
-// First the size that the settings have, then the other one. The model is cut down to one layer and micro-batch, and
-// its sequences to `length`; no process shares it. Error: the rules keep all of such sequences, or memory is too short.
+// Measures the block size of the settings first, then the other one. The model is reduced to one layer, one
+// micro-batch, one process and sequences of `length` tokens. Throws Error if the rules keep all pairs of such
+// sequences, or if memory is too short.
 std::vector<BlockTiming> time_blocks(const Config&, const BlockLayers&, std::int64_t length, double seconds_each);
 
-// The number of the one to take: the fastest, but the first one unless another is clearly faster.
+// Returns the index of the size to use: the fastest, but the first unless another is clearly faster.
 std::size_t fastest(const std::vector<BlockTiming>&);
 
 }  // namespace ring

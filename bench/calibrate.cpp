@@ -11,9 +11,9 @@ namespace ring {
 namespace {
 
 constexpr int kSteps = 3;
-constexpr std::int64_t kCopied = std::int64_t{64} << 20;  // bytes
+constexpr std::int64_t kCopied = std::int64_t{64} << 20;  // bytes copied to the host
 
-// Work of one kind, and how long it took.
+// Work of one kind (FLOPs or bytes) and its time.
 struct Rate {
   double work = 0, seconds = 0;
   double per_second() const { return seconds > 0 ? work / seconds : 0; }

@@ -46,7 +46,7 @@ class Bench {
     return layout.shards(cp_.rank(), 1, whole(length));
   }
 
-  // FLOP/s of every device on its own, all at once.
+  // Measures the FLOP/s of each device on its own, all at the same time.
   void alone(ContextTiming& t) {
     const std::int64_t length = std::min(t.length, grid_.longest_alone);
     if (length > 0 && !alone_.contains(length)) {
@@ -109,7 +109,7 @@ class Bench {
     ctx_.observer = recorder_;
     std::vector<ContextTimeline> taken;
     std::vector<double> waited;
-    for (int i = -1; i < kTimelines; ++i) {  // the first one makes streams and events
+    for (int i = -1; i < kTimelines; ++i) {  // the first iteration creates streams and events
       ctx_.stream.synchronize();             // host waits: diagnosis
       mesh_.host().barrier().synchronize();  // host waits: diagnosis
       recorder_->begin(ctx_);
@@ -137,7 +137,7 @@ class Bench {
     all_reduce_host(mesh_.host(), {&seconds, 1}, Reduce::max);
     return seconds;
   }
-  // The time of the slowest rank; the first call warms up.
+  // Returns the seconds on the slowest rank, after a warmup call.
   double seconds_of(const std::function<void()>& work) {
     once(work, 1);
     const double first = once(work, 1);
@@ -150,7 +150,7 @@ class Bench {
   ExecContext ctx_;
   std::shared_ptr<TimelineRecorder> recorder_ = std::make_shared<TimelineRecorder>();
   TracedCommunicator traced_;
-  std::map<std::int64_t, std::pair<double, double>> alone_;  // by length
+  std::map<std::int64_t, std::pair<double, double>> alone_;  // FLOP/s forward and both, by length
 };
 
 }  // namespace

@@ -11,10 +11,11 @@
 namespace ring {
 namespace {
 
-constexpr int kRounds = 3;  // the best one counts: what others did meanwhile is nobody's fault
+constexpr int kRounds = 3;  // the best round counts, because other programs only ever add time
 constexpr double kLeastTimes = 4, kMostTimes = 1000;
-constexpr double kSeconds = 0.1;            // of a round
-using Sizes = std::array<std::int64_t, 4>;  // bytes; the longest take the device far longer than being started
+constexpr double kSeconds = 0.1;  // per round
+// bytes; the longest take the device far longer than launching them takes the host
+using Sizes = std::array<std::int64_t, 4>;
 constexpr Sizes kGpu = {1 << 16, 1 << 20, 1 << 23, 1 << 26};
 constexpr Sizes kCpu = {1 << 12, 1 << 16, 1 << 19, 1 << 22};
 
@@ -25,7 +26,7 @@ double slowest(Communicator& host, double seconds) {
   return seconds;
 }
 
-// Without the barrier a rank's time would begin with waiting for those that are late.
+// The barrier keeps the wait for late ranks out of a rank's time.
 double round_of(const ExecContext& ctx, Communicator& host, int times, const std::function<void()>& queue_one) {
   ctx.stream.synchronize();      // host waits: diagnosis
   host.barrier().synchronize();  // host waits: diagnosis
@@ -35,7 +36,7 @@ double round_of(const ExecContext& ctx, Communicator& host, int times, const std
   return slowest(host, (seconds_now() - began) / times);
 }
 
-// seconds = bytes / rate, in the same sense of nearest.
+// Fits seconds = bytes / rate, also by least squares of relative errors.
 MessageTime all_rate(const std::vector<MessageSample>& samples) {
   double sum = 0, squares = 0;
   for (const auto& [bytes, seconds] : samples) {
@@ -47,7 +48,7 @@ MessageTime all_rate(const std::vector<MessageSample>& samples) {
 
 }  // namespace
 
-// Minimizes the sum of (a/t + b x/t - 1)^2 over the fixed part a and the seconds b of a byte.
+// Minimizes the sum of (a/t + b x/t - 1)^2 over the fixed part a and the seconds per byte b.
 MessageTime fit_messages(const std::vector<MessageSample>& samples) {
   double u = 0, v = 0, uu = 0, uv = 0, vv = 0;
   for (const auto& [bytes, seconds] : samples) {
@@ -61,7 +62,7 @@ MessageTime fit_messages(const std::vector<MessageSample>& samples) {
 
 double message_seconds(const ExecContext& ctx, Communicator& host, double seconds,
                        const std::function<void()>& queue_one) {
-  round_of(ctx, host, 1, queue_one);  // makes connections and takes memory
+  round_of(ctx, host, 1, queue_one);  // establishes connections and allocates memory
   const double first = std::max(1e-7, round_of(ctx, host, 1, queue_one));
   const int times = static_cast<int>(std::clamp(std::ceil(seconds / first), kLeastTimes, kMostTimes));
   double best = std::numeric_limits<double>::max();
@@ -87,7 +88,7 @@ MessageTime collective_time(const ExecContext& ctx, Mesh& mesh) {
   return fit_messages(samples);
 }
 
-// As attention around a ring does: what arrives has its place where peers can write.
+// Exchanges like ring attention: into a buffer that peers can write to.
 MessageTime exchange_time(const ExecContext& ctx, Mesh& mesh) {
   Communicator& all = mesh.all();
   const int n = all.size(), next = (all.rank() + 1) % n, before = (all.rank() + n - 1) % n;

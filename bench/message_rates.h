@@ -1,5 +1,5 @@
 #pragma once
-// What messages between all processes of a run take: a fixed part, and their bytes at a rate.
+// Measures messages between all processes of a run: fixed seconds, and a rate for the bytes.
 
 #include <functional>
 #include <vector>
@@ -14,21 +14,23 @@ struct MessageSample {
 };
 
 struct MessageTime {
-  double seconds = 0;           // of the shortest
-  double bytes_per_second = 0;  // that the others take more
+  double seconds = 0;           // latency: the fixed part of every message
+  double bytes_per_second = 0;  // rate for the bytes
 };
 
-// Least squares of the relative distances, so that short messages count like long ones. Neither part is negative: noise
-// that says so is all rate. At least two sizes, each of more than 0 bytes and seconds.
+// Fits by least squares of relative errors, so that short messages weigh as much as long ones. Neither part is
+// negative: if noise would make one so, the fixed part is 0. Requires at least two sizes, each with positive bytes and
+// seconds.
 MessageTime fit_messages(const std::vector<MessageSample>&);
 
-// Seconds of one message, queued again and again for about `seconds`: those of the slowest rank in the best of some
-// rounds. Collective, on a communicator of host memory: the ranks begin each round together and agree on how often it
-// is queued, so that queue_one may be a collective, too. All of them get the same.
+// Returns seconds per message when it is queued back to back for about `seconds`: on the slowest rank, in the best of
+// several rounds. Collective over `host`, a communicator of host memory, which starts each round and agrees on the
+// number of messages, so that queue_one may be a collective. All ranks return the same.
 double message_seconds(const ExecContext&, Communicator& host, double seconds, const std::function<void()>& queue_one);
 
-// Collective. Of gathering and of scattering sums, by the bytes that a rank passes on; and of an exchange, in which
-// each rank sends to the next one and receives from the one before, by the bytes of a message.
+// collective_time measures all-gather and reduce-scatter, by the bytes that a rank passes on. exchange_time measures a
+// ring exchange, in which each rank sends to the next and receives from the previous, by the bytes of a message. Both
+// are collective.
 MessageTime collective_time(const ExecContext&, Mesh&);
 MessageTime exchange_time(const ExecContext&, Mesh&);
 

@@ -5,8 +5,8 @@
 namespace ring {
 namespace {
 
-// Repeats each kernel that it has not seen yet. A kernel that adds to its output adds many times: the step goes on with
-// values that mean nothing, and is the last one.
+// Repeats each kernel at its first call. Kernels that accumulate into their output do so many times: the step continues
+// with meaningless values and must be the last one.
 class Repeater final : public KernelObserver {
  public:
   Repeater(StepArena& arena, double seconds, const std::function<bool(const OpTiming&)>& wanted)
@@ -19,7 +19,7 @@ class Repeater final : public KernelObserver {
     OpTiming* op = find(c);
     if (!op) {
       op = &ops.emplace_back(OpTiming{std::string(c.slot), std::string(c.candidate), c.cost});
-      const StepPause beside(arena_);  // the plan of the step's memory stays valid
+      const StepPause beside(arena_);  // allocates outside the step's memory plan, which stays valid
       if (wanted_(*op)) op->seconds = sustained_seconds(ctx, seconds_, run);
     }
     ++op->calls;
@@ -64,7 +64,7 @@ std::vector<OpTiming> repeat_ops(StepBenchmark& bench, double seconds_each,
   const auto repeater = std::make_shared<Repeater>(bench.trainer().arena(), seconds_each, wanted);
   bench.trainer().observe(repeater);
   bench.trainer().launch();
-  bench.trainer().finish();  // of a step that may well not be finite
+  bench.trainer().finish();  // the values of this step need not be finite
   bench.trainer().observe(nullptr);
   return std::move(repeater->ops);
 }

@@ -1,5 +1,5 @@
 #pragma once
-// The kernels of one training step, each repeated on the very operands that the step gives it.
+// Times the kernels of one training step, each repeated on the operands that the step gives it.
 
 #include <functional>
 #include <string>
@@ -9,16 +9,16 @@
 
 namespace ring {
 
-// All calls of one kernel on operands of one shape.
+// All calls of one kernel with operands of the same shape.
 struct OpTiming {
   std::string slot, candidate;
-  Cost cost;           // of one call
-  int calls = 0;       // in a step
-  double seconds = 0;  // of one call, queued back to back; 0: not measured
+  Cost cost;           // per call
+  int calls = 0;       // per step
+  double seconds = 0;  // per call, queued back to back; 0 if not measured
 };
 
-// The least time of a step whose matrix products and attention run as they do, while all other work is memory traffic
-// at 85 % of what a copy sustains: no step gets below without faster products or attention.
+// Lower bound for the time of a step: GEMMs and attention take their measured time, and everything else is memory
+// traffic at 85 % of the rate of a copy. A step beats this bound only with faster GEMMs or attention.
 struct StepFloor {
   double products = 0, attention = 0, rest = 0;
   double seconds() const { return products + attention + rest; }
@@ -26,18 +26,19 @@ struct StepFloor {
 inline constexpr double kFusedShareOfCopy = 0.85;
 
 struct OpsReport {
-  std::vector<OpTiming> ops;  // by time in a step, longest first
-  double step_seconds = 0;    // of undisturbed steps: median
+  std::vector<OpTiming> ops;  // by total time in a step, longest first
+  double step_seconds = 0;    // median of steps without observers
   Ceilings ceilings;
   StepFloor floor() const;
 };
 
-// The kernels of the next step, in the order of their first calls; those that are `wanted` are repeated for their time.
-// It is the last step: what is called many times leaves values that mean nothing.
+// Returns the kernels of the next step in the order of their first calls, and times the `wanted` ones by repeating
+// them. Repeated kernels leave meaningless values, so that no step may follow.
 std::vector<OpTiming> repeat_ops(StepBenchmark&, double seconds_each,
                                  const std::function<bool(const OpTiming&)>& wanted);
 
-// filter: repeats only the ops whose slot or shape holds this text; others have no time, and there is no floor then.
+// filter: times only ops whose slot or shape contains this text; the other ops have no time, and floor() is
+// meaningless.
 OpsReport time_ops(StepBenchmark&, double seconds_each, int steps, const std::string& filter = {});
 
 }  // namespace ring

@@ -23,24 +23,24 @@ namespace {
 
 using Clock = AwakeClock;
 
-constexpr std::int64_t kPeriod = 64;  // of the matrices, in both directions
-constexpr int kTries = 5;             // the best one counts: what others did meanwhile is nobody's fault
+constexpr std::int64_t kPeriod = 64;  // of the matrices, in both dimensions
+constexpr int kTries = 5;             // the best try counts, because other programs only ever add time
 constexpr std::chrono::seconds kPatience{20};
 
 struct Sizes {
-  std::int64_t side, copied, message;  // of the matrices; bytes; bytes
-  double seconds;                      // of each try
+  std::int64_t side, copied, message;  // side of the matrices; bytes copied; bytes per message
+  double seconds;                      // per try
 };
 constexpr Sizes kGpu{8192, std::int64_t{1} << 29, std::int64_t{1} << 26, 0.2};
 constexpr Sizes kCpu{512, 0, std::int64_t{1} << 22, 0.05};
 
 const Sizes& sizes_of(const ExecContext& ctx) { return ctx.stream.device().backend == Backend::cpu ? kCpu : kGpu; }
 
-// Whole numbers that bf16 holds exactly; sums of products of 8192 of them are exact in f32, in any order.
+// Integers that bf16 represents exactly; sums of 8192 products of these are exact in f32, in any order.
 int left(std::int64_t m) { return static_cast<int>((7 * m * m + 3 * m) % 17) - 8; }
 int right(std::int64_t m) { return static_cast<int>((5 * m * m + 11 * m) % 13) - 6; }
 
-// The sum over k of left(i + k) right(j + k) depends on j - i alone.
+// Returns the GEMM's answers by (j - i) mod kPeriod: the sum over k of left(i + k) right(j + k) depends only on j - i.
 std::vector<float> answers(std::int64_t side) {
   std::vector<float> out;
   for (std::int64_t d = 0; d < kPeriod; ++d) {
@@ -51,7 +51,7 @@ std::vector<float> answers(std::int64_t side) {
   return out;
 }
 
-// [side, side] with value((i + k) mod kPeriod) at (i, k): the same rows over and over.
+// Returns [side, side] with value((i + k) mod kPeriod) at (i, k): the same kPeriod rows repeated.
 Tensor periodic(std::int64_t side, int (*value)(std::int64_t), DType type, const ExecContext& ctx) {
   std::vector<float> rows;
   for (std::int64_t i = 0; i < kPeriod; ++i)
@@ -68,7 +68,7 @@ Tensor periodic(std::int64_t side, int (*value)(std::int64_t), DType type, const
   return t;
 }
 
-// The rate of the best try.
+// Returns the rate of the best try.
 double best_rate(const ExecContext& ctx, double work, const std::function<void()>& queue_one) {
   double seconds = sustained_seconds(ctx, sizes_of(ctx).seconds, queue_one);
   for (int i = 1; i < kTries; ++i)
@@ -97,7 +97,7 @@ void try_copy(PreflightFacts& f, const ExecContext& ctx) {
   for (std::size_t i = 0; i < found.size(); ++i) f.wrong_copies += !(found[i] == expected[i % expected.size()]);
 }
 
-// Ranks of one host after the other.
+// Groups ranks by host; if there is only one host, each rank is a unit of its own.
 std::vector<std::vector<int>> units_of(const std::vector<std::string>& hosts) {
   std::vector<std::vector<int>> units;
   const bool several = std::set<std::string>(hosts.begin(), hosts.end()).size() > 1;
@@ -145,7 +145,7 @@ class Messages {
   }
 
  private:
-  // The one in the same place of the other unit; -1: none.
+  // Returns the rank at the same index in the partner unit; -1 if there is none.
   int peer_in(int round) const {
     for (std::size_t u = 0; u < units_.size(); ++u) {
       const auto at = std::ranges::find(units_[u], comm_.rank());
@@ -157,7 +157,8 @@ class Messages {
     }
     return -1;
   }
-  // The first message makes the connection. All ranks call, with nothing to send if there is no peer.
+  // Exchanges messages with `peer`; the first one, which connects, is not timed. All ranks call; ranks with peer -1
+  // send nothing.
   MessageFacts exchange_with(int peer) {
     double seconds = 0;
     bool wrong = false;
@@ -174,7 +175,7 @@ class Messages {
     if (peer < 0) return {};
     return {peer, 4.0 * static_cast<double>(length_) / seconds, wrong};
   }
-  // And forgets it, so that the next message has to come, too.
+  // Checks the received message and clears the buffer, so that the next message must arrive, too.
   bool came_from(int peer) const {
     const std::vector<float> came = to_host<float>(in_, ctx_.stream);
     fill_zero(in_, ctx_.stream);
@@ -209,7 +210,7 @@ PreflightFacts decode(const std::string& text) {
   return f;
 }
 
-// "712 TFLOP/s", "2.1 TB/s"
+// Returns "712 TFLOP/s", "2.1 TB/s".
 std::string rate_text(double rate, const char* unit) {
   if (!(rate > 0)) return "-";
   int power = 0;
@@ -224,10 +225,10 @@ std::string name_of(std::size_t rank, const PreflightFacts& f) {
   return str("rank ", rank, " on ", f.host, " (", f.device, ")");
 }
 
-// A rate and those of the others that it is compared with.
+// A rate and the rates of other ranks or pairs that it is compared with.
 struct Comparison {
-  double rate = 0, others = 0;  // others: their median; 0: there are none
-  double share = 0;             // of it that is enough
+  double rate = 0, others = 0;  // others: their median; 0 if there are none
+  double share = 0;             // minimum share of `others` that is not a problem
   bool bad() const { return others > 0 && !(rate >= share * others); }
 };
 
@@ -243,7 +244,7 @@ struct Pair {
   double rate;
 };
 
-// Each once, as its slower side saw it.
+// Returns each pair once, with the rate that its slower side measured.
 std::vector<Pair> pairs_of(const std::vector<PreflightFacts>& all) {
   std::vector<Pair> pairs;
   for (std::size_t rank = 0; rank < all.size(); ++rank)
@@ -303,7 +304,7 @@ std::string device_text(const ExecContext& ctx) {
 }  // namespace
 
 int partner_in_round(int unit, int units, int round) {
-  const int n = units + units % 2, last = n - 1;  // an odd one out meets nobody
+  const int n = units + units % 2, last = n - 1;  // with an odd number, one unit pauses in each round
   int other = 0;
   if (unit == last)
     for (other = 0; (2 * other - round) % last != 0;) ++other;
@@ -322,7 +323,7 @@ std::int64_t wrong_elements(const Tensor& c, const Stream& stream) {
     for (std::int64_t at = 0; at < kPeriod * side; ++at) {
       const std::int64_t row = at / side, column = at % side;
       const float answer = right_ones[static_cast<std::size_t>((column - row + side) % kPeriod)];
-      wrong += !(rows[static_cast<std::size_t>(at)] == answer);  // NaN is wrong, too
+      wrong += !(rows[static_cast<std::size_t>(at)] == answer);  // counts NaN as wrong
     }
   }
   return wrong;
@@ -363,7 +364,7 @@ void preflight(const ExecContext& ctx, Mesh& mesh) {
   PreflightFacts own{host_name(), device_text(ctx), ctx.stream.device().backend != Backend::cpu};
   try_product(own, ctx);
   try_copy(own, ctx);
-  gather(own, mesh);  // a slow rank is no lost message: they begin together
+  gather(own, mesh);  // synchronizes the ranks, so that a slow rank does not look like a lost message
   if (mesh.world() > 1) own.messages = Messages(ctx, mesh, hosts).exchange_with_all();
   const std::vector<PreflightFacts> all = gather(own, mesh);
   if (mesh.rank() == 0) log::info("preflight:", preflight_table(all));

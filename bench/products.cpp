@@ -13,7 +13,7 @@
 namespace ring {
 namespace {
 
-// A kernel on its operands.
+// A kernel and its operands.
 struct Job {
   ProductTiming timing;
   bool chosen = false;  // the candidate that a run would use
@@ -35,7 +35,7 @@ Fp8Max max_for(std::string_view type, const ExecContext& ctx) {
   return {type == "fp8_tensor" ? ctx.zeros({1}) : Tensor{}};
 }
 
-// Measures several kernels in turn, round by round.
+// Times several kernels in turn, round by round.
 class Bench {
  public:
   explicit Bench(const ExecContext& ctx) : ctx_(ctx) {}

@@ -1,6 +1,6 @@
 #pragma once
-// Measures the matrix products of a model's linear layers in the type that the settings give and in both forms of FP8,
-// with and without quantization, and the ops that can quantize their own output.
+// Times the GEMMs of a model's linear layers in the type of the settings and in both FP8 modes, with and without
+// quantization, and the ops that can quantize their own output.
 
 #include <array>
 #include <map>
@@ -12,7 +12,7 @@
 
 namespace ring {
 
-// The scaling modes of FP8 products: blockwise and tensorwise.
+// Scaling modes of FP8 GEMMs: blockwise and tensorwise.
 inline constexpr std::array<std::string_view, 2> kFp8Types = {"fp8_blocks", "fp8_tensor"};
 
 // y [N,outputs] = x [N,inputs] w^T.
@@ -20,19 +20,19 @@ struct LinearShape {
   std::string name;
   std::int64_t outputs = 0, inputs = 0;
 };
-// The linear layers of a block.
+// Returns the linear layers of a block.
 std::vector<LinearShape> block_linears(const ModelConfig& resolved);
 
 struct ProductTiming {
-  std::string work;    // "forward", "input gradient", "weight gradient", what is quantized, or an op
+  std::string work;    // "forward", "input gradient", "weight gradient", the quantized tensor, or an op
   std::string type;    // the activations' type, or one of kFp8Types
   std::string kernel;  // "cublaslt", "own_sm90"
   Cost cost;
-  double seconds = 0;  // of one call: median of the rounds
+  double seconds = 0;  // per call: median of the rounds
 };
 
-// Seconds of all three products, by the kernels that a run would take, and of quantizing the input, the output's
-// gradient and the weight, each with its transpose.
+// Seconds of all three GEMMs with the kernels that a run would use, and of quantizing the input, the output's gradient
+// and the weight, each with its transpose.
 struct LinearSeconds {
   double products = 0, quantization = 0;
 };
@@ -41,19 +41,19 @@ struct LinearTiming {
   std::vector<ProductTiming> rows;
   std::map<std::string, LinearSeconds, std::less<>> seconds;  // by type
 };
-// Measures every kernel in turn, `rounds` times for `seconds` each.
+// Times all kernels in turn, in `rounds` rounds of `seconds` per kernel.
 LinearTiming time_linear(const LinearShape&, std::int64_t tokens, double seconds, int rounds, const ExecContext&);
 
-// An op whose result linear layers read, in their forward or backward.
+// An op whose result is read by linear layers, in the forward or the backward.
 struct ProducerTiming {
   std::string name;
-  int calls = 1;  // of a block, forward and backward
+  int calls = 1;  // per block, forward and backward
   std::vector<ProductTiming> rows;
-  // Seconds of a call by the kernel that a run would take, and, in FP8, of the op with a result in the activations'
-  // type and a kernel that quantizes it.
+  // Seconds per call with the kernel that a run would use. In FP8, fused: the op quantizes its own result; separate:
+  // the op writes the activations' type, and another kernel quantizes it.
   std::map<std::string, double, std::less<>> fused, separate;  // by type
 };
-// Measures the RMSNorm, SwiGLU and backward of RoPE of a block, if the model has them, in turn like time_linear().
+// Times RMSNorm, SwiGLU and the backward of RoPE of a block, if the model has them, in turn as time_linear() does.
 std::vector<ProducerTiming> time_producers(const ModelConfig& resolved, std::int64_t tokens, double seconds, int rounds,
                                            const ExecContext&);
 

@@ -23,13 +23,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// How long the n-th document is, where samples hold several of them; else all is one, which is written in parts.
+// Returns the length of the n-th document if samples hold several; otherwise, the size of a part of the single
+// document.
 std::size_t part_size(const Config& c, std::uint64_t n) {
   if (!c.data.packing.documents) return 1 << 16;
   return 1 + (std::uint64_t{random_bits({1, 0, 1}, n)} * static_cast<std::uint64_t>(c.model.context) >> 32);
 }
 
-// Enough windows that no step sees one twice within a benchmark.
+// Writes enough windows that no step sees one twice within a benchmark.
 std::string write_corpus(const Config& c) {
   const std::string path =
       (std::filesystem::temp_directory_path() / str("ringmaster-bench-", ::getpid(), ".h5")).string();
@@ -54,8 +55,8 @@ Config given_sizes(Config c) {
     fail(
         "train.micro_batch and train.mlp_chunk: auto is what a run chooses when it begins; give a benchmark the "
         "numbers, which `ringmaster plan` shows");
-  c.train.batch_sizes.clear();                // the largest is measured
-  c.model = as_of(c.model, kAfterAllTokens);  // and the attention of the last steps
+  c.train.batch_sizes.clear();                // measures the largest batch size
+  c.model = as_of(c.model, kAfterAllTokens);  // measures the attention of the last steps
   return c;
 }
 
@@ -105,7 +106,7 @@ Ceilings measure_ceilings(const ExecContext& ctx, double seconds) {
   const Tensor from = random_tensor({length}, type, ctx, 3), to = ctx.empty({length}, type);
   const double t = sustained_seconds(ctx, seconds / 3, [&] {
     if (cpu)
-      axpby_kernel({.x = from, .out = to}, ctx);  // on all threads
+      axpby_kernel({.x = from, .out = to}, ctx);  // uses all threads
     else
       copy(to, from, ctx.stream);
   });
@@ -149,8 +150,8 @@ StepTimes time_steps(StepBenchmark& bench, int warmup, int steps, Profiler* prof
   int finished = 0;
   for (int i = 0; i < warmup + steps; ++i) {
     trainer.launch();
-    // None in flight when the steps begin that count: else those that were launched before them would not count the
-    // time of launching, where that is the longer one.
+    // No step may be in flight when timed steps begin: steps launched earlier would hide the launch time if launching
+    // is the bottleneck.
     while (trainer.in_flight() > (i == 0 || i + 1 == warmup ? 0 : trainer.most_in_flight())) finish_one(finished++);
   }
   while (trainer.in_flight() > 0) finish_one(finished++);
@@ -166,7 +167,7 @@ StepTimes time_steps(StepBenchmark& bench, int warmup, int steps, Profiler* prof
   return times;
 }
 
-// Linux: field 22 of /proc/self/stat, in clock ticks since the machine's start.
+// Linux only: field 22 of /proc/self/stat is the start time, in clock ticks since boot.
 double seconds_since_process_start() {
   std::ifstream stat("/proc/self/stat"), up("/proc/uptime");
   std::string text, field;

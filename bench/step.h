@@ -1,6 +1,6 @@
 #pragma once
-// Measurements of this machine and of whole training steps. Times are of work queued back to back, for long enough that
-// the device leaves its burst behind.
+// Measures this machine and whole training steps. Work is queued back to back, for long enough that the device no
+// longer runs at its burst clocks.
 
 #include <functional>
 #include <string>
@@ -14,23 +14,24 @@
 
 namespace ring {
 
-// The rates of a large matrix product on random data, and of a large copy.
+// Measures the rates of a large GEMM on random data and of a large copy.
 Ceilings measure_ceilings(const ExecContext&, double seconds = 1.5);
-// The same, or unknown where the memory that is left does not suffice: beside a model.
+// The same, but returns unknown ceilings if memory is too short: for use beside a model.
 Ceilings ceilings_if_they_fit(const ExecContext&, double seconds = 1.5);
 
-// Seconds of one call, from calls queued back to back for at least `seconds`.
+// Returns seconds per call, with calls queued back to back for at least `seconds`.
 double sustained_seconds(const ExecContext&, double seconds, const std::function<void()>& queue_one);
 
 Tensor random_tensor(const Shape&, DType, const ExecContext&, std::uint32_t site);
 
 class Profiler;
 
-// A trainer on random tokens, in documents of random lengths where samples are packed with them: everything of a run
-// but its corpus.
+// A trainer on random tokens: everything that a run has except its corpus. If samples are packed with documents, the
+// documents have random lengths.
 class StepBenchmark {
  public:
-  // mesh: of the processes that do the step together; none: this one alone. Error: as for a run with these settings.
+  // mesh: the processes that train together; by default this process alone. Throws Error as a run with these settings
+  // does.
   explicit StepBenchmark(Config, std::unique_ptr<Mesh> mesh = mesh_of_one());
 
   Trainer& trainer() { return *trainer_; }
@@ -40,7 +41,7 @@ class StepBenchmark {
   Mesh& mesh() { return *mesh_; }
 
  private:
-  struct TemporaryFile {  // removed with its owner, also where the owner's constructor fails
+  struct TemporaryFile {  // removed on destruction, also if the owner's constructor throws
     explicit TemporaryFile(std::string p) : path(std::move(p)) {}
     ~TemporaryFile();
     TemporaryFile(const TemporaryFile&) = delete;
@@ -57,13 +58,13 @@ class StepBenchmark {
 };
 
 struct StepTimes {
-  double first_seconds = 0;     // process start to the end of the first step
-  std::vector<double> seconds;  // of each timed step, between the ends of neighbours
+  double first_seconds = 0;     // from process start to the end of the first step
+  std::vector<double> seconds;  // of each timed step, from the end of the step before to its end
   double loss = 0;
   std::size_t peak_bytes = 0, reserved_bytes = 0;
   double median() const { return ring::median(seconds); }
 };
-// profiler: watches steps of its own after the timed ones; null: none.
+// profiler: watches additional steps after the timed ones; may be null.
 StepTimes time_steps(StepBenchmark&, int warmup, int steps, Profiler* profiler = nullptr);
 
 double seconds_since_process_start();

@@ -1,6 +1,6 @@
 #pragma once
-// Passes operations on and notes them, or only notes them: so that a computation can be timed without its transfers,
-// these without it, and both be seen side by side.
+// A communicator that forwards operations, records them, or both, to time a computation without its transfers, the
+// transfers without the computation, and both together.
 
 #include <functional>
 #include <string>
@@ -13,7 +13,7 @@ namespace ring {
 
 class TracedCommunicator final : public Communicator {
  public:
-  // Both live as long.
+  // The arguments must outlive this object.
   TracedCommunicator(Communicator& inner, TimelineRecorder& recorder)
       : Communicator(inner.rank(), inner.size()), inner_(inner), recorder_(recorder) {}
   std::string_view backend() const override { return inner_.backend(); }
@@ -24,12 +24,12 @@ class TracedCommunicator final : public Communicator {
   std::size_t receive_bytes() const override { return inner_.receive_bytes(); }
   bool uses_copy_engines() const override { return inner_.uses_copy_engines(); }
 
-  bool silent = false;      // nothing is moved: what would be received stays as it is
-  bool tracing = false;     // operations are noted for replay()
-  bool recording = false;   // messages with others are told to the recorder
-  bool types_tell = false;  // keys are bf16: messages of f32 are gradients
+  bool silent = false;      // moves nothing: receive buffers keep their contents
+  bool tracing = false;     // records operations for replay()
+  bool recording = false;   // reports messages to the recorder
+  bool types_tell = false;  // keys are bf16, so that f32 messages are gradients
 
-  // The noted operations again, one after the other.
+  // Repeats the recorded operations, one after the other.
   void replay(const Stream& stream) const {
     for (const Start& start : trace_) start(stream.record()).wait(stream);
   }
@@ -37,7 +37,7 @@ class TracedCommunicator final : public Communicator {
 
  private:
   using Start = std::function<Work(const Event& after)>;
-  // bytes: of this rank's part.
+  // bytes: of this rank's part; 0 is not reported to the recorder.
   Work collective(TimelineLane, const char* name, std::size_t bytes, std::vector<Tensor> tensors, const Event& after,
                   const Start&);
   Work run(TimelineLane, const char* name, const std::string& detail, std::vector<Tensor> tensors, const Event& after,
@@ -49,7 +49,7 @@ class TracedCommunicator final : public Communicator {
   Work do_all_to_all(Operation, const Tensor& out, const Tensor& in, const Event& after) override;
   Work do_exchange(Operation, const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                    const Event& after) override;
-  // No schedule of attention uses them.
+  // Forwarded only: no attention schedule uses these operations.
   Work do_broadcast(Operation, const Tensor& t, int root, const Event& after) override {
     return inner_.broadcast(t, root, after);
   }

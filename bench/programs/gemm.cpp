@@ -1,5 +1,5 @@
-// Matrix libraries against each other on the products of training steps: forward (NT), gradient of the input (NN) and
-// of the weight (TN, added to what is there) of every linear layer. This is the measurement behind the default choice.
+// Compares matrix libraries on the GEMMs of training steps: forward (NT), input gradient (NN) and weight gradient (TN,
+// accumulated) of every linear layer. The default library was chosen by this measurement.
 
 #include <chrono>
 #include <cstdio>
@@ -14,7 +14,7 @@ namespace {
 struct Layer {
   const char* name;
   std::int64_t outputs, inputs;
-  int count;  // in one model
+  int count;  // per model
 };
 struct Model {
   const char* name;
@@ -37,7 +37,7 @@ const std::vector<Model>& models() {
   return all;
 }
 
-// One product with operands of its own.
+// One GEMM with its own operands.
 struct Product {
   const char* kind;
   Matmul args;
@@ -59,7 +59,7 @@ std::vector<Product> products(const Layer& l, std::int64_t tokens, const ExecCon
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Shortest of many calls: other processes only ever add time.
+// Returns the shortest of many calls, because other processes only ever add time.
 double fastest(const Kernel<Matmul>::Candidate& library, const Matmul& args, const ExecContext& ctx, double seconds) {
   double best = 1e9;
   const double end = now() + seconds;

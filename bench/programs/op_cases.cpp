@@ -1,5 +1,5 @@
-// Times the op cases of the tests, forward and backward: median of repeats, GFLOP/s, GB/s, and the larger of the two
-// fractions of what this machine sustains in the same run (in cache it can exceed 100 % of the memory's).
+// Times the op cases of the tests, forward and backward: median, GFLOP/s, GB/s, and the larger of the two fractions of
+// what this machine sustains in the same run (data in cache can exceed 100 % of the memory's rate).
 
 #include <algorithm>
 #include <chrono>
@@ -25,13 +25,13 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 struct Timing {
-  double median = 0, best = 0;  // best: what is left when other work shares the machine
+  double median = 0, best = 0;  // best: the value least disturbed by other work on the machine
 };
 
-// Sums up the times that `sample` returns, over at least 5 calls and `budget` seconds.
+// Summarizes the times that `sample` returns, over at least 5 calls and `budget` seconds.
 template <class Sample>
 Timing measure(double budget, const Sample& sample) {
-  sample();  // first touch of memory, lazy initialisation of libraries
+  sample();  // first touch of memory, lazy initialization of libraries
   std::vector<double> times;
   const Clock::time_point start = Clock::now();
   while (times.size() < 5 || (seconds_since(start) < budget && times.size() < 10000)) times.push_back(sample());
@@ -39,7 +39,7 @@ Timing measure(double budget, const Sample& sample) {
   return {times[times.size() / 2], times.front()};
 }
 
-// One case on warm memory: the tensors are made once, and every call finds its memory in the pool.
+// One case on warm memory: tensors are created once, and all allocations come from the pool.
 class Bench {
  public:
   Bench(const OpCase& c, const ExecContext& ctx) : case_(c), ctx_(ctx), inputs_(make_inputs(c, input_values(c), ctx)) {
@@ -53,7 +53,7 @@ class Bench {
     return seconds_since(start);
   }
 
-  // A loss head makes its gradients in the forward: both passes count.
+  // Includes the forward of a loss head, which computes its gradients there.
   double backward() {
     Tape tape;
     Run run{.ctx = ctx_, .tape = &tape};

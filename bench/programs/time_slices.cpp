@@ -1,10 +1,10 @@
-// Shows that products of cuBLASLt fail on Hopper GPUs that several processes share by time slicing, if their clusters
-// have 8 blocks: "unspecified launch failure", because a block of a cluster reads the shared memory of a block that has
-// ended ("cluster target block not present"). Plain CUDA, without ringmaster's code:
+// Shows that cuBLASLt GEMMs with clusters of 8 blocks fail on Hopper GPUs that several processes share by time slicing:
+// "unspecified launch failure", because a block of a cluster reads the shared memory of a block that has ended
+// ("cluster target block not present"). Plain CUDA, without ringmaster's code:
 //   g++ -std=c++20 -O2 time_slices.cpp -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcublasLt -lcudart
 //   ./a.out SECONDS PROCESSES CLUSTER...
-// For each CLUSTER (1x1, 2x1, 4x1, 2x4, ... blocks) starts PROCESSES processes that repeat one product for SECONDS
-// with an algorithm of such clusters, and compare its results with the first one. Exits with 1 if a process fails.
+// For each CLUSTER (1x1, 2x1, 4x1, 2x4, ... blocks), starts PROCESSES processes that repeat one GEMM for SECONDS with
+// an algorithm of that cluster shape and compare its results with the first. Exits with 1 if a process fails.
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <sys/wait.h>
@@ -58,7 +58,7 @@ std::uint16_t* matrix(std::size_t count, std::uint32_t seed) {
   return p;
 }
 
-// Changes an algorithm to clusters of this shape.
+// Sets the algorithm's cluster shape.
 void set_clusters(cublasLtMatmulAlgo_t& algo, const std::string& shape) {
   const std::map<std::string, std::uint16_t> shapes = {
       {"1x1", CUBLASLT_CLUSTER_SHAPE_1x1x1}, {"2x1", CUBLASLT_CLUSTER_SHAPE_2x1x1},
@@ -92,7 +92,7 @@ void set_clusters(cublasLtMatmulAlgo_t& algo, const std::string& shape) {
   int count = 0;
   CHECK(cublasLtMatmulAlgoGetHeuristic(handle, product, w_layout, x_layout, y_layout, y_layout, preference, kAlgorithms,
                                        found.data(), &count));
-  // The first algorithm that supports these clusters.
+  // Finds the first algorithm that supports these clusters.
   const cublasLtMatmulAlgo_t* algo = nullptr;
   for (int i = 0; i < count && !algo; ++i) {
     set_clusters(found[i].algo, clusters);
