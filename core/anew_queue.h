@@ -1,5 +1,5 @@
 #pragma once
-// Where work goes that is queued anew in each step (core/queue_anew.h).
+// Decides where queue_anew() (core/queue_anew.h) sends its work.
 
 #include <functional>
 
@@ -9,11 +9,11 @@ namespace ring {
 
 class StepArena;
 
-// Each stream has one (StreamImpl::resource).
+// One per stream: StreamImpl::resource<AnewQueue>().
 struct AnewQueue {
   explicit AnewQueue(StreamImpl&) {}
   std::function<void(std::function<void()> work)> in_launches;  // set by the stream while it is recorded
-  StepArena* arena = nullptr;                                   // that of the steps on the stream; null: there are none
+  StepArena* arena = nullptr;  // of the steps on the stream; null outside of StepMemory
 };
 
 }  // namespace ring

@@ -1,6 +1,6 @@
 #pragma once
-// The byte order mark that editors and programs of Windows put in front of a text in UTF-8; no part of the text. There
-// are several where programs put one in front of another's, or where files that begin with one were joined.
+// The byte order mark that Windows editors and programs put in front of UTF-8 text. It is not part of the text. A text
+// may begin with several marks, if two programs each added one or if files were concatenated.
 
 #include <string_view>
 

@@ -1,5 +1,5 @@
 #pragma once
-// Sizes in bytes as people write them, in settings and on the command line.
+// Sizes in bytes as users write them in settings and on the command line.
 
 #include <cstdint>
 #include <string>
@@ -9,19 +9,20 @@
 
 namespace ring {
 
-// "50MB" is 50,000,000 and "50 MiB" 52,428,800; k, m, g and t alone are as with a b, and letters may be of either case.
-// "1.5GB" is 1,500,000,000: fractions of a unit are rounded down to whole bytes.
-// Without a unit it is a number as in settings. Returns what is wrong, empty when `bytes` was filled.
+// Parses "50MB" (50,000,000) or "50 MiB" (52,428,800). Units are case-insensitive, and the b may be missing (k, m, g,
+// t). A fraction of a unit is rounded down to whole bytes: "1.5GB" is 1,500,000,000. A number without a unit follows
+// the rules of an integer setting. Returns what is wrong, or "" if `bytes` was set.
 std::string parse_bytes(const std::string& text, std::int64_t& bytes);
 
-// in_range() for a setting in bytes: it may have a unit.
+// Like in_range(), for a setting in bytes, which may be given with a unit.
 Check in_bytes(long double least, long double most);
 bool is_in_bytes(const Check&);
 
-// The same for a setting that is a share up to 1 and, where it has a unit or is larger, in bytes.
+// Like in_bytes(), for a setting that is a share if it is at most 1, and a number of bytes if it is larger or has a
+// unit.
 Check share_or_bytes(long double least, long double most);
-// What is wrong with a size that was given with a unit, if a setting with these checks would take it for a share, as
-// 1B. Empty: nothing.
+// Returns what is wrong with a size such as "1B": its unit says bytes, but a setting with these checks would take the
+// value 1 for a share. Returns "" if nothing is wrong.
 std::string not_a_share(const std::string& text, std::int64_t bytes, const std::vector<Check>&);
 
 }  // namespace ring

@@ -25,7 +25,7 @@ void* CachingAllocator::take_cached(std::size_t size) {
 }
 
 void* CachingAllocator::allocate(std::size_t bytes) {
-  // Beyond half of the address space the class itself would overflow; let the system refuse that amount.
+  // For more than half of the address space size_class() would overflow: let the system refuse the amount.
   const std::size_t size = size_class(std::min(bytes, std::numeric_limits<std::size_t>::max() / 2));
   std::lock_guard lock(mutex_);
   void* p = take_cached(size);

@@ -1,9 +1,9 @@
 #pragma once
-// A pool in front of a system's memory: what is freed is kept by size class and handed out again at once.
+// A cache in front of system or device memory: freed blocks are kept by size class and reused.
 //
-// It grows as it is asked, keeps at most `max_cached` unused bytes, and gives all of them back before it fails. For a
-// device, blocks are reused in the order of its stream: the work that was queued before the free is done before the
-// work that the next owner queues.
+// The cache grows on demand, keeps at most `max_cached` unused bytes, and releases all of them before an allocation
+// fails. On a device, blocks are reused in stream order: work that was queued before the free ends before work that the
+// next owner queues.
 
 #include <map>
 #include <mutex>
@@ -21,16 +21,17 @@ class CachingAllocator : public Allocator {
   void reset_peak() final;
   void trim() final;
 
-  // Eight classes per power of two, from 16 MiB on multiples of 2 MiB: at most 1/8 of a block is unused, or 63 bytes.
+  // Returns the size that is allocated for `bytes`: eight classes per power of two, multiples of 2 MiB from 16 MiB on.
+  // A block wastes at most 1/8 of its size, or 63 bytes.
   static std::size_t size_class(std::size_t bytes);
 
  protected:
   explicit CachingAllocator(std::size_t max_cached) : max_cached_(max_cached) {}
-  void release_cached();  // to be called by destructors
+  void release_cached();  // derived classes call it in their destructors
 
-  virtual void* take(std::size_t bytes) = 0;  // null: there is no more
+  virtual void* take(std::size_t bytes) = 0;  // returns null if there is no more memory
   virtual void give_back(void* p, std::size_t bytes) = 0;
-  virtual void settle() {}  // after unused blocks were given back: waits until others can have them
+  virtual void settle() {}  // called after unused blocks were given back; waits until others can allocate them
   [[noreturn]] virtual void fail_out_of_memory(std::size_t bytes, const MemoryStats&) const = 0;
 
  private:

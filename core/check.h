@@ -1,5 +1,5 @@
 #pragma once
-// Errors: one exception type for everything. A message says what failed, both sides' values, and what to do.
+// Errors: one exception type for all failures. A message says what failed, the values on both sides, and what to do.
 
 #include <sstream>
 #include <stdexcept>
@@ -18,7 +18,7 @@ std::string str(const Parts&... parts) {
   return out.str();
 }
 
-// For a mistake of the user's (a file, a key, an argument): the message alone, no source location.
+// Throws Error for a user's mistake (a file, a key, an argument): the message has no source location.
 template <class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
   throw Error(str(parts...));
@@ -26,7 +26,7 @@ template <class... Parts>
 
 }  // namespace ring
 
-// For a broken contract between parts of the program: the message, then where it was found.
+// Throws Error for a broken contract inside the program: the message ends with the condition and its source location.
 #define RING_CHECK(cond, ...)                                                                           \
   do {                                                                                                  \
     if (!(cond)) ::ring::fail(__VA_ARGS__, " [", #cond, " is false at ", __FILE__, ":", __LINE__, "]"); \

@@ -1,5 +1,5 @@
 #pragma once
-// One clock for all that is timed: it never goes back, and only differences mean something.
+// The clocks for all time measurements: monotonic, so only differences are meaningful.
 
 #include <chrono>
 #include <cstdint>
@@ -8,10 +8,11 @@
 
 namespace ring {
 
-// Seconds for which this process ran: while it is suspended, no step takes longer and no minutes are used up.
+// Returns the seconds for which this process ran. Time while the process is stopped or suspended counts neither as step
+// time nor towards limits such as train.minutes.
 inline double seconds_now() { return std::chrono::duration<double>(AwakeClock::now().time_since_epoch()).count(); }
 
-// CLOCK_MONOTONIC, which other processes of this host read, too.
+// Returns CLOCK_MONOTONIC, which all processes of this host share.
 inline std::int64_t nanoseconds_now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();

@@ -6,11 +6,12 @@
 
 namespace ring {
 
-// Makes the streams for copies beside a CPU's work, in place of that work's own; null: there are none. For tests, with
-// streams that copy as late as events allow.
+// For tests: makes the copy streams of CPU compute streams. Null makes copy_stream() return the compute stream itself.
+// Test streams copy as late as events allow.
 inline std::atomic<Stream (*)()> make_cpu_copy_stream{nullptr};
 
-// A stream for copies beside what `compute` runs. A CPU copies while the caller waits, on any stream: the same one.
+// Returns a stream for copies that overlap with the work of `compute`. On a CPU, copies block the caller on any stream,
+// so `compute` itself is returned.
 inline Stream copy_stream(const Stream& compute) {
   if (compute.device().backend != Backend::cpu) return Stream::create(compute.device());
   const auto make = make_cpu_copy_stream.load();

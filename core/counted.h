@@ -1,5 +1,5 @@
 #pragma once
-// A number and what it counts, as a sentence has it.
+// Numbers with nouns for messages.
 
 #include <cstdint>
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace ring {
 
-// "1 thread", "2 threads", "0 processes".
+// Returns "1 thread", "2 threads", "0 processes".
 inline std::string counted(std::int64_t n, std::string_view thing) {
   std::string text = std::to_string(n) + " " + std::string(thing);
   if (n != 1) text += thing.ends_with("s") || thing.ends_with("ch") ? "es" : "s";

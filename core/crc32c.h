@@ -1,5 +1,5 @@
 #pragma once
-// Castagnoli's CRC of 32 bits, as in RFC 3720, appendix B.4.
+// CRC-32C (Castagnoli), RFC 3720, appendix B.4.
 
 #include <cstdint>
 #include <string_view>

@@ -1,5 +1,5 @@
 #pragma once
-// How much memory a device has and how much of it is free. Of the host, see core/host_memory.h.
+// Total and free memory of a device. For the host, see core/host_memory.h.
 
 #include <cstdint>
 #include <optional>
@@ -11,10 +11,12 @@ namespace ring {
 struct DeviceMemory {
   std::uint64_t total = 0, free = 0;  // bytes
 };
-// Starts the device. Nothing: the backend is not in this build, is the CPU, or does not tell.
+// Returns a device's memory, and initializes the device. Returns nullopt if the backend is the CPU, is not in this
+// build, or does not report it.
 std::optional<DeviceMemory> device_memory(Device);
 
 using DeviceMemoryTeller = std::optional<DeviceMemory> (*)(int device);
-bool register_device_memory(Backend, DeviceMemoryTeller);  // at load time, by core/cuda when it is part of the build
+// Called at load time by core/cuda if it is part of the build.
+bool register_device_memory(Backend, DeviceMemoryTeller);
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// What devices of a backend this machine has, and what `ringmaster doctor` can learn about them.
+// The devices of each backend on this machine, and the facts that `ringmaster doctor` reports about them.
 
 #include <cstdint>
 #include <optional>
@@ -12,22 +12,26 @@
 
 namespace ring {
 
-int device_count(Backend);  // cpu: 1. Others: 0 when the backend is not in this build or has no driver or device here
+// Returns 1 for the CPU. Returns 0 for another backend if it is not in this build, or if this machine lacks its driver
+// or devices.
+int device_count(Backend);
 
-// Filled at load time by core/cuda when it is part of the build.
+// Called at load time by core/cuda if it is part of the build.
 using DeviceCounter = int (*)();
 bool register_device_counter(Backend, DeviceCounter);
 
-// A library or driver that a backend looks for at run time.
+// A library or driver that a backend loads at run time.
 struct LibraryFacts {
   std::string name, use;  // "cuDNN", "attention"
   bool found = false;
-  bool needed = false;  // without it the backend does nothing
+  bool needed = false;  // the backend cannot run without it
   Version version{};
-  std::string detail;  // more about what was found, or how to get it
+  std::string detail;  // on the version that was found, or how to install the library
 };
 
-std::string device_model(Device);  // "NVIDIA H200"; starts nothing. Empty: it is the CPU, or not here
+// Returns the model, such as "NVIDIA H200", without initializing the device; "" for the CPU and for devices that are
+// not on this machine.
+std::string device_model(Device);
 using DeviceModelTeller = std::string (*)(int device);
 bool register_device_model(Backend, DeviceModelTeller);  // at load time, like the counter
 
@@ -36,26 +40,27 @@ struct DeviceFacts {
   std::string name;
   std::uint64_t memory_total = 0, memory_free = 0;  // bytes
   int capability = 0;                               // CUDA: 10 major + minor
-  std::optional<int> memory_node{};                 // of several (NUMA), the one that it is near to
-  std::string problem;                              // why it cannot be used; empty: it can
+  std::optional<int> memory_node{};                 // the NUMA node closest to the device, if there are several
+  std::string problem;                              // why the device cannot be used; "" if it can
 };
 
-// How the first device reaches the memory of the second.
+// How one device reaches the memory of another.
 enum class Link : std::uint8_t { self, fast, bus, none };  // fast: NVLink; bus: PCIe; none: through the host
 
 struct BackendFacts {
-  std::string problem;  // why no device can be used although there may be some; empty: they can, or there is none
+  std::string problem;  // why no device can be used although some may be present; "" if there is no such problem
   std::vector<LibraryFacts> libraries;
   std::vector<DeviceFacts> devices;
   std::vector<std::vector<Link>> links;  // [from][to]
 };
-// Starts the devices, which takes a moment. Never throws. Nothing in it: the backend is not in this build.
+// Returns all facts about a backend; empty ones if the backend is not in this build. Initializes its devices, which
+// takes a moment. Never throws.
 BackendFacts inspect_backend(Backend);
 using BackendInspector = BackendFacts (*)();
 bool register_backend_inspector(Backend, BackendInspector);  // at load time, like the counter
 
-// Whether machine code for `arch` ("90a", "80") runs on a device: a letter ties it to that capability, otherwise any of
-// the same generation that is not older will do.
+// Returns true if machine code for `arch` runs on a device of this capability. An arch with a letter ("90a") needs
+// exactly that capability. Others ("80") run on every device of the same major version that is not older.
 bool runs_on(std::string_view arch, int capability);
 
 }  // namespace ring

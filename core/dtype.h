@@ -1,5 +1,5 @@
 #pragma once
-// Element types and the places where tensors live.
+// Element types of tensors, and the devices that hold tensors.
 
 #include <bit>
 #include <cstddef>
@@ -33,14 +33,14 @@ constexpr std::string_view to_string(DType t) {
   return "?";
 }
 inline std::ostream& operator<<(std::ostream& out, DType t) { return out << to_string(t); }
-DType parse_dtype(std::string_view name);  // Error names the known types
+DType parse_dtype(std::string_view name);  // throws Error, which lists the known types
 
-// Storage only: arithmetic converts to float.
+// Used for storage only: arithmetic converts to float.
 struct bf16 {
   std::uint16_t bits;
 };
 constexpr float to_float(bf16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
-constexpr bf16 to_bf16(float x) {  // nearest even; NaN stays NaN
+constexpr bf16 to_bf16(float x) {  // rounds to nearest even; NaN stays NaN
   const auto u = std::bit_cast<std::uint32_t>(x);
   if ((u & 0x7fffffffu) > 0x7f800000u) return {static_cast<std::uint16_t>(u >> 16 | 0x40u)};
   return {static_cast<std::uint16_t>((u + 0x7fffu + (u >> 16 & 1u)) >> 16)};

@@ -7,8 +7,8 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kAlignment = 256;                       // as cudaMalloc has it
-constexpr std::uintptr_t kNowhere = std::uintptr_t{1} << 60;  // no process has addresses like these
+constexpr std::size_t kAlignment = 256;                       // like cudaMalloc
+constexpr std::uintptr_t kNowhere = std::uintptr_t{1} << 60;  // outside of every process's address space
 constexpr std::uintptr_t kNowhereOnHost = kNowhere << 1;
 
 class FakeAllocator final : public Allocator {
@@ -53,7 +53,7 @@ class FakeStream final : public StreamImpl {
 
  private:
   int threads_;
-  std::uintptr_t next_host_ = kNowhereOnHost;  // no address twice: tensors are told apart by them
+  std::uintptr_t next_host_ = kNowhereOnHost;  // addresses are unique, because they identify tensors
 };
 
 }  // namespace

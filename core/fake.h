@@ -1,13 +1,13 @@
 #pragma once
-// Steps without computing (PyTorch's FakeTensorMode): a fake stream's tensors have shapes, types and addresses, but no
-// bytes. Nothing runs on it; kernels are shown to observers, and memory is counted. So what a step would take on any
-// device is known on any machine.
+// Runs steps without computing (like PyTorch's FakeTensorMode). Tensors of a fake stream have shapes, types and
+// addresses, but no bytes. Kernels do not run, but observers see them, and memory is counted. A step's memory use on
+// any device can thus be computed on any machine.
 
 #include "core/tensor.h"
 
 namespace ring {
 
-// While it lives, this thread's Stream::create() makes fake streams, also of devices that are not here.
+// While it lives, Stream::create() on this thread makes fake streams, even for devices that this machine lacks.
 class FakeMode {
  public:
   FakeMode() : before_(on_) { on_ = true; }
@@ -22,6 +22,6 @@ class FakeMode {
 };
 
 Stream make_fake_stream(Device, int threads = 0);
-bool has_bytes(const Tensor&);  // it is not of a fake stream
+bool has_bytes(const Tensor&);  // false for tensors of fake streams
 
 }  // namespace ring

@@ -10,7 +10,7 @@
 namespace ring {
 namespace {
 
-// An end of a range as text: integers in full.
+// Returns an end of a range as text, with all digits of integers.
 std::string limit_text(long double v) {
   const bool whole = std::fabs(v) < 0x1p63L && v == std::floor(v) && std::fabs(v) > 0x1p53L;
   return whole ? std::to_string(static_cast<std::int64_t>(v)) : yaml_number(static_cast<double>(v));
@@ -98,7 +98,8 @@ namespace config {
 
 namespace {
 
-// A use that narrows a number, or multiplies it, relies on these.
+// Throws Error if a number has no complete range that fits its type. Uses that narrow or multiply the number rely on
+// its range.
 void require_range(const std::string& name, const Node& number, const std::vector<Check>& checks) {
   std::optional<long double> least, most;
   for (const Check& check : checks) {
@@ -146,7 +147,7 @@ void add_word(Node& integer, const Word& word) {
   };
 }
 
-// A number in place of a schedule is one that never changes.
+// A number in place of a schedule makes the setting constant.
 void add_word(Node& number, const ByTokens& schedule) {
   RING_CHECK(number.kind == Kind::integer || number.kind == Kind::number, "only a number changes by tokens");
   number.by_tokens = schedule.changes;
@@ -178,7 +179,7 @@ std::string to_text(const Value& value) {
 
 namespace {
 
-// On one line: lists of scalars, and anything inside of such a line.
+// Returns a node on one line (YAML flow style): for scalars, lists of scalars, and everything inside them.
 std::string to_flow(const Node& node) {
   std::string out;
   if (node.by_tokens && !node.by_tokens->empty()) {

@@ -1,6 +1,6 @@
 #pragma once
-// Configuration: one `fields` member per struct drives YAML parsing, `a.b=c` overrides, checks, printing, the
-// differences between two runs, and the reference in docs/configuration.md.
+// Configuration: one `fields` member per struct drives YAML parsing, `a.b=c` overrides, checks, printing, diffs between
+// two runs, and the reference in docs/configuration.md.
 //
 //   struct OptimizerConfig {
 //     double lr = 3e-4;                      // the initialiser is the default
@@ -9,19 +9,20 @@
 //     void fields(Fields& f) {
 //       f("lr", lr, "peak learning rate", in_range(1e-20, 1000));
 //       f("norm", norm, "kind of norm", choices<NormKind>({{"rms", NormKind::rms}, {"layer", NormKind::layer}}));
-//       f("threads", threads, "of this process", in_range(0, 4096), rank_local());  // others are the same on every
-//       rank f("mixture", mixture, "corpora and their weights", non_empty(), at_most_items(1024));
+//       f("threads", threads, "of this process", in_range(0, 4096), rank_local());  // may differ between ranks
+//       f("mixture", mixture, "corpora and their weights", non_empty(), at_most_items(1024));
 //     }
 //     void validate(std::vector<SettingProblem>& errors) const;  // optional: rules over several fields
 //   };
 //
-// An integer may have words for values outside of its range, such as word("auto", -1). A number may change as tokens
-// are seen (core/token_schedule.h): with by_tokens(changes) it may be given as [[0, 32], [1e9, 64]] and is the largest
-// of the values.
+// An integer may have words for values outside of its range, such as word("auto", -1). With by_tokens(changes), a
+// number may change during training (core/token_schedule.h): settings may give it as [[0, 32], [1e9, 64]], and the
+// number itself then holds the largest value.
 //
-// A field is a bool, an integer, a double, a string, an enum (with choices), a std::optional of one of those, a struct
-// with fields(), or a std::vector of any of these but bool and optional. A number states both ends of the range that
-// all its uses can hold, and a list its longest length: a field that does not is a broken contract.
+// A field is a bool, an integer, a double, a string, an enum (with choices), a std::optional of one of these, a struct
+// with fields(), or a std::vector of any of these except bool and optional. Every number must state both ends of its
+// range, which every use of the number must be able to hold, and every list its maximum length; otherwise RING_CHECK
+// fails.
 
 #include <concepts>
 #include <cstdint>
@@ -48,63 +49,65 @@ class Fields;
 
 namespace config {
 
-// One scalar, its C++ type forgotten: monostate is an unset optional, a choice is its name.
+// A type-erased scalar: monostate is an unset optional, and a choice is its name.
 using Value = std::variant<std::monostate, bool, std::int64_t, double, std::string>;
 
 enum class Kind { boolean, integer, number, text, choice, section, list };
 
 struct Field;
 
-// Words that people bring from other programs, in lower case with underscores. They only answer what does not exist: a
-// hint names the setting that was meant. Whoever reads what a person wrote hands them over.
+// Words that users know from other programs, in lower case with underscores. They are only used in hints: the message
+// about an unknown key or value names the setting that was probably meant. The code that reads a user's settings passes
+// them.
 struct Synonyms {
   struct Key {
-    std::string_view word;         // "n_layer", or with what is before it: "optimizer.type"
-    std::string_view key;          // ours, in full; empty: there is none
-    std::string_view advice = "";  // a sentence more, or the only one
+    std::string_view word;         // "n_layer", or with its section: "optimizer.type"
+    std::string_view key;          // our full key; "" if there is no equivalent
+    std::string_view advice = "";  // added to the hint, or the whole hint if there is no key
   };
   struct Value {
-    std::string_view key;    // ours: its end, such as "attention.kind"
-    std::string_view word;   // of another program
-    std::string_view value;  // ours; empty: there is none
+    std::string_view key;    // end of our key, such as "attention.kind"
+    std::string_view word;   // in the other program
+    std::string_view value;  // our value; "" if there is no equivalent
     std::string_view advice = "";
   };
   std::span<const Key> keys;
   std::span<const Value> values;
 };
 
-// A view of one live value of the tree. Invalid once a list around it was resized.
+// A view of one live value of the tree. Resizing a list that contains the value invalidates it.
 struct Node {
   Kind kind = Kind::section;
   // Scalars.
   bool optional = false;
-  std::vector<std::string> choices;  // of an integer: its words
+  std::vector<std::string> choices;  // names of a choice; words of an integer
   std::function<Value()> get;
-  std::function<std::string(const Value&)> set;  // returns what is wrong, empty when it was set
-  long double holds_least = 0, holds_most = 0;   // numbers: what the C++ type can hold
-  TokenSchedule* by_tokens = nullptr;            // numbers: where it changes; null: it cannot
+  std::function<std::string(const Value&)> set;  // returns what is wrong, or "" if it was set
+  long double holds_least = 0, holds_most = 0;   // numbers: limits of the C++ type
+  TokenSchedule* by_tokens = nullptr;            // numbers: the schedule; null if it cannot change
   // Sections.
   std::vector<Field> fields;
-  std::function<void(std::vector<SettingProblem>&)> validate;  // null: no rules over several fields
-  const Synonyms* synonyms = nullptr;                          // at the root; null: none
+  std::function<void(std::vector<SettingProblem>&)> validate;  // null if there are no rules over several fields
+  const Synonyms* synonyms = nullptr;                          // at the root only; may be null
   // Lists.
   std::function<std::size_t()> size;
-  std::function<void(std::size_t)> reset;  // that many default elements
+  std::function<void(std::size_t)> reset;  // resizes the list to that many default elements
   std::function<Node(std::size_t)> element;
   std::function<Node()> prototype;  // a default element, for the reference
-  std::size_t most_items = 0;       // as the field's rules say
+  std::size_t most_items = 0;       // limit from the field's rules
 
   bool scalar() const { return kind != Kind::section && kind != Kind::list; }
 };
 
 }  // namespace config
 
-// What a value must satisfy. On a list it holds for every element, non_empty and at_most_items for the list itself.
+// A condition on a value. On a list, it applies to every element, but non_empty() and at_most_items() apply to the
+// list.
 struct Check {
   std::string text;  // completes "must be ...": "> 0", "a multiple of 8"
   std::function<bool(const config::Value&)> passes;
-  bool of_length = false;                  // on a list: given its length
-  std::optional<long double> least, most;  // of numbers, of a list's length
+  bool of_length = false;                  // on a list, `passes` receives its length
+  std::optional<long double> least, most;  // bounds of a number or of a list's length
 };
 
 // Numbers are compared as long double, which holds every integer of 64 bits exactly.
@@ -113,18 +116,18 @@ static_assert(std::numeric_limits<long double>::digits >= 64);
 Check positive();  // > 0
 Check at_least(long double min);
 Check at_most(long double max);
-Check in_range(long double min, long double max);  // both ends belong to it
-Check non_empty();                                 // text and lists; makes a key without default obligatory
+Check in_range(long double min, long double max);  // inclusive
+Check non_empty();                                 // for text and lists; a key without default becomes mandatory
 Check at_most_items(std::size_t max);
 Check one_of(std::vector<std::string> names);
 Check check_number(std::string text, std::function<bool(long double)> passes);
 Check check_text(std::string text, std::function<bool(const std::string&)> passes);
 
-// Each rank of a run may have its own value: places of files, threads. All other fields are compared between ranks.
+// Marks a field that may differ between ranks: file paths, threads. All other fields must be equal on all ranks.
 struct RankLocal {};
 constexpr RankLocal rank_local() { return {}; }
 
-// What an integer may be called that no check has to hold for.
+// A word for one value of an integer. No check applies to that value.
 struct Word {
   std::string name;
   std::int64_t value;
@@ -149,7 +152,7 @@ struct config::Field {
   std::string name, text;
   std::vector<Check> checks;
   Node node;
-  bool rank_local = false;  // with all that is inside of it
+  bool rank_local = false;  // includes all fields inside
 };
 
 template <class C>
@@ -160,7 +163,7 @@ concept HasFields = requires(C& c, Fields& f) {
 // Collects the fields of one struct.
 class Fields {
  public:
-  // Rules: any number of Check and of Word, rank_local(), by_tokens(), and for an enum one Choices of its type.
+  // Rules: any number of Check and Word, rank_local(), by_tokens(), and for an enum one Choices of its type.
   template <class T, class... Rules>
   void operator()(const char* name, T& value, const std::string& text, const Rules&... rules);
 
@@ -172,40 +175,40 @@ class Fields {
 
 // --- operations ---
 //
-// Loading throws one Error that holds all mistakes, one line each: "file:line: key: what is wrong", and leaves the
-// config as it was; of many mistakes the first 20 are told, and how many more there are. A file may start from others:
-// `include: base.yaml` (relative to the file, or a list of files); one that several include is read once, where it
-// comes first.
-// validate() is called on every section that holds no mistake; a message that starts with the name of one of the
-// section's fields gets that field's line.
+// Loading throws one Error with all mistakes, one line each: "file:line: key: what is wrong", and leaves the config
+// unchanged. If there are many mistakes, it shows the first 20 and the number of the others. A file may start from
+// other files: `include: base.yaml` (relative to the file, or a list of files). A file that is included several times
+// is read once, at its first place. validate() is called on every section without mistakes. A message that starts with
+// the name of one of the section's fields gets that field's line.
 
 namespace config {
-inline constexpr std::size_t kMostSettingsBytes = 1 << 20;  // of one file, and of all settings when they are printed
+inline constexpr std::size_t kMostSettingsBytes = 1 << 20;  // per file, and for all settings as printed
 struct Source {
-  std::string name;  // of the file, as errors call it; includes are relative to its folder
+  std::string name;  // the file's name in errors; includes are relative to its folder
   std::string text;
 };
-// Error: as read_text_file, of at most kMostSettingsBytes.
+// Throws Error as read_text_file(file, kMostSettingsBytes) does, and if the file is not UTF-8.
 Source read_source(const std::string& file);
 void load(const Node& root, const std::vector<Source>& sources, const std::vector<std::string>& overrides);
 std::string to_yaml(const Node& root);
 std::vector<std::pair<std::string, std::string>> global_values(const Node& root);
 std::string describe(const Node& root);
-// Error: a name that is no name, or taken; a number without both ends of its range, a list without its longest length.
+// Throws Error if the name is invalid or taken, if a number lacks an end of its range, or if a list lacks its maximum
+// length.
 void add_field(std::vector<Field>& fields, Field field);
 std::string to_text(const Value& value);  // as YAML
 }  // namespace config
 
-// FNV-1a of 64 bits. A text in pieces: each with the hash of those before it.
+// Returns the 64-bit FNV-1a hash of a text. To hash a text in pieces, pass the hash of the pieces before.
 inline constexpr std::uint64_t kHashOfNothing = 14695981039346656037ull;
 std::uint64_t hash_text(const std::string& text, std::uint64_t before = kHashOfNothing);
 
-// Differences of two printed configs, as "key: old -> new", in the order of the new one. Keys equal to or inside of an
-// ignored one ("train", "data.mixture[0]") are left out. Error: a text is not YAML.
+// Returns the differences of two printed configs as "key: old -> new", in the order of the new config. Leaves out keys
+// that equal an ignored key ("train", "data.mixture[0]") or are inside it. Throws Error if a text is not YAML.
 std::vector<std::string> diff_yaml(const std::string& old_text, const std::string& new_text,
                                    const std::vector<std::string>& ignore = {});
 
-// Synonyms are for the hints of messages; null: none.
+// Returns a view of `config`. The synonyms are used in hints of messages; null if there are none.
 template <class C>
 config::Node bind_config(C& config, const config::Synonyms* = nullptr);
 
@@ -225,7 +228,7 @@ void load_config_text(C& config, const std::string& text, const std::string& nam
   config = std::move(copy);
 }
 
-// Only `a.b=c`, `list[0].key=c`: checks and validates the result.
+// Applies overrides only (`a.b=c`, `list[0].key=c`), then checks and validates the result.
 template <class C>
 void override_config(C& config, const std::vector<std::string>& overrides, const config::Synonyms* synonyms = nullptr) {
   C copy = config;
@@ -233,14 +236,14 @@ void override_config(C& config, const std::vector<std::string>& overrides, const
   config = std::move(copy);
 }
 
-// Every key, in the order of the fields; loading it gives the same config.
+// Returns every key, in the order of the fields. Loading the text gives the same config.
 template <class C>
 std::string to_yaml(C config) {
   return config::to_yaml(bind_config(config));
 }
 
-// What all ranks of a run must have alike: keys and values as YAML, in the order of the fields. A list of scalars is
-// one value; of a list of sections each element's fields are, and its length.
+// Returns the settings that must be equal on all ranks: keys and values as YAML, in the order of the fields. A list of
+// scalars is one value. A list of sections gives its length and the fields of each element.
 template <class C>
 std::vector<std::pair<std::string, std::string>> global_values(C config) {
   return config::global_values(bind_config(config));
@@ -257,7 +260,7 @@ std::vector<std::string> diff_configs(const C& old_config, const C& new_config,
   return diff_yaml(to_yaml(old_config), to_yaml(new_config), ignore);
 }
 
-// The reference of all keys in Markdown, defaults taken from C{}.
+// Returns the reference of all keys in Markdown. Defaults are taken from C{}.
 template <class C>
 std::string describe_config() {
   C config{};
@@ -281,7 +284,7 @@ struct NoChoices {};
 
 void add_word(Node& integer, const Word& word);
 void add_word(Node& number, const ByTokens& schedule);
-Value as_value(const Node& number, double value);  // in the number's kind
+Value as_value(const Node& number, double value);  // as an integer or a double, like `number`
 template <class Rule>
 void add_word(Node&, const Rule&) {}
 
@@ -404,7 +407,7 @@ Node bind(T& value, const Names& names) {
   } else if constexpr (std::is_same_v<T, double>) {
     return bind_number(value);
   } else if constexpr (std::is_same_v<T, std::string> && std::is_same_v<Names, Choices<T>>) {
-    return bind_choice(value, names);  // of names that are not known before the program runs
+    return bind_choice(value, names);  // the names are known only at run time
   } else if constexpr (std::is_same_v<T, std::string>) {
     return bind_plain(value, Kind::text);
   } else if constexpr (std::is_enum_v<T>) {

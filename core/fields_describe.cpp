@@ -1,4 +1,4 @@
-// The reference of all keys in Markdown: a heading per section, and in it a list item per key.
+// Writes the reference of all keys in Markdown: a heading per section, and a list item per key.
 
 #include <sstream>
 
@@ -10,24 +10,25 @@ namespace {
 
 constexpr std::size_t kColumns = 120;
 
-// Keeps Markdown from seeing HTML outside of code.
+// Escapes text that Markdown would take for HTML.
 std::string plain(const std::string& s) {
   std::string out;
   for (const char c : s) out += c == '<' ? std::string("&lt;") : std::string(1, c);
   return out;
 }
 
-// At the start of a line it would begin a list, a quote or a heading.
+// Returns true for a word that would begin a list, a quote or a heading at the start of a line.
 bool is_marker(const std::string& word) {
   return word.size() == 1 && std::string("-+*>#").find(word[0]) != std::string::npos;
 }
 
-// Words in lines of at most kColumns. Every line begins with `indent`, but the first one with `first`.
+// Wraps words into lines of at most kColumns. The first line begins with `first`, the others with `indent`.
 std::string wrap(const std::string& text, const std::string& first, const std::string& indent) {
   std::istringstream words(text);
   std::string out, line = first, gap, word;
   while (words >> word) {
-    if (line.size() + gap.size() + word.size() > kColumns - 2 && !is_marker(word)) {  // 2: a marker may follow
+    // Leaves 2 columns for a marker that may follow.
+    if (line.size() + gap.size() + word.size() > kColumns - 2 && !is_marker(word)) {
       out += line + "\n";
       line = indent, gap.clear();
     }
@@ -73,7 +74,7 @@ std::string default_of(const Field& field) {
   return "default `[" + items + "]`";
 }
 
-// "integer, in [0, 4096], default `0`"
+// Returns a field's type, range and default: "integer, in [0, 4096], default `0`".
 std::string values_of(const Field& field) {
   std::vector<std::string> parts{type_name(field.node)};
   for (const Check& check : field.checks) parts.push_back(check.text);
@@ -83,7 +84,7 @@ std::string values_of(const Field& field) {
 
 void describe_section(const Node& section, const std::string& key, const std::string& text, std::string& out);
 
-// The hard line break behind the values keeps the meaning on a line of its own.
+// Appends all keys of a section. The hard line break after the values starts the description on its own line.
 void describe_keys(const Node& section, const std::string& prefix, std::string& out) {
   out += "\n";
   for (const Field& f : section.fields) {
@@ -110,7 +111,7 @@ void describe_section(const Node& section, const std::string& key, const std::st
 std::string describe(const Node& root) {
   std::string out;
   describe_section(root, "", "", out);
-  return out.empty() ? out : out.substr(1);  // starts with an empty line
+  return out.empty() ? out : out.substr(1);  // without the leading empty line
 }
 
 }  // namespace ring::config

@@ -1,5 +1,5 @@
-// Loading: applies files and overrides to the tree one after the other, then checks the result. Mistakes are collected
-// and thrown together; `origins_` remembers where each key was last given, so that a check that fails names that place.
+// Loads a config: applies files and overrides to the tree in order, then checks the result. Mistakes are collected and
+// thrown together. `origins_` remembers where each key was last set, so that a failed check names that place.
 
 #include <algorithm>
 #include <cctype>
@@ -23,12 +23,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A run has one file, or a few that start from each other.
+// Limits of included files, far above any real use.
 constexpr std::size_t kMostFiles = 256, kDeepestInclude = 32;
-// How many mistakes are told. More are looked at than that, because they are sorted by their lines first.
+// Maximum numbers of mistakes that are collected and shown. More are collected than shown, because they are first
+// sorted by line.
 constexpr std::size_t kMostProblems = 1000, kProblemsShown = 20;
 
-// Other formats write settings in this way.
+// Returns a hint for `key = value`, the syntax of other formats; "" if the text has no '='.
 std::string hint_at_equals(const std::string& text) {
   const std::size_t at = text.find('=');
   if (at == std::string::npos || at == 0) return "";
@@ -38,11 +39,11 @@ std::string hint_at_equals(const std::string& text) {
 constexpr int kLastStage = std::numeric_limits<int>::max();  // the command line
 
 struct Origin {
-  int order = 0;  // of the file or override
+  int order = 0;  // position of the file or override in loading order
   int line = 0;
-  std::string name;      // of the file; "command line: a=b"
-  std::string override;  // the key that an override names
-  int stage = 0;         // which file it is in the order in which they are applied; all overrides are one
+  std::string name;      // file name, or "command line: a=b"
+  std::string override;  // key of the override; "" for a file
+  int stage = 0;         // position of the file in the order of application; kLastStage for all overrides
   std::string place() const { return line ? str(name, ":", line) : name; }
 };
 
@@ -72,7 +73,8 @@ std::string parent(const std::string& key) {
   return cut == std::string::npos ? "" : key.substr(0, cut);
 }
 
-// The keys of an ordered set or map that are `prefix` or inside of it, without a look at all the others.
+// Returns the keys of an ordered set or map that equal `prefix` or are inside it. Visits only keys that start with
+// `prefix`.
 template <class Keys>
 std::vector<typename Keys::const_iterator> keys_inside(const Keys& keys, const std::string& prefix) {
   const auto key_of = [](const auto& entry) -> const std::string& {
@@ -92,14 +94,14 @@ void erase_inside(Keys& keys, const std::string& prefix) {
   for (const auto it : keys_inside(keys, prefix)) keys.erase(it);
 }
 
-// One name for one file; a file that cannot be looked at keeps its own.
+// Returns a file's canonical path, or its normalized path if the file cannot be accessed.
 fs::path whole_name(const fs::path& file) {
   std::error_code error;
   const fs::path found = fs::weakly_canonical(file, error);
   return error ? file.lexically_normal() : found;
 }
 
-// Whether a setting in bytes is given with a unit.
+// Returns true if a setting in bytes is given with a unit.
 bool has_unit(const Field& field, const YamlNode& yaml) {
   const bool letters = yaml.type == YamlNode::Type::scalar && !yaml.quoted && !yaml.text.empty() &&
                        std::isalpha(static_cast<unsigned char>(yaml.text.back()));
@@ -117,7 +119,7 @@ class Loader {
   }
 
   void override(const std::string& text);
-  bool complete() const { return complete_; }  // every file was read; else some keys only seem to be missing
+  bool complete() const { return complete_; }  // every file was read; otherwise keys may seem to be missing
   void check() { check_section(root_, ""); }
   void check_size();
   void finish();
@@ -150,12 +152,12 @@ class Loader {
 
   const Node& root_;
   std::vector<Problem> problems_;
-  std::size_t more_problems_ = 0;  // beyond kMostProblems
+  std::size_t more_problems_ = 0;  // number of mistakes beyond kMostProblems
   bool complete_ = true;
-  std::set<fs::path> read_;  // files
+  std::set<fs::path> read_;  // files read so far, by canonical path
   std::map<std::string, Origin> origins_;
   std::set<std::string> broken_;     // keys with mistakes
-  Origin last_{0, 0, "config", ""};  // for keys that nobody gave
+  Origin last_{0, 0, "config", ""};  // origin for keys that were not given
   int order_ = 0, stage_ = 0;
 };
 
@@ -169,14 +171,14 @@ void Loader::problem(const Origin& origin, const std::string& key, const std::st
   problems_.push_back({origin, str(origin.place(), ": ", named ? "" : shown(key) + ": ", text)});
 }
 
-// Where the key, or what it is in, was given; nothing: nothing inside of the section was.
+// Returns the origin of the key or its innermost given parent inside `section`; nullopt if none was given.
 std::optional<Origin> Loader::origin_inside(std::string key, const std::string& section) const {
   for (; key != section && !key.empty(); key = parent(key))
     if (const auto it = origins_.find(key); it != origins_.end()) return it->second;
   return std::nullopt;
 }
 
-// A key that was not given has its section's origin, without a key of its own.
+// Returns the origin of a key or its innermost given section, or last_.
 Origin Loader::origin_of(const std::string& key) const { return origin_inside(key, "").value_or(last_); }
 
 void Loader::read(const Source& source, std::vector<fs::path>& open) {
@@ -322,10 +324,10 @@ void Loader::apply_changes(const Node& node, const YamlNode& yaml, const std::st
 void Loader::unknown_key(const Node& section, const std::string& section_key, const std::string& name, Given given,
                          const Origin& origin) {
   const std::string full = join(section_key, name);
-  if (problems_.size() == kMostProblems) return problem(origin, full, "");  // it only counts
+  if (problems_.size() == kMostProblems) return problem(origin, full, "");  // only counts the mistake
   std::vector<std::string> siblings;
   for (const Field& f : section.fields) siblings.push_back(f.name);
-  // An override names a whole path, of which this may be the first part alone.
+  // An override gives a whole path, and the unknown key may be only its first part.
   const std::string path = inside(origin.override, full) ? origin.override : full;
   std::string hint = hint_for_word(root_, path, given);
   if (const std::string near = nearest_name(name, siblings); hint.empty() && !near.empty())
@@ -338,7 +340,7 @@ void Loader::unknown_key(const Node& section, const std::string& section_key, co
   problem(origin, full, "unknown key" + hint_at_equals(name) + "; " + hint);
 }
 
-// Walks a.b[2].c; a Node without kind section, list or scalar functions means that it was not found and reported.
+// Returns the node at a path such as a.b[2].c. If there is none, reports a problem and returns a default Node.
 Node Loader::find(const std::string& path, const Origin& origin) {
   Node node = root_;
   std::string key;
@@ -401,7 +403,7 @@ void Loader::check_field(const Field& field, const std::string& key) {
     if (node.kind == Kind::list && check.of_length) check_value(check, static_cast<std::int64_t>(size), key);
   }
   for (std::size_t i = 0; i < size; ++i) {
-    // An element is checked like a field of its own, by the checks that are not about the list.
+    // An element is checked like a field, by all checks except those on the list's length.
     Field element{"", "", field.checks, node.element(i)};
     std::erase_if(element.checks, [](const Check& c) { return c.of_length; });
     check_field(element, str(key, "[", i, "]"));
@@ -455,7 +457,8 @@ void Loader::broken_rule(const std::string& section, const SettingProblem& p) {
   problem(origin.value_or(origin_of(section)), !section.empty() && inside(name, section) ? "" : section, text);
 }
 
-// What was loaded is printed with every key into the run's directory and its checkpoints, and read again from there.
+// Reports settings that are too large to be read again: they are written with every key into the run's directory and
+// its checkpoints.
 void Loader::check_size() {
   if (!problems_.empty()) return;
   const std::size_t size = to_yaml(root_).size();

@@ -9,8 +9,8 @@
 namespace ring::config {
 namespace {
 
-constexpr double kMostExact = 0x1p53;         // of the integers that a double holds
-constexpr std::size_t kMostTextBytes = 4096;  // names and paths: no system takes longer ones
+constexpr double kMostExact = 0x1p53;  // largest integer up to which a double is exact
+constexpr std::size_t kMostTextBytes = 4096;  // no system allows longer names or paths
 
 template <class T>
 bool read_whole(const std::string& text, T& value) {
@@ -24,10 +24,10 @@ bool read_whole(const std::string& text, T& value) {
 bool read_double(const std::string& text, double& value) {
   if (text == ".inf" || text == "+.inf") return value = HUGE_VAL, true;
   if (text == "-.inf") return value = -HUGE_VAL, true;
-  return read_whole(text, value) && std::isfinite(value);  // from_chars would also take "inf" and "nan"
+  return read_whole(text, value) && std::isfinite(value);  // from_chars also accepts "inf" and "nan"
 }
 
-// A number in digits: 131072, 0.05, and 1.5e+12 only where no integer of 64 bits holds it.
+// Returns a number in digits, such as 131072 or 0.05; as 1.5e+12 only if it is not an exact integer.
 std::string in_digits(double number) {
   const bool integer = number == std::floor(number) && std::abs(number) <= kMostExact;
   return integer ? str(static_cast<std::int64_t>(number)) : str(number);
@@ -47,14 +47,14 @@ constexpr UnitName kTimes[] = {{"s", 1},       {"sec", 1},      {"second", 1},  
                                {"min", 60},    {"mins", 60},    {"minute", 60}, {"minutes", 60}, {"h", 3600},
                                {"hour", 3600}, {"hours", 3600}, {"d", 86400},   {"day", 86400},  {"days", 86400}};
 
-// Returns the seconds in the unit of a key such as train.minutes; 0 if the key is no time.
+// Returns the seconds per unit of a key such as train.minutes; 0 if the key is not a time.
 double seconds_in_unit_of(std::string_view key) {
   const std::string_view word = key.substr(key.find_last_of("._") + 1);  // npos + 1 is 0
   const UnitName* unit = word.size() > 3 && word.ends_with("s") ? unit_named(kTimes, word) : nullptr;
   return unit ? unit->factor : 0;
 }
 
-// Returns the number that "2^17" stands for; NaN if the text is no power.
+// Returns the value of a power such as "2^17"; NaN if the text is not a power.
 double power_in(const std::string& text) {
   double base = 0, exponent = 0;
   const std::size_t caret = text.find('^');
@@ -62,8 +62,8 @@ double power_in(const std::string& text) {
   return read_double(text.substr(caret + 1), exponent) ? std::pow(base, exponent) : NAN;
 }
 
-// Says in digits what "128K", "128Ki", "131_072", "2^17", "5%" or, for a key in minutes, "2h" may mean; empty if the
-// text is none of these.
+// Returns a hint that gives, in digits, the value of "128K", "128Ki", "131_072", "2^17", "5%" or, for a key in minutes,
+// "2h"; "" if the text is none of these.
 std::string unit_hint(std::string text, Kind kind, std::string_view key) {
   std::erase(text, '_');
   double number = 0;
@@ -141,7 +141,7 @@ std::string parse_value(const Node& node, const YamlNode& yaml, Value& value, st
 
 namespace {
 
-// One number of a [tokens, value].
+// Parses one number of a [tokens, value] pair. Returns what is wrong, or "".
 std::string parse_part(Kind kind, const YamlNode& yaml, double& number) {
   Value value;
   Node node;
@@ -292,7 +292,7 @@ std::string hint_for_key(const Node& root, const std::string& key, Given given, 
 
 std::string hint_for_word(const Node& root, const std::string& key, Given given) {
   const std::string word = plain(key);
-  const Synonyms::Key* best = nullptr;  // the longest: with its section
+  const Synonyms::Key* best = nullptr;  // the longest match, which includes the section
   if (root.synonyms)
     for (const Synonyms::Key& s : root.synonyms->keys)
       if (ends_in(word, s.word) && (!best || s.word.size() > best->word.size())) best = &s;

@@ -1,5 +1,5 @@
 #pragma once
-// The parts of config loading that need no state: scalars, override paths, nearest names.
+// Stateless parts of config loading: scalars, override paths, nearest names.
 
 #include <string>
 #include <string_view>
@@ -10,49 +10,54 @@
 
 namespace ring::config {
 
-// Converts to the kind of a scalar node. Returns what is wrong, empty when `value` was filled. key: of the setting,
-// whose name tells the unit of a time (train.minutes); empty if there is none.
+// Converts YAML to the kind of a scalar node. Returns what is wrong, or "" if `value` was set. `key` is the setting's
+// key, whose name may contain a unit of time (train.minutes); "" if there is none.
 std::string parse_value(const Node& node, const YamlNode& yaml, Value& value, std::string_view key = {});
 
-// A list of [tokens, value], of the number's kind. Returns what is wrong, empty when `changes` was filled.
+// Parses a list of [tokens, value] pairs, with values of the number's kind. Returns what is wrong, or "" if `changes`
+// was set.
 std::string parse_changes(const Node& number, const YamlNode& list, TokenSchedule& changes);
 
-// The right side of `key=value`. Text is taken as it stands unless it starts with a quote. YamlError: bad syntax.
+// Parses the right side of `key=value`. Text is taken literally unless it starts with a quote. Throws YamlError on bad
+// syntax.
 YamlNode parse_override(const Node& node, const std::string& value);
 
-// One step of a path a.b[2].c: a name, or an index when the name is empty.
+// One step of a path a.b[2].c: a name, or an index if the name is empty.
 struct PathPart {
   std::string name;
   std::size_t index = 0;
 };
-std::vector<PathPart> split_path(const std::string& path);  // empty: not a path
+std::vector<PathPart> split_path(const std::string& path);  // returns {} if it is not a path
 
-// Edits (insert, delete, replace, swap neighbours) between two names.
+// Returns the number of edits (insert, delete, replace, swap neighbours) between two names.
 std::size_t edit_distance(const std::string& a, const std::string& b);
 
-// The name that was probably meant, or "" when none is near.
+// Returns the known name that was probably meant; "" if none is similar.
 std::string nearest_name(const std::string& name, const std::vector<std::string>& known);
 
-// All keys below a node, without list elements.
+// Collects all keys below a node, except those of list elements.
 void collect_keys(const Node& node, const std::string& prefix, std::vector<std::string>& keys);
 
-// The field that a dotted key names; null: there is none.
+// Returns the field with a dotted key; null if there is none.
 const Field* find_field(const Node& root, std::string_view key);
 
-// The first key below a section, which is called `key`, that takes a value.
+// Returns the first key below a section, whose own key is `key`, that takes a value.
 std::string first_key(const Node& section, std::string key);
 
-// What was given with a key that does not exist. A section cannot take the place of a value, but a key in it can.
+// The kind of value that was given with an unknown key. A hint must not suggest a section in place of a value, but may
+// suggest a key inside it.
 enum class Given { value, section };
 
-// "did you mean optimizer.lr?", or the advice alone where there is no key.
+// Returns "did you mean optimizer.lr?", or only the advice if `key` is "".
 std::string hint_for_key(const Node& root, const std::string& key, Given, std::string_view advice = "");
 
-// Hints for a key that does not exist, or "".
-std::string hint_for_word(const Node& root, const std::string& key, Given);  // by the synonyms
-std::string hint_for_name(const Node& root, const std::string& key, Given);  // one elsewhere with the same last part
+// Returns a hint for an unknown key by means of the synonyms, or "".
+std::string hint_for_word(const Node& root, const std::string& key, Given);  // uses the synonyms
+// Returns a hint that names a key elsewhere with the same last part, or "".
+std::string hint_for_name(const Node& root, const std::string& key, Given);
 
-// For a value that is no choice of `node`, whose key is `key`: by the synonyms, else the nearest one.
+// Returns a hint for a value that is not a choice of `node`, whose key is `key`: from the synonyms, or the nearest
+// choice.
 std::string hint_for_value(const Node& root, const Node& node, const std::string& key, const std::string& value);
 
 }  // namespace ring::config

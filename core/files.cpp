@@ -27,11 +27,12 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder.string();
 }
 
-// What the name of a temporary file begins with; the number of its process follows, and for unnamed files a word.
+// Returns the prefix of a temporary file's name. The process number follows, and for unnamed files a word.
 std::string temporary_prefix(const std::string& path) { return path + ".tmp."; }
 
-// The lock of an open file, which goes with its last descriptor. A process number would not do: containers of one
-// folder have the same ones. False: another holds it, or the file system knows no locks.
+// Locks an open file until its last descriptor is closed. A process number in the name would not identify the writer:
+// containers that share a folder have the same numbers. Returns false if a different process holds the lock, or if the
+// file system has no locks.
 bool lock(int fd, bool wait) {
   struct flock whole {};
   whole.l_type = F_WRLCK;
@@ -50,11 +51,11 @@ void sync_folder(const std::string& folder) {
   FileHandle(fd, folder).sync();
 }
 
-// Beside its final place, locked, and removed unless keep() is called.
+// A locked temporary file beside its final path. It is removed unless keep() is called.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& path) : name_(temporary_prefix(path) + std::to_string(::getpid())) {
-    do {  // whoever looks for leftovers may find it before it is locked, and remove it
+    do {  // remove_leftovers() may remove the file before it is locked
       file_ = FileHandle(name_, O_RDWR | O_CREAT | O_EXCL);
       lock(file_.fd(), true);
     } while (!has_name(file_));
@@ -72,7 +73,7 @@ class TemporaryFile {
   FileHandle file_;
 };
 
-// NAME.tmp.123 and NAME.tmp.123.word
+// Returns true for NAME.tmp.123 and NAME.tmp.123.word.
 bool is_temporary(const std::string& name, const std::string& prefix) {
   return name.size() > prefix.size() && name.starts_with(prefix) && name[prefix.size()] >= '0' &&
          name[prefix.size()] <= '9';

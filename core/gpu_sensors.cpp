@@ -17,7 +17,7 @@ struct Utilization {
 };
 constexpr int kSuccess = 0, kTemperatureOfGpu = 0, kClockOfSm = 1;
 
-// nvmlClocksThrottleReason*, without what a user asked for.
+// nvmlClocksThrottleReason*, except reasons that a user requested.
 struct Reason {
   std::uint64_t bit;
   const char* text;
@@ -63,7 +63,7 @@ struct GpuSensors::Nvml {
   void* handle;
   int (*shutdown)() = nullptr;
   int (*by_bus)(const char*, Handle*) = nullptr;
-  // Null if this NVML lacks it.
+  // Null if this NVML lacks the function.
   int (*temperature)(Handle, int, unsigned*) = nullptr;
   int (*memory)(Handle, Memory*) = nullptr;
   int (*power)(Handle, unsigned* milliwatts) = nullptr;

@@ -1,6 +1,6 @@
 #pragma once
-// Readings of NVIDIA GPUs from the driver's NVML, which needs no CUDA context. A driver in trouble may not answer: call
-// read() on a thread that may wait.
+// Readings of NVIDIA GPUs from the driver's NVML, which needs no CUDA context. A faulty driver may never answer: call
+// read() on a thread that may block.
 
 #include <cstdint>
 #include <memory>
@@ -14,13 +14,13 @@ namespace ring {
 struct GpuReading {
   std::optional<double> celsius, used_bytes, watts;
   std::optional<double> utilization;  // share of the driver's last sampling period in which a kernel ran, 0 to 1
-  std::optional<double> sm_mhz;       // clock of the multiprocessors
-  std::uint64_t throttle = 0;         // why clocks are lower than they could be: bits of NVML, 0 for no reason
+  std::optional<double> sm_mhz;       // clock of the SMs
+  std::uint64_t throttle = 0;         // why clocks are reduced: bits of nvmlClocksThrottleReason; 0 if they are not
 };
 
 class GpuSensors {
  public:
-  // Loads the library at the first read(). Without it, or without its driver, readings are empty.
+  // Loads the library at the first read(). Without the library or its driver, readings are empty.
   explicit GpuSensors(std::string library = "libnvidia-ml.so.1");
   ~GpuSensors();
   GpuSensors(const GpuSensors&) = delete;
@@ -34,12 +34,13 @@ class GpuSensors {
   std::unique_ptr<Nvml> nvml_;  // null until the first read()
 };
 
-inline constexpr std::uint64_t kGpuIdle = 1;  // bit of GpuReading::throttle: no work, which lowers clocks, too
+// Bit of GpuReading::throttle: the GPU has no work, which also reduces clocks.
+inline constexpr std::uint64_t kGpuIdle = 1;
 
-// "heat, the power limit"; empty if there is no reason beside idleness.
+// Returns the reasons, "heat, the power limit"; "" if there is none except idleness.
 std::string throttle_text(std::uint64_t throttle);
 
-// PCI address of a device; empty if it is no GPU or not known.
+// Returns the PCI address of a device; "" if it is unknown or the device is not a GPU.
 std::string device_bus(Device);
 using DeviceBusTeller = std::string (*)(int device);
 bool register_device_bus(Backend, DeviceBusTeller);  // called at load time by core/cuda

@@ -11,7 +11,7 @@ namespace ring {
 
 std::uint64_t xxh3(std::string_view bytes, std::uint64_t seed = 0);
 
-// The same hash of bytes that come in pieces.
+// Computes xxh3() of bytes that arrive in pieces.
 class StreamHash {
  public:
   StreamHash();

@@ -38,7 +38,7 @@ std::int64_t longest_of(const HostChunks::Ends& begins) {
   return longest;
 }
 
-// Chunks that the device holds.
+// Returns the number of chunks that the device holds.
 std::int64_t ring_length(const HostChunks::Ends& begins, std::int64_t element_bytes, std::int64_t ring_bytes) {
   if (begins.size() == 1) return 0;
   const std::int64_t wanted = std::max(HostChunks::kLeastRing, ring_bytes / (longest_of(begins) * element_bytes));
@@ -89,7 +89,7 @@ HostChunks::~HostChunks() {
     in_.synchronize();   // host waits: shutdown
     out_.synchronize();  // host waits: shutdown
   } catch (const Error&) {
-    // The device failed, as whoever waits for its steps is told.
+    // The device failed: whoever waits for its steps reports it.
   }
 }
 
@@ -125,7 +125,8 @@ void HostChunks::for_pieces(std::int64_t k, const CopyPiece& copy_piece) const {
     }
 }
 
-// Behind what left its place. Chunks leave in order: its own bytes of the last pass are back, too.
+// Copies chunk k in, after the previous chunk of its ring slot was copied back. Chunks are copied back in order, so
+// chunk k of the last pass is on the host by then.
 void HostChunks::fetch(std::int64_t k) {
   in_.wait(place(k).left);
   for_pieces(k, [this](const Tensor& host, const Tensor& device) { copy(device, host, in_); });
@@ -157,13 +158,13 @@ void HostChunks::change(const Change& change_chunk) {
   if (compute_.impl().recording()) join();
 }
 
-// The compute stream itself is behind those of a recorded pass.
+// After a recorded pass, the compute stream has already waited for the copies.
 void HostChunks::settle(const Stream& stream) const {
   stream.wait(compute_.record());
   stream.wait(all_left_);
 }
 
-// The events are of no use any more: none may be waited for in a recording that it is not from.
+// Drops the events afterwards: a recording must not wait for events from outside.
 void HostChunks::join() {
   settle(compute_);
   for (Place& p : ring_) p.left = {};

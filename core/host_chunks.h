@@ -1,12 +1,14 @@
 #pragma once
-// Flat tensors that live in host memory and are changed on the device, chunk by chunk: a chunk comes on one stream, is
-// changed on the compute stream and leaves on a third, while others come and leave. The device holds a ring of chunks,
-// at least kLeastRing: as many come ahead of a pass, and as many are still leaving when it ends.
+// Updates flat tensors in host memory on the device, chunk by chunk: one stream copies a chunk in, the compute stream
+// changes it, and a third stream copies it back, while copies of other chunks run in both directions. The device holds
+// a ring of at least kLeastRing chunks. The first chunks of a pass, up to a whole ring, can be fetched ahead of it, and
+// the last ones are still being copied back when it ends.
 //
-// Everything is ordered by events and the host never waits, so a pass repeats from step to step. Its last chunks leave
-// while the compute stream goes on: whoever looks at the host's tensors, or writes them, does so on a stream behind
-// settle(). A pass that is being recorded (a CUDA graph) ends when all have left, since what forks from a recording has
-// to join it; what ran before has joined with join(). On a CPU, where nothing overlaps, the same copies are made.
+// Everything is ordered by events and the host never waits, so a pass can repeat in every step. Its last chunks are
+// copied back while the compute stream continues: a stream that reads or writes the host tensors must call settle()
+// first. A pass that is being recorded (CUDA graph) ends only when all chunks are back, since all streams that fork
+// from a recording must join it; copies of earlier passes must join before, by join(). A CPU makes the same copies,
+// without overlap.
 
 #include <algorithm>
 #include <functional>
@@ -18,63 +20,64 @@ namespace ring {
 
 class HostChunks {
  public:
-  static constexpr std::int64_t kLeastRing = 3;  // chunks: one comes, one is changed, one leaves
-  // A longer ring has chunks of several times the size: a pass queues all of its copies at once, and where a GPU's
-  // queue is full, the host waits, and with it what is to be computed meanwhile (docs/measured/memory.md).
+  static constexpr std::int64_t kLeastRing = 3;  // chunks: one is copied in, one changed, one copied back
+  // If the ring would be longer, its chunks are enlarged instead. A pass queues all of its copies at once; if a GPU's
+  // queue is full, the host blocks and cannot queue the next computation (docs/measured/memory.md).
   static constexpr std::int64_t kMostRing = 128;
-  static constexpr std::int64_t kAlign = 16;  // elements; chunks begin at multiples of it
+  static constexpr std::int64_t kAlign = 16;  // elements; chunks begin at multiples of it, unless `ends` are given
 
-  struct Bytes {            // of all tensors together
-    std::int64_t chunk;     // that travel at a time, at least
-    std::int64_t ring = 0;  // that the device holds of them, at least kLeastRing chunks
+  struct Bytes {            // over all tensors
+    std::int64_t chunk;     // minimum size of a chunk
+    std::int64_t ring = 0;  // size of the ring on the device; at least kLeastRing chunks are held
   };
-  // Elements [at, at + numel) of a pass.
+  // Elements [at, at + numel) of the range [0, n) that a pass covers.
   struct Piece {
     std::int64_t at = 0;
     Tensor host;
   };
-  using Pieces = std::vector<Piece>;       // of one type; what lies between them does not travel
-  using Ends = std::vector<std::int64_t>;  // where chunks may end, ascending, the last is n; none: anywhere
-  // host: [n] each, of any types.
+  using Pieces = std::vector<Piece>;       // of one dtype; elements between pieces are not copied
+  using Ends = std::vector<std::int64_t>;  // positions where chunks may end: ascending, the last is n; {} allows all
+  // host: tensors [n], of any dtypes.
   HostChunks(const std::vector<Tensor>& host, Bytes, const Stream& compute);
   HostChunks(const std::vector<Tensor>& host, Bytes, const Stream& compute, const Stream& in,
-             const Stream& out);  // which copy
-  // A chunk is then as long as it must be to end where it may.
+             const Stream& out);  // in, out: the copy streams
+  // Chunks end only at `ends`, so a chunk may be larger than bytes.chunk.
   HostChunks(std::vector<Pieces> host, const Ends& ends, std::int64_t n, Bytes, const Stream& compute);
-  // Waits for copies: their memory may be gone afterwards.
+  // Waits for all copies: the host tensors may be freed afterwards.
   ~HostChunks();
   HostChunks(const HostChunks&) = delete;
   HostChunks& operator=(const HostChunks&) = delete;
 
-  // The first chunks come, behind what the compute stream has queued so far, each as soon as its place is free; without
-  // it they come with change().
+  // Starts to fetch the first ring of chunks, after the work that the compute stream has queued so far. Optional:
+  // change() calls it otherwise.
   void begin();
-  // Elements [first, first + n) of all tensors, in their order, [n] each, on the device: to be changed by what is
-  // queued on the compute stream.
+  // Queues work on the compute stream that changes elements [first, first + n). `here` holds them on the device: a
+  // tensor [n] for each host tensor, in the same order.
   using Change = std::function<void(std::int64_t first, std::int64_t n, const std::vector<Tensor>& here)>;
-  void change(const Change&);  // all chunks, in order
+  void change(const Change&);  // called for each chunk in order
 
-  // What is queued on `stream` from now on comes behind every copy of the last pass. The pass after that is to wait for
-  // what reads or writes the host's tensors: its begin() does for work on the compute stream, its change() for readers
-  // that the compute stream waits for.
+  // Makes `stream` wait for all copies of the last pass. The next pass must not overtake readers and writers of the
+  // host tensors. begin() waits for those on the compute stream. If a reader is on a different stream, make the compute
+  // stream wait for it before change(), whose copies back wait for the compute stream.
   void settle(const Stream& stream) const;
-  // Before a pass is recorded, or a recorded one is replayed.
+  // Makes the compute stream wait for all copies. Call it before a pass is recorded, and before a recorded pass is
+  // replayed.
   void join();
 
   std::size_t host_bytes() const;
-  // What n elements of so many bytes take of the device on their way.
+  // Returns the device memory of a ring for n elements, where element_bytes is the sum over all tensors.
   static std::size_t device_bytes(std::int64_t n, std::int64_t element_bytes, Bytes, const Ends& ends = {});
   std::size_t device_bytes() const;
-  // How many of so many chunks of the smallest size a ring takes.
+  // Rounds a ring length, in chunks of the minimum size, down to a whole number of enlarged chunks.
   static std::int64_t in_ring(std::int64_t chunks) { return chunks - chunks % times(chunks); }
 
  private:
   struct Place {
     Event arrived, left;
   };
-  // A chunk's size in chunks of the smallest.
+  // Returns the factor by which chunks are enlarged, so that a ring has at most kMostRing.
   static std::int64_t times(std::int64_t ring) { return std::max<std::int64_t>(1, (ring + kMostRing - 1) / kMostRing); }
-  // Where chunks begin, and n.
+  // Returns the positions where chunks begin, then n.
   static Ends cut(std::int64_t n, std::int64_t element_bytes, Bytes, const Ends& ends);
   HostChunks(std::vector<Pieces> host, Ends begins, Bytes, const Stream& compute, const Stream& in, const Stream& out);
   std::int64_t chunks() const { return std::ssize(begins_) - 1; }
@@ -91,10 +94,10 @@ class HostChunks {
   const std::vector<Pieces> host_;
   const Stream compute_, in_, out_;
   const Ends begins_;
-  const std::int64_t longest_;  // chunk
+  const std::int64_t longest_;  // elements of the longest chunk
   std::vector<Place> ring_;
-  std::vector<Tensor> room_;  // of the whole ring, for each tensor
-  Event all_left_;            // of the last pass
+  std::vector<Tensor> room_;  // the ring on the device: one tensor per host tensor
+  Event all_left_;            // all copies of the last pass
   bool begun_ = false;
 };
 

@@ -15,13 +15,13 @@ namespace {
 namespace fs = std::filesystem;
 using Numbers = std::map<std::string, std::uint64_t>;
 
-// A number from a file that holds nothing else; nothing for "max" or a file that is not there.
+// Returns the number in a file; nullopt if it contains "max" or does not exist.
 std::optional<std::uint64_t> number_in(const std::string& file) {
   std::uint64_t n = 0;
   return std::ifstream(file) >> n ? std::optional(n) : std::nullopt;  // opens: system
 }
 
-// Lines such as "MemTotal:  24689764 kB" or "inactive_file 4096", in bytes.
+// Returns the values in bytes of lines such as "MemTotal:  24689764 kB" or "inactive_file 4096".
 Numbers numbers_in(const std::string& file) {
   Numbers found;
   std::ifstream in(file);  // opens: system
@@ -38,7 +38,7 @@ Numbers numbers_in(const std::string& file) {
 
 std::uint64_t minus(std::uint64_t a, std::uint64_t b) { return a > b ? a - b : 0; }
 
-// A mounted hierarchy of control groups, and the group of this process in it.
+// A mounted control group hierarchy, and this process's group in it.
 struct Hierarchy {
   bool v2 = false;
   std::string mount, group;  // "/sys/fs/cgroup", "/system.slice/job.scope"
@@ -51,7 +51,8 @@ bool has_word(const std::string& list, const std::string& word) {
   return false;
 }
 
-// From /proc/self/cgroup, lines of "number:controllers:path". v2 has no controllers there.
+// Returns this process's group from /proc/self/cgroup, with lines "number:controllers:path". Lines of v2 have no
+// controllers.
 std::optional<std::string> group_of(const std::string& root, bool v2) {
   std::ifstream in(root + "/proc/self/cgroup");
   for (std::string line; std::getline(in, line);) {
@@ -63,7 +64,8 @@ std::optional<std::string> group_of(const std::string& root, bool v2) {
   return std::nullopt;
 }
 
-// From /proc/self/mountinfo, lines of "id parent device root mount-point options ... - type source super-options".
+// Returns the memory hierarchies from /proc/self/mountinfo, with lines "id parent device root mount-point options ... -
+// type source super-options".
 std::vector<Hierarchy> hierarchies(const std::string& root) {
   std::vector<Hierarchy> found;
   std::ifstream in(root + "/proc/self/mountinfo");
@@ -77,7 +79,7 @@ std::vector<Hierarchy> hierarchies(const std::string& root) {
     const bool v2 = type == "cgroup2";
     if (!v2 && !(type == "cgroup" && has_word(options, "memory"))) continue;
     std::string group = group_of(root, v2).value_or("/");
-    // In a container, the mount may show only the part of the tree from its own group on.
+    // In a container, the mount may show only the subtree of the container's own group.
     if (mounted != "/" && group.starts_with(mounted)) group = group.substr(mounted.size());
     found.push_back({v2, mount, group});
   }
@@ -98,7 +100,7 @@ std::optional<MemoryBound> bound_v2(const std::string& root, const std::string& 
 }
 
 std::optional<MemoryBound> bound_v1(const std::string& root, const std::string& folder, std::uint64_t swap_free) {
-  constexpr std::uint64_t kUnlimited = std::uint64_t{1} << 60;  // the kernel writes a number of about 2^63
+  constexpr std::uint64_t kUnlimited = std::uint64_t{1} << 60;  // for no limit, the kernel writes about 2^63
   const auto limit = number_in(root + folder + "/memory.limit_in_bytes");
   if (!limit || *limit >= kUnlimited) return std::nullopt;
   Numbers stat = numbers_in(root + folder + "/memory.stat");
@@ -114,19 +116,20 @@ std::optional<MemoryBound> bound_v1(const std::string& root, const std::string& 
   return b;
 }
 
-// Every group from that of the process up to the root: each may limit what is below it.
+// Adds the limits of all groups from the process's own up to the root: each group also limits its descendants.
 void add_groups(const Hierarchy& h, const std::string& root, std::uint64_t swap_free, std::vector<MemoryBound>& out) {
   const auto add = [&](const std::optional<MemoryBound>& b) {
     if (b) out.push_back(*b);
   };
   std::error_code error;
   std::string group = h.group == "/" ? "" : h.group;
-  if (!fs::is_directory(root + h.mount + group, error)) group.clear();  // seen from within another namespace
+  if (!fs::is_directory(root + h.mount + group, error)) group.clear();  // the path is from a different namespace
   for (;; group.resize(group.rfind('/'))) {
     const std::string folder = h.mount + group;
     if (h.v2) {
       add(bound_v2(root, folder, "memory.max", swap_free));
-      add(bound_v2(root, folder, "memory.high", swap_free));  // beyond it, a process is slowed until it stands still
+      // Above memory.high, the kernel throttles the process until it stalls.
+      add(bound_v2(root, folder, "memory.high", swap_free));
     } else {
       add(bound_v1(root, folder, swap_free));
     }
@@ -134,7 +137,8 @@ void add_groups(const Hierarchy& h, const std::string& root, std::uint64_t swap_
   }
 }
 
-// From /proc/self/limits: "Max address space   unlimited   unlimited   bytes", the soft limit first.
+// Adds a soft limit from /proc/self/limits, with lines "Max address space   unlimited   unlimited   bytes" (soft,
+// hard).
 void add_limit(const std::string& root, const std::string& name, const std::string& file_name, std::uint64_t used,
                std::vector<MemoryBound>& out) {
   std::ifstream in(root + "/proc/self/limits");

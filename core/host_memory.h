@@ -1,6 +1,6 @@
 #pragma once
-// How much memory this process may still take from its host, and who says so: the machine, the control groups around
-// the process (v1 and v2; containers, SLURM and systemd limit by them), or the process's own resource limits.
+// Bounds on the host memory that this process may still allocate, and their sources: the machine, the control groups
+// around the process (v1 and v2, used by containers, SLURM and systemd), and its own resource limits.
 
 #include <cstdint>
 #include <string>
@@ -11,17 +11,17 @@ namespace ring {
 struct MemoryBound {
   std::string source;           // "MemAvailable in /proc/meminfo", "/sys/fs/cgroup/job_7/memory.max"
   std::uint64_t total = 0;      // bytes
-  std::uint64_t available = 0;  // of these, what nobody uses, or only caches that give way
-  std::uint64_t swap = 0;       // free beside it
-  bool of_process = false;      // each process has its own; otherwise all of them here share it
+  std::uint64_t available = 0;  // bytes that are unused or hold reclaimable caches
+  std::uint64_t swap = 0;       // bytes of free swap, in addition
+  bool of_process = false;      // true if each process has its own bound; false if all processes here share it
   std::uint64_t most() const { return available + swap; }
 };
 
-// All that hold here, the machine's own first. `root` is put before the paths of files, whose names `source` gives
-// without it. What cannot be read bounds nothing.
+// Returns all bounds, the machine's own first. `root` is put in front of all paths that are read; `source` names them
+// without it. A file that cannot be read gives no bound.
 std::vector<MemoryBound> memory_bounds(const std::string& root = "");
 
-// The one that leaves least; the machine's where several leave the same. Needs at least one.
+// Returns the bound with the smallest most(), or the first of several equal ones. Requires at least one bound.
 const MemoryBound& tightest(const std::vector<MemoryBound>&);
 
 }  // namespace ring

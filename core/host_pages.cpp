@@ -7,10 +7,10 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kAtOnce = std::size_t{16} << 20;  // less than this is there sooner than a thread is
-constexpr std::size_t kSlab = std::size_t{16} << 20;    // the kernel keeps others from mapping memory for so long
+constexpr std::size_t kAtOnce = std::size_t{16} << 20;  // smaller sizes are allocated faster than a thread starts
+constexpr std::size_t kSlab = std::size_t{16} << 20;    // while a slab is touched, the kernel blocks other mappings
 
-// Nothing is locked for a CPU.
+// Returns a PageLocker that only touches pages: a CPU needs no locks.
 PageLocker& pages() {
   static PageLocker all({[](std::byte*, std::size_t) {}, [](std::byte*) {}}, 1, {}, kSlab);
   return all;

@@ -9,7 +9,7 @@ namespace ring {
 namespace {
 
 constexpr std::size_t kAlign = 256;
-// Pieces of up to a quarter of this share slabs; a larger one has its own, where nothing is left over.
+// Bytes. Pieces of up to a quarter of it share slabs. A larger piece gets a slab of its own size, so nothing is wasted.
 constexpr std::size_t kSharedSlab = std::size_t{256} << 20;
 
 }  // namespace

@@ -1,6 +1,6 @@
 #pragma once
-// Host memory that a device copies to and from, taken ahead or as it is first needed, and then kept: locking pages
-// takes half a second per GiB. Pieces are given out in order and become free together.
+// Host memory that a device copies to and from. It is allocated ahead or on first use and then kept, because locking
+// pages takes half a second per GiB. Pieces are handed out in order and freed all at once.
 
 #include <cstddef>
 #include <memory>
@@ -14,15 +14,14 @@ class HostSlabs {
  public:
   HostSlabs(const Stream& device, std::size_t limit) : device_(device), limit_(limit) {}
 
-  // As much is taken now, as far as the limit allows, and locked in the background before it is needed. Error:
-  // OutOfHostMemory.
+  // Allocates `bytes`, as far as the limit allows. The pages are locked in the background. Throws OutOfHostMemory.
   void reserve(std::size_t bytes);
-  // null: it would be more than the limit. The same sizes in the same order get the same places. Error:
-  // OutOfHostMemory.
+  // Returns a piece; null if it would exceed the limit. After reuse(), the same sizes in the same order get the same
+  // addresses. Throws OutOfHostMemory.
   std::byte* take(std::size_t bytes);
-  void reuse();  // all pieces are free again
+  void reuse();  // frees all pieces, but keeps the memory
 
-  std::size_t held() const { return held_; }  // bytes, used or not
+  std::size_t held() const { return held_; }  // bytes, in use or not
 
  private:
   struct Slab {

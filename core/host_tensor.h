@@ -1,28 +1,28 @@
 #pragma once
-// Tensors in host memory that a device copies to and from: page-locked where it is a GPU, and what is large in the
-// background (core/page_locker.h): taking it blocks nobody, copies wait until what they need is locked, and say
-// OutOfHostMemory where it could not be.
+// Tensors in host memory that a device copies to and from. For GPUs they are page-locked, large ones in the background
+// (core/page_locker.h): allocation does not block. A copy waits until its part is locked, and throws OutOfHostMemory if
+// locking failed.
 
 #include "core/page_locker.h"
 #include "core/tensor.h"
 
 namespace ring {
 
-// [shape] of zeros, on the host. Error: OutOfHostMemory.
+// Returns zeros [shape] on the host. Throws OutOfHostMemory.
 Tensor host_tensor(const Shape&, DType, const Stream& device);
 
-// Its memory alone, zeros. more: facts for the message of OutOfHostMemory, behind the bytes asked for.
+// Returns zeroed memory as host_tensor() allocates it. `more` is appended to the message of OutOfHostMemory.
 std::shared_ptr<void> take_host_memory(std::size_t bytes, const Stream& device, const std::string& more = "");
 
-// A copy within host memory that is made when `stream` gets to it, while the caller goes on. CUDA's own copy between
-// two places of the host would block the caller until all work before it is done.
+// Queues a copy within host memory on `stream` and returns at once. CUDA's own copy within host memory would block the
+// caller until all earlier work is done.
 void copy_on_host(const Tensor& dst, const Tensor& src, const Stream& stream);
 
-PageLockFacts page_lock_facts(Device);  // of all this memory of the process
+PageLockFacts page_lock_facts(Device);  // for all memory of this kind in the process
 
-// Filled at load time by core/cuda when it is part of the build.
+// Registered at load time by core/cuda if it is part of the build.
 struct HostMemoryCalls {
-  std::shared_ptr<void> (*take)(std::size_t bytes, Device);  // zeros. Error: the system has no more
+  std::shared_ptr<void> (*take)(std::size_t bytes, Device);  // returns zeros; throws Error if the system has no more
   PageLockFacts (*facts)(Device);
 };
 bool register_host_memory(Backend, HostMemoryCalls);

@@ -5,7 +5,7 @@
 
 namespace ring {
 
-// Calls call() again while a signal interrupts it (EINTR), and returns its result.
+// Repeats call() while a signal interrupts it (EINTR), and returns its result.
 template <class Call>
 auto uninterrupted(const Call& call) {
   auto result = call();

@@ -1,5 +1,5 @@
 #pragma once
-// Messages for errors of the file system.
+// Messages for file system errors.
 
 #include <string>
 

@@ -1,5 +1,5 @@
 #pragma once
-// Words of a message in a row: joined({"a", "b"}, ", ") is "a, b".
+// Joins the words of a message: joined({"a", "b"}, ", ") is "a, b".
 
 #include <string>
 #include <vector>

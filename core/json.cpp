@@ -99,7 +99,7 @@ class JsonBuilder {
     if (limits_.duplicate_keys == DuplicateKeys::refused) fail("it has the key '", shown(key, 100), "' twice");
   }
 
-  // Sorts the members' indices by key, so that members with equal keys become neighbours.
+  // Finds duplicate keys: sorts the members' indices by key, so that equal keys become neighbours.
   void resolve_duplicates(Members& object) {
     order_.resize(object.size());
     for (std::size_t i = 0; i < order_.size(); ++i) order_[i] = i;

@@ -1,6 +1,6 @@
 #pragma once
-// Versions of libraries that are known to be bad for what this program does with them, each with where that is written.
-// Those who use a library refuse such a version, and `ringmaster doctor` shows it.
+// Library versions with known defects that affect this program, each with a source. The code that uses a library
+// refuses such a version or avoids the defect, and `ringmaster doctor` reports it.
 
 #include <compare>
 #include <string>
@@ -14,15 +14,15 @@ struct Version {
   auto operator<=>(const Version&) const = default;
 };
 std::string to_string(const Version&);  // "9.19.0"
-// From 10000 major + 100 minor + patch, as cuDNN 9, cuBLAS and NCCL (since 2.9) count.
+// Converts 10000 major + 100 minor + patch, as used by cuDNN 9, cuBLAS and NCCL (since 2.9).
 constexpr Version from_number(int n) { return {n / 10000, n / 100 % 100, n % 100}; }
-// From 1000 major + 10 minor, as the CUDA driver and runtime count.
+// Converts 1000 major + 10 minor, as used by the CUDA driver and runtime.
 constexpr Version from_cuda_number(int n) { return {n / 1000, n % 1000 / 10, n % 10}; }
 
 struct KnownDefect {
   std::string_view library;  // "cuDNN", "NCCL"
   Version from, fixed;       // [from, fixed)
-  bool refused;              // never used then; else only what the text names is bad, and avoided
+  bool refused;              // true: never used; false: used without the feature that `what` names
   std::string_view what, remedy, source;
 };
 const std::vector<KnownDefect>& all_known_defects();

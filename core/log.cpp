@@ -16,18 +16,18 @@
 namespace ring::log {
 namespace {
 
-// The list of sinks changes while other threads write: dist_sink has a lock of its own.
+// The list of sinks changes while other threads write, so the sinks are in a dist_sink, which has its own lock.
 struct State {
   std::shared_ptr<spdlog::sinks::stderr_color_sink_mt> console =
       std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
   std::shared_ptr<spdlog::sinks::dist_sink_mt> sinks = std::make_shared<spdlog::sinks::dist_sink_mt>();
   std::shared_ptr<spdlog::logger> logger = std::make_shared<spdlog::logger>("ringmaster", sinks);
-  std::mutex mutex;  // of what follows
+  std::mutex mutex;  // protects file and rank
   std::shared_ptr<spdlog::sinks::sink> file;
   std::string rank;
-  std::mutex hook_mutex;  // of what follows; held while it runs, so that nobody is left inside after it was replaced
+  std::mutex hook_mutex;  // protects before_line; held during its calls, so that none is running after a replacement
   std::function<void()> before_line;
-  std::atomic<bool> lost = false;  // a line of this file
+  std::atomic<bool> lost = false;  // a line could not be written to this file
 
   State() {
     sinks->add_sink(console);
@@ -35,7 +35,7 @@ struct State {
     logger->flush_on(spdlog::level::info);
     logger->set_error_handler([this](const std::string& what) { lose(what); });
   }
-  // A file that cannot take a line. Said once, past the logger, which would come here again.
+  // Reports once that the log file cannot be written, without the logger, which would call it again.
   void lose(const std::string& what) {
     if (lost.exchange(true)) return;
     const std::string text = what + ". Lines are missing there until it can be written again";
@@ -48,7 +48,7 @@ struct State {
   }
 };
 
-// Lives as long as the process: a thread may log while static objects are destroyed.
+// Returns the state, which is never destroyed: a thread may log during static destruction.
 State& state() {
   static State& s = *new State;
   return s;

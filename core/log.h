@@ -1,5 +1,5 @@
 #pragma once
-// Logging: one line per event, to standard error and, once opened, to the run's log file.
+// Logging: one line per event, to standard error and to the run's log file once it is open.
 
 #include <functional>
 #include <string>
@@ -12,11 +12,12 @@ enum class Level { debug, info, warn, error };
 
 void set_level(Level);
 void set_rank(int rank, int world);  // prefixes lines with the rank when world > 1
-void open_file(
-    const std::string& path);  // appends every line to this file instead of an earlier one; Error: cannot open
+// Appends every line to this file from now on, instead of to an earlier one. Throws Error if it cannot be opened.
+void open_file(const std::string& path);
 void close_file();
-void set_console(bool on);                    // off while a live progress line owns the terminal
-void set_before_line(std::function<void()>);  // called before a line goes to the console, by its thread; null: nothing
+void set_console(bool on);  // off while a live progress line is shown
+// Sets a function that each thread calls before it writes a line to the console; may be null.
+void set_before_line(std::function<void()>);
 void write(Level, const std::string& line);
 
 template <class... Parts>

@@ -12,20 +12,21 @@ namespace {
 using Order = std::vector<std::size_t>;
 using Weight = std::function<double(const BlockLife&)>;
 
-// Blocks, sizes already rounded up, that are placed together.
+// Offsets of blocks that are placed together. Sizes are already rounded up.
 struct Packing {
   std::vector<std::size_t> offsets;
   std::size_t bytes = 0;
 };
 
 struct Placed {
-  std::size_t begin, end;  // in the slab
+  std::size_t begin, end;  // offsets in the slab
   BlockLife life;
 };
 
 bool meet(const BlockLife& a, const BlockLife& b) { return a.begin < b.end && b.begin < a.end; }
 
-// The smallest gap that holds a block, among those that live at the same time; `placed` is sorted by its begins.
+// Returns the offset of the smallest gap that holds a block, among blocks that live at the same time. Requires `placed`
+// sorted by begin.
 std::size_t best_fit(const std::vector<Placed>& placed, const BlockLife& life) {
   std::size_t at = MemoryPlan::kNowhere, smallest = MemoryPlan::kNowhere, top = 0;
   for (const Placed& p : placed) {
@@ -75,7 +76,7 @@ std::size_t live_peak(const std::vector<BlockLife>& blocks) {
   return peak;
 }
 
-// Largest weight first; among equals the order of allocation.
+// Returns the blocks by descending weight; equal weights keep the order of allocation.
 Order sorted_by(const std::vector<BlockLife>& blocks, const Weight& weight) {
   Order order(blocks.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -84,7 +85,7 @@ Order sorted_by(const std::vector<BlockLife>& blocks, const Weight& weight) {
   return order;
 }
 
-// What reached the top is placed first in the next attempt.
+// Moves the block that reaches the top of the slab to the front, so that the next attempt places it first.
 void raise_top(Order& order, const std::vector<BlockLife>& blocks, const Packing& packing) {
   const auto top = std::find_if(order.begin(), order.end(),
                                 [&](std::size_t i) { return packing.offsets[i] + blocks[i].bytes == packing.bytes; });
@@ -93,7 +94,7 @@ void raise_top(Order& order, const std::vector<BlockLife>& blocks, const Packing
 
 Packing best_packing(const std::vector<BlockLife>& blocks) {
   const double size = static_cast<double>(blocks.size());
-  int attempts = std::clamp(static_cast<int>(1e8 / (size * size + 1)), 0, 60);  // a fraction of a second
+  int attempts = std::clamp(static_cast<int>(1e8 / (size * size + 1)), 0, 60);  // takes a fraction of a second
   const std::size_t least = live_peak(blocks);
   const auto bytes = [](const BlockLife& b) { return static_cast<double>(b.bytes); };
   const auto length = [](const BlockLife& b) { return static_cast<double>(b.end - b.begin); };
@@ -117,10 +118,11 @@ Packing best_packing(const std::vector<BlockLife>& blocks) {
   return best;
 }
 
-// Blocks between two moments at which nothing lives: a micro-batch. Each is placed on its own, equal ones once.
+// Blocks between two moments at which no block is alive, such as a micro-batch. Segments are planned separately, and
+// equal segments only once.
 struct Segment {
-  std::vector<BlockLife> blocks;   // times count from the segment's start
-  std::vector<std::size_t> which;  // their indices in the step
+  std::vector<BlockLife> blocks;   // times relative to the segment's start
+  std::vector<std::size_t> which;  // index of each block in the step
 };
 
 std::vector<Segment> split(const std::vector<BlockLife>& blocks, std::size_t align) {

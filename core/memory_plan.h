@@ -1,6 +1,6 @@
 #pragma once
-// Where blocks whose sizes and lifetimes are known beforehand lie in one slab: the less it takes, the better. Finding
-// the least is NP-hard; several greedy orders are tried, and the best one is improved as long as that is cheap.
+// Plans the offsets of blocks with known sizes and lifetimes in one slab, which should be as small as possible. The
+// minimum is NP-hard to find: several greedy orders are tried, and the best plan is improved as long as that is cheap.
 
 #include <cstddef>
 #include <cstdint>
@@ -9,24 +9,25 @@
 
 namespace ring {
 
-// Times count events (an allocation or a free), so that no two are alike.
+// Size and lifetime of a block. Times count events (allocations and frees), so all times are different.
 struct BlockLife {
   std::size_t bytes = 0;
-  std::uint32_t begin = 0, end = kOpen;  // lives at begin <= t < end
+  std::uint32_t begin = 0, end = kOpen;  // alive at begin <= t < end
   static constexpr std::uint32_t kOpen = std::numeric_limits<std::uint32_t>::max();
 
-  bool escapes() const { return end == kOpen; }  // nobody knows until when: not in the slab
+  bool escapes() const { return end == kOpen; }  // freed at an unknown time: not placed in the slab
   bool operator==(const BlockLife&) const = default;
 };
 
 struct MemoryPlan {
-  std::vector<std::size_t> offsets;  // of each block; kNowhere for those that escape
-  std::size_t bytes = 0;             // of the slab
-  std::size_t live_peak = 0;         // most bytes that are alive at once, rounded up to `align` each: no plan has less
+  std::vector<std::size_t> offsets;  // of each block; kNowhere for blocks that escape
+  std::size_t bytes = 0;             // size of the slab
+  // Maximum bytes alive at once, each block rounded up to `align`: a lower bound for any plan.
+  std::size_t live_peak = 0;
   static constexpr std::size_t kNowhere = std::numeric_limits<std::size_t>::max();
 };
 
-// blocks: in the order of their begins. Offsets are multiples of `align`.
+// Requires blocks in the order of their begins. Offsets are multiples of `align`.
 MemoryPlan plan_memory(const std::vector<BlockLife>& blocks, std::size_t align);
 
 }  // namespace ring

@@ -17,7 +17,7 @@ namespace {
 constexpr int kPreferred = 1;  // MPOL_PREFERRED, <linux/mempolicy.h>
 constexpr int kBits = 8 * sizeof(unsigned long);
 
-// "0-1" of "Mems_allowed_list:	0-1". Nothing: there is no such line.
+// Returns "0-1" from the line "Mems_allowed_list: 0-1"; nullopt if there is no such line.
 std::optional<std::string> allowed_nodes(const std::string& root) {
   constexpr std::string_view kKey = "Mems_allowed_list:";
   std::ifstream status(root + "/proc/self/status");
@@ -26,7 +26,7 @@ std::optional<std::string> allowed_nodes(const std::string& root) {
   return {};
 }
 
-// From which this process may take memory, as far as they have any: cpusets restrict them.
+// Returns the nodes with memory that this process may use: cpusets restrict them.
 std::vector<int> usable_nodes(const std::string& root) {
   std::string with_memory;
   std::getline(std::ifstream(root + "/sys/devices/system/node/has_memory"), with_memory);

@@ -1,6 +1,5 @@
 #pragma once
-// Machines with several memories (NUMA nodes): which of them is near to a device. Copies to and from another one cross
-// the link between processors.
+// NUMA: finds the node closest to a device. Copies to and from other nodes cross the link between processors.
 
 #include <cstddef>
 #include <optional>
@@ -8,15 +7,16 @@
 
 namespace ring {
 
-// The node that a PCI device ("0000:3B:00.0") is near to. Nothing: this process may use one node only, or the kernel
-// does not say, or says one that this process may not use. root: in front of /sys and /proc.
+// Returns the node closest to a PCI device ("0000:3B:00.0"). Returns nullopt if this process may use only one node, if
+// the kernel does not report the device's node, or if this process may not use that node. `root` is put in front of
+// /sys and /proc.
 std::optional<int> memory_node_of(std::string bus, const std::string& root = "");
 
-// Whether somebody has said already which memory this process prefers: the launcher, or numactl.
+// Returns true if the memory policy of this process is already set, by the launcher or by numactl.
 bool prefers_memory();
 
-// Pages that are touched from now on come from this node as long as it has some. p: at the start of a page. A wish: a
-// kernel that refuses it places them as it does otherwise.
+// Prefers `node` for pages that are touched from now on, as long as the node has free memory. Requires p at the start
+// of a page. Best effort: if the kernel refuses, pages are placed as usual.
 void prefer_node(void* p, std::size_t bytes, int node);
 
 }  // namespace ring

@@ -8,9 +8,9 @@
 
 namespace ring {
 
-std::optional<int> whole_number(std::string_view text);  // nothing: it is anything else
+std::optional<int> whole_number(std::string_view text);  // nullopt if it is not an integer
 
-// Nothing: it is malformed. Numbers are below 65536.
+// Returns nullopt if the list is malformed. Numbers are below 65536.
 std::optional<std::vector<int>> parse_number_list(const std::string& text);
 std::string number_list(const std::vector<int>& ascending);
 

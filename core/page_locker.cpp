@@ -24,7 +24,7 @@ constexpr std::size_t kPage = 4096, kLargePage = std::size_t{2} << 20;
 
 std::size_t rounded(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
-// Pages get memory, and keep what is in them: their owner may write there meanwhile.
+// Allocates the pages without changing their contents: the owner may be writing to them.
 void touch(std::byte* begin, std::size_t bytes) {
 #ifdef MADV_POPULATE_WRITE  // since Linux 5.14
   if (madvise(begin, bytes, MADV_POPULATE_WRITE) == 0) return;
@@ -34,7 +34,7 @@ void touch(std::byte* begin, std::size_t bytes) {
     std::atomic_ref(reinterpret_cast<unsigned char&>(begin[i])).fetch_or(0, std::memory_order_relaxed);
 }
 
-// Address space for zeros.
+// Address space of zeroed memory, aligned to large pages.
 class Mapping {
  public:
   explicit Mapping(std::size_t bytes) : whole_(rounded(bytes, kLargePage) + kLargePage) {
@@ -42,7 +42,7 @@ class Mapping {
     if (mapped_ == MAP_FAILED) fail("no address space for ", bytes_text(bytes), ": ", std::strerror(errno));
     const auto address = reinterpret_cast<std::uintptr_t>(mapped_);
     begin_ = static_cast<std::byte*>(mapped_) + (rounded(address, kLargePage) - address);
-    madvise(begin_, whole_ - kLargePage, MADV_HUGEPAGE);  // a wish
+    madvise(begin_, whole_ - kLargePage, MADV_HUGEPAGE);  // best effort
   }
   ~Mapping() { munmap(mapped_, whole_); }
   Mapping(const Mapping&) = delete;
@@ -80,7 +80,7 @@ struct PageLocker::Region {
   const Mapping mapping;
   const std::size_t bytes;
   std::vector<Slab> slabs;
-  std::string refused;  // why; the other slabs are not tried then
+  std::string refused;  // reason of a failed lock, after which no further slab is tried
 };
 
 struct PageLocker::Shared {
@@ -93,9 +93,9 @@ struct PageLocker::Shared {
 
   const PageLockCalls calls;
   const std::size_t slab;
-  std::mutex mutex;  // of all that follows
+  std::mutex mutex;  // protects all members below
   std::condition_variable changed;
-  std::map<const std::byte*, std::unique_ptr<Region>> regions;  // by where they begin
+  std::map<const std::byte*, std::unique_ptr<Region>> regions;  // by begin address
   std::deque<std::pair<Region*, Slab*>> queue;
   double waited = 0;
   bool stopping = false;
@@ -124,7 +124,7 @@ void PageLocker::Shared::lock(Region& region, Slab& s, std::unique_lock<std::mut
   changed.notify_all();
 }
 
-// Whoever needs a slab that is not its turn yet locks it itself.
+// Waits for a slab. A slab that no thread has begun is locked by the caller itself.
 void PageLocker::Shared::wait(Region& region, Slab& s, std::unique_lock<std::mutex>& held) {
   const double since = seconds_now();
   while (s.state != Slab::State::locked) {
@@ -170,7 +170,7 @@ PageLocker::~PageLocker() {
   const std::lock_guard held(shared_->mutex);
   shared_->stopping = true;
   shared_->changed.notify_all();
-}  // and then the threads join
+}  // then the jthreads join
 
 std::shared_ptr<void> PageLocker::take(std::size_t bytes) {
   auto region = std::make_unique<Region>(bytes, shared_->slab);

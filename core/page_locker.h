@@ -1,8 +1,7 @@
 #pragma once
-// Host memory that a device copies to and from, whose pages are locked while the program goes on. Locking takes half a
-// second per GiB in one thread, most of it for pages that nobody has touched yet; threads touch and lock it slab by
-// slab, in the order in which it was taken, with large pages where the kernel has them. Whoever copies waits for the
-// slab in question only.
+// Host memory that a device copies to and from, page-locked in the background. Locking takes half a second per GiB in
+// one thread, most of it for pages that were never touched. Threads touch and lock the memory slab by slab, in the
+// order of allocation, with large pages if the kernel has them. A copy waits only for the slab that it needs.
 
 #include <cstddef>
 #include <functional>
@@ -15,38 +14,38 @@
 
 namespace ring {
 
-// The host's memory is short, not the device's: a step that takes less of the device does not help.
+// Host memory ran out, not device memory: a step that uses less device memory does not help.
 struct OutOfHostMemory : OutOfMemory {
   using OutOfMemory::OutOfMemory;
 };
 
-// What a device does with pages that it will copy to and from. Called by several threads at once.
+// Device calls that lock and unlock pages for copies. Called by several threads at once.
 struct PageLockCalls {
-  std::function<void(std::byte* begin, std::size_t bytes)> lock;  // Error: refused
-  std::function<void(std::byte* begin)> unlock;                   // of what was locked; copies there are done then
+  std::function<void(std::byte* begin, std::size_t bytes)> lock;  // throws Error if the device refuses
+  std::function<void(std::byte* begin)> unlock;  // called only for locked memory, after all copies have ended
 };
 
 struct PageLockFacts {
-  std::size_t taken = 0, locked = 0;  // bytes, of the memory that exists
-  std::optional<int> node{};          // that is preferred
-  double waited = 0;                  // seconds that copies have waited for it so far
+  std::size_t taken = 0, locked = 0;  // bytes, of memory that is not yet freed
+  std::optional<int> node{};          // preferred NUMA node
+  double waited = 0;                  // seconds that copies have waited for locking so far
 };
 
 class PageLocker {
  public:
   static constexpr std::size_t kSlab = std::size_t{256} << 20;
 
-  // node: preferred for the pages (core/numa.h). slab: bytes, whole pages of 2 MiB.
+  // node: preferred for the pages (core/numa.h). slab: bytes, a multiple of 2 MiB.
   PageLocker(PageLockCalls calls, int threads, std::optional<int> node, std::size_t slab = kSlab);
-  ~PageLocker();  // memory that was taken may outlive it, but is not locked any more
+  ~PageLocker();  // allocated memory may outlive it, but is not locked any more
   PageLocker(const PageLocker&) = delete;
   PageLocker& operator=(const PageLocker&) = delete;
 
-  // Memory of zeros, which the host may use at once. Error: no address space.
+  // Allocates zeroed memory, which the host may use at once. Throws Error if there is no address space.
   std::shared_ptr<void> take(std::size_t bytes);
 
-  // How many of `bytes` from p on lie in one slab, once that is locked: a copy must not go beyond it. All of them where
-  // p was not taken here. Error: OutOfHostMemory.
+  // Waits until the slab at p is locked. Returns how many of `bytes` from p on are in this slab: a copy must not go
+  // beyond it. Returns `bytes` if p was not allocated here. Throws OutOfHostMemory if locking failed.
   std::size_t wait(const void* p, std::size_t bytes);
 
   PageLockFacts facts() const;
@@ -56,8 +55,8 @@ class PageLocker {
   struct Region;
   struct Shared;
 
-  const std::shared_ptr<Shared> shared_;  // with what was taken
-  std::vector<std::jthread> threads_;     // started with the first region
+  const std::shared_ptr<Shared> shared_;  // kept alive by allocated memory
+  std::vector<std::jthread> threads_;     // started by the first take()
   const int most_threads_;
   const std::optional<int> node_;
 };

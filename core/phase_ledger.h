@@ -1,5 +1,5 @@
 #pragma once
-// Who holds how much memory: live bytes by the phase in which they were allocated.
+// Memory accounting: live bytes by the phase in which they were allocated.
 
 #include <cstdint>
 #include <map>
@@ -14,20 +14,20 @@ class PhaseLedger {
  public:
   PhaseLedger() { enter({}); }
   void enter(const ScopeId& phase);
-  void leave();                          // back to the phase before
-  std::uint32_t add(std::size_t bytes);  // in the current phase, whose number is for remove()
+  void leave();                          // returns to the enclosing phase
+  std::uint32_t add(std::size_t bytes);  // counts for the current phase; returns the phase's number, for remove()
   void remove(std::uint32_t phase, std::size_t bytes);
   void reset_peak();
 
   std::size_t in_use() const { return in_use_; }
   std::size_t peak() const { return peak_; }
-  std::vector<PhaseMemory> phases() const;          // those that saw memory, what holds most first
+  std::vector<PhaseMemory> phases() const;          // phases that held memory, largest first
   std::string largest_holders(int most = 5) const;  // "optimizer states 1.50 GiB, blocks.0 20.0 MiB"
 
  private:
   std::vector<PhaseMemory> phases_;
   std::map<ScopeId, std::uint32_t> numbers_;
-  std::vector<std::uint32_t> open_;  // numbers; the last one is the current phase
+  std::vector<std::uint32_t> open_;  // numbers of nested phases; the last one is current
   std::size_t in_use_ = 0, peak_ = 0;
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 // Philox4x32-10, the counter-based generator of Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (SC'11),
-// section 3.3. Random numbers have an address: the same (seed, step, site, element) gives the same value on every
-// device, for every sharding, recomputation and resume; no generator state exists.
+// section 3.3. Each random number has an address: the same (seed, step, site, element) gives the same value on every
+// device, for every sharding, and after recomputation and resume. There is no generator state.
 
 #include <array>
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace ring {
 
-// One stream of random numbers: which run, which step, which place in the model.
+// One stream of random numbers: seed of the run, step, and place in the model.
 struct RandomSite {
   std::uint64_t seed = 0;
   std::uint32_t step = 0;
@@ -37,20 +37,20 @@ RING_HOST_DEVICE constexpr Philox4 philox(std::uint64_t key, std::uint32_t c0, s
   return {{c0, c1, c2, c3}};
 }
 
-// The four numbers of elements 4*block .. 4*block+3 at a site.
+// Returns the four numbers of elements 4*block .. 4*block+3 at a site.
 RING_HOST_DEVICE constexpr Philox4 random_block(const RandomSite& s, std::uint64_t block) {
   return philox(s.seed, static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), s.step, s.site);
 }
 RING_HOST_DEVICE constexpr std::uint32_t random_bits(const RandomSite& s, std::uint64_t element) {
   return random_block(s, element / 4).v[element % 4];
 }
-// Uniform in [0, 1), 24 bits.
+// Converts to a uniform number in [0, 1), 24 bits.
 RING_HOST_DEVICE constexpr float to_uniform(std::uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1p-24f; }
 
-// Standard normal (Box-Muller) of one element of a site: host only, for initialisation.
+// Returns the standard normal number (Box-Muller) of one element at a site. Host only, for initialization.
 float random_normal(const RandomSite& s, std::uint64_t element);
 
-// A site number from a name, the same on every machine (FNV-1a).
+// Hashes a name to a site number, equal on every machine (FNV-1a).
 constexpr std::uint32_t site_of(std::string_view name) {
   std::uint32_t h = 2166136261u;
   for (char c : name) h = (h ^ static_cast<unsigned char>(c)) * 16777619u;

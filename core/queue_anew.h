@@ -1,6 +1,6 @@
 #pragma once
-// Work that a recorded step cannot hold, since the host knows only in each step which kernels to queue, and of what
-// size: a recording then has a place at which the host queues it anew in each launch.
+// Work that a recorded step (CUDA graph) cannot contain, because the host knows only in each step which kernels to
+// queue, and of what size. The recording then has a place at which the host queues this work in each launch.
 
 #include <functional>
 
@@ -8,10 +8,11 @@
 
 namespace ring {
 
-// Calls `work`, unless the stream is recorded: then each launch of the recording does, at this place, for which other
-// streams that the recorded work has started must have joined. It must hold none of the step's memory and refers to
-// what lives as long as the recording. Where an arena says so (StepArena::set_apart), what it allocates is none of the
-// step's memory, as it is none of a recording's. Error: the stream is recorded and has no such places.
+// Calls `work` at once, or, if the stream is being recorded, at this place of each launch of the recording. Other
+// streams that the recorded work has started must have joined by then. `work` must not hold memory of the step, and may
+// refer only to objects that live as long as the recording. Its own allocations never belong to a recording's memory,
+// nor to the step's if the arena sets them apart (StepArena::set_apart). Throws Error if the stream is being recorded
+// without such places.
 void queue_anew(const Stream& stream, std::function<void()> work);
 
 }  // namespace ring

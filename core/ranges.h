@@ -8,8 +8,8 @@ struct RangeMarks {
   void (*pop)();
 };
 
-// Filled at load time by core/cuda when it is part of the build.
+// Registered at load time by core/cuda if it is part of the build.
 bool register_range_marks(const RangeMarks&);
-const RangeMarks* range_marks();  // null: this build has none
+const RangeMarks* range_marks();  // null if this build has none
 
 }  // namespace ring

@@ -1,6 +1,6 @@
 #pragma once
-// Opens regular files only. A path may lead to a pipe that nobody writes to, or to a device without an end: a plain
-// open() or read() would block forever.
+// Opens regular files only. A plain open() or read() would block forever if the path leads to a pipe without a writer,
+// or to an endless device.
 
 #include <string>
 

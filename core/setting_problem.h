@@ -1,5 +1,5 @@
 #pragma once
-// The problems that validate() of a section of settings reports (core/fields.h).
+// Problems that a section's validate() reports (core/fields.h).
 
 #include <cstdint>
 #include <string>
@@ -17,7 +17,8 @@ struct SettingProblem {
   std::string text;  // begins with the key, relative to its section or the root
   SettingProblemKind kind = SettingProblemKind::wrong;
   std::string key, cause,
-      unset;  // if inherited: the setting, the key that voids it, and the YAML value that unsets it
+      // Only if inherited: the setting, the key that voids it, and the YAML value that unsets it.
+      unset;
 
   SettingProblem(std::string wrong) : text(std::move(wrong)) {}
   SettingProblem(const char* wrong) : text(wrong) {}

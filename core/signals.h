@@ -1,6 +1,6 @@
 #pragma once
-// Blocks all asynchronous signals in this thread while it lives: threads started meanwhile inherit that, so that
-// signals reach the main thread and a broken connection is an error code there instead of SIGPIPE.
+// While it lives, blocks all asynchronous signals in this thread. Threads that it starts inherit the mask: signals go
+// to the main thread, and a broken connection is an error code in these threads instead of SIGPIPE.
 
 #include <pthread.h>
 #include <csignal>

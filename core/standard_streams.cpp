@@ -15,11 +15,11 @@
 namespace ring {
 namespace {
 
-// Writes to a descriptor. On a terminal a line appears at its end, elsewhere when the buffer is full or flushed.
+// Writes to a descriptor: on a terminal after each line, elsewhere when the buffer is full or flushed.
 class OutputBuffer final : public std::streambuf {
  public:
   explicit OutputBuffer(int fd) : fd_(fd), lines_(isatty(fd) == 1) { empty(); }
-  int error() const { return error_; }  // of the first write that failed; no later one is tried
+  int error() const { return error_; }  // errno of the first failed write, after which nothing is written
 
  protected:
   int_type overflow(int_type c) override {
@@ -64,7 +64,8 @@ OutputBuffer& progress_buffer() {
 
 void open_standard_streams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
-    if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);  // the lowest free one: fd
+    // open() returns the lowest free descriptor, which is fd.
+    if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);
 }

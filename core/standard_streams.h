@@ -1,5 +1,6 @@
 #pragma once
-// Standard input, output and error of the program: always open, and a result that cannot be written is an error.
+// Standard input, output and error of the program. They are always open, and a result that cannot be written is an
+// error.
 
 #include <iosfwd>
 #include <memory>
@@ -9,31 +10,31 @@
 
 namespace ring {
 
-// To be called before anything else. Opens descriptors 0 to 2 where they are closed, on /dev/null and in the direction
-// that makes every use an error: a file that is opened later must not get what is meant for a terminal. SIGPIPE and
-// SIGXFSZ are ignored: a reader that went away (EPIPE) and a file that may not grow (EFBIG) are errors of write().
+// Call it first. Opens closed descriptors among 0 to 2 on /dev/null, in the direction that makes every use an error:
+// otherwise, a file that is opened later could get the descriptor and receive terminal output. Ignores SIGPIPE and
+// SIGXFSZ, so that write() reports a closed reader (EPIPE) and a file size limit (EFBIG) as errors.
 void open_standard_streams();
 
-// While it lives, std::cout throws an Error that names the reason once a write fails.
+// While it lives, std::cout throws Error with the reason when a write fails.
 class StandardOutput {
  public:
   StandardOutput();
   ~StandardOutput();
   StandardOutput(const StandardOutput&) = delete;
   StandardOutput& operator=(const StandardOutput&) = delete;
-  void finish();  // Error: something of what was written to std::cout is lost
+  void finish();  // throws Error if output to std::cout was lost
 
  private:
   std::unique_ptr<std::streambuf> buffer_;
   std::streambuf* original_;
-  std::ostream quiet_;  // flushes before a line goes to std::cerr, and throws nothing
+  std::ostream quiet_;  // tied to std::cerr, which flushes it before each line; never throws
 };
 
-// Standard output for what may be lost, such as the progress of a run: fails silently once it cannot be written.
+// Standard output for text that may be lost, such as progress: fails silently once it cannot be written.
 std::ostream& progress_output();
-std::string why_lost(const std::ostream& progress);  // empty while all is well
+std::string why_lost(const std::ostream& progress);  // "" if nothing is lost
 
-// Reads to the end. Returns the text without byte order marks in front of it. Throws Error if reading fails.
+// Reads to the end. Returns the text without leading byte order marks. Throws Error if reading fails.
 std::string read_standard_input();
 
 }  // namespace ring

@@ -48,7 +48,7 @@ void* StepArena::hold(void* p, std::size_t bytes, Held held) {
   return p;
 }
 
-// The place of the step's next block; null: it is to come from upstream.
+// Returns the planned address of the step's next block; null if the block must come from upstream.
 void* StepArena::take_planned(std::size_t bytes) {
   if (!slab_ || !bytes) return nullptr;
   const std::size_t i = trace_.size();
@@ -63,7 +63,7 @@ void* StepArena::take_planned(std::size_t bytes) {
   return slab_ + offset;
 }
 
-// In a step that follows the plan it always does.
+// Returns true if no live block overlaps. Always true in a step that follows the plan.
 bool StepArena::fits(std::size_t offset, std::size_t bytes) const {
   const auto after = live_.lower_bound(offset + bytes);
   return after == live_.begin() || std::prev(after)->second <= offset;
@@ -76,7 +76,7 @@ void* StepArena::take_upstream(std::size_t bytes) {
   } catch (const OutOfMemory& e) {
     if (in_step_ || !slab_ || !live_.empty()) fail_out_of_memory(e);
   }
-  if (!p) try {  // the slab is idle between steps: it helps out, and the next step takes it again
+  if (!p) try {  // the slab is idle between steps: release it; the next step allocates it again
       release_slab();
       upstream_->trim();
       p = upstream_->allocate(bytes);
@@ -138,7 +138,7 @@ void StepArena::prepare_slab() {
   if (plan_.bytes && !slab_ && !given_up_) take_slab();
 }
 
-// Nothing of what upstream keeps unused must stand beside the slab: what the recorded steps took is in it.
+// Trims upstream first: it may cache the memory of the steps before, which now goes into the slab.
 void StepArena::take_slab() {
   upstream_->trim();
   try {
@@ -208,7 +208,7 @@ void StepArena::retire() {
 MemoryStats StepArena::stats() const {
   MemoryStats s = upstream_->stats();
   std::lock_guard lock(mutex_);
-  const std::size_t outside = s.in_use > taken_ ? s.in_use - taken_ : 0;  // taken from upstream by others
+  const std::size_t outside = s.in_use > taken_ ? s.in_use - taken_ : 0;  // allocated from upstream by others
   s.in_use = ledger_.in_use() + outside;
   s.peak = ledger_.peak() + outside;
   s.phases = ledger_.phases();

@@ -1,18 +1,18 @@
 #pragma once
-// Memory of a training step, which repeats: once two steps allocated and freed the same sizes in the same order, all
-// blocks of a step get planned places in one slab, the same addresses in every step.
+// Memory of a repeating training step. Once two consecutive steps have allocated and freed the same sizes in the same
+// order, all blocks of a step are placed in one slab by a plan, at the same addresses in every step.
 //
-// Until then, between steps (evaluation, checkpoints) and for Lifetime::run, memory comes from the upstream allocator,
-// and so do blocks that outlive their step without having said so. A step that deviates gets what the plan does not fit
-// from there too, never memory that a live block occupies; when the next step deviates in the same way, the plan is
-// made anew.
+// Four kinds of blocks come from the upstream allocator: blocks before there is a plan, blocks between steps
+// (evaluation, checkpoints), blocks of Lifetime::run, and blocks that outlive their step. If a step deviates from the
+// plan, its unexpected blocks also come from upstream and never overlap a live block. If the next step deviates in the
+// same way, a new plan is made.
 //
-// Everything is on one stream, on which work runs in the order it was queued: a place may be given away as soon as its
-// block is freed, without events. Work of other streams on a block must be ordered before its free.
+// All work is on one stream and runs in the order in which it was queued, so a freed block's memory can be reused at
+// once, without events. Work on other streams that uses a block must be ordered before the block is freed.
 //
-// Whoever records a step's work (a CUDA graph) may replay it, if no block of the recorded step came from upstream, as
-// long as prepare() returns the generation of then. It comes before each replay: where memory was short in between, the
-// slab had to go, and it may be taken again somewhere else.
+// A recorded step (CUDA graph) may be replayed only if none of its blocks came from upstream and prepare() still
+// returns the generation of the recording. Call prepare() before each replay: if memory ran short in between, the slab
+// was released and may be allocated at a different address.
 
 #include <atomic>
 #include <map>
@@ -28,8 +28,8 @@
 
 namespace ring {
 
-// Says, before each allocation by way of an arena, whether it is to fail, as if there were no memory; null: none is.
-// For tests and for --inject.
+// Fault injection, for tests and --inject: called before each allocation of an arena. If it returns true, the
+// allocation fails as if there were no memory. May be null.
 inline std::atomic<bool (*)(bool within_step)> refuse_allocation{nullptr};
 
 class StepArena final : public Allocator, public ScopeListener {
@@ -37,47 +37,49 @@ class StepArena final : public Allocator, public ScopeListener {
   explicit StepArena(std::shared_ptr<Allocator> upstream);
   ~StepArena() override;
 
-  void* allocate(std::size_t bytes) override;  // OutOfMemory also names the phases that hold most
+  void* allocate(std::size_t bytes) override;  // OutOfMemory names the phases that hold most
   void* allocate_for_run(std::size_t bytes) override;
   void free(void* p, std::size_t bytes) override;
   MemoryStats stats() const override;
   void reset_peak() override;
   void trim() override;
-  // What is allocated within a scope counts as its block's, in the backward as the backward's.
+  // Allocations within a scope count for its block, or in the backward pass for the backward as a whole.
   void enter(const ScopeId&, ScopePass) override;
   void leave(const ScopeId&, ScopePass) noexcept override;
 
-  // Around everything that repeats; see StepScope. begin_step() prepares.
+  // Begin and end a repeating step; use StepScope. begin_step() also does the work of prepare().
   void begin_step();
   void end_step();
-  // Makes the plan and takes the slab where it is time to, after upstream was trimmed: the only place where the host
-  // may wait, once per plan. Returns the generation. Not to be called within a step.
+  // Makes a new plan and allocates the slab if it is time to, after trimming upstream: only here may the host wait,
+  // once per plan. Returns the generation. Must not be called within a step.
   std::uint64_t prepare();
-  // Between the two, whatever is allocated within a step is not of the step; see StepPause.
+  // Between pause() and resume(), allocations within a step do not belong to the step; use StepPause. Calls may nest.
   void pause();
   void resume();
-  // From now on, work that is queued anew in each step (core/queue_anew.h) has memory that is not of the step.
+  // From now on, allocations of queue_anew() work (core/queue_anew.h) do not belong to the step.
   void set_apart();
   bool sets_apart() const;
-  // Steps will be others: their plan goes, and its slab unless a block lies in it. Not to be called within a step.
+  // Call it if later steps will differ: drops the plan and releases the slab, unless the slab holds a live block. Must
+  // not be called within a step.
   void forget();
-  // There will be no more steps: the slab goes back as soon as no block lies in it.
+  // Call it after the last step: releases the slab as soon as it holds no live block.
   void retire();
 
-  bool planned() const;                 // there is a slab
-  std::uint64_t generation() const;     // 0: never planned; another number: other addresses
-  std::uint64_t fallbacks() const;      // blocks that should have been in the slab and were not, since the beginning
-  std::uint64_t from_upstream() const;  // blocks taken in the last step (or in this one), not paused, outside the slab
+  bool planned() const;                 // true if there is a slab
+  std::uint64_t generation() const;     // 0 before the first slab; a new number means new addresses
+  std::uint64_t fallbacks() const;      // blocks that did not fit the plan, so far
+  std::uint64_t from_upstream() const;  // blocks of the current or last step outside of the slab, except while paused
   MemoryPlan plan() const;
-  // Where an allocation failed last: "the backward of blocks.3.mlp"; empty: none did, or in no scope.
+  // Returns the scope in which an allocation failed last: "the backward of blocks.3.mlp". Returns "" if none failed, or
+  // if it was outside of all scopes.
   std::string failed_in() const;
   const std::shared_ptr<Allocator>& upstream() const { return upstream_; }
 
  private:
   struct Held {
     std::uint32_t phase = 0;
-    std::uint64_t step = 0;  // of which it is; 0: of none
-    std::size_t number = 0;  // in that step
+    std::uint64_t step = 0;  // step that the block belongs to; 0 if there is none
+    std::size_t number = 0;  // index of the block within the step
     bool in_slab = false;
   };
 
@@ -93,21 +95,21 @@ class StepArena final : public Allocator, public ScopeListener {
   const std::shared_ptr<Allocator> upstream_;
   mutable std::mutex mutex_;
   PhaseLedger ledger_;
-  std::vector<std::pair<ScopeId, ScopePass>> open_;  // scopes
+  std::vector<std::pair<ScopeId, ScopePass>> open_;  // current scopes, outermost first
   std::string failed_in_;
   std::unordered_map<void*, Held> held_;
-  std::size_t taken_ = 0;  // bytes of upstream in use by this allocator, the slab included
+  std::size_t taken_ = 0;  // bytes allocated from upstream, including the slab
 
   std::uint64_t step_ = 0;
   bool in_step_ = false, retired_ = false, apart_ = false;
-  int pauses_ = 0;                               // within each other
-  std::uint32_t clock_ = 0;                      // events in this step
-  std::vector<BlockLife> trace_, last_, model_;  // of this step, of the last one, of the one that the plan is for
-  bool replan_ = false;                          // last_ is what the next plan is for
+  int pauses_ = 0;                               // nesting depth
+  std::uint32_t clock_ = 0;                      // allocations and frees in this step
+  std::vector<BlockLife> trace_, last_, model_;  // of this step, of the last step, of the step that plan_ is for
+  bool replan_ = false;                          // the next plan is made for last_
 
   MemoryPlan plan_;
   std::byte* slab_ = nullptr;
-  std::map<std::size_t, std::size_t> live_;  // in the slab: begin -> end
+  std::map<std::size_t, std::size_t> live_;  // live blocks in the slab: begin -> end
   bool given_up_ = false;
   std::uint64_t generation_ = 0, fallbacks_ = 0, from_upstream_ = 0;
 };
@@ -123,7 +125,7 @@ class StepScope {
   StepArena& arena_;
 };
 
-// Within a step, for what is done besides: measurements of its kernels.
+// Excludes allocations within a step from the step, such as for measurements of its kernels.
 class StepPause {
  public:
   explicit StepPause(StepArena& arena) : arena_(arena) { arena_.pause(); }
@@ -135,8 +137,9 @@ class StepPause {
   StepArena& arena_;
 };
 
-// While it lives, what is allocated on the stream comes by way of the arena, whose upstream is the stream's allocator.
-// Error: the stream has another one. Tensors may outlive it: they hold the arena, which retires.
+// While it lives, allocations on the stream go through the arena, whose upstream is the stream's allocator. Throws
+// Error if the stream already uses an arena. Tensors may outlive it, because they keep the arena, which is then
+// retired.
 class StepMemory {
  public:
   StepMemory(const Stream& stream, std::shared_ptr<StepArena> arena);

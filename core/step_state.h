@@ -1,6 +1,6 @@
 #pragma once
-// Everything that changes from step to step. Kernels read it from one struct in device memory, never from launch
-// arguments, so that a captured graph can be replayed and a bad step skipped without asking the host.
+// All values that change from step to step. Kernels read them from one struct in device memory, never from launch
+// arguments, so that a captured graph can be replayed, and a bad step skipped without a host round trip.
 
 #include <cstddef>
 #include <cstdint>
@@ -9,18 +9,18 @@ namespace ring {
 
 struct StepState {
   // Written by the host before a step's first kernel, in one copy of kStepInputBytes:
-  std::uint32_t step = 0;  // optimizer steps done before this one; the random counter
+  std::uint32_t step = 0;  // number of optimizer steps before this one; also the RNG counter
   float lr = 0;            // learning rate of this step
   float decay_scale = 1;   // factor on every weight decay
-  float loss_scale = 1;    // 1 / valid tokens of all micro-batches and ranks: factor of the loss's gradient
-  float loss_limit = 0;    // a step whose loss, times loss_scale, is above it is not accepted; 0: any finite loss is
-  float norm_limit = 0;    // the same of the gradient's norm
-  float squared_norm = 0;  // of all gradients, before clipping; starts at 0
+  float loss_scale = 1;    // 1 / valid tokens of all micro-batches and ranks; scales the loss's gradient
+  float loss_limit = 0;  // a step with loss * loss_scale above it is rejected; 0 rejects only a loss that is not finite
+  float norm_limit = 0;  // like loss_limit, for the gradient norm
+  float squared_norm = 0;  // squared norm of all gradients before clipping; starts at 0
   // Written by the judge_step kernel:
   float loss = 0;              // sum over valid tokens of all micro-batches and ranks
   float clip = 1;              // factor applied to gradients by the optimizer
-  std::uint32_t accepted = 1;  // 0: the optimizer leaves weights and moments untouched
-  std::uint32_t halted = 0;    // set by the first step that was not accepted; until the host clears it no step updates
+  std::uint32_t accepted = 1;  // 0 if the optimizer leaves weights and moments unchanged
+  std::uint32_t halted = 0;    // set by the first rejected step; no step updates until the host clears it
 };
 inline constexpr std::size_t kStepInputBytes = offsetof(StepState, loss);
 

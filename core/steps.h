@@ -3,7 +3,7 @@
 
 namespace ring {
 
-// What a step's number on the device holds (core/step_state.h), and with it everything that counts steps.
+// Maximum number of steps: the step number on the device (core/step_state.h) and all step counters can hold it.
 inline constexpr std::int64_t kMostSteps = (std::int64_t{1} << 31) - 1;
 
 }  // namespace ring

@@ -18,7 +18,8 @@ sigset_t watched() {
   return set;
 }
 
-// Takes the default action at once; the kernel takes none for process 1 of a container.
+// Ends the process by the signal's default action, or by _exit() as process 1 of a container, for which the kernel has
+// no default action.
 void end_process(int signal) {
   std::signal(signal, SIG_DFL);
   sigset_t set;
@@ -26,7 +27,7 @@ void end_process(int signal) {
   sigaddset(&set, signal);
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
   std::raise(signal);
-  constexpr int kBySignal = 128;  // as shells say it
+  constexpr int kBySignal = 128;  // exit code of shells
   ::_exit(kBySignal + signal);
 }
 
@@ -75,7 +76,7 @@ void StopSignal::wait() {
   int signal = 0;
   std::chrono::steady_clock::time_point first;
   while (sigwait(&set, &signal) == 0 && !closing_) {
-    if (is_ignored(signal)) continue;  // a signal that is blocked arrives although it is ignored
+    if (is_ignored(signal)) continue;  // sigwait() also returns ignored signals
     if (signal == SIGUSR1 && usr1_saves_) {
       ask_to_save();
       continue;

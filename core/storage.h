@@ -1,5 +1,5 @@
 #pragma once
-// Reference-counted bytes and where they come from.
+// Reference-counted bytes and their allocators.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,19 +14,19 @@
 
 namespace ring {
 
-// What one phase of a step did with memory: a scope of the forward, or the backward as a whole.
+// Memory use of one phase of a step: a scope of the forward, or the whole backward.
 struct PhaseMemory {
   ScopeId phase;
-  std::size_t held = 0;  // bytes in use that were allocated in it
-  std::size_t peak = 0;  // largest in_use of everything while it ran, since reset_peak()
+  std::size_t held = 0;  // bytes still in use that were allocated in this phase
+  std::size_t peak = 0;  // largest total in_use during the phase, since reset_peak()
 };
 
 struct MemoryStats {
-  std::size_t in_use = 0;             // bytes that live storages asked for
+  std::size_t in_use = 0;             // bytes requested by live storages
   std::size_t peak = 0;               // largest in_use since reset_peak()
-  std::size_t reserved = 0;           // bytes held from the system, in use or cached
-  std::vector<PhaseMemory> phases{};  // where the allocator tells them apart
-  // Share of the reserved bytes that the peak did not need.
+  std::size_t reserved = 0;           // bytes obtained from the system, in use or cached
+  std::vector<PhaseMemory> phases{};  // empty if the allocator does not track phases
+  // Returns the share of the reserved bytes that the peak did not need.
   double fragmentation() const {
     return reserved > peak ? 1.0 - static_cast<double>(peak) / static_cast<double>(reserved) : 0.0;
   }
@@ -34,7 +34,7 @@ struct MemoryStats {
 
 std::string bytes_text(std::size_t);  // "1.50 GiB", "20.0 MiB", "512 bytes"
 
-// Allocators state facts; whoever knows for what the memory was meant throws it again with more of them, or with
+// Allocators give the facts. Callers that know the purpose of the memory rethrow the error with more facts, or with
 // advice.
 struct OutOfMemory : Error {
   explicit OutOfMemory(const std::string& what_failed, const std::string& what_to_do = "")
@@ -44,21 +44,21 @@ struct OutOfMemory : Error {
   std::string facts, advice;
 };
 
-// How long memory is needed: what repeats in every step can be planned (core/step_arena.h), the rest cannot.
+// Lifetime of memory. Allocations that repeat in every step can be planned (core/step_arena.h), others cannot.
 enum class Lifetime : std::uint8_t {
-  step,  // taken and given back by every step alike: activations, gradients of activations, scratch
-  run,   // outlives the step that happens to take it, or is taken once: parameters, caches, what measuring needs
+  step,  // allocated and freed in the same way by every step: activations, their gradients, scratch
+  run,   // outlives its step, or is allocated once: parameters, caches, buffers for measurements
 };
 
 class Allocator {
  public:
   virtual ~Allocator() = default;
-  virtual void* allocate(std::size_t bytes) = 0;  // 64-byte aligned; OutOfMemory names the bytes asked and in use
-  virtual void* allocate_for_run(std::size_t bytes) { return allocate(bytes); }  // Lifetime::run
+  virtual void* allocate(std::size_t bytes) = 0;  // 64-byte aligned; OutOfMemory names the bytes requested and in use
+  virtual void* allocate_for_run(std::size_t bytes) { return allocate(bytes); }  // for Lifetime::run
   virtual void free(void* p, std::size_t bytes) = 0;
   virtual MemoryStats stats() const = 0;
   virtual void reset_peak() = 0;
-  virtual void trim() {}  // gives memory that nobody uses back to the system; may wait for the device
+  virtual void trim() {}  // returns unused memory to the system; may wait for the device
 };
 
 class Storage {
@@ -68,7 +68,7 @@ class Storage {
         bytes_(bytes),
         device_(device),
         allocator_(std::move(allocator)) {}
-  // Memory that somebody else owns (a mapped file, a caller's buffer): freed by dropping `owner`.
+  // Wraps memory owned elsewhere (a mapped file, a caller's buffer), which is freed by dropping `owner`.
   Storage(void* data, std::size_t bytes, Device device, std::shared_ptr<void> owner)
       : data_(data), bytes_(bytes), device_(device), owner_(std::move(owner)) {}
   ~Storage() {

@@ -13,7 +13,7 @@ Shape packed_strides(const Shape& shape) {
   return strides;
 }
 
-// Bytes of a new tensor; Error: a negative dim, or more than 64 bits hold.
+// Returns the bytes of a new tensor. Throws Error if a dim is negative or the size exceeds 64 bits.
 std::size_t checked_bytes(const Shape& shape, DType dtype) {
   std::int64_t bytes = static_cast<std::int64_t>(size_of(dtype));
   for (std::int64_t d : shape) {

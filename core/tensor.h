@@ -1,5 +1,5 @@
 #pragma once
-// A tensor is plain data: shape and strides over shared storage. Copies alias; it knows no gradient.
+// A tensor is plain data: shape and strides over shared storage. Copies alias it. It has no gradient.
 
 #include <memory>
 #include <string>
@@ -14,7 +14,7 @@ namespace ring {
 class Tensor {
  public:
   Tensor() = default;  // undefined
-  // Contiguous, contents unspecified.
+  // Returns a contiguous tensor with unspecified contents.
   static Tensor empty(const Shape&, DType, const Stream&, Lifetime = Lifetime::step);
   static Tensor zeros(const Shape&, DType, const Stream&, Lifetime = Lifetime::step);
   static Tensor wrap(std::shared_ptr<Storage>, const Shape&, DType);  // contiguous view of existing bytes
@@ -32,11 +32,11 @@ class Tensor {
   const std::shared_ptr<Storage>& storage() const { return storage_; }
   bool unique() const { return storage_.use_count() == 1; }  // no other tensor shares the bytes
 
-  Tensor view(const Shape&) const;  // same bytes, contiguous only; one dim may be -1
+  Tensor view(const Shape&) const;  // shares the bytes; requires a contiguous tensor; one dim may be -1
   Tensor narrow(int dim, std::int64_t start, std::int64_t length) const;
   Tensor split_dim(int dim, std::int64_t inner) const;  // [.., n, ..] -> [.., n / inner, inner, ..], any strides
 
-  // The same view of other bytes, at least as many; null: its form alone.
+  // Returns the same view of a different storage of at least the same size. If it is null, only shape and dtype remain.
   Tensor with_storage(std::shared_ptr<Storage>) const;
 
   template <class T>
@@ -56,12 +56,12 @@ class Tensor {
   DType dtype_ = DType::f32;
 };
 
-// dst and src: same shape and dtype, contiguous; any devices that `stream` can reach.
+// Copies on `stream`. Requires the same shape and dtype, contiguous tensors, and devices that `stream` can access.
 void copy(const Tensor& dst, const Tensor& src, const Stream& stream);
 void fill_zero(const Tensor& t, const Stream& stream);
 std::string describe(const Tensor&);  // "f32[3,4] on cpu:0"
 
-// Between host vectors and tensors of any device; one dim. to_host blocks; contiguous only.
+// Copy between host vectors and contiguous tensors with one dim on any device. to_host() blocks.
 template <class T>
 Tensor from_host(const std::vector<T>& host, const Stream& stream, Lifetime lifetime = Lifetime::step) {
   Tensor t = Tensor::empty({static_cast<std::int64_t>(host.size())}, DTypeOf<T>::value, stream, lifetime);

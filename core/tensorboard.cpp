@@ -19,7 +19,7 @@
 namespace ring {
 namespace {
 
-// A CRC stored beside the data that it covers would make CRCs of CRCs; TFRecord rotates and shifts it instead.
+// Masks a CRC as TFRecord does (rotate and add), because a CRC of data that contains CRCs is weak.
 std::uint32_t masked(std::uint32_t crc) { return std::rotr(crc, 15) + 0xa282ead8u; }
 
 template <class T>
@@ -32,7 +32,7 @@ void append_varint(std::string& out, std::uint64_t value) {
   out += static_cast<char>(value);
 }
 
-// The protocol-buffer encoding: a field is a varint (number << 3 | wire type) and its payload.
+// Encodes protocol buffers: a field is a varint (number << 3 | wire type) and its payload.
 class Message {
  public:
   Message& f64(int number, double value) {
@@ -68,7 +68,7 @@ class Message {
   std::string bytes_;
 };
 
-// google.protobuf.Value.
+// Returns a setting as google.protobuf.Value.
 Message setting_value(const std::string& text) {
   if (text == "true" || text == "false") return Message().integer(4, text == "true");
   double number = 0;
@@ -83,12 +83,13 @@ std::string host_name() {
   return name.data();
 }
 
-// TensorBoard reads the files of a directory in the order of their names, whatever clocks and process numbers say.
+// Returns a time later than that of all event files in the directory. TensorBoard reads files in the order of their
+// names, so clocks and process numbers must not matter.
 std::int64_t later_than_all_in(const std::string& directory) {
   static constexpr std::string_view kStem = "events.out.tfevents.";
-  static constexpr std::int64_t kMaxTime = 999'999'999'999'999'999;  // so that one more is a number, too
+  static constexpr std::int64_t kMaxTime = 999'999'999'999'999'999;  // leaves room for the increment
   auto time = static_cast<std::int64_t>(wall_time_now());
-  std::error_code ignored;  // creating the file reports what is wrong
+  std::error_code ignored;  // creating the file reports the error
   for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(kStem)) continue;
@@ -132,7 +133,7 @@ void EventWriter::text(const std::string& tag, std::int64_t step, const std::str
   event(step, wall_time, Message().message(5, Message().message(1, entry)).view());
 }
 
-// SessionStartInfo of tensorboard/plugins/hparams/plugin_data.proto, which a summary carries in its metadata.
+// Writes SessionStartInfo of tensorboard/plugins/hparams/plugin_data.proto into the metadata of a summary.
 void EventWriter::settings(const std::vector<std::pair<std::string, std::string>>& values, double wall_time) {
   constexpr int kFloat = 1;  // DT_FLOAT of types.proto
   Message start;

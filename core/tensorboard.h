@@ -13,23 +13,23 @@
 
 namespace ring {
 
-// Seconds since 1970.
+// Returns the seconds since 1970.
 double wall_time_now();
 
 class EventWriter {
  public:
-  // Creates events.out.tfevents.TIME.HOST.PROCESS.N in the directory: every process, also a resumed one, writes a file
-  // of its own, with a TIME later than those that are there. Error: names the file when that fails.
+  // Creates events.out.tfevents.TIME.HOST.PROCESS.N in the directory. Every process, even after a resume, writes its
+  // own file, with a later TIME than all existing files. Throws Error with the file's name if that fails.
   explicit EventWriter(const std::string& directory);
 
-  // Errors of writing (a full disk) are thrown when the bytes reach the file.
+  // Write errors (a full disk) are thrown when the bytes reach the file.
   void scalar(const std::string& tag, std::int64_t step, double value, double wall_time = wall_time_now());
   void text(const std::string& tag, std::int64_t step, const std::string& markdown, double wall_time = wall_time_now());
-  // For the tab HParams: names and values of this run's settings. true, false and numbers are shown as such.
+  // Writes names and values of this run's settings for the HParams tab. true, false and numbers keep their types there.
   void settings(const std::vector<std::pair<std::string, std::string>>& values, double wall_time = wall_time_now());
-  // Tells TensorBoard to forget what earlier files say from this step on; written when a run resumes.
+  // Makes TensorBoard discard records of earlier files from this step on. Call it when a run resumes.
   void restart(std::int64_t first_step, double wall_time = wall_time_now());
-  void flush();  // also happens on the first record after kFlushInterval, and when the writer dies
+  void flush();  // also called by the first record after kFlushInterval, and when the writer is destroyed
 
   const std::string& path() const { return path_; }
 

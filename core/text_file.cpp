@@ -14,7 +14,7 @@
 namespace ring {
 namespace {
 
-// Opened for reading, and closed with its owner.
+// A file that is open for reading.
 class OpenFile {
  public:
   explicit OpenFile(const std::string& name) : name_(name) {
@@ -34,7 +34,7 @@ class OpenFile {
     fail("cannot read ", shown(name_, 400), ": ", why...);
   }
 
-  // As many bytes as are left, at most `count`.
+  // Reads `count` bytes, or fewer at the end of the file.
   std::string read(std::size_t count) const {
     std::string text(count, '\0');
     std::size_t filled = 0;

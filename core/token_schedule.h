@@ -1,6 +1,6 @@
 #pragma once
-// A number that changes as a run sees tokens. Settings write [[0, 32], [1e9, 64]]: 32 at first, and 64 in every step
-// before which at least 1e9 tokens were trained.
+// A number that changes with the tokens trained so far. Settings write [[0, 32], [1e9, 64]]: 32 at first, and 64 in
+// every step that begins after at least 1e9 tokens.
 
 #include <cstddef>
 #include <cstdint>
@@ -9,16 +9,16 @@
 namespace ring {
 
 struct TokenChange {
-  std::int64_t tokens = 0;  // from so many on
+  std::int64_t tokens = 0;  // `value` applies from this number of tokens on
   double value = 0;         // an integer of up to 53 bits, or any number
   bool operator==(const TokenChange&) const = default;
 };
 
-// By ascending tokens, the first at 0, at least two and at most kMostTokenChanges; or empty: nothing changes.
+// Sorted by tokens, the first at 0, with 2 to kMostTokenChanges entries. Empty if the number never changes.
 using TokenSchedule = std::vector<TokenChange>;
 inline constexpr std::size_t kMostTokenChanges = 256;
 
-// What holds once so many tokens were trained; constant: where nothing changes.
+// Returns the value after `tokens` trained tokens; `constant` if the schedule is empty.
 template <class Number>
 Number value_at(const TokenSchedule& changes, std::int64_t tokens, Number constant) {
   Number value = constant;

@@ -1,6 +1,6 @@
 #pragma once
-// What this machine or build cannot give. The message states the facts; whoever knows the settings says which of them
-// does without (cli/main.cpp).
+// Errors about resources that this machine or build lacks. The message gives the facts; a caller that knows the
+// settings adds which of them avoids the resource (cli/main.cpp).
 
 #include <cstdint>
 

@@ -1,5 +1,5 @@
 #pragma once
-// Texts that have to be UTF-8, as JSON and YAML hold no other.
+// UTF-8 checks for texts that go into JSON and YAML, which must be UTF-8.
 
 #include <string_view>
 

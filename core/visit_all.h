@@ -1,5 +1,5 @@
 #pragma once
-// Visits the values of one type inside of a struct, so that nobody keeps a list of a struct's members by hand.
+// Visits all values of one type inside a struct, so that nobody has to list the struct's members by hand.
 
 #include <cstddef>
 #include <memory>
@@ -10,7 +10,7 @@
 namespace ring {
 namespace visit_all_detail {
 
-// Converts to every type: an aggregate of n members can be made of n of these, but not of n + 1.
+// Converts to every type. An aggregate of n members can be initialized from n of these, but not from n + 1.
 struct Anything {
   template <class T>
   operator T() const;
@@ -24,7 +24,7 @@ constexpr std::size_t count_members() {
     return sizeof...(Members);
 }
 
-// Calls f with references to all members of an aggregate, in the order of their declaration.
+// Calls f with references to all members of an aggregate, in declaration order.
 template <class Struct, class Fn>
 void with_members(Struct& s, const Fn& f) {
   constexpr std::size_t n = count_members<std::remove_const_t<Struct>>();
@@ -53,9 +53,8 @@ constexpr bool is_shared<std::shared_ptr<T>> = true;
 
 }  // namespace visit_all_detail
 
-// Calls f with a reference to each T in `object`, in the order of declaration: `object` itself, the members of structs,
-// and the elements of vectors. What a shared pointer refers to is not part of the object. Other types that might hide a
-// T do not compile.
+// Calls f with a reference to each T in `object`, in declaration order: `object` itself, members of structs, and
+// elements of vectors. Objects behind a shared_ptr are not visited. Other types that could contain a T do not compile.
 template <class T, class Object, class Fn>
 void visit_all(Object& object, const Fn& f) {
   using Plain = std::remove_const_t<Object>;
@@ -69,7 +68,7 @@ void visit_all(Object& object, const Fn& f) {
     static_assert(std::is_scalar_v<Plain> || visit_all_detail::is_shared<Plain>, "this type may hide what is visited");
 }
 
-// Copies of all Ts in `object`.
+// Returns copies of all Ts in `object`.
 template <class T, class Object>
 std::vector<T> list_all(const Object& object) {
   std::vector<T> all;

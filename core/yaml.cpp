@@ -18,7 +18,8 @@ namespace {
 
 int line_of(const YAML::Mark& mark) { return mark.is_null() ? 0 : mark.line + 1; }
 
-// Builds the tree from the parser's events. Each event is charged before anything is stored, and nothing recurses.
+// Builds the tree from the parser's events. Each event is checked against the limits before it is stored. Does not
+// recurse.
 class TreeBuilder : public YAML::EventHandler {
  public:
   bool empty() const { return root_.type == YamlNode::Type::null; }
@@ -64,7 +65,7 @@ class TreeBuilder : public YAML::EventHandler {
   struct Open {
     YamlNode node;
     YAML::anchor_t anchor;
-    bool has_key = false;  // maps: the last entry waits for its value
+    bool has_key = false;  // maps: the last entry has no value yet
   };
 
   void charge(int line, std::size_t bytes) {
@@ -102,13 +103,13 @@ class TreeBuilder : public YAML::EventHandler {
   void complete(YamlNode node, YAML::anchor_t anchor) {
     const int line = node.line;
     if (anchor != 0) {
-      charge_all(node, line);  // the copy
+      charge_all(node, line);  // for the copy under the anchor
       anchors_.insert_or_assign(anchor, node);
     }
     place(std::move(node), line);
   }
 
-  // Into the innermost list or map that is open, or as the root.
+  // Adds a node to the innermost open list or map, or makes it the root.
   void place(YamlNode node, int line) {
     if (open_.empty()) {
       root_ = std::move(node);
@@ -132,7 +133,7 @@ class TreeBuilder : public YAML::EventHandler {
   std::map<YAML::anchor_t, YamlNode> anchors_;
 };
 
-// Words and numbers that some YAML reader takes for something else than text.
+// Returns true for plain text that some YAML reader takes for a bool, null or number.
 bool ambiguous(const std::string& s) {
   static constexpr std::array<std::string_view, 9> kWords = {"null", "true", "false", "yes", "no",
                                                              "on",   "off",  "y",     "n"};
@@ -210,7 +211,8 @@ YamlNode parse_yaml(const std::string& text) {
 
 std::string shown(const std::string& text, std::size_t most) {
   std::size_t end = std::min(text.size(), most);
-  while (end < text.size() && end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // UTF-8
+  // Keeps UTF-8 characters whole.
+  while (end < text.size() && end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
   std::string out;
   for (const char c : text.substr(0, end)) {
     if (c == '"' || c == '\\')
@@ -235,7 +237,7 @@ std::string yaml_number(double v) {
   std::string text(buffer.data(), std::to_chars(buffer.data(), buffer.data() + buffer.size(), v).ptr);
   const std::size_t e = text.find('e');
   if (e == std::string::npos) return text;
-  const std::size_t digits = text.find_first_not_of('0', e + 2);  // 3e-04 and 1e+06 read better as 3e-4 and 1e6
+  const std::size_t digits = text.find_first_not_of('0', e + 2);  // 3e-04 -> 3e-4, 1e+06 -> 1e6
   return text.substr(0, e + 1) + (text[e + 1] == '-' ? "-" : "") + text.substr(digits);
 }
 

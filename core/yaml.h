@@ -1,5 +1,5 @@
 #pragma once
-// YAML text as a plain tree with line numbers: what the config loader needs, without the parser's own types.
+// YAML text as a plain tree with line numbers, independent of the parser's types.
 
 #include <cstddef>
 #include <string>
@@ -16,12 +16,12 @@ struct YamlNode {
 
   Type type = Type::null;
   int line = 0;         // 1-based; 0: unknown
-  std::string text;     // of a scalar
+  std::string text;     // the scalar
   bool quoted = false;  // a scalar in quotes is always text
   std::vector<YamlNode> items;
-  std::vector<Entry> entries;  // in the order of the file; a key may occur twice
+  std::vector<Entry> entries;  // in file order; keys may repeat
 
-  std::string describe() const;  // for messages: `3e-4`, `a list`, `nothing`; long ones are cut
+  std::string describe() const;  // for messages: `3e-4`, `a list`, `nothing`; long scalars are shortened
 };
 
 struct YamlNode::Entry {
@@ -35,23 +35,23 @@ struct YamlError : Error {
   int line;
 };
 
-// What a text may hold. Aliases count as what they stand for, so that a short text cannot become gigabytes.
-inline constexpr std::size_t kMostYamlBytes = 4 << 20;  // of the text, and of all names and values together
+// Limits of a text. An alias counts as a copy of its anchor's value, so that a short text cannot expand to gigabytes.
+inline constexpr std::size_t kMostYamlBytes = 4 << 20;  // limit for the text, and for the sum of all names and values
 inline constexpr int kMostYamlNodes = 1 << 19;
 inline constexpr int kMostYamlDepth = 64;
 
-// The one document of a text, in time and memory that the limits above bound. YamlError: syntax, several documents,
-// keys that are not plain, beyond a limit.
+// Parses the single document of a text. The limits above bound time and memory. Throws YamlError on bad syntax, several
+// documents, keys that are not plain, or an exceeded limit.
 YamlNode parse_yaml(const std::string& text);
 
-// What a message shows of a text that somebody else wrote: its beginning where it is longer than `most` bytes, control
+// Returns foreign text for a message: shortened to its beginning if it is longer than `most` bytes, with control
 // characters escaped.
 std::string shown(const std::string& text, std::size_t most = 80);
 
-// A string as YAML: bare where that reads back as the same string everywhere, in double quotes otherwise.
+// Returns a string as YAML: plain if every YAML reader reads back the same string, else in double quotes.
 std::string yaml_text(const std::string& s);
 
-// The shortest text that reads back as the same number.
+// Returns the shortest text that reads back as the same number.
 std::string yaml_number(double v);
 
 }  // namespace ring

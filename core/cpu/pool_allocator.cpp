@@ -13,13 +13,13 @@ constexpr std::size_t kLargePage = std::size_t{2} << 20;
 
 PoolAllocator::~PoolAllocator() { release_cached(); }
 
-// A step goes through more memory than a core keeps addresses of small pages for: 12 MB on Zen 4, 8 MB on Sapphire
-// Rapids.
+// Uses large pages: a step touches more memory than a core's TLB covers with small pages (12 MB on Zen 4, 8 MB on
+// Sapphire Rapids).
 void* PoolAllocator::take(std::size_t bytes) {
   const bool large = bytes >= kLargePage;
   void* p = nullptr;
   if (posix_memalign(&p, large ? kLargePage : 64, bytes) != 0) return nullptr;
-  if (large) madvise(p, bytes / kLargePage * kLargePage, MADV_HUGEPAGE);  // a wish
+  if (large) madvise(p, bytes / kLargePage * kLargePage, MADV_HUGEPAGE);  // best effort
   return p;
 }
 

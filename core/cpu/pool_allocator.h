@@ -1,5 +1,5 @@
 #pragma once
-// The pool of a CPU stream, for tensors whose sizes repeat every step.
+// The caching allocator of a CPU stream, for tensors whose sizes repeat in every step.
 
 #include "core/caching_allocator.h"
 

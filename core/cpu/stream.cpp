@@ -39,7 +39,7 @@ class CpuStream final : public StreamImpl {
   void synchronize() override {}
   ThreadPool* pool() override { return &pool_; }
   int threads() const override { return pool_.size(); }
-  // Without bytes the addresses may be null, which neither function allows.
+  // With 0 bytes, addresses may be null, which memcpy() and memset() do not allow.
   void copy(void* dst, const void* src, std::size_t bytes) override {
     if (bytes > 0) std::memcpy(dst, src, bytes);
   }

@@ -16,9 +16,9 @@ namespace {
 
 thread_local bool inside_pool = false;
 
-// A step is a few hundred loops of some 50 us: a worker that slept between two of them would lose as much waking up, so
-// it first spins, for about 0.4 ms where a pause takes 140 cycles. On a machine with other work to do, the yields hand
-// it the core; on an idle one they return at once. A pool larger than its share of the cores does not spin at all.
+// A step has a few hundred loops of about 50 us. A worker that slept between two loops would need as long to wake up,
+// so it first spins for about 0.4 ms (if a pause takes 140 cycles). On a busy machine its yields give the core to
+// others; on an idle machine they return at once. A pool with more threads than its share of the cores does not spin.
 constexpr int kSpins = 8000, kSpinsPerYield = 64;
 
 void relax() {
@@ -55,7 +55,7 @@ ThreadPool::ThreadPool(int threads)
     for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
   } catch (const std::system_error& e) {
     const std::size_t started = workers_.size();
-    stop();  // they wait, and nobody would destroy what was never made
+    stop();  // ends the waiting workers: the destructor does not run after a throwing constructor
     fail_without(Resource::threads, "cannot start ", threads, " threads: after ", started + 1, " the system said '",
                  std::generic_category().message(e.code().value()),
                  "'. Raise the limit: ulimit -u, pids.max of the control group, or memory");
@@ -80,9 +80,9 @@ void ThreadPool::note_core(int thread) {
   core_[static_cast<std::size_t>(thread)].store(sched_getcpu(), std::memory_order_relaxed);
 }
 
-// A scheduler may wake a worker on a core that another thread of the pool computes on, and leave it there: as they
-// yield to each other, two threads take turns on one core while another one idles, for tens of milliseconds. A thread
-// that has nothing to do and sees itself beside one of a lower number goes to a core where none of them was seen.
+// A scheduler may wake a worker on a core where a different thread of the pool computes, and leave it there. Both
+// threads then yield to each other on one core while another core is idle, for tens of milliseconds. An idle thread
+// that finds itself on the core of a thread with a lower number moves to a core where no thread of the pool was seen.
 void ThreadPool::leave_taken_core(int thread) {
   note_core(thread);
   const auto core = [&](int t) { return core_[static_cast<std::size_t>(t)].load(std::memory_order_relaxed); };
@@ -92,7 +92,7 @@ void ThreadPool::leave_taken_core(int thread) {
   cpu_set_t allowed, free;
   if (lower == thread || mine < 0 || sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
   free = allowed;
-  for (const std::atomic<int>& seen : core_)  // not size(): others may still be starting
+  for (const std::atomic<int>& seen : core_)  // not size(): threads may still be starting
     if (const int c = seen.load(std::memory_order_relaxed); c >= 0 && c < CPU_SETSIZE) CPU_CLR(c, &free);
   if (CPU_COUNT(&free) == 0 || sched_setaffinity(0, sizeof free, &free) != 0) return;
   sched_setaffinity(0, sizeof allowed, &allowed);
@@ -110,8 +110,8 @@ void ThreadPool::wait_while_equal(const std::atomic<T>& value, T old, int thread
   while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
 }
 
-// What a loop is made of was written before its parts were opened, and stays until all that were taken are done: only
-// who has taken one may read it.
+// Returns true if the caller now owns the part. The loop's parameters are written before its parts are opened and stay
+// valid until all taken parts are done, so only the owner of a part may read them.
 bool ThreadPool::take(int part) {
   std::atomic<std::uint64_t>& turn = turns_[static_cast<std::size_t>(part)];
   std::uint64_t now = turn.load(std::memory_order_acquire);
@@ -142,8 +142,8 @@ void ThreadPool::work(int thread) {
   }
 }
 
-// On a busy machine a worker may get no core for milliseconds, a hundred times as long as most loops take: the caller
-// does what none has begun.
+// On a busy machine a worker may get no core for milliseconds, a hundred times as long as most loops take, so the
+// caller runs parts that no worker has begun.
 void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain, RangeFn fn, std::int64_t align) {
   if (n <= 0) return;
   const std::int64_t wanted = std::max<std::int64_t>(1, n / std::max<std::int64_t>(1, grain));

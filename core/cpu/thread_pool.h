@@ -1,6 +1,7 @@
 #pragma once
-// A fixed set of threads that run one loop at a time. Work is cut statically, so that the same thread count gives the
-// same bits; the thread count is part of a run's layout. An exception in any part is rethrown to the caller.
+// A fixed set of threads that run one loop at a time. Work is partitioned statically, so the same thread count gives
+// bit-identical results; the thread count is part of a run's layout. An exception in any part is rethrown to the
+// caller.
 
 #include <atomic>
 #include <cstdint>
@@ -12,7 +13,7 @@
 
 namespace ring {
 
-// A reference to a callable that outlives the call: no allocation, unlike std::function.
+// A non-owning reference to a callable that outlives the call. Unlike std::function, it does not allocate.
 class RangeFn {
  public:
   template <class F>
@@ -28,20 +29,20 @@ class RangeFn {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);  // the caller is one of them: threads - 1 are started
+  explicit ThreadPool(int threads);  // the caller is one of the threads: starts threads - 1
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Runs fn(begin, end, thread) over [0, n) cut in at most size() contiguous parts of at least `grain` elements; the
-  // cuts fall on multiples of `align`. Returns when all parts are done; the caller runs those whose threads have not
-  // come when its own is done, with their numbers, so parts must not wait for each other. One caller at a time; a call
-  // from inside runs serially.
+  // Runs fn(begin, end, thread) over [0, n), split into at most size() contiguous parts of at least `grain` elements,
+  // with borders at multiples of `align`. Returns when all parts are done. After its own part, the caller also runs
+  // parts whose threads have not started, with these threads' numbers, so parts must not wait for each other. Only one
+  // thread may call it at a time; a nested call runs serially.
   void parallel_for(std::int64_t n, std::int64_t grain, RangeFn fn, std::int64_t align = 1);
 
-  // The part of [0, n) that `part` of `parts` gets.
+  // Returns the begin of part number `part` of [0, n) split into `parts` parts.
   static std::int64_t cut(std::int64_t n, std::int64_t align, int parts, int part);
 
  private:
@@ -55,10 +56,10 @@ class ThreadPool {
   void leave_taken_core(int thread);
 
   std::vector<std::thread> workers_;
-  std::vector<std::atomic<int>> core_;             // where each thread was seen last; -1: nowhere
-  std::vector<std::atomic<std::uint64_t>> turns_;  // of each part: odd while it is open to whoever takes it first
+  std::vector<std::atomic<int>> core_;             // core on which each thread was seen last; -1 before
+  std::vector<std::atomic<std::uint64_t>> turns_;  // of each part: odd while any thread may take it
   std::atomic<std::uint32_t> generation_{0};       // a change wakes the workers
-  std::atomic<int> pending_{0};                    // parts that are open or taken, besides the caller's own
+  std::atomic<int> pending_{0};                    // unfinished parts other than the caller's own
   std::atomic<bool> stop_{false};
   std::mutex error_mutex_;
   std::exception_ptr error_;
@@ -68,6 +69,6 @@ class ThreadPool {
   bool spin_ = true;
 };
 
-int default_threads();  // RINGMASTER_THREADS, else the cores this process may run on
+int default_threads();  // RINGMASTER_THREADS, or the number of cores this process may use
 
 }  // namespace ring

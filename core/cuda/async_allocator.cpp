@@ -11,7 +11,7 @@ namespace ring::cuda {
 AsyncAllocator::AsyncAllocator(std::shared_ptr<StreamHandle> stream, std::size_t max_cached)
     : CachingAllocator(max_cached), stream_(std::move(stream)) {
   RING_CUDA_CHECK(cudaDeviceGetDefaultMemPool(&pool_, stream_->device()));
-  // By default the pool returns everything to the driver whenever the host waits: every step would pay for it.
+  // By default the pool returns all unused memory to the driver at each synchronization, which would slow every step.
   std::uint64_t keep = std::numeric_limits<std::uint64_t>::max();
   RING_CUDA_CHECK(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep));
 }
@@ -22,7 +22,7 @@ void* AsyncAllocator::take(std::size_t bytes) {
   const OnDevice on(stream_->device());
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   RING_CUDA_CHECK(cudaStreamIsCapturing(stream_->get(), &capture));
-  // Such a block would be the graph's, and the cache would hand it to others afterwards.
+  // A block allocated during capture would belong to the graph, but the cache would hand it out again afterwards.
   RING_CHECK(capture == cudaStreamCaptureStatusNone, bytes,
              " bytes were asked for while work is recorded: what is recorded has to have all of its memory before");
   void* p = nullptr;
@@ -40,7 +40,7 @@ void AsyncAllocator::give_back(void* p, std::size_t) {
   cudaFreeAsync(p, stream_->get());  // after a failed kernel it fails too, and that error was or will be reported
 }
 
-// What was freed becomes whole again only after the work before it.
+// Waits for queued work: the pool merges freed blocks only after the work before the free.
 void AsyncAllocator::settle() {
   const OnDevice on(stream_->device());
   count_host_wait();

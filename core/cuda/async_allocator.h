@@ -1,9 +1,9 @@
 #pragma once
-// The pool of a CUDA stream. Behind it is the device's default pool, which serves all streams of this process and also
-// keeps what is freed: what does not fit into the cache here is cut and joined there.
+// The caching allocator of a CUDA stream, in front of the device's default memory pool. The pool serves all streams of
+// this process and also keeps freed memory; it splits and merges blocks that are too large for the cache here.
 //
-// A block may be handed out again as soon as the work queued on its own stream before the free is done. Work of another
-// stream on it must be ordered before the free by an event.
+// A freed block may be reused by later work on the same stream. Work on other streams that uses the block must be
+// ordered before the free by an event.
 
 #include <memory>
 
@@ -14,10 +14,11 @@ namespace ring::cuda {
 
 class AsyncAllocator final : public CachingAllocator {
  public:
-  // 256-byte aligned memory. max_cached is small: large blocks are better kept where they can be cut.
+  // Memory is 256-byte aligned. max_cached is small, because large blocks are better kept in the pool, which can split
+  // them.
   explicit AsyncAllocator(std::shared_ptr<StreamHandle> stream, std::size_t max_cached = std::size_t{256} << 20);
   ~AsyncAllocator() override;
-  MemoryStats stats() const override;  // reserved: of the device's pool, shared by all streams of this process
+  MemoryStats stats() const override;  // reserved: of the device's pool, for all streams of this process
 
  private:
   void* take(std::size_t bytes) override;

@@ -9,7 +9,7 @@
 namespace ring::cuda {
 namespace {
 
-// Errors of kernels, after which every call of this process fails (CUDA Runtime API, cudaError_t).
+// Returns true for kernel errors, after which every later call of this process fails (CUDA Runtime API, cudaError_t).
 bool is_device_failure(cudaError_t error) {
   constexpr std::array kFailures = {cudaErrorLaunchFailure,      cudaErrorIllegalAddress,      cudaErrorLaunchTimeout,
                                     cudaErrorIllegalInstruction, cudaErrorMisalignedAddress,   cudaErrorInvalidPc,
@@ -23,7 +23,7 @@ constexpr const char* kRemedy =
 
 }  // namespace
 
-// Throws DeviceFailure, which names the kernels that may have failed, if one has; else Error.
+// Throws DeviceFailure, which names the kernels that may have failed, if a kernel failed; otherwise throws Error.
 void fail_call(cudaError_t error, const char* call, const char* file, int line) {
   cudaGetLastError();
   const std::string text = str("CUDA: ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ") in ", call, " [",
@@ -35,7 +35,7 @@ void fail_call(cudaError_t error, const char* call, const char* file, int line) 
 
 void check_device() {
   choose_device();
-  // Does nothing else, and like every call returns the error of a kernel that has failed.
+  // Has no effect, but like every call returns the error of a failed kernel.
   const cudaError_t error = cudaFree(nullptr);
   if (is_device_failure(error)) fail_call(error, "a library", __FILE__, __LINE__);
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Failures of the CUDA runtime as ring::Error.
+// CUDA runtime errors as ring::Error.
 
 #include <cuda_runtime_api.h>
 
@@ -7,18 +7,18 @@
 
 namespace ring::cuda {
 
-// Clears the runtime's record of the error, so that the next check does not report it again.
+// Throws Error, or DeviceFailure if a kernel or the device failed. Clears the runtime's last error, so that the next
+// check does not report it again.
 [[noreturn]] void fail_call(cudaError_t error, const char* call, const char* file, int line);
 
-// Makes the device that this process chose first (OnDevice) current for the calling thread, unless the thread has
-// chosen one itself. Comes before each call of the CUDA runtime. Without it, a new thread would be on the first GPU,
-// and its first call would make a context there: in each process of a node, that takes seconds and 500 MB of the first
-// GPU.
+// Makes this process's first chosen device (OnDevice) current for the calling thread, unless the thread has chosen one
+// itself. Every call of the CUDA runtime must come after it. A new thread would otherwise use the first GPU, and its
+// first call would create a context there: seconds, and 500 MB of the first GPU, for each process of a node.
 void choose_device();
 
 }  // namespace ring::cuda
 
-// The twin of RING_CHECK for runtime calls. An earlier kernel's failure shows at the first call after it.
+// Like RING_CHECK, for CUDA runtime calls. The failure of an earlier kernel is reported by the first call after it.
 #define RING_CUDA_CHECK(call)                                             \
   do {                                                                    \
     ::ring::cuda::choose_device();                                        \

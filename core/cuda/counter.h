@@ -1,5 +1,5 @@
 #pragma once
-// Counts in page-locked host memory that a GPU adds to: how far it has come, for those who look on from the host.
+// Progress counters in page-locked host memory, which a GPU increments and the host reads.
 
 #include <cuda_runtime_api.h>
 
@@ -7,7 +7,7 @@
 
 namespace ring::cuda {
 
-// Queues the addition of 1. Nothing else writes the counter, which may be read at any time.
+// Queues an increment by 1. Nothing else may write the counter; it may be read at any time.
 void count_up(std::uint32_t* counter, cudaStream_t stream);
 
 }  // namespace ring::cuda

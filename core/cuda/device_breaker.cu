@@ -9,7 +9,7 @@ namespace {
 
 __global__ void fail_on_purpose() { __trap(); }
 
-// Launches on a stream of its own, since other streams may be recording a graph.
+// Launches the kernel on its own stream, since other streams may be recording a graph.
 bool break_device() {
   if (launch_count() == 0) return false;
   int device = 0;

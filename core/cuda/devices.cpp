@@ -1,5 +1,5 @@
-// What this machine has for CUDA: driver, libraries, devices and how they are linked. Libraries are looked for as the
-// program itself would load them, so that the answer holds for a run started the same way.
+// Reports the driver, libraries, devices and links for CUDA on this machine. Libraries are searched as the program
+// itself loads them, so the report holds for a run that is started the same way.
 #include "core/devices.h"
 #include "core/gpu_sensors.h"
 
@@ -17,7 +17,7 @@
 namespace ring::cuda {
 namespace {
 
-// Null: not there, or it has no such function. Libraries stay loaded.
+// Returns a library's function; null if the library or the function does not exist. Libraries stay loaded.
 template <class Fn>
 Fn* function_of(const std::string& library, const char* function, const std::string& fallback = "") {
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -63,7 +63,7 @@ LibraryFacts cuda_runtime() {
   return facts;
 }
 
-template <class Fn>  // `version` turns the library's function into a number
+template <class Fn>  // `version` calls the function and returns its number
 LibraryFacts library(LibraryFacts facts, Fn* function, int (*version)(Fn*), const std::string& remedy) {
   facts.found = function != nullptr;
   facts.detail = function ? place_of(reinterpret_cast<const void*>(function)) : remedy;
@@ -122,14 +122,15 @@ DeviceFacts inspect_device(int index) {
   facts.capability = 10 * properties.major + properties.minor;
   std::size_t available = 0, total = 0;
   cudaError_t error = cudaSetDevice(index);
-  if (error == cudaSuccess) error = cudaMemGetInfo(&available, &total);  // makes a context: a sick device fails here
+  // Creates a context, which fails on a broken device.
+  if (error == cudaSuccess) error = cudaMemGetInfo(&available, &total);
   if (error != cudaSuccess) facts.problem = error_text(error);
   facts.memory_free = available;
   return facts;
 }
 
-// Only NVLink carries atomic operations of the device between GPUs of one host (CUDA C++ Programming Guide, peer
-// access).
+// Returns the link between two GPUs. Only NVLink supports native atomics between GPUs of one host (CUDA C++ Programming
+// Guide, peer access).
 Link link_of(int from, int to) {
   if (from == to) return Link::self;
   int access = 0, atomics = 0;

@@ -40,7 +40,7 @@ StreamHandle::StreamHandle(int device, bool high_priority) : device_(device) {
   RING_CUDA_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, high_priority ? highest : lowest));
 }
 
-// Queued work still completes: the runtime releases the stream after it.
+// Queued work still completes: the runtime releases the stream only afterwards.
 StreamHandle::~StreamHandle() {
   choose_device();
   cudaStreamDestroy(stream_);

@@ -1,12 +1,12 @@
 #pragma once
-// A CUDA stream and its device, owned.
+// Owning handles of CUDA streams, and the current device of a thread.
 
 #include <cuda_runtime_api.h>
 
 namespace ring::cuda {
 
 // Makes a device current for this thread until the end of the scope. The first OnDevice of a thread leaves its device
-// current: to go back to the first GPU would make a context there (see choose_device() in core/cuda/check.h).
+// current: a return to the first GPU would create a context there (see choose_device() in core/cuda/check.h).
 class OnDevice {
  public:
   explicit OnDevice(int device);
@@ -19,10 +19,10 @@ class OnDevice {
   int before_ = 0, device_;
 };
 
-// Does not wait for the default stream, nor that one for it.
+// A stream that does not synchronize with the default stream (cudaStreamNonBlocking).
 class StreamHandle {
  public:
-  // high_priority: its work goes first where that of other streams is ready too. Error: no such device.
+  // high_priority: its work runs before ready work of other streams. Throws Error if there is no such device.
   explicit StreamHandle(int device, bool high_priority = false);
   ~StreamHandle();
   StreamHandle(const StreamHandle&) = delete;

@@ -1,4 +1,4 @@
-// Copies within host memory, in the order of a CUDA stream: the driver's thread makes them.
+// Copies within host memory in stream order, made by a thread of the driver (cudaLaunchHostFunc).
 #include <cuda_runtime.h>
 
 #include <cstring>
@@ -24,7 +24,7 @@ void CUDART_CB run(void* data) {
 void host_copy(void* dst, const void* src, std::size_t bytes, const Stream& stream) {
   auto copy = std::make_unique<HostBytes>(HostBytes{dst, src, bytes});
   RING_CUDA_CHECK(cudaLaunchHostFunc(static_cast<cudaStream_t>(stream.native()), run, copy.get()));
-  static_cast<void>(copy.release());  // by run()
+  static_cast<void>(copy.release());  // run() deletes it
 }
 
 [[maybe_unused]] const bool registered = register_host_copy(Backend::cuda, host_copy);

@@ -1,4 +1,5 @@
-// NVTX ranges: a header of the toolkit, which finds the profiler when the process runs under one and else does nothing.
+// NVTX ranges. NVTX is a header of the toolkit that finds the profiler if the process runs under one, and otherwise
+// does nothing.
 #include <nvtx3/nvToolsExt.h>
 
 #include "core/ranges.h"

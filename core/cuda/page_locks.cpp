@@ -18,9 +18,9 @@
 namespace ring::cuda {
 namespace {
 
-constexpr std::size_t kAtOnce = std::size_t{16} << 20;  // less than this is there sooner than threads are
+constexpr std::size_t kAtOnce = std::size_t{16} << 20;  // smaller sizes are locked at once, faster than threads could
 
-// Near to the GPU, unless somebody has said already which memory it is to be.
+// Returns the NUMA node closest to the GPU; nullopt if the process already has a memory policy.
 std::optional<int> node_of(int device) {
   std::array<char, 32> bus{};
   if (prefers_memory() || cudaDeviceGetPCIBusId(bus.data(), bus.size(), device) != cudaSuccess) return {};
@@ -32,8 +32,8 @@ void lock(int device, std::byte* begin, std::size_t bytes) {
   RING_CUDA_CHECK(cudaHostRegister(begin, bytes, cudaHostRegisterPortable));
 }
 
-// Whoever copies there may have failed halfway: memory goes only when all copies are done. A GPU that has failed is
-// reported by whoever uses it next.
+// Waits for all copies before unlocking, because a copy's caller may have failed halfway. The next use of a failed GPU
+// reports its error.
 void unlock(int device, std::byte* begin) try {
   const OnDevice on(device);
   cudaDeviceSynchronize();
@@ -42,7 +42,7 @@ void unlock(int device, std::byte* begin) try {
 } catch (const Error&) {
 }
 
-// A quarter of the cores: the program needs the others, and memory does not get faster with more.
+// Returns a quarter of the cores, at most 8: the program needs the others, and more threads do not lock faster.
 int threads() { return std::clamp(default_threads() / 4, 1, 8); }
 
 std::shared_ptr<void> take(std::size_t bytes, Device device) {

@@ -1,5 +1,5 @@
 #pragma once
-// The page-locked host memory of a GPU that is large, and is locked in the background.
+// Large page-locked host memory for GPUs, which is locked in the background.
 
 #include <cstddef>
 #include <memory>
@@ -8,11 +8,11 @@
 
 namespace ring::cuda {
 
-// This process's, for one of its GPUs.
+// Returns this process's PageLocker for one of its GPUs.
 PageLocker& page_locker(int device);
 
-// Calls copy(offset, bytes) for the parts of a copy of `bytes` that lie in one slab each, as soon as these are locked.
-// dst, src: host or device. Error: OutOfHostMemory.
+// Splits a copy of `bytes` into parts within one slab each and calls copy(offset, bytes) for each part, as soon as its
+// slabs are locked. dst, src: host or device. Throws OutOfHostMemory.
 template <class Copy>
 void for_locked_parts(int device, const void* dst, const void* src, std::size_t bytes, const Copy& copy) {
   PageLocker& pages = page_locker(device);

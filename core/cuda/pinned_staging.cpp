@@ -21,7 +21,7 @@ std::shared_ptr<void> pinned_memory(std::size_t bytes) {
 
 namespace {
 
-// Staging memory of streams that ended, for the next ones: locking it takes the driver 30 ms.
+// Keeps the staging memory of ended streams for new ones: locking it takes the driver 30 ms.
 class SpareMemory {
  public:
   std::shared_ptr<void> take() {
@@ -42,7 +42,7 @@ class SpareMemory {
 };
 
 SpareMemory& spare_memory() {
-  static auto* const all = new SpareMemory;  // never freed: CUDA may be gone when the process ends
+  static auto* const all = new SpareMemory;  // never freed: CUDA may be unloaded before static destructors run
   return *all;
 }
 
@@ -61,8 +61,8 @@ void* PinnedStaging::take(std::size_t bytes) {
   RING_CHECK(bytes <= kStagingBytes / 2, "staging of ", bytes, " bytes, the most is ", kStagingBytes / 2);
   if (!memory_) memory_ = spare_memory().take();
   const std::size_t begin = next_ + bytes <= kStagingBytes ? next_ : 0, end = begin + bytes;
-  // Copies are made in the order in which pieces were taken. After a turn the newest piece in the way need not be the
-  // oldest of all: it, and so all before it, must be done.
+  // Copies run in the order of take(). After a wrap-around, the newest overlapping piece need not be the oldest piece:
+  // wait for it, and thereby for all before it.
   const auto in_the_way = [&](const Piece& p) { return p.begin < end && begin < p.end; };
   const auto newest = std::find_if(in_flight_.rbegin(), in_flight_.rend(), in_the_way);
   if (newest != in_flight_.rend()) newest->done.synchronize();

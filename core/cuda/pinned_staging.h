@@ -1,5 +1,5 @@
 #pragma once
-// Page-locked host memory, used in a circle: what is copied to a device from it does not make the host wait.
+// A ring buffer of page-locked host memory, from which copies to a device do not block the host.
 
 #include <cstddef>
 #include <deque>
@@ -9,24 +9,24 @@
 
 namespace ring::cuda {
 
-std::shared_ptr<void> pinned_memory(std::size_t bytes);  // Error: the system has no more to lock
+std::shared_ptr<void> pinned_memory(std::size_t bytes);  // throws Error if no more memory can be locked
 
 class PinnedStaging {
  public:
   PinnedStaging() = default;
-  ~PinnedStaging();  // waits for the copies; the memory goes to the next one that needs it
+  ~PinnedStaging();  // waits for the copies; the memory is passed on to the next PinnedStaging
   PinnedStaging(const PinnedStaging&) = delete;
   PinnedStaging& operator=(const PinnedStaging&) = delete;
 
-  void* take(std::size_t bytes);        // at most kStagingBytes / 2; waits where that part is still being copied
-  void taken_until(const Event& done);  // what was taken last is free again after this event
+  void* take(std::size_t bytes);        // at most kStagingBytes / 2; waits while a copy still reads this part
+  void taken_until(const Event& done);  // the memory of the last take() is free after this event
 
  private:
   struct Piece {
     std::size_t begin, end;
     Event done;
   };
-  std::shared_ptr<void> memory_;  // kStagingBytes, from the first use on
+  std::shared_ptr<void> memory_;  // kStagingBytes, allocated at first use
   std::deque<Piece> in_flight_;   // oldest first
   std::size_t next_ = 0;
 };

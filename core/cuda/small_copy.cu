@@ -39,7 +39,7 @@ bool here(const cudaPointerAttributes& a) {
   return a.type == cudaMemoryTypeDevice && a.device == device;
 }
 
-// With an address for every device.
+// Returns true for page-locked host memory that has an address on the devices.
 bool page_locked(const cudaPointerAttributes& a) { return a.type == cudaMemoryTypeHost && a.devicePointer; }
 
 }  // namespace

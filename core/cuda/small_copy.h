@@ -1,7 +1,7 @@
 #pragma once
-// Copies of few bytes between a GPU and page-locked host memory, by a kernel. A GPU's copy engines work off what all
-// streams queue for one direction in order: a kilobyte waits there for the gigabytes that another stream queued before
-// (docs/measured/memory.md). A kernel does not.
+// Small copies between a GPU and page-locked host memory by a kernel. A GPU's copy engine handles the copies of all
+// streams in one direction in order, so a kilobyte would wait for gigabytes that a different stream queued before
+// (docs/measured/memory.md). A kernel does not wait.
 
 #include <cuda_runtime_api.h>
 
@@ -9,9 +9,10 @@
 
 namespace ring::cuda {
 
-inline constexpr std::size_t kSmallCopy = std::size_t{1} << 20;  // a kernel takes 20 us for that
+inline constexpr std::size_t kSmallCopy = std::size_t{1} << 20;  // bytes; a kernel copies them in 20 us
 
-// Whether it queued the copy: of at most kSmallCopy bytes, one side page-locked, the other the current device's.
+// Queues the copy and returns true if it is at most kSmallCopy bytes, with one side page-locked and the other on the
+// current device. Returns false otherwise.
 bool small_copy(void* dst, const void* src, std::size_t bytes, cudaStream_t stream);
 
 }  // namespace ring::cuda

@@ -1,4 +1,4 @@
-// Streams and events of CUDA devices, which add themselves at load time.
+// Streams and events of CUDA devices, which register themselves at load time.
 #include "core/cuda/stream.h"
 
 #include <algorithm>
@@ -62,7 +62,7 @@ class CudaEvent final : public EventImpl {
  private:
   cudaEvent_t event_ = nullptr;
   cudaStream_t stream_;
-  std::uint64_t launches_;  // before the event
+  std::uint64_t launches_;  // launches before the event
 };
 
 class CudaGraph {
@@ -84,7 +84,7 @@ class CudaGraph {
   cudaGraphExec_t graph_ = nullptr;
 };
 
-// A graph up to each place at which the host queues anew, and one behind the last.
+// CUDA graphs with host work between them: one graph up to each place of queue_anew(), and one after the last.
 class CudaGraphs final : public RecordedWork {
  public:
   explicit CudaGraphs(std::shared_ptr<StreamHandle> stream) : stream_(std::move(stream)) {}
@@ -96,7 +96,7 @@ class CudaGraphs final : public RecordedWork {
     }
   }
   void begin_part() {
-    // Other threads go on calling CUDA: only this one is bound to what a recording allows.
+    // Thread-local mode: only this thread is restricted during capture, and other threads continue to call CUDA.
     RING_CUDA_CHECK(cudaStreamBeginCapture(stream_->get(), cudaStreamCaptureModeThreadLocal));
   }
   void end_part(std::function<void()> then) {
@@ -116,8 +116,8 @@ class CudaGraphs final : public RecordedWork {
 
  private:
   struct Part {
-    std::unique_ptr<CudaGraph> graph;  // null: there is nothing
-    std::function<void()> then;        // null: nothing
+    std::unique_ptr<CudaGraph> graph;  // null if no work was recorded
+    std::function<void()> then;        // runs after the graph; may be null
   };
   std::shared_ptr<StreamHandle> stream_;
   std::vector<Part> parts_;
@@ -177,7 +177,7 @@ class CudaStream final : public StreamImpl {
     if (void* event = e.native())
       RING_CUDA_CHECK(cudaStreamWaitEvent(handle_->get(), static_cast<cudaEvent_t>(event), 0));
     else
-      e.synchronize();  // of another backend, whose work a CUDA stream cannot see
+      e.synchronize();  // an event of a different backend, which a CUDA stream cannot wait for
   }
   void synchronize() override {
     count_host_wait();
@@ -185,9 +185,10 @@ class CudaStream final : public StreamImpl {
   }
   std::string device_name() const override { return name_; }
   void* native() override { return handle_->get(); }
-  // From pageable host memory it returns once the bytes were read, into it once they are there: upload() does not wait.
+  // Returns after the bytes were read if src is pageable host memory, and after they were written if dst is. upload()
+  // does not wait.
   void copy(void* dst, const void* src, std::size_t bytes) override {
-    const OnDevice on(device.index);  // another device may not see the memory
+    const OnDevice on(device.index);  // the memory may not be accessible from other devices
     for_locked_parts(device.index, dst, src, bytes, [&](std::size_t at, std::size_t part) {
       auto* to = static_cast<std::byte*>(dst) + at;
       const auto* from = static_cast<const std::byte*>(src) + at;
@@ -238,7 +239,7 @@ class CudaStream final : public StreamImpl {
 int count_devices() {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  cudaGetLastError();  // no driver, or none that serves this runtime
+  cudaGetLastError();  // no driver, or one that is too old for this runtime
   return 0;
 }
 

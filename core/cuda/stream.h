@@ -5,7 +5,7 @@
 
 namespace ring::cuda {
 
-// Its work goes first where that of other streams is ready too: for transfers beside computation.
+// Returns a stream whose work runs before ready work of other streams: for transfers that overlap with computation.
 Stream high_priority_stream(int device);
 
 }  // namespace ring::cuda

@@ -1,5 +1,5 @@
-// Logs every launch of this program's kernels. The linker (ld --wrap) replaces the runtime's functions by these, so
-// that no launch can be missed.
+// Logs every kernel launch of this program. The linker (ld --wrap) replaces the runtime's launch functions by these, so
+// no launch is missed.
 
 #include "core/cuda/launches.h"
 
