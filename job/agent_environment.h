@@ -1,6 +1,6 @@
 #pragma once
-// What a scheduler says to the agents of `ringmaster launch` that it starts, one on each node: srun, mpirun (Open MPI),
-// mpiexec (Hydra: MPICH, Intel MPI), an indexed Job of Kubernetes.
+// Reads what a scheduler tells the agents of `ringmaster launch` that it starts, one on each node: srun, mpirun (Open
+// MPI), mpiexec (Hydra: MPICH, Intel MPI), an indexed Job of Kubernetes.
 
 #include <optional>
 #include <string>
@@ -10,16 +10,17 @@
 namespace ring {
 
 struct AgentEnvironment {
-  std::string source;                     // "srun", "mpirun", "mpiexec", "Kubernetes"; empty: nobody says anything
-  int agents = 0;                         // that were started; 0: not told
-  int here = 1;                           // of them on this node, as far as it is told
-  int index = -1;                         // of this agent, from 0 on; -1: not told
-  int nodes = 1;                          // that the job has at least
-  std::optional<Endpoint> endpoint = {};  // where they can meet: on the first node
-  std::string job;                        // its id; empty: not told
+  // "srun", "Slurm" (an allocation without a step), "mpirun", "mpiexec" or "Kubernetes"; empty if none is found
+  std::string source;
+  int agents = 0;                         // number of agents started; 0 if unknown
+  int here = 1;                           // agents on this node; 1 if unknown
+  int index = -1;                         // index of this agent, from 0; -1 if unknown
+  int nodes = 1;                          // minimum number of nodes of the job
+  std::optional<Endpoint> endpoint = {};  // rendezvous address, on the first node
+  std::string job;                        // id of the job; empty if unknown
 };
 
-// Error: a variable is malformed, or contradicts another one; it is named.
+// Throws Error, with the variable's name, if a variable is malformed or contradicts another one.
 AgentEnvironment parse_agent_environment(const Environment&);
 
 }  // namespace ring

@@ -37,10 +37,10 @@ namespace ring {
 namespace {
 
 constexpr std::array kSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
-constexpr int kPatience = 5'000;  // milliseconds for the thread to write
+constexpr int kPatience = 5'000;  // milliseconds that the thread has for its report
 constexpr int kMostFrames = 32;
 
-// Text that grows in place, and is cut where there is no room.
+// Text in a fixed buffer; truncated if it is full.
 template <std::size_t N>
 class Text {
  public:
@@ -77,14 +77,14 @@ void write_all(int fd, std::string_view text) {
   }
 }
 
-// Fixed memory: whoever crashes may hold the heap's locks.
+// Static memory, because the crashing thread may hold the heap's locks.
 struct Crash {
   std::atomic<pid_t> thread{0};
   int signal = 0, code = 0;
   std::uintptr_t address = 0, pc = 0, sp = 0;
-  Text<512> reason;  // of std::terminate
+  Text<512> reason;  // message of std::terminate
   int wake[2] = {-1, -1}, done[2] = {-1, -1};
-  std::atomic<pid_t> process{0};  // whose crash is reported; 0: none
+  std::atomic<pid_t> process{0};  // process whose crashes are reported; 0 for none
   const char* error_file = nullptr;
 };
 Crash crash;
@@ -99,7 +99,7 @@ Text<16384> json;
 // ---- the thread ----
 
 struct Module {
-  std::uintptr_t begin = 0, end = 0, base = 0;  // base: where the file's first byte is mapped
+  std::uintptr_t begin = 0, end = 0, base = 0;  // base: address of the file's first byte
   std::string_view path;
 };
 
@@ -114,7 +114,8 @@ void read_maps() {
   if (fd >= 0) close(fd);
 }
 
-// The executable mappings, ascending, from what read_maps() read. A process with a GPU has thousands of others.
+// Fills `modules` with the executable mappings from read_maps(), ascending. A process with a GPU has thousands of other
+// mappings.
 void list_modules() {
   std::string_view all(maps.data(), maps_size), first_path;
   std::uintptr_t base = 0;
@@ -139,7 +140,7 @@ const Module* find_module(std::uintptr_t at) {
   return after != modules.begin() && at < (after - 1)->end ? &*(after - 1) : nullptr;
 }
 
-// Whether the instruction before is a call.
+// Returns true if the instruction before `at` is a call.
 bool follows_call(std::uintptr_t at, const Module& in) {
   if (at < in.begin + 8) return false;
   const auto* p = reinterpret_cast<const unsigned char*>(at);
@@ -170,7 +171,7 @@ void add_trace() {
   iovec to{stack_words.data(), sizeof stack_words}, from{reinterpret_cast<void*>(crash.sp), sizeof stack_words};
   ssize_t bytes = process_vm_readv(getpid(), &to, 1, &from, 1, 0);
   for (; bytes < 0 && from.iov_len > 512; bytes = process_vm_readv(getpid(), &to, 1, &from, 1, 0))
-    from.iov_len /= 2;  // the stack ends before
+    from.iov_len /= 2;  // the stack is shorter
   int frames = 0;
   for (std::size_t i = 0;
        frames < kMostFrames && bytes > 0 && i < static_cast<std::size_t>(bytes) / sizeof(std::uintptr_t); ++i) {
@@ -209,18 +210,19 @@ void report_crash() {
   write_error_file(headline.view(), trace.view());
 }
 
-constexpr char kCrash = 1, kEnd = 2;  // what the thread is woken for
+constexpr char kCrash = 1, kEnd = 2;  // bytes that wake the thread
 
 void* wait_for_crash(void*) {
   char byte = 0;
   while (read(crash.wake[0], &byte, 1) < 0 && errno == EINTR) continue;
   if (byte != kCrash) return nullptr;
   report_crash();
-  if (write(crash.done[1], &byte, 1) < 0) return nullptr;  // the handler gives up by itself
+  if (write(crash.done[1], &byte, 1) < 0) return nullptr;  // the handler has a timeout
   return nullptr;
 }
 
-// The thread, which ends after all that main() has made: as one of the last static objects. A child of fork() has none.
+// Owns the thread. It is destroyed as one of the last static objects, after everything that main() created. A child of
+// fork() does not have the thread.
 struct Watcher {
   pthread_t thread{};
   bool runs = false;
@@ -256,16 +258,16 @@ void die_by(int number) {
   struct sigaction usual {};
   usual.sa_handler = SIG_DFL;
   sigaction(number, &usual, nullptr);
-  syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), number);  // arrives when the handler returns
+  syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), number);  // delivered when the handler returns
 }
 
 void handle(int number, siginfo_t* info, void* context) {
   const auto self = static_cast<pid_t>(syscall(SYS_gettid));
   pid_t nobody = 0;
-  if (getpid() != crash.process) return die_by(number);  // a child, which has no such thread
+  if (getpid() != crash.process) return die_by(number);  // a child of fork() has no such thread
   if (!crash.thread.compare_exchange_strong(nobody, self)) {
     if (nobody == self) return die_by(number);
-    for (;;) pause();  // another thread crashes already
+    for (;;) pause();  // another thread is already crashing
   }
   crash.signal = number;
   crash.code = info->si_code;

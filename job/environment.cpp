@@ -35,7 +35,7 @@ WorkerEnvironment read_ranks(Variables& v, const std::string& source, const Rank
   return w;
 }
 
-// Not told how many ranks share the node: all of them when they meet at a loopback address.
+// If the launcher does not set local_world, assumes one node if the store's address is loopback, else the minimum.
 void guess_local_world(const Variables& v, WorkerEnvironment& w, const char* local_world_name) {
   if (!v.has(local_world_name)) w.local_world = is_loopback(w.store.host) ? w.world : w.local_rank + 1;
 }
@@ -46,7 +46,7 @@ int port_of(const Variables& v, const std::string& name) {
   return port;
 }
 
-// MASTER_ADDR and MASTER_PORT where they are given; otherwise `host` and a port made of the job's name.
+// Uses MASTER_ADDR and MASTER_PORT if set, else `host` and a port derived from the job's name.
 void place_store(const Variables& v, WorkerEnvironment& w, const std::string& job, const std::string& host,
                  int port_offset = 0) {
   if (w.world == 1) return;
@@ -62,7 +62,8 @@ void place_store(const Variables& v, WorkerEnvironment& w, const std::string& jo
   w.store_ports = std::min(kPortTries, kLastPort - w.store.port + 1);
 }
 
-// A cookie that anybody can guess is good enough to keep jobs apart, but not to be listened with beyond this host.
+// Derives the cookie from RINGMASTER_SECRET if it is set. Without it the cookie can be guessed: that keeps jobs apart,
+// but the store may then listen on this host only.
 void guard_store(const Variables& v, WorkerEnvironment& w, bool one_node) {
   if (w.world == 1) return;
   const std::string secret = v.text("RINGMASTER_SECRET");
@@ -103,7 +104,7 @@ WorkerEnvironment from_torchrun(Variables& v) {
       if (!v.has(name)) fail("environment: ", name, " is not set, but torchrun always sets it");
   w.restarts = v.number_or("TORCHELASTIC_RESTART_COUNT", 0);
   const std::string job = v.text("TORCHELASTIC_RUN_ID") + "." + v.text("TORCHELASTIC_RESTART_COUNT");
-  place_store(v, w, job, "", 1);  // torchrun's agent listens on MASTER_PORT itself
+  place_store(v, w, job, "", 1);  // torchrun's agent itself listens on MASTER_PORT
   guard_store(v, w, w.local_world == w.world);
   return w;
 }
@@ -117,7 +118,7 @@ WorkerEnvironment from_mpirun(Variables& v) {
   return w;
 }
 
-// MPICH and Intel MPI. srun gives PMI_RANK too, but no MPI_LOCALRANKID. Nothing in the environment names the job.
+// For MPICH and Intel MPI. srun sets PMI_RANK, too, but not MPI_LOCALRANKID. No variable names the job.
 WorkerEnvironment from_hydra(Variables& v) {
   WorkerEnvironment w = read_ranks(v, "mpiexec", kHydra);
   const bool one_node = w.local_world == w.world;
@@ -127,13 +128,13 @@ WorkerEnvironment from_hydra(Variables& v) {
 }
 
 WorkerEnvironment from_srun(Variables& v) {
-  const bool step = v.has("SLURM_STEP_NUM_TASKS");  // SLURM_NTASKS may speak of the allocation
+  const bool step = v.has("SLURM_STEP_NUM_TASKS");  // SLURM_NTASKS may describe the whole allocation
   WorkerEnvironment w =
       read_ranks(v, "srun", {"SLURM_PROCID", step ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", "SLURM_LOCALID", nullptr});
   const std::string nodes = v.has("SLURM_STEP_NODELIST") ? v.text("SLURM_STEP_NODELIST") : v.text("SLURM_NODELIST");
   const std::vector<std::string> hosts = expand_host_list(nodes);
   const bool one_node = hosts.size() == 1 || v.number_or("SLURM_STEP_NUM_NODES", 0) == 1;
-  w.local_world = one_node ? w.world : w.local_rank + 1;  // at least; the exact count matters to nobody yet
+  w.local_world = one_node ? w.world : w.local_rank + 1;  // lower bound; nothing needs the exact number yet
   std::string host = one_node ? "127.0.0.1" : "";
   if (!one_node && !hosts.empty()) host = hosts.front();
   place_store(v, w, v.text("SLURM_JOB_ID") + "." + v.text("SLURM_STEP_ID"), host);
@@ -154,7 +155,7 @@ WorkerEnvironment from_plain(Variables& v) {
   return w;
 }
 
-// RANK or WORLD_SIZE beside another launcher's variables must say the same.
+// Throws Error if RANK or WORLD_SIZE contradicts another launcher's variables.
 void refuse_contradiction(const char* name, int value, const char* other, int other_value) {
   if (value != other_value)
     fail("environment: ", name, "=", value, " contradicts ", other, "=", other_value,

@@ -1,6 +1,6 @@
 #pragma once
-// Failures that a run is to suffer on purpose, as `--inject SEED:FAULT;FAULT...` writes them; docs/inject.md has the
-// words. Random choices follow from the seed, the fault's place in the list, the attempt, the step and the rank.
+// Failures to inject into a run, as written in `--inject SEED:FAULT;FAULT...`; docs/inject.md describes the syntax.
+// Random choices are a function of the seed, the fault's index in the list, the attempt, the step and the rank.
 
 #include <cstdint>
 #include <optional>
@@ -19,9 +19,9 @@ std::string_view to_string(FaultKind);
 std::string_view to_string(IoCall);
 
 struct Fault {
-  // One that is drawn, all, or the numbers that are listed.
+  // Targets: the listed ones, all, or, if neither is given, one that is drawn at random.
   struct Whom {
-    bool agents = false;  // of nodes; else ranks
+    bool agents = false;  // targets are agents, by node; otherwise ranks
     bool all = false;
     std::vector<int> listed = {};
     bool drawn() const { return !all && listed.empty(); }
@@ -29,31 +29,31 @@ struct Fault {
 
   FaultKind kind = FaultKind::kill;
   Whom whom;
-  // Whatever is given must hold. Without any of them it strikes as soon as it can.
-  std::int64_t step = 0, until = 0;  // from this one on, to that one; 0: not given
+  // All given conditions must hold. Without any, the fault strikes as soon as possible.
+  std::int64_t step = 0, until = 0;  // first and last step; 0 if not given
   std::optional<RunPhase> phase;
-  double after = 0;                         // seconds since the process began
-  double mean = 0;                          // seconds between strikes of a Poisson process; 0: not given
-  double probability = 0;                   // of each step, or of each call; 0: not given
-  std::optional<std::int64_t> attempt = 0;  // none: each
+  double after = 0;                         // seconds since the start of the process
+  double mean = 0;                          // mean seconds between strikes of a Poisson process; 0 if not given
+  double probability = 0;                   // per step or per call; 0 if not given
+  std::optional<std::int64_t> attempt = 0;  // nullopt means every attempt
 
-  double factor = 1, wait = 0;      // slow: phases take so many times as long, or so many seconds more; io: wait
-  std::string operation;            // corrupt: such as all_reduce; empty: any
-  bool sent = false;                // corrupt: what goes out, else what came in
-  std::int64_t bytes = 1;           // corrupt: in messages of at least so many
-  std::optional<IoCall> call;       // io; none: any
+  double factor = 1, wait = 0;      // slow: multiplies the time of phases by factor or adds `wait` seconds; io: wait
+  std::string operation;            // corrupt: collective, such as all_reduce; empty means any
+  bool sent = false;                // corrupt: changes the sent message, otherwise the received one
+  std::int64_t bytes = 1;           // corrupt: minimum size of a message
+  std::optional<IoCall> call;       // io: nullopt means any call
   int error = 0;                    // io: an errno, or kShortIo
-  std::int64_t nth = 1, times = 1;  // corrupt, io, memory: of calls that fit, and how many
-  std::string text;                 // as it was written
+  std::int64_t nth = 1, times = 1;  // corrupt, io, memory: first matching call to strike, and number of calls
+  std::string text;                 // the fault as the user wrote it
 };
-inline constexpr int kShortIo = -1;  // half of the bytes
+inline constexpr int kShortIo = -1;  // a short read or write, of half of the bytes
 
 struct FaultPlan {
   std::uint64_t seed = 0;
   std::vector<Fault> faults;
 };
 
-// Error: names the character at which the text makes no sense, and the words that are known there.
+// Throws Error with the position of the first character that cannot be parsed and the words allowed there.
 FaultPlan parse_fault_plan(const std::string& text);
 
 }  // namespace ring

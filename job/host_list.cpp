@@ -10,14 +10,14 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kMostHosts = 1 << 16, kLongestName = 255;  // the latter: as DNS has it
+constexpr std::size_t kMostHosts = 1 << 16, kLongestName = 255;  // kLongestName is the limit of DNS
 
 struct Range {
   std::uint32_t low, high;
-  std::size_t digits;  // at least, with zeros in front
+  std::size_t digits;  // minimum number of digits, zero-padded
 };
 
-// Some text, and the numbers that follow it in brackets; none: the text ends the name.
+// Some text, then the bracketed numbers; the last part of a name has no numbers.
 struct Part {
   std::string text;
   std::vector<Range> ranges;
@@ -32,7 +32,7 @@ std::uint32_t number(const std::string& digits, const std::string& pattern) {
   return n;
 }
 
-// "09-11,20"
+// Parses "09-11,20".
 std::vector<Range> ranges_of(const std::string& text, const std::string& pattern) {
   std::vector<Range> ranges;
   for (std::size_t at = 0; at <= text.size();) {
@@ -48,7 +48,7 @@ std::vector<Range> ranges_of(const std::string& text, const std::string& pattern
   return ranges;
 }
 
-// "n[09-11,20]x"; brackets do not nest.
+// Parses "n[09-11,20]x"; brackets do not nest.
 std::vector<Part> parts_of(const std::string& pattern) {
   std::vector<Part> parts;
   std::size_t at = 0;
@@ -75,12 +75,12 @@ std::size_t longest_name(const std::vector<Part>& parts) {
   return length;
 }
 
-// Counts up to `most` names, and returns the first number beyond where there are more.
+// Returns the number of names, or most + 1 if there are more than `most`.
 std::size_t count_names(const std::vector<Part>& parts, std::size_t most) {
   std::size_t count = 1;
   for (const Part& part : parts) {
     if (part.ranges.empty()) continue;
-    std::size_t numbers = 0;  // no more than 10^9 x 2^17, what a list of 1 MiB can hold
+    std::size_t numbers = 0;  // at most 10^9 x 2^17, for a list of 1 MiB
     for (const Range& r : part.ranges) numbers += std::size_t{r.high} - r.low + 1;
     if (numbers > most || count * numbers > most) return most + 1;
     count *= numbers;
@@ -106,7 +106,7 @@ std::vector<std::string> names_of(const std::vector<Part>& parts) {
   return names;
 }
 
-// Whatever is too much is refused before it is made.
+// Appends the hosts of a pattern. Checks the limits before it expands anything.
 void expand(const std::string& pattern, std::vector<std::string>& hosts) {
   const std::vector<Part> parts = parts_of(pattern);
   if (longest_name(parts) > kLongestName)

@@ -11,10 +11,10 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kMaxHost = 300;  // bytes; a name has at most 253
+constexpr std::size_t kMaxHost = 300;  // bytes; a DNS name has at most 253
 
 std::string base64(const std::string& text) {
-  std::string out(4 * ((text.size() + 2) / 3) + 1, '\0');  // ends with 0
+  std::string out(4 * ((text.size() + 2) / 3) + 1, '\0');  // EVP_EncodeBlock adds a final 0
   const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
   EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data()), bytes, static_cast<int>(text.size()));
   out.pop_back();

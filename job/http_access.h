@@ -1,5 +1,5 @@
 #pragma once
-// Who may talk to an HttpServer.
+// Decides which requests an HttpServer accepts.
 
 #include <string>
 
@@ -7,24 +7,25 @@
 
 namespace ring {
 
-inline constexpr const char* kHttpUser = "ringmaster";  // whose password is the token, for browsers
+inline constexpr const char* kHttpUser = "ringmaster";  // user name for browsers; the token is the password
 
-// What a request says of where it comes from.
+// Headers that tell where a request comes from.
 struct HttpVisitor {
-  std::string authorization, host, origin;  // headers; empty: not given
+  std::string authorization, host, origin;  // headers; empty if absent
 };
 
 class HttpAccess {
  public:
-  // Error: others can reach the address, and there is no token.
+  // Throws Error if other machines can reach the address and there is no token.
   HttpAccess(const Endpoint&, const std::string& token);
-  // Returns 0, or the status to refuse the request with. 400: the Host header is not HOST or HOST:PORT. With a token,
-  // 401: the request does not show it. Without one, 403: the request does not name this machine, or comes from a page
-  // of another site, which may have given its own name this machine's address.
+  // Returns 0 to accept the request, or the HTTP status to refuse it with. 400: the Host header is not HOST or
+  // HOST:PORT. With a token, 401: the request does not contain the token. Without a token, 403: the Host header does
+  // not name this machine, or the request comes from a page of another site (which may have pointed its own name to
+  // this machine, DNS rebinding).
   int refusal(const HttpVisitor&) const;
 
  private:
-  std::string bearer_, basic_;  // the header with the token, in its two forms; empty: there is none
+  std::string bearer_, basic_;  // the two accepted Authorization headers; empty without a token
 };
 
 }  // namespace ring

@@ -24,12 +24,12 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kConnectionBytes = 32 * 1024;  // for its headers and what is on its way
-constexpr std::size_t kPiece = 16 * 1024;            // of a stream, at once
+constexpr std::size_t kConnectionBytes = 32 * 1024;  // buffer for headers and data in transit
+constexpr std::size_t kPiece = 16 * 1024;            // maximum bytes of a stream per call
 constexpr std::size_t kThreadStack = 1024 * 1024;
-constexpr unsigned kClosing = 32;  // connections that were told to close and are still there
+constexpr unsigned kClosing = 32;  // connections that are being closed
 
-// A request as far as it has come.
+// A request, as far as it was received.
 struct Exchange {
   HttpRequest request;
   bool too_large = false;
@@ -38,7 +38,7 @@ struct Exchange {
 struct Stream {
   explicit Stream(std::function<std::string()> pieces) : next(std::move(pieces)) {}
   std::function<std::string()> next;
-  std::string rest;  // of the last piece
+  std::string rest;  // unsent rest of the last piece
 };
 
 ssize_t read_stream(void* of, std::uint64_t, char* out, std::size_t most) try {
@@ -60,11 +60,11 @@ std::string header_of(MHD_Connection* c, const char* name) {
   return value ? value : "";
 }
 
-// The headers that say where a request ends and whom it is for.
+// Headers that determine where a request ends and which host it is for.
 struct Framing {
   int hosts = 0, lengths = 0;
   std::vector<std::string> encodings;
-  bool spaced = false;  // a name ends with a space, so that others may take it for the name without
+  bool spaced = false;  // a header name contains blank space, which other servers may strip
 };
 
 MHD_Result add_framing(void* to, MHD_ValueKind, const char* name, const char* value) {
@@ -77,8 +77,8 @@ MHD_Result add_framing(void* to, MHD_ValueKind, const char* name, const char* va
   return MHD_YES;
 }
 
-// Returns why two readers of the request may disagree on its end or its host; empty if they cannot. Behind a proxy such
-// a request could carry another one past it (RFC 9112, 6.3 and 3.2).
+// Returns why two parsers of the request may disagree about its end or its host; empty if they cannot. Behind a proxy
+// such a request could smuggle a second one (RFC 9112, 6.3 and 3.2).
 std::string framing_problem(MHD_Connection* c, const char* version) {
   Framing f;
   MHD_get_connection_values(c, MHD_HEADER_KIND, add_framing, &f);
@@ -92,7 +92,7 @@ std::string framing_problem(MHD_Connection* c, const char* version) {
   return "";
 }
 
-// Closes the connections that HttpClients chooses, from a thread that looks once a second while there are any.
+// Closes the connections that HttpClients chooses, from a thread that checks once a second while there are any.
 class HttpWatch {
  public:
   explicit HttpWatch(const HttpClientLimits& limits) : clients_(limits) {
@@ -129,7 +129,7 @@ class HttpWatch {
     const std::lock_guard lock(mutex_);
     clients_.on_reply_end(socket_of(c), Clock::now());
   }
-  // The socket's number is free for others after this.
+  // Call before the socket is closed, because its number may then be reused.
   void closed(MHD_Connection* c) {
     const std::lock_guard lock(mutex_);
     clients_.on_close(socket_of(c));
@@ -141,7 +141,7 @@ class HttpWatch {
   static int socket_of(MHD_Connection* c) {
     return MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
   }
-  // The thread that serves it sees the end of the stream, and closes the socket.
+  // The thread that serves the connection sees the end of the stream and closes the socket.
   static void close(int socket) { shutdown(socket, SHUT_RDWR); }
 
   void run() {
@@ -190,7 +190,8 @@ MHD_Result queue(MHD_Connection* c, HttpReply reply) {
   return done;
 }
 
-// Bytes of a next request may stand before the end of what a client says: then it is there.
+// Returns true if the client closed the connection. Unread bytes of a next request hide the close: the client then
+// counts as connected.
 bool has_left(MHD_Connection* c) {
   const MHD_ConnectionInfo* info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
   char byte = 0;
@@ -219,7 +220,7 @@ struct HttpServer::Impl {
     if (daemon) MHD_stop_daemon(daemon);
   }
 
-  // All of this machine's clients may have one address.
+  // On loopback all clients may have the same address.
   static HttpClientLimits limits_of(const HttpOptions& o) {
     return {.connections = o.connections,
             .per_address = is_loopback(o.at.host) ? o.connections : (o.connections + 1) / 2,
@@ -230,7 +231,7 @@ struct HttpServer::Impl {
   void start(const Fd& listening) {
     const unsigned threads = options.may_block ? MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD
                                                : MHD_USE_INTERNAL_POLLING_THREAD;
-    const int own = fcntl(listening.get(), F_DUPFD_CLOEXEC, 0);  // the daemon closes it
+    const int own = fcntl(listening.get(), F_DUPFD_CLOEXEC, 0);  // the daemon closes its copy
     const BlockSignals block;
     daemon =
         MHD_start_daemon(threads | (options.may_block ? MHD_USE_POLL : MHD_USE_EPOLL), 0, nullptr, nullptr,
@@ -242,7 +243,7 @@ struct HttpServer::Impl {
     if (!daemon) fail("cannot serve HTTP at ", to_string(options.at), ": libmicrohttpd did not start");
   }
 
-  // Called when the headers are there, for each piece of the body, and at its end.
+  // Called after the headers, for each piece of the body, and at the end of the body.
   static MHD_Result answer(void* self, MHD_Connection* c, const char* path, const char* method, const char* version,
                            const char* data, std::size_t* size, void** state) try {
     auto& server = *static_cast<Impl*>(self);
@@ -258,7 +259,7 @@ struct HttpServer::Impl {
     *size = 0;
     return MHD_YES;
   } catch (const std::exception&) {
-    return MHD_NO;  // no memory for it: the connection closes
+    return MHD_NO;  // out of memory: closes the connection
   }
 
   static void connection(void* self, MHD_Connection* c, void**, MHD_ConnectionNotificationCode what) {

@@ -21,8 +21,8 @@ namespace {
 
 using std::chrono::duration;
 
-constexpr double kHeard = 0.1;  // seconds until an agent has passed on what its worker said
-constexpr double kEnded = 1;    // until the kernel has ended what a dead agent started
+constexpr double kHeard = 0.1;  // seconds for an agent to forward its worker's output
+constexpr double kEnded = 1;    // seconds for the kernel to kill a dead agent's children
 
 void wait(double seconds) {
   if (seconds > 0) std::this_thread::sleep_for(duration<double>(seconds));
@@ -53,15 +53,15 @@ void Injector::check(const Fault& f) const {
     fail("--inject: ", f.text, ": this process has no agent; start it with ringmaster launch");
 }
 
-// In [0, 1), and the same in every process that asks with the same numbers.
+// Returns a number in [0, 1) that is the same in every process that passes the same arguments.
 double Injector::uniform(const Planned& p, Draw what, std::int64_t event) const {
   const RandomSite site{seed_, static_cast<std::uint32_t>(here_.restarts),
                         4 * p.place + static_cast<std::uint32_t>(what)};
-  const int who = p.fault.whom.drawn() ? 0 : own_number(p.fault);  // else one event is drawn for all
+  const int who = p.fault.whom.drawn() ? 0 : own_number(p.fault);  // a drawn target needs the same number on all
   return to_uniform(random_bits(site, static_cast<std::uint64_t>(event) << 22 | static_cast<std::uint64_t>(who) << 2));
 }
 
-// What an agent suffers is done by its first worker.
+// Faults of an agent are carried out by its first worker.
 bool Injector::meant(const Planned& p, std::int64_t event) const {
   const Fault::Whom& whom = p.fault.whom;
   if (whom.agents && here_.local_rank != 0) return false;
@@ -89,7 +89,7 @@ void Injector::leave(RunPhase next) {
     }
 }
 
-// Without a phase, a step is struck at its beginning.
+// A fault without a phase strikes at the beginning of a step.
 bool Injector::strikes(const Planned& p, RunPhase phase, bool step_begins) const {
   const Fault& f = p.fault;
   if (!p.ends() || p.by_the_clock() || p.struck || !now(f, phase) || (!f.phase && !step_begins)) return false;
@@ -109,7 +109,7 @@ void Injector::enter(RunPhase phase, std::int64_t step) {
   visits_[is_of_writing(phase)] = {phase, Clock::now()};
 }
 
-// Counts the calls that fit, and says whether this one is struck.
+// Counts matching calls, and returns true if the fault strikes this one.
 bool Injector::next_call_fits(Planned& p) {
   const Fault& f = p.fault;
   const WorkerPage& page = own_page();
@@ -132,7 +132,7 @@ int Injector::failure_of(IoCall call, std::size_t* bytes) {
   return 0;
 }
 
-// Outside of steps, only what names that phase counts.
+// Outside of steps, only faults with phase=validate apply.
 bool Injector::refuses_memory(bool within_step) {
   for (Planned& p : plan_) {
     if (p.fault.kind != FaultKind::memory) continue;
@@ -161,7 +161,7 @@ Injector::Change Injector::change(std::string_view operation, bool sent, std::sp
   return {};
 }
 
-// Faults of earlier attempts struck another process.
+// Ignores faults of earlier attempts, which concerned another process.
 bool Injector::idle(const Planned& p) const {
   const Fault& f = p.fault;
   const bool drawn = f.mean > 0 || f.probability > 0;
@@ -209,7 +209,7 @@ void Injector::strike(const Planned& p, std::string_view phase) const {
 }
 
 Injection::Injection(const std::string& plan, const WorkerEnvironment& here) {
-  injector = new Injector(parse_fault_plan(plan), here);  // as long as the process: any thread may ask it
+  injector = new Injector(parse_fault_plan(plan), here);  // never freed, because any thread may use it
   refuse_allocation = [](bool within_step) { return injector.load()->refuses_memory(within_step); };
   if (here.rank == 0) log::warn("--inject: this job will fail on purpose, as it was asked to: ", plan);
 }

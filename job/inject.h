@@ -1,6 +1,6 @@
 #pragma once
-// Lets a process suffer the failures of a FaultPlan: kills or stops it, slows its phases, changes messages of its
-// collectives, fails its calls of the file system. Without a plan each hook is one branch that is never taken.
+// Injects the failures of a FaultPlan into this process: kills or stops it, slows its phases, corrupts messages of
+// collectives, fails file system calls and allocations. Without a plan each hook is one branch that is never taken.
 
 #include <array>
 #include <atomic>
@@ -27,21 +27,22 @@ namespace ring {
 class Injector {
  public:
   using Bytes = std::span<std::byte>;
-  struct Change {  // of a byte of a message
+  struct Change {  // a changed byte of a message
     std::byte* at = nullptr;
     std::byte before{};
   };
 
-  // Error: a fault is meant for a rank or a node that the job does not have, or for an agent where there is none.
+  // Throws Error if a fault names a rank or node that the job does not have, or an agent and this process has none.
   Injector(const FaultPlan&, const WorkerEnvironment&);
 
-  void leave(RunPhase next);                   // before it begins
-  void enter(RunPhase, std::int64_t step);     // step: that is being taken from now on; 0: as before
-  int failure_of(IoCall, std::size_t* bytes);  // an errno, or 0; of a read or write fewer bytes may be left
-  bool refuses_memory(bool within_step);       // of this allocation
+  void leave(RunPhase next);                // ends the current phase; call before enter(next)
+  void enter(RunPhase, std::int64_t step);  // step: starts now; 0 keeps the current one
+  // Returns the errno that the call is to fail with, or 0. May reduce *bytes for a short read or write.
+  int failure_of(IoCall, std::size_t* bytes);
+  bool refuses_memory(bool within_step);  // true if this allocation must fail
   Change change(std::string_view operation, bool sent, std::span<const Bytes> message);
-  void stop_clocks();  // nothing strikes by the clock any more
-  // Warns of each fault that this process should have suffered and did not, as far as chance has no say in it.
+  void stop_clocks();  // ends the faults that strike at a given time
+  // Warns about each fault that should have struck this process but did not, except random ones.
   void warn_of_idle() const;
 
  private:
@@ -49,9 +50,9 @@ class Injector {
   enum class Draw : std::uint32_t { whom, chance, moment, byte };
   struct Planned {
     Fault fault;
-    std::uint32_t place;  // in the list
+    std::uint32_t place;  // index in the list
     std::atomic<bool> struck{false};
-    mutable std::atomic<bool> suffered{false};  // of all kinds
+    mutable std::atomic<bool> suffered{false};  // the fault has struck at least once, whatever its kind
     std::atomic<std::int64_t> calls{0};
     bool ends() const {
       return fault.kind == FaultKind::kill || fault.kind == FaultKind::stop || fault.kind == FaultKind::device;
@@ -80,18 +81,18 @@ class Injector {
   std::uint64_t seed_;
   WorkerEnvironment here_;
   std::deque<Planned> plan_;
-  std::array<Visit, 2> visits_{};  // of steps, of writing
+  std::array<Visit, 2> visits_{};  // current phase of steps and of writing
   std::atomic<std::int64_t> step_{0};
   Clock::time_point begin_ = Clock::now();
   std::mutex clock_mutex_;
-  std::condition_variable_any clock_wake_;  // by a request to stop
-  std::vector<std::jthread> clocks_;        // last: they end before what they use
+  std::condition_variable_any clock_wake_;  // woken by a request to stop
+  std::vector<std::jthread> clocks_;        // last member: the threads end before what they use
 };
 
-inline std::atomic<Injector*> injector{nullptr};  // of this process; null: nothing fails on purpose
+inline std::atomic<Injector*> injector{nullptr};  // of this process; null if no faults are injected
 
-// Lets this process suffer a plan; rank 0 warns. Construct it at most once, before what is to be disturbed. Throws
-// Error as parse_fault_plan() and Injector do. Once it is destroyed no thread of it runs, and other faults still
+// Injects a plan into this process; rank 0 logs a warning. Construct it at most once, before anything that faults are
+// to hit. Throws Error as parse_fault_plan() and Injector do. Its destructor ends its threads; other faults can still
 // strike.
 class Injection {
  public:
@@ -101,7 +102,7 @@ class Injection {
   Injection& operator=(const Injection&) = delete;
 };
 
-// `call`, which returns -1 and sets errno when it fails, unless it is to fail.
+// Returns the result of `call`, which returns -1 and sets errno if it fails, or fails the same way if a fault strikes.
 template <class Call>
 auto tried(IoCall what, const Call& call, std::size_t* bytes = nullptr) -> decltype(call()) {
   Injector* const i = injector.load(std::memory_order_relaxed);

@@ -1,5 +1,5 @@
 #pragma once
-// What an agent knows of its job, for whoever shows it: the agent's thread writes it, any other one reads the newest.
+// State of a job as its agent knows it: written by the agent's thread, read by any other.
 
 #include <chrono>
 #include <cstdint>
@@ -17,24 +17,24 @@ namespace ring {
 struct RankView {
   int rank = 0;
   std::string host;
-  std::int64_t pid = 0, step = 0;  // step: done
+  std::int64_t pid = 0, step = 0;  // step: last one done
   std::string phase;               // "forward, writing: sync"
   double silent = 0;               // seconds without progress
   bool alive = true, stopped = false;
   std::optional<double> memory = {};  // resident bytes of the process
-  std::string gpu = {};               // its PCI address; empty: none, or not known
-  // Filled in by whoever shows them. gpu_memory: bytes in use by anybody; gpu_utilization: 0 to 1.
+  std::string gpu = {};               // PCI address; empty if there is none or it is unknown
+  // Filled in by the reader. gpu_memory: bytes in use by all processes; gpu_utilization: 0 to 1.
   std::optional<double> gpu_memory = {}, gpu_celsius = {}, gpu_watts = {}, gpu_utilization = {}, gpu_sm_mhz = {};
-  std::string gpu_slowed_by = {};  // why its clocks are low, in words; empty for no reason
+  std::string gpu_slowed_by = {};  // reason for low clocks, as text; empty if there is none
 };
 
 struct JobView {
-  std::string waits_for;  // while no worker runs; empty: they do
-  std::string failure;    // of the attempt before
+  std::string waits_for;  // what the job waits for; empty while workers run
+  std::string failure;    // failure of the previous attempt
   int attempt = 0, nodes = 1;
-  std::optional<int> node, world;  // of this node; workers on all of them; nothing: the nodes have not met yet
-  JobTime time;                    // as far as this node knows it
-  std::vector<RankView> ranks;     // of this node
+  std::optional<int> node, world;  // index of this node, and workers on all nodes; nullopt before the rendezvous
+  JobTime time;                    // as known on this node
+  std::vector<RankView> ranks;     // ranks of this node
 };
 
 class JobBoard {

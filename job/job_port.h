@@ -1,6 +1,5 @@
 #pragma once
-// A port for a job that was given none: the same on every node, rarely the same for two jobs. Below the ephemeral
-// range.
+// Default port of a job: the same on every node, rarely the same for two jobs, and below the ephemeral range.
 
 #include <string>
 

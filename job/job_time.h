@@ -1,44 +1,44 @@
 #pragma once
-// What a job recovered from and what its time went to, over all its restarts. Rank 0 keeps the account in its page
-// (job/worker_page.h), and its agent hands it on to the next attempt.
+// Counts the recoveries of a job and the time lost to them, over all its restarts. Rank 0 updates it in its page
+// (job/worker_page.h), and its agent passes it on to the next attempt.
 
 #include <cstdint>
 #include <string>
 
 namespace ring {
 
-// Milliseconds of CLOCK_MONOTONIC, which all processes of a host read alike and nobody sets.
+// Returns milliseconds of CLOCK_MONOTONIC, which is the same for all processes of a host and never set.
 std::int64_t now_ms();
 
 struct JobTime {
-  std::int64_t begin_ms = 0;     // of the job, as now_ms(); 0: not known yet
-  std::int64_t since_ms = 0;     // earlier time is counted, or was not lost
-  std::int64_t saved_step = -1;  // that is known to be saved, as it was at since_ms; -1: none
+  std::int64_t begin_ms = 0;     // start of the job, as now_ms(); 0 if unknown
+  std::int64_t since_ms = 0;     // time up to here is either counted as lost or was not lost
+  std::int64_t saved_step = -1;  // step of the state at since_ms, known to be saved; -1 if none
   std::int64_t restarts = 0, failed_saves = 0, bad_steps = 0;
-  std::int64_t ran_out = 0;      // how often memory did
-  std::int64_t steps_again = 0;  // that were computed once more: after a restart, a bad step or a rollback
-  // Lost: to what was computed again and the restarts themselves, to saves that held up steps, to steps that were bad.
+  std::int64_t ran_out = 0;      // how often memory ran out
+  std::int64_t steps_again = 0;  // steps recomputed after a restart, a bad step or a rollback
+  // Time lost to restarts and the steps recomputed after them, to steps stalled by saves, and to bad steps.
   double restart_seconds = 0, save_seconds = 0, bad_step_seconds = 0;
 
   double seconds() const { return static_cast<double>(now_ms() - begin_ms) / 1000; }
   double lost() const { return restart_seconds + save_seconds + bad_step_seconds; }
-  double goodput() const;  // the share of time that was not lost, 0 to 1
+  double goodput() const;  // fraction of time that was not lost, 0 to 1
 
-  // Steps follow, from that of a checkpoint, which was written at checkpoint_ms; 0: there is none.
+  // Call when steps begin, from the checkpoint of `step`, written at checkpoint_ms; 0 if there is none.
   void steps_begin(std::int64_t restarts_so_far, std::int64_t step, std::int64_t checkpoint_ms);
-  // The state of a step, asked for at that time.
+  // Call when the state of `step` was saved; asked_ms: time of the request.
   void saved(std::int64_t step, std::int64_t asked_ms, double stall_seconds);
   void step_done(std::int64_t step) { done_ = step; }
-  // To an earlier state, of that step.
+  // Call after a rollback to the state of `step`.
   void rolled_back(std::int64_t step);
-  // So often in the run so far, which may be older than this job.
+  // in_run: how often memory ran out in the whole run, which may be older than this job.
   void memory_ran_out(std::int64_t in_run);
-  std::string text()
-      const;  // "3 restarts, 1 failed save, 57 steps computed again, 41.2 s lost, goodput 98.7 % (share of ...)"
+  // Returns "3 restarts, 1 failed save, 57 steps computed again, 41.2 s lost, goodput 98.7 % (share of ...)".
+  std::string text() const;
 
  private:
-  std::int64_t done_ = 0;             // the step
-  std::int64_t ran_out_in_run_ = -1;  // -1: not known yet
+  std::int64_t done_ = 0;             // last step done
+  std::int64_t ran_out_in_run_ = -1;  // -1 if unknown
 };
 
 }  // namespace ring

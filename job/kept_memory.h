@@ -1,7 +1,7 @@
 #pragma once
-// Memory that an agent holds for a worker, so that it outlives it: two anonymous files, which take nothing until the
-// worker fills them (checkpoint/memory_tier.h). Later attempts inherit the same. RINGMASTER_MEMORY has the numbers of
-// the descriptors, "7,8".
+// Memory that an agent holds for a worker, so that it survives the worker: two anonymous files, which are empty until
+// the worker fills them (checkpoint/memory_tier.h). Workers of later attempts inherit the same files. RINGMASTER_MEMORY
+// contains their descriptors, "7,8".
 
 #include <array>
 #include <optional>
@@ -11,25 +11,24 @@
 
 namespace ring {
 
-using KeptFiles = std::array<int, 2>;  // descriptors
+using KeptFiles = std::array<int, 2>;  // file descriptors
 
-// The agent's side. Error: the system has no such files.
+// The agent's side. The constructor throws Error if the system cannot create the files.
 class KeptMemory {
  public:
   KeptMemory();
-  KeptFiles files() const {
-    return {files_[0].get(), files_[1].get()};
-  }  // closed by exec unless the child decides otherwise
+  // Returns the descriptors. FD_CLOEXEC is set; a child that is to keep them must clear it.
+  KeptFiles files() const { return {files_[0].get(), files_[1].get()}; }
   std::string numbers() const;
-  const std::string& key() const { return key_; }  // that workers sign with what they keep
+  const std::string& key() const { return key_; }  // workers sign their snapshots with it
 
  private:
   std::array<Fd, 2> files_;
   std::string key_;
 };
 
-// The worker's side; nothing where no agent holds memory for it. Programs that it starts do not inherit them. Error:
-// the variable names no such files.
+// The worker's side: returns the descriptors, which programs started by the worker do not inherit; nullopt if no agent
+// holds memory for it. Throws Error if the variable does not name such files.
 std::optional<KeptFiles> kept_files();
 
 }  // namespace ring

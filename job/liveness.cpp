@@ -27,7 +27,8 @@ const std::string kLeft = "left", kFailed = "failed";
 
 double seconds(milliseconds t) { return static_cast<double>(t.count() / 100) / 10; }
 
-// Those who died come before those who only left because of them, and who did so first before the others.
+// Returns why a rank is lost, if one is. Ranks that died come before ranks that failed and left because of them; among
+// equals, the one silent for longest comes first.
 std::optional<std::string> find_lost(std::vector<Heartbeat> others, const std::string& own) {
   const auto rank_of = [](const Heartbeat& h) { return h.word == kFailed ? 1 : h.word == kLeft ? 2 : 0; };
   std::erase_if(others, [&](const Heartbeat& h) { return h.name == own || h.word == kLeft; });
@@ -50,7 +51,7 @@ class Liveness::Impl {
         limit_(setup.limit),
         on_lost_(std::move(on_lost)),
         store_(store.another_connection(std::min(setup.store_limit, kConnectTime))) {
-    store_->beat(name_, "", limit_, setup_.store_limit);  // known to the others from now on
+    store_->beat(name_, "", limit_, setup_.store_limit);  // visible to the others from now on
     const BlockSignals block;
     thread_ = std::thread([this] { watch(); });
   }
@@ -65,7 +66,7 @@ class Liveness::Impl {
     try {
       say_goodbye(failed);
     } catch (const Error&) {
-      // the store is gone: nobody is left to hear it
+      // the store is gone, so nobody can receive it
     }
   }
 
@@ -84,11 +85,11 @@ class Liveness::Impl {
     while (!stop_ && !store_lost_) {
       lock.unlock();
       const std::optional<std::string> lost = look();
-      const bool news = lost && verdict_.empty();  // this thread alone sets it
+      const bool news = lost && verdict_.empty();  // only this thread sets verdict_
       lock.lock();
       if (news) verdict_ = *lost;
       wake_.notify_all();
-      if (news) {  // those who ask need not wait until all is aborted
+      if (news) {  // on_lost_ may take long; callers of who_is_lost() do not wait for it
         lock.unlock();
         on_lost_(*lost);
         lock.lock();
@@ -98,12 +99,12 @@ class Liveness::Impl {
     }
   }
 
-  std::optional<std::string> look() {  // this thread only
+  std::optional<std::string> look() {  // called on the thread only
     try {
       std::vector<Heartbeat> others = store_->beat(name_, "", limit_, setup_.store_limit);
       if (AwakeClock::since_gap() < limit_)
-        std::erase_if(others, [](const Heartbeat& h) { return h.word.empty(); });  // only silent, as this rank was
-      // Whoever hosts the store may take it along when it leaves.
+        std::erase_if(others, [](const Heartbeat& h) { return h.word.empty(); });  // silent, but stopped like this rank
+      // If a rank left, it may have hosted the store: then the loss of the store is expected.
       if (std::any_of(others.begin(), others.end(), [](const Heartbeat& h) { return h.word == kLeft; }))
         some_left_ = true;
       return find_lost(std::move(others), name_);
@@ -129,7 +130,7 @@ class Liveness::Impl {
   Setup setup_;
   milliseconds limit_;
   OnLost on_lost_;
-  std::unique_ptr<Store> store_;  // its connection is this thread's own
+  std::unique_ptr<Store> store_;  // a connection for this thread only
   bool some_left_ = false, store_lost_ = false;
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -1,8 +1,8 @@
 #pragma once
-// Notices that a rank is gone: each says through the store, from a thread of its own, that it is alive, and watches the
-// others. Long computations are no silence; a process that was killed, stopped (SIGSTOP), or cut off is. A process that
-// was stopped itself gives the others the whole limit anew, since they may have been stopped with it. A rank that hangs
-// in an operation while its process lives is left to the operations' own timeout.
+// Detects lost ranks: a background thread of each rank sends heartbeats through the store and watches those of the
+// others. Long computations do not stop the heartbeats; a process that is killed, stopped (SIGSTOP) or cut off does.
+// After a process was stopped itself, it gives the others the whole limit again, because they may have been stopped
+// with it. A rank that hangs in an operation while its process lives is left to the timeout of operations.
 
 #include <functional>
 #include <memory>
@@ -15,25 +15,26 @@ namespace ring {
 
 class Liveness {
  public:
-  // Called once, from the thread, with a text that names the rank and its host (or the store, when that is gone).
+  // Called once, on the background thread, with a text that names the lost rank and its host (or the store, if that is
+  // gone).
   using OnLost = std::function<void(const std::string& reason)>;
 
   struct Setup {
     int rank = 0;
-    std::chrono::milliseconds limit{3'000};        // of a rank's silence that counts as death
-    std::chrono::milliseconds store_limit{3'000};  // of the store's silence that counts as its loss
-    std::string server;                            // who serves the store: "rank 0", "the launcher"
-    bool hosts_store = false;                      // this process does
+    std::chrono::milliseconds limit{3'000};        // silence after which a rank counts as dead
+    std::chrono::milliseconds store_limit{3'000};  // silence after which the store counts as lost
+    std::string server;                            // server of the store: "rank 0", "the launcher"
+    bool hosts_store = false;                      // this process serves the store
   };
-  Liveness(const Store&, const Setup&, OnLost);  // opens a connection of its own
-  ~Liveness();                                   // leaves
+  Liveness(const Store&, const Setup&, OnLost);  // opens its own connection
+  ~Liveness();                                   // calls leave()
 
-  // Says goodbye; while an exception unwinds, that this rank failed. A rank that hosts the store waits up to a second
-  // for the others' goodbyes.
+  // Says goodbye; if called while an exception unwinds, says that this rank failed. A rank that hosts the store waits
+  // up to a second for the goodbyes of the others.
   void leave();
 
-  // What OnLost was or will be told, asked for by others that noticed something: waits for it for a second. Empty:
-  // everybody is well.
+  // Returns the text that OnLost got or will get, for a caller that noticed a failure: waits up to a second for it.
+  // Empty if no rank is lost.
   std::string who_is_lost();
   Liveness(const Liveness&) = delete;
   Liveness& operator=(const Liveness&) = delete;
@@ -43,7 +44,7 @@ class Liveness {
   std::unique_ptr<Impl> impl_;
 };
 
-// This machine's name, and a text that is the same for processes of one running system only.
+// host_name(): this machine's name. host_identity(): a text that only processes of the same booted system share.
 std::string host_name();
 std::string host_identity();
 

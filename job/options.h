@@ -1,5 +1,5 @@
 #pragma once
-// What every transport needs to know.
+// Options that every transport needs.
 
 #include <chrono>
 #include <cstddef>
@@ -15,21 +15,21 @@ inline constexpr bool kVerifyByDefault = false;
 inline constexpr bool kVerifyByDefault = true;
 #endif
 
-// On several hosts: a link that is down for some seconds is no death.
+// Liveness limit with several hosts: longer, because a link can be down for some seconds.
 inline constexpr std::chrono::milliseconds kSilenceOverNetwork{30'000};
 inline constexpr const char* kMoreTime = "RINGMASTER_COMM_TIMEOUT or `launch --timeout` allow more seconds";
 
 struct CommOptions {
-  std::string address = "127.0.0.1";                  // numeric, of this host, that the other ranks can reach
-  std::chrono::milliseconds connect_timeout{60'000};  // until all ranks have met
-  std::chrono::milliseconds timeout{300'000};         // of one operation
-  std::chrono::milliseconds liveness{3'000};  // a rank that is silent for longer is taken for dead; 0: nobody looks
-  bool verify = kVerifyByDefault;             // compare operation, shape and dtype between ranks before each operation
-  bool copy_engines = true;                   // exchanges between GPUs of one host without NCCL, where it can be done
-  int nccl_max_ctas = 0;   // blocks of an NCCL kernel, where exchanges go by NCCL; 0: as many as it likes
-  std::vector<int> ranks;  // of the run, for messages: those of this group in its order; empty: 0, 1, ...
+  std::string address = "127.0.0.1";                  // numeric address of this host that the other ranks can reach
+  std::chrono::milliseconds connect_timeout{60'000};  // until all ranks are connected
+  std::chrono::milliseconds timeout{300'000};         // limit of one operation
+  std::chrono::milliseconds liveness{3'000};          // a rank silent for longer counts as dead; 0 disables the check
+  bool verify = kVerifyByDefault;  // compare operation, shape and dtype between ranks before each operation
+  bool copy_engines = true;        // exchange between GPUs of one host without NCCL if possible
+  int nccl_max_ctas = 0;           // maximum thread blocks of an NCCL kernel; 0 leaves it to NCCL
+  std::vector<int> ranks;          // members' ranks in the run, for messages; empty means 0, 1, ...
 
-  // Asked when a connection breaks: the neighbour may have left because of somebody else. Empty: nobody knows.
+  // Called when a connection breaks, because the neighbour may have left due to a third rank. Returns "" if unknown.
   std::function<std::string()> who_is_lost = {};
 
   int rank_of_run(int member) const { return ranks.empty() ? member : ranks[static_cast<std::size_t>(member)]; }

@@ -1,13 +1,13 @@
 #pragma once
-// What a process may be doing.
+// Phases of a process.
 
 #include <cstdint>
 #include <string_view>
 
 namespace ring {
 
-// Steps and the writing of a checkpoint go on at once, so a process is in one phase of each. On a GPU the phases of
-// steps are the host's, which runs ahead of the device.
+// Steps and the writing of a checkpoint run concurrently, so a process is in one phase of each. On a GPU the phases of
+// steps are those of the host, which runs ahead of the device.
 enum class RunPhase : std::uint8_t {
   start,
   load,
@@ -16,10 +16,10 @@ enum class RunPhase : std::uint8_t {
   backward,
   reduce,
   optimizer,
-  finish,  // waits for the step's results
+  finish,  // waiting for the step's results
   validate,
   snapshot,
-  nothing,  // from here on: of writing
+  nothing,  // from here on: phases of writing
   write,
   sync,
   commit,

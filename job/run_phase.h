@@ -1,6 +1,6 @@
 #pragma once
-// A process says what it is doing to those that watch it: its agent reads it from the page that they share
-// (job/worker_page.h), also after the process has died.
+// Publishes what a process is doing: its agent reads it from the shared page (job/worker_page.h), even after the
+// process has died.
 
 #include <cstdint>
 
@@ -8,8 +8,8 @@
 
 namespace ring {
 
-// Called by the thread that takes steps, or by the one that writes; again and again within a phase that takes long,
-// since each call is a sign of progress. `step`: that is being taken from now on.
+// Called by the thread that runs steps or the one that writes checkpoints. Call it repeatedly within a long phase: each
+// call is a sign of progress. `step`: the step that starts now.
 void enter(RunPhase);
 void enter(RunPhase, std::int64_t step);
 

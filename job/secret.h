@@ -1,5 +1,5 @@
 #pragma once
-// Secrets that processes of a job share, and what they make of them: HMAC-SHA-256 of OpenSSL's libcrypto.
+// Secrets shared by the processes of a job, and HMAC-SHA-256 (OpenSSL's libcrypto).
 
 #include <string>
 
@@ -9,7 +9,7 @@ inline constexpr std::size_t kLeastSecret = 32;  // characters; 128 bits in hexa
 inline constexpr std::size_t kMaxSecret = 4096;
 
 std::string hmac(const std::string& key, const std::string& text);  // 64 hexadecimal digits
-bool same_secret(const std::string& a, const std::string& b);       // in a time that tells nothing about where
+bool same_secret(const std::string& a, const std::string& b);       // compares in constant time
 std::string random_cookie();                                        // 128 bits, hexadecimal
 std::string random_secret();                                        // 256 bits, hexadecimal
 
@@ -19,10 +19,10 @@ std::string read_secret(const std::string& file);
 // Returns `secret`. Throws Error, which names its source, if it is shorter than kLeastSecret or longer than kMaxSecret,
 // or holds a control character.
 std::string checked_secret(const std::string& secret, const std::string& source);
-// For one that only its owner can read. Error: it exists already, or cannot be written.
+// Creates a file with a new secret that only its owner can read. Throws Error if the file exists or cannot be written.
 void make_secret(const std::string& file);
 
-// How to make one, for messages.
+// How to create a secret, for messages.
 inline constexpr const char* kMakeSecret =
     "make one with `ringmaster launch --make-secret FILE`, copy it to every node, and give --secret-file FILE or "
     "RINGMASTER_SECRET";

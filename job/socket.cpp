@@ -41,7 +41,8 @@ AddressList resolve(const Endpoint& at, bool passive) {
   return {list, freeaddrinfo};
 }
 
-// poll() measures time in which this process was stopped, too: only the deadline's clock says whether time is over.
+// Waits until the socket is ready. poll() counts time in which this process was stopped, so only the deadline's clock
+// decides about the timeout.
 void wait_ready(const Fd& fd, short events, SocketDeadline deadline, const char* what) {
   for (bool over = false;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - AwakeClock::now()).count();
@@ -50,7 +51,7 @@ void wait_ready(const Fd& fd, short events, SocketDeadline deadline, const char*
     if (n > 0) return;
     if (n < 0 && errno != EINTR) fail(what, ": ", std::strerror(errno));
     if (n == 0 && over) fail(what, ": no answer in time");
-    over = AwakeClock::now() >= deadline;  // then looks once more: the answer may have come while it was stopped
+    over = AwakeClock::now() >= deadline;  // polls once more: the answer may have come while this process was stopped
   }
 }
 
@@ -60,7 +61,7 @@ Fd connect_one(const addrinfo& a, SocketDeadline deadline) {
   const int on = 1;
   setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   if (connect(fd.get(), a.ai_addr, a.ai_addrlen) == 0) return fd;
-  if (errno != EINPROGRESS && errno != EINTR) fail(std::strerror(errno));  // EINTR: connects in the background, too
+  if (errno != EINPROGRESS && errno != EINTR) fail(std::strerror(errno));  // EINTR also continues in the background
   wait_ready(fd, POLLOUT, deadline, "connect");
   int error = 0;
   socklen_t size = sizeof error;

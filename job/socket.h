@@ -1,5 +1,5 @@
 #pragma once
-// TCP sockets as values. Addresses are numeric wherever a program made them; nothing looks up the host's own name.
+// TCP sockets as values. Addresses made by programs are numeric; nothing looks up the host's own name.
 
 #include <chrono>
 #include <cstddef>
@@ -40,12 +40,12 @@ struct Endpoint {
   bool operator==(const Endpoint&) const = default;
 };
 std::string to_string(const Endpoint&);            // "127.0.0.1:4711", "[::1]:4711"
-Endpoint parse_endpoint(const std::string& text);  // Error names the text
+Endpoint parse_endpoint(const std::string& text);  // its Error contains the text
 
 bool is_numeric(const std::string& host);
 bool is_loopback(const std::string& host);  // 127.x.y.z, ::1 or localhost
 
-// The number is errno's.
+// `code` is an errno.
 struct ListenError : Error {
   ListenError(int number, const std::string& what) : Error(what), code(number) {}
   int code;
@@ -53,11 +53,12 @@ struct ListenError : Error {
 
 using SocketDeadline = AwakeClock::time_point;
 
-Fd listen_on(const Endpoint&);                            // non-blocking; port 0: an ephemeral one; ListenError
-Fd connect_to(const Endpoint&, SocketDeadline deadline);  // one attempt; Error says why not
+// Returns a non-blocking socket; port 0 selects an ephemeral port. Throws ListenError.
+Fd listen_on(const Endpoint&);
+Fd connect_to(const Endpoint&, SocketDeadline deadline);  // tries once; its Error says why not
 Endpoint local_endpoint(const Fd&);
-// Returns the bytes by which one client is told from another: its IPv4 address, or the first half of its IPv6 address,
-// since a client may have all addresses of such a network. Empty if the socket has neither.
+// Returns bytes that identify a client: its IPv4 address, or the first half of its IPv6 address, since one client may
+// own all addresses of such a network. Empty if the socket has neither.
 std::string client_of(const sockaddr&);
 void send_all(const Fd&, const std::string& bytes, SocketDeadline deadline);
 std::string recv_exactly(const Fd&, std::size_t bytes, SocketDeadline deadline);

@@ -1,8 +1,8 @@
 #pragma once
-// The rendezvous store: short values under names, over TCP, for ranks to find each other. One process hosts a
-// StoreServer, everybody connects. Both ends of a connection show first that they know the job's cookie, so that two
-// jobs on a host never mix, and, where the cookie is a secret, nobody else gets in. What follows is not encrypted.
-// Every wait has a timeout; errors name the key and the address.
+// The rendezvous store: short values by name, over TCP, with which ranks find each other. One process hosts a
+// StoreServer, all connect to it. Both ends of a connection first prove that they know the job's cookie, so that two
+// jobs on a host never mix and, if the cookie is a secret, nobody else gets in. Later traffic is not encrypted. Every
+// wait has a timeout; errors contain the key and the address.
 
 #include <chrono>
 #include <cstdint>
@@ -20,32 +20,34 @@ namespace ring {
 
 using Timeout = std::chrono::milliseconds;
 
-// Somebody who says now and then that he is alive.
+// Last sign of life of a rank or agent that sends heartbeats.
 struct Heartbeat {
   std::string name;
-  Timeout age{};     // since the last one, by the server's clock
-  std::string word;  // the last word of one who ended; empty while he lives
+  Timeout age{};     // since the last heartbeat, by the server's clock
+  std::string word;  // last word of a sender that ended; empty while it is alive
 };
 
 class Store {
  public:
   virtual ~Store() = default;
   virtual void set(const std::string& key, const std::string& value) = 0;
-  // Waits until the key is there; nothing when it still is not.
+  // Waits until the key is set; returns nullopt after the timeout.
   virtual std::optional<std::string> wait_for(const std::string& key, Timeout timeout) = 0;
   std::optional<std::string> try_get(const std::string& key) { return wait_for(key, Timeout(0)); }
-  std::string get(const std::string& key, Timeout timeout);                  // Error: nobody set it in time
-  virtual std::int64_t add(const std::string& key, std::int64_t delta) = 0;  // returns the new value; starts from 0
-  // Keeps the value as "<list>/<n>", n = 0, 1, ... for whoever comes first, second, ...; returns n.
+  std::string get(const std::string& key, Timeout timeout);  // Error after the timeout
+  // Adds to a number, which starts at 0, and returns the new value.
+  virtual std::int64_t add(const std::string& key, std::int64_t delta) = 0;
+  // Stores the value as "<list>/<n>", with n = 0, 1, ... in the order of the calls; returns n.
   virtual std::int64_t append(const std::string& list, const std::string& value) = 0;
-  virtual std::string local_address() const = 0;  // numeric, of this host, as the store's host can reach it
+  virtual std::string local_address() const = 0;  // numeric address of this host that the store's host can reach
 
-  // Says that `name` is alive, or, with a last word, that it ended; a connection that closes without one leaves the
-  // word kConnectionClosed. Returns those who are silent for longer than `silent` and those who ended; with `silent` <
-  // 0 all.
+  // Reports that `name` is alive or, with a non-empty word, that it ended; a connection that closes without a word
+  // leaves kConnectionClosed. Returns the senders that are silent for longer than `silent` and those that ended; all
+  // senders if `silent` < 0.
   virtual std::vector<Heartbeat> beat(const std::string& name, const std::string& word, Timeout silent,
                                       Timeout timeout) = 0;
-  // To the same server, for another thread: waiting on one connection does not hold up another.
+  // Opens another connection to the same server, for another thread: a wait on one connection does not block the
+  // others.
   virtual std::unique_ptr<Store> another_connection(Timeout timeout) const = 0;
   virtual std::string server() const = 0;  // "127.0.0.1:4711"
 };
@@ -53,7 +55,8 @@ class Store {
 inline constexpr std::string_view kConnectionClosed = "closed";
 inline constexpr std::size_t kMaxStoreValue = std::size_t{1} << 20;  // bytes
 
-// Serves until destroyed, on one thread. Port 0: an ephemeral one. Error: the address cannot be bound.
+// Serves until destroyed, on one thread. Port 0 selects an ephemeral port. The constructor throws Error if the address
+// cannot be bound.
 class StoreServer {
  public:
   StoreServer(const Endpoint& bind, std::string cookie);
@@ -67,21 +70,21 @@ class StoreServer {
   std::unique_ptr<Impl> impl_;
 };
 
-// The store belongs to somebody else: to try again is of no use.
+// The store belongs to another job: retrying is useless.
 struct StoreRefused : Error {
   using Error::Error;
 };
 
-// How long a client waits for an answer, beyond the time for which the server itself may wait.
+// How long a client waits for an answer, in addition to the time for which the server may wait.
 inline constexpr Timeout kAnswerTime{10'000};
-// For a server in another process of this host: its connections close when it dies, so one that does not answer was
-// only stopped.
+// For a server in another process of this host: its connections close when it dies, so a server that does not answer
+// was only stopped.
 inline constexpr Timeout kWhileConnected = std::chrono::hours(24 * 365);
 
-// Tries once. Throws Error that says why there is no connection.
+// Tries to connect once. Throws Error that says why there is no connection.
 std::unique_ptr<Store> try_store(const Endpoint& server, const std::string& cookie, Timeout timeout,
                                  Timeout answer_time = kAnswerTime);
-// Tries until the timeout; usable from several threads. A name instead of an address is resolved once.
+// Tries to connect until the timeout. The store can be used from several threads. A host name is resolved at each try.
 std::unique_ptr<Store> connect_store(const Endpoint& server, const std::string& cookie, Timeout timeout,
                                      Timeout answer_time = kAnswerTime);
 

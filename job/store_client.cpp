@@ -59,7 +59,7 @@ class TcpStore final : public Store {
     std::string value;
   };
 
-  // Either side has to know the cookie.
+  // Both sides prove that they know the cookie.
   void greet(SocketDeadline deadline) {
     const std::string theirs = call({Op::hello, 0, "", ""}, deadline).value, ours = random_cookie();
     const Reply r = call({Op::hello, 0, "", store_handshake::client_says(cookie_, theirs, ours)}, deadline);
@@ -92,7 +92,7 @@ class TcpStore final : public Store {
       const auto status = take<Status>(payload, at);
       return {status, payload.substr(at)};
     } catch (const Error& e) {
-      fd_.reset();  // a late answer must not be taken for the next one's
+      fd_.reset();  // a late answer must not be read as the next one
       fail("store at ", to_string(server_), ": ", e.what());
     }
   }

@@ -20,7 +20,7 @@ enum class Status : std::uint8_t { ok = 0, absent = 1, refused = 2 };
 
 struct Request {
   Op op = Op::hello;
-  std::int64_t number = 0;  // get: timeout in ms; add: delta; beat: age in ms from which one is silent
+  std::int64_t number = 0;  // get: timeout in ms; add: delta; beat: limit of silence in ms
   std::string key, value;
 };
 

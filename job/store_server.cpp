@@ -21,10 +21,10 @@ using Clock = AwakeClock;
 
 namespace {
 
-constexpr std::size_t kMaxConnections = 16384;          // two for each rank
-constexpr std::chrono::milliseconds kCrowdedPause{20};  // until somebody else is let in
+constexpr std::size_t kMaxConnections = 16384;          // two per rank
+constexpr std::chrono::milliseconds kCrowdedPause{20};  // pause before the next accept
 
-constexpr int kAccepted = 64;  // newcomers before others are served
+constexpr int kAccepted = 64;  // maximum accepts in a row
 
 struct Connection {
   Fd fd;
@@ -56,7 +56,7 @@ class StoreServer::Impl {
   int poll_timeout() const;
   void accept_some();
   bool make_room();
-  bool serve(Connection& c, short events);  // false: close it
+  bool serve(Connection& c, short events);  // returns false if the connection must be closed
   bool read_some(Connection& c);
   bool write_some(Connection& c);
   Iterator close_connection(Iterator);
@@ -65,7 +65,7 @@ class StoreServer::Impl {
   StoreSessions sessions_;
   Fd listen_, wake_;
   std::list<Connection> connections_;
-  bool crowded_ = false;  // nobody is let in until kCrowdedPause is over
+  bool crowded_ = false;  // accepts nothing until kCrowdedPause is over
   std::thread thread_;
 };
 
@@ -84,7 +84,7 @@ void StoreServer::Impl::run() {
   }
 }
 
-// A connection that does not read its answers is not read from.
+// Does not read from a connection whose client does not read its answers.
 std::vector<pollfd> StoreServer::Impl::awaited() const {
   std::vector<pollfd> fds = {{wake_.get(), POLLIN, 0}, {crowded_ ? -1 : listen_.get(), POLLIN, 0}};
   for (const Connection& c : connections_) {
@@ -137,10 +137,10 @@ bool StoreServer::Impl::serve(Connection& c, short events) {
     const bool open = (events & (POLLIN | POLLHUP | POLLERR)) != 0;
     if (open && !c.session->closing && !c.session->full() && !read_some(c)) return false;
     if ((events & POLLERR) || !write_some(c)) return false;
-    sessions_.receive(*c.session, {}, Clock::now());  // requests that waited until their answers had room
+    sessions_.receive(*c.session, {}, Clock::now());  // requests that waited for room for their answers
     return true;
   } catch (const Error&) {
-    return false;  // not our protocol
+    return false;  // protocol violation
   }
 }
 

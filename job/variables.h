@@ -1,5 +1,5 @@
 #pragma once
-// Reading variables of an environment, with errors that name them.
+// Reads environment variables, with errors that name the variable.
 
 #include <charconv>
 #include <map>
@@ -13,7 +13,7 @@ namespace ring {
 
 using Environment = std::map<std::string, std::string>;
 
-// Where a launcher tells a process who it is; local_world may be null: it does not say.
+// Names of the variables in which a launcher passes the ranks; local_world may be null if there is none.
 struct RankNames {
   const char *rank, *world, *local_rank, *local_world;
 };
@@ -26,7 +26,7 @@ inline void check_below(const char* low_name, int low, const char* high_name, in
     fail("environment: ", low_name, "=", low, " contradicts ", high_name, "=", high, ": it must be below");
 }
 
-// Read access that remembers which variable a value came from, for messages.
+// Read access with errors that say which variable is wrong and which launcher needs it.
 class Variables {
  public:
   explicit Variables(const Environment& env) : env_(env) {}
@@ -55,7 +55,7 @@ class Variables {
   void set_context(std::string why) { context_ = std::move(why); }
 
  private:
-  // An empty variable counts as unset, as shells and schedulers mean it.
+  // An empty variable counts as unset, as in shells and schedulers.
   const std::string* find(const std::string& name) const {
     const auto it = env_.find(name);
     return it == env_.end() || it->second.empty() ? nullptr : &it->second;

@@ -1,5 +1,5 @@
 #pragma once
-// How long this process was held up by its groups, for finding slow ranks.
+// Measures how long this process waits for its groups, to find slow ranks.
 
 #include <atomic>
 #include <chrono>
@@ -11,10 +11,10 @@ namespace ring {
 
 using WaitClock = AwakeClock;
 
-// What this thread waited in operations of groups since it was started.
+// Time that this thread has waited in operations of groups since it started.
 inline thread_local WaitClock::duration waited_for_groups{};
 
-// Adds the time for which it lives.
+// Adds its lifetime to waited_for_groups.
 class WaitForGroups {
  public:
   WaitForGroups() = default;
@@ -26,8 +26,8 @@ class WaitForGroups {
   WaitClock::time_point since_ = WaitClock::now();
 };
 
-// For so long what this process had to send went on after all that it receives in the same operation had arrived: its
-// own line is the slower one.
+// Nanoseconds for which this process was still sending after it had received everything in the same operation: its own
+// link is the slower one.
 inline std::atomic<std::int64_t> sending_ns{0};
 
 }  // namespace ring
