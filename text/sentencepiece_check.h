@@ -1,7 +1,7 @@
 #pragma once
-// What the SentencePiece library takes on trust of a model and ends the process over where it is not so: pieces without
-// text, and tables of replacements (precompiled_charsmap) that lead out of themselves. A plain model has no hash, so a
-// damaged one is found here or by the library's own checks.
+// Checks of a SentencePiece model that the library omits, although it aborts the process if they fail: that pieces have
+// text, and that the table of replacements (precompiled_charsmap) stays within its bounds. A plain model has no hash,
+// so damage is found here or by the library's own checks.
 
 #include <cstdint>
 #include <string>
@@ -12,13 +12,13 @@
 
 namespace ring {
 
-// `model`: the bytes of a SentencePiece .model file. Error names `name`.
+// Throws Error, which names `name`, if the model is unsafe to load. model: bytes of a SentencePiece .model file.
 void check_sentencepiece_model(std::string_view model, const std::string& name);
 
-// Returns what a checked model does to a text before it cuts the text into pieces.
+// Returns the normalization of a checked model. Throws Error, which names `name`.
 SentencePieceNormalization read_normalization(std::string_view model, const std::string& name);
 
-// What a checked model says, for programs that have no SentencePiece library.
+// Contents of a checked model, for programs without the SentencePiece library.
 struct SentencePieces {
   enum class Type : std::uint8_t { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
   struct Piece {
@@ -27,9 +27,10 @@ struct SentencePieces {
     Type type = Type::normal;
   };
   std::vector<Piece> pieces;
-  bool bpe = false;       // the best pair of neighbours is merged; else another algorithm, such as unigram
-  bool replaces = false;  // characters, before anything else
+  bool bpe = false;       // BPE; otherwise a different algorithm, such as unigram
+  bool replaces = false;  // normalization replaces characters
 };
+// Reads a checked model. Throws Error, which names `name`.
 SentencePieces read_sentencepieces(std::string_view model, const std::string& name);
 
 }  // namespace ring

@@ -1,7 +1,7 @@
 #pragma once
-// The normalization of a SentencePiece model, before a text is cut into pieces (NormalizerSpec, and normalizer.cc of
-// google/sentencepiece): characters are replaced by a table, and blanks are removed. The library normalizes whole texts
-// only; done here, a text encoded in parts gives the same tokens.
+// Normalization of a SentencePiece model (NormalizerSpec, and normalizer.cc of google/sentencepiece), which runs before
+// segmentation: a table replaces characters, and spaces are removed. The library normalizes only whole texts; with this
+// code, a text encoded in parts gives the same tokens.
 
 #include <array>
 #include <cstdint>
@@ -13,10 +13,10 @@ namespace ring {
 
 // The normalizer_spec of a model.
 struct SentencePieceNormalization {
-  std::string replacements;       // precompiled_charsmap: a table of prefixes and what replaces them; empty: none
-  bool blank_in_front = true;     // add_dummy_prefix: a text begins with a blank, as for Llama 2 and Mistral
-  bool removes_blanks = true;     // remove_extra_whitespaces: at both ends, and all but one of each run
-  std::vector<std::string> kept;  // user-defined pieces, in which nothing is replaced
+  std::string replacements;       // precompiled_charsmap: maps prefixes to replacements; empty if there is none
+  bool blank_in_front = true;     // add_dummy_prefix: a space precedes each text, as for Llama 2 and Mistral
+  bool removes_blanks = true;     // remove_extra_whitespaces: at both ends, and repeated spaces
+  std::vector<std::string> kept;  // user-defined pieces, which are not changed
 };
 
 class SentencePieceNormalizer {
@@ -29,13 +29,13 @@ class SentencePieceNormalizer {
   bool changes_text() const { return spec_.removes_blanks || !units_.empty(); }
   bool blank_in_front() const { return spec_.blank_in_front; }
 
-  // Appends the normalized `text`, valid UTF-8, to `out`. after_blank: in, whether `text` is first or follows a blank;
-  // out, the same for the next part. Keeps the blank at the end of a whole text.
+  // Appends the normalized `text`, valid UTF-8, to `out`. after_blank: on input, true if `text` is first or follows a
+  // space; on output, the same for the next part. Keeps the space at the end of a whole text.
   void append(std::string_view text, bool& after_blank, std::string& out) const;
   bool removes_blanks() const { return spec_.removes_blanks; }
 
  private:
-  // A prefix of a text, in bytes, and what it becomes.
+  // A prefix of `length` bytes and its replacement.
   struct Replaced {
     std::size_t length;
     std::string_view by;
@@ -43,9 +43,9 @@ class SentencePieceNormalizer {
   Replaced next(std::string_view text) const;
 
   SentencePieceNormalization spec_;
-  std::vector<std::uint32_t> units_;                     // the double array trie of the table
-  std::string_view texts_;                               // the texts that its values point into
-  std::array<std::vector<std::string_view>, 256> kept_;  // by their first byte, the longest first
+  std::vector<std::uint32_t> units_;                     // double-array trie of the table
+  std::string_view texts_;                               // replacement texts, indexed by the trie's values
+  std::array<std::vector<std::string_view>, 256> kept_;  // kept pieces by first byte, longest first
 };
 
 }  // namespace ring

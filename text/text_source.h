@@ -1,12 +1,12 @@
 #pragma once
-// Where the training of a vocabulary gets its text from.
+// Source of training text for a vocabulary.
 
 #include <functional>
 #include <string_view>
 
 namespace ring {
 
-// Calls take(text) for each part of the training text; take keeps its own copy.
+// Calls take(text) for each part of the training text. `text` is valid only during the call.
 using TextSource = std::function<void(const std::function<void(std::string_view)>& take)>;
 
 }  // namespace ring

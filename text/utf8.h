@@ -12,24 +12,25 @@ inline constexpr char32_t kReplacement = 0xFFFD;
 
 constexpr bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
-// The bytes of the valid character that `text` starts with; 0 when it starts with none. text is not empty.
+// Returns the length in bytes of the valid character at the start of `text`, or 0 if there is none. Requires nonempty
+// text.
 std::size_t valid_length(std::string_view text);
 
-// Whether `text` is a proper beginning of some valid character, so that more bytes could complete it.
+// Returns true if `text` is the beginning of a valid character that more bytes could complete.
 bool incomplete(std::string_view text);
 
-// The character of the `length` bytes that valid_length() accepted.
+// Decodes the character of `length` bytes; requires length = valid_length(text) > 0.
 char32_t decode(std::string_view text, std::size_t length);
 
 void append(std::string& out, char32_t c);
 
-// The length of the longest valid prefix.
+// Returns the length of the longest valid prefix.
 std::size_t valid_prefix(std::string_view text);
 
-// Bytes that start a character: the number of characters in valid text.
+// Returns the number of bytes that start a character: the number of characters of valid text.
 std::int64_t count_characters(std::string_view text);
 
-// The largest cut <= `position` that does not split a character of valid text (at most three bytes back).
+// Returns the largest offset <= `position` that does not split a character of valid text (at most three bytes before).
 std::size_t floor_boundary(std::string_view text, std::size_t position);
 
 }  // namespace ring::utf8

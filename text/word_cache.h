@@ -1,5 +1,6 @@
 #pragma once
-// The tokens of short words, for encoders. Direct-mapped: a word has one slot, where a newer one replaces it.
+// Cache of the tokens of short words, for encoders. Direct-mapped: each word has one slot, in which newer words replace
+// older ones.
 
 #include <xxhash.h>
 
@@ -14,14 +15,14 @@ namespace ring {
 
 class WordCache {
  public:
-  static constexpr std::size_t kLongest = 46, kMostIds = 20;  // of a word that is kept
+  static constexpr std::size_t kLongest = 46, kMostIds = 20;  // longest word (bytes) and most tokens of a cached word
 
-  // Says how many bytes of text come: the cache takes 4 MB, so only more than a few sentences get one.
+  // Announces `bytes` of text. The 4 MB cache is allocated only after more than a few sentences.
   void announce(std::size_t bytes) {
     seen_ += bytes;
     if (slots_.empty() && seen_ > kWorthIt) slots_.resize(kSlots);
   }
-  // Whether it knows the word; then its tokens are appended.
+  // Returns true if the word is cached, and appends its tokens to `out`.
   bool find(std::string_view word, std::vector<std::int32_t>& out) {
     slot_ =
         word.size() <= kLongest && !slots_.empty() ? &slots_[XXH3_64bits(word.data(), word.size()) % kSlots] : nullptr;
@@ -29,7 +30,7 @@ class WordCache {
     out.insert(out.end(), slot_->ids.begin(), slot_->ids.begin() + slot_->count);
     return true;
   }
-  // The word that find() did not know.
+  // Caches the tokens of the word that the preceding find() missed.
   void keep(std::string_view word, std::span<const std::int32_t> ids) {
     if (!slot_ || ids.size() > kMostIds) return;
     std::ranges::copy(word, slot_->word.begin());
@@ -40,13 +41,13 @@ class WordCache {
 
  private:
   static constexpr std::size_t kSlots = 1 << 15, kWorthIt = 4096;
-  struct alignas(128) Slot {  // two lines of a CPU's cache, which it reads together
+  struct alignas(128) Slot {  // two CPU cache lines, which are fetched together
     std::array<char, kLongest> word;
     std::uint8_t length = 0, count = 0;
     std::array<std::int32_t, kMostIds> ids;
   };
   std::vector<Slot> slots_;
-  Slot* slot_ = nullptr;  // of the last find()
+  Slot* slot_ = nullptr;  // slot of the last find(); null if the word is not cacheable
   std::size_t seen_ = 0;
 };
 

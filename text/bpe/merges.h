@@ -13,21 +13,22 @@
 
 namespace ring::bpe {
 
-// Part of a word that is one token.
+// Part of a word that forms one token.
 struct Symbol {
   std::int32_t id = 0;
-  std::uint32_t bytes = 0;  // of the word
+  std::uint32_t bytes = 0;  // bytes of the word that the token covers
 };
 
-// What two neighbours become, by their ids. Flat: open addressing, half full at most.
+// Merges by the ids of two adjacent tokens. Flat hash table: open addressing, at most half full.
 class PairTable {
  public:
   struct Merge {
-    std::uint32_t rank = 0;  // the lowest goes first
+    std::uint32_t rank = 0;  // the lowest rank is merged first
     std::int32_t id = -1;
   };
   explicit PairTable(std::size_t pairs = 0);
-  void set(std::int32_t left, std::int32_t right, Merge);  // replaces
+  void set(std::int32_t left, std::int32_t right, Merge);  // overwrites an existing merge
+  // Returns null if the pair has no merge.
   const Merge* find(std::int32_t left, std::int32_t right) const;
 
  private:
@@ -39,31 +40,32 @@ class PairTable {
   std::vector<Slot> slots_;
 };
 
-// Lets a map of texts be asked for a part of another text.
+// Lets maps of strings be searched by string_view.
 struct TextHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
 };
 
-// Vocabulary and merges. Words of byte-level vocabularies are bytes, those of others characters.
+// Vocabulary and merges. Words of byte-level vocabularies consist of bytes, words of other vocabularies of characters.
 struct Model {
   bool byte_level = false;
-  bool ignore_merges = false;  // a word that is a token is taken whole
+  bool ignore_merges = false;  // a word that is a token is not split
   bool fuse_unknown = false;
-  std::int32_t unknown = -1;              // -1: what has no token is left out
-  std::array<std::int32_t, 256> bytes{};  // the token of each byte, -1: none; of characters: the fallback
+  std::int32_t unknown = -1;              // -1: characters without a token are dropped
+  std::array<std::int32_t, 256> bytes{};  // token of each byte (-1 if none); without byte_level, the byte fallback
   std::unordered_map<char32_t, std::int32_t> characters;
-  std::unordered_map<std::string, std::int32_t, TextHash, std::equal_to<>> whole;  // with ignore_merges
+  // tokens by text; only with ignore_merges
+  std::unordered_map<std::string, std::int32_t, TextHash, std::equal_to<>> whole;
   PairTable merges;
 
   bool falls_back() const;  // every byte has a token
 };
 
-// The tokens of words, one after the other.
+// Splits words into tokens, one word at a time. Reuses its buffers, so use one per thread.
 class Merger {
  public:
   explicit Merger(const Model& model) : model_(model) {}
-  // Valid until the next call. Counts in `report` what the vocabulary cannot express.
+  // Returns the tokens of a word, valid until the next call. Counts in `report` what the vocabulary cannot express.
   const std::vector<Symbol>& tokens(std::string_view word, EncodeReport& report);
 
  private:
@@ -87,7 +89,7 @@ class Merger {
   std::vector<Node> nodes_;
   std::vector<Candidate> queue_;
   std::vector<Symbol> out_;
-  bool open_unknown_ = false;  // the last node stands for what is unknown, and takes more
+  bool open_unknown_ = false;  // the last node is the unknown token and can absorb more characters
 };
 
 }  // namespace ring::bpe

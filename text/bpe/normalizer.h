@@ -1,5 +1,5 @@
 #pragma once
-// How a tokenizer.json changes text before it is divided: the section `normalizer`.
+// Normalization of text before it is split into words: the section `normalizer`.
 
 #include <memory>
 #include <string>
@@ -13,7 +13,7 @@ namespace ring::bpe {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  // Whether it leaves the text as it is; false where that is not known without doing it.
+  // Returns true if the text is known to stay unchanged; false also if only apply() can tell.
   virtual bool keeps(const Stretch&) const = 0;
   virtual void apply(Passage&) const = 0;
 };
@@ -21,7 +21,7 @@ class Normalizer {
 std::unique_ptr<Normalizer> unicode_form(unicode::Form);
 std::unique_ptr<Normalizer> lowercase();
 std::unique_ptr<Normalizer> prepend(std::string front);
-std::unique_ptr<Normalizer> replace(std::string from, std::string to);  // literally; `from` is not empty
+std::unique_ptr<Normalizer> replace(std::string from, std::string to);  // replaces literally; `from` must not be empty
 std::unique_ptr<Normalizer> sequence(std::vector<std::unique_ptr<Normalizer>>);
 
 }  // namespace ring::bpe

@@ -1,5 +1,5 @@
 #pragma once
-// Text on its way through a tokenizer.json, and where in the input it came from.
+// Text being processed by a tokenizer.json, with the origin of each byte in the input.
 
 #include <cstdint>
 #include <functional>
@@ -10,19 +10,19 @@
 
 namespace ring::bpe {
 
-// Bytes [begin, end) of the input. A byte of a character comes from the whole of it.
+// Bytes [begin, end) of the input. All bytes of a character have the whole character as origin.
 struct Origin {
   std::uint64_t begin = 0, end = 0;
 };
-using Origins = std::vector<Origin>;  // one for each byte of a text; empty: nobody asked
+using Origins = std::vector<Origin>;  // one per byte of a text; empty if origins are not tracked
 
 enum class Start : std::uint8_t {
-  text,     // where a text begins
-  section,  // behind something that was cut off
-  cut       // goes on with what was encoded before: nothing is put in front of it
+  text,     // start of a text
+  section,  // follows a part that was split off
+  cut       // continues the text encoded before: nothing is put in front
 };
 
-// A stretch of a text that lives elsewhere.
+// Non-owning view of a part of a text.
 struct Stretch {
   std::string_view text;
   std::span<const Origin> origins;
@@ -33,7 +33,7 @@ struct Stretch {
   }
 };
 
-// A text of its own.
+// A text with its own storage.
 struct Passage {
   std::string text;
   Origins origins;
@@ -41,9 +41,9 @@ struct Passage {
 
   explicit Passage(const Stretch& s) : text(s.text), origins(s.origins.begin(), s.origins.end()), start(s.start) {}
   Stretch all() const { return {text, origins, start}; }
-  // Puts `front` before the text; it comes from where the first character does. The text is not empty.
+  // Inserts `front` before the text, with the origin of the first character. Requires nonempty text.
   void prepend(std::string_view front);
-  // Replaces every `from` by `to`, which comes from where the last byte of each `from` does. from is not empty.
+  // Replaces every `from` by `to`, with the origin of the last byte of `from`. Requires nonempty `from`.
   void replace(std::string_view from, std::string_view to);
 };
 

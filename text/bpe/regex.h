@@ -1,5 +1,5 @@
 #pragma once
-// Regular expressions as Hugging Face's tokenizers has them (Oniguruma's), by PCRE2.
+// Regular expressions in the syntax of Hugging Face's tokenizers (Oniguruma), executed by PCRE2.
 
 #include <cstddef>
 #include <memory>
@@ -13,10 +13,12 @@ struct Match {
   std::size_t begin = 0, end = 0;  // may be empty
 };
 
-// Immutable, shared between threads. What PCRE2 reads as something else is refused.
+// Immutable and thread-safe. Patterns that PCRE2 would interpret differently are rejected.
 class Regex {
  public:
-  explicit Regex(const std::string& pattern);  // Error: it is none, or says what cannot be said here; or no PCRE2
+  // Throws Error if the pattern is invalid or unsupported, or if this build lacks PCRE2.
+  explicit Regex(const std::string& pattern);
+  // Returns all matches in order, without overlap.
   std::vector<Match> find(std::string_view text) const;
 
  private:

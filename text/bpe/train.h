@@ -12,12 +12,12 @@ namespace ring::bpe {
 
 struct TrainOptions {
   std::int64_t vocab_size = 0;      // all tokens: end-of-text, 256 bytes, then merges
-  Pattern pattern = Pattern::gpt2;  // qwen2 brings NFC along, as its models do
+  Pattern pattern = Pattern::gpt2;  // qwen2 adds NFC normalization, as its models do
 };
 
-// Merges the pair of neighbours that is the most frequent within the words of the pattern, of equal ones that of the
-// lowest numbers, as often as there are tokens left; the same text and options give the same file. Fewer tokens than
-// asked for where no pair occurs twice. Memory: what the different words take, some hundred bytes each.
+// Repeatedly merges the pair of adjacent tokens that is most frequent within the pattern's words (of equally frequent
+// pairs the one with the lowest ids) until vocab_size is reached; the same text and options give the same file. Returns
+// fewer tokens if no pair occurs twice any more. Memory: some hundred bytes per distinct word.
 std::shared_ptr<const Tokenizer> train_byte_bpe(const TextSource&, const TrainOptions&);
 
 }  // namespace ring::bpe

@@ -1,6 +1,6 @@
 #pragma once
-// Traits of characters by the categories of text/unicode/categories.h, and normal forms and cases as utf8proc knows
-// them. A build without utf8proc fails at the first question and names the package.
+// Traits of characters by the categories of text/unicode/categories.h; normal forms and case mapping by utf8proc. A
+// build without utf8proc throws Error, which names the package, at the first use.
 
 #include <cstdint>
 #include <string>
@@ -16,7 +16,7 @@ enum Trait : std::uint8_t {
   kWord = 8     // \w of UTS 18, Annex C: Alphabetic, marks, decimal digits, connectors, joiners
 };
 
-// The traits of all characters, one byte each. Made at the first call, which takes some milliseconds.
+// Traits of all characters, one byte each. Built by the first call, which takes a few milliseconds.
 class Traits {
  public:
   static const Traits& all();
@@ -29,20 +29,20 @@ class Traits {
 
 enum class Form : std::uint8_t { nfc, nfd, nfkc, nfkd };
 
-// A character, and of how many there were before it: 0: one became this one; 1: it is another one of that before it;
-// -n: n + 1 became this one.
+// A character of the result. change: 0 if it comes from one character; 1 if it is an additional character from the same
+// source as the one before; -n if it comes from n + 1 characters.
 struct Changed {
   char32_t character = 0;
   int change = 0;
 };
 
-// Stretches that the form changes lie between characters that it leaves alone.
+// A normal form. Unstable text between stable characters can be normalized independently.
 class Normalization {
  public:
   static const Normalization& to(Form);
-  // Whether the character, without its neighbours, stays what it is and nothing before it joins it.
+  // Returns true if the character alone stays unchanged and does not combine with the character before it.
   bool stable(char32_t c) const { return !unstable_[c]; }
-  // A whole stretch: it starts and ends at stable characters or at the ends of the text.
+  // Normalizes a part of a text that starts and ends at stable characters or at the ends of the text.
   std::vector<Changed> normalized(const std::vector<char32_t>& stretch) const;
 
  private:
@@ -51,15 +51,14 @@ class Normalization {
   std::vector<bool> unstable_;
 };
 
-// Returns the text as Python's str.capitalize() has it: its first character in title case, the others in lower case,
-// also of characters that become several ("\u00DFa": "Ssa"). Throws Error in a build without utf8proc unless it is
-// ASCII.
+// Returns the text like Python's str.capitalize(): the first character in title case, the others in lower case, also if
+// one character becomes several ("\u00DFa": "Ssa"). In a build without utf8proc, throws Error unless the text is ASCII.
 std::string capitalized(std::string_view text);
 
-// Returns the version of Unicode of normal forms and cases, utf8proc's; empty in a build without it.
+// Returns the Unicode version of normal forms and cases (utf8proc's); "" in a build without utf8proc.
 std::string normal_forms_version();
 
-// Its lower case: one character, and of U+0130 two.
+// Returns the lower case: one character, or two for U+0130.
 std::u32string lower(char32_t c);
 
 }  // namespace ring::unicode

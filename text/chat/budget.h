@@ -27,7 +27,7 @@ class Budget {
 
   // spent: steps already charged by other evaluations under the same limit.
   explicit Budget(const Limits& limits, std::size_t spent = 0) : limits_(limits), steps_(spent) {}
-  std::size_t steps() const { return steps_; }  // charged so far, including `spent`
+  std::size_t steps() const { return steps_; }  // steps charged so far, including `spent`
 
   void charge_steps(std::size_t steps);
   void charge_read(std::size_t bytes);

@@ -10,15 +10,15 @@
 
 namespace ring::chat {
 
-// The arguments of a call. An argument that is asked for counts as used; reject_unused() refuses all others.
+// The arguments of a call. find() and need() mark an argument as used; reject_unused() throws if one is left.
 class Arguments {
  public:
   // Charges the budget for all arguments.
   Arguments(std::vector<Value> placed, std::vector<Member> named, Budget&);
-  // Returns the argument at `place`, or else the one with that name, or null.
+  // Returns the argument at position `place`, otherwise the one named `name`, otherwise null.
   const Value* find(std::size_t place, std::string_view name);
-  const Value& need(std::size_t place, std::string_view name);  // Throws Error if there is none
-  // Throws Error, with the callee's kind and name, if an argument was not used.
+  const Value& need(std::size_t place, std::string_view name);  // throws Error if there is none
+  // Throws Error, with the kind and name of the called function, if an argument was not used.
   void reject_unused(std::string_view kind, std::string_view name) const;
   std::size_t size() const { return placed_.size(); }
   const std::vector<Member>& named() const { return named_; }
@@ -33,9 +33,8 @@ class Arguments {
   std::vector<std::string_view> used_names_;
 };
 
-// All of these charge the budget (a call: that of its arguments) before they work: for what they read of their operands
-// and for what they return. Each throws Error if it exceeds a limit, an operand does not suit, or a called name does
-// not exist.
+// These functions charge the budget before they work, for what they read and return; calls charge their arguments'
+// budget. They throw Error if a limit is exceeded, an operand has the wrong type, or a called name does not exist.
 Value call_filter(std::string_view name, const Value& of, Arguments&);
 bool call_test(std::string_view name, const Value& of, Arguments&);
 Value call_method(std::string_view name, const Value& of, Arguments&);
@@ -56,18 +55,17 @@ std::vector<std::string_view> names_of(const Table& table) {
 // Returns the beginning of `name` for messages.
 std::string shown_name(std::string_view name);
 
-// The names of all that can be called.
+// Names of everything that can be called.
 std::vector<std::string_view> filter_names();
 std::vector<std::string_view> test_names();
 std::vector<std::string_view> text_method_names();
 std::vector<std::string_view> dict_method_names();
 std::vector<std::string_view> function_names();
 
-// Returns what a loop or a filter takes one by one: the items of a list, the names of an object, the characters of a
-// text.
+// Returns the items that a loop or a filter iterates over: items of a list, names of an object, characters of a string.
 std::vector<Value> items_of(const Value&, Budget&);
-Value member_of(const Value& of, std::string_view name, Budget&);  // undefined if it has none
-Value item_of(const Value& of, const Value& index, Budget&);       // undefined if it has none
+Value member_of(const Value& of, std::string_view name, Budget&);  // undefined if there is no such member
+Value item_of(const Value& of, const Value& index, Budget&);       // undefined if there is no such item
 Value slice_of(const Value& of, const Value* begin, const Value* end, const Value* step, Budget&);
 std::int64_t length_of(const Value&, Budget&);
 bool contains(const Value& all, const Value& one, Budget&);

@@ -19,8 +19,8 @@ struct Part {
 
 class ConversationWriter {
  public:
-  // `name` is the template's name in errors. `limits` apply to one conversation, over all the times that it is written.
-  // Throws Error like Template's constructor.
+  // `name` is the template's name in errors. `limits` apply to all renderings of one conversation together. Throws
+  // Error like Template's constructor.
   ConversationWriter(Format format, const std::string& name, const Limits& limits = {});
   const Format& format() const { return format_; }
 
@@ -30,7 +30,7 @@ class ConversationWriter {
   // or missing. given: an object with variables of the template for this conversation, such as tools; or null.
   // If the template has {% generation %}, the text inside it counts. Otherwise the conversation is written twice for
   // each assistant's turn: up to the turn, with the prompt that asks for an answer, and including the turn. The text
-  // that only the second one has counts, except blank space after the mark that ends the turn.
+  // that the second adds counts, except white space after the mark that ends the turn.
   // An assistant's message that is excluded from training (marks.h) does not count.
   // Throws Error if `messages` is not such a list, if it has no assistant, if the template would leave out tools, calls
   // of tools, reasoning or media that are there, if one of these two texts is not the beginning of the whole

@@ -8,7 +8,7 @@
 namespace ring::chat {
 
 struct Format {
-  std::string source;                                       // of the template
+  std::string source;                                       // source text of the template
   std::vector<std::pair<std::string, std::string>> tokens;  // such as {"eos_token", "</s>"}
 
   // Returns one JSON object with "chat_template" and the tokens by name, as corpora and runs store it.

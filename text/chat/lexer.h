@@ -1,6 +1,7 @@
 #pragma once
-// A chat template as tokens. Blank space around tags goes as transformers sets Jinja: trim_blocks (the newline behind a
-// block tag) and lstrip_blocks (the blanks before one that begins a line), beside what '-' and '+' in a tag ask for.
+// Lexer of chat templates. White space around tags is handled as transformers configures Jinja: trim_blocks (removes
+// the newline after a block tag) and lstrip_blocks (removes spaces before a tag that begins a line), in addition to '-'
+// and '+' in tags.
 
 #include <string>
 #include <string_view>
@@ -9,13 +10,13 @@
 namespace ring::chat {
 
 enum class TokenKind : unsigned char {
-  text,         // between tags
+  text,         // text between tags
   print_begin,  // {{
   print_end,
   block_begin,  // {%
   block_end,
   name,
-  string,  // what it means, escapes resolved
+  string,  // value, with escapes resolved
   integer,
   number,
   symbol,
@@ -28,7 +29,7 @@ struct Token {
   int line;
 };
 
-// Error: "LINE: what is wrong".
+// Throws Error "LINE: problem".
 std::vector<Token> lex(std::string_view source);
 
 }  // namespace ring::chat

@@ -8,8 +8,9 @@ namespace ring::chat {
 
 struct Mark {
   const char* name;
-  bool learned;    // what 1 and true say; 0 and false say the opposite
-  bool of_record;  // also read beside the messages, where the other names hold facts about a record, such as its loss
+  bool learned;  // meaning of 1 and true; 0 and false mean the opposite
+  // also read as a mark of the record; the other names are facts about a record there, such as its loss
+  bool of_record;
 };
 inline constexpr Mark kMarks[] = {{"weight", true, true},       // OpenAI, Mistral, Together
                                   {"train", true, true},        // Axolotl
@@ -23,7 +24,7 @@ inline constexpr Mark kMarks[] = {{"weight", true, true},       // OpenAI, Mistr
 // Returns false if a mark of the message says that it is not to be learned. Throws Error if a mark has a value between,
 // or if only a part of the message is not to be learned: by `train_detail` or by a mark in a part of its content.
 bool is_learned(const nlohmann::ordered_json& message, const std::string& which);
-// Throws Error if a mark of the record says that it is not to be learned, or has a value between.
+// Throws Error if a mark of the record says that it is not to be learned, or has a value between 0 and 1.
 void check_learned(const nlohmann::ordered_json& record);
 
 }  // namespace ring::chat

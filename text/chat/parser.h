@@ -1,5 +1,6 @@
 #pragma once
-// Expressions of a chat template, with the precedences of Jinja 3.1. The parser of statements goes on from it.
+// Parser of chat template expressions, with the operator precedence of Jinja 3.1. The parser of statements derives from
+// it.
 
 #include <initializer_list>
 #include <string_view>
@@ -18,8 +19,8 @@ class ExpressionParser {
   explicit ExpressionParser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
 
  protected:
-  NodePtr expression();                  // with "a if b else c"
-  NodePtr simple() { return either(); }  // without
+  NodePtr expression();                  // may be a conditional "a if b else c"
+  NodePtr simple() { return either(); }  // no conditional
   NodePtr expression_or_tuple();
 
   const Token& now() const { return tokens_[at_]; }
@@ -39,7 +40,7 @@ class ExpressionParser {
     fail(now().line, ": ", parts...);
   }
   NodePtr node(NodeKind kind, std::string text = "") const;
-  // Error: nested too deeply.
+  // Adds a part to a node. Throws Error if nested too deeply.
   NodePtr with(NodePtr n, NodePtr part) const;
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// The tree of a chat template.
+// Syntax tree of a chat template.
 
 #include <memory>
 #include <string>
@@ -10,7 +10,7 @@
 namespace ring::chat {
 
 enum class NodeKind : unsigned char {
-  // Expressions. What is in brackets are the parts, null where they may be missing.
+  // Expressions. The comment names the fields used; [..] lists the parts, which are null if optional and missing.
   literal,      // value
   name,         // text
   list,         // [item..]
@@ -18,7 +18,7 @@ enum class NodeKind : unsigned char {
   attribute,    // text of [of]
   item,         // [of, index]
   slice,        // [of, begin?, end?, step?]
-  call,         // [callee, argument..]; the last arguments have `names`
+  call,         // [callee, argument..]; `names` belong to the last arguments
   filter,       // text: [of, argument..], as call
   test,         // text: [of, argument..], as call
   negate,       // [of]
@@ -26,18 +26,18 @@ enum class NodeKind : unsigned char {
   both,         // [left, right]
   either,       // [left, right]
   inverse,      // [of]
-  compare,      // [first, second..] with `names` between them
+  compare,      // [first, second..], with `names` as operators between them
   conditional,  // [then, condition, else?]
   // Statements.
   block,       // [statement..]
   text,        // text
   print,       // [expression]
-  branch,      // [condition, block].. and perhaps a block
-  loop,        // names in [of, condition?, block, block for none?]
-  assign,      // names = [expression], or text.names[0] of a namespace
+  branch,      // [condition, block].., optionally an else block
+  loop,        // names in [of, condition?, block, else block?]
+  assign,      // names = [expression], or text.names[0] = [expression] for a namespace
   capture,     // names[0] = [block]
   macro,       // text(names): [default?.., block]
-  generation,  // [block]: what an assistant says
+  generation,  // [block]: text of an assistant
   leave,       // break
   next         // continue
 };
@@ -49,10 +49,10 @@ struct Node {
   Value value;
   std::vector<std::unique_ptr<Node>> parts;
   std::vector<std::string> names;
-  int depth = 1;  // 1 + that of the deepest part
+  int depth = 1;  // 1 + depth of the deepest part
 };
 
-// Error: "LINE: what is wrong", or what is not supported.
+// Parses a template. Throws Error "LINE: problem" if it is invalid or unsupported.
 std::unique_ptr<Node> parse(std::string_view source);
 
 }  // namespace ring::chat

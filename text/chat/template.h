@@ -1,6 +1,6 @@
 #pragma once
-// A chat template: the part of Jinja that published models use to write conversations, evaluated in bounded time and
-// memory, without a clock. docs/adr/0026-masks-and-templates.md says what is in it.
+// A chat template: the subset of Jinja that published models use to write conversations, evaluated in bounded time and
+// memory, without access to a clock. docs/adr/0026-masks-and-templates.md lists the subset.
 
 #include <cstddef>
 #include <memory>
@@ -16,19 +16,19 @@ namespace ring::chat {
 struct Rendered {
   std::string text;
   std::vector<std::pair<std::size_t, std::size_t>> generations;  // bytes [begin, end) inside of {% generation %}
-  std::size_t steps = 0;                                         // that are spent
+  std::size_t steps = 0;                                         // steps spent
 };
 
 class Template {
  public:
-  // `name` says in errors which template it is. Error: it is no template, or has what is not supported, with the line.
+  // name: names the template in errors. Throws Error, with the line, if the template is invalid or unsupported.
   Template(const std::string& source, std::string name);
   ~Template();
   Template(Template&&) noexcept;
 
-  bool marks_generation() const { return marks_; }  // it has {% generation %}
-  // spent: steps of what shares the limit with this one. Error: what went wrong and the line, what the template
-  // refuses, or a limit.
+  bool marks_generation() const { return marks_; }  // the template contains {% generation %}
+  // spent: steps already used under the same limit. Throws Error, with the line, if evaluation fails, the template
+  // itself raises an error, or a limit is exceeded.
   Rendered render(std::vector<Member> variables, const Limits& limits = {}, std::size_t spent = 0) const;
 
  private:

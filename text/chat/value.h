@@ -1,6 +1,6 @@
 #pragma once
-// What the expressions of a chat template compute with: Python's values, as far as templates use them. Immutable but
-// for namespaces, cheap to copy, and bounded in depth and size.
+// Values of chat template expressions: Python's values, as far as templates use them. Immutable except namespaces,
+// cheap to copy, and bounded in depth and size.
 
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Undefined {
   std::string name;
 };
 struct None {};
-// The size of a list or an object including its contents. A value that it contains several times counts each time.
+// The size of a list or an object including its contents. A value that occurs several times is counted each time.
 struct Extent {
   std::size_t depth = 1;  // 1 + the depth of the deepest item
   std::size_t bytes = 0;
@@ -35,16 +35,16 @@ struct List {
   Extent extent;
 };
 struct Dict {
-  std::vector<Member> members;  // in the order in which they came
+  std::vector<Member> members;  // in insertion order
   Extent extent;
   const Value* find(std::string_view name) const;
 };
-struct Namespace {  // what {% set ns.name = .. %} changes
+struct Namespace {  // object that {% set ns.name = .. %} modifies
   std::vector<Member> members;
 };
 struct Callable {
-  std::string_view name;        // of the template's tree
-  const Node* macro = nullptr;  // null: a function of the interpreter
+  std::string_view name;        // points into the template's syntax tree
+  const Node* macro = nullptr;  // null for a built-in function
 };
 
 class Value {

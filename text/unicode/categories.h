@@ -1,7 +1,7 @@
 #pragma once
-// General categories of characters. All that divides text by classes of characters asks here, so that tokens do not
-// depend on the versions of libraries: built-in patterns, patterns matched by PCRE2, digits, and the edges of added
-// tokens. The version is that of tokenizers 0.23 (Oniguruma and Rust's regex).
+// General categories of characters. Everything that splits text by character classes uses this table, so that tokens do
+// not depend on library versions: built-in patterns, patterns matched by PCRE2, digits, and the edges of added tokens.
+// The Unicode version is that of tokenizers 0.23 (Oniguruma and Rust's regex).
 
 #include <cstdint>
 #include <string_view>
@@ -11,7 +11,7 @@ namespace ring::unicode {
 
 inline constexpr std::string_view kVersion = "16.0";
 
-// The names of Unicode, such as lu for Lu; cn are characters that are not assigned.
+// Unicode's names in lower case (lu is Lu); cn is unassigned.
 enum class Category : std::uint8_t {
   cn,
   lu,
@@ -50,8 +50,8 @@ struct CharacterRange {
   char32_t first = 0, last = 0;
   bool operator==(const CharacterRange&) const = default;
 };
-// Returns the characters of a category ("Lu"), of all that begin with a letter ("L"), or of the script Han ("Han"), in
-// order; nothing if Unicode has no category of that name.
+// Returns the characters of a category ("Lu"), of all categories that begin with a letter ("L"), or of the script Han
+// ("Han"), in ascending order; empty if Unicode has no such category.
 std::vector<CharacterRange> characters_of(std::string_view name);
 
 }  // namespace ring::unicode
