@@ -1,5 +1,5 @@
 #pragma once
-// What llama.cpp calls our models, their settings and their tensors.
+// llama.cpp's names of models, settings and tensors.
 
 #include <cstdint>
 #include <string>
@@ -10,25 +10,25 @@
 
 namespace ring {
 
-// "llama", "qwen2", "qwen3" or "gpt2": llama.cpp's name of the family. Error names the setting that llama.cpp does not
-// compute for it, and what to do.
+// Returns llama.cpp's name of the family: "llama", "qwen2", "qwen3" or "gpt2". Throws Error, which names the setting
+// and the remedy, if llama.cpp does not support a setting.
 std::string gguf_architecture(const ModelConfig& resolved);
 
-// "llama.block_count" and so on.
+// Returns the settings, such as "llama.block_count".
 GgufKeys gguf_settings(const std::string& architecture, const ModelConfig& resolved);
 
 struct GgufWeight {
   GgufTensor tensor;
-  PublishedTensor from;       // without parts: `values` are the tensor
-  std::int64_t heads = 0;     // of rows that llama.cpp wants in another order; 0: as they are
-  std::vector<float> values;  // that settings determine
+  PublishedTensor from;       // source; if it has no parts, the tensor is `values`
+  std::int64_t heads = 0;     // heads, if interleaved_heads() must reorder the rows; 0 if not
+  std::vector<float> values;  // values computed from settings
 };
-// All tensors in the order of the file. Matrices get `type`, or f16 where q8_0 cannot have their rows; norms, biases
-// and learned positions are f32.
+// Returns all tensors in the order of the file. Matrices have type `type`, or f16 if q8_0 does not fit their rows;
+// norms, biases and learned positions are f32.
 std::vector<GgufWeight> gguf_weights(const std::string& architecture, const ModelConfig& resolved, GgufType type);
 
-// llama.cpp's `llama` rotates channels 2 i and 2 i + 1 of a head with each other, ours i and i + D/2. `values`: rows of
-// all heads, [heads D, columns].
+// Reorders the rows of all heads, `values` [heads D, columns], for llama.cpp's `llama`, which rotates channels 2 i and
+// 2 i + 1 of a head together; we rotate channels i and i + D/2.
 std::vector<float> interleaved_heads(const std::vector<float>& values, std::int64_t heads, std::int64_t columns);
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// Tokenizers and chat templates as llama.cpp reads them out of a GGUF file.
+// Tokenizers and chat templates in the form that llama.cpp reads from a GGUF file.
 
 #include <string>
 #include <vector>
@@ -10,14 +10,15 @@
 
 namespace ring {
 
-// The keys tokenizer.*, for a model of so many tokens: those that the tokenizer lacks are unused. A byte-level
-// tokenizer.json becomes "gpt2" with the name of its pre_tokenizer, `bytes` the same without merges, SentencePiece's
-// BPE "llama". Error: it is of another kind, or does what llama.cpp does not; notes: what differs a little.
+// Returns the keys tokenizer.* for a model of vocab_size tokens; tokens that the tokenizer lacks are unused. A
+// byte-level tokenizer.json becomes "gpt2" with the name of its pre_tokenizer, `bytes` becomes "gpt2" without merges,
+// SentencePiece BPE becomes "llama". Appends small differences to `notes`. Throws Error if llama.cpp does not support
+// the tokenizer.
 GgufKeys gguf_tokenizer(const Tokenizer&, const chat::Format&, std::int64_t vocab_size,
                         std::vector<std::string>& notes);
 
-// The name that llama.cpp has for how a tokenizer.json divides text: "gpt-2", "llama-bpe", ... Error names what it has
-// no name for. `json`: the file, which this program reads.
+// Returns llama.cpp's name for the pre-tokenization of a tokenizer.json: "gpt-2", "llama-bpe", ... json: the file,
+// valid for this program. Throws Error, which names the unsupported part, if llama.cpp has no name for it.
 std::string gguf_pre_tokenizer(const std::string& json);
 
 }  // namespace ring

@@ -1,6 +1,6 @@
 #pragma once
-// GGUF files, version 3: a header with keys and tensors, then the tensors, each at a multiple of 32 bytes. After
-// https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+// Writer of GGUF files, version 3: a header with keys and tensor descriptions, then the tensors, each aligned to 32
+// bytes. Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 
 #include <cstdint>
 #include <functional>
@@ -20,12 +20,12 @@ using GgufKeys = std::vector<std::pair<std::string, GgufValue>>;
 
 struct GgufTensor {
   std::string name;
-  std::vector<std::int64_t> shape;  // as ours, rows first; of q8_0 the last one is a multiple of kQ8Block
+  std::vector<std::int64_t> shape;  // row-major, like ours; for q8_0 the last dim is a multiple of kQ8Block
   GgufType type = GgufType::f32;
 };
 
-// Writes a whole file. values(i): tensor i, row by row; called once for each, in their order, so that one is in memory
-// at a time. Error names the tensor: a value is beyond what its type holds.
+// Writes a complete file. values(i) returns tensor i, row-major; it is called once for each i, in order, so that one
+// tensor is in memory at a time. Throws Error, which names the tensor, if a value is out of range for its type.
 void write_gguf(FileHandle&, const GgufKeys&, const std::vector<GgufTensor>&,
                 const std::function<std::vector<float>(std::size_t i)>& values);
 

@@ -1,5 +1,5 @@
 #pragma once
-// A trained model as other programs read it.
+// Export of a trained model for Hugging Face's transformers.
 
 #include <cstdint>
 #include <functional>
@@ -15,9 +15,9 @@ namespace ring {
 
 struct ExportOptions {
   SavedWeights weights = SavedWeights::latest;
-  std::optional<FloatType> type;             // none: the checkpoint's, f32 where its tensors differ
-  std::uint64_t most_bytes = 5'000'000'000;  // of one file
-  std::function<bool()> stopped;             // asked between tensors; null: never
+  std::optional<FloatType> type;             // nullopt: the checkpoint's type, or f32 if its tensors differ
+  std::uint64_t most_bytes = 5'000'000'000;  // maximum size of one file
+  std::function<bool()> stopped;             // polled between tensors; may be null
   std::int64_t context = 0;                  // see set_exported_context()
 };
 
@@ -27,14 +27,15 @@ struct Exported {
   FloatType type = FloatType::f32;
   std::size_t tensors = 0;
   std::int64_t parameters = 0;
-  std::vector<std::string> notes;  // what is not as one may expect, a sentence each
+  std::vector<std::string> notes;  // differences from the run that a user may not expect, one sentence each
 };
 
 // Writes a folder that transformers' from_pretrained() reads: weights as safetensors, config.json,
-// generation_config.json, tokenizer.rmt, and tokenizer.json or SentencePiece's tokenizer.model, where the tokenizer is
-// one, with tokenizer_config.json. A chat template goes into the latter, and beside tokenizer.rmt.
-// One tensor is in memory at a time, as f32. The folder appears by a rename when all is there. Error: it exists, the
-// path is no run or checkpoint, or its settings are of no published family, with the key.
+// generation_config.json, tokenizer.rmt, and, if the tokenizer is one of these, tokenizer.json or SentencePiece's
+// tokenizer.model, with tokenizer_config.json. A chat template is stored in tokenizer_config.json and beside
+// tokenizer.rmt. Holds one tensor in memory at a time, as f32. The folder appears by a rename once it is complete.
+// Throws Error if the folder exists, the path is no run or checkpoint, or no published family has the run's settings
+// (names the key).
 Exported export_to_hf(const std::string& run_or_checkpoint, const std::string& folder, const ExportOptions&);
 
 }  // namespace ring

@@ -1,6 +1,6 @@
 #pragma once
-// The families of published models that a configuration can be: each is a class of Hugging Face's transformers, with
-// names of tensors and keys of config.json of its own.
+// Families of published models that a configuration can match: each is a class of Hugging Face's transformers with its
+// own tensor names and config.json keys.
 
 #include <cstdint>
 #include <optional>
@@ -15,13 +15,14 @@ enum class Family : std::uint8_t { llama, mistral, qwen2, qwen3, gpt2 };
 
 const char* architecture(Family);                               // "LlamaForCausalLM"
 const char* model_type(Family);                                 // "llama"
-std::optional<Family> family_of_type(const std::string& type);  // of this model_type; nothing: it is none of these
-std::string all_architectures();                                // for messages, with commas
+std::optional<Family> family_of_type(const std::string& type);  // family with this model_type; nullopt if there is none
+std::string all_architectures();                                // comma-separated, for messages
 
-// What the model is, of these. Error names the setting that none of them has.
+// Returns the family of a model. Throws Error, which names the setting, if no family has it.
 Family family_of(const ModelConfig& resolved);
 
-// The window of each layer; 0: dense. Error: a layer has another kind of attention, or sinks.
+// Returns the attention window of each layer, in tokens; 0: dense. Throws Error if a layer has a different kind of
+// attention, or sinks.
 std::vector<std::int64_t> windows_of(const ModelConfig& resolved);
 
 }  // namespace ring
