@@ -1,5 +1,5 @@
-// From the program's arguments to the command that they name: what CLI11 would blame on the wrong word is found here
-// first, and answered with what was probably meant.
+// Parses the program's arguments. Finds errors for which CLI11 would blame the wrong word, and suggests what was
+// probably meant.
 
 #include <algorithm>
 #include <cctype>
@@ -28,14 +28,14 @@ using Words = std::vector<std::string>;
   throw UsageError(name + what);
 }
 
-// The known word that begins with the one given or begins it, else the nearest one; "": none is near.
+// Returns the known word that extends `word` or that `word` extends; otherwise the nearest one, or "" if none is near.
 std::string nearest(const std::string& word, const Words& known) {
   for (const std::string& k : known)
     if (std::min(word.size(), k.size()) >= 3 && (k.starts_with(word) || word.starts_with(k))) return k;
   return config::nearest_name(word, known);
 }
 
-// What other programs call our commands and options, and where that goes on.
+// A name that other programs use for a command or option, ours, and advice how to continue.
 struct Synonym {
   std::string_view word, meant, advice = "";
 };
@@ -55,7 +55,7 @@ constexpr Synonym kCommands[] = {{"resume", "train", "A run that has a checkpoin
                                  {"version", "--version"}};
 constexpr Synonym kOptions[] = {{"-v", "--version"}, {"-V", "--version"}, {"-?", "--help"}};
 
-// "" where the word is nobody's, else a sentence.
+// Returns a suggestion, or "" if the word is not a synonym.
 std::string answer(std::span<const Synonym> words, const std::string& word) {
   const auto found = std::ranges::find(words, word, &Synonym::word);
   if (found == words.end()) return "";
@@ -69,7 +69,7 @@ void refuse_command(Command at, const std::string& word) {
     refuse(at, "there is no command '" + word + "'" + known);
   const Words known = at.command_names();
   std::string meant = nearest(word, known);
-  Words inner;  // commands of other commands
+  Words inner;  // subcommands with this name
   if (meant.empty())
     for (const std::string& name : known)
       if (at.find_command(name).find_command(word)) inner.push_back(name + " " + word);
@@ -109,7 +109,8 @@ void refuse_option(Command command, const std::string& word) {
                                                                 : nearest(name, known)));
 }
 
-// `--optimizer.lr=1e-3`, as other programs write settings: no option of ours has a dot.
+// Returns true for settings written like options, as other programs do (`--optimizer.lr=1e-3`). None of our options
+// contains a dot.
 bool is_setting(const std::string& word) {
   const std::size_t dot = word.find('.');
   return word.starts_with("--") && dot < word.find('=') && word.find('=') != std::string::npos;
@@ -121,7 +122,8 @@ std::ptrdiff_t values_after(Option option, const std::string& word, std::ptrdiff
   return has_value ? 0 : std::min(static_cast<std::ptrdiff_t>(option.min_values()), most);
 }
 
-// The words of one command, up to `--`: settings lose their dashes. The values of options may look like either.
+// Checks the words of one command up to `--` and removes the dashes of settings. Skips the values of options, which may
+// look like options or settings.
 void check_options(Command command, Words::iterator word, Words::iterator end) {
   for (; word != end && *word != "--"; ++word) {
     if (!is_option(*word)) continue;
@@ -135,10 +137,10 @@ void check_options(Command command, Words::iterator word, Words::iterator end) {
   }
 }
 
-// A command with words of its own, such as `runs [DIR]`, may be followed by those instead of by a command below it.
+// Returns true for commands with positional arguments, such as `runs [DIR]`, which need no subcommand.
 bool takes_words(Command command) { return !command.positionals().empty(); }
 
-// Follows the names of commands as far as they go.
+// Follows the command names as far as possible and checks the options of each command.
 void check_words(Command app, Words& words) {
   Command command = app;
   for (auto word = words.begin();;) {
@@ -162,7 +164,7 @@ void check_words(Command app, Words& words) {
          "unexpected argument '" + words + "'" + (prompts ? "; did you mean --prompt \"" + words + "\"?" : ""));
 }
 
-// CLI11 names one of the arguments that a command needs; this names all that are missing.
+// Reports all required arguments that are missing; CLI11 names only one.
 [[noreturn]] void refuse_missing(Command command, const MissingOption& first) {
   Words missing;
   for (Option option : command.options())
@@ -173,7 +175,7 @@ void check_words(Command app, Words& words) {
   throw UsageError(joined(missing, ", ") + " and " + last + " are required");
 }
 
-// `help bench step` is `bench step --help`.
+// Turns `help bench step` into `bench step --help`.
 void turn_help_around(Words& words) {
   if (words.empty() || words[0] != "help") return;
   words.erase(words.begin());

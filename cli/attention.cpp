@@ -41,17 +41,18 @@ struct Arguments {
   Option layer_option, length_option, width_option;
 };
 
-// Layers of equal settings and equal costs. Dilated layers whose heads sample other places may differ in the latter.
+// Layers of a section with the same cost. Costs may differ between dilated layers, whose heads sample different
+// positions.
 struct Group {
   std::vector<std::int64_t> layers;
   PatternCost cost;
 };
 
-// Layers of equal settings.
+// Layers with the same settings.
 struct Section {
   const AttentionConfig* settings;
   std::vector<std::int64_t> layers;
-  Pattern pattern;  // of the first one
+  Pattern pattern;  // pattern of the first layer
   std::vector<Group> groups;
 };
 
@@ -61,7 +62,7 @@ std::string text_of(const char* format, double value) {
   return text;
 }
 
-// Three digits and a prefix: 1.23 GFLOPs.
+// Formats three digits with a prefix: 1.23 GFLOPs.
 std::string amount(double value, const char* unit) {
   const char* prefix = " KMGTPEZY";
   while (value >= 999.5 && prefix[1]) value /= 1000, ++prefix;
@@ -75,7 +76,7 @@ std::string title_of(const Section& s, std::int64_t kv_head) {
   return str(s.layers.size() > 1 ? "Layers " : "Layer ", layers_text(s.layers), ": ", text_of(*s.settings, kv_head));
 }
 
-// Costs of layers, each pattern counted once.
+// Caches costs, so that each pattern is counted once.
 class Costs {
  public:
   Costs(std::int64_t kv_heads, std::int64_t length) : kv_heads_(kv_heads), length_(length) {}
@@ -113,7 +114,7 @@ std::vector<Section> sections_of(const ModelConfig& m, std::int64_t length) {
   return sections;
 }
 
-// What --layer leaves.
+// Returns the section reduced to the layer that --layer selects.
 Section only(const std::vector<Section>& all, const ModelConfig& m, std::int64_t layer) {
   const auto in = [&](const auto& x) { return std::find(x.layers.begin(), x.layers.end(), layer) != x.layers.end(); };
   const Section& section = *std::find_if(all.begin(), all.end(), in);
@@ -130,7 +131,7 @@ std::int64_t columns_of(const Arguments& a) {
 
 struct Column {
   const char* name;
-  int width;  // negative: to the left
+  int width;  // negative: left-aligned
 };
 constexpr Column kColumns[] = {{"layers", -8}, {"density", 7}, {"repeated", 8}, {"dense", 7},
                                {"kept", 7},    {"saved", 6},   {"speed-up", 8}, {"largest cost", -1}};
@@ -220,7 +221,7 @@ class Report {
     std::vector<std::string> values = values_of(g);
     for (std::size_t i = 0; i < values.size(); ++i) {
       const int width = kColumns[i].width;
-      // Many layers take a line of their own.
+      // Long lists of layers get a line of their own.
       if (i == 0 && values[i].size() > static_cast<std::size_t>(-width)) {
         for (const std::string& line : wrapped(values[i], static_cast<std::size_t>(columns_ - 1)))
           print_format(" %s\n", line.c_str());
@@ -231,7 +232,7 @@ class Report {
     print_format("\n");
   }
 
-  // On a narrow terminal one value a line.
+  // Prints one value per line, for narrow terminals.
   void print_column(const Group& g) const {
     const std::vector<std::string> values = values_of(g);
     for (std::size_t i = 0; i < values.size(); ++i) print_wrapped(str(i ? "- " : "", kColumns[i].name, " ", values[i]));
@@ -262,7 +263,7 @@ class Report {
     print_format("\n");
   }
 
-  // Settings do not say which blocks such layers keep.
+  // Returns true if the blocks that the section's layers keep are found in training, not by settings.
   bool found_in_training(const Section& s) const {
     return s.pattern.selects() || keeps_important_blocks(*s.settings, model_.kv_heads);
   }

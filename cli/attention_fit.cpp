@@ -33,15 +33,15 @@ struct Arguments {
   bool json = false;
 };
 
-// For a shell, as one word.
+// Quotes a word for a shell.
 std::string quoted(const std::string& word) {
   std::string text;
   for (const char c : word) text += c == '\'' ? "'\\''" : std::string(1, c);
   return "'" + text + "'";
 }
 
-// What gives each layer its section, with as few words as the most common one allows: model.attention, and the layers
-// that have another one. before: as the run has them.
+// Returns the shortest settings that give each layer its section: model.attention is the most common one, and the other
+// layers are listed. before: the run's own settings.
 std::vector<std::string> settings_of(const std::vector<AttentionConfig>& sections, const ModelConfig& before) {
   std::map<std::string, std::vector<std::int64_t>> layers;
   for (std::size_t i = 0; i < sections.size(); ++i)
@@ -111,11 +111,11 @@ class Fit {
       rises.push_back(trials.loss_with(layer, choices_[c].patterns[layer]) - loss_);
       errors.push_back(error_of_rise(batch_losses_, trials.batch_losses()));
     }
-    rises.push_back(0);  // the run's own
+    rises.push_back(0);  // the run's own attention
     errors.push_back(0);
   }
 
-  // "0.01234 +-0.00056": a rise with its standard error, if there is one.
+  // Returns "0.01234 +-0.00056": a rise with its standard error, if there is one.
   static std::string with_error(double rise, double error) {
     return fixed(rise, 5) + (std::isfinite(error) ? " +-" + fixed(error, 5) : "");
   }
@@ -135,13 +135,13 @@ class Fit {
 
   std::vector<std::string> settings() const { return settings_of(sections_, session_.config.model); }
 
-  // What goes on with them.
+  // Returns the command that continues training with the chosen settings.
   std::string command() const {
     if (!session_.origin.imported.empty()) return "ringmaster train CONFIG run.init_from=" + a_.run;
     return str("ringmaster train ", session_.config.run.directory, " --allow-changes");
   }
 
-  // A run that has ended would not go on without.
+  // Returns a setting for additional steps if the run has completed its steps; otherwise, training would not continue.
   std::string more_steps() const {
     if (!session_.origin.imported.empty() || step_ < session_.config.train.steps) return "";
     return str(" \\\n    train.steps=", step_ + std::max<std::int64_t>(1, step_ / 2));
@@ -161,7 +161,7 @@ class Fit {
     std::cout.flush();
   }
 
-  // Columns of a rise in the table.
+  // Returns the width of a rise in the table.
   int width() const { return batch_losses_.size() < 2 ? 9 : 18; }
 
   void print_row(std::size_t layer) const {
@@ -206,13 +206,13 @@ class Fit {
 
   const Arguments& a_;
   Session& session_;
-  std::int64_t step_;  // of the checkpoint
+  std::int64_t step_;  // step of the checkpoint
   FitChoice own_;
-  std::vector<FitChoice> choices_;       // the last one is the run's own
+  std::vector<FitChoice> choices_;       // the last one is the run's own attention
   ByChoice densities_, rises_, errors_;  // errors: standard errors of rises over the batches; NaN with one batch
-  std::vector<double> batch_losses_;     // as the run attends
+  std::vector<double> batch_losses_;     // with the run's own attention
   std::vector<std::size_t> chosen_;
-  std::vector<AttentionConfig> sections_;  // that were chosen, by layer
+  std::vector<AttentionConfig> sections_;  // chosen sections, by layer
   bool separate_documents_ = false;        // see EvalCorpus::packing()
   double loss_ = 0, density_ = 0, rise_ = 0, fitted_loss_ = 0, fitted_error_ = 0;
 };

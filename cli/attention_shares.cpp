@@ -14,7 +14,7 @@
 namespace ring {
 namespace {
 
-// As a ring has it: all_to_all brings every rank all keys of its heads.
+// Returns the layout for a ring: with all_to_all, every rank would hold all keys of its heads.
 ContextLayout ring_layout(const ModelConfig& m, ParallelConfig c, std::int64_t length) {
   c.cp_schedule = ContextSchedule::ring;
   return context_layout(c, m, length, narrow<int>(c.cp));

@@ -1,5 +1,6 @@
 #pragma once
-// What `attention show` tells of a layout: how evenly its ranks share a layer, and what they need of each other.
+// How a model's layers are shared by ranks, for `attention show`: how evenly, and which keys ranks need from each
+// other.
 
 #include <string>
 
@@ -9,18 +10,18 @@
 
 namespace ring {
 
-// "parallel.cp: 4, parallel.tp: 2"; empty: one rank has all, or cp takes what a run leaves it.
+// Returns "parallel.cp: 4, parallel.tp: 2"; empty if both degrees are 1, or if cp is 0 (set by the run).
 std::string sharing_degrees(const ParallelConfig&);
 
-// The busiest rank's pairs over the mean, for a pattern of the model's over `length` tokens: "contiguous 1.500, zigzag
-// 1.000, all_to_all 1.000", those of them that this model can have; by heads alone "heads 1.000".
+// Returns the busiest rank's pairs over the mean for one pattern of the model and `length` tokens: "contiguous 1.500,
+// zigzag 1.000, all_to_all 1.000". Layouts that do not divide the KV heads are left out. Without cp: "heads 1.000".
 std::string shares_text(const Pattern&, const ModelConfig&, const ParallelConfig&, std::int64_t length);
 
-// Says what lines of referenced_text() count; empty: no ranks share rows.
+// Returns the title above the lines of referenced_text(); empty without cp.
 std::string referenced_title(const ModelConfig&, const ParallelConfig&, std::int64_t length);
 
-// The keys of other ranks before a rank's queries that these attend to, of all that a ring brings ahead of them:
-// "12.5 % by a KV head, 40.0 % by any of 4 KV heads". kept: of a layer, a selection as a drawing.
+// Returns the share of the other ranks' keys before a rank's queries that these queries attend to: "12.5 % by a KV
+// head, 40.0 % by any of 4 KV heads". kept: a layer's pattern, with a selection as a drawn block pattern.
 std::string referenced_text(const Pattern& kept, const ModelConfig&, const ParallelConfig&, std::int64_t length);
 
 }  // namespace ring

@@ -25,7 +25,7 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kBytesOfToken = 64;  // of the text so many are read for each token: vocabularies have longer ones
+constexpr std::size_t kBytesOfToken = 64;  // bytes read from the text per token; a few vocabularies have longer tokens
 
 void check_run(const std::string& path) {
   std::error_code none;
@@ -108,7 +108,7 @@ class Report {
     for (const std::string& line : wrapped(text, static_cast<std::size_t>(a_.columns))) std::cout << line << "\n";
   }
 
-  // The first that selects, else the first that is not dense.
+  // Returns the first layer that selects, otherwise the first that is not dense.
   std::int64_t layer_to_draw() const {
     const auto first = [&](const auto& is) {
       std::int64_t i = 0;
@@ -151,14 +151,14 @@ class Report {
                            l.mean(&HeadReading::dense_entropy), l.cost));
     constexpr std::int64_t kTableColumns = 56;
     if (a_.columns >= kTableColumns) return print_table(rows, 0);
-    for (std::size_t i = 1; i < rows.size(); ++i) {  // on a narrow terminal in words
+    for (std::size_t i = 1; i < rows.size(); ++i) {  // for narrow terminals
       std::string text;
       for (std::size_t j = 0; j < rows[i].size(); ++j) text += str(j ? ", " : "", rows[0][j], " ", rows[i][j]);
       say(text);
     }
   }
 
-  // By layer and head, where there is room for a line of heads.
+  // Prints recall by layer and head, if a row of heads fits.
   void print_recalls() const {
     HeatMap map{
         .title = "Recall", .column_title = "KV head", .row_title = "layer", .columns = {}, .rows = {}, .shares = {}};

@@ -1,5 +1,5 @@
 #pragma once
-// `attention show --text`: what a trained model attends to in a text.
+// `attention show --text`: shows what a trained model attends to in a text.
 
 #include <cstdint>
 #include <string>
@@ -10,20 +10,20 @@
 namespace ring {
 
 struct AttentionOnText {
-  std::string run, text, svg;  // a run or a checkpoint; a file of text; where to draw, or empty
+  std::string run, text, svg;  // run: run or checkpoint; text: text file; svg: output file, or empty
   std::vector<std::string> overrides;
   SavedWeights weights = SavedWeights::latest;
   int threads = 0;
-  std::int64_t layer = -1, head = 0;  // layer: -1: all
-  std::int64_t length = 0;            // tokens at most; 0: kUsualTextTokens, or the context where that is less
+  std::int64_t layer = -1, head = 0;  // layer -1: all layers
+  std::int64_t length = 0;            // maximum tokens; 0: kUsualTextTokens, or the context if that is less
   std::int64_t columns = 80;
 };
 constexpr std::int64_t kUsualTextTokens = 4096;
 
-// Error: the model lacks the layer, or the KV head. layer: -1: none in particular.
+// Throws Error if the model lacks the layer or the KV head. layer: -1 for none in particular.
 void check_layer_and_head(const ModelConfig&, std::int64_t layer, std::int64_t head);
 
-// Error: no run, no text, a layer or head that the model lacks.
+// Throws Error if the run or the text cannot be read, or if the model lacks the layer or the head.
 void show_attention_on_text(const AttentionOnText&);
 
 }  // namespace ring

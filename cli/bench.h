@@ -1,5 +1,5 @@
 #pragma once
-// What the subcommands of `ringmaster bench` share.
+// Shared by the subcommands of `ringmaster bench`.
 
 #include <string>
 #include <vector>
@@ -11,33 +11,34 @@
 
 namespace ring {
 
-// Each adds its subcommand to `bench`.
+// Each function adds its subcommand to `bench`.
 void add_bench_step(Command bench);
-void add_bench_ops(Command bench);  // and bench floor
+void add_bench_ops(Command bench);  // adds bench ops and bench floor
 void add_bench_products(Command bench);
 void add_bench_attention(Command bench);
 void add_bench_blocks(Command bench);
 void add_bench_context(Command bench);
 void add_bench_calibrate(Command bench);
 
-// A settings file on the command line, whose corpus is not read.
+// A settings file on the command line. The corpus that it names is not read.
 struct BenchConfig {
   std::string file;
   std::vector<std::string> overrides;
   void add_to(Command command);
   Config load() const;
-  std::string name() const;  // of the shape: the file's, without folder and extension
+  std::string name() const;  // name of the shape: the file's name without folder and extension
 };
 
-// What the command line says, for the ranks of `launch` to compare. own: options of which each rank may have its own,
-// because only what rank 0 shows depends on them.
+// Returns the command line's options for the ranks of `launch` to compare. own: options that may differ between ranks,
+// because they affect only what rank 0 shows.
 Facts facts_of(Command command, const std::vector<std::string>& own);
 
-// A file that lines are appended to; a new one gets the header at once. No path: nothing is written.
+// A file that lines are appended to; a new file gets the header at once. If the path is empty, nothing is written.
 class CsvFile {
  public:
-  CsvFile(const std::string& path, const std::string& header);  // Error: it cannot be written, or holds other columns
-  void add(const std::string& line);                            // Error: it cannot be written
+  // Throws Error if it cannot be written or has other columns.
+  CsvFile(const std::string& path, const std::string& header);
+  void add(const std::string& line);  // throws Error if it cannot be written
 
  private:
   std::string path_;

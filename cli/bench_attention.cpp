@@ -26,7 +26,7 @@ struct Arguments {
   int rounds = 1;
 };
 
-// What is not said is small on a CPU.
+// Returns the grid; default sizes are smaller on a CPU.
 AttentionGrid grid_of(const Arguments& a, Backend backend) {
   const bool cpu = backend == Backend::cpu;
   AttentionGrid g;

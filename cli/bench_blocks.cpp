@@ -17,9 +17,10 @@
 namespace ring {
 namespace {
 
-// Longer sequences take long to measure: on a CPU by the second, on a GPU where blocks keep a large share.
+// Maximum default length (CPU, GPU). Longer sequences take long to measure: seconds per call on a CPU, and on a GPU if
+// blocks keep a large share of the pairs.
 constexpr std::int64_t kUsualLength[] = {4096, 131072};
-constexpr double kAlike = 0.05;  // of the keys
+constexpr double kAlike = 0.05;  // share of the keys
 
 struct Arguments {
   BenchConfig config;
@@ -58,7 +59,7 @@ void print_setting(const BlockLayers& layers, const std::vector<BlockTiming>& ti
     print_format("  '%s=%s'\n", key.c_str(), block_text(best.attention).c_str());
 }
 
-// Those whose blocks may have another size.
+// Returns the layers whose block size can be changed.
 std::vector<BlockLayers> free_layers(const std::string& file, const ModelConfig& m) {
   std::vector<BlockLayers> all = block_sparse_layers(m);
   if (all.empty())

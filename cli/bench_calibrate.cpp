@@ -19,7 +19,8 @@ struct Arguments {
   std::string out = "rates.yaml";
 };
 
-// What the file has already: other precisions, the link between devices. Before anything is measured.
+// Returns the rates that the file already has, for other precisions and for links. Call before measuring: throws Error
+// if the file cannot be written or holds another device's rates.
 DeviceRates rates_there(const std::string& file, const ExecContext& ctx) {
   check_writable(file);
   DeviceRates rates;
@@ -32,7 +33,7 @@ DeviceRates rates_there(const std::string& file, const ExecContext& ctx) {
 
 void run(const Arguments& a, const Facts& given) {
   Config config = a.config.load();
-  config.run.rates.clear();  // may be what this writes
+  config.run.rates.clear();  // may name the file that this command writes
   StepBenchmark bench(config, join_mesh(config, given));
   const bool leader = bench.mesh().rank() == 0;
   const DeviceRates before = leader ? rates_there(a.out, bench.exec()) : DeviceRates{.device = ""};

@@ -32,9 +32,9 @@ struct Arguments {
 constexpr std::pair<const char*, ContextSchedule> kSchedules[] = {
     {"ring", ContextSchedule::ring}, {"gather", ContextSchedule::gather}, {"all_to_all", ContextSchedule::all_to_all}};
 
-constexpr std::int64_t kLeastAlone = 4096;  // tokens with which a device comes near its rate
+constexpr std::int64_t kLeastAlone = 4096;  // tokens at which one device nearly reaches its full rate
 
-// A short sequence does not show the rate of one device with a long one.
+// Throws Error if the length for one device alone is too short to show its rate with long sequences.
 void check_alone(const ContextGrid& g) {
   const std::int64_t longest = *std::ranges::max_element(g.lengths), least = std::min(longest, kLeastAlone);
   if (g.longest_alone > 0 && g.longest_alone < least)
@@ -42,7 +42,7 @@ void check_alone(const ContextGrid& g) {
          " tokens is no reference: give at least ", least, ", or 0 to measure none");
 }
 
-// What was not said, for so many ranks.
+// Fills in values that were not given, for this number of ranks.
 void fill_in(Arguments& a, int ranks, Backend backend) {
   if (a.kv_heads == 0) a.kv_heads = a.grid.heads;
   if (a.grid.heads % a.kv_heads)
@@ -86,7 +86,7 @@ std::string milliseconds(double seconds) {
   return text;
 }
 
-// The share of the rate of one device alone, where that was measured.
+// Returns the rate as a share of one device's rate; `otherwise` if that was not measured.
 std::string share(double flops, double alone, const char* otherwise) {
   if (!(alone > 0)) return otherwise;
   char text[32];
@@ -138,7 +138,7 @@ void write(CsvFile& csv, const Arguments& a, const ContextGrid& g, int ranks, co
               1e-6 * static_cast<double>(t.extra_bytes), ',', 1e-6 * static_cast<double>(t.sent_bytes)));
 }
 
-// With the length and the schedule before its extension, where there are several.
+// Returns the path with length and schedule added to the name, if there are several of them.
 std::string timeline_path(const Arguments& a, std::int64_t length, const std::string& schedule) {
   std::filesystem::path path = a.timeline;
   std::string name = path.stem().string();

@@ -13,7 +13,7 @@ namespace {
 using Words = std::vector<std::string>;
 using Candidates = std::vector<Candidate>;
 
-// An option's own words, as CLI11 shows them in its type: "TEXT:{auto,cpu,cuda}".
+// Returns the choices that CLI11 lists in the option's type: "TEXT:{auto,cpu,cuda}".
 Words choices_of(Option option) {
   const std::string type = option.type_text();
   const std::size_t open = type.find('{'), close = type.find('}', open);
@@ -24,7 +24,7 @@ Words choices_of(Option option) {
   return choices;
 }
 
-// Where a command line stands: below which command, and whose value is due.
+// Position in a command line: the present command, and the option whose value comes next.
 class Place {
  public:
   explicit Place(Command app) : root_(app), command_(app) {}
@@ -52,11 +52,11 @@ class Place {
   }
 
   Command command() const { return command_; }
-  // Below it; `help` and `launch --` take those of the program.
+  // Returns the command whose subcommands may follow; `help` and `launch --` take those of the program.
   Command commands() const { return is("launch") || is("help") ? root_ : command_; }
   Option waiting() const { return values_ > 0 ? option_ : Option(); }
   bool begins() const { return plain_ == 0; }
-  // Which of the command's words without a name comes next; null: none is left.
+  // Returns the positional argument that comes next; no option if all are used.
   Option next_word() const {
     const std::vector<Option> all = command_.positionals();
     if (all.empty()) return {};
@@ -68,8 +68,8 @@ class Place {
 
   Command root_, command_;
   Option option_;
-  std::size_t values_ = 0;  // that are due
-  std::size_t plain_ = 0;   // words that are no option
+  std::size_t values_ = 0;  // values still to come
+  std::size_t plain_ = 0;   // words that are not options
 };
 
 Candidates values_of(const config::Node& root, const std::string& key) {
@@ -85,7 +85,7 @@ Candidates values_of(const config::Node& root, const std::string& key) {
   return found;
 }
 
-// The fields of one section, or the values of one setting.
+// Returns the fields of one section, or the values of one setting.
 Candidates settings(const std::string& word) {
   Config config;
   const config::Node root = bind_config(config);
@@ -136,7 +136,7 @@ Candidates all_at(const Place& place, const std::string& word) {
   return found;
 }
 
-// Its first sentence, in one line.
+// Returns the first sentence or line.
 std::string in_a_line(std::string about) {
   about = about.substr(0, about.find('\n'));
   return about.substr(0, std::min(about.find(". "), about.find("; ")));

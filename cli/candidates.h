@@ -7,14 +7,14 @@
 
 namespace ring {
 
-// What may stand in one place of a command line.
+// A completion for one word of a command line.
 struct Candidate {
-  std::string text;   // that ends with '=' or '.' goes on
-  std::string about;  // a line; may be empty
+  std::string text;   // if it ends with '=' or '.', the word continues
+  std::string about;  // one line; may be empty
 };
 
-// `words` are those typed so far, without the program's name; the last one is unfinished, or empty. Nothing: a file may
-// stand there, or what nobody can guess.
+// Returns the completions of the last of `words`, the words typed so far without the program's name; the last word is
+// unfinished, or empty. The list is empty if the word may be a file or cannot be guessed.
 std::vector<Candidate> candidates(Command app, const std::vector<std::string>& words);
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// Talking with a model on a terminal, and options of what writes texts.
+// Chats on a terminal, and options of commands that generate text.
 
 #include <cstdint>
 #include <string>
@@ -11,20 +11,20 @@
 
 namespace ring {
 
-// --chat-template. Returns the option.
+// Adds --chat-template.
 Option add_chat_template(Command, std::string& choice);
 
-// --context of commands that write texts: see open_session().
+// Adds --context: see open_session().
 void add_context(Command, std::int64_t& context);
 
 struct ChatOptions {
   std::string chat_template;  // see open_chat()
-  std::string system;         // what stands first; empty: nothing
-  std::string once;           // one answer to this; empty: an answer to every line of standard input
+  std::string system;         // system message; empty for none
+  std::string once;           // a single question; if empty, each line of standard input is one
 };
 
-// Prints answers, a line end behind each. Answer n, counted from 0, is drawn with the seed + n. Error: there is no
-// template, or the conversation has outgrown the model's context.
+// Prints each answer followed by a newline. Answer n, from 0, is sampled with the seed + n. Throws Error if there is no
+// template, or if the conversation no longer fits the model's context.
 void talk(const Session&, const ChatOptions&, Sampling, std::int64_t max_tokens, const std::vector<std::string>& stops);
 
 }  // namespace ring

@@ -40,7 +40,7 @@ void print_value(const std::string& name, const StateValue& value) {
   std::cout << "\n";
 }
 
-// As JSON, in lines of their own where one line would be too long; a list of numbers stays in its line.
+// Formats JSON, with one member per line where a single line would be too long; lists of scalars stay on one line.
 std::string in_lines(const nlohmann::json& value, const std::string& indent) {
   constexpr std::size_t kColumns = 100;
   const std::string line = value.dump();
@@ -54,7 +54,7 @@ std::string in_lines(const nlohmann::json& value, const std::string& indent) {
   return str(line.front(), items, "\n", indent, line.back());
 }
 
-// Texts of several lines, such as the configuration, keep them.
+// Prints metadata. Values with several lines, such as the configuration, keep their line breaks.
 void print_metadata(const std::string& metadata) {
   const nlohmann::json entries = parse_own_json<nlohmann::json>(metadata);
   for (const auto& [key, value] : entries.items()) {
@@ -85,7 +85,8 @@ void print_tensors(const Manifest& m) {
             << "\n";
 }
 
-// The manifest of the newest checkpoint that a path means, and all that it means. A run may remove them meanwhile.
+// Returns the manifest of the newest checkpoint that `path` names, and all checkpoints in `found`. Repeats the search
+// if a run removes the checkpoint meanwhile.
 Manifest read_newest(const std::string& path, std::vector<CheckpointEntry>& found) {
   const auto find = [&] {
     found = resolve_checkpoints(path);
@@ -119,11 +120,11 @@ void inspect(const std::string& path) {
   print_manifest(m);
 }
 
-// What `verify` found out so far.
+// Results of `verify` so far.
 struct Tally {
   std::set<fs::path> seen;
   std::size_t whole = 0, damaged = 0;
-  bool removed = false;  // one of the latest list was
+  bool removed = false;  // a checkpoint of the present list was removed
 
   void look_at(const fs::path& path) {
     const Verification v = verify_live(path, /*from_disk=*/true);
@@ -142,7 +143,7 @@ struct Tally {
   }
 };
 
-// Where a run removes checkpoints meanwhile, it has written newer ones: they are looked at instead.
+// Verifies the checkpoints. If a run removes some meanwhile, lists them again to verify the newer ones.
 void verify(const std::string& path) {
   Tally tally;
   const fs::path given = fs::path(path).has_filename() ? fs::path(path) : fs::path(path).parent_path();

@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostRanks = 100'000;  // as many as shards have names
+constexpr int kMostRanks = 100'000;  // limited by the names of shards
 constexpr std::int64_t kMostSteps = std::numeric_limits<std::int64_t>::max();
 
 struct ReshardArguments {
@@ -55,7 +55,7 @@ PruneRules rules_of(const PruneArguments& a) {
   return rules;
 }
 
-// The folder of a run's checkpoints, or such a folder itself.
+// Returns the folder of a run's checkpoints; `path` may be that folder itself.
 fs::path folder_of(const std::string& path) {
   const fs::path newest = resolve_checkpoints(path).back().path;
   std::error_code error;
@@ -78,7 +78,7 @@ void prune(const PruneArguments& a) {
     std::cout << "kept     " << e.path.string() << (e.step == plan.newest_whole ? "  (newest whole one)" : "") << "\n";
 }
 
-// The settings in a checkpoint, and the rest of its metadata.
+// Returns the settings in a checkpoint's metadata, and removes them from `metadata`.
 std::string settings_in(nlohmann::json& metadata) {
   const auto config = metadata.find("config");
   if (config == metadata.end() || !config->is_string()) return "";
@@ -123,7 +123,7 @@ struct DiffArguments {
   bool only_tensors = false;
 };
 
-// As diff(1): exit code 1 where something differs.
+// Like diff(1), ends with exit code 1 if something differs.
 void diff(const DiffArguments& args) {
   CheckpointDifference d;
   std::vector<std::string> settings;

@@ -16,7 +16,7 @@ using Text = const std::string&;
 
 struct NothingIsRun {};
 
-// Fills `value`; returns what is wrong.
+// Parses into `value`. Returns the problem, or "" if there is none.
 std::string parse_number(const std::string& text, bool whole, const Check& range, config::Value& value) {
   config::Node node;
   node.kind = whole ? config::Kind::integer : config::Kind::number;

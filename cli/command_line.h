@@ -7,12 +7,12 @@
 
 namespace ring {
 
-// Every command of the program (cli/commands.h).
+// Adds every command of the program (cli/commands.h).
 void add_commands(Command app);
 
-// Reads the program's arguments, without its name, and runs the command that they name, if any. `help COMMAND` is
-// `COMMAND --help`, `--a.b=c` the setting `a.b=c`. Throws UsageError with what was probably meant, or as
-// Program::parse() does.
+// Runs the command that the arguments, without the program's name, select; runs nothing if they select none. Reads
+// `help COMMAND` as `COMMAND --help`, and `--a.b=c` as the setting `a.b=c`. Throws UsageError with a suggestion, or
+// whatever Program::parse() throws.
 void parse_arguments(Program& program, std::vector<std::string> arguments);
 
 }  // namespace ring

@@ -1,24 +1,24 @@
 #pragma once
-// The commands of the program, one file for each family.
+// The commands of the program; each family has a file of its own.
 
 #include "cli/command.h"
 
 namespace ring {
 
-// Each adds its command to `app`, and its subcommands to that. A callback does the work. Error: it failed. ExitCode: it
-// has done its work and ends with a code of its own.
+// Each function adds its command, with all subcommands, to `app`. Callbacks do the work: they throw Error if it fails,
+// and ExitCode if it is done but ends with a special exit code.
 void add_init_command(Command app);         // init
 void add_tokenizer_commands(Command app);   // tokenizer train | encode | decode | inspect
-void add_data_commands(Command app);        // data prepare | inspect | verify
+void add_data_commands(Command app);        // data prepare | synthesize | inspect | export | verify
 void add_config_commands(Command app);      // config show | docs
 void add_train_command(Command app);        // train
 void add_eval_command(Command app);         // eval
 void add_generate_command(Command app);     // generate
-void add_bench_commands(Command app);       // bench step | ops | floor | attention | context | calibrate
-void add_checkpoint_commands(Command app);  // checkpoint inspect | verify
+void add_bench_commands(Command app);       // bench: see cli/bench.h
+void add_checkpoint_commands(Command app);  // checkpoint inspect | verify | reshard | prune | diff
 void add_export_command(Command app);       // export
 void add_import_command(Command app);       // import
-void add_attention_commands(Command app);   // attention show
+void add_attention_commands(Command app);   // attention show | fit
 void add_runs_command(Command app);         // runs [compare]
 void add_metrics_command(Command app);      // metrics export
 void add_report_command(Command app);       // report
@@ -31,7 +31,7 @@ void add_launch_command(Command app);       // launch
 void add_completion_commands(Command app);  // completion bash | zsh | fish | words
 void add_man_command(Command app);          // man
 
-// Commands below those.
+// Subcommands in files of their own.
 void add_data_export(Command data);             // data export
 void add_data_inspect(Command data);            // data inspect
 void add_data_synthesize(Command data);         // data synthesize

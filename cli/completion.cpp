@@ -1,4 +1,4 @@
-// What shells ask when Tab is pressed. Their scripts know nothing of commands and settings: they ask this program.
+// Completions for shells. The shells' scripts know no commands and settings: they ask this program when Tab is pressed.
 
 #include <iostream>
 #include <memory>
@@ -10,7 +10,7 @@
 namespace ring {
 namespace {
 
-// Bash takes words apart at = and :, here they are put together again; what stands already is left out of the answers.
+// Bash splits words at = and :. The script joins them again and drops the part that is already typed from the answers.
 constexpr const char* kBash = R"(# bash completion of ringmaster: source this, or put it into
 # ~/.local/share/bash-completion/completions/ringmaster
 _ringmaster() {

@@ -65,7 +65,7 @@ constexpr std::string_view kHead = "## `";
 
 struct Section {
   std::string name;  // "model.attention"
-  std::string text;  // with its head
+  std::string text;  // includes the heading
 };
 
 std::vector<Section> sections_of(const std::string& reference) {
@@ -81,7 +81,7 @@ std::vector<Section> sections_of(const std::string& reference) {
 // Returns where the keys begin in the text of a section, after its heading and description.
 std::size_t keys_at(const std::string& text) { return std::min(text.find("* **`"), text.size()); }
 
-// The keys of a section and of those inside of it, named from there on; however lines are wrapped.
+// Returns the keys of a section and its subsections, with names relative to `name` and without white space.
 std::string keys_in(const std::vector<Section>& all, const std::string& name) {
   std::string keys;
   for (const Section& s : all)
@@ -96,7 +96,7 @@ std::string keys_in(const std::vector<Section>& all, const std::string& name) {
 
 std::string last_word(const std::string& name) { return name.substr(name.rfind('.') + 1); }
 
-// The section before this one with the same keys. Null if there is none.
+// Returns an earlier section with the same keys; null if there is none.
 const Section* same_before(const std::vector<Section>& all, const Section& section) {
   for (const Section& s : all) {
     if (&s == &section) return nullptr;
@@ -110,7 +110,7 @@ std::string anchor_of(std::string name) {
   return "#" + name;
 }
 
-// Sections that repeat an earlier one refer to it.
+// Replaces sections that repeat an earlier one by a reference.
 std::string without_repetitions(const std::string& reference) {
   const std::vector<Section> all = sections_of(reference);
   std::string out = reference.substr(0, reference.find(kHead)), repeated;

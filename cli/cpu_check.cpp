@@ -1,6 +1,6 @@
-// Looks at the CPU before anything else runs: a program built for newer instructions dies of SIGILL somewhere, often in
-// the set-up of globals before main, and says nothing. This file alone is compiled for the oldest CPU of the
-// architecture, and uses no library that could bring newer code in, hence plain write().
+// Checks the CPU before anything else runs. A program built for newer instructions dies of SIGILL, often while globals
+// are constructed before main, without a message. This file is the only one compiled for the oldest CPU of the
+// architecture, and uses no library that could contain newer code, hence plain write().
 #include <unistd.h>
 
 #include <cstring>
@@ -22,7 +22,7 @@ __attribute__((constructor(101))) void check_cpu() {
   say(", which this program was built for (-march=");
   say(ring::build_info::kArch);
   say("). Build it on this machine, or with a lower RING_ARCH\n");
-  _exit(1);  // nothing has been set up yet that could be torn down
+  _exit(1);  // nothing is set up yet, so no cleanup is needed
 }
 
 }  // namespace

@@ -21,11 +21,11 @@
 namespace ring {
 namespace {
 
-constexpr double kDead = 30;  // seconds without a word of the agent's thread
+constexpr double kDead = 30;  // seconds without an update by the agent's thread
 constexpr double kSensorSeconds = 1;
 constexpr int kLowestPriority = 19;
 
-// This thread's: the job comes first.
+// Lowers this thread's priority: the job comes first.
 void step_back() {
   thread_local const int done = setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kLowestPriority);
   static_cast<void>(done);
@@ -40,7 +40,7 @@ std::int64_t number(const std::map<std::string, std::string>& query, const char*
 
 }  // namespace
 
-// One thread asks everything here.
+// Used only by the server's single thread, so nothing here is locked.
 struct Dashboard::Impl {
   Impl(HttpOptions o, const std::string& path, const JobBoard& b)
       : title(path.empty() ? "Job" : "Run " + folder_name(path)), board(b) {
@@ -68,7 +68,7 @@ struct Dashboard::Impl {
     return {.type = open ? kOpenMetricsType : kTextMetricsType,
             .body = metrics_text(view(), reading ? &reading->run : nullptr, open)};
   }
-  // The agent judges the workers itself; this is about the agent.
+  // Reports the agent's own health: it is the agent that checks the workers.
   HttpReply health() const {
     if (const double age = board.age(); age > kDead)
       return {.status = 503, .body = str("the agent has not looked at its workers for ", age, " s\n")};
@@ -96,7 +96,7 @@ struct Dashboard::Impl {
   GpuSensors sensors;
   std::map<std::string, GpuReading> readings;
   double ask_at = 0;
-  std::optional<HttpServer> server;  // last: it asks for all of the above
+  std::optional<HttpServer> server;  // destroyed first: its thread uses the members above
 };
 
 Dashboard::Dashboard(HttpOptions o, const std::string& run, const JobBoard& board)

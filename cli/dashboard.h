@@ -1,5 +1,5 @@
 #pragma once
-// `launch --dashboard`: what the agent knows of the job, and what the run records, for browsers and Prometheus.
+// `launch --dashboard`: serves the agent's view of the job and the run's records to browsers and Prometheus.
 
 #include <memory>
 #include <string>
@@ -13,7 +13,8 @@ namespace ring {
 
 class Dashboard {
  public:
-  // run: its directory, which may not be there yet; empty: the command has none. Says where it is.
+  // run: its directory, which need not exist yet; empty if the command trains no run. Logs the dashboard's address.
+  // Serves until destruction.
   Dashboard(HttpOptions, const std::string& run, const JobBoard&);
   ~Dashboard();
   const Endpoint& endpoint() const;
@@ -23,8 +24,8 @@ class Dashboard {
   std::unique_ptr<Impl> impl_;
 };
 
-// The directory of the run that a worker's command trains, as the program `app` reads it; empty: it trains none, or its
-// settings are wrong, which the workers say.
+// Returns the directory of the run that a worker's command trains, parsed with the program `app`; empty if it trains
+// none or if its settings are wrong, which the workers report.
 std::string run_of_command(Command app, const std::vector<std::string>& command);
 
 }  // namespace ring

@@ -20,7 +20,7 @@
 namespace ring {
 namespace {
 
-// Shows how far a command is through its bytes.
+// Shows a command's progress in bytes.
 void show_bytes(LiveLine& line, std::uint64_t done, std::uint64_t total, const std::string& besides = "") {
   if (!line.due()) return;
   const double rate = static_cast<double>(done) / line.seconds();
@@ -31,7 +31,7 @@ void show_bytes(LiveLine& line, std::uint64_t done, std::uint64_t total, const s
   line.show(text);
 }
 
-// Too few tokens for a validation loss whose second digit means something.
+// Minimum number of validation tokens for which the second digit of the loss is significant.
 constexpr std::uint64_t kFewValidationTokens = 50'000;
 
 void warn_of_validation(const PrepareReport& r) {
@@ -82,7 +82,7 @@ void prepare(const PrepareArguments& a) {
             << " s, " << in_bytes(bytes / r.seconds) << "/s\n";
 }
 
-// Whether every byte is as it was written; says what is not.
+// Verifies every byte. Prints what is damaged and returns false if anything is.
 bool verify_one(const std::string& path) {
   try {
     const auto store = TokenStore::open(path);

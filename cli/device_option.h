@@ -1,5 +1,5 @@
 #pragma once
-// The option of the command line that says where to compute.
+// The option --device.
 
 #include <string>
 
@@ -8,7 +8,7 @@
 
 namespace ring {
 
-// --device: auto, cpu or cuda.
+// Adds --device: auto, cpu or cuda.
 Option add_device(Command command, DeviceChoice& choice, const std::string& text = "Where to compute");
 
 }  // namespace ring

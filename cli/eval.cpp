@@ -29,7 +29,7 @@ struct Arguments {
   LongEvalArguments long_eval;
 };
 
-// To the terminal, and whole or not at all to a file.
+// Prints to the terminal; a file is written completely or not at all.
 void print_json(const nlohmann::ordered_json& json, const Arguments& a) {
   if (a.json) std::cout << json << "\n";
   if (!a.output.empty()) write_whole(a.output, json.dump(2) + "\n");

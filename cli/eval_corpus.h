@@ -1,5 +1,5 @@
 #pragma once
-// What `eval` and `attention fit` read of a corpus or of text, and the options that say it.
+// The data that `eval` and `attention fit` read, a corpus or text, and the options for it.
 
 #include <optional>
 #include <string>
@@ -15,23 +15,24 @@ struct Session;
 struct EvalCorpus {
   std::string data, split_name = "validation";
   PrepareOptions text;
-  std::int64_t batches = 0, rows = 0;  // 0: all; see batch_rows()
-  std::optional<bool> documents;       // --separate-documents; empty: auto
+  std::int64_t batches = 0, rows = 0;  // 0: all batches; see batch_rows() for rows
+  std::optional<bool> documents;       // --separate-documents; nullopt for auto
 
-  // Adds --data, --split, --text, --document, --separate-documents, and how --text has records.
+  // Adds --data, --split, --text, --document, --separate-documents, and the options for records in --text.
   void add_to(Command command);
-  void add_batches_to(Command command);  // --batches, --batch-size
+  void add_batches_to(Command command);  // adds --batches and --batch-size
 
-  // Error: the run has none of its own and none is given, or it has another tokenizer.
+  // Opens the corpus or text. Throws Error if neither is given and the run has no corpus, or if the corpus was made
+  // with a different tokenizer.
   Corpora open(const std::string& run, int threads, const Session&) const;
-  Split split() const;  // all of --text is its training split
-  // Returns whether some tokens of the split do not count as targets: prompts, and what a user says in a conversation.
+  Split split() const;  // the training split for --text, which has no other
+  // Returns true if some tokens of the split are not targets: prompts, and the user's part of conversations.
   bool masked(const Corpora&) const;
   // Returns how documents are packed into windows. Documents of a masked split are separate and are not cut if they fit
   // into a window, so that models compare whatever they were trained with; other splits are packed as the run trained.
   // --separate-documents overrides both. If documents are separate, they are aligned as the run's attention needs.
   PackingConfig packing(const Session&, const Corpora&) const;
-  // Windows of so many tokens.
+  // Returns windows of `context` tokens.
   ValidationSet windows(const Session&, const Corpora&, std::int64_t context) const;
 };
 

@@ -19,7 +19,7 @@
 namespace ring {
 namespace {
 
-// Half, a quarter and so on of the context too, as far as some filler fits in.
+// Returns --lengths; by default the context, half of it, a quarter and so on, as long as some filler fits in.
 std::vector<std::int64_t> lengths_of(const LongEvalArguments& a, std::int64_t context, const LongTask& task) {
   if (!a.lengths.empty()) return a.lengths;
   const std::int64_t shortest = 2 * task.bare_tokens();
@@ -36,7 +36,7 @@ std::vector<double> depths_of(const LongEvalArguments& a, const LongTask& task) 
   return task.kind() == LongKind::words ? std::vector<double>{0} : a.depths;
 }
 
-// Whatever is wrong with the prompts is said before anything is computed.
+// Checks all prompts before anything is computed.
 void check_prompts(const LongEvalArguments& a, const std::vector<std::int64_t>& lengths, const ModelConfig& m,
                    const LongTask& task) {
   if (!task.writes_everything())
@@ -120,7 +120,7 @@ class Report {
   std::vector<HeatMap> maps_;
 };
 
-// All lengths and depths of a task.
+// Runs one task with all lengths and depths.
 void run_task(const Session& session, const LongEvalArguments& a, const LongTask& task,
               const std::vector<std::int64_t>& lengths, std::int64_t rows, Report& report) {
   const std::string name = name_of(task.kind());

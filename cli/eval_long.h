@@ -1,5 +1,5 @@
 #pragma once
-// `ringmaster eval --long`.
+// `ringmaster eval --long`: evaluates a model's use of long contexts.
 
 #include <cstdint>
 #include <string>
@@ -25,14 +25,15 @@ struct LongEvalArguments {
   void add_to(Command command);
 };
 
-// batches, rows: of the windows whose loss is computed; 0: all, and as many as make up about 32,768 tokens.
+// batches, rows: batches of windows for the loss, and windows per batch; 0 means all batches, and batches of about
+// 32,768 tokens.
 void long_eval(const Session&, const Corpora&, Split, const LongEvalArguments&, std::int64_t batches, std::int64_t rows,
                bool json);
 
-// Error, which names the option: the model has learned its positions, and they are fewer.
+// Throws Error, naming the option, if the model has learned positions and `length` exceeds their number.
 void check_length(const ModelConfig&, const char* option, std::int64_t length);
 
-// Sequences in a batch where the user does not say: at most 32, and not many more than 32,768 tokens.
+// Returns the sequences in a batch: `asked` if positive, otherwise 1 to 32, with about 32,768 tokens if possible.
 std::int64_t batch_rows(std::int64_t asked, std::int64_t length);
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// `ringmaster eval --task`.
+// `ringmaster eval --task`: evaluates a model on tasks.
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -10,8 +10,8 @@ namespace ring {
 
 struct Session;
 
-// Reads every task before it computes the first. context: tokens that count of a question, 0: the model's; rows: see
-// batch_rows(). Prints a table unless `quiet`; returns the same as JSON.
+// Evaluates the tasks, after reading all of them. context: maximum tokens of a question, 0 for the model's context;
+// rows: see batch_rows(). Prints a table unless `quiet`; returns the results as JSON.
 nlohmann::ordered_json evaluate_tasks(const Session&, const std::vector<std::string>& specs, std::int64_t context,
                                       std::int64_t rows, bool quiet);
 

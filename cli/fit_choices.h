@@ -1,5 +1,5 @@
 #pragma once
-// The choices of attention that `attention fit` tries.
+// The attention that `attention fit` may give to a layer.
 
 #include <cstdint>
 #include <string>
@@ -10,25 +10,26 @@
 
 namespace ring {
 
-// A way to attend. By layer: what it attends over, and the share of causal pairs that this is.
+// One choice of attention, with its pattern and its share of the causal pairs for each layer.
 struct FitChoice {
   AttentionConfig section;
   std::vector<Pattern> patterns;
   std::vector<double> densities;
-  double density() const;  // the mean
+  double density() const;  // mean over the layers
 };
 
-// What the run's layers attend over now; `section` means nothing. m: resolved. Error, which names the run: layers that
-// learn for their attention, keep blocks by importance or share selections, in whose place no pattern can stand.
+// Returns the run's own attention, for which `section` is unset. m: resolved. Throws Error, naming the run, if a layer
+// trains parameters for its attention, keeps blocks by importance or shares selections: no fixed pattern can replace
+// these.
 FitChoice own_choice(const ModelConfig& m, const std::string& run);
 
-// Sections in YAML, cheapest first. None: those of default_choices() that fit, of less density than `own`. Error names
-// the choice.
+// Returns the choices, sorted by density. texts: sections in YAML; if empty, those of default_choices() with a lower
+// density than `own`. Throws Error, naming the choice, if one is wrong.
 std::vector<FitChoice> fit_choices(const ModelConfig& run, const FitChoice& own, const std::vector<std::string>& texts,
                                    bool learned, std::int64_t step);
 
-// A window, and two sizes of selected blocks, with an indexer (`learned`, for a run in this step) or by content, in
-// YAML; those for which so many tokens are enough.
+// Returns a window and two numbers of selected blocks in YAML, without those that would cover the whole context. Blocks
+// are selected with an indexer (`learned`, for a run at this step) or by content.
 std::vector<std::string> default_choices(std::int64_t context, bool learned, std::int64_t step);
 
 }  // namespace ring

@@ -40,7 +40,7 @@ nlohmann::ordered_json json_of(const std::string& prompt, const WrittenText& tex
   return j;
 }
 
-// A line each, or a member of each record.
+// Reads one prompt per line, or from a member of each record.
 std::vector<std::string> read_prompts(const std::string& file) {
   struct Prompts : DocumentSink {
     std::vector<std::string> all{""};
@@ -67,8 +67,8 @@ Sampling sampling_for(const Arguments& a, GenerationConfig published) {
   return sampling;
 }
 
-// Prompts side by side, of which the first is the n-th of all, counted from 0: each is drawn with a seed of its own,
-// from the one that was given + n.
+// Generates for several prompts in one batch. n: index of the first prompt among all; prompt i is sampled with the
+// given seed + n + i.
 std::vector<WrittenText> write_together(const Arguments& a, const Session& session,
                                         std::span<const std::string> prompts, std::size_t n,
                                         const std::function<void(const std::string&)>& show) {
@@ -86,7 +86,7 @@ std::vector<WrittenText> write_together(const Arguments& a, const Session& sessi
   });
 }
 
-// Each line is printed when its batch is done; a file appears whole.
+// Prints lines when their batch is done; an output file is written completely or not at all.
 void write_lines(const Arguments& a, const Session& session, std::span<const std::string> prompts) {
   std::string lines;
   const auto most = static_cast<std::size_t>(a.batch_size);
@@ -142,7 +142,7 @@ void add_sampling(Command cmd, Arguments& a) {
   cmd.add_number("--max-tokens", a.max_tokens, "Tokens to write at most", 0, kMostCount).show_default();
 }
 
-// What prints something else than answers goes without a chat.
+// Adds the options of chats. Excludes options that print anything other than answers.
 void add_chat(Command cmd, Arguments& a) {
   cmd.add_flag("--chat", a.chat,
                "Talk with the model: answers --prompt, or without it every line of standard input, "

@@ -27,7 +27,7 @@ struct Arguments {
   std::string file = "config.yaml", name;
   DeviceChoice device = DeviceChoice::automatic;
   bool force = false;
-  std::string notes;  // lines about what the user may want to change
+  std::string notes;  // notes about settings that the user may want to change
 };
 
 RunDirectory run_of(const std::string& weights) {
@@ -68,14 +68,14 @@ void take_model(Arguments& a) {
   a.start.model_file = file.is_absolute() ? file.string() : fs::absolute(file).lexically_relative(folder).string();
 }
 
-// Returns true if the run that settings with this name train is the one that --from names.
+// Returns true if the run with this name is the one that --from names.
 bool names_base(const Arguments& a, const std::string& name) {
   std::error_code error;
   return !a.start.weights.empty() &&
          fs::equivalent(run_of(a.start.weights).path(), RunConfig{.name = name}.path(), error);
 }
 
-// Returns the name of the run that the settings file describes. A file with a name that says nothing keeps the default.
+// Returns the name of the run: --name, otherwise the settings file's name, or the default if the file is config.yaml.
 std::string name_of(const Arguments& a) {
   if (!a.name.empty()) {
     if (names_base(a, a.name)) fail("init: --name ", a.name, " is the run that --from names. Give another name");

@@ -1,4 +1,4 @@
-// `ringmaster launch`: workers on this machine, or on this node of several.
+// `ringmaster launch`: starts workers on this machine, or on one node of several.
 
 #include <algorithm>
 #include <cctype>
@@ -38,7 +38,7 @@ training goes on from its newest checkpoint. SIGINT and SIGTERM are passed on on
 checkpoint and exit; a second one ends them at once. Every option is also taken from the environment as torchrun's are:
 --nproc-per-node from PET_NPROC_PER_NODE.)";
 
-// Those in which several processes do one thing together; of any other each would do all.
+// Returns true for commands whose processes share one piece of work; with others, each process would do all of it.
 bool shares_work(const std::vector<std::string>& command) {
   if (command[0] == "train") return true;
   return command[0] == "bench" && command.size() > 1 &&
@@ -59,7 +59,7 @@ void check_command(Command app, const LaunchOptions& o) {
        joined(o.command, " "));
 }
 
-// As they are written.
+// Options as typed.
 struct Words {
   std::string nodes, processes, endpoint, master_addr, master_port = "29500", rdzv_conf, tee, redirects, filter;
   std::string signals, secret_file, new_secret, backend, numa_binding = "auto";
@@ -81,7 +81,7 @@ void read_place(const Words& w, LaunchOptions& o) {
   if (!w.nodes.empty()) read_nodes(w.nodes, o);
   if (w.standalone && o.most_nodes > 1) fail("launch: --standalone is for one node, but --nnodes is ", w.nodes);
   take_place(told, !w.nodes.empty(), o);
-  if (o.most_nodes == 1) return;  // torchrun's users often give a meeting place all the same
+  if (o.most_nodes == 1) return;  // torchrun's users often give an endpoint even for one node
   if (!w.endpoint.empty())
     o.endpoint = read_rdzv_endpoint(w.endpoint);
   else if (!w.master_addr.empty())
@@ -191,7 +191,7 @@ void add_logs(Command launch, LaunchOptions& o, Words& w) {
       .type_name("FILE");
 }
 
-// PET_NPROC_PER_NODE for --nproc-per-node.
+// Reads options from the environment: PET_NPROC_PER_NODE for --nproc-per-node.
 void name_variables(Command launch) {
   for (Option option : launch.named_options()) {
     if (option.name() == "--help" || option.name() == "--make-secret" ||
@@ -216,7 +216,7 @@ int launch_and_show(Command app, LaunchOptions& o, const Words& w) {
 
 void run(Command app, LaunchOptions& o, Words& w) {
   if (!w.new_secret.empty()) return make_secret(w.new_secret);
-  const char* operators = std::getenv("PET_N_PROC_PER_NODE");  // as Kubeflow's operator calls it
+  const char* operators = std::getenv("PET_N_PROC_PER_NODE");  // the name that Kubeflow's operator uses
   if (w.processes.empty() && operators) w.processes = operators;
   if (w.processes.empty() && o.command.empty()) throw UsageError("--nproc-per-node and command are required");
   if (w.processes.empty()) throw UsageError("--nproc-per-node is required");

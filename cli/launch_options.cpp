@@ -14,7 +14,7 @@
 namespace ring {
 namespace {
 
-constexpr int kRdzvPort = 29400;  // torchrun's
+constexpr int kRdzvPort = 29400;  // torchrun's default
 constexpr int kMostNodes = 4096, kMostLocal = 4096;
 
 int number(const std::string& option, const std::string& text, int least, int most) {
@@ -79,7 +79,8 @@ void read_rdzv_conf(const std::string& text, LaunchOptions& o) {
   }
 }
 
-// Both streams of a worker go to one file, in the order of time: whichever is asked for, both are there.
+// Reads --tee or --redirects. Both streams of a worker go to one file in order of time, so that asking for one gives
+// both.
 LocalRanks read_streams(const char* option, const std::string& text) {
   if (text.find(':') == std::string::npos) return {.all = number(option, text, 0, 3) > 0};
   LocalRanks ranks;

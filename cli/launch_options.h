@@ -1,5 +1,6 @@
 #pragma once
-// Values of `ringmaster launch` that torchrun's users write. Error: the option and what it takes.
+// Parses options of `ringmaster launch` that torchrun shares. All functions throw Error with the option and the values
+// that it takes.
 
 #include <string>
 #include <vector>
@@ -17,11 +18,12 @@ LocalRanks read_streams(const char* option, const std::string& text);  // "3", "
 LocalRanks read_local_ranks(const std::string& text);                  // "0,2"
 std::vector<int> read_signals(const std::string& text);                // "SIGTERM,SIGINT"
 NumaBinding read_numa_binding(const std::string& word);                // "node"
-std::string find_secret(const std::string& file);                      // or RINGMASTER_SECRET; empty: none
+std::string find_secret(const std::string& file);  // from the file or RINGMASTER_SECRET; empty if neither is given
 
-// Fills in what was not given from what a scheduler told this agent. Error: it says that there are others, and the
-// options would let each train alone.
+// Fills in options that were not given from the scheduler's environment of this agent. Throws Error if the scheduler
+// started other agents but the options would make each of them train alone.
 void take_place(const AgentEnvironment&, bool nodes_given, LaunchOptions&);
-void refuse_loopback(const AgentEnvironment&, const LaunchOptions&);  // where others could not reach it
+// Throws Error if the endpoint is loopback and other nodes need it.
+void refuse_loopback(const AgentEnvironment&, const LaunchOptions&);
 
 }  // namespace ring

@@ -1,6 +1,6 @@
 #pragma once
-// Progress of a command that computes for long: one line that is drawn over on a terminal, elsewhere a line of the log
-// every ten seconds. Both go to standard error.
+// Progress of a long command: a line that is overwritten on a terminal, otherwise a log line every ten seconds. Both go
+// to standard error.
 
 #include <functional>
 #include <optional>
@@ -10,7 +10,7 @@ namespace ring {
 
 class LiveLine {
  public:
-  // For tests. Unset: whether standard error is a terminal, and a steady clock in seconds.
+  // For tests. By default `terminal` is true if standard error is a terminal, and `now` is a steady clock in seconds.
   struct Options {
     std::optional<bool> terminal;
     std::function<double()> now;
@@ -21,7 +21,7 @@ class LiveLine {
   LiveLine(const LiveLine&) = delete;
   LiveLine& operator=(const LiveLine&) = delete;
 
-  // Returns true if the next show() will print, so that callers need not make a text that nobody sees.
+  // Returns true if the next show() will print, so that callers can skip formatting text that is not shown.
   bool due() const;
   void show(const std::string& text);  // prints nothing until the line is due
   void clear();                        // removes the line from the terminal

@@ -10,7 +10,7 @@ namespace ring {
 // Adds --log-level to each command that logs. Call after all commands are added.
 void add_log_levels(Command app);
 
-// Gives a worker's command the launcher's level, unless it has one of its own. level: empty if none was given.
+// Adds the launcher's log level to a worker's command, unless the command has one. level: empty if none was given.
 void pass_on_log_level(const std::string& level, std::vector<std::string>& command);
 
 }  // namespace ring

@@ -88,7 +88,7 @@ int main(int argc, char** argv) {
   ring::StandardOutput output;
   try {
     return run_to_its_end(argc, argv, output);
-  } catch (const ring::PeerLost& e) {  // the launcher looks for the one that was the cause
+  } catch (const ring::PeerLost& e) {  // the launcher looks for the process that was the cause
     std::cerr << ring::kErrorBegin << ring::bounded_message(e.what()) << "\n";
     return ring::kExitPeerLost;
   } catch (const ring::TakenOver& e) {

@@ -13,7 +13,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// troff takes a line that begins with '.' or ''' for a request, and '\' and '-' as its own.
+// Escapes text for troff: a line that begins with '.' or ''' is a request, and '\' and '-' are special.
 std::string escaped(const std::string& text) {
   std::string out;
   bool begins = true;
@@ -62,7 +62,7 @@ std::string default_of(Option option) {
   return option.default_text().empty() ? "" : " (default: " + option.default_text() + ")";
 }
 
-// `ringmaster data prepare [options] input ...`
+// Returns `ringmaster data prepare [options] input ...`.
 std::string synopsis(const std::string& name, Command command) {
   std::string line = bold(name);
   if (!listed_options(command).empty()) line += " [" + slanted("options") + "]";
@@ -83,7 +83,8 @@ std::string options_of(Command command) {
   return text;
 }
 
-// Lines of a footer stay lines: most of them are commands. A command that has none inherits one.
+// Returns the command's own footer, with its line breaks, since most lines are commands. A footer inherited from the
+// parent is left out.
 std::string footer_of(Command command) {
   const Command above = command.parent();
   const bool own = !above || above.footer() != command.footer();
@@ -108,7 +109,7 @@ std::string all_commands(Command program) {
   return text;
 }
 
-// docs/fault_tolerance.md says what each of them means to a launcher.
+// Returns the section on exit codes; docs/fault_tolerance.md says how a launcher reacts to them.
 std::string exit_codes() {
   std::string text = section("EXIT STATUS");
   text += entry("0", "Done.");

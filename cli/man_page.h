@@ -1,5 +1,5 @@
 #pragma once
-// Manual pages, written from the options as the program reads them.
+// Writes manual pages from the options of the program.
 
 #include <string>
 
@@ -7,11 +7,11 @@
 
 namespace ring {
 
-// In the format of man(7), section 1. `command` is one of the program's, with all that is below it; the program itself:
-// its commands, each of which has a page of its own.
+// Returns a page in the format of man(7), section 1: for a command with all its subcommands, or for the program with a
+// list of its commands, each of which has its own page.
 std::string man_page(Command program, Command command);
 
-// "ringmaster-train.1", or "ringmaster.1".
+// Returns "ringmaster-train.1", or "ringmaster.1" for the program.
 std::string man_page_name(Command program, Command command);
 
 }  // namespace ring

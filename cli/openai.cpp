@@ -13,20 +13,20 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kMostStops = 4, kMostStopBytes = 1000;  // OpenAI's number
+constexpr std::size_t kMostStops = 4, kMostStopBytes = 1000;  // kMostStops is OpenAI's limit
 constexpr double kMostTemperature = 100;
-constexpr std::size_t kMaxEntries = 100'000;  // of a request's JSON
+constexpr std::size_t kMaxEntries = 100'000;  // in a request's JSON
 
 [[noreturn]] void refuse(const std::string& key, const std::string& why) {
   throw ApiError(400, str("'", shown(key), "' ", why), key);
 }
 
-// Takes the keys of a request out of it, so that what is left is what nobody knows.
+// Removes keys from a request as they are read; keys that remain are unknown.
 class Keys {
  public:
   explicit Keys(Json body) : body_(std::move(body)) {}
 
-  // Null counts as not given.
+  // Removes a key and returns its value; null if the key is missing, so that an explicit null counts as missing.
   Json take(const std::string& key) {
     const auto at = body_.find(key);
     if (at == body_.end()) return nullptr;
@@ -59,7 +59,7 @@ class Keys {
     if (!value.is_null() && !value.is_boolean()) refuse(key, "is neither true nor false");
     return value.is_boolean() && value.get<bool>();
   }
-  // It may only have this value.
+  // Refuses any value but this one.
   void fixed(const std::string& key, const Json& value) {
     const Json given = take(key);
     if (!given.is_null() && given != value) refuse(key, "is not supported, other than " + value.dump());
@@ -84,7 +84,7 @@ std::string prompt_of(Keys& keys) {
   return text_in(prompt, "prompt");
 }
 
-// Text, or a list of parts that are text.
+// Returns the content: text, or a list of text parts.
 std::string content_of(const Json& content) {
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) refuse("messages", "has a message whose content is not text");
@@ -97,7 +97,7 @@ std::string content_of(const Json& content) {
   return text;
 }
 
-// What newer clients call a developer is the system of chat templates.
+// Maps the role "developer" of newer clients to "system", which chat templates use.
 std::string role_of(const Json& role) {
   for (const char* known : {"system", "user", "assistant"})
     if (role == known) return known;
@@ -106,7 +106,7 @@ std::string role_of(const Json& role) {
                          ", which is none of system, developer, user, assistant");
 }
 
-// Clients send the replies that they got as messages, with empty members.
+// Parses a message. Empty unknown members are accepted: clients send back the replies that they got, which have some.
 ChatMessage message_of(const Json& m) {
   if (!m.is_object() || !m.contains("role") || !m.contains("content"))
     refuse("messages", "has a message without role or content");
@@ -172,7 +172,7 @@ void read_sampling(Keys& keys, Sampling& s, const Sampling& usual) {
   s.seed = seed_of(keys);
 }
 
-// What changes the reply in ways that are not there, and what does not change it.
+// Refuses options that would change the reply in unsupported ways; ignores options that do not affect it.
 void read_others(Keys& keys) {
   keys.fixed("n", 1);
   keys.fixed("presence_penalty", 0);
@@ -183,7 +183,7 @@ void read_others(Keys& keys) {
   keys.drop({"user", "metadata", "store", "safety_identifier", "prompt_cache_key"});
 }
 
-// What both kinds of requests have.
+// Reads the keys that both kinds of requests have.
 void read_writing(Keys& keys, CompletionRequest& r, const ServeLimits& limits) {
   read_sampling(keys, r.sampling, limits.usual);
   const std::int64_t usual = std::min<std::int64_t>(r.max_tokens, limits.max_tokens);

@@ -1,7 +1,6 @@
 #pragma once
-// Requests and replies of OpenAI's protocol for completions and chats, as far as one model without tools needs it
-// (platform.openai.com/docs/api-reference/completions and /chat). What a request asks for and is not done is refused,
-// not passed over.
+// Requests and replies of OpenAI's completion and chat protocols, as far as one model without tools needs them
+// (platform.openai.com/docs/api-reference/completions and /chat). Unsupported requests are refused, never ignored.
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -14,33 +13,33 @@
 
 namespace ring {
 
-// What clients read from a status that is not 200.
+// An error for the client: a reply with a status other than 200.
 struct ApiError : Error {
   ApiError(int s, const std::string& message, std::string key = "")
       : Error(message), status(s), param(std::move(key)) {}
   int status;
-  std::string param;  // the key that is wrong; empty: none
+  std::string param;  // the wrong key; empty if no single key is wrong
 };
 std::string error_json(int status, const std::string& message, const std::string& param = "");
 
 struct CompletionRequest {
   bool chat = false;
-  std::string prompt;                 // without a chat
-  std::vector<ChatMessage> messages;  // of a chat
+  std::string prompt;                 // if not a chat
+  std::vector<ChatMessage> messages;  // if a chat
   Sampling sampling{.temperature = 1};
   std::int64_t max_tokens = 256;
   std::vector<std::string> stops;
-  bool stream = false, usage = false;  // usage: the stream ends with it
+  bool stream = false, usage = false;  // usage: the stream ends with token counts
 };
 
-// The model's name, the maximum number of tokens in a reply, and how tokens are drawn.
+// The model's name, the maximum number of tokens in a reply, and the default sampling.
 struct ServeLimits {
   std::string model;
   std::int64_t max_tokens = 4096;
-  Sampling usual{.temperature = 1};  // for requests that do not set it
+  Sampling usual{.temperature = 1};  // defaults for keys that a request leaves out
 };
 
-// body: JSON of POST /v1/completions, or of /v1/chat/completions. ApiError: what is wrong, by key.
+// Parses the body of POST /v1/completions or /v1/chat/completions. Throws ApiError, naming the key, if it is wrong.
 CompletionRequest parse_completion(const std::string& body, const ServeLimits&);
 CompletionRequest parse_chat(const std::string& body, const ServeLimits&);
 
@@ -48,14 +47,14 @@ struct CompletionUsage {
   std::int64_t prompt_tokens = 0, tokens = 0;
 };
 
-// Writes the replies to one request.
+// Formats the reply to one request.
 class CompletionReply {
  public:
   CompletionReply(const CompletionRequest&, std::string model);
   std::string whole(const std::string& text, const std::string& finish_reason, const CompletionUsage&) const;
-  // What a stream has: the first, pieces, then the last.
-  std::string first() const;                                           // of a chat who speaks, else nothing
-  static std::string waiting() { return ": the model computes\n\n"; }  // a comment, which clients pass over
+  // A stream consists of first(), any number of piece(), and last().
+  std::string first() const;  // for a chat, the delta with the role; otherwise ""
+  static std::string waiting() { return ": the model computes\n\n"; }  // an SSE comment, which clients ignore
   std::string piece(const std::string& text) const;
   std::string last(const std::string& finish_reason, const CompletionUsage&) const;
 

@@ -54,7 +54,7 @@ Json CompletionReply::reply(Json choices, bool streamed) const {
           {"choices", std::move(choices)}};
 }
 
-// content: the members of a choice that say something.
+// content: the members of the choice with the text.
 std::string CompletionReply::event(const Json& content, const char* finish_reason) const {
   Json choice = {{"index", 0}};
   choice.update(content);

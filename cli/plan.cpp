@@ -108,7 +108,7 @@ FixedDegrees fixed_degrees(const Arguments& a, const ParallelConfig& c) {
   FixedDegrees fixed;
   if (a.all_layouts) return fixed;
   if (c.dp != 0) fixed.dp = c.dp;
-  if (c.cp == 0) fixed.dp = std::max<std::int64_t>(1, c.dp);  // cp is what is left
+  if (c.cp == 0) fixed.dp = std::max<std::int64_t>(1, c.dp);  // cp takes the remaining devices
   if (c.cp != 0 && (c.cp != open.cp || named("cp"))) fixed.cp = c.cp;
   if (c.tp != open.tp || named("tp")) fixed.tp = c.tp;
   if (c.zero != open.zero || named("zero")) fixed.zero = c.zero;
@@ -131,7 +131,7 @@ const char* device_word(const PlanQuestion& q) { return q.rates.device == "cpu" 
 // Returns a callback that shows the planner's progress: "planning 8 GPUs: layout 9 of 37, best so far cp 4, tp 2, zero
 // 3: 28.6k tokens/s".
 PlanProgress progress_of(LiveLine& line, const PlanQuestion& q, const char* what) {
-  std::cout.flush();  // into a file or pipe, too: what follows may take minutes
+  std::cout.flush();  // for files and pipes, too: the search may take minutes
   const std::string devices = counted(q.world, device_word(q));
   return [&line, devices, what](std::size_t done, std::size_t all, const PlannedStep* best) {
     if (!line.due()) return;
@@ -151,7 +151,7 @@ void print_run_time(const RunLength& run, const PlannedStep& p) {
   print_format("\nthe whole run of %s with the fastest: %s\n", length.c_str(), format_duration(seconds).c_str());
 }
 
-// The best layout of one number of devices; nothing fits: says so.
+// Prints the best layouts for one number of devices and returns the fastest; nullopt if none fits.
 std::optional<PlannedStep> report(const Arguments& a, const PlanQuestion& q, const RunLength& run) {
   const std::string device = device_word(q);
   print_format("\n%s of %s, %lld tokens of context, batches of %lld\n", counted(q.world, device.c_str()).c_str(),
@@ -185,7 +185,7 @@ std::string flops_text(double flops) {
   return text;
 }
 
-// Every kind at this context: what it costs, and the settings for it.
+// Prints the cost of each kind of attention at this context, and the settings for it.
 void print_advice(const PlanQuestion& q, const std::optional<PlannedStep>& layout) {
   print_format("\nKinds of attention at %lld tokens with %s:\n\n", static_cast<long long>(q.config.model.context),
                counted(q.world, device_word(q)).c_str());
@@ -263,7 +263,7 @@ void print_best(const Arguments& a, const PlanQuestion& q, const PlannedStep& be
 }
 
 void run(const Arguments& a) {
-  const StopSignal signal(/*announces=*/false);  // before any thread
+  const StopSignal signal(/*announces=*/false);  // blocks signals, so it must come before any thread
   if (!a.svg.empty()) check_svg_path("--svg", a.svg);
   const Config settings = settings_at(a.file, a.overrides);
   PlanQuestion q = question_of(a, settings);

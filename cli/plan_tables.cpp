@@ -26,7 +26,7 @@ const char* name_of(Recompute way) {
   }
 }
 
-// What so many blocks in a row do alike.
+// Consecutive blocks with the same plan.
 struct Stretch {
   std::size_t first, end;
   BlockPlan plan;
@@ -40,7 +40,7 @@ std::vector<Stretch> stretches(const ActivationPlan& plan) {
   return all;
 }
 
-// "none", "12 none+9 mlp+3 block/host".
+// Returns "none", or "12 none+9 mlp+3 block/host".
 std::string ways_text(const ActivationPlan& plan) {
   std::vector<std::pair<BlockPlan, int>> ways;
   for (const BlockPlan& b : plan.blocks) {
@@ -58,7 +58,7 @@ std::string ways_text(const ActivationPlan& plan) {
   return text;
 }
 
-// Block by block: what each keeps, what leaves for the host, and what it needs while it runs.
+// Prints what each block saves on the device, what it offloads, and what it needs while it runs.
 void print_blocks(const PlannedStep& p) {
   print_format("\nIts blocks, in MiB of one micro-batch:\n\n");
   if (const ActivationPlan& plan = p.activations.plan; plan.segments > 0)
@@ -90,7 +90,7 @@ void print_head(const MemoryUnit& unit) {
                "MFU", "mostly");
 }
 
-// Its degrees, and where its optimizer states are, if not on the device.
+// Returns the layout's degrees, and its offload of optimizer states, if any.
 std::string layout_text(const PlannedStep& p) {
   const StateOffload offload = p.config.optimizer.offload;
   return offload == StateOffload::none ? p.layout
@@ -108,7 +108,7 @@ void print_row(const PlannedStep& p, const MemoryUnit& unit) {
                p.tokens_per_second, 100 * p.mfu, p.limit);
 }
 
-// What the memory of each is for.
+// Prints each layout's memory by kind.
 void print_kinds(std::span<const PlannedStep> all, const MemoryUnit& unit) {
   print_format("\n%-26s", str("by kind, in ", unit.name).c_str());
   for (const MemoryKind& kind : memory_by_kind(all.front())) print_format(" %9s", kind.name);

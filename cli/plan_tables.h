@@ -1,5 +1,5 @@
 #pragma once
-// What `ringmaster plan` prints of layouts, for one device.
+// Tables of `ringmaster plan`: memory and speed of layouts, for one device.
 
 #include <cstddef>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace ring {
 
-// What a table is in: GiB, or MiB where even its largest number is less than one of these.
+// Unit of a table: GiB, or MiB if the largest number is below 1 GiB.
 struct MemoryUnit {
   const char* name;
   double bytes;
@@ -16,15 +16,15 @@ struct MemoryUnit {
 };
 MemoryUnit unit_of(std::size_t largest);
 
-// Those that fit, the fastest first, with their memory by kind; and of those that do not, the least that would do.
+// Prints the `rows` fastest layouts that fit, with their memory by kind, and how much memory the others would need.
 void print_layouts(const Layouts&, std::size_t rows);
 // Explains the columns of the first table. device: "GPU" or "process".
 void print_legend(const std::string& device);
 // Returns the setting's value as a word, such as "block". The key must be one with a fixed set of choices.
 std::string choice_text(Config, const std::string& key);
-// Prints the layout as settings. which: its place among the layouts, such as "fastest".
+// Prints the layout as settings. which: its description, such as "fastest".
 void print_settings(const PlannedStep&, const char* which);
-// One as settings, and what its blocks keep, compute again and move.
+// Prints the layout as settings, and what its blocks save, recompute and offload.
 void print_planned(const PlannedStep&);
 
 }  // namespace ring

@@ -2,7 +2,7 @@
 
 namespace ring {
 
-// As printf, to std::cout, which says when a result cannot be written.
+// Like printf, but writes to std::cout, which reports write errors.
 [[gnu::format(printf, 1, 2)]] void print_format(const char* format, ...);
 
 }  // namespace ring

@@ -1,15 +1,16 @@
 #pragma once
-// What devices sustain, as the command line names it.
+// The option --rates: the throughput of devices.
 
 #include "engine/rates.h"
 
 namespace ring {
 
-// Text of --rates.
+// Help text of --rates.
 inline constexpr const char* kRatesText =
     "What devices sustain: h200, h100, cpu, or a file that bench calibrate wrote; auto = run.rates, else what this "
     "machine computes on";
 
+// Reads --rates. "auto" uses run.rates, or if that is empty the rates of this machine's devices.
 inline DeviceRates rates_of_option(const std::string& text, const Config& c) {
   return rates_named(text == "auto" ? "" : text, c, "--rates");
 }

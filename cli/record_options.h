@@ -1,5 +1,5 @@
 #pragma once
-// How commands that read text find the documents in records of JSON Lines and Parquet.
+// Options of commands that read text: where documents are in records of JSON Lines and Parquet.
 
 #include "cli/command.h"
 
@@ -7,8 +7,8 @@ namespace ring {
 
 struct PrepareOptions;
 
-// Adds --text-field, --prompt-field, --completion-field, --chat-field and --chat-template. `needed`: the option that
-// these require; empty if none.
+// Adds --text-field, --prompt-field, --completion-field, --chat-field and --chat-template. needed: an option that these
+// require; may be empty.
 void add_record_options(Command command, PrepareOptions&, const std::string& needed = "");
 
 }  // namespace ring

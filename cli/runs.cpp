@@ -25,10 +25,10 @@ struct Arguments {
 
 constexpr const char* kNone = "-";
 
-// What runs are sorted by: the best, newest or furthest first; runs that do not have it last.
+// Sort key of runs: best, newest or furthest first; runs without a value come last.
 struct Key {
   std::string name;
-  std::function<std::optional<double>(const RunSummary&)> value;  // the least comes first; null: the name does
+  std::function<std::optional<double>(const RunSummary&)> value;  // ascending; null sorts by name
 };
 
 std::optional<double> most_is_best(std::optional<double> v) {
@@ -57,7 +57,7 @@ std::vector<std::string> key_names() {
 
 void sort_by(const std::string& name, std::vector<RunSummary>& runs) {
   const Key& key = *std::ranges::find(keys(), name, &Key::name);
-  if (!key.value) return;  // they come by name
+  if (!key.value) return;  // already sorted by name
   std::ranges::stable_sort(runs, [&](const RunSummary& a, const RunSummary& b) {
     const auto x = key.value(a), y = key.value(b);
     return x && y ? *x < *y : x && !y;

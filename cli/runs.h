@@ -1,5 +1,5 @@
 #pragma once
-// What `ringmaster runs` and `runs compare` write alike.
+// Shared by `ringmaster runs` and `runs compare`.
 
 #include <optional>
 #include <string>
@@ -10,10 +10,10 @@ namespace ring {
 
 void add_runs_compare(Command runs);
 
-// What the least of is best: nothing for a number that is none, which would spoil an order.
+// Returns a sort key for values of which the lowest is best; nullopt for NaN, which has no order.
 std::optional<double> least_is_best(std::optional<double>);
 
-std::string loss_text(std::optional<double>);     // "2.3456"; "-": there is none
+std::string loss_text(std::optional<double>);     // "2.3456"; "-" if there is none
 std::string speed_text(std::optional<double>);    // "12.3k"
 std::string percent_text(std::optional<double>);  // 0.987 is "98.7 %"
 std::string memory_text(std::optional<double>);   // "1.2 GB"

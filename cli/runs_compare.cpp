@@ -14,7 +14,7 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kRows = 12;  // of a table of losses
+constexpr std::size_t kRows = 12;  // in a table of losses
 constexpr int kMostRuns = 16;
 
 using Curve = std::map<std::int64_t, double>;
@@ -66,7 +66,7 @@ void print_losses(const char* title, const std::vector<const Curve*>& curves, co
   print_table(rows, 0);
 }
 
-// The middle one of the steps that all have.
+// Returns the median over the common steps.
 std::optional<double> middle(const Curve& curve, const std::vector<std::int64_t>& steps) {
   std::vector<double> values;
   for (const std::int64_t step : steps)
@@ -116,7 +116,7 @@ void add_runs_compare(Command runs) {
   const Command c = runs.add_subcommand("compare", "Settings that differ, and losses and speed at the same steps");
   c.add_option("runs", *paths, str("Directories of 2 to ", kMostRuns, " runs"))
       .required()
-      .takes_at_least(2)  // or more, as CLI11 has no words for "2 to 16"
+      .takes_at_least(2)  // CLI11 has no type name for "2 to 16"; the maximum is checked below
       .type_name("RUN");
   c.footer("Example: ringmaster runs compare runs/a runs/b");
   c.callback([paths] {

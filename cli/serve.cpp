@@ -18,11 +18,11 @@
 namespace ring {
 namespace {
 
-constexpr std::chrono::seconds kPatience{60};  // for the text before
-constexpr std::chrono::seconds kPulse{1};      // at which a stream that waits for its model shows that it lives
+constexpr std::chrono::seconds kPatience{60};  // maximum wait for the previous text
+constexpr std::chrono::seconds kPulse{1};      // interval at which a waiting stream sends a sign of life
 constexpr std::size_t kMostBody = std::size_t{4} << 20;
-constexpr unsigned kConnections = 32;  // a thread each
-constexpr int kMostWaiting = 8;        // texts
+constexpr unsigned kConnections = 32;  // one thread each
+constexpr int kMostWaiting = 8;        // texts waiting for the model
 constexpr const char* kJson = "application/json";
 
 struct Arguments {
@@ -39,7 +39,7 @@ HttpReply refusal(int status, const std::string& message, const std::string& par
   return r;
 }
 
-// The model behind OpenAI's paths.
+// Serves the model at OpenAI's paths.
 class Endpoints {
  public:
   Endpoints(TextModel& model, ServeLimits limits) : model_(model), limits_(std::move(limits)) {}
@@ -73,7 +73,7 @@ class Endpoints {
                    path + " is not served; there are /v1/models, /v1/completions, /v1/chat/completions and /healthz");
   }
 
-  // Who leaves makes way for the next one.
+  // Generates a reply. Stops when the client disconnects, so that the next request gets its turn.
   HttpReply complete(const CompletionRequest& request, const std::function<bool()>& gone) {
     const std::shared_ptr<TextGeneration> text = model_.write(request, kPatience);
     const CompletionReply reply(request, limits_.model);
@@ -86,7 +86,7 @@ class Endpoints {
     return {.type = kJson, .body = reply.whole(all, text->finish_reason(), text->usage())};
   }
 
-  // An error in the middle of a stream cuts it off, so that no client takes it for the end.
+  // Streams a reply. An error in the middle cuts the stream off, so that clients do not take it for complete.
   static HttpReply streamed(const std::shared_ptr<TextGeneration>& text, const CompletionReply& reply) {
     auto next = [text, reply, over = false, first = reply.first()]() mutable -> std::string {
       if (over) return "";
@@ -110,7 +110,7 @@ void serve(const Arguments& a) {
   http.connections = kConnections;
   http.most_body = kMostBody;
   http.refuse = [](int status, const std::string& text) { return refusal(status, text); };
-  StopSignal signal(false);  // before any thread
+  StopSignal signal(false);  // blocks signals, so it must come before any thread
   TextModel model(open_session(a.run, {a.threads, a.device, a.context, a.weights}), kMostWaiting, a.chat_template);
   ServeLimits limits{a.name.empty() ? folder_name(a.run) : a.name, a.max_tokens};
   model.generation().apply(limits.usual);

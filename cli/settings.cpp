@@ -17,8 +17,8 @@ bool is_folder(const std::string& path) {
   return std::filesystem::is_directory(path, none);
 }
 
-// A corpus is what a person thinks of training on, and so is given where settings belong. One that another program
-// wrote begins as HDF5 says.
+// Throws Error if the path is a corpus: users often give it in place of settings. Corpora of other programs are
+// recognized by the signature of HDF5.
 void refuse_corpus(const std::string& path) {
   constexpr std::string_view kHdf5 = "\x89HDF\r\n\x1a\n";
   std::error_code error;

@@ -18,7 +18,7 @@ constexpr std::size_t kColumns = 120;
 struct Setting {
   std::string key;  // section.name
   std::string value;
-  std::string about = "";  // empty: what the reference says of the key
+  std::string about = "";  // comment; if empty, the reference's text about the key
 };
 using Settings = std::vector<Setting>;
 
@@ -30,7 +30,7 @@ std::int64_t product(const Settings& settings, std::initializer_list<const char*
 
 std::string text(std::int64_t number) { return std::to_string(number); }
 
-// Sizes that a laptop trains in minutes and one GPU in hours.
+// Returns sizes that a laptop trains in minutes and one GPU in hours.
 Settings model_of(bool gpu, std::int64_t context, std::int64_t gpu_context) {
   return {{"model.context", text(gpu ? gpu_context : context)},
           {"model.layers", gpu ? "12" : "4"},
@@ -96,7 +96,7 @@ Settings finetune(const StartingPoint& p) {
           {"optimizer.lr", "2e-5"}};
 }
 
-// What else the weights need: the model's section as it is, but for the context.
+// Returns the rest of the weights' model section, without the context.
 std::string rest_of_model(const std::optional<ModelConfig>& model) {
   if (!model) return "";
   Config config;
@@ -112,7 +112,7 @@ struct Kind {
   const char* name;
   const char* title;
   Settings (*settings)(const StartingPoint&);
-  int passes;  // over the corpus
+  int passes;  // passes over the corpus
 };
 
 constexpr Kind kKinds[] = {
@@ -127,7 +127,7 @@ const Kind& kind_of(const std::string& name) {
   return *kind;
 }
 
-// As many steps as the corpus has, within what one waits for.
+// Adds the number of steps that cover the corpus, limited to a reasonable training time.
 void add_steps(Settings& all, const StartingPoint& p, int passes) {
   const std::int64_t each = product(all, {"model.context", "train.batch_size"});
   const std::int64_t whole = static_cast<std::int64_t>(p.tokens) * passes / each;
@@ -145,19 +145,19 @@ void add_steps(Settings& all, const StartingPoint& p, int passes) {
             {"checkpoint.auto", "true"}});
 }
 
-// The beginning of what the reference says.
+// Returns the first clause of the reference's text.
 std::string short_text(const std::string& about) {
   return about.substr(0, std::min({about.find(". "), about.find("; "), about.find(':')}));
 }
 
-// `  key: value  # about`, or the comment above where that is too wide.
+// Returns `  key: value  # about`, or puts the comment above if that line is too wide.
 std::string line_of(const std::string& indent, const Setting& s, const std::string& about) {
   const std::string name = s.key.substr(s.key.rfind('.') + 1), line = indent + name + ": " + s.value;
   const std::string beside = line + std::string(line.size() < 32 ? 32 - line.size() : 2, ' ') + "# " + about;
   return beside.size() <= kColumns ? beside + "\n" : indent + "# " + about + "\n" + line + "\n";
 }
 
-// Sections in the order of the reference, with one level of sections inside of them.
+// Returns the sections in the order of the reference, with one level of subsections.
 std::string to_lines(const Settings& settings, const std::string& model) {
   Config config;
   const config::Node root = bind_config(config);

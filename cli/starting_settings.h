@@ -1,5 +1,5 @@
 #pragma once
-// Settings to begin with, written for a machine and a corpus.
+// Generates a settings file for a machine and a corpus.
 
 #include <cstdint>
 #include <optional>
@@ -12,23 +12,23 @@ namespace ring {
 
 struct StartingPoint {
   std::string kind = "llama-small";  // one of starting_kinds()
-  std::string name = "my-run";       // of the run
+  std::string name = "my-run";       // run name
   std::string data = "corpus.h5";
-  std::uint64_t tokens = 0;   // of the corpus's training split; 0: not known
-  std::uint64_t longest = 0;  // tokens of its longest document; 0: not known
+  std::uint64_t tokens = 0;   // in the corpus's training split; 0 if not known
+  std::uint64_t longest = 0;  // tokens in its longest document; 0 if not known
   bool gpu = false;
-  std::string weights;               // of finetune: the run or import whose weights it takes
-  std::optional<ModelConfig> model;  // and what they are the weights of
-  std::string model_file;            // settings with `model`, to include; empty: the file repeats them
+  std::string weights;               // for finetune: the run or import whose weights are loaded
+  std::optional<ModelConfig> model;  // for finetune: the model of these weights
+  std::string model_file;  // a settings file with `model` to include; if empty, the model's settings are repeated
 };
 
 std::vector<std::string> starting_kinds();
 
-// Returns model.context of a finetune: a power of two that holds the longest document, at least 256, at most what the
-// model knows and 4096 (CPUs) or 32,768 (a GPU). If positions are learned, it is the model's own.
+// Returns model.context for a finetune: a power of two that holds the longest document, from 256 to the model's
+// context, and at most 4096 (CPU) or 32,768 (GPU). If positions are learned, returns the model's context.
 std::int64_t finetune_context(const StartingPoint&);
 
-// YAML, each key that one may want to change with what it means. Loads as a Config.
+// Returns YAML with a comment for each key that users are likely to change. Loads as a Config.
 std::string starting_settings(const StartingPoint&);
 
 }  // namespace ring

@@ -37,7 +37,7 @@ std::vector<std::string> values_of(const SweepRun& run) {
   return values;
 }
 
-// Before the first begins: a slip in the last run's settings should not show after a night.
+// Checks the settings of all runs before the first starts, so that a mistake in the last run shows at once.
 void check(const SweepPlan& plan) {
   if (std::filesystem::is_directory(plan.train))
     fail("train: ", plan.train, " is a directory; a sweep begins runs of its own: give a settings file");
@@ -67,7 +67,8 @@ void print_plan(const SweepPlan& plan) {
   print_table(rows, 1);
 }
 
-// The best first, by the lowest validation loss, or by the last loss where no run has one. Returns how many are done.
+// Prints the runs by ascending validation loss, or by last loss if no run has a validation loss. Returns the number of
+// finished runs.
 std::size_t print_results(const SweepPlan& plan, const SweepRunner& runner) {
   std::vector<std::pair<RunSummary, const SweepRun*>> all;
   for (const SweepRun& run : plan.runs) all.emplace_back(summarize_run(runner.folder(run)), &run);
@@ -100,7 +101,7 @@ void sweep(const Arguments& a) {
   const SweepOptions options = options_of(a);
   check(plan);
   if (a.dry_run) return print_plan(plan);
-  StopSignal signal(false);  // before any thread
+  StopSignal signal(false);  // blocks signals, so it must come before any thread
   signal.steps_begin();
   SweepRunner runner(plan, options);
   runner.run([&] { return signal.requested(); });
@@ -130,7 +131,7 @@ void add_sweep_command(Command app) {
       "Stopped by Ctrl+C, all runs save; the same command goes on.\n"
       "Example: ringmaster sweep lr.yaml --parallel 2");
   c.callback([a, c] {
-    const Option level = c.find_option("--log-level");  // of all commands that log: add_log_levels()
+    const Option level = c.find_option("--log-level");  // added by add_log_levels() after this callback is set
     if (level.given()) a->log_level = level.values().front();
     sweep(*a);
   });

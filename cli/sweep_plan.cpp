@@ -15,14 +15,14 @@
 namespace ring {
 namespace {
 
-// Values of one setting: given ones, or those between two ends.
+// Values of one setting: a list, or a range.
 struct Choice {
   std::string key;
   std::vector<std::string> values;
   double from = 0, to = 0;
   bool log = false;
 
-  // u: uniform in [0, 1).
+  // Returns a value for u in [0, 1), uniformly distributed.
   std::string draw(double u) const {
     if (!values.empty()) return values[static_cast<std::size_t>(u * static_cast<double>(values.size()))];
     char text[40];
@@ -147,7 +147,7 @@ class Reader {
       add(std::move(settings));
     }
   }
-  // The last key changes fastest.
+  // Adds a run for each combination; the last key varies fastest.
   void combine() {
     std::size_t count = 1;
     for (const Choice& c : choices_) {

@@ -1,5 +1,5 @@
 #pragma once
-// The runs of a sweep, each a process of its own, several at a time.
+// Trains the runs of a sweep, each in a process of its own, several at a time.
 
 #include <functional>
 #include <string>
@@ -12,29 +12,29 @@ namespace ring {
 
 struct SweepOptions {
   int parallel = 1;               // processes at a time
-  std::vector<std::string> gpus;  // as CUDA_VISIBLE_DEVICES names them, one for each process; empty: as they are
-  std::string log_level;          // of the runs; empty: the default
+  std::vector<std::string> gpus;  // a CUDA_VISIBLE_DEVICES value per process; empty keeps the environment's
+  std::string log_level;          // log level of the runs; empty for the default
 };
 
 class SweepRunner {
  public:
-  // Says in `<directory>/sweep.json` what the runs are. Error: the directory was begun with others, or cannot be
-  // written.
+  // Writes the list of runs to `<directory>/sweep.json`. Throws Error if the directory belongs to a sweep with other
+  // runs, or cannot be written.
   SweepRunner(const SweepPlan&, const SweepOptions&);
 
-  // Trains what is not finished: a run goes on from its last checkpoint, and what it prints is appended to
-  // `<directory>/<name>.log`. stop: to be asked often; once it is true, runs under way save and end, and no more begin.
+  // Trains the runs that are not finished. A run resumes from its last checkpoint; its output is appended to
+  // `<directory>/<name>.log`. stop: polled often; once it returns true, active runs save and end, and no others start.
   void run(const std::function<bool()>& stop);
   std::string folder(const SweepRun& r) const { return plan_.directory + "/" + r.name; }
 
  private:
   struct Slot {
-    std::string name;  // of the run
+    std::string name;  // run name
     std::unique_ptr<Worker> worker;
   };
   void remember() const;
   void start(const SweepRun&, std::size_t slot);
-  bool watch();  // false: nothing is under way
+  bool watch();  // returns false if no run is active
 
   const SweepPlan& plan_;
   SweepOptions options_;

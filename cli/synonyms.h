@@ -1,5 +1,5 @@
 #pragma once
-// What other programs call our settings.
+// Names that other programs use for our settings.
 
 #include "core/fields.h"
 

@@ -5,8 +5,8 @@
 
 namespace ring {
 
-// Rows in columns that are as wide as their widest cell, to std::cout. Columns after the first `left` are flush right.
-// What a terminal would act on is written out (\x1b).
+// Prints rows to std::cout in columns as wide as their widest cell, right-aligned except for the first `left`. Escapes
+// control characters (\x1b).
 void print_table(const std::vector<std::vector<std::string>>& rows, std::size_t left);
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// Text that a model writes, piece by piece, while somebody takes it.
+// Generates text in a background thread; the caller takes it piece by piece.
 
 #include <atomic>
 #include <chrono>
@@ -20,7 +20,7 @@ namespace ring {
 
 class TextModel;
 
-// One text. Ends when this does, or when the model is stopped.
+// Generates one text. Ends on destruction, or when the model is stopped.
 class TextGeneration {
  public:
   TextGeneration(TextModel&, std::vector<std::int32_t> prompt, const CompletionRequest&);
@@ -28,9 +28,10 @@ class TextGeneration {
   TextGeneration(const TextGeneration&) = delete;
   TextGeneration& operator=(const TextGeneration&) = delete;
 
-  // The next piece; empty: the text is over; null: nothing came meanwhile. Error: the model failed.
+  // Waits for the next piece. Returns "" when the text is complete, and nullopt if no piece came within `patience`.
+  // Throws Error if generation failed.
   std::optional<std::string> next(std::chrono::milliseconds patience);
-  // Known once the text is over.
+  // Valid once next() has returned "".
   const char* finish_reason() const { return finish_reason_; }  // "stop" or "length"
   const CompletionUsage& usage() const { return usage_; }
 
@@ -51,28 +52,29 @@ class TextGeneration {
   std::thread thread_;
 };
 
-// A model that writes one text at a time.
+// A model that generates one text at a time. Thread-safe.
 class TextModel {
  public:
-  // most_waiting: texts that may wait for the one before. chat_template: see open_chat(). Error: a template that was
-  // chosen cannot be used; of one that is kept or missing, chats say so.
+  // most_waiting: requests that may wait for their turn. chat_template: see open_chat(). Throws Error if a given
+  // template cannot be used; without one, write() refuses chats if the run's template is missing or unusable.
   TextModel(Session session, int most_waiting, const std::string& chat_template);
 
-  // Waits for its turn. ApiError: the prompt or the conversation cannot be written, or does not fit the model's context
-  // (400); there are no chats (501); too many wait already, or it takes too long (429).
+  // Waits for its turn and starts a text. Throws ApiError 400 if the prompt cannot be encoded or does not fit the
+  // context, 501 if chats are not available, and 429 if too many requests wait or `patience` runs out.
   std::shared_ptr<TextGeneration> write(const CompletionRequest&, std::chrono::milliseconds patience);
   const GenerationConfig& generation() const { return generation_; }
-  void stop() { stopping_ = true; }  // what is being written ends with its next token
+  void stop() { stopping_ = true; }  // ends the present text after its next token
 
  private:
   friend class TextGeneration;
-  std::vector<std::int32_t> tokens_of(const CompletionRequest&) const;  // which costs time: whose turn it is asks
+  // Slow; called only by the request whose turn it is.
+  std::vector<std::int32_t> tokens_of(const CompletionRequest&) const;
   void wait_for_turn(std::chrono::milliseconds patience);
 
   Session session_;
   GenerationConfig generation_;
   std::optional<Chat> chat_;
-  std::string no_chat_;  // why not
+  std::string no_chat_;  // why chats are not available; empty if they are
   int most_waiting_;
   std::atomic<int> waiting_{0};
   std::binary_semaphore turn_{1};

@@ -29,10 +29,10 @@ struct Arguments {
   std::vector<std::string> overrides;
   bool fresh = false, fit = false, allow_changes = false, preflight = false, nvtx = false;
   std::string faults;
-  int profile = 0;  // steps
+  int profile = 0;  // steps to profile
 };
 
-// --profile: a table on the console and a trace in the run's directory.
+// Profiles steps for --profile: prints a table and writes a trace into the run's directory.
 class ProfiledSteps final : public StepWatcher {
  public:
   ProfiledSteps(int steps, std::shared_ptr<KernelObserver> also, std::string trace_file)
@@ -55,7 +55,7 @@ class ProfiledSteps final : public StepWatcher {
   std::string trace_file_;
 };
 
-// Where the run will compute, without its measured choices.
+// Returns the context of the run's device without its tuning choices.
 ExecContext context_of(Config config, const Mesh& mesh) {
   config.run.device = mesh.device().backend == Backend::cuda ? DeviceChoice::cuda : DeviceChoice::cpu;
   ExecContext ctx = make_exec_context(config, mesh.device().index);
@@ -71,14 +71,14 @@ void warn_of_nodes(const Config& c, int workers) {
 
 void run(const Arguments& a) {
   const WorkerEnvironment env = parse_environment(current_environment());
-  const bool goes_on = env.restarts > 0 && own_page().begun != 0;  // what it has done already is not to be deleted
+  const bool goes_on = env.restarts > 0 && own_page().begun != 0;  // a restart must not delete what the job has trained
   TrainOptions options{
       .fresh = a.fresh && !goes_on, .fit = a.fit, .allow_changes = a.allow_changes, .restarts = env.restarts};
-  if (a.nvtx) options.observer = make_range_observer();  // where there are none, nothing has happened yet
+  if (a.nvtx) options.observer = make_range_observer();  // first, because it fails if ranges are not available
   const bool leads = env.rank == 0;
   const Config config = settings_to_train(a.config, a.overrides, leads);
   own_page().start.reach(StartStage::running);
-  StopSignal signal(leads);  // first: it must be there before any thread
+  StopSignal signal(leads);  // blocks signals, so it must come before any thread
   std::optional<Injection> injection;
   if (!a.faults.empty()) injection.emplace(a.faults, env);
   const std::unique_ptr<Mesh> mesh = join_mesh(config, {{"--fresh", a.fresh ? "given" : "not given"},
@@ -96,7 +96,7 @@ void run(const Arguments& a) {
   if (const Injector* faults = injector.load()) faults->warn_of_idle();
   if (mesh->rank() == 0) {
     const std::string dir = config.run.path();
-    std::ostream& say = progress_output();  // the run has saved: a closed console takes nothing from it
+    std::ostream& say = progress_output();  // the run has saved, so a closed console is not an error
     if (end == TrainEnd::interrupted) say << "stopped early; to go on: " << start_command(env, "train " + dir) << "\n";
     if (end == TrainEnd::out_of_time)
       say << "the time is over; to go on: " << start_command(env, "train " + dir + " train.minutes=...") << "\n";

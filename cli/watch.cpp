@@ -17,8 +17,8 @@ struct Arguments {
   double seconds = 2;
 };
 
-// Returns the number of lines. What stood in a line goes first, and its last column stays free: behind a full line some
-// terminals erase the last character.
+// Draws a run and returns the number of lines. Erases each line before writing it, and leaves its last column free:
+// after a full line some terminals would erase the last character.
 std::size_t draw(const ReportRun& run, bool terminal) {
   const std::vector<std::string> lines = watch_lines(run, static_cast<std::size_t>(terminal_columns()) - 1);
   for (const std::string& line : lines) std::cout << (terminal ? "\x1b[K" : "") << line << "\n";
@@ -26,7 +26,7 @@ std::size_t draw(const ReportRun& run, bool terminal) {
   return lines.size();
 }
 
-// Over the last picture, until the run ends or the terminal goes away.
+// Redraws the picture until the run ends or the terminal closes.
 void watch(const Arguments& a) {
   LiveRun live(find_run(a.run).path());
   const bool terminal = is_terminal();

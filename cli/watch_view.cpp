@@ -15,10 +15,10 @@ namespace ring {
 namespace {
 
 constexpr const char* kBlocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-constexpr std::size_t kName = 12, kValue = 11;  // columns, with a blank at the end
-constexpr std::size_t kLeast = 40;              // that lines are laid out for; of fewer, their ends are left out
+constexpr std::size_t kName = 12, kValue = 11;  // columns, including a blank at the end
+constexpr std::size_t kLeast = 40;              // minimum width for the layout; narrower lines are cut off
 
-// Exactly so many characters: blanks behind, or the end left out.
+// Pads or cuts text to exactly this number of characters.
 std::string fitted(const std::string& text, std::size_t columns) {
   std::string_view rest = text;
   std::size_t n = 0;
@@ -31,7 +31,7 @@ std::optional<double> last_of(const ReportRun& run, const char* name) {
   return curve ? std::optional(curve->back().y) : std::nullopt;
 }
 
-// Three digits.
+// Formats three digits.
 std::string number(double v) {
   if (!std::isfinite(v)) return fixed(v, 0);
   char text[40];
@@ -96,7 +96,7 @@ class View {
     const auto ms = last_of(run_, "train/step_ms");
     return ms ? format_step_time(*ms) : "-";
   }
-  // What the last recorded step was spent on.
+  // Describes the phases of the last recorded step.
   std::string phases() const {
     const auto ms = last_of(run_, "train/step_ms");
     if (!ms) return "";

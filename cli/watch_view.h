@@ -1,5 +1,5 @@
 #pragma once
-// What `ringmaster watch` draws of a run.
+// Draws a run for `ringmaster watch`.
 
 #include <string>
 #include <vector>
@@ -9,14 +9,15 @@
 
 namespace ring {
 
-// A character for each of at most `columns` stretches of equally many points: their mean, from the lowest to the
-// highest. Values that are not finite are left out; a stretch without another is a blank.
+// Returns one character for each of at most `columns` equal ranges of points, whose height is the mean of the range.
+// Ignores points that are not finite; a range without others is a blank.
 std::string sparkline(const Curve&, std::size_t columns);
 
-// Seconds that are left, by the median time of the last steps. Nothing: not known.
+// Returns the remaining seconds, estimated from the median time of the last steps; nullopt if not known.
 std::optional<double> seconds_left(const ReportRun&);
 
-// Lines of at most `columns` characters, as many for every run; below 40 their ends are missing.
+// Returns lines of at most `columns` characters; their number is the same for all runs. Below 40 columns, lines are cut
+// off.
 std::vector<std::string> watch_lines(const ReportRun&, std::size_t columns);
 
 }  // namespace ring

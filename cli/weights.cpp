@@ -145,7 +145,7 @@ void add_import_command(Command app) {
   ImportArguments& a = cmd.runs(import_weights);
   cmd.add_option("folder", a.folder, "Folder with config.json and safetensors")
       .required()
-      .check(check_import_folder);  // reported before a missing --output
+      .check(check_import_folder);  // checked first, so that it is reported before a missing --output
   cmd.add_option("--output", a.output, "Directory of the run to make; one that exists is not overwritten")
       .required()
       .type_name("RUN");
