@@ -5,33 +5,34 @@
 
 namespace ring {
 
-// Where attention goes, by blocks: the mean weight that block i of queries gives each block j of keys that it keeps,
+// Attention mass per block: the mean probability that query block i gives to each key block j that it keeps,
 //   mass[i, g, j] = mean over the rows t of block i and the query heads h of KV head g of
 //                   sum over u in block j, u <= t, of exp(scale q[t,h] . k[u,g] - lse[h,t])
-// and 0 where j is not kept. With the log-sum-exp of attention over this selection each row sums to 1; with that of
-// attention over more keys, such as dense attention, to the share of it that the kept blocks hold.
-// q [N,Hq,D], k [N,Hk,D], lse f32 [Hq,N]: as attention had and made them (kernels/attention/attention.h); the spans are
-// whole documents, the pattern has blocks and is causal. mass f32 [rows,Hk,blocks], contiguous, a row for each row of
-// the selection, with room for the blocks of the longest document; all of it is written. Deterministic.
-// Where a process has some of the queries, `queries` has a part of each document, whose rows are q's, and the selection
-// says which rows are whose. What these queries give to the mean over the whole block is then added to `mass`, which
-// may lack the rest; rows without such queries stay as they are.
+// and 0 if j is not kept. If lse is the log-sum-exp over this selection, each row sums to 1. If lse covers more keys,
+// such as those of dense attention, each row sums to the share of it that the kept blocks have.
+//   q, k, lse  [N,Hq,D], [N,Hk,D], f32 [Hq,N]: inputs and log-sum-exp of attention (kernels/attention/attention.h).
+//   spans      whole documents; the pattern must have blocks and be causal.
+//   mass       f32 [rows,Hk,blocks], contiguous: one row per row of the selection, blocks >= those of the longest
+//              document. All of it is written.
+// If a process has only some of the queries, `queries` has a part of each document (rows of q), and the selection must
+// have `rows`. The contribution of these queries to the mean over the whole block is then added to `mass`, so that the
+// processes' contributions can be summed; rows without such queries are left unchanged. Deterministic.
 struct BlockMass {
   Tensor q, k, lse, mass;
   std::vector<Span> spans;
   float scale = 1;
   Pattern pattern;
   BlockSelection selection;
-  std::vector<Span> queries{};  // one for each of the spans; empty: the spans themselves, of k and q alike
+  std::vector<Span> queries{};  // rows of q, one span per element of `spans`; if empty, `spans` are rows of q and k
 
   bool of_parts() const { return !queries.empty(); }
   const std::vector<Span>& query_spans() const { return of_parts() ? queries : spans; }
 };
-// One product for each kept pair.
+// Counts one dot product per kept pair and query head.
 Cost cost(const BlockMass&);
 inline constinit Kernel<BlockMass> block_mass_kernel{"block_mass"};
 
-// Error: shapes, types, spans or a selection that do not fit. Names the tensor.
+// Throws Error, naming the tensor, if shapes, types, spans or the selection do not fit.
 void check(const BlockMass&);
 
 }  // namespace ring

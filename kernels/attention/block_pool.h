@@ -3,8 +3,8 @@
 
 namespace ring {
 
-// Rows [first, first + count) of a tensor, cut in blocks: the first block lacks the `skipped` rows that would come
-// before them. Block j becomes row out + j of the result.
+// Rows [first, first + count) of a tensor, divided into blocks. The first block is short: it lacks its first `skipped`
+// rows. Block j becomes row out + j of the result.
 struct PooledRows {
   std::int32_t first = 0, count = 0, skipped = 0, out = 0;
   std::int32_t blocks(std::int32_t block) const { return count == 0 ? 0 : (skipped + count + block - 1) / block; }
@@ -12,8 +12,8 @@ struct PooledRows {
 
 // Means over the rows of blocks, summed over the heads of each of G groups:
 //   out[block, g] = sum over rows n of the block and heads h = g H / G .. of x[n, h] / (rows that the block has)
-// x [N,H,D], f32 or bf16, any strides with unit last; out [blocks,G,D] f32 or of x's type, contiguous; it may be other
-// rows of x. Sums are f32 in a fixed order.
+// x [N,H,D], f32 or bf16, any strides with unit last dim; out [blocks,G,D], f32 or of x's type, contiguous; it may be
+// in the same storage as x if no rows overlap. Accumulates in f32, in a fixed order.
 struct BlockPool {
   Tensor x, out;
   std::vector<PooledRows> rows;
@@ -22,8 +22,8 @@ struct BlockPool {
 inline Cost cost(const BlockPool& a) { return cost_of(a.x, {a.x, a.out}); }
 inline constinit Kernel<BlockPool> block_pool_kernel{"block_pool"};
 
-// The gradient of means of one head each: dx[n, h] += dout[block of n, h] / (rows that the block has).
-// dout [blocks,H,D] f32, contiguous; dx [N,H,D] f32, any strides with unit last; no row of it is in two blocks.
+// The gradient of BlockPool with G = H: dx[n, h] += dout[block of n, h] / (rows that the block has).
+// dout [blocks,H,D] f32, contiguous; dx [N,H,D] f32, any strides with unit last dim. No row of dx may be in two blocks.
 struct BlockPoolBackward {
   Tensor dout, dx;
   std::vector<PooledRows> rows;
@@ -32,7 +32,7 @@ struct BlockPoolBackward {
 inline Cost cost(const BlockPoolBackward& a) { return cost_of(a.dx, {a.dout, a.dx, a.dx}); }
 inline constinit Kernel<BlockPoolBackward> block_pool_backward_kernel{"block_pool_backward"};
 
-// Error: shapes, or rows that one of the tensors does not have.
+// Throw Error if shapes do not fit, or if a tensor lacks some of the rows.
 void check(const BlockPool&);
 void check(const BlockPoolBackward&);
 

@@ -1,6 +1,6 @@
 #pragma once
-// Block patterns: which blocks of pairs are kept, by closed forms that cost nothing to store or by a drawing, and the
-// lists of them that kernels walk.
+// Block patterns: the blocks of pairs that are kept, given by closed forms that need no storage or by a bit matrix from
+// a file, and the lists of kept blocks that kernels walk.
 
 #include <cstdint>
 #include <memory>
@@ -11,39 +11,39 @@
 
 namespace ring {
 
-// All numbers are in blocks. d = query block - key block; block pairs with d < 0 are kept only where the attention is
-// not causal, and then by |d|. d = 0 is kept by every rule.
+// All numbers are in blocks; d = query block - key block. Every rule keeps d = 0. Block pairs with d < 0 are kept only
+// if the attention is not causal, by the same rule on |d|.
 enum class BlockRuleKind : std::uint8_t {
-  local_global,  // d < local, or key block < first, or key block a multiple of `every` (0: none)
-  strided,       // d < local, or d a multiple of `every` (block-dilated; 0: none)
-  hierarchical,  // level l keeps every 2^l-th of the distances [local (2^l - 1), local (2^(l+1) - 1)): log many
-  random,        // d < local, and a share of all, drawn by (seed, KV head, blocks) (Zaheer et al. 2020)
-  drawn,         // from a file
-  content,       // d < local, key block < first, and what a selection adds, at most `keep` in all (block_select.h)
+  local_global,  // d < local, or key block < first, or key block a multiple of `every` if every > 0
+  strided,       // d < local, or d a multiple of `every` if every > 0 (block-dilated)
+  hierarchical,  // level l keeps every 2^l-th distance of [local (2^l - 1), local (2^(l+1) - 1)): O(log d) blocks
+  random,        // d < local, and a random share: a hash of (seed, KV head, both blocks) (Zaheer et al. 2020)
+  drawn,         // a bit matrix, read from a file
+  content,       // d < local, key block < first, and the blocks that a selection adds, up to `keep` (block_select.h)
 };
 
 struct BlockRule {
   BlockRuleKind kind = BlockRuleKind::local_global;
   std::int32_t local = 1, first = 0, every = 0;
-  std::int32_t keep = 0;        // content: blocks of each query block, those of local and first among them
-  float mass = 1;               // content: fewer, where their share of the softmax reaches it (block_select.h); 1: off
-  std::uint32_t threshold = 0;  // random: kept where 32 random bits are below it, see random_threshold
+  std::int32_t keep = 0;        // content: key blocks per query block, including local and first ones
+  float mass = 1;               // content: stops early once this share of the softmax is kept (block_select.h); 1: off
+  std::uint32_t threshold = 0;  // random: a block is kept if its 32 random bits are below this (random_threshold)
   std::uint64_t seed = 0;
-  // drawn: bit k of row q, `words` words each, from word `first_word` of the pattern's bits on. The pattern sets `bits`
-  // to that word. Nothing is kept beyond `rows`.
+  // drawn: key block k of query block q is bit k of row q. A row has `words` words; row 0 starts at word `first_word`
+  // of BlockPattern::bits(), to which BlockPattern sets `bits`. Query blocks >= rows keep only d = 0.
   std::int64_t first_word = 0;
   std::int32_t rows = 0, words = 0;
   const std::uint32_t* bits = nullptr;
 
-  // The rule of head + first as one of `head`.
+  // Returns the rule renumbered so that its head h makes the choices of head h + first of this rule.
   BlockRule from_head(std::int32_t first) const {
     BlockRule r = *this;
     r.seed += kSeedOfHead * static_cast<std::uint64_t>(first);
     return r;
   }
 
-  // A rule of content stands for the newest `keep`, the most that a selection has, where costs and pictures ask;
-  // kernels ask the selection.
+  // Returns whether head `head` keeps the block of query block q and key block k. For `content` this pretends that the
+  // newest `keep` blocks are selected, an upper bound for costs and pictures; kernels read the selection instead.
   RING_HOST_DEVICE bool keeps(std::int32_t head, std::int32_t q, std::int32_t k) const {
     const std::int32_t d = q < k ? k - q : q - k;
     if (d == 0) return true;
@@ -64,9 +64,9 @@ struct BlockRule {
   }
 
  private:
-  static constexpr std::uint64_t kSeedOfHead = 0x9E3779B97F4A7C15u;  // seeds of neighbouring heads are so far apart
+  static constexpr std::uint64_t kSeedOfHead = 0x9E3779B97F4A7C15u;  // distance between seeds of consecutive heads
 
-  // A hash of 32 bits (the finaliser of MurmurHash3, public domain, over the mixed arguments).
+  // Returns a 32-bit hash: the finaliser of MurmurHash3 (public domain) over the mixed arguments.
   RING_HOST_DEVICE std::uint32_t mix(std::int32_t head, std::int32_t q, std::int32_t k) const {
     std::uint64_t x = seed + kSeedOfHead * (static_cast<std::uint64_t>(head) + 1);
     x ^= static_cast<std::uint64_t>(static_cast<std::uint32_t>(q)) << 32 | static_cast<std::uint32_t>(k);
@@ -76,55 +76,59 @@ struct BlockRule {
   }
 };
 
+// Returns the threshold with which a random rule keeps this share of blocks, in [0, 1].
 constexpr std::uint32_t random_threshold(double density) {
   return density >= 1 ? ~0u : static_cast<std::uint32_t>(density * 4294967296.0);
 }
 
-// Does not change: during training a changed pattern is a new object, see changed(). Whoever recorded work with the old
-// one has to record it anew.
+// The rules of all KV heads of a layer. Immutable: if the pattern changes during training, changed() makes a new
+// object, and CUDA graphs captured with the old one must be captured again.
 class BlockPattern {
  public:
-  // KV head h follows rules[of_head[h % of_head.size()]]; no of_head: all heads the first rule. bits: of drawn rules.
+  // KV head h follows rules[of_head[h % of_head.size()]], or rules[0] if of_head is empty. bits: the matrices of all
+  // drawn rules. Throws Error if the rules are invalid.
   BlockPattern(std::int32_t block, std::vector<BlockRule> rules, std::vector<std::int32_t> of_head = {},
                std::vector<std::uint32_t> bits = {}, std::uint64_t generation = 0);
-  // The next generation: other rules for the same heads.
+  // Returns the next generation: new rules for the same heads.
   BlockPattern changed(std::vector<BlockRule> rules, std::vector<std::uint32_t> bits = {}) const;
-  // This pattern as the next generation of another one, made in any way.
+  // Returns this pattern as the generation after `before`, however both were made.
   BlockPattern following(const BlockPattern& before) const;
-  // Heads first .. first + count as a pattern of their own, numbered from 0: what a slice of the heads keeps.
+  // Returns the pattern of KV heads [first, first + count), renumbered from 0, for a shard of the heads.
   BlockPattern of_heads(std::int32_t first, std::int32_t count) const;
 
   std::int32_t block() const { return block_; }
-  std::int32_t rule_of(std::int32_t kv_head) const;  // its number
+  std::int32_t rule_of(std::int32_t kv_head) const;  // index of the rule
   const BlockRule& rule(std::int32_t kv_head) const { return rules_[static_cast<std::size_t>(rule_of(kv_head))]; }
   bool keeps(std::int32_t kv_head, std::int32_t q, std::int32_t k) const { return rule(kv_head).keeps(kv_head, q, k); }
   const std::vector<std::uint32_t>& bits() const { return *bits_; }
-  bool selects() const;  // some head follows a rule of content: a call needs a selection (selection.h)
+  bool selects() const;  // true if some head follows a content rule, so that calls need a selection (selection.h)
 
-  // A hash of everything that the kept blocks depend on, the same in every process: caches of lists are keyed by it,
-  // and measured choices by that of the first generation (of some heads: of the first generation of these).
+  // A hash of everything that the kept blocks depend on, the same in every process. Caches of block lists are keyed by
+  // version(), measured choices of kernels by first_version(): the version of the first generation of these heads.
   std::uint64_t version() const { return version_; }
   std::uint64_t first_version() const { return first_ ? first_->version_ : version_; }
-  std::uint64_t generation() const { return generation_; }  // how often it changed
+  std::uint64_t generation() const { return generation_; }  // number of changes since the first pattern
 
-  // Error, naming `op`: a drawn rule has fewer blocks than a row of this length.
+  // Throws Error, naming `op`, if a drawn rule has fewer blocks than a row of `length` tokens.
   void check_covers(std::int64_t length, const char* op) const;
 
  private:
   std::int32_t block_;
   std::vector<BlockRule> rules_;
   std::vector<std::int32_t> of_head_;
-  std::shared_ptr<const std::vector<std::uint32_t>> bits_;  // where rules of copies point to, too
+  std::shared_ptr<const std::vector<std::uint32_t>> bits_;  // shared by copies: their rules point into it
   std::uint64_t version_, generation_;
-  std::shared_ptr<const BlockPattern> first_;  // the first generation; null: this is it
+  std::shared_ptr<const BlockPattern> first_;  // the first generation; null if this is the first
 };
 
-// The lists that GPU kernels walk. An owner's tile is 128 rows (queries, or keys): those at positions 128 i on. For
-// each KV head and tile its entries, ascending: a block of 64 columns, times 16, plus two bits for the first 64 rows of
-// the tile and, above them, two for the others. Rows that start beyond the length keep nothing; that the last 64 rows
-// or columns may end beyond it is not marked.
+// Block lists, which GPU kernels walk. The owner's rows (the queries or the keys, whichever are stationary) form tiles
+// of 128: tile i starts at position 128 i. Each KV head and tile has a list of entries, one per block of 64 columns
+// that the tile keeps, in ascending order. Bits of an entry:
+//   [31:4] column block | [3:2] coverage of rows 64-127 | [1:0] coverage of rows 0-63
+// 64 rows that start beyond the length have no coverage. Blocks that only end beyond the length are not marked: kernels
+// must mask them.
 constexpr std::int32_t kListRows = 128, kListColumns = 64;
-enum class BlockCoverage : std::uint8_t { none = 0, partly = 1, wholly = 2 };  // partly: cut by the causal diagonal
+enum class BlockCoverage : std::uint8_t { none = 0, partly = 1, wholly = 2 };  // partly: has the causal diagonal
 RING_HOST_DEVICE constexpr std::int32_t list_entry(std::int32_t column_block, BlockCoverage first,
                                                    BlockCoverage second) {
   return column_block * 16 + static_cast<std::int32_t>(second) * 4 + static_cast<std::int32_t>(first);
@@ -134,7 +138,8 @@ RING_HOST_DEVICE constexpr BlockCoverage list_coverage(std::int32_t entry, int h
   return static_cast<BlockCoverage>(entry >> (2 * half) & 3);
 }
 
-// What causality leaves of the owner's rows 64 row on and the columns 64 column on.
+// Returns the causal coverage of the 64 x 64 block whose rows start at 64 * row on the owner's side and whose columns
+// start at 64 * column.
 RING_HOST_DEVICE constexpr BlockCoverage coverage_of(Stationary owner, std::int32_t row, std::int32_t column,
                                                      bool causal) {
   if (!causal) return BlockCoverage::wholly;
@@ -142,10 +147,10 @@ RING_HOST_DEVICE constexpr BlockCoverage coverage_of(Stationary owner, std::int3
   return (column < row) == (owner == Stationary::q) ? BlockCoverage::wholly : BlockCoverage::none;
 }
 
-// For every KV head and tile, entries[begins[head tiles + tile]] up to the next one's: what lists on devices must
-// equal.
+// Reference block lists, which the lists made on devices must equal. The entries of KV head h and tile t are those from
+// begins[h * tiles + t] up to the next begin.
 struct BlockLists {
-  std::int32_t tiles = 0;  // of a head
+  std::int32_t tiles = 0;  // tiles per head
   std::vector<std::int32_t> begins, entries;
 };
 BlockLists lists_of(const BlockPattern&, Stationary, std::int64_t kv_heads, std::int64_t length, bool causal);

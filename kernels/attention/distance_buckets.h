@@ -1,6 +1,6 @@
 #pragma once
-// Distances of blocks in buckets, as relative positions are in T5 (Raffel et al. 2020, section 2.1): one by one where
-// they are small, then by the logarithm.
+// Buckets of block distances, like T5's relative positions (Raffel et al. 2020, section 2.1): one bucket per distance
+// for small distances, logarithmic buckets beyond.
 
 #include <climits>
 
@@ -10,9 +10,9 @@ namespace ring {
 
 inline constexpr int kMostDistanceBuckets = 64;
 
-// The bucket of a distance of 1 or more blocks, of `count` buckets: 1 to 7 have one each, and from 8 on each power of
-// two is cut in four; the last bucket takes all that is further. It depends on the distance alone, not on how long a
-// text is, and more buckets only divide what the last one had.
+// Returns the bucket, in [0, count), of a distance of at least 1 block. Distances 1 to 7 have one bucket each; from 8
+// on each octave [2^n, 2^(n+1)) has four. The last bucket has all larger distances, so a larger `count` only divides
+// the last bucket. The bucket does not depend on the length of the text.
 RING_HOST_DEVICE inline int distance_bucket(int distance, int count) {
   int first = 0;
   for (; distance >= 8; distance /= 2) first += 4;
@@ -20,7 +20,7 @@ RING_HOST_DEVICE inline int distance_bucket(int distance, int count) {
   return bucket < count ? bucket : count - 1;
 }
 
-// The distances [first, end) of a bucket; of the last one without an end.
+// The distances [first, end) of a bucket. end is INT_MAX for the last bucket.
 struct DistanceRange {
   int first, end;
 };

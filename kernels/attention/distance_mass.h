@@ -1,5 +1,5 @@
 #pragma once
-// How much attention blocks get by how far back they lie.
+// Attention mass by distance: how much attention a key block gets, depending on how many blocks back it is.
 
 #include <vector>
 
@@ -7,11 +7,11 @@
 
 namespace ring {
 
-// Sums of a block mass (block_mass.h) over the blocks of queries, by distance d = query block - key block:
-//   out[0, g, d] = sum over the rows i that keep block i - d of mass[i, g, i - d],   out[1, g, d] = how many rows these
-//   are
-// mass f32 [rows,Hk,blocks], contiguous, in the rows of the selection; out f32 [2,Hk,distances], at least as many as
-// the longest document has blocks. Sums have a fixed order.
+// Sums block masses (block_mass.h) by distance d = query block - key block:
+//   out[0, g, d] = sum of mass[i, g, i - d] over the query blocks i that keep block i - d
+//   out[1, g, d] = number of these query blocks
+// mass f32 [rows,Hk,blocks], contiguous, in the rows of the selection; out f32 [2,Hk,distances], contiguous, with
+// distances >= the blocks of the longest document. Sums have a fixed order.
 struct DistanceMass {
   Tensor mass, out;
   BlockSelection selection;
@@ -20,17 +20,18 @@ struct DistanceMass {
 };
 inline Cost cost(const DistanceMass& a) { return cost_of(a.mass, {a.mass, a.out}); }
 inline constinit Kernel<DistanceMass> distance_mass_kernel{"distance_mass"};
-void check(const DistanceMass&);  // Error: shapes, or spans that the selection does not have
+void check(const DistanceMass&);  // throws Error if shapes do not fit, or if the selection lacks some of the spans
 
-// What rules that go by positions keep, as a selection, which comes from the host; of KV head g without the blocks
-// before first[g], if there is such a number.
+// Returns a selection of the blocks that position-based rules keep, made on the host and copied to the device. For KV
+// head g it omits the blocks before first[g]; `first` may be empty.
 BlockSelection selection_of_rules(const Pattern&, const std::vector<Span>&, std::int64_t kv_heads,
                                   const std::vector<std::int32_t>& first, const ExecContext&);
 
-// DistanceMass of attention over such a pattern, with this call's q, k, spans and scale, [2,Hk,distances]: attention is
-// computed once more for the log-sum-exps. Blocks before first[g] do not count: attention to the start of a text says
-// nothing of a distance. Where the queries are parts of documents, whose keys the call has whole: what these queries
-// give to the sums, and the rows of blocks whose first token is among them, so that parts add up to the whole.
+// Returns DistanceMass::out [2,Hk,distances] for attention over a pattern with position-based rules, using q, k, spans
+// and scale of the call. Recomputes attention for the log-sum-exps. Blocks before first[g] do not count, because
+// attention to the start of a text says nothing about a distance. If the queries are parts of documents (the keys must
+// be whole), returns the contribution of these queries to the sums and counts the query blocks whose first token is
+// among them, so that adding up the results of all parts gives the whole.
 Tensor distance_masses(const Attention&, std::int64_t distances, const std::vector<std::int32_t>& first,
                        const ExecContext&);
 

@@ -1,7 +1,7 @@
 #pragma once
-// Dropout on the weights of attention (Srivastava et al. 2014, scaled as they are kept). A mask has an address, as all
-// random numbers here have: it depends on who the query is, and on where the key is in its row of tokens, but not on
-// tiles, ranks, micro-batches, branches or the order of the work.
+// Dropout on attention probabilities (Srivastava et al. 2014; kept ones are scaled by 1 / (1 - rate)). It is
+// counter-based: whether a pair is dropped depends on the query's row in the batch and head, and on the key's position
+// in its packed row, but not on tiles, ranks, micro-batches, branches or the order of the work.
 
 #include <cstdint>
 
@@ -12,34 +12,34 @@
 namespace ring {
 
 struct AttentionDropout {
-  float rate = 0;  // in [0, 1); 0: nothing is dropped
+  float rate = 0;  // in [0, 1)
   RandomSite site;
-  // Query row n is row first_row + n of the optimizer step's batch, with rows [N] i32 first_row + rows[n]; query head h
-  // is head first_head + h of the model.
+  // Query row n is row first_row + n of the optimizer step's batch, or first_row + rows[n] if `rows` ([N] i32) is
+  // defined. Query head h is head first_head + h of the layer.
   std::int64_t first_row = 0, first_head = 0;
   Tensor rows;
-  Tensor state;  // a StepState in device memory, whose step replaces site.step; or undefined
+  Tensor state;  // a StepState in device memory, whose step replaces site.step; may be undefined
 };
 
-// Each pair is judged by 32 bits: dropped where they are below rate * 2^32.
+// Returns the threshold rate * 2^32: a pair is dropped if its dropout_bits() are below it.
 constexpr std::uint32_t dropout_threshold(float rate) { return static_cast<std::uint32_t>(rate * 4294967296.0); }
 
-constexpr std::int64_t kDropoutHeads = 1 << 16;  // that a model may have
+constexpr std::int64_t kDropoutHeads = 1 << 16;  // maximum number of query heads
 
-// What all pairs of a query's row and head share.
+// Returns the key that all pairs of a query row and head share.
 RING_HOST_DEVICE constexpr std::uint32_t dropout_row_key(const RandomSite& s, std::int64_t row, std::int64_t head) {
   return random_bits(s, static_cast<std::uint64_t>(row * kDropoutHeads + head));
 }
 
-// What all pairs of a key share, whose position counts from the start of the packed row: multiples of 2^32 over the
-// golden ratio, in which neighbours differ in many bits, and positions up to 2^24 apart in enough.
+// Returns the key that all pairs of an attention key share, given its position from the start of the packed row: a
+// multiple of 2^32 / golden ratio. Adjacent positions differ in many bits, positions up to 2^24 apart in enough.
 RING_HOST_DEVICE constexpr std::uint32_t dropout_column_key(std::int32_t position) {
   return static_cast<std::uint32_t>(position) * 0x9e3779b9u;
 }
 
-// The bits of one pair. The multipliers and the shift are those of lowbias32, a bijection of 32 bits that was searched
-// for by its avalanche (C. Wellons, hash-prospector, public domain), without its first and last steps: the row key is
-// random already, and the low bits of the result hardly count.
+// Returns the 32 random bits of one pair. Multipliers and shift are those of lowbias32, a 32-bit bijection found by
+// searching for good avalanche (C. Wellons, hash-prospector, public domain). Its first and last steps are omitted: the
+// row key is random already, and the low bits of the result hardly matter.
 RING_HOST_DEVICE constexpr std::uint32_t dropout_bits(std::uint32_t row_key, std::uint32_t column_key) {
   const std::uint32_t x = (row_key ^ column_key) * 0x7feb352du;
   return (x ^ x >> 15) * 0x846ca68bu;

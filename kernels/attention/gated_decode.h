@@ -3,8 +3,8 @@
 
 namespace ring {
 
-// AttentionDecode in which gates [B,Hq], contiguous and of q's type, are added to the scores of ranges of rows that
-// begin at row `first` or behind it: those of pools, which lie behind the tokens (pool_gate.h).
+// AttentionDecode with gates for pools (pool_gate.h), which follow the tokens in the cache. gates [B,Hq], contiguous
+// and of q's type, are added to the scores of each CacheRows that begins at row `first` or later.
 struct GatedDecode {
   AttentionDecode decode;
   Tensor gates;
@@ -13,7 +13,7 @@ struct GatedDecode {
 inline Cost cost(const GatedDecode& a) { return cost(a.decode); }
 inline constinit Kernel<GatedDecode> gated_decode_kernel{"gated_decode"};
 
-// Error: shapes or types. Names the tensor.
+// Throws Error, naming the tensor, if shapes or types do not fit.
 inline void check(const GatedDecode& a) {
   check(a.decode);
   RING_CHECK(a.gates.defined() && a.gates.contiguous() && a.gates.dtype() == a.decode.q.dtype() &&

@@ -1,7 +1,8 @@
 #pragma once
-// The geometry that all kernels of the family share, on CPUs and GPUs. A pattern is worked off in passes; a pass cuts
-// each pair of spans into segment pairs (one segment of one document); a head sees a segment pair as a head segment of
-// samples, where every pattern is an interval with a hole. Block patterns add lists of blocks to it (blocks.h).
+// Geometry that all attention kernels share, on CPUs and GPUs. A pattern runs in passes, one per branch. A pass divides
+// each pair of spans into segment pairs, one for each segment of a document. Each head samples a segment pair into a
+// head segment; counted in samples, a query sees an interval of keys with at most one hole. Block patterns add lists of
+// blocks (blocks.h). docs/glossary.md has a picture.
 
 #include "core/host_device.h"
 #include "kernels/attention/pattern.h"
@@ -11,58 +12,66 @@ namespace ring {
 
 struct BranchPass {
   std::int32_t segment = kNoSegment, rate = 1;
-  std::int32_t finer = 0;              // pairs within one segment of this length belong to another pass; 0: none
-  std::int32_t window = 0, shift = 0;  // window: in samples; 0: none
-  std::int32_t pool = 0;               // keys are pools of so many tokens; 0: tokens
-  bool causal = true, listed = false;  // listed: only the blocks of the pattern's lists
+  std::int32_t finer = 0;              // pairs within one segment of this length are left to a finer pass; 0: none are
+  std::int32_t window = 0, shift = 0;  // window: samples; 0 without a window
+  std::int32_t pool = 0;               // tokens of each pool if keys are pools; 0 if keys are tokens
+  bool causal = true, listed = false;  // listed: a block pattern, whose lists say which blocks are kept
   RING_HOST_DEVICE std::int32_t offset(int kv_head) const { return (kv_head + shift) % rate; }
 };
 
-// In the order in which they are worked off: the last one has rate 1 and reaches every query.
+// Returns the passes in the order in which they run. The last one has rate 1 and covers every query.
 std::vector<BranchPass> passes_of(const Pattern&);
 
-// Positions count from the start of the segment. Position p of the queries is row q_row + p of their tensor.
+// The queries and keys of one segment of one document. Positions count from the start of the segment: position p of the
+// queries is row q_row + p of q, position p of the keys is row k_row + p of k.
 struct SegmentPair {
-  std::int32_t q_row, q_first, q_end;  // q_row may lie before the tensor; positions [q_first, q_end) exist
+  std::int32_t q_row, q_first, q_end;  // positions [q_first, q_end) exist; q_row may be negative
   std::int32_t k_row, k_first, k_end;
-  std::int32_t sink_end;       // keys before it are seen beyond windows
-  std::int32_t start = 0;      // where the segment starts in the packed row
-  std::int32_t block_row = 0;  // of a selection: its document's first block
+  std::int32_t sink_end;       // keys before this position are sinks, seen beyond the window
+  std::int32_t start = 0;      // position in the packed row at which the segment starts
+  std::int32_t block_row = 0;  // selection row of the document's first block
 };
 
-// Only segment pairs with rows; those without keys are there too (their queries see nothing), as are those without
-// queries. block_rows: a selection's rows (selection.h).
+// Returns the segment pairs that have queries, keys or both. Those without keys count, because results of their queries
+// must be written, too. block_rows: BlockSelection::rows of the call.
 std::vector<SegmentPair> segment_pairs_of(const BranchPass&, const Pattern&, const std::vector<Span>& queries,
                                           const std::vector<Span>& keys, std::vector<std::int32_t> block_rows = {});
 
-// The columns c that a row sees: first <= c < end, and not hole <= c < hole_end.
+// The columns that a row sees: [first, end) without [hole, hole_end).
 struct Columns {
   std::int32_t first, end, hole, hole_end;
   RING_HOST_DEVICE bool has(std::int32_t c) const { return c >= first && c < end && (c < hole || c >= hole_end); }
 };
 
-// What several rows see: no row sees a column outside of [first, end) or inside of [gap, gap_end); every row sees the
-// columns of [all_first, all_end) outside of [hole, hole_end).
+// Bounds of the columns that consecutive rows see. No row sees a column outside [first, end) or inside [gap, gap_end).
+// Every row sees the columns of [all_first, all_end) that are outside [hole, hole_end). In the usual order:
+//
+//   first    all_first    hole   gap      gap_end   hole_end    all_end     end
+//   |  some  |    all     | some |   none   |  some  |    all     |   some   |
 struct TileBounds {
   std::int32_t first, end, gap, gap_end;
   std::int32_t all_first, all_end, hole, hole_end;
+  // True if no row sees any of the columns [c, c + width).
   RING_HOST_DEVICE bool none(std::int32_t c, std::int32_t width) const {
     const std::int32_t from = c < first ? first : c, to = c + width > end ? end : c + width;
     return from >= to || (from >= gap && to <= gap_end);
   }
+  // True if every row sees all of the columns [c, c + width).
   RING_HOST_DEVICE bool all(std::int32_t c, std::int32_t width) const {
     return c >= all_first && c + width <= all_end && (c + width <= hole || c >= hole_end || hole >= hole_end);
   }
 };
 
-// Sample j of a head segment is position offset + j * rate of its segment pair.
+// A segment pair as one head samples it: sample j is position offset + j * rate of the segment pair.
 struct HeadSegment {
-  std::int32_t q_row, k_row;  // rows of sample 0
+  std::int32_t q_row, k_row;  // rows of sample 0, which may be negative
   std::int32_t rate, offset;
-  std::int32_t q_first, q_end, k_first, k_end, sink_end;  // samples
-  std::int32_t window, finer;
-  std::int32_t causal;    // tokens of a key, which none of them sees unless it is one; 0: not causal
-  std::int32_t position;  // of sample 0 in the packed row
+  std::int32_t q_first, q_end, k_first, k_end, sink_end;  // counted in samples
+  std::int32_t window, finer;                             // window: samples; finer: positions, as in BranchPass
+  // 0: not causal. 1: query j sees keys u <= j. p > 1: keys are pools of p tokens, and query j sees the pools that end
+  // before it, p (u + 1) <= j.
+  std::int32_t causal;
+  std::int32_t position;  // position of sample 0 in the packed row
 
   RING_HOST_DEVICE HeadSegment(const BranchPass& pass, const SegmentPair& p, std::int32_t offset)
       : q_row(p.q_row + offset),
@@ -90,7 +99,7 @@ struct HeadSegment {
     return owner == Stationary::q ? q_end : k_end;
   }
 
-  // The keys that query j sees, or the queries that see key j.
+  // Returns the keys that query j sees (owner q), or the queries that see key j (owner kv).
   template <Stationary owner>
   RING_HOST_DEVICE Columns columns(std::int32_t j) const {
     Columns c = owner == Stationary::q ? Columns{k_first, k_end, 0, 0} : Columns{q_first, q_end, 0, 0};
@@ -114,7 +123,8 @@ struct HeadSegment {
     return c;
   }
 
-  // What the rows [row, row_end) see, at least one. Bounds rise with the row, except where sinks are the owners.
+  // Returns the bounds of the columns that rows [row, row_end) see; requires at least one row. The columns' bounds rise
+  // with the row, so the first and the last row determine them, except if the rows are keys that are sinks.
   template <Stationary owner>
   RING_HOST_DEVICE TileBounds bounds(std::int32_t row, std::int32_t row_end) const {
     const Columns a = columns<owner>(row), b = columns<owner>(row_end - 1);
@@ -129,7 +139,7 @@ struct HeadSegment {
  private:
   RING_HOST_DEVICE static std::int32_t least(std::int32_t a, std::int32_t b) { return a < b ? a : b; }
   RING_HOST_DEVICE static std::int32_t most(std::int32_t a, std::int32_t b) { return a > b ? a : b; }
-  // The first sample at or after position p (p + rate > offset or p >= 0).
+  // Returns the first sample at or after position p; requires p + rate > offset or p >= 0.
   RING_HOST_DEVICE std::int32_t sample(std::int32_t p) const {
     return p <= offset ? 0 : (p - offset + rate - 1) / rate;
   }

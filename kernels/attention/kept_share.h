@@ -1,5 +1,6 @@
 #pragma once
-// What watched steps measure of patterns of blocks: how many pairs they keep, and how much of dense attention.
+// Metrics of block patterns, logged every train.watch_interval steps: how many pairs they keep, and what share of dense
+// attention these pairs have.
 
 #include <vector>
 
@@ -9,19 +10,19 @@
 
 namespace ring {
 
-// The share of a row's dense attention that the pairs hold which a pattern keeps. Both sums are over exp(score), so it
-// is exp(kept - dense) of their log-sum-exps. kept, dense f32 [Hq,N]; out f32 [N,2Hq]: the shares, and behind them 1,
-// for rows whose `dense` is finite; 0 and 0 for others.
+// The share of a query's dense attention that the kept pairs have: exp(kept - dense), given the log-sum-exps over the
+// kept pairs and over all pairs. kept, dense f32 [Hq,N], contiguous. out f32 [N,2Hq], contiguous: Hq shares, then Hq
+// flags: 1 if `dense` is finite; else 0, with share 0.
 struct KeptShare {
   Tensor kept, dense, out;
 };
 inline Cost cost(const KeptShare& a) { return cost_of(a.out, {a.kept, a.dense, a.out}); }
 inline constinit Kernel<KeptShare> kept_share_kernel{"kept_share"};
-void check(const KeptShare&);  // Error: shapes. Names the tensor.
+void check(const KeptShare&);  // throws Error, naming the tensor, if shapes do not fit
 
-// Pairs of these queries and a key, by blocks, out f32 [rows,2]: those that a selection keeps, and those of causal
-// dense attention, both over all KV heads, in the row that the selection has for the block of queries. Other rows are
-// left as they are. No two spans of queries are of one block; the keys are their whole documents.
+// Counts pairs per query block, summed over all KV heads: out[r, 0] = pairs that the selection keeps, out[r, 1] = pairs
+// of causal dense attention, with r the selection's row of the query block. out f32 [rows,2]; rows of other blocks are
+// left unchanged. No two spans of `queries` may be in the same block; `keys` are their whole documents.
 struct SelectedPairs {
   BlockSelection selection;
   Tensor out;
@@ -30,14 +31,15 @@ struct SelectedPairs {
 };
 inline Cost cost(const SelectedPairs& a) { return cost_of(a.out, {a.selection.bits, a.out}); }
 inline constinit Kernel<SelectedPairs> selected_pairs_kernel{"selected_pairs"};
-void check(const SelectedPairs&);  // Error: shapes, spans that the selection does not have, or other keys
+// Throws Error if shapes do not fit, if the selection lacks some of the spans, or if keys are not whole documents.
+void check(const SelectedPairs&);
 
-// Some queries of documents, and the keys of their documents, as one call of attention takes them.
+// The spans of one attention call: some queries of documents, and all keys of the same documents.
 struct QuerySample {
   std::vector<Span> queries, keys;
 };
-// At most `most` blocks of queries, evenly spread over all, the last one among them. The pattern has blocks. A call has
-// one stretch of each document at most, so there are several where a document is sampled here and there.
+// Samples at most `most` query blocks, evenly spaced over all documents and including the last. Requires a pattern with
+// blocks. A sample has at most one run of blocks of each document, so several are returned if a document has more.
 std::vector<QuerySample> sample_blocks(const Pattern&, const std::vector<Span>& documents, std::int64_t most);
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// How many pairs of a query and a key a pattern keeps.
+// Counts the query-key pairs that a pattern keeps.
 
 #include <cstdint>
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace ring {
 
-// Pairs that count, with multiplicity, over all spans; the mean of all KV heads. Of a pattern with pools the keys are
-// those of whole documents.
+// Returns the number of kept pairs over all spans, averaged over the KV heads. Pairs that count several times are
+// counted as often. If the pattern has pools, `keys` must be whole documents.
 double kept_pairs(const Pattern&, const std::vector<Span>& queries, const std::vector<Span>& keys,
                   std::int64_t kv_heads);
 

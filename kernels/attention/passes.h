@@ -1,12 +1,13 @@
 #pragma once
-// Patterns of several passes (dilated branches): each pass merges its result into that of those before it, in f32.
+// Runs patterns of several passes (dilated branches): each pass merges its result, in f32, into the result of the
+// passes before it.
 
 #include "kernels/attention/attention.h"
 #include "kernels/attention/head_segment.h"
 
 namespace ring {
 
-// run(args of one pass, pass) for each pass in order. fill(lse): lse = -inf everywhere.
+// Calls run(args of one pass, pass) for each pass in order. fill(lse) must set all of lse to -inf.
 template <class Fill, class Run>
 void forward_passes(const Attention& args, const ExecContext& ctx, const Fill& fill, const Run& run) {
   const std::vector<BranchPass> passes = passes_of(args.pattern);
@@ -22,7 +23,7 @@ void forward_passes(const Attention& args, const ExecContext& ctx, const Fill& f
   }
 }
 
-// run(args of one pass, pass), each with all gradients.
+// Calls run(args of one pass, pass) for each pass in order; each pass computes all three gradients.
 template <class Run>
 void whole_backward_passes(const AttentionBackward& args, const ExecContext& ctx, const Run& run) {
   const std::vector<BranchPass> passes = passes_of(args.pattern);
@@ -40,10 +41,11 @@ void whole_backward_passes(const AttentionBackward& args, const ExecContext& ctx
   }
 }
 
-// The gradient that one pass reads and writes: of the queries, or of keys and values.
+// The gradients that one pass computes: dq, or dk and dv.
 enum class Gradient : std::uint8_t { queries, keys };
 
-// run(args of one pass, pass, gradient). Sums of one gradient are dropped before those of the other are made.
+// Calls run(args of one pass, pass, gradient): all passes for dq, then all passes for dk and dv. The f32 accumulators
+// of dq are freed before those of dk and dv are allocated.
 template <class Run>
 void backward_passes(const AttentionBackward& args, const ExecContext& ctx, const Run& run) {
   const std::vector<BranchPass> passes = passes_of(args.pattern);

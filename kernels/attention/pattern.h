@@ -1,6 +1,6 @@
 #pragma once
-// Which pairs of a query and a key attention counts, and how often: all that kernels, caches, context parallelism,
-// costs and pictures know of it. A kind of attention (model/attention/kinds.h) makes a pattern of its settings.
+// Pattern: the query-key pairs that attention counts, and how often. Kernels, caches, context parallelism, costs and
+// pictures see nothing else of a kind of attention (model/attention/kinds.h), which makes a pattern of its settings.
 
 #include <cstdint>
 #include <limits>
@@ -13,69 +13,73 @@ class BlockPattern;  // kernels/attention/blocks.h
 
 constexpr std::int32_t kNoSegment = std::numeric_limits<std::int32_t>::max();
 
-// Every rate-th position of each segment of so many is sampled (LongNet's w and r: Ding et al. 2023, section 2).
+// A dilated branch: samples every rate-th position of each segment of `segment` positions (LongNet's r and w: Ding et
+// al. 2023, section 2).
 struct Branch {
   std::int32_t segment = kNoSegment, rate = 1;
-  std::int32_t window = 0;  // newest samples of the segment that are seen, the query among them; 0: all
+  std::int32_t window = 0;  // samples that a query sees, itself included; 0: the whole segment
   bool operator==(const Branch&) const = default;
 };
 
-// Positions t (query) and u (key) count from the start of the document, `from_row` from the start of the packed row.
-// t and u belong to one document, with `causal` u <= t, and a pair counts once for each branch that has it:
-//   * t and u lie in one segment floor(t / segment) and are both sampled there,
-//     (t mod segment) mod rate = (KV head + shift) mod rate;
-//   * where the branch has a window: |t - u| < window rate, or u < sinks.
-// With blocks there is one plain branch, positions count from the block in which the document starts, and (t / block,
-// u / block) is a block of `blocks` for this KV head.
-// With pools, t has more keys beside these, which no kernel knows (pooled_attention.h): of each size p, for each j the
-// mean of the keys of positions [p j, p (j + 1)) of its document, where p (j + 1) <= t.
+// Let t and u be the positions of a query and a key, counted from the start of the document, or of the packed row if
+// `from_row`. A pair must be within one document and, if `causal`, have u <= t. It counts once for each branch with
+//   * t and u in the same segment, floor(t / segment) = floor(u / segment), and both sampled:
+//     (t mod segment) mod rate = (u mod segment) mod rate = (KV head + shift) mod rate;
+//   * |t - u| < window * rate or u < sinks, if the branch has a window.
+// With `blocks` there is one plain branch; positions count from the start of the block in which the document starts,
+// and `blocks` must keep block (t / block, u / block) for this KV head.
+// With `pools`, t also sees pools of its document as keys, which kernels know nothing of (pooled_attention.h): for each
+// size p, the mean of the keys at positions [p j, p (j + 1)) for each j with p (j + 1) <= t.
 struct Pattern {
   bool causal = true;
   std::vector<Branch> branches = {Branch{}};  // the first one has rate 1, so that each query sees itself
   std::int32_t sinks = 0;
-  bool dedup = false;  // a pair counts once; segments and rates divide the next ones, and each rate its segment
+  // A pair counts once, however many branches have it. Requires that each segment and each rate divides the next
+  // branch's, and each rate its segment.
+  bool dedup = false;
   bool from_row = false;
   std::int32_t shift = 0;
   std::shared_ptr<const BlockPattern> blocks;
   std::vector<std::int32_t> pools;  // sizes, in tokens
-  // In a call over pools alone: position u of the keys is pool u of so many tokens; 0: it is a token.
+  // Set in a call over pools alone: position u of the keys is pool u, of `pool` tokens. 0 if keys are tokens.
   std::int32_t pool = 0;
 
-  // What a query sees is one interval, and sinks: dense attention or a window.
+  // True if each query sees one interval of keys, plus sinks: dense attention or a sliding window.
   bool is_interval() const;
   bool is_dense() const { return is_interval() && branches[0].window == 0; }
   bool has_windows() const;
-  bool has_samples() const;  // heads differ by `shift`
-  bool selects() const;      // which blocks it keeps, a selection says (selection.h)
-  // Where positions count from, for a document that starts here.
+  bool has_samples() const;  // some branch has a rate above 1, so that heads sample different positions
+  bool selects() const;      // calls need a selection (selection.h), which says which blocks are kept
+  // Returns the position in the packed row that positions count from, for a document that starts at `document`.
   std::int64_t origin(std::int32_t document) const;
 };
 
-// Whether they keep the same pairs. A shift counts up to the rates.
+// Returns whether both keep the same pairs. Shifts are compared modulo the rates.
 bool same_pairs(const Pattern&, const Pattern&);
 
-// Neighbouring KV heads of a layer.
+// Consecutive KV heads of a layer.
 struct KvHeads {
   std::int64_t first = 0, count = 0;
 };
-// The pattern as they see it, numbered from 0.
+// Returns the pattern for these heads alone, renumbered from 0.
 Pattern of_heads(Pattern, KvHeads);
 
-// Error, naming `op`: the numbers make no pattern.
+// Throws Error, naming `op`, if the settings contradict each other or are out of range.
 void check(const Pattern&, const char* op);
 
-// Neighbouring rows of a tensor that belong to one document.
+// Consecutive rows of a tensor that belong to one document. Positions count from the start of the packed row.
 struct Span {
   std::int32_t first = 0, count = 0;  // rows
-  std::int32_t position = 0;          // of row `first`, from the start of the packed row
-  std::int32_t document = 0;          // where the document starts, likewise
+  std::int32_t position = 0;          // position of row `first`
+  std::int32_t document = 0;          // position at which the document starts
   bool operator==(const Span&) const = default;
 };
 
-// Document b holds rows offsets[b] .. offsets[b+1] and lies in the packed row that starts at the last of `rows` that is
-// not behind it; no rows: each document is a row of its own.
+// Returns one span per document. Document b has rows [offsets[b], offsets[b+1]) and belongs to the packed row that
+// starts at the largest element of `rows` (ascending) at or before offsets[b]. If `rows` is empty, each document is a
+// packed row of its own.
 std::vector<Span> spans_of(const std::vector<std::int32_t>& offsets, const std::vector<std::int32_t>& rows = {});
 
-std::vector<Span> sorted_by_row(std::vector<Span> spans);  // by row; the empty ones are left out
+std::vector<Span> sorted_by_row(std::vector<Span> spans);  // removes empty spans
 
 }  // namespace ring

@@ -3,14 +3,16 @@
 
 namespace ring {
 
-// Gates of pools: g[h, t] is added to the scores of all pools that query t of head h sees, so that its pools together
-// weigh s = exp(pooled_lse - lse), where pooled_lse is their log-sum-exp with the gate and lse that of tokens and
-// pools.
-//   out[h, t] = s (sum over i of dout[t, h, i] (pooled[t, h, i] - attended[t, h, i])): the gradient of g, with what
-//     attention over the pools alone and over all gives; or, without these,
-//   out[h, t] = s g[h, t]: the mean gate of a query.
-// Rows that see no pool (pooled_lse -inf): 0. pooled_lse, lse, gates, out f32 [H,N], contiguous; dout and attended
-// [N,H,D], one type, f32 or bf16, any strides with unit last; pooled f32 [N,H,D], contiguous.
+// Gates of pools: gate g[h, t] is added to the scores of all pools that query t of head h sees. The pools' share of the
+// softmax is then s = exp(pooled_lse - lse), with pooled_lse the log-sum-exp over the gated pools and lse that over
+// tokens and pools. If dout is defined, computes the gradient of g, else the mean gate of a query:
+//   out[h, t] = s * sum over i of dout[t, h, i] (pooled[t, h, i] - attended[t, h, i])
+//   out[h, t] = s * g[h, t]
+// pooled is the output of attention over the pools alone, attended the output over tokens and pools. out is 0 for
+// queries that see no pool (pooled_lse = -inf).
+//   pooled_lse, lse, gates, out  f32 [H,N], contiguous; gates is not used with dout.
+//   dout, attended               [N,H,D], one type, f32 or bf16, any strides with unit last dim.
+//   pooled                       f32 [N,H,D], contiguous.
 struct PoolGate {
   Tensor pooled_lse, lse, gates, out;
   Tensor dout{}, pooled{}, attended{};
@@ -20,7 +22,7 @@ inline Cost cost(const PoolGate& a) {
 }
 inline constinit Kernel<PoolGate> pool_gate_kernel{"pool_gate"};
 
-// out [B,A] = beta * out + x^T, x [A,B]: f32 or bf16, each its own, contiguous.
+// out [B,A] = beta * out + x^T, with x [A,B]. Both contiguous, f32 or bf16; their types may differ.
 struct Transpose {
   Tensor x, out;
   float beta = 0;
@@ -28,7 +30,7 @@ struct Transpose {
 inline Cost cost(const Transpose& a) { return cost_of(a.x, {a.x, a.out}); }
 inline constinit Kernel<Transpose> transpose_kernel{"transpose"};
 
-// Error: shapes or types. Names the tensor.
+// Throw Error, naming the tensor, if shapes or types do not fit.
 void check(const PoolGate&);
 void check(const Transpose&);
 

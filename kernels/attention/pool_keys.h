@@ -1,6 +1,6 @@
 #pragma once
-// Pools as keys: how they are made of tokens, and attention over them, whoever makes them: pooled_attention of whole
-// documents, context parallelism of documents that are cut among ranks (parallel/context/pools.h).
+// Pools as keys: computes pools from tokens, and attention over pools. Used by pooled_attention for whole documents,
+// and by context parallelism for documents sharded among ranks (parallel/context/pools.h).
 
 #include <functional>
 
@@ -9,31 +9,34 @@
 
 namespace ring {
 
-// What the pools of a call are made of, by its tokens [N,Hk,D] and by size. weights: none for means.
+// Inputs of a call's pools: the token tensors [N,Hk,D], and for each pool size its learned weights and their gradients.
+// weights and dweights are empty if pools are means.
 struct PoolSource {
   std::vector<std::int32_t> sizes;
   Tensor k, v, scored;
   std::vector<PoolWeights> weights, dweights;
 };
-// Error: weights or gates that do not fit, without gradients in a backward, or dropout.
+// Throws Error if weights or gates do not fit, if a backward lacks their gradients, or if there is dropout.
 PoolSource pool_source(const PooledAttention&);
 PoolSource pool_source(const PooledAttentionBackward&);
 
-// Tokens [N,Hk,D] that lie in whole pools.
+// Tokens [N,Hk,D] to make pools of; `rows` says which rows make up which pools. Each pool must be complete.
 struct PoolTokens {
   Tensor k, v, scored;
   std::vector<PooledRows> rows;
 };
 
-// Pools of the i-th size of a source: means, or sums by learned weights. The context lives as long.
+// The pools of the i-th size of a source: means, or sums by learned weights. The context must outlive this object.
 class PoolSums {
  public:
   PoolSums(const PoolSource&, std::size_t i, std::int64_t pools, const ExecContext&);
-  // Makes the pools of these tokens: each pool once.
+  // Fills the rows of `keys` and `values` for the pools of these tokens. Overwrites: every pool must be covered by
+  // exactly one call.
   void make(const PoolTokens&);
-  // From the gradients f32 [2,pools,Hk,D] of keys and values: adds to dk, dv f32 [N,Hk,D] of these tokens.
+  // Takes the gradients of `keys` and `values`, f32 [2,pools,Hk,D], and adds the gradients of these tokens to dk and
+  // dv, f32 [N,Hk,D]. Each pool must be covered by exactly one call.
   void backward(const PoolTokens&, const Tensor& gradients, const Tensor& dk, const Tensor& dv);
-  // And to dweights, once it went through all pools.
+  // Overwrites dweights with the sum over all pools. Call once, after backward() has covered every pool.
   void learn() const;
 
   Tensor keys, values;  // [pools,Hk,D], of the tokens' type
@@ -41,31 +44,37 @@ class PoolSums {
  private:
   std::int32_t size_;
   PoolWeights learned_, dlearned_;        // undefined for means
-  Tensor weights_, dpositions_, dquery_;  // of each pool
+  Tensor weights_, dpositions_, dquery_;  // one row per pool: softmax weights, and gradients to be summed
   const ExecContext& ctx_;
 };
 
-// Queries of documents and pools of theirs: no row twice, and each pool is seen by some query of its span.
+// Spans of queries and of their documents' pools. Invariant: no row occurs twice, and each pool is seen by a query of
+// its span.
 struct PoolCall {
   std::vector<Span> queries, keys;
 };
 
 // All pools of one size, at least one.
 struct PoolKeys {
-  std::int32_t size = 0;        // tokens
+  std::int32_t size = 0;        // tokens per pool
   Tensor keys, values;          // [pools,Hk,D]
   std::vector<PoolCall> calls;  // at least one
-  // From the gradients f32 [2,pools,Hk,D] of these queries: adds to dk, dv f32 of the call's tokens, and to dweights.
+  // Takes the gradients f32 [2,pools,Hk,D] of keys and values, adds the tokens' gradients to dk and dv (f32), and
+  // writes dweights.
   std::function<void(const Tensor& gradients, const Tensor& dk, const Tensor& dv)> backward;
 };
 
-// Attention over the pools alone, with the gates. The call becomes the one over the pairs of its pattern, which carries
-// on from there; without any pool nothing else changes. What it returns goes to mean_gates after that call.
+// Runs attention over the pools alone, with the gates, and rewrites the call in place: its pattern loses the pools, and
+// its carry and lse hold the pools' result, so that a following attention_kernel call adds the tokens. Returns the
+// pools' log-sum-exp, to be passed to mean_gates() after that call; undefined without pools or if mean gates are not
+// wanted.
 Tensor carry_pools(PooledAttention&, const std::vector<PoolKeys>&, const ExecContext&);
-// Where the call asks for them.
+// Writes the call's mean_gates if it is defined.
 void mean_gates(const PooledAttention&, const Tensor& pooled_lse, const ExecContext&);
 
-// The gradients of the pools' part, likewise: dgates, and carries of dq, dk and dv.
+// Computes the pools' part of the gradients: writes dgates and dweights, and rewrites the call in place: its pattern
+// loses the pools, and its carries hold the pools' part of dq, dk and dv, to which a following
+// attention_backward_kernel call adds the part of the tokens.
 void carry_pools(PooledAttentionBackward&, const std::vector<PoolKeys>&, const ExecContext&);
 
 }  // namespace ring

@@ -1,6 +1,6 @@
 #pragma once
-// Pools: means of the keys and values of so many neighbouring tokens, which later queries see as keys of their own
-// (Pattern::pools). Where they lie when they are made, one document behind the other.
+// Pools: means of the keys and values of p consecutive tokens, which later queries see as additional keys
+// (Pattern::pools). This header lays out the pools of whole documents: one row per pool, document after document.
 
 #include <vector>
 
@@ -9,10 +9,11 @@
 
 namespace ring {
 
-// The pools of a document that some query of it sees: the last token lies behind all of them.
+// Returns how many pools of the document some query sees. A pool that includes the last token has no later query.
 std::int32_t pools_of(const Span& document, std::int32_t pool);
 
-// For whole documents: the rows of their pools, in a call with Pattern::pool; and how they are made of their tokens'.
+// For whole documents, returns the key spans of their pools, for a call with Pattern::pool, and the rows of the tokens
+// that the pools are made of. pool_spans() throws Error if a span is not a whole document.
 std::vector<Span> pool_spans(const std::vector<Span>& documents, std::int32_t pool);
 std::vector<PooledRows> pooled_rows(const std::vector<Span>& documents, std::int32_t pool);
 

@@ -1,5 +1,5 @@
 #pragma once
-// Which keys one query sees: what a cache of keys, costs and pictures ask of a pattern.
+// The keys that one query sees, for KV caches, costs and pictures.
 
 #include <algorithm>
 #include <optional>
@@ -9,12 +9,13 @@
 
 namespace ring {
 
-// Positions first, first + stride, ..
+// `count` positions: first, first + stride, ...
 struct KeyRun {
   std::int32_t first = 0, count = 0, stride = 1;
 };
 
-// Adds the runs of the first `keys` keys whose blocks are kept: blocks that lie side by side are one run.
+// Appends to `to` the runs of the first `keys` keys that are in kept blocks. keeps(block index) says if a block is
+// kept; adjacent kept blocks form one run.
 template <class Keeps>
 void add_kept_blocks(std::int32_t block, std::int32_t keys, const Keeps& keeps, std::vector<KeyRun>& to) {
   for (std::int32_t k = 0; k * block < keys;) {
@@ -25,16 +26,18 @@ void add_kept_blocks(std::int32_t block, std::int32_t keys, const Keeps& keeps, 
   }
 }
 
-// The keys that queries of one document see, pools not among them. The document starts its row.
+// The keys, except pools, that queries of one document see. Positions count from the start of the document, which is
+// also the start of its packed row. The pattern must outlive this object.
 class SeenKeys {
  public:
   explicit SeenKeys(const Pattern&);
 
-  // Adds the runs of keys before `length` that a query sees, as this KV head has them: each key once for every branch
-  // that has it. A run of one branch overlaps no other run of that branch.
+  // Appends to `to` the runs of keys before position `length` that the query sees in this KV head. Runs of one branch
+  // do not overlap; a key occurs once for each branch that has it.
   void add(std::int32_t kv_head, std::int32_t query, std::int32_t length, std::vector<KeyRun>& to) const;
 
-  // How many of the newest keys, beside the sinks, a causal query may see, in pools or by themselves; none: all.
+  // Returns how many of the newest keys, besides sinks, a causal query may need, directly or through pools; nullopt if
+  // it may need all of them.
   std::optional<std::int64_t> reach() const;
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
-// A selection: which blocks of keys each block of queries keeps, as data on the device. Patterns whose rules go by
-// content need one for each call; block_select.h makes it. It then speaks for all heads, also for those of other rules.
+// Selection: a bit matrix on the device that says which key blocks each query block keeps. Patterns with content rules
+// need one for each call; block_select.h makes it. It then replaces the rules of all heads, content or not.
 
 #include <vector>
 
@@ -12,21 +12,22 @@
 namespace ring {
 
 struct BlockSelection {
-  // i32 [rows, Hk, words]: block k of keys is bit k % 32 of word k / 32. Row rows[b] + i is for block i of the queries
-  // of span b, both counted from the block in which the document starts. A block has the bit of itself, and none of
-  // later ones. Undefined: no selection.
+  // i32 [rows, Hk, words]: key block k is bit k % 32 of word k / 32. Row rows[b] + i is for query block i of span b.
+  // Blocks are counted from the block in which the document starts. Every query block keeps its own block and no later
+  // one. Undefined if there is no selection.
   Tensor bits;
-  // Empty: the spans are whole documents, and these are first_blocks().
+  // First row of each span. If empty, the spans must be whole documents, and first_blocks() is used.
   std::vector<std::int32_t> rows{};
 };
 
-// Blocks of a span that is a whole document; those before each span, and, at the end, those of all.
+// Returns the blocks from the start of the span's document to the end of the span.
 std::int32_t blocks_of(const Pattern&, const Span&);
+// For spans that are whole documents, returns the number of blocks before each span and, last, of all spans.
 std::vector<std::int32_t> first_blocks(const Pattern&, const std::vector<Span>&);
 
-// What kernels read of a selection; null: there is none.
+// A selection as kernels read it.
 struct SelectedBlocks {
-  const std::uint32_t* bits = nullptr;
+  const std::uint32_t* bits = nullptr;  // null if there is no selection
   std::int32_t heads = 0, words = 0;
 
   SelectedBlocks() = default;
@@ -43,12 +44,14 @@ struct SelectedBlocks {
   }
 };
 
-// Error, naming `op`: a pattern that selects without a selection for these spans, or the other way round.
+// Throws Error, naming `op`, if the pattern selects but there is no selection for these spans, or if there is a
+// selection but the pattern does not select.
 void check(const BlockSelection&, const Pattern&, const std::vector<Span>& queries, const std::vector<Span>& keys,
            std::int64_t kv_heads, const char* op);
 
-// The selection of one call, in the order of the stream: q [N,Hq,D], k [N,Hk,D] and their scale as attention gets them.
-// No gradient goes through it. A pattern that does not select: none.
+// Computes the selection of one attention call on the context's stream. q [N,Hq,D], k [N,Hk,D] and scale are those of
+// the call; the spans are whole documents. Returns an empty selection if the pattern does not select. No gradient flows
+// through the selection.
 BlockSelection select_blocks(const Pattern&, const Tensor& q, const Tensor& k, float scale, const std::vector<Span>&,
                              const ExecContext&);
 

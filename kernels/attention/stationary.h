@@ -1,5 +1,5 @@
 #pragma once
-// Words that all attention kernels share, on CPUs and GPUs.
+// The stationary operand of an attention kernel, on CPUs and GPUs.
 
 #include <cstdint>
 
@@ -7,7 +7,7 @@
 
 namespace ring {
 
-enum class Stationary : std::uint8_t { q, kv };  // whose rows are fixed while the other side's columns stream past
+enum class Stationary : std::uint8_t { q, kv };  // the owner: its rows stay while the other side's columns stream past
 
 RING_HOST_DEVICE constexpr Stationary other(Stationary side) {
   return side == Stationary::q ? Stationary::kv : Stationary::q;
