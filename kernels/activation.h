@@ -5,11 +5,12 @@ namespace ring {
 
 enum class Activation : std::uint8_t {
   gelu,       // x Phi(x), erf form (Hendrycks and Gimpel 2016)
-  gelu_tanh,  // its tanh approximation, as GPT-2 uses
+  gelu_tanh,  // tanh approximation of gelu, as in GPT-2
   relu2,      // max(x, 0)^2 (So et al. 2021, Primer)
 };
 
-// y = f(x), contiguous, one shape. All tensors here share one type, f32 or bf16; arithmetic is f32.
+// y = f(x), both contiguous and of one shape. In this header all tensors of an op have one type, f32 or bf16;
+// arithmetic is f32.
 struct Activate {
   Tensor x, y;
   Activation kind = Activation::gelu;

@@ -3,15 +3,15 @@
 
 namespace ring {
 
-// c[i] = alpha op(a[i]) op(b[i]) + beta add[i] for every i, op = transpose where asked. op(a[i]) is [M,K], op(b[i]) is
-// [K,N]; c and add [B,M,N]. All contiguous and of one type, f32 or bf16; sums are f32. c shares no bytes with the
-// others. add undefined: nothing is added. FLOPs: 2 B M N K.
+// c[i] = alpha op(a[i]) op(b[i]) + beta add[i] for every i in [0, B). op(a[i]) is [M,K], op(b[i]) is [K,N]: a matrix
+// or, if requested, its transpose. c and add are [B,M,N]. All are contiguous and of one type, f32 or bf16; accumulates
+// in f32. c must not overlap the others. FLOPs: 2 B M N K.
 struct BatchedMatmul {
   Tensor a, b, c;
   bool transpose_a = false, transpose_b = false;
   float alpha = 1;
-  Tensor add;
-  float beta = 1;  // of add
+  Tensor add;  // may be undefined
+  float beta = 1;
 };
 inline Cost cost(const BatchedMatmul& m) {
   const double k = static_cast<double>(m.a.dim(m.transpose_a ? 1 : 2)), out = static_cast<double>(m.c.numel());
@@ -22,7 +22,7 @@ inline Cost cost(const BatchedMatmul& m) {
 }
 inline constinit Kernel<BatchedMatmul> batched_matmul_kernel{"batched_matmul"};
 
-// Error: shapes or types that do not fit.
+// Throws Error if shapes or types do not fit.
 void check(const BatchedMatmul&);
 
 }  // namespace ring

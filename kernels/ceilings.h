@@ -1,14 +1,13 @@
 #pragma once
-// What a device sustains, and so the least time that work takes on it.
+// Sustained FLOP/s and bandwidth of a device, and the minimum time that a kernel needs there (a roofline).
 
 #include "kernels/kernel.h"
 
 namespace ring {
 
-// 0: unknown. bytes: read and written.
 struct Ceilings {
-  double flops_per_second = 0, bytes_per_second = 0;
-  double floor_seconds(const Cost&) const;  // 0: unknown
+  double flops_per_second = 0, bytes_per_second = 0;  // 0 if unknown; bytes read plus bytes written
+  double floor_seconds(const Cost&) const;            // returns 0 if either ceiling is unknown
 };
 
 }  // namespace ring

@@ -1,7 +1,7 @@
 #pragma once
-// Kernel slots. An op has one typed slot; each backend's file adds one or more named candidates to it at load time.
-// A call runs the first candidate, highest priority first, that supports the arguments, or leaves that to the slot's
-// chooser where choices are measured.
+// Kernel slots. Each op has one typed slot, to which each backend's file adds one or more named candidates at load
+// time. A call runs the candidate of the highest priority that supports the arguments, or, if the slot has a chooser
+// and ctx.tuning is set, the candidate that the chooser measured to be fastest.
 
 #include <array>
 #include <functional>
@@ -19,21 +19,21 @@ namespace ring {
 class Tuning;
 struct ExecContext;
 
-// How f32 matrices are multiplied and in what type activations are kept. Sums are always f32 or better.
+// Types of activations and GEMM operands. Accumulators are always f32 or better.
 enum class Precision : std::uint8_t {
   fp32,  // f32 throughout
-  tf32,  // f32 activations, products with operands rounded to 10 bits (GPUs)
+  tf32,  // f32 activations, GEMM operands rounded to 10 bits of mantissa (GPUs)
   bf16,  // bf16 activations and weights (GPUs)
 };
 constexpr DType activation_type(Precision p) { return p == Precision::bf16 ? DType::bf16 : DType::f32; }
 
-// The least work that a call can do: floating-point operations, and bytes with each operand moved once.
+// The minimum work of a call: floating-point operations, and bytes if each operand is moved once.
 struct Cost {
   double flops = 0, bytes = 0;
-  std::string shape;  // of the operands that tell most, such as "bf16[4096,768]"
+  std::string shape;  // type and shape of the main operands, such as "bf16[4096,768]"
 };
 
-// One call of a kernel, for those who watch (profiler, benchmarks).
+// One kernel call, as observers (profiler, benchmarks) see it.
 struct KernelCall {
   std::string_view slot, candidate;
   Cost cost;
@@ -42,9 +42,9 @@ struct KernelCall {
 class KernelObserver {
  public:
   virtual ~KernelObserver() = default;
-  // Must invoke `run` at least once: it queues the kernel.
+  // Called instead of the kernel. Must call `run`, which queues the kernel, at least once.
   virtual void call(const KernelCall&, const ExecContext&, const std::function<void()>& run) = 0;
-  // What the next calls belong to, until leave(): a scope, or, in the backward, one step of the tape.
+  // The following calls, until leave(), belong to this scope or, in the backward, to this step of the tape.
   virtual void enter_scope(const ScopeId&, const ExecContext&) {}
   virtual void enter_step(std::string_view /*op*/, const ExecContext&) {}
   virtual void leave(const ExecContext&) {}
@@ -53,10 +53,10 @@ class KernelObserver {
 struct ExecContext {
   Stream stream;
   Precision precision = Precision::fp32;
-  bool deterministic = true;                   // the same bits from run to run; candidates that cannot are passed over
-  std::shared_ptr<Tuning> tuning{};            // measured choices; null: by priority, and each library's own
-  std::shared_ptr<KernelObserver> observer{};  // null: nobody watches
-  std::shared_ptr<Scopes> scopes = std::make_shared<Scopes>();  // of this process's steps; copies share them
+  bool deterministic = true;                   // requires bit-identical results from run to run; skips other candidates
+  std::shared_ptr<Tuning> tuning{};            // measured choices; if null, priorities and library heuristics decide
+  std::shared_ptr<KernelObserver> observer{};  // may be null
+  std::shared_ptr<Scopes> scopes = std::make_shared<Scopes>();  // scopes of this process's steps, shared by copies
   Tensor empty(const Shape& shape, DType dtype = DType::f32, Lifetime lifetime = Lifetime::step) const {
     return Tensor::empty(shape, dtype, stream, lifetime);
   }
@@ -65,8 +65,8 @@ struct ExecContext {
   }
 };
 
-// What the kernels of the context's device allocate while they run, where that is much: beside the contracts whose
-// kernels do. It is for memory that is planned before a run; a candidate that takes less is no error.
+// Returns the bytes that kernels allocate temporarily on the context's device: an upper bound, used to plan memory
+// before a run. Ops whose kernels allocate much overload it beside their arguments.
 template <class Args>
 std::size_t scratch_bytes(const Args&, const ExecContext&) {
   return 0;
@@ -76,7 +76,7 @@ struct KernelInfo {
   std::string_view slot, candidate;
   Backend backend;
 };
-// Every candidate of every slot in this program: for the test that all slots are filled.
+// Returns every candidate of every slot in this program, for the test that all slots are filled.
 std::vector<KernelInfo>& kernel_registry();
 
 template <class Args>
@@ -87,11 +87,11 @@ class Kernel {
   struct Candidate {
     std::string_view name;
     Fn fn;
-    Supports supports = nullptr;  // null: every valid argument
+    Supports supports = nullptr;  // null if it supports all valid arguments
     int priority = 0;             // higher is tried first; 0: a last resort, never measured against higher ones
   };
 
-  // Which candidate a call with measured choices runs.
+  // Returns the candidate to run if ctx.tuning is set.
   using Chooser = const Candidate& (*)(const Kernel&, const Args&, const ExecContext&);
 
   constexpr explicit Kernel(std::string_view name, Chooser chooser = nullptr) : name_(name), chooser_(chooser) {}
@@ -105,11 +105,12 @@ class Kernel {
     return true;
   }
 
-  // The candidate that a call would run, by measuring where that is to come. Error: none supports the arguments.
+  // Returns the candidate that a call would run; measures the candidates if the choice is not yet known. Throws Error
+  // if no candidate supports the arguments.
   const Candidate& choose(const Args& args, const ExecContext& ctx) const {
     return chooser_ && ctx.tuning ? chooser_(*this, args, ctx) : first(args, ctx);
   }
-  // The candidate of the highest priority that supports the arguments.
+  // Returns the candidate of the highest priority that supports the arguments. Throws Error if there is none.
   const Candidate& first(const Args& args, const ExecContext& ctx) const {
     for (const Candidate& c : candidates(ctx.stream.device().backend))
       if (!c.supports || c.supports(args, ctx)) return c;
@@ -120,7 +121,7 @@ class Kernel {
     if (!ctx.stream.impl().computes()) return skip(args, ctx);
     const Candidate& c = choose(args, ctx);
     if (!ctx.observer) return c.fn(args, ctx);
-    const KernelCall call{name_, c.name, cost(args)};  // named: nvcc 13 garbles it as an argument
+    const KernelCall call{name_, c.name, cost(args)};  // a variable, because nvcc 13 miscompiles it as a temporary
     ctx.observer->call(call, ctx, [&] { c.fn(args, ctx); });
   }
 
@@ -128,7 +129,7 @@ class Kernel {
   std::string_view name() const { return name_; }
 
  private:
-  // On a fake stream: takes the memory that a candidate would, and shows the call.
+  // Replaces the call on a fake stream, which does not compute: allocates scratch_bytes() and notifies the observer.
   void skip(const Args& args, const ExecContext& ctx) const {
     const Tensor scratch = ctx.empty({static_cast<std::int64_t>(scratch_bytes(args, ctx))}, DType::u8);
     if (!ctx.observer) return;
@@ -141,10 +142,10 @@ class Kernel {
   std::array<std::vector<Candidate>, kBackends> table_{};
 };
 
-// Every contract header has a `Cost cost(const Args&)`, which most write as cost_of(main operand, {operands moved}).
-// Undefined tensors are left out.
+// Helpers for `Cost cost(const Args&)`, which every op defines beside its arguments, mostly as cost_of(main operand,
+// {operands read or written}). Undefined tensors count 0 bytes.
 double bytes_of(std::initializer_list<Tensor> operands);
-std::string short_text(const Tensor&);  // "bf16[4096,768]"
+std::string short_text(const Tensor&);  // such as "bf16[4096,768]"; "none" if undefined
 inline Cost cost_of(const Tensor& main, std::initializer_list<Tensor> moved, double flops = 0) {
   return {flops, bytes_of(moved), short_text(main)};
 }

@@ -1,5 +1,6 @@
 #pragma once
-// What queued launches of one stream use, such as a library's plans: made at its first use, and kept.
+// Cache of objects that queued launches of one stream use, such as a library's plans. An object is made at its first
+// use.
 
 #include <algorithm>
 #include <cstdint>
@@ -12,28 +13,29 @@
 
 namespace ring {
 
-// Beyond `most` values the least recently used goes, and is destroyed once what the stream had queued by then is done.
-// What was found while work was recorded stays, since the recording may be replayed at any time, and does not count.
+// LRU cache of at most `most` values. An evicted value is destroyed once the work that the stream had queued before the
+// eviction is done. Values found during CUDA graph capture are never evicted, since the graph may be replayed at any
+// time, and do not count towards `most`.
 template <class Key, class Value>
 class LaunchCache {
  public:
   LaunchCache(StreamImpl& stream, std::size_t most) : stream_(stream), most_(most) {}
 
-  // make(key) returns a std::unique_ptr<Value>, which may be null: this is kept as well. What is found is valid for
-  // launches on the stream that are queued before the next call.
+  // Returns the value of the key, made with make(key) if it is missing. make returns a std::unique_ptr<Value>; null is
+  // cached like a value. The result may be used by launches that are queued on the stream before the next call.
   template <class Make>
   const Value* find(const Key& key, const Make& make) {
     const bool recording = stream_.recording();
     auto at = entries_.find(key);
     if (at == entries_.end()) {
-      if (!recording) make_room();  // an event would become part of the recording
+      if (!recording) make_room();  // during capture, its event would become part of the graph
       at = entries_.emplace(key, Entry{make(key)}).first;
     }
     at->second.last_use = ++uses_;
     at->second.recorded |= recording;
     return at->second.value.get();
   }
-  void clear() { entries_.clear(), leaving_.clear(); }  // nothing that is queued uses them any more
+  void clear() { entries_.clear(), leaving_.clear(); }  // requires that no queued work uses the values
 
  private:
   struct Entry {
@@ -43,7 +45,7 @@ class LaunchCache {
   };
   struct Leaving {
     std::unique_ptr<Value> value;
-    Event done;  // the last launch that may use it
+    Event done;  // recorded after the last launch that may use the value
   };
 
   void make_room() {

@@ -3,23 +3,26 @@
 
 namespace ring {
 
-// What products keep of a GPU's memory, for as long as its stream lives.
+// Bytes of GPU memory that GEMMs of a stream hold for as long as the stream lives.
 inline constexpr std::size_t kMatmulWorkspaceBytes = std::size_t{64} << 20;
 
-// c = op(a) op(b) + beta * c + residual + bias, op = transpose where asked. op(a) is [M,K], op(b) is [K,N], c is [M,N];
-// matrices may have a row stride larger than their width. bias [N] is added to every row; residual [M,N] may be c's
-// twin elsewhere, not c itself; with either, beta must be 0. beta = 0 never reads c. Sums are f32. Types: a, b and bias
-// alike, f32 or bf16; c f32, or bf16 when a is; residual as c. FLOPs: 2 M N K.
+// c = op(a) op(b) + beta * c + residual + bias. op(a) is [M,K], op(b) is [K,N]: a matrix or, if requested, its
+// transpose. c is [M,N]. Row strides may exceed the width. FLOPs: 2 M N K. Accumulates in f32.
+//   a, b      one type, f32 or bf16.
+//   c         f32, or bf16 if a is. Not read if beta = 0.
+//   bias      [N], of the type of a; added to every row. Requires beta = 0.
+//   residual  [M,N], of the type of c, not c itself. Requires beta = 0.
 //
-// With gelu_input (output): it gets the product and bias, c gelu_tanh of them. With gelu_gradient_at (input): c = the
-// product * gelu_tanh'(gelu_gradient_at). At most one of the two, with neither beta nor residual, the second without
-// bias; it and c are contiguous, of one shape and type, and share no bytes.
+// GELU may be fused into the epilogue. Both tensors need beta = 0 and no residual, and must be contiguous, as must c,
+// of the shape and type of c, and not overlap it. At most one may be defined.
+//   gelu_input        output: x = op(a) op(b) + bias; then c = gelu_tanh(x).
+//   gelu_gradient_at  input: c = op(a) op(b) * gelu_tanh'(gelu_gradient_at). Requires no bias.
 struct Matmul {
   Tensor a, b, c;
   bool transpose_a = false, transpose_b = false;
   float beta = 0;
-  Tensor bias, residual;                // undefined: none
-  Tensor gelu_input, gelu_gradient_at;  // undefined: the product is not activated
+  Tensor bias, residual;                // may be undefined
+  Tensor gelu_input, gelu_gradient_at;  // may be undefined
 };
 inline Cost cost(const Matmul& m) {
   const double k = static_cast<double>(m.a.dim(m.transpose_a ? 0 : 1)), mn = static_cast<double>(m.c.numel());
@@ -33,8 +36,8 @@ inline Cost cost(const Matmul& m) {
 }
 inline constinit Kernel<Matmul> matmul_kernel{"matmul"};
 
-// out[C] = beta * out + column sums of x [N,C]: the gradient of a bias. Fixed order of summation per thread count. x
-// and out: f32 or bf16, each its own; sums are f32.
+// out[C] = beta * out + column sums of x [N,C]: the gradient of a bias. x and out are f32 or bf16; their types may
+// differ. Accumulates in f32, in an order that depends only on the shape and the thread count.
 struct ColumnSum {
   Tensor x, out;
   float beta = 0;

@@ -1,5 +1,5 @@
 #pragma once
-// A product whose result is activated (gelu_input, gelu_gradient_at), as two kernels: for all that cannot do it in one.
+// Matmul with GELU (gelu_input, gelu_gradient_at) as two kernels, for libraries that cannot fuse them.
 
 #include "kernels/activation.h"
 #include "kernels/matmul.h"
@@ -23,12 +23,12 @@ inline void check_gelu(const Matmul& m) {
              m.beta);
 }
 
-// `product` computes a Matmul that has no activation.
+// Computes a Matmul with or without GELU. product(args, ctx) must compute a Matmul without GELU.
 template <class Product>
 void product_then_gelu(const Matmul& args, const ExecContext& ctx, const Product& product) {
   check_gelu(args);
   ExecContext inside = ctx;
-  inside.observer = nullptr;  // it watches the whole
+  inside.observer = nullptr;  // observers see one Matmul, not its parts
   Matmul plain = args;
   plain.gelu_input = plain.gelu_gradient_at = {};
   constexpr Activation kind = Activation::gelu_tanh;

@@ -4,8 +4,8 @@
 namespace ring {
 
 // RMSNorm (Zhang and Sennrich 2019, eq. 4): y = x * rstd * w, rstd = 1 / sqrt(mean(x^2) + eps), over the last dim.
-// x, y [N,C] or [N,H,C], rows may be strided, y may be x; w [C]; all of one type, f32 or bf16; rstd [rows] f32 is kept
-// for the backward. Arithmetic and statistics are f32.
+// x, y [N,C] or [N,H,C], rows may be strided, y may be x; w [C]; all of one type, f32 or bf16. rstd [rows] f32 is an
+// output that the backward needs. Arithmetic and statistics are f32.
 struct RmsNorm {
   Tensor x, w, y, rstd;
   float eps = 1e-5f;
@@ -13,8 +13,8 @@ struct RmsNorm {
 inline Cost cost(const RmsNorm& a) { return cost_of(a.x, {a.x, a.w, a.y}); }
 inline constinit Kernel<RmsNorm> rms_norm_kernel{"rms_norm"};
 
-// dx = beta_x * dx + gradient, dw = beta_w * dw + gradient; undefined: not wanted. dx may be dy or x when beta_x is 0.
-// dw: f32 or bf16, whatever x is; its sum over rows is f32, in a fixed order.
+// dx = beta_x * dx + gradient, dw = beta_w * dw + gradient. dx or dw may be undefined if it is not wanted. dx may be dy
+// or x if beta_x is 0. dw is f32 or bf16, independent of x; it is summed over rows in f32, in a fixed order.
 struct RmsNormBackward {
   Tensor x, w, rstd, dy;
   Tensor dx, dw;
@@ -25,7 +25,8 @@ inline Cost cost(const RmsNormBackward& a) {
 }
 inline constinit Kernel<RmsNormBackward> rms_norm_backward_kernel{"rms_norm_backward"};
 
-// LayerNorm (Ba et al. 2016): y = (x - mean) * rstd * w + b, over the last dim; b undefined: none. mean, rstd [rows].
+// LayerNorm (Ba et al. 2016): y = (x - mean) * rstd * w + b, over the last dim. b may be undefined. mean, rstd [rows]
+// f32 are outputs that the backward needs.
 struct LayerNorm {
   Tensor x, w, b, y, mean, rstd;
   float eps = 1e-5f;
@@ -35,7 +36,7 @@ inline constinit Kernel<LayerNorm> layer_norm_kernel{"layer_norm"};
 
 struct LayerNormBackward {
   Tensor x, w, mean, rstd, dy;
-  Tensor dx, dw, db;  // undefined: not wanted
+  Tensor dx, dw, db;  // may be undefined if not wanted
   float beta_x = 0, beta_w = 0, beta_b = 0;
 };
 inline Cost cost(const LayerNormBackward& a) {

@@ -1,6 +1,5 @@
 #pragma once
-// Those who watch kernels: several at once, what their calls belong to, and ranges for a profiler outside of the
-// process.
+// Kernel observers: several at once, the scopes and steps that calls belong to, and ranges for external profilers.
 
 #include <initializer_list>
 #include <memory>
@@ -10,13 +9,15 @@
 
 namespace ring {
 
-// All of them, the first outermost; null ones are left out. Null when none is left.
+// Returns an observer that calls all the given observers, the first outermost. Null observers are skipped; returns null
+// if all are.
 std::shared_ptr<KernelObserver> observe_by(std::initializer_list<std::shared_ptr<KernelObserver>> observers);
 
-// A range per scope, step of the backward and kernel call (see core/ranges.h). Error: this build has no ranges.
+// Returns an observer that opens a profiler range for each scope, backward step and kernel call (core/ranges.h). Throws
+// Error if this build has no ranges.
 std::shared_ptr<KernelObserver> make_range_observer();
 
-// While it lives, kernels belong to this step of the tape for those who watch.
+// Tells the observer of `ctx`, if there is one, that kernels belong to this step of the tape while the object lives.
 class ObservedStep {
  public:
   ObservedStep(const ExecContext& ctx, std::string_view op) : ctx_(ctx) {
@@ -32,7 +33,7 @@ class ObservedStep {
   const ExecContext& ctx_;
 };
 
-// While it lives, whoever is the observer of `ctx` is told about its scopes.
+// Forwards the scopes of `ctx` to the observer of `ctx`, if there is one, while the object lives.
 class ObservedScopes final : public ScopeListener {
  public:
   explicit ObservedScopes(const ExecContext& ctx) : ctx_(ctx), subscription_(ctx.scopes, *this) {}

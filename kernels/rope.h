@@ -3,10 +3,11 @@
 
 namespace ring {
 
-// Rotary positions, rotate-half form (Su et al. 2021, eq. 34, with pairs (i, i + D/2) as in Llama): for each token n,
-// head h: angle_i = positions[n] * inv_freq[i]; (x_i, x_{i+D/2}) is rotated by angle_i, by -angle_i when `inverse` (the
-// backward). x, out [N,H,D], any strides with unit last; out may be x. positions [N] i32; inv_freq [D/2] f32. out =
-// beta * out + ... x and out: one type, f32 or bf16; angles and arithmetic are f32 or better.
+// Rotary position embedding, rotate-half form (Su et al. 2021, eq. 34, with pairs (i, i + D/2) as in Llama). In each
+// head of token n, rotates (x_i, x_{i+D/2}) by positions[n] * inv_freq[i], or by the negative angle if `inverse` (the
+// backward): out = beta * out + rotated x.
+//   x, out     [N,H,D], one type, f32 or bf16, any strides with unit last dim; out may be x.
+//   positions  [N] i32; inv_freq [D/2] f32. Angles and arithmetic are f32 or better.
 struct Rope {
   Tensor x, out, positions, inv_freq;
   bool inverse = false;

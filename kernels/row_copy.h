@@ -3,13 +3,13 @@
 
 namespace ring {
 
-// Rows first, first + step, .. of one tensor become rows to, to + to_step, .. of another one.
+// Copies `count` rows: rows first, first + step, ... of one tensor become rows to, to + to_step, ... of another.
 struct RowMove {
   std::int64_t to = 0, first = 0, count = 0, to_step = 1, step = 1;
 };
 
-// dst, src [N,H,D], of one type, as many heads and one width, any strides with unit last; they do not overlap. Other
-// rows of dst stay as they are.
+// dst, src [N,H,D], of one type, with equal H and D, any strides with unit last dim. dst and src must not overlap.
+// Other rows of dst stay unchanged.
 struct CopyRows {
   Tensor dst, src;
   RowMove rows;
@@ -20,15 +20,16 @@ inline Cost cost(const CopyRows& a) {
 }
 inline constinit Kernel<CopyRows> copy_rows_kernel{"copy_rows"};
 
-// What every backend can do, if more slowly: copies of the stream, one for each head where heads lie apart.
+// Copies with the stream's copy functions, which every backend has but which are slower: one copy per head if heads are
+// not adjacent in memory.
 void copy_rows_by_stream(const CopyRows&, const ExecContext&);
 void check(const CopyRows&);
 
-// Bytes of which the copies consist: parts of `width` bytes, `parts` in each of so many rows.
+// A copy in bytes: `rows` rows of `parts` contiguous parts of `width` bytes each.
 struct RowBytes {
   struct Side {
     std::byte* data;
-    std::int64_t row, part;  // distances
+    std::int64_t row, part;  // strides in bytes
   };
   Side dst, src;
   std::int64_t rows, parts, width;

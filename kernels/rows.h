@@ -1,5 +1,5 @@
 #pragma once
-// Shared by the kernels of all backends: rows of a strided tensor, and checks of arguments.
+// Rows of a strided tensor and argument checks, shared by the kernels of all backends.
 
 #include <string_view>
 
@@ -9,7 +9,7 @@
 
 namespace ring {
 
-// The rows of a [N,C] or [N,H,C] tensor with unit last stride.
+// The rows of a [N,C] or [N,H,C] tensor with unit last stride, numbered 0 to N - 1 or N H - 1.
 template <class T>
 struct RowsOf {
   T* data;
@@ -49,7 +49,8 @@ inline void check_numel(std::string_view op, std::string_view name, const Tensor
              want, " contiguous elements");
 }
 
-// How long the rows are that `rows` counts the elements of; 0: it is undefined.
+// Returns the elements per row if `numel` elements are divided into rows.numel() rows; 0 if `rows` is undefined or
+// numel is 0. Throws Error, naming `op`, if they do not divide evenly or `rows` is not contiguous i32.
 inline std::int64_t width_of_rows(std::string_view op, const Tensor& rows, std::int64_t numel) {
   if (!rows.defined() || numel == 0) return 0;
   RING_CHECK(rows.dtype() == DType::i32 && rows.contiguous() && rows.numel() > 0 && numel % rows.numel() == 0, op,
@@ -57,7 +58,8 @@ inline std::int64_t width_of_rows(std::string_view op, const Tensor& rows, std::
   return numel / rows.numel();
 }
 
-// The StepState that lies in a tensor's bytes, on whatever device.
+// Returns the StepState stored in a u8 tensor, which may be in device memory. Throws Error, naming `op`, if the tensor
+// is too small.
 inline StepState& state_of(std::string_view op, const Tensor& state) {
   RING_CHECK(state.defined() && state.dtype() == DType::u8 && state.bytes() >= sizeof(StepState), op, ": state is ",
              describe(state), ", expected ", sizeof(StepState), " bytes");

@@ -6,6 +6,7 @@
 
 namespace ring {
 
+// Returns the choices of all tables.
 const ChoiceMap& shipped_choices();
 
 }  // namespace ring
