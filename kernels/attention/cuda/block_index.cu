@@ -1,4 +1,4 @@
-// The block indexer. Its work is that of pairs of blocks: small beside attention.
+// The block indexer. It works on pairs of blocks, so its cost is small beside attention.
 
 #include "kernels/attention/block_index.h"
 
@@ -13,9 +13,9 @@ namespace ring::cuda {
 namespace {
 
 constexpr int kWarps = kBlock / kWarp;
-constexpr int kChunk = 64;  // blocks that a gradient takes at a time
+constexpr int kChunk = 64;  // blocks per step of a gradient kernel
 
-// What the indexer is made of, as IndexShape has it; `weights` is the column of the first head that is scored.
+// The indexer's projections, laid out as in IndexShape. `weights`: column of the first scored head's weights.
 template <class T>
 struct Projected {
   const T* data;
@@ -26,7 +26,7 @@ struct Projected {
   __device__ const T* key(std::int64_t row) const { return data + row * width + heads * dim; }
   __device__ const T* weight(std::int64_t row) const { return data + row * width + weights; }
   __device__ int asked() const { return heads * dim + count * heads; }
-  // The queries and weights of a row, one behind the other, by all threads of the block.
+  // Loads a row's queries, followed by its weights. Called by all threads of the block.
   __device__ void load(std::int64_t row, float* to) const {
     for (int c = static_cast<int>(threadIdx.x); c < asked(); c += kBlock)
       to[c] = to_float(c < heads * dim ? query(row)[c] : weight(row)[c - heads * dim]);
@@ -51,7 +51,7 @@ __device__ float product(const float* q, const T* k, int dim) {
   return sum;
 }
 
-// The biases of the first head that is scored, and behind it the others'; null: there are none.
+// Distance biases, from those of the first scored head on; data is null if there are none.
 template <class T>
 struct Biases {
   const T* data;
@@ -68,7 +68,7 @@ Biases<T> biases_of(const Tensor& t, const IndexShape& s) {
   return {device_data<T>(t) + s.first_head * s.distances, static_cast<int>(s.distances)};
 }
 
-// A thread block for each block of queries; a thread for each block of keys.
+// One thread block per block of queries, one thread per block of keys.
 template <class T>
 __global__ void __launch_bounds__(kBlock) score_blocks(const __grid_constant__ Documents<SelectedRows> documents,
                                                        Projected<T> x, Biases<T> biases, float* scores, int columns) {
@@ -107,7 +107,7 @@ void run_scores(const IndexScores& a, const ExecContext& ctx) {
   });
 }
 
-// What a gradient is made of; the document is whole, and its rows are everywhere the same.
+// Inputs of the gradient kernels. The document is whole, and its row numbers are the same in all tensors.
 template <class T>
 struct Backwards {
   Projected<T> x;
@@ -117,7 +117,7 @@ struct Backwards {
   float beta;
 
   __device__ const float* dscores_of(std::int64_t row) const { return dscores + row * x.count * columns; }
-  // Gradient of the product of head h of a query, whose weights are these, with the key of block j.
+  // Returns the gradient of the dot product between head h of a query, which has these weights, and the key of block j.
   __device__ float of_product(const float* weights, std::int64_t row, int h, int j) const {
     float sum = 0;
     for (int g = 0; g < x.count; ++g) sum += weights[g * x.heads + h] * dscores_of(row)[g * columns + j];
@@ -129,7 +129,7 @@ struct Backwards {
   }
 };
 
-// Gradients of queries and weights: a thread block for each row, which made the scores of the block behind it.
+// Gradients of queries and weights: one thread block per row; a row's queries score the blocks before the next one.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     query_gradients(const __grid_constant__ Documents<SelectedRows> documents, Backwards<T> b) {
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kBlock)
       sums[c] = sum;
     }
   }
-  __syncthreads();  // weights are written by other threads than those that summed them
+  __syncthreads();  // weights are written by threads other than those that accumulated them
   const int weights = x.width - (x.heads + 1) * x.dim, scored = x.weights - (x.heads + 1) * x.dim;
   for (int c = thread; c < queries; c += kBlock) b.write(row - 1, c, sums[c]);
   for (int c = thread; c < weights; c += kBlock) {
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// Gradients of keys: a thread block for each row; threads share the queries of later blocks.
+// Gradients of keys: one thread block per row; its threads share the queries of later blocks.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     key_gradients(const __grid_constant__ Documents<SelectedRows> documents, Backwards<T> b) {
@@ -226,8 +226,8 @@ void run_scores_backward(const IndexScoresBackward& a, const ExecContext& ctx) {
   });
 }
 
-// Gradients of biases: a thread block for each bucket (x) and each KV head of the layer (y). Threads share the pairs,
-// so that those of near blocks, of which a row has one, keep all of them busy.
+// Gradients of biases: one thread block per bucket (x) and KV head of the layer (y). Threads share the pairs, so that
+// all are busy even for near distances, of which a row has one pair.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     distance_gradients(const __grid_constant__ Documents<SelectedRows> documents, const float* dscores, int columns,
@@ -273,10 +273,10 @@ void run_distances_backward(const IndexDistancesBackward& a, const ExecContext& 
   });
 }
 
-constexpr int kHeads = 64;  // of a launch
+constexpr int kHeads = 64;  // per launch
 
 struct Candidates {
-  std::int32_t first, local;  // local 0: of another rule
+  std::int32_t first, local;  // local = 0: the head has a different rule
 };
 struct Losing {
   const float *scores, *mass;
@@ -285,7 +285,7 @@ struct Losing {
   const StepState* state;
   int heads, columns, words, block;
   float share, scale;
-  int first_head = 0, count = 0;  // of this launch
+  int first_head = 0, count = 0;  // heads of this launch
   Candidates rules[kHeads] = {};
 };
 
@@ -294,7 +294,7 @@ __device__ float warp_max(float v) {
   return v;
 }
 
-// The divergence of one KV head of block `own`, by a warp.
+// Returns the KL divergence of one KV head of block `own` and writes its gradient. Called by a warp.
 __device__ float divergence(const Losing& p, Candidates rule, std::int64_t at, int own, float factor) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const float *const scores = p.scores + at * p.columns, *const mass = p.mass + at * p.columns;
@@ -321,7 +321,7 @@ __device__ float divergence(const Losing& p, Candidates rule, std::int64_t at, i
   return warp_sum(result);
 }
 
-// A thread block for each block of queries; warps take its heads in turn.
+// One thread block per block of queries; warps take its heads in turn.
 __global__ void __launch_bounds__(kBlock)
     index_losses(const __grid_constant__ Documents<PooledRows> documents, const __grid_constant__ Losing p) {
   __shared__ float sums[kWarps];

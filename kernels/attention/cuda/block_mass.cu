@@ -1,7 +1,6 @@
-// Weights of attention summed by blocks: a thread block owns a block of queries of one KV head and walks the blocks of
-// keys that it keeps, once for each query head. So a row of the mass has one writer, and nothing is added across thread
-// blocks. The cost is one product for each kept pair, half of what the forward multiplies: on tensor cores in bf16,
-// else by plain multiply-adds.
+// Attention probabilities P summed by blocks. A thread block owns a block of queries of one KV head and walks the kept
+// blocks of keys, once for each query head. So a row of the mass has one writer, and nothing is added across thread
+// blocks. The cost is one GEMM over the kept pairs, half of the forward: on tensor cores in bf16, else with plain FMAs.
 
 #include "kernels/attention/block_mass.h"
 
@@ -12,7 +11,7 @@
 namespace ring::cuda {
 namespace {
 
-constexpr int kColumns = 64;  // keys of a tile
+constexpr int kColumns = 64;  // keys per tile
 
 template <class T>
 struct Params {
@@ -21,24 +20,24 @@ struct Params {
   float* mass;
   SelectedBlocks selected;
   std::int64_t tokens;
-  int dim, group, block, blocks;  // group: query heads per KV head; blocks: of a row of the mass
-  float factor;                   // from a product to a power of two
-  bool adds;                      // to what a row has
+  int dim, group, block, blocks;  // group: query heads per KV head; blocks: columns of the mass
+  float factor;                   // attention scale * log2(e)
+  bool adds;                      // to the row's previous contents
 };
 
-// The blocks of a document in which queries are.
+// First block, and number of blocks, of a document that have queries.
 RING_HOST_DEVICE int first_block(const SegmentPair& s, int block) { return s.q_first / block; }
 RING_HOST_DEVICE int blocks_of(const SegmentPair& s, int block) {
   return s.q_first < s.q_end ? (s.q_end - 1) / block + 1 - first_block(s, block) : 0;
 }
 
-// What a thread block owns: queries at positions [first, end) of a document, all in block `own`, which has `rows` of
-// them in all: its queries are where its keys are.
+// Rows that a thread block owns: queries at positions [first, end) of a document, all in block `own`. `rows`: how many
+// queries that block has in total, which its keys tell.
 struct Owned {
   SegmentPair piece;
   int kv_head, own, first, end, rows;
 
-  // Blocks that come late keep more: they start first.
+  // Reverse order: late blocks keep more columns and start first.
   template <class T>
   __device__ Owned(const Documents<SegmentPair>& documents, const Params<T>& p)
       : kv_head(static_cast<int>(blockIdx.y)) {
@@ -54,12 +53,12 @@ struct Owned {
   __device__ Range keys(int from) const { return Range{piece.k_first, piece.k_end}.from(from); }
 };
 
-// The tiles of columns that a row of a selection keeps, ascending.
+// Tiles of columns that a row of a selection keeps, ascending.
 struct KeptTiles {
   const std::uint32_t* bits;
   int per_block, end;
 
-  // The first one from `tile` on; `end`: there is none.
+  // Returns the first kept tile from `tile` on; `end` if there is none.
   __device__ int from(int tile) const {
     while (tile < end) {
       const int block = tile / per_block;
@@ -76,7 +75,7 @@ __device__ KeptTiles tiles_of(const Owned& at, const Params<T>& p) {
   return {p.selected.row(at.row(), at.kv_head), p.block / kColumns, (at.end - 1) / kColumns + 1};
 }
 
-// Log-sum-exps in powers of two; rows that do not exist, or see nothing, have no weights.
+// Returns the log-sum-exp in base 2; inf, so that P = 0, for rows that do not exist or see nothing.
 template <class T>
 __device__ float shift_of(const Params<T>& p, const Owned& at, int head, int position) {
   if (position < at.first || position >= at.end) return INFINITY;
@@ -93,7 +92,7 @@ __device__ float* start_row(const Params<T>& p, const Owned& at) {
   return mass;
 }
 
-// A tile's sums of the warps, which one thread adds up in their order.
+// Per-warp sums of a tile, which one thread adds in the order of the warps.
 template <int kWarps>
 struct TileSums {
   float sums[2][kWarps];
@@ -102,7 +101,7 @@ struct TileSums {
     const float sum = warp_sum(of_lane);
     if (threadIdx.x % kWarp == 0) sums[turn][threadIdx.x / kWarp] = sum;
   }
-  // Behind a barrier that follows put().
+  // Requires a barrier since put().
   __device__ void add_to(float& mass, int turn, float share) const {
     if (threadIdx.x != 0) return;
     float sum = 0;
@@ -119,7 +118,7 @@ struct MmaShape {
   static constexpr int kBytes = kQueries + 2 * kStage;
 };
 
-// Weights of a lane's scores, summed. row, column: positions of the first ones of the warp's tile.
+// Returns the sum of P over a lane's scores. row, column: positions of the first row and column of the warp's tile.
 template <int kM, int kN>
 __device__ float weights(const float (&s)[kM][kN][4], const float (&shift)[kM][2], float factor, int row, int column,
                          int first) {
@@ -161,7 +160,7 @@ __global__ __launch_bounds__(MmaShape<kDim, kTiles>::kThreads) void mma_mass(
     load_tile<kDim, Shape::kRows, Shape::kThreads>(memory, p.q.at(at.query(start), head), p.q.row, at.queries(start),
                                                    p.dim);
     int tile = tiles.from(0), before = -1, turn = 0;
-    load_keys(turn, tile);  // a block keeps itself
+    load_keys(turn, tile);  // a block always keeps itself
     float shift[kTiles][2];
 #pragma unroll
     for (int i = 0; i < 2 * kTiles; ++i)
@@ -169,7 +168,7 @@ __global__ __launch_bounds__(MmaShape<kDim, kTiles>::kThreads) void mma_mass(
     for (; tile < tiles.end; turn ^= 1) {
       const int next = tiles.from(tile + 1);
       cp_async_wait<0>();
-      __syncthreads();  // the tile is there; the other stage, and the sums of the tile before, have been read or
+      __syncthreads();  // the tile has arrived; the other stage has been read, and the sums of the previous tile are
                         // written
       if (before >= 0) tile_sums.add_to(mass[before / tiles.per_block], turn ^ 1, share);
       if (next < tiles.end) load_keys(turn ^ 1, next);
@@ -189,7 +188,7 @@ __global__ __launch_bounds__(MmaShape<kDim, kTiles>::kThreads) void mma_mass(
 constexpr int kR = 4, kRows = kSide * kR;  // queries of a block, and keys of a tile
 static_assert(kRows == kColumns);
 
-// Halves of the block one after the other, where it has 128 rows.
+// Processes a block of 128 rows as two halves, one after the other.
 template <class T>
 __global__ __launch_bounds__(kSimtThreads) void simt_mass(const __grid_constant__ Documents<SegmentPair> documents,
                                                           const __grid_constant__ Params<T> p) {
@@ -203,11 +202,11 @@ __global__ __launch_bounds__(kSimtThreads) void simt_mass(const __grid_constant_
   const Lanes lanes;
   for (int head = at.kv_head * p.group; head < (at.kv_head + 1) * p.group; ++head)
     for (int start = at.own * p.block; start < at.end; start += kRows) {
-      __syncthreads();  // queries have been read
+      __syncthreads();  // the previous queries have been read
       load_rows<kRows>(queries, p.q.at(at.query(start), head), p.q.row, at.queries(start), p.dim);
       for (int tile = tiles.from(0); tile < tiles.end; tile = tiles.from(tile + 1)) {
         const int key = tile * kColumns;
-        __syncthreads();  // keys, and the sums of the tile before, have been read
+        __syncthreads();  // the previous keys and sums have been read
         load_rows<kRows>(keys, p.k.at(at.key(key), at.kv_head), p.k.row, at.keys(key), p.dim);
         __syncthreads();
         float s[kR][kR], sum = 0;
@@ -230,7 +229,7 @@ __global__ __launch_bounds__(kSimtThreads) void simt_mass(const __grid_constant_
     }
 }
 
-// kernel(documents, params), a thread block for each block of queries and KV head.
+// Launches kernel(documents, params), one thread block per block of queries and KV head.
 template <class T>
 void launch_mass(const BlockMass& a, void (*kernel)(Documents<SegmentPair>, Params<T>), int threads,
                  std::size_t shared_bytes, const ExecContext& ctx) {
@@ -271,7 +270,7 @@ void run_mma(const BlockMass& a, const ExecContext& ctx) {
   return dim <= 64 ? run_mma_of<64>(a, ctx) : dim <= 128 ? run_mma_of<128>(a, ctx) : run_mma_of<256>(a, ctx);
 }
 
-// Rows are read in aligned pieces of 16 bytes.
+// Requires aligned 16-byte chunks of rows.
 bool supports_mma(const BlockMass& a, const ExecContext&) {
   const auto fits = [](const Tensor& t) {
     return t.defined() && t.dtype() == DType::bf16 && t.shape().size() == 3 && t.stride(2) == 1 &&

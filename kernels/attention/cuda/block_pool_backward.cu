@@ -1,4 +1,4 @@
-// The gradient of means of blocks.
+// Gradient of block means.
 #include "kernels/attention/block_pool.h"
 #include "kernels/attention/cuda/documents.cuh"
 #include "kernels/cuda/launch.h"
@@ -9,11 +9,11 @@ namespace {
 struct Gradients {
   const float* dout;
   float* dx;
-  std::int64_t row, head;  // strides of dx
+  std::int64_t row, head;  // strides of dx, in elements
   int heads, dim, block;
 };
 
-// A thread block for each block: its threads take the numbers of a row in turn.
+// One thread block per block: its threads take the columns of a row in turn.
 __global__ void __launch_bounds__(kBlock)
     add_means(const __grid_constant__ Documents<PooledRows> documents, Gradients p) {
   const int d = documents.find(static_cast<int>(blockIdx.x)),

@@ -1,4 +1,4 @@
-// Selections by content.
+// Selects blocks by content, and pools blocks into their means.
 
 #include "kernels/attention/block_select.h"
 
@@ -13,17 +13,17 @@ namespace ring::cuda {
 namespace {
 
 constexpr int kWarps = kBlock / kWarp;
-constexpr int kHeads = 64;  // of a launch
+constexpr int kHeads = 64;  // per launch
 
 template <class T, class Out>
 struct Pooled {
   const T* x;
   Out* out;
-  std::int64_t row, head;         // strides of x
-  int heads, groups, dim, block;  // heads: of a group
+  std::int64_t row, head;         // strides of x, in elements
+  int heads, groups, dim, block;  // heads: per group
 };
 
-// A thread block for each block and group; warps take its rows in turn, lanes n columns each.
+// One thread block per block and group: warps take the block's rows in turn, each lane n columns.
 template <int n, class T, class Out>
 __global__ void __launch_bounds__(kBlock)
     pool_blocks(const __grid_constant__ Documents<PooledRows> documents, Pooled<T, Out> p) {
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// Whether lanes can load two columns at once.
+// Returns true if lanes can load two columns at once.
 template <class T, class Out>
 bool in_pairs(const Pooled<T, Out>& p) {
   return is_aligned<2 * sizeof(T)>(p.x) && (p.row | p.head | p.dim) % 2 == 0;
@@ -91,27 +91,27 @@ void run_pool(const BlockPool& a, const ExecContext& ctx) {
 }
 
 struct Content {
-  std::int32_t local, first, keep;  // keep 0: of another rule
+  std::int32_t local, first, keep;  // keep: 0 if the head has a different rule
   float mass;
 };
 struct Selecting {
-  const float *queries, *keys, *scores;  // of means, or scores that are given
+  const float *queries, *keys, *scores;  // queries, keys: block means; scores: precomputed scores, or null
   std::uint32_t* bits;
-  int heads, dim, words, columns;  // columns: of given scores
+  int heads, dim, words, columns;  // columns: of precomputed scores
   float scale;
-  int most = 1;                   // candidates of a row
-  int first_head = 0, count = 0;  // of this launch
+  int most = 1;                   // maximum candidates per row
+  int first_head = 0, count = 0;  // heads of this launch
   Content rules[kHeads] = {};
 };
 
-// Numbers that order as scores do, equal zeros among them; a NaN is 0, less than all others.
+// Maps a score to an integer with the same order; -0 equals +0. A NaN becomes 0, less than all other scores.
 __device__ std::uint32_t ordered(float score) {
   if (isnan(score)) return 0;
   const std::uint32_t bits = __float_as_uint(score + 0.0f);
   return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-// Lane i gets the sum over lanes of their v[i], in the order of warp_sum: 31 exchanges for 32 sums.
+// Returns in lane i the sum of v[i] over all lanes, in the order of warp_sum: 31 shuffles for 32 sums.
 template <int half = kWarp / 2>
 __device__ float sum_for_lane(float (&v)[kWarp], int lane) {
   if constexpr (half == 0) {
@@ -127,7 +127,8 @@ __device__ float sum_for_lane(float (&v)[kWarp], int lane) {
   }
 }
 
-// Lane i's is that of key i, or of the last one: keys do not wait for each other. Lanes have n columns each.
+// Returns in lane i the score of key i, or of the last key if i >= count. The keys' chains are independent. A lane
+// loads n columns at a time.
 template <int n>
 __device__ float score_of(const float* q, const float* keys, int stride, int count, int dim, int lane) {
   float sums[kWarp] = {};
@@ -143,14 +144,15 @@ __device__ float score_of(const float* q, const float* keys, int stride, int cou
   return sum_for_lane(sums, lane);
 }
 
-// How many of the scores are at least this much.
+// Returns how many scores are at least `least`.
 __device__ int count_from(std::uint32_t least, const std::uint32_t* scores, int count, int lane) {
   int found = 0;
   for (int j = lane; j < count; j += kWarp) found += scores[j] >= least;
   return warp_sum(found);
 }
 
-// The largest number that at least `room` scores reach, by its bits from the highest on; 1 where fewer are no NaN.
+// Returns the largest value that at least `room` scores reach, searched bit by bit from the highest bit; 1 if fewer
+// scores are not NaN.
 __device__ std::uint32_t least_of_best(int room, const std::uint32_t* scores, int count, int lane) {
   std::uint32_t least = 0;
   for (std::uint32_t bit = 1u << 31; bit > 0; bit /= 2)
@@ -158,7 +160,7 @@ __device__ std::uint32_t least_of_best(int room, const std::uint32_t* scores, in
   return max(least, 1u);
 }
 
-// What is taken of the scores: those above `score`, and the first `count` of those that equal it.
+// Scores that are selected: all above `score`, and the first `count` of those equal to it.
 struct Taken {
   std::uint32_t score;
   int count;
@@ -168,7 +170,7 @@ __device__ Taken best(int room, const std::uint32_t* scores, int count, int lane
   return {least, room - count_from(least + 1, scores, count, lane)};
 }
 
-// The softmax over all scores but NaN, not divided by its sum.
+// Unnormalized softmax over all scores that are not NaN.
 struct Weights {
   const std::uint32_t* scores;
   int count, lane;
@@ -184,10 +186,10 @@ struct Weights {
   static __device__ float value(std::uint32_t ordered) {
     return __uint_as_float(ordered >> 31 ? ordered & 0x7fffffffu : ~ordered);
   }
-  __device__ float of(std::uint32_t score) const {  // equal ones may be infinite
+  __device__ float of(std::uint32_t score) const {  // equal scores may be infinite
     return score == largest ? 1.0f : expf(scale * (value(score) - value(largest)));
   }
-  // Their sum over the scores that are at least this much, 1 or more.
+  // Returns the sum over scores of at least `least`, which must be 1 or more.
   __device__ float from(std::uint32_t least) const {
     float sum = 0;
     for (int j = lane; j < count; j += kWarp)
@@ -196,8 +198,8 @@ struct Weights {
   }
 };
 
-// No more than `most`, and only until their weights reach the mass. Sums that have more terms are never smaller, so
-// that the least score is found by its bits here, too.
+// Selects no more than `most`, and only until the softmax reaches `mass`. Sums with more terms are never smaller, so a
+// search bit by bit also finds the lowest score here.
 __device__ Taken reaching(float mass, const Taken& most, const Weights& w) {
   const float target = mass * w.from(1);
   if (w.largest == 0 || w.from(most.score) < target) return most;
@@ -210,9 +212,9 @@ __device__ Taken reaching(float mass, const Taken& most, const Weights& w) {
   return {least, least > most.score ? needed : min(needed, most.count)};
 }
 
-// One warp for each block of queries and head; the scores of its candidates, blocks [first, end), are in shared memory.
-// Warps of a thread block have neighbouring rows of one head, which go through the same keys together; the last rows,
-// which have the most candidates, come first.
+// One warp per block of queries and head; the scores of its candidates, blocks [first, end), are in shared memory. The
+// warps of a thread block have neighbouring rows of one head and so read the same keys together. The last rows, which
+// have the most candidates, come first.
 template <int n>
 __global__ void __launch_bounds__(kBlock)
     select_by_content(const __grid_constant__ Documents<SelectedRows> documents, const __grid_constant__ Selecting p) {
@@ -245,7 +247,7 @@ __global__ void __launch_bounds__(kBlock)
   Taken taken = best(room, scores, count, lane);
   if (rule.mass < 1) taken = reaching(rule.mass, taken, Weights(scores, count, p.scale, lane));
   std::uint32_t* const bits = p.bits + ((std::int64_t{document.bits} + own) * p.heads + head) * p.words;
-  int equal = 0;  // to the least score, so far
+  int equal = 0;  // scores equal to taken.score so far
   for (int word = 0; word < p.words; ++word) {
     const int j = word * kWarp + lane;
     const bool always = j <= own && (j < first || own - j < rule.local);
@@ -258,7 +260,7 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// Heads of other rules: one head, a warp for each block of queries.
+// For heads with a rule other than content: one head, one warp per block of queries.
 __global__ void __launch_bounds__(kBlock)
     select_by_rule(const __grid_constant__ Documents<SelectedRows> documents, BlockRule rule, int head, int heads,
                    int words, std::uint32_t* all_bits) {
@@ -274,7 +276,7 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// The rules of `p.count` heads from p.first_head on; whether one of them goes by content.
+// Sets the rules of `p.count` heads from p.first_head on. Returns true if any of them selects by content.
 bool take_rules(const BlockPattern& blocks, Selecting& p) {
   bool any = false;
   for (int h = 0; h < p.count; ++h) {
@@ -286,7 +288,7 @@ bool take_rules(const BlockPattern& blocks, Selecting& p) {
   return any;
 }
 
-// Loads as wide as leave work for every lane.
+// Chooses the widest loads that leave work for every lane.
 auto kernel_for(int dim) {
   return dim % (4 * kWarp) == 0   ? select_by_content<4>
          : dim % (2 * kWarp) == 0 ? select_by_content<2>
@@ -294,7 +296,7 @@ auto kernel_for(int dim) {
 }
 
 void launch_content(const Documents<SelectedRows>& some, const Selecting& p, const ExecContext& ctx) {
-  constexpr std::int64_t kMostBytes = 200 << 10;  // of shared memory, which every GPU with tensor cores for bf16 has
+  constexpr std::int64_t kMostBytes = 200 << 10;  // shared memory that every GPU with bf16 tensor cores has
   const std::int64_t bytes = std::int64_t{p.most} * 4;
   if (bytes > kMostBytes)
     fail("block_select: a document of ", p.most, " blocks, at most ", kMostBytes / 4,

@@ -1,5 +1,5 @@
-// Attention of one new query per sequence against its cache. A thread block serves one query head: groups of lanes take
-// keys in turn, each with a running softmax of its own, and their results are merged in one order at the end.
+// Attention of one new query per sequence against its KV cache. One thread block per query head: groups of lanes take
+// keys in turn, each with its own online softmax, and their results are merged in a fixed order at the end.
 
 #include <cmath>
 
@@ -10,7 +10,7 @@
 namespace ring::cuda {
 namespace {
 
-constexpr int kEach = 8;  // elements of a lane: head dims are multiples of 8
+constexpr int kEach = 8;  // elements per lane: head dims are multiples of 8
 constexpr int kMostDim = kWarp * kEach;
 constexpr int kAhead = 4;  // keys that a group loads at once
 
@@ -27,10 +27,10 @@ struct Params {
   HeadsOf<T> out;
   const std::int32_t* starts;
   const CacheRows* rows;
-  int heads, group, dim, lanes;  // lanes: of a group, a power of two
-  float factor;                  // from a product to a power of two
+  int heads, group, dim, lanes;  // lanes: per group, a power of two
+  float factor;                  // attention scale * log2(e)
   bool aligned;
-  const T* gates;  // [B,heads], of ranges from row `gated` on; null: none
+  const T* gates;  // [B,heads], added to the scores of rows from `gated` on; null if there are none
   std::int32_t gated;
 };
 
@@ -53,7 +53,7 @@ __device__ inline float weight(float score, float largest) {
   return largest == -INFINITY ? 0.0f : exp2f(score - largest);
 }
 
-// Takes keys key, key + groups, .. of kAhead of a range; those from its end on do not count.
+// Processes keys key, key + groups, .. (kAhead of them) of a range; keys beyond its end are masked.
 template <class T>
 __device__ void take_keys(Running& r, const Params<T>& p, const Floats<kEach>& q, const T* k, const T* v, int key,
                           int groups, const CacheRows& rows, float gate, bool inside) {
@@ -92,7 +92,7 @@ __device__ void take_keys(Running& r, const Params<T>& p, const Floats<kEach>& q
 
 template <class T>
 __global__ __launch_bounds__(kBlock) void decode(Params<T> p) {
-  __shared__ float sums[kBlock * kEach], largest[kBlock], totals[kBlock];  // of each group: `dim`, one, one
+  __shared__ float sums[kBlock * kEach], largest[kBlock], totals[kBlock];  // per group: `dim` sums, one max, one total
   const int sequence = static_cast<int>(blockIdx.x) / p.heads, head = static_cast<int>(blockIdx.x) % p.heads;
   const int groups = kBlock / p.lanes, mine = static_cast<int>(threadIdx.x) / p.lanes;
   const int first = static_cast<int>(threadIdx.x) % p.lanes * kEach;  // column
@@ -137,7 +137,7 @@ Cache4<T> cache_of(const Tensor& t) {
   return {reinterpret_cast<const T*>(t.raw()), t.stride(0), t.stride(1), t.stride(2)};
 }
 
-// Starts, then ranges, in one buffer.
+// Uploads starts, then ranges, in one buffer.
 Tensor upload_lists(const AttentionDecode& a, const ExecContext& ctx) {
   static_assert(sizeof(CacheRows) == 3 * sizeof(std::int32_t));
   std::vector<std::int32_t> lists = a.starts;

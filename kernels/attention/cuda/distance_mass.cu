@@ -1,4 +1,4 @@
-// Sums of a block mass by distance, document by document: launches for documents add to what those before them left.
+// Sums a block mass by distance, one launch per document: each launch adds to the result of the previous ones.
 #include "kernels/attention/distance_mass.h"
 
 #include "kernels/cuda/launch.h"
@@ -6,15 +6,15 @@
 namespace ring::cuda {
 namespace {
 
-// Blocks of a document are rows [first, first + blocks).
+// One document: its blocks are rows [first, first + blocks).
 struct DocumentMass {
   const float* mass;
   float* out;
   SelectedBlocks selected;
-  int first, blocks, heads, width, distances;  // width: of a row of the mass
+  int first, blocks, heads, width, distances;  // width: columns of the mass
 };
 
-// A thread for each head and distance.
+// One thread per head and distance.
 __global__ void __launch_bounds__(kBlock) add_distances(DocumentMass p) {
   const int n = static_cast<int>(blockIdx.x) * kBlock + static_cast<int>(threadIdx.x);
   if (n >= p.heads * p.distances) return;

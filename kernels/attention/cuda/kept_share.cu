@@ -28,7 +28,7 @@ void run_kept_share(const KeptShare& a, const ExecContext& ctx) {
          device_data<float>(a.out), a.kept.dim(1), a.kept.dim(0));
 }
 
-// A warp for each block of queries.
+// One warp per block of queries.
 __global__ void __launch_bounds__(kBlock) count_pairs(const __grid_constant__ Documents<SegmentPair> documents,
                                                       SelectedBlocks selected, int size, float* out) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kBlock) count_pairs(const __grid_constant__ Do
   const int i = p.q_first / size + at - documents.before[d];
   const int first = max(i * size, p.q_first), start = max(i * size, p.k_first);
   const std::int64_t rows = min((i + 1) * size, p.q_end) - first, before = start - p.k_first;
-  long long seen = 0;  // keys before the block
+  long long seen = 0;  // kept keys before the block, summed over heads
   for (int head = 0; head < selected.heads; ++head)
     for (int j = lane; j < i; j += kWarp)
       if (selected.keeps(p.block_row + i, head, j)) seen += (j + 1) * size - max(j * size, p.k_first);

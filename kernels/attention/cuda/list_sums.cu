@@ -1,11 +1,11 @@
-// Adds up the parts of lists that were cut.
+// Adds the partial sums of split lists.
 #include "kernels/attention/cuda/lists.h"
 #include "kernels/attention/cuda/tile_schedule.cuh"
 
 namespace ring::cuda {
 namespace {
 
-constexpr int kRows = 8;  // of a tile, per thread block
+constexpr int kRows = 8;  // rows of a tile per thread block
 
 struct PartialSums {
   const SplitList* splits;

@@ -1,6 +1,6 @@
-// Builds the lists of block patterns: counts each list, plans where all of them lie and how they are cut, orders the
-// work, fills the lists. No atomics: every place follows from counts. The host asks how many entries there are, and
-// gets their memory, while the work is ordered.
+// Builds the lists of block patterns: counts the entries of each list, plans offsets and splits, orders the work, fills
+// the lists. No atomics: every offset follows from counts. While the work is ordered, the host reads the number of
+// entries and allocates their memory.
 #include "kernels/attention/cuda/lists.h"
 
 #include <algorithm>
@@ -12,20 +12,20 @@
 namespace ring::cuda {
 namespace {
 
-// Share of an L2 cache (60 MB on an H200) that the rows streamed by the running blocks may fill.
+// Bytes of the L2 cache (60 MB on an H200) that the rows streamed by running thread blocks may fill.
 constexpr std::int64_t kL2Bytes = std::int64_t{24} << 20;
-constexpr std::int64_t kBusyTiles = 512;  // enough for every multiprocessor, twice
+constexpr std::int64_t kBusyTiles = 512;  // enough for every SM, twice
 
-// Heads that share their lists.
+// Heads that share lists.
 struct ListSet {
   BlockRule rule;
-  std::int32_t head, heads;  // the first of them, and how many
+  std::int32_t head, heads;  // first head, number of heads
 };
 
-// The sets, and the set of each KV head. Launches carry those of a few heads with them, which saves an upload.
+// The sets, and the set of each KV head. A few are passed as launch parameters, which saves an upload.
 struct ListSets {
   static constexpr int kFew = 32;
-  const ListSet* many;  // null: few
+  const ListSet* many;  // null if there are at most kFew heads
   const std::int32_t* of_many;
   ListSet few[kFew];
   std::int32_t of_few[kFew];
@@ -36,10 +36,10 @@ struct ListSets {
 struct Walk {
   ListSets sets;
   ListWalk of;
-  int lists;  // of all sets
+  int lists;  // lists of all sets
 };
 
-// One warp per list. Counts: out[list] = entries. Else writes them to out + begins[list], ascending.
+// One warp per list. kCount: out[list] = number of entries; else writes the entries to out + begins[list], ascending.
 template <bool kCount>
 __global__ void __launch_bounds__(kListWarps* kWarp)
     walk_lists(const __grid_constant__ Walk w, const std::int32_t* begins, std::int32_t* out) {
@@ -55,18 +55,18 @@ __global__ void __launch_bounds__(kListWarps* kWarp)
 }
 
 struct Totals {
-  std::int64_t entries, work;  // of all sets; of all heads
+  std::int64_t entries, work;  // entries: over all sets; work: entries over all heads
   std::int32_t items, slots, split_lists;
 };
 
 struct ListPlan {
-  const std::int32_t* counts;  // of the sets' lists
+  const std::int32_t* counts;  // entries of each set's lists
   int kv_heads, section;
   int processors;
-  std::int32_t* begins;   // of the sets' lists
-  std::int32_t* longest;  // list that is not cut: one number
-  Cuts* before;           // by KV head and tile, the sum of the lists before; null: no list is cut
-  Totals* totals;         // in the host's memory
+  std::int32_t* begins;   // offset of each set's lists
+  std::int32_t* longest;  // one value: the longest list that is not split
+  Cuts* before;           // by KV head and tile: sum over the lists before; null if no list is split
+  Totals* totals;         // in host memory
 
   __device__ int first_list(const Walk& w, int head) const { return w.sets.of(head) * w.of.tiles; }
 };
@@ -95,8 +95,8 @@ __global__ void __launch_bounds__(kPlanThreads) plan_lists(const __grid_constant
   *p.totals = {entries, work, cuts.items, cuts.slots, cuts.split_lists};
 }
 
-// Each section's items, the longest first and those of one length by head, tile and entries: an item's place is the
-// number of those before it. One warp per list of a head.
+// Orders the items of each section, longest first, equal ones by head, tile and entries: an item's position is the
+// number of items before it. One warp per list of a head.
 __global__ void __launch_bounds__(kListWarps* kWarp)
     order_lists(const __grid_constant__ Walk w, ListPlan p, ListItem* order, SplitList* splits) {
   const int list = static_cast<int>(blockIdx.x) * kListWarps + static_cast<int>(threadIdx.x) / kWarp;
@@ -107,7 +107,8 @@ __global__ void __launch_bounds__(kListWarps* kWarp)
   const std::int32_t longest = *p.longest, begin = p.begins[p.first_list(w, head) + tile];
   const Parts mine = parts_of(p.counts[p.first_list(w, head) + tile], longest);
   const auto before = [&](int list) { return p.before ? p.before[list] : Cuts{list, 0, 0}; };
-  // The section's items that are longer than this, or as long and of an earlier list.
+  // Returns the position of the first item of this list and length: the section's items that are longer, or of equal
+  // length and in an earlier list.
   const auto place_of = [&](std::int32_t length) {
     int place = 0;
     for (int h = first_head; h < end_head; ++h) {
@@ -126,7 +127,7 @@ __global__ void __launch_bounds__(kListWarps* kWarp)
     return before(first_head * w.of.tiles).items + warp_sum(place);
   };
   const int of_shorter = place_of(mine.shorter), of_longer = mine.longer > 0 ? place_of(mine.shorter + 1) : 0;
-  const auto longer_before = [&](std::int64_t part) {  // of its own parts
+  const auto longer_before = [&](std::int64_t part) {  // longer parts of this list before `part`
     return static_cast<std::int32_t>(mine.longer * part / mine.count);
   };
   const Cuts at = before(list);
@@ -139,7 +140,8 @@ __global__ void __launch_bounds__(kListWarps* kWarp)
   if (mine.count > 1 && lane == 0) splits[at.split_lists] = {head, tile, at.slots, mine.count, 0};
 }
 
-// Sets of heads whose lists are the same, and the set of each head. Where they are drawn by head, they differ.
+// Groups heads with identical lists, and records the group of each head. Random rules are drawn per head, so their
+// lists differ.
 struct Sets {
   std::vector<ListSet> sets;
   std::vector<std::int32_t> of_head;
@@ -167,7 +169,7 @@ Tensor uploaded(const std::vector<T>& values, const ExecContext& ctx) {
   return t;
 }
 
-// Lists outlive the step that happens to build them.
+// Allocates memory for the whole run: lists outlive the step that builds them.
 template <class T>
 Tensor lasting_array(std::int64_t count, const ExecContext& ctx) {
   return ctx.empty({count * static_cast<std::int64_t>(sizeof(T))}, DType::u8, Lifetime::run);
@@ -177,13 +179,13 @@ T* array(const Tensor& t) {
   return reinterpret_cast<T*>(t.raw());
 }
 
-// Page-locked memory is dear to make: one per stream.
+// Page-locked memory is expensive to allocate: one buffer per stream.
 struct HostTotals {
   explicit HostTotals(StreamImpl& stream) : memory(stream.host_buffer(sizeof(Totals))) {}
   std::shared_ptr<void> memory;
 };
 
-// How many entries there are decides how much memory they need.
+// Blocks the host until the counts have arrived: they decide how much memory the lists need.
 Totals read_totals(const HostTotals& host, const Event& known) {
   known.synchronize();  // host waits: start
   const Totals t = *static_cast<const Totals*>(host.memory.get());
@@ -199,7 +201,7 @@ double dense_entries(const Walk& w, std::int64_t kv_heads) {
   return static_cast<double>(kv_heads) * (w.of.owner == Stationary::kv ? of_keys : of_queries);
 }
 
-// What the kernels read.
+// Inputs of the kernels, and the memory that `walk` points to.
 struct Input {
   Tensor bits, sets, of_head;
   Walk walk;
@@ -236,7 +238,7 @@ Input input_of(const BlockPattern& pattern, const ListShape& shape, const ExecCo
 
 Launch by_warp(std::int64_t lists) { return {grid_of(divide_up(lists, kListWarps)), kListWarps * kWarp}; }
 
-// All but the entries' values: where each list begins, and the work in its order.
+// Plans all but the entries' values: the offset of each list, and the ordered work.
 DeviceLists planned(const Walk& walk, const ListShape& shape, const Tensor& counts, const Tensor& begins,
                     const ExecContext& ctx) {
   const bool cut = shape.owner == Stationary::kv;
@@ -256,7 +258,7 @@ DeviceLists planned(const Walk& walk, const ListShape& shape, const Tensor& coun
   const Event known = ctx.stream.record();
   DeviceLists lists;
   lists.tiles = walk.of.tiles;
-  // Cutting adds at most one part for two lists, since what is cut is longer than twice the mean.
+  // Splitting adds at most one part for two lists, since a list is only split if it is longer than twice the mean.
   lists.order = lasting_array<ListItem>(whole + (cut ? whole / 2 : 0), ctx);
   lists.splits = lasting_array<SplitList>(cut ? whole / 2 : 0, ctx);
   launch(ctx, by_warp(whole), order_lists, walk, plan, array<ListItem>(lists.order), array<SplitList>(lists.splits));

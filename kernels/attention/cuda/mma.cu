@@ -1,4 +1,4 @@
-// The tensor-core kernels as candidates: bf16, rows of 16 aligned bytes.
+// Registers the tensor-core (mma.sync) kernels as candidates: bf16, rows of aligned 16-byte chunks.
 
 #include "kernels/attention/cuda/mma_block.cuh"
 #include "kernels/cuda/device/vec.cuh"
@@ -6,7 +6,7 @@
 namespace ring::cuda {
 namespace {
 
-// Rows are read and written in aligned pieces of 16 bytes.
+// Returns true if rows consist of aligned 16-byte chunks.
 bool fits(const Tensor& t, bool or_f32 = false) {
   if (!t.defined() || t.shape().size() != 3 || t.stride(2) != 1 || !is_aligned(t.raw())) return false;
   if (t.dtype() != DType::bf16 && !(or_f32 && t.dtype() == DType::f32)) return false;
@@ -17,7 +17,7 @@ bool fits_result(const Tensor& t, const Tensor& carry) {
   return fits(t, true) && (!carry.defined() || fits(carry, true));
 }
 
-// A negative scale would turn the running maximum around.
+// Requires a positive scale: a negative one would turn the row max into a min.
 template <class Args>
 bool fits_numbers(const Args& a) {
   return a.q.dim(2) % 8 == 0 && a.q.dim(2) <= 256 && a.scale > 0;

@@ -1,20 +1,21 @@
 #pragma once
-// The backward on tensor cores. One kernel serves both directions: a thread block owns rows of two operands (x, y) and
-// streams tiles of the other two (a, b) past them. With S = scale x.a and dP = y.b for each pair, P = exp(S - lse) and
-// dS = P (dP - delta):
+// Tensor-core (mma.sync) backward. One kernel template computes dk and dv or dq: a thread block owns rows of two
+// operands (x, y) and streams tiles of the other two (a, b). With S = scale x.a and dP = y.b for each pair, P = exp(S -
+// lse) and dS = P (dP - delta):
 //   owning keys:     x, y = k, v;     a, b = q, dout;   dk = scale sum dS a,  dv = sum P b
 //   owning queries:  x, y = q, dout;  a, b = k, v;      dq = scale sum dS a
-// With dropout, dP and the P of dv are those of the pairs that were kept (dropout.cuh).
-// Nothing is summed across blocks, so that the bits repeat and no memory is needed; the price is that S and dP are
-// computed twice, 7 products instead of 5. P and dS go from one product to the next without leaving their lanes.
+// With dropout, dP and the P of dv only keep the pairs that were not dropped (dropout.cuh). Nothing is accumulated
+// across thread blocks, so results are bit-identical from run to run and no workspace is needed; the price is that S
+// and dP are computed twice, 7 GEMMs instead of 5. P and dS go from one GEMM to the next without leaving their lanes.
 
 #include "kernels/attention/cuda/backward_params.cuh"
 #include "kernels/attention/cuda/mma_block.cuh"
 
 namespace ring::cuda {
 
-// kTiles: of 16 rows that a warp owns; kStream: rows of a streamed tile; kParts: warps that share their rows and each
-// sum a part of the columns (heads of 256 leave no registers for whole rows; S and dP are then computed by each).
+// kTiles: tiles of 16 rows per warp; kStream: rows of a streamed tile; kParts: warps that share rows, each of which
+// accumulates a part of the columns (heads of 256 leave no registers for whole rows; each warp then computes S and dP
+// itself).
 template <Stationary owner, int kDim>
 struct BackwardShape;
 template <>
@@ -48,20 +49,20 @@ struct BackwardSizes : BackwardShape<owner, kDim> {
   static constexpr int kThreads = 32 * Base::kWarps, kRowWarps = Base::kWarps / Base::kParts;
   static constexpr int kRows = 16 * Base::kTiles * kRowWarps;
   static constexpr int kOwn = kRows * kPitch<kDim>, kTile = Base::kStream * kPitch<kDim>;  // bytes of one operand
-  static constexpr int kEach = kDrops ? 3 : 2;  // numbers of a streamed query: lse2, delta, and its key of dropout
+  static constexpr int kEach = kDrops ? 3 : 2;  // values per streamed query: lse2, delta, and its dropout key
   static constexpr int kStatistics = owner == Stationary::kv ? kEach * Base::kStream * 4 : 0;
-  static constexpr int kStage = 2 * kTile + kStatistics, kCtaState = 2 * kOwn + 2 * kStage;  // where it starts
+  static constexpr int kStage = 2 * kTile + kStatistics, kCtaState = 2 * kOwn + 2 * kStage;  // kCtaState: offset
   static constexpr int kBytes = kCtaState + sizeof(CtaState<owner, Base::kWarps>);
-  static constexpr int kColumns = kDim / Base::kParts;  // that a warp sums
+  static constexpr int kColumns = kDim / Base::kParts;  // columns that a warp accumulates
 };
 
-// lse2 and delta of the rows or columns of a lane's sums.
+// lse2 and delta of the rows or columns of a lane's accumulators.
 template <Stationary owner, int kM, int kN>
 struct LaneStatistics;
 template <int kM, int kN>
 struct LaneStatistics<Stationary::q, kM, kN> {
   float lse2_of[kM][2], delta_of[kM][2];
-  // Loads those of the warp's rows, `stride` apart, from its first one on.
+  // Loads the values of the warp's rows, `stride` apart. lse2, delta: at the warp's first row.
   __device__ void load(const float* lse2, const float* delta, int stride, Range exist) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
@@ -87,7 +88,7 @@ struct LaneStatistics<Stationary::kv, kM, kN> {
   __device__ float delta(int, int n, int i) const { return columns[8 * kN + n * 8 + i % 2]; }
 };
 
-// Scores become weights.
+// Converts scores to P in place.
 template <Stationary owner, int kM, int kN>
 __device__ inline void weights_of(float (&s)[kM][kN][4], const LaneStatistics<owner, kM, kN>& of, float factor) {
 #pragma unroll
@@ -98,7 +99,7 @@ __device__ inline void weights_of(float (&s)[kM][kN][4], const LaneStatistics<ow
       for (int i = 0; i < 4; ++i) s[m][n][i] = fast_exp2(fmaf(s[m][n][i], factor, -of.lse2(m, n, i)));
 }
 
-// dP becomes dS.
+// Converts dP to dS in place.
 template <Stationary owner, int kM, int kN>
 __device__ inline void score_gradients(float (&dp)[kM][kN][4], const float (&p)[kM][kN][4],
                                        const LaneStatistics<owner, kM, kN>& of) {
@@ -110,7 +111,7 @@ __device__ inline void score_gradients(float (&dp)[kM][kN][4], const float (&p)[
       for (int i = 0; i < 4; ++i) dp[m][n][i] = p[m][n][i] * (dp[m][n][i] - of.delta(m, n, i));
 }
 
-// With dropout: dP becomes dS, and weights that are dropped 0.
+// With dropout: converts dP to dS in place and sets dropped elements of P to 0.
 template <Stationary owner, int kM, int kN>
 __device__ inline void dropped_score_gradients(float (&dp)[kM][kN][4], float (&p)[kM][kN][4],
                                                const LaneStatistics<owner, kM, kN>& of,
@@ -127,8 +128,8 @@ __device__ inline void dropped_score_gradients(float (&dp)[kM][kN][4], float (&p
       }
 }
 
-// Queues lse2 and delta of kStream streamed queries, `stride` apart: of those that do not exist they become 0, as their
-// rows do. The same for keys of dropout, which lie behind them.
+// Issues cp.async copies of lse2 and delta of kStream streamed queries, `stride` apart. Queries that do not exist get
+// 0, like their rows. load_keys does the same for dropout keys, which are stored after them.
 template <int kStream, int kThreads>
 __device__ inline void load_statistics(unsigned char* shared, const float* lse2, const float* delta, int stride,
                                        Range exist) {
@@ -149,7 +150,7 @@ __device__ inline void fill(float (&factor)[kM][2], float value) {
   for (int i = 0; i < 2 * kM; ++i) factor[i / 2][i % 2] = value;
 }
 
-// What a warp sums.
+// A warp's accumulators.
 template <Stationary owner, int kDim>
 struct GradientSums {
   using Sizes = BackwardSizes<owner, kDim, false>;
@@ -158,14 +159,14 @@ struct GradientSums {
   float dy[kBoth ? Sizes::kTiles : 1][kBoth ? Sizes::kColumns / 8 : 1][4];
 };
 
-// Where a warp and its tile are: samples of the head segment, the warp's first column of the head, addresses of its
-// rows of x and of the stage.
+// Position of a warp and its tile: first row and first column as samples of the head segment, the warp's first column
+// of the head dim (part), and shared-memory addresses of the warp's rows of x and of the stage.
 struct TilePlace {
   int row, column, part;
   std::uint32_t x, stage;
 };
 
-// What a lane knows of rows and columns beside their products.
+// Per-lane inputs besides the operands.
 template <Stationary owner, int kDim>
 struct LaneNumbers {
   using Shape = BackwardShape<owner, kDim>;
@@ -207,7 +208,7 @@ __device__ inline void add_tile(GradientSums<owner, kDim>& sums, const LaneNumbe
   gemm_nn<kDim>(sums.dx, packed, a_rows);
 }
 
-// The shared memory of x and y, no longer needed, stages the rows.
+// Epilogue: stages the rows in the shared memory of x and y, which is no longer needed.
 template <Stationary owner, int kDim, bool kDrops>
 __device__ inline void store_gradients(GradientSums<owner, kDim>& sums,
                                        const CtaState<owner, BackwardShape<owner, kDim>::kWarps>& cta,
@@ -237,7 +238,7 @@ __global__ __launch_bounds__(
   auto& cta = *reinterpret_cast<CtaState<owner, Sizes::kWarps>*>(memory + Sizes::kCtaState);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int in_block = warp % Sizes::kRowWarps * 16 * kM;      // first row of this warp
-  const int part = warp / Sizes::kRowWarps * Sizes::kColumns;  // its first column
+  const int part = warp / Sizes::kRowWarps * Sizes::kColumns;  // first column of this warp
   if (!cta.template open<Sizes::kRows, 16 * kM>(p.work, p.pass, p.group, kStream, in_block)) return;
   const HeadSegment& segment = cta.segment;
   unsigned char* stages = memory + 2 * Sizes::kOwn;
@@ -262,7 +263,7 @@ __global__ __launch_bounds__(
                                           p.y.row * segment.rate, cta.own_range(0), p.dim);
   cp_async_commit();
   int cursor = cta.columns.cursor, next, next_states, in_group = 0;
-  // Owning keys, the columns of one query head of the group after the other.
+  // If keys are stationary, streams the columns of one query head of the group after another.
   const auto find = [&] {
     if (cta.columns.next(cursor, next, next_states)) return true;
     if (!kKeys || ++in_group >= p.group) return false;
@@ -284,7 +285,7 @@ __global__ __launch_bounds__(
   for (int turn = 0; more; turn ^= 1) {
     const int column = next, states = next_states;
     cp_async_wait<0>();
-    __syncthreads();  // the tile is there, and the other stage has been read
+    __syncthreads();  // the tile has arrived, and the other stage has been read
     more = find();
     if (more) load_stage(turn ^ 1, next, in_group);
     const TileBounds seen = cta.reach[warp];
@@ -299,7 +300,7 @@ __global__ __launch_bounds__(
                                   {row, column, part, x, shared_address(stage)}, p.factor, p.dropout.threshold);
   }
   cp_async_wait<0>();
-  __syncthreads();  // warps that share rows have read them
+  __syncthreads();  // all warps have read x and y
   store_gradients<owner, kDim, kDrops>(sums, cta, p, in_block, part, memory);
 }
 
@@ -327,7 +328,7 @@ void run_mma_backward(const AttentionBackward& args, const BranchPass& pass, Gra
 
 }  // namespace ring::cuda
 
-// The build instantiates the kernels of each head dim in a file of its own (ring_attention_instances in
+// The build instantiates the kernels of each head dim in a separate file (ring_attention_instances in
 // cmake/rooms.cmake).
 #define RING_INSTANTIATE(...)                                                                        \
   namespace ring::cuda {                                                                             \

@@ -1,21 +1,21 @@
 #pragma once
-// The forward on tensor cores, after FlashAttention-2 (Dao 2023): a thread block owns a block of queries and streams
-// tiles of keys and values through two stages of shared memory; scores, weights and sums stay in registers, and a
-// weight goes from the first product to the second without leaving its lane.
+// Tensor-core (mma.sync) forward, after FlashAttention-2 (Dao 2023): a thread block owns a block of queries and streams
+// tiles of K and V through two stages of shared memory. Scores, P and accumulators stay in registers; P goes from the
+// first GEMM to the second without leaving its lane.
 
 #include "kernels/attention/cuda/mma_block.cuh"
 
 namespace ring::cuda {
 
-// Each warp owns 16 kTiles rows: with two tiles every fragment of keys and values that it loads serves twice, which
-// keeps shared memory below the tensor cores. Heads of 256 leave no registers for that.
+// Each warp owns 16 kTiles rows. With two tiles, every loaded fragment of K and V is used twice, so that shared-memory
+// bandwidth does not limit the tensor cores. Heads of 256 leave no registers for that.
 template <int kDim>
 struct ForwardShape {
   static constexpr int kWarps = kDim <= 128 ? 4 : 8, kTiles = kDim <= 128 ? 2 : 1, kKeys = 64;
   static constexpr int kBlocksPerProcessor = kDim <= 128 ? 2 : 1;
   static constexpr int kThreads = 32 * kWarps, kRows = 16 * kTiles * kWarps;
-  static constexpr int kStage = 2 * kKeys * kPitch<kDim>;              // bytes of keys and values
-  static constexpr int kCtaState = kRows * kPitch<kDim> + 2 * kStage;  // where it starts
+  static constexpr int kStage = 2 * kKeys * kPitch<kDim>;              // bytes of K and V
+  static constexpr int kCtaState = kRows * kPitch<kDim> + 2 * kStage;  // byte offset of the CtaState
   static constexpr int kBytes = kCtaState + sizeof(CtaState<Stationary::q, kWarps>);
 };
 
@@ -25,13 +25,13 @@ struct ForwardParams {
   float* lse;
   std::int64_t tokens;
   int dim, group;  // group: query heads per KV head
-  float factor;    // from a product to a power of two
+  float factor;    // attention scale * log2(e)
   BranchPass pass;
   TileSchedule work;
   DropoutParams dropout;
 };
 
-// The largest score and the sum of weights of a lane's rows; the sum is of this lane's columns only until the end.
+// Running row max and row sum of a lane's rows. Until the end, `total` only covers this lane's columns.
 template <int kM>
 struct RowSums {
   float largest[kM][2], total[kM][2];
@@ -46,7 +46,7 @@ __device__ inline float over_quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// Scores become weights relative to the largest score so far; what was summed before is rescaled to it.
+// Online softmax: converts scores to P relative to the new row max and rescales the accumulators.
 template <int kM, int kN, int kC>
 __device__ inline void softmax(float (&s)[kM][kN][4], float (&out)[kM][kC][4], RowSums<kM>& rows, float factor) {
   float rescale[kM][2];
@@ -59,7 +59,7 @@ __device__ inline void softmax(float (&s)[kM][kN][4], float (&out)[kM][kC][4], R
 #pragma unroll
       for (int n = 0; n < kN; ++n) best = fmaxf(best, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
       best = over_quad_max(best);
-      // Rounded as products, not fused: earlier sums are relative to the shift as it was rounded then.
+      // Rounded products instead of an FMA: earlier accumulators are relative to the shift as it was rounded then.
       const float shift = best == -INFINITY ? 0.0f : __fmul_rn(best, factor);
       rescale[m][half] = fast_exp2(__fmul_rn(rows.largest[m][half], factor) - shift);
       moved |= best != rows.largest[m][half];
@@ -80,7 +80,7 @@ __device__ inline void softmax(float (&s)[kM][kN][4], float (&out)[kM][kC][4], R
       for (int i = 0; i < 4; ++i) out[m][c][i] *= rescale[m][i / 2];
 }
 
-// Weights that are dropped become 0.
+// Sets dropped elements of P to 0.
 template <int kM, int kN>
 __device__ inline void drop(float (&s)[kM][kN][4], const LaneDropout<Stationary::q, kM, kN>& of,
                             std::uint32_t threshold) {
@@ -93,8 +93,9 @@ __device__ inline void drop(float (&s)[kM][kN][4], const LaneDropout<Stationary:
         if (of.bits(m, n, i) < threshold) s[m][n][i] = 0.0f;
 }
 
-// Factors that turn the sums into outputs, and those of the carry, to which the log-sum-exp that stands there belongs;
-// writes that of both. lse: of the warp's first row, its rows `stride` apart.
+// Computes the factors that normalize the accumulators (scale) and the carry (kept), and writes the merged log-sum-exp.
+// On entry, lse holds the carry's log-sum-exp if there is a carry. lse: of the warp's first row; rows are `stride`
+// apart.
 template <int kM>
 __device__ inline void finish(const RowSums<kM>& rows, float factor, float* lse, std::int64_t stride, const RowsOut& to,
                               float (&scale)[kM][2], float (&kept)[kM][2]) {
@@ -109,7 +110,7 @@ __device__ inline void finish(const RowSums<kM>& rows, float factor, float* lse,
       const Merged both = merge(own, to.carry && to.exist.has(row) ? lse[row * stride] : -INFINITY);
       scale[m][half] = total == 0.0f ? 0.0f : both.own / total;
       kept[m][half] = both.before;
-      __syncwarp();  // all lanes of the row have read what stood there
+      __syncwarp();  // all lanes of the row have read the carry's lse
       if (lane % 4 == 0 && to.exist.has(row)) lse[row * stride] = both.lse;
     }
 }
@@ -158,7 +159,7 @@ __global__ __launch_bounds__(ForwardShape<kDim>::kThreads, ForwardShape<kDim>::k
   for (int turn = 0; more; turn ^= 1) {
     const int key = next, states = next_states;
     cp_async_wait<0>();
-    __syncthreads();  // the tile is there, and the other stage has been read
+    __syncthreads();  // the tile has arrived, and the other stage has been read
     more = cta.columns.next(cursor, next, next_states);
     if (more) load_keys(turn ^ 1, next);
     const TileBounds seen = cta.reach[warp];
@@ -180,7 +181,7 @@ __global__ __launch_bounds__(ForwardShape<kDim>::kThreads, ForwardShape<kDim>::k
   }
 
   cp_async_wait<0>();
-  __syncthreads();  // the queries have been read: outputs take their place
+  __syncthreads();  // the queries have been read: the output reuses their memory
   const RowsOut to = cta.out(p.out, nullptr, in_block, 0, p.dim);
   float* lse = p.lse + cta.head * p.tokens + cta.own_row(in_block);
   float scale[kM][2], kept[kM][2];
@@ -216,7 +217,7 @@ void run_mma_forward(const Attention& args, const BranchPass& pass, const Tensor
 
 }  // namespace ring::cuda
 
-// The build instantiates the kernels of each head dim in a file of its own (ring_attention_instances in
+// The build instantiates the kernels of each head dim in a separate file (ring_attention_instances in
 // cmake/rooms.cmake).
 #define RING_INSTANTIATE(...)                                                                                         \
   namespace ring::cuda {                                                                                              \

@@ -11,7 +11,7 @@ struct FinishParams {
   const TileItem* items;
   std::int64_t tokens;
   int residue_rows;              // N / rate
-  int heads, group, parts, dim;  // group: query heads per KV head; parts: of 64 columns, of a head
+  int heads, group, parts, dim;  // group: query heads per KV head; parts: 64-column parts of a head
   float scale;
 };
 
@@ -28,9 +28,9 @@ __device__ inline void write4(const Output& to, std::int64_t row, int head, int 
   }
 }
 
-// A block has 64 queries of 64 columns of one head: a tile, where turns were counted.
+// One thread block for 64 queries and 64 columns of one head; if turns were counted, these queries are one tile.
 __global__ void finish_queries(const FinishParams p) {
-  constexpr int kPieces = kSumColumns / 4, kStep = kBlock / kPieces;  // pieces of a row; rows at once
+  constexpr int kPieces = kSumColumns / 4, kStep = kBlock / kPieces;  // float4 pieces per row; rows per step
   const int index = static_cast<int>(blockIdx.x) / p.parts, part = static_cast<int>(blockIdx.x) % p.parts;
   const int head = index % p.heads, piece = static_cast<int>(threadIdx.x) % kPieces;
   const int column = part * kSumColumns + piece * 4;
@@ -65,7 +65,7 @@ QuerySums::QuerySums(const AttentionBackward& a, bool cleared, const ExecContext
 
 void QuerySums::finish(const AttentionBackward& a, const BranchPass& pass, const ExecContext& ctx) const {
   const std::int64_t heads = a.q.dim(1);
-  BranchPass all = pass;  // of lists, too
+  BranchPass all = pass;  // row blocks cover all queries, also if the pass has lists
   all.listed = false;
   const SchedulePlan plan = plan_schedule(all, a.pattern, a.queries, a.keys, a.selection, Stationary::q, heads,
                                           a.k.dim(1), kQueryTile, 4 * a.q.dim(2), ctx);

@@ -5,8 +5,8 @@
 namespace ring::cuda {
 namespace {
 
-constexpr int kEach = 8;     // elements of a lane: head dims are multiples of 8
-constexpr int kTokens = 32;  // of a head, one after the other: results lie by head
+constexpr int kEach = 8;     // elements per lane: head dims are multiples of 8
+constexpr int kTokens = 32;  // consecutive tokens per head: results are stored by head
 
 template <class T>
 __device__ float dot8(const T* a, const T* b, bool aligned) {
@@ -26,8 +26,8 @@ struct Rows8 {
   std::int64_t tokens;
   std::uint32_t rows;  // heads * tokens, rounded up to multiples of kTokens
   Divider heads;
-  int dim, lanes;  // lanes: of a row, a power of two
-  float kept;      // what delta is multiplied by
+  int dim, lanes;  // lanes: per row, a power of two
+  float kept;      // factor of delta: 1 - dropout rate
   bool aligned;
 };
 

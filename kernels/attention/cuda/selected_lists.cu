@@ -1,5 +1,5 @@
-// The lists of a selection, for every segment pair those of its own. Each list has room for all that it might hold, so
-// the host knows every place before the device knows a number: nothing waits, and a step with them can be recorded.
+// Builds the lists of a selection, separate ones for each segment pair. Each list is allocated for the worst case, so
+// the host knows every offset before the device has counted anything: nothing waits, and the step can be captured.
 #include "kernels/attention/cuda/list_cuts.cuh"
 #include "kernels/attention/cuda/list_walk.cuh"
 #include "kernels/attention/cuda/lists.h"
@@ -13,12 +13,12 @@ struct SelectedWalk {
   const SegmentPair* pieces;
   Stationary owner;
   bool whole;
-  int kv_heads, lists, room;  // room: entries of a list
+  int kv_heads, lists, room;  // room: entries allocated per list
   std::int32_t* entries;
-  std::int32_t* counts;  // of each list; null: the items are written at once
+  std::int32_t* counts;  // entries of each list; null if the items are written directly
   ListItem* items;
 
-  // Lists of neighbouring heads, tile by tile, one segment pair after the other.
+  // Returns the item of a list. Lists are ordered by segment pair, then tile, then head.
   __device__ ListItem item(int list, int count) const {
     int piece = 0, tile = list / kv_heads;
     TileRange own = list_tiles(pieces[0], owner);
@@ -27,7 +27,7 @@ struct SelectedWalk {
   }
 };
 
-// One warp per list. Items have the reverse order for queries, whose last tiles see most.
+// One warp per list. For queries, items are in reverse order: the last tiles have the most columns.
 __global__ void __launch_bounds__(kListWarps* kWarp) walk_selected(const __grid_constant__ SelectedWalk w) {
   const int list = static_cast<int>(blockIdx.x) * kListWarps + static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -52,10 +52,10 @@ __global__ void __launch_bounds__(kListWarps* kWarp) walk_selected(const __grid_
 
 struct SelectedCuts {
   SplitList* splits;
-  int items, split_lists, processors;  // room
+  int items, split_lists, processors;  // capacity of items and splits
 };
 
-// The order of lists of keys: first the parts of those that are cut, then the others.
+// Orders the lists of keys: first the parts of split lists, then the others.
 __global__ void __launch_bounds__(kPlanThreads) cut_selected(const __grid_constant__ SelectedWalk w, SelectedCuts to) {
   std::int64_t work = 0;
   for (int list = static_cast<int>(threadIdx.x); list < w.lists; list += kPlanThreads) work += w.counts[list];

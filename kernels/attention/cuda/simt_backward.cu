@@ -1,4 +1,4 @@
-// The backward by plain multiply-adds in f32. As in mma_backward.cuh, one kernel serves both directions: a thread block
+// Backward with plain f32 FMAs. As in mma_backward.cuh, one kernel template computes dk and dv or dq: a thread block
 // owns rows of x and y and streams tiles of a and b.
 
 #include "kernels/attention/cuda/backward_params.cuh"
@@ -7,7 +7,7 @@
 namespace ring::cuda {
 namespace {
 
-// Rows of a block and of a streamed tile: four tiles must fit into shared memory.
+// Rows of a thread block and of a streamed tile: four tiles must fit into shared memory.
 template <int kDim>
 constexpr int kRowsOf = kDim <= 128 ? 64 : 32;
 
@@ -17,8 +17,8 @@ constexpr std::size_t shared_floats(int dim) {
   return static_cast<std::size_t>(rows) * (4 * simt_pitch(dim) + simt_pitch(rows) + 3);
 }
 
-// lse2 (+inf where there is no query, so that its weights are 0) and delta of kRows queries, `stride` apart from number
-// `first` on, and with dropout their keys.
+// Loads lse2 and delta of kRows queries, `stride` apart from number `first` on, and their keys if there is dropout. A
+// query that does not exist has lse2 = inf, so that its P is 0.
 template <int kRows>
 __device__ void load_statistics(float* shared, const BackwardParams& p, const DropoutParams& dropout,
                                 std::int64_t first, std::int64_t stride, Range exist) {
@@ -30,7 +30,7 @@ __device__ void load_statistics(float* shared, const BackwardParams& p, const Dr
   if (dropout.keys) shared[2 * kRows + i] = __uint_as_float(exist.has(i) ? dropout.keys[at] : 0);
 }
 
-// fn(r, c) for the pairs that are dropped; keys: of the queries.
+// Calls fn(r, c) for the dropped pairs. keys: dropout keys of the queries.
 template <Stationary owner, int kR, class Fn>
 __device__ void for_dropped(const SimtState<owner>& cta, int column, const float* keys, std::uint32_t threshold,
                             const Fn& fn) {
@@ -46,7 +46,7 @@ __device__ void for_dropped(const SimtState<owner>& cta, int column, const float
     }
 }
 
-// Products x.a become weights, products y.b gradients of scores; with dropout, weights those that were kept.
+// Converts x.a to P and y.b to dS, both in place. With dropout, P only keeps the pairs that were not dropped.
 template <Stationary owner, int kR>
 __device__ void weigh(float (&weights)[kR][kR], float (&gradients)[kR][kR], const SimtState<owner>& cta, int column,
                       float factor, const float* statistics, const DropoutParams& dropout) {
@@ -97,7 +97,7 @@ __global__ __launch_bounds__(kSimtThreads) void simt_backward(const __grid_const
       if (list_coverage(states, cta.row / 64 % 2) == BlockCoverage::none) continue;
       const std::int64_t row = cta.streamed_row(column);
       const Range exist = cta.streamed_range(column);
-      __syncthreads();  // the tiles before have been read
+      __syncthreads();  // the previous tiles have been read
       load_rows<kRows>(a, p.a.at(row, head), p.a.row * rate, exist, dim);
       load_rows<kRows>(b, p.b.at(row, head), p.b.row * rate, exist, dim);
       if (kKeys) load_statistics<kRows>(statistics, p, p.dropout, head * p.tokens + row, rate, exist);

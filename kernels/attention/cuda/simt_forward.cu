@@ -1,4 +1,4 @@
-// Attention by plain multiply-adds in f32, for f32 tensors and for what the tensor-core kernels do not take.
+// Attention with plain f32 FMAs, for f32 tensors and for shapes that the tensor-core kernels do not support.
 
 #include "kernels/attention/cuda/simt.cuh"
 
@@ -14,7 +14,7 @@ struct Params {
   float* lse;
   std::int64_t tokens;
   int dim, group;
-  float factor;  // from a product to a power of two
+  float factor;  // attention scale * log2(e)
   BranchPass pass;
   TileSchedule work;
   DropoutParams dropout;
@@ -25,13 +25,13 @@ constexpr std::size_t shared_floats(int dim) {
 }
 
 template <class Op>
-__device__ float over_row(float v, Op op) {  // the 16 lanes with the same y
+__device__ float over_row(float v, Op op) {  // over the 16 lanes with the same y
 #pragma unroll
   for (int distance = kSide / 2; distance > 0; distance /= 2) v = op(v, __shfl_xor_sync(0xffffffffu, v, distance));
   return v;
 }
 
-// Scores become weights relative to the largest score so far; rescale: what this makes of earlier sums.
+// Online softmax: converts scores to P relative to the new row max. rescale: factor for earlier accumulators.
 __device__ void softmax(float (&s)[kR][kR], float (&largest)[kR], float (&total)[kR], float (&rescale)[kR]) {
 #pragma unroll
   for (int i = 0; i < kR; ++i) {
@@ -48,7 +48,7 @@ __device__ void softmax(float (&s)[kR][kR], float (&largest)[kR], float (&total)
   }
 }
 
-// Weights that are dropped become 0. keys: of the block's first row.
+// Sets dropped elements of P to 0. keys: row keys from the thread block's first row on.
 __device__ void drop(float (&s)[kR][kR], const SimtState<Stationary::q>& cta, int key, const std::uint32_t* keys,
                      std::uint32_t threshold) {
   const Lanes t;
@@ -64,7 +64,7 @@ __device__ void drop(float (&s)[kR][kR], const SimtState<Stationary::q>& cta, in
   }
 }
 
-// Divides, merges with what stands there already, and writes.
+// Epilogue: normalizes, merges with the carry if there is one, and writes.
 template <class T, int kDim>
 __device__ void finish(const Params<T>& p, const SimtState<Stationary::q>& cta, const Sums<kR, kDim>& sums,
                        const float (&largest)[kR], const float (&total)[kR]) {
@@ -80,7 +80,7 @@ __device__ void finish(const Params<T>& p, const SimtState<Stationary::q>& cta, 
     const Merged both = merge(own, to.carry && to.exist.has(row) ? *at : -INFINITY);
     factor[i] = total[i] == 0.0f ? 0.0f : both.own / total[i] * p.dropout.scale;
     kept[i] = both.before;
-    __syncwarp();  // all lanes of the row have read what stood there
+    __syncwarp();  // all lanes of the row have read the carry's lse
     if (t.x == 0 && to.exist.has(row)) *at = both.lse;
   }
   write_sums<kR, kDim>(sums, factor, kept, to);
@@ -105,7 +105,7 @@ __global__ __launch_bounds__(kSimtThreads, kDim <= 128 ? 2 : 1) void simt_forwar
     const std::int64_t row = cta.streamed_row(key);
     const int head = cta.streamed_head;
     const Range exist = cta.streamed_range(key);
-    __syncthreads();  // the tile before has been read
+    __syncthreads();  // the previous tile has been read
     load_rows<kRows>(tile, p.k.at(row, head), p.k.row * segment.rate, exist, p.dim);
     __syncthreads();
     float s[kR][kR];

@@ -179,9 +179,7 @@ struct BackwardConsumer {
     }
   }
 
-  __device__ int in_block() const {
-    return kGroupRows * consumer + 16 * warp;
-  }  // the warp's first row in the thread block
+  __device__ int in_block() const { return kGroupRows * consumer + 16 * warp; }  // the warp's first row
   __device__ static void release(Barrier& empty) {
     __syncwarp();  // all lanes have finished reading
     if (lane() == 0) empty.arrive();
@@ -274,8 +272,8 @@ struct BackwardConsumer {
       if constexpr (!kOwnInRegisters) statistics.load_delta(m.delta[stage]);
       take_gradients();
     }
-    if constexpr (kOverlapTiles)
-      read_marks();  // polls an mbarrier: the compiler moves no wait before the exponentials across a loop
+    // Polls an mbarrier: the compiler moves no wait before the exponentials across a loop.
+    if constexpr (kOverlapTiles) read_marks();
     if constexpr (kOverlapTiles || !kKeys) wgmma_wait<0>();
     if constexpr (!kKeys) {
       fence_operand(dp);

@@ -83,9 +83,7 @@ struct ForwardConsumer {
   __device__ static void release(Barrier& empty) {
     if (lane() == 0) empty.arrive();
   }
-  __device__ int in_block() const {
-    return kGroupRows * consumer + 16 * warp;
-  }  // the warp's first row in the thread block
+  __device__ int in_block() const { return kGroupRows * consumer + 16 * warp; }  // the warp's first row
   // Computes P of a job's first tile; there is no previous P V to overlap with.
   __device__ void first_tile(const Job<kConsumers>& job) {
     rows = {};

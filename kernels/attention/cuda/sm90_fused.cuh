@@ -26,8 +26,7 @@ struct FusedConsumer {
   PipelineState<Memory::kStages> pipe;
   PipelineState<Memory::kOwnStages> own_pipe;
   PipelineState<Memory::kGradStages> ds_pipe;
-  int marks = kNoTile,
-      pending = -1;  // marks of the next tile; stage of the tile whose dS is not yet handed over, or -1
+  int marks = kNoTile, pending = -1;  // marks of the next tile; stage of the tile whose dS is not handed over, or -1
   float dk[kDim / 2], dv[kDim / 2], s[kColumns / 2], dp[kColumns / 2];
   std::uint32_t w[kColumns / 16][4], g[kColumns / 16][4];
   LaneStatistics<Stationary::kv, kColumns, false> statistics;
@@ -53,9 +52,7 @@ struct FusedConsumer {
     if constexpr (!kThird) columns.end();
   }
 
-  __device__ int in_block() const {
-    return kGroupRows * consumer + 16 * warp;
-  }  // the warp's first row in the thread block
+  __device__ int in_block() const { return kGroupRows * consumer + 16 * warp; }  // the warp's first row
   __device__ void read_marks() {
     m.full[pipe.index].wait(pipe.phase);
     marks = uniform(m.tiles[pipe.index].marks);
@@ -125,9 +122,8 @@ struct FusedConsumer {
   __device__ void add_keys_and_queries(std::uint32_t a, int before) {
     typename QueryColumns<kDim>::Sums dq;
     if (before >= 0) columns.wait();
-    columns.queue(
-        dq,
-        m.x[own_pipe.index]);  // also at a job's first tile, where the result is unused: a branch would cost registers
+    // Also at a job's first tile, where the result is unused: a branch would cost registers.
+    columns.queue(dq, m.x[own_pipe.index]);
     gemm_rs(dk, g, a, kColumns);
     wgmma_commit();
     hand_over();  // the proxy fence costs nothing here

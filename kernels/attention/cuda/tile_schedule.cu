@@ -9,11 +9,11 @@
 namespace ring::cuda {
 namespace {
 
-// Share of an L2 cache (60 MB on an H200) that the rows streamed by the running blocks may fill.
+// Bytes of the L2 cache (60 MB on an H200) that the rows streamed by running thread blocks may fill.
 constexpr std::int64_t kSectionBytes = std::int64_t{24} << 20;
-constexpr std::int64_t kSectionBlocks = 512;  // enough for every multiprocessor, twice
+constexpr std::int64_t kSectionBlocks = 512;  // enough for every SM, twice
 
-// A launch has at most 2^31 - 1 blocks.
+// Checks that a launch has at most 2^31 - 1 blocks.
 std::int64_t checked(std::int64_t blocks) {
   RING_CHECK(blocks < std::int64_t{1} << 31, "attention: ", blocks, " blocks of work are too many for one launch");
   return blocks;
@@ -24,7 +24,7 @@ struct Costed {
   std::int64_t group, cost;  // group: of segment pairs whose streamed rows of one head share the L2 cache
 };
 
-// Costliest blocks first (Graham 1969), group by group.
+// Sorts row blocks by descending cost (Graham 1969) within each group.
 template <Stationary owner>
 std::vector<TileItem> list_items(const BranchPass& pass, const std::vector<SegmentPair>& pieces, int rows,
                                  std::int64_t group_columns, BlockOrder order) {
@@ -34,7 +34,7 @@ std::vector<TileItem> list_items(const BranchPass& pass, const std::vector<Segme
     const HeadSegment s(pass, p, 0);
     const std::int64_t columns = owner == Stationary::q ? s.k_end - s.k_first : s.q_end - s.q_first;
     const int positions = owner == Stationary::q ? p.q_end - p.q_first : p.k_end - p.k_first;
-    const int samples = static_cast<int>(divide_up(positions, pass.rate));  // of no head more than these
+    const int samples = static_cast<int>(divide_up(positions, pass.rate));  // upper bound over all heads
     if (filled > 0 && filled + columns > group_columns) ++group, filled = 0;
     filled += columns;
     const std::size_t begin = all.size();
@@ -44,7 +44,7 @@ std::vector<TileItem> list_items(const BranchPass& pass, const std::vector<Segme
       const int gap = std::max(0, std::min(r.gap_end, r.end) - std::max(r.gap, r.first));
       all.push_back({{p, block}, group, r.end - r.first - gap});
     }
-    if (order == BlockOrder::ascending)  // nobody costs less than who comes later
+    if (order == BlockOrder::ascending)  // no block may cost less than a later one
       for (std::size_t i = all.size(); i > begin + 1; --i) all[i - 2].cost = std::max(all[i - 2].cost, all[i - 1].cost);
   }
   std::stable_sort(all.begin(), all.end(), [](const Costed& a, const Costed& b) {
@@ -70,7 +70,7 @@ struct Plan {
   bool pinned = false;
 };
 
-// The plans of a stream, last used first.
+// Plans of a stream, most recently used first.
 class SchedulePlans {
  public:
   explicit SchedulePlans(StreamImpl&) {}
@@ -92,8 +92,8 @@ class SchedulePlans {
 
  private:
   static constexpr std::size_t kMost = 256;
-  // Memory of the plan that was not used for longest, where there are many: later work on it is ordered behind
-  // earlier work by the stream.
+  // Returns the memory of the least recently used plan if there are kMost plans. Reuse is safe: the stream orders new
+  // work after earlier work.
   Tensor spare() {
     if (plans_.size() < kMost) return {};
     for (auto p = plans_.end(); p != plans_.begin();)
@@ -107,9 +107,9 @@ class SchedulePlans {
   std::list<std::shared_ptr<Plan>> plans_;
 };
 
-constexpr std::size_t kHead = 64;  // bytes before the items: the counter
+constexpr std::size_t kHead = 64;  // bytes before the items, for the counter
 
-// To the device; sizes are rounded up so that memory fits the next ones, too.
+// Copies values to the device. Sizes are rounded up so that the memory can be reused for later uploads.
 template <class T>
 Tensor upload(const std::vector<T>& values, Tensor memory, const ExecContext& ctx) {
   const auto* items = reinterpret_cast<const unsigned char*>(values.data());
@@ -123,7 +123,7 @@ Tensor upload(const std::vector<T>& values, Tensor memory, const ExecContext& ct
   return memory;
 }
 
-// Rows become what is carried, or 0.
+// Sets rows to the carry, or to 0 if there is none.
 template <class T>
 __global__ void fill_rows(HeadsOf<T> t, HeadsOf<const float> carry, std::int64_t first, std::int64_t count, int heads,
                           int dim) {
@@ -152,7 +152,8 @@ void fill_lse(const Tensor& lse, std::int64_t first, std::int64_t count, const E
          count, lse.dim(0));
 }
 
-// The work is that of the plan's lists, so many times: for each segment pair, unless they have lists of their own.
+// Sets the plan's work to `times` copies of its lists: one per segment pair, or 1 if each segment pair has its own
+// lists.
 void walk_lists(SchedulePlan& plan, std::int64_t times) {
   TileSchedule& work = plan.work;
   work.order = plan.lists.item_data();

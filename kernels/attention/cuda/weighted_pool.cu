@@ -1,5 +1,5 @@
-// Pools that learn which of their tokens count. A thread block for each pool and head; warps take its rows in turn. The
-// rows' weights are in device memory, since a pool may have any number of rows.
+// Pools with learned token weights. One thread block per pool and head; warps take its rows in turn. The weights are in
+// device memory, since a pool may have any number of rows.
 #include "kernels/attention/weighted_pool.h"
 
 #include "kernels/attention/cuda/documents.cuh"
@@ -22,7 +22,7 @@ Rows<T> rows_of_heads(const Tensor& t) {
   return {device_data<Element>(t), t.stride(0), t.stride(1)};
 }
 
-// A pool: its row in results, its first token.
+// A pool: its row in the results, and its first token.
 struct Pool {
   std::int64_t out, first;
 };
@@ -32,7 +32,7 @@ __device__ Pool pool_of(const Documents<PooledRows>& documents, int size) {
   return {std::int64_t{r.out} + number, std::int64_t{r.first} + std::int64_t{number} * size};
 }
 
-// Each thread has its own part of the block's numbers: their largest.
+// Returns the maximum over all threads of the block. shared: one float per warp.
 __device__ float block_max(float v, float* shared) {
   for (int distance = kWarp / 2; distance > 0; distance /= 2) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, distance));
   if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = v;
@@ -42,7 +42,7 @@ __device__ float block_max(float v, float* shared) {
   return v;
 }
 
-// Over one row's columns, by a warp.
+// Returns the dot product of two rows. Called by a warp.
 template <class A, class B>
 __device__ float dot_row(const A* a, const B* b, int dim, int lane) {
   float sum = 0;
@@ -50,7 +50,7 @@ __device__ float dot_row(const A* a, const B* b, int dim, int lane) {
   return warp_sum(sum);
 }
 
-// fn(column, sum over the pool's rows r of f(r, column)) for each column, by one thread of it. Warps take rows in turn.
+// Calls fn(column, sum over the pool's rows r of f(r, column)) for each column, on one thread. Warps take rows in turn.
 template <class F, class Fn>
 __device__ void column_sums(int size, int dim, const F& f, const Fn& fn) {
   __shared__ float sums[kWarps][kWarp];
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kBlock)
   for (int r = static_cast<int>(threadIdx.x); r < p.size; r += kBlock) most = fmaxf(most, w[r]);
   most = block_max(most, largest);
   for (int r = static_cast<int>(threadIdx.x); r < p.size; r += kBlock) total += w[r] = expf(w[r] - most);
-  total = group_sum<kBlock>(total);  // its barriers also show every thread the others' weights
+  total = group_sum<kBlock>(total);  // its barriers also make all weights visible to every thread
   const auto weighted = [&](const Rows<const T>& x) {
     return [&](int r, int column) { return w[r] * to_float(x.at(pool.first + r, head)[column]); };
   };
@@ -144,7 +144,8 @@ __global__ void __launch_bounds__(kBlock)
   for (int r = warp; r < p.size; r += kWarps) {
     float *const to_key = p.dk.at(pool.first + r, head), *const to_value = p.dv.at(pool.first + r, head);
     for (int c = lane; c < p.dim; c += kWarp) {
-      // products are rounded before they are added, as block_pool_backward's: weights of 0 give its bits
+      // Products are rounded before they are added, so that learned weights of 0 give the same bits as
+      // block_pool_backward.
       to_key[c] += __fmul_rn(w[r], dkey[c]);
       to_value[c] += __fmul_rn(w[r], dvalue[c]) + ds[r] * to_float(query[c]);
     }
