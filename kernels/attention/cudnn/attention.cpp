@@ -1,6 +1,6 @@
-// cuDNN's attention as candidates: bf16, sequences of one length, heads of up to 256. Whatever else is asked for, and
-// what this cuDNN has no plan for, is left to our own kernels. Of the parts of a ring it computes each in bf16, which
-// are merged and summed in f32.
+// Registers cuDNN's attention as a candidate: bf16, sequences of equal length, head dims of up to 256. All other calls,
+// and those for which this cuDNN has no plan, are left to our own kernels. In a ring, cuDNN computes each part in bf16;
+// the parts are merged and added in f32.
 #include "kernels/attention/attention.h"
 
 #include <cmath>
@@ -17,18 +17,19 @@ namespace ring::cudnn {
 namespace {
 
 constexpr std::int64_t kWidestHead = 256;
-// Shorter ones are no work for it, and 1 is a special case with defects of its own.
+// cuDNN gains nothing for shorter sequences, and length 1 is a special case with defects of its own.
 constexpr std::int64_t kShortestForward = 64;
-// Every length needs a plan, which takes long to make. Documents have new lengths in each step: of a call that is about
-// some of its rows only, cuDNN gets whole tiles, of which there are few lengths, and our own kernels the others.
+// Each length needs a plan, which takes long to build, and documents have new lengths in each step. If a call covers
+// only some of its rows, cuDNN therefore gets multiples of this, of which there are few; our own kernels get the other
+// lengths.
 constexpr std::int64_t kPartTile = 64;
-// The backward handles the rest of a tile wrongly where scores are far below zero (NaN; NVIDIA/cudnn-frontend issues
-// 160, 1072, pull request 628; pytorch/pytorch issue 196678) and, before 9.15.1, in a replayed CUDA graph (release
-// notes of the frontend, 1.16.0). Whole tiles have no rest.
+// The backward handles a partial tile wrongly if scores are far below zero (NaN; NVIDIA/cudnn-frontend issues 160,
+// 1072, pull request 628; pytorch/pytorch issue 196678) and, before 9.15.1, in a replayed CUDA graph (release notes of
+// the frontend, 1.16.0). Multiples of this have no partial tile.
 constexpr std::int64_t kBackwardTile = 128;
-constexpr std::size_t kAlignment = 16;  // bytes; unchecked by cuDNN, whose results are wrong otherwise
+constexpr std::size_t kAlignment = 16;  // bytes; not checked by cuDNN, which returns wrong results otherwise
 
-// Sequences of equal length at equal distances, or nothing.
+// Returns the rows if all sequences have equal lengths and distances, else nullopt.
 std::optional<Rows> rows_of(const std::vector<Span>& spans) {
   if (spans.empty()) return {};
   const std::int64_t count = spans[0].count;
@@ -40,7 +41,7 @@ std::optional<Rows> rows_of(const std::vector<Span>& spans) {
   return r;
 }
 
-// What a sequence's queries see of its keys: all of them, or each those up to its own place; else nothing.
+// Keys that a sequence's queries see: all, or each query those up to its own position. nullopt for anything else.
 enum class Sees : std::uint8_t { all, up_to_own };
 std::optional<Sees> sees(const std::vector<Span>& queries, const std::vector<Span>& keys, bool causal) {
   if (!causal) return Sees::all;
@@ -54,13 +55,13 @@ std::optional<Sees> sees(const std::vector<Span>& queries, const std::vector<Spa
   return all ? std::optional(Sees::all) : std::nullopt;
 }
 
-// A problem, and which rows of the call's tensors it is about.
+// A cuDNN problem, and the rows of the call's tensors that it covers.
 struct Call {
   Problem problem;
   Rows queries, keys;
 };
 
-// Dense attention, and causal windows without sinks.
+// Sets mask and window. Returns false for anything but dense attention and causal windows without sinks.
 bool describe(Call& c, const Pattern& pattern, Sees seen) {
   Problem& p = c.problem;
   p.causal = seen == Sees::up_to_own;
@@ -78,20 +79,20 @@ bool aligned(const Tensor& t, std::int64_t first_row) {
          t.stride(1) % step == 0 && first_row * t.stride(0) % step == 0;
 }
 
-// A tensor of the call as the problem sees it; false: cuDNN cannot read it.
+// Sets the strides of a tensor of the call. Returns false if cuDNN cannot read the tensor.
 bool take(View& to, const Tensor& t, const Rows& rows) {
   if (!t.defined() || t.dtype() != DType::bf16 || t.shape().size() != 3 || t.stride(2) != 1 || !aligned(t, rows.first))
     return false;
   to = {rows.pitch * t.stride(0), t.stride(0), t.stride(1)};
   return true;
 }
-// A tensor of these rows alone, [total,H,D].
+// Returns the strides of a packed tensor of these rows, [total,H,D].
 View packed(const Rows& rows, std::int64_t heads, std::int64_t dim) {
   return {rows.count * heads * dim, heads * dim, dim};
 }
 Tensor at(const Tensor& t, const Rows& rows) { return t.narrow(0, rows.first, t.dim(0) - rows.first); }
 
-template <class Args>  // what both directions share
+template <class Args>  // common to forward and backward
 bool describe(Call& c, const Args& a) {
   if (!a.q.defined() || a.q.shape().size() != 3 || !a.k.defined() || a.k.shape().size() != 3) return false;
   const std::optional<Rows> queries = rows_of(a.queries), keys = rows_of(a.keys);
@@ -114,17 +115,17 @@ bool describe(Call& c, const Args& a) {
          a.lse.shape() == Shape{p.heads, a.q.dim(0)};
 }
 
-// The log-sum-exp [Hq, rows].
+// Sets the strides of the log-sum-exp to those of [Hq, rows].
 void strided_stats(Problem& p, std::int64_t rows, std::int64_t pitch) {
   p.stats_sequence = p.batch == 1 ? p.heads * rows : pitch;
   p.stats_head = rows;
 }
-void packed_stats(Problem& p) {  // [batch, heads, length]
+void packed_stats(Problem& p) {  // of [batch, heads, length]
   p.stats_sequence = p.heads * p.queries;
   p.stats_head = p.queries;
 }
 
-// Whether cuDNN's results are the call's: else they go to a place of their own first.
+// Returns true if cuDNN can write the call's tensors directly; otherwise it writes temporary tensors first.
 bool in_place(const Call& c, const Attention& a) {
   return !a.carry.defined() && a.out.dtype() == DType::bf16 && c.queries.all_of(a.q.dim(0));
 }
@@ -157,8 +158,8 @@ std::optional<Call> call_of(const Attention& a) {
   return c;
 }
 
-// cuDNN's deterministic backward writes all of dS: its workspace grows with the square of the length. A plan of memory
-// knows only what the contract says.
+// cuDNN's deterministic backward writes all of dS, so its workspace grows quadratically with the length. Returns true
+// if that exceeds the scratch memory that memory plans assume.
 bool too_large(const Problem& p, const AttentionBackward& a, const ExecContext& ctx) {
   const double scores = static_cast<double>(p.batch * p.heads) * static_cast<double>(p.queries * p.keys);
   return p.deterministic && 2 * scores > static_cast<double>(scratch_bytes(a, ctx));

@@ -1,5 +1,6 @@
-// The functions of libcudnn that attention needs, looked up at run time under their own names: the frontend's headers
-// call these, as if it were linked. Hidden from other libraries (-fvisibility=hidden), which bring their own.
+// Functions of libcudnn that attention needs, looked up at run time and exported under their own names: the frontend's
+// headers call them as if cuDNN were linked. They are hidden from other libraries (-fvisibility=hidden), which bring
+// their own.
 #include "kernels/attention/cudnn/library.h"
 
 #include <cudnn.h>
@@ -16,14 +17,14 @@ namespace {
 
 void* load() {
   if (void* library = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL)) return library;
-#ifdef RING_CUDNN_LIBRARY  // where the build found it, outside of the loader's path
+#ifdef RING_CUDNN_LIBRARY  // found by the build outside of the loader's path
   if (void* library = dlopen(RING_CUDNN_LIBRARY, RTLD_NOW | RTLD_LOCAL)) return library;
 #endif
   return nullptr;
 }
 
 void* handle() {
-  static void* const library = load();  // stays until the process ends
+  static void* const library = load();  // kept until the process ends
   return library;
 }
 
@@ -133,8 +134,8 @@ cudnnStatus_t cudnnBackendUpdateCudaGraph(cudnnHandle_t handle, cudnnBackendDesc
   return call(handle, plan, pack, graph);
 }
 
-// The frontend names these for convolutions and normalisations, which nobody asks for here: unoptimised builds keep the
-// code. Refusing spares the program NVRTC.
+// The frontend references these functions for convolutions and normalizations, which are never used here; unoptimized
+// builds keep that code. Stubs that refuse avoid a dependency on NVRTC.
 cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t*) { return CUDNN_STATUS_NOT_SUPPORTED; }
 cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t) { return CUDNN_STATUS_NOT_SUPPORTED; }
 cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t, cudnnDataType_t, cudnnTensorFormat_t, int,

@@ -1,16 +1,17 @@
 #pragma once
-// The cuDNN that this process found, if any. It is loaded when first asked for, never linked: the program starts
-// without it, and then other kernels serve.
+// The cuDNN library of this process, if there is one. It is loaded at first use and never linked, so the program also
+// runs without it, with its own kernels.
 
 #include <string>
 
 namespace ring::cudnn {
 
-// Its version as cuDNN writes it (91900: 9.19.0), or 0: none, or none fit for use, which one log line says.
+// Returns the version as cuDNN writes it (91900 is 9.19.0); 0 if there is no cuDNN or none fit for use, which is logged
+// once.
 int version();
-std::string library_text();  // "cuDNN 91900", for the keys of measured choices
+std::string library_text();  // "cuDNN 91900"; part of the keys of measured choices
 
-// Versions from which on the log-sum-exp may have any strides where it is written (in every usable version) and read.
+// First version whose backward accepts a log-sum-exp with any strides. All usable versions write any strides.
 inline constexpr int kStridedStatsInput = 92600;
 
 }  // namespace ring::cudnn

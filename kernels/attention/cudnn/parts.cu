@@ -11,7 +11,7 @@ __device__ std::int64_t row_of(const Rows& rows, std::int64_t n) {
   return rows.first + n / rows.count * rows.pitch + n % rows.count;
 }
 
-// A block copies part of the row of one head and sequence.
+// A thread block copies a part of one row: one head of one sequence.
 __global__ void gather_statistics(const float* from, std::int64_t from_rows, float* to, Rows rows, std::int64_t heads) {
   for (std::int64_t i = blockIdx.y; i < rows.batch * heads; i += gridDim.y) {
     const std::int64_t b = i / heads, h = i % heads;
@@ -20,26 +20,26 @@ __global__ void gather_statistics(const float* from, std::int64_t from_rows, flo
   }
 }
 
-constexpr int kElements = 8;  // of a thread
+constexpr int kElements = 8;  // per thread
 
 template <class T>
 __device__ cuda::Floats<kElements> load(const T* p) {
   return cuda::unpack(cuda::load_pack<T, kElements>(p));
 }
 
-// Threads: x over the elements of a row, y over rows of all heads.
+// Threads: x over the elements of a row, y over the rows of all heads.
 template <class Out>
 __global__ void merge_parts(HeadsOf<const __nv_bfloat16> part, const float* part_lse, Rows rows, int heads, int dim,
                             HeadsOf<const float> carry, HeadsOf<Out> out, float* lse, std::int64_t lse_rows) {
   const int at = threadIdx.x * kElements;
-  const unsigned of_row = blockDim.x == cuda::kWarp ? ~0u : 0xffffu << (threadIdx.y % 2 * 16);  // threads of the warp
+  const unsigned of_row = blockDim.x == cuda::kWarp ? ~0u : 0xffffu << (threadIdx.y % 2 * 16);  // lanes of the row
   const std::int64_t total = rows.batch * rows.count;
   for (std::int64_t i = cuda::thread_y(); i < total * heads; i += cuda::threads_y()) {
     const std::int64_t n = i / heads, row = row_of(rows, n);
     const int h = static_cast<int>(i % heads);
     float* const place = lse + h * lse_rows + row;
     const cuda::Merged m = cuda::merge(part_lse[h * total + n], carry.data ? *place : -INFINITY);
-    __syncwarp(of_row);  // all have read before one writes
+    __syncwarp(of_row);  // all lanes of the row have read the old lse
     if (at < dim) {
       cuda::Floats<kElements> x = load(part.at(n, h) + at);
 #pragma unroll
@@ -74,7 +74,7 @@ __global__ void add_parts(HeadsOf<const __nv_bfloat16> part, Rows rows, int head
   }
 }
 
-// One warp, or half of one, per row of one head (widths of at most 256).
+// One warp, or half a warp, per row of one head (widths of at most 256).
 cuda::Launch by_rows(std::int64_t rows, std::int64_t dim) {
   const unsigned x = dim > 16 * kElements ? cuda::kWarp : cuda::kWarp / 2, y = cuda::kBlock / x;
   return {cuda::grid_of(1, std::min(cuda::divide_up(rows, y), cuda::kMaxGridY)), {x, y}};

@@ -1,5 +1,5 @@
 #pragma once
-// Results of some rows of a call, as cuDNN wrote them for them alone, and the whole call's.
+// Merges results that cuDNN computed for some rows of a call, in packed tensors, into the call's tensors.
 
 #include "kernels/attention/attention.h"
 
@@ -12,17 +12,18 @@ struct Rows {
   bool all_of(std::int64_t rows) const { return first == 0 && (batch == 1 || pitch == count) && total() == rows; }
 };
 
-// The log-sum-exp of these rows, [heads, N] -> [batch, heads, count], both f32.
+// Copies the log-sum-exp of these rows: [heads, N] -> [batch, heads, count], both f32.
 Tensor by_sequence(const Tensor& lse, const Rows&, const ExecContext&);
 
-// The call's results, from out [total,Hq,D] bf16 and lse [Hq,total] of the queries in these rows: merged in f32 with
-// a.carry and a.lse where there is a carry. Rows of no span are filled as the contract says.
+// Merges out [total,Hq,D] bf16 and lse [Hq,total] of these query rows into the call's results, in f32, with a.carry and
+// a.lse if there is a carry. Rows outside all spans are filled as Attention requires.
 void merge(const Tensor& out, const Tensor& lse, const Rows&, const Attention& a, const ExecContext&);
 
-// The call's gradients, from those of these rows alone (bf16), added in f32 to the carries where there are some.
+// Gradients of some rows of a call, bf16: dq of the query rows, dk and dv of the key rows.
 struct PartGradients {
   Tensor dq, dk, dv;  // [total,H,D]
 };
+// Writes the gradients of these rows to the call's tensors, adding the carries in f32 if there are any.
 void add(const PartGradients&, const Rows& queries, const Rows& keys, const AttentionBackward& a, const ExecContext&);
 
 }  // namespace ring::cudnn

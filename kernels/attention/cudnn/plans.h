@@ -1,5 +1,5 @@
 #pragma once
-// The plans of one stream, with the cuDNN handle that runs them.
+// cuDNN plans of one stream, with the cuDNN handle that runs them.
 
 #include <memory>
 
@@ -19,7 +19,8 @@ class Plans {
   Plans(const Plans&) = delete;
   Plans& operator=(const Plans&) = delete;
 
-  // Null: cuDNN is not there or cannot do this, which is remembered as well. Valid as LaunchCache says.
+  // Returns the plan for a problem; null if there is no cuDNN or it does not support the problem. Both outcomes are
+  // cached. The pointer is valid as described in LaunchCache.
   const Plan* find(const Problem&);
   void* handle() const { return handle_; }
 
@@ -27,7 +28,7 @@ class Plans {
   std::unique_ptr<Plan> make(const Problem&) const;
 
   int device_;
-  void* handle_ = nullptr;  // cudnnHandle_t; null: no usable cuDNN
+  void* handle_ = nullptr;  // cudnnHandle_t; null if there is no usable cuDNN
   LaunchCache<Problem, Plan> plans_;
 };
 

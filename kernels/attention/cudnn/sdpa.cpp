@@ -49,7 +49,7 @@ Attributes describe_stats(const Problem& p) {
   return t;
 }
 
-// What the graph made becomes an output with these properties.
+// Makes a tensor that the graph computes an output with these properties.
 void give_out(const TensorPtr& made, const Attributes& wanted) {
   made->set_output(true)
       .set_uid(wanted.get_uid())
@@ -101,7 +101,8 @@ Plan::Plan(const Problem& p, void* handle) : graph_(std::make_unique<Graph>()) {
       .set_intermediate_data_type(DataType_t::FLOAT)
       .set_compute_data_type(DataType_t::FLOAT);
   p.backward ? add_backward(graph, p) : add_forward(graph, p);
-  // The heuristic's first plan that works: nothing is timed, so that a run starts fast and chooses the same every time.
+  // Takes the heuristic's first plan that works. Nothing is timed, so a run starts fast and always chooses the same
+  // plan.
   check(graph.build(static_cast<cudnnHandle_t>(handle), {frontend::HeurMode_t::A}), "no plan");
   std::int64_t bytes = 0;
   check(graph.get_workspace_size(bytes), "no workspace size");
