@@ -1,6 +1,6 @@
 #pragma once
-// What the softmax cross-entropy kernels share: sums of exponentials over a row that a block reads in packs, and the
-// gradient of a logit.
+// Shared parts of the softmax cross-entropy kernels: the log-sum-exp of a row that a thread block reads in packs, and
+// the gradient of a logit.
 
 #include <cfloat>
 
@@ -19,15 +19,15 @@ __device__ inline float largest(const Pack<__nv_bfloat16>& p) {
   return fmaxf(__low2float(m), __high2float(m));
 }
 
-// exp(x): 2 instructions, relative error about 2^-22 near 0 and |x| * 2^-24 far from it. exp(-inf) = 0.
+// Returns exp(x) with 2 instructions; relative error about 2^-22 near 0 and |x| * 2^-24 far from it. exp(-inf) = 0.
 __device__ inline float exp_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
   return y;
 }
 
-// Keeps the maximum of the elements seen so far, and the sum of exp(x - max). The maximum starts at a finite number, so
-// that rows that begin with -inf do not give inf - inf. NaN is no maximum, but makes the sum NaN.
+// Running maximum, and sum of exp(x - max). The maximum starts at a finite number, so that rows that begin with -inf do
+// not give inf - inf. NaN never becomes the maximum, but makes the sum NaN.
 struct LogSum {
   float max = -FLT_MAX, sum = 0;
   __device__ void raise(float to) {
@@ -53,7 +53,7 @@ struct LogSum {
   }
 };
 
-// The same bits in every lane: each adds the same numbers in the same tree.
+// Combines the lanes of a warp; all lanes get identical bits, since each adds the same numbers in the same tree.
 __device__ inline LogSum of_warp(LogSum s) {
   float max = s.max;
 #pragma unroll
@@ -64,7 +64,7 @@ __device__ inline LogSum of_warp(LogSum s) {
   return s;
 }
 
-// By all threads of a block, once.
+// Combines the threads of a block. Must be called by all of them, only once per kernel.
 __device__ inline LogSum of_block(LogSum s) {
   __shared__ float maxima[kWarp], sums[kWarp];
   const unsigned lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
@@ -82,8 +82,8 @@ __device__ inline LogSum of_block(LogSum s) {
   return of_warp(all);
 }
 
-// A row's elements [0, n): `packs` of 16 aligned bytes from element `head` on, and up to two times kPack - 1 single
-// ones before and after.
+// A row's elements [0, n): `packs` aligned packs of 16 bytes from element `head` on, and up to kPack - 1 single
+// elements both before and after them.
 template <class T>
 struct Span {
   T* row;
@@ -108,7 +108,7 @@ __device__ void zero(T* row, int n) {
     row[span.single(i)] = from_float<T>(0);
 }
 
-// Calls each(i, pack i) for this thread's packs [begin, end) of the row, with four of them on their way at a time.
+// Calls each(i, pack i) for this thread's packs [begin, end) of the row, with four loads in flight.
 template <class T, class Each>
 __device__ void from_cache(const Span<T>& span, int begin, int end, const Each& each) {
   constexpr int ahead = 4;
@@ -124,7 +124,7 @@ __device__ void from_cache(const Span<T>& span, int begin, int end, const Each& 
   }
 }
 
-// What becomes of x: exp(x - max) * factor, less `at_target` where the target is.
+// Gradient of a logit x: exp(x - max) * factor, minus `at_target` for the target.
 struct Gradient {
   float max, factor, at_target;
   __device__ float operator()(float x) const { return exp_fast(x - max) * factor; }
@@ -141,14 +141,14 @@ struct Gradient {
   }
 };
 
-// The first `keep` packs lie in `kept`. target: of the gradient, maybe not in the span.
+// Writes the gradient of a row. The first `keep` packs are read from `kept`. target: index in the row; may be outside.
 template <class T>
 __device__ void write_gradient(const Span<T>& span, const T* kept, int keep, int target, const Gradient& gradient) {
   const int threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
   const int from_body = target - span.head;
   const int target_pack = from_body >= 0 ? from_body / kPack<T> : -1, target_slot = from_body % kPack<T>;
   const auto slot = [=](int i) { return i == target_pack ? target_slot : -1; };
-  // What was read last is read again first: it is in the L2 cache.
+  // Packs that were read last are read again first: they are still in the L2 cache.
   from_cache(span, keep, span.packs, [&](int i, const Pack<T>& p) { store_pack(span.body(i), gradient(p, slot(i))); });
 #pragma unroll 2
   for (int i = thread; i < keep; i += threads)

@@ -1,6 +1,6 @@
 #pragma once
-// Flat ranges that optimizers read and write, tile by tile, and stochastic rounding of what they write in bf16, with
-// random bits that have an address (core/philox.h).
+// Flat ranges that optimizers read and write tile by tile, and stochastic rounding to bf16 with counter-based random
+// bits (core/philox.h).
 
 #include "core/philox.h"
 #include "kernels/cuda/device/vec.cuh"
@@ -8,11 +8,11 @@
 
 namespace ring::cuda {
 
-// A warp works on 256 neighbouring elements at a time: a lane on four in each half, so that accesses are whole sectors
-// of memory in f32 (16 bytes per lane) and in bf16 (8 bytes).
+// A warp processes 256 neighbouring elements at a time; each lane has four in each half, so that accesses are whole
+// memory sectors in f32 (16 bytes per lane) and in bf16 (8 bytes).
 constexpr int kFour = 4, kHalf = kFour * kWarp, kWarpTile = 2 * kHalf, kTile = kWarpTile * (kBlock / kWarp);
 
-// What a lane holds of a tile: elements i .. i + 3, and i + kHalf .. i + kHalf + 3.
+// Elements of a tile that a lane holds: i .. i + 3, and i + kHalf .. i + kHalf + 3.
 struct Eight {
   Floats<kFour> half[2];
 };
@@ -30,8 +30,8 @@ __device__ Raw<T> round_to(const Eight& e) {
   return {{pack<T>(e.half[0]), pack<T>(e.half[1])}};
 }
 
-// A flat range, read and written in packs where `whole`: the tile lies in the range, and addresses are aligned. Reads
-// are branchless there and give what is in memory, so that those of all operands are on their way together.
+// A flat range. If `whole`, the tile must be inside the range and addresses aligned: reads then are branchless packs as
+// stored, so that the loads of all operands are in flight together.
 template <class T>
 struct Flat {
   T* data;
@@ -61,7 +61,7 @@ struct Flat {
       if constexpr (whole) {
         store_pack<Cache::stream>(data + i, raw.half[h]);
       } else {
-        const Floats<kFour> f = unpack(raw.half[h]);  // values of T already: rounding them again changes nothing
+        const Floats<kFour> f = unpack(raw.half[h]);  // already values of T: rounding them again changes nothing
         for (int j = 0; j < kFour; ++j)
           if (i + j < n) data[i + j] = from_float<T>(f.v[j]);
       }
@@ -69,8 +69,8 @@ struct Flat {
   }
 };
 
-// random_block of core/philox.h once more, with products of one instruction each. What the compiler (CUDA 13) makes of
-// the 64-bit products there adds up to 6 % to AdamW's code with bf16 states, most of which makes random numbers.
+// Reimplements random_block of core/philox.h with one-instruction multiplications. The compiler's code (CUDA 13) for
+// the 64-bit products there makes AdamW with bf16 states up to 6 % longer, most of which is random number generation.
 __device__ inline std::uint64_t multiply(std::uint32_t a, std::uint32_t b) {
   std::uint64_t product;
   asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
@@ -92,19 +92,19 @@ __device__ inline Philox4 philox_wide(const RandomSite& s, std::uint64_t block) 
   return {{c0, c1, c2, c3}};
 }
 
-// 16 random bits for each of a lane's eight elements: word j / 2 holds those of elements j and j + 1 of a half.
+// 16 random bits for each of a lane's eight elements: word j / 2 of a half is for elements j and j + 1.
 struct Bits {
   std::uint32_t half[2][2];
 };
 
-// Which of the tensors the bits are for.
+// Tensor that the random bits are for.
 enum class Target : std::uint32_t { param, m, v };
 constexpr std::uint64_t kTargets = 4;
 
-// One Philox block serves the eight elements [8b, 8b + 8) of one target, as number kTargets * b + target. Those
-// elements are in one half of two neighbouring lanes, so the even lane makes the block of its first half, the odd lane
-// that of its second half, and each gets the other's words for the elements that it holds. element: global number of
-// the lane's first one, of which the warp's first is a multiple of 8. All lanes of the warp call it.
+// Returns the random bits of a lane's elements. One Philox block, number kTargets * b + target, serves the eight
+// elements [8b, 8b + 8) of one target. These elements are in one half of two neighbouring lanes: the even lane computes
+// the block of its first half, the odd lane that of its second half, and they exchange words. element: global index of
+// the lane's first element; the warp's first index must be a multiple of 8. All lanes of the warp must call it.
 __device__ inline Bits random_bits_of(const RandomSite& site, std::uint64_t element, Target target) {
   const bool odd = threadIdx.x % 2 != 0;
   const std::uint64_t own = (odd ? element - kFour + kHalf : element) / 8;
@@ -129,15 +129,16 @@ __device__ inline Pack<__nv_bfloat16, kFour> round_randomly(const Floats<kFour>&
   return p;
 }
 
-// element: global number of the lane's first one. All lanes of the warp call it.
+// Rounds to T, stochastically if T is bf16. element: global index of the lane's first element. All lanes of the warp
+// must call it.
 template <class T>
 __device__ Raw<T> round_new(const Eight& e, const RandomSite& site, std::uint64_t element, Target target) {
   if constexpr (sizeof(T) == 4) {
     return round_to<T>(e);
   } else {
     const Bits bits = random_bits_of(site, element, target);
-    // Infinity and NaN must not be carried on into other numbers. One test of all eight is cheaper than one of each;
-    // the neighbours of such a value are rounded to nearest.
+    // Infinity and NaN must not turn into other numbers through a carry. One test of all eight is cheaper than one of
+    // each; the neighbours of such a value are rounded to nearest.
     float probe = 0;
 #pragma unroll
     for (int h = 0; h < 2; ++h)
@@ -148,7 +149,7 @@ __device__ Raw<T> round_new(const Eight& e, const RandomSite& site, std::uint64_
   }
 }
 
-// Clears `aligned` where packs are not possible. An undefined tensor gives null.
+// Returns a flat range; null data if the tensor is undefined. Sets `aligned` to false if packs are not possible.
 template <class T>
 Flat<T> flat(const char* op, const char* name, const Tensor& t, std::int64_t n, bool& aligned) {
   if (t.defined()) check_numel(op, name, t, n);

@@ -1,5 +1,5 @@
 #pragma once
-// e4m3 in device code.
+// Conversions to e4m3 in device code.
 
 #include <cuda_fp8.h>
 
@@ -9,14 +9,14 @@
 
 namespace ring::cuda {
 
-// Four values as to_e4m3() rounds them, the first in the lowest byte. Requires finite numbers or NaN.
+// Rounds four values like to_e4m3(), the first in the lowest byte. Requires finite numbers or NaN.
 __device__ inline std::uint32_t pack_e4m3(float a, float b, float c, float d) {
   const std::uint32_t low = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, __NV_E4M3);
   const std::uint32_t high = __nv_cvt_float2_to_fp8x2(make_float2(c, d), __NV_SATFINITE, __NV_E4M3);
   return low | high << 16;
 }
 
-// A matrix as kernels write it; values are null if nobody wants it.
+// Device pointers of an FP8 matrix; values are null if the matrix is not wanted.
 struct Fp8Rows {
   std::uint8_t* values = nullptr;
   float* scales = nullptr;

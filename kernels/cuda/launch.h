@@ -1,5 +1,5 @@
 #pragma once
-// Typed kernel launches, the grids that the kernels here share, and tensors as device code sees them.
+// Typed kernel launches, common grid shapes, and device views of tensors.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -16,17 +16,17 @@
 
 namespace ring::cuda {
 
-inline constexpr int kBlock = 256;  // threads
+inline constexpr int kBlock = 256;  // threads per block
 inline constexpr std::int64_t kMaxGridY = 65535;
-inline constexpr std::size_t kFreeSharedBytes = 48 << 10;  // a block gets more only where its kernel asks for it
+inline constexpr std::size_t kFreeSharedBytes = 48 << 10;  // larger sizes need an attribute, which launch() sets
 
 struct Launch {
   dim3 grid{0, 0, 0}, block = kBlock;
   std::size_t shared_bytes = 0;
 };
 
-// Queues kernel(args...) on the context's stream; arguments are converted to the kernel's parameters. An empty grid
-// does nothing.
+// Launches kernel(args...) on the context's stream, converting the arguments to the kernel's parameters. Does nothing
+// if the grid is empty.
 template <class... Params, class... Args>
 void launch(const ExecContext& ctx, const Launch& shape, void (*kernel)(Params...), Args&&... args) {
   if (shape.grid.x == 0 || shape.grid.y == 0) return;
@@ -45,19 +45,19 @@ void launch(const ExecContext& ctx, const Launch& shape, void (*kernel)(Params..
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 inline dim3 grid_of(std::int64_t x, std::int64_t y = 1) { return {static_cast<unsigned>(x), static_cast<unsigned>(y)}; }
 
-// Blocks that fill the device once: for loops whose results do not depend on how they are cut.
+// Returns how many thread blocks fill the device once, for loops whose results do not depend on the grid.
 inline std::int64_t resident_blocks(const ExecContext& ctx) {
   int count = 0;
   RING_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, ctx.stream.device().index));
   return count * std::int64_t{2048 / kBlock};
 }
 
-// For a loop over n elements, `per_thread` at a time.
+// Grid for a loop over n elements, `per_thread` at a time.
 inline Launch elements(const ExecContext& ctx, std::int64_t n, int per_thread = 4) {
   return {grid_of(std::min(divide_up(n, std::int64_t{per_thread} * kBlock), resident_blocks(ctx)))};
 }
 
-// For a loop over rows (y) and `width` items of each (x): short rows share a block.
+// Grid for a loop over rows (y) and `width` items of each (x); short rows share a thread block.
 inline Launch rows_by(std::int64_t rows, std::int64_t width) {
   if (width == 0) return {};
   unsigned x = kWarp, y = kBlock / kWarp;
@@ -65,8 +65,8 @@ inline Launch rows_by(std::int64_t rows, std::int64_t width) {
   return {grid_of(divide_up(width, x), std::min(divide_up(rows, y), kMaxGridY)), {x, y}};
 }
 
-// Calls f(plan) with the first plan whose threads hold a row of so many packs (`group` threads with `packs` each);
-// false: none of them does.
+// Calls f(plan) with the first plan that can hold a row of `row_packs` packs (`group` threads with `packs` each).
+// Returns false if there is none.
 template <class... Plans, class F>
 bool with_plan(std::int64_t row_packs, const F& f) {
   return ((row_packs <= Plans::group * Plans::packs && (f(Plans{}), true)) || ...);
@@ -92,7 +92,7 @@ struct HostType<__nv_bfloat16> {
   using type = bf16;
 };
 
-// Error: elements of another type. device_data: null where the tensor is undefined.
+// Throw Error if the element type differs. device_data returns null if the tensor is undefined.
 template <class T>
 T* device_data(const Tensor& t) {
   return t.defined() ? reinterpret_cast<T*>(t.data<typename HostType<T>::type>()) : nullptr;
@@ -103,19 +103,19 @@ RowsOf<T> device_rows(std::string_view op, std::string_view name, const Tensor& 
   return {reinterpret_cast<T*>(r.data), r.count, r.width, r.inner, r.outer_stride, r.inner_stride};
 }
 
-// The rows of tensors of one shape for the device, `inner` being the largest of theirs: one division finds a row in
-// all.
+// Returns the rows of one of several tensors of equal shape. `inner` is the largest inner count among the tensors, so
+// that one division finds a row in all of them.
 template <class T>
 StridedRows<T> strided_rows(const RowsOf<T>& r, std::int64_t inner) {
   if (r.inner == inner) return {r.data, r.outer_stride, r.inner_stride};
   return {r.data, r.outer_stride * inner, r.outer_stride};
 }
-// The step's state in device memory; null where the tensor is undefined.
+// Returns the step's state in device memory; null if the tensor is undefined.
 inline StepState* device_state(std::string_view op, const Tensor& state) {
   return state.defined() ? &state_of(op, state) : nullptr;
 }
 
-// Whether every row is whole packs of 16 aligned bytes.
+// Returns true if every row consists of whole packs of 16 aligned bytes.
 template <class T>
 bool made_of_packs(const RowsOf<T>& r) {
   constexpr std::int64_t pack = 16 / sizeof(T);

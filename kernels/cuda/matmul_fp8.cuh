@@ -1,9 +1,9 @@
 #pragma once
-// Products of e4m3 matrices, blockwise or tensorwise, for Hopper. A thread block has three warp groups: one warp of the
-// first, the producer, asks the TMA for tiles of 128 columns of K; the other two, the consumers, multiply them. After
-// each 128 of K, a consumer scales the sums of the tensor cores (tensorwise: the results) and adds them to sums of its
-// own in f32, while the other consumer's products run. Blocks are persistent: while the results of one tile are still
-// being written, the operands of the next one come in.
+// Blockwise or tensorwise GEMMs of e4m3 matrices for Hopper. A thread block has three warpgroups. In the first one, a
+// producer warp issues TMA loads of tiles of 128 columns of K; the other two are consumers. After each 128 of K, a
+// consumer scales the tensor cores' accumulators (tensorwise: only the results) and adds them to its own f32
+// accumulators, while the GEMMs of the other consumer run. Thread blocks are persistent: while the epilogue of one tile
+// still runs, the operands of the next tile are loaded.
 
 #include "kernels/cuda/device/bulk_reduce.cuh"
 #include "kernels/cuda/device/matrix_copy.cuh"
@@ -15,34 +15,35 @@ namespace ring::cuda::fp8 {
 
 constexpr int kGroup = 128, kConsumers = 2, kThreads = kGroup * (1 + kConsumers);
 constexpr int kDepth = static_cast<int>(kFp8Block), kColumns = 128;  // of a tile
-constexpr int kWaveRows = 64;                                        // rows that a consumer multiplies at once
+constexpr int kWaveRows = 64;                                        // rows of one WGMMA
 constexpr int kWaveBytes = kWaveRows * kDepth;
-constexpr int kTileGroup = 2048;  // rows of c whose tiles follow each other, so that the operands stay in the L2 cache
+constexpr int kTileGroup = 2048;  // rows of c whose tiles are processed together, so that operands stay in the L2 cache
 constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 
 struct MatmulParams {
-  CUtensorMap a, b, a_scales, b_scales;  // of scales: if the matrix has blocks of rows
-  const float* squares;                  // the scales of b, if it has square blocks
+  CUtensorMap a, b, a_scales, b_scales;  // scales of matrices with blocks of rows
+  const float* squares;                  // scales of b, if it has square blocks
   std::int64_t squares_stride;
   const float *a_scale, *b_scale;  // tensorwise
   CUtensorMap c;
-  int blocks;  // of K
+  int blocks;  // blocks of K
   int tiles_down, tiles_across;
   bool accumulate;
 };
 
-// Results leave by the TMA, in panels of 8 rows x 128 bytes that each warp stages in shared memory. kPanels: places for
-// panels of a warp outside the stages.
+// The epilogue uses TMA stores of panels of 8 rows x 128 bytes, which each warp stages in shared memory. kPanels: a
+// warp's slots for panels outside the pipeline stages.
 constexpr int kPanelRows = 8, kPanelBytes = 128, kPanelSize = kPanelRows * kPanelBytes, kPanels = 3;
 constexpr int kConsumerWarps = kConsumers * kGroup / 32;
 constexpr int kConsumersBarrier = 1;
 
-// kWaves: of each consumer, whose rows are neighbours. kBlocks: of b; a has blocks of rows or, like b, one scale.
-// kHalf: whether c is bf16; otherwise f32.
+// kWaves: WGMMA tiles of 64 rows per consumer, adjacent to each other. kBlocks: scaling of b; a has blocks of rows or,
+// like b, one scale. kHalf: c is bf16, otherwise f32.
 template <int kWaves, Fp8Blocks kBlocks, bool kHalf>
 struct MatmulMemory {
   static constexpr int kRows = kConsumers * kWaves * kWaveRows, kStages = kWaves == 2 ? 4 : 6;
-  // Stages whose memory holds results after the last operands of a tile, and panels of a warp in the a and b of one.
+  // kHeld: pipeline stages that the epilogue reuses after the last operands of a tile. kPanelsInA, kPanelsInB: a warp's
+  // panels in a and b of one stage.
   static constexpr int kHeld = kHalf ? 1 : 2, kPanelsInA = kRows * kDepth / kPanelSize / kConsumerWarps;
   static constexpr int kPanelsInB = kColumns * kDepth / kPanelSize / kConsumerWarps;
   static constexpr int kRowScales = kBlocks == Fp8Blocks::tensor ? 0 : kRows;
@@ -63,7 +64,8 @@ struct MatmulMemory {
 struct Tile {
   int row, column;
 };
-// The tiles of a thread block, one after the other. The tiles of a group of rows follow each other down the columns.
+// Iterates over the tiles of a thread block. Within a group of rows, tiles go down the rows first, then across the
+// columns.
 template <int kRows>
 struct Tiles {
   const MatmulParams& p;
@@ -80,7 +82,7 @@ struct Tiles {
   }
 };
 
-// By one warp: loads the operands of each tile, as stages become empty.
+// The producer: loads the operands of each tile as stages become empty. Called by one warp.
 template <class Memory>
 __device__ void produce(const MatmulParams& p, Memory& m) {
   PipelineState<Memory::kStages> pipe;
@@ -130,7 +132,7 @@ struct MatmulConsumer {
       }
       if constexpr (kOneScale) scale_sums(__ldg(p.a_scale) * __ldg(p.b_scale));
       held = hold, held_end = pipe.index;
-      named_barrier_sync<kConsumers * kGroup>(kConsumersBarrier);  // all products are done with the held stages
+      named_barrier_sync<kConsumers * kGroup>(kConsumersBarrier);  // all GEMMs have finished reading the held stages
       if (hold == Memory::kHeld)
         write<Memory::kHeld>(tile);
       else
@@ -140,11 +142,11 @@ struct MatmulConsumer {
   }
 
  private:
-  // The lane's first row of a wave in a tile; its second one is 8 further on.
+  // Returns the lane's first row of a wave in a tile; its second row is 8 further down.
   __device__ int row(int wave) const { return (consumer * kWaves + wave) * kWaveRows + 16 * warp + lane / 4; }
 
   __device__ int held_stage(int i) const { return (held_end + Memory::kStages - 1 - i) % Memory::kStages; }
-  // Releases the stages that held results, once the TMA has read these.
+  // Releases the stages that hold results, once the TMA has read them.
   __device__ void release_held() {
     if (held == 0) return;
     if (lane == 0) {
@@ -208,7 +210,7 @@ struct MatmulConsumer {
     }
   }
 
-  // Returns the place of a panel: outside the stages, or where a held stage had its operands.
+  // Returns the address of a panel slot: outside the stages, or in the operands of a held stage.
   __device__ std::uint32_t place(int slot) const {
     constexpr int kEach = Memory::kPanelsInA + Memory::kPanelsInB;
     const int all = consumer * kGroup / 32 + warp, i = slot - kPanels, k = i % kEach;
@@ -218,11 +220,11 @@ struct MatmulConsumer {
     return shared_address(m.b[s]) + (all * Memory::kPanelsInB + k - Memory::kPanelsInA) * kPanelSize;
   }
 
-  // Stages the warp's results, while the first operands of the next tile arrive, and has the TMA write them meanwhile.
-  // kHold: of the stages that hold results.
+  // Epilogue: stages the warp's results and issues TMA stores, while the first operands of the next tile arrive. kHold:
+  // number of held stages.
   template <int kHold>
   __device__ void write(const Tile& tile) {
-    constexpr int kEach = kPanelBytes / (kHalf ? 2 : 4);  // columns of a panel
+    constexpr int kEach = kPanelBytes / (kHalf ? 2 : 4);  // columns per panel
     constexpr int kSlots = kPanels + kHold * (Memory::kPanelsInA + Memory::kPanelsInB);
     int panel = 0;
 #pragma unroll
@@ -249,8 +251,8 @@ struct MatmulConsumer {
           }
         }
   }
-  // Writes one row of each of a lane's fragments to a panel, two numbers for each 8 columns. Pieces of 16 bytes are
-  // xored with the row, as the TMA expects it.
+  // Writes one row of each of a lane's fragments to a panel, two elements per 8 columns. 16-byte chunks are xored with
+  // the row (TMA's 128-byte swizzle).
   __device__ void stage(std::uint32_t to, const float* x) {
     if constexpr (kHalf) {
 #pragma unroll
@@ -273,7 +275,7 @@ struct MatmulConsumer {
   }
 };
 
-constexpr int kAlignment = 1024;  // of tiles; whoever launches the kernel asks for so many bytes more
+constexpr int kAlignment = 1024;  // of tiles; the launch must request kAlignment extra bytes
 
 template <int kWaves, Fp8Blocks kBlocks, bool kHalf>
 __global__ __launch_bounds__(kThreads, 1) void matmul_fp8(const __grid_constant__ MatmulParams p) {
@@ -293,7 +295,7 @@ __global__ __launch_bounds__(kThreads, 1) void matmul_fp8(const __grid_constant_
     MatmulConsumer<kWaves, kBlocks, kHalf>(p, m, group - 1).run();
   }
 #else
-  __trap();  // compiled for other devices; supports() rules this path out
+  __trap();  // compiled for a different architecture; supports() rejects such devices
 #endif
 }
 

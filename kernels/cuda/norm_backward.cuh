@@ -1,10 +1,10 @@
 #pragma once
-// The backward of RMSNorm and, `centered`, LayerNorm. With h = (x - mean) * rstd (mean = 0 unless centered), g = dy *
+// Backward of RMSNorm and, if `centered`, LayerNorm. With h = (x - mean) * rstd (mean = 0 unless centered) and g = dy *
 // w:
 //   dx = rstd * (g - mean(g) - h * mean(g * h)), mean(g) only if centered;  dw = sum of dy * h;  db = sum of dy.
-// One kernel reads x and dy once: it writes dx and keeps its share of dw and db in registers, while the next rows are
-// on their way into shared memory. A second one adds the shares. The number of shares depends on the shape alone, and
-// so do the bits of the sums.
+// One kernel reads x and dy once: it writes dx and accumulates partial sums of dw and db in registers, while the next
+// rows are being copied to shared memory. A second kernel adds the partial sums. Their number only depends on the
+// shape, so results are bit-identical from run to run.
 
 #include <type_traits>
 
@@ -17,30 +17,29 @@ namespace ring::cuda {
 
 template <class T>
 struct NormBackward {
-  StridedRows<T> x, dy, dx;  // dx.data null: not wanted
+  StridedRows<T> x, dy, dx;  // dx.data: null if not wanted
   Divider inner;
   std::uint32_t count;
   int width;
   const T* w;
-  const float *mean, *rstd;  // mean: centered only
+  const float *mean, *rstd;  // mean: only if centered
   float beta_x;
-  float* parts;  // [parts, sums, width]: shares of dw and, if centered, db; null: not wanted
+  float* parts;  // [parts, sums, width]: partial sums of dw and, if centered, db; null if not wanted
 };
 template <bool centered>
 constexpr int kNormSums = centered ? 2 : 1;
 
-// How rows are cut: `group` threads of kBlock take `packs` packs each. `stages` rows of a group are in shared memory or
-// on their way; `blocks` share a multiprocessor. A warp that holds a whole row, its sums of dw included, needs no
-// barrier and half of the instructions per byte; the bytes in flight are those of the stages, not of many resident
-// warps.
+// Shape of the work: `group` threads of kBlock hold `packs` packs of a row each. `stages` rows per group are in shared
+// memory or in flight; `blocks` thread blocks share an SM. A warp that holds a whole row and its sums of dw needs no
+// barrier and half the instructions per byte; the bytes in flight come from the stages, not from many resident warps.
 template <int group_, int packs_, int stages_, int blocks_>
 struct BackwardPlan {
   static constexpr int group = group_, packs = packs_, stages = stages_, blocks = blocks_, groups = kBlock / group_;
-  static constexpr std::int64_t most_parts = 132 * blocks;  // as many blocks as an H200 runs at once
+  static constexpr std::int64_t most_parts = 132 * blocks;  // as many thread blocks as an H200 runs at once
 };
 
-// A thread's slots of a stage, in 16-byte words: its packs of x, dy and (beta_x != 0) dx, then rstd and mean. It copies
-// what it reads itself, so that stages need no barriers.
+// A thread's slots of a stage, in 16-byte words: its packs of x, dy and (if beta_x != 0) dx, then rstd and mean. Each
+// thread copies what it reads itself, so stages need no barriers.
 template <bool centered, class Plan>
 struct Staging {
   static constexpr int scalars = kNormSums<centered> * kBlock / 4;
@@ -69,7 +68,8 @@ __device__ inline void stage_row(const NormBackward<T>& a, std::uint32_t n, bool
   if (centered) cp_async4(scalars + kBlock, a.mean + n);
 }
 
-// Adds the block's groups in a fixed order: row [width] of parts. All threads call it; shared memory is theirs.
+// Adds the partial sums of the block's groups in a fixed order and writes row [width] of parts. Called by all threads;
+// overwrites `shared`.
 template <class Plan, class T>
 __device__ inline void store_part(const float (&sums)[Plan::packs][kPack<T>], int width, float* to, float4* shared) {
   constexpr int packs = Plan::packs, group = Plan::group, groups = Plan::groups, quads = kPack<T> / 4;
@@ -102,8 +102,8 @@ __device__ inline void store_part(const float (&sums)[Plan::packs][kPack<T>], in
   }
 }
 
-// A read of shared memory that happens where it stands: x and dy are read for the sums and again for dx. The compiler
-// would keep them in registers, and those limit the resident blocks.
+// Reads shared memory exactly here. x and dy are read for the sums and again for dx; the compiler would keep them in
+// registers, which limit the resident thread blocks.
 template <class T>
 __device__ __forceinline__ Pack<T> read_again(const uint4* shared) {
   const auto from = static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
@@ -114,7 +114,7 @@ __device__ __forceinline__ Pack<T> read_again(const uint4* shared) {
   return p;
 }
 
-// A staged row as its thread sees it.
+// A staged row, as seen by one thread.
 template <bool centered, class Plan, class T>
 struct StagedRow {
   static constexpr int size = kPack<T>;
@@ -123,7 +123,7 @@ struct StagedRow {
 
   __device__ StagedRow(const uint4* stage, bool add, bool exists) : packs(stage + threadIdx.x) {
     const float* s = reinterpret_cast<const float*>(stage + (add ? 3 : 2) * Plan::packs * kBlock) + threadIdx.x;
-    rstd = exists ? s[0] : 0.0f;  // of a row past the end nothing was copied
+    rstd = exists ? s[0] : 0.0f;  // nothing was copied for a row past the end
     mean = centered && exists ? s[kBlock] : 0.0f;
   }
   __device__ Floats<size> get(int tensor, int k) const {
@@ -131,7 +131,7 @@ struct StagedRow {
   }
 };
 
-// Hides from the compiler that the weights stay the same, or it would hold them in f32, twice the registers.
+// Hides from the compiler that the weights do not change; otherwise it would hold them in f32, in twice the registers.
 template <class T, int packs>
 __device__ __forceinline__ void keep_packed(Pack<T> (&weights)[packs]) {
 #pragma unroll
@@ -145,7 +145,7 @@ struct NormSharesOf {
   float dw[Plan::packs][kPack<T>] = {}, db[centered ? Plan::packs : 1][kPack<T>] = {};
 };
 
-// Adds a row to the thread's shares of dw and db, and to sum: {g * h, g}.
+// Adds a row to the thread's partial sums of dw and db, and to sum: {g * h, g}.
 template <bool centered, class Plan, class T>
 __device__ __forceinline__ void add_row(const StagedRow<centered, Plan, T>& row, const Pack<T> (&weights)[Plan::packs],
                                         NormSharesOf<centered, Plan, T>& shares, float (&sum)[kNormSums<centered>]) {
@@ -208,10 +208,11 @@ __global__ void __launch_bounds__(kBlock, Plan::blocks) norm_backward_staged(Nor
     const int c = static_cast<int>(threadIdx.x) % group + k * group;
     weights[k] = c < a.width / kPack<T> ? load_pack(a.w + c * kPack<T>) : Pack<T>{};
   }
-  // The whole block takes every round, rows past the end included: the threads of a row meet in sums.
+  // All groups of the thread block take part in every round, even for rows past the end: the threads of a row meet in
+  // sums.
   bool odd = false;
   for (int stage = 0; base < a.count; base += step, stage = stage + 1 == stages ? 0 : stage + 1, odd = !odd) {
-    copy(base + (stages - 1) * step, stage == 0 ? stages - 1 : stage - 1);  // over the one read a round ago
+    copy(base + (stages - 1) * step, stage == 0 ? stages - 1 : stage - 1);  // over the stage read last round
     cp_async_wait<stages - 1>();
     keep_packed(weights);
     const std::uint32_t n = base + in_block;
@@ -230,8 +231,8 @@ __global__ void __launch_bounds__(kBlock, Plan::blocks) norm_backward_staged(Nor
   if constexpr (centered) store_part<Plan, T>(shares.db, a.width, part + a.width, reinterpret_cast<float4*>(shared));
 }
 
-// The general path, for rows too long for a block's registers or not made of packs. First the shares of dw and db,
-// because dx may take the place of x or dy: a thread sums a pack of columns over every threads_y()-th row.
+// General path, for rows too long for registers or not made of packs. Runs before dx is written, since dx may alias x
+// or dy: each thread sums a pack of columns of dw and db over every threads_y()-th row.
 template <bool centered, class T>
 __global__ void norm_column_parts(NormBackward<T> a) {
   const std::int64_t c = kPack<T> * thread_x(), width = a.width;
@@ -260,7 +261,7 @@ template <bool centered, int group, class T>
 __global__ void __launch_bounds__(kBlock) norm_dx_in_loops(NormBackward<T> a) {
   constexpr std::int64_t step = group * kPack<T>;
   const std::uint32_t n = blockIdx.x * (kBlock / group) + threadIdx.x / group;
-  if (n >= a.count) return;  // a whole group at once
+  if (n >= a.count) return;  // a whole group returns at once
   const std::uint32_t outer = a.inner.quotient(n), inner = n - outer * a.inner.divisor;
   const T *x = a.x.at(outer, inner), *dy = a.dy.at(outer, inner);
   const std::int64_t first = std::int64_t{threadIdx.x % group} * kPack<T>, width = a.width;
@@ -286,15 +287,15 @@ __global__ void __launch_bounds__(kBlock) norm_dx_in_loops(NormBackward<T> a) {
   }
 }
 
-// Where the sums go. null: not wanted, or of the other type.
+// Destinations of the sums. A pointer is null if that gradient is not wanted or has a different type.
 template <class Dst>
 struct NormGradients {
   Dst *dw, *db;
   float beta_w, beta_b;
 };
 
-// dst[c] = beta * dst[c] + sum over p of parts[p][blockIdx.y][c]; a warp's lanes take neighbouring columns, its block's
-// warps every 32nd part.
+// dst[c] = beta * dst[c] + sum over p of parts[p][blockIdx.y][c]. The lanes of a warp take neighbouring columns, the
+// warps of the thread block every 32nd part.
 template <class Dst>
 __global__ void __launch_bounds__(kWarp* kWarp)
     add_norm_parts(const float* parts, std::int64_t count, std::int64_t width, NormGradients<Dst> to) {
@@ -318,7 +319,7 @@ __global__ void __launch_bounds__(kWarp* kWarp)
 }
 
 struct NormSums {
-  Tensor dw{}, db{};  // undefined: not wanted
+  Tensor dw{}, db{};  // undefined if not wanted
   float beta_w = 0, beta_b = 0;
   bool wanted() const { return dw.defined() || db.defined(); }
 };
@@ -344,7 +345,7 @@ void launch_staged(NormBackward<T> a, const NormSums& sums, const ExecContext& c
   static_assert(Plan::groups == 1 ||
                     Plan::stages * Staging<centered, Plan>::words(false) * 16 >= kBlock * Plan::packs * kPack<T> * 4,
                 "store_part puts the sums of all groups where the stages were");
-  constexpr std::int64_t rows_per_group = 2;  // fewest: a block's share of dw must be worth writing
+  constexpr std::int64_t rows_per_group = 2;  // at least; a thread block's partial dw must be worth writing
   const std::int64_t blocks =
       std::clamp(divide_up(a.count, rows_per_group * Plan::groups), std::int64_t{sums.wanted()}, Plan::most_parts);
   const Shape parts_shape{blocks, kNormSums<centered>, a.width};

@@ -1,7 +1,7 @@
 #pragma once
-// The forward of RMSNorm and, `centered`, LayerNorm. A row is the work of a group of threads: part of a warp for short
-// rows, a block for long ones. Each row is read once and waits in registers for its statistics; rows that are too long
-// for that, and those not made of 16-byte packs, are read again in loops.
+// Forward of RMSNorm and, if `centered`, LayerNorm. A group of threads processes a row: part of a warp for short rows,
+// a thread block for long ones. Each row is read once and kept in registers until its statistics are known. Rows too
+// long for that, or not made of 16-byte packs, are read again in loops.
 
 #include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/device/vec.cuh"
@@ -15,17 +15,17 @@ struct NormForward {
   Divider inner;
   std::uint32_t count;
   int width;
-  const T *w, *b;      // b null: none
-  float *mean, *rstd;  // mean: centered only
+  const T *w, *b;      // b: null if there is none
+  float *mean, *rstd;  // mean: only if centered
   float eps;
 };
 
-// How a row is cut: `group` threads of a block of `block` hold `packs` packs each, of `rows` rows at once. Small blocks
-// leave less of the device idle while the last of them run.
+// Shape of the work: `group` threads of a thread block of `block` hold `packs` packs each, of `rows` rows at once.
+// Small thread blocks leave less of the device idle in the last wave.
 template <int group_, int packs_, int rows_ = 1, int block_ = kBlock>
 struct ForwardPlan {
   static constexpr int group = group_, packs = packs_, rows = rows_, block = block_, groups = block_ / group_;
-  static constexpr int threads = packs <= 4 ? 1280 : 768;  // of a multiprocessor: bounds the registers
+  static constexpr int threads = packs <= 4 ? 1280 : 768;  // per SM: bounds the registers
 };
 
 template <class Plan, class T>
@@ -33,7 +33,7 @@ struct HeldRows {
   Pack<T> packs[Plan::rows][Plan::packs];  // zeros outside of the rows
 };
 
-// sum[r] = sum of f(r, value) over row r, to all threads of its group.
+// Computes sum[r] = sum of f(r, value) over row r, for all threads of its group.
 template <class Plan, class T, class F>
 __device__ __forceinline__ void sum_rows(const HeldRows<Plan, T>& x, int row_packs, float (&sum)[Plan::rows],
                                          const F& f) {
@@ -106,7 +106,7 @@ template <bool centered, int group, class T>
 __global__ void __launch_bounds__(kBlock) norm_in_loops(NormForward<T> a) {
   constexpr std::int64_t step = group * kPack<T>;
   const std::uint32_t n = blockIdx.x * (kBlock / group) + threadIdx.x / group;
-  if (n >= a.count) return;  // a whole group at once
+  if (n >= a.count) return;  // a whole group returns at once
   const std::uint32_t outer = a.inner.quotient(n), inner = n - outer * a.inner.divisor;
   const T* x = a.x.at(outer, inner);
   T* y = a.y.at(outer, inner);

@@ -1,6 +1,6 @@
 #pragma once
-// A thread block quantizes a tile of 128 x 128: with a scale per 128 elements of a row, and, in the transpose, of a
-// column; with a scale of its own; or with that of the whole tensor.
+// FP8 quantization by tiles of 128 x 128, one per thread block: with a scale per 128 elements of a row (and, in the
+// transpose, of a column), a scale per tile, or one scale for the whole tensor.
 
 #include "kernels/cuda/device/vec.cuh"
 #include "kernels/cuda/fp8.cuh"
@@ -10,27 +10,27 @@ namespace ring::cuda {
 
 constexpr int kSide = static_cast<int>(kFp8Block), kWarps = kBlock / kWarp;
 constexpr int kEach = 8;                // a thread has kEach x kEach elements of a tile
-constexpr int kAcross = kSide / kEach;  // threads along each side
+constexpr int kAcross = kSide / kEach;  // threads along each side of a tile
 static_assert(kAcross * kAcross == kBlock);
 
 // The matrix that is quantized, and where it goes.
 struct QuantizeParams {
   std::int64_t rows, columns;
   unsigned tiles_across;
-  bool packed;  // whether rows of the sources are made of aligned packs
+  bool packed;  // rows of the sources consist of aligned packs
   Fp8Rows out, transposed;
-  float* max;                  // of the tensor, if tensorwise
-  bool given;                  // whether *max is final
+  float* max;                  // max magnitude of the tensor, if tensorwise
+  bool given;                  // *max is final
   bool first_to_last = false;  // order of tiles
 };
 
-// A thread's place in the tile of its block: rows 8 `down` + 0 to 7, columns 8 `across` + 0 to 7.
+// A thread's position in the tile of its thread block: rows 8 `down` + 0 to 7, columns 8 `across` + 0 to 7.
 struct Place {
   std::int64_t block_row, block_column;  // in blocks of 128
   int across = static_cast<int>(threadIdx.x) % kAcross, down = static_cast<int>(threadIdx.x) / kAcross;
 
-  // The tile of the thread block. Runs from the last rows to the first by default: the last are still in L2 from the
-  // previous kernel, and the first will be when the next kernel reads the results.
+  // The thread block's tile. By default tiles run from the last rows to the first: the last rows are still in L2 from
+  // the previous kernel, and the first rows will be when the next kernel reads the results.
   __device__ explicit Place(const QuantizeParams& p) {
     const unsigned index = p.first_to_last ? blockIdx.x : gridDim.x - 1 - blockIdx.x;
     block_row = index / p.tiles_across, block_column = index % p.tiles_across;
@@ -44,7 +44,7 @@ struct Place {
 struct TransposedTile {
   uint2 codes[kSide][kAcross];
 
-  // The codes of the thread's 8 rows of column c.
+  // Returns the codes of the thread's 8 rows of column c.
   __device__ uint2& at(const Place& t, int c) { return codes[t.across * kEach + c][t.down ^ t.across]; }
 };
 
@@ -54,8 +54,8 @@ struct TileMemory {
   TransposedTile transposed;
 };
 
-// Calls f(r, packs) with the thread's elements of each row of its tile, and, in a matrix of parts side by side, of the
-// same columns of each part. Elements outside the matrix are 0.
+// Calls f(r, packs) for each of the thread's 8 rows, with its elements of the tile; in a matrix of kParts parts side by
+// side, with the same columns of each part. Elements outside the matrix are 0.
 template <int kParts, class Source, class F>
 __device__ void for_each_row(const Source& source, const QuantizeParams& p, const Place& at, const F& f) {
   using T = typename Source::Type;
@@ -88,12 +88,12 @@ __device__ void for_each_row(const Source& source, const QuantizeParams& p, cons
   }
 }
 
-// Writes 8 codes of a row, as far as they are before column `end`.
+// Writes 8 codes of a row; columns from `end` on are left out.
 __device__ inline void write_codes(const QuantizeParams& p, std::int64_t row, std::int64_t column, std::int64_t end,
                                    uint2 codes) {
   if (row >= p.rows) return;
   std::uint8_t* to = p.out.values + row * p.out.value_stride + column;
-  if (column + kEach <= end && column % kEach == 0) {  // else a part may begin at any column
+  if (column + kEach <= end && column % kEach == 0) {  // a part may begin at any column
     *reinterpret_cast<uint2*>(to) = codes;
     return;
   }
@@ -107,7 +107,7 @@ __device__ inline uint2 pack_codes(const Floats<kEach>& f, float factor) {
           pack_e4m3(f.v[4] * factor, f.v[5] * factor, f.v[6] * factor, f.v[7] * factor)};
 }
 
-// A thread's elements of a tile with a scale for each row, and, in the transpose, for each column.
+// A thread's elements of a tile that has a scale for each row and, in the transpose, for each column.
 template <class T>
 struct ThreadTile : Place {
   const QuantizeParams& p;
@@ -136,7 +136,7 @@ struct ThreadTile : Place {
     return __uint_as_float(c % 2 ? word & 0xffff0000u : word << 16);
   }
 
-  // Stages the transposed values: of each column, this thread's 8 rows.
+  // Stages this thread's 8 rows of each transposed column.
   __device__ void stage_columns(TileMemory& m) const {
 #pragma unroll
     for (int c = 0; c < kEach; ++c) {
@@ -150,7 +150,7 @@ struct ThreadTile : Place {
   }
 };
 
-// Writes the staged tile, 16 rows of a column at a time, as far as columns are before `end`.
+// Writes the staged tile, 16 rows of a column at a time; columns from `end` on are left out.
 __device__ inline void write_columns(const QuantizeParams& p, const TransposedTile& t, std::int64_t first_row,
                                      std::int64_t first_column, std::int64_t end) {
   constexpr int kRows = 16, kPieces = kSide / kRows;
@@ -173,7 +173,7 @@ __device__ inline void write_columns(const QuantizeParams& p, const TransposedTi
   }
 }
 
-// Running maxima of magnitudes, packed as elements are: two bf16 in a word, or one f32.
+// Running maxima of magnitudes, packed like the elements: two bf16 in a word, or one f32.
 template <class T>
 struct Magnitudes {
   static constexpr int kCount = 4 / static_cast<int>(sizeof(T));
@@ -192,7 +192,7 @@ struct Magnitudes {
   }
 };
 
-// Largest magnitudes of a thread's elements by row and by column.
+// Maximum magnitudes of a thread's elements, by row and by column.
 template <class T>
 struct ThreadMax {
   using Word = Magnitudes<T>;
@@ -227,7 +227,7 @@ __device__ inline float max_over_lanes(float x, int lanes) {
   return x;
 }
 
-// Writes a tile with a scale for each row of 128, and, in its transpose, for each column of 128.
+// Writes a tile with a scale for each row of 128 elements and, in the transpose, for each column of 128.
 template <class T>
 __device__ void write_tile(const QuantizeParams& p, ThreadTile<T>& t, TileMemory& m) {
   ThreadMax max(t);
@@ -274,7 +274,7 @@ __device__ void write_tile(const QuantizeParams& p, ThreadTile<T>& t, TileMemory
   write_columns(p, m.transposed, t.block_row * kSide, t.block_column * kSide, p.columns);
 }
 
-// Returns the largest magnitude of the thread block's elements, NaN left out.
+// Returns the maximum magnitude of the thread block's elements, ignoring NaN.
 template <class T>
 __device__ float max_of_block(Magnitudes<T> of_thread) {
   __shared__ float of_warps[kWarps];
@@ -288,11 +288,11 @@ __device__ float max_of_block(Magnitudes<T> of_thread) {
   return largest;
 }
 
-// The codes of a thread's elements of a tile with one scale, which its transpose shares.
+// Codes of a thread's elements of a tile with one scale, which the transpose shares.
 struct ThreadCodes {
   uint2 rows[kEach];
 
-  // Stages the transposed codes, of each column this thread's 8 rows.
+  // Stages the transposed codes: this thread's 8 rows of each column.
   __device__ void stage_columns(TransposedTile& t, const Place& at) const {
     uint2 columns[kEach];
 #pragma unroll
@@ -305,7 +305,7 @@ struct ThreadCodes {
   }
 
  private:
-  // Transposes 4 x 4 bytes: a word of each of four rows to a word of each of four columns.
+  // Transposes 4 x 4 bytes: one word of each of four rows becomes one word of each of four columns.
   __device__ void transpose_four(unsigned uint2::*from, int row, uint2* columns, unsigned uint2::*to) const {
     const unsigned a = rows[row].*from, b = rows[row + 1].*from, c = rows[row + 2].*from, d = rows[row + 3].*from;
     const unsigned low_ab = __byte_perm(a, b, 0x5140), low_cd = __byte_perm(c, d, 0x5140);
@@ -317,7 +317,7 @@ struct ThreadCodes {
   }
 };
 
-// Writes a tile with one scale, and its transpose, to columns from first_column to the tile's end or `end`.
+// Writes a tile with one scale, and its transpose, to columns from first_column to `end` or the tile's end.
 __device__ inline void write_tile(const QuantizeParams& p, const Place& at, const ThreadCodes& codes,
                                   std::int64_t first_column, std::int64_t end, TransposedTile& staged) {
   if (p.out.values) {
@@ -341,13 +341,14 @@ __device__ void infinities_to_nan(Pack<T, kEach>& x) {
       asm("fma.rn.bf16x2 %0, %0, %1, %0;" : "+r"(bits) : "r"(0));
 }
 
-// Raises *max, which is not negative: such floats are ordered like their bits. Most callers see that it is high enough.
+// Raises *max to x. Both must be non-negative: such floats are ordered like their bits. The plain read spares most
+// callers the atomic.
 __device__ inline void raise_max(float* max, float x) {
   if (x > *static_cast<volatile float*>(max)) atomicMax(reinterpret_cast<unsigned*>(max), __float_as_uint(x));
 }
 
-// A source gives the elements of the matrix, rounded to T: at() one of them, pack() kEach neighbours that are aligned.
-// If the matrix has parts side by side, packs() gives such neighbours of the same columns of each.
+// A source returns elements of the matrix, rounded to T: at() one element, pack() kEach aligned neighbours. If the
+// matrix has parts side by side, packs() returns such neighbours for the same columns of each part.
 template <class T>
 struct Elements {
   using Type = T;
@@ -372,7 +373,7 @@ __global__ void __launch_bounds__(kBlock, kResident<Source>)
   write_tile(p, t, m);
 }
 
-// Parts of a source's matrix that packs() computes at once.
+// Number of parts of a source's matrix that packs() computes at once.
 template <class Source>
 constexpr int parts_of() {
   if constexpr (requires { Source::kParts; }) return Source::kParts;
@@ -420,7 +421,7 @@ __global__ void __launch_bounds__(kBlock, kResident<Source>)
     write_tile(p, at, codes[part], part * width + at.block_column * kSide, (part + 1) * width, staged[part]);
 }
 
-// Args: of an op with outputs in FP8.
+// Args: an op with outputs in FP8.
 template <class Args>
 QuantizeParams quantize_params(const Args& a, std::int64_t rows, std::int64_t columns, bool packed) {
   return {rows,
@@ -441,7 +442,8 @@ void launch_tiles(const ExecContext& ctx, void (*kernel)(const Source, const Qua
   if (tiles > 0) launch(ctx, {grid_of(tiles)}, kernel, source, p);
 }
 
-// Quantizes a source to rows, or tensorwise. In two passes, the second begins where the first ended.
+// Quantizes a source by rows, or tensorwise. With two passes, the second one begins at the tiles where the first one
+// ended.
 template <class Source>
 void launch_quantize(const ExecContext& ctx, const Source& source, QuantizeParams p) {
   if (!p.max) return launch_tiles(ctx, quantize_rows<Source>, source, p);

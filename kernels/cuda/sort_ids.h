@@ -3,12 +3,12 @@
 
 namespace ring::cuda {
 
-// The positions of ids, ordered by id and, where ids are alike, by position.
+// Positions of ids, sorted by id and, for equal ids, by position.
 struct SortedIds {
   Tensor ids, positions;  // [N] i32
 };
 
-// ids [N] i32, counted from first_id on; those outside of `rows` become `rows`: they come last.
+// Sorts ids [N] i32, from which first_id is subtracted. Ids outside [0, rows) become `rows`, so they come last.
 SortedIds sort_ids(const Tensor& ids, std::int64_t first_id, std::int64_t rows, const ExecContext& ctx);
 
 }  // namespace ring::cuda

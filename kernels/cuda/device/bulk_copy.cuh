@@ -1,6 +1,6 @@
 #pragma once
-// Bulk copies from global to shared memory by the copy engine of sm_90 and later (PTX ISA, cp.async.bulk), and the
-// barriers that their bytes arrive at. On older devices kBulkCopy is false, and a kernel copies by itself.
+// Bulk copies from global to shared memory by the TMA of sm_90 and later (PTX ISA, cp.async.bulk), and the mbarriers
+// that they complete. On older devices kBulkCopy is false, and kernels copy without them.
 
 #include "kernels/cuda/device/shared_address.cuh"
 
@@ -15,17 +15,18 @@ __device__ inline void wait_barrier(std::uint64_t*, std::uint32_t) {}
 #else
 inline constexpr bool kBulkCopy = true;
 
-// One arrival, bulk_copy's own, completes a phase, once its bytes are there.
+// Initializes an mbarrier for one arrival per phase, that of bulk_copy(). The phase completes once its bytes have
+// arrived.
 __device__ inline void init_barrier(std::uint64_t* barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
 }
-// Makes initialised barriers known to the copy engine; other threads see them after __syncthreads().
+// Makes initialized mbarriers visible to the TMA; other threads see them after __syncthreads().
 __device__ inline void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// By one thread. Addresses and bytes: multiples of 16.
+// Called by one thread. Addresses and bytes must be multiples of 16.
 __device__ inline void bulk_copy(void* shared, const void* global, std::uint32_t bytes, std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                : "memory");
@@ -35,7 +36,7 @@ __device__ inline void bulk_copy(void* shared, const void* global, std::uint32_t
                : "memory");
 }
 
-// Until the phase of this parity (0 first) is complete: then the bytes can be read.
+// Waits until the phase of this parity (0 first) is complete; then the bytes can be read.
 __device__ inline void wait_barrier(std::uint64_t* barrier, std::uint32_t parity) {
   asm volatile(
       "{\n"

@@ -1,13 +1,13 @@
 #pragma once
-// Bulk copies and sums from shared to global memory by the copy engine of sm_90 (PTX ISA, cp.async.bulk and
+// Bulk stores and reductions from shared to global memory by the TMA of sm_90 (PTX ISA, cp.async.bulk and
 // cp.reduce.async.bulk), and counters in global memory that order them between thread blocks.
 
 #include "kernels/cuda/device/shared_address.cuh"
 
 namespace ring::cuda {
 
-// By one thread, after the writers of `shared` have called fence_proxy_async() and met it at a barrier. Addresses and
-// bytes: multiples of 16.
+// Called by one thread, after the writers of `shared` have called fence_proxy_async() and then met it at a barrier.
+// Addresses and bytes must be multiples of 16.
 __device__ inline void bulk_store(float* global, const float* shared, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(global)),
                "r"(shared_address(shared)), "r"(bytes)
@@ -20,29 +20,29 @@ __device__ inline void bulk_add(float* global, const float* shared, int bytes) {
                : "memory");
 }
 __device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Until this thread's copies have read shared memory; until they have written global memory.
+// Wait until this thread's copies have read shared memory, and until they have written global memory.
 __device__ inline void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ inline void bulk_wait_written() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-// The counter's value: its writer's earlier work comes before this thread's later work.
+// Returns the counter's value (acquire): the writer's earlier work is visible to this thread's later work.
 __device__ inline unsigned turn_of(const unsigned* counter) {
   unsigned found;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(counter) : "memory");
   return found;
 }
-// Waits until a counter has this value: what its writer's bulk copies wrote comes before this thread's next ones.
+// Waits until a counter has this value. The writer's bulk copies come before this thread's next bulk copies.
 __device__ inline void await_turn(const unsigned* counter, unsigned value) {
   while (turn_of(counter) != value) {
   }
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
-// The same for any value but 0.
+// Like await_turn, for any value except 0.
 __device__ inline void await_any_turn(const unsigned* counter) {
   while (turn_of(counter) == 0) {
   }
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
-// After bulk_wait_written().
+// Sets the counter (release). Call after bulk_wait_written().
 __device__ inline void give_turn(unsigned* counter, unsigned value) {
   asm volatile("fence.proxy.async.global;" ::: "memory");
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");

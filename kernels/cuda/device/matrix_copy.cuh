@@ -1,11 +1,11 @@
 #pragma once
-// Boxes of matrices that the TMA copies from and to shared memory.
+// TMA copies of boxes of matrices from and to shared memory.
 
 #include "kernels/cuda/device/tensor_copy.cuh"
 
 namespace ring::cuda {
 
-// tma_load() of a matrix: c0 counts within rows, c1 the rows.
+// Like tma_load() in tensor_copy.cuh, of a matrix: c0 is the column, c1 the row.
 __device__ inline void tma_load(std::uint32_t shared, const CUtensorMap& map, int c0, int c1, Barrier& barrier) {
   asm volatile(
       "{\n"
@@ -18,9 +18,9 @@ __device__ inline void tma_load(std::uint32_t shared, const CUtensorMap& map, in
       : "memory");
 }
 
-// Writes a box, or adds it to what is there. By one thread, after the writers of `shared` have called
-// fence_proxy_async() and met it at a barrier; bulk_commit() ends a group of them. What lies beyond the matrix is not
-// written.
+// tma_store writes a box; tma_add adds it to global memory. Called by one thread, after the writers of `shared` have
+// called fence_proxy_async() and then met it at a barrier. bulk_commit() closes a group. Elements outside the matrix
+// are not written.
 __device__ inline void tma_store(const CUtensorMap& map, int c0, int c1, std::uint32_t shared) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(c0),
                "r"(c1), "r"(shared)
@@ -33,7 +33,7 @@ __device__ inline void tma_add(const CUtensorMap& map, int c0, int c1, std::uint
       : "memory");
 }
 
-// Waits until all groups of this thread but the `newest` have read shared memory.
+// Waits until all groups of this thread except the `newest` ones have read shared memory.
 template <int newest>
 __device__ inline void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(newest) : "memory");

@@ -1,5 +1,5 @@
 #pragma once
-// Tensor-core products of bf16 with f32 sums, one warp at a time, and what brings their operands.
+// Warp-level tensor-core GEMMs (mma.sync) of bf16 with f32 accumulators, and loads of their operands.
 //
 // Fragments of mma.m16n8k16, with g = lane / 4 and t = lane % 4: of C, a lane holds (row g, columns 2t and 2t + 1) and
 // the same of row g + 8; of A, registers 0 to 3 hold two neighbouring elements each at (g, 2t), (g + 8, 2t), (g, 2t +
@@ -13,7 +13,7 @@
 
 namespace ring::cuda {
 
-// Four 8 x 8 matrices of bf16; lanes 8i .. 8i + 7 give the addresses of the rows of matrix i.
+// Load four 8 x 8 matrices of bf16. Lanes 8i .. 8i + 7 give the addresses of the rows of matrix i.
 __device__ inline void ldmatrix(std::uint32_t (&r)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -34,14 +34,14 @@ __device__ inline void mma_m16n8k16(float (&c)[4], const std::uint32_t (&a)[4], 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// The first of the pair lies in the low half, where memory has the smaller address.
+// Packs a pair; the first is in the low half, which has the smaller address in memory.
 __device__ inline std::uint32_t pack_bf16(float first, float second) {
   std::uint32_t r;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(second), "f"(first));
   return r;
 }
 
-// As cp_async16, of 4 bytes.
+// Like cp_async16, for 4 bytes.
 __device__ inline void cp_async4(void* shared, const void* from, bool inside) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(shared)), "l"(from),
                "r"(inside ? 4 : 0)

@@ -1,11 +1,11 @@
 #pragma once
-// Sums over the threads of a warp or a block, in one fixed order: the same bits every time.
+// Sums over the threads of a warp or thread block, in a fixed order: bit-identical every time.
 
 namespace ring::cuda {
 
 inline constexpr int kWarp = 32;
 
-// Over `threads` neighbouring lanes, a power of two. Every lane of the warp calls it, and gets its neighbours' sum.
+// Returns the sum over `threads` neighbouring lanes, a power of two. All lanes of the warp must call it.
 template <int threads = kWarp, class T>
 __device__ inline T warp_sum(T v) {
   static_assert(threads <= kWarp && (threads & (threads - 1)) == 0);
@@ -14,8 +14,8 @@ __device__ inline T warp_sum(T v) {
   return v;
 }
 
-// `count` sums over `threads` neighbouring threads: a part of a warp, a warp, or the whole block of that size. All
-// threads of the block call it.
+// Replaces each of `count` values by its sum over `threads` neighbouring threads: part of a warp, a warp, or a whole
+// thread block of that size. All threads of the block must call it.
 template <int threads, int count, class T>
 __device__ inline void group_sums(T (&v)[count]) {
 #pragma unroll
@@ -45,8 +45,9 @@ __device__ inline T group_sum(T v) {
   return sums[0];
 }
 
-// group_sums for rounds of a loop, by teams of a block of `block` threads: a team meets once a round and waits for
-// nobody else. `odd` changes from round to round: a round's sums may still be read while the next ones are written.
+// Like group_sums, for teams of `threads` threads that loop in a thread block of `block` threads. A team has one
+// barrier per iteration and does not wait for other teams. `odd` must alternate between iterations: the sums of one
+// iteration may still be read while the next ones are written.
 template <int threads, int block, int count>
 __device__ inline void team_sums(float (&v)[count], bool odd) {
   if constexpr (threads <= kWarp) {

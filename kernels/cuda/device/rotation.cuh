@@ -1,5 +1,5 @@
 #pragma once
-// Rotations of RoPE, for the kernels that apply them in different types.
+// RoPE rotations, shared by kernels for different element types.
 
 #include <cstdint>
 
@@ -9,7 +9,7 @@ struct Rotation {
   float cosine, sine;
 };
 
-// Angles are products of up to millions of radians: reduced to one turn in f64, then f32 is enough.
+// Angles can reach millions of radians. They are reduced to one turn in f64, after which f32 is precise enough.
 __device__ inline Rotation rotation(std::int32_t position, float inv_freq, float sign) {
   constexpr double kPerRadian = 0.15915494309189535;  // turns
   const double turns = position * (static_cast<double>(inv_freq) * kPerRadian);

@@ -1,11 +1,11 @@
 #pragma once
-// Rows of strided tensors on the device, where dividing is dear.
+// Addresses of rows of strided tensors on the device, where divisions are expensive.
 
 #include <cstdint>
 
 namespace ring::cuda {
 
-// Divides numbers below 2^31 by a multiplication (Granlund and Montgomery 1994, figure 4.1, for 31 bits).
+// Divides numbers below 2^31 with a multiplication (Granlund and Montgomery 1994, figure 4.1, for 31 bits).
 struct Divider {
   std::uint32_t divisor = 1, multiplier = 0, shift = 0;
 
@@ -22,7 +22,7 @@ struct Divider {
   }
 };
 
-// Row `outer * inner count + inner` of a tensor starts at data + outer * outer_stride + inner * inner_stride.
+// Row `outer * inner_count + inner` of a tensor starts at data + outer * outer_stride + inner * inner_stride.
 template <class T>
 struct StridedRows {
   T* data = nullptr;

@@ -1,5 +1,5 @@
 #pragma once
-// Addresses in shared memory, as PTX instructions take them.
+// Converts pointers to 32-bit shared-memory addresses, as PTX instructions need them.
 
 #include <cstdint>
 

@@ -1,5 +1,5 @@
 #pragma once
-// SwiGLU of one element, for the kernels that write it in different types.
+// SwiGLU of one element, shared by kernels for different element types.
 
 #include "kernels/cuda/device/math.cuh"
 

@@ -1,6 +1,6 @@
 #pragma once
-// Boxes of tensors loaded into shared memory by the copy engine of sm_90, the TMA (PTX ISA, cp.async.bulk.tensor), and
-// barriers between the warps that request them and those that use them.
+// TMA loads of boxes of tensors into shared memory on sm_90 (PTX ISA, cp.async.bulk.tensor), and mbarriers between
+// producer and consumer warps.
 
 #include <cuda.h>
 
@@ -8,9 +8,9 @@
 
 namespace ring::cuda {
 
-// A barrier in shared memory (mbarrier). A phase is complete after `arrivals` arrivals and the bytes announced in it.
-// Whoever waits names the parity of the phase (0 for the first); the phase before the first counts as complete. Threads
-// sleep while they wait, for 10 ms at a time at most.
+// An mbarrier in shared memory. A phase completes after `arrivals` arrivals and all bytes announced in it. wait() takes
+// the parity of the phase (0 for the first); the phase before the first counts as complete. Waiting threads sleep, for
+// at most 10 ms at a time.
 struct Barrier {
   std::uint64_t state;
 
@@ -34,13 +34,13 @@ struct Barrier {
         : "memory");
   }
 };
-// By the thread that called init(), before a __syncthreads().
+// Called by the thread that called init(), before a __syncthreads().
 __device__ inline void fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// A place in a ring of `stages` barriers, and the parity of its phase.
+// Position in a ring of `stages` mbarriers, and the parity of its phase.
 template <int stages>
 struct PipelineState {
   int index = 0, phase = 0;
@@ -49,9 +49,9 @@ struct PipelineState {
   }
 };
 
-// Loads the box at these coordinates, innermost first; its bytes arrive at the barrier. Beyond the tensor: zeros. By a
-// converged warp, all lanes with the same arguments, of which one is elected: the compiler then needs no loop over
-// lanes to bring them to the copy engine.
+// Loads the box at these coordinates, innermost first; its bytes arrive at the mbarrier. Elements outside the tensor
+// become 0. Called by a converged warp, with the same arguments in all lanes, one of which is elected: the compiler
+// then needs no loop over lanes to issue the TMA instruction.
 __device__ inline void tma_load(std::uint32_t shared, const CUtensorMap& map, int c0, int c1, int c2, int c3,
                                 Barrier& barrier) {
   asm volatile(
@@ -65,10 +65,10 @@ __device__ inline void tma_load(std::uint32_t shared, const CUtensorMap& map, in
       : "memory");
 }
 
-// What this thread read and wrote in shared memory comes before what the copy engine writes there later.
+// Orders this thread's earlier accesses to shared memory before later ones of the TMA.
 __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Barriers 1 to 15 of a block, by number; each phase takes `threads` threads, those that wait and those that do not.
+// Named barriers 1 to 15 of a thread block. Each phase needs `threads` threads, both waiting and arriving ones.
 template <int threads>
 __device__ inline void named_barrier_sync(int barrier) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(threads) : "memory");

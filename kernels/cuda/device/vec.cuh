@@ -1,7 +1,6 @@
 #pragma once
-// Where a thread stands in the grid, and packs: neighbouring elements that one thread moves at once, 16 bytes by
-// default. Elements are float or __nv_bfloat16 in memory and float in arithmetic; what is stored is rounded to nearest
-// even.
+// Thread indices within the grid, and packs: neighbouring elements that one thread loads or stores at once, 16 bytes by
+// default. Elements are float or __nv_bfloat16 in memory and float in arithmetic; stores round to nearest even.
 
 #include <cuda_bf16.h>
 
@@ -15,15 +14,15 @@ __device__ inline std::int64_t threads_x() { return std::int64_t{gridDim.x} * bl
 __device__ inline std::int64_t threads_y() { return std::int64_t{gridDim.y} * blockDim.y; }
 
 template <class T>
-inline constexpr int kPack = 16 / static_cast<int>(sizeof(T));  // elements of 16 bytes
+inline constexpr int kPack = 16 / static_cast<int>(sizeof(T));  // elements in 16 bytes
 
 template <int n>
 struct Floats {
   float v[n];
 };
 
-// n elements as they are in memory. Raw packs take half of the registers of bf16 values in f32: what waits in registers
-// for a reduction waits like this.
+// n elements as they are in memory. A pack of bf16 needs half the registers of its values in f32, so values that wait
+// for a reduction are kept like this.
 template <class T, int n = kPack<T>>
 struct Pack {
   static_assert(n * sizeof(T) % 4 == 0, "packs are made of 4-byte words");
@@ -80,7 +79,7 @@ __device__ inline Pack<T, n> pack(const Floats<n>& f) {
   return p;
 }
 
-// How memory is read or written: `stream` marks what nobody reads again soon, first to leave the cache.
+// Cache policy of loads and stores. `stream` marks data that is not read again soon, so that it is evicted first.
 enum class Cache : std::uint8_t { keep, stream };
 
 template <Cache cache, class Word>
@@ -100,7 +99,7 @@ __device__ inline void store_word(void* p, int i, const Word& word) {
     *w = word;
 }
 
-// n elements at p, which is aligned to their size (to 16 bytes if they are larger).
+// Loads n elements at p, which must be aligned to their size, or to 16 bytes if they are larger.
 template <class T, int n = kPack<T>, Cache cache = Cache::keep>
 __device__ inline Pack<T, n> load_pack(const T* p) {
   Pack<T, n> q;
@@ -142,8 +141,8 @@ __host__ __device__ inline bool is_aligned(const void* p) {
   return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
 }
 
-// Elements [i, i + 16 bytes) of p[0..n), i may be negative: one 16-byte access where all are inside and the address
-// allows it. What lies outside reads as 0 and is not written.
+// Load and store elements [i, i + 16 bytes) of p[0..n); i may be negative. One 16-byte access if all elements are
+// inside and the address is aligned. Elements outside read as 0 and are not written.
 template <class T>
 __device__ inline Floats<kPack<T>> load(const T* p, std::int64_t i, std::int64_t n) {
   if (i >= 0 && i + kPack<T> <= n && is_aligned(p + i)) return unpack(load_pack(p + i));
@@ -164,7 +163,7 @@ __device__ inline void store(T* p, std::int64_t i, std::int64_t n, const Floats<
     if (i + j >= 0 && i + j < n) p[i + j] = from_float<T>(f.v[j]);
 }
 
-// dst = beta * dst + value, beta = 0 not reading dst.
+// dst = beta * dst + value; does not read dst if beta = 0.
 template <class T>
 __device__ inline void accumulate(T* p, std::int64_t i, std::int64_t n, float beta, Floats<kPack<T>> f) {
   if (beta != 0) {

@@ -1,24 +1,24 @@
 #pragma once
-// Products of four warps together (wgmma, sm_90a): bf16 operands, the right one always in shared memory, f32 sums in
-// registers. PTX ISA, asynchronous warpgroup matrix instructions.
+// Warpgroup GEMMs (WGMMA, sm_90a): bf16 operands, B always in shared memory, f32 accumulators in registers. PTX ISA,
+// asynchronous warpgroup matrix instructions.
 //
-// Sums of 64 rows and N columns: warp w of the group has rows 16 w on, and in them a lane has the fragments of
-// mma.m16n8k16 (mma.cuh), four numbers for each 8 columns. Tiles in shared memory are panels of 64 columns (128 bytes a
-// row, 16-byte pieces swizzled as the copy engine does it with 128 bytes), aligned to 1024 bytes.
+// Accumulators have 64 rows and N columns: warp w of the warpgroup has the rows from 16 w on, in which each lane has
+// the fragments of mma.m16n8k16 (mma.cuh), four elements per 8 columns. Tiles in shared memory are panels of 64 columns
+// (128 bytes a row, with TMA's 128-byte swizzle of 16-byte chunks), aligned to 1024 bytes.
 
 #include <cstdint>
 
 namespace ring::cuda {
 
-// Ordering of register accesses before the products that are queued next.
+// Orders earlier register accesses before the GEMMs that are issued next.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Waits for all groups but the `newest`; sums may be read only after fence_operand().
+// Waits for all groups except the `newest` ones. Accumulators may only be read after fence_operand().
 template <int newest>
 __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(newest) : "memory");
 }
-// The compiler may not move what it does with these registers across this point.
+// Prevents the compiler from moving accesses to these registers across this point.
 template <int n>
 __device__ inline void fence_operand(float (&r)[n]) {
 #pragma unroll
@@ -29,15 +29,15 @@ __device__ inline void fence_operand(std::uint32_t (&r)[n][4]) {
 #pragma unroll
   for (int i = 0; i < 4 * n; ++i) asm volatile("" : "+r"(r[i / 4][i % 4])::"memory");
 }
-// Zeros that the compiler does not write before this point either.
+// Writes zeros, not earlier than this point: the compiler may not hoist them either.
 template <int n>
 __device__ inline void clear(std::uint32_t (&r)[n][4]) {
 #pragma unroll
   for (int i = 0; i < 4 * n; ++i) asm volatile("mov.b32 %0, 0;" : "=r"(r[i / 4][i % 4])::"memory");
 }
 
-// The descriptor of a tile in shared memory: what differs between tiles is in its low word, so that a tile `bytes`
-// further on, a multiple of 16, is one addition away.
+// Descriptor of a tile in shared memory. Only the low word differs between tiles, so a tile `bytes` further on, a
+// multiple of 16, is one addition away.
 struct MatrixDescriptor {
   std::uint32_t low, high;
   __device__ MatrixDescriptor after(int bytes) const { return {low + static_cast<std::uint32_t>(bytes) / 16, high}; }
@@ -47,11 +47,12 @@ struct MatrixDescriptor {
     return both;
   }
 };
-// Which index runs along the rows of an operand's tile: K, the summed one, or that of the product's rows or columns.
+// Dimension that is contiguous in a row of an operand's tile: K, the contraction dimension, or M or N.
 enum class Major { k, mn };
-// Rows of the tile are rows of the left operand, or columns of the product.
+// Descriptor of a K-major tile: its rows are rows of A or columns of the result.
 __device__ inline MatrixDescriptor desc_k_major(std::uint32_t address) { return {address >> 4, 1024 >> 4 | 1u << 30}; }
-// Rows of the tile are the summed index; the product's columns go on from panel to panel.
+// Descriptor of an MN-major tile: its rows are the contraction dimension, and columns of the result continue from panel
+// to panel.
 __device__ inline MatrixDescriptor desc_mn_major(std::uint32_t address, std::uint32_t panel_bytes) {
   return {address >> 4 | panel_bytes >> 4 << 16, 1024 >> 4 | 1u << 30};
 }
@@ -59,7 +60,7 @@ __device__ inline MatrixDescriptor desc_mn_major(std::uint32_t address, std::uin
 #define RING_SUMS4(c, i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
 #define RING_SUMS16(c, i) RING_SUMS4(c, i), RING_SUMS4(c, i + 4), RING_SUMS4(c, i + 8), RING_SUMS4(c, i + 12)
 
-// c = (keep ? c : 0) + a * b over 16 of the summed index, both operands in shared memory (SS).
+// c = (keep ? c : 0) + a * b over 16 elements of K, both operands in shared memory (SS).
 template <Major a_major = Major::k, Major b_major = Major::k>
 __device__ inline void wgmma_ss(float (&c)[32], std::uint64_t a, std::uint64_t b, int keep) {
   asm volatile(
@@ -90,7 +91,7 @@ __device__ inline void wgmma_ss(float (&c)[64], std::uint64_t a, std::uint64_t b
       : "l"(a), "l"(b), "r"(keep));
 }
 
-// The left operand in registers (RS), as fragments of mma.m16n8k16; b from desc_mn_major(), or from desc_k_major().
+// A in registers (RS), as fragments of mma.m16n8k16; b from desc_mn_major() or desc_k_major(), as b_major says.
 template <Major b_major = Major::mn>
 __device__ inline void wgmma_rs(float (&c)[32], const std::uint32_t (&a)[4], std::uint64_t b, int keep) {
   asm volatile(
@@ -125,14 +126,14 @@ __device__ inline void wgmma_rs(float (&c)[64], const std::uint32_t (&a)[4], std
 #undef RING_SUMS16
 #undef RING_SUMS4
 
-// Four 8 x 8 matrices of bf16 to shared memory; lanes 8i .. 8i + 7 give the addresses of the rows of matrix i.
+// Stores four 8 x 8 matrices of bf16 to shared memory. Lanes 8i .. 8i + 7 give the addresses of the rows of matrix i.
 __device__ inline void stmatrix(std::uint32_t address, const std::uint32_t (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
                "r"(r[2]), "r"(r[3])
                : "memory");
 }
 
-// A thread's share of the registers of its multiprocessor, from here on; by all threads of a warp group.
+// Sets the registers per thread from here on. Must be called by all threads of a warpgroup.
 template <int registers>
 __device__ inline void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));

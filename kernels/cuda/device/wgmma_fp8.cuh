@@ -1,12 +1,12 @@
 #pragma once
-// Products of four warps together (wgmma, sm_90a) of e4m3 operands in shared memory, f32 sums in registers. Tiles and
-// fragments are those of wgmma.cuh; a panel has 128 columns of one byte.
+// Warpgroup GEMMs (WGMMA, sm_90a) of e4m3 operands in shared memory with f32 accumulators in registers. Tiles and
+// fragments are as in wgmma.cuh; a panel has 128 columns of one byte.
 
 #include "kernels/cuda/device/wgmma.cuh"
 
 namespace ring::cuda {
 
-// c = (keep ? c : 0) + a * b over 32 of the summed index; both operands are K-major.
+// c = (keep ? c : 0) + a * b over 32 elements of K; both operands are K-major.
 __device__ inline void wgmma_e4m3(float (&c)[64], std::uint64_t a, std::uint64_t b, int keep) {
 #define RING_SUMS4(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
 #define RING_SUMS16(i) RING_SUMS4(i), RING_SUMS4(i + 4), RING_SUMS4(i + 8), RING_SUMS4(i + 12)
