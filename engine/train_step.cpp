@@ -8,12 +8,9 @@
 #include "core/host_tensor.h"
 #include "engine/devices.h"
 #include "job/run_phase.h"
-#include "kernels/attention/distance_mass.h"
 #include "kernels/elementwise.h"
 #include "kernels/group_sums.h"
 #include "model/architectures.h"
-#include "model/attention/importance.h"
-#include "model/layers.h"
 #include "optim/groups.h"
 
 namespace ring {
@@ -42,14 +39,6 @@ T make_lasting(const std::function<T()>& make) {
                       "all, or optimizer.master, .moments and .gradients to bf16");
   }
 }
-
-// Layers whose attention is watched: until it ends, also where memory runs out in between.
-struct WatchedLayers {
-  std::vector<AttentionLayer*> layers;
-  ~WatchedLayers() {
-    for (AttentionLayer* layer : layers) layer->watch = nullptr;
-  }
-};
 
 }  // namespace
 
@@ -204,44 +193,22 @@ Tensor TrainStep::micro_part(const Tensor& all, std::size_t index) const {
   return all.narrow(0, static_cast<std::int64_t>(index) * micro_tokens(), micro_tokens());
 }
 
-std::vector<Tensor> TrainStep::attention_entropies() {
-  std::vector<Tensor> layers;
+// Without a tape and dropout, of the first micro-batch.
+void TrainStep::forward(std::vector<Tensor>* entropies) {
   Run run = micro_run(0, nullptr);
   run.training = false;
-  run.entropies = &layers;
+  run.entropies = entropies;
   model_->hidden(run, micro_part(inputs_.ids, 0), sequences_[0]);
+}
+
+std::vector<Tensor> TrainStep::attention_entropies() {
+  std::vector<Tensor> layers;
+  forward(&layers);
   return layers;
 }
 
-// Nothing is measured of kernels for it, so that no choice of the run depends on whether it was made.
-std::vector<Tensor> TrainStep::distance_masses() {
-  const std::span<BlockImportance> layers = model_->importance();
-  const std::int64_t slices = plan_.cp_of_heads(), heads = model_->config().kv_heads / (plan_.tp * slices),
-                     first = (mesh_.coord("tp") * slices + (slices > 1 ? mesh_.coord("cp") : 0)) * heads;
-  ExecContext plain = ctx_;
-  plain.tuning = nullptr;
-  std::vector<Tensor> masses(layers.size());
-  WatchedLayers watched;
-  const std::vector<AttentionLayer*> all_layers = model_->attention_layers();
-  for (std::size_t n = 0; n < layers.size(); ++n) {
-    masses[n] = ctx_.zeros({2, heads, layers[n].distances()});
-    watched.layers.push_back(all_layers[static_cast<std::size_t>(layers[n].layer())]);
-    watched.layers.back()->watch = [&, n, all = layers[n].first()](const AttendedHeads& h) {
-      const Attention call{
-          .q = h.q, .k = h.k, .queries = h.spans, .keys = h.keys, .scale = h.scale, .pattern = h.pattern};
-      const auto some = all.begin() + first + h.heads.first;
-      const Tensor made =
-          ring::distance_masses(call, layers[n].distances(), std::vector(some, some + h.heads.count), plain);
-      for (std::int64_t i = 0; i < 2; ++i) {  // of each head in one call, or in one for each part of the queries
-        const Tensor sum = masses[n].narrow(0, i, 1).narrow(1, h.heads.first, h.heads.count);
-        axpby_kernel({.x = made.narrow(0, i, 1), .y = sum, .out = sum, .beta = 1}, plain);
-      }
-    };
-  }
-  Run run = micro_run(0, nullptr);
-  run.training = false;
-  model_->hidden(run, micro_part(inputs_.ids, 0), sequences_[0]);
-  return masses;
+StepAccess TrainStep::access() {
+  return {ctx_, mesh_, plan_.cp_of_heads(), [this] { forward(nullptr); }};
 }
 
 // Forward and backward of one micro-batch, whose loss is added to the step's.

@@ -15,6 +15,7 @@
 #include "engine/input_stage.h"
 #include "kernels/observers.h"
 #include "model/model.h"
+#include "model/training_state.h"
 #include "optim/gradient_norm.h"
 #include "optim/optimizer.h"
 #include "optim/weight_average.h"
@@ -62,10 +63,8 @@ class TrainStep {
   // micro-batch, as Run::entropies has it. Dropout is off.
   std::vector<Tensor> attention_entropies();
 
-  // Likewise, of each layer that keeps blocks by importance, in the order of Model::importance(): the masses of the
-  // KV heads that this rank selects for, of its queries, by distance, f32 [2, KV heads, distances]
-  // (kernels/attention/distance_mass.h).
-  std::vector<Tensor> distance_masses();
+  // Returns what the training states of the model need.
+  StepAccess access();
 
   // A run of the model over micro-batch `index` of this rank.
   Run micro_run(std::size_t index, Tape*);
@@ -106,6 +105,7 @@ class TrainStep {
   Tensor losses_of(std::int64_t first, std::int64_t count) const { return losses_.narrow(0, first, count); }
   std::int64_t micro_tokens() const { return plan_.micro_batch * parallel_.context.tokens(); }
   Tensor micro_part(const Tensor& all, std::size_t index) const;
+  void forward(std::vector<Tensor>* entropies);
   void micro_step(std::size_t index);
   void sum_losses();
   void update();

@@ -7,12 +7,12 @@
 #include "checkpoint/reader.h"
 #include "core/log.h"
 #include "engine/devices.h"
-#include "engine/important_blocks.h"
 #include "engine/memory_check.h"
 #include "evaluate/context.h"
 #include "kernels/tuning.h"
 #include "model/architectures.h"
 #include "model/attention_schedule.h"
+#include "model/training_state.h"
 
 namespace ring {
 
@@ -113,7 +113,19 @@ void load_model_weights(Model& model, const std::string& checkpoint, const ExecC
   add_parameters(state, prefix, model.parameters(), all.pieces, all.values);
   load_weights(checkpoint, state, prefix, ctx.stream);
   model.parameters().refresh_weights(ctx);
-  load_importance(model, checkpoint);
+  load_training_states(model, checkpoint);
+}
+
+std::vector<std::string> load_training_states(Model& model, const std::string& checkpoint) {
+  const Manifest manifest = read_manifest(checkpoint);
+  std::vector<std::string> texts;
+  for (TrainingState* state : model.training_states()) {
+    const auto first = manifest.tensors.lower_bound(state->prefix());
+    if (first == manifest.tensors.end() || !first->first.starts_with(state->prefix())) continue;
+    std::string text = state->load(checkpoint, manifest, settings_in(manifest.metadata, checkpoint).model);
+    if (!text.empty()) texts.push_back(std::move(text));
+  }
+  return texts;
 }
 
 namespace {

@@ -53,9 +53,11 @@ chat::Format chat_format_of(const Origin&);
 // The same to talk with it: see load_chat_format(), which says what choice may be.
 chat::Format chat_format_of(const Origin&, const std::string& choice, const Tokenizer&);
 
-// Fills the model's weights, and nothing else, from a checkpoint (see find_checkpoint). Error lists what does
-// not match.
+// Fills the model's weights and training states, and nothing else, from a checkpoint (see find_checkpoint). Error lists
+// what does not match.
 void load_model_weights(Model&, const std::string& checkpoint, const ExecContext&, SavedWeights = SavedWeights::latest);
+// Loads what a checkpoint has of the model's training states. Returns what the log says of the rest.
+std::vector<std::string> load_training_states(Model&, const std::string& checkpoint);
 
 // Settings, tokenizer and weights are those of the checkpoint, what changes by tokens as of it: files of the run that
 // say otherwise are named.

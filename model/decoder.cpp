@@ -95,23 +95,11 @@ Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding, const Ma
   for (std::int64_t i = 0; i < c.layers; ++i)
     blocks_.emplace_back(root.child(str("blocks.", i)), c, i, patterns[static_cast<std::size_t>(i)], inv_freq_,
                          make_ffn);
-  const std::vector<const AttentionConfig*> attentions = attentions_of(c);
-  for (std::size_t i = 0; i < patterns.size(); ++i)
-    if (keeps_important_blocks(*attentions[i], c.kv_heads))
-      importance_.emplace_back(*attentions[i], patterns[i], ModelSizes{c.kv_heads, c.context},
-                               static_cast<std::int64_t>(i));
+  important_.emplace(*this, patterns);
   if (c.norm_place != NormPlace::post) final_norm_.emplace(root.child("final_norm"), c.width, c);
   if (c.tied_embeddings) return;
   head_ = &params_.add({{"head.weight", 0, c.vocab_size, normal}}, c.width, by_token);
   head_->table = true;
-}
-
-void Decoder::apply_importance() {
-  const Slice& slice = params_.slice();
-  const std::int64_t kv_heads = config_.kv_heads / slice.size;
-  for (const BlockImportance& i : importance_)
-    blocks_[static_cast<std::size_t>(i.layer())].attention().change_blocks(
-        of_heads(i.pattern(), {slice.rank * kv_heads, kv_heads}));
 }
 
 std::vector<ModelPart> Decoder::parts() const {
@@ -217,7 +205,7 @@ bool Decoder::set_attention_tokens(std::int64_t tokens) {
   const std::int64_t kv_heads = config_.kv_heads / slice.size;
   const std::vector<Pattern> patterns = patterns_of(config_, {slice.rank * kv_heads, kv_heads});
   for (std::size_t i = 0; i < blocks_.size(); ++i) blocks_[i].attention().set_pattern(patterns[i]);
-  apply_importance();
+  important_->apply();
   return true;
 }
 

@@ -5,10 +5,10 @@
 #include <functional>
 #include <memory>
 
-#include "model/attention/importance.h"
 #include "model/attention_schedule.h"
 #include "model/block_runner.h"
 #include "model/ffn.h"
+#include "model/important_blocks.h"
 #include "model/layers.h"
 #include "model/model.h"
 #include "model/patterns.h"
@@ -67,10 +67,9 @@ class Decoder : public Model {
   bool set_attention_tokens(std::int64_t tokens) override;
   bool set_attention_step(std::int64_t step) override;
   std::vector<AttentionLayer*> attention_layers() override;
-  std::span<BlockImportance> importance() override { return importance_; }
-  void apply_importance() override;
   bool has_indexer() const override;
   bool selects() const override;
+  std::vector<TrainingState*> training_states() override { return {&*important_}; }
 
   std::deque<DecoderBlock>& blocks() { return blocks_; }
 
@@ -96,7 +95,7 @@ class Decoder : public Model {
   Param* tokens_;
   Param* positions_ = nullptr;
   std::deque<DecoderBlock> blocks_;
-  std::vector<BlockImportance> importance_;
+  std::optional<ImportantBlocks> important_;          // there is one once the blocks are made
   std::size_t segment_blocks_ = 0, in_segments_ = 0;  // of a segment, of all
   std::optional<Norm> final_norm_;
   Param* head_ = nullptr;  // null: tied to the token embedding

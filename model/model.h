@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "autograd/ops.h"
@@ -16,7 +15,7 @@
 namespace ring {
 
 class AttentionLayer;
-class BlockImportance;
+class TrainingState;
 struct KvCache;
 
 // The parameters that one part of the forward pass uses.
@@ -80,12 +79,11 @@ class Model {
   virtual bool set_attention_step(std::int64_t /*step*/) { return false; }
   // Returns the attention layers, by layer.
   virtual std::vector<AttentionLayer*> attention_layers() { return {}; }
-  // Returns one for each layer that keeps blocks by importance.
-  virtual std::span<BlockImportance> importance() { return {}; }
-  // Makes the layers keep the blocks that importance() says now, from the next forward on.
-  virtual void apply_importance() {}
   virtual bool has_indexer() const { return false; }  // in any layer
   virtual bool selects() const { return false; }      // any layer chooses its blocks in each forward
+
+  // Returns what training changes beside the parameters (model/training_state.h).
+  virtual std::vector<TrainingState*> training_states() { return {}; }
 
  protected:
   // Called when the parameters are cut: gives the layers their slice's heads.

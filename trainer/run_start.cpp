@@ -15,7 +15,6 @@
 #include "core/utf8_text.h"
 #include "data/token_store.h"
 #include "engine/agreement.h"
-#include "engine/important_blocks.h"
 #include "engine/memory_check.h"
 #include "engine/origin.h"
 #include "engine/planner.h"
@@ -24,6 +23,7 @@
 #include "generated/build_info.h"
 #include "job/worker_page.h"
 #include "model/architectures.h"
+#include "model/training_state.h"
 #include "trainer/records.h"
 #include "trainer/trainer.h"
 
@@ -81,8 +81,8 @@ std::string advice_on_sizes(const ResolvedRun& s, const Origin& origin) {
   return "";
 }
 
-// Returns the shape of each parameter by name. Leaves out the parameters of attention's indexers and pools: they may be
-// missing in a checkpoint that is resumed.
+// Returns the shape of each parameter by name. Leaves out those that come with kinds of attention: they may be missing
+// in a checkpoint that is resumed.
 std::map<std::string, Shape> shapes_of(ModelConfig model) {
   model.attention = {};
   model.attention_layers.clear();
@@ -118,7 +118,8 @@ void check_settings(Resumption& r, const ResolvedRun& s, const Origin& origin, c
   if (changes.empty()) return;
   check_shapes(s, origin, changes);
   if (allow_changes || (file && allowed_before(s, origin, *file))) {
-    check_sizes_of_important_blocks(origin.config.model, s.config.model, s.dir.path());
+    const std::unique_ptr<Model> model = make_model(s.config.model);
+    for (const TrainingState* state : model->training_states()) state->check_resume(origin.config.model, s.dir.path());
     warn_once(r, str("resuming ", s.dir.path(), " with changed settings:", listed(changes)));
     r.changed = true;
     if (std::ranges::count(r.replaced, origin.config_hash) == 0) r.replaced.push_back(origin.config_hash);

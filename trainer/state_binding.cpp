@@ -71,6 +71,17 @@ Names average_in(const std::string& metadata) {
   return saved.config.train.ema > 0 ? names_of(saved.model->parameters().declared(), kAveragePrefix) : Names{};
 }
 
+Names training_state_in(const std::string& metadata, const std::string& prefix) {
+  const SavedModel saved(metadata);
+  State state;
+  for (TrainingState* s : saved.model->training_states()) s->add_to(state);
+  Names names;
+  for (const auto& [name, tensor] : state.tensors()) names.insert(name);
+  for (const auto& [name, value] : state.values()) names.insert(name);
+  std::erase_if(names, [&](const std::string& name) { return !name.starts_with(prefix); });
+  return names;
+}
+
 // Returns true if the weights of a checkpoint with this metadata differ from the model's, but only where they may.
 bool differ_as_they_may(const WeightsReport& r, const std::string& metadata, Model& model) {
   if (r.complete() || !r.mismatched.empty() || r.matching.empty()) return false;
@@ -81,9 +92,8 @@ bool differ_as_they_may(const WeightsReport& r, const std::string& metadata, Mod
 
 }  // namespace
 
-StateBinding::StateBinding(const Config& config, TrainStep& step, ImportantBlocks* important, const std::int64_t& steps,
-                           bool leads)
-    : config_(config), step_(step), important_(important), steps_(steps), leads_(leads) {}
+StateBinding::StateBinding(const Config& config, TrainStep& step, const std::int64_t& steps, bool leads)
+    : config_(config), step_(step), steps_(steps), leads_(leads) {}
 
 void StateBinding::add_weights(State& state) const {
   const OwnedShard& shard = step_.data().shard();
@@ -93,7 +103,7 @@ void StateBinding::add_weights(State& state) const {
 void StateBinding::add_to(State& state) const {
   state.written_behind([this](const Stream& s) {
     step_.optimizer().settle(s);
-    if (important_) important_->settle_for(s);
+    for (TrainingState* t : step_.model().training_states()) t->settle_for(s);
   });
   add_weights(state);
   const Parameters& params = step_.model().parameters();
@@ -104,15 +114,13 @@ void StateBinding::add_to(State& state) const {
                    });
   if (step_.average())
     add_parameters(state, kAveragePrefix, params, step_.data().shard().pieces, step_.average()->buffer());
-  if (important_) important_->add_state(state);
   using Text = const std::string&;
   using Apart = const TensorsApart&;
   state.may_differ(kWeightsPrefix, {[this](Text metadata) { return weights_in(metadata, step_.model()); },
                                     [this](Apart a, Text metadata) { tell_weights(a, metadata, steps_); }});
   state.may_differ(kStatesPrefix, {states_in, [this](Apart a, Text) { tell_states(a); }});
   state.may_differ(kAveragePrefix, {average_in, [this](Apart a, Text) { begin_average(a); }});
-  state.may_differ(kImportancePrefix, {[](Text metadata) { return importance_of(SavedModel(metadata).config.model); },
-                                       [this](Apart a, Text) { begin_importance(a); }});
+  for (TrainingState* t : step_.model().training_states()) add_training_state(state, *t);
 }
 
 void StateBinding::load_weights(const std::string& checkpoint) const {
@@ -125,9 +133,8 @@ void StateBinding::load_weights(const std::string& checkpoint) const {
   const ExecContext& ctx = step_.exec();
   ring::load_weights(checkpoint, state, kWeightsPrefix, ctx.stream, !apart);
   if (apart) tell_weights({compared.missing, compared.unexpected}, manifest.metadata, 0);
-  if (const std::int64_t others = load_importance(step_.model(), checkpoint); others > 0 && leads_)
-    log::info("the importance of ", counted(others, "layer"),
-              " in the weights' checkpoint is of blocks of another size: it begins empty");
+  for (const std::string& text : load_training_states(step_.model(), checkpoint))
+    if (leads_) log::info(text);
   if (step_.average()) step_.average()->start(ctx);
   step_.data().loaded();
 }
@@ -168,13 +175,18 @@ void StateBinding::begin_average(const TensorsApart& apart) const {
     log::info("train.ema: 0: the average of the weights in the checkpoint is left out");
 }
 
-void StateBinding::begin_importance(const TensorsApart& apart) const {
-  if (important_) important_->begin(apart.missing);
-  if (!leads_) return;
-  if (!apart.missing.empty())
-    log::info("the checkpoint knows no importance of blocks for some layers: they keep the newest until they choose");
-  if (!apart.unexpected.empty())
-    log::info("the checkpoint knows an importance of blocks for some layers that this run has no use for");
+void StateBinding::add_training_state(State& state, TrainingState& added) const {
+  added.add_to(state);
+  const auto saved = [prefix = added.prefix()](const std::string& metadata) {
+    return training_state_in(metadata, prefix);
+  };
+  const auto begin = [&added, leads = leads_](const TensorsApart& apart, const std::string&) {
+    added.begin(apart.missing);
+    if (!leads) return;
+    if (!apart.missing.empty()) log::info(added.missing_text());
+    if (!apart.unexpected.empty()) log::info(added.unexpected_text());
+  };
+  state.may_differ(added.prefix(), {saved, begin});
 }
 
 }  // namespace ring

@@ -4,17 +4,16 @@
 #include <string>
 
 #include "checkpoint/state.h"
-#include "engine/important_blocks.h"
 #include "engine/train_step.h"
 
 namespace ring {
 
 class StateBinding {
  public:
-  // All outlive this. important: null if no layer keeps blocks by importance. steps: that the run has done.
-  StateBinding(const Config&, TrainStep&, ImportantBlocks* important, const std::int64_t& steps, bool leads);
+  // All outlive this. steps: that the run has done.
+  StateBinding(const Config&, TrainStep&, const std::int64_t& steps, bool leads);
 
-  // Adds weights, states of the optimizer, the average of the weights, and the importance of blocks.
+  // Adds weights, states of the optimizer, the average of the weights, and what else training changes of the model.
   void add_to(State&) const;
   // Loads the weights of a checkpoint of any layout, and nothing else of it. Throws Error, which lists what does not
   // match.
@@ -25,11 +24,10 @@ class StateBinding {
   void tell_weights(const TensorsApart&, const std::string& metadata, std::int64_t steps) const;
   void tell_states(const TensorsApart&) const;
   void begin_average(const TensorsApart&) const;
-  void begin_importance(const TensorsApart&) const;
+  void add_training_state(State&, TrainingState&) const;
 
   const Config& config_;
   TrainStep& step_;
-  ImportantBlocks* important_;
   const std::int64_t& steps_;
   bool leads_;
 };

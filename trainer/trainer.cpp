@@ -79,9 +79,9 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
       packs_(loader.options().packing.documents || config.train.context > 0),
       step_(config, ctx, mesh, memory_.fit.plan, memory_.fit.host_room, packs_),
       graph_(graph_of(config, step_, mesh.rank() == 0, packs_), ctx.stream, step_.shared_arena(), packs_),
-      important_(step_.model().importance().empty() ? nullptr : std::make_unique<ImportantBlocks>(step_, mesh_)),
-      binding_(config, step_, important_.get(), steps_, mesh.rank() == 0),
+      binding_(config, step_, steps_, mesh.rank() == 0),
       guard_(config.train) {
+  for (TrainingState* state : model().training_states()) state->attach(step_.access());
   if (chooses_staging(config)) step_.set_staging(memory_.fit.staging);
   reserve_host(step_, memory_.fit.host);
   agreed_ = mesh_.world() == 1 || !ctx_.tuning;
@@ -297,7 +297,8 @@ void Trainer::launch_step() {
   step_.load(batches);
   if (!agreed_) rehearse();
   upload_state(f.report, f.valid);
-  if (important_ && important_->before(steps_ + 1)) graph_.forget();
+  for (TrainingState* state : model().training_states())
+    if (state->before_step(steps_ + 1)) graph_.forget();
   if (watch_ && (steps_ + 1) % config_.train.watch_interval == 0) f.watched = watch_->before();
   const double queued = seconds_now();
   const bool replayed = queue_step(!f.replays);
@@ -412,7 +413,8 @@ void Trainer::add_state(State& state) {
 void Trainer::restored() {
   step_.data().loaded();
   attend_as_next();
-  if (important_) important_->restored(), graph_.forget();
+  for (TrainingState* state : model().training_states())
+    if (state->restored()) graph_.forget();
   guard_.restored();
   loader_.seek(static_cast<std::uint64_t>(cursor_));
 }

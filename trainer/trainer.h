@@ -162,8 +162,7 @@ class Trainer {
   std::vector<std::shared_ptr<void>> results_, losses_;  // host memory for what steps leave and for losses, in turn
   std::int64_t steps_ = 0, tokens_ = 0, cursor_ = 0;
   double seconds_ = 0, last_finish_ = 0;
-  std::unique_ptr<Watch> watch_;                // null: no step is watched
-  std::unique_ptr<ImportantBlocks> important_;  // null: no layer keeps blocks by importance
+  std::unique_ptr<Watch> watch_;  // null: no step is watched
   const StateBinding binding_;
   bool agreed_ = false;  // on measured choices
   StepGuard guard_;

@@ -30,7 +30,9 @@ Steps train(std::int64_t nth) {
   const Refusing one(nth);
   refuse_allocation = [](bool within_step) { return !within_step && ++allocations == refused; };
   for (int step = 0; step < 4; ++step) steps.losses.push_back(trainer.step().loss);
-  const Tensor& averages = trainer.model().importance()[0].averages();
+  State state;
+  trainer.add_state(state);
+  const Tensor& averages = state.tensors().at("importance.blocks.0.averages").local;
   steps.averages.assign(averages.data<float>(), averages.data<float>() + averages.numel());
   steps.shortages = std::ssize(trainer.shortages());
   steps.allocations = allocations;

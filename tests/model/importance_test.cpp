@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <set>
 
+#include "checkpoint/state.h"
 #include "core/fields.h"
 #include "kernels/attention/blocks.h"
 #include "model/config.h"
@@ -165,13 +166,26 @@ TEST(BlockImportance, LeavesOtherHeadsAlone) {
   EXPECT_EQ(kept(of_heads(p, {0, 1}), 0, 10), (Blocks{2, 9, 10})) << "as a slice";
 }
 
+using Names = std::set<std::string>;
+
+// Tensors of checkpoints.
+Names saved_of(const ModelConfig& c) {
+  Decoder decoder(c);
+  State state;
+  for (TrainingState* s : decoder.training_states()) s->add_to(state);
+  Names names;
+  for (const auto& [name, tensor] : state.tensors()) names.insert(name);
+  EXPECT_EQ(state.values().contains("importance.measured"), !names.empty());
+  return names;
+}
+
 TEST(BlockImportance, NeedsARuleOfSomeHead) {
   const char* rules = "{pattern: importance, keep: 3}, {local: 2}";
   EXPECT_TRUE(keeps_important_blocks(model(rules, "[1, 0]").attention, kHeads));
   EXPECT_FALSE(keeps_important_blocks(model(rules, "[1]").attention, kHeads));
   EXPECT_FALSE(keeps_important_blocks({}, kHeads));
-  EXPECT_EQ(Decoder(model(rules)).importance().size(), 1u);
-  EXPECT_TRUE(Decoder(model("{local: 2}")).importance().empty());
+  EXPECT_EQ(saved_of(model(rules)), (Names{"importance.blocks.0.averages", "importance.blocks.0.scores"}));
+  EXPECT_EQ(saved_of(model("{local: 2}")), Names{});
 }
 
 }  // namespace

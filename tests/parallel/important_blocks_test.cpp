@@ -12,10 +12,11 @@
 #include "comm/gloo/gloo.h"
 #include "core/fields.h"
 #include "engine/devices.h"
-#include "engine/important_blocks.h"
 #include "engine/memory_choice.h"
 #include "engine/resolve.h"
 #include "job/store.h"
+#include "model/important_blocks.h"
+#include "model/patterns.h"
 #include "tests/late_stream.h"
 #include "tests/trainer/documents.h"
 #include "tests/trainer/tiny.h"
@@ -42,6 +43,13 @@ struct LoadedRank {
     std::vector<Batch> batches;
     for (std::size_t i = 0; i < step.micro_batches(); ++i) batches.push_back(step.context().part(loader.next()));
     step.load(batches);
+  }
+};
+
+// Those of a run, beside the model's own, which no trainer uses here.
+struct Attached : ImportantBlocks {
+  explicit Attached(LoadedRank& r) : ImportantBlocks(r.step.model(), patterns_of(r.config.model)) {
+    attach(r.step.access());
   }
 };
 
@@ -95,15 +103,15 @@ TEST_F(DistImportantBlocks, NobodyWaitsForAMeasurement) {
   std::promise<void> first_went_on;
   std::future<void> gone_on = first_went_on.get_future();
   const std::vector<std::string> errors = on_two_ranks([&](LoadedRank& r) {
-    ImportantBlocks blocks(r.step, *r.mesh);
+    Attached blocks(r);
     if (r.mesh->rank() == 1) {
       EXPECT_EQ(gone_on.wait_for(std::chrono::seconds(20)), std::future_status::ready);
     }
-    EXPECT_FALSE(blocks.before(1));
-    const BlockImportance& layer = r.step.model().importance()[0];
+    EXPECT_FALSE(blocks.before_step(1));
+    const BlockImportance& layer = blocks.layers()[0];
     EXPECT_LT(layer.averages().data<float>()[0], 0) << "not there yet";
     if (r.mesh->rank() == 0) first_went_on.set_value();
-    EXPECT_FALSE(blocks.before(2));
+    EXPECT_FALSE(blocks.before_step(2));
     EXPECT_GT(layer.averages().data<float>()[0], 0) << "taken ahead of the next one";
   });
   EXPECT_EQ(errors[0] + errors[1], "");
@@ -111,10 +119,10 @@ TEST_F(DistImportantBlocks, NobodyWaitsForAMeasurement) {
 
 TEST_F(DistImportantBlocks, ASnapshotHasWhatWasMeasured) {
   const std::vector<std::string> errors = on_two_ranks([&](LoadedRank& r) {
-    ImportantBlocks blocks(r.step, *r.mesh);
-    blocks.before(1);
+    Attached blocks(r);
+    blocks.before_step(1);
     blocks.settle_for(r.ctx.stream);
-    EXPECT_GT(r.step.model().importance()[0].averages().data<float>()[0], 0);
+    EXPECT_GT(blocks.layers()[0].averages().data<float>()[0], 0);
   });
   EXPECT_EQ(errors[0] + errors[1], "");
 }
@@ -122,15 +130,15 @@ TEST_F(DistImportantBlocks, ASnapshotHasWhatWasMeasured) {
 // A save may still copy what the layers keep when the next step chooses.
 TEST_F(DistImportantBlocks, WhatASaveCopiesIsNotChosenAnewBefore) {
   const std::vector<std::string> errors = on_two_ranks([&](LoadedRank& r) {
-    ImportantBlocks blocks(r.step, *r.mesh);
-    blocks.before(1);
+    Attached blocks(r);
+    blocks.before_step(1);
     const Stream copies = late_stream();
     blocks.settle_for(copies);
-    const Tensor& scores = r.step.model().importance()[0].scores();
+    const Tensor& scores = blocks.layers()[0].scores();
     const std::vector<float> kept(scores.data<float>(), scores.data<float>() + scores.numel());
     std::vector<float> copied(kept.size());
     copies.impl().copy(copied.data(), scores.raw(), scores.bytes());
-    EXPECT_TRUE(blocks.before(4));
+    EXPECT_TRUE(blocks.before_step(4));
     copies.synchronize();
     EXPECT_EQ(copied, kept);
     EXPECT_NE(std::vector<float>(scores.data<float>(), scores.data<float>() + scores.numel()), kept);
@@ -141,27 +149,28 @@ TEST_F(DistImportantBlocks, WhatASaveCopiesIsNotChosenAnewBefore) {
 // As after a rollback to a checkpoint that the run had before its layers kept blocks this way.
 TEST_F(DistImportantBlocks, BeginAnewWhereACheckpointHasNone) {
   const std::vector<std::string> errors = on_two_ranks([&](LoadedRank& r) {
-    ImportantBlocks blocks(r.step, *r.mesh);
-    BlockImportance &first = r.step.model().importance()[0], &second = r.step.model().importance()[1];
+    Attached blocks(r);
+    BlockImportance &first = blocks.layers()[0], &second = blocks.layers()[1];
     const auto values = [](const Tensor& t) { return std::vector(t.data<float>(), t.data<float>() + t.numel()); };
     const std::vector<float> empty = values(first.averages()), newest = values(first.scores());
-    for (const std::int64_t step : {1, 2}) blocks.before(step);
+    for (const std::int64_t step : {1, 2}) blocks.before_step(step);
     const std::vector<float> measured = values(first.averages()), others = values(second.averages());
     EXPECT_NE(measured, empty);
-    EXPECT_TRUE(blocks.before(4));
+    EXPECT_TRUE(blocks.before_step(4));
     EXPECT_NE(values(first.scores()), newest);
     blocks.settle_for(r.ctx.stream);  // as a load does
     blocks.begin({"importance.blocks.0.averages", "importance.blocks.0.scores"});
     EXPECT_EQ(values(first.averages()), empty);
     EXPECT_EQ(values(first.scores()), newest);
     EXPECT_NE(values(second.averages()), empty) << "the checkpoint has those";
-    EXPECT_FALSE(blocks.before(2)) << "no step is measured twice";
+    EXPECT_FALSE(blocks.before_step(2)) << "no step is measured twice";
     EXPECT_EQ(values(first.averages()), empty);
-    const std::set<std::string> all = importance_of(r.config.model);
-    EXPECT_EQ(all.size(), 5u);
-    blocks.begin({all.begin(), all.end()});
-    blocks.restored();
-    for (const std::int64_t step : {1, 2}) blocks.before(step);
+    std::vector<std::string> all = {"importance.measured"};
+    for (const char* layer : {"0", "1"})
+      for (const char* tensor : {"averages", "scores"}) all.push_back(str("importance.blocks.", layer, ".", tensor));
+    blocks.begin(all);
+    EXPECT_TRUE(blocks.restored());
+    for (const std::int64_t step : {1, 2}) blocks.before_step(step);
     EXPECT_EQ(values(first.averages()), measured);
     EXPECT_EQ(values(second.averages()), others);
   });
@@ -173,11 +182,11 @@ TEST_F(DistImportantBlocks, RanksThatChoseOtherBlocksFindOut) {
        {"parallel.dp=2", "parallel.cp=2", "parallel={cp: 2, cp_schedule: ring}", "parallel.tp=2"}) {
     more_ = layout;
     const std::vector<std::string> errors = on_two_ranks([&](LoadedRank& r) {
-      ImportantBlocks blocks(r.step, *r.mesh);
-      blocks.before(1);
-      if (r.mesh->rank() == 1) r.step.model().importance()[1].scores().data<float>()[5] = 7;
-      blocks.before(2);
-      blocks.before(3);
+      Attached blocks(r);
+      blocks.before_step(1);
+      if (r.mesh->rank() == 1) blocks.layers()[1].scores().data<float>()[5] = 7;
+      blocks.before_step(2);
+      blocks.before_step(3);
     });
     for (const std::string& e : errors)
       EXPECT_NE(e.find("rank 1 keeps other blocks than rank 0"), std::string::npos) << layout << ": " << e;
