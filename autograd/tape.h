@@ -91,9 +91,9 @@ struct Run {
   // Who wants the entropy of every attention in turn, by heads: f32 [2 heads], sums over rows and how many rows, of
   // blocks [2 heads + 2] more (autograd/ops/kept_share.h). Each attention then runs once more. Null: not measured.
   std::vector<Tensor>* entropies = nullptr;
-  // [1] f32, to which the losses of block indexers are added as they are recorded (autograd/indexer.h), as sums over
-  // tokens; undefined: nobody asks.
-  Tensor index_loss{};
+  // [1] f32, to which losses beside the model's own are added as they are recorded, such as those of block indexers
+  // (autograd/indexer.h), as sums over tokens; undefined: nobody asks.
+  Tensor auxiliary_loss{};
   SavedTensorHooks* saved_hooks = nullptr;  // who may put saved tensors elsewhere; null: all stay
 
   // What runs and is recorded while the guard lives belongs to this scope.

@@ -122,7 +122,7 @@ void TrainStep::allocate_inputs() {
   const ScopeGuard scope(*ctx_.scopes, {ScopeKind::inputs});
   const InputSizes sizes{tokens, plan_.micro_batches * plan_.micro_batch, corpora_, packed_};
   inputs_ = StepInputs(sizes, ctx_.stream);
-  losses_ = ctx_.empty({1 + 2 * corpora_ + (has_indexer() ? 1 : 0)}, DType::f32, Lifetime::run);
+  losses_ = ctx_.empty({1 + 2 * corpora_ + (has_auxiliary_loss() ? 1 : 0)}, DType::f32, Lifetime::run);
   stage_ = std::make_unique<InputStage>(sizes, ctx_.stream);
   lay_out_sequences();
 }
@@ -215,7 +215,7 @@ StepAccess TrainStep::access() {
 void TrainStep::micro_step(std::size_t index) {
   Tape tape(index + 1 == micro_batches());
   Run run = micro_run(index, &tape);
-  if (has_indexer()) run.index_loss = losses_of(1 + 2 * corpora_, 1);
+  if (has_auxiliary_loss()) run.auxiliary_loss = losses_of(1 + 2 * corpora_, 1);
   LossHead head;
   head.targets = micro_part(inputs_.targets, index);
   head.z_loss = static_cast<float>(config_.train.z_loss);
@@ -245,12 +245,12 @@ void TrainStep::compute() {
   update();
 }
 
-// The slices of a model have the same losses, but each its own heads' part of the indexers'.
+// The slices of a model have the same losses, but each its own part of the auxiliary one.
 void TrainStep::sum_losses() {
   const auto sum = [&](Communicator& over, const Tensor& t) {
     over.all_reduce(t, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);
   };
-  if (has_indexer() && plan_.tp > 1) sum(mesh_.axis("tp"), losses_of(1 + 2 * corpora_, 1));
+  if (has_auxiliary_loss() && plan_.tp > 1) sum(mesh_.axis("tp"), losses_of(1 + 2 * corpora_, 1));
   sum(mesh_.group(kDataAxes), losses_);
 }
 

@@ -87,9 +87,9 @@ class TrainStep {
   const HostOffload* offload() const { return offloads_ ? offload_.get() : nullptr; }  // null: all stays on the device
   const Tensor& state() const { return step_state_; }                                  // a StepState on the device
   // The step's, over all ranks, f32: the loss, [0], of a mixture each corpus's loss and targets, [1, corpora] and
-  // [1 + corpora, 2 corpora], and where attention has indexers their loss, as the last one.
+  // [1 + corpora, 2 corpora], and the model's auxiliary loss, if it has one, as the last one.
   const Tensor& losses() const { return losses_; }
-  bool has_indexer() const { return model_->has_indexer(); }
+  bool has_auxiliary_loss() const { return !model_->auxiliary_loss().empty(); }
   std::int64_t corpora() const { return corpora_; }                                       // of a mixture; 0: one
   std::size_t micro_batches() const { return static_cast<std::size_t>(micro_batches_); }  // of this rank in a step
   std::string lasting_memory() const;  // "weights 1.50 GiB, gradients .., moments .."

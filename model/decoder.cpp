@@ -155,8 +155,9 @@ std::vector<AttentionLayer*> Decoder::attention_layers() {
   return layers;
 }
 
-bool Decoder::has_indexer() const {
-  return std::ranges::any_of(blocks_, [](const DecoderBlock& block) { return block.attention().indexer() != nullptr; });
+std::string Decoder::auxiliary_loss() const {
+  const auto has_indexer = [](const DecoderBlock& block) { return block.attention().indexer() != nullptr; };
+  return std::ranges::any_of(blocks_, has_indexer) ? "index_loss" : "";
 }
 
 bool Decoder::selects() const {

@@ -67,8 +67,8 @@ class Decoder : public Model {
   bool set_attention_tokens(std::int64_t tokens) override;
   bool set_attention_step(std::int64_t step) override;
   std::vector<AttentionLayer*> attention_layers() override;
-  bool has_indexer() const override;
   bool selects() const override;
+  std::string auxiliary_loss() const override;
   std::vector<TrainingState*> training_states() override { return {&*important_}; }
 
   std::deque<DecoderBlock>& blocks() { return blocks_; }

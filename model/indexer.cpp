@@ -81,8 +81,8 @@ void Indexer::learn(Run& run, const Var& scores, const Tensor& mass, const Block
       part.shared ? owned_blocks(*seqs.shards, part.pattern) : block_rows(part.pattern, part.spans);
   const IndexTarget target{mass, selection.bits, std::move(rows), part.pattern.blocks};
   const Var loss = index_loss(run, scores, target, share_, weight_);
-  if (run.index_loss.defined())
-    axpby_kernel({.x = loss.value, .y = run.index_loss, .out = run.index_loss, .alpha = 1, .beta = 1}, run.ctx);
+  if (run.auxiliary_loss.defined())
+    axpby_kernel({.x = loss.value, .y = run.auxiliary_loss, .out = run.auxiliary_loss, .alpha = 1, .beta = 1}, run.ctx);
 }
 
 void add_mass(const Tensor& all, const Attention& a, KvHeads heads, const ExecContext& ctx) {

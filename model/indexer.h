@@ -21,7 +21,7 @@ class Indexer {
   // What is projected of means of rows, f32 [rows,C] -> [rows, shape().width()].
   Tensor project(const Tensor& means, const ExecContext&) const;
   // Learns from what attention made of these scores, of which a run records: the masses of blocks, which are used up,
-  // and the selection. The loss is added to run.index_loss, where it is wanted: of the blocks that this rank owns,
+  // and the selection. The loss is added to run.auxiliary_loss, where it is wanted: of the blocks that this rank owns,
   // where it shares the queries with others.
   void learn(Run&, const Var& scores, const Tensor& mass, const BlockSelection&, const Sequences&,
              const SelectionPart&) const;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/checked.h"
+#include "core/counted.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/blocks.h"
 #include "kernels/attention/gated_decode.h"
@@ -153,6 +154,29 @@ ParamList AttentionLayer::parameters() const {
   if (pooling_) all += {pooling_};
   if (pool_gate_) all += pool_gate_->parameters();
   return all += out_.parameters();
+}
+
+std::vector<LaterWeights> AttentionLayer::later_weights() const {
+  ParamList pools;
+  if (pooling_) pools += {pooling_};
+  if (pool_gate_) pools += pool_gate_->parameters();
+  return {{index_ ? index_->parameters() : ParamList{},
+           [](std::int64_t tensors, std::int64_t steps) {
+             return str("the weights lack ", tensors, " tensors of indexers, which begin to learn now: ",
+                        "model.attention.index_warmup_steps gives them time",
+                        steps ? str(" if it is more than the ", counted(steps, "step"), " that the run has done") : "");
+           },
+           [](std::int64_t tensors) {
+             return str("the weights have ", tensors, " tensors of indexers that this run has no use for");
+           }},
+          {pools,
+           [](std::int64_t tensors, std::int64_t) {
+             return str("the weights have no learned pools or gates for some layers (", tensors,
+                        " tensors), which begin as means and at 0 and learn with this run");
+           },
+           [](std::int64_t tensors) {
+             return str("the weights have learned pools or gates (", tensors, " tensors) that this run has no use for");
+           }}};
 }
 
 SelfAttention AttentionLayer::options(bool training) const {

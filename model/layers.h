@@ -10,6 +10,7 @@
 #include "model/config.h"
 #include "model/indexer.h"
 #include "model/kv_cache.h"
+#include "model/later_weights.h"
 #include "model/params.h"
 
 namespace ring {
@@ -65,6 +66,8 @@ class AttentionLayer {
   Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, BlockSelection* shared, LayerCache&,
                  const std::vector<std::int32_t>& lengths) const;
   ParamList parameters() const;
+  // Returns the same kinds in the same order for all layers; one that a layer does not have is empty.
+  std::vector<LaterWeights> later_weights() const;
 
   // Computes these heads alone from now on: those of a slice, with what they attend over.
   void take_heads(std::int64_t heads, KvHeads, const Pattern&);

@@ -1,5 +1,7 @@
 #include "model/model.h"
 
+#include "model/layers.h"
+
 namespace ring {
 
 void Model::allocate(const ExecContext& ctx, std::uint64_t seed, const ParamTypes& types) {
@@ -11,6 +13,16 @@ void Model::shard(Slice slice) {
   if (slice.size == 1) return;
   params_.shard(slice);
   on_shard();
+}
+
+std::vector<LaterWeights> Model::later_weights() {
+  std::vector<LaterWeights> all;
+  for (const AttentionLayer* layer : attention_layers()) {
+    std::vector<LaterWeights> own = layer->later_weights();
+    for (std::size_t kind = 0; kind < all.size(); ++kind) all[kind].params += own[kind].params;
+    if (all.empty()) all = std::move(own);
+  }
+  return all;
 }
 
 }  // namespace ring

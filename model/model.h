@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "autograd/ops.h"
 #include "model/activation_plan.h"
 #include "model/config.h"
+#include "model/later_weights.h"
 #include "model/params.h"
 
 namespace ring {
@@ -79,8 +81,12 @@ class Model {
   virtual bool set_attention_step(std::int64_t /*step*/) { return false; }
   // Returns the attention layers, by layer.
   virtual std::vector<AttentionLayer*> attention_layers() { return {}; }
-  virtual bool has_indexer() const { return false; }  // in any layer
-  virtual bool selects() const { return false; }      // any layer chooses its blocks in each forward
+  // Returns those of the attention layers, one entry for each kind.
+  std::vector<LaterWeights> later_weights();
+  virtual bool selects() const { return false; }  // any layer chooses its blocks in each forward
+  // Returns the name in metrics of the loss that Run::auxiliary_loss gets; empty if there is none. Each slice of a
+  // model adds its own part.
+  virtual std::string auxiliary_loss() const { return ""; }
 
   // Returns what training changes beside the parameters (model/training_state.h).
   virtual std::vector<TrainingState*> training_states() { return {}; }

@@ -87,7 +87,7 @@ std::string tag_of(const std::string& group, const std::string& name) {
     return "attention/" + group.substr(std::strlen("attention_")) + "/" + name;
   if (group != "train") return group + "/" + name;
   if (name == "loss") return "loss/train";
-  if (name == "index_loss") return "loss/train_index";
+  if (name.ends_with("_loss")) return "loss/train_" + name.substr(0, name.size() - std::strlen("_loss"));
   const std::string section = section_of(name);
   const bool prefixed = name.starts_with(section + "_");
   return section + "/" + (prefixed ? name.substr(section.size() + 1) : name);

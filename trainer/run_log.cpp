@@ -315,7 +315,7 @@ void RunLog::record(const StepReport& r) {
   if (config_.schedule.final_weight_decay != 1)
     values.emplace_back("weight_decay", config_.optimizer.weight_decay * r.decay_scale);
   if (!attention_changes_.empty()) values.emplace_back("attention_pairs", density_);
-  if (r.index_loss) values.emplace_back("index_loss", *r.index_loss);
+  if (r.auxiliary_loss) values.emplace_back(trainer_.model().auxiliary_loss(), *r.auxiliary_loss);
   add_sensors(values);
   add_sources(values, interval_sources_, names_);
   add_shares(values, interval_sources_, names_);

@@ -4,12 +4,10 @@
 #include <set>
 
 #include "checkpoint/reader.h"
-#include "core/counted.h"
 #include "core/log.h"
 #include "engine/origin.h"
 #include "evaluate/session.h"
 #include "model/architectures.h"
-#include "model/layers.h"
 #include "optim/groups.h"
 
 namespace ring {
@@ -31,28 +29,19 @@ Names names_of(const ParamList& params, const char* prefix) {
   return names;
 }
 
-// Weights that a run may begin or cease to have, as the attention layers of its model have them.
-struct LaterWeights {
-  explicit LaterWeights(Model& model) {
-    for (AttentionLayer* layer : model.attention_layers()) {
-      if (layer->indexer()) indexers.merge(names_of(layer->indexer()->parameters(), kWeightsPrefix));
-      if (layer->pooling()) pools.merge(names_of({layer->pooling()}, kWeightsPrefix));
-      if (layer->pool_gate()) pools.merge(names_of(layer->pool_gate()->parameters(), kWeightsPrefix));
-    }
-  }
-  bool contains(const std::string& name) const { return indexers.contains(name) || pools.contains(name); }
-  Names indexers, pools;
-};
+Names later_weights_of(Model& model) {
+  Names names;
+  for (const LaterWeights& later : model.later_weights()) names.merge(names_of(later.params, kWeightsPrefix));
+  return names;
+}
 
 // Returns the weights that a checkpoint with this metadata has to have: those of `model`, but for later ones, of which
 // it has its own.
 Names weights_in(const std::string& metadata, Model& model) {
-  const LaterWeights here(model);
-  LaterWeights there(*SavedModel(metadata).model);
+  const Names here = later_weights_of(model);
   Names names = names_of(model.parameters().layout(), kWeightsPrefix);
   std::erase_if(names, [&](const std::string& name) { return here.contains(name); });
-  names.merge(there.indexers);
-  names.merge(there.pools);
+  names.merge(later_weights_of(*SavedModel(metadata).model));
   return names;
 }
 
@@ -141,21 +130,15 @@ void StateBinding::load_weights(const std::string& checkpoint) const {
 
 void StateBinding::tell_weights(const TensorsApart& apart, const std::string& metadata, std::int64_t steps) const {
   if (!leads_) return;
-  const auto count = [](const std::vector<std::string>& names, const Names& of) {
-    return std::ranges::count_if(names, [&](const std::string& name) { return of.contains(name); });
+  const auto count = [](const std::vector<std::string>& names, const LaterWeights& later) {
+    const Names all = names_of(later.params, kWeightsPrefix);
+    return std::ranges::count_if(names, [&](const std::string& name) { return all.contains(name); });
   };
-  const LaterWeights here(step_.model()), there(*SavedModel(metadata).model);
-  if (const auto missing = count(apart.missing, here.indexers); missing > 0)
-    log::info("the weights lack ", missing,
-              " tensors of indexers, which begin to learn now: model.attention.index_warmup_steps gives them time",
-              steps ? str(" if it is more than the ", counted(steps, "step"), " that the run has done") : "");
-  if (const auto unexpected = count(apart.unexpected, there.indexers); unexpected > 0)
-    log::info("the weights have ", unexpected, " tensors of indexers that this run has no use for");
-  if (const auto missing = count(apart.missing, here.pools); missing > 0)
-    log::info("the weights have no learned pools or gates for some layers (", missing,
-              " tensors), which begin as means and at 0 and learn with this run");
-  if (const auto unexpected = count(apart.unexpected, there.pools); unexpected > 0)
-    log::info("the weights have learned pools or gates (", unexpected, " tensors) that this run has no use for");
+  for (const LaterWeights& later : step_.model().later_weights())
+    if (const auto missing = count(apart.missing, later); missing > 0) log::info(later.missing(missing, steps));
+  const SavedModel saved(metadata);
+  for (const LaterWeights& later : saved.model->later_weights())
+    if (const auto unexpected = count(apart.unexpected, later); unexpected > 0) log::info(later.unexpected(unexpected));
 }
 
 void StateBinding::tell_states(const TensorsApart& apart) const {

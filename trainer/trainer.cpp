@@ -309,7 +309,7 @@ void Trainer::launch_step() {
   if (f.logged) measure_parts(f);
   if (f.watched) watch_->after(f.watched);
   f.losses = losses_[static_cast<std::size_t>(steps_) % losses_.size()];
-  if (step_.corpora() || step_.has_indexer())
+  if (step_.corpora() || step_.has_auxiliary_loss())
     ctx_.stream.impl().copy(f.losses.get(), step_.losses().raw(), step_.losses().bytes());
   f.done = ctx_.stream.record();
   f.report.sequences = next_batch_size();
@@ -337,7 +337,7 @@ StepReport Trainer::finish() {
   r.norm = std::fabs(std::sqrt(state.squared_norm));  // of NaN, too: it prints without a sign
   const auto* losses = static_cast<const float*>(f.losses.get());
   for (std::int64_t c = 1; c <= step_.corpora(); ++c) r.sources.push_back({losses[c], losses[c + step_.corpora()]});
-  if (step_.has_indexer()) r.index_loss = losses[2 * step_.corpora() + 1] / f.valid;
+  if (step_.has_auxiliary_loss()) r.auxiliary_loss = losses[2 * step_.corpora() + 1] / f.valid;
   r.accepted = state.accepted != 0;
   if (f.logged) r.part_norms = part_norms(f);
   if (f.watched) r.watched = watch_->report(f.watched);

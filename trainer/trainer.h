@@ -23,12 +23,12 @@ struct StepReport {
   double loss = 0;        // mean over the valid tokens of all micro-batches and ranks
   double norm = 0;        // of the gradient, before clipping
   double lr = 0;
-  double decay_scale = 1;            // factor on every weight decay
-  std::vector<double> part_norms;    // of Trainer::parts() where the step is logged, else empty; NaN: no memory for it
-  WatchReport watched;               // where train.watch_interval says so, else empty
-  std::vector<SourceLoss> sources;   // of each corpus of a mixture; empty: there is one
-  std::optional<double> index_loss;  // of the indexers of blocks, likewise; none: there are none
-  bool accepted = true;              // false: loss or norm is not finite or above a limit, and nothing was updated
+  double decay_scale = 1;           // factor on every weight decay
+  std::vector<double> part_norms;   // of Trainer::parts() where the step is logged, else empty; NaN: no memory for it
+  WatchReport watched;              // where train.watch_interval says so, else empty
+  std::vector<SourceLoss> sources;  // of each corpus of a mixture; empty: there is one
+  std::optional<double> auxiliary_loss;  // likewise; none: the model has none
+  bool accepted = true;                  // false: loss or norm is not finite or above a limit, and nothing was updated
   std::int64_t sequences = 0, tokens = 0;                      // of all ranks; sequences: samples
   std::int64_t context = 0;                                    // tokens that see each other
   std::int64_t trained = 0;                                    // tokens before it

@@ -124,7 +124,7 @@ class Rank {
       RING_CHECK(r.accepted, "step ", i, " is not finite: ", trainer_.diagnose());
       losses.push_back(r.loss);
       norms.push_back(r.norm);
-      if (r.index_loss) index_losses.push_back(*r.index_loss);
+      if (r.auxiliary_loss) index_losses.push_back(*r.auxiliary_loss);
       part_norms.push_back(r.part_norms);
       watched.push_back(r.watched);
       sources.push_back(r.sources);
