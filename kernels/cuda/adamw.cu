@@ -7,7 +7,8 @@ namespace {
 struct Settings {
   float beta1, beta2, eps, weight_decay, lr_scale;
 };
-// What all elements of a step share. in_m and in_v scale the gradient: clip * (1 - beta1), clip * sqrt(1 - beta2).
+// Per-step coefficients, common to all elements. in_m and in_v scale the gradient: clip * (1 - beta1), clip * sqrt(1 -
+// beta2).
 struct Coefficients {
   float beta1, beta2, in_m, in_v, rate, scale2, eps, decay;
 };
@@ -32,7 +33,7 @@ __device__ Coefficients coefficients(const Settings& a, const StepState& state) 
           .decay = static_cast<float>(1 - lr * (static_cast<double>(a.weight_decay) * state.decay_scale))};
 }
 
-// One instruction each, relative error about 2^-22. Subnormal numbers count as 0, far below any eps.
+// One instruction each; relative error about 2^-22. Subnormal numbers become 0, far below any eps.
 __device__ inline float root(float x) {
   float y;
   asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -44,7 +45,7 @@ __device__ inline float inverse(float x) {
   return y;
 }
 
-// Spelled out in fmaf: an element must get the same bits wherever a range begins and ends, and the compiler is free to
+// Uses explicit fmaf: an element must get identical bits wherever a range begins and ends, but the compiler could
 // contract the two kinds of tile differently.
 __device__ inline void update(float& param, float grad, float& m, float& v, const Coefficients& k) {
   const float g = k.in_v * grad;
@@ -58,11 +59,11 @@ struct Operands {
   Flat<P> param;
   Flat<G> grad;
   Flat<M> m, v;
-  Flat<__nv_bfloat16> weights;  // data null: none
+  Flat<__nv_bfloat16> weights;  // data: null if there are none
   const StepState* state;
   RandomSite site;
-  std::uint64_t first;  // global number of element 0
-  bool aligned;         // all of them to 16 bytes
+  std::uint64_t first;  // global index of element 0
+  bool aligned;         // all pointers, to 16 bytes
 };
 
 template <bool whole, class P, class G, class M>
@@ -93,7 +94,7 @@ __global__ void __launch_bounds__(kBlock, 4) adamw(Operands<P, G, M> o, Settings
   const Coefficients k = shared;
   o.site.step = o.state->step;
   const int in_tile = static_cast<int>(threadIdx.x) / kWarp * kWarpTile + static_cast<int>(threadIdx.x) % kWarp * kFour;
-  // The bound is of the tile, not of the lane: all lanes take part in every step.
+  // Loops over tiles, not lanes: all lanes must take part in every step.
   for (std::int64_t tile = std::int64_t{blockIdx.x} * kTile; tile < o.param.n;
        tile += std::int64_t{gridDim.x} * kTile) {
     if (o.aligned && tile + kTile <= o.param.n)

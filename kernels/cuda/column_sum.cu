@@ -5,7 +5,7 @@
 namespace ring::cuda {
 namespace {
 
-// Where a column's sum goes: f32 or bf16, the other one is null. part_stride: between the results of two parts.
+// Destination of column sums: f32 or bf16, the other pointer is null. part_stride: between the results of two parts.
 struct Sums {
   float* f32;
   __nv_bfloat16* b16;
@@ -21,10 +21,10 @@ struct Sums {
   }
 };
 
-constexpr int kRowsAtOnce = 8;  // of a thread, their loads on the way together
+constexpr int kRowsAtOnce = 8;  // rows that a thread loads at a time, all in flight together
 
-// A block sums `rows_per_part` rows of blockDim.x * n columns: blockDim.y rows at a time, n columns per thread, then
-// over its rows of threads by halves. The order depends on the shape alone.
+// A thread block sums `rows_per_part` rows of blockDim.x * n columns: blockDim.y rows at a time, n columns per thread,
+// then a tree over threadIdx.y. The order only depends on the shape.
 template <class T, int n>
 __global__ void __launch_bounds__(kBlock)
     sum_columns(const T* x, std::int64_t rows, std::int64_t width, std::int64_t stride, int rows_per_part, Sums out) {
@@ -63,10 +63,10 @@ __global__ void __launch_bounds__(kBlock)
     if (column + j < width) out.write(blockIdx.y, column + j, mine[j * kBlock]);
 }
 
-// How columns and rows are dealt out: `lanes` threads side by side, as few as the columns need and at most `most`.
+// Split of the columns: `lanes` threads side by side, as few as the columns need and at most `most`.
 struct ColumnSplit {
   int lanes;
-  std::int64_t slabs;  // of columns
+  std::int64_t slabs;  // thread blocks across the columns
 };
 ColumnSplit cut_columns(std::int64_t threads, int most) {
   int lanes = 1;
@@ -88,7 +88,7 @@ void run_width(const ColumnSum& args, const Sums& out, const ExecContext& ctx) {
   const T* x = device_data<T>(args.x);
   const std::int64_t rows = args.x.dim(0), width = args.x.dim(1), stride = args.x.stride(0);
   const ColumnSplit cut = cut_columns(divide_up(width, n), kWarp);
-  // As many parts as fill any device, each with at least one full round of loads per thread.
+  // Enough parts to fill any device, each with at least one full round of loads per thread.
   const std::int64_t round = std::int64_t{kRowsAtOnce} * (kBlock / cut.lanes);
   const std::int64_t most = std::clamp(divide_up(rows, round), std::int64_t{1}, kMaxGridY);
   const std::int64_t wanted = std::clamp(most_blocks / cut.slabs, std::int64_t{1}, most);
@@ -98,7 +98,7 @@ void run_width(const ColumnSum& args, const Sums& out, const ExecContext& ctx) {
   const Tensor partial = ctx.empty({parts, width});
   float* sums = partial.data<float>();
   run_stage<T, n>(x, rows, width, stride, cut, rows_per_part, parts, Sums{sums, nullptr, width, 0}, ctx);
-  // Few columns per block, so that the little that is left occupies many of them.
+  // Few columns per thread block, so that the small second stage still occupies many of them.
   run_stage<float, 1>(sums, parts, width, width, cut_columns(width, 8), parts, 1, out, ctx);
 }
 

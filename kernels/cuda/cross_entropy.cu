@@ -1,7 +1,7 @@
-// One block per row. What fits of the row stays in shared memory between the pass that sums and the pass that writes
-// the gradient; the rest, of very long rows, is read again while it is still in the L2 cache. Shared memory rather than
-// registers, because the copy engine then fills it: two or three blocks share a multiprocessor, one computes (two
-// exponentials per element) while the others' rows are on their way.
+// One thread block per row. As much of the row as fits stays in shared memory between the pass that sums and the pass
+// that writes the gradient; the rest of very long rows is read again from the L2 cache. Shared memory instead of
+// registers, so that the TMA can fill it: two or three thread blocks share an SM, and one computes (two exponentials
+// per element) while the rows of the others are loaded.
 #include "kernels/cross_entropy.h"
 
 #include "core/step_state.h"
@@ -11,7 +11,7 @@
 namespace ring::cuda {
 namespace {
 
-constexpr int kMaxChunks = 16;  // of a row, each with a barrier of its own: sums start when the first chunk is there
+constexpr int kMaxChunks = 16;  // per row, each with its own mbarrier, so that summing starts with the first chunk
 
 struct LossArgs {
   const std::int32_t* targets;
@@ -21,10 +21,10 @@ struct LossArgs {
   int vocab, width;
   float scale, z_loss;
   bool gradient;
-  int keep, chunk;  // packs kept in shared memory, packs of one chunk of them
+  int keep, chunk;  // keep: packs kept in shared memory; chunk: packs per chunk
 };
 
-// Queues copies of the row's first `keep` packs, chunk by chunk.
+// Issues copies of the row's first `keep` packs, chunk by chunk. All threads must call it.
 template <class T>
 __device__ void fetch(T* kept, const Span<T>& span, int keep, int chunk, std::uint64_t* barriers) {
   if constexpr (kBulkCopy) {
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(1024) cross_entropy_rows(RowsOf<T> rows, LossA
   const Span<T> span(row, a.vocab);
   const int keep = min(span.packs, a.keep);
   fetch(kept, span, keep, a.chunk, barriers);
-  // A target outside of the vocabulary cannot be reported from here: its NaN stops the step.
+  // A target outside the vocabulary cannot be reported from here; its NaN rejects the step.
   const float nan = __int_as_float(0x7fffffff);
   const bool known = target >= 0 && target < a.vocab;
   const float logit = threadIdx.x != 0 ? 0.0f : known ? to_float(row[target]) : nan;  // before the row is overwritten
@@ -93,20 +93,20 @@ int attribute(const ExecContext& ctx, cudaDeviceAttr what) {
   return value;
 }
 
-// Three blocks on a multiprocessor where a row fits into a third of its shared memory, or two; else one of all its
-// threads, which beats clusters of blocks that share a row: they wait for each other.
+// Three thread blocks per SM if a row fits into a third of its shared memory, two if it fits into half; otherwise one
+// with 1024 threads, which is faster than clusters of blocks that share a row and wait for each other.
 struct Plan {
   int keep, chunk, threads;
 };
 Plan plan(std::int64_t packs, const ExecContext& ctx) {
-  constexpr int reserved = 2048;  // bytes of a block: the system's, and what the kernel declares
+  constexpr int reserved = 2048;  // bytes per thread block: for the system, and what the kernel declares
   const int most = attribute(ctx, cudaDevAttrMaxSharedMemoryPerBlockOptin) - reserved;
   const int whole = attribute(ctx, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
   const int half = whole / 2 - reserved, third = whole / 3 - reserved;
   const auto keep = static_cast<int>(std::min<std::int64_t>(packs, most / 16));
   int threads = 64;
   while (threads < 512 && threads * 4 < packs) threads *= 2;
-  if (threads == 512 && keep * 16 <= third) threads = 320;  // of three blocks: what the registers allow
+  if (threads == 512 && keep * 16 <= third) threads = 320;  // register limit for three thread blocks
   if (keep * 16 > half) threads = 1024;
   return {keep, threads * std::max(1, static_cast<int>(divide_up(keep, std::int64_t{threads} * kMaxChunks))), threads};
 }

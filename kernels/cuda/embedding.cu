@@ -14,24 +14,24 @@ struct Table {
   std::int64_t first_id, all_rows;
 };
 
-constexpr int kAtOnce = 4;  // packs of a thread that are on their way together
+constexpr int kAtOnce = 4;  // packs that a thread has in flight
 
-// A block copies the packs of `tokens_per_block` rows as if they were one row, so that all threads have work whatever
-// the width.
+// A thread block copies the packs of `tokens_per_block` rows as if they were one row, so that all threads are busy at
+// any width.
 template <class T, int n>
 __global__ void embed(const std::int32_t* ids, Table<T> table, T* out, std::int64_t tokens, int tokens_per_block,
                       Divider packs, bool add) {
   const std::int64_t first = std::int64_t{blockIdx.x} * tokens_per_block;
   const int count =
       static_cast<int>(min(tokens - first, std::int64_t{tokens_per_block})) * static_cast<int>(packs.divisor);
-  Floats<n> unknown;  // NaN: the step is found not finite, its weights stay
+  Floats<n> unknown;  // NaN: the step is rejected as not finite, and weights stay unchanged
 #pragma unroll
   for (float& v : unknown.v) v = __int_as_float(0x7fffffff);
   out += first * table.width;
   for (int begin = static_cast<int>(threadIdx.x); begin < count; begin += kBlock * kAtOnce) {
     Pack<T, n> rows[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {  // past the end: the last pack once more, without a branch
+    for (int i = 0; i < kAtOnce; ++i) {  // past the end: loads the last pack again, to avoid a branch
       const auto at = static_cast<std::uint32_t>(min(begin + i * kBlock, count - 1)), token = packs.quotient(at);
       const std::int64_t id = ids[first + token], row = id - table.first_id;
       const bool here = row >= 0 && row < table.rows, elsewhere = id >= 0 && id < table.all_rows;

@@ -1,6 +1,7 @@
-// The positions are sorted by id, so that the rows of one id stand together: a run. Runs are cut into chunks of fixed
-// length, one block sums the runs of its chunk in order, and what one chunk cannot finish is added up by a second
-// kernel. The order of summation depends on the ids alone, and an id that owns half of all tokens is many blocks' work.
+// Sorts positions by id, so that the rows of one id are adjacent: a run. Runs are split into chunks of fixed length.
+// One thread block sums the runs of its chunk in order, and a second kernel adds the partial sums of runs that cross
+// chunks. The order of summation only depends on the ids, and an id that owns half of all tokens is spread over many
+// thread blocks.
 #include "kernels/cuda/device/vec.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/sort_ids.h"
@@ -9,9 +10,9 @@
 namespace ring::cuda {
 namespace {
 
-constexpr int kChunk = 32;  // positions of one block
-constexpr int kAtOnce = 8;  // rows on their way together
-constexpr int kSlots = 2;   // partial sums of a chunk: of the run that came in from before, of the one that goes on
+constexpr int kChunk = 32;  // positions per thread block
+constexpr int kAtOnce = 8;  // rows in flight
+constexpr int kSlots = 2;   // partial sums of a chunk: kIn of the run from before, kOut of the run that continues
 constexpr int kIn = 0, kOut = 1;
 
 struct Sorted {
@@ -19,7 +20,7 @@ struct Sorted {
   int count, rows;  // ids == rows: not in the table, skipped
 };
 
-// Rows that no id names: 0, or what they were times beta. A warp each.
+// Scales the rows that no id refers to by beta (0 clears them). One warp per row.
 template <class D>
 __global__ void scale_untouched(const std::uint8_t* touched, D* dtable, std::int64_t rows, std::int64_t width,
                                 float beta) {
@@ -61,7 +62,7 @@ struct Operands {
   float beta;
 };
 
-// Where the sum of a run goes: to the table, or to one of the chunk's partial sums.
+// Writes the sum of a run to the table, or to one of the chunk's partial sums if the run crosses chunks.
 template <class T, class D, int n>
 __device__ void put(const Operands<T, D>& a, std::int64_t column, int id, bool from_before, bool goes_on,
                     const Floats<n>& sum) {
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(kBlock) sum_chunks(Operands<T, D> a) {
   for (int k = 0; k < count; k += kAtOnce) {
     Pack<T, n> packs[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)  // past the end: the last row once more, without a branch
+    for (int i = 0; i < kAtOnce; ++i)  // past the end: loads the last row again, to avoid a branch
       packs[i] = load_pack<T, n>(a.dout + positions[min(k + i, count - 1)] * a.width + column);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(kBlock) sum_chunks(Operands<T, D> a) {
   }
 }
 
-// First of the sorted positions whose id is larger.
+// Returns the first sorted position with a larger id.
 __device__ inline int end_of_run(const Sorted& s, int id, int from) {
   int low = from, high = s.count;
   while (low < high) {
@@ -122,8 +123,8 @@ __device__ inline int end_of_run(const Sorted& s, int id, int from) {
 
 constexpr int kJoinLanes = 64, kJoinRows = kBlock / kJoinLanes;
 
-// Block c adds up the run that begins in chunk c and goes on, if there is one: the chunk's kOut, then kIn of each chunk
-// that the run reaches.
+// Thread block c completes the run that begins in chunk c and crosses into later chunks, if there is one: it adds the
+// chunk's kOut and then kIn of each later chunk of the run.
 template <class T, class D, int n>
 __global__ void __launch_bounds__(kBlock) join_chunks(Operands<T, D> a) {
   const Sorted& s = a.sorted;
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(kBlock) join_chunks(Operands<T, D> a) {
   const int id = s.ids[end - 1];
   const bool from_before = begin > 0 && s.ids[begin - 1] == id;
   if (id == s.rows || s.ids[end] != id || from_before) return;
-  const int chunks = (end_of_run(s, id, end) - 1) / kChunk - chunk;  // that the run reaches besides its first
+  const int chunks = (end_of_run(s, id, end) - 1) / kChunk - chunk;  // chunks of the run after its first
   const std::int64_t column = (std::int64_t{blockIdx.y} * kJoinLanes + threadIdx.x) * n;
   const int thread_y = static_cast<int>(threadIdx.y);
   __shared__ float shared[kJoinRows][kJoinLanes][n];

@@ -24,8 +24,8 @@ __device__ __forceinline__ float apply(const F& f, const float (&v)[3]) {
   return f(v[0], v[1], v[2]);
 }
 
-// A thread takes `unroll` packs of `size` elements, all loaded before the first is used. The elements after the last
-// whole pack are the first block's.
+// Each thread processes `unroll` packs of `size` elements, all of which are loaded before the first one is used. The
+// first thread block also processes the elements after the last whole pack.
 template <int size, int unroll, int inputs, class F, class In, class Out>
 __global__ void __launch_bounds__(kBlock) map_packs(F f, MapInputs<In, inputs> in, Out* out, std::int64_t n) {
   const std::int64_t packs = n / size, first = std::int64_t{blockIdx.x} * (unroll * kBlock) + threadIdx.x;

@@ -14,7 +14,7 @@ CUtensorMapDataType type_of(DType dtype) {
   }
 }
 
-// Boxes of `height` rows of `width` elements; rows of 128 bytes are swizzled.
+// Makes a TMA descriptor for boxes of `height` rows of `width` elements. Rows of 128 bytes can be swizzled.
 bool make_map(const Tensor& t, int width, int height, bool swizzled, CUtensorMap& to) {
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(t.dim(1)), static_cast<cuuint64_t>(t.dim(0))};
   const cuuint64_t strides[1] = {static_cast<cuuint64_t>(t.stride(0)) * size_of(t.dtype())};
@@ -58,7 +58,7 @@ void run_tiles(const MatmulFp8& args, const ExecContext& ctx) {
          matmul_fp8<kWaves, kBlocks, kHalf>, p);
 }
 
-// How many rounds of tiles of 128 rows a multiprocessor takes time for, with tiles of `waves` times as many.
+// Returns the time of the busiest SM in units of tiles of 128 rows, if tiles have 128 * `waves` rows.
 std::int64_t rounds(const MatmulFp8& args, int waves, const ExecContext& ctx) {
   const std::int64_t tiles = divide_up(args.c.dim(0), 128 * waves) * divide_up(args.c.dim(1), kColumns);
   return divide_up(tiles, multiprocessors(ctx)) * waves;
@@ -75,7 +75,7 @@ void run_waves(const MatmulFp8& args, const ExecContext& ctx) {
   (half ? run_tiles<kWaves, Fp8Blocks::tensor, true> : run_tiles<kWaves, Fp8Blocks::tensor, false>)(args, ctx);
 }
 
-// Large tiles read less of the operands; small ones leave fewer multiprocessors idle.
+// Chooses the tile size: large tiles read less of the operands, small ones leave fewer SMs idle.
 void run(const MatmulFp8& args, const ExecContext& ctx) {
   check(args);
   (10 * rounds(args, 2, ctx) <= 11 * rounds(args, 1, ctx) ? run_waves<2> : run_waves<1>)(args, ctx);

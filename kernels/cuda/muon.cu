@@ -5,18 +5,18 @@
 namespace ring::cuda {
 namespace {
 
-// Matrices of one launch: where they are is among its arguments, which hold at most 4 KB.
+// Matrices per launch. Their addresses are launch parameters, which hold at most 4 KB.
 constexpr std::size_t kMost = 64;
 
 struct Addresses {
   void *values, *gradient, *momentum;
-  __nv_bfloat16* weights;  // null: none
-  std::uint64_t first;     // global number of element 0
-  bool aligned;            // all of them to 16 bytes, and their part of the update, too
+  __nv_bfloat16* weights;  // null if there are none
+  std::uint64_t first;     // global index of element 0
+  bool aligned;            // all pointers and the matrix's part of the update, to 16 bytes
 };
 struct Group {
   Addresses of[kMost];
-  std::int64_t n;  // elements of each
+  std::int64_t n;  // elements per matrix
   __nv_bfloat16* update;
   const StepState* state;
   RandomSite site;
@@ -24,12 +24,12 @@ struct Group {
   __device__ Flat<__nv_bfloat16> update_of(unsigned matrix) const { return {update + matrix * n, n}; }
 };
 
-// step(aligned and whole?, first element of the lane): over the tiles of the block's matrix.
+// Calls step.run<aligned and whole>(the lane's first element) for the tiles of the thread block's matrix.
 template <class Step>
 __device__ void over_tiles(const Group& group, const Step& step) {
   const bool aligned = group.of[blockIdx.y].aligned;
   const int in_tile = static_cast<int>(threadIdx.x) / kWarp * kWarpTile + static_cast<int>(threadIdx.x) % kWarp * kFour;
-  // The bound is of the tile, not of the lane: all lanes take part in every step.
+  // Loops over tiles, not lanes: all lanes must take part in every step.
   for (std::int64_t tile = std::int64_t{blockIdx.x} * kTile; tile < group.n; tile += std::int64_t{gridDim.x} * kTile) {
     if (aligned && tile + kTile <= group.n)
       step.template run<true>(tile + in_tile);
@@ -45,7 +45,7 @@ struct MomentumStep {
   Flat<__nv_bfloat16> update;
   RandomSite site;
   std::uint64_t first;
-  float clip, beta, ahead;  // ahead: of the new momentum in the update; own: of the gradient
+  float clip, beta, ahead;  // update = ahead * new momentum + own * clipped gradient
   float own;
 
   template <bool whole>
@@ -138,7 +138,7 @@ Addresses addresses_of(const MuonMatrix& m, const __nv_bfloat16* update) {
   return at;
 }
 
-// launch_group(grid, group) for every kMost of the matrices.
+// Calls launch_group(grid, group) for every kMost of the matrices.
 template <class Args, class LaunchGroup>
 void over_groups(const char* op, const Args& args, const LaunchGroup& launch_group) {
   const std::int64_t n = check(op, args.matrices, args.update);
@@ -161,7 +161,7 @@ void over_groups(const char* op, const Args& args, const LaunchGroup& launch_gro
   }
 }
 
-// One type at a time, as in adamw.cu.
+// Dispatches one type at a time, as in adamw.cu.
 template <class G>
 void visit_momentum(const MuonMomentum& args, const ExecContext& ctx) {
   visit_float("muon_momentum", args.matrices[0].momentum.dtype(), [&]<class M>() {
@@ -185,10 +185,10 @@ void run_apply(const MuonApply& args, const ExecContext& ctx) {
   });
 }
 
-// Partial sums of a norm: their number depends on the length alone.
+// Partial sums of a norm. Their number only depends on the length.
 constexpr std::int64_t kMostParts = 64, kPartLength = 8192;
 
-// f(i, values of elements i .. i + 7, or of fewer at the end): over the block's share of a row.
+// Calls f(i, elements i .. i + 7, zeros past the end) for the thread block's share of a row.
 template <class F>
 __device__ void over_row(const __nv_bfloat16* row, std::int64_t n, const F& f) {
   constexpr int pack = kPack<__nv_bfloat16>;

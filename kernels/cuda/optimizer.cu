@@ -7,12 +7,12 @@
 namespace ring::cuda {
 namespace {
 
-// Partial sums of a norm: their number is a function of the length alone, so that the order of summation does not
-// depend on the device. A few for each block that is resident at a time, for an even load.
+// Partial sums of a norm. Their number only depends on the length, so the order of summation does not depend on the
+// device. There are a few for each resident thread block, to balance the load.
 constexpr int kMostParts = 4096, kPacksAtOnce = 4;
 
 template <class T>
-constexpr int kTile = kBlock* kPacksAtOnce* kPack<T>;  // elements that a block loads at once
+constexpr int kTile = kBlock* kPacksAtOnce* kPack<T>;  // elements that a thread block loads at once
 
 template <class T>
 __device__ float squares_of(const Pack<T>& p) {
@@ -23,7 +23,7 @@ __device__ float squares_of(const Pack<T>& p) {
   return sum;
 }
 
-// f32 sums of what a thread loads at once (16 or 32 elements), f64 sums of those.
+// Accumulates in f32 over what a thread loads at once (16 or 32 elements), then in f64.
 template <class T>
 __global__ void squares(const T* x, std::int64_t n, double* parts) {
   double sum = 0;
@@ -32,7 +32,7 @@ __global__ void squares(const T* x, std::int64_t n, double* parts) {
     const std::int64_t begin = tile + static_cast<int>(threadIdx.x) * kPack<T>;
     constexpr int stride = kBlock * kPack<T>;
     Pack<T> packs[kPacksAtOnce];
-    if (aligned && tile + kTile<T> <= n) {  // without a branch per pack: all are on their way together
+    if (aligned && tile + kTile<T> <= n) {  // no branch per pack: all loads are in flight together
 #pragma unroll
       for (int i = 0; i < kPacksAtOnce; ++i) packs[i] = load_pack<T>(x + begin + i * stride);
     } else {

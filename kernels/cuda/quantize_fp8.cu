@@ -3,7 +3,7 @@
 namespace ring::cuda {
 namespace {
 
-// Tiles with a scale each.
+// Quantizes with one scale per tile.
 template <class T>
 __global__ void __launch_bounds__(kBlock) quantize_squares(const Elements<T> source, const QuantizeParams p) {
   __shared__ TransposedTile staged;

@@ -1,4 +1,4 @@
-// Kernels that draw: dropout and normal numbers. A number depends on its address alone (core/philox.h).
+// Random kernels: dropout and normal numbers. Counter-based: a number only depends on its address (core/philox.h).
 #include <cmath>
 #include <numbers>
 
@@ -12,13 +12,13 @@ namespace {
 
 template <class T>
 struct DropoutArgs {
-  const T *x, *residual;  // residual null: none
+  const T *x, *residual;  // residual: null if there is none
   T* out;
   float beta;
   RandomSite site;
-  const StepState* state;    // null: site.step counts
-  std::uint64_t first;       // global number of element 0
-  const std::int32_t* rows;  // null: elements are numbered as they lie; else where rows of `width` are
+  const StepState* state;    // overrides site.step unless null
+  std::uint64_t first;       // global index of element 0
+  const std::int32_t* rows;  // global row numbers of rows of `width`; null if elements are numbered in order
   std::int64_t width;
   std::uint32_t threshold;
   float scale;
@@ -40,8 +40,8 @@ __device__ void drop_one(const DropoutArgs<T>& a, std::int64_t i) {
   a.out[i] = from_float<T>(a.beta == 0 ? y : a.beta * to_float(a.out[i]) + y);
 }
 
-// Two packs per thread, whose draws serve four elements each: `first` is a multiple of 4, `width` of a pack. What is
-// left over, and with size = 1 everything, goes element by element.
+// Each thread processes two packs. One draw serves four elements, so `first` must be a multiple of 4 and `width` of a
+// pack. Remaining elements, and with size = 1 all, are processed one by one.
 template <int size, class T>
 __global__ void __launch_bounds__(kBlock) dropout(DropoutArgs<T> a, std::int64_t n) {
   if (a.state) a.site.step = a.state->step;
@@ -118,7 +118,7 @@ struct NormalPair {
   float v[2];
 };
 
-// Elements 2 pair and 2 pair + 1, as random_normal in core/philox.cpp makes them.
+// Returns elements 2 pair and 2 pair + 1, like random_normal in core/philox.cpp.
 __device__ inline NormalPair normal_pair(const RandomSite& site, std::uint64_t pair) {
   const Philox4 r = random_block(site, pair);
   const double u = (static_cast<double>(r.v[0]) + 1.0) * 0x1p-32;

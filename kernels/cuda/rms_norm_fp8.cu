@@ -5,7 +5,7 @@
 namespace ring::cuda {
 namespace {
 
-// RMSNorm, with the bits of norm_forward.cuh for the same rstd.
+// RMSNorm as a source; bit-identical to norm_forward.cuh for the same rstd.
 template <class T>
 struct Normed {
   using Type = T;
@@ -27,8 +27,7 @@ struct Normed {
   }
 };
 
-// rstd of each row, which is the work of a warp. Unless max is null, raises *max to the largest magnitude of the
-// result.
+// Computes rstd of each row, one warp per row. Unless max is null, raises *max to the maximum magnitude of the result.
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     row_rstd(const Normed<T> source, std::int64_t rows, std::int64_t width, float eps, float* rstd, float* max) {

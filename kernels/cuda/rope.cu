@@ -7,15 +7,15 @@
 namespace ring::cuda {
 namespace {
 
-constexpr int kUnroll = 4;                          // pairs of packs that a thread has in flight
-constexpr std::int64_t kMostAngles = 4096;          // of a block, in shared memory
+constexpr int kUnroll = 4;                  // pairs of packs that a thread has in flight
+constexpr std::int64_t kMostAngles = 4096;  // per thread block, in shared memory
 
 template <class T>
 struct RopeArgs {
   StridedRows<T> x, out;  // outer: tokens, inner: heads
   const std::int32_t* positions;
   const float* inv_freq;
-  std::uint32_t tokens, tile;  // tile: tokens of a block
+  std::uint32_t tokens, tile;  // tile: tokens per thread block
   Divider heads, half, half_packs;
   float sign, beta;
 };
@@ -31,7 +31,7 @@ __device__ inline Floats<n> read_floats(const float* shared) {
   return f;
 }
 
-// One item of a block's work: a pack of the first half of a head and its partner in the second.
+// One work item: a pack of the first half of a head, and its partner in the second half.
 template <class T>
 struct Item {
   bool inside;
@@ -49,8 +49,8 @@ struct Item {
   }
 };
 
-// A block rotates a tile of tokens. Sines and cosines are made once per token and pair, in shared memory, while the
-// first items are on their way.
+// Each thread block rotates a tile of tokens. Sines and cosines are computed once per token and pair, into shared
+// memory, while the loads of the first items are in flight.
 template <class T>
 __global__ void __launch_bounds__(kBlock, 4) rope_packs(RopeArgs<T> a) {
   constexpr int size = kPack<T>;
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kBlock, 4) rope_packs(RopeArgs<T> a) {
   }
 }
 
-// Any even width and any alignment: a thread rotates one pair of every head of a token.
+// For any even width and any alignment: a thread rotates one pair in every head of a token.
 template <class T>
 __global__ void rope_pairs(RopeArgs<T> a) {
   const std::int64_t half = a.half.divisor;

@@ -5,7 +5,7 @@
 namespace ring::cuda {
 namespace {
 
-// Cosines and sines [rows, half] of all rows: each is used by every head.
+// Computes the cosines and sines [rows, half] of all rows; every head uses them.
 __global__ void __launch_bounds__(kBlock)
     rotation_table(const std::int32_t* positions, const float* inv_freq, float sign, std::int64_t count, Divider half,
                    float* cosines, float* sines) {
@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kBlock)
   cosines[i] = r.cosine, sines[i] = r.sine;
 }
 
-// Rows whose first `rotated` columns are heads of 2 `half` columns.
+// A source of rows whose first `rotated` columns are heads of 2 * half columns.
 template <class T>
 struct Rotated {
   using Type = T;
@@ -78,7 +78,7 @@ void run(const RopeFp8& a, const ExecContext& ctx) {
   });
 }
 
-// Tensorwise, computing the angles' table and all rotations twice takes longer than two kernels.
+// Tensorwise is not supported: computing the table of angles and all rotations twice takes longer than two kernels.
 bool supports(const RopeFp8& a, const ExecContext&) { return !is_tensorwise(a.out, a.transposed, a.max); }
 
 const bool added[] = {

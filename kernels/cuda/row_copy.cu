@@ -5,16 +5,16 @@
 namespace ring::cuda {
 namespace {
 
-using Pack = uint4;  // what a thread moves at a time
+using Pack = uint4;  // moved by a thread at a time
 constexpr auto kPackBytes = static_cast<std::int64_t>(sizeof(Pack));
-constexpr int kUnroll = 4;  // rows of a thread that are under way together
+constexpr int kUnroll = 4;  // rows that a thread has in flight
 constexpr std::int64_t kMostRows = std::int64_t{1} << 31;
 
 struct Rows {
   const Pack* from;
   Pack* to;
-  std::int64_t from_row, from_part, to_row, to_part;  // distances
-  std::uint32_t count, parts;                         // count: rows times parts
+  std::int64_t from_row, from_part, to_row, to_part;  // strides
+  std::uint32_t count, parts;                         // count: rows * parts
   std::int64_t width;
 };
 
@@ -22,7 +22,7 @@ __device__ std::int64_t at(std::uint32_t n, std::uint32_t parts, std::int64_t ro
   return n / parts * row + n % parts * part;
 }
 
-// Threads: x over the packs of a part of a row, y over the parts of all rows.
+// Threads: x over the packs of one part of a row, y over the parts of all rows.
 __global__ void copy_packs(Rows r) {
   for (std::int64_t x = thread_x(); x < r.width; x += threads_x())
     for (std::int64_t i = thread_y(); i < r.count; i += kUnroll * threads_y()) {

@@ -1,5 +1,5 @@
-// One block per row. The exchange between the two kernels is why nothing of a row can stay on the chip: it is read once
-// for its statistics, and once more for the gradient that takes its place.
+// One thread block per row. A row cannot stay on the chip, since statistics are exchanged between ranks between the two
+// kernels: it is read once for its statistics, and again for the gradient that replaces it.
 #include "kernels/sliced_cross_entropy.h"
 
 #include "core/step_state.h"
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(1024)
     sum.add(to_float(row[span.single(i)]));
   sum = of_block(sum);
   if (threadIdx.x != 0) return;
-  // A target outside of the vocabulary cannot be reported from here: its NaN stops the step.
+  // A target outside the vocabulary cannot be reported from here; its NaN rejects the step.
   const bool known = target >= 0 && target < c.vocab;
   out[0] = sum.max;
   out[1] = sum.sum;
@@ -39,14 +39,14 @@ __global__ void __launch_bounds__(1024)
 struct LossArgs {
   const std::int32_t* targets;
   const float *weights, *statistics;
-  float *loss, *correct;  // correct: or null
+  float *loss, *correct;  // correct: may be null
   const StepState* state;
   int parts;
   float scale, z_loss;
   bool gradient;
 };
 
-// Statistics of the whole row: every thread finds the same bits, in the order of the parts.
+// Statistics of the whole row. Every thread gets identical bits, by merging the parts in order.
 struct Merged {
   float max, sum = 0, target = 0;
   __device__ Merged(const float* statistics, int parts, std::int64_t stride) : max(statistics[0]) {
@@ -88,7 +88,7 @@ Columns columns_of(const char* op, const Tensor& logits, std::int64_t first, std
           static_cast<int>(vocab)};
 }
 
-// Enough threads for four packs each.
+// Chooses enough threads for four packs each.
 template <class T>
 Launch blocks_of(std::int64_t rows, int columns) {
   unsigned threads = 64;

@@ -1,4 +1,4 @@
-// Alone in its file, because CUB takes long to compile.
+// In a separate file because CUB takes long to compile.
 #include "kernels/cuda/sort_ids.h"
 
 #include <bit>
@@ -39,7 +39,7 @@ SortedIds sort_ids(const Tensor& ids, std::int64_t first_id, std::int64_t rows, 
         scratch, bytes, from, reinterpret_cast<std::uint32_t*>(sorted.ids.raw()), places.data<std::int32_t>(),
         sorted.positions.data<std::int32_t>(), count, 0, bits, stream));
   };
-  sort(nullptr);  // how many bytes it needs
+  sort(nullptr);  // only sets `bytes`
   const Tensor scratch = ctx.empty({std::max<std::int64_t>(1, static_cast<std::int64_t>(bytes))}, DType::u8);
   sort(scratch.raw());
   return sorted;

@@ -6,9 +6,9 @@
 namespace ring::cuda {
 namespace {
 
-constexpr int kUnroll = 2;  // packs of a thread
+constexpr int kUnroll = 2;  // packs per thread
 
-// Packs of all rows, numbered one after the other: short and odd widths leave no thread idle.
+// The packs of all rows are numbered consecutively, so that short and odd widths leave no thread idle.
 template <class T>
 struct SwiGluRows {
   StridedRows<T> gate_up, dy, out;  // dy: backward only
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kBlock) swiglu_backward(SwiGluRows<T> a) {
   }
 }
 
-// In launches of fewer than 2^31 packs each.
+// Splits the rows into launches of fewer than 2^31 packs each.
 template <class T>
 void launch_rows(const ExecContext& ctx, SwiGluRows<T> a, int size, std::int64_t rows, void (*kernel)(SwiGluRows<T>)) {
   const std::int64_t row_packs = a.width / size, tile = kUnroll * kBlock;

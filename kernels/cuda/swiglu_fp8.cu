@@ -25,9 +25,8 @@ struct Gated {
   }
 };
 
-// Gradients of gate and up side by side. With a scale for each row, both tiles read the same elements; concurrent
-// thread blocks compute them, so that the second reads from the cache. Tensorwise, a thread block computes both at
-// once.
+// Gradients of gate and up, side by side. With a scale for each row, the two tiles read the same elements; concurrent
+// thread blocks compute them, so the second one reads from the cache. Tensorwise, one thread block computes both.
 template <class T>
 struct GatedGradient {
   using Type = T;
