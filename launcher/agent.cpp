@@ -30,12 +30,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// After a failure: for a peer's own death to show, where a worker only lost it; for the others to end with the same
-// error; and for those that lost a peer to end by themselves.
+// Times after a failure: for the death of a peer to show if a worker only lost it; for the others to end with the same
+// error; and for workers that lost a peer to end by themselves.
 constexpr milliseconds kBlameTime{300};
-constexpr std::chrono::seconds kVerdictTime{3};  // for the leader to hear all nodes
+constexpr std::chrono::seconds kVerdictTime{3};  // for the leader to receive the reports of all nodes
 constexpr std::chrono::seconds kShowEvery{1};
-constexpr std::chrono::seconds kMostHeld{1};  // for lines that look like a last message of a worker that goes on
+constexpr std::chrono::seconds kMostHeld{1};  // for lines that look like a final error, although the worker continues
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
@@ -53,9 +53,9 @@ Agent::Agent(const LaunchOptions& options, const Order& order, const std::string
       signals_(signals),
       client_(client),
       environment_(current_environment()) {
-  environment_.erase("RINGMASTER_SECRET");  // the page has what follows from it
+  environment_.erase("RINGMASTER_SECRET");  // the page contains the cookie derived from it
   places_ = find_places();
-  prctl(PR_SET_CHILD_SUBREAPER, 1);  // grandchildren come back to us and can be reaped
+  prctl(PR_SET_CHILD_SUBREAPER, 1);  // makes the agent the parent of orphaned grandchildren, so that it can reap them
 }
 
 std::vector<Place> Agent::find_places() {
@@ -71,7 +71,7 @@ std::vector<Place> Agent::find_places() {
   return places;
 }
 
-// The share of each, also among workers that may use the same cores.
+// Returns the worker's share of the cores, even if several workers may use the same ones.
 int Agent::threads_of(const Place& place) const {
   if (options_.threads_per_worker > 0) return options_.threads_per_worker;
   if (place.cores.empty() || environment_.contains("RINGMASTER_THREADS"))
@@ -102,7 +102,7 @@ WorkerCommand Agent::command_of(int local_rank) const {
   const KeptMemory& kept = kept_.at(static_cast<std::size_t>(local_rank));
   c.environment["RINGMASTER_MEMORY"] = kept.numbers();
   for (const int file : kept.files()) c.inherited.push_back(file);
-  // Each failure in a file of its own, as torchrun has it.
+  // Each worker has its own error file, as with torchrun.
   if (const std::string file = file_of_attempt(str("rank", order_.first_rank + local_rank, ".error.json"));
       !file.empty())
     c.environment["TORCHELASTIC_ERROR_FILE"] = file;
@@ -115,9 +115,9 @@ WorkerCommand Agent::command_of(int local_rank) const {
   return c;
 }
 
-// By the variables of CUDA (CUDA-GDB, "GPU core dump support"): registers and shared memory of every thread, but not
-// the GPU's memory, and the process ends with its own error all the same. Whatever is written to the pipe makes a dump
-// of a GPU that hangs. Variables that are set already stay.
+// Enables GPU core dumps with CUDA's variables (CUDA-GDB, "GPU core dump support"): registers and shared memory of
+// every thread, but not the GPU's memory; the process still ends with its own error. Writing anything to the pipe dumps
+// a GPU that hangs. Variables that are already set are kept.
 void Agent::add_gpu_core_dumps(int rank, Environment& environment) const {
   const std::string file = file_of_attempt(str("rank", rank, ".cudacore"));
   const Environment wanted = {
@@ -143,7 +143,8 @@ std::string Agent::file_of_attempt(const std::string& name) const {
 
 std::string Agent::log_of(int rank) const { return file_of_attempt("rank" + std::to_string(rank) + ".log"); }
 
-// Where a rank has a file, only rank 0 is on the console, too, unless options say otherwise.
+// Returns the console of a rank, or -1. If ranks have log files, only rank 0 is also on the console, unless options say
+// otherwise.
 int Agent::console_of(int local_rank, const std::string& log) const {
   if (options_.shown && !options_.shown->has(local_rank)) return -1;
   if (log.empty() || options_.tee.has(local_rank)) return STDERR_FILENO;
@@ -202,7 +203,7 @@ NodeEnd Agent::run() {
     settle(*w);
   }
   if (failed_) show_last_lines(*failed_);
-  while (waitpid(-1, nullptr, WNOHANG) > 0) continue;  // grandchildren
+  while (waitpid(-1, nullptr, WNOHANG) > 0) continue;  // reaps grandchildren
   failure_times_.reach(StartStage::ended);
   return {.code = exit_code(), .stopped = told_to_stop_, .begun = begun(), .step = step()};
 }
@@ -210,7 +211,7 @@ NodeEnd Agent::run() {
 void Agent::wait_for_events() {
   std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}, {client_.fd(), POLLIN, 0}};
   for (const auto& w : workers_) {
-    fds.push_back({w->pidfd(), POLLIN, 0});  // poll passes over -1
+    fds.push_back({w->pidfd(), POLLIN, 0});  // poll ignores -1
     fds.push_back({w->output().fd(), POLLIN, 0});
   }
   auto until = Clock::now() + options_.monitor_interval;
@@ -238,7 +239,7 @@ void Agent::handle_signal(int number) {
   stop_with(number);
 }
 
-// The workers end anyhow; none is started again.
+// The workers are ending anyway; only a restart is prevented.
 void Agent::stay_ended(int number) {
   if (!std::exchange(told_to_stop_, true)) log::info("launch: ", strsignal(number), ", there is no restart");
 }
@@ -251,10 +252,10 @@ void Agent::stop_with(int number) {
   told_to_stop_ = true;
   told_ = Clock::now();
   deadline_ = Clock::now() + options_.stop_timeout;
-  for (auto& w : workers_) w->signal(number == SIGQUIT ? SIGTERM : number);  // SIGQUIT itself would dump core
+  for (auto& w : workers_) w->signal(number == SIGQUIT ? SIGTERM : number);  // SIGQUIT would dump core
 }
 
-// An attempt that failed elsewhere ends here, too.
+// Ends this node's part of an attempt that failed on another node.
 void Agent::handle_order(const Order& order) {
   if (order.kind == Order::Kind::look && order.attempt == order_.attempt)
     return client_.report(order_.attempt, states());
@@ -290,7 +291,7 @@ std::vector<RankState> Agent::states() const {
   return all;
 }
 
-// Whoever looks at the board costs nothing here.
+// Readers of the board cost this thread nothing.
 void Agent::show() {
   if (!options_.board || Clock::now() < show_at_) return;
   show_at_ = Clock::now() + kShowEvery;
@@ -303,7 +304,8 @@ void Agent::show() {
   options_.board->write(std::move(v));
 }
 
-// first: the worker that failed; null if another node's did, or if several hang: then the one that was silent first.
+// first: the worker that failed. Null if another node's worker failed or several hang: then the worker that was silent
+// first counts.
 void Agent::note_failure(const Worker* first) {
   if (!failure_times_.reach(StartStage::noticed)) return;
   std::int64_t last = first ? last_sign_of(first->page()) : failure_times_[StartStage::noticed];
@@ -312,7 +314,7 @@ void Agent::note_failure(const Worker* first) {
   failure_times_[StartStage::failed] = last;
 }
 
-// The leader hears all nodes, and tells all what it finds.
+// The leader collects the states of all nodes and sends its verdict to all.
 void Agent::report_hang() {
   note_failure(nullptr);
   hung_ = Clock::now() + kVerdictTime;
@@ -320,7 +322,7 @@ void Agent::report_hang() {
   client_.report(order_.attempt, NodeFailure{Blame::hung, kExitError, true, verdict(ranks, order_.world), ranks});
 }
 
-// Without an answer: this node is cut off from the leader.
+// Called without an answer of the leader: this node is cut off from it.
 void Agent::give_up() {
   failure_ = verdict(states(), order_.world);
   log::error("launch: ", failure_, "; ending the workers of this node");
@@ -328,7 +330,7 @@ void Agent::give_up() {
   end(kBlameTime);
 }
 
-// What the workers did last, for each a line.
+// Writes the last operations of the workers, one line each.
 void Agent::dump() const {
   const std::string path = file_of_attempt(str("flights_node", order_.node_rank, ".jsonl"));
   if (path.empty()) return;
@@ -349,7 +351,7 @@ void Agent::reap() {
     if (w->reap()) w->output().finish();
 }
 
-// Among those that failed, one that did not merely lose a peer, and was killed rather than exited, comes first.
+// Among the failed workers, prefers those that were killed, then those that exited, then those that only lost a peer.
 Worker* Agent::first_failure() const {
   Worker* first = nullptr;
   const auto weight = [](const Worker& w) {
@@ -364,10 +366,11 @@ void Agent::judge() {
   if (phase_ == Phase::ending || failed_) return;
   Worker* first = first_failure();
   if (!first) return;
-  // Told to stop, any exit is fine: the exit code says which. Only a crash would leave the others waiting.
+  // After a request to stop any exit is fine, and the exit code says which. Only a crash would leave the others
+  // waiting.
   const Ending& ending = *first->ending();
   if (phase_ == Phase::running &&
-      ending.code == kExitInterrupted) {  // somebody signalled a worker; all of them stop together
+      ending.code == kExitInterrupted) {  // a worker got a signal directly; all stop together
     phase_ = Phase::stopping;
     told_to_stop_ = true;
     deadline_ = Clock::now() + options_.stop_timeout;
@@ -392,7 +395,7 @@ bool Agent::somebody_is_stopped() const {
   return std::ranges::any_of(workers_, [](const auto& w) { return w->alive() && is_stopped(w->pid()); });
 }
 
-// Those that ended with the same message.
+// Returns the ranks that ended with the same message and exit code.
 std::vector<int> Agent::ended_alike(const Worker& first) const {
   std::vector<int> ranks;
   for (const auto& w : workers_)
@@ -401,8 +404,8 @@ std::vector<int> Agent::ended_alike(const Worker& first) const {
   return ranks;
 }
 
-// What the launcher itself would only see again: the command line, a setting, a program that is not there, a run that
-// another job trains.
+// Returns false for failures that a restart would only repeat: the command line, a setting, a missing program, a run
+// that another job trains.
 bool Agent::curable(const Worker& first) const {
   const Ending& e = *first.ending();
   if (e.signal) return true;
@@ -428,7 +431,7 @@ std::string Agent::sentence(const Worker& first, const std::vector<int>& alike) 
 
 void Agent::report(Worker& first) {
   WorkerOutput& output = first.output();
-  output.drop();  // the last lines below have it
+  output.drop();  // shown below with the last lines
   const std::vector<int> alike = error_.empty() ? std::vector<int>{} : ended_alike(first);
   failure_ = sentence(first, alike);
   const bool others = alike.size() < workers_.size() && workers_.size() > 1;
@@ -443,24 +446,24 @@ void Agent::report(Worker& first) {
   dump();
 }
 
-// Last, so that nothing of the others comes after it.
+// Call last, so that no output of other workers follows.
 void Agent::show_last_lines(const Worker& first) const {
   const WorkerOutput& output = first.output();
   if (!output.log_path().empty()) log::error("launch: its log is ", output.log_path());
   const bool shown = first.rank() == 0 || first.ending()->exit_code() == kExitOutOfMemory;
-  if (shown && !error_.empty()) return;  // it was on the console
+  if (shown && !error_.empty()) return;  // already on the console
   log::error("launch: last lines of rank ", first.rank(), output.tail().empty() ? ": none" : ":");
   for (const std::string& line : output.tail()) log::error("  | ", line);
 }
 
-// Its message is that of the worker that failed, or that it lost this one.
+// Returns true if its message equals the failed worker's, or says that it lost that worker.
 bool Agent::said(const Worker& ended) const {
   if (!failed_) return failed_elsewhere_ && ended.ending()->code == kExitPeerLost;
   const bool lost = ended.ending()->code == kExitPeerLost && failed_->ending()->code != kExitPeerLost;
   return lost || ended.output().error() == error_;
 }
 
-// Writes the message that was held back, unless that has been said.
+// Shows the held message unless it was already reported.
 void Agent::settle(Worker& worker) const {
   WorkerOutput& output = worker.output();
   if (!output.holds()) return;
@@ -469,7 +472,7 @@ void Agent::settle(Worker& worker) const {
   if (judged || !any_alive() || Clock::now() - output.held_since() > kMostHeld) output.release();
 }
 
-// Workers have their own time to end before they are told to, which they would announce.
+// Gives workers time to end by themselves before SIGTERM, because they log when they get it.
 void Agent::end(milliseconds patience) {
   phase_ = Phase::ending;
   blame_.reset();

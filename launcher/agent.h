@@ -1,7 +1,6 @@
 #pragma once
-// One attempt on one node: starts the workers, watches them, and ends them together. The first worker that fails is
-// named, with its last lines, and an error that several end with is said once; the others are ended. Signals are passed
-// on to the workers.
+// Runs one attempt on one node: starts the workers, watches them, and ends them together. Reports the first worker that
+// fails, with its last lines; an error that several workers end with is shown once. Passes signals on to the workers.
 
 #include <chrono>
 #include <cstdint>
@@ -23,19 +22,19 @@ namespace ring {
 
 class Agent {
  public:
-  // order: to start. before: of the failure that this attempt follows. kept: of each worker, for all attempts. Throws
-  // Error if a worker cannot be started or its log file not be opened.
+  // order: of kind start. before: start times of the previous attempt's failure. kept: memory of each worker, for all
+  // attempts. Throws Error if a worker cannot be started or its log file cannot be opened.
   Agent(const LaunchOptions&, const Order& order, const std::string& cookie, const JobTime&, const StartTimes& before,
         const std::vector<KeptMemory>& kept, SignalSource&, RendezvousClient&);
 
-  NodeEnd run();                                                  // until no worker is left
-  const std::string& failure() const { return failure_; }         // as it was reported; empty: there was none
-  JobTime time() const;                                           // of the first worker
-  StartTimes failure_times() const { return failure_times_; }     // the first stages of a restart
-  const std::optional<Order>& end() const { return end_order_; }  // of the job, where that came first
+  NodeEnd run();                                                  // returns when all workers have ended
+  const std::string& failure() const { return failure_; }         // as reported; empty if nothing failed
+  JobTime time() const;                                           // account of the first worker
+  StartTimes failure_times() const { return failure_times_; }     // start times of the restart, as far as reached
+  const std::optional<Order>& end() const { return end_order_; }  // set if the job's end was ordered meanwhile
 
  private:
-  enum class Phase { running, stopping, ending };  // stopping: told to by a signal; ending: after a failure
+  enum class Phase { running, stopping, ending };  // stopping: after a signal; ending: after a failure
 
   std::vector<Place> find_places();
   int threads_of(const Place&) const;
@@ -49,25 +48,27 @@ class Agent {
   void handle_signal(int number);
   void handle_order(const Order&);
   void reap();
+  // Finds the worker whose failure is the root cause, reports it and starts to end the others. Waits up to kBlameTime
+  // for a cause if the workers that failed may only have lost a peer. Sets failed_, error_ and phase_.
   void judge();
-  void note_failure(const Worker* first);
-  void watch();
-  void show();
-  void report_hang();
-  void give_up();
+  void note_failure(const Worker* first);  // sets failure_times_
+  void watch();                            // checks for hanging workers, and for the leader's verdict about them
+  void show();                             // writes the state of the job to options_.board
+  void report_hang();                      // asks the leader for a verdict, and sets hung_
+  void give_up();                          // ends the workers after a hang without a verdict of the leader
   std::vector<RankState> states() const;
-  void dump() const;
-  void report(Worker& first);
+  void dump() const;           // writes the workers' last operations to the log directory
+  void report(Worker& first);  // logs the failure and reports it to the leader
   void show_last_lines(const Worker& first) const;
   bool curable(const Worker& first) const;
   std::string sentence(const Worker& first, const std::vector<int>& alike) const;
   std::vector<int> ended_alike(const Worker& first) const;
-  void settle(Worker& worker) const;
-  bool said(const Worker& ended) const;
-  void stop_with(int number);
-  void stay_ended(int number);
-  void end(std::chrono::milliseconds patience);
-  void enforce_deadline();
+  void settle(Worker& worker) const;             // shows or drops the error message that was held back
+  bool said(const Worker& ended) const;          // true if the failure that was reported makes its message redundant
+  void stop_with(int number);                    // passes a stop signal to the workers, which have stop_timeout to end
+  void stay_ended(int number);                   // prevents a restart after the attempt
+  void end(std::chrono::milliseconds patience);  // ends the workers: SIGTERM after `patience`, SIGKILL after grace
+  void enforce_deadline();                       // sends SIGTERM and SIGKILL when they are due
   bool any_alive() const;
   bool somebody_is_stopped() const;
   bool begun() const;
@@ -87,20 +88,20 @@ class Agent {
   SignalSource& signals_;
   RendezvousClient& client_;
   Environment environment_;
-  std::vector<Place> places_;  // of the workers
-  std::vector<Gpu> gpus_;      // theirs, in the order of their numbers; empty: none, or not known
+  std::vector<Place> places_;  // one per worker
+  std::vector<Gpu> gpus_;      // one per worker, by CUDA index; empty if there are none or they are unknown
   Clock::time_point begin_ = Clock::now();
   std::vector<std::unique_ptr<Worker>> workers_;
   Phase phase_ = Phase::running;
   bool told_to_stop_ = false, failed_elsewhere_ = false;
-  Clock::time_point told_;                      // to stop
-  Clock::time_point show_at_{};                 // the job's state, next
-  std::optional<Clock::time_point> deadline_;   // of the phase: then SIGKILL
-  std::optional<Clock::time_point> terminate_;  // when ending: then SIGTERM
-  std::optional<Clock::time_point> blame_;      // no failure so far that others cannot share: judge by then
-  std::optional<Clock::time_point> hung_;       // a worker hangs: the leader gives the verdict until then
+  Clock::time_point told_;                      // when the first stop signal arrived
+  Clock::time_point show_at_{};                 // next update of options_.board
+  std::optional<Clock::time_point> deadline_;   // end of the phase, when SIGKILL is sent
+  std::optional<Clock::time_point> terminate_;  // when ending: time of SIGTERM
+  std::optional<Clock::time_point> blame_;      // end of the wait for a root cause: failures may be its effects
+  std::optional<Clock::time_point> hung_;       // set if a worker hangs: until then the leader's verdict must arrive
   Worker* failed_ = nullptr;
-  std::string error_;  // of the one that failed: the others need not repeat it
+  std::string error_;  // error of failed_, which is not shown again for other workers
   std::string failure_;
   std::optional<Order> end_order_;
 };

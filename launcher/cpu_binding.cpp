@@ -42,7 +42,7 @@ std::vector<int> allowed_cores() {
   return cores;
 }
 
-// A mode that does not exist: nothing changes, and who may not call it at all is told so.
+// Calls set_mempolicy with an invalid mode, which changes nothing: EINVAL means that the call is allowed.
 bool memory_can_be_bound() { return syscall(SYS_set_mempolicy, -1, nullptr, 0) != 0 && errno == EINVAL; }
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// Where the kernel may run a process, and whose memory it prefers.
+// Binds a process to cores, and its memory to NUMA nodes.
 
 #include <vector>
 
@@ -7,10 +7,11 @@ namespace ring {
 
 class CpuBinding {
  public:
-  // Ascending numbers as the kernel counts; empty: any.
+  // Requires ascending kernel numbers; an empty list means no restriction.
   CpuBinding(const std::vector<int>& cores, const std::vector<int>& memory_nodes);
-  // For this process and what it starts. Async-signal-safe. False: the kernel did not bind it to the cores. Memory
-  // comes from elsewhere where these nodes have none left; a kernel before 5.15 prefers one node at most.
+  // Applies to this process and its future children. Async-signal-safe. Returns false if the kernel did not bind it to
+  // the cores. The memory nodes are only preferred: other nodes are used when they are full; before Linux 5.15 only one
+  // node can be preferred.
   bool apply() const;
 
  private:
@@ -19,7 +20,7 @@ class CpuBinding {
   Mask cores_, nodes_;
 };
 
-std::vector<int> allowed_cores();  // of this process
-bool memory_can_be_bound();        // whether the kernel lets this process say which memory it prefers
+std::vector<int> allowed_cores();  // cores that this process may use, ascending
+bool memory_can_be_bound();        // true if the kernel lets this process set a memory policy
 
 }  // namespace ring

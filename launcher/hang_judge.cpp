@@ -8,7 +8,7 @@ namespace ring {
 namespace {
 
 constexpr std::size_t kWindow = 128;
-constexpr HangRules::Seconds kLongestLook{1};  // between two looks: what is longer was not watched
+constexpr HangRules::Seconds kLongestLook{1};  // a longer gap between two looks was not watched
 
 }  // namespace
 

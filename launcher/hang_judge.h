@@ -1,13 +1,12 @@
 #pragma once
-// Does a worker hang? It knows no clock and no process: it is told now and then how far the worker is, and measures
-// itself how long steps take.
+// Decides whether a worker hangs. Uses neither clocks nor processes: callers pass its progress and the time at
+// intervals, and the judge measures how long steps take.
 //
-// Silence is the time without any sign of progress. Within a step it may last as long as `factor` times the longest of
-// 99 in 100 recent steps, and always `least`. Until `enough` steps are measured (the first ones measure kernels; for a
-// fixed limit one is enough), in the first validation and in the first save, `unmeasured` applies. Validation shows a
-// sign for each batch and is judged like a step from then on; a save may take `factor` times the longest one before.
-// Whatever comes before the first step is not judged here. Time in which nobody looked (a machine that slept) is not
-// silence.
+// Silence is the time without any sign of progress. Within a step the limit is `factor` times the 99th percentile of
+// recent step times, and at least `least`. The limit is `unmeasured` until `enough` steps are measured (the first steps
+// tune kernels; a fixed limit needs one step), and in the first validation and the first save. Validation gives a sign
+// for each batch and later has the limit of a step; a save may take `factor` times the longest earlier one. Time before
+// the first step is not judged. Time in which look() was not called (a suspended machine) does not count as silence.
 
 #include <chrono>
 #include <cstdint>
@@ -21,7 +20,7 @@ namespace ring {
 struct HangRules {
   using Seconds = std::chrono::duration<double>;
   bool on = true;
-  std::optional<Seconds> fixed = {};  // instead of what follows from the steps' times
+  std::optional<Seconds> fixed = {};  // limit within a step, instead of a measured one
   Seconds least{10};
   double factor = 5;
   int enough = 16;
@@ -31,10 +30,10 @@ struct HangRules {
 enum class Activity : std::uint8_t { unjudged, step, validation, save };
 
 struct Sign {
-  std::int64_t progress = 0;  // any number that changes
-  std::int64_t step = 0;      // done
+  std::int64_t progress = 0;  // any counter that changes with progress
+  std::int64_t step = 0;      // steps done
   Activity activity = Activity::unjudged;
-  std::int64_t validations = 0, saves = 0;  // begun
+  std::int64_t validations = 0, saves = 0;  // number started
 };
 
 class HangJudge {
@@ -44,10 +43,10 @@ class HangJudge {
 
   HangJudge(const HangRules& rules, Time now) : rules_(rules), looked_(now), stepped_(now), began_(now) {}
 
-  // To be called several times a second. True: it hangs.
+  // Call several times a second. Returns true if the worker hangs.
   bool look(const Sign&, Time now);
   Seconds silence() const { return silence_; }
-  Seconds limit() const;  // on silence, now
+  Seconds limit() const;  // current limit of silence
 
  private:
   void measure(const Sign&, Time now);
@@ -56,12 +55,12 @@ class HangJudge {
 
   HangRules rules_;
   Sign last_;
-  Time looked_, stepped_, began_;  // the last look, the end of the last step, the begin of the activity
+  Time looked_, stepped_, began_;  // last look, end of the last step, start of the activity
   Seconds silence_{0}, longest_save_{0};
-  bool undisturbed_ = false;   // nothing but steps since stepped_
-  std::vector<double> steps_;  // seconds, of the last kWindow; a ring
+  bool undisturbed_ = false;   // only steps have run since stepped_
+  std::vector<double> steps_;  // seconds of the last kWindow steps, a ring buffer
   std::size_t next_ = 0;
-  double percentile_99_ = 0;  // of them
+  double percentile_99_ = 0;  // of steps_
 };
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// What all agents of a job have in common, and the keys that follow from it. Nobody sends them.
+// Name and secret that all agents of a job share, and the keys derived from them. None of them is sent.
 
 #include <string>
 
@@ -9,10 +9,11 @@ namespace ring {
 
 struct Job {
   std::string id;      // --rdzv-id
-  std::string secret;  // of this job alone, or of all jobs of its owner
+  std::string secret;  // for this job only, or for all jobs of its owner
 
   std::string agents_cookie() const { return hmac(secret, "agents of " + id); }
-  // The key of one attempt's workers. `leader`: the agent of node 0, another one in each start of the job.
+  // Returns the key of one attempt's workers. `leader`: the agent of node 0, which has a new id in each launch of the
+  // job.
   std::string workers_cookie(const std::string& leader, int attempt) const {
     return hmac(secret, "workers of " + id + " under " + leader + ", attempt " + std::to_string(attempt));
   }

@@ -40,7 +40,7 @@ Leader::~Leader() {
   thread_.join();
 }
 
-// Every address means IPv6 and IPv4, where there are both.
+// If any_, listens on all IPv6 and IPv4 addresses, as far as the host has both.
 std::unique_ptr<StoreServer> Leader::serve(int port, const std::string& cookie) const {
   if (!any_) return std::make_unique<StoreServer>(Endpoint{at_.host, port}, cookie);
   try {
@@ -65,7 +65,7 @@ void Leader::run() {
     }
   } catch (const Error& e) {
     log::error("launch: the rendezvous failed: ", e.what());
-    agents_.reset();  // so that all agents end
+    agents_.reset();  // closes the connections, so that all agents end
   }
 }
 
@@ -115,7 +115,7 @@ void Leader::publish() {
   }
 }
 
-// Nothing of an earlier attempt can be met here: another store, port and cookie.
+// Uses a new store, port and cookie, so that workers of an earlier attempt cannot connect.
 void Leader::open_store(int attempt) {
   if (open_for_ == attempt) return;
   open_for_ = attempt;

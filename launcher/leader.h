@@ -1,6 +1,6 @@
 #pragma once
-// What the agent of node 0 does for all: it serves the store at which agents meet, hears them, lets Rendezvous decide,
-// and hosts a fresh store for the workers of each attempt.
+// Coordinates a job from node 0: serves the store at which agents meet, receives their reports, lets Rendezvous decide,
+// and hosts a new store for the workers of each attempt.
 
 #include <atomic>
 #include <memory>
@@ -15,14 +15,15 @@ namespace ring {
 
 class Leader {
  public:
-  // Error: the endpoint cannot be served. Port 0: an ephemeral one. any: listen at every address of this host.
+  // Throws Error if the endpoint cannot be served. Port 0 selects an ephemeral port. any: listen on all addresses of
+  // this host. silence: after this, an agent counts as lost.
   Leader(Job, RendezvousRules, const Endpoint&, bool any, std::chrono::milliseconds silence);
-  // Waits a few seconds until all agents know that the job is over.
+  // If the job is over, waits up to a few seconds until all agents have left.
   ~Leader();
   Leader(const Leader&) = delete;
   Leader& operator=(const Leader&) = delete;
 
-  Endpoint own_endpoint() const;  // for the agent of this host
+  Endpoint own_endpoint() const;  // for this host's agent
 
  private:
   void run();
@@ -41,9 +42,9 @@ class Leader {
   std::chrono::milliseconds silence_;
   Rendezvous rendezvous_;
   std::unique_ptr<StoreServer> agents_;
-  int port_;                              // of agents_
-  std::unique_ptr<StoreServer> workers_;  // of the running attempt
-  int open_for_ = -1;                     // that attempt
+  int port_;                              // port of agents_
+  std::unique_ptr<StoreServer> workers_;  // store of the running attempt
+  int open_for_ = -1;                     // attempt of workers_; -1 if there is none
   std::unique_ptr<Store> store_;
   std::int64_t heard_ = 0;
   std::set<AgentId> known_, gone_;

@@ -32,7 +32,7 @@ std::vector<std::string> entries_of(const fs::path& folder) {
   return names;
 }
 
-// The node of each core that has one.
+// Returns the NUMA node of each core that has one.
 std::map<int, int> nodes_of_cores(const fs::path& nodes) {
   std::map<int, int> of;
   for (const int node : numbers_in(nodes / "online"))
@@ -40,7 +40,7 @@ std::map<int, int> nodes_of_cores(const fs::path& nodes) {
   return of;
 }
 
-// The lowest core that shares the cache of the highest level.
+// Returns the lowest core that shares the highest-level cache.
 int complex_of(const fs::path& cpu, int core) {
   int level = -1, first = core;
   for (const std::string& name : entries_of(cpu / "cache")) {
@@ -66,7 +66,7 @@ std::vector<Core> read_cores(const fs::path& system) {
   return cores;
 }
 
-// "GPU UUID:   GPU-4c1..." of the driver's file.
+// Returns the value of a line such as "GPU UUID:   GPU-4c1..." in the driver's file.
 std::string value_of(const fs::path& file, const std::string& key) {
   std::ifstream lines(file);  // opens: system
   for (std::string line; std::getline(lines, line);) {
@@ -89,7 +89,7 @@ std::vector<Gpu> read_gpus(const fs::path& root) {
   return gpus;
 }
 
-// A number, or the beginning of a UUID.
+// Finds a GPU by number or by the beginning of its UUID.
 const Gpu* named(const std::string& word, const std::vector<Gpu>& gpus) {
   if (const auto n = whole_number(word))
     return *n >= 0 && *n < static_cast<int>(gpus.size()) ? &gpus[static_cast<std::size_t>(*n)] : nullptr;
@@ -120,7 +120,7 @@ std::optional<std::vector<Gpu>> visible_gpus(const std::vector<Gpu>& all, const 
   for (std::string word; std::getline(words, word, ',');) {
     std::erase(word, ' ');
     const Gpu* gpu = named(word, all);
-    if (!gpu) break;  // CUDA takes those before the first that is not there
+    if (!gpu) break;  // CUDA ignores everything from the first unknown GPU on
     visible.push_back(*gpu);
   }
   return visible;

@@ -1,6 +1,5 @@
 #pragma once
-// What a machine's kernel says of its cores, memory and GPUs, read from /sys and /proc: no driver or library is
-// started.
+// Describes a machine's cores, memory nodes and GPUs, read from /sys and /proc without starting a driver or library.
 
 #include <filesystem>
 #include <optional>
@@ -12,32 +11,33 @@
 
 namespace ring {
 
-struct Core {  // a logical one, as the kernel numbers them
+struct Core {  // a logical core, by kernel number
   int number = 0;
-  int node = 0;  // of memory (NUMA)
+  int node = 0;  // NUMA node
   int socket = 0;
-  int physical = 0;  // the lowest number among those that share its execution units
-  int complex = 0;   // the lowest number among those that share its last cache
+  int physical = 0;  // lowest number of the hardware threads of its physical core
+  int complex = 0;   // lowest number of the cores with the same last-level cache
 };
 
 struct Gpu {
   std::string bus;   // PCI address, "0000:3b:00.0"
   std::string uuid;  // "GPU-4c1..."
   std::string model;
-  int node = -1;  // of memory that it is near to; -1: the kernel does not say
+  int node = -1;  // nearest NUMA node; -1 if unknown
 };
 
 struct Machine {
-  std::vector<Core> cores;  // that are online, ascending
-  std::vector<Gpu> gpus;    // that the driver shows, by PCI address
-  int nodes() const;        // that have cores
+  std::vector<Core> cores;  // online cores, ascending
+  std::vector<Gpu> gpus;    // known to the driver, by PCI address
+  int nodes() const;        // NUMA nodes with cores
 };
 
-// root: in front of /sys and /proc. What cannot be read is not there.
+// Reads the description; unreadable parts are left empty. root: prefix of /sys and /proc.
 Machine read_machine(const std::filesystem::path& root = "/");
 
-// The GPUs that a process with this environment numbers 0, 1, ..: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER count.
-// Nothing: the numbers are not known, as with different models, which CUDA sorts by speed, or parts of a GPU (MIG).
+// Returns the GPUs that CUDA numbers 0, 1, ... in a process with this environment (CUDA_VISIBLE_DEVICES,
+// CUDA_DEVICE_ORDER). Returns nullopt if the numbering is unknown: different models, which CUDA sorts by speed, or
+// parts of a GPU (MIG).
 std::optional<std::vector<Gpu>> visible_gpus(const std::vector<Gpu>&, const Environment&);
 
 }  // namespace ring

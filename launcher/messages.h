@@ -1,5 +1,5 @@
 #pragma once
-// What agents and the leader say to each other, as text. Error: it is none of these.
+// Messages between agents and the leader, as text. Decoding throws Error if the text is not such a message.
 
 #include <optional>
 #include <string>
@@ -8,14 +8,14 @@
 
 namespace ring {
 
-// What an agent says: exactly one of the four.
+// Message of an agent: exactly one of the optionals is set.
 struct Report {
   AgentId from;
   int attempt = 0;
   std::optional<NodeOffer> offer;
   std::optional<NodeFailure> failure;
   std::optional<NodeEnd> end;
-  std::optional<std::vector<RankState>> ranks = {};  // as ordered to look
+  std::optional<std::vector<RankState>> ranks = {};  // answer to Order::Kind::look
 };
 
 std::string encode(const Report&);
@@ -23,8 +23,8 @@ Report decode_report(const std::string&);
 std::string encode(const Order&);
 Order decode_order(const std::string&);
 
-// Where they are in the store.
-inline const std::string kReports = "reports";  // a list
+// Keys of the lists of messages in the store.
+inline const std::string kReports = "reports";  // reports of all agents
 inline std::string orders_of(const AgentId& agent) { return "orders of " + agent; }
 
 }  // namespace ring

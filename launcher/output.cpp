@@ -15,9 +15,9 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kMaxLine = 4096;  // longer ones are cut into several
+constexpr std::size_t kMaxLine = 4096;  // bytes; longer lines are split
 
-// The console may be gone (a closed pipe): that must not end the run.
+// Ignores errors: a closed console must not end the run.
 void write_all(int fd, const char* data, std::size_t size) {
   while (size > 0) {
     const ssize_t n = write(fd, data, size);
@@ -62,7 +62,7 @@ void WorkerOutput::take(const char* data, std::size_t size) {
     if (*data == '\n')
       end_line();
     else if (*data == '\r')
-      line_.clear();  // a live line starts over
+      line_.clear();  // a progress line starts over
     else
       line_ += *data;
     if (line_.size() >= kMaxLine) end_line();
@@ -71,7 +71,7 @@ void WorkerOutput::take(const char* data, std::size_t size) {
 
 void WorkerOutput::end_line() {
   if (console_ >= 0 && !prefix_.empty()) {
-    const bool named = line_.find(prefix_) != std::string::npos;  // a log's line, which says its rank
+    const bool named = line_.find(prefix_) != std::string::npos;  // a log line that already names its rank
     show((named ? "" : prefix_) + line_ + "\n");
   }
   tail_.push_back(std::exchange(line_, {}));
@@ -82,7 +82,7 @@ void WorkerOutput::show(const std::string& text) {
   if (!holds() && !line_.starts_with(kErrorBegin)) return write_all(console_, text.data(), text.size());
   if (!holds()) held_since_ = Clock::now();
   held_.push_back(text);
-  if (held_.size() > kTailLines) release();  // no message: it goes on
+  if (held_.size() > kTailLines) release();  // too long for a final error: the worker continues
 }
 
 void WorkerOutput::release() {

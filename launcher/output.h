@@ -1,6 +1,6 @@
 #pragma once
-// What a worker writes: read without blocking, passed on line by line, and its last lines kept for when it fails.
-// The error that a worker with a prefix ends with is held back, so that several can say the same once.
+// Reads a worker's output without blocking, forwards it line by line, and keeps the last lines for when it fails. If
+// the worker has a prefix, its final error message is held back, so that an error of several workers can be shown once.
 
 #include <chrono>
 #include <cstddef>
@@ -15,25 +15,26 @@
 namespace ring {
 
 inline constexpr std::size_t kTailLines = 50;
-inline constexpr const char* kErrorBegin = "ringmaster: ";  // of the message that the program ends with
+inline constexpr const char* kErrorBegin = "ringmaster: ";  // prefix of the program's final error message
 
 class WorkerOutput {
  public:
-  // prefix: written before every line; an empty one passes the bytes on as they come (a live line stays alive).
-  // console: -1 to write nowhere but to the file. log_path: empty for none; Error when it cannot be opened.
+  // prefix: written before every line; if empty, bytes are forwarded unchanged (a progress line stays live). console:
+  // descriptor, or -1 to write only to the file. log_path: empty for no log file; throws Error if it cannot be opened.
   WorkerOutput(Fd read_end, std::string prefix, int console, const std::string& log_path);
 
-  int fd() const { return source_.get(); }  // -1 once it has ended
-  void drain();                             // everything that is there now
+  int fd() const { return source_.get(); }  // -1 after the end of the output
+  void drain();                             // reads everything available now
   const std::deque<std::string>& tail() const { return tail_; }
-  std::string error() const;  // the last of the kept lines that begins with kErrorBegin, and those after it; or empty
+  // Returns the last line of tail() that begins with kErrorBegin and all lines after it; empty if there is none.
+  std::string error() const;
   const std::string& log_path() const { return log_path_; }
-  void finish();  // drains, and ends an unfinished last line
+  void finish();  // drains, and completes an unfinished last line
 
   using Clock = AwakeClock;
   bool holds() const { return !held_.empty(); }
   Clock::time_point held_since() const { return held_since_; }
-  void release();  // writes what is held back to the console
+  void release();  // writes the held lines to the console
   void drop() { held_.clear(); }
 
  private:
@@ -48,7 +49,7 @@ class WorkerOutput {
   Fd source_;
   std::string prefix_, line_, log_path_;
   int console_;
-  bool lost_ = false;  // a line of the log file
+  bool lost_ = false;  // writing to the log file has failed
   std::unique_ptr<std::FILE, CloseFile> log_;
   std::deque<std::string> tail_, held_;
   Clock::time_point held_since_{};

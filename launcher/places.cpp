@@ -13,7 +13,7 @@ using Numbers = std::vector<int>;
 
 bool has(const Numbers& sorted, int n) { return std::ranges::binary_search(sorted, n); }
 
-// What the workers may choose from.
+// Chooses among the cores that the agent may use.
 class Chooser {
  public:
   Chooser(const Machine& machine, const PlaceQuestion& q) : q_(q) {
@@ -31,7 +31,7 @@ class Chooser {
       if (q_.binding == NumaBinding::automatic || q_.binding == NumaBinding::none) return places;
       fail("launch: --numa-binding: ", why, ". Without it, or with auto or none, the workers run on all cores");
     }
-    std::map<Numbers, int> before;  // workers with the same home
+    std::map<Numbers, int> before;  // workers so far with the same home
     for (int w = 0; w < q_.workers; ++w) {
       const Numbers home = home_of(w);
       places[static_cast<std::size_t>(w)] = {.cores = cores_of(home, before[home]++), .gpu = on_gpus_ ? w : -1};
@@ -44,7 +44,7 @@ class Chooser {
   }
 
  private:
-  // Nothing: the workers can be bound, and it is of use.
+  // Returns why the workers are not bound; empty if they are.
   std::string why_not() const {
     const bool automatic = q_.binding == NumaBinding::automatic;
     if (q_.binding == NumaBinding::none) return "none";
@@ -65,7 +65,7 @@ class Chooser {
   const Gpu& gpu(int w) const { return (*q_.gpus)[static_cast<std::size_t>(w)]; }
   int node_of_gpu(int w) const { return nodes_.size() == 1 ? nodes_.front() : gpu(w).node; }
 
-  // Neighbours among the workers are neighbours among the nodes.
+  // Returns the worker's NUMA nodes. Adjacent workers get adjacent nodes.
   Numbers home_of(int w) const {
     if (on_gpus_) return {node_of_gpu(w)};
     const auto nodes = static_cast<int>(nodes_.size());
@@ -78,7 +78,7 @@ class Chooser {
     return n;
   }
 
-  // turn: how many workers with this home come before.
+  // turn: number of earlier workers with this home.
   Numbers cores_of(const Numbers& home, int turn) const {
     switch (q_.binding) {
       case NumaBinding::socket: return socket_of(home);
@@ -102,7 +102,7 @@ class Chooser {
       if (sockets.contains(c.socket)) n.push_back(c.number);
     return n;
   }
-  // The cores of a home, together with those that they share something with.
+  // Groups the cores of a home by what they share.
   std::map<int, Numbers> groups(const Numbers& home, int Core::*shared) const {
     std::map<int, Numbers> groups;
     for (const Core& c : cores_)
@@ -125,7 +125,7 @@ class Chooser {
     std::ranges::sort(n);
     return n;
   }
-  // The larger ones first.
+  // Assigns the complexes in turn, larger ones first.
   Numbers complex_of(const Numbers& home, int turn) const {
     std::vector<Numbers> complexes;
     for (auto& [first, cores] : groups(home, &Core::complex)) complexes.push_back(cores);

@@ -1,5 +1,5 @@
 #pragma once
-// Where the workers of a node run: each near to its GPU, or spread over the machine's NUMA nodes where there is none.
+// Chooses the cores of a node's workers: near the worker's GPU, or, without GPUs, spread over the NUMA nodes.
 
 #include <algorithm>
 #include <cstdint>
@@ -11,16 +11,16 @@
 
 namespace ring {
 
-// torchrun's words, and two of our own. `node`: all cores of the worker's NUMA node; `socket`: of all nodes of that
-// processor; `exclusive`: its share of the node's physical cores; `core_complex`: cores with one last-level cache.
-// `automatic`: `node` where that leaves no core unused and the GPUs' nodes are known, else `none`.
+// torchrun's values, and two of our own. `node`: all cores of the worker's NUMA node; `socket`: all cores of that
+// processor; `exclusive`: the worker's share of the node's physical cores; `core_complex`: cores with one last-level
+// cache. `automatic`: `node` if that leaves no core unused and the GPUs' nodes are known, else `none`.
 enum class NumaBinding : std::uint8_t { automatic, none, node, socket, exclusive, core_complex };
 
 struct Place {
-  std::vector<int> cores = {};  // ascending; empty: wherever the agent may run
-  std::vector<int> nodes = {};  // of memory that is preferred
-  int gpu = -1;                 // by the number that the worker knows it by
-  int workers = 1;              // that have these very cores
+  std::vector<int> cores = {};  // ascending; empty means all cores of the agent
+  std::vector<int> nodes = {};  // preferred NUMA nodes
+  int gpu = -1;                 // CUDA index in the worker; -1 without a GPU
+  int workers = 1;              // number of workers with the same cores
   int threads() const { return std::max(1, static_cast<int>(cores.size()) / workers); }
 };
 
@@ -28,14 +28,15 @@ struct PlaceQuestion {
   NumaBinding binding = NumaBinding::automatic;
   int workers = 1;
   std::vector<int> allowed;                // cores that the agent may run on
-  std::optional<std::vector<Gpu>> gpus{};  // of the workers, by their numbers; see visible_gpus()
+  std::optional<std::vector<Gpu>> gpus{};  // by CUDA index in the workers; see visible_gpus()
 };
 
-// One for each worker. Fewer GPUs than workers: they compute on CPUs. Error: a binding that was asked for is not
-// possible.
+// Returns one Place per worker. With fewer GPUs than workers, all workers compute on CPUs. Throws Error if a requested
+// binding is not possible.
 std::vector<Place> choose_places(const Machine&, const PlaceQuestion&);
 
-// "rank 4 on GPU 0: cores 0-31 of NUMA node 0"; ranks that share cores are one line. None: nobody is bound.
+// Returns lines such as "rank 4 on GPU 0: cores 0-31 of NUMA node 0"; consecutive ranks with the same cores share a
+// line. Empty if no worker is bound.
 std::vector<std::string> describe_places(const std::vector<Place>&, int first_rank);
 
 }  // namespace ring

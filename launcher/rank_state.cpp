@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kRecent = 8;
 
-// What a dying process left may be half written.
+// Stops at the end of the array: a dying process may have left the text half written.
 template <std::size_t N>
 std::string text_of(const std::array<char, N>& from) {
   return {from.begin(), std::find(from.begin(), from.end() - 1, '\0')};
@@ -28,10 +28,10 @@ struct Entry {
   std::string text, site;
 };
 
-// One that failed was waiting when something else ended it.
+// A failed operation was waiting when something else ended it.
 bool waits(const Entry& e) { return e.state == FlightState::started || e.state == FlightState::failed; }
 
-// From the oldest to the newest.
+// Returns the valid entries, oldest first.
 std::vector<Entry> entries_of(const FlightRing& ring) {
   std::vector<Entry> all;
   for (const FlightEntry& e : ring.entries) {

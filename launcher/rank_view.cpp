@@ -9,7 +9,7 @@
 namespace ring {
 namespace {
 
-// The second number of statm: pages that are resident.
+// Reads the second number of statm, the resident pages.
 std::optional<double> resident_bytes(std::int64_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/statm");
   double all = 0, resident = 0;

@@ -1,12 +1,12 @@
 #pragma once
-// What a dashboard shows of a worker.
+// State of a worker as a dashboard shows it.
 
 #include "job/job_board.h"
 #include "launcher/worker.h"
 
 namespace ring {
 
-// gpu: its PCI address; empty: it has none, or which one is not known.
+// gpu: PCI address of the worker's GPU; empty if there is none or it is unknown.
 RankView view_of(const Worker&, const std::string& gpu);
 
 }  // namespace ring

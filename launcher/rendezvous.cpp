@@ -105,8 +105,7 @@ void Rendezvous::tick(Time now) {
   if (all_ended()) conclude(now);
 }
 
-// Who would sit where: the host first, then those that have a place or ask for one, then the others in the order of
-// their coming.
+// Assigns node ranks: first the host, then agents that have a rank or request one, then the others in order of arrival.
 std::vector<Rendezvous::Agent*> Rendezvous::seats() {
   std::vector<Agent*> seats(static_cast<std::size_t>(rules_.most_nodes), nullptr);
   const auto wish = [](const Agent& a) { return a.node_rank >= 0 ? a.node_rank : a.offer.node_rank; };
@@ -160,7 +159,7 @@ bool Rendezvous::fits(const std::vector<Agent*>& seated) const {
   return !misfits_.contains(world);
 }
 
-// Empty: there are none. Who sits last stays as a spare.
+// Drops the last nodes until the settings fit; they stay as spares. Empty if no number of nodes fits.
 std::vector<Rendezvous::Agent*> Rendezvous::fewer_that_fit(std::vector<Agent*> seated) const {
   while (!fits(seated) && seated.size() > static_cast<std::size_t>(rules_.least_nodes)) seated.pop_back();
   return fits(seated) ? seated : std::vector<Agent*>{};
@@ -209,7 +208,8 @@ NodeFailure& Rendezvous::cause() {
                                    [](const NodeFailure& a, const NodeFailure& b) { return a.blame < b.blame; });
 }
 
-// Whether the cause is clear. Where ranks only lost a peer, it may show yet; where they hang, all nodes are asked.
+// Returns true once the cause is clear: ranks that only lost a peer wait for a root cause, and hanging ranks for the
+// states of all nodes.
 bool Rendezvous::judged(Time now) {
   NodeFailure& why = cause();
   const bool late = now >= judge_at_ || all_ended();
@@ -251,7 +251,7 @@ void Rendezvous::conclude(Time now) {
   try_start(now);
 }
 
-// Fewer of the nodes that are here, or more of them when others come.
+// Returns true if fewer of the present nodes may fit, or more once others join.
 bool Rendezvous::others_may_fit() {
   misfits_.insert(world_);
   std::vector<Agent*> all = seats();

@@ -18,9 +18,9 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr milliseconds kBeat{500};   // between signs of life
-constexpr milliseconds kTry{1'000};  // to connect
-constexpr milliseconds kPause{100};  // between two tries
+constexpr milliseconds kBeat{500};   // between heartbeats
+constexpr milliseconds kTry{1'000};  // for one attempt to connect
+constexpr milliseconds kPause{100};  // between two attempts
 
 }  // namespace
 
@@ -32,7 +32,7 @@ RendezvousClient::RendezvousClient(Setup setup)
 }
 
 RendezvousClient::~RendezvousClient() {
-  outbox_.reset();  // sends what is left
+  outbox_.reset();  // sends the remaining reports
   closing_ = true;
   thread_.join();
 }
@@ -94,7 +94,7 @@ void RendezvousClient::push(Order order) {
   const std::lock_guard lock(mutex_);
   orders_.push_back(std::move(order));
   const std::uint64_t one = 1;
-  if (write(wake_.get(), &one, sizeof one) != sizeof one) return;  // it is readable already
+  if (write(wake_.get(), &one, sizeof one) != sizeof one) return;  // already readable
 }
 
 void RendezvousClient::end(const std::string& why) {
@@ -122,7 +122,7 @@ void RendezvousClient::report(int attempt, const std::vector<RankState>& ranks) 
   send({.from = setup_.id, .attempt = attempt, .ranks = ranks});
 }
 
-// A leader that is lost is noticed by the thread.
+// Does not check for errors: thread_ notices when the leader is lost.
 void RendezvousClient::send(const Report& report) {
   outbox_->push([this, text = encode(report)] { reports_->append(kReports, text); });
 }

@@ -1,6 +1,6 @@
 #pragma once
-// An agent's line to the leader. A thread of its own connects, says that this agent lives, and takes orders; another
-// one sends reports, in their order: nobody waits for a link that is cut.
+// An agent's connection to the leader. One thread connects, sends heartbeats and receives orders; another one sends
+// reports, in order. The caller never waits for a broken link.
 
 #include <atomic>
 #include <chrono>
@@ -24,22 +24,23 @@ class RendezvousClient {
     Endpoint leader;
     std::string cookie;
     NodeOffer offer;
-    std::chrono::milliseconds join_timeout{600'000};  // to be let in
-    std::chrono::milliseconds silence{30'000};        // of the leader, that counts as its loss
+    std::chrono::milliseconds join_timeout{600'000};  // limit for being admitted
+    std::chrono::milliseconds silence{30'000};        // silence after which the leader counts as lost
   };
   explicit RendezvousClient(Setup);
   ~RendezvousClient();
   RendezvousClient(const RendezvousClient&) = delete;
   RendezvousClient& operator=(const RendezvousClient&) = delete;
 
-  int fd() const { return wake_.get(); }  // readable when there is an order
-  // The loss of the leader, and that nobody let this agent in, are orders to end.
+  int fd() const { return wake_.get(); }  // readable if there is an order
+  // Returns the next order, or nullopt. If the leader is lost or did not admit this agent in time, that is an order to
+  // end.
   std::optional<Order> next_order();
   void report(int attempt, const NodeFailure&);
   void report(int attempt, const NodeEnd&);
   void report(int attempt, const std::vector<RankState>&);
-  std::string waiting_for();    // while it is not let in: what for; then empty
-  std::string local_address();  // of the connection; empty before
+  std::string waiting_for();    // what the agent waits for until it is admitted; then empty
+  std::string local_address();  // local address of the connection; empty before it is made
 
  private:
   void run();
@@ -53,8 +54,8 @@ class RendezvousClient {
   std::mutex mutex_;
   std::deque<Order> orders_;
   std::string waiting_for_, local_address_;
-  std::unique_ptr<Store> store_;    // the thread's
-  std::unique_ptr<Store> reports_;  // for reports, once this agent was let in
+  std::unique_ptr<Store> store_;    // used by thread_ only
+  std::unique_ptr<Store> reports_;  // for reports, after this agent was admitted
   std::atomic<bool> closing_{false};
   std::thread thread_;
   std::unique_ptr<CommQueue> outbox_ = std::make_unique<CommQueue>();

@@ -6,7 +6,7 @@ namespace ring {
 
 namespace {
 constexpr int kMostFruitless = 3, kMostAlike = 3;
-constexpr int kMostSmaller = 64;  // each takes less than the one before
+constexpr int kMostSmaller = 64;  // each attempt uses less memory than the one before
 }  // namespace
 
 std::string RestartBudget::spend(std::int64_t step, bool smaller) {

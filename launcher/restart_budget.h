@@ -1,5 +1,5 @@
 #pragma once
-// How often a job is restarted, judged by the optimizer steps that it makes.
+// Limits the restarts of a job, depending on the optimizer steps that it completes.
 
 #include <cstdint>
 #include <string>
@@ -10,18 +10,18 @@ class RestartBudget {
  public:
   explicit RestartBudget(int most) : most_(most) {}
 
-  // An attempt failed with so many steps done. Empty: there shall be another one; otherwise why not. smaller: memory
-  // ran out, and the next attempt takes less, which is progress, too.
+  // Call when an attempt failed after `step` steps. Returns "" for a restart, otherwise why there is none. smaller:
+  // memory ran out and the next attempt uses less, which counts as progress.
   std::string spend(std::int64_t step, bool smaller = false);
-  int used() const { return used_; }  // since there was progress
+  int used() const { return used_; }  // restarts since the last progress
   int most() const { return most_; }
 
  private:
   int most_;
   int used_ = 0;
-  int fruitless_ = 0;  // attempts in a row that came no further than one before
-  int alike_ = 0;      // failures in a row at last_
-  int smaller_ = 0;    // attempts in a row that took less memory and came no further
+  int fruitless_ = 0;  // attempts in a row that did not get beyond farthest_
+  int alike_ = 0;      // failures in a row at step last_
+  int smaller_ = 0;    // attempts in a row without progress in steps that used less memory
   std::int64_t farthest_ = 0, last_ = -1;
 };
 

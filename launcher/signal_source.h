@@ -1,5 +1,6 @@
 #pragma once
-// Signals arrive at a descriptor while this lives. To be made before any thread, which inherits that they are blocked.
+// Delivers signals through a descriptor while it lives. Create it before any thread, because threads inherit the
+// blocked signals.
 
 #include <csignal>
 #include <vector>
@@ -10,12 +11,12 @@ namespace ring {
 
 class SignalSource {
  public:
-  explicit SignalSource(const std::vector<int>& numbers);  // and SIGCHLD
+  explicit SignalSource(const std::vector<int>& numbers);  // adds SIGCHLD, leaves out signals that are ignored
   ~SignalSource();
   SignalSource(const SignalSource&) = delete;
   SignalSource& operator=(const SignalSource&) = delete;
   int fd() const { return fd_.get(); }
-  int next();  // 0: none
+  int next();  // returns 0 if there is none
 
  private:
   sigset_t set_, saved_;

@@ -18,11 +18,11 @@ using std::chrono::milliseconds;
 
 constexpr std::chrono::seconds kSayAgain{10};
 constexpr milliseconds kLook{200};
-constexpr milliseconds kLoopbackJoin{30'000};  // others on this host come soon, and those on another one never
+constexpr milliseconds kLoopbackJoin{30'000};  // agents on this host join soon, those of other hosts cannot
 
 bool over_loopback(const LaunchOptions& o) { return o.most_nodes > 1 && is_loopback(o.endpoint->host); }
 
-// The endpoint's address is one of this host's.
+// Returns true if the endpoint's address belongs to this host.
 bool is_here(const Endpoint& at) {
   try {
     listen_on({at.host, 0});
@@ -61,8 +61,8 @@ RendezvousRules Supervisor::rules() const {
   return r;
 }
 
-// Whoever has the endpoint's address is node 0. Behind a name there may be another address than here, or none of this
-// host's (as with services of Kubernetes): then every address is listened at, which the secret allows.
+// The agent that has the endpoint's address is node 0. A name may resolve to a different address elsewhere, or to none
+// of this host (a Kubernetes service): then all addresses are used, which is safe because of the secret.
 std::unique_ptr<Leader> Supervisor::lead() const {
   if (options_.most_nodes == 1)
     return std::make_unique<Leader>(job_, rules(), Endpoint{"127.0.0.1", 0}, false, options_.silence);
@@ -74,12 +74,12 @@ std::unique_ptr<Leader> Supervisor::lead() const {
   try {
     return std::make_unique<Leader>(job_, rules(), at, any, options_.silence);
   } catch (const ListenError& e) {
-    if (e.code == EADDRINUSE && options_.node_rank < 0) return nullptr;  // another agent of this host leads
+    if (e.code == EADDRINUSE && options_.node_rank < 0) return nullptr;  // another agent on this host is the leader
     fail("launch: --rdzv-endpoint: ", e.what(), e.code == EADDRINUSE ? "; give another port on every node" : "");
   }
 }
 
-// The endpoint's port may have been another program's when this agent came.
+// Retries: another program may have used the endpoint's port before.
 void Supervisor::lead_if_nobody_does() {
   if (!leader_ && !client_.waiting_for().empty()) leader_ = lead();
 }
@@ -129,7 +129,7 @@ bool Supervisor::told_to_stop() {
   return false;
 }
 
-// At once when it changes, and every ten seconds.
+// Logs what it waits for, when that changes and every ten seconds.
 void Supervisor::say_waiting() {
   if (const std::string line = client_.waiting_for(); !line.empty()) waiting_for_ = line;
   if (waiting_for_.empty() || (waiting_for_ == said_ && Clock::now() < said_at_ + kSayAgain)) return;

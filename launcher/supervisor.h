@@ -1,6 +1,5 @@
 #pragma once
-// `ringmaster launch` on one node: meets the agents of the other nodes, and runs an attempt after the other until the
-// job is over.
+// `ringmaster launch` on one node: meets the agents of the other nodes, and runs attempts until the job is over.
 
 #include <memory>
 #include <optional>
@@ -26,11 +25,11 @@ class Supervisor {
   std::unique_ptr<Leader> lead() const;
   void lead_if_nobody_does();
   RendezvousClient::Setup line_to_leader() const;
-  std::optional<Order> wait_for_order();  // none: a signal asked to stop
+  std::optional<Order> wait_for_order();  // nullopt if a signal asked to stop
   void say_waiting();
   void show_waiting() const;
   bool told_to_stop();
-  std::optional<Order> attempt(const Order& start);  // the end of the job, where it came meanwhile
+  std::optional<Order> attempt(const Order& start);  // returns the order that ended the job meanwhile, if any
   void announce(const Order& start) const;
   int finish(const Order& end) const;
 
@@ -40,19 +39,19 @@ class Supervisor {
   AgentId id_;
   std::unique_ptr<Leader> leader_;
   RendezvousClient client_;
-  std::string waiting_for_, said_;  // who is missing, and what was said of it
+  std::string waiting_for_, said_;  // who is missing, and what was last logged about it
   Clock::time_point said_at_{};
   JobTime time_;
-  StartTimes failure_times_;      // of the attempt before
-  std::vector<KeptMemory> kept_;  // of each worker here
+  StartTimes failure_times_;      // of the previous attempt
+  std::vector<KeptMemory> kept_;  // one per worker of this node
   int restarts_ = 0;
-  std::optional<int> node_, world_;  // of the attempt before
-  std::string failure_;              // that this agent reported last
+  std::optional<int> node_, world_;  // of the previous attempt
+  std::string failure_;              // last one reported by this agent
 };
 
-// Returns the exit code: 0 when all workers returned 0, else the first failure's (128 + signal when it was killed).
-// Error: options that make no sense, an endpoint that cannot be served, a worker that cannot be started, a log
-// directory that cannot be written.
+// Returns the exit code: 0 if all workers returned 0, else that of the first failure (128 + signal if killed). Throws
+// Error if options are invalid, the endpoint cannot be served, a worker cannot be started, or a log directory cannot be
+// written.
 int launch(const LaunchOptions&);
 
 }  // namespace ring

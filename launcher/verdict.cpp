@@ -12,7 +12,7 @@ namespace {
 
 using Ranks = std::vector<RankState>;
 
-// An operation that at least one rank waits in.
+// An operation in which at least one rank waits.
 struct Call {
   std::string group;
   int first_rank;
@@ -24,7 +24,7 @@ struct Waiting {
   std::string text, site;
   std::vector<int> ranks;
 };
-using Calls = std::map<Call, std::vector<Waiting>>;  // the ranks that wait in each, divided by what they run
+using Calls = std::map<Call, std::vector<Waiting>>;  // waiting ranks per operation, grouped by what they run
 
 void add(std::vector<Waiting>& all, const std::string& text, const std::string& site, int rank) {
   const auto same = std::ranges::find(all, text, &Waiting::text);
@@ -60,7 +60,7 @@ const GroupState* find(const RankState& r, const Call& c) {
   return nullptr;
 }
 
-// What each rank ran under the number of a call, where all should run the same.
+// Returns what the ranks ran under the number of a collective call; more than one entry if they differ.
 std::vector<Waiting> runs_of(const Call& c, const Ranks& ranks) {
   std::vector<Waiting> all;
   for (const RankState& r : ranks)
@@ -70,7 +70,7 @@ std::vector<Waiting> runs_of(const Call& c, const Ranks& ranks) {
   return all;
 }
 
-// Ranks of the call's group that have not come to it.
+// Returns the ranks of the call's group that have not reached it.
 std::vector<const RankState*> late_for(const Call& c, const Ranks& ranks) {
   std::vector<const RankState*> late;
   for (const RankState& r : ranks)
@@ -118,7 +118,7 @@ std::string of_pending(const Calls& calls) {
   return text;
 }
 
-// The one that is silent for longest among those that others wait for and that wait for nobody.
+// Returns the rank silent for longest among those that others wait for and that wait for nobody; null if there is none.
 const RankState* lagging(const Calls& calls, const Ranks& ranks) {
   const RankState* first = nullptr;
   for (const auto& [call, waiting] : calls)
@@ -134,14 +134,14 @@ const RankState* silent_for_longest(const Ranks& ranks, const std::function<bool
   return longest;
 }
 
-// It writes a checkpoint, and does not wait there for what others write.
+// Returns true if the rank writes a checkpoint and does not wait for other writers.
 bool holds_up_a_save(const RankState& r) {
   return r.writes && std::ranges::none_of(r.groups, [](const GroupState& g) {
            return g.name == kBackgroundGroup && !g.waits_in.empty();
          });
 }
 
-// Where nobody waits in an operation of steps.
+// Returns the cause if no rank waits in an operation of a step.
 const RankState* slowest(const Ranks& ranks) {
   if (const RankState* r = silent_for_longest(ranks, holds_up_a_save)) return r;
   return silent_for_longest(ranks, [](const RankState&) { return true; });

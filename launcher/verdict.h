@@ -1,5 +1,5 @@
 #pragma once
-// Whose fault a hang is, in one line, from where all ranks are.
+// Finds the cause of a hang from the states of all ranks.
 
 #include <string>
 #include <vector>
@@ -8,14 +8,17 @@
 
 namespace ring {
 
-// The ranks may be some of the `world` only: those that nobody heard of are named. They are in the order of ranks.
-// A rank that was stopped is the cause; else one that runs another operation than the others under the same number;
-// else one that the others wait for and that waits for nobody; where nobody waits in an operation, one that writes a
-// checkpoint and waits for no other writer, or the one that is silent for longest; else the line says that all wait for
-// each other.
+// Returns one line that names the cause of a hang. Requires `ranks` sorted by rank; ranks of the `world` that are not
+// among them are listed as not heard of. The first rule that applies decides:
+// 1. a rank that is stopped;
+// 2. ranks that run different operations under the same number;
+// 3. a rank that others wait for and that waits for nobody, the one silent for longest;
+// 4. if no rank waits in an operation: a rank that writes a checkpoint and waits for no other writer, else the rank
+//    silent for longest;
+// 5. otherwise: ranks wait for each other, or a connection is cut.
 std::string verdict(const std::vector<RankState>& ranks, int world);
 
-// "rank 1 on b (node 1, pid 71)"; without host and node where there is one node.
+// Returns "rank 1 on b (pid 71, node 1)", or "rank 1 (pid 71)" without several_nodes.
 std::string name_of(const RankState&, bool several_nodes);
 std::string listed(const std::vector<int>& ranks);  // "0, 2 and 3"
 

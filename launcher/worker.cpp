@@ -30,8 +30,8 @@ Pipe make_pipe() {
   return {Fd(ends[0]), Fd(ends[1])};
 }
 
-// Everything that the child needs, made before the fork: between fork and exec only async-signal-safe calls are
-// allowed.
+// Arguments and environment of the child, created before the fork: between fork and exec only async-signal-safe calls
+// are allowed.
 struct Image {
   std::vector<std::string> texts;
   std::vector<char*> argv, envp;
@@ -58,7 +58,7 @@ void say(const char* message) {
   if (write(STDERR_FILENO, message, std::strlen(message)) < 0) _exit(126);
 }
 
-constexpr unsigned kCloseOnExec = 4;  // CLOSE_RANGE_CLOEXEC of linux/close_range.h, since Linux 5.11
+constexpr unsigned kCloseOnExec = 4;  // CLOSE_RANGE_CLOEXEC in linux/close_range.h, since Linux 5.11
 
 struct Descriptors {
   int null, output, page;
@@ -69,12 +69,12 @@ struct Descriptors {
                          bool keep_stdout, pid_t agent) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != agent) _exit(127);              // the agent died before the line above
-  syscall(SYS_close_range, 3, ~0U, kCloseOnExec);  // what other threads opened meanwhile
+  if (getppid() != agent) _exit(127);              // the agent died before the prctl call
+  syscall(SYS_close_range, 3, ~0U, kCloseOnExec);  // closes what other threads opened meanwhile
   dup2(fds.null, STDIN_FILENO);
   if (!keep_stdout) dup2(fds.output, STDOUT_FILENO);
   dup2(fds.output, STDERR_FILENO);
-  fcntl(fds.page, F_SETFD, 0);  // the program keeps it
+  fcntl(fds.page, F_SETFD, 0);  // stays open in the program
   for (const int kept : fds.inherited) fcntl(kept, F_SETFD, 0);
   // Resets the signals that this program itself ignores, and SIGTERM, by which the agent ends workers. Other signals
   // that were ignored when the agent started stay ignored.
@@ -111,7 +111,7 @@ Worker::Worker(int rank, const WorkerCommand& command, std::unique_ptr<SharedPag
   if (pid_ == 0)
     become(own.program.c_str(), image, binding, {null.get(), pipe.write_end.get(), page_->fd(), own.inherited},
            own.keep_stdout, agent);
-  setpgid(pid_, pid_);  // on both sides: whoever is first
+  setpgid(pid_, pid_);  // also called in the child: either may run first
   pidfd_ = Fd(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
 }
 
@@ -127,7 +127,7 @@ bool Worker::reap() {
   ending_ = WIFSIGNALED(status) ? Ending{0, WTERMSIG(status)} : Ending{WEXITSTATUS(status), 0};
   pidfd_.reset();
   output_->drain();
-  kill(-pid_, SIGKILL);  // what it left behind in its group
+  kill(-pid_, SIGKILL);  // kills what is left of its process group
   return true;
 }
 
