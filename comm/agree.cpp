@@ -16,12 +16,12 @@ using Clock = AwakeClock;
 using store_protocol::put_text;
 using store_protocol::take_text;
 
-constexpr Timeout kSlice{200};                      // between looks at what happened meanwhile
-constexpr Timeout kDetails{10'000};                 // for all to say what they have, once they differ
-constexpr std::size_t kLongest = 160, kKept = 100;  // characters of a value in a message
+constexpr Timeout kSlice{200};                      // between calls of `meanwhile`
+constexpr Timeout kDetails{10'000};                 // for all ranks to send their facts after a difference
+constexpr std::size_t kLongest = 160, kKept = 100;  // longer values are cut to kKept characters in a message
 constexpr std::size_t kMostText = kMaxStoreValue / 2;
-constexpr std::size_t kMostVersions = 16;  // that are told apart
-constexpr int kMostScanned = 64;           // ranks that each rank looks for when some did not come
+constexpr std::size_t kMostVersions = 16;  // different sets of facts in a report
+constexpr int kMostScanned = 64;           // in larger worlds, only rank 0 looks for missing ranks
 constexpr const char* kSame = "same";
 constexpr const char* kDiffer = "differ";
 
@@ -30,7 +30,7 @@ std::string shown(const std::string& value) {
   return str(value.substr(0, kKept), "... (", value.size(), " characters with hash ", hash_text(value), ")");
 }
 
-// What is beyond the store's limit is compared as a whole.
+// Encodes facts for the store. Facts beyond the store's size limit are replaced by one hash of them all.
 std::string encode(const Facts& facts) {
   std::string text, rest;
   for (const auto& [name, value] : facts) {
@@ -51,7 +51,7 @@ Facts decode(const std::string& text) {
   return facts;
 }
 
-// "rank 0", "ranks 1, 3-5".
+// Returns "rank 0" or "ranks 1, 3-5".
 std::string listed(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -63,12 +63,12 @@ std::string listed(const std::vector<int>& ranks) {
   return text;
 }
 
-struct Version {  // ranks whose facts are the same
+struct Version {  // ranks with equal facts
   std::vector<int> ranks;
   std::map<std::string, std::string> facts;
 };
 
-// The values of one name with their ranks; empty when all have the same.
+// Returns the values of one name with their ranks; "" if all ranks have the same value.
 std::string values_of(const std::string& name, const std::vector<Version>& versions) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;
   for (const Version& v : versions) {
@@ -87,7 +87,7 @@ std::string values_of(const std::string& name, const std::vector<Version>& versi
   return text;
 }
 
-// One line for each name that differs. The elements of a list whose length differs say nothing beside it.
+// Returns one line for each name that differs. If the length of a list differs, its elements are left out.
 std::string differences(const std::vector<std::string>& names, const std::vector<Version>& versions) {
   std::string lines, list = "[";
   for (const std::string& name : names) {
@@ -143,7 +143,8 @@ std::optional<std::string> Agreement::await(const std::string& key, Timeout time
   }
 }
 
-// The last one to arrive says whether all have the same. Who contradicts the number of ranks tells all.
+// Registers this rank. The last rank to arrive writes the verdict on the facts. A rank with a different number of ranks
+// writes that as the verdict for all.
 void Agreement::arrive() {
   if (store_.add(key("rank", str(rank_)), 1) != 1)
     fail("two processes say that they are rank ", rank_, " of ", world_, ": give each process a rank of its own");
@@ -170,11 +171,11 @@ void Agreement::report_missing() const {
        "? The others wait to compare ", topic_.name, "; ", kMoreTime);
 }
 
-// By rank 0, for all.
+// Writes the report on rank 0, for all ranks.
 std::string Agreement::compose() const {
   std::vector<std::string> names;
   std::vector<Version> versions;
-  std::map<std::string, std::size_t> place;  // of a hash among the versions
+  std::map<std::string, std::size_t> place;  // hash -> index into versions
   int untold = 0;
   for (int r = 0; r < world_; ++r) {
     const std::string hash = await(key("hash", str(r)), kDetails).value_or("");
@@ -211,12 +212,12 @@ std::string Agreement::told() const {
   return message.value_or(topic_.title + ", and rank 0 ended before it said in what. " + topic_.remedy);
 }
 
-// Rank 0 may host the store: it stays until the others know.
+// Waits until all ranks have read the message, because rank 0 may host the store.
 void Agreement::leave_last() const {
   try {
     await(key("all have read"), kDetails);
   } catch (const Error&) {
-    return;  // somebody ended; what this rank has to say counts more
+    return;  // a rank ended; this rank's own message matters more
   }
 }
 

@@ -1,7 +1,7 @@
 #pragma once
-// Do all ranks of a job have the same of what must be the same? They compare hashes through the store, and details only
-// where these differ: a few requests of each rank, whatever the number of ranks. Needs no communicator, so that layouts
-// that do not fit together are found before a group is made of them.
+// Checks that all ranks of a job have equal facts, such as settings. Ranks compare hashes through the store, and
+// details only if the hashes differ: a few requests per rank, whatever the number of ranks. Needs no communicator, so
+// incompatible layouts are found before groups are formed.
 
 #include <functional>
 #include <string>
@@ -12,17 +12,19 @@
 
 namespace ring {
 
-using Facts = std::vector<std::pair<std::string, std::string>>;  // names, each once, and values, in an order to report
+// Unique names and their values, in the order of the report.
+using Facts = std::vector<std::pair<std::string, std::string>>;
 
 struct Topic {
-  std::string name;    // once per job
+  std::string name;    // used only once per job
   std::string title;   // "the ranks were started with different settings"
-  std::string remedy;  // a sentence
+  std::string remedy;  // a sentence with the fix
 };
 
-// Every rank calls. Error, with the same text on all of them: each fact that differs with its values and the ranks that
-// have them. Error: ranks that did not come within the timeout; a rank or a number of ranks that contradicts others.
-// meanwhile: called now and then while this rank waits; what it throws ends the wait.
+// Collective. If facts differ, throws Error with the same text on all ranks: each fact that differs, its values, and
+// the ranks that have them. Also throws Error if ranks do not arrive within the timeout, or if two processes have the
+// same rank or different numbers of ranks. `meanwhile` is called now and then while this rank waits; an exception of it
+// ends the wait.
 void agree(Store&, int rank, int world, const Topic&, const Facts&, Timeout,
            const std::function<void()>& meanwhile = {});
 

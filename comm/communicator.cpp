@@ -49,7 +49,7 @@ void Communicator::check_part(std::string_view op, const Tensor& whole, const Te
              describe(part));
 }
 
-// Also describes them, the same on every rank.
+// Also returns a description, which is the same on every rank.
 std::string Communicator::check_pieces(const std::string& op, const std::vector<OwnedPiece>& pieces) const {
   std::string text = str(op, " of ", pieces.size(), pieces.size() == 1 ? " piece" : " pieces");
   for (std::size_t i = 0; i < pieces.size(); ++i) {

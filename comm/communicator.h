@@ -1,12 +1,12 @@
 #pragma once
-// A group of ranks that move tensors between each other. Every operation is asynchronous: it starts once `after` is
-// done and returns a Work; what was started first runs first, and every rank must start the same operations in the same
-// order. Each wait for a peer is bounded by a timeout; after a failure the communicator is unusable and every later
-// operation fails at once. Sums add the ranks' values in rank order, so that the same world size always gives the same
-// bits.
+// A group of ranks that send tensors to each other. Every operation is asynchronous: it starts once `after` is done and
+// returns a Work. Operations run in the order in which they are started, and every rank must start the same operations
+// in the same order. Each wait for a peer ends after a timeout. After a failure the communicator is unusable, and every
+// later operation fails at once. Sums add the ranks' values in rank order, so the same world size always gives
+// bit-identical results.
 //
-// The public calls check shapes, dtypes and devices (Error names the operation and both sides) and know who called
-// them; backends override the private ones, which only move bytes.
+// The public functions check shapes, dtypes and devices (Error names the operation and both sides) and record their
+// call site. Backends override the private functions, which only move bytes.
 
 #include <cstdint>
 #include <string_view>
@@ -18,30 +18,30 @@
 
 namespace ring {
 
-// Another rank died, left, stopped or did something else: this one is not the cause. A worker that ends because of it
-// exits with kExitPeerLost (core/exit_code.h), so that its launcher names the right one.
+// Another rank died, left, hung or ran a different operation: this rank is not the cause. A worker that ends because of
+// it exits with kExitPeerLost (core/exit_code.h), so that its launcher blames the right rank.
 struct PeerLost : Error {
   using Error::Error;
 };
 
-enum class Reduce : std::uint8_t { sum, max };  // max: NaN wins over every number
+enum class Reduce : std::uint8_t { sum, max };  // max: a NaN wins over every number
 constexpr std::string_view to_string(Reduce r) { return r == Reduce::sum ? "sum" : "max"; }
 
-struct OwnedPiece {  // a tensor that belongs to one rank
+struct OwnedPiece {  // a tensor with an owner rank
   Tensor tensor;
   int root;
 };
-struct Transfer {  // a tensor that goes to or comes from a rank
+struct Transfer {  // a tensor sent to or received from a rank
   Tensor tensor;
   int peer;
-  // From where on what is received may be written, which is before the operation's `after`. Undefined: from `after`
-  // on. A sender that is told so earlier begins as soon as it has what it sends.
+  // Receives only: the tensor may be overwritten after this event, which may be earlier than the operation's `after`.
+  // If undefined, `after` counts. With an earlier event, the sender begins as soon as its own data is ready.
   Event free = {};
 };
 
 class Communicator {
  public:
-  virtual ~Communicator() = default;  // unfinished operations are abandoned: wait for them first
+  virtual ~Communicator() = default;  // abandons unfinished operations: wait for them first
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
@@ -49,53 +49,55 @@ class Communicator {
   int size() const { return size_; }
   virtual std::string_view backend() const = 0;  // "self", "gloo", "nccl"
 
-  // Where its operations are recorded from now on, for when they hang.
+  // Sets the log of this group's operations, for the diagnosis of hangs.
   void record(FlightLog log) { flights_ = log; }
   FlightLog& flights() { return flights_; }
 
-  // Tensors are contiguous. What is reduced is f32, bf16 or i32; bf16 is added in f32 and rounded once on the host, and
-  // as NCCL does it on GPUs.
+  // Tensors must be contiguous. Reductions take f32, bf16 and i32. On the host, bf16 is accumulated in f32 and rounded
+  // once; on GPUs, NCCL defines the rounding.
 
   // In place.
   Work all_reduce(const Tensor& t, Reduce op, const Event& after = {}, Site site = Site::current());
-  // out holds size() * in.numel() elements, the ranks' parts in rank order; `in` may be this rank's part of `out`.
+  // `out` holds size() * in.numel() elements: the ranks' parts in rank order. `in` may be this rank's part of `out`.
   Work all_gather(const Tensor& out, const Tensor& in, const Event& after = {}, Site site = Site::current());
-  // in holds size() * out.numel() elements; this rank gets the reduction of its part.
+  // `in` holds size() * out.numel() elements. This rank receives the reduction of its part in `out`.
   Work reduce_scatter(const Tensor& out, const Tensor& in, Reduce op, const Event& after = {},
                       Site site = Site::current());
-  // Both hold size() equal parts in rank order: part j of `in` goes to rank j, part i of `out` comes from rank i. The
-  // two do not overlap.
+  // Both tensors hold size() equal parts in rank order: part j of `in` goes to rank j, and part i of `out` comes from
+  // rank i. They must not overlap.
   Work all_to_all(const Tensor& out, const Tensor& in, const Event& after = {}, Site site = Site::current());
   Work broadcast(const Tensor& t, int root, const Event& after = {}, Site site = Site::current());
 
-  // Many tensors with owners of their own as one operation. All ranks name the same list, which may be empty.
-  // reduce: in place, at the root; what the others' tensors hold afterwards is unspecified.
+  // One operation over many tensors with their own roots. All ranks pass the same list, which may be empty.
+  // reduce_pieces() reduces in place at the root; the contents on other ranks are unspecified afterwards.
   Work reduce_pieces(const std::vector<OwnedPiece>& pieces, Reduce op, const Event& after = {},
                      Site site = Site::current());
   Work broadcast_pieces(const std::vector<OwnedPiece>& pieces, const Event& after = {}, Site site = Site::current());
 
-  // Messages between any ranks at once, as one operation that every rank calls, with empty lists too. The k-th message
-  // to a rank meets the k-th that it expects from here, which has the same size. Those to oneself are copies.
+  // Sends and receives messages between any ranks as one operation. Every rank calls it, even with empty lists. The
+  // k-th message to a rank matches the k-th message that this rank expects from the sender, and must have the same
+  // size. Messages to oneself are copies.
   Work exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives, const Event& after = {},
                 Site site = Site::current());
-  // Memory for what exchange() is to receive: as if it came from the stream's allocator, but peers can write straight
-  // to it where the transport allows that, and nothing is copied on. What uses such memory and drops it comes before
-  // the `after` of the next exchange, or the `free` of what it receives.
+  // Returns memory for tensors that exchange() receives. It behaves like memory of the stream's allocator, but peers
+  // write directly to it if the transport supports that, which saves a copy. All uses of this memory, and its free,
+  // must come before the `after` of the next exchange, or the `free` of its receives.
   virtual Tensor receive_buffer(const Shape& shape, DType dtype, const Stream& stream) {
     return Tensor::empty(shape, dtype, stream);
   }
-  virtual std::size_t receive_bytes() const { return 0; }   // held for it beside what that allocator counts
-  virtual bool uses_copy_engines() const { return false; }  // for exchange(): no multiprocessor works for it
+  virtual std::size_t receive_bytes() const { return 0; }   // bytes for receive buffers outside of that allocator
+  virtual bool uses_copy_engines() const { return false; }  // exchange() then uses no SMs
 
-  // Both sides run in their rank's one order: two ranks that send to each other use send_recv or exchange.
+  // Sends and receives run in the same order as all other operations of a rank: two ranks that send to each other must
+  // use send_recv() or exchange().
   Work send(const Tensor& t, int to, const Event& after = {}, Site site = Site::current());
   Work recv(const Tensor& t, int from, const Event& after = {}, Site site = Site::current());
-  // At once; the two sides may have different sizes.
+  // Sends and receives at the same time; the two messages may have different sizes.
   Work send_recv(const Tensor& out, int to, const Tensor& in, int from, const Event& after = {},
                  Site site = Site::current());
   Work barrier(const Event& after = {}, Site site = Site::current());
 
-  // From any thread: every operation, running or queued, fails at once with `reason`.
+  // Makes every running or queued operation fail at once with `reason`. Callable from any thread.
   virtual void abort(const std::string& reason) = 0;
 
  protected:
@@ -117,7 +119,7 @@ class Communicator {
   virtual Work do_broadcast(Operation, const Tensor& t, int root, const Event& after) = 0;
   virtual Work do_reduce_pieces(Operation, const std::vector<OwnedPiece>&, Reduce, const Event& after) = 0;
   virtual Work do_broadcast_pieces(Operation, const std::vector<OwnedPiece>&, const Event& after) = 0;
-  // Also serves send, recv and send_recv, which are exchanges that only the named ranks take part in.
+  // Also implements send, recv and send_recv as exchanges in which only the named ranks take part.
   virtual Work do_exchange(Operation, const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                            const Event& after) = 0;
   virtual Work do_barrier(Operation, const Event& after) = 0;

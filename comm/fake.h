@@ -1,6 +1,6 @@
 #pragma once
-// A group whose other ranks are not there: every operation ends at once (torch.distributed's backend "fake"). Gathered
-// are copies of this rank's own part, and where tensors have no bytes (core/fake.h) nothing at all.
+// A communicator whose other ranks do not exist (torch.distributed's backend "fake"). Every operation completes at
+// once. all_gather fills `out` with copies of this rank's part; tensors without bytes (core/fake.h) are not touched.
 
 #include <functional>
 #include <memory>
@@ -11,11 +11,11 @@
 
 namespace ring {
 
-// A call as this rank would make it.
+// An operation that this rank would run.
 struct FakeTransfer {
   std::string group;           // "cp", "dp x cp"
   std::string_view operation;  // "all_reduce", "exchange", ..
-  std::size_t bytes = 0;       // of the whole tensor: reduced, gathered, scattered or sent
+  std::size_t bytes = 0;       // of the whole tensor that is reduced, gathered, scattered or sent
   int ranks = 1;
 };
 using TransferObserver = std::function<void(const FakeTransfer&)>;

@@ -19,7 +19,7 @@ void put(std::array<char, N>& to, std::string_view text) {
   to[size] = '\0';
 }
 
-// As to_string() of a site, without memory of its own.
+// Writes the same text as to_string(Site), without an allocation.
 void put(std::array<char, 48>& to, const Site& site) {
   std::string_view path = site.file_name();
   const std::size_t name = path.rfind('/');
@@ -31,7 +31,7 @@ void put(std::array<char, 48>& to, const Site& site) {
   *std::to_chars(end, to.data() + to.size() - 1, site.line()).ptr = '\0';
 }
 
-// The writer before may still be at this entry, when all others of the ring were written in the meantime.
+// Claims an entry. Its previous writer may still be writing, if the whole ring was written in the meantime.
 void claim(FlightEntry& e) {
   while (e.sequence.exchange(FlightEntry::kBeingWritten, std::memory_order_acquire) == FlightEntry::kBeingWritten)
     std::this_thread::yield();

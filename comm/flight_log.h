@@ -8,7 +8,7 @@
 
 namespace ring {
 
-// Where one group's operations are written; without a ring nowhere. Used by one thread at a time.
+// Writes one group's operations to a FlightRing. Does nothing without a ring. Used by one thread at a time.
 class FlightLog {
  public:
   FlightLog() = default;

@@ -20,7 +20,7 @@ std::vector<SlowGpu> GpuJudge::window(const std::vector<GpuWindow>& windows) {
   for (std::size_t r = 0; r < windows.size(); ++r) {
     const GpuWindow& now = windows[r];
     History& h = ranks_[r];
-    if (!(now.sm_mhz > 0) || h.slow >= kWindows) continue;  // not known, or named already
+    if (!(now.sm_mhz > 0) || h.slow >= kWindows) continue;  // unknown, or already reported
     const bool known = h.mhz.size() >= kWindows;
     const double mhz = known ? median(h.mhz) : 0, seconds = known ? median(h.seconds) : 0;
     if (known && now.sm_mhz < kSlowClock * mhz && now.step_seconds > kLonger * seconds) {

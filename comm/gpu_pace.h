@@ -1,6 +1,6 @@
 #pragma once
-// Finds GPUs that become slow during a run, by their clock. A GPU that lowers its clock holds up all ranks alike, so
-// that the host's times (comm/pace.h) do not tell which one it is.
+// Finds GPUs that become slow during a run, by their clock. A GPU with a reduced clock delays all ranks equally, so the
+// times measured on the host (comm/pace.h) do not tell which GPU it is.
 
 #include <array>
 #include <cstdint>
@@ -9,36 +9,36 @@
 
 namespace ring {
 
-// Measurements of a rank's GPU over a window of steps. Sent between ranks as bytes.
+// Measurements of a rank's GPU over a window of steps. Ranks exchange it as raw bytes.
 struct GpuWindow {
-  double sm_mhz = 0;           // mean while the GPU had work; 0 if not known
-  double step_seconds = 0;     // median; Pace measures it where it is 0
-  std::uint64_t throttle = 0;  // reasons seen, as GpuReading::throttle
-  std::array<char, 24> bus{};  // PCI address, ends with 0
+  double sm_mhz = 0;           // mean clock while the GPU had work; 0 if unknown
+  double step_seconds = 0;     // median; if 0, Pace fills it in
+  std::uint64_t throttle = 0;  // all reasons seen, as in GpuReading::throttle
+  std::array<char, 24> bus{};  // PCI address, zero-terminated
 };
 
 struct SlowGpu {
   int rank = 0;
   std::string bus;
-  double sm_mhz = 0, usual_mhz = 0;       // now, and the median before
-  double seconds = 0, usual_seconds = 0;  // of a step, likewise
+  double sm_mhz = 0, usual_mhz = 0;       // of this window, and median of the windows before
+  double seconds = 0, usual_seconds = 0;  // per step, likewise
   std::uint64_t throttle = 0;
 };
 
 class GpuJudge {
  public:
-  static constexpr double kSlowClock = 0.9;  // of the usual clock, and below
-  static constexpr double kLonger = 1.05;    // of the usual step, and above
-  static constexpr int kWindows = 3;         // in a row, and as many before to know what is usual
+  static constexpr double kSlowClock = 0.9;  // slow below this share of the usual clock
+  static constexpr double kLonger = 1.05;    // and above this multiple of the usual step time
+  static constexpr int kWindows = 3;         // slow windows in a row; also the windows needed to know the usual values
 
-  // windows: one of each rank. Returns GPUs whose clock and step have been slow for kWindows windows in a row; each GPU
-  // once.
+  // Returns the GPUs whose clock and step time have now been slow for kWindows windows in a row. Each GPU is reported
+  // once per run. `windows` has one entry per rank.
   std::vector<SlowGpu> window(const std::vector<GpuWindow>& windows);
 
  private:
   struct History {
-    std::vector<double> mhz, seconds;  // of windows that were not slow
-    int slow = 0;                      // windows in a row
+    std::vector<double> mhz, seconds;  // of the newest windows that were not slow
+    int slow = 0;                      // number of slow windows in a row
   };
   std::vector<History> ranks_;
 };

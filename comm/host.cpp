@@ -24,8 +24,8 @@ std::string checked_part(const std::byte* begin, std::size_t bytes, int rank) {
   return part;
 }
 
-// The bytes of every rank, as many from each, in rank order. What ranks decide by them must be the same everywhere, so
-// each part travels with a checksum.
+// Returns the bytes of every rank in rank order. All ranks must pass the same size. Each part is sent with a checksum,
+// because decisions based on the bytes must be the same on every rank.
 std::vector<std::string> gather_bytes(Communicator& comm, std::string_view own, Site site) {
   const Stream stream = Stream::cpu(1);
   const std::uint32_t sum = crc32c(own);

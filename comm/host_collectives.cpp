@@ -11,11 +11,11 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kOneHopBytes = 16 << 10;  // below: everybody sends everything, latency counts
-constexpr std::int64_t kSegmentBytes = 4 << 20;  // above: cut, which bounds the scratch memory
+constexpr std::int64_t kOneHopBytes = 16 << 10;  // below: each rank sends everything to all, for low latency
+constexpr std::int64_t kSegmentBytes = 4 << 20;  // above: split into segments, which bounds scratch memory
 enum class Channel : std::uint64_t { collective, messages };
 
-// A message meets only the one that was meant: number in the order, and a digest of the operation.
+// Returns a tag that matches only the intended message: its number in the order, and a digest of the operation.
 std::uint64_t make_tag(Channel channel, std::uint64_t number, std::uint64_t digest) {
   return static_cast<std::uint64_t>(channel) << 60 | (number & 0xFFFFFFFFFull) << 24 | (digest & 0xFFFFFF);
 }
@@ -46,7 +46,7 @@ void HostCollectives::run(const Operation& op, const Event& after, const std::fu
 PeerLost HostCollectives::blame(const PeerLost& seen) {
   {
     const std::lock_guard lock(mutex_);
-    if (failure_) return seen;  // told from outside
+    if (failure_) return seen;  // set by abort()
   }
   const std::string lost = options_.who_is_lost ? options_.who_is_lost() : "";
   return lost.empty() ? seen : PeerLost(str(lost, " (seen here: ", seen.what(), ")"));
@@ -87,7 +87,7 @@ void HostCollectives::all_reduce(DType dtype, Reduce op, std::byte* data, std::i
   }
 }
 
-// out = the reduction over ranks of n elements, given this rank's own and, one after the other, the others'.
+// out = the reduction over all ranks of n elements, from this rank's own elements and the contiguous `others`.
 void HostCollectives::reduce_part(DType dtype, Reduce op, std::byte* out, const std::byte* own, const std::byte* others,
                                   std::int64_t n) {
   const std::int64_t bytes = n * static_cast<std::int64_t>(size_of(dtype));
@@ -106,7 +106,7 @@ void HostCollectives::reduce_one_hop(DType dtype, Reduce op, std::byte* data, st
   reduce_part(dtype, op, data, data, others, n);
 }
 
-// Rank p reduces part p and sends it to the others.
+// Rank p reduces part p and sends the result to the other ranks.
 void HostCollectives::reduce_two_hops(DType dtype, Reduce op, std::byte* data, std::int64_t n) {
   const auto element = static_cast<std::int64_t>(size_of(dtype));
   const auto begin = [&](int p) { return n * p / size * element; };
@@ -166,7 +166,7 @@ void HostCollectives::all_to_all(std::byte* out, const std::byte* in, std::int64
   link_->wait_all(deadline_);
 }
 
-// Pieces are cut and packed into rounds of at most kSegmentBytes.
+// Splits pieces and packs them into rounds of at most kSegmentBytes.
 void HostCollectives::reduce_pieces(const std::vector<OwnedPiece>& pieces, Reduce op) {
   std::vector<Segment> round;
   std::int64_t left = kSegmentBytes;
@@ -189,7 +189,8 @@ void HostCollectives::reduce_pieces(const std::vector<OwnedPiece>& pieces, Reduc
 
 void HostCollectives::reduce_segments(const std::vector<Segment>& segments, Reduce op) {
   const auto bytes = [](const Segment& s) { return s.n * static_cast<std::int64_t>(size_of(s.dtype)); };
-  const auto room = [&](const Segment& s) { return ((size - 1) * bytes(s) + 15) & ~std::int64_t{15}; };  // aligned
+  // Aligned to 16 bytes.
+  const auto room = [&](const Segment& s) { return ((size - 1) * bytes(s) + 15) & ~std::int64_t{15}; };
   std::int64_t own = 0;
   for (const Segment& s : segments) own += s.root == rank ? room(s) : 0;
   std::byte* next = scratch(own);

@@ -1,5 +1,5 @@
 #pragma once
-// The operations of a HostCommunicator, as sends and receives over a HostLink.
+// Implements the operations of a HostCommunicator by sends and receives over a HostLink.
 
 #include <cstdint>
 #include <functional>
@@ -16,7 +16,7 @@
 
 namespace ring {
 
-// Belongs to the communication thread, apart from the failure and the link's abort().
+// Used by the communication thread only, except abort().
 class HostCollectives {
  public:
   HostCollectives(int rank, int size, std::unique_ptr<HostLink> link, const CommOptions& options)
@@ -42,7 +42,7 @@ class HostCollectives {
   const int rank, size;
 
  private:
-  struct Segment {  // of a piece
+  struct Segment {  // part of a piece
     DType dtype;
     std::byte* data;
     std::int64_t n;
@@ -61,11 +61,11 @@ class HostCollectives {
     for (int p = 0; p < size; ++p)
       if (p != rank) f(p);
   }
-  // The place of peer p among the others, for one scratch slot each.
+  // Returns the index of peer p among the other ranks, for its slot in scratch memory.
   std::int64_t slot(int p) const { return p < rank ? p : p - 1; }
 
   struct Peer {
-    std::uint64_t sent = 0, received = 0;  // messages of exchanges
+    std::uint64_t sent = 0, received = 0;  // number of exchange() messages so far
   };
 
   std::unique_ptr<HostLink> link_;

@@ -13,14 +13,14 @@ namespace {
 
 using Tensors = std::vector<Tensor>;
 
-template <class List>  // of pieces or transfers
+template <class List>  // a list of OwnedPiece or Transfer
 Tensors tensors_of(const List& list) {
   Tensors out;
   for (const auto& one : list) out.push_back(one.tensor);
   return out;
 }
 
-// As --inject asks for it.
+// Corrupts a message if --inject asks for it.
 Injector::Change corrupted(const Operation& op, bool sent, const Tensors& tensors) {
   Injector* const faults = injector.load(std::memory_order_relaxed);
   if (!faults) [[likely]]
@@ -54,7 +54,8 @@ class HostCommunicator final : public Communicator {
                   [op, sent = std::move(sent), received = std::move(received), body = std::move(body)](auto& x) {
                     const Injector::Change change = corrupted(op, true, sent);
                     body(x);
-                    if (change.at) *change.at = change.before;  // only what was on its way was corrupted
+                    // Restores `sent`: only the message in transit is corrupted.
+                    if (change.at) *change.at = change.before;
                     corrupted(op, false, received);
                   });
   }

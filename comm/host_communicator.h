@@ -1,6 +1,6 @@
 #pragma once
-// Collectives of tensors in host memory over a HostLink. All of them are direct: each rank talks to every other one, so
-// that a lost peer is noticed by all, and a sum adds the ranks' values in rank order whatever the size or the cut.
+// Collectives on tensors in host memory over a HostLink. Every rank talks directly to every other rank, so all ranks
+// notice a lost peer, and sums add the values in rank order whatever the size or the segments.
 
 #include <memory>
 #include <string_view>

@@ -1,6 +1,5 @@
 #pragma once
-// What a rank is asked to do, as it is told to others: in messages, and to the other ranks, which compare it with their
-// own.
+// Description of an operation, for messages and for comparison with other ranks.
 
 #include <source_location>
 #include <string>
@@ -12,11 +11,11 @@
 namespace ring {
 
 using Site = std::source_location;
-std::string to_string(const Site&);  // "trainer/train.cpp:120": the file's folder and name, no path of the machine
+std::string to_string(const Site&);  // "trainer/train.cpp:120": folder and file name only
 
 struct Operation {
-  // collective: every rank runs the same. exchange: every rank runs one, with messages of its own. pairwise: only those
-  // that send or receive run it.
+  // collective: every rank runs the same operation. exchange: every rank runs one, with its own messages. pairwise:
+  // only ranks that send or receive run one.
   enum class Kind : std::uint8_t { collective, exchange, pairwise };
   struct Message {
     int peer;

@@ -18,7 +18,7 @@ struct Part {
 constexpr std::array kParts = {Part{"compute", &StepParts::compute}, Part{"data", &StepParts::data},
                                Part{"network", &StepParts::network}};
 
-// The smaller one of two: the faster rank is the measure.
+// Returns the median; of two ranks the smaller value, so that the faster rank is the reference.
 template <class F>
 double median_of(const std::vector<StepParts>& all, F value) {
   std::vector<double> values;

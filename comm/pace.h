@@ -1,6 +1,6 @@
 #pragma once
-// Finds ranks that hold up the others. In a step all ranks wait for the slowest, so what counts is a rank's own time:
-// what it computes, waits for data, and sends.
+// Finds ranks that slow down the others. In each step all ranks wait for the slowest one, so only a rank's own time is
+// compared: computing, waiting for data, and sending.
 
 #include <functional>
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace ring {
 
-// Seconds of a step.
+// Seconds per step.
 struct StepParts {
   double compute = 0, data = 0, network = 0;
   double own() const { return compute + data + network; }
@@ -21,39 +21,41 @@ struct StepParts {
 
 struct SlowRank {
   int rank;
-  double speed;           // of the median rank's
-  std::string_view what;  // that takes it longest, compared with the others: "compute", "data", "network"
-  double seconds, usual;  // of that in a step: its own, and the median rank's
+  double speed;           // relative to the median rank
+  std::string_view what;  // the part with the largest excess: "compute", "data", "network"
+  double seconds, usual;  // of this part per step: of this rank, and of the median rank
 };
 
-// Knows no clock: it is given what the ranks measured in a window of steps.
+// Judges the ranks' measurements of a window of steps. Reads no clock.
 class PaceJudge {
  public:
-  static constexpr double kSlow = 0.85;  // of the median speed
-  static constexpr int kWindows = 3;     // in a row
-  // Seconds: less is noise, however short the steps are. On a machine that others use a rank loses its core that long.
+  static constexpr double kSlow = 0.85;  // slow below this share of the median speed
+  static constexpr int kWindows = 3;     // slow windows in a row until a report
+  // Seconds per step that a slow rank must lose. Less is noise, even if steps are short: on a shared machine, a rank
+  // loses its core for as long.
   static constexpr double kLeastExcess = 2e-3;
 
-  // Those that have been slow for as many windows now. One is named again only after a window in which it was not.
+  // Returns the ranks that have now been slow for kWindows windows in a row. A rank is reported again only after a
+  // window in which it was not slow.
   std::vector<SlowRank> window(const std::vector<StepParts>& ranks);
 
  private:
-  std::vector<int> slow_;  // windows in a row
+  std::vector<int> slow_;  // by rank: number of slow windows in a row
 };
 
 class Pace {
  public:
   static constexpr std::size_t kWindow = 20;  // steps
 
-  // Returns measurements of this rank's GPU since the previous call. Null if there is no GPU or no sensor of it.
+  // Returns measurements of this rank's GPU since the previous call. Null if there is no GPU or no sensor for it.
   using GpuReader = std::function<GpuWindow()>;
 
-  // host: of all ranks, tensors in host memory.
+  // host: all ranks, with tensors in host memory.
   explicit Pace(Communicator& host, GpuReader gpu = nullptr) : host_(host), gpu_(std::move(gpu)) {}
 
-  // By every rank after each step, in which it waited `data` seconds for data. What it did since the call before
-  // counts, also between steps, as the others wait for that, too. Every 20th call starts an operation, whose result the
-  // next one takes: nobody waits for it.
+  // Every rank calls it after each step. `data`: seconds that the rank waited for data in this step. All time since the
+  // previous call counts, also between steps, because the other ranks wait for it too. Every 20th call starts a
+  // collective, and the next call takes its result, so that no rank blocks on it.
   std::vector<SlowRank> step(double data);
   const std::vector<SlowGpu>& slow_gpus() const { return slow_gpus_; }  // found by the last step()
 
@@ -68,8 +70,8 @@ class Pace {
   GpuJudge gpu_judge_;
   std::vector<SlowGpu> slow_gpus_;
   std::vector<StepParts> steps_;
-  std::vector<double> seconds_;                              // of the same steps, with what was waited for others
-  double since_ = seconds_now(), waited_ = 0, sending_ = 0;  // at the call before
+  std::vector<double> seconds_;                              // of the same steps, including waits for other ranks
+  double since_ = seconds_now(), waited_ = 0, sending_ = 0;  // at the previous call
   bool under_way_ = false;
   Tensor own_, all_;
   Work work_;

@@ -1,7 +1,7 @@
 #pragma once
-// Operations that were queued on a device, in their order, and whether one is stuck. Its time runs while nothing of
-// this rank holds it up: what it waits for here is done, and so is the operation before it. A rank that computes for
-// long does not look like one whose peers are lost.
+// Operations queued on a device, in order, with detection of stuck ones. An operation's time runs only once nothing on
+// this rank delays it: its `after` is done, and so is the operation before it. A rank that computes for long thus does
+// not look like a rank with lost peers.
 
 #include <chrono>
 #include <deque>
@@ -18,10 +18,11 @@ class PendingOperations {
  public:
   using Clock = AwakeClock;
 
-  // after: what it starts behind on this rank; done: its end. Both are noted in `flight` when they are noticed here.
+  // `after`: the event that the operation waits for; `done`: its end. When stuck() notices them, it notes them in
+  // `flight`.
   void add(std::string text, Event after, Event done, Flight flight = {});
-  // What the oldest one is, once it has been at work for longer than `limit`; to be asked often. Error, with the
-  // operation's text: the device failed.
+  // Returns the text of the oldest operation if it has been running for longer than `limit`. Call it often, because it
+  // also notices starts and ends. Throws Error with the operation's text if the device failed.
   std::optional<std::string> stuck(Clock::time_point now, std::chrono::milliseconds limit);
 
  private:
@@ -29,7 +30,7 @@ class PendingOperations {
     std::string text;
     Event after, done;
     Flight flight;
-    std::optional<Clock::time_point> since;  // seen to be at work
+    std::optional<Clock::time_point> since;  // first time it was seen running
   };
   std::deque<Pending> pending_;
 };

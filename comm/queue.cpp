@@ -35,7 +35,7 @@ class CommQueue::Done final : public EventImpl {
   mutable std::condition_variable changed_;
   std::atomic<bool> done_{false};
   bool peer_lost_ = false;
-  std::optional<std::string> error_;  // a message: an exception object must not be shared between threads
+  std::optional<std::string> error_;  // text only: an exception object must not be shared between threads
 };
 
 CommQueue::CommQueue() {
@@ -82,7 +82,7 @@ void CommQueue::run() {
     } catch (const std::exception& e) {
       error = e.what();
     }
-    item.task = nullptr;  // its tensors go back before anybody hears that it is done
+    item.task = nullptr;  // frees its tensors before `done` is set
     item.done->set(std::move(error), peer_lost);
   }
 }

@@ -1,5 +1,5 @@
 #pragma once
-// The one communication thread of a process: tasks run one after the other, in the order in which they were pushed.
+// The communication thread of a process: runs tasks one after the other, in the order of push().
 
 #include <condition_variable>
 #include <deque>
@@ -15,11 +15,11 @@ namespace ring {
 class CommQueue {
  public:
   CommQueue();
-  ~CommQueue();  // runs what is queued; abort the communicators first when their peers may be gone
+  ~CommQueue();  // runs all queued tasks; abort the communicators first if their peers may be gone
   CommQueue(const CommQueue&) = delete;
   CommQueue& operator=(const CommQueue&) = delete;
 
-  // The event is done when the task has run; waiting for it rethrows what the task threw.
+  // Returns an event that is done after the task. Waiting for it rethrows the task's exception.
   Event push(std::function<void()> task);
 
  private:
@@ -34,7 +34,7 @@ class CommQueue {
   std::condition_variable wake_;
   std::deque<Item> items_;
   bool stop_ = false;
-  std::thread thread_;  // last: starts when everything else is there
+  std::thread thread_;  // last member: started after all others exist
 };
 
 }  // namespace ring

@@ -1,6 +1,6 @@
 #pragma once
-// out[i] = sources[0][i] op sources[1][i] op ..., in this order. `out` may be one of the sources. f32, i32, and bf16,
-// which is added in f32 and rounded once.
+// Computes out[i] = sources[0][i] op sources[1][i] op .., in this order. `out` may be one of the sources. Types: f32,
+// i32, and bf16, which is accumulated in f32 and rounded once.
 
 #include <cstddef>
 #include <cstdint>

@@ -15,7 +15,7 @@ ReplayedOperations::ReplayedOperations(std::shared_ptr<void> memory) : memory_(s
   for (std::size_t i = 0; i < kMost; ++i) new (&counts(i)) ReplayCounts;
 }
 
-// The counts of a place that is used again go on: what the device adds to is never written here.
+// The counters of a reused slot continue: the host never writes memory that the device increments.
 ReplayCounts& ReplayedOperations::add(std::string text) {
   const std::size_t at = std::exchange(next_, (next_ + 1) % kMost);
   if (at == watched_.size()) watched_.emplace_back();

@@ -1,6 +1,6 @@
 #pragma once
-// Operations that were recorded once and are replayed many times, and whether one is stuck. The host does not see them
-// start: the device counts on its way into and out of each.
+// Operations that are recorded once and replayed many times (CUDA graphs), with detection of stuck ones. The host does
+// not see them start: the device increments a counter before and after each.
 
 #include <chrono>
 #include <cstdint>
@@ -20,23 +20,24 @@ struct ReplayCounts {
 class ReplayedOperations {
  public:
   using Clock = AwakeClock;
-  static constexpr std::size_t kMost = 4096;  // newer ones replace the oldest, of recordings that are gone
+  static constexpr std::size_t kMost = 4096;  // newer operations replace the oldest, whose recordings are gone
   static constexpr std::size_t kBytes = kMost * sizeof(ReplayCounts);
 
-  // counts: kBytes that the device can write.
+  // counts: kBytes of memory that the device can write.
   explicit ReplayedOperations(std::shared_ptr<void> counts);
 
-  // One more was recorded. Whoever replays it raises `started` when nothing of this rank holds it up any more, and
-  // `done` at its end.
+  // Adds a recorded operation and returns its counters. Each replay must increment `started` when nothing on this rank
+  // delays the operation any more, and `done` at its end.
   ReplayCounts& add(std::string text);
-  // What the first is that has been at work in one replay for longer than `limit`; to be asked often.
+  // Returns the text of the first operation whose current replay has been running for longer than `limit`. Call it
+  // often.
   std::optional<std::string> stuck(Clock::time_point now, std::chrono::milliseconds limit);
 
  private:
   struct Watched {
     std::string text;
-    std::uint32_t started = 0;               // the replay that was seen to be at work
-    std::optional<Clock::time_point> since;  // then
+    std::uint32_t started = 0;               // number of the replay that was last seen running
+    std::optional<Clock::time_point> since;  // when this replay was first seen
   };
   ReplayCounts& counts(std::size_t i) const { return static_cast<ReplayCounts*>(memory_.get())[i]; }
 

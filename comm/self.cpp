@@ -13,7 +13,7 @@ class SelfCommunicator final : public Communicator {
  public:
   SelfCommunicator() : Communicator(0, 1) {}
   std::string_view backend() const override { return "self"; }
-  void abort(const std::string&) override {}  // nothing here ever waits for a peer
+  void abort(const std::string&) override {}  // no operation waits for a peer
 
  private:
   Work do_all_reduce(Operation, const Tensor& t, Reduce, const Event& after) override { return {after, {t}}; }
@@ -60,8 +60,8 @@ class SelfCommunicator final : public Communicator {
       stream.impl().copy(held[i].raw(), held[i + 1].raw(), held[i].bytes());
     return {stream.record(), std::move(held)};
   }
-  // One per device: a stream of its own for every copy would cost more than the copy. Also among fake tensors, what is
-  // in host memory moves (a fake mesh has such decisions, too).
+  // Returns one stream per device, since a stream per copy would cost more than the copy. In a fake mesh, only tensors
+  // in host memory are copied.
   const Stream& stream_of(Device device) {
     for (const Stream& s : streams_)
       if (s.device() == device) return s;

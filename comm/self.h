@@ -1,5 +1,5 @@
 #pragma once
-// The group of one: nothing moves but copies from `in` to `out`.
+// The communicator of a single rank: operations only copy `in` to `out`.
 
 #include <memory>
 

@@ -1,8 +1,8 @@
 #pragma once
-// The handle of one asynchronous operation. It keeps the operation's tensors alive until it was waited for.
+// Handle of an asynchronous operation. It keeps the operation's tensors alive until a wait.
 //
-// On a device they may be freed then because the stream that owns them runs what comes after the operation: wait with
-// the stream whose allocator they came from, or on the host. Work that is never waited for frees them too early.
+// On a device, the tensors may be freed after the wait because their stream runs later work after the operation: wait
+// on the stream whose allocator they came from, or on the host. Work that is never waited for frees them too early.
 
 #include <chrono>
 #include <memory>
@@ -16,24 +16,23 @@
 
 namespace ring {
 
-// The failure of operations that end without an error of their own, such as kernels that were told to give up.
+// Reports failures of operations that end without an error of their own, such as kernels that were told to give up.
 class WorkGuard {
  public:
   virtual ~WorkGuard() = default;
-  virtual void check() const = 0;  // throws it
+  virtual void check() const = 0;  // throws the failure, if any
 };
 
 class Work {
  public:
-  Work() = default;  // already done
+  Work() = default;  // work that is done
   Work(Event done, std::vector<Tensor> held, std::shared_ptr<const WorkGuard> guard = nullptr)
       : done_(std::move(done)), held_(std::move(held)), guard_(std::move(guard)) {}
 
   bool done() const { return done_.done(); }
 
-  // Later work on `stream` starts after this operation; a failure that is known by then is thrown. A CPU stream runs
-  // inline: there the caller blocks, and a failure (a lost peer, a timeout, a mismatch between ranks) is thrown as
-  // Error.
+  // Makes later work on `stream` start after this operation. Throws a failure that is already known. On a CPU stream,
+  // blocks the caller, and throws Error on failure (a lost peer, a timeout, a mismatch between ranks).
   void wait(const Stream& stream) {
     if (guard_ && stream.device().backend == Backend::cpu) return synchronize();  // host waits: transport
     if (guard_) guard_->check();
@@ -42,10 +41,10 @@ class Work {
     held_.clear();
   }
 
-  // Blocks the host, and throws the failure.
+  // Blocks the host until the operation is done. Throws its failure.
   void synchronize() {
     const WaitForGroups waiting;
-    if (guard_) {  // what has failed may never be done
+    if (guard_) {  // a failed operation may never be done
       for (count_host_wait(); !done_.done(); std::this_thread::sleep_for(std::chrono::microseconds(50)))
         guard_->check();
       guard_->check();

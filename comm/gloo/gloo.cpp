@@ -33,7 +33,7 @@ constexpr std::uint64_t kUnusedTag = ~std::uint64_t{0};
 
 double seconds(milliseconds t) { return std::round(static_cast<double>(t.count()) / 10) / 100; }
 
-// Gloo's view of our store, below one group's name.
+// Adapts our Store to Gloo, with a key prefix per group.
 class StoreAdapter final : public gloo::rendezvous::Store {
  public:
   StoreAdapter(ring::Store& store, std::string prefix, milliseconds timeout)
@@ -60,7 +60,7 @@ class GlooLink final : public HostLink {
  public:
   using Device = std::shared_ptr<gloo::transport::Device>;
   static Device open_device(const std::string& address) {
-    const BlockSignals block;  // Gloo's own thread starts here
+    const BlockSignals block;  // starts Gloo's own thread
     gloo::transport::tcp::attr attributes;
     attributes.hostname = address;
     return gloo::transport::tcp::CreateDevice(attributes);
@@ -118,8 +118,8 @@ class GlooLink final : public HostLink {
   CommOptions options_;
   std::shared_ptr<gloo::Context> context_;
   std::byte nothing_{};
-  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> never_;  // from each peer, a message that never comes
-  std::vector<Transfer> posted_;  // grows and shrinks under mutex_: abort() reads it
+  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> never_;  // per peer: a receive that never completes
+  std::vector<Transfer> posted_;  // changed only under mutex_, because abort() reads it
   std::mutex mutex_;
   std::optional<std::string> aborted_;
   std::condition_variable stopping_;
@@ -127,7 +127,7 @@ class GlooLink final : public HostLink {
   std::thread looking_;
 };
 
-// Nobody leaves before all are connected: a rank that is done quickly would look like a lost one to the last.
+// Waits until all ranks are connected: otherwise a rank that finishes early would look lost to the last one.
 void GlooLink::meet(int size, ring::Store& store, const std::string& name, milliseconds timeout) {
   if (store.add(name + "/connected", 1) == size) store.set(name + "/all_connected", "yes");
   store.get(name + "/all_connected", timeout);
@@ -161,15 +161,16 @@ void GlooLink::post(Transfer t, void* data, std::size_t bytes, std::uint64_t tag
   }
 }
 
-// When a connection ends, Gloo tells the transfers that have not begun, but not one that is half done. So whoever waits
-// is woken now and then, to ask.
+// Wakes all waiting transfers every kLook. When a connection ends, Gloo fails the transfers that have not begun, but
+// not a half-done one, so waiters must check the connection themselves.
 void GlooLink::wake_waiting() {
   std::unique_lock lock(mutex_);
   while (!stopping_.wait_for(lock, kLook, [this] { return stop_; }))
     for (Transfer& t : posted_) t.send ? t.buffer->abortWaitSend() : t.buffer->abortWaitRecv();
 }
 
-// Empty: it has not. What never comes is told, and asked without waiting for it.
+// Returns why the connection to a peer ended; "" if it did not. The pending receive in never_ gets Gloo's error, and is
+// polled without waiting for a message.
 std::string GlooLink::why_ended(int peer) {
   gloo::transport::UnboundBuffer& never = *never_[static_cast<std::size_t>(peer)];
   try {
@@ -181,11 +182,12 @@ std::string GlooLink::why_ended(int peer) {
   }
 }
 
-// Gloo's own limit would count the time for which this process was stopped. wake_waiting() ends each of its waits, and
-// then this one looks at the deadline.
+// Waits without Gloo's own timeout, which would count the time for which this process was stopped. wake_waiting()
+// interrupts each wait, and then this function checks the deadline.
 void GlooLink::wait(Transfer& t, Deadline deadline, milliseconds total) {
   for (std::string ended;;) {
-    const milliseconds limit = ended.empty() ? kNoLimit : milliseconds(1);  // it may have arrived before
+    // The message may have arrived before the connection ended.
+    const milliseconds limit = ended.empty() ? kNoLimit : milliseconds(1);
     try {
       if (t.send ? t.buffer->waitSend(nullptr, limit) : t.buffer->waitRecv(nullptr, limit)) return;
     } catch (const gloo::Exception& e) {
@@ -202,7 +204,8 @@ void GlooLink::wait(Transfer& t, Deadline deadline, milliseconds total) {
 void GlooLink::wait_all(Deadline deadline) {
   const auto total = std::chrono::ceil<milliseconds>(deadline - AwakeClock::now());
   const bool receives = std::ranges::any_of(posted_, [](const Transfer& t) { return !t.send; });
-  // Only this thread changes the list, so that reading it needs no lock. Receives first: a lost peer shows there.
+  // Only this thread changes the list, so reading it needs no lock. Receives come first, because they detect a lost
+  // peer.
   try {
     for (Transfer& t : posted_)
       if (!t.send) wait(t, deadline, total);
@@ -211,7 +214,7 @@ void GlooLink::wait_all(Deadline deadline) {
       if (t.send) wait(t, deadline, total);
     if (receives) sending_ns += std::chrono::nanoseconds(WaitClock::now() - received).count();
   } catch (...) {
-    context_->closeConnections();  // ends every transfer: the tensors may go
+    context_->closeConnections();  // ends every transfer, so that the tensors may be freed
     throw;
   }
   const std::lock_guard lock(mutex_);
@@ -247,7 +250,7 @@ std::unique_ptr<HostLink> make_gloo_link(int rank, int size, Store& store, const
   } catch (const std::exception& e) {
     if (AwakeClock::now() - begin >= options.connect_timeout)
       fail(who, " within ", seconds(options.connect_timeout), " s: ", e.what());
-    throw PeerLost(str(who, ": ", e.what()));  // one of them ended, or a stranger disturbed a connection
+    throw PeerLost(str(who, ": ", e.what()));  // a rank ended, or a foreign connection interfered
   }
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// The ranks of a run as a grid with named axes: pure arithmetic, the same on every rank.
+// The ranks of a run as a grid with named axes: pure arithmetic, with the same result on every rank.
 
 #include <cstdint>
 #include <string>
@@ -7,12 +7,12 @@
 
 namespace ring {
 
-// Transfers that run while kernels compute have a communicator of their own.
+// When an axis's transfers run. Transfers that overlap with kernels have their own communicator.
 enum class AxisTransfers : std::uint8_t {
   between_kernels,
-  beside_kernels,   // by copy engines, or by NCCL with few multiprocessors
-  copied_or_alone,  // beside kernels where copy engines move them; else between, with as many multiprocessors as it
-                    // takes
+  beside_kernels,  // overlap; by copy engines, or by NCCL with few SMs
+  // Overlap if copy engines move them; otherwise like between_kernels, with as many SMs as NCCL chooses.
+  copied_or_alone,
 };
 
 struct MeshAxis {
@@ -23,18 +23,18 @@ struct MeshAxis {
 
 using AxisNames = std::vector<std::string>;
 
-// The last axis varies fastest: ranks that differ in it alone are neighbours.
+// The grid. The last axis varies fastest: ranks that differ only in it are neighbours.
 class MeshAxes {
  public:
-  // Error: a name given twice, a degree below 1.
+  // Throws Error if a name is given twice or a degree is below 1.
   explicit MeshAxes(std::vector<MeshAxis> axes);
 
   const std::vector<MeshAxis>& all() const { return axes_; }
-  int size() const;                                     // ranks of the grid
-  const MeshAxis& axis(const std::string& name) const;  // Error names the axes that there are
+  int size() const;                                     // number of ranks
+  const MeshAxis& axis(const std::string& name) const;  // throws Error with the known axes
   int coord(int rank, const std::string& name) const;
-  // A slice of the grid along one axis, or along the union of several: the ranks, ascending, that differ from `rank` in
-  // nothing else.
+  // Returns a slice of the grid along one axis or a union of several: the ranks, ascending, that differ from `rank` in
+  // no other axis.
   std::vector<int> group(int rank, const AxisNames&) const;
 
  private:

@@ -11,9 +11,10 @@ namespace {
 
 using Clock = AwakeClock;
 
-// The first free port of the range; the cookie tells the others which one is ours.
+// Hosts the store on the first free port of the range. The cookie tells other ranks which store is ours.
 std::unique_ptr<StoreServer> host_store(const WorkerEnvironment& env) {
-  // Several nodes: the host's name may mean a loopback address on the host itself, so listen on all; the secret guards.
+  // Listen on all addresses if there are several nodes: the host's name may resolve to loopback on the host itself. The
+  // secret protects the store.
   const bool v6 = env.store.host.find(':') != std::string::npos;
   const std::string host = is_loopback(env.store.host) ? env.store.host : v6 ? "::" : "0.0.0.0";
   std::string reason;
@@ -33,7 +34,7 @@ std::unique_ptr<Store> find_store(const WorkerEnvironment& env, Timeout timeout)
     return connect_store(env.store, env.cookie, timeout,
                          launcher_of_this_host_serves(env) ? kWhileConnected : kAnswerTime);
   const auto deadline = Clock::now() + timeout;
-  std::string reason;  // of the first port: rank 0 takes it if it can
+  std::string reason;  // of the first port, which rank 0 prefers
   do {
     for (int k = 0; k < env.store_ports; ++k) {
       try {
@@ -50,7 +51,7 @@ std::unique_ptr<Store> find_store(const WorkerEnvironment& env, Timeout timeout)
        kMoreTime);
 }
 
-// Agents that met at a loopback address are on one host, whatever they call nodes.
+// Agents that met at a loopback address are on one host, even if they call themselves several nodes.
 void refuse_loopback_between_nodes(const WorkerEnvironment& env, const std::string& address) {
   if (env.source == "ringmaster" && is_loopback(env.store.host)) return;
   if (env.local_world < env.world && is_loopback(address))

@@ -1,5 +1,6 @@
 #pragma once
-// The ranks of a job at their store, before they form groups: what they must have alike is compared here.
+// The phase in which a job's ranks meet at their store, before they form groups. Facts that must be equal on all ranks
+// are compared here.
 
 #include <memory>
 
@@ -9,20 +10,21 @@
 
 namespace ring {
 
-// True if the store dies with its connections only: one that does not answer was stopped, and the ranks go on.
+// Returns true if the launcher on this host serves the store. Such a store is lost only with its connections: if it
+// does not answer, it was suspended, and the ranks continue.
 bool launcher_of_this_host_serves(const WorkerEnvironment&);
 
 class Meeting {
  public:
-  // Finds the job's store, or hosts it where that is this rank's part; a world of one has none. Error: it was not found
-  // within options.connect_timeout, or this rank would be reached at an address that others cannot reach.
+  // Connects to the job's store, or hosts it if that is this rank's task. A world of one has no store. Throws Error if
+  // the store is not found within options.connect_timeout, or if other nodes cannot reach this rank's address.
   explicit Meeting(const WorkerEnvironment&, const CommOptions& = {});
 
-  // Collective; see comm/agree.h. Waits for the others up to options.connect_timeout.
+  // Collective (comm/agree.h). Waits for the other ranks up to options.connect_timeout.
   void agree(const Topic&, const Facts&);
 
   const WorkerEnvironment& environment() const { return env_; }
-  const CommOptions& options() const { return options_; }  // with the address filled in
+  const CommOptions& options() const { return options_; }  // with this rank's address filled in
   std::shared_ptr<Store> store() const { return store_; }  // null in a world of one
   bool hosts_store() const { return server_ != nullptr; }
 

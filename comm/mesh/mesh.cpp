@@ -15,11 +15,12 @@
 namespace ring {
 namespace {
 
-// For transfers that run beside kernels.
+// Maximum CTAs of NCCL for transfers that overlap with kernels.
 constexpr int kFewCtas = 8;
-constexpr std::chrono::hours kBesideSteps{24};  // of a wait for another rank's disk: a lost rank is noticed elsewhere
+// Timeout of background(), whose ranks may wait for slow disks; Liveness detects lost ranks.
+constexpr std::chrono::hours kBesideSteps{24};
 
-// Numbers in order of first appearance.
+// Numbers distinct names in order of first appearance.
 std::vector<int> number(const std::vector<std::string>& names) {
   std::vector<std::string> seen;
   std::vector<int> out;
@@ -50,7 +51,7 @@ class Mesh::Impl {
     find_nodes(layout.emulate_nodes);
   }
 
-  // Alone among ranks that are not there.
+  // Fake mesh: the other ranks do not exist.
   Impl(const MeshLayout& layout, int rank, TransferObserver seen)
       : meeting_({}), device_(layout.device), axes_(layout.axes), seen_(std::move(seen)), fake_(true) {
     env_.rank = rank;
@@ -59,7 +60,7 @@ class Mesh::Impl {
     find_nodes(layout.emulate_nodes);
   }
 
-  // Closing a communicator may wait for its other ranks: all take them in the same order.
+  // Closes communicators in the same order on all ranks, because closing may wait for the other ranks.
   ~Impl() {
     if (liveness_) liveness_->leave();
     for (Group& g : groups_) g.comm.reset();
@@ -124,18 +125,18 @@ class Mesh::Impl {
   std::shared_ptr<Store> store_;
   std::shared_ptr<CommQueue> queue_;
   std::shared_ptr<NcclWatchdog> watchdog_;
-  std::vector<Group> groups_;  // each once, in the order in which every rank made them
+  std::vector<Group> groups_;  // without duplicates, in the order of creation, which is the same on all ranks
   std::map<AxisNames, Communicator*> named_;
   Communicator *all_ = nullptr, *host_ = nullptr, *background_ = nullptr;
-  std::vector<int> nodes_;  // by rank
-  std::mutex mutex_;        // groups_ while they are made, and aborted_
+  std::vector<int> nodes_;  // node number by rank
+  std::mutex mutex_;        // protects aborted_, and groups_ while they are created
   std::string aborted_;
-  std::shared_ptr<Liveness> liveness_;  // aborts the groups
+  std::shared_ptr<Liveness> liveness_;  // aborts all groups when a rank is lost
   TransferObserver seen_;
   bool fake_ = false;
 };
 
-// Every rank makes its groups in this one order.
+// Creates the groups in the same order on every rank.
 void Mesh::Impl::make_groups(const std::vector<AxisNames>& unions) {
   std::vector<int> every;
   for (int r = 0; r < env_.world; ++r) every.push_back(r);
@@ -153,15 +154,17 @@ Communicator* Mesh::Impl::make_group(const std::string& name, std::vector<int> r
                                      AxisTransfers transfers) {
   for (Group& g : groups_)
     if (g.ranks == ranks && g.backend == backend && g.transfers == transfers &&
-        !fake_)  // which shows each message by the name of its group
+        !fake_)  // a fake mesh reports messages by group name
       return rename(g, name), g.comm.get();
   const int size = static_cast<int>(ranks.size());
   const int own = static_cast<int>(std::find(ranks.begin(), ranks.end(), env_.rank) - ranks.begin());
-  const std::string key = str("group/", name, "/", ranks.front());  // groups of one name have different first ranks
+  const std::string key =
+      // Groups of the same name differ in their first rank.
+      str("group/", name, "/", ranks.front());
   CommOptions options = options_;
   options.ranks = ranks;
-  // Transfers beside kernels have an order of their own: a reduction of gradients that is under way does not hold up
-  // the keys of attention.
+  // Transfers that overlap with kernels have their own communicator and order, so that a running gradient reduction
+  // does not delay attention's keys.
   options.copy_engines = options_.copy_engines && transfers != AxisTransfers::between_kernels;
   if (transfers == AxisTransfers::beside_kernels) options.nccl_max_ctas = kFewCtas;
   Owned comm;
@@ -176,7 +179,7 @@ Communicator* Mesh::Impl::make_group(const std::string& name, std::vector<int> r
   return keep_group({std::move(ranks), backend, transfers, std::move(comm)}, name);
 }
 
-// After host_, which is found first among the same ranks.
+// Created after host_, so that a search by ranks finds host_ first.
 Communicator* Mesh::Impl::make_background() {
   if (env_.world == 1 || fake_) return host_;
   std::vector<int> every = groups_.front().ranks;
@@ -188,7 +191,7 @@ Communicator* Mesh::Impl::make_background() {
                     kBackgroundGroup);
 }
 
-// A group that is an axis, too, is known by that name.
+// Prefers an axis's name for a shared group.
 void Mesh::Impl::rename(Group& g, const std::string& name) {
   if (name.find(' ') == std::string::npos && name != "all") g.comm->flights().rename(name);
 }

@@ -1,6 +1,6 @@
 #pragma once
-// The ranks of a run under named axes (dp, cp, ..), each axis and each declared union of axes with its communicator. A
-// group of one rank is a communicator that does nothing.
+// The ranks of a run under named axes (dp, cp, ..). Each axis and each declared union of axes has a communicator. The
+// communicator of a single rank does nothing.
 
 #include <memory>
 #include <string>
@@ -16,19 +16,19 @@
 namespace ring {
 
 struct MeshLayout {
-  std::vector<MeshAxis> axes = {};     // the first varies slowest; their degrees multiply to the world
-  std::vector<AxisNames> unions = {};  // groups beside those of single axes
-  Device device = {};                  // of the tensors that groups move: cpu (Gloo) or this rank's GPU (NCCL)
-  int emulate_nodes = 0;               // > 0: pretend that each node has so many ranks
+  std::vector<MeshAxis> axes = {};     // the first varies slowest; the product of degrees is the world size
+  std::vector<AxisNames> unions = {};  // additional groups along several axes
+  Device device = {};                  // of the groups' tensors: cpu (Gloo) or this rank's GPU (NCCL)
+  int emulate_nodes = 0;               // if > 0, pretends that each node has this many ranks
 };
 
 class Mesh {
  public:
-  // Meets the other ranks (collective, bounded by options.connect_timeout), and from then on watches them: when one
-  // dies or stops, every communicator is aborted with a text that names it.
+  // Collective. Meets the other ranks, within options.connect_timeout, and then watches them: when a rank dies or
+  // hangs, every communicator is aborted with a message that names it.
   static std::unique_ptr<Mesh> join(const WorkerEnvironment&, const CommOptions&, const MeshLayout&);
-  static std::unique_ptr<Mesh> join(Meeting, const MeshLayout&);  // of ranks that have met
-  // As one of so many ranks sees it, alone: see comm/fake.h.
+  static std::unique_ptr<Mesh> join(Meeting, const MeshLayout&);  // for ranks that have met
+  // Returns the mesh as one of its ranks sees it, without the other ranks (comm/fake.h).
   static std::unique_ptr<Mesh> fake(const MeshLayout&, int rank, const TransferObserver& = {});
   ~Mesh();
   Mesh(const Mesh&) = delete;
@@ -36,28 +36,29 @@ class Mesh {
 
   int rank() const;
   int world() const;
-  const Device& device() const;               // of the layout
-  int degree(const std::string& axis) const;  // Error names the axes
+  const Device& device() const;               // the layout's device
+  int degree(const std::string& axis) const;  // throws Error with the known axes
   int coord(const std::string& axis) const;   // of this rank
 
-  // The ranks that differ from this one along these axes only, ascending: an axis, or a union that the layout declares.
-  // Tensors are on the layout's device. Groups of the same ranks are one communicator, except those beside kernels.
+  // Returns the communicator of the ranks that differ from this rank only along these axes, in ascending order: one
+  // axis, or a union declared in the layout. Tensors are on the layout's device. Groups of the same ranks share a
+  // communicator, unless their transfers overlap with kernels.
   Communicator& group(const AxisNames&);
   Communicator& axis(const std::string& name) { return group({name}); }
-  Communicator& all();  // every rank of the run
-  // Every rank, tensors in host memory: counts, flags, hashes. On CPUs the same as all().
+  Communicator& all();  // all ranks of the run
+  // All ranks, with tensors in host memory: counts, flags, hashes. On CPUs the same as all().
   Communicator& host();
-  // As host(), with an order of its own: for a thread that talks to those of the other ranks while steps go on.
-  // Collective when it is first asked for.
+  // Like host(), but with its own operation order: for a background thread that talks to its counterparts on other
+  // ranks during steps. The first call is collective.
   Communicator& background();
 
-  // Throws PeerLost once a group on GPUs was aborted: what the device computed meanwhile means nothing. Operations on
-  // CPUs throw by themselves.
+  // Throws PeerLost if a group on GPUs was aborted: results computed since then are garbage. Operations on CPUs throw
+  // by themselves.
   void check();
-  // Collective, as in comm/agree.h. Waits for the others up to options.timeout; PeerLost when one of them dies.
+  // Collective (comm/agree.h). Waits for the other ranks up to options.timeout. Throws PeerLost if one of them dies.
   void agree(const Topic&, const Facts&);
 
-  std::vector<int> nodes_along(const std::string& axis) const;  // for each rank of that group, the number of its node
+  std::vector<int> nodes_along(const std::string& axis) const;  // node number of each rank in the axis's group
   Store* store();                                               // null in a world of one
 
  private:

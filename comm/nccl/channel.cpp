@@ -22,7 +22,7 @@ using Clock = AwakeClock;
 
 namespace {
 
-constexpr milliseconds kLockTime{2'000};   // for a call of another thread to end
+constexpr milliseconds kLockTime{2'000};   // for calls of other threads to return
 constexpr milliseconds kCloseTime{5'000};  // for the last operations, and for an abort
 
 double seconds(milliseconds t) { return static_cast<double>(t.count() / 10) / 100; }
@@ -30,9 +30,9 @@ double seconds(milliseconds t) { return static_cast<double>(t.count() / 10) / 10
 }  // namespace
 
 struct Handle {
-  std::timed_mutex calls;  // around every call with `comm`; none of them takes long
+  std::timed_mutex calls;  // held during every call with `comm`; all calls are short
   ncclComm_t comm = nullptr;
-  bool gone = false;  // aborted or destroyed
+  bool gone = false;  // `comm` was aborted or destroyed
 
   std::mutex abort_mutex;
   std::condition_variable abort_done;
@@ -41,8 +41,8 @@ struct Handle {
 
 namespace {
 
-// NCCL may wait for kernels that hang, and those of one communicator for those of another: each is aborted on a thread
-// of its own. It is not joined, because a call may hang for ever.
+// Aborts on a separate, detached thread per communicator. ncclCommAbort may wait for hanging kernels, also of other
+// communicators, and may never return.
 void start_abort(const std::shared_ptr<Handle>& handle) {
   {
     const std::lock_guard lock(handle->abort_mutex);
@@ -122,7 +122,7 @@ void Channel::meet(const NcclGroup& group, Store& store) {
   settle(deadline, "ncclCommInitRankConfig");
 }
 
-Channel::~Channel() { start_abort(handle_); }  // does nothing to a communicator that is gone
+Channel::~Channel() { start_abort(handle_); }  // does nothing after close()
 
 void Channel::close() {
   const bool calm = std::uncaught_exceptions() == 0;
@@ -167,14 +167,14 @@ void Channel::check() const {
   if (failure_) throw PeerLost(*failure_);
 }
 
-// Until NCCL has done what it was asked for (of operations: queued them).
+// Waits until NCCL has finished a non-blocking call (for operations: queued them).
 void Channel::settle(Clock::time_point deadline, const std::string& what) {
   for (int tries = 0;; ++tries) {
     check();
     ncclResult_t state = ncclSuccess;
     {
       const std::lock_guard lock(handle_->calls);
-      if (handle_->gone) continue;  // check() will say why
+      if (handle_->gone) continue;  // check() throws the reason
       check(library().async_error(handle_->comm, &state), "ncclCommGetAsyncError");
     }
     check(state, what.c_str());
@@ -191,14 +191,14 @@ void Channel::settle(Clock::time_point deadline, const std::string& what) {
 Event Channel::queue(const std::string& text, const Event& after, const Calls& calls, const Copies& copies) {
   const cuda::OnDevice on(stream_.device().index);
   stream_.wait(after);
-  const bool recording = stream_.impl().recording();  // what is recorded runs many times, but messages are counted once
+  const bool recording = stream_.impl().recording();  // a recording runs many times, but messages are counted once
   if (copies_ && copies && !recording) {
     try {
       const Event done = copies(*copies_, {after, called_});
       stream_.wait(done);
       return done;
     } catch (const PeerLost&) {
-      check();  // says why, where that is known
+      check();  // throws the known reason of an abort
       throw;
     }
   }
@@ -219,7 +219,7 @@ Event Channel::queue(const std::string& text, const Event& after, const Calls& c
     } catch (...) {
       error = std::current_exception();
     }
-    const ncclResult_t ended = library().group_end();  // a group that was begun has to end
+    const ncclResult_t ended = library().group_end();  // must end the group even after an error
     if (error) std::rethrow_exception(error);
     check(ended, "ncclGroupEnd");
   }
@@ -261,7 +261,7 @@ Event Channel::run(const Operation& op, const Event& after, const Calls& calls, 
   }
   if (stream_.impl().recording()) {
     op.flight.ended(true);
-  } else {  // what is recorded runs later, many times: nobody can ask about its events, but its counts
+  } else {  // recorded operations have no events; replayed_ watches their counters
     const std::lock_guard lock(mutex_);
     pending_.add(text, after, done, op.flight);
   }

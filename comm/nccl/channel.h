@@ -1,5 +1,5 @@
 #pragma once
-// One NCCL communicator with its stream: queues operations, knows which are unfinished, and can be aborted.
+// One NCCL communicator with its stream: queues operations, tracks unfinished ones, and can be aborted.
 
 #ifdef RING_WITH_NCCL
 
@@ -26,31 +26,32 @@
 
 namespace ring::nccl {
 
-// Every call that may be made meanwhile by another thread goes through this.
+// Owns the NCCL communicator and serializes calls from several threads.
 struct Handle;
 
 class Channel final : public WorkGuard {
  public:
-  // Collective: meets the other ranks through the store. Error: not within options.connect_timeout.
+  // Collective: meets the other ranks through the store. Throws Error if they do not meet within
+  // options.connect_timeout.
   Channel(const NcclGroup&, const std::shared_ptr<Store>&, const CommOptions&);
-  ~Channel() override;  // aborts unless closed
-  void close();         // collective: lets queued operations end; in bounded time, and at once after a failure
+  ~Channel() override;  // aborts unless close() was called
+  void close();         // collective: waits for queued operations for a bounded time, or not at all after a failure
 
-  // Queues the calls, as one NCCL group, behind `after`; returns the event of their end. Calls report with check().
+  // Queues the calls as one NCCL group after `after`. Returns the event of their end. Calls check results with check().
   using Calls = std::function<void(ncclComm_t, cudaStream_t)>;
-  // Where there are copy engines to use and nothing is being recorded, `copies` runs instead: it queues its work behind
-  // the events and returns that of its end.
+  // If copy engines are available and nothing is being recorded, `copies` runs instead: it queues its work after the
+  // events and returns the event of its end.
   using Copies = std::function<Event(PeerCopies&, const std::vector<Event>& after)>;
   Event run(const Operation&, const Event& after, const Calls&, const Copies& copies = {});
   static void check(ncclResult_t, const char* call);
 
   const Stream& stream() const { return stream_; }
-  PeerCopies* copies() const { return copies_.get(); }  // null: not on this group
+  PeerCopies* copies() const { return copies_.get(); }  // null if the group does not use copy engines
 
-  // From any thread.
-  void check() const override;  // throws PeerLost once aborted
+  // Callable from any thread:
+  void check() const override;  // throws PeerLost after an abort
   void abort(const std::string& reason);
-  // What is wrong: an error that NCCL reports, or an operation that takes longer than the timeout.
+  // Returns an error that NCCL reports, or an operation that exceeds the timeout; nullopt if there is neither.
   std::optional<std::string> inspect();
 
  private:
@@ -66,13 +67,13 @@ class Channel final : public WorkGuard {
   CommOptions options_;
   Stream stream_;
   std::shared_ptr<Handle> handle_;
-  std::unique_ptr<HostLink> link_;  // where calls are compared
+  std::unique_ptr<HostLink> link_;  // for call_check_; null unless options.verify
   CallCheck call_check_;
   std::shared_ptr<PeerCopies> copies_;
-  Event called_;  // the end of the last calls: copies run on other streams than they
+  Event called_;  // end of the last NCCL calls; copies run on other streams and wait for it
   std::thread::id issuer_;
   std::uint64_t operation_ = 0;
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // protects the members below
   PendingOperations pending_;
   ReplayedOperations replayed_;
   std::optional<std::string> failure_;

@@ -1,5 +1,5 @@
 #pragma once
-// This rank among those that share a communicator.
+// This rank within the group of a communicator.
 
 #include <string>
 
@@ -9,7 +9,7 @@ namespace ring {
 
 struct NcclGroup {
   int rank = 0, size = 1;
-  Device device;     // of this rank
+  Device device;     // this rank's
   std::string name;  // separates groups in the store
 };
 

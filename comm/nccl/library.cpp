@@ -11,7 +11,7 @@
 namespace ring::nccl {
 namespace {
 
-// By the loader's own rules first; then where this build found it.
+// Tries the loader's search path, then the path found at build time.
 void* open_library() {
   constexpr const char* kName = "libnccl.so.2";
   if (void* handle = dlopen(kName, RTLD_NOW | RTLD_LOCAL)) return handle;
@@ -31,7 +31,8 @@ void find(void* handle, const char* name, F& function) {
 
 Library load() {
   setenv("NCCL_NVLS_ENABLE", "0", 0);
-  // Recorded operations then are the same as others: no rank waits for another while it records, and the bits agree.
+  // Recorded operations then behave like others: no rank waits for another during recording, and results are
+  // bit-identical.
   setenv("NCCL_GRAPH_REGISTER", "0", 0);
   void* h = open_library();
   Library l{};

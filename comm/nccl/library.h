@@ -1,5 +1,5 @@
 #pragma once
-// NCCL's functions, from the library that is loaded at the first call, and its failures as ring::Error.
+// NCCL's functions, from a library that is loaded at the first call, and NCCL's errors as ring::Error.
 
 #ifdef RING_WITH_NCCL
 
@@ -30,11 +30,11 @@ struct Library {
   decltype(&ncclRecv) recv;
 };
 
-// Error: it is not there. Turns NVLink multicast off (NCCL_NVLS_ENABLE=0) unless the environment says otherwise; call
-// it before other threads read the environment.
+// Returns NCCL's functions. Throws Error if the library is missing. Turns NVLink multicast off (NCCL_NVLS_ENABLE=0)
+// unless the environment sets it; call it before other threads read the environment.
 const Library& library();
 
-// "unhandled CUDA error (what the library adds)"; `comm` may be null.
+// Returns "unhandled CUDA error (details of the library)". `comm` may be null.
 std::string describe(ncclResult_t, ncclComm_t comm);
 
 }  // namespace ring::nccl

@@ -16,10 +16,10 @@
 namespace ring::nccl {
 namespace {
 
-constexpr std::size_t kNotes = 1024;    // under way to one peer
-constexpr std::size_t kSegments = 256;  // of one rank
+constexpr std::size_t kNotes = 1024;    // notes in transit to one peer
+constexpr std::size_t kSegments = 256;  // maximum per rank
 
-// Looks often at first: ranks come at much the same time.
+// Polls fast at first, because ranks usually arrive at about the same time.
 template <class Done>
 void wait_until(const Done& done, const std::function<void()>& check) {
   for (int tries = 0; !done(); ++tries) {
@@ -38,7 +38,7 @@ struct Mailbox::Ring {
   std::atomic<std::uint64_t> posted, taken;
   RecvDescriptor notes[kNotes];
 };
-// Zero-filled when it is made. The rings follow, one for each reader.
+// Zero-filled at creation. One ring per reader follows in memory.
 struct Mailbox::SharedPage {
   std::atomic<std::uint64_t> segments;
   IpcHandle cards[kSegments];
@@ -54,7 +54,7 @@ Mailbox::Mailbox(int rank, int size)
       early_(static_cast<std::size_t>(size)) {
   const int file = ::shm_open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
   if (file < 0) fail("cannot make ", name_, " in /dev/shm: ", std::strerror(errno));
-  int error = EINTR;  // without this call a full /dev/shm would kill the writer
+  int error = EINTR;  // without posix_fallocate(), a full /dev/shm would kill the writer (SIGBUS)
   while (error == EINTR) error = ::posix_fallocate(file, 0, static_cast<off_t>(bytes_));
   ::close(file);
   if (error != 0) {
@@ -112,7 +112,7 @@ void Mailbox::post(int peer, const RecvDescriptor& note, const std::function<voi
   const std::uint64_t n = to.posted.load(std::memory_order_relaxed);
   const auto room = [&] {
     if (n - to.taken.load(std::memory_order_acquire) < kNotes) return true;
-    for (int p = 0; p < size_; ++p)  // the others may wait for room, too
+    for (int p = 0; p < size_; ++p)  // other ranks may be waiting for space, too
       while (const std::optional<RecvDescriptor> come = p == rank_ ? std::nullopt : read(p))
         early_[static_cast<std::size_t>(p)].push_back(*come);
     return false;

@@ -1,6 +1,6 @@
 #pragma once
-// Notes between the processes of one host, in memory that they share: where a rank expects its next message, and the
-// memory of its GPU that others may write to.
+// Notes between the processes of one host in shared memory. They say where a rank expects its next message, and which
+// memory of its GPU other ranks may write to.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace ring::nccl {
 
-// Memory of a GPU, for other processes and for other threads of the same one.
+// A handle of GPU memory for other processes, and for other threads of the same process.
 struct IpcHandle {
   std::uint64_t process = 0;
   std::byte* memory = nullptr;
@@ -21,7 +21,7 @@ struct IpcHandle {
   unsigned char handle[64] = {};  // a cudaIpcMemHandle_t
 };
 
-// In the memory that a rank lets others write to.
+// An address in the memory of a rank that other ranks may write to.
 struct RemoteAddress {
   std::uint32_t segment = 0;
   std::uint64_t offset = 0;
@@ -34,22 +34,23 @@ struct RecvDescriptor {
 
 class Mailbox {
  public:
-  // Makes this rank's mailbox; open() maps that of another one by its name. Error: the host has no /dev/shm that they
-  // share.
+  // Creates this rank's mailbox. open() maps the mailbox of another rank by its name. Throws Error if the processes of
+  // the host share no /dev/shm.
   Mailbox(int rank, int size);
   ~Mailbox();
   Mailbox(const Mailbox&) = delete;
   Mailbox& operator=(const Mailbox&) = delete;
   const std::string& name() const { return name_; }
   void open(int peer, const std::string& name);
-  void unlink();  // once all have opened it: nothing is left behind
+  void unlink();  // call it once all ranks have opened the mailbox: removes its file
 
-  // A segment of this rank's memory, before notes that name it; Error: too many.
+  // Publishes a segment of this rank's memory. Call it before notes that refer to the segment. Throws Error if there
+  // are too many.
   void announce(std::size_t segment, const IpcHandle&);
   IpcHandle segment(int peer, std::size_t segment) const;
 
-  // Notes from and to a peer arrive in order. Both wait where they have to, and call `check` meanwhile, which throws
-  // when it is time to give up.
+  // Notes between two ranks arrive in order. post() waits for space and take() for a note; both call `check` meanwhile,
+  // which throws when it is time to give up.
   void post(int peer, const RecvDescriptor&, const std::function<void()>& check);
   RecvDescriptor take(int peer, const std::function<void()>& check);
 
@@ -62,8 +63,8 @@ class Mailbox {
   int rank_, size_;
   std::string name_;
   std::size_t bytes_;
-  std::vector<SharedPage*> boxes_;                 // by rank
-  std::vector<std::deque<RecvDescriptor>> early_;  // by rank: read while there was no room for notes of ours
+  std::vector<SharedPage*> boxes_;                 // mailboxes by rank
+  std::vector<std::deque<RecvDescriptor>> early_;  // by rank: notes that post() read while it waited for space
 };
 
 }  // namespace ring::nccl

@@ -100,7 +100,7 @@ class NcclCommunicator final : public Communicator {
 
   Device device_;
   std::shared_ptr<nccl::Channel> channel_;
-  Tensor token_;  // what a barrier adds up; on the channel's own stream
+  Tensor token_;  // operand of barrier(); on the channel's stream
 };
 
 Work NcclCommunicator::do_all_to_all(Operation o, const Tensor& out, const Tensor& in, const Event& after) {

@@ -29,7 +29,9 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = AwakeClock;
 
-constexpr std::uint32_t kFar = std::uint32_t{1} << 30;  // messages ahead; flags are compared with wrap-around
+constexpr std::uint32_t kFar =
+    std::uint32_t{1}  // Offset of a flag that releases all waits. Flags are compared with wrap-around.
+    << 30;
 constexpr milliseconds kCloseTime{5'000};
 const char* const kFine = "fine";
 
@@ -64,7 +66,7 @@ void check(CUresult result, const char* call) {
 
 cudaStream_t native(const Stream& s) { return static_cast<cudaStream_t>(s.native()); }
 
-// After everything that the stream holds, which other devices see first.
+// Queues a write of the flag after all earlier work of the stream. Other devices see that work before the flag.
 void raise(cudaStream_t s, std::uint32_t* flag, std::uint32_t value) {
   const auto at = reinterpret_cast<CUdeviceptr>(flag);
   check(driver().write(s, at, value, CU_STREAM_WRITE_VALUE_DEFAULT), "cuStreamWriteValue32");
@@ -76,7 +78,7 @@ void await(const Stream& s, std::uint32_t* flag, std::uint32_t value) {
   check(driver().wait(native(s), at, value, CU_STREAM_WAIT_VALUE_GEQ), "cuStreamWaitValue32");
 }
 
-// Another process's memory is opened by its handle; this one's is there already.
+// Identifies this process: only memory of other processes must be opened by its handle.
 std::uint64_t this_process() {
   static const std::uint64_t id = site_of(random_cookie());
   return id;
@@ -93,7 +95,8 @@ std::string to_bytes(const IpcHandle& card, const std::string& box) {
   return std::string(reinterpret_cast<const char*>(&card), sizeof card) + box;
 }
 
-// Has a priority that nothing else has, so that it shares no queue of the device with what it is to free.
+// Returns a stream with a priority that no other stream has, so that it shares no device queue with the streams that it
+// must release.
 cudaStream_t stream_beside_others() {
   int lowest = 0, highest = 0;
   RING_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
@@ -174,7 +177,7 @@ std::string PeerCopies::prepare() {
                                                   });
   void* memory = nullptr;
   const std::size_t bytes = 2 * sizeof(std::uint32_t) * static_cast<std::size_t>(size_);
-  RING_CUDA_CHECK(cudaMalloc(&memory, bytes));  // not of a pool, whose memory has no such handle
+  RING_CUDA_CHECK(cudaMalloc(&memory, bytes));  // not from a pool, whose memory has no IPC handle
   flags_[static_cast<std::size_t>(rank_)] = static_cast<std::byte*>(memory);
   for (int r = 0; r < size_; ++r) {
     out_.emplace_back(device_);
@@ -184,7 +187,7 @@ std::string PeerCopies::prepare() {
   releasing_ = stream_beside_others();
   const Stream& s = out_.front().stream;
   RING_CUDA_CHECK(cudaMemsetAsync(memory, 0, bytes, native(s)));
-  // What the driver cannot do shows here, while there is another way.
+  // Tests the driver's operations now, while NCCL can still be used instead.
   raise(s, flag(rank_, filled, rank_), 1);
   await(s, flag(rank_, filled, rank_), 1);
   s.synchronize();  // host waits: start
@@ -196,7 +199,7 @@ void PeerCopies::connect(const std::vector<std::string>& cards) {
     IpcHandle card;
     RING_CHECK(cards[r].size() >= sizeof card, "rank ", r, " left ", cards[r].size(), " bytes, not ", sizeof card);
     std::memcpy(&card, cards[r].data(), sizeof card);
-    if (static_cast<int>(r) == rank_ || !card.memory) continue;  // it says itself what is wrong
+    if (static_cast<int>(r) == rank_ || !card.memory) continue;  // that rank reports its own error
     flags_[r] = opened(card);
     mailbox_->open(static_cast<int>(r), cards[r].substr(sizeof card));
   }
@@ -239,7 +242,7 @@ std::function<void()> PeerCopies::deadline() const {
   };
 }
 
-// Returns where each message lands.
+// Returns the destination of each message.
 PeerCopies::Messages PeerCopies::expect(const Messages& receives, std::vector<Tensor>& held) {
   Messages landed(receives.size());
   const auto check = deadline();
@@ -283,8 +286,8 @@ void PeerCopies::send(int peer, const Tensor& t) {
   raise(lane.stream, flag(peer, filled, rank_), n);
 }
 
-// First what frees the peers, then what is sent, and what is waited for last: streams that share a queue of the device
-// delay each other but never wait in a circle, since every rank has queued before what another one waits for.
+// Queues first the work that releases peers, then sends, and waits for peers last. Streams that share a device queue
+// then delay each other but never deadlock, because every rank has already queued the work that another rank waits for.
 Event PeerCopies::exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives,
                            const std::vector<Event>& after, std::vector<Tensor>& held) {
   const Messages out = by_peer(sends), in = by_peer(receives);
@@ -327,11 +330,11 @@ Event PeerCopies::exchange(const std::vector<Transfer>& sends, const std::vector
 void PeerCopies::abort() {
   if (aborted_.exchange(true)) return;
   const BlockSignals block;
-  // Not joined: calls on a device that failed may never return.
+  // Detached: calls on a failed device may never return.
   std::thread([self = shared_from_this()] { self->release(); }).detach();
 }
 
-// Again and again: a peer that goes on writes what it has counted over it, and a call that has begun queues more.
+// Repeats: a peer that continues overwrites the flags with its own counts, and a call that has begun queues more waits.
 void PeerCopies::release() {
   try {
     const cuda::OnDevice on(device_);
@@ -343,7 +346,7 @@ void PeerCopies::release() {
       }
       std::this_thread::sleep_for(milliseconds(10));
     } while (!closed_ || !idle());
-  } catch (const std::exception&) {  // the device failed, or the process is at its end: nothing waits any more
+  } catch (const std::exception&) {  // the device failed or the process is ending: nothing waits any more
   }
 }
 

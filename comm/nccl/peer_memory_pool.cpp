@@ -14,7 +14,7 @@
 namespace ring::nccl {
 namespace {
 
-constexpr std::size_t kUnit = 512;  // bytes: where a tensor may start
+constexpr std::size_t kUnit = 512;  // bytes; alignment of tensors
 constexpr std::size_t kSmallestSegment = std::size_t{64} << 20;
 
 std::size_t round_up(std::size_t n) { return (n + kUnit - 1) / kUnit * kUnit; }
@@ -23,7 +23,7 @@ std::size_t round_up(std::size_t n) { return (n + kUnit - 1) / kUnit * kUnit; }
 
 PeerMemoryPool::~PeerMemoryPool() {
   for (const Segment& s : segments_)
-    if (!abandoned_) cudaFree(s.data);  // at the end of the process the device may be gone already
+    if (!abandoned_) cudaFree(s.data);  // the result is ignored: at process exit the device may be gone
 }
 
 Tensor PeerMemoryPool::tensor(const Shape& shape, DType dtype, const Stream& stream) {
@@ -72,9 +72,9 @@ void PeerMemoryPool::give_back(std::byte* at, std::size_t bytes) {
 
 void PeerMemoryPool::add_segment(std::size_t bytes, const Stream& stream) {
   const cuda::OnDevice on(device_.index);
-  const std::size_t size = std::bit_ceil(std::max(bytes, kSmallestSegment));  // so that sizes that vary find room
+  const std::size_t size = std::bit_ceil(std::max(bytes, kSmallestSegment));  // rounded up, so that varying sizes fit
   void* data = nullptr;
-  cudaError_t error = cudaMalloc(&data, size);  // not of a pool, whose memory has no handle for other processes
+  cudaError_t error = cudaMalloc(&data, size);  // not from a pool, whose memory has no IPC handle
   if (error == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     stream.allocator()->trim();

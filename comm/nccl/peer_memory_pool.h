@@ -1,6 +1,6 @@
 #pragma once
-// Memory of this GPU that the other ranks of its host write messages to. It comes in segments, which are never given
-// back while it lives: others have them mapped.
+// Memory of this GPU that the other ranks of its host write messages to. It is allocated in segments, which are freed
+// only with the pool, because other ranks have them mapped.
 
 #ifdef RING_WITH_NCCL
 
@@ -24,7 +24,7 @@ class PeerMemoryPool : public std::enable_shared_from_this<PeerMemoryPool> {
     std::byte* data;
     std::size_t bytes;
   };
-  // announce(segment, its number): the others learn of it before they read of a place in it.
+  // Called as announce(segment, number), so that other ranks know the segment before they receive an address in it.
   using Announce = std::function<void(const Segment&, std::size_t)>;
 
   PeerMemoryPool(Device device, Announce announce) : device_(device), announce_(std::move(announce)) {}
@@ -32,11 +32,11 @@ class PeerMemoryPool : public std::enable_shared_from_this<PeerMemoryPool> {
   PeerMemoryPool(const PeerMemoryPool&) = delete;
   PeerMemoryPool& operator=(const PeerMemoryPool&) = delete;
 
-  // As if it came from the stream's allocator: to be used and dropped as memory of that stream. OutOfMemory.
+  // Returns a tensor that must be used and freed like memory of the stream's allocator. Throws OutOfMemory.
   Tensor tensor(const Shape&, DType, const Stream&);
   std::optional<RemoteAddress> find(const std::byte*) const;
   std::size_t bytes() const;  // of all segments
-  void abandon();             // peers may still write: the memory is never freed
+  void abandon();             // peers may still write to the memory: never free it
 
  private:
   std::byte* take(std::size_t bytes, const Stream&);
@@ -45,9 +45,9 @@ class PeerMemoryPool : public std::enable_shared_from_this<PeerMemoryPool> {
 
   Device device_;
   Announce announce_;
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // protects the members below
   std::deque<Segment> segments_;
-  std::map<std::byte*, std::size_t> free_;  // runs within a segment, by address
+  std::map<std::byte*, std::size_t> free_;  // free ranges within a segment: address -> bytes
   bool abandoned_ = false;
 };
 

@@ -14,13 +14,13 @@ namespace {
 
 using std::chrono::milliseconds;
 constexpr milliseconds kPeriod{50};
-// NCCL says that a rank is gone, but not which: whoever knows it gets time to say so first.
+// NCCL reports that a rank is lost, but not which one: Liveness may report the rank within this time.
 constexpr milliseconds kPatience{1'500};
 
 }  // namespace
 
 NcclWatchdog::NcclWatchdog() {
-  nccl::library();  // an error where there is none, before anybody meets
+  nccl::library();  // throws here if NCCL is missing, before ranks meet
   const BlockSignals block;
   thread_ = std::thread([this] { run(); });
 }

@@ -1,5 +1,5 @@
 #pragma once
-// See NcclWatchdog in comm/nccl/nccl.h.
+// Implements NcclWatchdog (comm/nccl/nccl.h).
 
 #ifdef RING_WITH_NCCL
 
@@ -21,18 +21,18 @@ class NcclWatchdog {
   NcclWatchdog& operator=(const NcclWatchdog&) = delete;
 
   void watch(const std::shared_ptr<nccl::Channel>&);
-  void check();  // throws PeerLost once one of them was aborted
+  void check();  // throws PeerLost if one of the channels was aborted
 
  private:
   using Channels = std::vector<std::shared_ptr<nccl::Channel>>;
   void run();
-  Channels alive();  // forgets the others
+  Channels alive();  // drops destroyed channels
 
   std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<std::weak_ptr<nccl::Channel>> channels_;
   bool stop_ = false;
-  std::thread thread_;  // last: starts when everything else is there
+  std::thread thread_;  // last member: started after all others exist
 };
 
 }  // namespace ring
