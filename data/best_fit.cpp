@@ -13,7 +13,7 @@ std::vector<std::vector<PackedPiece>> best_fit(std::vector<PackedPiece> pieces, 
                                                std::int64_t align) {
   std::ranges::stable_sort(pieces, std::greater{}, &PackedPiece::length);
   std::vector<std::vector<PackedPiece>> rows;
-  std::set<std::pair<std::int64_t, std::size_t>> open;  // room and row, of those with room
+  std::set<std::pair<std::int64_t, std::size_t>> open;  // free tokens and row number of rows with free space
   for (PackedPiece& piece : pieces) {
     std::pair<std::int64_t, std::size_t> best{context, rows.size()};
     if (const auto found = open.lower_bound({piece.length, 0}); found != open.end())
@@ -45,7 +45,7 @@ BestFitRows::BestFitRows(const TokenSplit& split, std::int64_t context, std::int
   cut_ = documents_longer_than(split, context);
 }
 
-// The pieces that follow: of the last group fewer.
+// Returns the group_ pieces from token `begin` on, fewer in the last group.
 std::vector<PackedPiece> BestFitRows::group_from(std::uint64_t begin) const {
   DocumentStarts starts(split_);
   std::uint64_t document = starts.document_of(begin);

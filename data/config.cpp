@@ -26,7 +26,7 @@ void MixtureEntry::validate(std::vector<SettingProblem>& errors) const {
 
 namespace {
 
-// One for each token at which a weight changes.
+// Returns one stage for each token count at which a weight changes.
 std::vector<MixtureStage> stages_of(const std::vector<MixtureEntry>& mixture) {
   std::set<std::int64_t> begins{0};
   for (const MixtureEntry& entry : mixture)
@@ -40,7 +40,7 @@ std::vector<MixtureStage> stages_of(const std::vector<MixtureEntry>& mixture) {
   return stages;
 }
 
-// Where files in different folders are called alike, the later ones get a number.
+// Returns the corpus names; files of the same name get a number from the second on.
 std::vector<std::string> names_of(const std::vector<MixtureEntry>& mixture) {
   std::vector<std::string> names;
   const auto taken = [&](const std::string& name) {
@@ -78,7 +78,7 @@ void PackingConfig::validate(std::vector<SettingProblem>& errors) const {
 
 void DataConfig::fields(Fields& f) {
   f("path", path, "the corpus (.h5) made by 'ringmaster data prepare'; or give a mixture",
-    rank_local());  // the corpora themselves are compared
+    rank_local());  // the corpora's contents are compared instead
   f("mixture", mixture, "several corpora and their weights, in place of path", at_most_items(1024));
   f("validation_batches", validation_batches,
     "batches of train.batch_size sequences per evaluation, spread over the validation set; 0: all of it",

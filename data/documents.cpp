@@ -13,7 +13,7 @@ namespace {
 
 using Take = std::function<void(std::string_view)>;
 
-// The bytes that a file holds, unpacked.
+// Passes the decompressed bytes of a file to `take`.
 void read_whole(const TextFile& file, const Take& take) {
   if (!file.packed) return read_blocks(file, 0, file.size, take);
   std::uint64_t at = 0;
@@ -39,8 +39,8 @@ void read_records(const TextFile& file, DocumentSink& sink) {
 
 constexpr std::size_t kIncomplete = std::string_view::npos;
 
-// Returns the bytes of the separator that `text` begins with, 0 if it begins with something else, and kIncomplete if
-// more text has to tell.
+// Returns how many bytes of `text` match the separator, 0 if it begins with something else, or kIncomplete if more text
+// is needed.
 std::size_t separator_length(std::string_view text, std::string_view separator) {
   std::size_t at = 0;
   for (const char c : separator) {
@@ -110,7 +110,7 @@ void DocumentCutter::put(std::string_view text) {
   }
   mark_ += text;
   mark_.erase(0, mark_.size() - without_byte_order_marks(mark_).size());
-  if (kByteOrderMark.starts_with(mark_)) return;  // another may follow
+  if (kByteOrderMark.starts_with(mark_)) return;  // another mark may follow
   begin_document();
 }
 
@@ -136,7 +136,7 @@ void DocumentCutter::block(std::string_view text) {
   }
 }
 
-// Between "\r" and "\n" lies a line without a byte, which is no document.
+// Treats "\r\n" as two line ends with an empty line between, which is not a document.
 void DocumentCutter::lines(std::string_view text) {
   for (std::size_t at; (at = text.find_first_of("\r\n")) != std::string_view::npos; text.remove_prefix(at + 1)) {
     put(text.substr(0, at));

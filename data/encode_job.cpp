@@ -8,7 +8,8 @@
 
 namespace ring {
 
-// A tokenizer.json finds its own special tokens in a text; others see the names of theirs as any text.
+// Only a tokenizer.json finds its special tokens in a text; other tokenizers would encode their names as plain text, so
+// conversations look them up in named_.
 DocumentFrame::DocumentFrame(const Tokenizer& t, DocumentShape shape) : count_before_(shape == DocumentShape::text) {
   std::vector<std::int32_t> before = t.before_text(), after = t.after_text();
   const auto end = t.end_of_text();
@@ -43,8 +44,8 @@ void DocumentFrame::encode(std::string_view text, bool first, Encoder& encoder, 
 
 namespace {
 
-// Returns the text of a piece. A token that a mask divides from blank space in front of it takes that space along, as
-// where the whole document is encoded at once.
+// Returns the text of a piece without trailing white space that belongs to the first token of the next piece, so that
+// splitting at a mask boundary gives the tokens of the whole document.
 std::string_view text_of(const EncodeJob& job, std::size_t i, const Encoder& encoder) {
   const EncodePiece& piece = job.pieces[i];
   const std::string_view all = job.text, text = all.substr(piece.begin, piece.end - piece.begin);

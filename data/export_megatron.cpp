@@ -14,9 +14,9 @@ namespace ring {
 namespace {
 
 constexpr std::size_t kBlock = std::size_t{1} << 18;
-constexpr std::uint8_t kInt32 = 4, kUint16 = 8;  // codes of types
+constexpr std::uint8_t kInt32 = 4, kUint16 = 8;  // type codes
 
-// Numbers on their way to a file.
+// Buffered writer of binary numbers.
 class Numbers {
  public:
   explicit Numbers(FileHandle& file) : file_(file) {}

@@ -22,10 +22,10 @@ std::vector<std::string> parts_of(std::string_view path) {
   return parts;
 }
 
-// Not fnmatch(): it also matches a multibyte character by its bytes, so that "??" takes "\xC3\xA9".
+// Unlike fnmatch(), which also matches a multibyte character by its bytes, so that "??" matches "\xC3\xA9".
 using Characters = std::u32string;
 
-// Bytes that are no UTF-8 become characters beyond Unicode, which match only themselves and wildcards.
+// Decodes UTF-8. Invalid bytes become code points beyond Unicode, which match only themselves and wildcards.
 Characters characters_of(std::string_view text) {
   Characters out;
   while (!text.empty()) {
@@ -40,8 +40,8 @@ bool in_class(char32_t c, const std::string& name) {
   return c < 128 && std::iswctype(static_cast<wint_t>(c), std::wctype(name.c_str())) != 0;
 }
 
-// Matches `c` with the bracket expression that begins at `at` and sets `at` to its end. Returns nothing if the bracket
-// is not closed and so stands for itself.
+// Matches `c` against the bracket expression at `at` and moves `at` past it. Returns nullopt if the bracket is not
+// closed, so that it stands for itself.
 std::optional<bool> in_brackets(const Characters& pattern, std::size_t& at, char32_t c) {
   std::size_t i = at + 1;
   const bool negated = i < pattern.size() && (pattern[i] == '!' || pattern[i] == '^');
@@ -71,7 +71,7 @@ std::optional<bool> in_brackets(const Characters& pattern, std::size_t& at, char
   return {};
 }
 
-// Matches one character of a name against the element at `at`, not a star, and moves `at` past it.
+// Matches one character of a name against the element at `at`, which is not a star, and moves `at` past it.
 bool character_matches(const Characters& pattern, std::size_t& at, char32_t c) {
   if (pattern[at] == '?') return ++at, true;
   if (pattern[at] == '[')
@@ -80,9 +80,9 @@ bool character_matches(const Characters& pattern, std::size_t& at, char32_t c) {
   return pattern[at++] == c;
 }
 
-// Matches a pattern of wildcards and other elements with a sequence of `size` items. is_wildcard(p): element p matches
-// any number of items. matches(p, n): p matches item n; moves p past it. On a mismatch, the last wildcard takes one
-// item more.
+// Matches a pattern of `elements` elements against `size` items. is_wildcard(p) is true if element p matches any number
+// of items. matches(p, n) tests item n and moves p past the element. After a mismatch, the last wildcard takes one item
+// more.
 template <class IsWildcard, class Matches>
 bool wildcards_match(std::size_t elements, std::size_t size, const IsWildcard& is_wildcard, const Matches& matches) {
   std::size_t p = 0, n = 0, after_wildcard = 0, wildcard_end = 0;
@@ -121,7 +121,7 @@ bool glob_matches(std::string_view pattern, std::string_view path) {
   if (names.empty()) return false;
   if (pattern.find('/') == std::string_view::npos) return name_matches(pattern, names.back());
   std::vector<std::string> parts = parts_of(pattern);
-  if (!parts.empty() && parts.back() == "**") parts.emplace_back("*");  // files, not folders
+  if (!parts.empty() && parts.back() == "**") parts.emplace_back("*");  // matches files, not folders
   return wildcards_match(
       parts.size(), names.size(), [&](std::size_t p) { return parts[p] == "**"; },
       [&](std::size_t& p, std::size_t n) { return name_matches(parts[p], names[n]) && ++p; });

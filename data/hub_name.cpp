@@ -21,7 +21,7 @@ bool may_be_hub_name(const std::string& path) {
     return !word.empty() && word[0] != '.' && word.find_first_not_of(kLetters) == std::string::npos;
   };
   if (!is_word(owner) || (slash != std::string::npos && !is_word(name))) return false;
-  // An ending that begins with a letter is that of a file, as in "run.yml"; versions end in digits, as in "phi-1.5".
+  // A suffix that begins with a letter is a file's, as in "run.yml"; versions end in digits, as in "phi-1.5".
   const std::size_t dot = path.rfind('.');
   if (dot != std::string::npos && dot + 1 < path.size() && std::isalpha(static_cast<unsigned char>(path[dot + 1])))
     return false;

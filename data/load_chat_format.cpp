@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The folder that a tokenizer lies in, or is.
+// Returns the folder of a tokenizer file, or `spec` if it is a folder.
 fs::path folder_of(const std::string& spec) {
   std::error_code error;
   return fs::is_directory(spec, error) ? fs::path(spec) : fs::path(spec).parent_path();
@@ -32,7 +32,7 @@ bool is_corpus(const std::string& spec) {
   return fs::is_regular_file(spec, error) && TokenStore::is_one(open_input(spec));
 }
 
-// What the files do not name is what stands around a text.
+// Adds a special token that the tokenizer puts around texts, unless the files define it.
 void add_token(chat::Format& f, const std::string& name, std::optional<std::int32_t> id, const Tokenizer& tokenizer) {
   const bool there = std::ranges::any_of(f.tokens, [&](const auto& t) { return t.first == name; });
   if (!there && id) f.tokens.emplace_back(name, tokenizer.piece(*id));

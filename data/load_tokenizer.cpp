@@ -12,7 +12,7 @@
 namespace ring {
 namespace {
 
-// The path of a file of this name in the same folder; empty: there is none.
+// Returns the path of the file `name` in the folder of `path`; "" if it does not exist.
 std::string beside(const std::string& path, const std::string& name) {
   const auto other = std::filesystem::path(path).parent_path() / name;
   std::error_code error;

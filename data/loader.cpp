@@ -13,7 +13,7 @@
 namespace ring {
 namespace {
 
-constexpr std::int32_t kNoTarget = -100;  // the ignored target of the cross-entropy kernel
+constexpr std::int32_t kNoTarget = -100;  // target that the cross-entropy kernel ignores
 
 void check_options(const LoaderOptions& o) {
   RING_CHECK(o.context > 0 && o.rows > 0, "a loader of ", o.rows, " rows of ", o.context, " tokens");
@@ -37,7 +37,8 @@ Batch empty_batch(const LoaderOptions& o) {
   return b;
 }
 
-// Takes out the targets that do not count by the loss mask; how many. `first`: the token that is the first target.
+// Replaces the targets that the loss mask excludes by kNoTarget and returns their number. first: token that is the
+// first target.
 std::int64_t take_out(std::span<std::int32_t> targets, const TokenSplit& split, std::uint64_t first) {
   if (!split.masked()) return 0;
   std::vector<std::uint8_t> counts(targets.size());
@@ -47,8 +48,8 @@ std::int64_t take_out(std::span<std::int32_t> targets, const TokenSplit& split, 
   return std::ranges::count(counts, std::uint8_t{0});
 }
 
-// Tokens [begin, begin + length) as inputs from place `at` of the batch on, and their targets; the last one has none
-// where `ends`.
+// Writes tokens [begin, begin + length) as inputs to the batch from index `at` on, and their targets; the last token
+// has none if `ends`.
 void fill(Batch& b, std::int64_t at, const TokenSplit& split, std::uint64_t begin, std::size_t length, bool ends) {
   std::int32_t *inputs = b.inputs.data() + at, *targets = b.targets.data() + at;
   split.read(begin, length, inputs);
@@ -58,7 +59,8 @@ void fill(Batch& b, std::int64_t at, const TokenSplit& split, std::uint64_t begi
   b.valid_targets += static_cast<std::int64_t>(there) - take_out({targets, there}, split, begin + 1);
 }
 
-// Tokens [at, at + length) of the row that begins at place `row` of the batch, cut at multiples of `sequence`.
+// Adds the sequences of tokens [at, at + length) of the row that begins at index `row` of the batch, cut at multiples
+// of `sequence`.
 void mark(Batch& b, std::int64_t row, std::int64_t at, std::int64_t length, std::int64_t sequence) {
   for (const std::int64_t end = at + length; at < end;) {
     const std::int64_t n = std::min(end, (at / sequence + 1) * sequence) - at;
@@ -73,7 +75,7 @@ const PackedRows* rows_of(const std::vector<std::unique_ptr<PackedRows>>& rows, 
   return rows.empty() ? nullptr : rows[place.corpus].get();
 }
 
-// rows: of its corpus; null: windows.
+// Fills one row with a sample. rows: packed rows of the sample's corpus; null if samples are windows.
 void fill_row(Batch& b, std::int64_t row, const LoaderOptions& o, const TokenSplit& split, const SamplePlace& place,
               const PackedRows* rows) {
   const std::int64_t first = row * o.context, sequence = o.sequence ? o.sequence : o.context;
@@ -95,7 +97,8 @@ void fill_row(Batch& b, std::int64_t row, const LoaderOptions& o, const TokenSpl
   if (o.packs() && !o.packing.documents) mark(b, first, 0, filled, sequence);
 }
 
-// A sample begins a stage when all tokens before it belong to earlier ones.
+// Converts stages from tokens to samples. A sample belongs to a stage if all tokens before the sample belong to earlier
+// stages.
 std::vector<MixtureSchedule::Stage> in_samples(const std::vector<MixtureStage>& stages, std::uint64_t context) {
   std::vector<MixtureSchedule::Stage> out;
   for (const MixtureStage& s : stages)
@@ -116,8 +119,7 @@ std::vector<std::int64_t> targets_by_source(const Batch& b, std::size_t corpora)
   return counts;
 }
 
-// --- training samples
-// --------------------------------------------------------------------------------------------------
+// --- training samples ---
 
 SampleMap::SampleMap(const Corpora& corpora, std::int64_t context, std::uint64_t seed, const PackingConfig& packing)
     : context_(static_cast<std::uint64_t>(context)),
@@ -139,7 +141,7 @@ SampleMap::SampleMap(const Corpora& corpora, std::int64_t context, std::uint64_t
   }
 }
 
-// With W windows per epoch, the phase p may be anything that leaves p + W T + 1 <= n: T values, or n - T when W = 1.
+// With W windows per epoch, the phase p may be any value with p + W T + 1 <= n: T values, or n - T if W = 1.
 SamplePlace SampleMap::operator()(std::uint64_t sample) const {
   const Mixture::Place place = mixture_(sample);
   const std::uint64_t n = tokens_[place.corpus], w = windows_[place.corpus];
@@ -196,7 +198,7 @@ void Loader::stop() {
   ready_.clear();
 }
 
-// Sleeps when the queue is full until half of it was taken, so that the two threads seldom switch.
+// Sleeps when the queue is full until half of it has been taken, so that the two threads seldom switch.
 void Loader::read_ahead() {
   const auto depth = static_cast<std::size_t>(options_.prefetch);
   std::uint64_t sample = 0;
@@ -210,7 +212,7 @@ void Loader::read_ahead() {
     try {
       batch = read(sample);
     } catch (const Error&) {
-      return;  // next() will read the same sample and throw to the caller
+      return;  // next() reads the same sample and throws to the caller
     }
     lock.lock();
     ready_.push_back({sample, std::move(batch)});
@@ -218,7 +220,7 @@ void Loader::read_ahead() {
   }
 }
 
-// Never waits for the other thread: reading a batch oneself is cheaper than being woken up.
+// Never waits for the reader thread: reading a batch here is cheaper than a wake-up.
 Batch Loader::next() {
   std::optional<Batch> batch;
   if (options_.prefetch > 0) {
@@ -255,8 +257,7 @@ void Loader::seek(std::uint64_t sample) {
   start();
 }
 
-// --- validation
-// --------------------------------------------------------------------------------------------------------
+// --- validation ---
 
 ValidationSet::ValidationSet(Corpora corpora, const LoaderOptions& options, std::int64_t windows)
     : ValidationSet(std::move(corpora), options, windows, Split::validation) {}
@@ -305,7 +306,7 @@ Batch ValidationSet::batch(std::int64_t index) const {
   for (std::int64_t row = 0; row < options_.rows; ++row) {
     const std::int64_t place = (index * options_.world + options_.rank) * options_.rows + row;
     if (place >= selected_) continue;
-    // Spread evenly: window floor(place * all / selected), without overflow.
+    // Spread evenly: window floor(place * all / selected), computed without overflow.
     const std::int64_t window = place * (all / selected_) + place * (all % selected_) / selected_;
     const SamplePlace from = find(window);
     fill_row(batch, row, options_, split_of(from.corpus), from, rows_of(rows_, from));
@@ -321,7 +322,7 @@ double ValidationSet::bytes_per_token() const {
     bytes += static_cast<double>(split_of(i).target_bytes());
     tokens += static_cast<double>(split_of(i).targets());
   }
-  return bytes > 0 ? bytes / tokens : 1;  // without any text nothing can be said
+  return bytes > 0 ? bytes / tokens : 1;  // without text the ratio is undefined
 }
 
 }  // namespace ring

@@ -11,7 +11,7 @@
 
 namespace ring {
 
-// take: copies tokens until one is not below the size of the vocabulary, and returns how many it copied.
+// take: copies tokens up to the first one that is not below vocab_size, and returns the number copied.
 struct MegatronDataset::TokenType {
   std::uint8_t code;
   const char* name;
@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::string_view kBin = ".bin", kIdx = ".idx";
 constexpr std::size_t kBlock = std::size_t{1} << 18;
-constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 56;  // of sequences or boundaries; so no size overflows
+constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 56;  // sequences or boundaries; prevents overflow of sizes
 constexpr const char* kCopy = ": copy both files again from where they came from";
 
 template <class T>
@@ -46,11 +46,11 @@ constexpr std::array kTypes{token_type<std::uint8_t>(1, "uint8"), token_type<std
                             token_type<std::int16_t>(3, "int16"), token_type<std::int32_t>(4, "int32"),
                             token_type<std::int64_t>(5, "int64"), token_type<std::uint16_t>(8, "uint16")};
 
-// A file read in ascending order, a block ahead.
+// Reads a file in ascending order through a buffer of one block.
 class Window {
  public:
   explicit Window(const FileHandle& file) : file_(file), size_(file.size()) {}
-  // The bytes from `offset` on, until the next call. Error: the file ends before.
+  // Returns `bytes` bytes from `offset` on, valid until the next call. Throws Error if the file ends before.
   const char* at(std::uint64_t offset, std::size_t bytes) {
     if (offset < begin_ || offset + bytes > begin_ + held_.size()) {
       const std::uint64_t left = size_ - std::min(size_, offset);
@@ -67,7 +67,7 @@ class Window {
   std::vector<char> held_;
 };
 
-// One table of the index.
+// Reads one table of the index in ascending order.
 template <class T>
 class Column {
  public:
@@ -149,7 +149,8 @@ void MegatronDataset::read_head() {
   fail(path, " is damaged: its tables end at byte ", index_end(), ", and it has ", size, kCopy);
 }
 
-// Each sequence starts where the one before ends, as the writer of the format lays them; so no pointer can lead astray.
+// Checks that each sequence starts where the one before ends, as Megatron-LM's writer stores them; this also bounds all
+// offsets.
 void MegatronDataset::check_sequences() {
   Column<std::int32_t> lengths(index_, kMegatronHead);
   Column<std::int64_t> starts(index_, starts_at());
@@ -216,7 +217,8 @@ bool begins_megatron_index(std::string_view head) { return head.starts_with(kMeg
 
 namespace {
 
-// An index that was cut within its first bytes is one still; nothing is left of an empty one but its name.
+// Returns true if `head` begins an index, also if it was truncated within the magic bytes; an empty index counts only
+// if the .bin exists.
 bool may_be_index(std::string_view head, bool has_tokens) {
   if (begins_megatron_index(head)) return true;
   return kMegatronMagic.starts_with(head) && (has_tokens || !head.empty());

@@ -32,8 +32,8 @@ bool expresses(std::uint64_t period, const std::vector<double>& weights) {
   });
 }
 
-// Whole shares that sum to `period`: each weight rounded down, but not below 1 where it is not 0; what is left to the
-// largest remainders.
+// Returns integer shares that sum to `period`: each weight is rounded down, but to at least 1 unless it is 0; the rest
+// goes to the largest remainders.
 std::vector<std::uint64_t> shares_of(const std::vector<double>& weights, std::uint64_t period) {
   std::vector<std::uint64_t> shares(weights.size());
   const auto lack = [&](std::size_t i) {
@@ -56,8 +56,8 @@ std::vector<std::uint64_t> shares_of(const std::vector<double>& weights, std::ui
 
 }  // namespace
 
-// Sample j of a corpus with share m of M may not come before place floor(j M / m) and must come before ceil((j + 1) M /
-// m): that keeps every count within 1 of its target. Taking the earliest deadline among those allowed meets every
+// Sample j of a corpus with share m of M may not come before position floor(j M / m) and must come before ceil((j + 1)
+// M / m): that keeps every count within 1 of its target. Taking the earliest deadline among those allowed meets every
 // deadline (Baruah, Cohen, Plaxton and Varvel, "Proportionate Progress", Algorithmica 1996, for one processor).
 Mixture::Mixture(const std::vector<double>& given) {
   const std::vector<double> weights = normalised(given);

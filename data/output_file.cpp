@@ -15,8 +15,8 @@ namespace ring {
 
 void write_whole(const std::string& path, const std::string& text) {
   const auto write = [&](FileHandle& to) { to.write(text.data(), text.size()); };
-  std::error_code ignored;                         // what is wrong with the path, writing will tell
-  if (std::filesystem::is_other(path, ignored)) {  // such as /dev/null or a pipe, which must stay one
+  std::error_code ignored;                         // errors of the path show up when writing
+  if (std::filesystem::is_other(path, ignored)) {  // such as /dev/null or a pipe, which must not be replaced by a file
     const int fd = uninterrupted([&] { return ::open(path.c_str(), O_WRONLY | O_CLOEXEC); });  // opens: output
     if (fd < 0) fail("cannot write ", path, ": ", io_error_text(errno));
     FileHandle device(fd, path);
@@ -50,7 +50,7 @@ void LineFile::add(const std::string& line) {
   try {
     file_.write(whole.data(), whole.size());
   } catch (const Error&) {
-    if (ftruncate(file_.fd(), static_cast<off_t>(before)) != 0) throw;  // the reason of the write counts
+    if (ftruncate(file_.fd(), static_cast<off_t>(before)) != 0) throw;  // rethrows the write's error, not ftruncate's
     throw;
   }
 }

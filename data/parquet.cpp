@@ -39,8 +39,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t kRows = 256;               // decoded at a time
-constexpr std::int64_t kReadAhead = 1024 * 1024;  // bytes of a column
+constexpr std::int64_t kRows = 256;               // rows decoded at a time
+constexpr std::int64_t kReadAhead = 1024 * 1024;  // bytes per column
 
 void check(const arrow::Status& status, const std::string& path) {
   if (!status.ok())
@@ -55,7 +55,7 @@ T checked(arrow::Result<T> result, const std::string& path) {
 
 template <class Array>
 const Array& as(const arrow::Array& array) {
-  return static_cast<const Array&>(array);  // type_id() says which it is
+  return static_cast<const Array&>(array);  // the caller has checked type_id()
 }
 
 Json value_at(const arrow::Array& array, std::int64_t row);
@@ -66,7 +66,7 @@ Json list_of(const arrow::Array& values, std::int64_t begin, std::int64_t end) {
   return list;
 }
 
-// A table has every key of every row, so that a null says that this row has no such key.
+// A table has the keys of all rows in every row, so a null means that this row lacks the key.
 Json object_of(const arrow::StructArray& structs, std::int64_t row) {
   Json object = Json::object();
   for (int i = 0; i < structs.num_fields(); ++i)
@@ -89,8 +89,8 @@ Json text_at(const arrow::Array& array, std::int64_t row) {
   return std::string(text);
 }
 
-// As JSON Lines would have it. What JSON has no form for, such as a date, becomes "binary", which nobody takes for
-// text.
+// Converts a value to the JSON that JSON Lines would have. A type without a JSON form, such as a date, becomes a
+// "binary" value, which is rejected where text is expected.
 Json value_at(const arrow::Array& array, std::int64_t row) {
   if (array.IsNull(row)) return nullptr;
   switch (array.type_id()) {
@@ -121,12 +121,13 @@ Json value_at(const arrow::Array& array, std::int64_t row) {
   }
 }
 
-// Whether a column is what a member names, or, where that has a dot, what holds it.
+// Returns true if a column is the member, or contains it if the member's name has dots.
 bool names(const std::string& member, const std::string& column) {
   return member == column || (member.starts_with(column) && member[column.size()] == '.');
 }
 
-// The leaves of the columns that are wanted. Of all, where one is missing: the first record will say what there is.
+// Returns the leaf columns to read. If a wanted column is missing, returns all, so that the error for the first record
+// can list them.
 std::vector<int> leaves_of(const parquet::SchemaDescriptor& schema, const RecordMembers& members) {
   std::vector<std::string> wanted;
   for (const std::string& m : {members.text, members.prompt, members.completion, members.messages})
@@ -149,10 +150,10 @@ std::unique_ptr<parquet::arrow::FileReader> open_table(const std::string& path) 
   parquet::ReaderProperties pages;
   pages.enable_buffered_stream();
   pages.set_buffer_size(kReadAhead);
-  pages.set_page_checksum_verification(true);  // where the writer gave any
+  pages.set_page_checksum_verification(true);  // if the file has checksums
   parquet::ArrowReaderProperties rows;
   rows.set_batch_size(kRows);
-  rows.set_pre_buffer(false);  // which would hold whole row groups
+  rows.set_pre_buffer(false);  // pre-buffering would hold whole row groups in memory
   parquet::arrow::FileReaderBuilder builder;
   check(builder.Open(checked(arrow::io::ReadableFile::Open(path), path), pages), path);
   return checked(builder.properties(rows)->Build(), path);

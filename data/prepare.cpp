@@ -22,7 +22,7 @@ constexpr std::size_t kJobBytes = std::size_t{1} << 19;
 
 using Queue = OrderedQueue<EncodeJob, EncodeResult>;
 
-struct Stopped {};  // the reader's way out when the queue was stopped
+struct Stopped {};  // thrown in the reader when the queue was stopped
 
 // Collects documents into jobs of about kJobBytes.
 class JobBuilder final : public DocumentSink {
@@ -55,7 +55,8 @@ class JobBuilder final : public DocumentSink {
 
   void end() override { close_document(true); }
 
-  // The document goes on elsewhere: it gets no end-of-text token here.
+  // Ends the open document's piece. If not `complete`, the document is divided between the splits and gets no
+  // end-of-text token here.
   void close_document(bool complete) {
     if (!open_) return;
     add_piece(job_.text.size(), complete);
@@ -79,7 +80,7 @@ class JobBuilder final : public DocumentSink {
     first_ = false;
   }
 
-  // The open document is long: hands over as much as can be encoded alone.
+  // Called for a long open document: pushes as much of it as can be encoded separately.
   void cut() {
     const std::string_view open = std::string_view(job_.text).substr(begin_);
     std::size_t cut = tokenizer_.safe_prefix(open);
@@ -109,7 +110,7 @@ class JobBuilder final : public DocumentSink {
   Split split_ = Split::train, tail_split_ = Split::train;
 };
 
-// A plain file, of which the bytes from `offset` on are for validation.
+// Reads a plain file whose bytes from `offset` on are validation text.
 void read_divided(const TextFile& file, const DocumentRule& rule, std::uint64_t offset, JobBuilder& builder) {
   DocumentCutter cutter(rule, builder, file.as_text);
   const auto feed = [&](std::string_view block) { cutter.block(block); };
@@ -149,7 +150,7 @@ void encode_all(Queue& queue, const Tokenizer& tokenizer, const DocumentFrame& f
   }
 }
 
-// Joins its threads whatever happens; stops the queue first, which does nothing after a regular end.
+// Joins its threads on every exit; stops the queue first, which has no effect after a regular end.
 class Workers {
  public:
   explicit Workers(Queue& queue) : queue_(queue) {}
@@ -175,7 +176,7 @@ void write_result(const EncodeResult& r, TokenStoreWriter& writer) {
   }
 }
 
-// What the documents are, by their pieces in order.
+// Collects statistics of documents from their pieces, added in order.
 class Census {
  public:
   explicit Census(PrepareReport& report) : report_(report) {}
@@ -190,15 +191,15 @@ class Census {
     if (length_ > 0 && targets_ == 0 && report_.without_targets++ == 0) first_without_ = file_;
     length_ = targets_ = 0;
   }
-  std::size_t first_without() const { return first_without_; }  // the file
+  std::size_t first_without() const { return first_without_; }  // first file with a document without targets
 
  private:
   PrepareReport& report_;
-  std::uint64_t length_ = 0, targets_ = 0;  // of the open document
+  std::uint64_t length_ = 0, targets_ = 0;  // of the open document: tokens, and tokens that count as targets
   std::size_t file_ = 0, first_without_ = 0;
 };
 
-// Returns what to do where no document fell into a split.
+// Returns the advice for the case that a split got no document.
 const char* remedy_for_empty_split(const PreparePlan& plan) {
   const std::vector<TextFile>& files = plan.files;
   if (plan.tokens) return "Give a larger fraction, 0 (no validation), or a data set of its own (--validation-input)";

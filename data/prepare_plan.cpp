@@ -31,13 +31,13 @@ SplitKind split_of(const PrepareOptions& options, const std::vector<TextFile>& f
     return SplitKind::tail;
   }
   if (options.split != "auto") fail("--split ", options.split, ": the known ways are auto, hash and tail");
-  // A hash chooses whole documents: with few of them it may well choose none.
+  // A hash selects whole documents; with few of them it may select none.
   const bool few = static_cast<double>(files.size()) * options.validation_fraction < 10;
   if (!few || options.document != "file" || odd != files.end()) return SplitKind::hash;
   return files.size() == 1 ? SplitKind::tail : SplitKind::tails;
 }
 
-// Records are documents already.
+// Throws Error if --document is given for records, which are already documents.
 void check_rule(const PrepareOptions& options, const std::vector<TextFile>& files) {
   const auto records = std::ranges::find_if(files, &RecordMembers::any, &TextFile::members);
   if (options.document != "file" && records != files.end())
@@ -45,9 +45,9 @@ void check_rule(const PrepareOptions& options, const std::vector<TextFile>& file
          ", of which each record is a document: leave --document out");
 }
 
-// Returns the place in a plain file at this byte, or between two characters before it.
+// Returns `byte`, or with whole_characters the last character boundary at or before it.
 std::uint64_t cut_at(const TextFile& file, std::uint64_t byte, bool whole_characters) {
-  std::string around;  // up to three bytes before the cut and the one after it
+  std::string around;  // up to three bytes before the cut, and the one after it
   const std::uint64_t begin = byte - std::min<std::uint64_t>(byte, 3);
   read_blocks(file, begin, std::min(byte + 1, file.size), [&](std::string_view b) { around += b; });
   return whole_characters ? begin + utf8::floor_boundary(around, static_cast<std::size_t>(byte - begin)) : byte;
@@ -57,7 +57,8 @@ std::uint64_t train_share(std::uint64_t size, double fraction) {
   return static_cast<std::uint64_t>(static_cast<double>(size) * (1 - fraction));
 }
 
-// Returns where each file's validation text begins. sizes: of the files, in bytes, or with `characters` in characters.
+// Returns where each file's validation text begins. sizes: size of each file in bytes, or in characters if
+// `characters`.
 std::vector<std::uint64_t> validation_starts(const std::vector<TextFile>& files,
                                              const std::vector<std::uint64_t>& sizes, double fraction, bool characters,
                                              bool whole_characters) {
@@ -71,7 +72,7 @@ std::vector<std::uint64_t> validation_starts(const std::vector<TextFile>& files,
   return from;
 }
 
-// The same, of all files in a row: only the last ones have validation text.
+// Like validation_starts(), but for all files concatenated: only the last ones have validation text.
 std::vector<std::uint64_t> validation_start(const std::vector<TextFile>& files, const std::vector<std::uint64_t>& sizes,
                                             double fraction, bool characters, bool whole_characters) {
   std::uint64_t left = train_share(std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0}), fraction);
@@ -83,7 +84,8 @@ std::vector<std::uint64_t> validation_start(const std::vector<TextFile>& files, 
   return from;
 }
 
-// Enough bytes for 50,000 tokens of four bytes and some more, but no more than a tenth of the input.
+// Enlarges the fraction to give enough bytes for 50,000 tokens of four bytes and some more, but at most a tenth of the
+// input.
 void settle_fraction(PrepareOptions& o, std::uint64_t bytes) {
   constexpr double kValidationBytes = 250'000, kMost = 0.1;
   if (!o.enlarge_validation || bytes == 0) return;
@@ -98,7 +100,7 @@ void check_options(const PrepareOptions& o) {
   if (o.threads < 0) fail("--threads ", o.threads, ": it must be 0 (all cores) or more");
 }
 
-// The .bin of each data set of tokens among the files; none: all may be text.
+// Returns the .bin of each token data set among the files; empty if all files may be text.
 std::vector<TextFile> data_sets_of(const std::vector<TextFile>& files) {
   std::vector<TextFile> sets;
   std::set<std::string> prefixes;
@@ -122,7 +124,7 @@ std::vector<TextFile> data_sets_of(const std::vector<TextFile>& files) {
   return sets;
 }
 
-// What --input or --validation-input name. tokens: those are data sets of tokens.
+// Returns the files that --input or --validation-input name. tokens: set if they are token data sets.
 std::vector<TextFile> files_of(const PrepareOptions& o, const std::vector<std::string>& inputs, bool& tokens) {
   std::vector<TextFile> files = find_files(inputs, o.glob, o.file_options);
   std::vector<TextFile> sets;
@@ -133,7 +135,8 @@ std::vector<TextFile> files_of(const PrepareOptions& o, const std::vector<std::s
   return files;
 }
 
-// The files for validation come after the others. What both name would be trained on and judged by.
+// Lists the files; validation files come last. Rejects a file named by both options: it would be used for training and
+// evaluation.
 void list_files(const PrepareOptions& o, PreparePlan& plan) {
   plan.files = files_of(o, o.inputs, plan.tokens);
   plan.validation_from.assign(plan.files.size(), kNoValidation);
@@ -162,7 +165,7 @@ void check_output(const PrepareOptions& o, const std::vector<TextFile>& files) {
   check_output_is_no_input("--output", o.output, inputs);
 }
 
-// Options that say how text becomes tokens.
+// Throws Error for options that configure the encoding of text, since the input is already tokens.
 void check_tokens(const PrepareOptions& o, const std::string& path) {
   const auto refuse = [&](const std::string& option, const char* why) {
     fail(option, " ", why, ", and ", path, " holds tokens already: leave it out");
@@ -178,7 +181,7 @@ void check_tokens(const PrepareOptions& o, const std::string& path) {
          " holds tokens already: give the tokenizer that they were made with");
 }
 
-// Who writes conversations, for all files.
+// Creates the writer of conversations for all files.
 void take_chat_format(const PrepareOptions& options, PreparePlan& plan) {
   const chat::Format format = load_chat_format(options.chat_template, options.tokenizer, *plan.tokenizer);
   const std::string name =
@@ -210,7 +213,7 @@ void plan_tokens(const PrepareOptions& options, PreparePlan& plan) {
   plan.split = options.validation_inputs.empty() ? SplitKind::hash : SplitKind::files;
 }
 
-// characters: of each file, if they are counted already.
+// characters: number of characters of each file, or empty if not counted yet.
 void plan_tails(const PrepareOptions& options, std::vector<std::uint64_t> characters, PreparePlan& plan) {
   const bool in_characters = plan.tokenizer->kind() == "chars";
   std::vector<std::uint64_t> sizes = std::move(characters);

@@ -12,7 +12,7 @@
 namespace ring {
 namespace {
 
-// Ranges of characters that can be seen and stand alone: ASCII, Latin letters, unified ideographs.
+// Ranges of visible characters that do not combine: ASCII, Latin letters, unified ideographs.
 struct Characters {
   char32_t first, last;
 };
@@ -25,7 +25,7 @@ constexpr std::int64_t characters() {
 }
 static_assert(characters() == kMostSymbols);
 
-// The first `count` of them, in the order of their code points, which is that of the tokens.
+// Returns the first `count` symbols, in the order of their code points, which is also the order of the tokens.
 std::string symbols(std::int64_t count) {
   std::string out;
   for (const Characters& range : kCharacters)
@@ -33,7 +33,7 @@ std::string symbols(std::int64_t count) {
   return out;
 }
 
-// Where keys and values begin in the vocabulary, and how many there are of each.
+// First key and first value in the vocabulary, and size of each third.
 struct Thirds {
   std::int32_t each, keys, values;
   explicit Thirds(std::int64_t vocab)
@@ -42,17 +42,18 @@ struct Thirds {
         values(keys + each) {}
 };
 
-// Random numbers of one document, in the order in which they are asked for.
+// Random numbers of one document, in a fixed order.
 class Draws {
  public:
   explicit Draws(const RandomSite& site) : site_(site) {}
-  // In [0, n), each number as likely as the others up to n / 2^32.
+  // Returns a number in [0, n), uniform up to n / 2^32.
   std::uint32_t below(std::uint64_t n) {
     if (next_ % 4 == 0) block_ = random_block(site_, next_ / 4);
     return static_cast<std::uint32_t>(block_.v[next_++ % 4] * n >> 32);
   }
-  // `count` of [0, n), ascending, each set of them as likely as the others: every number is taken with the probability
-  // that as many as are missing are left to take (Knuth, The Art of Computer Programming 2, 3.4.2, algorithm S).
+  // Returns a random subset of `count` numbers of [0, n), ascending; all subsets are equally likely. Each number is
+  // taken with probability (numbers still needed) / (numbers left) (Knuth, The Art of Computer Programming 2, 3.4.2,
+  // algorithm S).
   std::vector<std::int32_t> subset(std::size_t count, std::int64_t n) {
     std::vector<std::int32_t> out;
     out.reserve(count);
@@ -70,7 +71,7 @@ class Draws {
   Philox4 block_{};
 };
 
-// Places of `count` pairs of tokens among [begin, end), which do not overlap, ascending.
+// Returns the positions of `count` non-overlapping pairs of tokens in [begin, end), ascending.
 std::vector<std::size_t> places(Draws& draws, std::size_t count, std::int64_t begin, std::int64_t end) {
   std::vector<std::size_t> out;
   for (const std::int32_t cell : draws.subset(count, end - begin - static_cast<std::int64_t>(count)))
@@ -133,7 +134,7 @@ RecallDocument recall_document(const RecallOptions& o, Split split, std::uint32_
 
 namespace {
 
-// Text bytes are those of the symbols that tokens stand for.
+// Appends documents to a corpus, counting the UTF-8 bytes of their symbols as text bytes.
 class Appender {
  public:
   Appender(TokenStoreWriter& writer, const Tokenizer& tokenizer) : writer_(writer) {

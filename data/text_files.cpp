@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::size_t kBlock = std::size_t{1} << 20;
 
-// The files below a folder, and what had to be passed over.
+// Walks the files below a folder; counts hidden files and collects what was skipped.
 class Walk {
  public:
   Walk(fs::path folder, const std::string& glob, std::vector<TextFile>& files)
@@ -35,7 +35,7 @@ class Walk {
     if (error) fail("input ", top_.string(), ": ", error.message());
   }
   std::size_t seen() const { return seen_; }  // files that are not hidden
-  // Says how many files are hidden and how to read them; empty if none are.
+  // Returns a message on how many files are hidden and how to read them; "" if none are.
   std::string hidden() const {
     if (hidden_ == 0) return "";
     return str(counted(static_cast<std::int64_t>(hidden_), "file"), hidden_ == 1 ? " is" : " are",
@@ -57,7 +57,7 @@ class Walk {
     const fs::path& path = entry.path();
     std::error_code error;
     if (path.filename().string().starts_with('.')) return count_hidden(entry);
-    const fs::file_status status = fs::status(path, error);  // of what a link leads to
+    const fs::file_status status = fs::status(path, error);  // follows links
     if (fs::is_directory(status)) {
       if (entry.is_symlink()) return skip(path, "a link to a folder; name that as an input to read it");
       enter(path, error);
@@ -119,8 +119,8 @@ void add_input(const std::string& input, const std::string& glob, FileOptions op
   if (const std::string hidden = walk.hidden(); !hidden.empty()) log::info("input ", input, ": ", hidden);
 }
 
-// Keeps each file under one of its names: one with an ending, which says what the file is (a cache of data sets has
-// links that are named, to files that are not), else the first.
+// Keeps one name per file: a name with an extension, which tells the format (a cache of data sets has named links to
+// files without extension), otherwise the first.
 void drop_other_names(std::vector<TextFile>& files) {
   std::map<FileId, std::size_t> kept;
   std::vector<TextFile> once;
@@ -142,7 +142,7 @@ void drop_other_names(std::vector<TextFile>& files) {
   files = std::move(once);
 }
 
-// The first bytes of what a file holds, unpacked, without a byte order mark.
+// Returns the first decompressed bytes of a file, without a byte order mark.
 std::string head_of(const std::string& path) {
   std::string head;
   read_unpacked(path, [&](std::string_view block) {
@@ -165,7 +165,7 @@ std::string_view remedy(const ForeignKind& kind, FileOptions options) {
   return options == FileOptions::none && !kind.without_options.empty() ? kind.without_options : kind.remedy;
 }
 
-// Nothing is prepared of files some of which are no text: the first is named.
+// Detects the format of each file. Throws Error, which names the first one, if some files are not text.
 void look_at_heads(std::vector<TextFile>& files, const RecordMembers& members) {
   std::size_t foreign = 0;
   std::string first;

@@ -24,7 +24,7 @@ struct Signature {
   std::size_t at;
   std::string_view bytes;
   ForeignKind kind;
-  std::string_view ending = {};  // of the names of such files
+  std::string_view ending = {};  // file name ending of the format
 };
 
 template <std::size_t N>
@@ -92,7 +92,7 @@ bool cut_short(const Signature& s, std::string_view file, const std::string& pat
   return (!s.ending.empty() && has_ending(path, s.ending)) || !std::ranges::all_of(file, printable);
 }
 
-// {"name": as the first line of JSON Lines does.
+// Returns true if the text begins with {"name":, like the first line of JSON Lines.
 bool begins_record(std::string_view head) {
   const auto skip_spaces = [&] { head.remove_prefix(std::min(head.size(), head.find_first_not_of(" \t\r\n"))); };
   const auto skip = [&](char c) { return head.starts_with(c) && (head.remove_prefix(1), skip_spaces(), true); };

@@ -9,7 +9,6 @@
 
 namespace ring {
 
-// The byte of `file` where character number `character` starts.
 std::uint64_t offset_of_character(const TextFile& file, std::uint64_t character) {
   std::uint64_t seen = 0, offset = 0, found = file.size;
   read_blocks(file, 0, file.size, [&](std::string_view block) {
@@ -26,7 +25,7 @@ CharacterCount count_characters(const std::vector<TextFile>& files) {
   CharacterCount out;
   for (const TextFile& file : files) {
     std::uint64_t count = 0;
-    std::string held;  // the beginning of a character that the next block completes
+    std::string held;  // incomplete character at the end of a block
     const auto take = [&](const std::string& whole, bool at_end) {
       std::string_view text = whole;
       while (!text.empty()) {
@@ -57,7 +56,7 @@ void sample_text(const std::vector<TextFile>& files, std::uint64_t max_bytes,
   if (total == 0) fail_as_empty(files);
   constexpr std::size_t kStretch = 16384;
   const double share = total <= max_bytes ? 1 : static_cast<double>(max_bytes) / static_cast<double>(total);
-  std::uint64_t number = 0;  // of the stretch; taken whenever number * share passes a whole number
+  std::uint64_t number = 0;  // number of the piece, which is taken whenever number * share passes an integer
   const auto offer = [&](std::string_view text) {
     const double n = static_cast<double>(number++);
     if (std::floor((n + 1) * share) > std::floor(n * share)) take(text);

@@ -24,7 +24,7 @@ std::string head_of(const FileHandle& file, std::size_t bytes) {
   return head;
 }
 
-// The first thing read, and believed only where its hash says so.
+// Reads the index, which is read first, and used only if its hash matches.
 CorpusIndex read_index(const FileHandle& file) {
   const std::string head = head_of(file, sizeof(CorpusIndex));
   const std::string& path = file.path();
@@ -49,7 +49,7 @@ CorpusIndex read_index(const FileHandle& file) {
   return index;
 }
 
-// Every extent has the size that the numbers of the index want, lies in the file, and overlaps no other.
+// Checks that every extent has the size that the index's counts require, is within the file, and overlaps no other.
 void check_extents(const CorpusIndex& index, const std::string& path) {
   std::vector<ByteExtent> all{{0, sizeof(index)}};
   const auto add = [&](const ByteExtent& e, std::uint64_t wanted) {
@@ -59,7 +59,8 @@ void check_extents(const CorpusIndex& index, const std::string& path) {
     }
     if (e.bytes > 0) all.push_back(e);
   };
-  const std::uint64_t most = index.file_bytes / sizeof(std::uint64_t);  // of anything that takes eight bytes
+  // Upper bound on any count of eight-byte items.
+  const std::uint64_t most = index.file_bytes / sizeof(std::uint64_t);
   if (index.vocab_size == 0 || index.vocab_size > kLargestVocabulary || index.block_bytes != kBlockBytes)
     fail(path, " contradicts itself: a vocabulary of ", index.vocab_size, " tokens, blocks of ", index.block_bytes,
          " bytes");
@@ -114,7 +115,7 @@ std::vector<std::uint64_t> numbers_at(const FileHandle& file, const ByteExtent& 
   return out;
 }
 
-// What is wrong with a corpus goes with the way to get a good one.
+// Runs `work`, and appends the remedy to errors about the corpus.
 template <class Work>
 void with_remedy(const Work& work) {
   try {
@@ -124,7 +125,8 @@ void with_remedy(const Work& work) {
   }
 }
 
-constexpr std::uint64_t kStartsHeld = 512;  // read at once: few for a sample, no call for each when all are read
+// Starts read at once: few enough for a single sample, enough for cheap full passes.
+constexpr std::uint64_t kStartsHeld = 512;
 
 }  // namespace
 
@@ -156,7 +158,7 @@ void TokenSplit::load(const std::shared_ptr<const FileHandle>& file, const Split
 
 namespace {
 
-// fn(tokens) with the block's tokens as what they are in the file.
+// Calls fn(tokens) with the block's tokens as u16 or u32, as stored.
 template <class Fn>
 void with_tokens(std::span<const std::byte> block, std::size_t width, const Fn& fn) {
   if (width == 2)
@@ -253,7 +255,8 @@ std::uint64_t DocumentStarts::operator()(std::uint64_t document) {
 std::uint64_t DocumentStarts::document_of(std::uint64_t token) {
   RING_CHECK(token < split_.tokens(), split_.name(), " has ", split_.tokens(), " tokens, asked for the document of ",
              token);
-  std::uint64_t group = 0, behind = split_.documents() / kStartsHeld + 1;  // the last group that begins no later
+  // Binary search for the last group that begins at or before `token`.
+  std::uint64_t group = 0, behind = split_.documents() / kStartsHeld + 1;
   while (behind - group > 1) {
     const std::uint64_t middle = (group + behind) / 2;
     (split_.document_start(middle * kStartsHeld) <= token ? group : behind) = middle;
@@ -293,7 +296,7 @@ void TokenStore::load() {
   const CorpusIndex index = read_index(*file);
   check_extents(index, path_);
   check_structure(*file, index);
-  ::posix_fadvise(file->fd(), 0, 0, POSIX_FADV_RANDOM);  // from here on windows anywhere in the file
+  ::posix_fadvise(file->fd(), 0, 0, POSIX_FADV_RANDOM);  // from here on, reads are at random offsets
   vocab_ = index.vocab_size;
   tokenizer_hash_ = index.tokenizer_hash.get();
   tokenizer_kind_ = index.tokenizer_kind.get();

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kBuffer = std::size_t{1} << 20;
 
-// Bytes [from, from + bytes) of `source` to `offset`, hashed on the way where `hash` is given.
+// Copies the extent `from` of `source` to `offset` of `to`; updates `hash` if not null.
 void copy_bytes(const FileHandle& source, ByteExtent from, FileHandle& to, std::uint64_t offset,
                 StreamHash* hash = nullptr) {
   std::vector<char> buffer(4 * kBuffer);
@@ -60,7 +60,7 @@ void TokenStoreWriter::flush_mask(Stream& s, std::size_t bytes) {
   s.mask_buffer.erase(s.mask_buffer.begin(), s.mask_buffer.begin() + static_cast<std::ptrdiff_t>(bytes));
 }
 
-// The tokens that come next. The last byte stays in the buffer: it may get more.
+// Appends mask bits for the next tokens. The last byte stays in the buffer until it is full.
 void TokenStoreWriter::mark(Stream& s, std::size_t tokens, bool count) {
   if (count) s.targets += tokens;
   if (!masked_) return;
@@ -134,7 +134,7 @@ void TokenStoreWriter::describe(CorpusIndex& index, Hdf5Layout& layout, const To
   layout.set("/", "source", source.substr(0, index.source.bytes.size()));
 }
 
-// The headers and whatever else is small are complete in memory first.
+// Writes the file. The headers and all small parts are first completed in memory.
 void TokenStoreWriter::write_file(FileHandle& file, const Tokenizer& tokenizer, const std::string& source,
                                   const std::string& chat_template) {
   const std::string blob = tokenizer.serialize();

@@ -34,19 +34,20 @@ void read_plain(FileHandle& file, const Take& take) {
 }
 
 #ifdef RING_WITH_ZLIB
-// Members of a file that gzip compressed, one behind the other. zlib's own gzread() takes what follows a member for
-// padding if it does not begin as a member, and loses the rest of the text.
+// Reader of the concatenated members of a gzip file. zlib's own gzread() treats anything after a member that does not
+// begin as a member as padding, and loses the rest of the text.
 class GzipMembers {
  public:
   explicit GzipMembers(FileHandle& file) : file_(file), packed_(kBlock, '\0'), text_(kBlock, '\0') {
-    constexpr int kGzip = 16;  // added to the window's bits: a header and a checksum of gzip
+    constexpr int kGzip = 16;  // added to windowBits: expects gzip header and checksum
     if (inflateInit2(&stream_, MAX_WBITS + kGzip) != Z_OK) fail("cannot read ", file.path(), ": no memory for zlib");
   }
   ~GzipMembers() { inflateEnd(&stream_); }
   GzipMembers(const GzipMembers&) = delete;
   GzipMembers& operator=(const GzipMembers&) = delete;
 
-  // Returns false if there is none left. Only zero bytes may stand between members and behind the last.
+  // Moves to the next member; returns false if there is none. Only zero bytes may be between members and after the
+  // last.
   bool next() {
     while (fill()) {
       if (*stream_.next_in != 0) return inflateReset(&stream_) == Z_OK;
@@ -55,7 +56,7 @@ class GzipMembers {
     return false;
   }
 
-  // Unpacks a member. Returns false if `take` wants no more.
+  // Decompresses a member. Returns false if `take` wants no more.
   bool read(const Take& take) {
     bool more = false;  // the last call filled its block: zlib may hold more text
     for (int status = Z_OK; status != Z_STREAM_END;) {
@@ -63,7 +64,7 @@ class GzipMembers {
       stream_.next_out = reinterpret_cast<Bytef*>(text_.data());
       stream_.avail_out = static_cast<uInt>(text_.size());
       status = inflate(&stream_, Z_NO_FLUSH);
-      if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR)  // the last: it needs more bytes
+      if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR)  // Z_BUF_ERROR: needs more input
         fail_damaged(file_.path(), stream_.msg ? stream_.msg : zError(status));
       const std::size_t n = text_.size() - stream_.avail_out;
       if (n > 0 && !take(std::string_view(text_).substr(0, n))) return false;
@@ -98,10 +99,10 @@ void read_gzip(FileHandle& file, const Take&) { fail_without(file.path(), "gzip"
 void read_zstd(FileHandle& file, const Take& take) {
   const std::unique_ptr<ZSTD_DStream, std::size_t (*)(ZSTD_DStream*)> stream(ZSTD_createDStream(), ZSTD_freeDStream);
   if (!stream) fail("cannot read ", file.path(), ": no memory for zstd");
-  // Also reads frames of `zstd --long=31`, which the library refuses by default.
+  // Accepts frames of `zstd --long=31`, which the library refuses by default.
   ZSTD_DCtx_setParameter(stream.get(), ZSTD_d_windowLogMax, ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound);
   std::string packed(kBlock, '\0'), text(kBlock, '\0');
-  std::size_t left = 0;  // what the frame still wants, as the library guesses; 0: a frame is complete
+  std::size_t left = 0;  // bytes that the frame still needs, as a hint of the library; 0: a frame is complete
   for (std::size_t n; (n = file.read(packed.data(), packed.size())) > 0;) {
     ZSTD_inBuffer in{packed.data(), n, 0};
     for (bool full = false; in.pos < in.size || full;) {
@@ -123,7 +124,7 @@ void read_zstd(FileHandle& file, const Take&) { fail_without(file.path(), "zstd"
 Packing packing_of(std::string_view head) {
   if (head.starts_with("\x1F\x8B")) return Packing::gzip;
   if (head.starts_with("\x28\xB5\x2F\xFD")) return Packing::zstd;
-  // A frame to be skipped, which pzstd writes in front of others.
+  // A skippable frame, which pzstd writes in front of others.
   if (head.size() >= 4 && (head[0] & 0xF0) == 0x50 && head.substr(1).starts_with("\x2A\x4D\x18")) return Packing::zstd;
   return Packing::none;
 }
