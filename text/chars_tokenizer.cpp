@@ -71,7 +71,7 @@ class CharsTokenizer final : public Tokenizer {
     }
 
    private:
-    // A character outside the vocabulary becomes U+FFFD where the vocabulary has it, and nothing where it has not.
+    // A character outside the vocabulary becomes U+FFFD if that is in the vocabulary, otherwise it is dropped.
     void put(char32_t c, bool counted, std::vector<std::int32_t>& out) {
       auto found = t_.ids_.find(c);
       if (found == t_.ids_.end()) {

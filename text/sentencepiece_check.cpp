@@ -11,13 +11,13 @@
 namespace ring {
 namespace {
 
-// A message of protocol buffers (https://protobuf.dev/programming-guides/encoding), field by field.
+// Reads a protocol buffers message (https://protobuf.dev/programming-guides/encoding) field by field.
 class Message {
  public:
   struct Field {
     std::uint64_t number = 0;
-    std::uint64_t value = 0;  // of a number: its bits
-    std::string_view bytes;   // of text, or of a message inside of this one
+    std::uint64_t value = 0;  // bits of a number
+    std::string_view bytes;   // text, or a nested message
   };
 
   Message(std::string_view bytes, const std::string& name) : rest_(bytes), name_(name) {}
@@ -80,8 +80,8 @@ void check_piece(std::string_view bytes, std::size_t id, const std::string& name
   if (!text) fail(name, " is damaged: its token ", id, " has no text, or a NUL in it");
 }
 
-// A double array trie (Darts): from unit i a byte c leads to unit i ^ offset(i) ^ c, and is taken where that unit's
-// label is c. Behind it lie the replacements, each of which ends with a NUL; values are their places.
+// A double-array trie (Darts): byte c leads from unit i to unit i ^ offset(i) ^ c, if that unit's label is c. The
+// replacements follow the trie, each terminated by a NUL; trie values are their offsets.
 void check_replacements(std::string_view map, const std::string& name) {
   const auto damaged = [&](const auto&... what) {
     fail(name, " is damaged: its table of replacements (", map.size(), " bytes) ", what...);
@@ -100,7 +100,7 @@ void check_replacements(std::string_view map, const std::string& name) {
     const std::uint32_t unit = units[i];
     const bool value = unit >> 31;
     const std::size_t offset = std::size_t{unit >> 10} << ((unit & (1u << 9)) >> 6);
-    const std::size_t place = value ? unit & 0x7FFFFFFFu : (i ^ offset) | 0xFF;  // the farthest of its bytes
+    const std::size_t place = value ? unit & 0x7FFFFFFFu : (i ^ offset) | 0xFF;  // largest unit reachable by any byte
     if (place >= (value ? replacements : units.size())) damaged("leads out of itself at unit ", i);
   }
 }
@@ -129,7 +129,7 @@ void check_trainer(std::string_view bytes, const std::string& name) {
 
 }  // namespace
 
-// ModelProto: 1 the pieces, 2 how they were trained, 3 and 5 what text is replaced by other text before and after.
+// ModelProto: 1 the pieces, 2 TrainerSpec, 3 and 5 the normalization before encoding and after decoding.
 void check_sentencepiece_model(std::string_view bytes, const std::string& name) {
   std::size_t pieces = 0;
   for (Message model(bytes, name); !model.done();) {
@@ -180,7 +180,8 @@ SentencePieceNormalization read_normalization(std::string_view bytes, const std:
   return out;
 }
 
-// ModelProto: 1 the pieces, 2 TrainerSpec, whose 3 is the algorithm (2: BPE), 3 NormalizerSpec, whose 2 is a table.
+// ModelProto: 1 the pieces, 2 TrainerSpec (its field 3 is the algorithm, 2 for BPE), 3 NormalizerSpec (its field 2 is
+// the table of replacements).
 SentencePieces read_sentencepieces(std::string_view bytes, const std::string& name) {
   SentencePieces all;
   for (Message model(bytes, name); !model.done();) {

@@ -1,9 +1,9 @@
 // SentencePiece behind the Tokenizer interface.
 //
-// The library is slow on long strings and copies much around each call, so text is cut where no piece of the vocabulary
-// can reach across, which leaves the tokens as they are, and the tokens of short stretches are remembered.
-// sentencepiece_normalizer.h normalizes it first. Bytes that the library would change (invalid UTF-8, U+2581, which it
-// uses for the space) are spelled with the vocabulary's byte tokens.
+// The library is slow on long strings and copies much per call. So text is split where no piece of the vocabulary can
+// span the split, which leaves the tokens unchanged, and the tokens of short parts are cached. Text is first normalized
+// by sentencepiece_normalizer.h. Bytes that the library would change (invalid UTF-8, and U+2581, its symbol for a
+// space) are encoded with the vocabulary's byte tokens.
 
 #include <sentencepiece_processor.h>
 
@@ -22,11 +22,11 @@ namespace ring {
 namespace {
 
 constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581
-constexpr std::size_t kLongest = 16384;  // bytes given to the library at once: its time grows faster than the text
+constexpr std::size_t kLongest = 16384;  // maximum bytes per library call: its time grows faster than linearly
 
-// Protocol buffers merge a message with what is appended to it: normalizer_spec (field 3 of the model) gets
-// precompiled_charsmap (2) = "", add_dummy_prefix (3) = false and remove_extra_whitespaces (4) = false, since the
-// library would apply them to each stretch separately.
+// Appending to a protocol buffers message overrides fields: sets precompiled_charsmap (2) = "", add_dummy_prefix (3) =
+// false and remove_extra_whitespaces (4) = false of normalizer_spec (field 3 of the model), since the library would
+// apply them to each part separately.
 constexpr std::string_view kKeepText("\x1A\x06\x12\x00\x18\x00\x20\x00", 8);
 
 bool is_ascii(char c) { return static_cast<unsigned char>(c) < 128; }
@@ -68,8 +68,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     return 0;
   }
 
-  // No piece holds these two bytes next to each other. Only ASCII on at least one side: then the cut splits no
-  // character.
+  // Returns true if no piece contains these two bytes next to each other. At least one must be ASCII, so that the split
+  // divides no character.
   bool may_cut(char left, char right) const {
     return (is_ascii(left) || is_ascii(right)) && !adjacent_[pair(left, right)];
   }
@@ -86,7 +86,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     return read_normalization(model, name);
   }
 
-  // Returns whether a text may be split between these bytes. The normalizer replaces nothing across a word boundary,
+  // Returns true if a text may be split between these bytes. The normalizer replaces nothing across a word boundary,
   // and a known character ends a run of unknown ones, which is one token.
   bool is_safe(char left, char right) const {
     const auto known = [&](char c) { return bytes_[static_cast<unsigned char>(c)] >= 0 || characters_[c & 127]; };
@@ -102,7 +102,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     return static_cast<std::size_t>(static_cast<unsigned char>(left)) * 256 + static_cast<unsigned char>(right);
   }
 
-  // <0x0A>; -1: another text
+  // Returns the byte of a piece "<0x0A>", or -1 for any other piece.
   static int byte_of(const std::string& piece) {
     if (piece.size() != 6 || !piece.starts_with("<0x") || piece.back() != '>') return -1;
     unsigned byte = 0;
@@ -136,10 +136,10 @@ class SentencePieceTokenizer final : public Tokenizer {
   sentencepiece::SentencePieceProcessor processor_;
   std::string model_;
   SentencePieceNormalizer normalizer_;
-  std::vector<std::string> text_;          // of each token
-  std::array<std::int32_t, 256> bytes_{};  // the token of each byte, -1: none
-  std::bitset<65536> adjacent_;            // pairs of bytes that occur inside of a piece
-  std::bitset<128> characters_;            // ASCII that is a piece
+  std::vector<std::string> text_;          // text of each token
+  std::array<std::int32_t, 256> bytes_{};  // token of each byte; -1 if there is none
+  std::bitset<65536> adjacent_;            // pairs of adjacent bytes within a piece
+  std::bitset<128> characters_;            // ASCII characters that are pieces
 };
 
 class SentencePieceEncoder final : public Encoder {
@@ -164,7 +164,7 @@ class SentencePieceEncoder final : public Encoder {
       if (text.empty() && t_.normalizer_.removes_blanks()) remove_blanks_at_end(normal);
       if (normal.size() > before || !text.empty()) encode_clean(normal, out), blank = false;
       if (text.empty()) break;
-      // One character or byte that the library would not give back.
+      // A character or byte that the library would not reproduce.
       const std::size_t valid = utf8::valid_length(text), n = valid ? valid : 1;
       if (!valid) ++report_.invalid_bytes;
       spell(text.substr(0, n), valid > 0, out);
@@ -175,7 +175,7 @@ class SentencePieceEncoder final : public Encoder {
 
   static void remove_blanks_at_end(std::string& text) { text.resize(text.find_last_not_of(' ') + 1); }
 
-  // Valid UTF-8 without U+2581.
+  // Returns the length of the longest prefix that is valid UTF-8 without U+2581.
   static std::size_t clean_prefix(std::string_view text) {
     const std::size_t valid = utf8::valid_prefix(text);
     return std::min(valid, text.substr(0, valid).find(kSpaceSymbol));
@@ -197,7 +197,8 @@ class SentencePieceEncoder final : public Encoder {
     const std::size_t old = out.size();
     const std::int64_t unknown = report_.unknown;
     call_library(text, out);
-    if (report_.unknown == unknown) cache_.keep(text, std::span(out).subspan(old));  // the others are counted each time
+    // Not cached with unknown characters, which must be counted each time.
+    if (report_.unknown == unknown) cache_.keep(text, std::span(out).subspan(old));
   }
 
   void call_library(std::string_view text, std::vector<std::int32_t>& out) {
@@ -209,7 +210,7 @@ class SentencePieceEncoder final : public Encoder {
     out.insert(out.end(), ids_.begin() + goes_on, ids_.end());
   }
 
-  // Returns whether `out` ends in a run of unknown characters, which is one token.
+  // Returns true if `out` ends in a run of unknown characters, which is one token.
   bool ends_unknown(const std::vector<std::int32_t>& out) const {
     return out.size() > begin_ && out.back() == t_.processor_.unk_id();
   }
@@ -228,7 +229,7 @@ class SentencePieceEncoder final : public Encoder {
   const SentencePieceTokenizer& t_;
   WordCache cache_;
   std::vector<int> ids_;
-  std::size_t begin_ = 0;  // of the tokens of this call
+  std::size_t begin_ = 0;  // index in `out` of this call's first token
 };
 
 std::unique_ptr<Encoder> SentencePieceTokenizer::encoder() const {

@@ -27,7 +27,8 @@ namespace {
 constexpr std::size_t kSentenceBytes = 8192;
 constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";  // U+2581, which the library uses for the space
 
-// The library takes sentences; ours are stretches of text cut after a newline or a space.
+// Feeds text to the library, which expects sentences: ours are parts of the text that end after a newline or before a
+// space.
 class Sentences final : public sentencepiece::SentenceIterator {
  public:
   void add(std::string_view text) {
@@ -46,12 +47,12 @@ class Sentences final : public sentencepiece::SentenceIterator {
   static std::size_t cut_of(std::string_view text) {
     for (const char c : {'\n', ' '}) {
       const std::size_t at = text.rfind(c);
-      if (at != std::string_view::npos && at > 0) return at + (c == '\n');  // a space begins the next word
+      if (at != std::string_view::npos && at > 0) return at + (c == '\n');  // a space belongs to the next word
     }
     return utf8::floor_boundary(text, text.size() - 4);
   }
 
-  // What cannot be learned becomes a space: bytes that are not UTF-8, the library's own space symbol, NUL.
+  // Replaces by a space what the library cannot learn: bytes that are not UTF-8, its own space symbol, NUL.
   static std::string clean(std::string_view text) {
     std::string out;
     while (!text.empty()) {
@@ -86,13 +87,13 @@ std::unordered_map<std::string, std::string> arguments(const SentencePieceOption
           {"pad_id", "-1"},
           {"eos_piece", "<|endoftext|>"},
           {"max_sentence_length", std::to_string(2 * kSentenceBytes)},
-          {"num_threads", "16"},  // fixed: sums of floats depend on it
+          {"num_threads", "16"},  // fixed, because sums of floats depend on it
           {"minloglevel", "1"}};
 }
 
 constexpr int kNoText = 3;  // the child's exit status when the text could not be read
 
-// The child's work: the model to `out`, complaints to standard error. Returns the exit status.
+// Runs in the child process: writes the model to `out` and errors to standard error. Returns the exit status.
 int train_in_child(const TextSource& source, const SentencePieceOptions& options, int out) {
   Sentences sentences;
   try {

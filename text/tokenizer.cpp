@@ -12,8 +12,9 @@
 namespace ring {
 namespace {
 
-// A tokenizer file: this line, "hash " and the xxh3-64 of all that follows the line, "kind " and the kind, the payload.
-// Programs that know version 2 alone cannot read begin_of_text; other tokenizers are still written for them.
+// Format of a tokenizer file: this line, "hash " and the xxh3-64 of everything after the hash line, "kind " and the
+// kind, the payload. Version 3 adds begin_of_text; tokenizers without it are written as version 2, which older programs
+// read.
 constexpr std::string_view kMagic = "ringmaster tokenizer 2\n", kMagicWithBegin = "ringmaster tokenizer 3\n";
 constexpr std::string_view kAnyVersion = "ringmaster tokenizer ";
 constexpr std::size_t kHashLine = 5 + 16 + 1;
@@ -109,7 +110,7 @@ std::shared_ptr<const Tokenizer> bytes_tokenizer() { return std::make_shared<Byt
 
 namespace {
 
-// What follows the line with the hash. Error: it does not match.
+// Returns the part after the hash line. Throws Error if the hash does not match.
 std::string_view checked_body(std::string_view bytes, const std::string& name) {
   const std::string_view rest = bytes.substr(kMagic.size());
   const bool whole = rest.size() > kHashLine && rest.starts_with("hash ") && rest[kHashLine - 1] == '\n';

@@ -8,7 +8,7 @@ namespace {
 
 unsigned char byte_at(std::string_view text, std::size_t i) { return static_cast<unsigned char>(text[i]); }
 
-// The length that a first byte announces; 0 when no character starts with it.
+// Returns the length of a character from its first byte; 0 if no character starts with it.
 std::size_t announced(unsigned char lead) {
   if (lead < 0x80) return 1;
   if (lead < 0xC2) return 0;
@@ -17,15 +17,15 @@ std::size_t announced(unsigned char lead) {
   return lead < 0xF5 ? 4 : 0;
 }
 
-// The second byte excludes overlong forms, surrogates and values that are too large (table 3-7 of the Unicode
-// standard).
+// Checks the second byte, which excludes overlong forms, surrogates and values that are too large (table 3-7 of the
+// Unicode standard).
 bool second_fits(unsigned char lead, unsigned char second) {
   const unsigned char low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   const unsigned char high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   return second >= low && second <= high;
 }
 
-// How many of the first `n` bytes agree with a character that starts at text[0].
+// Returns how many of the first `n` bytes fit a character that starts at text[0].
 std::size_t agreeing(std::string_view text, std::size_t n) {
   for (std::size_t i = 1; i < n; ++i) {
     const bool fits = i == 1 ? second_fits(byte_at(text, 0), byte_at(text, 1)) : is_continuation(text[i]);
@@ -74,7 +74,7 @@ void append(std::string& out, char32_t c) {
 std::size_t valid_prefix(std::string_view text) {
   std::size_t i = 0;
   while (i < text.size()) {
-    std::uint64_t eight;  // most text is ASCII: eight bytes at a time
+    std::uint64_t eight;  // fast path for ASCII: eight bytes at a time
     if (i + sizeof eight <= text.size()) {
       std::memcpy(&eight, text.data() + i, sizeof eight);
       if ((eight & 0x8080808080808080ull) == 0) {

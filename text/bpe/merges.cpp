@@ -106,7 +106,7 @@ void Merger::offer(std::int32_t place) {
   std::push_heap(queue_.begin(), queue_.end(), std::greater<>());
 }
 
-// The lowest rank first, of equal ones the leftmost. A candidate whose neighbours were merged away is passed over.
+// Merges by ascending rank, leftmost first for equal ranks. Skips a candidate whose tokens have been merged already.
 void Merger::merge() {
   queue_.clear();
   for (std::size_t i = 0; i + 1 < nodes_.size(); ++i) offer(static_cast<std::int32_t>(i));

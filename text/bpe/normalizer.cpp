@@ -9,7 +9,7 @@
 namespace ring::bpe {
 namespace {
 
-// A character of a text, and how many bytes it has there; a byte that is no UTF-8 counts as none of Unicode's.
+// A character and its length in the text; an invalid UTF-8 byte is not a Unicode character (`valid` is false).
 struct Character {
   char32_t value = 0;
   std::size_t bytes = 1;
@@ -23,8 +23,8 @@ Character character_at(std::string_view text, std::size_t at) {
   return {utf8::decode(rest, n), n, true};
 }
 
-// Builds a text character by character, as transform() of Hugging Face's tokenizers: a character that is one of several
-// that became another comes from the character before it.
+// Builds the normalized text character by character, like transform() of Hugging Face's tokenizers: an additional
+// character of a decomposition has the origin of the preceding input character.
 class Rewriter {
  public:
   explicit Rewriter(const Passage& from) : from_(from) {}
@@ -34,7 +34,7 @@ class Rewriter {
     for (std::size_t i = 0; i < bytes && !from_.origins.empty(); ++i) origins_.push_back(from_.origins[at_ + i]);
     at_ += bytes;
   }
-  // change: see unicode::Changed.
+  // change: see unicode::Changed. Advances by the input characters that it covers.
   void put(const unicode::Changed& c) {
     const std::size_t before = text_.size();
     utf8::append(text_, c.character);
@@ -96,7 +96,7 @@ class UnicodeForm final : public Normalizer {
     }
     return at;
   }
-  // The character before the first one that changes takes part, too.
+  // Returns the start of the character before `at`, which also takes part in the normalization.
   static std::size_t starter_before(std::string_view text, std::size_t least, std::size_t at) {
     if (at == least || at == text.size()) return at;
     std::size_t begin = at - 1;
@@ -155,7 +155,7 @@ class Sequence final : public Normalizer {
     return std::ranges::all_of(all_, [&](const auto& n) { return n->keeps(s); });
   }
   void apply(Passage& p) const override {
-    const std::size_t most = 64 * p.text.size() + 4096;  // several Replace may square, and square again
+    const std::size_t most = 64 * p.text.size() + 4096;  // several Replace steps can each square the size
     for (const auto& n : all_) {
       if (n->keeps(p.all())) continue;
       n->apply(p);
@@ -171,7 +171,7 @@ class Sequence final : public Normalizer {
 
 std::unique_ptr<Normalizer> unicode_form(unicode::Form form) { return std::make_unique<UnicodeForm>(form); }
 std::unique_ptr<Normalizer> lowercase() {
-  unicode::lower(U'A');  // fails here where it is missing
+  unicode::lower(U'A');  // throws here if utf8proc is missing
   return std::make_unique<Lowercase>();
 }
 std::unique_ptr<Normalizer> prepend(std::string front) { return std::make_unique<Prepend>(std::move(front)); }

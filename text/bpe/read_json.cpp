@@ -1,4 +1,4 @@
-// Reads a tokenizer.json as Hugging Face's tokenizers 0.20 to 0.23 writes it, and what older ones wrote.
+// Reads a tokenizer.json as written by Hugging Face's tokenizers 0.20 to 0.23 and by older versions.
 #include <algorithm>
 #include <charconv>
 #include <limits>
@@ -22,7 +22,7 @@ constexpr std::int64_t kMostTokens = 1 << 24;
 constexpr std::size_t kMostPut = 64;  // bytes
 constexpr std::size_t kShown = 60;    // bytes of a value in a message
 
-// A value of the file, and where it is: "tokenizer.json: model.unk_token".
+// A value of the file with its path: "tokenizer.json: model.unk_token".
 class Node {
  public:
   Node(const Json& json, std::string where) : json_(json), where_(std::move(where)) {}
@@ -61,7 +61,7 @@ class Node {
     if (text().empty()) wrong("a text that is not empty is wanted");
     return text();
   }
-  // What is put into a text: short, or a few of them would fill the memory.
+  // Returns text to insert. It must be short, since a few long ones would fill the memory.
   std::string short_text() const {
     if (text().size() > kMostPut) wrong("at most ", kMostPut, " bytes are wanted");
     return text();
@@ -127,7 +127,7 @@ std::unique_ptr<PreTokenizer> read_split(const Node& n) {
   if (pattern.has("String")) return split_at(pattern.at("String").some_text(), behavior, invert);
   const Node regex = pattern.at("Regex");
   const std::optional<Pattern> known = pattern_of(regex.text());
-  // The known patterns match everything: their matches are the words.
+  // The known patterns cover the whole text: their matches are the words.
   if (known && (invert ? behavior == Behavior::removed : behavior == Behavior::isolated)) return split_by(*known);
   try {
     return split_at(Regex(regex.text()), behavior, invert);
@@ -149,7 +149,8 @@ std::unique_ptr<PreTokenizer> read_metaspace(const Node& n) {
                    n.flag_or("split", true));
 }
 
-// Everything of one pre_tokenizer, in order. byte_level: ByteLevel came; nothing may follow.
+// Appends the steps of one pre_tokenizer to `all`, in order. byte_level: set by ByteLevel, after which no step may
+// follow.
 void read_pre_tokenizer(const Node& n, std::vector<std::unique_ptr<PreTokenizer>>& all, bool& byte_level) {
   if (byte_level) n.wrong("ByteLevel must be the last of the pre_tokenizers");
   const std::string_view type = type_of(n);
@@ -206,7 +207,7 @@ void read_decoder(const Node& n, Decoding& d) {
   }
 }
 
-// <0x0A>; -1: another text
+// Returns the byte of a piece "<0x0A>", or -1 for any other piece.
 int fallback_byte(std::string_view piece) {
   if (piece.size() != 6 || !piece.starts_with("<0x") || piece.back() != '>') return -1;
   unsigned byte = 0;
@@ -215,7 +216,7 @@ int fallback_byte(std::string_view piece) {
   return error == std::errc() && stop == end ? static_cast<int>(byte) : -1;
 }
 
-// The bytes of a piece of a byte-level vocabulary. Nothing: it has another character.
+// Returns the bytes of a piece of a byte-level vocabulary; nullopt if a character stands for no byte.
 std::optional<std::string> bytes_of_piece(std::string_view piece) {
   std::string bytes;
   while (!piece.empty()) {
@@ -320,7 +321,7 @@ class Reader {
     read_merges(n.at("merges"));
   }
 
-  // What words begin as.
+  // Reads the tokens of single bytes and characters, with which merging begins.
   void read_starts(bool byte_fallback) {
     Model& m = d_.model;
     m.bytes.fill(-1);
@@ -344,7 +345,7 @@ class Reader {
     if (const int byte = byte_fallback ? fallback_byte(piece) : -1; byte >= 0)
       d_.model.bytes[static_cast<std::size_t>(byte)] = id;
     constexpr std::string_view kBlank = "\u2581";
-    const std::size_t text = piece.find_first_not_of(kBlank);  // bytes of it begin no other character of a blank
+    const std::size_t text = piece.find_first_not_of(kBlank);  // no other character begins with bytes of kBlank
     for (std::size_t at = piece.find(kBlank); at != std::string::npos; at = piece.find(kBlank, at + 1))
       if (text < at) d_.blanks_begin_words = false;
   }
@@ -385,7 +386,7 @@ class Reader {
   void read_added() {
     std::vector<AddedToken> raw, normalized;
     std::set<std::string> seen;
-    std::int64_t next = size_;  // as tokenizers counts, whatever the file says
+    std::int64_t next = size_;  // the next id as tokenizers counts, regardless of the file
     for (const Node& n : root_.at("added_tokens").items()) {
       AddedToken t{.id = n.at("id").id(), .content = n.at("content").some_text()};
       if (!seen.insert(t.content).second) n.at("content").wrong("it is there twice");

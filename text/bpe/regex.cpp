@@ -21,7 +21,7 @@ namespace ring::bpe {
 #ifdef RING_WITH_PCRE2
 namespace {
 
-// White_Space of Unicode. PCRE2's own \s has U+180E besides.
+// White_Space of Unicode. PCRE2's own \s also has U+180E.
 constexpr std::string_view kSpaces =
     R"(\x{9}-\x{D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 
@@ -38,11 +38,11 @@ pcre2_code* compiled(const std::string& pattern) {
   pcre2_code* code =
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options, &error, &place, nullptr);
   if (!code) fail("no pattern: ", message_of(error), " at byte ", place);
-  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without, it is only slower
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // optional: only for speed
   return code;
 }
 
-// The next match that is not the empty one behind the last: what Oniguruma's find_iter returns.
+// Finds successive matches, skipping an empty match directly after another, like Oniguruma's find_iter.
 class Search {
  public:
   Search(const pcre2_code* code, std::string_view text)
@@ -86,7 +86,7 @@ std::string text_of(const Ranges& ranges) {
   return text;
 }
 
-// Returns all characters but these; surrogates are none.
+// Returns the complement, without surrogates.
 Ranges others(const Ranges& ranges) {
   Ranges all;
   const auto add = [&](char32_t first, char32_t end) {
@@ -105,7 +105,7 @@ Ranges others(const Ranges& ranges) {
   return all;
 }
 
-// Returns the characters that are in both.
+// Returns the intersection.
 Ranges both(const Ranges& a, const Ranges& b) {
   Ranges all;
   for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
@@ -116,7 +116,7 @@ Ranges both(const Ranges& a, const Ranges& b) {
   return all;
 }
 
-// Returns what PCRE2 takes for \p{name}.
+// Returns the characters that PCRE2 matches with \p{name}.
 Ranges known_to_pcre2(const std::string& name) {
   std::string text;
   for (char32_t c = 0; c < 0x110000; ++c)
@@ -132,20 +132,20 @@ Ranges known_to_pcre2(const std::string& name) {
   return ranges;
 }
 
-// A category as items of a class in a pattern, and all other characters.
+// A category as items of a character class, and the same for its complement.
 struct Members {
   std::string items, other_items;
 };
 
-// PCRE2's own category, which is quick to match, with the characters that a later Unicode has besides; ranges alone
-// where PCRE2 has some that Unicode does not.
+// Uses PCRE2's own category, which matches fast, plus the characters that a later Unicode version adds; only ranges if
+// PCRE2's category has characters that Unicode's has not.
 Members found_members(const std::string& name) {
   const Ranges wanted = both(unicode::characters_of(name), others({})), known = known_to_pcre2(name);
   const Ranges missing = both(wanted, others(known)), surplus = both(known, others(wanted));
   return {surplus.empty() ? str(R"(\p{)", name, "}", text_of(missing)) : text_of(wanted), text_of(others(wanted))};
 }
 
-// Returns null if it is no category, or a script other than Han.
+// Returns the members of a category; null if it is not one, or a script other than Han.
 const Members* members_of(const std::string& name) {
   static std::mutex mutex;
   static std::map<std::string, Members> all;
@@ -155,7 +155,7 @@ const Members* members_of(const std::string& name) {
   return &all.emplace(name, found_members(name)).first->second;
 }
 
-// Rewrites what PCRE2 reads as something else, or fails with it.
+// Translates a pattern from Oniguruma to PCRE2: rewrites or rejects syntax that differs.
 class Translator {
  public:
   explicit Translator(std::string_view pattern) : rest_(pattern) {}
@@ -176,14 +176,14 @@ class Translator {
   [[noreturn]] void refuse(std::string_view what) const {
     fail("'", what, "' in a pattern means something else to PCRE2, which matches it here");
   }
-  // Writes a class, as an item of the one that it stands in, if it does.
+  // Writes a class, or if inside a class, its items.
   void put(const std::string& items, const std::string& other_items, bool negated) {
     if (in_class_)
       out_ += negated ? other_items : items;
     else
       out_ += str(negated ? "[^" : "[", items, "]");
   }
-  // \p{L}, \P{L}, \p{^L} or \pL at the front, with a category that is known.
+  // Translates \p{L}, \P{L}, \p{^L} or \pL at the front; returns false unless it is a known category.
   bool property() {
     const bool braces = rest_.size() > 2 && rest_[2] == '{';
     const std::size_t end = braces ? rest_.find('}') : 2;
@@ -235,7 +235,7 @@ class Translator {
       in_class_ = true;
       return take(rest_.starts_with("[^") ? 2 : 1);
     }
-    // To Oniguruma {1,3}+ repeats, to PCRE2 it is possessive.
+    // {1,3}+ repeats in Oniguruma but is possessive in PCRE2.
     if (rest_.starts_with("}+")) refuse("}+");
     if (rest_.starts_with("(?") && rest_.find_first_of("mx") < rest_.find_first_of(":)")) refuse(rest_.substr(0, 4));
     take(1);

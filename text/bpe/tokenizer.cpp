@@ -15,18 +15,18 @@ using bpe::Start;
 using bpe::Stretch;
 using bpe::TakeStretch;
 
-// Lines of a payload, with a number or "none" behind these words; the second is there if it has a number, and the file
-// follows.
+// First lines of a payload: each word is followed by a token id or "none". The second line is present only if it has an
+// id; then the file follows.
 constexpr std::string_view kEndLine = "end_of_text ", kBeginLine = "begin_of_text ";
 
-// What published models end a text with, where nothing else says it.
+// End-of-text tokens of published models, for files that name none.
 constexpr std::array<std::string_view, 7> kEnds = {
     "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<EOT>", "<\uFF5Cend\u2581of\u2581sentence\uFF5C>",
     "<|im_end|>"};
 
 bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
-// The begin and end in the text of each character of it; of a byte that is no UTF-8, itself.
+// Returns for each byte the begin and end of its character; of the byte alone if it is invalid UTF-8.
 bpe::Origins origins_of(std::string_view text) {
   bpe::Origins origins;
   for (std::size_t at = 0; at < text.size();) {
@@ -77,7 +77,7 @@ class JsonTokenizer final : public Tokenizer {
   std::string hashed_payload() const override { return end_line() + file_; }
   std::string plain_file() const override { return file_; }
 
-  // Calls added(stretch, id) and word(stretch) for all of a text in order.
+  // Calls added(stretch, id) for added tokens and word(stretch) for words, which together cover the text in order.
   template <class Added>
   void divide(const Stretch& all, const TakeStretch& word, const Added& added) const {
     const auto words = [&](const Stretch& s) {
@@ -123,8 +123,8 @@ class JsonTokenizer final : public Tokenizer {
     return {'<', '0', 'x', digits[b >> 4], digits[b & 15], '>'};
   }
 
-  // Blank space behind a letter or a digit begins a word with every pattern, and so does what follows the only end of a
-  // line. Without byte-level words, a blank does.
+  // Returns true if a text may be split at `cut`. With every byte-level pattern, white space after a letter or digit
+  // begins a word, and so does text after a single line end. Otherwise a space begins a word.
   bool may_cut(std::string_view text, std::size_t cut) const {
     const char left = text[cut - 1], right = text[cut];
     if (!d_.model.byte_level) return d_.blanks_begin_words && right == ' ' && left != ' ';
@@ -188,18 +188,20 @@ class JsonEncoder final : public Encoder {
     const std::size_t old = out.size();
     const std::int64_t unknown = report_.unknown;
     for (const bpe::Symbol& s : merger_.tokens(word, report_)) out.push_back(s.id);
-    if (report_.unknown == unknown) cache_.keep(word, std::span(out).subspan(old));  // the others are counted each time
+    // Not cached with unknown characters, which must be counted each time.
+    if (report_.unknown == unknown) cache_.keep(word, std::span(out).subspan(old));
   }
 
   const JsonTokenizer& t_;
   bpe::Merger merger_;
   WordCache cache_;
-  bool takes_blanks_ = false;  // the last token was an added one with rstrip: blank space that follows is its own
+  // The last token was an added token with rstrip, to which white space that follows belongs.
+  bool takes_blanks_ = false;
 };
 
 std::unique_ptr<Encoder> JsonTokenizer::encoder() const { return std::make_unique<JsonEncoder>(*this); }
 
-// As ByteLevel of the post_processor does: blank space at the ends of a token does not count.
+// Excludes white space at the ends of a token from its position, like ByteLevel of the post_processor.
 void JsonTokenizer::trim(std::string_view text, PlacedToken& t, bool first) const {
   const std::string& spelled = d_.texts[static_cast<std::size_t>(t.id)];
   const auto next = [&](std::uint64_t at) {
@@ -257,7 +259,7 @@ std::shared_ptr<const Tokenizer> json_tokenizer(std::string json, const std::str
 
 namespace {
 
-// Takes a line "WORD NUMBER" off the payload and returns the number; nothing of "WORD none".
+// Removes a line "WORD NUMBER" from the payload and returns the number; nullopt for "WORD none".
 std::optional<std::int32_t> take_token(std::string_view& payload, std::string_view word, const std::string& name) {
   const std::size_t line = payload.find('\n');
   if (line == std::string_view::npos || !payload.starts_with(word))

@@ -40,7 +40,7 @@ Counts count_words(const TextSource& source, Pattern pattern) {
   return counts;
 }
 
-// Pieces and merges; a piece that two merges give has one number.
+// Pieces and merges. A piece produced by two different merges has one id.
 class Vocabulary {
  public:
   Vocabulary() {
@@ -89,7 +89,7 @@ class Trainer {
       queue_.pop();
       const std::int64_t now = pairs_[top.pair].count;
       if (now != top.count) {
-        if (now > 0 && now < top.count) queue_.push({now, top.pair});  // a count that grew has an entry of its own
+        if (now > 0 && now < top.count) queue_.push({now, top.pair});  // an increased count has its own entry
         continue;
       }
       if (now < kLeastCount) return;
@@ -104,7 +104,7 @@ class Trainer {
   };
   struct Seen {
     std::int64_t count = 0;
-    std::vector<std::uint32_t> words;  // at least those that have it
+    std::vector<std::uint32_t> words;  // words that have the pair; may include others
   };
   struct Entry {
     std::int64_t count = 0;
@@ -156,7 +156,7 @@ class Trainer {
   Vocabulary& vocabulary_;
   std::vector<Word> words_;
   std::unordered_map<Pair, Seen, HashPair> pairs_;
-  std::map<Pair, bool> grown_;  // pairs with the new token
+  std::map<Pair, bool> grown_;  // pairs that contain the new token
   std::priority_queue<Entry> queue_;
 };
 
@@ -173,7 +173,7 @@ Json pre_tokenizer_of(Pattern pattern) {
   return {{"type", "Sequence"}, {"pretokenizers", Json::array({split, byte_level(false)})}};
 }
 
-// The entries one to a line, between brackets.
+// Returns the entries in brackets, one per line.
 template <class Entry>
 std::string lines_of(std::size_t count, const char* open, const char* close, Entry entry) {
   std::string out = open;
@@ -195,7 +195,7 @@ std::string file_of(const Vocabulary& v, Pattern pattern) {
                       {"ignore_merges", false}};
   const auto quoted = [](const std::string& text) { return Json(text).dump(); };
   std::string settings = model.dump();
-  settings.pop_back();  // the bracket: vocab and merges follow
+  settings.pop_back();  // removes the closing brace: vocab and merges follow
   return str("{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [",
              end.dump(), "],\n  \"normalizer\": ", normalizer.dump(),
              ",\n  \"pre_tokenizer\": ", pre_tokenizer_of(pattern).dump(),

@@ -14,14 +14,14 @@
 namespace ring::unicode {
 namespace {
 
-constexpr char32_t kEnd = 0x110000;  // of the code points
+constexpr char32_t kEnd = 0x110000;  // end of the code points
 
 #ifdef RING_WITH_UTF8PROC
 
 bool is_surrogate(char32_t c) { return c >= 0xD800 && c < 0xE000; }
 bool between(char32_t c, char32_t first, char32_t last) { return c >= first && c <= last; }
 
-// PropList.txt of Unicode; unchanged since version 6.3.
+// White_Space, from Unicode's PropList.txt; unchanged since version 6.3.
 bool is_space(char32_t c) {
   return between(c, 9, 13) || between(c, 0x2000, 0x200A) || between(c, 0x2028, 0x2029) || c == ' ' || c == 0x85 ||
          c == 0xA0 || c == 0x1680 || c == 0x202F || c == 0x205F || c == 0x3000;
@@ -44,7 +44,7 @@ std::uint8_t traits_of(char32_t c) {
                                    (word ? kWord : 0));
 }
 
-constexpr std::size_t kLongest = 18;  // of one character's decompositions: U+FDFA
+constexpr std::size_t kLongest = 18;  // longest decomposition of one character (U+FDFA)
 
 using Decomposed = std::vector<char32_t>;
 Decomposed decomposed(char32_t c, bool compatible) {
@@ -56,7 +56,8 @@ Decomposed decomposed(char32_t c, bool compatible) {
   return {out.begin(), out.begin() + n};
 }
 
-// 0: they do not compose. Stable: those that Unicode excludes from it do not, either.
+// Returns the composition of two characters, 0 if they do not compose; UTF8PROC_STABLE respects Unicode's composition
+// exclusions.
 char32_t composed(char32_t a, char32_t b) {
   std::array<utf8proc_int32_t, 2> pair{static_cast<utf8proc_int32_t>(a), static_cast<utf8proc_int32_t>(b)};
   const auto options = static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE);
@@ -65,7 +66,7 @@ char32_t composed(char32_t a, char32_t b) {
 
 int combining_class(char32_t c) { return utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class; }
 
-// Canonical order: marks by their class, equal ones as they were.
+// Sorts marks into canonical order: stable, by combining class.
 void reorder(std::vector<Changed>& text) {
   const auto starts = [](const Changed& c) { return combining_class(c.character) == 0; };
   for (auto at = text.begin(); at != text.end();) {
@@ -77,18 +78,19 @@ void reorder(std::vector<Changed>& text) {
   }
 }
 
-// Cheaply, what most characters are not.
+// Returns false, cheaply, for most characters, which no normal form changes.
 bool may_change(char32_t c) {
   if (c < 0x80 || is_surrogate(c)) return false;
   const utf8proc_property_t* p = utf8proc_get_property(static_cast<utf8proc_int32_t>(c));
   return p->combining_class != 0 || p->decomp_seqindex != UINT16_MAX || between(c, 0xAC00, 0xD7A3);  // Hangul
 }
 
-// The algorithm of UAX 15: a character joins the last starter unless one of its class or a higher one is between.
+// Composes by UAX 15: a character joins the last starter unless a character of the same or a higher class is in
+// between.
 std::vector<Changed> compose(const std::vector<Changed>& text) {
   std::vector<Changed> out;
   std::ptrdiff_t starter = -1;
-  int last = -1;  // class of what was kept since the starter; -1: nothing was
+  int last = -1;  // class of the last character kept since the starter; -1 if none
   for (const Changed& c : text) {
     const int own = combining_class(c.character);
     if (starter >= 0 && (last < own || last < 0)) {
@@ -109,7 +111,7 @@ struct Title {
   char32_t character;
   std::array<char32_t, 3> title;
 };
-// SpecialCasing.txt of Unicode: characters whose title case has several; unchanged since version 3.2.
+// Characters whose title case has several characters, from Unicode's SpecialCasing.txt; unchanged since version 3.2.
 constexpr std::array kTitles = std::to_array<Title>({{0xDF, {0x53, 0x73}},
                                                      {0x149, {0x2BC, 0x4E}},
                                                      {0x1F0, {0x4A, 0x30C}},
@@ -168,7 +170,7 @@ std::u32string title(char32_t c) {
 }
 
 bool is_cased(char32_t c) { return category(c) >= Category::lu && category(c) <= Category::lt; }
-// Case_Ignorable: marks, modifiers, formats, and punctuation within words.
+// Returns true for Case_Ignorable: marks, modifiers, formats, and punctuation within words.
 bool is_passed_over(char32_t c) {
   const Category k = category(c);
   return k == Category::mn || k == Category::me || k == Category::cf || k == Category::lm || k == Category::sk ||
@@ -176,7 +178,7 @@ bool is_passed_over(char32_t c) {
              std::u32string_view::npos;
 }
 
-// Whether a capital sigma ends a word: a cased character comes before it, none behind it.
+// Returns true if a capital sigma at `at` ends a word: a cased character comes before it and none after it.
 bool ends_word(const std::u32string& text, std::size_t at) {
   std::size_t before = at, behind = at + 1;
   while (before > 0 && is_passed_over(text[before - 1])) --before;
@@ -234,7 +236,8 @@ Normalization::Normalization(Form form)
   for (char32_t c = 0; c < kEnd; ++c) {
     if (!may_change(c)) continue;
     const Decomposed canonical = decomposed(c, false);
-    if (composes_)  // whatever ends a decomposition may join what is before it
+    // The characters after the first in a decomposition may combine with what is before them.
+    if (composes_)
       for (std::size_t i = 1; i < canonical.size(); ++i) unstable_[canonical[i]] = true;
     const std::vector<Changed> alone = normalized({c});
     if (combining_class(c) != 0 || alone.size() != 1 || alone[0].character != c) unstable_[c] = true;
@@ -255,7 +258,7 @@ std::string capitalized(std::string_view text) {
   std::u32string from;
   for (std::size_t at = 0, n; at < text.size(); at += n) {
     n = utf8::valid_length(text.substr(at));
-    if (n == 0) return std::string(text);  // no text of Python
+    if (n == 0) return std::string(text);  // not valid UTF-8
     from += utf8::decode(text.substr(at), n);
   }
   constexpr char32_t kSigma = 0x3A3, kFinalSigma = 0x3C2;

@@ -17,7 +17,7 @@ char32_t decoded(std::string_view character) {
 bool is_printable(char32_t c) {
   using unicode::Category;
   const Category k = unicode::category(c);
-  return c == ' ' || (k != Category::cn && k < Category::zs);  // the list ends with separators and what nobody sees
+  return c == ' ' || (k != Category::cn && k < Category::zs);  // the enum ends with separators and invisible categories
 }
 
 std::size_t character_length(std::string_view text, std::size_t at) {
@@ -71,7 +71,7 @@ std::string_view strip(std::string_view text, bool left, bool right, const std::
   return text;
 }
 
-// std::string::find() takes the product of both sizes for some texts.
+// Uses memmem(): std::string::find() takes quadratic time for some texts.
 std::size_t find_part(std::string_view text, std::string_view part, std::size_t from) {
   if (from > text.size()) return std::string_view::npos;
   const void* found = ::memmem(text.data() + from, text.size() - from, part.data(), part.size());

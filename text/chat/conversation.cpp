@@ -91,7 +91,7 @@ bool decode_arguments(Json& message, const std::string& written) {
   return decoded;
 }
 
-// Returns how many bytes of an assistant's turn count: all except blank space after the mark that ends the turn.
+// Returns how many bytes of an assistant's turn count: all except white space after the mark that ends the turn.
 std::size_t counted(const std::string& turn, const Value& message) {
   const Value* content = message.members().find("content");
   const std::string said(content && content->is_text() ? strip(content->text(), true, true, nullptr) : "");
@@ -136,7 +136,7 @@ ConversationWriter::ConversationWriter(Format format, const std::string& name, c
   reads_strings_ = !reads_parts_ || writes(kText, kText);
 }
 
-// A template that writes out the list itself, as Python or JSON would, does not read it.
+// The text must also not appear as a list written in Python or JSON: such a template does not read the list.
 bool ConversationWriter::writes(const Json& content, std::string_view text) const {
   const Json message = {{"role", "user"}, {"content", content}};
   try {
@@ -271,7 +271,7 @@ std::vector<Part> ConversationWriter::prompt(const Json& list, const Json& given
   try {
     return cut(text, turns(whole.messages, variables, whole.rendered, true));
   } catch (const Error&) {
-    // No corpus can hold such a conversation, so no training data fixes how its tokens are split.
+    // No corpus can contain such a conversation, so no training data determines how its tokens are split.
     return cut(text, {});
   }
 }

@@ -20,7 +20,7 @@ Value method(const char* name, const Value& of, Arguments& a) {
   return call_method(name, of.is_text() ? of : Value(print(of, a.budget())), a);
 }
 
-// member_of() along a name with dots.
+// Returns a nested member, by a name with dots.
 Value attribute_of(Value of, std::string_view path, Budget& budget) {
   budget.charge_read(path.size());
   for (std::size_t at = 0; at <= path.size();) {
@@ -31,7 +31,8 @@ Value attribute_of(Value of, std::string_view path, Budget& budget) {
   return of;
 }
 
-// Returns the chosen items of `of`: by themselves or by an attribute, with a test or else by their truth.
+// Returns the items that pass a test (or are true, without a test), or if not `keep` the others. by_attribute: tests an
+// attribute of each item.
 Value chosen(const Value& of, Arguments& a, bool by_attribute, bool keep) {
   const std::string attribute = by_attribute ? a.need(0, "attribute").text() : "";
   const std::size_t first = by_attribute ? 1 : 0;
@@ -85,7 +86,7 @@ Value joined(const Value& of, Arguments& a) {
 }
 
 Value json(const Value& of, Arguments& a) {
-  const Value* indent = a.find(1, "indent");  // as transformers' own filter has it
+  const Value* indent = a.find(1, "indent");  // the parameter of transformers' own filter
   const Value* ascii = a.find(0, "ensure_ascii");
   if (ascii && ascii->truth()) fail("tojson: ensure_ascii=true is not supported");
   const bool none = !indent || indent->is<None>();

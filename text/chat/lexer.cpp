@@ -61,14 +61,14 @@ class Lexer {
     return source_.size();
   }
 
-  // What stands before the tag at `tag`, without the blank space that the tag takes away.
+  // Emits the text before the tag at `tag`, without the white space that the tag removes.
   void put_text(std::string_view text, std::size_t tag) {
     const char kind = tag < source_.size() ? source_[tag + 1] : '\0';
     const char sign = tag + 2 < source_.size() ? source_[tag + 2] : '\0';
     if (kind && sign == '-') {
       text = strip(text, false, true, nullptr);
     } else if ((kind == '%' || kind == '#') && sign != '+') {
-      const std::size_t line = text.rfind('\n') + 1;  // of no newline: 0
+      const std::size_t line = text.rfind('\n') + 1;  // 0 if there is no newline
       const bool begins = line > 0 || at_ == 0 || source_[at_ - 1] == '\n';
       if (begins && text.find_first_not_of(kBlanks, line) == std::string_view::npos) text = text.substr(0, line);
     }
@@ -90,7 +90,7 @@ class Lexer {
     read_inside(kind == '{' ? "}}" : "%}");
   }
 
-  // Behind a tag: `sign` is what stood before its end.
+  // Called after a tag; `sign` is the '-' or '+' before its end, if any.
   void close(char sign, bool block) {
     if (sign == '-')
       move_to(source_.size() - strip(source_.substr(at_), true, false, nullptr).size());
@@ -100,7 +100,7 @@ class Lexer {
 
   void read_inside(std::string_view end) {
     const bool block = end[0] == '%';
-    std::string open;  // brackets
+    std::string open;  // open brackets
     while (true) {
       move_to(std::min(source_.find_first_not_of(kBlanks, at_), source_.size()));
       if (at_ == source_.size()) wrong("this tag has no end '", end, "'");
@@ -172,7 +172,7 @@ class Lexer {
     move_to(at + 1);
   }
 
-  // Python's, but for names of characters and those above U+FFFF. Returns where the text goes on.
+  // Reads an escape as in Python, except character names and characters above U+FFFF. Returns the position after it.
   std::size_t read_escape(std::size_t at, std::string& text) const {
     if (at >= source_.size()) wrong("this string has no end");
     const char c = source_[at];
@@ -205,7 +205,7 @@ class Lexer {
 
 }  // namespace
 
-// As Jinja does: all ends of lines become \n, and that of the last line goes.
+// Like Jinja, converts all line ends to \n and removes the last one.
 std::vector<Token> lex(std::string_view source) {
   std::string text;
   for (std::size_t i = 0; i < source.size(); ++i)

@@ -1,4 +1,4 @@
-// Arguments of calls; methods of texts and objects, and functions, by name.
+// Arguments of calls; methods of strings and objects, and functions, by name.
 #include <algorithm>
 #include <map>
 
@@ -16,7 +16,7 @@ constexpr std::size_t kShownMessage = 1000;  // bytes
 using Method = Value (*)(const Value&, Arguments&);
 using Function = Value (*)(Arguments&);
 
-// Letters of ASCII change; what Unicode says of others is not known here.
+// Changes the case of ASCII letters only.
 Value cased(const Value& of, Arguments& a, bool (*upper)(const std::string& text, std::size_t at)) {
   const std::string& text = of.text();
   a.budget().charge_created(text.size());
@@ -100,7 +100,7 @@ Value get(const Value& of, Arguments& a) {
   return found ? *found : otherwise ? *otherwise : Value(None{});
 }
 
-// Names, values, or lists of both.
+// Returns the names, the values, or [name, value] lists.
 Value members(const Value& of, Arguments& a, bool names, bool values) {
   std::vector<Value> out;
   for (const auto& [name, value] : of.members().members) {
@@ -158,7 +158,7 @@ Value range(Arguments& a) {
   return Value::list(std::move(out));
 }
 
-// The named arguments as an object. Each name is looked for among all others.
+// Returns the named arguments as an object. Each name is looked up among all others.
 Value all_named(Arguments& a) {
   for (const Member& m : a.named()) {
     a.budget().charge_name_lookup(a.named().size(), m.first.size());

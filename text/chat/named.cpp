@@ -1,4 +1,4 @@
-// The chat templates that have a name, in our own words; each marks what an assistant says.
+// The built-in chat templates, in our own formulation; each marks the assistant's text with {% generation %}.
 #include <algorithm>
 #include <array>
 

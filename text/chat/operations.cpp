@@ -1,4 +1,4 @@
-// What operators do, as Python does it.
+// Operators with the semantics of Python.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -17,12 +17,12 @@ Value undefined_in(const Value& of, std::string_view what) {
   return Undefined{std::move(name)};
 }
 
-// A place counted from the end where it is negative, within [least, most].
+// Resolves a position, counted from the end if negative, and clamps it to [least, most].
 std::int64_t place_in(std::int64_t at, std::int64_t size, std::int64_t least, std::int64_t most) {
   return std::clamp(at < 0 ? at + size : at, least, most);
 }
 
-// The places first, first + by, ... of a list or text, `count` of them.
+// Positions first, first + by, ... of a list or string; `count` of them.
 struct Slice {
   std::int64_t first = 0, by = 1, count = 0;
 };

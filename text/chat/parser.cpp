@@ -7,11 +7,11 @@
 namespace ring::chat {
 namespace {
 
-constexpr int kDeepest = 100;  // of the tree, and of the calls that make it
+constexpr int kDeepest = 100;  // maximum depth of the tree and of the parser's recursion
 
 }  // namespace
 
-// A bracket, a unary operator or a condition inside of another.
+// Scope of a nested bracket, unary operator or condition; limits the depth.
 class Nesting {
  public:
   explicit Nesting(ExpressionParser& p) : p_(p) {
@@ -163,7 +163,7 @@ NodePtr ExpressionParser::primary() {
   const Token t = now();
   if (is(TokenKind::string)) {
     std::string all;
-    while (is(TokenKind::string)) all += take().text;  // adjacent ones are one
+    while (is(TokenKind::string)) all += take().text;  // adjacent strings are concatenated
     n->value = Value(std::move(all));
   } else if (is(TokenKind::integer) || is(TokenKind::number)) {
     std::int64_t whole = 0;
@@ -194,7 +194,8 @@ NodePtr ExpressionParser::primary() {
   return n;
 }
 
-// Behind the opening bracket. In round ones a single expression without a comma is itself.
+// Parses the items after an opening bracket. In parentheses, a single expression without a comma is itself, not a
+// tuple.
 NodePtr ExpressionParser::list_of(std::string_view end, NodeKind kind) {
   NodePtr n = node(kind);
   bool comma = false;
@@ -257,7 +258,7 @@ NodePtr ExpressionParser::subscript(NodePtr of) {
   return n;
 }
 
-// Behind the opening bracket: n gets them.
+// Parses the arguments after an opening parenthesis and adds them to n.
 NodePtr ExpressionParser::arguments(NodePtr n) {
   while (!is(TokenKind::symbol, ")")) {
     if (is(TokenKind::symbol, "*") || is(TokenKind::symbol, "**")) wrong("arguments with '*' are not supported");

@@ -21,7 +21,7 @@ class StatementParser : ExpressionParser {
   }
 
  private:
-  // Statements up to a tag that begins with one of `ends`, whose name comes next; or to the end of the template.
+  // Parses statements up to a tag that begins with one of `ends`, whose name comes next, or to the end of the template.
   NodePtr body(std::initializer_list<std::string_view> ends) {
     NodePtr n = node(NodeKind::block);
     if (++nesting_ > 50) wrong("blocks are nested more than 50 times");
@@ -169,7 +169,7 @@ class StatementParser : ExpressionParser {
     return n;
   }
 
-  int nesting_ = 0, loops_ = 0, hidden_ = 0;  // blocks, loops, and blocks whose text goes elsewhere first
+  int nesting_ = 0, loops_ = 0, hidden_ = 0;  // open blocks, loops, and blocks whose text is captured first
 };
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace ring::chat {
 namespace {
 
-constexpr int kDeepestCalls = 20;  // of macros
+constexpr int kDeepestCalls = 20;  // depth of macro calls
 
 enum class Flow : unsigned char { on, leave, next };
 
@@ -31,7 +31,7 @@ class Evaluator {
  private:
   using Scope = std::vector<Member>;
 
-  static constexpr std::size_t kLoopSteps = 8;  // of one repetition: its variable has up to 9 members
+  static constexpr std::size_t kLoopSteps = 8;  // steps per iteration, since `loop` has up to 9 members
 
   // --- bounds
   void step(const Node& n) {
@@ -149,7 +149,7 @@ class Evaluator {
     return true;
   }
 
-  // All parts but the first.
+  // Evaluates the arguments: all parts except the first.
   Arguments arguments(const Node& n) {
     std::vector<Value> placed;
     std::vector<Member> named;
@@ -179,7 +179,7 @@ class Evaluator {
     return c.macro ? call_macro(*c.macro, a) : call_function(c.name, a);
   }
 
-  // It sees the variables of the template, and its own.
+  // Calls a macro, which sees the template's variables and its own.
   Value call_macro(const Node& m, Arguments& a) {
     if (++calls_ > kDeepestCalls) fail("macros call each other more than ", kDeepestCalls, " times");
     Scope own;
@@ -298,7 +298,7 @@ class Evaluator {
     if (!members)
       fail("{% set ", shown(n.text), ".", shown(n.names[0]), " %}: '", shown(n.text), "' is ", space.kind(),
            ", no namespace");
-    Value::list({v});  // refuses what may not be part of it
+    Value::list({v});  // throws if the value cannot be stored in a namespace
     put((*members)->members, n.names[0], std::move(v));
   }
 
@@ -320,7 +320,7 @@ class Evaluator {
   }
 
   Budget budget_;
-  std::vector<Scope> scopes_;  // what was passed, the template's own, and those of loops and macros
+  std::vector<Scope> scopes_;  // passed variables, the template's own, then those of loops and macros
   Rendered rendered_;
   std::string* out_ = &rendered_.text;
   int line_ = 1, calls_ = 0;

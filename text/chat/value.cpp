@@ -20,7 +20,7 @@ const Extent* extent_of(const Value& v) {
   return nullptr;
 }
 
-// Namespaces in lists could hold each other.
+// Adds an item to the extent. Throws Error for a namespace, which could otherwise contain itself.
 void grow(Extent& all, const Value& item) {
   if (item.is<std::shared_ptr<Namespace>>()) fail("a namespace cannot be part of a list, an object or a namespace");
   const Extent* inner = extent_of(item);
@@ -30,7 +30,7 @@ void grow(Extent& all, const Value& item) {
   check_bytes(all.bytes);
 }
 
-// As Python writes it: the fewest digits that read back as the same number.
+// Formats a number like Python: the fewest digits that read back as the same number.
 std::string number_text(double x) {
   if (std::isnan(x)) return "nan";
   if (std::isinf(x)) return x < 0 ? "-inf" : "inf";
@@ -130,7 +130,7 @@ std::string Value::kind() const {
 
 namespace {
 
-// Writes values into one text, which the budget pays for piece by piece.
+// Writes values into one string, charging the budget piece by piece.
 class Printer {
  public:
   explicit Printer(Budget& budget) : budget_(budget) {}
@@ -184,7 +184,7 @@ class Printer {
     add("}");
   }
 
-  // Between two items, or a bracket and an item.
+  // Writes the separator between two items, or a bracket and an item.
   void line(int indent, int level, bool comma) {
     if (comma) add(indent < 0 ? ", " : ",");
     if (indent < 0) return;
@@ -255,7 +255,7 @@ class Printer {
     return out;
   }
 
-  // In pieces, since what is quoted may have six times the bytes.
+  // Writes a JSON string, in pieces, since escaping can make it six times as long.
   void quoted_json(std::string_view text) {
     constexpr std::size_t kPiece = 1 << 16;
     add("\"");
@@ -314,7 +314,7 @@ bool equal_dicts(const Dict& a, const Dict& b, Budget& budget) {
 
 }  // namespace
 
-// Numbers by their size, booleans as numbers, everything else only with its own kind.
+// Compares numbers by value, booleans as numbers, everything else only with the same type.
 bool equal(const Value& a, const Value& b, Budget& budget) {
   budget.charge_steps(1);
   const auto numeric = [](const Value& v) { return v.is_number() || v.is<bool>(); };

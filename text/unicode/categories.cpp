@@ -5,12 +5,12 @@
 namespace ring::unicode {
 namespace {
 
-constexpr char32_t kEnd = 0x110000;  // of the code points
+constexpr char32_t kEnd = 0x110000;  // end of the code points
 constexpr std::uint32_t kAlternating = 31;
 constexpr std::string_view kNames = "CnLuLlLtLmLoMnMcMeNdNlNoPcPdPsPePiPfPoSmScSkSoZsZlZpCcCfCsCo";
 
-// Runs of one category in order, as scripts/unicode_categories.py writes them: [31:5] first character | [4:0] category,
-// or kAlternating where Lu and Ll take turns.
+// Runs of characters of one category, in order, as scripts/unicode_categories.py writes them: [31:5] first character |
+// [4:0] category, or kAlternating if Lu and Ll alternate.
 // clang-format off
 constexpr std::uint32_t kRuns[] = {
     0x1A, 0x417, 0x432, 0x494, 0x4B2, 0x50E, 0x52F, 0x552, 0x573, 0x592, 0x5AD, 0x5D2, 0x609, 0x752, 0x793, 0x7F2,
@@ -277,7 +277,7 @@ constexpr std::uint32_t kRuns[] = {
 };
 // clang-format on
 
-// Scripts.txt of Unicode 16.0.
+// The script Han, from Scripts.txt of Unicode 16.0.
 constexpr std::array kHan = std::to_array<CharacterRange>(
     {{0x2E80, 0x2E99},   {0x2E9B, 0x2EF3},   {0x2F00, 0x2FD5},   {0x3005, 0x3005},   {0x3007, 0x3007},
      {0x3021, 0x3029},   {0x3038, 0x303B},   {0x3400, 0x4DBF},   {0x4E00, 0x9FFF},   {0xF900, 0xFA6D},
