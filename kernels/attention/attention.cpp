@@ -94,18 +94,19 @@ void check(const AttentionBackward& a) {
 
 namespace {
 
-// Shares of dq that tasks of one head and span add up in the end: about two tasks a thread, whose blocks of keys have
-// equal work, so that fewer and fewer queries of a causal span come after them (kernels/attention/cpu/backward.cpp).
+// Returns the floats of the partial dq that tasks of one head and span sum up in the end
+// (kernels/attention/cpu/backward.cpp). There are about two tasks per thread. Each has the same work, so in a causal
+// span later tasks have more keys and fewer queries.
 double share_floats(const AttentionBackward& a, int threads) {
   const double groups = static_cast<double>(a.queries.size()) * static_cast<double>(a.k.dim(1));
   const double tasks = threads > 1 ? std::ceil(2 * threads / std::max(1.0, groups)) : 1;
-  double share = 0;  // of a group's queries
+  double share = 0;  // partial dq, as a multiple of a group's queries
   for (double t = 1; t < tasks; ++t) share += std::sqrt(1 - t / tasks);
   return share * static_cast<double>(a.q.numel());
 }
 
-// The lists of a selection, which have room for all that they may hold, and the sums of those that are cut
-// (kernels/attention/cuda/selected_lists.cu).
+// Returns the floats that GPUs need for a selection: block lists at their maximum size, and partial sums of lists that
+// are split (kernels/attention/cuda/selected_lists.cu).
 double list_floats(const AttentionBackward& a) {
   if (!a.selection.bits.defined()) return 0;
   const auto tiles_of = [&](const Span& s) {
@@ -122,14 +123,14 @@ double list_floats(const AttentionBackward& a) {
 
 }  // namespace
 
-// On a GPU: a key of dropout for each row.
+// On GPUs: one dropout key per query row and head.
 std::size_t scratch_bytes(const Attention& a, const ExecContext& ctx) {
   if (ctx.stream.device().backend == Backend::cpu || a.dropout.rate == 0) return 0;
   return static_cast<std::size_t>(a.lse.numel()) * sizeof(std::uint32_t);
 }
-// On a GPU: the row statistics, and dq's sums in f32, in parts of 64 columns, with their turns
-// (kernels/attention/cuda/query_sums.cu); cuDNN's sums are as large. Several branches add up all gradients in f32.
-// Dropout has a key for each row; selections have lists.
+// On GPUs: row statistics, and the f32 accumulators of dq in parts of 64 columns, each with a turn counter
+// (kernels/attention/cuda/query_sums.cu); cuDNN's accumulators have the same size. Several branches accumulate all
+// gradients in f32. Dropout needs one key per query row and head; selections need block lists.
 std::size_t scratch_bytes(const AttentionBackward& a, const ExecContext& ctx) {
   const double rows = static_cast<double>(a.q.dim(0) * a.q.dim(1));
   const std::int64_t columns = (a.q.dim(2) + 63) / 64 * 64;

@@ -8,7 +8,8 @@
 namespace ring {
 namespace {
 
-// Operations of the products of all the heads' queries with the key of each block before, and of their weighting.
+// Returns the FLOPs of the dot products of all heads' queries with the key of each earlier block, and of applying the
+// head weights.
 double products(const IndexShape& s, const std::vector<SelectedRows>& documents) {
   double pairs = 0;
   for (const SelectedRows& d : documents)

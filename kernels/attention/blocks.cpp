@@ -23,8 +23,8 @@ void check_rule(const BlockRule& r, std::size_t words) {
              " and every ", r.every, " blocks: local must be at least 1, the others at least 0");
 }
 
-// FNV-1a over words instead of bytes, folded so that their upper bits count everywhere: a drawing may have 2^26 of
-// them.
+// Returns FNV-1a over words instead of bytes, because a drawn rule may have 2^26 words. Folding the upper half of the
+// hash into the lower half makes the upper bits of words affect all bits.
 std::uint64_t hash_words(const std::uint32_t* words, std::int64_t count, std::uint64_t hash) {
   for (const std::uint32_t* word = words; word != words + count; ++word) {
     hash = (hash ^ *word) * 1099511628211ull;
@@ -33,7 +33,7 @@ std::uint64_t hash_words(const std::uint32_t* words, std::int64_t count, std::ui
   return hash;
 }
 
-// What the rule depends on.
+// Returns a hash of all fields that the kind of rule uses.
 std::uint64_t hash_rule(const BlockRule& r, const std::vector<std::uint32_t>& bits, std::uint64_t hash) {
   const int kind = static_cast<int>(r.kind);
   switch (r.kind) {

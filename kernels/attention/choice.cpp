@@ -1,4 +1,4 @@
-// Which attention kernel is the fastest: what the answer depends on, and a call that can be repeated to find out.
+// Measured choice of the attention kernel: the key of a choice, and a repeatable call to measure.
 
 #include "kernels/choice.h"
 
@@ -12,7 +12,7 @@
 namespace ring {
 namespace {
 
-// Rounded up to a power of two, or to an even one.
+// Rounds up to a power of two, or to a power of four if `even`.
 std::uint64_t bucket(double n, bool even = false) {
   const std::uint64_t up = std::bit_ceil(static_cast<std::uint64_t>(std::ceil(n)));
   return even ? up << std::countr_zero(up) % 2 : up;
@@ -22,8 +22,8 @@ bool of_one_length(const std::vector<Span>& spans) {
   return std::ranges::all_of(spans, [&](const Span& s) { return s.count == spans[0].count; });
 }
 
-// Packed documents have other lengths in each step. What stays much the same is how many keys the mean query has in its
-// document; that it does not always, coarser steps make up for.
+// Returns the part of the key that describes the sizes. Packed documents have different lengths in each step, but the
+// mean number of keys per query stays about the same; coarser buckets absorb most of the remaining variation.
 std::string sizes(const Tensor& q, const Tensor& k, const std::vector<Span>& queries, const std::vector<Span>& keys) {
   double pairs = 0, rows = 0, columns = 0;
   for (std::size_t b = 0; b < std::min(queries.size(), keys.size()); ++b) {
@@ -43,8 +43,8 @@ std::string key_of(const Args& a, DType result) {
              pattern_key(a.pattern), ", ", sizes(a.q, a.k, a.queries, a.keys), a.dropout.rate > 0 ? ", dropout" : "");
 }
 
-constexpr double kEnough = 3e13;      // FLOPs to compare kernels with, some 60 ms of an H200
-constexpr std::int32_t kRows = 1024;  // spans are cut at multiples of it
+constexpr double kEnough = 3e13;      // FLOPs that suffice to compare kernels, about 60 ms on an H200
+constexpr std::int32_t kRows = 1024;  // spans are shortened to multiples of this
 
 template <class Args>
 void cut(Args& a, double flops) {
@@ -56,8 +56,8 @@ void cut(Args& a, double flops) {
       if (s.count > kRows) s.count = std::max(1, static_cast<std::int32_t>(s.count * share) / kRows) * kRows;
 }
 
-// Without a carry, results are overwritten and a call can be repeated in place. A carry is used up: what is measured
-// then is the same call without one, into places of its own. Long calls are cut short.
+// Returns a shortened call that can be repeated. Without a carry, a call overwrites its results and can be repeated in
+// place. With a carry, whose contents a call destroys, the same call without a carry is measured, into new tensors.
 Attention repeatable(Attention a, const ExecContext& ctx) {
   shorten(a, kEnough);
   if (!a.carry.defined()) return a;
@@ -83,7 +83,8 @@ const typename Kernel<Args>::Candidate& choose(const Kernel<Args>& slot, const A
 
 }  // namespace
 
-// `shift` moves what is sampled and not how much: layers that differ in it share a choice.
+// Leaves out `shift`, which changes the samples but not their number, so that layers with different shifts share a
+// choice.
 std::string pattern_key(const Pattern& p) {
   std::string out = p.causal ? "causal" : "full";
   if (p.pool > 0) return str(out, " pools of ", p.pool);

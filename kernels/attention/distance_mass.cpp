@@ -19,14 +19,14 @@ std::int32_t most_blocks(const Pattern& pattern, const std::vector<Span>& spans)
   return most;
 }
 
-// The pattern as one whose blocks a selection names.
+// Returns the pattern with a content rule for all heads, so that a selection says which blocks are kept.
 Pattern selecting(Pattern p) {
   const BlockRule any{.kind = BlockRuleKind::content, .local = 1, .keep = 1};
   p.blocks = std::make_shared<const BlockPattern>(p.blocks->block(), std::vector{any});
   return p;
 }
 
-// Before each document, as BlockSelection has them for parts of it.
+// Returns BlockSelection::rows for parts of these documents.
 std::vector<std::int32_t> rows_of(const Pattern& pattern, const std::vector<Span>& documents) {
   std::vector<std::int32_t> rows = first_blocks(pattern, documents);
   rows.pop_back();
@@ -36,7 +36,8 @@ std::vector<std::int32_t> rows_of(const Pattern& pattern, const std::vector<Span
 // Rows [first, second) of a selection.
 using Rows = std::pair<std::int32_t, std::int32_t>;
 
-// Those of the blocks whose first token is among the queries. rows: of the documents.
+// Returns the selection rows of the query blocks whose first token is among the queries. rows: the first selection row
+// of each document.
 std::vector<Rows> begun_blocks(const Attention& a, const std::vector<std::int32_t>& rows) {
   std::vector<Rows> begun;
   for (std::size_t b = 0; b < a.keys.size(); ++b) {
@@ -51,7 +52,7 @@ std::vector<Rows> begun_blocks(const Attention& a, const std::vector<std::int32_
   return begun;
 }
 
-// The selection with nothing in other rows.
+// Returns a copy of the selection in which all other rows are empty.
 BlockSelection of_rows(const BlockSelection& all, const std::vector<Rows>& rows, const ExecContext& ctx) {
   const BlockSelection some{ctx.zeros(all.bits.shape(), DType::i32)};
   for (const auto& [first, end] : rows)

@@ -7,11 +7,11 @@
 namespace ring {
 namespace {
 
-// The part of a span that lies in [start, start + length), relative to `start`, with positions that count from
-// `origin`.
+// The part of a span that is in the segment [start, start + length), with positions counted from the segment's start.
 struct Part {
-  std::int32_t row, first, end;
+  std::int32_t row, first, end;  // row of the segment's position 0; positions [first, end)
 };
+// Returns the part of `s` in the segment; `start` counts from `origin`.
 Part part_of(const Span& s, std::int64_t origin, std::int64_t start, std::int64_t length) {
   const std::int64_t begin = s.position - origin, end = begin + s.count;
   return {static_cast<std::int32_t>(s.first - begin + start),
@@ -22,7 +22,7 @@ Part part_of(const Span& s, std::int64_t origin, std::int64_t start, std::int64_
 }  // namespace
 
 std::vector<BranchPass> passes_of(const Pattern& p) {
-  constexpr std::int32_t kWidest = 1 << 30;  // positions plus windows stay within 32 bits
+  constexpr std::int32_t kWidest = 1 << 30;  // keeps a position plus a window within 32 bits
   std::vector<BranchPass> passes;
   for (std::size_t i = p.branches.size(); i-- > 0;) {
     const Branch& b = p.branches[i];

@@ -12,15 +12,16 @@
 namespace ring {
 namespace {
 
-// The columns that a row sees are those of [first, end) without those of [hole, hole_end).
+// Returns the number of columns that a row sees: [first, end) without [hole, hole_end).
 std::int64_t count(const Columns& c) {
   const std::int32_t hole = std::max(c.hole, c.first), hole_end = std::min(c.hole_end, c.end);
   return std::max(0, c.end - c.first) - std::max(0, hole_end - hole);
 }
 
-// Whether count() is a line over the rows between two that are `rows` apart. Every bound rises with the row, by one at
-// most, so it is a line where it stands still or keeps pace; only the holes of a finer branch jump. What is the larger
-// of two lines at both ends is the larger one in between.
+// Returns true if count() is linear in the row between two rows that are `rows` apart and have the columns a and b.
+// From row to row each bound stays or rises by one, so it is linear if over the whole range it never rises or always
+// does; only the holes of a finer branch jump. Of two linear bounds, the larger one at both ends is the larger one
+// throughout.
 bool is_line(const Columns& a, const Columns& b, std::int32_t rows, bool jumps) {
   const auto line = [&](std::int32_t x, std::int32_t y) { return x == y || y - x == rows; };
   const auto ordered = [](std::int32_t x0, std::int32_t y0, std::int32_t x1, std::int32_t y1) {
@@ -35,7 +36,7 @@ bool is_line(const Columns& a, const Columns& b, std::int32_t rows, bool jumps) 
          ordered(a.hole_end, a.end, b.hole_end, b.end) && ordered(from_a, to_a, from_b, to_b);
 }
 
-// Rows first .. last.
+// Counts the pairs of queries [first, last], bisecting until count() is linear.
 double pairs_of_rows(const HeadSegment& s, std::int32_t first, std::int32_t last) {
   const Columns a = s.columns<Stationary::q>(first), b = s.columns<Stationary::q>(last);
   const std::int32_t rows = last - first;
@@ -47,14 +48,14 @@ double pairs_of_rows(const HeadSegment& s, std::int32_t first, std::int32_t last
   return pairs_of_rows(s, first, middle) + pairs_of_rows(s, middle + 1, last);
 }
 
-// Queries of pools, which are few.
+// Counts the pairs with keys that are pools, key by key, because there are few pools.
 double pairs_of_pools(const HeadSegment& s) {
   double pairs = 0;
   for (std::int32_t j = s.k_first; j < s.k_end; ++j) pairs += static_cast<double>(count(s.columns<Stationary::kv>(j)));
   return pairs;
 }
 
-// Counts one segment pair as a head with this offset sees it.
+// Counts the pairs of one segment pair for a head with this offset.
 double pairs_of(const BranchPass& pass, const SegmentPair& piece, std::int32_t offset) {
   const HeadSegment s(pass, piece, offset);
   if (pass.pool > 0) return pairs_of_pools(s);
@@ -77,7 +78,7 @@ double pairs_of(const BlockRule& rule, std::int32_t size, const SegmentPair& p, 
   return pairs;
 }
 
-// Heads of one rule keep the same blocks, unless it draws them for each.
+// Counts the pairs of all heads. Heads with the same rule keep the same blocks, unless the rule is random.
 double pairs_of_heads(const BlockPattern& blocks, const SegmentPair& p, std::int64_t kv_heads, bool causal) {
   std::map<std::int32_t, double> of_rule;
   double pairs = 0;
@@ -91,7 +92,7 @@ double pairs_of_heads(const BlockPattern& blocks, const SegmentPair& p, std::int
   return pairs;
 }
 
-// Layers keep the same blocks, and so do the many steps that a planner looks at: they are counted once.
+// Caches pair counts, because layers, and the many steps that a planner simulates, have the same blocks. Thread-safe.
 class CountedBlocks {
  public:
   double operator()(const BlockPattern& blocks, const SegmentPair& p, std::int64_t kv_heads, bool causal) {
@@ -105,7 +106,7 @@ class CountedBlocks {
 
  private:
   using Key = std::array<std::int64_t, 7>;
-  static constexpr std::size_t kMost = 1024;  // documents differ from step to step
+  static constexpr std::size_t kMost = 1024;  // bounds the cache, since documents differ from step to step
   std::mutex mutex_;
   std::map<Key, double> pairs_;
 };

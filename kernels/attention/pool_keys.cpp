@@ -76,7 +76,7 @@ void PoolSums::learn() const {
 
 namespace {
 
-// A call over some of the pools; its results are the caller's to place.
+// Returns `whole` as a call over the pools of `call`. The caller sets the result tensors.
 template <class Args>
 Args over(const PoolKeys& pools, const PoolCall& call, Args whole) {
   whole.k = pools.keys, whole.v = pools.values;
@@ -86,7 +86,7 @@ Args over(const PoolKeys& pools, const PoolCall& call, Args whole) {
   return whole;
 }
 
-// Into `out` f32 and the log-sum-exp, with the gates.
+// Computes attention over the pools, including the gates, into out (f32) and a.lse.
 void attend_pools(const PooledAttention& a, const std::vector<PoolKeys>& all, const Tensor& out,
                   const ExecContext& ctx) {
   if (a.q.dim(0) == 0) return;
@@ -101,7 +101,7 @@ void attend_pools(const PooledAttention& a, const std::vector<PoolKeys>& all, co
   if (a.gates.defined()) axpby_kernel({.x = a.lse, .y = a.gates, .out = a.lse, .alpha = 1, .beta = 1}, ctx);
 }
 
-// The gradient of the gates, by the attention over the pools alone, which is computed again.
+// Computes the gradient of the gates. Recomputes attention over the pools alone.
 void gate_backward(const PooledAttentionBackward& a, const std::vector<PoolKeys>& pools, const ExecContext& ctx) {
   if (a.q.dim(0) == 0) return;
   const Tensor pooled = ctx.empty(a.out.shape()), pooled_lse = ctx.empty(a.lse.shape());
@@ -119,7 +119,8 @@ void gate_backward(const PooledAttentionBackward& a, const std::vector<PoolKeys>
                    ctx);
 }
 
-// Those of keys and values that are pools of one size, f32 [2,pools,Hk,D]. Adds to dq where it has something.
+// Returns the gradients of the keys and values of one pool size, f32 [2,pools,Hk,D]. Adds the gradient of the queries
+// to dq if `has`, otherwise overwrites dq.
 Tensor gradients_of(const PoolKeys& pools, const AttentionBackward& whole, const Tensor& dq, bool has,
                     const ExecContext& ctx) {
   const Shape& shape = pools.keys.shape();

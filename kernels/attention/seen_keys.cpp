@@ -14,7 +14,7 @@ void SeenKeys::add(std::int32_t kv_head, std::int32_t query, std::int32_t length
 }
 
 std::optional<std::int64_t> SeenKeys::reach() const {
-  if (!pattern_.pools.empty()) return {};  // pools are made of all keys
+  if (!pattern_.pools.empty()) return {};  // all keys may be in pools
   std::int64_t most = 0;
   for (const BranchPass& pass : passes_) {
     if (pass.window == 0) return {};

@@ -16,7 +16,7 @@ void check_whole(const Args& a, bool carries) {
   RING_CHECK(!carries && a.queries == a.keys, "attention: pools of parts of documents");
 }
 
-// The pools of whole documents, of each size that has some.
+// Computes the pools of whole documents, for each size of which there are pools.
 std::vector<PoolKeys> pools_of_documents(const PoolSource& source, const std::vector<Span>& documents,
                                          const ExecContext& ctx) {
   std::vector<PoolKeys> all;

@@ -1,7 +1,7 @@
-// The backward of attention. One task is a run of key blocks of one segment pair and KV head, and owns their dk and dv.
-// When there are fewer segment pairs and heads than threads want, the keys of one are cut into several tasks; each but
-// the first then sums its share of dq on the side, and the shares are added in one order. The cut depends on shapes and
-// thread count only.
+// Attention backward. Each task computes dk and dv of a run of key blocks of one segment pair and KV head. If there are
+// too few segment pairs and heads for the threads, the keys of one are divided among several tasks. The first of them
+// accumulates into dq, the others each into a partial dq (a share); the shares are then added in a fixed order. The
+// division depends only on shapes and thread count.
 
 #include <span>
 
@@ -16,10 +16,10 @@ namespace {
 
 struct Problem {
   Heads q, k, v, dout, dq, dk, dv;
-  Heads carry_dq, carry_dk, carry_dv;  // no data where there is none
-  bool first;                          // of the passes: gradients start here
+  Heads carry_dq, carry_dk, carry_dv;  // data is null without a carry
+  bool first;                          // the first pass, which initializes the gradients
   float *lse, *delta;                  // [Hq,N]; delta = rowsum(dout * out)
-  float* shares;                       // parts of dq, each [heads of the group, queries, D]
+  float* shares;                       // partial dq, each [heads of the group, queries of the task, D]
   float scale;
   const Pattern& pattern;
   const BranchPass& pass;
@@ -29,14 +29,14 @@ struct Problem {
   std::int64_t group() const { return q.heads / k.heads; }
 };
 
-// All numbers are samples of the head segment. The gradients of [key, key_end) are this task's own.
+// Positions count samples of the head segment. Only this task writes dk and dv of keys [key, key_end).
 struct Task {
   const SegmentPair* piece;
   std::int32_t kv_head, key, key_end;
-  std::int32_t query, query_end;  // the queries that see some of the keys
-  std::int32_t rows;              // how many of them see some of the first block's
-  std::int64_t share;             // where its part of dq lies, in floats; -1: in dq itself
-  std::int64_t cost;              // scores
+  std::int32_t query, query_end;  // queries that may see some of the keys
+  std::int32_t rows;              // number of queries in tiles of the task's first key block
+  std::int64_t share;             // offset of the task's partial dq in `shares`, in floats; -1: writes dq itself
+  std::int64_t cost;              // number of scores
 
   std::int64_t queries() const { return std::max(0, query_end - query); }
   View view(const Problem& p) const { return {p.pass, p.pattern, p.selected, *piece, kv_head}; }
@@ -46,7 +46,7 @@ struct Tile {
   std::int32_t row, row_end, key, key_end;
 };
 
-// fn(tile) for the scores of keys [key, key_end), which lie in one block.
+// Calls fn(tile) for each tile of scores of keys [key, key_end), which must be in one block.
 template <class Fn>
 void for_tiles(const View& v, std::int32_t key, std::int32_t key_end, const Fn& fn) {
   for_runs<Stationary::kv>(v, key, key_end, [&](std::int32_t row, std::int32_t end) {
@@ -61,20 +61,20 @@ void for_tiles(const View& v, std::int32_t key, std::int32_t key_end, const Fn& 
   });
 }
 
-// fn(key, key_end) for the blocks of keys in [first, end).
+// Calls fn(key, key_end) for each block of keys in [first, end).
 template <class Fn>
 void for_key_blocks(const View& v, std::int32_t first, std::int32_t end, const Fn& fn) {
   for_blocks(first, end, v.blocks ? v.blocks->block() : kKeyBlock, fn);
 }
 
-// dq of one query head of a task.
+// Returns the rows to which a task adds dq of one query head: dq itself or the task's share.
 Rows dq_of(const Problem& p, const Task& t, const HeadSegment& s, std::int64_t in_group) {
   if (t.share < 0) return rows_of(p.dq, t.kv_head * p.group() + in_group, s.q_row, s.rate);
   const std::int64_t dim = p.q.dim;
   return {p.shares + t.share + in_group * t.queries() * dim, -t.query * dim, dim};
 }
 
-// One query head of a task: its rows in every tensor.
+// One query head of a task: the rows of its head segment in every tensor.
 struct Operands {
   std::int64_t head;
   Rows q, k, v, dout, dq, dk, dv, lse, delta;
@@ -90,8 +90,8 @@ struct Operands {
   }
 };
 
-// Where one thread works on a strip: P and dS with a row for each key of a tile and a column for each query, and
-// queries and dout with a row for each dimension.
+// Scratch memory of one thread for a strip: P and dS with a row per key of a tile and a column per query; queries and
+// dout transposed, [dim, kStrip].
 struct Scratch {
   float *scores, *ds, *queries, *dout;
   static std::int64_t floats(std::int64_t dim) { return 2 * kStrip * (kKeyBlock + dim); }
@@ -99,12 +99,13 @@ struct Scratch {
       : scores(p), ds(scores + kKeyBlock * kStrip), queries(ds + kKeyBlock * kStrip), dout(queries + dim * kStrip) {}
 };
 
-// scores -> P = exp(S - lse), ds: dP -> dS = P (dP - delta), both 0 where a query does not see the key.
+// Replaces scores S by P = exp(S - lse), and dP in `ds` by dS = P (dP - delta). Both are 0 if a query does not see the
+// key.
 void gradient(const Operands& o, const Strip& t, float* scores, float* ds) {
   float shift[kStrip] = {}, delta[kStrip] = {};
   for (std::int32_t j = 0; j < t.end - t.row; ++j) {
     const float lse = *o.lse.at(t.row + j);
-    shift[j] = lse == kMinusInf ? -kMinusInf : lse;  // a query without keys has no weights
+    shift[j] = lse == kMinusInf ? -kMinusInf : lse;  // makes P 0 for a query without keys
     delta[j] = *o.delta.at(t.row + j);
   }
   hide_unseen(t, scores);
@@ -118,7 +119,7 @@ void gradient(const Operands& o, const Strip& t, float* scores, float* ds) {
   }
 }
 
-// The same with dropout: P as they were kept.
+// gradient() with dropout: dS comes from the masked dP, and P is masked afterwards, for dv.
 void dropped_gradient(const Problem& p, const Operands& o, const Strip& t, float* scores, float* ds) {
   std::uint32_t keys[kStrip] = {};
   for (std::int32_t j = 0; j < t.end - t.row; ++j)
@@ -128,7 +129,7 @@ void dropped_gradient(const Problem& p, const Operands& o, const Strip& t, float
   drop(p.mask, t, keys, scores);
 }
 
-// P and dS of a strip.
+// Computes P and dS of a strip.
 void run_strip(const Problem& p, const Operands& o, const Strip& t, const Scratch& scratch) {
   const std::int64_t at = t.seen.first * kStrip, dim = p.q.dim;
   const auto product = [&](const Rows& keys, const Rows& rows, float* turned, float* c, float alpha) {
@@ -152,7 +153,7 @@ void run_strip(const Problem& p, const Operands& o, const Strip& t, const Scratc
     gradient(o, t, scratch.scores, scratch.ds);
 }
 
-// All gradients that one strip gives. beta_dq = 0: nothing is there yet of its queries'.
+// Adds a strip's gradients to dq, dk and dv. beta_dq = 0 overwrites dq of the strip's queries instead.
 void add_strip(const Problem& p, const Operands& o, const Strip& t, float beta_dq, const Scratch& scratch) {
   const std::int64_t rows = t.end - t.row, first = t.key + t.seen.first, at = t.seen.first * kStrip, dim = p.q.dim;
   const auto add_to_keys = [&](const Rows& gradient, const float* tile, const Rows& of, float alpha) {
@@ -184,7 +185,7 @@ void add_strip(const Problem& p, const Operands& o, const Strip& t, float beta_d
                 .beta = beta_dq});
 }
 
-// Gradients start from their carry, or from 0.
+// Initializes rows [first, end) of a gradient with the carry, or with 0 if there is none.
 void start(const Rows& to, const Rows& carry, std::int64_t first, std::int64_t end, std::int64_t dim) {
   if (carry.data && carry.data == to.data) return;
   for (std::int64_t j = first; j < end; ++j)
@@ -204,13 +205,13 @@ void start_keys(const Problem& p, const Task& t, const HeadSegment& s, std::int3
   start(rows(p.dv), rows(p.carry_dv), key, end, p.q.dim);
 }
 
-// Whether the first block of keys gives every row of dq a value, so that it need not start from 0.
+// Returns true if the first key block writes every row of dq, so that dq need not be initialized.
 bool begins_queries(const Problem& p, const Task& t, const HeadSegment& s) {
   if (t.share >= 0) return t.rows == t.queries();
   return p.first && !p.carry_dq.data && t.rows == s.q_end - s.q_first;
 }
 
-// Keys [key, end), one block, of a task.
+// Adds the gradients of keys [key, end), one block of a task.
 void run_block(const Problem& p, const Task& t, const View& view, std::int32_t key, std::int32_t end, float beta_dq,
                const Scratch& scratch) {
   if (p.first) start_keys(p, t, view.segment, key, end);
@@ -237,7 +238,7 @@ void run_task(const Problem& p, const Task& t, const Scratch& scratch) {
   });
 }
 
-// Adds the shares of dq of one segment pair and KV head: `parts`, in order of their keys.
+// Adds the shares of one segment pair and KV head to dq. parts: its tasks, in the order of their keys.
 void add_shares(const Problem& p, std::span<const Task> parts, ThreadPool& pool) {
   const HeadSegment s = parts.front().view(p).segment;
   pool.parallel_for(s.q_end - s.q_first, 16, [&](std::int64_t begin, std::int64_t end, int) {
@@ -253,12 +254,12 @@ void add_shares(const Problem& p, std::span<const Task> parts, ThreadPool& pool)
 }
 
 struct Plan {
-  std::vector<Task> tasks;                // grouped by segment pair and KV head, in order of keys
-  std::vector<std::size_t> groups = {0};  // where each group starts, and the end of the last
-  std::int64_t share_floats = 0;
+  std::vector<Task> tasks;                // grouped by segment pair and KV head, in the order of keys
+  std::vector<std::size_t> groups = {0};  // first task of each group, and the number of tasks
+  std::int64_t share_floats = 0;          // floats of all shares
 };
 
-// One task for each block of keys.
+// Returns one task per key block.
 std::vector<Task> block_tasks(const Problem& p, const SegmentPair& piece, std::int32_t kv_head) {
   std::vector<Task> tasks;
   const View view(p.pass, p.pattern, p.selected, piece, kv_head);
@@ -276,7 +277,7 @@ std::vector<Task> block_tasks(const Problem& p, const SegmentPair& piece, std::i
     });
     tasks.push_back(t);
   });
-  if (tasks.empty()) tasks.push_back(nothing(s.k_first, s.k_first));  // its queries' gradients start all the same
+  if (tasks.empty()) tasks.push_back(nothing(s.k_first, s.k_first));  // without keys, dq must still be initialized
   return tasks;
 }
 
@@ -286,7 +287,7 @@ std::int64_t cost_of(const std::vector<Task>& tasks) {
   return sum;
 }
 
-// Joins the blocks of one group to about `wanted` tasks of about equal cost.
+// Merges the key blocks of one group into about `wanted` tasks of about equal cost, and appends them to the plan.
 void join(Plan& plan, const std::vector<Task>& blocks, std::int64_t wanted, std::int64_t floats_per_query) {
   const std::int64_t whole = cost_of(blocks);
   std::int64_t done = 0, made = 0;
@@ -337,7 +338,7 @@ void run_pass(Problem& p, const std::vector<SegmentPair>& pieces, float* scratch
   }
 }
 
-// Rows of no span.
+// Initializes the gradients of rows in no span.
 void start_outside(const Heads& to, const Heads& carry, const std::vector<Span>& spans) {
   for_rows_outside(spans, to.tokens, [&](std::int64_t first, std::int64_t count) {
     for (std::int64_t h = 0; h < to.heads; ++h)
@@ -382,7 +383,7 @@ void run_attention_backward(const AttentionBackward& args, const ExecContext& ct
                scratch = ctx.empty({ctx.stream.pool().size(), Scratch::floats(args.q.dim(2))});
   compute_delta(heads_of(args.out), heads_of(args.dout), delta.data<float>(), ctx.stream.pool());
   const std::vector<BranchPass> passes = passes_of(args.pattern);
-  for (std::size_t i = passes.size(); i-- > 0;) {  // the pass that reaches every row starts the gradients
+  for (std::size_t i = passes.size(); i-- > 0;) {  // starts with the pass that covers every row
     Problem p = problem_of(args, passes[i], delta);
     p.first = i + 1 == passes.size();
     if (p.first) {

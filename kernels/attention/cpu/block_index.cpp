@@ -1,4 +1,4 @@
-// The block indexer: a task is one row, a block of queries or of keys, and writes nothing else.
+// The block indexer. Each task computes one row, for a block of queries or of keys, and writes only this row.
 
 #include "kernels/attention/block_index.h"
 
@@ -13,7 +13,7 @@
 namespace ring::cpu {
 namespace {
 
-// Where things are in a row of what the indexer is made of.
+// Access to the parts of a row of `projected` (IndexShape).
 struct Projected {
   const IndexShape& shape;
   const float* data;
@@ -21,7 +21,7 @@ struct Projected {
   Projected(const IndexShape& s, const Tensor& t) : shape(s), data(t.data<float>()) {}
   const float* query(std::int64_t row, std::int64_t h) const { return data + row * shape.width() + h * shape.dim; }
   const float* key(std::int64_t row) const { return data + row * shape.width() + shape.key(); }
-  // Those of the first head that is scored, and behind it the others.
+  // Returns the head weights [count, heads] of the KV heads that are scored.
   const float* weights(std::int64_t row) const {
     return data + row * shape.width() + shape.weights() + shape.first_head * shape.heads;
   }
@@ -40,7 +40,7 @@ std::vector<Task> tasks_of(const std::vector<SelectedRows>& documents) {
   return tasks;
 }
 
-// scores[j] = the bias of the distance, for j < i.
+// Sets scores[j] to the bias of distance i - j, for j < i.
 void begin_with_biases(const IndexShape& s, const float* biases, std::int32_t i, float* scores) {
   const auto count = static_cast<int>(s.distances);
   for (int n = 0; n < count; ++n) {
@@ -60,7 +60,7 @@ void score_row(const IndexScores& a, const Projected& x, const SelectedRows& d, 
   for (std::int32_t j = 0; j < i; ++j)
     for (std::int64_t h = 0; h < s.heads; ++h) {
       const float product = s.scale() * dot(x.query(asks, h), x.key(std::int64_t{d.keys} + j), s.dim);
-      if (product <= 0) continue;  // a NaN stays
+      if (product <= 0) continue;  // false for NaN, which must propagate
       for (std::int64_t g = 0; g < s.count; ++g) row[g * columns + j] += x.weights(asks)[g * s.heads + h] * product;
     }
 }
@@ -72,11 +72,12 @@ void run_scores(const IndexScores& a, const ExecContext& ctx) {
             [&](const Task& t, int) { score_row(a, x, *t.document, t.block); });
 }
 
-// The gradient of one row: as queries and weights it made the scores of the next block, as a key those of all later.
+// Gradient of one row of `projected`. Its queries and weights affect the scores of the next block, its key those of all
+// later blocks.
 struct RowGradient {
   const IndexScoresBackward& args;
   const Projected& x;
-  std::int64_t first;  // row of the document
+  std::int64_t first;  // first row of the document
   std::vector<float> row;
 
   RowGradient(const IndexScoresBackward& a, const Projected& projected, std::int64_t document)
@@ -85,7 +86,7 @@ struct RowGradient {
   const float* dscores(std::int64_t i) const {
     return args.dscores.data<float>() + (first + i) * args.shape.count * args.dscores.dim(2);
   }
-  // Gradient of the product, a positive one, of a query of block i - 1 and key j.
+  // Returns the gradient of the dot product, if positive, of query head h of block i - 1 and key j.
   float of_product(std::int64_t i, std::int64_t h, std::int64_t j) const {
     const IndexShape& s = args.shape;
     float sum = 0;
@@ -125,7 +126,7 @@ void run_scores_backward(const IndexScoresBackward& a, const ExecContext& ctx) {
   });
 }
 
-// The sum of one head's gradients over a range of distances.
+// Returns the sum of one head's dscores over a range of distances.
 double sum_over(const IndexDistancesBackward& a, std::int64_t g, DistanceRange range) {
   const std::int64_t columns = a.dscores.dim(2);
   double sum = 0;
@@ -151,10 +152,10 @@ void run_distances_backward(const IndexDistancesBackward& a, const ExecContext& 
   });
 }
 
-// One KV head of one block of queries.
+// One KV head of one query block.
 struct LossRow {
   const IndexLoss& args;
-  std::int64_t at;  // of the first column, in tensors of scores
+  std::int64_t at;  // offset of the row in scores, mass and gradient
 
   const float* scores() const { return args.scores.data<float>() + at; }
   const float* mass() const { return args.mass.data<float>() + at; }
@@ -169,7 +170,7 @@ struct LossRow {
       if (selected(j)) all.push_back(j);
     return all;
   }
-  // The divergence; `factor` times its gradient replaces what the row has.
+  // Returns the KL divergence. Overwrites the row of `gradient`, if defined, with `factor` times its gradient.
   float run(const std::vector<std::int64_t>& candidates, float factor) const {
     double sum = 0, total = 0, divergence = 0;
     float most = -INFINITY;

@@ -1,4 +1,4 @@
-// Weights of attention summed by blocks. One task is one block of queries and one KV head.
+// Attention mass per block. Each task computes one query block and KV head.
 
 #include "kernels/attention/block_mass.h"
 
@@ -9,13 +9,13 @@
 namespace ring::cpu {
 namespace {
 
-constexpr std::int64_t kMostBlock = 128;  // rows
+constexpr std::int64_t kMostBlock = 128;  // maximum rows of a block
 
 struct Problem {
   Heads q, k;
   const float* lse;
   float* mass;
-  std::int64_t blocks;  // of a row of `mass`
+  std::int64_t blocks;  // columns of `mass`
   float scale;
   const Pattern& pattern;
   const BranchPass& pass;
@@ -28,11 +28,11 @@ struct Problem {
 
 struct Task {
   const SegmentPair* piece;
-  std::int32_t kv_head, row, row_end;  // of the head segment's queries
-  std::int64_t cost;                   // blocks of keys
+  std::int32_t kv_head, row, row_end;  // queries [row, row_end) of the head segment
+  std::int64_t cost;                   // key blocks
 };
 
-// Where one thread works: scores as in the forward, the queries of one head, the keys of one block, a row of masses.
+// Scratch memory of one thread: scores as in the forward, queries of one head, keys of one block, one row of masses.
 struct Scratch {
   float *scores, *queries, *keys, *mass;
   static std::int64_t floats(std::int64_t dim, std::int64_t blocks) { return kMostBlock * (kStrip + 2 * dim) + blocks; }
@@ -43,7 +43,7 @@ struct Scratch {
         mass(keys + kMostBlock * dim) {}
 };
 
-// Sums of exp(score - lse) over a strip's keys, one for each of its queries.
+// Returns the sum of exp(score - lse) over the keys and queries of a strip. Overwrites the scores.
 float weights(const Strip& t, const float* lse, float* scores) {
   float shift[kStrip] = {}, sums[kStrip];
   for (std::int32_t j = 0; j < t.end - t.row; ++j) shift[j] = lse[j];
@@ -59,7 +59,7 @@ float weights(const Strip& t, const float* lse, float* scores) {
   return sum;
 }
 
-// What a head's queries of the task give to `width` keys of one block, from `key` on.
+// Returns the sum of the probabilities that a head's queries of the task give to keys [key, key + width) of one block.
 float mass_of(const Problem& p, const Task& t, const HeadSegment& s, std::int64_t head, std::int32_t key,
               std::int32_t width, const Scratch& scratch) {
   rows_of(p.k, t.kv_head, s.k_row, 1).copy(key, width, p.k.dim, scratch.keys);
@@ -99,7 +99,7 @@ void run_task(const Problem& p, const Task& t, const Scratch& scratch) {
       });
     });
   }
-  const std::int32_t start = t.row / size * size;  // the whole block's queries are where its keys are
+  const std::int32_t start = t.row / size * size;  // keys give the size of the whole block: some queries may be absent
   const std::int32_t rows = std::min(s.k_end, start + size) - std::max(s.k_first, start);
   const float share = 1 / static_cast<float>(rows * p.group());
   for (std::int64_t j = 0; j < p.blocks; ++j) out[j] = (p.adds ? out[j] : 0) + mass[j] * share;

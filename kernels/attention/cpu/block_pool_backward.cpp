@@ -1,4 +1,4 @@
-// The gradient of means of blocks: one task is one block.
+// The gradient of block means. Each task computes one block.
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// Selections by content: one task is one block of queries.
+// Selection by content. Each task selects for one query block.
 
 #include "kernels/attention/block_select.h"
 
@@ -13,7 +13,7 @@
 namespace ring::cpu {
 namespace {
 
-// Rows [first, end) of x, `heads` heads from `head` on.
+// Writes the mean over rows [first, end) of x, summed over `heads` heads from `head` on.
 void mean(const Heads& x, std::int64_t first, std::int64_t end, std::int64_t head, std::int64_t heads, float* out) {
   std::fill_n(out, x.dim, 0.0f);
   for (std::int64_t n = first; n < end; ++n)
@@ -47,10 +47,11 @@ struct Scored {
 };
 bool better(const Scored& a, const Scored& b) { return a.score != b.score ? a.score > b.score : a.block < b.block; }
 
-// The first of `best`, the best of `all` in order, whose share of the softmax over all reaches the mass.
+// Returns the length of the shortest prefix of `best` whose share of the softmax over `all` is at least `mass`. `best`
+// has the best of `all`, in order.
 std::size_t reaching(float mass, float scale, std::span<const Scored> best, std::span<const Scored> all) {
   const float largest = best.front().score;
-  const auto weight = [=](const Scored& c) {  // equal ones may be infinite
+  const auto weight = [=](const Scored& c) {  // compares first, because inf - inf is NaN
     return c.score == largest ? 1.0f : std::exp(scale * (c.score - largest));
   };
   const float target =
@@ -61,7 +62,7 @@ std::size_t reaching(float mass, float scale, std::span<const Scored> best, std:
   return count;
 }
 
-// The candidates are the blocks from rule.first on that are not local ones of query block i.
+// One query block and head. Candidates are the blocks j with rule.first <= j <= block - rule.local.
 struct Row {
   const BlockSelect& args;
   const SelectedRows& document;

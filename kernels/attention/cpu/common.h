@@ -1,5 +1,5 @@
 #pragma once
-// What the CPU's attention kernels share: strided [N,H,D] views and the sharing out of tasks.
+// Shared by the CPU attention kernels: views of strided [N,H,D] tensors, and scheduling of tasks on threads.
 
 #include <algorithm>
 #include <atomic>
@@ -12,12 +12,12 @@
 
 namespace ring::cpu {
 
-constexpr std::int64_t kQueryBlock = 64, kKeyBlock = 128;  // a tile of scores; multiples of kLanes
+constexpr std::int64_t kQueryBlock = 64, kKeyBlock = 128;  // rows and columns of a score tile; multiples of kLanes
 
 // A tensor [N,H,D] with unit last stride.
 struct Heads {
   float* data = nullptr;
-  std::int64_t tokens = 0, heads = 0, dim = 0, row = 0, head = 0;  // row, head: strides
+  std::int64_t tokens = 0, heads = 0, dim = 0, row = 0, head = 0;  // row, head: strides in floats
 
   float* at(std::int64_t token, std::int64_t h) const { return data + token * row + h * head; }
 };
@@ -26,25 +26,26 @@ inline Heads heads_of(const Tensor& t) {
   return {t.data<float>(), t.dim(0), t.dim(1), t.dim(2), t.stride(0), t.stride(1)};
 }
 
-// One head's samples of a head segment: sample j is row `first` + j * rate.
+// The samples of a head segment in one head of a tensor: sample j is at data + first + j * stride.
 struct Rows {
   float* data = nullptr;
-  std::int64_t first = 0, stride = 0;  // in floats; `first` may be negative where sample 0 lies before the tensor
+  std::int64_t first = 0, stride = 0;  // in floats; `first` is negative if sample 0 is before the tensor
 
   float* at(std::int64_t j) const { return data + (first + j * stride); }
-  // Samples [j, j + count) of `dim` numbers, a multiple of 8, one behind the other: rows that lie a power of two apart
-  // share few places of a cache.
+  // Copies samples [j, j + count) of `dim` floats, a multiple of 8, to contiguous rows. Rows a power of two apart would
+  // compete for few cache sets.
   void copy(std::int64_t j, std::int64_t count, std::int64_t dim, float* to) const {
     for (std::int64_t i = 0; i < count; ++i)
       for (std::int64_t c = 0; c < dim; c += 8) std::memcpy(to + i * dim + c, at(j + i) + c, 8 * sizeof(float));
   }
 };
+// Returns the samples first_row, first_row + rate, ... of a head.
 inline Rows rows_of(const Heads& t, std::int64_t head, std::int64_t first_row, std::int64_t rate) {
   return {t.data + head * t.head, first_row * t.row, rate * t.row};
 }
 
-// fn(task, thread) for every task, each taken by the next free thread, dearest first (Graham 1969). A task writes only
-// what it owns and computes it alone, so who runs it when does not change a bit.
+// Calls fn(task, thread) for every task; the next free thread takes the task with the highest cost (Graham 1969).
+// Requires that tasks write disjoint results, so that the results do not depend on the schedule.
 template <class Task, class Fn>
 void share_out(std::vector<Task> tasks, ThreadPool& pool, const Fn& fn) {
   std::stable_sort(tasks.begin(), tasks.end(), [](const Task& a, const Task& b) { return a.cost > b.cost; });

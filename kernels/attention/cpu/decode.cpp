@@ -1,5 +1,5 @@
-// Attention of one new query per sequence against its cache: scores of a group of query heads are one small product
-// with each range of the keys that they share. One task is one sequence and KV head.
+// Attention of one new query per sequence over its KV cache. The query heads of a KV head share their keys, so their
+// scores are one small GEMM per range of keys. Each task computes one sequence and KV head.
 
 #include <span>
 
@@ -12,7 +12,7 @@ namespace ring::cpu {
 namespace {
 
 struct Task {
-  std::int64_t sequence, kv_head, cost;  // cost: keys
+  std::int64_t sequence, kv_head, cost;  // cost: number of keys
   std::span<const CacheRows> rows;
 };
 
@@ -21,7 +21,7 @@ struct Problem {
   const Tensor &k, &v;
   float scale;
   std::int64_t group, padded;  // query heads per KV head; floats per row of scores
-  const float* gates;          // [B,Hq], of rows from `gated` on; null: none
+  const float* gates;          // [B,Hq], for cache rows from `gated` on; null if there are none
   std::int32_t gated;
 };
 
@@ -35,7 +35,7 @@ void add_gates(const Problem& p, const Task& t, std::int64_t count, float* score
     for (std::int64_t j = 0; j < count; ++j) scores[g * p.padded + j] += gates[g];
 }
 
-// Scores of all ranges, one behind the other.
+// Computes the scores of all ranges of keys, concatenated.
 void score(const Problem& p, const Task& t, float* scores) {
   for (const CacheRows& r : t.rows) {
     gemm({.transpose_b = true,

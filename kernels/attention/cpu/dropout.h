@@ -1,5 +1,5 @@
 #pragma once
-// Dropout on the CPU's weights, strip by strip.
+// Attention dropout on CPUs, strip by strip.
 
 #include "kernels/attention/cpu/tiles.h"
 #include "kernels/attention/dropout.h"
@@ -24,7 +24,7 @@ class Mask {
   std::uint32_t row_key(std::int64_t row, std::int64_t head) const {
     return dropout_row_key(site_, first_row_ + (rows_ ? rows_[row] : row), first_head_ + head);
   }
-  // The weights that n queries give one key.
+  // Drops or scales the probabilities of n queries for one key.
   void apply(float* weights, const std::uint32_t* row_keys, std::uint32_t column_key, std::int64_t n) const {
 #pragma GCC ivdep
     for (std::int64_t j = 0; j < n; ++j)
@@ -39,7 +39,7 @@ class Mask {
   float scale_;
 };
 
-// Leaves of a strip's weights what dropout keeps.
+// Applies the mask to a strip's probabilities, or to their gradients: a row per key of the tile, a column per query.
 inline void drop(const Mask& mask, const Strip& t, const std::uint32_t* row_keys, float* weights) {
   const std::uint32_t first = dropout_column_key(t.segment.position + t.key * t.segment.rate),
                       step = dropout_column_key(t.segment.rate);

@@ -1,5 +1,5 @@
-// The forward of attention, block by block with a running maximum and sum (Milakov and Gimelshein 2018): no row of
-// scores is ever held as a whole. One task is one block of queries of one head.
+// Attention forward with online softmax (Milakov and Gimelshein 2018): a running maximum and sum per query, so that no
+// row of scores is ever stored whole. Each task computes one block of queries of one head.
 
 #include "kernels/attention/cpu/dropout.h"
 #include "kernels/attention/cpu/tile_product.h"
@@ -12,7 +12,7 @@ namespace ring::cpu {
 namespace {
 
 struct Problem {
-  Heads q, k, v, out, carry;  // carry: no data where there is none
+  Heads q, k, v, out, carry;  // carry.data is null without a carry
   float* lse;
   float scale;
   const Pattern& pattern;
@@ -26,24 +26,24 @@ struct Problem {
 struct Task {
   const SegmentPair* piece;
   std::int64_t head;
-  std::int32_t row, row_end;  // of the head segment's queries
-  std::int64_t cost;          // scores per row
+  std::int32_t row, row_end;  // queries [row, row_end) of the head segment
+  std::int64_t cost;          // keys that the block's queries may see
 };
 
-// A block of queries on its way through the keys.
+// A block of queries and its online softmax state.
 struct Block {
   std::int64_t rows, dim;
-  Rows out, lse;       // row 0: the block's first
-  bool merged = true;  // `out` holds something already
+  Rows out, lse;       // row 0 is the first query of the block
+  bool merged = true;  // `out` already holds a partial result
   float max[kQueryBlock], sum[kQueryBlock];
-  std::uint32_t key[kQueryBlock] = {};  // of dropout
+  std::uint32_t key[kQueryBlock] = {};  // dropout keys
 };
 
 void rescale(float* row, std::int64_t n, float factor) {
   for (std::int64_t i = 0; i < n; ++i) row[i] *= factor;
 }
 
-// A carried row counts as one key whose score is its log-sum-exp and whose value is the row.
+// Initializes the state. A carried row counts as one key: its score is the carried log-sum-exp, its value the row.
 void start(Block& b, const Rows& carry) {
   std::fill_n(b.max, kQueryBlock, kMinusInf);
   std::fill_n(b.sum, kQueryBlock, 0.0f);
@@ -61,8 +61,8 @@ void start(Block& b, const Rows& carry) {
   }
 }
 
-// Where one thread works. Scores have a row for each key of a tile and a column for each query of a strip, so that
-// what is done to a query is done to a strip of them at once; queries have a row for each dimension of a strip.
+// Scratch memory of one thread. Scores have a row per key of a tile and a column per query of a strip, so that one
+// vector instruction handles all queries of the strip. Queries are stored transposed, [dim, kStrip] per strip.
 struct Scratch {
   float *scores, *queries, *keys, *values;
   static std::int64_t floats(std::int64_t dim) { return kKeyBlock * kStrip + (kQueryBlock + 2 * kKeyBlock) * dim; }
@@ -75,7 +75,8 @@ struct Scratch {
 
 void load(Lanes& to, const float* from) { std::memcpy(&to, from, sizeof to); }
 
-// The scores of a strip become weights; b: the queries' block, of which the strip starts at query `at`.
+// Replaces the scores of a strip by unnormalized probabilities, and rescales the block's sums and outputs to the new
+// maxima. The strip starts at query `at` of block b.
 void softmax(Block& b, std::int64_t at, const Extent& seen, float* scores) {
   float* const first = scores + seen.first * kStrip;
   float* const end = first + seen.count * kStrip;
@@ -113,7 +114,7 @@ void finish(Block& b) {
   }
 }
 
-// Scores of a strip of the block, and what they add to it.
+// Computes the scores of a strip that starts at query `at` of the block, and adds P V to the block's output.
 void add_strip(const Problem& p, const Strip& t, Block& b, std::int64_t at, const Scratch& scratch) {
   const Extent& seen = t.seen;
   float* scores = scratch.scores + seen.first * kStrip;
@@ -143,7 +144,7 @@ void add_strip(const Problem& p, const Strip& t, Block& b, std::int64_t at, cons
                 .beta = b.merged ? 1.0f : 0.0f});
 }
 
-// The keys [key, key + width) of the head segment, for all strips of the block.
+// Adds the keys [key, key + width) of the head segment to all strips of the block.
 void add_tile(const Problem& p, const Task& t, const HeadSegment& s, Block& b, std::int32_t key, std::int32_t width,
               const Scratch& scratch) {
   const std::int64_t kv_head = t.head / p.group();

@@ -25,18 +25,19 @@ void run_kept_share(const KeptShare& a, const ExecContext& ctx) {
   });
 }
 
-// The queries of block i, and the keys of their document before them.
+// The queries of block i that are here, and the earlier keys of their document.
 struct BlockRow {
-  std::int64_t first, rows;     // first: of the document's keys
-  std::int64_t before, inside;  // keys before the block; of the block, before its first query here
+  std::int64_t first, rows;     // position of the document's first key; queries of the block
+  std::int64_t before, inside;  // keys before the block; keys of the block before the first of these queries
 
   BlockRow(const SegmentPair& p, std::int32_t size, std::int32_t i) : first(p.k_first) {
     const std::int32_t begin = std::max(i * size, p.q_first), start = std::max(i * size, p.k_first);
     rows = std::min((i + 1) * size, p.q_end) - begin;
     before = start - p.k_first, inside = begin - start;
   }
-  std::int64_t causal() const { return rows * inside + rows * (rows + 1) / 2; }  // pairs of the block with itself
-  // Pairs with block j < i.
+  // Returns the causal pairs with keys of the block itself.
+  std::int64_t causal() const { return rows * inside + rows * (rows + 1) / 2; }
+  // Returns the pairs with keys of block j < i.
   std::int64_t pairs(std::int64_t size, std::int64_t j) const {
     return rows * ((j + 1) * size - std::max(j * size, first));
   }

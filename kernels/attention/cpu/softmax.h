@@ -1,5 +1,5 @@
 #pragma once
-// Rows of scores. They are padded to whole vectors, so that no loop has a remainder.
+// Softmax of rows of scores, which are padded to whole vectors so that loops have no remainder.
 
 #include <cmath>
 #include <cstdint>
@@ -13,12 +13,12 @@ constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
 inline std::int64_t whole_vectors(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
-// Largest of n numbers; n = 0: -inf.
+// Returns the largest of n numbers; -inf if n is 0.
 inline float row_max(const float* s, std::int64_t n) {
   return max_of(n, [=](std::int64_t j) { return s[j]; });
 }
 
-// s = exp(s - shift) over n numbers; returns their sum.
+// Replaces n numbers s by exp(s - shift), and returns their sum.
 inline float row_exp(float* s, std::int64_t n, float shift) {
 #pragma GCC ivdep
   for (std::int64_t j = 0; j < n; ++j) s[j] = exp_fast(s[j] - shift);

@@ -5,7 +5,7 @@
 namespace ring::cpu {
 namespace {
 
-// Floats of a register, and how many rows times two of them are summed at a time: as many as there are registers for.
+// kWidth: floats per register. Accumulators are kRows x 2 registers, as many as fit the register file.
 #if defined(__AVX512F__)
 constexpr int kWidth = 16, kRows = 8;
 #else
@@ -22,12 +22,12 @@ struct Vector {
   }
 };
 
-// Rows [i, i + rows) and columns [j, j + vectors * width) of C.
+// Computes rows [i, i + rows) and columns [j, j + vectors * width) of C.
 template <int rows, int vectors, int width>
 void block(const TileProduct& p, std::int64_t i, std::int64_t j) {
   using V = Vector<width>;
   typename V::Type sums[rows][vectors];
-#pragma GCC unroll 8  // all that follows: only then are the sums kept in registers
+#pragma GCC unroll 8  // like all loops below, so that the accumulators stay in registers
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 2
     for (int v = 0; v < vectors; ++v) sums[r][v] = typename V::Type{};
@@ -60,7 +60,7 @@ void row_block(const TileProduct& p, std::int64_t i) {
   if (j < p.n) block<rows, 1, 8>(p, i, j);
 }
 
-// Rows from i on, `rows` at a time, then the rest in smaller steps.
+// Computes the rows from i on, `rows` at a time, then the rest in halved steps.
 template <int rows>
 void row_blocks(const TileProduct& p, std::int64_t i) {
   for (; i + rows <= p.m; i += rows) row_block<rows>(p, i);

@@ -1,12 +1,13 @@
 #pragma once
-// Products of tiles that lie in the first caches, where a library's packing and choosing would cost as much as the
-// product. Every element is summed in the order of k.
+// GEMMs of tiles that fit the L1 and L2 caches, for which a library's packing and dispatch would cost as much as the
+// GEMM. Every element is summed in the order of k.
 
 #include <cstdint>
 
 namespace ring::cpu {
 
-// C = alpha A B + beta C. n is a multiple of 8; beta = 0 never reads C, and without k it becomes beta C.
+// C = alpha A B + beta C, with A [m,k], B [k,n], C [m,n]. n is a multiple of 8. C is not read if beta = 0. If k = 0,
+// C = beta C.
 struct TileProduct {
   std::int64_t m = 0, n = 0, k = 0;
   const float* a = nullptr;

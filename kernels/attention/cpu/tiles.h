@@ -1,5 +1,5 @@
 #pragma once
-// The tiles of scores that a head segment needs, and what each of their rows sees.
+// Score tiles of a head segment, and the columns that their rows see.
 
 #include <algorithm>
 #include <cstring>
@@ -15,8 +15,8 @@ namespace ring::cpu {
 // A segment pair as one KV head sees it.
 struct View {
   HeadSegment segment;
-  const BlockPattern* blocks;  // null: the head segment says it all
-  SelectedBlocks selected;     // in place of the pattern's rules, where there is a selection
+  const BlockPattern* blocks;  // null without a block pattern
+  SelectedBlocks selected;     // replaces the pattern's rules if there is a selection
   std::int32_t kv_head, block_row;
 
   View(const BranchPass& pass, const Pattern& pattern, const SelectedBlocks& selected, const SegmentPair& piece,
@@ -37,7 +37,7 @@ struct View {
   }
 };
 
-// fn(first, end) for [first, end) as cut at multiples of `size`.
+// Calls fn(first, end) for the parts of [first, end), split at multiples of `size`.
 template <class Fn>
 void for_blocks(std::int32_t first, std::int32_t end, std::int32_t size, const Fn& fn) {
   for (std::int32_t next; first < end; first = next) {
@@ -47,7 +47,8 @@ void for_blocks(std::int32_t first, std::int32_t end, std::int32_t size, const F
   }
 }
 
-// fn(first, end) for the runs of columns of which rows [row, row_end) may see some; the rows lie in one block.
+// Calls fn(first, end) for each run of columns that rows [row, row_end) may see. Requires that the rows are in one
+// block.
 template <Stationary owner, class Fn>
 void for_runs(const View& v, std::int32_t row, std::int32_t row_end, const Fn& fn) {
   const TileBounds r = v.segment.bounds<owner>(row, row_end);
@@ -70,9 +71,9 @@ void for_runs(const View& v, std::int32_t row, std::int32_t row_end, const Fn& f
   run(first, r.end);
 }
 
-constexpr std::int32_t kStrip = 16;  // queries whose scores are computed together, a column for each
+constexpr std::int32_t kStrip = 16;  // queries of a strip, whose scores are computed together, one column per query
 
-// fn(first, end) for the strips of [first, end).
+// Calls fn(first, end) for each strip of [first, end).
 template <class Fn>
 void for_strips(std::int32_t first, std::int32_t end, const Fn& fn) {
   for (std::int32_t next; first < end; first = next) {
@@ -81,30 +82,30 @@ void for_strips(std::int32_t first, std::int32_t end, const Fn& fn) {
   }
 }
 
-// A run of a tile's keys.
+// `count` consecutive keys of a tile, from key `first` of the tile.
 struct Extent {
   std::int64_t first, count;
 };
 
-// All that the queries [row, end) see of the keys [key, key + width), counted from there.
+// Returns the smallest run, counted from `key`, with all keys of [key, key + width) that queries [row, end) see.
 inline Extent seen_by(const HeadSegment& s, std::int32_t row, std::int32_t end, std::int32_t key, std::int64_t width) {
   const TileBounds r = s.bounds<Stationary::q>(row, end);
   const std::int64_t first = std::clamp<std::int64_t>(r.first - key, 0, width);
   return {first, std::clamp<std::int64_t>(r.end - key, first, width) - first};
 }
 
-// The queries [row, end) of a head segment before the keys from `key` on, of which they see `seen` at most.
+// Queries [row, end) of a head segment and a tile of keys that starts at `key`; `seen` has all keys that they see.
 struct Strip {
   const HeadSegment& segment;
   std::int32_t row, end, key;
   Extent seen;
 };
 
-// A number for each query of a strip, in registers: in an array the compiler would keep it in memory.
+// One number per query of a strip, as a vector: an array would be kept in memory, not in registers.
 using Lanes = float __attribute__((vector_size(kStrip * sizeof(float))));
 using Positions = std::int32_t __attribute__((vector_size(kStrip * sizeof(std::int32_t))));
 
-// Scores that a query of the strip does not see: -inf.
+// Sets the scores of keys that a query of the strip does not see to -inf.
 inline void hide_unseen(const Strip& t, float* scores) {
   const TileBounds bounds = t.segment.bounds<Stationary::q>(t.row, t.end);
   const Lanes hidden = Lanes{} + kMinusInf;

@@ -1,4 +1,4 @@
-// Pools that learn which of their tokens count: one task is one pool and head.
+// Pools with learned token weights. Each task computes one pool and head.
 
 #include "kernels/attention/weighted_pool.h"
 
@@ -11,7 +11,7 @@
 namespace ring::cpu {
 namespace {
 
-// fn(pool, head, its first row) for all pools and heads.
+// Calls fn(pool, head, first row of the pool) for all pools and heads.
 template <class Fn>
 void for_pools(const std::vector<PooledRows>& rows, std::int64_t size, std::int64_t heads, const ExecContext& ctx,
                const Fn& fn) {
@@ -25,7 +25,7 @@ void add(float factor, const float* x, std::int64_t dim, float* out) {
   for (std::int64_t i = 0; i < dim; ++i) out[i] += factor * x[i];
 }
 
-// The powers of e, and 1 over their sum.
+// Writes the exponentials of the shifted scores to w, and returns 1 / their sum.
 float exponentials(const Heads& x, std::int64_t head, std::int64_t first, std::int64_t size, const float* positions,
                    const float* query, float* w) {
   for (std::int64_t r = 0; r < size; ++r) w[r] = positions[r] + dot(query, x.at(first + r, head), x.dim);
@@ -35,7 +35,7 @@ float exponentials(const Heads& x, std::int64_t head, std::int64_t first, std::i
   return 1 / total;
 }
 
-// The sum is divided last, as in a mean.
+// Writes share * sum of w[r] * row r. Divides last, so that equal weights are bit-identical to a mean.
 void sum_rows(const Heads& x, std::int64_t head, std::int64_t first, const float* w, std::int64_t size, float share,
               float* out) {
   std::fill_n(out, x.dim, 0.0f);
