@@ -19,7 +19,7 @@ GgufType same_type(FloatType type) {
   return type == FloatType::bf16 ? GgufType::bf16 : GgufType::f16;
 }
 
-// llama.cpp's number for what most of a file is.
+// Returns llama.cpp's number of the type that most of a file has.
 std::uint32_t file_type(GgufType type) {
   switch (type) {
     case GgufType::f32: return 0;
@@ -69,7 +69,7 @@ void note_types(const std::vector<GgufWeight>& weights, GgufType type, std::vect
   if (count) notes.push_back(str(count, " of the matrices are F16: their rows are no multiple of ", kQ8Block));
 }
 
-// Beside eos_token_id llama.cpp has two keys for tokens that end a text.
+// Adds the end-of-text tokens besides eos_token_id, for which llama.cpp has two more keys.
 void add_more_ends(GgufKeys& keys, const TextEnds& ends, std::vector<std::string>& notes) {
   std::vector<std::int32_t> more;
   for (const std::int32_t id : ends.more_ends)
@@ -117,7 +117,7 @@ GgufExported export_found(const FoundCheckpoint& found, const std::string& file,
 }  // namespace
 
 GgufExported export_to_gguf(const std::string& run_or_checkpoint, const std::string& file, const GgufOptions& options) {
-  std::error_code ignored;  // what is wrong with the path, writing will tell
+  std::error_code ignored;  // errors of the path show up when writing
   if (fs::exists(file, ignored)) fail(file, " exists, and nothing is overwritten: give another name, or remove it");
   GgufExported exported;
   const auto find = [&] { return find_checkpoint(run_or_checkpoint); };

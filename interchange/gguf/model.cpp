@@ -75,7 +75,7 @@ std::int64_t heads_to_interleave(const std::string& ours, const ModelConfig& c) 
   return ours.find(".attention.wk.") != std::string::npos ? c.kv_heads : 0;
 }
 
-// By which llama.cpp divides the frequencies.
+// Returns the factors by which llama.cpp divides the rotary frequencies.
 std::vector<float> frequency_divisors(const ModelConfig& c) {
   RopeConfig plain = c.rope;
   plain.scaling = RopeScaling::none;
@@ -88,7 +88,7 @@ std::vector<float> frequency_divisors(const ModelConfig& c) {
 void add_rope(GgufKeys& keys, const std::string& a, const ModelConfig& c) {
   keys.emplace_back(a + ".rope.dimension_count", static_cast<std::uint32_t>(c.head_dim));
   keys.emplace_back(a + ".rope.freq_base", static_cast<float>(c.rope.theta));
-  if (c.rope.scaling != RopeScaling::linear) return;  // llama3 is a tensor
+  if (c.rope.scaling != RopeScaling::linear) return;  // llama3 scaling is stored as a tensor
   keys.emplace_back(a + ".rope.scaling.type", std::string("linear"));
   keys.emplace_back(a + ".rope.scaling.factor", static_cast<float>(c.rope.factor));
 }

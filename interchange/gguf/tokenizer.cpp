@@ -16,7 +16,7 @@ namespace ring {
 namespace {
 
 using Json = nlohmann::json;
-using Type = SentencePieces::Type;  // the same numbers
+using Type = SentencePieces::Type;  // has the same numbers as llama.cpp's token types
 
 constexpr int kBytes = 256;
 
@@ -40,14 +40,14 @@ struct Vocabulary {
 
 // --- tokenizer.json ---
 
-// Nothing: its words are no matches of a pattern that has a name.
+// Returns the named pattern whose matches are the words; nullopt if there is none.
 std::optional<bpe::Pattern> pattern_of(const Json& split) {
   const bool matches = split.at("behavior") == (split.value("invert", false) ? "Removed" : "Isolated");
   if (!matches || !split.at("pattern").contains("Regex")) return std::nullopt;
   return bpe::pattern_of(split.at("pattern").at("Regex").get_ref<const std::string&>());
 }
 
-// The steps of a pre_tokenizer in order, as words.
+// Appends the steps of a pre_tokenizer in order, as words.
 void add_steps(const Json& j, std::vector<std::string>& steps) {
   const std::string type = j.at("type");
   if (type == "Sequence") {
@@ -115,7 +115,7 @@ void add_json(GgufKeys& keys, const std::string& text, Vocabulary& vocabulary, s
 
 // --- others ---
 
-// Byte-level without merges.
+// Adds the vocabulary of `bytes`: byte-level without merges.
 void add_bytes(GgufKeys& keys, const Tokenizer& tokenizer, Vocabulary& vocabulary) {
   keys.emplace_back("tokenizer.ggml.model", std::string("gpt2"));
   keys.emplace_back("tokenizer.ggml.pre", std::string("gpt-2"));
@@ -157,10 +157,10 @@ void add_vocabulary(GgufKeys& keys, const Tokenizer& tokenizer, Vocabulary& voca
   add_bytes(keys, tokenizer, vocabulary);
 }
 
-// llama.cpp puts one token in front of a text and one behind it, or none. Its loader has defaults for a missing
-// bos_token_id (11 for gpt2, 1 for llama), which are arbitrary tokens here. A tokenizer without such a token therefore
-// gets its end token, as Qwen2's and GPT-2's published files do, and add_bos_token: false. Returns what llama.cpp's
-// templates read as bos_token and eos_token.
+// Adds the begin and end tokens. llama.cpp puts one token in front of a text and one after it, or none. llama.cpp's
+// loader has defaults for a missing bos_token_id (11 for gpt2, 1 for llama), which are arbitrary tokens here. A
+// tokenizer without such a token therefore gets its end token, as Qwen2's and GPT-2's published files do, and
+// add_bos_token: false. Returns what llama.cpp's templates read as bos_token and eos_token.
 std::map<std::string, std::string> add_ends(GgufKeys& keys, const Tokenizer& tokenizer, const chat::Format& format,
                                             const Vocabulary& vocabulary) {
   const auto end = tokenizer.end_of_text();
@@ -184,8 +184,8 @@ std::map<std::string, std::string> add_ends(GgufKeys& keys, const Tokenizer& tok
   return {{"bos_token", text_of(first)}, {"eos_token", text_of(*end)}};
 }
 
-// Returns the chat template for llama.cpp, which gives it the variables `given`. A variable with a different value in
-// `format`, or with none there, is set by a line in front; llama.cpp removes the newline after a tag.
+// Returns the chat template for llama.cpp, which passes it the variables `given`. A line in front sets each variable
+// that has a different value, or none, in `format`; llama.cpp removes the newline after a tag.
 std::string template_for(const chat::Format& format, const std::map<std::string, std::string>& given) {
   std::map<std::string, std::string> wanted{{"bos_token", ""}, {"eos_token", ""}};
   for (const auto& [name, text] : format.tokens) wanted[name] = text;

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Nothing: it is not known, and `note` says why.
+// Returns the tokenizer; null if it cannot be read, with a note that says why.
 std::shared_ptr<const Tokenizer> known_tokenizer(const Origin& origin, std::vector<std::string>& notes) {
   try {
     return tokenizer_of(origin);
@@ -45,7 +45,7 @@ std::string tokenizer_config(const Tokenizer& tokenizer, const chat::Format& for
   nlohmann::ordered_json j = {{"tokenizer_class", sentencepiece ? "LlamaTokenizer" : "PreTrainedTokenizerFast"},
                               {"model_max_length", context},
                               {"clean_up_tokenization_spaces", false}};
-  if (sentencepiece) {  // a tokenizer.json says these itself
+  if (sentencepiece) {  // a tokenizer.json has these settings itself
     for (const char* key : {"add_bos_token", "add_eos_token", "legacy"}) j[key] = false;
     j["add_prefix_space"] = tokenizer.blank_in_front();
   }

@@ -23,7 +23,7 @@ constexpr std::array<FamilyNames, 5> kFamilies = {{{Family::llama, "LlamaForCaus
 
 const FamilyNames& names_of(Family f) { return *std::ranges::find(kFamilies, f, &FamilyNames::family); }
 
-// A setting of the model, as text.
+// Returns a setting of the model as text.
 std::string value_of(ModelConfig model, const std::string& key) {
   const config::Node root = bind_config(model);
   const auto field = std::ranges::find(root.fields, key, &config::Field::name);
@@ -31,7 +31,7 @@ std::string value_of(ModelConfig model, const std::string& key) {
   return config::to_text(field->node.get());
 }
 
-// What a family fixes; the first that the model breaks is said.
+// Checks the settings that a family requires; throws Error for the first that the model violates.
 class Needs {
  public:
   Needs(const ModelConfig& model, Family family) : model_(model), family_(family) {}
@@ -64,7 +64,7 @@ Family closest_with_rope(const ModelConfig& c) {
   return c.biases == Biases::qkv ? Family::qwen2 : Family::llama;
 }
 
-// Windows that differ by layer are said by families that have layer_types.
+// Returns the family that can express the windows: windows that differ by layer need a family with layer_types.
 Family with_windows(Family f, const std::vector<std::int64_t>& windows) {
   if (f != Family::llama || std::ranges::count(windows, 0) == std::ssize(windows)) return f;
   if (std::ranges::adjacent_find(windows, std::ranges::not_equal_to()) != windows.end())

@@ -35,7 +35,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMostConfig = 16 << 20;
-constexpr std::size_t kNamed = 8;  // of many tensors in a message
+constexpr std::size_t kNamed = 8;  // tensors named in a message if there are many
 
 std::string some_of(std::vector<std::string> names) {
   const std::size_t more = names.size() - std::min(names.size(), kNamed);
@@ -43,11 +43,11 @@ std::string some_of(std::vector<std::string> names) {
   return joined(names, ", ") + (more ? str(" and ", more, " more") : "");
 }
 
-// Where one of ours lies in the published weights.
+// Position of one of our tensors in the published weights.
 struct Source {
   PublishedTensor tensor;
-  std::string name;       // in the file: with or without a prefix
-  std::size_t first = 0;  // of the elements of `tensor`, our way round
+  std::string name;       // name in the file, with or without a prefix
+  std::size_t first = 0;  // first element in `tensor`, in our layout
 };
 
 // The published tensors of a model, found in its files and checked.
@@ -60,7 +60,7 @@ class Weights {
     refuse_others();
   }
 
-  std::map<std::string, std::pair<OurTensor, Source>> all;  // by our name
+  std::map<std::string, std::pair<OurTensor, Source>> all;  // sources by our tensor name
   std::size_t tensors = 0;
   std::int64_t parameters = 0;
 
@@ -68,7 +68,8 @@ class Weights {
     return files_.tensor(s.name).type == safetensors_name(FloatType::bf16) ? DType::bf16 : DType::f32;
   }
 
-  // [outputs, inputs], row by row: the very bytes of the file, or a copy where it has them otherwise.
+  // Returns [outputs, inputs], row-major: a mapping of the file if it has the values in this form, otherwise a
+  // converted copy.
   Tensor read(const OurTensor& ours, const Source& s) const {
     const DType type = stored_type(s);
     const bool same = files_.tensor(s.name).type == safetensors_name(kept_type(type)) && !s.tensor.transposed;
@@ -77,7 +78,7 @@ class Weights {
     return t;
   }
 
-  // It is read while another one is worked on.
+  // Starts to read a tensor from disk while a different one is processed.
   void expect(const std::string& ours) const { MappedFile::expect(files_.bytes(all.at(ours).second.name)); }
 
  private:
@@ -87,7 +88,7 @@ class Weights {
     const std::size_t bytes = static_cast<std::size_t>(ours.shape.numel()) * size_of(type);
     const std::span<const std::byte> part = files_.bytes(s.name).subspan(s.first * size_of(type), bytes);
     const std::shared_ptr<void> owner(nullptr, [part](void*) { MappedFile::forget(part); });
-    auto* at = const_cast<std::byte*>(part.data());  // nobody writes: the pages would not allow it
+    auto* at = const_cast<std::byte*>(part.data());  // never written: the pages are mapped read-only
     return Tensor::wrap(std::make_shared<Storage>(at, bytes, Device{}, owner), ours.shape, type);
   }
 
@@ -113,7 +114,7 @@ class Weights {
            "' holds values that are not finite: the file is damaged, or the model was when it was written");
   }
 
-  // GPT2Model's own files lack the prefix that GPT2LMHeadModel gives its tensors.
+  // Handles files of GPT2Model, which lack the prefix that GPT2LMHeadModel gives its tensors.
   std::string name_in_files(const std::string& name) const {
     constexpr std::string_view kPrefix = "transformer.";
     if (files_.has(name) || !name.starts_with(kPrefix)) return name;
@@ -137,7 +138,7 @@ class Weights {
     parameters += t.numel();
   }
 
-  // What older versions of transformers wrote beside the weights, and can be computed.
+  // Returns true for buffers that older versions of transformers saved with the weights although they can be computed.
   static bool is_known_buffer(const std::string& name) {
     return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") || name.ends_with("rotary_emb.inv_freq");
   }
@@ -149,7 +150,7 @@ class Weights {
     if (!others.empty()) fail(folder_.string(), ": tensors that config.json has no use for: ", some_of(others));
   }
 
-  // Some files hold a head although it is the embedding.
+  // Returns true if a file stores a tied head, which must equal the embedding.
   bool is_tied_head(const std::string& name) const {
     if (!tied_ || name != "lm_head.weight") return false;
     const Source& embedding = all.at("embedding.tokens.weight").second;
@@ -186,13 +187,13 @@ Manifest planned(const Weights& weights, std::uint64_t shard_bytes) {
   return plan;
 }
 
-// Our name of what is saved under this one.
+// Returns our name of a saved tensor.
 std::string our_name(const std::string& saved) { return saved.substr(std::string_view(kWeightsPrefix).size()); }
 
 SavedFile write_part(const Weights& weights, const std::vector<PlannedSlice>& slices, const fs::path& file,
                      const ImportOptions& options) {
   std::size_t next = 0;
-  std::future<void> ahead;  // one tensor is read from the disk while the one before it is hashed and written
+  std::future<void> ahead;  // reads the next tensor from disk while this one is hashed and written
   const auto read_ahead = [&](std::size_t i) {
     ahead = std::async(std::launch::async, [&weights, name = our_name(slices[i].name)] { weights.expect(name); });
   };
@@ -223,8 +224,8 @@ void write_checkpoint_of(const Weights& weights, const fs::path& folder, const s
 
 // --- the run ---
 
-// Returns null if none came with the weights, or if none is wanted. Throws Error if none of those that came can be
-// read.
+// Returns the tokenizer; null if none came with the weights or none is wanted. Throws Error if no tokenizer that came
+// with them can be read.
 std::shared_ptr<const Tokenizer> tokenizer_in(const fs::path& folder, const ImportOptions& options,
                                               std::vector<std::string>& notes) {
   if (options.tokenizer == kNoTokenizer) return nullptr;
@@ -245,7 +246,8 @@ std::shared_ptr<const Tokenizer> tokenizer_in(const fs::path& folder, const Impo
   return nullptr;
 }
 
-// That of the tokenizer. One that cannot be read does not keep the weights out.
+// Returns the tokenizer's chat template. One that cannot be read gives a note, so that the weights can still be
+// imported.
 chat::Format chat_format_in(const fs::path& folder, const ImportOptions& options, std::vector<std::string>& notes) {
   try {
     return chat_format_beside(options.tokenizer.empty() ? folder.string() : options.tokenizer);
@@ -255,8 +257,8 @@ chat::Format chat_format_in(const fs::path& folder, const ImportOptions& options
   }
 }
 
-// Returns generation_config.json, or what transformers makes of config.json if there is none, with the tokens of
-// config.json that begin, end and pad texts where it names none itself. Empty: nothing that can be used.
+// Returns generation_config.json, or if there is none what transformers derives from config.json. Begin, end and pad
+// tokens that it lacks are taken from config.json. "" if nothing can be used.
 std::string generation_text_in(const fs::path& folder, const std::string& config, std::int64_t vocab_size,
                                std::vector<std::string>& notes) {
   const fs::path file = folder / kGenerationFile;
@@ -290,7 +292,8 @@ struct ModelFile {
   void fields(Fields& f) { f("model", model, "the decoder"); }
 };
 
-// What such a configuration must say and imported weights do not know: where to train, and how long.
+// Returns the run's configuration, with placeholders for what it requires but imported weights do not determine: data
+// and number of steps.
 Config config_of(const PublishedModel& published, const fs::path& run, const std::string& file) {
   if (!is_utf8(run.string()))
     fail("--output: expected a path in UTF-8, got '", shown(run.string()),

@@ -62,7 +62,7 @@ std::string name_in(const Naming& naming, const std::string& ours) {
   return block + found->second + kind;
 }
 
-// Transformers' Conv1D, which only GPT-2 has.
+// Returns true for weights of transformers' Conv1D, which only GPT-2 has.
 bool kept_transposed(Family family, const OurTensor& t) {
   return family == Family::gpt2 && in_block(t.name) && t.shape.size() == 2;
 }
@@ -70,7 +70,7 @@ bool kept_transposed(Family family, const OurTensor& t) {
 std::vector<OurTensor> our_tensors(const ModelConfig& model) {
   const std::unique_ptr<Model> declared = make_model(model);
   std::vector<OurTensor> all;
-  std::set<const Param*> seen;  // a head that is tied is the embedding again
+  std::set<const Param*> seen;  // a tied head is the embedding itself
   for (const ModelPart& part : declared->parts())
     for (const Param* p : part.params)
       if (seen.insert(p).second)

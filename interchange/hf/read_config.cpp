@@ -13,7 +13,7 @@ using nlohmann::json;
 
 constexpr int kMostDepth = 16;
 constexpr std::int64_t kMost = std::int64_t{1} << 30, kMostLayers = 10'000;
-constexpr std::size_t kShown = 120;  // characters of a value in a message
+constexpr std::size_t kShown = 120;  // characters of a value shown in a message
 
 // The keys of an object; null counts as missing, as it does for transformers.
 class Keys {
@@ -72,7 +72,7 @@ class Keys {
   std::string where_;
 };
 
-// Keys that change what is computed, and the value with which they do not.
+// A key that changes the computation, and the value with which it does not.
 struct Neutral {
   const char* key;
   json value;
@@ -119,7 +119,8 @@ constexpr RopeKind kRopeKinds[] = {{"linear", RopeScaling::linear},
                                    {"yarn", RopeScaling::yarn},
                                    {"dynamic", RopeScaling::dynamic}};
 
-// DeepSeek's two keys, a quotient of two of the paper's factors; otherwise 0, which stands for the paper's own.
+// Returns YaRN's attention factor: attention_factor, or the quotient of the paper's factors for DeepSeek's mscale and
+// mscale_all_dim; 0 if there are none, which stands for the paper's own factor.
 double yarn_attention_factor(const Keys& r, double factor) {
   if (r.has("attention_factor")) {
     const double given = r.number("attention_factor");
@@ -131,8 +132,8 @@ double yarn_attention_factor(const Keys& r, double factor) {
   return (0.1 * over * std::log(factor) + 1) / (0.1 * under * std::log(factor) + 1);
 }
 
-// Returns the context that positions are stretched from. As in transformers, the model's key has precedence over that
-// of the section. Throws Error if it is longer than the model's context.
+// Returns the context before scaling. As in transformers, the model's key takes precedence over the key in the rope
+// section. Throws Error if it is longer than the model's context.
 std::int64_t original_context(const Keys& model, const Keys& r) {
   constexpr const char* kKey = "original_max_position_embeddings";
   const std::int64_t context = model.count("max_position_embeddings");
@@ -194,7 +195,7 @@ void read_rope(const Keys& k, RopeConfig& rope) {
   if (rope.scaling == RopeScaling::linear) return;
   if (rope.scaling == RopeScaling::yarn) return read_yarn(k, r, rope);
   if (rope.scaling == RopeScaling::dynamic) {
-    rope.original_context = k.integer("max_position_embeddings");  // transformers looks at no other key
+    rope.original_context = k.integer("max_position_embeddings");  // transformers reads no other key
     return;
   }
   rope.low_freq_factor = r.number("low_freq_factor");
@@ -204,7 +205,7 @@ void read_rope(const Keys& k, RopeConfig& rope) {
 
 bool is_qwen(Family f) { return f == Family::qwen2 || f == Family::qwen3; }
 
-// One entry for each layer that has a window.
+// Returns for each layer whether it has a window.
 std::vector<bool> layers_with_windows(const Keys& k, std::int64_t layers) {
   std::vector<bool> with(static_cast<std::size_t>(layers));
   if (!k.has("layer_types")) {
@@ -257,7 +258,8 @@ Biases read_biases(const Keys& k, Family family) {
   return Biases::none;
 }
 
-// The defaults are those of transformers' classes, where these have any that could be left out.
+// Reads a model with Llama's structure. Missing keys have the defaults of transformers' classes, if these have usable
+// ones.
 ModelConfig like_llama(const Keys& k, Family family) {
   ModelConfig c;
   c.width = k.count("hidden_size");

@@ -35,7 +35,7 @@ bool has_original_context(const RopeConfig& rope) {
   return rope.scaling != RopeScaling::none && rope.scaling != RopeScaling::linear;
 }
 
-// A context, and where it is from.
+// A context length and its source.
 struct KnownContext {
   std::int64_t tokens = 0;
   std::string from;
@@ -53,7 +53,7 @@ std::optional<Config> find_settings(const std::string& run_or_checkpoint) {
   }
 }
 
-// Returns the longest context along run.init_from; `missing` is set to the model that cannot be read.
+// Returns the longest context along run.init_from. Sets `missing` to the first model that cannot be read.
 KnownContext longest_context(const Config& config, std::string& missing) {
   KnownContext longest{config.model.context, "model.context"};
   std::set<std::string> seen;

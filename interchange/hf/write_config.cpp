@@ -28,7 +28,8 @@ Json rope_scaling(const RopeConfig& rope) {
                  {"beta_fast", rope.beta_fast},
                  {"beta_slow", rope.beta_slow},
                  {"original_max_position_embeddings", rope.original_context}};
-    if (rope.attention_factor > 0) yarn["attention_factor"] = rope.attention_factor;  // else what the paper says
+    // Without the key, readers use the paper's factor.
+    if (rope.attention_factor > 0) yarn["attention_factor"] = rope.attention_factor;
     return yarn;
   }
   return {{"rope_type", "llama3"},
@@ -50,7 +51,7 @@ void add_layer_types(Json& j, const std::vector<std::int64_t>& windows) {
   const std::int64_t widest = std::ranges::max(windows);
   j["use_sliding_window"] = widest > 0;
   j["sliding_window"] = widest > 0 ? Json(widest) : Json();
-  // Readers without layer_types: windows in all layers from this one on.
+  // For readers without layer_types: all layers from this one on have windows.
   j["max_window_layers"] = std::ranges::find_if(windows, [](std::int64_t w) { return w > 0; }) - windows.begin();
   for (const std::int64_t window : windows)
     j["layer_types"].push_back(window > 0 ? "sliding_attention" : "full_attention");
@@ -73,7 +74,7 @@ void add_llama(Json& j, Family family, const ModelConfig& c) {
   j["num_key_value_heads"] = c.kv_heads;
   j["head_dim"] = c.head_dim;
   j["hidden_act"] = "silu";
-  // Beyond as many, transformers stretches dynamic positions.
+  // Number of tokens beyond which transformers scales dynamic positions.
   j["max_position_embeddings"] = c.rope.scaling == RopeScaling::dynamic ? c.rope.original_context : c.context;
   j["rms_norm_eps"] = c.norm_eps;
   add_rope(j, c.rope);
@@ -95,7 +96,7 @@ void add_gpt2(Json& j, const ModelConfig& c) {
   j["scale_attn_by_inverse_layer_idx"] = false;
 }
 
-// A number, or a list of several without one twice.
+// Returns one number, or a list without duplicates if there are several.
 Json end_ids(const TextEnds& ends) {
   std::vector<std::int32_t> all;
   if (ends.end) all.push_back(*ends.end);
@@ -106,7 +107,7 @@ Json end_ids(const TextEnds& ends) {
 }
 
 // Writes the tokens that begin, end and pad a text. The first two are null if there are none: without the keys, readers
-// take numbers of their own.
+// use their own defaults.
 void add_ends(Json& j, const TextEnds& ends, const Json& kept) {
   const Json first = kept.value("bos_token_id", Json()), pad = kept.value("pad_token_id", Json());
   j["bos_token_id"] = first.is_null() && ends.first ? Json(*ends.first) : first;
