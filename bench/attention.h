@@ -28,9 +28,9 @@ struct AttentionGrid {
   std::int64_t heads = 16, kv_heads = 16, tokens = 16384;  // tokens: per batch, which has at least one sequence
   std::vector<std::int64_t> head_dims, lengths;
   std::vector<bool> causal;
-  // rules of block patterns apply to all heads; AttentionGrid::causal replaces their `causal`
+  // Their `causal` is replaced by AttentionGrid::causal. Block patterns must have one rule for all heads.
   std::vector<NamedPattern> patterns = {{"dense", {}}};
-  std::vector<std::string> candidates;  // empty for all
+  std::vector<std::string> candidates;  // kernels to time; empty for all
   double dropout = 0;                   // dropout rate of attention weights
   int rounds = 1;           // all kernels of a shape are measured in turn, this many times; the medians count
   double seconds = 0.2;     // per measurement

@@ -22,7 +22,7 @@ constexpr double kClearly = 0.97;  // of the first size's time: smaller gains ar
 AttentionConfig measured_part(AttentionConfig a) {
   a.reuse = 1;
   a.index_warmup_steps = 0;
-  // pools are separate calls, independent of the block size
+  // Pools are separate calls, independent of the block size.
   a.pools.clear(), a.pooling = Pooling::mean, a.pool_gates = false;
   for (BlockRuleConfig& r : a.rules) {
     if (r.pattern == BlockChoice::importance) r.interval = 1 << 30;

@@ -21,7 +21,7 @@ struct ContextGrid {
   Pattern pattern;
   std::vector<ContextSchedule> schedules;
   ParallelConfig parallel;  // layout and prefetch
-  // longer sequences are compared with one device at this length; 0 skips this comparison
+  // Longest sequence that is measured on one device alone; longer ones are compared with its rate. 0 skips this.
   std::int64_t longest_alone = 1 << 17;
   double seconds = 0.5;  // minimum time of each measurement
 };
@@ -33,8 +33,8 @@ struct ContextTiming {
   double forward_flops = 0, both_flops = 0;      // per rank, on average, for the pairs that the pattern keeps
   // FLOP/s of one device with the whole sequence while all devices are busy; 0 if not measured.
   double forward_alone = 0, both_alone = 0;
-  // Forward and backward on the slowest rank: computation alone, with transfers replaced by nothing (received data is
-  // stale), and all transfers alone, one after the other (0 if there are none).
+  // Forward and backward on the slowest rank: computation without transfers (receive buffers keep stale data), and
+  // transfers without computation, one after the other (0 if there are none).
   double computing_seconds = 0, transfer_seconds = 0;
   // Seconds that messages were in flight while no kernel ran, on the rank that waited longest: the median of several
   // repetitions. Includes waiting for ranks that still compute.
@@ -46,8 +46,8 @@ struct ContextTiming {
   // Returns the share of the transfer time that is hidden behind kernels: 1 - waited / transfer, limited to [0, 1]; 1
   // if there are no transfers.
   double hidden() const;
-  // Returns the additional time over computation without transfers, as a share of the latter: waiting, and kernels
-  // slowed down by concurrent transfers. A negative value is noise.
+  // Returns the extra time relative to computation without transfers: time waited, plus time that kernels lose to
+  // concurrent transfers. Negative values are noise.
   double slowdown() const;
 };
 

@@ -14,7 +14,7 @@ namespace {
 constexpr int kRounds = 3;  // the best round counts, because other programs only ever add time
 constexpr double kLeastTimes = 4, kMostTimes = 1000;
 constexpr double kSeconds = 0.1;  // per round
-// bytes; the longest take the device far longer than launching them takes the host
+// Bytes. The longest take the device far longer than launching them takes the host.
 using Sizes = std::array<std::int64_t, 4>;
 constexpr Sizes kGpu = {1 << 16, 1 << 20, 1 << 23, 1 << 26};
 constexpr Sizes kCpu = {1 << 12, 1 << 16, 1 << 19, 1 << 22};

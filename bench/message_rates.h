@@ -18,8 +18,8 @@ struct MessageTime {
   double bytes_per_second = 0;  // rate for the bytes
 };
 
-// Fits by least squares of relative errors, so that short messages weigh as much as long ones. Neither part is
-// negative: if noise would make one so, the fixed part is 0. Requires at least two sizes, each with positive bytes and
+// Fits by least squares of relative errors, so that short messages weigh as much as long ones. If noise would
+// make a part negative, the fixed part is 0 instead. Requires at least two sizes, each with positive bytes and
 // seconds.
 MessageTime fit_messages(const std::vector<MessageSample>&);
 
@@ -28,10 +28,10 @@ MessageTime fit_messages(const std::vector<MessageSample>&);
 // number of messages, so that queue_one may be a collective. All ranks return the same.
 double message_seconds(const ExecContext&, Communicator& host, double seconds, const std::function<void()>& queue_one);
 
-// collective_time measures all-gather and reduce-scatter, by the bytes that a rank passes on. exchange_time measures a
-// ring exchange, in which each rank sends to the next and receives from the previous, by the bytes of a message. Both
-// are collective.
+// Measures all-gather and reduce-scatter, by the bytes that a rank passes on. Collective.
 MessageTime collective_time(const ExecContext&, Mesh&);
+// Measures a ring exchange, in which each rank sends to the next and receives from the previous one, by the bytes of a
+// message. Collective.
 MessageTime exchange_time(const ExecContext&, Mesh&);
 
 }  // namespace ring

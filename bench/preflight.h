@@ -13,7 +13,7 @@
 namespace ring {
 
 struct MessageFacts {
-  int peer = 0;                 // rank
+  int peer = 0;                 // the other rank
   double bytes_per_second = 0;  // per direction, both directions at once
   bool wrong = false;           // received data differs from the data sent
 };
@@ -22,7 +22,7 @@ struct MessageFacts {
 struct PreflightFacts {
   std::string host, device;  // "a", "NVIDIA H200"
   bool on_gpu = false;
-  // of the GEMM and of the copy (read plus written); 0 if not measured
+  // Rates of the GEMM and of the copy (bytes read plus written); 0 if not measured.
   double flops_per_second = 0, bytes_per_second = 0;
   std::int64_t wrong_products = 0, wrong_copies = 0;  // wrong elements
   std::vector<MessageFacts> messages = {};            // in the order of the peers

@@ -22,6 +22,7 @@ Ceilings ceilings_if_they_fit(const ExecContext&, double seconds = 1.5);
 // Returns seconds per call, with calls queued back to back for at least `seconds`.
 double sustained_seconds(const ExecContext&, double seconds, const std::function<void()>& queue_one);
 
+// Returns standard normal values; each `site` gives different ones.
 Tensor random_tensor(const Shape&, DType, const ExecContext&, std::uint32_t site);
 
 class Profiler;
@@ -59,7 +60,7 @@ class StepBenchmark {
 
 struct StepTimes {
   double first_seconds = 0;     // from process start to the end of the first step
-  std::vector<double> seconds;  // of each timed step, from the end of the step before to its end
+  std::vector<double> seconds;  // per timed step, from the end of the previous step
   double loss = 0;
   std::size_t peak_bytes = 0, reserved_bytes = 0;
   double median() const { return ring::median(seconds); }

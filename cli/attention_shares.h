@@ -20,8 +20,9 @@ std::string shares_text(const Pattern&, const ModelConfig&, const ParallelConfig
 // Returns the title above the lines of referenced_text(); empty without cp.
 std::string referenced_title(const ModelConfig&, const ParallelConfig&, std::int64_t length);
 
-// Returns the share of the other ranks' keys before a rank's queries that these queries attend to: "12.5 % by a KV
-// head, 40.0 % by any of 4 KV heads". kept: a layer's pattern, with a selection as a drawn block pattern.
+// Returns which share of the keys that a ring brings to a rank (other ranks' keys before its queries) these queries
+// attend to: "12.5 % by a KV head, 40.0 % by any of 4 KV heads". kept: a layer's pattern, with a selection as a drawn
+// block pattern.
 std::string referenced_text(const Pattern& kept, const ModelConfig&, const ParallelConfig&, std::int64_t length);
 
 }  // namespace ring

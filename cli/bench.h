@@ -29,8 +29,8 @@ struct BenchConfig {
   std::string name() const;  // name of the shape: the file's name without folder and extension
 };
 
-// Returns the command line's options for the ranks of `launch` to compare. own: options that may differ between ranks,
-// because they affect only what rank 0 shows.
+// Returns the options that must be the same on all ranks of `launch`. own: options that may differ, because they affect
+// only the output of rank 0.
 Facts facts_of(Command command, const std::vector<std::string>& own);
 
 // A file that lines are appended to; a new file gets the header at once. If the path is empty, nothing is written.

@@ -14,8 +14,8 @@
 namespace ring {
 namespace {
 
-// Reads the next line that says something, without its end, which may be CR LF; asks for it on a terminal. Returns
-// false if there is none.
+// Reads the next line that is not blank, without its end (LF or CR LF); prompts for it on a terminal. Returns false at
+// the end of the input.
 bool next_line(std::string& line) {
   const bool asks = ::isatty(STDIN_FILENO) == 1;
   do {

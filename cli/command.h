@@ -42,15 +42,15 @@ class Option {
   Option one_of(const std::vector<std::string>& choices) const;
   Option check(const std::function<void(const std::string&)>& check) const;  // called with every value; throws Error
   Option delimiter(char between) const;                                      // splits a word into several values
-  Option takes(int min, int max) const;                                      // values
-  Option takes_at_least(int min) const;                                      // values
+  Option takes(int min, int max) const;                                      // number of values
+  Option takes_at_least(int min) const;                                      // number of values
   Option takes_one_word() const;                                             // one word, which may hold several values
   Option envname(const std::string& variable) const;                         // read if the option is not given
   Option needs(const std::string& other) const;  // `other`, and `others`, must be added before
   Option excludes(std::initializer_list<const char*> others) const;
 
-  std::string name() const;                // "--seed"; of a positional argument: "config"
-  std::vector<std::string> names() const;  // "--nproc-per-node", "-n": long names first; none of a positional argument
+  std::string name() const;                // "--seed"; "config" for a positional argument
+  std::vector<std::string> names() const;  // "--nproc-per-node", "-n": long names first; empty if positional
   std::string description() const;
   std::string type_text() const;     // as --help shows it, with the range or the choices
   std::string default_text() const;  // "" if --help shows none
@@ -115,7 +115,7 @@ class Command {
   Command parent() const;  // no command if this is the program
   std::vector<std::string> command_names() const;
   Command find_command(const std::string& name) const;
-  std::vector<Option> options() const;  // positional arguments included, in the order of their adding
+  std::vector<Option> options() const;  // in the order of addition, positional arguments included
   std::vector<Option> named_options() const;
   std::vector<Option> positionals() const;
   Option find_option(const std::string& name) const;
@@ -141,7 +141,7 @@ class Program : public Command {
   // UsageError, or what the commands throw.
   void parse(std::vector<std::string> arguments);
 
-  // From now on commands are only read: parse() runs none.
+  // Makes parse() only read the command line: it runs no command.
   void run_nothing();
 
  private:
@@ -153,7 +153,7 @@ struct HelpAsked {
   std::string text;
 };
 
-// The command line cannot be understood.
+// Thrown if the command line cannot be understood.
 struct UsageError : Error {
   using Error::Error;
 };

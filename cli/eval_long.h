@@ -15,12 +15,13 @@ struct ModelConfig;
 enum class Split : std::uint8_t;
 
 struct LongEvalArguments {
+  // length: tokens per window for the loss, 0 for model.context; trials: prompts per length and depth, 0 for none.
   std::int64_t length = 0, trials = 10;
-  std::vector<std::int64_t> lengths;
-  std::vector<double> depths = {0, 0.25, 0.5, 0.75, 1};
+  std::vector<std::int64_t> lengths;                     // tokens per prompt; empty: the context, its half and so on
+  std::vector<double> depths = {0, 0.25, 0.5, 0.75, 1};  // position of the answer in the prompt
   std::uint64_t seed = 1;
   std::vector<std::string> tasks = {"passkey"};
-  std::string svg;
+  std::string svg;  // output file; may be empty
   bool csv = false;
   void add_to(Command command);
 };

@@ -23,7 +23,7 @@ FitChoice choice_of(const ModelConfig& m) {
   return choice;
 }
 
-// Parses the model's section alone: other settings are irrelevant here, and imported weights have none.
+// The model's section alone: the other settings are irrelevant here, and imported weights have none.
 struct OnlyModel {
   ModelConfig model;
   void fields(Fields& f) { f("model", model, "the run's"); }

@@ -82,7 +82,7 @@ int failed_with(const std::string& whole) {
 
 int main(int argc, char** argv) {
   ring::open_standard_streams();
-  std::signal(SIGCHLD, SIG_DFL);  // the kernel reports no ends of children if whoever started this process ignores it
+  std::signal(SIGCHLD, SIG_DFL);  // if the parent ignores it, the kernel would not report when children end
   ring::end_on_signals_as_process_1();
   ring::install_crash_handler();
   ring::StandardOutput output;

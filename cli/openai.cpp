@@ -84,7 +84,7 @@ std::string prompt_of(Keys& keys) {
   return text_in(prompt, "prompt");
 }
 
-// Returns the content: text, or a list of text parts.
+// Returns a message's text. The content is a string or a list of text parts.
 std::string content_of(const Json& content) {
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) refuse("messages", "has a message whose content is not text");

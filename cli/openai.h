@@ -44,7 +44,7 @@ CompletionRequest parse_completion(const std::string& body, const ServeLimits&);
 CompletionRequest parse_chat(const std::string& body, const ServeLimits&);
 
 struct CompletionUsage {
-  std::int64_t prompt_tokens = 0, tokens = 0;
+  std::int64_t prompt_tokens = 0, tokens = 0;  // tokens: of the reply
 };
 
 // Formats the reply to one request.
@@ -66,6 +66,7 @@ class CompletionReply {
   std::int64_t created_;  // seconds since 1970
 };
 
+// created: seconds since 1970.
 std::string models_json(const std::string& model, std::int64_t created);
 std::string model_json(const std::string& model, std::int64_t created);
 

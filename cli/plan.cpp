@@ -214,7 +214,7 @@ void print_advice(const PlanQuestion& q, const std::optional<PlannedStep>& layou
       "docs/measured/attention.md has trials.\n");
 }
 
-// Prints which rates the plan uses, and what they do not cover.
+// Prints the rates that the plan uses, and what they do not cover.
 void print_rates(const Arguments& a, const PlanQuestion& q, bool gpu_by_default) {
   constexpr int kGpusOfAMachine = 8;
   const int most = *std::ranges::max_element(a.gpus);

@@ -2,7 +2,7 @@
 
 namespace ring {
 
-// Like printf, but writes to std::cout, which reports write errors.
+// Like printf, but to std::cout, where write errors are reported.
 [[gnu::format(printf, 1, 2)]] void print_format(const char* format, ...);
 
 }  // namespace ring

@@ -16,7 +16,8 @@ enum class CellWhole : std::uint8_t {
   queries,  // the cell's queries: the sum adds the weights that they give to the cell's keys
 };
 
-// Cell (i, j) holds queries [i size, (i + 1) size) and keys [j size, (j + 1) size) of a causal sequence.
+// A grid of cells over a causal sequence: cell (i, j) covers queries [i * size, (i + 1) * size) and keys
+// [j * size, (j + 1) * size).
 class PairCells {
  public:
   // The cell size is the smallest power of two that needs at most most_cells cells per side.
@@ -43,8 +44,8 @@ class PairCells {
   std::vector<double> kept_;
 };
 
-// Returns the kept pairs by cell. A pair counts once even if several branches keep it. A pool of p tokens counts as 1 /
-// p of a pair with each of them. Requires a causal pattern.
+// Returns the kept pairs by cell. A pair counts once even if several branches keep it. A pool of p tokens counts as 1/p
+// of a pair with each of its tokens. Requires a causal pattern.
 PairCells cells_of(const Pattern&, std::int32_t kv_head, std::int64_t length, std::int64_t most_cells);
 
 }  // namespace ring

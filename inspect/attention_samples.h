@@ -34,7 +34,7 @@ void for_common_samples(const std::vector<Branch>& branches, unsigned subset, st
       std::int64_t tried = 0;
       while (tried < tries && first < end && (first - start) % rate != place % rate) first += step, ++tried;
       if (tried == tries) first = end;
-      step = std::min(std::lcm(step, rate), length);  // a longer step has no second sample either
+      step = std::min(std::lcm(step, rate), length);  // a step of `length` already has no second sample
     }
     if (first < end) fn(first, step, (end - first - 1) / step + 1);
   }

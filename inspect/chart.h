@@ -46,8 +46,8 @@ std::string color_swatch(std::size_t color);  // a run's color, as inline markup
 // Returns about `count` round numbers in [low, high]; on a log axis with enough decades they are 1, 2, 5 x 10^n.
 std::vector<double> axis_ticks(double low, double high, bool log, int count);
 
-// Returns labels for an axis's ticks in one notation, with the fewest digits, but at least `digits`, that tell the
-// ticks apart.
+// Returns labels for an axis's ticks, all in the same notation: with `digits` digits, or more if they are needed to
+// tell the ticks apart.
 std::vector<std::string> tick_labels(const std::vector<double>& ticks, int digits = 4);
 
 struct ByteUnit {

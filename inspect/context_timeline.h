@@ -82,7 +82,7 @@ class TimelineRecorder final : public KernelObserver {
   std::vector<Entry> entries_;
   std::vector<std::size_t> open_;  // CPU: indices of entries whose message is not yet done
   std::map<TimelineLane, Sides> sides_;
-  bool inside_ = false;  // a recorded kernel runs: kernels that it calls are not recorded
+  bool inside_ = false;  // while a recorded kernel runs; kernels that it calls are not recorded
 };
 
 }  // namespace ring

@@ -13,8 +13,8 @@ namespace ring {
 
 // Seconds per step.
 struct PassTime {
-  double predicted = 0;  // by the planner's rates, for the kernels that ran
-  double measured = 0;   // by the profile, for the same kernels
+  double predicted = 0;  // planner's time for the kernels that ran
+  double measured = 0;   // profiled time of the same kernels
   double waiting = 0;    // time in the part without a kernel: waits for copies, other ranks or the host
 };
 

@@ -15,7 +15,7 @@ struct ProfileSpan {
   double end() const { return begin + seconds; }
 };
 
-// One execution of a scope, or within the backward of a step of the tape.
+// One execution of a scope or, in the backward, of a step of the tape.
 struct ProfiledPart {
   ScopeId scope;
   std::string_view op;       // the tape step's op; empty for a scope

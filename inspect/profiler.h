@@ -21,8 +21,8 @@ class Profiler {
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 
-  void before_launch(Trainer&);  // call around each step
-  bool after_launch(Trainer&);   // returns true after the last step to profile
+  void before_launch(Trainer&);  // call before each step
+  bool after_launch(Trainer&);   // call after each step; returns true after the last step to profile
   // Returns the profile. Requires that no step is in flight. `steps` is empty if none was profiled.
   Profile read() const;
 

@@ -50,7 +50,7 @@ void set_unit(Chart& c, Values values) {
   c.scale = unit.scale, c.suffix = unit.suffix;
 }
 
-// Returns radio buttons; the style sheet reacts to them, without a script.
+// Returns radio buttons with `on` selected. The style sheet shows what they choose, without a script.
 std::string choice(const char* title, const char* name, const std::vector<std::string>& texts, std::size_t on) {
   std::string out = str("<span><b>", title, "</b> ");
   for (std::size_t i = 0; i < texts.size(); ++i)

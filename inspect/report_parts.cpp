@@ -13,7 +13,7 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kMostRanges = 4;  // with the other two lines, as many as there are colors
+constexpr std::size_t kMostRanges = 4;  // plus two lines for the other parts: kColors lines in all
 
 struct Part {
   std::string name;

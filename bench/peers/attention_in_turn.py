@@ -45,7 +45,7 @@ def operands(args, dim, length, heads_first):
 
 
 def measured(args, queue_one):
-    queue_one()  # the first one compiles
+    queue_one()  # the first call compiles
     torch.cuda.synchronize()
     time.sleep(args.rest)
     return sustained(queue_one, args.seconds)

@@ -125,7 +125,7 @@ class FlashMoba:
 
 
 PEERS = {peer.name: peer for peer in (Nsa, FlashMoba)}
-# Peer, length, blocks that are kept: about a tenth of the pairs, or as many as a peer's own selection can.
+# (peer, length, kept blocks): about a tenth of the pairs, or as many as the peer's own selection supports.
 SHAPES = [("nsa", 32768, 32), ("nsa", 131072, 32), ("nsa", 131072, 128), ("flash_moba", 32768, 13),
           ("flash_moba", 131072, 51)]
 

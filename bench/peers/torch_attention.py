@@ -87,7 +87,7 @@ def main():
                 for name, backend in BACKENDS.items():
                     try:
                         batch, work, forward, backward = measure(args, backend, dim, length, causal)
-                    except RuntimeError as error:  # this one does not support it, or memory is short
+                    except RuntimeError as error:  # the backend does not support it, or memory is too short
                         print(f"# {name}, {dim}, {length}: {str(error).splitlines()[0][:100]}", flush=True)
                         torch.cuda.empty_cache()
                         continue

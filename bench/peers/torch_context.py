@@ -73,10 +73,10 @@ def measure(mesh, length, rotate, backend, args):
     from torch.distributed.tensor.experimental._attention import set_rotate_method
 
     set_rotate_method(rotate)
-    torch.manual_seed(0)  # every rank has the whole sequence, until it is cut
+    torch.manual_seed(0)  # all ranks have the whole sequence until it is sharded
     whole = [torch.randn(1, args.heads, length, args.head_dim, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
     with context_parallel(mesh, buffers=whole, buffer_seq_dims=[2] * 4, no_restore_buffers=set(whole)):
-        q, k, v, gradient = whole  # now a rank's share of each
+        q, k, v, gradient = whole  # now this rank's shards
         inputs = [t.requires_grad_() for t in (q, k, v)]
 
         def attend():
@@ -117,7 +117,7 @@ def main():
             for name in args.backends:
                 try:
                     result = measure(mesh, length, rotate, BACKENDS[name], args)
-                except RuntimeError as error:  # no such kernel here, or memory is short
+                except RuntimeError as error:  # this kernel is not available, or memory is too short
                     print(f"# rank {rank}: {length}, {rotate}, {name}: {str(error).splitlines()[0][:100]}", flush=True)
                     torch.cuda.empty_cache()
                     continue

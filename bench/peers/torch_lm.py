@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 import shapes
 
-PEAK_FLOPS = 989e12  # dense bf16 products of an H100 or H200, by the data sheet
+PEAK_FLOPS = 989e12  # dense bf16 FLOP/s of an H100 or H200, from the data sheet
 COLUMNS = "who,shape,step_ms,tokens_per_second,first_seconds,peak_gib,loss"
 
 
@@ -178,7 +178,7 @@ def main():
     if ranks > 1:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         torch.distributed.init_process_group("nccl")
-    for s in chosen:  # the first step of all but the first counts those before it: start one process for each to compare
+    for s in chosen:  # first steps count from process start: to compare them, start one process per shape
         result = measure(s, args.steps, args.warmup, ranks, args.fsdp)
         if rank == 0:
             report(s, *result, ranks, args.fsdp, args.csv)

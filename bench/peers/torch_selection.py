@@ -28,7 +28,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-BLOCK, TILE = 64, 128  # keys of a block; queries of a tile
+BLOCK, TILE = 64, 128  # keys per block; queries per tile
 UNITS = {"block": BLOCK, "32": 32, "16": 16, "8": 8, "token": 1}
 RATE, WEIGHT_DECAY, WARMUP = 1.5e-3, 0.1, 100
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -216,7 +216,7 @@ def bf16():
 def check(args, model, tokens, choose):
     """Tokens that change must change logits from there on, and none before."""
     inputs, _ = samples(tokens, [0], args.context)
-    same = args.context // 2 + 37  # amidst a group of every size
+    same = args.context // 2 + 37  # in the middle of a group, for every group size
     other = inputs.clone()
     other[:, same:] = other[:, same:].flip(1).roll(1, 1)
     with bf16():
