@@ -294,7 +294,8 @@ __device__ float warp_max(float v) {
   return v;
 }
 
-// Returns the KL divergence of one KV head of block `own` and writes its gradient. Called by a warp.
+// Returns the KL divergence of one KV head of block `own`, and writes its gradient unless p.gradient is null. Called by
+// a warp.
 __device__ float divergence(const Losing& p, Candidates rule, std::int64_t at, int own, float factor) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const float *const scores = p.scores + at * p.columns, *const mass = p.mass + at * p.columns;

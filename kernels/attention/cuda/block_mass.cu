@@ -31,8 +31,8 @@ RING_HOST_DEVICE int blocks_of(const SegmentPair& s, int block) {
   return s.q_first < s.q_end ? (s.q_end - 1) / block + 1 - first_block(s, block) : 0;
 }
 
-// Rows that a thread block owns: queries at positions [first, end) of a document, all in block `own`. `rows`: how many
-// queries that block has in total, which its keys tell.
+// Rows that a thread block owns: queries at positions [first, end) of a document, all in block `own`. `rows`: total
+// queries of that block, which has one wherever it has a key.
 struct Owned {
   SegmentPair piece;
   int kv_head, own, first, end, rows;

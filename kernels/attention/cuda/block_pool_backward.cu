@@ -13,7 +13,7 @@ struct Gradients {
   int heads, dim, block;
 };
 
-// One thread block per block: its threads take the columns of a row in turn.
+// One thread block per pooled block: its threads take the columns of a row in turn.
 __global__ void __launch_bounds__(kBlock)
     add_means(const __grid_constant__ Documents<PooledRows> documents, Gradients p) {
   const int d = documents.find(static_cast<int>(blockIdx.x)),

@@ -23,7 +23,7 @@ struct Pooled {
   int heads, groups, dim, block;  // heads: per group
 };
 
-// One thread block per block and group: warps take the block's rows in turn, each lane n columns.
+// One thread block per pooled block and group of heads: its warps take the rows in turn, each lane n columns.
 template <int n, class T, class Out>
 __global__ void __launch_bounds__(kBlock)
     pool_blocks(const __grid_constant__ Documents<PooledRows> documents, Pooled<T, Out> p) {
@@ -198,8 +198,8 @@ struct Weights {
   }
 };
 
-// Selects no more than `most`, and only until the softmax reaches `mass`. Sums with more terms are never smaller, so a
-// search bit by bit also finds the lowest score here.
+// Selects the best scores of `most` until their share of the softmax reaches `mass`. A sum over more scores is never
+// smaller, so a bit-by-bit search finds the lowest selected score here, too.
 __device__ Taken reaching(float mass, const Taken& most, const Weights& w) {
   const float target = mass * w.from(1);
   if (w.largest == 0 || w.from(most.score) < target) return most;

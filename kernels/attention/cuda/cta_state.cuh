@@ -5,7 +5,7 @@
 
 namespace ring::cuda {
 
-// Rows [first, end), which exist.
+// Half-open range of rows that exist.
 struct Range {
   int first, end;
   __device__ bool has(int row) const { return row >= first && row < end; }

@@ -1,13 +1,14 @@
 #pragma once
-// Dropout in the CUDA kernels. Query row keys are drawn once per call by a separate kernel; key column keys are a
-// multiplication. P is scaled once at the end and delta in advance, so that each pair only costs its bits and a select.
+// Dropout in the CUDA kernels. Dropout keys of query rows are drawn once per call by a separate kernel; those of key
+// columns are one multiplication each. Accumulators are scaled once at the end and delta in advance, so that each pair
+// only costs its random bits and a select.
 
 #include "kernels/attention/cuda/cta_state.cuh"
 
 namespace ring::cuda {
 
 struct DropoutParams {
-  const std::uint32_t* keys = nullptr;  // query row keys [Hq,N]; null if nothing is dropped
+  const std::uint32_t* keys = nullptr;  // dropout keys of the query rows, [Hq,N]; null if nothing is dropped
   std::uint32_t threshold = 0;
   float scale = 1;  // 1 / (1 - rate)
 };

@@ -45,9 +45,9 @@ __device__ inline std::int32_t longest_uncut(std::int64_t work, std::int64_t lis
   return static_cast<std::int32_t>(limit > kShortestCut ? limit : kShortestCut);
 }
 
-// Calls place(list, sum of of(i) over all lists before it) for every list. Returns the total. Called by one thread
-// block, like all of the planning: each warp owns a contiguous range of lists and first adds it up for the warps after
-// it.
+// Calls place(list, prefix) for every list, where prefix is the exclusive scan of of(list). Returns the total. Called
+// by one thread block, like all of the planning: each warp owns a contiguous range of lists and first adds it up for
+// the warps after it.
 template <class T, class Of, class PlaceOf>
 __device__ T sums_before(int lists, const Of& of, const PlaceOf& place) {
   constexpr int kWarps = kPlanThreads / kWarp;

@@ -9,7 +9,7 @@ namespace ring::cuda {
 struct ListWalk {
   Stationary owner;
   bool causal, whole;  // whole: rules have blocks of 128, else of 64
-  int halves, tiles;   // blocks of 64 and of 128 positions
+  int halves, tiles;   // number of blocks of 64 and of 128 positions
   int first = 0;       // first tile of the other side
 };
 

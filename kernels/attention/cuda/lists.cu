@@ -107,8 +107,8 @@ __global__ void __launch_bounds__(kListWarps* kWarp)
   const std::int32_t longest = *p.longest, begin = p.begins[p.first_list(w, head) + tile];
   const Parts mine = parts_of(p.counts[p.first_list(w, head) + tile], longest);
   const auto before = [&](int list) { return p.before ? p.before[list] : Cuts{list, 0, 0}; };
-  // Returns the position of the first item of this list and length: the section's items that are longer, or of equal
-  // length and in an earlier list.
+  // Returns the position of this list's first item of `length` entries. Items before it are those of the section that
+  // are longer, or of equal length and in an earlier list.
   const auto place_of = [&](std::int32_t length) {
     int place = 0;
     for (int h = first_head; h < end_head; ++h) {

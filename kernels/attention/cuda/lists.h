@@ -43,9 +43,10 @@ struct DeviceLists {
   std::size_t bytes() const { return entries.bytes() + order.bytes() + splits.bytes(); }
 };
 
-// Key of cached lists. `section`: KV heads whose streamed rows share the L2 cache, see section_of.
+// Everything besides the pattern that lists depend on. `section`: KV heads whose streamed rows share the L2 cache, see
+// section_of.
 struct ListShape {
-  Stationary owner = Stationary::q;       // length: positions of the packed row
+  Stationary owner = Stationary::q;
   std::int64_t kv_heads = 1, length = 0;  // positions of the packed row
   bool causal = true;
   std::int64_t section = 1;
@@ -55,9 +56,9 @@ struct ListShape {
 // in bf16: 4 D).
 std::int64_t section_of(std::int64_t kv_heads, std::int64_t length, std::int64_t stream_bytes);
 
-// Returns lists from the stream's cache and builds them at the first use; the host then waits for the device once,
-// which is not possible during capture. Work that reads the lists need not hold a reference if it is queued before the
-// next call. Throws Error if the pattern has no blocks, or fewer than `length` needs.
+// Returns lists from the stream's cache and builds them at the first use; the host then waits for the device once. Work
+// that reads the lists need not hold a reference if it is queued before the next call. Throws Error if the pattern has
+// no blocks, or fewer than `length` needs, or if the lists would have to be built during capture.
 DeviceLists lists_for(const Pattern&, Stationary, std::int64_t kv_heads, std::int64_t length, std::int64_t stream_bytes,
                       const ExecContext&);
 DeviceLists build_lists(const BlockPattern&, const ListShape&, const ExecContext&);  // bypasses the cache
@@ -72,14 +73,14 @@ RING_HOST_DEVICE inline TileRange list_tiles(const SegmentPair& p, Stationary si
   return {(q ? p.q_first : p.k_first) / kListRows, ((q ? p.q_end : p.k_end) + kListRows - 1) / kListRows};
 }
 
-// Size of a selection's lists, in step memory. Each segment pair has its own lists. Items and splits are allocated for
-// the worst case; unused ones have no rows and no parts.
+// Shape of a selection's lists, which are in step memory. Each segment pair has its own lists. Items and splits are
+// allocated for the worst case; unused ones have no rows and no parts.
 struct SelectedShape {
   Stationary owner = Stationary::q;
   std::int32_t block = kListRows;
   std::int64_t kv_heads = 1;
-  std::int64_t tiles = 0, most_columns = 0;  // tiles: of the owner, summed over segment pairs; most_columns: tiles of
-                                             // the other side, max over segment pairs
+  // tiles: of the owner, summed over segment pairs. most_columns: tiles of the other side, max over segment pairs.
+  std::int64_t tiles = 0, most_columns = 0;
   void add(const SegmentPair& p) {
     tiles += list_tiles(p, owner).count();
     most_columns = std::max<std::int64_t>(most_columns, list_tiles(p, other(owner)).count());
@@ -110,6 +111,7 @@ class ListCache {
   DeviceLists find(const BlockPattern&, const ListShape&, const ExecContext&);
   std::size_t bytes() const { return bytes_; }
   std::size_t lists() const { return entries_.size(); }
+  // Evicts lists that exceed the new limit.
   void set_limit(std::size_t bytes);
 
  private:

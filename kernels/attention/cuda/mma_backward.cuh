@@ -263,7 +263,7 @@ __global__ __launch_bounds__(
                                           p.y.row * segment.rate, cta.own_range(0), p.dim);
   cp_async_commit();
   int cursor = cta.columns.cursor, next, next_states, in_group = 0;
-  // If keys are stationary, streams the columns of one query head of the group after another.
+  // Finds the next column block. If keys are stationary, runs over the query heads of the group one after another.
   const auto find = [&] {
     if (cta.columns.next(cursor, next, next_states)) return true;
     if (!kKeys || ++in_group >= p.group) return false;

@@ -13,7 +13,7 @@ namespace ring::cuda::sm90 {
 
 constexpr int kGroup = 128, kGroupWarps = kGroup / 32;
 constexpr int kGroupRows = 64;             // rows of the stationary operand per consumer
-constexpr int kPart = 64, kMostParts = 2;  // columns per TMA box (a part of a tile); most parts of a tile
+constexpr int kPart = 64, kMostParts = 2;  // columns per TMA box (one part of a tile); parts per tile, at most
 constexpr int threads_of(int consumers) { return kGroup * (1 + consumers); }
 
 // Bytes of one panel (64 columns, 128 bytes a row) of `rows` rows, and of a tile of kDim columns.

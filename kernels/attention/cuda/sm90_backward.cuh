@@ -184,6 +184,7 @@ struct BackwardConsumer {
     __syncwarp();  // all lanes have finished reading
     if (lane() == 0) empty.arrive();
   }
+  // Waits for the tile of the next stage and reads its marks.
   __device__ void read_marks() {
     m.full[pipe.index].wait(pipe.phase);
     marks = uniform(m.tiles[pipe.index].marks);
@@ -291,23 +292,27 @@ struct BackwardConsumer {
       read_marks();
     }
   }
+  // Converts P to bf16 fragments, without its dropped elements.
   __device__ void take_weights() {
     if constexpr (drops)
       as_kept_fragments(w, s);
     else
       as_fragments(w, s);
   }
+  // Converts dP to dS in place.
   __device__ void take_gradients() {
     if constexpr (drops)
       kept_score_gradients(dp, s, statistics);
     else
       score_gradients(dp, s, statistics);
   }
+  // Frees the stage of the pending tile. Call once its GEMMs have completed.
   __device__ void products_added() {
     fence_operand(dx);
     if constexpr (kKeys) fence_operand(dy);
     if (pending >= 0) release(m.empty[pending]);
   }
+  // Waits for the GEMMs of the pending tile and frees its stage.
   __device__ void finish_tile() {
     if constexpr (!kOverlapTiles) return;
     wgmma_wait<0>();

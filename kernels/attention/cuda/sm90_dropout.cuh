@@ -38,7 +38,7 @@ struct TileDropout<Stationary::q> {
 };
 template <>
 struct TileDropout<Stationary::kv> {
-  std::uint32_t rows[2], mine[2];  // mine: keys of the tile's queries 2 l and 2 l + 1 in lane l
+  std::uint32_t rows[2], mine[2];  // mine: dropout keys of the tile's queries 2 l and 2 l + 1 in lane l
 
   template <int kConsumers>
   __device__ void load_rows(const DropoutParams&, std::int64_t, const Job<kConsumers>& job, int row) {

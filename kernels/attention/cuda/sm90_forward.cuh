@@ -95,6 +95,7 @@ struct ForwardConsumer {
     read_marks();
     weigh_all(weights, scores, shift);
   }
+  // Issues Q K^T of the next tile and P V of the previous one, then computes P of the next tile.
   template <bool masked>
   __device__ void next_tile(const Job<kConsumers>& job, int n) {
     order.wait();
@@ -112,11 +113,13 @@ struct ForwardConsumer {
     if (shift.moved) scale_rows(out, shift.rescale);
     weigh_scores<masked>(shift);
   }
+  // Updates the row max.
   template <bool masked>
   __device__ Shift raise() {
     if (masked && half) return raise_largest(rows, first_part(scores), p.factor);
     return raise_largest(rows, scores, p.factor);
   }
+  // Converts the scores to P.
   template <bool masked>
   __device__ void weigh_scores(const Shift& by) {
     if (!masked || !half) return weigh_all(weights, scores, by);
@@ -145,6 +148,7 @@ struct ForwardConsumer {
     ring::cuda::clear(weights);
   }
 
+  // Waits for the K tile of the next stage and reads its marks.
   __device__ void read_marks() {
     m.k_full[k_pipe.index].wait(k_pipe.phase);
     marks = uniform(m.tiles[k_pipe.index].marks);
@@ -160,11 +164,13 @@ struct ForwardConsumer {
     }
     return exists;
   }
+  // Issues Q K^T, with Q of job n.
   __device__ void queue_scores(int n) {
     const std::uint32_t q = shared_address(m.q) + (n & 1) * Memory::kQueries + panel_bytes(kGroupRows) * consumer;
     gemm_ss<kDim>(scores, q, Memory::kRows, shared_address(m.k) + k_pipe.index * Memory::kTile, kKeys);
     wgmma_commit();
   }
+  // Waits for the V tile and issues P V.
   __device__ void queue_values() {
     m.v_full[v_pipe.index].wait(v_pipe.phase);
     gemm_rs(out, weights, shared_address(m.v) + v_pipe.index * Memory::kTile, kKeys);
@@ -178,6 +184,7 @@ struct ForwardConsumer {
     if (!half) gemm_rs(out, part(weights, 1), v + kPart * 128, kKeys);
     wgmma_commit();
   }
+  // Masks the scores, loads the dropout keys of the columns and frees the K stage.
   template <bool masked>
   __device__ void take_scores(const Job<kConsumers>& job) {
     fence_operand(scores);
@@ -191,11 +198,13 @@ struct ForwardConsumer {
     release(m.k_empty[k_pipe.index]);
     k_pipe.advance();
   }
+  // Frees the V stage. Call once P V has completed.
   __device__ void values_added() {
     fence_operand(out);
     release(m.v_empty[v_pipe.index]);
     v_pipe.advance();
   }
+  // Epilogue: writes out and lse, then frees the buffers of Q and the job.
   __device__ void write(const Job<kConsumers>& job, int n) {
     const WarpRows own(job, job.row + in_block(), job.segment.q_row);
     const float scale = drops ? p.dropout.scale : 1.0f;

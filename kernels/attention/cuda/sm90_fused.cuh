@@ -53,6 +53,7 @@ struct FusedConsumer {
   }
 
   __device__ int in_block() const { return kGroupRows * consumer + 16 * warp; }  // the warp's first row
+  // Waits for the tile of the next stage and reads its marks.
   __device__ void read_marks() {
     m.full[pipe.index].wait(pipe.phase);
     marks = uniform(m.tiles[pipe.index].marks);
@@ -94,6 +95,7 @@ struct FusedConsumer {
     else
       add_keys_and_queries(a, before);
   }
+  // Converts scores to P and its bf16 fragments.
   __device__ void take_weights() {
     weights_of(s, statistics, p.factor);
     if constexpr (drops) {
@@ -103,6 +105,7 @@ struct FusedConsumer {
       as_fragments(w, s);
     }
   }
+  // Converts dP to dS and its bf16 fragments.
   __device__ void take_gradients() {
     if constexpr (drops)
       kept_score_gradients(dp, s, statistics);
@@ -154,12 +157,14 @@ struct FusedConsumer {
     for (int i = 0; i < kColumns / 16; ++i)
       stmatrix(shared_address(m.ds[ds_pipe.index]) + row * 128 + ((2 * i + lane() / 16) ^ row % 8) * 16, g[i]);
   }
+  // Hands dS over for the GEMM of dq, and a stored dq to the thread that adds it. Includes the proxy fence.
   __device__ void hand_over() {
     fence_proxy_async();
     release(m.ds_full[ds_pipe.index]);
     ds_pipe.advance();
     if constexpr (!kThird) columns.hand_over();
   }
+  // Frees the stage of a tile, unless it is negative. Call once the tile's GEMMs have completed.
   __device__ void products_added(int stage) {
     fence_operand(dk);
     fence_operand(dv);
@@ -200,6 +205,7 @@ struct FusedConsumer {
     wgmma_wait<0>();
     return true;
   }
+  // Epilogue: writes dk and dv.
   __device__ void finish_job(const KeyJob& job) {
     typename QueryColumns<kDim>::Sums dq;
     bool more = false;

@@ -45,6 +45,7 @@ struct QueryColumns {
       wgmma_ss<Major::mn, Major::mn>(dq, ds.after(i * 16 * 128), keys.after(i * 16 * 128), i > 0);
     wgmma_commit();
   }
+  // Frees the dS stage and copies dq to shared memory. Call once the GEMM has completed.
   __device__ void store(Sums& dq) {
     fence_operand(dq);
     release(m.ds_empty[pipe.index]);
@@ -64,6 +65,7 @@ struct QueryColumns {
     dq_pipe.advance();
     stored = false;
   }
+  // Lets the thread that adds dq see that there are no more tiles.
   __device__ void end() {
     m.dq_empty[dq_stage()].wait(dq_pipe.phase ^ 1);
     release(m.dq_full[dq_stage()]);

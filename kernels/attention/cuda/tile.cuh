@@ -105,8 +105,8 @@ __device__ inline void gemm_nn(float (&c)[kM][kN][4], const std::uint32_t (&p)[k
 }
 
 // Writes a warp's accumulators as bf16: first into the warp's own rows of a tile at `shared`, then to global memory in
-// chunks of 16 bytes. No other warp may still use these rows: the tile's last readers must have passed a barrier. Both
-// have 8 kN columns, of which `columns` exist.
+// chunks of 16 bytes. No other warp may still use these rows: the tile's last readers must have passed a barrier.
+// Accumulators and tile have 8 kN columns, of which `columns` exist.
 template <int kDim, int kM, int kN>
 __device__ inline void store_rows(const float (&c)[kM][kN][4], unsigned char* shared, Bf16* global, std::int64_t stride,
                                   Range exist, int columns) {

@@ -92,8 +92,8 @@ class SchedulePlans {
 
  private:
   static constexpr std::size_t kMost = 256;
-  // Returns the memory of the least recently used plan if there are kMost plans. Reuse is safe: the stream orders new
-  // work after earlier work.
+  // If there are kMost plans, drops the least recently used one that is not pinned and returns its memory. Reuse is
+  // safe: the stream orders new work after earlier work.
   Tensor spare() {
     if (plans_.size() < kMost) return {};
     for (auto p = plans_.end(); p != plans_.begin();)

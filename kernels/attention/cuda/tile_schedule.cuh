@@ -165,6 +165,7 @@ struct ColumnStream {
 struct Merged {
   float lse, own, before;
 };
+// own, before: log-sum-exp of this result and of the earlier one (-inf if there is none).
 __device__ inline Merged merge(float own, float before) {
   if (before == -INFINITY) return {own, 1.0f, 0.0f};
   const float lse = fmaxf(own, before) + log1pf(expf(-fabsf(own - before)));
