@@ -16,7 +16,7 @@ constexpr int kMaxChunks = 16;  // per row, each with its own mbarrier, so that 
 struct LossArgs {
   const std::int32_t* targets;
   const float* weights;
-  float *loss, *correct;  // correct: or null
+  float *loss, *correct;  // correct: may be null
   const StepState* state;
   int vocab, width;
   float scale, z_loss;
@@ -99,7 +99,7 @@ struct Plan {
   int keep, chunk, threads;
 };
 Plan plan(std::int64_t packs, const ExecContext& ctx) {
-  constexpr int reserved = 2048;  // bytes per thread block: for the system, and what the kernel declares
+  constexpr int reserved = 2048;  // bytes per thread block: of the system, and the kernel's static shared memory
   const int most = attribute(ctx, cudaDevAttrMaxSharedMemoryPerBlockOptin) - reserved;
   const int whole = attribute(ctx, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
   const int half = whole / 2 - reserved, third = whole / 3 - reserved;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kChunk = 32;  // positions per thread block
 constexpr int kAtOnce = 8;  // rows in flight
-constexpr int kSlots = 2;   // partial sums of a chunk: kIn of the run from before, kOut of the run that continues
+constexpr int kSlots = 2;   // partial sums per chunk: kIn for the run it continues, kOut for the run it begins
 constexpr int kIn = 0, kOut = 1;
 
 struct Sorted {

@@ -30,8 +30,8 @@ __device__ Raw<T> round_to(const Eight& e) {
   return {{pack<T>(e.half[0]), pack<T>(e.half[1])}};
 }
 
-// A flat range. If `whole`, the tile must be inside the range and addresses aligned: reads then are branchless packs as
-// stored, so that the loads of all operands are in flight together.
+// A flat range. `whole` requires that the tile is inside the range and addresses are aligned. Reads then are branchless
+// and return elements as stored, so that the loads of all operands are in flight together.
 template <class T>
 struct Flat {
   T* data;

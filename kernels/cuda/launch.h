@@ -122,6 +122,7 @@ bool made_of_packs(const RowsOf<T>& r) {
   return is_aligned(r.data) && r.width % pack == 0 && r.outer_stride % pack == 0 &&
          (r.inner == 1 || r.inner_stride % pack == 0);
 }
+// Returns a divider by `inner` for row numbers. Throws Error unless there are fewer than 2^31 rows.
 inline Divider divider_of(std::string_view op, std::int64_t rows, std::int64_t inner) {
   RING_CHECK(rows < std::int64_t{1} << 31, op, " of ", rows, " rows, at most 2^31 - 1");
   return Divider(static_cast<std::uint32_t>(inner));

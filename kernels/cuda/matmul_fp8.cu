@@ -14,7 +14,8 @@ CUtensorMapDataType type_of(DType dtype) {
   }
 }
 
-// Makes a TMA descriptor for boxes of `height` rows of `width` elements. Rows of 128 bytes can be swizzled.
+// Makes a TMA descriptor for boxes of `height` rows of `width` elements. swizzled: uses the 128-byte swizzle, for boxes
+// with rows of 128 bytes. Returns false if TMA cannot address the tensor.
 bool make_map(const Tensor& t, int width, int height, bool swizzled, CUtensorMap& to) {
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(t.dim(1)), static_cast<cuuint64_t>(t.dim(0))};
   const cuuint64_t strides[1] = {static_cast<cuuint64_t>(t.stride(0)) * size_of(t.dtype())};

@@ -345,7 +345,7 @@ void launch_staged(NormBackward<T> a, const NormSums& sums, const ExecContext& c
   static_assert(Plan::groups == 1 ||
                     Plan::stages * Staging<centered, Plan>::words(false) * 16 >= kBlock * Plan::packs * kPack<T> * 4,
                 "store_part puts the sums of all groups where the stages were");
-  constexpr std::int64_t rows_per_group = 2;  // at least; a thread block's partial dw must be worth writing
+  constexpr std::int64_t rows_per_group = 2;  // minimum: a thread block's partial dw must be worth writing
   const std::int64_t blocks =
       std::clamp(divide_up(a.count, rows_per_group * Plan::groups), std::int64_t{sums.wanted()}, Plan::most_parts);
   const Shape parts_shape{blocks, kNormSums<centered>, a.width};

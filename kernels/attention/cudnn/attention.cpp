@@ -41,7 +41,8 @@ std::optional<Rows> rows_of(const std::vector<Span>& spans) {
   return r;
 }
 
-// Keys that a sequence's queries see: all, or each query those up to its own position. nullopt for anything else.
+// Keys that a sequence's queries see: all, or those up to each query's own position. sees() returns nullopt for
+// anything else.
 enum class Sees : std::uint8_t { all, up_to_own };
 std::optional<Sees> sees(const std::vector<Span>& queries, const std::vector<Span>& keys, bool causal) {
   if (!causal) return Sees::all;

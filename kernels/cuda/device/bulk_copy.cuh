@@ -1,6 +1,6 @@
 #pragma once
 // Bulk copies from global to shared memory by the TMA of sm_90 and later (PTX ISA, cp.async.bulk), and the mbarriers
-// that they complete. On older devices kBulkCopy is false, and kernels copy without them.
+// that they complete. On older devices kBulkCopy is false, and kernels must use ordinary loads.
 
 #include "kernels/cuda/device/shared_address.cuh"
 

@@ -29,7 +29,7 @@ __device__ inline void fence_operand(std::uint32_t (&r)[n][4]) {
 #pragma unroll
   for (int i = 0; i < 4 * n; ++i) asm volatile("" : "+r"(r[i / 4][i % 4])::"memory");
 }
-// Writes zeros, not earlier than this point: the compiler may not hoist them either.
+// Writes zeros. The compiler cannot hoist these writes above this point.
 template <int n>
 __device__ inline void clear(std::uint32_t (&r)[n][4]) {
 #pragma unroll
