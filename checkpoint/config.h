@@ -7,6 +7,7 @@
 
 namespace ring {
 
+// The help texts in config.cpp explain the values.
 enum class SaveMode : std::uint8_t { async, blocking };
 enum class AfterSaveError : std::uint8_t { go_on, stop };
 enum class OnUsr1 : std::uint8_t { stop, go_on };
@@ -16,7 +17,7 @@ struct CheckpointConfig {
   std::int64_t interval = 500;
   std::int64_t memory_interval = 0;
   double minutes = 0;
-  bool automatic = false;  // checkpoint.auto
+  bool automatic = false;  // setting checkpoint.auto
   double mtbf_hours = 24;
   std::int64_t keep_last = 2;
   std::int64_t keep_every = 0;

@@ -14,7 +14,7 @@ class NewFolder {
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
 
-  const std::filesystem::path& path() const { return temporary_; }  // where to write
+  const std::filesystem::path& path() const { return temporary_; }  // write here until commit()
   const std::filesystem::path& final() const { return final_; }     // without a trailing slash
   // Renames the folder to final(). Requires that the files in it are synced. Throws Error if final() exists by now.
   void commit();

@@ -11,8 +11,8 @@
 
 namespace ring {
 
-std::string shard_name(int rank);  // "shard-00003.h5"
-std::string describe_state(const Snapshot&);
+std::string shard_name(int rank);             // "shard-00003.h5"
+std::string describe_state(const Snapshot&);  // the description, as JSON text
 
 // `described`: describe_state() of every rank, in rank order. If several ranks hold a region, the one with the fewest
 // bytes to write so far writes it. Throws Error if ranks disagree about a dtype, shape or value, or if regions overlap

@@ -17,14 +17,14 @@ namespace ring {
 // `from_disk`: drops the page cache first, so that the disk itself is read.
 std::vector<std::string> verify_checkpoint(const std::filesystem::path& checkpoint, bool from_disk = false);
 
-// Like verify_checkpoint(), but the run may still be training: a checkpoint that is removed or replaced meanwhile is
-// not damaged.
 struct Verification {
   Manifest manifest;
   std::vector<std::string> problems;
   bool removed = false;     // removed while it was read; then `problems` is empty
   FolderIdentity identity;  // of the folder that was read
 };
+// Like verify_checkpoint(), but the run may still be training: a checkpoint that is removed or replaced meanwhile is
+// not damaged.
 Verification verify_live(const std::filesystem::path& checkpoint, bool from_disk = false);
 
 struct FoundCheckpoint {

@@ -14,7 +14,8 @@ struct Region {
   std::int64_t numel() const { return size.numel(); }
 };
 
-// Returns the intersection; its size is 0 in some dim if the regions are disjoint.
+// Returns the intersection of regions with the same number of dims; its size is 0 in some dim if the regions are
+// disjoint.
 inline Region intersect(const Region& a, const Region& b) {
   RING_CHECK(a.size.size() == b.size.size(), "regions of ", a.size.size(), " and ", b.size.size(), " dims");
   Region both = a;

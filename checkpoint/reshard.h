@@ -12,11 +12,11 @@ namespace ring {
 std::filesystem::path reshard_checkpoint(const std::filesystem::path& checkpoint, const std::filesystem::path& folder,
                                          int ranks);
 
-// Reshards the newest checkpoint at a path. If the run is still training and removes that checkpoint, starts again with
-// the newest one left.
 struct Resharded {
   std::filesystem::path from, to;
 };
+// Reshards the newest checkpoint at a path. If the run is still training and removes that checkpoint, starts again with
+// the newest one left.
 Resharded reshard_newest(const std::filesystem::path& path_or_run, const std::filesystem::path& folder, int ranks);
 
 }  // namespace ring

@@ -33,7 +33,7 @@ double SaveClock::mtbf(double trained_seconds) const {
   return (config_.mtbf_hours * 3600 + trained_seconds) / static_cast<double>(1 + failures_);
 }
 
-// At least as long as a save takes, at most the MTBF.
+// Limits the interval to at least the cost of a save and at most the MTBF.
 double SaveClock::between(double trained_seconds) const {
   if (!config_.automatic) return config_.minutes > 0 ? config_.minutes * 60 : std::numeric_limits<double>::infinity();
   const double cost = cost_ > 0 ? cost_ : kFirstCost, lasts = mtbf(trained_seconds);

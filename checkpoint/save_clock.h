@@ -15,11 +15,11 @@ namespace ring {
 
 class SaveClock {
  public:
-  // All times in seconds, on any one clock.
+  // Times are in seconds; all `now` must be of the same clock.
   SaveClock(const CheckpointConfig& config, double now) : config_(config), began_(now) {}
 
   void failures(std::int64_t count) { failures_ = count; }  // sets the run's failures so far
-  void began(double now) { began_ = now, slower_ = 0; }     // a save
+  void began(double now) { began_ = now, slower_ = 0; }     // a save began
   void step(double seconds, bool while_saving);             // a step ended
   void ended(double stall_seconds);  // a save ended, after all its steps were reported with step()
 

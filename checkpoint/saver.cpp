@@ -19,7 +19,7 @@ constexpr std::int64_t kMostStepsToRetry = 256;
 constexpr double kPatience = 5;  // multiple of the longest save
 constexpr std::chrono::milliseconds kLook{50};
 
-// Doubles with every failure, up to kMostStepsToRetry.
+// Returns the steps until the next try: doubles with every failure, up to kMostStepsToRetry.
 std::int64_t steps_to_retry(std::int64_t failures) {
   return failures > 8 ? kMostStepsToRetry : std::int64_t{1} << (failures - 1);
 }

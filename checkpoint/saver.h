@@ -20,7 +20,7 @@ namespace ring {
 // Result of one attempt to save. Seconds are those of this rank.
 struct SaveOutcome {
   std::int64_t step = 0;
-  std::uint64_t bytes = 0;    // of this rank's state
+  std::uint64_t bytes = 0;    // size of this rank's state
   double waited_seconds = 0;  // spent waiting for the previous save
   double stall_seconds = 0;   // for which steps were stalled, including waited_seconds
   double seconds = 0;         // from the start of the snapshot to the end of the read-back

@@ -55,7 +55,7 @@ class Snapshot {
   bool must_agree(const std::string& name) const { return !of_rank_0_.contains(name); }
   const Event& copied() const { return copied_; }   // all copies are complete
   void wait() const { copied_.synchronize(); }      // blocks the host until copied()
-  const Stream& stream() const { return stream_; }  // for reading live tensors
+  const Stream& stream() const { return stream_; }  // stream on which live tensors are read
 
  private:
   friend class State;

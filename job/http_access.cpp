@@ -21,7 +21,7 @@ std::string base64(const std::string& text) {
   return out;
 }
 
-// Returns "localhost" for "localhost:8080", "::1" for "[::1]:8080", and nothing for a text that is not HOST or
+// Returns "localhost" for "localhost:8080", "::1" for "[::1]:8080", and nullopt for a text that is not HOST or
 // HOST:PORT.
 std::optional<std::string> host_of(const std::string& header) {
   static const std::regex form(R"((?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._~-]+))(?::[0-9]{0,5})?)");

@@ -103,7 +103,8 @@ class Liveness::Impl {
     try {
       std::vector<Heartbeat> others = store_->beat(name_, "", limit_, setup_.store_limit);
       if (AwakeClock::since_gap() < limit_)
-        std::erase_if(others, [](const Heartbeat& h) { return h.word.empty(); });  // silent, but stopped like this rank
+        std::erase_if(others,
+                      [](const Heartbeat& h) { return h.word.empty(); });  // silent ranks may have been stopped, too
       // If a rank left, it may have hosted the store: then the loss of the store is expected.
       if (std::any_of(others.begin(), others.end(), [](const Heartbeat& h) { return h.word == kLeft; }))
         some_left_ = true;

@@ -60,6 +60,7 @@ Endpoint local_endpoint(const Fd&);
 // Returns bytes that identify a client: its IPv4 address, or the first half of its IPv6 address, since one client may
 // own all addresses of such a network. Empty if the socket has neither.
 std::string client_of(const sockaddr&);
+// For non-blocking sockets. Throws Error if the deadline passes or the connection fails.
 void send_all(const Fd&, const std::string& bytes, SocketDeadline deadline);
 std::string recv_exactly(const Fd&, std::size_t bytes, SocketDeadline deadline);
 

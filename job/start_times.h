@@ -27,7 +27,7 @@ enum class StartStage : std::uint8_t {
 };
 
 struct StartTimes {
-  std::array<std::int64_t, static_cast<std::size_t>(StartStage::count)> at{};  // ns; 0: not reached
+  std::array<std::int64_t, static_cast<std::size_t>(StartStage::count)> at{};  // ns; 0 if not reached
 
   std::int64_t& operator[](StartStage s) { return at[static_cast<std::size_t>(s)]; }
   // Records the time of a stage if it is reached for the first time. Returns true if it was.

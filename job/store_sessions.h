@@ -17,9 +17,9 @@
 
 namespace ring {
 
-inline constexpr std::size_t kMaxStrangers = 256;                      // if there are more, the oldest is closed
-inline constexpr std::size_t kMaxStrangersOfOne = kMaxStrangers / 2;   // strangers from one address
-inline constexpr std::size_t kMaxStoreBytes = std::size_t{256} << 20;  // total of all keys and values
+inline constexpr std::size_t kMaxStrangers = 256;                         // if there are more, the oldest is closed
+inline constexpr std::size_t kMaxStrangersOfOne = kMaxStrangers / 2;      // strangers from one address
+inline constexpr std::size_t kMaxStoreBytes = std::size_t{256} << 20;     // total of all keys and values
 inline constexpr std::size_t kMaxUnread = 4 * store_protocol::kMaxFrame;  // unsent bytes that stop reading
 inline constexpr std::chrono::seconds kHelloTime{5};      // time for a stranger to prove that it knows the cookie
 inline constexpr std::chrono::milliseconds kChance{500};  // minimum time before a stranger is closed for another one
@@ -53,7 +53,7 @@ class StoreSessions {
   // Answers heartbeats. Call after everything that had arrived was received: if this process itself was stopped, the
   // others were not silent.
   void answer_beats(Clock::time_point now);
-  // Answers gets whose timeout has passed, and marks strangers that took too long as closing.
+  // Answers get requests whose timeout has passed, and marks strangers that took too long as closing.
   void expire(Clock::time_point now);
   Clock::time_point next_deadline(Clock::time_point latest) const;
   // Returns the oldest stranger if it had its minimum time.

@@ -27,7 +27,7 @@ struct WorkerPage {
   std::atomic<std::int64_t> phases{0};      // phases entered so far, of steps and writing: a sign of progress
   std::atomic<std::int64_t> validations{0}, saves{0};  // number started; the phases may be too short to be seen
   std::atomic<std::int64_t> begun{0};  // 1 if this attempt or an earlier one has started the run in its directory
-  std::int64_t least_nodes = 1, most_nodes = 1;  // limits within which the job may continue
+  std::int64_t least_nodes = 1, most_nodes = 1;  // the job may continue with this many nodes
   std::atomic<std::int64_t> misfit{0};           // 1 if the settings need a different number of processes
   JobTime time;                                  // only on rank 0
   StartTimes start;                              // times of this attempt

@@ -35,7 +35,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kBlameTime{300};
 constexpr std::chrono::seconds kVerdictTime{3};  // for the leader to receive the reports of all nodes
 constexpr std::chrono::seconds kShowEvery{1};
-constexpr std::chrono::seconds kMostHeld{1};  // for lines that look like a final error, although the worker continues
+constexpr std::chrono::seconds kMostHeld{1};  // for lines that look like a final error while the worker continues
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 

@@ -60,7 +60,7 @@ class HangJudge {
   bool undisturbed_ = false;   // only steps have run since stepped_
   std::vector<double> steps_;  // seconds of the last kWindow steps, a ring buffer
   std::size_t next_ = 0;
-  double percentile_99_ = 0;  // of steps_
+  double percentile_99_ = 0;  // 99th percentile of steps_
 };
 
 }  // namespace ring

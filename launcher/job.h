@@ -8,7 +8,7 @@
 namespace ring {
 
 struct Job {
-  std::string id;      // --rdzv-id
+  std::string id;      // value of --rdzv-id
   std::string secret;  // for this job only, or for all jobs of its owner
 
   std::string agents_cookie() const { return hmac(secret, "agents of " + id); }

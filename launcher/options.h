@@ -25,7 +25,7 @@ struct LocalRanks {
 inline constexpr const char* kNoId = "none";  // torchrun's id of a job without a name
 
 struct LaunchOptions {
-  int processes = 1;  // on this node
+  int processes = 1;  // workers on this node
   int least_nodes = 1, most_nodes = 1;
   int node_rank = -1;                     // -1 assigns nodes by arrival
   std::optional<Endpoint> endpoint = {};  // rendezvous address on node 0; nullopt for a single node

@@ -57,7 +57,7 @@ struct Order {
   int attempt = 0;
   int code = 0;  // end: exit code of the launcher
   bool begun = false;
-  int node_rank = 0, nodes = 1, first_rank = 0, world = 1;  // start
+  int node_rank = 0, nodes = 1, first_rank = 0, world = 1;  // set if kind is start
   Endpoint store;  // start: address of the workers' store, filled in by the leader
   AgentId leader;  // start: host of that store, filled in by the leader
 };
@@ -79,6 +79,7 @@ class Rendezvous {
 
   Rendezvous(RendezvousRules, Time now);
 
+  // Reports of agents. A report about a different attempt from the running one is ignored.
   void join(const AgentId&, const NodeOffer&, Time now);
   void failed(const AgentId&, int attempt, const NodeFailure&, Time now);
   // Reports the states of this node's ranks, after an order to look: a rank of another node hangs.

@@ -47,7 +47,7 @@ class Safetensors {
   std::span<const std::byte> bytes(const std::string& name) const;
   // Returns the tensor as f32, row by row. Throws Error unless its type is F32, F16 or BF16.
   std::vector<float> values(const std::string& name) const;
-  std::filesystem::path file_of(const std::string& name) const;  // for messages
+  std::filesystem::path file_of(const std::string& name) const;  // file that holds the tensor
 
  private:
   struct OneFile {

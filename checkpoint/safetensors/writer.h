@@ -17,7 +17,7 @@ struct OutputTensor {
 };
 
 struct SafetensorsOutput {
-  FloatType type = FloatType::f32;  // of every tensor
+  FloatType type = FloatType::f32;  // type in which every tensor is written
   // Maximum bytes of tensors per file. A larger tensor gets a file of its own.
   std::uint64_t most_bytes = 5'000'000'000;
 };
