@@ -46,7 +46,7 @@ struct Manifest {
   std::uint64_t tensor_bytes() const;
 };
 
-// Coverage that a tensor's slices must have: the whole tensor, or any part of it (one rank's).
+// Coverage that a tensor's slices must have: the whole tensor, or only one rank's part.
 enum class Cover { whole, part };
 // Throws Error with `name` unless the slices are inside the tensor, do not overlap and, for Cover::whole, cover all of
 // it.

@@ -162,7 +162,7 @@ void MemoryTier::make_room(Slot& slot, std::uint64_t bytes, Device device) {
   if (!of_ours || file.size() < kDataBegin + bytes) file.resize(0);
   file.reserve(kDataBegin + bytes);
   slot.map = with_locked_pages(map_file(slot.file, kDataBegin + bytes), kDataBegin + bytes, device);
-  const auto nothing = [map = slot.map](void*) {};  // a separate use count: that of the snapshots in the slot
+  const auto nothing = [map = slot.map](void*) {};  // separate use count, for snapshots in this slot
   slot.room = {std::shared_ptr<void>(static_cast<std::byte*>(slot.map.get()) + kDataBegin, nothing), bytes};
 }
 

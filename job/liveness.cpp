@@ -104,7 +104,7 @@ class Liveness::Impl {
       std::vector<Heartbeat> others = store_->beat(name_, "", limit_, setup_.store_limit);
       if (AwakeClock::since_gap() < limit_)
         std::erase_if(others,
-                      [](const Heartbeat& h) { return h.word.empty(); });  // silent ranks may have been stopped, too
+                      [](const Heartbeat& h) { return h.word.empty(); });  // the silent may have been stopped, too
       // If a rank left, it may have hosted the store: then the loss of the store is expected.
       if (std::any_of(others.begin(), others.end(), [](const Heartbeat& h) { return h.word == kLeft; }))
         some_left_ = true;

@@ -84,7 +84,7 @@ void StoreServer::Impl::run() {
   }
 }
 
-// Does not read from a connection whose client does not read its answers.
+// Returns what to poll for: a connection is not read from while its client does not read its answers.
 std::vector<pollfd> StoreServer::Impl::awaited() const {
   std::vector<pollfd> fds = {{wake_.get(), POLLIN, 0}, {crowded_ ? -1 : listen_.get(), POLLIN, 0}};
   for (const Connection& c : connections_) {
