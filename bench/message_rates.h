@@ -15,7 +15,7 @@ struct MessageSample {
 
 struct MessageTime {
   double seconds = 0;           // latency: the fixed part of every message
-  double bytes_per_second = 0;  // rate for the bytes
+  double bytes_per_second = 0;  // bandwidth: the rate of the bytes beyond latency
 };
 
 // Fits by least squares of relative errors, so that short messages weigh as much as long ones. If noise would

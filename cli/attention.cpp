@@ -122,7 +122,7 @@ Section only(const std::vector<Section>& all, const ModelConfig& m, std::int64_t
   return {section.settings, {layer}, pattern_of(m, layer), {{{layer}, group.cost}}};
 }
 
-// Counts all heads, forward and backward, as flops_per_token does.
+// Returns the FLOPs of all heads, forward and backward, counted as in flops_per_token.
 double flops_of(const ModelConfig& m, double pairs) { return 12 * static_cast<double>(m.heads * m.head_dim) * pairs; }
 
 std::int64_t columns_of(const Arguments& a) {

@@ -220,7 +220,8 @@ void Program::parse(std::vector<std::string> arguments) {
   }
 }
 
-// CLI11 calls this after parsing and before the commands' callbacks, which own the variables that options fill.
+// Throws after parsing, before any command's callback runs. The callbacks cannot be removed instead: they own the
+// variables that options fill.
 void Program::run_nothing() {
   app_->parse_complete_callback([] { throw NothingIsRun(); });
 }

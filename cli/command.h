@@ -20,9 +20,9 @@ class Option;
 
 namespace ring {
 
-inline constexpr std::int64_t kMostThreads = 4096;  // of a process
+inline constexpr std::int64_t kMostThreads = 4096;  // per process
 inline constexpr std::int64_t kMostCount = (std::int64_t{1} << 31) - 1;
-inline constexpr std::int64_t kMostLength = std::int64_t{1} << 30;  // tokens of a sequence
+inline constexpr std::int64_t kMostLength = std::int64_t{1} << 30;  // tokens per sequence
 inline constexpr std::int64_t kMostSeed = std::numeric_limits<std::int64_t>::max();
 inline constexpr std::int64_t kMostHeads = 1 << 16, kMostHeadDim = 4096;
 
@@ -33,7 +33,7 @@ class Option {
   explicit Option(CLI::Option* option) : option_(option) {}
   explicit operator bool() const { return option_ != nullptr; }
 
-  // Each returns this option, so that calls chain.
+  // Each function returns this option, so that calls chain.
   Option required() const;
   Option type_name(const std::string& text) const;  // in --help
   Option group(const std::string& title) const;     // in --help
@@ -46,7 +46,7 @@ class Option {
   Option takes_at_least(int min) const;                                      // number of values
   Option takes_one_word() const;                                             // one word, which may hold several values
   Option envname(const std::string& variable) const;                         // read if the option is not given
-  Option needs(const std::string& other) const;  // `other`, and `others`, must be added before
+  Option needs(const std::string& other) const;  // `other` must have been added, as must `others` below
   Option excludes(std::initializer_list<const char*> others) const;
 
   std::string name() const;                // "--seed"; "config" for a positional argument
@@ -90,16 +90,16 @@ class Command {
     return *arguments;
   }
 
-  // Each adds an option that writes to `value`, which must live as long as the Program. names: "--tee,-t", or "config"
-  // for a positional argument.
+  // Each function adds an option that writes to `value`, which must live as long as the Program. names: "--tee,-t", or
+  // "config" for a positional argument.
   Option add_flag(const std::string& names, bool& value, const std::string& text) const;
   Option add_option(const std::string& names, std::string& value, const std::string& text) const;
   Option add_option(const std::string& names, std::vector<std::string>& values, const std::string& text) const;
   Option add_option(const std::string& names, const std::function<void(const std::string&)>& on_value,
                     const std::string& text) const;
 
-  // Adds an option for a number, or for several with commas. It is read as settings are (1e3 is 1000, 010 is ten),
-  // refused outside of [min, max], which --help shows, and reaches `value` exactly. T: int, std::int64_t,
+  // Adds an option for a number, or for several with commas. Numbers are parsed as in settings (1e3 is 1000, 010 is
+  // ten), must be in [min, max], which --help shows, and are stored exactly. T: int, std::int64_t,
   // std::uint64_t, double, or a std::vector of int, std::int64_t or double.
   template <class T>
   Option add_number(const std::string& names, T& value, const std::string& text, long double min,

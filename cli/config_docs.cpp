@@ -78,7 +78,7 @@ std::vector<Section> sections_of(const std::string& reference) {
   return sections;
 }
 
-// Returns where the keys begin in the text of a section, after its heading and description.
+// Returns the offset of the keys in a section's text, after its heading and description.
 std::size_t keys_at(const std::string& text) { return std::min(text.find("* **`"), text.size()); }
 
 // Returns the keys of a section and its subsections, with names relative to `name` and without white space.

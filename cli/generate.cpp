@@ -56,7 +56,7 @@ std::vector<std::string> read_prompts(const std::string& file) {
   return prompts.all;
 }
 
-// Returns how texts are drawn: as the command line says, else as generation_config.json of the weights does.
+// Returns the sampling options: those of the command line, otherwise those of the weights' generation_config.json.
 Sampling sampling_for(const Arguments& a, GenerationConfig published) {
   if (a.temperature.given()) published.temperature.reset();
   if (a.top_k.given()) published.top_k.reset();

@@ -56,8 +56,8 @@ void say_what_is_next(const Arguments& a, bool corpus) {
   std::cout << (corpus ? "next: " : "then: ") << "ringmaster train " << a.file << "\n";
 }
 
-// Takes the model's settings from the run. If it is an imported model, which has a model.yaml, the new file includes
-// that.
+// Takes the model's settings from the run. If the run is an imported model, which has a model.yaml, the new file
+// includes that file.
 void take_model(Arguments& a) {
   const RunDirectory run = run_of(a.start.weights);
   a.start.model = run.config().model;

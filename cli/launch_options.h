@@ -20,8 +20,8 @@ std::vector<int> read_signals(const std::string& text);                // "SIGTE
 NumaBinding read_numa_binding(const std::string& word);                // "node"
 std::string find_secret(const std::string& file);  // from the file or RINGMASTER_SECRET; empty if neither is given
 
-// Fills in options that were not given from the scheduler's environment of this agent. Throws Error if the scheduler
-// started other agents but the options would make each of them train alone.
+// Fills in missing options from the environment that the scheduler gave this agent. Throws Error if the scheduler
+// started several agents, but the options would make each of them train alone.
 void take_place(const AgentEnvironment&, bool nodes_given, LaunchOptions&);
 // Throws Error if the endpoint is loopback and other nodes need it.
 void refuse_loopback(const AgentEnvironment&, const LaunchOptions&);

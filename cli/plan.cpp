@@ -45,7 +45,7 @@ struct RunLength {
   std::int64_t steps = 0, tokens = 0;
 };
 
-// A GPU under the memory size that it is sold with: an "80 GB" GPU has neither 80e9 bytes nor 80 GiB.
+// A GPU by its advertised memory size: an "80 GB" GPU has neither 80e9 bytes nor 80 GiB.
 struct SoldGpu {
   const char* rates;
   std::uint64_t gigabytes;

@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kColumns = 120;
 
 struct Setting {
-  std::string key;  // section.name
+  std::string key;  // "model.layers"
   std::string value;
   std::string about = "";  // comment; if empty, the reference's text about the key
 };

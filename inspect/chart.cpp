@@ -218,7 +218,7 @@ std::vector<double> axis_ticks(double low, double high, bool log, int count) {
 
 namespace {
 
-// "9.9992e-4"
+// Returns "9.9992e-4".
 std::string scientific(double v, int digits) {
   char text[40];
   std::snprintf(text, sizeof text, "%.*e", digits - 1, v);

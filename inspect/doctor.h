@@ -29,7 +29,7 @@ struct HostFacts {
   int cores = 0, threads = 0;                            // online cores of the machine; threads that a run would use
   std::uint64_t memory_total = 0, memory_available = 0;  // bytes; of the tightest limit (core/host_memory.h)
   std::uint64_t swap_available = 0;
-  std::string memory_limit;  // name of that limit; empty if it is the machine's memory
+  std::string memory_limit;  // source of that limit; empty if it is the machine's memory
   std::filesystem::path folder;
   std::uint64_t disk_free = 0;  // bytes, on the folder's file system
   bool writable = false;
@@ -39,14 +39,14 @@ HostFacts inspect_host(const std::filesystem::path& folder);
 
 struct CudaBuild {
   bool built = false;
-  std::string_view archs;  // "80 90a"
+  std::string_view archs;  // compute capabilities of the build: "80 90a"
 };
 
 // Recorded choices of algorithms and kernels (kernels/tuning.h) that a run with run.tuning=auto finds.
 struct ChoiceFacts {
   std::string store;                         // this user's file; empty if its folder is not known
   std::string problem;                       // why the store cannot be read; empty if it can, or does not exist yet
-  std::vector<std::string> stored, shipped;  // keys
+  std::vector<std::string> stored, shipped;  // keys in the store, and in this program's tables
 };
 ChoiceFacts inspect_choices();
 

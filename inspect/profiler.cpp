@@ -36,7 +36,7 @@ class StepRecorder final : public KernelObserver {
   void end_step(const ExecContext& ctx) { steps.back().end = ctx.stream.record_time(); }
 
   void call(const KernelCall& c, const ExecContext& ctx, const std::function<void()>& run) override {
-    if (inside_ || steps.empty()) return run();  // called by another kernel, which is recorded
+    if (inside_ || steps.empty()) return run();  // called by a recorded kernel, or before the first step
     Call made{.call = {.slot = c.slot, .candidate = c.candidate, .cost = c.cost, .part = part()},
               .step = steps.size() - 1};
     made.call.host.begin = now();

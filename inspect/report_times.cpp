@@ -14,7 +14,7 @@ using Rows = std::vector<std::vector<std::string>>;
 
 std::string percent(double share) { return short_number(std::round(1000 * share) / 10) + " %"; }
 
-// Computes each share as a median of its own: the table's step is a typical one, not one that ran.
+// Shows a typical step: each share is the median of its own curve.
 std::string steps_html(std::span<const ReportRun> runs) {
   Rows rows = {{"run", "ms of a step", "waits for data", "for other processes", "computes"}};
   for (const ReportRun& r : runs) {
