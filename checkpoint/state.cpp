@@ -123,7 +123,7 @@ Snapshot State::snapshot(const Stream& stream, SnapshotRoom* kept) const try {
   s.copied_ = s.stream_.record();
   return s;
 } catch (const OutOfHostMemory& e) {
-  if (kept) *kept = {};  // pages that could not be locked now cannot be later either
+  if (kept) *kept = {};  // frees the room: pages that cannot be locked now cannot be later
   throw OutOfMemory(
       str("no host memory for a copy of this rank's state, ", bytes_text(snapshot_bytes()), ": ", e.facts),
       "Every save makes one: end other programs, or take a machine with more memory");

@@ -102,9 +102,8 @@ class Liveness::Impl {
   std::optional<std::string> look() {  // called on the thread only
     try {
       std::vector<Heartbeat> others = store_->beat(name_, "", limit_, setup_.store_limit);
-      if (AwakeClock::since_gap() < limit_)
-        std::erase_if(others,
-                      [](const Heartbeat& h) { return h.word.empty(); });  // the silent may have been stopped, too
+      // If this process was stopped, silent ranks may have been stopped with it.
+      if (AwakeClock::since_gap() < limit_) std::erase_if(others, [](const Heartbeat& h) { return h.word.empty(); });
       // If a rank left, it may have hosted the store: then the loss of the store is expected.
       if (std::any_of(others.begin(), others.end(), [](const Heartbeat& h) { return h.word == kLeft; }))
         some_left_ = true;

@@ -1,6 +1,6 @@
 #pragma once
 // Detects lost ranks: a background thread of each rank sends heartbeats through the store and watches those of the
-// others. Long computations do not stop the heartbeats; a process that is killed, stopped (SIGSTOP) or cut off does.
+// others. Heartbeats continue during long computations, but not if the process is killed, stopped (SIGSTOP) or cut off.
 // After a process was stopped itself, it gives the others the whole limit again, because they may have been stopped
 // with it. A rank that hangs in an operation while its process lives is left to the timeout of operations.
 

@@ -304,8 +304,8 @@ void Agent::show() {
   options_.board->write(std::move(v));
 }
 
-// first: the worker that failed. Null if another node's worker failed or several hang: then the worker that was silent
-// first counts.
+// Sets failure_times_. first: the worker that failed; null if another node's worker failed or several hang: then the
+// earliest last sign of life of any worker is used.
 void Agent::note_failure(const Worker* first) {
   if (!failure_times_.reach(StartStage::noticed)) return;
   std::int64_t last = first ? last_sign_of(first->page()) : failure_times_[StartStage::noticed];
