@@ -14,7 +14,7 @@
 namespace ring::cuda::fp8 {
 
 constexpr int kGroup = 128, kConsumers = 2, kThreads = kGroup * (1 + kConsumers);
-constexpr int kDepth = static_cast<int>(kFp8Block), kColumns = 128;  // of a tile
+constexpr int kDepth = static_cast<int>(kFp8Block), kColumns = 128;  // K and columns of a tile
 constexpr int kWaveRows = 64;                                        // rows of one WGMMA
 constexpr int kWaveBytes = kWaveRows * kDepth;
 constexpr int kTileGroup = 2048;  // rows of c whose tiles are processed together, so that operands stay in the L2 cache
@@ -24,7 +24,7 @@ struct MatmulParams {
   CUtensorMap a, b, a_scales, b_scales;  // scales of matrices with blocks of rows
   const float* squares;                  // scales of b, if it has square blocks
   std::int64_t squares_stride;
-  const float *a_scale, *b_scale;  // tensorwise
+  const float *a_scale, *b_scale;  // only tensorwise
   CUtensorMap c;
   int blocks;  // blocks of K
   int tiles_down, tiles_across;

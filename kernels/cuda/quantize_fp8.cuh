@@ -26,7 +26,7 @@ struct QuantizeParams {
 
 // A thread's position in the tile of its thread block: rows 8 `down` + 0 to 7, columns 8 `across` + 0 to 7.
 struct Place {
-  std::int64_t block_row, block_column;  // in blocks of 128
+  std::int64_t block_row, block_column;  // position of the tile, in blocks of 128
   int across = static_cast<int>(threadIdx.x) % kAcross, down = static_cast<int>(threadIdx.x) / kAcross;
 
   // The thread block's tile. By default tiles run from the last rows to the first: the last rows are still in L2 from
@@ -49,8 +49,8 @@ struct TransposedTile {
 };
 
 struct TileMemory {
-  float max[kWarps][kSide];  // per column of a warp's rows
-  float factors[kSide];      // by column
+  float max[kWarps][kSide];  // max magnitude per column of a warp's rows
+  float factors[kSide];      // scale factor per column
   TransposedTile transposed;
 };
 
@@ -421,7 +421,7 @@ __global__ void __launch_bounds__(kBlock, kResident<Source>)
     write_tile(p, at, codes[part], part * width + at.block_column * kSide, (part + 1) * width, staged[part]);
 }
 
-// Args: an op with outputs in FP8.
+// Returns the parameters of an op `a` whose outputs are in FP8.
 template <class Args>
 QuantizeParams quantize_params(const Args& a, std::int64_t rows, std::int64_t columns, bool packed) {
   return {rows,

@@ -11,9 +11,9 @@ constexpr int kUnroll = 2;  // packs per thread
 // The packs of all rows are numbered consecutively, so that short and odd widths leave no thread idle.
 template <class T>
 struct SwiGluRows {
-  StridedRows<T> gate_up, dy, out;  // dy: backward only
+  StridedRows<T> gate_up, dy, out;  // dy: only for the backward
   Divider inner, row_packs;
-  std::uint32_t first_row, packs;  // of this launch
+  std::uint32_t first_row, packs;  // rows before, and packs in, this launch
   int width;
 };
 

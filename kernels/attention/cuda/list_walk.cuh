@@ -18,7 +18,7 @@ struct ListWalk {
 template <class Keeps>
 __device__ int2 entries_of(const ListWalk& w, const Keeps& keeps, int tile, int pair) {
   const bool all = w.whole && keeps(tile, pair);
-  if (w.whole && tile != pair && 2 * max(tile, pair) + 1 < w.halves)  // neither the diagonal nor the end cuts it
+  if (w.whole && tile != pair && 2 * max(tile, pair) + 1 < w.halves)  // cut by neither the diagonal nor the end
     return all ? int2{list_entry(2 * pair, BlockCoverage::wholly, BlockCoverage::wholly),
                       list_entry(2 * pair + 1, BlockCoverage::wholly, BlockCoverage::wholly)}
                : int2{0, 0};

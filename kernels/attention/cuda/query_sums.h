@@ -16,7 +16,7 @@ __device__ inline int swizzled_piece(int piece, int row) { return piece ^ (row &
 
 class QuerySums {
  public:
-  // cleared: zeroes the accumulators and counts no turns, for kernels that add in any order.
+  // cleared: zeroes the accumulators instead of counting turns, for kernels that add in any order.
   QuerySums(const AttentionBackward&, bool cleared, const ExecContext&);
   // Writes dq = scale * sums + carry, with scale / (1 - dropout rate) if there is dropout. Accumulators that no block
   // added to count as 0.

@@ -28,7 +28,8 @@ constexpr int tile_bytes(int rows) {
 struct TensorMap {
   CUtensorMap map;
 };
-// Returns false if TMA cannot address the tensor (N is not a multiple of the rate, unsupported strides or alignment).
+// Makes the descriptor of a tensor. Returns false if TMA cannot address it (N is not a multiple of the rate,
+// unsupported strides or alignment).
 bool make_tensor_map(const Tensor& t, int rate, TensorMap& to);
 
 // Position of sample 0 of a head segment in the view of a TensorMap; `row` may be negative.
@@ -212,7 +213,7 @@ class TileStream {
 
   const Job<kConsumers>& job_;
   ColumnStream columns_;
-  int column_ = 0, marks_ = 0;  // of the column block that this lane tested
+  int column_ = 0, marks_ = 0;  // first column and mark bits of the column block that this lane tested
   unsigned left_ = 0;           // bit mask of tested column blocks that are not yet returned
 };
 
@@ -274,8 +275,7 @@ __device__ inline void gemm_ss(float (&c)[kSums], std::uint32_t a, int a_rows, s
              desc_k_major(b).after(panel * panel_bytes(b_rows) + inside), k > 0);
   }
 }
-// c += a b. a: register fragments, 16 kSteps wide in the contraction dimension; b: shared memory, the contraction
-// dimension is its rows.
+// c += a b with K = 16 kSteps. a: register fragments; b: shared memory, MN-major [K, N].
 template <int kSteps, int kSums>
 __device__ inline void gemm_rs(float (&c)[kSums], const std::uint32_t (&a)[kSteps][4], std::uint32_t b, int b_rows) {
 #pragma unroll

@@ -209,7 +209,7 @@ struct BackwardConsumer {
     const int row = in_block() + lane() % 16;
 #pragma unroll
     for (int k = 0; k < kDim / 16; ++k) {
-      const int chunk = 2 * k + lane() / 16;  // of 16 bytes, in TMA's 128-byte swizzle
+      const int chunk = 2 * k + lane() / 16;  // 16-byte chunk, in TMA's 128-byte swizzle
       ldmatrix(to[k],
                shared_address(tile) + chunk / 8 * panel_bytes(Memory::kRows) + row * 128 + (chunk % 8 ^ row % 8) * 16);
     }

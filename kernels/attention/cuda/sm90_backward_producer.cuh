@@ -64,7 +64,7 @@ struct BackwardMemory : BackwardShape<owner, kDim> {
   using Shape::kStages, Shape::kColumns, Shape::kRows, Shape::kWarps, Shape::kConsumers, Shape::kOwnStages;
   static constexpr int kTile = tile_bytes<kDim>(kColumns), kOwn = tile_bytes<kDim>(kRows);
   unsigned char x[kOwnStages][kOwn], y[kOwnStages][kOwn], a[kStages][kTile], b[kStages][kTile];
-  float lse2[kStages][kStatistics], delta[kStages][kStatistics];  // of streamed queries
+  float lse2[kStages][kStatistics], delta[kStages][kStatistics];  // statistics of the streamed queries
   Barrier own_full[kOwnStages], own_empty[kOwnStages], full[kStages], empty[kStages];
   TilePlace tiles[kStages];
   static constexpr int kJobs = 2 + kOwnStages;  // the previous job, the current one, and those being loaded

@@ -35,7 +35,7 @@ struct ForwardConsumer {
   std::uint32_t weights[kKeys / 16][4];
   RowSums rows;
   TileDropout<Stationary::q> dropout;
-  int marks = kNoTile;  // of the next tile
+  int marks = kNoTile;  // marks of the next tile
   bool half = false;    // P of the tile's second part is 0 and is not computed
 
   __device__ ForwardConsumer(const ForwardParams& p, Memory& m, int consumer)

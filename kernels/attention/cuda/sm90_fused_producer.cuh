@@ -36,7 +36,7 @@ struct FusedMemory {
   // A third consumer computes dq. If registers do not suffice for it, the two key consumers do so, 64 columns each.
   static constexpr bool kThird = kDim == 64;
   static constexpr int kStages = kThird ? 4 : 2, kOwnStages = kThird ? 2 : 1, kGradStages = 2;
-  // Threads that add dq in global memory, and stages that each of them has.
+  // Threads that add dq in global memory, stages per thread, and stages in total.
   static constexpr int kSumThreads = kThird ? 3 : 2, kSumEach = kThird ? 1 : 2, kSumStages = kSumThreads * kSumEach;
   static constexpr int kConsumers = 2, kRows = kGroupRows * kConsumers, kColumns = kPart, kParts = 1;
   static constexpr int kWarps = kGroupWarps * kConsumers;
@@ -140,7 +140,7 @@ class QueryTiles {
 
   const Job<kConsumers>& job_;
   int first_, end_, given_ = 32;           // remaining tiles; how many of the 32 tested tiles were returned
-  int column_ = 0, marks_ = 0, turn_ = 0;  // of the tile that this lane tested
+  int column_ = 0, marks_ = 0, turn_ = 0;  // column, mark bits and turn of the tile that this lane tested
 };
 
 // The producer warp.

@@ -98,7 +98,7 @@ struct QueryConsumer {
   }
 
  private:
-  // Returns false if the job has no more tiles.
+  // Computes dq of the next tile. Returns false if the job has no more tiles.
   __device__ bool next_tile() {
     m.full[pipe.index].wait(pipe.phase);
     const int marks = uniform(m.tiles[pipe.index].marks);

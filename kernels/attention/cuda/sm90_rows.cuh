@@ -74,7 +74,7 @@ struct WarpRows {
 template <int kDim, int kRows>
 struct StagedRows {
   unsigned char* tile;
-  int first;  // in the tile, a multiple of 16
+  int first;  // first row in the tile, a multiple of 16
 
   __device__ int place(int row, int chunk) const {  // byte offset of a 16-byte chunk, in TMA's 128-byte swizzle
     return chunk / 8 * panel_bytes(kRows) + (first + row) * 128 + ((chunk % 8 ^ row % 8) * 16);

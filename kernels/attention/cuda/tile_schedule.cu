@@ -66,7 +66,7 @@ struct Plan {
   Key key;
   Tensor memory;  // items, or segment pairs
   std::int64_t count = 0, columns = 0;
-  SelectedShape selected{};  // with lists
+  SelectedShape selected{};  // only with lists
   bool pinned = false;
 };
 

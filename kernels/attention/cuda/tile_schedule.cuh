@@ -69,7 +69,7 @@ struct TileSchedule {
       const int half = static_cast<int>(index % halves), in_group = static_cast<int>(index / halves % group);
       const unsigned rest = index / halves / group;
       const ListItem i = order[rest % listed];
-      const int piece = static_cast<int>(rest / listed);  // 0 if the items name their segment pair
+      const int piece = static_cast<int>(rest / listed);  // 0 if each item names its segment pair
       return {pieces[piece + i.piece],
               i.kv_head * group + in_group,
               i.tile * halves + half,

@@ -121,7 +121,7 @@ void strided_stats(Problem& p, std::int64_t rows, std::int64_t pitch) {
   p.stats_sequence = p.batch == 1 ? p.heads * rows : pitch;
   p.stats_head = rows;
 }
-void packed_stats(Problem& p) {  // of [batch, heads, length]
+void packed_stats(Problem& p) {  // strides of [batch, heads, length]
   p.stats_sequence = p.heads * p.queries;
   p.stats_head = p.queries;
 }
