@@ -14,7 +14,7 @@ constexpr std::uint64_t kHeaderTag = std::uint64_t{1} << 63;
 struct Header {
   std::uint64_t kind = 0, messages_key = 0, text_key = 0;  // keys: hashes of the full texts, which may be cut below
   std::array<char, 160> text{};
-  std::array<char, 96> site{}, messages{};  // messages: to the receiver of this header
+  std::array<char, 96> site{}, messages{};  // messages: those sent to the header's receiver
 };
 
 template <std::size_t N>

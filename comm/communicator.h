@@ -56,7 +56,7 @@ class Communicator {
   // Tensors must be contiguous. Reductions take f32, bf16 and i32. On the host, bf16 is accumulated in f32 and rounded
   // once; on GPUs, NCCL defines the rounding.
 
-  // In place.
+  // Reduces `t` in place on every rank.
   Work all_reduce(const Tensor& t, Reduce op, const Event& after = {}, Site site = Site::current());
   // `out` holds size() * in.numel() elements: the ranks' parts in rank order. `in` may be this rank's part of `out`.
   Work all_gather(const Tensor& out, const Tensor& in, const Event& after = {}, Site site = Site::current());
@@ -85,8 +85,8 @@ class Communicator {
   virtual Tensor receive_buffer(const Shape& shape, DType dtype, const Stream& stream) {
     return Tensor::empty(shape, dtype, stream);
   }
-  virtual std::size_t receive_bytes() const { return 0; }   // bytes for receive buffers outside of that allocator
-  virtual bool uses_copy_engines() const { return false; }  // exchange() then uses no SMs
+  virtual std::size_t receive_bytes() const { return 0; }   // bytes that the stream's allocator does not count
+  virtual bool uses_copy_engines() const { return false; }  // if true, exchange() uses no SMs
 
   // Sends and receives run in the same order as all other operations of a rank: two ranks that send to each other must
   // use send_recv() or exchange().

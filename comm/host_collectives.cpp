@@ -11,8 +11,8 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kOneHopBytes = 16 << 10;  // below: each rank sends everything to all, for low latency
-constexpr std::int64_t kSegmentBytes = 4 << 20;  // above: split into segments, which bounds scratch memory
+constexpr std::int64_t kOneHopBytes = 16 << 10;  // up to this size, each rank sends all data to every rank
+constexpr std::int64_t kSegmentBytes = 4 << 20;  // larger data is split into segments, which bounds scratch memory
 enum class Channel : std::uint64_t { collective, messages };
 
 // Returns a tag that matches only the intended message: its number in the order, and a digest of the operation.

@@ -21,7 +21,7 @@ struct StepParts {
 
 struct SlowRank {
   int rank;
-  double speed;           // relative to the median rank
+  double speed;           // the median rank's seconds per step, divided by this rank's
   std::string_view what;  // the part with the largest excess: "compute", "data", "network"
   double seconds, usual;  // of this part per step: of this rank, and of the median rank
 };

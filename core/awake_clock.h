@@ -1,10 +1,10 @@
 #pragma once
-// The clock for time-outs on others: a peer, a server, a disk. It stands still while this process does not run, so that
-// a process that was stopped (SIGSTOP, a frozen container, a paused virtual machine) does not mistake its own pause for
-// the silence of others. A peer that is stopped while this process runs still counts as silent.
+// A clock for time-outs on peers, servers and disks. It stands still while this process does not run, so that a process
+// that was stopped (SIGSTOP, a frozen container, a paused virtual machine) does not mistake its own pause for a silent
+// peer. A peer that is stopped while this process runs still counts as silent.
 //
-// The time is CLOCK_MONOTONIC without the gaps. CLOCK_MONOTONIC does not follow changes of the system clock, and does
-// not count the time for which the machine is suspended. A gap is a period of more than kGap in which nobody read the
+// The time is CLOCK_MONOTONIC minus all gaps. CLOCK_MONOTONIC does not follow changes of the system clock, and does not
+// count the time for which the machine is suspended. A gap is a period of more than kGap in which no thread read the
 // clock, although a thread of this process reads it every kTick.
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 namespace ring {
 
-// Removes the gaps from the readings of a monotonic clock, which callers pass. Thread-safe.
+// Removes gaps from readings of a monotonic clock, which callers pass. Thread-safe.
 class GapFilter {
  public:
   using Time = std::chrono::nanoseconds;
@@ -43,8 +43,8 @@ struct AwakeClock {
   static constexpr bool is_steady = true;
 
   static time_point now() noexcept;
-  // Returns how long ago the newest gap ended. Peers may have been stopped with this process and may resume later, so
-  // code that judges their silence allows them a full time-out from the end of the gap.
+  // Returns the time since the newest gap ended. Peers may have been stopped together with this process and may resume
+  // later, so callers should allow a silent peer a full time-out from the end of the gap.
   static duration since_gap() noexcept;
 };
 

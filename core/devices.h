@@ -26,7 +26,7 @@ struct LibraryFacts {
   bool found = false;
   bool needed = false;  // the backend cannot run without it
   Version version{};
-  std::string detail;  // on the version that was found, or how to install the library
+  std::string detail;  // such as the library's path, or how to install it
 };
 
 // Returns the model, such as "NVIDIA H200", without initializing the device; "" for the CPU and for devices that are

@@ -91,7 +91,7 @@ struct Node {
   const Synonyms* synonyms = nullptr;                          // at the root only; may be null
   // Lists.
   std::function<std::size_t()> size;
-  std::function<void(std::size_t)> reset;  // resizes the list to that many default elements
+  std::function<void(std::size_t)> reset;  // replaces the list by this many default elements
   std::function<Node(std::size_t)> element;
   std::function<Node()> prototype;  // a default element, for the reference
   std::size_t most_items = 0;       // limit from the field's rules

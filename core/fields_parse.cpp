@@ -9,7 +9,7 @@
 namespace ring::config {
 namespace {
 
-constexpr double kMostExact = 0x1p53;  // largest integer up to which a double is exact
+constexpr double kMostExact = 0x1p53;         // largest integer up to which a double is exact
 constexpr std::size_t kMostTextBytes = 4096;  // no system allows longer names or paths
 
 template <class T>

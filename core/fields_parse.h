@@ -52,7 +52,7 @@ enum class Given { value, section };
 std::string hint_for_key(const Node& root, const std::string& key, Given, std::string_view advice = "");
 
 // Returns a hint for an unknown key by means of the synonyms, or "".
-std::string hint_for_word(const Node& root, const std::string& key, Given);  // uses the synonyms
+std::string hint_for_word(const Node& root, const std::string& key, Given);
 // Returns a hint that names a key elsewhere with the same last part, or "".
 std::string hint_for_name(const Node& root, const std::string& key, Given);
 

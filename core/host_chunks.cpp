@@ -164,7 +164,7 @@ void HostChunks::settle(const Stream& stream) const {
   stream.wait(all_left_);
 }
 
-// Drops the events afterwards: a recording must not wait for events from outside.
+// Waits for all copies, then drops their events: a recording must not wait for events from outside.
 void HostChunks::join() {
   settle(compute_);
   for (Place& p : ring_) p.left = {};

@@ -25,8 +25,8 @@ struct Placed {
 
 bool meet(const BlockLife& a, const BlockLife& b) { return a.begin < b.end && b.begin < a.end; }
 
-// Returns the offset of the smallest gap that holds a block, among blocks that live at the same time. Requires `placed`
-// sorted by begin.
+// Returns the offset of the smallest gap that holds a block, among blocks that live at the same time, or the offset
+// after all of them. Requires `placed` sorted by begin.
 std::size_t best_fit(const std::vector<Placed>& placed, const BlockLife& life) {
   std::size_t at = MemoryPlan::kNowhere, smallest = MemoryPlan::kNowhere, top = 0;
   for (const Placed& p : placed) {

@@ -116,7 +116,7 @@ void PageLocker::Shared::lock(Region& region, Slab& s, std::unique_lock<std::mut
     touch(s.begin, s.bytes);
     calls.lock(s.begin, s.bytes);
   } catch (const std::exception& e) {
-    problem = str("-", e.what());
+    problem = str("-", e.what());  // '-' marks a failure even if what() is empty
   }
   held.lock();
   s.state = problem.empty() ? Slab::State::locked : Slab::State::refused;

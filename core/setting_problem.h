@@ -16,9 +16,8 @@ enum class SettingProblemKind : std::uint8_t {
 struct SettingProblem {
   std::string text;  // begins with the key, relative to its section or the root
   SettingProblemKind kind = SettingProblemKind::wrong;
-  std::string key, cause,
-      // Only if inherited: the setting, the key that voids it, and the YAML value that unsets it.
-      unset;
+  // Only if inherited: the setting, the key that voids it, and the YAML value that unsets it.
+  std::string key, cause, unset;
 
   SettingProblem(std::string wrong) : text(std::move(wrong)) {}
   SettingProblem(const char* wrong) : text(wrong) {}

@@ -158,6 +158,7 @@ void StepArena::release_slab() {
   slab_ = nullptr;
 }
 
+// A new plan is due if two steps in a row had the same trace, which differs from the trace of the current plan.
 void StepArena::end_step() {
   std::lock_guard lock(mutex_);
   RING_CHECK(in_step_, "a step ends that did not begin");

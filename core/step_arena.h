@@ -50,8 +50,8 @@ class StepArena final : public Allocator, public ScopeListener {
   // Begin and end a repeating step; use StepScope. begin_step() also does the work of prepare().
   void begin_step();
   void end_step();
-  // Makes a new plan and allocates the slab if it is time to, after trimming upstream: only here may the host wait,
-  // once per plan. Returns the generation. Must not be called within a step.
+  // If a new plan is due, makes it and allocates its slab, after trimming upstream. The host may wait only here, once
+  // per plan. Returns the generation. Must not be called within a step.
   std::uint64_t prepare();
   // Between pause() and resume(), allocations within a step do not belong to the step; use StepPause. Calls may nest.
   void pause();
@@ -125,7 +125,7 @@ class StepScope {
   StepArena& arena_;
 };
 
-// Excludes allocations within a step from the step, such as for measurements of its kernels.
+// While it lives, allocations do not belong to the current step: for measurements of the step's kernels.
 class StepPause {
  public:
   explicit StepPause(StepArena& arena) : arena_(arena) { arena_.pause(); }

@@ -27,7 +27,7 @@ void end_process(int signal) {
   sigaddset(&set, signal);
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
   std::raise(signal);
-  constexpr int kBySignal = 128;  // exit code of shells
+  constexpr int kBySignal = 128;  // shells add it to the signal's number
   ::_exit(kBySignal + signal);
 }
 

@@ -35,7 +35,7 @@ class EventImpl {
 
 class Event {
  public:
-  Event() = default;  // an event that is done
+  Event() = default;  // already done
   explicit Event(std::shared_ptr<EventImpl> impl) : impl_(std::move(impl)) {}
   bool defined() const { return impl_ != nullptr; }
   bool done() const { return !impl_ || impl_->done(); }
@@ -117,10 +117,8 @@ void count_host_wait();
 class Stream {
  public:
   static Stream cpu(int threads);  // a stream with its own thread pool and allocator
-  static Stream create(Device,
-                       // threads: CPU only; 0 means default_threads(). Throws Error if the backend is not in this
-                       // build.
-                       int threads = 0);
+  // threads: CPU only; 0 means default_threads(). Throws Error if the backend is not in this build.
+  static Stream create(Device, int threads = 0);
   Device device() const { return impl_->device; }
   Event record() const { return impl_->record(); }  // marks all work queued so far
   Event record_time() const { return impl_->record_time(); }

@@ -1,5 +1,6 @@
 #pragma once
-// A tensor is plain data: shape and strides over shared storage. Copies alias it. It has no gradient.
+// A tensor is plain data: shape and strides over shared storage. Copies share the storage. Gradients are stored
+// elsewhere.
 
 #include <memory>
 #include <string>
@@ -61,7 +62,8 @@ void copy(const Tensor& dst, const Tensor& src, const Stream& stream);
 void fill_zero(const Tensor& t, const Stream& stream);
 std::string describe(const Tensor&);  // "f32[3,4] on cpu:0"
 
-// Copy between host vectors and contiguous tensors with one dim on any device. to_host() blocks.
+// from_host() copies a vector to a new tensor [n]. to_host() copies a contiguous tensor to a flat vector, and blocks
+// until the copy is done. Any device.
 template <class T>
 Tensor from_host(const std::vector<T>& host, const Stream& stream, Lifetime lifetime = Lifetime::step) {
   Tensor t = Tensor::empty({static_cast<std::int64_t>(host.size())}, DTypeOf<T>::value, stream, lifetime);

@@ -15,7 +15,7 @@ struct YamlNode {
   struct Entry;
 
   Type type = Type::null;
-  int line = 0;         // 1-based; 0: unknown
+  int line = 0;         // 1-based; 0 if unknown
   std::string text;     // the scalar
   bool quoted = false;  // a scalar in quotes is always text
   std::vector<YamlNode> items;

@@ -158,9 +158,8 @@ Communicator* Mesh::Impl::make_group(const std::string& name, std::vector<int> r
       return rename(g, name), g.comm.get();
   const int size = static_cast<int>(ranks.size());
   const int own = static_cast<int>(std::find(ranks.begin(), ranks.end(), env_.rank) - ranks.begin());
-  const std::string key =
-      // Groups of the same name differ in their first rank.
-      str("group/", name, "/", ranks.front());
+  // Groups of the same name differ in their first rank.
+  const std::string key = str("group/", name, "/", ranks.front());
   CommOptions options = options_;
   options.ranks = ranks;
   // Transfers that overlap with kernels have their own communicator and order, so that a running gradient reduction

@@ -41,8 +41,8 @@ class Mesh {
   int coord(const std::string& axis) const;   // of this rank
 
   // Returns the communicator of the ranks that differ from this rank only along these axes, in ascending order: one
-  // axis, or a union declared in the layout. Tensors are on the layout's device. Groups of the same ranks share a
-  // communicator, unless their transfers overlap with kernels.
+  // axis, or a union declared in the layout. Tensors are on the layout's device. Groups with the same ranks and the
+  // same AxisTransfers share a communicator.
   Communicator& group(const AxisNames&);
   Communicator& axis(const std::string& name) { return group({name}); }
   Communicator& all();  // all ranks of the run

@@ -29,9 +29,8 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = AwakeClock;
 
-constexpr std::uint32_t kFar =
-    std::uint32_t{1}  // Offset of a flag that releases all waits. Flags are compared with wrap-around.
-    << 30;
+// Offset of a flag that releases all waits. Flags are compared with wrap-around.
+constexpr std::uint32_t kFar = std::uint32_t{1} << 30;
 constexpr milliseconds kCloseTime{5'000};
 const char* const kFine = "fine";
 

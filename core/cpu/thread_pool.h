@@ -42,7 +42,7 @@ class ThreadPool {
   // thread may call it at a time; a nested call runs serially.
   void parallel_for(std::int64_t n, std::int64_t grain, RangeFn fn, std::int64_t align = 1);
 
-  // Returns the begin of part number `part` of [0, n) split into `parts` parts.
+  // Returns where part number `part` begins if [0, n) is split into `parts` parts.
   static std::int64_t cut(std::int64_t n, std::int64_t align, int parts, int part);
 
  private:
@@ -56,7 +56,7 @@ class ThreadPool {
   void leave_taken_core(int thread);
 
   std::vector<std::thread> workers_;
-  std::vector<std::atomic<int>> core_;             // core on which each thread was seen last; -1 before
+  std::vector<std::atomic<int>> core_;             // core on which each thread was last seen; -1 if none yet
   std::vector<std::atomic<std::uint64_t>> turns_;  // of each part: odd while any thread may take it
   std::atomic<std::uint32_t> generation_{0};       // a change wakes the workers
   std::atomic<int> pending_{0};                    // unfinished parts other than the caller's own
