@@ -25,7 +25,7 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kBytesOfToken = 64;  // bytes read from the text per token; a few vocabularies have longer tokens
+constexpr std::size_t kBytesOfToken = 64;  // bytes read from the text per token; vocabularies have a few longer ones
 
 void check_run(const std::string& path) {
   std::error_code none;
