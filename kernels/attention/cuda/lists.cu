@@ -95,8 +95,8 @@ __global__ void __launch_bounds__(kPlanThreads) plan_lists(const __grid_constant
   *p.totals = {entries, work, cuts.items, cuts.slots, cuts.split_lists};
 }
 
-// Orders the items of each section, longest first, equal ones by head, tile and entries: an item's position is the
-// number of items before it. One warp per list of a head.
+// Orders the items of each section: longest first, items of equal length by head, tile and entries. An item's position
+// is the number of items before it. One warp per list of a head.
 __global__ void __launch_bounds__(kListWarps* kWarp)
     order_lists(const __grid_constant__ Walk w, ListPlan p, ListItem* order, SplitList* splits) {
   const int list = static_cast<int>(blockIdx.x) * kListWarps + static_cast<int>(threadIdx.x) / kWarp;

@@ -172,7 +172,8 @@ __device__ inline Merged merge(float own, float before) {
   return {lse, expf(own - lse), expf(before - lse)};
 }
 
-// Fill rows outside all spans: out = 0, lse = -inf and gradients = 0, or the carry if there is one.
+// Fill rows outside all spans: with the carry, leaving lse unchanged; without one with out = 0, lse = -inf and
+// gradients = 0.
 void fill_outside(const Attention&, const ExecContext&);
 void fill_outside(const AttentionBackward&, const ExecContext&);
 void fill_no_keys(const Tensor& lse, const ExecContext&);  // -inf everywhere
