@@ -43,8 +43,8 @@ inline constexpr std::size_t kColors = 6;  // later runs reuse the colors with d
 std::string chart_html(const Chart&);
 std::string color_swatch(std::size_t color);  // a run's color, as inline markup
 
-// Returns about `count` round numbers in [low, high]; on a log axis they are 1, 2, 5 x 10^n if enough of
-// these are in range.
+// Returns about `count` round numbers in [low, high]. On a log axis they are powers of ten, or 1, 2, 5 x 10^n, if at
+// least three of these are in range.
 std::vector<double> axis_ticks(double low, double high, bool log, int count);
 
 // Returns labels for an axis's ticks, all in the same notation: with `digits` digits, or more if they are needed to
