@@ -52,7 +52,7 @@ struct MixtureStage {
 struct Corpora {
   std::vector<std::shared_ptr<const TokenStore>> stores;
   std::vector<std::string> names;     // unique name of each corpus
-  std::vector<MixtureStage> mixture;  // ascending by tokens; the first starts at 0
+  std::vector<MixtureStage> mixture;  // weights over the run, ascending by tokens; the first stage starts at 0
   std::string tokenizer_hash;
   std::int64_t vocab_size = 0;  // size of the tokenizer's vocabulary
 };

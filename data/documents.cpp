@@ -62,7 +62,7 @@ class Joined final : public DocumentSink {
 
  private:
   const Take& take_;
-  std::string_view end_;  // written after each document
+  std::string_view end_;  // text to append after each document
 };
 
 }  // namespace
@@ -175,7 +175,7 @@ void DocumentCutter::blank_lines(std::string_view text, bool at_end) {
     std::size_t end = rest.find_first_of("\r\n");
     const bool complete = end != std::string_view::npos;
     if (complete && rest[end] == '\r') {
-      if (end + 1 == rest.size() && !at_end) break;  // a "\n" may follow
+      if (end + 1 == rest.size() && !at_end) break;  // the next block may begin with "\n"
       if (rest.substr(end).starts_with("\r\n")) ++end;
     }
     const std::string_view line = rest.substr(0, complete ? end + 1 : end);

@@ -15,7 +15,7 @@ enum class DocumentKind : std::uint8_t { file, line, blank_line, separator };
 
 struct DocumentRule {
   DocumentKind kind = DocumentKind::file;
-  std::string separator;  // for DocumentKind::separator
+  std::string separator;  // used for DocumentKind::separator only
 };
 // Parses "file", "line" or "blank-line"; any other text is the separator itself, with escapes \n, \t and \\.
 DocumentRule parse_document_rule(const std::string& text);
@@ -27,8 +27,9 @@ class DocumentCutter {
  public:
   DocumentCutter(DocumentRule rule, DocumentSink& sink, bool as_text = false)
       : rule_(std::move(rule)), sink_(sink), as_text_(as_text) {}
+  // Processes the next block of the file's text.
   void block(std::string_view text);
-  void end_of_file();
+  void end_of_file();  // ends the last document; the object can then take another file
 
  private:
   void put(std::string_view text);

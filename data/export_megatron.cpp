@@ -65,7 +65,7 @@ void write_index(const TokenSplit& split, std::uint8_t code, std::uint64_t width
   DocumentStarts starts(split);
   const std::uint64_t documents = split.documents();
   out.put(kMegatronMagic);
-  out.put(std::uint64_t{1});  // version
+  out.put(std::uint64_t{1});  // version of the format
   out.put(code);
   out.put(documents);
   out.put(documents + 1);

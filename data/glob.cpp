@@ -11,7 +11,7 @@
 namespace ring {
 namespace {
 
-// Splits a path into its components, without empty ones and ".", which name no folder.
+// Splits a path into its components; drops empty ones and ".", which name no folder.
 std::vector<std::string> parts_of(std::string_view path) {
   std::vector<std::string> parts;
   while (!path.empty()) {

@@ -28,7 +28,7 @@ class Hdf5Layout {
   std::uint64_t create_dataset(const std::string& name, Element, std::uint64_t count);
   // Sets an attribute of a group; "/" is the root.
   void set(const std::string& group, const std::string& name, std::uint64_t value);
-  void set(const std::string& group, const std::string& name, const std::string& value);  // up to 60,000 bytes
+  void set(const std::string& group, const std::string& name, const std::string& value);  // value: at most 60,000 bytes
 
   // Returns an in-memory file of the final size, with holes for the data. Call last.
   FileHandle finish();

@@ -10,7 +10,7 @@ namespace ring {
 std::string download_advice(const std::string& path);
 // Like download_advice(), with the command that turns the downloaded folder into a run.
 std::string download_and_import_advice(const std::string& path);
-// Returns the command that makes a run of a published model's folder, `ringmaster import FOLDER --output runs/NAME`.
+// Returns the command that converts a published model's folder to a run: `ringmaster import FOLDER --output runs/NAME`.
 std::string import_command(const std::string& folder);
 
 }  // namespace ring

@@ -10,7 +10,7 @@
 namespace ring {
 
 // Splits blocks into lines and passes the record of each to `take`; skips empty lines. Throws Error, with `name` and
-// the line number, if a line is not a JSON object.
+// the line number, if a line is not a JSON object or is longer than 1 GiB.
 class JsonLines {
  public:
   JsonLines(std::string name, TakeRecord take) : name_(std::move(name)), take_(std::move(take)) {}
@@ -19,7 +19,7 @@ class JsonLines {
 
  private:
   static constexpr std::size_t kLongestLine = std::size_t{1} << 30;
-  void lines(std::string_view);  // splits at \r
+  void lines(std::string_view);  // splits text without \n at \r
   void line(std::string_view);
   const std::string name_;
   const TakeRecord take_;

@@ -1,5 +1,5 @@
 #pragma once
-// The chat template that goes with a tokenizer.
+// Loads the chat template that belongs to a tokenizer.
 
 #include <string>
 

@@ -59,8 +59,8 @@ void fill(Batch& b, std::int64_t at, const TokenSplit& split, std::uint64_t begi
   b.valid_targets += static_cast<std::int64_t>(there) - take_out({targets, there}, split, begin + 1);
 }
 
-// Adds the sequences of tokens [at, at + length) of the row that begins at index `row` of the batch, cut at multiples
-// of `sequence`.
+// Appends tokens [at, at + length) of the row that begins at index `row` of the batch as sequences, cut at multiples of
+// `sequence`.
 void mark(Batch& b, std::int64_t row, std::int64_t at, std::int64_t length, std::int64_t sequence) {
   for (const std::int64_t end = at + length; at < end;) {
     const std::int64_t n = std::min(end, (at / sequence + 1) * sequence) - at;

@@ -94,7 +94,7 @@ class Loader {
   void seek(std::uint64_t sample);         // sets the first sample, over all ranks, of the next micro-batch
   void set_rows(std::int64_t rows);        // sets LoaderOptions::rows of later batches
   void set_sequence(std::int64_t tokens);  // sets LoaderOptions::sequence of later batches
-  std::uint64_t next_sample() const { return next_sample_; }  // the state: seek(next_sample()) continues
+  std::uint64_t next_sample() const { return next_sample_; }  // the loader's state: seek(next_sample()) resumes
   const SampleMap& map() const { return map_; }
   const LoaderOptions& options() const { return options_; }
 

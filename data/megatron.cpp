@@ -15,7 +15,7 @@ namespace ring {
 struct MegatronDataset::TokenType {
   std::uint8_t code;
   const char* name;
-  std::size_t width;  // bytes
+  std::size_t width;  // bytes per token
   std::size_t (*take)(const char* from, std::size_t tokens, std::uint64_t vocab_size, std::int32_t* to);
 };
 

@@ -72,7 +72,7 @@ Mixture::Mixture(const std::vector<double>& given) {
     std::size_t best = shares_.size();
     std::uint64_t best_deadline = 0;
     for (std::size_t c = 0; c < shares_.size(); ++c) {
-      if (taken[c] * period >= (t + 1) * shares_[c]) continue;  // too early
+      if (taken[c] * period >= (t + 1) * shares_[c]) continue;  // too early for a sample of corpus c
       const std::uint64_t deadline = ((taken[c] + 1) * period + shares_[c] - 1) / shares_[c];
       if (taken[c] == shares_[c] || (best < shares_.size() && deadline >= best_deadline)) continue;
       best = c;

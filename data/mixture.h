@@ -27,7 +27,7 @@ class Mixture {
 
  private:
   std::vector<std::uint64_t> shares_;  // samples of each corpus per period
-  std::vector<std::uint32_t> order_;   // the corpus of each sample of a period
+  std::vector<std::uint32_t> order_;   // corpus of each sample of a period
   std::vector<std::uint32_t> rank_;    // number of earlier samples of the period from the same corpus
 };
 

@@ -37,7 +37,7 @@ struct PrepareProgress {
 
 struct PrepareReport {
   std::uint64_t files = 0, bytes = 0;
-  std::uint64_t tokens[2] = {0, 0}, documents[2] = {0, 0}, targets[2] = {0, 0};  // train, validation
+  std::uint64_t tokens[2] = {0, 0}, documents[2] = {0, 0}, targets[2] = {0, 0};  // by split: train, validation
   std::uint64_t longest = 0;                                                     // tokens of the longest document
   std::uint64_t ends_added = 0;       // end-of-text tokens added to imported documents that lacked one
   std::uint64_t without_targets = 0;  // documents in which no token counts as a target

@@ -36,7 +36,7 @@ struct PreparePlan {
   std::string summary(const PrepareOptions&) const;  // one line that describes the source of the corpus
 };
 
-// Returns the split that the hash assigns to a document, given its file's name and its number in the file.
+// Returns the split chosen by a hash of the document's file name and its number in the file.
 Split hashed_split(const PrepareOptions&, const std::string& file, std::uint64_t document);
 
 // Makes the plan; sets options.validation_fraction if options.enlarge_validation is set. Throws Error if options

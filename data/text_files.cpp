@@ -34,7 +34,7 @@ class Walk {
     enter(top_, error);
     if (error) fail("input ", top_.string(), ": ", error.message());
   }
-  std::size_t seen() const { return seen_; }  // files that are not hidden
+  std::size_t seen() const { return seen_; }  // number of files that are not hidden
   // Returns a message on how many files are hidden and how to read them; "" if none are.
   std::string hidden() const {
     if (hidden_ == 0) return "";

@@ -14,14 +14,14 @@ namespace ring {
 
 // Options that messages may suggest, because the command has them.
 enum class FileOptions : std::uint8_t {
-  all,         // --glob, --as-text, --text-field
+  all,         // --glob, --as-text and --text-field
   text_field,  // --text-field only
   none
 };
 
 struct TextFile {
   std::string path;
-  std::string name;  // relative to the folder it was found in: its identity for hashing, the same on every machine
+  std::string name;  // path relative to the input folder: identifies the file in hashes, the same on every machine
   std::uint64_t size = 0;                                   // file size on disk
   bool as_text = false;                                     // read as text even if it does not look like text
   bool packed = false;                                      // compressed by gzip or zstd

@@ -20,7 +20,7 @@ struct ForeignKind {
 // if `records`.
 std::optional<ForeignKind> foreign_kind(std::string_view head, const std::string& path, bool records);
 
-bool named_json_lines(const std::string& path);  // .jsonl or .ndjson
-bool named_parquet(const std::string& path);     // .parquet
+bool named_json_lines(const std::string& path);  // name ends with .jsonl or .ndjson
+bool named_parquet(const std::string& path);     // name ends with .parquet
 
 }  // namespace ring

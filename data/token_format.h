@@ -42,7 +42,7 @@ struct IndexText {
 
 struct SplitIndex {
   std::uint64_t tokens = 0, documents = 0, text_bytes = 0;
-  ByteExtent token_data, start_data;      // checked block by block
+  ByteExtent token_data, start_data;      // ranges in the file, checked block by block
   ByteExtent token_hashes, start_hashes;  // u64 hash of each block of the data
 };
 
@@ -50,7 +50,7 @@ struct SplitIndex {
 // 0. Without a mask all tokens count, and all fields are 0.
 struct MaskIndex {
   std::uint64_t targets = 0, target_bytes = 0;  // number of set bits; text bytes of those tokens
-  ByteExtent data;                              // checked block by block
+  ByteExtent data;                              // range in the file, checked block by block
   ByteExtent hashes;                            // u64 hash of each block of the mask
 };
 

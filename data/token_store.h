@@ -47,11 +47,14 @@ class TokenSplit {
   // tokens.
   const std::string& tokens_hash() const { return tokens_hash_; }
   std::uint64_t text_bytes() const { return text_bytes_; }  // bytes of the encoded text, for bits per byte
+  // Copies tokens [begin, begin + count). Throws Error if the range is past the end, a block is damaged or the file
+  // cannot be read.
   void read(std::uint64_t begin, std::size_t count, std::int32_t* out) const;
-  std::uint64_t document_start(std::uint64_t document) const;  // first token; documents() gives the number of tokens
+  // Returns the first token of a document; document = documents() gives tokens().
+  std::uint64_t document_start(std::uint64_t document) const;
 
   bool masked() const { return mask_data_.bytes() > 0; }        // false if all tokens count as targets
-  std::uint64_t targets() const { return targets_; }            // tokens that count
+  std::uint64_t targets() const { return targets_; }            // tokens that count as targets
   std::uint64_t target_bytes() const { return target_bytes_; }  // bytes of the text that these tokens encode
   // Writes 1 for each token of [begin, begin + count) that counts as a target, otherwise 0. Throws like read().
   void read_mask(std::uint64_t begin, std::size_t count, std::uint8_t* out) const;
@@ -141,7 +144,7 @@ class TokenStoreWriter {
   void add_text_bytes(Split, std::uint64_t bytes, bool count = true);
   std::uint64_t tokens(Split s) const { return streams_[static_cast<std::size_t>(s)].tokens; }
   std::uint64_t documents(Split s) const { return streams_[static_cast<std::size_t>(s)].documents; }
-  std::uint64_t targets(Split s) const { return streams_[static_cast<std::size_t>(s)].targets; }  // tokens that count
+  std::uint64_t targets(Split s) const { return streams_[static_cast<std::size_t>(s)].targets; }  // counted tokens
   // Writes the file, which appears under its name only once it is complete and durable.
   void finish(const Tokenizer&, const std::string& source, const std::string& chat_template = "");
 

@@ -58,7 +58,7 @@ class GzipMembers {
 
   // Decompresses a member. Returns false if `take` wants no more.
   bool read(const Take& take) {
-    bool more = false;  // the last call filled its block: zlib may hold more text
+    bool more = false;  // the last call filled text_: zlib may hold more output
     for (int status = Z_OK; status != Z_STREAM_END;) {
       if (!more && !fill()) fail_damaged(file_.path(), "it ends early");
       stream_.next_out = reinterpret_cast<Bytef*>(text_.data());

@@ -65,7 +65,7 @@ class Message {
   const std::string& name_;
 };
 
-// ModelProto.SentencePiece: 1 the piece, 2 its score (f32).
+// Checks a ModelProto.SentencePiece. Fields: 1 piece, 2 score (f32).
 void check_piece(std::string_view bytes, std::size_t id, const std::string& name) {
   bool text = false;
   for (Message piece(bytes, name); !piece.done();) {
@@ -109,7 +109,7 @@ void check_replacements(std::string_view map, const std::string& name) {
 
 namespace {
 
-// TrainerSpec: 3 the algorithm (3: words), 24 treat_whitespace_as_suffix.
+// Checks a TrainerSpec. Fields: 3 algorithm (3: words), 24 treat_whitespace_as_suffix.
 void check_trainer(std::string_view bytes, const std::string& name) {
   bool words = false, suffix = false;
   for (Message trainer(bytes, name); !trainer.done();) {
@@ -129,7 +129,7 @@ void check_trainer(std::string_view bytes, const std::string& name) {
 
 }  // namespace
 
-// ModelProto: 1 the pieces, 2 TrainerSpec, 3 and 5 the normalization before encoding and after decoding.
+// Fields of ModelProto: 1 pieces, 2 TrainerSpec, 3 and 5 normalization before encoding and after decoding.
 void check_sentencepiece_model(std::string_view bytes, const std::string& name) {
   std::size_t pieces = 0;
   for (Message model(bytes, name); !model.done();) {
@@ -146,7 +146,7 @@ void check_sentencepiece_model(std::string_view bytes, const std::string& name) 
 
 namespace {
 
-// ModelProto.SentencePiece: 1 the piece, 2 its score, 3 its type.
+// Reads a ModelProto.SentencePiece. Fields: 1 piece, 2 score, 3 type.
 SentencePieces::Piece read_piece(std::string_view bytes, const std::string& name) {
   SentencePieces::Piece p;
   for (Message piece(bytes, name); !piece.done();) {
@@ -160,8 +160,8 @@ SentencePieces::Piece read_piece(std::string_view bytes, const std::string& name
 
 }  // namespace
 
-// NormalizerSpec: 2 precompiled_charsmap, 3 add_dummy_prefix, 4 remove_extra_whitespaces. If a field is repeated, the
-// last one counts.
+// Reads a NormalizerSpec. Fields: 2 precompiled_charsmap, 3 add_dummy_prefix, 4 remove_extra_whitespaces. The last
+// occurrence of a repeated field counts.
 SentencePieceNormalization read_normalization(std::string_view bytes, const std::string& name) {
   SentencePieceNormalization out;
   for (Message model(bytes, name); !model.done();) {
@@ -180,8 +180,8 @@ SentencePieceNormalization read_normalization(std::string_view bytes, const std:
   return out;
 }
 
-// ModelProto: 1 the pieces, 2 TrainerSpec (its field 3 is the algorithm, 2 for BPE), 3 NormalizerSpec (its field 2 is
-// the table of replacements).
+// Fields of ModelProto: 1 pieces, 2 TrainerSpec (its field 3 is the algorithm, 2 for BPE), 3 NormalizerSpec (its field
+// 2 is the table of replacements).
 SentencePieces read_sentencepieces(std::string_view bytes, const std::string& name) {
   SentencePieces all;
   for (Message model(bytes, name); !model.done();) {

@@ -9,7 +9,7 @@
 namespace ring {
 namespace {
 
-// Units of a double array trie (Darts-clone, Yata 2008).
+// Fields of a unit of a double-array trie (Darts-clone, Yata 2008).
 bool has_value(std::uint32_t unit) { return unit >> 8 & 1; }
 std::uint32_t value_of(std::uint32_t unit) { return unit & 0x7FFFFFFFu; }
 std::uint32_t label_of(std::uint32_t unit) { return unit & (1u << 31 | 0xFFu); }

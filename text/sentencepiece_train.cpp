@@ -91,7 +91,7 @@ std::unordered_map<std::string, std::string> arguments(const SentencePieceOption
           {"minloglevel", "1"}};
 }
 
-constexpr int kNoText = 3;  // the child's exit status when the text could not be read
+constexpr int kNoText = 3;  // exit status of the child if the text could not be read
 
 // Runs in the child process: writes the model to `out` and errors to standard error. Returns the exit status.
 int train_in_child(const TextSource& source, const SentencePieceOptions& options, int out) {

@@ -18,7 +18,7 @@ namespace {
 constexpr std::string_view kMagic = "ringmaster tokenizer 2\n", kMagicWithBegin = "ringmaster tokenizer 3\n";
 constexpr std::string_view kAnyVersion = "ringmaster tokenizer ";
 constexpr std::size_t kHashLine = 5 + 16 + 1;
-constexpr char kModelStart = '\x0A';  // the first field of a SentencePiece model: a piece
+constexpr char kModelStart = '\x0A';  // first byte of a SentencePiece model: the tag of its first piece
 
 class BytesTokenizer final : public Tokenizer {
  public:

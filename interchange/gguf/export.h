@@ -15,8 +15,8 @@ namespace ring {
 struct GgufOptions {
   SavedWeights weights = SavedWeights::latest;
   std::optional<GgufType> type;   // type of matrices; nullopt: the checkpoint's type, or f32 if its tensors differ
-  std::function<bool()> stopped;  // polled between tensors; may be null
-  std::int64_t context = 0;       // see set_exported_context()
+  std::function<bool()> stopped;  // polled between tensors; true aborts with Error; may be null
+  std::int64_t context = 0;       // context to declare; see set_exported_context()
 };
 
 struct GgufExported {

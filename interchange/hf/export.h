@@ -17,8 +17,8 @@ struct ExportOptions {
   SavedWeights weights = SavedWeights::latest;
   std::optional<FloatType> type;             // nullopt: the checkpoint's type, or f32 if its tensors differ
   std::uint64_t most_bytes = 5'000'000'000;  // maximum size of one file
-  std::function<bool()> stopped;             // polled between tensors; may be null
-  std::int64_t context = 0;                  // see set_exported_context()
+  std::function<bool()> stopped;             // polled between tensors; true aborts with Error; may be null
+  std::int64_t context = 0;                  // context to declare; see set_exported_context()
 };
 
 struct Exported {

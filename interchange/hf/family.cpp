@@ -64,7 +64,8 @@ Family closest_with_rope(const ModelConfig& c) {
   return c.biases == Biases::qkv ? Family::qwen2 : Family::llama;
 }
 
-// Returns the family that can express the windows: windows that differ by layer need a family with layer_types.
+// Returns mistral for a Llama-like model with windows in all layers, otherwise `f`. Throws Error if only some layers
+// have windows and `f` cannot express that.
 Family with_windows(Family f, const std::vector<std::int64_t>& windows) {
   if (f != Family::llama || std::ranges::count(windows, 0) == std::ssize(windows)) return f;
   if (std::ranges::adjacent_find(windows, std::ranges::not_equal_to()) != windows.end())

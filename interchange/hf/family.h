@@ -13,8 +13,8 @@ namespace ring {
 
 enum class Family : std::uint8_t { llama, mistral, qwen2, qwen3, gpt2 };
 
-const char* architecture(Family);                               // "LlamaForCausalLM"
-const char* model_type(Family);                                 // "llama"
+const char* architecture(Family);                               // name of the class, such as "LlamaForCausalLM"
+const char* model_type(Family);                                 // model_type in config.json, such as "llama"
 std::optional<Family> family_of_type(const std::string& type);  // family with this model_type; nullopt if there is none
 std::string all_architectures();                                // comma-separated, for messages
 

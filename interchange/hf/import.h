@@ -15,7 +15,7 @@ inline constexpr const char* kNoTokenizer = "none";
 struct ImportOptions {
   std::string tokenizer;                // as for load_tokenizer(), or kNoTokenizer; empty: the folder's tokenizer
   std::uint64_t shard_bytes = 1 << 30;  // maximum tensor bytes per shard, unless a single tensor is larger
-  std::function<bool()> stopped;        // polled between tensors; may be null
+  std::function<bool()> stopped;        // polled between tensors; true aborts with Error; may be null
 };
 
 struct Imported {

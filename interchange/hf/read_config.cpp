@@ -152,7 +152,7 @@ void read_yarn(const Keys& model, const Keys& r, RopeConfig& rope) {
   rope.original_context = original_context(model, r);
 }
 
-// Returns the kind of scaling: rope_type, or type in files of older versions.
+// Returns the kind of scaling: rope_type, or `type` in files of older versions.
 std::string rope_type(const Keys& r) {
   const std::string old = r.text_or("type", "default"), type = r.text_or("rope_type", old);
   if (r.has("type") && old != type)
@@ -160,8 +160,8 @@ std::string rope_type(const Keys& r) {
   return type;
 }
 
-// transformers 5 stores everything in rope_parameters, older versions in rope_theta and rope_scaling. If both sections
-// exist, transformers reads rope_scaling.
+// Reads the rope settings. transformers 5 stores all in rope_parameters, older versions in rope_theta and rope_scaling.
+// If both sections exist, transformers reads rope_scaling.
 void read_rope(const Keys& k, RopeConfig& rope) {
   const bool scaling = k.has("rope_scaling") && !k.at("rope_scaling").empty(), parameters = k.has("rope_parameters");
   const char* key = scaling ? "rope_scaling" : "rope_parameters";

@@ -41,7 +41,7 @@ struct KnownContext {
   std::string from;
 };
 
-// Returns the settings of a run or a checkpoint, or nothing if it is not there or cannot be read.
+// Returns the settings of a run or a checkpoint; nullopt if it does not exist or cannot be read.
 std::optional<Config> find_settings(const std::string& run_or_checkpoint) {
   std::error_code error;
   try {

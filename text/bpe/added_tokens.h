@@ -30,8 +30,8 @@ class AddedTokens {
   // The longest token wins if several begin at a position.
   using Take = std::function<void(std::size_t begin, std::size_t end, std::int32_t id)>;
   void divide(std::string_view text, const Take& take) const;
-  bool takes_blanks_behind(std::int32_t id) const { return takes_blanks_behind_.contains(id); }  // rstrip
-  // Returns true if the text, after leading blank space, begins with a token that has lstrip.
+  bool takes_blanks_behind(std::int32_t id) const { return takes_blanks_behind_.contains(id); }  // true for rstrip
+  // Returns true if the text, after leading white space, begins with a token that has lstrip.
   bool takes_blanks_in_front(std::string_view text) const;
   // Returns true if splitting a text between bytes `left` and `right` may change the tokens found or the text after
   // one: if a token contains the two next to each other or ends with `left`, or if a token depends on its surroundings.

@@ -58,7 +58,7 @@ struct Model {
   std::unordered_map<std::string, std::int32_t, TextHash, std::equal_to<>> whole;
   PairTable merges;
 
-  bool falls_back() const;  // every byte has a token
+  bool falls_back() const;  // returns true if every byte has a token
 };
 
 // Splits words into tokens, one word at a time. Reuses its buffers, so use one per thread.

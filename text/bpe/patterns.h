@@ -17,7 +17,7 @@ std::string_view regex_of(Pattern);  // the pattern as written in a tokenizer.js
 std::optional<Pattern> pattern_of(std::string_view regex);
 std::optional<Pattern> pattern_named(std::string_view name);  // "gpt2", "llama3" or "qwen2"
 
-// Returns the end of the piece that starts at `at`, which must be below the size. A byte that is not valid UTF-8 counts
+// Returns the end of the piece that starts at `at`, which must be < text.size(). A byte that is not valid UTF-8 counts
 // as a mark.
 std::size_t piece_end(Pattern, std::string_view text, std::size_t at);
 

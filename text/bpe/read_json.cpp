@@ -19,8 +19,8 @@ using Json = nlohmann::json;
 
 constexpr int kMostDepth = 32;
 constexpr std::int64_t kMostTokens = 1 << 24;
-constexpr std::size_t kMostPut = 64;  // bytes
-constexpr std::size_t kShown = 60;    // bytes of a value in a message
+constexpr std::size_t kMostPut = 64;  // maximum bytes of inserted text
+constexpr std::size_t kShown = 60;    // bytes of a value shown in a message
 
 // A value of the file with its path: "tokenizer.json: model.unk_token".
 class Node {
@@ -448,7 +448,7 @@ class Reader {
   }
 
   Node root_;
-  std::int64_t size_ = 0;  // entries of `vocab`
+  std::int64_t size_ = 0;  // number of entries of `vocab`
   Decoding decoding_;
   Description d_;
   std::vector<bool> used_;

@@ -1,4 +1,4 @@
-// A tokenizer.json behind the Tokenizer interface.
+// Implements the Tokenizer interface for a tokenizer.json.
 #include <algorithm>
 #include <array>
 

@@ -1,5 +1,5 @@
 #pragma once
-// Trains a byte-level BPE vocabulary, as a tokenizer.json.
+// Trains a byte-level BPE vocabulary and returns it as a tokenizer.json.
 
 #include <cstdint>
 #include <memory>

@@ -27,7 +27,7 @@ bool is_space(char32_t c) {
          c == 0xA0 || c == 0x1680 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-// Symbols that are Alphabetic: letters in circles and squares.
+// Returns true for symbols that are Alphabetic: letters in circles and squares.
 bool is_alphabetic_symbol(char32_t c) {
   return between(c, 0x24B6, 0x24E9) || between(c, 0x1F130, 0x1F149) || between(c, 0x1F150, 0x1F169) ||
          between(c, 0x1F170, 0x1F189);
@@ -82,7 +82,7 @@ void reorder(std::vector<Changed>& text) {
 bool may_change(char32_t c) {
   if (c < 0x80 || is_surrogate(c)) return false;
   const utf8proc_property_t* p = utf8proc_get_property(static_cast<utf8proc_int32_t>(c));
-  return p->combining_class != 0 || p->decomp_seqindex != UINT16_MAX || between(c, 0xAC00, 0xD7A3);  // Hangul
+  return p->combining_class != 0 || p->decomp_seqindex != UINT16_MAX || between(c, 0xAC00, 0xD7A3);  // Hangul syllables
 }
 
 // Composes by UAX 15: a character joins the last starter unless a character of the same or a higher class is in

@@ -16,7 +16,8 @@ void check_bytes(std::size_t bytes, std::size_t max = kMaxBytes);
 
 struct Limits {
   std::size_t steps = std::size_t{1} << 26;  // maximum steps of one evaluation
-  std::size_t bytes = kMaxBytes;  // of the output and of each value; all created values together: 4 times that
+  // maximum bytes of the output and of each value; all created values together: 4 times that
+  std::size_t bytes = kMaxBytes;
 };
 
 // Counts steps and bytes. Each charge throws Error if a limit is exceeded.
@@ -42,7 +43,7 @@ class Budget {
  private:
   Limits limits_;
   std::size_t steps_;
-  std::size_t bytes_ = 0;  // bytes that do not make up a whole step yet; less than kStepBytes
+  std::size_t bytes_ = 0;  // charged bytes that do not yet make up a step; less than kStepBytes
   std::size_t created_ = 0;
 };
 

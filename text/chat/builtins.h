@@ -22,7 +22,7 @@ class Arguments {
   void reject_unused(std::string_view kind, std::string_view name) const;
   std::size_t size() const { return placed_.size(); }
   const std::vector<Member>& named() const { return named_; }
-  Arguments without(std::size_t first) const;  // the arguments from `first` on
+  Arguments without(std::size_t first) const;  // returns the arguments from `first` on
   Budget& budget() const { return *budget_; }
 
  private:
@@ -33,16 +33,16 @@ class Arguments {
   std::vector<std::string_view> used_names_;
 };
 
-// These functions charge the budget before they work, for what they read and return; calls charge their arguments'
-// budget. They throw Error if a limit is exceeded, an operand has the wrong type, or a called name does not exist.
+// These functions charge the budget (calls: of their Arguments) before they work, for what they read and return. They
+// throw Error if a limit is exceeded, an operand has the wrong type, or a called name does not exist.
 Value call_filter(std::string_view name, const Value& of, Arguments&);
 bool call_test(std::string_view name, const Value& of, Arguments&);
 Value call_method(std::string_view name, const Value& of, Arguments&);
 Value call_function(std::string_view name, Arguments&);
 bool is_function(std::string_view name);
 
-// The filter `title`: a word begins after blank space, a hyphen or an opening bracket, so that "it's 3rd" becomes
-// "It's 3rd". The method title() is Python's str.title(), which makes "It'S 3Rd" of it.
+// The filter `title`: a word begins after white space, a hyphen or an opening bracket, so that "it's 3rd" becomes "It's
+// 3rd". The method title() is Python's str.title(), which returns "It'S 3Rd".
 Value capitalized_words(const Value& text, Arguments&);
 
 template <class Table>
@@ -52,7 +52,7 @@ std::vector<std::string_view> names_of(const Table& table) {
   return names;
 }
 
-// Returns the beginning of `name` for messages.
+// Returns `name` quoted for messages, shortened if long.
 std::string shown_name(std::string_view name);
 
 // Names of everything that can be called.
@@ -64,8 +64,8 @@ std::vector<std::string_view> function_names();
 
 // Returns the items that a loop or a filter iterates over: items of a list, names of an object, characters of a string.
 std::vector<Value> items_of(const Value&, Budget&);
-Value member_of(const Value& of, std::string_view name, Budget&);  // undefined if there is no such member
-Value item_of(const Value& of, const Value& index, Budget&);       // undefined if there is no such item
+Value member_of(const Value& of, std::string_view name, Budget&);  // returns undefined if there is no such member
+Value item_of(const Value& of, const Value& index, Budget&);       // returns undefined if there is no such item
 Value slice_of(const Value& of, const Value* begin, const Value* end, const Value* step, Budget&);
 std::int64_t length_of(const Value&, Budget&);
 bool contains(const Value& all, const Value& one, Budget&);

@@ -20,7 +20,7 @@ bool has_calls(const Json& message) {
   return calls != message.end() && !calls->is_null() && !calls->empty();
 }
 
-// Returns the joined text of a content that is a list. Throws Error if a part is not text.
+// Returns the concatenated text of a content that is a list. Throws Error if a part is not text.
 std::string text_of_parts(const Json& content, const std::string& which) {
   std::string text;
   for (std::size_t i = 0; i < content.size(); ++i) {
@@ -33,7 +33,7 @@ std::string text_of_parts(const Json& content, const std::string& which) {
   return text;
 }
 
-// Throws Error if the template would leave out `key` of a message or a record, which has it.
+// Throws Error if a message or record has `key` and the template never mentions it.
 void check_written(const Json& object, const char* key, const std::string& which, const std::string& source) {
   const auto value = object.find(key);
   if (value == object.end() || value->is_null() || value->empty() || *value == "") return;

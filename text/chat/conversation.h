@@ -1,6 +1,6 @@
 #pragma once
-// Writes conversations as text with a chat template, and finds the text that the model is trained on: what assistants
-// say, with the mark that ends their turn.
+// Writes conversations as text with a chat template, and finds the text that the model is trained on: assistants'
+// answers, with the mark that ends their turn.
 
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
@@ -41,8 +41,8 @@ class ConversationWriter {
   // about twice for each answer, it calls look(text) with the whole text; `look` may throw Error to refuse it.
   std::vector<Part> prompt(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& given,
                            const std::function<void(const std::string&)>& look = nullptr) const;
-  // Returns the text that the template writes after the last answer, without blank space around it. If it writes none,
-  // returns the text between an answer and the user's next message, without blank space at its end. May be "" too.
+  // Returns the text that the template writes after the last answer, without surrounding white space. If there is none,
+  // returns the text between an answer and the user's next message, without trailing white space. May be "".
   std::string end_of_answer() const;
 
  private:

@@ -108,7 +108,7 @@ Value end_item(const Value& of, bool first, Budget& budget) {
   return first ? all.front() : all.back();
 }
 
-// Parses the whole text as Python's int() or float() would; nullopt if it is no number.
+// Parses the whole text like Python's int() or float(); nullopt if it is no number.
 template <class Number>
 std::optional<Number> parsed(std::string_view text) {
   std::string digits;
@@ -125,7 +125,7 @@ std::optional<Number> parsed(std::string_view text) {
   return n;
 }
 
-// Jinja's filter `int`: int(text), else int(float(text)) ("3.9" is 3), else the default.
+// Jinja's filter `int`: int(text), otherwise int(float(text)) ("3.9" gives 3), otherwise the default.
 Value whole_number(const Value& of, Arguments& a) {
   const Value* given = a.find(0, "default");
   const Value otherwise = given ? *given : Value(std::int64_t{0});

@@ -32,7 +32,7 @@ std::string token_text(const Json& token) {
   return described ? token["content"].get<std::string>() : "";
 }
 
-// Returns the template: a string, or of a list of {"name", "template"} the one named "default".
+// Returns the template: a string, or from a list of {"name", "template"} the template named "default".
 std::string template_in(const Json& j, const std::string& name) {
   const auto found = j.find("chat_template");
   if (found == j.end() || found->is_null()) return "";

@@ -19,7 +19,7 @@ struct Format {
 
 // Returns the built-in template of this name (see template_names()); null if there is none.
 const char* named_template(const std::string& name);
-std::string template_names();  // "chatml, llama2, .."
+std::string template_names();  // names of the built-in templates: "chatml, llama2, .."
 
 // Returns a template that writes the same text without {% generation %}. That tag is an extension of transformers;
 // plain Jinja does not compile it.

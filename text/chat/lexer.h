@@ -29,7 +29,7 @@ struct Token {
   int line;
 };
 
-// Throws Error "LINE: problem".
+// Splits a template into tokens. Throws Error "LINE: problem".
 std::vector<Token> lex(std::string_view source);
 
 }  // namespace ring::chat

@@ -11,7 +11,7 @@ namespace ring::chat {
 namespace {
 
 constexpr std::int64_t kLongestRange = 100000;
-constexpr std::size_t kShownMessage = 1000;  // bytes
+constexpr std::size_t kShownMessage = 1000;  // bytes of a message shown in an error
 
 using Method = Value (*)(const Value&, Arguments&);
 using Function = Value (*)(Arguments&);

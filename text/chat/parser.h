@@ -19,8 +19,8 @@ class ExpressionParser {
   explicit ExpressionParser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
 
  protected:
-  NodePtr expression();                  // may be a conditional "a if b else c"
-  NodePtr simple() { return either(); }  // no conditional
+  NodePtr expression();                  // parses an expression, including "a if b else c"
+  NodePtr simple() { return either(); }  // parses an expression that is not a conditional
   NodePtr expression_or_tuple();
 
   const Token& now() const { return tokens_[at_]; }
@@ -33,7 +33,7 @@ class ExpressionParser {
   bool take_name(std::string_view s) { return is(TokenKind::name, s) && (take(), true); }
   void need_symbol(std::string_view s);
   std::string need_name(std::string_view what);
-  std::string shown() const;  // the current token, for errors
+  std::string shown() const;  // returns the current token for errors
 
   template <class... Parts>
   [[noreturn]] void wrong(const Parts&... parts) const {

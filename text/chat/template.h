@@ -27,8 +27,8 @@ class Template {
   Template(Template&&) noexcept;
 
   bool marks_generation() const { return marks_; }  // the template contains {% generation %}
-  // spent: steps already used under the same limit. Throws Error, with the line, if evaluation fails, the template
-  // itself raises an error, or a limit is exceeded.
+  // Evaluates the template. spent: steps already used under the same limit. Throws Error, with the line, if evaluation
+  // fails, the template itself raises an error, or a limit is exceeded.
   Rendered render(std::vector<Member> variables, const Limits& limits = {}, std::size_t spent = 0) const;
 
  private:

@@ -27,7 +27,7 @@ struct Undefined {
 struct None {};
 // The size of a list or an object including its contents. A value that occurs several times is counted each time.
 struct Extent {
-  std::size_t depth = 1;  // 1 + the depth of the deepest item
+  std::size_t depth = 1;  // 1 + depth of the deepest item
   std::size_t bytes = 0;
 };
 struct List {
@@ -61,9 +61,9 @@ class Value {
   Value(Undefined u) : data_(std::move(u)) {}
   Value(Callable c) : data_(std::move(c)) {}
   Value(std::shared_ptr<Namespace> n) : data_(std::move(n)) {}
-  // Throws Error if the value is nested too deeply or too large, or contains a namespace.
+  // Makes a list. Throws Error if it is nested too deeply or too large, or contains a namespace.
   static Value list(std::vector<Value> items);
-  // Like list(). If a name occurs twice, the last value counts, at the first position.
+  // Makes an object, with the errors of list(). If a name occurs twice, the last value counts, at the first position.
   static Value dict(std::vector<Member> members);
 
   template <class T>
@@ -87,8 +87,8 @@ class Value {
   double number() const;
 
   bool truth() const;
-  std::size_t bytes() const;      // see Extent
-  std::size_t top_bytes() const;  // without the contents of items; 0 except for texts, lists and objects
+  std::size_t bytes() const;      // size including contents; see Extent
+  std::size_t top_bytes() const;  // size without the contents of items; 0 except for strings, lists and objects
   std::string kind() const;       // for errors: "a text", "undefined ('x')"
 
  private:
@@ -97,16 +97,16 @@ class Value {
 
 // These functions charge the budget for all bytes that they read and create, and throw Error if a limit is exceeded.
 
-// Returns `v` as {{ .. }} and Python's str() write it. Throws Error if a function or a namespace is in it.
+// Returns `v` as {{ .. }} and Python's str() write it. Throws Error if it contains a function or a namespace.
 std::string print(const Value& v, Budget&);
 // Throws Error if `v` is none: a template would write it as "None", which training text must not contain.
 void reject_none(const Value& v);
-// Returns `v` as Python's json.dumps(ensure_ascii=False) writes it; indent < 0: in one line. Throws Error if a
-// function, a namespace or an undefined value is in it.
+// Returns `v` as Python's json.dumps(ensure_ascii=False) writes it, in one line if indent < 0. Throws Error if it
+// contains a function, a namespace or an undefined value.
 std::string json_text(const Value& v, int indent, Budget&);
 bool equal(const Value&, const Value&, Budget&);
 
-// Throws Error if the value is nested too deeply or too large, or contains a number that is too large.
+// Converts JSON. Throws Error if the value is nested too deeply or too large, or contains a number that is too large.
 Value from_json(const nlohmann::ordered_json&);
 
 }  // namespace ring::chat
