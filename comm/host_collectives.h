@@ -27,6 +27,8 @@ class HostCollectives {
         check_(rank, size, options),
         peers_(static_cast<std::size_t>(size)) {}
 
+  // Runs body() once `after` is done. If it fails, aborts the group and throws PeerLost or Error. Every later run then
+  // throws PeerLost.
   void run(const Operation& op, const Event& after, const std::function<void(HostCollectives&)>& body);
   void abort(const std::string& reason);
 
@@ -48,14 +50,14 @@ class HostCollectives {
     std::int64_t n;
     int root;
   };
-  void reduce_one_hop(DType, Reduce, std::byte* data, std::int64_t n);
-  void reduce_two_hops(DType, Reduce, std::byte* data, std::int64_t n);
+  void reduce_one_hop(DType, Reduce, std::byte* data, std::int64_t n);   // each rank sends all data to every rank
+  void reduce_two_hops(DType, Reduce, std::byte* data, std::int64_t n);  // reduce-scatter, then all-gather
   void reduce_part(DType, Reduce, std::byte* out, const std::byte* own, const std::byte* others, std::int64_t n);
   void reduce_segments(const std::vector<Segment>&, Reduce);
-  PeerLost blame(const PeerLost& seen);
-  std::string give_up(const Operation&, const std::exception&);
-  std::uint64_t next_round();
-  std::byte* scratch(std::int64_t bytes);
+  PeerLost blame(const PeerLost& seen);                          // names the lost rank, if it is known
+  std::string give_up(const Operation&, const std::exception&);  // aborts; returns the reason
+  std::uint64_t next_round();                                    // tag of the next round of messages
+  std::byte* scratch(std::int64_t bytes);                        // grows scratch_ if needed
   template <class F>
   void each_peer(F f) const {
     for (int p = 0; p < size; ++p)

@@ -60,9 +60,9 @@ class Pace {
   const std::vector<SlowGpu>& slow_gpus() const { return slow_gpus_; }  // found by the last step()
 
  private:
-  StepParts parts_of(double data);
-  void send();
-  std::vector<SlowRank> receive();
+  StepParts parts_of(double data);  // of the time since the previous call
+  void send();                      // starts the exchange of a window
+  std::vector<SlowRank> receive();  // takes the result of send()
 
   Communicator& host_;
   GpuReader gpu_;

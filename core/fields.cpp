@@ -179,7 +179,7 @@ std::string to_text(const Value& value) {
 
 namespace {
 
-// Returns a node on one line (YAML flow style): for scalars, lists of scalars, and everything inside them.
+// Returns a node as YAML on one line (flow style). Used for scalars, lists of scalars, and nodes inside such a line.
 std::string to_flow(const Node& node) {
   std::string out;
   if (node.by_tokens && !node.by_tokens->empty()) {

@@ -17,7 +17,7 @@ std::string plain(const std::string& s) {
   return out;
 }
 
-// Returns true for a word that would begin a list, a quote or a heading at the start of a line.
+// Returns true if the word, at the start of a line, would begin a list, a quote or a heading.
 bool is_marker(const std::string& word) {
   return word.size() == 1 && std::string("-+*>#").find(word[0]) != std::string::npos;
 }

@@ -171,7 +171,7 @@ void Loader::problem(const Origin& origin, const std::string& key, const std::st
   problems_.push_back({origin, str(origin.place(), ": ", named ? "" : shown(key) + ": ", text)});
 }
 
-// Returns the origin of the key or its innermost given parent inside `section`; nullopt if none was given.
+// Returns where the key, or else its innermost given parent inside `section`, was set; nullopt if neither was.
 std::optional<Origin> Loader::origin_inside(std::string key, const std::string& section) const {
   for (; key != section && !key.empty(); key = parent(key))
     if (const auto it = origins_.find(key); it != origins_.end()) return it->second;

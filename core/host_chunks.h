@@ -72,7 +72,7 @@ class HostChunks {
   static std::int64_t in_ring(std::int64_t chunks) { return chunks - chunks % times(chunks); }
 
  private:
-  struct Place {
+  struct Place {  // slot of the ring
     Event arrived, left;
   };
   // Returns the factor by which chunks are enlarged, so that a ring has at most kMostRing.
@@ -85,11 +85,11 @@ class HostChunks {
   std::int64_t length(std::int64_t k) const { return begin_of(k + 1) - begin_of(k); }
   std::int64_t places() const { return std::ssize(ring_); }
   Place& place(std::int64_t k) { return ring_[static_cast<std::size_t>(k % places())]; }
-  std::vector<Tensor> on_device(std::int64_t k) const;
+  std::vector<Tensor> on_device(std::int64_t k) const;  // views of chunk k in the ring
   using CopyPiece = std::function<void(const Tensor& host, const Tensor& device)>;
-  void for_pieces(std::int64_t k, const CopyPiece&) const;
-  void fetch(std::int64_t k);
-  void send(std::int64_t k);
+  void for_pieces(std::int64_t k, const CopyPiece&) const;  // all parts of pieces within chunk k
+  void fetch(std::int64_t k);                               // queues the copies of chunk k to the device
+  void send(std::int64_t k);                                // queues the copies of chunk k back to the host
 
   const std::vector<Pieces> host_;
   const Stream compute_, in_, out_;

@@ -83,11 +83,11 @@ class StepArena final : public Allocator, public ScopeListener {
     bool in_slab = false;
   };
 
-  void* hold(void* p, std::size_t bytes, Held held);
+  void* hold(void* p, std::size_t bytes, Held held);  // registers a block; returns p
   void* take_planned(std::size_t bytes);
   void* take_upstream(std::size_t bytes);
-  bool fits(std::size_t offset, std::size_t bytes) const;
-  void prepare_slab();
+  bool fits(std::size_t offset, std::size_t bytes) const;  // true if no live block overlaps
+  void prepare_slab();                                     // makes a plan and a slab if due
   void take_slab();
   void release_slab();
   [[noreturn]] void fail_out_of_memory(const OutOfMemory&);

@@ -32,7 +32,7 @@ class MeshAxes {
   const std::vector<MeshAxis>& all() const { return axes_; }
   int size() const;                                     // number of ranks
   const MeshAxis& axis(const std::string& name) const;  // throws Error with the known axes
-  int coord(int rank, const std::string& name) const;
+  int coord(int rank, const std::string& name) const;   // position of the rank along the axis
   // Returns a slice of the grid along one axis or a union of several: the ranks, ascending, that differ from `rank` in
   // no other axis.
   std::vector<int> group(int rank, const AxisNames&) const;

@@ -57,11 +57,11 @@ class Channel final : public WorkGuard {
  private:
   using Clock = AwakeClock;
 
-  void meet(const NcclGroup&, Store&);
+  void meet(const NcclGroup&, Store&);  // creates the NCCL communicator
   Event queue(const std::string& text, const Event& after, const Calls&, const Copies&);
-  std::optional<std::string> stuck();
-  void settle(Clock::time_point deadline, const std::string& what);
-  bool finalize();
+  std::optional<std::string> stuck();                                // operation that exceeds the timeout
+  void settle(Clock::time_point deadline, const std::string& what);  // waits for a non-blocking call of NCCL
+  bool finalize();                                                   // returns false if an abort is needed
 
   int rank_, size_;
   CommOptions options_;

@@ -76,11 +76,11 @@ class PeerCopies : public std::enable_shared_from_this<PeerCopies> {
   // it, a staging tensor, which is added to `held`.
   Messages expect(const Messages& receives, std::vector<Tensor>& held);
   void wait_until_free(const std::vector<Transfer>& receives, const std::vector<Event>& after);
-  void send(int peer, const Tensor&);
-  std::function<void()> deadline() const;
+  void send(int peer, const Tensor&);      // queues one message
+  std::function<void()> deadline() const;  // throws PeerLost after the timeout or an abort
   std::uint32_t* flag(int owner, Flag, int peer) const;
-  void release();
-  bool idle() const;
+  void release();     // raises all flags until all streams are idle after close()
+  bool idle() const;  // true if no stream has work
   void unmap();
 
   int rank_, size_, device_;

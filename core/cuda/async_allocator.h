@@ -18,7 +18,7 @@ class AsyncAllocator final : public CachingAllocator {
   // them.
   explicit AsyncAllocator(std::shared_ptr<StreamHandle> stream, std::size_t max_cached = std::size_t{256} << 20);
   ~AsyncAllocator() override;
-  MemoryStats stats() const override;  // reserved: of the device's pool, for all streams of this process
+  MemoryStats stats() const override;  // `reserved` counts the device's pool, shared by all streams
 
  private:
   void* take(std::size_t bytes) override;
