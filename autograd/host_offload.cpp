@@ -114,7 +114,7 @@ std::shared_ptr<HostOffload::Moved> HostOffload::move(const std::shared_ptr<Stor
 }
 
 void HostOffload::enter(const ScopeId& id, ScopePass pass) {
-  if (id != id.part() || id.kind == ScopeKind::backward) return;
+  if (id != id.part() || id.kind == scopes::backward) return;
   if (pass == ScopePass::forward) enter_forward(id);
   if (pass == ScopePass::backward) enter_backward(id);
 }

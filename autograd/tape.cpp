@@ -92,7 +92,7 @@ void Tape::backward(const SlotPtr& root, const Tensor& seed, const ExecContext& 
   RING_CHECK(root, "backward from a value that no recorded op made");
   root->grad = seed;
   root->written = true;
-  const ScopeGuard all(*ctx.scopes, {ScopeKind::backward}, ScopePass::backward);
+  const ScopeGuard all(*ctx.scopes, {scopes::backward}, ScopePass::backward);
   announce_last(ctx);
   while (!steps_.empty()) run_part(ctx);
 }
@@ -108,7 +108,7 @@ void Tape::run_part(const ExecContext& ctx) {
 
 void Tape::run_sublayer(const ExecContext& ctx) {
   const ScopeId scope = steps_.back().scope;
-  if (scope.sublayer == Sublayer::none) return run_last(ctx);
+  if (scope.sublayer == ScopeKind{}) return run_last(ctx);
   const ScopeGuard guard(*ctx.scopes, scope, ScopePass::backward);
   while (!steps_.empty() && steps_.back().scope == scope) run_last(ctx);
   ctx.scopes->after_backward(scope);

@@ -12,6 +12,7 @@
 #include "core/storage.h"
 #include "engine/devices.h"
 #include "engine/memory_kinds.h"
+#include "model/scopes.h"
 
 namespace ring {
 namespace {

@@ -1,42 +1,47 @@
 #include "core/scope.h"
 
 #include <algorithm>
+#include <deque>
+#include <mutex>
 #include <utility>
 
-#include "core/check.h"
 #include "core/checked.h"
 
 namespace ring {
 namespace {
 
-const char* text_of(ScopeKind kind) {
-  switch (kind) {
-    case ScopeKind::none: return "other";
-    case ScopeKind::parameters: return "parameters";
-    case ScopeKind::optimizer_states: return "optimizer states";
-    case ScopeKind::inputs: return "inputs";
-    case ScopeKind::embedding: return "embedding";
-    case ScopeKind::block: return "blocks";
-    case ScopeKind::final_norm: return "final_norm";
-    case ScopeKind::loss_head: return "loss_head";
-    case ScopeKind::backward: return "backward";
-    case ScopeKind::optimizer: return "optimizer";
-  }
-  fail("no scope has the number ", static_cast<int>(kind));
+// By index. A deque, because references into it stay valid while names are added.
+struct Names {
+  std::mutex mutex;
+  std::deque<std::string> all{"other"};
+};
+Names& names() {
+  static Names n;
+  return n;
 }
 
 }  // namespace
 
-ScopeId block_scope(std::int64_t number, Sublayer sublayer) {
-  return {ScopeKind::block, narrow<int>(number), sublayer};
+ScopeKind::ScopeKind(std::string_view name) {
+  Names& n = names();
+  const std::lock_guard lock(n.mutex);
+  const auto found = std::ranges::find(n.all, name);
+  index_ = narrow<std::uint16_t>(found - n.all.begin());
+  if (found == n.all.end()) n.all.emplace_back(name);
 }
 
-std::ostream& operator<<(std::ostream& out, ScopeKind kind) { return out << text_of(kind); }
+const std::string& ScopeKind::name() const {
+  Names& n = names();
+  const std::lock_guard lock(n.mutex);
+  return n.all[index_];
+}
+
+std::ostream& operator<<(std::ostream& out, ScopeKind kind) { return out << kind.name(); }
 
 std::ostream& operator<<(std::ostream& out, const ScopeId& id) {
   out << id.kind;
-  if (id.kind == ScopeKind::block) out << '.' << id.block;
-  if (id.sublayer != Sublayer::none) out << (id.sublayer == Sublayer::mlp ? ".mlp" : ".attention");
+  if (id.is_repeated()) out << '.' << id.number;
+  if (id.sublayer != ScopeKind{}) out << '.' << id.sublayer;
   return out;
 }
 

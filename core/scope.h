@@ -7,34 +7,44 @@
 #include <cstdint>
 #include <memory>
 #include <ostream>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace ring {
 
-enum class ScopeKind : std::uint8_t {
-  none,
-  parameters,        // their allocation
-  optimizer_states,  // theirs
-  inputs,
-  embedding,
-  block,
-  final_norm,
-  loss_head,
-  backward,  // the parts of the model are entered again within it
-  optimizer,
+// The name of a kind of scope, such as "embedding". Names are interned: equal names are equal kinds, and a copy is two
+// bytes. Order is that of the text.
+class ScopeKind {
+ public:
+  constexpr ScopeKind() = default;  // no scope, whose name is "other"
+  explicit ScopeKind(std::string_view name);
+  const std::string& name() const;
+  bool operator==(const ScopeKind&) const = default;
+  std::strong_ordering operator<=>(const ScopeKind& other) const { return name() <=> other.name(); }
+
+ private:
+  std::uint16_t index_ = 0;
 };
 
-enum class Sublayer : std::uint8_t { none, attention, mlp };  // of a block
+// The scopes of a step around its model. A model declares those of its parts (model/scopes.h).
+namespace scopes {
+inline const ScopeKind parameters{"parameters"};              // allocation of the parameters
+inline const ScopeKind optimizer_states{"optimizer states"};  // allocation of the optimizer's states
+inline const ScopeKind inputs{"inputs"};
+inline const ScopeKind backward{"backward"};  // the parts of the model are entered again within it
+inline const ScopeKind optimizer{"optimizer"};
+}  // namespace scopes
 
 struct ScopeId {
-  ScopeKind kind = ScopeKind::none;
-  int block = 0;  // its number, where kind is block
-  Sublayer sublayer = Sublayer::none;
+  ScopeKind kind;
+  int number = -1;       // of one of several parts that are alike, such as blocks; -1: there is one
+  ScopeKind sublayer{};  // of the part
 
-  ScopeId part() const { return {kind, block}; }  // the sublayer's block
+  bool is_repeated() const { return number >= 0; }  // the model has several such parts
+  ScopeId part() const { return {kind, number}; }   // the sublayer's part
   auto operator<=>(const ScopeId&) const = default;
 };
-ScopeId block_scope(std::int64_t number, Sublayer = Sublayer::none);
 
 // For people: "embedding", "blocks.3", "blocks.3.mlp", "optimizer states"; of no scope "other".
 std::ostream& operator<<(std::ostream&, ScopeKind);  // without a number: "blocks"

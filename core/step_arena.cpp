@@ -14,7 +14,7 @@ constexpr std::size_t kAlign = 256;
 std::size_t rounded(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 std::string text_of(const ScopeId& id, ScopePass pass) {
-  const bool backward = pass == ScopePass::backward && id.kind != ScopeKind::backward;
+  const bool backward = pass == ScopePass::backward && id.kind != scopes::backward;
   return str(backward ? "the backward of " : pass == ScopePass::forward ? "the forward of " : "", id);
 }
 
@@ -227,7 +227,7 @@ void StepArena::trim() { upstream_->trim(); }
 void StepArena::enter(const ScopeId& id, ScopePass pass) {
   std::lock_guard lock(mutex_);
   open_.emplace_back(id, pass);
-  ledger_.enter(pass == ScopePass::backward ? ScopeId{ScopeKind::backward} : id.part());
+  ledger_.enter(pass == ScopePass::backward ? ScopeId{scopes::backward} : id.part());
 }
 
 void StepArena::leave(const ScopeId&, ScopePass) noexcept {

@@ -108,7 +108,7 @@ const DryStep& ActivationWays::step(std::size_t way) {
 const PartOptions& ActivationWays::options() {
   if (!options_.empty()) return options_;
   for (std::size_t i = 0; i < step(0).parts.size(); ++i) {
-    const bool block = step(0).parts[i].part.kind == ScopeKind::block;
+    const bool block = step(0).parts[i].part.is_repeated();
     options_.push_back(block ? block_options(i) : std::vector{option(0, i)});
   }
   return options_;
@@ -146,8 +146,8 @@ double ActivationWays::seconds(std::size_t way, const ScopeId& part, ScopePass p
 ActivationPlan ActivationWays::plan_of(const ActivationChoice& choice) {
   ActivationPlan plan = uniform(0);
   for (std::size_t i = 0; i < choice.options.size(); ++i)
-    if (const ScopeId part = step(0).parts[i].part; part.kind == ScopeKind::block)
-      plan.blocks[static_cast<std::size_t>(part.block)] = ways_[static_cast<std::size_t>(choice.options[i])];
+    if (const ScopeId part = step(0).parts[i].part; part.is_repeated())
+      plan.blocks[static_cast<std::size_t>(part.number)] = ways_[static_cast<std::size_t>(choice.options[i])];
   plan.blocks.back().offload = false;  // the backward begins with them
   return plan;
 }
@@ -164,7 +164,7 @@ std::optional<SolvedPlan> ActivationWays::smallest() {
 
 std::size_t ActivationWays::first_block() {
   std::size_t first = 0;
-  while (step(0).parts[first].part.kind != ScopeKind::block) ++first;
+  while (!step(0).parts[first].part.is_repeated()) ++first;
   return first;
 }
 

@@ -26,7 +26,7 @@ class Recorder final : public KernelObserver, public ScopeListener {
   }
 
   void enter(const ScopeId& id, ScopePass pass) override {
-    if (!arena_ || id != id.part() || id.kind == ScopeKind::backward) return;
+    if (!arena_ || id != id.part() || id.kind == scopes::backward) return;
     part_ = id;
     pass_ = pass;
     before_ = arena_->stats().in_use;

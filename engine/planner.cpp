@@ -94,7 +94,7 @@ double exposed_copies(const DryStep& step, std::map<Pass, double> computing, con
     for (const ScopePass pass : {ScopePass::forward, ScopePass::backward})
       waited += std::max(0.0, moving - computing[{step.parts[i + 1].part, pass}]);
   }
-  for (const auto& [pass, s] : computing) (pass.first.kind == ScopeKind::optimizer ? update : rest) += s;
+  for (const auto& [pass, s] : computing) (pass.first.kind == scopes::optimizer ? update : rest) += s;
   return waited + exposed_states(step, rest, update, rates);
 }
 

@@ -73,7 +73,7 @@ void TrainStep::set_activations(const ActivationPlan& plan) {
 }
 
 Parallelized TrainStep::parallelized() {
-  const ScopeGuard scope(*ctx_.scopes, {ScopeKind::parameters});
+  const ScopeGuard scope(*ctx_.scopes, {scopes::parameters});
   bind_groups(config_.optimizer, model_->parameters());
   const ParameterOptions options{param_types(config_), config_.run.seed, bucket_bytes(config_, ctx_)};
   return make_lasting<Parallelized>([&] { return parallelize(*model_, mesh_, plan_, options, ctx_); });
@@ -81,7 +81,7 @@ Parallelized TrainStep::parallelized() {
 
 std::unique_ptr<Optimizer> TrainStep::make_optimizer() {
   return make_lasting<std::unique_ptr<Optimizer>>([&] {
-    const ScopeGuard scope(*ctx_.scopes, {ScopeKind::optimizer_states});
+    const ScopeGuard scope(*ctx_.scopes, {scopes::optimizer_states});
     return std::make_unique<Optimizer>(config_.optimizer, parallel_.data->shard(), config_.run.seed, ctx_,
                                        &mesh_.axis("tp"));
   });
@@ -90,7 +90,7 @@ std::unique_ptr<Optimizer> TrainStep::make_optimizer() {
 std::unique_ptr<WeightAverage> TrainStep::make_average() {
   if (config_.train.ema == 0) return nullptr;
   return make_lasting<std::unique_ptr<WeightAverage>>([&] {
-    const ScopeGuard scope(*ctx_.scopes, {ScopeKind::optimizer_states});
+    const ScopeGuard scope(*ctx_.scopes, {scopes::optimizer_states});
     return std::make_unique<WeightAverage>(config_.train.ema, parallel_.data->shard(), ctx_);
   });
 }
@@ -102,7 +102,7 @@ void TrainStep::exchange_average() {
 }
 
 void TrainStep::set_staging(std::size_t bytes) {
-  const ScopeGuard scope(*ctx_.scopes, {ScopeKind::optimizer_states});
+  const ScopeGuard scope(*ctx_.scopes, {scopes::optimizer_states});
   try {
     optimizer_->set_staging(narrow<std::int64_t>(bytes), ctx_);
   } catch (const OutOfMemory& e) {
@@ -119,7 +119,7 @@ std::vector<Communicator*> TrainStep::norm_groups() {
 
 void TrainStep::allocate_inputs() {
   const std::int64_t tokens = plan_.micro_batches * micro_tokens();
-  const ScopeGuard scope(*ctx_.scopes, {ScopeKind::inputs});
+  const ScopeGuard scope(*ctx_.scopes, {scopes::inputs});
   const InputSizes sizes{tokens, plan_.micro_batches * plan_.micro_batch, corpora_, packed_};
   inputs_ = StepInputs(sizes, ctx_.stream);
   losses_ = ctx_.empty({1 + 2 * corpora_ + (has_auxiliary_loss() ? 1 : 0)}, DType::f32, Lifetime::run);
@@ -144,7 +144,7 @@ void TrainStep::set_micro_batch(std::int64_t sequences) {
              " at a time");
   plan_.micro_batch = sequences;
   plan_.micro_batches = micro_batches_ = all / sequences;
-  const ScopeGuard scope(*ctx_.scopes, {ScopeKind::inputs});
+  const ScopeGuard scope(*ctx_.scopes, {scopes::inputs});
   lay_out_sequences();
 }
 
@@ -255,7 +255,7 @@ void TrainStep::sum_losses() {
 }
 
 void TrainStep::update() {
-  const ScopeGuard scope(*ctx_.scopes, {ScopeKind::optimizer});
+  const ScopeGuard scope(*ctx_.scopes, {scopes::optimizer});
   norm_.judge(step_state_, config_.optimizer.clip, losses_of(0, 1), ctx_);
   if (const std::optional<Event> copied = std::exchange(copied_, std::nullopt)) ctx_.stream.wait(*copied);
   optimizer_->update(step_state_, ctx_);

@@ -37,8 +37,8 @@ struct Column {
 };
 
 const char* color_of(const PlannedStep& p, const ScopeId& part) {
-  if (part.kind != ScopeKind::block) return kWays[0].color;
-  const Recompute r = p.activations.plan.blocks[static_cast<std::size_t>(part.block)].recompute;
+  if (!part.is_repeated()) return kWays[0].color;
+  const Recompute r = p.activations.plan.blocks[static_cast<std::size_t>(part.number)].recompute;
   return std::ranges::find(kWays, r, &Way::recompute)->color;
 }
 

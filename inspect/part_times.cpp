@@ -20,7 +20,7 @@ Place place_of(const Profile& p, int part) {
   for (; part >= 0; part = p.parts[static_cast<std::size_t>(part)].parent) {
     const ProfiledPart& here = p.parts[static_cast<std::size_t>(part)];
     if (!here.op.empty()) continue;
-    if (here.scope.kind == ScopeKind::backward)
+    if (here.scope.kind == scopes::backward)
       place.backward = true;
     else
       place.part = here.scope.part(), place.scope = part;  // the outermost scope is the last one assigned
@@ -29,8 +29,8 @@ Place place_of(const Profile& p, int part) {
 }
 
 std::string name_of(const ScopeId& part, const ActivationPlan& plan) {
-  const auto block = static_cast<std::size_t>(part.block);
-  if (part.kind != ScopeKind::block || block >= plan.blocks.size()) return str(part.kind);
+  const auto block = static_cast<std::size_t>(part.number);
+  if (!part.is_repeated() || block >= plan.blocks.size()) return str(part.kind);
   const BlockPlan& way = plan.blocks[block];
   return blocks_text(std::ranges::count(plan.blocks, way), way);
 }

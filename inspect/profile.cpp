@@ -89,9 +89,9 @@ std::string part_table(const Profile& p) {
   std::vector<PartRow> rows;
   for (const ProfiledCall& c : p.calls) {
     const std::vector<ScopeKind> path = path_of(p, c.part);
-    const bool backward = !path.empty() && path[0] == ScopeKind::backward;
+    const bool backward = !path.empty() && path[0] == scopes::backward;
     const std::size_t depth = backward ? 1 : 0;
-    PartRow& row = row_of(rows, path.size() > depth ? path[depth] : ScopeKind::none);
+    PartRow& row = row_of(rows, path.size() > depth ? path[depth] : ScopeKind{});
     (backward ? row.backward : row.forward) += c.device.seconds;
   }
   const double steps = static_cast<double>(p.steps.size()), step = p.seconds_per_step();

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/scope.h"
+#include "model/scopes.h"
 
 namespace ring {
 namespace {
@@ -28,7 +29,7 @@ bool BlockRunner::recomputes(Recompute sublayer) const {
 }
 
 Var BlockRunner::attention(Run& run, const Var& x, const RowsFn& f) const {
-  const ScopeGuard scope = run.enter(block_scope(layer_, Sublayer::attention));
+  const ScopeGuard scope = run.enter(block_scope(layer_, scopes::attention));
   const Changed saved(run.saved_hooks, hooks(run));
   const Changed recompute(run.recompute, recomputes(Recompute::attention));
   const Changed twice(run.recompute_attention, plan.recompute == Recompute::full);
@@ -37,7 +38,7 @@ Var BlockRunner::attention(Run& run, const Var& x, const RowsFn& f) const {
 }
 
 Var BlockRunner::mlp(Run& run, const Var& x, const RowsFn& f) const {
-  const ScopeGuard scope = run.enter(block_scope(layer_, Sublayer::mlp));
+  const ScopeGuard scope = run.enter(block_scope(layer_, scopes::mlp));
   const Changed saved(run.saved_hooks, hooks(run));
   const Changed recompute(run.recompute, recomputes(Recompute::mlp));
   return checkpoint_boundary(over_chunks(run, x, mlp_chunk, f));

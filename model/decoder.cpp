@@ -8,6 +8,7 @@
 #include "kernels/matmul.h"
 #include "model/patterns.h"
 #include "model/rope.h"
+#include "model/scopes.h"
 
 namespace ring {
 namespace {
@@ -103,12 +104,12 @@ Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding, const Ma
 }
 
 std::vector<ModelPart> Decoder::parts() const {
-  std::vector<ModelPart> out{{{ScopeKind::embedding}, {tokens_}}};
+  std::vector<ModelPart> out{{{scopes::embedding}, {tokens_}}};
   if (positions_) out[0].params.push_back(positions_);
   for (std::size_t i = 0; i < blocks_.size(); ++i)
     out.push_back({block_scope(static_cast<std::int64_t>(i)), blocks_[i].parameters()});
-  out.push_back({{ScopeKind::final_norm}, final_norm_ ? final_norm_->parameters() : ParamList{}});
-  out.push_back({{ScopeKind::loss_head}, {head_ ? head_ : tokens_}});
+  out.push_back({{scopes::final_norm}, final_norm_ ? final_norm_->parameters() : ParamList{}});
+  out.push_back({{scopes::loss_head}, {head_ ? head_ : tokens_}});
   return out;
 }
 
@@ -174,18 +175,18 @@ void Decoder::allocate_constants(const ExecContext& ctx) {
 }
 
 Var Decoder::embed(Run& run, const Tensor& ids, const Sequences& seqs) const {
-  const ScopeGuard scope = run.enter({ScopeKind::embedding});
+  const ScopeGuard scope = run.enter({scopes::embedding});
   Var x = sliced_embedding(run, ids, tokens_->var);
   if (positions_) x = add(run, x, embedding(run, own_rows(run, seqs.positions), positions_->var));
   if (run.training) x = dropout_add(run, x, {}, static_cast<float>(config_.dropout), site_of("dropout.embedding"));
-  seen({ScopeKind::embedding}, x);
+  seen({scopes::embedding}, x);
   return x;
 }
 
 Var Decoder::finish(Run& run, const Var& x) const {
-  const ScopeGuard scope = run.enter({ScopeKind::final_norm});
+  const ScopeGuard scope = run.enter({scopes::final_norm});
   const Var y = final_norm_ ? (*final_norm_)(run, x) : x;
-  seen({ScopeKind::final_norm}, y);
+  seen({scopes::final_norm}, y);
   return y;
 }
 
@@ -275,14 +276,14 @@ Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs, KvCache&
 LossOutput Decoder::loss(Run& run, const Tensor& ids, const Sequences& seqs, LossHead options) const {
   options.vocab = config_.vocab_size;
   const Var x = hidden(run, ids, seqs);
-  const ScopeGuard scope = run.enter({ScopeKind::loss_head});
+  const ScopeGuard scope = run.enter({scopes::loss_head});
   return cross_entropy_head(run, x, head().var, options);
 }
 
 Tensor Decoder::logits(Run& run, const Tensor& hidden) const {
   RING_CHECK(params_.slice().size == 1, "logits need the whole model in one process, this is slice ",
              params_.slice().rank, " of ", params_.slice().size);
-  const ScopeGuard scope = run.enter({ScopeKind::loss_head});
+  const ScopeGuard scope = run.enter({scopes::loss_head});
   const Tensor w = head().var.value.narrow(0, 0, config_.vocab_size);
   Tensor out = run.ctx.empty({hidden.dim(0), config_.vocab_size});
   matmul_kernel({hidden, w, out, false, true}, run.ctx);

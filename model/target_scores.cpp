@@ -6,6 +6,7 @@
 #include "comm/communicator.h"
 #include "kernels/matmul.h"
 #include "kernels/sliced_cross_entropy.h"
+#include "model/scopes.h"
 
 namespace ring {
 namespace {
@@ -56,7 +57,7 @@ void add_scores(const std::vector<float>& statistics, std::size_t rows, TargetSc
 TargetScores target_scores(const Model& model, Run& run, const Tensor& hidden, const std::vector<std::int32_t>& rows,
                            const std::vector<std::int32_t>& targets) {
   RING_CHECK(rows.size() == targets.size(), "scores of ", targets.size(), " tokens in ", rows.size(), " rows");
-  const ScopeGuard scope = run.enter({ScopeKind::loss_head});
+  const ScopeGuard scope = run.enter({scopes::loss_head});
   TargetScores out;
   if (rows.empty()) return out;
   const Tensor w = model.vocab_tables().back()->var.value;

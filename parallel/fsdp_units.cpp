@@ -42,7 +42,7 @@ void add_part(FsdpUnits& u, const ModelPart& part) {
 // Which units take turns in one buffer: those of equal keys.
 ScopeId buffer_key(const FsdpUnit& unit) {
   if (unit.tables) return {};
-  return {unit.scope.kind, unit.scope.block % 2};
+  return {unit.scope.kind, unit.scope.number % 2};
 }
 
 void place_buffers(FsdpUnits& u) {

@@ -15,6 +15,7 @@
 #include "model/attention_schedule.h"
 #include "model/flops.h"
 #include "model/patterns.h"
+#include "model/scopes.h"
 #include "optim/groups.h"
 #include "optim/kinds.h"
 #include "trainer/idle_attention.h"

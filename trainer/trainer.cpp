@@ -94,7 +94,7 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
 }
 
 std::unique_ptr<Watch> Trainer::make_watch() {
-  const ScopeGuard scope(*ctx_.scopes, {ScopeKind::optimizer_states});
+  const ScopeGuard scope(*ctx_.scopes, {scopes::optimizer_states});
   return std::make_unique<Watch>(step_, mesh_, most_in_flight() + 1);
 }
 
@@ -119,7 +119,7 @@ void Trainer::measure_parts(Flight& f) {
   float* const squares = squares_of(f.result);
   std::fill_n(squares, parts().size(), std::numeric_limits<float>::quiet_NaN());
   try {
-    const ScopeGuard scope(*ctx_.scopes, {ScopeKind::optimizer});
+    const ScopeGuard scope(*ctx_.scopes, {scopes::optimizer});
     const Tensor& sums = step_.part_norms().measure(ctx_);
     ctx_.stream.impl().copy(squares, sums.raw(), sums.bytes());
   } catch (const OutOfMemory&) {

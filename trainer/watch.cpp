@@ -44,7 +44,7 @@ Watch::Result Watch::before() {
 
 // The update is queued, and must not be once more: memory that runs out here costs the ratios alone.
 void Watch::after(const Result& r) {
-  const ScopeGuard scope(*step_.exec().scopes, {ScopeKind::optimizer});
+  const ScopeGuard scope(*step_.exec().scopes, {scopes::optimizer});
   try {
     const Tensor& squares = ratios_.after(step_.exec());
     step_.exec().stream.impl().copy(floats_of(r), squares.raw(), squares.bytes());

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "autograd/ops.h"
+#include "model/scopes.h"
 #include "tests/late_stream.h"
 #include "tests/op_case.h"
 
@@ -76,7 +77,7 @@ class HostOffloadTest : public testing::Test {
       const Var product = linear(run, x, w);
       x = checkpoint_boundary(add(run, activate(run, product, Activation::gelu), linear(run, x, w)));
     }
-    const ScopeGuard scope = run.enter({ScopeKind::final_norm});
+    const ScopeGuard scope = run.enter({scopes::final_norm});
     return x;
   }
   std::size_t in_use() const { return memory->stats().in_use; }
@@ -121,7 +122,7 @@ TEST_F(HostOffloadTest, OneStorageIsOneCopy) {
       saved.push_back(offload.pack(view, ctx));
   }
   t = {};
-  for (const ScopeKind later : {ScopeKind::final_norm, ScopeKind::loss_head})
+  for (const ScopeKind later : {scopes::final_norm, scopes::loss_head})
     const ScopeGuard scope(*ctx.scopes, {later}, ScopePass::forward);
   EXPECT_EQ(offload.bytes().moved, kOne);
   EXPECT_EQ(in_use(), before - kOne);
@@ -177,7 +178,7 @@ class FetchLog final : public ScopeListener {
  public:
   FetchLog(const ExecContext& ctx, const HostOffload& offload) : offload_(offload), subscription_(ctx.scopes, *this) {}
   void enter(const ScopeId& id, ScopePass pass) override {
-    if (pass == ScopePass::backward && id.kind == ScopeKind::block) fetched.push_back(offload_.bytes().fetched);
+    if (pass == ScopePass::backward && id.is_repeated()) fetched.push_back(offload_.bytes().fetched);
   }
   std::vector<std::size_t> fetched;
 

@@ -4,6 +4,7 @@
 #include "autograd/tape.h"
 #include "kernels/elementwise.h"
 #include "kernels/observers.h"
+#include "model/scopes.h"
 
 namespace ring::test {
 namespace {
@@ -48,9 +49,9 @@ TEST(TapeScopes, TheBackwardEntersThemAgain) {
   const ring::Run run{.ctx = ctx, .tape = &tape};
   const Var x{from_host<float>({1, 2}, ctx.stream), std::make_shared<GradSlot>()};
   Var y = twice(run, {}, x, "outside");
-  y = twice(run, block_scope(0, Sublayer::attention), y, "first");
-  y = twice(run, block_scope(0, Sublayer::mlp), y, "second");
-  y = twice(run, block_scope(0, Sublayer::mlp), y, "third");
+  y = twice(run, block_scope(0, scopes::attention), y, "first");
+  y = twice(run, block_scope(0, scopes::mlp), y, "second");
+  y = twice(run, block_scope(0, scopes::mlp), y, "third");
   y = twice(run, block_scope(0), y, "fourth");
   y = twice(run, block_scope(1), y, "fifth");
   y = twice(run, block_scope(0), y, "sixth");

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "autograd/ops.h"
+#include "model/scopes.h"
 #include "tests/op_case.h"
 
 namespace ring::test {
@@ -323,7 +324,7 @@ TEST_F(TapeTest, ListenersSeeTheScopesOfTheBackward) {
     x = linear(run, linear(run, x, b.var), a.var);
   }
   {
-    const ScopeGuard scope = run.enter({ScopeKind::final_norm});
+    const ScopeGuard scope = run.enter({scopes::final_norm});
     x = linear(run, x, a.var);
   }
   tape.backward(x.slot, random("seed", {3, 8}), ctx);

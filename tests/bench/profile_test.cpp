@@ -10,6 +10,7 @@
 
 #include "bench/ops.h"
 #include "inspect/profiler.h"
+#include "model/scopes.h"
 #include "tests/trainer/tiny.h"
 
 namespace ring::test {
@@ -48,7 +49,7 @@ Profile made_up() {
     const int block = static_cast<int>(p.parts.size());
     p.steps.push_back({at, 0.01});
     p.parts.push_back({block_scope(7), "", -1, {at, 0.004}, {at, 0.001}});
-    p.parts.push_back({{ScopeKind::backward}, "", -1, {at + 0.004, 0.002}, {at, 0.001}});
+    p.parts.push_back({{scopes::backward}, "", -1, {at + 0.004, 0.002}, {at, 0.001}});
     p.parts.push_back({block_scope(7), "", block + 1, {at + 0.004, 0.002}, {at, 0.001}});
     p.calls.push_back({"matmul", "fast", {4e9, 100, "f32[1]"}, block, {at, 0.004}, {at, 0.0001}});
     p.calls.push_back({"matmul", "fast", {1e9, 100, "f32[2]"}, block + 2, {at + 0.004, 0.002}, {at, 0.0001}});

@@ -7,6 +7,7 @@
 #include "core/devices.h"
 #include "core/step_arena.h"
 #include "core/tensor.h"
+#include "model/scopes.h"
 
 namespace ring {
 namespace {
@@ -75,7 +76,7 @@ TEST_F(GpuStepArena, TheSlabReplacesWhatWasRecorded) {
 }
 
 TEST_F(GpuStepArena, OutOfMemoryNamesThePhases) {
-  arena->enter({ScopeKind::parameters}, ScopePass::inference);
+  arena->enter({scopes::parameters}, ScopePass::inference);
   const Tensor weights = make(20 * kMiB);
   arena->enter(block_scope(0), ScopePass::forward);
   const Tensor kept = make(10 * kMiB);

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/check.h"
+#include "model/scopes.h"
 
 namespace ring {
 namespace {
@@ -38,7 +39,7 @@ TEST_F(ScopesTest, AllListenersAreToldTheFirstOutermost) {
   {
     const ScopeGuard block(*scopes, block_scope(2));
     EXPECT_EQ(scopes->current(), block_scope(2));
-    const ScopeGuard mlp(*scopes, block_scope(2, Sublayer::mlp));
+    const ScopeGuard mlp(*scopes, block_scope(2, scopes::mlp));
     EXPECT_EQ(scopes->current().part(), block_scope(2));
     scopes->after_backward(scopes->current());
   }
@@ -49,8 +50,8 @@ TEST_F(ScopesTest, AllListenersAreToldTheFirstOutermost) {
 
 TEST_F(ScopesTest, AScopeThatAListenerRefusesIsLeftByTheOthers) {
   const ScopeSubscription first(scopes, a), second(scopes, b);
-  b.refused = ScopeId{ScopeKind::loss_head};
-  EXPECT_THROW(ScopeGuard(*scopes, {ScopeKind::loss_head}), Error);
+  b.refused = ScopeId{scopes::loss_head};
+  EXPECT_THROW(ScopeGuard(*scopes, {scopes::loss_head}), Error);
   EXPECT_EQ(seen, (Seen{"a +loss_head", "a -loss_head"}));
   EXPECT_EQ(scopes->current(), ScopeId{});
 }
@@ -58,9 +59,9 @@ TEST_F(ScopesTest, AScopeThatAListenerRefusesIsLeftByTheOthers) {
 TEST_F(ScopesTest, AListenerThatComesWithinAScopeHearsOfTheNextOne) {
   std::optional<ScopeSubscription> late;
   {
-    const ScopeGuard outer(*scopes, {ScopeKind::parameters});
+    const ScopeGuard outer(*scopes, {scopes::parameters});
     late.emplace(scopes, a);
-    const ScopeGuard inner(*scopes, {ScopeKind::inputs});
+    const ScopeGuard inner(*scopes, {scopes::inputs});
   }
   EXPECT_EQ(seen, (Seen{"a +inputs", "a -inputs"}));
 }
@@ -69,27 +70,36 @@ TEST_F(ScopesTest, AListenerThatGoesWithinAScopeIsNotToldOfItsEnd) {
   std::optional<ScopeSubscription> first(std::in_place, scopes, a);
   const ScopeSubscription second(scopes, b);
   {
-    const ScopeGuard scope(*scopes, {ScopeKind::optimizer});
+    const ScopeGuard scope(*scopes, {scopes::optimizer});
     first.reset();
   }
-  { const ScopeGuard scope(*scopes, {ScopeKind::inputs}); }
+  { const ScopeGuard scope(*scopes, {scopes::inputs}); }
   EXPECT_EQ(seen, (Seen{"a +optimizer", "b +optimizer", "b -optimizer", "b +inputs", "b -inputs"}));
 }
 
 TEST_F(ScopesTest, ASubscriptionThatIsReplacedEnds) {
   ScopeSubscription subscription(scopes, a);
   subscription = {scopes, b};
-  const ScopeGuard scope(*scopes, {ScopeKind::inputs});
+  const ScopeGuard scope(*scopes, {scopes::inputs});
   EXPECT_EQ(seen, (Seen{"b +inputs"}));
 }
 
 TEST(ScopeId, PrintsWhatPeopleRead) {
   EXPECT_EQ(str(ScopeId{}), "other");
-  EXPECT_EQ(str(ScopeId{ScopeKind::optimizer_states}), "optimizer states");
-  EXPECT_EQ(str(ScopeId{ScopeKind::final_norm}), "final_norm");
+  EXPECT_EQ(str(ScopeId{scopes::optimizer_states}), "optimizer states");
+  EXPECT_EQ(str(ScopeId{scopes::final_norm}), "final_norm");
   EXPECT_EQ(str(block_scope(0)), "blocks.0");
-  EXPECT_EQ(str(block_scope(11, Sublayer::attention)), "blocks.11.attention");
-  EXPECT_EQ(str(ScopeKind::block), "blocks");
+  EXPECT_EQ(str(block_scope(11, scopes::attention)), "blocks.11.attention");
+  EXPECT_EQ(str(scopes::block), "blocks");
+}
+
+TEST(ScopeKind, EqualNamesAreEqualKinds) {
+  const ScopeKind a{std::string("mixer of states")}, b{"mixer of states"}, other{"a part"};
+  EXPECT_EQ(a, b);
+  EXPECT_NE(a, other);
+  EXPECT_LT(other, a) << "kinds are ordered by their text, not by who was declared first";
+  EXPECT_EQ(str(ScopeId{a, 3, other}), "mixer of states.3.a part");
+  EXPECT_EQ(str(ScopeId{}), "other");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "core/cpu/pool_allocator.h"
 #include "core/tensor.h"
+#include "model/scopes.h"
 
 namespace ring {
 namespace {
@@ -345,7 +346,7 @@ TEST_F(StepArenaTest, CountsByPhase) {
   const auto scopes = std::make_shared<Scopes>();
   const ScopeSubscription subscription(scopes, arena);
   {
-    const ScopeGuard scope(*scopes, {ScopeKind::parameters});
+    const ScopeGuard scope(*scopes, {scopes::parameters});
     weights.add(5000);
   }
   {
@@ -354,7 +355,7 @@ TEST_F(StepArenaTest, CountsByPhase) {
   }
   {
     const ScopeGuard block(*scopes, block_scope(1));
-    const ScopeGuard mlp(*scopes, block_scope(1, Sublayer::mlp));
+    const ScopeGuard mlp(*scopes, block_scope(1, scopes::mlp));
     others.add(2000);
     others.drop(0);
   }
@@ -374,11 +375,11 @@ TEST_F(StepArenaTest, CountsByPhase) {
   };
   using Bytes = std::pair<std::size_t, std::size_t>;
   ASSERT_EQ(s.phases.size(), 5u);
-  EXPECT_EQ(s.phases[0].phase, ScopeId{ScopeKind::parameters}) << "what holds most comes first";
-  EXPECT_EQ(of({ScopeKind::parameters}), (Bytes{5000, 5000}));
+  EXPECT_EQ(s.phases[0].phase, ScopeId{scopes::parameters}) << "what holds most comes first";
+  EXPECT_EQ(of({scopes::parameters}), (Bytes{5000, 5000}));
   EXPECT_EQ(of(block_scope(0)), (Bytes{0, 6000}));
   EXPECT_EQ(of(block_scope(1)), (Bytes{2000, 8000}));
-  EXPECT_EQ(of({ScopeKind::backward}), (Bytes{0, 7010}));
+  EXPECT_EQ(of({scopes::backward}), (Bytes{0, 7010}));
   EXPECT_EQ(of({}), (Bytes{0, 7010})) << "between the scopes";
   arena.reset_peak();
   EXPECT_EQ(arena.stats().peak, 7000u);
@@ -406,7 +407,7 @@ TEST(StepArena, OutOfMemoryNamesTheLargestHolders) {
     blocks.add(bytes);
     arena.leave(phase, ScopePass::forward);
   };
-  add({ScopeKind::parameters}, 1 << 20);
+  add({scopes::parameters}, 1 << 20);
   add(block_scope(0), 3 << 19);
   for (int i = 1; i < 9; ++i) add(block_scope(i), static_cast<std::size_t>(100 - i));
   try {

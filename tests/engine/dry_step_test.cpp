@@ -428,7 +428,7 @@ TEST(ActivationPlans, SegmentsTakeWhatTheDryStepSays) {
     const DryStep dry = dry_step(bench.config(), 1, plan);
     EXPECT_NEAR(static_cast<double>(dry.plan.bytes), slab, 0.03 * slab) << blocks;
     for (const PartMemory& m : dry.parts) {
-      const bool again = m.part.kind == ScopeKind::block && m.part.block < plan.segments * plan.segment_blocks;
+      const bool again = m.part.is_repeated() && m.part.number < plan.segments * plan.segment_blocks;
       EXPECT_EQ(m.once_peak > 0, again) << str(m.part);
       if (again) {
         EXPECT_LT(m.once_before, m.before) << str(m.part) << " ran first when less was kept";

@@ -7,6 +7,7 @@
 #include "bench/step.h"
 #include "core/devices.h"
 #include "engine/memory_check.h"
+#include "model/scopes.h"
 
 namespace ring {
 namespace {
@@ -67,8 +68,8 @@ void expect_planned_steps(Config config) {
   for (const PhaseMemory& p : s.phases) held += p.held;
   EXPECT_LE(held, s.in_use);
   for (const ScopeId& phase :
-       {ScopeId{ScopeKind::parameters}, ScopeId{ScopeKind::optimizer_states}, ScopeId{ScopeKind::inputs},
-        block_scope(3), ScopeId{ScopeKind::loss_head}, ScopeId{ScopeKind::backward}})
+       {ScopeId{scopes::parameters}, ScopeId{scopes::optimizer_states}, ScopeId{scopes::inputs},
+        block_scope(3), ScopeId{scopes::loss_head}, ScopeId{scopes::backward}})
     EXPECT_TRUE(std::any_of(s.phases.begin(), s.phases.end(), [&](const PhaseMemory& p) { return p.phase == phase; }))
         << phase;
 }

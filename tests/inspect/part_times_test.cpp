@@ -1,4 +1,5 @@
 #include "inspect/part_times.h"
+#include "model/scopes.h"
 
 #include <gtest/gtest.h>
 
@@ -26,7 +27,7 @@ Profile made_up() {
       at += seconds;
     };
     for (int block = 0; block < 3; ++block) {
-      const int whole = part(block_scope(block), -1), mlp = part(block_scope(block, Sublayer::mlp), whole);
+      const int whole = part(block_scope(block), -1), mlp = part(block_scope(block, scopes::mlp), whole);
       const double begin = at;
       call("matmul", {2e9, 100, "f32[1]"}, mlp, 0.003);
       at += 0.001;
@@ -34,13 +35,13 @@ Profile made_up() {
       p.parts[static_cast<std::size_t>(mlp)].device = {begin, 0.003};
       p.parts[static_cast<std::size_t>(whole)].device = {begin, 0.005};
     }
-    const int backward = part({ScopeKind::backward}, -1);
+    const int backward = part({scopes::backward}, -1);
     for (int block = 2; block >= 0; --block) {
       const int whole = part(block_scope(block), backward), op = part({}, whole, "linear");
       call("matmul", {4e9, 100, "f32[1]"}, op, 0.005);
       p.parts[static_cast<std::size_t>(whole)].device = {at - 0.005, 0.005};
     }
-    const int update = part({ScopeKind::optimizer}, -1);
+    const int update = part({scopes::optimizer}, -1);
     call("adamw", {0, 3e6, "f32[3]"}, update, 0.003);
     p.parts[static_cast<std::size_t>(update)].device = {at - 0.003, 0.003};
     call("copy", {0, 1, "f32[4]"}, -1, 0.001);

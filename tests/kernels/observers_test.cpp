@@ -4,6 +4,7 @@
 
 #include "core/ranges.h"
 #include "kernels/elementwise.h"
+#include "model/scopes.h"
 
 namespace ring::test {
 namespace {
@@ -47,11 +48,11 @@ TEST(Observers, LearnTheScopesOfTheirContext) {
   std::vector<std::string> seen;
   ExecContext ctx{Stream::cpu(1)};
   const ObservedScopes observed(ctx);
-  { const ScopeGuard unseen(*ctx.scopes, {ScopeKind::embedding}); }
+  { const ScopeGuard unseen(*ctx.scopes, {scopes::embedding}); }
   ctx.observer = observe_by({std::make_shared<Notes>("a", seen), std::make_shared<Notes>("b", seen)});
   {
     const ScopeGuard block(*ctx.scopes, block_scope(3));
-    const ScopeGuard mlp(*ctx.scopes, block_scope(3, Sublayer::mlp));
+    const ScopeGuard mlp(*ctx.scopes, block_scope(3, scopes::mlp));
   }
   EXPECT_EQ(seen, (std::vector<std::string>{"a +blocks.3", "b +blocks.3", "a +blocks.3.mlp", "b +blocks.3.mlp", "b -",
                                             "a -", "b -", "a -"}));
@@ -81,7 +82,7 @@ TEST(Observers, RangesAreThereOrRefused) {
   const Tensor x = from_host<float>({1}, ctx.stream);
   ctx.observer = make_range_observer();
   const ObservedScopes observed(ctx);
-  const ScopeGuard scope(*ctx.scopes, {ScopeKind::optimizer});
+  const ScopeGuard scope(*ctx.scopes, {scopes::optimizer});
   double_of(x, ctx);
   EXPECT_EQ(to_host<float>(x, ctx.stream), (std::vector<float>{2}));
 }

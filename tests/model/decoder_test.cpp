@@ -9,6 +9,7 @@
 #include "autograd/host_offload.h"
 #include "core/cpu/thread_pool.h"
 #include "core/philox.h"
+#include "model/scopes.h"
 
 namespace ring {
 namespace {
@@ -357,9 +358,9 @@ TEST_P(Families, TheBackwardEndsAboveWhatIsFrozen) {
     const Tensor ids = tokens(all.ctx, 48, 37, 5), targets = tokens(all.ctx, 48, 37, 6);
     EXPECT_EQ(some.loss(ids, targets, 2, true), all.loss(ids, targets, 2, true));
     EXPECT_LT(some.held, all.held) << "nothing is kept for a backward that does not run";
-    EXPECT_FALSE(ran.has({ScopeKind::embedding}));
+    EXPECT_FALSE(ran.has({scopes::embedding}));
     for (int i = 0; i < config.layers; ++i) EXPECT_EQ(ran.has(block_scope(i)), i >= kFrozen) << i;
-    EXPECT_TRUE(ran.has({ScopeKind::loss_head}));
+    EXPECT_TRUE(ran.has({scopes::loss_head}));
     const std::vector<Param*> trained = some.model.parameters().declared(), same = all.model.parameters().declared();
     for (std::size_t i = 0; i < trained.size(); ++i) {
       if (trained[i]->frozen()) continue;

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "model/decoder.h"
+#include "model/scopes.h"
 #include "optim/gradient_norm.h"
 
 namespace ring::test {
@@ -53,13 +54,13 @@ INSTANTIATE_TEST_SUITE_P(TiedOrNot, PartNormsTest, testing::Bool());
 TEST_P(PartNormsTest, ArePlainSums) {
   const PartNorms norms(own_everything(model.parameters()), model, true, ctx);
   const std::map<ScopeKind, std::string> names = {
-      {ScopeKind::embedding, "embedding"}, {ScopeKind::final_norm, "final_norm"}, {ScopeKind::loss_head, "head"}};
+      {scopes::embedding, "embedding"}, {scopes::final_norm, "final_norm"}, {scopes::loss_head, "head"}};
   for (int again = 0; again < 2; ++again) {
     const std::vector<float> got = to_host<float>(norms.measure(ctx), ctx.stream);
     ASSERT_EQ(got.size(), squares.size());
     for (std::size_t i = 0; i < got.size(); ++i) {
       const ScopeId part = norms.parts()[i];
-      const std::string name = part.kind == ScopeKind::block ? str("blocks.", part.block) : names.at(part.kind);
+      const std::string name = part.is_repeated() ? str("blocks.", part.number) : names.at(part.kind);
       ASSERT_TRUE(squares.contains(name)) << name;
       EXPECT_NEAR(got[i], squares.at(name), 1e-6 * squares.at(name)) << name;
     }

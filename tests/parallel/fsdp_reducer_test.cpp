@@ -1,4 +1,5 @@
 #include "model/decoder.h"
+#include "model/scopes.h"
 #include "parallel/fsdp_reducer.h"
 
 #include <gtest/gtest.h>
@@ -107,7 +108,7 @@ TEST(FsdpReducer, RefusesTwoUnitsInOnePlace) {
   reducer.open(unit_of(1), ctx);
   EXPECT_THROW(reducer.open(unit_of(0), ctx), Error);
   EXPECT_FALSE(units.part(block_scope(3)));
-  EXPECT_FALSE(units.part(block_scope(1, Sublayer::mlp)));
+  EXPECT_FALSE(units.part(block_scope(1, scopes::mlp)));
 }
 
 }  // namespace

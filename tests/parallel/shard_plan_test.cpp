@@ -1,4 +1,5 @@
 #include "model/decoder.h"
+#include "model/scopes.h"
 #include "parallel/shard_plan.h"
 
 #include <gtest/gtest.h>
@@ -253,12 +254,12 @@ TEST(FsdpUnits, BuffersAndUsers) {
     const Shapes shapes(config);
     const std::vector<ShardPiece> plan = plan_shards(shapes.params(), 2);
     const FsdpUnits u = make_fsdp_units(shapes.model, plan);
-    EXPECT_EQ(u.parts, (std::vector<ScopeId>{{ScopeKind::embedding},
+    EXPECT_EQ(u.parts, (std::vector<ScopeId>{{scopes::embedding},
                                              block_scope(0),
                                              block_scope(1),
                                              block_scope(2),
-                                             {ScopeKind::final_norm},
-                                             {ScopeKind::loss_head}}));
+                                             {scopes::final_norm},
+                                             {scopes::loss_head}}));
     ASSERT_EQ(u.units.size(), tied ? 5u : 6u);
     EXPECT_EQ(u.buffers.size(), 4u);
     EXPECT_EQ(u.users.back(), std::vector<std::size_t>{tied ? 0u : 5u});

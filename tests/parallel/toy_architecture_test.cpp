@@ -14,6 +14,7 @@
 #include "model/layers.h"
 #include "model/patterns.h"
 #include "model/rope.h"
+#include "model/scopes.h"
 #include "tests/parallel/training.h"
 #include "tests/trainer/tiny.h"
 
@@ -48,14 +49,14 @@ class ParallelBlocks final : public Model {
 
   const ModelConfig& config() const override { return config_; }
   std::vector<ModelPart> parts() const override {
-    std::vector<ModelPart> out{{{ScopeKind::embedding}, {tokens_}}};
+    std::vector<ModelPart> out{{{scopes::embedding}, {tokens_}}};
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
       ParamList all = blocks_[i].norm.parameters();
       all += blocks_[i].attention.parameters();
       out.push_back({block_scope(static_cast<std::int64_t>(i)), all += blocks_[i].mlp.parameters()});
     }
-    out.push_back({{ScopeKind::final_norm}, final_norm_->parameters()});
-    out.push_back({{ScopeKind::loss_head}, {tokens_}});
+    out.push_back({{scopes::final_norm}, final_norm_->parameters()});
+    out.push_back({{scopes::loss_head}, {tokens_}});
     return out;
   }
   std::vector<Param*> vocab_tables() const override { return {tokens_}; }
@@ -71,14 +72,14 @@ class ParallelBlocks final : public Model {
       const Var in = b.norm(run, x);
       x = b.mlp(run, in, b.attention(run, in, seqs, x, nullptr));
     }
-    const ScopeGuard scope = run.enter({ScopeKind::final_norm});
+    const ScopeGuard scope = run.enter({scopes::final_norm});
     return (*final_norm_)(run, x);
   }
   Var hidden(Run&, const Tensor&, const Sequences&, KvCache&) const override { fail("parallel blocks have no cache"); }
   LossOutput loss(Run& run, const Tensor& ids, const Sequences& seqs, LossHead head) const override {
     head.vocab = config_.vocab_size;
     const Var x = hidden(run, ids, seqs);
-    const ScopeGuard scope = run.enter({ScopeKind::loss_head});
+    const ScopeGuard scope = run.enter({scopes::loss_head});
     return cross_entropy_head(run, x, tokens_->var, head);
   }
   Tensor logits(Run&, const Tensor&) const override { fail("parallel blocks have no logits"); }
@@ -89,7 +90,7 @@ class ParallelBlocks final : public Model {
 
  private:
   Var embed(Run& run, const Tensor& ids) const {
-    const ScopeGuard scope = run.enter({ScopeKind::embedding});
+    const ScopeGuard scope = run.enter({scopes::embedding});
     return sliced_embedding(run, ids, tokens_->var);
   }
   void on_shard() override {

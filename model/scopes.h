@@ -1,0 +1,21 @@
+#pragma once
+// The scopes of a decoder's parts (core/scope.h), and of the sublayers of its blocks.
+
+#include "core/checked.h"
+#include "core/scope.h"
+
+namespace ring {
+namespace scopes {
+inline const ScopeKind embedding{"embedding"};
+inline const ScopeKind block{"blocks"};
+inline const ScopeKind final_norm{"final_norm"};
+inline const ScopeKind loss_head{"loss_head"};
+inline const ScopeKind attention{"attention"};  // a sublayer
+inline const ScopeKind mlp{"mlp"};              // a sublayer
+}  // namespace scopes
+
+inline ScopeId block_scope(std::int64_t number, ScopeKind sublayer = {}) {
+  return {scopes::block, narrow<int>(number), sublayer};
+}
+
+}  // namespace ring
