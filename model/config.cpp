@@ -9,6 +9,44 @@
 
 namespace ring {
 
+namespace {
+
+struct ScalingKeys {
+  RopeScaling scaling;
+  std::vector<std::string> keys;  // of model.rope, beside theta and scaling
+};
+
+const std::vector<ScalingKeys>& scaling_keys() {
+  static const std::vector<ScalingKeys> all = {
+      {RopeScaling::none, {}},
+      {RopeScaling::linear, {"factor"}},
+      {RopeScaling::llama3, {"factor", "low_freq_factor", "high_freq_factor", "original_context"}},
+      {RopeScaling::yarn, {"factor", "original_context", "beta_fast", "beta_slow", "attention_factor"}},
+      {RopeScaling::dynamic, {"factor", "original_context"}}};
+  return all;
+}
+
+// Adds a problem for each key that has another value than its default and that the kind of scaling does not read.
+void add_foreign_keys(const RopeConfig& c, std::vector<SettingProblem>& errors) {
+  RopeConfig given = c, plain;
+  const config::Node mine = bind_config(given), defaults = bind_config(plain);
+  const auto scaling = std::ranges::find(mine.fields, "scaling", &config::Field::name);
+  const auto reads = [&](const ScalingKeys& s, const std::string& key) { return std::ranges::count(s.keys, key) > 0; };
+  const ScalingKeys& here = *std::ranges::find(scaling_keys(), c.scaling, &ScalingKeys::scaling);
+  for (std::size_t i = 0; i < mine.fields.size(); ++i) {
+    const std::string& key = mine.fields[i].name;
+    const std::string value = config::to_text(mine.fields[i].node.get());
+    const std::string unset = config::to_text(defaults.fields[i].node.get());
+    if (key == "theta" || key == "scaling" || value == unset || reads(here, key)) continue;
+    errors.push_back(inherited_setting(
+        key, "scaling", unset,
+        str(key, ": ", value, " has no effect with scaling: ", config::to_text(scaling->node.get()),
+            ". Set model.rope.scaling to the kind that is meant, such as yarn, or leave ", key, " out")));
+  }
+}
+
+}  // namespace
+
 void RopeConfig::fields(Fields& f) {
   f("theta", theta, "base of the frequencies theta^(-2i/D)", in_range(1, 1e15));
   f("scaling", scaling, "how positions beyond the trained context are reached",
@@ -35,6 +73,7 @@ void RopeConfig::fields(Fields& f) {
 }
 
 void RopeConfig::validate(std::vector<SettingProblem>& errors) const {
+  add_foreign_keys(*this, errors);
   if (scaling == RopeScaling::llama3 && high_freq_factor <= low_freq_factor)
     errors.push_back(str("high_freq_factor: ", high_freq_factor, " is not above low_freq_factor = ", low_freq_factor));
   if (scaling == RopeScaling::yarn && theta <= 1) errors.push_back("theta: yarn needs one above 1");
@@ -142,6 +181,8 @@ void ModelConfig::validate(std::vector<SettingProblem>& errors) const {
     if (!wrong.empty()) errors.push_back(wrong);
   if (positions != Positions::rope && rope.scaling != RopeScaling::none)
     errors.push_back("rope.scaling: only model.positions: rope has what it scales");
+  if (positions != Positions::rope && rope.theta != RopeConfig{}.theta)
+    errors.push_back(unused_setting("rope.theta: only model.positions: rope reads it: leave it out"));
   if (positions == Positions::rope && rope.scaling == RopeScaling::dynamic && context > rope.original_context)
     errors.push_back(str("context: ", context, " is beyond model.rope.original_context = ", rope.original_context,
                          ", where rope.scaling: dynamic reaches in generation and evaluation alone; train with yarn"));

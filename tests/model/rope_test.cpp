@@ -6,8 +6,10 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/fields.h"
 #include "core/philox.h"
 #include "model/decoder.h"
+#include "tests/error_of.h"
 
 namespace ring {
 namespace {
@@ -171,6 +173,37 @@ TEST(Rope, OnlyRotaryPositionsAreScaled) {
     ASSERT_EQ(errors.size(), 1u);
     EXPECT_NE(errors[0].text.find("rope.scaling: only model.positions: rope"), std::string::npos) << errors[0].text;
   }
+}
+
+TEST(Rope, KeysWithoutEffectAreRefused) {
+  const auto problems = [](const RopeConfig& c) {
+    std::vector<SettingProblem> errors;
+    c.validate(errors);
+    std::string keys;
+    for (const SettingProblem& p : errors) keys += p.text.substr(0, p.text.find(':')) + ' ';
+    return keys;
+  };
+  EXPECT_EQ(problems({.theta = 5e5}), "");
+  EXPECT_EQ(problems({.factor = 4, .original_context = 128}), "factor original_context ");
+  EXPECT_EQ(problems({.scaling = RopeScaling::linear, .factor = 4, .beta_slow = 2}), "beta_slow ");
+  EXPECT_EQ(problems({.scaling = RopeScaling::llama3, .factor = 4, .low_freq_factor = 2, .original_context = 99}), "");
+  EXPECT_EQ(problems({.scaling = RopeScaling::yarn, .low_freq_factor = 2, .beta_fast = 9}), "low_freq_factor ");
+  EXPECT_EQ(problems({.scaling = RopeScaling::dynamic, .attention_factor = 2}), "attention_factor ");
+}
+
+// A kind of scaling that is given later resets the keys of the kind before it.
+TEST(Rope, AnotherKindOfScalingResetsTheKeysOfTheFirst) {
+  const std::string yarn = "rope: {scaling: yarn, factor: 4, original_context: 128, beta_fast: 16}";
+  ModelConfig c;
+  load_config_text(c, yarn, "a.yaml", {"rope.scaling=linear"});
+  EXPECT_EQ(c.rope.factor, 4);
+  EXPECT_EQ(c.rope.original_context, RopeConfig{}.original_context);
+  EXPECT_EQ(c.rope.beta_fast, RopeConfig{}.beta_fast);
+  ModelConfig wrong;
+  const std::string error = error_of([&] {
+    load_config_text(wrong, yarn, "a.yaml", {"rope.scaling=linear", "rope.beta_fast=16"});
+  });
+  EXPECT_NE(error.find("rope.beta_fast: 16 has no effect with scaling: linear"), std::string::npos) << error;
 }
 
 TEST(DynamicRope, IsNotForTrainingBeyondTheContext) {
