@@ -169,11 +169,16 @@ void Metrics::record(const std::string& group, std::int64_t step, const Values& 
 }
 
 void Metrics::append(const std::string& line) {
-  out_.clear();
+  std::error_code failed;
+  const std::uintmax_t size = fs::file_size(file_, failed);
   errno = 0;
-  const std::string text = str(torn_ ? "\n" : "", line, '\n');
-  torn_ = tried(IoCall::write, [&] { return out_ << text << std::flush ? 0 : -1; }) != 0;
-  if (torn_) warn_once(str("cannot write ", file_, ": ", io_error_text(errno ? errno : EIO)));
+  if (tried(IoCall::write, [&] { return out_ << line << '\n' << std::flush ? 0 : -1; }) == 0) return;
+  warn_once(str("cannot write ", file_, ": ", io_error_text(errno ? errno : EIO)));
+  // A line that is written in part is removed, from the file and from the stream's buffer.
+  out_.close();
+  if (!failed) fs::resize_file(file_, size, failed);
+  out_.clear();
+  out_.open(file_, std::ios::binary | std::ios::app);  // opens: checked
 }
 
 void Metrics::text(const std::string& tag, const std::string& text) {

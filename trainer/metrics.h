@@ -51,7 +51,6 @@ class Metrics {
   std::string file_;
   std::ofstream out_;
   EventWriter events_;
-  bool torn_ = false;  // the file may end inside of a line
   bool warned_ = false;
 };
 

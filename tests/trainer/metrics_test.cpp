@@ -1,9 +1,11 @@
 #include "trainer/metrics.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -51,6 +53,23 @@ TEST_F(MetricsTest, OneObjectPerRecordOnDiskAtOnce) {
   EXPECT_EQ(json["tokens"], std::int64_t{1} << 40);
   EXPECT_EQ(json["note"], "a \"b\"\n");
   EXPECT_GT(json["time"].get<double>(), 1.6e9);
+}
+
+// A file that may not grow stands for a disk that is full for a while.
+TEST_F(MetricsTest, ALineThatDoesNotFitOnTheDiskLeavesNothing) {
+  Metrics metrics(folder_.string());
+  metrics.record("train", 1, {{"loss", 3.0}});
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit few{fs::file_size(file()) + 10, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &few), 0);
+  metrics.record("train", 2, {{"loss", 2.0}});
+  metrics.record("train", 3, {{"loss", 2.0}});
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  metrics.record("train", 4, {{"loss", 1.0}});
+  EXPECT_EQ(steps(), (std::vector<std::int64_t>{1, 4})) << "every line is whole";
 }
 
 TEST_F(MetricsTest, LossesKeepEveryBit) {
