@@ -304,6 +304,30 @@ TEST(JsonTokenizer, BlanksBehindATokenWithRstripAreItsOwnAcrossAMask) {
   EXPECT_EQ(counts, "-----++-----++");
 }
 
+// tokenizers 0.23 encodes the text of the whole conversation as these tokens: with Llama 2's normalizer, and with
+// Metaspace `always`, U+2581 stands in front of each section, and a special token ends one.
+TEST(JsonTokenizer, TextBehindASpecialTokenBeginsASectionAcrossAMask) {
+  const std::string config = R"({"chat_template": "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content )"
+                             R"(+ '<|end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }})"
+                             R"({% endif %}"})";
+  const std::string chat = R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "a b"},)"
+                           R"( {"role": "user", "content": "ab"}, {"role": "assistant", "content": "b"}]})";
+  const Ids with{263, 4, 262, 1, 16, 264, 4, 1, 3, 262, 1, 16, 263, 4, 3, 262, 1, 16, 264, 1, 3, 262, 1, 16};
+  const Ids without{263, 2, 262, 16, 264, 2, 1, 3, 262, 16, 263, 5, 262, 16, 264, 3, 262, 16};
+  for (const std::string kind : {"prepend", "always", "first"}) {
+    Json j = like_llama2();
+    if (kind != "prepend") {
+      j["normalizer"] = nullptr;
+      j["pre_tokenizer"] = {
+          {"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", kind}, {"split", true}};
+    }
+    for (const char* name : {"<|end|>", "<|user|>", "<|assistant|>"}) add_token(j, name, {{"special", true}});
+    const auto [ids, counts] = prepared(j, "a.jsonl", chat, {.messages = "messages"}, config);
+    EXPECT_EQ(ids, kind == "first" ? without : with) << kind;
+    EXPECT_EQ(counts, kind == "first" ? "-----++++------++-" : "------++++---------+++--") << kind;
+  }
+}
+
 TEST(JsonTokenizer, AFolderThatHoldsItIsOne) {
   TempFolder folder;
   Json j = byte_level({{"a", "b"}});

@@ -151,7 +151,7 @@ class JsonEncoder final : public Encoder {
  public:
   explicit JsonEncoder(const JsonTokenizer& t) : t_(t), merger_(t.model()) {}
   void encode(std::string_view text, std::vector<std::int32_t>& out) override {
-    takes_blanks_ = false;
+    takes_blanks_ = begins_section_ = false;
     run(text, Start::text, out);
   }
   std::size_t taken_by_next(std::string_view text, std::string_view next) const override {
@@ -159,7 +159,7 @@ class JsonEncoder final : public Encoder {
   }
   void go_on(std::string_view text, std::vector<std::int32_t>& out) override {
     if (takes_blanks_) text.remove_prefix(bpe::blanks_from(text, 0));
-    if (!text.empty()) run(text, Start::cut, out);
+    if (!text.empty()) run(text, begins_section_ ? Start::section : Start::cut, out);
   }
 
  private:
@@ -169,11 +169,12 @@ class JsonEncoder final : public Encoder {
     t_.divide(
         {text, {}, start},
         [&](const Stretch& word) {
-          takes_blanks_ = false;
+          takes_blanks_ = begins_section_ = false;
           encode_word(word.text, out);
         },
         [&](const Stretch&, std::int32_t id) {
           takes_blanks_ = t_.takes_blanks_behind(id);
+          begins_section_ = true;
           out.push_back(id);
         });
   }
@@ -197,6 +198,7 @@ class JsonEncoder final : public Encoder {
   WordCache cache_;
   // The last token was an added token with rstrip, to which white space that follows belongs.
   bool takes_blanks_ = false;
+  bool begins_section_ = false;  // the last token was an added token: the text that follows begins a section
 };
 
 std::unique_ptr<Encoder> JsonTokenizer::encoder() const { return std::make_unique<JsonEncoder>(*this); }
