@@ -1,6 +1,6 @@
 # The front door. Every target works from a fresh checkout, as root or not; CMake does the work.
-# Variables: WERROR=ON (warnings are errors), CUDA=AUTO|ON|OFF, DEPS=0 (leave packages alone), JOBS=n (processes that
-# build or test; default: cores), ARGS=... (for bench and test-gpu)
+# Variables: WERROR=ON (warnings are errors), CUDA=AUTO|ON|OFF (AUTO: if there are nvcc and a GPU), DEPS=0 (leave
+# packages alone), JOBS=n (processes that build or test; default: cores), ARGS=... (for bench and test-gpu)
 
 WERROR ?= OFF
 CUDA ?= AUTO

@@ -220,7 +220,7 @@ ring_optional(libmicrohttpd HTTP ring_http MICROHTTPD_INCLUDE MICROHTTPD_LIBRARY
               libmicrohttpd-dev)
 
 # --- optional: CUDA --------------------------------------------------------------------------------------------------
-set(RING_CUDA "AUTO" CACHE STRING "Build the CUDA backend: AUTO (when nvcc is found), ON or OFF")
+set(RING_CUDA "AUTO" CACHE STRING "Build the CUDA backend: AUTO (if there are nvcc and a GPU), ON or OFF")
 set_property(CACHE RING_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(RING_CUDA_ARCHS "90a" CACHE STRING "CUDA architectures to generate code for, such as 90a or 80;90a")
 set(RING_WITH_CUDA FALSE)
@@ -239,6 +239,8 @@ endfunction()
 
 if(RING_CUDA STREQUAL "OFF")
   ring_note(CUDA off "RING_CUDA=OFF")
+elseif(RING_CUDA STREQUAL "AUTO" AND NOT EXISTS /dev/nvidiactl AND NOT EXISTS /dev/dxg)  # dxg: a GPU under WSL
+  ring_note(CUDA off "no NVIDIA GPU here; make CUDA=ON (-DRING_CUDA=ON) builds for one elsewhere")
 else()
   list(TRANSFORM RING_CUDA_ARCHS APPEND -real OUTPUT_VARIABLE CMAKE_CUDA_ARCHITECTURES)  # machine code, no PTX
   ring_find_nvcc()

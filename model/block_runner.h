@@ -3,6 +3,7 @@
 // tensors lie meanwhile, and how many rows the MLP takes at a time. The block's own code knows none of it.
 
 #include <cstdint>
+#include <utility>
 
 #include "autograd/ops.h"
 #include "model/activation_plan.h"
@@ -14,7 +15,12 @@ class BlockRunner {
   explicit BlockRunner(std::int64_t layer) : layer_(layer) {}
 
   // Returns f(run, x) [N,C], with f in the scope of the block's attention.
-  Var attention(Run&, const Var& x, const RowsFn& f) const;
+  template <class F>
+  Var attention(Run& run, const Var& x, const F& f) const {
+    const AttentionScope scope(*this, run);
+    const Var h = f(run, x);
+    return plan.recompute == Recompute::attention ? checkpoint_boundary(h) : h;
+  }
   // Returns f(run, x) [N,C], with f in the scope of the block's MLP. f treats every row by itself: it is called with
   // mlp_chunk rows at a time.
   Var mlp(Run&, const Var& x, const RowsFn& f) const;
@@ -24,6 +30,26 @@ class BlockRunner {
   std::int64_t mlp_chunk = 0;        // 0: all rows at once
 
  private:
+  // Gives a member of a Run another value for as long as it lives.
+  template <class T>
+  class [[nodiscard]] Changed {
+   public:
+    Changed(T& member, T value) : member_(member), before_(std::exchange(member, value)) {}
+    ~Changed() { member_ = before_; }
+    Changed(const Changed&) = delete;
+    Changed& operator=(const Changed&) = delete;
+
+   private:
+    T& member_;
+    T before_;
+  };
+  // The scope of attention, and the plan's choices for it in the Run.
+  struct AttentionScope {
+    AttentionScope(const BlockRunner&, Run&);
+    ScopeGuard scope;
+    Changed<SavedTensorHooks*> hooks;
+    Changed<bool> recompute, twice;
+  };
   bool recomputes(Recompute sublayer) const;
   SavedTensorHooks* hooks(const Run& run) const { return plan.offload ? host : run.saved_hooks; }
 
