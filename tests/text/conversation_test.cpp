@@ -9,6 +9,8 @@
 
 #include "data/load_chat_format.h"
 #include "tests/data/corpus_case.h"
+#include "tests/error_of.h"
+#include "text/utf8.h"
 
 namespace ring::chat {
 namespace {
@@ -27,6 +29,26 @@ std::string marked(const ConversationWriter& writer, const std::string& messages
 }
 
 Format named(const std::string& name) { return {named_template(name), {{"bos_token", "<s>"}, {"eos_token", "</s>"}}}; }
+
+TEST(Conversation, ARefusalQuotesWholeCharacters) {
+  // Writes the answers without their last character once others follow.
+  const Format format{R"({% for m in messages %}<{{ m.role }}>{{ m.content if loop.last else m.content[:-1] }})"
+                      R"({% endfor %}{% if add_generation_prompt %}<assistant>{% endif %})",
+                      {}};
+  const ConversationWriter writer(format, "cut");
+  for (int blanks = 0; blanks < 4; ++blanks) {
+    const std::string text = std::string(static_cast<std::size_t>(blanks), 'x') + "\u4e2d\u6587\u00e9\U0001FAE8";
+    const std::string messages = Json{
+        {{"role", "user"}, {"content", text}},
+        {{"role", "assistant"}, {"content", text + text + text}},
+        {{"role", "user"}, {"content", text}},
+        {{"role", "assistant"},
+         {"content", text}}}.dump();
+    const std::string error = error_of([&] { marked(writer, messages); });
+    EXPECT_NE(error.find(" became '"), std::string::npos) << error;
+    EXPECT_EQ(utf8::valid_prefix(error), error.size()) << error;
+  }
+}
 
 // As published: https://huggingface.co/docs/transformers/chat_templating and the models' cards describe these formats.
 TEST(Conversation, NamedTemplates) {

@@ -7,6 +7,7 @@
 #include "core/json.h"
 #include "text/chat/characters.h"
 #include "text/chat/marks.h"
+#include "text/utf8.h"
 
 namespace ring::chat {
 namespace {
@@ -101,10 +102,14 @@ std::size_t counted(const std::string& turn, const Value& message) {
   return mark.empty() ? turn.size() : end + mark.size();
 }
 
-// Returns a message that says where two texts begin to differ.
+// Returns a message that says where two texts begin to differ, and quotes whole characters of both.
 std::string difference(const std::string& a, const std::string& b) {
-  const auto at = static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
-  const auto from = [&](const std::string& t) { return "'" + t.substr(std::min(at, t.size()), 30) + "'"; };
+  auto at = static_cast<std::size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+  while (at > 0 && at < a.size() && utf8::is_continuation(a[at])) --at;
+  const auto from = [&](const std::string& t) {
+    const std::string part = t.substr(std::min(at, t.size()), 30);
+    return "'" + part.substr(0, utf8::valid_prefix(part)) + "'";
+  };
   return str("from byte ", at, " on ", from(a), " became ", from(b));
 }
 
