@@ -29,7 +29,7 @@ void compare_elements(TensorDifference& d, const Tensor& a, const Tensor& b) {
     if (std::memcmp(a.raw() + at, b.raw() + at, size) == 0) continue;
     ++d.elements;
     const double difference = std::abs(number(a.raw() + at, a.dtype()) - number(b.raw() + at, b.dtype()));
-    if (!(difference <= d.largest)) d.largest = difference;  // also true for NaN
+    if (!std::isnan(d.largest) && !(difference <= d.largest)) d.largest = difference;  // a NaN stays
   }
 }
 

@@ -119,6 +119,7 @@ TEST_F(Tools, PruneCountsOnlyWholeOnes) {
 fs::path write_pair(const fs::path& folder, std::int64_t step, float value, const std::string& lr) {
   Tensor same = filled({8}, DType::f32, 3), weight = Tensor::zeros({2, 3}, DType::f32, stream());
   weight.data<float>()[4] = value;
+  if (std::isnan(value)) weight.data<float>()[5] = 2;  // a finite difference after the NaN
   State state;
   state.add("same", same);
   state.add("weight", weight);

@@ -21,7 +21,8 @@ double worst_error(float from, float to, double floor, F got, G want) {
     const float x = from + (to - from) * static_cast<float>(i) / steps;
     const double expected = want(static_cast<double>(x));
     const double error = std::abs(got(x) - expected) / std::max(std::abs(expected), floor);
-    if (!(error <= worst)) worst = error;
+    if (std::isnan(error)) return error;
+    worst = std::max(worst, error);
   }
   return worst;
 }
