@@ -6,7 +6,7 @@
 namespace ring::cpu {
 namespace {
 
-constexpr std::int64_t kWork = 8;  // of one element, in simple ones
+constexpr std::int64_t kWork = 8;  // cost of one element, in simple elements (kPartWork)
 
 struct Gelu {
   static float value(float x) { return x * normal_cdf_fast(x); }
@@ -24,11 +24,11 @@ struct GeluTanh {
 };
 
 struct Relu2 {
-  static float value(float x) { return x < 0 ? 0.0f : x * x; }  // NaN is not below 0: it stays
+  static float value(float x) { return x < 0 ? 0.0f : x * x; }  // this comparison propagates NaN
   static float slope(float x) { return x < 0 ? 0.0f : 2.0f * x; }
 };
 
-// F: one of the structs above, known to the loop when it is compiled.
+// Calls body(f), where f is one of the structs above, so that the activation is known at compile time.
 template <class Body>
 void dispatch(Activation kind, const Body& body) {
   switch (kind) {

@@ -6,10 +6,10 @@
 namespace ring::cpu {
 namespace {
 
-constexpr std::int64_t kColumns = 64;  // summed at a time, in registers
-constexpr std::int64_t kRows = 256;    // partial sums of this many rows keep the rounding error of long columns small
+constexpr std::int64_t kColumns = 64;  // columns summed at a time, in registers
+constexpr std::int64_t kRows = 256;    // rows per partial sum, which keeps the rounding error of long columns small
 
-// sums[j] += sum over rows of x[row][j], `width` columns.
+// Computes sums[j] += sum over rows of x[row][j], for j < width <= kColumns.
 void add_rows(const float* x, std::int64_t stride, std::int64_t rows, std::int64_t width, float* sums) {
   float part[kColumns] = {};
   if (width == kColumns) {
@@ -22,7 +22,7 @@ void add_rows(const float* x, std::int64_t stride, std::int64_t rows, std::int64
   for (std::int64_t j = 0; j < width; ++j) sums[j] += part[j];
 }
 
-// Cut by columns: each is summed by one thread in one order, whatever the number of threads.
+// Divides the work by columns: one thread sums a column, in an order that does not depend on the number of threads.
 void run_column_sum(const ColumnSum& args, const ExecContext& ctx) {
   const Tensor &x = args.x, &out = args.out;
   RING_CHECK(

@@ -9,9 +9,9 @@
 namespace ring::cpu {
 namespace {
 
-constexpr std::int64_t kWork = 8;  // of one element, in simple ones
+constexpr std::int64_t kWork = 8;  // cost of one element, in simple elements (kPartWork)
 
-// The maximum and log sum exp; with `keep`, the row becomes exp(x - max), and the sum of those is returned beside.
+// Returns the maximum, log-sum-exp and sum of exp(x - max) of a row. If `keep`, replaces the row by exp(x - max).
 struct LogSum {
   float max, lse, sum;
 };
@@ -26,7 +26,7 @@ LogSum log_sum(float* x, std::int64_t vocab, bool keep) {
   return {max, max + std::log(sum), sum};
 }
 
-// One row that has a target: its loss, and whether the target has the largest logit.
+// The loss of a row that has a target; correct: no logit is larger than the target's.
 struct RowLoss {
   float loss;
   bool correct;

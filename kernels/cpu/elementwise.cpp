@@ -38,7 +38,8 @@ void run_axpby(const Axpby& args, const ExecContext& ctx) {
 
 constexpr std::int64_t kBlock = 256;  // elements whose factors are drawn at a time
 
-// factors[i] = scale where element first + i is kept, else 0. `first` is a multiple of 4, n at most kBlock.
+// Sets factors[i], for i < kBlock, to `scale` if element first + i is kept, else to 0. Requires that `first` is a
+// multiple of 4.
 void draw_factors(const RandomSite& site, std::uint64_t first, std::uint32_t threshold, float scale, float* factors) {
   const std::uint64_t block = first / 4;
 #pragma GCC ivdep

@@ -23,7 +23,7 @@ void check_args(const char* op, const Tensor& ids, const Tensor& table, const Te
   check_ids(ids, rows_of_whole(op, table, first_id, all_rows));
 }
 
-// A row of the table, or null: another slice has it.
+// Returns the row of an id, or null if the row is in another shard of the table.
 template <class T>
 T* row_of(T* table, std::int64_t id, std::int64_t first_id, std::int64_t rows, std::int64_t width) {
   const std::int64_t at = id - first_id;
@@ -52,8 +52,8 @@ void run_embedding(const Embedding& args, const ExecContext& ctx) {
   });
 }
 
-// Cut by columns: every thread walks all ids, so each row is summed in order of N whatever the number of threads, and
-// frequent ids do not unbalance the work.
+// Divides the work by columns: every thread processes all ids, so that each row is summed in the order of the tokens
+// for any number of threads, and frequent ids do not unbalance the work.
 void run_embedding_backward(const EmbeddingBackward& args, const ExecContext& ctx) {
   check_args("embedding_backward", args.ids, args.dtable, args.dout, args.first_id, args.all_rows);
   const std::int32_t* ids = args.ids.data<std::int32_t>();

@@ -1,4 +1,4 @@
-// FP8 in plain loops: the reference of the kernels for GPUs.
+// FP8 ops in plain loops: the reference for the GPU kernels.
 
 #include "kernels/fp8.h"
 
@@ -53,7 +53,7 @@ void quantize_squares(const RowsOf<T>& x, const QuantizeFp8& q, std::int64_t i, 
                 std::min(kFp8Block, x.width - j * kFp8Block)};
   const bool tensorwise = q.max.value.defined();
   const Fp8Scale s = tensorwise ? fp8_tensor_scale(*q.max.value.data<float>()) : fp8_scale(max_of(x, b));
-  // One block writes the scale that all share.
+  // Tensorwise, only the first block writes the scale, which all blocks share.
   const auto scale = [&](const Fp8Matrix& m, std::int64_t row, std::int64_t column) -> float* {
     return tensorwise && (i > 0 || j > 0) ? nullptr : m.scales.data<float>() + row * m.scales.stride(0) + column;
   };
@@ -98,7 +98,7 @@ void run_quantize(const QuantizeFp8& q, const ExecContext& ctx) {
   (q.x.dtype() == DType::bf16 ? quantize_all<bf16> : quantize_all<float>)(q, ctx);
 }
 
-// The values of a matrix without their scales, exact in f32.
+// Returns the unscaled values of a matrix, which f32 represents exactly.
 std::vector<float> decode(const Tensor& values) {
   std::vector<float> out;
   out.reserve(static_cast<std::size_t>(values.numel()));

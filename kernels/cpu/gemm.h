@@ -1,6 +1,6 @@
 #pragma once
-// The one seam to matrix libraries on the CPU: a single-threaded product on row-major f32. Every library is a named
-// choice; all parallelism is our own pool's (pooled_matmul). Safe to call from several threads at once.
+// Interface to GEMM libraries on CPUs: a single-threaded GEMM of row-major f32 matrices. Each library is registered
+// under a name; all parallelism comes from the project's thread pool (pooled_matmul). Thread-safe.
 
 #include <cstdint>
 #include <string_view>
@@ -10,8 +10,8 @@
 
 namespace ring::cpu {
 
-// C = alpha op(A) op(B) + beta C. op(A) is [m,k], op(B) is [k,n]; ld* is the distance of rows in memory. beta = 0 never
-// reads C.
+// C = alpha op(A) op(B) + beta C. op(A) is [m,k], op(B) is [k,n]: a matrix or its transpose. ld* are row strides in
+// floats. C is not read if beta = 0.
 struct Gemm {
   bool transpose_a = false, transpose_b = false;
   std::int64_t m = 0, n = 0, k = 0;
@@ -27,21 +27,24 @@ using GemmFn = void (*)(const Gemm&);
 
 struct GemmLibrary {
   std::string_view name;  // "eigen", "openblas", "onednn"
-  GemmFn fn;              // for m, n, k >= 1
-  int priority;
+  GemmFn fn;              // requires m, n, k >= 1
+  int priority;           // higher is preferred
 };
-const std::vector<GemmLibrary>& gemm_libraries();     // of this build, best first
-const GemmLibrary& find_gemm(std::string_view name);  // Error: names the known ones
-// The best one, or the one that the environment variable RINGMASTER_GEMM names.
+// Returns the libraries of this build, highest priority first.
+const std::vector<GemmLibrary>& gemm_libraries();
+// Throws Error, listing the libraries of this build, if there is none with this name.
+const GemmLibrary& find_gemm(std::string_view name);
+// Returns the library named by the environment variable RINGMASTER_GEMM, or else the one with the highest priority.
 const GemmLibrary& chosen_gemm();
 
-void gemm(const Gemm&);  // with the chosen library; any extent may be 0
+void gemm(const Gemm&);  // uses chosen_gemm(); m, n and k may be 0
 
-// The Matmul slot's work: C cut statically among the pool's threads, each part one call of `fn`.
+// Runs a Matmul: divides C statically among the threads of the context's pool, and calls `fn` once per part.
 void pooled_matmul(const Matmul&, const ExecContext&, GemmFn fn);
 
-// At load time: makes a library known, and a candidate of the Matmul slot.
+// Registers a library. Returns true.
 bool add_gemm_library(const GemmLibrary&);
+// Registers a library, also as a candidate of the Matmul slot. Call from a static initializer. Returns true.
 template <GemmFn fn>
 bool add_gemm(std::string_view name, int priority) {
   matmul_kernel.add(Backend::cpu, {name, [](const Matmul& m, const ExecContext& ctx) { pooled_matmul(m, ctx, fn); },

@@ -1,6 +1,6 @@
-// Eigen: headers only, so it is always there.
+// Eigen: header-only, so every build has it.
 
-// The compiler's own AVX-512 header, inlined into Eigen's kernels, sets this off.
+// The compiler's own AVX-512 header triggers this warning when it is inlined into Eigen's kernels.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #define EIGEN_DONT_PARALLELIZE
 #include <Eigen/Core>

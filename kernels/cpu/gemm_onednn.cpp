@@ -1,5 +1,5 @@
-// oneDNN: generates its code at run time for the processor that it finds. The fastest of the three on the shapes of
-// training (bench/gemm), and the default where it is installed.
+// oneDNN: generates code at run time for the processor. It is the fastest of the three libraries on training shapes
+// (bench/gemm), and the default if the build has it.
 
 #ifdef RING_WITH_ONEDNN
 #include <oneapi/dnnl/dnnl.h>
@@ -7,17 +7,17 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/transpose.h"
 
-// The library is built with OpenMP, whose thread count is a property of the calling thread. It is its own dependency,
-// so the symbol is there; declared weak for builds of the library without OpenMP.
+// oneDNN is usually built with OpenMP, whose thread count belongs to the calling thread. oneDNN then loads OpenMP,
+// which defines this symbol; it is weak for oneDNN builds without OpenMP.
 extern "C" __attribute__((weak)) void omp_set_num_threads(int);
 
 namespace ring::cpu {
 namespace {
 
-constexpr std::int64_t kWeights = 1 << 16;  // of a small layer, whose products the packing of B slows down
+constexpr std::int64_t kWeights = 1 << 16;  // maximum elements of B in a small layer
 
-// The library packs a transposed B of a small layer element by element: with AVX-512 that is 5 % of a product of 768
-// rows, and transposing it here before takes 1 %.
+// Returns true if it is faster to transpose B here first. The library packs the transposed B of a small layer element
+// by element: with AVX-512 that takes 5 % of a GEMM of 768 rows, transposing it here takes 1 %.
 bool packs_slowly(const Gemm& g) {
   return g.transpose_b && g.n * g.k <= kWeights && g.n % 8 == 0 && g.k % 8 == 0 && g.m >= 256;
 }

@@ -1,7 +1,6 @@
-// OpenBLAS, loaded when it is asked for and not before: as a plain dependency it starts a thread per core at load time,
-// and these spin for a tenth of a second. It ranks last: its table of processors falls back to kernels of 2005 on any
-// model newer than the release, four times slower without a word; on models that it knows it is within a tenth of
-// Eigen.
+// OpenBLAS, loaded at its first use: linked directly, it would start one thread per core at load time, and these spin
+// for 0.1 s. It has the lowest priority: on processors newer than the release its table silently falls back to kernels
+// of 2005, four times slower. On processors that it knows its speed is within 10 % of Eigen's.
 
 #ifdef RING_WITH_OPENBLAS
 #include <cblas.h>
@@ -19,7 +18,7 @@ constexpr const char* kLibrary = "libopenblas.so.0";
 using Sgemm = decltype(&cblas_sgemm);
 
 Sgemm load_sgemm() {
-  setenv("OPENBLAS_NUM_THREADS", "1", 1);  // read once, at load time: parallelism is our pool's
+  setenv("OPENBLAS_NUM_THREADS", "1", 1);  // read once, at load time; parallelism comes from our thread pool
   void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   void* symbol = library ? dlsym(library, "cblas_sgemm") : nullptr;
   if (!symbol) fail("cannot load ", kLibrary, ": ", dlerror(), "; install libopenblas0, or unset RINGMASTER_GEMM");

@@ -5,7 +5,8 @@
 namespace ring::cpu {
 namespace {
 
-// One thread adds up a row, and one the rows: the order is that of the rows for any number of threads.
+// Sums each row in one thread, then the rows in the calling thread, so that the order does not depend on the number of
+// threads.
 void run_group_sums(const GroupSums& args, const ExecContext& ctx) {
   const std::int64_t width = width_of_rows("group_sums", args.groups, args.x.numel());
   check_numel("group_sums", "x", args.x, args.x.numel());

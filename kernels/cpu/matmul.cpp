@@ -9,20 +9,22 @@
 namespace ring::cpu {
 namespace {
 
-constexpr std::int64_t kAlign = 16;          // cuts fall on whole vectors
-constexpr std::int64_t kPartWork = 1 << 17;  // multiply-adds: below this a second thread costs more than it brings
+constexpr std::int64_t kAlign = 16;          // parts start at multiples of this, so that they have whole vectors
+constexpr std::int64_t kPartWork = 1 << 17;  // minimum multiply-adds per thread, below which a thread costs more time
 
-// How C is cut: rows x cols parts.
+// C is divided into rows x cols parts.
 struct Grid {
   int rows = 1, cols = 1;
 };
 
+// Returns the size of the largest part if n rows or columns are divided into `parts` parts.
 std::int64_t widest_part(std::int64_t n, int parts) {
   const std::int64_t blocks = (n + kAlign - 1) / kAlign;
   return std::min(n, (blocks + parts - 1) / parts * kAlign);
 }
 
-// The grid whose largest part is smallest; among those, the one with the shortest sides: least of A and B to read.
+// Returns the grid whose largest part has the smallest area. If several do, returns the one whose largest part has the
+// shortest sides, since it reads least of A and B.
 Grid choose_grid(std::int64_t m, std::int64_t n, int parts) {
   Grid best;
   std::int64_t best_area = m * n, best_sides = m + n;
@@ -70,13 +72,13 @@ const float* checked_bias(const Matmul& args, std::int64_t n) {
   return args.bias.data<float>();
 }
 
-// What C starts from, where that is not C itself.
+// Initial value of C if it is not accumulated into: the bias, the residual or their sum.
 struct Start {
   const float* bias = nullptr;
   const float* residual = nullptr;
   std::int64_t residual_stride = 0;
   explicit operator bool() const { return bias || residual; }
-  // Rows i0.. and columns j0.. of C, as many as g has.
+  // Writes the initial value of g's part of C, which starts at row i0 and column j0.
   void fill(const Gemm& g, std::int64_t i0, std::int64_t j0) const {
     for (std::int64_t i = 0; i < g.m; ++i) {
       float* to = g.c + i * g.ldc;
@@ -99,7 +101,8 @@ Start checked_start(const Matmul& args, std::int64_t n) {
   return start;
 }
 
-// One thread's part: rows [i0,i1) and columns [j0,j1) of C. Bias and residual go in first, and the product is added.
+// Computes one thread's part: rows [i0,i1) and columns [j0,j1) of C. Writes bias and residual first, then accumulates
+// the GEMM into them.
 void run_part(Gemm g, const Start& start, std::int64_t i0, std::int64_t i1, std::int64_t j0, std::int64_t j1,
               GemmFn fn) {
   if (i0 >= i1 || j0 >= j1) return;

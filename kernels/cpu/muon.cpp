@@ -7,7 +7,7 @@
 namespace ring::cpu {
 namespace {
 
-// fn(begin, end) over elements of one matrix, cut among the threads.
+// Calls fn(begin, end) for ranges of the n elements of one matrix, divided among the threads.
 template <class Fn>
 void over_elements(const ExecContext& ctx, std::int64_t n, const Fn& fn) {
   ctx.stream.pool().parallel_for(n, kPartWork / 2, [&](std::int64_t begin, std::int64_t end, int) { fn(begin, end); });

@@ -8,7 +8,7 @@
 namespace ring::cpu {
 namespace {
 
-constexpr std::int64_t kForwardWork = 4, kBackwardWork = 8;  // of one element, in simple ones
+constexpr std::int64_t kForwardWork = 4, kBackwardWork = 8;  // cost of one element, in simple elements (kPartWork)
 
 void run_rms_norm(const RmsNorm& args, const ExecContext& ctx) {
   const Rows x = rows_of("rms_norm", "x", args.x), y = rows_of("rms_norm", "y", args.y);
@@ -29,7 +29,7 @@ void run_rms_norm(const RmsNorm& args, const ExecContext& ctx) {
   });
 }
 
-// dst[c] = beta * dst[c] + value(c), beta = 0 not reading dst.
+// Computes dst[c] = beta * dst[c] + value(c) for c < n. Does not read dst if beta = 0.
 template <class F>
 void store(float* dst, float beta, std::int64_t n, const F& value) {
   if (beta == 0) {

@@ -6,9 +6,10 @@
 namespace ring::cpu {
 namespace {
 
-constexpr double kPerRadian = 0.15915494309189535;  // turns
+constexpr double kPerRadian = 0.15915494309189535;  // turns per radian
 
-// Angles are products of up to millions of radians: reduced to one turn in f64, then f32 is enough.
+// Computes the cosines and sines of a position. Angles may be millions of radians, so they are reduced to one turn in
+// f64; after that f32 suffices.
 void rotations(double position, const float* inv_freq, std::int64_t half, float sign, float* cosine, float* sine) {
   constexpr double round = 6755399441055744.0;  // 1.5 * 2^52
   for (std::int64_t i = 0; i < half; ++i) {

@@ -10,7 +10,8 @@ namespace {
 constexpr int kSide = 8;
 using Row = float __attribute__((vector_size(kSide * sizeof(float))));
 
-// Takes of two rows `size` apart the blocks of `size` columns at even places of both, or those at odd ones.
+// Combine two rows that are `size` apart: even() takes the blocks of `size` columns with an even index from both, odd()
+// those with an odd index.
 template <int size, int... j>
 Row even(Row a, Row b, std::integer_sequence<int, j...>) {
   return __builtin_shufflevector(a, b, (j & size ? kSide + j - size : j)...);
@@ -20,7 +21,7 @@ Row odd(Row a, Row b, std::integer_sequence<int, j...>) {
   return __builtin_shufflevector(a, b, (j & size ? kSide + j : j + size)...);
 }
 
-// Swaps the two blocks off the diagonal in every block of 2 size x 2 size, then the same within the smaller ones.
+// Swaps the two off-diagonal blocks of size x size in every block of 2 size x 2 size, then recurses with half the size.
 template <int size>
 void swap_blocks(Row* rows) {
   constexpr std::make_integer_sequence<int, kSide> all{};

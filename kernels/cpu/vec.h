@@ -1,6 +1,6 @@
 #pragma once
-// Small inline math that g++ and clang vectorise on their own, without -ffast-math: no branches, no library calls,
-// NaN passes through. Polynomials are fits; each function states its error.
+// Inline math that g++ and clang auto-vectorize without -ffast-math: no branches, no library calls; propagates NaN.
+// Polynomials are fits; each function states its error.
 
 #include <bit>
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace ring::cpu {
 
-// Reductions keep this many independent sums: that is what lets the compiler use vectors without reordering anything.
+// Independent accumulators of a reduction, which let the compiler vectorize without reordering additions.
 inline constexpr std::int64_t kLanes = 32;
 
 namespace detail {
@@ -31,23 +31,23 @@ inline float reduce(std::int64_t n, float start, const F& f, const Combine& comb
 }
 }  // namespace detail
 
-// Sum and maximum of f(i), i in [0, n); the order of summation depends on n alone.
+// Return the sum and the maximum of f(i) over i in [0, n). The order of summation depends only on n.
 template <class F>
 inline float sum_of(std::int64_t n, const F& f) {
   return detail::reduce(n, 0.0f, f, [](float a, float b) { return a + b; });
 }
 template <class F>
-inline float max_of(std::int64_t n, const F& f) {  // -inf for n = 0; ignores NaN
+inline float max_of(std::int64_t n, const F& f) {  // returns -inf if n = 0; ignores NaN
   return detail::reduce(n, -std::numeric_limits<float>::infinity(), f, [](float a, float b) { return a < b ? b : a; });
 }
 inline float dot(const float* x, const float* y, std::int64_t n) {
   return sum_of(n, [=](std::int64_t i) { return x[i] * y[i]; });
 }
 
-// 2^n for n in [-126, 128]; 128 gives infinity.
+// Returns 2^n for n in [-126, 128]; infinity for 128.
 inline float power_of_two(std::uint32_t n) { return std::bit_cast<float>((n + 127u) << 23); }
 
-// e^x: relative error 1e-7, over the whole range: 0 and infinity at its ends, denormals between.
+// Returns e^x with a relative error of 1e-7 over the whole range, including denormals, 0 and infinity.
 inline float exp_fast(float x) {
   x = x < -104.0f ? -104.0f : x;
   x = x > 89.0f ? 89.0f : x;
@@ -67,10 +67,10 @@ inline float exp_fast(float x) {
   return p * power_of_two(half) * power_of_two(k - half);
 }
 
-// 1 / (1 + e^-x): relative error 2e-7.
+// Returns 1 / (1 + e^-x) with a relative error of 2e-7.
 inline float sigmoid_fast(float x) { return 1.0f / (1.0f + exp_fast(-x)); }
 
-// Relative error 3e-7.
+// Returns tanh(x) with a relative error of 3e-7.
 inline float tanh_fast(float x) {
   const float a = x < 0 ? -x : x, u = x * x;
   float p = -0.00584964394f;
@@ -84,7 +84,7 @@ inline float tanh_fast(float x) {
   return x < 0 ? -y : y;
 }
 
-// c0 + c1 x + c2 x^2 + ..
+// Returns c0 + c1 x + c2 x^2 + ...
 template <class... More>
 inline float polynomial(float x, float c0, More... more) {
   if constexpr (sizeof...(more) == 0)
@@ -93,10 +93,10 @@ inline float polynomial(float x, float c0, More... more) {
     return c0 + x * polynomial(x, more...);
 }
 
-// The two below are 1/2 plus an odd rational function, fitted to the least absolute error up to where the rest is below
-// it; further out they are 0 and 1.
+// normal_cdf_fast() and gelu_slope_fast() compute 1/2 plus an odd rational function, fitted for the smallest absolute
+// error on [-end, end]. Beyond it they return 0 or 1, which is closer than that error.
 
-// Cumulative distribution of the standard normal: absolute error 2e-7, without fused multiply-adds 3e-7.
+// Returns the CDF of the standard normal with an absolute error of 2e-7, or 3e-7 without fused multiply-adds.
 inline float normal_cdf_fast(float x) {
   constexpr float end = 5.6f;
   const float low = x < -end ? -end : x, a = low > end ? end : low, u = a * a;
@@ -107,7 +107,8 @@ inline float normal_cdf_fast(float x) {
   return x < -end ? 0.0f : y;
 }
 
-// Slope of x cdf(x), which is cdf(x) + x pdf(x): absolute error 3e-7, without fused multiply-adds 4e-7.
+// Returns the derivative of x cdf(x), which is cdf(x) + x pdf(x), with an absolute error of 3e-7, or 4e-7 without fused
+// multiply-adds.
 inline float gelu_slope_fast(float x) {
   constexpr float end = 5.9f;
   const float low = x < -end ? -end : x, a = low > end ? end : low, u = a * a;
@@ -118,7 +119,7 @@ inline float gelu_slope_fast(float x) {
   return x < -end ? 0.0f : y;
 }
 
-// Cosine and sine of an angle given in turns (2 pi), in [-1/2, 1/2]: absolute error 1e-7.
+// Cosine and sine of an angle, with an absolute error of 1e-7. turns: the angle / 2 pi, in [-1/2, 1/2].
 struct Rotation {
   float cos, sin;
 };
