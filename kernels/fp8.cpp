@@ -90,7 +90,7 @@ Cost cost(const MatmulFp8& m) {
 const Kernel<MatmulFp8>::Candidate& choose_fastest(const Kernel<MatmulFp8>& slot, const MatmulFp8& args,
                                                    const ExecContext& ctx) {
   const auto key = [](const MatmulFp8& m) { return str(cost(m).shape, " to ", m.c.dtype()); };
-  // Products that add to c are measured in a place of their own.
+  // GEMMs that accumulate into c are measured with a temporary c.
   const auto repeatable = [](MatmulFp8 m, const ExecContext& context) {
     if (m.accumulate) m.c = context.zeros(m.c.shape(), m.c.dtype(), Lifetime::run);
     return m;

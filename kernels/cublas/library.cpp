@@ -8,7 +8,7 @@
 namespace ring::cublas {
 namespace {
 
-// By the loader's own rules first; then where the toolkit of this build had it.
+// Opens the library: first by the loader's search rules, then from the CUDA toolkit of this build.
 void* open_library() {
   const std::string name = str("libcublasLt.so.", CUBLAS_VER_MAJOR);
   for (const std::string& path : {name, std::string(RING_CUDA_LIBRARIES) + "/" + name})

@@ -1,5 +1,5 @@
 #pragma once
-// cuBLASLt, loaded at its first use: a program that computes on a CPU does not pay for it, nor need it.
+// cuBLASLt, loaded with dlopen at its first use, so that programs that compute on CPUs neither load nor need it.
 
 #include <cublasLt.h>
 
@@ -28,8 +28,11 @@ struct Library {
   decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
 };
 
-const Library& library();  // Error: cannot be loaded, and what to install
+// Returns the library. Throws Error, saying what to install, if it cannot be loaded.
+const Library& library();
 
+// Throws Error, naming the call, its place in the source and the status; or the device's error if the device has
+// failed.
 [[noreturn]] void fail_call(cublasStatus_t, const char* call, const char* file, int line);
 
 }  // namespace ring::cublas

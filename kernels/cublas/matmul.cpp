@@ -1,6 +1,6 @@
-// The slots Matmul and BatchedMatmul through cuBLASLt: sums in f32, bias and residual added in the epilogue, gradients
-// accumulated in place. GELU is the epilogue's too where the library can and where no measurement says that a kernel of
-// its own is quicker.
+// Matmul and BatchedMatmul with cuBLASLt: f32 accumulators, bias and residual added in the epilogue, gradients
+// accumulated in place. GELU is computed in the epilogue, too, unless the library cannot or a separate kernel was
+// measured to be faster.
 
 #include "kernels/matmul.h"
 
@@ -23,8 +23,8 @@ namespace ring::cublas {
 namespace {
 
 constexpr std::size_t kMostPlans = 1024;
-constexpr int kCandidates = 8, kFinalists = 3;  // of a measurement
-// A recorded choice: the activation is a kernel of its own.
+constexpr int kCandidates = 8, kFinalists = 3;  // algorithms measured once, and the best of them measured for longer
+// The recorded choice that stands for GELU as a separate kernel.
 constexpr const char* kApart = "apart";
 
 class TimedEvent {
@@ -45,8 +45,8 @@ class TimedEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-// The sums that a product adds to, as they are now: the host has them while the product is repeated. Products that add
-// to nothing give the same however often they run.
+// Saves the output of a GEMM that accumulates into it to host memory, and restores it in the destructor, so that the
+// GEMM can be repeated for measuring. Does nothing for other GEMMs, which can be repeated as they are.
 class KeptSums {
  public:
   KeptSums(const Problem& p, const Plan::Operands& o, const Stream& stream)
@@ -63,7 +63,7 @@ class KeptSums {
     try {
       if (rows_ > 0) stream_.impl().copy_rows(device_, pitch_, host_.get(), row_, row_, rows_);
       stream_.synchronize();  // host waits: start (measuring)
-    } catch (const Error&) {  // the device has failed, and whoever uses it next says so
+    } catch (const Error&) {  // the device has failed; its next use reports that
     }
   }
   KeptSums(const KeptSums&) = delete;
@@ -72,11 +72,11 @@ class KeptSums {
  private:
   const Stream& stream_;
   void* const device_;
-  const std::size_t row_, pitch_, rows_;  // bytes, bytes, how many
+  const std::size_t row_, pitch_, rows_;  // bytes per row, stride of rows in bytes, number of rows
   const std::unique_ptr<std::byte[]> host_;
 };
 
-// One stream's workspace and the products seen so far.
+// The workspace of one stream, and the plans and chosen algorithms of the problems seen so far.
 class Engine {
  public:
   explicit Engine(StreamImpl& stream)
@@ -104,8 +104,8 @@ class Engine {
  private:
   struct Entry {
     std::unique_ptr<Plan> plan;
-    std::optional<cublasLtMatmulAlgo_t> algo;  // none: the activation is apart
-    std::uint64_t generation = 0;              // of the choices that it was made with; 0: none
+    std::optional<cublasLtMatmulAlgo_t> algo;  // nullopt if the activation is a separate kernel
+    std::uint64_t generation = 0;              // Tuning::generation() at the choice; 0 without tuning
   };
 
   void run_apart(const Matmul& args, const ExecContext& ctx) {
@@ -127,7 +127,7 @@ class Engine {
                         const ExecContext& ctx) {
     const auto at = plans_.find(problem);
     if (at != plans_.end() && (!ctx.tuning || at->second.generation == ctx.tuning->generation())) return at->second;
-    if (plans_.size() >= kMostPlans) plans_.clear();  // ever new shapes: a generation with a growing prompt
+    if (plans_.size() >= kMostPlans) plans_.clear();  // happens if shapes keep changing, as in generation
     Entry entry{nullptr, {}, ctx.tuning ? ctx.tuning->generation() : 0};
     if (problem.gelu == Problem::Gelu::none || problem.fuses_gelu()) {
       entry.plan = std::make_unique<Plan>(problem, operands.gelu);
@@ -136,8 +136,9 @@ class Engine {
     return plans_.insert_or_assign(problem, std::move(entry)).first->second;
   }
 
-  // Returns the algorithm that is known for the problem, or else the library's favourite or the fastest one, as
-  // ctx.tuning wants; nullopt if the activation is faster apart, or the library has no algorithm for both.
+  // Returns the recorded algorithm of the problem if there is one. Otherwise returns the fastest one if ctx.tuning
+  // measures, else the one that the library ranks first. Returns nullopt if GELU is faster as a separate kernel, or if
+  // the library cannot fuse it.
   std::optional<cublasLtMatmulAlgo_t> choose(const Problem& problem, const Plan& plan, const Matmul& args,
                                              const Plan::Operands& operands, const ExecContext& ctx) {
     if (!ctx.tuning) return favourite(problem, plan);
@@ -145,18 +146,19 @@ class Engine {
     const bool recorded = ctx.tuning->has_recorded(key);
     const std::optional<std::string> known = ctx.tuning->find(key);
     const bool usable = known && can_use(*known, problem, plan);
-    // A run repeats its own choices. Stores of earlier versions hold algorithms that are no longer chosen.
+    // Algorithms with large clusters are no longer chosen. Stores of earlier versions may hold some, which are ignored,
+    // but a run that has used one must keep it.
     if (usable && (recorded || !has_large_clusters(*known))) return algorithm_of(*known);
     if (known && !usable)
       log::warn("matmul: the recorded algorithm for ", problem.text(),
                 " does not run here and is chosen again; results may differ in rounding from earlier ones");
     const auto candidates = candidates_of(problem, plan, ctx.tuning->measures() ? kCandidates : 1);
     if (candidates.empty()) return std::nullopt;
-    // For some shapes the library has only algorithms with large clusters: their choices stay as well.
+    // For some shapes the library has only algorithms with large clusters. Stored choices then remain valid.
     if (usable && cublas::has_large_clusters(candidates.front())) return algorithm_of(*known);
     const std::string choice =
         ctx.tuning->measures() ? fastest(problem, plan, candidates, args, operands, ctx) : to_text(candidates.front());
-    // A choice that can_use() refuses would be made again in each run.
+    // Does not record a choice that can_use() rejects, because every run would reject it and choose again.
     if (!can_use(choice, problem, plan)) return candidates.front();
     const std::string holds = ctx.tuning->record(key, choice, known);
     return algorithm_of(can_use(holds, problem, plan) ? holds : choice);
@@ -183,7 +185,7 @@ class Engine {
     return from_text(choice, algo) ? std::optional(algo) : std::nullopt;
   }
 
-  // Measures the candidates, and the activation apart if there is one; returns the fastest choice.
+  // Measures the candidates and, with an activation, also the two separate kernels. Returns the fastest choice.
   std::string fastest(const Problem& problem, const Plan& plan, std::vector<cublasLtMatmulAlgo_t> candidates,
                       const Matmul& args, const Plan::Operands& operands, const ExecContext& ctx) {
     const cublasLtMatmulAlgo_t first = candidates.front();
@@ -195,20 +197,21 @@ class Engine {
     return apart ? kApart : to_text(best.algo);
   }
 
-  // Measures the product and its activation as two kernels, into the real output, which holds nothing yet: a product
-  // that is activated adds to nothing.
+  // Measures GEMM and activation as two kernels. Writes to the real output, which holds nothing yet, because a GEMM
+  // with an activation does not accumulate.
   double seconds_apart(const Matmul& args, const ExecContext& ctx) {
     const auto work = [&] { run_apart(args, ctx); };
-    seconds_of(work, 1);  // the first call chooses the product's algorithm
+    seconds_of(work, 1);  // the first call chooses the GEMM's algorithm
     return seconds_of(work, repeats_of(seconds_of(work, 1), ctx));
   }
 
   struct Choice {
     cublasLtMatmulAlgo_t algo;
-    double seconds = 0;  // 0: not measured
+    double seconds = 0;  // 0 if not measured
   };
 
-  // The library's favourite first. Throws Error if there is none for a product without an activation.
+  // Returns at most `count` algorithms, the library's first choice first. Throws Error if there is none for a GEMM
+  // without an activation.
   std::vector<cublasLtMatmulAlgo_t> candidates_of(const Problem& problem, const Plan& plan, int count) {
     std::vector<cublasLtMatmulAlgo_t> found = plan.algorithms(workspace_.handle(), Workspace::kBytes, count);
     if (found.empty() && problem.gelu == Problem::Gelu::none)
@@ -225,12 +228,12 @@ class Engine {
     return end.seconds_since(start) / repeats;
   }
   static int repeats_of(double seconds, const ExecContext& ctx) {
-    constexpr double kShortest = 1e-7;  // a clock that saw nothing pass
+    constexpr double kShortest = 1e-7;  // lower bound of a measured time, which may be 0
     return 1 + static_cast<int>(ctx.tuning->seconds() / std::max(seconds, kShortest));
   }
 
-  // In the real place, so that measuring takes no memory of the device that the step does not: a plan of memory holds
-  // from the first step on, and no choice depends on what is free.
+  // Measures the candidates and returns the fastest. Writes to the real output, so that measuring needs no device
+  // memory beyond the step's: the memory plan holds from the first step on, and no choice depends on free memory.
   Choice fastest(const Plan& plan, const std::vector<cublasLtMatmulAlgo_t>& candidates, const Problem& p,
                  const Plan::Operands& operands, const ExecContext& ctx) {
     if (candidates.size() == 1 && p.gelu == Problem::Gelu::none) return {candidates.front()};
@@ -246,7 +249,7 @@ class Engine {
     };
     std::vector<Timed> order;
     for (std::size_t i = 0; i < candidates.size(); ++i) {
-      time(candidates[i], 1);  // its first call loads the kernel
+      time(candidates[i], 1);  // the first call loads the kernel
       order.push_back({time(candidates[i], 1), i});
     }
     const auto quicker = [](const Timed& a, const Timed& b) { return a.seconds < b.seconds; };
@@ -267,7 +270,8 @@ class Engine {
   std::map<Problem, Entry> plans_;
 };
 
-// Nothing to multiply: what is left is the start of the sum.
+// Computes a Matmul with k = 0: zeroes c if beta is 0, else leaves c unchanged. Throws Error if there is a bias or
+// residual.
 void without_terms(const Matmul& args, const ExecContext& ctx) {
   RING_CHECK(!args.bias.defined() && !args.residual.defined() && args.c.contiguous(), "matmul: an empty product with ",
              "bias or residual");

@@ -1,6 +1,6 @@
-// The slot MatmulFp8 through cuBLASLt, whose scales for Hopper (12.9 and later) are those of Fp8Matrix. Tensorwise, its
-// "fast accumulation" stays off: the tensor cores would add up all of K, with an error that grows with K and is biased
-// towards 0 (docs/measured/fp8.md).
+// MatmulFp8 with cuBLASLt, whose scale layouts for Hopper (12.9 and later) are those of Fp8Matrix. With tensorwise
+// scales its "fast accumulation" stays off: the tensor cores would accumulate all of K, with an error that grows with K
+// and is biased towards 0 (docs/measured/fp8.md).
 
 #include <algorithm>
 #include <array>
@@ -18,20 +18,21 @@
 namespace ring::cublas {
 namespace {
 
-constexpr std::size_t kFirstVersion = 120900;
+constexpr std::size_t kFirstVersion = 120900;  // first version of the library with these scales
 
-// Bytes that the address is a multiple of, at most those that make a difference to the library.
+// Returns the alignment of a tensor's address in bytes, at most 256: larger ones make no difference to the library.
 int alignment(const Tensor& t) {
   constexpr std::uintptr_t kMax = 256;
   const auto address = reinterpret_cast<std::uintptr_t>(t.raw());
   return static_cast<int>(std::min(kMax, address & (~address + 1)));
 }
 
-// cuBLASLt's matrices are column-major: its first operand is our b, and its rows are the columns of c.
+// Everything that determines the plan. cuBLASLt's matrices are column-major: "left" is our b, "right" is our a, and its
+// rows are the columns of c.
 struct Fp8Problem {
   std::int64_t m = 0, n = 0, k = 0, left_stride = 0, right_stride = 0, out_stride = 0;
   int left_align = 0, right_align = 0, out_align = 0;
-  Fp8Blocks blocks = Fp8Blocks::rows;  // of our b; our a has rows, or, like b, one scale
+  Fp8Blocks blocks = Fp8Blocks::rows;  // blocks of our b; our a has blocks of rows, or is tensorwise like b
   bool half = false, adds = false;
   auto operator<=>(const Fp8Problem&) const = default;
 };
@@ -60,7 +61,7 @@ cublasLtMatmulMatrixScale_t scale_mode(Fp8Blocks blocks) {
 
 class Fp8Plan {
  public:
-  // The operands' scales tell the library that there are some.
+  // args: used only for the pointers of the scales, which the library needs to find an algorithm.
   Fp8Plan(const Fp8Problem& p, const MatmulFp8& args, cublasLtHandle_t handle) : handle_(handle), adds_(p.adds) {
     const Library& l = library();
     RING_CUBLAS_CHECK(l.desc_create(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
@@ -134,7 +135,7 @@ class Fp8Plan {
   std::optional<cublasLtMatmulAlgo_t> algo_;
 };
 
-// One stream's workspace and the plans of the products seen so far.
+// The workspace of one stream, and the plans of the problems seen so far.
 class Engine {
  public:
   explicit Engine(StreamImpl& stream) : workspace_(stream), stream_(static_cast<cudaStream_t>(stream.native())) {}

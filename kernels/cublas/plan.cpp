@@ -12,8 +12,8 @@
 namespace ring::cublas {
 namespace {
 
-constexpr int kMaxAlign = 256;       // bytes; more makes no difference to the library
-constexpr int kMostAlgorithms = 32;  // that the library is asked for
+constexpr int kMaxAlign = 256;       // bytes; larger alignments make no difference to the library
+constexpr int kMostAlgorithms = 32;  // maximum algorithms requested from the library
 
 cudaDataType_t data_type(const Tensor& t) {
   RING_CHECK(t.dtype() == DType::f32 || t.dtype() == DType::bf16, "matmul of ", describe(t));
@@ -114,7 +114,7 @@ Problem problem_of(const BatchedMatmul& args, Precision precision) {
   if (args.add.defined()) one.residual = first(args.add);
   Problem p = problem_of(one, precision);
   p.batch = args.c.dim(0);
-  // The second matrix begins a matrix behind the first.
+  // All matrices of a batch must be aligned, and they are one matrix's bytes apart.
   const auto align = [](int& of_first, const Tensor& t) {
     const std::int64_t bytes = t.dim(1) * t.dim(2) * static_cast<std::int64_t>(size_of(t.dtype()));
     of_first = static_cast<int>(std::min<std::int64_t>(of_first, bytes & (~bytes + 1)));
@@ -126,12 +126,12 @@ Problem problem_of(const BatchedMatmul& args, Precision precision) {
   return p;
 }
 
-// The library wants rows of whole 16 bytes. Its tanh is a fast one, good for bf16 and not for f32.
+// The library requires rows of a multiple of 16 bytes. Its tanh is approximate: accurate enough for bf16, not for f32.
 bool Problem::fuses_gelu() const {
   return gelu != Gelu::none && out_type == CUDA_R_16BF && m % 8 == 0 && gelu_align >= 16;
 }
 
-// Contiguous matrices and addresses that are multiples of 256 bytes are the rule and go without saying.
+// Omits strides if all matrices are contiguous, and alignments if all are at least 256 bytes: the usual case.
 std::string Problem::text() const {
   const auto type = [](int t) { return t == CUDA_R_32F ? "f32" : "bf16"; };
   std::string text = str(type(in_type), "->", type(out_type), compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? " tf32 " : " ",
@@ -184,7 +184,7 @@ std::vector<cublasLtMatmulAlgo_t> Plan::algorithms(cublasLtHandle_t handle, std:
   cublasLtMatmulPreference_t preference = nullptr;
   RING_CUBLAS_CHECK(l.preference_create(&preference));
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
-  // Parts of a sum that was cut along k are added in f32: never in the output's type, where bf16 would lose bits.
+  // With split-K, partial sums are added in f32, never in the output's type, because bf16 would lose precision.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(problem_.left_align));
@@ -239,7 +239,7 @@ bool has_large_clusters(const cublasLtMatmulAlgo_t& algo) {
   }
 }
 
-// Words in hexadecimal, separated by dots, without the zero words at the end.
+// Writes words in hexadecimal, separated by dots, without trailing zero words.
 std::string to_text(const cublasLtMatmulAlgo_t& algo) {
   std::size_t words = std::size(algo.data);
   while (words > 1 && algo.data[words - 1] == 0) --words;

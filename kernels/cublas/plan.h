@@ -1,5 +1,5 @@
 #pragma once
-// One kind of matrix product as cuBLASLt sees it: descriptors and the algorithm to run.
+// Plan of a GEMM for cuBLASLt: the descriptors, and the algorithms that can run it.
 
 #include <array>
 #include <cstdint>
@@ -12,31 +12,30 @@
 
 namespace ring::cublas {
 
-// Everything that decides which algorithms can run and which is fast. cuBLASLt's matrices are column-major, so a
-// row-major product C = A B is asked for as C^T = B^T A^T: "left" is our b, "right" our a, m counts columns of C and n
-// its rows.
+// Everything that determines which algorithms can run and which is fastest. cuBLASLt's matrices are column-major, so a
+// row-major C = A B is requested as C^T = B^T A^T: "left" is our b, "right" is our a, C has m columns and n rows.
 struct Problem {
   enum class Gelu : std::uint8_t { none, forward, backward };
 
   std::int64_t m = 0, n = 0, k = 0, left_stride = 0, right_stride = 0, out_stride = 0, residual_stride = 0;
   int in_type = 0, out_type = 0, compute = 0;  // cudaDataType_t, cublasComputeType_t
   bool left_transposed = false, right_transposed = false, adds = false, bias = false;
-  int left_align = 16, right_align = 16, out_align = 16, residual_align = 16;  // of the addresses, in bytes
+  int left_align = 16, right_align = 16, out_align = 16, residual_align = 16;  // alignment of the addresses in bytes
   Gelu gelu = Gelu::none;
-  int gelu_align = 16;     // of the activation's input, which is contiguous
-  std::int64_t batch = 1;  // products of contiguous matrices, one behind the other
+  int gelu_align = 16;     // alignment in bytes of the activation's input, which is contiguous
+  std::int64_t batch = 1;  // number of GEMMs of contiguous matrices that follow one another
 
   auto operator<=>(const Problem&) const = default;
-  std::string text() const;  // for the tuning file
-  // Whether the library's epilogue may do the activation.
+  std::string text() const;  // for keys of measured choices
+  // Returns true if the library's epilogue may compute the activation.
   bool fuses_gelu() const;
 };
 
 Problem problem_of(const Matmul&, Precision);
 Problem problem_of(const BatchedMatmul&, Precision);
 
-// Descriptors of a problem; pointers come with each call. The activation's input is told at once as well: which
-// algorithms fit depends on its alignment.
+// Descriptors of a problem. run() gets the pointers. The constructor also gets the pointer of the activation's input,
+// because its alignment limits which algorithms can run.
 class Plan {
  public:
   explicit Plan(const Problem&, const void* gelu = nullptr);
@@ -54,7 +53,7 @@ class Plan {
     void* out;
     float beta;
     const void* gelu;  // the activation's input: written by the forward, read by the backward
-    float alpha = 1;   // of the product
+    float alpha = 1;
   };
   void run(cublasLtHandle_t, const cublasLtMatmulAlgo_t&, const Operands&, void* workspace, std::size_t workspace_bytes,
            cudaStream_t) const;
@@ -70,7 +69,8 @@ class Plan {
 // on one GPU", bench/programs/time_slices.cpp).
 bool has_large_clusters(const cublasLtMatmulAlgo_t&);
 
-// An algorithm as text, and back. Valid for one version of the library.
+// Convert an algorithm to text and back; the text is valid for one version of the library. from_text() returns false if
+// the text is malformed.
 std::string to_text(const cublasLtMatmulAlgo_t&);
 bool from_text(const std::string&, cublasLtMatmulAlgo_t&);
 
