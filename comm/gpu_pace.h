@@ -27,8 +27,8 @@ struct SlowGpu {
 
 class GpuJudge {
  public:
-  static constexpr double kSlowClock = 0.9;  // slow below this share of the usual clock
-  static constexpr double kLonger = 1.05;    // and its steps take more than this multiple of the usual time
+  static constexpr double kSlowClock = 0.9;  // a GPU is slow if its clock is below this share of the usual
+  static constexpr double kLonger = 1.05;    // and if steps take longer than this multiple of the usual time
   static constexpr int kWindows = 3;         // slow windows in a row; also the windows needed to know the usual values
 
   // Returns the GPUs whose clock and step time have now been slow for kWindows windows in a row. Each GPU is reported

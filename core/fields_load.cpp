@@ -178,7 +178,7 @@ std::optional<Origin> Loader::origin_inside(std::string key, const std::string& 
   return std::nullopt;
 }
 
-// Returns the origin of a key or its innermost given section, or last_.
+// Returns where a key, or else its innermost given section, was set; last_ if neither was.
 Origin Loader::origin_of(const std::string& key) const { return origin_inside(key, "").value_or(last_); }
 
 void Loader::read(const Source& source, std::vector<fs::path>& open) {

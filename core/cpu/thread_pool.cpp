@@ -55,7 +55,7 @@ ThreadPool::ThreadPool(int threads)
     for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { work(t); });
   } catch (const std::system_error& e) {
     const std::size_t started = workers_.size();
-    stop();  // ends the waiting workers: the destructor does not run after a throwing constructor
+    stop();  // ends the workers: after a throw here, no destructor would
     fail_without(Resource::threads, "cannot start ", threads, " threads: after ", started + 1, " the system said '",
                  std::generic_category().message(e.code().value()),
                  "'. Raise the limit: ulimit -u, pids.max of the control group, or memory");
