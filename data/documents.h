@@ -29,7 +29,7 @@ class DocumentCutter {
       : rule_(std::move(rule)), sink_(sink), as_text_(as_text) {}
   // Processes the next block of the file's text.
   void block(std::string_view text);
-  void end_of_file();  // ends the last document; the object can then take another file
+  void end_of_file();  // ends the last document
 
  private:
   void put(std::string_view text);

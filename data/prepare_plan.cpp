@@ -45,7 +45,7 @@ void check_rule(const PrepareOptions& options, const std::vector<TextFile>& file
          ", of which each record is a document: leave --document out");
 }
 
-// Returns `byte`, or with whole_characters the last character boundary at or before it.
+// Returns `byte`, or if `whole_characters` the last character boundary at or before it.
 std::uint64_t cut_at(const TextFile& file, std::uint64_t byte, bool whole_characters) {
   std::string around;  // up to three bytes before the cut, and the one after it
   const std::uint64_t begin = byte - std::min<std::uint64_t>(byte, 3);

@@ -16,7 +16,7 @@ struct SentencePieceNormalization {
   std::string replacements;       // precompiled_charsmap: maps prefixes to replacements; empty if there is none
   bool blank_in_front = true;     // add_dummy_prefix: a space precedes each text, as for Llama 2 and Mistral
   bool removes_blanks = true;     // remove_extra_whitespaces: at both ends, and repeated spaces
-  std::vector<std::string> kept;  // user-defined pieces, which are not changed
+  std::vector<std::string> kept;  // user-defined pieces, in which nothing is replaced
 };
 
 class SentencePieceNormalizer {

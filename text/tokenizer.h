@@ -99,9 +99,9 @@ std::shared_ptr<const Tokenizer> chars_tokenizer(std::string_view characters, bo
 // model: bytes of a SentencePiece .model file. name: names the model in errors.
 std::shared_ptr<const Tokenizer> sentencepiece_tokenizer(std::string model, const std::string& name = "model");
 
-// json: bytes of a tokenizer.json. config: bytes of the tokenizer_config.json beside it, which names the end-of-text
-// token; if "", the end-of-text token is the first one found among those of published models. Throws Error, which names
-// `name`, the key and the unsupported feature.
+// json: bytes of a tokenizer.json. config: bytes of the tokenizer_config.json beside it, or "", which names the begin-
+// and end-of-text tokens. If it names no end, the first special token found among the end tokens of published models is
+// used. Throws Error, which names `name`, the key and the unsupported feature.
 std::shared_ptr<const Tokenizer> json_tokenizer(std::string json, const std::string& name,
                                                 const std::string& config = "");
 // Restores the tokenizer from its payload().

@@ -14,7 +14,7 @@ namespace ring {
 // and the remedy, if llama.cpp does not support a setting.
 std::string gguf_architecture(const ModelConfig& resolved);
 
-// Returns the settings, such as "llama.block_count".
+// Returns the keys of the model's settings, such as "llama.block_count".
 GgufKeys gguf_settings(const std::string& architecture, const ModelConfig& resolved);
 
 struct GgufWeight {

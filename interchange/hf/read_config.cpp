@@ -258,8 +258,7 @@ Biases read_biases(const Keys& k, Family family) {
   return Biases::none;
 }
 
-// Reads a model with Llama's structure. Missing keys have the defaults of transformers' classes, if these have usable
-// ones.
+// Reads a model with Llama's structure. Missing keys have the defaults of transformers' classes, if these define any.
 ModelConfig like_llama(const Keys& k, Family family) {
   ModelConfig c;
   c.width = k.count("hidden_size");

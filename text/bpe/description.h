@@ -35,8 +35,8 @@ Description read_description(const std::string& json, const std::string& file);
 // Throws Error, which names `file` and the key, if the value is not a token.
 std::string token_in(const std::string& config, const char* key, const std::string& file);
 
-// Byte-level vocabularies write each byte as one character: printable Latin-1 bytes as themselves, the others as
-// U+0100, U+0101, ... in order.
+// Returns the character by which byte-level vocabularies represent a byte: printable Latin-1 bytes represent
+// themselves, the others are U+0100, U+0101, ... in order.
 char32_t character_of(unsigned char byte);
 int byte_of(char32_t character);  // -1 if the character represents no byte
 

@@ -19,7 +19,7 @@ struct Symbol {
   std::uint32_t bytes = 0;  // bytes of the word that the token covers
 };
 
-// Merges by the ids of two adjacent tokens. Flat hash table: open addressing, at most half full.
+// Maps the ids of two adjacent tokens to their merge. Flat hash table: open addressing, at most half full.
 class PairTable {
  public:
   struct Merge {

@@ -176,7 +176,7 @@ class Translator {
   [[noreturn]] void refuse(std::string_view what) const {
     fail("'", what, "' in a pattern means something else to PCRE2, which matches it here");
   }
-  // Writes a class, or if inside a class, its items.
+  // Writes a character class, or only its items if already inside a class.
   void put(const std::string& items, const std::string& other_items, bool negated) {
     if (in_class_)
       out_ += negated ? other_items : items;

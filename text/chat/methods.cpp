@@ -43,7 +43,7 @@ Value stripped(const Value& of, Arguments& a, bool left, bool right) {
   const Value* given = a.find(0, "chars");
   const std::string* set = given && !given->is<None>() ? &given->text() : nullptr;
   a.budget().charge_created(of.text().size() *
-                            (1 + (set ? set->size() / 4 : 0)));  // each character is looked up in the set
+                            (1 + (set ? set->size() / 4 : 0)));  // each character is looked up in `set`
   return std::string(strip(of.text(), left, right, set));
 }
 
