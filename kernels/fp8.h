@@ -1,5 +1,5 @@
 #pragma once
-// FP8 for matrix products: e4m3 values with power-of-two scales, in two forms.
+// FP8 for GEMMs: e4m3 values with power-of-two scales, in two forms.
 //
 // Blockwise: activations and gradients have a scale for each 1 row x 128 columns, weights for each 128 x 128
 // (DeepSeek-V3, arXiv 2412.19437, section 3.3). Each block is quantized by itself, so that the bytes do not depend on
@@ -9,8 +9,8 @@
 // are quantized with the maximum of all parts. Powers of two cost no precision of e4m3's normal numbers, which have the
 // same relative error at any scale, and at most 1 of the 18 binades from its smallest subnormal number to 448.
 //
-// Neither form stores anything in checkpoints. Gradients are e4m3 too: the scale makes up for the exponents that e5m2
-// has more, and its mantissa of 2 bits would double the error of each element.
+// Neither form stores anything in checkpoints. Gradients are e4m3, too: with scales the larger exponent range of e5m2
+// is not needed, and its 2-bit mantissa would double the error of each element.
 
 #include <algorithm>
 #include <bit>
@@ -31,10 +31,10 @@ constexpr std::uint8_t to_e4m3(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x), sign = bits >> 24 & 0x80u, magnitude = bits & 0x7fffffffu;
   if (magnitude >= 0x7f800000u) return kE4m3NaN;
   std::uint32_t code = 0;
-  if (magnitude < 0x3c800000u) {  // below 2^-6, multiples of 2^-9: the sum's last bit counts them
+  if (magnitude < 0x3c800000u) {  // subnormal, below 2^-6: adding 2^14 rounds to multiples of 2^-9
     const float sum = std::bit_cast<float>(magnitude) + 16384.0f;
     code = std::bit_cast<std::uint32_t>(sum) - std::bit_cast<std::uint32_t>(16384.0f);
-  } else {  // 3 of 23 bits of the mantissa, and 7 instead of 127 as the exponent's bias
+  } else {  // keeps 3 of 23 mantissa bits, and changes the exponent bias from 127 to 7
     code = ((magnitude + 0x7ffffu + (magnitude >> 20 & 1u)) >> 20) - (120u << 3);
   }
   return static_cast<std::uint8_t>(sign | std::min(code, 0x7eu));
@@ -63,8 +63,8 @@ RING_HOST_DEVICE constexpr Fp8Scale fp8_scale(float max) {
   return {std::bit_cast<float>(biased << 23), std::bit_cast<float>((254 - biased) << 23)};
 }
 
-// The same for a whole tensor. If its maximum is infinite or NaN, every element becomes NaN: the finite ones have no
-// useful scale, and other parts of a split tensor may not hold the infinity.
+// Returns the scale of a whole tensor, given its maximum. If the maximum is infinite or NaN, every element becomes NaN:
+// finite elements have no useful scale, and other parts of a split tensor may not contain the infinity.
 RING_HOST_DEVICE constexpr Fp8Scale fp8_tensor_scale(float max) {
   const Fp8Scale s = fp8_scale(max);
   return {s.scale, s.factor == 0 ? std::bit_cast<float>(0x7fc00000u) : s.factor};
@@ -88,10 +88,10 @@ struct Fp8Matrix {
 // Returns a matrix of unspecified contents.
 Fp8Matrix empty_fp8(std::int64_t rows, std::int64_t columns, Fp8Blocks, const ExecContext&, Lifetime = Lifetime::step);
 
-// The largest magnitude of a tensor, NaN left out, which tensorwise ops need and blockwise ops do not take.
-// Unless it is given, an op first raises `value` to the largest magnitude of its result; an op without outputs does
-// only that. So a split tensor takes two calls for each part: one without outputs, and, when `value` holds the maximum
-// of all parts, one with outputs and a given value. The caller sets `value` to 0 once.
+// The largest magnitude of a tensor, ignoring NaN. Tensorwise ops require it; blockwise ops must not have it. Unless
+// `given`, an op first raises `value` to the largest magnitude of its result; an op without outputs does only that. A
+// split tensor thus takes two calls per part: one without outputs, and, once `value` holds the maximum of all parts,
+// one with outputs and `given`. The caller must set `value` to 0 before the first call.
 struct Fp8Max {
   Tensor value;  // f32 [1]
   bool given = false;
@@ -119,11 +119,11 @@ inline Cost cost(const QuantizeFp8& q) {
 }
 inline constinit Kernel<QuantizeFp8> quantize_fp8_kernel{"quantize_fp8"};
 
-// c [M,N] = a b^T, plus what c held if `accumulate`, with a [M,K] and b [N,K]. For a linear layer y = x w^T these are
-// all three products: y = x w^T; dx = dy w, with the transposed copy of w as b; and dw += dy^T x, with the transposed
-// copies of dy and x. The sum over each block of 128 of K is scaled and added in f32, so that the limited precision of
-// the tensor cores' own sums covers 128 terms only. Requires blocks of rows in a and not of tensors in b, or both
-// tensorwise. Rows of c start at multiples of 16 bytes; c is f32 or bf16, and f32 if accumulate. FLOPs: 2 M N K.
+// c [M,N] = a b^T, or c += a b^T if `accumulate`, with a [M,K] and b [N,K]. A linear layer has three such GEMMs: y = x
+// w^T; dx = dy w, with the transposed copy of w as b; and dw += dy^T x, with the transposed copies of dy and x. The sum
+// over each block of 128 along K is scaled and accumulated in f32, so that the limited precision of the tensor cores'
+// accumulators affects only 128 terms. Requires blocks of rows in a and blocks of rows or squares in b, or both
+// tensorwise. Rows of c start at multiples of 16 bytes; c is f32 or bf16, and f32 if `accumulate`. FLOPs: 2 M N K.
 struct MatmulFp8 {
   Fp8Matrix a, b;
   Tensor c;

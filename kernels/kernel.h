@@ -96,6 +96,7 @@ class Kernel {
 
   constexpr explicit Kernel(std::string_view name, Chooser chooser = nullptr) : name_(name), chooser_(chooser) {}
 
+  // Adds a candidate. Call from a static initializer. Returns true.
   bool add(Backend backend, const Candidate& c) {
     auto& list = table_[static_cast<std::size_t>(backend)];
     auto at = list.begin();
@@ -117,6 +118,7 @@ class Kernel {
     fail(name_, ": no ", to_string(ctx.stream.device().backend), " kernel in this build supports these arguments");
   }
 
+  // Queues the op on ctx.stream, through ctx.observer if there is one.
   void operator()(const Args& args, const ExecContext& ctx) const {
     if (!ctx.stream.impl().computes()) return skip(args, ctx);
     const Candidate& c = choose(args, ctx);

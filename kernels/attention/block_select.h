@@ -42,8 +42,8 @@ struct BlockSelect {
 Cost cost(const BlockSelect&);
 inline constinit Kernel<BlockSelect> block_select_kernel{"block_select"};
 
-// Returns BlockSelect::scale, which turns a dot product of means into the scale of attention's scores. The query means
-// are summed over the heads of a KV head; attention's score is scale q.k, averaged over these heads.
+// Returns BlockSelect::scale, given the scale of attention: it makes a dot product of means comparable to attention's
+// scores scale q.k, averaged over the query heads of a KV head, since query means are summed over these heads.
 inline float scale_of_means(float scale, std::int64_t heads, std::int64_t kv_heads) {
   return scale / static_cast<float>(heads / kv_heads);
 }

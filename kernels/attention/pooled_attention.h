@@ -51,7 +51,7 @@ struct PooledAttentionBackward : AttentionBackward, PoolBackwardOperands {
 };
 void pooled_attention_backward(PooledAttentionBackward, const ExecContext&);
 
-// Calls f with a reference to each tensor of a call, except learned weights and their gradients.
+// Calls f with a reference to each tensor of a call, including those in vectors.
 template <class Fn>
 void for_each_tensor(PooledAttention& a, const Fn& f) {
   static_assert(sizeof(a) == sizeof(Attention) + sizeof(PoolOperands), "all members are those of the bases");

@@ -27,7 +27,7 @@ float max_of(const RowsOf<T>& x, const Block& b) {
   for (std::int64_t r = b.row; r < b.row + b.rows; ++r)
     for (std::int64_t c = b.column; c < b.column + b.columns; ++c) {
       const float magnitude = std::abs(load(x[r] + c));
-      if (magnitude > max) max = magnitude;  // never for NaN
+      if (magnitude > max) max = magnitude;  // false for NaN
     }
   return max;
 }
