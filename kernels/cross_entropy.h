@@ -3,7 +3,7 @@
 
 namespace ring {
 
-inline constexpr std::int32_t kIgnoreTarget = -100;
+inline constexpr std::int32_t kIgnoreTarget = -100;  // target of a token without loss, as in PyTorch
 
 // Softmax cross-entropy of each row of logits. With lse the log-sum-exp of a row,
 //   loss = weight * (lse - logit[target] + z_loss * lse^2)      (z-loss: Chowdhery et al. 2022, PaLM, section 5).

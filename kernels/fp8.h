@@ -107,7 +107,7 @@ struct QuantizeFp8 {
   Fp8Matrix out, transposed;
   Fp8Max max = {};
 };
-void check(const QuantizeFp8&);
+void check(const QuantizeFp8&);  // throws Error if shapes, types, blocks or the maximum do not fit
 // Returns whether an op with these outputs and this maximum is tensorwise.
 inline bool is_tensorwise(const Fp8Matrix& out, const Fp8Matrix& transposed, const Fp8Max& max) {
   return out.defined()          ? out.blocks == Fp8Blocks::tensor
@@ -129,7 +129,7 @@ struct MatmulFp8 {
   Tensor c;
   bool accumulate = false;
 };
-void check(const MatmulFp8&);
+void check(const MatmulFp8&);  // throws Error if shapes, types or blocks do not fit
 Cost cost(const MatmulFp8&);
 // Returns the fastest kernel for the shape, measured at the first call.
 const Kernel<MatmulFp8>::Candidate& choose_fastest(const Kernel<MatmulFp8>&, const MatmulFp8&, const ExecContext&);

@@ -50,6 +50,7 @@ class KernelObserver {
   virtual void leave(const ExecContext&) {}
 };
 
+// Everything that an op needs besides its arguments.
 struct ExecContext {
   Stream stream;
   Precision precision = Precision::fp32;
@@ -79,6 +80,7 @@ struct KernelInfo {
 // Returns every candidate of every slot in this program, for the test that all slots are filled.
 std::vector<KernelInfo>& kernel_registry();
 
+// The slot of one op: its candidates for each backend.
 template <class Args>
 class Kernel {
  public:

@@ -6,11 +6,13 @@
 
 namespace ring {
 
+// Returns gelu_input or gelu_gradient_at, whichever is defined; an undefined tensor if neither is.
 inline const Tensor& gelu_operand(const Matmul& m) {
   return m.gelu_input.defined() ? m.gelu_input : m.gelu_gradient_at;
 }
 inline bool has_gelu(const Matmul& m) { return gelu_operand(m).defined(); }
 
+// Throws Error if the arguments violate the requirements of GELU (matmul.h).
 inline void check_gelu(const Matmul& m) {
   if (!has_gelu(m)) return;
   const Tensor &at = gelu_operand(m), &c = m.c;

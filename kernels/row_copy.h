@@ -23,7 +23,7 @@ inline constinit Kernel<CopyRows> copy_rows_kernel{"copy_rows"};
 // Copies with the stream's copy functions, which every backend has but which are slower: one copy per head if heads are
 // not adjacent in memory.
 void copy_rows_by_stream(const CopyRows&, const ExecContext&);
-void check(const CopyRows&);
+void check(const CopyRows&);  // throws Error if shapes or rows do not fit
 
 // A copy in bytes: `rows` rows of `parts` contiguous parts of `width` bytes each.
 struct RowBytes {

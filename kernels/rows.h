@@ -22,6 +22,7 @@ struct RowsOf {
 };
 using Rows = RowsOf<float>;
 
+// Throws Error, naming `op` and `name`, if t is not [N,C] or [N,H,C] with unit last stride.
 template <class T = float>
 RowsOf<T> rows_of(std::string_view op, std::string_view name, const Tensor& t) {
   RING_CHECK(t.defined() && (t.shape().size() == 2 || t.shape().size() == 3), op, ": ", name, " is ", describe(t),

@@ -22,6 +22,7 @@ enum class BlockRuleKind : std::uint8_t {
   content,       // d < local, key block < first, and the blocks that a selection adds, up to `keep` (block_select.h)
 };
 
+// A rule and its settings; fields of other kinds are not used.
 struct BlockRule {
   BlockRuleKind kind = BlockRuleKind::local_global;
   std::int32_t local = 1, first = 0, every = 0;
@@ -133,7 +134,9 @@ RING_HOST_DEVICE constexpr std::int32_t list_entry(std::int32_t column_block, Bl
                                                    BlockCoverage second) {
   return column_block * 16 + static_cast<std::int32_t>(second) * 4 + static_cast<std::int32_t>(first);
 }
+// Returns the first column of an entry's block.
 RING_HOST_DEVICE constexpr std::int32_t list_column(std::int32_t entry) { return (entry >> 4) * kListColumns; }
+// Returns an entry's coverage of rows 0-63 (half 0) or rows 64-127 (half 1).
 RING_HOST_DEVICE constexpr BlockCoverage list_coverage(std::int32_t entry, int half) {
   return static_cast<BlockCoverage>(entry >> (2 * half) & 3);
 }

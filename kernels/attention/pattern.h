@@ -11,7 +11,7 @@ namespace ring {
 
 class BlockPattern;  // kernels/attention/blocks.h
 
-constexpr std::int32_t kNoSegment = std::numeric_limits<std::int32_t>::max();
+constexpr std::int32_t kNoSegment = std::numeric_limits<std::int32_t>::max();  // one segment covers the whole document
 
 // A dilated branch: samples every rate-th position of each segment of `segment` positions (LongNet's r and w: Ding et
 // al. 2023, section 2).

@@ -36,6 +36,7 @@ struct PooledAttention : Attention, PoolOperands {
   PooledAttention(Attention a, std::vector<PoolWeights> w = {}, Tensor g = {})
       : Attention(std::move(a)), PoolOperands{.weights = std::move(w), .gates = std::move(g)} {}
 };
+// Overwrites out, lse and, if it is defined and the pattern has pools, mean_gates.
 void pooled_attention(PooledAttention, const ExecContext&);
 
 struct PoolBackwardOperands {
@@ -49,6 +50,7 @@ struct PooledAttentionBackward : AttentionBackward, PoolBackwardOperands {
   PooledAttentionBackward(AttentionBackward a, std::vector<PoolWeights> w = {}, std::vector<PoolWeights> dw = {})
       : AttentionBackward(std::move(a)), PoolBackwardOperands{.weights = std::move(w), .dweights = std::move(dw)} {}
 };
+// Overwrites dq, dk, dv and, if the pattern has pools, dweights and dgates.
 void pooled_attention_backward(PooledAttentionBackward, const ExecContext&);
 
 // Calls f with a reference to each tensor of a call, including those in vectors.

@@ -39,6 +39,7 @@ struct SelectedBlocks {
   RING_HOST_DEVICE const std::uint32_t* row(std::int32_t row, std::int32_t head) const {
     return bits + (std::int64_t{row} * heads + head) * words;
   }
+  // Returns true if key block k is kept in a row of the selection.
   RING_HOST_DEVICE bool keeps(std::int32_t of_row, std::int32_t head, std::int32_t k) const {
     return k < words * 32 && (row(of_row, head)[k / 32] >> (k % 32) & 1u);
   }

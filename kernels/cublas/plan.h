@@ -46,6 +46,7 @@ class Plan {
   // Returns at most `count` algorithms, best first by the library's estimate. Omits those with large clusters unless
   // all have them.
   std::vector<cublasLtMatmulAlgo_t> algorithms(cublasLtHandle_t, std::size_t workspace_bytes, int count) const;
+  // Returns true if the algorithm can run the problem with this workspace.
   bool can_run(cublasLtHandle_t, const cublasLtMatmulAlgo_t&, std::size_t workspace_bytes) const;
 
   struct Operands {

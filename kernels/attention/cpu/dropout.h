@@ -8,6 +8,7 @@
 
 namespace ring::cpu {
 
+// The dropout mask of one attention call.
 class Mask {
  public:
   explicit Mask(const AttentionDropout& d)

@@ -11,6 +11,7 @@ namespace ring::cpu {
 
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 
+// Rounds n up to a multiple of kLanes.
 inline std::int64_t whole_vectors(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
 // Returns the largest of n numbers; -inf if n is 0.
