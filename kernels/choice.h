@@ -1,6 +1,6 @@
 #pragma once
-// Chooses the fastest of several candidates by measuring them: which tile sizes suit which shapes and patterns follows
-// from no rule. A key stands for all calls of the same kind. The first such call times every candidate, unless the
+// Chooses the fastest of several candidates by measuring them, because no rule predicts which tile sizes suit a shape
+// and pattern. A key stands for all calls of the same kind. The first such call times every candidate, unless the
 // choice is known (kernels/tuning.h); later calls, layers and runs reuse the choice.
 
 #include <optional>

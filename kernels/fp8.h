@@ -52,7 +52,7 @@ struct Fp8Scale {
 };
 // max: the largest magnitude in the block, NaN left out. The scale is the smallest power of two with max / scale <=
 // 448, so that no finite element saturates, but at least 2^-126; it is 1 for a block of zeros. An infinite max gives a
-// factor of 0, which makes the infinity NaN: like a NaN in the block, it reaches every product of its row.
+// factor of 0, which turns the infinity into NaN: like a NaN in the block, it propagates to every result of its row.
 RING_HOST_DEVICE constexpr Fp8Scale fp8_scale(float max) {
   const auto bits = std::bit_cast<std::uint32_t>(max);
   if (bits == 0) return {1, 1};
@@ -76,8 +76,8 @@ enum class Fp8Blocks : std::uint8_t {
   tensor,   // the whole tensor
 };
 
-// A matrix [R,K] whose element is its value times the scale of its block. The rows of both tensors start at multiples
-// of 16 bytes, as the TMA needs them.
+// A matrix [R,K]; each element is its value times the scale of its block. The rows of both tensors start at multiples
+// of 16 bytes, as TMA requires.
 struct Fp8Matrix {
   Tensor values;  // u8 [R,K]: e4m3
   Tensor scales;  // f32; rows: [K / 128, R]; squares: [R / 128, K / 128], quotients rounded up; tensor: [1, 1]

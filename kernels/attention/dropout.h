@@ -1,6 +1,6 @@
 #pragma once
 // Dropout on attention probabilities (Srivastava et al. 2014; kept ones are scaled by 1 / (1 - rate)). It is
-// counter-based: whether a pair is dropped depends on the query's row in the batch and head, and on the key's position
+// counter-based: whether a pair is dropped depends on the query's head and row in the batch and on the key's position
 // in its packed row, but not on tiles, ranks, micro-batches, branches or the order of the work.
 
 #include <cstdint>
