@@ -1,5 +1,6 @@
 #pragma once
-// What the blocks of a step may do with their activations, and what each of these ways takes, known without computing.
+// The ways in which the blocks of a step may treat their activations, and the memory and time that each way takes.
+// Nothing is computed to find out.
 
 #include <optional>
 #include <vector>
@@ -16,25 +17,26 @@ struct SolvedPlan {
   std::int64_t nanoseconds = 0;
 };
 
-// A step with every block treated alike is run for each way: what a block takes does not depend on how the others are
-// treated.
+// Dry-runs a step once for each way, with all blocks treated alike: what a block takes does not depend on how the other
+// blocks are treated.
 class ActivationWays {
  public:
-  // host_room: bytes of the host's memory for what blocks move. 0: blocks move nothing, unless
-  // train.activation_offload: true says so, which then has no bound.
+  // host_room: bytes of host memory for offloaded activations. 0: blocks offload nothing, except with
+  // train.activation_offload: true, which then has no limit.
   ActivationWays(const Config& resolved, int world, const DeviceRates&, std::size_t host_room);
 
   std::size_t count() const { return ways_.size(); }
-  // From those that keep most to those that keep least, on the device as a whole, then with the host.
+  // Returns the plan in which all blocks use this way. Ways are ordered from those that save most to those that save
+  // least: first the ways without the host, then those with it.
   ActivationPlan uniform(std::size_t way) const;
-  // As it will run: what finds no room on the host stays.
+  // Dry-runs a step with this plan. Activations that exceed host_room() stay on the device, as in the real step.
   DryStep dry(const ActivationPlan&) const;
 
-  // The fastest, and the one that takes least of the device.
+  // Return the fastest plan within the budget, and the plan with the lowest device memory; nullopt if there is none.
   std::optional<SolvedPlan> fastest(ActivationBudget);
   std::optional<SolvedPlan> smallest();
-  // The fastest, or the one that takes least of the device, in which the first blocks lie in segments. Nothing: none
-  // fits, or the settings say what is computed again or moved.
+  // Same, but with segmented checkpointing of the first blocks. Return nullopt if no plan fits, or if the settings fix
+  // what is recomputed or offloaded.
   std::optional<SolvedPlan> fastest_in_segments(ActivationBudget);
   std::optional<SolvedPlan> smallest_in_segments();
   std::size_t host_room() const { return host_room_; }
@@ -43,7 +45,7 @@ class ActivationWays {
   const DryStep& step(std::size_t way);
   DryStep run(const ActivationPlan&, std::size_t host_room) const;
   const PartOptions& options();
-  std::size_t base() { return step(0).parts.front().before; }  // in use before the first part
+  std::size_t base() { return step(0).parts.front().before; }  // bytes in use before the first part
   ActivationPlan plan_of(const ActivationChoice&);
   std::vector<PartOption> block_options(std::size_t part);
   std::size_t first_block();
@@ -59,7 +61,7 @@ class ActivationWays {
   const Precision precision_;
   const std::size_t host_room_;
   std::vector<BlockPlan> ways_;
-  std::vector<DryStep> steps_;  // by way, as far as they were asked for
+  std::vector<DryStep> steps_;  // by way; only the ways that were asked for
   PartOptions options_;
 };
 
@@ -69,7 +71,7 @@ std::string blocks_text(std::ptrdiff_t blocks, const BlockPlan&);
 // "12 blocks keep everything, 9 blocks compute the MLP again".
 std::string plan_text(const ActivationPlan&);
 
-// What the settings say of all blocks; `none` for auto.
+// Returns the recomputation that the settings fix for all blocks; `none` for auto.
 Recompute given_recompute(const Config&);
 
 }  // namespace ring

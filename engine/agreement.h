@@ -1,6 +1,6 @@
 #pragma once
-// What the ranks of a run compare before they compute: all settings but those that are each rank's own (rank_local() in
-// core/fields.h), the program, and what they read.
+// Facts that the ranks of a run compare before they compute: all settings except those that a rank may choose for
+// itself (rank_local() in core/fields.h), the program, and the data that they read.
 
 #include <cstdint>
 #include <string>
@@ -15,17 +15,17 @@
 namespace ring {
 
 Topic settings_topic();
-// more: what else this command was told.
+// Returns the facts of the settings and the program. more: further facts, such as command-line options.
 Facts facts_of_start(const Config&, Backend device, const CommOptions&, const Facts& more = {});
 
 // Returns the hash of each layer's block files, without repetitions, in the order of the layers.
 std::vector<std::uint64_t> block_file_hashes(const ModelConfig& resolved);
 
-// Corpora by their hashes, wherever they lie.
+// Returns the hashes of the corpora. Their paths do not count.
 Facts facts_of_data(const Corpora&);
-// Opens what the settings name. Error, on every rank: others read something else.
+// Opens the corpora that the settings name. Collective. Throws Error on every rank if the ranks read different data.
 Corpora open_agreed_corpora(const Config&, Mesh&);
-// Error, on every rank: not all of them find the same checkpoint under this path.
+// Throws Error on every rank if the ranks do not find the same checkpoint under this path. Collective.
 void agree_on_checkpoint(const std::string& path, Mesh&);
 
 }  // namespace ring

@@ -14,12 +14,12 @@
 
 namespace ring {
 
-// Tokens of a run: counted exactly also where processes add them up as doubles.
+// Maximum tokens of a run. A double counts them exactly, so processes may add them up as doubles.
 inline constexpr std::int64_t kMostTokens = std::int64_t{1} << 53;
-// Tokens that a kernel sees at once: they are numbered by 32 bits.
+// Maximum tokens of one kernel call: kernels number tokens with 32 bits.
 inline constexpr std::int64_t kMostTokensAtOnce = (std::int64_t{1} << 31) - 1;
 
-// train.micro_batch: auto, train.mlp_chunk: auto
+// Values that stand for train.micro_batch: auto and train.mlp_chunk: auto.
 inline constexpr std::int64_t kAutoMicroBatch = -1;
 inline constexpr std::int64_t kAutoMlpChunk = -1;
 
@@ -31,23 +31,24 @@ enum class OnBadStep : std::uint8_t { stop, skip, rollback };
 
 struct RunConfig {
   std::string name = "run";
-  std::string directory;  // empty: runs/<name>
+  std::string directory;  // if empty, runs/<name>
   std::string init_from;
   std::uint64_t seed = 1337;
   std::int64_t threads = 0;
   DeviceChoice device = DeviceChoice::automatic;
   bool deterministic = true;
-  std::string tuning = "auto";  // auto, rule, or the file of a store
+  std::string tuning = "auto";  // auto, rule, or the path of a tuning store
   double tuning_seconds = 0.004;
-  std::string rates;  // a file or a shipped table; empty: the one of the device
+  std::string rates;  // a file or a shipped table; if empty, the table of the device
   void fields(Fields&);
   std::string path() const { return directory.empty() ? "runs/" + name : directory; }
 };
 
 struct TrainConfig {
-  std::int64_t batch_size = 12;  // the largest of the run
-  TokenSchedule batch_sizes;     // of steps that begin after so many tokens; empty: all have batch_size
-  std::int64_t context = 0;      // the largest of the run; 0: model.context
+  std::int64_t batch_size = 12;  // sequences; the maximum if batch_sizes is given
+  TokenSchedule batch_sizes;  // batch sizes of steps that begin after a number of trained tokens; if empty, all steps
+                              // have batch_size
+  std::int64_t context = 0;   // the maximum of the run; 0 means model.context
   TokenSchedule contexts;
   std::int64_t micro_batch = 0;
   std::int64_t steps = 0;
@@ -91,30 +92,30 @@ struct Config {
   void validate(std::vector<SettingProblem>& errors) const;
 };
 
-// Whether metrics have a record of the step.
+// Returns true if the metrics record this step.
 inline bool logs_step(const TrainConfig& c, std::int64_t step) { return step % c.log_interval == 0 || step == c.steps; }
-// The size of a step before which so many tokens were trained.
+// Returns the batch size of a step that begins after `tokens` trained tokens.
 inline std::int64_t batch_size_at(const TrainConfig& c, std::int64_t tokens) {
   return value_at(c.batch_sizes, tokens, c.batch_size);
 }
-// 0: samples are not cut.
+// Returns the context of that step; 0 if samples are not shortened.
 inline std::int64_t context_at(const TrainConfig& c, std::int64_t tokens) {
   return value_at(c.contexts, tokens, c.context);
 }
-// From `trained` tokens on: how many steps it takes until there are `tokens`, rounded up, and how many tokens so many
-// steps have.
+// Return the steps that take a run from `trained` tokens to at least `tokens`, and the tokens of `steps` further steps.
 std::int64_t steps_of_tokens(const TrainConfig&, std::int64_t context, std::int64_t tokens, std::int64_t trained = 0);
 std::int64_t tokens_of_steps(const TrainConfig&, std::int64_t context, std::int64_t steps, std::int64_t trained = 0);
-// Error, which names `rows_from`, the setting or option that asked for so many rows: more tokens than
+// Throws Error, which names the setting or option `rows_from` that asked for `rows`, if rows * context exceeds
 // kMostTokensAtOnce.
 void check_tokens_at_once(const char* rows_from, std::int64_t rows, std::int64_t context);
 
-// Whether blocks may move their activations to the host, as far as it has room. config: resolved.
+// Returns true if blocks may offload activations, as far as host memory allows. config: resolved.
 bool may_offload(const Config&);
-// Whether states on the host take of the device what a step leaves of its memory.
+// Returns true if the staging memory of optimizer.offload is chosen automatically: it gets the device memory that a
+// step leaves.
 bool chooses_staging(const Config&);
 
-// Keys that may differ between a run and its resumption: they change no number of the training.
+// Returns the keys that may change when a run is resumed: they do not affect the results of training.
 const std::vector<std::string>& keys_free_to_change();
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// Where a run computes, with whom, and in which types.
+// Chooses the device, the processes and the number types of a run.
 
 #include <memory>
 #include <string>
@@ -12,25 +12,25 @@
 
 namespace ring {
 
-// Where this process of a launcher's computes. `auto`: on a GPU of its own where NCCL connects them and each process of
-// the machine can have one. Error: cuda, and that is not so.
+// Returns the device of this process of a launcher. `auto` chooses a GPU if NCCL connects the GPUs and each process of
+// the machine can have its own. Throws Error if run.device is cuda and that is not the case.
 Device worker_device(const Config&, const WorkerEnvironment&);
 BatchSize batch_size(const Config&);
-// How a run is laid out over so many processes; see make_plan().
+// Returns the layout of a run over `world` processes; see make_plan().
 ParallelPlan plan_of(const Config&, int world);
-// Meets the other processes that a launcher started with this one, or is alone. Error: their settings, program, device
-// or `more`, such as options of the command line, differ.
+// Connects to the other processes that a launcher started, or returns the mesh of a single process. Throws Error if
+// their settings, program, device or `more` (such as command-line options) differ. Collective.
 std::unique_ptr<Mesh> join_mesh(const Config&, const Facts& more = {});
 
-// Where and how a resolved config computes. Measured choices come from run.tuning, or the run's directory.
-// device: number of the GPU.
+// Returns the execution context of a resolved config. Measured kernel choices come from run.tuning, or from the run's
+// directory. device: index of the GPU.
 ExecContext make_exec_context(const Config& resolved, int device = 0);
-Backend backend_of(DeviceChoice);  // what `auto` means here
+Backend backend_of(DeviceChoice);  // resolves `auto` on this machine
 Precision precision_of(const Config& resolved);
-// In what types a resolved config keeps parameters.
+// Returns the types in which a resolved config stores parameters.
 ParamTypes param_types(const Config& resolved);
 
-// Rows of the embedding in memory are a multiple of this: matrix products of GPUs like it.
+// Returns the multiple to which the embedding's rows are padded in memory: GEMMs on GPUs are faster then.
 std::int64_t vocab_padding(Backend);
 
 }  // namespace ring

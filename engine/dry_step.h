@@ -1,6 +1,6 @@
 #pragma once
-// What a training step takes, known without computing it: the step itself runs on a fake stream (core/fake.h), among
-// fake ranks (comm/fake.h), with all that its code allocates, calls and exchanges.
+// Finds out what a training step takes without computing it: the step's own code runs on a fake stream (core/fake.h)
+// with fake ranks (comm/fake.h), and its allocations, kernel calls and transfers are recorded.
 
 #include <map>
 #include <string>
@@ -14,18 +14,19 @@
 
 namespace ring {
 
-// The memory of a part of the model while one pass over it ran, in bytes; the largest over the micro-batches.
+// Bytes that one pass over a part of the model uses; the maximum over the micro-batches.
 struct PartMemory {
   ScopeId part;
-  std::size_t before = 0;                           // in use when the forward began
-  std::size_t kept = 0;                             // from its forward to its backward
+  std::size_t before = 0;                           // in use when the forward begins
+  std::size_t kept = 0;                             // saved by the forward for the backward
   std::size_t forward_peak = 0, backward_peak = 0;  // above `before`
-  std::size_t host = 0;                             // that leave for the host and come back
-  // In a segment, whose forward runs again in the backward: of the first forward, which keeps nothing of a part.
+  std::size_t host = 0;                             // offloaded to the host and brought back
+  // If the part is in a segment, whose forward runs again in the backward: values of the first forward, which saves
+  // nothing for a part.
   std::size_t once_before = 0, once_peak = 0;
 };
 
-struct DryCall {  // of a kernel
+struct DryCall {  // one kernel call
   ScopeId part;
   ScopePass pass;
   std::string_view slot;
@@ -39,21 +40,21 @@ struct DryTransfer {
 };
 
 struct DryStep {
-  std::size_t weights = 0, gradients = 0, optimizer_states = 0;  // of this rank's device; weights: with their average
-  std::size_t weight_buffers = 0, gradient_buffers = 0;          // of these, what parts take turns in (parallel.zero)
-  std::size_t lasting = 0;                                       // these, inputs and all else that outlives a step
-  MemoryPlan plan;                                               // of what lives within a step
-  std::size_t host = 0;                                          // of activations that are offloaded
-  std::size_t host_states = 0;                                   // of states and values that are (optimizer.offload)
-  std::size_t stayed = 0;                                        // that were to be, and found no room
-  std::vector<PartMemory> parts;                                 // in the order of the forward pass
+  std::size_t weights = 0, gradients = 0, optimizer_states = 0;  // on this rank's device; weights include their average
+  std::size_t weight_buffers = 0, gradient_buffers = 0;  // of these, buffers that parts reuse in turn (parallel.zero)
+  std::size_t lasting = 0;                               // the above, inputs and all else that outlives a step
+  MemoryPlan plan;                                       // of memory that is allocated and freed within a step
+  std::size_t host = 0;                                  // offloaded activations
+  std::size_t host_states = 0;                           // offloaded states and values (optimizer.offload)
+  std::size_t stayed = 0;         // activations that were to be offloaded but exceeded the host memory
+  std::vector<PartMemory> parts;  // in the order of the forward pass
   std::vector<DryCall> calls;
   std::vector<DryTransfer> transfers;
   std::size_t peak() const { return lasting + plan.bytes; }
 };
 
-// config: resolved, run.device cpu or cuda; both are planned on any machine. Of documents
-// that are packed it sees each sample as one. Error: the layout does not fit `world` processes.
+// Dry-runs a step of `rank`. config: resolved, with run.device cpu or cuda; either can be planned on any machine.
+// Samples of packed documents count as one document each. Throws Error if the layout does not fit `world` processes.
 DryStep dry_step(const Config& config, int world, const ActivationPlan&, int rank = 0);
 
 }  // namespace ring

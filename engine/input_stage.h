@@ -1,6 +1,6 @@
 #pragma once
-// The data of a step on their way to the device, on a stream of their own: the copy for one step overlaps with the
-// computation of the step before. Two buffers take turns.
+// Copies the inputs of a step to the device on a separate stream, so that the copy overlaps with the computation of the
+// previous step. Two buffers alternate.
 
 #include <array>
 #include <vector>
@@ -10,15 +10,16 @@
 
 namespace ring {
 
-// How much a step reads, over all micro-batches of this rank.
+// Inputs of one step, over all micro-batches of this rank.
 struct InputSizes {
   std::int64_t tokens, sequences;
-  std::int64_t corpora;  // of a mixture; 0: one
+  std::int64_t corpora;  // of a mixture; 0 if there is only one
   bool packed;
 };
 
-// [tokens] i32 each. positions: of packed documents; the others of a mixture: [sequences] i32 from which corpus,
-// [corpora] f32 how many targets of each; else undefined.
+// ids, targets: [tokens] i32. positions: [tokens] i32, for packed documents. For a mixture, sources: [sequences] i32,
+// the corpus of each sequence, and source_targets: [corpora] f32, the number of targets from each corpus. Undefined if
+// not needed.
 struct StepInputs {
   Tensor ids, targets, positions, sources, source_targets;
   StepInputs() = default;
@@ -29,14 +30,15 @@ class InputStage {
  public:
   InputStage(const InputSizes&, const Stream& compute);
 
-  // Copies the batches to the device, and from there to the beginning of `to` in the order of the compute stream.
+  // Copies the batches to the device, then, in the order of the compute stream, to the beginning of the tensors in
+  // `to`.
   void load(const std::vector<Batch>& batches, const StepInputs& to);
 
  private:
   void load_sources(const std::vector<Batch>& batches, const StepInputs& from);
   struct Slot {
     StepInputs inputs;
-    Event consumed;  // the compute stream has read it
+    Event consumed;  // recorded when the compute stream has read the inputs
   };
   Stream compute_, copy_;
   std::array<Slot, 2> slots_;

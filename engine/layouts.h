@@ -1,5 +1,5 @@
 #pragma once
-// Which layouts of so many processes there are, and what each would take.
+// Searches the layouts (dp, cp, tp, ZeRO) of a number of processes, and predicts the cost of each.
 
 #include <string>
 #include <vector>
@@ -10,31 +10,31 @@ namespace ring {
 
 struct LayoutShortage {
   std::string layout;     // "dp 2, zero 3"
-  std::size_t least = 0;  // bytes of each device that would do
+  std::size_t least = 0;  // bytes per device that would suffice
 };
 
 struct Layouts {
   std::vector<PlannedStep> fit;           // the fastest first; of equally fast layouts, the one with the lowest peak
-  std::vector<LayoutShortage> too_large;  // the smallest first
-  std::string error;                      // why the first of the others is none; empty: there are no others
+  std::vector<LayoutShortage> too_large;  // the smallest memory first
+  std::string error;                      // why the first of the remaining layouts is invalid; empty if all are valid
   std::size_t tried = 0, count = 0;       // tried < count: PlanQuestion::stopped ended the search
 };
 
-// Tries all divisors of the number of processes as degrees that are not fixed, and each ZeRO stage that saves memory.
-// On GPUs, a layout that does not fit with optimizer states on the device is tried with optimizer.offload: states, and
-// then all, where the settings say nothing of that; they share train.activation_offload_bytes, if given, with
-// activations. progress: called before each layout is tried.
+// Tries every combination of degrees that are not fixed, and each ZeRO stage that saves memory. On GPUs, a layout that
+// does not fit with optimizer states on the device is tried with optimizer.offload: states, then all, unless the
+// settings fix optimizer.offload. Offloaded states share train.activation_offload_bytes, if given, with activations.
+// progress: called before each layout is tried.
 Layouts try_layouts(const PlanQuestion&, const PlanProgress& progress = {});
-std::vector<PlannedStep> plan_layouts(const PlanQuestion&);  // those that fit
+std::vector<PlannedStep> plan_layouts(const PlanQuestion&);  // only the layouts that fit, the fastest first
 
 struct LongestContext {
-  std::int64_t tokens = 0;  // a power of two times 1,024 (or so many thousand more); 0: not even 1,024 fit
-  PlanQuestion question;    // of the layout that holds it, with all degrees fixed: try_layouts() plans it
+  std::int64_t tokens = 0;  // 1,024 times a power of two, or between two of these; 0 if not even 1,024 fit
+  PlanQuestion question;    // the layout that holds it, with all degrees fixed, for try_layouts()
 };
 
-// The longest context whose step fits in some layout with one sequence at a time in each replica, to a sixteenth.
-// States go to the host as in try_layouts(). progress: called before each layout is tried; the last of them may not be
-// needed. Throws PlanStopped.
+// Returns the longest context whose step fits in some layout with one sequence at a time in each replica, to within a
+// sixteenth. States are offloaded as in try_layouts(). progress: called before each layout is tried; the search may end
+// before the last one. Throws PlanStopped if PlanQuestion::stopped says so.
 LongestContext longest_context(const PlanQuestion&, const PlanProgress& progress = {});
 
 }  // namespace ring

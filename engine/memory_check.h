@@ -1,7 +1,7 @@
 #pragma once
-// Whether the weights, gradients and optimizer states of a run, and the copies that checkpoints are written from and
-// the launcher keeps, fit into the memory that there is, before any of them is allocated. Activations come on top and
-// are not foreseen here: what this refuses cannot run with any batch.
+// Checks, before anything is allocated, that the weights, gradients and optimizer states of a run fit into memory, with
+// the copies of them that checkpoints are written from and that the launcher keeps. Activations are not included: a run
+// that is refused here cannot train with any batch size.
 
 #include <string>
 #include <vector>
@@ -14,24 +14,25 @@
 
 namespace ring {
 
-// What the processes of one host, or the one of a GPU, want to hold.
+// Memory that the processes of one host (or, on a GPU, one process) need.
 struct MemoryNeed {
   StateMemory own;         // of this process
-  std::uint64_t here = 0;  // of all processes that share the host's memory, this one included
-  int processes = 1;       // how many these are
+  std::uint64_t here = 0;  // bytes of all processes that share the host's memory, including this one
+  int processes = 1;       // number of processes in `here`
 };
 
-// The facts where it does not fit: bytes by kind, and what bounds them. Empty: it fits.
+// Returns bytes by kind and the limit that they exceed, as a message; empty if everything fits.
 std::string shortage(const MemoryNeed&, const std::vector<MemoryBound>&);
 
-// Collective. How the run may save: as its settings say, or, with a warning, with fewer copies of the state. tier: what
-// the launcher keeps; null: nothing. Error, on every rank: the run does not fit, with what would help.
+// Returns how the run may save: as its settings say or, with a warning, with fewer copies of the state. tier: memory
+// that the launcher keeps copies in; null if there is none. Throws Error, with advice, on every rank if the run does
+// not fit. Collective.
 Saving check_memory(const Config& resolved, Mesh&, const MemoryTier* tier);
-// Collective. How much host memory this process may take for its activations; 0: none is to leave. That is
-// train.activation_offload_bytes, where it is given, and no more than what every rank has room for beside the copies
-// for checkpoints, which is said in a warning.
+// Returns the bytes of host memory that this process may use for activations; 0 if there are none left. The result is
+// train.activation_offload_bytes, if given, but at most the memory that every rank has left after the checkpoint
+// copies; warns if that is less. Collective.
 std::size_t activation_room(const Config& resolved, Mesh&);
-// The same of a model that only computes, in the memory of `device`.
+// Throws Error if a model for inference does not fit into the memory of `device`.
 void check_memory(Model& declared, Device, const ParamTypes&);
 
 }  // namespace ring

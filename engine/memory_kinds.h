@@ -1,5 +1,5 @@
 #pragma once
-// What the memory of a planned step is for.
+// Breaks the memory of a planned step down by purpose.
 
 #include <vector>
 
@@ -12,10 +12,14 @@ struct MemoryKind {
   std::size_t bytes;
 };
 
-// All of PlannedStep::peak, in this order: weights (with master copies and train.ema), gradients, optimizer states (or
-// their chunks on the way from the host), buffers that parts of the model take turns in (parallel.zero 2 and 3), inputs
-// and all else that lasts, activations that are kept between forward and backward (the most of them), and work space,
-// messages between slices and around the ring included.
+// Returns all of PlannedStep::peak, in this order:
+// * weights (with master copies and train.ema)
+// * gradients
+// * optimizer states (or their chunks in transit from the host)
+// * buffers that parts of the model reuse in turn (parallel.zero 2 and 3)
+// * inputs and all else that outlives a step
+// * activations saved for the backward, at their maximum
+// * workspace, including messages of tensor and context parallelism
 std::vector<MemoryKind> memory_by_kind(const PlannedStep&);
 
 }  // namespace ring

@@ -1,6 +1,6 @@
 #pragma once
-// What a checkpoint says of the run that wrote it. Its manifest is hashed, so it is the measure for every other file of
-// the run: what determines numbers is taken from here, or compared with it.
+// Facts in a checkpoint about the run that wrote it. The manifest is hashed, so it is trusted over every other file of
+// the run: everything that affects results is taken from the manifest or compared with it.
 
 #include <optional>
 #include <string>
@@ -15,68 +15,70 @@ namespace ring {
 
 class Tuning;
 
-// As a JSON object: settings, their hash, the program's version, what the run does with its memory, and the choices
-// that were measured, if any: a run that goes on from it gives the same bits with those alone.
+// Returns a JSON object with the settings, their hash, the program's version, the run's memory choices, and its
+// measured kernel choices, if any. A resumed run needs all of them for bit-identical results.
 std::string checkpoint_metadata(const Config&, const MemoryRecord&, const Tuning*);
-// Takes over the choices of a checkpoint; returns how many other ones of the same keys it replaced.
+// Adopts the kernel choices of a checkpoint. Returns how many different choices of the same keys were replaced.
 std::size_t adopt_choices(Tuning&, const std::string& metadata);
 
-// What a run reads beside its settings, as text: tokenizer, tokens, files of blocks. One that was made anew must not
-// slip under it.
+// Returns a text that identifies the data that a run reads: tokenizer, tokens, block files. A regenerated file must not
+// be used unnoticed.
 std::string data_fingerprint(const Corpora&, const ModelConfig&);
-// The same where only the tokenizer is known.
+// Same, if only the tokenizer is known.
 std::string tokenizer_fingerprint(const Tokenizer&);
-inline constexpr const char* kFingerprintName = "data.fingerprint";  // of the state that holds it
+inline constexpr const char* kFingerprintName = "data.fingerprint";  // name of the state that stores it
 
-// As checkpoint_metadata(), of weights alone that were imported from there.
+// Same as checkpoint_metadata(), for weights that were imported from `from` without a training state.
 std::string imported_metadata(const Config&, const std::string& from);
 
-// The settings in a checkpoint's metadata. Error, which names the checkpoint: there are none, or some that this program
-// does not know.
+// Returns the settings in a checkpoint's metadata. Throws Error, which names the checkpoint, if there are none or if
+// this program does not know them.
 Config settings_in(const std::string& metadata, const std::string& checkpoint);
 
 struct Origin {
   std::string checkpoint;   // its path
   Config config;            // resolved
   std::string config_hash;  // of the settings' text
-  std::string memory;       // see to_json(MemoryRecord); empty: it says nothing of it
-  std::string data;         // the fingerprint; empty: it says nothing of it, and anything fits
-  std::string imported;     // the published weights that it was made from, and no training; empty: a run wrote it
+  std::string memory;       // see to_json(MemoryRecord); empty if the checkpoint has none
+  std::string data;         // the fingerprint; empty if the checkpoint has none: then any data is accepted
+  std::string imported;     // path of the published weights that were imported; empty if a run wrote the checkpoint
   std::string tokenizer_hash() const;
 };
-// Error as settings_in().
+// Throws Error like settings_in().
 Origin origin_of(const FoundCheckpoint&);
-// The origin in a run's newest checkpoint whose manifest can be read, whatever its shards are like. Nothing: there is
-// none, and `problem` says what is wrong with the newest.
+// Returns the origin in a run's newest checkpoint with a readable manifest, even if its shards are damaged. Returns
+// nullopt if there is none; `problem` then says what is wrong with the newest.
 std::optional<Origin> newest_origin(const RunDirectory&, std::string* problem = nullptr);
 
-// Error: what the run holds was imported, so that there is no training to go on with.
+// Throws Error if the run's weights were imported: there is no training to resume.
 void refuse_imported(const RunDirectory&, const Origin&);
 
-// Settings that differ and matter: "key: old -> new". Threads and layouts only change how sums are rounded.
+// Return the settings that differ, as "key: old -> new": those that change results, and those that only change
+// rounding, such as threads and layouts.
 std::vector<std::string> changes_of_numbers(const Config& old_config, const Config& new_config);
 std::vector<std::string> changes_of_rounding(const Config& old_config, const Config& new_config);
 
-// Error, which blames the file: the tokenizer at `file` is not that of the checkpoint.
+// Throws Error, which blames the file, if the tokenizer at `file` is not the tokenizer of the checkpoint.
 std::shared_ptr<const Tokenizer> load_tokenizer_of(const Origin&, const std::string& file);
-// As load_tokenizer(), and the directory of a run. A run's tokenizer is compared with its newest checkpoint, also where
-// its file is given.
+// Same as load_tokenizer(), but also accepts the directory of a run. The tokenizer of a run is compared with its newest
+// checkpoint, even if `spec` is its file.
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& spec);
-// Error: the files of blocks that the model reads are not those of the checkpoint.
+// Throws Error if the block files that the model reads are not those of the checkpoint.
 void check_blocks(const Origin&);
-// What is read now, by its fingerprint and the model's settings, and was not when the checkpoint was written:
-// "what: old -> new".
+// Returns what changed since the checkpoint was written, by the fingerprint of the current data and the model's
+// settings, as "what: old -> new".
 std::vector<std::string> changes_of_data(const Origin&, const std::string& fingerprint, const ModelConfig&);
-// Error, which lists the changes: the corpora are not those that the checkpoint was trained on. remedy: what to do
-// then.
+// Throws Error, which lists the changes, if the corpora differ from those that the checkpoint was trained on. remedy:
+// advice that ends the message.
 void check_data(const Origin&, const Corpora&, const std::string& remedy);
 
-// The settings of a run that is to go on: its config.yaml, or where that is gone, with a warning, the copy in its
-// newest checkpoint that can be read.
+// Returns the settings of a run to be resumed: config.yaml, or, with a warning if it is missing, the copy in the newest
+// readable checkpoint.
 Config settings_to_go_on(const RunDirectory&, bool warn);
-// Those of config.yaml. warn: this process warns where the file is not as the run wrote it, edited or damaged.
+// Returns the settings in config.yaml. warn: this process warns if the file was edited or damaged since the run wrote
+// it.
 RunSettings settings_in_file(const RunDirectory&, bool warn);
-// Whether config.yaml says that somebody allowed it to replace the settings of this checkpoint.
+// Returns true if config.yaml says that a user allowed it to replace the settings of this checkpoint.
 bool replaces(const RunSettings&, const Origin&);
 
 }  // namespace ring

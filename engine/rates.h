@@ -1,5 +1,5 @@
 #pragma once
-// The rates that devices sustain (engine/memory/cost_model.h), by the names of settings and options.
+// Looks up the rates that devices sustain (engine/memory/cost_model.h), by the names that settings and options use.
 
 #include <string>
 
@@ -9,17 +9,17 @@
 
 namespace ring {
 
-// The table that is shipped for a model of GPU ("NVIDIA H100 80GB HBM3"), by its name: h100, and h200 for all others.
+// Returns the shipped table for a GPU model ("NVIDIA H100 80GB HBM3"): h100 if the name contains H100, otherwise h200.
 std::string shipped_table(const std::string& model);
 
-// name: a shipped table (h200, h100, cpu; in letters of either case), or a file that `bench calibrate` wrote; empty:
-// run.rates, or, where that is empty too, the shipped table of what the settings compute on here. named_by: the option,
-// for messages. Error names it, the file, the key and the command that measures: no such rates, or none in the
-// precision that the settings compute in there.
+// Returns the rates of a shipped table (h200, h100, cpu; case-insensitive) or of a file that `bench calibrate` wrote.
+// If `name` is empty, run.rates is used; if that is empty too, the shipped table of the device that the settings use
+// here. Throws Error if there are no such rates, or none for the precision of the settings. The message names
+// `named_by` (the option), the file, the key and the command that measures.
 DeviceRates rates_named(const std::string& name, const Config&, const std::string& named_by = "run.rates");
 
-// Those of rank 0, with a warning where run.rates were measured on another device. The ranks compute one plan, each for
-// itself. Collective.
+// Returns the rates of rank 0, so that all ranks compute the same plan. Warns if run.rates were measured on a different
+// device. Collective.
 DeviceRates agreed_rates(const Config& resolved, Communicator& host);
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// From settings as they are written to settings that say everything.
+// Turns settings as they are written into settings in which every value is filled in.
 
 #include <cstdint>
 #include <optional>
@@ -10,20 +10,20 @@
 
 namespace ring {
 
-// Turns train.epochs into train.steps, now that it is known how many samples there are. Throws Error if the settings
-// give no length of the run, if the steps are too many, or if a corpus is smaller than a sample.
+// Replaces train.epochs by train.steps, using the number of samples. Throws Error if the settings give no length of the
+// run, if there are too many steps, or if a corpus is smaller than a sample.
 void resolve_length(Config&, const Corpora&);
 
-// Settings with everything derived filled in: vocabulary, widths, steps, threads. Only train.micro_batch and
-// train.mlp_chunk may still be auto: the run chooses them (trainer/run_start.h). Only resolve_config() makes such
-// settings, and it does not take them.
+// Settings in which everything derived is filled in: vocabulary, widths, steps, threads. Only train.micro_batch and
+// train.mlp_chunk may still be auto: the run chooses them (trainer/run_start.h). Only resolve_config() creates resolved
+// settings; it does not accept them as its argument.
 class ResolvedConfig : public Config {
   explicit ResolvedConfig(Config c) : Config(std::move(c)) {}
   friend ResolvedConfig resolve_config(Config, std::int64_t, int, std::optional<Backend>, bool);
 };
 
-// launched: the backend of each of several processes; warn: this process warns. Throws Error if the vocabulary is too
-// small, and as check_sizes().
+// launched: backend of the processes if there are several; warn: this process warns. Throws Error if the vocabulary is
+// too small, and like check_sizes().
 ResolvedConfig resolve_config(Config, std::int64_t corpus_vocab, int world = 1, std::optional<Backend> launched = {},
                               bool warn = true);
 ResolvedConfig resolve_config(Config, std::int64_t corpus_vocab, Mesh&);

@@ -19,18 +19,17 @@
 
 namespace ring {
 
-// What config.yaml says. A run ends the file with its hash, so that a change by anything else shows.
+// Contents of config.yaml. A run ends the file with its hash, so that later edits are detected.
 struct RunSettings {
   Config config;
-  bool untouched = false;  // since a run wrote it
-  // Hashes of the settings that these replaced where somebody allowed it, as checkpoints name them; only in an
-  // untouched file.
+  bool untouched = false;  // the file is unchanged since a run wrote it
+  // Hashes, as in checkpoints, of earlier settings that these were allowed to replace. Empty if the file was edited.
   std::vector<std::string> replaced;
 };
 
 inline constexpr const char* kModelFile = "model.yaml";
 
-// config.yaml as a run writes it, with the hash that says so.
+// Returns the contents of config.yaml as a run writes it, ending with its hash.
 std::string sealed_settings(const Config&);
 
 class RunDirectory {
@@ -48,29 +47,30 @@ class RunDirectory {
   std::string chat_template_file() const { return path_ + "/" + kChatTemplateFile; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
 
-  bool has_config() const;  // also one that cannot be read
-  bool exists() const;      // holds a run's config, or a checkpoint
-  // Error: not a run, or its config.yaml cannot be read; how to restore it from a checkpoint.
+  bool has_config() const;  // true even if it cannot be read
+  bool exists() const;      // has a config.yaml or a checkpoint
+  // Throws Error if this is not a run or if config.yaml cannot be read; the message says how to restore it from a
+  // checkpoint.
   RunSettings settings() const;
   Config config() const { return settings().config; }
-  // Writes the files, each by rename. chat_template: empty where there is none.
+  // Writes the files, each by rename. chat_template: empty if there is none.
   void create(const Config&, const Tokenizer&, const std::vector<std::string>& replaced = {},
               const std::string& chat_template = "") const;
-  // A command that writes config.yaml again from the checkpoint, or from the newest one; empty: there is none.
+  // Returns a command that restores config.yaml from `checkpoint`, or from the newest one; empty if there is none.
   std::string restoring_command(const std::string& checkpoint = "") const;
 
-  // Exclusive while the object lives. Error: another process trains here.
+  // Locks the run while the returned object lives. Throws Error if another process trains here.
   std::shared_ptr<void> lock() const;
-  bool in_use() const;  // a process trains here; false also where that cannot be seen
+  bool in_use() const;  // true if a process trains here; false if that cannot be determined
 
  private:
   std::string path_;
 };
 
-// The run that a path means: a run directory, or that around a checkpoint. Nothing: neither.
+// Returns the run that a path belongs to: a run directory, or the run that contains the checkpoint; nullopt if neither.
 std::optional<RunDirectory> run_around(const std::string& path);
-RunDirectory find_run(const std::string& path);  // Error: there is none; which ones there are
-// Error: nothing is at the path, in place of what is wanted; which runs there are.
+RunDirectory find_run(const std::string& path);  // throws Error, which lists the runs found, if there is none
+// Throws Error if nothing exists at the path. The message says what was `wanted` and lists the runs found.
 void refuse_missing(const std::string& path, const std::string& wanted = "a run or a checkpoint of one");
 
 }  // namespace ring

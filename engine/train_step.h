@@ -1,7 +1,7 @@
 #pragma once
-// What one optimizer step computes: forward and backward of every micro-batch, the sum of the gradients over the ranks,
-// their norm, the update. It knows no data, checkpoints or schedules: trainer/trainer.h does, and engine/dry_run.h runs
-// the same steps without computing.
+// The computation of one optimizer step: forward and backward of every micro-batch, reduction of the gradients over the
+// ranks, gradient norm, update. Data, checkpoints and schedules belong to trainer/trainer.h; engine/dry_step.h runs the
+// same steps without computing.
 
 #include <memory>
 #include <optional>
@@ -25,51 +25,54 @@ namespace ring {
 
 class TrainStep {
  public:
-  // config: resolved (engine/resolve.h); host_room: bytes of the host for what the plan moves there. packed: samples
-  // hold several documents. Until it ends, the stream's memory comes by way of a StepArena. Error: it does already, of
-  // another one. OutOfMemory with advice.
+  // config: resolved (engine/resolve.h). host_room: bytes of host memory for activations that the plan offloads.
+  // packed: samples hold several documents. While this object lives, the stream allocates memory through its StepArena.
+  // Throws Error if the stream already uses a StepArena, and OutOfMemory with advice.
   TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, const ActivationPlan&, std::size_t host_room,
             bool packed);
   TrainStep(const TrainStep&) = delete;
   TrainStep& operator=(const TrainStep&) = delete;
 
-  // This rank's micro-batches go to the device, on a stream of their own.
+  // Copies this rank's micro-batches to the device, on a separate stream.
   void load(const std::vector<Batch>& batches);
-  // Everything between the inputs and the new weights; nothing in here depends on the step but through device memory,
-  // and, with packed documents, through where they lie. Within a StepScope of arena().
+  // Queues everything from the inputs to the new weights. It depends on the step only through device memory and, with
+  // packed documents, their boundaries. Call within a StepScope of arena().
   void compute();
-  // After compute() failed, in a world of one: the next call begins anew.
+  // Call after compute() failed, in a world of one: the next compute() starts from clean gradients.
   void abandon() { data().finish_gradients(); }
   void set_activations(const ActivationPlan& plan);
-  // What they are predicted to take of the host, ahead of the first step. Error: OutOfHostMemory.
+  // Reserves the host memory that offloaded activations are predicted to use. Call before the first step. Throws
+  // OutOfHostMemory.
   void reserve_host(std::size_t bytes) {
     if (offload_) offload_->reserve(bytes);
   }
-  // Between steps: what states on the host may take of the device on their way; 0: the least. OutOfMemory with advice.
+  // Sets the device memory for states in transit from the host; 0 is the minimum. Call between steps. Throws
+  // OutOfMemory with advice.
   void set_staging(std::size_t bytes);
-  // In a world of one, between steps: from the next load() on, batches hold so many sequences. They divide the step's.
+  // Sets the sequences of a micro-batch, from the next load() on. Call between steps, in a world of one. Must divide
+  // the sequences of the step.
   void set_micro_batch(std::int64_t sequences);
-  // Between steps: from the next load() on, a step has so many sequences over all replicas, at most as many as the
-  // largest of the run. What a step takes of memory, and a recording of one, is then another.
+  // Sets the sequences of a step over all replicas, from the next load() on. Call between steps. Must not exceed the
+  // maximum of the run. Changes the memory of a step and makes a recording invalid.
   void set_batch_size(std::int64_t sequences);
-  // The state is being copied: the next update comes after this event. The rest of its step does not wait.
+  // Makes the next update wait for `copied`, because the state is being copied. The rest of the step does not wait.
   void keep_state_until(const Event& copied) { copied_ = copied; }
   bool waits_for_copies() const { return copied_.has_value(); }
-  // Between steps, on all ranks: the model computes with the average of its weights (train.ema), until the next call.
-  // What it computed before has waited for all of its weights.
+  // Swaps the weights with their average (train.ema), until the next call. Call between steps, on all ranks. Work
+  // queued before must already have waited for all of its weights.
   void exchange_average();
 
-  // All ranks together, of the step that was loaded: the entropy of each layer's attention over this rank's first
-  // micro-batch, as Run::entropies has it. Dropout is off.
+  // Returns the attention entropy of each layer over this rank's first micro-batch, in the format of Run::entropies.
+  // Collective; requires load(). Dropout is off.
   std::vector<Tensor> attention_entropies();
 
-  // Returns what the training states of the model need.
+  // Returns the access to this step that the training states of the model need.
   StepAccess access();
 
-  // A run of the model over micro-batch `index` of this rank.
+  // Returns the run of the model over micro-batch `index` of this rank.
   Run micro_run(std::size_t index, Tape*);
 
-  // Shows every kernel of the steps that are computed from now on; null: nobody watches.
+  // Reports every kernel of the following steps to `observer`; null turns that off.
   void observe(std::shared_ptr<KernelObserver> observer) { ctx_.observer = std::move(observer); }
 
   const ExecContext& exec() const { return ctx_; }
@@ -82,15 +85,16 @@ class TrainStep {
   DataParallel& data() { return *parallel_.data; }
   const DataParallel& data() const { return *parallel_.data; }
   Optimizer& optimizer() { return *optimizer_; }
-  WeightAverage* average() { return average_.get(); }                                  // null: there is none
-  const PartNorms& part_norms() const { return part_norms_; }                          // of the step that was computed
-  const HostOffload* offload() const { return offloads_ ? offload_.get() : nullptr; }  // null: all stays on the device
+  WeightAverage* average() { return average_.get(); }                                  // null if there is none
+  const PartNorms& part_norms() const { return part_norms_; }                          // of the last computed step
+  const HostOffload* offload() const { return offloads_ ? offload_.get() : nullptr; }  // null if nothing is offloaded
   const Tensor& state() const { return step_state_; }                                  // a StepState on the device
-  // The step's, over all ranks, f32: the loss, [0], of a mixture each corpus's loss and targets, [1, corpora] and
-  // [1 + corpora, 2 corpora], and the model's auxiliary loss, if it has one, as the last one.
+  // Losses of the step over all ranks, f32: [0] is the loss; for a mixture, [1, corpora] are the losses and [1 +
+  // corpora, 2 corpora] the target counts of the corpora. The last element is the model's auxiliary loss, if it has
+  // one.
   const Tensor& losses() const { return losses_; }
   bool has_auxiliary_loss() const { return !model_->auxiliary_loss().empty(); }
-  std::int64_t corpora() const { return corpora_; }                                       // of a mixture; 0: one
+  std::int64_t corpora() const { return corpora_; }  // of a mixture; 0 if there is only one
   std::size_t micro_batches() const { return static_cast<std::size_t>(micro_batches_); }  // of this rank in a step
   std::string lasting_memory() const;  // "weights 1.50 GiB, gradients .., moments .."
 
@@ -112,7 +116,7 @@ class TrainStep {
 
   const Config& config_;
   ExecContext ctx_;
-  ObservedScopes observed_{ctx_};  // the first to be told: what the others queue belongs to the scope
+  ObservedScopes observed_{ctx_};  // notified first: what the other listeners queue belongs to the scope
   std::shared_ptr<StepArena> arena_;
   StepMemory step_memory_;
   ScopeSubscription phases_{ctx_.scopes, *arena_};
@@ -124,7 +128,7 @@ class TrainStep {
   std::unique_ptr<Model> model_;
   Parallelized parallel_;
   const std::size_t host_room_;
-  std::unique_ptr<HostOffload> offload_;  // null: no plan has moved anything yet
+  std::unique_ptr<HostOffload> offload_;  // null if no plan has offloaded anything yet
   bool offloads_ = false;
   std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<WeightAverage> average_;
@@ -132,11 +136,11 @@ class TrainStep {
   GradientNorm norm_;
   PartNorms part_norms_;
   std::vector<Sequences> sequences_;                       // of each micro-batch of the step being computed
-  std::vector<std::shared_ptr<std::vector<Span>>> spans_;  // of packed ones, whose places a recording refers to
+  std::vector<std::shared_ptr<std::vector<Span>>> spans_;  // of packed sequences; a recording refers to these objects
   StepInputs inputs_;
   Tensor losses_;
   std::unique_ptr<InputStage> stage_;
-  std::optional<Event> copied_;  // the state, for a checkpoint; until a step has waited for it
+  std::optional<Event> copied_;  // event after which the state may change; reset once a step has waited for it
 };
 
 }  // namespace ring

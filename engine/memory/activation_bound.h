@@ -1,7 +1,7 @@
 #pragma once
-// How fast a plan of activations can still become: memory has prices instead of budgets (Lagrange multipliers), so that
-// the parts can be chosen one by one. Below what any plan within the budgets takes, and close to it where the prices
-// are right.
+// Lower bound of the time that a partial activation plan will reach. Memory has prices instead of budgets (Lagrange
+// multipliers), so parts can be chosen independently. No plan within the budgets is faster than the bound, and with the
+// right prices it is close.
 
 #include "engine/memory/activation_options.h"
 
@@ -11,8 +11,8 @@ class ActivationBound {
  public:
   ActivationBound(const PartOptions&, std::size_t base, ActivationBudget);
 
-  // Nanoseconds of the parts from this one on, at least, for whoever has chosen `before` in the one before and arrives
-  // with so much in use and so much on the host. Rounded down.
+  // Returns the minimum nanoseconds of parts [part, end) if the part before uses option `before`, and `in_use` bytes of
+  // the device and `host` bytes of the host are taken. Rounded down.
   double rest(std::size_t part, std::size_t before, std::size_t in_use, std::size_t host) const;
 
  private:
@@ -31,9 +31,9 @@ class ActivationBound {
   const PartOptions& parts_;
   const std::size_t base_;
   const ActivationBudget budget_;
-  const std::size_t tight_;                   // the part whose peak is held against the budget
-  double device_price_ = 0, host_price_ = 0;  // nanoseconds for a byte
-  std::vector<std::vector<double>> rest_;     // by part and option of the one before, at these prices
+  const std::size_t tight_;                   // the part whose peak is compared with the budget
+  double device_price_ = 0, host_price_ = 0;  // nanoseconds per byte
+  std::vector<std::vector<double>> rest_;     // by part and by option of the part before, at these prices
 };
 
 }  // namespace ring

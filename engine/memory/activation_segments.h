@@ -1,22 +1,23 @@
 #pragma once
-// Where not even the inputs of all blocks fit: the first blocks lie in segments, of which only the first one's input is
-// kept. The backward runs the forward of a segment again, and only then does each of its blocks treat its activations
-// in its way (Chen et al. 2016). For the solver a segment is one part, whose options are ways of its blocks.
+// Segmented checkpointing, for steps in which not even the inputs of all blocks fit: the first blocks form segments,
+// and only the input of each segment is saved. The backward reruns the forward of a segment, and only in that rerun
+// does each block treat its activations in its own way (Chen et al. 2016). For the solver a segment is one part, whose
+// options are those of its blocks.
 
 #include "engine/memory/activation_options.h"
 
 namespace ring {
 
 struct Segments {
-  std::size_t count = 0, blocks = 0;  // how many, of how many parts each
+  std::size_t count = 0, blocks = 0;  // number of segments, and parts in each
 };
 
-// The parts that lie in segments, from `first` on, as one part for each of these; all blocks of a segment have the same
-// option, of the first `options`, which leave nothing to the host.
+// Returns the parts with those from `first` on merged into s.count segments. All blocks of a segment use the same
+// option, one of the first `options`, which offload nothing.
 PartOptions in_segments(const PartOptions&, Segments, std::size_t first, std::size_t options);
 
-// Those worth to be tried for so many blocks: of 2, 3, 4, 6 and 8 blocks, and at least one block is in none, since the
-// backward begins with it.
+// Returns the segmentations worth trying: segments of 2, 3, 4, 6 and 8 blocks. At least one block stays outside,
+// because the backward begins with it.
 std::vector<Segments> segments_of(std::size_t blocks);
 
 }  // namespace ring

@@ -1,6 +1,6 @@
 #pragma once
-// How long the work of a step takes: each kernel the larger of its FLOPs and its bytes at what the device sustains, and
-// a fixed part; messages a fixed part and their bytes over the link.
+// Predicts the time of a step's work. A kernel takes a fixed time plus the larger of its FLOPs and its bytes, divided
+// by the rates that the device sustains; a message takes a fixed time plus its bytes over the link.
 
 #include <string>
 #include <string_view>
@@ -12,37 +12,38 @@
 
 namespace ring {
 
-// FLOP/s in one precision; 0: not known.
+// FLOP/s in one precision; 0 if unknown.
 struct ComputeRates {
-  double products = 0;
+  double products = 0;            // GEMMs
   double attention = 0;           // of kept pairs, forward
-  double attention_backward = 0;  // and backward
+  double attention_backward = 0;  // of kept pairs, backward
   void fields(Fields&);
 };
 
 struct DeviceRates {
   std::string device = "cpu";
-  double peak_flops = 0;  // per second, as the data sheet says: what MFU refers to
+  double peak_flops = 0;  // FLOP/s of the data sheet, on which MFU is based
   ComputeRates bf16, tf32, fp32;
   double bytes_per_second = 0;             // read and written by kernels
   double call_seconds = 0;                 // of the shortest kernel
-  double link_bytes_per_second = 0;        // from one device of a machine to another, each way
-  double link_seconds = 0;                 // of the shortest message over it; 0: call_seconds
-  double collective_bytes_per_second = 0;  // that a rank passes on while all reduce, gather or scatter
-  double collective_seconds = 0;           // of the shortest of these
+  double link_bytes_per_second = 0;        // between two devices of a machine, each way
+  double link_seconds = 0;                 // of the shortest message; 0 means call_seconds
+  double collective_bytes_per_second = 0;  // that a rank sends in a collective of all ranks (reduce, gather, scatter)
+  double collective_seconds = 0;           // of the shortest collective
   double host_bytes_per_second = 0;        // between device and host memory, each way
-  double memory_bytes = 0;                 // of the device; 0: not known
+  double memory_bytes = 0;                 // of the device; 0 if unknown
   void fields(Fields&);
   ComputeRates& of(Precision);
-  // Error: they are not known, with the command that measures them.
+  // Throws Error, with the command that measures them, if the rates are unknown.
   const ComputeRates& of(Precision) const;
 };
 
-// h100, h200, and cpu for `threads` of a usual one. Error names those that there are.
+// Returns the table h100, h200, or cpu (for `threads` of a typical CPU). Throws Error, which lists the tables, for
+// other names.
 DeviceRates shipped_rates(const std::string& device, int threads = 1);
 
 double seconds_of(const DeviceRates&, Precision, std::string_view slot, const Cost&);
-// A message's, which waits for nobody. 0: the link is not known.
+// Returns the time of a message that waits for no other rank; 0 if the link's rate is unknown.
 double seconds_of(const DeviceRates&, const FakeTransfer&);
 
 }  // namespace ring
