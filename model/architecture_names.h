@@ -1,12 +1,12 @@
 #pragma once
-// The values of model.architecture.
+// Allowed values of model.architecture.
 
 #include <string>
 #include <vector>
 
 namespace ring {
 
-// In the order in which they are listed. add_architecture() (model/architectures.h) appends to them.
+// Returns the names in the order in which they are listed. add_architecture() (model/architectures.h) appends to them.
 std::vector<std::string>& architecture_names();
 
 }  // namespace ring

@@ -5,20 +5,21 @@
 
 namespace ring {
 
-// What attention over whole documents is computed from, q [N,Hq,D], k and v [N,Hk,D] as they are multiplied, the blocks
-// that were selected, and the log-sum-exp that it keeps, f32 [Hq,N].
+// Inputs of attention over whole documents: q [N,Hq,D], k and v [N,Hk,D] as the kernel multiplies them, and the
+// selected blocks; and its saved log-sum-exp, f32 [Hq,N].
 struct AttendedHeads {
   Tensor q, k, v, lse;
-  float scale = 1;  // of scores
+  float scale = 1;  // factor on the scores
   Pattern pattern;
   BlockSelection selection{};
   std::vector<Span> spans{};
-  KvHeads heads{};  // of those that this process selects blocks for (selection_part), counted from their first one
-  // The documents. Where ranks share the queries, `spans` are those of one rank, as q and lse are, k has the documents'
-  // rows, and v is undefined.
+  KvHeads heads{};  // a range of the heads that this process selects blocks for (selection_part), counted from their
+                    // first head
+  // The documents. If ranks share the queries, then `spans`, q and lse cover this rank's queries, k has the rows of the
+  // whole documents, and v is undefined.
   std::vector<Span> keys{};
-  std::vector<PoolWeights> pools{};  // by size, of these heads; none: pools are means
-  Tensor pool_gates{};               // f32 [Hq,N], added to the scores of pools; undefined: 0
+  std::vector<PoolWeights> pools{};  // one entry per pool size, for these heads; empty if pools are means
+  Tensor pool_gates{};               // f32 [Hq,N], added to the scores of pools; undefined means 0
 };
 
 }  // namespace ring

@@ -11,13 +11,13 @@ namespace ring {
 
 inline constexpr std::int64_t kAfterAllTokens = std::numeric_limits<std::int64_t>::max();
 
-// As they are once so many tokens were trained: nothing in them changes any more. Memory is planned for the settings
-// themselves, whose numbers are the largest of the run.
+// Returns the settings after this many trained tokens, with no further changes scheduled. Memory is planned for the
+// original settings, whose numbers are the largest of the run.
 ModelConfig as_of(ModelConfig, std::int64_t tokens);
 
-// From how many tokens on something is another than before, ascending; empty: nothing changes.
+// Returns the token counts at which a setting changes, ascending; empty if nothing changes.
 std::vector<std::int64_t> attention_changes(const ModelConfig&);
-// How many of the changes have happened: between two of them the settings stay the same.
+// Returns how many of the changes have happened. The settings are the same for all token counts with the same stage.
 std::size_t attention_stage(const std::vector<std::int64_t>& changes, std::int64_t tokens);
 
 }  // namespace ring

@@ -1,6 +1,6 @@
 #pragma once
-// Runs the two sublayers of a block as the plan of its activations says: what the backward computes again, where saved
-// tensors lie meanwhile, and how many rows the MLP takes at a time. The block's own code knows none of it.
+// Runs the two sublayers of a block according to its activation plan: what backward recomputes, where saved tensors are
+// stored, and how many rows the MLP takes at a time. The block's own code does not depend on the plan.
 
 #include <cstdint>
 #include <utility>
@@ -26,11 +26,11 @@ class BlockRunner {
   Var mlp(Run&, const Var& x, const RowsFn& f) const;
 
   BlockPlan plan;
-  SavedTensorHooks* host = nullptr;  // takes the saved tensors if plan.offload
-  std::int64_t mlp_chunk = 0;        // 0: all rows at once
+  SavedTensorHooks* host = nullptr;  // stores the saved tensors if plan.offload
+  std::int64_t mlp_chunk = 0;        // rows per call of the MLP; 0 means all rows at once
 
  private:
-  // Gives a member of a Run another value for as long as it lives.
+  // Sets a member of a Run to a different value for the lifetime of this object.
   template <class T>
   class [[nodiscard]] Changed {
    public:
@@ -43,7 +43,7 @@ class BlockRunner {
     T& member_;
     T before_;
   };
-  // The scope of attention, and the plan's choices for it in the Run.
+  // Enters the scope of attention and applies the plan's choices for it to the Run.
   struct AttentionScope {
     AttentionScope(const BlockRunner&, Run&);
     ScopeGuard scope;

@@ -13,7 +13,7 @@ namespace {
 
 struct ScalingKeys {
   RopeScaling scaling;
-  std::vector<std::string> keys;  // of model.rope, beside theta and scaling
+  std::vector<std::string> keys;  // keys of model.rope other than theta and scaling
 };
 
 const std::vector<ScalingKeys>& scaling_keys() {
@@ -26,7 +26,7 @@ const std::vector<ScalingKeys>& scaling_keys() {
   return all;
 }
 
-// Adds a problem for each key that has another value than its default and that the kind of scaling does not read.
+// Adds a problem for each key that differs from its default although the kind of scaling does not read it.
 void add_foreign_keys(const RopeConfig& c, std::vector<SettingProblem>& errors) {
   RopeConfig given = c, plain;
   const config::Node mine = bind_config(given), defaults = bind_config(plain);
@@ -120,10 +120,10 @@ void ModelConfig::fields(Fields& f) {
 
 namespace {
 
-// Weights and their gradients, moments and bytes are counted by 64 bits; this is far beyond what a machine holds.
+// Upper bound that keeps byte counts of weights, gradients and moments within 64 bits; far beyond what a machine holds.
 constexpr double kMostParameters = 0x1p50;
 
-// Without biases and norms. A double: the product of the largest settings is beyond 64 bits.
+// Counts parameters without biases and norms. A double, because the product of the largest settings exceeds 64 bits.
 double count_of_parameters(const ModelConfig& c) {
   const auto width = static_cast<double>(c.width), dim = static_cast<double>(c.head_dim);
   const double attention = static_cast<double>(2 * c.heads + 2 * c.kv_heads) * dim * width;
@@ -141,7 +141,8 @@ std::string wrong_layers(const LayerAttentionConfig& entry, std::int64_t layers)
   }
 }
 
-// What fits next below and above `count`, up to `most`, as advice has it: "4 or 8"; empty: nothing.
+// Returns the nearest fitting values below and above `count`, up to `most`, for advice: "4 or 8"; empty if there are
+// none.
 std::string nearest(std::int64_t count, std::int64_t most, const auto& fits) {
   std::int64_t below = std::min(count - 1, most), above = count + 1;
   while (below > 0 && !fits(below)) --below;
@@ -150,7 +151,7 @@ std::string nearest(std::int64_t count, std::int64_t most, const auto& fits) {
   return less + (less.empty() || more.empty() ? "" : " or ") + more;
 }
 
-// Heads of so many channels, none of which the settings name.
+// Returns the problem with width / heads, if head_dim is not set.
 std::string wrong_heads(const ModelConfig& c) {
   const auto fits = [&](std::int64_t heads) { return c.width % heads == 0 && c.width / heads % 8 == 0; };
   if (fits(c.heads)) return "";

@@ -17,21 +17,22 @@ enum class NormKind : std::uint8_t { layer, rms };
 enum class NormPlace : std::uint8_t {
   pre,   // x + f(norm(x)), and a final norm (Xiong et al. 2020)
   post,  // norm(x + f(x)) (Vaswani et al. 2017)
-  sub,   // pre, and a second norm before each output projection (MAGNETO: Wang et al. 2022, section 2.1)
+  sub,   // `pre`, and a second norm before each output projection (MAGNETO: Wang et al. 2022, section 2.1)
 };
 enum class Positions : std::uint8_t { learned, rope, none };
 enum class Mlp : std::uint8_t { gelu, gelu_tanh, swiglu, relu2 };
 enum class Biases : std::uint8_t { none, all, qkv };
 enum class InitScheme : std::uint8_t {
   normal,        // every matrix normal(0, init_std)
-  depth_scaled,  // the same, output projections divided by sqrt(2 layers) (GPT-2: Radford et al. 2019, section 2.3)
-  magneto,       // Xavier normal, value, output and MLP matrices times sqrt(log(2 layers)) (Wang et al. 2022, table 2)
+  depth_scaled,  // `normal`, with output projections divided by sqrt(2 layers) (GPT-2: Radford et al. 2019,
+                 // section 2.3)
+  magneto,       // Xavier normal; value, output and MLP matrices times sqrt(log(2 layers)) (Wang et al. 2022, table 2)
 };
 enum class RopeScaling : std::uint8_t {
   none,
   linear,   // positions divided by factor (Chen et al. 2023)
   llama3,   // low frequencies divided by factor, a smooth band between (Llama 3.1)
-  yarn,     // the same with a band by channels, and scores times attention_factor^2 (Peng et al. 2023, section 3)
+  yarn,     // as llama3, with the band by channels, and scores times attention_factor^2 (Peng et al. 2023, section 3)
   dynamic,  // theta grows with the length of each sequence beyond original_context (Peng et al. 2023, section 3.3)
 };
 
@@ -40,20 +41,20 @@ struct RopeConfig {
   RopeScaling scaling = RopeScaling::none;
   double factor = 8, low_freq_factor = 1, high_freq_factor = 4;
   std::int64_t original_context = 8192;
-  double beta_fast = 32, beta_slow = 1, attention_factor = 0;  // yarn; 0: as its paper says
+  double beta_fast = 32, beta_slow = 1, attention_factor = 0;  // yarn; attention_factor 0 uses the paper's value
   void fields(Fields&);
   void validate(std::vector<SettingProblem>& errors) const;
 };
 
 struct ModelConfig {
-  std::int64_t vocab_size = 0;  // 0: the corpus's
+  std::int64_t vocab_size = 0;  // 0 uses the corpus's vocabulary size
   std::int64_t context = 256;
   std::int64_t layers = 4;
   std::int64_t width = 128;
   std::int64_t heads = 4;
-  std::int64_t kv_heads = 0;   // 0: heads
-  std::int64_t head_dim = 0;   // 0: width / heads
-  std::int64_t mlp_width = 0;  // 0: 4 width; for swiglu 8/3 width, rounded up to 32
+  std::int64_t kv_heads = 0;   // 0 means heads
+  std::int64_t head_dim = 0;   // 0 means width / heads
+  std::int64_t mlp_width = 0;  // 0 means 4 width, or for swiglu 8/3 width rounded up to 32
   NormKind norm = NormKind::rms;
   NormPlace norm_place = NormPlace::pre;
   double norm_eps = 1e-5;
@@ -68,16 +69,16 @@ struct ModelConfig {
   double dropout = 0, attention_dropout = 0;
   InitScheme init = InitScheme::depth_scaled;
   double init_std = 0.02;
-  std::string architecture = "decoder";  // one of architectures(); a setting only if there are several
+  std::string architecture = "decoder";  // one of architecture_names(); a setting only if there are several
 
   void fields(Fields&);
   void validate(std::vector<SettingProblem>& errors) const;
 
-  // The same with every 0 replaced by what it stands for.
+  // Returns the config with every 0 replaced by the value that it stands for.
   ModelConfig resolved() const;
 };
 
-// Into how many slices the model can be cut (tensor parallelism), 1 first.
+// Returns the degrees of tensor parallelism that the model can be sharded by, ascending from 1.
 std::vector<std::int64_t> possible_slices(const ModelConfig& resolved);
 
 }  // namespace ring

@@ -13,8 +13,8 @@
 namespace ring {
 namespace {
 
-// pass(seqs), or of their copy in which each document rotates by frequencies of its own, where dynamic scaling
-// stretches one; seen: what a cache holds of them.
+// Returns pass(seqs), or pass of a copy of seqs with per-document frequencies if dynamic scaling stretches a document.
+// seen: tokens of each document that a cache holds.
 template <class Pass>
 Var with_frequencies(const ModelConfig& c, const Sequences& seqs, const std::vector<std::int32_t>& seen,
                      const ExecContext& ctx, const Pass& pass) {
@@ -48,7 +48,7 @@ ParamList DecoderBlock::parameters() const {
   return all += mlp_->parameters();
 }
 
-// Without dropout the sublayer's last product adds x itself.
+// Without dropout the sublayer's last GEMM adds x itself.
 template <class Sublayer>
 Var DecoderBlock::add_sublayer(Run& run, const Var& x, const Norm& norm, std::uint32_t dropout_site,
                                const Sublayer& sublayer) const {
@@ -118,7 +118,7 @@ std::vector<Param*> Decoder::vocab_tables() const {
 }
 
 // Between sublayers each process holds its rows of the residual stream (sequence parallelism): norms and dropout work
-// on them, and the gradients of what every slice holds whole are summed over the slices.
+// on these rows, and the gradients of replicated parameters are summed over the slices.
 void Decoder::on_shard() {
   const ModelConfig& c = config_;
   const Slice& slice = params_.slice();
@@ -190,7 +190,7 @@ Var Decoder::finish(Run& run, const Var& x) const {
   return y;
 }
 
-// A slice is of no use alone.
+// Throws Error if the model is sharded differently from the run, or N does not divide.
 void Decoder::check_run(const Run& run, const Tensor& ids) const {
   const int slices = params_.slice().size, processes = run.tp ? run.tp->size() : 1;
   RING_CHECK(slices == processes && (!run.tp || params_.slice().rank == run.tp->rank()), "slice ", params_.slice().rank,
@@ -240,7 +240,7 @@ bool Decoder::trains(std::size_t first, std::size_t end) const {
 }
 
 Var Decoder::run_segments(Run& run, Var x, const Sequences& seqs) const {
-  // Segments that are computed again in the backward attend to what was selected in the forward.
+  // Recomputed segments attend over the blocks that the forward selected.
   const auto selections = std::make_shared<Selections>(blocks_.size());
   for (std::size_t first = 0, end = 0; first < blocks_.size(); first = end) {
     const bool segment = first < in_segments_;

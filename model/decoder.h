@@ -1,5 +1,5 @@
 #pragma once
-// The decoder-only transformer. Tokens in, hidden states, loss or logits out.
+// The decoder-only transformer: maps tokens to hidden states, loss or logits.
 
 #include <deque>
 #include <functional>
@@ -19,7 +19,7 @@ class DecoderBlock {
  public:
   DecoderBlock(const ParamPrefix&, const ModelConfig& resolved, std::int64_t layer, const Pattern&,
                const Tensor& inv_freq, const MakeFfn&);
-  // shared: as of AttentionLayer.
+  // shared: see AttentionLayer::operator().
   Var operator()(Run&, const Var& x, const Sequences&, BlockSelection* shared) const;
   Var operator()(Run&, const Var& x, const Sequences&, BlockSelection* shared, LayerCache&,
                  const std::vector<std::int32_t>& lengths) const;
@@ -31,7 +31,8 @@ class DecoderBlock {
   BlockRunner runner;
 
  private:
-  // x + sublayer(norm(x)), or norm(x + sublayer(x)) with model.norm_place: post; with dropout of the sublayer's output.
+  // Returns x + sublayer(norm(x)), or norm(x + sublayer(x)) with model.norm_place: post. Applies dropout to the
+  // sublayer's output.
   template <class Sublayer>
   Var add_sublayer(Run&, const Var& x, const Norm&, std::uint32_t dropout_site, const Sublayer&) const;
   template <class Attend>
@@ -77,28 +78,28 @@ class Decoder : public Model {
   void on_shard() override;
   void check_run(const Run&, const Tensor& ids) const;
   Var embed(Run&, const Tensor& ids, const Sequences&) const;
-  using Selections = std::vector<BlockSelection>;  // by layer: of those that share theirs
+  using Selections = std::vector<BlockSelection>;  // indexed by the first layer of each group that shares a selection
   BlockSelection* shared(Selections&, std::size_t layer) const;
   Var run_blocks(Run&, Var x, const Sequences&, std::size_t first, std::size_t end, Selections&) const;
-  Var run_segments(Run&, Var x, const Sequences&) const;  // all of them
-  bool trains(std::size_t first, std::size_t end) const;  // whether a parameter of these blocks is not frozen
+  Var run_segments(Run&, Var x, const Sequences&) const;  // all blocks
+  bool trains(std::size_t first, std::size_t end) const;  // some parameter of these blocks is not frozen
   Var finish(Run&, const Var& x) const;
   const Param& head() const { return head_ ? *head_ : *tokens_; }
   void seen(const ScopeId& part, const Var& v) const {
     if (watch) watch(part, v.value);
   }
 
-  ModelConfig config_, settings_;  // settings_: with what changes
+  ModelConfig config_, settings_;  // config_: as of the current stage; settings_: with the schedules
   std::vector<std::int64_t> sharing_ = sharing_layers(config_), changes_ = attention_changes(config_);
-  std::optional<std::size_t> stage_;  // of changes_; none: not yet asked for one
+  std::optional<std::size_t> stage_;  // number of changes_ applied; nullopt before set_attention_tokens()
   Tensor inv_freq_;
   Param* tokens_;
   Param* positions_ = nullptr;
   std::deque<DecoderBlock> blocks_;
-  std::optional<ImportantBlocks> important_;          // there is one once the blocks are made
-  std::size_t segment_blocks_ = 0, in_segments_ = 0;  // of a segment, of all
+  std::optional<ImportantBlocks> important_;          // set in the constructor, after the blocks
+  std::size_t segment_blocks_ = 0, in_segments_ = 0;  // blocks per segment, blocks in all segments
   std::optional<Norm> final_norm_;
-  Param* head_ = nullptr;  // null: tied to the token embedding
+  Param* head_ = nullptr;  // null if tied to the token embedding
 };
 
 }  // namespace ring

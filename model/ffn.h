@@ -12,8 +12,8 @@ namespace ring {
 class FfnLayer {
  public:
   virtual ~FfnLayer() = default;
-  // x [N,C] -> [N,C], plus residual [N,C], which may be none; treats every row by itself. In a sliced run x has this
-  // process's rows, [N/tp,C], as the result does.
+  // Returns f(x) [N,C] + residual for x [N,C]; residual [N,C] may be none. Treats every row independently. In a sliced
+  // run x and the result have this process's rows, [N/tp,C].
   virtual Var operator()(Run&, const Var& x, const Var& residual) const = 0;
   virtual ParamList parameters() const = 0;
 };
@@ -31,7 +31,7 @@ class FeedForward final : public FfnLayer {
   Linear out_;
 };
 
-// Creates the feed-forward layer of a block, which declares its parameters below the prefix.
+// Creates the feed-forward layer of a block and declares its parameters below the prefix.
 using MakeFfn =
     std::function<std::unique_ptr<FfnLayer>(const ParamPrefix&, const ModelConfig& resolved, std::int64_t layer)>;
 std::unique_ptr<FfnLayer> make_feed_forward(const ParamPrefix&, const ModelConfig& resolved, std::int64_t layer);

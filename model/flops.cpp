@@ -27,7 +27,7 @@ double flops_per_token(const ModelConfig& c, std::int64_t context) {
   const double head = static_cast<double>(c.vocab_size * c.width);
   const double matrices = static_cast<double>(c.layers) * (qkv + out + mlp) + head;
   const double queries = static_cast<double>(context ? context : c.context);
-  const double pairs = attention_pairs(c, context) / queries;  // of one query, over all layers
+  const double pairs = attention_pairs(c, context) / queries;  // pairs of one query, over all layers
   return 6 * matrices + 12 * static_cast<double>(c.heads * c.head_dim) * pairs;
 }
 

@@ -1,17 +1,17 @@
 #pragma once
-// What a model computes, in numbers.
+// Counts of attention pairs and FLOPs.
 
 #include "model/config.h"
 
 namespace ring {
 
-// Pairs of a query and a key in one sequence, summed over the layers; the mean of all heads. context: its tokens, from
-// the beginning of a sample; 0: all of them.
+// Returns the (query, key) pairs of one sequence, summed over the layers and averaged over the heads. context: tokens
+// from the beginning of a sample; 0 means model.context.
 double attention_pairs(const ModelConfig& resolved, std::int64_t context = 0);
 
-// FLOPs of one token, forward and backward: 6 per matrix weight (the head's included, the embedding's not), and
-// 12 heads head_dim for each pair that attention keeps, per layer (Chowdhery et al. 2022, appendix B, where all pairs
-// count). Counts the pairs of a whole sequence: keep the result.
+// Returns the FLOPs of one token, forward and backward: 6 per matrix weight (including the head, not the embedding),
+// and 12 heads head_dim per layer for each pair that attention keeps (Chowdhery et al. 2022, appendix B, where all
+// pairs count). Counts the pairs of a whole sequence, which is slow: cache the result.
 double flops_per_token(const ModelConfig& resolved, std::int64_t context = 0);
 
 }  // namespace ring

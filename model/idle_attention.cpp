@@ -10,7 +10,7 @@
 namespace ring {
 namespace {
 
-// The entries of heads start over where the list ends, which may be never.
+// Reports entries of `heads` after the last KV head. (The list repeats, so a shorter one is fine.)
 std::string idle_heads(const AttentionConfig& c, std::int64_t kv_heads) {
   const auto given = std::ssize(c.heads);
   if (given <= kv_heads) return "";
@@ -18,7 +18,7 @@ std::string idle_heads(const AttentionConfig& c, std::int64_t kv_heads) {
              " (model.kv_heads): what comes behind the first ", kv_heads, " means nothing. Shorten the list");
 }
 
-// A token sees the pools that end before it.
+// Reports pools that no token sees. A token sees the pools that end before it.
 std::string idle_pools(const AttentionConfig& c, std::int64_t longest) {
   const auto seen = [&](std::int64_t size) { return size < longest; };
   const auto idle = std::ranges::find_if_not(c.pools, seen);
@@ -27,7 +27,7 @@ std::string idle_pools(const AttentionConfig& c, std::int64_t longest) {
              longest, ", so that none is ever seen. Leave ", idle == c.pools.begin() ? "pools" : "it", " out");
 }
 
-// There is nothing to choose from, or all of it is kept.
+// Reports rules that have nothing to choose from, or that keep all blocks.
 std::string idle_choice(const AttentionConfig& c, std::int64_t longest) {
   const std::int64_t block = block_of(c), blocks = (longest + block - 1) / block;
   const std::string has = str("the longest sequence, of ", longest, " tokens, has ", counted(blocks, "block"), " of ");
@@ -44,7 +44,7 @@ std::string idle_choice(const AttentionConfig& c, std::int64_t longest) {
   return "";
 }
 
-// A first choice that comes after the last step.
+// Reports rules whose first choice comes after the last step.
 std::string idle_wait(const AttentionConfig& c, std::int64_t steps) {
   const std::string end = str(", but step ", steps, " is the last one (train.steps): ");
   if (learns_blocks(c) && c.index_warmup_steps >= steps)

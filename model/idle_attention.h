@@ -1,5 +1,5 @@
 #pragma once
-// Settings of attention that are allowed and do nothing.
+// Attention settings that are allowed but have no effect.
 
 #include <cstdint>
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace ring {
 
-// Why, and what to do, of each that does nothing in a run of so many steps with sequences of at most `longest` tokens:
-// "model.attention.pools: ..".
+// Returns a message for each setting that has no effect in a run of `steps` steps with sequences of at most `longest`
+// tokens, with the reason and the fix: "model.attention.pools: ..".
 std::vector<std::string> idle_attention(const ModelConfig& resolved, std::int64_t longest, std::int64_t steps);
 
 }  // namespace ring

@@ -25,7 +25,7 @@ constexpr const char* kMeasured = "importance.measured";
 
 std::string name_of(std::int64_t layer, const char* what) { return str(kPrefix, "blocks.", layer, ".", what); }
 
-// A hash of what the layers keep, in digits that f32 has exactly.
+// Hashes the blocks that the layers keep, as digits that f32 represents exactly.
 constexpr std::int64_t kDigits = 4;
 std::array<float, kDigits> digits_of(std::span<const BlockImportance> layers) {
   std::uint64_t hash = kHashOfNothing;
@@ -36,7 +36,7 @@ std::array<float, kDigits> digits_of(std::span<const BlockImportance> layers) {
   return digits;
 }
 
-// Tokens of each layer's blocks.
+// Returns the tokens per block of each layer.
 std::vector<std::int64_t> blocks_of(const ModelConfig& model) {
   const ModelConfig c = model.resolved();
   std::vector<std::int64_t> blocks;
@@ -44,7 +44,7 @@ std::vector<std::int64_t> blocks_of(const ModelConfig& model) {
   return blocks;
 }
 
-// Layers whose attention is watched: until it ends, also where memory runs out in between.
+// Watches the attention of layers and removes the watch at the end of the scope, also after an exception.
 struct WatchedLayers {
   std::vector<AttentionLayer*> layers;
   ~WatchedLayers() {
@@ -66,7 +66,7 @@ ImportantBlocks::ImportantBlocks(Model& model, const std::vector<Pattern>& patte
 ImportantBlocks::~ImportantBlocks() {
   try {
     if (travelling_) travelling_->work.wait(*arrivals_);
-  } catch (const Error&) {  // whoever ended the run has said so
+  } catch (const Error&) {  // the error that ended the run was already reported
   }
 }
 
@@ -151,9 +151,9 @@ std::string ImportantBlocks::load(const std::string& checkpoint, const Manifest&
              " in the weights' checkpoint is of blocks of another size: it begins empty");
 }
 
-// Returns by layer, of the queries of this rank and the KV heads that it selects for, the masses by distance, f32 [2,
-// KV heads, distances] (kernels/attention/distance_mass.h). Nothing is measured of kernels for it, so that no choice of
-// the run depends on whether it was made.
+// Returns for each layer the masses by distance, f32 [2, KV heads, distances] (kernels/attention/distance_mass.h), of
+// this rank's queries and of the KV heads that it selects for. Kernels are not tuned for this, so that no choice of the
+// run depends on whether masses were measured.
 std::vector<Tensor> ImportantBlocks::distance_masses() {
   const std::int64_t heads = model_.config().kv_heads / slices(), first = slice_of(step_->mesh.rank()) * heads;
   ExecContext plain = step_->ctx;
@@ -170,7 +170,7 @@ std::vector<Tensor> ImportantBlocks::distance_masses() {
       const auto some = all.begin() + first + h.heads.first;
       const Tensor made =
           ring::distance_masses(call, layers_[n].distances(), std::vector(some, some + h.heads.count), plain);
-      for (std::int64_t i = 0; i < 2; ++i) {  // of each head in one call, or in one for each part of the queries
+      for (std::int64_t i = 0; i < 2; ++i) {  // each head is in one call, or in one call per part of the queries
         const Tensor sum = masses[n].narrow(0, i, 1).narrow(1, h.heads.first, h.heads.count);
         axpby_kernel({.x = made.narrow(0, i, 1), .y = sum, .out = sum, .beta = 1}, plain);
       }
@@ -191,12 +191,12 @@ void ImportantBlocks::measure(std::int64_t step) {
   travelling_ = {step, step_->mesh.all().all_gather(messages_, own_, ctx.stream.record())};
 }
 
-// Ahead of what writes the averages and scores.
+// Waits for copies of the averages and scores. Call before writing them.
 void ImportantBlocks::await_copies() {
   if (copies_) std::exchange(copies_, std::nullopt)->synchronize();  // host waits: checkpoint
 }
 
-// What was sent a measurement ago is there by now.
+// Averages the measurement in flight, which has arrived by the time of the next one.
 void ImportantBlocks::settle() {
   if (!travelling_) return;
   Travelling last = *std::exchange(travelling_, std::nullopt);
@@ -219,14 +219,14 @@ void ImportantBlocks::check_choices(const std::vector<float>& messages) const {
            "the memory or the processor of one of them errs. Resume from the last checkpoint, on other machines");
 }
 
-// Neighbours are those of tp, then those of cp.
+// Returns the group of KV heads that a rank computes. Ranks are ordered with tp fastest, then cp.
 std::int64_t ImportantBlocks::slice_of(int rank) const {
   const int tp = step_->mesh.degree("tp"), cp = step_->mesh.degree("cp");
   const std::int64_t parts = step_->cp_of_heads;
   return rank % tp * parts + (parts > 1 ? rank / tp % cp : 0);
 }
 
-// In the ranks' order, each its slice of the heads.
+// Sums the messages in rank order; each rank contributes its group of the heads.
 MeasuredMass ImportantBlocks::sum_over_ranks(const std::vector<float>& messages, std::size_t layer) const {
   const auto all = static_cast<std::size_t>(layers_[layer].averages().numel());
   const std::size_t here = all / static_cast<std::size_t>(slices());

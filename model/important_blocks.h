@@ -1,7 +1,8 @@
 #pragma once
-// Blocks by importance while a run trains (model/attention/importance.h): some steps measure masses over every rank's
-// first micro-batch, and some of these choose other blocks, by what was measured before. What one measures travels to
-// all ranks beside the steps that follow, and is taken ahead of the next one that measures: no step waits for it.
+// Block selection by importance during training (model/attention/importance.h). Some steps first measure masses over
+// every rank's first micro-batch, and some of these steps choose new blocks from the earlier measurements. A
+// measurement is sent to all ranks while the following steps run and is used before the next measurement, so no step
+// waits for it.
 
 #include <optional>
 #include <span>
@@ -18,17 +19,17 @@ namespace ring {
 
 class ImportantBlocks : public TrainingState {
  public:
-  // patterns: of all heads, by layer. The model outlives it.
+  // patterns: one per layer, for all heads. The model must outlive this object.
   ImportantBlocks(Model&, const std::vector<Pattern>& patterns);
-  ~ImportantBlocks() override;  // waits for what is on its way
+  ~ImportantBlocks() override;  // waits for a measurement in flight
 
-  // Returns one for each layer that keeps blocks by importance.
+  // Returns one entry for each layer that keeps blocks by importance.
   std::span<BlockImportance> layers() { return layers_; }
-  // Makes the layers keep the blocks that layers() says now, from the next forward on.
+  // Makes the layers keep the blocks that layers() holds, from the next forward on.
   void apply();
 
   void attach(const StepAccess&) override;
-  // Throws Error if another rank has chosen other blocks.
+  // Throws Error if a different rank has chosen different blocks.
   bool before_step(std::int64_t step) override;
   const char* prefix() const override;
   void add_to(State&) override;
@@ -37,14 +38,14 @@ class ImportantBlocks : public TrainingState {
   bool restored() override;
   std::string missing_text() const override;
   std::string unexpected_text() const override;
-  // A model of another context has more or fewer distances: the nearest ones are taken. Layers whose blocks had another
-  // size stay as they are, since distances there are in such blocks.
+  // A model of a different context has more or fewer distances: the distances that both have are loaded. Layers whose
+  // block size differs are not loaded, since distances count in blocks.
   std::string load(const std::string& checkpoint, const Manifest&, const ModelConfig& saved) override;
-  // A layer that kept blocks by importance and goes on with it needs blocks of the same size.
+  // Throws Error if a layer that keeps blocks by importance before and after has a different block size.
   void check_resume(const ModelConfig& before, const std::string& run) const override;
 
  private:
-  // One measurement on its way, in messages_.
+  // A measurement in flight, in messages_.
   struct Travelling {
     std::int64_t step;
     Work work;
@@ -55,22 +56,23 @@ class ImportantBlocks : public TrainingState {
   void await_copies();
   void check_choices(const std::vector<float>& messages) const;
   MeasuredMass sum_over_ranks(const std::vector<float>& messages, std::size_t layer) const;
-  std::size_t message() const { return static_cast<std::size_t>(own_.numel()); }  // numbers of a rank
-  // The heads are shared by the ranks of tp and, within such a slice of the model, by those of cp, or these share the
-  // queries, and their masses are summed.
+  std::size_t message() const { return static_cast<std::size_t>(own_.numel()); }  // f32 numbers per rank
+  // Number of groups of KV heads. The ranks of tp share the heads. Within a tp slice the ranks of cp share either the
+  // heads or the queries; in the latter case their masses are summed.
   std::int64_t slices() const { return std::int64_t{step_->mesh.degree("tp")} * step_->cp_of_heads; }
   std::int64_t slice_of(int rank) const;
 
   Model& model_;
   std::vector<BlockImportance> layers_;
-  std::optional<StepAccess> step_;  // none: no run, or no such layer
-  // f32: each layer's masses of this rank's heads and, in the last kDigits, what the layers keep; of all ranks.
+  std::optional<StepAccess> step_;  // nullopt without a run, or if no layer keeps blocks by importance
+  // f32. own_: each layer's masses for this rank's heads, then kDigits numbers that hash the kept blocks. messages_:
+  // own_ of all ranks.
   Tensor own_, messages_;
-  std::vector<std::size_t> first_;  // of each layer in a message
-  std::optional<Stream> arrivals_;  // there is one where there is a step
+  std::vector<std::size_t> first_;  // each layer's offset in a message
+  std::optional<Stream> arrivals_;  // set if step_ is
   std::optional<Travelling> travelling_;
   std::optional<Stream> copies_;
-  std::int64_t measured_ = 0;  // the last step that did: one that is taken again after a bad one measures no more
+  std::int64_t measured_ = 0;  // the last step that measured; a step repeated after a bad one does not measure again
 };
 
 }  // namespace ring

@@ -30,8 +30,8 @@ Tensor in_type(const Tensor& x, DType type, const ExecContext& ctx) {
 
 }  // namespace
 
-// Inputs are normed: with this deviation queries and keys are about as large as what they are made of. Biases are a
-// vector, head by head, so that they do not decay.
+// The layer's input is normalized: with this standard deviation queries and keys are about as large as the input.
+// Biases are a vector, head by head, so that they get no weight decay.
 Indexer::Indexer(const ParamPrefix& at, const ModelConfig& c, const AttentionConfig& a)
     : shape_{.heads = a.index_heads,
              .dim = a.index_head_dim,

@@ -14,39 +14,40 @@ class Indexer {
   Indexer(const ParamPrefix&, const ModelConfig& resolved, const AttentionConfig&);
   std::vector<Param*> parameters() const;
 
-  // As a slice computes them: these KV heads alone.
+  // Restricts the indexer to the KV heads of a tensor-parallel slice.
   void take_heads(std::int64_t first, std::int64_t count) { shape_.first_head = first, shape_.count = count; }
-  // x [N/tp,C], the layer's input -> scores f32 [rows,heads,blocks] of these heads, rows as a selection has them.
+  // Returns scores f32 [rows,heads,blocks] of these heads for the layer's input x [N/tp,C]. Rows are those of a
+  // selection.
   Var scores(Run&, const Var& x, const Sequences&, const SelectionPart&) const;
-  // What is projected of means of rows, f32 [rows,C] -> [rows, shape().width()].
+  // Applies the indexer's projections to row means, f32 [rows,C] -> [rows, shape().width()].
   Tensor project(const Tensor& means, const ExecContext&) const;
-  // Learns from what attention made of these scores, of which a run records: the masses of blocks, which are used up,
-  // and the selection. The loss is added to run.auxiliary_loss, where it is wanted: of the blocks that this rank owns,
-  // where it shares the queries with others.
+  // Adds the indexer's loss to run.auxiliary_loss, if defined, and records its gradient, for these scores, the block
+  // masses of attention and its selection. Consumes `mass` when a tape records. If ranks share the queries, each rank
+  // counts the blocks that it owns.
   void learn(Run&, const Var& scores, const Tensor& mass, const BlockSelection&, const Sequences&,
              const SelectionPart&) const;
 
   const IndexShape& shape() const { return shape_; }
-  Var biases() const { return biases_ ? biases_->var : Var{}; }  // by distance; none: it has no sense of it
-  DType type() const { return projection_->var.value.dtype(); }  // of what it projects
-  // Optimizer steps during which all blocks are kept.
+  Var biases() const { return biases_ ? biases_->var : Var{}; }  // by distance; none if the indexer ignores distance
+  DType type() const { return projection_->var.value.dtype(); }  // type of the projection's weights
+  // Optimizer steps at the start during which all blocks are kept.
   std::int64_t warmup_steps() const { return warmup_steps_; }
 
  private:
   IndexShape shape_;
-  float weight_, share_;  // of the loss; of a KV head in it
+  float weight_, share_;  // weight of the loss; share of one KV head in it
   std::int64_t warmup_steps_;
   Param* projection_;
   Param* biases_ = nullptr;
 };
 
-// The masses of blocks (kernels/attention/block_mass.h) of a call with its results, which is for some of the heads:
-// into their part of those of all, f32 [rows,heads,blocks]; of a part of the queries: added to it. A call without a
-// selection has heads that do not learn.
+// Computes the block masses (kernels/attention/block_mass.h) of an attention call for some of the heads into their part
+// of `all`, f32 [rows,heads,blocks]. A call for a part of the queries adds to it. Heads of a call without a selection
+// do not learn.
 void add_mass(const Tensor& all, const Attention&, KvHeads, const ExecContext&);
-// The selection by scores, for whole documents.
+// Returns the selection by scores, for whole documents.
 BlockSelection selection_by(const Tensor& scores, const Pattern&, const std::vector<Span>&, const ExecContext&);
-// The pattern while its indexer warms up: heads whose blocks are selected keep all.
+// Returns the pattern during the indexer's warm-up: heads with selected blocks keep all blocks.
 Pattern keeping_all(const Pattern&, std::int64_t kv_heads);
 
 }  // namespace ring

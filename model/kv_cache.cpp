@@ -11,7 +11,7 @@
 namespace ring {
 namespace {
 
-// fn(row, token, count) for tokens [first, end): twice where the ring's end lies between them.
+// Calls fn(row, token, count) for tokens [first, end): twice if they wrap around the ring's end.
 template <class Fn>
 void for_runs(const LayerCache& cache, std::int64_t first, std::int64_t end, const Fn& fn) {
   while (first < end) {
@@ -21,7 +21,7 @@ void for_runs(const LayerCache& cache, std::int64_t first, std::int64_t end, con
   }
 }
 
-// A run of tokens as the cache holds it: in parts where the ring's end lies between them.
+// Adds the cache rows of a run of tokens, split at the ring's end.
 void add_rows(const LayerCache& cache, KeyRun run, std::vector<CacheRows>& rows) {
   while (run.count > 0) {
     const std::int64_t row = cache.row_of(run.first), fits = (cache.rows() - row + run.stride - 1) / run.stride;
@@ -48,7 +48,7 @@ void LayerCache::append(const Tensor& k, const Tensor& v, const Sequences& seqs,
                                     static_cast<std::size_t>(from.stride(0)) * size, row_bytes,
                                     static_cast<std::size_t>(count));
     };
-    // Where tokens would share a row of the ring, only the newest is copied.
+    // If several tokens map to the same row of the ring, only the newest is copied.
     const std::int64_t sinks_end = std::clamp(sinks, before, end);
     for_runs(*this, before, sinks_end, copy_run);
     for_runs(*this, std::max(sinks_end, end - (rows() - sinks)), end, copy_run);
@@ -56,7 +56,7 @@ void LayerCache::append(const Tensor& k, const Tensor& v, const Sequences& seqs,
   pool(seqs, lengths, weights, ctx);
 }
 
-// From the rows of their tokens, which a layer with pools keeps all of.
+// Computes pools from the cached rows of their tokens. A layer with pools keeps the rows of all tokens.
 void LayerCache::pool(const Sequences& seqs, const std::vector<std::int32_t>& lengths,
                       const std::vector<PoolWeights>& weights, const ExecContext& ctx) const {
   for (std::size_t i = 0; i < pools.size(); ++i) {

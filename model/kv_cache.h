@@ -12,9 +12,9 @@
 
 namespace ring {
 
-// One layer's share: keys and values [batch, rows, kv_heads, head_dim]. Token t lies in row t; where there are fewer
-// rows than tokens, those behind the sinks are a ring of the newest. Rows of pools (Pattern::pools) come behind those
-// of all tokens.
+// The cache of one layer: keys and values [batch, rows, kv_heads, head_dim]. Token t is in row t. If there are fewer
+// rows than tokens, the rows after the sinks are a ring buffer of the newest tokens. Rows of pools (Pattern::pools)
+// come after those of all tokens.
 struct LayerCache {
   struct Pools {
     std::int32_t size, first;  // first: the row of pool 0
@@ -22,22 +22,22 @@ struct LayerCache {
 
   Tensor keys, values;
   std::int64_t sinks = 0;
-  std::shared_ptr<SelectionCache> selection{};  // of a layer whose blocks are selected by content, else null
-  bool shares = false;                          // it is that of a layer before, which selects
-  std::shared_ptr<IndexCache> index{};          // of one whose blocks an indexer scores, else null
+  std::shared_ptr<SelectionCache> selection{};  // null unless the layer's blocks are selected by content
+  bool shares = false;                          // `selection` belongs to an earlier layer, which selects
+  std::shared_ptr<IndexCache> index{};          // null unless an indexer scores the layer's blocks
   std::vector<Pools> pools{};
 
   bool selects() const { return selection && !shares; }
 
-  std::int64_t rows() const { return pools.empty() ? keys.dim(1) : pools[0].first; }  // of tokens
+  std::int64_t rows() const { return pools.empty() ? keys.dim(1) : pools[0].first; }  // rows for tokens
   std::int64_t row_of(std::int64_t token) const {
     return token < rows() ? token : sinks + (token - sinks) % (rows() - sinks);
   }
-  // Copies the tokens of each sequence (k, v [N,Hk,D], heads adjacent) behind the `lengths[b]` that were seen before:
-  // those that the rows keep. Pools that they complete are made, by weights or as means.
+  // Appends the new tokens (k, v [N,Hk,D], heads adjacent) of each sequence after its `lengths[b]` tokens. Skips tokens
+  // that the ring would overwrite. Computes the pools that become complete, with the given weights or as means.
   void append(const Tensor& k, const Tensor& v, const Sequences&, const std::vector<std::int32_t>& lengths,
               const std::vector<PoolWeights>&, const ExecContext&) const;
-  // Sets the rows that a query at token tokens[b] of each sequence, its newest, attends over.
+  // Sets the rows that the newest query of each sequence, at token tokens[b], attends over.
   void choose_rows(const Pattern&, const std::vector<std::int32_t>& tokens, AttentionDecode&) const;
 
  private:
@@ -48,14 +48,14 @@ struct LayerCache {
 
 struct KvCache {
   KvCache(const ModelConfig& resolved, std::int64_t batch, std::int64_t capacity,
-          const ExecContext&);  // of ctx.precision's type
+          const ExecContext&);  // tensors have ctx.precision's type
 
-  // Error: a sequence would outgrow the capacity.
+  // Throws Error if a sequence would exceed the capacity.
   void check_room(const Sequences&) const;
 
   std::vector<LayerCache> layers;
   std::vector<std::int32_t> lengths;  // tokens seen, per sequence; the decoder advances them
-  std::int64_t capacity;              // most of them
+  std::int64_t capacity;              // maximum tokens per sequence
 };
 
 }  // namespace ring

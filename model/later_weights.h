@@ -6,10 +6,11 @@
 
 namespace ring {
 
-// Weights of one kind that a run may begin or cease to have: its checkpoints may lack them, or have them in vain.
+// Weights of one kind that a run may start or stop using, so that its checkpoints may lack them or have unneeded ones.
 struct LaterWeights {
   ParamList params;
-  // Return what the log says if a checkpoint lacks some, whose run has done so many steps, or has some in vain.
+  // Return the log message for a checkpoint that lacks `tensors` of them after `steps` steps, or has `tensors` unneeded
+  // ones.
   std::string (*missing)(std::int64_t tensors, std::int64_t steps);
   std::string (*unexpected)(std::int64_t tensors);
 };

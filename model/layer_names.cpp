@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kLongestLayers = 4096;  // characters
 constexpr const char* kLayersSyntax = "write numbers, ranges or steps: 0, 4-7, every 4 from 3";
 
-// Takes words and numbers off a text, and the blanks around them.
+// Consumes words, numbers and surrounding blanks from the front of a text.
 class Scanner {
  public:
   explicit Scanner(std::string_view text) : rest_(text) { skip(); }
@@ -43,7 +43,7 @@ struct LayerRange {
   std::int64_t first = 0, last = 0, step = 1;
 };
 
-// "4", "4-7", "every 4", "every 4 from 3"; nothing: it is none of them.
+// Parses "4", "4-7", "every 4" or "every 4 from 3"; nullopt if it is none of these.
 std::optional<LayerRange> parse_layers(std::string_view item, std::int64_t layers) {
   Scanner in(item);
   LayerRange r;

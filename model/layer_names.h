@@ -1,5 +1,5 @@
 #pragma once
-// Layers as settings name them.
+// Layer lists in settings.
 
 #include <cstdint>
 #include <string>
@@ -7,9 +7,10 @@
 
 namespace ring {
 
-// What "0,4-7" or "every 4 from 3" names, of so many layers. Error: it names none, or one that does not exist.
+// Parses a list such as "0,4-7" or "every 4 from 3" for a model with this many layers. Throws Error if the list is
+// empty or names a layer that does not exist.
 std::vector<std::int64_t> layers_named(const std::string& text, std::int64_t layers);
-// The reverse, of ascending ones: "0,4-7".
+// Formats ascending layer numbers: "0,4-7".
 std::string layers_text(const std::vector<std::int64_t>& layers);
 
 }  // namespace ring

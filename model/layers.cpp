@@ -27,8 +27,8 @@ std::vector<Linear::Output> qkv_outputs(const ModelConfig& c) {
           {"wv", kv, weight_std(c, c.width, kv, true, false)}};
 }
 
-// Zeros at first, so that pools begin as means. Vectors, which nothing decays, of whole heads
-// (kernels/attention/pooled_attention.h).
+// Declares the pooling weights. They are initialized to 0, so that pools begin as means. They are vectors over whole
+// heads, so that they get no weight decay (kernels/attention/pooled_attention.h).
 Param& add_pooling(const ParamPrefix& at, const ModelConfig& c, const AttentionConfig& a) {
   std::vector<LogicalParam> parts;
   for (const std::int64_t size : a.pools) {
@@ -39,7 +39,7 @@ Param& add_pooling(const ParamPrefix& at, const ModelConfig& c, const AttentionC
   return at.params.add(std::move(parts), 0, {.cut = Cut::outputs});
 }
 
-// Where the queries are shared, each of several calls adds its part.
+// Allocates the block masses: zeros if ranks share the queries, since each of several calls then adds its part.
 Tensor mass_for(const Tensor& scores, const SelectionPart& part, const ExecContext& ctx) {
   return part.shared ? ctx.zeros(scores.shape()) : ctx.empty(scores.shape());
 }
@@ -121,7 +121,7 @@ AttentionLayer::AttentionLayer(const ParamPrefix& at, const ModelConfig& c, cons
   }
   if (c.norm_place == NormPlace::sub) sub_norm_.emplace(at.child("sub_norm"), c.heads * head_dim_, c);
   if (learns_pools(settings)) pooling_ = &add_pooling(at, c, settings);
-  // Weights of 0: gates begin at 0, which changes nothing.
+  // Initialized to 0, which leaves scores unchanged.
   if (settings.pool_gates)
     pool_gate_.emplace(at, std::vector<Linear::Output>{{"pool_gate", c.heads, 0}}, c.width, true, Cut::outputs);
   if (learns_blocks(settings)) index_.emplace(at.child("index"), c, settings);
@@ -214,7 +214,8 @@ Var AttentionLayer::attend(Run& run, const Var& x, const Var& qkv, const Sequenc
   if (pool_gate_) s.pool_gates = (*pool_gate_)(run, x);
   if (!index_) return self_attention(run, qkv, seqs, s);
   const SelectionPart part = selection_part(run, seqs, pattern_, kv_heads_);
-  const Var scores = index_->scores(run, x, seqs, part);  // all ranks together, also those whose heads do not learn
+  const Var scores =
+      index_->scores(run, x, seqs, part);  // collective: called also by ranks whose heads have no indexer rule
   if (!part.pattern.selects()) return self_attention(run, qkv, seqs, s);
   BlockSelection selection = selection_by(scores.value, part.pattern, part.spans, run.ctx);
   const Tensor mass = run.records(scores) ? mass_for(scores.value, part, run.ctx) : Tensor{};
@@ -225,7 +226,7 @@ Var AttentionLayer::attend(Run& run, const Var& x, const Var& qkv, const Sequenc
   return y;
 }
 
-// mass: takes the masses of blocks; undefined: nobody asks.
+// Returns a watch that adds block masses to `mass`, if defined, and calls `watch`, if set; null if neither.
 AttentionWatch AttentionLayer::watching(const Tensor& mass, const ExecContext& ctx) const {
   if (!mass.defined() && !watch) return nullptr;
   return [this, mass, &ctx](const PooledAttention& a, KvHeads heads) {
@@ -290,7 +291,7 @@ Tensor AttentionLayer::decode(Run& run, const Tensor& qkv, const Tensor& gates, 
   }
   const Tensor y = run.ctx.empty({batch, heads_, head_dim_}, qkv.dtype());
   AttentionDecode args{q, cache.keys, cache.values, y, {}, {}, scale_};
-  cache.choose_rows(pattern_, lengths, args);  // the new token of a sequence comes behind those it has
+  cache.choose_rows(pattern_, lengths, args);  // the new token is at position lengths[b]
   if (gates.defined())
     gated_decode_kernel({args, gates, narrow<std::int32_t>(cache.rows())}, run.ctx);
   else

@@ -1,6 +1,6 @@
 #pragma once
 // Typed layers: each declares its parameters below a ParamPrefix, with their placement under tensor parallelism, and is
-// called with a Run. The ops exchange what a cut makes the processes exchange.
+// called with a Run. The ops do the communication that sharding requires.
 
 #include <functional>
 #include <optional>
@@ -15,18 +15,19 @@
 
 namespace ring {
 
-// y = x w^T + b. Several outputs may be read by one product: their weights are then one parameter with several parts.
+// y = x w^T + b. Several outputs may share one GEMM: their weights are then one parameter with several parts.
 struct Linear {
   struct Output {
     std::string name;
     std::int64_t channels;
-    float std;  // of the initial weights
+    float std;  // standard deviation of the initial weights
   };
-  // cut: of the weight. With Cut::outputs the bias is cut as well; with Cut::inputs it is whole, and added once to the
-  // sum over the processes.
+  // cut: how the weight is sharded. Cut::outputs shards the bias as well; with Cut::inputs the bias is replicated, and
+  // added once to the sum over the processes.
   Linear(const ParamPrefix&, const std::vector<Output>&, std::int64_t in, bool bias, Cut cut = Cut::none);
-  // x [N,in] -> [N,out]. In a sliced run, Cut::outputs or Cut::parts (column-parallel): x [N/tp,in], whose rows are
-  // gathered -> [N,out/tp]; Cut::inputs (row-parallel): x [N,in/tp] -> this process's rows of the sum, [N/tp,out].
+  // x [N,in] -> [N,out]. In a sliced run with Cut::outputs or Cut::parts (column-parallel): gathers the rows of x
+  // [N/tp,in] -> [N,out/tp]. With Cut::inputs (row-parallel): x [N,in/tp] -> this process's rows of the sum,
+  // [N/tp,out].
   Var operator()(Run&, const Var& x, const Var& residual = {}) const;
   Var bias_or_none() const { return bias ? bias->var : Var{}; }
   ParamList parameters() const;
@@ -35,14 +36,14 @@ struct Linear {
   Param* bias = nullptr;
 };
 
-// Returns the standard deviation of a matrix's initial weights (model.init). gain: MAGNETO scales it, as it does
-// values, outputs and MLPs; output: the matrix writes to the residual stream.
+// Returns the standard deviation of a matrix's initial weights (model.init). gain: the matrix is one that MAGNETO
+// scales (values, outputs, MLPs). output: the matrix writes to the residual stream.
 float weight_std(const ModelConfig&, std::int64_t in, std::int64_t out, bool gain, bool output);
 
 struct Norm {
   Norm(const ParamPrefix&, std::int64_t channels, const ModelConfig&);
   Var operator()(Run& run, const Var& x) const;
-  // Sees all channels where the run is sliced and x [N,C/tp] holds a share of them: rows are swapped for channels and
+  // Norm over all channels, also if the run is sliced and x [N,C/tp] holds a share of them: swaps channels for rows and
   // back.
   Var over_slices(Run& run, const Var& x) const;
   ParamList parameters() const;
@@ -55,36 +56,36 @@ struct Norm {
 
 class AttentionLayer {
  public:
-  // The pattern is that of `settings`. dropout_site: of the masks on weights.
+  // pattern: made from `settings`. dropout_site: of the masks on attention weights.
   AttentionLayer(const ParamPrefix&, const ModelConfig& resolved, const AttentionConfig& settings, const Pattern&,
                  const Tensor& inv_freq, std::uint32_t dropout_site);
-  // [N,C] -> [N,C], plus residual, which may be none. shared: the selection of the layers that share theirs, which the
-  // first of them makes; null: nobody shares.
+  // Returns attention(x) + residual, [N,C]; residual may be none. shared: the selection of a group of layers, which its
+  // first layer makes; null if the layer is in no group.
   Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, BlockSelection* shared) const;
-  // The same with a cache whose sequences hold lengths[b] tokens: all 0 and any number of new ones, or one new one
-  // each.
+  // Like the overload above, with a cache whose sequences hold lengths[b] tokens: either all 0 with any number of new
+  // tokens, or one new token each.
   Var operator()(Run&, const Var& x, const Sequences&, const Var& residual, BlockSelection* shared, LayerCache&,
                  const std::vector<std::int32_t>& lengths) const;
   ParamList parameters() const;
-  // Returns the same kinds in the same order for all layers; one that a layer does not have is empty.
+  // Returns the same kinds in the same order for all layers; the entry of a kind that a layer lacks is empty.
   std::vector<LaterWeights> later_weights() const;
 
-  // Computes these heads alone from now on: those of a slice, with what they attend over.
+  // Restricts the layer to these heads, those of its slice, with their pattern.
   void take_heads(std::int64_t heads, KvHeads, const Pattern&);
-  // A pattern of the heads that it computes; attend_as_in_step goes by it.
+  // Sets the pattern of the layer's heads. attend_as_in_step() starts from it.
   void set_pattern(const Pattern& pattern) { pattern_ = selecting_ = pattern; }
-  void change_blocks(Pattern);  // attends over these from the next pass on, with the same heads
-  // From the next pass on it attends as in this step (counted from 0) of a run; until then, as after its last. Returns
-  // whether that is another way than before.
+  void change_blocks(Pattern);  // sets the blocks that the same heads attend over, from the next forward on
+  // Makes the next forward attend as in this step of a run, counted from 0. Before the first call the layer attends as
+  // after the last step. Returns true if this changes the next forward.
   bool attend_as_in_step(std::int64_t step);
-  // Which blocks it keeps is chosen in each pass, if not yet in this step.
+  // Returns true if the layer chooses its blocks in each forward, at the latest after the indexer's warm-up.
   bool selects() const { return selecting_.selects(); }
-  Param* pooling() const { return pooling_; }  // what learned pools are made with; null: there are none
+  Param* pooling() const { return pooling_; }  // weights of learned pools; null if there are none
   Linear* pool_gate() { return pool_gate_ ? &*pool_gate_ : nullptr; }
   const Indexer* indexer() const { return index_ ? &*index_ : nullptr; }
   Linear& qkv() { return qkv_; }
   Linear& out() { return out_; }
-  // Called with what each pass over whole sequences attends over, where it runs: once, or for groups of the heads and
+  // Called during each forward over whole sequences with the inputs of attention: once, or for groups of heads and
   // parts of the queries (AttentionWatch).
   std::function<void(const AttendedHeads&)> watch;
 
@@ -94,14 +95,14 @@ class AttentionLayer {
   SelfAttention options(bool training) const;
   Var project(Run&, Var y, const Var& residual) const;
   SelectionCache::Scored scorer(const LayerCache&, const ExecContext&) const;
-  std::vector<PoolWeights> pool_weights() const;  // of all heads that it computes; none: pools are means
+  std::vector<PoolWeights> pool_weights() const;  // for all heads of this slice; empty if pools are means
   bool learns() const { return index_ && pattern_.selects(); }
   Tensor decode(Run&, const Tensor& qkv, const Tensor& gates, const Sequences&, LayerCache&,
                 const std::vector<std::int32_t>& lengths) const;
 
-  std::int64_t heads_, kv_heads_, head_dim_;  // heads: of this slice
-  Pattern pattern_, selecting_;               // as it attends now, and once its indexer has warmed up
-  const Tensor& inv_freq_;                    // owned by the decoder; undefined: no rotation
+  std::int64_t heads_, kv_heads_, head_dim_;  // heads of this slice
+  Pattern pattern_, selecting_;               // current pattern, and the pattern after the indexer's warm-up
+  const Tensor& inv_freq_;                    // owned by the decoder; undefined if there is no rotation
   Linear qkv_;
   Param* q_norm_ = nullptr;
   Param* k_norm_ = nullptr;
@@ -110,8 +111,8 @@ class AttentionLayer {
   std::optional<Indexer> index_;
   std::optional<Norm> sub_norm_;
   Linear out_;
-  float scale_;    // of scores
-  float dropout_;  // rate on weights
+  float scale_;    // factor on the scores
+  float dropout_;  // dropout rate on attention weights
   std::uint32_t dropout_site_;
   float eps_;
 };

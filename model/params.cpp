@@ -9,7 +9,7 @@
 namespace ring {
 namespace {
 
-// Elements from `first` on of the whole, flat.
+// Fills `value` with the initial elements of the whole parameter, flattened, from `first` on.
 void initialise_range(const Tensor& value, const LogicalParam& part, std::int64_t first, std::uint64_t seed,
                       const ExecContext& ctx) {
   const RandomSite site{seed, 0, site_of(part.name)};
@@ -25,7 +25,8 @@ void initialise_range(const Tensor& value, const LogicalParam& part, std::int64_
 
 }  // namespace
 
-// Whole rows are a range of the whole. Of columns, rows are made as a whole first.
+// Whole rows are a contiguous range of the whole parameter. For a shard of the columns, whole rows are generated first,
+// then copied.
 void initialise(const Tensor& value, const LogicalParam& part, std::int64_t first, std::uint64_t seed,
                 const ExecContext& ctx) {
   if (value.numel() == 0) return;
@@ -56,7 +57,7 @@ Tensor make_master(std::int64_t size, const ParamTypes& types, const ExecContext
 
 void copy_values(const Tensor& values, const Tensor& weights, const ExecContext& ctx) {
   if (values.device() == ctx.stream.device()) return cast_kernel({values, weights}, ctx);
-  constexpr std::int64_t most = 1 << 24;  // elements on the device at a time
+  constexpr std::int64_t most = 1 << 24;  // elements staged on the device at a time
   for (std::int64_t at = 0; at < values.numel(); at += most) {
     const std::int64_t n = std::min(most, values.numel() - at);
     const Tensor here = ctx.empty({n}, values.dtype(), Lifetime::run);
@@ -79,7 +80,7 @@ namespace {
 
 std::int64_t rounded_up(std::int64_t n, std::int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// Rows of the whole in memory, padding included.
+// Returns the rows of the whole parameter in memory, including padding.
 std::int64_t padded_rows(const Param& p, std::int64_t rows, int slices) {
   const auto& [cut, multiple] = p.placement;
   return multiple ? rounded_up(rows, multiple * (cut == Cut::outputs ? slices : 1)) : rows;

@@ -12,63 +12,65 @@
 
 namespace ring {
 
-// Parameters start on multiples of 16 elements: a cache line, and the alignment that vector kernels like.
+// Parameters start at multiples of 16 elements: a cache line, and aligned for vectorized kernels.
 inline constexpr std::int64_t kParamAlign = 16;
 constexpr std::int64_t param_aligned(std::int64_t n) { return (n + kParamAlign - 1) / kParamAlign * kParamAlign; }
 
-// How a parameter starts. The value of an element depends only on (seed, logical name, its index in the logical
+// Initial values of a parameter. The value of an element depends only on (seed, logical name, index in the logical
 // tensor).
 struct Init {
   enum class Kind : std::uint8_t { zeros, ones, normal } kind = Kind::zeros;
   float std = 0;
 };
 
-// Which part of the cut parameters a process holds (tensor parallelism).
+// The shard of the parameters that a process holds (tensor parallelism).
 struct Slice {
   int rank = 0, size = 1;
 };
 
-// The axis along which tensor parallelism cuts a parameter.
+// The axis along which tensor parallelism shards a parameter.
 enum class Cut : std::uint8_t {
-  none,     // every process holds the whole
-  outputs,  // rows of each part: column-parallel in Megatron
-  inputs,   // columns: row-parallel in Megatron
+  none,     // replicated: every process holds the whole parameter
+  outputs,  // rows of each part (Megatron's column-parallel)
+  inputs,   // columns (Megatron's row-parallel)
   parts,    // whole parts, such as the experts of a layer
 };
 
-// Where the elements of a parameter lie; the layer that declares the parameter says it.
+// How the elements of a parameter are distributed, as set by the layer that declares the parameter.
 struct Placement {
   Cut cut = Cut::none;
-  std::int64_t row_multiple = 0;  // > 0: the rows of each slice are padded to a multiple of it; 0: no padding
+  std::int64_t row_multiple = 0;  // if > 0, the rows of each shard are padded to a multiple of it
 };
 
-// A logical parameter: some rows of the tensor that holds it. Its name is its checkpoint key. Declared as a whole;
-// `rows` is what this process holds of it (0: nothing), the region [start, start + its shape) of the whole.
+// A logical parameter: some rows of the tensor that holds it. Its name is its checkpoint key. It is declared as a
+// whole. `rows` is the number of rows that this process holds (0: nothing), the region [start, start + shape) of the
+// whole.
 struct LogicalParam {
   std::string name;
   std::int64_t first_row = 0, rows = 0;
   Init init;
   Shape whole{}, start{};
-  // How it is updated (optim/groups.h):
-  std::size_t group = 0;    // of the settings: 0, or 1 + the number of an entry of optimizer.groups
-  bool frozen = false;      // its values never change
-  double update_flops = 0;  // of one update, where it is made of the whole matrix; 0: of each element by itself
+  // Settings of the update (optim/groups.h):
+  std::size_t group = 0;    // 0, or 1 + the index of an entry of optimizer.groups
+  bool frozen = false;      // values never change
+  double update_flops = 0;  // FLOPs of one update that needs the whole matrix; 0 if the update is elementwise
 };
 
-// One tensor of the model with its gradient slot. Logical parameters that one product reads together (q, k, v; gate and
-// up) lie in one Param below each other.
+// One tensor of the model with its gradient slot. Logical parameters that one GEMM reads together (q, k, v; gate and
+// up) are stacked along the rows of one Param.
 struct Param {
   std::vector<LogicalParam> parts;
-  Shape shape;  // in memory; rows beyond the last part are padding, always zero
+  Shape shape;  // in memory; rows after the last part are padding, always zero
   Placement placement;
   bool decay = false;       // weight decay: matrices only
-  bool table = false;       // rows are looked up (or the head's): each stands alone, and backward needs no values
+  bool table = false;       // an embedding or head: rows are independent, and backward does not read the values
   std::int64_t offset = 0;  // first element in the flat buffers
-  Var var;                  // weight and gradient slot, bound by Parameters::allocate; frozen: no slot
+  Var var;                  // weight and gradient slot, bound by Parameters::allocate; no slot if frozen
 
-  bool frozen() const;  // all of its parts are
+  bool frozen() const;  // true if all parts are
 
-  // A logical parameter's rows of a flat buffer of the same layout (values, gradients, moments).
+  // Returns the rows of a logical parameter in a flat buffer with the layout of all parameters (values, gradients,
+  // moments).
   Tensor part_of(const Tensor& flat, const LogicalParam& part) const;
 };
 
@@ -76,58 +78,58 @@ struct Param {
 using ParamList = std::vector<Param*>;
 ParamList& operator+=(ParamList&, const ParamList& more);
 
-// In what type a model's numbers are kept. With master and weights alike there is one buffer for both.
+// Data types of a model's tensors. If master and weights have the same type, they share one buffer.
 struct ParamTypes {
-  DType master = DType::f32;     // what the optimizer updates and checkpoints hold
-  DType weights = DType::f32;    // what kernels read
-  DType gradients = DType::f32;  // the flat buffer that backward adds to
-  bool trainable = true;         // false: no gradients
-  bool master_on_host = false;   // the master copy lives in host memory, where there is one
+  DType master = DType::f32;     // updated by the optimizer and saved in checkpoints
+  DType weights = DType::f32;    // read by kernels
+  DType gradients = DType::f32;  // flat buffer that backward accumulates into
+  bool trainable = true;         // false if there are no gradients
+  bool master_on_host = false;   // puts the master copy in host memory if copies()
 
   bool copies() const { return weights != master; }
 };
 
 class Parameters {
  public:
-  // References stay valid. Every process holds the whole until shard() is called. `columns` 0 makes a vector. Throws
-  // Error if a name is given twice.
+  // Declares a parameter. The returned reference stays valid. Every process holds the whole parameter until shard() is
+  // called. `columns` 0 makes a vector. Throws Error if a name is given twice.
   Param& add(std::vector<LogicalParam> parts, std::int64_t columns, const Placement& = {});
 
-  // Tensor parallelism: keeps this process's slice of every parameter, by the parameters' placements. Called before
+  // Tensor parallelism: keeps this process's shard of every parameter, by the parameters' placements. Call before
   // lay_out(). Throws Error if a parameter does not divide.
   void shard(Slice);
   const Slice& slice() const { return slice_; }
 
-  // In order of declaration.
+  // Returns all parameters in order of declaration.
   std::vector<Param*> declared();
-  // Before lay_out(): no gradients of it are computed.
+  // Excludes the parameter from training: it gets no gradient. Call before lay_out().
   void freeze(Param&);
 
-  // Gives every parameter its place in the flat layout, once all are declared. Whoever keeps parameters in another way
-  // than allocate() calls it first, then binds values and gradients itself.
+  // Assigns every parameter its offset in the flat layout. Call once all are declared. allocate() does so itself; a
+  // caller that allocates parameters in a different way calls lay_out(), then binds values and gradients.
   void lay_out();
-  std::int64_t size() const { return size_; }                  // of the flat layout, in elements
-  std::int64_t trained_size() const { return trained_size_; }  // of its part that has gradients, which comes first
+  std::int64_t size() const { return size_; }                  // elements of the flat layout
+  std::int64_t trained_size() const { return trained_size_; }  // elements of its first part, which has gradients
   // Allocates the flat buffers, binds every slot, and fills the values.
   void allocate(const ExecContext&, std::uint64_t seed, const ParamTypes& = {});
-  // Copies the master values to the weights that kernels read, after something else than the optimizer wrote them.
+  // Copies the master values to the weights that kernels read. Call after anything but the optimizer wrote them.
   void refresh_weights(const ExecContext&) const;
-  void start_step();  // the next gradient write of every slot stores, later ones add
+  void start_step();  // after it the first gradient write to every slot stores, later ones add
 
-  // Whether other slices hold other parts of it.
+  // Returns true if the parameter is sharded by tensor parallelism.
   bool is_cut(const Param& p) const { return slice_.size > 1 && p.placement.cut != Cut::none; }
 
-  // Vectors first, then matrices; of each first those that every slice holds whole, then those that are cut, each in
-  // order of declaration: gradients become complete from the back to the front. What is frozen comes behind all others,
-  // in the same order.
+  // Returns the parameters in layout order: vectors, then matrices; within each, replicated parameters, then sharded
+  // ones; within these, in order of declaration. So gradients become complete from the back to the front. Frozen
+  // parameters come after all others, in the same order.
   const std::vector<Param*>& layout() const { return layout_; }
-  std::int64_t matrices_begin() const { return matrices_begin_; }  // of those that are trained
-  std::int64_t count() const;                                      // logical elements of the whole, without padding
+  std::int64_t matrices_begin() const { return matrices_begin_; }  // offset of the first trained matrix
+  std::int64_t count() const;                                      // elements of the unsharded model, without padding
 
-  // Flat; undefined where this process holds only parts of them.
+  // Flat buffers; undefined if this process holds only pieces of them (ZeRO).
   Tensor values;     // the master copy
-  Tensor weights;    // the same bytes, or their copy in another type
-  Tensor gradients;  // [trained_size]; undefined when not trainable
+  Tensor weights;    // the same memory as values, or a copy in a different type
+  Tensor gradients;  // [trained_size]; undefined if not trainable
 
  private:
   void take_slice(Param&) const;
@@ -135,21 +137,21 @@ class Parameters {
 
   Slice slice_{};
   std::deque<Param> params_;
-  std::unordered_set<std::string> names_;  // of their parts
+  std::unordered_set<std::string> names_;  // names of all logical parameters
   std::vector<Param*> layout_;
   std::int64_t matrices_begin_ = 0, trained_size_ = 0, size_ = 0;
 };
 
-// Fills rows of a logical parameter with their initial values: `value` [rows] or [rows, columns] holds those from
-// `first` on, counted in what this process holds of it.
+// Fills rows of a logical parameter with their initial values. `value` [rows] or [rows, columns] holds the rows from
+// `first` on, counted in the rows that this process holds.
 void initialise(const Tensor& value, const LogicalParam&, std::int64_t first, std::uint64_t seed, const ExecContext&);
 
-// A master copy [size] of zeros, where `types` says. OutOfMemory.
+// Returns a master buffer [size] of zeros, in the memory that `types` specifies. Throws OutOfMemory.
 Tensor make_master(std::int64_t size, const ParamTypes&, const ExecContext&);
-// weights = values, in their type. The values may be in host memory.
+// Copies values to weights, converted to their type. The values may be in host memory.
 void copy_values(const Tensor& values, const Tensor& weights, const ExecContext&);
 
-// Adds parameters below a dotted prefix.
+// Declares parameters below a dotted prefix.
 struct ParamPrefix {
   Parameters& params;
   std::string prefix;

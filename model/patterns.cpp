@@ -10,14 +10,15 @@
 namespace ring {
 namespace {
 
-// The pattern of a section's first layer.
+// Returns the pattern of a section's layer 0.
 Pattern pattern_of(const AttentionConfig& section, const ModelConfig& c) try {
   return attention_kind(section.kind).pattern(section, {c.kv_heads, c.context});
 } catch (const Error& e) {
   fail(section_key(section, c), ".", e.what());
 }
 
-// Samples move with the layer, so that each position is one somewhere even where there are fewer heads than its rate.
+// Shifts dilated samples by the layer, so that each position is sampled in some layer even if there are fewer heads
+// than the dilation rate.
 Pattern in_layer(Pattern p, std::int64_t layer, std::int64_t kv_heads) {
   if (p.has_samples()) p.shift += narrow<std::int32_t>(layer * kv_heads);
   return p;
@@ -46,7 +47,7 @@ const AttentionConfig& attention_of(const ModelConfig& c, std::int64_t layer) {
 std::vector<std::int64_t> sharing_layers(const ModelConfig& c) {
   const std::vector<const AttentionConfig*> sections = attentions_of(c);
   std::vector<std::int64_t> of_layer;
-  std::int64_t begin = 0;  // of the neighbours of one section
+  std::int64_t begin = 0;  // first of the adjacent layers with the same section
   for (std::int64_t i = 0; i < c.layers; ++i) {
     const AttentionConfig* section = sections[static_cast<std::size_t>(i)];
     if (section != sections[static_cast<std::size_t>(begin)]) begin = i;

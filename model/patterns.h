@@ -1,5 +1,5 @@
 #pragma once
-// What the layers of a model attend over.
+// Attention patterns of a model's layers.
 
 #include <string>
 #include <vector>
@@ -9,20 +9,20 @@
 
 namespace ring {
 
-// The last entry of `attention_layers` that names the layer, else `attention`.
+// Returns the last entry of `attention_layers` that names the layer, else `attention`.
 const AttentionConfig& attention_of(const ModelConfig&, std::int64_t layer);
 
-// The attention section of each layer.
+// Returns the attention section of each layer.
 std::vector<const AttentionConfig*> attentions_of(const ModelConfig&);
-// The key of one of them, as messages name it: "model.attention_layers[1].attention".
+// Returns the settings key of a section for messages: "model.attention_layers[1].attention".
 std::string section_key(const AttentionConfig& section, const ModelConfig&);
 
-// Whose selection each layer attends by: its own number or that of a layer before it, where its section says reuse;
-// -1: nobody shares its selection, if it has one. Layers share that lie side by side and have one section.
+// Returns for each layer the layer whose selection it uses: itself, or an earlier layer if its section sets reuse; -1
+// if the selection, if any, is not shared. Layers that share are adjacent and have the same section.
 std::vector<std::int64_t> sharing_layers(const ModelConfig&);
 
-// What the layers attend over. Layers of one section share its blocks. With a count: for those KV heads alone, numbered
-// from 0.
+// Returns the pattern of each layer. Layers with the same section share one block pattern. With a count in KvHeads: the
+// patterns of those KV heads alone, renumbered from 0.
 std::vector<Pattern> patterns_of(const ModelConfig& resolved, KvHeads = {});
 Pattern pattern_of(const ModelConfig& resolved, std::int64_t layer);
 

@@ -7,8 +7,8 @@
 namespace ring {
 namespace {
 
-// Between the channels of which one turns beta_fast times over the original context, and one beta_slow times, the share
-// that is stretched rises from 0 to 1: whole channels at both ends, as transformers has it.
+// Share of a channel that is stretched: rises from 0 to 1 between the channel that turns beta_fast times over the
+// original context and the one that turns beta_slow times. Both ends are rounded to whole channels, as in transformers.
 class YarnRamp {
  public:
   YarnRamp(const RopeConfig& c, std::int64_t head_dim) {
@@ -30,11 +30,12 @@ class YarnRamp {
 };
 
 double llama3_keeps(const RopeConfig& c, double f) {
-  const double turns = static_cast<double>(c.original_context) * f / (2 * std::numbers::pi);  // over that context
+  const double turns =
+      static_cast<double>(c.original_context) * f / (2 * std::numbers::pi);  // rotations over the original context
   return std::clamp((turns - c.low_freq_factor) / (c.high_freq_factor - c.low_freq_factor), 0.0, 1.0);
 }
 
-// How much of channel i, whose frequency is f, is kept; the rest is divided by factor.
+// Returns the share of channel i's frequency f that is kept; the rest is divided by factor.
 double kept(const RopeConfig& c, std::int64_t head_dim, std::int64_t i, double f) {
   switch (c.scaling) {
     case RopeScaling::none:
@@ -46,8 +47,8 @@ double kept(const RopeConfig& c, std::int64_t head_dim, std::int64_t i, double f
   return 1;
 }
 
-// As transformers' _compute_dynamic_ntk_parameters: the slowest channel turns factor * length / original - factor + 1
-// times as slowly, and the fastest as before.
+// Returns theta for a sequence of this length, as transformers' _compute_dynamic_ntk_parameters does: the slowest
+// channel turns factor * length / original - factor + 1 times as slowly, the fastest is unchanged.
 double theta_at(const RopeConfig& c, std::int64_t head_dim, std::int64_t length) {
   if (c.scaling != RopeScaling::dynamic || length <= c.original_context) return c.theta;
   const double times = static_cast<double>(length) / static_cast<double>(c.original_context);
@@ -55,7 +56,7 @@ double theta_at(const RopeConfig& c, std::int64_t head_dim, std::int64_t length)
   return c.theta * std::pow(c.factor * times - (c.factor - 1), channels / (channels - 2));
 }
 
-// The length of each document, with what was seen of it before.
+// Returns each document's length, including its `seen` tokens.
 std::vector<std::int64_t> lengths_of(const Sequences& s, const std::vector<std::int32_t>& seen) {
   std::vector<std::int64_t> lengths;
   for (std::size_t b = 0; b + 1 < s.offsets.size(); ++b) {
@@ -80,7 +81,8 @@ std::vector<float> rope_frequencies(const RopeConfig& c, std::int64_t head_dim, 
 
 Tensor stretched_frequencies(const RopeConfig& c, std::int64_t head_dim, const Sequences& s,
                              const std::vector<std::int32_t>& seen, const ExecContext& ctx) {
-  if (c.scaling != RopeScaling::dynamic || s.shards) return {};  // a training's, whose context is the original
+  if (c.scaling != RopeScaling::dynamic || s.shards)
+    return {};  // shards occur only in training, whose context is the original one
   const std::vector<std::int64_t> lengths = lengths_of(s, seen);
   if (lengths.empty() || std::ranges::max(lengths) <= c.original_context) return {};
   std::vector<float> all;

@@ -1,5 +1,5 @@
 #pragma once
-// Rotary positions as the config asks for them.
+// Rotary position embeddings, as configured.
 
 #include <vector>
 
@@ -8,16 +8,17 @@
 
 namespace ring {
 
-// theta^(-2i/D), i < D/2, scaled as the config says (RopeScaling). length: of the sequence in tokens, which dynamic
-// scaling looks at; 0: within its original context.
+// Returns theta^(-2i/D) for i < D/2, scaled as configured (RopeScaling). length: tokens of the sequence, used by
+// dynamic scaling; 0 means at most its original context.
 std::vector<float> rope_frequencies(const RopeConfig&, std::int64_t head_dim, std::int64_t length = 0);
 
-// Sequences::inv_freq: each document's frequencies, with seen[b] tokens of document b before these (empty: none).
-// Undefined where dynamic scaling stretches none of them.
+// Returns the frequencies of each document for Sequences::inv_freq, if document b has seen[b] earlier tokens (`seen`
+// empty: none). Undefined if dynamic scaling changes no document's frequencies.
 Tensor stretched_frequencies(const RopeConfig&, std::int64_t head_dim, const Sequences&,
                              const std::vector<std::int32_t>& seen, const ExecContext&);
 
-// What rotated queries and keys are multiplied by: 1 but for yarn. Scores have its square in their scale instead.
+// Returns the factor on rotated queries and keys: 1 except for yarn. It is applied by multiplying the scale of scores
+// by its square.
 double rope_attention_factor(const RopeConfig&);
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// The scopes of a decoder's parts (core/scope.h), and of the sublayers of its blocks.
+// Scopes of a decoder's parts (core/scope.h) and of its blocks' sublayers.
 
 #include "core/checked.h"
 #include "core/scope.h"

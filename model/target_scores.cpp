@@ -11,7 +11,7 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kChunkBytes = std::int64_t{64} << 20;  // of logits held at a time
+constexpr std::int64_t kChunkBytes = std::int64_t{64} << 20;  // logits held at a time
 
 Tensor all_rows(const Run& run, const Tensor& hidden) {
   if (!sliced(run)) return hidden;
@@ -20,7 +20,7 @@ Tensor all_rows(const Run& run, const Tensor& hidden) {
   return all;
 }
 
-// [parts, n, kLogitStatistics], of each slice's columns.
+// Returns the logit statistics of each slice's columns, [parts, n, kLogitStatistics].
 std::vector<float> statistics_of(const Run& run, const Tensor& x, const Tensor& w, const Tensor& targets,
                                  std::int64_t vocab) {
   const ExecContext& ctx = run.ctx;
@@ -34,7 +34,8 @@ std::vector<float> statistics_of(const Run& run, const Tensor& x, const Tensor& 
   return to_host<float>(all, ctx.stream);
 }
 
-// log-sum-exp over the parts: m + log(sum of s_i exp(m_i - m)), where part i has the largest logit m_i.
+// Computes log-sum-exp over the parts: m + log(sum of s_i exp(m_i - m)), where m_i is part i's largest logit and m the
+// largest of all.
 void add_scores(const std::vector<float>& statistics, std::size_t rows, TargetScores& out) {
   const std::size_t width = static_cast<std::size_t>(kLogitStatistics), parts = statistics.size() / (rows * width);
   for (std::size_t i = 0; i < rows; ++i) {

@@ -1,5 +1,5 @@
 #pragma once
-// How likely given tokens are, without a loss: what tasks of evaluation ask for.
+// Log-probabilities of given tokens, for evaluation tasks.
 
 #include <cstdint>
 #include <vector>
@@ -13,9 +13,10 @@ struct TargetScores {
   std::vector<bool> likeliest;          // no other token has a larger logit
 };
 
-// hidden: the result of Model::hidden() in this run. targets[i] is what follows token rows[i] of the run; only their
-// logits are computed, some at a time. The slices of a model (Run::tp) are given the same rows and get the same bits.
-// Also called with no rows where other ranks have some: it enters the loss head's scope. Error: a logit is not finite.
+// Returns the scores of targets[i], the token that follows token rows[i] of the run. hidden: the result of
+// Model::hidden() in this run. Computes only the logits of these rows, in chunks. Collective over Run::tp: all
+// processes pass the same rows and get bit-identical results. Call it also with no rows if other ranks have some, since
+// it enters the loss head's scope. Throws Error if a logit is not finite.
 TargetScores target_scores(const Model&, Run&, const Tensor& hidden, const std::vector<std::int32_t>& rows,
                            const std::vector<std::int32_t>& targets);
 

@@ -1,5 +1,5 @@
 #pragma once
-// State of a model beside its parameters that training steps change and checkpoints hold. Every process has the same.
+// State of a model beside its parameters that training changes and checkpoints save. It is the same in every process.
 
 #include <cstdint>
 #include <functional>
@@ -16,16 +16,15 @@ class Stream;
 struct ExecContext;
 struct Manifest;
 
-// The training step of a run, as a state sees it.
+// Access to a run's training step.
 struct StepAccess {
   const ExecContext& ctx;
   Mesh& mesh;
-  std::int64_t cp_of_heads;  // ranks of cp that share the heads; 1: they share the queries, or cp is 1
-  std::function<void()>
-      forward;  // on all ranks: runs the model on the first loaded micro-batch, without tape or dropout
+  std::int64_t cp_of_heads;       // ranks of cp that share the heads; 1 if they share the queries or cp is 1
+  std::function<void()> forward;  // collective; runs the model on the first loaded micro-batch, without tape or dropout
 };
 
-// A model has each of its states whatever its settings are: one that the settings do not ask for adds nothing to
+// A model has all of its states, whatever its settings. A state that the settings do not ask for adds nothing to
 // checkpoints and does nothing.
 class TrainingState {
  public:
@@ -35,35 +34,35 @@ class TrainingState {
   TrainingState& operator=(const TrainingState&) = delete;
 
   // --- While a run trains.
-  // Call once, ahead of the first step. The step, and what it refers to, outlives the state.
+  // Call once, before the first step. The step and everything it refers to must outlive the state.
   virtual void attach(const StepAccess& step) = 0;
-  // Called on all ranks ahead of each step (the first is 1), which was loaded; again for a step that is computed again.
-  // Returns true if the next forward differs from the last one, which makes captured graphs stale.
+  // Called on all ranks before each step (the first is 1), after its batch was loaded; called again if a step is
+  // repeated. Returns true if the next forward will differ, which invalidates captured graphs.
   virtual bool before_step(std::int64_t step) = 0;
 
   // --- In checkpoints.
-  // Returns what its names there begin with, and no other names do: "importance.".
+  // Returns the prefix that only this state's names have in a checkpoint: "importance.".
   virtual const char* prefix() const = 0;
-  // Adds its tensors, whole on every rank, and its values; also without a step.
+  // Adds the state's tensors, which are whole on every rank, and its values; also works before attach().
   virtual void add_to(State&) = 0;
-  // Called before its tensors are copied, or written, on this stream. They hold all changes by the steps so far, and
-  // change again only behind what is queued there.
+  // Called before the state's tensors are copied or written on stream `copies`. Guarantees that they hold all changes
+  // by the steps so far, and change again only after the work that is queued on that stream.
   virtual void settle_for(const Stream& copies) = 0;
-  // Called after a checkpoint without these names was loaded: what has them begins as in a new run.
+  // Called after a checkpoint that lacks these names was loaded: resets their parts of the state to those of a new run.
   virtual void begin(const std::vector<std::string>& missing) = 0;
-  // Called after a checkpoint was loaded, and after begin(). Returns true as before_step() does.
+  // Called after a checkpoint was loaded, and after begin(). Returns true if the next forward will differ.
   virtual bool restored() = 0;
-  // Return what the log says if a checkpoint lacks names, or has names that this run does not have.
+  // Return the log message for a checkpoint that lacks names, or has names that this run does not have.
   virtual std::string missing_text() const = 0;
   virtual std::string unexpected_text() const = 0;
 
   // --- Between runs.
-  // Takes what it can use of a checkpoint with such names that was saved with other settings: for a new run with these
-  // weights, or without a run. Returns what the log says of the rest; empty: nothing.
+  // Loads what is usable from a checkpoint that has such names but was saved with different settings, for a new run
+  // with these weights or without a run. Returns the log message about the unusable rest; empty if there is none.
   virtual std::string load(const std::string& /*checkpoint*/, const Manifest&, const ModelConfig& /*saved*/) {
     return "";
   }
-  // Throws Error, which names the key, if a run at this path with settings `before` cannot resume with the model's.
+  // Throws Error naming the settings key if a run at this path with settings `before` cannot resume with the model's.
   virtual void check_resume(const ModelConfig& /*before*/, const std::string& /*run*/) const {}
 };
 

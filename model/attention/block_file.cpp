@@ -13,11 +13,11 @@
 namespace ring {
 namespace {
 
-constexpr std::int32_t kMostBlocks = 1 << 15;  // of a side; 128 MiB of bits
+constexpr std::int32_t kMostBlocks = 1 << 15;  // blocks per side; 128 MiB of bits
 constexpr std::int32_t kMostHeads = 1 << 15;
-constexpr std::size_t kMostBytes = 4 << 20;  // of a file
-// A short line may name very many blocks. These bound what drawing them takes: words of 32 blocks that are held for all
-// sections of a pattern (256 MiB), and how many are written, of which overlapping lines write some again and again.
+constexpr std::size_t kMostBytes = 4 << 20;  // bytes of a file
+// A short line may name very many blocks. These limits bound the cost of drawing: the words of 32 blocks held for all
+// sections of a pattern (256 MiB), and the number of writes, since overlapping lines write the same word repeatedly.
 constexpr std::int64_t kMostWords = 1 << 26, kMostWrites = 1 << 26;
 constexpr std::string_view kBlank = " \t\r,";
 
@@ -26,7 +26,7 @@ std::string_view trimmed(std::string_view text) {
   return first == std::string_view::npos ? std::string_view() : text.substr(first, last - first + 1);
 }
 
-// The next word, which is taken off; empty: none is left.
+// Removes and returns the next word; empty if none is left.
 std::string_view next_word(std::string_view& text) {
   text = trimmed(text);
   const std::string_view word = text.substr(0, text.find_first_of(kBlank));
@@ -72,7 +72,7 @@ class BlockFile::Parser {
                                          : str("heads ", s.heads.first, "-", s.heads.last);
   }
 
-  // "5" or "5-8"
+  // Parses "5" or "5-8".
   Range range(std::string_view text, const char* what, std::int32_t most) const {
     const std::size_t dash = text.find('-');
     const auto number_of = [&](std::string_view digits) {
@@ -106,7 +106,7 @@ class BlockFile::Parser {
   }
 
   BlockFile& file_;
-  int number_ = 0;  // of the line
+  int number_ = 0;  // line number
 };
 
 BlockFile BlockFile::parse(const std::string& text, const std::string& name) {
@@ -129,7 +129,7 @@ BlockFile BlockFile::read(const std::string& path) {
   return parse(text, path);
 }
 
-// The first section that has some of these heads; null: none.
+// Returns the section that has some of these heads; null if there is none.
 const BlockFile::Section* BlockFile::section_of(Range heads) const {
   auto after = by_head_.upper_bound(heads.last);
   if (after == by_head_.begin()) return nullptr;
@@ -137,7 +137,7 @@ const BlockFile::Section* BlockFile::section_of(Range heads) const {
   return s.heads.last >= heads.first ? &s : nullptr;
 }
 
-// How large a drawing becomes: its rows, and the words of each.
+// Returns the size of a section's drawing: its rows, and the words per row.
 BlockRule BlockFile::extent(const Section& section) {
   BlockRule rule;
   rule.kind = BlockRuleKind::drawn;
@@ -148,7 +148,7 @@ BlockRule BlockFile::extent(const Section& section) {
   return rule;
 }
 
-// Before any is drawn, beside so many words of others.
+// Throws Error if the drawings would exceed the limits, with `words_before` words already in use. Call before drawing.
 void BlockFile::check_size(const std::vector<const Section*>& sections, std::size_t words_before) const {
   auto words = static_cast<std::int64_t>(words_before);
   for (const Section* section : sections) {
@@ -164,7 +164,7 @@ void BlockFile::check_size(const std::vector<const Section*>& sections, std::siz
   }
 }
 
-// Sets the bits of these blocks in a row.
+// Sets the bits of the blocks `keys` in a row.
 void BlockFile::mark(std::uint32_t* row, Range keys) {
   const std::int32_t first = keys.first / 32, last = keys.last / 32;
   const std::uint32_t from = ~0u << (keys.first % 32), to = ~0u >> (31 - keys.last % 32);

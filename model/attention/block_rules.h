@@ -1,5 +1,5 @@
 #pragma once
-// What rules of block-sparse attention have in common.
+// Functions shared by the rules of block-sparse attention.
 
 #include <algorithm>
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace ring {
 
-// Whether `keep` blocks are chosen while the model runs or trains.
+// Returns true if the `keep` blocks are chosen at run time: in each forward, or from measurements.
 inline bool chooses_blocks(const BlockRuleConfig& r) {
   return r.pattern == BlockChoice::content || r.pattern == BlockChoice::learned || r.pattern == BlockChoice::importance;
 }
 
-// The least `keep` of the run.
+// Returns the smallest `keep` of the run.
 inline std::int64_t least_keep(const BlockRuleConfig& r) {
   std::int64_t least = r.keep;
   for (const TokenChange& c : r.keeps) least = std::min(least, static_cast<std::int64_t>(c.value));

@@ -8,13 +8,14 @@
 namespace ring {
 namespace {
 
-// Blocks of `from` tokens as blocks of `to`.
+// Converts a number of blocks of `from` tokens to blocks of `to` tokens, rounded up.
 struct Scale {
   std::int64_t from, to;
   std::int64_t operator()(std::int64_t blocks) const { return (blocks * from + to - 1) / to; }
 };
 
-// Forced blocks count among those that are kept: what is selected makes up for theirs.
+// Scales a rule that selects blocks. Forced blocks count towards `keep`, so `keep` must leave room for at least one
+// selected block.
 void scale_selection(BlockRuleConfig& r, const BlockRuleConfig& before, const Scale& scale) {
   r.local = std::max(r.local, std::min<std::int64_t>(before.local, 2));
   const std::int64_t least = r.local + r.first + 1;

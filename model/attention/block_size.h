@@ -1,5 +1,5 @@
 #pragma once
-// Sections of kind block_sparse with blocks of another size, in which the rules keep about as many tokens.
+// Conversion of block_sparse sections to a different block size, with rules that keep about as many tokens.
 
 #include <cstdint>
 
@@ -7,13 +7,13 @@
 
 namespace ring {
 
-// Whether no rule counts in blocks of its own: a file that draws them is for one size.
+// Returns true if the block size may change. A rule from a file fixes it.
 bool block_is_free(const AttentionConfig&);
 
-// The same with blocks of so many tokens, 64 or 128: `local`, `first`, `keep` and `explore` are as many tokens as
-// before, rounded up to whole blocks; `every`, `density` and `mass` are shares, and stay. A rule that selects its
-// blocks has room for one to select at least, and does not go down to local: 1, with which the first tokens of a block
-// may see nothing of the one before.
+// Returns the section with blocks of `block` tokens, 64 or 128. `local`, `first`, `keep` and `explore` cover as many
+// tokens as before, rounded up to whole blocks; `every`, `density` and `mass` are shares and stay. A rule that selects
+// blocks keeps room for at least one selected block, and does not lower `local` to 1, since the first tokens of a block
+// could then see nothing of the block before.
 AttentionConfig with_block(AttentionConfig, std::int64_t block);
 
 }  // namespace ring

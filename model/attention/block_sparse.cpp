@@ -1,4 +1,4 @@
-// Blocks of pairs, by rules or from a file.
+// Block-sparse attention, by rules or from a file.
 #include <algorithm>
 #include <limits>
 
@@ -82,7 +82,7 @@ void BlockRuleConfig::fields(Fields& f) {
 
 namespace {
 
-// As foreign_beside() of a section: a pattern that is given later leaves it out.
+// Like foreign_beside() for a section: a pattern that is given later drops the setting.
 SettingProblem foreign_beside_pattern(const std::string& key, const std::string& text) {
   BlockRuleConfig plain;
   const config::Node defaults = bind_config(plain);
@@ -166,7 +166,7 @@ bool learns_blocks(const AttentionConfig& c) { return some_head_follows(c, Block
 
 namespace {
 
-// A layer selects by one kind of score; what belongs to the indexer says nothing without one.
+// Checks the indexer's settings. A layer selects by one kind of score, and indexer settings need an indexer.
 void validate_index(const AttentionConfig& c, std::vector<SettingProblem>& errors) {
   const bool learned = learns_blocks(c);
   if (learned && some_head_follows(c, BlockChoice::content))
@@ -226,10 +226,10 @@ BlockRule rule_of(const BlockRuleConfig& c) {
     case BlockChoice::content:
     case BlockChoice::learned:
       r.kind = BlockRuleKind::content;
-      break;  // by whose scores, an indexer's or not
-    // The newest, as long as nothing was measured; model/attention/importance.h makes the patterns that follow.
+      break;  // the kernel's rule is the same for indexer scores
+    // The newest blocks, until something was measured; model/attention/importance.h makes the later patterns.
     case BlockChoice::importance: r.kind = BlockRuleKind::local_global; break;
-    case BlockChoice::file: break;  // the file's rules take its place
+    case BlockChoice::file: break;  // replaced by the file's rules
   }
   r.local = narrow<std::int32_t>(c.pattern == BlockChoice::importance ? c.keep - c.first : c.local);
   r.first = narrow<std::int32_t>(c.first);
@@ -241,7 +241,7 @@ BlockRule rule_of(const BlockRuleConfig& c) {
   return r;
 }
 
-// As check_covers() of the pattern does, and names the file.
+// Throws Error, naming the file, if the file's pattern does not cover the context (see check_covers()).
 void check_files_cover(const AttentionConfig& c, const BlockPattern& p, const ModelSizes& model) {
   for (std::int64_t head = 0; head < model.kv_heads; ++head) {
     const BlockRuleConfig& rule = rule_of_head(c, head);
@@ -269,7 +269,7 @@ Pattern pattern(const AttentionConfig& c, const ModelSizes& model) {
   return with_pools(p, c);
 }
 
-// "8", or "64 to 16".
+// Returns "8", or "64 to 16".
 std::string keep_text(const BlockRuleConfig& r) {
   if (r.keeps.empty()) return str(r.keep);
   return str(r.keeps.front().value, " to ", r.keeps.back().value);

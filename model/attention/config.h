@@ -1,5 +1,6 @@
 #pragma once
-// The attention section of a model: its kind and the settings of all kinds, and which layers have which.
+// The attention section of a model's settings: the kind, the settings of all kinds, and the layers that each section
+// applies to.
 
 #include <cstdint>
 #include <string>
@@ -28,13 +29,13 @@ enum class BlockChoice : std::uint8_t {
 struct BlockRuleConfig {
   BlockChoice pattern = BlockChoice::local_global;
   std::int64_t local = 1, first = 0, every = 0;
-  std::int64_t keep = 0;  // the largest of the run
-  TokenSchedule keeps;    // of steps that begin after so many tokens; empty: all have `keep`
-  double mass = 1;        // 1: keep all of these
+  std::int64_t keep = 0;  // largest value during the run
+  TokenSchedule keeps;    // `keep` by trained tokens; empty if it never changes
+  double mass = 1;        // share of attention mass to keep; 1 keeps all `keep` blocks
   double density = 0;
   std::uint64_t seed = 0;
   std::string file;
-  std::int64_t interval = 200, explore = 0;  // of importance
+  std::int64_t interval = 200, explore = 0;  // of pattern: importance
   double decay = 0.9;
   void fields(Fields&);
   void validate(std::vector<SettingProblem>& errors) const;
@@ -42,7 +43,7 @@ struct BlockRuleConfig {
 
 enum class Pooling : std::uint8_t { mean, learned };
 
-// What a setting means depends on the kind, which refuses those that it does not read (model/attention/kinds.h).
+// The kind defines the meaning of a setting, and refuses settings that it does not read (model/attention/kinds.h).
 struct AttentionConfig {
   std::string kind = "dense";
   std::int64_t window = 0, sinks = 0;
@@ -63,12 +64,12 @@ struct AttentionConfig {
   void validate(std::vector<SettingProblem>& errors) const;
 };
 
-// The rule that a KV head follows, of a section of kind block_sparse.
+// Returns the rule that a KV head follows in a block_sparse section.
 const BlockRuleConfig& rule_of_head(const AttentionConfig&, std::int64_t kv_head);
-// Whether an indexer learns which blocks some of the section's heads keep.
+// Returns true if an indexer learns the blocks of some of the section's heads.
 bool learns_blocks(const AttentionConfig&);
 
-// The settings, other than the kind, that differ from their defaults: names, and values as text.
+// Returns the settings, other than the kind, that differ from their defaults: names, and values as text.
 std::vector<std::pair<std::string, std::string>> given_settings(AttentionConfig);
 
 struct LayerAttentionConfig {

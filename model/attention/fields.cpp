@@ -1,4 +1,4 @@
-// The settings of attention as the kinds explain and check them.
+// Fields of the attention settings, documented and checked by the kinds.
 #include <algorithm>
 
 #include "core/check.h"

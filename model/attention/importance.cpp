@@ -48,7 +48,7 @@ bool BlockImportance::measures(std::int64_t step) const {
   return std::ranges::any_of(heads_, [&](const Head& h) { return h.keep > 0 && step % h.measured_every() == 0; });
 }
 
-// What was measured for the first time counts wholly.
+// Updates the moving averages of a head. The first measurement of a distance is taken as it is.
 void BlockImportance::average_head(std::size_t head, const MeasuredMass& m) {
   float* const of = row(averages_, head);
   for (std::int64_t d = 0; d < distances_; ++d) {
@@ -59,8 +59,8 @@ void BlockImportance::average_head(std::size_t head, const MeasuredMass& m) {
   }
 }
 
-// The budget goes to the best averages, but for what is tried out: distances drawn from all others, which then come
-// first.
+// Chooses the distances with the best averages, except for the `explore` ones: these are drawn from all other distances
+// and get the highest scores.
 void BlockImportance::choose_head(std::size_t head, std::int64_t step) {
   const Head& h = heads_[head];
   float *const averages = row(averages_, head), *const scores = row(scores_, head);
@@ -95,7 +95,7 @@ bool BlockImportance::choose(std::int64_t step) {
   return changed;
 }
 
-// Block i of queries sees itself, the local and the first blocks, and of the other distances the best that there are,
+// Draws the kept blocks: query block i sees itself, the local and the first blocks, then the other distances by score,
 // until it sees `keep` blocks.
 void BlockImportance::draw(std::size_t head, std::uint32_t* bits, std::int64_t words) const {
   const Head& h = heads_[head];

@@ -1,7 +1,7 @@
 #pragma once
-// Which blocks a layer keeps whose heads follow a rule with pattern: importance: those distances that attention was
-// worth the most at, by a moving average of the mass of blocks (kernels/attention/distance_mass.h). Everything here is
-// on the host, of all KV heads, and the same in every process.
+// Block selection of a layer whose heads follow a rule with pattern: importance: keeps the distances with the largest
+// attention mass, by a moving average of the mass of blocks (kernels/attention/distance_mass.h). All state is on the
+// host, covers all KV heads, and is the same in every process.
 
 #include <cstdint>
 #include <vector>
@@ -11,45 +11,45 @@
 
 namespace ring {
 
-// Sums of masses over blocks of queries, and how many these were, by KV head and distance.
+// Sums of masses over query blocks, and the number of these blocks, by KV head and distance.
 struct MeasuredMass {
   std::vector<double> sums, rows;
 };
 
 class BlockImportance {
  public:
-  // A section of kind block_sparse, and the pattern of its rules; the layer addresses random numbers.
+  // The section must have kind block_sparse; the pattern is that of its rules. The layer selects the random numbers.
   BlockImportance(const AttentionConfig&, const Pattern&, const ModelSizes&, std::int64_t layer);
 
   std::int64_t layer() const { return layer_; }
   std::int64_t distances() const { return distances_; }
-  // Whether step `step`, the first being 1, is one that masses are measured ahead of: of some head.
+  // Returns true if masses of some head are measured before this step (the first is 1).
   bool measures(std::int64_t step) const;
-  // Takes what was measured ahead of the step into the averages.
+  // Adds the measurement made before the step to the averages.
   void average(std::int64_t step, const MeasuredMass&);
-  // Chooses ahead of the step, by the averages so far; true: other blocks are kept from this step on.
+  // Chooses blocks before the step, by the averages so far. Returns true if some head's choice was renewed.
   bool choose(std::int64_t step);
-  // What is kept now.
+  // Returns the pattern of the blocks that are kept now.
   Pattern pattern() const;
-  // By KV head, blocks at the start that are kept whatever was measured.
+  // Returns for each KV head the number of blocks at the document's start that are always kept.
   std::vector<std::int32_t> first() const;
 
-  void forget();  // what was measured and chosen: the newest are kept, as in the beginning
+  void forget();  // resets measurements and choices: the newest blocks are kept, as at the beginning
 
-  // f32 [KV heads, distances], to be saved and loaded. Averages: of the mass of a block at this distance; below 0: it
-  // was never measured. Scores: by these distances are kept, the largest first, and of equal ones the nearer.
+  // State to save and load, f32 [KV heads, distances]. averages: mean mass of a block at this distance; below 0 if it
+  // was never measured. scores: distances with the largest scores are kept; among equal scores, the nearer.
   const Tensor& averages() const { return averages_; }
   const Tensor& scores() const { return scores_; }
 
  private:
   struct Head {
-    std::int32_t local = 0, first = 0, keep = 0, explore = 0;  // keep 0: it follows another rule
+    std::int32_t local = 0, first = 0, keep = 0, explore = 0;  // keep is 0 if the head follows a different rule
     std::int64_t interval = 0;
     double decay = 0;
     std::uint64_t seed = 0;
     std::int64_t measured_every() const { return interval < kMeasurements ? 1 : interval / kMeasurements; }
   };
-  static constexpr std::int64_t kMeasurements = 8;  // from one choice to the next
+  static constexpr std::int64_t kMeasurements = 8;  // measurements between two choices
 
   float* row(const Tensor& t, std::size_t head) const {
     return t.data<float>() + static_cast<std::int64_t>(head) * distances_;
@@ -64,7 +64,7 @@ class BlockImportance {
   Tensor averages_, scores_;
 };
 
-// Whether a head of the section follows such a rule.
+// Returns true if a head of the section follows a rule with pattern: importance.
 bool keeps_important_blocks(const AttentionConfig&, std::int64_t kv_heads);
 
 }  // namespace ring

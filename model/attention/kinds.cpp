@@ -6,7 +6,7 @@
 
 namespace ring {
 
-// Each is defined in the file of its name.
+// Each is defined in the file of that name.
 AttentionKind dense_attention();
 AttentionKind window_attention();
 AttentionKind dilated_attention();

@@ -1,5 +1,5 @@
 #pragma once
-// The setting `pools`, of kinds that have it beside their own pairs.
+// The setting `pools`, shared by the kinds that support pools beside their own pairs.
 
 #include <string>
 #include <vector>
@@ -10,10 +10,10 @@
 
 namespace ring {
 
-// Whether the layer learns what its pools are made of.
+// Returns true if the layer learns the weights of its pools.
 bool learns_pools(const AttentionConfig&);
 void validate_pools(const AttentionConfig&, std::vector<SettingProblem>& errors);
 Pattern with_pools(Pattern, const AttentionConfig&);
-std::string pools_text(const AttentionConfig&);  // ", pools of 16, 64", ", learned pools of 16" or nothing
+std::string pools_text(const AttentionConfig&);  // ", pools of 16, 64", ", learned pools of 16" or ""
 
 }  // namespace ring

@@ -8,7 +8,7 @@ namespace {
 
 bool every_key(const std::string&) { return true; }
 
-// ", key: value" of each setting that is not its default, here or, if it is one of some, in `over`.
+// Returns ", key: value" for each setting that is not its default here or, if its key is in `some`, in `over`.
 template <class C, class Keys>
 std::string given_text(const C& c, const C& over, const Keys& some) {
   const auto values = global_values(c), olds = global_values(over), plain = global_values(C());
@@ -24,7 +24,7 @@ std::string rule_text(const BlockRuleConfig& r) {
   const std::string pattern = global_values(r).front().second;
   BlockRuleConfig others = r;
   others.pattern = BlockRuleConfig().pattern;
-  // Each rank may have a path of its own.
+  // global_values() leaves out the file path, which may differ between ranks.
   const std::string file = r.file.empty() ? "" : ", file: " + config::to_text(r.file);
   return str("{pattern: ", pattern, given_text(others, BlockRuleConfig(), every_key), file, "}");
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Sections of attention in YAML on one line, as they are printed to be given to another command.
+// Attention sections as one line of YAML, printed for use as an argument of a different command.
 
 #include <string>
 
@@ -7,11 +7,11 @@
 
 namespace ring {
 
-// The kind and what differs from its defaults: "{kind: window, window: 64, sinks: 4}".
-// over: a section that it is to change; what that has of other settings that the kind reads is set back.
+// Returns the kind and the settings that differ from their defaults: "{kind: window, window: 64, sinks: 4}". over: the
+// section that the text will be applied to; its other settings that the kind reads are reset to their defaults.
 std::string section_text(const AttentionConfig&, const AttentionConfig& over = {});
 
-// The block and the rules as a change of the section: "{block: 128, rules: [{pattern: content, keep: 8}]}".
+// Returns the block and the rules as a change of a section: "{block: 128, rules: [{pattern: content, keep: 8}]}".
 std::string block_text(const AttentionConfig&);
 
 }  // namespace ring

@@ -1,4 +1,4 @@
-// Sliding windows (Longformer: Beltagy et al. 2020), with tokens that stay in sight (StreamingLLM: Xiao et al. 2023).
+// Sliding windows (Longformer: Beltagy et al. 2020), with attention sinks (StreamingLLM: Xiao et al. 2023).
 #include "core/check.h"
 #include "core/checked.h"
 #include "model/attention/kinds.h"
