@@ -1,5 +1,6 @@
-// All rows of some heads to every rank, and the results back. A rank's heads go in groups: one is on its way while the
-// one before is computed with. Whoever has all rows can also select blocks and make pools of them, and show them.
+// Sends all rows of some heads to each rank, and the results back. A rank's heads are split into groups: one group is
+// in flight while the previous one is computed. A rank that has all rows can also select blocks, make pools and call
+// watches.
 
 #include "kernels/attention/pooled_attention.h"
 #include "model/patterns.h"
@@ -12,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kMostGroups = 4;
 
-// Messages under way, and where their rows go once they are there.
+// Messages in flight, and the copies to make on arrival.
 struct Flight {
   std::vector<Transfer> sends, receives;
   std::vector<CopyRows> copies;
@@ -25,7 +26,7 @@ struct Flight {
   }
 };
 
-// All rows of one group of this rank's heads, contiguous side by side.
+// All rows of one group of this rank's heads: views of one tensor.
 struct Heads {
   std::vector<Tensor> parts, by_head;  // by_head [heads,N]
   Flight flight;
@@ -122,7 +123,7 @@ class AllToAll final : public ContextParallel {
     return s;
   }
 
-  // compute(heads, group) for each group in order, while the next one is on its way.
+  // Calls compute(heads, group) for each group in order, while the next group is in flight.
   template <class Compute>
   void for_groups(const ContextShards& s, const std::vector<Tensor>& tensors, const std::vector<Tensor>& by_head,
                   const ExecContext& ctx, const Compute& compute) {
@@ -135,14 +136,14 @@ class AllToAll final : public ContextParallel {
     }
   }
 
-  // For the heads of a group of this rank.
+  // Returns the pattern of this rank's heads of a group.
   template <class Args>
   const Pattern& pattern_of(const std::shared_ptr<const ContextShards>& shards, const Args& args, std::int64_t group) {
     const std::int64_t all = args.k.dim(1);
     return patterns_.get(shards, args.pattern, all, {first_head(all, comm_.rank(), group), heads_of(all)});
   }
 
-  // The same masks for all rows, which lie in the micro-batch's order.
+  // Returns dropout with the same masks as without sharding: all rows are present, in the micro-batch's order.
   template <class Args>
   AttentionDropout dropout_of(const Args& args, std::int64_t group) const {
     AttentionDropout d = args.dropout;
@@ -157,7 +158,7 @@ class AllToAll final : public ContextParallel {
     return of_heads(all, {first_head(heads, comm_.rank(), group), heads_of(heads)});
   }
 
-  // How many of `all` heads are those of one group of rank r, and which comes first.
+  // Heads per group of a rank, out of `all` heads, and the first head of a group of rank r.
   std::int64_t heads_of(std::int64_t all) const { return all / comm_.size() / groups_; }
   std::int64_t first_head(std::int64_t all, int r, std::int64_t group) const {
     return (r * groups_ + group) * heads_of(all);
@@ -168,13 +169,13 @@ class AllToAll final : public ContextParallel {
   Tensor lse_part(const Tensor& lse, int r, std::int64_t group) const {
     return lse.narrow(0, first_head(lse.dim(0), r, group), heads_of(lse.dim(0)));
   }
-  // A group's part of the selection of this rank's heads.
+  // Returns a group's part of the selection of this rank's heads.
   BlockSelection part(const BlockSelection& own, const Pattern& pattern, std::int64_t group, const ExecContext& ctx) {
     if (!own.bits.defined()) return {};
     const std::int64_t heads = own.bits.dim(1) / groups_;
     return of_heads(own, {group * heads, heads}, pattern, ctx);
   }
-  // The way back. Heads of groups that do not select have no bits.
+  // Copies a group's selection into that of this rank's heads. Groups that do not select leave zeros.
   void add_part(BlockSelection& own, const BlockSelection& some, std::int64_t group, const ExecContext& ctx) {
     if (groups_ == 1) own = some;
     if (groups_ == 1 || !some.bits.defined()) return;
@@ -201,8 +202,8 @@ class AllToAll final : public ContextParallel {
     f.sends.clear(), f.receives.clear();
   }
 
-  // Tensors [n,H,D] of one type, side by side: each rank's heads of the group go there, and all rows of ours come to
-  // where they belong in the micro-batch.
+  // Starts sending each rank its heads of the group, from tensors [n,H,D] of one type, packed side by side. All rows of
+  // this rank's heads arrive at their rows of the micro-batch.
   Heads to_heads(const ContextShards& s, const std::vector<Tensor>& tensors, const std::vector<Tensor>& by_head,
                  std::int64_t group, const ExecContext& ctx) {
     std::int64_t heads = 0;
@@ -238,7 +239,7 @@ class AllToAll final : public ContextParallel {
     return h;
   }
 
-  // The way back: results [N,H,D] of a group of our heads into tensors [n,H,D] of our rows.
+  // Prepares sending results [N,H,D] of a group of this rank's heads into tensors `to` [n,H,D] of each rank's rows.
   Flight to_rows(const ContextShards& s, const std::vector<Tensor>& results, const std::vector<Tensor>& to,
                  std::int64_t group, const ExecContext& ctx) {
     Flight f;
@@ -258,7 +259,7 @@ class AllToAll final : public ContextParallel {
     return f;
   }
 
-  // [heads,n] seen as [heads,1,n]: heads are the rows that move.
+  // Returns a copy of `count` tokens between tensors [heads,n], viewed as [heads,1,n]: heads are the rows that move.
   static CopyRows tokens(const Tensor& dst, std::int64_t to, const Tensor& src, std::int64_t from, std::int64_t count) {
     const auto view = [&](const Tensor& t, std::int64_t first) {
       return t.view({t.dim(0), 1, t.dim(1)}).narrow(2, first, count);
@@ -266,7 +267,7 @@ class AllToAll final : public ContextParallel {
     return {view(dst, to), view(src, from), {.count = dst.dim(0)}};
   }
 
-  // The same for log-sum-exps [heads,N] and [heads,n].
+  // Same for log-sum-exps [heads,N] and [heads,n].
   void add_lse_to_rows(const ContextShards& s, const Tensor& lse, const Tensor& to, std::int64_t group, Flight& f,
                        const ExecContext& ctx) {
     for (const HeldRows& own : held_by(s, comm_.rank()))
@@ -297,8 +298,8 @@ class AllToAll final : public ContextParallel {
     });
   }
 
-  std::int64_t groups_ = 1;               // of each rank's heads
-  HeadPatterns patterns_, own_patterns_;  // of groups; of all heads of this rank
+  std::int64_t groups_ = 1;               // groups of each rank's heads
+  HeadPatterns patterns_, own_patterns_;  // patterns of groups; patterns of all heads of this rank
 };
 
 }  // namespace

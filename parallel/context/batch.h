@@ -1,5 +1,5 @@
 #pragma once
-// A run's share of every sequence: cuts batches, and prepares runs of the model over the part.
+// Context parallelism of batches: takes this rank's part of every sequence, and prepares runs of the model over it.
 
 #include <map>
 #include <memory>
@@ -13,28 +13,28 @@ namespace ring {
 
 class ContextBatches {
  public:
-  // layout: of a row among the ranks of the group, each of which has tokens of it. With one rank everything is whole.
-  // The group lives as long.
+  // layout: how a row is sharded among the ranks of the group; each rank has at least one token. With one rank
+  // sequences stay whole. The group must outlive this object.
   ContextBatches(Communicator& group, ContextLayout layout, ContextSchedule, const RingOptions&);
 
   bool whole() const { return layout_.ranks() == 1; }
-  std::int64_t tokens() const { return layout_.tokens(rank_); }  // that this rank holds of a row
+  std::int64_t tokens() const { return layout_.tokens(rank_); }  // tokens of a row that this rank holds
   const ContextLayout& layout() const { return layout_; }
-  const ContextParallel* exchange() const { return exchange_.get(); }  // null: whole
+  const ContextParallel* exchange() const { return exchange_.get(); }  // null if whole()
 
-  // This rank's tokens of a whole batch. starts and lengths stay those of the whole.
+  // Returns this rank's tokens of a whole batch. starts and lengths stay those of the whole batch.
   Batch part(const Batch& whole) const;
-  // What belongs together in such a part. positions: of packed documents, on the device; else undefined.
+  // Returns the documents of such a part. positions: on the device, for packed documents; else undefined.
   Sequences sequences(const Batch& part, const Tensor& positions, const ExecContext&) const;
-  // The run is over a part of this many rows.
+  // Sets up `run` for a part of a micro-batch of `rows` rows.
   void prepare(Run&, std::int64_t rows);
-  void reserve(std::int64_t rows, const ExecContext&);  // what prepare() would allocate for them
+  void reserve(std::int64_t rows, const ExecContext&);  // allocates in advance what prepare() needs for them
 
  private:
   int rank_;
   ContextLayout layout_;
   std::unique_ptr<ContextParallel> exchange_;
-  std::map<std::int64_t, Tensor> rows_;  // see Run::rows, by the number of rows
+  std::map<std::int64_t, Tensor> rows_;  // Run::rows, by the number of rows
 };
 
 }  // namespace ring

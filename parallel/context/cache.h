@@ -1,5 +1,5 @@
 #pragma once
-// What depends on who holds what and on the pattern is made once and kept as long as the same shards are worked on.
+// Cache of plans, which depend on the shards and the pattern. Plans are kept as long as the same shards are used.
 
 #include <functional>
 #include <list>
@@ -13,14 +13,15 @@ namespace ring {
 template <class Plan>
 class PlanCache {
  public:
-  // The reference is good until other shards are asked for, and while the caller has the pattern.
+  // Returns the plan, calling make() if there is none yet. The reference is valid until get() is called with different
+  // shards, and while the caller holds the pattern.
   const Plan& get(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern, std::int64_t kv_heads,
                   const std::function<Plan()>& make) {
     if (shards != shards_) plans_.clear();
     shards_ = shards;
     for (const Entry& e : plans_)
       if (e.kv_heads == kv_heads && same_pairs(e.pattern, pattern)) return e.plan;
-    // Blocks that nobody else holds are those of a pattern that has changed since.
+    // Drops plans of patterns that nobody else holds: these patterns have changed since.
     plans_.remove_if([](const Entry& e) { return e.pattern.blocks.use_count() == 1; });
     return plans_.emplace_back(Entry{pattern, kv_heads, make()}).plan;
   }

@@ -19,7 +19,8 @@ Work ContextParallel::exchange(std::vector<Transfer> sends, std::vector<Transfer
   return comm_.exchange(sends, receives, ctx.stream.record());
 }
 
-// Gathered with as many rows of each rank, and put in order: what exchange() receives in may be kept for ever.
+// Uses an all-gather with equally many rows per rank, then reorders: buffers that exchange() receives into may be kept
+// forever.
 Tensor ContextParallel::all_rows(const Tensor& t, const ContextShards& shards, const ExecContext& ctx) {
   check_shards(shards);
   std::int64_t most = 0;

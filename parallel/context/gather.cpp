@@ -1,4 +1,4 @@
-// All keys to every rank at once, or the referenced ones alone.
+// Sends all keys, or only the referenced ones, to every rank at once.
 
 #include <algorithm>
 #include <utility>
@@ -13,11 +13,11 @@ namespace {
 
 struct GatherPlan {
   std::vector<AttentionCall> rounds;
-  std::int64_t rows = 0, most = 0;  // of the micro-batch; of one rank
+  std::int64_t rows = 0, most = 0;  // rows of the micro-batch; most rows of one rank
 };
 
-// By rank, if only referenced keys travel: what this one needs of it, and what it needs of this one. Rows are the
-// owner's.
+// Keys to exchange if only referenced keys are sent, by rank: `theirs` is needed by this rank, `ours` by the other
+// rank. Rows are the owner's.
 struct Referenced {
   std::vector<NeededKeys> theirs, ours;
   bool known() const { return !ours.empty(); }
@@ -77,14 +77,14 @@ class Gather final : public KeySchedule {
     return some;
   }
 
-  static KvPair part(const Tensor& parts, int rank) {  // of [ranks,2,most,H,D]
+  static KvPair part(const Tensor& parts, int rank) {  // parts: [ranks,2,most,H,D]
     return kv_pair(parts.narrow(0, rank, 1).view({2, parts.dim(2), parts.dim(3), parts.dim(4)}));
   }
   static void move(const KvPair& to, const KvPair& from, const RowMove& rows, const ExecContext& ctx) {
     move_rows(to.k, from.k, rows, ctx);
     move_rows(to.v, from.v, rows, ctx);
   }
-  // A rank's rows, into the micro-batch's and out of them.
+  // Copy a rank's rows into the micro-batch's, and back.
   static void put(const KvPair& all, const KvPair& part, const ContextShards& shards, int rank,
                   const ExecContext& ctx) {
     for (const HeldRows& h : shards.held[static_cast<std::size_t>(rank)])
@@ -96,7 +96,7 @@ class Gather final : public KeySchedule {
       move(part, all, {.to = h.first, .first = h.global, .count = h.count}, ctx);
   }
 
-  // In the micro-batch's order.
+  // Returns all keys and values in the micro-batch's order.
   KvPair gather(const ContextShards& shards, const GatherPlan& plan, const Referenced& some, const Tensor& k,
                 const Tensor& v, const ExecContext& ctx) {
     if (some.known()) return bring(shards, some, k, v, ctx);
@@ -113,7 +113,8 @@ class Gather final : public KeySchedule {
 
   KvPair scatter(const ContextShards& shards, const GatherPlan& plan, const KvPair& gradients, const ExecContext& ctx) {
     const std::int64_t heads = gradients.k.dim(1), dim = gradients.k.dim(2);
-    const Tensor parts = ctx.zeros({comm_.size(), 2, plan.most, heads, dim});  // sums read the padding, too
+    const Tensor parts =
+        ctx.zeros({comm_.size(), 2, plan.most, heads, dim});  // zeros, since the reduction also reads the padding
     for (int r = 0; r < comm_.size(); ++r) take(part(parts, r), gradients, shards, r, ctx);
     const Tensor mine = ctx.empty({2, plan.most, heads, dim});
     bytes_sent_ += static_cast<std::int64_t>(mine.bytes()) * (comm_.size() - 1);
@@ -121,7 +122,8 @@ class Gather final : public KeySchedule {
     return kv_pair(mine);
   }
 
-  // make(r): the message to rank r. Those that come, by rank; undefined: it sends nothing.
+  // Sends make(r, need) to each rank r and returns the received messages by rank; undefined for a rank that sends
+  // nothing.
   template <class Make>
   std::vector<Tensor> swap(const std::vector<NeededKeys>& out, const std::vector<NeededKeys>& in, const Tensor& like,
                            const ExecContext& ctx, const Make& make) {
@@ -138,7 +140,7 @@ class Gather final : public KeySchedule {
     return received;
   }
 
-  // As gather() does, with 0 for what does not travel.
+  // Like gather(), with 0 for rows that are not sent.
   KvPair bring(const ContextShards& shards, const Referenced& some, const Tensor& k, const Tensor& v,
                const ExecContext& ctx) {
     const auto ours = [&](int, const NeededKeys& need) { return pack(need, k, v, ctx); };
@@ -153,7 +155,7 @@ class Gather final : public KeySchedule {
     return all;
   }
 
-  // As scatter() does: a sum in the order of the ranks.
+  // Like scatter(); sums in rank order.
   KvPair bring_home(const ContextShards& shards, const Referenced& some, const KvPair& gradients,
                     const ExecContext& ctx) {
     const auto shape_of = [&](int r) { return Shape{2, shards.tokens(r), gradients.k.dim(1), gradients.k.dim(2)}; };
@@ -174,7 +176,7 @@ class Gather final : public KeySchedule {
     return sum;
   }
 
-  // The first rows, which are those of this rank. carry: may be undefined.
+  // Stores this rank's rows, which come first, plus `carry` if it is defined.
   static void store_sum(const Tensor& dst, const Tensor& rows, const Tensor& carry, const ExecContext& ctx) {
     const Tensor own = rows.narrow(0, 0, dst.dim(0));
     if (carry.defined() && carry.numel() > 0)

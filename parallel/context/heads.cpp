@@ -7,12 +7,12 @@
 namespace ring {
 namespace {
 
-// Some heads of a tensor [N,H,D]; q and what is like it have `per` heads for each KV head.
+// Returns some heads of a tensor [N,H,D]. per: heads of the tensor for each KV head.
 Tensor part(const Tensor& t, KvHeads heads, std::int64_t per) {
   return t.narrow(1, heads.first * per, heads.count * per);
 }
 
-template <class Args>  // what both directions have
+template <class Args>  // the arguments that forward and backward share
 void narrow_to(Args& a, KvHeads heads, std::int64_t per, const Pattern& pattern, const ExecContext& ctx) {
   a.q = part(a.q, heads, per);
   a.k = part(a.k, heads, 1);

@@ -7,21 +7,21 @@
 
 namespace ring {
 
-// Returns the call over these heads alone, with views of its tensors and with their part of its selection. The pattern
-// is that of these heads.
+// Returns the call restricted to these KV heads: views of its tensors, and their part of its selection. `pattern` must
+// be the pattern of these heads.
 Attention of_heads(const Attention&, KvHeads, const Pattern&, const ExecContext&);
 AttentionBackward of_heads(const AttentionBackward&, KvHeads, const Pattern&, const ExecContext&);
 
-// Their part of a selection, for the pattern as they see it; none where that does not select.
+// Returns these heads' part of a selection; empty if their pattern does not select.
 BlockSelection of_heads(const BlockSelection&, KvHeads, const Pattern&, const ExecContext&);
 
-// The KV heads that a ring turns with at a time, a divisor of all: the most whose keys' gradients of one rank take at
-// most so many bytes in f32, and at least 1; all of them where a pattern needs few keys of other ranks. The same on
-// every rank.
+// Returns how many KV heads a ring processes at a time, a divisor of kv_heads, the same on every rank: as many as keep
+// one rank's gradients of keys within `bytes` in f32, at least 1. Returns all heads if the pattern needs few keys of
+// other ranks.
 std::int64_t heads_at_once(const ContextShards&, const Pattern&, std::int64_t kv_heads, std::int64_t dim,
                            std::int64_t bytes);
 
-// A pattern as groups of its KV heads see it, made once. References: as PlanCache's.
+// Cache of a pattern restricted to groups of its KV heads. References are valid as long as those of PlanCache.
 class HeadPatterns {
  public:
   const Pattern& get(const std::shared_ptr<const ContextShards>& shards, const Pattern& all, std::int64_t kv_heads,

@@ -1,6 +1,5 @@
 #pragma once
-// The blocks of keys that the queries of all ranks selected, in host memory. Plans leave out keys that nobody
-// references.
+// The key blocks that the queries of all ranks selected, in host memory. Plans leave out keys that no query references.
 
 #include <cstdint>
 #include <vector>
@@ -9,24 +8,25 @@
 
 namespace ring {
 
-// Without bits it is not known which keys are referenced, and all travel that a query may see.
+// Without bits the references are unknown, and all keys are sent that a query may see.
 using ReferencedBlocks = SelectedBlocks;
 
 class KeyReferences {
  public:
-  KeyReferences() = default;  // not known
-  // Zeros: rows x heads x words.
+  KeyReferences() = default;  // references are unknown
+  // Starts with rows x heads x words zero words.
   KeyReferences(std::int64_t rows, std::int64_t heads, std::int64_t words)
       : heads_(heads), words_(words), bits_(static_cast<std::size_t>(rows * heads * words)) {}
 
-  // Adds what some rank has selected for `count` rows from `row` on.
+  // Adds the blocks that a rank selected for `count` rows from `row` on.
   void add(const std::int32_t* bits, std::int64_t row, std::int64_t count) {
     const std::int64_t size = heads_ * words_;
     for (std::int64_t i = 0; i < count * size; ++i)
       bits_[static_cast<std::size_t>(row * size + i)] |= static_cast<std::uint32_t>(bits[i]);
   }
 
-  // Returns the blocks of these heads, which are numbered from 0 and see this pattern. They refer to this object.
+  // Returns the references of heads `some`, renumbered from 0; `pattern` is the pattern of these heads. The result
+  // points into this object.
   ReferencedBlocks of(KvHeads some, const Pattern& pattern) const {
     ReferencedBlocks s;
     if (bits_.empty() || !pattern.selects()) return s;

@@ -10,9 +10,9 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kMostShown = std::int64_t{1} << 28;  // bytes of the keys of all ranks that are gathered at once
+constexpr std::int64_t kMostShown = std::int64_t{1} << 28;  // bytes of keys of all ranks that are gathered at a time
 
-// The rows of a selection that each rank has, those of its own queries.
+// Returns the selection rows of each rank, those of its own queries.
 std::vector<std::vector<SelectedRows>> held_by_all(ContextShards shards, const Pattern& pattern) {
   std::vector<std::vector<SelectedRows>> held;
   for (shards.rank = 0; shards.rank < shards.ranks(); ++shards.rank) held.push_back(held_blocks(shards, pattern));
@@ -25,7 +25,7 @@ std::int64_t rows_of(const std::vector<SelectedRows>& runs) {
   return rows;
 }
 
-// Every block in a step without computing, as that takes the most memory.
+// Returns the bits on the host. In a dry run without memory all blocks count as selected, which takes the most memory.
 std::vector<std::int32_t> on_host(const Tensor& bits, const Stream& stream) {
   if (!has_bytes(bits)) return std::vector<std::int32_t>(static_cast<std::size_t>(bits.numel()), -1);
   return to_host<std::int32_t>(bits.view({bits.numel()}), stream);

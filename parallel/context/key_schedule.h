@@ -1,6 +1,6 @@
 #pragma once
-// The schedules in which queries stay and keys come to them: ring and gather. What is the same for both stands here,
-// around attention over the pairs of a pattern: selecting blocks, pools, and showing calls.
+// Base of the schedules that move keys to the queries, ring and gather: block selection, pools, and watches around
+// attention over the pairs of a pattern.
 
 #include <memory>
 #include <vector>
@@ -13,7 +13,7 @@
 
 namespace ring {
 
-// The rows that each rank holds, and the keys of other ranks that are referenced.
+// The rows that each rank holds, and the referenced keys of other ranks.
 struct KeyShards {
   std::shared_ptr<const ContextShards> shards;
   KeyReferences referenced;
@@ -32,23 +32,24 @@ class KeySchedule : public ContextParallel {
 
  protected:
   KeySchedule(Communicator& comm, ContextKeys keys) : ContextParallel(comm), keys_(keys) {}
-  // Attention over the pairs of the pattern, which has no pools. If the pattern selects, the selection is given.
+  // Compute attention over the pairs of the pattern, which has no pools. If the pattern selects, the selection is
+  // given.
   virtual void attend(const Attention&, const KeyShards&, const ExecContext&) = 0;
   virtual void attend_backward(const AttentionBackward&, const KeyShards&, const ExecContext&) = 0;
-  // Returns a buffer for a message of keys and values (rows.h) like these [N,H,D], or of their gradients.
+  // Returns a buffer for a message (rows.h) of keys and values shaped like `like` [N,H,D], or of their gradients.
   Tensor receive_message(const NeededKeys&, const Tensor& like, DType, const ExecContext&);
 
  private:
-  // Returns the call with its selection: the given one, or a new one if the pattern selects. Each rank has the rows of
-  // its own queries. Only means of keys and queries by block travel, which are small.
+  // Returns the call with its selection: the given one, or a new one if the pattern selects. It covers only this rank's
+  // query rows. Only block means of keys and queries are exchanged, which are small.
   PooledAttention with_selection(PooledAttention, const ContextShards&, const ExecContext&);
-  // Gathers what all ranks selected, as bits. Returns nothing known if the pattern selects nothing, or if all keys
-  // travel.
+  // Gathers the selections of all ranks. Returns unknown references if the pattern does not select, or if all keys are
+  // sent.
   KeyReferences referenced_keys(const Pattern&, const BlockSelection&, const ContextShards&, const ExecContext&);
-  // Returns the pools of parts of sequences, for carry_pools() (kernels/attention/pool_keys.h).
+  // Returns the pools of sharded sequences, for carry_pools() (kernels/attention/pool_keys.h).
   std::vector<PoolKeys> shared_pools(const PoolSource&, const std::shared_ptr<const ContextShards>&,
                                      const ExecContext&);
-  // Calls the watch with the call and its results. The keys of whole documents are gathered for it.
+  // Calls the watch, if set, with the call and its results. Gathers the keys of whole documents for it.
   void show(const PooledAttention&, const std::shared_ptr<const ContextShards>&, const ExecContext&,
             const AttentionWatch&);
 

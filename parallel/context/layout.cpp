@@ -9,7 +9,7 @@
 
 namespace ring {
 
-// Kernels are the fastest over whole tiles. Chunks of many tiles stay nearly equal when they differ by one.
+// Kernels are fastest on whole tiles. Chunks of many tiles stay nearly equal if they differ by one.
 constexpr std::int64_t kTile = 128, kManyTiles = 64;
 
 ContextLayout::ContextLayout(ContextLayoutKind kind, std::int64_t length, int ranks, std::int64_t align)

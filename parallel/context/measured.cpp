@@ -1,4 +1,4 @@
-// The schedule that is the fastest on this machine for a shape, measured by all ranks together at its first use.
+// Picks the fastest schedule on this machine for a shape, measured by all ranks together at its first use.
 
 #include <algorithm>
 #include <bit>
@@ -16,17 +16,18 @@
 namespace ring {
 namespace {
 
-constexpr double kMostKeyBytes = 1e9;     // of all ranks' keys and values in f32: more is not gathered to find out
-constexpr double kLongest = 1;            // seconds of a forward and backward
-constexpr float kClearly = 0.97f;         // of the time of the schedule before it: less is noise
-constexpr double kMostWorkspace = 4.3e9;  // bytes that an attention kernel takes for itself
+constexpr double kMostKeyBytes = 1e9;  // limit on all ranks' keys and values in f32 for measuring gather
+constexpr double kLongest = 1;         // seconds of a forward and backward; longer ones are not measured
+constexpr float kClearly =
+    0.97f;  // a schedule must take less than this share of the best time so far; the rest is noise
+constexpr double kMostWorkspace = 4.3e9;  // bytes of workspace of an attention kernel
 
 class MeasuredContext final : public ContextParallel {
  public:
   MeasuredContext(Communicator& comm, const RingOptions& ring)
       : ContextParallel(comm), message_bytes_(ring.message_bytes) {
     schedules_.push_back(make_ring(comm, ring));
-    if (ring.per_node > 0 && ring.per_node < comm.size()) return;  // only the ring knows of nodes
+    if (ring.per_node > 0 && ring.per_node < comm.size()) return;  // only the ring distinguishes nodes
     schedules_.push_back(make_all_to_all(comm));
     schedules_.push_back(make_gather(comm, ring.keys));
   }
@@ -45,12 +46,12 @@ class MeasuredContext final : public ContextParallel {
                 const ExecContext& ctx) override {
     Attention a;
     a.q = b.q, a.k = b.k, a.v = b.v, a.out = b.out, a.lse = b.lse, a.scale = b.scale, a.pattern = b.pattern;
-    a.dropout = b.dropout;  // the key is that of the forward
+    a.dropout = b.dropout;  // so that the key equals that of the forward
     choose(a, shards, ctx).backward(b, shards, ctx);
   }
 
  private:
-  // Without ctx.tuning nothing is measured: on CPUs, and for work that is done once.
+  // Returns the schedule for a call. Does not measure without ctx.tuning: on CPUs, and for work done only once.
   ContextParallel& choose(const Attention& a, const std::shared_ptr<const ContextShards>& shards,
                           const ExecContext& ctx) {
     if (!ctx.tuning || schedules_.size() == 1) return *schedules_.front();
@@ -58,7 +59,7 @@ class MeasuredContext final : public ContextParallel {
     const auto known = chosen_.find(key);
     const std::uint64_t generation = ctx.tuning->generation();
     if (known != chosen_.end() && known->second.first == generation) return *known->second.second;
-    // All ranks met this key together before, so each has it in its record.
+    // All ranks saw this key together before, so each rank has a record of it.
     ContextParallel* best = known != chosen_.end() ? find(ctx.tuning->find(key)) : nullptr;
     if (!best) best = choose_together(key, a, shards, ctx);
     chosen_[key] = {ctx.tuning->generation(), best};
@@ -98,7 +99,7 @@ class MeasuredContext final : public ContextParallel {
     return nullptr;
   }
 
-  // The same on every rank, whatever each holds.
+  // Returns the tuning key of a call, the same on every rank.
   std::string key_of(const Attention& a, const ContextShards& shards, const ExecContext& ctx) const {
     return str("context attention, ", ctx.stream.impl().device_name(), ", ", comm_.size(), " ranks",
                ctx.deterministic ? ", deterministic, " : ", ", a.q.dtype(), ", ", a.q.dim(1), " of ", a.k.dim(1),
@@ -106,13 +107,14 @@ class MeasuredContext final : public ContextParallel {
                lengths_of(shards.documents), a.dropout.rate > 0 ? ", dropout" : "");
   }
 
-  // Finding out would cost more than it saves: several calls of each schedule.
+  // Returns true if measuring, with several calls of each schedule, would cost more than it saves.
   bool takes_long(const Attention& a, const ContextShards& s) const {
     const double pairs = kept_pairs(a.pattern, s.documents, s.documents, a.k.dim(1));
     return 14.0 * static_cast<double>(a.q.dim(1) * a.q.dim(2)) * pairs / comm_.size() > kLongest * kRoughGpuFlops;
   }
 
-  // Packed documents differ in each step: those of much the same mean length count as alike.
+  // Describes document lengths for the key. Packed documents differ in each step: similar mean lengths get the same
+  // key.
   static std::string lengths_of(const std::vector<Span>& documents) {
     double tokens = 0;
     for (const Span& d : documents) tokens += d.count;
@@ -129,17 +131,17 @@ class MeasuredContext final : public ContextParallel {
     return true;
   }
 
-  // What a call of each direction takes at most, in bytes, beside the tensors that it is about.
+  // Returns an upper bound on the bytes of a forward and backward call, beside its operands and results.
   double bytes_of(const ContextParallel& s, const Attention& a, const ContextShards& shards,
                   const ExecContext& ctx) const {
     const double all = static_cast<double>(shards.tokens()), mine = all / comm_.size();
     const auto heads = static_cast<double>(a.q.dim(1)), kv_heads = static_cast<double>(a.k.dim(1)),
                dim = static_cast<double>(a.q.dim(2)), size = static_cast<double>(size_of(a.q.dtype()));
     const double keys = s.schedule() == "gather" ? all : mine;
-    double bytes = 4 * dim * (2 * mine * heads + 4 * keys * kv_heads);  // sums and gradients in f32
+    double bytes = 4 * dim * (2 * mine * heads + 4 * keys * kv_heads);  // accumulators and gradients in f32
     if (s.schedule() == "ring")
       bytes *= static_cast<double>(heads_at_once(shards, a.pattern, a.k.dim(1), a.k.dim(2), message_bytes_)) / kv_heads;
-    // Copies on their way out, on their way in, and in order.
+    // Copies being sent, being received, and reordered.
     if (s.schedule() == "gather") bytes += size * dim * 2 * 2 * all * kv_heads;
     if (s.schedule() == "all_to_all") bytes += size * dim * 3 * mine * (4 * heads + 4 * kv_heads);
     const double pairs = kept_pairs(a.pattern, shards.documents, shards.documents, a.k.dim(1)) / comm_.size();
@@ -162,12 +164,12 @@ class MeasuredContext final : public ContextParallel {
     return to_host<float>(t, ctx.stream);
   }
 
-  // A rank that runs out of memory within a schedule would leave the others waiting: all leave out what one has no
-  // memory for.
+  // Returns the schedules that fit into memory on all ranks. If one rank ran out of memory within a schedule, the
+  // others would wait for it.
   std::vector<bool> able(const Attention& a, const ContextShards& shards, const ExecContext& ctx) {
     const auto results = static_cast<double>(2 * (a.q.bytes() + a.k.bytes() + a.v.bytes()));
     std::vector<float> no;
-    double bytes = results;  // of all that are measured before, too: what they received in may be kept
+    double bytes = results;  // includes schedules measured before, since their receive buffers may be kept
     for (const auto& s : schedules_) {
       const double with = fits(*s, a, shards) ? bytes + bytes_of(*s, a, shards, ctx) : 0;
       const bool can = with > 0 && can_allocate(with, ctx);
@@ -205,7 +207,7 @@ class MeasuredContext final : public ContextParallel {
   static float seconds_of(ContextParallel& s, const Attention& f, const AttentionBackward& b,
                           const std::shared_ptr<const ContextShards>& shards, const ExecContext& ctx) {
     Event start;
-    for (int i = 0; i < 3; ++i) {  // the first one makes plans and measures kernels
+    for (int i = 0; i < 3; ++i) {  // the first iteration makes plans and tunes kernels
       if (i == 1) start = ctx.stream.record_time();
       s.forward(f, shards, ctx, {});
       s.backward(b, shards, ctx);
@@ -216,8 +218,9 @@ class MeasuredContext final : public ContextParallel {
   }
 
   std::int64_t message_bytes_;
-  std::vector<std::unique_ptr<ContextParallel>> schedules_;                   // by preference
-  std::map<std::string, std::pair<std::uint64_t, ContextParallel*>> chosen_;  // with the generation of the choice
+  std::vector<std::unique_ptr<ContextParallel>> schedules_;  // in order of preference
+  std::map<std::string, std::pair<std::uint64_t, ContextParallel*>>
+      chosen_;  // by key; with the tuning generation of the choice
 };
 
 }  // namespace

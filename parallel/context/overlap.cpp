@@ -31,7 +31,7 @@ Span cut(Span s, std::int64_t begin, std::int64_t end) {
   return s;
 }
 
-// What of it a branch connects by its window, which reaches so many positions.
+// Returns the part within a branch's window, which reaches back `reach` positions.
 Bounds in_window(Bounds b, std::int64_t reach, bool causal) {
   b.k = std::max(b.k, b.q - reach + 1);
   b.q_end = std::min(b.q_end, b.k_end - 1 + reach);
@@ -44,7 +44,7 @@ Bounds in_window(Bounds b, std::int64_t reach, bool causal) {
 
 std::int64_t reach_of(const Branch& b) { return std::int64_t{b.window - 1} * b.rate + 1; }
 
-// Segments of a branch that both have positions in; they start at `origin`.
+// Segments of a branch that contain positions of both spans, counted from `origin`.
 struct Segments {
   std::int64_t first, end;
 };
@@ -56,7 +56,7 @@ Bounds cut(Bounds b, std::int64_t begin, std::int64_t end) {
   return {std::max(b.q, begin), std::min(b.q_end, end), std::max(b.k, begin), std::min(b.k_end, end)};
 }
 
-// What of it a branch connects, cut at both ends.
+// Returns the part that a branch connects, trimmed at both ends.
 Bounds seen_in_branch(const Bounds& b, const Pattern& p, const Branch& branch, std::int64_t origin) {
   const Segments s = common_segments(b, origin, branch.segment);
   if (s.first >= s.end) return {};
@@ -67,7 +67,7 @@ Bounds seen_in_branch(const Bounds& b, const Pattern& p, const Branch& branch, s
 
 using Fn = std::function<void(std::int32_t, std::int32_t, std::int32_t)>;
 
-// Samples of a segment, for the head whose first one is at `offset`, among the keys [begin, end) of a span.
+// Sampled keys of a segment within a span, for the head whose first sample is at `offset`.
 struct Samples {
   const Span& keys;
   std::int64_t segment, offset;
@@ -100,7 +100,7 @@ void needed_in_branch(const Pattern& p, const Branch& branch, const SpanPair& pa
   }
 }
 
-// A head that selects may keep any.
+// Returns true if any head keeps the pair of blocks; a head that selects may keep any.
 bool any_head_keeps(const BlockPattern& blocks, std::int64_t kv_heads, std::int32_t q, std::int32_t k) {
   if (blocks.selects()) return true;
   for (std::int32_t h = 0; h < kv_heads; ++h)
@@ -108,7 +108,7 @@ bool any_head_keeps(const BlockPattern& blocks, std::int64_t kv_heads, std::int3
   return false;
 }
 
-// The blocks of both spans, counted from the one in which the document starts.
+// Blocks of a span, counted from the one in which the document starts.
 struct BlockRange {
   std::int32_t first, last;
 };
@@ -117,7 +117,7 @@ BlockRange blocks_between(const Pattern& p, const Span& s) {
   return {static_cast<std::int32_t>(at / size), static_cast<std::int32_t>((at + s.count - 1) / size)};
 }
 
-// The rows of a block that the span has.
+// Calls fn for the rows of a block that are in the span.
 void call_for_block(const Pattern& p, const Span& s, std::int32_t block, const Fn& fn) {
   const std::int64_t size = p.blocks->block(), start = p.origin(s.document) + block * size;
   const std::int64_t begin = std::max<std::int64_t>(s.position, start),

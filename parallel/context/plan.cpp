@@ -10,13 +10,13 @@
 namespace ring {
 namespace {
 
-// The parts of one document that two ranks hold, and the document's number.
+// The parts of one document that two ranks hold, and the document's index.
 struct Parts {
   std::vector<Span> queries, keys;
   std::size_t document = 0;
 };
 
-// By document, ascending; those that one rank has no part of are left out.
+// Returns the parts of documents in a rank's rows, ascending by document, and the document index of each part.
 std::vector<Span> parts_of(const std::vector<HeldRows>& held, const std::vector<Span>& documents,
                            std::vector<std::size_t>& document_of) {
   std::vector<Span> parts;
@@ -51,7 +51,8 @@ std::vector<Parts> common_parts(const std::vector<HeldRows>& queries, const std:
   return out;
 }
 
-// Parts from `begin` on lie in neighbouring rows: a document fills all of a rank's rows between two of its parts.
+// Merges parts [begin, end) of a document. They are in adjacent rows, since the document fills all of a rank's rows
+// between two of its parts.
 Span joined(const std::vector<Span>& parts, std::size_t begin, std::size_t end) {
   Span all = parts[begin];
   for (std::size_t i = begin + 1; i < end; ++i) {
@@ -62,7 +63,8 @@ Span joined(const std::vector<Span>& parts, std::size_t begin, std::size_t end) 
   return all;
 }
 
-// Dense attention depends on order alone: parts are joined, with positions that keep it.
+// Returns the pairs of dense attention, which depends only on order: parts are merged, with positions that keep the
+// order.
 std::vector<SpanPair> dense_pairs(const Parts& p, bool causal, bool same_rank) {
   const std::size_t n = p.queries.size();
   std::vector<SpanPair> out;
@@ -90,7 +92,8 @@ std::vector<SpanPair> dense_pairs(const Parts& p, bool causal, bool same_rank) {
   return out;
 }
 
-// Pairs whose parts have the same number first: they fill the first round.
+// Returns the pairs of parts that the pattern connects. Pairs with the same part index come first, so that they fill
+// the first round.
 std::vector<SpanPair> local_pairs(const Parts& p, const Pattern& pattern) {
   std::vector<SpanPair> out;
   const std::size_t most = std::max(p.queries.size(), p.keys.size());
@@ -106,12 +109,12 @@ std::vector<SpanPair> local_pairs(const Parts& p, const Pattern& pattern) {
 
 bool overlap(const Span& a, const Span& b) { return a.first < b.first + b.count && b.first < a.first + a.count; }
 
-// A selection's rows of each document; none where nothing is selected.
+// Returns the first selection row of each document; empty if nothing is selected.
 std::vector<std::int32_t> rows_of_blocks(const Pattern& pattern, const std::vector<Span>& documents) {
   return pattern.selects() ? first_blocks(pattern, documents) : std::vector<std::int32_t>{};
 }
 
-// Each pair goes to the first round where its rows are free. Rows of different documents never meet.
+// Adds each pair to the first round in which its rows are free. Rows of different documents never overlap.
 void add_rounds(const std::vector<SpanPair>& pairs, const std::vector<std::int32_t>& block_rows, std::size_t document,
                 std::vector<AttentionCall>& rounds) {
   std::vector<std::vector<SpanPair>> taken;
@@ -130,7 +133,7 @@ void add_rounds(const std::vector<SpanPair>& pairs, const std::vector<std::int32
   }
 }
 
-// Neighbouring rows of the owner, and where they lie among the receiver's.
+// Returns the contiguous row ranges of the owner that the rounds use, and their rows at the receiver.
 std::vector<RowCopy> rows_between(const std::vector<AttentionCall>& rounds) {
   std::vector<Span> keys;
   for (const AttentionCall& round : rounds) keys.insert(keys.end(), round.keys.begin(), round.keys.end());
@@ -153,7 +156,7 @@ std::int32_t row_at(const std::vector<RowCopy>& ranges, std::int32_t row) {
   return (after - 1)->at + row - (after - 1)->row;
 }
 
-// Runs of equal distance of the marked rows of one range.
+// Adds copies for the marked rows of a range, as runs with constant stride.
 void add_copies(const RowCopy& range, const std::vector<char>& marked, std::int32_t head, std::vector<RowCopy>& to) {
   RowCopy run{.head = head};
   const auto flush = [&] {
@@ -173,7 +176,7 @@ void add_copies(const RowCopy& range, const std::vector<char>& marked, std::int3
   flush();
 }
 
-// Marks of the receiver's rows, for each KV head or for all at once.
+// Marks of the receiver's needed rows, for each KV head, or one for all heads.
 using Marks = std::vector<std::vector<char>>;
 
 Marks marks_of(const NeededKeys& need, const Pattern& pattern, std::int64_t kv_heads,
@@ -203,7 +206,7 @@ void find_copies(NeededKeys& need, Marks marks, const std::vector<RowCopy>& rang
       add_copies(range, marks[h], marks.size() == 1 ? -1 : static_cast<std::int32_t>(h), need.copies);
   need.whole = false;
   if (need.referenced) return;
-  if (need.copies.empty()) {  // the pattern keeps nothing of what it might
+  if (need.copies.empty()) {  // the pattern keeps none of the possible keys
     need = {};
     return;
   }
@@ -309,7 +312,7 @@ std::vector<AttentionCall> calls_with(const ContextShards& shards, int queries, 
   std::vector<AttentionCall> calls;
   for (std::size_t i = 0; i < parts.size();) {
     const std::size_t document = document_of[i];
-    std::vector<SpanPair> pairs;  // all with the same keys: one for each call
+    std::vector<SpanPair> pairs;  // all have the same keys, so each goes to a separate call
     for (; i < parts.size() && document_of[i] == document; ++i)
       if (keys[document].count > 0) pairs.push_back({parts[i], keys[document]});
     add_rounds(pairs, block_rows, document, calls);

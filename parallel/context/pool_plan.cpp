@@ -7,13 +7,13 @@
 namespace ring {
 namespace {
 
-// Neighbouring rows of one rank.
+// Adjacent rows of one rank.
 struct Piece {
   int rank;
   HeldRows rows;
 };
 
-// What all ranks hold, in the micro-batch's order.
+// Returns the rows of all ranks, in the micro-batch's order, with adjacent rows merged.
 std::vector<Piece> pieces_of(const ContextShards& shards) {
   std::vector<Piece> sorted, joined;
   for (int r = 0; r < shards.ranks(); ++r)
@@ -37,7 +37,7 @@ PoolPlan::Message& with(std::vector<PoolPlan::Message>& messages, int peer) {
   return found == messages.end() ? messages.emplace_back(PoolPlan::Message{.peer = peer, .moves = {}}) : *found;
 }
 
-// Takes what the ranks hold in the micro-batch's order.
+// Builds the plan from the ranks' rows, added in the micro-batch's order.
 class Planner {
  public:
   Planner(const ContextShards& shards, std::int32_t size) : me_(shards.rank) {
@@ -46,7 +46,7 @@ class Planner {
     plan_.pools.held.resize(shards.held.size());
   }
 
-  // Rows from `row` on of a rank: tokens from `token` on of a document whose first pool is `pool`.
+  // Adds `count` rows from `row` on of a rank: tokens from `token` on of a document whose first pool is `pool`.
   void add(int rank, std::int32_t row, std::int32_t token, std::int32_t count, std::int32_t pool) {
     const std::int32_t size = plan_.size;
     for (std::int32_t n = 0; count > 0; row += n, token += n, count -= n) {
@@ -63,7 +63,7 @@ class Planner {
   PoolPlan plan() && { return std::move(plan_); }
 
  private:
-  // The first one's row among those that the rank makes.
+  // Assigns pools to a rank. Returns the row of the first one among the rank's pools.
   std::int32_t hold(int rank, std::int32_t pool, std::int32_t count) {
     std::vector<HeldRows>& held = plan_.pools.held[static_cast<std::size_t>(rank)];
     const std::int32_t first = held.empty() ? 0 : held.back().first + held.back().count;
@@ -77,7 +77,7 @@ class Planner {
     const std::int32_t out = hold(rank, pool, count / plan_.size);
     if (rank == me_) plan_.whole.push_back({.first = row, .count = count, .out = out});
   }
-  // Tokens of one pool from its token `place` on.
+  // Adds tokens of one pool, from its token `place` on.
   void add_part(int rank, std::int32_t row, std::int32_t place, std::int32_t count, std::int32_t pool) {
     if (place == 0) begin_part(rank, pool);
     const std::int64_t to = plan_.part_rows - plan_.size + place;
@@ -96,14 +96,14 @@ class Planner {
     plan_.parts.push_back({.first = static_cast<std::int32_t>(plan_.part_rows), .count = plan_.size, .out = out});
     plan_.part_rows += plan_.size;
   }
-  // The rows behind those that the message has.
+  // Appends rows to a message.
   static void add(PoolPlan::Message& message, RowMove move, std::int64_t RowMove::*in_message) {
     move.*in_message = message.count;
     message.moves.push_back(move);
     message.count += move.count;
   }
 
-  int me_, maker_ = 0;  // maker_: of the pool of which parts are added
+  int me_, maker_ = 0;  // maker_: rank that makes the pool being added
   PoolPlan plan_;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
-// Who makes which pools of documents that are cut among ranks, and of whose tokens: a pure function of who holds what,
-// so that all ranks agree without a message.
+// Assignment of the pools of sharded documents to ranks, and the tokens to send for them. A pure function of the
+// shards, so that all ranks agree without a message.
 
 #include "autograd/context_exchange.h"
 #include "kernels/attention/block_pool.h"
@@ -8,25 +8,25 @@
 
 namespace ring {
 
-// The pools of one size. Whoever has the first token of a pool makes it.
+// The pools of one size. The rank that has a pool's first token makes the pool.
 struct PoolPlan {
   std::int32_t size = 0;  // tokens
-  // The pools as rows that are cut among the ranks: each holds those that it makes.
+  // The pools as rows sharded among the ranks: each rank holds the pools that it makes.
   ContextShards pools;
-  // This rank's pools, as rows `out` of those that it makes: those of neighbouring rows of its own, and the others,
-  // whose tokens meet in a tensor of so many rows.
+  // This rank's pools, as rows `out` of the pools that it makes. whole: pools of adjacent rows of this rank. parts: the
+  // other pools, whose tokens are collected in a tensor of part_rows rows.
   std::vector<PooledRows> whole, parts;
   std::int64_t part_rows = 0;
-  std::vector<RowMove> own;  // rows of this rank that go to that tensor
+  std::vector<RowMove> own;  // rows of this rank that are copied to that tensor
 
-  // Tokens of one pool that another rank makes, or that another one has.
+  // Tokens of pools that this rank sends to, or receives from, a peer.
   struct Message {
     int peer = 0;
     std::int64_t count = 0;      // rows
-    std::vector<RowMove> moves;  // from this rank's rows into the message, or out of it into the tensor
+    std::vector<RowMove> moves;  // from this rank's rows into the message, or out of the message into the tensor
   };
   std::vector<Message> sends, receives;
-  bool any_travels = false;  // between any two ranks
+  bool any_travels = false;  // true if any two ranks exchange tokens
 };
 
 PoolPlan pool_plan(const ContextShards&, std::int32_t size);

@@ -10,7 +10,7 @@
 namespace ring {
 namespace {
 
-// The pools of one size of which this rank makes some.
+// The pools of one size, some of which this rank makes.
 class ShardedPools {
  public:
   ShardedPools(const PoolSource& source, std::size_t i, const PoolPlan& plan, ContextExchange& exchange,
@@ -26,7 +26,7 @@ class ShardedPools {
     sums_.make(parts_);
   }
 
-  // Those of all ranks.
+  // Returns the pools of all ranks.
   PoolKeys keys() const {
     const std::int64_t heads = sums_.keys.dim(1);
     const Tensor own = ctx_.empty({sums_.keys.dim(0), 2 * heads, sums_.keys.dim(2)}, sums_.keys.dtype());
@@ -50,7 +50,8 @@ class ShardedPools {
   }
 
  private:
-  // The tokens of pools that do not lie in neighbouring rows of this rank, which makes them; to others it gives theirs.
+  // Collects the tokens of this rank's pools whose tokens are not in adjacent rows of this rank, and sends other ranks
+  // the tokens of their pools. Collective.
   PoolTokens bring_parts() {
     std::vector<Tensor> tokens{whole_.k, whole_.v};
     const bool scores_values = whole_.scored.raw() == whole_.v.raw();
@@ -69,7 +70,7 @@ class ShardedPools {
     return {part(parts, 0), part(parts, 1), part(parts, scores_values ? 1 : 2), plan_.parts};
   }
 
-  // The way back of gradients f32, of keys and values.
+  // Returns gradients of keys and values, f32, to the ranks that have the tokens. Collective.
   void return_parts(const Tensor& parts, const std::vector<Tensor>& gradients) {
     add_all(gradients, parts, plan_.own);
     if (!plan_.any_travels) return;
@@ -82,7 +83,7 @@ class ShardedPools {
     for (std::size_t m = 0; m < in.size(); ++m) add_all(gradients, in[m], plan_.sends[m].moves);
   }
 
-  // To the rows from which they were moved.
+  // Adds gradients to the rows from which the tokens were copied.
   void add_all(const std::vector<Tensor>& to, const Tensor& from, const std::vector<RowMove>& moves) const {
     for (const RowMove& m : moves)
       for (int i = 0; i < 2; ++i) {
@@ -115,7 +116,7 @@ class ShardedPools {
   PoolTokens whole_, parts_;
 };
 
-// Pools that end before the last one of these queries.
+// Returns how many pools end before the last of these queries.
 std::int32_t seen(const Span& queries, std::int32_t size) {
   return (queries.position + queries.count - 1 - queries.document) / size;
 }

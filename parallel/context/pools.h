@@ -1,7 +1,7 @@
 #pragma once
-// Pools of documents that are cut among ranks, made as by one process, of the same tokens in the same order: whoever
-// has a pool's first token gets its other ones, and all ranks get all pools. The way back: gradients of pools are
-// summed over the ranks, and those of tokens go to whoever has them.
+// Pools of sharded documents, made of the same tokens in the same order as by one process: the rank that has a pool's
+// first token receives the other tokens, and all ranks get all pools. In backward, gradients of pools are summed over
+// the ranks, and gradients of tokens are sent to the ranks that have them.
 
 #include <map>
 #include <memory>
@@ -12,13 +12,13 @@
 
 namespace ring {
 
-using PoolPlans = std::vector<PoolPlan>;  // by size
+using PoolPlans = std::vector<PoolPlan>;  // one plan per pool size
 PoolPlans pool_plans(const ContextShards&, const std::vector<std::int32_t>& sizes);
 
-// Made once and kept as long as the same shards are worked on, as PlanCache's are.
+// Cache of plans, kept as long as the same shards are used (see PlanCache).
 class PoolPlanCache {
  public:
-  // The reference is good until other shards are asked for.
+  // The reference is valid until get() is called with different shards.
   const PoolPlans& get(const std::shared_ptr<const ContextShards>& shards, const std::vector<std::int32_t>& sizes);
 
  private:
@@ -26,12 +26,12 @@ class PoolPlanCache {
   std::map<std::vector<std::int32_t>, PoolPlans> plans_;
 };
 
-// How tokens of pools travel; queued behind what the stream has, and what is queued next waits for it. All ranks call
-// it in the same order.
+// Exchanges tokens of pools, in stream order: after the work queued so far, and before any work queued later.
+// Collective.
 using SendTokens = std::function<void(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives)>;
 
-// For this rank's queries. The plans, the exchange and the context live as long as what is returned. All ranks call it
-// together, and PoolKeys::backward.
+// Returns the pools for this rank's queries. The plans, the exchange and the context must outlive the result.
+// Collective, as is PoolKeys::backward of the result.
 std::vector<PoolKeys> pools_of_shards(const PoolSource&, const PoolPlans&, const ContextShards&, ContextExchange&,
                                       const SendTokens&, const ExecContext&);
 

@@ -1,5 +1,6 @@
-// The ring: in step s this rank computes with the keys of the rank s before it, which come straight from there. Over
-// several nodes each node does so in turn with its own keys and those of another one (Gu et al. 2024, LoongTrain).
+// The ring: in step s this rank computes with the keys of rank - s, received directly from that rank. With several
+// nodes, each node runs one revolution with its own keys and one with those of each other node (Gu et al. 2024,
+// LoongTrain).
 
 #include <deque>
 
@@ -11,25 +12,26 @@ namespace ring {
 namespace {
 
 struct Step {
-  int from = 0, to = 0;   // whose message comes, and who gets ours
-  NeededKeys keys, ours;  // what we need of it; what `to` needs of the keys that we pass on
+  int from = 0, to = 0;   // rank that we receive from; rank that we send to
+  NeededKeys keys, ours;  // keys that we need of `from`; keys that `to` needs of the keys that we hold
 };
 
-// Among the ranks of a node, who pass on the keys that they hold: their own ones, or those of their counterparts on
-// another node.
+// One revolution among the ranks of a node, who pass on the keys that they hold: their own, or those of their
+// counterparts on a different node.
 struct InnerRing {
-  bool own = true;          // with our own keys
-  NeededKeys base;          // what we need of the keys that we hold
-  std::vector<Step> steps;  // those in which any rank may need anything
-  // Where the keys come from, who gets ours at the same time, and what the nodes need of them.
+  bool own = true;          // the ranks pass on their own keys
+  NeededKeys base;          // keys that we need of those that we hold
+  std::vector<Step> steps;  // steps in which any rank may need keys
+  // Inter-node exchange before this revolution: the rank that we receive the held keys from, the rank that gets ours,
+  // and the keys that the two nodes need.
   int from = 0, to = 0;
   NeededKeys held, ours;
 };
 
 struct RingPlan {
-  std::vector<InnerRing> revolutions;  // the first one with our own keys
-  // The backward with our own keys: a part while the first ones are on their way, the other while the last gradients
-  // come home.
+  std::vector<InnerRing> revolutions;  // the first one passes on our own keys
+  // Calls of the backward with our own keys: `before` while the first keys are in flight, `after` while the last
+  // gradients return.
   std::vector<AttentionCall> before, after;
 
   bool local() const {
@@ -49,7 +51,7 @@ struct RingPlan {
   }
 };
 
-// Ranks by node and by their place on it.
+// Ranks by node and by their index on the node.
 struct Grid {
   const ContextShards& shards;
   const Pattern& pattern;
@@ -62,7 +64,7 @@ struct Grid {
   NeededKeys needs(int queries, int keys) const {
     return needed_keys(shards, queries, keys, pattern, kv_heads, positions, referenced);
   }
-  // Whether any rank may need the keys from so many nodes and places before its own.
+  // Returns true if any rank may need the keys of the rank `apart` nodes and `distance` places before it.
   bool any_needs(int apart, int distance) const {
     for (int node = 0; node < nodes; ++node)
       for (int place = 0; place < places; ++place)
@@ -108,9 +110,9 @@ RingPlan plan_of(const Grid& g) {
   return plan;
 }
 
-// Messages of one step, under way.
+// Messages of one step, in flight.
 struct Flight {
-  Tensor in, out;  // undefined: none
+  Tensor in, out;  // undefined if there is no message
   Work work;
 
   void land(const Stream& stream) {
@@ -140,7 +142,7 @@ class Ring final : public KeySchedule {
                [&](const AttentionBackward& a, const RingPlan& plan) { attend_backward_once(a, plan, ctx); });
   }
 
-  // fn(part, its plan) for one group of KV heads after the other.
+  // Calls fn(part, its plan) for each group of KV heads in turn.
   template <class Args, class Fn>
   void for_groups(const Args& args, const KeyShards& keys, const ExecContext& ctx, const Fn& fn) {
     const std::int64_t all = args.k.dim(1);
@@ -180,7 +182,7 @@ class Ring final : public KeySchedule {
     BackwardSum sum(args, plan.backward_calls(), ctx);
     Next next(*this, plan, args.k, args.v, ctx);
     KvPair held{{}, args.k, args.v}, own = carried(args, ctx);
-    GradReturn home;  // of our own keys' gradients, the last that was sent
+    GradReturn home;  // last message sent with gradients of our own keys
     for (const InnerRing& r : plan.revolutions) {
       next.begin();
       KvPair theirs;
@@ -200,7 +202,7 @@ class Ring final : public KeySchedule {
     store(args.dv, own.v, ctx);
   }
 
-  // Gradients of keys that go on from a carry. Undefined: from nothing.
+  // Returns the carried-in gradients of keys; undefined if there are none.
   static KvPair carried(const AttentionBackward& args, const ExecContext& ctx) {
     if (!args.carry_dk.defined()) return {};
     const KvPair own = kv_pair(ctx.empty({2, args.k.dim(0), args.k.dim(1), args.k.dim(2)}));
@@ -209,7 +211,7 @@ class Ring final : public KeySchedule {
     return own;
   }
 
-  // Gradients on their way to where the keys came from; ours come at the same time.
+  // An exchange of key gradients in flight: others' are sent to the keys' owners, ours are received.
   struct GradReturn {
     const NeededKeys* ours = nullptr;
     Flight flight;
@@ -222,7 +224,7 @@ class Ring final : public KeySchedule {
     }
   };
 
-  // The keys of the next revolution: each exchange of this one takes a piece along.
+  // Transfer of the next revolution's keys, split into pieces that travel with the exchanges of the current revolution.
   class Next {
    public:
     Next(Ring& ring, const RingPlan& plan, const Tensor& k, const Tensor& v, const ExecContext& ctx)
@@ -254,7 +256,7 @@ class Ring final : public KeySchedule {
       }
       ++piece_;
     }
-    // In rows of their owner. Undefined: nothing is needed, or this was the last revolution.
+    // Waits and returns the keys, in rows of their owner; undefined if none are needed or this was the last revolution.
     KvPair finish() {
       work_.wait(ctx_.stream);
       out_ = {};
@@ -273,16 +275,16 @@ class Ring final : public KeySchedule {
     std::size_t at_ = 0, piece_ = 0, pieces_ = 0;
   };
 
-  // Keys and values of the steps of a revolution, in order, some ahead of their use.
+  // Prefetches the keys and values of a revolution's steps, in order.
   class Keys {
    public:
-    // like: of the keys' heads and type.
+    // like: a tensor with the keys' heads and type.
     Keys(Ring& ring, const InnerRing& r, const KvPair& held, const Tensor& like, Next& next, const ExecContext& ctx)
         : ring_(ring), revolution_(r), held_(held), like_(like), next_(next), ctx_(ctx) {
       start();
     }
 
-    // Undefined, here and below: none are needed.
+    // Returns keys and values; undefined, here and below, if none are needed.
     KvPair base() {
       const NeededKeys& need = revolution_.base;
       if (revolution_.own) return held_;
@@ -299,7 +301,7 @@ class Ring final : public KeySchedule {
     }
 
    private:
-    // Starts the transfers that may be under way now.
+    // Starts transfers up to the prefetch limit.
     void start() {
       while (started_ < revolution_.steps.size() && started_ < done_ + ring_.prefetch_) begin();
     }
@@ -316,7 +318,7 @@ class Ring final : public KeySchedule {
       flight.work = ring_.exchange(sends, receives, ctx_);
       flights_.push_back(std::move(flight));
     }
-    // Dense attention sends the same rows to several ranks.
+    // Packs a message; reuses the last one if the rows are the same, as in dense attention.
     const Tensor& packed(const NeededKeys& need) {
       if (!message_.defined() || need.referenced || need.copies != packed_->copies)
         message_ = pack(need, held_.k, held_.v, ctx_);
@@ -336,7 +338,8 @@ class Ring final : public KeySchedule {
     const NeededKeys* packed_ = nullptr;
   };
 
-  // One revolution. Adds to the gradients of the keys that we hold, and returns the last ones that are to be added.
+  // Runs the backward of one revolution. Adds to the gradients of the keys that we hold, except for the last exchange,
+  // which is returned.
   GradReturn revolve_back(const InnerRing& r, const RingPlan& plan, const KvPair& held, KvPair& gradients, Next& next,
                           BackwardSum& sum, const Tensor& like, const ExecContext& ctx) {
     Keys keys(*this, r, held, like, next, ctx);

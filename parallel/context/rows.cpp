@@ -9,7 +9,7 @@ std::int64_t heads_of(const RowCopy& c, std::int64_t all) { return c.head < 0 ? 
 
 enum class Side : std::uint8_t { owner, receiver };
 
-// fn(the copy's rows in the message [count,heads,D], its heads of t, its move from t into the message)
+// Calls fn(the copy's rows in the message [count,heads,D], its heads of t, its move from t into the message).
 template <class Fn>
 void for_copies(const NeededKeys& need, Side side, const Tensor& t, const Tensor& message, const Fn& fn) {
   const std::int64_t dim = t.dim(2);
@@ -42,7 +42,7 @@ Tensor message_of(const NeededKeys& need, const Tensor& like, DType type, const 
   return message_in(need, like, [&](std::int64_t size) { return ctx.empty({size}, type); });
 }
 
-constexpr std::size_t kMostAdditions = 16;  // else all rows are added at once
+constexpr std::size_t kMostAdditions = 16;  // with more copies, all rows are added in one call
 
 }  // namespace
 

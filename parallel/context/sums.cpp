@@ -3,7 +3,8 @@
 namespace ring {
 namespace {
 
-// In f32: the result's own place, or that of what is carried in, which the first call has used up.
+// Returns the f32 buffer of partial results: the result itself, or the carried-in tensor, which the first call
+// consumes, or a new one.
 Tensor place_of_sums(const Tensor& result, const Tensor& carry, const ExecContext& ctx) {
   if (result.dtype() == DType::f32) return result;
   return carry.defined() ? carry : ctx.empty(result.shape());

@@ -1,5 +1,5 @@
 #pragma once
-// Attention in several calls of a kernel, each over other keys: what they share is carried on in f32 and rounded once,
+// Attention split into several kernel calls over different keys. Partial results are carried in f32 and rounded once,
 // by the last call.
 
 #include "parallel/context/plan.h"
@@ -13,8 +13,8 @@ inline std::int64_t calls_of(const std::vector<AttentionCall>& rounds) {
 
 class ForwardSum {
  public:
-  // calls: all rounds that are to come. None: no query sees anything. The first one carries what the arguments carry,
-  // whose memory holds sums from then on.
+  // calls: total number of rounds that add() will get; 0 if no query sees a key. The first round starts from
+  // args.carry, whose memory may then hold partial results.
   ForwardSum(const Attention& args, std::int64_t calls, const ExecContext& ctx);
   void add(const std::vector<AttentionCall>& rounds, const Tensor& k, const Tensor& v);
 
@@ -29,10 +29,10 @@ class ForwardSum {
 
 class BackwardSum {
  public:
-  // The gradients of keys that the arguments carry are the caller's.
+  // calls: as above. args.carry_dk and carry_dv are ignored: the caller adds them.
   BackwardSum(const AttentionBackward& args, std::int64_t calls, const ExecContext& ctx);
-  // Adds the gradients of these keys from these rounds to `gradients`, f32 [2,M,H,D]; undefined: it becomes them, and
-  // stays undefined without a round.
+  // Adds the gradients of keys k, v from these rounds to `gradients`, f32 [2,M,H,D]. If undefined, `gradients` is
+  // allocated by the first round, and stays undefined without rounds.
   void add(const std::vector<AttentionCall>& rounds, const Tensor& k, const Tensor& v, KvPair& gradients);
 
  private:
@@ -42,7 +42,7 @@ class BackwardSum {
   Tensor dq_;
 };
 
-// One call that is all: the kernel itself.
+// Runs a single call of the kernel, without partial results.
 void run_round(Attention, const AttentionCall&, const ExecContext&);
 void run_round(AttentionBackward, const AttentionCall&, const ExecContext&);
 
