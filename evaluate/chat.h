@@ -1,5 +1,5 @@
 #pragma once
-// Conversations with a model: what has been said as the tokens that its training would see, and what ends its answer.
+// Conversations with a model: encodes them as the tokens that its training would see, and says what ends an answer.
 
 #include <cstdint>
 #include <memory>
@@ -16,21 +16,21 @@ namespace ring {
 struct Session;
 
 struct ChatMessage {
-  std::string role, content;  // role: as the template knows it; system, user and assistant as a rule
+  std::string role, content;  // role: as in the template; usually system, user or assistant
 };
 
 class Chat {
  public:
-  // `name` says in errors which template it is. ends: tokens that end an answer too. Error: see chat::Template.
+  // name: of the template, for messages. ends: further tokens that end an answer. Throws Error as chat::Template does.
   Chat(chat::Format, const std::string& name, std::shared_ptr<const Tokenizer>, std::vector<std::int32_t> ends = {});
 
-  // The conversation up to where the assistant answers: the tokens that stand before the answer in a corpus that `data
-  // prepare` makes with this template. context: the model's, in tokens. Error: the template refuses the conversation or
-  // writes nothing, or the context has no room for an answer.
+  // Returns the conversation up to where the assistant answers, with the same tokens as in a corpus that `data prepare`
+  // makes with this template. context: the model's, in tokens. Throws Error if the template refuses the conversation or
+  // writes nothing, or if the context has no room for an answer.
   std::vector<std::int32_t> prompt(const std::vector<ChatMessage>&, std::int64_t context) const;
 
-  // What ends an answer besides these strings: the mark that the template writes behind it, a token or another string.
-  // Answers have no blank space around them, as templates write some of their own there.
+  // Returns what ends an answer: `stops`, and the token or string that the template writes after an answer. Blank space
+  // around answers is stripped, because templates add their own there.
   TextEnding ending(std::vector<std::string> stops) const;
 
  private:
@@ -40,10 +40,11 @@ class Chat {
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::vector<std::int32_t> ends_;
   std::optional<std::int32_t> end_token_;
-  std::string end_;  // where it is no token; empty: there is none
+  std::string end_;  // the template's end of an answer, if that is not a single token; empty if there is none
 };
 
-// With the model of a session, by the template that is kept with it, or as choice says (see load_chat_format()).
+// Opens a chat with the model of a session. The template is the one stored with the model, or as choice says (see
+// load_chat_format()).
 Chat open_chat(const Session&, const std::string& choice);
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// The context of a trained model, where a user asks for a different one.
+// Overrides the context of a trained model.
 
 #include <cstdint>
 
@@ -7,7 +7,7 @@
 
 namespace ring {
 
-// Sets model.context, as --context asks. Throws Error if the model has learned a different number of positions.
+// Sets model.context, for --context. Throws Error if the model has learned positions for a different context.
 void set_context(ModelConfig&, std::int64_t context);
 
 }  // namespace ring

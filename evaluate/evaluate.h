@@ -15,28 +15,29 @@ class StopSignal;
 
 struct Evaluation {
   double loss = 0;      // mean negative log-likelihood per token, in nats
-  double accuracy = 0;  // share of the tokens than which the model found no other likelier
+  double accuracy = 0;  // share of tokens that the model ranked first (or tied for first)
   std::int64_t tokens = 0;
-  std::vector<SourceLoss> sources;   // of each corpus of a mixture; empty: there is one
-  std::vector<double> batch_losses;  // mean per token of each batch that this rank computed, in their order
+  std::vector<SourceLoss> sources;   // by corpus of a mixture; empty if there is only one
+  std::vector<double> batch_losses;  // mean loss per token of each batch that this rank computed, in order
   double perplexity() const;
   double bits_per_byte(double bytes_per_token) const;
 };
 
-// What belongs together in a batch whose rows have `context` tokens.
+// Returns the sequences of a batch whose rows have `context` tokens: tokens attend only within their sequence.
 Sequences sequences_of(const Batch&, std::int64_t context, const ExecContext&);
-Tensor positions_of(const Batch&, const ExecContext&);  // of packed documents; else undefined
+Tensor positions_of(const Batch&, const ExecContext&);  // of packed documents; otherwise undefined
 
-// Asks whether an evaluation is to end early. The same answer on all ranks.
+// Returns true if an evaluation is to end early. Must return the same on all ranks.
 using StopEvaluation = std::function<bool()>;
-struct EvaluationStopped {};  // thrown then
-// Asks whether any rank was told to stop: schedulers kill some 30 s after they signal, and evaluations may take longer.
-// Both arguments live as long as what is returned.
+struct EvaluationStopped {};  // thrown if an evaluation ended early
+// Returns a function that tells if any rank was told to stop: schedulers kill a job about 30 s after their signal, and
+// evaluations may take longer. Both arguments must outlive the result.
 StopEvaluation stop_on(const StopSignal& signal, Communicator& comm);
 
-// Each rank computes its batches; all of `comm` get the same result. Dropout is off. With `parts`, ranks of the cp axis
-// have the same batches, and each computes its part of them. tp: those that hold the slices of the model, and have the
-// same batches; or null. stop: asked before each batch; if null, nothing ends the evaluation early.
+// Computes the loss over a validation set. Each rank computes its batches; all ranks of `comm` get the same result.
+// Dropout is off. parts: if not null, ranks of the cp axis have the same batches and each computes its part of them.
+// tp: ranks that hold the shards of the model and have the same batches, or null. stop: called before each batch; null
+// if nothing ends the evaluation early. Throws EvaluationStopped if it returns true.
 Evaluation evaluate(const Model&, const ExecContext&, const ValidationSet&, Communicator& comm,
                     ContextBatches* parts = nullptr, Communicator* tp = nullptr, const StopEvaluation& stop = nullptr);
 

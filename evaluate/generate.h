@@ -1,5 +1,5 @@
 #pragma once
-// Sampling text from a trained decoder, one token at a time, through a key/value cache; several texts side by side.
+// Samples text from a trained decoder token by token, with a KV cache; several texts form a batch.
 
 #include <cstdint>
 #include <functional>
@@ -12,34 +12,34 @@
 namespace ring {
 
 struct Sampling {
-  double temperature = 0.8;  // 0: always the likeliest token
-  std::int64_t top_k = 0;    // keep this many likeliest tokens; 0: all
-  double top_p = 1.0;        // keep the fewest likeliest tokens that have this much probability (Holtzman et al. 2020)
-  // Above 1: tokens that the text has already become less likely, prompt included; a positive logit is divided by it, a
-  // negative one multiplied (Keskar et al. 2019, section 4.1).
+  double temperature = 0.8;  // 0 always takes the most likely token
+  std::int64_t top_k = 0;    // keep only this many of the most likely tokens; 0 keeps all
+  double top_p = 1.0;  // keep the fewest most likely tokens that have this much probability (Holtzman et al. 2020)
+  // Above 1, tokens that the text or its prompt already contains become less likely: a positive logit is divided by the
+  // penalty, a negative logit is multiplied by it (Keskar et al. 2019, section 4.1).
   double repetition_penalty = 1;
   std::uint64_t seed = 1;
-  std::int64_t tokens = 0;  // draw from the first so many ids, those that the tokenizer knows; 0: all
+  std::int64_t tokens = 0;  // sample only ids below this, the tokenizer's vocabulary; 0 means all
 };
 
-// One token from unnormalised log-probabilities; `index` addresses the random number. Error: a logit is not finite.
+// Samples a token from logits. `index` selects the random number of the seed. Throws Error if a logit is not finite.
 std::int32_t sample_token(std::span<const float> logits, const Sampling&, std::uint64_t index);
 
-// Applies it to the logits of the tokens in `text`, to each once.
+// Applies the repetition penalty once to the logit of each distinct token in `text`.
 void penalize_repetitions(std::span<float> logits, std::span<const std::int32_t> text, double penalty);
 
-// One text to be continued: at least one token. Its random numbers are those of its seed, whatever is beside it.
+// A text to be continued, with at least one token. Its random numbers depend only on its own seed.
 struct TextStart {
   std::vector<std::int32_t> tokens;
   Sampling sampling;
 };
-// Continues the texts side by side by up to max_tokens each. A text ends when on_token(text, token) returns false.
-// Beyond the model's context the older half of a text is forgotten.
+// Continues the texts as one batch, by up to max_tokens each. A text ends when on_token(text, token) returns false.
+// When a text exceeds the model's context, its older half is dropped.
 void generate_together(const Model&, const ExecContext&, std::vector<TextStart> texts, std::int64_t max_tokens,
                        const std::function<bool(std::size_t, std::int32_t)>& on_token);
 
-// Continues `prompt` (at least one token) by up to max_tokens, handing each to on_token until it returns false. Beyond
-// the model's context the older half of the tokens is forgotten.
+// Continues `prompt` (at least one token) by up to max_tokens, and passes each token to on_token until that returns
+// false. When the text exceeds the model's context, its older half is dropped.
 void generate(const Model&, const ExecContext&, std::vector<std::int32_t> prompt, const Sampling&,
               std::int64_t max_tokens, const std::function<bool(std::int32_t)>& on_token);
 

@@ -1,6 +1,6 @@
 #pragma once
-// How the texts of published weights end and are drawn: their generation_config.json, which a run keeps as it is and an
-// export writes again.
+// The generation_config.json of published weights: how texts end and are sampled. A run keeps the file unchanged, and
+// an export writes it again.
 
 #include <cstdint>
 #include <optional>
@@ -15,25 +15,25 @@ namespace ring {
 inline constexpr const char* kGenerationFile = "generation_config.json";
 
 struct GenerationConfig {
-  std::vector<std::int32_t> ends;  // tokens that end a text, besides the tokenizer's
+  std::vector<std::int32_t> ends;  // tokens that end a text, in addition to the tokenizer's end-of-text token
   std::optional<double> temperature, top_p, repetition_penalty;
   std::optional<std::int64_t> top_k;
 
-  // Puts the settings in place of those of `sampling`; settings that are missing leave it as it is.
+  // Overwrites the fields of `sampling` that this config sets.
   void apply(Sampling& sampling) const;
 };
 
 // Reads eos_token_id (a number or a list), temperature, top_p, top_k and repetition_penalty, as transformers and vLLM
-// take them; "do_sample": false is a temperature of 0. Keys that are missing or null say nothing. Throws Error, which
-// names `file` and the key, for other values, and for tokens that a vocabulary of so many tokens lacks.
+// do; "do_sample": false means temperature 0. Keys that are missing or null are ignored. Throws Error, which names
+// `file` and the key, for other values, and for tokens >= vocab_size.
 GenerationConfig parse_generation_config(const std::string& text, const std::string& file, std::int64_t vocab_size);
 
-// Returns the text of the file beside a checkpoint, or in its run; empty: there is none.
+// Returns the text of the file beside a checkpoint, or in its run; empty if there is none.
 std::string generation_text_of(const std::string& checkpoint);
-// The same, read. Throws Error as parse_generation_config().
+// Returns the same file, parsed. Throws Error like parse_generation_config().
 GenerationConfig generation_config_of(const Origin&);
 
-// Makes a run's file that of the weights that the run begins with; empty: removes the file.
+// Copies the file of the weights that a run starts with into the run's directory; removes it if init_from is empty.
 void keep_generation_config(const RunDirectory&, const std::string& init_from);
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// What a model goes on with.
+// Prompts that a model continues.
 
 #include <cstdint>
 #include <string>
@@ -9,12 +9,13 @@
 
 namespace ring {
 
-// The tokens of a text, after those that each text of this tokenizer begins with; at least one: an empty text is the
-// beginning of a document. Error: the tokenizer has nothing to begin with.
+// Returns the tokens of a text, preceded by those that begin every text of this tokenizer. Returns at least one token:
+// an empty text means the beginning of a document. Throws Error if the text is empty and the tokenizer has no such
+// token.
 std::vector<std::int32_t> prompt_tokens(const Tokenizer&, const std::string& text);
 
-// Error: what goes on with so many tokens has no room for another one in the model's context. what: "prompt" or
-// "conversation".
+// Throws Error if `tokens` tokens leave no room for another one in the model's context. what: "prompt" or
+// "conversation", for the message.
 void check_room(std::size_t tokens, std::int64_t context, const std::string& what);
 
 }  // namespace ring

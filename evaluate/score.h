@@ -1,6 +1,6 @@
 #pragma once
-// How likely a model finds the ends of given sequences. Several share a row, apart from each other as packed documents
-// are, and several rows a batch.
+// Computes how likely a model finds the ends of given sequences. Sequences are packed into rows like documents, without
+// attending to each other, and rows form batches.
 
 #include <cstdint>
 #include <vector>
@@ -13,39 +13,40 @@
 
 namespace ring {
 
-// The last `judged` tokens, each given all those before it; at least one token is given.
+// A sequence whose last `judged` tokens are scored, each given all tokens before it. Requires at least one token before
+// them.
 struct Request {
   std::vector<std::int32_t> tokens;
   std::int64_t judged = 1;
 };
 
 struct Score {
-  double log_probability = 0;  // of the judged tokens together, natural
-  bool greedy = true;          // each of them was the likeliest
+  double log_probability = 0;  // sum over the judged tokens, in nats
+  bool greedy = true;          // true if each judged token was the most likely one
 };
 
 struct ScoreOptions {
-  std::int64_t row = 0;     // tokens of a row; of longer sequences only the newest count
-  std::int64_t rows = 1;    // in a batch of a rank
-  int rank = 0, world = 1;  // of those that share the requests
+  std::int64_t row = 0;     // capacity of a row in tokens; of a longer sequence only the last `row` tokens count
+  std::int64_t rows = 1;    // rows in a batch of a rank
+  int rank = 0, world = 1;  // the ranks that share the requests
 };
 
-// Where the requests lie in rows: longest first, each in the fullest row that it fits in. The same for any number of
+// Packs requests into rows: longest first, each into the fullest row that it fits in. Does not depend on the number of
 // ranks.
 class PackedRequests {
  public:
-  // align: tokens; every request begins at a multiple of it. Error: a request without a given or a judged token.
-  // The requests live as long.
+  // align: every request begins at a multiple of this many tokens. `requests` must outlive this object. Throws Error
+  // for a request without a judged token or without a token before it.
   PackedRequests(const std::vector<Request>& requests, const ScoreOptions& options, std::int64_t align);
   std::int64_t rows() const { return static_cast<std::int64_t>(rows_.size()); }  // over all ranks
   std::int64_t batches() const { return batches_; }                              // per rank, the same on each
-  // This rank's. `owners` [rows * row] gets the number of the request that a token belongs to.
+  // Returns a batch of this rank. Fills `owners` [rows * row] with the index of the request that each token belongs to.
   Batch batch(std::int64_t index, std::vector<std::int32_t>& owners) const;
 
  private:
   struct Place {
     std::size_t request;
-    std::int64_t at;  // in its row
+    std::int64_t at;  // offset in the row
   };
   void put(std::size_t request, std::int64_t at, std::int64_t row, Batch& batch,
            std::vector<std::int32_t>& owners) const;
@@ -57,12 +58,12 @@ class PackedRequests {
   std::int64_t batches_ = 0;
 };
 
-// At whose multiples sequences that share a row begin, so that each is computed as if it were alone; `row`: each has
-// a row of its own.
+// Returns the alignment of sequences in a row with which each sequence is computed as if it were alone. A result of
+// `row` means one sequence per row.
 std::int64_t request_align(const ModelConfig& resolved, std::int64_t row);
 
-// Each rank computes its rows; all of `comm` get all scores. parts, tp, stop: as of evaluate(). Error: a logit is not
-// finite.
+// Scores all requests. Each rank computes its rows; all ranks of `comm` get all scores. parts, tp, stop: as in
+// evaluate(). Throws Error if a logit is not finite.
 std::vector<Score> score(const Model&, const ExecContext&, const std::vector<Request>&, const ScoreOptions&,
                          Communicator& comm, ContextBatches* parts = nullptr, Communicator* tp = nullptr,
                          const StopEvaluation& stop = nullptr);

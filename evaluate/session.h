@@ -1,5 +1,5 @@
 #pragma once
-// A trained model taken from a run: what eval, generate and init_from share.
+// Loads a trained model from a run: shared by eval, generate and init_from.
 
 #include <functional>
 #include <memory>
@@ -18,49 +18,49 @@
 
 namespace ring {
 
-// Which logical parameters there is something of; null: of all.
+// Returns true if a value is stored for this logical parameter; null means all have one.
 using Holds = std::function<bool(const Param&, const LogicalParam&)>;
-// Adds these as "<prefix><name>": what this process owns of them in a buffer of values or moments, which may be
-// nothing.
+// Adds the parameters as "<prefix><name>": this process's shards of them in a buffer of values or moments. A shard may
+// be empty.
 void add_parameters(State&, const std::string& prefix, const Parameters&, const std::vector<ShardPiece>& owned,
                     const FlatBuffer&, const Holds& = {});
 
 inline constexpr const char *kWeightsPrefix = "model.", *kAveragePrefix = "ema.";
-inline constexpr const char* kStatesPrefix = "optimizer.";  // before the state's name
+inline constexpr const char* kStatesPrefix = "optimizer.";  // followed by the state's name
 inline constexpr const char* kTokensName = "train.tokens";
 
-// Which weights of a checkpoint: those of its step, or their moving average (train.ema).
+// Selects the weights in a checkpoint: those of its step, or their moving average (train.ema).
 enum class SavedWeights : std::uint8_t { latest, ema };
-// Error: the checkpoint holds no average.
+// Throws Error if the checkpoint has no average.
 void check_average(const FoundCheckpoint&);
-// From now on the manifest calls the average the weights.
+// Renames the average in the manifest, so that it is loaded as the weights.
 void take_average(FoundCheckpoint&);
 
-// The newest verified checkpoint of a run, or the very one that the path names. Error: none, damaged, or removed while
-// it was read.
+// Returns the newest verified checkpoint of a run, or the checkpoint at the path. Throws Error if there is none, if it
+// is damaged, or if it was removed while it was read.
 FoundCheckpoint find_checkpoint(const std::string& run_or_checkpoint);
 
 // Returns the path of the file with a checkpoint's tokenizer, which may not exist. Throws Error if no file is known.
 std::string tokenizer_file_of(const Origin&);
 
-// The tokenizer that a checkpoint was trained with: beside it, where it was copied with its tokenizer alone, or in its
-// run. Error: there is none, or another one.
+// Returns the tokenizer that a checkpoint was trained with, from the checkpoint's folder (if both were copied alone) or
+// from its run. Throws Error if there is none or if it is a different one.
 std::shared_ptr<const Tokenizer> tokenizer_of(const Origin&);
 
-// How conversations are written for the checkpoint's model, as kept with that tokenizer. Without a source where nothing
-// says it. Error: the file that says it cannot be read.
+// Returns the chat format stored with that tokenizer; without a source if there is none. Throws Error if its file
+// cannot be read.
 chat::Format chat_format_of(const Origin&);
-// The same to talk with it: see load_chat_format(), which says what choice may be.
+// Returns the chat format for a conversation. choice: see load_chat_format().
 chat::Format chat_format_of(const Origin&, const std::string& choice, const Tokenizer&);
 
-// Fills the model's weights and training states, and nothing else, from a checkpoint (see find_checkpoint). Error lists
-// what does not match.
+// Loads only the model's weights and training states from a checkpoint (see find_checkpoint). Throws Error, which lists
+// all mismatches.
 void load_model_weights(Model&, const std::string& checkpoint, const ExecContext&, SavedWeights = SavedWeights::latest);
-// Loads what a checkpoint has of the model's training states. Returns what the log says of the rest.
+// Loads the model's training states that a checkpoint has. Returns log messages about the missing ones.
 std::vector<std::string> load_training_states(Model&, const std::string& checkpoint);
 
-// Settings, tokenizer and weights are those of the checkpoint, what changes by tokens as of it: files of the run that
-// say otherwise are named.
+// A loaded model. Settings, tokenizer and weights are those of the checkpoint, and scheduled values are those at its
+// step. Files of the run that differ from the checkpoint are logged.
 struct Session {
   Config config;
   ExecContext ctx;
@@ -69,18 +69,19 @@ struct Session {
   Origin origin;
 };
 struct SessionOptions {
-  int threads = 0;                                // 0: as many as the machine has
-  DeviceChoice device = DeviceChoice::automatic;  // where to compute, whatever the run was trained on
-  std::int64_t context = 0;                       // tokens that a text may have; 0: model.context
+  int threads = 0;                                // 0 means all cores of the machine
+  DeviceChoice device = DeviceChoice::automatic;  // device to compute on, independent of the run's
+  std::int64_t context = 0;                       // overrides model.context; 0 keeps it
   SavedWeights weights = SavedWeights::latest;
-  std::function<void(Config&)> change = nullptr;  // changes the checkpoint's settings before the model is made
+  std::function<void(Config&)> change =
+      nullptr;  // called to change the checkpoint's settings before the model is built
 };
-// Beside a run that goes on, opens the newest checkpoint that is still there. Throws Error if the path is not a run,
-// has no checkpoint, one that does not fit its run or lacks such weights, or if the context is beyond learned
-// positions.
+// Opens a session. If the run is still training, opens the newest checkpoint that has not been removed. Throws Error if
+// the path is not a run, if there is no checkpoint, if it does not match its run or lacks the requested weights, or if
+// the context exceeds the learned positions.
 Session open_session(const std::string& run_or_checkpoint, const SessionOptions& = {});
 
-// What the session's texts are drawn with: ids that its tokenizer knows, as the model's vocabulary may be padded.
+// Returns `wanted`, limited to the ids that the session's tokenizer knows: the model's vocabulary may be padded.
 Sampling sampling_of(const Session&, Sampling wanted);
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// Loss by corpus, where a run has a mixture.
+// Loss by corpus, for runs with a mixture.
 
 #include <string>
 #include <utility>
@@ -7,15 +7,15 @@
 
 namespace ring {
 
-// What a corpus has of a loss.
+// Contribution of one corpus to a loss.
 struct SourceLoss {
-  double sum = 0, targets = 0;  // in nats, over so many tokens
+  double sum = 0, targets = 0;  // sum in nats, over `targets` tokens
 };
 
-// Adds to each what the other has; to an empty list anything.
+// Adds `more` to `to`, corpus by corpus. An empty `to` becomes `more`.
 void add_losses(std::vector<SourceLoss>& to, const std::vector<SourceLoss>& more);
 
-// Mean losses by name, of the corpora that have targets.
+// Returns names and mean losses of the corpora that have targets.
 std::vector<std::pair<std::string, double>> mean_losses(const std::vector<SourceLoss>&,
                                                         const std::vector<std::string>& names);
 

@@ -1,5 +1,5 @@
 #pragma once
-// Text that ends before given strings, however tokens cut them.
+// Ends a text before given stop strings, even if a stop string spans several tokens.
 
 #include <optional>
 #include <string>
@@ -12,11 +12,11 @@ class StopStrings {
  public:
   explicit StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
-  // Takes the next piece of the text and returns what is certain to be shown: what may be the beginning of a stop
-  // string is held back, and from the first stop string on nothing comes.
+  // Takes the next piece of the text and returns the part that can be shown for certain: the possible beginning of a
+  // stop string is held back, and nothing is returned from the first stop string on.
   std::string push(std::string_view text);
-  std::string finish();                                               // what was held back
-  const std::optional<std::string>& found() const { return found_; }  // the one that ended the text
+  std::string finish();                                               // returns the text that was held back
+  const std::optional<std::string>& found() const { return found_; }  // the stop string that ended the text
 
  private:
   std::vector<std::string> stops_;

@@ -1,5 +1,5 @@
 #pragma once
-// The records that tasks are published as, and the texts that lm-evaluation-harness 0.4 makes of them.
+// Record formats in which tasks are published, and the prompts that lm-evaluation-harness 0.4 makes of them.
 //
 //   hellaswag  {"activity_label", "ctx_a", "ctx_b", "endings", "label"}   Zellers et al. 2019
 //   arc        {"question", "choices", "answerKey"}   Clark et al. 2018, as published and on the hub
@@ -15,14 +15,14 @@ namespace ring {
 
 struct TaskItem {
   std::string context;
-  std::vector<std::string> choices;  // without the blank that stands between the context and them
+  std::vector<std::string> choices;  // without the space between the context and the choice
   std::size_t answer = 0;
 };
 
-// The name of the format that a record has. Error, which begins with `where`: none.
+// Returns the format of a record. Throws Error, which begins with `where`, if the format is unknown.
 std::string format_of(const nlohmann::ordered_json& record, const std::string& where);
 
-// Error, which begins with `where`: a member is missing or of another type, or no choice is the right one.
+// Throws Error, which begins with `where`, if a member is missing or has the wrong type, or if no choice is correct.
 TaskItem item_of(const std::string& format, const nlohmann::ordered_json& record, const std::string& where);
 
 }  // namespace ring

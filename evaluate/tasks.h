@@ -1,5 +1,5 @@
 #pragma once
-// Tasks: questions from a file of JSON Lines, and what a model makes of them.
+// Evaluates a model on tasks: questions in a file of JSON Lines.
 //
 //   multiple choice  acc: how often the right choice has the largest log-probability given the context;
 //                    acc_norm, acc_bytes: the same after division by the length of the choice, without the blank in
@@ -23,14 +23,14 @@ namespace ring {
 struct TaskSpec {
   std::string name, file;
 };
-// "NAME=FILE". Error, which begins with `from` (an option or a key): no such thing, a name with other characters than
-// letters, digits, - and _, or a name twice.
+// Parses "NAME=FILE". Throws Error, which begins with `from` (an option or a key), for a different format, for a name
+// with characters other than letters, digits, - and _, or for a duplicate name.
 std::vector<TaskSpec> parse_tasks(const std::string& from, const std::vector<std::string>& specs);
 
-// A choice each is a request, those of a question follow each other.
+// A question with one request per choice; the requests of a question are consecutive.
 struct Question {
-  std::size_t first = 0, answer = 0;      // request, and which of the choices is right
-  std::vector<double> characters, bytes;  // of the choices
+  std::size_t first = 0, answer = 0;      // index of the first request; index of the right choice
+  std::vector<double> characters, bytes;  // length of each choice
 };
 
 struct Task {
@@ -39,24 +39,25 @@ struct Task {
   std::vector<Question> questions;
   std::vector<Request> requests;
   std::uint64_t hash = 0;  // of the file
-  bool garbled = false;    // the tokenizer lacks characters of it
+  bool garbled = false;    // the tokenizer lacks characters of the file
 };
 
-// Error names the file and the line: no JSON, another format, no right answer.
+// Throws Error, which names the file and the line, for invalid JSON, an unknown format or a missing right answer.
 Task read_task(const TaskSpec&, const Tokenizer&);
 
-// Requests longer than so many tokens, whose beginning does not count.
+// Returns the number of requests longer than `context` tokens, whose beginning is dropped.
 std::int64_t cut_requests(const Task&, std::int64_t context);
 
-// All of parse_tasks(from, specs). warns: of tasks that lose the beginning of texts, and of garbled ones.
+// Reads all tasks of parse_tasks(from, specs). warns: warn about tasks whose texts lose their beginning or lack
+// characters.
 std::vector<Task> read_tasks(const std::string& from, const std::vector<std::string>& specs, const Tokenizer&,
                              std::int64_t context, bool warns);
 
 struct TaskResult {
   std::string name;
   std::int64_t questions = 0;
-  // acc, acc_norm, acc_bytes, or perplexity and acc. Behind each share p its standard error, "acc_stderr":
-  // sqrt(p (1 - p) / (n - 1)); of one question there is none.
+  // acc, acc_norm, acc_bytes, or perplexity and acc. Each share p is followed by its standard error, "acc_stderr":
+  // sqrt(p (1 - p) / (n - 1)), if there is more than one question.
   std::vector<std::pair<std::string, double>> values;
 };
 TaskResult judge(const Task&, const std::vector<Score>&);

@@ -1,5 +1,5 @@
 #pragma once
-// What a session's model writes after prompts, as text.
+// Continues prompts with a session's model and returns text.
 
 #include <cstdint>
 #include <functional>
@@ -12,12 +12,12 @@
 
 namespace ring {
 
-// Continues texts side by side, each up to its ending, max_tokens, or when show(text, piece) returns false. show gets
-// what can be shown of a text, piece by piece, and what is left at its end.
+// Continues texts as one batch. Each ends at its ending, after max_tokens, or when show(text, piece) returns false.
+// show gets the text piece by piece, and the held-back rest at its end.
 std::vector<WrittenText> write_texts(const Session&, std::vector<TextStart> texts, std::int64_t max_tokens,
                                      const TextEnding&,
                                      const std::function<bool(std::size_t, const std::string&)>& show);
-// One text.
+// Same for a single text.
 WrittenText write_text(const Session&, const TextStart&, std::int64_t max_tokens, const TextEnding&,
                        const std::function<bool(const std::string&)>& show);
 

@@ -1,5 +1,5 @@
 #pragma once
-// What a model writes, token by token, as text: up to the end of the text, or to before a stop string.
+// Decodes the tokens that a model writes into text, up to the end of the text or to just before a stop string.
 
 #include <cstdint>
 #include <memory>
@@ -12,29 +12,29 @@
 
 namespace ring {
 
-// What ends a text, besides the end-of-text token.
+// Conditions that end a text, in addition to the end-of-text token.
 struct TextEnding {
   std::vector<std::string> stops{};
-  std::optional<std::int32_t> token{};      // ends an answer
-  std::vector<std::int32_t> more_tokens{};  // end a text too, by generation_config.json
+  std::optional<std::int32_t> token{};      // ends an answer of a chat
+  std::vector<std::int32_t> more_tokens{};  // also end a text, from generation_config.json
   bool ignore_end_of_text = false;
-  bool strip = false;  // the text is shown without blank space (ASCII) around it
+  bool strip = false;  // strip blank space (ASCII) around the text
 };
 
 class WrittenText {
  public:
   WrittenText(const std::shared_ptr<const Tokenizer>&, TextEnding);
 
-  // Each returns what can be shown now, past what was shown before.
+  // Both return the new text that can be shown now.
   std::string push(std::int32_t token);
-  std::string finish();  // after the last token
+  std::string finish();  // call after the last token
   bool goes_on() const { return end_.empty(); }
 
-  // "end_of_text", "end_of_answer", "stop", or "length", where whoever wrote it came to an end first.
+  // "end_of_text", "end_of_answer", "stop", or "length" if the caller stopped first.
   std::string end() const { return end_.empty() ? "length" : end_; }
-  const std::optional<std::string>& stop() const { return stops_.found(); }  // the stop string
-  const std::string& text() const { return text_; }                          // all that was shown
-  std::int64_t tokens() const { return tokens_; }                            // without the one that ends a text
+  const std::optional<std::string>& stop() const { return stops_.found(); }  // the stop string that ended the text
+  const std::string& text() const { return text_; }                          // all text shown so far
+  std::int64_t tokens() const { return tokens_; }                            // without the token that ended the text
 
  private:
   std::string show(std::string piece);
@@ -44,7 +44,7 @@ class WrittenText {
   StreamDecoder decoder_;
   StopStrings stops_;
   bool strip_;
-  std::string blank_;  // that may be followed by text
+  std::string blank_;  // trailing blank space, shown only if text follows
   std::string text_, end_;
   std::int64_t tokens_ = 0;
 };

@@ -1,6 +1,6 @@
 #pragma once
-// Which layers of a trained model look far: the loss with layers that attend in other ways than they were trained to,
-// and the ways that cost the least loss at a density.
+// Finds out which layers of a trained model attend to distant tokens: measures the loss when layers use patterns other
+// than those they were trained with, and chooses the patterns that cost the least loss at a given density.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,21 +14,21 @@
 
 namespace ring {
 
-// Why a layer of this section has more than a pattern, as what is said of it: "has an indexer (pattern: learned)";
-// empty: a pattern is all.
+// Returns what a layer of this section has beyond a pattern, as the end of a sentence: "has an indexer (pattern:
+// learned)"; empty if it has nothing else.
 std::string more_than_a_pattern(const AttentionConfig&, std::int64_t kv_heads);
 
-// The loss over the same batches, with other patterns and the same weights. After each call the model attends as its
-// settings say. A layer with more_than_a_pattern is a broken contract.
+// Measures the loss over the same batches and with the same weights, but with other patterns. After each call the model
+// attends as its settings say. Requires that no layer has more_than_a_pattern().
 class AttentionTrials {
  public:
   AttentionTrials(Model&, const ExecContext&, const ValidationSet&);
   const std::vector<Pattern>& own() const { return own_; }  // by layer
 
   double loss() { return loss_with(own_); }
-  double loss_with(const std::vector<Pattern>&);                // of all layers
-  double loss_with(std::size_t layer, const Pattern& pattern);  // of this one; the others keep theirs
-  // The mean loss of each batch in the last of these calls.
+  double loss_with(const std::vector<Pattern>&);                // patterns of all layers
+  double loss_with(std::size_t layer, const Pattern& pattern);  // pattern of this layer; the other layers keep theirs
+  // Returns the mean loss of each batch in the last call.
   const std::vector<double>& batch_losses() const { return batch_losses_; }
 
  private:
@@ -45,15 +45,15 @@ class AttentionTrials {
 // Returns the standard error of the mean rise from `before` to `after`, batch by batch; NaN for fewer than two batches.
 double error_of_rise(const std::vector<double>& before, const std::vector<double>& after);
 
-// Numbers by layer and choice; all layers have as many.
+// Values by layer and choice; all layers have the same number of choices.
 using ByChoice = std::vector<std::vector<double>>;
 
-// The mean over the layers where each takes the choice of least density.
+// Returns the mean density if each layer uses its choice with the minimum density.
 double least_density(const ByChoice& densities);
 
-// The choice of each layer with which the rises add up to the least and the mean density is at most `most`: exact,
-// by dynamic programming, for densities in thousandths, rounded up. Of equal sums one of the least density. Broken
-// contract: `most` is below least_density().
+// Returns the choice of each layer that minimizes the sum of the rises, with a mean density of at most `most`. Exact,
+// by dynamic programming over densities in thousandths, rounded up. Of equal sums, the one with the lowest density is
+// returned. Requires most >= least_density().
 std::vector<std::size_t> choose_attention(const ByChoice& rises, const ByChoice& densities, double most);
 
 }  // namespace ring

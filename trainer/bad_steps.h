@@ -1,5 +1,5 @@
 #pragma once
-// What becomes of a step that was not accepted (train.on_bad_step). Collective: every rank sees the same reports.
+// Handles a step that was not accepted (train.on_bad_step). Collective: every rank sees the same reports.
 
 #include "checkpoint/state.h"
 #include "comm/mesh/mesh.h"
@@ -13,14 +13,14 @@ class BadSteps {
   BadSteps(const Config& c, const RunDirectory& dir, Trainer& trainer, State& state, Mesh& mesh)
       : config_(c), dir_(dir), trainer_(trainer), state_(state), mesh_(mesh) {}
 
-  // The step again, from the same weights and samples. Accepted, it counts: then the device computed wrongly the first
-  // time. What is bad twice with the same bits is bad because of its weights and samples. Without run.deterministic the
-  // report itself: bits that differ would say nothing.
+  // Computes the step again, from the same weights and samples. If it is accepted now, it counts: the device computed
+  // wrongly the first time. If it is bad twice with identical bits, its weights and samples are the cause. Without
+  // run.deterministic returns the report unchanged, because different bits would prove nothing.
   StepReport compute_again(const StepReport&);
 
-  // Leaves out its samples, or goes back to the newest checkpoint, where there is one, and leaves out all that were
-  // trained on since, too. Returns whether the state is that of a checkpoint now. Error: train.on_bad_step is stop, or
-  // there were too many.
+  // Skips the samples of the step or, if has_checkpoint and the settings say rollback, returns to the newest checkpoint
+  // and also skips all samples that were trained on since. Returns true if the state is now that of a checkpoint.
+  // Throws Error if train.on_bad_step is stop, or if there were too many bad steps.
   bool leave_out(const StepReport&, bool has_checkpoint);
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// Where a loss that is not finite came from.
+// Finds where a non-finite loss came from.
 
 #include <string>
 
@@ -8,14 +8,14 @@
 
 namespace ring {
 
-// Index of the first element that is NaN or infinite, -1: none. Blocks the host.
+// Returns the index of the first element that is NaN or infinite, or -1. Blocks the host.
 std::int64_t first_non_finite(const Tensor& f32, const ExecContext&);
 
-// The parts of a step in the order in which they are computed; each names its first tensor that is not finite, empty:
-// none.
-std::string non_finite_weight(const OwnedShard&, const ExecContext&);  // of those that this process holds
+// Check the stages of a step, in the order in which they are computed. Each returns the name of its first tensor that
+// is not finite, or "" if all are finite.
+std::string non_finite_weight(const OwnedShard&, const ExecContext&);  // of the weights that this process owns
 std::string non_finite_activation(Model&, Run, const Tensor& ids,
-                                  const Sequences&);  // of one micro-batch's forward pass
+                                  const Sequences&);  // of the forward pass of one micro-batch
 std::string non_finite_gradient(const OwnedShard&, const ExecContext&);
 
 }  // namespace ring

@@ -1,11 +1,11 @@
 #pragma once
-// The name of a run that has none but its folder's.
+// Default name of a run: the name of its folder.
 
 #include <string>
 
 namespace ring {
 
-// Also of "." and of a path that ends with a slash; of the root the path itself.
+// Returns the last component of the path, also for "." and with a trailing slash; for the root, the path itself.
 std::string folder_name(const std::string& path);
 
 }  // namespace ring

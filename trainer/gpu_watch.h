@@ -17,7 +17,7 @@ struct GpuSource {
   std::function<GpuReading()> read;  // called by one thread
 };
 
-// The sensors of a device; null if it is no GPU whose address is known.
+// Returns the sensors of a device; null if it is not a GPU or its PCI address is unknown.
 std::shared_ptr<const GpuSource> sensors_of(Device);
 
 // Means of readings, for two readers that ask at different times. Thread-safe.
@@ -25,7 +25,7 @@ class GpuSamples {
  public:
   enum class Reader { metrics, pace };
   struct Means {
-    GpuReading mean;             // throttle: all reasons that were seen
+    GpuReading mean;             // throttle: union of all reasons seen
     std::optional<double> busy;  // mean clock, in MHz, of readings during which the GPU had work
   };
 
@@ -57,8 +57,8 @@ class GpuSamples {
 
 class GpuWatch {
  public:
-  explicit GpuWatch(std::shared_ptr<const GpuSource>, double seconds = 1);  // between readings
-  // Waits a moment for a reading under way. A thread that a driver keeps longer is left behind.
+  explicit GpuWatch(std::shared_ptr<const GpuSource>, double seconds = 1);  // seconds: between readings
+  // Waits briefly for a reading in progress. If the driver blocks the thread for longer, the thread is detached.
   ~GpuWatch();
   GpuWatch(const GpuWatch&) = delete;
   GpuWatch& operator=(const GpuWatch&) = delete;

@@ -4,7 +4,7 @@
 
 namespace ring {
 
-// Warns of settings of attention that do nothing in the sequences that the run trains (model/idle_attention.h).
+// Warns about attention settings that have no effect on the sequences of this run (model/idle_attention.h).
 void warn_of_idle_attention(const Config& resolved, const Corpora&);
 
 }  // namespace ring

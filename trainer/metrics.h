@@ -1,5 +1,6 @@
 #pragma once
-// What a run measures, as one JSON object per line (metrics.jsonl) and as TensorBoard events. One process writes it.
+// Writes the measurements of a run, as one JSON object per line (metrics.jsonl) and as TensorBoard events. Used by one
+// process only.
 
 #include <cstdint>
 #include <fstream>
@@ -13,17 +14,17 @@
 
 namespace ring {
 
-// How a process ended, in its record of the group "job".
+// Values in the record of the group "job" that say how a process ended.
 inline constexpr const char *kEndFinished = "finished", *kEndStopped = "stopped", *kEndOutOfTime = "out of time",
                             *kEndFailed = "failed";
 
-// The group of records with the gradient's norm by parts of the model.
+// Group of records with the gradient norm of each part of the model.
 inline constexpr const char* kPartNorms = "grad_norm";
-// Those of steps that are watched (train.watch_interval), by parts and by layers of the model.
+// Groups of records of watched steps (train.watch_interval), by part or by layer of the model.
 inline constexpr const char *kUpdateRatios = "update_ratio", *kEntropies = "attention_entropy",
                             *kLeastEntropies = "attention_entropy_min", *kDensities = "attention_density",
                             *kRecalls = "attention_recall", *kImbalances = "attention_imbalance";
-// Beginnings of the names of values by corpus of a mixture: "loss/code".
+// Prefixes of values for each corpus of a mixture: "loss/code".
 inline constexpr const char *kSourceLoss = "loss/", *kSourceShare = "share/";
 
 class Metrics {
@@ -31,16 +32,16 @@ class Metrics {
   using Value = std::variant<double, std::int64_t, std::string>;
   using Values = std::vector<std::pair<std::string, Value>>;
 
-  // Without a step the run is new and older records go; with one, records of later steps, a torn last line and other
-  // damaged lines go, and the rest is kept. Error: the directory cannot be written.
+  // Without resumed_step the run is new, and older records are removed. With it, records of later steps and damaged
+  // lines (such as an incomplete last line) are removed. Throws Error if the directory cannot be written.
   explicit Metrics(const std::string& directory, std::optional<std::int64_t> resumed_step = std::nullopt);
 
-  // {"step": 10, "group": "train", "time": <seconds since 1970>, "loss": 2.5, ...}; for TensorBoard see tag_of(). What
-  // is not finite becomes null with its name beside it: "loss": null, "loss_text": "nan". On disk when the call
-  // returns. A disk that cannot take it is warned about once; training goes on.
+  // Writes {"step": 10, "group": "train", "time": <seconds since 1970>, "loss": 2.5, ...}. For TensorBoard see
+  // tag_of(). A non-finite number becomes null, with its name in a second value: "loss": null, "loss_text": "nan". The
+  // record is on disk when the call returns. If it cannot be written, warns once; training continues.
   void record(const std::string& group, std::int64_t step, const Values& values);
 
-  // For TensorBoard only: shown as a code block; and of a run's settings those that tell runs apart in HParams.
+  // Both for TensorBoard only. text() shows a code block, settings() the settings by which HParams compares runs.
   void text(const std::string& tag, const std::string& text);
   void settings(const std::vector<std::pair<std::string, std::string>>& leaves);
 
@@ -54,13 +55,13 @@ class Metrics {
   bool warned_ = false;
 };
 
-// Where TensorBoard shows a value: "loss/train" beside "loss/validation", "loss/train/code", "optimizer/lr",
-// "optimizer/grad_norm/blocks.3", "attention/entropy/blocks.3", "speed/tokens_per_second", "memory/peak"; of other
-// groups "group/name".
+// Returns where TensorBoard shows a value: "loss/train" beside "loss/validation", "loss/train/code", "optimizer/lr",
+// "optimizer/grad_norm/blocks.3", "attention/entropy/blocks.3", "speed/tokens_per_second", "memory/peak"; values of
+// other groups as "group/name".
 std::string tag_of(const std::string& group, const std::string& name);
 
-// Rewrites a file of records without those after `last_step` and without damaged lines, by way of a temporary file and
-// a rename. Returns how many lines were damaged. A file that does not exist stays so.
+// Removes records after `last_step` and damaged lines from a file of records, by way of a temporary file and a rename.
+// Returns the number of damaged lines. Does nothing if the file does not exist.
 std::int64_t truncate_metrics(const std::string& file, std::int64_t last_step);
 
 }  // namespace ring

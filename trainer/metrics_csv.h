@@ -5,9 +5,9 @@
 
 namespace ring {
 
-// The records of runs as CSV (RFC 4180): a row for each, in the order of the files, and a column for each key: run,
-// step, group, time, then the others in the order in which they first occur. What a record does not have is empty;
-// numbers that are not finite are nan, inf and -inf. Error: metrics.jsonl of a run cannot be read.
+// Returns the records of runs as CSV (RFC 4180). Rows are records, in the order of the files. Columns are run, step,
+// group, time, then the other keys in the order of first occurrence. A value that a record lacks is empty; non-finite
+// numbers are nan, inf and -inf. Throws Error if metrics.jsonl of a run cannot be read.
 std::string metrics_csv(const std::vector<std::string>& runs);
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// What a run on several nodes settles first: who is where, and that all see one run directory.
+// First checks of a run on several nodes: lists the hosts, and verifies that all of them see the same run directory.
 
 #include <string>
 
@@ -8,12 +8,13 @@
 
 namespace ring {
 
-// Collective. Says which ranks are on which host, with which GPUs. On several nodes it also writes and removes a file
-// beside the run's directory, or in the nearest folder above that is there. Error on every rank: not all ranks see it.
+// Logs which ranks are on which host, with which GPUs. On several nodes, also writes and removes a test file beside the
+// run's directory, or in its nearest existing parent. Throws Error on every rank if not all ranks see the file.
+// Collective.
 void check_nodes(const std::string& run_directory, int nodes_of_launcher, Mesh&);
 
-// Where a job may go on with `least` to `most` nodes, all of so many workers, and the settings do not fit each number
-// of them: which they fit. Empty: nothing has to be said.
+// For a job that may run on `least` to `most` nodes with `workers` workers each: returns a message that lists the
+// numbers of nodes that the settings fit; empty if they fit all.
 std::string nodes_that_fit(const Config&, std::int64_t least, std::int64_t most, int workers);
 
 }  // namespace ring

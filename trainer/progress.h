@@ -1,5 +1,6 @@
 #pragma once
-// What a person sees of a run: on a terminal one live line with a bar, otherwise a plain line every few steps.
+// Shows the progress of a run on the console: on a terminal one live line with a bar, otherwise a plain line every few
+// steps.
 
 #include <cstdint>
 #include <functional>
@@ -17,7 +18,7 @@ inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 struct ProgressState {
   std::int64_t step = 0;           // optimizer steps done
-  std::int64_t total_steps = 0;    // 0: no limit in steps
+  std::int64_t total_steps = 0;    // 0 if there is no limit in steps
   double loss = kUnknown;          // mean of the training loss, natural logarithm
   std::optional<double> val_loss;  // of the last evaluation
   double tokens_per_second = kUnknown;
@@ -28,26 +29,26 @@ struct ProgressState {
 
 struct ProgressOptions {
   std::int64_t log_interval = 10;  // steps between plain lines
-  double redraw_seconds = 0.1;     // least time between two drawings of the live line
-  // Null or unset: standard output, whether that is a terminal, its columns, a steady clock in seconds.
+  double redraw_seconds = 0.1;     // minimum time between two redraws of the live line
+  // If null or unset: standard output, isatty() of it, its width in columns, and a steady clock in seconds.
   std::ostream* out = nullptr;
   std::optional<bool> terminal;
   std::function<int()> columns;
   std::function<double()> now;
 };
 
-// A console that went away does not end a run: the log says once that lines are lost.
+// Console output of a run. If the console goes away, the run continues; the log says once that lines are lost.
 class Progress {
  public:
-  // While it lives on a terminal, log lines clear the live line first (log::set_before_line).
+  // On a terminal, log lines clear the live line first (log::set_before_line) while this object lives.
   explicit Progress(ProgressOptions = {});
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  void update(const ProgressState&);                    // after every step
-  void line(const std::string&);                        // a line of its own, above the live one
-  void finish(const ProgressState&, const TimeSpent&);  // the summary
+  void update(const ProgressState&);                    // call after every step
+  void line(const std::string&);                        // prints a line above the live line
+  void finish(const ProgressState&, const TimeSpent&);  // prints the summary
   bool terminal() const { return terminal_; }
 
  private:
@@ -59,19 +60,19 @@ class Progress {
   ProgressOptions options_;
   std::ostream& out_;
   bool terminal_;
-  bool visible_ = false;  // a live line stands on the terminal
-  bool told_ = false;     // that lines are lost
+  bool visible_ = false;  // the terminal shows a live line
+  bool told_ = false;     // the log has said that lines are lost
   double drawn_ = -std::numeric_limits<double>::infinity();
   std::optional<std::int64_t> first_step_;
   std::mutex mutex_;  // log lines come from any thread
 };
 
-// One line of at most `columns` characters; what matters least goes first when they do not suffice.
+// Returns one line of at most `columns` characters; the least important items are dropped first if they do not fit.
 std::string live_line(const ProgressState&, int columns);
 std::string plain_line(const ProgressState&);
 
-bool is_terminal();      // standard output is one that can draw over its lines
-int terminal_columns();  // of standard output; 80 where that is no terminal
+bool is_terminal();      // true if standard output is a terminal that can redraw lines
+int terminal_columns();  // of standard output; 80 if that is not a terminal
 
 std::string format_step_time(double ms);  // 31.2 ms, 312 ms, 3.78 s, 378 s; "?" when unknown
 std::string format_count(double n);       // 950, 12.3k, 1.23M; "?" when unknown

@@ -1,5 +1,5 @@
 #pragma once
-// Reads metrics.jsonl, also while a run writes it.
+// Reads metrics.jsonl, even while a run writes it.
 
 #include <cstdint>
 #include <functional>
@@ -18,29 +18,28 @@ struct Record {
 
   std::int64_t step = 0;
   std::string group;
-  double time = 0;  // seconds since 1970; 0: not recorded
-  // The rest, in the order of the line. What is inside of others has dots: "a.b", "list.0". A value that is not finite
-  // is that number; its name beside it is gone.
+  double time = 0;  // seconds since 1970; 0 if not recorded
+  // All other values, in the order of the line. Names of nested values have dots: "a.b", "list.0". A non-finite value
+  // is stored as such; the "_text" value beside it is dropped.
   std::vector<std::pair<std::string, Value>> values;
 
-  const Value* find(const std::string& name) const;             // null: there is none
-  std::optional<double> number(const std::string& name) const;  // nothing: there is none
-  std::string text(const std::string& name) const;              // empty: there is none
+  const Value* find(const std::string& name) const;             // null if there is none
+  std::optional<double> number(const std::string& name) const;  // nullopt if there is none
+  std::string text(const std::string& name) const;              // empty if there is none
 };
 
 struct RecordCount {
   std::int64_t read = 0;
-  std::int64_t damaged = 0;  // lines that are no record
+  std::int64_t damaged = 0;  // lines that are not a record
 };
 
-// Calls fn for each record, in the order of the file. A last line without an end is still being written, or was never
-// finished: it does not count. Error: the file cannot be read.
+// Calls fn for each record, in the order of the file. Ignores a last line without a newline: it is incomplete, perhaps
+// still being written. Throws Error if the file cannot be read.
 RecordCount read_records(const std::string& file, const std::function<void(const Record&)>& fn);
 
 inline constexpr std::size_t kMaxMetricsLine = std::size_t{64} << 20;  // bytes; a longer line counts as damaged
 
-// Reads the next line without its end, as std::getline() does, but keeps only max_bytes + 1 bytes of a longer
-// one.
+// Reads the next line without its newline, like std::getline(), but keeps only max_bytes + 1 bytes of a longer line.
 bool read_metrics_line(std::istream&, std::string& line, std::size_t max_bytes = kMaxMetricsLine);
 
 // Returns the object that a line of metrics.jsonl holds, or null if the line is damaged.

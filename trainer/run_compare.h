@@ -1,5 +1,5 @@
 #pragma once
-// Several runs side by side.
+// Compares several runs.
 
 #include <cstdint>
 #include <map>
@@ -11,23 +11,23 @@ namespace ring {
 
 struct DifferingSetting {
   std::string key;
-  std::vector<std::string> values;  // of each run
+  std::vector<std::string> values;  // one per run
 };
 
 inline constexpr const char *kSettingAbsent = "(absent)", *kSettingsUnreadable = "(unreadable)";
 
-// The settings of config.yaml that are not the same in all runs, except for the run's own name and place. One that
-// cannot be read differs in nothing; `problems` has a line for it.
+// Returns the settings in config.yaml that differ between the runs, except for a run's own name and directory. A run
+// whose settings cannot be read is not compared; `problems` gets a line for it.
 std::vector<DifferingSetting> differing_settings(const std::vector<std::string>& runs,
                                                  std::vector<std::string>* problems = nullptr);
 
-// What the records of a run say, by step; of a step that was recorded twice, the later.
+// Values in the records of a run, by step. If a step was recorded twice, the later record counts.
 struct RunCurves {
   std::map<std::int64_t, double> loss, validation_loss, tokens_per_second, step_ms, data_ms, memory_peak;
 };
-RunCurves curves_of(const std::string& run);  // Error: metrics.jsonl cannot be read
+RunCurves curves_of(const std::string& run);  // throws Error if metrics.jsonl cannot be read
 
-// At most `most` of the steps that all runs have, evenly spread, the last one among them.
+// Returns at most `most` of the steps that all runs have, evenly spaced and including the last one.
 std::vector<std::int64_t> common_steps(const std::vector<const std::map<std::int64_t, double>*>& curves,
                                        std::size_t most);
 

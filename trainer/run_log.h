@@ -1,5 +1,5 @@
 #pragma once
-// What a run says of itself: lines on the console, records in metrics.jsonl. Rank 0 speaks for all: others have none.
+// Logs a run: lines on the console and records in metrics.jsonl. Only rank 0 has a RunLog; it logs for all ranks.
 
 #include <deque>
 #include <optional>
@@ -25,30 +25,31 @@ namespace ring {
 
 class RunLog {
  public:
-  // Describes what begins, or goes on from the checkpoint that `trainer` has loaded. Error: the directory cannot be
-  // written.
-  // gpu: of rank 0; null if it has none.
+  // Logs the start of the run, or its resumption from the checkpoint that `trainer` has loaded. gpu: of rank 0; null if
+  // it has none. Throws Error if the directory cannot be written.
   RunLog(const RunStart&, Trainer& trainer, int processes, const JobTime& job, GpuWatch* gpu);
 
   void restarted();
 
   void step(const StepReport&);
   void bad_step(const BadStep&);
-  void computed_again(const StepReport& bad, const StepReport& good);  // that counts: the first result was wrong
-  void stopped_by(const StepReport&);  // that was bad: each step since the last record is one now
-  void rolled_back();                  // to the step that is done: what came after it is forgotten
-  void memory(const MemoryRecord&);    // ran out, and what was recorded then
-  // average: of the weights' average, where there is one.
+  void computed_again(const StepReport& bad,
+                      const StepReport& good);  // the good result counts: the first one was wrong
+  void stopped_by(const StepReport&);  // logs a bad step that ends the run, so that bad steps since the last record are
+                                       // in a record
+  void rolled_back();                // call after returning to the step that is done: discards what was logged after it
+  void memory(const MemoryRecord&);  // call when memory ran out, with the record made then
+  // average: result with the weights' average (train.ema), if there is one.
   void validated(const Evaluation&, const std::optional<Evaluation>& average, double bytes_per_token);
   void judged(const std::vector<TaskResult>&);
-  // auto_seconds: between two saves, where checkpoint.auto says so.
+  // auto_seconds: interval between saves, if checkpoint.auto chooses it.
   void saved(const SaveOutcome&, std::int64_t failures_in_a_row, std::optional<double> auto_seconds);
   void slow(const SlowRank&);
   void slow(const SlowGpu&);
-  void kept(std::int64_t step, const KeptOutcome&);  // by the launcher
+  void kept(std::int64_t step, const KeptOutcome&);  // a snapshot kept by the launcher
   void line(const std::string& text) { progress_.line(text); }
-  void end(TrainEnd, const TimeSpent&);  // of this process
-  void failed(const std::string& why);   // an error ends it
+  void end(TrainEnd, const TimeSpent&);  // TimeSpent is that of this process
+  void failed(const std::string& why);   // call when an error ends the run
 
  private:
   void describe(const RunStart&, int processes);
@@ -74,19 +75,20 @@ class RunLog {
   std::optional<Metrics> metrics_;
   Progress progress_;
   const std::vector<std::int64_t> attention_changes_;
-  std::optional<std::pair<std::int64_t, std::size_t>> counted_;  // the context and the stage for which these hold:
+  std::optional<std::pair<std::int64_t, std::size_t>> counted_;  // the context and the stage of attention for which the
+                                                                 // next two values hold
   double flops_per_token_ = 0;
-  double density_ = 0;  // pairs that attention computes, relative to dense layers
+  double density_ = 0;  // query-key pairs that attention computes, relative to dense attention
   StepReport last_;
   std::optional<double> val_loss_;
   bool plan_told_ = false, keeps_told_ = false;
   const std::vector<std::string> names_;  // of the corpora
-  const bool masked_;                     // of their validation splits only some tokens count
+  const bool masked_;                     // only some tokens of the corpora's validation splits have a target
   std::vector<SourceLoss> interval_sources_;
   double interval_seconds_ = 0;  // since the last record
   std::int64_t interval_steps_ = 0;
   std::int64_t interval_tokens_ = 0;
-  std::deque<StepReport> unrecorded_;  // the same, at most kMostUnrecorded of them
+  std::deque<StepReport> unrecorded_;  // steps since the last record, at most kMostUnrecorded
 };
 
 }  // namespace ring

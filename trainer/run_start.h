@@ -1,6 +1,6 @@
 #pragma once
-// The start of a run, before its model is built: a chain of values, each made from the one before. Whatever is wrong is
-// an Error within moments, and nothing is written before the last link.
+// The start of a run, before its model is built: a chain of values, each made from the previous one. Any problem is an
+// Error within moments, and nothing is written before the last value of the chain.
 
 #include <memory>
 #include <optional>
@@ -21,7 +21,7 @@
 
 namespace ring {
 
-// The inputs of a run and its settings, in which no size is left open but those that the run chooses.
+// The inputs of a run, and its settings with all sizes filled in, except those that the run chooses.
 struct ResolvedRun {
   Corpora corpora;
   ResolvedConfig config;    // train.micro_batch and train.mlp_chunk are chosen
@@ -34,49 +34,50 @@ struct ResolvedRun {
 struct Resumption {
   std::string checkpoint;             // empty if there is none
   std::vector<std::string> replaced;  // see RunSettings
-  bool changed = false;               // settings or data differ, as somebody allowed
-  std::set<std::string> warnings;     // given so far
+  bool changed = false;               // settings or data differ, as the user allowed
+  std::set<std::string> warnings;     // warnings given so far
 };
 
-// A run and the contents of its directory that are quick to find. Except for `recorded`, rank 0 alone has them.
+// A run, and the contents of its directory that are quick to find. Only rank 0 has them, except for `recorded`.
 struct LocatedRun : ResolvedRun {
-  std::shared_ptr<void> lock;            // of the directory; null: it is not there yet
+  std::shared_ptr<void> lock;            // locks the directory; null if the directory does not exist yet
   Resumption newest;                     // from the newest checkpoint whose manifest can be read
-  std::optional<MemoryRecord> recorded;  // by the run's last process
+  std::optional<MemoryRecord> recorded;  // written by the run's last process
 };
 
 // How the run fits into memory.
 struct FittedRun : LocatedRun {
   MemoryRecord memory;                      // what is known before Trainer chooses
   ResolvedConfig steps;                     // config, with the micro-batch of `memory`
-  Saving saving;                            // as far as the host has room
-  std::unique_ptr<MemoryTier> tier;         // null: the launcher keeps nothing
-  std::optional<std::int64_t> newest_kept;  // the newest step of which the launcher keeps every rank's snapshot
+  Saving saving;                            // how the run may save, given the host's memory
+  std::unique_ptr<MemoryTier> tier;         // null if the launcher keeps no snapshots
+  std::optional<std::int64_t> newest_kept;  // the newest step for which the launcher keeps every rank's snapshot
   std::unique_ptr<Loader> loader;           // of this rank
-  std::size_t max_memory() const { return memory.steps_ran_out ? memory.budget : 0; }  // for a step; 0: what there is
+  // of a step, in bytes; 0 means no limit beyond the available memory
+  std::size_t max_memory() const { return memory.steps_ran_out ? memory.budget : 0; }
 };
 
 // The state that a run begins with: a kept snapshot, else a checkpoint, else initial weights, else random ones.
 struct StartingState {
-  std::optional<std::int64_t> kept;  // the step of the snapshot that the launcher keeps
+  std::optional<std::int64_t> kept;  // step of the snapshot that the launcher keeps
   Resumption resumed;                // from a verified checkpoint; beside `kept`, from the newest
-  std::string init_from;             // a verified checkpoint, whose weights alone count; empty: there is none
+  std::string init_from;             // a verified checkpoint from which only weights are loaded; empty if there is none
   bool resumes() const { return kept || !resumed.checkpoint.empty(); }
 };
 
 struct RunStart : FittedRun {
-  std::unique_ptr<WriterToken> token;  // rank 0's: nobody else commits in the directory
+  std::unique_ptr<WriterToken> token;  // on rank 0: no other process may commit in the directory
   StartingState from;
 };
 
-// Collective. Throws Error on every rank if rank 0 finds something wrong with the directory.
+// Throws Error on every rank if rank 0 finds a problem with the directory. Collective.
 RunStart start_run(Config given, const TrainOptions&, Mesh&);
 
-// Collective. Returns the newest whole checkpoint of the run, as rank 0 finds it; empty if there is none. Throws Error
-// if all are damaged.
+// Returns the newest intact checkpoint of the run, as rank 0 finds it; empty if there is none. Throws Error if all are
+// damaged. Collective.
 std::string find_newest_checkpoint(const RunDirectory&, Mesh&);
-// Collective. Returns the checkpoint that run.init_from means now, as rank 0 finds it. Throws Error if there is none,
-// or if its tokenizer is not that of the corpora.
+// Returns the checkpoint that run.init_from refers to now, as rank 0 finds it. Throws Error if there is none, or if its
+// tokenizer is not that of the corpora. Collective.
 std::string find_initial_weights(const ResolvedRun&, Mesh&);
 
 }  // namespace ring

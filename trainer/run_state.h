@@ -1,5 +1,5 @@
 #pragma once
-// A run as it trains, and its state: what it begins with, and how it is saved.
+// A run in training, and its state: loading it at the start, and saving it.
 
 #include <memory>
 #include <optional>
@@ -16,9 +16,9 @@
 
 namespace ring {
 
-// The values that the parts of the training loop share.
+// Values that the parts of the training loop share.
 struct Running {
-  RunStart start;  // its memory record is the run's current one
+  RunStart start;  // start.memory is the run's current memory record
   Mesh& mesh;
   const Config& config = start.steps;
   ExecContext ctx = make_exec_context(config, mesh.device().index);
@@ -39,11 +39,11 @@ class RunState {
   explicit RunState(Running&);
 
   State& state() { return state_; }
-  // Fills the state from what the run begins with.
+  // Loads the state from the source that run.start chose: snapshot, checkpoint, or initial weights.
   void load();
-  // Call on rank 0 after load(), once nothing can be refused any more.
+  // Call on rank 0 after load(), once nothing can fail any more.
   void begin(bool fresh);
-  // Returns when the state that was loaded was saved, as now_ms(); 0 if that is not known.
+  // Returns the time (now_ms()) at which the loaded state was saved; 0 if unknown.
   std::int64_t loaded_from_ms() const;
 
   void step_done(double seconds) { clock_.step(seconds, saver_.working()); }
@@ -55,11 +55,11 @@ class RunState {
   bool keeps_now() const;
   void save();
   void keep();
-  void save_last();  // before the process ends well
+  void save_last();  // call before the process ends without an error
 
   bool has_checkpoint() const { return saver_.saved_step() >= 0 || !run_.start.from.resumed.checkpoint.empty(); }
   void rolled_back();
-  void save_choices();  // measured on the device since the last call
+  void save_choices();  // saves kernel choices measured since the last call
 
  private:
   SaverParts saver_parts();
@@ -71,12 +71,12 @@ class RunState {
 
   Running& run_;
   State state_;
-  std::string data_;                       // the fingerprint
+  std::string data_;                       // data_fingerprint() of the inputs
   std::vector<std::int64_t> passed_over_;  // steps of damaged checkpoints
   SaveClock clock_{run_.config.checkpoint, seconds_now()};
-  std::optional<Failures> failures_;  // of rank 0
-  std::int64_t asked_ms_ = 0;         // when the latest save was asked for
-  Saver saver_;                       // last: its end waits for the save under way
+  std::optional<Failures> failures_;  // only on rank 0
+  std::int64_t asked_ms_ = 0;         // now_ms() at which the latest save was requested
+  Saver saver_;                       // declared last: its destructor waits for a save in progress
 };
 
 }  // namespace ring

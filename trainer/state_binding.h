@@ -10,13 +10,13 @@ namespace ring {
 
 class StateBinding {
  public:
-  // All outlive this. steps: that the run has done.
+  // All references must outlive this object. steps: steps that the run has done. leads: this process logs.
   StateBinding(const Config&, TrainStep&, const std::int64_t& steps, bool leads);
 
-  // Adds weights, states of the optimizer, the average of the weights, and what else training changes of the model.
+  // Adds weights, optimizer states, the average of the weights, and the model's other training states.
   void add_to(State&) const;
-  // Loads the weights of a checkpoint of any layout, and nothing else of it. Throws Error, which lists what does not
-  // match.
+  // Loads only the weights of a checkpoint, which may have a different layout. Throws Error, which lists all
+  // mismatches.
   void load_weights(const std::string& checkpoint) const;
 
  private:

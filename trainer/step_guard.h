@@ -1,6 +1,6 @@
 #pragma once
-// Which steps a run must not take, and how often it may go on after one: losses and gradient norms that are not finite,
-// or that stick out from those of the steps before.
+// Decides which steps a run rejects, and how often it may continue after a rejected step: steps whose loss or gradient
+// norm is not finite or is an outlier compared with the previous steps.
 
 #include <cstdint>
 #include <deque>
@@ -11,10 +11,10 @@
 
 namespace ring {
 
-// A step that was not accepted, and the samples that its batch, or the rollback over it, left out.
+// A step that was not accepted, and the samples that are skipped because of it or of the rollback after it.
 struct BadStep {
-  std::int64_t step = 0;                          // it would have been
-  std::int64_t first_sample = 0, end_sample = 0;  // left out: [first, end)
+  std::int64_t step = 0;                          // number that the step would have had
+  std::int64_t first_sample = 0, end_sample = 0;  // skipped: [first, end)
   double loss = 0, norm = 0;
 };
 
@@ -22,27 +22,29 @@ class StepGuard {
  public:
   explicit StepGuard(const TrainConfig& c) : config_(c) {}
 
-  // The largest loss and gradient norm of a good step; 0: any finite one.
+  // Maximum loss and gradient norm of a good step; 0 means any finite value.
   struct Limits {
     double loss = 0, norm = 0;
   };
-  // For a step that is launched when `known` was the last whose result counts. Nothing that came later is used, so that
-  // a resumed run, which knows more at first, has the same limits. They are median + train.spike_score x spread of the
-  // last kHistory accepted steps, once there are kLeastHistory; spread: 1.4826 x median absolute deviation, the
-  // standard deviation of normal values (Rousseeuw and Croux 1993), at least kLeastSpread of the median.
+  // Returns the limits for a step that is launched when `known` is the last step whose result counts. Later steps are
+  // ignored, so that a resumed run, which knows more at first, has the same limits. A limit is median +
+  // train.spike_score x spread over the last kHistory accepted steps; there is no limit before kLeastHistory steps.
+  // spread: 1.4826 x median absolute deviation, the standard deviation of normal values (Rousseeuw and Croux 1993), but
+  // at least kLeastSpread of the median.
   Limits limits(std::int64_t known) const;
   static constexpr std::size_t kHistory = 128, kLeastHistory = 32;
   static constexpr double kLeastSpread = 0.02;
 
   void accept(std::int64_t step, double loss, double norm);
-  // What to do about a bad step: train.on_bad_step, or stop where there were too many.
+  // Returns what to do about a bad step: train.on_bad_step, or stop if there were too many.
   OnBadStep judge(std::int64_t step) const;
   void leave_out(const BadStep& bad) { bad_.push_back(bad), remember(); }
   const std::vector<BadStep>& bad_steps() const { return bad_; }
 
-  std::string* state() { return &state_; }  // for checkpoints
-  void restored();                          // after it was loaded
-  // After an earlier checkpoint was loaded: its history holds, and the bad steps known before stay known.
+  std::string* state() { return &state_; }  // saved in checkpoints
+  void restored();                          // call after state() was loaded
+  // Call after an earlier checkpoint was loaded: keeps that checkpoint's history and restores the bad steps known
+  // before.
   void rolled_back(std::vector<BadStep> known_before);
 
  private:

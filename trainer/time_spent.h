@@ -1,5 +1,5 @@
 #pragma once
-// Divides the time of a run's process from its first step on: steps, evaluations, saves.
+// Divides the time of a run's process, from its first step on, into steps, evaluations and saves.
 
 #include <cstdint>
 #include <string>
@@ -10,12 +10,12 @@ namespace ring {
 
 std::string format_duration(double seconds);  // 45s, 3m05s, 2h03m, 4d05h; "?" when unknown
 
-// Seconds.
+// Durations in seconds.
 struct TimeSpent {
-  double total = 0;        // by CLOCK_MONOTONIC
+  double total = 0;        // measured by CLOCK_MONOTONIC
   double evaluations = 0;  // validation and tasks
-  double saves = 0;        // for which training waited
-  double not_running = 0;  // the process was stopped or got no CPU (core/awake_clock.h)
+  double saves = 0;        // that training waited for
+  double not_running = 0;  // while the process was stopped or got no CPU (core/awake_clock.h)
   // Returns the rest, which includes measurements of kernels in the first step.
   double steps() const { return total - evaluations - saves - not_running; }
   // Returns "15m12s", or "15m12s: 11m08s of steps, 3m59s of evaluations, 5s of saves" if more than 2 % is not steps.

@@ -4,10 +4,10 @@
 
 namespace ring {
 
-// How a run's process ended, if no error ended it.
+// Reasons why a run's process ended without an error.
 enum class TrainEnd { finished, interrupted, out_of_time };
 
-// Returns the name in metrics.jsonl.
+// Returns the value that is recorded in metrics.jsonl.
 constexpr const char* name_of(TrainEnd end) {
   switch (end) {
     case TrainEnd::finished: return kEndFinished;

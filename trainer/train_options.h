@@ -1,5 +1,5 @@
 #pragma once
-// What a run is told beside its settings.
+// Options of a run that are not settings.
 
 #include <memory>
 #include <string>
@@ -16,19 +16,19 @@ class StepWatcher {
  public:
   virtual ~StepWatcher() = default;
   virtual void before_launch(Trainer&) = 0;
-  virtual bool after_launch(Trainer&) = 0;  // true: that was the last step to watch
-  // After that, or at the end of the run, with no step in flight. The text is shown; empty: nothing to show.
+  virtual bool after_launch(Trainer&) = 0;  // returns true after the last step to watch
+  // Called after the last watched step, or at the end of the run, with no step in flight. Returns text to log, or "".
   virtual std::string report(const ExecContext&) = 0;
 };
 
 struct TrainOptions {
-  bool fresh = false;          // forget what the run's directory holds and start over
+  bool fresh = false;          // discard the contents of the run's directory and start over
   bool fit = false;            // choose train.micro_batch
-  bool allow_changes = false;  // resume although settings differ from those that the run was started with
-  int restarts = 0;            // of this job by its launcher, so far
-  std::shared_ptr<KernelObserver> observer{};  // of all kernels; null: none
-  StepWatcher* watcher = nullptr;              // of rank 0; null: none
-  std::shared_ptr<const GpuSource> gpu{};      // null for the sensors of the rank's GPU, if it has one
+  bool allow_changes = false;  // resume even if settings differ from those that the run was started with
+  int restarts = 0;            // times that the launcher has restarted this job
+  std::shared_ptr<KernelObserver> observer{};  // sees all kernels; may be null
+  StepWatcher* watcher = nullptr;              // of rank 0; may be null
+  std::shared_ptr<const GpuSource> gpu{};      // if null, the sensors of this rank's GPU, if it has one
 };
 
 }  // namespace ring

@@ -1,5 +1,6 @@
 #pragma once
-// One optimizer step after another. The loop around it (when to log, evaluate, save and stop) is in trainer/train.h.
+// Launches one optimizer step after another. The loop around it (when to log, evaluate, save and stop) is in
+// trainer/train.h.
 
 #include <deque>
 #include <memory>
@@ -24,79 +25,84 @@ struct StepReport {
   double norm = 0;        // of the gradient, before clipping
   double lr = 0;
   double decay_scale = 1;           // factor on every weight decay
-  std::vector<double> part_norms;   // of Trainer::parts() where the step is logged, else empty; NaN: no memory for it
-  WatchReport watched;              // where train.watch_interval says so, else empty
-  std::vector<SourceLoss> sources;  // of each corpus of a mixture; empty: there is one
-  std::optional<double> auxiliary_loss;  // likewise; none: the model has none
-  bool accepted = true;                  // false: loss or norm is not finite or above a limit, and nothing was updated
-  std::int64_t sequences = 0, tokens = 0;                      // of all ranks; sequences: samples
-  std::int64_t context = 0;                                    // tokens that see each other
-  std::int64_t trained = 0;                                    // tokens before it
-  double seconds = 0, data_seconds = 0, exchange_seconds = 0;  // the whole step; waiting for data; for other ranks
+  std::vector<double> part_norms;   // by Trainer::parts() if the step is logged, otherwise empty; NaN if memory was too
+                                    // short to measure it
+  WatchReport watched;              // if the step is watched (train.watch_interval), otherwise empty
+  std::vector<SourceLoss> sources;  // by corpus of a mixture; empty if there is only one
+  std::optional<double> auxiliary_loss;  // mean, like `loss`; nullopt if the model has none
+  bool accepted = true;  // false if loss or norm is not finite or above a limit; nothing was updated then
+  std::int64_t sequences = 0, tokens = 0;                      // over all ranks; sequences: samples
+  std::int64_t context = 0;                                    // length in tokens of the sequences
+  std::int64_t trained = 0;                                    // tokens trained before this step
+  double seconds = 0, data_seconds = 0, exchange_seconds = 0;  // the whole step; waiting for data; waiting for other
+                                                               // ranks
 };
 
-// A step of one rank among several ran out of memory: the others wait for it in the middle of the step, so that all
-// have to start again, with `next`. The message says what ran out and what is next.
+// Thrown when one of several ranks ran out of memory in a step. The other ranks wait for it in the middle of the step,
+// so all must restart, with the choice `next`. The message says what ran out and what the next choice is.
 struct RanOutOfMemory : Error {
   RanOutOfMemory(const std::string& what, MemoryChoice smaller) : Error(what), next(std::move(smaller)) {}
   MemoryChoice next;
 };
 
-// Steps are launched, then finished in the same order. On a device the host runs ahead: it launches the next step
-// before it reads what became of the last one. A step that was not accepted updates nothing, nor do those launched
-// after it; the next one to be launched then has its samples again.
+// Trains a run step by step. Steps are launched, then finished in the same order. On a GPU the host runs ahead: it
+// launches the next step before it reads the result of the previous one. A step that is not accepted updates nothing,
+// nor do the steps launched after it; the next launched step then reuses its samples.
 class Trainer {
  public:
-  // config: resolved (see resolve_config). The batches of `loader` are this rank's micro-batches in order.
-  // Until it ends, the stream's memory comes by way of a StepArena. Error: it does already, of another trainer.
-  // most_memory: to fit into, where that is less than what there is; 0: it is not.
+  // config: resolved (see resolve_config). `loader` returns this rank's micro-batches in order. most_memory: upper
+  // bound in bytes for a step; 0 means no bound beyond what is available. While this object lives, the stream allocates
+  // memory through its StepArena. Throws Error if the stream already uses that of another trainer.
   Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loader& loader, std::size_t most_memory = 0);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  // Does not wait for the device, but for the first steps, which measure and plan. Where memory runs out and a smaller
-  // choice is left (engine/memory_choice.h), a process that is alone computes the step again with that; among several
-  // it is an Error: RanOutOfMemory. OutOfMemory: nothing smaller is left.
+  // Launches the next step. Does not wait for the device, except in the first steps, which measure and plan. If memory
+  // runs out and a smaller choice is left (engine/memory_choice.h), a single process computes the step again with that
+  // choice; with several, throws RanOutOfMemory. Throws OutOfMemory if nothing smaller is left.
   void launch();
-  StepReport finish();  // of the oldest step in flight; waits for it
+  StepReport finish();  // waits for the oldest step in flight and returns its report
   std::size_t in_flight() const { return flight_.size(); }
-  // Collective, with no step in flight: all processes take over what was measured, of the lowest rank that did.
+  // Makes all processes adopt the measured kernel choices of the lowest rank that has any. Collective; requires that no
+  // step is in flight.
   void agree();
   StepReport step() {
     launch();
     return finish();
   }
-  // How many steps may be in flight while the next one is prepared: none where computing blocks the host anyway.
+  // Returns the steps that may be in flight while the next one is prepared: 0 on a CPU, where computing blocks the
+  // host.
   std::size_t most_in_flight() const { return ctx_.stream.device().backend == Backend::cpu ? 0 : 1; }
-  // After a step that was not finite, on every rank: its sample indices and the first tensor that is not finite.
+  // Returns the sample indices of a step that was not finite, and its first tensor that is not finite. Call on every
+  // rank.
   std::string diagnose();
-  // The samples from the next step's first one up to `end` are left out. With no step in flight.
+  // Skips the samples from the next step's first sample up to `end` (exclusive). Requires that no step is in flight.
   void skip_to(std::int64_t end);
   std::int64_t next_sample() const { return cursor_; }
   std::int64_t next_batch_size() const { return batch_size_at(config_.train, tokens_); }
   std::int64_t next_context() const;
   StepGuard& guard() { return guard_; }
 
-  // Weights, moments, the step count and the data cursor. To be used with no step in flight.
+  // Adds weights, moments, the step count and the data cursor. Use the state only with no step in flight.
   void add_state(State&);
-  // The state is being copied: from the next step on, what changes it comes after this event. The rest does not wait.
+  // Makes the next update wait for `copied`, because the state is being copied. The rest of the step does not wait.
   void keep_state_until(const Event& copied) { step_.keep_state_until(copied); }
-  void restored();  // after loading: moves the loader to the cursor
+  void restored();  // call after loading; moves the loader to the cursor
   void load_weights(const std::string& checkpoint) { binding_.load_weights(checkpoint); }
 
-  // Shows every kernel of the steps that are launched from now on; null: nobody watches.
+  // Reports every kernel of the following steps to `observer`; null turns that off.
   void observe(std::shared_ptr<KernelObserver> observer) { step_.observe(std::move(observer)); }
 
   bool averages() const { return config_.train.ema > 0; }
-  // Between steps, on all ranks: see TrainStep::exchange_average().
+  // Call between steps, on all ranks; see TrainStep::exchange_average().
   void exchange_average() { step_.exchange_average(); }
 
   Model& model() { return step_.model(); }
   const std::vector<ScopeId>& parts() const { return step_.part_norms().parts(); }
   const MemoryChoice& memory() const { return memory_; }
-  // Each time that memory ran out in a step of this process and a smaller choice took its place.
+  // A case in which memory ran out in a step of this process and a smaller choice replaced the old one.
   struct Shortage {
-    std::string why;  // with what is done from then on
+    std::string why;  // what ran out, and what is done from then on
     MemoryChoice next;
   };
   const std::vector<Shortage>& shortages() const { return shortages_; }
@@ -106,26 +112,30 @@ class Trainer {
   const ExecContext& exec() const { return ctx_; }
   StepArena& arena() { return step_.arena(); }
   std::string lasting_memory() const { return step_.lasting_memory(); }
-  std::int64_t steps_done() const { return steps_; }  // launched
-  double seconds() const { return seconds_; }         // spent in steps since the run began, resumptions included
-  double seconds_left() const;                        // as far as the pace so far tells
-  std::int64_t planned_steps() const;  // train.steps, or how many the time limit allows at this pace; 0: not known yet
+  std::int64_t steps_done() const { return steps_; }  // number of launched steps
+  double seconds() const {
+    return seconds_;
+  }                                    // spent in steps since the run began, including time before it was
+                                       // resumed
+  double seconds_left() const;         // estimated from the pace so far
+  std::int64_t planned_steps() const;  // train.steps, or the steps that the time limit allows at this pace; 0 if not
+                                       // known yet
   std::int64_t tokens_seen() const { return tokens_; }
   bool replays_graph() const { return graph_.replays(); }
-  const HostOffload* offload() const { return step_.offload(); }  // null: activations stay on the device
+  const HostOffload* offload() const { return step_.offload(); }  // null if activations stay on the device
 
  private:
   // A step whose result the host has not read yet.
   struct Flight {
     StepReport report;
-    double valid = 1;              // tokens with a target, of all ranks
+    double valid = 1;              // tokens with a target, over all ranks
     double started = 0;            // on the trainer's clock
-    double launch_seconds = 0;     // of the host, queueing the computation
-    bool logged = false;           // by some rank: the norms of the parts are measured
-    bool replays = false;          // all ranks would record or replay it
-    std::shared_ptr<void> result;  // StepState and squared norms of the parts in host memory, there after `done`
-    std::shared_ptr<void> losses;  // the same of TrainStep::losses()
-    Watch::Result watched;         // null: nobody watches this step
+    double launch_seconds = 0;     // time for which the host queued the computation
+    bool logged = false;           // at least one rank logs the step, so the norms of the parts are measured
+    bool replays = false;          // all ranks are ready to record or replay the step
+    std::shared_ptr<void> result;  // StepState and squared norms of the parts in host memory; valid after `done`
+    std::shared_ptr<void> losses;  // TrainStep::losses() in host memory; valid after `done`
+    Watch::Result watched;         // null if the step is not watched
     Event done;
   };
 
@@ -138,7 +148,7 @@ class Trainer {
   void forget_steps();
   void attend_as_next();
   void size_step();
-  std::vector<Batch> next_batches();  // as far as this rank computes them
+  std::vector<Batch> next_batches();  // without the work of other ranks' parts of the step
   void count_tokens(const std::vector<Batch>&, Flight&);
   void measure_parts(Flight&);
   std::vector<double> part_norms(const Flight&);
@@ -147,7 +157,7 @@ class Trainer {
   void schedule(StepReport&);
   void upload_state(const StepReport&, double valid);
   void rehearse();
-  void undo(Flight&);  // a step that was not accepted, and all after it
+  void undo(Flight&);  // restores the counters from before a step that was not accepted
 
   const Config& config_;
   Mesh& mesh_;
@@ -159,16 +169,16 @@ class Trainer {
   const ExecContext& ctx_ = step_.exec();
   StepGraph graph_;
   std::deque<Flight> flight_;
-  std::vector<std::shared_ptr<void>> results_, losses_;  // host memory for what steps leave and for losses, in turn
+  std::vector<std::shared_ptr<void>> results_, losses_;  // host memory for results and losses of steps, reused in turn
   std::int64_t steps_ = 0, tokens_ = 0, cursor_ = 0;
   double seconds_ = 0, last_finish_ = 0;
-  std::unique_ptr<Watch> watch_;  // null: no step is watched
+  std::unique_ptr<Watch> watch_;  // null if no step is watched
   const StateBinding binding_;
-  bool agreed_ = false;  // on measured choices
+  bool agreed_ = false;  // all ranks have the same measured choices
   StepGuard guard_;
 };
 
-// What the loader of this process reads.
+// Returns the options with which this process reads its share of the data.
 LoaderOptions loader_options(const Config& resolved, Mesh&);
 
 }  // namespace ring

@@ -1,8 +1,7 @@
 #pragma once
-// What train.watch_interval asks for, of the steps that it names: how far the update moves each part of the model, and
-// of each layer's attention, over every rank's first micro-batch, the entropy and how much its blocks keep. The step
-// itself is computed as ever, also where it is a replayed graph: all of this is queued before it and behind it, and
-// changes no bit.
+// Measurements for train.watch_interval, of the steps that it selects: how far the update moves each part of the model,
+// and, for each layer's attention on every rank's first micro-batch, the entropy and how much its blocks keep. They are
+// queued before and after the step itself, which may be a replayed graph; its results stay bit-identical.
 
 #include <memory>
 #include <optional>
@@ -13,10 +12,10 @@
 
 namespace ring {
 
-// What a layer keeps whose attention goes by blocks: pairs, as a share of those of causal dense attention, and of the
-// weights of dense attention, their mean over sampled rows and heads (kernels/attention/kept_share.h). Where
-// ranks of cp and tp share the pairs: the largest number of pairs of a rank, pools included, divided by the mean of its
-// replica; of several replicas, the largest quotient.
+// Statistics of a layer with block-sparse attention. density: pairs kept, as a share of those of causal dense
+// attention. recall: the share of dense attention's probabilities that is kept, averaged over sampled rows and heads
+// (kernels/attention/kept_share.h). imbalance: if ranks of cp and tp share the pairs, the maximum number of pairs of a
+// rank, including pools, divided by the mean of its replica; the largest such quotient of all replicas.
 struct KeptByLayer {
   std::int64_t layer;
   double density, recall;
@@ -24,11 +23,11 @@ struct KeptByLayer {
 };
 
 struct WatchReport {
-  // By Trainer::parts(): norm of the change over norm of the weights before it. NaN: there was no memory for it.
+  // By Trainer::parts(): norm of the change over norm of the weights before it; NaN if memory was too short.
   std::vector<double> update_ratios;
-  // By layer, in nats: mean over rows and heads, and the least of a head's means.
+  // By layer, in nats: mean over rows and heads, and the minimum over heads of a head's mean.
   std::vector<double> entropies, least_entropies;
-  std::vector<KeptByLayer> kept;  // layers of blocks
+  std::vector<KeptByLayer> kept;  // layers with blocks only
   bool empty() const { return update_ratios.empty(); }
 };
 
@@ -36,10 +35,11 @@ class Watch {
  public:
   using Result = std::shared_ptr<void>;  // of one step, in host memory
 
-  // So many results are read in turn. OutOfMemory.
+  // results: number of result buffers, used in turn. Throws OutOfMemory.
   Watch(TrainStep&, Mesh&, std::size_t results);
 
-  // On all ranks, around a step that was loaded. The result is there when what is queued is done.
+  // Call both on all ranks, before and after a loaded step is computed. The result is valid when the queued work is
+  // done.
   Result before();
   void after(const Result&);
   WatchReport report(const Result&) const;  // collective
@@ -47,15 +47,15 @@ class Watch {
  private:
   std::size_t parts() const { return step_.part_norms().parts().size(); }
   std::size_t layers() const { return static_cast<std::size_t>(step_.model().config().layers); }
-  // By layer: sums of the entropies and their rows, then of shares and their rows, by head; pairs that are kept,
-  // dense ones, those with pools.
+  // Values of a layer. First by head: sums of entropies, their row counts, sums of kept shares, their row counts. Then
+  // pairs kept, dense pairs, pairs including pools.
   std::size_t layer_values() const { return 4 * heads_ + 3; }
   std::size_t values() const { return 2 * parts() + layers() * layer_values(); }
-  std::optional<double> imbalance(const double* pairs) const;  // by rank
+  std::optional<double> imbalance(const double* pairs) const;  // pairs: by rank
 
   TrainStep& step_;
   Mesh& mesh_;
-  std::size_t heads_;  // of this slice of the model
+  std::size_t heads_;  // of this rank's tensor-parallel shard
   UpdateRatios ratios_;
   std::vector<Result> results_;
   std::size_t next_ = 0;
