@@ -15,10 +15,11 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kFreeShare = 25;  // a 25th: the first steps have no plan of places yet, and gaps
+constexpr std::size_t kFreeShare = 25;  // a 25th stays free: the first steps have no memory plan yet, and the slab has
+                                        // gaps
 
-// What the plan leaves of its budget is for states on their way (optimizer.offload_staging_bytes: auto): whole chunks,
-// of which a dry step has the least.
+// Gives the rest of the budget to states in transit from the host (optimizer.offload_staging_bytes: auto), in whole
+// chunks. The dry step has the minimum number of chunks.
 void take_rest(const DryStep& step, ActivationFit& fit) {
   if (step.host_states <= step.optimizer_states || fit.peak > fit.budget) return;
   const std::size_t least = HostChunks::kLeastRing, chunk = step.optimizer_states / least;
@@ -30,7 +31,7 @@ void take_rest(const DryStep& step, ActivationFit& fit) {
   fit.peak += (ring - least) * chunk;
 }
 
-// Fits are checked by running them once more without computing: the solver knows nothing of gaps in the slab.
+// Finds plans and checks each by one more dry step, because the solver does not model gaps in the slab.
 class Fitting {
  public:
   Fitting(const Config& c, int world, std::size_t budget, const DeviceRates& rates, std::size_t host_room)
@@ -40,7 +41,7 @@ class Fitting {
   ActivationFit uniform(std::size_t way) const { return measured(ways_.uniform(way), 0); }
   bool fits(const ActivationFit& fit) const { return fit.peak <= budget_; }
 
-  // The fastest one. Its bytes are held against less than the budgets, by what gaps take.
+  // Returns the fastest plan. The solver gets smaller budgets than the real ones, by the bytes that gaps take.
   std::optional<ActivationFit> solved(bool segments) {
     ActivationBudget room{budget_, ways_.host_room()};
     for (int tries = 0; tries < 16; ++tries) {
@@ -54,7 +55,7 @@ class Fitting {
     return {};
   }
 
-  // The one that takes least of the device; nothing where only running it tells.
+  // Returns the plan with the lowest device memory; nullopt if only a dry step could tell.
   std::optional<ActivationFit> smallest(bool segments) {
     const auto solved = segments ? ways_.smallest_in_segments() : ways_.smallest();
     if (!solved) return {};
@@ -76,15 +77,15 @@ class Fitting {
   ActivationWays ways_;
   const std::size_t budget_;
   const bool chooses_staging_;
-  mutable std::size_t stayed_ = 0;  // of the newest: bytes that found no room on the host
+  mutable std::size_t stayed_ = 0;  // bytes of the newest plan that exceeded the host memory
 };
 
-// What libraries (cuBLAS, NCCL) take of a GPU while it trains; of a host, what files that are read and everything else
-// take.
+// Memory that a plan does not include: on a GPU, libraries (cuBLAS, NCCL) take kLibraries bytes; of a host, files that
+// are read and everything else take 1 - kOfHost.
 constexpr std::size_t kLibraries = std::size_t{3} << 29;
 constexpr double kOfHost = 0.9;
 
-// This process's share of the memory, whole or as far as it is free.
+// Returns this process's share of the device's memory: of all of it, or only of what is free.
 std::size_t device_share(const Config& c, Mesh& mesh, bool whole) {
   if (const auto gpu = device_memory({backend_of(c.run.device), mesh.device().index})) {
     const std::size_t bytes = whole ? gpu->total : gpu->free;
@@ -110,7 +111,7 @@ std::optional<ActivationFit> find_activation_fit(const Config& c, int world, std
                                                  const DeviceRates& rates, ActivationFit* smallest_of_all,
                                                  std::optional<std::size_t> host_room) {
   const auto settings_room = static_cast<std::size_t>(c.train.activation_offload_bytes);
-  const std::size_t least_room = c.train.activation_offload == Switch::on ? 1 : 0;  // 0 would be without bound
+  const std::size_t least_room = c.train.activation_offload == Switch::on ? 1 : 0;  // 0 would mean no limit
   Fitting fitting(c, world, budget, rates, host_room ? std::max(*host_room, least_room) : settings_room);
   ActivationFit smallest = fitting.uniform(0);
   if (fitting.fits(smallest)) return smallest;
@@ -124,7 +125,7 @@ std::optional<ActivationFit> find_activation_fit(const Config& c, int world, std
   }
   if (fitting.fits(smallest)) return smallest;
   if (const auto plan = fitting.solved(true)) return plan;
-  consider(fitting.smallest(true));  // takes a little less than the solver knows
+  consider(fitting.smallest(true));  // a dry step may take a little less than the solver predicts
   if (fitting.fits(smallest)) return smallest;
   if (smallest_of_all) *smallest_of_all = smallest;
   return {};

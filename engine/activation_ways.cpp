@@ -12,7 +12,7 @@
 namespace ring {
 namespace {
 
-// From what keeps most to what keeps least.
+// Ordered from saving most to saving least.
 constexpr std::array kRecomputes = {Recompute::none, Recompute::attention, Recompute::mlp, Recompute::block,
                                     Recompute::full};
 constexpr std::size_t kBoundless = std::numeric_limits<std::size_t>::max() / 4;
@@ -25,7 +25,7 @@ std::vector<Recompute> recomputes_of(const Config& c) {
 std::size_t room_of(const Config& c, const DeviceRates& rates, std::size_t given) {
   if (!may_offload(c)) return 0;
   if (c.train.activation_offload == Switch::on) return given ? given : kBoundless;
-  return rates.host_bytes_per_second > 0 ? given : 0;  // else nobody knows what moving takes
+  return rates.host_bytes_per_second > 0 ? given : 0;  // otherwise the cost of a transfer is unknown
 }
 
 std::vector<BlockPlan> ways_of(const Config& c, std::size_t host_room) {
@@ -122,7 +122,7 @@ std::vector<PartOption> ActivationWays::block_options(std::size_t part) {
   return options;
 }
 
-// Copies share the memory of the device with the kernels beside them: they read and write each byte once.
+// Offloading costs kernel time too: the copies use the same device memory bandwidth, one read or write per byte.
 PartOption ActivationWays::option(std::size_t way, std::size_t part) {
   const PartMemory& m = step(way).parts[part];
   const double moved = static_cast<double>(m.host) * ring::plan_of(config_, world_).micro_batches;
@@ -148,7 +148,7 @@ ActivationPlan ActivationWays::plan_of(const ActivationChoice& choice) {
   for (std::size_t i = 0; i < choice.options.size(); ++i)
     if (const ScopeId part = step(0).parts[i].part; part.is_repeated())
       plan.blocks[static_cast<std::size_t>(part.number)] = ways_[static_cast<std::size_t>(choice.options[i])];
-  plan.blocks.back().offload = false;  // the backward begins with them
+  plan.blocks.back().offload = false;  // the backward begins with the last block, so offloading it saves nothing
   return plan;
 }
 
@@ -174,7 +174,7 @@ std::vector<Segments> ActivationWays::segments() const {
   return segments_of(static_cast<std::size_t>(config_.model.layers));
 }
 
-// The first ways leave everything on the device.
+// The first kRecomputes.size() ways offload nothing.
 PartOptions ActivationWays::in_segments(const Segments& s) {
   return ring::in_segments(options(), s, first_block(), kRecomputes.size());
 }

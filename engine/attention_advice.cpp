@@ -49,7 +49,7 @@ AttentionConfig hierarchical() {
   return blocks_by(rule);
 }
 
-// Blocks of `tokens` in all: always the first and the two newest, and selected ones.
+// Returns block-sparse attention over `tokens` tokens: always the first block and the two newest, and selected ones.
 AttentionConfig selected(BlockChoice pattern, std::int64_t tokens) {
   BlockRuleConfig rule;
   rule.pattern = pattern;
@@ -70,7 +70,7 @@ std::string list(const std::vector<std::int64_t>& values) {
   return '[' + text + ']';
 }
 
-// pattern: of the only rule, if there is one.
+// pattern: that of the only rule, if there is one.
 std::string yaml_of(const AttentionConfig& a, const std::string& pattern) {
   const std::string pools = a.pools.empty() ? "" : ", pools: " + list(a.pools);
   if (a.kind == "window") return str("{kind: window, window: ", a.window, ", sinks: ", a.sinks, pools, '}');
@@ -90,14 +90,14 @@ PlanQuestion with(PlanQuestion q, const AttentionConfig& attention) {
   return q;
 }
 
-// With one layout for all kinds, or, where none is given, with the best one for each.
+// Returns the step of the question's own layout if all kinds share it, otherwise the step of the fastest layout.
 std::optional<PlannedStep> fastest(const PlanQuestion& q, bool one_layout) {
   if (one_layout) return plan_step(q);
   const std::vector<PlannedStep> all = plan_layouts(q);
   return all.empty() ? std::nullopt : std::optional(all.front());
 }
 
-// Attention's time is in proportion to the window, the rest of the step does not depend on it.
+// Attention's time is proportional to the window; the rest of the step does not depend on it.
 std::int64_t window_for(const PlanQuestion& question, bool one_layout) {
   constexpr std::int64_t kTried = 1024;
   const std::int64_t most = question.config.model.context;

@@ -13,13 +13,13 @@
 namespace ring {
 namespace {
 
-// As a folder in another one.
+// Returns true if the name, taken as a path, stays inside the folder that it is relative to.
 bool stays_below(const std::string& name) {
   const std::filesystem::path path = name;
   return path.is_relative() && std::ranges::find(path, "..") == path.end();
 }
 
-constexpr std::int64_t kLeastBudget = 2;  // bytes: up to 1 it is a share
+constexpr std::int64_t kLeastBudget = 2;  // bytes; values up to 1 are a share of the memory
 constexpr std::int64_t kMostHostBytes = std::int64_t{1} << 50;
 constexpr std::int64_t kMostBufferBytes = std::int64_t{1} << 40;
 
@@ -36,7 +36,7 @@ void RunConfig::fields(Fields& f) {
   f("device", device, "where to compute; auto = a GPU where there is one",
     choices<DeviceChoice>(
         {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}}),
-    rank_local());  // what it comes to is compared
+    rank_local());  // the ranks compare the resolved device instead
   f("deterministic", deterministic, "bit-identical results from run to run");
   f("tuning", tuning,
     "GPUs: how algorithms are chosen: auto (shipped tables, then this user's store), rule, or a file to share",
@@ -184,7 +184,7 @@ void Config::fields(Fields& f) {
 
 namespace {
 
-// The tokens of a step and of the whole run are counted exactly, and so are the steps.
+// Token counts of a step and of the run, and step counts, must be exact.
 void validate_tokens(const Config& c, std::vector<SettingProblem>& errors) {
   const std::int64_t per_step = c.train.batch_size * c.model.context;  // at most 2^60, by their ranges
   const std::string step =
@@ -236,10 +236,11 @@ void validate_stages(const Config& c, std::vector<SettingProblem>& errors) {
                          ". Divide the model with parallel.tp, or share it with parallel.zero: 3"));
 }
 
-// Which parameters there are, and what they are called, follows from the model, but not from its attention, which may
-// need a file, nor from its vocabulary, which may be the corpus's.
+// Parameters and their names follow from the model without its attention (which may need a file) and without its
+// vocabulary (which may be the corpus's).
 void validate_groups(const Config& c, std::vector<SettingProblem>& errors) {
-  constexpr std::int64_t kMostLayers = 1000;  // naming more takes seconds: their mistakes are told when a run begins
+  constexpr std::int64_t kMostLayers = 1000;  // naming more layers takes seconds; their errors are reported when a run
+                                              // begins
   if (c.optimizer.groups.empty() || c.model.layers > kMostLayers) return;
   ModelConfig named = c.model;
   named.attention = {};
@@ -251,7 +252,7 @@ void validate_groups(const Config& c, std::vector<SettingProblem>& errors) {
 
 }  // namespace
 
-// A misspelt word would otherwise become the name of a file.
+// Otherwise a misspelt word would be taken as the name of a file.
 void validate_tuning(const RunConfig& run, std::vector<SettingProblem>& errors) {
   if (run.tuning == "auto" || run.tuning == "rule" || run.tuning.ends_with(".yaml")) return;
   errors.push_back(str("run.tuning: expected auto, rule or the name of a .yaml file, got '", shown(run.tuning), "'"));
@@ -270,16 +271,16 @@ void Config::validate(std::vector<SettingProblem>& errors) const {
 
 namespace {
 
-// Steps of one size, one behind the other.
+// Consecutive steps of one size.
 struct Stretch {
-  std::int64_t per_step, begin, end;  // in tokens: of a step, before the first, after which the next size begins
+  std::int64_t per_step, begin, end;  // in tokens: of a step; before the first step; after which the next size begins
   std::int64_t steps(std::int64_t until) const {
     const std::int64_t tokens = std::max<std::int64_t>(0, std::min(end, until) - begin);
     return tokens / per_step + (tokens % per_step > 0);
   }
 };
 
-// fn is called with each stretch until it returns false. A stretch ends with a whole step, which may pass others by.
+// Calls fn with each stretch until it returns false. A stretch consists of whole steps, so it may skip other sizes.
 template <class Fn>
 void for_stretches(const TrainConfig& c, std::int64_t context, std::int64_t begin, const Fn& fn) {
   for (std::size_t i = 0; i <= c.batch_sizes.size(); ++i) {

@@ -11,7 +11,7 @@
 namespace ring {
 namespace {
 
-// Follows the parts of the model, and what each calls and holds.
+// Records the parts of the model, and the kernel calls and memory of each.
 class Recorder final : public KernelObserver, public ScopeListener {
  public:
   explicit Recorder(DryStep& to) : to_(to) {}
@@ -70,7 +70,7 @@ class Recorder final : public KernelObserver, public ScopeListener {
 
 constexpr std::size_t kBoundless = std::size_t{1} << 62;
 
-// A second step is like the first: then its memory has a plan.
+// Only the second step has a memory plan, and all later steps are like it.
 void run_twice(TrainStep& step, Recorder& recorder) {
   for (int i = 0; i < 2; ++i) {
     const StepScope scope(step.arena());

@@ -11,7 +11,7 @@
 namespace ring {
 namespace {
 
-// ZeRO changes nothing where nobody shares the data.
+// Returns the ZeRO stages worth trying: only stage 0 if there is a single replica.
 std::vector<std::int64_t> zero_stages(int replicas) {
   if (replicas == 1) return {0};
   return {0, 1, 2, 3};
@@ -26,7 +26,7 @@ std::vector<std::int64_t> degrees(const std::optional<std::int64_t>& fixed, std:
   return all;
 }
 
-// All layouts with the fixed degrees, and each ZeRO stage that saves something.
+// Returns all layouts with the fixed degrees, each with every ZeRO stage that saves memory.
 std::vector<PlanQuestion> layouts_of(const PlanQuestion& question) {
   const FixedDegrees& fixed = question.fixed;
   std::vector<PlanQuestion> all;
@@ -45,7 +45,7 @@ std::vector<PlanQuestion> layouts_of(const PlanQuestion& question) {
   return all;
 }
 
-// Returns the layout with optimizer states on the host, as settings that do not choose a place for them may have it.
+// Returns variants of the layout with offloaded optimizer states; none if the settings fix optimizer.offload.
 std::vector<PlanQuestion> with_states_on_host(const PlanQuestion& q) {
   std::vector<PlanQuestion> all;
   if (q.config.run.device != DeviceChoice::cuda || q.config.optimizer.offload != StateOffload::none) return all;
@@ -54,7 +54,7 @@ std::vector<PlanQuestion> with_states_on_host(const PlanQuestion& q) {
   return all;
 }
 
-// One sequence of so many thousand tokens in each replica of a layout.
+// Returns the layout with one sequence of `thousands` x 1,024 tokens in each replica.
 PlanQuestion with_context(PlanQuestion q, std::int64_t thousands) {
   q.config.model.context = thousands * 1024;
   q.config.train.batch_size = q.config.parallel.dp;
@@ -63,7 +63,8 @@ PlanQuestion with_context(PlanQuestion q, std::int64_t thousands) {
   return q;
 }
 
-// Returns whether a layout fits with states where optimizer.offload says; on the host, they leave less to activations.
+// Returns true if a layout fits with the states where optimizer.offload puts them; states on the host leave less of it
+// to activations.
 bool fits_with_states(PlanQuestion q) {
   if (q.config.train.mlp_chunk == kAutoMlpChunk) q.config.train.mlp_chunk = least_mlp_chunk(q);
   std::int64_t& room = q.config.train.activation_offload_bytes;
@@ -76,18 +77,18 @@ bool fits_with_states(PlanQuestion q) {
   return fits_in_some_way(q.config, q.world, q.budget, q.rates);
 }
 
-// Returns whether a sequence of so many thousand tokens fits into each replica of a layout.
+// Returns true if a sequence of `thousands` x 1,024 tokens fits into each replica of a layout.
 bool fits(const PlanQuestion& layout, std::int64_t thousands) {
   if (layout.stopped && layout.stopped()) throw PlanStopped();
   const PlanQuestion q = with_context(layout, thousands);
   try {
     return fits_with_states(q) || std::ranges::any_of(with_states_on_host(q), fits_with_states);
-  } catch (const Error&) {  // no layout of this model
+  } catch (const Error&) {  // not a valid layout of this model
     return false;
   }
 }
 
-// To a sixteenth. At least `least`, which fits, in thousands.
+// Returns the longest context, in thousands, to within a sixteenth. Requires that `least` fits; returns at least that.
 std::int64_t longest_of(const PlanQuestion& layout, std::int64_t least) {
   std::int64_t most = 2 * least;
   while (most <= (std::int64_t{1} << 20) && fits(layout, most)) most = 2 * (least = most);
@@ -98,7 +99,7 @@ std::int64_t longest_of(const PlanQuestion& layout, std::int64_t least) {
   return least;
 }
 
-// Activations and states share the host, where it is known what that has.
+// Tries a layout in which activations and offloaded states share the host memory, if its size is known.
 TriedStep within_host(PlanQuestion q) {
   const std::int64_t dp = q.config.parallel.dp, room = q.config.train.activation_offload_bytes;
   TriedStep tried = try_micro_batches(q, dp);
@@ -120,8 +121,8 @@ TriedStep try_layout(const PlanQuestion& q) {
   return tried;
 }
 
-// Sorts the fastest first. Layouts that are as fast as the fastest one of them, to one part in a thousand, are sorted
-// by their peak: predictions are not as exact as that.
+// Sorts by speed. Layouts within one part in a thousand of the fastest are sorted by peak instead, because predictions
+// are not more precise than that; then the same for the remaining layouts.
 void sort_by_speed_and_room(std::vector<PlannedStep>& all) {
   constexpr double kSameSpeed = 1.001;
   std::ranges::stable_sort(all, {}, &PlannedStep::seconds);
@@ -169,8 +170,8 @@ std::string FixedDegrees::text() const {
 
 std::vector<PlannedStep> plan_layouts(const PlanQuestion& q) { return try_layouts(q).fit; }
 
-// Those that share most come first: fewer devices to a sequence hold no longer one, and of the others most need only be
-// shown not to hold more.
+// Layouts with the largest cp * tp come first: with fewer devices per sequence the context is not longer, so most of
+// the other layouts need only one check that they hold no more.
 LongestContext longest_context(const PlanQuestion& question, const PlanProgress& progress) {
   const auto sharing = [](const PlanQuestion& q) { return q.config.parallel.cp * q.config.parallel.tp; };
   std::vector<PlanQuestion> layouts = layouts_of(question);

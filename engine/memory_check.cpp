@@ -61,7 +61,7 @@ StateMemory memory_of(const Config& c, Mesh& mesh, std::int64_t zero) {
   m.staging = staging_bytes(c.optimizer, m.owned, m.master > 0);
   if (c.train.ema > 0) add_average(m);
   if (c.train.watch_interval) m.watched = static_cast<std::uint64_t>(m.owned.size) * size_of(c.optimizer.master);
-  m.owned = {};  // of a model that is no more
+  m.owned = {};  // refers to a model that no longer exists
   return m;
 }
 
@@ -72,7 +72,7 @@ MemoryNeed gather_need(const StateMemory& own, Device device, Mesh& mesh) {
   return {own, here.sum, here.processes};
 }
 
-// What lies in the host's memory beside a GPU's: the copy for checkpoints, and states that were sent there.
+// Returns the host memory that a run on a GPU needs: the copy for checkpoints, and offloaded states.
 StateMemory beside_device(const StateMemory& own, StateOffload offload, Device device) {
   StateMemory host;
   if (device.backend == Backend::cpu) return host;
@@ -92,12 +92,12 @@ StateMemory on_device(StateMemory own, StateOffload offload, Device device) {
   return own;
 }
 
-// Names the first level that shares enough for the run to fit.
+// Names the first ZeRO stage with which the run fits.
 std::string zero_advice(const Config& c, Mesh& mesh, int processes, const std::vector<MemoryBound>& bounds) {
   if (mesh.group(kDataAxes).size() == 1) return "";
   for (std::int64_t zero = c.parallel.zero + 1; zero <= 3; ++zero) {
     StateMemory own = on_device(memory_of(c, mesh, zero), c.optimizer.offload, device_of(c, mesh));
-    own.snapshot = 0;  // which a run can do without
+    own.snapshot = 0;  // a run can do without the copy for checkpoints
     const std::uint64_t here = own.total() * static_cast<std::uint64_t>(processes);
     if (shortage({own, here, processes}, bounds).empty())
       return str("set parallel.zero: ", zero, " (then it is ", bytes_text(here), "), ");
@@ -123,7 +123,7 @@ std::string advice(const Config& c, Mesh& mesh, int processes, const std::vector
 
 namespace {
 
-// Bytes by kind, and what bounds them; empty: it fits.
+// Returns bytes by kind and the limit that they exceed; empty if everything fits.
 std::string facts_of_shortage(const MemoryNeed& need, const std::vector<MemoryBound>& bounds) {
   const MemoryBound* worst = nullptr;
   std::uint64_t missing = 0;
@@ -155,14 +155,14 @@ std::string shortage(const MemoryNeed& need, const std::vector<MemoryBound>& bou
 
 namespace {
 
-// What the launcher keeps already is not free, and will not be taken again.
+// Memory that the launcher already holds is not free, but will not be allocated again.
 StateMemory with_copies(StateMemory m, const Saving& saving, const MemoryTier* tier) {
   m.snapshot *= static_cast<std::uint64_t>(saving.copies());
   if (saving.keeps && tier) m.snapshot -= std::min(m.snapshot, tier->bytes());
   return m;
 }
 
-// What the first rank says that has too little; empty: all have enough.
+// Returns the message of the first rank that has too little memory; empty if all have enough.
 std::string problem_of(const Config& c, const StateMemory& all, Mesh& mesh) {
   const Device device = device_of(c, mesh);
   const std::vector<MemoryBound> bounds = bounds_of(device);
@@ -179,7 +179,7 @@ std::string problem_of(const Config& c, const StateMemory& all, Mesh& mesh) {
   return "";
 }
 
-// From what is wanted to what takes least.
+// Returns ways to save, from the wanted one to the one that takes the least memory.
 std::vector<Saving> ways_to_save(const Config& c, const MemoryTier* tier) {
   const Saving wanted = saving_of(c.checkpoint);
   std::vector<Saving> ways;
@@ -215,7 +215,7 @@ Saving check_memory(const Config& c, Mesh& mesh, const MemoryTier* tier) {
 
 namespace {
 
-// This process's share of the bytes that nobody uses, without what it will take for states and copies of them.
+// Returns this process's share of the free host memory, minus what it will allocate for states and their copies.
 std::uint64_t free_share(const Config& c, Mesh& mesh) {
   const auto processes = static_cast<std::uint64_t>(sum_on_this_host(mesh.host(), 0).processes);
   std::uint64_t share = std::numeric_limits<std::uint64_t>::max();
@@ -230,14 +230,14 @@ std::uint64_t free_share(const Config& c, Mesh& mesh) {
 
 std::size_t activation_room(const Config& c, Mesh& mesh) {
   if (c.train.activation_offload == Switch::off) return 0;
-  double negative[] = {-static_cast<double>(free_share(c, mesh) / 8 * 7)};  // the rest is for everybody else
+  double negative[] = {-static_cast<double>(free_share(c, mesh) / 8 * 7)};  // an eighth stays free for other programs
   all_reduce_host(mesh.host(), negative, Reduce::max);
   const auto room = static_cast<std::size_t>(-negative[0]);
   const auto wanted = static_cast<std::size_t>(c.train.activation_offload_bytes);
   if (wanted > room && mesh.rank() == 0)
     log::warn("train.activation_offload_bytes: ", bytes_text(wanted), " for each process; there is room for ",
               bytes_text(room), ", which is the limit now");
-  if (!may_offload(c)) return 0;  // another rank may, and has asked
+  if (!may_offload(c)) return 0;  // only after the reduction, in which all ranks must take part
   return wanted ? std::min(wanted, room) : room;
 }
 

@@ -14,14 +14,14 @@
 namespace ring {
 namespace {
 
-constexpr double kLess = 0.9, kALittleLess = 0.98;  // of what was too much
+constexpr double kLess = 0.9, kALittleLess = 0.98;  // factors of the memory that was too much
 
 std::size_t less_than(std::size_t bytes) { return static_cast<std::size_t>(kLess * static_cast<double>(bytes)); }
 
-// Sequences at a time of each replica.
+// Returns the micro-batch of each replica.
 std::int64_t rows_of(const Config& c, int world) { return plan_of(c, world).micro_batch; }
 
-// Those that divide the share of a replica, from half of `rows` down.
+// Returns the micro-batches that divide a replica's share, in decreasing order from half of `rows`.
 std::vector<std::int64_t> fewer_rows(const Config& c, int world, std::int64_t rows) {
   const ParallelPlan plan = plan_of(c, world);
   const std::int64_t share = plan.micro_batch * plan.micro_batches;
@@ -31,7 +31,7 @@ std::vector<std::int64_t> fewer_rows(const Config& c, int world, std::int64_t ro
   return fewer;
 }
 
-// Nothing also where so many rows are no layout of these settings.
+// Returns nullopt also if `rows` does not make a valid layout of these settings.
 std::optional<MemoryChoice> choice_within(Config c, int world, std::int64_t rows, std::size_t budget,
                                           std::size_t host_room, const DeviceRates& rates) try {
   c.train.micro_batch = rows;
@@ -42,14 +42,14 @@ std::optional<MemoryChoice> choice_within(Config c, int world, std::int64_t rows
   return {};
 }
 
-// With what `before` knew of the host and of the device.
+// Uses the host memory and the device rates of `before`.
 std::optional<MemoryChoice> choice_like(const MemoryChoice& before, const Config& c, int world, std::int64_t rows,
                                         std::size_t budget) {
   return choice_within(c, world, rows, budget, before.fit.host_room, before.rates);
 }
 
-// Another plan of the blocks, or fewer chunks of states on their way; where none takes much less, one that takes a
-// little less.
+// Tries a different activation plan, or fewer chunks of states in transit. If none takes much less memory, tries one
+// that takes a little less.
 std::optional<MemoryChoice> computing_more(const Config& c, int world, const MemoryChoice& before) {
   const bool blocks =
       c.train.recompute == RecomputeChoice::automatic || c.train.activation_offload == Switch::automatic;
@@ -66,7 +66,7 @@ std::optional<MemoryChoice> with_fewer_rows(const Config& c, int world, const Me
   for (const std::int64_t rows : fewer)
     if (const auto next = choice_like(before, c, world, rows, less_than(before.fit.peak))) return next;
   if (fewer.empty()) return {};
-  return choice_like(before, c, world, fewer.back(), before.fit.peak - 1);  // at least something
+  return choice_like(before, c, world, fewer.back(), before.fit.peak - 1);  // accepts any saving
 }
 
 [[noreturn]] void refuse(const Config& c, std::int64_t rows, std::size_t budget, const ActivationFit& smallest) {
@@ -90,7 +90,7 @@ std::string settings_that_fit(Config c, int world, std::size_t budget, std::size
          "sequences among more processes (parallel)";
 }
 
-// Nothing fits as far as it is known: the run tries what takes least of what the settings allow.
+// Called if nothing is predicted to fit: the run tries the settings' plan with the lowest peak.
 MemoryChoice smallest_choice(const Config& c, Mesh& mesh, std::size_t budget, const ActivationFit& smallest,
                              const DeviceRates& rates) {
   if (mesh.rank() == 0)
@@ -101,7 +101,7 @@ MemoryChoice smallest_choice(const Config& c, Mesh& mesh, std::size_t budget, co
   return choice;
 }
 
-// What each rank may set for itself and a plan depends on, alike on all: the ranks compute the same plan, each for
+// Makes rank-local settings that a plan depends on equal on all ranks, because each rank computes the same plan by
 // itself.
 Config agreed(Config c, Mesh& mesh, std::size_t host_room) {
   if (c.train.activation_offload == Switch::automatic)
@@ -112,14 +112,14 @@ Config agreed(Config c, Mesh& mesh, std::size_t host_room) {
   return c;
 }
 
-// optimizer.offload: all moves more than states do where kernels read a copy of the master weights, and nobody else
-// reads these.
+// optimizer.offload: all saves more than `states` only if kernels read a copy of the master weights, and nothing else
+// reads the masters.
 bool masters_may_leave(const Config& c) {
   return c.train.precision == PrecisionChoice::bf16 && c.optimizer.master == DType::f32 && c.train.ema == 0 &&
          c.train.watch_interval == 0;
 }
 
-// Only for a GPU: a CPU has one memory for device and host, and computes in fp32.
+// For GPUs only: on a CPU, device and host share one memory, and training is in fp32.
 void add_remedies_of_gpu(const Config& c, std::vector<std::string>& remedies) {
   if (c.run.device != DeviceChoice::cuda) return;
   if (c.train.activation_offload == Switch::off) remedies.emplace_back("set train.activation_offload: auto");
@@ -179,7 +179,7 @@ std::optional<std::int64_t> fewer_sequences(const Config& resolved, int world, s
       c.train.micro_batch = n;
       plan_of(c, world);
       return n;
-    } catch (const Error&) {  // no layout
+    } catch (const Error&) {  // not a valid layout
     }
   return {};
 }

@@ -6,12 +6,12 @@
 namespace ring {
 namespace {
 
-// What is in use when a part begins, beyond what it was when the first one did. The last part, the loss head, keeps
-// nothing for later: what it has is work space.
+// Returns the maximum bytes in use when a part begins, beyond those at the first part. The last part, the loss head,
+// saves nothing for later: its memory is workspace.
 std::size_t most_kept(const PlannedStep& p) {
   std::size_t least = std::numeric_limits<std::size_t>::max(), most = 0;
   for (const PartMemory& m : p.parts) {
-    if (m.before == 0) continue;  // the optimizer, which has no forward
+    if (m.before == 0) continue;  // the optimizer has no forward
     least = std::min(least, m.before);
     most = std::max({most, m.before, m.once_before});
   }

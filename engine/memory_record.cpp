@@ -27,7 +27,7 @@ constexpr std::uint64_t kMostBytes = 1 << 16;
 
 fs::path notes_of(const RunDirectory& run) { return fs::path(run.path()) / "out_of_memory"; }
 
-// Settings that say what a step takes, and may be others when a run goes on.
+// Returns true for settings that affect the memory of a step and may change when a run is resumed.
 bool matters(const std::string& key) {
   constexpr const char* kKeys[] = {"model.",
                                    "train.precision",
@@ -67,12 +67,12 @@ void check(const MemoryRecord& r) {
   if (r.steps_ran_out > r.ran_out) fail("steps_ran_out is more than ran_out");
 }
 
-// The one that is left of those that ranks wrote: the smallest.
+// Returns the smallest note of any rank that is valid for this token and is newer than the record.
 std::optional<MemoryRecord> smallest_note(const RunDirectory& run, std::int64_t token, std::int64_t ran_out) {
   std::optional<MemoryRecord> smallest;
   std::error_code error;
   for (fs::directory_iterator at(notes_of(run), error), end; !error && at != end; at.increment(error)) try {
-      if (at->path().extension() != ".json") continue;  // being written when its process died
+      if (at->path().extension() != ".json") continue;  // a temporary file of a process that died while writing
       const MemoryRecord note = parse_memory_record(read_text(at->path(), kMostBytes));
       if (note.token != token || note.ran_out <= ran_out) continue;
       const auto size = [](const MemoryRecord& r) {

@@ -26,7 +26,7 @@ constexpr const char* kBlocks = "file of blocks with hash ";
 constexpr const char* kSeparator = "; ";
 constexpr const char *kImported = "imported_from", *kConfig = "config";
 
-// Threads and layouts change bits, not what is computed: other machines and numbers of processes have others.
+// Returns true for threads and layouts, which affect rounding only and may differ on another machine.
 bool rounds_otherwise(const std::string& change) {
   constexpr const char* kKeys[] = {"run.threads:",
                                    "parallel.cp:",
@@ -99,7 +99,7 @@ std::string imported_metadata(const Config& config, const std::string& from) {
   nlohmann::json json = parse_own_json<nlohmann::json>(checkpoint_metadata(config, {}, nullptr));
   json.erase("memory");
   json[kImported] = from;
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // a path may be no text
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // a path may be invalid UTF-8
 }
 
 std::size_t adopt_choices(Tuning& tuning, const std::string& metadata) {
@@ -251,7 +251,7 @@ Config settings_to_go_on(const RunDirectory& run, bool warn) {
       log::warn(run.path(), " has checkpoints and no config.yaml: going on with the settings in ", origin->checkpoint);
     return origin->config;
   }
-  if (problem.empty()) return run.settings().config;  // says that this is no run
+  if (problem.empty()) return run.settings().config;  // throws Error, which says that this is not a run
   fail(run.path(), " has no config.yaml, and none of its checkpoints tells its settings: ", problem);
 }
 

@@ -15,14 +15,14 @@
 namespace ring {
 namespace {
 
-// Seconds for which nothing is computed.
+// Seconds of waiting that no computation hides.
 struct Exposed {
   double messages = 0;  // to other ranks
   double copies = 0;    // to the host and back
   double all() const { return messages + copies; }
 };
 
-// Seconds of a step by what they go to.
+// Seconds of a step by what limits the kernels.
 struct Spent {
   double products = 0, attention = 0, memory = 0, calls = 0;
   double all() const { return products + attention + memory + calls; }
@@ -57,8 +57,8 @@ std::map<Pass, double> seconds_of_passes(const DryStep& step, const DeviceRates&
   return computing;
 }
 
-// What is exchanged (keys, values, rows of slices) travels while the part that needs it computes, gradients and weights
-// of the other replicas while anything does; collectives between slices of the model are waited for.
+// Point-to-point exchanges (keys, values, rows of shards) are hidden by the part that needs them; gradients and weights
+// of data parallelism are hidden by any computation; collectives of tensor parallelism are not hidden.
 double exposed_messages(const DryStep& step, std::map<Pass, double> computing, const DeviceRates& rates) {
   std::map<Pass, double> beside;
   double all = 0, waited = 0, data = 0;
@@ -76,15 +76,15 @@ double exposed_messages(const DryStep& step, std::map<Pass, double> computing, c
   return waited + std::max(0.0, data - all);
 }
 
-// States come and leave at the same time, beside their update, but for what their chunks on the device hold: that came
-// before and leaves afterwards, while the next step computes and leaves the connection free.
+// Offloaded states travel both ways at once, hidden by their update. The chunks that stay on the device are an
+// exception: they travel earlier and later, while the next step computes and the link is free.
 double exposed_states(const DryStep& step, double computing, double update, const DeviceRates& rates) {
   const double rate = rates.host_bytes_per_second;
   const double ring = std::min(static_cast<double>(step.optimizer_states), rate * std::max(0.0, computing));
   return step.host_states == 0 ? 0 : std::max(0.0, (static_cast<double>(step.host_states) - ring) / rate - update);
 }
 
-// Activations leave behind the part after theirs and come back ahead of it.
+// Activations of a part are offloaded while the next part runs forward, and return while the next part runs backward.
 double exposed_copies(const DryStep& step, std::map<Pass, double> computing, const DeviceRates& rates, int times) {
   if (rates.host_bytes_per_second == 0) return 0;
   double waited = 0, update = 0, rest = 0;
@@ -98,7 +98,7 @@ double exposed_copies(const DryStep& step, std::map<Pass, double> computing, con
   return waited + exposed_states(step, rest, update, rates);
 }
 
-// Powers of two, and the whole.
+// Returns the powers of two that divide the share, and the share itself.
 std::vector<std::int64_t> micro_batches(std::int64_t share) {
   std::vector<std::int64_t> all;
   for (std::int64_t n = 1; n <= share; n *= 2)
@@ -107,7 +107,8 @@ std::vector<std::int64_t> micro_batches(std::int64_t share) {
   return all;
 }
 
-// With its train.mlp_chunk. Nothing: it does not fit, and least is the smallest of what it was and what would do.
+// Plans the question's own mlp_chunk. Returns nullopt if it does not fit; `least` is then the minimum of its old value
+// (0 if none) and the budget that would suffice.
 std::optional<PlannedStep> plan_one(const PlanQuestion& q, std::size_t& least) {
   if (q.stopped && q.stopped()) throw PlanStopped();
   ActivationFit smallest;
@@ -119,8 +120,8 @@ std::optional<PlannedStep> plan_one(const PlanQuestion& q, std::size_t& least) {
 
 constexpr std::int64_t kMostChunks = 32;
 
-// All tokens, then fewer and fewer, as far as a rank has more than that. Chunks of less than some thousand tokens make
-// products less efficient; many of a long sequence save nothing that fewer do not, and take long to plan.
+// Returns 0 (all tokens), then decreasing chunks that are smaller than a rank's tokens. Chunks below a few thousand
+// tokens make GEMMs less efficient; many chunks of a long sequence save no more than fewer do, and take long to plan.
 std::vector<std::int64_t> mlp_chunks(const PlanQuestion& q) {
   const ParallelPlan layout = plan_of(q.config, q.world);
   std::vector<std::int64_t> chunks = {0};
@@ -149,15 +150,15 @@ TriedStep try_step(const PlanQuestion& q) {
 
 namespace {
 
-// Returns the rank whose attention keeps the most pairs. With contiguous chunks of a causal sequence it is the one with
-// the last chunk, for which all ranks wait.
+// Returns the rank whose attention keeps the most pairs. With contiguous chunks of a causal sequence it is the rank
+// with the last chunk, for which all other ranks wait.
 int busiest_rank(const ParallelPlan& p) {
-  const bool contiguous = p.cp > 1 && p.cp_layout.chunks(0).size() == 1;  // zigzag: a rank has two chunks
+  const bool contiguous = p.cp > 1 && p.cp_layout.chunks(0).size() == 1;  // with zigzag, a rank has two chunks
   return contiguous && p.config.cp_schedule != ContextSchedule::all_to_all ? (p.cp - 1) * p.tp : 0;
 }
 
-// Returns the step that tells the time, of the busiest rank. `largest` tells the memory. If attention changes during
-// training, memory is that of the largest settings, and time that of the last.
+// Returns the dry step that determines the time: that of the busiest rank, with attention as at the end of training.
+// `largest` determines the memory: it has the largest settings that attention has during training.
 DryStep timed_step(const PlannedStep& p, const DryStep& largest) {
   const int rank = busiest_rank(plan_of(p.config, p.world));
   if (attention_changes(p.config.model).empty() && rank == 0) return largest;
@@ -213,13 +214,13 @@ std::optional<PlannedStep> plan_step(const PlanQuestion& q, std::size_t* least) 
     const std::optional<PlannedStep> step = plan_one(with_mlp_chunk(q, tokens), needed);
     if (!step) continue;
     if (!best || step->seconds() < best->seconds()) best = step;
-    if (step->activations.seconds == 0) break;  // nothing is won any more
+    if (step->activations.seconds == 0) break;  // nothing is recomputed or offloaded: smaller chunks cannot be faster
   }
   if (least && !best) *least = needed;
   return best;
 }
 
-// From the smallest on: one that does not fit ends the search.
+// In increasing order: the first micro-batch that does not fit ends the search.
 TriedStep try_micro_batches(PlanQuestion q, std::int64_t dp) {
   if (q.config.train.micro_batch > 0 || q.config.train.batch_size % dp) return try_step(q);
   TriedStep best;

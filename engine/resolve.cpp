@@ -12,7 +12,7 @@
 namespace ring {
 namespace {
 
-// A config says what is wanted of a GPU and trains on a CPU all the same, in fp32.
+// Sets the device. On a CPU, settings for a GPU are replaced: training is in fp32.
 void resolve_device(Config& c, Backend backend, bool warn) {
   c.run.device = backend == Backend::cuda ? DeviceChoice::cuda : DeviceChoice::cpu;
   OptimizerConfig& o = c.optimizer;
@@ -30,7 +30,7 @@ void resolve_device(Config& c, Backend backend, bool warn) {
     fail("optimizer.master, .moments and .gradients: bf16 goes with train.precision: bf16 only");
 }
 
-// The bytes of whatever a micro-batch makes are counted by 64 bits.
+// Throws Error if the tensors of a micro-batch would have more bytes than 64 bits can count.
 void check_activations(const Config& c, std::int64_t rows) {
   constexpr std::int64_t kMostNumbers = std::int64_t{1} << 58;
   const ModelConfig& m = c.model;

@@ -39,7 +39,7 @@ std::string sealed(const std::string& yaml, const std::vector<std::string>& repl
   return text + kSeal + hash_of(text) + "\n";
 }
 
-// Whether the last line is the hash of all others.
+// Returns true if the last line is the hash of all lines before it.
 bool has_its_seal(const std::string& text) {
   const std::size_t seal = text.rfind(kSeal);
   return seal != std::string::npos && text.substr(seal) == kSeal + hash_of(text.substr(0, seal)) + "\n";
@@ -106,7 +106,7 @@ void RunDirectory::create(const Config& config, const Tokenizer& tokenizer, cons
   if (!chat_template.empty())
     replace_text(chat_template_file(), chat_template);
   else
-    fs::remove(chat_template_file(), error);  // of a run that was here before
+    fs::remove(chat_template_file(), error);  // left by an earlier run
   if (error) fail("cannot remove ", chat_template_file(), ": ", io_error_text(error.value()));
   replace_text(config_file(), sealed(to_yaml(config), replaced));
 }
@@ -193,7 +193,7 @@ std::shared_ptr<void> RunDirectory::lock() const {
 
 namespace {
 
-// Somewhere above a path, a config.yaml alone may be anybody's.
+// A config.yaml alone does not make a folder a run: `path` may be deep below some other program's folder.
 bool looks_like_a_run(const RunDirectory& run) {
   return (run.has_config() && (there(run.tokenizer_file()) || there(run.checkpoints()))) ||
          !list_checkpoints(run.checkpoints()).empty();
@@ -226,7 +226,7 @@ std::vector<std::string> runs_in(const std::string& folder) {
 
 constexpr const char* kHowToListRuns = "To see the runs in a folder: ringmaster runs FOLDER";
 
-// The first ones by name; empty: none.
+// Returns a text with the first runs by name; empty if there are none.
 std::string named_runs(const std::string& folder) {
   constexpr std::size_t kNamed = 8;
   std::vector<std::string> runs = runs_in(folder);

@@ -7,7 +7,7 @@ namespace ring {
 bool StepGraph::run(const std::function<void()>& compute, const std::function<void()>& join, bool watched) {
   set_apart();
   const std::uint64_t generation = arena_->prepare();
-  if (generation != generation_) recorded_ = nullptr;  // its memory is gone
+  if (generation != generation_) recorded_ = nullptr;  // the recording's memory is gone
   const bool records = !recorded_ && worth_it() && clean_ == generation && clean_ != 0;
   if (!watched && (records || recorded_)) join();
   if (!watched && records) record(compute, generation);
@@ -20,16 +20,17 @@ bool StepGraph::run(const std::function<void()>& compute, const std::function<vo
   return false;
 }
 
-// Memory that is of no step costs room beside the plan: only where steps are to be replayed. Their plan is made anew.
+// Separate memory for queued work costs capacity beside the plan, so it is used only if steps are to be replayed. The
+// plan is then made anew.
 void StepGraph::set_apart() {
   if (!in_parts_ || !worth_it() || arena_->sets_apart()) return;
-  wanted_ = Switch::on;  // it stays decided
+  wanted_ = Switch::on;  // keeps the decision to replay
   arena_->set_apart();
   arena_->forget();
   clean_ = 0;
 }
 
-// What is queued anew takes its memory within the step, so that the slab stays where it is, but not from the plan.
+// Work that is queued anew allocates within the step, so that the slab stays in place, but outside the plan.
 void StepGraph::replay() {
   if (!in_parts_) return recorded_->launch();
   const StepScope step(*arena_);
@@ -43,7 +44,9 @@ void StepGraph::record(const std::function<void()>& compute, std::uint64_t gener
     recorded_ = stream_.impl().record_work(compute);
   }
   generation_ = generation;
-  if (recorded_ && arena_->from_upstream() > 0) recorded_ = nullptr;  // uses memory that others may get meanwhile
+  if (recorded_ && arena_->from_upstream() > 0)
+    recorded_ = nullptr;  // the recording uses memory that others may get
+                          // in between
   if (recorded_)
     log::info("steps are replayed as ",
               in_parts_ ? "CUDA graphs, between which attention is launched" : "a CUDA graph");
@@ -52,7 +55,8 @@ void StepGraph::record(const std::function<void()>& compute, std::uint64_t gener
 }
 
 void StepGraph::timed(double launch_seconds, double step_seconds) {
-  // The first steps measure and plan. What is queued anew may take other memory in each step, and is never clean.
+  // The first steps measure and plan. Work that is queued anew may allocate differently in each step, so such a step is
+  // never clean.
   const bool settled = in_parts_ ? arena_->planned() : clean_ != 0;
   const bool bound = settled && launch_seconds > kLaunchBound * step_seconds;
   bound_steps_ = bound ? bound_steps_ + 1 : 0;

@@ -21,7 +21,7 @@ std::int64_t bucket_bytes(const Config& c, const ExecContext& ctx) {
   return std::int64_t{ctx.stream.device().backend == Backend::cpu ? 4 : 64} << 20;
 }
 
-// What every step needs, however small it is: advice about steps would not help.
+// Makes objects that every step needs, however small the step is: advice about smaller steps would not help.
 template <class T>
 T make_lasting(const std::function<T()>& make) {
   try {
@@ -62,7 +62,7 @@ TrainStep::TrainStep(const Config& config, const ExecContext& ctx, Mesh& mesh, c
       part_norms_(parallel_.data->shard(), *model_, parallel_.data->sharded() || mesh.group(kDataAxes).rank() == 0,
                   ctx_) {
   set_activations(plan);
-  model_->set_mlp_chunk(std::max(config.train.mlp_chunk, std::int64_t{0}));  // auto: all tokens, until it is chosen
+  model_->set_mlp_chunk(std::max(config.train.mlp_chunk, std::int64_t{0}));  // auto: all tokens until a chunk is chosen
   allocate_inputs();
 }
 
@@ -193,7 +193,7 @@ Tensor TrainStep::micro_part(const Tensor& all, std::size_t index) const {
   return all.narrow(0, static_cast<std::int64_t>(index) * micro_tokens(), micro_tokens());
 }
 
-// Without a tape and dropout, of the first micro-batch.
+// Runs the first micro-batch without tape and dropout, for its attention entropies.
 void TrainStep::forward(std::vector<Tensor>* entropies) {
   Run run = micro_run(0, nullptr);
   run.training = false;
@@ -211,7 +211,7 @@ StepAccess TrainStep::access() {
   return {ctx_, mesh_, plan_.cp_of_heads(), [this] { forward(nullptr); }};
 }
 
-// Forward and backward of one micro-batch, whose loss is added to the step's.
+// Runs forward and backward of one micro-batch and adds its loss to that of the step.
 void TrainStep::micro_step(std::size_t index) {
   Tape tape(index + 1 == micro_batches());
   Run run = micro_run(index, &tape);
@@ -245,7 +245,7 @@ void TrainStep::compute() {
   update();
 }
 
-// The slices of a model have the same losses, but each its own part of the auxiliary one.
+// Tensor-parallel ranks have the same losses, but each has its own part of the auxiliary loss.
 void TrainStep::sum_losses() {
   const auto sum = [&](Communicator& over, const Tensor& t) {
     over.all_reduce(t, Reduce::sum, ctx_.stream.record()).wait(ctx_.stream);

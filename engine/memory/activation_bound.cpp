@@ -11,15 +11,17 @@ const PartOption kNothing;
 
 double as_double(std::size_t bytes) { return static_cast<double>(bytes); }
 
-// A concave function at a price: a line that it lies below. `other`: what else the plan there has in excess.
+// A sample of a concave function at a price: the function lies below this line. other: the plan's excess of the other
+// memory.
 struct Sample {
   double price, value, slope, other;
   double line_at(double x) const { return value + slope * (x - price); }
 };
 
-constexpr double kHighest = 4096;  // nanoseconds for a byte: slower than any disk
+constexpr double kHighest = 4096;  // nanoseconds per byte: slower than any disk
 
-// Where the function is largest, where two lines that bound it meet: plans that are mixed so that nothing is in excess.
+// Finds the maximum, at the intersection of two lines that bound the function. It is a mixture of two plans in which
+// nothing is in excess.
 template <class Fn>
 Sample maximum(const Fn& at) {
   Sample a = at(0.0);
@@ -49,7 +51,7 @@ const PartOption& ActivationBound::option_before(std::size_t part, std::size_t b
   return part == 0 ? kNothing : parts_[part - 1][before];
 }
 
-// Where memory is shortest with the fastest way of every part.
+// Returns the part with the highest peak if every part uses its fastest option.
 std::size_t ActivationBound::tightest_part() const {
   std::size_t in_use = 0, most = 0, tightest = 0;
   const PartOption* before = &kNothing;
@@ -62,7 +64,7 @@ std::size_t ActivationBound::tightest_part() const {
   return tightest;
 }
 
-// What a part adds to the peak that is held against the budget.
+// Returns what a part adds to the peak that is compared with the budget.
 double ActivationBound::bytes(std::size_t part, const PartOption& before, const PartOption& o) const {
   if (part > tight_) return 0;
   if (part == tight_) return as_double(o.peak());
@@ -83,7 +85,7 @@ std::size_t ActivationBound::best(std::size_t part, std::size_t before) const {
   return best;
 }
 
-// What the cheapest plan takes beyond the budgets.
+// Returns by how much the cheapest plan exceeds the budgets.
 ActivationBound::Excess ActivationBound::excess() const {
   Excess e{as_double(base_) - as_double(budget_.device), -as_double(budget_.host)};
   for (std::size_t p = 0, before = 0; p < parts_.size(); ++p) {

@@ -8,12 +8,14 @@ namespace {
 
 using Blocks = std::span<const std::vector<PartOption>>;
 
-// A block that keeps as little as any keeps what it hands to the next one.
+// Returns the bytes of a block's output: a block that saves as little as possible saves only its output.
 std::size_t output_of(const std::vector<PartOption>& block) {
   return std::ranges::min(block, {}, &PartOption::kept).kept;
 }
 
-// The gradient of its output is there while it runs backward, and its input from one block to the next before that.
+// The output's bytes count in both passes: in the forward as the input that one block passes to the next, in the
+// backward as the gradient of the segment's output.
+// gradient.
 PartOption segment_option(Blocks blocks, std::size_t option) {
   const std::size_t output = output_of(blocks.back());
   PartOption all{.kept = output};

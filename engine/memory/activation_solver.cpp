@@ -14,15 +14,16 @@ constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
 
 const PartOption kNothing;
 
-// The parts so far, treated in some way.
+// A plan of the parts so far.
 struct Partial {
-  std::size_t in_use, host;  // when the next part begins; of all parts
+  std::size_t in_use, host;  // bytes in use when the next part begins; bytes of all parts on the host
   std::int64_t nanoseconds;
-  std::size_t option, before;  // of the last part; among the plans of the parts before
+  std::size_t option, before;  // option of the last part; index of its predecessor among the plans of the parts before
 };
 using Front = std::vector<Partial>;
 
-// Tells of plans in the order of their time whether one keeps less, in either memory, than each of those before it.
+// Keeps a Pareto front: for plans in the order of time, add() returns true if a plan takes less of either memory than
+// each plan before it.
 class Unbeaten {
  public:
   bool add(const Partial& p) {
@@ -34,7 +35,7 @@ class Unbeaten {
   }
 
  private:
-  std::map<std::size_t, std::size_t> hosts_;  // the least bytes on the host, by bytes in use
+  std::map<std::size_t, std::size_t> hosts_;  // minimum bytes on the host, by bytes in use
 };
 
 class Solver {
@@ -50,7 +51,7 @@ class Solver {
     return !fronts_.back().empty();
   }
 
-  // A good plan comes from looking at few; it bounds the search that leaves out none.
+  // A quick search over few plans finds a good one, whose time then bounds the complete search.
   std::optional<ActivationChoice> solve() {
     if (!feasible()) return {};
     ActivationChoice choice = best();
@@ -73,8 +74,8 @@ class Solver {
   }
   bool some_room() const { return static_cast<std::int64_t>(base_) <= room_[0][0] && least_host_[0] <= budget_.host; }
 
-  // From right to left: what may be in use when a part begins, by the option before, so that the rest fits into the
-  // device at all; and what the rest takes of the host at least.
+  // Goes from right to left. room_: bytes that may be in use when a part begins, by the option of the part before, so
+  // that the rest can fit into the device. least_host_: minimum host bytes of the rest.
   void find_room() {
     const auto device = static_cast<std::int64_t>(budget_.device);
     room_.back().assign(parts_.empty() ? 1 : parts_.back().size(), device);
@@ -97,7 +98,7 @@ class Solver {
     return room;
   }
 
-  // All plans that fit, up to `most` of each kind; whether that was all.
+  // Finds all plans that fit, keeping up to `most` of each kind. Returns true if none was dropped.
   bool search(std::size_t most) {
     bool all = true;
     fronts_.assign(1, {{base_, 0, 0, 0, 0}});
@@ -114,7 +115,7 @@ class Solver {
     return all;
   }
 
-  // By what matters of their last part to those that follow: the bytes that leave.
+  // Groups plans by what matters for the following parts: the bytes that their last part offloads.
   std::vector<Front> extended(std::size_t part) const {
     std::map<std::tuple<std::size_t, std::int64_t>, Front> by_host;
     const Front& front = fronts_.back();
@@ -134,7 +135,7 @@ class Solver {
     const std::size_t kept = p.in_use + o.kept;
     return {kept - std::min(kept, before.host), p.host + o.host, time, option, at};
   }
-  // Whether it fits, as far as one can see, and may be faster than what is known, or as fast.
+  // Returns true if the plan may still fit and be at least as fast as the best known one.
   bool promising(std::size_t part, const Partial& p) const {
     if (p.in_use == kAll || static_cast<std::int64_t>(p.in_use) > room_[part][p.option]) return false;
     if (p.host + least_host_[part] > budget_.host) return false;
@@ -176,7 +177,7 @@ class Solver {
   std::vector<std::vector<std::int64_t>> room_;
   std::vector<std::size_t> least_host_;
   const ActivationBound* bound_ = nullptr;
-  bool timed_ = true;       // else: only whether anything fits
+  bool timed_ = true;       // false while only looking for any plan that fits
   std::int64_t known_ = 0;  // nanoseconds of the fastest plan so far
   std::vector<Front> fronts_;
 };
@@ -203,7 +204,7 @@ std::optional<ActivationChoice> solve_activations(const PartOptions& parts, std:
 }
 
 std::size_t least_budget(const PartOptions& parts, std::size_t base, std::size_t host) {
-  std::size_t least = base, most = base;  // enough for any way
+  std::size_t least = base, most = base;  // enough for any choice of options
   for (const auto& options : parts) {
     std::size_t peak = 0;
     for (const PartOption& o : options) peak = std::max({peak, o.peak(), o.kept});

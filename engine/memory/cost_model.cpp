@@ -57,12 +57,15 @@ const ComputeRates& DeviceRates::of(Precision p) const {
        " --out FILE measures them and adds them to a file of rates");
 }
 
-// h200: H200 SXM at 700 W (docs/measured/). bf16: products of training shapes, attention of heads of 128 over 8K to 32K
-// tokens, deterministic, measured. tf32: products at the share of NVIDIA's data sheet (494.7e12 dense) that bf16 ones
-// reach of theirs (989.4e12), attention so that the one step that was measured comes out; fp32: the same share of
-// 66.9e12, not measured, and the same kernels of attention. Collectives: fitted to four measured steps of two GPUs with
-// tensor parallelism. Memory: what a program can allocate. h100: the same kernels with the bandwidth and the memory of
-// its data sheet, not measured.
+// h200: H200 SXM at 700 W (docs/measured/).
+// * bf16: measured; GEMMs of training shapes, deterministic attention with heads of 128 over 8K to 32K tokens
+// * tf32: GEMMs at the share of NVIDIA's data sheet (494.7e12 dense) that bf16 GEMMs reach (of 989.4e12); attention
+// fits
+//   the one step that was measured
+// * fp32: not measured; the same share of 66.9e12, and the attention of tf32, which has the same kernels
+// * collectives: fitted to four measured steps of two GPUs with tensor parallelism
+// * memory: what a program can allocate
+// h100: not measured; the same kernels with the bandwidth and the memory of its data sheet.
 DeviceRates shipped_rates(const std::string& device, int threads) {
   const DeviceRates h200{.device = "h200",
                          .peak_flops = 989e12,
@@ -102,7 +105,7 @@ double seconds_of(const DeviceRates& r, Precision precision, std::string_view sl
       {r.call_seconds, cost.flops / flops_per_second(r.of(precision), slot), cost.bytes / r.bytes_per_second});
 }
 
-// Rings: each rank passes on all parts but its own, twice where they are summed and handed out again.
+// Collectives run in rings: each rank sends all parts except its own, twice for all-reduce.
 double seconds_of(const DeviceRates& r, const FakeTransfer& t) {
   const auto bytes = static_cast<double>(t.bytes);
   if (t.operation == "exchange") {
