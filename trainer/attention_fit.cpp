@@ -56,7 +56,8 @@ double AttentionTrials::loss_with(std::size_t layer, const Pattern& pattern) {
 
 namespace {
 
-constexpr double kUnits = 1000, kRounding = 1e-9;  // of a layer's density; of what is computed with it
+constexpr double kUnits = 1000, kRounding = 1e-9;  // units of a layer's density; tolerance for rounding errors of
+                                                   // computed densities
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 std::size_t units_of(double density) { return static_cast<std::size_t>(std::ceil(density * kUnits - kRounding)); }
@@ -68,7 +69,7 @@ std::vector<std::size_t> cheapest(const ByChoice& densities) {
   return choices;
 }
 
-// The least sums of rises so far, by the units that they take, and the last layer's choice in each.
+// Minimum sums of rises of the layers so far, by the units that they use, and the last layer's choice for each sum.
 struct Sums {
   std::vector<double> least;
   std::vector<std::size_t> choice;
@@ -113,7 +114,9 @@ std::vector<std::size_t> choose_attention(const ByChoice& rises, const ByChoice&
   const std::vector<double>& all = sums.back().least;
   std::vector<std::size_t> choices = cheapest(densities);
   auto units = static_cast<std::size_t>(std::ranges::min_element(all) - all.begin());
-  if (all[units] == kNever) return choices;  // rounded up, not even those fit
+  if (all[units] == kNever)
+    return choices;  // nothing fits once densities are rounded up: use the choices of minimum
+                     // density
   for (std::size_t i = choices.size(); i-- > 0; units -= units_of(densities[i][choices[i]]))
     choices[i] = sums[i + 1].choice[units];
   return choices;

@@ -8,7 +8,7 @@
 namespace ring {
 namespace {
 
-constexpr std::chrono::seconds kPatience(2);  // for a reading under way at the end
+constexpr std::chrono::seconds kPatience(2);  // maximum wait at the end for a reading in progress
 
 }  // namespace
 
@@ -52,7 +52,7 @@ struct GpuWatch::State {
   std::shared_ptr<const GpuSource> source;
   std::chrono::duration<double> between;
   GpuSamples samples;
-  std::mutex mutex;  // of what follows
+  std::mutex mutex;  // guards the members below
   std::condition_variable changed;
   bool stop = false, ended = false;
 

@@ -38,14 +38,14 @@ void add(Json& json, const std::string& name, const Metrics::Value& value) {
   }
 }
 
-// The step that a line records; nothing when the line is damaged.
+// Returns the step that a line records; nullopt if the line is damaged.
 std::optional<std::int64_t> step_of(const std::string& line) {
   const Json json = parse_metrics_line(line);
   if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) return std::nullopt;
   return json["step"].get<std::int64_t>();
 }
 
-// Drops what does not belong to the run that starts. True when there was an earlier part of it.
+// Removes records that do not belong to the run that starts. Returns true if there was an earlier part of the run.
 bool prepare(const std::string& file, std::optional<std::int64_t> resumed_step) {
   std::error_code error;
   const bool existed = fs::exists(file, error);
@@ -59,7 +59,7 @@ bool prepare(const std::string& file, std::optional<std::int64_t> resumed_step) 
   return existed;
 }
 
-// The first part of the tag of a value in a record of a step.
+// Returns the first part of the tag for a value in a record of a step.
 std::string section_of(const std::string& name) {
   if (name == "grad_norm" || name == "lr" || name == "weight_decay") return "optimizer";
   for (const char* sensors : {"memory", "gpu"})
@@ -109,7 +109,7 @@ std::int64_t copy_lines(std::istream& in, const std::string& from, const std::st
   std::int64_t damaged = 0;
   for (std::string line; read_metrics_line(in, line);) {
     const auto step = step_of(line);
-    const bool whole = step && !in.eof();  // a line without its end was cut while it was written
+    const bool whole = step && !in.eof();  // a line without its newline was interrupted while it was written
     if (!whole) ++damaged;
     if (whole && *step <= last_step) kept += line + '\n';
     if (kept.size() >= kBlock) write();
@@ -174,7 +174,7 @@ void Metrics::append(const std::string& line) {
   errno = 0;
   if (tried(IoCall::write, [&] { return out_ << line << '\n' << std::flush ? 0 : -1; }) == 0) return;
   warn_once(str("cannot write ", file_, ": ", io_error_text(errno ? errno : EIO)));
-  // A line that is written in part is removed, from the file and from the stream's buffer.
+  // Removes a partially written line from the file and from the stream's buffer.
   out_.close();
   if (!failed) fs::resize_file(file_, size, failed);
   out_.clear();

@@ -57,7 +57,7 @@ std::string bar(const ProgressState& s, int cells) {
 }
 
 struct Part {
-  int rank;  // the highest goes first when the line is too long
+  int rank;  // parts with the highest rank are dropped first if the line is too long
   std::string text;
 };
 
@@ -112,7 +112,7 @@ std::string live_line(const ProgressState& s, int columns) {
     shown.erase(std::max_element(shown.begin(), shown.end(), less));
   }
   const std::string text = joined(shown).substr(0, room);
-  const int cells = std::min(kMaxBar, static_cast<int>(room - text.size()) - 3);  // two brackets, one space
+  const int cells = std::min(kMaxBar, static_cast<int>(room - text.size()) - 3);  // minus two brackets and one space
   return s.total_steps > 0 && cells >= kMinBar ? bar(s, cells) + text : text;
 }
 
@@ -139,7 +139,7 @@ Progress::~Progress() {
   clear();
 }
 
-// Without the lock: a line of the log clears the live one.
+// Call without the lock: the log line clears the live line, which takes the lock.
 void Progress::tell_if_lost() {
   if (told_ || out_) return;
   told_ = true;

@@ -27,7 +27,7 @@ bool differs(const std::vector<std::string>& values) {
   return std::ranges::adjacent_find(known, std::ranges::not_equal_to()) != known.end();
 }
 
-// All keys, in the order of the files.
+// Returns all keys, in the order of the files.
 std::vector<std::string> keys_of(const std::vector<Leaves>& all) {
   std::vector<std::string> keys;
   std::map<std::string, bool> seen;

@@ -31,7 +31,8 @@ ProgressOptions options_of(const Config& c) {
   return options;
 }
 
-// Advice: padding does no harm, but the tokens of another tokenizer would not be these.
+// Warns if the model's vocabulary is larger than the corpus's: padding is harmless, but the tokens of a different
+// tokenizer would not match.
 void warn_of_vocabulary(const Config& c, std::int64_t corpus_vocab) {
   if (c.model.vocab_size > corpus_vocab)
     log::warn("model.vocab_size: ", c.model.vocab_size, " is larger than the vocabulary of the corpus, ", corpus_vocab,
@@ -39,7 +40,7 @@ void warn_of_vocabulary(const Config& c, std::int64_t corpus_vocab) {
               " that it never sees. Set it to 0 to take the corpus's, unless this is meant as padding");
 }
 
-// Advice, where documents will not be treated as if each were alone.
+// Warns if, because of data.packing.align, a document's attention depends on the document's offset in the sample.
 void warn_of_places(const Config& c) {
   if (!c.data.packing.documents) return;
   std::int64_t layer = 0;
@@ -58,8 +59,8 @@ void warn_of_places(const Config& c) {
   }
 }
 
-// Warns if more than 1 % of the documents are cut although they fit into a sample: the rest of an answer is then
-// learned without its prompt.
+// Warns if more than 1 % of the documents are split although they fit into a sample: the rest of an answer is then
+// trained without its prompt.
 void warn_of_cuts(const Config& c, const TokenStore& corpus) {
   if (c.data.packing.best_fit) return;
   const TokenSplit& split = corpus.train();
@@ -71,7 +72,7 @@ void warn_of_cuts(const Config& c, const TokenStore& corpus) {
             " at the ends of samples, 1024 would cut ", needed);
 }
 
-// Advice, where only answers are learned but more than their own prompts is seen.
+// Warns if only answers are trained but they see more than their own prompts.
 void warn_of_masks(const Config& c, const Corpora& corpora) {
   const auto masked = std::ranges::find_if(corpora.stores, [](const auto& s) { return s->train().masked(); });
   if (masked == corpora.stores.end()) return;
@@ -81,7 +82,7 @@ void warn_of_masks(const Config& c, const Corpora& corpora) {
             "true");
 }
 
-// "1 process on cpu", "4 processes on cuda (tp 2, cp 2 zigzag)".
+// Returns "1 process on cpu", "4 processes on cuda (tp 2, cp 2 zigzag)".
 std::string layout_text(const Trainer& trainer, int processes) {
   const std::string device(to_string(trainer.exec().stream.device().backend));
   if (processes == 1) return "1 process on " + device;
@@ -93,14 +94,14 @@ std::string length_text(const TrainConfig& c) {
   return str(c.minutes, c.minutes == 1 ? " minute" : " minutes", " in steps of ");
 }
 
-// The phase during which most memory was in use.
+// Returns the phase with the highest peak of memory.
 PhaseMemory fullest_phase(const MemoryStats& memory) {
   const auto most = std::max_element(memory.phases.begin(), memory.phases.end(),
                                      [](const PhaseMemory& a, const PhaseMemory& b) { return a.peak < b.peak; });
   return most == memory.phases.end() ? PhaseMemory{} : *most;
 }
 
-// As metrics name a part of the model: "blocks.3", "final_norm".
+// Returns the name of a model part in metrics: "blocks.3", "final_norm".
 std::string key_of(const ScopeId& part) {
   std::string key = str(part);
   std::ranges::replace(key, ' ', '_');
@@ -246,7 +247,8 @@ void RunLog::tell_offload(const HostOffload& offload) {
               " of activations find no room on the host and stay on the device");
 }
 
-// By this process since it started: keys and values, and their gradients, on their way to other ranks.
+// Returns the bytes of keys and values, and of their gradients, that this process has sent to other ranks since it
+// started.
 std::int64_t RunLog::sent_keys() {
   const ContextParallel* exchange = trainer_.cp_batches().exchange();
   return exchange ? exchange->bytes_sent() : 0;
@@ -261,7 +263,7 @@ void RunLog::count_flops(std::int64_t context, std::int64_t trained) {
   density_ = attention_pairs(model, context) / (layers * tokens * (tokens + 1) / 2);
 }
 
-// Logs the settings that change by tokens and differ from those of the last step.
+// Logs scheduled settings that differ from those of the previous step.
 void RunLog::log_scheduled_changes(const StepReport& r) {
   if (last_.step == 0) return;
   std::vector<std::string> changes;
@@ -329,7 +331,7 @@ void RunLog::record(const StepReport& r) {
   unrecorded_.clear();
 }
 
-// Means since the record before.
+// Adds means over the time since the previous record.
 void RunLog::add_sensors(Metrics::Values& values) {
   if (!gpu_) return;
   const GpuReading mean = gpu_->take(GpuSamples::Reader::metrics).mean;
@@ -342,7 +344,7 @@ void RunLog::add_sensors(Metrics::Values& values) {
   add("gpu_celsius", mean.celsius);
 }
 
-// Values of the step that was reported last, by parts of the model; none: there is no record.
+// Records values by part of the model, for the last reported step. Writes nothing if `values` is empty.
 void RunLog::record_parts(const char* group, const std::vector<double>& values) {
   Metrics::Values named;
   for (std::size_t i = 0; i < values.size(); ++i) named.emplace_back(key_of(trainer_.parts()[i]), values[i]);
@@ -373,7 +375,7 @@ void RunLog::record_watched(const StepReport& r) {
 
 void RunLog::stopped_by(const StepReport& bad) {
   unrecorded_.push_back(bad);
-  unrecorded_.back().step = trainer_.steps_done() + 1;  // which did not count
+  unrecorded_.back().step = trainer_.steps_done() + 1;  // the bad step was not counted
   for (const StepReport& r : unrecorded_)
     metrics_->record("train", r.step,
                      {{"loss", r.loss}, {"grad_norm", r.norm}, {"lr", r.lr}, {"step_ms", r.seconds * 1e3}});
@@ -511,7 +513,7 @@ void RunLog::record_job(const std::string& how, const std::string& error) {
 void RunLog::failed(const std::string& error) { record_job(kEndFailed, error); }
 
 void RunLog::end(TrainEnd end, const TimeSpent& time) {
-  if (!unrecorded_.empty()) record(last_);  // a run that was stopped ends between two records
+  if (!unrecorded_.empty()) record(last_);  // a stopped run usually ends between two records
   record_job(name_of(end), "");
   log::info("this job: ", job_.text());
   if (last_.step)

@@ -45,7 +45,8 @@ std::string listed(const std::vector<std::string>& changes) {
   return list;
 }
 
-// Whether the settings are those of config.yaml, which says that somebody allowed them to replace the checkpoint's.
+// Returns true if the settings are those of config.yaml and that file says that a user allowed them to replace the
+// checkpoint's.
 bool allowed_before(const ResolvedRun& s, const Origin& origin, const RunSettings& file) {
   return replaces(file, origin) && changes_of_numbers(file.config, s.config).empty();
 }
@@ -54,7 +55,8 @@ void warn_once(Resumption& r, const std::string& warning) {
   if (r.warnings.insert(warning).second) log::warn(warning);
 }
 
-// Keys that are free to change are nobody's mistake where somebody gave them, and damage or forgotten edits in a file.
+// Warns about keys in an edited or damaged config.yaml that differ from the checkpoint but are free to change. A key
+// that was given for this start is intended and causes no warning.
 void warn_of_edits(Resumption& r, const ResolvedRun& s, const Origin& origin, const RunSettings& file) {
   if (file.untouched || !changes_of_numbers(file.config, s.config).empty()) return;
   const std::vector<std::string> where = {"run.name", "run.directory"};
@@ -69,7 +71,7 @@ void warn_of_edits(Resumption& r, const ResolvedRun& s, const Origin& origin, co
                      " was changed since the run wrote it; it differs from the checkpoint in:", listed(edits)));
 }
 
-// For who leaves out what --fit or auto chose when the run began.
+// Returns advice for a user who left out the sizes that --fit or auto chose when the run began.
 std::string advice_on_sizes(const ResolvedRun& s, const Origin& origin) {
   const TrainConfig &old = origin.config.train, &now = s.config.train;
   if (now.micro_batch == 0 && old.micro_batch > 0)
@@ -81,8 +83,8 @@ std::string advice_on_sizes(const ResolvedRun& s, const Origin& origin) {
   return "";
 }
 
-// Returns the shape of each parameter by name. Leaves out those that come with kinds of attention: they may be missing
-// in a checkpoint that is resumed.
+// Returns the shape of each parameter by name, without parameters of specific attention kinds: those may be missing in
+// a checkpoint that is resumed.
 std::map<std::string, Shape> shapes_of(ModelConfig model) {
   model.attention = {};
   model.attention_layers.clear();
@@ -93,10 +95,10 @@ std::map<std::string, Shape> shapes_of(ModelConfig model) {
   return shapes;
 }
 
-// Returns the key that decides where the run lies, for advice on a new run.
+// Returns the key that determines the run's directory, for advice to start a new run.
 const char* key_of_place(const Config& c) { return c.run.directory.empty() ? "run.name" : "run.directory"; }
 
-// Throws Error if the settings changed the shapes of the checkpoint's tensors, which no option allows.
+// Throws Error if the settings change the shapes of the checkpoint's tensors, which no option allows.
 void check_shapes(const ResolvedRun& s, const Origin& origin, const std::vector<std::string>& changes) {
   std::vector<std::string> of_model = changes;
   std::erase_if(of_model, [](const std::string& change) { return !change.starts_with("model."); });
@@ -106,7 +108,7 @@ void check_shapes(const ResolvedRun& s, const Origin& origin, const std::vector<
        s.dir.path(), "), or train the new model in a run of its own: ", key_of_place(s.config), "=NAME");
 }
 
-// Refuses settings that differ from those that the checkpoint was trained with, naming the keys.
+// Throws Error, which names the keys, if settings differ from those that the checkpoint was trained with.
 void check_settings(Resumption& r, const ResolvedRun& s, const Origin& origin, const RunSettings* file,
                     bool allow_changes) {
   if (const auto rounding = changes_of_rounding(origin.config, s.config); !rounding.empty())
@@ -136,7 +138,7 @@ void check_settings(Resumption& r, const ResolvedRun& s, const Origin& origin, c
        key_of_place(s.config));
 }
 
-// It is written again from the corpus when the run goes on.
+// Warns if the run's tokenizer file does not match. It is rewritten from the corpus when the run resumes.
 void warn_of_tokenizer(Resumption& r, const ResolvedRun& s, const Origin& origin) {
   try {
     load_tokenizer_of(origin, s.dir.tokenizer_file());
@@ -145,7 +147,7 @@ void warn_of_tokenizer(Resumption& r, const ResolvedRun& s, const Origin& origin
   }
 }
 
-// A run that has a checkpoint does not read run.init_from again. Throws Error if the settings name another source.
+// A run with a checkpoint does not read run.init_from again. Throws Error if the settings name a different source.
 void check_source(const ResolvedRun& s, const Origin& origin) {
   const std::string &before = origin.config.run.init_from, &now = s.config.run.init_from;
   if (now.empty() || now == before) return;
@@ -153,7 +155,7 @@ void check_source(const ResolvedRun& s, const Origin& origin) {
        before.empty() ? "random weights" : before, ". To begin from it, set another ", key_of_place(s.config));
 }
 
-// before: of an earlier check, whose warnings are not repeated.
+// before: result of an earlier check, whose warnings are not repeated.
 Resumption check_resumption(const ResolvedRun& s, const Origin& origin, const TrainOptions& options,
                             const Resumption& before = {}) {
   refuse_imported(s.dir, origin);
@@ -184,7 +186,7 @@ void refuse_to_delete(const std::string& weights, const RunDirectory& dir) {
          ". Set another run.name (or run.directory, if it is set)");
 }
 
-// A directory that is not there yet is made only once nothing can be refused any more.
+// Finds the run. A missing directory is created only later, once nothing can be refused any more.
 LocatedRun locate_run(ResolvedRun resolved, const TrainOptions& options, Mesh& mesh) {
   LocatedRun run{std::move(resolved)};
   const std::string memory = by_leader(mesh.host(), [&] {
@@ -200,7 +202,7 @@ LocatedRun locate_run(ResolvedRun resolved, const TrainOptions& options, Mesh& m
   return run;
 }
 
-// What a run went down to when memory ran out holds as long as it is asked for the same, on the same memory.
+// Repeats the choice made after memory ran out, if settings and memory are the same as then.
 MemoryRecord repeat_memory(const LocatedRun& run, Mesh& mesh) {
   const MemoryRecord now = memory_record_of(run.config, mesh);
   if (!run.recorded || run.recorded->ran_out == 0) return now;
@@ -218,7 +220,7 @@ MemoryRecord repeat_memory(const LocatedRun& run, Mesh& mesh) {
   return changes.empty() ? old : now;
 }
 
-// Snapshots in the launcher count for the same settings, data, program and layout. Returns null if it keeps none.
+// Snapshots in the launcher are valid for the same settings, data, program and layout. Returns null if it keeps none.
 std::unique_ptr<MemoryTier> open_tier(const ResolvedRun& run, Mesh& mesh) {
   if (run.config.checkpoint.memory_interval == 0) return nullptr;
   auto tier =
@@ -242,8 +244,8 @@ FittedRun fit_run(LocatedRun located, const TrainOptions& options, Mesh& mesh) {
   return run;
 }
 
-// From here on nobody else commits here: what comes after sees every checkpoint that there will be without this
-// process.
+// Takes the token of the directory. From here on no other process commits in it, so later code sees every checkpoint
+// that other processes will ever write.
 std::unique_ptr<WriterToken> take_over(FittedRun& run) {
   if (!run.lock) run.lock = run.dir.lock();
   auto token = std::make_unique<WriterToken>(run.dir.path());
@@ -251,7 +253,7 @@ std::unique_ptr<WriterToken> take_over(FittedRun& run) {
   return token;
 }
 
-// The last one that a process recorded here; 0: none. A file that cannot be read is no reason not to begin.
+// Returns the last step that a process recorded here; 0 if there is none or if the file cannot be read.
 std::int64_t last_recorded_step(const RunDirectory& dir) try {
   std::int64_t step = 0;
   read_records(dir.metrics_file(), [&](const Record& r) { step = std::max(step, r.step); });
@@ -272,7 +274,7 @@ void warn_of_lost_steps(const ResolvedRun& s) {
                               " here) or checkpoint.minutes"));
 }
 
-// A launcher's restart would begin anew what the workers before had trained, if their directory is gone.
+// Throws Error if the directory is gone after a launcher's restart: the run would silently start over.
 void refuse_to_lose_the_run(const ResolvedRun& s, const TrainOptions& options) {
   const bool begun = options.restarts > 0 && own_page().begun != 0;
   if (begun && !s.dir.exists())
@@ -281,7 +283,7 @@ void refuse_to_lose_the_run(const ResolvedRun& s, const TrainOptions& options) {
          "(checkpoint.memory_interval). Move the directory back, or start the job again to begin anew");
 }
 
-// Reads whole checkpoints, unless the launcher keeps a state that is as new.
+// Verifies whole checkpoints, unless the launcher keeps a state that is at least as new.
 StartingState find_state(const FittedRun& run, const TrainOptions& options) {
   const std::vector<CheckpointEntry> all = list_checkpoints(run.dir.checkpoints());
   if (run.newest_kept && (all.empty() || all.back().step <= *run.newest_kept)) {
@@ -294,12 +296,13 @@ StartingState find_state(const FittedRun& run, const TrainOptions& options) {
   const auto found = options.fresh ? std::nullopt : find_newest_verified(run.dir.checkpoints());
   if (found && found->path.string() == run.newest.checkpoint) return {.resumed = run.newest};
   if (found) return {.resumed = check_resumption(run, origin_of(*found), options, run.newest)};
-  StartingState from{.init_from = initial_weights(run)};  // once a run has a checkpoint, the other may be gone
+  StartingState from{.init_from = initial_weights(run)};  // read only without a checkpoint, because the source may be
+                                                          // gone later
   if (options.fresh) refuse_to_delete(from.init_from, run.dir);
   return from;
 }
 
-// Makes a directory that is not there.
+// Takes over the run's directory; creates it if it does not exist.
 RunStart claim_run(FittedRun run, const TrainOptions& options, Mesh& mesh) {
   std::unique_ptr<WriterToken> token;
   StartingState from;
@@ -316,20 +319,20 @@ RunStart claim_run(FittedRun run, const TrainOptions& options, Mesh& mesh) {
   from.kept = by_leader(mesh.host(), [&] { return from.kept; });
   from.init_from = by_leader(mesh.host(), [&] { return from.init_from; });
   run.memory.token = by_leader(mesh.host(), [&] { return token->number(); });
-  // Notes about memory count for the token of the process that wrote them, so this process writes its own.
+  // Notes about memory are valid for the token of the process that wrote them, so this process writes its own.
   if (mesh.rank() == 0 && run.memory.ran_out > 0) write_memory(run.dir, run.memory);
   if (!from.resumed.checkpoint.empty()) agree_on_checkpoint(from.resumed.checkpoint, mesh);
   return {std::move(run), std::move(token), std::move(from)};
 }
 
-// Returns the settings of the run that is resumed, or nothing for a new run.
+// Returns the settings of the run to be resumed; nullopt for a new run.
 std::optional<TrainConfig> settings_so_far(const Config& c, const TrainOptions& options) {
   const RunDirectory dir(c.run.path());
   if (options.fresh || !dir.exists()) return {};
   return settings_to_go_on(dir, false).train;
 }
 
-// --fit is train.micro_batch: auto. The settings of a run that goes on have what it chose.
+// Returns true for --fit, which means train.micro_batch: auto. A resumed run's settings contain the value chosen.
 bool chooses_micro_batch(const Config& c, const TrainOptions& options, Mesh& mesh) {
   if (c.train.micro_batch == kAutoMicroBatch) return true;
   if (!options.fit || c.train.micro_batch == 0) return options.fit;
@@ -343,7 +346,7 @@ bool chooses_micro_batch(const Config& c, const TrainOptions& options, Mesh& mes
   return false;
 }
 
-// What a run that begins computes at a time, or one that goes on has computed since it began.
+// Returns sizes that fit for a new run; for a resumed run, the sizes that it has used so far.
 StepSizes fitting_sizes(const Config& resolved, bool rows, const TrainOptions& options, std::size_t budget, int world) {
   if (const auto so_far = settings_so_far(resolved, options)) return {so_far->micro_batch, so_far->mlp_chunk};
   const PlanQuestion question{resolved, world, budget, rates_named("", resolved)};
@@ -351,7 +354,7 @@ StepSizes fitting_sizes(const Config& resolved, bool rows, const TrainOptions& o
   return {resolved.train.micro_batch, fit_mlp_chunk(question)};
 }
 
-// Chooses train.micro_batch and train.mlp_chunk, where they are auto: what is fastest and fits.
+// Replaces train.micro_batch and train.mlp_chunk if they are auto, by the fastest values that fit.
 ResolvedConfig with_sizes(ResolvedConfig c, const TrainOptions& options, Mesh& mesh) {
   const bool rows = c.train.micro_batch == kAutoMicroBatch, chunk = c.train.mlp_chunk == kAutoMlpChunk;
   if (!rows && !chunk) return c;
@@ -371,7 +374,7 @@ ResolvedConfig with_sizes(ResolvedConfig c, const TrainOptions& options, Mesh& m
   return c;
 }
 
-// All ranks read them, and must read the same.
+// Reads the tasks on all ranks. Throws Error if the ranks read different tasks.
 std::vector<Task> agreed_tasks(const Config& c, const TokenStore& store, Mesh& mesh) {
   if (c.train.eval_tasks.empty()) return {};
   std::vector<Task> tasks =
@@ -390,7 +393,7 @@ void warn_of_unused_intervals(const CheckpointConfig& c) {
         "use them");
 }
 
-// Other programs take an absolute rate (nanoGPT's min_lr). A fraction as small as a rate is probably meant as one.
+// Other programs expect an absolute rate (nanoGPT's min_lr). A fraction as small as a rate probably is a rate.
 void warn_of_final_rate(const Config& c) {
   const double last = c.schedule.final_lr, rate = c.optimizer.lr;
   const bool used = c.schedule.kind != ScheduleKind::constant && last != ScheduleConfig{}.final_lr;
@@ -417,7 +420,8 @@ ResolvedRun resolve_run(Config given, const TrainOptions& options, Mesh& mesh) {
   if (chooses_micro_batch(given, options, mesh)) given.train.micro_batch = kAutoMicroBatch;
   ResolvedConfig c = with_sizes(resolve_config(std::move(given), corpora.vocab_size, mesh), options, mesh);
   if (mesh.rank() == 0) warn_of_warmup(c), warn_of_final_rate(c), warn_of_unused_intervals(c.checkpoint);
-  if (c.run.device == DeviceChoice::cuda) Stream::create({Backend::cuda, mesh.device().index});  // is it there?
+  // throws Error if the GPU is missing
+  if (c.run.device == DeviceChoice::cuda) Stream::create({Backend::cuda, mesh.device().index});
   std::vector<Task> tasks = agreed_tasks(c, *corpora.stores.front(), mesh);
   std::string data = data_fingerprint(corpora, c.model);
   const RunDirectory dir(c.run.path());

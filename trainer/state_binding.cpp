@@ -15,7 +15,7 @@ namespace {
 
 using Names = std::set<std::string>;
 
-// The model that a checkpoint's settings declare.
+// The model that the settings in a checkpoint's metadata declare.
 struct SavedModel {
   explicit SavedModel(const std::string& metadata) : config(settings_in(metadata, "the checkpoint")) {}
   Config config;
@@ -35,8 +35,8 @@ Names later_weights_of(Model& model) {
   return names;
 }
 
-// Returns the weights that a checkpoint with this metadata has to have: those of `model`, but for later ones, of which
-// it has its own.
+// Returns the weights that a checkpoint with this metadata must have: those of `model`, except for later weights, which
+// are those of the checkpoint's own model.
 Names weights_in(const std::string& metadata, Model& model) {
   const Names here = later_weights_of(model);
   Names names = names_of(model.parameters().layout(), kWeightsPrefix);
@@ -71,7 +71,7 @@ Names training_state_in(const std::string& metadata, const std::string& prefix) 
   return names;
 }
 
-// Returns true if the weights of a checkpoint with this metadata differ from the model's, but only where they may.
+// Returns true if the checkpoint's weights differ from the model's only in weights that may differ.
 bool differ_as_they_may(const WeightsReport& r, const std::string& metadata, Model& model) {
   if (r.complete() || !r.mismatched.empty() || r.matching.empty()) return false;
   const Names saved = weights_in(metadata, model);
@@ -147,8 +147,8 @@ void StateBinding::tell_states(const TensorsApart& apart) const {
               apart.unexpected.size(), " that are not used: its parameters were others, or updated in another way");
 }
 
-// The checkpoint has no average, or none of what this run begins to learn, and this run wants one; or the other way
-// round.
+// Called if the average in the checkpoint does not match this run: it is missing, it lacks newly learned weights, or
+// this run wants none.
 void StateBinding::begin_average(const TensorsApart& apart) const {
   if (!apart.missing.empty()) step_.average()->start(step_.exec());
   if (!leads_) return;

@@ -26,12 +26,12 @@
 namespace ring {
 namespace {
 
-// Goes down to a smaller choice when memory runs out, and records it (engine/memory_record.h).
+// Switches to a smaller choice when memory runs out, and records it (engine/memory_record.h).
 class MemoryFallback {
  public:
   explicit MemoryFallback(Running& run) : run_(run), now_(run.start.memory) { now_.take(run.trainer.memory()); }
 
-  // Launches a step. What it went down to before nothing smaller was left is recorded, too.
+  // Launches a step. Records smaller choices even if it finally throws because nothing smaller is left.
   void launch() try {
     run_.trainer.launch();
     record_shortages();
@@ -45,7 +45,8 @@ class MemoryFallback {
     return now_.validation_micro_batch ? std::min(rows, now_.validation_micro_batch) : rows;
   }
 
-  // Between steps their memory is free, so that less of it would not help: fewer sequences at a time do.
+  // Between steps the memory of a step is free, so a smaller step would not help; validating fewer sequences at a time
+  // does.
   void evaluate_with_fewer(const OutOfMemory& e) {
     const std::int64_t rows = evaluation_rows();
     const std::optional<std::int64_t> fewer = fewer_sequences(run_.config, run_.mesh.world(), rows);
@@ -64,7 +65,7 @@ class MemoryFallback {
     take(now_.validating(*fewer, why));
   }
 
-  // Notes for the restarted job what this process found, if several ranks have to start again.
+  // Leaves a note with this process's choice for the restarted job, if several ranks must restart.
   [[noreturn]] void start_again(const MemoryRecord& next) const {
     try {
       note_memory(run_.start.dir, run_.mesh.rank(), next);
@@ -77,7 +78,7 @@ class MemoryFallback {
   [[noreturn]] void start_again(const RanOutOfMemory& e) const { start_again(now_.smaller(e.next, e.what())); }
 
  private:
-  // Memory may have run out in this step, possibly more than once, or in an earlier step that was retried.
+  // Memory may have run out several times in this step, or in an earlier one that was retried.
   void record_shortages() {
     const std::vector<Trainer::Shortage>& all = run_.trainer.shortages();
     for (; recorded_ < all.size(); ++recorded_) take(now_.smaller(all[recorded_].next, all[recorded_].why));
@@ -94,7 +95,7 @@ class MemoryFallback {
 
   Running& run_;
   MemoryRecord& now_;
-  std::size_t recorded_ = 0;  // of the trainer's shortages of memory
+  std::size_t recorded_ = 0;  // number of the trainer's shortages recorded so far
 };
 
 // Runs validation and the tasks of train.eval_tasks.
@@ -109,8 +110,8 @@ class Evaluations {
   bool validates() const { return validation_.has_value(); }  // the corpora have a validation split
   void rolled_back() { validated_step_ = judged_step_ = run_.trainer.steps_done(); }
 
-  // Validates and judges tasks as asked, unless that was done after this step. Returns false if a signal ended it
-  // early.
+  // Validates and grades tasks as requested, unless that was done after this step already. Returns false if a signal
+  // ended it early.
   bool run(bool validates, bool judges) try {
     if (validates) validate();
     if (judges) judge_tasks();
@@ -154,13 +155,13 @@ class Evaluations {
       }
   }
 
-  // Whatever an error leaves behind is never saved: it ends the process.
+  // An error leaves the averaged weights in place, but they are never saved: the error ends the process.
   Evaluation average_evaluation() {
     run_.trainer.exchange_average();
     std::optional<Evaluation> e;
     try {
       e = evaluation();
-    } catch (const EvaluationStopped&) {  // the weights are saved next
+    } catch (const EvaluationStopped&) {  // the weights are saved next, so swap them back
       run_.trainer.exchange_average();
       throw;
     }
@@ -191,10 +192,10 @@ class Evaluations {
   MemoryFallback& memory_;
   const StopSignal& signal_;
   std::optional<ValidationSet> validation_;
-  std::int64_t validated_step_ = -1, judged_step_ = -1;  // the latest
+  std::int64_t validated_step_ = -1, judged_step_ = -1;  // the latest steps
 };
 
-// The work of one process between steps. Rank 0 warns and writes; every rank takes part in saving and evaluating.
+// The work of one process between steps. Rank 0 warns and writes files; all ranks take part in saving and evaluating.
 class Loop {
  public:
   Loop(RunStart start, const TrainOptions& options, Mesh& mesh, StopSignal& signal)
@@ -216,7 +217,7 @@ class Loop {
   }
 
  private:
-  // Settings and data that were changed for the next steps say nothing true of a run that has none to come.
+  // Writes the run's files, unless settings or data changed and no step follows: the run was not trained with them.
   void create_directory() {
     const RunDirectory& dir = run_.start.dir;
     const auto& stores = run_.start.corpora.stores;
@@ -230,7 +231,7 @@ class Loop {
     write_memory(dir, run_.start.memory);
   }
 
-  // Now that nothing can be refused any more.
+  // Called once nothing can be refused any more.
   void begin(const TrainOptions& options) {
     if (const auto gpu = options.gpu ? options.gpu : sensors_of(run_.mesh.device())) run_.gpu.emplace(gpu);
     if (!run_.leads()) return;
@@ -278,7 +279,7 @@ class Loop {
     watcher_ = nullptr;
   }
 
-  // Returns why no step follows, as far as settings alone say so.
+  // Returns why no step follows, if the settings alone decide that.
   std::optional<TrainEnd> end_by_settings() const {
     const TrainConfig& c = run_.config.train;
     if (c.steps && run_.trainer.steps_done() >= c.steps) return TrainEnd::finished;
@@ -286,7 +287,7 @@ class Loop {
     return std::nullopt;
   }
 
-  // All ranks take the same next action, no matter which of them was told to stop or saves the longest. Rank 0's clock
+  // Makes all ranks take the same next action, even if only one was told to stop or is still saving. Rank 0's clock
   // decides.
   bool step_now(TrainEnd& end) {
     const std::optional<TrainEnd> by_settings = end_by_settings();
@@ -307,19 +308,19 @@ class Loop {
     return true;
   }
 
-  // Reads the results of launched steps until at most so many remain in flight.
+  // Reads the results of launched steps until at most `left_in_flight` remain.
   void finish_steps(std::size_t left_in_flight) {
     while (run_.trainer.in_flight() > left_in_flight) {
       last_ = run_.trainer.finish();
       if (!last_.accepted) cure();
       if (!last_.accepted) continue;
       report(last_);
-      state_.save_choices();  // before anything depends on it
+      state_.save_choices();  // before anything depends on the choices
     }
   }
 
-  // A step that was not accepted is computed again, or left out. Either costs time, and so do the steps before it that
-  // a rollback forgets.
+  // Computes a step that was not accepted again, or skips it. Counts the lost time, including that of earlier steps
+  // that a rollback discards.
   void cure() {
     const double began = seconds_now() - last_.seconds, kept = run_.trainer.seconds();
     ++run_.time.bad_steps;
@@ -333,7 +334,7 @@ class Loop {
         seconds_now() - began + (last_.accepted ? -last_.seconds : kept - run_.trainer.seconds());
   }
 
-  // Leaves out a step that was not accepted, also when it was computed again.
+  // Skips a step that was not accepted, even after it was computed again.
   void leave_out() {
     const bool stops = run_.trainer.guard().judge(run_.trainer.steps_done() + 1) == OnBadStep::stop;
     if (run_.log && stops) run_.log->stopped_by(last_);
@@ -347,7 +348,7 @@ class Loop {
     if (run_.log) run_.log->bad_step(run_.trainer.guard().bad_steps().back());
   }
 
-  // At the end of the run validation comes before the save: a kill must not lose it.
+  // At the end of the run, validates before saving: otherwise a kill after the save would lose the validation.
   TrainEnd take_steps() {
     TrainEnd end = TrainEnd::finished;
     signal_.steps_begin();
@@ -366,8 +367,8 @@ class Loop {
       const bool judges = !run_.start.tasks.empty() && tasks_every && step % tasks_every == 0;
       const bool saves = !ends && state_.saves_now(save_due_), keeps = !ends && !saves && state_.keeps_now();
       finish_steps(validates || judges || saves || keeps || ends ? 0 : run_.trainer.most_in_flight());
-      if (run_.trainer.steps_done() != step) continue;  // it was left out
-      if (!evaluate_now(validates, judges)) continue;   // the signal ends the run
+      if (run_.trainer.steps_done() != step) continue;  // the step was skipped
+      if (!evaluate_now(validates, judges)) continue;   // a signal ends the run
       if (!saves && !keeps) continue;
       const TimeAccount::Timer timer = account_.saving();
       saves ? state_.save() : state_.keep();
@@ -389,11 +390,11 @@ class Loop {
   Evaluations evaluations_{run_, memory_, signal_};
   RunState state_{run_};
   BadSteps bad_steps_{run_.config, run_.start.dir, run_.trainer, state_.state(), run_.mesh};
-  std::optional<PaceWatch> pace_;  // of several ranks, or of a GPU
+  std::optional<PaceWatch> pace_;  // set with several ranks, or with a GPU
   StepWatcher* watcher_ = nullptr;
-  TimeAccount account_;  // from the first step on
+  TimeAccount account_;  // starts with the first step
   StepReport last_;
-  bool save_due_ = false;  // by rank 0's clock, or asked for by a signal
+  bool save_due_ = false;  // by rank 0's clock, or requested by a signal
 };
 
 }  // namespace
@@ -404,7 +405,7 @@ TrainEnd train(Config config, const TrainOptions& options, Mesh& mesh, StopSigna
   Loop loop(start_run(std::move(config), options, mesh), options, mesh, signal);
   try {
     return loop.run();
-  } catch (const PeerLost&) {  // what ended the run is known elsewhere
+  } catch (const PeerLost&) {  // the cause is reported by another process
     throw;
   } catch (const TakenOver&) {  // the run's files belong to another process
     throw;

@@ -31,7 +31,7 @@ namespace {
       "none, or give the host more memory (or, with GPUs, a higher limit of locked memory: ulimit -l)");
 }
 
-// Behind the StepState of a result.
+// Returns the squared norms, which follow the StepState in a result.
 float* squares_of(const std::shared_ptr<void>& result) {
   static_assert(sizeof(StepState) % alignof(float) == 0);
   return reinterpret_cast<float*>(static_cast<std::byte*>(result.get()) + sizeof(StepState));
@@ -43,8 +43,8 @@ void reserve_host(TrainStep& step, std::size_t bytes) try {
   fail_with_advice(e);
 }
 
-// Where documents lie in other places in each step, attention is queued anew between graphs of the rest: what else
-// follows from them, or is under way beside it, has no place there. Empty: nothing does.
+// With packed documents, attention is queued anew in each step, between graphs of the rest. Returns why that is
+// impossible: something else depends on the document boundaries, or runs at the same time. Empty if it is possible.
 std::string why_not_in_parts(const Config& c, TrainStep& step) {
   if (step.plan().world() > 1) return "each step has its documents in other places, and messages go beside attention";
   if (step.model().selects()) return "which blocks attention keeps follows from where documents lie";
@@ -53,7 +53,7 @@ std::string why_not_in_parts(const Config& c, TrainStep& step) {
   return "";
 }
 
-// Empty: a recording of a step stays valid on all ranks.
+// Returns why steps cannot be replayed; empty if a recording stays valid on all ranks.
 std::string why_not_replayed(const Config& c, TrainStep& step, bool packs) {
   const ParallelPlan& plan = step.plan();
   if (packs) return why_not_in_parts(c, step);
@@ -98,13 +98,13 @@ std::unique_ptr<Watch> Trainer::make_watch() {
   return std::make_unique<Watch>(step_, mesh_, most_in_flight() + 1);
 }
 
-// Sums over the ranks: tokens with a target, how many ranks log the step, and how many would replay it.
+// Sums over the ranks: tokens with a target, ranks that log the step, and ranks that would replay it.
 void Trainer::count_tokens(const std::vector<Batch>& batches, Flight& f) {
   std::int64_t valid = 0;
-  if (mesh_.coord("tp") == 0)  // the slices of a model have the same batches: they count once
+  if (mesh_.coord("tp") == 0)  // tensor-parallel ranks have the same batches: count them once
     for (const Batch& b : batches) valid += b.valid_targets;
-  // A recording has no place for a wait for copies: the step that does is not replayed.
-  const bool travels = packs_ && step_.offload();  // beside what is queued anew
+  // A recording cannot wait for copies, so a step that must wait is not replayed.
+  const bool travels = packs_ && step_.offload();  // activations move while attention is queued anew
   const bool replays = graph_.ready() && !ctx_.observer && !step_.waits_for_copies() && !travels;
   std::array<double, 3> sums{static_cast<double>(valid), logs_step(config_.train, steps_ + 1) ? 1.0 : 0.0,
                              replays ? 1.0 : 0.0};
@@ -114,7 +114,7 @@ void Trainer::count_tokens(const std::vector<Batch>& batches, Flight& f) {
   f.replays = sums[2] == mesh_.world();
 }
 
-// The update is queued, and must not be once more: memory that runs out here costs the norms alone.
+// The update is queued already and must not be repeated, so if memory runs out here, only the norms are lost.
 void Trainer::measure_parts(Flight& f) {
   float* const squares = squares_of(f.result);
   std::fill_n(squares, parts().size(), std::numeric_limits<float>::quiet_NaN());
@@ -136,7 +136,8 @@ std::vector<double> Trainer::part_norms(const Flight& f) {
 
 std::int64_t Trainer::planned_steps() const {
   if (config_.train.steps || !steps_) return config_.train.steps;
-  const double runs = config_.train.minutes * 60 / seconds_;  // such as this one so far
+  const double runs = config_.train.minutes * 60 / seconds_;  // the number of times that the time so far fits into the
+                                                              // limit
   double at_this_pace = runs * static_cast<double>(steps_);
   if (!config_.train.batch_sizes.empty()) {
     const double tokens = std::min(runs * static_cast<double>(tokens_), static_cast<double>(kMostTokens));
@@ -146,7 +147,7 @@ std::int64_t Trainer::planned_steps() const {
   return std::max(steps_ + 1, static_cast<std::int64_t>(std::min(at_this_pace, static_cast<double>(kMostSteps))));
 }
 
-// Larger steps take longer: the pace is that of tokens.
+// Based on tokens per second, because larger steps take longer.
 double Trainer::seconds_left() const {
   if (!steps_) return std::nan("");
   const double limit = config_.train.minutes > 0 ? config_.train.minutes * 60 - seconds_ : INFINITY;
@@ -156,7 +157,7 @@ double Trainer::seconds_left() const {
   return std::min(limit, seconds_ / static_cast<double>(tokens_) * static_cast<double>(left));
 }
 
-// With a limit in time alone the schedule follows the pace, which differs between ranks: rank 0's counts.
+// If only time is limited, the schedule follows the pace, which differs between ranks: rank 0's is used.
 std::int64_t Trainer::schedule_steps() {
   double total = static_cast<double>(planned_steps());
   if (!config_.train.steps) total = sum_host(mesh_.host(), mesh_.rank() == 0 ? total : 0);
@@ -182,11 +183,11 @@ void Trainer::upload_state(const StepReport& r, double valid) {
   ctx_.stream.impl().upload(step_.state().raw(), &s, kStepInputBytes);
 }
 
-// Several processes that each measure their kernels choose differently, which shows in the bits. So the first step is
-// computed once before it counts, with a loss of NaN, which updates nothing. Where that would take long, the first
-// step counts, and only those after it have the same choices everywhere.
+// Processes that each measure their kernels would choose different ones, and results would not be bit-identical. So the
+// first step is computed once in advance, with a loss of NaN, which updates nothing. If that would take too long, the
+// first step counts, and ranks have the same choices only after it.
 void Trainer::rehearse() {
-  agree();                         // on what the files say
+  agree();                         // on choices from files
   constexpr double kLongest = 10;  // seconds
   const double flops =
       flops_per_token(config_.model) * static_cast<double>(config_.train.batch_size * config_.model.context);
@@ -198,7 +199,7 @@ void Trainer::rehearse() {
   fill_zero(step_.state(), ctx_.stream);  // not halted any more
 }
 
-// All take over the choices of the lowest rank that made them.
+// Makes all ranks adopt the choices of the lowest rank that has any.
 void Trainer::agree() {
   if (mesh_.world() == 1 || !ctx_.tuning) return;
   ctx_.stream.synchronize();  // host waits: start
@@ -218,7 +219,7 @@ void Trainer::launch() {
     }
 }
 
-// The state is what it was before the step: memory runs out before the optimizer has changed anything.
+// Requires that the state is unchanged: memory runs out before the optimizer changes anything.
 MemoryChoice Trainer::smaller_after(const OutOfMemory& e) {
   const std::optional<MemoryChoice> next = smaller_choice(config_, mesh_.world(), memory_);
   if (!next)
@@ -234,19 +235,19 @@ MemoryChoice Trainer::smaller_after(const OutOfMemory& e) {
   return *next;
 }
 
-// Before something changes that steps in flight use.
+// Waits for the steps in flight. Call before changing anything that they use.
 void Trainer::end_flight() {
   if (!flight_.empty()) flight_.back().done.synchronize();  // host waits: start of a smaller or larger step
 }
 
-// The next steps are others than those so far.
+// Discards the recording and the memory plan, because the next steps differ from those so far.
 void Trainer::forget_steps() {
   end_flight();
   graph_.forget();
   step_.arena().forget();
 }
 
-// The model attends as in the next step, also in validations before it.
+// Makes the model attend as in the next step, also in validations before that step.
 void Trainer::attend_as_next() {
   const bool others = step_.model().set_attention_tokens(tokens_);
   if (step_.model().set_attention_step(steps_) || others) forget_steps();
@@ -257,7 +258,7 @@ std::int64_t Trainer::next_context() const {
   return cut ? cut : config_.model.context;
 }
 
-// As large as the next step is to be.
+// Sets the loader and the step to the size of the next step.
 void Trainer::size_step() {
   loader_.set_sequence(context_at(config_.train, tokens_));
   const std::size_t before = step_.micro_batches();
@@ -265,7 +266,7 @@ void Trainer::size_step() {
   if (step_.micro_batches() != before) forget_steps();
 }
 
-// The step that was begun, from its inputs.
+// Computes the current step again, from its inputs, with a smaller choice.
 void Trainer::compute_again(const MemoryChoice& next) {
   memory_ = next;
   end_flight();
@@ -334,7 +335,7 @@ StepReport Trainer::finish() {
   const StepState& state = *static_cast<const StepState*>(f.result.get());
   StepReport& r = f.report;
   r.loss = static_cast<double>(state.loss) / f.valid;
-  r.norm = std::fabs(std::sqrt(state.squared_norm));  // of NaN, too: it prints without a sign
+  r.norm = std::fabs(std::sqrt(state.squared_norm));  // fabs also for NaN, so that it prints without a sign
   const auto* losses = static_cast<const float*>(f.losses.get());
   for (std::int64_t c = 1; c <= step_.corpora(); ++c) r.sources.push_back({losses[c], losses[c + step_.corpora()]});
   if (step_.has_auxiliary_loss()) r.auxiliary_loss = losses[2 * step_.corpora() + 1] / f.valid;
@@ -367,7 +368,7 @@ void Trainer::skip_to(std::int64_t end) {
   loader_.seek(static_cast<std::uint64_t>(cursor_));
 }
 
-// The next step has these. The loader has them still, as many at a time as are computed now.
+// Returns the batches of the next step, split into micro-batches of the current size.
 std::vector<Batch> Trainer::next_batches() {
   size_step();
   std::vector<Batch> batches;
@@ -375,7 +376,7 @@ std::vector<Batch> Trainer::next_batches() {
   return batches;
 }
 
-// All ranks look at the same kind of thing, since a forward pass may need what the others hold.
+// All ranks check the same stage at the same time, since a forward pass may need other ranks.
 std::string Trainer::diagnose() {
   loader_.seek(static_cast<std::uint64_t>(cursor_));
   const std::vector<Batch> batches = next_batches();
@@ -404,7 +405,7 @@ std::string Trainer::diagnose() {
 void Trainer::add_state(State& state) {
   binding_.add_to(state);
   state.add("train.step", &steps_);
-  state.add("train.seconds", &seconds_, ValueOf::rank_0);  // each rank measures its own
+  state.add("train.seconds", &seconds_, ValueOf::rank_0);  // each rank measures its own time
   state.add(kTokensName, &tokens_);
   state.add("data.cursor", &cursor_);
   state.add("train.bad_steps", guard_.state());

@@ -42,7 +42,7 @@ Watch::Result Watch::before() {
   return r;
 }
 
-// The update is queued, and must not be once more: memory that runs out here costs the ratios alone.
+// The update is queued already and must not be repeated, so if memory runs out here, only the ratios are lost.
 void Watch::after(const Result& r) {
   const ScopeGuard scope(*step_.exec().scopes, {scopes::optimizer});
   try {
@@ -52,7 +52,7 @@ void Watch::after(const Result& r) {
   }
 }
 
-// Ranks of a replica are neighbours: cp and tp are the last axes.
+// Ranks of a replica are consecutive: cp and tp are the last axes of the mesh.
 std::optional<double> Watch::imbalance(const double* pairs) const {
   const int ranks = mesh_.degree("cp") * mesh_.degree("tp");
   if (ranks == 1) return std::nullopt;
@@ -69,7 +69,7 @@ WatchReport Watch::report(const Result& r) const {
   std::vector<double> sums(at_pairs + layers() * world);
   const float* from = floats_of(r);
   std::copy_n(from, 2 * parts(), sums.begin());
-  // Sums of this slice's heads, then their rows, at the places of these heads among all.
+  // Sums of this shard's heads, then their row counts, at the offsets of these heads among all heads.
   const std::size_t first = heads_ * static_cast<std::size_t>(mesh_.coord("tp"));
   for (std::size_t layer = 0; layer < layers(); ++layer) {
     const float* const of = from + 2 * parts() + layer * layer_values();
@@ -85,7 +85,7 @@ WatchReport Watch::report(const Result& r) const {
   WatchReport out;
   for (std::size_t p = 0; p < parts(); ++p) {
     const double change = sums[p], size = sums[parts() + p];
-    out.update_ratios.push_back(size == 0 ? 0 : std::sqrt(change / size));  // 0: all of it is frozen
+    out.update_ratios.push_back(size == 0 ? 0 : std::sqrt(change / size));  // 0 if the whole part is frozen
   }
   for (std::size_t layer = 0; layer < layers(); ++layer) {
     const double* const of = &sums[2 * parts() + layer * 2 * all_heads];
