@@ -18,13 +18,14 @@ Chat::Chat(chat::Format format, const std::string& name, std::shared_ptr<const T
       end_(writer_.end_of_answer()) {
   if (end_.empty()) return;
   const std::vector<std::int32_t> ids = encode({{end_, true}}, false);
-  const bool control = !ids.empty() && tokenizer_->bytes_of(ids[0]).empty();  // no text would show it
+  // a control token, which has no visible text
+  const bool control = !ids.empty() && tokenizer_->bytes_of(ids[0]).empty();
   if (ids.size() != 1 && !control) return;
   end_token_ = ids[0];
   end_.clear();
 }
 
-// Parts are encoded one by one, as `data prepare` does it: no token reaches from a question into an answer.
+// Encodes parts one by one, like `data prepare`, so that no token spans a question and an answer.
 std::vector<std::int32_t> Chat::encode(const std::vector<chat::Part>& parts, bool first) const {
   EncodeJob job;
   for (const chat::Part& p : parts) {
@@ -41,7 +42,7 @@ std::vector<std::int32_t> Chat::encode(const std::vector<chat::Part>& parts, boo
 std::vector<std::int32_t> Chat::prompt(const std::vector<ChatMessage>& messages, std::int64_t context) const {
   auto list = nlohmann::ordered_json::array();
   for (const ChatMessage& m : messages) list.push_back({{"role", m.role}, {"content", m.content}});
-  // Where parts are cut apart they have about as many tokens as in one piece, and never half as many.
+  // Encoded part by part, a text has about as many tokens as in one piece, and never less than half as many.
   const auto refuse_early = [&](const std::string& whole) {
     if (const std::size_t tokens = encode({{whole, false}}, true).size();
         tokens / 2 >= static_cast<std::size_t>(context))

@@ -36,7 +36,7 @@ StopEvaluation stop_on(const StopSignal& signal, Communicator& comm) {
 
 namespace {
 
-// On this rank.
+// Sums on this rank.
 struct Sums {
   double loss = 0, correct = 0;
   std::int64_t tokens = 0;
@@ -56,7 +56,7 @@ void add_sources(Sums& sums, const Batch& b, const Tensor& token_loss, const Exe
   }
 }
 
-// How many of so many ones and zeros are 1. Exact for up to 2^24 of them.
+// Returns the number of ones in a tensor of zeros and ones. Exact up to 2^24.
 double count_of(const Tensor& flags, const ExecContext& ctx) {
   const Tensor sum = ctx.empty({1});
   column_sum_kernel({.x = flags.view({flags.numel(), 1}), .out = sum}, ctx);
@@ -98,7 +98,7 @@ Evaluation evaluate(const Model& model, const ExecContext& ctx, const Validation
     sums.tokens += b.valid_targets;
     if (!sums.sources.empty()) add_sources(sums, b, out.token_loss, ctx);
   }
-  if (tp && tp->rank() > 0)  // they count once
+  if (tp && tp->rank() > 0)  // shards of a model have the same losses: count them once
     sums = {0, 0, 0, std::vector<SourceLoss>(sums.sources.size()), sums.batch_losses};
   return over_all(sums, comm);
 }

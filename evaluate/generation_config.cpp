@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 constexpr std::uint64_t kMaxBytes = 1 << 20;
 constexpr double kMaxTemperature = 100;
 
-// Reads members of one file.
+// Reads the members of one file.
 class Reader {
  public:
   Reader(const Json& json, const std::string& file) : json_(json), file_(file) {}
@@ -107,7 +107,7 @@ void keep_generation_config(const RunDirectory& run, const std::string& init_fro
                     file = run.path() + "/" + kGenerationFile;
   if (!text.empty()) return replace_text(file, text);
   std::error_code error;
-  fs::remove(file, error);  // of a run that was here before
+  fs::remove(file, error);  // left by an earlier run
   if (error) fail("cannot remove ", file, ": ", io_error_text(error.value()));
 }
 

@@ -30,7 +30,7 @@ PackedRequests::PackedRequests(const std::vector<Request>& requests, const Score
   std::vector<std::size_t> order(requests.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, std::greater<>(), [&](std::size_t r) { return length_of(r); });
-  std::multimap<std::int64_t, std::size_t> room;  // what is left of a row, and which
+  std::multimap<std::int64_t, std::size_t> room;  // free tokens of a row -> index of the row
   for (const std::size_t r : order) {
     RING_CHECK(requests[r].judged > 0 && static_cast<std::size_t>(requests[r].judged) < requests[r].tokens.size(),
                "request ", r, " judges ", requests[r].judged, " of ", requests[r].tokens.size(), " tokens");
@@ -46,7 +46,7 @@ PackedRequests::PackedRequests(const std::vector<Request>& requests, const Score
   batches_ = (rows() + per_batch - 1) / per_batch;
 }
 
-// Without its last token, which nothing is predicted from.
+// Returns the tokens that a request takes in a row: without its last token, which is only predicted.
 std::int64_t PackedRequests::length_of(std::size_t r) const {
   return std::min(static_cast<std::int64_t>(requests_[r].tokens.size()) - 1, options_.row);
 }
@@ -88,7 +88,8 @@ Batch PackedRequests::batch(std::int64_t index, std::vector<std::int32_t>& owner
 
 namespace {
 
-// Log-probabilities, then how many judged tokens were not the likeliest, by request: sums over batches and ranks.
+// Sums over batches and ranks, by request: log-probabilities, then the number of judged tokens that were not most
+// likely.
 class Sums {
  public:
   explicit Sums(std::size_t requests) : values_(2 * requests, 0) {}
@@ -111,7 +112,7 @@ class Sums {
   std::vector<double> values_;
 };
 
-// What a batch, or this rank's part of it, asks for.
+// Rows and targets to be scored in a batch, or in this rank's part of it.
 struct Wanted {
   std::vector<std::int32_t> rows, targets, owners;
   Wanted(const Batch& b, const std::vector<std::int32_t>& owner_of) {
@@ -124,7 +125,7 @@ struct Wanted {
   }
 };
 
-// Owners are cut among ranks as tokens are.
+// Splits owners among the ranks in the same way as tokens.
 Batch part_of(ContextBatches& parts, const Batch& whole, std::vector<std::int32_t>& owners) {
   Batch tags = whole;
   tags.inputs = owners;
@@ -156,7 +157,7 @@ std::vector<Score> score(const Model& model, const ExecContext& ctx, const std::
     const Var hidden = model.hidden(run, from_host(b.inputs, ctx.stream), seqs);
     const Wanted wanted(b, owners);
     const TargetScores scores = target_scores(model, run, hidden.value, wanted.rows, wanted.targets);
-    if (!tp || tp->rank() == 0) sums.add(scores, wanted.owners);  // every slice has the same: they count once
+    if (!tp || tp->rank() == 0) sums.add(scores, wanted.owners);  // all shards have the same scores: count them once
   }
   sums.share(comm);
   return sums.scores();

@@ -18,7 +18,7 @@ namespace ring {
 
 namespace {
 
-// What a process owns of a logical parameter, with no rows where it owns nothing.
+// Returns this process's shard of a logical parameter, with no rows if it has none.
 StateTensor state_tensor(const std::string& name, const Param& param, const LogicalParam& part,
                          const std::vector<ShardPiece>& owned, const FlatBuffer& buffer) {
   const std::int64_t columns = param.shape.size() == 2 ? param.shape[1] : 1;
@@ -134,7 +134,7 @@ void warn_of_other_settings(const RunDirectory& run, const Origin& origin, const
   std::string list;
   for (const std::string& change : changes_of_numbers(origin.config, file.config)) list += "\n  " + change;
   if (list.empty()) return;
-  if (replaces(file, origin))  // with permission, and newer checkpoints are gone or damaged
+  if (replaces(file, origin))  // the user allowed the change, and newer checkpoints are gone or damaged
     log::warn("the checkpoint ", origin.checkpoint,
               " is from before the run's settings were changed; its own hold here:", list);
   else
@@ -142,7 +142,8 @@ void warn_of_other_settings(const RunDirectory& run, const Origin& origin, const
               ", which hold here:", list, "\nTo restore the file: ", run.restoring_command(origin.checkpoint));
 }
 
-// Returns the checkpoint's settings with the session's changes. A corpus may have moved since.
+// Returns the checkpoint's settings with the session's changes. Uses the run's current path of the corpus, which may
+// have moved.
 Config session_config(const std::optional<RunDirectory>& run, const Origin& origin, const SessionOptions& options) {
   Config config = origin.config;
   if (options.change) options.change(config);
@@ -166,7 +167,7 @@ void adopt_choices_of(const FoundCheckpoint& found, const ExecContext& ctx) {
             ", which apply: the numbers are those of the run");
 }
 
-// Trained before the checkpoint; weights that were not trained here are those of an end.
+// Returns the tokens trained before the checkpoint. Weights that were not trained here count as fully trained.
 std::int64_t tokens_of(const Manifest& manifest) {
   const auto value = manifest.values.find(kTokensName);
   return value == manifest.values.end() ? kAfterAllTokens : std::get<std::int64_t>(value->second);

@@ -21,7 +21,7 @@ std::string replaced(const std::string& text, const std::string& what, const std
 
 std::string stripped(const std::string& text) { return std::string(chat::strip(text, true, true, nullptr)); }
 
-// One record, and how its mistakes are named.
+// A record that names its source in errors.
 class Record {
  public:
   Record(const Json& json, const std::string& where) : json_(json), where_(where) {}
@@ -42,7 +42,7 @@ class Record {
     for (const Json& value : list) out.push_back(text_of(value, name));
     return out;
   }
-  // A number from 0, or the same as a text.
+  // Returns an index, stored as a number or as a string.
   std::size_t index(const char* name, std::size_t count) const {
     const Json& value = member(name);
     const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
@@ -61,7 +61,7 @@ class Record {
   const std::string& where_;
 };
 
-// What WikiHow's pages leave in the texts, as in the harness: titles and notes in brackets.
+// Removes WikiHow's titles and bracketed notes from a text, like the harness.
 std::string without_brackets(const std::string& text) {
   std::string from = replaced(stripped(text), " [title]", ". "), out;
   for (std::size_t at = 0; at < from.size();) {

@@ -25,8 +25,8 @@ bool is_name(const std::string& text) {
          std::ranges::all_of(text, [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_'; });
 }
 
-// Continuations are cut from the tokens of the whole, as the harness does: a blank at the end of the context belongs to
-// them, and so do tokens that both would share.
+// Splits the tokens of context + continuation, like the harness: trailing space of the context, and tokens that span
+// the boundary, belong to the continuation.
 class Encoding {
  public:
   explicit Encoding(const Tokenizer& tokenizer)
@@ -53,7 +53,7 @@ class Encoding {
 
  private:
   std::unique_ptr<Encoder> encoder_;
-  std::vector<std::int32_t> before_, empty_;  // in front of a text, and what an empty context is
+  std::vector<std::int32_t> before_, empty_;  // tokens before every text; tokens of an empty context
 };
 
 void add_item(const TaskItem& item, Encoding& encode, const std::string& where, Task& task) {
@@ -66,7 +66,8 @@ void add_item(const TaskItem& item, Encoding& encode, const std::string& where, 
   task.questions.push_back(std::move(q));
 }
 
-// Whether the right choice has the largest log-probability per unit of length; of equal ones the first counts.
+// Returns true if the right choice has the largest log-probability per unit of length. The first of equal choices
+// counts.
 bool is_right(const Question& q, const std::vector<Score>& scores, const std::vector<double>* lengths) {
   std::size_t best = 0;
   double most = -INFINITY;

@@ -10,7 +10,7 @@
 namespace ring {
 namespace {
 
-// Goes with what is in it.
+// Creates a temporary folder; the destructor removes it with its contents.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
