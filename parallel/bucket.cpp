@@ -30,7 +30,7 @@ std::vector<Bucket> make_buckets(const Tensor& flat_grad, const std::vector<Slot
   const Tensor flat = flat_grad.view({flat_grad.numel()});
   const auto element = static_cast<std::int64_t>(size_of(flat.dtype()));
   std::vector<Bucket> buckets;
-  for (std::size_t last = ranges.size(); last > 0;) {  // ranges [first, last) make one bucket
+  for (std::size_t last = ranges.size(); last > 0;) {  // ranges [first, last) form one bucket
     const std::int64_t limit = buckets.empty() ? std::max<std::int64_t>(bucket_bytes / 4, 1) : bucket_bytes;
     const std::int64_t end = ranges[last - 1].begin + ranges[last - 1].numel;
     std::size_t first = last - 1;

@@ -1,5 +1,5 @@
 #pragma once
-// Buckets: contiguous ranges of the flat gradient buffer, ending on parameter boundaries, that are reduced as one.
+// Buckets: contiguous ranges of the flat gradient buffer, ending on parameter boundaries, that are reduced together.
 
 #include <cstdint>
 #include <vector>
@@ -11,13 +11,13 @@ namespace ring {
 
 struct Bucket {
   Tensor grad;                 // contiguous range of the flat buffer
-  std::vector<SlotPtr> slots;  // the parameters whose gradients are views of it
-  std::int64_t begin = 0;      // in the flat buffer
-  // Who gets which sums, counted in the bucket; empty: every rank gets all of them.
+  std::vector<SlotPtr> slots;  // slots of the parameters whose gradients are views of `grad`
+  std::int64_t begin = 0;      // first element in the flat buffer
+  // Owners of the sums, with offsets in the bucket; if empty, every rank gets all sums.
   std::vector<BufferPiece> pieces{};
 };
 
-// Where a parameter's gradient lies in the flat buffer, in elements.
+// A parameter's gradient in the flat buffer, in elements.
 struct SlotRange {
   SlotPtr slot;
   std::int64_t begin = 0, numel = 0;
@@ -25,10 +25,11 @@ struct SlotRange {
 
 inline constexpr std::int64_t kBucketBytes = std::int64_t{4} << 20;
 
-// Cuts parameters, given in registration order, into buckets of at most bucket_bytes (a larger parameter is a bucket of
-// its own). The buckets come in the order of reduction, which is the reverse of registration: backward completes the
-// last parameters first. The first bucket is at most a quarter as large, so that the reduction starts early. Ranges
-// ascend without overlap; gaps between parameters are allowed and travel along. Error names the range otherwise.
+// Splits parameters, given in registration order, into buckets of at most bucket_bytes (a larger parameter gets its own
+// bucket). Returns the buckets in the order of reduction, the reverse of registration, since backward completes the
+// last parameters first. The first bucket is at most a quarter as large, so that reduction starts early. Ranges must
+// ascend without overlap; gaps between parameters are allowed and are reduced too. Throws Error naming the range
+// otherwise.
 std::vector<Bucket> make_buckets(const Tensor& flat_grad, const std::vector<SlotRange>& ranges,
                                  std::int64_t bucket_bytes = kBucketBytes);
 

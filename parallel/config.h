@@ -1,5 +1,5 @@
 #pragma once
-// The settings section `parallel`: how the processes of a run share its work. parallel/plan.h fills in what is 0.
+// The settings section `parallel`: how a run's processes share its work. parallel/plan.h fills in values of 0.
 
 #include <cstdint>
 #include <vector>
@@ -21,7 +21,7 @@ struct ParallelConfig {
   std::int64_t zero = 0;
   DType reduce = DType::f32;
   void fields(Fields&);
-  RingOptions ring(const std::vector<int>& nodes) const;  // nodes: of the ranks of cp
+  RingOptions ring(const std::vector<int>& nodes) const;  // nodes: the node of each rank of cp
 };
 
 }  // namespace ring

@@ -109,7 +109,7 @@ void DataParallel::updated() {
   stale_ = false;
 }
 
-// The owners' news travel with the next forward pass, which all ranks take part in.
+// The new weights are sent in the next forward, which all ranks take part in.
 void DataParallel::loaded() {
   shard_.refresh_weights(ctx_);
   stale_ = true;
@@ -120,7 +120,7 @@ void DataParallel::enter(const ScopeId& scope, ScopePass pass) {
   if (!part) return;
   if (stale_) updated();
   wait_seconds_ += seconds_of([&] { source_->need(*part, pass, ctx_); });
-  // The loss head comes last, and writes its gradients in its forward.
+  // The loss head is the last part; its forward writes its gradients.
   const bool writes = pass == ScopePass::backward || (pass == ScopePass::forward && *part + 1 == units_.parts.size());
   if (!unit_reducer_ || !writes) return;
   wait_seconds_ += seconds_of([&] {
@@ -128,7 +128,7 @@ void DataParallel::enter(const ScopeId& scope, ScopePass pass) {
   });
 }
 
-// A unit is complete when the first part that uses it is.
+// A unit's gradients are complete after the backward of the first part that uses the unit.
 void DataParallel::after_backward(const ScopeId& scope) {
   const std::optional<std::size_t> part = units_.part(scope);
   if (!unit_reducer_ || !part) return;

@@ -1,16 +1,16 @@
 #pragma once
-// Data parallelism with ZeRO 0 to 3 (Rajbhandari et al. 2020): where parameters, gradients and optimizer states live,
-// and how they travel between the ranks that share the data.
+// Data parallelism with ZeRO 0 to 3 (Rajbhandari et al. 2020): where parameters, gradients and optimizer states are
+// stored, and how they are exchanged between the ranks that share the data.
 //
-//   zero  weights     gradients   moments, master   gradients travel
-//   0     everywhere  everywhere  everywhere        in buckets during the last micro-batch's backward, to all
-//   1     everywhere  everywhere  at their owners   the same, to their owners
-//   2     everywhere  at owners   at their owners   after each unit's backward, in every micro-batch
-//   3     at owners   at owners   at their owners   the same; weights are gathered unit by unit
+//   zero  weights     gradients   moments, master   gradients are reduced
+//   0     all ranks   all ranks   all ranks         in buckets during the last micro-batch's backward, to all ranks
+//   1     all ranks   all ranks   their owners      the same, to their owners
+//   2     all ranks   owners      their owners      after each unit's backward, in every micro-batch
+//   3     owners      owners      their owners      the same; weights are gathered unit by unit
 //
-// A step: start_step(); for each micro-batch forward and backward, the last with Tape(final_pass = true);
-// finish_gradients(); an update of everything in shard(); updated(). All ranks run the same parts of the model in the
-// same order. With one rank everything is as with zero = 0.
+// A step: start_step(); forward and backward for each micro-batch, the last with Tape(final_pass = true);
+// finish_gradients(); an update of everything in shard(); updated(). All ranks must run the same parts of the model in
+// the same order. With one rank everything is as with zero = 0.
 
 #include <memory>
 
@@ -24,8 +24,9 @@ namespace ring {
 
 class DataParallel final : public ScopeListener {
  public:
-  // Allocates and fills the parameters of `model`, and follows the scopes of `ctx`, in which alone the model runs.
-  // comm: the ranks that share the data; slices: those that hold the other slices of the model, at the same data.
+  // Allocates and fills the parameters of `model`, and follows the scopes of `ctx`; the model must run only in `ctx`.
+  // comm: the ranks that share the data; slices: the ranks with the other tensor-parallel shards of the model, for the
+  // same data.
   DataParallel(Model& model, Communicator& comm, Communicator& slices, const ParallelConfig&, std::int64_t bucket_bytes,
                const ParamTypes&, std::uint64_t seed, const ExecContext&);
   DataParallel(const DataParallel&) = delete;
@@ -34,14 +35,14 @@ class DataParallel final : public ScopeListener {
   void start_step();
   void finish_gradients();
   void updated();
-  void loaded();  // something else than an update wrote the master values in shard()
+  void loaded();  // call after anything but an update wrote the master values in shard()
 
   const OwnedShard& shard() const { return shard_; }
-  bool sharded() const { return zero_ > 0; }             // the shard is a part of the whole
-  double wait_seconds() const { return wait_seconds_; }  // the host's for other ranks, since start_step()
-  std::size_t weight_bytes() const;  // on the device of this process, with the master values if they are there
+  bool sharded() const { return zero_ > 0; }             // true if the shard is only a part of the parameters
+  double wait_seconds() const { return wait_seconds_; }  // time that the host waited for other ranks since start_step()
+  std::size_t weight_bytes() const;  // on this process's device, with the master values if they are there
   std::size_t gradient_bytes() const;
-  // What parts of the model take turns in (zero 2 and 3) is part of both.
+  // Bytes of the buffers that parts of the model share in turn (zero 2 and 3); included in the two sums above.
   std::size_t weight_buffer_bytes() const { return source_ ? source_->bytes() : 0; }
   std::size_t gradient_buffer_bytes() const { return unit_reducer_ ? unit_reducer_->bytes() : 0; }
 
@@ -63,7 +64,7 @@ class DataParallel final : public ScopeListener {
   std::unique_ptr<Reducer> reducer_;           // zero 0 and 1
   std::unique_ptr<FsdpReducer> unit_reducer_;  // zero 2 and 3
   std::unique_ptr<WeightSource> source_;       // zero 1 and above
-  bool stale_ = false;                         // the source does not know of the newest weights
+  bool stale_ = false;                         // source_ does not have the newest weights yet
   double wait_seconds_ = 0;
   ScopeSubscription subscription_;
 };

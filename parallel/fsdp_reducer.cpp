@@ -36,7 +36,7 @@ void FsdpReducer::open(std::size_t at, const ExecContext& ctx) {
 }
 
 void FsdpReducer::close(std::size_t at, const ExecContext& ctx) {
-  open(at, ctx);  // where its gradients were never wanted
+  open(at, ctx);  // in case no gradient of the unit was wanted
   const FsdpUnit& unit = units_.units[at];
   for (const Param* p : unit.params)
     if (!p->frozen() && !std::exchange(p->var.slot->written, true)) fill_zero(p->var.slot->grad, ctx.stream);
@@ -49,7 +49,7 @@ void FsdpReducer::close(std::size_t at, const ExecContext& ctx) {
   under_way_[buffer] = Reduction{at, {comm_, ctx, buffers_[buffer].narrow(0, 0, unit.size), pieces, travel_}};
 }
 
-// The buffer's reduction ends, and this rank's part of it is added to the step's.
+// Waits for the buffer's reduction, and adds this rank's pieces to the sums of the step.
 void FsdpReducer::settle(std::size_t buffer, const ExecContext& ctx) {
   if (!under_way_[buffer]) return;
   Reduction r = std::move(*under_way_[buffer]);

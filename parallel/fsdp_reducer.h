@@ -1,11 +1,11 @@
 #pragma once
-// Gradients of ZeRO-2 and 3. They exist one unit at a time, in the unit's buffer: as soon as the unit's backward of a
-// micro-batch has run, they are summed to their owners, who add them to what they have of this optimizer step. The next
-// unit's backward runs meanwhile, in another buffer.
+// Reduces gradients for ZeRO-2 and 3. Gradients exist one unit at a time, in the unit's buffer: once the unit's
+// backward of a micro-batch has run, they are reduced to their owners, who add them to their sums of this optimizer
+// step. The next unit's backward runs meanwhile, in a different buffer.
 //
-// It shares GradientSum with Reducer, and nothing more: Reducer waits for the single parameters of the last micro-batch
-// and sums each bucket in place, once per step, while units take turns in a few buffers in every micro-batch. One class
-// for both would hold either's bookkeeping beside the other's.
+// Shares only GradientSum with Reducer: Reducer waits for single parameters of the last micro-batch and reduces each
+// bucket in place, once per step, while units take turns in a few buffers in every micro-batch. One class for both
+// would carry the bookkeeping of each beside that of the other.
 
 #include <optional>
 
@@ -17,18 +17,18 @@ namespace ring {
 
 class FsdpReducer {
  public:
-  // Binds every gradient to its place. own: this rank's gradients, filled by each step.
+  // Binds every gradient to its slot in the buffers. own: this rank's gradients, overwritten by each step.
   FsdpReducer(Communicator&, const FsdpUnits&, const ExecContext&, DType gradients, DType travel,
               const FlatBuffer& own);
 
   void start_step();
-  // Before a unit's first gradient of a micro-batch; does nothing for a unit that is open.
+  // Call before a unit's first gradient of a micro-batch; does nothing if the unit is open.
   void open(std::size_t unit, const ExecContext&);
-  // After its last one. Gradients that nothing wrote are zero.
+  // Call after the unit's last gradient of a micro-batch. Gradients that nothing wrote count as zero.
   void close(std::size_t unit, const ExecContext&);
-  void finish(const ExecContext&);  // of the step: `own` holds the sums
+  void finish(const ExecContext&);  // ends the step; then `own` holds the sums
 
-  std::size_t bytes() const;  // of the buffers
+  std::size_t bytes() const;  // bytes of the buffers
 
  private:
   struct Reduction {
@@ -43,7 +43,7 @@ class FsdpReducer {
   FlatBuffer own_;
   std::vector<Tensor> buffers_;
   std::vector<std::optional<Reduction>> under_way_;  // by buffer
-  std::vector<bool> open_, added_;                   // by unit; added_: in this step
+  std::vector<bool> open_, added_;                   // by unit; added_: already summed into own_ in this step
 };
 
 }  // namespace ring

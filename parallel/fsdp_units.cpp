@@ -22,8 +22,8 @@ void add_part(FsdpUnits& u, const ModelPart& part) {
   const std::size_t number = u.parts.size();
   u.parts.push_back(part.scope);
   std::vector<std::size_t>& users = u.users.emplace_back();
-  std::optional<std::size_t> fresh;  // the unit of what no earlier part uses
-  ParamList params = part.params;    // neighbours of the flat layout are neighbours here, too
+  std::optional<std::size_t> fresh;  // the unit for parameters that no earlier part uses
+  ParamList params = part.params;    // sorted so that parameters adjacent in the flat layout stay adjacent
   std::ranges::sort(params, {}, &Param::offset);
   for (Param* p : params) {
     std::size_t at = find_unit(u, p);
@@ -39,7 +39,7 @@ void add_part(FsdpUnits& u, const ModelPart& part) {
   }
 }
 
-// Which units take turns in one buffer: those of equal keys.
+// Returns the buffer's key: units with equal keys share a buffer.
 ScopeId buffer_key(const FsdpUnit& unit) {
   if (unit.tables) return {};
   return {unit.scope.kind, unit.scope.number % 2};

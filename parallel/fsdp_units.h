@@ -1,7 +1,7 @@
 #pragma once
-// Units: the parameters of one part of the model (a block, the embedding, the head), which are gathered, reduced and
-// overwritten together. A unit has its place in one of a few buffers: blocks take turns in two of them, tables share
-// one, each of the others has a buffer of its own. So a parameter's address never changes.
+// Units: the parameters of one part of the model (a block, the embedding, the head), which are all-gathered, reduced
+// and overwritten together. Each unit has a fixed buffer: blocks alternate between two buffers, tables share one, every
+// other unit has its own. So a parameter's address never changes.
 
 #include <optional>
 #include <vector>
@@ -14,32 +14,32 @@ namespace ring {
 
 struct FsdpUnitPiece {
   ShardPiece piece;
-  std::int64_t at = 0;  // in the unit's buffer
+  std::int64_t at = 0;  // offset in the unit's buffer
 };
 
 struct FsdpUnit {
-  ScopeId scope;  // of the first part that uses it
+  ScopeId scope;  // scope of the first part that uses the unit
   std::vector<Param*> params{};
-  std::vector<std::int64_t> param_at{};  // in the unit's buffer
-  std::vector<FsdpUnitPiece> pieces{};   // of all ranks
-  std::int64_t size = 0;                 // elements of its buffer
+  std::vector<std::int64_t> param_at{};  // offsets in the unit's buffer
+  std::vector<FsdpUnitPiece> pieces{};   // pieces of all ranks
+  std::int64_t size = 0;                 // elements in the buffer
   int buffer = 0;
-  bool tables = false;                        // of tables only
-  std::size_t first_part = 0, last_part = 0;  // that use it, in the order of the forward pass
+  bool tables = false;                        // all parameters are tables
+  std::size_t first_part = 0, last_part = 0;  // parts that use the unit, in forward order
 };
 
 struct FsdpUnits {
-  std::vector<FsdpUnit> units;                  // in the order of first use
-  std::vector<ScopeId> parts;                   // of the model, in the order of the forward pass
-  std::vector<std::vector<std::size_t>> users;  // by part: its units
-  std::vector<std::int64_t> buffers;            // elements of each
+  std::vector<FsdpUnit> units;                  // ordered by first use
+  std::vector<ScopeId> parts;                   // parts of the model, in forward order
+  std::vector<std::vector<std::size_t>> users;  // units of each part
+  std::vector<std::int64_t> buffers;            // elements of each buffer
 
-  std::optional<std::size_t> part(const ScopeId&) const;  // none: the scope is no part of the model
+  std::optional<std::size_t> part(const ScopeId&) const;  // nullopt if the scope is no part of the model
 };
 
 FsdpUnits make_fsdp_units(const Model&, const std::vector<ShardPiece>& plan);
 
-// What a rank's piece of the unit is in a buffer for the unit.
+// Returns the unit's pieces, with their owners, in a buffer of the unit.
 std::vector<OwnedPiece> pieces_in(const FsdpUnit&, const Tensor& buffer);
 
 }  // namespace ring

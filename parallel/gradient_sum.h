@@ -1,6 +1,6 @@
 #pragma once
-// One reduction of gradients that is under way: of a whole buffer to every rank, or of its pieces to their owners. The
-// values travel, and are added, in the buffer's type or in bf16.
+// A reduction of gradients in flight: of a whole buffer to every rank, or of its pieces to their owners. Values are
+// sent and added in the buffer's type or in bf16.
 
 #include <vector>
 
@@ -16,14 +16,15 @@ struct BufferPiece {
 
 class GradientSum {
  public:
-  // In place. No pieces: every rank gets the whole sum. The buffer is left alone until finish().
+  // Starts an in-place reduction; without pieces every rank gets the whole sum. Collective. The buffer must not be used
+  // until finish().
   GradientSum(Communicator&, const ExecContext&, const Tensor& buffer, const std::vector<BufferPiece>& pieces,
               DType travel);
-  // Orders the stream after the reduction. Error: a lost peer, a timeout.
+  // Makes the stream wait for the reduction. Throws Error on a lost peer or a timeout.
   void finish(const ExecContext&);
 
  private:
-  Tensor buffer_, travels_;  // alike where nothing is converted
+  Tensor buffer_, travels_;  // the same tensor if nothing is converted
   std::vector<BufferPiece> own_;
   Work work_;
 };

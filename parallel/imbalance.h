@@ -1,5 +1,5 @@
 #pragma once
-// How evenly ranks share the pairs of attention.
+// Balance of attention pairs over ranks.
 
 #include <cstdint>
 #include <vector>
@@ -9,10 +9,10 @@
 
 namespace ring {
 
-double largest_over_mean(const std::vector<double>& values);  // 1: all are alike, or nothing is there
+double largest_over_mean(const std::vector<double>& values);  // 1 if all values are equal or the sum is 0
 
-// Pairs of each rank for one causal sequence of the layout: `slices` of the KV heads, which they divide, and of each
-// the ranks that hold its rows. Selected blocks count by how many the pattern keeps, wherever they are.
+// Returns the pairs of each rank for one causal sequence of the layout: for each of the `slices` equal groups of KV
+// heads, the ranks of the layout. Selected blocks count by the number that the pattern keeps, wherever they are.
 std::vector<double> pairs_by_rank(const Pattern&, std::int64_t kv_heads, std::int64_t slices, const ContextLayout&);
 
 }  // namespace ring

@@ -4,7 +4,7 @@
 
 namespace ring {
 
-// The settings want another number of processes: what plan_degrees() (parallel/plan.h) throws then.
+// Thrown by plan_degrees() (parallel/plan.h) if the settings need a different number of processes.
 struct WorldMisfit : Error {
   using Error::Error;
 };

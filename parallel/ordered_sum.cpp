@@ -7,7 +7,7 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kAtOnce = std::int64_t{4} << 20;  // elements of each rank that are gathered at a time
+constexpr std::int64_t kAtOnce = std::int64_t{4} << 20;  // elements gathered from each rank at a time
 
 Tensor in_type(const Tensor& t, DType type, const ExecContext& ctx) {
   if (t.dtype() == type) return t;

@@ -1,7 +1,7 @@
 #pragma once
-// Sums over a group in rank order, on any backend. NCCL gives every rank of a group the same bits, but groups on other
-// GPUs may add in another order. So what replicas each add over a group of their own, and must agree on to the bit, is
-// gathered, and added by everybody. For little: each rank gets everything.
+// Sums over a group in rank order, on any backend. NCCL gives every rank of a group bit-identical results, but a group
+// on different GPUs may add in a different order. Replicas that each sum over their own group, and must agree to the
+// bit, therefore gather all values and add them on every rank. For small tensors: each rank receives everything.
 
 #include <vector>
 
@@ -10,7 +10,8 @@
 
 namespace ring {
 
-// In place; contiguous, f32 or bf16, which is added in f32 and rounded once. The same list on every rank of the group.
+// Sums in place. Tensors are contiguous and f32, or bf16, which is added in f32 and rounded once. Collective; every
+// rank of the group passes the same list.
 void sum_in_order(const std::vector<Tensor>& tensors, Communicator& group, const ExecContext&);
 
 }  // namespace ring

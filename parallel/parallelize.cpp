@@ -2,12 +2,13 @@
 
 namespace ring {
 
-// Keys and values meet the queries of other ranks inside of attention, by the plan's schedule; all else is by token.
+// Context parallelism: inside attention, keys and values meet the queries of other ranks by the plan's schedule;
+// everything else is per token.
 ContextBatches parallelize_context(Mesh& mesh, const ParallelPlan& plan) {
   return {mesh.axis("cp"), plan.cp_layout, plan.config.cp_schedule, plan.config.ring(mesh.nodes_along("cp"))};
 }
 
-// Ranks of dp have other sequences and ranks of cp other tokens: for parameters both are replicas.
+// Ranks of dp have different sequences and ranks of cp different tokens: with respect to parameters, both are replicas.
 std::unique_ptr<DataParallel> parallelize_data(Model& model, Mesh& mesh, const ParallelPlan& plan,
                                                const ParameterOptions& o, const ExecContext& ctx) {
   return std::make_unique<DataParallel>(model, mesh.group(kDataAxes), mesh.axis("tp"), plan.config, o.bucket_bytes,

@@ -1,6 +1,6 @@
 #pragma once
-// Applies a plan to a declared model. parallelize.cpp says how each matrix is cut, what is gathered when, and where
-// weights, gradients and optimizer states live; layers and ops know nothing of the plan.
+// Applies a plan to a declared model. Layers declare how their matrices are sharded (Placement, model/params.h); layers
+// and ops do not depend on the plan.
 
 #include <memory>
 
@@ -10,7 +10,7 @@
 
 namespace ring {
 
-// What keeps a parallel model together beside the model itself.
+// The parallel parts of a model.
 struct Parallelized {
   ContextBatches context;              // cp: this rank's part of every sequence
   std::unique_ptr<DataParallel> data;  // dp and ZeRO: parameters, gradients and their owners
@@ -19,14 +19,13 @@ struct Parallelized {
 struct ParameterOptions {
   ParamTypes types;
   std::uint64_t seed = 0;
-  std::int64_t bucket_bytes = 0;  // of gradients that are reduced together
+  std::int64_t bucket_bytes = 0;  // size of a bucket of gradients
 };
 
-// Collective. Cuts the model into slices of tp, and allocates and fills its parameters. All of it must outlive what is
-// returned.
+// Shards the model by tp, and allocates and fills its parameters. Collective. All arguments must outlive the result.
 Parallelized parallelize(Model&, Mesh&, const ParallelPlan&, const ParameterOptions&, const ExecContext&);
 
-// Its steps, in this order.
+// The steps of parallelize(), in this order.
 ContextBatches parallelize_context(Mesh&, const ParallelPlan&);
 std::unique_ptr<DataParallel> parallelize_data(Model&, Mesh&, const ParallelPlan&, const ParameterOptions&,
                                                const ExecContext&);

@@ -1,10 +1,10 @@
 #pragma once
-// Sums gradients over the ranks while backward still runs. As soon as all parameters of the next bucket are complete,
-// an asynchronous reduction of it starts; buckets start in their given order, the same on every rank. The loss already
-// carries 1 / (valid tokens of all ranks), so that the sum is the gradient.
+// Sums gradients over the ranks while backward still runs. Once all parameters of the next bucket are complete, its
+// asynchronous reduction starts; buckets start in their given order, the same on every rank. The loss is already scaled
+// by 1 / (valid tokens of all ranks), so that the sum is the gradient.
 //
-// One optimizer step: any number of micro-batches backward, the last with Tape(final_pass = true), then finish().
-// Between the start of that last backward and finish() nothing else may use the communicator.
+// One optimizer step: any number of micro-batches, the last with Tape(final_pass = true), then finish(). Between the
+// start of that last backward and finish() nothing else may use the communicator.
 
 #include <vector>
 
@@ -15,21 +15,22 @@ namespace ring {
 
 class Reducer {
  public:
-  // Installs on_ready in every slot; `compute` is the stream on which gradients are written. travel: the type in which
-  // f32 gradients travel and are added.
+  // Installs on_ready in every slot. compute: the stream on which gradients are written. travel: the type in which f32
+  // gradients are sent and added.
   Reducer(Communicator& comm, Stream compute, std::vector<Bucket> buckets, DType travel = DType::f32);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Zeroes gradients that nothing wrote, reduces what is left, and orders the compute stream after all of it.
-  // Afterwards every slot is `written`, and the reducer is ready for the next step. Error: a lost peer, a timeout.
+  // Zeroes gradients that nothing wrote, reduces the remaining buckets, and makes the compute stream wait for all
+  // reductions. Afterwards every slot is `written`, and the reducer is ready for the next step. Throws Error on a lost
+  // peer or a timeout.
   void finish();
 
   int buckets() const { return static_cast<int>(buckets_.size()); }
-  int started() const { return next_; }                  // buckets whose reduction has started in this step
-  int overlapped() const { return overlapped_; }         // of the last finished step: started before finish()
-  double wait_seconds() const { return wait_seconds_; }  // of the last finished step: the host's wait in finish()
+  int started() const { return next_; }           // buckets whose reduction has started in this step
+  int overlapped() const { return overlapped_; }  // buckets of the last finished step that started before finish()
+  double wait_seconds() const { return wait_seconds_; }  // host time in finish() of the last finished step
 
  private:
   void on_ready(std::size_t bucket, std::size_t index);

@@ -14,7 +14,7 @@ ShardPiece piece(const Param& p, std::int64_t first_row, std::int64_t rows, int 
   return {&p, first_row, rows, p.offset + first_row * columns, rows * columns, owner, 0};
 }
 
-// Its logical parameters, or the whole where one of them does not start as kernels like it.
+// Returns the pieces of the logical parameters, or the whole parameter if a logical one is not aligned for kernels.
 std::vector<ShardPiece> natural_pieces(const Param& p) {
   std::vector<ShardPiece> out;
   const std::int64_t rows = p.shape[0];
@@ -27,7 +27,7 @@ std::vector<ShardPiece> natural_pieces(const Param& p) {
   return out;
 }
 
-// FLOPs of the updates of whole matrices in it.
+// Returns the FLOPs of the whole-matrix updates in a piece.
 double update_flops(const ShardPiece& p) {
   double flops = 0;
   for (const LogicalPiece& l : logical_pieces(p)) flops += l.part->update_flops;
@@ -39,7 +39,7 @@ class Balance {
   explicit Balance(int ranks) : load_(static_cast<std::size_t>(ranks), 0), flops_(load_.size(), 0) {}
 
   int lightest() const { return static_cast<int>(std::min_element(load_.begin(), load_.end()) - load_.begin()); }
-  // That has least to compute, and of several the lightest.
+  // Returns the rank with the least to compute, among equals the one with the least to store.
   int idlest() const {
     std::size_t best = 0;
     for (std::size_t r = 1; r < load_.size(); ++r)
@@ -52,8 +52,8 @@ class Balance {
     flops_[static_cast<std::size_t>(rank)] += flops;
   }
 
-  // Cuts a table so that each rank gets what it lacks of an equal share of everything given, this table included. The
-  // ranks' rows lie in their order.
+  // Splits a table so that each rank gets what it lacks of an equal share of everything assigned, this table included.
+  // Rows are in rank order.
   void cut(const Param& p, std::vector<ShardPiece>& out) {
     const std::int64_t unit = std::lcm(columns_of(p), kParamAlign) / columns_of(p), rows = p.shape[0];
     std::int64_t first = 0;
@@ -68,7 +68,7 @@ class Balance {
   }
 
  private:
-  // How high the ranks from `first` on stand once so many elements were poured over the lowest of them.
+  // Returns the common load to which `elements` raise the least loaded ranks from `first` on (water filling).
   std::int64_t level(std::int64_t elements, std::size_t first) const {
     std::vector<std::int64_t> loads(load_.begin() + static_cast<std::ptrdiff_t>(first), load_.end());
     std::sort(loads.begin(), loads.end());
@@ -85,7 +85,7 @@ class Balance {
   std::vector<double> flops_;
 };
 
-// Shares what is frozen, or what is not.
+// Assigns either the frozen parameters or the others.
 void share(const Parameters& params, bool frozen, int ranks, std::vector<ShardPiece>& all) {
   std::vector<ShardPiece> out;
   for (const Param* p : params.layout())

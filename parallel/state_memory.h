@@ -1,6 +1,6 @@
 #pragma once
-// How many bytes of a model live in one process from the first step, or from the first save, to the last, known before
-// any of them is allocated.
+// Bytes of a model's persistent tensors in one process, from the first step or save to the last, predicted before any
+// allocation.
 
 #include <cstdint>
 #include <functional>
@@ -11,28 +11,29 @@
 namespace ring {
 
 struct StateMemory {
-  std::uint64_t weights = 0;  // that kernels read
-  std::uint64_t master = 0;   // where the optimizer updates another copy of them
+  std::uint64_t weights = 0;  // read by kernels
+  std::uint64_t master = 0;   // if the optimizer updates a separate copy of the weights
   std::uint64_t gradients = 0;
   std::uint64_t optimizer_states = 0;
-  std::uint64_t average = 0;           // of the weights, where there is one
-  std::uint64_t watched = 0;           // in host memory: values before an update, where they are compared
-  std::uint64_t weight_buffers = 0;    // ZeRO-3: for units of weights while they are gathered
-  std::uint64_t gradient_buffers = 0;  // ZeRO-2 and 3: for units of gradients until they are summed
-  std::uint64_t snapshot = 0;          // in host memory: what checkpoints are written from
-  std::uint64_t staging = 0;           // for states that live in host memory, on their way to the device and back
-  OwnedShard owned{};                  // what this process updates, of the declared model: no tensors
+  std::uint64_t average = 0;           // moving average of the weights, if enabled
+  std::uint64_t watched = 0;           // in host memory: values before an update, for comparison if watched
+  std::uint64_t weight_buffers = 0;    // ZeRO-3: gathered units of weights
+  std::uint64_t gradient_buffers = 0;  // ZeRO-2 and 3: units of gradients until they are reduced
+  std::uint64_t snapshot = 0;          // in host memory: the copy that checkpoints are written from
+  std::uint64_t staging = 0;           // device buffers for states in host memory, in transit
+  OwnedShard owned{};                  // the parameters that this process updates, without tensors
   std::uint64_t buffers() const { return weight_buffers + gradient_buffers; }
   std::uint64_t total() const {
     return weights + master + gradients + optimizer_states + average + watched + buffers() + snapshot + staging;
   }
 };
 
-// What the optimizer's states take, for what a rank owns.
+// Returns the bytes of the optimizer's states for a rank's shard.
 using StateBytes = std::function<std::uint64_t(const OwnedShard&)>;
 
-// model: declared, not allocated; it gets its layout. ranks: that share the data (dp x cp), of which this is `rank`.
-// Nothing is in host memory (staging = 0) or averaged.
+// Predicts the bytes for rank `rank` of the `ranks` ranks that share the data (dp x cp). model: declared, not
+// allocated; its flat layout is computed here. Assumes that no states are in host memory (staging = 0) and nothing is
+// averaged.
 StateMemory state_memory(Model& model, int zero, int ranks, int rank, const ParamTypes&, const StateBytes&);
 
 }  // namespace ring

@@ -46,8 +46,8 @@ void WeightGather::updated(const ExecContext& ctx) {
   }
 }
 
-// Starts where they are not there already. What ran before has the buffer's old contents behind it: a part and the one
-// before it never share a buffer.
+// Starts gathering the part's units that are not in their buffers. This may overwrite a buffer, since a part and the
+// one before it never share one: work that used the old contents is earlier in the stream.
 void WeightGather::gather(std::size_t part, ScopePass pass, const ExecContext& ctx) {
   for (const std::size_t at : units_.users[part]) {
     const FsdpUnit& unit = units_.units[at];

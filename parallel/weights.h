@@ -1,5 +1,5 @@
 #pragma once
-// How the weights of all parameters come from their owners to those who compute with them.
+// Distribution of weights from their owners to the ranks that compute with them.
 
 #include <optional>
 
@@ -11,17 +11,17 @@ namespace ring {
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
-  virtual void updated(const ExecContext&) = 0;  // the owners' weights are new
-  // Before a part of the model runs; orders the stream after the arrival of its parameters.
+  virtual void updated(const ExecContext&) = 0;  // call after the owners' weights changed; collective
+  // Call before a part of the model runs: makes the stream wait for the part's parameters. Collective.
   virtual void need(std::size_t part, ScopePass, const ExecContext&) = 0;
-  virtual std::size_t bytes() const = 0;  // of buffers beside the shard's
+  virtual std::size_t bytes() const = 0;  // bytes of buffers beside the shard
 };
 
-// ZeRO-1 and 2: every rank has all weights; the owners send the new ones unit by unit after each update, and the next
-// forward pass waits for each at its first use.
+// ZeRO-1 and 2: every rank has all weights. After each update the owners broadcast the new ones unit by unit, and the
+// next forward waits for each unit at its first use.
 class WeightBroadcast final : public WeightSource {
  public:
-  // all: the flat weights of all parameters, to which their values are bound.
+  // all: the flat weights, to which the parameters' values are bound.
   WeightBroadcast(Communicator&, const FsdpUnits&, const Tensor& all);
   void updated(const ExecContext&) override;
   void need(std::size_t part, ScopePass, const ExecContext&) override;
@@ -34,11 +34,11 @@ class WeightBroadcast final : public WeightSource {
   std::vector<std::optional<Work>> under_way_;  // by unit
 };
 
-// ZeRO-3: weights exist at their owners only. A unit is gathered into its buffer ahead of its use, while the part
-// before it computes, in the forward and again in the backward.
+// ZeRO-3: only the owners store weights. A unit is gathered into its buffer before its use, while the previous part
+// computes, in the forward and again in the backward.
 class WeightGather final : public WeightSource {
  public:
-  // Binds every value to its place in the buffers. own: this rank's weights.
+  // Binds every parameter's value to its slot in the buffers. own: this rank's weights.
   WeightGather(Communicator&, const FsdpUnits&, const ExecContext&, const FlatBuffer& own);
   void updated(const ExecContext&) override;
   void need(std::size_t part, ScopePass, const ExecContext&) override;
@@ -47,7 +47,7 @@ class WeightGather final : public WeightSource {
  private:
   struct WeightBuffer {
     Tensor tensor;
-    std::optional<std::size_t> unit;  // whose weights are here, or on their way
+    std::optional<std::size_t> unit;  // unit whose weights are here or in flight
     std::optional<Work> under_way;
   };
   void gather(std::size_t part, ScopePass, const ExecContext&);
