@@ -15,8 +15,7 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kFreeShare = 25;  // a 25th stays free: the first steps have no memory plan yet, and the slab has
-                                        // gaps
+constexpr std::size_t kFreeShare = 25;  // 1/25 stays free: the first steps have no memory plan, and the slab has gaps
 
 // Gives the rest of the budget to states in transit from the host (optimizer.offload_staging_bytes: auto), in whole
 // chunks. The dry step has the minimum number of chunks.

@@ -16,21 +16,21 @@ namespace ring {
 struct ActivationFit {
   ActivationPlan plan;
   std::size_t peak = 0;       // predicted bytes on this rank's device; 0 if nothing was predicted
-  std::size_t budget = 0;     // bytes that the peak must not exceed
-  double seconds = 0;         // predicted time that a step takes longer than one that saves everything
+  std::size_t budget = 0;     // limit of the peak, in bytes
+  double seconds = 0;         // predicted time of a step beyond that of a step that saves everything
   std::size_t host_room = 0;  // bytes of host memory that blocks may use; activations beyond them stay on the device
   std::size_t host = 0;       // bytes of host memory that blocks are predicted to use in each micro-batch
-  std::size_t staging = 0;    // bytes for optimizer.offload_staging_bytes: auto, part of the peak; 0 if it is given or
-                              // stays at three chunks
-  std::string text() const;   // "12 blocks keep everything, 10 blocks compute the MLP again: 61.2 GiB of 75.0 GiB"
+  std::size_t staging = 0;    // bytes for optimizer.offload_staging_bytes: auto, included in the peak; otherwise 0
+  // Returns "12 blocks keep everything, 10 blocks compute the MLP again: 61.2 GiB of 75.0 GiB".
+  std::string text() const;
 };
 
-// Returns the fastest plan whose peak, as dry_step() finds it for rank 0, is within `budget` bytes. Values of
+// Returns the fastest plan whose peak is within `budget` bytes, as predicted by dry_step() for rank 0. Values of
 // train.recompute and train.activation_offload other than auto are kept. optimizer.offload_staging_bytes: auto gets the
 // memory that the plan leaves.
-// host_room: bytes of host memory for activations; if not given, train.activation_offload_bytes, whose 0 means none for
-// auto, because the host is unknown.
-// Returns nullopt if no plan fits; the plan with the lowest peak is then stored in `smallest`, if that is not null.
+// host_room: bytes of host memory for activations. If not given: train.activation_offload_bytes, where 0 means that
+// auto offloads nothing, because the size of the host is unknown. Returns nullopt if no plan fits. The plan with the
+// lowest peak is then stored in `smallest`, if that is not null.
 std::optional<ActivationFit> find_activation_fit(const Config& resolved, int world, std::size_t budget,
                                                  const DeviceRates&, ActivationFit* smallest = nullptr,
                                                  std::optional<std::size_t> host_room = {});

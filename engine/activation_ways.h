@@ -17,8 +17,8 @@ struct SolvedPlan {
   std::int64_t nanoseconds = 0;
 };
 
-// Dry-runs a step once for each way, with all blocks treated alike: what a block takes does not depend on how the other
-// blocks are treated.
+// Dry-runs one step for each way, with all blocks treated alike: a block's memory and time do not depend on how the
+// other blocks are treated.
 class ActivationWays {
  public:
   // host_room: bytes of host memory for offloaded activations. 0: blocks offload nothing, except with
@@ -65,10 +65,10 @@ class ActivationWays {
   PartOptions options_;
 };
 
-// "12 blocks keep everything", "1 block computes the MLP again and keeps the rest on the host".
+// Returns "12 blocks keep everything", "1 block computes the MLP again and keeps the rest on the host".
 std::string blocks_text(std::ptrdiff_t blocks, const BlockPlan&);
 
-// "12 blocks keep everything, 9 blocks compute the MLP again".
+// Returns "12 blocks keep everything, 9 blocks compute the MLP again".
 std::string plan_text(const ActivationPlan&);
 
 // Returns the recomputation that the settings fix for all blocks; `none` for auto.

@@ -10,10 +10,10 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kFirstSegment = 2048;  // LongNet's (Ding et al. 2023)
-constexpr std::int64_t kSinks = 4;            // StreamingLLM's (Xiao et al. 2023)
+constexpr std::int64_t kFirstSegment = 2048;  // first segment of LongNet (Ding et al. 2023)
+constexpr std::int64_t kSinks = 4;            // sinks of StreamingLLM (Xiao et al. 2023)
 constexpr std::int64_t kBlock = 128, kLocalBlocks = 16;
-constexpr double kShare = 0.25;  // of a step
+constexpr double kShare = 0.25;  // attention's share of a step
 
 AttentionConfig window_of(std::int64_t window) {
   AttentionConfig a;

@@ -186,7 +186,7 @@ namespace {
 
 // Token counts of a step and of the run, and step counts, must be exact.
 void validate_tokens(const Config& c, std::vector<SettingProblem>& errors) {
-  const std::int64_t per_step = c.train.batch_size * c.model.context;  // at most 2^60, by their ranges
+  const std::int64_t per_step = c.train.batch_size * c.model.context;  // at most 2^60, by the ranges of both settings
   const std::string step =
       str(c.train.batch_size, " x ", c.model.context, " tokens (train.batch_size x model.context)");
   if (per_step > kMostTokens) {
@@ -239,8 +239,7 @@ void validate_stages(const Config& c, std::vector<SettingProblem>& errors) {
 // Parameters and their names follow from the model without its attention (which may need a file) and without its
 // vocabulary (which may be the corpus's).
 void validate_groups(const Config& c, std::vector<SettingProblem>& errors) {
-  constexpr std::int64_t kMostLayers = 1000;  // naming more layers takes seconds; their errors are reported when a run
-                                              // begins
+  constexpr std::int64_t kMostLayers = 1000;  // naming more layers takes seconds: checked when a run begins
   if (c.optimizer.groups.empty() || c.model.layers > kMostLayers) return;
   ModelConfig named = c.model;
   named.attention = {};
@@ -273,14 +272,15 @@ namespace {
 
 // Consecutive steps of one size.
 struct Stretch {
-  std::int64_t per_step, begin, end;  // in tokens: of a step; before the first step; after which the next size begins
+  std::int64_t per_step, begin, end;  // tokens: of a step; before the first step; after which the size changes
   std::int64_t steps(std::int64_t until) const {
     const std::int64_t tokens = std::max<std::int64_t>(0, std::min(end, until) - begin);
     return tokens / per_step + (tokens % per_step > 0);
   }
 };
 
-// Calls fn with each stretch until it returns false. A stretch consists of whole steps, so it may skip other sizes.
+// Calls fn with each stretch until it returns false. A stretch has whole steps, so it may end beyond later changes of
+// size and skip them.
 template <class Fn>
 void for_stretches(const TrainConfig& c, std::int64_t context, std::int64_t begin, const Fn& fn) {
   for (std::size_t i = 0; i <= c.batch_sizes.size(); ++i) {

@@ -1,5 +1,5 @@
 #pragma once
-// The whole settings tree of a run. docs/configuration.md is generated from it.
+// All settings of a run. docs/configuration.md is generated from them.
 
 #include <cstdint>
 #include <string>
@@ -14,7 +14,7 @@
 
 namespace ring {
 
-// Maximum tokens of a run. A double counts them exactly, so processes may add them up as doubles.
+// Maximum tokens of a run: a double counts them exactly, and processes add tokens up as doubles.
 inline constexpr std::int64_t kMostTokens = std::int64_t{1} << 53;
 // Maximum tokens of one kernel call: kernels number tokens with 32 bits.
 inline constexpr std::int64_t kMostTokensAtOnce = (std::int64_t{1} << 31) - 1;
@@ -46,9 +46,9 @@ struct RunConfig {
 
 struct TrainConfig {
   std::int64_t batch_size = 12;  // sequences; the maximum if batch_sizes is given
-  TokenSchedule batch_sizes;  // batch sizes of steps that begin after a number of trained tokens; if empty, all steps
-                              // have batch_size
-  std::int64_t context = 0;   // the maximum of the run; 0 means model.context
+  // Batch sizes of steps that begin after a number of trained tokens. If empty, all steps have batch_size.
+  TokenSchedule batch_sizes;
+  std::int64_t context = 0;  // the maximum of the run; 0 means model.context
   TokenSchedule contexts;
   std::int64_t micro_batch = 0;
   std::int64_t steps = 0;

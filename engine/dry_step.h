@@ -41,12 +41,13 @@ struct DryTransfer {
 
 struct DryStep {
   std::size_t weights = 0, gradients = 0, optimizer_states = 0;  // on this rank's device; weights include their average
-  std::size_t weight_buffers = 0, gradient_buffers = 0;  // of these, buffers that parts reuse in turn (parallel.zero)
-  std::size_t lasting = 0;                               // the above, inputs and all else that outlives a step
-  MemoryPlan plan;                                       // of memory that is allocated and freed within a step
-  std::size_t host = 0;                                  // offloaded activations
-  std::size_t host_states = 0;                           // offloaded states and values (optimizer.offload)
-  std::size_t stayed = 0;         // activations that were to be offloaded but exceeded the host memory
+  std::size_t weight_buffers = 0, gradient_buffers = 0;          // part of the above: buffers that parts reuse in turn
+                                                                 // (parallel.zero)
+  std::size_t lasting = 0;        // weights, gradients, optimizer_states, inputs, and all else that outlives a step
+  MemoryPlan plan;                // of memory that is allocated and freed within a step
+  std::size_t host = 0;           // offloaded activations
+  std::size_t host_states = 0;    // offloaded states and values (optimizer.offload)
+  std::size_t stayed = 0;         // activations to be offloaded that did not fit into host memory
   std::vector<PartMemory> parts;  // in the order of the forward pass
   std::vector<DryCall> calls;
   std::vector<DryTransfer> transfers;

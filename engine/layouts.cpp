@@ -17,7 +17,7 @@ std::vector<std::int64_t> zero_stages(int replicas) {
   return {0, 1, 2, 3};
 }
 
-// Returns the fixed degree, or else all divisors of the number of processes.
+// Returns the fixed degree, or all divisors of the number of processes.
 std::vector<std::int64_t> degrees(const std::optional<std::int64_t>& fixed, std::int64_t processes) {
   if (fixed) return {*fixed};
   std::vector<std::int64_t> all;
@@ -63,8 +63,8 @@ PlanQuestion with_context(PlanQuestion q, std::int64_t thousands) {
   return q;
 }
 
-// Returns true if a layout fits with the states where optimizer.offload puts them; states on the host leave less of it
-// to activations.
+// Returns true if a layout fits with its states stored where optimizer.offload says. States on the host leave less host
+// memory for activations.
 bool fits_with_states(PlanQuestion q) {
   if (q.config.train.mlp_chunk == kAutoMlpChunk) q.config.train.mlp_chunk = least_mlp_chunk(q);
   std::int64_t& room = q.config.train.activation_offload_bytes;
@@ -77,7 +77,7 @@ bool fits_with_states(PlanQuestion q) {
   return fits_in_some_way(q.config, q.world, q.budget, q.rates);
 }
 
-// Returns true if a sequence of `thousands` x 1,024 tokens fits into each replica of a layout.
+// Returns true if a sequence of `thousands` x 1,024 tokens per replica fits.
 bool fits(const PlanQuestion& layout, std::int64_t thousands) {
   if (layout.stopped && layout.stopped()) throw PlanStopped();
   const PlanQuestion q = with_context(layout, thousands);
@@ -88,7 +88,8 @@ bool fits(const PlanQuestion& layout, std::int64_t thousands) {
   }
 }
 
-// Returns the longest context, in thousands, to within a sixteenth. Requires that `least` fits; returns at least that.
+// Returns the longest context, in units of 1,024 tokens, to within a sixteenth. Requires that `least` fits; returns at
+// least that.
 std::int64_t longest_of(const PlanQuestion& layout, std::int64_t least) {
   std::int64_t most = 2 * least;
   while (most <= (std::int64_t{1} << 20) && fits(layout, most)) most = 2 * (least = most);
@@ -121,8 +122,8 @@ TriedStep try_layout(const PlanQuestion& q) {
   return tried;
 }
 
-// Sorts by speed. Layouts within one part in a thousand of the fastest are sorted by peak instead, because predictions
-// are not more precise than that; then the same for the remaining layouts.
+// Sorts by speed. Layouts whose times differ by less than a thousandth are sorted by peak, because predictions are not
+// more precise.
 void sort_by_speed_and_room(std::vector<PlannedStep>& all) {
   constexpr double kSameSpeed = 1.001;
   std::ranges::stable_sort(all, {}, &PlannedStep::seconds);
@@ -170,8 +171,8 @@ std::string FixedDegrees::text() const {
 
 std::vector<PlannedStep> plan_layouts(const PlanQuestion& q) { return try_layouts(q).fit; }
 
-// Layouts with the largest cp * tp come first: with fewer devices per sequence the context is not longer, so most of
-// the other layouts need only one check that they hold no more.
+// Tries layouts with the largest cp * tp first: with fewer devices per sequence the context cannot be longer, so most
+// other layouts need a single check that they do not fit a longer one.
 LongestContext longest_context(const PlanQuestion& question, const PlanProgress& progress) {
   const auto sharing = [](const PlanQuestion& q) { return q.config.parallel.cp * q.config.parallel.tp; };
   std::vector<PlanQuestion> layouts = layouts_of(question);

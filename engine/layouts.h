@@ -9,7 +9,7 @@
 namespace ring {
 
 struct LayoutShortage {
-  std::string layout;     // "dp 2, zero 3"
+  std::string layout;     // such as "dp 2, zero 3"
   std::size_t least = 0;  // bytes per device that would suffice
 };
 
@@ -28,7 +28,7 @@ Layouts try_layouts(const PlanQuestion&, const PlanProgress& progress = {});
 std::vector<PlannedStep> plan_layouts(const PlanQuestion&);  // only the layouts that fit, the fastest first
 
 struct LongestContext {
-  std::int64_t tokens = 0;  // 1,024 times a power of two, or between two of these; 0 if not even 1,024 fit
+  std::int64_t tokens = 0;  // a multiple of 1,024; 0 if not even 1,024 fit
   PlanQuestion question;    // the layout that holds it, with all degrees fixed, for try_layouts()
 };
 

@@ -65,7 +65,7 @@ StateMemory memory_of(const Config& c, Mesh& mesh, std::int64_t zero) {
   return m;
 }
 
-// Processes on one host share its memory, and each GPU has its own.
+// Adds up the need of processes that share a host's memory. Each GPU has its own memory.
 MemoryNeed gather_need(const StateMemory& own, Device device, Mesh& mesh) {
   if (device.backend != Backend::cpu) return {own, own.total(), 1};
   const OnThisHost here = sum_on_this_host(mesh.host(), own.total());
@@ -155,7 +155,7 @@ std::string shortage(const MemoryNeed& need, const std::vector<MemoryBound>& bou
 
 namespace {
 
-// Memory that the launcher already holds is not free, but will not be allocated again.
+// Returns the memory of the state with all copies, without copies that the launcher holds already.
 StateMemory with_copies(StateMemory m, const Saving& saving, const MemoryTier* tier) {
   m.snapshot *= static_cast<std::uint64_t>(saving.copies());
   if (saving.keeps && tier) m.snapshot -= std::min(m.snapshot, tier->bytes());

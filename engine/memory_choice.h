@@ -1,6 +1,6 @@
 #pragma once
-// Makes the steps of a run fit into memory: chooses what is recomputed and the micro-batch. It is chosen when the run
-// starts; if memory runs out nevertheless, a smaller choice replaces it.
+// Makes the steps of a run fit into memory, by choosing the activation plan and the micro-batch when the run starts. If
+// memory runs out nevertheless, a smaller choice replaces the first.
 
 #include <cstdint>
 #include <optional>
@@ -13,18 +13,20 @@ namespace ring {
 struct MemoryChoice {
   std::int64_t micro_batch = 1;  // sequences of each replica
   ActivationFit fit;
-  DeviceRates rates;         // rates on which the choice is based
-  std::string text() const;  // "12 blocks keep everything: 61.2 GiB of 75.0 GiB, 4 sequences at a time"
+  DeviceRates rates;  // rates on which the choice is based
+  // Returns "12 blocks keep everything: 61.2 GiB of 75.0 GiB, 4 sequences at a time".
+  std::string text() const;
   // Same, for the start of a run. lasting: description of weights, gradients and optimizer states. Returns "a step is
   // predicted to take 61.2 GiB of 75.0 GiB: weights .., and the rest for activations; 12 blocks keep everything, 4
   // sequences at a time"; if there is no prediction, only the parts after the colon.
   std::string text(const std::string& lasting) const;
 };
 
-// Returns the choice for a run, the same on every rank. Collective. The budget is the minimum over the ranks, and at
-// most `most` if that is not 0. host_room: bytes of host memory that activations may use on this rank. If
-// train.recompute is not auto, or if memory ran out before (`most` > 0), and nothing fits, the settings' smallest plan
-// is used, with a warning that names what would fit. Otherwise throws Error, which names the budget that would suffice.
+// Returns the choice for a run, the same on every rank. Collective. The budget is the minimum over the ranks. `most`,
+// if not 0, is a lower budget that is tried first; if nothing fits into it, warns and tries the full budget. host_room:
+// bytes of host memory that activations may use on this rank. If nothing fits although train.recompute is auto and
+// `most` is 0, throws Error, which names the budget that would suffice. Otherwise returns the smallest plan that the
+// settings allow, with a warning that names what would fit.
 MemoryChoice choose_memory(const Config& resolved, Mesh&, std::size_t host_room, std::size_t most = 0);
 
 // Returns the largest micro-batch, at most half of `rows`, that divides the sequences of a replica and makes a valid

@@ -26,13 +26,13 @@ struct MemoryRecorded : Error {
 
 struct MemoryRecord {
   std::int64_t ran_out = 0;        // how often the choice became smaller
-  std::int64_t steps_ran_out = 0;  // of these, in steps: only they lower the budget; the others were in validations
+  std::int64_t steps_ran_out = 0;  // steps among `ran_out` (the others were validations): only they lower the budget
   std::int64_t token = 0;          // of the writer; 0 if unknown
   std::int64_t micro_batch = 1;    // sequences of each replica
   std::int64_t validation_micro_batch = 0;  // sequences in a validation; 0 means micro_batch
   std::uint64_t budget = 0;                 // bytes that the step must fit into
   std::uint64_t peak = 0;                   // predicted bytes of the step
-  std::string plan;                         // description
+  std::string plan;                         // the choice, in words
   std::string why;                          // why the choice became smaller; empty if it did not
   // Conditions of the choice: settings as they were given, number of processes, memory of the device.
   std::map<std::string, std::string> chosen_for;
@@ -42,7 +42,7 @@ struct MemoryRecord {
   // Return a copy of this record with a smaller choice: after memory ran out in a step, and in a validation.
   MemoryRecord smaller(const MemoryChoice&, const std::string& why) const;
   MemoryRecord validating(std::int64_t sequences, const std::string& why) const;
-  std::string went_down_to() const;  // description: for steps, for validations, or both
+  std::string went_down_to() const;  // in words: the smaller choice for steps, for validations, or both
 };
 
 std::string to_json(const MemoryRecord&);

@@ -21,8 +21,8 @@ std::string checkpoint_metadata(const Config&, const MemoryRecord&, const Tuning
 // Adopts the kernel choices of a checkpoint. Returns how many different choices of the same keys were replaced.
 std::size_t adopt_choices(Tuning&, const std::string& metadata);
 
-// Returns a text that identifies the data that a run reads: tokenizer, tokens, block files. A regenerated file must not
-// be used unnoticed.
+// Returns a text that identifies the data that a run reads (tokenizer, tokens, block files), so that a regenerated file
+// is noticed.
 std::string data_fingerprint(const Corpora&, const ModelConfig&);
 // Same, if only the tokenizer is known.
 std::string tokenizer_fingerprint(const Tokenizer&);
@@ -36,9 +36,9 @@ std::string imported_metadata(const Config&, const std::string& from);
 Config settings_in(const std::string& metadata, const std::string& checkpoint);
 
 struct Origin {
-  std::string checkpoint;   // its path
+  std::string checkpoint;   // path
   Config config;            // resolved
-  std::string config_hash;  // of the settings' text
+  std::string config_hash;  // hash of the settings' text
   std::string memory;       // see to_json(MemoryRecord); empty if the checkpoint has none
   std::string data;         // the fingerprint; empty if the checkpoint has none: then any data is accepted
   std::string imported;     // path of the published weights that were imported; empty if a run wrote the checkpoint

@@ -57,8 +57,9 @@ std::map<Pass, double> seconds_of_passes(const DryStep& step, const DeviceRates&
   return computing;
 }
 
-// Point-to-point exchanges (keys, values, rows of shards) are hidden by the part that needs them; gradients and weights
-// of data parallelism are hidden by any computation; collectives of tensor parallelism are not hidden.
+// Returns the seconds that a step waits for messages. Exchanges (keys, values, rows of shards) overlap with the part
+// that needs them. Gradients and weights of data parallelism overlap with all computation. Tensor-parallel collectives
+// do not overlap.
 double exposed_messages(const DryStep& step, std::map<Pass, double> computing, const DeviceRates& rates) {
   std::map<Pass, double> beside;
   double all = 0, waited = 0, data = 0;
@@ -76,15 +77,16 @@ double exposed_messages(const DryStep& step, std::map<Pass, double> computing, c
   return waited + std::max(0.0, data - all);
 }
 
-// Offloaded states travel both ways at once, hidden by their update. The chunks that stay on the device are an
-// exception: they travel earlier and later, while the next step computes and the link is free.
+// Returns the seconds that the update waits for offloaded states. They travel both ways at once during the update,
+// except for the chunks on the device: those travel while the next step computes and the link is free.
 double exposed_states(const DryStep& step, double computing, double update, const DeviceRates& rates) {
   const double rate = rates.host_bytes_per_second;
   const double ring = std::min(static_cast<double>(step.optimizer_states), rate * std::max(0.0, computing));
   return step.host_states == 0 ? 0 : std::max(0.0, (static_cast<double>(step.host_states) - ring) / rate - update);
 }
 
-// Activations of a part are offloaded while the next part runs forward, and return while the next part runs backward.
+// Returns the seconds that parts wait for offloaded activations. Activations are copied out while the next part runs
+// forward, and back while the next part runs backward.
 double exposed_copies(const DryStep& step, std::map<Pass, double> computing, const DeviceRates& rates, int times) {
   if (rates.host_bytes_per_second == 0) return 0;
   double waited = 0, update = 0, rest = 0;

@@ -17,18 +17,18 @@ struct PlannedStep {
   ActivationFit activations;
   int world = 1;
   std::size_t weights = 0, gradients = 0, optimizer_states = 0, lasting = 0, inside_step = 0, peak = 0;
-  std::size_t weight_buffers = 0, gradient_buffers = 0;  // of weights and gradients; see DryStep
+  std::size_t weight_buffers = 0, gradient_buffers = 0;  // part of weights and gradients; see DryStep
   std::size_t host = 0;         // bytes in host memory: activations, optimizer states and values
-  std::size_t host_states = 0;  // of these, states and values
+  std::size_t host_states = 0;  // states and values only
   std::vector<PartMemory> parts;
-  double compute_seconds = 0;    // of all kernels
-  double attention_seconds = 0;  // of these, of attention kernels
-  double exposed_seconds = 0;    // of messages and host copies that no computation hides
+  double compute_seconds = 0;    // all kernels
+  double attention_seconds = 0;  // attention kernels only
+  double exposed_seconds = 0;    // messages and host copies that no computation hides
   double seconds() const { return compute_seconds + exposed_seconds; }
   double tokens_per_second = 0;  // over all processes
   double mfu = 0;                // relative to DeviceRates::peak_flops
-  std::string layout;            // "dp 2, tp 2, zero 1"; "1 process"
-  const char* limit = "";        // what the step spends most on: "products", "attention", "memory traffic", ..
+  std::string layout;            // "dp 2, tp 2, zero 1", or "1 process"
+  const char* limit = "";  // the largest part of the step's time: "matrix products", "attention", "memory traffic", ..
 };
 
 // The sizes of one pass: sequences of a micro-batch, and tokens of an MLP chunk.
@@ -40,7 +40,7 @@ struct StepSizes {
 struct FixedDegrees {
   std::optional<std::int64_t> dp, cp, tp, zero;
   bool any() const { return dp || cp || tp || zero; }
-  std::string text() const;  // "cp 4, tp 2, zero 3"
+  std::string text() const;  // such as "cp 4, tp 2, zero 3"
 };
 
 struct PlanQuestion {
@@ -49,8 +49,7 @@ struct PlanQuestion {
   std::size_t budget = 0;  // bytes per device
   DeviceRates rates;
   FixedDegrees fixed = {};
-  std::function<bool()> stopped = {};  // returns true to end planning with PlanStopped; null if planning cannot be
-                                       // stopped
+  std::function<bool()> stopped = {};  // returns true to end planning with PlanStopped; may be null
 };
 
 struct PlanStopped {};
@@ -67,13 +66,14 @@ std::optional<PlannedStep> plan_step(const PlanQuestion&, std::size_t* least = n
 // Predicts the step that treats its activations as given. config.train.micro_batch and .mlp_chunk must be numbers.
 PlannedStep predict_step(const PlanQuestion&, const ActivationFit&);
 
-// Result of trying a layout: exactly one of these is set.
+// Result of trying a layout. At most one field is set.
 struct TriedStep {
   std::optional<PlannedStep> step;  // nullopt if the layout does not fit or is invalid
   std::size_t least = 0;            // bytes that would suffice if it does not fit; otherwise 0
   std::string error;                // why the layout is invalid
 };
-// Tries the fastest micro-batch that fits with `dp` replicas, unless the settings fix the micro-batch.
+// Plans the layout with the fastest micro-batch that fits with `dp` replicas, or with the micro-batch that the settings
+// fix.
 TriedStep try_micro_batches(PlanQuestion, std::int64_t dp);
 
 // Returns train.micro_batch for the layout in config.parallel: the fastest that fits, with the best train.mlp_chunk if

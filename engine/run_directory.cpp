@@ -142,7 +142,8 @@ int lock_soon(int fd) {
   return EWOULDBLOCK;
 }
 
-// Writes this process into the lock file that it holds. Only a message reads that, so a failure is ignored.
+// Writes this process's id and host into the lock file that it holds. Errors are ignored, because only a message uses
+// the text.
 void note_holder(int fd) {
   const std::string text = str("process ", ::getpid(), " on ", host_name());
   if (::ftruncate(fd, 0) == 0) [[maybe_unused]]
@@ -193,7 +194,8 @@ std::shared_ptr<void> RunDirectory::lock() const {
 
 namespace {
 
-// A config.yaml alone does not make a folder a run: `path` may be deep below some other program's folder.
+// Returns true if the folder is a run. A config.yaml alone is not enough: the parent folders of a path may belong to
+// other programs.
 bool looks_like_a_run(const RunDirectory& run) {
   return (run.has_config() && (there(run.tokenizer_file()) || there(run.checkpoints()))) ||
          !list_checkpoints(run.checkpoints()).empty();
@@ -212,7 +214,7 @@ std::optional<RunDirectory> run_around(const std::string& path) {
 
 namespace {
 
-// Returns the runs in a folder, by name. Leaves out what cannot be read: messages list them as a hint.
+// Returns the runs in a folder, sorted by name. Skips unreadable folders: the list is only a hint in messages.
 std::vector<std::string> runs_in(const std::string& folder) {
   std::vector<std::string> runs;
   std::error_code error;

@@ -5,8 +5,8 @@
 //   tokenizer.rmt    the corpus's tokenizer           checkpoints/     see docs/checkpoints.md
 //   metrics.jsonl    one JSON object per record       events.out.*     for TensorBoard
 //   lock             held while a process trains      profile.json     of the latest --profile
-//   failures.json    see checkpoint/failures.h    model.yaml       of imported weights: the section model alone
-//   chat_template.json  where the corpus has conversations: how they are written, see text/chat/format.h
+//   failures.json    see checkpoint/failures.h        model.yaml       of imported weights: only the model section
+//   chat_template.json  chat format, if the corpus has conversations; see text/chat/format.h
 
 #include <memory>
 #include <optional>
@@ -23,7 +23,7 @@ namespace ring {
 struct RunSettings {
   Config config;
   bool untouched = false;  // the file is unchanged since a run wrote it
-  // Hashes, as in checkpoints, of earlier settings that these were allowed to replace. Empty if the file was edited.
+  // Hashes of settings in checkpoints that this file was allowed to replace. Empty if the file was edited.
   std::vector<std::string> replaced;
 };
 

@@ -20,8 +20,8 @@ bool StepGraph::run(const std::function<void()>& compute, const std::function<vo
   return false;
 }
 
-// Separate memory for queued work costs capacity beside the plan, so it is used only if steps are to be replayed. The
-// plan is then made anew.
+// Gives work that is queued anew memory outside the plan, and plans again. That costs memory, so it is done only once
+// steps are to be replayed.
 void StepGraph::set_apart() {
   if (!in_parts_ || !worth_it() || arena_->sets_apart()) return;
   wanted_ = Switch::on;  // keeps the decision to replay
@@ -44,9 +44,7 @@ void StepGraph::record(const std::function<void()>& compute, std::uint64_t gener
     recorded_ = stream_.impl().record_work(compute);
   }
   generation_ = generation;
-  if (recorded_ && arena_->from_upstream() > 0)
-    recorded_ = nullptr;  // the recording uses memory that others may get
-                          // in between
+  if (recorded_ && arena_->from_upstream() > 0) recorded_ = nullptr;  // its memory may be reused by others
   if (recorded_)
     log::info("steps are replayed as ",
               in_parts_ ? "CUDA graphs, between which attention is launched" : "a CUDA graph");
@@ -55,7 +53,7 @@ void StepGraph::record(const std::function<void()>& compute, std::uint64_t gener
 }
 
 void StepGraph::timed(double launch_seconds, double step_seconds) {
-  // The first steps measure and plan. Work that is queued anew may allocate differently in each step, so such a step is
+  // The first steps measure and plan. Work that is queued anew may allocate differently in each step: such a step is
   // never clean.
   const bool settled = in_parts_ ? arena_->planned() : clean_ != 0;
   const bool bound = settled && launch_seconds > kLaunchBound * step_seconds;

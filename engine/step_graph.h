@@ -46,7 +46,7 @@ class StepGraph {
   std::shared_ptr<StepArena> arena_;
   const bool in_parts_;
   std::unique_ptr<RecordedWork> recorded_;
-  std::uint64_t generation_ = 0;  // of the recording's memory
+  std::uint64_t generation_ = 0;  // generation of the memory that the recording uses
   std::uint64_t clean_ = 0;       // generation in which a whole step had all of its memory in the slab; 0 if none
   int bound_steps_ = 0;
 };

@@ -96,7 +96,8 @@ class TrainStep {
   bool has_auxiliary_loss() const { return !model_->auxiliary_loss().empty(); }
   std::int64_t corpora() const { return corpora_; }  // of a mixture; 0 if there is only one
   std::size_t micro_batches() const { return static_cast<std::size_t>(micro_batches_); }  // of this rank in a step
-  std::string lasting_memory() const;  // "weights 1.50 GiB, gradients .., moments .."
+  // Returns "weights 1.50 GiB, gradients .., moments ..".
+  std::string lasting_memory() const;
 
  private:
   Parallelized parallelized();

@@ -17,8 +17,7 @@ struct PartOption {
   // `kept`, or of what was in use before.
   std::size_t host = 0;
   std::int64_t transfer = 0;               // nanoseconds to transfer `host`, each way
-  std::int64_t forward = 0, backward = 0;  // nanoseconds of the part; the offloaded bytes of the part before are
-                                           // transferred meanwhile
+  std::int64_t forward = 0, backward = 0;  // nanoseconds of the part; they hide the transfers of the part before
   std::size_t peak() const { return forward_peak > backward_peak ? forward_peak : backward_peak; }
 };
 using PartOptions = std::vector<std::vector<PartOption>>;  // in the order of the forward pass

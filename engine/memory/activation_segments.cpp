@@ -13,9 +13,8 @@ std::size_t output_of(const std::vector<PartOption>& block) {
   return std::ranges::min(block, {}, &PartOption::kept).kept;
 }
 
-// The output's bytes count in both passes: in the forward as the input that one block passes to the next, in the
-// backward as the gradient of the segment's output.
-// gradient.
+// `output` counts in both passes: in the forward as the input that one block passes to the next, in the backward as the
+// gradient of the segment's output.
 PartOption segment_option(Blocks blocks, std::size_t option) {
   const std::size_t output = output_of(blocks.back());
   PartOption all{.kept = output};

@@ -60,8 +60,7 @@ const ComputeRates& DeviceRates::of(Precision p) const {
 // h200: H200 SXM at 700 W (docs/measured/).
 // * bf16: measured; GEMMs of training shapes, deterministic attention with heads of 128 over 8K to 32K tokens
 // * tf32: GEMMs at the share of NVIDIA's data sheet (494.7e12 dense) that bf16 GEMMs reach (of 989.4e12); attention
-// fits
-//   the one step that was measured
+//   fitted to the one step that was measured
 // * fp32: not measured; the same share of 66.9e12, and the attention of tf32, which has the same kernels
 // * collectives: fitted to four measured steps of two GPUs with tensor parallelism
 // * memory: what a program can allocate

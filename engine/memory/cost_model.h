@@ -28,7 +28,7 @@ struct DeviceRates {
   double call_seconds = 0;                 // of the shortest kernel
   double link_bytes_per_second = 0;        // between two devices of a machine, each way
   double link_seconds = 0;                 // of the shortest message; 0 means call_seconds
-  double collective_bytes_per_second = 0;  // that a rank sends in a collective of all ranks (reduce, gather, scatter)
+  double collective_bytes_per_second = 0;  // sent by each rank in a collective of all ranks (reduce, gather, scatter)
   double collective_seconds = 0;           // of the shortest collective
   double host_bytes_per_second = 0;        // between device and host memory, each way
   double memory_bytes = 0;                 // of the device; 0 if unknown
