@@ -114,9 +114,7 @@ std::vector<std::size_t> choose_attention(const ByChoice& rises, const ByChoice&
   const std::vector<double>& all = sums.back().least;
   std::vector<std::size_t> choices = cheapest(densities);
   auto units = static_cast<std::size_t>(std::ranges::min_element(all) - all.begin());
-  if (all[units] == kNever)
-    return choices;  // nothing fits once densities are rounded up: use the choices of minimum
-                     // density
+  if (all[units] == kNever) return choices;  // nothing fits with densities rounded up: keep those of minimum density
   for (std::size_t i = choices.size(); i-- > 0; units -= units_of(densities[i][choices[i]]))
     choices[i] = sums[i + 1].choice[units];
   return choices;

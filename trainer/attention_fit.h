@@ -14,12 +14,12 @@
 
 namespace ring {
 
-// Returns what a layer of this section has beyond a pattern, as the end of a sentence: "has an indexer (pattern:
-// learned)"; empty if it has nothing else.
+// Returns the features of a layer of this section that a pattern cannot express, as in "has an indexer (pattern:
+// learned)"; empty if a pattern expresses everything.
 std::string more_than_a_pattern(const AttentionConfig&, std::int64_t kv_heads);
 
-// Measures the loss over the same batches and with the same weights, but with other patterns. After each call the model
-// attends as its settings say. Requires that no layer has more_than_a_pattern().
+// Measures the loss over the same batches with the same weights but other patterns. After each call the model attends
+// as its settings say. Requires that more_than_a_pattern() is empty for all layers.
 class AttentionTrials {
  public:
   AttentionTrials(Model&, const ExecContext&, const ValidationSet&);
@@ -51,9 +51,9 @@ using ByChoice = std::vector<std::vector<double>>;
 // Returns the mean density if each layer uses its choice with the minimum density.
 double least_density(const ByChoice& densities);
 
-// Returns the choice of each layer that minimizes the sum of the rises, with a mean density of at most `most`. Exact,
-// by dynamic programming over densities in thousandths, rounded up. Of equal sums, the one with the lowest density is
-// returned. Requires most >= least_density().
+// Returns the choices, by layer, that minimize the sum of the rises with a mean density of at most `most`. Exact for
+// densities in thousandths, rounded up (dynamic programming). Of equal sums, returns the one with the lowest density.
+// Requires most >= least_density().
 std::vector<std::size_t> choose_attention(const ByChoice& rises, const ByChoice& densities, double most);
 
 }  // namespace ring

@@ -13,9 +13,9 @@ class BadSteps {
   BadSteps(const Config& c, const RunDirectory& dir, Trainer& trainer, State& state, Mesh& mesh)
       : config_(c), dir_(dir), trainer_(trainer), state_(state), mesh_(mesh) {}
 
-  // Computes the step again, from the same weights and samples. If it is accepted now, it counts: the device computed
-  // wrongly the first time. If it is bad twice with identical bits, its weights and samples are the cause. Without
-  // run.deterministic returns the report unchanged, because different bits would prove nothing.
+  // Computes the step again, from the same weights and samples. If it is accepted this time, it counts: the first time,
+  // the device computed wrongly. If it is bad again with identical bits, the cause is in its weights and samples.
+  // Without run.deterministic returns the report unchanged, because a difference would prove nothing.
   StepReport compute_again(const StepReport&);
 
   // Skips the samples of the step or, if has_checkpoint and the settings say rollback, returns to the newest checkpoint

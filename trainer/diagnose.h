@@ -14,8 +14,8 @@ std::int64_t first_non_finite(const Tensor& f32, const ExecContext&);
 // Check the stages of a step, in the order in which they are computed. Each returns the name of its first tensor that
 // is not finite, or "" if all are finite.
 std::string non_finite_weight(const OwnedShard&, const ExecContext&);  // of the weights that this process owns
-std::string non_finite_activation(Model&, Run, const Tensor& ids,
-                                  const Sequences&);  // of the forward pass of one micro-batch
+// This one runs the forward pass of one micro-batch.
+std::string non_finite_activation(Model&, Run, const Tensor& ids, const Sequences&);
 std::string non_finite_gradient(const OwnedShard&, const ExecContext&);
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// Reads the sensors of a run's GPU once a second while it trains, on a thread of its own, and averages them.
+// Reads the sensors of a run's GPU once a second on a separate thread, and averages them.
 
 #include <array>
 #include <functional>
@@ -30,7 +30,7 @@ class GpuSamples {
   };
 
   void add(const GpuReading&);
-  // Returns means since the reader's call before, or the newest reading if there was none since.
+  // Returns means since this reader's previous call, or the newest reading if there was none since.
   Means take(Reader);
 
  private:

@@ -6,13 +6,13 @@
 
 namespace ring {
 
-// Names ranks and GPUs that slow a run down.
+// Finds and logs ranks and GPUs that slow a run down.
 class PaceWatch {
  public:
-  // host: of all ranks. gpu: of this rank, null if it has none; outlives this.
+  // host: communicator of all ranks. gpu: of this rank, null if it has none; must outlive this object.
   PaceWatch(Communicator& host, GpuWatch* gpu);
 
-  // Call on every rank after each step, in which the rank waited `data` seconds for data. log: null except on rank 0.
+  // Call on every rank after each step. data: seconds that this rank waited for data. log: null except on rank 0.
   void step(double data, RunLog* log);
 
  private:

@@ -30,7 +30,7 @@ struct ProgressState {
 struct ProgressOptions {
   std::int64_t log_interval = 10;  // steps between plain lines
   double redraw_seconds = 0.1;     // minimum time between two redraws of the live line
-  // If null or unset: standard output, isatty() of it, its width in columns, and a steady clock in seconds.
+  // Defaults if null or unset: standard output, if that is a terminal, its columns, a steady clock in seconds.
   std::ostream* out = nullptr;
   std::optional<bool> terminal;
   std::function<int()> columns;
@@ -64,7 +64,7 @@ class Progress {
   bool told_ = false;     // the log has said that lines are lost
   double drawn_ = -std::numeric_limits<double>::infinity();
   std::optional<std::int64_t> first_step_;
-  std::mutex mutex_;  // log lines come from any thread
+  std::mutex mutex_;  // log lines come from any thread, and clear the live line
 };
 
 // Returns one line of at most `columns` characters; the least important items are dropped first if they do not fit.
@@ -74,7 +74,7 @@ std::string plain_line(const ProgressState&);
 bool is_terminal();      // true if standard output is a terminal that can redraw lines
 int terminal_columns();  // of standard output; 80 if that is not a terminal
 
-std::string format_step_time(double ms);  // 31.2 ms, 312 ms, 3.78 s, 378 s; "?" when unknown
-std::string format_count(double n);       // 950, 12.3k, 1.23M; "?" when unknown
+std::string format_step_time(double ms);  // "31.2 ms", "312 ms", "3.78 s", "378 s"; "?" if unknown
+std::string format_count(double n);       // "950", "12.3k", "1.23M"; "?" if unknown
 
 }  // namespace ring

@@ -33,10 +33,9 @@ class RunLog {
 
   void step(const StepReport&);
   void bad_step(const BadStep&);
-  void computed_again(const StepReport& bad,
-                      const StepReport& good);  // the good result counts: the first one was wrong
-  void stopped_by(const StepReport&);  // logs a bad step that ends the run, so that bad steps since the last record are
-                                       // in a record
+  // Logs a bad step that was computed again: the first result was wrong, and `good` counts.
+  void computed_again(const StepReport& bad, const StepReport& good);
+  void stopped_by(const StepReport&);  // bad: ends the run; also records all steps since the last record
   void rolled_back();                // call after returning to the step that is done: discards what was logged after it
   void memory(const MemoryRecord&);  // call when memory ran out, with the record made then
   // average: result with the weights' average (train.ema), if there is one.
@@ -75,8 +74,8 @@ class RunLog {
   std::optional<Metrics> metrics_;
   Progress progress_;
   const std::vector<std::int64_t> attention_changes_;
-  std::optional<std::pair<std::int64_t, std::size_t>> counted_;  // the context and the stage of attention for which the
-                                                                 // next two values hold
+  // Context and attention stage to which flops_per_token_ and density_ apply.
+  std::optional<std::pair<std::int64_t, std::size_t>> counted_;
   double flops_per_token_ = 0;
   double density_ = 0;  // query-key pairs that attention computes, relative to dense attention
   StepReport last_;

@@ -296,8 +296,7 @@ StartingState find_state(const FittedRun& run, const TrainOptions& options) {
   const auto found = options.fresh ? std::nullopt : find_newest_verified(run.dir.checkpoints());
   if (found && found->path.string() == run.newest.checkpoint) return {.resumed = run.newest};
   if (found) return {.resumed = check_resumption(run, origin_of(*found), options, run.newest)};
-  StartingState from{.init_from = initial_weights(run)};  // read only without a checkpoint, because the source may be
-                                                          // gone later
+  StartingState from{.init_from = initial_weights(run)};  // with a checkpoint, the source may be gone
   if (options.fresh) refuse_to_delete(from.init_from, run.dir);
   return from;
 }

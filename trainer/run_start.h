@@ -53,14 +53,14 @@ struct FittedRun : LocatedRun {
   std::unique_ptr<MemoryTier> tier;         // null if the launcher keeps no snapshots
   std::optional<std::int64_t> newest_kept;  // the newest step for which the launcher keeps every rank's snapshot
   std::unique_ptr<Loader> loader;           // of this rank
-  // of a step, in bytes; 0 means no limit beyond the available memory
+  // Returns the limit of a step in bytes; 0 means no limit beyond the available memory.
   std::size_t max_memory() const { return memory.steps_ran_out ? memory.budget : 0; }
 };
 
 // The state that a run begins with: a kept snapshot, else a checkpoint, else initial weights, else random ones.
 struct StartingState {
   std::optional<std::int64_t> kept;  // step of the snapshot that the launcher keeps
-  Resumption resumed;                // from a verified checkpoint; beside `kept`, from the newest
+  Resumption resumed;                // from a verified checkpoint; with `kept`, from the newest checkpoint
   std::string init_from;             // a verified checkpoint from which only weights are loaded; empty if there is none
   bool resumes() const { return kept || !resumed.checkpoint.empty(); }
 };

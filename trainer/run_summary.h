@@ -33,7 +33,7 @@ struct RunSummary {
 inline constexpr const char *kRunRunning = "running", *kRunFinished = "finished", *kRunStopped = "stopped",
                             *kRunFailed = "failed", *kRunImported = "imported", *kRunUnreadable = "unreadable";
 
-inline constexpr std::size_t kLastRecords = 20;  // records of steps that the median speed is taken over
+inline constexpr std::size_t kLastRecords = 20;  // number of step records that the median speed is computed from
 
 // Callbacks that receive what a summary is made of: first the settings, if they can be read, then each record.
 struct RunReader {

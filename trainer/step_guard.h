@@ -1,6 +1,6 @@
 #pragma once
-// Decides which steps a run rejects, and how often it may continue after a rejected step: steps whose loss or gradient
-// norm is not finite or is an outlier compared with the previous steps.
+// Decides which steps a run rejects (loss or gradient norm not finite, or an outlier among recent steps), and how often
+// it may continue after a rejected step.
 
 #include <cstdint>
 #include <deque>
@@ -26,11 +26,11 @@ class StepGuard {
   struct Limits {
     double loss = 0, norm = 0;
   };
-  // Returns the limits for a step that is launched when `known` is the last step whose result counts. Later steps are
-  // ignored, so that a resumed run, which knows more at first, has the same limits. A limit is median +
-  // train.spike_score x spread over the last kHistory accepted steps; there is no limit before kLeastHistory steps.
-  // spread: 1.4826 x median absolute deviation, the standard deviation of normal values (Rousseeuw and Croux 1993), but
-  // at least kLeastSpread of the median.
+  // Returns the limits for a step that is launched when `known` is the last step whose result counts. Ignores later
+  // steps, so that a resumed run, which knows more at first, has the same limits. A limit is median + train.spike_score
+  // x spread over the last kHistory accepted steps. Until there are kLeastHistory, there is no limit. spread: 1.4826 x
+  // median absolute deviation, the standard deviation for normal values (Rousseeuw and Croux 1993), but at least
+  // kLeastSpread of the median.
   Limits limits(std::int64_t known) const;
   static constexpr std::size_t kHistory = 128, kLeastHistory = 32;
   static constexpr double kLeastSpread = 0.02;

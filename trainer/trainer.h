@@ -113,10 +113,8 @@ class Trainer {
   StepArena& arena() { return step_.arena(); }
   std::string lasting_memory() const { return step_.lasting_memory(); }
   std::int64_t steps_done() const { return steps_; }  // number of launched steps
-  double seconds() const {
-    return seconds_;
-  }                                    // spent in steps since the run began, including time before it was
-                                       // resumed
+  // Returns the seconds spent in steps since the run began, including time before it was resumed.
+  double seconds() const { return seconds_; }
   double seconds_left() const;         // estimated from the pace so far
   std::int64_t planned_steps() const;  // train.steps, or the steps that the time limit allows at this pace; 0 if not
                                        // known yet
