@@ -43,8 +43,8 @@ class Chat {
   std::string end_;  // the template's end of an answer, if that is not a single token; empty if there is none
 };
 
-// Opens a chat with the model of a session. The template is the one stored with the model, or as choice says (see
-// load_chat_format()).
+// Opens a chat with the model of a session. choice selects the template (see load_chat_format()); by default it is the
+// one stored with the model.
 Chat open_chat(const Session&, const std::string& choice);
 
 }  // namespace ring

@@ -34,10 +34,10 @@ struct EvaluationStopped {};  // thrown if an evaluation ended early
 // evaluations may take longer. Both arguments must outlive the result.
 StopEvaluation stop_on(const StopSignal& signal, Communicator& comm);
 
-// Computes the loss over a validation set. Each rank computes its batches; all ranks of `comm` get the same result.
-// Dropout is off. parts: if not null, ranks of the cp axis have the same batches and each computes its part of them.
-// tp: ranks that hold the shards of the model and have the same batches, or null. stop: called before each batch; null
-// if nothing ends the evaluation early. Throws EvaluationStopped if it returns true.
+// Computes the loss over a validation set, with dropout off. Each rank computes its batches; all ranks of `comm` get
+// the same result. parts: with context parallelism, ranks of the cp axis have the same batches and each computes its
+// part; may be null. tp: ranks that hold the shards of the model and have the same batches; may be null. stop: called
+// before each batch; may be null. Throws EvaluationStopped if it returns true.
 Evaluation evaluate(const Model&, const ExecContext&, const ValidationSet&, Communicator& comm,
                     ContextBatches* parts = nullptr, Communicator* tp = nullptr, const StopEvaluation& stop = nullptr);
 

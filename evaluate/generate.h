@@ -14,7 +14,7 @@ namespace ring {
 struct Sampling {
   double temperature = 0.8;  // 0 always takes the most likely token
   std::int64_t top_k = 0;    // keep only this many of the most likely tokens; 0 keeps all
-  double top_p = 1.0;  // keep the fewest most likely tokens that have this much probability (Holtzman et al. 2020)
+  double top_p = 1.0;        // keep the fewest most likely tokens with this total probability (Holtzman et al. 2020)
   // Above 1, tokens that the text or its prompt already contains become less likely: a positive logit is divided by the
   // penalty, a negative logit is multiplied by it (Keskar et al. 2019, section 4.1).
   double repetition_penalty = 1;

@@ -26,7 +26,7 @@ struct Score {
 };
 
 struct ScoreOptions {
-  std::int64_t row = 0;     // capacity of a row in tokens; of a longer sequence only the last `row` tokens count
+  std::int64_t row = 0;     // capacity of a row in tokens; only the last `row` tokens of a longer sequence count
   std::int64_t rows = 1;    // rows in a batch of a rank
   int rank = 0, world = 1;  // the ranks that share the requests
 };
@@ -58,8 +58,8 @@ class PackedRequests {
   std::int64_t batches_ = 0;
 };
 
-// Returns the alignment of sequences in a row with which each sequence is computed as if it were alone. A result of
-// `row` means one sequence per row.
+// Returns the alignment of sequences in a row that makes results equal to those of a sequence alone. `row` means one
+// sequence per row.
 std::int64_t request_align(const ModelConfig& resolved, std::int64_t row);
 
 // Scores all requests. Each rank computes its rows; all ranks of `comm` get all scores. parts, tp, stop: as in

@@ -73,8 +73,8 @@ struct SessionOptions {
   DeviceChoice device = DeviceChoice::automatic;  // device to compute on, independent of the run's
   std::int64_t context = 0;                       // overrides model.context; 0 keeps it
   SavedWeights weights = SavedWeights::latest;
-  std::function<void(Config&)> change =
-      nullptr;  // called to change the checkpoint's settings before the model is built
+  // Called to change the checkpoint's settings before the model is built; may be null.
+  std::function<void(Config&)> change = nullptr;
 };
 // Opens a session. If the run is still training, opens the newest checkpoint that has not been removed. Throws Error if
 // the path is not a run, if there is no checkpoint, if it does not match its run or lacks the requested weights, or if

@@ -1,12 +1,11 @@
 #pragma once
 // Evaluates a model on tasks: questions in a file of JSON Lines.
 //
-//   multiple choice  acc: how often the right choice has the largest log-probability given the context;
-//                    acc_norm, acc_bytes: the same after division by the length of the choice, without the blank in
-//                    front of it, in characters (as lm-evaluation-harness does) and in bytes
-//   cloze            acc: how often the right last word is what greedy decoding would write;
-//                    perplexity: the exponential of the mean negative log-probability
-//                    of the last words
+//   multiple choice  acc: share of questions whose right choice has the largest log-probability given the context;
+//                    acc_norm, acc_bytes: same, after division by the length of the choice without its leading space,
+//                    in characters (as lm-evaluation-harness does) and in bytes
+//   cloze            acc: share of questions whose right last word is what greedy decoding would write;
+//                    perplexity: the exponential of the mean negative log-probability of the last words
 //
 // The formats and prompts are those of lm-evaluation-harness without examples in the prompt; evaluate/task_formats.h.
 
