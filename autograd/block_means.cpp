@@ -11,18 +11,19 @@
 namespace ring {
 namespace {
 
-// Neighbouring rows of a document that a rank holds. Of its first and its last block it may have a part only.
+// Adjacent rows of a document that a rank holds. The first and the last block may be partial.
 struct Piece {
   PooledRows rows;
-  float first_share = 1, last_share = 1;  // the part that it has of the document's rows in these blocks
+  float first_share = 1, last_share = 1;  // the piece's share of the document's rows in its first and last block
 };
 
-// How many of the rows [begin, end), which count from the start of block 0, lie in this block.
+// Returns how many of the rows [begin, end) are in this block. Rows count from the start of block 0.
 std::int32_t rows_in(std::int32_t block, std::int32_t size, std::int32_t begin, std::int32_t end) {
   return std::min(end, (block + 1) * size) - std::max(begin, block * size);
 }
 
-// rows: the document's, of the whole micro-batch; those from `begin` to `end` are ours, from `at` on.
+// Returns the piece with rows [begin, end) of the micro-batch, which this rank holds from row `at` on. document: all
+// rows of the document in the micro-batch.
 Piece piece_of(const PooledRows& document, std::int32_t size, std::int32_t begin, std::int32_t end, std::int32_t at) {
   const std::int32_t from = document.skipped, to = from + document.count;
   const std::int32_t b = from + begin - document.first, e = from + end - document.first;
@@ -44,7 +45,7 @@ std::vector<Piece> pieces_of(const ContextShards& shards, const Pattern& pattern
   return pieces;
 }
 
-// Pieces that follow each other may have a block in common: each group has none twice.
+// Splits pieces into groups in which no block occurs twice; consecutive pieces may share a block.
 std::vector<std::vector<Piece>> apart(const std::vector<Piece>& pieces, std::int32_t size) {
   std::vector<std::vector<Piece>> groups;
   for (const Piece& p : pieces) {
@@ -63,13 +64,13 @@ void scale_row(const Tensor& means, std::int64_t row, float factor, const ExecCo
   if (factor != 1) axpby_kernel({.x = one, .y = {}, .out = one, .alpha = factor}, ctx);
 }
 
-// Columns are pooled by themselves: heads of 64 of them share the work.
+// Views columns as heads of 64, which share the work; columns are pooled independently.
 Tensor as_heads(const Tensor& x) {
   constexpr std::int64_t kHead = 64;
   return x.split_dim(1, x.dim(1) % kHead ? x.dim(1) : kHead);
 }
 
-// What these pieces add to the means: 0 for other blocks. x [N,H,D], means [blocks,Hk,D] of zeros.
+// Computes the pieces' contribution to the means; other blocks stay 0. x [N,H,D], means [blocks,Hk,D] of zeros.
 void add_part(const Tensor& x, const Tensor& means, const std::vector<Piece>& pieces, std::int32_t block,
               const ExecContext& ctx) {
   std::vector<PooledRows> rows;
@@ -82,7 +83,7 @@ void add_part(const Tensor& x, const Tensor& means, const std::vector<Piece>& pi
   }
 }
 
-// This rank's part of the means. x [N,H,D], means [blocks,Hk,D] of zeros.
+// Computes this rank's contribution to the means. x [N,H,D], means [blocks,Hk,D] of zeros.
 void add_parts(const Tensor& x, const Tensor& means, const ContextShards& shards, const Pattern& pattern,
                const ExecContext& ctx) {
   const std::int32_t block = pattern.blocks->block();

@@ -8,14 +8,14 @@
 namespace ring {
 namespace {
 
-// How far a row is from where block 0 of the document begins, which may be before the document, and the first block
-// that begins at a row or behind it. Rows count in the micro-batch.
+// Return the offset of a row from the start of block 0, which may be before the document; and the first block that
+// begins at or after a row. Rows count in the micro-batch.
 std::int32_t offset_of(const PooledRows& document, std::int32_t row) { return row - document.first + document.skipped; }
 std::int32_t first_block_from(const PooledRows& document, std::int32_t row, std::int32_t size) {
   return row == document.first ? 0 : (offset_of(document, row) + size - 1) / size;
 }
 
-// Rows of blocks that lie on both sides of where one rank's rows end.
+// Returns the rows of blocks that are split between ranks.
 std::vector<std::int32_t> cut_blocks(const ContextShards& shards, const Pattern& pattern) {
   const std::int32_t size = pattern.blocks->block();
   std::vector<std::int32_t> cut;

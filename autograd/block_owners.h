@@ -1,5 +1,6 @@
 #pragma once
-// Blocks of documents that are cut among ranks: whoever has the first row of one owns it, and counts it for all.
+// Ownership of the blocks of sharded documents: the rank with a block's first row owns the block, and counts it for all
+// ranks.
 
 #include <vector>
 
@@ -8,13 +9,13 @@
 
 namespace ring {
 
-// The blocks that this rank owns, in runs: rows of means and selections from `out` on, of which all that come before
-// the run are skipped. None is in two runs, nor on two ranks.
+// Returns the blocks that this rank owns, as runs of rows of means and selections from `out` on; blocks before the run
+// are skipped. Each block is in one run on one rank.
 std::vector<PooledRows> owned_blocks(const ContextShards&, const Pattern&);
 
-// sums f32 [blocks,H,D], contiguous, with a row for each block of which this rank has a row: what its rows add, else 0.
-// Becomes the sum over the ranks where this one owns the block, and 0 elsewhere. Blocks that one rank has whole do not
-// travel.
+// Sums f32 [blocks,H,D], contiguous, over the ranks. On entry each row is this rank's contribution to the block, or 0.
+// On return the row holds the sum on the block's owner, and 0 elsewhere. Only blocks that are split between ranks are
+// sent. Collective.
 void sum_to_owners(const Tensor& sums, const ContextShards&, const Pattern&, ContextExchange&, const ExecContext&);
 
 }  // namespace ring

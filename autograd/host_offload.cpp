@@ -7,25 +7,25 @@
 
 namespace ring {
 
-// On the device until it was sent and dropped, and again once it was fetched.
+// An offloaded storage: on the device until it was sent and dropped, and again once it was fetched.
 class HostOffload::Moved {
  public:
   Moved(HostOffload& owner, std::shared_ptr<Storage> here, std::byte* host)
       : owner_(owner), bytes_(here->bytes()), host_(host), here_(std::move(here)) {
     ++owner_.living_;
   }
-  // Memory that is still being copied becomes free: the order of the compute stream must know.
+  // Makes the compute stream wait for a copy in flight before the memory is freed.
   ~Moved() {
     --owner_.living_;
     try {
       wait();
-    } catch (const Error&) {  // the device has failed, and whoever uses it next says so
+    } catch (const Error&) {  // the device has failed; its next use reports the error
     }
   }
   Moved(const Moved&) = delete;
   Moved& operator=(const Moved&) = delete;
 
-  // Whether the part with this number did not have it yet.
+  // Returns true if the part with this number does not list the storage yet.
   bool joins(std::size_t part) { return std::exchange(part_, part) != part; }
   std::size_t bytes() const { return bytes_; }
   bool here() const { return here_ != nullptr; }
@@ -54,9 +54,9 @@ class HostOffload::Moved {
   const std::size_t bytes_;
   std::byte* const host_;
   std::shared_ptr<Storage> here_;
-  std::size_t part_ = 0;  // the newest
+  std::size_t part_ = 0;  // number of the latest part that saved it
   bool sent_ = false;
-  Event pending_;  // the newest copy; the compute stream has not waited for it
+  Event pending_;  // the latest copy, if the compute stream has not waited for it
 };
 
 class HostOffload::View final : public SavedStorage {
@@ -78,7 +78,7 @@ class HostOffload::View final : public SavedStorage {
  private:
   HostOffload& owner_;
   const std::shared_ptr<Moved> moved_;
-  const Tensor form_;  // without bytes
+  const Tensor form_;  // shape and type, without storage
 };
 
 HostOffload::AllMoved HostOffload::Part::living() const {
@@ -119,7 +119,7 @@ void HostOffload::enter(const ScopeId& id, ScopePass pass) {
   if (pass == ScopePass::backward) enter_backward(id);
 }
 
-// All of the last part was queued, and the one before it had that long for its copies.
+// Sends the last part, which is queued completely, and drops the one before, whose copies had that long to finish.
 void HostOffload::enter_forward(const ScopeId& id) {
   if (std::ranges::find(parts_, id, &Part::id) != parts_.end()) begin_forward();
   if (!parts_.empty()) send(parts_.back());
@@ -157,7 +157,7 @@ void HostOffload::drop(const Part& part) {
     if (m->sent()) m->drop();
 }
 
-// All memory first: where it is short, no copy is on its way.
+// Allocates all memory first: if that fails, no copy is in flight.
 void HostOffload::fetch(const AllMoved& wanted) {
   AllMoved all = wanted;
   std::erase_if(all, [](const auto& m) { return m->here(); });
@@ -165,7 +165,7 @@ void HostOffload::fetch(const AllMoved& wanted) {
   std::vector<std::shared_ptr<Storage>> room;
   for (const auto& m : all)
     room.push_back(std::make_shared<Storage>(m->bytes(), compute_.device(), compute_.allocator()));
-  in_.wait(compute_.record());  // after what used that memory before, and after the copies to the host
+  in_.wait(compute_.record());  // after earlier users of that memory, and after the copies to the host
   for (std::size_t i = 0; i < all.size(); ++i) {
     all[i]->fetch(std::move(room[i]), in_);
     bytes_.fetched += all[i]->bytes();

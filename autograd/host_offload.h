@@ -1,12 +1,12 @@
 #pragma once
-// Saved activations in host memory. What a part of the model (a block) saved is copied out while the part after it runs
-// forward, and back while the part after it runs backward: the device holds that of two parts at a time, and nothing
-// waits as long as the copies of a part take less time than a part does.
+// Offloads saved activations to host memory. The activations that a part of the model (a block) saved are copied out
+// while the next part runs its forward, and back while the next part runs its backward. So the device holds those of
+// two parts at a time, and nothing waits as long as the copies of a part take less time than the part itself.
 //
-// What is saved of one storage, by any number of ops and as any views, is copied once. It leaves the device at a fixed
-// point, where the compute stream waits for its copy, and everything is ordered by events: memory repeats from step to
-// step, a step can be recorded (a CUDA graph), and the host never waits. On a CPU, where nothing overlaps, the same
-// copies are made between the stream's allocator and memory outside of it.
+// A storage is copied once, however many ops save views of it. It is freed on the device at a fixed point, where the
+// compute stream waits for the copy, and everything is ordered by events: memory use repeats from step to step, a step
+// can be captured (a CUDA graph), and the host never waits. On a CPU, where nothing overlaps, the same copies are made
+// between the stream's allocator and memory outside of it.
 
 #include <map>
 #include <memory>
@@ -17,40 +17,41 @@
 
 namespace ring {
 
-// Bytes of the newest forward and its backward.
+// Bytes of the latest forward and its backward.
 struct OffloadedBytes {
-  std::size_t moved = 0;    // to the host
-  std::size_t stayed = 0;   // for which there was no room
-  std::size_t fetched = 0;  // back again
-  std::size_t late = 0;     // of these: when they were needed, not a part ahead
+  std::size_t moved = 0;    // copied to the host
+  std::size_t stayed = 0;   // not copied, since host memory was full
+  std::size_t fetched = 0;  // copied back
+  std::size_t late = 0;     // part of `fetched` that was copied only when needed, not one part ahead
 };
 
 class HostOffload final : public SavedTensorHooks, public ScopeListener {
  public:
-  static constexpr std::size_t kLeastBytes = std::size_t{64} << 10;  // smaller storages stay where they are
+  static constexpr std::size_t kLeastBytes = std::size_t{64} << 10;  // smaller storages stay on the device
 
-  // Follows the scopes of `ctx`, on whose stream the model runs, and outlives its tapes. limit: bytes of host memory;
-  // what finds no room stays on the device, the same in every step.
+  // Follows the scopes of `ctx`, on whose stream the model runs. Must outlive its tapes. limit: bytes of host memory;
+  // tensors beyond it stay on the device, the same ones in every step.
   HostOffload(const ExecContext& ctx, std::size_t limit);
-  HostOffload(const ExecContext& ctx, std::size_t limit, const Stream& out, const Stream& in);  // which copy
+  HostOffload(const ExecContext& ctx, std::size_t limit, const Stream& out,
+              const Stream& in);  // streams that copy out and in
   HostOffload(const HostOffload&) = delete;
   HostOffload& operator=(const HostOffload&) = delete;
 
-  std::shared_ptr<SavedStorage> pack(const Tensor&, const ExecContext&) override;  // null outside of all parts
+  std::shared_ptr<SavedStorage> pack(const Tensor&, const ExecContext&) override;  // null outside of the model's parts
   void enter(const ScopeId&, ScopePass) override;
 
-  // So much of the host is taken now, and locked before the first forward needs it. Error: OutOfHostMemory.
+  // Allocates this much host memory now; it is locked before the first forward needs it. Throws OutOfHostMemory.
   void reserve(std::size_t bytes) { slabs_.reserve(bytes); }
   std::size_t host_bytes() const { return slabs_.held(); }
   const OffloadedBytes& bytes() const { return bytes_; }
 
  private:
-  class Moved;  // the bytes of one storage
+  class Moved;  // one offloaded storage
   class View;   // a saved tensor
   using AllMoved = std::vector<std::shared_ptr<Moved>>;
   struct Part {
     ScopeId id;
-    std::vector<std::weak_ptr<Moved>> saved{};  // each once, in the order of the forward
+    std::vector<std::weak_ptr<Moved>> saved{};  // each storage once, in forward order
     AllMoved living() const;
   };
 
@@ -64,9 +65,10 @@ class HostOffload final : public SavedTensorHooks, public ScopeListener {
 
   const Stream compute_, out_, in_;
   HostSlabs slabs_;
-  std::size_t living_ = 0;   // storages whose bytes on the host are in use
-  std::vector<Part> parts_;  // in the order of the forward, as far as their backward has not run
-  std::map<std::weak_ptr<Storage>, std::weak_ptr<Moved>, std::owner_less<>> asked_;  // null: it stays
+  std::size_t living_ = 0;   // storages whose host memory is in use
+  std::vector<Part> parts_;  // in forward order; removed once their backward has run
+  std::map<std::weak_ptr<Storage>, std::weak_ptr<Moved>, std::owner_less<>>
+      asked_;  // null if the storage stays on the device
   OffloadedBytes bytes_;
   ScopeSubscription subscription_;
 };

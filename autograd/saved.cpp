@@ -5,7 +5,7 @@
 namespace ring {
 namespace {
 
-// What it is made from is not needed any more.
+// Runs the recipe if it has not run, and releases its inputs. Returns one output.
 Tensor& made_by(Recipe& recipe, int output, const ExecContext& ctx) {
   if (recipe.make) {
     Tensors from;

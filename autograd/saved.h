@@ -1,6 +1,6 @@
 #pragma once
-// What lives from the forward to the backward. A rule keeps tensors in no other way than as Saved: so whoever plans
-// memory decides for each whether it stays, is computed again (Recipe) or is put elsewhere (SavedTensorHooks).
+// Tensors that live from the forward to the backward. Backward rules keep tensors only as Saved, so that a memory plan
+// can decide for each tensor whether it stays, is recomputed (Recipe) or is stored elsewhere (SavedTensorHooks).
 
 #include <concepts>
 #include <functional>
@@ -16,21 +16,22 @@ namespace ring {
 
 using Tensors = std::vector<Tensor>;
 
-// A saved tensor that is elsewhere: compressed, in host memory.
+// A saved tensor that is stored elsewhere: compressed, or in host memory.
 class SavedStorage {
  public:
   virtual ~SavedStorage() = default;
-  // get() will probably follow: while the step before runs. Comes once or several times before the first get().
+  // Announces a probable get(), while the previous step runs. Called at least once before the first get().
   virtual void prefetch(const ExecContext&) = 0;
-  // The tensor, which nobody else writes to, in the order of the stream. May be called again.
+  // Returns the tensor, usable in stream order; nothing else writes to it. May be called again.
   virtual Tensor get(const ExecContext&) = 0;
 };
 
-// PyTorch's saved_tensors_hooks: see Run::saved_hooks.
+// Like PyTorch's saved_tensors_hooks: see Run::saved_hooks.
 class SavedTensorHooks {
  public:
   virtual ~SavedTensorHooks() = default;
-  // Takes a tensor away; null: it stays where it is. Not asked about parameters, and about what a Recipe makes again.
+  // Stores a tensor elsewhere; returns null if it stays. Not called for parameters and for tensors that a Recipe
+  // recomputes.
   virtual std::shared_ptr<SavedStorage> pack(const Tensor&, const ExecContext&) = 0;
 };
 
@@ -46,7 +47,7 @@ class Saved {
   bool defined() const;
   void prefetch(const ExecContext&) const;
   Tensor get(const ExecContext&) const;
-  // For the last one who asks: its bytes may be overwritten.
+  // Returns the tensor to its last user, who may overwrite its bytes.
   Tensor take(const ExecContext&);
 
  private:
@@ -57,15 +58,16 @@ class Saved {
   std::variant<Tensor, std::shared_ptr<SavedStorage>, Made> what_;
 };
 
-// A function of what a rule or a recipe gets, and of numbers. A tensor cannot be among its captures, since it is not
-// trivially copyable; a type that needs other members says by itself that none of them holds a tensor.
+// A function of the values that a rule or a recipe gets, and of numbers. It must not capture a tensor, which is ruled
+// out by trivial copyability; a type with other members declares kKeepsNoTensor to promise that none of them holds a
+// tensor.
 template <class Fn>
 concept KeepsNoTensor = std::is_trivially_copyable_v<Fn> || requires {
   Fn::kKeepsNoTensor;
 };
 
-// How to make values again from what else was saved: the bytes are the same ones. They are made at most once, and live
-// as long as somebody holds the recipe.
+// Recomputes values from other saved values, bit-identical. Runs at most once; the results live as long as the recipe
+// is referenced.
 struct Recipe {
   std::vector<Saved> from;
   std::function<Tensors(const ExecContext&, const Tensors& from)> make;
@@ -73,8 +75,8 @@ struct Recipe {
   bool announced = false;
 };
 
-// Values have names as members of a struct template: S<Saved> what was saved, S<Tensor> the tensors. A single value
-// needs no name. With<Tensor, S<Saved>> is S<Tensor>, With<Tensor, Saved> is Tensor.
+// Values are named as members of a struct template: S<Saved> holds the saved values, S<Tensor> the tensors. A single
+// value needs no struct. With<Tensor, S<Saved>> is S<Tensor>; With<Tensor, Saved> is Tensor.
 template <class To, class From>
 struct WithValues {
   using type = To;
@@ -86,7 +88,7 @@ struct WithValues<To, S<T>> {
 template <class To, class From>
 using With = typename WithValues<To, From>::type;
 
-// Returns the S<T>, or T, whose list_all() is `list`.
+// Returns the S<T>, or T, with list_all() equal to `list`.
 template <class Named, class T>
 Named named(std::vector<T> list) {
   Named all{};
@@ -95,7 +97,7 @@ Named named(std::vector<T> list) {
   return all;
 }
 
-// Returns f of each T in an S<T>: an S<To>.
+// Applies f to each T of an S<T> and returns the results as an S<To>.
 template <class To, class T, class From, class Fn>
 With<To, From> map_all(const From& from, const Fn& f) {
   std::vector<To> list;
@@ -109,7 +111,7 @@ With<Tensor, From> get_all(const From& saved, const ExecContext& ctx) {
   return map_all<Tensor, Saved>(saved, [&](const Saved& s) { return s.get(ctx); });
 }
 
-// Returns a recipe: make(ctx, tensors of `from`) computes a Tensor or an S<Tensor>.
+// Returns a recipe that runs make(ctx, tensors of `from`), which computes a Tensor or an S<Tensor>.
 template <class From, KeepsNoTensor Make>
 std::shared_ptr<Recipe> make_recipe(const From& from, Make make) {
   return std::make_shared<Recipe>(Recipe{list_all<Saved>(from), [make](const ExecContext& ctx, const Tensors& list) {

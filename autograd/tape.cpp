@@ -28,7 +28,8 @@ Sink Backward::sink(const SlotPtr& input, const Shape& shape, DType dtype) const
   if (!input) return {};
   GradSlot& slot = *input;
   const bool shared = slot.written && !slot.bound && !slot.grad.unique();
-  if (shared) {  // given by reference and still read by another step: adding in place would change that one's input
+  if (shared) {  // stored by reference and still read by a different step, whose input an in-place addition would
+                 // change
     Tensor own = ctx.empty(slot.grad.shape(), slot.grad.dtype());
     copy(own, slot.grad, ctx.stream);
     slot.grad = own;
@@ -48,7 +49,7 @@ void Backward::accumulate(const SlotPtr& input, const Tensor& gradient) const {
   axpby_kernel({gradient, s.beta != 0 ? s.dst : Tensor{}, s.dst, 1.0f, s.beta}, ctx);
 }
 
-Tape::~Tape() {  // a tape that never ran backward must not leave parameters waiting for it
+Tape::~Tape() {  // if backward never ran, parameters must not wait for its steps
   for (Step& step : steps_)
     for (SlotPtr& slot : step.inputs)
       if (slot) --slot->uses;
@@ -75,11 +76,11 @@ void Tape::announce_last(const ExecContext& ctx) const {
   if (!steps_.empty()) steps_.back().rule.prefetch(ctx);
 }
 
-// Runs the last step, and releases what it wrote to.
+// Runs the last step, and releases its input slots.
 void Tape::run_last(const ExecContext& ctx) {
   std::vector<SlotPtr> inputs;
   {
-    Step step = std::move(steps_.back());  // saved tensors die with the step
+    Step step = std::move(steps_.back());  // saved tensors are freed with the step
     steps_.pop_back();
     announce_last(ctx);
     run(step, ctx);
@@ -97,7 +98,7 @@ void Tape::backward(const SlotPtr& root, const Tensor& seed, const ExecContext& 
   while (!steps_.empty()) run_part(ctx);
 }
 
-// Runs the last steps, as far as they were recorded in one part of the model.
+// Runs the last steps that were recorded in the same part of the model.
 void Tape::run_part(const ExecContext& ctx) {
   const ScopeId part = steps_.back().scope.part();
   if (part == ScopeId{}) return run_last(ctx);

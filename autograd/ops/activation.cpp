@@ -6,7 +6,7 @@
 namespace ring {
 namespace {
 
-// The activation kernels overwrite: where a gradient already is, theirs goes through a temporary.
+// Adds an activation's gradient. The kernels overwrite: if a gradient already exists, theirs goes through a temporary.
 template <class Write>
 void add_gradient(const Backward& back, const SlotPtr& input, const Tensor& x, const Write& write) {
   const Sink s = back.sink(input, x.shape(), x.dtype());

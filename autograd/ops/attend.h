@@ -1,5 +1,5 @@
 #pragma once
-// Attention over whole sequences by the kernels, over parts of them by the run's context exchange.
+// Attention: over whole sequences by the kernels, over sharded ones by the run's context exchange.
 
 #include <utility>
 
@@ -10,7 +10,7 @@
 
 namespace ring {
 
-// Where dropout's masks are, but for the tensors of their address: these are saved.
+// The address of dropout's masks, except its tensors, which are saved.
 struct DropoutAddress {
   float rate;
   RandomSite site;
@@ -33,8 +33,8 @@ inline void check_exchange(const Sequences& sequences, const ContextExchange* ex
              " ranks, but the run has no exchange (Run::cp)");
 }
 
-// Returns the arguments without their shares of the tensors' memory. A recording refers to tensors by their addresses,
-// and their memory is given back as in every step.
+// Returns the arguments without ownership of their tensors' memory. A captured step refers to tensors by address, and
+// their memory is freed as in every step.
 template <class Args>
 Args borrowed(Args args) {
   for_each_tensor(args, [](Tensor& t) {
@@ -44,7 +44,7 @@ Args borrowed(Args args) {
   return args;
 }
 
-// Fills in the spans: those of each step anew where they change.
+// Calls with the sequences' spans; in a captured step, with the new spans of each replay if they change.
 template <class Args>
 void call_over(const Sequences& sequences, const Args& args, void (*call)(Args, const ExecContext&),
                const ExecContext& ctx) {
@@ -56,7 +56,7 @@ void call_over(const Sequences& sequences, const Args& args, void (*call)(Args, 
   queue_anew(ctx.stream, [over, args = borrowed(args), spans = sequences.spans_now] { over(args, *spans); });
 }
 
-// The spans are filled in, and the selection, where the pattern selects and there is none yet; it is returned.
+// Runs attention with the sequences' spans. Returns the selection: the given one, or a new one if the pattern selects.
 inline BlockSelection attend(PooledAttention args, const Sequences& sequences, ContextExchange* exchange,
                              const ExecContext& ctx, const AttentionWatch& watch = {}) {
   check_exchange(sequences, exchange);

@@ -6,8 +6,9 @@
 namespace ring {
 namespace {
 
-// The run of `count` rows from `first` on, which are among the `own` ones of each process. An op takes it that process
-// r has rows r * count .. of the chunk: shifted by what that leaves out, they have the addresses that they have in all.
+// Returns `run` narrowed to rows [first, first + count) of this rank's `own` rows, with the row numbers (for dropout)
+// that they have in the unchunked call. An op assumes that rank r's rows start at r * count, but they start at r * own
+// + first; `shift` is the difference.
 Run run_of_rows(const Run& run, std::int64_t own, std::int64_t first, std::int64_t count) {
   const std::int64_t rank = sliced(run) ? run.tp->rank() : 0, ranks = sliced(run) ? run.tp->size() : 1;
   const std::int64_t shift = first + rank * (own - count);
@@ -19,13 +20,13 @@ Run run_of_rows(const Run& run, std::int64_t own, std::int64_t first, std::int64
   return chunk;
 }
 
-// A value that all chunks are cut from: what is elsewhere comes back once.
+// Returns x such that an offloaded x is fetched once for all chunks.
 Var kept_whole(Run& run, const Var& x) {
   if (x.recipe) return x;
   return recomputable(x, run.save(x), [](const ExecContext&, const Tensor& whole) { return whole; });
 }
 
-// A slot of its own, which gets the rows of x's gradient when the backward begins.
+// Returns a chunk of x with its own slot, which is bound to the rows of x's gradient when backward begins.
 Var cut(Run& run, const Var& x, std::int64_t first, std::int64_t count) {
   const Var rows{x.value.narrow(0, first, count), x.slot ? std::make_shared<GradSlot>() : nullptr};
   if (!run.tape) return rows;

@@ -3,7 +3,7 @@
 namespace ring {
 namespace {
 
-// What `run` and f refer to lives through the step anyway.
+// Backward rule that runs f again. Everything that `run` and f refer to outlives the step.
 struct Again {
   static constexpr bool kKeepsNoTensor = true;
   Run* run;
@@ -14,7 +14,7 @@ struct Again {
     Run again = *run;
     again.tape = &tape;
     const Var x{saved.take(back.ctx), input ? std::make_shared<GradSlot>() : nullptr};
-    const SlotPtr y = f(again, x).slot;  // null: of what f records, only roots of their own learn (index_loss)
+    const SlotPtr y = f(again, x).slot;  // null if f records only roots of their own (index_loss)
     tape.backward(y ? y : std::make_shared<GradSlot>(), back.grad(), back.ctx);
     if (x.slot) back.accumulate(input, x.slot->grad);
   }

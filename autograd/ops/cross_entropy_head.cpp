@@ -9,14 +9,15 @@
 namespace ring {
 namespace {
 
-// A product with few rows wastes a GPU; a CPU's caches are small.
+// Returns the bytes of logits held at a time: much on a GPU, where GEMMs with few rows are inefficient; little on a
+// CPU, whose caches are small.
 std::int64_t chunk_bytes(const LossHead& head, Backend backend) {
   if (head.chunk_bytes > 0) return head.chunk_bytes;
   return backend == Backend::cpu ? std::int64_t{32} << 20 : std::int64_t{2} << 30;
 }
 
-// Rows of logits held at a time: whole groups of rows for the matrix products' sake, and chunks of one size where that
-// costs at most half of the room, because each size of a product is measured by itself.
+// Returns the rows of logits held at a time: a multiple of a group size that suits GEMMs. Prefers chunks of equal size
+// if they are at least half of the maximum, because each GEMM size is tuned separately.
 std::int64_t chunk_rows(std::int64_t bytes, std::int64_t tokens, std::int64_t row_bytes) {
   const std::int64_t most = std::max<std::int64_t>(1, bytes / std::max<std::int64_t>(1, row_bytes));
   if (most >= tokens) return tokens;
@@ -60,11 +61,11 @@ Tensor empty_chunk(const ExecContext& ctx, const LossHead& head, std::int64_t to
 namespace {
 
 struct Gradients {
-  Tensor dx;  // undefined: not wanted
-  Sink dw;    // undefined dst: not wanted
+  Tensor dx;  // undefined if not wanted
+  Sink dw;    // undefined dst if not wanted
 };
 
-// Rows [begin, begin + rows): loss of each token, and both gradients where wanted.
+// Computes the losses of rows [begin, begin + rows), and both gradients if wanted.
 void run_chunk(const Run& run, const LossHead& head, const Tensor& x, const Tensor& w, const Tensor& logits,
                const LossOutput& out, Gradients& gradients, std::int64_t begin) {
   const ExecContext& ctx = run.ctx;

@@ -8,10 +8,10 @@ namespace {
 template <class T>
 struct Operands {
   T x, residual;
-  T rows, state;  // what finds a mask in a step
+  T rows, state;  // tensors that are part of the mask's address
 };
 
-// Where the mask is: it is drawn again in the backward, so nothing of it is kept.
+// The mask's address. Backward draws the mask again, so it is not saved.
 struct Mask {
   float rate;
   RandomSite site;
@@ -42,7 +42,7 @@ Tensor masked(const ExecContext& ctx, const Operands<Tensor>& of, const Mask& ma
   return args.out;
 }
 
-// Where x's rows are among those of all processes: row i is row first + i, or first + rows[i].
+// Global numbers of x's rows: row i is row first + i, or first + rows[i].
 struct RowAddress {
   std::int64_t first = 0;
   Tensor rows;

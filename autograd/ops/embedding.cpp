@@ -31,7 +31,7 @@ Var look_up(Run& run, const Tensor& ids, const Var& table, std::int64_t first_id
 
 Var embedding(Run& run, const Tensor& ids, const Var& table) { return look_up(run, ids, table, 0, 0); }
 
-// Each process looks up the ids that it has; the others' rows are zero, so that the sum is exact.
+// Each process looks up the ids in its shard; the other rows are zero, so that the sum is exact.
 Var sliced_embedding(Run& run, const Tensor& ids, const Var& table) {
   if (!sliced(run)) return embedding(run, ids, table);
   RING_CHECK(table.value.shape().size() == 2, "embedding: the table is ", describe(table.value));

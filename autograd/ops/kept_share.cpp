@@ -10,10 +10,10 @@
 namespace ring {
 namespace {
 
-// The part of it whose rows this rank holds, with queries in its own rows: the keys stay in those of the micro-batch.
+// Returns the samples' queries that this rank holds, in its own rows; keys stay in rows of the micro-batch.
 std::vector<QuerySample> held_part(const std::vector<QuerySample>& all, const ContextShards& shards) {
   std::vector<QuerySample> calls;
-  std::map<std::int32_t, std::size_t> stretches;  // by the first row of a document
+  std::map<std::int32_t, std::size_t> stretches;  // number of spans so far, by a document's first row
   const auto add = [&](const Span& queries, const Span& keys) {
     const std::size_t call = stretches[keys.first]++;
     if (call == calls.size()) calls.emplace_back();
@@ -30,7 +30,7 @@ std::vector<QuerySample> held_part(const std::vector<QuerySample>& all, const Co
   return calls;
 }
 
-// Log-sum-exps of dense attention of these queries, -inf for others. The output is overwritten.
+// Returns the log-sum-exps of dense attention for the sampled queries, -inf for others. Overwrites the output.
 Tensor dense_lse(const Attention& kept, std::vector<QuerySample> samples, const ExecContext& ctx) {
   Attention dense = kept;
   dense.pattern = {}, dense.selection = {}, dense.dropout = {};
@@ -39,12 +39,12 @@ Tensor dense_lse(const Attention& kept, std::vector<QuerySample> samples, const 
   for (const QuerySample& sample : samples) {
     dense.queries = sample.queries, dense.keys = sample.keys;
     attention_kernel(dense, ctx);
-    dense.carry = dense.out;  // the next ones leave other rows as they are
+    dense.carry = dense.out;  // later calls leave other rows unchanged
   }
   return dense.lse;
 }
 
-// Rows of a selection for the documents that these calls attend to.
+// Returns the first selection row of each document that these calls attend to.
 std::vector<std::int32_t> block_rows_of(const std::vector<Span>& keys, const Pattern& pattern,
                                         const std::vector<Span>& documents) {
   const std::vector<std::int32_t> first = first_blocks(pattern, documents);
@@ -56,7 +56,7 @@ std::vector<std::int32_t> block_rows_of(const std::vector<Span>& keys, const Pat
   return rows;
 }
 
-// Pairs that are kept, and those of causal dense attention, over all KV heads, f32 [2] to `out`.
+// Stores the kept pairs and those of causal dense attention, over all KV heads, in `out`, f32 [2].
 void sum_selected(const Attention& a, const std::vector<QuerySample>& calls, const std::vector<Span>& documents,
                   const Tensor& out, const ExecContext& ctx) {
   const std::int64_t n = std::ssize(calls), rows = a.selection.bits.dim(0);
@@ -69,7 +69,7 @@ void sum_selected(const Attention& a, const std::vector<QuerySample>& calls, con
   column_sum_kernel({each, out}, ctx);
 }
 
-// Over all KV heads.
+// Counts the pairs over all KV heads.
 double count_pairs(const Pattern& p, const std::vector<QuerySample>& calls, std::int64_t heads) {
   double sum = 0;
   for (const QuerySample& c : calls) sum += kept_pairs(p, c.queries, c.keys, heads);
@@ -80,8 +80,8 @@ void store_numbers(const Tensor& out, const std::vector<double>& numbers, const 
   copy(out, from_host(std::vector<float>(numbers.begin(), numbers.end()), ctx.stream), ctx.stream);
 }
 
-// Pairs that are kept, those of causal dense attention, and those with pools of these sizes, likewise, f32 [3] to
-// `out`.
+// Stores the kept pairs, those of causal dense attention, and those with pools of these sizes, over all KV heads, in
+// `out`, f32 [3].
 void sum_pairs(const Attention& a, const std::vector<std::int32_t>& pools, const std::vector<QuerySample>& calls,
                const std::vector<Span>& documents, const Tensor& out, const ExecContext& ctx) {
   const auto count = [&](const Pattern& p) { return count_pairs(p, calls, a.k.dim(1)); };
@@ -92,13 +92,13 @@ void sum_pairs(const Attention& a, const std::vector<std::int32_t>& pools, const
   if (!pools.empty()) store_numbers(out.narrow(0, 2, 1), {count({.pools = pools}) - count({})}, ctx);
 }
 
-// As many as cost little beside a step.
+// Returns a sample of the queries that is cheap compared with a step.
 std::vector<QuerySample> sample_of(const Pattern& pattern, const std::vector<Span>& documents) {
   constexpr std::int64_t kMostBlocks = 64;
   return sample_blocks(pattern, documents, kMostBlocks);
 }
 
-// [N,2 H] -> [2 H], in one piece.
+// Sums the shares over rows: [N,2 H] -> [2 H], contiguous.
 Tensor shares_of(const Attention& kept, const std::vector<QuerySample>& samples, const ExecContext& ctx) {
   const std::int64_t heads = kept.q.dim(1);
   const Tensor each = ctx.empty({kept.q.dim(0), 2 * heads}), sums = ctx.empty({2 * heads});
@@ -107,7 +107,8 @@ Tensor shares_of(const Attention& kept, const std::vector<QuerySample>& samples,
   return sums;
 }
 
-// Shares of dense attention are those of tokens: pools are left out. attend(call, context): attention.
+// Returns the call without pools, since shares are relative to dense attention over tokens. attend(call, context) runs
+// attention again if there were pools.
 template <class Attend>
 Attention of_tokens(Attention a, const Attend& attend, const ExecContext& ctx) {
   if (a.pattern.pools.empty()) return a;

@@ -1,5 +1,5 @@
 #pragma once
-// Linear layers, y = x w^T + b + r: their three products, and what the ops share that are made of them.
+// Linear layers, y = x w^T + b + r: their three GEMMs, and helpers shared by ops that contain them.
 
 #include "autograd/ops.h"
 
@@ -10,27 +10,27 @@ struct LinearInputs {
   T x, w, b, residual;
 };
 
-// Throws Error, naming `op`, if x, w and b do not go together, or the output has another shape than a residual.
+// Throw Error, naming `op`, if the shapes of x, w and b do not fit, or a residual's shape differs from the output's.
 void check_linear(const char* op, const Var& x, const Var& w, const Var& b);
 void check_residual(const char* op, const Var& residual, const Shape& output);
 
-// y = x w^T + b + r.
+// Compute y = x w^T + b + r.
 void linear_forward(const ExecContext&, const LinearInputs<Tensor>&, const Tensor& y);
 Tensor linear_forward(const ExecContext&, const LinearInputs<Tensor>&);
 
-// dx = beta * dx + dy w.
+// Computes dx = beta * dx + dy w.
 void input_gradient(const ExecContext&, const Tensor& dy, const Tensor& w, const Sink& dx);
-// dw = beta * dw + dy^T x. The next call adds: beta becomes 1.
+// Computes dw = beta * dw + dy^T x, and sets beta to 1 so that the next call adds.
 void weight_gradient(const ExecContext&, const Tensor& dy, const Tensor& x, Sink& dw);
-// The gradient of a bias of this shape, if wanted: db = column sums of dy.
+// Computes the gradient of a bias of this shape, if wanted: db = column sums of dy.
 void bias_gradient(const Backward&, const SlotPtr& bias, const Tensor& dy, const Shape&, DType);
 
-// The gradients of those inputs that want one. x is made only for the weight's gradient.
+// Compute the gradients of the inputs that want one. x is fetched only for the weight's gradient.
 void input_gradient(const Backward&, const LinearInputs<SlotPtr>&, const Tensor& dy, const Tensor& w);
 void parameter_gradients(const Backward&, const LinearInputs<SlotPtr>&, const Tensor& dy, const Tensor& w,
                          const Saved& x);
 
-// Saves what the gradients are made of: x and w.
+// Saves the inputs that gradients need: x and w.
 LinearInputs<Saved> save_for_gradients(const Run&, const LinearInputs<Var>&);
 
 }  // namespace ring

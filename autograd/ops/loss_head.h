@@ -1,21 +1,22 @@
 #pragma once
-// Shared by the loss head of one process and that of several.
+// Helpers shared by the loss heads of one and of several processes.
 
 #include "autograd/ops.h"
 
 namespace ring {
 
-// Error: an input of so many tokens, a weight that as a whole has so many rows, and the head's tensors do not fit.
+// Throws Error if the input with `tokens` tokens, the weight with `vocab_rows` unsharded rows, and the head's tensors
+// do not fit.
 void check_head(const Tensor& x, std::int64_t tokens, const Tensor& w, std::int64_t vocab_rows, const LossHead&);
 
-// Logits of as many tokens as are held at a time: [rows, columns].
+// Returns an uninitialized chunk of logits, [rows, columns], with as many rows as are held at a time.
 Tensor empty_chunk(const ExecContext&, const LossHead&, std::int64_t tokens, std::int64_t columns, DType);
 
-// Records the loss, whose forward has computed both gradients: that of x as `dx`, undefined if nobody wants it.
-// The weight's gradient is written, yet its slot stays among the inputs: on_ready waits for this step.
+// Records the loss. The forward has already computed both gradients: that of x is `dx`, undefined if not wanted; the
+// weight's is written, yet its slot stays among the inputs, so that on_ready waits for this step.
 Var record_loss(const Run&, const Tensor& sum, const Var& x, const Var& w, const Tensor& dx);
 
-// cross_entropy_head over the processes of run.tp.
+// cross_entropy_head() over the processes of run.tp. Collective.
 LossOutput sliced_head(Run&, const Var& x, const Var& w, const LossHead&);
 
 }  // namespace ring

@@ -9,7 +9,7 @@ struct Layers {
   LinearInputs<T> up, down;
 };
 
-// Between the layers, before and after the activation.
+// Hidden values before and after the activation.
 template <class T>
 struct Hidden {
   T before, after;
@@ -35,7 +35,7 @@ void mlp_backward(const Backward& back, const Layers<SlotPtr>& inputs, ForBackwa
   const Tensor w_up = saved.w_up.get(ctx), w_down = saved.w_down.get(ctx);
   parameter_gradients(back, inputs.down, dy, w_down, saved.hidden.after);
   if (inputs.up.x || inputs.up.w || inputs.up.b) {
-    // Nobody reads the activated values any more: their bytes serve for the gradient.
+    // The activated values are not read any more: their memory is reused for the gradient.
     const Tensor dh = saved.hidden.after.take(ctx);
     matmul_kernel({.a = dy, .b = w_down, .c = dh, .gelu_gradient_at = saved.hidden.before.take(ctx)}, ctx);
     parameter_gradients(back, inputs.up, dh, w_up, saved.x);

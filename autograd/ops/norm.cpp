@@ -11,7 +11,7 @@ void check_norm(const char* op, const Tensor& x, const Tensor& w, const Tensor& 
   RING_CHECK(!b.defined() || b.shape() == w.shape(), op, ": weight ", describe(w), " and bias ", describe(b));
 }
 
-// b: of a layer norm, which may have none.
+// b: only for a layer norm, optional.
 template <class T>
 struct NormInputs {
   T x, w, b;
@@ -19,7 +19,7 @@ struct NormInputs {
 
 template <class T>
 struct NormForBackward {
-  NormInputs<T> inputs;  // without b
+  NormInputs<T> inputs;  // b is not saved
   T mean, rstd;
 };
 

@@ -18,7 +18,7 @@ struct Parts {
   Tensor q, k, v;
 };
 
-// How they lie, and what is done to q and k.
+// The layout of a qkv matrix, and the epsilon of the QK-norm.
 struct Layout {
   std::int64_t heads, kv_heads, head_dim;
   float norm_eps;
@@ -32,24 +32,24 @@ struct Layout {
   }
 };
 
-// What rotates and normalises. Undefined: no rotation, no norm.
+// Inputs of rotation and QK-norm; undefined if there is none.
 template <class T>
 struct Constants {
   T positions, inv_freq, q_norm, k_norm;
-  const Sequences* own = nullptr;  // those that rotate by frequencies of their own
+  const Sequences* own = nullptr;  // set if the sequences have their own frequencies
 };
 
-// The parameters of pools that layers learn: none, one or both.
+// Learned parameters of pools: none, one or both.
 template <class T>
 struct Learned {
-  T pooling, gates;  // gates [N,Hq]
+  T pooling, gates;  // gates: [N,Hq]
 };
 
-// All that attention gets beside qkv.
+// All inputs of attention beside qkv.
 template <class T>
 struct Arguments {
   Constants<T> constants;
-  T rows, state;  // of dropout
+  T rows, state;  // dropout's tensors
   T selection;
   Learned<T> learned;
 };
@@ -60,11 +60,11 @@ struct QkvAndArguments {
   Arguments<T> arguments;
 };
 
-// A qkv matrix before and after norm and rotation: the same bytes when there is no norm.
+// A qkv matrix before and after norm and rotation: the same memory if there is no norm.
 template <class T>
 struct Prepared {
   T qkv;
-  T q, k, q_rstd, k_rstd;  // undefined where there is no norm
+  T q, k, q_rstd, k_rstd;  // undefined if there is no norm
 };
 
 Parts final_parts(const Prepared<Tensor>& p, const Layout& layout) {
@@ -72,7 +72,7 @@ Parts final_parts(const Prepared<Tensor>& p, const Layout& layout) {
   return p.q.defined() ? Parts{p.q, p.k, raw.v} : raw;
 }
 
-// All that the backward needs and the forward computes.
+// Results of the forward that backward needs.
 template <class T>
 struct Computed {
   T out, lse;
@@ -100,7 +100,7 @@ void rotate(const Tensor& t, const Constants<Tensor>& c, bool inverse, const Exe
   rope_kernel({.x = t, .out = t, .positions = c.positions, .inv_freq = c.inv_freq, .inverse = inverse}, ctx);
 }
 
-// q and k of one matrix lie side by side: they are rotated as one range of heads.
+// Rotates q and k of one matrix as one range of heads, since they are adjacent.
 void rotate_both(const Tensor& qkv, const Constants<Tensor>& c, const Layout& l, bool inverse, const ExecContext& ctx) {
   if (!c.inv_freq.defined()) return;
   const Tensor heads = qkv.narrow(1, 0, (l.heads + l.kv_heads) * l.head_dim).split_dim(1, l.head_dim);
@@ -121,7 +121,7 @@ Prepared<Tensor> prepare(const ExecContext& ctx, const Tensor& qkv, const Consta
   return p;
 }
 
-// dx replaces dy, in place; dw goes to `weight`, if wanted.
+// Computes the norm's backward: dx replaces dy in place; dw goes to `weight`, if wanted.
 void norm_rule(const Backward& back, const SlotPtr& weight, const Tensor& x, const Tensor& w, const Tensor& rstd,
                const Tensor& dy) {
   RmsNormBackward args{.x = x, .w = w, .rstd = rstd, .dy = dy, .dx = dy};
@@ -131,7 +131,7 @@ void norm_rule(const Backward& back, const SlotPtr& weight, const Tensor& x, con
   rms_norm_backward_kernel(args, back.ctx);
 }
 
-// As attention takes them, and the way back.
+// Transposes gates to the layout of attention, and back.
 Tensor by_head(const Tensor& gates, const ExecContext& ctx) {
   if (!gates.defined()) return {};
   const Tensor turned = ctx.empty({gates.dim(1), gates.dim(0)});
@@ -139,14 +139,13 @@ Tensor by_head(const Tensor& gates, const ExecContext& ctx) {
   return turned;
 }
 
-// What attention makes of prepared queries, keys and values.
+// Results of attention.
 struct Attended {
   Tensor out, lse;
   BlockSelection selection{};
 };
 
-// All between a qkv matrix and attention's output; the same calls, messages included, in the forward and when it is
-// made again.
+// Computes attention from a qkv matrix; makes the same calls, including messages, in the forward and when recomputed.
 struct Attend {
   static constexpr bool kKeepsNoTensor = true;
   Layout layout;
@@ -155,7 +154,7 @@ struct Attend {
   Sequences sequences;  // without positions
   ContextExchange* cp;
 
-  // What pools have learned, by size; none where it is undefined.
+  // Returns the pool weights by size; empty if undefined.
   std::vector<PoolWeights> weights_of(const Tensor& pooling) const {
     if (!pooling.defined()) return {};
     return pool_weights(pooling, attention.pattern, layout.kv_heads, layout.head_dim);
@@ -179,7 +178,7 @@ struct Attend {
                          sequences, cp, ctx, watch);
     return a;
   }
-  // All that the backward needs.
+  // Recomputes everything that backward needs.
   Computed<Tensor> operator()(const ExecContext& ctx, const QkvAndArguments<Tensor>& from) const {
     const Arguments<Tensor>& args = from.arguments;
     const Prepared<Tensor> p = prepare(ctx, from.qkv, args.constants, layout);
@@ -189,7 +188,7 @@ struct Attend {
   }
 };
 
-// q, k and v as they were prepared, or, where qkv is made again, the way to prepare them again.
+// Saves the prepared q, k and v, or, if qkv is recomputed, a recipe that prepares them again.
 Prepared<Saved> save_prepared(const Run& run, const Var& qkv, const Prepared<Tensor>& p, const Layout& layout,
                               const Arguments<Saved>& arguments) {
   if (!qkv.recipe) return {run.save(p.qkv), run.save(p.q), run.save(p.k), run.save(p.q_rstd), run.save(p.k_rstd)};
@@ -199,7 +198,8 @@ Prepared<Saved> save_prepared(const Run& run, const Var& qkv, const Prepared<Ten
                            });
 }
 
-// A qkv matrix that is kept was rotated in place: nothing can be made from it again.
+// Returns true if backward recomputes attention. A saved qkv matrix was rotated in place, so nothing can be recomputed
+// from it.
 bool attends_again(const Run& run, const Var& qkv) { return run.recompute_attention && qkv.recipe; }
 
 Computed<Saved> save_computed(const Run& run, const Var& qkv, const Prepared<Tensor>& p, const Attended& a,
@@ -208,7 +208,7 @@ Computed<Saved> save_computed(const Run& run, const Var& qkv, const Prepared<Ten
   return {run.save(a.out), run.save(a.lse), save_prepared(run, qkv, p, forward.layout, arguments)};
 }
 
-// Whether an exchange brings whole sequences together, and can show them where they are.
+// Returns true if the exchange gathers whole sequences, and can show them to a watch.
 bool shows_whole(const Attend& forward) {
   if (!forward.sequences.shards) return false;
   const SelectionPart part =
@@ -216,7 +216,7 @@ bool shows_whole(const Attend& forward) {
   return part.heads.count > 0 && !part.shared;
 }
 
-// Adds what attention keeps, which was computed with these arguments. Whoever shows whole sequences has added it.
+// Adds the kept shares of a call. If the exchange shows whole sequences, the watch has already added them.
 void add_kept(KeptSums& kept, Attention a, const Attend& forward) {
   const Sequences& sequences = forward.sequences;
   if (!sequences.shards) {
@@ -226,9 +226,9 @@ void add_kept(KeptSums& kept, Attention a, const Attend& forward) {
   if (!shows_whole(forward)) kept.add(a, sequences.shards, *forward.cp);
 }
 
-// What watched steps ask of attention, sums over rows, by head: of the entropy, and the number of rows; then of what
-// blocks keep. The extra call sees keys in place of values. Nothing is measured for it, so that no choice of the run
-// depends on whether it was made.
+// Returns the sums for watched steps, over rows, by head: entropy and number of rows; then the shares of kept blocks.
+// The extra call uses keys in place of values. It is not tuned, so that no choice of the run depends on whether a step
+// is watched.
 Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, const BlockSelection& selection,
                     const Learned<Tensor>& learned) {
   ctx.tuning = nullptr;
@@ -245,14 +245,14 @@ Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, cons
   std::optional<KeptSums> kept;
   if (blocks) kept.emplace(heads, forward.layout.kv_heads, ctx);
   const AttentionWatch watch = [&](Attention part, KvHeads of) {
-    part.out = ctx.empty(part.out.shape());  // that of the call is still to be sent
+    part.out = ctx.empty(part.out.shape());  // the call's own output is still to be sent
     kept->add(part, of);
   };
   PooledAttention pooled(a, forward.weights_of(learned.pooling), by_head(learned.gates, ctx));
   if (learned.pooling.defined()) pooled.scored = x.v;
   if (learned.gates.defined()) pooled.mean_gates = ctx.empty(a.lse.shape());
   attend(pooled, forward.sequences, forward.cp, ctx, blocks && shows_whole(forward) ? watch : nullptr);
-  if (learned.gates.defined()) {  // the logarithms of weights have the gates, too
+  if (learned.gates.defined()) {  // log-weights include the gates, too
     a.lse = ctx.empty(pooled.lse.shape());
     axpby_kernel({.x = pooled.lse, .y = pooled.mean_gates, .out = a.lse, .alpha = 1, .beta = -1}, ctx);
   }
@@ -269,7 +269,7 @@ struct Rule {
   static constexpr bool kKeepsNoTensor = true;
   Attend forward;
 
-  // The gradients of q, k and v are views of one matrix: the gradient of qkv where nothing was written to it yet.
+  // The gradients of q, k and v are views of one matrix: qkv's gradient itself if nothing was written to it yet.
   void operator()(const Backward& back, const Inputs& inputs, const ForBackward& saved) const {
     const Constants<Tensor> c = get_all(saved.arguments.constants, back.ctx);
     const Prepared<Tensor> p = get_all(saved.computed.prepared, back.ctx);

@@ -9,16 +9,16 @@
 namespace ring {
 namespace {
 
-// x: all rows. Those of a chunk that is done become their gradient, as far as this process's columns make it.
+// x: all rows. Rows of a finished chunk are overwritten by their gradient from this process's columns.
 struct Head {
   const Run& run;
   const LossHead& head;
   Tensor x, w, token_loss, correct;
   bool want_dx;
-  Sink dw;  // undefined dst: not wanted
+  Sink dw;  // undefined dst if not wanted
 };
 
-// This process's statistics of the rows, and everybody else's, in rank order.
+// Computes this process's statistics of the rows and gathers those of all processes, in rank order.
 Tensor statistics_of(const Head& h, const Tensor& logits, const Tensor& targets, std::int64_t first) {
   const ExecContext& ctx = h.run.ctx;
   const std::int64_t rows = logits.dim(0);

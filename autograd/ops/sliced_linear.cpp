@@ -1,4 +1,4 @@
-// Linear layers of a sliced model: rows travel while others are multiplied.
+// Linear layers under tensor parallelism: communication of rows overlaps with GEMMs.
 
 #include <optional>
 
@@ -9,7 +9,8 @@
 namespace ring {
 namespace {
 
-// Kernels of NCCL would share the multiprocessors with the products, and both get slower than one after the other.
+// Returns false if NCCL kernels would share the multiprocessors with the GEMMs, which makes both slower than running
+// them in turn.
 bool overlaps(const Communicator& tp) { return tp.backend() != "nccl" || tp.uses_copy_engines(); }
 
 Tensor product_of_gathered(const ExecContext& ctx, Communicator& tp, const LinearInputs<Tensor>& in) {
@@ -24,7 +25,8 @@ Tensor product_of_gathered(const ExecContext& ctx, Communicator& tp, const Linea
   return y;
 }
 
-// dx = beta * dx + dy w + the others. late: they are there by now, and the product can add the first of them.
+// Computes dx = beta * dx + dy w + the other processes' contributions. late: they have arrived by now, so the GEMM can
+// add the first one.
 void add_own_rows(SumOfOthers& others, const Tensor& dy, const Tensor& w, const Sink& dx, bool late,
                   const ExecContext& ctx) {
   const Tensor sum = late && dx.beta == 0 ? others.next() : Tensor{};
@@ -32,8 +34,8 @@ void add_own_rows(SumOfOthers& others, const Tensor& dy, const Tensor& w, const 
   others.add_to(dx.dst);
 }
 
-// y = X w^T + b + r, where X are all rows: dx is this process's rows of the sum of dy w, dw = dy^T X. The rows of
-// the others come again, while dy is multiplied by w.
+// Backward of y = X w^T + b + r, where X has all rows: dx is this process's rows of the sum of dy w, dw = dy^T X. The
+// rows of the others are gathered again while dy is multiplied by w.
 void gather_linear_backward(const Backward& back, Communicator& tp, const LinearInputs<SlotPtr>& inputs,
                             const LinearInputs<Saved>& saved) {
   const ExecContext& ctx = back.ctx;
@@ -67,7 +69,7 @@ Tensor scattered_product(const ExecContext& ctx, Communicator& tp, const LinearI
   return y;
 }
 
-// y = this process's rows of the sum of x w^T, plus b + r: with all rows of dy, dx = dy w and dw = dy^T x.
+// Backward of y = this process's rows of the sum of x w^T, plus b + r: with all rows of dy, dx = dy w and dw = dy^T x.
 void linear_scatter_backward(const Backward& back, Communicator& tp, const LinearInputs<SlotPtr>& inputs,
                              const LinearInputs<Saved>& saved) {
   const ExecContext& ctx = back.ctx;

@@ -7,8 +7,8 @@
 namespace ring {
 namespace {
 
-// An element travels to another GPU in the time of about so many multiply-adds (H100: 290 GB/s, 670 TFLOP/s, and what a
-// message takes to begin). What is computed with fewer cannot hide the whole message, and it goes in two pieces.
+// Multiply-adds in the time that sending one element to a different GPU takes (H100: 290 GB/s, 670 TFLOP/s, and the
+// latency of a message). With fewer, computation cannot hide the whole message, which is then sent in two pieces.
 constexpr std::int64_t kTermsOfMessage = 2600;
 
 std::int64_t rows_of_piece(std::int64_t rows, std::int64_t terms) {

@@ -1,7 +1,7 @@
 #pragma once
-// Rows of the processes of tensor parallelism that travel while others are computed with. What this process has itself
-// needs no message: it comes first where rows are gathered and last where sums are scattered, so that messages are
-// under way meanwhile. Every process sends to the others in the same order of distances.
+// Tensor-parallel communication of rows, overlapped with computation. This process's own rows need no message: they
+// come first when rows are gathered, and last when sums are scattered, so that messages are in flight meanwhile. Every
+// process sends to the others in the same order of rank distances.
 
 #include <cstdint>
 #include <functional>
@@ -12,15 +12,16 @@
 
 namespace ring {
 
-// The rows of a rank among those of all.
+// Returns a rank's rows of a tensor with the rows of all ranks.
 Tensor rows_of(const Tensor& all, int rank, const Communicator& tp);
 
-// own [n,C] of every process. terms: multiply-adds for each element of `own` that are computed with a rank's rows.
+// Gathers own [n,C] of every process. terms: multiply-adds computed per gathered element; if few, messages are split in
+// two.
 class GatheredRows {
  public:
   GatheredRows(const ExecContext&, Communicator& tp, const Tensor& own, std::int64_t terms);
-  // Once: this process's own rows, and the others' as they arrive. some(first, rows): rows [first, ..) of all of them;
-  // whole(rank, rows): after all rows of a rank.
+  // Visits this process's own rows, then the others' as they arrive. Call once. some(first, rows): called with rows
+  // [first, ..) of all rows; whole(rank, rows): called after all rows of a rank.
   using Some = std::function<void(std::int64_t first, const Tensor& rows)>;
   using Whole = std::function<void(int rank, const Tensor& rows)>;
   void each(const Some& some, const Whole& whole);
@@ -37,17 +38,17 @@ class GatheredRows {
   std::vector<Message> coming_;
 };
 
-// What the other processes add to this one's rows [n,C] of a sum over all. part(first, dst) computes what this process
-// adds to rows [first, ..) of all: in the constructor for the rows of the others, which are sent meanwhile. terms:
-// multiply-adds in each element of it.
+// Receives the other processes' contributions to this one's rows [n,C] of a sum over all. The constructor calls
+// part(first, dst) to compute this process's contribution to rows [first, ..) of the others, and sends each meanwhile.
+// terms: multiply-adds per element of dst, as above.
 class SumOfOthers {
  public:
   using Part = std::function<void(std::int64_t first, const Tensor& dst)>;
   SumOfOthers(const ExecContext&, Communicator& tp, const Shape& own, DType, std::int64_t terms, const Part& part);
   int left() const { return static_cast<int>(coming_.size() - next_); }
-  // What the next one of them adds [n,C], once it is here. They come in an order that depends on the ranks alone.
+  // Waits for the next contribution and returns it, [n,C]. The order depends only on the ranks.
   Tensor next();
-  // y += what is left of them, + residual [n,C] or nothing.
+  // Adds the remaining contributions and residual [n,C], or none, to y.
   void add_to(const Tensor& y, const Tensor& residual = {});
 
  private:

@@ -7,7 +7,7 @@
 namespace ring {
 namespace {
 
-// The rows of each process.
+// Returns the number of rows of each process.
 std::int64_t share_of(const Communicator& tp, const Tensor& t, const char* op) {
   RING_CHECK(t.shape().size() > 0 && t.dim(0) % tp.size() == 0, op, ": the rows of ", describe(t),
              " do not divide among ", tp.size(), " processes of tensor parallelism");
@@ -24,7 +24,7 @@ void scatter(const ExecContext& ctx, Communicator& tp, const Tensor& all, const 
   tp.reduce_scatter(out, all, Reduce::sum, ctx.stream.record()).wait(ctx.stream);
 }
 
-// A bias is a table of one row, which every token names.
+// Adds the bias as an embedding table of one row that every token looks up.
 void add_bias(const ExecContext& ctx, const Tensor& b, const Tensor& y) {
   embedding_kernel({.ids = ctx.zeros({y.dim(0)}, DType::i32), .table = b.view({1, b.numel()}), .out = y, .add = true},
                    ctx);
@@ -44,7 +44,7 @@ Tensor scattered(const ExecContext& ctx, Communicator& tp, const Terms<Tensor>& 
   return y;
 }
 
-// bias: its shape.
+// bias: shape of the bias.
 void scatter_backward(const Backward& back, Communicator& tp, const Terms<SlotPtr>& terms, const Shape& bias,
                       DType type) {
   const Tensor& dy = back.grad();
@@ -53,7 +53,7 @@ void scatter_backward(const Backward& back, Communicator& tp, const Terms<SlotPt
   back.accumulate(terms.residual, dy);
 }
 
-// Between [R,C] and its columns in `parts` blocks of [R,C/parts], one behind the other.
+// Copies between [R,C] and its columns as `parts` consecutive blocks of [R,C/parts].
 void copy_column_blocks(const ExecContext& ctx, const Tensor& whole, const Tensor& blocks, int parts, bool gather) {
   const std::int64_t rows = whole.dim(0);
   const std::size_t row = static_cast<std::size_t>(whole.dim(1)) * size_of(whole.dtype()), share = row / parts;
