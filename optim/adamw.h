@@ -1,5 +1,5 @@
 #pragma once
-// AdamW (Loshchilov and Hutter 2019): one kernel call for each update.
+// AdamW (Loshchilov and Hutter 2019): one kernel call per update.
 
 #include "optim/update_rule.h"
 

@@ -1,5 +1,5 @@
 #pragma once
-// Settings of the update: the sections `optimizer` and `schedule`.
+// Settings of the optimizer: the sections `optimizer` and `schedule`.
 
 #include <cstdint>
 #include <optional>
@@ -12,15 +12,15 @@
 
 namespace ring {
 
-// What lives in host memory between the updates: nothing, the optimizer's states, or also the values that it updates,
-// where kernels read a copy of them in another type.
+// Tensors in host memory between updates: none, the optimizer's states, or also the master values if kernels read a
+// copy of them in a different type.
 enum class StateOffload : std::uint8_t { none, states, all };
 
 constexpr std::int64_t kAutoStaging = -1;  // optimizer.offload_staging_bytes: auto
 
-// Parameters with an update of their own; what is not given is as in `optimizer`.
+// Parameters with their own update settings; unset ones are those of `optimizer`.
 struct GroupConfig {
-  std::vector<std::string> match;  // patterns of their names
+  std::vector<std::string> match;  // patterns of parameter names
   std::optional<std::string> kind;
   std::optional<double> lr, weight_decay;
   bool frozen = false;

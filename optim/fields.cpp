@@ -1,4 +1,4 @@
-// The keys of the sections `optimizer` and `schedule`.
+// Fields of the sections `optimizer` and `schedule`.
 #include "optim/config.h"
 
 #include "core/byte_size.h"

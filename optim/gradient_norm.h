@@ -1,5 +1,5 @@
 #pragma once
-// The norm of the whole gradient, and what follows from it for a step; the norms of its parts, for those who watch.
+// The norm of the whole gradient and its consequences for a step; and the norms of parts, for logging.
 
 #include <vector>
 
@@ -11,40 +11,40 @@ namespace ring {
 
 class GradientNorm {
  public:
-  // over: groups of ranks whose squares add up to the norm of the whole gradient. Of parameters that every slice of the
-  // model holds, the first slice's count.
+  // over: groups of ranks whose squared norms add up to that of the whole gradient. For parameters replicated over
+  // tensor-parallel slices, only the first slice counts.
   GradientNorm(const OwnedShard&, std::vector<Communicator*> over);
 
-  // Squared norm, clip factor and `accepted` into the StepState on the device, the same on every rank. clip: the
-  // largest norm; 0: any. A norm or a loss [1] that is not finite or above the state's limits, in this step or in an
-  // earlier one since the state was last reset, is remembered there.
+  // Writes the squared norm, the clip factor and `accepted` to the StepState on the device, the same on every rank.
+  // Collective. clip: the largest norm; 0 means no limit. A norm or a loss [1] that is not finite or above the state's
+  // limits is remembered in the state until the state is reset, and rejects this and later steps.
   void judge(const Tensor& step, double clip, const Tensor& loss, const ExecContext& ctx) const;
 
  private:
-  std::vector<Tensor> counted_;  // gradients whose squares this process adds
+  std::vector<Tensor> counted_;  // gradients that this process squares and sums
   std::vector<Communicator*> over_;
 };
 
-// A part of the shard that lies in one part of the model.
+// A range of the shard within one part of the model.
 struct CountedRange {
   std::size_t part;
   UpdateRange range;
 };
-// What this process counts, so that all processes count every parameter once; counts: false on ranks of which another
-// one has the same. parts: becomes embedding, each block, final norm, loss head, as far as they have parameters of
-// their own.
+// Returns the ranges that this process counts, so that every parameter is counted once over all processes. counts:
+// false on ranks whose gradients a different rank counts. parts: set to the embedding, each block, the final norm and
+// the loss head, if they have parameters of their own.
 std::vector<CountedRange> counted_ranges(const OwnedShard&, const Model&, bool counts, std::vector<ScopeId>& parts);
 
-// Squared norms of the gradients of the model's parts (embedding, each block, final norm, loss head); a parameter that
-// several parts use belongs to the first. They read all gradients once more, so only steps that are logged pay.
+// Squared gradient norms of the model's parts (embedding, each block, final norm, loss head). A parameter used by
+// several parts belongs to the first. Reads all gradients once more, so only logged steps call it.
 class PartNorms {
  public:
-  // counts: false on ranks of which another one has the same gradients.
+  // counts: false on ranks whose gradients a different rank counts.
   PartNorms(const OwnedShard&, const Model&, bool counts, const ExecContext&);
 
   const std::vector<ScopeId>& parts() const { return parts_; }
-  // Queues the sums over what this process counts: [parts] f32. Over all ranks they add up to the squared norms. After
-  // the gradients are complete, before the next step.
+  // Queues the sums of the ranges that this process counts, and returns them: [parts] f32. Summed over all ranks they
+  // are the squared norms. Call after the gradients are complete and before the next step.
   const Tensor& measure(const ExecContext&) const;
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
-// optimizer.kind and optimizer.groups, bound to the parameters of a model: which rule updates which of them, with what
-// learning rate and weight decay, and which are frozen.
+// Binds optimizer.kind and optimizer.groups to the parameters of a model: the update rule, learning rate and weight
+// decay of each parameter, and whether it is frozen.
 
 #include <string>
 #include <vector>
@@ -11,27 +11,27 @@
 
 namespace ring {
 
-// Before parameters get their places. Adds what is wrong, as validate() of a section does: a pattern that names no
-// parameter, an entry all of whose parameters are in later ones, a kind that updates none of those that its group
-// names, or nothing is left to train.
+// Sets the group, frozen flag and update FLOPs of every parameter. Call before lay_out(). Adds the problems found, as a
+// section's validate() does: a pattern that names no parameter, an entry whose parameters are all in later entries, a
+// kind that updates none of its group's parameters, or nothing left to train.
 void bind_groups(const OptimizerConfig&, Parameters& declared, std::vector<SettingProblem>& errors);
-// Error: the first of them.
+// Same, but throws Error for the first problem.
 void bind_groups(const OptimizerConfig&, Parameters& declared);
 
-// Adds each setting of a kind that neither optimizer.kind nor a group asks for.
+// Adds a problem for each setting of a kind that neither optimizer.kind nor a group uses.
 void add_unused_settings(const OptimizerConfig&, std::vector<SettingProblem>& errors);
 
-// What updates a parameter that is bound, how quickly, and how much it decays:
+// Return the update kind, the learning rate factor and the weight decay of a bound parameter.
 std::string kind_of(const OptimizerConfig&, const Param&, const LogicalParam&);
-float lr_scale_of(const OptimizerConfig&, const LogicalParam&);  // on optimizer.lr
+float lr_scale_of(const OptimizerConfig&, const LogicalParam&);  // factor on optimizer.lr
 float weight_decay_of(const OptimizerConfig&, const Param&, const LogicalParam&);
 
-// The states of the optimizer that checkpoints of such settings hold of a parameter, however it is bound now:
-// "m.<name>".
+// Returns the names of the optimizer states that checkpoints with these settings hold for a parameter, whatever it is
+// bound to now: "m.<name>".
 std::vector<std::string> saved_states(const OptimizerConfig&, const Param&, const LogicalParam&);
 
-// A line for each set of parameters that are updated alike, where there are several: "blocks.0.attention.q.weight and
-// 11 others (1.2 million): adamw, lr 0.001, weight_decay 0.1".
+// Returns a line for each set of parameters with the same update, if there are several: "blocks.0.attention.q.weight
+// and 11 more (1.2 M): adamw, lr 0.001, weight_decay 0.1".
 std::vector<std::string> describe_groups(const OptimizerConfig&, const Parameters& bound);
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// The optimizers that there are.
+// The available optimizers.
 
 #include <map>
 #include <string>
@@ -8,13 +8,13 @@
 
 namespace ring {
 
-// By the name that optimizer.kind gives; programs may add theirs before settings are read.
+// Returns the optimizers by their name in optimizer.kind. Programs may add optimizers before settings are read.
 std::map<std::string, OptimizerKind>& optimizer_kinds();
 const OptimizerKind& optimizer_kind(const std::string& name);
 
-// What updates all that another kind does not take.
+// The kind that updates the parameters that a different kind does not take.
 inline constexpr const char* kElementKind = "adamw";
-// What optimizer.muon is for.
+// The kind that the section optimizer.muon configures.
 inline constexpr const char* kMuonKind = "muon";
 
 }  // namespace ring

@@ -46,7 +46,7 @@ std::int64_t Lane::state_bytes() const {
   return bytes;
 }
 
-// Behind each matrix where the next one begins as kernels like it.
+// Chunks may end after a matrix if the next one starts aligned for kernels.
 HostChunks::Ends Lane::ends() const {
   HostChunks::Ends ends;
   if (!rule->by_matrix()) return ends;

@@ -1,6 +1,6 @@
 #pragma once
-// Lanes: what one kind of optimizer updates of what a process owns. Its elements lie one behind the other in its
-// states, which have no room for those of other kinds and for what is frozen.
+// Lanes: the parameters of a process that one kind of optimizer updates. Their elements are consecutive in the lane's
+// states, without gaps for other kinds or frozen parameters.
 
 #include <memory>
 #include <string>
@@ -22,7 +22,7 @@ struct LaneRange {
   UpdateRange range;
   std::int64_t at = 0;
   float lr_scale = 1, weight_decay = 0;
-  // What of it lies in elements [begin, begin + n) of the lane; numel = 0: nothing.
+  // Returns the part in elements [begin, begin + n) of the lane; numel is 0 if there is none.
   LaneStretch within(std::int64_t begin, std::int64_t n) const;
 };
 
@@ -30,17 +30,18 @@ struct Lane {
   std::string kind;
   std::shared_ptr<const UpdateRule> rule;
   std::vector<LaneRange> ranges;
-  std::int64_t size = 0;  // in elements, with the gaps between ranges
+  std::int64_t size = 0;  // elements, including gaps between ranges
 
-  // Its logical parameters, or the rows that are here, with their places in the lane as shard_offset.
+  // Returns the lane's logical parameters, or their rows in this process, with shard_offset set to the offset in the
+  // lane.
   std::vector<ShardPiece> pieces() const;
-  std::int64_t state_bytes() const;  // of one element
-  // Where chunks of it may end; none: anywhere.
+  std::int64_t state_bytes() const;  // bytes of all states of one element
+  // Returns the offsets at which chunks of the lane may end; empty if anywhere.
   HostChunks::Ends ends() const;
 };
 
-// One for every kind that the settings name, also where this process owns nothing of it. Error as
-// OwnedShard::ranges().
+// Returns a lane for every kind that the settings name, also if this process owns none of its parameters. Throws Error
+// as OwnedShard::ranges() does.
 std::vector<Lane> lanes_of(const OptimizerConfig&, const OwnedShard&, std::uint64_t seed);
 
 }  // namespace ring

@@ -11,13 +11,13 @@
 namespace ring {
 namespace {
 
-constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f;  // of the quintic
-constexpr double kScale = 0.2;                              // of the root mean square of AdamW's updates
+constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f;  // coefficients of the quintic
+constexpr double kScale = 0.2;                              // root mean square of AdamW's updates
 
-// Matrices that are updated at once: of one size, cut alike, with one learning rate and decay.
+// Matrices updated together: same size, same sharding, same learning rate and decay.
 using Batch = std::vector<const MatrixUpdate*>;
 
-// The whole matrices of a batch, of which this process holds slices.
+// Sizes of a batch's unsharded matrices; this process holds slices of them.
 struct Whole {
   std::int64_t rows, columns, slices;
   Cut cut;
@@ -28,7 +28,7 @@ struct Whole {
     slices = tp->size();
     (cut == Cut::outputs ? rows : columns) *= slices;
   }
-  // That each of so many matrices takes while it is computed.
+  // Returns the bytes that each matrix takes while it is computed.
   std::int64_t work_bytes(DType type) const {
     const std::int64_t side = std::min(rows, columns), gathered = slices > 1 ? 2 * rows * columns : 0;
     return (2 * rows * columns + 2 * side * side + gathered) * static_cast<std::int64_t>(size_of(type));
@@ -56,7 +56,7 @@ std::vector<Batch> batches_of(const std::vector<MatrixUpdate>& all, const Commun
 void copy_slice(const Tensor& whole, const Tensor& slice, std::int64_t s, Cut cut, bool to_whole,
                 const Stream& stream) {
   const auto bytes = static_cast<std::int64_t>(size_of(whole.dtype()));
-  const bool rows = cut == Cut::outputs;  // they lie together in each matrix
+  const bool rows = cut == Cut::outputs;  // row slices are contiguous in each matrix
   const std::int64_t width = (rows ? slice.dim(1) * slice.dim(2) : slice.dim(2)) * bytes;
   const std::int64_t pitch = (rows ? whole.dim(1) * whole.dim(2) : whole.dim(2)) * bytes;
   const std::int64_t count = rows ? slice.dim(0) : slice.dim(0) * slice.dim(1);
@@ -119,7 +119,8 @@ class MuonRule final : public UpdateRule {
     muon_apply_kernel(apply, ctx);
   }
 
-  // Random bits are addressed by eights of elements: of matrices that begin between two, neighbours share some.
+  // Random bits are addressed by groups of eight elements: matrices that do not start at a group share some bits with
+  // their neighbours.
   static std::vector<MuonMatrix> matrices_of(const Batch& batch) {
     std::vector<MuonMatrix> out;
     for (const MatrixUpdate* m : batch)
@@ -138,7 +139,8 @@ OptimizerKind muon() {
   return [](const OptimizerConfig& config, std::uint64_t seed) { return std::make_unique<MuonRule>(config, seed); };
 }
 
-// With P = b A + c A^2 and A the product of x and its transpose on the smaller side, the next x is a x + P x.
+// Each iteration replaces x by a x + P x, with P = b A + c A^2 and A the product of x and its transpose on the smaller
+// side.
 Tensor newton_schulz(Tensor x, std::int64_t iterations, const ExecContext& ctx) {
   const bool wide = x.dim(1) <= x.dim(2);
   const std::int64_t side = std::min(x.dim(1), x.dim(2));

@@ -1,7 +1,7 @@
 #pragma once
-// The update of what this process owns of the parameters: one UpdateRule or several over its shard, each in a lane of
-// its own (optim/lane.h), with states on the device or in host memory (optimizer.offload), from where they come chunk
-// by chunk and go back.
+// Updates the parameters that this process owns: one or several UpdateRules over its shard, each in its own lane
+// (optim/lane.h). States are on the device, or in host memory (optimizer.offload), from where they are copied chunk by
+// chunk to the device and back.
 
 #include <optional>
 #include <string>
@@ -13,43 +13,45 @@ namespace ring {
 
 struct OptimizerState {
   std::string name;
-  std::string kind;                // of the parameters that have it
-  std::vector<ShardPiece> pieces;  // of them that this process owns, with their places in the buffer
+  std::string kind;                // update kind of the parameters with this state
+  std::vector<ShardPiece> pieces;  // pieces of these parameters in this process, with their offsets in the buffer
   FlatBuffer buffer;               // on the device or on the host
 };
 
 class Optimizer {
  public:
-  // The shard outlives it, and so do the ranks that hold the other slices of the model (null: none). OutOfMemory.
+  // The shard must outlive the optimizer, as must `slices`, the ranks with the other tensor-parallel slices of the
+  // model (null if there are none). Throws OutOfMemory.
   Optimizer(const OptimizerConfig&, const OwnedShard&, std::uint64_t seed, const ExecContext&,
             Communicator* slices = nullptr);
 
-  // With states on the host the first of them are on their way while the step computes.
+  // Starts copying the first states from the host, if they are there, while the step computes.
   void begin_step();
-  // Queues the update of the shard's values, and of their copies. step: the StepState on the device, with learning rate
-  // and clip factor; where its `accepted` is 0 nothing changes.
+  // Queues the update of the shard's values and of their copies. step: the StepState on the device, with learning rate
+  // and clip factor; if its `accepted` is 0, nothing changes.
   void update(const Tensor& step, const ExecContext&);
 
-  // States, and values that live on the host, may still be leaving the device when the compute stream is done with the
-  // update: whoever reads or writes them does so on a stream behind settle().
+  // Makes `stream` wait until states, and values on the host, are complete there: they may still be leaving the device
+  // when the compute stream is done with the update. Call before reading or writing them on that stream.
   void settle(const Stream& stream) const;
-  // Before steps are recorded, or a recorded one is replayed.
+  // Makes the compute stream wait for all copies. Call before a step is captured, and before a captured step is
+  // replayed.
   void join();
-  // What states on the host may take of the device on their way (optimizer.offload_staging_bytes), from now on. Blocks
-  // the host. OutOfMemory.
+  // Sets the device memory for states in transit to and from the host (optimizer.offload_staging_bytes). Blocks the
+  // host. Throws OutOfMemory.
   void set_staging(std::int64_t bytes, const ExecContext&);
 
   const std::vector<OptimizerState>& states() const { return states_; }
-  std::size_t state_bytes() const;   // of the states, wherever they are
-  std::size_t device_bytes() const;  // that they take of the device
-  std::size_t host_bytes() const;    // of states, and of values, in host memory
+  std::size_t state_bytes() const;   // all states, on device or host
+  std::size_t device_bytes() const;  // device memory of states
+  std::size_t host_bytes() const;    // host memory of states and values
 
  private:
-  // A lane with its states, in the order of its rule's.
+  // A lane with its states, in the order of UpdateRule::states().
   struct Moving {
     Lane lane;
     std::vector<Tensor> states;
-    std::unique_ptr<HostChunks> chunks;  // states on the host, and behind them values that travel, too
+    std::unique_ptr<HostChunks> chunks;  // states on the host, followed by the values if these are on the host, too
   };
   void add(Lane, const ExecContext&);
   std::vector<HostChunks::Pieces> on_host(const Moving&) const;
@@ -68,10 +70,10 @@ class Optimizer {
   std::vector<OptimizerState> states_;
 };
 
-// Bytes of the states of what a process owns.
+// Returns the bytes of the optimizer states for a shard.
 std::uint64_t state_bytes(const OptimizerConfig&, const OwnedShard&);
-// Bytes of the device that states on the host take on their way. copies: weights are a copy of the values in another
-// type.
+// Returns the device bytes of states in transit from and to the host. copies: true if weights are a copy of the values
+// in a different type.
 std::uint64_t staging_bytes(const OptimizerConfig&, const OwnedShard&, bool copies);
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// How far an update moves the weights of each part of the model, beside how large they are (train.watch_interval).
+// Size of an update relative to the weights, for each part of the model (train.watch_interval).
 
 #include <vector>
 
@@ -8,19 +8,20 @@
 
 namespace ring {
 
-// Whatever the optimizer does, its values before are kept, in host memory, and compared chunk by chunk with those
-// after.
+// Copies the values to host memory before an update, and compares them chunk by chunk with those after it, whatever the
+// optimizer does.
 class UpdateRatios {
  public:
-  // The parts are those of PartNorms, as are counts and the shard. OutOfMemory, OutOfHostMemory.
+  // The parts are those of PartNorms, as are `counts` and the shard. Throws OutOfMemory, OutOfHostMemory.
   UpdateRatios(const OwnedShard&, const Model&, bool counts, const ExecContext&);
 
-  // Around an update that is queued between them. Values that may live on the host are not compared.
+  // Call before() and after() around a queued update. Values that may be on the host are not compared.
   void before(const ExecContext&) const;
-  // Queues the sums over what this process counts: [2,parts] f32, squares of the changes, then of the values before.
+  // Queues the sums of the ranges that this process counts, and returns them: [2,parts] f32, squares of the changes,
+  // then of the values before.
   const Tensor& after(const ExecContext&) const;
 
-  // What it takes of the device, where a process owns so many elements.
+  // Returns the device bytes for a process that owns this many elements.
   static std::size_t device_bytes(std::int64_t elements, DType values);
 
  private:
@@ -29,8 +30,8 @@ class UpdateRatios {
 
   const OwnedShard& shard_;
   std::vector<CountedRange> ranges_;
-  FlatBuffer old_;                  // on the host
-  Tensor raw_, room_, other_room_;  // of a chunk: in the type of the values, and in f32
+  FlatBuffer old_;                  // values before the update, on the host
+  Tensor raw_, room_, other_room_;  // a chunk in the values' type, and two in f32
   Tensor squares_;
 };
 

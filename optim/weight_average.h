@@ -1,6 +1,6 @@
 #pragma once
-// An exponential moving average of the weights (train.ema): f32, of what this process owns of them, so that no number
-// is averaged twice where ranks share their states. It follows the master values, which are f32 and on the device.
+// An exponential moving average of the weights (train.ema): f32, of the weights that this process owns, so that ranks
+// that share their states average each weight once. It follows the master values, which must be f32 and on the device.
 
 #include "kernels/kernel.h"
 #include "parallel/owned_shard.h"
@@ -9,14 +9,15 @@ namespace ring {
 
 class WeightAverage {
  public:
-  // The shard outlives it. Starts at the values as they are. OutOfMemory.
+  // Starts at the current values. The shard must outlive this object. Throws OutOfMemory.
   WeightAverage(double decay, const OwnedShard&, const ExecContext&);
 
-  void start(const ExecContext&);  // at the values as they are now
-  // Queued behind an update. step: the StepState on the device; where its `accepted` is 0 nothing changes.
+  void start(const ExecContext&);  // restarts at the current values
+  // Queues an update of the average; call after the optimizer's update. step: the StepState on the device; if its
+  // `accepted` is 0, nothing changes.
   void update(const Tensor& step, const ExecContext&) const;
-  // The values become the average and the average the values, bit by bit, in memory that is here already: to compute
-  // with the average, until the next call.
+  // Swaps the values and the average, exactly and without allocating memory, to compute with the average; a second call
+  // swaps them back.
   void exchange(const ExecContext&) const;
 
   const FlatBuffer& buffer() const { return average_; }
@@ -27,10 +28,10 @@ class WeightAverage {
   const OwnedShard& shard_;
   std::vector<UpdateRange> ranges_;
   FlatBuffer average_;
-  Tensor room_;  // for what is on its way from one to the other
+  Tensor room_;  // buffer for swapping
 };
 
-// Bytes of the device for so many elements.
+// Returns the device bytes of an average of this many elements.
 std::uint64_t average_bytes(std::int64_t elements);
 
 }  // namespace ring
