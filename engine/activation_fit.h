@@ -40,7 +40,8 @@ bool fits_in_some_way(const Config& resolved, int world, std::size_t budget, con
 
 std::size_t least_of(std::size_t own, Mesh&);  // minimum over all ranks; collective
 
-// Returns the bytes that train.memory_budget gives this rank. Processes of one machine share its memory. Collective.
+// Returns the bytes that train.memory_budget allows each rank: the minimum over all ranks. Processes of one machine
+// share its memory. Collective.
 std::size_t memory_budget(const Config& resolved, Mesh& mesh);
 
 }  // namespace ring

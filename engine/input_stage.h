@@ -30,8 +30,7 @@ class InputStage {
  public:
   InputStage(const InputSizes&, const Stream& compute);
 
-  // Copies the batches to the device, then, in the order of the compute stream, to the beginning of the tensors in
-  // `to`.
+  // Copies the batches to the device, then, in the order of the compute stream, to the start of the tensors in `to`.
   void load(const std::vector<Batch>& batches, const StepInputs& to);
 
  private:

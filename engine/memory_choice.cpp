@@ -14,7 +14,7 @@
 namespace ring {
 namespace {
 
-constexpr double kLess = 0.9, kALittleLess = 0.98;  // factors of the memory that was too much
+constexpr double kLess = 0.9, kALittleLess = 0.98;  // factors of the peak that did not fit
 
 std::size_t less_than(std::size_t bytes) { return static_cast<std::size_t>(kLess * static_cast<double>(bytes)); }
 
@@ -31,7 +31,7 @@ std::vector<std::int64_t> fewer_rows(const Config& c, int world, std::int64_t ro
   return fewer;
 }
 
-// Returns nullopt also if `rows` does not make a valid layout of these settings.
+// Returns the choice for a micro-batch of `rows`; nullopt if nothing fits or if `rows` makes no valid layout.
 std::optional<MemoryChoice> choice_within(Config c, int world, std::int64_t rows, std::size_t budget,
                                           std::size_t host_room, const DeviceRates& rates) try {
   c.train.micro_batch = rows;

@@ -39,7 +39,7 @@ class StepGraph {
   void replay();
 
   static constexpr int kDecided = 3;           // consecutive launch-bound steps before recording
-  static constexpr double kLaunchBound = 0.7;  // share of the step's time
+  static constexpr double kLaunchBound = 0.7;  // a step is launch-bound above this share of its time
 
   Switch wanted_;
   Stream stream_;

@@ -11,8 +11,8 @@ const PartOption kNothing;
 
 double as_double(std::size_t bytes) { return static_cast<double>(bytes); }
 
-// A sample of a concave function at a price: the function lies below this line. other: the plan's excess of the other
-// memory.
+// Value and slope of a concave function at a price: the function lies below this tangent. other: excess of the other
+// memory in the plan found there.
 struct Sample {
   double price, value, slope, other;
   double line_at(double x) const { return value + slope * (x - price); }

@@ -11,8 +11,8 @@ class ActivationBound {
  public:
   ActivationBound(const PartOptions&, std::size_t base, ActivationBudget);
 
-  // Returns the minimum nanoseconds of parts [part, end) if the part before uses option `before`, and `in_use` bytes of
-  // the device and `host` bytes of the host are taken. Rounded down.
+  // Returns a lower bound of the nanoseconds of parts [part, end), rounded down. before: option of the part before.
+  // in_use, host: bytes in use on the device and on the host when `part` begins.
   double rest(std::size_t part, std::size_t before, std::size_t in_use, std::size_t host) const;
 
  private:
