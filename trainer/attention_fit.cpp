@@ -56,8 +56,8 @@ double AttentionTrials::loss_with(std::size_t layer, const Pattern& pattern) {
 
 namespace {
 
-constexpr double kUnits = 1000, kRounding = 1e-9;  // units of a layer's density; tolerance for rounding errors of
-                                                   // computed densities
+// Units per 1.0 of density, and tolerance for rounding errors of computed densities.
+constexpr double kUnits = 1000, kRounding = 1e-9;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 std::size_t units_of(double density) { return static_cast<std::size_t>(std::ceil(density * kUnits - kRounding)); }

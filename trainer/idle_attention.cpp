@@ -11,7 +11,7 @@
 namespace ring {
 namespace {
 
-// Returns the tokens of the longest document, at most `most`: the search ends there.
+// Returns the tokens of the longest document, or `most`, where the search ends.
 std::int64_t longest_document(const TokenSplit& split, std::int64_t most) {
   DocumentStarts start(split);
   std::uint64_t before = 0;

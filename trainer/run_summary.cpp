@@ -119,7 +119,7 @@ bool is_folder(const fs::path& path) {
   return fs::symlink_status(path, error).type() == fs::file_type::directory;
 }
 
-// true even if its settings are gone
+// Returns true if the folder has files of a run, even if its settings are gone.
 bool holds_a_run(const fs::path& path) {
   const RunDirectory run(path.string());
   return there(run.metrics_file()) || there(run.checkpoints()) || (run.has_config() && there(run.tokenizer_file()));

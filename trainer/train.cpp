@@ -31,7 +31,7 @@ class MemoryFallback {
  public:
   explicit MemoryFallback(Running& run) : run_(run), now_(run.start.memory) { now_.take(run.trainer.memory()); }
 
-  // Launches a step. Records smaller choices even if it finally throws because nothing smaller is left.
+  // Launches a step. Records smaller choices even if the launch throws because nothing smaller is left.
   void launch() try {
     run_.trainer.launch();
     record_shortages();
@@ -319,8 +319,8 @@ class Loop {
     }
   }
 
-  // Computes a step that was not accepted again, or skips it. Counts the lost time, including that of earlier steps
-  // that a rollback discards.
+  // Computes a rejected step again, or skips it. Counts the time that this costs, including earlier steps that a
+  // rollback discards.
   void cure() {
     const double began = seconds_now() - last_.seconds, kept = run_.trainer.seconds();
     ++run_.time.bad_steps;

@@ -136,8 +136,8 @@ std::vector<double> Trainer::part_norms(const Flight& f) {
 
 std::int64_t Trainer::planned_steps() const {
   if (config_.train.steps || !steps_) return config_.train.steps;
-  const double runs = config_.train.minutes * 60 / seconds_;  // the number of times that the time so far fits into the
-                                                              // limit
+  // Number of times that the time so far fits into the limit.
+  const double runs = config_.train.minutes * 60 / seconds_;
   double at_this_pace = runs * static_cast<double>(steps_);
   if (!config_.train.batch_sizes.empty()) {
     const double tokens = std::min(runs * static_cast<double>(tokens_), static_cast<double>(kMostTokens));
@@ -196,7 +196,7 @@ void Trainer::rehearse() {
   queue_step(ctx_.observer != nullptr);
   agree();
   agreed_ = true;
-  fill_zero(step_.state(), ctx_.stream);  // not halted any more
+  fill_zero(step_.state(), ctx_.stream);  // steps are no longer halted
 }
 
 // Makes all ranks adopt the choices of the lowest rank that has any.
@@ -359,7 +359,7 @@ void Trainer::undo(Flight& f) {
   attend_as_next();
   f.report.step = steps_;
   loader_.seek(static_cast<std::uint64_t>(cursor_));
-  fill_zero(step_.state(), ctx_.stream);  // not halted any more
+  fill_zero(step_.state(), ctx_.stream);  // steps are no longer halted
 }
 
 void Trainer::skip_to(std::int64_t end) {

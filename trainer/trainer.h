@@ -24,18 +24,17 @@ struct StepReport {
   double loss = 0;        // mean over the valid tokens of all micro-batches and ranks
   double norm = 0;        // of the gradient, before clipping
   double lr = 0;
-  double decay_scale = 1;           // factor on every weight decay
-  std::vector<double> part_norms;   // by Trainer::parts() if the step is logged, otherwise empty; NaN if memory was too
-                                    // short to measure it
-  WatchReport watched;              // if the step is watched (train.watch_interval), otherwise empty
-  std::vector<SourceLoss> sources;  // by corpus of a mixture; empty if there is only one
-  std::optional<double> auxiliary_loss;  // mean, like `loss`; nullopt if the model has none
-  bool accepted = true;  // false if loss or norm is not finite or above a limit; nothing was updated then
-  std::int64_t sequences = 0, tokens = 0;                      // over all ranks; sequences: samples
-  std::int64_t context = 0;                                    // length in tokens of the sequences
-  std::int64_t trained = 0;                                    // tokens trained before this step
-  double seconds = 0, data_seconds = 0, exchange_seconds = 0;  // the whole step; waiting for data; waiting for other
-                                                               // ranks
+  double decay_scale = 1;                  // factor on every weight decay
+  std::vector<double> part_norms;          // by Trainer::parts() if the step is logged; NaN if memory was short
+  WatchReport watched;                     // empty if the step is not watched (train.watch_interval)
+  std::vector<SourceLoss> sources;         // by corpus of a mixture; empty if there is only one
+  std::optional<double> auxiliary_loss;    // mean, like `loss`; nullopt if the model has none
+  bool accepted = true;                    // false if loss or norm is not finite or above a limit: nothing was updated
+  std::int64_t sequences = 0, tokens = 0;  // over all ranks; sequences: samples
+  std::int64_t context = 0;                // tokens per sequence (train.contexts)
+  std::int64_t trained = 0;                // tokens trained before this step
+  // Times of the whole step, of waiting for data, and of waiting for other ranks.
+  double seconds = 0, data_seconds = 0, exchange_seconds = 0;
 };
 
 // Thrown when one of several ranks ran out of memory in a step. The other ranks wait for it in the middle of the step,
@@ -115,9 +114,9 @@ class Trainer {
   std::int64_t steps_done() const { return steps_; }  // number of launched steps
   // Returns the seconds spent in steps since the run began, including time before it was resumed.
   double seconds() const { return seconds_; }
-  double seconds_left() const;         // estimated from the pace so far
-  std::int64_t planned_steps() const;  // train.steps, or the steps that the time limit allows at this pace; 0 if not
-                                       // known yet
+  double seconds_left() const;  // estimated from the pace so far
+  // Returns train.steps, or the steps that the time limit allows at the pace so far; 0 if not known yet.
+  std::int64_t planned_steps() const;
   std::int64_t tokens_seen() const { return tokens_; }
   bool replays_graph() const { return graph_.replays(); }
   const HostOffload* offload() const { return step_.offload(); }  // null if activations stay on the device
@@ -128,7 +127,7 @@ class Trainer {
     StepReport report;
     double valid = 1;              // tokens with a target, over all ranks
     double started = 0;            // on the trainer's clock
-    double launch_seconds = 0;     // time for which the host queued the computation
+    double launch_seconds = 0;     // host time to queue the computation
     bool logged = false;           // at least one rank logs the step, so the norms of the parts are measured
     bool replays = false;          // all ranks are ready to record or replay the step
     std::shared_ptr<void> result;  // StepState and squared norms of the parts in host memory; valid after `done`
@@ -146,7 +145,7 @@ class Trainer {
   void forget_steps();
   void attend_as_next();
   void size_step();
-  std::vector<Batch> next_batches();  // without the work of other ranks' parts of the step
+  std::vector<Batch> next_batches();  // only the parts that this rank computes
   void count_tokens(const std::vector<Batch>&, Flight&);
   void measure_parts(Flight&);
   std::vector<double> part_norms(const Flight&);
@@ -155,7 +154,7 @@ class Trainer {
   void schedule(StepReport&);
   void upload_state(const StepReport&, double valid);
   void rehearse();
-  void undo(Flight&);  // restores the counters from before a step that was not accepted
+  void undo(Flight&);  // drops a step that was not accepted, and all steps in flight after it
 
   const Config& config_;
   Mesh& mesh_;

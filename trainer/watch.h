@@ -1,7 +1,7 @@
 #pragma once
-// Measurements for train.watch_interval, of the steps that it selects: how far the update moves each part of the model,
-// and, for each layer's attention on every rank's first micro-batch, the entropy and how much its blocks keep. They are
-// queued before and after the step itself, which may be a replayed graph; its results stay bit-identical.
+// Measures the steps that train.watch_interval selects: how far the update moves each part of the model, and, for each
+// layer's attention on every rank's first micro-batch, the entropy and how much its blocks keep. The measurements are
+// queued before and after the step, which may be a replayed graph; the step's results stay bit-identical.
 
 #include <memory>
 #include <optional>
@@ -23,7 +23,7 @@ struct KeptByLayer {
 };
 
 struct WatchReport {
-  // By Trainer::parts(): norm of the change over norm of the weights before it; NaN if memory was too short.
+  // By Trainer::parts(): norm of the change over norm of the weights before it; NaN if there was too little memory.
   std::vector<double> update_ratios;
   // By layer, in nats: mean over rows and heads, and the minimum over heads of a head's mean.
   std::vector<double> entropies, least_entropies;
@@ -38,8 +38,8 @@ class Watch {
   // results: number of result buffers, used in turn. Throws OutOfMemory.
   Watch(TrainStep&, Mesh&, std::size_t results);
 
-  // Call both on all ranks, before and after a loaded step is computed. The result is valid when the queued work is
-  // done.
+  // Call before() and after() on all ranks around the computation of a loaded step. The result is valid when the queued
+  // work is done.
   Result before();
   void after(const Result&);
   WatchReport report(const Result&) const;  // collective
