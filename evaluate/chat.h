@@ -1,5 +1,5 @@
 #pragma once
-// Conversations with a model: encodes them as the tokens that its training would see, and says what ends an answer.
+// Conversations with a model: the tokens of a prompt, as training would see them, and what ends an answer.
 
 #include <cstdint>
 #include <memory>

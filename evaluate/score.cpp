@@ -88,8 +88,7 @@ Batch PackedRequests::batch(std::int64_t index, std::vector<std::int32_t>& owner
 
 namespace {
 
-// Sums over batches and ranks, by request: log-probabilities, then the number of judged tokens that were not most
-// likely.
+// Sums over batches and ranks, by request: log-probabilities, then counts of judged tokens that were not most likely.
 class Sums {
  public:
   explicit Sums(std::size_t requests) : values_(2 * requests, 0) {}

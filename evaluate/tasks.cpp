@@ -33,7 +33,7 @@ class Encoding {
       : encoder_(tokenizer.encoder()), before_(tokenizer.before_text()), empty_(empty_text(tokenizer)) {}
 
   Request operator()(std::string context, const std::string& continuation, const std::string& where) {
-    const std::size_t text = chat::strip(context, false, true, nullptr).size();  // as str.rstrip()
+    const std::size_t text = chat::strip(context, false, true, nullptr).size();  // like Python's str.rstrip()
     const std::string whole = context + continuation;
     context.resize(text);
     std::vector<std::int32_t> given;
@@ -66,8 +66,7 @@ void add_item(const TaskItem& item, Encoding& encode, const std::string& where, 
   task.questions.push_back(std::move(q));
 }
 
-// Returns true if the right choice has the largest log-probability per unit of length. The first of equal choices
-// counts.
+// Returns true if the right choice has the largest log-probability per unit of length. The first of equals counts.
 bool is_right(const Question& q, const std::vector<Score>& scores, const std::vector<double>* lengths) {
   std::size_t best = 0;
   double most = -INFINITY;

@@ -30,7 +30,7 @@ class WrittenText {
   std::string finish();  // call after the last token
   bool goes_on() const { return end_.empty(); }
 
-  // "end_of_text", "end_of_answer", "stop", or "length" if the caller stopped first.
+  // Returns "end_of_text", "end_of_answer", "stop", or "length" if the caller stopped first.
   std::string end() const { return end_.empty() ? "length" : end_; }
   const std::optional<std::string>& stop() const { return stops_.found(); }  // the stop string that ended the text
   const std::string& text() const { return text_; }                          // all text shown so far
