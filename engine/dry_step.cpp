@@ -70,7 +70,7 @@ class Recorder final : public KernelObserver, public ScopeListener {
 
 constexpr std::size_t kBoundless = std::size_t{1} << 62;
 
-// Records the second step: it is the first one with a memory plan, and later steps are like it.
+// Runs two steps and records the second: it is the first with a memory plan, and later steps are like it.
 void run_twice(TrainStep& step, Recorder& recorder) {
   for (int i = 0; i < 2; ++i) {
     const StepScope scope(step.arena());

@@ -42,7 +42,7 @@ std::optional<MemoryChoice> choice_within(Config c, int world, std::int64_t rows
   return {};
 }
 
-// Uses the host memory and the device rates of `before`.
+// Returns a choice for the host memory and the device rates of `before`.
 std::optional<MemoryChoice> choice_like(const MemoryChoice& before, const Config& c, int world, std::int64_t rows,
                                         std::size_t budget) {
   return choice_within(c, world, rows, budget, before.fit.host_room, before.rates);

@@ -21,9 +21,9 @@ struct PlannedStep {
   std::size_t host = 0;         // bytes in host memory: activations, optimizer states and values
   std::size_t host_states = 0;  // states and values only
   std::vector<PartMemory> parts;
-  double compute_seconds = 0;    // all kernels
-  double attention_seconds = 0;  // attention kernels only
-  double exposed_seconds = 0;    // messages and host copies that no computation hides
+  double compute_seconds = 0;    // time of all kernels
+  double attention_seconds = 0;  // time of attention kernels only
+  double exposed_seconds = 0;    // time of messages and host copies that no computation hides
   double seconds() const { return compute_seconds + exposed_seconds; }
   double tokens_per_second = 0;  // over all processes
   double mfu = 0;                // relative to DeviceRates::peak_flops
