@@ -41,7 +41,7 @@ class RunState {
   State& state() { return state_; }
   // Loads the state from the source that run.start chose: snapshot, checkpoint, or initial weights.
   void load();
-  // Call on rank 0 after load(), once nothing can fail any more.
+  // Call on rank 0 after load(), once the run can no longer be refused.
   void begin(bool fresh);
   // Returns the time (now_ms()) at which the loaded state was saved; 0 if unknown.
   std::int64_t loaded_from_ms() const;

@@ -219,7 +219,8 @@ void Trainer::launch() {
     }
 }
 
-// Requires that the state is unchanged: memory runs out before the optimizer changes anything.
+// Returns the next smaller choice after a step ran out of memory. The state is still the one before that step: memory
+// runs out before the optimizer changes anything.
 MemoryChoice Trainer::smaller_after(const OutOfMemory& e) {
   const std::optional<MemoryChoice> next = smaller_choice(config_, mesh_.world(), memory_);
   if (!next)
