@@ -55,8 +55,8 @@ class ContextExchange {
                                  const ExecContext&, const AttentionWatch& watch) = 0;
   virtual void backward(const PooledAttentionBackward&, const std::shared_ptr<const ContextShards>&,
                         const ExecContext&) = 0;
-  // Returns the part of the selection that this rank makes when it attends with kv_heads KV heads; without heads if
-  // this is unknown before attention.
+  // Returns the part of the selection that this rank makes when it attends with kv_heads KV heads. It has no heads if
+  // the rank cannot know its part before it attends.
   virtual SelectionPart selection_part(const std::shared_ptr<const ContextShards>&, const Pattern&,
                                        std::int64_t /*kv_heads*/) {
     return {};

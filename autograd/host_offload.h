@@ -32,8 +32,8 @@ class HostOffload final : public SavedTensorHooks, public ScopeListener {
   // Follows the scopes of `ctx`, on whose stream the model runs. Must outlive its tapes. limit: bytes of host memory;
   // tensors beyond it stay on the device, the same ones in every step.
   HostOffload(const ExecContext& ctx, std::size_t limit);
-  HostOffload(const ExecContext& ctx, std::size_t limit, const Stream& out,
-              const Stream& in);  // streams that copy out and in
+  // Same, with the streams that copy out and in.
+  HostOffload(const ExecContext& ctx, std::size_t limit, const Stream& out, const Stream& in);
   HostOffload(const HostOffload&) = delete;
   HostOffload& operator=(const HostOffload&) = delete;
 
@@ -67,8 +67,8 @@ class HostOffload final : public SavedTensorHooks, public ScopeListener {
   HostSlabs slabs_;
   std::size_t living_ = 0;   // storages whose host memory is in use
   std::vector<Part> parts_;  // in forward order; removed once their backward has run
-  std::map<std::weak_ptr<Storage>, std::weak_ptr<Moved>, std::owner_less<>>
-      asked_;  // null if the storage stays on the device
+  // Storages that were passed to pack(); null if the storage stays on the device.
+  std::map<std::weak_ptr<Storage>, std::weak_ptr<Moved>, std::owner_less<>> asked_;
   OffloadedBytes bytes_;
   ScopeSubscription subscription_;
 };

@@ -44,7 +44,7 @@ struct Sequences {
 bool sliced(const Run&);
 
 // Returns the part of the selection that this process makes when it attends with kv_heads KV heads: all of it, or, for
-// sharded sequences, the exchange's part. Throws Error if this is unknown before attention.
+// sharded sequences, the exchange's part. Throws Error if the exchange chooses its schedule only when it attends.
 SelectionPart selection_part(const Run&, const Sequences&, const Pattern&, std::int64_t kv_heads);
 
 // Gathers x [N/tp,C], this process's rows -> [N,C]. Backward reduce-scatters the gradient. Backward gathers the result

@@ -1,5 +1,5 @@
 #pragma once
-// How the activations that backward needs are kept: saved, recomputed, or offloaded to the host. Results are
+// The plan for the activations that backward needs: saved, recomputed, or offloaded to the host. Results are
 // bit-identical in all cases.
 
 #include <cstdint>

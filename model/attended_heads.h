@@ -13,8 +13,7 @@ struct AttendedHeads {
   Pattern pattern;
   BlockSelection selection{};
   std::vector<Span> spans{};
-  KvHeads heads{};  // a range of the heads that this process selects blocks for (selection_part), counted from their
-                    // first head
+  KvHeads heads{};  // heads of this call, counted from the first one that this process selects for (selection_part)
   // The documents. If ranks share the queries, then `spans`, q and lse cover this rank's queries, k has the rows of the
   // whole documents, and v is undefined.
   std::vector<Span> keys{};

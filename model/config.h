@@ -24,8 +24,7 @@ enum class Mlp : std::uint8_t { gelu, gelu_tanh, swiglu, relu2 };
 enum class Biases : std::uint8_t { none, all, qkv };
 enum class InitScheme : std::uint8_t {
   normal,        // every matrix normal(0, init_std)
-  depth_scaled,  // `normal`, with output projections divided by sqrt(2 layers) (GPT-2: Radford et al. 2019,
-                 // section 2.3)
+  depth_scaled,  // normal; output projections / sqrt(2 layers) (GPT-2: Radford et al. 2019, section 2.3)
   magneto,       // Xavier normal; value, output and MLP matrices times sqrt(log(2 layers)) (Wang et al. 2022, table 2)
 };
 enum class RopeScaling : std::uint8_t {

@@ -214,8 +214,8 @@ Var AttentionLayer::attend(Run& run, const Var& x, const Var& qkv, const Sequenc
   if (pool_gate_) s.pool_gates = (*pool_gate_)(run, x);
   if (!index_) return self_attention(run, qkv, seqs, s);
   const SelectionPart part = selection_part(run, seqs, pattern_, kv_heads_);
-  const Var scores =
-      index_->scores(run, x, seqs, part);  // collective: called also by ranks whose heads have no indexer rule
+  // Collective: also called by ranks whose heads have no indexer rule.
+  const Var scores = index_->scores(run, x, seqs, part);
   if (!part.pattern.selects()) return self_attention(run, qkv, seqs, s);
   BlockSelection selection = selection_by(scores.value, part.pattern, part.spans, run.ctx);
   const Tensor mass = run.records(scores) ? mass_for(scores.value, part, run.ctx) : Tensor{};

@@ -78,7 +78,7 @@ class AttentionLayer {
   // Makes the next forward attend as in this step of a run, counted from 0. Before the first call the layer attends as
   // after the last step. Returns true if this changes the next forward.
   bool attend_as_in_step(std::int64_t step);
-  // Returns true if the layer chooses its blocks in each forward, at the latest after the indexer's warm-up.
+  // Returns true if the layer chooses its blocks in each forward, now or once the indexer's warm-up has ended.
   bool selects() const { return selecting_.selects(); }
   Param* pooling() const { return pooling_; }  // weights of learned pools; null if there are none
   Linear* pool_gate() { return pool_gate_ ? &*pool_gate_ : nullptr; }

@@ -83,7 +83,8 @@ class Model {
   virtual std::vector<AttentionLayer*> attention_layers() { return {}; }
   // Returns the later weights of the attention layers, one entry for each kind.
   std::vector<LaterWeights> later_weights();
-  virtual bool selects() const { return false; }  // true if any layer chooses its blocks in each forward
+  // Returns true if any layer chooses its blocks in each forward.
+  virtual bool selects() const { return false; }
   // Returns the metric name of the loss that is added to Run::auxiliary_loss; empty if there is none. Under tensor
   // parallelism each process adds its own part.
   virtual std::string auxiliary_loss() const { return ""; }

@@ -114,7 +114,8 @@ class Parameters {
   void allocate(const ExecContext&, std::uint64_t seed, const ParamTypes& = {});
   // Copies the master values to the weights that kernels read. Call after anything but the optimizer wrote them.
   void refresh_weights(const ExecContext&) const;
-  void start_step();  // after it the first gradient write to every slot stores, later ones add
+  // Makes the first gradient write to every slot store; later ones add.
+  void start_step();
 
   // Returns true if the parameter is sharded by tensor parallelism.
   bool is_cut(const Param& p) const { return slice_.size > 1 && p.placement.cut != Cut::none; }

@@ -30,8 +30,8 @@ class YarnRamp {
 };
 
 double llama3_keeps(const RopeConfig& c, double f) {
-  const double turns =
-      static_cast<double>(c.original_context) * f / (2 * std::numbers::pi);  // rotations over the original context
+  // Rotations over the original context.
+  const double turns = static_cast<double>(c.original_context) * f / (2 * std::numbers::pi);
   return std::clamp((turns - c.low_freq_factor) / (c.high_freq_factor - c.low_freq_factor), 0.0, 1.0);
 }
 
@@ -81,8 +81,8 @@ std::vector<float> rope_frequencies(const RopeConfig& c, std::int64_t head_dim, 
 
 Tensor stretched_frequencies(const RopeConfig& c, std::int64_t head_dim, const Sequences& s,
                              const std::vector<std::int32_t>& seen, const ExecContext& ctx) {
-  if (c.scaling != RopeScaling::dynamic || s.shards)
-    return {};  // shards occur only in training, whose context is the original one
+  // Shards occur only in training, whose context is the original one.
+  if (c.scaling != RopeScaling::dynamic || s.shards) return {};
   const std::vector<std::int64_t> lengths = lengths_of(s, seen);
   if (lengths.empty() || std::ranges::max(lengths) <= c.original_context) return {};
   std::vector<float> all;

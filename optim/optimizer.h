@@ -27,8 +27,8 @@ class Optimizer {
 
   // Starts copying the first states from the host, if they are there, while the step computes.
   void begin_step();
-  // Queues the update of the shard's values and of their copies. step: the StepState on the device, with learning rate
-  // and clip factor; if its `accepted` is 0, nothing changes.
+  // Queues the update of the shard's values and of their copies. Collective over `slices`. step: the StepState on the
+  // device, with learning rate and clip factor; if its `accepted` is 0, nothing changes.
   void update(const Tensor& step, const ExecContext&);
 
   // Makes `stream` wait until states, and values on the host, are complete there: they may still be leaving the device

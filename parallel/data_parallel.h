@@ -42,7 +42,8 @@ class DataParallel final : public ScopeListener {
   double wait_seconds() const { return wait_seconds_; }  // time that the host waited for other ranks since start_step()
   std::size_t weight_bytes() const;  // on this process's device, with the master values if they are there
   std::size_t gradient_bytes() const;
-  // Bytes of the buffers that parts of the model share in turn (zero 2 and 3); included in the two sums above.
+  // Bytes of the buffers that parts of the model share in turn (zero 2 and 3); included in weight_bytes() and
+  // gradient_bytes().
   std::size_t weight_buffer_bytes() const { return source_ ? source_->bytes() : 0; }
   std::size_t gradient_buffer_bytes() const { return unit_reducer_ ? unit_reducer_->bytes() : 0; }
 

@@ -24,7 +24,8 @@ class FsdpReducer {
   void start_step();
   // Call before a unit's first gradient of a micro-batch; does nothing if the unit is open.
   void open(std::size_t unit, const ExecContext&);
-  // Call after the unit's last gradient of a micro-batch. Gradients that nothing wrote count as zero.
+  // Call after the unit's last gradient of a micro-batch; starts the reduction. Collective. Gradients that nothing
+  // wrote count as zero.
   void close(std::size_t unit, const ExecContext&);
   void finish(const ExecContext&);  // ends the step; then `own` holds the sums
 

@@ -252,7 +252,7 @@ Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, cons
   if (learned.pooling.defined()) pooled.scored = x.v;
   if (learned.gates.defined()) pooled.mean_gates = ctx.empty(a.lse.shape());
   attend(pooled, forward.sequences, forward.cp, ctx, blocks && shows_whole(forward) ? watch : nullptr);
-  if (learned.gates.defined()) {  // log-weights include the gates, too
+  if (learned.gates.defined()) {  // entropy is lse minus the mean score, and scores include the gates
     a.lse = ctx.empty(pooled.lse.shape());
     axpby_kernel({.x = pooled.lse, .y = pooled.mean_gates, .out = a.lse, .alpha = 1, .beta = -1}, ctx);
   }

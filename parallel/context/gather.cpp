@@ -113,8 +113,8 @@ class Gather final : public KeySchedule {
 
   KvPair scatter(const ContextShards& shards, const GatherPlan& plan, const KvPair& gradients, const ExecContext& ctx) {
     const std::int64_t heads = gradients.k.dim(1), dim = gradients.k.dim(2);
-    const Tensor parts =
-        ctx.zeros({comm_.size(), 2, plan.most, heads, dim});  // zeros, since the reduction also reads the padding
+    // Zeros, since the reduction reads the padding, too.
+    const Tensor parts = ctx.zeros({comm_.size(), 2, plan.most, heads, dim});
     for (int r = 0; r < comm_.size(); ++r) take(part(parts, r), gradients, shards, r, ctx);
     const Tensor mine = ctx.empty({2, plan.most, heads, dim});
     bytes_sent_ += static_cast<std::int64_t>(mine.bytes()) * (comm_.size() - 1);

@@ -18,8 +18,8 @@ namespace {
 
 constexpr double kMostKeyBytes = 1e9;  // limit on all ranks' keys and values in f32 for measuring gather
 constexpr double kLongest = 1;         // seconds of a forward and backward; longer ones are not measured
-constexpr float kClearly =
-    0.97f;  // a schedule must take less than this share of the best time so far; the rest is noise
+// A schedule must take less than this share of the best time so far; a smaller gain is noise.
+constexpr float kClearly = 0.97f;
 constexpr double kMostWorkspace = 4.3e9;  // bytes of workspace of an attention kernel
 
 class MeasuredContext final : public ContextParallel {
@@ -219,8 +219,8 @@ class MeasuredContext final : public ContextParallel {
 
   std::int64_t message_bytes_;
   std::vector<std::unique_ptr<ContextParallel>> schedules_;  // in order of preference
-  std::map<std::string, std::pair<std::uint64_t, ContextParallel*>>
-      chosen_;  // by key; with the tuning generation of the choice
+  // By key, with the tuning generation of the choice.
+  std::map<std::string, std::pair<std::uint64_t, ContextParallel*>> chosen_;
 };
 
 }  // namespace
