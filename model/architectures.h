@@ -12,7 +12,7 @@ namespace ring {
 // Declares a model. vocab_padding: the number of rows of each of vocab_tables() is padded to a multiple of this.
 using MakeModel = std::function<std::unique_ptr<Model>(const ModelConfig&, std::int64_t vocab_padding)>;
 
-// Adds an architecture, before settings are read.
+// Adds an architecture. Call before settings are read.
 void add_architecture(const std::string& name, MakeModel);
 void remove_architecture(const std::string& name);
 

@@ -21,7 +21,7 @@ class FsdpReducer {
   FsdpReducer(Communicator&, const FsdpUnits&, const ExecContext&, DType gradients, DType travel,
               const FlatBuffer& own);
 
-  void start_step();
+  void start_step();  // the next gradients of each unit overwrite `own`, later ones add
   // Call before a unit's first gradient of a micro-batch; does nothing if the unit is open.
   void open(std::size_t unit, const ExecContext&);
   // Call after the unit's last gradient of a micro-batch; starts the reduction. Collective. Gradients that nothing
