@@ -6,6 +6,7 @@
 #include "cli/synonyms.h"
 #include "core/fields.h"
 #include "inspect/attention_cost.h"
+#include "model/attention/trained_parts.h"
 #include "model/attention_schedule.h"
 #include "model/patterns.h"
 #include "trainer/attention_fit.h"

@@ -10,7 +10,7 @@
 namespace ring {
 
 struct AttentionAdvice {
-  std::string name;  // "dense", "window", "dilated", "pools", or the pattern of the block_sparse rule
+  std::string name;  // as of SuggestedAttention (model/attention/suggestions.h)
   AttentionConfig attention;
   std::string yaml;                 // as in a config: "{kind: window, window: 4096, sinks: 4}"
   double pairs = 0;                 // query-key pairs kept, as a share of dense attention's
@@ -19,17 +19,11 @@ struct AttentionAdvice {
   double share = 0;                 // attention's share of the step's time
 };
 
-// Returns one entry for each kind, used in all layers in place of the model's own attention:
-// * dense attention
-// * the widest window (a power of two) whose attention takes at most a quarter of the step's time
-// * LongNet: segments that double from 2048 tokens to the context, with rates that double
-// * block-sparse: number of blocks grows with the logarithm of the distance
-// * block-sparse: as many tokens as the window has, in blocks selected by content, by an indexer (learned), and by
-//   importance (three entries)
-// * the window together with pools
-// layout: used for all kinds; without it, each kind gets its fastest layout, which takes longer to find. The longest
-// context that fits is the same for all kinds, dense attention's, because the memory that a step keeps does not depend
-// on the kind. progress: called before each kind is planned.
+// Returns one entry for each suggested_attention(), used in all layers in place of the model's own attention. Its
+// window is the widest (a power of two) whose attention takes at most a quarter of the step's time. layout: used for
+// all kinds; without it, each kind gets its fastest layout, which takes longer to find. The longest context that fits
+// is the same for all kinds, dense attention's, because the memory that a step keeps does not depend on the kind.
+// progress: called before each kind is planned.
 std::vector<AttentionAdvice> advise_attention(const PlanQuestion&, const std::optional<PlannedStep>& layout,
                                               const PlanProgress& progress = {});
 

@@ -64,7 +64,16 @@ void add_idle(const std::string& key, const AttentionConfig& c, const ModelConfi
     if (!text.empty()) all.push_back(str(key, ".", text));
 }
 
+bool is_plain(const AttentionConfig& c) {
+  return c.pools.empty() && c.heads.empty() && std::ranges::none_of(c.rules, chooses_blocks);
+}
+
 }  // namespace
+
+bool may_be_idle(const ModelConfig& model) {
+  const auto plain = [](const LayerAttentionConfig& entry) { return is_plain(entry.attention); };
+  return !is_plain(model.attention) || !std::ranges::all_of(model.attention_layers, plain);
+}
 
 std::vector<std::string> idle_attention(const ModelConfig& model, std::int64_t longest, std::int64_t steps) {
   std::vector<std::string> all;

@@ -48,7 +48,8 @@ class TrainingState {
   // Called before the state's tensors are copied or written on stream `copies`. Guarantees that they hold all changes
   // by the steps so far, and change again only after the work that is queued on that stream.
   virtual void settle_for(const Stream& copies) = 0;
-  // Called after a checkpoint that lacks these names was loaded: resets their parts of the state to those of a new run.
+  // Called if the names of a loaded checkpoint differ from those here: resets the parts of the state whose names are
+  // missing, if there are any, to those of a new run.
   virtual void begin(const std::vector<std::string>& missing) = 0;
   // Called after a checkpoint was loaded, and after begin(). Returns true if the next forward will differ.
   virtual bool restored() = 0;

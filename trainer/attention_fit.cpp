@@ -7,21 +7,12 @@
 
 #include "core/check.h"
 #include "evaluate/evaluate.h"
-#include "model/attention/importance.h"
 #include "model/attention/trained_parts.h"
 #include "model/layers.h"
 #include "model/patterns.h"
 #include "parallel/plan.h"
 
 namespace ring {
-
-std::string more_than_a_pattern(const AttentionConfig& c, std::int64_t kv_heads) {
-  for (const TrainedPart& part : trained_parts())
-    if (part.in(c)) return str("has ", part.name, " (", part.setting, ")");
-  if (keeps_important_blocks(c, kv_heads)) return "keeps blocks by importance";
-  if (c.reuse > 1) return str("shares its selection (reuse: ", c.reuse, ")");
-  return "";
-}
 
 AttentionTrials::AttentionTrials(Model& model, const ExecContext& ctx, const ValidationSet& set)
     : model_(model), ctx_(ctx), set_(set), alone_(mesh_of_one()), own_(patterns_of(model.config())) {

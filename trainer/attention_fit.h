@@ -14,12 +14,8 @@
 
 namespace ring {
 
-// Returns the features of a layer of this section that a pattern cannot express, as in "has an indexer (pattern:
-// learned)"; empty if a pattern expresses everything.
-std::string more_than_a_pattern(const AttentionConfig&, std::int64_t kv_heads);
-
 // Measures the loss over the same batches with the same weights but other patterns. After each call the model attends
-// as its settings say. Requires that more_than_a_pattern() is empty for all layers.
+// as its settings say. Requires that more_than_a_pattern() (model/attention/trained_parts.h) is empty for all layers.
 class AttentionTrials {
  public:
   AttentionTrials(Model&, const ExecContext&, const ValidationSet&);

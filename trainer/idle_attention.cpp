@@ -5,7 +5,6 @@
 
 #include "core/log.h"
 #include "data/token_store.h"
-#include "model/attention/block_rules.h"
 #include "model/idle_attention.h"
 
 namespace ring {
@@ -31,15 +30,10 @@ std::int64_t longest_sequence(const Config& c, const Corpora& corpora) {
   return longest;
 }
 
-bool is_plain(const AttentionConfig& c) {
-  return c.pools.empty() && c.heads.empty() && std::ranges::none_of(c.rules, chooses_blocks);
-}
-
 }  // namespace
 
 void warn_of_idle_attention(const Config& c, const Corpora& corpora) {
-  const auto plain = [](const LayerAttentionConfig& entry) { return is_plain(entry.attention); };
-  if (is_plain(c.model.attention) && std::ranges::all_of(c.model.attention_layers, plain)) return;
+  if (!may_be_idle(c.model)) return;
   for (const std::string& text : idle_attention(c.model, longest_sequence(c, corpora), c.train.steps)) log::warn(text);
 }
 

@@ -14,8 +14,8 @@ namespace ring {
 
 // Statistics of a layer with block-sparse attention. density: pairs kept, as a share of those of causal dense
 // attention. recall: the share of dense attention's probabilities that is kept, averaged over sampled rows and heads
-// (kernels/attention/kept_share.h). imbalance: if ranks of cp and tp share the pairs, the maximum number of pairs of a
-// rank, including pools, divided by the mean of its replica; the largest such quotient of all replicas.
+// (kernels/attention/kept_share.h). imbalance: if ranks of cp and tp share the pairs, the maximum number of pairs that
+// a rank computes, divided by the mean of its replica; the largest such quotient of all replicas.
 struct KeptByLayer {
   std::int64_t layer;
   double density, recall;
@@ -48,7 +48,7 @@ class Watch {
   std::size_t parts() const { return step_.part_norms().parts().size(); }
   std::size_t layers() const { return static_cast<std::size_t>(step_.model().config().layers); }
   // Values of a layer. First by head: sums of entropies, their row counts, sums of kept shares, their row counts. Then
-  // pairs kept, dense pairs, pairs including pools.
+  // pairs kept, dense pairs, pairs computed.
   std::size_t layer_values() const { return 4 * heads_ + 3; }
   std::size_t values() const { return 2 * parts() + layers() * layer_values(); }
   std::optional<double> imbalance(const double* pairs) const;  // pairs: by rank

@@ -1,5 +1,7 @@
 #include "model/attention/trained_parts.h"
 
+#include "core/check.h"
+#include "model/attention/importance.h"
 #include "model/attention/pools.h"
 
 namespace ring {
@@ -12,6 +14,14 @@ std::span<const TrainedPart> trained_parts() {
        "pool_gates: false"},
   };
   return kParts;
+}
+
+std::string more_than_a_pattern(const AttentionConfig& c, std::int64_t kv_heads) {
+  for (const TrainedPart& part : trained_parts())
+    if (part.in(c)) return str("has ", part.name, " (", part.setting, ")");
+  if (keeps_important_blocks(c, kv_heads)) return "keeps blocks by importance";
+  if (c.reuse > 1) return str("shares its selection (reuse: ", c.reuse, ")");
+  return "";
 }
 
 }  // namespace ring

@@ -1,7 +1,9 @@
 #pragma once
 // Parts of an attention section that have their own weights or gates. A layer gets such a part only by training.
 
+#include <cstdint>
 #include <span>
+#include <string>
 
 #include "model/attention/config.h"
 
@@ -16,5 +18,9 @@ struct TrainedPart {
 };
 
 std::span<const TrainedPart> trained_parts();
+
+// Returns the features of a layer of this section that a pattern cannot express, as in "has an indexer (pattern:
+// learned)"; empty if a pattern expresses everything.
+std::string more_than_a_pattern(const AttentionConfig&, std::int64_t kv_heads);
 
 }  // namespace ring

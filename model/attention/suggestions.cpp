@@ -1,0 +1,76 @@
+#include "model/attention/suggestions.h"
+
+#include <algorithm>
+
+namespace ring {
+namespace {
+
+constexpr std::int64_t kFirstSegment = 2048;  // first segment of LongNet (Ding et al. 2023)
+constexpr std::int64_t kSinks = 4;            // sinks of StreamingLLM (Xiao et al. 2023)
+constexpr std::int64_t kBlock = 128, kLocalBlocks = 16;
+
+AttentionConfig dilated_to(std::int64_t context) {
+  AttentionConfig a;
+  a.kind = "dilated";
+  std::int64_t rate = 1;
+  for (std::int64_t segment = std::min(kFirstSegment, context);; segment = std::min(2 * segment, context), rate *= 2) {
+    a.segments.push_back(segment);
+    a.rates.push_back(rate);
+    if (segment == context) return a;
+  }
+}
+
+AttentionConfig blocks_by(const BlockRuleConfig& rule) {
+  AttentionConfig a;
+  a.kind = "block_sparse";
+  a.block = kBlock;
+  a.rules.push_back(rule);
+  return a;
+}
+
+AttentionConfig hierarchical() {
+  BlockRuleConfig rule;
+  rule.pattern = BlockChoice::hierarchical;
+  rule.local = kLocalBlocks;
+  return blocks_by(rule);
+}
+
+// Returns block-sparse attention over `tokens` tokens: always the first block and the two newest, and selected ones.
+AttentionConfig selected(BlockChoice pattern, std::int64_t tokens) {
+  BlockRuleConfig rule;
+  rule.pattern = pattern;
+  rule.first = 1;
+  rule.local = 2;
+  rule.keep = std::max(rule.first + rule.local + 1, tokens / kBlock);
+  return blocks_by(rule);
+}
+
+AttentionConfig with_pools(AttentionConfig a) {
+  a.pools = {kBlock};
+  return a;
+}
+
+}  // namespace
+
+AttentionConfig suggested_window(std::int64_t window) {
+  AttentionConfig a;
+  a.kind = "window";
+  a.window = window;
+  a.sinks = kSinks;
+  return a;
+}
+
+std::vector<SuggestedAttention> suggested_attention(std::int64_t context, std::int64_t window) {
+  return {
+      {"dense", AttentionConfig()},
+      {"window", suggested_window(window)},
+      {"dilated", dilated_to(context)},
+      {"hierarchical", hierarchical()},
+      {"content", selected(BlockChoice::content, window)},
+      {"learned", selected(BlockChoice::learned, window)},
+      {"importance", selected(BlockChoice::importance, window)},
+      {"pools", with_pools(suggested_window(window))},
+  };
+}
+
+}  // namespace ring
