@@ -240,7 +240,7 @@ endfunction()
 if(RING_CUDA STREQUAL "OFF")
   ring_note(CUDA off "RING_CUDA=OFF")
 elseif(RING_CUDA STREQUAL "AUTO" AND NOT EXISTS /dev/nvidiactl AND NOT EXISTS /dev/dxg)  # dxg: a GPU under WSL
-  ring_note(CUDA off "no NVIDIA GPU here; make CUDA=ON (-DRING_CUDA=ON) builds for one elsewhere")
+  ring_note(CUDA off "no NVIDIA GPU here, and make CUDA=ON (-DRING_CUDA=ON) builds for one elsewhere")
 else()
   list(TRANSFORM RING_CUDA_ARCHS APPEND -real OUTPUT_VARIABLE CMAKE_CUDA_ARCHITECTURES)  # machine code, no PTX
   ring_find_nvcc()
