@@ -182,7 +182,7 @@ void ModelConfig::validate(std::vector<SettingProblem>& errors) const {
     if (!wrong.empty()) errors.push_back(wrong);
   if (positions != Positions::rope && rope.scaling != RopeScaling::none)
     errors.push_back("rope.scaling: only model.positions: rope has what it scales");
-  if (positions != Positions::rope && rope.theta != RopeConfig{}.theta)
+  else if (positions != Positions::rope && rope.theta != RopeConfig{}.theta)
     errors.push_back(unused_setting("rope.theta: only model.positions: rope reads it: leave it out"));
   if (positions == Positions::rope && rope.scaling == RopeScaling::dynamic && context > rope.original_context)
     errors.push_back(str("context: ", context, " is beyond model.rope.original_context = ", rope.original_context,
