@@ -16,6 +16,7 @@
 #include "kernels/kernel.h"
 #include "model/architectures.h"
 #include "model/decoder.h"
+#include "model/scopes.h"
 #include "model/training_state.h"
 #include "tests/parallel/training.h"
 
@@ -32,7 +33,7 @@ class SeenRows final : public TrainingState {
     if (copies_) std::exchange(copies_, std::nullopt)->synchronize();
     double rows = 0;
     model_.watch = [&](const ScopeId& part, const Tensor& t) {
-      if (part.kind == ScopeKind::final_norm) rows += static_cast<double>(t.dim(0));
+      if (part.kind == scopes::final_norm) rows += static_cast<double>(t.dim(0));
     };
     step_->forward();
     model_.watch = nullptr;
