@@ -95,7 +95,7 @@ HostOffload::HostOffload(const ExecContext& ctx, std::size_t limit, const Stream
     : compute_(ctx.stream), out_(out), in_(in), slabs_(ctx.stream, limit), subscription_(ctx.scopes, *this) {}
 
 std::shared_ptr<SavedStorage> HostOffload::pack(const Tensor& t, const ExecContext&) {
-  if (parts_.empty() || t.storage()->bytes() < kLeastBytes) return nullptr;
+  if (parts_.empty() || t.storage()->bytes() < kMinBytes) return nullptr;
   std::shared_ptr<Moved> moved = move(t.storage());
   if (!moved) return nullptr;
   if (moved->joins(parts_.size())) parts_.back().saved.push_back(moved);

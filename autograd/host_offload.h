@@ -27,7 +27,7 @@ struct OffloadedBytes {
 
 class HostOffload final : public SavedTensorHooks, public ScopeListener {
  public:
-  static constexpr std::size_t kLeastBytes = std::size_t{64} << 10;  // smaller storages stay on the device
+  static constexpr std::size_t kMinBytes = std::size_t{64} << 10;  // smaller storages stay on the device
 
   // Follows the scopes of `ctx`, on whose stream the model runs. Must outlive its tapes. limit: bytes of host memory;
   // tensors beyond it stay on the device, the same ones in every step.

@@ -128,7 +128,7 @@ class Bench {
     AttentionTiming& t = job.timing;
     const double rate = rates_[key(t)];
     t.expected = rate > 0 ? t.flops / rate : 0;
-    if (t.expected > grid_.most_seconds) return;
+    if (t.expected > grid_.max_seconds) return;
     job.prepare();
     job.call();
     ctx_.stream.synchronize();  // host waits: diagnosis
@@ -152,7 +152,7 @@ class Bench {
   }
 
   void measure(Job& job) {
-    if (job.timing.expected > grid_.most_seconds) return;
+    if (job.timing.expected > grid_.max_seconds) return;
     job.prepare();
     if (grid_.rest > 0) {
       ctx_.stream.synchronize();  // host waits: diagnosis
@@ -168,8 +168,8 @@ class Bench {
       AttentionTiming& t = job.timing;
       if (job.seconds.empty()) continue;
       t.seconds = median(job.seconds);
-      const auto [least_seconds, most_seconds] = std::ranges::minmax(job.seconds);
-      t.spread = (most_seconds - least_seconds) / t.seconds;
+      const auto [min_seconds, max_seconds] = std::ranges::minmax(job.seconds);
+      t.spread = (max_seconds - min_seconds) / t.seconds;
       rates_[key(t)] = t.flops / t.seconds;
       double& least = dense[{t.pass, t.deterministic}];
       if (job.pattern.is_dense() && t.candidate != "cudnn" && (least == 0 || t.seconds < least)) least = t.seconds;

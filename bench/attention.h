@@ -32,10 +32,10 @@ struct AttentionGrid {
   std::vector<NamedPattern> patterns = {{"dense", {}}};
   std::vector<std::string> candidates;  // kernels to time; empty for all
   double dropout = 0;                   // dropout rate of attention weights
-  int rounds = 1;           // all kernels of a shape are measured in turn, this many times; the medians count
-  double seconds = 0.2;     // per measurement
-  double rest = 0;          // idle seconds before each measurement, to let a GPU's clocks recover
-  double most_seconds = 2;  // skips a kernel if its last rate predicts a longer call
+  int rounds = 1;          // all kernels of a shape are measured in turn, this many times; the medians count
+  double seconds = 0.2;    // per measurement
+  double rest = 0;         // idle seconds before each measurement, to let a GPU's clocks recover
+  double max_seconds = 2;  // skips a kernel if its last rate predicts a longer call
 };
 
 // The work of a call. select: chooses blocks by content, from queries and keys to bits.

@@ -12,7 +12,7 @@ namespace ring {
 namespace {
 
 constexpr int kRounds = 3;  // the best round counts, because other programs only ever add time
-constexpr double kLeastTimes = 4, kMostTimes = 1000;
+constexpr double kMinTimes = 4, kMaxTimes = 1000;
 constexpr double kSeconds = 0.1;  // per round
 // Bytes. The longest take the device far longer than launching them takes the host.
 using Sizes = std::array<std::int64_t, 4>;
@@ -64,7 +64,7 @@ double message_seconds(const ExecContext& ctx, Communicator& host, double second
                        const std::function<void()>& queue_one) {
   round_of(ctx, host, 1, queue_one);  // establishes connections and allocates memory
   const double first = std::max(1e-7, round_of(ctx, host, 1, queue_one));
-  const int times = static_cast<int>(std::clamp(std::ceil(seconds / first), kLeastTimes, kMostTimes));
+  const int times = static_cast<int>(std::clamp(std::ceil(seconds / first), kMinTimes, kMaxTimes));
   double best = std::numeric_limits<double>::max();
   for (int i = 0; i < kRounds; ++i) best = std::min(best, round_of(ctx, host, times, queue_one));
   return best;

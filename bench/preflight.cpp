@@ -236,7 +236,7 @@ Comparison compare(const std::vector<PreflightFacts>& all, std::size_t rank, dou
   std::vector<double> others;
   for (std::size_t r = 0; r < all.size(); ++r)
     if (r != rank && all[r].device == all[rank].device) others.push_back(all[r].*rate);
-  return {all[rank].*rate, median(others), all[rank].on_gpu ? kLeastOfGpu : kLeastOfCpu};
+  return {all[rank].*rate, median(others), all[rank].on_gpu ? kMinOfGpu : kMinOfCpu};
 }
 
 struct Pair {
@@ -282,7 +282,7 @@ void add_pair_problems(const std::vector<PreflightFacts>& all, std::vector<std::
     for (std::size_t j = 0; j < pairs.size(); ++j)
       if (j != i) others.push_back(pairs[j].rate);
     const auto first = static_cast<std::size_t>(pairs[i].first), second = static_cast<std::size_t>(pairs[i].second);
-    const double share = all[first].on_gpu ? kLeastOfGpuPair : kLeastOfCpuPair;
+    const double share = all[first].on_gpu ? kMinOfGpuPair : kMinOfCpuPair;
     const Comparison c{pairs[i].rate, median(others), share};
     if (c.bad())
       out.push_back(slow(str("ranks ", first, " on ", all[first].host, " and ", second, " on ", all[second].host),

@@ -30,7 +30,7 @@ struct PreflightFacts {
 
 // A rate below this share of the median of comparable rates is a problem: of GPUs of the same model, of CPUs (which
 // other programs also use), of pairs of GPUs, and of pairs of CPUs.
-inline constexpr double kLeastOfGpu = 0.8, kLeastOfCpu = 0.2, kLeastOfGpuPair = 0.5, kLeastOfCpuPair = 0.2;
+inline constexpr double kMinOfGpu = 0.8, kMinOfCpu = 0.2, kMinOfGpuPair = 0.5, kMinOfCpuPair = 0.2;
 
 // Returns a sentence for each rank or pair that computes or transfers wrong values, or is too slow; sorted by rank.
 std::vector<std::string> preflight_problems(const std::vector<PreflightFacts>&);

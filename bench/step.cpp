@@ -152,7 +152,7 @@ StepTimes time_steps(StepBenchmark& bench, int warmup, int steps, Profiler* prof
     trainer.launch();
     // No step may be in flight when timed steps begin: steps launched earlier would hide the launch time if launching
     // is the bottleneck.
-    while (trainer.in_flight() > (i == 0 || i + 1 == warmup ? 0 : trainer.most_in_flight())) finish_one(finished++);
+    while (trainer.in_flight() > (i == 0 || i + 1 == warmup ? 0 : trainer.max_in_flight())) finish_one(finished++);
   }
   while (trainer.in_flight() > 0) finish_one(finished++);
   const MemoryStats memory = bench.exec().stream.allocator()->stats();
@@ -162,7 +162,7 @@ StepTimes time_steps(StepBenchmark& bench, int warmup, int steps, Profiler* prof
     profiler->before_launch(trainer);
     trainer.launch();
     last = profiler->after_launch(trainer);
-    while (trainer.in_flight() > (last ? 0 : trainer.most_in_flight())) trainer.finish();
+    while (trainer.in_flight() > (last ? 0 : trainer.max_in_flight())) trainer.finish();
   }
   return times;
 }

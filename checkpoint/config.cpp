@@ -10,11 +10,11 @@ void CheckpointConfig::fields(Fields& f) {
     "and "
     "nothing is copied",
     choices<SaveMode>({{"async", SaveMode::async}, {"blocking", SaveMode::blocking}}));
-  f("interval", interval, "steps between checkpoints; 0 = only by the clock and at the end", in_range(0, kMostSteps));
+  f("interval", interval, "steps between checkpoints; 0 = only by the clock and at the end", in_range(0, kMaxSteps));
   f("memory_interval", memory_interval,
     "under `ringmaster launch`: steps between snapshots that the launcher keeps in memory, from which it restarts "
     "workers that die; they take two copies of the state in host memory. 0 = none",
-    in_range(0, kMostSteps));
+    in_range(0, kMaxSteps));
   f("minutes", minutes, "at most so much time between checkpoints, whatever the interval; 0 = no limit",
     in_range(0, 1e8));
   f("auto", automatic,
@@ -24,7 +24,7 @@ void CheckpointConfig::fields(Fields& f) {
     "for auto: the mean time between failures to begin with; hours trained and failures of this run correct it",
     in_range(0.0001, 1e6));
   f("keep_last", keep_last, "newest checkpoints to keep", in_range(1, 1'000'000));
-  f("keep_every", keep_every, "also keep those of every so many steps; 0 = none", in_range(0, kMostSteps));
+  f("keep_every", keep_every, "also keep those of every so many steps; 0 = none", in_range(0, kMaxSteps));
   f("on_error", on_error,
     "when a checkpoint cannot be saved: continue = go on and try again some steps later; stop = end the run. At the "
     "end of a run it is always an error",

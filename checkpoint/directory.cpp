@@ -129,13 +129,13 @@ std::vector<CheckpointEntry> list_once(const fs::path& folder, bool& moved) {
 // While a run is training, one pass over the folder may be too late for the old checkpoint and too early for the new
 // one. So the folder is read again if it seems empty or an entry disappeared.
 std::vector<CheckpointEntry> list_checkpoints(const fs::path& folder) {
-  constexpr int kMostLists = 10, kMostEmpty = 3;
+  constexpr int kMaxLists = 10, kMaxEmpty = 3;
   std::error_code error;
   if (!fs::exists(fs::symlink_status(folder, error)) && !error) return {};
   for (int list = 1;; ++list) {
     bool moved = false;
     std::vector<CheckpointEntry> found = list_once(folder, moved);
-    if (list >= kMostLists || (!moved && (!found.empty() || list >= kMostEmpty))) return found;
+    if (list >= kMaxLists || (!moved && (!found.empty() || list >= kMaxEmpty))) return found;
   }
 }
 

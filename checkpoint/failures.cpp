@@ -13,14 +13,14 @@
 namespace ring {
 namespace {
 
-constexpr std::uint64_t kMostBytes = 4096;
-constexpr std::int64_t kMostFailures = 1'000'000'000;
+constexpr std::uint64_t kMaxBytes = 4096;
+constexpr std::int64_t kMaxFailures = 1'000'000'000;
 
 // Returns the failures before this process.
 std::int64_t read_count(const std::string& file) {
-  const auto json = parse_json<nlohmann::json>(read_text(file, kMostBytes));
+  const auto json = parse_json<nlohmann::json>(read_text(file, kMaxBytes));
   const auto count = json.at("failures").get<std::int64_t>();
-  if (count < 0 || count > kMostFailures) fail("failures is ", count);
+  if (count < 0 || count > kMaxFailures) fail("failures is ", count);
   return count + (json.at("running").get<bool>() ? 1 : 0);
 }
 

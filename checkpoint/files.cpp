@@ -141,11 +141,11 @@ void sync_directory(const std::filesystem::path& directory) {
   if (error != 0 && error != EINVAL) fail_errno("sync the directory", directory, error);  // EINVAL: unsupported here
 }
 
-std::string read_text(const std::filesystem::path& path, std::uint64_t most_bytes) {
+std::string read_text(const std::filesystem::path& path, std::uint64_t max_bytes) {
   const File file(path, File::Mode::read);
   const std::uint64_t bytes = file.size();
-  if (bytes > most_bytes)
-    fail("cannot read ", path.string(), ": it has ", bytes, " bytes, at most ", most_bytes, " are read");
+  if (bytes > max_bytes)
+    fail("cannot read ", path.string(), ": it has ", bytes, " bytes, at most ", max_bytes, " are read");
   std::string text(bytes, '\0');
   file.read_at(0, text.data(), text.size());
   return text;

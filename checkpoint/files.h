@@ -53,9 +53,9 @@ class File {
 // Makes the creation, renaming and removal of entries of `directory` durable.
 void sync_directory(const std::filesystem::path& directory);
 
-inline constexpr std::uint64_t kMostText = std::uint64_t{256} << 20;
-// Throws Error if the file is larger than most_bytes.
-std::string read_text(const std::filesystem::path&, std::uint64_t most_bytes = kMostText);
+inline constexpr std::uint64_t kMaxText = std::uint64_t{256} << 20;
+// Throws Error if the file is larger than max_bytes.
+std::string read_text(const std::filesystem::path&, std::uint64_t max_bytes = kMaxText);
 void write_text(const std::filesystem::path&, const std::string& text);  // creates or truncates, then syncs
 // Replaces the file with a synced temporary file. If it throws, the file is unchanged or holds all of `text`, and the
 // temporary file is removed if the system allows it.

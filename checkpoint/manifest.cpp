@@ -21,7 +21,7 @@ using nlohmann::json;
 constexpr const char* kFormat = "ringmaster-checkpoint";
 constexpr int kVersion = 1;
 constexpr std::int64_t kMaxStep = 999'999'999'999'999'999;  // largest step that fits into a checkpoint's name
-constexpr int kMostDepth = 32;                              // nesting of arrays and objects; this writer uses 6 levels
+constexpr int kMaxDepth = 32;                               // nesting of arrays and objects; this writer uses 6 levels
 
 json to_json(const Shape& shape) { return json(std::vector<std::int64_t>(shape.begin(), shape.end())); }
 
@@ -201,7 +201,7 @@ void check_inside(const std::string& name, const Shape& whole, const Region& reg
 }
 
 // Returns the dim with the most distinct region starts: regions overlap least along it.
-int most_cut_dim(const std::vector<const Region*>& regions, int dims) {
+int max_cut_dim(const std::vector<const Region*>& regions, int dims) {
   int best = 0;
   std::size_t most = 0;
   for (int d = 0; d < dims; ++d) {
@@ -218,7 +218,7 @@ void check_disjoint(const std::string& name, const SavedTensor& t) {
   std::vector<const Region*> regions, open;
   for (const SavedSlice& s : t.slices)
     if (s.region.numel() > 0) regions.push_back(&s.region);
-  const int dim = most_cut_dim(regions, t.global_shape.size());
+  const int dim = max_cut_dim(regions, t.global_shape.size());
   const auto start = [&](const Region* region) { return t.global_shape.size() == 0 ? 0 : region->start[dim]; };
   std::ranges::stable_sort(regions, {}, start);
   for (const Region* region : regions) {
@@ -270,14 +270,14 @@ std::string to_text(const Manifest& m) {
 
 Manifest parse_manifest(const std::string& text, Cover cover) {
   const std::size_t tail = hash_suffix("").size();
-  if (text.size() > kMostText) fail("has ", text.size(), " bytes, at most ", kMostText, " are read");
+  if (text.size() > kMaxText) fail("has ", text.size(), " bytes, at most ", kMaxText, " are read");
   if (text.size() < tail) fail("is cut short: ", text.size(), " bytes");
   const std::string body = text.substr(0, text.size() - tail);
   if (text.substr(body.size()) != hash_suffix(body))
     fail("is damaged or not a manifest: its last line is not its hash");
   json parsed;
   try {
-    parsed = parse_json<json>(text, {.depth = kMostDepth, .entries = kMostText, .stop = nullptr});
+    parsed = parse_json<json>(text, {.depth = kMaxDepth, .entries = kMaxText, .stop = nullptr});
   } catch (const Error& e) {
     fail("is not a manifest: ", e.what());
   }

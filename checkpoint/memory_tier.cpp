@@ -58,7 +58,7 @@ std::string read_slot_text(int file) {
   const std::uint64_t size = f.size();
   if (size < kDataBegin) return "";
   f.read_at(0, &h, sizeof h);
-  if (h.magic != kMagic || h.text_bytes > kMostText || h.text_begin > size || h.text_bytes > size - h.text_begin)
+  if (h.magic != kMagic || h.text_bytes > kMaxText || h.text_begin > size || h.text_bytes > size - h.text_begin)
     return "";
   std::string text(h.text_bytes, '\0');
   f.read_at(h.text_begin, text.data(), text.size());

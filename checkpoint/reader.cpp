@@ -76,7 +76,7 @@ std::vector<std::string> verify_checkpoint(const fs::path& checkpoint, bool from
 }
 
 Verification verify_live(const fs::path& checkpoint, bool from_disk) {
-  for (int look = 0; look < kMostLooks; ++look) {
+  for (int look = 0; look < kMaxLooks; ++look) {
     const FolderIdentity before = identity_of(checkpoint);
     Verification v = verify_once(checkpoint, from_disk);
     v.identity = before;
@@ -101,7 +101,7 @@ void fail_outpaced(const fs::path& path) {
 
 std::optional<FoundCheckpoint> find_newest_verified(const fs::path& folder) {
   std::set<std::string> said;
-  for (int look = 0; look < kMostLooks; ++look) {
+  for (int look = 0; look < kMaxLooks; ++look) {
     const std::vector<CheckpointEntry> all = list_checkpoints(folder);
     if (all.empty()) return warn_of_impostors(folder), std::nullopt;
     std::string newest_problem;
@@ -136,7 +136,7 @@ FoundCheckpoint read_found(const std::function<FoundCheckpoint()>& find,
       fail(gone.string(), " was removed while it was read, as a run does with old checkpoints; then: ", e.what());
     }
   };
-  for (int look = 0; look < kMostLooks; ++look) {
+  for (int look = 0; look < kMaxLooks; ++look) {
     FoundCheckpoint found = find_next();
     try {
       read(found);

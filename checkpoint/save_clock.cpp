@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kFirstSeconds = 10;  // maximum time to the first save, which measures the cost
 constexpr double kFirstCost = 0.02;   // seconds, assumed until the first save
-constexpr double kLeastCost = 1e-3;   // seconds, minimum cost
+constexpr double kMinCost = 1e-3;     // seconds, minimum cost
 
 // Exponential moving average; `share` is the weight of the new value.
 double averaged(double before, double value, double share) {
@@ -26,7 +26,7 @@ void SaveClock::step(double seconds, bool while_saving) {
 }
 
 void SaveClock::ended(double stall_seconds) {
-  cost_ = averaged(cost_, std::max(kLeastCost, stall_seconds + std::max(0.0, slower_)), 0.5);
+  cost_ = averaged(cost_, std::max(kMinCost, stall_seconds + std::max(0.0, slower_)), 0.5);
 }
 
 double SaveClock::mtbf(double trained_seconds) const {

@@ -15,13 +15,13 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kMostStepsToRetry = 256;
+constexpr std::int64_t kMaxStepsToRetry = 256;
 constexpr double kPatience = 5;  // multiple of the longest save
 constexpr std::chrono::milliseconds kLook{50};
 
-// Returns the steps until the next try: doubles with every failure, up to kMostStepsToRetry.
+// Returns the steps until the next try: doubles with every failure, up to kMaxStepsToRetry.
 std::int64_t steps_to_retry(std::int64_t failures) {
-  return failures > 8 ? kMostStepsToRetry : std::int64_t{1} << (failures - 1);
+  return failures > 8 ? kMaxStepsToRetry : std::int64_t{1} << (failures - 1);
 }
 
 // Takes a snapshot on all ranks. Throws SaveFailed on every rank if one of them runs out of memory. Collective.

@@ -167,7 +167,7 @@ class Appender {
 };
 
 // Returns an upper bound of the shard's size, HDF5's headers included.
-std::uint64_t most_bytes(const std::vector<PlannedSlice>& slices) {
+std::uint64_t max_bytes(const std::vector<PlannedSlice>& slices) {
   std::uint64_t total = 16 << 10;
   for (const PlannedSlice& s : slices) total += s.slice->bytes + kAlignment + 2048 + 4 * s.name.size();
   return total;
@@ -211,7 +211,7 @@ std::string cut_tensors(const std::vector<PlannedSlice>& slices, std::uint64_t s
 SavedFile write_tensors(const std::filesystem::path& path, const std::vector<PlannedSlice>& slices,
                         const std::function<Tensor(const std::string&)>& tensor_of, const Stream& stream) {
   File file(path, File::Mode::create);
-  file.reserve(most_bytes(slices));
+  file.reserve(max_bytes(slices));
   const MemoryFile memory;
   lay_out(memory.path(), slices);
   const File layout(memory.path(), File::Mode::read);

@@ -26,9 +26,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMostBytes = 4096;
+constexpr std::uint64_t kMaxBytes = 4096;
 constexpr std::int64_t kMaxToken = 999'999'999'999'999'999;
-constexpr int kMostTries = 1000;  // each failed try means that another process took a token
+constexpr int kMaxTries = 1000;  // each failed try means that another process took a token
 
 fs::path folder_of(const fs::path& run) { return run / "writers"; }
 
@@ -83,7 +83,7 @@ std::int64_t token_of_newest_checkpoint(const fs::path& run) try {
 TokenHolder read_holder(const fs::path& run, std::int64_t token) {
   TokenHolder holder{.token = token, .host = "an unknown host", .since = "an unknown time"};
   try {
-    const auto json = parse_json<nlohmann::json>(read_text(file_of(run, token), kMostBytes));
+    const auto json = parse_json<nlohmann::json>(read_text(file_of(run, token), kMaxBytes));
     json.at("host").get_to(holder.host);
     json.at("pid").get_to(holder.pid);
     json.at("since").get_to(holder.since);
@@ -145,7 +145,7 @@ WriterToken::WriterToken(const fs::path& run)
   directory_ = Fd(uninterrupted([&] { return ::open(run.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (!directory_) fail("cannot open ", run.string(), ": ", io_error_text(errno));
   const std::int64_t before = token_of_newest_checkpoint(run);
-  for (int i = 0; i < kMostTries && own_.token == 0; ++i) {
+  for (int i = 0; i < kMaxTries && own_.token == 0; ++i) {
     const std::int64_t newest = std::max(newest_token(run), before), next = newest + 1;
     if (newest >= kMaxToken)
       fail(newest == before ? (run / "checkpoints").string() : file_of(run, newest).string(), ": the writer token ",

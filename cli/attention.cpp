@@ -126,7 +126,7 @@ Section only(const std::vector<Section>& all, const ModelConfig& m, std::int64_t
 double flops_of(const ModelConfig& m, double pairs) { return 12 * static_cast<double>(m.heads * m.head_dim) * pairs; }
 
 std::int64_t columns_of(const Arguments& a) {
-  return a.width_option.given() ? a.width : std::clamp<std::int64_t>(terminal_columns(), kLeastColumns, 80);
+  return a.width_option.given() ? a.width : std::clamp<std::int64_t>(terminal_columns(), kMinColumns, 80);
 }
 
 struct Column {
@@ -324,17 +324,17 @@ void add_attention_commands(Command app) {
   cmd.add_option("config", a.file, kSettingsText).required().type_name("FILE");
   cmd.add_option("overrides", a.overrides, "changes, such as model.attention.window=64").type_name("KEY=VALUE");
   a.layer_option =
-      cmd.add_number("--layer", a.layer, "Only this layer, from 0; default: each kind of layer once", 0, kMostCount);
+      cmd.add_number("--layer", a.layer, "Only this layer, from 0; default: each kind of layer once", 0, kMaxCount);
   a.length_option = cmd.add_number(
-      "--length", a.length, "Tokens of the sequence; default: model.context, of a text at most 4096", 1, kMostLength);
-  cmd.add_number("--head", a.head, "KV head to draw, from 0", 0, kMostCount).show_default();
+      "--length", a.length, "Tokens of the sequence; default: model.context, of a text at most 4096", 1, kMaxLength);
+  cmd.add_number("--head", a.head, "KV head to draw, from 0", 0, kMaxCount).show_default();
   cmd.add_option("--svg", a.svg, "Write the pictures to this file, too").type_name("FILE");
   a.width_option = cmd.add_number("--width", a.width, "Columns of the text; default: the terminal's, at most 80",
-                                  kLeastColumns, 10'000);
+                                  kMinColumns, 10'000);
   cmd.add_option("--text", a.text,
                  "Draw what a run's model attends to in this file of text (or JSON Lines, also compressed)")
       .type_name("FILE");
-  cmd.add_number("--threads", a.threads, "With --text: CPU threads; 0: all cores", 0, kMostThreads).needs("--text");
+  cmd.add_number("--threads", a.threads, "With --text: CPU threads; 0: all cores", 0, kMaxThreads).needs("--text");
   add_weights(cmd, a.weights).needs("--text");
   cmd.footer(str(
       "The table\n"

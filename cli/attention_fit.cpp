@@ -99,7 +99,7 @@ class Fit {
   std::string name(std::size_t choice) const { return is_own(choice) ? "own" : str(choice + 1); }
 
   void check_density() const {
-    if (const double least = least_density(densities_); least > a_.density)
+    if (const double least = min_density(densities_); least > a_.density)
       fail("--density: ", a_.density, ", but with the cheapest of the choices in every layer the density is ",
            fixed(std::ceil(least * 1e4) / 1e4, 4), " in a context of ", session_.config.model.context,
            " tokens: raise --density to that, or give a choice that keeps less");
@@ -243,7 +243,7 @@ void add_attention_fit(Command attention) {
       .show_default();
   a.corpus.add_to(cmd);
   a.corpus.add_batches_to(cmd);
-  cmd.add_number("--threads", a.threads, "CPU threads; 0: all cores", 0, kMostThreads);
+  cmd.add_number("--threads", a.threads, "CPU threads; 0: all cores", 0, kMaxThreads);
   add_device(cmd, a.device);
   add_weights(cmd, a.weights);
   cmd.add_flag("--json", a.json, "Print one JSON object");

@@ -19,7 +19,7 @@ struct Arguments {
   std::vector<std::int64_t> head_dims, lengths;
   bool causal = false, full = false, csv = false;
   std::string type;
-  double seconds = 0.2, rest = 0, most_seconds = 2, dropout = 0;
+  double seconds = 0.2, rest = 0, max_seconds = 2, dropout = 0;
   DeviceChoice device = DeviceChoice::automatic;
   std::vector<std::string> kinds = {"dense"}, candidates;
   PatternOptions pattern;
@@ -49,7 +49,7 @@ AttentionGrid grid_of(const Arguments& a, Backend backend) {
   g.rounds = a.rounds;
   g.seconds = a.seconds;
   g.rest = a.rest;
-  g.most_seconds = a.most_seconds;
+  g.max_seconds = a.max_seconds;
   return g;
 }
 
@@ -138,19 +138,19 @@ void run(const Arguments& a) {
 void add_bench_attention(Command bench) {
   const Command cmd = bench.add_subcommand("attention", "Every attention kernel of this build, forward and backward");
   Arguments& a = cmd.runs(run);
-  cmd.add_number("--heads", a.heads, "Query heads", 1, kMostHeads).show_default();
-  cmd.add_number("--kv-heads", a.kv_heads, "KV heads; 0: as many as heads", 0, kMostHeads);
-  cmd.add_number("--head-dim", a.head_dims, "Widths of a head, with commas", 1, kMostHeadDim);
-  cmd.add_number("--length", a.lengths, "Tokens of a sequence, with commas", 1, kMostLength);
-  cmd.add_number("--tokens", a.tokens, "Tokens in a batch, of as many sequences as fit", 1, kMostLength);
+  cmd.add_number("--heads", a.heads, "Query heads", 1, kMaxHeads).show_default();
+  cmd.add_number("--kv-heads", a.kv_heads, "KV heads; 0: as many as heads", 0, kMaxHeads);
+  cmd.add_number("--head-dim", a.head_dims, "Widths of a head, with commas", 1, kMaxHeadDim);
+  cmd.add_number("--length", a.lengths, "Tokens of a sequence, with commas", 1, kMaxLength);
+  cmd.add_number("--tokens", a.tokens, "Tokens in a batch, of as many sequences as fit", 1, kMaxLength);
   cmd.add_flag("--causal", a.causal, "Only causal");
   cmd.add_flag("--full", a.full, "Only full");
   cmd.add_option("--dtype", a.type, "bf16 or f32").one_of({"bf16", "f32"});
   cmd.add_number("--seconds", a.seconds, "Time of each measurement", 1e-6, 3600).show_default();
   cmd.add_number("--rest", a.rest, "Seconds without work before each measurement", 0, 3600).show_default();
-  cmd.add_number("--most-seconds", a.most_seconds, "Leave out kernels that would need longer for a call", 1e-12, 1e6)
+  cmd.add_number("--most-seconds", a.max_seconds, "Leave out kernels that would need longer for a call", 1e-12, 1e6)
       .show_default();
-  cmd.add_number("--threads", a.threads, "Of a CPU; 0: all cores", 0, kMostThreads);
+  cmd.add_number("--threads", a.threads, "Of a CPU; 0: all cores", 0, kMaxThreads);
   add_device(cmd, a.device);
   cmd.add_option("--kind", a.kinds, "Of attention, with commas")
       .delimiter(',')

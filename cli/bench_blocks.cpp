@@ -100,7 +100,7 @@ void add_bench_blocks(Command bench) {
   cmd.add_number(
       "--length", a.length,
       str("Tokens of a sequence; 0: model.context, on a CPU at most ", kUsualLength[0], ", on a GPU ", kUsualLength[1]),
-      0, kMostLength);
+      0, kMaxLength);
   cmd.add_number("--seconds", a.seconds, "Time to repeat each kernel", 1e-6, 3600).show_default();
   cmd.footer(
       "One layer and one micro-batch (train.micro_batch) of random tokens. The table\n"

@@ -32,11 +32,11 @@ struct Arguments {
 constexpr std::pair<const char*, ContextSchedule> kSchedules[] = {
     {"ring", ContextSchedule::ring}, {"gather", ContextSchedule::gather}, {"all_to_all", ContextSchedule::all_to_all}};
 
-constexpr std::int64_t kLeastAlone = 4096;  // tokens at which one device nearly reaches its full rate
+constexpr std::int64_t kMinAlone = 4096;  // tokens at which one device nearly reaches its full rate
 
 // Throws Error if the length for one device alone is too short to show its rate with long sequences.
 void check_alone(const ContextGrid& g) {
-  const std::int64_t longest = *std::ranges::max_element(g.lengths), least = std::min(longest, kLeastAlone);
+  const std::int64_t longest = *std::ranges::max_element(g.lengths), least = std::min(longest, kMinAlone);
   if (g.longest_alone > 0 && g.longest_alone < least)
     fail("--alone-up-to: one device alone with ", g.longest_alone, " of ", longest,
          " tokens is no reference: give at least ", least, ", or 0 to measure none");
@@ -205,10 +205,10 @@ void add_bench_context(Command bench) {
   auto a = std::make_shared<Arguments>();
   cmd.add_number("--length", a->grid.lengths,
                  "Tokens of the whole sequence, with commas; without: 65536,131072,262144 on GPUs, 4096 on CPUs", 1,
-                 kMostLength);
-  cmd.add_number("--heads", a->grid.heads, "Query heads", 1, kMostHeads).show_default();
-  cmd.add_number("--kv-heads", a->kv_heads, "KV heads; 0: as many as heads", 0, kMostHeads);
-  cmd.add_number("--head-dim", a->grid.head_dim, "Width of a head, a multiple of 8", 8, kMostHeadDim).show_default();
+                 kMaxLength);
+  cmd.add_number("--heads", a->grid.heads, "Query heads", 1, kMaxHeads).show_default();
+  cmd.add_number("--kv-heads", a->kv_heads, "KV heads; 0: as many as heads", 0, kMaxHeads);
+  cmd.add_number("--head-dim", a->grid.head_dim, "Width of a head, a multiple of 8", 8, kMaxHeadDim).show_default();
   cmd.add_option("--schedule", a->schedules,
                  "ring, gather, all_to_all, with commas; without: those that the KV heads allow")
       .delimiter(',')
@@ -219,11 +219,11 @@ void add_bench_context(Command bench) {
   cmd.add_option("--kind", a->kind, "Of attention").one_of(attention_kind_names()).show_default();
   a->pattern.add_to(cmd);
   cmd.add_number("--alone-up-to", a->grid.longest_alone, "Longest sequence for one device alone; 0: none is measured",
-                 0, kMostLength)
+                 0, kMaxLength)
       .show_default();
   cmd.add_number("--seconds", a->grid.seconds, "Time of each measurement", 1e-6, 3600).show_default();
   add_device(cmd, a->device);
-  cmd.add_number("--threads", a->threads, "Of each process on a CPU; 0: its share of the cores", 0, kMostThreads);
+  cmd.add_number("--threads", a->threads, "Of each process on a CPU; 0: its share of the cores", 0, kMaxThreads);
   cmd.add_option(
          "--timeline", a->timeline,
          "Draw what rank 0 computed and which messages were under way during a forward and backward, as SVG; "

@@ -55,7 +55,7 @@ void add_context(Command command, std::int64_t& context) {
   command.add_number(
       "--context", context,
       "Tokens that a text may have, prompt included, before its older half is forgotten; 0: model.context", 0,
-      kMostLength);
+      kMaxLength);
 }
 
 void talk(const Session& s, const ChatOptions& o, Sampling sampling, std::int64_t max_tokens,

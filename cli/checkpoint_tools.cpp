@@ -24,8 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostRanks = 100'000;  // limited by the names of shards
-constexpr std::int64_t kMostSteps = std::numeric_limits<std::int64_t>::max();
+constexpr int kMaxRanks = 100'000;  // limited by the names of shards
+constexpr std::int64_t kMaxSteps = std::numeric_limits<std::int64_t>::max();
 
 struct ReshardArguments {
   std::string path, output;
@@ -155,7 +155,7 @@ void add_reshard(Command checkpoint) {
   ReshardArguments& a = c.runs(reshard);
   add_path(c, a.path);
   c.add_option("--output", a.output, "The folder in which the new one becomes step-N").required().type_name("FOLDER");
-  c.add_number("--ranks", a.ranks, "Shards to write", 1, kMostRanks).required();
+  c.add_number("--ranks", a.ranks, "Shards to write", 1, kMaxRanks).required();
 }
 
 void add_prune(Command checkpoint) {
@@ -163,8 +163,8 @@ void add_prune(Command checkpoint) {
   PruneArguments& a = c.runs(prune);
   c.add_option("run", a.path, "the folder of a run, or one of checkpoints").required().type_name("RUN");
   c.add_number("--keep-last", a.keep_last, "Keep so many of the newest", 1, 1'000'000);
-  c.add_number("--keep-every", a.keep_every, "Also keep those of every so many steps", 1, kMostSteps);
-  c.add_number("--steps", a.steps, "Remove those of these steps, with commas", 0, kMostSteps);
+  c.add_number("--keep-every", a.keep_every, "Also keep those of every so many steps", 1, kMaxSteps);
+  c.add_number("--steps", a.steps, "Remove those of these steps, with commas", 0, kMaxSteps);
   c.add_flag("--dry-run", a.dry_run, "Only say what would be removed");
 }
 

@@ -20,11 +20,11 @@ class Option;
 
 namespace ring {
 
-inline constexpr std::int64_t kMostThreads = 4096;  // per process
-inline constexpr std::int64_t kMostCount = (std::int64_t{1} << 31) - 1;
-inline constexpr std::int64_t kMostLength = std::int64_t{1} << 30;  // tokens per sequence
-inline constexpr std::int64_t kMostSeed = std::numeric_limits<std::int64_t>::max();
-inline constexpr std::int64_t kMostHeads = 1 << 16, kMostHeadDim = 4096;
+inline constexpr std::int64_t kMaxThreads = 4096;  // per process
+inline constexpr std::int64_t kMaxCount = (std::int64_t{1} << 31) - 1;
+inline constexpr std::int64_t kMaxLength = std::int64_t{1} << 30;  // tokens per sequence
+inline constexpr std::int64_t kMaxSeed = std::numeric_limits<std::int64_t>::max();
+inline constexpr std::int64_t kMaxHeads = 1 << 16, kMaxHeadDim = 4096;
 
 // A handle to an option of a command, valid while the Program lives. A default-constructed handle refers to no option.
 class Option {

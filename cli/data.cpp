@@ -162,7 +162,7 @@ void add_prepare(Command parent) {
   c.add_option("--document", o.document,
                "what is one document: file, line, blank-line (paragraphs), or the text that separates documents")
       .show_default();
-  c.add_number("--threads", o.threads, "threads that encode; 0: all cores", 0, kMostThreads).show_default();
+  c.add_number("--threads", o.threads, "threads that encode; 0: all cores", 0, kMaxThreads).show_default();
   c.add_flag("--force", a->force, "replace the output if it exists");
   c.footer(
       "The text may be far larger than memory. Every document is followed by the tokenizer's end-of-text token, where "

@@ -96,11 +96,11 @@ void add_data_inspect(Command data) {
   c.add_number("--documents", a.documents, "how many to show; 0: one, or three where not all tokens count", 0,
                std::int64_t{1} << 53)
       .show_default();
-  c.add_number("--bytes", a.bytes, "how much of each document to show", 0, kMostLength).show_default();
+  c.add_number("--bytes", a.bytes, "how much of each document to show", 0, kMaxLength).show_default();
   c.add_number("--context", a.context,
                "say how much padding samples of so many tokens hold and how many documents are cut, with and without "
                "data.packing.best_fit",
-               1, kMostLength);
+               1, kMaxLength);
   c.footer(
       "Where not all tokens count as targets, those that do are in colour on a terminal, and elsewhere in [[ ]].\n"
       "Example: ringmaster data inspect corpus.h5 --validation --document 3");

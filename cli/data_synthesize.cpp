@@ -32,20 +32,19 @@ void synthesize(SynthesizeArguments& a) {
 }
 
 void add_sizes(Command c, RecallOptions& o) {
-  c.add_number("--context", o.context, "tokens of each document", 8, kMostLength).show_default();
-  c.add_number("--vocab-size", o.vocab_size, "symbols: a third each of noise, keys and values", 6, kMostSymbols)
+  c.add_number("--context", o.context, "tokens of each document", 8, kMaxLength).show_default();
+  c.add_number("--vocab-size", o.vocab_size, "symbols: a third each of noise, keys and values", 6, kMaxSymbols)
       .show_default();
-  c.add_number("--pairs", o.pairs, "pairs of key and value; 0: 32 of recall, 4 needles", 0, kMostSymbols)
-      .show_default();
-  c.add_number("--queries", o.queries, "pairs that are asked for; 0: all", 0, kMostSymbols).show_default();
+  c.add_number("--pairs", o.pairs, "pairs of key and value; 0: 32 of recall, 4 needles", 0, kMaxSymbols).show_default();
+  c.add_number("--queries", o.queries, "pairs that are asked for; 0: all", 0, kMaxSymbols).show_default();
   c.add_number("--tail", o.tail,
                "the last so many tokens hold the queries, with noise between; 0: twice the queries, without noise", 0,
-               kMostLength)
+               kMaxLength)
       .show_default();
-  c.add_number("--documents", o.documents, "documents for training", 1, kMostCount).show_default();
-  c.add_number("--validation-documents", o.validation_documents, "documents for validation; 0: none", 0, kMostCount)
+  c.add_number("--documents", o.documents, "documents for training", 1, kMaxCount).show_default();
+  c.add_number("--validation-documents", o.validation_documents, "documents for validation; 0: none", 0, kMaxCount)
       .show_default();
-  c.add_number("--seed", o.seed, "another seed, other documents", 0, kMostSeed).show_default();
+  c.add_number("--seed", o.seed, "another seed, other documents", 0, kMaxSeed).show_default();
 }
 
 }  // namespace

@@ -91,9 +91,9 @@ void add_eval_command(Command app) {
   cmd.add_number("--context", a.context,
                  "Tokens of the windows that the text is cut into, and most of a question of a task; 0: the model's "
                  "context, which may be very long in imported models",
-                 0, kMostLength);
+                 0, kMaxLength);
   a.corpus.add_batches_to(cmd);
-  cmd.add_number("--threads", a.threads, "CPU threads; 0: all cores", 0, kMostThreads);
+  cmd.add_number("--threads", a.threads, "CPU threads; 0: all cores", 0, kMaxThreads);
   add_device(cmd, a.device);
   add_weights(cmd, a.weights);
   const Option json = cmd.add_flag("--json", a.json, "Print one JSON object");

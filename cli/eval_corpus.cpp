@@ -40,7 +40,7 @@ void EvalCorpus::add_to(Command cmd) {
 
 void EvalCorpus::add_batches_to(Command cmd) {
   const Option count =
-      cmd.add_number("--batches", batches, "Batches to read, spread over the split; 0: all of it", 0, kMostCount);
+      cmd.add_number("--batches", batches, "Batches to read, spread over the split; 0: all of it", 0, kMaxCount);
   if (batches) count.show_default();
   cmd.add_number("--batch-size", rows, "Sequences per batch; 0: at most 32, about 32,768 tokens", 0, 1 << 30);
 }

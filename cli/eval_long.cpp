@@ -159,7 +159,7 @@ void LongEvalArguments::add_to(Command command) {
   option("--length", length,
          "Tokens of the windows for the loss by position; 0: the model's context. Longer ones show "
          "how far the model carries beyond what it was trained on",
-         0, kMostLength);
+         0, kMaxLength);
   command.add_option("--long-tasks", tasks, "Which prompts, with commas: " + joined(long_kinds(), ", "))
       .delimiter(',')
       .one_of(long_kinds())
@@ -171,12 +171,12 @@ void LongEvalArguments::add_to(Command command) {
       .needs("--long")
       .group("With --long");
   option("--lengths", lengths, "Tokens of the prompts, with commas; default: the context, its half, ...", 1,
-         kMostLength);
+         kMaxLength);
   option("--depths", depths, "Where in the prompt the answer is named, with commas: 0 is the beginning, 1 the end", 0,
          1)
       .show_default();
   option("--trials", trials, "Prompts of each length and depth; 0: none", 0, 1'000'000).show_default();
-  option("--seed", seed, "The same seed gives the same prompts", 0, kMostSeed).show_default();
+  option("--seed", seed, "The same seed gives the same prompts", 0, kMaxSeed).show_default();
   command.add_flag("--csv", csv, "Print comma-separated values").needs("--long").group("With --long");
 }
 

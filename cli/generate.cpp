@@ -125,7 +125,7 @@ void add_sampling(Command cmd, Arguments& a) {
   a.temperature = cmd.add_number("--temperature", a.sampling.temperature,
                                  "Below 1: safer, above 1: wilder, 0: always the likeliest token", 0, 100)
                       .show_default();
-  a.top_k = cmd.add_number("--top-k", a.sampling.top_k, "Draw from this many likeliest tokens; 0: all", 0, kMostCount)
+  a.top_k = cmd.add_number("--top-k", a.sampling.top_k, "Draw from this many likeliest tokens; 0: all", 0, kMaxCount)
                 .show_default();
   a.top_p = cmd.add_number("--top-p", a.sampling.top_p,
                            "Draw from the likeliest tokens that have this much probability together", 0, 1)
@@ -137,9 +137,9 @@ void add_sampling(Command cmd, Arguments& a) {
           .show_default();
   cmd.add_number("--seed", a.sampling.seed,
                  "The same seed gives the same text; prompt n of a file, counted from 0, takes this seed + n", 0,
-                 kMostSeed)
+                 kMaxSeed)
       .show_default();
-  cmd.add_number("--max-tokens", a.max_tokens, "Tokens to write at most", 0, kMostCount).show_default();
+  cmd.add_number("--max-tokens", a.max_tokens, "Tokens to write at most", 0, kMaxCount).show_default();
 }
 
 // Adds the options of chats. Excludes options that print anything other than answers.
@@ -172,7 +172,7 @@ void add_generate_command(Command app) {
   add_sampling(cmd, *a);
   add_context(cmd, a->context);
   cmd.add_option("--stop", a->stops, "End a text before the first of these strings that comes up").type_name("TEXT");
-  cmd.add_number("--threads", a->threads, "CPU threads; 0: all cores", 0, kMostThreads);
+  cmd.add_number("--threads", a->threads, "CPU threads; 0: all cores", 0, kMaxThreads);
   add_device(cmd, a->device);
   add_weights(cmd, a->weights);
   cmd.add_flag("--ignore-end", a->ignore_end, "Go on after an end-of-text token");

@@ -79,9 +79,9 @@ void pass_on_faults(const std::string& faults, std::vector<std::string>& command
 void read_place(const Words& w, LaunchOptions& o) {
   const AgentEnvironment told = w.standalone ? AgentEnvironment{} : parse_agent_environment(current_environment());
   if (!w.nodes.empty()) read_nodes(w.nodes, o);
-  if (w.standalone && o.most_nodes > 1) fail("launch: --standalone is for one node, but --nnodes is ", w.nodes);
+  if (w.standalone && o.max_nodes > 1) fail("launch: --standalone is for one node, but --nnodes is ", w.nodes);
   take_place(told, !w.nodes.empty(), o);
-  if (o.most_nodes == 1) return;  // torchrun's users often give an endpoint even for one node
+  if (o.max_nodes == 1) return;  // torchrun's users often give an endpoint even for one node
   if (!w.endpoint.empty())
     o.endpoint = read_rdzv_endpoint(w.endpoint);
   else if (!w.master_addr.empty())
@@ -143,17 +143,17 @@ void add_workers(Command launch, LaunchOptions& o, Words& w) {
       "Times that all workers are started again after a failure, counted since there was progress (default: 3)", 0,
       1'000'000);
   launch.add_number("--threads-per-worker", o.threads_per_worker, "Threads of each worker (default: cores / workers)",
-                    1, kMostThreads);
+                    1, kMaxThreads);
   launch.add_number("--timeout", o.comm_timeout_seconds,
                     "Seconds a rank waits for the others, to arrive and in one operation (default: 60 and 300)", 1,
-                    kMostSeconds);
+                    kMaxSeconds);
   launch.add_number(
       "--hang-limit", w.hang_seconds,
       "Seconds without progress in a step that end the workers, 0 for never (default: 5 times the longest of 99 "
       "in 100 recent steps, at least 10)",
-      0, kMostSeconds);
+      0, kMaxSeconds);
   launch.add_number("--stop-timeout,--shutdown-timeout", w.stop_seconds,
-                    "Seconds to checkpoint and exit after SIGINT or SIGTERM (default: 300)", 1, kMostSeconds);
+                    "Seconds to checkpoint and exit after SIGINT or SIGTERM (default: 300)", 1, kMaxSeconds);
   launch.add_number("--monitor-interval", w.monitor_seconds,
                     "Seconds between looks at the workers where the kernel does not say that one ended (default: 0.2)",
                     0.01, 60);
@@ -225,7 +225,7 @@ void run(Command app, LaunchOptions& o, Words& w) {
   check_command(app, o);
   const Option level = app.find_command("launch").find_option("--log-level");
   if (level.given()) pass_on_log_level(level.values().front(), o.command);
-  if ((o.processes > 1 || o.most_nodes > 1) && !gloo_available())
+  if ((o.processes > 1 || o.max_nodes > 1) && !gloo_available())
     fail(
         "launch: several workers need Gloo, which this build lacks: install libgloo-dev, then configure and build "
         "again");

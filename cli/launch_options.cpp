@@ -15,7 +15,7 @@ namespace ring {
 namespace {
 
 constexpr int kRdzvPort = 29400;  // torchrun's default
-constexpr int kMostNodes = 4096, kMostLocal = 4096;
+constexpr int kMaxNodes = 4096, kMaxLocal = 4096;
 
 int number(const std::string& option, const std::string& text, int least, int most) {
   int n = 0;
@@ -41,8 +41,8 @@ std::vector<std::string> parts(const std::string& text, char separator) {
 void read_nodes(const std::string& text, LaunchOptions& o) {
   const std::vector<std::string> range = parts(text, ':');
   if (range.size() > 2) fail("launch: --nnodes: '", text, "' is not N or MIN:MAX");
-  o.least_nodes = number("--nnodes", range.front(), 1, kMostNodes);
-  o.most_nodes = number("--nnodes", range.back(), o.least_nodes, kMostNodes);
+  o.min_nodes = number("--nnodes", range.front(), 1, kMaxNodes);
+  o.max_nodes = number("--nnodes", range.back(), o.min_nodes, kMaxNodes);
 }
 
 int read_processes(const std::string& text) {
@@ -50,7 +50,7 @@ int read_processes(const std::string& text) {
   if (text == "gpu" && gpus == 0) fail("launch: --nproc-per-node gpu: this machine has no GPU that can be used");
   if (gpus > 0) return gpus;
   if (text == "auto" || text == "cpu") return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  return number("--nproc-per-node", text, 1, kMostLocal);
+  return number("--nproc-per-node", text, 1, kMaxLocal);
 }
 
 Endpoint read_rdzv_endpoint(const std::string& text) {
@@ -75,7 +75,7 @@ void read_rdzv_conf(const std::string& text, LaunchOptions& o) {
     if (!known)
       fail("launch: --rdzv-conf: '", key,
            "' is not one of join_timeout, last_call_timeout, return_timeout, keep_alive_timeout");
-    *known = std::chrono::seconds(number("--rdzv-conf " + key, value, 1, kMostSeconds));
+    *known = std::chrono::seconds(number("--rdzv-conf " + key, value, 1, kMaxSeconds));
   }
 }
 
@@ -87,7 +87,7 @@ LocalRanks read_streams(const char* option, const std::string& text) {
   for (const std::string& pair : parts(text, ',')) {
     const std::size_t colon = pair.find(':');
     if (colon == std::string::npos) fail("launch: ", option, ": '", pair, "' is not LOCAL_RANK:STREAMS");
-    ranks.some[number(option, pair.substr(0, colon), 0, kMostLocal)] = number(option, pair.substr(colon + 1), 0, 3) > 0;
+    ranks.some[number(option, pair.substr(0, colon), 0, kMaxLocal)] = number(option, pair.substr(colon + 1), 0, 3) > 0;
   }
   return ranks;
 }
@@ -95,7 +95,7 @@ LocalRanks read_streams(const char* option, const std::string& text) {
 LocalRanks read_local_ranks(const std::string& text) {
   LocalRanks ranks;
   for (const std::string& rank : parts(text, ','))
-    ranks.some[number("--local-ranks-filter", rank, 0, kMostLocal)] = true;
+    ranks.some[number("--local-ranks-filter", rank, 0, kMaxLocal)] = true;
   return ranks;
 }
 
@@ -129,23 +129,23 @@ void take_place(const AgentEnvironment& told, bool nodes_given, LaunchOptions& o
     fail("launch: ", who, " started ", told.agents, " of this command on ", counted(told.nodes, "node"),
          ", but one on each node starts all of its workers: srun --ntasks-per-node=1, mpirun --map-by ppr:1:node, "
          "mpiexec -ppn 1");
-  if (!nodes_given && told.agents > 1) o.least_nodes = o.most_nodes = told.agents;
-  if (o.most_nodes == 1 && (told.agents > 1 || told.index > 0))
+  if (!nodes_given && told.agents > 1) o.min_nodes = o.max_nodes = told.agents;
+  if (o.max_nodes == 1 && (told.agents > 1 || told.index > 0))
     fail("launch: ", who, " started this command ", told.agents > 1 ? counted(told.agents, "time") : "several times",
          ", but there is one node: each would train alone. Give --nnodes, or --standalone if this is meant");
-  if (o.most_nodes == 1) return;
-  if (o.node_rank < 0 && told.index < o.most_nodes) o.node_rank = told.index;
+  if (o.max_nodes == 1) return;
+  if (o.node_rank < 0 && told.index < o.max_nodes) o.node_rank = told.index;
   o.endpoint = told.endpoint;
   if (o.rdzv_id == kNoId && !told.job.empty()) o.rdzv_id = told.job;
 }
 
 void refuse_loopback(const AgentEnvironment& told, const LaunchOptions& o) {
-  if (o.most_nodes == 1 || !o.endpoint || !is_loopback(o.endpoint->host)) return;
+  if (o.max_nodes == 1 || !o.endpoint || !is_loopback(o.endpoint->host)) return;
   const std::string what = "launch: --rdzv-endpoint: " + o.endpoint->host + " is a loopback address, ";
   const char* remedy = "give an address of node 0 that the others can reach";
   if (told.nodes > 1) fail(what, "but this job of ", told.source, " has ", told.nodes, " nodes: ", remedy);
-  if (o.least_nodes == 1)
-    fail(what, "and with --nnodes 1:", o.most_nodes, " each machine would train alone: ", remedy,
+  if (o.min_nodes == 1)
+    fail(what, "and with --nnodes 1:", o.max_nodes, " each machine would train alone: ", remedy,
          ", on one machine also its own name");
 }
 

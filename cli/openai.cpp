@@ -13,8 +13,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kMostStops = 4, kMostStopBytes = 1000;  // kMostStops is OpenAI's limit
-constexpr double kMostTemperature = 100;
+constexpr std::size_t kMaxStops = 4, kMaxStopBytes = 1000;  // kMaxStops is OpenAI's limit
+constexpr double kMaxTemperature = 100;
 constexpr std::size_t kMaxEntries = 100'000;  // in a request's JSON
 
 [[noreturn]] void refuse(const std::string& key, const std::string& why) {
@@ -128,13 +128,12 @@ std::vector<std::string> stops_of(Keys& keys) {
   Json stop = keys.take("stop");
   if (stop.is_null()) return {};
   if (stop.is_string()) stop = Json::array({stop});
-  if (!stop.is_array() || stop.size() > kMostStops)
-    refuse("stop", str("is not a text or a list of up to ", kMostStops));
+  if (!stop.is_array() || stop.size() > kMaxStops) refuse("stop", str("is not a text or a list of up to ", kMaxStops));
   std::vector<std::string> stops;
   for (const Json& s : stop) {
     stops.push_back(text_in(s, "stop"));
-    if (stops.back().empty() || stops.back().size() > kMostStopBytes)
-      refuse("stop", str("has a text that is not of 1 to ", kMostStopBytes, " bytes"));
+    if (stops.back().empty() || stops.back().size() > kMaxStopBytes)
+      refuse("stop", str("has a text that is not of 1 to ", kMaxStopBytes, " bytes"));
   }
   return stops;
 }
@@ -165,7 +164,7 @@ std::uint64_t seed_of(Keys& keys) {
 }
 
 void read_sampling(Keys& keys, Sampling& s, const Sampling& usual) {
-  s.temperature = keys.number("temperature", usual.temperature, 0, kMostTemperature);
+  s.temperature = keys.number("temperature", usual.temperature, 0, kMaxTemperature);
   s.top_p = keys.number("top_p", usual.top_p, 0, 1);
   s.top_k = keys.count("top_k", usual.top_k, 0, std::numeric_limits<std::int32_t>::max());
   s.repetition_penalty = keys.number("repetition_penalty", usual.repetition_penalty, 0.01, 100);

@@ -315,7 +315,7 @@ void add_plan_command(Command app) {
                 "Of the host's memory for activations and optimizer states of each, such as 100GB; default: "
                 "train.activation_offload_bytes",
                 1, std::uint64_t{1} << 50);
-  cmd.add_number("--context", a->contexts, "Instead of model.context, with commas", 1, kMostLength).takes_one_word();
+  cmd.add_number("--context", a->contexts, "Instead of model.context, with commas", 1, kMaxLength).takes_one_word();
   cmd.add_option("--rates", a->rates,
                  str(kRatesText, "; with --gpus or --memory on a machine without GPUs: h100, or h200 for more memory"))
       .show_default();

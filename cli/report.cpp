@@ -55,19 +55,19 @@ void report(const Arguments& a) {
 }  // namespace
 
 void add_report_command(Command app) {
-  constexpr double kMostTflops = 1e9;
-  constexpr std::int64_t kMostSampleTokens = 10'000;
+  constexpr double kMaxTflops = 1e9;
+  constexpr std::int64_t kMaxSampleTokens = 10'000;
   const Command c = app.add_subcommand("report", "Write one page of HTML with the curves and settings of runs");
   Arguments& a = c.runs(report);
   c.add_option("runs", a.runs, "directories of runs").required().type_name("RUN");
   c.add_option("--output", a.output, "The file to write").type_name("FILE").show_default();
   c.add_number("--peak-tflops", a.peak_tflops,
-               "For MFU: what one device can do; 0: what is known, 989 of an H100 (SXM) or H200", 0, kMostTflops);
+               "For MFU: what one device can do; 0: what is known, 989 of an H100 (SXM) or H200", 0, kMaxTflops);
   c.add_option("--sample", a.samples.prompt, "Show how the checkpoints of each run go on after this text")
       .type_name("TEXT");
-  c.add_number("--sample-tokens", a.samples.tokens, "Tokens of each sample at most", 1, kMostSampleTokens)
+  c.add_number("--sample-tokens", a.samples.tokens, "Tokens of each sample at most", 1, kMaxSampleTokens)
       .show_default();
-  c.add_number("--threads", a.samples.threads, "CPU threads for samples; 0: all cores", 0, kMostThreads);
+  c.add_number("--threads", a.samples.threads, "CPU threads for samples; 0: all cores", 0, kMaxThreads);
   c.footer("Example: ringmaster report runs/a runs/b --sample \"The \" --output report.html");
 }
 

@@ -15,7 +15,7 @@ namespace ring {
 namespace {
 
 constexpr std::size_t kRows = 12;  // in a table of losses
-constexpr int kMostRuns = 16;
+constexpr int kMaxRuns = 16;
 
 using Curve = std::map<std::int64_t, double>;
 using Rows = std::vector<std::vector<std::string>>;
@@ -114,14 +114,14 @@ void compare(const std::vector<std::string>& given) {
 void add_runs_compare(Command runs) {
   auto paths = std::make_shared<std::vector<std::string>>();
   const Command c = runs.add_subcommand("compare", "Settings that differ, and losses and speed at the same steps");
-  c.add_option("runs", *paths, str("Directories of 2 to ", kMostRuns, " runs"))
+  c.add_option("runs", *paths, str("Directories of 2 to ", kMaxRuns, " runs"))
       .required()
       .takes_at_least(2)  // CLI11 has no type name for "2 to 16"; the maximum is checked below
       .type_name("RUN");
   c.footer("Example: ringmaster runs compare runs/a runs/b");
   c.callback([paths] {
-    if (std::ssize(*paths) > kMostRuns)
-      throw UsageError(str("runs: At Most ", kMostRuns, " required but received ", paths->size()));
+    if (std::ssize(*paths) > kMaxRuns)
+      throw UsageError(str("runs: At Most ", kMaxRuns, " required but received ", paths->size()));
     compare(*paths);
   });
 }

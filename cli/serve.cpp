@@ -20,9 +20,9 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{60};  // maximum wait for the previous text
 constexpr std::chrono::seconds kPulse{1};      // interval at which a waiting stream sends a sign of life
-constexpr std::size_t kMostBody = std::size_t{4} << 20;
+constexpr std::size_t kMaxBody = std::size_t{4} << 20;
 constexpr unsigned kConnections = 32;  // one thread each
-constexpr int kMostWaiting = 8;        // texts waiting for the model
+constexpr int kMaxWaiting = 8;         // texts waiting for the model
 constexpr const char* kJson = "application/json";
 
 struct Arguments {
@@ -108,10 +108,10 @@ void serve(const Arguments& a) {
   HttpOptions http = http_options("--listen", a.at, "--token-file", a.token_file);
   http.may_block = true;
   http.connections = kConnections;
-  http.most_body = kMostBody;
+  http.max_body = kMaxBody;
   http.refuse = [](int status, const std::string& text) { return refusal(status, text); };
   StopSignal signal(false);  // blocks signals, so it must come before any thread
-  TextModel model(open_session(a.run, {a.threads, a.device, a.context, a.weights}), kMostWaiting, a.chat_template);
+  TextModel model(open_session(a.run, {a.threads, a.device, a.context, a.weights}), kMaxWaiting, a.chat_template);
   ServeLimits limits{a.name.empty() ? folder_name(a.run) : a.name, a.max_tokens};
   model.generation().apply(limits.usual);
   Endpoints endpoints(model, std::move(limits));
@@ -134,9 +134,9 @@ void add_serve_command(Command app) {
   c.add_option("--token-file", a.token_file, "What clients must show as their API key").type_name("FILE");
   c.add_option("--name", a.name, "What clients call the model; default: the run's directory");
   add_chat_template(c, a.chat_template);
-  c.add_number("--max-tokens", a.max_tokens, "Tokens of a reply at most", 1, kMostCount).show_default();
+  c.add_number("--max-tokens", a.max_tokens, "Tokens of a reply at most", 1, kMaxCount).show_default();
   add_context(c, a.context);
-  c.add_number("--threads", a.threads, "CPU threads; 0: all cores", 0, kMostThreads);
+  c.add_number("--threads", a.threads, "CPU threads; 0: all cores", 0, kMaxThreads);
   add_device(c, a.device);
   add_weights(c, a.weights);
   c.footer("One text at a time, for trying a model.\nExample: ringmaster serve runs/quickstart --listen 8000");

@@ -21,7 +21,7 @@
 namespace ring {
 namespace {
 
-constexpr int kMostParallel = 256;
+constexpr int kMaxParallel = 256;
 
 struct Arguments {
   std::string file, gpus, log_level;
@@ -121,7 +121,7 @@ void add_sweep_command(Command app) {
   const Command c = app.add_subcommand("sweep", "Train once for each of several settings, and compare");
   auto a = std::make_shared<Arguments>();
   c.add_option("file", a->file, "What to try (YAML): see docs/runs.md").required().type_name("FILE");
-  c.add_number("--parallel", a->parallel, "Runs at a time, which share the CPU's cores", 1, kMostParallel)
+  c.add_number("--parallel", a->parallel, "Runs at a time, which share the CPU's cores", 1, kMaxParallel)
       .show_default();
   c.add_option("--gpus", a->gpus, "These GPUs, a run on each at a time: 0,1,2,3")
       .type_name("LIST")

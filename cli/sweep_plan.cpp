@@ -56,7 +56,7 @@ class Reader {
  private:
   [[noreturn]] void wrong(int line, const std::string& what) const { fail(file_, ":", line, ": ", what); }
 
-  YamlNode parsed() const try { return parse_yaml(read_text_file(file_, kMostYamlBytes)); } catch (const YamlError& e) {
+  YamlNode parsed() const try { return parse_yaml(read_text_file(file_, kMaxYamlBytes)); } catch (const YamlError& e) {
     wrong(e.line, e.what());
   }
 
@@ -66,7 +66,7 @@ class Reader {
     else if (e.key == "directory")
       plan_.directory = text_of(e.key, e.value);
     else if (e.key == "runs")
-      count_ = whole(e, 1, kMostSweepRuns);
+      count_ = whole(e, 1, kMaxSweepRuns);
     else if (e.key == "seed")
       seed_ = whole(e, 0, std::uint64_t{1} << 53);
     else if (e.key == "settings")
@@ -152,10 +152,9 @@ class Reader {
     std::size_t count = 1;
     for (const Choice& c : choices_) {
       if (c.values.empty()) wrong(1, c.key + ": is a range to draw from, which needs `runs`: how many");
-      count = std::min(kMostSweepRuns + 1, count * c.values.size());
+      count = std::min(kMaxSweepRuns + 1, count * c.values.size());
     }
-    if (count > kMostSweepRuns)
-      wrong(1, str("asks for more than ", kMostSweepRuns, " runs; `runs` draws some of them"));
+    if (count > kMaxSweepRuns) wrong(1, str("asks for more than ", kMaxSweepRuns, " runs; `runs` draws some of them"));
     for (std::size_t i = 0; i < count; ++i) {
       std::vector<std::string> settings;
       std::size_t rest = i;

@@ -23,8 +23,8 @@ struct SweepPlan {
 //   settings           by key: a list of values, or {from: A, to: B, scale: linear or log} to sample from
 //   runs               number of runs to sample; without it, there is a run for each combination of the lists
 //   seed               seed of the samples; run n has the same settings for all values of `runs`
-// There are at most kMostSweepRuns runs. Throws Error with file, line and key.
+// There are at most kMaxSweepRuns runs. Throws Error with file, line and key.
 SweepPlan read_sweep(const std::string& file);
-inline constexpr std::size_t kMostSweepRuns = 1000;
+inline constexpr std::size_t kMaxSweepRuns = 1000;
 
 }  // namespace ring

@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kMostPlanBytes = 64 << 20;
+constexpr std::size_t kMaxPlanBytes = 64 << 20;
 constexpr std::chrono::milliseconds kLook{50};
 
 Json json_of(const SweepPlan& plan) {
@@ -70,7 +70,7 @@ SweepRunner::SweepRunner(const SweepPlan& plan, const SweepOptions& options)
 void SweepRunner::remember() const {
   const std::string file = plan_.directory + "/sweep.json";
   const Json now = json_of(plan_);
-  if (std::filesystem::exists(file) && !goes_on_with(parsed(read_text_file(file, kMostPlanBytes)), now))
+  if (std::filesystem::exists(file) && !goes_on_with(parsed(read_text_file(file, kMaxPlanBytes)), now))
     fail(file, " says that this directory was begun with other runs: give another `directory`, or remove it");
   write_whole(file, now.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }

@@ -63,8 +63,8 @@ std::optional<std::string> TextGeneration::next(std::chrono::milliseconds patien
   return piece;
 }
 
-TextModel::TextModel(Session session, int most_waiting, const std::string& chat_template)
-    : session_(std::move(session)), generation_(generation_config_of(session_.origin)), most_waiting_(most_waiting) {
+TextModel::TextModel(Session session, int max_waiting, const std::string& chat_template)
+    : session_(std::move(session)), generation_(generation_config_of(session_.origin)), max_waiting_(max_waiting) {
   try {
     chat_.emplace(open_chat(session_, chat_template));
   } catch (const Error& e) {
@@ -87,7 +87,7 @@ std::vector<std::int32_t> TextModel::tokens_of(const CompletionRequest& r) const
 
 void TextModel::wait_for_turn(std::chrono::milliseconds patience) {
   if (turn_.try_acquire()) return;
-  const bool room = waiting_.fetch_add(1) < most_waiting_, ours = room && turn_.try_acquire_for(patience);
+  const bool room = waiting_.fetch_add(1) < max_waiting_, ours = room && turn_.try_acquire_for(patience);
   --waiting_;
   if (!ours)
     throw ApiError(429, str("the model writes one text at a time, ",

@@ -55,9 +55,9 @@ class TextGeneration {
 // A model that generates one text at a time. Thread-safe.
 class TextModel {
  public:
-  // most_waiting: requests that may wait for their turn. chat_template: see open_chat(). Throws Error if a given
+  // max_waiting: requests that may wait for their turn. chat_template: see open_chat(). Throws Error if a given
   // template cannot be used; without one, write() refuses chats if the run's template is missing or unusable.
-  TextModel(Session session, int most_waiting, const std::string& chat_template);
+  TextModel(Session session, int max_waiting, const std::string& chat_template);
 
   // Waits for its turn and starts a text. Throws ApiError 400 if the prompt cannot be encoded or does not fit the
   // context, 501 if chats are not available, and 429 if too many requests wait or `patience` runs out.
@@ -75,7 +75,7 @@ class TextModel {
   GenerationConfig generation_;
   std::optional<Chat> chat_;
   std::string no_chat_;  // why chats are not available; empty if they are
-  int most_waiting_;
+  int max_waiting_;
   std::atomic<int> waiting_{0};
   std::binary_semaphore turn_{1};
   std::atomic<bool> stopping_{false};

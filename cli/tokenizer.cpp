@@ -234,7 +234,7 @@ void add_decode(Command parent) {
   const Command c = parent.add_subcommand("decode", "Turn token numbers into text");
   DecodeArguments& a = c.runs(decode);
   c.add_option("tokenizer", a.tokenizer, kSpecText).required().type_name("SPEC");
-  c.add_number("ids", a.ids, "token numbers; standard input when they are left out", 0, kMostCount)
+  c.add_number("ids", a.ids, "token numbers; standard input when they are left out", 0, kMaxCount)
       .delimiter(' ');  // a quoted list is one word
   c.footer("Example: ringmaster tokenizer encode tok.rmt < in.txt | ringmaster tokenizer decode tok.rmt > out.txt");
 }
@@ -243,8 +243,8 @@ void add_inspect(Command parent) {
   const Command c = parent.add_subcommand("inspect", "Show what a tokenizer is and some of its tokens");
   InspectArguments& a = c.runs(inspect);
   c.add_option("tokenizer", a.tokenizer, kSpecText).required().type_name("SPEC");
-  c.add_number("--first", a.first, "first token to show", 0, kMostCount).show_default();
-  c.add_number("--tokens", a.tokens, "how many tokens to show", 0, kMostCount).show_default();
+  c.add_number("--first", a.first, "first token to show", 0, kMaxCount).show_default();
+  c.add_number("--tokens", a.tokens, "how many tokens to show", 0, kMaxCount).show_default();
   c.footer("Example: ringmaster tokenizer inspect tok.rmt --first 300 --tokens 50");
 }
 

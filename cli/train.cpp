@@ -65,8 +65,8 @@ ExecContext context_of(Config config, const Mesh& mesh) {
 
 void warn_of_nodes(const Config& c, int workers) {
   const WorkerPage& page = own_page();
-  const std::string fit = nodes_that_fit(c, page.least_nodes, page.most_nodes, workers);
-  if (page.least_nodes < page.most_nodes && !fit.empty()) log::warn("nodes: ", fit);
+  const std::string fit = nodes_that_fit(c, page.min_nodes, page.max_nodes, workers);
+  if (page.min_nodes < page.max_nodes && !fit.empty()) log::warn("nodes: ", fit);
 }
 
 void run(const Arguments& a) {

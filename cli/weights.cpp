@@ -17,12 +17,12 @@
 namespace ring {
 namespace {
 
-constexpr std::uint64_t kMostFile = std::uint64_t{1} << 50;
+constexpr std::uint64_t kMaxFile = std::uint64_t{1} << 50;
 
 struct ExportArguments {
   std::string run, output, type, format;  // format: "" until set_format()
   SavedWeights weights = SavedWeights::latest;
-  std::uint64_t most_bytes = ExportOptions{}.most_bytes;
+  std::uint64_t max_bytes = ExportOptions{}.max_bytes;
   std::int64_t context = 0;
 };
 
@@ -53,7 +53,7 @@ void export_hf(const ExportArguments& a, const StopSignal& signal) {
   ExportOptions options;
   options.weights = a.weights;
   options.type = type_named(types, a);
-  options.most_bytes = a.most_bytes;
+  options.max_bytes = a.max_bytes;
   options.stopped = [&] { return signal.requested(); };
   options.context = a.context;
   const Exported e = export_to_hf(a.run, a.output, options);
@@ -125,16 +125,15 @@ void add_export_command(Command app) {
          "bf16, f16, f32, or q8_0 for gguf; default: the checkpoint's, f32 where its tensors differ, which keeps "
          "every bit")
       .one_of({"bf16", "f16", "f32", "q8_0"});
-  const Option most =
-      cmd.add_bytes("--max-file-bytes", a->most_bytes,
-                    "hf: divide larger weights into files of at most so much, such as 5GB", 1, kMostFile)
-          .show_default();
+  const Option most = cmd.add_bytes("--max-file-bytes", a->max_bytes,
+                                    "hf: divide larger weights into files of at most so much, such as 5GB", 1, kMaxFile)
+                          .show_default();
   add_weights(cmd, a->weights);
   cmd.add_number(
       "--context", a->context,
       "The context that the files name, in tokens; default: the longest of model.context and that of the models "
       "in run.init_from",
-      1, kMostLength);
+      1, kMaxLength);
   cmd.footer("Example: ringmaster export runs/books --output books.gguf --dtype q8_0");
   cmd.callback([a, most] { export_weights(*a, most.given()); });
 }

@@ -19,9 +19,9 @@ using store_protocol::take_text;
 constexpr Timeout kSlice{200};                      // between calls of `meanwhile`
 constexpr Timeout kDetails{10'000};                 // for all ranks to send their facts after a difference
 constexpr std::size_t kLongest = 160, kKept = 100;  // longer values are cut to kKept characters in a message
-constexpr std::size_t kMostText = kMaxStoreValue / 2;
-constexpr std::size_t kMostVersions = 16;  // different sets of facts in a report
-constexpr int kMostScanned = 64;           // in larger worlds, only rank 0 looks for missing ranks
+constexpr std::size_t kMaxText = kMaxStoreValue / 2;
+constexpr std::size_t kMaxVersions = 16;  // different sets of facts in a report
+constexpr int kMaxScanned = 64;           // in larger worlds, only rank 0 looks for missing ranks
 constexpr const char* kSame = "same";
 constexpr const char* kDiffer = "differ";
 
@@ -34,7 +34,7 @@ std::string shown(const std::string& value) {
 std::string encode(const Facts& facts) {
   std::string text, rest;
   for (const auto& [name, value] : facts) {
-    std::string& to = text.size() < kMostText ? text : rest;
+    std::string& to = text.size() < kMaxText ? text : rest;
     put_text(to, name);
     put_text(to, shown(value));
   }
@@ -161,7 +161,7 @@ void Agreement::arrive() {
 
 void Agreement::report_missing() const {
   std::vector<int> missing;
-  if (rank_ == 0 || world_ <= kMostScanned)
+  if (rank_ == 0 || world_ <= kMaxScanned)
     for (int r = 0; r < world_; ++r)
       if (!store_.try_get(key("rank", str(r)))) missing.push_back(r);
   const std::int64_t came = store_.add(key("arrived"), 0);
@@ -180,7 +180,7 @@ std::string Agreement::compose() const {
   for (int r = 0; r < world_; ++r) {
     const std::string hash = await(key("hash", str(r)), kDetails).value_or("");
     const auto [at, fresh] = place.insert({hash, versions.size()});
-    if (fresh && (hash.empty() || versions.size() == kMostVersions)) {
+    if (fresh && (hash.empty() || versions.size() == kMaxVersions)) {
       place.erase(at);
       ++untold;
       continue;

@@ -51,7 +51,7 @@ std::vector<SlowRank> PaceJudge::window(const std::vector<StepParts>& ranks) {
   std::vector<SlowRank> found;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const double own = ranks[r].own(), speed = usual / own;
-    const bool well = speed >= kSlow || own - usual < kLeastExcess;
+    const bool well = speed >= kSlow || own - usual < kMinExcess;
     slow_[r] = well ? 0 : slow_[r] + 1;
     if (slow_[r] == kWindows) found.push_back(describe_slow(static_cast<int>(r), speed, ranks[r], medians(ranks)));
   }

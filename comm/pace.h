@@ -33,7 +33,7 @@ class PaceJudge {
   static constexpr int kWindows = 3;     // slow windows in a row until a report
   // Seconds per step that a slow rank must lose. Less is noise, even if steps are short: on a shared machine, a rank
   // loses its core for as long.
-  static constexpr double kLeastExcess = 2e-3;
+  static constexpr double kMinExcess = 2e-3;
 
   // Returns the ranks that have now been slow for kWindows windows in a row. A rank is reported again only after a
   // window in which it was not slow.

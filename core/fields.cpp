@@ -117,8 +117,8 @@ void require_limits(Field& field) {
   if (number(field.node)) require_range(field.name, field.node, field.checks);
   if (field.node.kind != Kind::list) return;
   for (const Check& check : field.checks)
-    if (check.of_length && check.most) field.node.most_items = static_cast<std::size_t>(*check.most);
-  RING_CHECK(field.node.most_items > 0, field.name, ": a list needs its longest length, at_most_items(most)");
+    if (check.of_length && check.most) field.node.max_items = static_cast<std::size_t>(*check.most);
+  RING_CHECK(field.node.max_items > 0, field.name, ": a list needs its longest length, at_most_items(most)");
   if (const Node element = field.node.prototype(); number(element)) require_range(field.name, element, field.checks);
 }
 

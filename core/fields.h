@@ -94,7 +94,7 @@ struct Node {
   std::function<void(std::size_t)> reset;  // replaces the list by this many default elements
   std::function<Node(std::size_t)> element;
   std::function<Node()> prototype;  // a default element, for the reference
-  std::size_t most_items = 0;       // limit from the field's rules
+  std::size_t max_items = 0;        // limit from the field's rules
 
   bool scalar() const { return kind != Kind::section && kind != Kind::list; }
 };
@@ -182,12 +182,12 @@ class Fields {
 // the name of one of the section's fields gets that field's line.
 
 namespace config {
-inline constexpr std::size_t kMostSettingsBytes = 1 << 20;  // per file, and for all settings as printed
+inline constexpr std::size_t kMaxSettingsBytes = 1 << 20;  // per file, and for all settings as printed
 struct Source {
   std::string name;  // the file's name in errors; includes are relative to its folder
   std::string text;
 };
-// Throws Error as read_text_file(file, kMostSettingsBytes) does, and if the file is not UTF-8.
+// Throws Error as read_text_file(file, kMaxSettingsBytes) does, and if the file is not UTF-8.
 Source read_source(const std::string& file);
 void load(const Node& root, const std::vector<Source>& sources, const std::vector<std::string>& overrides);
 std::string to_yaml(const Node& root);

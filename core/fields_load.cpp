@@ -24,10 +24,10 @@ namespace {
 namespace fs = std::filesystem;
 
 // Limits of included files, far above any real use.
-constexpr std::size_t kMostFiles = 256, kDeepestInclude = 32;
+constexpr std::size_t kMaxFiles = 256, kDeepestInclude = 32;
 // Maximum numbers of mistakes that are collected and shown. More are collected than shown, because they are first
 // sorted by line.
-constexpr std::size_t kMostProblems = 1000, kProblemsShown = 20;
+constexpr std::size_t kMaxProblems = 1000, kProblemsShown = 20;
 
 // Returns a hint for `key = value`, the syntax of other formats; "" if the text has no '='.
 std::string hint_at_equals(const std::string& text) {
@@ -152,7 +152,7 @@ class Loader {
 
   const Node& root_;
   std::vector<Problem> problems_;
-  std::size_t more_problems_ = 0;  // number of mistakes beyond kMostProblems
+  std::size_t more_problems_ = 0;  // number of mistakes beyond kMaxProblems
   bool complete_ = true;
   std::set<fs::path> read_;  // files read so far, by canonical path
   std::map<std::string, Origin> origins_;
@@ -163,7 +163,7 @@ class Loader {
 
 void Loader::problem(const Origin& origin, const std::string& key, const std::string& text) {
   broken_.insert(key);
-  if (problems_.size() == kMostProblems) {
+  if (problems_.size() == kMaxProblems) {
     ++more_problems_;
     return;
   }
@@ -221,7 +221,7 @@ void Loader::include(const Source& source, const YamlNode& path, Origin origin, 
   if (read_.count(known)) return;
   if (open.size() > kDeepestInclude)
     return problem(origin, "include", str("files that include each other, more than ", kDeepestInclude, " deep"));
-  if (read_.size() >= kMostFiles) return problem(origin, "include", str("more than ", kMostFiles, " files"));
+  if (read_.size() >= kMaxFiles) return problem(origin, "include", str("more than ", kMaxFiles, " files"));
   Source included;
   try {
     included = read_source(file.lexically_normal().string());
@@ -290,8 +290,8 @@ void Loader::apply_list(const Node& node, const YamlNode& yaml, const std::strin
   if (yaml.type != YamlNode::Type::list) {
     return problem(origin, key, "expected a list such as [a, b], got " + yaml.describe());
   }
-  if (yaml.items.size() > node.most_items)
-    return problem(origin, key, str("must have at most ", node.most_items, " items, has ", yaml.items.size()));
+  if (yaml.items.size() > node.max_items)
+    return problem(origin, key, str("must have at most ", node.max_items, " items, has ", yaml.items.size()));
   erase_inside(broken_, key);
   node.reset(yaml.items.size());
   for (std::size_t i = 0; i < yaml.items.size(); ++i) {
@@ -324,7 +324,7 @@ void Loader::apply_changes(const Node& node, const YamlNode& yaml, const std::st
 void Loader::unknown_key(const Node& section, const std::string& section_key, const std::string& name, Given given,
                          const Origin& origin) {
   const std::string full = join(section_key, name);
-  if (problems_.size() == kMostProblems) return problem(origin, full, "");  // only counts the mistake
+  if (problems_.size() == kMaxProblems) return problem(origin, full, "");  // only counts the mistake
   std::vector<std::string> siblings;
   for (const Field& f : section.fields) siblings.push_back(f.name);
   // An override gives a whole path, and the unknown key may be only its first part.
@@ -462,10 +462,10 @@ void Loader::broken_rule(const std::string& section, const SettingProblem& p) {
 void Loader::check_size() {
   if (!problems_.empty()) return;
   const std::size_t size = to_yaml(root_).size();
-  if (size > kMostSettingsBytes)
+  if (size > kMaxSettingsBytes)
     problem(last_, "",
             str("too large: with the defaults of all keys, the settings have ", size, " bytes, at most ",
-                kMostSettingsBytes, ": shorten the lists"));
+                kMaxSettingsBytes, ": shorten the lists"));
 }
 
 void Loader::finish() {
@@ -484,7 +484,7 @@ void Loader::finish() {
 }  // namespace
 
 Source read_source(const std::string& file) {
-  Source source{file, read_text_file(file, kMostSettingsBytes)};
+  Source source{file, read_text_file(file, kMaxSettingsBytes)};
   if (!is_utf8(source.text)) fail(file, ": ", no_utf8(source.text));
   return source;
 }

@@ -9,8 +9,8 @@
 namespace ring::config {
 namespace {
 
-constexpr double kMostExact = 0x1p53;         // largest integer up to which a double is exact
-constexpr std::size_t kMostTextBytes = 4096;  // no system allows longer names or paths
+constexpr double kMaxExact = 0x1p53;         // largest integer up to which a double is exact
+constexpr std::size_t kMaxTextBytes = 4096;  // no system allows longer names or paths
 
 template <class T>
 bool read_whole(const std::string& text, T& value) {
@@ -29,7 +29,7 @@ bool read_double(const std::string& text, double& value) {
 
 // Returns a number in digits, such as 131072 or 0.05; as 1.5e+12 only if it is not an exact integer.
 std::string in_digits(double number) {
-  const bool integer = number == std::floor(number) && std::abs(number) <= kMostExact;
+  const bool integer = number == std::floor(number) && std::abs(number) <= kMaxExact;
   return integer ? str(static_cast<std::int64_t>(number)) : str(number);
 }
 
@@ -76,8 +76,7 @@ std::string unit_hint(std::string text, Kind kind, std::string_view key) {
   if (const double seconds = seconds_in_unit_of(key); seconds > 0)
     if (const UnitName* time = unit_named(kTimes, unit)) return ". Write " + in_digits(number * time->factor / seconds);
   if (unit == "%") return kind == Kind::number ? ". Write " + in_digits(number / 100) : "";
-  if (unit == "k")
-    return str(". Write ", digits, "e3, or ", in_digits(1024 * number), " for 1024 each");
+  if (unit == "k") return str(". Write ", digits, "e3, or ", in_digits(1024 * number), " for 1024 each");
   if (const UnitName* binary = unit_named(kBinaryUnits, unit)) return ". Write " + in_digits(number * binary->factor);
   const UnitName* decimal = unit_named(kDecimalUnits, unit);
   return decimal ? str(". Write ", digits, "e", static_cast<int>(std::log10(decimal->factor))) : "";
@@ -123,8 +122,8 @@ std::string parse_value(const Node& node, const YamlNode& yaml, Value& value, st
   }
   if (yaml.type != YamlNode::Type::scalar) return expected;
   if (node.kind == Kind::text) {
-    if (yaml.text.size() > kMostTextBytes)
-      return str("must have at most ", kMostTextBytes, " bytes, has ", yaml.text.size());
+    if (yaml.text.size() > kMaxTextBytes)
+      return str("must have at most ", kMaxTextBytes, " bytes, has ", yaml.text.size());
     return value = yaml.text, "";
   }
   if (node.kind == Kind::choice) return parse_choice(yaml.text, node.choices, value);
@@ -148,14 +147,14 @@ std::string parse_part(Kind kind, const YamlNode& yaml, double& number) {
   node.kind = kind;
   if (std::string wrong = parse_value(node, yaml, value); !wrong.empty()) return wrong;
   number = kind == Kind::integer ? static_cast<double>(std::get<std::int64_t>(value)) : std::get<double>(value);
-  return kind == Kind::integer && std::abs(number) > kMostExact ? "expected an integer of at most 2^53" : "";
+  return kind == Kind::integer && std::abs(number) > kMaxExact ? "expected an integer of at most 2^53" : "";
 }
 
 }  // namespace
 
 std::string parse_changes(const Node& number, const YamlNode& list, TokenSchedule& changes) {
-  if (list.items.size() > kMostTokenChanges)
-    return str("must have at most ", kMostTokenChanges, " items, has ", list.items.size());
+  if (list.items.size() > kMaxTokenChanges)
+    return str("must have at most ", kMaxTokenChanges, " items, has ", list.items.size());
   const char* const form = number.kind == Kind::integer
                                ? "expected [tokens, integer], such as in [[0, 32], [1e9, 64]]"
                                : "expected [tokens, number], such as in [[0, 0.9], [1e9, 0.5]]";

@@ -41,7 +41,7 @@ std::int64_t longest_of(const HostChunks::Ends& begins) {
 // Returns the number of chunks that the device holds.
 std::int64_t ring_length(const HostChunks::Ends& begins, std::int64_t element_bytes, std::int64_t ring_bytes) {
   if (begins.size() == 1) return 0;
-  const std::int64_t wanted = std::max(HostChunks::kLeastRing, ring_bytes / (longest_of(begins) * element_bytes));
+  const std::int64_t wanted = std::max(HostChunks::kMinRing, ring_bytes / (longest_of(begins) * element_bytes));
   return std::min(wanted, std::ssize(begins) - 1);
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 // Updates flat tensors in host memory on the device, chunk by chunk: one stream copies a chunk in, the compute stream
 // changes it, and a third stream copies it back, while copies of other chunks run in both directions. The device holds
-// a ring of at least kLeastRing chunks. The first chunks of a pass, up to a whole ring, can be fetched ahead of it, and
+// a ring of at least kMinRing chunks. The first chunks of a pass, up to a whole ring, can be fetched ahead of it, and
 // the last ones are still being copied back when it ends.
 //
 // Everything is ordered by events and the host never waits, so a pass can repeat in every step. Its last chunks are
@@ -20,15 +20,15 @@ namespace ring {
 
 class HostChunks {
  public:
-  static constexpr std::int64_t kLeastRing = 3;  // chunks: one is copied in, one changed, one copied back
+  static constexpr std::int64_t kMinRing = 3;  // chunks: one is copied in, one changed, one copied back
   // If the ring would be longer, its chunks are enlarged instead. A pass queues all of its copies at once; if a GPU's
   // queue is full, the host blocks and cannot queue the next computation (docs/measured/memory.md).
-  static constexpr std::int64_t kMostRing = 128;
+  static constexpr std::int64_t kMaxRing = 128;
   static constexpr std::int64_t kAlign = 16;  // elements; chunks begin at multiples of it, unless `ends` are given
 
   struct Bytes {            // over all tensors
     std::int64_t chunk;     // minimum size of a chunk
-    std::int64_t ring = 0;  // size of the ring on the device; at least kLeastRing chunks are held
+    std::int64_t ring = 0;  // size of the ring on the device; at least kMinRing chunks are held
   };
   // Elements [at, at + numel) of the range [0, n) that a pass covers.
   struct Piece {
@@ -75,8 +75,8 @@ class HostChunks {
   struct Place {  // slot of the ring
     Event arrived, left;
   };
-  // Returns the factor by which chunks are enlarged, so that a ring has at most kMostRing.
-  static std::int64_t times(std::int64_t ring) { return std::max<std::int64_t>(1, (ring + kMostRing - 1) / kMostRing); }
+  // Returns the factor by which chunks are enlarged, so that a ring has at most kMaxRing.
+  static std::int64_t times(std::int64_t ring) { return std::max<std::int64_t>(1, (ring + kMaxRing - 1) / kMaxRing); }
   // Returns the positions where chunks begin, then n.
   static Ends cut(std::int64_t n, std::int64_t element_bytes, Bytes, const Ends& ends);
   HostChunks(std::vector<Pieces> host, Ends begins, Bytes, const Stream& compute, const Stream& in, const Stream& out);

@@ -162,7 +162,7 @@ void PageLocker::Shared::release(const std::byte* begin) {
 }
 
 PageLocker::PageLocker(PageLockCalls calls, int threads, std::optional<int> node, std::size_t slab)
-    : shared_(std::make_shared<Shared>(std::move(calls), slab)), most_threads_(threads), node_(node) {
+    : shared_(std::make_shared<Shared>(std::move(calls), slab)), max_threads_(threads), node_(node) {
   RING_CHECK(slab > 0 && slab % kLargePage == 0, "slabs of ", slab, " bytes are not whole pages");
 }
 
@@ -180,7 +180,7 @@ std::shared_ptr<void> PageLocker::take(std::size_t bytes) {
   for (Slab& s : region->slabs) shared_->queue.emplace_back(region.get(), &s);
   shared_->regions.emplace(begin, std::move(region));
   shared_->changed.notify_all();
-  while (std::ssize(threads_) < most_threads_) threads_.emplace_back([shared = shared_] { shared->work(); });
+  while (std::ssize(threads_) < max_threads_) threads_.emplace_back([shared = shared_] { shared->work(); });
   return {begin, [shared = shared_](void* p) { shared->release(static_cast<std::byte*>(p)); }};
 }
 

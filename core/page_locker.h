@@ -57,7 +57,7 @@ class PageLocker {
 
   const std::shared_ptr<Shared> shared_;  // kept alive by allocated memory
   std::vector<std::jthread> threads_;     // started by the first take()
-  const int most_threads_;
+  const int max_threads_;
   const std::optional<int> node_;
 };
 

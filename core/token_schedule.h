@@ -14,9 +14,9 @@ struct TokenChange {
   bool operator==(const TokenChange&) const = default;
 };
 
-// Sorted by tokens, the first at 0, with 2 to kMostTokenChanges entries. Empty if the number never changes.
+// Sorted by tokens, the first at 0, with 2 to kMaxTokenChanges entries. Empty if the number never changes.
 using TokenSchedule = std::vector<TokenChange>;
-inline constexpr std::size_t kMostTokenChanges = 256;
+inline constexpr std::size_t kMaxTokenChanges = 256;
 
 // Returns the value after `tokens` trained tokens; `constant` if the schedule is empty.
 template <class Number>

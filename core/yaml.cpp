@@ -70,8 +70,8 @@ class TreeBuilder : public YAML::EventHandler {
 
   void charge(int line, std::size_t bytes) {
     bytes_ += bytes;
-    if (++nodes_ > kMostYamlNodes || bytes_ > kMostYamlBytes)
-      throw YamlError(line, str("too large: more than ", kMostYamlNodes, " values or ", kMostYamlBytes,
+    if (++nodes_ > kMaxYamlNodes || bytes_ > kMaxYamlBytes)
+      throw YamlError(line, str("too large: more than ", kMaxYamlNodes, " values or ", kMaxYamlBytes,
                                 " bytes of them, with each alias counted as what it stands for"));
   }
 
@@ -89,8 +89,8 @@ class TreeBuilder : public YAML::EventHandler {
     node.type = type;
     node.line = line_of(mark);
     charge(node.line, 0);
-    if (open_.size() >= kMostYamlDepth)
-      throw YamlError(node.line, str("too deep: more than ", kMostYamlDepth, " lists and sections inside each other"));
+    if (open_.size() >= kMaxYamlDepth)
+      throw YamlError(node.line, str("too deep: more than ", kMaxYamlDepth, " lists and sections inside each other"));
     open_.push_back({std::move(node), anchor});
   }
 
@@ -193,8 +193,8 @@ bool begins_with_tab(const std::string& text, int line) {
 }  // namespace
 
 YamlNode parse_yaml(const std::string& text) {
-  if (text.size() > kMostYamlBytes)
-    throw YamlError(0, str("too large: ", text.size(), " bytes, at most ", kMostYamlBytes));
+  if (text.size() > kMaxYamlBytes)
+    throw YamlError(0, str("too large: ", text.size(), " bytes, at most ", kMaxYamlBytes));
   try {
     std::istringstream in(text);
     YAML::Parser parser(in);

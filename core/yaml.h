@@ -36,9 +36,9 @@ struct YamlError : Error {
 };
 
 // Limits of a text. An alias counts as a copy of its anchor's value, so that a short text cannot expand to gigabytes.
-inline constexpr std::size_t kMostYamlBytes = 4 << 20;  // limit for the text, and for the sum of all names and values
-inline constexpr int kMostYamlNodes = 1 << 19;
-inline constexpr int kMostYamlDepth = 64;
+inline constexpr std::size_t kMaxYamlBytes = 4 << 20;  // limit for the text, and for the sum of all names and values
+inline constexpr int kMaxYamlNodes = 1 << 19;
+inline constexpr int kMaxYamlDepth = 64;
 
 // Parses the single document of a text. The limits above bound time and memory. Throws YamlError on bad syntax, several
 // documents, keys that are not plain, or an exceeded limit.

@@ -30,7 +30,7 @@ std::vector<std::vector<PackedPiece>> best_fit(std::vector<PackedPiece> pieces, 
 }
 
 BestFitRows::BestFitRows(const TokenSplit& split, std::int64_t context, std::int64_t align, std::int64_t group,
-                         std::size_t most_kept)
+                         std::size_t max_kept)
     : PackedRows(split, context, align), group_(static_cast<std::size_t>(group)) {
   RING_CHECK(group > 0, "best fit among ", group, " pieces");
   std::size_t kept = 0;
@@ -40,7 +40,7 @@ BestFitRows::BestFitRows(const TokenSplit& split, std::int64_t context, std::int
     begin = pieces.back().begin + static_cast<std::uint64_t>(pieces.back().length);
     Rows rows = best_fit(pieces, context, align);
     rows_ += rows.size();
-    if ((kept += pieces.size()) <= most_kept) kept_.push_back(std::move(rows));
+    if ((kept += pieces.size()) <= max_kept) kept_.push_back(std::move(rows));
   }
   cut_ = documents_longer_than(split, context);
 }

@@ -13,13 +13,13 @@ namespace ring {
 std::vector<std::vector<PackedPiece>> best_fit(std::vector<PackedPiece> pieces, std::int64_t context,
                                                std::int64_t align);
 
-// Rows in bounded memory: stores where each group begins, and the packed rows of the first groups, up to `most_kept`
+// Rows in bounded memory: stores where each group begins, and the packed rows of the first groups, up to `max_kept`
 // pieces; other groups are packed again when one of their rows is requested.
 class BestFitRows : public PackedRows {
  public:
   // group: pieces packed at a time, at least 1. The split must outlive this object.
   BestFitRows(const TokenSplit&, std::int64_t context, std::int64_t align, std::int64_t group,
-              std::size_t most_kept = std::size_t{1} << 21);
+              std::size_t max_kept = std::size_t{1} << 21);
   std::vector<PackedPiece> pieces(std::uint64_t row) const override;
   std::size_t kept() const { return kept_.size(); }  // groups whose packed rows are stored
 

@@ -11,15 +11,15 @@ std::unique_ptr<PackedRows> pack_rows(const TokenSplit& split, std::int64_t cont
   return std::make_unique<RowTable>(split, context, packing.align);
 }
 
-RowTable::RowTable(const TokenSplit& split, std::int64_t context, std::int64_t align, std::size_t most_kept)
+RowTable::RowTable(const TokenSplit& split, std::int64_t context, std::int64_t align, std::size_t max_kept)
     : PackedRows(split, context, align) {
-  RING_CHECK(most_kept > 1, most_kept, " places kept");
+  RING_CHECK(max_kept > 1, max_kept, " places kept");
   DocumentStarts starts(split);
   std::uint64_t begin = 0, document = 0;
   const auto count = [&](const PackedPiece& p) { cut_ += !p.ends && p.begin == starts(document); };
   while (begin < split.tokens()) {
     if (rows_ % stride_ == 0) {
-      if (begins_.size() == most_kept) {  // from now on stores every second of the current rows
+      if (begins_.size() == max_kept) {  // from now on stores every second of the current rows
         for (std::size_t i = 0; 2 * i < begins_.size(); ++i) begins_[i] = begins_[2 * i];
         begins_.resize((begins_.size() + 1) / 2);
         stride_ *= 2;

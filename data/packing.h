@@ -35,7 +35,7 @@ std::uint64_t for_pieces(DocumentStarts& starts, std::uint64_t begin, std::uint6
 // between.
 class RowTable : public PackedRows {
  public:
-  RowTable(const TokenSplit&, std::int64_t context, std::int64_t align, std::size_t most_kept = std::size_t{1} << 20);
+  RowTable(const TokenSplit&, std::int64_t context, std::int64_t align, std::size_t max_kept = std::size_t{1} << 20);
   std::vector<PackedPiece> pieces(std::uint64_t row) const override;
   std::uint64_t begin(std::uint64_t row) const;  // first token of the row
   std::size_t kept() const { return begins_.size(); }

@@ -23,7 +23,7 @@ constexpr std::int64_t characters() {
   for (const Characters& c : kCharacters) n += c.last - c.first + 1;
   return n;
 }
-static_assert(characters() == kMostSymbols);
+static_assert(characters() == kMaxSymbols);
 
 // Returns the first `count` symbols, in the order of their code points, which is also the order of the tokens.
 std::string symbols(std::int64_t count) {
@@ -84,7 +84,7 @@ void check_fit(const RecallOptions& o) {
     if (value < least) fail(option, " ", value, ": it must be at least ", least, why);
   };
   at_least("--vocab-size", o.vocab_size, 6, ", for two keys and two values");
-  if (o.vocab_size > kMostSymbols) fail("--vocab-size ", o.vocab_size, ": there are ", kMostSymbols, " symbols");
+  if (o.vocab_size > kMaxSymbols) fail("--vocab-size ", o.vocab_size, ": there are ", kMaxSymbols, " symbols");
   at_least("--documents", o.documents, 1, "");
   at_least("--validation-documents", o.validation_documents, 0, "");
   if (o.pairs > o.vocab_size / 3)

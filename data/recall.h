@@ -23,7 +23,7 @@ enum class RecallKind : std::uint8_t { recall, needles };
 struct RecallOptions {
   RecallKind kind = RecallKind::recall;
   std::int64_t context = 2048;    // tokens of each document
-  std::int64_t vocab_size = 192;  // at most kMostSymbols
+  std::int64_t vocab_size = 192;  // at most kMaxSymbols
   std::int64_t pairs = 0;         // key-value pairs; 0: 32 for recall, 4 for needles
   std::int64_t queries = 0;       // pairs that are queried; 0: all
   std::int64_t tail = 0;  // number of last tokens that hold the queries, with noise between; 0: twice the queries
@@ -33,7 +33,7 @@ struct RecallOptions {
 };
 
 // Each symbol is one character, so that the tokens of a corpus can be read and written as text.
-inline constexpr std::int64_t kMostSymbols = 21486;
+inline constexpr std::int64_t kMaxSymbols = 21486;
 
 struct RecallDocument {
   std::vector<std::int32_t> tokens;  // options.context tokens

@@ -21,7 +21,7 @@ constexpr std::size_t kFreeShare = 25;  // 1/25 stays free: the first steps have
 // chunks. The dry step has the minimum number of chunks.
 void take_rest(const DryStep& step, ActivationFit& fit) {
   if (step.host_states <= step.optimizer_states || fit.peak > fit.budget) return;
-  const std::size_t least = HostChunks::kLeastRing, chunk = step.optimizer_states / least;
+  const std::size_t least = HostChunks::kMinRing, chunk = step.optimizer_states / least;
   const std::size_t full = fit.budget - fit.budget / kFreeShare;
   const std::size_t room = full - std::min(full, fit.peak);
   const std::size_t more = std::min((step.host_states + chunk - 1) / chunk - least, room / chunk);
@@ -110,8 +110,8 @@ std::optional<ActivationFit> find_activation_fit(const Config& c, int world, std
                                                  const DeviceRates& rates, ActivationFit* smallest_of_all,
                                                  std::optional<std::size_t> host_room) {
   const auto settings_room = static_cast<std::size_t>(c.train.activation_offload_bytes);
-  const std::size_t least_room = c.train.activation_offload == Switch::on ? 1 : 0;  // 0 would mean no limit
-  Fitting fitting(c, world, budget, rates, host_room ? std::max(*host_room, least_room) : settings_room);
+  const std::size_t min_room = c.train.activation_offload == Switch::on ? 1 : 0;  // 0 would mean no limit
+  Fitting fitting(c, world, budget, rates, host_room ? std::max(*host_room, min_room) : settings_room);
   ActivationFit smallest = fitting.uniform(0);
   if (fitting.fits(smallest)) return smallest;
   const auto consider = [&](const std::optional<ActivationFit>& fit) {
@@ -138,7 +138,7 @@ bool fits_in_some_way(const Config& c, int world, std::size_t budget, const Devi
   return false;
 }
 
-std::size_t least_of(std::size_t own, Mesh& mesh) {
+std::size_t min_of(std::size_t own, Mesh& mesh) {
   double least = -static_cast<double>(own);
   all_reduce_host(mesh.host(), {&least, 1}, Reduce::max);
   return static_cast<std::size_t>(-least);
@@ -149,7 +149,7 @@ std::size_t memory_budget(const Config& c, Mesh& mesh) {
   std::size_t own = static_cast<std::size_t>(asked);
   if (asked <= 1)
     own = static_cast<std::size_t>((asked > 0 ? asked : 1) * static_cast<double>(device_share(c, mesh, asked > 0)));
-  return least_of(own, mesh);
+  return min_of(own, mesh);
 }
 
 }  // namespace ring

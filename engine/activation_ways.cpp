@@ -159,7 +159,7 @@ std::optional<SolvedPlan> ActivationWays::fastest(ActivationBudget room) {
 }
 
 std::optional<SolvedPlan> ActivationWays::smallest() {
-  return fastest({least_budget(options(), base(), host_room()), host_room()});
+  return fastest({min_budget(options(), base(), host_room()), host_room()});
 }
 
 std::size_t ActivationWays::first_block() {
@@ -203,7 +203,7 @@ std::optional<SolvedPlan> ActivationWays::smallest_in_segments() {
   std::size_t least = kBoundless;
   Segments smallest;
   for (const Segments& s : segments())
-    if (const std::size_t needs = least_budget(in_segments(s), base(), host_room()); needs < least)
+    if (const std::size_t needs = min_budget(in_segments(s), base(), host_room()); needs < least)
       least = needs, smallest = s;
   if (smallest.count == 0) return {};
   const auto choice = solve_activations(in_segments(smallest), base(), {least, host_room()});

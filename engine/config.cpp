@@ -19,9 +19,9 @@ bool stays_below(const std::string& name) {
   return path.is_relative() && std::ranges::find(path, "..") == path.end();
 }
 
-constexpr std::int64_t kLeastBudget = 2;  // bytes; values up to 1 are a share of the memory
-constexpr std::int64_t kMostHostBytes = std::int64_t{1} << 50;
-constexpr std::int64_t kMostBufferBytes = std::int64_t{1} << 40;
+constexpr std::int64_t kMinBudget = 2;  // bytes; values up to 1 are a share of the memory
+constexpr std::int64_t kMaxHostBytes = std::int64_t{1} << 50;
+constexpr std::int64_t kMaxBufferBytes = std::int64_t{1} << 40;
 
 }  // namespace
 
@@ -65,12 +65,12 @@ void memory_fields(TrainConfig& c, Fields& f) {
   f("memory_budget", c.memory_budget,
     "what train.recompute: auto makes a process's training fit into: bytes, or, up to 1, a share of the device's "
     "memory; 0 = what is free when it starts",
-    share_or_bytes(kLeastBudget, 1e15));
+    share_or_bytes(kMinBudget, 1e15));
   f("mlp_chunk", c.mlp_chunk,
     "tokens of a micro-batch that an MLP computes at a time, forward and backward; with recompute mlp or block nothing "
     "in it is longer than that. Changes rounding, as micro_batch does; 0 = all; auto = all where everything fits that "
     "way, else what makes the step fastest, chosen when the run begins and kept",
-    in_range(0, kMostTokensAtOnce), word("auto", kAutoMlpChunk));
+    in_range(0, kMaxTokensAtOnce), word("auto", kAutoMlpChunk));
   f("activation_offload", c.activation_offload,
     "keep in host memory what blocks save for the backward: it leaves while the next block runs forward and comes back "
     "ahead of its own backward; the last block's stays. true = of all blocks; auto = of the blocks where that takes "
@@ -81,9 +81,9 @@ void memory_fields(TrainConfig& c, Fields& f) {
   f("activation_offload_bytes", c.activation_offload_bytes,
     "host memory of each process for that; what finds no room stays on the device; 0 = what "
     "the host has room for",
-    in_bytes(0, kMostHostBytes), rank_local());
+    in_bytes(0, kMaxHostBytes), rank_local());
   f("loss_chunk_bytes", c.loss_chunk_bytes, "logits held at a time; 0 = 32 MiB on CPUs, 2 GiB on GPUs",
-    in_bytes(0, kMostBufferBytes));
+    in_bytes(0, kMaxBufferBytes));
 }
 
 void bad_step_fields(TrainConfig& c, Fields& f) {
@@ -97,9 +97,9 @@ void bad_step_fields(TrainConfig& c, Fields& f) {
     "deviations, "
     "estimated robustly; 0 = nothing finite is",
     in_range(0, 1e6));
-  f("most_bad_steps", c.most_bad_steps, "bad steps in bad_step_window after which the next one ends the run",
+  f("most_bad_steps", c.max_bad_steps, "bad steps in bad_step_window after which the next one ends the run",
     in_range(0, 1'000'000));
-  f("bad_step_window", c.bad_step_window, "steps over which bad ones are counted", in_range(1, kMostSteps));
+  f("bad_step_window", c.bad_step_window, "steps over which bad ones are counted", in_range(1, kMaxSteps));
 }
 
 }  // namespace
@@ -118,9 +118,9 @@ void TrainConfig::fields(Fields& f) {
     "that is predicted to fit, chosen "
     "when the run begins and kept",
     in_range(0, 1 << 30), word("auto", kAutoMicroBatch));
-  f("steps", steps, "optimizer steps to train; 0 = see tokens, epochs and minutes", in_range(0, kMostSteps));
+  f("steps", steps, "optimizer steps to train; 0 = see tokens, epochs and minutes", in_range(0, kMaxSteps));
   f("tokens", tokens, "tokens to train, rounded up to whole steps; 0 = see steps, epochs and minutes",
-    in_range(0, kMostTokens));
+    in_range(0, kMaxTokens));
   f("epochs", epochs,
     "how often to see the training split, rounded up to whole steps; of a mixture: as many samples as its corpora have "
     "together. The run records the steps that it comes to; 0 = see steps, tokens and minutes",
@@ -128,15 +128,15 @@ void TrainConfig::fields(Fields& f) {
   f("minutes", minutes,
     "training time after which the run ends, resumptions included; alone, the schedule follows the clock; 0 = no limit",
     in_range(0, 1e8));
-  f("log_interval", log_interval, "steps between log lines and metrics", in_range(1, kMostSteps), rank_local());
-  f("eval_interval", eval_interval, "steps between validations; 0 = only at the end", in_range(0, kMostSteps));
+  f("log_interval", log_interval, "steps between log lines and metrics", in_range(1, kMaxSteps), rank_local());
+  f("eval_interval", eval_interval, "steps between validations; 0 = only at the end", in_range(0, kMaxSteps));
   f("eval_tasks", eval_tasks,
     "tasks to evaluate as the run goes on, each NAME=FILE: questions in JSON Lines, see `ringmaster eval --task`",
     check_text("NAME=FILE", [](const std::string& text) { return text.find('=') != std::string::npos; }),
     at_most_items(64));
   f("eval_tasks_interval", eval_tasks_interval,
     "steps between evaluations of eval_tasks, which are also evaluated at the end; 0 = as eval_interval",
-    in_range(0, kMostSteps));
+    in_range(0, kMaxSteps));
   f("ema", ema,
     "decay of an exponential moving average of the weights, such as 0.999, which eval, generate, serve and export take "
     "with --weights ema; in the first steps it is (1 + step) / (10 + step) where that is less; 0 = none",
@@ -145,7 +145,7 @@ void TrainConfig::fields(Fields& f) {
     "steps between measurements of how far updates move the weights of each part of the model, of the entropy of each "
     "layer's attention and of what its blocks keep; such a step computes the forward of one micro-batch once more, "
     "with each attention twice; 0 = none",
-    in_range(0, kMostSteps));
+    in_range(0, kMaxSteps));
   f("z_loss", z_loss, "weight of the squared log-sum-exp in the training loss (PaLM)", in_range(0, 1000));
   f("precision", precision,
     "type of activations and matrix products: bf16, fp32, or fp32 with tf32 products; auto = bf16 on GPUs; CPUs "
@@ -161,7 +161,7 @@ void TrainConfig::fields(Fields& f) {
     choices<Switch>({{"auto", Switch::automatic}, {"on", Switch::on}, {"off", Switch::off}}));
   f("bucket_bytes", bucket_bytes,
     "gradient bytes reduced together between processes; 0 = 4 MiB on CPUs, 64 MiB on GPUs",
-    in_bytes(0, kMostBufferBytes));
+    in_bytes(0, kMaxBufferBytes));
   bad_step_fields(*this, f);
 }
 
@@ -189,17 +189,17 @@ void validate_tokens(const Config& c, std::vector<SettingProblem>& errors) {
   const std::int64_t per_step = c.train.batch_size * c.model.context;  // at most 2^60, by the ranges of both settings
   const std::string step =
       str(c.train.batch_size, " x ", c.model.context, " tokens (train.batch_size x model.context)");
-  if (per_step > kMostTokens) {
-    errors.push_back(str("train.batch_size: a step of ", step, " is more than the ", kMostTokens, " tokens of a run"));
+  if (per_step > kMaxTokens) {
+    errors.push_back(str("train.batch_size: a step of ", step, " is more than the ", kMaxTokens, " tokens of a run"));
     return;
   }
   const std::int64_t steps = c.train.tokens ? steps_of_tokens(c.train, c.model.context, c.train.tokens) : c.train.steps;
-  if (steps > kMostSteps)
+  if (steps > kMaxSteps)
     errors.push_back(str("train.tokens: ", c.train.tokens, " tokens are ", steps, " steps of ", step, ", at most ",
-                         kMostSteps, ": enlarge the steps or lower train.tokens"));
-  else if (steps > kMostTokens / per_step)
+                         kMaxSteps, ": enlarge the steps or lower train.tokens"));
+  else if (steps > kMaxTokens / per_step)
     errors.push_back(str(c.train.tokens ? "train.tokens: " : "train.steps: ", steps, " steps of ", step,
-                         " are more than the ", kMostTokens, " tokens that a run can count: lower one of them"));
+                         " are more than the ", kMaxTokens, " tokens that a run can count: lower one of them"));
 }
 
 void validate_context(const Config& c, std::vector<SettingProblem>& errors) {
@@ -239,8 +239,8 @@ void validate_stages(const Config& c, std::vector<SettingProblem>& errors) {
 // Parameters and their names follow from the model without its attention (which may need a file) and without its
 // vocabulary (which may be the corpus's).
 void validate_groups(const Config& c, std::vector<SettingProblem>& errors) {
-  constexpr std::int64_t kMostLayers = 1000;  // naming more layers takes seconds: checked when a run begins
-  if (c.optimizer.groups.empty() || c.model.layers > kMostLayers) return;
+  constexpr std::int64_t kMaxLayers = 1000;  // naming more layers takes seconds: checked when a run begins
+  if (c.optimizer.groups.empty() || c.model.layers > kMaxLayers) return;
   ModelConfig named = c.model;
   named.attention = {};
   named.attention_layers.clear();
@@ -285,7 +285,7 @@ template <class Fn>
 void for_stretches(const TrainConfig& c, std::int64_t context, std::int64_t begin, const Fn& fn) {
   for (std::size_t i = 0; i <= c.batch_sizes.size(); ++i) {
     const bool last = i + 1 >= c.batch_sizes.size();
-    const Stretch s{batch_size_at(c, begin) * context, begin, last ? kMostTokens : c.batch_sizes[i + 1].tokens};
+    const Stretch s{batch_size_at(c, begin) * context, begin, last ? kMaxTokens : c.batch_sizes[i + 1].tokens};
     if (!fn(s) || last) return;
     begin += s.steps(s.end) * s.per_step;
   }
@@ -313,9 +313,9 @@ std::int64_t tokens_of_steps(const TrainConfig& c, std::int64_t context, std::in
 }
 
 void check_tokens_at_once(const char* rows_from, std::int64_t rows, std::int64_t context) {
-  if (rows <= kMostTokensAtOnce / context) return;
-  fail(rows_from, ": ", rows, " sequences of ", context, " tokens at once are more than the ", kMostTokensAtOnce,
-       " tokens that can be numbered: give at most ", std::max<std::int64_t>(1, kMostTokensAtOnce / context),
+  if (rows <= kMaxTokensAtOnce / context) return;
+  fail(rows_from, ": ", rows, " sequences of ", context, " tokens at once are more than the ", kMaxTokensAtOnce,
+       " tokens that can be numbered: give at most ", std::max<std::int64_t>(1, kMaxTokensAtOnce / context),
        ", or a shorter context");
 }
 

@@ -15,9 +15,9 @@
 namespace ring {
 
 // Maximum tokens of a run: a double counts them exactly, and processes add tokens up as doubles.
-inline constexpr std::int64_t kMostTokens = std::int64_t{1} << 53;
+inline constexpr std::int64_t kMaxTokens = std::int64_t{1} << 53;
 // Maximum tokens of one kernel call: kernels number tokens with 32 bits.
-inline constexpr std::int64_t kMostTokensAtOnce = (std::int64_t{1} << 31) - 1;
+inline constexpr std::int64_t kMaxTokensAtOnce = (std::int64_t{1} << 31) - 1;
 
 // Values that stand for train.micro_batch: auto and train.mlp_chunk: auto.
 inline constexpr std::int64_t kAutoMicroBatch = -1;
@@ -73,7 +73,7 @@ struct TrainConfig {
   std::int64_t bucket_bytes = 0;
   OnBadStep on_bad_step = OnBadStep::stop;
   double spike_score = 0;
-  std::int64_t most_bad_steps = 3;
+  std::int64_t max_bad_steps = 3;
   std::int64_t bad_step_window = 1000;
   void fields(Fields&);
   void validate(std::vector<SettingProblem>& errors) const;
@@ -106,7 +106,7 @@ inline std::int64_t context_at(const TrainConfig& c, std::int64_t tokens) {
 std::int64_t steps_of_tokens(const TrainConfig&, std::int64_t context, std::int64_t tokens, std::int64_t trained = 0);
 std::int64_t tokens_of_steps(const TrainConfig&, std::int64_t context, std::int64_t steps, std::int64_t trained = 0);
 // Throws Error, which names the setting or option `rows_from` that asked for `rows`, if rows * context exceeds
-// kMostTokensAtOnce.
+// kMaxTokensAtOnce.
 void check_tokens_at_once(const char* rows_from, std::int64_t rows, std::int64_t context);
 
 // Returns true if blocks may offload activations, as far as host memory allows. config: resolved.

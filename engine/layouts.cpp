@@ -66,7 +66,7 @@ PlanQuestion with_context(PlanQuestion q, std::int64_t thousands) {
 // Returns true if a layout fits with its states stored where optimizer.offload says. States on the host leave less host
 // memory for activations.
 bool fits_with_states(PlanQuestion q) {
-  if (q.config.train.mlp_chunk == kAutoMlpChunk) q.config.train.mlp_chunk = least_mlp_chunk(q);
+  if (q.config.train.mlp_chunk == kAutoMlpChunk) q.config.train.mlp_chunk = min_mlp_chunk(q);
   std::int64_t& room = q.config.train.activation_offload_bytes;
   if (room > 0 && q.config.optimizer.offload != StateOffload::none) {
     const ActivationPlan plan = ActivationPlan::uniform(q.config.model.layers, Recompute::full);

@@ -153,7 +153,7 @@ std::string MemoryChoice::text(const std::string& lasting) const {
 }
 
 MemoryChoice choose_memory(const Config& config, Mesh& mesh, std::size_t host_room, std::size_t most) {
-  const std::size_t free = memory_budget(config, mesh), room = least_of(host_room, mesh);
+  const std::size_t free = memory_budget(config, mesh), room = min_of(host_room, mesh);
   const Config c = agreed(config, mesh, room);
   const DeviceRates rates = agreed_rates(c, mesh.host());
   ActivationFit smallest;

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMostBytes = 1 << 16;
+constexpr std::uint64_t kMaxBytes = 1 << 16;
 
 fs::path notes_of(const RunDirectory& run) { return fs::path(run.path()) / "out_of_memory"; }
 
@@ -73,7 +73,7 @@ std::optional<MemoryRecord> smallest_note(const RunDirectory& run, std::int64_t 
   std::error_code error;
   for (fs::directory_iterator at(notes_of(run), error), end; !error && at != end; at.increment(error)) try {
       if (at->path().extension() != ".json") continue;  // a temporary file of a process that died while writing
-      const MemoryRecord note = parse_memory_record(read_text(at->path(), kMostBytes));
+      const MemoryRecord note = parse_memory_record(read_text(at->path(), kMaxBytes));
       if (note.token != token || note.ran_out <= ran_out) continue;
       const auto size = [](const MemoryRecord& r) {
         return std::tuple(r.micro_batch, r.budget, r.validation_micro_batch ? r.validation_micro_batch : r.micro_batch);
@@ -88,7 +88,7 @@ std::optional<MemoryRecord> smallest_note(const RunDirectory& run, std::int64_t 
 std::optional<MemoryRecord> read_record(const RunDirectory& run, const std::string& in_checkpoint) {
   std::error_code error;
   if (fs::exists(run.memory_file(), error)) try {
-      return parse_memory_record(read_text(run.memory_file(), kMostBytes));
+      return parse_memory_record(read_text(run.memory_file(), kMaxBytes));
     } catch (const std::exception& e) {
       log::warn(run.memory_file(), " cannot be read (", e.what(), "): ",
                 in_checkpoint.empty() ? "what the run does with its memory is chosen again"
@@ -179,9 +179,9 @@ MemoryRecord memory_record_of(const Config& c, Mesh& mesh) {
   for (const auto& [key, value] : global_values(c))
     if (matters(key)) r.chosen_for[key] = value;
   const auto host_room = static_cast<std::size_t>(c.train.activation_offload_bytes);
-  r.chosen_for["train.activation_offload_bytes"] = bytes_text(least_of(host_room, mesh));
+  r.chosen_for["train.activation_offload_bytes"] = bytes_text(min_of(host_room, mesh));
   r.chosen_for["processes"] = std::to_string(mesh.world());
-  r.chosen_for["memory of the device"] = bytes_text(least_of(whole_memory(c, mesh), mesh));
+  r.chosen_for["memory of the device"] = bytes_text(min_of(whole_memory(c, mesh), mesh));
   return r;
 }
 

@@ -120,7 +120,7 @@ std::optional<PlannedStep> plan_one(const PlanQuestion& q, std::size_t& least) {
   return {};
 }
 
-constexpr std::int64_t kMostChunks = 32;
+constexpr std::int64_t kMaxChunks = 32;
 
 // Returns 0 (all tokens), then decreasing chunks that are smaller than a rank's tokens. Chunks below a few thousand
 // tokens make GEMMs less efficient; many chunks of a long sequence save no more than fewer do, and take long to plan.
@@ -129,7 +129,7 @@ std::vector<std::int64_t> mlp_chunks(const PlanQuestion& q) {
   std::vector<std::int64_t> chunks = {0};
   const std::int64_t all = layout.micro_batch * q.config.model.context / layout.cp;
   for (const std::int64_t tokens : {32768, 16384, 8192, 4096})
-    if (tokens < all && (chunks.size() == 1 || all <= kMostChunks * tokens)) chunks.push_back(tokens);
+    if (tokens < all && (chunks.size() == 1 || all <= kMaxChunks * tokens)) chunks.push_back(tokens);
   return chunks;
 }
 
@@ -254,6 +254,6 @@ std::int64_t fit_mlp_chunk(const PlanQuestion& q) {
   return best ? best->config.train.mlp_chunk : mlp_chunks(q).back();
 }
 
-std::int64_t least_mlp_chunk(const PlanQuestion& q) { return mlp_chunks(q).back(); }
+std::int64_t min_mlp_chunk(const PlanQuestion& q) { return mlp_chunks(q).back(); }
 
 }  // namespace ring

@@ -82,6 +82,6 @@ StepSizes fit_micro_batch(const PlanQuestion&);
 // Returns train.mlp_chunk for the given micro-batch; if nothing fits, the chunk that takes the least memory.
 std::int64_t fit_mlp_chunk(const PlanQuestion&);
 // Returns the smallest chunk that train.mlp_chunk: auto considers; 0 means all tokens.
-std::int64_t least_mlp_chunk(const PlanQuestion&);
+std::int64_t min_mlp_chunk(const PlanQuestion&);
 
 }  // namespace ring

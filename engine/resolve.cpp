@@ -32,10 +32,10 @@ void resolve_device(Config& c, Backend backend, bool warn) {
 
 // Throws Error if the tensors of a micro-batch would have more bytes than 64 bits can count.
 void check_activations(const Config& c, std::int64_t rows) {
-  constexpr std::int64_t kMostNumbers = std::int64_t{1} << 58;
+  constexpr std::int64_t kMaxNumbers = std::int64_t{1} << 58;
   const ModelConfig& m = c.model;
   const std::int64_t widest = std::max({m.width, (m.heads + 2 * m.kv_heads) * m.head_dim, 2 * m.mlp_width});
-  if (rows * m.context > kMostNumbers / widest)
+  if (rows * m.context > kMaxNumbers / widest)
     fail("train.micro_batch: ", rows, " sequences of ", m.context, " tokens, each with ", widest,
          " numbers in its widest layer, are beyond any memory: lower train.micro_batch, model.context or the model");
 }
@@ -52,8 +52,8 @@ void resolve_length(Config& c, const Corpora& corpora) {
   std::uint64_t samples = 0;
   for (std::size_t i = 0; i < corpora.stores.size(); ++i) samples += map.windows(i);
   const double all = std::ceil(epochs * static_cast<double>(samples));
-  const auto most = std::min<std::int64_t>(kMostSteps, kMostTokens / c.model.context / c.train.batch_size);
-  const double tokens = std::min(all * static_cast<double>(c.model.context), static_cast<double>(kMostTokens));
+  const auto most = std::min<std::int64_t>(kMaxSteps, kMaxTokens / c.model.context / c.train.batch_size);
+  const double tokens = std::min(all * static_cast<double>(c.model.context), static_cast<double>(kMaxTokens));
   const std::int64_t steps = steps_of_tokens(c.train, c.model.context, static_cast<std::int64_t>(tokens));
   if (steps > most || all / static_cast<double>(c.train.batch_size) > static_cast<double>(most))
     fail("train.epochs: ", epochs, " epochs of ", samples, " samples are ",

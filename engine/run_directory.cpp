@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kReplaced = "# replaced with --allow-changes: ";
 constexpr const char* kSeal = "# xxh3 of all lines above: ";
-constexpr std::uint64_t kMostConfig = 16 << 20;  // bytes
+constexpr std::uint64_t kMaxConfig = 16 << 20;  // bytes
 
 std::string sealed(const std::string& yaml, const std::vector<std::string>& replaced = {}) {
   std::string text = yaml;
@@ -83,7 +83,7 @@ RunSettings RunDirectory::settings() const {
     fail(path_, ": not a run: there is no config.yaml in it. Give the directory that `ringmaster train` printed");
   RunSettings settings;
   try {
-    const std::string text = read_text(config_file(), kMostConfig);
+    const std::string text = read_text(config_file(), kMaxConfig);
     load_config_text(settings.config, text, config_file());
     settings.untouched = has_its_seal(text);
     if (settings.untouched) settings.replaced = replaced_in(text);

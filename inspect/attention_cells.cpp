@@ -130,10 +130,10 @@ void add_pools(PairCells& cells, std::int32_t size) {
 
 }  // namespace
 
-PairCells::PairCells(std::int64_t length, std::int64_t most_cells, CellWhole whole)
+PairCells::PairCells(std::int64_t length, std::int64_t max_cells, CellWhole whole)
     : length_(length), size_(1), whole_(whole) {
-  RING_CHECK(length >= 1 && most_cells >= 1, "a picture of ", length, " tokens in ", most_cells, " cells");
-  while ((length + size_ - 1) / size_ > most_cells) size_ *= 2;
+  RING_CHECK(length >= 1 && max_cells >= 1, "a picture of ", length, " tokens in ", max_cells, " cells");
+  while ((length + size_ - 1) / size_ > max_cells) size_ *= 2;
   side_ = (length + size_ - 1) / size_;
   kept_.resize(static_cast<std::size_t>(side_ * side_));
 }
@@ -152,18 +152,18 @@ double PairCells::share(std::int64_t i, std::int64_t i_end, std::int64_t j) cons
   return of > 0 ? pairs / of : -1;
 }
 
-PairCells PairCells::coarser(std::int64_t most_cells) const {
-  PairCells c(length_, std::min(most_cells, side_), whole_);
+PairCells PairCells::coarser(std::int64_t max_cells) const {
+  PairCells c(length_, std::min(max_cells, side_), whole_);
   const std::int64_t n = c.size_ / size_;
   for (std::int64_t i = 0; i < side_; ++i)
     for (std::int64_t j = 0; j <= i; ++j) c.kept(i / n, j / n) += kept(i, j);
   return c;
 }
 
-PairCells cells_of(const Pattern& pattern, std::int32_t kv_head, std::int64_t length, std::int64_t most_cells) {
+PairCells cells_of(const Pattern& pattern, std::int32_t kv_head, std::int64_t length, std::int64_t max_cells) {
   RING_CHECK(pattern.causal, "cells of attention that is not causal");
   check(pattern, "attention");
-  PairCells cells(length, most_cells);
+  PairCells cells(length, max_cells);
   if (pattern.blocks) {
     pattern.blocks->check_covers(length, "attention");
     add_blocks(cells, *pattern.blocks, kv_head);

@@ -20,8 +20,8 @@ enum class CellWhole : std::uint8_t {
 // [j * size, (j + 1) * size).
 class PairCells {
  public:
-  // The cell size is the smallest power of two that needs at most most_cells cells per side.
-  PairCells(std::int64_t length, std::int64_t most_cells, CellWhole whole = CellWhole::pairs);
+  // The cell size is the smallest power of two that needs at most max_cells cells per side.
+  PairCells(std::int64_t length, std::int64_t max_cells, CellWhole whole = CellWhole::pairs);
 
   CellWhole whole() const { return whole_; }
   std::int64_t length() const { return length_; }
@@ -34,8 +34,8 @@ class PairCells {
   // Returns the sum of rows [i, i_end) of column j over its maximum; -1 if these cells are above the diagonal.
   double share(std::int64_t i, std::int64_t i_end, std::int64_t j) const;
 
-  // Merges cells until at most most_cells are left per side.
-  PairCells coarser(std::int64_t most_cells) const;
+  // Merges cells until at most max_cells are left per side.
+  PairCells coarser(std::int64_t max_cells) const;
 
  private:
   std::int64_t tokens(std::int64_t i) const;
@@ -46,6 +46,6 @@ class PairCells {
 
 // Returns the kept pairs by cell. A pair counts once even if several branches keep it. A pool of p tokens counts as 1/p
 // of a pair with each of its tokens. Requires a causal pattern.
-PairCells cells_of(const Pattern&, std::int32_t kv_head, std::int64_t length, std::int64_t most_cells);
+PairCells cells_of(const Pattern&, std::int32_t kv_head, std::int64_t length, std::int64_t max_cells);
 
 }  // namespace ring

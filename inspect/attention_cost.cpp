@@ -132,14 +132,14 @@ BlockCounts count_blocks(const BlockPattern& blocks, std::int32_t kv_head, std::
 
 // Block tests that take about a second. Beyond that, only some heads of a random rule are counted, and their mean
 // stands for the others.
-constexpr double kMostLooks = 3e8;
+constexpr double kMaxLooks = 3e8;
 
 PatternCost cost_of_blocks(const BlockPattern& blocks, std::int64_t kv_heads, std::int64_t length) {
   blocks.check_covers(length, "attention");
   std::map<std::int32_t, std::vector<std::int32_t>> heads;  // heads by block rule
   for (std::int32_t h = 0; h < kv_heads; ++h) heads[blocks.rule_of(h)].push_back(h);
   const double side = static_cast<double>(length) / blocks.block(), looks = side * side / 2;
-  const double most = std::max(1.0, kMostLooks / looks / static_cast<double>(heads.size()));
+  const double most = std::max(1.0, kMaxLooks / looks / static_cast<double>(heads.size()));
   const std::int64_t row_blocks = divided_up(length, kTileQueries);
   PatternCost cost;
   for (const auto& [rule, same] : heads) {

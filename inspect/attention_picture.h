@@ -12,7 +12,7 @@ namespace ring {
 // pair in a thousand is visible.
 int shade_of(double share, int levels);
 
-constexpr std::int64_t kLeastColumns = 24;  // minimum terminal width for a picture
+constexpr std::int64_t kMinColumns = 24;  // minimum terminal width for a picture
 
 // Returns the maximum number of cells per side for a picture that is `columns` characters wide.
 std::int64_t cells_in_columns(std::int64_t length, std::int64_t columns);

@@ -174,14 +174,14 @@ double LayerReading::mean(double HeadReading::*number) const {
   return sum / static_cast<double>(heads.size());
 }
 
-LayerReading read_attention(const AttendedHeads& a, std::int64_t most_cells, const ExecContext& ctx) {
+LayerReading read_attention(const AttendedHeads& a, std::int64_t max_cells, const ExecContext& ctx) {
   const std::int64_t length = a.q.dim(0), kv_heads = a.k.dim(1), group = a.q.dim(1) / kv_heads;
   LayerReading layer{
       .kept = a.pattern.selects() ? drawn(a.pattern, a.selection, ctx) : a.pattern, .heads = {}, .cost = {}};
   layer.cost = cost_of(layer.kept, kv_heads, length);
   const SeenKeys seen(layer.kept);
   for (std::int64_t h = 0; h < kv_heads; ++h) {
-    HeadReading head{.weights = PairCells(length, most_cells, CellWhole::queries),
+    HeadReading head{.weights = PairCells(length, max_cells, CellWhole::queries),
                      .cost = cost_of(of_heads(layer.kept, {h, 1}), 1, length)};
     const Keys k(head_of(a.k, h, ctx), a.pools.empty() ? Tensor{} : head_of(a.v, h, ctx), layer.kept.pools,
                  of_heads(a.pools, {h, 1}), ctx);
@@ -195,11 +195,11 @@ LayerReading read_attention(const AttendedHeads& a, std::int64_t most_cells, con
   return layer;
 }
 
-std::vector<LayerReading> read_layers(Model& model, const std::vector<std::int32_t>& tokens, std::int64_t most_cells,
+std::vector<LayerReading> read_layers(Model& model, const std::vector<std::int32_t>& tokens, std::int64_t max_cells,
                                       const ExecContext& ctx) {
   std::vector<LayerReading> layers;
   for (AttentionLayer* layer : model.attention_layers())
-    layer->watch = [&](const AttendedHeads& a) { layers.push_back(read_attention(a, most_cells, ctx)); };
+    layer->watch = [&](const AttendedHeads& a) { layers.push_back(read_attention(a, max_cells, ctx)); };
   Run run{ctx};
   model.hidden(run, from_host(tokens, ctx.stream),
                Sequences::uniform(1, static_cast<std::int64_t>(tokens.size()), ctx));

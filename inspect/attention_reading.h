@@ -31,10 +31,10 @@ struct LayerReading {
 };
 
 // Measures one causal sequence on the CPU in f32. Takes as long as dense attention, and memory for 128 queries of it.
-LayerReading read_attention(const AttendedHeads&, std::int64_t most_cells, const ExecContext&);
+LayerReading read_attention(const AttendedHeads&, std::int64_t max_cells, const ExecContext&);
 
 // Measures all layers in one forward pass over the tokens.
-std::vector<LayerReading> read_layers(Model&, const std::vector<std::int32_t>& tokens, std::int64_t most_cells,
+std::vector<LayerReading> read_layers(Model&, const std::vector<std::int32_t>& tokens, std::int64_t max_cells,
                                       const ExecContext&);
 
 }  // namespace ring

@@ -13,7 +13,7 @@
 
 namespace ring {
 
-constexpr std::size_t kMostCountedBranches = 16;  // for_subsets() visits 2^branches subsets
+constexpr std::size_t kMaxCountedBranches = 16;  // for_subsets() visits 2^branches subsets
 
 // Calls fn(first, step, count) for each arithmetic progression of positions that all branches of `subset` (a bit for
 // each branch) sample within one stretch of [0, length); a stretch lies in one segment of every branch. place: KV head
@@ -43,9 +43,9 @@ void for_common_samples(const std::vector<Branch>& branches, unsigned subset, st
 // Calls fn(subset, number of branches in it) for all non-empty subsets.
 template <class Fn>
 void for_subsets(const std::vector<Branch>& branches, const Fn& fn) {
-  if (branches.size() > kMostCountedBranches)
+  if (branches.size() > kMaxCountedBranches)
     fail("attention: ", branches.size(), " dilated branches, but the pairs that several of them keep are counted for ",
-         kMostCountedBranches, " at most: give fewer segments and rates");
+         kMaxCountedBranches, " at most: give fewer segments and rates");
   for (unsigned subset = 1; subset < 1u << branches.size(); ++subset) fn(subset, std::popcount(subset));
 }
 

@@ -12,7 +12,7 @@ struct CurvePoint {
 };
 using Curve = std::vector<CurvePoint>;
 
-inline constexpr std::size_t kMostPoints = 1000;  // in one drawn curve
+inline constexpr std::size_t kMaxPoints = 1000;  // in one drawn curve
 
 // Returns the exponential moving average that TensorBoard draws: s = weight s + (1 - weight) y from s = 0, divided by 1
 // - weight^n to remove the bias of the start (tensorboard/components/vz_line_chart2, resmoothDataset). Points that are
@@ -21,6 +21,6 @@ Curve smoothed(const Curve&, double weight);
 
 // Returns at most `most` points (at least 4): the first, the last, and the lowest and highest of each of equally long
 // stretches, so that the overall extremes remain. A stretch without finite values stays a gap.
-Curve thinned(const Curve&, std::size_t most = kMostPoints);
+Curve thinned(const Curve&, std::size_t most = kMaxPoints);
 
 }  // namespace ring

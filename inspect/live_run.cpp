@@ -11,8 +11,8 @@
 namespace ring {
 namespace {
 
-constexpr double kLeastSeconds = 1;  // minimum time between two readings
-constexpr double kMostSeconds = 10;  // maximum age of a reading of an unchanged file: the run's process may be gone
+constexpr double kMinSeconds = 1;   // minimum time between two readings
+constexpr double kMaxSeconds = 10;  // maximum age of a reading of an unchanged file: the run's process may be gone
 
 double seconds_of_this_thread() {  // CPU time
   timespec t{};
@@ -34,14 +34,14 @@ std::shared_ptr<const LiveReading> LiveRun::look() {
   const double now = seconds_now();
   if (reading_ && now < next_) return reading_;
   const Stamp stamp = stamp_of(RunDirectory(path_).metrics_file());
-  if (reading_ && stamp == stamp_ && now < next_ + kMostSeconds) return reading_;
+  if (reading_ && stamp == stamp_ && now < next_ + kMaxSeconds) return reading_;
   const double begin = seconds_of_this_thread();
   auto fresh = std::make_shared<LiveReading>();
   fresh->version = reading_ ? reading_->version + 1 : 1;
   fresh->run = read_report_run(path_, 0);
   fresh->markup = report_body(fresh->run);
   stamp_ = stamp;
-  next_ = seconds_now() + std::max(kLeastSeconds, (seconds_of_this_thread() - begin) / kShare);
+  next_ = seconds_now() + std::max(kMinSeconds, (seconds_of_this_thread() - begin) / kShare);
   return reading_ = std::move(fresh);
 }
 

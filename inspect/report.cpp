@@ -23,7 +23,7 @@ namespace {
 
 using Rows = std::vector<std::vector<std::string>>;
 
-constexpr std::size_t kMostEvents = 200;  // maximum listed events
+constexpr std::size_t kMaxEvents = 200;  // maximum listed events
 constexpr const char* kNone = "-";
 
 std::string formatted(const char* format, double value) {
@@ -132,7 +132,7 @@ class Page {
     set_unit(c, values);
     for (std::size_t i = 0; i < runs_.size(); ++i)
       for (const ReportEvent& e : runs_[i].events)
-        if (e.mark && c.marks.size() < kMostEvents)
+        if (e.mark && c.marks.size() < kMaxEvents)
           c.marks.push_back({e.step, str(runs_[i].summary.name, ", step ", e.step, ": ", e.text), i});
     return c;
   }
@@ -235,11 +235,11 @@ class Page {
     std::size_t all = 0;
     for (const ReportRun& r : runs_)
       for (const ReportEvent& e : r.events)
-        if (++all <= kMostEvents) rows.push_back({r.summary.name, formatted("%.0f", e.step), e.text});
+        if (++all <= kMaxEvents) rows.push_back({r.summary.name, formatted("%.0f", e.step), e.text});
     if (all == 0)
       return html_heading("Restarts and recoveries") + html_note("Nothing happened: no restart, no bad step.");
     return html_heading("Restarts and recoveries") + html_table(rows, 3) +
-           (all > kMostEvents ? html_note(str(all - kMostEvents, " more are in metrics.jsonl.")) : "");
+           (all > kMaxEvents ? html_note(str(all - kMaxEvents, " more are in metrics.jsonl.")) : "");
   }
 
   std::string settings() const {

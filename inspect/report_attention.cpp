@@ -10,11 +10,11 @@
 namespace ring {
 
 std::string attention_pictures(const ModelConfig& model) {
-  constexpr std::size_t kMostPanels = 6;
+  constexpr std::size_t kMaxPanels = 6;
   constexpr std::int64_t kCells = 64;  // per side; few, to keep the file small
   std::vector<Panel> panels;
   std::vector<std::string> drawn;
-  for (std::int64_t layer = 0; layer < model.layers && panels.size() < kMostPanels; ++layer) {
+  for (std::int64_t layer = 0; layer < model.layers && panels.size() < kMaxPanels; ++layer) {
     const AttentionConfig& attention = attention_of(model, layer);
     const std::string text = text_of(attention);
     if (attention.kind == "dense" || std::ranges::find(drawn, text) != drawn.end()) continue;

@@ -13,7 +13,7 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kMostRanges = 4;  // plus two lines for the other parts: kColors lines in all
+constexpr std::size_t kMaxRanges = 4;  // plus two lines for the other parts: kColors lines in all
 
 struct Part {
   std::string name;
@@ -81,7 +81,7 @@ std::vector<ChartLine> part_lines(const ReportRun& run, const std::string& group
     if (!of.empty()) lines.push_back({name, lines.size(), together(of, how)});
   };
   add("embedding", before);
-  const std::size_t each = (blocks.size() + kMostRanges - 1) / kMostRanges;
+  const std::size_t each = (blocks.size() + kMaxRanges - 1) / kMaxRanges;
   for (std::size_t first = 0; first < blocks.size(); first += each) {
     const std::size_t end = std::min(first + each, blocks.size());
     add(blocks_text(*blocks[first].block, *blocks[end - 1].block), std::span(blocks).subspan(first, end - first));

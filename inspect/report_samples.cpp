@@ -9,7 +9,7 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kMostSamples = 8;
+constexpr std::size_t kMaxSamples = 8;
 
 std::string written_by(const Session& session, const SampleOptions& options) {
   const TextStart start{prompt_tokens(*session.tokenizer, options.prompt), {}};
@@ -29,7 +29,7 @@ std::vector<CheckpointSample> checkpoint_samples(const std::string& run, const S
   if (options.prompt.empty()) return {};
   const std::vector<CheckpointEntry> all = list_checkpoints(RunDirectory(run).checkpoints());
   std::vector<CheckpointSample> samples;
-  const std::size_t count = std::min(all.size(), kMostSamples);
+  const std::size_t count = std::min(all.size(), kMaxSamples);
   for (std::size_t i = 0; i < count; ++i)
     samples.push_back(sample_of(all[count == 1 ? 0 : i * (all.size() - 1) / (count - 1)], options));
   return samples;

@@ -14,7 +14,7 @@ AgentEnvironment read_counts(Variables& v, const std::string& source, const Rank
   v.set_context(source);
   AgentEnvironment a{.source = source};
   a.index = v.number(names.rank);
-  a.agents = v.number(names.world, 1, kMostProcesses, "processes");
+  a.agents = v.number(names.world, 1, kMaxProcesses, "processes");
   check_below(names.rank, a.index, names.world, a.agents);
   a.here = names.local_world ? v.number_or(names.local_world, 1) : 1;
   a.nodes = a.here > 0 ? (a.agents + a.here - 1) / a.here : 1;

@@ -38,7 +38,7 @@ namespace {
 
 constexpr std::array kSignals = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 constexpr int kPatience = 5'000;  // milliseconds that the thread has for its report
-constexpr int kMostFrames = 32;
+constexpr int kMaxFrames = 32;
 
 // Text in a fixed buffer; truncated if it is full.
 template <std::size_t N>
@@ -174,7 +174,7 @@ void add_trace() {
     from.iov_len /= 2;  // the stack is shorter
   int frames = 0;
   for (std::size_t i = 0;
-       frames < kMostFrames && bytes > 0 && i < static_cast<std::size_t>(bytes) / sizeof(std::uintptr_t); ++i) {
+       frames < kMaxFrames && bytes > 0 && i < static_cast<std::size_t>(bytes) / sizeof(std::uintptr_t); ++i) {
     const Module* in = find_module(stack_words[i]);
     if (!in || !follows_call(stack_words[i], *in)) continue;
     add_frame(stack_words[i], *in);

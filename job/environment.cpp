@@ -21,7 +21,7 @@ WorkerEnvironment read_ranks(Variables& v, const std::string& source, const Rank
   WorkerEnvironment w;
   w.source = source;
   w.rank = v.number(names.rank);
-  w.world = v.number(names.world, 1, kMostProcesses, "processes");
+  w.world = v.number(names.world, 1, kMaxProcesses, "processes");
   check_below(names.rank, w.rank, names.world, w.world);
   w.local_rank = v.number_or(names.local_rank, 0);
   check_below(names.local_rank, w.local_rank, names.world, w.world);
@@ -211,13 +211,13 @@ CommOptions parse_comm_options(const Environment& env) {
   CommOptions options;
   options.address = v.text("RINGMASTER_ADDRESS");
   if (v.has("RINGMASTER_COMM_TIMEOUT")) {
-    options.timeout = std::chrono::seconds(v.number("RINGMASTER_COMM_TIMEOUT", 1, kMostSeconds, "seconds"));
+    options.timeout = std::chrono::seconds(v.number("RINGMASTER_COMM_TIMEOUT", 1, kMaxSeconds, "seconds"));
     options.connect_timeout = options.timeout;
   }
   const WorkerEnvironment who = parse_environment(env);
   if (who.local_world < who.world) options.liveness = kSilenceOverNetwork;
   if (v.has("RINGMASTER_LIVENESS")) {
-    const int seconds = v.number("RINGMASTER_LIVENESS", 0, kMostSeconds, "seconds");
+    const int seconds = v.number("RINGMASTER_LIVENESS", 0, kMaxSeconds, "seconds");
     if (seconds == 1) fail("environment: RINGMASTER_LIVENESS is 1 second; at least 2, or 0 for off");
     options.liveness = std::chrono::seconds(seconds);
   }

@@ -13,8 +13,8 @@
 namespace ring {
 
 // Maximum number of processes of a run. A larger number is a mistake, rejected before anything is allocated for it.
-inline constexpr int kMostProcesses = 1 << 16;
-inline constexpr int kMostSeconds = 1'000'000;  // maximum of any timeout in the environment
+inline constexpr int kMaxProcesses = 1 << 16;
+inline constexpr int kMaxSeconds = 1'000'000;  // maximum of any timeout in the environment
 
 struct WorkerEnvironment {
   std::string source = "single";  // "ringmaster", "torchrun", "mpirun", "mpiexec", "srun", "environment", "single"

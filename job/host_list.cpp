@@ -10,7 +10,7 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kMostHosts = 1 << 16, kLongestName = 255;  // kLongestName is the limit of DNS
+constexpr std::size_t kMaxHosts = 1 << 16, kLongestName = 255;  // kLongestName is the limit of DNS
 
 struct Range {
   std::uint32_t low, high;
@@ -111,8 +111,8 @@ void expand(const std::string& pattern, std::vector<std::string>& hosts) {
   const std::vector<Part> parts = parts_of(pattern);
   if (longest_name(parts) > kLongestName)
     fail("host list: a name of '", shown(pattern), "' is longer than ", kLongestName, " characters");
-  if (hosts.size() + count_names(parts, kMostHosts) > kMostHosts)
-    fail("host list: '", shown(pattern), "': more than ", kMostHosts, " hosts");
+  if (hosts.size() + count_names(parts, kMaxHosts) > kMaxHosts)
+    fail("host list: '", shown(pattern), "': more than ", kMaxHosts, " hosts");
   for (std::string& name : names_of(parts)) hosts.push_back(std::move(name));
 }
 

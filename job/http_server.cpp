@@ -251,7 +251,7 @@ struct HttpServer::Impl {
     auto& exchange = *static_cast<Exchange*>(*state);
     if (*size == 0) return server.finish(c, exchange);
     std::string& body = exchange.request.body;
-    exchange.too_large |= body.size() + *size > server.options.most_body;
+    exchange.too_large |= body.size() + *size > server.options.max_body;
     if (exchange.too_large)
       body.clear();
     else
@@ -281,7 +281,7 @@ struct HttpServer::Impl {
     const std::string length = header_of(c, "Content-Length");
     std::size_t bytes = 0;
     std::from_chars(length.data(), length.data() + length.size(), bytes);
-    if (bytes > options.most_body) return send(c, too_large());
+    if (bytes > options.max_body) return send(c, too_large());
     auto exchange = std::make_unique<Exchange>();
     HttpRequest& r = exchange->request;
     r.method = std::strcmp(method, "HEAD") == 0 ? "GET" : method;
@@ -297,7 +297,7 @@ struct HttpServer::Impl {
     r.status = status;
     return r;
   }
-  HttpReply too_large() const { return refusal(413, str("a request may have ", options.most_body, " bytes")); }
+  HttpReply too_large() const { return refusal(413, str("a request may have ", options.max_body, " bytes")); }
 
   MHD_Result send(MHD_Connection* c, HttpReply reply) {
     reply.stream ? watch.request_arrived(c) : watch.reply_begins(c);

@@ -46,7 +46,7 @@ struct HttpOptions {
   std::chrono::seconds silence{3};   // closes a connection without traffic for this long
   std::chrono::seconds request{30};  // from the connect, or the end of the previous reply, to the end of a request
   std::chrono::seconds reply{60};    // time to read a whole reply that is not a stream
-  std::size_t most_body = 0;         // maximum bytes of a request's body
+  std::size_t max_body = 0;          // maximum bytes of a request's body
   // Creates the reply to a request that the handler does not get or that fails, such as 401. If null, the text is sent
   // as is.
   std::function<HttpReply(int status, const std::string& text)> refuse = nullptr;

@@ -57,8 +57,8 @@ std::string random_cookie() { return random_text(16); }
 std::string random_secret() { return random_text(32); }
 
 std::string checked_secret(const std::string& secret, const std::string& source) {
-  if (secret.size() < kLeastSecret)
-    fail(source, ": a secret of ", secret.size(), " characters can be guessed; at least ", kLeastSecret, ": ",
+  if (secret.size() < kMinSecret)
+    fail(source, ": a secret of ", secret.size(), " characters can be guessed; at least ", kMinSecret, ": ",
          kMakeSecret);
   if (secret.size() > kMaxSecret)
     fail(source, ": expected a secret of at most ", kMaxSecret, " characters, got more: ", kMakeSecret);

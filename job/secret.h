@@ -5,7 +5,7 @@
 
 namespace ring {
 
-inline constexpr std::size_t kLeastSecret = 32;  // characters; 128 bits in hexadecimal
+inline constexpr std::size_t kMinSecret = 32;  // characters; 128 bits in hexadecimal
 inline constexpr std::size_t kMaxSecret = 4096;
 
 std::string hmac(const std::string& key, const std::string& text);  // 64 hexadecimal digits
@@ -16,7 +16,7 @@ std::string random_secret();                                        // 256 bits,
 // Returns the file's text without blank space at its end. Throws Error, which names the file, if the file cannot be
 // read, others than its owner can read it, or it holds no secret (see checked_secret()).
 std::string read_secret(const std::string& file);
-// Returns `secret`. Throws Error, which names its source, if it is shorter than kLeastSecret or longer than kMaxSecret,
+// Returns `secret`. Throws Error, which names its source, if it is shorter than kMinSecret or longer than kMaxSecret,
 // or holds a control character.
 std::string checked_secret(const std::string& secret, const std::string& source);
 // Creates a file with a new secret that only its owner can read. Throws Error if the file exists or cannot be written.

@@ -27,11 +27,11 @@ struct WorkerPage {
   std::atomic<std::int64_t> phases{0};      // phases entered so far, of steps and writing: a sign of progress
   std::atomic<std::int64_t> validations{0}, saves{0};  // number started; the phases may be too short to be seen
   std::atomic<std::int64_t> begun{0};  // 1 if this attempt or an earlier one has started the run in its directory
-  std::int64_t least_nodes = 1, most_nodes = 1;  // the job may continue with this many nodes
-  std::atomic<std::int64_t> misfit{0};           // 1 if the settings need a different number of processes
-  JobTime time;                                  // only on rank 0
-  StartTimes start;                              // times of this attempt
-  FlightRing flights;                            // recorded operations of groups
+  std::int64_t min_nodes = 1, max_nodes = 1;  // the job may continue with this many nodes
+  std::atomic<std::int64_t> misfit{0};        // 1 if the settings need a different number of processes
+  JobTime time;                               // only on rank 0
+  StartTimes start;                           // times of this attempt
+  FlightRing flights;                         // recorded operations of groups
 };
 
 // The agent's side. The constructor throws Error if there is no memory.

@@ -35,7 +35,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kBlameTime{300};
 constexpr std::chrono::seconds kVerdictTime{3};  // for the leader to receive the reports of all nodes
 constexpr std::chrono::seconds kShowEvery{1};
-constexpr std::chrono::seconds kMostHeld{1};  // for lines that look like a final error while the worker continues
+constexpr std::chrono::seconds kMaxHeld{1};  // for lines that look like a final error while the worker continues
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
@@ -161,8 +161,8 @@ void Agent::start_worker(int local_rank) {
   const std::string prefix = rank == 0 ? "" : "[rank " + std::to_string(rank) + "] ";
   auto page = std::make_unique<SharedPage>(cookie_, kept_.at(static_cast<std::size_t>(local_rank)).key());
   (*page)->begun = order_.begun;
-  (*page)->least_nodes = options_.least_nodes;
-  (*page)->most_nodes = options_.most_nodes;
+  (*page)->min_nodes = options_.min_nodes;
+  (*page)->max_nodes = options_.max_nodes;
   (*page)->time = time_;
   (*page)->start = before_;
   (*page)->start.reach(StartStage::spawned);
@@ -469,7 +469,7 @@ void Agent::settle(Worker& worker) const {
   if (!output.holds()) return;
   if (!worker.alive() && said(worker)) return output.drop();
   const bool judged = !worker.alive() && phase_ != Phase::running;
-  if (judged || !any_alive() || Clock::now() - output.held_since() > kMostHeld) output.release();
+  if (judged || !any_alive() || Clock::now() - output.held_since() > kMaxHeld) output.release();
 }
 
 // Gives workers time to end by themselves before SIGTERM, because they log when they get it.

@@ -9,7 +9,7 @@
 namespace ring {
 namespace {
 
-constexpr int kMostCores = 1 << 16;
+constexpr int kMaxCores = 1 << 16;
 constexpr int kPreferred = 1, kPreferredMany = 5;  // MPOL_*, <linux/mempolicy.h>
 constexpr int kBits = 8 * sizeof(unsigned long);
 
@@ -34,10 +34,10 @@ bool CpuBinding::apply() const {
 }
 
 std::vector<int> allowed_cores() {
-  std::vector<unsigned long> mask(kMostCores / kBits);
+  std::vector<unsigned long> mask(kMaxCores / kBits);
   const long bytes = syscall(SYS_sched_getaffinity, 0, mask.size() * sizeof mask[0], mask.data());
   std::vector<int> cores;
-  for (int n = 0; bytes > 0 && n < kMostCores; ++n)
+  for (int n = 0; bytes > 0 && n < kMaxCores; ++n)
     if (mask[static_cast<std::size_t>(n / kBits)] >> (n % kBits) & 1) cores.push_back(n);
   return cores;
 }

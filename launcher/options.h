@@ -26,7 +26,7 @@ inline constexpr const char* kNoId = "none";  // torchrun's id of a job without 
 
 struct LaunchOptions {
   int processes = 1;  // workers on this node
-  int least_nodes = 1, most_nodes = 1;
+  int min_nodes = 1, max_nodes = 1;
   int node_rank = -1;                     // -1 assigns nodes by arrival
   std::optional<Endpoint> endpoint = {};  // rendezvous address on node 0; nullopt for a single node
   std::string rdzv_id = kNoId;
@@ -44,8 +44,8 @@ struct LaunchOptions {
   int comm_timeout_seconds = 0;          // limit of one collective operation; 0 keeps the workers' default
   std::vector<int> signals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};  // passed on to the workers
   std::chrono::milliseconds join_timeout{600'000};  // for all nodes to join, at first and after each failure
-  std::chrono::milliseconds last_call{30'000};      // wait for more nodes than least_nodes, at first
-  std::chrono::milliseconds return_timeout{2'000};  // for lost nodes to rejoin, if least_nodes are still here
+  std::chrono::milliseconds last_call{30'000};      // wait for more nodes than min_nodes, at first
+  std::chrono::milliseconds return_timeout{2'000};  // for lost nodes to rejoin, if min_nodes are still here
   std::chrono::milliseconds silence{30'000};        // silence after which an agent counts as lost
   std::chrono::milliseconds monitor_interval{200};  // polling interval of the workers if no event wakes the agent
   HangRules hang;                                   // decides when workers hang

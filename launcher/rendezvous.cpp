@@ -40,8 +40,8 @@ void Rendezvous::join(const AgentId& id, const NodeOffer& offer, Time now) {
     agents_.pop_back();
   };
   if (end_) return orders_.emplace_back(id, *end_), void();
-  if (offer.node_rank >= rules_.most_nodes)
-    return refuse(str("--node-rank ", offer.node_rank, " does not exist among ", counted(rules_.most_nodes, "node")));
+  if (offer.node_rank >= rules_.max_nodes)
+    return refuse(str("--node-rank ", offer.node_rank, " does not exist among ", counted(rules_.max_nodes, "node")));
   if (offer.node_rank == 0 && id != rules_.host)
     return refuse("node rank 0 is the host of --rdzv-endpoint, which is another one");
   if (id == rules_.host) agent.node_rank = 0;
@@ -107,7 +107,7 @@ void Rendezvous::tick(Time now) {
 
 // Assigns node ranks: first the host, then agents that have a rank or request one, then the others in order of arrival.
 std::vector<Rendezvous::Agent*> Rendezvous::seats() {
-  std::vector<Agent*> seats(static_cast<std::size_t>(rules_.most_nodes), nullptr);
+  std::vector<Agent*> seats(static_cast<std::size_t>(rules_.max_nodes), nullptr);
   const auto wish = [](const Agent& a) { return a.node_rank >= 0 ? a.node_rank : a.offer.node_rank; };
   for (Agent& a : agents_)
     if (const int at = wish(a); at >= 0 && !seats[static_cast<std::size_t>(at)])
@@ -128,14 +128,14 @@ std::string Rendezvous::missing(const std::vector<Agent*>& seats) const {
     else
       holes.push_back(std::to_string(r));
   }
-  const std::string of = rules_.least_nodes == rules_.most_nodes ? "" : str(" (at least ", rules_.least_nodes, ")");
-  return str(here.size(), " of ", rules_.most_nodes, " nodes", of, here.size() == 1 ? " is here (" : " are here (",
+  const std::string of = rules_.min_nodes == rules_.max_nodes ? "" : str(" (at least ", rules_.min_nodes, ")");
+  return str(here.size(), " of ", rules_.max_nodes, " nodes", of, here.size() == 1 ? " is here (" : " are here (",
              joined(here, ", "), "); node ", joined(holes, ", "), holes.size() == 1 ? " is missing" : " are missing");
 }
 
 bool Rendezvous::enough(std::size_t seated, Time now) const {
-  if (seated == static_cast<std::size_t>(rules_.most_nodes)) return true;
-  if (seated < static_cast<std::size_t>(rules_.least_nodes)) return false;
+  if (seated == static_cast<std::size_t>(rules_.max_nodes)) return true;
+  if (seated < static_cast<std::size_t>(rules_.min_nodes)) return false;
   if (attempt_ == 0) return now >= last_arrival_ + rules_.last_call && now >= since_ + rules_.last_call;
   return seated >= nodes_ || now >= since_ + rules_.return_timeout;
 }
@@ -161,7 +161,7 @@ bool Rendezvous::fits(const std::vector<Agent*>& seated) const {
 
 // Drops the last nodes until the settings fit; they stay as spares. Empty if no number of nodes fits.
 std::vector<Rendezvous::Agent*> Rendezvous::fewer_that_fit(std::vector<Agent*> seated) const {
-  while (!fits(seated) && seated.size() > static_cast<std::size_t>(rules_.least_nodes)) seated.pop_back();
+  while (!fits(seated) && seated.size() > static_cast<std::size_t>(rules_.min_nodes)) seated.pop_back();
   return fits(seated) ? seated : std::vector<Agent*>{};
 }
 
@@ -199,8 +199,8 @@ void Rendezvous::start(const std::vector<Agent*>& seated) {
 void Rendezvous::tell_spares() {
   const auto nodes = std::ranges::count_if(agents_, &Agent::taking_part);
   if (!end_)
-    tell_waiting(str("the job runs with ", nodes, " of ", counted(rules_.most_nodes, "node"), "; this one waits to ",
-                     nodes < rules_.most_nodes ? "take part after the next failure" : "replace another"));
+    tell_waiting(str("the job runs with ", nodes, " of ", counted(rules_.max_nodes, "node"), "; this one waits to ",
+                     nodes < rules_.max_nodes ? "take part after the next failure" : "replace another"));
 }
 
 NodeFailure& Rendezvous::cause() {

@@ -64,11 +64,11 @@ struct Order {
 
 struct RendezvousRules {
   AgentId host;  // agent that serves the endpoint; always node 0
-  int least_nodes = 1, most_nodes = 1;
+  int min_nodes = 1, max_nodes = 1;
   int max_restarts = 0;
   std::chrono::milliseconds join_timeout{600'000};  // for all nodes to join, at first and after each failure
-  std::chrono::milliseconds last_call{30'000};      // wait for more nodes than least_nodes, at first
-  std::chrono::milliseconds return_timeout{2'000};  // for lost nodes to rejoin, if least_nodes are still here
+  std::chrono::milliseconds last_call{30'000};      // wait for more nodes than min_nodes, at first
+  std::chrono::milliseconds return_timeout{2'000};  // for lost nodes to rejoin, if min_nodes are still here
   std::chrono::milliseconds blame_time{1'000};      // how long to wait for the root cause if workers only lost a peer
   std::string advice;                               // appended to messages about missing nodes
 };

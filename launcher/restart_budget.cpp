@@ -5,8 +5,8 @@
 namespace ring {
 
 namespace {
-constexpr int kMostFruitless = 3, kMostAlike = 3;
-constexpr int kMostSmaller = 64;  // each attempt uses less memory than the one before
+constexpr int kMaxFruitless = 3, kMaxAlike = 3;
+constexpr int kMaxSmaller = 64;  // each attempt uses less memory than the one before
 }  // namespace
 
 std::string RestartBudget::spend(std::int64_t step, bool smaller) {
@@ -19,14 +19,14 @@ std::string RestartBudget::spend(std::int64_t step, bool smaller) {
     ++fruitless_;
   }
   if (most_ == 0) return "restarts are off (--max-restarts 0)";
-  if (smaller && ++smaller_ <= kMostSmaller) return used_ = fruitless_ = alike_ = 0, "";
-  if (alike_ >= kMostAlike)
+  if (smaller && ++smaller_ <= kMaxSmaller) return used_ = fruitless_ = alike_ = 0, "";
+  if (alike_ >= kMaxAlike)
     return str("it failed ", alike_, " times in a row ",
                step > 0        ? str("after step ", step)
                : farthest_ > 0 ? str("before its steps went on, which had come to step ", farthest_)
                                : "before its first step",
                ": a restart does not cure that");
-  if (fruitless_ >= kMostFruitless) return str(fruitless_, " attempts in a row came no further than step ", farthest_);
+  if (fruitless_ >= kMaxFruitless) return str(fruitless_, " attempts in a row came no further than step ", farthest_);
   if (used_ >= most_)
     return str("it was restarted ", used_, used_ == 1 ? " time" : " times", " without progress (--max-restarts)");
   ++used_;

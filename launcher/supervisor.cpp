@@ -20,7 +20,7 @@ constexpr std::chrono::seconds kSayAgain{10};
 constexpr milliseconds kLook{200};
 constexpr milliseconds kLoopbackJoin{30'000};  // agents on this host join soon, those of other hosts cannot
 
-bool over_loopback(const LaunchOptions& o) { return o.most_nodes > 1 && is_loopback(o.endpoint->host); }
+bool over_loopback(const LaunchOptions& o) { return o.max_nodes > 1 && is_loopback(o.endpoint->host); }
 
 // Returns true if the endpoint's address belongs to this host.
 bool is_here(const Endpoint& at) {
@@ -48,8 +48,8 @@ Supervisor::Supervisor(const LaunchOptions& options)
 RendezvousRules Supervisor::rules() const {
   RendezvousRules r;
   r.host = id_;
-  r.least_nodes = options_.least_nodes;
-  r.most_nodes = options_.most_nodes;
+  r.min_nodes = options_.min_nodes;
+  r.max_nodes = options_.max_nodes;
   r.max_restarts = options_.max_restarts;
   r.join_timeout = over_loopback(options_) ? std::min(options_.join_timeout, kLoopbackJoin) : options_.join_timeout;
   r.last_call = options_.last_call;
@@ -64,7 +64,7 @@ RendezvousRules Supervisor::rules() const {
 // The agent that has the endpoint's address is node 0. A name may resolve to a different address elsewhere, or to none
 // of this host (a Kubernetes service): then all addresses are used, which is safe because of the secret.
 std::unique_ptr<Leader> Supervisor::lead() const {
-  if (options_.most_nodes == 1)
+  if (options_.max_nodes == 1)
     return std::make_unique<Leader>(job_, rules(), Endpoint{"127.0.0.1", 0}, false, options_.silence);
   if (options_.node_rank > 0) return nullptr;
   const Endpoint& at = *options_.endpoint;
@@ -143,7 +143,7 @@ void Supervisor::show_waiting() const {
     options_.board->write({.waits_for = waiting_for_.empty() ? "the next attempt" : waiting_for_,
                            .failure = failure_,
                            .attempt = restarts_,
-                           .nodes = options_.most_nodes,
+                           .nodes = options_.max_nodes,
                            .node = node_,
                            .world = world_,
                            .time = time_});
@@ -189,18 +189,18 @@ int Supervisor::finish(const Order& end) const {
 namespace {
 
 void check_nodes(const LaunchOptions& o) {
-  if (o.least_nodes < 1 || o.most_nodes < o.least_nodes)
-    fail("launch: --nnodes is ", o.least_nodes, ":", o.most_nodes, "; give N, or MIN:MAX with 1 <= MIN <= MAX");
-  if (o.node_rank >= o.most_nodes)
-    fail("launch: --node-rank is ", o.node_rank, ", but there are ", counted(o.most_nodes, "node"), ": 0 to ",
-         o.most_nodes - 1);
-  if (o.most_nodes == 1) return;
+  if (o.min_nodes < 1 || o.max_nodes < o.min_nodes)
+    fail("launch: --nnodes is ", o.min_nodes, ":", o.max_nodes, "; give N, or MIN:MAX with 1 <= MIN <= MAX");
+  if (o.node_rank >= o.max_nodes)
+    fail("launch: --node-rank is ", o.node_rank, ", but there are ", counted(o.max_nodes, "node"), ": 0 to ",
+         o.max_nodes - 1);
+  if (o.max_nodes == 1) return;
   if (!o.endpoint)
-    fail("launch: ", o.most_nodes,
+    fail("launch: ", o.max_nodes,
          " nodes need an address to meet at: give every node the same --rdzv-endpoint "
          "HOST:PORT, an address of node 0 and a free port there");
   if (o.secret.empty())
-    fail("launch: ", o.most_nodes, " nodes need a secret, so that nobody else joins the job: ", kMakeSecret);
+    fail("launch: ", o.max_nodes, " nodes need a secret, so that nobody else joins the job: ", kMakeSecret);
 }
 
 void check_options(const LaunchOptions& o) {

@@ -121,7 +121,7 @@ void ModelConfig::fields(Fields& f) {
 namespace {
 
 // Upper bound that keeps byte counts of weights, gradients and moments within 64 bits; far beyond what a machine holds.
-constexpr double kMostParameters = 0x1p50;
+constexpr double kMaxParameters = 0x1p50;
 
 // Counts parameters without biases and norms. A double, because the product of the largest settings exceeds 64 bits.
 double count_of_parameters(const ModelConfig& c) {
@@ -196,8 +196,8 @@ void ModelConfig::validate(std::vector<SettingProblem>& errors) const {
   for (std::size_t i = 0; i < attention_layers.size(); ++i)
     if (const std::string wrong = wrong_layers(attention_layers[i], layers); !wrong.empty())
       errors.push_back(str("attention_layers[", i, "].layers: ", wrong));
-  if (const double count = count_of_parameters(resolved()); errors.empty() && count > kMostParameters)
-    errors.push_back(str("width: the model would have ", count, " parameters, at most ", kMostParameters,
+  if (const double count = count_of_parameters(resolved()); errors.empty() && count > kMaxParameters)
+    errors.push_back(str("width: the model would have ", count, " parameters, at most ", kMaxParameters,
                          ": lower layers, width, heads, head_dim, mlp_width, vocab_size or context"));
 }
 

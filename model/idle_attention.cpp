@@ -37,8 +37,8 @@ std::string idle_choice(const AttentionConfig& c, std::int64_t longest) {
       return str("rules[", i, "]: pattern: learned keeps local + first = ", r.local + r.first, " blocks anyway, and ",
                  has, block, ": its indexer has nothing to choose from and learns nothing, in the warm-up neither. ",
                  "Train longer sequences, or lower local, first or block");
-    if (chooses_blocks(r) && least_keep(r) >= blocks)
-      return str("rules[", i, "].keep: ", least_keep(r), ", but ", has, block, ": all of them are kept, as in dense ",
+    if (chooses_blocks(r) && min_keep(r) >= blocks)
+      return str("rules[", i, "].keep: ", min_keep(r), ", but ", has, block, ": all of them are kept, as in dense ",
                  "attention, and choosing only takes time. Lower keep, or train longer sequences");
   }
   return "";

@@ -7,7 +7,7 @@ namespace ring {
 void IndexCache::allocate(const Indexer& indexer, const Tensor& x, const ExecContext& ctx) {
   if (newest_.defined()) return;
   newest_ = ctx.empty({batch_, block_, x.dim(1)}, x.dtype(), Lifetime::run);
-  projected_ = ctx.empty({batch_ * most_blocks(), indexer.shape().width()}, indexer.type(), Lifetime::run);
+  projected_ = ctx.empty({batch_ * max_blocks(), indexer.shape().width()}, indexer.type(), Lifetime::run);
 }
 
 void IndexCache::keep(const Indexer& indexer, const Tensor& means, const std::vector<std::int64_t>& rows,
@@ -36,7 +36,7 @@ void IndexCache::append(const Indexer& indexer, const Tensor& x, const Sequences
                        .count = count * block_,
                        .skipped = 0,
                        .out = narrow<std::int32_t>(std::ssize(rows))});
-    for (std::int32_t i = own - count; i < own; ++i) rows.push_back(b * most_blocks() + i);
+    for (std::int32_t i = own - count; i < own; ++i) rows.push_back(b * max_blocks() + i);
   }
   if (rows.empty()) return;
   const Tensor from = begins ? x : newest_.view({batch_ * block_, x.dim(1)});
@@ -44,7 +44,7 @@ void IndexCache::append(const Indexer& indexer, const Tensor& x, const Sequences
 }
 
 Tensor IndexCache::scores(const Indexer& indexer, std::vector<SelectedRows> documents, const ExecContext& ctx) const {
-  const Tensor scores = ctx.empty({batch_, indexer.shape().count, most_blocks()});
+  const Tensor scores = ctx.empty({batch_, indexer.shape().count, max_blocks()});
   for (SelectedRows& d : documents) d.queries = d.keys;
   index_scores_kernel({projected_, scores, indexer.shape(), std::move(documents), indexer.biases().value}, ctx);
   return scores;

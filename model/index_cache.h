@@ -18,7 +18,7 @@ class IndexCache {
               const ExecContext&);
   // Returns scores f32 [batch,Hk,blocks]; row b is for the one block of sequence b that is selected for.
   Tensor scores(const Indexer&, std::vector<SelectedRows> documents, const ExecContext&) const;
-  std::int64_t most_blocks() const { return (capacity_ + block_ - 1) / block_; }
+  std::int64_t max_blocks() const { return (capacity_ + block_ - 1) / block_; }
 
  private:
   void allocate(const Indexer&, const Tensor& x, const ExecContext&);

@@ -8,9 +8,9 @@
 namespace ring {
 
 namespace {
-constexpr std::int64_t kMostChunkBytes = std::int64_t{1} << 40, kMostStagingBytes = kMostChunkBytes;
-constexpr std::size_t kMostGroups = 256, kMostPatterns = 1024;
-constexpr double kLeastRate = 1e-20, kMostRate = 1e30;
+constexpr std::int64_t kMaxChunkBytes = std::int64_t{1} << 40, kMaxStagingBytes = kMaxChunkBytes;
+constexpr std::size_t kMaxGroups = 256, kMaxPatterns = 1024;
+constexpr double kMinRate = 1e-20, kMaxRate = 1e30;
 
 Choices<std::string> kinds() {
   Choices<std::string> all;
@@ -22,9 +22,9 @@ Choices<std::string> kinds() {
 
 void GroupConfig::fields(Fields& f) {
   f("match", match, "names of parameters, as checkpoints have them, with * and ? for any text and any character",
-    non_empty(), at_most_items(kMostPatterns));
+    non_empty(), at_most_items(kMaxPatterns));
   f("kind", kind, "in place of optimizer.kind", kinds());
-  f("lr", lr, "in place of optimizer.lr; the schedule applies to it alike", in_range(kLeastRate, kMostRate));
+  f("lr", lr, "in place of optimizer.lr; the schedule applies to it alike", in_range(kMinRate, kMaxRate));
   f("weight_decay", weight_decay, "in place of optimizer.weight_decay, on all that is named, vectors included",
     in_range(0, 1000));
   f("frozen", frozen, "they keep their values: no gradients, no states");
@@ -46,7 +46,7 @@ void OptimizerConfig::fields(Fields& f) {
     "how weights are updated: AdamW (Loshchilov and Hutter 2019), or Muon (Jordan 2024) for the matrices of blocks and "
     "AdamW for all others",
     kinds());
-  f("lr", lr, "peak learning rate", in_range(kLeastRate, kMostRate));
+  f("lr", lr, "peak learning rate", in_range(kMinRate, kMaxRate));
   f("beta1", beta1, "decay of the first moment", in_range(0, 0.9999));
   f("beta2", beta2, "decay of the second moment", in_range(0, 0.99999));
   f("eps", eps, "added to the root of the second moment", in_range(1e-30, 1));
@@ -65,14 +65,14 @@ void OptimizerConfig::fields(Fields& f) {
         {{"none", StateOffload::none}, {"states", StateOffload::states}, {"all", StateOffload::all}}));
   f("offload_chunk_bytes", offload_chunk_bytes,
     "with offload: how much travels at a time; the device holds at least three such chunks",
-    in_bytes(1024, kMostChunkBytes));
+    in_bytes(1024, kMaxChunkBytes));
   f("offload_staging_bytes", offload_staging_bytes,
     "with offload: how much the device holds of what travels: so many bytes come before the update and leave after it, "
     "while steps compute; the rest is waited for; 0 = three chunks; auto = what a step is predicted to leave of "
     "train.memory_budget",
-    in_bytes(0, kMostStagingBytes), word("auto", kAutoStaging));
+    in_bytes(0, kMaxStagingBytes), word("auto", kAutoStaging));
   f("groups", groups, "parameters with an update of their own; of several entries that name one, the last holds",
-    at_most_items(kMostGroups));
+    at_most_items(kMaxGroups));
 }
 
 void ScheduleConfig::fields(Fields& f) {
@@ -81,8 +81,8 @@ void ScheduleConfig::fields(Fields& f) {
                            {"cosine", ScheduleKind::cosine},
                            {"linear", ScheduleKind::linear},
                            {"wsd", ScheduleKind::wsd}}));
-  f("warmup_steps", warmup_steps, "steps of linear warm-up from 0", in_range(0, kMostSteps));
-  f("decay_steps", decay_steps, "wsd: length of the final decay; 0 = a fifth of the run", in_range(0, kMostSteps));
+  f("warmup_steps", warmup_steps, "steps of linear warm-up from 0", in_range(0, kMaxSteps));
+  f("decay_steps", decay_steps, "wsd: length of the final decay; 0 = a fifth of the run", in_range(0, kMaxSteps));
   f("final_lr", final_lr, "last learning rate, as a fraction of optimizer.lr", in_range(0, 1));
   f("final_weight_decay", final_weight_decay,
     "last weight decay, as a fraction of optimizer.weight_decay, reached along the curve of the learning rate; 0 fades "

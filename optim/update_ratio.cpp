@@ -9,9 +9,9 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kMostAtOnce = std::int64_t{1} << 22;  // elements per chunk
+constexpr std::int64_t kMaxAtOnce = std::int64_t{1} << 22;  // elements per chunk
 
-std::int64_t at_once(std::int64_t elements) { return std::min(elements, kMostAtOnce); }
+std::int64_t at_once(std::int64_t elements) { return std::min(elements, kMaxAtOnce); }
 
 }  // namespace
 

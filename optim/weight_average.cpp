@@ -7,9 +7,9 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kMostAtOnce = std::int64_t{1} << 22;  // elements swapped at a time
+constexpr std::int64_t kMaxAtOnce = std::int64_t{1} << 22;  // elements swapped at a time
 
-std::int64_t at_once(std::int64_t elements) { return std::min(elements, kMostAtOnce); }
+std::int64_t at_once(std::int64_t elements) { return std::min(elements, kMaxAtOnce); }
 
 }  // namespace
 

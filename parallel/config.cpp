@@ -7,13 +7,13 @@ namespace ring {
 
 void ParallelConfig::fields(Fields& f) {
   f("dp", dp, "replicas that each take a share of the sequences; 0 = as many as the processes make",
-    in_range(0, kMostProcesses));
+    in_range(0, kMaxProcesses));
   f("cp", cp,
     "processes among which each sequence is cut (context parallelism); 0 = as many as dp and tp leave, where dp: 0 is "
     "then 1",
-    in_range(0, kMostProcesses));
-  f("tp", tp, "processes among which each layer's matrices are cut (tensor parallelism)", in_range(1, kMostProcesses));
-  f("pp", pp, "pipeline stages, which do not exist yet: 1", in_range(1, kMostProcesses));
+    in_range(0, kMaxProcesses));
+  f("tp", tp, "processes among which each layer's matrices are cut (tensor parallelism)", in_range(1, kMaxProcesses));
+  f("pp", pp, "pipeline stages, which do not exist yet: 1", in_range(1, kMaxProcesses));
   f("cp_layout", cp_layout,
     "who holds what of a sequence: zigzag: rank i of P has chunks i and 2P - 1 - i of 2P, which balances dense causal "
     "attention; contiguous: one chunk; auto: zigzag where every layer is dense, or pools go around a ring or by gather",
@@ -43,7 +43,7 @@ void ParallelConfig::fields(Fields& f) {
     "group only; a group has at least one head",
     in_range(1, 1 << 20));
   f("cp_ranks_per_node", cp_ranks_per_node,
-    "ring: ranks of the cp axis on each node, a divisor of cp; 0 = as they are placed", in_range(0, kMostProcesses));
+    "ring: ranks of the cp axis on each node, a divisor of cp; 0 = as they are placed", in_range(0, kMaxProcesses));
   f("zero", zero,
     "what the replicas share instead of keeping copies: 0 nothing, 1 optimizer states, 2 also gradients, 3 also "
     "weights "

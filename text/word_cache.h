@@ -15,7 +15,7 @@ namespace ring {
 
 class WordCache {
  public:
-  static constexpr std::size_t kLongest = 46, kMostIds = 20;  // longest word (bytes) and most tokens of a cached word
+  static constexpr std::size_t kLongest = 46, kMaxIds = 20;  // longest word (bytes) and most tokens of a cached word
 
   // Announces `bytes` of text. The 4 MB cache is allocated only after more than a few sentences.
   void announce(std::size_t bytes) {
@@ -32,7 +32,7 @@ class WordCache {
   }
   // Caches the tokens of the word that the preceding find() missed.
   void keep(std::string_view word, std::span<const std::int32_t> ids) {
-    if (!slot_ || ids.size() > kMostIds) return;
+    if (!slot_ || ids.size() > kMaxIds) return;
     std::ranges::copy(word, slot_->word.begin());
     std::ranges::copy(ids, slot_->ids.begin());
     slot_->length = static_cast<std::uint8_t>(word.size());
@@ -44,7 +44,7 @@ class WordCache {
   struct alignas(128) Slot {  // two CPU cache lines, which are fetched together
     std::array<char, kLongest> word;
     std::uint8_t length = 0, count = 0;
-    std::array<std::int32_t, kMostIds> ids;
+    std::array<std::int32_t, kMaxIds> ids;
   };
   std::vector<Slot> slots_;
   Slot* slot_ = nullptr;  // slot of the last find(); null if the word is not cacheable

@@ -90,14 +90,14 @@ double error_of_rise(const std::vector<double>& before, const std::vector<double
   return std::sqrt(squares / (n - 1) / n);
 }
 
-double least_density(const ByChoice& densities) {
+double min_density(const ByChoice& densities) {
   double sum = 0;
   for (const std::vector<double>& of : densities) sum += std::ranges::min(of);
   return sum / static_cast<double>(densities.size());
 }
 
 std::vector<std::size_t> choose_attention(const ByChoice& rises, const ByChoice& densities, double most) {
-  RING_CHECK(least_density(densities) <= most + kRounding, "no choice of attention has a density of ", most);
+  RING_CHECK(min_density(densities) <= most + kRounding, "no choice of attention has a density of ", most);
   const auto room = static_cast<std::size_t>(most * kUnits * static_cast<double>(densities.size()) + kRounding);
   std::vector<Sums> sums = {Sums(room)};
   sums[0].least[0] = 0;

@@ -45,11 +45,11 @@ double error_of_rise(const std::vector<double>& before, const std::vector<double
 using ByChoice = std::vector<std::vector<double>>;
 
 // Returns the mean density if each layer uses its choice with the minimum density.
-double least_density(const ByChoice& densities);
+double min_density(const ByChoice& densities);
 
 // Returns the choices, by layer, that minimize the sum of the rises with a mean density of at most `most`. Exact for
 // densities in thousandths, rounded up (dynamic programming). Of equal sums, returns the one with the lowest density.
-// Requires most >= least_density().
+// Requires most >= min_density().
 std::vector<std::size_t> choose_attention(const ByChoice& rises, const ByChoice& densities, double most);
 
 }  // namespace ring

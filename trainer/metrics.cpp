@@ -82,7 +82,7 @@ std::string tag_of(const std::string& group, const std::string& name) {
   if (by_source) return "loss/" + group + "/" + name.substr(std::strlen(kSourceLoss));
   if (group == "validation") return name == "loss" ? "loss/validation" : "loss/validation_" + name;
   if (group == kPartNorms || group == kUpdateRatios) return "optimizer/" + group + "/" + name;
-  const std::initializer_list<const char*> attention = {kEntropies, kLeastEntropies, kDensities, kRecalls, kImbalances};
+  const std::initializer_list<const char*> attention = {kEntropies, kMinEntropies, kDensities, kRecalls, kImbalances};
   if (std::ranges::find(attention, group) != attention.end())
     return "attention/" + group.substr(std::strlen("attention_")) + "/" + name;
   if (group != "train") return group + "/" + name;

@@ -22,7 +22,7 @@ inline constexpr const char *kEndFinished = "finished", *kEndStopped = "stopped"
 inline constexpr const char* kPartNorms = "grad_norm";
 // Groups of records about watched steps (train.watch_interval), with values by part or by layer of the model.
 inline constexpr const char *kUpdateRatios = "update_ratio", *kEntropies = "attention_entropy",
-                            *kLeastEntropies = "attention_entropy_min", *kDensities = "attention_density",
+                            *kMinEntropies = "attention_entropy_min", *kDensities = "attention_density",
                             *kRecalls = "attention_recall", *kImbalances = "attention_imbalance";
 // Prefixes of values by corpus of a mixture: "loss/code".
 inline constexpr const char *kSourceLoss = "loss/", *kSourceShare = "share/";

@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMostDepth = 16;  // of nested objects
+constexpr int kMaxDepth = 16;  // of nested objects
 constexpr std::size_t kMaxEntries = std::size_t{1} << 20;
 constexpr std::string_view kText = "_text";
 
@@ -58,7 +58,7 @@ std::map<std::string, double> not_finite_in(const Json& object) {
 }
 
 void flatten(const Json& json, const std::string& prefix, int depth, Record& record) {
-  if (depth > kMostDepth) return;
+  if (depth > kMaxDepth) return;
   const auto add = [&](const std::string& name, const Json& value) {
     if (value.is_structured()) return flatten(value, name + ".", depth + 1, record);
     record.values.emplace_back(name, value_of(value));

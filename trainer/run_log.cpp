@@ -23,7 +23,7 @@
 namespace ring {
 namespace {
 
-constexpr std::size_t kMostUnrecorded = 1000;
+constexpr std::size_t kMaxUnrecorded = 1000;
 
 ProgressOptions options_of(const Config& c) {
   ProgressOptions options;
@@ -290,7 +290,7 @@ void RunLog::step(const StepReport& r) {
   add_losses(interval_sources_, r.sources);
   progress_.update(progress_state());
   unrecorded_.push_back(r);
-  if (unrecorded_.size() > kMostUnrecorded) unrecorded_.pop_front();
+  if (unrecorded_.size() > kMaxUnrecorded) unrecorded_.pop_front();
   if (logs_step(config_.train, r.step)) record(r);
   if (!r.watched.empty()) record_watched(r);
 }
@@ -360,7 +360,7 @@ void RunLog::record_watched(const StepReport& r) {
     metrics_->record(group, r.step, named);
   };
   record(kEntropies, r.watched.entropies);
-  record(kLeastEntropies, r.watched.least_entropies);
+  record(kMinEntropies, r.watched.min_entropies);
   if (r.watched.kept.empty()) return;
   Metrics::Values densities, recalls, imbalances;
   for (const KeptByLayer& k : r.watched.kept) {

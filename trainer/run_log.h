@@ -87,7 +87,7 @@ class RunLog {
   double interval_seconds_ = 0;  // since the last record
   std::int64_t interval_steps_ = 0;
   std::int64_t interval_tokens_ = 0;
-  std::deque<StepReport> unrecorded_;  // steps since the last record, at most kMostUnrecorded
+  std::deque<StepReport> unrecorded_;  // steps since the last record, at most kMaxUnrecorded
 };
 
 }  // namespace ring

@@ -358,7 +358,7 @@ ResolvedConfig with_sizes(ResolvedConfig c, const TrainOptions& options, Mesh& m
   const bool rows = c.train.micro_batch == kAutoMicroBatch, chunk = c.train.mlp_chunk == kAutoMlpChunk;
   if (!rows && !chunk) return c;
   Config asked = c;
-  const std::size_t host = least_of(activation_room(c, mesh), mesh);
+  const std::size_t host = min_of(activation_room(c, mesh), mesh);
   if (c.train.activation_offload == Switch::automatic)
     asked.train.activation_offload_bytes = narrow<std::int64_t>(host);
   const std::size_t budget = memory_budget(c, mesh);

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostDepth = 6;  // of nested folders
+constexpr int kMaxDepth = 6;  // of nested folders
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
@@ -169,7 +169,7 @@ RunSummary summary_of(const fs::path& path, const fs::path& folder, const RunRea
 
 void add_runs(const fs::path& at, const fs::path& folder, int depth, std::vector<RunSummary>& runs) {
   if (holds_a_run(at)) return runs.push_back(summary_of(at, folder));
-  if (depth > kMostDepth) return;
+  if (depth > kMaxDepth) return;
   std::error_code error;
   for (fs::directory_iterator entry(at, error), end; !error && entry != end; entry.increment(error))
     if (is_folder(entry->path())) add_runs(entry->path(), folder, depth + 1, runs);

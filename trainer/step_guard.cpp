@@ -14,7 +14,7 @@ double limit_of(const std::vector<double>& values, double score) {
   const double middle = median(values);
   std::vector<double> deviations;
   for (const double v : values) deviations.push_back(std::fabs(v - middle));
-  return middle + score * std::max(1.4826 * median(deviations), StepGuard::kLeastSpread * std::fabs(middle));
+  return middle + score * std::max(1.4826 * median(deviations), StepGuard::kMinSpread * std::fabs(middle));
 }
 
 // JSON has no NaN: it is stored as null.
@@ -38,14 +38,14 @@ StepGuard::Limits StepGuard::limits(std::int64_t known) const {
     losses.push_back(it->loss);
     norms.push_back(it->norm);
   }
-  if (config_.spike_score == 0 || losses.size() < kLeastHistory) return {};
+  if (config_.spike_score == 0 || losses.size() < kMinHistory) return {};
   return {limit_of(losses, config_.spike_score), limit_of(norms, config_.spike_score)};
 }
 
 OnBadStep StepGuard::judge(std::int64_t step) const {
   const auto recent =
       std::ranges::count_if(bad_, [&](const BadStep& b) { return b.step > step - config_.bad_step_window; });
-  return recent >= config_.most_bad_steps ? OnBadStep::stop : config_.on_bad_step;
+  return recent >= config_.max_bad_steps ? OnBadStep::stop : config_.on_bad_step;
 }
 
 void StepGuard::remember() {

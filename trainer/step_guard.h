@@ -28,12 +28,12 @@ class StepGuard {
   };
   // Returns the limits for a step that is launched when `known` is the last step whose result counts. Ignores later
   // steps, so that a resumed run, which knows more at first, has the same limits. A limit is median + train.spike_score
-  // x spread over the last kHistory accepted steps. Until there are kLeastHistory, there is no limit. spread: 1.4826 x
+  // x spread over the last kHistory accepted steps. Until there are kMinHistory, there is no limit. spread: 1.4826 x
   // median absolute deviation, the standard deviation for normal values (Rousseeuw and Croux 1993), but at least
-  // kLeastSpread of the median.
+  // kMinSpread of the median.
   Limits limits(std::int64_t known) const;
-  static constexpr std::size_t kHistory = 128, kLeastHistory = 32;
-  static constexpr double kLeastSpread = 0.02;
+  static constexpr std::size_t kHistory = 128, kMinHistory = 32;
+  static constexpr double kMinSpread = 0.02;
 
   void accept(std::int64_t step, double loss, double norm);
   // Returns what to do about a bad step: train.on_bad_step, or stop if there were too many.

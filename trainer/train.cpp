@@ -366,7 +366,7 @@ class Loop {
           run_.config.train.eval_tasks_interval ? run_.config.train.eval_tasks_interval : every;
       const bool judges = !run_.start.tasks.empty() && tasks_every && step % tasks_every == 0;
       const bool saves = !ends && state_.saves_now(save_due_), keeps = !ends && !saves && state_.keeps_now();
-      finish_steps(validates || judges || saves || keeps || ends ? 0 : run_.trainer.most_in_flight());
+      finish_steps(validates || judges || saves || keeps || ends ? 0 : run_.trainer.max_in_flight());
       if (run_.trainer.steps_done() != step) continue;  // the step was skipped
       if (!evaluate_now(validates, judges)) continue;   // a signal ends the run
       if (!saves && !keeps) continue;

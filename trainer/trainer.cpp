@@ -71,11 +71,11 @@ Switch graph_of(const Config& c, TrainStep& step, bool leads, bool packs) {
 
 }  // namespace
 
-Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loader& loader, std::size_t most_memory)
+Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loader& loader, std::size_t max_memory)
     : config_(config),
       mesh_(mesh),
       loader_(loader),
-      memory_(choose_memory(config, mesh, activation_room(config, mesh), most_memory)),
+      memory_(choose_memory(config, mesh, activation_room(config, mesh), max_memory)),
       packs_(loader.options().packing.documents || config.train.context > 0),
       step_(config, ctx, mesh, memory_.fit.plan, memory_.fit.host_room, packs_),
       graph_(graph_of(config, step_, mesh.rank() == 0, packs_), ctx.stream, step_.shared_arena(), packs_),
@@ -85,7 +85,7 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
   if (chooses_staging(config)) step_.set_staging(memory_.fit.staging);
   reserve_host(step_, memory_.fit.host);
   agreed_ = mesh_.world() == 1 || !ctx_.tuning;
-  for (std::size_t i = 0; i < most_in_flight() + 1; ++i) {
+  for (std::size_t i = 0; i < max_in_flight() + 1; ++i) {
     results_.push_back(ctx_.stream.impl().host_buffer(result_bytes()));
     losses_.push_back(ctx_.stream.impl().host_buffer(step_.losses().bytes()));
   }
@@ -95,7 +95,7 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
 
 std::unique_ptr<Watch> Trainer::make_watch() {
   const ScopeGuard scope(*ctx_.scopes, {scopes::optimizer_states});
-  return std::make_unique<Watch>(step_, mesh_, most_in_flight() + 1);
+  return std::make_unique<Watch>(step_, mesh_, max_in_flight() + 1);
 }
 
 // Sums over the ranks: tokens with a target, ranks that log the step, and ranks that would replay it.
@@ -140,11 +140,11 @@ std::int64_t Trainer::planned_steps() const {
   const double runs = config_.train.minutes * 60 / seconds_;
   double at_this_pace = runs * static_cast<double>(steps_);
   if (!config_.train.batch_sizes.empty()) {
-    const double tokens = std::min(runs * static_cast<double>(tokens_), static_cast<double>(kMostTokens));
+    const double tokens = std::min(runs * static_cast<double>(tokens_), static_cast<double>(kMaxTokens));
     at_this_pace = static_cast<double>(
         steps_ + steps_of_tokens(config_.train, config_.model.context, static_cast<std::int64_t>(tokens), tokens_));
   }
-  return std::max(steps_ + 1, static_cast<std::int64_t>(std::min(at_this_pace, static_cast<double>(kMostSteps))));
+  return std::max(steps_ + 1, static_cast<std::int64_t>(std::min(at_this_pace, static_cast<double>(kMaxSteps))));
 }
 
 // Based on tokens per second, because larger steps take longer.
@@ -177,7 +177,7 @@ void Trainer::upload_state(const StepReport& r, double valid) {
   s.lr = static_cast<float>(r.lr);
   s.decay_scale = static_cast<float>(r.decay_scale);
   s.loss_scale = static_cast<float>(1.0 / valid);
-  const StepGuard::Limits limits = guard_.limits(steps_ - static_cast<std::int64_t>(most_in_flight()));
+  const StepGuard::Limits limits = guard_.limits(steps_ - static_cast<std::int64_t>(max_in_flight()));
   s.loss_limit = static_cast<float>(limits.loss);
   s.norm_limit = static_cast<float>(limits.norm);
   ctx_.stream.impl().upload(step_.state().raw(), &s, kStepInputBytes);
@@ -287,8 +287,8 @@ bool Trainer::queue_step(bool watched) {
 }
 
 void Trainer::launch_step() {
-  if (steps_ >= kMostSteps) fail("training stopped: a run has at most ", kMostSteps, " steps");
-  RING_CHECK(flight_.size() <= most_in_flight(), "a step was launched with ", flight_.size(), " in flight");
+  if (steps_ >= kMaxSteps) fail("training stopped: a run has at most ", kMaxSteps, " steps");
+  RING_CHECK(flight_.size() <= max_in_flight(), "a step was launched with ", flight_.size(), " in flight");
   Flight f;
   f.started = seconds_now();
   enter(RunPhase::data, steps_ + 1);

@@ -49,10 +49,10 @@ struct RanOutOfMemory : Error {
 // nor do the steps launched after it; the next launched step then reuses its samples.
 class Trainer {
  public:
-  // config: resolved (see resolve_config). `loader` returns this rank's micro-batches in order. most_memory: upper
+  // config: resolved (see resolve_config). `loader` returns this rank's micro-batches in order. max_memory: upper
   // bound in bytes for a step; 0 means no bound beyond what is available. While this object lives, the stream allocates
   // memory through its StepArena. Throws Error if the stream already uses that of another trainer.
-  Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loader& loader, std::size_t most_memory = 0);
+  Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loader& loader, std::size_t max_memory = 0);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
@@ -71,7 +71,7 @@ class Trainer {
   }
   // Returns the steps that may be in flight while the next one is prepared: 0 on a CPU, where computing blocks the
   // host.
-  std::size_t most_in_flight() const { return ctx_.stream.device().backend == Backend::cpu ? 0 : 1; }
+  std::size_t max_in_flight() const { return ctx_.stream.device().backend == Backend::cpu ? 0 : 1; }
   // Returns the sample indices of a step that was not finite, and its first tensor that is not finite. Call on every
   // rank.
   std::string diagnose();

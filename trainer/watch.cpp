@@ -96,7 +96,7 @@ WatchReport Watch::report(const Result& r) const {
       least = std::min(least, of[h] / of[all_heads + h]);
     }
     out.entropies.push_back(sum / rows);
-    out.least_entropies.push_back(least);
+    out.min_entropies.push_back(least);
     const double* const shares = &sums[at_shares + layer * 4];
     if (shares[3] > 0)
       out.kept.push_back({static_cast<std::int64_t>(layer), shares[2] / shares[3], shares[0] / shares[1],

@@ -26,7 +26,7 @@ struct WatchReport {
   // By Trainer::parts(): norm of the change over norm of the weights before it; NaN if there was too little memory.
   std::vector<double> update_ratios;
   // By layer, in nats: mean over rows and heads, and the minimum over heads of a head's mean.
-  std::vector<double> entropies, least_entropies;
+  std::vector<double> entropies, min_entropies;
   std::vector<KeptByLayer> kept;  // layers with blocks only
   bool empty() const { return update_ratios.empty(); }
 };

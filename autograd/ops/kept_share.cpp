@@ -94,8 +94,8 @@ void sum_pairs(const Attention& a, const std::vector<std::int32_t>& pools, const
 
 // Returns a sample of the queries that is cheap compared with a step.
 std::vector<QuerySample> sample_of(const Pattern& pattern, const std::vector<Span>& documents) {
-  constexpr std::int64_t kMostBlocks = 64;
-  return sample_blocks(pattern, documents, kMostBlocks);
+  constexpr std::int64_t kMaxBlocks = 64;
+  return sample_blocks(pattern, documents, kMaxBlocks);
 }
 
 // Sums the shares over rows: [N,2 H] -> [2 H], contiguous.

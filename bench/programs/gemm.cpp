@@ -101,9 +101,9 @@ int main(int argc, char** argv) try {
   int threads = ring::default_threads();
   double seconds = 0.05;
   std::size_t first = ring::models().size();
-  program.add_number("--threads", threads, "threads of the pool", 1, ring::kMostThreads);
+  program.add_number("--threads", threads, "threads of the pool", 1, ring::kMaxThreads);
   program.add_number("--seconds", seconds, "time spent on each product", 0, 3600);
-  program.add_number("--models", first, "only the first so many models", 0, ring::kMostCount);
+  program.add_number("--models", first, "only the first so many models", 0, ring::kMaxCount);
   program.parse({argv + 1, argv + argc});
   const ring::ExecContext ctx{ring::Stream::cpu(threads)};
   std::printf("%d threads; fastest of the calls in %g s each\n", threads, seconds);

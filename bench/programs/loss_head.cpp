@@ -27,10 +27,10 @@ int main(int argc, char** argv) try {
   std::int64_t tokens = 8192, vocab = 131072, width = 64;
   int threads = ring::default_threads();
   ring::Program program("bench_loss_head", "Peak memory and time of the loss head");
-  program.add_number("--tokens", tokens, "rows of the input", 1, ring::kMostLength);
-  program.add_number("--vocab", vocab, "columns of the logits", 1, ring::kMostCount);
-  program.add_number("--width", width, "columns of the input", 1, ring::kMostCount);
-  program.add_number("--threads", threads, "threads of the pool", 1, ring::kMostThreads);
+  program.add_number("--tokens", tokens, "rows of the input", 1, ring::kMaxLength);
+  program.add_number("--vocab", vocab, "columns of the logits", 1, ring::kMaxCount);
+  program.add_number("--width", width, "columns of the input", 1, ring::kMaxCount);
+  program.add_number("--threads", threads, "threads of the pool", 1, ring::kMaxThreads);
   program.parse({argv + 1, argv + argc});
 
   const ring::ExecContext ctx{ring::Stream::cpu(threads)};

@@ -143,7 +143,7 @@ int main(int argc, char** argv) try {
   ring::test::Options o;
   ring::Program program("bench_op_cases", "Times every differentiable op on the sizes that training uses");
   program.add_option("--filter", o.filter, "only cases whose op/name contains this");
-  program.add_number("--threads", o.threads, "threads of the pool", 1, ring::kMostThreads);
+  program.add_number("--threads", o.threads, "threads of the pool", 1, ring::kMaxThreads);
   program.add_number("--seconds", o.seconds, "time spent on each measurement", 1e-6, 3600);
   program.add_flag("--csv", o.csv, "comma-separated values");
   program.add_flag("--all", o.all, "the small cases of the tests, too");

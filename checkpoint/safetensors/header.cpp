@@ -134,9 +134,9 @@ SafetensorsHeader parse_safetensors(std::string_view file) {
   std::uint64_t length = 0;
   if (file.size() < kLengthBytes) fail("is no safetensors file: it has ", file.size(), " bytes");
   std::memcpy(&length, file.data(), kLengthBytes);
-  if (length > kMostSafetensorsHeader)
+  if (length > kMaxSafetensorsHeader)
     fail("is no safetensors file, or damaged: its header would have ", length, " bytes, at most ",
-         kMostSafetensorsHeader);
+         kMaxSafetensorsHeader);
   if (length > file.size() - kLengthBytes)
     fail("was cut short: its header has ", length, " bytes, the file ", file.size());
   SafetensorsHeader header;
@@ -166,8 +166,8 @@ std::string safetensors_header(const std::vector<std::pair<std::string, SafeTens
   const std::size_t used = (kLengthBytes + text.size()) % kAlignment;
   text.append(used ? kAlignment - used : 0, ' ');
   const std::uint64_t length = text.size();
-  if (length > kMostSafetensorsHeader)
-    fail("the header of ", tensors.size(), " tensors has ", length, " bytes, at most ", kMostSafetensorsHeader);
+  if (length > kMaxSafetensorsHeader)
+    fail("the header of ", tensors.size(), " tensors has ", length, " bytes, at most ", kMaxSafetensorsHeader);
   std::string out(kLengthBytes, '\0');
   std::memcpy(out.data(), &length, kLengthBytes);
   return out + text;

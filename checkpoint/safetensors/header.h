@@ -15,7 +15,7 @@
 
 namespace ring {
 
-inline constexpr std::uint64_t kMostSafetensorsHeader = 100'000'000;  // bytes; limit set by the format
+inline constexpr std::uint64_t kMaxSafetensorsHeader = 100'000'000;  // bytes; limit set by the format
 
 struct SafeTensor {
   std::string type;  // as spelled in the file: "F32", "BF16", "I64"

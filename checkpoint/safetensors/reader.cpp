@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr std::uint64_t kMostIndex = 64 << 20;  // bytes
+constexpr std::uint64_t kMaxIndex = 64 << 20;  // bytes
 
 bool there(const fs::path& path) {
   std::error_code error;
@@ -47,7 +47,7 @@ bool plain_name(const std::string& name) {
 
 // Returns the file of each tensor, as listed in an index.
 std::map<std::string, std::string> weight_map(const fs::path& index) {
-  const std::string text = read_text(index, kMostIndex);
+  const std::string text = read_text(index, kMaxIndex);
   std::map<std::string, std::string> files;
   try {
     const json j = parse_json<json>(text);

@@ -37,7 +37,7 @@ std::vector<OneFile> divided(const std::vector<OutputTensor>& tensors, const Saf
   std::vector<OneFile> files(1);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::uint64_t bytes = bytes_of(tensors[i], how.type);
-    if (files.back().count > 0 && files.back().bytes + bytes > how.most_bytes) files.push_back({"", i, 0, 0});
+    if (files.back().count > 0 && files.back().bytes + bytes > how.max_bytes) files.push_back({"", i, 0, 0});
     ++files.back().count;
     files.back().bytes += bytes;
   }

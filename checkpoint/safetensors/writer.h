@@ -19,7 +19,7 @@ struct OutputTensor {
 struct SafetensorsOutput {
   FloatType type = FloatType::f32;  // type in which every tensor is written
   // Maximum bytes of tensors per file. A larger tensor gets a file of its own.
-  std::uint64_t most_bytes = 5'000'000'000;
+  std::uint64_t max_bytes = 5'000'000'000;
 };
 
 // Writes model.safetensors, or model-00001-of-00003.safetensors ... and model.safetensors.index.json, into an existing

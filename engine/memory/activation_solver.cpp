@@ -41,7 +41,7 @@ class Unbeaten {
 class Solver {
  public:
   Solver(const PartOptions& parts, std::size_t base, ActivationBudget budget)
-      : parts_(parts), base_(base), budget_(budget), room_(parts.size() + 1), least_host_(parts.size() + 1) {
+      : parts_(parts), base_(base), budget_(budget), room_(parts.size() + 1), min_host_(parts.size() + 1) {
     find_room();
   }
 
@@ -72,16 +72,16 @@ class Solver {
   const PartOption& option_before(std::size_t part, const Partial& p) const {
     return part == 0 ? kNothing : parts_[part - 1][p.option];
   }
-  bool some_room() const { return static_cast<std::int64_t>(base_) <= room_[0][0] && least_host_[0] <= budget_.host; }
+  bool some_room() const { return static_cast<std::int64_t>(base_) <= room_[0][0] && min_host_[0] <= budget_.host; }
 
   // Goes from right to left. room_: bytes that may be in use when a part begins, by the option of the part before, so
-  // that the rest can fit into the device. least_host_: minimum host bytes of the rest.
+  // that the rest can fit into the device. min_host_: minimum host bytes of the rest.
   void find_room() {
     const auto device = static_cast<std::int64_t>(budget_.device);
     room_.back().assign(parts_.empty() ? 1 : parts_.back().size(), device);
     for (std::size_t p = parts_.size(); p-- > 0;) {
       const auto least = std::ranges::min_element(parts_[p], {}, &PartOption::host);
-      least_host_[p] = least_host_[p + 1] + least->host;
+      min_host_[p] = min_host_[p + 1] + least->host;
       for (std::size_t b = 0; b < (p == 0 ? 1 : parts_[p - 1].size()); ++b)
         room_[p].push_back(room_before(p, p == 0 ? kNothing : parts_[p - 1][b]));
     }
@@ -138,7 +138,7 @@ class Solver {
   // Returns true if the plan may still fit and be at least as fast as the best known one.
   bool promising(std::size_t part, const Partial& p) const {
     if (p.in_use == kAll || static_cast<std::int64_t>(p.in_use) > room_[part][p.option]) return false;
-    if (p.host + least_host_[part] > budget_.host) return false;
+    if (p.host + min_host_[part] > budget_.host) return false;
     return !timed_ || at_least(part, p) <= static_cast<double>(known_) + 0.5;
   }
   double at_least(std::size_t part, const Partial& p) const {
@@ -175,7 +175,7 @@ class Solver {
   const std::size_t base_;
   const ActivationBudget budget_;
   std::vector<std::vector<std::int64_t>> room_;
-  std::vector<std::size_t> least_host_;
+  std::vector<std::size_t> min_host_;
   const ActivationBound* bound_ = nullptr;
   bool timed_ = true;       // false while only looking for any plan that fits
   std::int64_t known_ = 0;  // nanoseconds of the fastest plan so far
@@ -203,7 +203,7 @@ std::optional<ActivationChoice> solve_activations(const PartOptions& parts, std:
   return Solver(parts, base, budget).solve();
 }
 
-std::size_t least_budget(const PartOptions& parts, std::size_t base, std::size_t host) {
+std::size_t min_budget(const PartOptions& parts, std::size_t base, std::size_t host) {
   std::size_t least = base, most = base;  // enough for any choice of options
   for (const auto& options : parts) {
     std::size_t peak = 0;

@@ -24,6 +24,6 @@ ActivationChoice judged(const PartOptions&, std::vector<int> options, std::size_
 std::optional<ActivationChoice> solve_activations(const PartOptions&, std::size_t base, ActivationBudget);
 
 // Returns the minimum device budget for which a choice exists with `host` bytes of the host.
-std::size_t least_budget(const PartOptions&, std::size_t base, std::size_t host = 0);
+std::size_t min_budget(const PartOptions&, std::size_t base, std::size_t host = 0);
 
 }  // namespace ring

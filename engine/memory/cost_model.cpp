@@ -5,7 +5,7 @@
 namespace ring {
 namespace {
 
-constexpr double kMostRate = 1e18;
+constexpr double kMaxRate = 1e18;
 
 double flops_per_second(const ComputeRates& r, std::string_view slot) {
   if (slot == "attention") return r.attention;
@@ -23,28 +23,28 @@ const char* name_of(Precision p) {
 }  // namespace
 
 void ComputeRates::fields(Fields& f) {
-  f("products", products, "FLOP/s of matrix products; 0 = not measured", in_range(0, kMostRate));
-  f("attention", attention, "FLOP/s of kept pairs, forward", in_range(0, kMostRate));
-  f("attention_backward", attention_backward, "FLOP/s of kept pairs, backward", in_range(0, kMostRate));
+  f("products", products, "FLOP/s of matrix products; 0 = not measured", in_range(0, kMaxRate));
+  f("attention", attention, "FLOP/s of kept pairs, forward", in_range(0, kMaxRate));
+  f("attention_backward", attention_backward, "FLOP/s of kept pairs, backward", in_range(0, kMaxRate));
 }
 
 void DeviceRates::fields(Fields& f) {
   f("device", device, "what was measured");
-  f("peak_flops", peak_flops, "FLOP/s that MFU refers to", in_range(1, kMostRate));
+  f("peak_flops", peak_flops, "FLOP/s that MFU refers to", in_range(1, kMaxRate));
   f("bf16", bf16, "what kernels compute in bf16");
   f("tf32", tf32, "what they compute in fp32 with tf32 products");
   f("fp32", fp32, "what they compute in fp32");
-  f("bytes_per_second", bytes_per_second, "read and written by kernels", in_range(1, kMostRate));
+  f("bytes_per_second", bytes_per_second, "read and written by kernels", in_range(1, kMaxRate));
   f("call_seconds", call_seconds, "of the shortest kernel", in_range(0, 1));
   f("link_bytes_per_second", link_bytes_per_second,
-    "from one device of a machine to another, each way; 0 = not measured", in_range(0, kMostRate));
+    "from one device of a machine to another, each way; 0 = not measured", in_range(0, kMaxRate));
   f("link_seconds", link_seconds, "of the shortest message over it; 0 = call_seconds", in_range(0, 10));
   f("collective_bytes_per_second", collective_bytes_per_second,
-    "that a rank passes on while all reduce, gather or scatter; 0 = not measured", in_range(0, kMostRate));
+    "that a rank passes on while all reduce, gather or scatter; 0 = not measured", in_range(0, kMaxRate));
   f("collective_seconds", collective_seconds, "of the shortest of these", in_range(0, 10));
   f("host_bytes_per_second", host_bytes_per_second, "between device and host memory, each way; 0 = not measured",
-    in_range(0, kMostRate));
-  f("memory_bytes", memory_bytes, "of the device; 0 = not known", in_range(0, kMostRate));
+    in_range(0, kMaxRate));
+  f("memory_bytes", memory_bytes, "of the device; 0 = not known", in_range(0, kMaxRate));
 }
 
 ComputeRates& DeviceRates::of(Precision p) { return p == Precision::bf16 ? bf16 : p == Precision::tf32 ? tf32 : fp32; }

@@ -77,7 +77,7 @@ void write_weights(const FoundCheckpoint& found, const std::vector<PublishedTens
                    const ExportOptions& options, FloatType type) {
   std::vector<OutputTensor> outputs;
   for (const PublishedTensor& t : tensors) outputs.push_back({t.name, t.shape()});
-  write_safetensors(folder, outputs, {type, options.most_bytes}, [&](std::size_t i) {
+  write_safetensors(folder, outputs, {type, options.max_bytes}, [&](std::size_t i) {
     if (options.stopped && options.stopped()) fail("stopped by a signal: ", folder.string(), " is removed");
     return saved_values(found, tensors[i]);
   });

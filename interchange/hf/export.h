@@ -15,10 +15,10 @@ namespace ring {
 
 struct ExportOptions {
   SavedWeights weights = SavedWeights::latest;
-  std::optional<FloatType> type;             // nullopt: the checkpoint's type, or f32 if its tensors differ
-  std::uint64_t most_bytes = 5'000'000'000;  // maximum size of one file
-  std::function<bool()> stopped;             // polled between tensors; true aborts with Error; may be null
-  std::int64_t context = 0;                  // context to declare; see set_exported_context()
+  std::optional<FloatType> type;            // nullopt: the checkpoint's type, or f32 if its tensors differ
+  std::uint64_t max_bytes = 5'000'000'000;  // maximum size of one file
+  std::function<bool()> stopped;            // polled between tensors; true aborts with Error; may be null
+  std::int64_t context = 0;                 // context to declare; see set_exported_context()
 };
 
 struct Exported {

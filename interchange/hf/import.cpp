@@ -34,7 +34,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMostConfig = 16 << 20;
+constexpr std::uint64_t kMaxConfig = 16 << 20;
 constexpr std::size_t kNamed = 8;  // tensors named in a message if there are many
 
 std::string some_of(std::vector<std::string> names) {
@@ -266,7 +266,7 @@ std::string generation_text_in(const fs::path& folder, const std::string& config
   const bool there = fs::exists(file, error);
   try {
     std::string text = "{}";
-    if (there) text = without_byte_order_marks(read_text(file, kMostConfig));
+    if (there) text = without_byte_order_marks(read_text(file, kMaxConfig));
     parse_generation_config(text, file.string(), vocab_size);
     auto all = parse_json<nlohmann::ordered_json>(text, {.duplicate_keys = DuplicateKeys::last_wins});
     const auto model = parse_json<nlohmann::ordered_json>(config);
@@ -316,7 +316,7 @@ std::string config_in(const fs::path& folder, std::string& file) {
   if (!fs::exists(file, error) && !error)
     fail(folder.string(), " has no config.json: give the folder of a published model");
   if (error) fail("cannot read ", folder.string(), ": ", io_error_text(error.value()));
-  return std::string(without_byte_order_marks(read_text(file, kMostConfig)));
+  return std::string(without_byte_order_marks(read_text(file, kMaxConfig)));
 }
 
 }  // namespace

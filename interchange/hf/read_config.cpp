@@ -11,8 +11,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMostDepth = 16;
-constexpr std::int64_t kMost = std::int64_t{1} << 30, kMostLayers = 10'000;
+constexpr int kMaxDepth = 16;
+constexpr std::int64_t kMost = std::int64_t{1} << 30, kMaxLayers = 10'000;
 constexpr std::size_t kShown = 120;  // characters of a value shown in a message
 
 // The keys of an object; null counts as missing, as it does for transformers.
@@ -263,7 +263,7 @@ ModelConfig like_llama(const Keys& k, Family family) {
   ModelConfig c;
   c.width = k.count("hidden_size");
   c.mlp_width = k.count("intermediate_size");
-  c.layers = k.count("num_hidden_layers", kMostLayers);
+  c.layers = k.count("num_hidden_layers", kMaxLayers);
   c.heads = k.count("num_attention_heads");
   const bool as_heads = family == Family::llama || k.says_null("num_key_value_heads");
   c.kv_heads = as_heads ? k.integer_or("num_key_value_heads", c.heads) : k.integer("num_key_value_heads");
@@ -292,7 +292,7 @@ Mlp gelu_in(const Keys& k) {
 ModelConfig like_gpt2(const Keys& k) {
   ModelConfig c;
   c.width = k.count("n_embd");
-  c.layers = k.count("n_layer", kMostLayers);
+  c.layers = k.count("n_layer", kMaxLayers);
   c.heads = k.count("n_head");
   c.context = k.count("n_positions");
   c.mlp_width = k.integer_or("n_inner", 4 * c.width);
@@ -308,7 +308,7 @@ ModelConfig like_gpt2(const Keys& k) {
 json parse(const std::string& text, const std::string& file) {
   json j;
   try {
-    j = parse_json<json>(text, {.depth = kMostDepth});
+    j = parse_json<json>(text, {.depth = kMaxDepth});
   } catch (const Error& e) {
     fail(file, " cannot be read as JSON: ", e.what());
   }

@@ -113,10 +113,10 @@ double list_floats(const AttentionBackward& a) {
     const std::int64_t first = s.position - a.pattern.origin(s.document), end = first + s.count;
     return s.count == 0 ? 0.0 : static_cast<double>((end + 127) / 128 - first / 128);
   };
-  double q_tiles = 0, k_tiles = 0, most_q = 0, most_k = 0;
-  for (const Span& s : a.queries) q_tiles += tiles_of(s), most_q = std::max(most_q, tiles_of(s));
-  for (const Span& s : a.keys) k_tiles += tiles_of(s), most_k = std::max(most_k, tiles_of(s));
-  const double entries = 2 * std::max(q_tiles * most_k, k_tiles * most_q);
+  double q_tiles = 0, k_tiles = 0, max_q = 0, max_k = 0;
+  for (const Span& s : a.queries) q_tiles += tiles_of(s), max_q = std::max(max_q, tiles_of(s));
+  for (const Span& s : a.keys) k_tiles += tiles_of(s), max_k = std::max(max_k, tiles_of(s));
+  const double entries = 2 * std::max(q_tiles * max_k, k_tiles * max_q);
   const double sums = 2 * 128 * k_tiles * static_cast<double>(a.k.dim(2)), items = 14 * k_tiles;
   return (entries + sums + items) * static_cast<double>(a.k.dim(1));
 }

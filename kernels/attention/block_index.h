@@ -10,7 +10,7 @@
 
 namespace ring {
 
-inline constexpr std::int64_t kMostIndexHeads = 16, kMostIndexDim = 128;
+inline constexpr std::int64_t kMaxIndexHeads = 16, kMaxIndexDim = 128;
 
 // Sizes of the indexer and the columns of its input `projected`, which has one row per block:
 //   queries [heads, dim] | one key [dim], shared by all heads | head weights [kv_heads, heads]

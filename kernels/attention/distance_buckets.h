@@ -8,7 +8,7 @@
 
 namespace ring {
 
-inline constexpr int kMostDistanceBuckets = 64;
+inline constexpr int kMaxDistanceBuckets = 64;
 
 // Returns the bucket, in [0, count), of a distance of at least 1 block. Distances 1 to 7 have one bucket each; from 8
 // on each octave [2^n, 2^(n+1)) has four. The last bucket has all larger distances, so a larger `count` only divides

@@ -13,7 +13,7 @@
 namespace ring {
 namespace {
 
-std::int32_t most_blocks(const Pattern& pattern, const std::vector<Span>& spans) {
+std::int32_t max_blocks(const Pattern& pattern, const std::vector<Span>& spans) {
   std::int32_t most = 0;
   for (const Span& s : spans) most = std::max(most, blocks_of(pattern, s));
   return most;
@@ -66,7 +66,7 @@ void check(const DistanceMass& a) {
   constexpr const char* op = "distance_mass";
   RING_CHECK(a.selection.bits.defined() && a.selection.bits.shape().size() == 3, op, ": the selection is ",
              describe(a.selection.bits));
-  const std::int64_t kv_heads = a.selection.bits.dim(1), most = most_blocks(a.pattern, a.spans);
+  const std::int64_t kv_heads = a.selection.bits.dim(1), most = max_blocks(a.pattern, a.spans);
   check(a.selection, a.pattern, a.spans, a.spans, kv_heads, op);
   RING_CHECK(a.mass.defined() && a.mass.shape().size() == 3 && a.mass.dim(0) == a.selection.bits.dim(0) &&
                  a.mass.dim(1) == kv_heads && a.mass.dim(2) >= most,
@@ -80,7 +80,7 @@ void check(const DistanceMass& a) {
 
 BlockSelection selection_of_rules(const Pattern& pattern, const std::vector<Span>& spans, std::int64_t kv_heads,
                                   const std::vector<std::int32_t>& first, const ExecContext& ctx) {
-  const std::int64_t words = (most_blocks(pattern, spans) + 31) / 32;
+  const std::int64_t words = (max_blocks(pattern, spans) + 31) / 32;
   std::vector<std::int32_t> bits;
   for (const Span& s : spans)
     for (std::int32_t i = 0, blocks = blocks_of(pattern, s); i < blocks; ++i)
@@ -106,7 +106,7 @@ Tensor distance_masses(const Attention& call, std::int64_t distances, const std:
   const bool parts = a.queries != a.keys || a.q.dim(0) != a.k.dim(0);
   BlockSelection kept = selection_of_rules(a.pattern, a.keys, kv_heads, {}, ctx);
   if (parts) kept.rows = rows_of(a.pattern, a.keys);
-  const Shape shape{kept.bits.dim(0), kv_heads, most_blocks(a.pattern, a.keys)};
+  const Shape shape{kept.bits.dim(0), kv_heads, max_blocks(a.pattern, a.keys)};
   const Tensor mass = parts ? ctx.zeros(shape) : ctx.empty(shape), out = ctx.empty({2, kv_heads, distances});
   block_mass_kernel({a.q, a.k, a.lse, mass, a.keys, a.scale, selected, kept, parts ? a.queries : std::vector<Span>{}},
                     ctx);

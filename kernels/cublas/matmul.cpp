@@ -22,7 +22,7 @@
 namespace ring::cublas {
 namespace {
 
-constexpr std::size_t kMostPlans = 1024;
+constexpr std::size_t kMaxPlans = 1024;
 constexpr int kCandidates = 8, kFinalists = 3;  // algorithms measured once, and the best of them measured for longer
 // The recorded choice that stands for GELU as a separate kernel.
 constexpr const char* kApart = "apart";
@@ -127,7 +127,7 @@ class Engine {
                         const ExecContext& ctx) {
     const auto at = plans_.find(problem);
     if (at != plans_.end() && (!ctx.tuning || at->second.generation == ctx.tuning->generation())) return at->second;
-    if (plans_.size() >= kMostPlans) plans_.clear();  // happens if shapes keep changing, as in generation
+    if (plans_.size() >= kMaxPlans) plans_.clear();  // happens if shapes keep changing, as in generation
     Entry entry{nullptr, {}, ctx.tuning ? ctx.tuning->generation() : 0};
     if (problem.gelu == Problem::Gelu::none || problem.fuses_gelu()) {
       entry.plan = std::make_unique<Plan>(problem, operands.gelu);

@@ -12,8 +12,8 @@
 namespace ring::cublas {
 namespace {
 
-constexpr int kMaxAlign = 256;       // bytes; larger alignments make no difference to the library
-constexpr int kMostAlgorithms = 32;  // maximum algorithms requested from the library
+constexpr int kMaxAlign = 256;      // bytes; larger alignments make no difference to the library
+constexpr int kMaxAlgorithms = 32;  // maximum algorithms requested from the library
 
 cudaDataType_t data_type(const Tensor& t) {
   RING_CHECK(t.dtype() == DType::f32 || t.dtype() == DType::bf16, "matmul of ", describe(t));
@@ -191,10 +191,10 @@ std::vector<cublasLtMatmulAlgo_t> Plan::algorithms(cublasLtHandle_t handle, std:
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(problem_.right_align));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(problem_.residual_align));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(problem_.out_align));
-  std::vector<cublasLtMatmulHeuristicResult_t> found(kMostAlgorithms);
+  std::vector<cublasLtMatmulHeuristicResult_t> found(kMaxAlgorithms);
   int returned = 0;
   const cublasStatus_t status =
-      l.heuristic(handle, desc_, left_, right_, residual_, out_, preference, kMostAlgorithms, found.data(), &returned);
+      l.heuristic(handle, desc_, left_, right_, residual_, out_, preference, kMaxAlgorithms, found.data(), &returned);
   l.preference_destroy(preference);
   const bool unknown_epilogue = problem_.gelu != Problem::Gelu::none && status == CUBLAS_STATUS_INVALID_VALUE;
   if (status != CUBLAS_STATUS_NOT_SUPPORTED && !unknown_epilogue) RING_CUBLAS_CHECK(status);

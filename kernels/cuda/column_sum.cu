@@ -84,14 +84,14 @@ void run_stage(const T* x, std::int64_t rows, std::int64_t width, std::int64_t s
 
 template <class T, int n>
 void run_width(const ColumnSum& args, const Sums& out, const ExecContext& ctx) {
-  constexpr std::int64_t most_blocks = 2048;
+  constexpr std::int64_t max_blocks = 2048;
   const T* x = device_data<T>(args.x);
   const std::int64_t rows = args.x.dim(0), width = args.x.dim(1), stride = args.x.stride(0);
   const ColumnSplit cut = cut_columns(divide_up(width, n), kWarp);
   // Enough parts to fill any device, each with at least one full round of loads per thread.
   const std::int64_t round = std::int64_t{kRowsAtOnce} * (kBlock / cut.lanes);
   const std::int64_t most = std::clamp(divide_up(rows, round), std::int64_t{1}, kMaxGridY);
-  const std::int64_t wanted = std::clamp(most_blocks / cut.slabs, std::int64_t{1}, most);
+  const std::int64_t wanted = std::clamp(max_blocks / cut.slabs, std::int64_t{1}, most);
   const std::int64_t rows_per_part = std::max<std::int64_t>(1, divide_up(rows, wanted));
   const std::int64_t parts = std::max<std::int64_t>(1, divide_up(rows, rows_per_part));
   if (parts == 1) return run_stage<T, n>(x, rows, width, stride, cut, rows_per_part, 1, out, ctx);

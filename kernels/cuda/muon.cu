@@ -186,7 +186,7 @@ void run_apply(const MuonApply& args, const ExecContext& ctx) {
 }
 
 // Partial sums of a norm. Their number only depends on the length.
-constexpr std::int64_t kMostParts = 64, kPartLength = 8192;
+constexpr std::int64_t kMaxParts = 64, kPartLength = 8192;
 
 // Calls f(i, elements i .. i + 7, zeros past the end) for the thread block's share of a row.
 template <class F>
@@ -225,7 +225,7 @@ void run_unit_norm(const UnitNorm& args, const ExecContext& ctx) {
              describe(args.x));
   const std::int64_t rows = args.x.dim(0), n = args.x.numel() / rows;
   if (n == 0) return;
-  const std::int64_t count = std::min(kMostParts, divide_up(n, kPartLength));
+  const std::int64_t count = std::min(kMaxParts, divide_up(n, kPartLength));
   const Tensor parts = ctx.empty({rows * count * static_cast<std::int64_t>(sizeof(double))}, DType::u8);
   double* const sums = reinterpret_cast<double*>(parts.raw());
   auto* const x = device_data<__nv_bfloat16>(args.x);

@@ -35,7 +35,7 @@ constexpr int kNormSums = centered ? 2 : 1;
 template <int group_, int packs_, int stages_, int blocks_>
 struct BackwardPlan {
   static constexpr int group = group_, packs = packs_, stages = stages_, blocks = blocks_, groups = kBlock / group_;
-  static constexpr std::int64_t most_parts = 132 * blocks;  // as many thread blocks as an H200 runs at once
+  static constexpr std::int64_t max_parts = 132 * blocks;  // as many thread blocks as an H200 runs at once
 };
 
 // A thread's slots of a stage, in 16-byte words: its packs of x, dy and (if beta_x != 0) dx, then rstd and mean. Each
@@ -347,7 +347,7 @@ void launch_staged(NormBackward<T> a, const NormSums& sums, const ExecContext& c
                 "store_part puts the sums of all groups where the stages were");
   constexpr std::int64_t rows_per_group = 2;  // minimum: a thread block's partial dw must be worth writing
   const std::int64_t blocks =
-      std::clamp(divide_up(a.count, rows_per_group * Plan::groups), std::int64_t{sums.wanted()}, Plan::most_parts);
+      std::clamp(divide_up(a.count, rows_per_group * Plan::groups), std::int64_t{sums.wanted()}, Plan::max_parts);
   const Shape parts_shape{blocks, kNormSums<centered>, a.width};
   const Tensor parts = sums.wanted() ? ctx.empty(parts_shape) : Tensor{};
   if (sums.wanted()) a.parts = parts.data<float>();
@@ -361,8 +361,8 @@ template <bool centered, class T>
 void launch_norm_in_loops(NormBackward<T> a, const NormSums& sums, const ExecContext& ctx) {
   const std::int64_t row_packs = divide_up(a.width, kPack<T>);
   if (sums.wanted()) {
-    constexpr std::int64_t rows_per_part = 8, fewest_parts = 8, most_parts = 1024, most_elements = 1 << 21;
-    const std::int64_t most = std::clamp(most_elements / std::max(a.width, 1), fewest_parts, most_parts);
+    constexpr std::int64_t rows_per_part = 8, fewest_parts = 8, max_parts = 1024, max_elements = 1 << 21;
+    const std::int64_t most = std::clamp(max_elements / std::max(a.width, 1), fewest_parts, max_parts);
     const Launch shape = rows_by(std::clamp(divide_up(a.count, rows_per_part), std::int64_t{1}, most), row_packs);
     const Shape parts_shape{std::int64_t{shape.grid.y} * shape.block.y, kNormSums<centered>, a.width};
     const Tensor parts = ctx.empty(parts_shape);

@@ -9,7 +9,7 @@ namespace {
 
 // Partial sums of a norm. Their number only depends on the length, so the order of summation does not depend on the
 // device. There are a few for each resident thread block, to balance the load.
-constexpr int kMostParts = 4096, kPacksAtOnce = 4;
+constexpr int kMaxParts = 4096, kPacksAtOnce = 4;
 
 template <class T>
 constexpr int kTile = kBlock* kPacksAtOnce* kPack<T>;  // elements that a thread block loads at once
@@ -61,7 +61,7 @@ void run_squared_norm(const SquaredNorm& args, const ExecContext& ctx) {
   check_numel("squared_norm", "sum", args.sum, 1);
   if (n == 0) return;
   visit_float("squared_norm", args.x.dtype(), [&]<class T>() {
-    const auto count = static_cast<int>(std::min<std::int64_t>(kMostParts, divide_up(n, kTile<T>)));
+    const auto count = static_cast<int>(std::min<std::int64_t>(kMaxParts, divide_up(n, kTile<T>)));
     const Tensor parts = ctx.empty({count * static_cast<std::int64_t>(sizeof(double))}, DType::u8);
     double* sums = reinterpret_cast<double*>(parts.raw());
     launch(ctx, {grid_of(count)}, squares<T>, device_data<T>(args.x), n, sums);

@@ -7,8 +7,8 @@
 namespace ring::cuda {
 namespace {
 
-constexpr int kUnroll = 4;                  // pairs of packs that a thread has in flight
-constexpr std::int64_t kMostAngles = 4096;  // per thread block, in shared memory
+constexpr int kUnroll = 4;                 // pairs of packs that a thread has in flight
+constexpr std::int64_t kMaxAngles = 4096;  // per thread block, in shared memory
 
 template <class T>
 struct RopeArgs {
@@ -148,10 +148,10 @@ void launch_rope(const Rope& args, const ExecContext& ctx) {
   a.tokens = static_cast<std::uint32_t>(tokens);
   a.sign = args.inverse ? -1.0f : 1.0f;
   a.beta = args.beta;
-  if (half % kPack<T> != 0 || half > kMostAngles || !made_of_packs(a.x) || !made_of_packs(a.out))
+  if (half % kPack<T> != 0 || half > kMaxAngles || !made_of_packs(a.x) || !made_of_packs(a.out))
     return launch(ctx, rows_by(tokens, half), rope_pairs<T>, a);
   const std::int64_t half_packs = half / kPack<T>, token_items = heads * half_packs;
-  const std::int64_t tile = std::clamp(kUnroll * kBlock / token_items, std::int64_t{1}, kMostAngles / half);
+  const std::int64_t tile = std::clamp(kUnroll * kBlock / token_items, std::int64_t{1}, kMaxAngles / half);
   a.half_packs = Divider(static_cast<std::uint32_t>(half_packs));
   a.tile = static_cast<std::uint32_t>(tile);
   const auto shared_bytes = static_cast<std::size_t>(2 * tile * half) * sizeof(float);

@@ -8,7 +8,7 @@ namespace {
 using Pack = uint4;  // moved by a thread at a time
 constexpr auto kPackBytes = static_cast<std::int64_t>(sizeof(Pack));
 constexpr int kUnroll = 4;  // rows that a thread has in flight
-constexpr std::int64_t kMostRows = std::int64_t{1} << 31;
+constexpr std::int64_t kMaxRows = std::int64_t{1} << 31;
 
 struct Rows {
   const Pack* from;
@@ -52,7 +52,7 @@ void run(const CopyRows& args, const ExecContext& ctx) {
   check(args);
   if (args.rows.count == 0) return;
   const RowBytes b = bytes_of(args);
-  if (b.rows * b.parts == 1 || b.rows * b.parts > kMostRows || !of_packs(b)) return copy_rows_by_stream(args, ctx);
+  if (b.rows * b.parts == 1 || b.rows * b.parts > kMaxRows || !of_packs(b)) return copy_rows_by_stream(args, ctx);
   const Rows r{reinterpret_cast<const Pack*>(b.src.data),
                reinterpret_cast<Pack*>(b.dst.data),
                b.src.row / kPackBytes,

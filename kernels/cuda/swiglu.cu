@@ -87,10 +87,10 @@ void launch_rows(const ExecContext& ctx, SwiGluRows<T> a, int size, std::int64_t
   const std::int64_t row_packs = a.width / size, tile = kUnroll * kBlock;
   if (row_packs == 0) return;
   a.row_packs = divider_of("swiglu", row_packs, row_packs);
-  const std::int64_t most_rows = ((std::int64_t{1} << 31) - tile) / row_packs;
-  for (std::int64_t first = 0; first < rows; first += most_rows) {
+  const std::int64_t max_rows = ((std::int64_t{1} << 31) - tile) / row_packs;
+  for (std::int64_t first = 0; first < rows; first += max_rows) {
     a.first_row = static_cast<std::uint32_t>(first);
-    a.packs = static_cast<std::uint32_t>(std::min(most_rows, rows - first) * row_packs);
+    a.packs = static_cast<std::uint32_t>(std::min(max_rows, rows - first) * row_packs);
     launch(ctx, {grid_of(divide_up(a.packs, tile))}, kernel, a);
   }
 }

@@ -13,12 +13,12 @@
 namespace ring {
 namespace {
 
-constexpr std::int32_t kMostBlocks = 1 << 15;  // blocks per side; 128 MiB of bits
-constexpr std::int32_t kMostHeads = 1 << 15;
-constexpr std::size_t kMostBytes = 4 << 20;  // bytes of a file
+constexpr std::int32_t kMaxBlocks = 1 << 15;  // blocks per side; 128 MiB of bits
+constexpr std::int32_t kMaxHeads = 1 << 15;
+constexpr std::size_t kMaxBytes = 4 << 20;  // bytes of a file
 // A short line may name very many blocks. These limits bound the cost of drawing: the words of 32 blocks held for all
 // sections of a pattern (256 MiB), and the number of writes, since overlapping lines write the same word repeatedly.
-constexpr std::int64_t kMostWords = 1 << 26, kMostWrites = 1 << 26;
+constexpr std::int64_t kMaxWords = 1 << 26, kMaxWrites = 1 << 26;
 constexpr std::string_view kBlank = " \t\r,";
 
 std::string_view trimmed(std::string_view text) {
@@ -90,15 +90,15 @@ class BlockFile::Parser {
   }
 
   void blocks(std::string_view queries, std::string_view keys) {
-    const Range q = range(queries, "block of queries", kMostBlocks);
+    const Range q = range(queries, "block of queries", kMaxBlocks);
     bool any = false;
     for (std::string_view word = next_word(keys); !word.empty(); word = next_word(keys), any = true)
-      file_.sections_.back().kept.push_back({q, range(word, "block of keys", kMostBlocks)});
+      file_.sections_.back().kept.push_back({q, range(word, "block of keys", kMaxBlocks)});
     if (!any) wrong("no blocks of keys behind '", queries, ":': name them, as in '8: 0 6-8'");
   }
 
   void section(std::string_view text) {
-    const Section made{number_, range(text, "head", kMostHeads), {}};
+    const Section made{number_, range(text, "head", kMaxHeads), {}};
     if (const Section* s = file_.section_of(made.heads))
       wrong(heads_text(made), " and ", heads_text(*s), " of line ", s->line, " overlap: keep one section of each head");
     file_.by_head_[made.heads.first] = file_.sections_.size();
@@ -122,7 +122,7 @@ BlockFile BlockFile::parse(const std::string& text, const std::string& name) {
 BlockFile BlockFile::read(const std::string& path) {
   std::string text;
   try {
-    text = read_text_file(path, kMostBytes);
+    text = read_text_file(path, kMaxBytes);
   } catch (const Error& e) {
     fail(e.what(), "; give the path of a text file of blocks");
   }
@@ -157,7 +157,7 @@ void BlockFile::check_size(const std::vector<const Section*>& sections, std::siz
     for (const KeptBlocks& k : section->kept)
       writes += std::int64_t{k.queries.last - k.queries.first + 1} * (k.keys.last / 32 - k.keys.first / 32 + 1);
     words += std::int64_t{rule.rows} * rule.words;
-    if (writes > kMostWrites || words > kMostWords)
+    if (writes > kMaxWrites || words > kMaxWords)
       fail(name_, ":", section->line, ": a drawing of ", rule.rows, " x ", 32 * rule.words, " blocks",
            section == sections.front() ? "" : ", with those of other sections,",
            " is too large: write fewer sections, ", "or lines that overlap less; what follows a rule needs no file");

@@ -14,7 +14,7 @@ inline bool chooses_blocks(const BlockRuleConfig& r) {
 }
 
 // Returns the smallest `keep` of the run.
-inline std::int64_t least_keep(const BlockRuleConfig& r) {
+inline std::int64_t min_keep(const BlockRuleConfig& r) {
   std::int64_t least = r.keep;
   for (const TokenChange& c : r.keeps) least = std::min(least, static_cast<std::int64_t>(c.value));
   return least;

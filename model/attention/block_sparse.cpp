@@ -15,7 +15,7 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kMostBlocks = 1 << 24;
+constexpr std::int64_t kMaxBlocks = 1 << 24;
 
 const Choices<BlockChoice>& block_patterns() {
   static const auto names = choices<BlockChoice>({{"local_global", BlockChoice::local_global},
@@ -52,17 +52,17 @@ void BlockRuleConfig::fields(Fields& f) {
     "learns where attention goes; importance: d < local, the first ones, and the distances d that attention was worth "
     "the most at so far",
     block_patterns());
-  f("local", local, "nearest blocks, which are all seen, in blocks; not of file", in_range(1, kMostBlocks));
+  f("local", local, "nearest blocks, which are all seen, in blocks; not of file", in_range(1, kMaxBlocks));
   f("first", first, "local_global, content, learned, importance: blocks at the start that all see, in blocks",
-    in_range(0, kMostBlocks));
+    in_range(0, kMaxBlocks));
   f("every", every,
     "local_global: also each block whose number is a multiple of it; strided: distance of the columns; in blocks, "
     "0 = none",
-    in_range(0, kMostBlocks));
+    in_range(0, kMaxBlocks));
   f("keep", keep,
     "content, learned, importance: blocks that a block of queries sees, itself, the local and the first ones among "
     "them; as a list, which importance does not take, what it is from so many trained tokens on",
-    in_range(0, kMostBlocks), by_tokens(keeps));
+    in_range(0, kMaxBlocks), by_tokens(keeps));
   f("mass", mass,
     "content, learned: of the blocks that are neither local nor first no more are kept than it takes for their share "
     "of the softmax of scores to reach this, and never more than keep allows; 1 = as many as keep allows",
@@ -76,7 +76,7 @@ void BlockRuleConfig::fields(Fields& f) {
     "forward of one micro-batch more",
     in_range(1, 1 << 30));
   f("explore", explore, "importance: those of the kept blocks that are drawn at random in each choice, in blocks",
-    in_range(0, kMostBlocks));
+    in_range(0, kMaxBlocks));
   f("decay", decay, "importance: what a measurement leaves of the average of those before it", in_range(0, 0.999999));
 }
 
@@ -128,7 +128,7 @@ void BlockRuleConfig::validate(std::vector<SettingProblem>& errors) const {
     errors.push_back(str("mass: ", mass,
                          ", but no block has a share of 0: set it to the share of the softmax that the kept "
                          "candidates reach together, such as 0.9, or to 1 to keep as many blocks as keep allows"));
-  const std::int64_t least = least_keep(*this);
+  const std::int64_t least = min_keep(*this);
   if (is(BlockChoice::importance) && !keeps.empty())
     errors.push_back("keep: a list, but pattern: importance keeps its budget: give it one number");
   if (selects && least <= local + first)

@@ -10,9 +10,9 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kMostTokens = 1 << 30;
-constexpr std::size_t kMostBranches = 64, kMostPools = 8;
-constexpr std::int64_t kMostShared = 1 << 16;  // layers
+constexpr std::int64_t kMaxTokens = 1 << 30;
+constexpr std::size_t kMaxBranches = 64, kMaxPools = 8;
+constexpr std::int64_t kMaxShared = 1 << 16;  // layers
 
 std::string text_of(const config::Node& value) {
   if (value.scalar()) return config::to_text(value.get());
@@ -31,22 +31,22 @@ void AttentionConfig::fields(Fields& f) {
   Choices<std::string> kinds;
   for (const AttentionKind& k : attention_kinds()) kinds.names.emplace_back(k.name, k.name);
   f("kind", kind, "which keys a token attends to: " + keys_of_kinds(), kinds);
-  f("window", window, meaning_of("window"), in_range(0, kMostTokens));
-  f("sinks", sinks, meaning_of("sinks"), in_range(0, kMostTokens));
-  f("segments", segments, meaning_of("segments"), in_range(1, kMostTokens), at_most_items(kMostBranches));
-  f("rates", rates, meaning_of("rates"), in_range(1, kMostTokens), at_most_items(kMostBranches));
+  f("window", window, meaning_of("window"), in_range(0, kMaxTokens));
+  f("sinks", sinks, meaning_of("sinks"), in_range(0, kMaxTokens));
+  f("segments", segments, meaning_of("segments"), in_range(1, kMaxTokens), at_most_items(kMaxBranches));
+  f("rates", rates, meaning_of("rates"), in_range(1, kMaxTokens), at_most_items(kMaxBranches));
   f("dedup", dedup, meaning_of("dedup"));
   f("block", block, meaning_of("block"), in_range(0, 128));
   f("rules", rules, meaning_of("rules"), at_most_items(64));
   f("heads", heads, meaning_of("heads"), in_range(0, 63), at_most_items(1 << 16));
-  f("reuse", reuse, meaning_of("reuse"), in_range(1, kMostShared));
-  f("pools", pools, meaning_of("pools"), in_range(2, kMostTokens), at_most_items(kMostPools));
+  f("reuse", reuse, meaning_of("reuse"), in_range(1, kMaxShared));
+  f("pools", pools, meaning_of("pools"), in_range(2, kMaxTokens), at_most_items(kMaxPools));
   f("pooling", pooling, meaning_of("pooling"),
     choices<Pooling>({{"mean", Pooling::mean}, {"learned", Pooling::learned}}));
   f("pool_gates", pool_gates, meaning_of("pool_gates"));
-  f("index_heads", index_heads, meaning_of("index_heads"), in_range(1, kMostIndexHeads));
-  f("index_head_dim", index_head_dim, meaning_of("index_head_dim"), in_range(1, kMostIndexDim));
-  f("index_distances", index_distances, meaning_of("index_distances"), in_range(0, kMostDistanceBuckets));
+  f("index_heads", index_heads, meaning_of("index_heads"), in_range(1, kMaxIndexHeads));
+  f("index_head_dim", index_head_dim, meaning_of("index_head_dim"), in_range(1, kMaxIndexDim));
+  f("index_distances", index_distances, meaning_of("index_distances"), in_range(0, kMaxDistanceBuckets));
   f("index_loss", index_loss, meaning_of("index_loss"), in_range(0, 1e6));
   f("index_warmup_steps", index_warmup_steps, meaning_of("index_warmup_steps"), in_range(0, 1 << 30));
 }

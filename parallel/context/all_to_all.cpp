@@ -11,7 +11,7 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kMostGroups = 4;
+constexpr std::int64_t kMaxGroups = 4;
 
 // Messages in flight, and the copies to make on arrival.
 struct Flight {
@@ -118,7 +118,7 @@ class AllToAll final : public ContextParallel {
     check_shards(s);
     RING_CHECK(k.dim(1) % comm_.size() == 0, "context exchange by all_to_all: ", k.dim(1), " KV heads do not divide ",
                "among ", comm_.size(), " ranks");
-    groups_ = kMostGroups;
+    groups_ = kMaxGroups;
     while (k.dim(1) / comm_.size() % groups_ != 0) --groups_;
     return s;
   }

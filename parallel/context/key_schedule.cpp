@@ -10,7 +10,7 @@
 namespace ring {
 namespace {
 
-constexpr std::int64_t kMostShown = std::int64_t{1} << 28;  // bytes of keys of all ranks that are gathered at a time
+constexpr std::int64_t kMaxShown = std::int64_t{1} << 28;  // bytes of keys of all ranks that are gathered at a time
 
 // Returns the selection rows of each rank, those of its own queries.
 std::vector<std::vector<SelectedRows>> held_by_all(ContextShards shards, const Pattern& pattern) {
@@ -119,7 +119,7 @@ void KeySchedule::show(const PooledAttention& args, const std::shared_ptr<const 
   const std::int64_t heads = args.k.dim(1);
   const std::int64_t each = shards->tokens() * args.k.dim(2) * size_of(args.k.dtype());
   std::int64_t some = heads;
-  while (some > 1 && (heads % some != 0 || some * each > kMostShown)) --some;
+  while (some > 1 && (heads % some != 0 || some * each > kMaxShown)) --some;
   for (std::int64_t first = 0; first < heads; first += some) {
     const KvHeads part{first, some};
     PooledAttention a(of_heads(args, part, watched_patterns_.get(shards, args.pattern, heads, part), ctx),

@@ -16,11 +16,11 @@
 namespace ring {
 namespace {
 
-constexpr double kMostKeyBytes = 1e9;  // limit on all ranks' keys and values in f32 for measuring gather
-constexpr double kLongest = 1;         // seconds of a forward and backward; longer ones are not measured
+constexpr double kMaxKeyBytes = 1e9;  // limit on all ranks' keys and values in f32 for measuring gather
+constexpr double kLongest = 1;        // seconds of a forward and backward; longer ones are not measured
 // A schedule must take less than this share of the best time so far; a smaller gain is noise.
 constexpr float kClearly = 0.97f;
-constexpr double kMostWorkspace = 4.3e9;  // bytes of workspace of an attention kernel
+constexpr double kMaxWorkspace = 4.3e9;  // bytes of workspace of an attention kernel
 
 class MeasuredContext final : public ContextParallel {
  public:
@@ -127,7 +127,7 @@ class MeasuredContext final : public ContextParallel {
   bool fits(const ContextParallel& s, const Attention& a, const ContextShards& shards) const {
     if (s.schedule() == "all_to_all") return a.k.dim(1) % comm_.size() == 0;
     if (s.schedule() == "gather")
-      return 2.0 * 4 * static_cast<double>(shards.tokens() * a.k.dim(1) * a.k.dim(2)) < kMostKeyBytes;
+      return 2.0 * 4 * static_cast<double>(shards.tokens() * a.k.dim(1) * a.k.dim(2)) < kMaxKeyBytes;
     return true;
   }
 
@@ -145,7 +145,7 @@ class MeasuredContext final : public ContextParallel {
     if (s.schedule() == "gather") bytes += size * dim * 2 * 2 * all * kv_heads;
     if (s.schedule() == "all_to_all") bytes += size * dim * 3 * mine * (4 * heads + 4 * kv_heads);
     const double pairs = kept_pairs(a.pattern, shards.documents, shards.documents, a.k.dim(1)) / comm_.size();
-    return bytes + std::min(kMostWorkspace, ctx.deterministic ? 2 * heads * pairs : 0);
+    return bytes + std::min(kMaxWorkspace, ctx.deterministic ? 2 * heads * pairs : 0);
   }
 
   static bool can_allocate(double bytes, const ExecContext& ctx) {

@@ -42,7 +42,7 @@ Tensor message_of(const NeededKeys& need, const Tensor& like, DType type, const 
   return message_in(need, like, [&](std::int64_t size) { return ctx.empty({size}, type); });
 }
 
-constexpr std::size_t kMostAdditions = 16;  // with more copies, all rows are added in one call
+constexpr std::size_t kMaxAdditions = 16;  // with more copies, all rows are added in one call
 
 }  // namespace
 
@@ -86,7 +86,7 @@ Tensor pack_home(const NeededKeys& need, const KvPair& gradients, const ExecCont
 }
 
 void add_home(const NeededKeys& need, const Tensor& message, const KvPair& gradients, const ExecContext& ctx) {
-  bool few = !need.referenced && need.copies.size() <= kMostAdditions;
+  bool few = !need.referenced && need.copies.size() <= kMaxAdditions;
   for (const RowCopy& c : need.copies) few = few && c.head < 0 && c.stride == 1;
   if (!few) {
     const KvPair all = no_gradients(gradients.k, ctx);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kRows = 256, kWidth = 64;
 constexpr std::size_t kOne = kRows * kWidth * sizeof(float);  // bytes of an activation
-static_assert(kOne >= HostOffload::kLeastBytes);
+static_assert(kOne >= HostOffload::kMinBytes);
 constexpr std::size_t kPlenty = std::size_t{1} << 30;
 
 // Overwrites what is freed, and fails at the allocation that it is told.
@@ -141,8 +141,8 @@ TEST_F(HostOffloadTest, SmallTensorsAndThoseOfNoPartStay) {
   HostOffload offload(ctx, kPlenty);
   EXPECT_EQ(offload.pack(filled("t"), ctx), nullptr) << "nobody says when it is to come back";
   const ScopeGuard scope(*ctx.scopes, block_scope(0), ScopePass::forward);
-  EXPECT_EQ(offload.pack(ctx.empty({HostOffload::kLeastBytes / sizeof(float) - 1}), ctx), nullptr);
-  EXPECT_NE(offload.pack(ctx.empty({HostOffload::kLeastBytes / sizeof(float)}), ctx), nullptr);
+  EXPECT_EQ(offload.pack(ctx.empty({HostOffload::kMinBytes / sizeof(float) - 1}), ctx), nullptr);
+  EXPECT_NE(offload.pack(ctx.empty({HostOffload::kMinBytes / sizeof(float)}), ctx), nullptr);
 }
 
 TEST_F(HostOffloadTest, HostMemoryHasALimit) {

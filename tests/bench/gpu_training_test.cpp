@@ -54,7 +54,7 @@ class GpuTraining : public testing::Test {
       const std::uint64_t before = host_waits();
       trainer.launch();
       if (step >= 4) result.waits += host_waits() - before;
-      while (trainer.in_flight() > trainer.most_in_flight()) finish();
+      while (trainer.in_flight() > trainer.max_in_flight()) finish();
     }
     while (trainer.in_flight() > 0) finish();
     result.choices = bench.exec().tuning->text();

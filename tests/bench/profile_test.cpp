@@ -164,7 +164,7 @@ TEST(GpuProfiler, WatchesWithoutWaiting) {
     if (trainer.steps_done() > Profiler::kWarmup) {
       EXPECT_EQ(host_waits(), before) << "step " << trainer.steps_done();
     }
-    while (trainer.in_flight() > (last ? 0 : trainer.most_in_flight())) {
+    while (trainer.in_flight() > (last ? 0 : trainer.max_in_flight())) {
       EXPECT_TRUE(trainer.finish().accepted);
     }
   }

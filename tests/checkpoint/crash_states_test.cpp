@@ -14,8 +14,8 @@ namespace ring::test {
 namespace {
 
 constexpr int kRoot = 0;
-constexpr std::size_t kMostSubsets = 400;  // of what is not synced, for each prefix
-constexpr std::size_t kPieces = 3;         // a write may be torn into
+constexpr std::size_t kMaxSubsets = 400;  // of what is not synced, for each prefix
+constexpr std::size_t kPieces = 3;        // a write may be torn into
 
 struct Inode {
   bool folder = false;
@@ -189,7 +189,7 @@ std::vector<std::set<std::size_t>> subsets(const std::vector<std::size_t>& all, 
     found.push_back({i});
     found.emplace_back(all.begin(), all.end()).erase(i);
   }
-  while (found.size() < kMostSubsets) {
+  while (found.size() < kMaxSubsets) {
     std::set<std::size_t> lost;
     const unsigned share = 1 + random() % 9;  // tenths that are lost
     for (const std::size_t i : all)

@@ -75,7 +75,7 @@ TEST(SafetensorsHeader, BoundsItsLength) {
   EXPECT_TRUE(contains(error_of([] { parse_safetensors("1234567"); }), "it has 7 bytes"));
   std::string file = file_of("{}", 0);
   for (const std::uint64_t length :
-       {std::uint64_t{3}, kMostSafetensorsHeader, kMostSafetensorsHeader + 1, ~std::uint64_t{0}}) {
+       {std::uint64_t{3}, kMaxSafetensorsHeader, kMaxSafetensorsHeader + 1, ~std::uint64_t{0}}) {
     std::memcpy(file.data(), &length, 8);
     EXPECT_NE(error_of([&] { parse_safetensors(file); }), "") << length;
   }

@@ -19,9 +19,9 @@ namespace {
 TEST(LaunchOptions, Nodes) {
   LaunchOptions o;
   read_nodes("4", o);
-  EXPECT_EQ(std::pair(o.least_nodes, o.most_nodes), std::pair(4, 4));
+  EXPECT_EQ(std::pair(o.min_nodes, o.max_nodes), std::pair(4, 4));
   read_nodes("2:8", o);
-  EXPECT_EQ(std::pair(o.least_nodes, o.most_nodes), std::pair(2, 8));
+  EXPECT_EQ(std::pair(o.min_nodes, o.max_nodes), std::pair(2, 8));
   for (const char* bad : {"", "0", "-1", "3:2", "1:2:3", "two", "1e3", "99999"})
     EXPECT_NE(error_of([&] { read_nodes(bad, o); }).find("--nnodes"), std::string::npos) << bad;
 }
@@ -78,22 +78,22 @@ TEST(LaunchOptions, ASchedulerFillsInWhatWasNotGiven) {
       .source = "srun", .agents = 4, .index = 2, .nodes = 4, .endpoint = Endpoint{"n1", 20001}, .job = "7.0"};
   LaunchOptions o;
   take_place(srun, false, o);
-  EXPECT_EQ(std::pair(o.least_nodes, o.most_nodes), std::pair(4, 4));
+  EXPECT_EQ(std::pair(o.min_nodes, o.max_nodes), std::pair(4, 4));
   EXPECT_EQ(o.node_rank, 2);
   EXPECT_EQ(o.endpoint, (Endpoint{"n1", 20001}));
   EXPECT_EQ(o.rdzv_id, "7.0");
 
   LaunchOptions given;
-  given.least_nodes = 1;
-  given.most_nodes = 2;
+  given.min_nodes = 1;
+  given.max_nodes = 2;
   given.rdzv_id = "mine";
   take_place(srun, true, given);
-  EXPECT_EQ(std::pair(given.least_nodes, given.most_nodes), std::pair(1, 2));
+  EXPECT_EQ(std::pair(given.min_nodes, given.max_nodes), std::pair(1, 2));
   EXPECT_EQ(given.node_rank, -1) << "a spare: its number is no place of the job";
   EXPECT_EQ(given.rdzv_id, "mine");
 
   LaunchOptions pod;
-  pod.least_nodes = pod.most_nodes = 2;
+  pod.min_nodes = pod.max_nodes = 2;
   take_place({.source = "Kubernetes", .index = 1}, true, pod);
   EXPECT_EQ(pod.node_rank, 1);
 }
@@ -112,14 +112,14 @@ TEST(LaunchOptions, NobodyTrainsAlone) {
 
 TEST(LaunchOptions, ALoopbackAddressIsForOneMachine) {
   LaunchOptions o;
-  o.least_nodes = o.most_nodes = 2;
+  o.min_nodes = o.max_nodes = 2;
   for (const char* host : {"localhost", "127.0.0.1", "::1"}) {
     o.endpoint = Endpoint{host, 29400};
     EXPECT_NE(error_of([&] { refuse_loopback({.source = "Slurm", .nodes = 2}, o); }).find("this job of Slurm has 2"),
               std::string::npos);
     EXPECT_EQ(error_of([&] { refuse_loopback({}, o); }), "") << "agents of one machine, as far as one can know";
   }
-  o.least_nodes = 1;
+  o.min_nodes = 1;
   EXPECT_NE(error_of([&] { refuse_loopback({}, o); }).find("would train alone"), std::string::npos);
   o.endpoint = Endpoint{"10.0.0.1", 29400};
   EXPECT_EQ(error_of([&] { refuse_loopback({.source = "Slurm", .nodes = 2}, o); }), "");

@@ -192,8 +192,8 @@ TEST(SlowYaml, AnyTextOfAMegabyteIsReadInSeconds) {
         "---\n", "...\n", "- a\n", "a,", ":",   "[a: ",   "{a,", "\xef\xbb\xbf", "\xff", std::string(1, '\0').c_str(),
         "x"}) {
     std::string text;
-    while (text.size() < config::kMostSettingsBytes) text += part.empty() ? std::string(1, '\0') : part;
-    text.resize(config::kMostSettingsBytes);
+    while (text.size() < config::kMaxSettingsBytes) text += part.empty() ? std::string(1, '\0') : part;
+    text.resize(config::kMaxSettingsBytes);
     const std::clock_t start = std::clock();
     try {
       parse_yaml(text);

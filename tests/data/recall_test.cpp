@@ -120,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(Tasks, Recall,
                                          RecallCase{"recall_few_queries", of(RecallKind::recall, 100, 50, 16, 3, 0)},
                                          RecallCase{"recall_spread_queries", of(RecallKind::recall, 128, 48, 8, 8, 70)},
                                          RecallCase{"recall_full", of(RecallKind::recall, 32, 24, 8, 8, 0)},
-                                         RecallCase{"needles", of(RecallKind::needles, 200, kMostSymbols, 4, 4, 0)},
+                                         RecallCase{"needles", of(RecallKind::needles, 200, kMaxSymbols, 4, 4, 0)},
                                          RecallCase{"needles_spread_queries",
                                                     of(RecallKind::needles, 200, 49, 5, 2, 50)},
                                          RecallCase{"needles_without_noise", of(RecallKind::needles, 28, 30, 10, 4, 0)},
@@ -207,7 +207,7 @@ TEST(RecallCorpus, NamesWhatDoesNotFit) {
   refused(of(RecallKind::recall, 31, 48, 8, 8, 0), {"--context 31", "at least 32"});
   refused(of(RecallKind::needles, 63, 48, 8, 8, 48), {"--context 63", "at least 64", "48 for the queries"});
   refused(of(RecallKind::recall, 64, 5, 1, 1, 0), {"--vocab-size 5", "at least 6"});
-  refused(of(RecallKind::recall, 64, kMostSymbols + 1, 1, 1, 0), {"--vocab-size 21487"});
+  refused(of(RecallKind::recall, 64, kMaxSymbols + 1, 1, 1, 0), {"--vocab-size 21487"});
   RecallOptions none = of(RecallKind::recall, 64, 48, 8, 8, 0);
   none.documents = 0;
   refused(none, {"--documents 0"});

@@ -108,7 +108,7 @@ TEST(ActivationSolver, TheLeastBudgetIsTheBorder) {
   for (int n = 0; n < 2000; ++n) {
     const PartOptions parts = random_parts(random);
     const std::size_t base = random() % 10, host = 200;  // enough for any of them
-    const std::size_t least = least_budget(parts, base, host);
+    const std::size_t least = min_budget(parts, base, host);
     EXPECT_TRUE(solve_activations(parts, base, {least, host})) << "instance " << n;
     if (least > base) {
       EXPECT_FALSE(solve_activations(parts, base, {least - 1, host})) << "instance " << n;
@@ -160,7 +160,7 @@ TEST(ActivationSolver, EqualBlocksWithAHostAreQuick) {
 TEST(ActivationSolver, NothingToChooseIsAChoice) {
   EXPECT_TRUE(solve_activations({}, 5, {5, 0}));
   EXPECT_FALSE(solve_activations({}, 6, {5, 0}));
-  EXPECT_EQ(least_budget({}, 6), 6u);
+  EXPECT_EQ(min_budget({}, 6), 6u);
 }
 
 // By definition: whatever runs, there is what was kept before it; of a segment that is its last block's output, and

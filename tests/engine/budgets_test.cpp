@@ -63,7 +63,7 @@ TEST_P(Budgets, AreObeyedWithTheSameBitsAndAsPredicted) {
   Config config = config_of(GetParam().settings);
   const auto [least, most] = range_of(config);
   ASSERT_LT(least, most);
-  const double most_taken = config.data.packing.documents ? 1.001 : 1;  // where they end is known in the step alone
+  const double max_taken = config.data.packing.documents ? 1.001 : 1;  // where they end is known in the step alone
   std::vector<double> losses;
   for (const double share : {1.0, 0.6, 0.25}) {
     SCOPED_TRACE(share);
@@ -73,7 +73,7 @@ TEST_P(Budgets, AreObeyedWithTheSameBitsAndAsPredicted) {
     if (losses.empty()) losses = steps.losses;
     EXPECT_EQ(steps.losses, losses);
     EXPECT_LE(steps.fit.peak, budget);
-    EXPECT_LE(static_cast<double>(steps.taken), most_taken * static_cast<double>(budget));
+    EXPECT_LE(static_cast<double>(steps.taken), max_taken * static_cast<double>(budget));
     EXPECT_NEAR(static_cast<double>(steps.fit.peak), static_cast<double>(steps.taken),
                 0.03 * static_cast<double>(steps.taken));
     EXPECT_LE(static_cast<double>(steps.peak), 1.03 * static_cast<double>(budget)) << "before steps had a plan";

@@ -17,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       environment[line.substr(0, equals)] = line.substr(equals + 1);
   try {
     const ring::WorkerEnvironment w = ring::parse_environment(environment);
-    const bool sound = w.rank >= 0 && w.rank < w.world && w.world <= ring::kMostProcesses && w.local_rank >= 0 &&
+    const bool sound = w.rank >= 0 && w.rank < w.world && w.world <= ring::kMaxProcesses && w.local_rank >= 0 &&
                        w.local_world >= 1 && w.local_world <= w.world && w.store_ports >= 1 &&
                        w.store.port + w.store_ports - 1 <= 65535;
     if (!sound) std::abort();

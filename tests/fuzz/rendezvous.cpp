@@ -43,8 +43,8 @@ class Conversation {
   static RendezvousRules make_rules(std::uint8_t rules, std::uint8_t restarts) {
     RendezvousRules r;
     r.host = "0";
-    r.most_nodes = 1 + rules % 4;
-    r.least_nodes = 1 + rules / 4 % r.most_nodes;
+    r.max_nodes = 1 + rules % 4;
+    r.min_nodes = 1 + rules / 4 % r.max_nodes;
     r.max_restarts = restarts % 5;
     return r;
   }

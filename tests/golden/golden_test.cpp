@@ -251,7 +251,7 @@ TEST_P(GpuGolden, EqualsTheReference) {
   std::vector<StepReport> reports;
   for (std::int64_t s = 0; s < config_.train.steps; ++s) {
     trainer.launch();
-    if (trainer.in_flight() > trainer.most_in_flight()) reports.push_back(trainer.finish());
+    if (trainer.in_flight() > trainer.max_in_flight()) reports.push_back(trainer.finish());
   }
   while (trainer.in_flight() > 0) reports.push_back(trainer.finish());
   expect_steps(reports, want, kGpuTolerance, kGpuTolerance);

@@ -44,7 +44,7 @@ TEST_P(HfRoundTrip, KeepsEveryBit) {
   const Config config = config_with(GetParam());
   const fs::path original = write_run(config, folder.path()), out = folder.path() / "hf", run = folder.path() / "run";
   const Exported e =
-      export_to_hf(folder.path().string(), out.string(), {.type = {}, .most_bytes = 40'000, .stopped = {}});
+      export_to_hf(folder.path().string(), out.string(), {.type = {}, .max_bytes = 40'000, .stopped = {}});
   EXPECT_EQ(e.family, GetParam().family);
   EXPECT_EQ(e.type, FloatType::f32);
   EXPECT_TRUE(fs::exists(out / kSafetensorsIndex));
@@ -73,7 +73,7 @@ TEST_F(Hf, ExportsACheckpointOfAnyLayout) {
 TEST_F(Hf, RoundsToTheTypeAskedFor) {
   for (const FloatType type : {FloatType::bf16, FloatType::f16}) {
     const std::string out = path(str(safetensors_name(type))).string(), run = out + "-run";
-    export_to_hf(path("run").string(), out, {.type = type, .most_bytes = 1 << 30, .stopped = {}});
+    export_to_hf(path("run").string(), out, {.type = type, .max_bytes = 1 << 30, .stopped = {}});
     import_from_hf(out, run, {});
     const Manifest before = read_manifest(original_), after = read_manifest(first_checkpoint(run));
     for (const auto& [name, t] : after.tensors) {
@@ -91,7 +91,7 @@ TEST_F(Hf, RoundsToTheTypeAskedFor) {
 
 TEST_F(Hf, LeavesNothingBehindWhereItFails) {
   EXPECT_TRUE(
-      contains(export_error({.type = {}, .most_bytes = 1, .stopped = [] { return true; }}), "stopped by a signal"));
+      contains(export_error({.type = {}, .max_bytes = 1, .stopped = [] { return true; }}), "stopped by a signal"));
   EXPECT_EQ(entries(), 1u);
   fs::create_directory(path("out"));
   EXPECT_TRUE(contains(export_error(), "exists, and nothing is overwritten")) << export_error();

@@ -86,7 +86,7 @@ TEST(HttpEndpoint, IsAPortOrAnAddress) {
 }
 
 TEST_F(HttpServerTest, AnswersAndRefuses) {
-  const HttpServer server({.at = kAnywhere, .most_body = 100}, echo);
+  const HttpServer server({.at = kAnywhere, .max_body = 100}, echo);
   const Endpoint at = server.endpoint();
   EXPECT_GT(at.port, 0);
   const HttpAnswer get = http_get(at, "/a?x=1&y=%20z");
@@ -103,7 +103,7 @@ TEST_F(HttpServerTest, AnswersAndRefuses) {
 
 // Two readers of such a request may disagree on where it ends, or whom it is for.
 TEST_F(HttpServerTest, AmbiguousRequestsAreRefused) {
-  const HttpServer server({.at = kAnywhere, .most_body = 100}, echo);
+  const HttpServer server({.at = kAnywhere, .max_body = 100}, echo);
   const std::string host = "Host: localhost\r\n", five = "Content-Length: 5\r\n",
                     chunked = "Transfer-Encoding: chunked\r\n",
                     hidden = "0\r\n\r\nGET /hidden HTTP/1.1\r\nHost: localhost\r\n\r\n";
@@ -131,7 +131,7 @@ TEST_F(HttpServerTest, AWrongTokenIsRefused) {
 }
 
 TEST_F(HttpServerTest, ABodyWithoutALengthIsBounded) {
-  const HttpServer server({.at = kAnywhere, .most_body = 1000}, echo);
+  const HttpServer server({.at = kAnywhere, .max_body = 1000}, echo);
   const std::string chunk = "400\r\n" + std::string(1024, 'x') + "\r\n";
   std::string body;
   for (int i = 0; i < 64; ++i) body += chunk;
@@ -243,7 +243,7 @@ bool drips_until_closed(const Endpoint& at, const std::string& begin, const std:
 TEST_F(HttpServerTest, ARequestThatNeverEndsIsClosed) {
   const auto options = [](bool may_block) {
     return HttpOptions{
-        .at = kAnywhere, .may_block = may_block, .silence = seconds(300), .request = seconds(1), .most_body = 1000};
+        .at = kAnywhere, .may_block = may_block, .silence = seconds(300), .request = seconds(1), .max_body = 1000};
   };
   const HttpServer one_thread(options(false), echo), thread_each(options(true), echo);
   EXPECT_TRUE(drips_until_closed(one_thread.endpoint(), "GET / HTTP/1.1\r\n", "X: y\r\n"));
@@ -264,7 +264,7 @@ TEST_F(HttpServerTest, RequestsThatNeverEndMakeWay) {
                              .connections = 8,
                              .silence = seconds(300),
                              .request = seconds(300),
-                             .most_body = 1000},
+                             .max_body = 1000},
                             echo);
     const auto deadline = AwakeClock::now() + seconds(60);
     std::vector<Fd> crowd;

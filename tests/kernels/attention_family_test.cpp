@@ -60,7 +60,7 @@ class AttentionFamily : public testing::TestWithParam<AttentionTarget> {
   AttentionResults run(const AttentionProblem& p, const AttentionInputs& in) { return test::run(GetParam(), p, in); }
   // With heads that are wide enough for the target.
   static AttentionProblem fit(AttentionProblem p) {
-    p.dim = std::max(p.dim, GetParam().least_dim);
+    p.dim = std::max(p.dim, GetParam().min_dim);
     return p;
   }
 };

@@ -274,7 +274,7 @@ AttentionProblem with_other_rows(AttentionProblem p, const std::vector<Span>& qu
 }
 
 std::string name_of(const AttentionTarget& t) {
-  return str(t.candidate, "_", t.dtype, t.least_dim > 8 ? str("_from_", t.least_dim) : "");
+  return str(t.candidate, "_", t.dtype, t.min_dim > 8 ? str("_from_", t.min_dim) : "");
 }
 void PrintTo(const AttentionTarget& t, std::ostream* out) { *out << name_of(t); }
 

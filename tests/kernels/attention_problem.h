@@ -38,7 +38,7 @@ struct AttentionTarget {
   std::string candidate = "blocked";
   DType dtype = DType::f32;
   bool every = true;  // takes every problem; else some, and the others are left out
-  std::int64_t least_dim = 8;
+  std::int64_t min_dim = 8;
   int threads = 3;  // CPU
 };
 void PrintTo(const AttentionTarget&, std::ostream*);

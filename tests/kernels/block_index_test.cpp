@@ -122,7 +122,7 @@ TEST_P(BlockIndex, LastBlocksHaveNoGradient) {
 
 // Buckets follow each other, and each has the distances that say so. Their number only says where the last one is.
 TEST(DistanceBuckets, PartitionTheDistances) {
-  for (const int count : {1, 2, 3, 7, 8, 9, 32, kMostDistanceBuckets}) {
+  for (const int count : {1, 2, 3, 7, 8, 9, 32, kMaxDistanceBuckets}) {
     int next = 1;
     for (int bucket = 0; bucket < count; ++bucket) {
       const DistanceRange range = distances_of(bucket, count);

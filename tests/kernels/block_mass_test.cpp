@@ -106,7 +106,7 @@ Values measured(const Target& target, const AttentionProblem& p, const Attention
   return read_values(a.mass, ctx);
 }
 
-std::int64_t most_blocks(const AttentionProblem& p) {
+std::int64_t max_blocks(const AttentionProblem& p) {
   std::int32_t most = 0;
   for (const Span& s : p.queries) most = std::max(most, blocks_of(p.pattern, s));
   return most;
@@ -120,7 +120,7 @@ Values rows_of(const Values& all, std::int64_t width, std::int64_t begin, std::i
 Values measured_in_parts(const Target& target, const AttentionProblem& p, const AttentionInputs& in, const Values& lse,
                          const std::vector<std::int32_t>& cuts, const ExecContext& ctx) {
   const std::vector<std::int32_t> first = first_blocks(p.pattern, p.queries);
-  const std::int64_t rows = first.back(), blocks = most_blocks(p);
+  const std::int64_t rows = first.back(), blocks = max_blocks(p);
   const Tensor mass = ctx.zeros({rows, p.kv_heads, blocks}),
                keys = make_tensor({p.key_rows, p.kv_heads, p.dim}, target.dtype, in.k, ctx),
                bits = from_host(p.selection, ctx.stream).view({rows, p.kv_heads, p.words()});
@@ -155,7 +155,7 @@ Values measured_in_parts(const Target& target, const AttentionProblem& p, const 
 void expect_mass(const Target& target, const AttentionProblem& p, const ExecContext& ctx) {
   const AttentionInputs in = random_inputs(p, target.dtype);
   const Values lse = reference(p, in).lse;
-  for (const std::int64_t blocks : {most_blocks(p), most_blocks(p) + 3}) {
+  for (const std::int64_t blocks : {max_blocks(p), max_blocks(p) + 3}) {
     const Values want = definition(p, in, lse, blocks), got = measured(target, p, in, lse, blocks, ctx);
     ASSERT_EQ(got.size(), want.size());
     for (std::size_t i = 0; i < want.size(); ++i) {
@@ -198,7 +198,7 @@ TEST_P(BlockMasses, OfSomeQueriesAddUpToThoseOfAll) {
       const ExecContext ctx = context();
       const AttentionProblem p = problem(block, {300, 1, 70, 129, 250}, 40, {3, 304}, 5);
       const AttentionInputs in = random_inputs(p, GetParam().dtype);
-      const Values lse = reference(p, in).lse, want = definition(p, in, lse, most_blocks(p)),
+      const Values lse = reference(p, in).lse, want = definition(p, in, lse, max_blocks(p)),
                    got = measured_in_parts(GetParam(), p, in, lse, cuts, ctx);
       ASSERT_EQ(p.query_rows, cuts.back());
       ASSERT_EQ(got.size(), want.size());
@@ -221,8 +221,8 @@ TEST_P(BlockMasses, RepeatTheirBits) {
   const AttentionProblem p = problem(64, {500, 200}, 40);
   const AttentionInputs in = random_inputs(p, GetParam().dtype);
   const Values lse = reference(p, in).lse;
-  const Values one = measured(GetParam(), p, in, lse, most_blocks(p), context(1));
-  EXPECT_EQ(one, measured(GetParam(), p, in, lse, most_blocks(p), context(3)));
+  const Values one = measured(GetParam(), p, in, lse, max_blocks(p), context(1));
+  EXPECT_EQ(one, measured(GetParam(), p, in, lse, max_blocks(p), context(3)));
 }
 
 // With the log-sum-exp of dense attention a row sums to the share of its mass that the kept blocks hold.
@@ -232,7 +232,7 @@ TEST_P(BlockMasses, SumToTheShareOfDenseAttention) {
   AttentionProblem all = p;
   all.pattern = dense(), all.selection.clear();
   const Values dense = reference(all, in).lse, own = reference(p, in).lse;
-  const std::int64_t blocks = most_blocks(p);
+  const std::int64_t blocks = max_blocks(p);
   const Values got = measured(GetParam(), p, in, dense, blocks, context());
   double least = 1;
   for (std::int32_t i = 0; i < blocks; ++i)

@@ -11,7 +11,7 @@ void PrintTo(const OpCase& c, std::ostream* out) { *out << c.op << "/" << c.name
 namespace {
 
 // Bench cases above these would take the oracle seconds.
-constexpr double kMostFlops = 2e8, kMostBytes = 8e6;
+constexpr double kMaxFlops = 2e8, kMaxBytes = 8e6;
 
 double norm(const Values& v) {
   double s = 0;
@@ -163,7 +163,7 @@ std::string full_name(const OpCase& c) { return c.op + "_" + c.name; }
 
 std::vector<OpCase> tested_cases() {
   std::vector<OpCase> cases = all_cases();
-  std::erase_if(cases, [](const OpCase& c) { return c.bench && (c.flops > kMostFlops || c.bytes > kMostBytes); });
+  std::erase_if(cases, [](const OpCase& c) { return c.bench && (c.flops > kMaxFlops || c.bytes > kMaxBytes); });
   return cases;
 }
 

@@ -71,8 +71,8 @@ class Job {
 
 RendezvousRules nodes(int least, int most, int restarts = 3) {
   RendezvousRules r;
-  r.least_nodes = least;
-  r.most_nodes = most;
+  r.min_nodes = least;
+  r.max_nodes = most;
   r.max_restarts = restarts;
   return r;
 }

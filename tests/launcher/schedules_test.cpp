@@ -31,12 +31,12 @@ class Schedule {
  public:
   explicit Schedule(std::uint64_t seed) : seed_(seed) {
     rules_.host = "0";
-    rules_.most_nodes = 1 + draw(5);
-    rules_.least_nodes = 1 + draw(rules_.most_nodes);
+    rules_.max_nodes = 1 + draw(5);
+    rules_.min_nodes = 1 + draw(rules_.max_nodes);
     rules_.max_restarts = draw(4);
     unit_ = 1 + draw(2);
     rendezvous_.emplace(rules_, now_);
-    for (int i = 0; i < rules_.most_nodes + draw(2); ++i) arrive();
+    for (int i = 0; i < rules_.max_nodes + draw(2); ++i) arrive();
   }
 
   void run() {
@@ -206,8 +206,8 @@ class Schedule {
       EXPECT_LT(node.order.first_rank, node.order.world);
       EXPECT_TRUE(nodes == 0 || (nodes == node.order.nodes && world == node.order.world));
       nodes = node.order.nodes, world = node.order.world;
-      EXPECT_GE(nodes, rules_.least_nodes);
-      EXPECT_LE(nodes, rules_.most_nodes);
+      EXPECT_GE(nodes, rules_.min_nodes);
+      EXPECT_LE(nodes, rules_.max_nodes);
       if (node.order.node_rank == 0) {
         EXPECT_EQ(id, "0") << "the leader is node 0";
       }

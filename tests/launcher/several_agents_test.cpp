@@ -45,7 +45,7 @@ class DistAgents : public test::ScratchTest {
 
   LaunchOptions nodes(int n, const std::string& host = "127.0.0.1") {
     LaunchOptions o;
-    o.least_nodes = o.most_nodes = n;
+    o.min_nodes = o.max_nodes = n;
     if (port_ == 0) port_ = free_port(host);
     o.endpoint = Endpoint{host, port_};
     o.secret = std::string(32, 's');
@@ -288,7 +288,7 @@ TEST_F(DistAgents, TheLossOfTheFirstEndsTheJob) {
 TEST(Launch, SeveralNodesNeedAnAddressAndASecret) {
   LaunchOptions o;
   o.command = {"train"};
-  o.least_nodes = o.most_nodes = 2;
+  o.min_nodes = o.max_nodes = 2;
   const auto error = [&] {
     try {
       launch(o);

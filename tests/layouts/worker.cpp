@@ -57,7 +57,7 @@ class Run {
   Reply train(int steps) {
     for (int i = 0; i < steps; ++i) {
       trainer_.launch();
-      while (trainer_.in_flight() > trainer_.most_in_flight()) finish();
+      while (trainer_.in_flight() > trainer_.max_in_flight()) finish();
     }
     while (trainer_.in_flight() > 0) finish();
     reply_.replayed = trainer_.replays_graph();

@@ -248,7 +248,7 @@ class Rank {
 
   static void report_watched(Gathered& g, const std::vector<WatchReport>& watched) {
     const auto equal = [](const WatchReport& a, const WatchReport& b) {
-      return a.update_ratios == b.update_ratios && a.entropies == b.entropies && a.least_entropies == b.least_entropies;
+      return a.update_ratios == b.update_ratios && a.entropies == b.entropies && a.min_entropies == b.min_entropies;
     };
     const std::lock_guard lock(g.mutex);
     if (g.result.watched.empty()) g.result.watched = watched;

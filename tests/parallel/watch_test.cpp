@@ -122,9 +122,9 @@ TEST_P(DistWatch, EntropiesAreThoseOfOneProcess) {
       // 32 tokens that see 1 to 32 others: attention of a fresh model is almost uniform.
       EXPECT_GT(a.entropies[layer], 2);
       EXPECT_LT(a.entropies[layer], std::lgamma(33) / 32);
-      EXPECT_LE(a.least_entropies[layer], a.entropies[layer]);
+      EXPECT_LE(a.min_entropies[layer], a.entropies[layer]);
       EXPECT_NEAR(b.entropies[layer], a.entropies[layer], 1e-4);
-      EXPECT_NEAR(b.least_entropies[layer], a.least_entropies[layer], 1e-4);
+      EXPECT_NEAR(b.min_entropies[layer], a.min_entropies[layer], 1e-4);
     }
   }
 }

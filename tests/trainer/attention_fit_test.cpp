@@ -1,6 +1,6 @@
 // What single layers' attention costs in loss, and which choices cost the least.
-#include "model/decoder.h"
 #include "trainer/attention_fit.h"
+#include "model/decoder.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -39,7 +39,7 @@ double rise(const Instance& of, const std::vector<std::size_t>& choices) {
 }
 
 // The least sum of rises of all assignments whose density is at most `most`.
-double least_rise(const Instance& of, double most) {
+double min_rise(const Instance& of, double most) {
   std::vector<std::size_t> choices(of.rises.size());
   double least = std::numeric_limits<double>::infinity();
   for (std::size_t at = 0; at < choices.size();) {
@@ -61,7 +61,7 @@ Instance drawn(std::mt19937& random, int digits) {
       out.densities.back().push_back(number(0, digits) / static_cast<double>(digits));
     }
   }
-  const double least = least_density(out.densities);
+  const double least = min_density(out.densities);
   out.most = std::min(1.0, least + number(0, 1000) / 2000.0);
   return out;
 }
@@ -73,7 +73,7 @@ TEST(ChooseAttention, IsTheBestOfAllAssignments) {
     const std::vector<std::size_t> got = choose_attention(one.rises, one.densities, one.most);
     ASSERT_EQ(got.size(), one.rises.size());
     EXPECT_LE(mean_density(one, got), one.most + 1e-9);
-    EXPECT_NEAR(rise(one, got), least_rise(one, one.most), 1e-9) << n;
+    EXPECT_NEAR(rise(one, got), min_rise(one, one.most), 1e-9) << n;
   }
 }
 
@@ -83,7 +83,7 @@ TEST(ChooseAttention, RoundsDensitiesUp) {
     const Instance one = drawn(random, 997'231);
     const std::vector<std::size_t> got = choose_attention(one.rises, one.densities, one.most);
     EXPECT_LE(mean_density(one, got), one.most + 1e-9);
-    EXPECT_LE(rise(one, got), least_rise(one, one.most - 1e-3) + 1e-9) << n;
+    EXPECT_LE(rise(one, got), min_rise(one, one.most - 1e-3) + 1e-9) << n;
   }
 }
 
@@ -92,7 +92,7 @@ TEST(ChooseAttention, OfEqualRisesTheLessDense) {
             (std::vector<std::size_t>{1, 2}));
   // Exactly what there is room for, though not in thousandths.
   EXPECT_EQ(choose_attention({{5, 0}}, {{1.0 / 3, 0.5}}, 1.0 / 3), std::vector<std::size_t>{0});
-  EXPECT_DOUBLE_EQ(least_density({{0.5, 0.2}, {0.4, 0.7}}), 0.3);
+  EXPECT_DOUBLE_EQ(min_density({{0.5, 0.2}, {0.4, 0.7}}), 0.3);
 }
 
 // --- measuring ---

@@ -59,7 +59,7 @@ TEST(StepGuard, GoesOnAsBeforeFromItsState) {
 
 TEST(StepGuard, StopsAfterTooManyInAWindow) {
   TrainConfig c = spikes_above(5);
-  c.most_bad_steps = 2;
+  c.max_bad_steps = 2;
   c.bad_step_window = 100;
   StepGuard guard(c);
   for (const std::int64_t step : {50, 60}) {

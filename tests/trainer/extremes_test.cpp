@@ -128,13 +128,13 @@ void derive(const Config& asked) {
     const auto per_step = static_cast<__int128>(c.train.batch_size) * c.model.context;
     EXPECT_EQ(c.train.tokens, 0);
     EXPECT_GE(c.train.steps, asked.train.steps > 0 || asked.train.tokens > 0 ? 1 : 0);
-    EXPECT_LE(c.train.steps, kMostSteps);
-    EXPECT_LE(per_step * c.train.steps, static_cast<__int128>(kMostTokens));
+    EXPECT_LE(c.train.steps, kMaxSteps);
+    EXPECT_LE(per_step * c.train.steps, static_cast<__int128>(kMaxTokens));
     if (asked.train.tokens > 0) {
       EXPECT_GE(per_step * c.train.steps, asked.train.tokens);
       EXPECT_LT(per_step * (c.train.steps - 1), asked.train.tokens);
     }
-    EXPECT_LE(static_cast<__int128>(plan_of(c, 1).micro_batch) * c.model.context, kMostTokensAtOnce);
+    EXPECT_LE(static_cast<__int128>(plan_of(c, 1).micro_batch) * c.model.context, kMaxTokensAtOnce);
     EXPECT_GE(c.run.threads, 1);
     EXPECT_LE(c.run.threads, 4096);
     for (const double x : {c.optimizer.lr, c.optimizer.eps, c.model.norm_eps, c.model.init_std}) {

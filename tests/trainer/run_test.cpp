@@ -23,7 +23,7 @@ namespace {
 class KilledRuns : public Runs {
  protected:
   // Kills a run again and again, and compares it with one that nobody disturbed.
-  void expect_kills_do_not_show(int most_kills, std::uint64_t steps_between, std::vector<std::string> longer) {
+  void expect_kills_do_not_show(int max_kills, std::uint64_t steps_between, std::vector<std::string> longer) {
     longer.push_back("train.steps=400");
     ASSERT_EQ(run_process(train("whole", longer)).code, 0);
     const std::map<int, std::string> want = losses("whole");
@@ -33,7 +33,7 @@ class KilledRuns : public Runs {
     Finished last;
     for (std::uint64_t attempt = 0; attempt < 100; ++attempt) {
       Process process(train("killed", longer));
-      if (kills < most_kills) {
+      if (kills < max_kills) {
         // A random number of steps on (0: while it starts), and then a random moment inside of one step or save.
         const std::size_t goal = records("killed") + random_bits({17, 0, 1}, attempt) % steps_between;
         while (records("killed") < goal && process.running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -46,7 +46,7 @@ class KilledRuns : public Runs {
       ++kills;
     }
     ASSERT_EQ(last.code, 0);
-    EXPECT_EQ(kills, most_kills);
+    EXPECT_EQ(kills, max_kills);
     EXPECT_EQ(losses("killed"), want);
     EXPECT_EQ(tensors("killed", "step-000000400"), tensors("whole", "step-000000400"));
   }

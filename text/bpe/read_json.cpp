@@ -17,10 +17,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMostDepth = 32;
-constexpr std::int64_t kMostTokens = 1 << 24;
-constexpr std::size_t kMostPut = 64;  // maximum bytes of inserted text
-constexpr std::size_t kShown = 60;    // bytes of a value shown in a message
+constexpr int kMaxDepth = 32;
+constexpr std::int64_t kMaxTokens = 1 << 24;
+constexpr std::size_t kMaxPut = 64;  // maximum bytes of inserted text
+constexpr std::size_t kShown = 60;   // bytes of a value shown in a message
 
 // A value of the file with its path: "tokenizer.json: model.unk_token".
 class Node {
@@ -63,7 +63,7 @@ class Node {
   }
   // Returns text to insert. It must be short, since a few long ones would fill the memory.
   std::string short_text() const {
-    if (text().size() > kMostPut) wrong("at most ", kMostPut, " bytes are wanted");
+    if (text().size() > kMaxPut) wrong("at most ", kMaxPut, " bytes are wanted");
     return text();
   }
   bool flag() const {
@@ -72,8 +72,8 @@ class Node {
   }
   bool flag_or(const char* key, bool other) const { return has(key) ? at(key).flag() : other; }
   std::int32_t id() const {
-    if (!json_.is_number_integer() || json_ < 0 || json_ >= kMostTokens)
-      wrong("a whole number from 0 to ", kMostTokens - 1, " is wanted");
+    if (!json_.is_number_integer() || json_ < 0 || json_ >= kMaxTokens)
+      wrong("a whole number from 0 to ", kMaxTokens - 1, " is wanted");
     return json_.get<std::int32_t>();
   }
 
@@ -353,7 +353,7 @@ class Reader {
   void read_merges(const Node& merges) {
     const Json& list = merges.json();
     if (!list.is_array()) merges.wrong("a list is wanted");
-    if (list.size() > std::size_t{4 * kMostTokens}) fail(merges.where(), " has ", list.size(), " entries");
+    if (list.size() > std::size_t{4 * kMaxTokens}) fail(merges.where(), " has ", list.size(), " entries");
     d_.model.merges = PairTable(list.size());
     std::uint32_t rank = 0;
     for (std::size_t i = 0; i < list.size(); ++i) {
@@ -457,7 +457,7 @@ class Reader {
 Json parsed(const std::string& text, const std::string& file, DuplicateKeys duplicate_keys) {
   Json json;
   try {
-    json = parse_json<Json>(text, {.depth = kMostDepth, .duplicate_keys = duplicate_keys});
+    json = parse_json<Json>(text, {.depth = kMaxDepth, .duplicate_keys = duplicate_keys});
   } catch (const Error& e) {
     fail(file, " cannot be read as JSON: ", e.what());
   }

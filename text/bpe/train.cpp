@@ -14,8 +14,8 @@ namespace ring::bpe {
 namespace {
 
 constexpr const char* kEndOfText = "<|endoftext|>";
-constexpr std::int64_t kLeastCount = 2;
-constexpr std::int64_t kLeastTokens = 257;
+constexpr std::int64_t kMinCount = 2;
+constexpr std::int64_t kMinTokens = 257;
 
 using Id = std::int32_t;
 using Pair = std::pair<Id, Id>;
@@ -92,7 +92,7 @@ class Trainer {
         if (now > 0 && now < top.count) queue_.push({now, top.pair});  // an increased count has its own entry
         continue;
       }
-      if (now < kLeastCount) return;
+      if (now < kMinCount) return;
       merge(top.pair);
     }
   }
@@ -209,8 +209,8 @@ std::string file_of(const Vocabulary& v, Pattern pattern) {
 }  // namespace
 
 std::shared_ptr<const Tokenizer> train_byte_bpe(const TextSource& source, const TrainOptions& options) {
-  if (options.vocab_size < kLeastTokens)
-    fail("a vocabulary of ", options.vocab_size, " tokens is too small: ", kLeastTokens,
+  if (options.vocab_size < kMinTokens)
+    fail("a vocabulary of ", options.vocab_size, " tokens is too small: ", kMinTokens,
          " are taken by bytes and the end of a text");
   Vocabulary vocabulary;
   Trainer(count_words(source, options.pattern), vocabulary).train(options.vocab_size);

@@ -9,7 +9,7 @@
 namespace ring::cpu {
 namespace {
 
-constexpr std::int64_t kMostBlock = 128;  // maximum rows of a block
+constexpr std::int64_t kMaxBlock = 128;  // maximum rows of a block
 
 struct Problem {
   Heads q, k;
@@ -35,12 +35,12 @@ struct Task {
 // Scratch memory of one thread: scores as in the forward, queries of one head, keys of one block, one row of masses.
 struct Scratch {
   float *scores, *queries, *keys, *mass;
-  static std::int64_t floats(std::int64_t dim, std::int64_t blocks) { return kMostBlock * (kStrip + 2 * dim) + blocks; }
+  static std::int64_t floats(std::int64_t dim, std::int64_t blocks) { return kMaxBlock * (kStrip + 2 * dim) + blocks; }
   Scratch(float* p, std::int64_t dim)
       : scores(p),
-        queries(scores + kMostBlock * kStrip),
-        keys(queries + kMostBlock * dim),
-        mass(keys + kMostBlock * dim) {}
+        queries(scores + kMaxBlock * kStrip),
+        keys(queries + kMaxBlock * dim),
+        mass(keys + kMaxBlock * dim) {}
 };
 
 // Returns the sum of exp(score - lse) over the keys and queries of a strip. Overwrites the scores.

@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kBlock) score_blocks(const __grid_constant__ D
   __syncthreads();
   float* const row = scores + (std::int64_t{document.bits} + own) * x.count * columns;
   for (int j = static_cast<int>(threadIdx.x); j < columns; j += kBlock) {
-    float found[kMostIndexHeads];
+    float found[kMaxIndexHeads];
     for (int h = 0; h < x.heads && j < own; ++h) {
       const float p = x.scale * product(asks + h * x.dim, x.key(std::int64_t{document.keys} + j), x.dim);
       found[h] = p <= 0 ? 0 : p;  // a NaN stays
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kBlock)
 template <class T>
 __global__ void __launch_bounds__(kBlock)
     key_gradients(const __grid_constant__ Documents<SelectedRows> documents, Backwards<T> b) {
-  __shared__ float key[kMostIndexDim], dproducts[kChunk * kMostIndexHeads], sums[kBlock];
+  __shared__ float key[kMaxIndexDim], dproducts[kChunk * kMaxIndexHeads], sums[kBlock];
   const Projected<T>& x = b.x;
   const int at = static_cast<int>(blockIdx.x), d = documents.find(at), thread = static_cast<int>(threadIdx.x);
   const SelectedRows document = documents.rows[d];

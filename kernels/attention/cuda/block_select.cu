@@ -296,10 +296,10 @@ auto kernel_for(int dim) {
 }
 
 void launch_content(const Documents<SelectedRows>& some, const Selecting& p, const ExecContext& ctx) {
-  constexpr std::int64_t kMostBytes = 200 << 10;  // shared memory that every GPU with bf16 tensor cores has
+  constexpr std::int64_t kMaxBytes = 200 << 10;  // shared memory that every GPU with bf16 tensor cores has
   const std::int64_t bytes = std::int64_t{p.most} * 4;
-  if (bytes > kMostBytes)
-    fail("block_select: a document of ", p.most, " blocks, at most ", kMostBytes / 4,
+  if (bytes > kMaxBytes)
+    fail("block_select: a document of ", p.most, " blocks, at most ", kMaxBytes / 4,
          " have their scores in a GPU's shared memory: shorten the context, or take larger blocks");
   const std::int64_t warps = std::clamp<std::int64_t>(static_cast<std::int64_t>(kFreeSharedBytes) / bytes, 1, kWarps);
   const std::int64_t rows = std::int64_t{some.before[some.count]} * p.count;

@@ -11,7 +11,7 @@ namespace ring::cuda {
 namespace {
 
 constexpr int kEach = 8;  // elements per lane: head dims are multiples of 8
-constexpr int kMostDim = kWarp * kEach;
+constexpr int kMaxDim = kWarp * kEach;
 constexpr int kAhead = 4;  // keys that a group loads at once
 
 template <class T>
@@ -172,7 +172,7 @@ void run(const AttentionDecode& a, const Tensor& gates, std::int32_t gated, cons
 
 void run_decode(const AttentionDecode& a, const Tensor& gates, std::int32_t gated, const ExecContext& ctx) {
   constexpr const char* op = "attention_decode";
-  RING_CHECK(a.q.dim(2) <= kMostDim, op, ": head dim ", a.q.dim(2), ", expected ", kMostDim, " at most");
+  RING_CHECK(a.q.dim(2) <= kMaxDim, op, ": head dim ", a.q.dim(2), ", expected ", kMaxDim, " at most");
   if (a.q.numel() == 0) return;
   visit_float(op, a.q.dtype(), [&]<class T>() { run<T>(a, gates, gated, ctx); });
 }
@@ -187,8 +187,8 @@ void run_gated(const GatedDecode& a, const ExecContext& ctx) {
   run_decode(a.decode, a.gates, a.first, ctx);
 }
 
-bool supports(const AttentionDecode& a, const ExecContext&) { return a.q.dim(2) <= kMostDim; }
-bool supports_gated(const GatedDecode& a, const ExecContext&) { return a.decode.q.dim(2) <= kMostDim; }
+bool supports(const AttentionDecode& a, const ExecContext&) { return a.q.dim(2) <= kMaxDim; }
+bool supports_gated(const GatedDecode& a, const ExecContext&) { return a.decode.q.dim(2) <= kMaxDim; }
 
 const bool added[] = {attention_decode_kernel.add(Backend::cuda, {"own_simt", run_plain, supports, 0}),
                       gated_decode_kernel.add(Backend::cuda, {"own_simt", run_gated, supports_gated, 0})};

@@ -79,11 +79,11 @@ struct SelectedShape {
   Stationary owner = Stationary::q;
   std::int32_t block = kListRows;
   std::int64_t kv_heads = 1;
-  // tiles: of the owner, summed over segment pairs. most_columns: tiles of the other side, max over segment pairs.
-  std::int64_t tiles = 0, most_columns = 0;
+  // tiles: of the owner, summed over segment pairs. max_columns: tiles of the other side, max over segment pairs.
+  std::int64_t tiles = 0, max_columns = 0;
   void add(const SegmentPair& p) {
     tiles += list_tiles(p, owner).count();
-    most_columns = std::max<std::int64_t>(most_columns, list_tiles(p, other(owner)).count());
+    max_columns = std::max<std::int64_t>(max_columns, list_tiles(p, other(owner)).count());
   }
 };
 // Builds the lists of a selection. pieces: in device memory, each with queries. Work that reads the lists must be

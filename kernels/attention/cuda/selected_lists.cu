@@ -97,7 +97,7 @@ Tensor array_of(std::int64_t count, const ExecContext& ctx) {
 
 DeviceLists selected_lists(const BlockSelection& selection, const SegmentPair* pieces, const SelectedShape& shape,
                            const ExecContext& ctx) {
-  const std::int64_t lists = shape.tiles * shape.kv_heads, room = std::max<std::int64_t>(1, 2 * shape.most_columns);
+  const std::int64_t lists = shape.tiles * shape.kv_heads, room = std::max<std::int64_t>(1, 2 * shape.max_columns);
   if (lists * room >= std::int64_t{1} << 31)
     fail("attention: the lists of a selection of ", shape.tiles, " tiles of 128 queries and ", shape.kv_heads,
          " KV heads need room for ", lists * room,

@@ -12,8 +12,8 @@
 namespace ring::cuda::sm90 {
 
 constexpr int kGroup = 128, kGroupWarps = kGroup / 32;
-constexpr int kGroupRows = 64;             // rows of the stationary operand per consumer
-constexpr int kPart = 64, kMostParts = 2;  // columns per TMA box (one part of a tile); parts per tile, at most
+constexpr int kGroupRows = 64;            // rows of the stationary operand per consumer
+constexpr int kPart = 64, kMaxParts = 2;  // columns per TMA box (one part of a tile); parts per tile, at most
 constexpr int threads_of(int consumers) { return kGroup * (1 + consumers); }
 
 // Bytes of one panel (64 columns, 128 bytes a row) of `rows` rows, and of a tile of kDim columns.
@@ -71,7 +71,7 @@ __device__ inline int lane() { return static_cast<int>(threadIdx.x) % 32; }
 // set if the consumer has any unmasked pair in the part, and bit 8 p + 4 + c if no pair needs a mask. A missing part
 // repeats the column of the first part and has no bit set.
 struct TilePlace {
-  int column[kMostParts];
+  int column[kMaxParts];
   int marks;  // < 0: sentinel, the job has no more tiles
 };
 constexpr int kNoTile = -1;

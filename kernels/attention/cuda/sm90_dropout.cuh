@@ -15,7 +15,7 @@ template <Stationary owner>
 struct TileDropout;
 template <>
 struct TileDropout<Stationary::q> {
-  std::uint32_t rows[2], first[kMostParts], step;
+  std::uint32_t rows[2], first[kMaxParts], step;
 
   template <int kConsumers>
   __device__ void load_rows(const DropoutParams& p, std::int64_t tokens, const Job<kConsumers>& job, int row) {
@@ -28,7 +28,7 @@ struct TileDropout<Stationary::q> {
   }
   __device__ void load_columns(const DropoutParams&, std::int64_t, const HeadSegment& s, const TilePlace& tile) {
 #pragma unroll
-    for (int part = 0; part < kMostParts; ++part) first[part] = column_key(s, tile.column[part] + lane() % 4 * 2);
+    for (int part = 0; part < kMaxParts; ++part) first[part] = column_key(s, tile.column[part] + lane() % 4 * 2);
     step = dropout_column_key(s.rate);
   }
   __device__ uint2 columns(int n) const {

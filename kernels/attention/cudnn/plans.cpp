@@ -8,7 +8,7 @@
 
 namespace ring::cudnn {
 
-Plans::Plans(StreamImpl& stream) : device_(stream.device.index), plans_(stream, kMostPlans) {
+Plans::Plans(StreamImpl& stream) : device_(stream.device.index), plans_(stream, kMaxPlans) {
   if (version() == 0) return;
   const cuda::OnDevice on(device_);
   cudnnHandle_t handle = nullptr;
@@ -34,7 +34,7 @@ std::unique_ptr<Plan> Plans::make(const Problem& p) const {
   const cuda::OnDevice on(device_);
   try {
     auto plan = std::make_unique<Plan>(p, handle_);
-    if (plan->workspace_bytes() <= kMostWorkspace) return plan;
+    if (plan->workspace_bytes() <= kMaxWorkspace) return plan;
     log::debug("cuDNN attention would take ", plan->workspace_bytes(), " bytes of workspace: own kernels serve");
   } catch (const std::exception& e) {
     log::debug(e.what(), ": own kernels serve ", p.batch, " x ", p.queries, " tokens of ", p.heads, " heads of ",

@@ -9,8 +9,8 @@
 
 namespace ring::cudnn {
 
-inline constexpr std::size_t kMostPlans = 64;
-inline constexpr std::size_t kMostWorkspace = std::size_t{4} << 30;  // bytes; more is better spent on activations
+inline constexpr std::size_t kMaxPlans = 64;
+inline constexpr std::size_t kMaxWorkspace = std::size_t{4} << 30;  // bytes; more is better spent on activations
 
 class Plans {
  public:
