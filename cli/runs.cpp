@@ -31,21 +31,22 @@ struct Key {
   std::function<std::optional<double>(const RunSummary&)> value;  // ascending; null sorts by name
 };
 
-std::optional<double> most_is_best(std::optional<double> v) {
-  return least_is_best(v) ? std::optional(-*v) : std::nullopt;
+std::optional<double> larger_is_better(std::optional<double> v) {
+  return smaller_is_better(v) ? std::optional(-*v) : std::nullopt;
 }
 
 const std::vector<Key>& keys() {
   using R = const RunSummary&;
-  static const std::vector<Key> all = {{"name", nullptr},
-                                       {"step", [](R r) { return most_is_best(static_cast<double>(r.step)); }},
-                                       {"loss", [](R r) { return least_is_best(r.loss); }},
-                                       {"validation_loss", [](R r) { return least_is_best(r.validation_loss); }},
-                                       {"tokens_per_second", [](R r) { return most_is_best(r.tokens_per_second); }},
-                                       {"goodput", [](R r) { return most_is_best(r.goodput); }},
-                                       {"restarts", [](R r) { return most_is_best(static_cast<double>(r.restarts)); }},
-                                       {"memory_peak", [](R r) { return most_is_best(r.memory_peak); }},
-                                       {"age", [](R r) { return least_is_best(r.age); }}};
+  static const std::vector<Key> all = {
+      {"name", nullptr},
+      {"step", [](R r) { return larger_is_better(static_cast<double>(r.step)); }},
+      {"loss", [](R r) { return smaller_is_better(r.loss); }},
+      {"validation_loss", [](R r) { return smaller_is_better(r.validation_loss); }},
+      {"tokens_per_second", [](R r) { return larger_is_better(r.tokens_per_second); }},
+      {"goodput", [](R r) { return larger_is_better(r.goodput); }},
+      {"restarts", [](R r) { return larger_is_better(static_cast<double>(r.restarts)); }},
+      {"memory_peak", [](R r) { return larger_is_better(r.memory_peak); }},
+      {"age", [](R r) { return smaller_is_better(r.age); }}};
   return all;
 }
 
@@ -124,7 +125,7 @@ void list(const Arguments& a) {
 
 }  // namespace
 
-std::optional<double> least_is_best(std::optional<double> v) { return v && std::isnan(*v) ? std::nullopt : v; }
+std::optional<double> smaller_is_better(std::optional<double> v) { return v && std::isnan(*v) ? std::nullopt : v; }
 
 std::string loss_text(std::optional<double> v) { return v ? fixed(*v, 4) : kNone; }
 std::string speed_text(std::optional<double> v) { return v ? format_count(*v) : kNone; }

@@ -11,7 +11,7 @@ namespace ring {
 void add_runs_compare(Command runs);
 
 // Returns a sort key for values of which the lowest is best; nullopt for NaN, which has no order.
-std::optional<double> least_is_best(std::optional<double>);
+std::optional<double> smaller_is_better(std::optional<double>);
 
 std::string loss_text(std::optional<double>);     // "2.3456"; "-" if there is none
 std::string speed_text(std::optional<double>);    // "12.3k"

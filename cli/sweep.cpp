@@ -74,7 +74,7 @@ std::size_t print_results(const SweepPlan& plan, const SweepRunner& runner) {
   for (const SweepRun& run : plan.runs) all.emplace_back(summarize_run(runner.folder(run)), &run);
   const bool validated = std::ranges::any_of(all, [](const auto& r) { return r.first.validation_loss.has_value(); });
   std::ranges::stable_sort(all, {}, [&](const auto& r) {
-    const auto loss = least_is_best(validated ? r.first.validation_loss : r.first.loss);
+    const auto loss = smaller_is_better(validated ? r.first.validation_loss : r.first.loss);
     return loss.value_or(std::numeric_limits<double>::infinity());
   });
   Rows rows = {{"run"}};

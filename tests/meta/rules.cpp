@@ -221,4 +221,24 @@ Violations leftovers(const SourceFile& file) {
   return out;
 }
 
+Violations hard_words(const SourceFile& file) {
+  static const std::regex start(R"(^// +(What|Who|Whether|Where|Which|Those|As|And|Of|That|To) )");
+  static const std::regex limit(R"((^|[^\w".])((least|most)_\w+|k(Least|Most)[A-Z]\w*))");
+  Violations out;
+  if (!is_source(file.path) || !kRank.contains(room_of(file.path))) return out;
+  bool in_comment = false;  // the line before is a comment, which this line may continue
+  each_line(file, [&](const std::string& line, const std::string& at) {
+    const std::size_t comment = line.find("// ");
+    const std::string before = line.substr(0, comment);
+    const bool whole = before.find_first_not_of(' ') == std::string::npos;
+    const bool quoted = std::ranges::count(before, '"') % 2 == 1;
+    if (comment != std::string::npos && !quoted && !(whole && in_comment) &&
+        std::regex_search(line.substr(comment), start))
+      out.push_back(str(at, "begin the comment with a verb or with its subject: ", line));
+    if (std::regex_search(line, limit)) out.push_back(str(at, "call limits min and max: ", line));
+    in_comment = comment != std::string::npos && whole;
+  });
+  return out;
+}
+
 }  // namespace ring::test

@@ -59,4 +59,8 @@ Violations detached_threads(const SourceFile&);
 // No marks of unfinished work, no paths of somebody's machine, and no comment without a subject ("Of ...").
 Violations leftovers(const SourceFile&);
 
+// Comments in the rooms begin with a verb or with the thing, not with a relative pronoun or a conjunction ("What the
+// ranks hold"), and limits are called min and max.
+Violations hard_words(const SourceFile&);
+
 }  // namespace ring::test

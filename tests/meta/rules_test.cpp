@@ -161,6 +161,19 @@ TEST(Leftovers, FindsMarksAndMachinePaths) {
                   .empty());
 }
 
+TEST(HardWords, AreRefusedAtTheStartOfAComment) {
+  const auto count = [](const char* text) { return hard_words({"core/a.h", text}).size(); };
+  EXPECT_EQ(count("// What the ranks hold.\nint a;\n"), 1u);
+  EXPECT_EQ(count("int a;  // Whether it fits.\n"), 1u);
+  EXPECT_EQ(count("// Returns the rank.\n// Whether it fits is not checked.\nint a;\n"), 0u);
+  EXPECT_EQ(count("// Returns a.\nint a;\n// As b.\nint b;\n"), 1u);
+  EXPECT_EQ(count("const char* a = \"// As b\";\n"), 0u);
+  EXPECT_EQ(count("int most_bytes = 0;\n"), 1u);
+  EXPECT_EQ(count("constexpr int kLeastRows = 2;\n"), 1u);
+  EXPECT_EQ(count("f(\"most_bad_steps\", max_bad_steps);\nint at_most = 1;\n"), 0u);
+  EXPECT_TRUE(hard_words({"tests/core/a.cpp", "// What the ranks hold.\n"}).empty());
+}
+
 TEST(CastsByClass, AreRefusedInTestsToo) {
   const std::string cast =
       "  if (auto* d = dynamic_"
@@ -256,6 +269,7 @@ TEST(Tree, SettingsKeepTheirBits) { EXPECT_EQ(joined(narrowed_settings), ""); }
 TEST(Tree, JsonIsReadWithBounds) { EXPECT_EQ(joined(json_parsers), ""); }
 TEST(Tree, CommandsAreReadThroughOneHeader) { EXPECT_EQ(joined(command_line_parsers), ""); }
 TEST(Tree, ThreadsAreJoined) { EXPECT_EQ(joined(detached_threads), ""); }
+TEST(Tree, WordsArePlain) { EXPECT_EQ(joined(hard_words), ""); }
 TEST(Tree, NothingIsLeftOver) { EXPECT_EQ(joined(leftovers), ""); }
 
 }  // namespace

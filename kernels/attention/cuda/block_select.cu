@@ -153,7 +153,7 @@ __device__ int count_from(std::uint32_t least, const std::uint32_t* scores, int 
 
 // Returns the largest value that at least `room` scores reach, searched bit by bit from the highest bit; 1 if fewer
 // scores are not NaN.
-__device__ std::uint32_t least_of_best(int room, const std::uint32_t* scores, int count, int lane) {
+__device__ std::uint32_t min_of_best(int room, const std::uint32_t* scores, int count, int lane) {
   std::uint32_t least = 0;
   for (std::uint32_t bit = 1u << 31; bit > 0; bit /= 2)
     if (count_from(least | bit, scores, count, lane) >= room) least |= bit;
@@ -166,7 +166,7 @@ struct Taken {
   int count;
 };
 __device__ Taken best(int room, const std::uint32_t* scores, int count, int lane) {
-  const std::uint32_t least = least_of_best(room, scores, count, lane);
+  const std::uint32_t least = min_of_best(room, scores, count, lane);
   return {least, room - count_from(least + 1, scores, count, lane)};
 }
 
