@@ -3,19 +3,17 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/files.h"
 #include "core/check.h"
 #include "core/io_error.h"
 #include "core/log.h"
 #include "core/regular_file.h"
-#include "job/inject.h"
 #include "trainer/records.h"
 
 namespace ring {
@@ -143,9 +141,8 @@ Metrics::Metrics(const std::string& directory, std::optional<std::int64_t> resum
     : file_(file_in(directory)), events_(directory) {
   const bool continues = prepare(file_, resumed_step);
   check_regular("write", file_, O_WRONLY | O_CREAT);
-  errno = 0;
-  out_.open(file_, std::ios::binary | std::ios::app);  // opens: checked
-  if (!out_) fail("cannot write ", file_, ": ", io_error_text(errno));
+  lines_.emplace(file_, File::Mode::update);
+  bytes_ = lines_->size();
   if (continues) events_.restart(resumed_step ? *resumed_step + 1 : 0);
 }
 
@@ -169,16 +166,15 @@ void Metrics::record(const std::string& group, std::int64_t step, const Values& 
 }
 
 void Metrics::append(const std::string& line) {
-  std::error_code failed;
-  const std::uintmax_t size = fs::file_size(file_, failed);
-  errno = 0;
-  if (tried(IoCall::write, [&] { return out_ << line << '\n' << std::flush ? 0 : -1; }) == 0) return;
-  warn_once(str("cannot write ", file_, ": ", io_error_text(errno ? errno : EIO)));
-  // Removes a partially written line from the file and from the stream's buffer.
-  out_.close();
-  if (!failed) fs::resize_file(file_, size, failed);
-  out_.clear();
-  out_.open(file_, std::ios::binary | std::ios::app);  // opens: checked
+  const std::string text = line + '\n';
+  try {
+    lines_->write_at(bytes_, text.data(), text.size());
+    bytes_ += text.size();
+  } catch (const Error& e) {
+    warn_once(e.what());
+    std::error_code ignored;
+    fs::resize_file(file_, bytes_, ignored);  // removes the part of the line that was written
+  }
 }
 
 void Metrics::text(const std::string& tag, const std::string& text) {

@@ -3,13 +3,13 @@
 // process only.
 
 #include <cstdint>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "checkpoint/files.h"
 #include "core/tensorboard.h"
 
 namespace ring {
@@ -50,7 +50,8 @@ class Metrics {
   void warn_once(const std::string& what);
 
   std::string file_;
-  std::ofstream out_;
+  std::optional<File> lines_;
+  std::uint64_t bytes_ = 0;  // of complete lines
   EventWriter events_;
   bool warned_ = false;
 };
