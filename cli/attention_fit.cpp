@@ -201,7 +201,7 @@ class Fit {
     json["fitted_loss"] = fitted_loss_;
     json["fitted_error"] = fitted_error_;
     json["settings"] = settings();
-    std::cout << json << "\n";
+    std::cout << json.dump(-1, ' ', false, decltype(json)::error_handler_t::replace) << "\n";
   }
 
   const Arguments& a_;

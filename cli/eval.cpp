@@ -31,8 +31,11 @@ struct Arguments {
 
 // Prints to the terminal; a file is written completely or not at all.
 void print_json(const nlohmann::ordered_json& json, const Arguments& a) {
-  if (a.json) std::cout << json << "\n";
-  if (!a.output.empty()) write_whole(a.output, json.dump(2) + "\n");
+  const auto text = [&](int indent) {  // paths need not be UTF-8
+    return json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  };
+  if (a.json) std::cout << text(-1);
+  if (!a.output.empty()) write_whole(a.output, text(2));
 }
 
 std::string packing_text(const PackingConfig& packing) {

@@ -9,6 +9,7 @@
 #include "core/check.h"
 #include "core/stream.h"
 #include "data/hub_name.h"
+#include "data/load_chat_format.h"
 #include "data/load_tokenizer.h"
 #include "data/output_file.h"
 #include "data/packed_rows.h"
@@ -48,11 +49,14 @@ void check(const Arguments& a) {
 void say_what_is_next(const Arguments& a, bool corpus) {
   std::cout << a.file << ": settings for a " << a.start.kind << " run on " << (a.start.gpu ? "a GPU" : "CPUs") << "\n"
             << a.notes;
-  const bool tunes = !a.start.weights.empty();
-  if (!corpus)
-    std::cout << "next: ringmaster data prepare --input " << (tunes ? "CHATS.jsonl --chat-field" : "TEXT")
-              << " --output " << a.start.data << " --tokenizer "
-              << (tunes ? run_of(a.start.weights).tokenizer_file() : "bytes") << "\n";
+  if (!corpus && a.start.weights.empty()) {
+    std::cout << "next: ringmaster data prepare --input TEXT --output " << a.start.data << " --tokenizer bytes\n";
+  } else if (!corpus) {
+    const std::string tokenizer = run_of(a.start.weights).tokenizer_file();
+    std::cout << "next: ringmaster data prepare --input CHATS.jsonl --chat-field"
+              << (chat_format_beside(tokenizer).source.empty() ? " --chat-template plain" : "") << " --output "
+              << a.start.data << " --tokenizer " << tokenizer << "\n";
+  }
   std::cout << (corpus ? "next: " : "then: ") << "ringmaster train " << a.file << "\n";
 }
 

@@ -206,6 +206,7 @@ TEST_F(Init, FinetuneTakesTheModelOfItsWeightsAndNothingElse) {
   const std::string said =
       run({"init", path("t.yaml"), "--template", "finetune", "--from", path("base"), "--device", "cpu"});
   EXPECT_NE(said.find("--tokenizer " + path("base/tokenizer.rmt")), std::string::npos) << said;
+  EXPECT_NE(said.find("--chat-field --chat-template plain --output"), std::string::npos) << "the run has no template";
   const Config config = load(path("t.yaml"));
   EXPECT_EQ(config.run.init_from, path("base"));
   EXPECT_EQ(config.run.name, "t") << "the file's name";

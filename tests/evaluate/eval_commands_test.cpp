@@ -73,6 +73,21 @@ TEST_F(EvalCommands, TasksDuringTrainingAreThoseOfEval) {
   std::ifstream file(path("o.json"));
   EXPECT_EQ(Json::parse(file).at("tasks").at("choices"), now.at("choices"));
   EXPECT_NE(eval({"--task", "choices"}).output.find("--task: choices is no task"), std::string::npos);
+
+  // A path need not be UTF-8: the same answer, with U+FFFD for the byte that is not.
+  const std::string odd = path("caf\xe9");
+  fs::rename(path("run"), odd);
+  for (const bool tasks : {false, true}) {
+    std::vector<std::string> command = {"eval", odd, "--device", "cpu", "--json", "--output", path("odd.json")};
+    if (tasks) command.insert(command.end(), {"--task", "choices=" + path("choices.jsonl")});
+    const Finished f = ring(command);
+    ASSERT_EQ(f.code, 0) << f.output;
+    EXPECT_NE(Json::parse(f.output).at("checkpoint").get<std::string>().find("caf\uFFFD"), std::string::npos)
+        << f.output;
+    std::ifstream written(path("odd.json"));
+    EXPECT_EQ(Json::parse(written), Json::parse(f.output));
+  }
+  fs::rename(odd, path("run"));
   EXPECT_NE(eval({"--task", "a=" + path("nowhere.jsonl")}).output.find("nowhere.jsonl"), std::string::npos);
   const Finished cut = eval({"--context", "8", "--task", "choices=" + path("choices.jsonl")});
   EXPECT_NE(cut.output.find("longer than 8 tokens"), std::string::npos) << cut.output;
