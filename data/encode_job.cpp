@@ -18,7 +18,8 @@ DocumentFrame::DocumentFrame(const Tokenizer& t, DocumentShape shape) : count_be
     before_ = std::move(before);
     after_ = std::move(after);
   } else if (t.kind() != "tokenizer.json") {
-    for (const auto& ids : {before, after})
+    begin_ = t.bos().value_or(-1);
+    for (const auto& ids : {before, after, t.control_tokens()})
       for (const std::int32_t id : ids) named_.emplace_back(t.piece(id), id);
   }
 }
@@ -35,9 +36,11 @@ void DocumentFrame::encode(std::string_view text, bool first, Encoder& encoder, 
     std::size_t at = text.size(), length = 0;
     std::int32_t id = -1;
     for (const auto& [name, token] : named_)
-      if (const std::size_t found = text.find(name); found < at) at = found, length = name.size(), id = token;
+      if (const std::size_t found = text.find(name); found < at || (found == at && name.size() > length && id >= 0))
+        at = found, length = name.size(), id = token;
     plain(text.substr(0, at));
     if (id >= 0) out.push_back(id);
+    first |= id >= 0 && id == begin_;  // a text begins
     text.remove_prefix(at + length);
   }
 }

@@ -52,6 +52,7 @@ class DocumentFrame {
   void encode_piece(std::string_view text, const EncodePiece&, Encoder&, EncodeResult& out) const;
   std::vector<std::int32_t> before_, after_;
   bool count_before_ = true;
+  std::int32_t begin_ = -1;                                  // token in named_ that begins a text; -1 if there is none
   std::vector<std::pair<std::string, std::int32_t>> named_;  // names and ids of tokens that a template writes by name
 };
 

@@ -69,7 +69,8 @@ chat::Format load_chat_format(const std::string& choice, const std::string& spec
          "tokenizer.json, or in a corpus); choose one with --chat-template: a file, or ",
          chat::template_names());
   const auto before = tokenizer.before_text();
-  add_token(f, "bos_token", before.empty() ? std::nullopt : std::optional(before.front()), tokenizer);
+  const auto begin = tokenizer.kind() == "sentencepiece" ? tokenizer.bos() : std::nullopt;
+  add_token(f, "bos_token", before.empty() ? begin : std::optional(before.front()), tokenizer);
   add_token(f, "eos_token", tokenizer.end_of_text(), tokenizer);
   return f;
 }

@@ -35,7 +35,7 @@ inline std::size_t missing_after(std::span<const std::int32_t> after, std::span<
 // tokenizer has none of them.
 inline std::vector<std::int32_t> empty_text(const Tokenizer& tokenizer) {
   if (std::vector<std::int32_t> before = tokenizer.before_text(); !before.empty()) return before;
-  for (const auto token : {tokenizer.begin_of_text(), tokenizer.end_of_text()})
+  for (const auto token : {tokenizer.bos(), tokenizer.end_of_text()})
     if (token) return {*token};
   return {};
 }

@@ -50,6 +50,15 @@ class SentencePieceTokenizer final : public Tokenizer {
     if (processor_.eos_id() < 0) return std::nullopt;
     return processor_.eos_id();
   }
+  std::optional<std::int32_t> bos() const override {
+    return processor_.bos_id() < 0 ? std::nullopt : std::optional<std::int32_t>(processor_.bos_id());
+  }
+  std::vector<std::int32_t> control_tokens() const override {
+    std::vector<std::int32_t> ids;
+    for (int id = 0; id < processor_.GetPieceSize(); ++id)
+      if (processor_.IsControl(id)) ids.push_back(id);
+    return ids;
+  }
   std::unique_ptr<Encoder> encoder() const override;
 
   std::string bytes_of(std::int32_t id) const override {

@@ -57,6 +57,11 @@ class Tokenizer {
   // Returns bos_token of a tokenizer_config.json, which begins a text that has nothing else in front. Other texts have
   // it only if before_text() contains it.
   virtual std::optional<std::int32_t> begin_of_text() const { return std::nullopt; }
+  // Returns the token that begins a text in other programs: begin_of_text(), or the bos_id of a SentencePiece model.
+  virtual std::optional<std::int32_t> bos() const { return begin_of_text(); }
+  // Returns the tokens that chat templates write by name, but whose names encode() takes for text: the control symbols
+  // of a SentencePiece model, such as <s>. A tokenizer.json finds its special tokens itself.
+  virtual std::vector<std::int32_t> control_tokens() const { return {}; }
   // Tokens that the model expects before and after each text, such as a beginning-of-text token. encode() does not add
   // them.
   virtual std::vector<std::int32_t> before_text() const { return {}; }

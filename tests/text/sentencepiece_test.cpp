@@ -4,7 +4,9 @@
 #include <random>
 
 #include "core/files.h"
+#include "data/encode_job.h"
 #include "data/load_tokenizer.h"
+#include "data/text_frame.h"
 #include "tests/data/corpus_case.h"
 #include "tests/error_of.h"
 #include "text/sentencepiece_train.h"
@@ -242,6 +244,34 @@ TEST(SentencePieceModel, TheBlankInFrontIsPutThereAndTakenAway) {
     for (const std::string text : {"", " ", "ka", " ka", "  ka "}) EXPECT_EQ(t->decode(t->encode(text)), text);
     EXPECT_TRUE(t->encode("").empty());
   }
+}
+
+// The library encodes the texts between control symbols, which it does not find in a text itself.
+TEST(SentencePieceModel, TemplatesWriteControlSymbolsByName) {
+  TempFolder folder;
+  const std::string file = trained_elsewhere(
+      folder,
+      {{"normalization_rule_name", "identity"}, {"remove_extra_whitespaces", "false"}, {"control_symbols", "<s>x"}});
+  sentencepiece::SentencePieceProcessor library;
+  ASSERT_TRUE(library.Load(file).ok());
+  const auto t = load_tokenizer(file);
+  const std::int32_t begin = library.bos_id(), end = library.eos_id(), longer = library.PieceToId("<s>x");
+  std::vector<std::int32_t> expected;
+  const auto expect = [&](const std::string& text, std::initializer_list<std::int32_t> then) {
+    std::vector<std::int32_t> ids;
+    ASSERT_TRUE(library.Encode(text, &ids).ok());
+    expected.insert(expected.end(), ids.begin(), ids.end());
+    expected.insert(expected.end(), then);
+  };
+  expect("", {begin});
+  expect("(ka) kato", {end, begin});
+  expect("(mi", {longer});
+  const EncodeJob job{"<s>(ka) kato</s><s>(mi<s>x", {{.begin = 0, .end = 26, .first = true, .last = true}}};
+  EXPECT_EQ(DocumentFrame(*t, DocumentShape::conversation).encode(job, *t->encoder()).tokens, expected);
+  EXPECT_EQ(empty_text(*t), std::vector<std::int32_t>{begin});
+  TempFolder other;
+  const auto without = load_tokenizer(trained_elsewhere(other, {{"bos_id", "-1"}}));
+  EXPECT_EQ(empty_text(*without), std::vector<std::int32_t>{*without->end_of_text()});
 }
 
 // The library is the oracle, for every normalization rule, with and without byte fallback.
