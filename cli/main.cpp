@@ -53,7 +53,7 @@ int run(int argc, char** argv) {
 
 const char* how_to_do_without(ring::Resource resource) {
   switch (resource) {
-    case ring::Resource::gpu: return "Or compute on the CPU: run.device=cpu in settings, --device cpu for eval and generate";
+    case ring::Resource::gpu: return "Or compute on the CPU: run.device=cpu (eval, generate: --device cpu)";
     case ring::Resource::threads: return "Or ask for fewer: run.threads, --threads or RINGMASTER_THREADS";
     case ring::Resource::recorded_lists: return "Or set train.cuda_graph: off";
   }
