@@ -1,5 +1,5 @@
 #pragma once
-// Searches the layouts (dp, cp, tp, ZeRO) of a number of processes, and predicts the cost of each.
+// Enumerates the layouts (dp, cp, tp, ZeRO) for a given number of processes and predicts the cost of each.
 
 #include <string>
 #include <vector>

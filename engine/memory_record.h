@@ -33,7 +33,7 @@ struct MemoryRecord {
   std::uint64_t budget = 0;                 // bytes that the step must fit into
   std::uint64_t peak = 0;                   // predicted bytes of the step
   std::string plan;                         // the choice, in words
-  std::string why;                          // why the choice became smaller; empty if it did not
+  std::string why;                          // why the choice was reduced after it had been made; empty if it was not
   // Conditions of the choice: settings as they were given, number of processes, memory of the device.
   std::map<std::string, std::string> chosen_for;
 

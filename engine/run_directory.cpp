@@ -228,7 +228,7 @@ std::vector<std::string> runs_in(const std::string& folder) {
 
 constexpr const char* kHowToListRuns = "To see the runs in a folder: ringmaster runs FOLDER";
 
-// Returns a text with the first runs by name; empty if there are none.
+// Returns a string that names the first few runs in the folder; empty if there are none.
 std::string named_runs(const std::string& folder) {
   constexpr std::size_t kNamed = 8;
   std::vector<std::string> runs = runs_in(folder);

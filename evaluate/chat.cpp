@@ -42,7 +42,7 @@ std::vector<std::int32_t> Chat::encode(const std::vector<chat::Part>& parts, boo
 std::vector<std::int32_t> Chat::prompt(const std::vector<ChatMessage>& messages, std::int64_t context) const {
   auto list = nlohmann::ordered_json::array();
   for (const ChatMessage& m : messages) list.push_back({{"role", m.role}, {"content", m.content}});
-  // Encoded part by part, a text has about as many tokens as in one piece, and never less than half as many.
+  // Encoding a text in parts yields about as many tokens as encoding it whole, and never fewer than half as many.
   const auto refuse_early = [&](const std::string& whole) {
     if (const std::size_t tokens = encode({{whole, false}}, true).size();
         tokens / 2 >= static_cast<std::size_t>(context))

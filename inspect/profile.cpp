@@ -64,7 +64,7 @@ std::string op_table(const Profile& p, const Ceilings& ceilings) {
   return out;
 }
 
-// The time in all scopes of one kind, so that all blocks are one row.
+// The time in all scopes of one kind. All blocks share one row.
 struct PartRow {
   ScopeKind kind;
   double forward = 0, backward = 0;

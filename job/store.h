@@ -24,7 +24,7 @@ using Timeout = std::chrono::milliseconds;
 struct Heartbeat {
   std::string name;
   Timeout age{};     // since the last heartbeat, by the server's clock
-  std::string word;  // last word of a sender that ended; empty while it is alive
+  std::string word;  // final message of a sender that has exited; empty while it is alive
 };
 
 class Store {

@@ -55,7 +55,7 @@ class RendezvousClient {
   std::deque<Order> orders_;
   std::string waiting_for_, local_address_;
   std::unique_ptr<Store> store_;    // used by thread_ only
-  std::unique_ptr<Store> reports_;  // for reports, after this agent was admitted
+  std::unique_ptr<Store> reports_;  // for reports, once this agent has been admitted
   std::atomic<bool> closing_{false};
   std::thread thread_;
   std::unique_ptr<CommQueue> outbox_ = std::make_unique<CommQueue>();

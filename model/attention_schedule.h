@@ -12,7 +12,7 @@ namespace ring {
 inline constexpr std::int64_t kAfterAllTokens = std::numeric_limits<std::int64_t>::max();
 
 // Returns the settings after this many trained tokens, with no further changes scheduled. Memory is planned for the
-// original settings, whose numbers are the largest of the run.
+// original settings, which are the most expensive ones of the run.
 ModelConfig as_of(ModelConfig, std::int64_t tokens);
 
 // Returns the token counts at which a setting changes, ascending; empty if nothing changes.

@@ -42,8 +42,8 @@ struct Placement {
   std::int64_t row_multiple = 0;  // if > 0, the rows of each shard are padded to a multiple of it
 };
 
-// A logical parameter: some rows of the tensor that holds it. Its name is its checkpoint key. It is declared as a
-// whole. `rows` is the number of rows that this process holds (0: nothing), the region [start, start + shape) of the
+// A logical parameter: some rows of the tensor that holds it. Its name is its checkpoint key. It is declared with its
+// whole shape; this process holds `rows` rows of it (0: nothing), which are the region [start, start + shape) of the
 // whole.
 struct LogicalParam {
   std::string name;

@@ -154,7 +154,7 @@ struct Attend {
   Sequences sequences;  // without positions
   ContextExchange* cp;
 
-  // Returns the pool weights by size; empty if undefined.
+  // Returns one set of weights for each size of pools; empty if `pooling` is undefined.
   std::vector<PoolWeights> weights_of(const Tensor& pooling) const {
     if (!pooling.defined()) return {};
     return pool_weights(pooling, attention.pattern, layout.kv_heads, layout.head_dim);

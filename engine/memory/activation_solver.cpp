@@ -22,8 +22,8 @@ struct Partial {
 };
 using Front = std::vector<Partial>;
 
-// Keeps a Pareto front: for plans in the order of time, add() returns true if a plan takes less of either memory than
-// each plan before it.
+// Keeps a Pareto front. Plans are given in the order of increasing time: add() returns true if the plan needs less
+// device memory or less host memory than every plan before it.
 class Unbeaten {
  public:
   bool add(const Partial& p) {

@@ -45,9 +45,9 @@ class ContextParallel : public ContextExchange {
 
 struct RingOptions {
   std::int64_t prefetch = 1;  // number of steps for which keys are prefetched
-  // Adjacent ranks on one node, if other ranks are farther away; must divide the number of ranks. The keys of a
-  // different node are then received once per node, and its ranks pass them around in one revolution of their ring. 0
-  // means all ranks.
+  // Number of adjacent ranks on a node, for a ring of two levels; must divide the number of ranks. Each node receives
+  // the keys of a different node once, and its ranks pass them around in one revolution of their own ring. 0 means one
+  // ring over all ranks.
   int per_node = 0;
   // Upper bound on the bytes of a message (gradients of keys, f32) for dense and block-sparse attention. If messages
   // would be larger, heads are processed in groups, one ring after the other; memory beside operands and results is

@@ -56,7 +56,7 @@ Bounds cut(Bounds b, std::int64_t begin, std::int64_t end) {
   return {std::max(b.q, begin), std::min(b.q_end, end), std::max(b.k, begin), std::min(b.k_end, end)};
 }
 
-// Returns the part that a branch connects, trimmed at both ends.
+// Returns the bounds of the queries and keys that attend to each other through this branch.
 Bounds seen_in_branch(const Bounds& b, const Pattern& p, const Branch& branch, std::int64_t origin) {
   const Segments s = common_segments(b, origin, branch.segment);
   if (s.first >= s.end) return {};

@@ -33,7 +33,7 @@ class Arguments {
   std::vector<std::string_view> used_names_;
 };
 
-// These functions charge the budget (calls: of their Arguments) before they work, for what they read and return. They
+// These functions first charge the budget for what they read and return; functions with Arguments charge theirs. They
 // throw Error if a limit is exceeded, an operand has the wrong type, or a called name does not exist.
 Value call_filter(std::string_view name, const Value& of, Arguments&);
 bool call_test(std::string_view name, const Value& of, Arguments&);

@@ -60,7 +60,7 @@ void row_block(const TileProduct& p, std::int64_t i) {
   if (j < p.n) block<rows, 1, 8>(p, i, j);
 }
 
-// Computes the rows from i on, `rows` at a time, then the rest in halved steps.
+// Computes the rows from i on, `rows` at a time, and the remainder by halving `rows` repeatedly.
 template <int rows>
 void row_blocks(const TileProduct& p, std::int64_t i) {
   for (; i + rows <= p.m; i += rows) row_block<rows>(p, i);
