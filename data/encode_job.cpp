@@ -19,8 +19,10 @@ DocumentFrame::DocumentFrame(const Tokenizer& t, DocumentShape shape) : count_be
     after_ = std::move(after);
   } else if (t.kind() != "tokenizer.json") {
     begin_ = t.bos().value_or(-1);
+    std::vector<bpe::AddedToken> named;
     for (const auto& ids : {before, after, t.control_tokens()})
-      for (const std::int32_t id : ids) named_.emplace_back(t.piece(id), id);
+      for (const std::int32_t id : ids) named.push_back({.id = id, .content = t.piece(id)});
+    named_ = bpe::AddedTokens(std::move(named));
   }
 }
 
@@ -32,17 +34,11 @@ void DocumentFrame::encode(std::string_view text, bool first, Encoder& encoder, 
     else
       encoder.go_on(part, out);
   };
-  while (!text.empty()) {
-    std::size_t at = text.size(), length = 0;
-    std::int32_t id = -1;
-    for (const auto& [name, token] : named_)
-      if (const std::size_t found = text.find(name); found < at || (found == at && name.size() > length && id >= 0))
-        at = found, length = name.size(), id = token;
-    plain(text.substr(0, at));
-    if (id >= 0) out.push_back(id);
-    first |= id >= 0 && id == begin_;  // a text begins
-    text.remove_prefix(at + length);
-  }
+  named_.divide(text, [&](std::size_t begin, std::size_t end, std::int32_t id) {
+    if (id < 0) return plain(text.substr(begin, end - begin));
+    out.push_back(id);
+    first |= id == begin_;  // a text begins
+  });
 }
 
 namespace {

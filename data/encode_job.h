@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <limits>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "data/token_store.h"
+#include "text/bpe/added_tokens.h"
 #include "text/tokenizer.h"
 
 namespace ring {
@@ -52,8 +52,8 @@ class DocumentFrame {
   void encode_piece(std::string_view text, const EncodePiece&, Encoder&, EncodeResult& out) const;
   std::vector<std::int32_t> before_, after_;
   bool count_before_ = true;
-  std::int32_t begin_ = -1;                                  // token in named_ that begins a text; -1 if there is none
-  std::vector<std::pair<std::string, std::int32_t>> named_;  // names and ids of tokens that a template writes by name
+  std::int32_t begin_ = -1;  // token in named_ that begins a text; -1 if there is none
+  bpe::AddedTokens named_;   // tokens that a template writes by name
 };
 
 }  // namespace ring
