@@ -26,7 +26,7 @@ class FakeProcess {
     for (const Time end = now_ + t; now_ < end;) filter_.without_gaps(now_ += GapFilter::kTick);
   }
   void stop(Time t) { now_ += t; }
-  void jump(Time t) { now_ += t; }  // as the clock of a virtual machine after a pause
+  void jump(Time t) { now_ += t; }  // jumps like the clock of a virtual machine after a pause
   Time time() { return filter_.without_gaps(now_); }
   Time last_gap() const { return filter_.last_gap(); }
 

@@ -56,7 +56,7 @@ TEST(ByteSize, HasUnits) {
   }
 }
 
-TEST(ByteSize, SettingsTakeThem) {
+TEST(ByteSize, SettingsAcceptByteSizes) {
   const Sizes sizes = parse("chunk: 2MiB\nstaging: 4 kB\nbudget: 30MB\n");
   EXPECT_EQ(sizes.chunk, 2 << 20);
   EXPECT_EQ(sizes.staging, 4000);

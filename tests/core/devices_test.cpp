@@ -20,7 +20,7 @@ TEST(Devices, MachineCodeRunsInItsGeneration) {
   EXPECT_FALSE(runs_on("native", 90));
 }
 
-TEST(Devices, VersionsAsLibrariesCountThem) {
+TEST(Devices, VersionsAreDecodedLikeTheLibraries) {
   EXPECT_EQ(from_number(91900), (Version{9, 19, 0}));
   EXPECT_EQ(from_number(22809), (Version{2, 28, 9}));
   EXPECT_EQ(from_number(130101), (Version{13, 1, 1}));
@@ -29,7 +29,7 @@ TEST(Devices, VersionsAsLibrariesCountThem) {
   EXPECT_LT((Version{9, 9, 1}), (Version{9, 13, 0}));
 }
 
-TEST(Devices, KnownDefectsByVersion) {
+TEST(Devices, DefectsAreKnownByVersion) {
   const auto refused = [](const Version& v) {
     for (const KnownDefect& d : known_defects("cuDNN", v))
       if (d.refused) return true;
@@ -44,14 +44,14 @@ TEST(Devices, KnownDefectsByVersion) {
   EXPECT_TRUE(known_defects("no such library", {1, 0, 0}).empty());
 }
 
-TEST(Devices, EveryDefectSaysWhatAndWhereItIsWritten) {
+TEST(Devices, EveryDefectHasADescriptionAndASource) {
   for (const KnownDefect& d : all_known_defects()) {
     EXPECT_LT(d.from, d.fixed) << d.library;
     EXPECT_FALSE(d.what.empty() || d.remedy.empty() || d.source.empty()) << d.library;
   }
 }
 
-TEST(Devices, ABackendOutsideOfThisBuildHasNoFacts) {
+TEST(Devices, ABackendThatIsNotBuiltHasNoFacts) {
   const BackendFacts cpu = inspect_backend(Backend::cpu);
   EXPECT_TRUE(cpu.devices.empty() && cpu.libraries.empty() && cpu.problem.empty());
 }

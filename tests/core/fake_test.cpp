@@ -5,7 +5,7 @@
 namespace ring {
 namespace {
 
-TEST(FakeStreams, CountMemoryThatIsNotThere) {
+TEST(FakeStreams, CountMemoryWithoutAllocatingIt) {
   const FakeMode fake;
   const Stream stream = Stream::create({Backend::cuda, 3});
   EXPECT_EQ(stream.device(), (Device{Backend::cuda, 3}));

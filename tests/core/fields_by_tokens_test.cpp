@@ -1,4 +1,4 @@
-// Numbers that change as tokens are seen: [[0, 32], [1e9, 64]].
+// Settings that change at token counts: [[0, 32], [1e9, 64]].
 #include <gtest/gtest.h>
 
 #include "core/fields.h"
@@ -73,7 +73,7 @@ TEST(Fields, ANumberMayChangeByTokens) {
     EXPECT_NE(wrong(none), "") << none;
 }
 
-TEST(Fields, SchedulesThatAreNone) {
+TEST(Fields, MalformedSchedulesAreRefused) {
   const auto wrong = [](const std::string& rows) {
     return error_of([&] {
       Changing c;

@@ -1,4 +1,4 @@
-// Settings that are too large, too deep or absurd: refused with a message, in little time and memory.
+// Settings that are too large, too deep or absurd are refused with a message, quickly and with little memory.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -88,7 +88,7 @@ TEST(FieldLimits, IntegersAreComparedExactly) {
   EXPECT_FALSE(at_most(kMax - 1).passes(config::Value(kMax)));
 }
 
-TEST(FieldLimits, NumbersWithoutBothEndsAreABrokenContract) {
+TEST(FieldLimits, NumbersWithoutARangeAreAnError) {
   struct NoMost {
     std::int64_t a = 0;
     void fields(Fields& f) { f("a", a, "", at_least(0)); }
@@ -116,7 +116,7 @@ TEST(FieldLimits, NumbersWithoutBothEndsAreABrokenContract) {
   EXPECT_NE(error_of([] { to_yaml(NoRangeInList()); }).find("both ends of its range"), std::string::npos);
 }
 
-TEST(FieldLimits, ListsHaveALongestLength) {
+TEST(FieldLimits, ListsHaveAMaximumLength) {
   std::string list = "items: [";
   for (int i = 0; i < 1001; ++i) list += "{},";
   EXPECT_EQ(errors(kGiven + list + "]"), "run.yaml:3: items: must have at most 1000 items, has 1001");
@@ -125,13 +125,13 @@ TEST(FieldLimits, ListsHaveALongestLength) {
   EXPECT_EQ(errors(kGiven + sizes + "]}]"), "run.yaml:3: items[0].sizes: must have at most 64 items, has 65");
 }
 
-TEST(FieldLimits, FewMistakesAreToldAndTheOthersCounted) {
+TEST(FieldLimits, TwentyMistakesAreListedAndTheOthersCounted) {
   std::string text;
   for (int i = 0; i < 20'000; ++i) text += str("k", i, ": 1\n");
   const std::string wrong = errors(text);
   EXPECT_EQ(count(wrong, "unknown key"), 20u) << wrong;
   EXPECT_TRUE(wrong.starts_with("run.yaml:1: k0: unknown key")) << wrong;
-  EXPECT_TRUE(wrong.ends_with("\nand 19981 more mistakes")) << wrong;  // `must` is missing, too
+  EXPECT_TRUE(wrong.ends_with("\nand 19981 more mistakes")) << wrong;  // the required key `must` is missing, too
   EXPECT_LT(wrong.size(), 10'000u);
   text.resize(text.find("k20:"));
   EXPECT_TRUE(errors(text).ends_with("\nand 1 more mistake")) << errors(text);
@@ -149,8 +149,8 @@ TEST(FieldLimits, LongNamesAndValuesAreCut) {
   EXPECT_EQ(errors(kGiven + "\"a\\e[31m\": 1\n").find('\x1b'), std::string::npos) << "it would reach the terminal";
 }
 
-// The checks that a missing part makes fail say nothing new.
-TEST(FieldLimits, ASyntaxErrorComesAlone) {
+// Checks that fail only because a part of the file is missing are not reported.
+TEST(FieldLimits, ASyntaxErrorIsReportedAlone) {
   const std::string wrong = errors("count: [1\nrate: {\n", {"items[3].count=2"});
   EXPECT_TRUE(wrong.starts_with("run.yaml:")) << wrong;
   EXPECT_EQ(count(wrong, "\n"), 0u) << wrong;
@@ -158,11 +158,11 @@ TEST(FieldLimits, ASyntaxErrorComesAlone) {
   const Folder folder;
   folder.write("base.yaml", "must: [\n");
   const std::string included = errors_of_file(folder.write("run.yaml", "include: base.yaml\nrate: 2\n"));
-  EXPECT_EQ(count(included, "\n"), 1u) << included;  // the other is a mistake of its own
+  EXPECT_EQ(count(included, "\n"), 1u) << included;  // the rate is a mistake of its own
   EXPECT_NE(included.find("rate: must be in [0, 1], is 2"), std::string::npos) << included;
 }
 
-TEST(FieldLimits, TextsThatGrowAreRefused) {
+TEST(FieldLimits, AliasesThatGrowTheTextAreRefused) {
   std::string bomb = "a0: &a0 [" + std::string(2000, ' ') + "x]\n";
   for (int i = 1; i < 40; ++i) bomb += str("a", i, ": &a", i, " [*a", i - 1, ", *a", i - 1, "]\n");
   EXPECT_NE(errors(bomb).find("too large"), std::string::npos);
@@ -203,10 +203,10 @@ TEST(SlowYaml, AnyTextOfAMegabyteIsReadInSeconds) {
   }
 }
 
-TEST(FieldLimits, IncludesAreReadOnceAndNotTooDeep) {
+TEST(FieldLimits, IncludesAreReadOnceAndHaveAMaximumDepth) {
   const Folder folder;
   folder.write("end.yaml", kGiven + "count: 3\n");
-  for (int i = 0; i < 30; ++i) {  // 2^30 ways to the end
+  for (int i = 0; i < 30; ++i) {  // 2^30 paths to end.yaml
     const std::string next = i == 0 ? "end.yaml" : str("d", i - 1, ".yaml");
     folder.write(str("d", i, ".yaml"), str("include: [", next, ", ./", next, "]\nrate: 0.", i, "\n"));
   }
@@ -220,8 +220,8 @@ TEST(FieldLimits, IncludesAreReadOnceAndNotTooDeep) {
   EXPECT_NE(errors_of_file(folder.at("d29.yaml")).find("more than 32 deep"), std::string::npos);
 }
 
-// Where two files start from a third, the later one does not undo what the first one changed.
-TEST(FieldLimits, ASharedBaseDoesNotComeBack) {
+// If two files include a third one, the later file keeps the changes that the earlier one made to the third.
+TEST(FieldLimits, ASharedBaseIsAppliedOnce) {
   const Folder folder;
   folder.write("base.yaml", kGiven + "count: 1\nrate: 0.1\n");
   folder.write("a.yaml", "include: base.yaml\ncount: 2\n");
@@ -254,7 +254,7 @@ TEST(TextFile, SaysWhyItCannotBeRead) {
   EXPECT_EQ(error_of([&] { read_text_file(folder.at("a"), 4); }),
             "cannot read " + folder.at("a") + ": it is larger than 4 bytes, which is all that such a file may have");
   fs::permissions(folder.at("a"), fs::perms::none);
-  if (geteuid() == 0) return;  // may read everything
+  if (geteuid() == 0) return;  // root may read everything
   EXPECT_NE(error_of([&] { read_text_file(folder.at("a"), 5); }).find("permission denied"), std::string::npos);
 }
 

@@ -144,7 +144,7 @@ tag: x
   EXPECT_EQ(t.tag, "x");
 }
 
-TEST(Fields, NothingGivenLeavesDefaults) {
+TEST(Fields, EmptyTextLeavesDefaults) {
   EXPECT_EQ(parse(""), Tree());
   EXPECT_EQ(parse("# only a comment\n"), Tree());
   EXPECT_EQ(parse("model:\n"), Tree());
@@ -155,7 +155,7 @@ TEST(Fields, AListReplacesItsDefault) {
   EXPECT_EQ(parse("sizes: [7]").sizes, std::vector<std::int64_t>{7});
 }
 
-TEST(Fields, AllMistakesAtOnceWithTheirLines) {
+TEST(Fields, AllMistakesAreReportedWithTheirLines) {
   EXPECT_EQ(errors("model:\n"
                    "  widht: 8\n"
                    "  norm: lyer\n"
@@ -184,7 +184,7 @@ TEST(Fields, AllMistakesAtOnceWithTheirLines) {
             "run.yaml:13: mixture[0].path: must not be empty: give it a value");
 }
 
-TEST(Fields, WrongShapes) {
+TEST(Fields, ValuesOfTheWrongShapeAreRefused) {
   EXPECT_EQ(errors("model: 3"),
             "run.yaml:1: model: expected a section of `key: value`, got 3; set a key of it, such as model.width");
   EXPECT_EQ(
@@ -204,7 +204,7 @@ TEST(Fields, WrongShapes) {
   EXPECT_EQ(errors("lr: null"), "run.yaml:1: lr: expected a number, got nothing");
 }
 
-TEST(Fields, BadNumbers) {
+TEST(Fields, BadNumbersAreRefused) {
   EXPECT_NE(errors("seed: 0.5"), "");
   EXPECT_NE(errors("seed: 1e19"), "");
   EXPECT_NE(errors("seed: 64k"), "");
@@ -233,7 +233,7 @@ TEST(Fields, ChecksRefuseNaN) {
   EXPECT_NE(error_of([&] { override_config(tree, {"seed=2"}); }), "");
 }
 
-TEST(Fields, SyntaxErrors) {
+TEST(Fields, SyntaxErrorsNameTheLine) {
   EXPECT_TRUE(errors("lr: 1\nmodel: {width: 8\n").starts_with("run.yaml:3: not valid YAML: "));
   EXPECT_EQ(errors("lr: 1\n---\nlr: 2\n"), "run.yaml:2: a second document starts here");
   EXPECT_EQ(errors("? [a]\n: 1\n"), "run.yaml:1: a key must be a name");
@@ -261,7 +261,7 @@ TEST(Fields, ValidationNamesTheLineOfItsField) {
   EXPECT_EQ(errors("model:\n  width: 72\n", {"model.heads=5"}),
             "command line: model.heads=5: model: heads (5) must divide width (72)");
   EXPECT_EQ(errors("note: both\nthreads: 5\n"), "run.yaml:2: threads: more than 4 with note=both");
-  // Not asked about values that are already known to be wrong (here it would divide by zero).
+  // Validation is skipped if a value is already known to be wrong (here it would divide by zero).
   EXPECT_EQ(errors("model:\n  heads: 0\n"), "run.yaml:2: model.heads: must be >= 1, is 0");
 }
 
@@ -272,8 +272,8 @@ TEST(Fields, ValidationNamesTheLineOfAnElement) {
   EXPECT_EQ(errors("lr: 1\nnote: second\n"), "run.yaml: mixture[1].weight: not with note=second");
 }
 
-// A run holds all keys, and may be of a version that took what is refused now.
-TEST(Fields, AnUnusedSettingIsAMistakeOfWhoGivesIt) {
+// A run's config.yaml holds all keys and may come from a version that accepted what is refused now.
+TEST(Fields, AnUnusedSettingIsRefusedOnlyIfTheUserGivesIt) {
   const std::string text = "note: unclipped\nclip: 2\n", message = "clip: not with note=unclipped";
   EXPECT_EQ(errors(text), "run.yaml:2: " + message);
   EXPECT_EQ(errors("note: unclipped\n", {"clip=2"}), "command line: clip=2: " + message);
@@ -284,7 +284,7 @@ TEST(Fields, AnUnusedSettingIsAMistakeOfWhoGivesIt) {
   EXPECT_THROW(override_config(written, {"clip=3"}, Tree::synonyms()), Error);
 }
 
-TEST(Fields, Overrides) {
+TEST(Fields, OverridesReplaceValues) {
   const std::vector<std::string> overrides = {"model.width=16",
                                               "mixture=[{path: a.h5}, {path: b.h5, weight: 3}]",
                                               "mixture[1].path=c d.h5",
@@ -308,7 +308,7 @@ TEST(Fields, Overrides) {
 
 TEST(Fields, OverrideRepairsAMistakeOfTheFile) { EXPECT_EQ(parse("lr: -1", {"lr=2"}).lr, 2); }
 
-TEST(Fields, BadOverrides) {
+TEST(Fields, BadOverridesAreRefused) {
   EXPECT_EQ(errors("", {"lr"}), "command line: lr: expected key=value");
   EXPECT_EQ(errors("", {"=3"}), "command line: =3: expected key=value");
   EXPECT_EQ(errors("", {"model..width=3"}), "command line: model..width=3: expected a key such as a.b or a[0].b");
@@ -327,13 +327,13 @@ TEST(Fields, BadOverrides) {
   EXPECT_NE(errors("", {"lr="}), "");
 }
 
-// What is said of a key that does not exist, after "unknown key; ".
+// Returns the part of an unknown key's error message after "unknown key; ".
 std::string hint(const std::string& override) {
   const std::string text = errors("", {override}), mark = "unknown key; ";
   return text.find(mark) == std::string::npos ? text : text.substr(text.find(mark) + mark.size());
 }
 
-TEST(Fields, WordsOfOtherProgramsAreAnsweredBeforeTheNearestName) {
+TEST(Fields, KeysOfOtherProgramsAreTranslatedBeforeANearNameIsSuggested) {
   EXPECT_EQ(errors("model:\n  num_heads: 2\nlearning_rate: 1\n"),
             "run.yaml:2: model.num_heads: unknown key; did you mean model.heads?\n"
             "run.yaml:3: learning_rate: unknown key; did you mean lr?");
@@ -349,7 +349,7 @@ TEST(Fields, WordsOfOtherProgramsAreAnsweredBeforeTheNearestName) {
   EXPECT_EQ(hint("width=8"), "did you mean model.width?");
 }
 
-TEST(Fields, ValuesOfOtherProgramsAreAnsweredToo) {
+TEST(Fields, ValuesOfOtherProgramsAreTranslated) {
   const std::string expected = "command line: model.norm=";
   EXPECT_EQ(errors("", {"model.norm=BatchNorm"}),
             expected + "BatchNorm: expected one of rms, layer, got BatchNorm; did you mean layer? There is no other.");
@@ -394,7 +394,7 @@ TEST(Fields, IncludeCyclesAreRefused) {
   EXPECT_TRUE(error_of([&] { load_config(t, b); }).ends_with("b.yaml includes itself"));
 }
 
-TEST(Fields, MissingFile) {
+TEST(Fields, AMissingFileIsAnError) {
   Tree t;
   EXPECT_EQ(error_of([&] { load_config(t, "no/such.yaml"); }), "cannot read no/such.yaml: it does not exist");
   EXPECT_EQ(error_of([&] { load_config(t, "/"); }), "cannot read /: it is a directory, not a file");
@@ -460,7 +460,7 @@ TEST(Fields, HashIsFnv1a) {
   EXPECT_NE(hash_config(a), hash_config(b));
 }
 
-TEST(Fields, Differences) {
+TEST(Fields, DifferencesAreListed) {
   Tree a, b;
   EXPECT_TRUE(diff_configs(a, b).empty());
   b.model.width = 128;
@@ -477,7 +477,7 @@ TEST(Fields, Differences) {
             (std::vector<std::string>{"new: (absent) -> 3", "old: 2 -> (absent)"}));
 }
 
-TEST(Fields, Reference) {
+TEST(Fields, ReferenceListsEveryKey) {
   const std::string text = describe_config<Tree>();
   const auto has = [&](const std::string& line) { return text.find(line) != std::string::npos; };
   EXPECT_TRUE(has("* **`lr`** (number, > 0, &lt;= 10, default `3e-4`)\\\n  peak learning rate\n")) << text;
@@ -526,7 +526,7 @@ TEST(Fields, FieldNamesAreChecked) {
   EXPECT_THROW(to_yaml(Dotted()), Error);
 }
 
-TEST(Fields, EditDistance) {
+TEST(Fields, EditDistanceCountsEditsAndSwaps) {
   EXPECT_EQ(config::edit_distance("", "abc"), 3u);
   EXPECT_EQ(config::edit_distance("abc", "abc"), 0u);
   EXPECT_EQ(config::edit_distance("abc", "acb"), 1u);  // one swap

@@ -5,7 +5,7 @@
 namespace ring {
 namespace {
 
-TEST(NvmlSensors, SayWhatNvmlSays) {
+TEST(NvmlSensors, ReportTheValuesOfNvml) {
   GpuSensors sensors(RING_FAKE_NVML);
   const GpuReading there = sensors.read("0000:3b:00.0"), elsewhere = sensors.read("0000:af:00.0");
   EXPECT_EQ(there.celsius, 61);
@@ -18,7 +18,7 @@ TEST(NvmlSensors, SayWhatNvmlSays) {
                elsewhere.sm_mhz || elsewhere.throttle);
 }
 
-TEST(NvmlSensors, KnowNothingWithoutNvml) {
+TEST(NvmlSensors, AreEmptyWithoutNvml) {
   GpuSensors sensors("libno-such-library.so");
   const GpuReading r = sensors.read("0000:3b:00.0");
   EXPECT_FALSE(r.celsius || r.used_bytes || r.watts || r.utilization || r.sm_mhz || r.throttle);

@@ -1,4 +1,4 @@
-// The step arena over the memory of a GPU's stream, and that memory's own cache.
+// The step arena over a GPU stream's memory, and the cache of that memory.
 
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ TEST_F(GpuStepArena, ContentsOfLiveBlocksStay) {
     const Tensor temporary = make(3 * kMiB);
     const Tensor kept = from_host(host, *stream);
     for (std::size_t k = 0; k < 5; ++k) make((2 + k) * kMiB);
-    if (i == 4) make(50 * kMiB);  // this step is another one
+    if (i == 4) make(50 * kMiB);  // this step differs from the others
     EXPECT_EQ(to_host<float>(kept, *stream), host);
   }
 }

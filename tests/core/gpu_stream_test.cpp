@@ -52,7 +52,7 @@ TEST_F(GpuStream, CopiesThereAndBack) {
   EXPECT_THROW(s.pool(), Error);
 }
 
-// Kernels copy them, by words of different sizes.
+// Small copies are made by kernels, with words of different sizes.
 TEST_F(GpuStream, FewBytesComeAndLeaveWhole) {
   const Stream s = stream();
   const std::size_t most = std::size_t{1} << 20;
@@ -71,8 +71,8 @@ TEST_F(GpuStream, FewBytesComeAndLeaveWhole) {
       }
 }
 
-// Whatever another stream has queued for the copy engine of that direction. A GPU that others use may be slow to start
-// the small copy, but not each time.
+// A small copy overtakes the large copies that another stream has queued for the copy engine of the same direction. If
+// others use the GPU, the small copy may start late, but not in each attempt.
 TEST_F(GpuStream, FewBytesDoNotQueueBehindMany) {
   const Stream large = stream(), small = stream();
   const std::size_t many = std::size_t{256} << 20, few = 4096;
@@ -81,7 +81,7 @@ TEST_F(GpuStream, FewBytesDoNotQueueBehindMany) {
   const Tensor target = Tensor::zeros({static_cast<std::int64_t>(few)}, DType::u8, small);
   small.synchronize();
   const auto overtakes = [&](bool in) {
-    for (int i = 0; i < 100; ++i)  // half a second
+    for (int i = 0; i < 100; ++i)  // takes half a second
       in ? large.impl().copy(device.raw(), page_locked.get(), many)
          : large.impl().copy(page_locked.get(), device.raw(), many);
     const Event all = large.record();
@@ -98,7 +98,8 @@ TEST_F(GpuStream, FewBytesDoNotQueueBehindMany) {
   }
 }
 
-// Larger than two slabs of locked pages: copies begin and end anywhere, and none goes by way of unlocked memory.
+// The tensor is larger than two slabs of locked pages: copies begin and end anywhere, and none is staged through
+// unlocked memory.
 TEST_F(GpuStream, CopiesCrossSlabsOfLockedPages) {
   const Stream s = stream();
   const auto slab = static_cast<std::int64_t>(PageLocker::kSlab / sizeof(float));
@@ -121,7 +122,7 @@ TEST_F(GpuStream, CopiesCrossSlabsOfLockedPages) {
 
 TEST_F(GpuStream, CopiesOfRowsCrossSlabsOfLockedPages) {
   const Stream s = stream();
-  const std::int64_t columns = 1 << 20, rows = 100;  // of 4 MiB: 64 in a slab
+  const std::int64_t columns = 1 << 20, rows = 100;  // rows of 4 MiB: 64 in a slab
   const Tensor host = host_tensor({rows, columns}, DType::f32, s), device = Tensor::zeros({rows, 8}, DType::f32, s);
   for (std::int64_t r = 0; r < rows; ++r) host.data<float>()[r * columns + 7] = static_cast<float>(r + 1);
   s.impl().copy_rows(device.raw(), 8 * sizeof(float), host.raw(), columns * sizeof(float), 8 * sizeof(float), rows);
@@ -130,12 +131,12 @@ TEST_F(GpuStream, CopiesOfRowsCrossSlabsOfLockedPages) {
     EXPECT_EQ(got[static_cast<std::size_t>(r * 8 + 7)], static_cast<float>(r + 1));
 }
 
-// The host goes on while a device that is busy has not copied yet: what is pageable would hold it up.
+// The host continues before a busy device has copied. Pageable memory would block the host.
 TEST_F(GpuStream, CopiesToLockedPagesDoNotHoldTheHostUp) {
   const Stream s = stream();
   const std::int64_t n = std::int64_t{1} << 28;
   const Tensor host = host_tensor({n}, DType::u8, s), device = Tensor::zeros({n}, DType::u8, s);
-  copy(host, device, s);  // locks it
+  copy(host, device, s);  // locks the pages of `host`
   s.synchronize();
   for (int i = 0; i < 200; ++i) fill_zero(device, s);
   copy(host, device, s);
@@ -143,7 +144,7 @@ TEST_F(GpuStream, CopiesToLockedPagesDoNotHoldTheHostUp) {
   s.synchronize();
 }
 
-// The staging memory turns around while a piece near its end, and younger ones at its begin, wait to be copied.
+// The staging ring wraps around while a piece near its end and newer pieces at its beginning wait to be copied.
 TEST_F(GpuStream, UploadsStayWholeWhenStagingTurns) {
   const Stream s = stream();
   const std::int64_t mib = 1 << 20, busy_bytes = std::int64_t{1} << 30;
@@ -158,14 +159,14 @@ TEST_F(GpuStream, UploadsStayWholeWhenStagingTurns) {
   for (const std::int64_t size : sizes) tensors.push_back(Tensor::empty({size * mib}, DType::u8, s));
   for (const std::int64_t size : sizes) {
     if (contents.size() == 2)
-      for (int i = 0; i < 300; ++i) copy(to, from, s);  // the third and later ones have to wait
+      for (int i = 0; i < 300; ++i) copy(to, from, s);  // the third upload and later ones have to wait
     upload(size * mib);
   }
   for (std::size_t i = 0; i < tensors.size(); ++i)
     EXPECT_TRUE(to_host<std::uint8_t>(tensors[i], s) == contents[i]) << "upload " << i + 1;
 }
 
-// A stream ends while its uploads wait behind other work; the next one uploads by way of the same staging memory.
+// A stream ends while its uploads wait behind other work. The next stream uploads through the same staging memory.
 TEST_F(GpuStream, StagingMemoryPassesToTheNextStreamAfterItsCopies) {
   const Stream reader = stream();
   const std::int64_t bytes = 20 << 20, busy_bytes = std::int64_t{1} << 30;
@@ -204,7 +205,7 @@ TEST_F(GpuStream, EventsOrderStreams) {
   a.synchronize();
 }
 
-// At its beginning, in a row, between copies that are recorded, and at its end.
+// The recording calls queue_anew() at its beginning, twice in a row, between recorded copies, and at its end.
 TEST_F(GpuStream, ARecordingQueuesAnewInEachLaunch) {
   const Stream s = stream();
   const auto zeros = [&] { return Tensor::zeros({1000}, DType::f32, s); };
@@ -242,7 +243,7 @@ TEST_F(GpuStream, ARecordingQueuesAnewInEachLaunch) {
   EXPECT_EQ(calls, 12);
 }
 
-// What is recorded behind a failed recording is whole again.
+// A recording that follows a failed one is complete.
 TEST_F(GpuStream, ARecordingThatFailsBetweenItsPartsLeavesTheStreamAsItWas) {
   const Stream s = stream();
   const Tensor x = Tensor::zeros({1000}, DType::f32, s), y = Tensor::zeros({1000}, DType::f32, s);

@@ -1,4 +1,5 @@
-// Tensors in host memory that are changed chunk by chunk: every element once, and no order between streams is missing.
+// Tensors in host memory that are changed chunk by chunk: every element is visited once, and all dependencies between
+// streams are kept.
 #include "core/host_chunks.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +38,7 @@ std::vector<Streams> all_streams() {
   return all;
 }
 
-// A pass makes b what a was, and a what the pass brings: what is here matters, and what is left behind.
+// Each pass copies a to b and new values to a, so that the test sees both what a pass reads and what it writes.
 void expect_passes(const Streams& s, std::int64_t n, HostChunks::Bytes bytes, bool begins) {
   const Stream cpu = Stream::cpu(1);
   const Tensor a = numbers(n, 1, cpu), b = numbers(n, 0.5, cpu);
@@ -58,7 +59,7 @@ void expect_passes(const Streams& s, std::int64_t n, HostChunks::Bytes bytes, bo
   EXPECT_EQ(values_of(b), values_of(brings[1])) << n << " elements";
 }
 
-// Chunks of 16 elements, of which the ring holds so many, get new values.
+// Gives new values to `a`, in chunks of 16 elements. `ring`: chunks that fit into the ring.
 struct Pass {
   Pass(const Streams& streams, std::int64_t ring)
       : s(streams), chunks({a}, {.chunk = 64, .ring = 64 * ring}, s.compute, s.in, s.out) {}
@@ -82,12 +83,12 @@ TEST(HostChunks, CopiesMayRunAsLateAsEventsAllow) {
             expect_passes(s, n, {chunk, ring * std::max<std::int64_t>(chunk, 128)}, begins);
 }
 
-TEST(HostChunks, TheLastOnesLeaveWhileTheStreamGoesOn) {
+TEST(HostChunks, TheLastChunksAreCopiedBackWhileTheStreamContinues) {
   for (const std::int64_t ring : {3, 5, 7}) {
     Pass p({Stream::cpu(1), Stream::cpu(1), late_stream()}, ring);
     p.run();
     p.s.compute.synchronize();
-    const std::int64_t left = std::max<std::int64_t>(0, 7 - ring) * 16;  // in whose places others were to come
+    const std::int64_t left = std::max<std::int64_t>(0, 7 - ring) * 16;  // their slots in the ring were reused
     for (std::int64_t i = 0; i < 100; ++i)
       EXPECT_EQ(p.a.data<float>()[i], static_cast<float>(i < left ? 500 + i : 1 + i)) << "ring of " << ring;
     const Stream other = Stream::cpu(1);
@@ -96,8 +97,8 @@ TEST(HostChunks, TheLastOnesLeaveWhileTheStreamGoesOn) {
   }
 }
 
-// By a load, say.
-TEST(HostChunks, WhatIsWrittenBehindAPassIsWhatTheNextOneSees) {
+// The write stands for a load of a checkpoint.
+TEST(HostChunks, AWriteAfterAPassIsSeenByTheNextPass) {
   const Stream cpu = Stream::cpu(1);
   for (const Streams& s : all_streams())
     for (const std::int64_t ring : {3, 5, 100}) {
@@ -121,7 +122,7 @@ TEST(HostChunks, WhatIsWrittenBehindAPassIsWhatTheNextOneSees) {
     }
 }
 
-TEST(HostChunks, CopiesAreMadeBeforeTheirMemoryGoes) {
+TEST(HostChunks, CopiesEndBeforeTheirMemoryIsFreed) {
   std::optional<Pass> p;
   p.emplace(Streams{Stream::cpu(1), Stream::cpu(1), late_stream()}, 5);
   p->run();
@@ -136,7 +137,7 @@ class DoneStream final : public LateStream {
   bool done = false;
 };
 
-TEST(HostChunks, WhatCameForNothingIsDoneBeforeItsMemoryGoes) {
+TEST(HostChunks, UnusedPrefetchesEndBeforeTheirMemoryIsFreed) {
   const auto in = std::make_shared<DoneStream>();
   std::optional<Pass> p;
   p.emplace(Streams{Stream::cpu(1), Stream(in), Stream::cpu(1)}, 5);
@@ -145,14 +146,14 @@ TEST(HostChunks, WhatCameForNothingIsDoneBeforeItsMemoryGoes) {
   EXPECT_TRUE(in->done);
 }
 
-// As a CUDA stream whose work becomes a graph.
+// A stream that records, like a CUDA stream during graph capture.
 class RecordingStream final : public LateStream {
  public:
   RecordingStream() { allocator = Stream::cpu(1).allocator(); }
   bool recording() const override { return true; }
 };
 
-// Knows how many events it was made to wait for that are somebody's work.
+// Counts the defined events that it was made to wait for.
 class CountingStream final : public LateStream {
  public:
   void wait(const Event& e) override {
@@ -162,7 +163,7 @@ class CountingStream final : public LateStream {
   int waits = 0;
 };
 
-TEST(HostChunks, ARecordedPassEndsWhenAllHaveLeft) {
+TEST(HostChunks, ARecordedPassEndsWhenAllChunksAreCopiedBack) {
   const auto counting = std::make_shared<CountingStream>();
   Pass p({Stream(std::make_shared<RecordingStream>()), Stream(counting), late_stream()}, 100);
   for (int pass = 0; pass < 2; ++pass) {
@@ -176,7 +177,7 @@ TEST(HostChunks, ARecordedPassEndsWhenAllHaveLeft) {
   }
 }
 
-TEST(HostChunks, WhatRanBeforeARecordingHasJoined) {
+TEST(HostChunks, EarlierCopiesAreJoinedBeforeARecording) {
   const auto counting = std::make_shared<CountingStream>();
   Pass p({Stream::cpu(1), Stream(counting), late_stream()}, 100);
   p.run();
@@ -187,11 +188,11 @@ TEST(HostChunks, WhatRanBeforeARecordingHasJoined) {
   EXPECT_EQ(counting->waits, 0) << "for copies that have joined";
 }
 
-TEST(HostChunks, EveryElementComesOnce) {
+TEST(HostChunks, EveryElementIsVisitedOnce) {
   const Stream cpu = Stream::cpu(1);
   for (const std::int64_t n : {1, 16, 17, 1000}) {
     const Tensor f = numbers(n, 1, cpu), h = Tensor::zeros({n}, DType::bf16, cpu);
-    HostChunks chunks({f, h}, {.chunk = 300}, cpu);  // 48 elements of 6 bytes
+    HostChunks chunks({f, h}, {.chunk = 300}, cpu);  // 48 elements of 6 bytes each
     std::int64_t next = 0;
     chunks.change([&](std::int64_t first, std::int64_t count, const std::vector<Tensor>& here) {
       EXPECT_EQ(first, next);
@@ -205,9 +206,8 @@ TEST(HostChunks, EveryElementComesOnce) {
   }
 }
 
-// An attempt that ran out of memory behind begin() is made again.
-// Tensors that lie apart come as one behind the other, and no chunk ends within what belongs together.
-TEST(HostChunks, ComeInPiecesAndEndWhereTheyMay) {
+// Tensors with gaps between them are visited as one, and chunks end only at the allowed ends.
+TEST(HostChunks, ChunksOfSeveralPiecesEndAtAllowedEnds) {
   const Stream cpu = Stream::cpu(1);
   const HostChunks::Ends ends = {48, 64, 176, 208};
   for (const std::int64_t bytes : {64, 256, 300, 4096}) {
@@ -231,7 +231,8 @@ TEST(HostChunks, ComeInPiecesAndEndWhereTheyMay) {
   }
 }
 
-TEST(HostChunks, MayBeginAgain) {
+// An attempt that ran out of memory after begin() is repeated.
+TEST(HostChunks, BeginMayBeRepeated) {
   const Stream cpu = Stream::cpu(1);
   for (const Streams& s : all_streams()) {
     const Tensor a = numbers(100, 1, cpu), new_a = numbers(100, 7, cpu);
@@ -247,7 +248,7 @@ TEST(HostChunks, MayBeginAgain) {
   }
 }
 
-TEST(HostChunks, TakeWhatTheySay) {
+TEST(HostChunks, UseTheMemoryThatTheyReport) {
   const Stream cpu = Stream::cpu(1);
   for (const std::int64_t n : {0, 1, 100, 1000})
     for (const HostChunks::Bytes bytes : {HostChunks::Bytes{64}, {64, 500}, {64, 1 << 20}, {4096, -1}, {1 << 20}}) {
@@ -260,17 +261,17 @@ TEST(HostChunks, TakeWhatTheySay) {
       chunks.change([&](std::int64_t, std::int64_t count, const auto&) { EXPECT_GT(count, 0); });
     }
   EXPECT_EQ(HostChunks::device_bytes(1 << 20, 8, {1 << 13}), std::size_t{3} << 13);
-  EXPECT_EQ(HostChunks::device_bytes(1 << 20, 8, {1 << 13, (5 << 13) + 100}), std::size_t{5} << 13);  // whole ones
-  EXPECT_EQ(HostChunks::device_bytes(1 << 20, 8, {1 << 13, 1 << 30}), std::size_t{8} << 20);          // all there is
+  EXPECT_EQ(HostChunks::device_bytes(1 << 20, 8, {1 << 13, (5 << 13) + 100}), std::size_t{5} << 13);  // whole chunks
+  EXPECT_EQ(HostChunks::device_bytes(1 << 20, 8, {1 << 13, 1 << 30}), std::size_t{8} << 20);          // all chunks
 }
 
-TEST(HostChunks, AreOfOneLength) {
+TEST(HostChunks, TensorsMustHaveEqualLengths) {
   const Stream cpu = Stream::cpu(1);
   EXPECT_THROW(HostChunks({numbers(3, 0, cpu), numbers(4, 0, cpu)}, {64}, cpu), Error);
   EXPECT_THROW(HostChunks({}, {64}, cpu), Error);
 }
 
-TEST(HostTensor, IsZeroAndOfTheHost) {
+TEST(HostTensor, IsZeroAndUsesHostMemory) {
   const Stream cpu = Stream::cpu(1);
   const std::size_t before = cpu.allocator()->stats().in_use;
   const Tensor t = host_tensor({3, 5}, DType::f32, cpu);
@@ -287,14 +288,14 @@ bool all_resident(const Tensor& t) {
   return std::ranges::all_of(resident, [](unsigned char c) { return c & 1; });
 }
 
-TEST(HostTensor, ItsPagesAreThereBeforeAnybodyWrites) {
+TEST(HostTensor, PagesAreResidentBeforeTheFirstWrite) {
   const Tensor t = host_tensor({std::int64_t{10} << 20}, DType::f32, Stream::cpu(1));
   for (int i = 0; i < 2000 && !all_resident(t); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_TRUE(all_resident(t));
   EXPECT_TRUE(std::ranges::all_of(values_of(t), [](float v) { return v == 0; }));
 }
 
-TEST(HostTensor, SaysWhatWasAskedFor) {
+TEST(HostTensor, AFailureSaysHowMuchWasAskedFor) {
   try {
     host_tensor({std::int64_t{1} << 60}, DType::f32, Stream::cpu(1));
     FAIL() << "there is no such memory";
@@ -311,13 +312,13 @@ void expect_copy_in_order(const Stream& stream) {
   copy(device, source, stream);
   copy(host, device, stream);
   const std::uint64_t waits = host_waits();
-  copy_on_host(copied, host, stream);  // behind the copy from the device
+  copy_on_host(copied, host, stream);  // after the copy from the device
   EXPECT_EQ(host_waits(), waits);
   stream.synchronize();
   EXPECT_EQ(values_of(copied), values_of(source));
 }
 
-TEST(HostTensor, IsCopiedInTheOrderOfAStream) { expect_copy_in_order(Stream::cpu(1)); }
+TEST(HostTensor, IsCopiedInStreamOrder) { expect_copy_in_order(Stream::cpu(1)); }
 
 TEST(GpuHostTensor, IsCopiedInTheOrderOfAStream) {
   if (!backend_available(Backend::cuda)) GTEST_SKIP() << "no GPU";

@@ -1,4 +1,4 @@
-// Bounds of memory, from trees of files like those of the kernel.
+// Bounds of host memory, read from file trees like the kernel's /proc and /sys.
 #include "core/host_memory.h"
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ class HostMemory : public testing::Test {
   fs::path root_;
 };
 
-TEST_F(HostMemory, TheMachineAlone) {
+TEST_F(HostMemory, WithoutLimitsTheMachineIsTheBound) {
   const MemoryBound b = bound();
   EXPECT_EQ(b.source, "MemAvailable in /proc/meminfo");
   EXPECT_EQ(b.total, 64 * kGiB);
@@ -52,7 +52,7 @@ TEST_F(HostMemory, TheMachineAlone) {
   EXPECT_FALSE(b.of_process);
 }
 
-TEST_F(HostMemory, AGroupOfVersionTwoWithoutItsCaches) {
+TEST_F(HostMemory, AGroupOfVersionTwoCountsWithoutItsCaches) {
   unified("/job/step");
   const std::string job = "/sys/fs/cgroup/job";
   write(job + "/memory.max", "8589934592\n");
@@ -78,14 +78,14 @@ TEST_F(HostMemory, EveryLevelCountsAndSoDoesTheSoftLimit) {
   EXPECT_EQ(memory_bounds(root_.string()).size(), 3u);
   EXPECT_EQ(bound().source, "/sys/fs/cgroup/a/b/c/memory.high");
   EXPECT_EQ(bound().most(), 2 * kGiB);
-  write("/sys/fs/cgroup/a/memory.current", "5368709120\n");  // all taken by others
+  write("/sys/fs/cgroup/a/memory.current", "5368709120\n");  // all of it is used by others
   write("/sys/fs/cgroup/a/memory.swap.max", "0\n");
   EXPECT_EQ(bound().source, "/sys/fs/cgroup/a/memory.max");
   EXPECT_EQ(bound().most(), 0u);
 }
 
-// As SLURM with cgroup v1, and as a container whose mount begins at its own group.
-TEST_F(HostMemory, AGroupOfVersionOne) {
+// Groups as SLURM makes them with cgroup v1, then as a container sees them whose mount begins at its own group.
+TEST_F(HostMemory, AGroupOfVersionOneCounts) {
   write("/proc/self/cgroup", "5:cpu,cpuacct:/other\n4:memory:/slurm/uid_0/job_7\n0::/\n");
   const std::string limits = "/sys/fs/cgroup/memory", job = limits + "/slurm/uid_0/job_7";
   const auto mounted_at = [&](const std::string& from) {
@@ -110,7 +110,7 @@ TEST_F(HostMemory, AGroupOfVersionOne) {
   EXPECT_EQ(bound().available, kGiB / 2);
 }
 
-TEST_F(HostMemory, LimitsOfTheProcess) {
+TEST_F(HostMemory, LimitsOfTheProcessCount) {
   write("/proc/self/limits",
         "Max data size             2147483648           unlimited            bytes     \n"
         "Max address space         4294967296           8589934592           bytes     \n");
@@ -122,7 +122,7 @@ TEST_F(HostMemory, LimitsOfTheProcess) {
   EXPECT_EQ(bound().most(), 3 * kGiB / 2);
 }
 
-TEST_F(HostMemory, AGroupThatCannotBeSeenIsTakenForTheMount) {
+TEST_F(HostMemory, TheMountStandsForAGroupThatIsNotVisible) {
   unified("/somewhere/else");
   write("/sys/fs/cgroup/memory.max", "1073741824\n");
   write("/sys/fs/cgroup/memory.current", "garbage\n");
@@ -130,7 +130,7 @@ TEST_F(HostMemory, AGroupThatCannotBeSeenIsTakenForTheMount) {
   EXPECT_EQ(bound().available, kGiB);
 }
 
-TEST(HostMemoryHere, IsSomeAndNoMoreThanThereIs) {
+TEST(HostMemoryHere, IsPositiveAndAtMostTheTotal) {
   const std::vector<MemoryBound> all = memory_bounds();
   EXPECT_GT(all.front().total, kGiB / 16);
   for (const MemoryBound& b : all) EXPECT_LE(b.available, b.total) << b.source;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-TEST(HostSlabs, TheSameOrderHasTheSamePlaces) {
+TEST(HostSlabs, TheSameOrderGetsTheSameAddresses) {
   HostSlabs slabs(Stream::cpu(1), 1024 * kMiB);
   const std::vector<std::size_t> sizes = {5 * kMiB, 200 * kMiB, 1, 100 * kMiB, 60 * kMiB, 64 * kMiB + 1, 7};
   std::vector<std::byte*> first;
@@ -54,7 +54,7 @@ TEST(HostSlabs, NeverHoldMoreThanTheirLimit) {
   EXPECT_NE(slabs.take(10 * kMiB), nullptr);
 }
 
-TEST(HostSlabs, WhatIsReservedIsUsedFirst) {
+TEST(HostSlabs, ReservedMemoryIsUsedFirst) {
   HostSlabs slabs(Stream::cpu(1), 20 * kMiB);
   slabs.reserve(12 * kMiB);
   EXPECT_EQ(slabs.held(), 12 * kMiB);
@@ -68,7 +68,7 @@ TEST(HostSlabs, WhatIsReservedIsUsedFirst) {
   EXPECT_EQ(slabs.held(), 20 * kMiB);
 }
 
-TEST(HostSlabs, SayWhenTheSystemHasNoMore) {
+TEST(HostSlabs, AFailureNamesHostMemory) {
   HostSlabs slabs(Stream::cpu(1), std::size_t{1} << 60);
   try {
     slabs.take(std::size_t{1} << 59);

@@ -160,7 +160,7 @@ TEST(Json, StopEndsTheParse) {
   std::exit(testing::Test::HasFailure() ? 1 : 0);
 }
 
-// In a process of its own, since threads that other tests have left do not block the signal.
+// Runs in a process of its own, since threads left by other tests do not block the signal.
 TEST(JsonDeathTest, AStopSignalEndsTheParse) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(parse_until_a_stop_signal(), testing::ExitedWithCode(0), "");

@@ -47,7 +47,7 @@ TEST_F(LogTest, AFileGetsDatedLinesAtOnce) {
       << text("a.log");
 }
 
-TEST_F(LogTest, AFileThatCannotTakeALineIsNamedOnce) {
+TEST_F(LogTest, AFileThatCannotBeWrittenIsNamedOnce) {
   log::open_file("/dev/full");
   testing::internal::CaptureStderr();
   for (int i = 0; i < 3; ++i) log::info("a line");
@@ -57,13 +57,14 @@ TEST_F(LogTest, AFileThatCannotTakeALineIsNamedOnce) {
   EXPECT_EQ(said.find("/dev/full", first + 1), std::string::npos) << said;
 }
 
-// Static objects are destroyed from the newest to the oldest: this one after everything that logging began with later.
-struct LastWords {
-  ~LastWords() { log::warn("last words"); }
+// Static objects are destroyed in reverse order of construction: this object outlives everything that logging
+// constructs later.
+struct LogsWhenDestroyed {
+  ~LogsWhenDestroyed() { log::warn("last words"); }
 };
 
 TEST(LogAtExit, OutlivesOtherStaticObjects) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process of its own, in which nothing has been logged
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a new process, in which nothing has been logged
   EXPECT_EXIT(
       {
         static const LastWords last;
@@ -93,7 +94,7 @@ TEST_F(LogTest, LevelsBelowTheChosenOneAreDropped) {
   EXPECT_NE(text("a.log").find("kept"), std::string::npos);
 }
 
-TEST_F(LogTest, RanksAreNamedWhateverComesFirst) {
+TEST_F(LogTest, RanksAreNamedWhateverIsSetFirst) {
   log::set_rank(1, 4);
   log::open_file(path("a.log"));
   log::info("one");
@@ -107,7 +108,7 @@ TEST_F(LogTest, RanksAreNamedWhateverComesFirst) {
   EXPECT_TRUE(std::regex_search(all, std::regex(R"(\d{4}-\d\d-\d\d \S+ I alone\n)"))) << all;
 }
 
-TEST_F(LogTest, ASecondFileReplacesTheFirstAndAppendsToWhatIsThere) {
+TEST_F(LogTest, ASecondFileReplacesTheFirstAndIsAppendedTo) {
   log::open_file(path("a.log"));
   log::info("one");
   log::open_file(path("b.log"));

@@ -8,7 +8,7 @@
 namespace ring {
 namespace {
 
-// Where blocks that live at the same time may not lie; and what the plan says about itself.
+// Expects that blocks that live at the same time do not overlap, and that the plan's numbers agree with its offsets.
 void expect_sound(const std::vector<BlockLife>& blocks, const MemoryPlan& plan, std::size_t align) {
   ASSERT_EQ(plan.offsets.size(), blocks.size());
   for (std::size_t i = 0; i < blocks.size(); ++i) {
@@ -28,7 +28,7 @@ void expect_sound(const std::vector<BlockLife>& blocks, const MemoryPlan& plan, 
   EXPECT_GE(plan.bytes, plan.live_peak);
 }
 
-// The most that lives at once, by going through the events one by one.
+// Returns the largest number of bytes that live at once, by checking the beginning of each block's life.
 std::size_t peak_of(const std::vector<BlockLife>& blocks, std::size_t align) {
   std::size_t peak = 0;
   for (const BlockLife& at : blocks) {
@@ -40,8 +40,8 @@ std::size_t peak_of(const std::vector<BlockLife>& blocks, std::size_t align) {
   return peak;
 }
 
-// A step like a transformer's: each block keeps some tensors for backward and makes temporary ones; backward frees them
-// in reverse, with temporaries of other sizes.
+// Returns the blocks of a step like a transformer's: each layer saves some tensors for backward and makes temporary
+// ones. Backward frees the saved tensors in reverse order and makes temporary ones of other sizes.
 std::vector<BlockLife> training_step(int layers, int micro_batches, std::size_t unit) {
   std::vector<BlockLife> blocks;
   std::uint32_t clock = 0;
@@ -74,13 +74,13 @@ std::vector<BlockLife> training_step(int layers, int micro_batches, std::size_t 
   return blocks;
 }
 
-TEST(MemoryPlan, NothingNeedsNothing) {
+TEST(MemoryPlan, NoBlocksNeedNoMemory) {
   const MemoryPlan plan = plan_memory({}, 256);
   EXPECT_EQ(plan.bytes, 0u);
   EXPECT_EQ(plan.live_peak, 0u);
 }
 
-TEST(MemoryPlan, BlocksThatDoNotMeetShareAPlace) {
+TEST(MemoryPlan, BlocksWithDisjointLifetimesShareMemory) {
   const std::vector<BlockLife> blocks = {{1000, 0, 1}, {900, 2, 5}, {300, 3, 4}, {77, 6}};
   const MemoryPlan plan = plan_memory(blocks, 256);
   expect_sound(blocks, plan, 256);
@@ -89,7 +89,7 @@ TEST(MemoryPlan, BlocksThatDoNotMeetShareAPlace) {
   EXPECT_EQ(plan.offsets[0], 0u);
 }
 
-TEST(MemoryPlan, ATrainingStepTakesHardlyMoreThanWhatLives) {
+TEST(MemoryPlan, ATrainingStepNeedsLittleMoreThanItsLivePeak) {
   for (const int layers : {1, 2, 12, 28}) {
     const std::vector<BlockLife> blocks = training_step(layers, 1, 1 << 20);
     const MemoryPlan plan = plan_memory(blocks, 256);
@@ -99,7 +99,7 @@ TEST(MemoryPlan, ATrainingStepTakesHardlyMoreThanWhatLives) {
   }
 }
 
-TEST(MemoryPlan, MicroBatchesLieInTheSamePlaces) {
+TEST(MemoryPlan, MicroBatchesGetTheSameOffsets) {
   const std::vector<BlockLife> one = training_step(4, 1, 12345), many = training_step(4, 7, 12345);
   const MemoryPlan a = plan_memory(one, 64), b = plan_memory(many, 64);
   expect_sound(many, b, 64);
@@ -108,7 +108,7 @@ TEST(MemoryPlan, MicroBatchesLieInTheSamePlaces) {
   for (std::size_t i = 0; i < many.size(); ++i) EXPECT_EQ(b.offsets[i], a.offsets[i % one.size()]);
 }
 
-TEST(MemoryPlan, AnyLifetimesAreServed) {
+TEST(MemoryPlan, RandomLifetimesArePlanned) {
   std::mt19937 random(1);
   for (int round = 0; round < 30; ++round) {
     std::vector<BlockLife> blocks;
@@ -120,7 +120,7 @@ TEST(MemoryPlan, AnyLifetimesAreServed) {
         blocks.push_back({random() % (random() % 2 ? 500 : 100000) + 1, clock++});
       } else {
         const std::size_t k = random() % live.size();
-        if (random() % 20) blocks[live[k]].end = clock++;  // else nobody frees it
+        if (random() % 20) blocks[live[k]].end = clock++;  // otherwise the block is never freed
         live.erase(live.begin() + static_cast<std::ptrdiff_t>(k));
       }
     }

@@ -14,7 +14,7 @@
 namespace ring {
 namespace {
 
-// A machine of which only these files exist.
+// A machine on which only the files that a test writes exist.
 class Numa : public testing::Test {
  protected:
   void SetUp() override { std::filesystem::create_directories(root_); }
@@ -34,7 +34,7 @@ class Numa : public testing::Test {
   const std::filesystem::path root_ = std::filesystem::temp_directory_path() / str("ringmaster-numa-", getpid());
 };
 
-TEST_F(Numa, AGpuIsNearToTheNodeThatTheKernelSays) {
+TEST_F(Numa, AGpuIsNearTheNodeThatTheKernelReports) {
   machine("0-1", "0-1", "1");
   EXPECT_EQ(node(), 1);
   machine("0,2-3", "0-3", "0");
@@ -42,14 +42,14 @@ TEST_F(Numa, AGpuIsNearToTheNodeThatTheKernelSays) {
   EXPECT_FALSE(node("0000:5e:00.0")) << "no such device";
 }
 
-TEST_F(Numa, OneNodeIsNoChoice) {
+TEST_F(Numa, NoNodeIsPreferredIfOnlyOneCanBeUsed) {
   machine("0", "0", "0");
   EXPECT_FALSE(node());
   machine("0-1", "1", "1");
   EXPECT_FALSE(node()) << "this process may use one of them";
 }
 
-TEST_F(Numa, WhatTheKernelDoesNotSayIsNotKnown) {
+TEST_F(Numa, TheNodeIsUnknownIfTheFilesDoNotNameIt) {
   EXPECT_FALSE(node()) << "no files at all";
   machine("0-1", "0-1", "-1");
   EXPECT_FALSE(node());
@@ -63,8 +63,8 @@ TEST_F(Numa, WhatTheKernelDoesNotSayIsNotKnown) {
   EXPECT_FALSE(node());
 }
 
-// A kernel without NUMA, or a node that is not there, refuses: nothing else happens.
-TEST_F(Numa, PagesCanBeTouchedAfterAWish) {
+// A kernel without NUMA support, or a node that does not exist, leads to a refusal without any other effect.
+TEST_F(Numa, PagesCanBeTouchedAfterAPreference) {
   const std::size_t bytes = std::size_t{1} << 20;
   void* const p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   for (const int n : {0, 1, 900}) prefer_node(p, bytes, n);
@@ -72,7 +72,7 @@ TEST_F(Numa, PagesCanBeTouchedAfterAWish) {
   munmap(p, bytes);
 }
 
-TEST_F(Numa, WholeNumbersAreWhole) {
+TEST_F(Numa, WholeNumbersAreParsedStrictly) {
   EXPECT_EQ(whole_number("12"), 12);
   EXPECT_EQ(whole_number("-1"), -1);
   for (const char* bad : {"", "1x", " 1", "0x1", "99999999999"}) EXPECT_FALSE(whole_number(bad)) << bad;

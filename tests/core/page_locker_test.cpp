@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kSlab = std::size_t{2} << 20;
 
-// A device that remembers what it was asked to lock.
+// A fake device that records which memory it was asked to lock.
 class PageLockerTest : public testing::Test {
  protected:
   PageLocker locker(int threads = 2, std::optional<int> node = {}) {
@@ -48,10 +48,10 @@ class PageLockerTest : public testing::Test {
   std::set<std::byte*> locked_;
   std::size_t bytes_ = 0;
   int calls_ = 0, most_ = 1 << 20;
-  std::latch* gate_ = nullptr;  // nothing is locked until it opens
+  std::latch* gate_ = nullptr;  // no memory is locked until the latch opens
 };
 
-TEST_F(PageLockerTest, AllSlabsAreLockedOnceWithoutBeingAskedFor) {
+TEST_F(PageLockerTest, AllSlabsAreLockedOnceInTheBackground) {
   PageLocker pages = locker();
   const std::size_t bytes = 5 * kSlab + 12345;
   {
@@ -66,7 +66,7 @@ TEST_F(PageLockerTest, AllSlabsAreLockedOnceWithoutBeingAskedFor) {
   EXPECT_EQ(pages.facts().taken, 0u);
 }
 
-TEST_F(PageLockerTest, TheHostMayUseItMeanwhile) {
+TEST_F(PageLockerTest, TheHostMayUseMemoryThatIsBeingLocked) {
   std::latch gate(1);
   gate_ = &gate;
   PageLocker pages = locker();
@@ -80,7 +80,7 @@ TEST_F(PageLockerTest, TheHostMayUseItMeanwhile) {
   EXPECT_TRUE(std::all_of(begin, begin + bytes, [](unsigned char c) { return c == 7; }));
 }
 
-TEST_F(PageLockerTest, ACopyEndsWhereItsSlabDoes) {
+TEST_F(PageLockerTest, ACopyEndsAtTheEndOfItsSlab) {
   PageLocker pages = locker();
   const auto memory = pages.take(3 * kSlab);
   const auto* const begin = static_cast<std::byte*>(memory.get());
@@ -93,7 +93,7 @@ TEST_F(PageLockerTest, ACopyEndsWhereItsSlabDoes) {
   EXPECT_EQ(pages.wait(begin + 3 * kSlab, 100), 100u) << "behind the end";
 }
 
-// The only thread locks the first slab for a long time: whoever needs the last one does not wait for it.
+// The only thread is busy with the first slab. A copy that needs the last slab does not wait for the first.
 TEST_F(PageLockerTest, OnlyTheSlabThatIsNeededIsWaitedFor) {
   std::latch gate(1);
   std::atomic<int> begun = 0;
@@ -108,12 +108,12 @@ TEST_F(PageLockerTest, OnlyTheSlabThatIsNeededIsWaitedFor) {
   EXPECT_EQ(pages.wait(begin + 2 * kSlab, 1), 1u);
   EXPECT_EQ(pages.facts().locked, kSlab);
   gate.count_down();
-  const auto behind = pages.take(kSlab);  // all of the queue before it has had its turn
+  const auto behind = pages.take(kSlab);  // everything queued earlier has been processed by then
   EXPECT_TRUE(soon([&] { return pages.facts().locked == 4 * kSlab; }));
   EXPECT_EQ(begun, 4) << "the last one of the three was locked once";
 }
 
-TEST_F(PageLockerTest, WhoeverNeedsASlabWaitsUntilItIsLocked) {
+TEST_F(PageLockerTest, ACopyWaitsUntilItsSlabIsLocked) {
   std::latch gate(1);
   gate_ = &gate;
   PageLocker pages = locker(1);
@@ -134,7 +134,7 @@ TEST_F(PageLockerTest, WhoeverNeedsASlabWaitsUntilItIsLocked) {
   EXPECT_GT(pages.facts().waited, 0);
 }
 
-TEST_F(PageLockerTest, ARefusalIsToldToWhoeverNeedsTheMemory) {
+TEST_F(PageLockerTest, ARefusalIsAnErrorForTheCopyThatNeedsTheMemory) {
   most_ = 2;
   PageLocker pages = locker(1);
   const auto memory = pages.take(6 * kSlab);
@@ -146,14 +146,14 @@ TEST_F(PageLockerTest, ARefusalIsToldToWhoeverNeedsTheMemory) {
     pages.wait(begin + 4 * kSlab, 1);
     FAIL() << "two slabs of six can be locked";
   } catch (const OutOfHostMemory& e) {
-    // A slab that the thread is about to have locked does not count yet.
+    // A slab that the thread is about to lock does not count yet.
     EXPECT_NE(e.facts.find("of 12.0 MiB only "), std::string::npos) << e.facts;
     EXPECT_NE(e.facts.find(" MiB could be locked: no more than that"), std::string::npos) << e.facts;
   }
   EXPECT_EQ(pages.wait(begin, 1), 1u) << "what is locked can be used all the same";
 }
 
-TEST_F(PageLockerTest, AfterARefusalTheOthersAreNotTried) {
+TEST_F(PageLockerTest, AfterARefusalNoOtherSlabIsTried) {
   most_ = 0;
   PageLocker pages = locker(1);
   const auto memory = pages.take(20 * kSlab);
@@ -163,7 +163,7 @@ TEST_F(PageLockerTest, AfterARefusalTheOthersAreNotTried) {
   EXPECT_LE(calls_, 2) << "one by the thread, one by who waited";
 }
 
-TEST_F(PageLockerTest, MemoryMayGoBeforeItIsLocked) {
+TEST_F(PageLockerTest, MemoryMayBeFreedBeforeItIsLocked) {
   std::latch gate(1);
   gate_ = &gate;
   PageLocker pages = locker();
@@ -192,7 +192,7 @@ TEST_F(PageLockerTest, MemoryMayOutliveItsLocker) {
   EXPECT_EQ(locked(), 0u);
 }
 
-TEST_F(PageLockerTest, ANodeIsAWish) {
+TEST_F(PageLockerTest, AMissingNodeIsNoError) {
   for (const int node : {0, 63, 64, 1000}) {
     PageLocker pages = locker(1, node);
     const auto memory = pages.take(kSlab);
@@ -201,7 +201,7 @@ TEST_F(PageLockerTest, ANodeIsAWish) {
   }
 }
 
-TEST_F(PageLockerTest, TheSystemHasNoMoreAddresses) {
+TEST_F(PageLockerTest, TooManyBytesAreAnError) {
   PageLocker pages = locker();
   EXPECT_THROW(pages.take(std::size_t{1} << 60), Error);
 }

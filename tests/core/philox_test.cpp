@@ -11,7 +11,7 @@ namespace {
 
 std::vector<std::uint32_t> words(const Philox4& p) { return {p.v[0], p.v[1], p.v[2], p.v[3]}; }
 
-// Known answers published with the authors' Random123 library, for philox4x32 with 10 rounds.
+// Known answers that the authors published with their Random123 library, for philox4x32 with 10 rounds.
 TEST(Philox, MatchesPublishedVectors) {
   EXPECT_EQ(words(philox(0, 0, 0, 0, 0)), (std::vector<std::uint32_t>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   const std::uint32_t ones = 0xffffffff;
@@ -27,7 +27,7 @@ TEST(Philox, IsAConstantExpression) {
   EXPECT_EQ(p.v[3], 0x9b00dbd8);
 }
 
-TEST(Philox, ElementIsAPartOfItsBlock) {
+TEST(Philox, AnElementIsAPartOfItsBlock) {
   const RandomSite site{7, 3, site_of("layers.0.dropout")};
   for (std::uint64_t element : {0ull, 1ull, 6ull, 1023ull, (1ull << 34) + 3})
     EXPECT_EQ(random_bits(site, element), random_block(site, element / 4).v[element % 4]);
@@ -52,7 +52,7 @@ TEST(Philox, UniformStaysBelowOneAndFillsItsBins) {
   double chi2 = 0;
   for (int n : bins) chi2 += (n - 4096.0) * (n - 4096.0) / 4096.0;
   EXPECT_LT(chi2, 120.0);  // 63 degrees of freedom: exceeded by chance with probability 2e-5
-  EXPECT_GT(chi2, 20.0);   // too even is not random either
+  EXPECT_GT(chi2, 20.0);   // numbers that are too even are not random either
 }
 
 TEST(Philox, NormalHasTheRightMoments) {
@@ -67,7 +67,7 @@ TEST(Philox, NormalHasTheRightMoments) {
     neighbours += x * previous;
     previous = x;
   }
-  const double sigma = 1 / std::sqrt(kDraws);  // of the mean
+  const double sigma = 1 / std::sqrt(kDraws);  // standard deviation of the mean
   EXPECT_NEAR(sum / kDraws, 0, 5 * sigma);
   EXPECT_NEAR(square / kDraws, 1, 5 * std::sqrt(2.0) * sigma);
   EXPECT_NEAR(fourth / kDraws, 3, 5 * std::sqrt(96.0) * sigma);

@@ -28,7 +28,7 @@ TEST(PoolAllocator, SizeClassesFitAndWasteAtMostAnEighth) {
   }
 }
 
-TEST(PoolAllocator, TrimGivesBackWhatNobodyUses) {
+TEST(PoolAllocator, TrimReturnsUnusedMemory) {
   PoolAllocator pool;
   void* held = pool.allocate(5000);
   for (std::size_t bytes : {100u, 3000u, 3000u, 70000u}) pool.free(pool.allocate(bytes), bytes);
@@ -54,7 +54,7 @@ TEST(PoolAllocator, ReusesABlockOfTheSameClass) {
   PoolAllocator pool;
   void* a = pool.allocate(1000);
   pool.free(a, 1000);
-  void* b = pool.allocate(1001);  // of the same class
+  void* b = pool.allocate(1001);  // the same size class as 1000
   EXPECT_EQ(a, b);
   void* c = pool.allocate(1000);
   EXPECT_NE(b, c);
@@ -62,7 +62,7 @@ TEST(PoolAllocator, ReusesABlockOfTheSameClass) {
   pool.free(c, 1000);
 }
 
-TEST(PoolAllocator, CountsWhatIsInUseItsPeakAndWhatIsHeld) {
+TEST(PoolAllocator, CountsBytesInUseTheirPeakAndBytesHeld) {
   PoolAllocator pool;
   void* a = pool.allocate(5000);
   void* b = pool.allocate(3000);
@@ -86,7 +86,7 @@ TEST(PoolAllocator, HoldsNoMoreThanItsBound) {
   EXPECT_EQ(pool.stats().reserved, 4096u);
 }
 
-TEST(PoolAllocator, SaysWhatItCouldNotGive) {
+TEST(PoolAllocator, AFailureSaysHowMuchWasAskedFor) {
   PoolAllocator pool;
   void* held = pool.allocate(777);
   for (std::size_t bytes : {std::size_t{1} << 60, std::numeric_limits<std::size_t>::max()}) try {

@@ -10,13 +10,13 @@ namespace {
 
 TEST(Quantile, IsTheNearestRank) {
   EXPECT_EQ(quantile({7}, 0.5), 7);
-  EXPECT_EQ(quantile({2, 1}, 0.5), 1);  // of two the smaller
+  EXPECT_EQ(quantile({2, 1}, 0.5), 1);  // the smaller of two
   EXPECT_EQ(quantile({3, 1, 2}, 0.5), 2);
   EXPECT_EQ(quantile({3, 1, 2}, 1), 3);
   EXPECT_EQ(quantile({3, 1, 2}, 1e-9), 1);
 }
 
-TEST(Quantile, IsNotExceededByItsShare) {
+TEST(Quantile, IsExceededByAtMostItsShare) {
   std::mt19937 random(5);
   for (int n = 1; n < 200; ++n) {
     std::vector<double> values(static_cast<std::size_t>(n));

@@ -97,7 +97,7 @@ TEST(Shown, LongTextsAreShortened) {
   EXPECT_EQ(shown("ab\xC3\xA4", 3), "ab... (4 bytes)");
 }
 
-TEST(Shown, AMessageKeepsItsBeginningAndEnd) {
+TEST(Shown, AShortenedMessageKeepsItsBeginningAndEnd) {
   const std::string short_one(kMaxMessage, 'a');
   EXPECT_EQ(bounded_message(short_one), short_one);
   const std::string message = bounded_message("FILE: '" + std::string(1000000, 'a') + "' is wrong: mend it");

@@ -34,7 +34,7 @@ struct ScopesTest : testing::Test {
 };
 using Seen = std::vector<std::string>;
 
-TEST_F(ScopesTest, AllListenersAreToldTheFirstOutermost) {
+TEST_F(ScopesTest, ListenersAreCalledInOrderAndLeftInReverse) {
   const ScopeSubscription first(scopes, a), second(scopes, b);
   {
     const ScopeGuard block(*scopes, block_scope(2));
@@ -48,7 +48,7 @@ TEST_F(ScopesTest, AllListenersAreToldTheFirstOutermost) {
                         "b after blocks.2.mlp", "b -blocks.2.mlp", "a -blocks.2.mlp", "b -blocks.2", "a -blocks.2"}));
 }
 
-TEST_F(ScopesTest, AScopeThatAListenerRefusesIsLeftByTheOthers) {
+TEST_F(ScopesTest, AScopeThatOneListenerRefusesIsLeftByTheOthers) {
   const ScopeSubscription first(scopes, a), second(scopes, b);
   b.refused = ScopeId{scopes::loss_head};
   EXPECT_THROW(ScopeGuard(*scopes, {scopes::loss_head}), Error);
@@ -56,7 +56,7 @@ TEST_F(ScopesTest, AScopeThatAListenerRefusesIsLeftByTheOthers) {
   EXPECT_EQ(scopes->current(), ScopeId{});
 }
 
-TEST_F(ScopesTest, AListenerThatComesWithinAScopeHearsOfTheNextOne) {
+TEST_F(ScopesTest, AListenerAddedInsideAScopeSeesOnlyLaterScopes) {
   std::optional<ScopeSubscription> late;
   {
     const ScopeGuard outer(*scopes, {scopes::parameters});
@@ -66,7 +66,7 @@ TEST_F(ScopesTest, AListenerThatComesWithinAScopeHearsOfTheNextOne) {
   EXPECT_EQ(seen, (Seen{"a +inputs", "a -inputs"}));
 }
 
-TEST_F(ScopesTest, AListenerThatGoesWithinAScopeIsNotToldOfItsEnd) {
+TEST_F(ScopesTest, AListenerRemovedInsideAScopeDoesNotSeeItsEnd) {
   std::optional<ScopeSubscription> first(std::in_place, scopes, a);
   const ScopeSubscription second(scopes, b);
   {
@@ -77,14 +77,14 @@ TEST_F(ScopesTest, AListenerThatGoesWithinAScopeIsNotToldOfItsEnd) {
   EXPECT_EQ(seen, (Seen{"a +optimizer", "b +optimizer", "b -optimizer", "b +inputs", "b -inputs"}));
 }
 
-TEST_F(ScopesTest, ASubscriptionThatIsReplacedEnds) {
+TEST_F(ScopesTest, AReplacedSubscriptionEnds) {
   ScopeSubscription subscription(scopes, a);
   subscription = {scopes, b};
   const ScopeGuard scope(*scopes, {scopes::inputs});
   EXPECT_EQ(seen, (Seen{"b +inputs"}));
 }
 
-TEST(ScopeId, PrintsWhatPeopleRead) {
+TEST(ScopeId, PrintsReadableNames) {
   EXPECT_EQ(str(ScopeId{}), "other");
   EXPECT_EQ(str(ScopeId{scopes::optimizer_states}), "optimizer states");
   EXPECT_EQ(str(ScopeId{scopes::final_norm}), "final_norm");

@@ -1,4 +1,4 @@
-// What tests/launcher/streams_test.cpp does not see of a program from outside.
+// Behaviour of standard streams that tests/launcher/streams_test.cpp cannot see from outside of the program.
 #include "core/standard_streams.h"
 
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 namespace ring {
 namespace {
 
-// In a child, whose standard output is `path`; its exit code.
+// Runs `fn` in a child process whose standard output is `path`. Returns the exit code; 99 after an Error.
 int in_child(const char* path, const std::function<int()>& fn) {
   const pid_t pid = fork();
   if (pid == 0) {
@@ -31,7 +31,7 @@ int in_child(const char* path, const std::function<int()>& fn) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-TEST(StandardStreams, ClosedOnesRefuseEveryUse) {
+TEST(StandardStreams, ClosedStreamsRefuseEveryUse) {
   EXPECT_EQ(in_child("/dev/null",
                      [] {
                        for (const int fd : {0, 1, 2}) close(fd);
@@ -45,11 +45,11 @@ TEST(StandardStreams, ClosedOnesRefuseEveryUse) {
             0);
 }
 
-TEST(StandardStreams, TheFirstWriteThatFailsThrowsAndIsNotForgotten) {
+TEST(StandardStreams, AFailedWriteThrowsAtOnceAndAgainAtTheEnd) {
   EXPECT_EQ(in_child("/dev/full",
                      [] {
                        StandardOutput output;
-                       std::cout << "kept for later";  // by the buffer
+                       std::cout << "kept for later";  // stays in the buffer
                        std::string reason;
                        try {
                          std::cout << std::flush;
@@ -63,7 +63,7 @@ TEST(StandardStreams, TheFirstWriteThatFailsThrowsAndIsNotForgotten) {
             99);
 }
 
-TEST(StandardStreams, WhatGoesToStandardErrorFlushesAndThrowsNothing) {
+TEST(StandardStreams, WritingToStandardErrorFlushesOutputAndDoesNotThrow) {
   EXPECT_EQ(in_child("/dev/full",
                      [] {
                        StandardOutput output;
@@ -74,7 +74,7 @@ TEST(StandardStreams, WhatGoesToStandardErrorFlushesAndThrowsNothing) {
             0);
 }
 
-TEST(StandardStreams, ProgressMayBeLost) {
+TEST(StandardStreams, LostProgressOutputIsNoError) {
   EXPECT_EQ(in_child("/dev/full",
                      [] {
                        std::ostream& out = progress_output();

@@ -14,7 +14,7 @@
 namespace ring {
 namespace {
 
-// A system with a bound, which counts what was taken from it.
+// An upstream allocator with a limit, which counts the bytes taken from it.
 class Limited final : public Allocator {
  public:
   explicit Limited(std::size_t limit = std::size_t{1} << 40) : limit_(limit) {}
@@ -40,11 +40,11 @@ class Limited final : public Allocator {
 
  private:
   std::size_t limit_;
-  PoolAllocator pool_{0};  // nothing is kept: a stale pointer is one for the sanitizer too
+  PoolAllocator pool_{0};  // caches no memory, so that sanitizers see stale pointers
   MemoryStats stats_;
 };
 
-// Owns blocks full of a number of their own, and looks whether it is still there when they go.
+// Owns blocks, fills each with a number of its own, and checks that number when the block is freed.
 class Blocks {
  public:
   explicit Blocks(Allocator& memory) : memory_(memory) {}
@@ -79,7 +79,7 @@ class Blocks {
   int count_ = 0;
 };
 
-// The same script of allocations and frees for the same seed. Returns the addresses.
+// Runs a step of random allocations and frees, the same for the same seed. Returns the addresses.
 std::vector<void*> random_step(StepArena& arena, unsigned seed, int length = 60) {
   std::mt19937 random(seed);
   std::vector<void*> addresses;
@@ -121,7 +121,7 @@ TEST_F(StepArenaTest, StepsThatRepeatGetTheSameAddresses) {
   for (void* p : first) EXPECT_EQ(reinterpret_cast<std::uintptr_t>(p) % 64, 0u);
 }
 
-TEST_F(StepArenaTest, AFirstStepThatDiffersIsNotPlannedFor) {
+TEST_F(StepArenaTest, AFirstStepThatDiffersIsNotPlanned) {
   random_step(arena, 5);
   random_step(arena, 1);
   random_step(arena, 1);
@@ -131,10 +131,10 @@ TEST_F(StepArenaTest, AFirstStepThatDiffersIsNotPlannedFor) {
   EXPECT_EQ(arena.fallbacks(), 0u);
 }
 
-TEST_F(StepArenaTest, ADeviatingStepFallsBackAndIsPlannedForWhenItRepeats) {
+TEST_F(StepArenaTest, ADeviatingStepFallsBackAndIsPlannedWhenItRepeats) {
   for (int i = 0; i < 3; ++i) random_step(arena, 1);
   const std::vector<void*> planned = random_step(arena, 1);
-  random_step(arena, 2);  // looks at its blocks' contents
+  random_step(arena, 2);  // checks the contents of its blocks
   const std::uint64_t fallbacks = arena.fallbacks();
   EXPECT_GT(fallbacks, 0u);
   EXPECT_GE(arena.from_upstream(), 1u);
@@ -152,7 +152,7 @@ TEST_F(StepArenaTest, ADeviatingStepFallsBackAndIsPlannedForWhenItRepeats) {
 
 TEST_F(StepArenaTest, NoLiveBlockIsEverOverwritten) {
   std::mt19937 random(7);
-  Blocks kept(arena);  // across steps
+  Blocks kept(arena);  // lives across steps
   for (int step = 0; step < 400; ++step) {
     const unsigned script = step % 40 < 30 ? 1 : random() % 6;
     {
@@ -164,11 +164,11 @@ TEST_F(StepArenaTest, NoLiveBlockIsEverOverwritten) {
           blocks.add(1 + events() % 5000);
         else
           blocks.drop(events() % blocks.size());
-        if (step % 17 == 3 && i % 20 == 5) kept.add(2000);  // changes the order of all that follow
+        if (step % 17 == 3 && i % 20 == 5) kept.add(2000);  // changes the order of all later allocations
         if (step % 19 == 4 && kept.size()) kept.drop(random() % kept.size());
       }
     }
-    if (step % 5 == 0) kept.add(1 + random() % 4000);  // between steps
+    if (step % 5 == 0) kept.add(1 + random() % 4000);  // allocates between steps
     if (kept.size() > 20) kept.drop(random() % kept.size());
   }
   kept.clear();
@@ -177,7 +177,7 @@ TEST_F(StepArenaTest, NoLiveBlockIsEverOverwritten) {
   EXPECT_EQ(arena.stats().in_use, 0u);
 }
 
-TEST_F(StepArenaTest, BlocksThatLiveLongerThanPlannedKeepTheirPlace) {
+TEST_F(StepArenaTest, BlocksThatLiveLongerThanPlannedKeepTheirMemory) {
   for (int i = 0; i < 3; ++i) {
     const StepScope scope(arena);
     Blocks own(arena);
@@ -190,7 +190,7 @@ TEST_F(StepArenaTest, BlocksThatLiveLongerThanPlannedKeepTheirPlace) {
   {
     const StepScope scope(arena);
     Blocks own(arena);
-    own.add(1000), late.add(2000);  // the latter is in the slab and stays there
+    own.add(1000), late.add(2000);  // `late` is in the slab and stays there
     own.drop(0);
     own.add(3000);
   }
@@ -212,7 +212,7 @@ TEST_F(StepArenaTest, BlocksThatOutliveTheirStepComeFromUpstream) {
     const StepScope scope(arena);
     Blocks own(arena);
     own.add(5000);
-    if (kept.size()) kept.drop(0);  // of the step before
+    if (kept.size()) kept.drop(0);  // frees a block of the step before
     escaped.push_back(kept.add(700));
     own.add(300);
   }
@@ -224,8 +224,9 @@ TEST_F(StepArenaTest, BlocksThatOutliveTheirStepComeFromUpstream) {
   EXPECT_EQ(arena.plan().bytes, 5120u + 512u);
 }
 
-// Caches are filled when they are needed, a block more or of another size in some steps.
-TEST_F(StepArenaTest, WhatIsForTheRunIsNotOfTheStep) {
+// Caches (Lifetime::run) are filled when they are needed: some steps allocate one more block, or one of a different
+// size.
+TEST_F(StepArenaTest, BlocksOfTheRunAreNotPartOfTheStep) {
   const Stream stream = Stream::cpu(1);
   stream.impl().allocator = upstream;
   const auto steps = std::make_shared<StepArena>(upstream);
@@ -249,7 +250,7 @@ TEST_F(StepArenaTest, WhatIsForTheRunIsNotOfTheStep) {
   EXPECT_EQ(steps->stats().in_use, cached);
 }
 
-TEST_F(StepArenaTest, WhatIsDoneBesidesAStepIsNotOfIt) {
+TEST_F(StepArenaTest, BlocksAllocatedInAPauseAreNotPartOfTheStep) {
   for (int i = 0; i < 5; ++i) {
     const StepScope scope(arena);
     Blocks own(arena), besides(arena);
@@ -265,8 +266,8 @@ TEST_F(StepArenaTest, WhatIsDoneBesidesAStepIsNotOfIt) {
   EXPECT_EQ(arena.plan().bytes, 3072u);
 }
 
-// A step that is replayed takes nothing but what is beside it, and what is measured for that is beside it, too.
-TEST_F(StepArenaTest, PausesWithinEachOther) {
+// A replayed step allocates only within a pause, and may pause once more inside for what is measured meanwhile.
+TEST_F(StepArenaTest, PausesMayBeNested) {
   for (int i = 0; i < 6; ++i) {
     const StepScope scope(arena);
     Blocks own(arena), besides(arena);
@@ -284,7 +285,7 @@ TEST_F(StepArenaTest, PausesWithinEachOther) {
   EXPECT_EQ(arena.plan().bytes, 1024u);
 }
 
-TEST_F(StepArenaTest, TheSlabStaysForTheTensorsThatLieInIt) {
+TEST_F(StepArenaTest, TheSlabOutlivesTheArenaWhileATensorUsesIt) {
   const Stream stream = Stream::cpu(1);
   stream.impl().allocator = upstream;
   Tensor late;
@@ -318,7 +319,7 @@ TEST_F(StepArenaTest, EvaluationBetweenStepsUsesUpstreamAndChangesNothing) {
   EXPECT_EQ(arena.fallbacks(), 0u);
 }
 
-TEST_F(StepArenaTest, AStepThatWasAbandonedIsNotPlannedFor) {
+TEST_F(StepArenaTest, AnAbandonedStepIsNotPlanned) {
   for (int i = 0; i < 3; ++i) {
     try {
       const StepScope scope(arena);
@@ -341,7 +342,7 @@ TEST_F(StepArenaTest, AStepThatWasAbandonedIsNotPlannedFor) {
   arena.end_step();
 }
 
-TEST_F(StepArenaTest, CountsByPhase) {
+TEST_F(StepArenaTest, MemoryIsCountedByPhase) {
   Blocks weights(arena), others(arena);
   const auto scopes = std::make_shared<Scopes>();
   const ScopeSubscription subscription(scopes, arena);
@@ -385,8 +386,8 @@ TEST_F(StepArenaTest, CountsByPhase) {
   EXPECT_EQ(arena.stats().peak, 7000u);
 }
 
-TEST_F(StepArenaTest, StatisticsCountBlocksNotTheSlabAndWhatOthersTook) {
-  void* other = upstream->allocate(10000);  // before the arena stood in front
+TEST_F(StepArenaTest, StatisticsCountBlocksInsteadOfTheSlabAndIncludeOtherMemory) {
+  void* other = upstream->allocate(10000);  // allocated before the arena was placed in front of upstream
   std::size_t peak = 0;
   for (int i = 0; i < 4; ++i) {
     random_step(arena, 1);
@@ -422,7 +423,7 @@ TEST(StepArena, OutOfMemoryNamesTheLargestHolders) {
   EXPECT_EQ(arena.stats().in_use, static_cast<std::size_t>((1 << 20) + (3 << 19) + 764));
 }
 
-TEST(StepArena, TheIdleSlabHelpsOutBetweenSteps) {
+TEST(StepArena, TheIdleSlabIsFreedIfMemoryRunsOutBetweenSteps) {
   const auto upstream = std::make_shared<Limited>(100000);
   StepArena arena(upstream);
   const auto step = [&] {
@@ -445,8 +446,8 @@ TEST(StepArena, TheIdleSlabHelpsOutBetweenSteps) {
   EXPECT_EQ(arena.from_upstream(), 0u);
 }
 
-// A step that ran out of memory is repeated with other sizes: the old plan must not hold the room that they need.
-TEST(StepArena, WhatIsForgottenHoldsNothing) {
+// A step that ran out of memory is repeated with smaller sizes: the old plan must not hold memory that this step needs.
+TEST(StepArena, AForgottenPlanHoldsNoMemory) {
   const auto upstream = std::make_shared<Limited>(100000);
   StepArena arena(upstream);
   const auto step = [&](std::size_t bytes) {
@@ -463,7 +464,7 @@ TEST(StepArena, WhatIsForgottenHoldsNothing) {
   EXPECT_TRUE(arena.planned());
 }
 
-TEST(StepArena, WithoutRoomForTheSlabStepsGoOnWithoutIt) {
+TEST(StepArena, StepsContinueIfTheSlabDoesNotFit) {
   const auto upstream = std::make_shared<Limited>(100000);
   StepArena arena(upstream);
   Blocks kept(arena);
@@ -473,13 +474,13 @@ TEST(StepArena, WithoutRoomForTheSlabStepsGoOnWithoutIt) {
     own.add(30000), own.add(50000);
   };
   step(), step();
-  kept.add(19900);  // the slab is rounded up, and does not fit by a few bytes
+  kept.add(19900);  // the slab is rounded up and misses a few bytes
   for (int i = 0; i < 5; ++i) step();
   EXPECT_FALSE(arena.planned());
   EXPECT_EQ(upstream->trims, 1) << "tried once";
 }
 
-TEST(StepArena, TensorsKeepItAlive) {
+TEST(StepArena, TensorsKeepTheArenaAlive) {
   const auto upstream = std::make_shared<Limited>();
   Tensor kept;
   {

@@ -55,7 +55,7 @@ TEST(Shape, HoldsSixDimsAndNoMore) {
   EXPECT_THROW(Shape({1, 2, 3, 4, 5, 6, 7}), Error);
 }
 
-TEST(DType, NamesAndSizes) {
+TEST(DType, HasNamesAndSizes) {
   for (DType t : {DType::f32, DType::bf16, DType::i32, DType::u8}) EXPECT_EQ(parse_dtype(to_string(t)), t);
   EXPECT_EQ(size_of(DType::f32), sizeof(float));
   EXPECT_EQ(size_of(DType::bf16), sizeof(bf16));
@@ -63,7 +63,7 @@ TEST(DType, NamesAndSizes) {
   EXPECT_EQ(size_of(DType::u8), 1u);
 }
 
-TEST(DType, UnknownNameIsAnErrorThatListsTheKnown) {
+TEST(DType, AnUnknownNameIsAnErrorThatListsTheKnownOnes) {
   for (const char* bad : {"", "F32", "float", "f32 "}) try {
       parse_dtype(bad);
       ADD_FAILURE() << "accepted '" << bad << "'";
@@ -72,7 +72,7 @@ TEST(DType, UnknownNameIsAnErrorThatListsTheKnown) {
     }
 }
 
-TEST_F(TensorTest, EmptyIsContiguousAligned) {
+TEST_F(TensorTest, EmptyIsContiguousAndAligned) {
   const Tensor t = Tensor::empty({2, 3, 4}, DType::bf16, stream);
   EXPECT_TRUE(t.defined() && t.contiguous() && t.unique());
   EXPECT_EQ(t.bytes(), 48u);
@@ -84,13 +84,13 @@ TEST_F(TensorTest, EmptyIsContiguousAligned) {
   EXPECT_EQ(describe(Tensor{}), "undefined tensor");
 }
 
-TEST_F(TensorTest, ZerosAfterUsedMemory) {
+TEST_F(TensorTest, ZerosClearsUsedMemory) {
   { Tensor dirty = iota({1000}); }
   const Tensor t = Tensor::zeros({1000}, DType::i32, stream);
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(t.data<std::int32_t>()[i], 0);
 }
 
-TEST_F(TensorTest, CopiesAlias) {
+TEST_F(TensorTest, CopiesShareMemory) {
   Tensor a = iota({4});
   Tensor b = a;
   EXPECT_FALSE(a.unique());
@@ -98,7 +98,7 @@ TEST_F(TensorTest, CopiesAlias) {
   EXPECT_EQ(a.data<std::int32_t>()[2], 77);
 }
 
-TEST_F(TensorTest, NoBytesIsFine) {
+TEST_F(TensorTest, TensorsMayHaveNoBytes) {
   const Tensor t = Tensor::zeros({0, 5}, DType::f32, stream);
   EXPECT_EQ(t.bytes(), 0u);
   copy(t, Tensor::empty({0, 5}, DType::f32, stream), stream);
@@ -113,7 +113,7 @@ TEST_F(TensorTest, ViewKeepsTheBytes) {
   EXPECT_EQ(at(v, {2, 3}), 11);
 }
 
-TEST_F(TensorTest, ViewRefusesWhatDoesNotFit) {
+TEST_F(TensorTest, ViewRefusesAShapeThatDoesNotFit) {
   const Tensor t = iota({2, 6});
   EXPECT_NE(message([&] { t.view({5, 2}); }).find("view of [2,6] as [5,2]"), std::string::npos);
   EXPECT_NE(message([&] { t.view({5, -1}); }), "");
@@ -135,7 +135,7 @@ TEST_F(TensorTest, NarrowSelectsRowsAndColumns) {
   EXPECT_EQ(t.narrow(0, 4, 0).numel(), 0);
 }
 
-TEST_F(TensorTest, NarrowRefusesOutside) {
+TEST_F(TensorTest, NarrowRefusesRangesOutside) {
   const Tensor t = iota({4, 5});
   EXPECT_NE(message([&] { t.narrow(0, 3, 2); }).find("narrow of [4,5] at dim 0 to [3, 5)"), std::string::npos);
   EXPECT_NE(message([&] { t.narrow(0, -1, 2); }), "");
@@ -146,7 +146,7 @@ TEST_F(TensorTest, NarrowRefusesOutside) {
 
 TEST_F(TensorTest, SplitDimCutsHeadsOutOfColumns) {
   const Tensor t = iota({3, 8});
-  const Tensor heads = t.narrow(1, 2, 6).split_dim(1, 2);  // 3 heads of 2 inside columns 2..8
+  const Tensor heads = t.narrow(1, 2, 6).split_dim(1, 2);  // 3 heads of width 2, from columns 2..8
   EXPECT_EQ(heads.shape(), Shape({3, 3, 2}));
   EXPECT_EQ(at(heads, {1, 2, 1}), 8 + 2 + 5);
   EXPECT_EQ(t.split_dim(-1, 4).shape(), Shape({3, 2, 4}));
@@ -201,7 +201,7 @@ TEST_F(TensorTest, ForeignMemoryLivesAsLongAsATensorUsesIt) {
   EXPECT_TRUE(watch.expired());
 }
 
-TEST_F(TensorTest, StorageGivesItsBytesBack) {
+TEST_F(TensorTest, StorageReturnsItsBytes) {
   { const Tensor t = iota({256}); }
   EXPECT_EQ(stream.allocator()->stats().in_use, 0u);
   const Tensor kept = [this] { return iota({256}).narrow(0, 0, 1); }();
@@ -228,7 +228,7 @@ TEST_F(TensorTest, CopyMovesBytesAndChecksBothSides) {
   EXPECT_NE(message([&] { fill_zero(a.narrow(1, 0, 2), stream); }).find("contiguous"), std::string::npos);
 }
 
-TEST(Stream, CpuWorkIsDoneWhenQueued) {
+TEST(Stream, CpuWorkIsDoneOnceQueued) {
   const Stream s = Stream::cpu(2);
   EXPECT_EQ(s.device(), Device{});
   EXPECT_EQ(s.pool().size(), 2);

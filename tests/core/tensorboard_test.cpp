@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Independent of the writer: a bitwise CRC and a small protocol-buffer reader.
+// A bitwise CRC, which with the reader below checks the writer independently.
 std::uint32_t slow_crc32c(const std::string& bytes) {
   std::uint32_t crc = 0xffffffffu;
   for (const char b : bytes) {
@@ -39,7 +39,7 @@ T load(const std::string& bytes, std::size_t at) {
   return value;
 }
 
-// Splits a file into its records; fails the test at the first wrong checksum.
+// Splits a file into its records. Fails the test at the first wrong checksum.
 std::vector<std::string> records(const std::string& file) {
   std::ifstream stream(file, std::ios::binary);
   const std::string bytes(std::istreambuf_iterator<char>(stream), {});
@@ -57,7 +57,7 @@ std::vector<std::string> records(const std::string& file) {
 }
 
 struct Payload {
-  std::uint64_t number = 0;  // varint and fixed
+  std::uint64_t number = 0;  // value of a varint or of a fixed-size field
   std::string bytes;
 };
 
@@ -97,7 +97,7 @@ class TensorBoard : public testing::Test {
   const fs::path folder_;
 };
 
-TEST_F(TensorBoard, AbsurdTimesInNamesDoNotCount) {
+TEST_F(TensorBoard, AbsurdTimesInFileNamesAreIgnored) {
   for (const char* time : {"9223372036854775807", "99999999999999999999", "999999999999999999"})
     std::ofstream(folder_ / str("events.out.tfevents.", time, ".host.1.0")) << "";
   std::ofstream(folder_ / "events.out.tfevents.9000000000.host.1.0") << "";
@@ -108,7 +108,7 @@ TEST_F(TensorBoard, AbsurdTimesInNamesDoNotCount) {
   EXPECT_TRUE(found);
 }
 
-TEST_F(TensorBoard, ScalarsReadBack) {
+TEST_F(TensorBoard, ScalarsAreReadBack) {
   EventWriter writer(folder_.string());
   writer.scalar("train/loss", 1'000'000'007, 2.5, 1234.5);
   writer.flush();
@@ -123,7 +123,7 @@ TEST_F(TensorBoard, ScalarsReadBack) {
   EXPECT_EQ(std::bit_cast<float>(static_cast<std::uint32_t>(value.at(2).number)), 2.5f);
 }
 
-TEST_F(TensorBoard, TextReadsBack) {
+TEST_F(TensorBoard, TextIsReadBack) {
   EventWriter writer(folder_.string());
   const std::string long_text(300, 'x');  // its length takes two bytes
   writer.text("config", 0, long_text);
@@ -136,7 +136,7 @@ TEST_F(TensorBoard, TextReadsBack) {
   EXPECT_EQ(message(message(value.at(9).bytes).at(1).bytes).at(1).bytes, "text");
 }
 
-TEST_F(TensorBoard, SettingsReadBack) {
+TEST_F(TensorBoard, SettingsAreReadBack) {
   EventWriter writer(folder_.string());
   writer.settings({{"optimizer.lr", "1e-3"}}, 5.0);
   writer.settings({{"train.fit", "true"}});
@@ -159,7 +159,7 @@ TEST_F(TensorBoard, SettingsReadBack) {
   EXPECT_EQ(message(setting_of(3).at(2).bytes).at(3).bytes, "inf");
 }
 
-TEST_F(TensorBoard, RestartIsASessionStart) {
+TEST_F(TensorBoard, ARestartIsASessionStart) {
   EventWriter writer(folder_.string());
   writer.restart(7);
   writer.flush();
@@ -169,13 +169,13 @@ TEST_F(TensorBoard, RestartIsASessionStart) {
 }
 
 TEST_F(TensorBoard, EveryWriterHasItsOwnFile) {
-  std::ofstream(folder_ / "events.out.tfevents.20000000000.elsewhere.9999999.0");  // by a clock that runs ahead
+  std::ofstream(folder_ / "events.out.tfevents.20000000000.elsewhere.9999999.0");  // from a host whose clock is ahead
   EventWriter first(folder_.string()), second(folder_.string());
   EXPECT_NE(first.path().find("tfevents.20000000001."), std::string::npos) << first.path();
-  EXPECT_GT(second.path(), first.path());  // the order in which they are read
+  EXPECT_GT(second.path(), first.path());  // viewers read files in this order
 }
 
-TEST_F(TensorBoard, ClosingWritesTheRest) {
+TEST_F(TensorBoard, ClosingWritesBufferedRecords) {
   std::string path;
   {
     EventWriter writer(folder_.string());

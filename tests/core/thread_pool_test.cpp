@@ -65,7 +65,7 @@ TEST(ThreadPool, NothingRunsForAnEmptyRange) {
   EXPECT_TRUE(parts_of(pool, -3, 1).empty());
 }
 
-TEST(ThreadPool, SmallRangesAreNotCutBelowTheGrain) {
+TEST(ThreadPool, SmallRangesAreNotSplitBelowTheGrain) {
   ThreadPool pool(4);
   EXPECT_EQ(parts_of(pool, 99, 100).size(), 1u);
   EXPECT_EQ(parts_of(pool, 250, 100).size(), 2u);
@@ -85,7 +85,7 @@ TEST(ThreadPool, PartsAreBalancedAndTheSameEveryTime) {
   }
 }
 
-TEST(ThreadPool, AnExceptionReachesTheCallerAndThePoolGoesOn) {
+TEST(ThreadPool, AnExceptionReachesTheCallerAndThePoolStaysUsable) {
   ThreadPool pool(3);
   for (int thrower : {0, 1, 2}) try {
       pool.parallel_for(3, 1, [&](std::int64_t, std::int64_t, int thread) {
@@ -111,7 +111,7 @@ TEST(ThreadPool, ACallFromInsideRunsSerially) {
   EXPECT_EQ(inner_parts, 2);
 }
 
-TEST(ThreadPool, WritesOfAllPartsAreSeenAfterwards) {
+TEST(ThreadPool, WritesOfAllPartsAreVisibleAfterwards) {
   ThreadPool pool(4);
   std::vector<std::int64_t> values(10000);
   for (int round = 1; round <= 200; ++round) {
@@ -125,14 +125,14 @@ TEST(ThreadPool, WritesOfAllPartsAreSeenAfterwards) {
 TEST(ThreadPool, ManyPoolsStartAndStop) {
   std::atomic<std::int64_t> sum{0};
   for (int i = 0; i < 50; ++i) {
-    ThreadPool idle(3);  // one that never ran must stop too
+    ThreadPool idle(3);  // a pool that never ran must stop, too
     ThreadPool pool(3);
     pool.parallel_for(3, 1, [&](std::int64_t b, std::int64_t e, int) { sum += e - b; });
   }
   EXPECT_EQ(sum, 150);
 }
 
-// The worker puts itself on the caller's core, as a scheduler may.
+// The worker moves itself to the caller's core, as a scheduler may do.
 TEST(ThreadPool, AWorkerLeavesTheCallersCoreAndKeepsItsAffinity) {
   cpu_set_t allowed;
   ASSERT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
@@ -155,7 +155,7 @@ TEST(ThreadPool, AWorkerLeavesTheCallersCoreAndKeepsItsAffinity) {
     pool.parallel_for(2, 1, [&](std::int64_t, std::int64_t, int thread) {
       core[thread] = sched_getcpu();
       if (thread == 1) sched_getaffinity(0, sizeof kept, &kept);
-      const auto begun = std::chrono::steady_clock::now();  // long enough for the worker to come for its part
+      const auto begun = std::chrono::steady_clock::now();  // long enough for the worker to take its part
       while (std::chrono::steady_clock::now() - begun < std::chrono::microseconds(200)) continue;
     });
   while (core[0] == core[1] && std::chrono::steady_clock::now() < end);
@@ -165,7 +165,7 @@ TEST(ThreadPool, AWorkerLeavesTheCallersCoreAndKeepsItsAffinity) {
 
 std::atomic<bool> held{false}, holding{false};
 
-// Holds the thread that gets the signal, as a busy machine does.
+// Blocks the thread that gets the signal, like a busy machine.
 void hold(int) {
   holding = true;
   const timespec moment{0, 1'000'000};
@@ -173,7 +173,7 @@ void hold(int) {
   holding = false;
 }
 
-// Until the worker has run a part itself: who it is.
+// Returns the worker's thread, once the worker has run a part itself.
 pthread_t worker_of(ThreadPool& pool) {
   pthread_t worker = pthread_self();
   while (pthread_equal(worker, pthread_self()))
@@ -195,7 +195,7 @@ TEST(ThreadPool, TheCallerDoesNotWaitForAWorkerThatGetsNoCore) {
   ASSERT_EQ(pthread_kill(worker, SIGUSR2), 0);
   for (int i = 0; i < 5000 && !holding; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   const bool was_held = holding;
-  std::thread release([] {  // what waits for the worker after all shall end, too
+  std::thread release([] {  // if the caller does wait for the worker, the test must end, too
     for (int i = 0; i < 5000 && held; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     held = false;
   });
@@ -240,7 +240,7 @@ TEST_F(ThreadsVariable, ChoosesTheDefault) {
   EXPECT_GE(default_threads(), 1);
 }
 
-TEST_F(ThreadsVariable, RefusesWhatIsNoThreadCount) {
+TEST_F(ThreadsVariable, RefusesInvalidThreadCounts) {
   for (const char* bad : {"", "0", "-1", "two", "2x", "4097", "99999999999999999999"}) {
     setenv("RINGMASTER_THREADS", bad, 1);
     try {
@@ -252,7 +252,7 @@ TEST_F(ThreadsVariable, RefusesWhatIsNoThreadCount) {
   }
 }
 
-// What the system does at a limit on processes or memory: it refuses a stack of that size.
+// A huge default stack makes the system refuse threads, as it does at a limit on processes or memory.
 TEST(ThreadPool, SaysWhenTheSystemHasNoMoreThreads) {
   pthread_attr_t usual, huge;
   ASSERT_EQ(pthread_getattr_default_np(&usual), 0);

@@ -21,7 +21,7 @@ struct Mixed {
   int last = 8;
 };
 
-TEST(VisitAll, FindsAndChangesEachValueInTheOrderOfDeclaration) {
+TEST(VisitAll, VisitsEachValueInTheOrderOfDeclaration) {
   Mixed mixed;
   EXPECT_EQ(list_all<int>(mixed), (std::vector<int>{1, 2, 3, 4, 5, 6, 7, 8}));
   EXPECT_EQ(list_all<double>(mixed), std::vector<double>{0.5});

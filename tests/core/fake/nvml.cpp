@@ -1,4 +1,4 @@
-// What NVML would say of a machine with one GPU, at 0000:3b:00.0.
+// An NVML library for a machine with one GPU, at 0000:3b:00.0.
 #include <cstring>
 
 extern "C" {
@@ -37,7 +37,7 @@ int nvmlDeviceGetClockInfo(void*, int type, unsigned* mhz) {
   *mhz = type == 1 ? 1980 : 2619;
   return 0;
 }
-// The driver slows this one down because it is hot (nvmlClocksThrottleReasonSwThermalSlowdown).
+// The driver reports that it slows the GPU down because of heat (nvmlClocksThrottleReasonSwThermalSlowdown).
 int nvmlDeviceGetCurrentClocksThrottleReasons(void*, unsigned long long* reasons) {
   *reasons = 0x20;
   return 0;
