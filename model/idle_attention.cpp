@@ -18,6 +18,13 @@ std::string idle_heads(const AttentionConfig& c, std::int64_t kv_heads) {
              " (model.kv_heads): what comes behind the first ", kv_heads, " means nothing. Shorten the list");
 }
 
+// Reports a window that covers the longest sequence.
+std::string idle_window(const AttentionConfig& c, std::int64_t longest) {
+  if (c.kind != "window" || c.window < longest) return "";
+  return str("window: ", c.window, ", but the longest sequence has ", longest, " tokens, so that every token sees all ",
+             "earlier ones, as in dense attention. Lower window, or train longer sequences");
+}
+
 // Reports pools that no token sees. A token sees the pools that end before it.
 std::string idle_pools(const AttentionConfig& c, std::int64_t longest) {
   const auto seen = [&](std::int64_t size) { return size < longest; };
@@ -60,12 +67,12 @@ std::string idle_wait(const AttentionConfig& c, std::int64_t steps) {
 void add_idle(const std::string& key, const AttentionConfig& c, const ModelConfig& model, std::int64_t longest,
               std::int64_t steps, std::vector<std::string>& all) {
   for (const std::string& text :
-       {idle_heads(c, model.kv_heads), idle_pools(c, longest), idle_choice(c, longest), idle_wait(c, steps)})
+       {idle_heads(c, model.kv_heads), idle_window(c, longest), idle_pools(c, longest), idle_choice(c, longest), idle_wait(c, steps)})
     if (!text.empty()) all.push_back(str(key, ".", text));
 }
 
 bool is_plain(const AttentionConfig& c) {
-  return c.pools.empty() && c.heads.empty() && std::ranges::none_of(c.rules, chooses_blocks);
+  return c.kind != "window" && c.pools.empty() && c.heads.empty() && std::ranges::none_of(c.rules, chooses_blocks);
 }
 
 }  // namespace

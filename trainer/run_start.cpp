@@ -1,6 +1,7 @@
 #include "trainer/run_start.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <map>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "engine/rates.h"
 #include "evaluate/session.h"
 #include "generated/build_info.h"
+#include "job/environment.h"
 #include "job/worker_page.h"
 #include "model/architectures.h"
 #include "model/training_state.h"
@@ -98,14 +100,28 @@ std::map<std::string, Shape> shapes_of(ModelConfig model) {
 // Returns the key that determines the run's directory, for advice to start a new run.
 const char* key_of_place(const Config& c) { return c.run.directory.empty() ? "run.name" : "run.directory"; }
 
-// Throws Error if the settings change the shapes of the checkpoint's tensors, which no option allows.
+// Returns the command that trains the run with its own settings, in as many processes as now.
+std::string resume_command(const RunDirectory& run) {
+  return start_command(parse_environment(current_environment()), "train " + run.path());
+}
+
+// Returns whether a change splits the same attention weights into other heads, where they mean nothing.
+bool changes_heads(const std::string& change) {
+  return std::ranges::any_of(std::array{"model.heads:", "model.kv_heads:", "model.head_dim:"},
+                             [&](const char* key) { return change.starts_with(key); });
+}
+
+// Throws Error if the model's settings change the shapes of the checkpoint's tensors, or how their values are split
+// into heads. No option allows that.
 void check_shapes(const ResolvedRun& s, const Origin& origin, const std::vector<std::string>& changes) {
   std::vector<std::string> of_model = changes;
   std::erase_if(of_model, [](const std::string& change) { return !change.starts_with("model."); });
-  if (of_model.empty() || shapes_of(origin.config.model) == shapes_of(s.config.model)) return;
-  fail(s.dir.path(), ": the tensors of the checkpoint ", origin.checkpoint,
-       " do not have the shapes of this model:", listed(of_model), "\nResume with the old settings (ringmaster train ",
-       s.dir.path(), "), or train the new model in a run of its own: ", key_of_place(s.config), "=NAME");
+  if (of_model.empty()) return;
+  const bool same_shapes = shapes_of(origin.config.model) == shapes_of(s.config.model);
+  if (same_shapes && std::ranges::none_of(of_model, changes_heads)) return;
+  fail(s.dir.path(), ": the tensors of the checkpoint ", origin.checkpoint, " do not have the ",
+       same_shapes ? "heads" : "shapes", " of this model:", listed(of_model), "\nResume with the old settings (",
+       resume_command(s.dir), "), or train the new model in a run of its own: ", key_of_place(s.config), "=NAME");
 }
 
 // Throws Error, which names the keys, if settings differ from those that the checkpoint was trained with.
@@ -133,7 +149,7 @@ void check_settings(Resumption& r, const ResolvedRun& s, const Origin& origin, c
          "), pass --allow-changes to go on with what it says, --fresh to start over, or set another ",
          key_of_place(s.config));
   fail(s.dir.path(), ": the run has other settings:", listed(changes), "\n", advice_on_sizes(s, origin),
-       "Resume with the old ones (ringmaster train ", s.dir.path(),
+       "Resume with the old ones (", resume_command(s.dir),
        "), pass --allow-changes to go on with the new ones, --fresh to start over, or set another ",
        key_of_place(s.config));
 }

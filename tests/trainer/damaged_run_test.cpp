@@ -115,6 +115,9 @@ TEST_F(DamagedRuns, OtherShapesAreRefusedAtOnce) {
       EXPECT_EQ(refused.output.find("--allow-changes"), std::string::npos) << refused.output;
       EXPECT_EQ(refused.output.find("attention.wk.weight"), std::string::npos) << refused.output;
     }
+  // Other heads of the same weights are refused, too, although all shapes are equal.
+  const Finished heads = run_process(short_train({"model.heads=1", "model.kv_heads=1", "--allow-changes"}));
+  expect_parts(heads, 1, {checkpoint() + " do not have the heads of this model:", "model.heads: 4 -> 1"});
   // With the same shapes it is offered.
   expect_parts(run_process(short_train({"model.dropout=0.2"})), 1, {"pass --allow-changes"});
 }

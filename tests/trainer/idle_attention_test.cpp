@@ -53,6 +53,12 @@ TEST_F(IdleAttention, ListsThatAreTooLongAreNamed) {
                     {"model.attention={kind: window, window: 8, pools: [16, 256]}"}));
 }
 
+TEST_F(IdleAttention, WindowsThatCoverAllTokensAreNamed) {
+  const std::string warning = "model.attention.window: 256, but the longest sequence has ";
+  EXPECT_TRUE(warns(warning, {"model.attention={kind: window, window: 256}"}));
+  EXPECT_FALSE(warns("model.attention.window", {"model.attention={kind: window, window: 255}"}));
+}
+
 TEST_F(IdleAttention, KeysThatNobodyAsksForAreNamedOnce) {
   const auto warnings = [&](const std::string& schedule) {
     const std::string text =
