@@ -39,18 +39,18 @@ std::string nearest(const std::string& word, const Words& known) {
 struct Synonym {
   std::string_view word, meant, advice = "";
 };
-constexpr Synonym kCommands[] = {{"resume", "train", "A run that has a checkpoint goes on: ringmaster train RUN"},
-                                 {"continue", "train", "A run that has a checkpoint goes on: ringmaster train RUN"},
+constexpr Synonym kCommands[] = {{"resume", "train", "A run that has a checkpoint resumes: ringmaster train RUN"},
+                                 {"continue", "train", "A run that has a checkpoint resumes: ringmaster train RUN"},
                                  {"fit", "train"},
                                  {"pretrain", "train"},
-                                 {"finetune", "train", "run.init_from gives the weights that it starts from."},
+                                 {"finetune", "train", "run.init_from sets the weights to start from."},
                                  {"sample", "generate"},
                                  {"infer", "generate"},
                                  {"inference", "generate"},
                                  {"chat", "generate"},
                                  {"validate", "eval"},
                                  {"tokenize", "data prepare"},
-                                 {"convert", "export", "Published weights become a run by ringmaster import."},
+                                 {"convert", "export", "To make a run of published weights, use ringmaster import."},
                                  {"torchrun", "launch"},
                                  {"version", "--version"}};
 constexpr Synonym kOptions[] = {{"-v", "--version"}, {"-V", "--version"}, {"-?", "--help"}};
@@ -66,7 +66,7 @@ std::string question(const std::string& meant) { return meant.empty() ? "" : "; 
 
 void refuse_command(Command at, const std::string& word) {
   if (const std::string known = at.parent() ? "" : answer(kCommands, word); !known.empty())
-    refuse(at, "there is no command '" + word + "'" + known);
+    refuse(at, "unknown command '" + word + "'" + known);
   const Words known = at.command_names();
   std::string meant = nearest(word, known);
   Words inner;  // subcommands with this name
@@ -74,8 +74,8 @@ void refuse_command(Command at, const std::string& word) {
     for (const std::string& name : known)
       if (at.find_command(name).find_command(word)) inner.push_back(name + " " + word);
   if (!inner.empty()) meant = joined(inner, " or ");
-  refuse(at, "there is no command '" + word + "'" +
-                 (meant.empty() ? "; there are " + joined(known, ", ") : question(meant)));
+  refuse(at,
+         "unknown command '" + word + "'" + (meant.empty() ? "; available: " + joined(known, ", ") : question(meant)));
 }
 
 bool is_option(const std::string& word) {
@@ -89,7 +89,7 @@ std::string name_of(const std::string& option) {
 bool takes_settings(Command command) { return static_cast<bool>(command.find_option("overrides")); }
 
 void refuse_option(Command command, const std::string& word) {
-  const std::string name = word.substr(0, word.find('=')), unknown = "there is no option " + name;
+  const std::string name = word.substr(0, word.find('=')), unknown = "unknown option " + name;
   if (takes_settings(command)) {
     Config config;
     const config::Node root = bind_config(config, words_of_other_programs());
@@ -155,7 +155,7 @@ void check_words(Command app, Words& words) {
     word = end + 1;
   }
   if (command != app && words.back() == command.name() && !command.command_names().empty() && !takes_words(command))
-    refuse(command, "which of its commands? " + joined(command.command_names(), ", "));
+    refuse(command, "expected one of its commands: " + joined(command.command_names(), ", "));
 }
 
 [[noreturn]] void refuse_extra(Command command, const std::string& words) {

@@ -176,8 +176,8 @@ class Report {
 
   std::string subtitle(const Section& s) const {
     std::string text = str("KV head ", arguments_.head, " of ", model_.kv_heads, ", ", length_, " tokens");
-    if (s.pattern.has_samples()) text += str(", places of layer ", s.layers[0]);
-    if (found_in_training(s)) text += "; chosen blocks are drawn as the newest ones: which they are, --text shows";
+    if (s.pattern.has_samples()) text += str(", positions of layer ", s.layers[0]);
+    if (found_in_training(s)) text += "; selected blocks are drawn as the newest ones; --text shows the actual ones";
     return text;
   }
 
@@ -191,8 +191,9 @@ class Report {
   }
 
   void print_table(const std::vector<Section>& sections) const {
-    print_wrapped(str("Attention of one layer over ", length_, " tokens, ", amount(dense_.pairs, ""),
-                      " causal pairs. Density of the mean head; FLOPs of all, dense and kept; speed-up as predicted"));
+    print_wrapped(
+        str("Attention of one layer over ", length_, " tokens, ", amount(dense_.pairs, ""),
+            " causal pairs. Density: mean over heads. FLOPs: of all heads, dense and kept. Speed-up: predicted"));
     const bool wide = columns_ >= kTableColumns;
     if (wide) {
       for (const Column& c : kColumns) print_format(c.width > 0 ? " %*s" : " %-*s", std::abs(c.width), c.name);
@@ -241,11 +242,12 @@ class Report {
   void print_shares(const std::vector<Section>& sections) const {
     const std::string degrees = sharing_degrees(parallel_);
     if (degrees.empty()) return;
-    print_wrapped(str("Pairs of the busiest rank over the mean, with ", degrees, " (1: even):"));
+    print_wrapped(str("Pairs of the busiest rank / mean over ranks, with ", degrees, " (1 = even):"));
     for (const Section& s : sections)
       for (const Group& g : s.groups) {
         const std::string shares = shares_text(pattern_of(model_, g.layers[0]), model_, parallel_, length_);
-        print_wrapped(str("layers ", layers_text(g.layers), ": ", shares.empty() ? "heads do not divide" : shares));
+        print_wrapped(str("layers ", layers_text(g.layers), ": ",
+                          shares.empty() ? "parallel.tp does not divide the KV heads" : shares));
       }
     print_format("\n");
   }
@@ -258,7 +260,7 @@ class Report {
       for (const Group& g : s.groups)
         print_wrapped(str("layers ", layers_text(g.layers), ": ",
                           found_in_training(s)
-                              ? "only a run and a text say (--text)"
+                              ? "known only for a run and a text (--text)"
                               : referenced_text(pattern_of(model_, g.layers[0]), model_, parallel_, length_)));
     print_format("\n");
   }
@@ -278,7 +280,7 @@ class Report {
     const auto layers = static_cast<double>(model_.layers);
     const double dense_pairs = layers * dense_.pairs;
     print_wrapped(str("All ", model_.layers, " layers: attention ", amount(flops_of(model_, pairs), "FLOPs"),
-                      " a sequence, dense ", amount(flops_of(model_, dense_pairs), "FLOPs"), ": ",
+                      " per sequence, dense ", amount(flops_of(model_, dense_pairs), "FLOPs"), ": ",
                       percent(1 - pairs / dense_pairs), " saved; predicted on an H200: ",
                       times(layers * predicted_microseconds(dense_, model_.head_dim) / time), " as fast"));
     ModelConfig dense = model_;
@@ -288,9 +290,10 @@ class Report {
     if (!model_.vocab_size) dense.vocab_size = bytes_tokenizer()->vocab_size();
     const double per_token = flops_per_token(dense);
     const double saved = flops_of(model_, dense_pairs - pairs) / static_cast<double>(length_);
-    print_wrapped(str("Training: ", amount(per_token - saved, "FLOPs"), " a token, dense ", amount(per_token, "FLOPs"),
-                      ": ", percent(saved / per_token), " saved",
-                      model_.vocab_size ? "" : str(" (vocabulary of ", dense.vocab_size, ", as none is set)")));
+    print_wrapped(
+        str("Training: ", amount(per_token - saved, "FLOPs"), " per token, dense ", amount(per_token, "FLOPs"), ": ",
+            percent(saved / per_token), " saved",
+            model_.vocab_size ? "" : str(" (with a vocabulary of ", dense.vocab_size, " because none is set)")));
   }
 
   const Arguments& arguments_;
@@ -315,51 +318,50 @@ void show(const Arguments& a) {
 
 void add_attention_commands(Command app) {
   const Command attention = app.add_subcommand(
-      "attention", "Show which tokens a model attends to, what that costs, and which layers look far");
+      "attention", "Show which tokens a model attends to, the cost, and which layers need long-range attention");
   attention.require_subcommand();
   const Command cmd = attention.add_subcommand(
-      "show",
-      "Draw the attention patterns of a configuration or a run and print density, FLOPs saved and predicted speed-up");
+      "show", "Draw attention patterns of a configuration or run; print density, FLOPs saved, predicted speed-up");
   Arguments& a = cmd.runs(show);
   cmd.add_option("config", a.file, kSettingsText).required().type_name("FILE");
-  cmd.add_option("overrides", a.overrides, "changes, such as model.attention.window=64").type_name("KEY=VALUE");
-  a.layer_option =
-      cmd.add_number("--layer", a.layer, "Only this layer, from 0; default: each kind of layer once", 0, kMaxCount);
+  cmd.add_option("overrides", a.overrides, "settings to change, such as model.attention.window=64")
+      .type_name("KEY=VALUE");
+  a.layer_option = cmd.add_number(
+      "--layer", a.layer, "Show only this layer, counted from 0; default: each kind of layer once", 0, kMaxCount);
   a.length_option = cmd.add_number(
-      "--length", a.length, "Tokens of the sequence; default: model.context, of a text at most 4096", 1, kMaxLength);
+      "--length", a.length, "Tokens of the sequence; default: model.context, at most 4096 with --text", 1, kMaxLength);
   cmd.add_number("--head", a.head, "KV head to draw, from 0", 0, kMaxCount).show_default();
-  cmd.add_option("--svg", a.svg, "Write the pictures to this file, too").type_name("FILE");
-  a.width_option = cmd.add_number("--width", a.width, "Columns of the text; default: the terminal's, at most 80",
-                                  kMinColumns, 10'000);
+  cmd.add_option("--svg", a.svg, "Also write the pictures to this file").type_name("FILE");
+  a.width_option = cmd.add_number(
+      "--width", a.width, "Columns of the output; default: the terminal's width, at most 80", kMinColumns, 10'000);
   cmd.add_option("--text", a.text,
-                 "Draw what a run's model attends to in this file of text (or JSON Lines, also compressed)")
+                 "Draw which tokens the model attends to in this file (text or JSON Lines, also compressed)")
       .type_name("FILE");
   cmd.add_number("--threads", a.threads, "With --text: CPU threads; 0: all cores", 0, kMaxThreads).needs("--text");
   add_weights(cmd, a.weights).needs("--text");
   cmd.footer(str(
-      "The table\n"
-      "  density       pairs that are computed, as a share of those of dense causal attention\n"
-      "  repeated      pairs that several dilated branches keep, as a share of the same: density counts them as often\n"
-      "                as they are kept, the picture once\n"
-      "  dense, kept   FLOPs of one sequence in one layer, forward and backward: 12 x heads x head_dim for each pair\n"
-      "  speed-up      of the forward against our own dense kernel, predicted for a GPU that has enough heads and\n"
-      "                sequences to be full. The model, of one H200: for every head ",
+      "Columns of the table\n"
+      "  density       computed (query, key) pairs as a share of those of dense causal attention\n"
+      "  repeated      pairs that several dilated branches keep, as a share of those of dense causal attention.\n"
+      "                Density counts each as often as it is kept; the picture shows it once\n"
+      "  dense, kept   FLOPs of one sequence in one layer, forward and backward: 12 x heads x head_dim per pair\n"
+      "  speed-up      of the forward over ringmaster's own dense kernel, predicted for a GPU that has enough heads\n"
+      "                and sequences to be full. The model, of one H200: for every head ",
       kTileMicroseconds, " us for each tile of\n                ", kTileQueries, " queries x ", kTileKeys,
-      " keys that the kernel touches (at head_dim 128; others, padded to 64, 128 or 256,\n                in "
-      "proportion), and ",
+      " keys that the kernel touches (at head_dim 128; other head sizes are padded to\n                64, 128 or 256 "
+      "and scale in proportion), and ",
       kRowBlockMicroseconds, " us for each block of ", kTileQueries,
-      " queries, of every dilated branch and segment anew\n"
-      "  largest cost  of that time: the costliest branch (segment/rate) or heads of one block rule; where all is one\n"
-      "                part, its tiles or its blocks of queries (row blocks)\n\n"
-      "With parallel.cp or parallel.tp, how evenly their ranks share a layer's pairs: by rows in the order contiguous\n"
-      "or zigzag (ring and gather), or by heads (all_to_all, tp)\n\n"
-      "With parallel.cp, also with --text, how many of the keys that a ring could bring are attended to: of those of\n"
-      "other ranks that come before some query of a rank, those that its queries attend to, as one KV head does (the\n"
-      "mean of all) and as any of the rank's does\n\n"
-      "With --text\n"
-      "  recall        the weight that dense attention over the same queries and keys gives to the pairs that are "
-      "kept\n"
-      "  entropy       of the weights, in nats; dense: of dense attention's\n\n"
+      " queries, counted again for every dilated branch and segment\n"
+      "  largest cost  the part of that time which costs most: a dilated branch (segment/rate) or the heads of one\n"
+      "                block rule; if there is only one part, its tiles or its blocks of queries (row blocks)\n\n"
+      "With parallel.cp or parallel.tp: how evenly the ranks share a layer's pairs, by rows in contiguous or zigzag\n"
+      "order (ring and gather) or by heads (all_to_all, tp)\n\n"
+      "With parallel.cp, also with --text: the share of other ranks' keys that a rank attends to, of the keys that\n"
+      "come before some query of the rank, which a ring would transfer. It is shown for one KV head (mean of all)\n"
+      "and for the union of the rank's KV heads\n\n"
+      "Columns with --text\n"
+      "  recall        weight that dense attention over the same queries and keys gives to the kept pairs\n"
+      "  entropy       of the weights, in nats; dense: entropy of dense attention's weights\n\n"
       "Examples: ringmaster attention show configs/shakespeare_dilated.yaml\n"
       "          ringmaster attention show configs/shakespeare_block_sparse.yaml --head 2 --svg pattern.svg\n"
       "          ringmaster attention show configs/shakespeare_block_sparse.yaml parallel.cp=2\n"

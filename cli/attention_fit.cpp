@@ -80,7 +80,7 @@ class Fit {
     loss_ = trials.loss();
     separate_documents_ = set.options().packing.documents;
     batch_losses_ = trials.batch_losses();
-    if (!std::isfinite(loss_)) fail(a_.run, ": the loss is ", loss_, ", so that no rise of it can be measured");
+    if (!std::isfinite(loss_)) fail(a_.run, ": the loss is ", loss_, ", so its rise cannot be measured");
     if (!a_.json) print_choices();
     for (std::size_t i = 0; i < own_.patterns.size(); ++i) {
       measure(i, trials);
@@ -94,15 +94,15 @@ class Fit {
  private:
   bool is_own(std::size_t choice) const { return choice + 1 == choices_.size(); }
   std::string text(std::size_t choice) const {
-    return is_own(choice) ? "as the run has it" : section_text(choices_[choice].section);
+    return is_own(choice) ? "as in the run" : section_text(choices_[choice].section);
   }
   std::string name(std::size_t choice) const { return is_own(choice) ? "own" : str(choice + 1); }
 
   void check_density() const {
     if (const double least = min_density(densities_); least > a_.density)
-      fail("--density: ", a_.density, ", but with the cheapest of the choices in every layer the density is ",
+      fail("--density: got ", a_.density, ", but with the cheapest choice in every layer the density is ",
            fixed(std::ceil(least * 1e4) / 1e4, 4), " in a context of ", session_.config.model.context,
-           " tokens: raise --density to that, or give a choice that keeps less");
+           " tokens. Raise --density to that, or give a choice that keeps fewer pairs");
   }
 
   void measure(std::size_t layer, AttentionTrials& trials) {
@@ -154,8 +154,8 @@ class Fit {
     for (std::size_t c = 0; c < choices_.size(); ++c)
       print_format("%6s  %7s  %s\n", name(c).c_str(), fixed(choices_[c].density(), 4).c_str(), text(c).c_str());
     print_format(
-        "\nRise of the loss where this layer alone attends by this choice%s\nlayer",
-        batch_losses_.size() < 2 ? "" : str(", +- its standard error over ", batch_losses_.size(), " batches").c_str());
+        "\nRise of the loss if only this layer uses this choice%s\nlayer",
+        batch_losses_.size() < 2 ? "" : str(", +- standard error over ", batch_losses_.size(), " batches").c_str());
     for (std::size_t c = 0; c + 1 < choices_.size(); ++c) print_format("  %*s", width(), name(c).c_str());
     print_format("\n");
     std::cout.flush();
@@ -173,7 +173,7 @@ class Fit {
   }
 
   void print_result() const {
-    print_format("\nWith a density of at most %s\n", str(a_.density).c_str());
+    print_format("\nBest assignment with a density of at most %s\n", str(a_.density).c_str());
     for (std::size_t c = 0; c < choices_.size(); ++c) {
       std::vector<std::int64_t> layers;
       for (std::size_t i = 0; i < chosen_.size(); ++i)
@@ -181,10 +181,10 @@ class Fit {
       if (!layers.empty())
         print_format("%6s  layer%s %s\n", name(c).c_str(), layers.size() > 1 ? "s" : "", layers_text(layers).c_str());
     }
-    print_format("density %s, loss %s: a rise of %s, and of %s as the sum over the layers\n\n",
+    print_format("density %s, loss %s: it rises by %s; the sum of the layers' rises is %s\n\n",
                  fixed(density_, 4).c_str(), fixed(fitted_loss_, 5).c_str(),
                  with_error(fitted_loss_ - loss_, fitted_error_).c_str(), fixed(rise_, 5).c_str());
-    print_format("To go on with it:\n  %s", command().c_str());
+    print_format("To continue with it:\n  %s", command().c_str());
     for (const std::string& setting : settings()) print_format(" \\\n    %s", quoted(setting).c_str());
     print_format("%s\n", more_steps().c_str());
   }
@@ -228,17 +228,16 @@ void run(const Arguments& a) {
 
 void add_attention_fit(Command attention) {
   const Command cmd = attention.add_subcommand(
-      "fit", "Find which layers of a trained model look far, and settings with which it goes on with sparse attention");
+      "fit", "Find the layers of a trained model that need long-range attention; print settings for sparse attention");
   Arguments& a = cmd.runs(run);
   a.corpus.batches = 2;
   cmd.add_option("run", a.run, "Directory of a run, or one of its checkpoints").required();
   cmd.add_option("choices", a.choices,
-                 "Attention that a layer may get, as model.attention takes it, such as '{kind: window, window: 64}'")
+                 "Attention to try in a layer, written as in model.attention, such as '{kind: window, window: 64}'")
       .type_name("CHOICE");
-  cmd.add_number("--density", a.density, "Most of the causal pairs that may be left, as the mean of the layers' shares",
-                 1e-6, 1)
+  cmd.add_number("--density", a.density, "Maximum share of causal pairs to keep, as the mean over layers", 1e-6, 1)
       .show_default();
-  cmd.add_option("--pattern", a.pattern, "Without choices: how blocks are selected, content or learned")
+  cmd.add_option("--pattern", a.pattern, "If no choices are given: how blocks are selected, content or learned")
       .one_of({"content", "learned"})
       .show_default();
   a.corpus.add_to(cmd);
@@ -248,16 +247,16 @@ void add_attention_fit(Command attention) {
   add_weights(cmd, a.weights);
   cmd.add_flag("--json", a.json, "Print one JSON object");
   cmd.footer(
-      "For each layer and choice: how much the loss rises where this layer alone attends so, without training. Then\n"
-      "the choices by layer whose rises add up to the least at the density, the loss with all of them, and the "
-      "settings.\n"
-      "What the layer does now is a choice, too. From two batches on, each rise has its standard error over them.\n\n"
-      "Without choices these are a window, and two sizes of selected blocks (--pattern); those that do not keep less\n"
-      "than the run does, or do not fit its context, are left out. Choices come ahead of --text, which takes all that\n"
-      "follows.\n\n"
-      "What has learned nothing yet is measured as it begins: pattern: learned as content with the same numbers,\n"
-      "learned and gated pools as means, importance as its newest blocks; a keep that changes by tokens as its last\n"
-      "one.\n\n"
+      "Prints for each layer and choice how much the loss rises, without training, if only this layer uses the\n"
+      "choice. Then prints the choice per layer with the smallest sum of rises at the density, the loss with all of\n"
+      "them, and the settings. A layer's present attention is always a choice. With two or more batches, each rise\n"
+      "has a standard error over the batches.\n\n"
+      "The default choices are a window and two sizes of selected blocks (--pattern). Those that do not keep fewer\n"
+      "pairs than the run, or do not fit its context, are left out. Give choices before --text, which reads all\n"
+      "words that follow as files.\n\n"
+      "A part that has not been trained yet is measured in its initial state: pattern: learned as content with the\n"
+      "same numbers, learned and gated pools as means, importance as its newest blocks. A keep that changes by\n"
+      "tokens is measured at its last value.\n\n"
       "Examples: ringmaster attention fit runs/dense\n"
       "          ringmaster attention fit runs/dense --density 0.2 --pattern learned\n"
       "          ringmaster attention fit runs/dense '{kind: window, window: 64, sinks: 4}' '{kind: window, window: "

@@ -51,16 +51,16 @@ std::string shares_text(const Pattern& pattern, const ModelConfig& m, const Para
 std::string referenced_title(const ModelConfig& m, const ParallelConfig& c, std::int64_t length) {
   if (c.cp <= 1) return "";
   const bool zigzag = ring_layout(m, c, length).chunks(0).size() > 1;
-  return str("Keys of other ranks before a rank's queries that these attend to, with ", sharing_degrees(c), ", rows ",
+  return str("Share of other ranks' earlier keys that a rank's queries attend to, with ", sharing_degrees(c), ", rows ",
              zigzag ? "zigzag" : "contiguous", ":");
 }
 
 std::string referenced_text(const Pattern& kept, const ModelConfig& m, const ParallelConfig& c, std::int64_t length) {
-  if (m.kv_heads % c.tp) return "heads do not divide";
+  if (m.kv_heads % c.tp) return "parallel.tp does not divide the KV heads";
   const ReferencedKeys keys = referenced_keys(kept, m.kv_heads, c.tp, ring_layout(m, c, length));
-  if (keys.before == 0) return "there are none";
-  return str(percent(keys.by_head / keys.before), " by a KV head, ", percent(keys.by_any / keys.before), " by any of ",
-             counted(m.kv_heads / c.tp, "KV head"));
+  if (keys.before == 0) return "no rank has earlier keys of other ranks";
+  return str(percent(keys.by_head / keys.before), " by one KV head, ", percent(keys.by_any / keys.before),
+             " by any of ", counted(m.kv_heads / c.tp, "KV head"));
 }
 
 }  // namespace ring

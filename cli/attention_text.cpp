@@ -30,9 +30,10 @@ constexpr std::size_t kBytesOfToken = 64;  // bytes read from the text per token
 void check_run(const std::string& path) {
   std::error_code none;
   if (std::filesystem::is_regular_file(path, none))
-    fail("--text: ", path,
-         " is a file, but a text needs weights to attend: give a run or a checkpoint, or leave --text "
-         "out to draw the pattern of settings");
+    fail(
+        "--text: ", path,
+        " is a settings file, but --text needs trained weights. Give a run or a checkpoint, or omit --text to draw the "
+        "pattern of the settings");
 }
 
 // Throws Error if the new settings give a layer a part that it was not trained with.
@@ -42,7 +43,7 @@ void check_trained(const ModelConfig& before, const ModelConfig& now, const std:
     for (const TrainedPart& part : trained_parts())
       if (part.in(*has[layer]) && !part.in(*had[layer]))
         fail(section_key(*has[layer], now), ": layer ", layer, " of ", run, " was not trained with ", part.name,
-             ", so its weights cannot ", part.purpose, " as ", part.setting, " asks. Take ", part.without,
+             ", so its weights cannot ", part.purpose, " as ", part.setting, " requires. Use ", part.without,
              " here, or train a run with these settings and run.init_from=", run);
 }
 
@@ -69,8 +70,7 @@ std::vector<std::int32_t> tokens_of(const AttentionOnText& a, const Session& s) 
     });
   std::vector<std::int32_t> tokens = prompt_tokens(*s.tokenizer, text);
   if (tokens.size() < 2)
-    fail("--text: ", a.text, " has ", tokens.size(), tokens.size() == 1 ? " token" : " tokens",
-         ", and attention needs two at least: give a longer one");
+    fail("--text: expected at least 2 tokens, but ", a.text, " has ", tokens.size(), ". Give a longer text");
   if (tokens.size() > most) tokens.resize(most);
   return tokens;
 }
@@ -123,9 +123,9 @@ class Report {
   std::vector<Panel> panels_of(std::int64_t i) const {
     const std::string title = str("Layer ", i, ": ", text_of(attention_of(model_, i), a_.head)),
                       head = str("KV head ", a_.head, " of ", model_.kv_heads, ", ", length(), " tokens: ");
-    return {{title, head + "what it attends to",
-             cells_of(layer(i).kept, static_cast<std::int32_t>(a_.head), length(), kSvgCells)},
-            {title, head + "weights of dense attention", layer(i).heads[static_cast<std::size_t>(a_.head)].weights}};
+    return {
+        {title, head + "kept pairs", cells_of(layer(i).kept, static_cast<std::int32_t>(a_.head), length(), kSvgCells)},
+        {title, head + "weights of dense attention", layer(i).heads[static_cast<std::size_t>(a_.head)].weights}};
   }
 
   std::vector<std::string> row(const std::string& name, double recall, double entropy, double dense_entropy,
@@ -203,9 +203,9 @@ class Report {
 
 void check_layer_and_head(const ModelConfig& m, std::int64_t layer, std::int64_t head) {
   if (layer >= m.layers)
-    fail("--layer: there is no layer ", layer, ": the model has ", m.layers, ", give one of 0 to ", m.layers - 1);
+    fail("--layer: expected 0 to ", m.layers - 1, " because the model has ", m.layers, " layers, got ", layer);
   if (head >= m.kv_heads)
-    fail("--head: there is no KV head ", head, ": the model has ", m.kv_heads, ", give one of 0 to ", m.kv_heads - 1);
+    fail("--head: expected 0 to ", m.kv_heads - 1, " because the model has ", m.kv_heads, " KV heads, got ", head);
 }
 
 void show_attention_on_text(const AttentionOnText& a) {

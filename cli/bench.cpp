@@ -13,7 +13,7 @@ namespace ring {
 
 void BenchConfig::add_to(Command command) {
   command.add_option("config", file, str(kSettingsText, "; its corpus is not read")).required();
-  command.add_option("overrides", overrides, "Settings to change, as section.key=value");
+  command.add_option("overrides", overrides, "Settings to change, such as section.key=value");
 }
 
 Config BenchConfig::load() const { return settings_at(file, overrides); }
@@ -25,7 +25,7 @@ CsvFile::CsvFile(const std::string& path, const std::string& header) : path_(pat
   std::string first;
   std::getline(std::ifstream(path) >> std::ws, first);  // opens: system
   if (!first.empty() && first != header)
-    fail(path, ": has the columns ", first, ", expected ", header, "; give another file");
+    fail(path, ": expected the columns ", header, ", got ", first, ". Give another file");
   out_ = LineFile(path);
   if (first.empty()) add(header);
 }

@@ -71,7 +71,8 @@ std::string text_of(const char* format, double value) {
 ExecContext context_of(const Arguments& a) {
   const Backend backend = backend_of(a.device);
   const bool cpu = backend == Backend::cpu;
-  if (cpu && !a.type.empty() && a.type != "f32") fail("--dtype: the CPU computes in f32, not ", a.type);
+  if (cpu && !a.type.empty() && a.type != "f32")
+    fail("--dtype: expected f32 because the device is a CPU, got ", a.type);
   ExecContext ctx{Stream::create({backend, 0}, static_cast<int>(a.threads ? a.threads : default_threads()))};
   ctx.precision = cpu || a.type == "f32" ? Precision::fp32 : Precision::bf16;
   return ctx;
@@ -86,9 +87,9 @@ void print_head(const Arguments& a, const AttentionGrid& g, const ExecContext& c
   }
   print_format(
       "%s, %lld query heads, %lld KV heads; FLOPs of kept pairs: 4 x heads x head_dim per pair forward, 10 "
-      "backward\nkept: pairs of dense attention; of dense: time of the fastest own dense kernel; extra: memory beside "
-      "the operands; lists: time that a new block pattern takes; select: blocks by content, before the other "
-      "passes\n\n",
+      "backward\nkept: share of dense attention's pairs; of dense: time / time of ringmaster's fastest dense kernel; "
+      "extra MB: memory in addition to the operands; lists ms: time to build the lists of a new block pattern; pass "
+      "select: selection of blocks by content, before the other passes\n\n",
       std::string(to_string(activation_type(ctx.precision))).c_str(), static_cast<long long>(g.heads),
       static_cast<long long>(g.kv_heads));
   print_format("%-9s %-10s %-12s %5s %-6s %8s %9s %6s %10s %9s %7s %8s %9s %8s %7s\n", "pass", "candidate", "kind",
@@ -113,7 +114,7 @@ void print(const AttentionTiming& t) {
                : t.deterministic                 ? "yes"
                                                  : "no");
   if (t.seconds == 0) {
-    print_format("left out: about %.1f s a call\n", t.expected);
+    print_format("left out: about %.1f s per call\n", t.expected);
     return;
   }
   const auto known = [](double value, const char* format) { return value > 0 ? text_of(format, value) : ""; };
@@ -136,34 +137,36 @@ void run(const Arguments& a) {
 }  // namespace
 
 void add_bench_attention(Command bench) {
-  const Command cmd = bench.add_subcommand("attention", "Every attention kernel of this build, forward and backward");
+  const Command cmd =
+      bench.add_subcommand("attention", "Measure every attention kernel of this build, forward and backward");
   Arguments& a = cmd.runs(run);
   cmd.add_number("--heads", a.heads, "Query heads", 1, kMaxHeads).show_default();
-  cmd.add_number("--kv-heads", a.kv_heads, "KV heads; 0: as many as heads", 0, kMaxHeads);
-  cmd.add_number("--head-dim", a.head_dims, "Widths of a head, with commas", 1, kMaxHeadDim);
-  cmd.add_number("--length", a.lengths, "Tokens of a sequence, with commas", 1, kMaxLength);
-  cmd.add_number("--tokens", a.tokens, "Tokens in a batch, of as many sequences as fit", 1, kMaxLength);
-  cmd.add_flag("--causal", a.causal, "Only causal");
-  cmd.add_flag("--full", a.full, "Only full");
-  cmd.add_option("--dtype", a.type, "bf16 or f32").one_of({"bf16", "f32"});
-  cmd.add_number("--seconds", a.seconds, "Time of each measurement", 1e-6, 3600).show_default();
-  cmd.add_number("--rest", a.rest, "Seconds without work before each measurement", 0, 3600).show_default();
-  cmd.add_number("--most-seconds", a.max_seconds, "Leave out kernels that would need longer for a call", 1e-12, 1e6)
+  cmd.add_number("--kv-heads", a.kv_heads, "KV heads; 0: same as --heads", 0, kMaxHeads);
+  cmd.add_number("--head-dim", a.head_dims, "Head dimensions, separated by commas", 1, kMaxHeadDim);
+  cmd.add_number("--length", a.lengths, "Tokens per sequence, separated by commas", 1, kMaxLength);
+  cmd.add_number("--tokens", a.tokens, "Tokens per batch, filled with whole sequences", 1, kMaxLength);
+  cmd.add_flag("--causal", a.causal, "Measure only causal attention");
+  cmd.add_flag("--full", a.full, "Measure only full attention");
+  cmd.add_option("--dtype", a.type, "Data type: bf16 or f32").one_of({"bf16", "f32"});
+  cmd.add_number("--seconds", a.seconds, "Seconds per measurement", 1e-6, 3600).show_default();
+  cmd.add_number("--rest", a.rest, "Idle seconds before each measurement", 0, 3600).show_default();
+  cmd.add_number("--most-seconds", a.max_seconds, "Leave out kernels that take longer than this per call", 1e-12, 1e6)
       .show_default();
-  cmd.add_number("--threads", a.threads, "Of a CPU; 0: all cores", 0, kMaxThreads);
+  cmd.add_number("--threads", a.threads, "CPU threads; 0: all cores", 0, kMaxThreads);
   add_device(cmd, a.device);
-  cmd.add_option("--kind", a.kinds, "Of attention, with commas")
+  cmd.add_option("--kind", a.kinds, "Kinds of attention, separated by commas")
       .delimiter(',')
       .one_of(attention_kind_names())
       .show_default();
   a.pattern.add_to(cmd);
   a.pattern.add_content_to(cmd);
-  cmd.add_number("--dropout", a.dropout, "Rate on the weights; kernels without dropout are left out", 0, 0.95);
-  cmd.add_option("--candidate", a.candidates, "Only these kernels, with commas").delimiter(',');
-  cmd.add_number("--rounds", a.rounds, "Measure all kernels of a shape in turn, so many times, and take the medians", 1,
+  cmd.add_number("--dropout", a.dropout, "Dropout rate of attention weights; kernels without dropout are left out", 0,
+                 0.95);
+  cmd.add_option("--candidate", a.candidates, "Measure only these kernels, separated by commas").delimiter(',');
+  cmd.add_number("--rounds", a.rounds, "Rounds over all kernels of a shape; reports medians over the rounds", 1,
                  1'000'000)
       .show_default();
-  cmd.add_flag("--csv", a.csv, "Comma-separated values");
+  cmd.add_flag("--csv", a.csv, "Print comma-separated values");
   cmd.footer(
       "Examples: ringmaster bench attention --head-dim 128 --causal --length 4096,32768\n"
       "          ringmaster bench attention --causal --length 32768 --tokens 32768 --kind dense,window --rounds 3\n"

@@ -32,7 +32,7 @@ std::int64_t length_of(const Arguments& a, const Config& c) {
   if (a.length > 0) return a.length;
   const std::int64_t usual = kUsualLength[backend_of(c.run.device) == Backend::cuda];
   if (c.model.context > usual)
-    print_format("sequences of %lld tokens, not model.context: %lld; --length measures others\n",
+    print_format("sequences of %lld tokens instead of model.context: %lld; set another length with --length\n",
                  static_cast<long long>(usual), static_cast<long long>(c.model.context));
   return std::min(c.model.context, usual);
 }
@@ -51,9 +51,9 @@ void print_setting(const BlockLayers& layers, const std::vector<BlockTiming>& ti
   const std::size_t at = fastest(times);
   const BlockTiming &best = times[at], &other = times[1 - at];
   print_format("blocks of %lld: %s times as fast%s\n", static_cast<long long>(best.attention.block),
-               fixed(other.seconds() / best.seconds(), 2).c_str(), at == 0 ? ", as the settings have it" : "");
+               fixed(other.seconds() / best.seconds(), 2).c_str(), at == 0 ? ", as in the settings" : "");
   if (const double more = best.keys / other.keys; std::abs(more - 1) > kAlike)
-    print_format("but with %s times as many keys, as blocks are whole ones: with a larger keep they are more alike\n",
+    print_format("but with %s times as many keys because only whole blocks are kept; a larger keep evens this out\n",
                  fixed(more, 2).c_str());
   for (const std::string& key : layers.keys)
     print_format("  '%s=%s'\n", key.c_str(), block_text(best.attention).c_str());
@@ -63,14 +63,15 @@ void print_setting(const BlockLayers& layers, const std::vector<BlockTiming>& ti
 std::vector<BlockLayers> free_layers(const std::string& file, const ModelConfig& m) {
   std::vector<BlockLayers> all = block_sparse_layers(m);
   if (all.empty())
-    fail(file, ": no layer has kind: block_sparse, so there are no blocks: set model.attention, such as ",
+    fail(file, ": no layer has kind: block_sparse. Set model.attention, for example ",
          "'model.attention={kind: block_sparse, rules: [{pattern: content, local: 2, keep: 16}]}'");
   const auto is_free = [](const BlockLayers& l) { return block_is_free(l.attention); };
   if (std::ranges::none_of(all, is_free))
-    fail(all.front().keys.front(), ".rules: pattern: file counts in blocks of ", block_of(all.front().attention),
-         " tokens, so that their size is given: there is no other to measure, without another file");
+    fail(all.front().keys.front(), ".rules: pattern: file fixes the block size at ", block_of(all.front().attention),
+         " tokens, so there is no other size to measure. Give a file with another block size");
   for (const BlockLayers& l : all)
-    if (!is_free(l)) print_format("%s: left out, pattern: file is for its size\n\n", l.keys.front().c_str());
+    if (!is_free(l))
+      print_format("%s: left out because pattern: file fixes the block size\n\n", l.keys.front().c_str());
   std::erase_if(all, [&](const BlockLayers& l) { return !is_free(l); });
   return all;
 }
@@ -94,18 +95,19 @@ void run(const Arguments& a) {
 
 void add_bench_blocks(Command bench) {
   const Command cmd = bench.add_subcommand(
-      "blocks", "Which size of blocks is the faster one for a model's attention, 64 or 128 tokens, and its settings");
+      "blocks", "Find the faster block size for a model's attention, 64 or 128 tokens, and print its settings");
   Arguments& a = cmd.runs(run);
   a.config.add_to(cmd);
   cmd.add_number(
       "--length", a.length,
-      str("Tokens of a sequence; 0: model.context, on a CPU at most ", kUsualLength[0], ", on a GPU ", kUsualLength[1]),
+      str("Tokens per sequence; 0: model.context, on a CPU at most ", kUsualLength[0], ", on a GPU ", kUsualLength[1]),
       0, kMaxLength);
-  cmd.add_number("--seconds", a.seconds, "Time to repeat each kernel", 1e-6, 3600).show_default();
+  cmd.add_number("--seconds", a.seconds, "Seconds to repeat each kernel", 1e-6, 3600).show_default();
   cmd.footer(
-      "One layer and one micro-batch (train.micro_batch) of random tokens. The table\n"
-      "  keys     that the mean query sees\n"
-      "  routing  what selects blocks, and learns to; share: of all\n\n"
+      "Measures one layer on one micro-batch (train.micro_batch) of random tokens. Columns of the table\n"
+      "  keys     keys that a query sees, mean over queries\n"
+      "  routing  time of selecting blocks and of training the selection\n"
+      "  share    routing as a share of the whole time\n\n"
       "Example: ringmaster bench blocks configs/shakespeare_content.yaml");
 }
 

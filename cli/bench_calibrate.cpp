@@ -27,7 +27,8 @@ DeviceRates rates_there(const std::string& file, const ExecContext& ctx) {
   if (!fs::exists(file) || fs::file_size(file) == 0) return {.device = ""};
   load_config(rates, file);
   if (const std::string here = calibrated_device(ctx); rates.device != here)
-    fail("--out ", file, ": holds the rates of ", rates.device, ", and this is ", here, ": give another file");
+    fail("--out ", file, ": expected rates of this device (", here, "), got rates of ", rates.device,
+         ". Give another file");
   return rates;
 }
 
@@ -48,12 +49,12 @@ void run(const Arguments& a, const Facts& given) {
 }  // namespace
 
 void add_bench_calibrate(Command bench) {
-  const Command cmd =
-      bench.add_subcommand("calibrate", "Rates of this machine in steps of a model, for ringmaster plan --rates");
+  const Command cmd = bench.add_subcommand(
+      "calibrate", "Measure this machine's rates in steps of a model, for ringmaster plan --rates");
   auto a = std::make_shared<Arguments>();
   a->config.add_to(cmd);
   cmd.add_option("--out", a->out,
-                 "Where they go; what a file of this device has of other precisions and of the link stays")
+                 "File to write; its rates of other precisions and of the link stay if it is of this device")
       .show_default();
   cmd.footer("Example: ringmaster launch -n 2 -- bench calibrate bench/shapes/1b.yaml --out h200.yaml");
   cmd.callback([a, cmd] { run(*a, facts_of(cmd, {"--out"})); });

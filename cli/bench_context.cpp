@@ -38,23 +38,23 @@ constexpr std::int64_t kMinAlone = 4096;  // tokens at which one device nearly r
 void check_alone(const ContextGrid& g) {
   const std::int64_t longest = *std::ranges::max_element(g.lengths), least = std::min(longest, kMinAlone);
   if (g.longest_alone > 0 && g.longest_alone < least)
-    fail("--alone-up-to: one device alone with ", g.longest_alone, " of ", longest,
-         " tokens is no reference: give at least ", least, ", or 0 to measure none");
+    fail("--alone-up-to: expected at least ", least, ", or 0 to measure no reference, got ", g.longest_alone,
+         ": one device alone with so few of ", longest, " tokens is not a valid reference");
 }
 
 // Fills in values that were not given, for this number of ranks.
 void fill_in(Arguments& a, int ranks, Backend backend) {
   if (a.kv_heads == 0) a.kv_heads = a.grid.heads;
   if (a.grid.heads % a.kv_heads)
-    fail("--heads: ", a.grid.heads, " heads do not share ", a.kv_heads, " KV heads evenly");
-  if (a.grid.head_dim % 8) fail("--head-dim: ", a.grid.head_dim, " is not a multiple of 8");
+    fail("--heads: expected a multiple of the ", a.kv_heads, " KV heads, got ", a.grid.heads);
+  if (a.grid.head_dim % 8) fail("--head-dim: expected a multiple of 8, got ", a.grid.head_dim);
   const bool divides = a.kv_heads % ranks == 0;
   if (a.schedules.empty()) {
     a.schedules = {"ring", "gather"};
     if (divides) a.schedules.push_back("all_to_all");
   } else if (!divides && std::ranges::count(a.schedules, "all_to_all")) {
-    fail("--schedule: all_to_all needs KV heads that divide among the ranks, but there are ", a.kv_heads, " for ",
-         ranks, "; leave it out, or set --kv-heads to a multiple of ", ranks);
+    fail("--schedule: all_to_all requires KV heads that ", ranks, " ranks divide evenly, got ", a.kv_heads,
+         ". Omit all_to_all, or set --kv-heads to a multiple of ", ranks);
   }
   if (a.grid.lengths.empty())
     a.grid.lengths =
@@ -96,10 +96,10 @@ std::string share(double flops, double alone, const char* otherwise) {
 
 void print_head(const Arguments& a, const ContextGrid& grid, int ranks) {
   print_format(
-      "%d ranks, %s, %lld heads, %lld KV heads of %lld, %s; times of the slowest rank; alone: of the rate of one "
+      "%d ranks, %s, %lld heads, %lld KV heads of %lld, %s; times of the slowest rank; alone: share of the rate of one "
       "device with the whole sequence (up to %lld tokens; 0: not measured)\n"
-      "of forward and backward (both), in ms: compute: without transfers; transfer: without computation; waited: "
-      "messages under way and no kernel running; hidden: 1 - waited / transfer; slowdown: both / compute - 1\n"
+      "forward and backward (both), in ms: compute: without transfers; transfer: without computation; waited: "
+      "messages in flight and no kernel running; hidden: 1 - waited / transfer; slowdown: both / compute - 1\n"
       "%9s %-11s %9s %7s %6s %9s %7s %6s %9s %9s %9s %7s %8s %9s %9s\n",
       ranks, a.kind.c_str(), static_cast<long long>(grid.heads), static_cast<long long>(grid.kv_heads),
       static_cast<long long>(grid.head_dim), a.deterministic ? "deterministic" : "not deterministic",
@@ -154,16 +154,16 @@ void check_paths(const Arguments& a) {
 }
 
 void draw(const Arguments& a, const ContextGrid& g, int ranks, const ExecContext& ctx, const ContextTiming& t) {
-  const std::string title = str("Attention over ", t.length, " tokens cut among ", ranks, " ranks, schedule ",
-                                t.schedule, ": a forward and a backward, as rank 0 saw it");
+  const std::string title = str("Attention over ", t.length, " tokens sharded over ", ranks, " ranks, schedule ",
+                                t.schedule, ": one forward and one backward, measured on rank 0");
   const std::string of =
       str(ctx.stream.impl().device_name(), ", ", a.kind, ", ", g.heads, " heads, ", g.kv_heads, " KV heads of ",
           g.head_dim, "; slowest rank: ", milliseconds(t.both_seconds), " ms, ", milliseconds(t.computing_seconds),
-          " ms without transfers; this time: ", milliseconds(t.timeline.seconds), " ms");
-  std::string transfers = "nothing travels";
+          " ms without transfers; this measurement: ", milliseconds(t.timeline.seconds), " ms");
+  std::string transfers = "no transfers";
   if (t.transfer_seconds > 0)
     transfers = str("transfers without computation ", milliseconds(t.transfer_seconds),
-                    " ms; messages under way and no kernel running for ", milliseconds(t.waited_seconds),
+                    " ms; messages in flight and no kernel running for ", milliseconds(t.waited_seconds),
                     " ms: hidden ", percent(t.hidden()));
   write_svg("--timeline", timeline_path(a, t.length, t.schedule), timeline_picture(t.timeline, title, {of, transfers}));
 }
@@ -174,7 +174,8 @@ void run(Arguments a, const Facts& given) {
   config.run.threads = a.threads ? a.threads : default_threads();
   const Environment environment = current_environment();
   const WorkerEnvironment env = parse_environment(environment);
-  if (env.world == 1) fail("bench context compares several processes: ringmaster launch -n 4 -- bench context");
+  if (env.world == 1)
+    fail("bench context requires several processes. Start it with: ringmaster launch -n 4 -- bench context");
   const bool leader = env.rank == 0;
   CsvFile csv(leader ? a.csv : "", kColumns);
   config.parallel.cp = env.world;
@@ -200,38 +201,39 @@ void run(Arguments a, const Facts& given) {
 }  // namespace
 
 void add_bench_context(Command bench) {
-  const Command cmd =
-      bench.add_subcommand("context", "Attention over one sequence on several processes: ring, gather, all-to-all");
+  const Command cmd = bench.add_subcommand(
+      "context", "Measure attention over one sequence on several processes: ring, gather, all-to-all");
   auto a = std::make_shared<Arguments>();
   cmd.add_number("--length", a->grid.lengths,
-                 "Tokens of the whole sequence, with commas; without: 65536,131072,262144 on GPUs, 4096 on CPUs", 1,
+                 "Tokens of the whole sequence, with commas; default: 65536,131072,262144 on GPUs, 4096 on CPUs", 1,
                  kMaxLength);
   cmd.add_number("--heads", a->grid.heads, "Query heads", 1, kMaxHeads).show_default();
-  cmd.add_number("--kv-heads", a->kv_heads, "KV heads; 0: as many as heads", 0, kMaxHeads);
-  cmd.add_number("--head-dim", a->grid.head_dim, "Width of a head, a multiple of 8", 8, kMaxHeadDim).show_default();
+  cmd.add_number("--kv-heads", a->kv_heads, "KV heads; 0: same as --heads", 0, kMaxHeads);
+  cmd.add_number("--head-dim", a->grid.head_dim, "Head dimension, a multiple of 8", 8, kMaxHeadDim).show_default();
   cmd.add_option("--schedule", a->schedules,
-                 "ring, gather, all_to_all, with commas; without: those that the KV heads allow")
+                 "ring, gather, all_to_all, with commas; default: all that the KV heads allow")
       .delimiter(',')
       .one_of({"ring", "gather", "all_to_all"});
-  cmd.add_option("--layout", a->layout, "auto, zigzag or contiguous").one_of({"auto", "zigzag", "contiguous"});
-  cmd.add_number("--prefetch", a->grid.parallel.cp_prefetch, "Of the ring: parts ahead", 0, 64);
-  cmd.add_number("--message-mb", a->grid.parallel.cp_message_mb, "Of the ring: longest message in MiB", 1, 1 << 20);
-  cmd.add_option("--kind", a->kind, "Of attention").one_of(attention_kind_names()).show_default();
+  cmd.add_option("--layout", a->layout, "Order of rows: auto, zigzag or contiguous")
+      .one_of({"auto", "zigzag", "contiguous"});
+  cmd.add_number("--prefetch", a->grid.parallel.cp_prefetch, "Parts that the ring fetches ahead", 0, 64);
+  cmd.add_number("--message-mb", a->grid.parallel.cp_message_mb, "Longest message of the ring, in MiB", 1, 1 << 20);
+  cmd.add_option("--kind", a->kind, "Kind of attention").one_of(attention_kind_names()).show_default();
   a->pattern.add_to(cmd);
-  cmd.add_number("--alone-up-to", a->grid.longest_alone, "Longest sequence for one device alone; 0: none is measured",
-                 0, kMaxLength)
+  cmd.add_number("--alone-up-to", a->grid.longest_alone, "Longest sequence measured on one device alone; 0: none", 0,
+                 kMaxLength)
       .show_default();
-  cmd.add_number("--seconds", a->grid.seconds, "Time of each measurement", 1e-6, 3600).show_default();
+  cmd.add_number("--seconds", a->grid.seconds, "Seconds per measurement", 1e-6, 3600).show_default();
   add_device(cmd, a->device);
-  cmd.add_number("--threads", a->threads, "Of each process on a CPU; 0: its share of the cores", 0, kMaxThreads);
+  cmd.add_number("--threads", a->threads, "CPU threads of each process; 0: its share of the cores", 0, kMaxThreads);
   cmd.add_option(
          "--timeline", a->timeline,
-         "Draw what rank 0 computed and which messages were under way during a forward and backward, as SVG; "
-         "with several lengths or schedules each picture has a file whose name says which: FILE-LENGTH-SCHEDULE.svg")
+         "Draw rank 0's kernels and messages during a forward and backward as SVG; with several lengths or schedules "
+         "one file each: FILE-LENGTH-SCHEDULE.svg")
       .type_name("FILE.svg");
   cmd.add_option("--csv", a->csv, "Append a line for each measurement to this file").type_name("FILE");
-  cmd.add_flag("--deterministic", a->deterministic, "Only kernels that give the same bits from run to run");
-  cmd.add_flag("--choices", a->choices, "Then print which kernels were the fastest");
+  cmd.add_flag("--deterministic", a->deterministic, "Use only kernels with bit-identical results from run to run");
+  cmd.add_flag("--choices", a->choices, "Also print which kernels were the fastest");
   cmd.footer("Example: ringmaster launch --nproc-per-node 4 -- bench context --length 65536,131072 --schedule ring");
   cmd.callback([a, cmd] { run(*a, facts_of(cmd, {"--device", "--threads", "--timeline", "--csv", "--choices"})); });
 }

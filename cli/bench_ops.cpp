@@ -48,9 +48,8 @@ void print_floor(const OpsReport& r) {
   for (const OpTiming& o : r.ops) sum += o.calls * o.seconds;
   print_format("step %.2f ms; its kernels back to back %.2f ms\n", 1e3 * r.step_seconds, 1e3 * sum);
   print_format(
-      "floor %.2f ms = matrix products %.2f + attention %.2f as measured + all other bytes, moved once, at %.0f %% of "
-      "the "
-      "copy %.2f; the step takes %.3f times that\n",
+      "floor %.2f ms = matrix products %.2f + attention as measured %.2f + all other bytes, moved once at %.0f %% of "
+      "copy speed, %.2f; the step takes %.3f times the floor\n",
       1e3 * f.seconds(), 1e3 * f.products, 1e3 * f.attention, 100 * kFusedShareOfCopy, 1e3 * f.rest,
       r.step_seconds / f.seconds());
 }
@@ -59,7 +58,7 @@ void run_ops(const Arguments& a) {
   StepBenchmark bench(a.config.load());
   const OpsReport r = time_ops(bench, a.seconds, a.steps, a.filter);
   if (std::none_of(r.ops.begin(), r.ops.end(), [](const OpTiming& o) { return o.seconds > 0; }))
-    fail("no op of this step has '", a.filter, "' in its name or shape");
+    fail("--filter: no op of this step has '", a.filter, "' in its name or shape");
   print_ops(a, r);
   if (a.csv || !a.filter.empty()) return;
   print_format("\n");
@@ -80,22 +79,23 @@ void run_floor(const Arguments& a) {
 
 void add_common(Command cmd, Arguments& a) {
   a.config.add_to(cmd);
-  cmd.add_number("--seconds", a.seconds, "Time to repeat each op", 1e-6, 3600).show_default();
-  cmd.add_number("--steps", a.steps, "Steps to time before", 1, 1'000'000).show_default();
+  cmd.add_number("--seconds", a.seconds, "Seconds to repeat each op", 1e-6, 3600).show_default();
+  cmd.add_number("--steps", a.steps, "Whole steps to time first", 1, 1'000'000).show_default();
 }
 
 }  // namespace
 
 void add_bench_ops(Command bench) {
-  const Command ops = bench.add_subcommand("ops", "Each kernel of a training step, on the operands of the step");
+  const Command ops =
+      bench.add_subcommand("ops", "Measure each kernel of a training step, on the operands of the step");
   Arguments& a = ops.runs(run_ops);
   add_common(ops, a);
-  ops.add_option("--filter", a.filter, "Only ops with this in their name or shape");
-  ops.add_flag("--csv", a.csv, "Comma-separated values");
+  ops.add_option("--filter", a.filter, "Measure only ops with this text in their name or shape");
+  ops.add_flag("--csv", a.csv, "Print comma-separated values");
   ops.footer("Example: ringmaster bench ops bench/shapes/gpt2.yaml --filter matmul");
 
-  const Command floor =
-      bench.add_subcommand("floor", "The least time of a step with these matrix products and attention");
+  const Command floor = bench.add_subcommand(
+      "floor", "Print the shortest possible time of a step with these matrix products and attention");
   Arguments& b = floor.runs(run_floor);
   add_common(floor, b);
   floor.add_option("--csv", b.csv_file, "Append a line to this file");

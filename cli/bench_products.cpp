@@ -106,12 +106,13 @@ void run(const Arguments& a) {
 }  // namespace
 
 void add_bench_products(Command bench) {
-  const Command cmd = bench.add_subcommand("products", "Matrix products of a model's linear layers, also in FP8");
+  const Command cmd =
+      bench.add_subcommand("products", "Measure matrix products of a model's linear layers, also in FP8");
   Arguments& a = cmd.runs(run);
   a.config.add_to(cmd);
-  cmd.add_number("--tokens", a.tokens, "Rows of each product; 0: as in a micro-batch", 0, 1 << 24);
-  cmd.add_number("--seconds", a.seconds, "Time of each measurement", 1e-6, 3600).show_default();
-  cmd.add_number("--rounds", a.rounds, "Measure all kernels in turn, so many times, and take the medians", 1, 1000)
+  cmd.add_number("--tokens", a.tokens, "Rows of each product; 0: the tokens of a micro-batch", 0, 1 << 24);
+  cmd.add_number("--seconds", a.seconds, "Seconds per measurement", 1e-6, 3600).show_default();
+  cmd.add_number("--rounds", a.rounds, "Rounds over all kernels; reports medians over the rounds", 1, 1000)
       .show_default();
   cmd.footer("Example: ringmaster bench products bench/shapes/1b.yaml --tokens 4096");
 }

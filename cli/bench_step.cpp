@@ -68,7 +68,7 @@ void print(const Arguments& a, StepBenchmark& bench, const StepTimes& t, const C
                  100 * flops / ceilings.flops_per_second, ceilings.flops_per_second / 1e12,
                  ceilings.bytes_per_second / 1e12);
   if (const HostOffload* offload = bench.trainer().offload())
-    print_format("\nactivations: %.2f GiB to the host and back in each micro-batch, %.2f GiB found no room there",
+    print_format("\nactivations: %.2f GiB offloaded to the host per micro-batch, %.2f GiB did not fit there",
                  static_cast<double>(offload->bytes().moved) / kGiB,
                  static_cast<double>(offload->bytes().stayed) / kGiB);
   print_format(
@@ -128,19 +128,20 @@ void run(const Arguments& a, const Facts& given) {
 }  // namespace
 
 void add_bench_step(Command bench) {
-  const Command cmd = bench.add_subcommand("step", "Whole training steps on random tokens");
+  const Command cmd = bench.add_subcommand("step", "Measure whole training steps on random tokens");
   auto a = std::make_shared<Arguments>();
   a->config.add_to(cmd);
   cmd.add_number("--steps", a->steps, "Steps to time", 1, 1'000'000).show_default();
-  cmd.add_number("--warmup", a->warmup, "Steps before those", 0, 1'000'000).show_default();
-  cmd.add_number("--peak-tflops", a->peak, "For MFU: what one device can do; 0: what is known, 989 of a GPU", 0, 1e9);
+  cmd.add_number("--warmup", a->warmup, "Steps before the timed ones", 0, 1'000'000).show_default();
+  cmd.add_number("--peak-tflops", a->peak, "Peak TFLOP/s of one device, for MFU; 0: 989 on a GPU, no MFU on a CPU", 0,
+                 1e9);
   cmd.add_option("--csv", a->csv, "Append a line to this file");
-  cmd.add_option("--who", a->who, "Its first column").show_default();
-  cmd.add_option("--rates", a->rates, str("Print what `plan` predicts beside it. ", kRatesText));
-  cmd.add_flag("--no-ceilings", a->no_ceilings, "Do not measure what the device sustains");
-  cmd.add_number("--profile", a->profile, "Then watch so many more steps, kernel by kernel", 1, 100'000);
-  cmd.add_option("--trace", a->trace, "Where the profile's trace goes").show_default();
-  cmd.add_flag("--nvtx", a->nvtx, "Ranges for Nsight Systems; steps are slower with them");
+  cmd.add_option("--who", a->who, "Text in the first column of --csv").show_default();
+  cmd.add_option("--rates", a->rates, str("Also print the prediction of `plan`. ", kRatesText));
+  cmd.add_flag("--no-ceilings", a->no_ceilings, "Do not measure the device's sustained rates");
+  cmd.add_number("--profile", a->profile, "Afterwards profile this many more steps, kernel by kernel", 1, 100'000);
+  cmd.add_option("--trace", a->trace, "File for the profile's trace").show_default();
+  cmd.add_flag("--nvtx", a->nvtx, "Emit ranges for Nsight Systems, which slow the steps down");
   cmd.footer("Example: ringmaster bench step bench/shapes/gpt2.yaml run.deterministic=false");
   cmd.callback([a, cmd] {
     run(*a, facts_of(cmd, {"--peak-tflops", "--csv", "--who", "--no-ceilings", "--trace", "--nvtx"}));

@@ -7,8 +7,7 @@ namespace ring {
 
 // Help text of --rates.
 inline constexpr const char* kRatesText =
-    "What devices sustain: h200, h100, cpu, or a file that bench calibrate wrote; auto = run.rates, else what this "
-    "machine computes on";
+    "Device rates: h200, h100, cpu, or a file of bench calibrate; auto: run.rates, else this machine's device";
 
 // Reads --rates. "auto" uses run.rates, or if that is empty the rates of this machine's devices.
 inline DeviceRates rates_of_option(const std::string& text, const Config& c) {

@@ -273,7 +273,7 @@ TEST_F(BenchCommand, BadInput) {
   expect_error({"bench", "attention", "--heads", "6", "--kv-heads", "4"}, 1, "6 heads do not share 4 KV heads");
   expect_error({"bench", "attention", "--device", "cpu", "--head-dim", "12"}, 1, "12 is not a positive multiple of 8");
   expect_error({"bench", "attention", "--device", "cpu", "--length", "0"}, 2, "--length: must be in [1");
-  expect_error({"bench", "attention", "--device", "cpu", "--dtype", "bf16"}, 1, "the CPU computes in f32");
+  expect_error({"bench", "attention", "--device", "cpu", "--dtype", "bf16"}, 1, "--dtype: expected f32");
   expect_error({"bench", "attention", "--device", "tpu"}, 2, "--device");
   expect_error({"bench", "attention", "--device", "cpu", "--candidate", "none"}, 1, "no attention kernel none");
   expect_error({"bench", "attention", "--device", "cpu", "--kind", "window", "--window", "0"}, 2,
@@ -291,11 +291,11 @@ TEST_F(BenchCommand, BadInput) {
   expect_error({"bench", "attention", "--kind", "block_sparse", "--keep", "8", "--density", "0.1"}, 2, "--density");
   expect_error({"bench", "attention", "--kind", "block_sparse", "--local", "2"}, 2, "--local requires --keep");
   expect_error({"bench", "attention", "--kind", "global"}, 2, "--kind");
-  expect_error({"bench"}, 2, "which of its commands? step, ops");
+  expect_error({"bench"}, 2, "expected one of its commands: step, ops");
   std::ofstream(path("other.csv")) << "a,b\n1,2\n";
   expect_error({"bench", "step", path("tiny.yaml"), "--steps", "1", "--warmup", "0", "--no-ceilings", "--csv",
                 path("other.csv")},
-               1, "has the columns a,b, expected who,shape");
+               1, "expected the columns who,shape");
 }
 
 }  // namespace

@@ -152,7 +152,7 @@ TEST_F(BenchBlocks, SharedSelectionsCountByTheirShare) {
 TEST_F(BenchBlocks, LongSequencesAreCutUnlessTheyAreAskedFor) {
   const std::string rules = attention("rules: [{local: 2}]");
   const Finished cut = blocks({rules, "model.context=8192", "train.batch_size=1"});
-  EXPECT_NE(cut.output.find("sequences of 4096 tokens, not model.context: 8192; --length"), std::string::npos)
+  EXPECT_NE(cut.output.find("sequences of 4096 tokens instead of model.context: 8192"), std::string::npos)
       << cut.output;
   const Finished whole = blocks({rules, "model.context=8192", "train.batch_size=1", "--length", "512"});
   EXPECT_EQ(whole.output.find("not model.context"), std::string::npos) << whole.output;
@@ -162,7 +162,7 @@ TEST_F(BenchBlocks, LongSequencesAreCutUnlessTheyAreAskedFor) {
 TEST_F(BenchBlocks, RefusesWhatHasNoSizeToChoose) {
   expect_refused({}, 1, "tiny.yaml: no layer has kind: block_sparse");
   expect_refused({attention("rules: [{pattern: file, file: own.blocks}]")}, 1,
-                 "model.attention.rules: pattern: file counts in blocks of 64 tokens");
+                 "model.attention.rules: pattern: file fixes the block size at 64 tokens");
   expect_refused({attention("rules: [{pattern: content, keep: 16}]")}, 1,
                  "model.attention.rules: with blocks of 64 they keep all pairs of sequences of 1024 tokens");
   expect_refused({attention("rules: [{local: 2}]"), "--length", "128"}, 1, "sequences of 128 tokens");

@@ -286,8 +286,8 @@ TEST_F(DistBenchContext, BadInput) {
     EXPECT_NE(end.code, 0) << why;
     EXPECT_NE(end.output.find(why), std::string::npos) << end.output;
   };
-  refused({"--kv-heads", "1", "--schedule", "ring,all_to_all"}, "there are 1 for 2; leave it out");
-  refused({"--kv-heads", "3"}, "--heads: 2 heads do not share 3 KV heads");
+  refused({"--kv-heads", "1", "--schedule", "ring,all_to_all"}, "2 ranks divide evenly, got 1");
+  refused({"--kv-heads", "3"}, "--heads: expected a multiple of the 3 KV heads, got 2");
   refused({"--length", "0"}, "--length: ");
   EXPECT_EQ(bench({"--kv-heads", "1", "--length", "64"}).output.find("all_to_all "), std::string::npos);
 }

@@ -148,24 +148,23 @@ TEST_F(CommandLine, RangesAreReadable) {
 }
 
 TEST_F(CommandLine, AnUnknownCommandNamesTheNearest) {
-  EXPECT_EQ(wrong({"trian", "x.yaml"}), "there is no command 'trian'; did you mean train?");
-  EXPECT_EQ(wrong({"evaluate", "x"}), "there is no command 'evaluate'; did you mean eval?");
-  EXPECT_EQ(wrong({"prepare", "x"}), "there is no command 'prepare'; did you mean data prepare?");
-  EXPECT_EQ(wrong({"synthesize", "x"}), "there is no command 'synthesize'; did you mean data synthesize?");
-  EXPECT_EQ(wrong({"verify", "x"}), "there is no command 'verify'; did you mean data verify or checkpoint verify?");
-  EXPECT_EQ(wrong({"bench", "stp", "x.yaml"}), "bench: there is no command 'stp'; did you mean step?");
-  EXPECT_EQ(
-      wrong({"resume", "runs/x"}),
-      "there is no command 'resume'; did you mean train? A run that has a checkpoint goes on: ringmaster train RUN");
-  EXPECT_EQ(wrong({"sample", "runs/x"}), "there is no command 'sample'; did you mean generate?");
-  EXPECT_EQ(wrong({"version"}), "there is no command 'version'; did you mean --version?");
+  EXPECT_EQ(wrong({"trian", "x.yaml"}), "unknown command 'trian'; did you mean train?");
+  EXPECT_EQ(wrong({"evaluate", "x"}), "unknown command 'evaluate'; did you mean eval?");
+  EXPECT_EQ(wrong({"prepare", "x"}), "unknown command 'prepare'; did you mean data prepare?");
+  EXPECT_EQ(wrong({"synthesize", "x"}), "unknown command 'synthesize'; did you mean data synthesize?");
+  EXPECT_EQ(wrong({"verify", "x"}), "unknown command 'verify'; did you mean data verify or checkpoint verify?");
+  EXPECT_EQ(wrong({"bench", "stp", "x.yaml"}), "bench: unknown command 'stp'; did you mean step?");
+  EXPECT_EQ(wrong({"resume", "runs/x"}),
+            "unknown command 'resume'; did you mean train? A run that has a checkpoint resumes: ringmaster train RUN");
+  EXPECT_EQ(wrong({"sample", "runs/x"}), "unknown command 'sample'; did you mean generate?");
+  EXPECT_EQ(wrong({"version"}), "unknown command 'version'; did you mean --version?");
   EXPECT_EQ(wrong({"bench", "version"}),
-            "bench: there is no command 'version'; there are step, ops, floor, products, attention, "
+            "bench: unknown command 'version'; available: step, ops, floor, products, attention, "
             "blocks, context, calibrate");
   EXPECT_TRUE(
-      wrong({"estimate", "x.yaml"}).starts_with("there is no command 'estimate'; there are init, tokenizer, data, "))
+      wrong({"estimate", "x.yaml"}).starts_with("unknown command 'estimate'; available: init, tokenizer, data, "))
       << wrong({"estimate", "x.yaml"});
-  EXPECT_EQ(wrong({"config"}), "config: which of its commands? show, docs");
+  EXPECT_EQ(wrong({"config"}), "config: expected one of its commands: show, docs");
 }
 
 TEST_F(CommandLine, ACommandMayHaveWordsOfItsOwnAndCommandsBelow) {
@@ -175,8 +174,8 @@ TEST_F(CommandLine, ACommandMayHaveWordsOfItsOwnAndCommandsBelow) {
   EXPECT_EQ(wrong({"runs", "compare", "a", "b", "c"}), "");
   EXPECT_NE(wrong({"runs", "compare", "a"}), "");
   EXPECT_NE(wrong({"runs", "--sort", "beauty"}), "");
-  EXPECT_EQ(wrong({"runs", "--jsn"}), "runs: there is no option --jsn; did you mean --json?");
-  EXPECT_EQ(wrong({"metrics"}), "metrics: which of its commands? export");
+  EXPECT_EQ(wrong({"runs", "--jsn"}), "runs: unknown option --jsn; did you mean --json?");
+  EXPECT_EQ(wrong({"metrics"}), "metrics: expected one of its commands: export");
   EXPECT_EQ(wrong({"metrics", "export", "a", "b", "--format", "csv", "--output", "m.csv"}), "");
   EXPECT_NE(wrong({"metrics", "export", "a", "--format", "xml"}), "");
   EXPECT_EQ(wrong({"report", "a", "b", "--output", "r.html", "--peak-tflops", "500"}), "");
@@ -221,30 +220,30 @@ TEST_F(CommandLine, AChatIsAChat) {
 }
 
 TEST_F(CommandLine, AnUnknownOptionNamesTheNearest) {
-  EXPECT_EQ(wrong({"train", "--hlep"}), "train: there is no option --hlep; did you mean --help?");
-  EXPECT_EQ(wrong({"train", "x.yaml", "--fersh"}), "train: there is no option --fersh; did you mean --fresh?");
+  EXPECT_EQ(wrong({"train", "--hlep"}), "train: unknown option --hlep; did you mean --help?");
+  EXPECT_EQ(wrong({"train", "x.yaml", "--fersh"}), "train: unknown option --fersh; did you mean --fresh?");
   EXPECT_EQ(wrong({"generate", "r", "--max_tokens=3"}),
-            "generate: there is no option --max_tokens; did you mean --max-tokens?");
+            "generate: unknown option --max_tokens; did you mean --max-tokens?");
   EXPECT_EQ(wrong({"launch", "--thread", "2", "-n", "2", "--", "train", "t.yaml"}),
-            "launch: there is no option --thread; did you mean --threads-per-worker?");
+            "launch: unknown option --thread; did you mean --threads-per-worker?");
   for (const char* version : {"-v", "-V"})
-    EXPECT_EQ(wrong({version}), str("there is no option ", version, "; did you mean --version?"));
-  EXPECT_EQ(wrong({"--hepl"}), "there is no option --hepl; did you mean --help?");
-  EXPECT_EQ(wrong({"doctor", "--zzzzzz"}), "doctor: there is no option --zzzzzz");
+    EXPECT_EQ(wrong({version}), str("unknown option ", version, "; did you mean --version?"));
+  EXPECT_EQ(wrong({"--hepl"}), "unknown option --hepl; did you mean --help?");
+  EXPECT_EQ(wrong({"doctor", "--zzzzzz"}), "doctor: unknown option --zzzzzz");
   EXPECT_EQ(wrong({"train", "x.yaml", "--learning-rate", "1e-3"}),
-            "train: there is no option --learning-rate; did you mean optimizer.lr? (settings are written KEY=VALUE)");
-  EXPECT_EQ(wrong({"generate", "r", "-p", "hi"}), "generate: there is no option -p; did you mean --prompt?");
-  EXPECT_EQ(wrong({"generate", "r", "-q"}), "generate: there is no option -q");
+            "train: unknown option --learning-rate; did you mean optimizer.lr? (settings are written KEY=VALUE)");
+  EXPECT_EQ(wrong({"generate", "r", "-p", "hi"}), "generate: unknown option -p; did you mean --prompt?");
+  EXPECT_EQ(wrong({"generate", "r", "-q"}), "generate: unknown option -q");
   EXPECT_EQ(wrong({"train", "x.yaml", "--seed=3"}),
-            "train: there is no option --seed; did you mean run.seed? (settings are written KEY=VALUE)");
+            "train: unknown option --seed; did you mean run.seed? (settings are written KEY=VALUE)");
 }
 
 TEST_F(CommandLine, AnUnexpectedArgumentIsAnswered) {
   EXPECT_EQ(wrong({"generate", "runs/t", "hello", "you"}),
             "generate: unexpected argument 'hello you'; did you mean --prompt \"hello you\"?");
-  EXPECT_EQ(wrong({"report", "--output", "a", "b", "--zz"}), "report: there is no option --zz");
+  EXPECT_EQ(wrong({"report", "--output", "a", "b", "--zz"}), "report: unknown option --zz");
   EXPECT_EQ(wrong({"config", "docs", "x"}), "config docs: unexpected argument 'x'");
-  EXPECT_EQ(wrong({"tokenizer", "train", "-o", "x"}), "tokenizer train: there is no option -o; did you mean --output?");
+  EXPECT_EQ(wrong({"tokenizer", "train", "-o", "x"}), "tokenizer train: unknown option -o; did you mean --output?");
 }
 
 TEST_F(CommandLine, SettingsMayHaveDashes) {
@@ -255,7 +254,7 @@ TEST_F(CommandLine, SettingsMayHaveDashes) {
   EXPECT_EQ(overrides({"train", "x.yaml", "--optimizer.lr=1e-3", "--fresh", "train.steps=2"}),
             (Words{"optimizer.lr=1e-3", "train.steps=2"}));
   EXPECT_EQ(wrong({"config", "show", "x.yaml", "--model.layers=2"}), "");
-  EXPECT_EQ(wrong({"eval", "r", "--model.layers=2"}), "eval: there is no option --model.layers");
+  EXPECT_EQ(wrong({"eval", "r", "--model.layers=2"}), "eval: unknown option --model.layers");
 }
 
 // What looks like an option may be an option's value, or stand after --.
@@ -279,7 +278,7 @@ TEST_F(CommandLine, HelpOfACommand) {
   EXPECT_EQ(help({"help"}), help({"--help"}));
   EXPECT_NE(help({"help", "train"}).find("Usage: ringmaster train "), std::string::npos) << help({"help", "train"});
   EXPECT_NE(help({"help", "bench", "step"}).find("Usage: ringmaster bench step "), std::string::npos);
-  EXPECT_EQ(wrong({"help", "trian"}), "there is no command 'trian'; did you mean train?");
+  EXPECT_EQ(wrong({"help", "trian"}), "unknown command 'trian'; did you mean train?");
 }
 
 TEST_F(CommandLine, TokenizersAreNamedTheSameWay) {

@@ -378,7 +378,7 @@ TEST_F(AttentionText, SaysWhichKeysOfOtherRanksAreAttendedTo) {
     by_head += wanted, by_any += wanted > 0;
   }
   char line[80];
-  std::snprintf(line, sizeof line, "layer 0: %.1f %% by a KV head, %.1f %% by any of %s\n",
+  std::snprintf(line, sizeof line, "layer 0: %.1f %% by one KV head, %.1f %% by any of %s\n",
                 50.0 * by_head / static_cast<double>(heads), 50.0 * by_any, counted(heads, "KV head").c_str());
   const std::string plain = shown({"--text", path("text.txt"), "--width", "80"}),
                     output = shown({"--text", path("text.txt"), "--width", "80", "parallel.cp=2"});
@@ -386,7 +386,7 @@ TEST_F(AttentionText, SaysWhichKeysOfOtherRanksAreAttendedTo) {
   const std::string added = output.substr(plain.size());
   EXPECT_NE(added.find("with\nparallel.cp: 2, rows contiguous:\n"), std::string::npos) << added;
   EXPECT_NE(added.find(line), std::string::npos) << line << added;
-  EXPECT_NE(added.find(str("layer 1: 100.0 % by a KV head, 100.0 % by any of ", counted(heads, "KV head"), "\n")),
+  EXPECT_NE(added.find(str("layer 1: 100.0 % by one KV head, 100.0 % by any of ", counted(heads, "KV head"), "\n")),
             std::string::npos);
   const std::string one = shown({"--text", path("text.txt"), "parallel.cp=2", "--layer", "1"});
   EXPECT_EQ(one.find("layer 0: "), std::string::npos) << one;
@@ -428,13 +428,13 @@ TEST_F(AttentionText, RefusesWhatHasNoWeightsOrNoText) {
   refused(show({"--text", path("text.txt")}, "run/config.yaml"), "give a run or a checkpoint");
   fs::create_directories(path("folder"));
   refused(show({"--text", path("text.txt")}, "folder"), "not a run or a checkpoint of one");
-  refused(show({"--text", path("one.txt")}), "has 1 token, and attention needs two at least");
+  refused(show({"--text", path("one.txt")}), "expected at least 2 tokens");
   refused(show({"--text", path("none.txt")}), path("none.txt"));
   const Finished corpus = show({"--text", path("a.h5")});
   refused(corpus, "it is a corpus, which holds tokens already: give the text that it was made of");
   EXPECT_EQ(corpus.output.find("--as-text"), std::string::npos) << corpus.output;
-  refused(show({"--text", path("text.txt"), "--layer", "2"}), "--layer: there is no layer 2");
-  refused(show({"--text", path("text.txt"), "--head", "9"}), "--head: there is no KV head 9");
+  refused(show({"--text", path("text.txt"), "--layer", "2"}), "--layer: expected 0 to 1");
+  refused(show({"--text", path("text.txt"), "--head", "9"}), "KV heads, got 9");
   EXPECT_EQ(show({"--threads", "1"}).code, 2);
   const std::string text = path("text.txt"), train_it = " here, or train a run with these settings and run.init_from=";
   refused(show({"--text", text,

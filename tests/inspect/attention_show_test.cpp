@@ -405,7 +405,7 @@ TEST_F(AttentionShow, PrintsEverySectionOnce) {
   const std::string output = shown({});
   for (const char* text : {"Layers 0,3: window of 100, 4 sinks", "Layers 1,4: dilated, segments 64, 256, rates 1, 2",
                            "Layer 2: block_sparse, blocks of 64: local_global, local 2, first 0", "Layer 5: dense",
-                           "KV head 0 of 2, 512 tokens, places of layer 1", "131 K causal pairs"})
+                           "KV head 0 of 2, 512 tokens, positions of layer 1", "131 K causal pairs"})
     EXPECT_NE(output.find(text), std::string::npos) << text << " not in:\n" << output;
 }
 
@@ -507,8 +507,8 @@ TEST_F(AttentionShow, RefusesWhatIsNotThere) {
     EXPECT_NE(f.output.find(why), std::string::npos) << f.output;
     EXPECT_EQ(std::count(f.output.begin(), f.output.end(), '\n'), 1) << f.output;
   };
-  refused({"--layer", "6"}, "--layer: there is no layer 6: the model has 6, give one of 0 to 5");
-  refused({"--head", "2"}, "--head: there is no KV head 2: the model has 2, give one of 0 to 1");
+  refused({"--layer", "6"}, "--layer: expected 0 to 5 because the model has 6 layers, got 6");
+  refused({"--head", "2"}, "--head: expected 0 to 1 because the model has 2 KV heads, got 2");
   const auto out_of_range = [&](const std::string& option, const std::string& value, const std::string& range) {
     const Finished f = show({option + "=" + value});
     EXPECT_EQ(f.code, 2) << f.output;
@@ -532,7 +532,7 @@ TEST_F(AttentionShow, RefusesWhatIsNotThere) {
 TEST_F(AttentionShow, TellsHowEvenlyRanksShareALayer) {
   EXPECT_EQ(shown({}).find("busiest rank"), std::string::npos);
   const std::string cp = shown({"parallel.cp=2"});
-  EXPECT_NE(cp.find("busiest rank over the mean, with parallel.cp: 2 (1: even):"), std::string::npos) << cp;
+  EXPECT_NE(cp.find("busiest rank / mean over ranks, with parallel.cp: 2 (1 = even):"), std::string::npos) << cp;
   EXPECT_NE(cp.find("\nlayers 5: contiguous 1.499, zigzag 1.000, all_to_all 1.000\n"), std::string::npos) << cp;
   const Pattern blocks = block_sparse(64, {{.local = 2}, {.kind = BlockRuleKind::hierarchical, .local = 1}});
   const auto pairs = [&](std::int64_t head) {
@@ -546,7 +546,7 @@ TEST_F(AttentionShow, TellsHowEvenlyRanksShareALayer) {
   const std::string both = shown({"parallel.cp=2", "parallel.tp=2"});
   EXPECT_NE(both.find("with parallel.cp: 2, parallel.tp: 2"), std::string::npos) << both;
   EXPECT_NE(both.find("\nlayers 5: contiguous 1.499, zigzag 1.000\n"), std::string::npos) << both;
-  EXPECT_NE(shown({"parallel.tp=4"}).find("\nlayers 5: heads do not divide\n"), std::string::npos);
+  EXPECT_NE(shown({"parallel.tp=4"}).find("\nlayers 5: parallel.tp does not divide the KV heads\n"), std::string::npos);
 }
 
 // A query sees the pools that end before it, so late ones see more than early ones.
@@ -566,7 +566,7 @@ TEST_F(AttentionShow, SaysThatChosenBlocksAreDrawnAsTheNewest) {
   const auto says = [&](const std::string& pattern) {
     const std::string attention = "{kind: block_sparse, block: 64, rules: [{pattern: " + pattern + "}]}";
     const std::string output = shown({"--width", "120", "model.attention_layers=[]", "model.attention=" + attention});
-    return output.find("chosen blocks are drawn as the newest ones") != std::string::npos;
+    return output.find("selected blocks are drawn as the newest ones") != std::string::npos;
   };
   for (const char* pattern : {"content, keep: 3", "learned, keep: 3", "importance, keep: 3"})
     EXPECT_TRUE(says(pattern)) << pattern;

@@ -142,7 +142,7 @@ std::string shown(const std::vector<std::string>& overrides) {
 }
 
 void expect_lines(const std::vector<std::string>& overrides, const std::string& rows, const std::string& line) {
-  const std::string output = shown(overrides), title = "that these attend to, with\nparallel.cp: 2";
+  const std::string output = shown(overrides), title = "queries attend to, with\nparallel.cp: 2";
   EXPECT_NE(output.find(title + rows + ":\nlayers 0-3: " + line + "\n"), std::string::npos) << line << " in " << output;
 }
 
@@ -151,14 +151,14 @@ constexpr const char *kZigzag = "parallel.cp_layout=zigzag", *kAttention = "mode
 // Queries of blocks 8 to 15 see, of blocks 0 to 7: two heads 0 and 7; the others 2, 4 or 8 and 1, 4 or 8 before: all.
 TEST(ReferencedKeysShown, OfClosedForms) {
   EXPECT_EQ(shown({"parallel.tp=2"}).find("other ranks"), std::string::npos);
-  expect_lines({"parallel.cp=2"}, ", rows contiguous", "62.5 % by a KV head, 100.0 % by any of 4 KV heads");
+  expect_lines({"parallel.cp=2"}, ", rows contiguous", "62.5 % by one KV head, 100.0 % by any of 4 KV heads");
   expect_lines({"parallel.cp=2", "parallel.tp=2"}, ", parallel.tp: 2, rows contiguous",
-               "62.5 % by a KV head, 62.5 % by any of 2 KV heads");
+               "62.5 % by one KV head, 62.5 % by any of 2 KV heads");
   expect_lines({"parallel.cp=2", kZigzag, "model.attention.kind=dense"}, ", rows zigzag",
-               "100.0 % by a KV head, 100.0 % by any of 4 KV heads");
+               "100.0 % by one KV head, 100.0 % by any of 4 KV heads");
   // Query 512 sees the 99 keys before it, and 4 sinks: 103 of 512.
   expect_lines({"parallel.cp=2", str(kAttention, "{kind: window, window: 100, sinks: 4}")}, ", rows contiguous",
-               "20.1 % by a KV head, 20.1 % by any of 4 KV heads");
+               "20.1 % by one KV head, 20.1 % by any of 4 KV heads");
 }
 
 // Rows are those of a ring, which pools make zigzag. Chunks 0 and 3 see 12 of 256 before chunk 3, chunk 1 12 of chunk
@@ -167,7 +167,7 @@ TEST(ReferencedKeysShown, OfPoolsAreNotCounted) {
   const std::string attention = str(kAttention, "{kind: window, window: 13, sinks: 0, pools: [16]}");
   for (const char* schedule : {"ring", "all_to_all", "auto"})
     expect_lines({"parallel.cp=2", attention, str("parallel.cp_schedule=", schedule)}, ", rows zigzag",
-                 "3.1 % by a KV head, 3.1 % by any of 4 KV heads");
+                 "3.1 % by one KV head, 3.1 % by any of 4 KV heads");
 }
 
 // What such layers keep is not among the settings.
@@ -175,8 +175,8 @@ TEST(ReferencedKeysShown, AreNotGuessed) {
   for (const char* pattern : {"content", "learned", "importance"})
     expect_lines({"parallel.cp=2", str(kAttention, "{kind: block_sparse, block: 64, rules: [{pattern: ", pattern,
                                        ", keep: 4}], heads: []}")},
-                 ", rows contiguous", "only a run and a text say (--text)");
-  expect_lines({"parallel.cp=2", "--length", "1"}, ", rows contiguous", "there are none");
+                 ", rows contiguous", "known only for a run and a text (--text)");
+  expect_lines({"parallel.cp=2", "--length", "1"}, ", rows contiguous", "no rank has earlier keys of other ranks");
 }
 
 }  // namespace
