@@ -1,4 +1,4 @@
-// Documents packed by best fit.
+// Packing of documents by best fit.
 #include "data/best_fit.h"
 
 #include <set>
@@ -24,7 +24,7 @@ std::vector<std::int32_t> drawn(std::size_t pieces, std::uint64_t seed) {
   return lengths;
 }
 
-// The definition, by looking at every row for every piece: [row] the beginnings of its pieces.
+// Packs by definition, checking every row for every piece. Returns the beginnings of the pieces of each row.
 std::vector<std::vector<std::uint64_t>> by_definition(std::vector<PackedPiece> pieces, std::int64_t align) {
   std::vector<std::vector<std::uint64_t>> rows;
   std::vector<std::int64_t> used;
@@ -41,7 +41,7 @@ std::vector<std::vector<std::uint64_t>> by_definition(std::vector<PackedPiece> p
   return rows;
 }
 
-TEST(BestFit, EqualsItsDefinition) {
+TEST(BestFit, MatchesItsDefinition) {
   for (std::uint64_t seed = 0; seed < 60; ++seed)
     for (const std::int64_t align : {1, 3, 8, 32, 50}) {
       const std::vector<PackedPiece> pieces = pieces_of(drawn(1 + seed * 2, seed));
@@ -64,7 +64,7 @@ TEST(BestFit, EqualsItsDefinition) {
     }
 }
 
-// The fewest rows, by trying everything.
+// Returns the minimum number of rows, by trying every packing.
 std::size_t fewest(const std::vector<std::int32_t>& lengths, std::size_t next, std::vector<std::int64_t>& used,
                    std::size_t bound) {
   if (used.size() >= bound) return bound;
@@ -81,8 +81,9 @@ std::size_t fewest(const std::vector<std::int32_t>& lengths, std::size_t next, s
   return bound;
 }
 
-// 11/9 of the optimum and 6/9 is a bound (Dosa 2007, of first fit decreasing): one more row up to 4.
-TEST(BestFit, NeedsHardlyMoreRowsThanTheFewest) {
+// First fit decreasing needs at most 11/9 of the optimum and 6/9 of a row (Dosa 2007): one row more, if the optimum is
+// at most 4.
+TEST(BestFit, NeedsAtMostOneRowMoreThanTheOptimum) {
   std::size_t all = 0, optimal = 0;
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     const std::vector<std::int32_t> lengths = drawn(8, 1000 + seed);
@@ -102,7 +103,7 @@ std::vector<std::int32_t> mixed_lengths(std::size_t documents) {
   return lengths;
 }
 
-TEST(BestFit, RowsHoldEveryTokenOnceAndCutOnlyWhatIsLonger) {
+TEST(BestFit, RowsHoldEveryTokenOnceAndCutOnlyDocumentsLongerThanARow) {
   TempFolder folder;
   const std::vector<std::int32_t> lengths = mixed_lengths(300);
   const Corpora corpora = open_corpus(write_documents(folder / "c.h5", {lengths, {}}));
@@ -128,14 +129,14 @@ TEST(BestFit, RowsHoldEveryTokenOnceAndCutOnlyWhatIsLonger) {
     least = rows.filled();
   }
   EXPECT_GT(least, 0.98);
-  std::uint64_t across = 0;  // a border of windows
+  std::uint64_t across = 0;  // documents that cross a border of windows
   for (std::size_t d = 0, begin = 0; d < lengths.size(); begin += static_cast<std::size_t>(lengths[d++]))
     across += lengths[d] > 0 && begin / 32 != (begin + static_cast<std::size_t>(lengths[d]) - 1) / 32;
   EXPECT_EQ(RowTable(split, kContext, 1).cut_documents(), across);
   EXPECT_GT(across, longer);
 }
 
-TEST(BestFit, WhatIsNotKeptIsPackedAgain) {
+TEST(BestFit, GroupsThatAreNotKeptArePackedAgain) {
   TempFolder folder;
   const Corpora corpora = open_corpus(write_documents(folder / "c.h5", {mixed_lengths(300), {}}));
   const TokenSplit& split = corpora.stores[0]->train();
@@ -156,7 +157,7 @@ TEST(BestFit, WhatIsNotKeptIsPackedAgain) {
   EXPECT_THROW(whole.pieces(whole.rows()), Error);
 }
 
-TEST(BestFit, AnEpochPredictsEveryTokenOnceInAnOrderOfItsOwn) {
+TEST(BestFit, AnEpochPredictsEveryTokenOnceInANewOrder) {
   TempFolder folder;
   const std::vector<std::int32_t> lengths = mixed_lengths(200);
   const Corpora corpora = open_corpus(write_documents(folder / "c.h5", {lengths, {}}));
@@ -179,7 +180,7 @@ TEST(BestFit, AnEpochPredictsEveryTokenOnceInAnOrderOfItsOwn) {
   EXPECT_EQ(orders.size(), 2u);
 }
 
-// Attention may cross documents, targets do not.
+// Without documents, attention may cross them, but targets do not.
 TEST(BestFit, WithoutDocumentsTheRowsAreTheSame) {
   TempFolder folder;
   const Corpora corpora = open_corpus(write_documents(folder / "c.h5", {mixed_lengths(100), {40, 9, 70}}));

@@ -1,5 +1,5 @@
 #pragma once
-// Temporary folders and small corpora for the tests of this room.
+// Temporary folders and small corpora for the tests of data.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -40,7 +40,7 @@ inline void write_text(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
-// 0, 1, 2, ... modulo `modulus`: a token tells where it lies.
+// Returns 0, 1, 2, ... modulo `modulus`, so that a token tells its offset.
 inline std::vector<std::int32_t> counting(std::size_t n, std::int32_t modulus = 256) {
   std::vector<std::int32_t> tokens(n);
   for (std::size_t i = 0; i < n; ++i) tokens[i] = static_cast<std::int32_t>(i % static_cast<std::size_t>(modulus));
@@ -63,7 +63,7 @@ inline std::string write_corpus(const std::string& path, const std::vector<std::
   return path;
 }
 
-// Runs `work`, which must throw Error, and expects every part in its message.
+// Runs `work`, which must throw an Error whose message contains every part.
 template <class F>
 void expect_error(F&& work, const std::vector<std::string>& parts) {
   try {

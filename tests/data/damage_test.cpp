@@ -1,4 +1,5 @@
-// Corpora that are damaged, cut, crafted or no corpora at all: each is named, and none ends the process.
+// Corpora that are damaged, truncated or crafted, and files that are no corpora: an error names each, and none ends the
+// process.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -14,7 +15,7 @@
 namespace ring {
 namespace {
 
-// Documents of 0 to 40 tokens, more than a block of starts where `documents` is above 8192.
+// Writes documents of 0 to 40 tokens; above 8192 documents, their starts fill more than one block.
 std::string write_documents(const std::string& path, std::size_t documents, std::int64_t vocab) {
   TokenStoreWriter writer(path, vocab);
   std::mt19937 random(7);
@@ -30,7 +31,7 @@ std::string write_documents(const std::string& path, std::size_t documents, std:
   return path;
 }
 
-// Everything that can be read of a corpus.
+// Returns everything that can be read from a corpus, as text.
 std::string contents(const std::string& path) {
   const auto store = TokenStore::open(path);
   std::string out = str(store->vocab_size(), store->source(), store->tokenizer_kind(), store->tokenizer()->hash());
@@ -56,7 +57,7 @@ void flip(const std::string& path, std::uint64_t bit) {
   ASSERT_EQ(::pwrite(file.fd(), &byte, 1, static_cast<off_t>(bit / 8)), 1);
 }
 
-// Flips bit after bit of what is checked when a corpus is opened, each `step`-th one.
+// Flips every `step`-th bit of the parts that are checked when a corpus is opened.
 void flip_structure(const std::string& path, std::uint64_t step) {
   const SealedCorpus good(path);
   auto places = good.index.structure();
@@ -84,14 +85,15 @@ TEST(CorpusDamage, FlippedBitsOfTheStructureAreNamed) {
   flip_structure(write_documents(folder / "d.h5", 100, 70000), 101);
 }
 
-// A step that is odd reaches each bit of a byte.
+// An odd step reaches each bit position of a byte.
 TEST(SlowCorpusDamage, ManyFlippedBitsOfTheStructureAreNamed) {
   TempFolder folder;
   flip_structure(write_documents(folder / "c.h5", 100, 257), 13);
   flip_structure(write_documents(folder / "d.h5", 9000, 70000), 13);
 }
 
-// Flips `flips` random bits of each dataset. Opening goes well; whoever reads the block is told, and so is verify.
+// Flips `flips` random bits of each dataset. Opening succeeds; reading the block and verifying the corpus name the
+// damage.
 void flip_data(const std::string& path, int flips) {
   const SealedCorpus good(path);
   std::mt19937_64 random(3);
@@ -131,7 +133,7 @@ TEST(SlowCorpusDamage, FourHundredFlippedBitsOfTheDataAreNamedAtTheirFirstUse) {
 TEST(CorpusDamage, OtherBlocksStayReadable) {
   TempFolder folder;
   const std::string path = write_corpus(folder / "c.h5", counting(200000), {});
-  const std::uint64_t damaged = 100000;  // the token; its block holds tokens 98304 to 131072
+  const std::uint64_t damaged = 100000;  // a token; its block holds tokens 98304 to 131072
   flip(path, 8 * (SealedCorpus(path).index.splits[0].token_data.offset + 2 * damaged));
   const auto store = TokenStore::open(path);
   std::vector<std::int32_t> out(98304);
@@ -145,7 +147,7 @@ TEST(CorpusDamage, OtherBlocksStayReadable) {
                  {"c.h5: /train/tokens is damaged", "block 3 of 7", "data prepare"});
 }
 
-TEST(CorpusDamage, EveryCutIsNamed) {
+TEST(CorpusDamage, EveryTruncationIsNamed) {
   TempFolder folder;
   const std::string path = write_documents(folder / "c.h5", 300, 257);
   const SealedCorpus good(path);
@@ -168,8 +170,8 @@ TEST(CorpusDamage, EveryCutIsNamed) {
   expect_error([&] { TokenStore::open(path); }, {path, "is damaged", std::to_string(good.bytes.size() + 1)});
 }
 
-// With mapped memory this was SIGBUS.
-TEST(CorpusDamage, AFileThatIsCutWhileInUseIsNamed) {
+// Reading memory-mapped files would end in SIGBUS here.
+TEST(CorpusDamage, AFileTruncatedWhileInUseIsNamed) {
   TempFolder folder;
   const std::string path = write_corpus(folder / "c.h5", counting(200000), {});
   const auto store = TokenStore::open(path);
@@ -203,15 +205,14 @@ TEST(CorpusDamage, TheLoaderNamesADamagedBlock) {
     expect_error([&] { all_samples(packing); }, {"c.h5: /train/tokens is damaged", "do not match their hash"});
   good.save(path);
   flip(path, 8 * (good.index.splits[0].start_data.offset + 70000));
-  all_samples({});  // does not ask where documents start
+  all_samples({});  // reads no starts of documents
   for (const PackingConfig packing : {PackingConfig{true, 1}, PackingConfig{true, 64}})
     expect_error([&] { all_samples(packing); }, {"c.h5: /train/documents is damaged", "do not match their hash"});
 }
 
-// --- right hashes over wrong contents
-// --------------------------------------------------------------------------------------
+// --- Wrong contents with right hashes ---------------------------------------------------------------------------
 
-TEST(CraftedCorpus, StartsOfDocumentsAscendAndLieInside) {
+TEST(CraftedCorpus, StartsOfDocumentsMustAscendAndBeInside) {
   TempFolder folder;
   const std::string path = write_documents(folder / "c.h5", 20000, 257);
   const SealedCorpus good(path);
@@ -233,11 +234,11 @@ TEST(CraftedCorpus, StartsOfDocumentsAscendAndLieInside) {
     }
   };
   wrong(0, 1);
-  wrong(100, 0);                   // before the one before
-  wrong(100, s.tokens + 1);        // behind the end
-  wrong(8192, 5);                  // the first of a block
-  wrong(8191, s.tokens);           // the last of a block, and the next begins lower
-  wrong(documents, s.tokens - 1);  // the end
+  wrong(100, 0);                   // before the previous start
+  wrong(100, s.tokens + 1);        // beyond the end
+  wrong(8192, 5);                  // the first start of a block
+  wrong(8191, s.tokens);           // the last start of a block, above the next one
+  wrong(documents, s.tokens - 1);  // the end of the last document
   wrong(documents, ~std::uint64_t{});
 }
 
@@ -295,10 +296,9 @@ TEST(CraftedCorpus, AnIndexThatContradictsItselfIsNamed) {
   expect_error([&] { TokenStore::open(path)->tokenizer(); }, {"c.h5 is damaged", "its second line"});
 }
 
-// --- no corpus at all
-// ------------------------------------------------------------------------------------------------------
+// --- Files that are no corpora ------------------------------------------------------------------------------------
 
-TEST(NoCorpus, EverythingElseIsSaidAsWhatItIs) {
+TEST(NoCorpus, ErrorsNameTheKindOfFile) {
   TempFolder folder;
   const auto refused = [&](const std::string& path, const std::vector<std::string>& parts) {
     expect_error([&] { TokenStore::open(path); }, parts);
@@ -321,7 +321,7 @@ TEST(NoCorpus, EverythingElseIsSaidAsWhatItIs) {
   expect_error([&] { TokenStore::open(folder / "empty.h5"); }, {"empty.h5 is no corpus of Ringmaster (0 bytes)"});
 }
 
-TEST(NoCorpus, AnUnreadableFileIsPermissionDenied) {
+TEST(NoCorpus, AnUnreadableFileIsReportedAsPermissionDenied) {
   TempFolder folder;
   const std::string path = write_corpus(folder / "c.h5", counting(100), {});
   ASSERT_EQ(::chmod(path.c_str(), 0), 0);

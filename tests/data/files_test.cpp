@@ -22,7 +22,7 @@ std::set<std::string> names_in(const std::string& folder) {
 
 using Names = std::set<std::string>;
 
-TEST(Files, AreWrittenAsAWholeOrNotAtAll) {
+TEST(Files, AreWrittenWholeOrNotAtAll) {
   TempFolder folder;
   const std::string path = folder / "f";
   write_atomically(path, [](FileHandle& file) { file.write("old", 3); });
@@ -40,7 +40,7 @@ TEST(Files, AreWrittenAsAWholeOrNotAtAll) {
   EXPECT_EQ(names_in(folder.path()), Names{"f"});
 }
 
-TEST(Files, LeftoversGoAndWhatIsInUseStays) {
+TEST(Files, LeftoversAreRemovedAndFilesInUseStay) {
   TempFolder folder;
   const std::string path = folder / "f";
   for (const char* name : {"f.tmp.1", "f.tmp.99999999", "f.tmp.7.0"}) write_text(folder / name, "left");
@@ -49,7 +49,7 @@ TEST(Files, LeftoversGoAndWhatIsInUseStays) {
   std::filesystem::create_directory(folder / "f.tmp.8");
   Names during;
   write_atomically(path, [&](FileHandle& file) {
-    remove_leftovers(path);  // as another process would
+    remove_leftovers(path);  // like another process
     during = names_in(folder.path());
     file.write("new", 3);
   });
@@ -71,7 +71,7 @@ TEST(Files, UnnamedFilesHaveNoName) {
   EXPECT_EQ(names_in(folder.path()), Names{});
 }
 
-TEST(Files, ReadingBehindTheEndIsNamed) {
+TEST(Files, ReadingBeyondTheEndIsAnError) {
   TempFolder folder;
   write_text(folder / "f", "12345");
   const FileHandle file = open_input(folder / "f");
@@ -80,7 +80,7 @@ TEST(Files, ReadingBehindTheEndIsNamed) {
   expect_error([&] { file.read_at(bytes, 1, 5); }, {"/f is truncated"});
 }
 
-// Writes a tokenizer and a corpus again and again, until somebody ends it.
+// Writes a tokenizer and a corpus again and again until the process is killed.
 [[noreturn]] void write_forever(const TempFolder& folder) {
   for (;;) {
     save_tokenizer(*bytes_tokenizer(), folder / "t.rmt");
@@ -88,7 +88,7 @@ TEST(Files, ReadingBehindTheEndIsNamed) {
   }
 }
 
-TEST(Files, WhatKilledWritersLeftGoesWithTheNextWrite) {
+TEST(Files, LeftoversOfKilledWritersAreRemovedByTheNextWrite) {
   TempFolder folder;
   std::mt19937 random(1);
   int left = 0;
@@ -107,7 +107,7 @@ TEST(Files, WhatKilledWritersLeftGoesWithTheNextWrite) {
       EXPECT_EQ(TokenStore::open(folder / "c.h5")->train().tokens(), 20000u);
     }
     save_tokenizer(*bytes_tokenizer(), folder / "t.rmt");
-    TokenStoreWriter(folder / "c.h5", 257);  // a preparation begins
+    TokenStoreWriter(folder / "c.h5", 257);  // the beginning of a preparation
     for (const std::string& name : names_in(folder.path())) EXPECT_EQ(name.find(".tmp."), std::string::npos) << name;
   }
   EXPECT_GT(left, 0) << "no kill hit a writer: this test has shown nothing";

@@ -1,4 +1,4 @@
-// Corpora of prompts with completions and of conversations: which tokens they have, and which of them count.
+// Corpora of prompts with completions and of conversations: their tokens, and which tokens count for the loss.
 
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ struct Folder : TempFolder {
   }
 };
 
-// Every document: its text, what counts in [[ ]], and control tokens by name.
+// Returns every document as text, with [[ ]] around the tokens that count and with control tokens by name.
 std::vector<std::string> documents(const std::string& path) {
   const auto store = TokenStore::open(path);
   const auto tokenizer = store->tokenizer();
@@ -77,7 +77,7 @@ TEST(FinetuneCorpus, OnlyCompletionsCount) {
   EXPECT_EQ(store->chat_template(), "");
 }
 
-TEST(FinetuneCorpus, OnlyAssistantsCount) {
+TEST(FinetuneCorpus, OnlyAssistantMessagesCount) {
   Folder folder;
   write_text(folder / "in/a.jsonl",
              R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]})"
@@ -92,7 +92,7 @@ TEST(FinetuneCorpus, OnlyAssistantsCount) {
                        "<|im_end|>\n<|im_start|>assistant\n[[d<|im_end|>]]\n"}));
   const auto kept = chat::Format::from_json(TokenStore::open(folder / "out.h5")->chat_template(), "kept");
   EXPECT_EQ(kept.source, chat::named_template("chatml"));
-  // The corpus names its template where it is the tokenizer.
+  // If the tokenizer is read from a corpus, that corpus also gives the chat template.
   PrepareOptions again = folder.chats("");
   again.tokenizer = folder / "out.h5";
   again.output = folder / "again.h5";
@@ -100,8 +100,9 @@ TEST(FinetuneCorpus, OnlyAssistantsCount) {
   EXPECT_EQ(documents(folder / "again.h5"), documents(folder / "out.h5"));
 }
 
-// What a template writes by its name becomes the token, where the tokenizer has no tokens of its own for that.
-TEST(FinetuneCorpus, TheTokenThatEndsATurnIsOne) {
+// The name that the template writes for the end of a turn becomes the end-of-text token if the tokenizer has no token
+// of that name.
+TEST(FinetuneCorpus, TheEndOfATurnIsOneToken) {
   Folder folder;
   write_text(folder / "in/a.jsonl",
              R"({"c": {"turns": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]}})");
@@ -111,7 +112,7 @@ TEST(FinetuneCorpus, TheTokenThatEndsATurnIsOne) {
   EXPECT_EQ(documents(folder / "out.h5"), Documents{"### user\nHi\n\n### assistant\n[[Yo{<|endoftext|>}]]\n\n"});
 }
 
-// Threads and pieces of long documents change nothing.
+// Results do not depend on threads or on how long documents are split.
 TEST(FinetuneCorpus, LongDocumentsAreEncodedInPieces) {
   Folder folder;
   std::string prompt, completion;
@@ -131,7 +132,7 @@ PrepareOptions any_chats(Folder& folder, const std::string& chat_template = "cha
   return o;
 }
 
-TEST(ChatForms, OneFileMayHaveAllOfThem) {
+TEST(ChatForms, OneFileMayHaveAllForms) {
   Folder folder;
   write_text(
       folder / "in/a.jsonl",
@@ -202,7 +203,7 @@ TEST(ChatForms, FunctionCallsAndToolsReachTheTemplate) {
                {"message 1: expected {\"name\": .., \"arguments\": ..}"});
 }
 
-TEST(ChatForms, MixedAndUnknownOnesAreRefused) {
+TEST(ChatForms, MixedAndUnknownFormsAreRefused) {
   Folder folder;
   const auto refused = [&](const std::string& record, const std::vector<std::string>& parts) {
     write_text(folder / "in/a.jsonl", "\n" + record + "\n");
@@ -279,7 +280,7 @@ TEST(FinetuneCorpus, RecordsMarkedAsNotToBeLearnedAreRefused) {
   }
 }
 
-TEST(FinetuneCorpus, OptionsThatDoNotFitAreRefused) {
+TEST(FinetuneCorpus, ContradictoryOptionsAreRefused) {
   Folder folder;
   write_text(folder / "in/a.jsonl", R"({"prompt": "a", "completion": "b"})");
   const auto wrong = [&](const std::function<void(PrepareOptions&)>& change, const std::vector<std::string>& parts) {

@@ -8,7 +8,7 @@
 namespace ring {
 namespace {
 
-TEST(HubName, IsAnsweredWithTheCommandThatDownloads) {
+TEST(HubName, ErrorNamesTheDownloadCommand) {
   const auto advises = [](const std::string& name) { return !download_advice(name).empty(); };
   for (const char* name : {"no-such-gpt2", "no-such-owner/Model-1.5B", "no_such_owner/a.5"})
     EXPECT_TRUE(advises(name)) << name;

@@ -1,4 +1,4 @@
-// JSON Lines and compressed text as documents, and corpora made of them.
+// JSON Lines and compressed text as documents, and corpora made from them.
 
 #include "data/json_lines.h"
 
@@ -103,14 +103,16 @@ std::string numbered(int records) {
   return text;
 }
 
-// Packs a file with the program of that name.
-void pack(const std::string& program, const std::string& path) {
+// Compresses a file with the program of that name.
+void compress(const std::string& program, const std::string& path) {
   const std::string command = program + " -q -f '" + path + "'" + (program == "zstd" ? " --rm" : "");
   ASSERT_EQ(std::system(command.c_str()), 0);
 }
-bool has(const std::string& program) { return std::system((program + " --version >/dev/null 2>&1").c_str()) == 0; }
+bool has_program(const std::string& program) {
+  return std::system((program + " --version >/dev/null 2>&1").c_str()) == 0;
+}
 
-TEST(JsonLinesCorpus, IsThatOfItsTexts) {
+TEST(JsonLinesCorpus, EqualsTheCorpusOfItsTexts) {
   Folder folder;
   write_text(folder / "in/a.jsonl", numbered(2000));
   PrepareOptions o = folder.options();
@@ -128,7 +130,7 @@ TEST(JsonLinesCorpus, IsThatOfItsTexts) {
   EXPECT_EQ(one->train().tokens_hash(), other->train().tokens_hash());
 }
 
-TEST(JsonLinesCorpus, OptionsThatDoNotFitAreRefused) {
+TEST(JsonLinesCorpus, ContradictoryOptionsAreRefused) {
   Folder folder;
   write_text(folder / "in/a.jsonl", numbered(20));
   PrepareOptions o = folder.options();
@@ -153,7 +155,7 @@ TEST(JsonLinesCorpus, ValidationIsChosenByRecord) {
   EXPECT_NEAR(static_cast<double>(r.documents[1]), 200, 60);
 }
 
-TEST(JsonLinesCorpus, SamplesAndCharactersAreOfTheTexts) {
+TEST(JsonLinesCorpus, SamplesAndCharactersAreTakenFromTheTexts) {
   Folder folder;
   write_text(folder / "in/a.jsonl", "{\"text\": \"ab\\u00e9\"}\n{\"text\": \"b\"}\n");
   const auto files = list_text_files({folder / "in"}, "*");
@@ -166,9 +168,9 @@ TEST(JsonLinesCorpus, SamplesAndCharactersAreOfTheTexts) {
 
 class Packed : public testing::TestWithParam<std::pair<const char*, const char*>> {};
 
-TEST_P(Packed, FilesAreReadAsWhatTheyHold) {
+TEST_P(Packed, FilesAreReadLikeTheirContents) {
   const auto [program, ending] = GetParam();
-  if (!has(program)) GTEST_SKIP() << "no program " << program;
+  if (!has_program(program)) GTEST_SKIP() << "no program " << program;
   Folder folder;
   std::string text;
   for (std::int64_t i = 0; i < 400000; ++i) text += str(i * 7919, i % 9 ? " " : "\n");
@@ -177,7 +179,7 @@ TEST_P(Packed, FilesAreReadAsWhatTheyHold) {
   PrepareOptions o = folder.options();
   const PrepareReport plain = prepare_corpus(o);
   const auto hash = TokenStore::open(o.output)->train().tokens_hash();
-  for (const char* name : {"a.txt", "b.jsonl"}) pack(program, folder / (std::string("in/") + name));
+  for (const char* name : {"a.txt", "b.jsonl"}) compress(program, folder / (std::string("in/") + name));
   ASSERT_TRUE(std::filesystem::exists(folder / "in/a.txt" + ending));
   std::filesystem::remove(o.output);
   const PrepareReport packed = prepare_corpus(o);
@@ -186,14 +188,14 @@ TEST_P(Packed, FilesAreReadAsWhatTheyHold) {
   EXPECT_EQ(packed.documents[0], 301u);
 }
 
-TEST_P(Packed, DamageIsNamedAndNothingStays) {
+TEST_P(Packed, DamageIsNamedAndNoOutputStays) {
   const auto [program, ending] = GetParam();
-  if (!has(program)) GTEST_SKIP() << "no program " << program;
+  if (!has_program(program)) GTEST_SKIP() << "no program " << program;
   Folder folder;
   std::string text;
   for (std::int64_t i = 0; i < 300000; ++i) text += str(i * 7919 % 1000003, ' ');
   write_text(folder / "in/a.txt", text);
-  pack(program, folder / "in/a.txt");
+  compress(program, folder / "in/a.txt");
   const std::string path = folder / "in/a.txt" + ending, whole = read_file(path);
   for (const std::size_t length : {whole.size() - 1, whole.size() / 2, std::size_t{20}}) {
     write_text(path, whole.substr(0, length));
@@ -206,16 +208,16 @@ TEST_P(Packed, DamageIsNamedAndNothingStays) {
   EXPECT_FALSE(std::filesystem::exists(folder.options().output));
 }
 
-TEST_P(Packed, WhatIsPackedIsLookedAt) {
+TEST_P(Packed, ContentsOfCompressedFilesAreChecked) {
   const auto [program, ending] = GetParam();
-  if (!has(program)) GTEST_SKIP() << "no program " << program;
+  if (!has_program(program)) GTEST_SKIP() << "no program " << program;
   Folder folder;
   write_text(folder / "in/a.txt", "%PDF-1.4");
-  pack(program, folder / "in/a.txt");
+  compress(program, folder / "in/a.txt");
   expect_error([&] { list_text_files({folder / "in"}, "*"); }, {"is no text, it is a PDF document"});
   std::filesystem::remove(folder / "in/a.txt" + ending);
   write_text(folder / "in/b.txt", std::string(1000, 'a') + '\0');
-  pack(program, folder / "in/b.txt");
+  compress(program, folder / "in/b.txt");
   expect_error([&] { prepare_corpus(folder.options()); }, {"its byte 1000 is NUL"});
 }
 

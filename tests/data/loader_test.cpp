@@ -12,7 +12,7 @@
 namespace ring {
 namespace {
 
-TEST(Permutation, VisitsEveryPlaceOnce) {
+TEST(Permutation, VisitsEveryPositionOnce) {
   for (std::uint64_t size : {1, 2, 3, 4, 5, 16, 17, 255, 1000, 4097}) {
     const Permutation p(size, 7, 1, 2);
     std::set<std::uint64_t> seen;
@@ -35,7 +35,7 @@ TEST(Permutation, KeysChangeTheOrder) {
   for (int n : {same_seed, same_high, same_low, fixed}) EXPECT_LT(n, 10);  // 1 is expected by chance
 }
 
-// The image of place 0 over many keys is uniform: chi-squared with 9 degrees of freedom, 99.99 % quantile 33.7.
+// The image of position 0 over many keys is uniform: chi-squared with 9 degrees of freedom, 99.99 % quantile 33.7.
 TEST(Permutation, IsUniformOverKeys) {
   std::array<int, 10> count{};
   for (std::uint32_t key = 0; key < 10000; ++key) ++count[Permutation(10, 3, key, 0)(0)];
@@ -44,7 +44,7 @@ TEST(Permutation, IsUniformOverKeys) {
   EXPECT_LT(chi, 33.7);
 }
 
-TEST(Permutation, RefusesPlacesOutside) {
+TEST(Permutation, RefusesPositionsOutside) {
   EXPECT_THROW(Permutation(5, 0, 0, 0)(5), Error);
   EXPECT_THROW(Permutation(0, 0, 0, 0), Error);
 }
@@ -81,7 +81,7 @@ TEST(Mixture, WeightsWithoutASmallDenominatorAreRounded) {
   double sum = 0;
   for (double w : weights) sum += w;
   for (std::size_t c = 0; c < 3; ++c) EXPECT_NEAR(mixture.weight(c), weights[c] / sum, 1.5 / 65536);
-  EXPECT_EQ(mixture.weight(3), 1.0 / 65536);  // never forgotten altogether
+  EXPECT_EQ(mixture.weight(3), 1.0 / 65536);  // every corpus keeps some weight
   expect_tracks({mixture.weight(0), mixture.weight(1), mixture.weight(2), mixture.weight(3)}, 1);
 }
 
@@ -127,7 +127,7 @@ TEST(SampleMap, DependsOnTheSeed) {
   EXPECT_LT(same, 20);
 }
 
-TEST(SampleMap, SmallCorpora) {
+TEST(SampleMap, SmallCorporaReachEveryStart) {
   TempFolder folder;
   for (std::size_t n : {11, 12, 19, 20, 21, 29, 30, 31}) {
     const Corpora corpora = open_corpus(write_corpus(folder / "c.h5", counting(n), {}));
@@ -139,11 +139,11 @@ TEST(SampleMap, SmallCorpora) {
       begins.insert(begin);
     }
     EXPECT_GE(begins.size(), std::min<std::size_t>(n - 10, 9))
-        << n;  // every start is reached, by chance all but one of ten
+        << n;  // every start is reached; by chance, one of ten may be missing
   }
 }
 
-TEST(SampleMap, CorpusShorterThanOneContext) {
+TEST(SampleMap, ACorpusShorterThanOneContextIsRefused) {
   TempFolder folder;
   const std::string path = write_corpus(folder / "short.h5", counting(10), {});
   expect_error([&] { SampleMap(open_corpus(path), 10, 1); },
@@ -172,8 +172,8 @@ TEST(Loader, TargetsAreTheNextTokens) {
   }
 }
 
-// The samples of a global batch, by sample number, are the same for every number of ranks and every accumulation.
-TEST(Loader, WorldSizeOnlyChoosesASlice) {
+// The samples of a global batch, by sample number, do not depend on the number of ranks or on accumulation.
+TEST(Loader, WorldSizeOnlySelectsASlice) {
   TempFolder folder;
   const Corpora corpora = open_corpora({.path = "",
                                         .mixture = {{write_corpus(folder / "a.h5", counting(2000), {}), 0.7},
@@ -239,14 +239,14 @@ TEST(Loader, DamageReachesTheCaller) {
   }
 }
 
-TEST(Loader, FarSampleIsAsCheapAsTheFirst) {
+TEST(Loader, AFarSampleIsReachedDirectly) {
   TempFolder folder;
   const Corpora corpora = open_corpus(write_corpus(folder / "c.h5", counting(3000), {}));
   Loader loader(corpora, {.context = 8, .rows = 1, .seed = 3}, std::uint64_t{1} << 40);
   EXPECT_EQ(loader.next().sample_indices[0], std::int64_t{1} << 40);
 }
 
-TEST(ValidationSet, EveryTargetExactlyOnceInOrder) {
+TEST(ValidationSet, VisitsEveryTargetOnceInOrder) {
   TempFolder folder;
   for (std::size_t n : {2, 9, 10, 11, 100, 101, 102, 109}) {
     const Corpora corpora = open_corpus(write_corpus(folder / "c.h5", counting(50), counting(n)));
@@ -298,14 +298,14 @@ TEST(ValidationSet, AFixedNumberOfWindowsIsSpreadOverAllCorpora) {
   EXPECT_EQ(ValidationSet(corpora, options, 3000).windows(), 150);
 }
 
-TEST(ValidationSet, NoValidationSplit) {
+TEST(ValidationSet, AMissingValidationSplitIsRefused) {
   TempFolder folder;
   const std::string path = write_corpus(folder / "c.h5", counting(50), {});
   expect_error([&] { ValidationSet(open_corpus(path), {.context = 10}); },
                {"c.h5", "no validation split", "--validation-fraction"});
 }
 
-TEST(DataConfig, CorporaOfDifferentTokenizers) {
+TEST(DataConfig, CorporaOfDifferentTokenizersAreRefused) {
   TempFolder folder;
   const std::string a = write_corpus(folder / "a.h5", counting(50), {});
   const std::string b = write_corpus(folder / "b.h5", counting(50, 2), {}, chars_tokenizer("ab"));
@@ -325,11 +325,11 @@ TEST(DataConfig, TokenizerMustFit) {
                {"a.h5", bytes_tokenizer()->hash(), "run runs/x", "0123456789abcdef", "prepare the corpus again"});
 }
 
-TEST(DataConfig, PathOrMixture) {
+TEST(DataConfig, PathAndMixtureExcludeEachOther) {
   std::vector<SettingProblem> errors;
   DataConfig config;
   config.validate(errors);
-  EXPECT_TRUE(errors.empty());  // a plan needs no corpus
+  EXPECT_TRUE(errors.empty());  // planning needs no corpus
   config.path = "a.h5";
   config.validate(errors);
   EXPECT_TRUE(errors.empty());

@@ -1,4 +1,4 @@
-// Loss masks: which tokens of a corpus count as targets, from the file to the batch.
+// Loss masks, which tell the tokens of a corpus that count as targets, from the file to the batch.
 
 #include <hdf5.h>
 
@@ -14,15 +14,15 @@
 namespace ring {
 namespace {
 
-// Whether a token of the corpora here counts, by its split and its place.
+// Returns whether token number `token` of a split counts in the corpora here.
 bool counts(std::size_t split, std::uint64_t token) { return random_bits({11, 0, 0}, token / 5 + 1000003 * split) % 3; }
 
-// Documents of 1 to 40 tokens, which tell their place modulo 251.
+// Writes documents of 1 to 40 tokens. Each token is its offset modulo 251.
 std::string write_masked(const std::string& path, std::array<std::uint64_t, 2> tokens) {
   TokenStoreWriter writer(path, 257, true);
   for (const Split split : {Split::train, Split::validation}) {
     const auto s = static_cast<std::size_t>(split);
-    std::uint64_t left = 0;  // of the open document
+    std::uint64_t left = 0;  // tokens left in the open document
     for (std::uint64_t t = 0; t < tokens[s]; ++t) {
       if (left == 0) {
         writer.begin_document(split);
@@ -68,7 +68,7 @@ TEST(LossMask, ReadsWhatWasWritten) {
   expect_error([&] { mask_of(store->train(), 1200000, 2); }, {"c.h5 (train)", "1200001 tokens"});
 }
 
-// What Python does with numpy.unpackbits(mask, bitorder="little").
+// Reads the bits like numpy.unpackbits(mask, bitorder="little") in Python.
 TEST(LossMask, OtherReadersOfHdf5SeeBits) {
   TempFolder folder;
   const std::string path = write_masked(folder / "c.h5", {1001, 50});
@@ -84,7 +84,7 @@ TEST(LossMask, OtherReadersOfHdf5SeeBits) {
   H5Aclose(attribute), H5Dclose(set), H5Fclose(file);
 }
 
-TEST(LossMask, CorporaWithoutOneAreWhatTheyWere) {
+TEST(LossMask, CorporaWithoutAMaskKeepTheirFormat) {
   TempFolder folder;
   const SealedCorpus plain(write_corpus(folder / "a.h5", counting(1000), counting(10)));
   EXPECT_EQ(plain.index.version, 2u);
@@ -100,7 +100,7 @@ TEST(LossMask, CorporaWithoutOneAreWhatTheyWere) {
   expect_error([&] { writer.append(Split::train, counting(3), false); }, {"without a loss mask"});
 }
 
-TEST(LossMask, IsPartOfWhatASplitIs) {
+TEST(LossMask, ChangesTheHashOfASplit) {
   TempFolder folder;
   const auto hash = [&](bool masked, std::size_t ignored) {
     TokenStoreWriter writer(folder / "c.h5", 257, masked);
@@ -162,7 +162,7 @@ TEST(LossMask, AnIndexThatContradictsItselfIsNamed) {
   wrong([](CorpusIndex& i) { i.masks[0].data.offset = ~std::uint64_t{0}; }, "contradicts itself");
   wrong([](CorpusIndex& i) { i.masks[0].data.offset = i.splits[0].token_data.offset; }, "belong to two things");
   SealedCorpus behind = good;
-  behind.bytes[behind.index.masks[0].data.end() - 1] = 2;  // token 1001 of 0 to 1000
+  behind.bytes[behind.index.masks[0].data.end() - 1] = 2;  // the bit after those of tokens 0 to 1000
   behind.seal_and_save(path);
   const auto store = TokenStore::open(path);
   expect_error([&] { mask_of(store->train(), 0, 5); }, {"c.h5 (train) is damaged", "behind the last of 1001"});
@@ -183,7 +183,7 @@ class MaskedBatches : public testing::Test {
   Corpora corpora_;
 };
 
-TEST_F(MaskedBatches, TargetsThatDoNotCountAreTakenOut) {
+TEST_F(MaskedBatches, TargetsThatDoNotCountAreIgnored) {
   for (const bool documents : {false, true}) {
     Loader loader(corpora_, options(documents, 1));
     const TokenSplit& split = corpora_.stores[0]->train();
@@ -207,7 +207,7 @@ TEST_F(MaskedBatches, TargetsThatDoNotCountAreTakenOut) {
   }
 }
 
-// Over all rows of a validation set every token that counts, and is not the first of its document, is a target once.
+// Over all rows of a validation set, every token that counts and is not the first of its document is a target once.
 TEST_F(MaskedBatches, ValidationCountsTargetsOnce) {
   const TokenSplit& split = corpora_.stores[0]->validation();
   DocumentStarts starts(split);
@@ -228,7 +228,7 @@ TEST_F(MaskedBatches, ValidationCountsTargetsOnce) {
   }
 }
 
-TEST(LossMask, WithoutAnyTargetNothingIsNan) {
+TEST(LossMask, WithoutTargetsNothingIsNan) {
   TempFolder folder;
   TokenStoreWriter writer(folder / "c.h5", 257, true);
   for (const Split split : {Split::train, Split::validation}) {
@@ -245,7 +245,7 @@ TEST(LossMask, WithoutAnyTargetNothingIsNan) {
   EXPECT_EQ(set.bytes_per_token(), 1);
 }
 
-TEST_F(MaskedBatches, AMixtureCountsEverythingOfAPlainCorpus) {
+TEST_F(MaskedBatches, InAMixtureAllTokensOfAPlainCorpusCount) {
   write_corpus(folder_ / "plain.h5", counting(10000), counting(100));
   DataConfig config;
   config.mixture = {{folder_ / "c.h5", 1}, {folder_ / "plain.h5", 1}};

@@ -1,5 +1,5 @@
 #pragma once
-// Data sets of tokens, written by the layout that data/megatron.h names, for its tests.
+// Writes data sets in Megatron-LM's layout (data/megatron.h) for tests.
 
 #include <cstdint>
 #include <string>

@@ -1,4 +1,4 @@
-// Data sets of tokens as Megatron-LM writes them, and corpora made of them. tests/inputs/against_megatron.py compares
+// Data sets of tokens in Megatron-LM's format, and corpora made from them. tests/inputs/against_megatron.py compares
 // with files that Megatron-LM itself wrote.
 
 #include "data/megatron.h"
@@ -49,7 +49,7 @@ void expect_type(std::uint8_t code, std::int64_t largest) {
   files.add_sequence<T>({});
   files.add_sequence<T>({0, 4});
   files.end_document();
-  files.end_document();  // of no sequence
+  files.end_document();  // a document without sequences
   files.add_document<T>({});
   files.add_document<T>({largest});
   files.write(folder / "d");
@@ -57,7 +57,7 @@ void expect_type(std::uint8_t code, std::int64_t largest) {
   EXPECT_EQ(MegatronDataset(folder / "d").tokens(), 6u);
 }
 
-TEST(Megatron, EveryTypeOfTokens) {
+TEST(Megatron, EveryTokenTypeIsRead) {
   expect_type<std::uint8_t>(1, 255);
   expect_type<std::int8_t>(2, 127);
   expect_type<std::int16_t>(3, 32'767);
@@ -66,7 +66,7 @@ TEST(Megatron, EveryTypeOfTokens) {
   expect_type<std::uint16_t>(8, 59'999);
 }
 
-TEST(Megatron, LongSequencesComeInParts) {
+TEST(Megatron, LongSequencesAreReadInParts) {
   const TempFolder folder;
   MegatronFiles files;
   Documents wanted;
@@ -80,13 +80,13 @@ TEST(Megatron, LongSequencesComeInParts) {
   EXPECT_EQ(read(folder / "d"), wanted);
 }
 
-TEST(Megatron, ManySequencesOfADocument) {
+TEST(Megatron, ADocumentMayHaveManySequences) {
   const TempFolder folder;
   MegatronFiles files;
   Documents wanted;
   for (int d = 0; d < 3; ++d) {
     Tokens all;
-    for (int s = 0; s < 40'000; ++s) {  // tables longer than what is read at once
+    for (int s = 0; s < 40'000; ++s) {  // tables longer than one read
       files.add_sequence<std::uint16_t>({d, s});
       all.insert(all.end(), {d, s});
     }
@@ -104,7 +104,7 @@ MegatronFiles sample() {
   return files;
 }
 
-// What becomes of the sample after change(files).
+// Expects that reading the sample after change(files) fails with these parts in the error.
 template <class F>
 void expect_damage(F&& change, const std::vector<std::string>& parts) {
   const TempFolder folder;
@@ -132,7 +132,7 @@ TEST(Megatron, DamageIsNamed) {
   expect_damage([](auto& f) { f.documents = {}; }, {"documents end with sequence 0 of 2"});
 }
 
-// Any 64 bits may stand where the index says how long its tables are.
+// The fields for the lengths of the tables may contain any 64 bits.
 TEST(Megatron, AbsurdHeadersAreRefused) {
   const TempFolder folder;
   const std::string whole = sample().index();
@@ -191,7 +191,7 @@ Tokens bytes_of(const std::string& text, bool end = true) {
   return tokens;
 }
 
-TEST(MegatronCorpus, IsThatOfTheText) {
+TEST(MegatronCorpus, EqualsTheCorpusOfTheText) {
   Folder folder, plain;
   MegatronFiles with, without;
   std::string lines;
@@ -221,8 +221,8 @@ TEST(MegatronCorpus, IsThatOfTheText) {
   EXPECT_EQ(TokenStore::open(o.output)->train().tokens_hash(), other->train().tokens_hash());
 }
 
-// A blank that the encoder puts in front of a text is none of it, whatever token stands before.
-TEST(MegatronCorpus, TextBytesAreThoseOfTheDecodedText) {
+// A blank that the encoder puts in front of a text is not part of the text, whatever token precedes it.
+TEST(MegatronCorpus, TextBytesCountTheDecodedText) {
   const Folder folder;
   const auto special = [](int id, const char* name) {
     return str("{\"id\": ", id, ", \"content\": \"", name, "\", \"special\": true, \"normalized\": false, \"lstrip\": ",
@@ -242,7 +242,7 @@ TEST(MegatronCorpus, TextBytesAreThoseOfTheDecodedText) {
   files.add_document<std::uint16_t>({4, 1, 2, 1, 3, 5});  // "a b"
   files.add_document<std::uint16_t>({1, 2, 5});           // "a"
   files.add_document<std::uint16_t>({2, 1, 5});           // "a "
-  files.add_document<std::uint16_t>({4, 5});              // nothing
+  files.add_document<std::uint16_t>({4, 5});              // empty
   files.write(folder / "in/a");
   PrepareOptions o = folder.options();
   o.tokenizer = folder / "tok.json";
@@ -253,7 +253,7 @@ TEST(MegatronCorpus, TextBytesAreThoseOfTheDecodedText) {
   EXPECT_EQ(TokenStore::open(o.output)->train().text_bytes(), 6u);
 }
 
-TEST(MegatronCorpus, PairsAreFoundByEitherNameAndOnce) {
+TEST(MegatronCorpus, PairsAreFoundOnceByEitherName) {
   Folder folder;
   sample().write(folder / "in/sub/a");
   PrepareOptions o = folder.options();
@@ -268,9 +268,9 @@ TEST(MegatronCorpus, PairsAreFoundByEitherNameAndOnce) {
   }
 }
 
-// Wherever it was cut, also in the bytes that say what it is. One byte a token, of which none is NUL: the tokens alone
-// would be text.
-TEST(MegatronCorpus, ACutIndexIsRefused) {
+// The index is truncated at every length, also within its magic. With one byte per token and no NUL, the tokens alone
+// look like text.
+TEST(MegatronCorpus, ATruncatedIndexIsRefused) {
   Folder folder;
   MegatronFiles files;
   files.code = 1;
@@ -290,7 +290,7 @@ TEST(MegatronCorpus, ACutIndexIsRefused) {
   expect_error([&] { prepare_corpus(o); }, {"a.idx is truncated: it has 4 bytes"});
 }
 
-TEST(MegatronCorpus, ValidationIsAHashOrFilesOfTheirOwn) {
+TEST(MegatronCorpus, ValidationIsSplitByHashOrReadFromOtherFiles) {
   Folder folder;
   MegatronFiles files;
   for (int i = 0; i < 2000; ++i) files.add_document<std::uint16_t>({i % 256, 256});
@@ -309,7 +309,7 @@ TEST(MegatronCorpus, ValidationIsAHashOrFilesOfTheirOwn) {
   expect_error([&] { prepare_corpus(o); }, {"a.bin is also in --input"});
 }
 
-TEST(MegatronCorpus, WhatDoesNotFitIsRefused) {
+TEST(MegatronCorpus, ContradictoryOptionsAndInputsAreRefused) {
   Folder folder;
   sample().write(folder / "in/a");
   const auto refused = [&](auto change, const std::vector<std::string>& parts) {
@@ -343,7 +343,7 @@ TEST(MegatronCorpus, OtherNamesAndUsesAreRefused) {
   expect_error([&] { list("old.idx"); }, {"an old data set of Megatron-LM", "--dataset-impl mmap"});
 }
 
-// Back and forth, with tokens that need 16 bits and 32.
+// A corpus is exported and imported again, with tokens that need 16 bits and with tokens that need 32.
 TEST(MegatronExport, ImportGivesTheSameCorpus) {
   for (const bool narrow : {true, false}) {
     const Folder folder;
@@ -375,7 +375,7 @@ TEST(MegatronExport, ImportGivesTheSameCorpus) {
   }
 }
 
-TEST(MegatronExport, WhatTheFormatLacksIsRefused) {
+TEST(MegatronExport, MasksAndEmptySplitsAreRefused) {
   const TempFolder folder;
   TokenStoreWriter writer(folder / "m.h5", 257, true);
   writer.begin_document(Split::train);

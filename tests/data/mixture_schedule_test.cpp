@@ -1,4 +1,4 @@
-// Mixtures whose weights change in the course of a run.
+// Mixtures whose weights change during a run.
 #include <cmath>
 
 #include "core/fields.h"
@@ -8,8 +8,8 @@
 namespace ring {
 namespace {
 
-// Every corpus is read on where it was, and follows the weights of each stage within 1.
-TEST(MixtureSchedule, CorporaGoOnAcrossChanges) {
+// Each corpus continues where it was, and follows the weights of each stage within 1.
+TEST(MixtureSchedule, CorporaContinueAcrossChanges) {
   const std::vector<MixtureSchedule::Stage> stages = {
       {0, {0.7, 0.3, 0}}, {101, {1, 1, 2}}, {101, {2, 1, 0}}, {150, {0, 1, 3}}, {1000, {0.31, 0.17, 0.52}}};
   const MixtureSchedule schedule(stages);
@@ -31,7 +31,7 @@ TEST(MixtureSchedule, CorporaGoOnAcrossChanges) {
   }
 }
 
-TEST(MixtureSchedule, WithoutChangesIsTheMixture) {
+TEST(MixtureSchedule, WithoutChangesItEqualsTheMixture) {
   const std::vector<double> weights{0.6, 0.4};
   const Mixture plain(weights);
   const MixtureSchedule schedule({{0, weights}});
@@ -57,7 +57,7 @@ class ScheduledCorpora : public testing::Test {
   TempFolder folder_;
 };
 
-TEST_F(ScheduledCorpora, ChangeAtTheFirstSampleBehindTheToken) {
+TEST_F(ScheduledCorpora, ChangeAtTheFirstSampleAfterTheToken) {
   write_corpus(folder_ / "first.h5", counting(5000), {});
   write_corpus(folder_ / "second.h5", counting(3000), {});
   const Corpora corpora =
@@ -72,12 +72,12 @@ TEST_F(ScheduledCorpora, ChangeAtTheFirstSampleBehindTheToken) {
     return std::count(sources.begin() + static_cast<std::ptrdiff_t>(begin),
                       sources.begin() + static_cast<std::ptrdiff_t>(end), 1);
   };
-  EXPECT_EQ(of_second(0, 7), 0);      // 7 * 16 = 112 tokens: the first sample that begins at or behind token 100
+  EXPECT_EQ(of_second(0, 7), 0);      // 7 * 16 = 112 tokens: the first sample that begins at or after token 100
   EXPECT_EQ(of_second(7, 63), 28);    // half, up to token 1008
   EXPECT_EQ(of_second(63, 163), 75);  // three quarters
   for (std::size_t g = 0; g < sources.size(); ++g)
     EXPECT_EQ(loader.map()(g).corpus, static_cast<std::uint32_t>(sources[g]));
-  for (const std::size_t from : {2, 3, 4, 30, 31, 32, 90}) {  // beside the changes, too
+  for (const std::size_t from : {2, 3, 4, 30, 31, 32, 90}) {  // also beside the changes
     Loader late(corpora, options, from * 2);
     for (std::size_t i = from; i < all.size(); ++i) {
       const Batch b = late.next();
@@ -87,7 +87,7 @@ TEST_F(ScheduledCorpora, ChangeAtTheFirstSampleBehindTheToken) {
   }
 }
 
-TEST_F(ScheduledCorpora, NamesAreThoseOfTheFilesOrGiven) {
+TEST_F(ScheduledCorpora, NamesComeFromTheFilesOrTheSettings) {
   for (const char* name : {"a/text.h5", "b/text.h5", "c.d.h5", "text_2.h5"}) {
     std::filesystem::create_directories(std::filesystem::path(folder_ / name).parent_path());
     write_corpus(folder_ / name, counting(50), {});

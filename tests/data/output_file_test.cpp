@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Files may not grow beyond so many bytes while it lives.
+// Limits the size of files to `bytes` for as long as the object lives.
 class FileLimit {
  public:
   explicit FileLimit(rlim_t bytes) : handler_(signal(SIGXFSZ, SIG_IGN)) {
@@ -40,7 +40,7 @@ class TextFile : public testing::Test {
   std::string path_;
 };
 
-TEST_F(TextFile, AWholeFileOrNone) {
+TEST_F(TextFile, IsWrittenWholeOrNotAtAll) {
   write_whole(path_, "first");
   std::string error;
   {
@@ -59,7 +59,7 @@ TEST_F(TextFile, DevicesStayDevices) {
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
 }
 
-TEST_F(TextFile, AWholeLineOrNone) {
+TEST_F(TextFile, LinesAreAddedWholeOrNotAtAll) {
   LineFile file(path_);
   file.add("first");
   std::string error;

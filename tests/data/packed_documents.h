@@ -1,5 +1,5 @@
 #pragma once
-// Corpora of documents whose every token is its own place, so that a batch tells what it read.
+// Corpora in which each token is its own offset, so that a batch shows what was read.
 
 #include <map>
 #include <string>
@@ -14,7 +14,7 @@ namespace ring {
 inline constexpr std::int64_t kContext = 32;
 
 struct Documents {
-  std::vector<std::int32_t> train, validation;  // lengths; 0: begun and nothing written
+  std::vector<std::int32_t> train, validation;  // lengths; 0: a document that is begun but gets no tokens
 };
 
 inline std::string write_documents(const std::string& path, const Documents& documents) {
@@ -42,7 +42,7 @@ inline std::vector<std::int32_t> random_lengths(std::size_t documents, std::uint
   return out;
 }
 
-// The document of each token, and none for whatever lies behind the last.
+// Returns the document of each token; -1 for the position after the last token.
 inline std::vector<int> document_of(const std::vector<std::int32_t>& lengths) {
   std::vector<int> out;
   for (std::size_t d = 0; d < lengths.size(); ++d)
@@ -51,8 +51,8 @@ inline std::vector<int> document_of(const std::vector<std::int32_t>& lengths) {
   return out;
 }
 
-// Every row's pieces are documents, positions and targets as they should be; `inputs` and `targets` count what was
-// seen.
+// Checks that every row's pieces are documents with the right positions and targets. Counts the tokens in `inputs` and
+// `targets`.
 inline void check_batch(const Batch& b, const LoaderOptions& o, const std::vector<int>& document,
                         std::map<int, int>& inputs, std::map<int, int>& targets) {
   const auto size = static_cast<std::size_t>(o.rows * o.context);

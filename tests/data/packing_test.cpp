@@ -34,12 +34,12 @@ TEST(Packing, WindowsKeepTheirTokensAndCutTheirDocuments) {
     check_batch(b, options, document, inputs, targets);
     std::int32_t held = 0;
     for (std::int32_t n : b.lengths) held += n;
-    EXPECT_EQ(held, 3 * kContext);  // no gaps
+    EXPECT_EQ(held, 3 * kContext);  // rows have no gaps
   }
 }
 
-// Where each token's sequence begins, and its place in it, counted by hand: at documents and at multiples of 8.
-TEST(Sequences, AreCutAtMultiplesOfTheirLengthAndWhereDocumentsBegin) {
+// Sequences begin at documents and at multiples of the length. The test derives starts, lengths and positions itself.
+TEST(Sequences, AreCutAtMultiplesOfTheirLengthAndAtDocuments) {
   TempFolder folder;
   const Corpora corpora = open_corpus(write_documents(folder / "c.h5", {random_lengths(60, 4, 40), {}}));
   const std::vector<int> document = document_of(random_lengths(60, 4, 40));
@@ -48,7 +48,7 @@ TEST(Sequences, AreCutAtMultiplesOfTheirLengthAndWhereDocumentsBegin) {
     options.packing.documents = documents;
     Loader whole(corpora, options), cut(corpora, options);
     for (int i = 0; i < 40; ++i) {
-      const std::int64_t length = i < 20 ? 8 : kContext;  // it changes on the way
+      const std::int64_t length = i < 20 ? 8 : kContext;  // changes between batches
       cut.set_sequence(length);
       const Batch a = whole.next(), b = cut.next();
       EXPECT_EQ(a.inputs, b.inputs);
@@ -89,7 +89,7 @@ TEST(Packing, WithGapsAnEpochPredictsEveryTokenOnce) {
         ASSERT_FALSE(b.starts.empty());
         EXPECT_EQ(b.starts[0], 0);
         begins.insert(b.inputs[0]);
-        // Greedy: the next document would have found no place, but in the last row.
+        // Packing is greedy: the next document would not have fit, except in the last row.
         const std::int64_t used = b.starts.back() + b.lengths.back();
         const bool end = b.inputs[static_cast<std::size_t>(used) - 1] + 2 == static_cast<int>(document.size());
         EXPECT_TRUE(end || (used + align - 1) / align * align >= kContext) << used;
@@ -137,7 +137,7 @@ class PackedMixture : public testing::TestWithParam<PackingConfig> {
   LoaderOptions options_{.context = kContext, .rows = 4, .seed = 3};
 };
 
-TEST_P(PackedMixture, SeekingEqualsReadingOn) {
+TEST_P(PackedMixture, SeekingEqualsReading) {
   Loader whole(corpora_, options_);
   std::vector<Batch> batches;
   for (int i = 0; i < 80; ++i) batches.push_back(whole.next());
@@ -150,7 +150,7 @@ TEST_P(PackedMixture, SeekingEqualsReadingOn) {
   }
 }
 
-TEST_P(PackedMixture, RanksOnlyChooseASlice) {
+TEST_P(PackedMixture, RanksOnlySelectASlice) {
   Loader whole(corpora_, options_);
   options_.rows = 1;
   options_.world = 2;
@@ -197,7 +197,7 @@ TEST_P(PackedMixture, ValidationReadsEveryTargetOnce) {
           EXPECT_GE(b.sample_indices[static_cast<std::size_t>(start / kContext)], 0);  // empty rows have no documents
       }
     }
-    inputs[static_cast<int>(document.size()) - 2] = 1;  // without gaps no window begins for the very last token
+    inputs[static_cast<int>(document.size()) - 2] = 1;  // without gaps, no window begins at the very last token
     expect_every_target_once(inputs, targets, document);
   }
 }
@@ -207,7 +207,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, PackedMixture,
                                          PackingConfig{true, 8, 1000}),
                          testing::PrintToStringParamName());
 
-TEST(Packing, SettingsThatDoNotFit) {
+TEST(Packing, ContradictorySettingsAreRefused) {
   std::vector<SettingProblem> errors;
   PackingConfig{false, 8}.validate(errors);
   ASSERT_EQ(errors.size(), 1u);

@@ -1,4 +1,4 @@
-// What holds with and without Arrow; tests/inputs/against_pyarrow.py reads real tables.
+// Behaviour with and without Arrow. tests/inputs/against_pyarrow.py reads real tables.
 
 #include "data/parquet.h"
 
@@ -23,8 +23,8 @@ TEST(Parquet, NameAndContentsMustAgree) {
   refused("c.jsonl", "PAR1", {"c.jsonl is no text, it is a Parquet table", "name it .parquet"});
 }
 
-// By a library that cannot be fooled, or by a program that has none.
-TEST(Parquet, WhatCannotBeReadIsNamed) {
+// With Arrow, the library refuses the file; without it, the program says that it cannot read tables.
+TEST(Parquet, ATableThatCannotBeReadIsNamed) {
   const TempFolder folder;
   write_text(folder / "in/a.parquet", "PAR1 and so on");
   PrepareOptions o;

@@ -34,7 +34,7 @@ std::vector<std::string> cut(const std::string& rule, const std::string& text, s
   return collected.documents;
 }
 
-TEST(DocumentCutter, EveryRuleForEveryBlockSize) {
+TEST(DocumentCutter, EveryRuleGivesTheSameForEveryBlockSize) {
   using Documents = std::vector<std::string>;
   for (std::size_t block : {1, 2, 3, 5, 100}) {
     EXPECT_EQ(cut("file", "a\n\nb", block), (Documents{"a\n\nb"}));
@@ -70,7 +70,7 @@ TEST(TextFiles, AreFoundSortedAndOnce) {
             (Names{"a.txt", "b.txt", "d.md", "sub/c.txt"}));
 }
 
-TEST(TextFiles, Errors) {
+TEST(TextFiles, ErrorsNameTheInput) {
   TempFolder folder;
   write_text(folder / "a.md", "x");
   expect_error([] { list_text_files({}, "*"); }, {"no input", "--input"});
@@ -138,7 +138,7 @@ TEST(Prepare, DocumentsAreFilesWithEndOfText) {
   EXPECT_EQ(token, 256);
 }
 
-TEST(Prepare, TailSplitCutsCharactersAsWritten) {
+TEST(Prepare, TailSplitCountsCharacters) {
   Folder folder;
   const std::string text = random_text(10007, 1);
   write_text(folder / "in/text.txt", text);
@@ -153,7 +153,7 @@ TEST(Prepare, TailSplitCutsCharactersAsWritten) {
   EXPECT_EQ(store->vocab_size(), 11);
 }
 
-TEST(Prepare, TailSplitOfBytesOverSeveralFiles) {
+TEST(Prepare, TailSplitMayCrossSeveralFiles) {
   Folder folder;
   write_text(folder / "in/a", std::string(60, 'a'));
   write_text(folder / "in/b", std::string(30, 'b'));
@@ -168,7 +168,7 @@ TEST(Prepare, TailSplitOfBytesOverSeveralFiles) {
   EXPECT_EQ(documents_of(*store, store->validation()),
             (std::vector<std::string>{std::string(15, 'b'), std::string(10, 'c')}));
   EXPECT_EQ(store->train().tokens(), 76u) << "the cut document gets no end-of-text token where it is cut";
-  o.validation_fraction = 0.1;  // between two files
+  o.validation_fraction = 0.1;  // splits between two files
   prepare_corpus(o);
   store = TokenStore::open(o.output);
   EXPECT_EQ(documents_of(*store, store->validation()), (std::vector<std::string>{std::string(10, 'c')}));
@@ -189,7 +189,7 @@ TEST(Prepare, AutoTakesTheEndOfEachFile) {
             (std::vector<std::string>{std::string(6, 'a'), std::string(2, 'b')}));
 }
 
-// 250 kB of a few MB, at most a tenth and at least a hundredth, unless somebody said how much.
+// The default is 250 kB of an input of a few MB, at most a tenth and at least a hundredth of it.
 TEST(Prepare, SmallInputsKeepALargerShareForValidation) {
   for (const auto& [bytes, validation] : {std::pair(100'000, 10'000), {5'000'000, 250'000}, {40'000'000, 400'000}}) {
     Folder folder;
@@ -203,7 +203,7 @@ TEST(Prepare, SmallInputsKeepALargerShareForValidation) {
   }
 }
 
-TEST(Prepare, HashSplitKeepsDocumentsWholeAndChoicesStable) {
+TEST(Prepare, HashSplitKeepsDocumentsWholeAndIsStable) {
   Folder folder;
   std::set<std::string> all;
   for (int i = 0; i < 400; ++i) {
@@ -247,7 +247,7 @@ TEST(Prepare, TheThreadCountChangesNothing) {
   }
 }
 
-TEST(Prepare, LongDocumentsComeBackWhole) {
+TEST(Prepare, LongDocumentsAreReadBackWhole) {
   Folder folder;
   const std::string text = random_text(3000000, 5);
   write_text(folder / "in/text", text);
@@ -292,7 +292,7 @@ TEST(Prepare, ProgressReachesTheEnd) {
                {"stopped by the caller"});
 }
 
-TEST(Prepare, BadInput) {
+TEST(Prepare, BadInputIsRefused) {
   Folder folder;
   PrepareOptions o = folder.options();
   expect_error([&] { prepare_corpus(o); }, {"input ", "/in", "no such file or folder"});
@@ -321,7 +321,7 @@ TEST(Prepare, BadInput) {
 
 TEST(Survey, CountsCharactersAcrossBlocks) {
   TempFolder folder;
-  std::string text(1048575, 'a');  // the next character crosses the megabyte blocks
+  std::string text(1048575, 'a');  // the next character crosses the border of two 1 MiB blocks
   text += "\xF0\x9F\x98\x80z\xFF";
   write_text(folder / "t", text);
   const auto files = list_text_files({folder / "t"}, "*");
@@ -333,7 +333,7 @@ TEST(Survey, CountsCharactersAcrossBlocks) {
   EXPECT_EQ(offset_of_character(files[0], 99999999), text.size());
 }
 
-TEST(Survey, TheSampleIsEvenAndOfTheSizeAskedFor) {
+TEST(Survey, TheSampleIsEvenAndHasTheRequestedSize) {
   TempFolder folder;
   write_text(folder / "in/a", random_text(3000000, 1));
   write_text(folder / "in/b", random_text(1000000, 2));

@@ -1,4 +1,4 @@
-// Generated questions, read back by their text: what a key's value is, is found anew in each document.
+// Generated recall tasks, checked by reading the documents: each document assigns new values to its keys.
 #include "data/recall.h"
 
 #include <algorithm>
@@ -27,7 +27,8 @@ RecallOptions of(RecallKind kind, std::int64_t context, std::int64_t vocab, std:
   return o;
 }
 
-// A token's class: noise 'n', key 'k' or value 'v'. Of a vocabulary that no three share evenly noise gets the rest.
+// Returns the class of a token: noise 'n', key 'k' or value 'v'. Noise gets the remainder of a vocabulary that is not
+// divisible by three.
 char class_of(std::int32_t token, std::int64_t vocab) {
   const std::int64_t third = vocab / 3;
   return token >= vocab - third ? 'v' : token >= vocab - 2 * third ? 'k' : 'n';
@@ -38,7 +39,7 @@ struct Pair {
   std::int32_t key, value;
 };
 
-// All keys with what follows them, of a document that has no other keys or values.
+// Returns all keys with the values that follow them. Expects that the document has no other keys or values.
 std::vector<Pair> pairs_of(const std::vector<std::int32_t>& tokens, std::int64_t vocab) {
   std::vector<Pair> out;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -79,7 +80,7 @@ class Recall : public testing::TestWithParam<RecallCase> {
   }
 };
 
-TEST_P(Recall, AnswersAreWhatWasSaid) {
+TEST_P(Recall, AnswersMatchEarlierPairs) {
   TempFolder folder;
   RecallOptions o = GetParam().options;
   o.output = folder / "c.h5";
@@ -103,7 +104,7 @@ TEST_P(Recall, AnswersAreWhatWasSaid) {
   EXPECT_EQ(report.bytes, store->train().text_bytes() + store->validation().text_bytes());
 }
 
-TEST_P(Recall, TokensAreText) {
+TEST_P(Recall, TokensDecodeToTextAndBack) {
   TempFolder folder;
   RecallOptions o = GetParam().options;
   o.output = folder / "c.h5";
@@ -132,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(Tasks, Recall,
                                                     }()}),
                          [](const auto& info) { return info.param.name; });
 
-TEST(RecallCorpus, IsAFunctionOfItsOptions) {
+TEST(RecallCorpus, DependsOnlyOnItsOptions) {
   TempFolder folder;
   RecallOptions o = of(RecallKind::needles, 64, 48, 4, 4, 0);
   const auto hashes = [&](const std::string& name) {
@@ -147,13 +148,13 @@ TEST(RecallCorpus, IsAFunctionOfItsOptions) {
   const auto other = hashes("c.h5");
   EXPECT_NE(other.first, first.first);
   EXPECT_NE(other.second, first.second);
-  o.documents = 70, o.seed = 1;  // more of them leave the others as they were
+  o.documents = 70, o.seed = 1;  // more training documents leave the validation split unchanged
   EXPECT_EQ(hashes("d.h5").second, first.second);
   EXPECT_NE(hashes("e.h5").first, first.first);
 }
 
-// Documents of the two splits have other addresses, whatever their numbers.
-TEST(RecallCorpus, TrainingAndValidationAreDrawnApart) {
+// Documents of the two splits use different random numbers, whatever the document's number.
+TEST(RecallCorpus, TrainingAndValidationAreDrawnSeparately) {
   const RecallOptions o = resolved(of(RecallKind::recall, 24, 48, 8, 4, 0));
   std::set<std::vector<std::int32_t>> seen;
   for (std::uint32_t i = 0; i < 500; ++i)
@@ -161,7 +162,7 @@ TEST(RecallCorpus, TrainingAndValidationAreDrawnApart) {
       EXPECT_TRUE(seen.insert(recall_document(o, split, i).tokens).second) << "document " << i << " is there twice";
 }
 
-// Each of n equally likely numbers is drawn within five standard deviations of its share.
+// Expects that each of n equally likely numbers is drawn within five standard deviations of its share.
 void expect_even(const std::vector<std::int64_t>& counts, const char* what) {
   std::int64_t all = 0;
   for (const std::int64_t c : counts) all += c;
@@ -170,9 +171,9 @@ void expect_even(const std::vector<std::int64_t>& counts, const char* what) {
     EXPECT_NEAR(static_cast<double>(counts[i]), n * share, 5 * std::sqrt(n * share * (1 - share))) << what << " " << i;
 }
 
-TEST(RecallCorpus, EveryPlaceKeyAndValueIsAsLikely) {
+TEST(RecallCorpus, OffsetsKeysAndValuesAreUniform) {
   const RecallOptions o = resolved(of(RecallKind::needles, 21, 30, 1, 1, 0));
-  std::vector<std::int64_t> places(18), keys(10), values(10), noise(10);  // 19 tokens hold a pair in 18 ways
+  std::vector<std::int64_t> places(18), keys(10), values(10), noise(10);  // a pair has 18 offsets in 19 tokens
   for (std::uint32_t i = 0; i < 20000; ++i) {
     const RecallDocument d = recall_document(o, Split::train, i);
     const Pair p = pairs_of(d.tokens, o.vocab_size).front();
@@ -186,7 +187,7 @@ TEST(RecallCorpus, EveryPlaceKeyAndValueIsAsLikely) {
   expect_even(noise, "noise");
 }
 
-TEST(RecallCorpus, EveryPairIsAskedForAsOften) {
+TEST(RecallCorpus, PairsAreQueriedUniformly) {
   const RecallOptions o = resolved(of(RecallKind::recall, 32, 30, 8, 2, 0));
   std::vector<std::int64_t> asked(8);
   for (std::uint32_t i = 0; i < 5000; ++i) {
@@ -197,7 +198,7 @@ TEST(RecallCorpus, EveryPairIsAskedForAsOften) {
   expect_even(asked, "pair");
 }
 
-TEST(RecallCorpus, NamesWhatDoesNotFit) {
+TEST(RecallCorpus, OptionsThatDoNotFitAreNamed) {
   const auto refused = [](const RecallOptions& o, const std::vector<std::string>& parts) {
     expect_error([&] { resolved(o); }, parts);
   };

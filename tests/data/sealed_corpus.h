@@ -1,5 +1,5 @@
 #pragma once
-// A corpus file in memory, to be changed as a mistaken or hostile writer would: with hashes that are right.
+// A corpus file in memory, to be changed like a faulty or hostile writer would change it: with hashes that are right.
 
 #include <cstring>
 #include <fstream>
@@ -23,7 +23,7 @@ class SealedCorpus {
 
   void save(const std::string& path) const { std::ofstream(path, std::ios::binary) << bytes; }
 
-  // Gives the blocks of the splits, then everything else the hashes that they have now.
+  // Recomputes all hashes: those of the blocks, then those of the structure and of the index.
   void seal_and_save(const std::string& path) {
     for (const SplitIndex& s : index.splits) {
       hash_blocks(s.token_data, s.token_hashes);

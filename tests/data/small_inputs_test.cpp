@@ -1,5 +1,5 @@
-// Small inputs whose text means something else than its bytes: compressed in several members, with line ends of other
-// systems, byte order marks, several names for one file, or tokens that the text has already.
+// Small inputs whose text differs from their bytes: several compressed members, line ends of other systems, byte order
+// marks, several names for one file, or tokens that the text already contains.
 
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ std::vector<std::int32_t> tokens_of(const TokenSplit& split) {
   return tokens;
 }
 
-// The documents of a corpus of bytes.
+// Prepares the corpus and returns its documents. The tokenizer must be `bytes`.
 Documents documents(const PrepareOptions& o) {
   fs::remove(o.output);
   prepare_corpus(o);
@@ -62,7 +62,7 @@ Documents documents(const PrepareOptions& o) {
   return all;
 }
 
-// RFC 1952 around blocks of RFC 1951 that are stored as they are.
+// Compresses as gzip (RFC 1952) with stored blocks (RFC 1951).
 std::string gzip(std::string_view text) {
   const auto little = [](std::uint32_t value, int bytes) {
     std::string out;
@@ -94,8 +94,8 @@ std::string unpacked(const std::string& path) {
   return text;
 }
 
-// The advice on an empty split works for the files that were given.
-TEST(EmptySplit, AdviceFitsTheFiles) {
+// The advice in the error for an empty split works for the given files.
+TEST(EmptySplit, AdviceWorksForTheFiles) {
   Folder folder;
   std::string lines, records;
   for (int i = 0; i < 400; ++i) {
@@ -117,7 +117,7 @@ TEST(EmptySplit, AdviceFitsTheFiles) {
   EXPECT_EQ(error.find("tail"), std::string::npos) << error;
 }
 
-// Python's gzip.decompress() of the same bytes gives the same text, or fails.
+// Python's gzip.decompress() gives the same text for the same bytes, or fails.
 TEST(GzipMembers, AreAllReadOrRefused) {
   TempFolder folder;
   const std::string a = gzip("one\n"), b = gzip("two\n"), path = folder / "a.gz";
@@ -128,10 +128,10 @@ TEST(GzipMembers, AreAllReadOrRefused) {
   EXPECT_EQ(read(a + b), "one\ntwo\n");
   EXPECT_EQ(read(a + std::string(512, '\0')), "one\n");
   EXPECT_EQ(read(a + std::string(3, '\0') + b + gzip("")), "one\ntwo\n");
-  const std::string large(3 << 20, 'x');  // blocks of text that end where no byte of the file is left
+  const std::string large(3 << 20, 'x');  // text blocks that end when no input is left
   EXPECT_EQ(read(gzip(large)), large);
   std::string flipped = a + b;
-  flipped[a.size() + 1] ^= 1;  // of the second member's signature
+  flipped[a.size() + 1] ^= 1;  // the signature of the second member
   const auto refused = [&](const std::string& bytes, const std::string& why) {
     expect_error([&] { read(bytes); }, {path, "cannot be unpacked", why});
   };
@@ -144,17 +144,17 @@ TEST(GzipMembers, AreAllReadOrRefused) {
 }
 
 #ifdef RING_WITH_ZSTD
-// RFC 8878 around blocks that are stored as they are.
+// Compresses as a zstd frame (RFC 8878) with one raw block.
 std::string zstd_frame(std::string_view text) {
   const auto size = static_cast<std::uint32_t>(text.size());
-  const std::uint32_t block = size << 3 | 1;  // raw, the last
+  const std::uint32_t block = size << 3 | 1;  // raw, and the last block
   std::string out("\x28\xB5\x2F\xFD\x20", 5);
   out += static_cast<char>(size);
   for (int i = 0; i < 3; ++i) out += static_cast<char>(block >> 8 * i & 0xFF);
   return out.append(text);
 }
 
-// pzstd writes frames that are to be skipped in front of others: zstd -d gives the same texts, or fails.
+// pzstd writes skippable frames before the others. zstd -d gives the same texts, or fails.
 TEST(ZstdFrames, AreAllReadOrRefused) {
   TempFolder folder;
   const std::string path = folder / "a.zst", skipped("\x5C\x2A\x4D\x18\x04\0\0\0abcd", 12);
@@ -169,13 +169,15 @@ TEST(ZstdFrames, AreAllReadOrRefused) {
   for (const std::string& bytes : {a + b.substr(0, 3), a + b.substr(0, b.size() - 1), a + skipped.substr(0, 9)})
     expect_error([&] { read(bytes); }, {path, "cannot be unpacked", "ends early"});
   expect_error([&] { read(a + "more text"); }, {path, "cannot be unpacked"});
-  // The window of `zstd --long=28`, 2^(10 + 18) bytes: the library's default is to refuse it.
+  // The window is that of `zstd --long=28`, 2^(10 + 18) bytes, which the library refuses by default.
   EXPECT_EQ(read(std::string("\x28\xB5\x2F\xFD\x00\x90\x21\x00\x00one\n", 13)), "one\n");
 }
 #endif
 
-// str.splitlines() of Python's universal newlines: "\n", "\r\n" and "\r".
-TEST(LineEnds, OfOtherSystemsEndLines) {
+// Line ends are Python's universal newlines: "
+// ", "\r
+// " and "\r".
+TEST(LineEnds, AllLineEndsAreRecognized) {
   Folder folder;
   PrepareOptions o = folder.options();
   o.document = "line";
@@ -195,7 +197,7 @@ TEST(LineEnds, OfOtherSystemsEndLines) {
   }
 }
 
-TEST(ByteOrderMark, IsNoPartOfAText) {
+TEST(ByteOrderMark, IsNotPartOfAText) {
   Folder folder;
   const std::string mark = "\xEF\xBB\xBF";
   write_text(folder / "in/a.txt", mark + "one");
@@ -213,17 +215,17 @@ TEST(ByteOrderMark, IsNoPartOfAText) {
   EXPECT_EQ(documents(o), Documents{mark + "one"}) << "all bytes as they are";
   o = folder.options("lines.txt");
   o.document = "line";
-  write_text(folder / "lines.txt", mark + "one\r\n" + mark + "two\n" + mark + "\n");  // files behind each other
+  write_text(folder / "lines.txt", mark + "one\r\n" + mark + "two\n" + mark + "\n");  // like concatenated files
   EXPECT_EQ(documents(o), (Documents{"one", "two"}));
 }
 
-// `cat` of files that begin with a mark leaves them, and so do editors that put theirs in front of another's.
-TEST(ByteOrderMark, SeveralAreNoPartOfATextEither) {
+// `cat` of files with marks produces several marks, and so do editors that add a mark to a file that has one.
+TEST(ByteOrderMark, SeveralMarksAreNotPartOfAText) {
   Folder folder;
   const std::string mark = "\xEF\xBB\xBF";
   write_text(folder / "in/a.txt", mark + mark + mark + "one");
   write_text(folder / "in/b.txt", mark + mark);
-  write_text(folder / "in/c.txt", mark + mark + mark.substr(0, 2));  // not UTF-8, and kept as any such bytes
+  write_text(folder / "in/c.txt", mark + mark + mark.substr(0, 2));  // an incomplete mark is kept as it is
   write_text(folder / "in/d.jsonl", mark + mark + R"({"text": ")" + mark + mark + "two\"}\n");
   PrepareOptions o = folder.options();
   EXPECT_EQ(documents(o), (Documents{"one", mark.substr(0, 2), "two"}));
@@ -243,7 +245,7 @@ TEST(ByteOrderMark, SeveralAreNoPartOfATextEither) {
   EXPECT_EQ(bytewise, "one|two" + mark + "|");
 }
 
-TEST(ByteOrderMark, CountsAsNoByteOfText) {
+TEST(ByteOrderMark, IsNotCountedAsText) {
   Folder folder;
   write_text(folder / "in/a.txt",
              "\xEF\xBB\xBF"
@@ -251,7 +253,7 @@ TEST(ByteOrderMark, CountsAsNoByteOfText) {
   EXPECT_EQ(prepare_corpus(folder.options()).bytes, 3u);
 }
 
-TEST(ByteOrderMark, IsNoPartOfTokenizersAndTemplates) {
+TEST(ByteOrderMark, IsNotPartOfTokenizersAndTemplates) {
   Folder folder;
   const std::string mark = "\xEF\xBB\xBF";
   write_text(folder / "t.jinja", mark +
@@ -265,8 +267,8 @@ TEST(ByteOrderMark, IsNoPartOfTokenizersAndTemplates) {
   EXPECT_EQ(tokens_of(TokenStore::open(o.output)->train()), (std::vector<std::int32_t>{'x'}));
 }
 
-// Results of bash with LC_ALL=C.UTF-8.
-TEST(Glob, AQuestionMarkAndBracketsTakeCharacters) {
+// Expected values are the results of bash with LC_ALL=C.UTF-8.
+TEST(Glob, AQuestionMarkAndBracketsMatchCharacters) {
   EXPECT_TRUE(glob_matches("?.txt", "\xC3\xA9.txt"));
   EXPECT_FALSE(glob_matches("??.txt", "\xC3\xA9.txt"));
   EXPECT_TRUE(glob_matches("[\xC3\xA9]*.txt", "\xC3\xA9.txt"));
@@ -276,7 +278,7 @@ TEST(Glob, AQuestionMarkAndBracketsTakeCharacters) {
   EXPECT_TRUE(glob_matches("\xF0\x9F\x98\x80?/[\xD0\xB0-\xD1\x8F].md",
                            "\xF0\x9F\x98\x80"
                            "1/\xD0\xB6.md"));
-  EXPECT_TRUE(glob_matches("*?.txt", "caf\xE9.txt"));  // no UTF-8
+  EXPECT_TRUE(glob_matches("*?.txt", "caf\xE9.txt"));  // not UTF-8
   for (const char* pattern : {"a\\*", "[[:alpha:]]\\*", "[]a]*", "[a-c][*]", "[!]b]?", "[^x-z]*\\*", "a**"})
     EXPECT_TRUE(glob_matches(pattern, "a*")) << pattern;
   for (const char* pattern : {"a", "a*b", "[!a]*", "[]", "a?*?", "[b-z]*", "[[:digit:]]*"})
@@ -284,8 +286,8 @@ TEST(Glob, AQuestionMarkAndBracketsTakeCharacters) {
   EXPECT_TRUE(glob_matches("[a", "[a"));
 }
 
-// As bash with globstar, and pathlib.Path.glob(), choose them.
-TEST(Glob, StarsStayWithinAFolderAndTwoCrossAny) {
+// Expected values are the results of bash with globstar, and of pathlib.Path.glob().
+TEST(Glob, OneStarStaysInAFolderAndTwoCrossFolders) {
   const Names all{"deep/a/b/d.txt", "deep/c.txt", "top.txt"};
   const auto chosen = [&](const std::string& glob) {
     Names out;
@@ -308,8 +310,8 @@ TEST(Glob, StarsStayWithinAFolderAndTwoCrossAny) {
   EXPECT_EQ(chosen("deep/a*"), Names{});
 }
 
-// The cache of data sets of Hugging Face: blobs without a name, and links that are named.
-TEST(SameFile, HasOneNameWhicheverLead) {
+// The layout is that of Hugging Face's cache of data sets: blobs named by hash, and links with the files' names.
+TEST(SameFile, IsReadOnceUnderOneName) {
   Folder folder;
   for (const char* blob : {"0a1f", "92c3"}) write_text(folder / (std::string("in/blobs/") + blob), blob);
   fs::create_directories(folder / "in/snapshots/r");

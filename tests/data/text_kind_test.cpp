@@ -14,7 +14,7 @@ std::string bytes_of(std::initializer_list<int> values) {
   return out;
 }
 
-// As they begin by their formats' definitions, and what the user should hear.
+// Returns the first bytes of other formats, by their definitions, and the kind that the error must name.
 std::vector<std::pair<std::string, std::string>> foreign_heads() {
   return {
       {bytes_of({0xFD, '7', 'z', 'X', 'Z', 0}), "compressed by xz: unpack it first"},
@@ -45,7 +45,7 @@ std::vector<std::pair<std::string, std::string>> foreign_heads() {
   };
 }
 
-TEST(TextKind, WhatIsNoTextIsRefusedWithItsNameAndTheRemedy) {
+TEST(TextKind, OtherFormatsAreRefusedWithTheirNameAndTheRemedy) {
   TempFolder folder;
   const std::string path = folder / "in/a.txt";
   for (const auto& [head, said] : foreign_heads()) {
@@ -58,7 +58,7 @@ TEST(TextKind, WhatIsNoTextIsRefusedWithItsNameAndTheRemedy) {
   expect_error([&] { list_text_files({folder / "c.h5"}, "*"); }, {"c.h5 is no text, it is a corpus"});
 }
 
-TEST(TextKind, JsonThatIsNotReadAsSuchIsRefused) {
+TEST(TextKind, JsonAsTextIsRefused) {
   TempFolder folder;
   for (const auto& [name, text] : {std::pair{"b.json", "[1]"}, {"a.txt", " {\n \"text\" : \"words\"}\n"}}) {
     write_text(folder / name, text);
@@ -72,7 +72,7 @@ TEST(TextKind, JsonThatIsNotReadAsSuchIsRefused) {
                {"'text'", "--text-field", "--as-text"});
 }
 
-TEST(TextKind, JsonLinesAreKnownByTheirName) {
+TEST(TextKind, JsonLinesAreRecognizedByTheirName) {
   TempFolder folder;
   for (const char* name : {"a.jsonl", "c.ndjson", "D.JSONL", "e.jsonl.gz"}) {
     write_text(folder / name, "{\"text\": \"words\"}\n");
@@ -81,8 +81,8 @@ TEST(TextKind, JsonLinesAreKnownByTheirName) {
   }
 }
 
-// All that is left of a file in another format is a part of its signature.
-TEST(TextKind, CutFilesOfOtherFormatsAreRefused) {
+// The file holds only the beginning of another format's signature.
+TEST(TextKind, TruncatedFilesOfOtherFormatsAreRefused) {
   TempFolder folder;
   const std::vector<std::pair<std::string, std::string>> files{{"a.idx", "MMID"},
                                                                {"b.idx", "TNT"},
@@ -100,11 +100,11 @@ TEST(TextKind, CutFilesOfOtherFormatsAreRefused) {
     expect_error([&] { list_text_files({folder / name}, "*"); }, {name + " is no text", "the rest is missing"});
     write_text(folder / "text", text + " is text");
     const bool begins_as_text = text[0] > ' ' && text[0] < 0x7F && name != "j.zst";
-    if (begins_as_text) list_text_files({folder / "text"}, "*");  // no Error
+    if (begins_as_text) list_text_files({folder / "text"}, "*");  // throws no Error
   }
 }
 
-TEST(TextKind, TextIsText) {
+TEST(TextKind, TextIsAccepted) {
   TempFolder folder;
   const std::vector<std::string> texts{"",
                                        "a",
@@ -152,7 +152,7 @@ TEST(TextKind, MessagesNameOnlyOptionsThatTheCommandHas) {
   EXPECT_TRUE(said("in", FileOptions::none).ends_with("(2 of 2 files are no text), or give other files"));
 }
 
-// Not even of records whose texts go by another name.
+// Errors about records, also if their text has a different name, mention no option that the command lacks.
 TEST(TextKind, MessagesOfRecordsNameOnlyOptionsThatTheCommandHas) {
   TempFolder folder;
   for (const char* record :
@@ -180,7 +180,7 @@ PrepareOptions options(const TempFolder& folder) {
   return o;
 }
 
-TEST(TextKind, ANulFarIntoAFileStopsThePreparationAndNothingStays) {
+TEST(TextKind, ANulFarIntoAFileStopsThePreparationWithoutOutput) {
   TempFolder folder;
   std::string text(3000000, 'a');
   text[2500000] = '\0';
@@ -197,11 +197,11 @@ TEST(TextKind, ANulFarIntoAFileStopsThePreparationAndNothingStays) {
   o.as_text = true;
   EXPECT_EQ(prepare_corpus(o).bytes, 3000004u);
   std::int32_t token = -1;
-  TokenStore::open(o.output)->train().read(5 + 2500000, 1, &token);  // behind "fine" and its end
+  TokenStore::open(o.output)->train().read(5 + 2500000, 1, &token);  // after "fine" and its end-of-text token
   EXPECT_EQ(token, 0);
 }
 
-TEST(TextFiles, LinksThatLeadNowhereAreSkippedWithAWarning) {
+TEST(TextFiles, BrokenLinksAreSkippedWithAWarning) {
   namespace fs = std::filesystem;
   TempFolder folder;
   write_text(folder / "in/a.txt", "text");

@@ -55,7 +55,7 @@ std::shared_ptr<const Tokenizer> large_vocabulary(std::size_t n) {
   return chars_tokenizer(text);
 }
 
-TEST(TokenStore, LargeVocabulariesTakeFourBytes) {
+TEST(TokenStore, LargeVocabulariesUseFourBytesPerToken) {
   TempFolder folder;
   for (std::int32_t vocab : {65535, 65536, 65537, 70000}) {
     const auto tokenizer = large_vocabulary(static_cast<std::size_t>(vocab));
@@ -68,7 +68,7 @@ TEST(TokenStore, LargeVocabulariesTakeFourBytes) {
   }
 }
 
-TEST(TokenStore, EmptySplits) {
+TEST(TokenStore, SplitsMayBeEmpty) {
   TempFolder folder;
   const auto store = TokenStore::open(write_corpus(folder / "c.h5", {}, {}));
   EXPECT_EQ(store->train().tokens(), 0u);
@@ -76,7 +76,7 @@ TEST(TokenStore, EmptySplits) {
   EXPECT_EQ(store->train().document_start(0), 0u);
 }
 
-TEST(TokenStore, ReadingPastTheEndOrWritingForeignTokens) {
+TEST(TokenStore, ReadingPastTheEndAndWritingForeignTokensAreRefused) {
   TempFolder folder;
   const auto store = TokenStore::open(write_corpus(folder / "c.h5", counting(10), {}));
   std::int32_t out[20];
@@ -98,7 +98,7 @@ TEST(TokenStore, FindsTheDocumentOfEveryToken) {
   std::vector<std::uint64_t> starts{0};
   {
     TokenStoreWriter writer(folder / "c.h5", 257);
-    for (std::size_t d = 0; d < 10000; ++d) {  // more than one block of starts, empty documents among them
+    for (std::size_t d = 0; d < 10000; ++d) {  // more than one block of starts, and some empty documents
       writer.begin_document(Split::train);
       writer.append(Split::train, counting(d * 7919 % 5));
       starts.push_back(starts.back() + d * 7919 % 5);
@@ -118,7 +118,7 @@ TEST(TokenStore, FindsTheDocumentOfEveryToken) {
   expect_error([&] { from.document_of(starts.back()); }, {"c.h5 (train)"});
 }
 
-// As any HDF5 library sees it.
+// The file is read with the HDF5 library alone.
 TEST(TokenStore, IsAnHdf5File) {
   TempFolder folder;
   const auto train = counting(100000, 257);
@@ -141,7 +141,7 @@ TEST(TokenStore, IsAnHdf5File) {
   H5Aclose(attribute), H5Dclose(documents), H5Dclose(set), H5Fclose(file);
 }
 
-TEST(TokenStore, TheSameDataIsTheSameSplit) {
+TEST(TokenStore, TheHashDependsOnTokensAndDocuments) {
   TempFolder folder;
   const auto hash = [&](const std::vector<std::int32_t>& tokens, std::size_t first_document) {
     TokenStoreWriter writer(folder / "c.h5", 257);
@@ -158,7 +158,7 @@ TEST(TokenStore, TheSameDataIsTheSameSplit) {
   EXPECT_NE(hash(counting(100000, 255), 10), whole) << "other tokens";
 }
 
-TEST(TokenStore, OutputThatCannotBeWritten) {
+TEST(TokenStore, OutputThatCannotBeWrittenIsNamed) {
   TempFolder folder;
   expect_error([&] { TokenStoreWriter(folder / "none/c.h5", 257); }, {"none/c.h5", "does not exist", "create it"});
   expect_error([&] { TokenStoreWriter(folder.path(), 257); }, {folder.path(), "directory"});
