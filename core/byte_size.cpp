@@ -32,7 +32,7 @@ constexpr std::array<Unit, 14> kUnits = {{{"", 1},
                                           {"tb", 1'000'000'000'000},
                                           {"tib", std::int64_t{1} << 40}}};
 constexpr std::string_view kInBytes = " bytes";
-constexpr std::string_view kShareOr = "a share in [0, 1] or, such as 80GB, ";
+constexpr std::string_view kShareOr = "a share in [0, 1] or a size such as 80GB, ";
 
 const Unit* unit_named(std::string name) {
   name.erase(0, name.find_first_not_of(' '));

@@ -118,7 +118,7 @@ void require_limits(Field& field) {
   if (field.node.kind != Kind::list) return;
   for (const Check& check : field.checks)
     if (check.of_length && check.most) field.node.max_items = static_cast<std::size_t>(*check.most);
-  RING_CHECK(field.node.max_items > 0, field.name, ": a list needs its longest length, at_most_items(most)");
+  RING_CHECK(field.node.max_items > 0, field.name, ": a list needs a maximum length, at_most_items(max)");
   if (const Node element = field.node.prototype(); number(element)) require_range(field.name, element, field.checks);
 }
 
@@ -129,20 +129,20 @@ void add_field(std::vector<Field>& fields, Field field) {
   RING_CHECK(!field.name.empty() && field.name.find_first_of(".[]=: ") == std::string::npos, "'", field.name,
              "' cannot be the name of a config field");
   for (const Field& other : fields) {
-    RING_CHECK(other.name != field.name, "two config fields of one struct are called ", field.name);
+    RING_CHECK(other.name != field.name, "two config fields of one struct have the name ", field.name);
   }
   fields.push_back(std::move(field));
 }
 
 void add_word(Node& integer, const Word& word) {
-  RING_CHECK(integer.kind == Kind::integer, "'", word.name, "' is a word for an integer");
+  RING_CHECK(integer.kind == Kind::integer, "'", word.name, "' can stand only for the value of an integer field");
   integer.choices.push_back(word.name);
   integer.get = [word, get = integer.get]() -> Value {
     const Value value = get();
     return value == Value(word.value) ? Value(word.name) : value;
   };
   integer.set = [word, set = integer.set](const Value& v) {
-    if (v == Value(word.value)) return str("expected ", word.name, " for that");
+    if (v == Value(word.value)) return str("expected ", word.name, " in place of this number");
     return set(v == Value(word.name) ? Value(word.value) : v);
   };
 }

@@ -334,9 +334,9 @@ Node bind_choice(E& value, const Choices<E>& choices) {
       if (e == value) return name;
     }
     if constexpr (std::is_enum_v<E>)
-      fail("a config enum holds ", static_cast<std::int64_t>(value), ", which none of its choices names");
+      fail("a config enum holds ", static_cast<std::int64_t>(value), ", which is not one of its choices");
     else
-      fail("a config choice holds ", value, ", which is none");
+      fail("a config choice holds ", value, ", which is not one of its choices");
   };
   n.set = [&value, names = choices.names](const Value& v) {
     for (const auto& [name, e] : names) {

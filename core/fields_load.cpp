@@ -220,8 +220,8 @@ void Loader::include(const Source& source, const YamlNode& path, Origin origin, 
     return problem(origin, "include", shown(file.string()) + " includes itself");
   if (read_.count(known)) return;
   if (open.size() > kDeepestInclude)
-    return problem(origin, "include", str("files that include each other, more than ", kDeepestInclude, " deep"));
-  if (read_.size() >= kMaxFiles) return problem(origin, "include", str("more than ", kMaxFiles, " files"));
+    return problem(origin, "include", str("includes are nested more than ", kDeepestInclude, " levels deep"));
+  if (read_.size() >= kMaxFiles) return problem(origin, "include", str("more than ", kMaxFiles, " files are included"));
   Source included;
   try {
     included = read_source(file.lexically_normal().string());
@@ -265,7 +265,7 @@ void Loader::apply_section(const Node& node, const YamlNode& yaml, const std::st
   if (yaml.type != YamlNode::Type::map) {
     return problem(origin, key,
                    "expected a section of `key: value`, got " + yaml.describe() + hint_at_equals(yaml.text) +
-                       (key.empty() ? "" : "; set a key of it, such as " + first_key(node, key)));
+                       (key.empty() ? "" : "; set one of its keys, such as " + first_key(node, key)));
   }
   std::map<std::string, int> seen;
   for (const YamlNode::Entry& entry : yaml.entries) {
@@ -334,7 +334,7 @@ void Loader::unknown_key(const Node& section, const std::string& section_key, co
     hint = hint_for_key(root_, join(section_key, near), path == full ? given : Given::section);
   if (hint.empty()) hint = hint_for_name(root_, path, given);
   if (hint.empty()) {
-    hint = "known here:";
+    hint = "known keys here:";
     for (const std::string& s : siblings) hint += " " + s;
   }
   problem(origin, full, "unknown key" + hint_at_equals(name) + "; " + hint);
@@ -348,7 +348,7 @@ Node Loader::find(const std::string& path, const Origin& origin) {
     if (part.name.empty()) {
       if (node.kind != Kind::list) return problem(origin, path, key + " is not a list"), Node();
       if (part.index >= node.size()) {
-        return problem(origin, path, str(key, " has ", node.size(), " elements, counted from 0")), Node();
+        return problem(origin, path, str(key, " has ", node.size(), " elements, numbered from 0")), Node();
       }
       node = Node(node.element(part.index));
       key += str("[", part.index, "]");
@@ -464,8 +464,8 @@ void Loader::check_size() {
   const std::size_t size = to_yaml(root_).size();
   if (size > kMaxSettingsBytes)
     problem(last_, "",
-            str("too large: with the defaults of all keys, the settings have ", size, " bytes, at most ",
-                kMaxSettingsBytes, ": shorten the lists"));
+            str("too large: with the defaults of all keys, the settings have ", size, " bytes, but at most ",
+                kMaxSettingsBytes, " are allowed. Shorten the lists"));
 }
 
 void Loader::finish() {

@@ -88,7 +88,7 @@ std::string parse_integer(const std::string& text, Value& value, std::string_vie
   if (read_whole(text, i)) return value = i, "";
   if (!read_double(text, d)) return "expected an integer, got " + shown(text) + unit_hint(text, Kind::integer, key);
   if (d != std::floor(d)) return "expected an integer, got " + shown(text);
-  if (!(std::abs(d) < 0x1p63)) return "expected an integer of 64 bits, got " + shown(text);
+  if (!(std::abs(d) < 0x1p63)) return "expected a 64-bit integer, got " + shown(text);
   return value = static_cast<std::int64_t>(d), "";
 }
 
@@ -118,7 +118,7 @@ std::string parse_value(const Node& node, const YamlNode& yaml, Value& value, st
   const std::string expected = "expected " + kind_name(node.kind) + ", got " + yaml.describe();
   if (yaml.type == YamlNode::Type::null) {
     if (node.optional) return value = std::monostate(), "";
-    return expected + (node.kind == Kind::text ? " (write \"\" for an empty text)" : "");
+    return expected + (node.kind == Kind::text ? " (write \"\" for an empty string)" : "");
   }
   if (yaml.type != YamlNode::Type::scalar) return expected;
   if (node.kind == Kind::text) {

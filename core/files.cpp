@@ -125,10 +125,10 @@ void FileHandle::read_at(void* into, std::size_t bytes, std::uint64_t offset) co
   while (bytes > 0) {
     const ssize_t n = ::pread(fd_, p, bytes, static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail("cannot read ", path_, ": ", std::strerror(errno), " (", bytes, " bytes from ", offset, " on)");
+    if (n < 0) fail("cannot read ", path_, ": ", std::strerror(errno), " (", bytes, " bytes at offset ", offset, ")");
     if (n == 0)
-      fail(path_, " is truncated: bytes up to ", offset + bytes, " are needed, the file has ", size(),
-           " now; it was cut or replaced while in use");
+      fail(path_, " is truncated: expected at least ", offset + bytes, " bytes, got ", size(),
+           ". The file was truncated or replaced while in use");
     p += n;
     offset += static_cast<std::uint64_t>(n);
     bytes -= static_cast<std::size_t>(n);
@@ -159,12 +159,13 @@ void FileHandle::write_at(const void* from, std::size_t bytes, std::uint64_t off
 }
 
 void FileHandle::sync() {
-  if (uninterrupted([&] { return ::fsync(fd_); }) != 0) fail("cannot make ", path_, " durable: ", io_error_text(errno));
+  if (uninterrupted([&] { return ::fsync(fd_); }) != 0)
+    fail("cannot flush ", path_, " to disk: ", io_error_text(errno));
 }
 
 FileId file_id(const std::string& path) {
   struct stat s {};
-  if (::stat(path.c_str(), &s) != 0) fail("cannot look at ", path, ": ", io_error_text(errno));
+  if (::stat(path.c_str(), &s) != 0) fail("cannot read the status of ", path, ": ", io_error_text(errno));
   return {s.st_dev, s.st_ino};
 }
 
@@ -181,7 +182,7 @@ void check_writable(const std::string& path) {
   const std::string folder = folder_of(path);
   if (!fs::is_directory(folder))
     fail("cannot write ", path, ": the folder ", folder, " does not exist; create it first");
-  if (fs::is_directory(path)) fail("cannot write ", path, ": it is a directory, name a file");
+  if (fs::is_directory(path)) fail("cannot write ", path, ": it is a directory. Name a file instead");
   if (::access(folder.c_str(), W_OK) != 0)
     fail("cannot write ", path, ": the folder ", folder, ": ", io_error_text(errno));
 }
@@ -207,7 +208,7 @@ FileHandle unnamed_file(const std::string& path) {
 
 FileHandle memory_file(const std::string& name) {
   const int fd = ::memfd_create(name.c_str(), MFD_CLOEXEC);
-  if (fd < 0) fail("cannot make a file in memory: ", std::strerror(errno));
+  if (fd < 0) fail("cannot create a file in memory: ", std::strerror(errno));
   return {fd, str("/proc/self/fd/", fd)};
 }
 
@@ -220,7 +221,7 @@ void remove_leftovers(const std::string& path) {
     const int fd = ::open(name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);  // opens: own
     if (fd < 0) continue;
     if (lock(fd, false) && ::unlink(name.c_str()) == 0)
-      log::info("removed ", name, ", which an interrupted process had left");
+      log::info("removed ", name, ", left behind by an interrupted process");
     ::close(fd);
   }
 }

@@ -22,10 +22,13 @@ struct Reason {
   std::uint64_t bit;
   const char* text;
 };
-constexpr Reason kReasons[] = {
-    {0x04, "the power limit"},        {0x08, "a slowdown by the hardware"}, {0x20, "heat"},
-    {0x40, "heat, by the hardware"},  {0x80, "the power supply"},           {0x02, "clocks set by an administrator"},
-    {0x10, "the clocks of its group"}};
+constexpr Reason kReasons[] = {{0x04, "the power limit"},
+                               {0x08, "a hardware slowdown"},
+                               {0x20, "heat"},
+                               {0x40, "heat (hardware slowdown)"},
+                               {0x80, "the power supply"},
+                               {0x02, "application clocks set by an administrator"},
+                               {0x10, "its sync boost group"}};
 
 std::array<DeviceBusTeller, kBackends>& bus_tellers() {
   static std::array<DeviceBusTeller, kBackends> table{};

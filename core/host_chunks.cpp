@@ -9,9 +9,10 @@ namespace ring {
 namespace {
 
 std::int64_t length_of(const std::vector<Tensor>& host) {
-  RING_CHECK(!host.empty(), "nothing travels in chunks");
+  RING_CHECK(!host.empty(), "expected tensors to copy in chunks, got none");
   for (const Tensor& t : host)
-    RING_CHECK(t.numel() == host[0].numel(), "chunks of tensors of ", t.numel(), " and ", host[0].numel(), " elements");
+    RING_CHECK(t.numel() == host[0].numel(), "chunked tensors differ in size: ", t.numel(), " and ", host[0].numel(),
+               " elements");
   return host[0].numel();
 }
 
@@ -22,7 +23,7 @@ std::vector<HostChunks::Pieces> pieces_of(const std::vector<Tensor>& host) {
 }
 
 DType type_of(const HostChunks::Pieces& pieces) {
-  RING_CHECK(!pieces.empty(), "chunks of nothing");
+  RING_CHECK(!pieces.empty(), "expected pieces to copy in chunks, got none");
   return pieces[0].host.dtype();
 }
 

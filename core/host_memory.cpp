@@ -157,13 +157,13 @@ std::vector<MemoryBound> memory_bounds(const std::string& root) {
   const std::uint64_t swap_free = info["SwapFree"];
   out.push_back({"MemAvailable in /proc/meminfo", info["MemTotal"], info["MemAvailable"], swap_free});
   for (const Hierarchy& h : hierarchies(root)) add_groups(h, root, swap_free, out);
-  add_limit(root, "Max address space", "the limit of address space (ulimit -v)", status["VmSize"], out);
-  add_limit(root, "Max data size", "the limit of data (ulimit -d)", status["VmData"], out);
+  add_limit(root, "Max address space", "the address space limit (ulimit -v)", status["VmSize"], out);
+  add_limit(root, "Max data size", "the data size limit (ulimit -d)", status["VmData"], out);
   return out;
 }
 
 const MemoryBound& tightest(const std::vector<MemoryBound>& bounds) {
-  RING_CHECK(!bounds.empty(), "no bound of memory is known");
+  RING_CHECK(!bounds.empty(), "no memory limit is known");
   return *std::ranges::min_element(bounds, {}, &MemoryBound::most);
 }
 

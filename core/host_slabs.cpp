@@ -34,7 +34,7 @@ void HostSlabs::reserve(std::size_t bytes) {
 }
 
 void HostSlabs::add_slab(std::size_t bytes) {
-  const std::string facts = str(", ", bytes_text(held_), " held, of at most ", bytes_text(limit_));
+  const std::string facts = str(", ", bytes_text(held_), " held of at most ", bytes_text(limit_));
   slabs_.push_back({take_host_memory(bytes, device_, facts), bytes});
   held_ += bytes;
 }

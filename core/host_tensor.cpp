@@ -33,7 +33,7 @@ bool register_host_memory(Backend backend, HostMemoryCalls calls) {
 bool register_host_copy(Backend backend, HostCopy copy) { return host_copies().emplace(backend, copy).second; }
 
 std::shared_ptr<void> take_host_memory(std::size_t bytes, const Stream& device, const std::string& more) {
-  std::string reason = "the system has no more";
+  std::string reason = "the system has no more memory";
   std::shared_ptr<void> memory;
   try {
     memory = take(bytes, device);
@@ -42,7 +42,7 @@ std::shared_ptr<void> take_host_memory(std::size_t bytes, const Stream& device, 
   }
   if (!memory && bytes > 0)
     throw OutOfHostMemory(
-        str("out of host memory for copies of a device's: ", bytes_text(bytes), " asked for", more, ": ", reason));
+        str("out of host memory for copies of device memory: ", bytes_text(bytes), " requested", more, ": ", reason));
   return memory;
 }
 

@@ -9,9 +9,9 @@ namespace {
 const char* remedy_for(int error) {
   switch (error) {
     case ENOSPC: return ". Free space on that file system";
-    case EDQUOT: return ". Remove files of this user, or ask for a larger quota";
+    case EDQUOT: return ". Remove files of this user, or request a larger quota";
     case EROFS:
-      return ". Remount that file system writable; if it became read-only by itself, a disk failed: see dmesg";
+      return ". Remount that file system writable; if the kernel made it read-only, a disk has failed: see dmesg";
     case EIO: return ". A disk or the network connection to it is failing: see dmesg";
     case EFBIG: return ". Raise the file size limit (ulimit -f)";
     case EACCES:

@@ -38,7 +38,7 @@ struct State {
   // Reports once that the log file cannot be written, without the logger, which would call it again.
   void lose(const std::string& what) {
     if (lost.exchange(true)) return;
-    const std::string text = what + ". Lines are missing there until it can be written again";
+    const std::string text = what + ". Lines are missing from the log file until it can be written again";
     const spdlog::details::log_msg line("", spdlog::level::warn, spdlog::string_view_t(text));
     console->log(line);
   }

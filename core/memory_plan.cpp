@@ -131,7 +131,7 @@ std::vector<Segment> split(const std::vector<BlockLife>& blocks, std::size_t ali
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     BlockLife b = blocks[i];
     if (b.escapes()) continue;
-    RING_CHECK(b.begin < b.end, "block ", i, " lives from ", b.begin, " to ", b.end);
+    RING_CHECK(b.begin < b.end, "block ", i, " has an empty lifetime: from ", b.begin, " to ", b.end);
     if (out.empty() || b.begin >= quiet_from) {
       out.emplace_back();
       start = b.begin;

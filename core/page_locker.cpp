@@ -28,7 +28,7 @@ std::size_t rounded(std::size_t bytes, std::size_t to) { return (bytes + to - 1)
 void touch(std::byte* begin, std::size_t bytes) {
 #ifdef MADV_POPULATE_WRITE  // since Linux 5.14
   if (madvise(begin, bytes, MADV_POPULATE_WRITE) == 0) return;
-  if (errno != EINVAL) fail("the system has no more: ", std::strerror(errno));
+  if (errno != EINVAL) fail("the system has no more memory: ", std::strerror(errno));
 #endif
   for (std::size_t i = 0; i < bytes; i += kPage)
     std::atomic_ref(reinterpret_cast<unsigned char&>(begin[i])).fetch_or(0, std::memory_order_relaxed);
@@ -39,7 +39,7 @@ class Mapping {
  public:
   explicit Mapping(std::size_t bytes) : whole_(rounded(bytes, kLargePage) + kLargePage) {
     mapped_ = mmap(nullptr, whole_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapped_ == MAP_FAILED) fail("no address space for ", bytes_text(bytes), ": ", std::strerror(errno));
+    if (mapped_ == MAP_FAILED) fail("cannot reserve ", bytes_text(bytes), " of address space: ", std::strerror(errno));
     const auto address = reinterpret_cast<std::uintptr_t>(mapped_);
     begin_ = static_cast<std::byte*>(mapped_) + (rounded(address, kLargePage) - address);
     madvise(begin_, whole_ - kLargePage, MADV_HUGEPAGE);  // best effort
@@ -129,8 +129,8 @@ void PageLocker::Shared::wait(Region& region, Slab& s, std::unique_lock<std::mut
   const double since = seconds_now();
   while (s.state != Slab::State::locked) {
     if (!region.refused.empty())
-      throw OutOfHostMemory(str("out of host memory for copies of a device's: of ", bytes_text(region.bytes), " only ",
-                                bytes_text(region.locked()), " could be locked: ", region.refused));
+      throw OutOfHostMemory(str("out of host memory for copies of device memory: of ", bytes_text(region.bytes),
+                                ", only ", bytes_text(region.locked()), " could be locked: ", region.refused));
     if (s.state == Slab::State::waiting)
       lock(region, s, held);
     else
@@ -163,7 +163,7 @@ void PageLocker::Shared::release(const std::byte* begin) {
 
 PageLocker::PageLocker(PageLockCalls calls, int threads, std::optional<int> node, std::size_t slab)
     : shared_(std::make_shared<Shared>(std::move(calls), slab)), max_threads_(threads), node_(node) {
-  RING_CHECK(slab > 0 && slab % kLargePage == 0, "slabs of ", slab, " bytes are not whole pages");
+  RING_CHECK(slab > 0 && slab % kLargePage == 0, "slabs of ", slab, " bytes are not a multiple of a large page");
 }
 
 PageLocker::~PageLocker() {

@@ -47,7 +47,7 @@ class OutputBuffer final : public std::streambuf {
       if (n < 0 && errno != EINTR) error_ = errno;
     }
     empty();
-    if (error_) fail("standard output: cannot be written: ", std::strerror(error_));
+    if (error_) fail("cannot write to standard output: ", std::strerror(error_));
   }
 
   int fd_, error_ = 0;
@@ -104,7 +104,7 @@ std::string read_standard_input() {
     const ssize_t n = read(STDIN_FILENO, part.data(), part.size());
     if (n == 0) return std::string(without_byte_order_marks(text));
     if (n > 0) text.append(part.data(), static_cast<std::size_t>(n));
-    if (n < 0 && errno != EINTR) fail("standard input: cannot be read: ", std::strerror(errno));
+    if (n < 0 && errno != EINTR) fail("cannot read standard input: ", std::strerror(errno));
   }
 }
 

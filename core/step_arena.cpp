@@ -27,7 +27,7 @@ StepArena::~StepArena() { release_slab(); }
 void* StepArena::allocate(std::size_t bytes) {
   std::lock_guard lock(mutex_);
   if (const auto refuse = refuse_allocation.load(); refuse && !FakeMode::on() && refuse(in_step_ && !pauses_))
-    fail_out_of_memory(OutOfMemory(str("out of memory: ", bytes, " bytes asked for, which were refused on purpose")));
+    fail_out_of_memory(OutOfMemory(str("out of memory: ", bytes, " bytes requested, refused on purpose")));
   if (!in_step_ || pauses_) return hold(take_upstream(bytes), bytes, {});
   Held h{0, step_, trace_.size(), false};
   void* p = take_planned(bytes);
@@ -91,7 +91,7 @@ void* StepArena::take_upstream(std::size_t bytes) {
 void StepArena::fail_out_of_memory(const OutOfMemory& e) {
   failed_in_ = open_.empty() ? "" : text_of(open_.back().first, open_.back().second);
   const bool held = ledger_.in_use() > 0;
-  throw OutOfMemory(held ? str(e.facts, "; most is held by ", ledger_.largest_holders()) : e.facts, e.advice);
+  throw OutOfMemory(held ? str(e.facts, "; the largest holders are ", ledger_.largest_holders()) : e.facts, e.advice);
 }
 
 void StepArena::free(void* p, std::size_t bytes) {
@@ -112,7 +112,7 @@ void StepArena::free(void* p, std::size_t bytes) {
 
 void StepArena::begin_step() {
   std::lock_guard lock(mutex_);
-  RING_CHECK(!in_step_, "a step begins within a step");
+  RING_CHECK(!in_step_, "a step begins inside another step");
   prepare_slab();
   in_step_ = true;
   ++step_;
@@ -147,7 +147,7 @@ void StepArena::take_slab() {
     ++generation_;
   } catch (const OutOfMemory& e) {
     given_up_ = true;
-    log::warn("steps go on without planned memory: ", e.facts);
+    log::warn("steps continue without planned memory: ", e.facts);
   }
 }
 
@@ -161,7 +161,7 @@ void StepArena::release_slab() {
 // A new plan is due if two steps in a row had the same trace, which differs from the trace of the current plan.
 void StepArena::end_step() {
   std::lock_guard lock(mutex_);
-  RING_CHECK(in_step_, "a step ends that did not begin");
+  RING_CHECK(in_step_, "a step ends that has not begun");
   in_step_ = false;
   replan_ = !trace_.empty() && trace_ == last_ && trace_ != model_;
   last_.swap(trace_);
@@ -190,7 +190,7 @@ bool StepArena::sets_apart() const {
 
 void StepArena::forget() {
   std::lock_guard lock(mutex_);
-  RING_CHECK(!in_step_, "the memory of steps is forgotten within one");
+  RING_CHECK(!in_step_, "the memory of steps can be forgotten only between steps");
   last_.clear();
   replan_ = given_up_ = false;
   if (!live_.empty()) return;
@@ -269,7 +269,7 @@ MemoryPlan StepArena::plan() const {
 StepMemory::StepMemory(const Stream& stream, std::shared_ptr<StepArena> arena)
     : stream_(stream), arena_(std::move(arena)) {
   std::shared_ptr<Allocator>& installed = stream_.impl().step_allocator;
-  RING_CHECK(!installed, "the steps of two trainers on one stream");
+  RING_CHECK(!installed, "two trainers cannot run their steps on one stream");
   installed = arena_;
   stream_.impl().resource<AnewQueue>().arena = arena_.get();
 }

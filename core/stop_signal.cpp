@@ -68,7 +68,7 @@ void StopSignal::save_begins() {
 
 void StopSignal::ask_to_save() {
   if (std::chrono::steady_clock::now() - save_began_.load() < kOneSignal || save_requested_.exchange(true)) return;
-  if (announces_) log::info("saving a checkpoint after this step, as SIGUSR1 asks");
+  if (announces_) log::info("saving a checkpoint after this step because of SIGUSR1");
 }
 
 void StopSignal::wait() {

@@ -27,7 +27,7 @@ class EventImpl {
   virtual void synchronize() const = 0;             // blocks the host; rethrows a failure of the work before the event
   virtual void* native() const { return nullptr; }  // cudaEvent_t; null if only the host can wait for it
   // Returns the time on the host's clock. Throws Error if the event was recorded without time, or on a device.
-  virtual double host_seconds() const { fail("this event does not know its time"); }
+  virtual double host_seconds() const { fail("this event has no host time"); }
   // Returns the seconds between two events of one backend that were recorded with time. Throws Error if they were not,
   // or if they are not done.
   virtual double seconds_after(const EventImpl& earlier) const { return host_seconds() - earlier.host_seconds(); }

@@ -19,7 +19,7 @@ std::size_t checked_bytes(const Shape& shape, DType dtype) {
   for (std::int64_t d : shape) {
     RING_CHECK(d >= 0, "negative dim in shape ", shape);
     if (__builtin_mul_overflow(bytes, d, &bytes))
-      fail("a tensor of shape ", shape, " has more bytes than 64 bits count");
+      fail("a tensor of shape ", shape, " has more bytes than fit into 64 bits");
   }
   return static_cast<std::size_t>(bytes);
 }
@@ -65,7 +65,7 @@ bool Tensor::contiguous() const {
 }
 
 Tensor Tensor::view(const Shape& wanted) const {
-  RING_CHECK(contiguous(), "view of a strided tensor ", shape_, " strides ", strides_);
+  RING_CHECK(contiguous(), "view needs a contiguous tensor, got shape ", shape_, " with strides ", strides_);
   Shape shape = wanted;
   int open = -1;
   std::int64_t known = 1;
@@ -99,7 +99,7 @@ Tensor Tensor::narrow(int dim, std::int64_t start, std::int64_t length) const {
 Tensor Tensor::split_dim(int dim, std::int64_t inner) const {
   if (dim < 0) dim += shape_.size();
   RING_CHECK(dim >= 0 && dim < shape_.size() && inner > 0 && shape_[dim] % inner == 0, "dim ", dim, " of ", shape_,
-             " does not split by ", inner);
+             " is not divisible by ", inner);
   Tensor t = *this;
   t.shape_ = t.strides_ = Shape{};
   for (int i = 0; i < shape_.size(); ++i) {

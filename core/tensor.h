@@ -43,7 +43,7 @@ class Tensor {
   template <class T>
   T* data() const {
     RING_CHECK(defined(), "data() of an undefined tensor");
-    RING_CHECK(dtype_ == DTypeOf<T>::value, "tensor holds ", dtype_, ", asked for ", DTypeOf<T>::value);
+    RING_CHECK(dtype_ == DTypeOf<T>::value, "a tensor of ", dtype_, " was read as ", DTypeOf<T>::value);
     return reinterpret_cast<T*>(raw());
   }
   std::byte* raw() const {
@@ -72,7 +72,8 @@ Tensor from_host(const std::vector<T>& host, const Stream& stream, Lifetime life
 }
 template <class T>
 std::vector<T> to_host(const Tensor& t, const Stream& stream) {
-  RING_CHECK(t.contiguous() && t.dtype() == DTypeOf<T>::value, "to_host of ", t.shape());
+  RING_CHECK(t.contiguous() && t.dtype() == DTypeOf<T>::value,
+             "to_host needs a contiguous tensor of its dtype, got shape ", t.shape());
   std::vector<T> host(static_cast<std::size_t>(t.numel()));
   if (t.bytes()) stream.impl().copy(host.data(), t.raw(), t.bytes());
   stream.synchronize();

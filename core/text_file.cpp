@@ -59,7 +59,7 @@ class OpenFile {
 std::string read_text_file(const std::string& file, std::size_t most) {
   const OpenFile in(file);
   std::string text = in.read(most + 1);
-  if (text.size() > most) in.refuse("it is larger than ", most, " bytes, which is all that such a file may have");
+  if (text.size() > most) in.refuse("it is larger than ", most, " bytes, the limit for such a file");
   return std::string(without_byte_order_marks(text));
 }
 

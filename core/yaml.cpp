@@ -46,7 +46,7 @@ class TreeBuilder : public YAML::EventHandler {
   }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const auto named = anchors_.find(anchor);
-    if (named == anchors_.end()) throw YamlError(line_of(mark), "an alias inside of what it stands for");
+    if (named == anchors_.end()) throw YamlError(line_of(mark), "an alias occurs inside the value that it stands for");
     charge_all(named->second, line_of(mark));
     place(named->second, line_of(mark));
   }
@@ -72,7 +72,7 @@ class TreeBuilder : public YAML::EventHandler {
     bytes_ += bytes;
     if (++nodes_ > kMaxYamlNodes || bytes_ > kMaxYamlBytes)
       throw YamlError(line, str("too large: more than ", kMaxYamlNodes, " values or ", kMaxYamlBytes,
-                                " bytes of them, with each alias counted as what it stands for"));
+                                " bytes of them, counting each alias as the value that it stands for"));
   }
 
   void charge_all(const YamlNode& node, int line) {
@@ -90,7 +90,7 @@ class TreeBuilder : public YAML::EventHandler {
     node.line = line_of(mark);
     charge(node.line, 0);
     if (open_.size() >= kMaxYamlDepth)
-      throw YamlError(node.line, str("too deep: more than ", kMaxYamlDepth, " lists and sections inside each other"));
+      throw YamlError(node.line, str("too deep: more than ", kMaxYamlDepth, " nested lists and sections"));
     open_.push_back({std::move(node), anchor});
   }
 
@@ -194,14 +194,14 @@ bool begins_with_tab(const std::string& text, int line) {
 
 YamlNode parse_yaml(const std::string& text) {
   if (text.size() > kMaxYamlBytes)
-    throw YamlError(0, str("too large: ", text.size(), " bytes, at most ", kMaxYamlBytes));
+    throw YamlError(0, str("too large: ", text.size(), " bytes, but at most ", kMaxYamlBytes, " are allowed"));
   try {
     std::istringstream in(text);
     YAML::Parser parser(in);
     TreeBuilder first, second;
     if (!parser.HandleNextDocument(first)) return {};
     if (parser.HandleNextDocument(second) && !second.empty())
-      throw YamlError(second.line(), "a second document starts here");
+      throw YamlError(second.line(), "expected one YAML document, but a second one starts here");
     return first.take();
   } catch (const YAML::Exception& e) {
     const int line = line_of(e.mark);

@@ -76,12 +76,12 @@ Stream Stream::create(Device device, int threads) {
   const StreamFactory factory = factories()[static_cast<std::size_t>(device.backend)];
   if (!factory)
     fail_without(Resource::gpu, "device '", to_string(device.backend),
-                 "': this build has no such backend; rebuild with `make build CUDA=ON`");
+                 "': this build does not include that backend; rebuild with `make build CUDA=ON`");
   return factory(device, threads);
 }
 
 double Event::seconds_after(const Event& earlier) const {
-  RING_CHECK(impl_ && earlier.impl_, "the time between events that were recorded without it");
+  RING_CHECK(impl_ && earlier.impl_, "events that were recorded without timing cannot be timed");
   return impl_->seconds_after(*earlier.impl_);
 }
 

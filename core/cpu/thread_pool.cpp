@@ -41,7 +41,7 @@ int default_threads() {
     char* end = nullptr;
     const long n = std::strtol(text, &end, 10);
     if (end == text || *end != 0 || n < 1 || n > 4096)
-      fail("RINGMASTER_THREADS is '", shown(text), "': give a number of threads from 1 to 4096");
+      fail("RINGMASTER_THREADS is '", shown(text), "': set it to a number of threads from 1 to 4096");
     return static_cast<int>(n);
   }
   return available_cores();
@@ -56,9 +56,9 @@ ThreadPool::ThreadPool(int threads)
   } catch (const std::system_error& e) {
     const std::size_t started = workers_.size();
     stop();  // ends the workers: after a throw here, no destructor would
-    fail_without(Resource::threads, "cannot start ", threads, " threads: after ", started + 1, " the system said '",
-                 std::generic_category().message(e.code().value()),
-                 "'. Raise the limit: ulimit -u, pids.max of the control group, or memory");
+    fail_without(Resource::threads, "cannot start ", threads, " threads: after ", started + 1,
+                 ", the system reported '", std::generic_category().message(e.code().value()),
+                 "'. Raise the limit on processes (ulimit -u, pids.max of the control group) or on memory");
   }
 }
 

@@ -24,7 +24,7 @@ void* AsyncAllocator::take(std::size_t bytes) {
   RING_CUDA_CHECK(cudaStreamIsCapturing(stream_->get(), &capture));
   // A block allocated during capture would belong to the graph, but the cache would hand it out again afterwards.
   RING_CHECK(capture == cudaStreamCaptureStatusNone, bytes,
-             " bytes were asked for while work is recorded: what is recorded has to have all of its memory before");
+             " bytes were requested during graph capture: captured work needs all of its memory allocated beforehand");
   void* p = nullptr;
   const cudaError_t error = cudaMallocFromPoolAsync(&p, bytes, pool_, stream_->get());
   if (error == cudaErrorMemoryAllocation) {
@@ -52,7 +52,7 @@ void AsyncAllocator::fail_out_of_memory(std::size_t bytes, const MemoryStats& st
   const OnDevice on(stream_->device());
   std::size_t available = 0, total = 0;
   RING_CUDA_CHECK(cudaMemGetInfo(&available, &total));
-  throw OutOfMemory(str("out of memory on cuda:", stream_->device(), ": ", bytes, " bytes asked for, ", stats.in_use,
+  throw OutOfMemory(str("out of memory on cuda:", stream_->device(), ": ", bytes, " bytes requested, ", stats.in_use,
                         " in use, ", reserved(), " reserved, ", available, " of the device's ", total, " free"));
 }
 

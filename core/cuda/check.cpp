@@ -19,7 +19,7 @@ bool is_device_failure(cudaError_t error) {
 }
 
 constexpr const char* kRemedy =
-    "Run the same command again to resume; docs/when_it_fails.md, \"A GPU fails\", says how to find the kernel";
+    "Run the same command again to resume; docs/when_it_fails.md, \"A GPU fails\", explains how to find the kernel";
 
 }  // namespace
 

@@ -32,7 +32,7 @@ std::string place_of(const void* function) {
 
 LibraryFacts driver_release() {
   LibraryFacts facts{.name = "NVIDIA driver", .use = "GPUs", .needed = true};
-  facts.detail = "install the driver of the GPU's maker";
+  facts.detail = "install NVIDIA's driver for this GPU";
   const auto init = function_of<int()>("libnvidia-ml.so.1", "nvmlInit_v2");
   const auto version = function_of<int(char*, unsigned)>("libnvidia-ml.so.1", "nvmlSystemGetDriverVersion");
   std::array<char, 96> text{};
@@ -59,7 +59,7 @@ LibraryFacts cuda_runtime() {
   int number = 0;
   facts.found = cudaRuntimeGetVersion(&number) == cudaSuccess;
   facts.version = from_cuda_number(number);
-  facts.detail = "inside of this program";
+  facts.detail = "built into this program";
   return facts;
 }
 
@@ -87,18 +87,17 @@ std::vector<LibraryFacts> libraries() {
     return number;
   };
   const std::string major = str(CUDART_VERSION / 1000), pip = str("-cu", major), cublas = "libcublasLt.so." + major;
-  return {
-      driver_release(),
-      cuda_of_driver(),
-      cuda_runtime(),
-      library<Number>({.name = "cuBLAS", .use = "matrix products", .needed = true},
-                      function_of<Number>(cublas, "cublasLtGetVersion", str(RING_CUDA_LIBRARIES, '/', cublas)),
-                      by_number, str("install the cuBLAS of CUDA ", major, ", or add its folder to LD_LIBRARY_PATH")),
-      library<Number>({.name = "cuDNN", .use = "attention"},
-                      function_of<Number>("libcudnn.so.9", "cudnnGetVersion", kBuiltWithCudnn), by_number,
-                      str("own kernels serve; for more speed install nvidia-cudnn", pip)),
-      library<Fill>({.name = "NCCL", .use = "several GPUs"}, function_of<Fill>("libnccl.so.2", "ncclGetVersion"),
-                    by_fill, str("only for several GPUs: install nvidia-nccl", pip))};
+  return {driver_release(),
+          cuda_of_driver(),
+          cuda_runtime(),
+          library<Number>({.name = "cuBLAS", .use = "matrix products", .needed = true},
+                          function_of<Number>(cublas, "cublasLtGetVersion", str(RING_CUDA_LIBRARIES, '/', cublas)),
+                          by_number, str("install cuBLAS for CUDA ", major, ", or add its folder to LD_LIBRARY_PATH")),
+          library<Number>({.name = "cuDNN", .use = "attention"},
+                          function_of<Number>("libcudnn.so.9", "cudnnGetVersion", kBuiltWithCudnn), by_number,
+                          str("Ringmaster's own kernels are used; for more speed, install nvidia-cudnn", pip)),
+          library<Fill>({.name = "NCCL", .use = "several GPUs"}, function_of<Fill>("libnccl.so.2", "ncclGetVersion"),
+                        by_fill, str("needed only for several GPUs: install nvidia-nccl", pip))};
 }
 
 std::string error_text(cudaError_t error) {
@@ -149,7 +148,7 @@ BackendFacts inspect() {
     const bool driver = facts.libraries.front().found;
     if (driver && error == cudaErrorInsufficientDriver)
       facts.problem =
-          str("the driver is older than CUDA ", CUDART_VERSION / 1000, ", which this program is built with");
+          str("the driver is too old for CUDA ", CUDART_VERSION / 1000, ", which this program was built with");
     return facts;
   }
   if (error != cudaSuccess) {

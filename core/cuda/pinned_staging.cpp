@@ -58,7 +58,7 @@ PinnedStaging::~PinnedStaging() {
 }
 
 void* PinnedStaging::take(std::size_t bytes) {
-  RING_CHECK(bytes <= kStagingBytes / 2, "staging of ", bytes, " bytes, the most is ", kStagingBytes / 2);
+  RING_CHECK(bytes <= kStagingBytes / 2, "staging of ", bytes, " bytes exceeds the maximum of ", kStagingBytes / 2);
   if (!memory_) memory_ = spare_memory().take();
   const std::size_t begin = next_ + bytes <= kStagingBytes ? next_ : 0, end = begin + bytes;
   // Copies run in the order of take(). After a wrap-around, the newest overlapping piece need not be the oldest piece:

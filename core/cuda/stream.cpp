@@ -52,7 +52,7 @@ class CudaEvent final : public EventImpl {
     log_launches_ended(stream_, launches_);
   }
   double seconds_after(const EventImpl& earlier) const override {
-    RING_CHECK(earlier.native(), "the time between events of different backends");
+    RING_CHECK(earlier.native(), "cannot measure the time between events of different backends");
     float ms = 0;
     RING_CUDA_CHECK(cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(earlier.native()), event_));
     return static_cast<double>(ms) * 1e-3;
@@ -76,7 +76,7 @@ class CudaGraph {
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
   void launch(const StreamHandle& stream) const {
-    log_library_call(stream.get(), "a CUDA graph (train.cuda_graph: off names its kernels)");
+    log_library_call(stream.get(), "a CUDA graph (set train.cuda_graph: off to see its kernels)");
     RING_CUDA_CHECK(cudaGraphLaunch(graph_, stream.get()));
   }
 
@@ -246,10 +246,10 @@ int count_devices() {
 Stream create(Device device, int) {
   const int count = count_devices();
   if (count == 0)
-    fail_without(Resource::gpu, "device 'cuda': no GPU, or no driver for CUDA ", CUDART_VERSION / 1000,
-                 " here; `ringmaster doctor` says what is missing");
+    fail_without(Resource::gpu, "device 'cuda': this machine has no GPU, or no driver for CUDA ", CUDART_VERSION / 1000,
+                 "; `ringmaster doctor` shows which is missing");
   if (device.index < 0 || device.index >= count)
-    fail("device '", device, "': this machine has ", count, " GPU", count == 1 ? "" : "s", ", counted from 0");
+    fail("device '", device, "': this machine has ", count, " GPU", count == 1 ? "" : "s", ", numbered from 0");
   return Stream(std::make_shared<CudaStream>(device.index));
 }
 

@@ -133,7 +133,7 @@ TEST_F(CommandLine, EveryNumberIsRefusedOrExact) {
 TEST_F(CommandLine, SaysWhatANumberMustBe) {
   EXPECT_EQ(wrong({"generate", "r", "--max-tokens", "-1"}), "--max-tokens: must be in [0, 2147483647], is -1");
   EXPECT_EQ(wrong({"generate", "r", "--seed", "99999999999999999999"}),
-            "--seed: expected an integer of 64 bits, got 99999999999999999999");
+            "--seed: expected a 64-bit integer, got 99999999999999999999");
   EXPECT_EQ(wrong({"serve", "r", "--context", "-1"}), "--context: must be in [0, 1073741824], is -1");
   EXPECT_EQ(wrong({"generate", "r", "--temperature", "nan"}), "--temperature: expected a number, got nan");
   EXPECT_EQ(wrong({"eval", "r", "--long", "--lengths", "16,1e2"}), "");

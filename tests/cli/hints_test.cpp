@@ -195,7 +195,7 @@ TEST(Hints, ASectionIsNoAnswerToAValue) {
             "data prepare' makes from text.");
   EXPECT_EQ(error_of("data.path=x"), "");
   EXPECT_EQ(error_of("data=x"),
-            "command line: data=x: expected a section of `key: value`, got x; set a key of it, such as data.path");
+            "command line: data=x: expected a section of `key: value`, got x; set one of its keys, such as data.path");
   const auto in_file = [](const std::string& text) {
     try {
       Config config;

@@ -254,7 +254,7 @@ TEST_P(SlowStreams, LeaveFilesAloneAndTellWhatIsLost) {
     }
     EXPECT_EQ(got.size(), wanted.size());
     if (c.says_result && s.out != Stream::file && s.err == Stream::file) {
-      EXPECT_NE(err(other).find(std::string("ringmaster: standard output: cannot be written: ") + reason(s.out)),
+      EXPECT_NE(err(other).find(std::string("ringmaster: cannot write to standard output: ") + reason(s.out)),
                 std::string::npos)
           << err(other);
     }

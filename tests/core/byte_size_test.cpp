@@ -77,7 +77,7 @@ TEST(ByteSize, MistakesNameTheSetting) {
   };
   EXPECT_EQ(errors("chunk: 1\nbudget: 30XB\n"), "a.yaml:2: budget: expected bytes, such as 50MB or 1GiB, got 30XB");
   EXPECT_EQ(errors("", {"chunk=2TB"}), "command line: chunk=2TB: must be in [1, 1e12] bytes, is 2000000000000");
-  const std::string share = "must be a share in [0, 1] or, such as 80GB, in [1000, 1e15] bytes, is ";
+  const std::string share = "must be a share in [0, 1] or a size such as 80GB, in [1000, 1e15] bytes, is ";
   EXPECT_EQ(errors("", {"budget=1B"}), "command line: budget=1B: " + share + "1B");
   EXPECT_EQ(errors("budget: 1 b"), "a.yaml:1: budget: " + share + "1 b");
   EXPECT_EQ(errors("budget: 80"), "a.yaml:1: budget: " + share + "80") << "neither a share nor a size";

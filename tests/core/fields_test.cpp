@@ -156,41 +156,42 @@ TEST(Fields, AListReplacesItsDefault) {
 }
 
 TEST(Fields, AllMistakesAreReportedWithTheirLines) {
-  EXPECT_EQ(errors("model:\n"
-                   "  widht: 8\n"
-                   "  norm: lyer\n"
-                   "lr: fast\n"
-                   "threads: 1.5\n"
-                   "tied: yes\n"
-                   "heads: 2\n"
-                   "sizes: [1, -2]\n"
-                   "clip: -1\n"
-                   "lr: 2\n"
-                   "qqqqqqq: 1\n"
-                   "mode: slow\n"
-                   "mixture: [{weight: 1}]\n"),
-            "run.yaml:2: model.widht: unknown key; did you mean model.width?\n"
-            "run.yaml:3: model.norm: expected one of rms, layer, got lyer; did you mean layer?\n"
-            "run.yaml:4: lr: expected a number, got fast\n"
-            "run.yaml:5: threads: expected an integer, got 1.5\n"
-            "run.yaml:6: tied: expected true or false, got yes\n"
-            "run.yaml:7: heads: unknown key; did you mean model.heads?\n"
-            "run.yaml:8: sizes[1]: must be > 0, is -2\n"
-            "run.yaml:9: clip: must be > 0, is -1\n"
-            "run.yaml:10: lr: given twice, first on line 4\n"
-            "run.yaml:11: qqqqqqq: unknown key; known here: model lr threads seed tied note mode sizes names mixture "
-            "clip tag\n"
-            "run.yaml:12: mode: must be one of fast, exact, is slow\n"
-            "run.yaml:13: mixture[0].path: must not be empty: give it a value");
+  EXPECT_EQ(
+      errors("model:\n"
+             "  widht: 8\n"
+             "  norm: lyer\n"
+             "lr: fast\n"
+             "threads: 1.5\n"
+             "tied: yes\n"
+             "heads: 2\n"
+             "sizes: [1, -2]\n"
+             "clip: -1\n"
+             "lr: 2\n"
+             "qqqqqqq: 1\n"
+             "mode: slow\n"
+             "mixture: [{weight: 1}]\n"),
+      "run.yaml:2: model.widht: unknown key; did you mean model.width?\n"
+      "run.yaml:3: model.norm: expected one of rms, layer, got lyer; did you mean layer?\n"
+      "run.yaml:4: lr: expected a number, got fast\n"
+      "run.yaml:5: threads: expected an integer, got 1.5\n"
+      "run.yaml:6: tied: expected true or false, got yes\n"
+      "run.yaml:7: heads: unknown key; did you mean model.heads?\n"
+      "run.yaml:8: sizes[1]: must be > 0, is -2\n"
+      "run.yaml:9: clip: must be > 0, is -1\n"
+      "run.yaml:10: lr: given twice, first on line 4\n"
+      "run.yaml:11: qqqqqqq: unknown key; known keys here: model lr threads seed tied note mode sizes names mixture "
+      "clip tag\n"
+      "run.yaml:12: mode: must be one of fast, exact, is slow\n"
+      "run.yaml:13: mixture[0].path: must not be empty: give it a value");
 }
 
 TEST(Fields, ValuesOfTheWrongShapeAreRefused) {
   EXPECT_EQ(errors("model: 3"),
-            "run.yaml:1: model: expected a section of `key: value`, got 3; set a key of it, such as model.width");
+            "run.yaml:1: model: expected a section of `key: value`, got 3; set one of its keys, such as model.width");
   EXPECT_EQ(
       errors("model:\n  width = 8\n"),
       "run.yaml:2: model: expected a section of `key: value`, got width = 8 (YAML writes `key: value`, without =); "
-      "set a key of it, such as model.width");
+      "set one of its keys, such as model.width");
   EXPECT_NE(errors("lr: 1\nwidth = 8:\n").find("unknown key (YAML writes `key: value`, without =)"), std::string::npos);
   EXPECT_NE(errors("lr: 1\nmodel:\n\twidth: 8\n").find("the line begins with a tab: indent with spaces"),
             std::string::npos);
@@ -199,7 +200,7 @@ TEST(Fields, ValuesOfTheWrongShapeAreRefused) {
   EXPECT_EQ(errors("sizes: 3"), "run.yaml:1: sizes: expected a list such as [a, b], got 3");
   EXPECT_EQ(errors("sizes: {a: 1}"), "run.yaml:1: sizes: expected a list such as [a, b], got a section");
   EXPECT_EQ(errors("note: [a]"), "run.yaml:1: note: expected text, got a list");
-  EXPECT_EQ(errors("note:"), "run.yaml:1: note: expected text, got nothing (write \"\" for an empty text)");
+  EXPECT_EQ(errors("note:"), "run.yaml:1: note: expected text, got nothing (write \"\" for an empty string)");
   EXPECT_EQ(errors("lr: \"1\""), "run.yaml:1: lr: expected a number, got the text \"1\" in quotes");
   EXPECT_EQ(errors("lr: null"), "run.yaml:1: lr: expected a number, got nothing");
 }
@@ -235,7 +236,7 @@ TEST(Fields, ChecksRefuseNaN) {
 
 TEST(Fields, SyntaxErrorsNameTheLine) {
   EXPECT_TRUE(errors("lr: 1\nmodel: {width: 8\n").starts_with("run.yaml:3: not valid YAML: "));
-  EXPECT_EQ(errors("lr: 1\n---\nlr: 2\n"), "run.yaml:2: a second document starts here");
+  EXPECT_EQ(errors("lr: 1\n---\nlr: 2\n"), "run.yaml:2: expected one YAML document, but a second one starts here");
   EXPECT_EQ(errors("? [a]\n: 1\n"), "run.yaml:1: a key must be a name");
 }
 
@@ -313,7 +314,7 @@ TEST(Fields, BadOverridesAreRefused) {
   EXPECT_EQ(errors("", {"=3"}), "command line: =3: expected key=value");
   EXPECT_EQ(errors("", {"model..width=3"}), "command line: model..width=3: expected a key such as a.b or a[0].b");
   EXPECT_EQ(errors("", {"sizes[x]=3"}), "command line: sizes[x]=3: expected a key such as a.b or a[0].b");
-  EXPECT_EQ(errors("", {"sizes[2]=3"}), "command line: sizes[2]=3: sizes has 2 elements, counted from 0");
+  EXPECT_EQ(errors("", {"sizes[2]=3"}), "command line: sizes[2]=3: sizes has 2 elements, numbered from 0");
   EXPECT_EQ(errors("", {"lr.x=3"}), "command line: lr.x=3: lr is not a section");
   EXPECT_EQ(errors("", {"lr[0]=3"}), "command line: lr[0]=3: lr is not a list");
   EXPECT_EQ(errors("", {"model.widht=8"}), "command line: model.widht=8: unknown key; did you mean model.width?");
@@ -345,7 +346,7 @@ TEST(Fields, KeysOfOtherProgramsAreTranslatedBeforeANearNameIsSuggested) {
   EXPECT_EQ(hint("model.kind=rms"), "did you mean model.norm?");
   EXPECT_EQ(hint("warmth=1"), "did you mean tag? It is a label.");
   EXPECT_EQ(hint("epochs=2"), "there are none");
-  EXPECT_EQ(hint("widht=8"), "known here: model lr threads seed tied note mode sizes names mixture clip tag");
+  EXPECT_EQ(hint("widht=8"), "known keys here: model lr threads seed tied note mode sizes names mixture clip tag");
   EXPECT_EQ(hint("width=8"), "did you mean model.width?");
 }
 

@@ -29,7 +29,7 @@ TEST(NvmlSensors, ReasonsAreWords) {
   EXPECT_EQ(throttle_text(0), "");
   EXPECT_EQ(throttle_text(kGpuIdle), "");
   EXPECT_EQ(throttle_text(0x4), "the power limit");
-  EXPECT_EQ(throttle_text(0x4 | 0x40 | kGpuIdle), "the power limit, heat, by the hardware");
+  EXPECT_EQ(throttle_text(0x4 | 0x40 | kGpuIdle), "the power limit, heat (hardware slowdown)");
 }
 
 TEST(NvmlSensors, ACpuHasNoAddress) { EXPECT_EQ(device_bus({Backend::cpu, 0}), ""); }

@@ -118,7 +118,7 @@ TEST_F(HostMemory, LimitsOfTheProcessCount) {
   ASSERT_EQ(all.size(), 3u);
   EXPECT_EQ(all[1].available, 3 * kGiB);
   EXPECT_TRUE(all[1].of_process);
-  EXPECT_EQ(bound().source, "the limit of data (ulimit -d)");
+  EXPECT_EQ(bound().source, "the data size limit (ulimit -d)");
   EXPECT_EQ(bound().most(), 3 * kGiB / 2);
 }
 

@@ -93,7 +93,7 @@ TEST(PoolAllocator, AFailureSaysHowMuchWasAskedFor) {
       pool.allocate(bytes);
       ADD_FAILURE() << "allocated " << bytes;
     } catch (const Error& e) {
-      EXPECT_NE(std::string(e.what()).find(str("out of memory: ", bytes, " bytes asked for, 777 in use")),
+      EXPECT_NE(std::string(e.what()).find(str("out of memory: ", bytes, " bytes requested, 777 in use")),
                 std::string::npos)
           << e.what();
     }

@@ -56,7 +56,7 @@ TEST(StandardStreams, AFailedWriteThrowsAtOnceAndAgainAtTheEnd) {
                        } catch (const Error& e) {
                          reason = e.what();
                        }
-                       if (reason != "standard output: cannot be written: No space left on device") return 1;
+                       if (reason != "cannot write to standard output: No space left on device") return 1;
                        output.finish();  // throws again
                        return 2;
                      }),

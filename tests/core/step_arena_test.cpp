@@ -20,7 +20,7 @@ class Limited final : public Allocator {
   explicit Limited(std::size_t limit = std::size_t{1} << 40) : limit_(limit) {}
   void* allocate(std::size_t bytes) override {
     if (stats_.in_use + bytes > limit_)
-      throw OutOfMemory(str("out of memory: ", bytes, " bytes asked for, ", stats_.in_use, " in use"), "Use less");
+      throw OutOfMemory(str("out of memory: ", bytes, " bytes requested, ", stats_.in_use, " in use"), "Use less");
     stats_.in_use += bytes;
     stats_.peak = std::max(stats_.peak, stats_.in_use);
     return pool_.allocate(bytes);
@@ -415,10 +415,11 @@ TEST(StepArena, OutOfMemoryNamesTheLargestHolders) {
     blocks.add(1 << 23);
     ADD_FAILURE() << "there is no such memory";
   } catch (const OutOfMemory& e) {
-    EXPECT_STREQ(e.what(), str("out of memory: 8388608 bytes asked for, ", (1 << 20) + (3 << 19) + 764,
-                               " in use; most is held by blocks.0 1.5 MiB, parameters 1.0 MiB, blocks.1 99 bytes, "
-                               "blocks.2 98 bytes, blocks.3 97 bytes. Use less")
-                               .c_str());
+    EXPECT_STREQ(e.what(),
+                 str("out of memory: 8388608 bytes requested, ", (1 << 20) + (3 << 19) + 764,
+                     " in use; the largest holders are blocks.0 1.5 MiB, parameters 1.0 MiB, blocks.1 99 bytes, "
+                     "blocks.2 98 bytes, blocks.3 97 bytes. Use less")
+                     .c_str());
   }
   EXPECT_EQ(arena.stats().in_use, static_cast<std::size_t>((1 << 20) + (3 << 19) + 764));
 }

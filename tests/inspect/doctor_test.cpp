@@ -108,9 +108,9 @@ TEST(Doctor, ASickGpuAndAnOldDriverAreStops) {
   EXPECT_EQ(count(judge(facts), Verdict::stop), 1);
   expect_parts(report(judge(facts)), {"uncorrectable ECC error", "nvidia-smi"});
   BackendFacts old;
-  old.problem = "the driver is older than CUDA 13";
+  old.problem = "the driver is too old for CUDA 13";
   EXPECT_FALSE(healthy(judge(old)));
-  expect_parts(report(judge(old)), {"older than CUDA 13", "update the driver"});
+  expect_parts(report(judge(old)), {"too old for CUDA 13", "update the driver"});
 }
 
 TEST(Doctor, BadVersionsNameTheirSource) {

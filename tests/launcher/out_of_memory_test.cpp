@@ -78,7 +78,7 @@ TEST_F(DistOutOfMemory, ARankStartsAllAgainWithLessAndNoBitDiffers) {
   ASSERT_EQ(with("7:memory@rank=1,step=6,nth=40", "r"), 0) << log();
   EXPECT_TRUE(says("launch: rank 1 ran out of memory in the ")) << log();
   EXPECT_TRUE(says(" in step 6 (out of memory: ")) << log();
-  EXPECT_TRUE(says("most is held by ")) << log();
+  EXPECT_TRUE(says("the largest holders are ")) << log();
   EXPECT_TRUE(says("; from now on ")) << log();
   EXPECT_TRUE(says("starting all workers again (restart 1 of this job)")) << log();
   EXPECT_TRUE(says("memory ran out before, and the run stays at what it went down to (r/memory.json says when): "))

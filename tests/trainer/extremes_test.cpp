@@ -241,7 +241,7 @@ TEST(Extremes, WhatOnceSlippedThrough) {
   for (const char* budget : {"1B", "1.5"})
     EXPECT_EQ(refusal({str("train.memory_budget=", budget)}),
               str("command line: train.memory_budget=", budget,
-                  ": must be a share in [0, 1] or, such as 80GB, in [2, 1e15] bytes, is ", budget));
+                  ": must be a share in [0, 1] or a size such as 80GB, in [2, 1e15] bytes, is ", budget));
   EXPECT_NE(refusal({"optimizer.lr=.inf"}), "");
   EXPECT_NE(refusal({"optimizer.lr=1e-320"}), "") << "0 as a float: it would train nothing";
   EXPECT_NE(refusal({"model.layers=10000", "model.width=1048576", "model.heads=65536", "model.head_dim=65536"})
