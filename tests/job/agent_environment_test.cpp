@@ -7,12 +7,12 @@
 namespace ring {
 namespace {
 
-// As seen in a step of `srun -N 2 --ntasks-per-node=1` of Slurm 22.05, on its second node.
+// Variables of a step of `srun -N 2 --ntasks-per-node=1` in Slurm 22.05, on its second node.
 const Environment kSrun = {{"SLURM_JOB_ID", "71"},        {"SLURM_STEP_ID", "0"},           {"SLURM_PROCID", "1"},
                            {"SLURM_NTASKS", "2"},         {"SLURM_STEP_NUM_TASKS", "2"},    {"SLURM_NODEID", "1"},
                            {"SLURM_STEP_NUM_NODES", "2"}, {"SLURM_STEP_NODELIST", "n[1-2]"}};
 
-TEST(AgentEnvironment, NobodySaysAnything) {
+TEST(AgentEnvironment, WithoutALauncherNothingIsKnown) {
   const AgentEnvironment a = parse_agent_environment({{"HOME", "/root"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}});
   EXPECT_EQ(a.source, "");
   EXPECT_EQ(a.agents, 0);
@@ -20,7 +20,7 @@ TEST(AgentEnvironment, NobodySaysAnything) {
   EXPECT_FALSE(a.endpoint);
 }
 
-TEST(AgentEnvironment, Srun) {
+TEST(AgentEnvironment, SrunIsRead) {
   const AgentEnvironment a = parse_agent_environment(kSrun);
   EXPECT_EQ(std::pair(a.agents, a.nodes), std::pair(2, 2));
   EXPECT_EQ(std::pair(a.index, a.here), std::pair(1, 1));
@@ -36,13 +36,13 @@ TEST(AgentEnvironment, Srun) {
   EXPECT_NE(parse_agent_environment(other).endpoint, a.endpoint);
 }
 
-TEST(AgentEnvironment, SeveralTasksOnANodeAreSeen) {
+TEST(AgentEnvironment, SeveralTasksOnANodeAreCounted) {
   Environment env = kSrun;
   env["SLURM_STEP_NUM_TASKS"] = "8";
   EXPECT_EQ(parse_agent_environment(env).here, 4);
 }
 
-TEST(AgentEnvironment, AScriptOfSbatchIsNoStep) {
+TEST(AgentEnvironment, ABatchScriptIsNotAStep) {
   Environment env = kSrun;
   env.erase("SLURM_STEP_ID");
   env["SLURM_JOB_NUM_NODES"] = "2";
@@ -51,7 +51,7 @@ TEST(AgentEnvironment, AScriptOfSbatchIsNoStep) {
   EXPECT_EQ(a.index, -1);
 }
 
-TEST(AgentEnvironment, MpirunMpiexecAndKubernetes) {
+TEST(AgentEnvironment, MpirunMpiexecAndKubernetesAreRead) {
   const AgentEnvironment open = parse_agent_environment(
       {{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}});
   EXPECT_EQ(std::tuple(open.index, open.agents, open.nodes, open.here), std::tuple(3, 4, 4, 1));
@@ -63,7 +63,7 @@ TEST(AgentEnvironment, MpirunMpiexecAndKubernetes) {
   EXPECT_EQ(parse_agent_environment({{"JOB_COMPLETION_INDEX", "5"}}).agents, 0);
 }
 
-TEST(AgentEnvironment, NonsenseIsNamed) {
+TEST(AgentEnvironment, InvalidValuesAreNamed) {
   for (const auto& [name, value] : std::vector<std::pair<std::string, std::string>>{{"SLURM_STEP_NUM_TASKS", "0"},
                                                                                     {"SLURM_PROCID", "2"},
                                                                                     {"SLURM_PROCID", "x"},

@@ -1,4 +1,4 @@
-// What a process says when it crashes, and how it ends.
+// The message of a process that crashes, and how the process ends.
 
 #include "job/crash_handler.h"
 
@@ -28,11 +28,11 @@ namespace fs = std::filesystem;
 using test::read_file;
 
 void write_to(std::uintptr_t address) {
-  const volatile std::uintptr_t at = address;  // unknown to the compiler
+  const volatile std::uintptr_t at = address;  // hidden from the compiler
   *reinterpret_cast<volatile int*>(at) = 1;
 }
 
-int deep(int n) {  // until the stack ends
+int deep(int n) {  // recurses until the stack overflows
   volatile char frame[4096] = {};
   frame[0] = static_cast<char>(n);
   return n < 0 ? 0 : deep(n + 1) + frame[0];
@@ -50,7 +50,7 @@ class DistCrash : public testing::Test {
   }
   void TearDown() override { fs::remove_all(dir_); }
 
-  // Runs it in a process of its own, whose ending this is.
+  // Runs `crash` in a child process. Returns the signal that ended it, or minus its exit code.
   int run(const std::function<void()>& crash) const {
     const pid_t pid = fork();
     if (pid == 0) {
@@ -86,7 +86,7 @@ class DistCrash : public testing::Test {
   fs::path dir_;
 };
 
-TEST_F(DistCrash, EachSignalKeepsItsEnding) {
+TEST_F(DistCrash, EachSignalStillEndsTheProcess) {
   for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) {
     fs::remove(dir_ / "error.json");
     EXPECT_EQ(run([number] { raise(number); }), number);
@@ -99,23 +99,23 @@ TEST_F(DistCrash, ABadAddressIsNamed) {
   expect_said(" at address 0x40");
 }
 
-TEST_F(DistCrash, TheEndOfTheStack) {
+TEST_F(DistCrash, AStackOverflowIsReported) {
   EXPECT_EQ(run([] { _exit(deep(0)); }), SIGSEGV);
   expect_said("crashed by signal 11");
 }
 
-TEST_F(DistCrash, InAnotherThreadToo) {
+TEST_F(DistCrash, ACrashOfAnotherThreadIsReported) {
   EXPECT_EQ(run([] { std::thread([] { write_to(0x48); }).join(); }), SIGSEGV);
   expect_said(" at address 0x48");
 }
 
-TEST_F(DistCrash, AnExceptionThatNobodyCaught) {
+TEST_F(DistCrash, AnUncaughtExceptionIsReported) {
   EXPECT_EQ(run([] { std::thread([] { throw std::runtime_error("a \"lost\" one"); }).join(); }), SIGABRT);
   expect_said("nobody caught an exception: a \"lost\" one");
 }
 
-// The heap's lock is held by whoever crashes: the message comes all the same.
-TEST_F(DistCrash, WithinTheHeap) {
+// The message appears although the crashing thread holds the lock of the heap.
+TEST_F(DistCrash, ACrashInsideTheHeapIsReported) {
   EXPECT_EQ(run([] {
               void* volatile block = std::malloc(24);
               std::free(block);
@@ -125,7 +125,7 @@ TEST_F(DistCrash, WithinTheHeap) {
   expect_said("crashed by signal 6");
 }
 
-TEST_F(DistCrash, AChildProcessDiesByItself) {
+TEST_F(DistCrash, AChildProcessDiesAlone) {
   EXPECT_EQ(run([] {
               int status = 0;
               const pid_t child = fork();
@@ -136,7 +136,7 @@ TEST_F(DistCrash, AChildProcessDiesByItself) {
             -SIGSEGV);
 }
 
-TEST_F(DistCrash, TheThreadThatWaitsHoldsUpNoEnd) {
+TEST_F(DistCrash, TheHandlersThreadDoesNotDelayTheEnd) {
   EXPECT_EQ(run([] { std::exit(0); }), -0);
   EXPECT_EQ(run([] {  // a child has no such thread to wait for
               int status = 0;
@@ -148,7 +148,7 @@ TEST_F(DistCrash, TheThreadThatWaitsHoldsUpNoEnd) {
             -7);
 }
 
-TEST_F(DistCrash, OrdinaryErrorsAreInTheFileAndTheFirstStays) {
+TEST_F(DistCrash, TheErrorFileKeepsTheFirstError) {
   EXPECT_EQ(run([] {
               write_error_file("data.path: there is no \\ \"corpus\"\n");
               write_error_file("a second one");

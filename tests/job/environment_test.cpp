@@ -17,7 +17,7 @@ std::string error_of(const Environment& env) {
   return "";
 }
 
-// The variables of a launcher, with some changed; an empty value unsets one.
+// Returns a launcher's variables with `changes` applied; an empty value unsets a variable.
 Environment with(Environment env, const Environment& changes) {
   for (const auto& [k, v] : changes) env[k] = v;
   return env;
@@ -30,7 +30,7 @@ const Environment kOurs = {{"RINGMASTER_RANK", "1"},
                            {"RINGMASTER_LOCAL_WORLD", "4"},
                            {"RINGMASTER_STORE", "127.0.0.1:4711"},
                            {"RINGMASTER_COOKIE", "abc"}};
-// What `torchrun --nnodes 2 --nproc-per-node 4` sets, on the second node.
+// Variables that `torchrun --nnodes 2 --nproc-per-node 4` sets on the second node.
 const Environment kTorchrun = {{"RANK", "5"},
                                {"WORLD_SIZE", "8"},
                                {"LOCAL_RANK", "1"},
@@ -57,11 +57,11 @@ const Environment kSrun = {
     {"SLURM_NODEID", "1"},         {"SLURM_STEP_NUM_NODES", "2"}, {"SLURM_STEP_NODELIST", "n[07,12]"},
     {"RINGMASTER_SECRET", kSecret}};
 
-// What `mpiexec -n 3` of MPICH sets.
+// Variables that MPICH's `mpiexec -n 3` sets.
 const Environment kHydra = {
     {"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"PMI_FD", "8"}, {"MPI_LOCALRANKID", "2"}, {"MPI_LOCALNRANKS", "3"}};
 
-TEST(Environment, NothingIsASingleProcess) {
+TEST(Environment, WithoutALauncherThereIsOneProcess) {
   const WorkerEnvironment w = parse_environment({{"HOME", "/root"}, {"MASTER_ADDR", "x"}});
   EXPECT_EQ(w.source, "single");
   EXPECT_EQ(w.world, 1);
@@ -69,7 +69,7 @@ TEST(Environment, NothingIsASingleProcess) {
   EXPECT_EQ(w.note, "");
 }
 
-TEST(Environment, OursWinsOverEverything) {
+TEST(Environment, OurLauncherTakesPrecedence) {
   Environment all = kOurs;
   for (const Environment& other : {kTorchrun, kMpirun, kSrun}) all.insert(other.begin(), other.end());
   const WorkerEnvironment w = parse_environment(all);
@@ -82,7 +82,7 @@ TEST(Environment, OursWinsOverEverything) {
   EXPECT_FALSE(w.host_store);
 }
 
-TEST(Environment, Torchrun) {
+TEST(Environment, TorchrunIsRead) {
   const WorkerEnvironment w = parse_environment(kTorchrun);
   EXPECT_EQ(w.source, "torchrun");
   EXPECT_EQ(w.rank, 5);
@@ -98,13 +98,13 @@ TEST(Environment, Torchrun) {
   EXPECT_NE(parse_environment(with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "1"}})).cookie, w.cookie);
 }
 
-TEST(Environment, TorchrunInsideSlurmIsTorchrun) {
-  Environment env = kTorchrun;  // srun started one torchrun per node
+TEST(Environment, TorchrunTakesPrecedenceOverSlurm) {
+  Environment env = kTorchrun;  // srun starts one torchrun per node
   env.insert(kSrun.begin(), kSrun.end());
   EXPECT_EQ(parse_environment(env).rank, 5);
 }
 
-TEST(Environment, Mpirun) {
+TEST(Environment, MpirunIsRead) {
   const WorkerEnvironment w = parse_environment(kMpirun);
   EXPECT_EQ(w.source, "mpirun");
   EXPECT_EQ(w.rank, 2);
@@ -125,14 +125,14 @@ TEST(Environment, MpirunOverNodesNeedsAnAddress) {
   EXPECT_EQ(w.store, (Endpoint{"10.0.0.1", 5000}));
 }
 
-TEST(Environment, Mpiexec) {
+TEST(Environment, MpiexecIsRead) {
   const WorkerEnvironment w = parse_environment(kHydra);
   EXPECT_EQ(w.source, "mpiexec");
   EXPECT_EQ(std::pair(w.rank, w.world), std::pair(2, 3));
   EXPECT_EQ(std::pair(w.local_rank, w.local_world), std::pair(2, 3));
   EXPECT_EQ(w.store.host, "127.0.0.1");
   EXPECT_EQ(parse_environment(with(kHydra, {{"PMI_RANK", "0"}, {"PMI_FD", "6"}})).cookie, w.cookie);
-  Environment slurm = kHydra;  // its proxies are srun's tasks there
+  Environment slurm = kHydra;  // inside Slurm, mpiexec's proxies are tasks of srun
   slurm.insert(kSrun.begin(), kSrun.end());
   EXPECT_EQ(parse_environment(slurm).source, "mpiexec");
   const Environment nodes = with(kHydra, {{"MPI_LOCALNRANKS", "1"}, {"MPI_LOCALRANKID", "0"}});
@@ -141,13 +141,13 @@ TEST(Environment, Mpiexec) {
             std::string::npos);
 }
 
-TEST(Environment, SrunMayGivePmiToo) {
+TEST(Environment, SrunMayAlsoSetPmi) {
   const WorkerEnvironment w = parse_environment(with(kSrun, {{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}}));
   EXPECT_EQ(w.source, "srun");
   EXPECT_EQ(w.rank, 3);
 }
 
-TEST(Environment, Srun) {
+TEST(Environment, SrunIsRead) {
   const WorkerEnvironment w = parse_environment(kSrun);
   EXPECT_EQ(w.source, "srun");
   EXPECT_EQ(w.rank, 3);
@@ -168,7 +168,7 @@ TEST(Environment, SbatchWithoutAStepTrainsAloneAndSaysSo) {
   EXPECT_NE(w.note.find("srun"), std::string::npos) << w.note;
 }
 
-TEST(Environment, PlainVariables) {
+TEST(Environment, PlainVariablesAreRead) {
   const Environment plain = {
       {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "6000"}};
   const WorkerEnvironment w = parse_environment(plain);
@@ -176,11 +176,11 @@ TEST(Environment, PlainVariables) {
   EXPECT_EQ(w.store, (Endpoint{"127.0.0.1", 6000}));
   EXPECT_EQ(w.local_world, 2);
   EXPECT_NE(error_of(with(plain, {{"MASTER_ADDR", ""}})).find("MASTER_ADDR"), std::string::npos);
-  // Kubeflow's PyTorchJob counts pods in RANK and WORLD_SIZE and gives no LOCAL_RANK.
+  // Kubeflow's PyTorchJob counts pods in RANK and WORLD_SIZE and does not set LOCAL_RANK.
   EXPECT_NE(error_of(with(plain, {{"LOCAL_RANK", ""}})).find("LOCAL_RANK"), std::string::npos);
 }
 
-// Whoever listens beyond this host has to know a secret.
+// A process that listens beyond its host has to know a secret.
 TEST(Environment, SeveralNodesNeedASecret) {
   const Environment plain = {{"RANK", "1"},
                              {"WORLD_SIZE", "4"},
@@ -195,7 +195,7 @@ TEST(Environment, SeveralNodesNeedASecret) {
     EXPECT_NE(error_of(with(env, {{"RINGMASTER_SECRET", ""}})).find("RINGMASTER_SECRET is not set"), std::string::npos);
     EXPECT_NE(error_of(with(env, {{"RINGMASTER_SECRET", "short"}})).find("can be guessed"), std::string::npos);
   }
-  // The last rank of plain variables cannot tell that it is on another node, if nobody says so.
+  // With plain variables, the last rank cannot tell that it is on a different node unless a variable says so.
   EXPECT_NE(error_of(with(plain, {{"RANK", "3"}, {"LOCAL_RANK", "3"}, {"LOCAL_WORLD_SIZE", ""}})), "");
 }
 
@@ -240,11 +240,11 @@ TEST(Environment, ErrorsNameTheVariables) {
   }
 }
 
-TEST(Environment, EqualPlainVariablesAreNoContradiction) {
+TEST(Environment, EqualPlainVariablesDoNotContradict) {
   EXPECT_EQ(parse_environment(with(kMpirun, {{"RANK", "2"}, {"WORLD_SIZE", "3"}})).rank, 2);
 }
 
-TEST(Environment, CommOptions) {
+TEST(Environment, CommOptionsAreRead) {
   EXPECT_EQ(parse_comm_options({{"RINGMASTER_LIVENESS", "7"}}).liveness, std::chrono::seconds(7));
   EXPECT_EQ(parse_comm_options({{"RINGMASTER_LIVENESS", "0"}}).liveness.count(), 0);
   EXPECT_THROW(parse_comm_options({{"RINGMASTER_LIVENESS", "1"}}), Error);
@@ -260,7 +260,7 @@ TEST(Environment, CommOptions) {
   EXPECT_THROW(parse_comm_options({{"RINGMASTER_COMM_TIMEOUT", "soon"}}), Error);
 }
 
-TEST(Environment, TheSameLauncherStartsAgain) {
+TEST(Environment, AResumeCommandUsesTheSameLauncher) {
   const auto start = [](const Environment& env) { return start_command(parse_environment(env), "train runs/a"); };
   EXPECT_EQ(start({}), "ringmaster train runs/a");
   EXPECT_EQ(start(kOurs), "ringmaster launch --nproc-per-node 4 -- train runs/a");
@@ -278,7 +278,7 @@ TEST(Environment, TheSameLauncherStartsAgain) {
             "ringmaster train runs/a in each of the 2 processes");
 }
 
-TEST(HostList, Expands) {
+TEST(HostList, IsExpanded) {
   using List = std::vector<std::string>;
   EXPECT_EQ(expand_host_list(""), List{});
   EXPECT_EQ(expand_host_list("a"), List{"a"});
@@ -297,8 +297,8 @@ std::string host_list_error(const std::string& text) {
   return "";
 }
 
-// Refused before anything is expanded: each of these would be gigabytes, or a stack of calls that overflows.
-TEST(HostList, AbsurdOnesAreRefused) {
+// Each list is refused before it is expanded: it would take gigabytes, or overflow the stack.
+TEST(HostList, AbsurdListsAreRefused) {
   EXPECT_EQ(expand_host_list("n[0-65535]").size(), 65536u);
   EXPECT_NE(host_list_error("n[0-65535],m").find("more than 65536 hosts"), std::string::npos);
   EXPECT_NE(host_list_error("n[0-9999][0-9999]").find("more than 65536 hosts"), std::string::npos);

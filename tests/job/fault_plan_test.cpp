@@ -1,4 +1,4 @@
-// What --inject takes, and what it refuses.
+// The faults that --inject accepts and refuses.
 
 #include "job/fault_plan.h"
 
@@ -18,7 +18,7 @@ Fault only(const std::string& text) {
   return plan.faults.at(0);
 }
 
-TEST(FaultPlan, SaysWhoAndWhen) {
+TEST(FaultPlan, SaysRankAndTime) {
   const FaultPlan plan = parse_fault_plan(
       "7:kill@rank=1,step=250,phase=backward;slow@rank=0+2,factor=1.5;io@rank=0,call=fsync,error=EIO,nth=3;"
       "kill@rank=any,mean=1m;stop@agent=1,after=500ms");
@@ -43,7 +43,7 @@ TEST(FaultPlan, SaysWhoAndWhen) {
   EXPECT_EQ(plan.faults[4].after, 0.5);
 }
 
-TEST(FaultPlan, WhatIsNotGivenIsLeftOpen) {
+TEST(FaultPlan, OmittedKeysGetDefaults) {
   EXPECT_TRUE(only("1:kill").whom.drawn());
   EXPECT_EQ(only("1:kill").attempt, 0);
   EXPECT_EQ(only("1:kill@probability=0.5").attempt, std::nullopt);
@@ -87,8 +87,8 @@ TEST(FaultPlan, NamesThePlaceAndTheKnownWords) {
   expect("7:", "'' is no kind of fault");
 }
 
-// Those of them that wait for their time, here for an hour, end with the process.
-TEST(FaultPlan, ClocksEndWhenTheyAreTold) {
+// Clocks of faults that wait, here for an hour, end with the process. The test fails if it hangs.
+TEST(FaultPlan, ClocksCanBeStopped) {
   Injector injector(parse_fault_plan("7:kill@after=1h;stop@mean=10h"), {});
   injector.stop_clocks();
 }

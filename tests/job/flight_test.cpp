@@ -1,4 +1,4 @@
-// What is recorded of operations.
+// The record of communication operations.
 
 #include "comm/flight_log.h"
 
@@ -42,7 +42,7 @@ TEST_F(Flights, AnOperationPassesThroughItsStates) {
   EXPECT_EQ(ring_->groups[0].first_rank, 2);
 }
 
-// The numbers of a group are the same on all ranks, whoever sends to whom.
+// Numbers of a group's operations are equal on all ranks, whichever ranks exchange messages.
 TEST_F(Flights, PairwiseOperationsDoNotCount) {
   FlightLog log(*ring_, "cp", 0, 2);
   log.queued(op("barrier"));
@@ -54,7 +54,7 @@ TEST_F(Flights, PairwiseOperationsDoNotCount) {
   EXPECT_EQ(ring_->groups[0].queued, 2);
 }
 
-TEST_F(Flights, OldOnesAreReplacedAndLateNewsOfThemIgnored) {
+TEST_F(Flights, OldOperationsAreReplacedAndTheirLateUpdatesIgnored) {
   FlightLog log(*ring_, "dp", 0, 2);
   const Flight first = log.queued(op("first"));
   for (int i = 0; i < FlightRing::kEntries; ++i) log.queued(op("later"));
@@ -70,13 +70,13 @@ TEST_F(Flights, LongTextsAreCut) {
   EXPECT_EQ(std::strlen(ring_->groups[0].name.data()), ring_->groups[0].name.size() - 1);
 }
 
-TEST_F(Flights, GroupsWithoutAPlaceAreNotRecorded) {
+TEST_F(Flights, GroupsBeyondTheLimitAreNotRecorded) {
   for (int i = 0; i < FlightRing::kGroups + 5; ++i) FlightLog(*ring_, "g", i, 2).queued(op("barrier"));
   EXPECT_EQ(ring_->queued, FlightRing::kGroups);
 }
 
-// Steps and the writing of a checkpoint go on at once.
-TEST_F(Flights, TwoThreads) {
+// Steps run while a checkpoint is written.
+TEST_F(Flights, TwoThreadsMayRecord) {
   constexpr int kEach = 5'000;
   const auto work = [&](const char* name, int rank) {
     FlightLog log(*ring_, name, rank, 2);

@@ -1,4 +1,4 @@
-// The server itself: who gets in, and what clients that mean harm can do.
+// The HTTP server: access, and clients with bad intentions.
 #include "job/http_server.h"
 
 #include <gtest/gtest.h>
@@ -38,12 +38,12 @@ class HttpServerTest : public testing::Test {
   }
 };
 
-TEST(HttpAccess, OnlyThisMachineWithoutAToken) {
+TEST(HttpAccess, WithoutATokenOnlyThisMachineHasAccess) {
   const HttpAccess own({"127.0.0.1", 80}, "");
   EXPECT_EQ(own.refusal({"", "127.0.0.1:80", ""}), 0);
   EXPECT_EQ(own.refusal({"", "localhost:80", "http://localhost:80"}), 0);
   EXPECT_EQ(own.refusal({"", "[::1]:80", ""}), 0);
-  EXPECT_EQ(own.refusal({"", "evil.example:80", ""}), 403);  // a name that was given this machine's address
+  EXPECT_EQ(own.refusal({"", "evil.example:80", ""}), 403);  // a foreign name that resolves to this machine's address
   EXPECT_EQ(own.refusal({"", "127.0.0.1.evil.example", ""}), 403);
   EXPECT_EQ(own.refusal({"", "127.0.0.1:80", "http://evil.example"}), 403);
   EXPECT_EQ(own.refusal({"", "127.0.0.1:80", "http://[::1].evil.example"}), 403);
@@ -53,7 +53,7 @@ TEST(HttpAccess, OnlyThisMachineWithoutAToken) {
   EXPECT_THROW(HttpAccess({"::", 80}, ""), Error);
 }
 
-TEST(HttpAccess, WhoeverShowsTheToken) {
+TEST(HttpAccess, ATokenGivesAccess) {
   const HttpAccess open({"0.0.0.0", 80}, "secret");
   EXPECT_EQ(open.refusal({"Bearer secret", "node7:80", "https://proxy.example"}), 0);
   EXPECT_EQ(open.refusal({"Basic cmluZ21hc3RlcjpzZWNyZXQ=", "node7:80", ""}), 0);  // ringmaster:secret
@@ -101,7 +101,7 @@ TEST_F(HttpServerTest, AnswersAndRefuses) {
   EXPECT_EQ(test::say(at, "GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n").status, 403);
 }
 
-// Two readers of such a request may disagree on where it ends, or whom it is for.
+// Two readers of such a request may disagree about its end or about the host that it is for.
 TEST_F(HttpServerTest, AmbiguousRequestsAreRefused) {
   const HttpServer server({.at = kAnywhere, .max_body = 100}, echo);
   const std::string host = "Host: localhost\r\n", five = "Content-Length: 5\r\n",
@@ -116,7 +116,7 @@ TEST_F(HttpServerTest, AmbiguousRequestsAreRefused) {
     const auto deadline = AwakeClock::now() + seconds(60);
     const Fd fd = connect_to(server.endpoint(), deadline);
     send_all(fd, "POST / HTTP/1.1\r\n" + headers + "\r\n" + hidden, deadline);
-    const std::string said = test::received(fd);  // the server has to close: what follows may be no request
+    const std::string said = test::received(fd);  // the server must close: the rest may not be a request
     EXPECT_EQ(test::answer_of(said).status, 400) << headers << said;
     EXPECT_EQ(said.find("hidden"), std::string::npos) << headers << said;
   }
@@ -141,7 +141,7 @@ TEST_F(HttpServerTest, ABodyWithoutALengthIsBounded) {
   EXPECT_EQ(test::say(server.endpoint(), head + "3e8\r\n" + std::string(1000, 'x') + "\r\n0\r\n\r\n").status, 200);
 }
 
-TEST_F(HttpServerTest, WhatIsNoHttpEndsTheConnection) {
+TEST_F(HttpServerTest, MalformedRequestsEndTheConnection) {
   const HttpServer server({.at = kAnywhere, .silence = seconds(1)}, echo);
   const Endpoint at = server.endpoint();
   for (const std::string& bytes :
@@ -152,7 +152,7 @@ TEST_F(HttpServerTest, WhatIsNoHttpEndsTheConnection) {
         std::string("POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")}) {
     try {
       EXPECT_NE(test::say(at, bytes).status, 200) << bytes.substr(0, 60);
-    } catch (const Error&) {  // it closed while this was being said
+    } catch (const Error&) {  // the server closed before all was sent
     }
   }
   EXPECT_EQ(http_get(at, "/").status, 200);
@@ -187,7 +187,7 @@ TEST_F(HttpServerTest, StreamsAndEndsThemWithTheClient) {
   EXPECT_EQ(alive, 0);
 }
 
-// Silence is the client's, not that of a model which thinks; a stream must not be silent for as long.
+// Silence is the client's, not that of a model that is computing. A stream may be silent for as long.
 TEST_F(HttpServerTest, SlowAnswersAreNoSilence) {
   const HttpServer server({.at = kAnywhere, .may_block = true, .silence = seconds(1)}, [](const HttpRequest& r) {
     const auto think = [](int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); };
@@ -212,7 +212,7 @@ TEST_F(HttpServerTest, AHandlerSeesThatItsClientHasLeft) {
   const auto deadline = AwakeClock::now() + seconds(10);
   const std::string brief = "GET /brief HTTP/1.1\r\nHost: localhost\r\n\r\n";
   const Fd two = connect_to(server.endpoint(), deadline);
-  send_all(two, brief + brief, deadline);  // the second stands behind the first
+  send_all(two, brief + brief, deadline);  // the second request is queued behind the first
   recv_exactly(two, 100, deadline);
   EXPECT_EQ(http_get(server.endpoint(), "/brief").body, "ok");
   EXPECT_EQ(left, 0);
@@ -226,20 +226,21 @@ TEST_F(HttpServerTest, AHandlerSeesThatItsClientHasLeft) {
   EXPECT_EQ(left, 1);
 }
 
-// Says one byte of `text` after the other, again and again, until the server closes. False: it did not within a minute.
+// Sends the bytes of `text` one at a time, again and again, until the server closes. Returns false if it does not
+// within a minute.
 bool drips_until_closed(const Endpoint& at, const std::string& begin, const std::string& text) {
   const auto deadline = AwakeClock::now() + seconds(60);
   const Fd fd = connect_to(at, deadline);
   send_all(fd, begin, deadline);
   for (std::size_t i = 0; AwakeClock::now() < deadline; ++i) {
     pollfd p{fd.get(), POLLIN, 0};
-    if (poll(&p, 1, 50) > 0) return true;  // its end
+    if (poll(&p, 1, 50) > 0) return true;  // the server has closed
     if (send(fd.get(), &text[i % text.size()], 1, MSG_NOSIGNAL) != 1) return true;
   }
   return false;
 }
 
-// Silence never shows such a client: only the deadline for the whole request does.
+// Such a client is never silent: only the deadline for the whole request ends it.
 TEST_F(HttpServerTest, ARequestThatNeverEndsIsClosed) {
   const auto options = [](bool may_block) {
     return HttpOptions{
@@ -251,8 +252,8 @@ TEST_F(HttpServerTest, ARequestThatNeverEndsIsClosed) {
                                  "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n", "x"));
 }
 
-// More of them than there are connections, also with those that libmicrohttpd takes while others close, which no
-// deadline ends during the test.
+// There are more such requests than connections, counting those that libmicrohttpd accepts while others close. No
+// deadline ends them during the test.
 TEST_F(HttpServerTest, RequestsThatNeverEndMakeWay) {
   const std::string head = "GET / HTTP/1.1\r\nX: ",
                     body = str("POST / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ", kToken,
@@ -278,7 +279,7 @@ TEST_F(HttpServerTest, RequestsThatNeverEndMakeWay) {
   }
 }
 
-// A client that never stops to talk does not keep the server from ending.
+// A client that never stops sending does not keep the server from ending.
 TEST_F(HttpServerTest, EndsWhileClientsTalk) {
   std::vector<Fd> slow;
   auto server = std::make_unique<HttpServer>(

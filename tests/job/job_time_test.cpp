@@ -1,4 +1,4 @@
-// What a job lost, as its restarts and saves tell it.
+// Time lost by a job, from its restarts and saves.
 
 #include "job/job_time.h"
 
@@ -7,15 +7,15 @@
 namespace ring {
 namespace {
 
-constexpr double kClose = 0.5;  // seconds that this test may be held up
+constexpr double kClose = 0.5;  // seconds by which a busy machine may delay this test
 
-TEST(JobTime, ARestartLosesTheTimeSinceTheStateThatItGoesOnFrom) {
+TEST(JobTime, ARestartLosesTheTimeSinceTheStateThatItResumes) {
   JobTime job;
   job.begin_ms = job.since_ms = now_ms() - 100'000;
   job.steps_begin(0, 0, 0);
   EXPECT_EQ(job.lost(), 0) << "to start is no loss";
   job.save_seconds += 2;
-  job.saved(50, now_ms() - 32'000, 2);  // so that steps went on 30 s ago
+  job.saved(50, now_ms() - 32'000, 2);  // so that steps continued 30 s ago
   job.steps_begin(1, 50, now_ms() - 5'000);
   EXPECT_NEAR(job.restart_seconds, 30, kClose) << "not since the checkpoint was written";
   job.steps_begin(2, 50, now_ms() - 5'000);
@@ -25,8 +25,8 @@ TEST(JobTime, ARestartLosesTheTimeSinceTheStateThatItGoesOnFrom) {
   EXPECT_EQ(job.text().find("2 restarts, 32"), 0u) << job.text();
 }
 
-// The process died between the commit and hearing of it.
-TEST(JobTime, ACheckpointThatNobodyHeardOfCountsFromItsWriting) {
+// The process died after the commit, before it learned of it.
+TEST(JobTime, AnUnreportedCheckpointCountsFromItsCreation) {
   JobTime job;
   job.begin_ms = job.since_ms = now_ms() - 100'000;
   job.saved(50, now_ms() - 40'000, 0);
@@ -34,7 +34,7 @@ TEST(JobTime, ACheckpointThatNobodyHeardOfCountsFromItsWriting) {
   EXPECT_NEAR(job.restart_seconds, 5, kClose);
 }
 
-TEST(JobTime, WithoutACheckpointAllIsLostSinceTheJobBegan) {
+TEST(JobTime, WithoutACheckpointAllTimeIsLost) {
   JobTime job;
   job.begin_ms = job.since_ms = now_ms() - 10'000;
   job.steps_begin(1, 0, 0);
@@ -42,10 +42,10 @@ TEST(JobTime, WithoutACheckpointAllIsLostSinceTheJobBegan) {
   EXPECT_NEAR(job.goodput(), 0, 0.05);
 }
 
-// Over restarts, whose processes know only what the page says.
-TEST(JobTime, WhatAJobRecoveredFromIsCounted) {
+// The counts survive restarts, whose processes know only the job's page.
+TEST(JobTime, RecoveriesAreCounted) {
   JobTime job;
-  job.memory_ran_out(2);  // in earlier jobs
+  job.memory_ran_out(2);  // of earlier jobs
   job.steps_begin(0, 100, 0);
   EXPECT_EQ(job.text().find("0 restarts, 0 s lost"), 0u) << job.text();
   job.step_done(130);
@@ -65,7 +65,7 @@ TEST(JobTime, WhatAJobRecoveredFromIsCounted) {
       << job.text();
 }
 
-TEST(JobTime, WithoutALauncherItBeginsWithItsSteps) {
+TEST(JobTime, WithoutALauncherTheJobBeginsWithItsSteps) {
   JobTime job;
   job.steps_begin(0, 0, 0);
   EXPECT_EQ(job.lost(), 0);

@@ -1,4 +1,4 @@
-// A rank that dies or stops in the middle of an operation: the others are out within seconds, and know who it was.
+// A rank dies or stops during an operation: the other ranks end within seconds, and name it.
 
 #include "job/liveness.h"
 
@@ -38,7 +38,7 @@ WorkerEnvironment environment(int rank, int world, const Endpoint& store) {
   return env;
 }
 
-// Runs all ranks as threads; returns what each threw.
+// Runs all ranks as threads. Returns the message of each rank's error; "" if there was none.
 std::vector<std::string> run_meshes(int world, const CommOptions& options, const std::vector<MeshAxis>& axes,
                                     const std::function<void(Mesh&)>& fn) {
   const StoreServer server({"127.0.0.1", 0}, "liveness");
@@ -57,7 +57,7 @@ std::vector<std::string> run_meshes(int world, const CommOptions& options, const
   return errors;
 }
 
-// all_reduce without end; says through the store when it is under way.
+// Calls all_reduce without end. Reports through the store once the operations are under way.
 void endless(Mesh& mesh) {
   const Tensor t = Tensor::zeros({300'000}, DType::f32, Stream::cpu(1));
   for (int k = 0;; ++k) {
@@ -69,10 +69,10 @@ void endless(Mesh& mesh) {
 struct Case {
   const char* name;
   int signal;
-  int victim;        // its rank, in a process of its own
+  int victim;        // its rank; it runs in a process of its own
   bool hosts_store;  // the victim's process also serves the store
   int liveness_ms;
-  const char* named;  // in a survivor's error
+  const char* named;  // expected in a survivor's error
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
@@ -83,7 +83,7 @@ class DistLiveness : public testing::TestWithParam<Case> {
     if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
     ASSERT_EQ(pipe(to_child_), 0);
     ASSERT_EQ(pipe(from_child_), 0);
-    child_ = fork();  // before any thread exists
+    child_ = fork();  // before there is any thread
     ASSERT_GE(child_, 0);
     if (child_ == 0) be_victim();
   }
@@ -132,7 +132,7 @@ INSTANTIATE_TEST_SUITE_P(Signals, DistLiveness,
                                          Case{"KilledWithTheStore", SIGKILL, 0, true, 1500, "rank 0"}),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST_P(DistLiveness, SurvivorsAreOutAndNameIt) {
+TEST_P(DistLiveness, SurvivorsEndAndNameTheVictim) {
   std::unique_ptr<StoreServer> server;
   if (!GetParam().hosts_store) server = std::make_unique<StoreServer>(Endpoint{"127.0.0.1", 0}, "liveness");
   const Endpoint at{"127.0.0.1", exchange_port(server.get())};
@@ -144,7 +144,7 @@ TEST_P(DistLiveness, SurvivorsAreOutAndNameIt) {
       threads.emplace_back([&, rank] {
         try {
           WorkerEnvironment env = environment(rank, kWorld, at);
-          env.host_store = GetParam().hosts_store;  // by rank 0, which is the victim
+          env.host_store = GetParam().hosts_store;  // refers to rank 0, which is the victim
           endless(*Mesh::join(env, options_with(GetParam().liveness_ms), {.axes = {{"dp", kWorld}}}));
         } catch (const PeerLost& e) {
           errors[static_cast<std::size_t>(rank)] = e.what();
@@ -157,7 +157,7 @@ TEST_P(DistLiveness, SurvivorsAreOutAndNameIt) {
   for (std::size_t r = 0; r < kWorld; ++r) {
     if (static_cast<int>(r) == GetParam().victim) continue;
     const bool names = contains(errors[r], GetParam().named);
-    // A survivor that is slower than another one may learn only of that one's end.
+    // A slower survivor may learn only of the end of another survivor.
     EXPECT_TRUE(names || contains(errors[r], "(its own log says why)")) << "rank " << r << ": " << errors[r];
     named += names;
   }
@@ -171,7 +171,7 @@ class DistLivenessThreads : public testing::Test {
   }
 };
 
-TEST_F(DistLivenessThreads, LongComputationIsNoSilence) {
+TEST_F(DistLivenessThreads, ALongComputationIsNotSilence) {
   const auto errors = run_meshes(2, options_with(400), {{"dp", 2}}, [](Mesh& m) {
     if (m.rank() == 1) std::this_thread::sleep_for(milliseconds(1200));
     m.all().barrier().synchronize();
@@ -179,10 +179,11 @@ TEST_F(DistLivenessThreads, LongComputationIsNoSilence) {
   EXPECT_EQ(test::joined(errors), "");
 }
 
-TEST_F(DistLivenessThreads, LeavingEarlyIsNoDeath) {
+TEST_F(DistLivenessThreads, LeavingEarlyIsNotAFailure) {
   const auto errors = run_meshes(4, options_with(400), {{"dp", 2}, {"tp", 2}}, [](Mesh& m) {
     m.host().barrier().synchronize();
-    for (int turn = 0; m.rank() < 2 && turn < 60; ++turn) {  // not by the clock, which each reads at another time
+    for (int turn = 0; m.rank() < 2 && turn < 60;
+         ++turn) {  // turns, since each rank reads the clock at a different time
       m.axis("tp").barrier().synchronize();
       std::this_thread::sleep_for(milliseconds(20));
     }
@@ -190,8 +191,8 @@ TEST_F(DistLivenessThreads, LeavingEarlyIsNoDeath) {
   EXPECT_EQ(test::joined(errors), "");
 }
 
-// Ranks 0 and 1 never talk to rank 3, so that no connection of theirs tells them.
-TEST_F(DistLivenessThreads, AFailureElsewhereEndsEverybody) {
+// Ranks 0 and 1 never exchange messages with rank 3, so that no connection tells them.
+TEST_F(DistLivenessThreads, AFailureElsewhereEndsAllRanks) {
   const auto begin = Clock::now();
   const auto errors = run_meshes(4, options_with(2000), {{"dp", 2}, {"tp", 2}}, [](Mesh& m) {
     m.host().barrier().synchronize();
@@ -213,7 +214,7 @@ TEST_F(DistLivenessThreads, AFailureElsewhereEndsEverybody) {
   EXPECT_LT(seconds_since(begin), 5);
 }
 
-TEST(Store, HeartbeatsTellTheSilentAndTheEnded) {
+TEST(Store, HeartbeatsReportSilentAndEndedRanks) {
   const StoreServer server({"127.0.0.1", 0}, "c");
   const auto a = connect_store(server.endpoint(), "c", Timeout(2000));
   auto b = a->another_connection(Timeout(2000));
@@ -226,7 +227,7 @@ TEST(Store, HeartbeatsTellTheSilentAndTheEnded) {
   EXPECT_EQ(seen[0].name, "b");
   EXPECT_GE(seen[0].age, milliseconds(100));
   EXPECT_EQ(seen[0].word, "");
-  b.reset();  // without a goodbye
+  b.reset();  // closes without a last message
   const auto begin = Clock::now();
   do seen = a->beat("a", "", Timeout(10'000), Timeout(2000));
   while (seen.empty() && seconds_since(begin) < 2);

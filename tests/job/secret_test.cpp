@@ -14,15 +14,15 @@
 namespace ring {
 namespace {
 
-// RFC 4231, test cases 1 and 2.
-TEST(Secret, HmacIsThatOfTheStandard) {
+// Test cases 1 and 2 of RFC 4231.
+TEST(Secret, HmacMatchesTheStandard) {
   EXPECT_EQ(hmac(std::string(20, '\x0b'), "Hi There"),
             "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
   EXPECT_EQ(hmac("Jefe", "what do ya want for nothing?"),
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
 }
 
-TEST(Secret, RandomOnesDiffer) {
+TEST(Secret, RandomSecretsDiffer) {
   EXPECT_EQ(random_secret().size(), 64u);
   EXPECT_NE(random_secret(), random_secret());
   EXPECT_TRUE(same_secret("abc", "abc"));
@@ -30,7 +30,7 @@ TEST(Secret, RandomOnesDiffer) {
   EXPECT_FALSE(same_secret("abc", "abcd"));
 }
 
-TEST(Secret, NothingIsLeftOfOneThatCannotBeWritten) {
+TEST(Secret, ASecretThatCannotBeWrittenLeavesNoFile) {
   const std::string file = (std::filesystem::temp_directory_path() / str("ring_secret_", getpid())).string();
   const auto handler = signal(SIGXFSZ, SIG_IGN);
   rlimit before{};
@@ -49,7 +49,7 @@ TEST(Secret, NothingIsLeftOfOneThatCannotBeWritten) {
   EXPECT_FALSE(std::filesystem::exists(file));
 }
 
-// `text` as a secret's file that only its owner can read; empty: it is accepted.
+// Writes `text` to a secret file that only its owner can read. Returns the error of reading it; "" if it is accepted.
 std::string refusal_of(const std::string& text) {
   const std::string file = (std::filesystem::temp_directory_path() / str("ring_secret_text_", getpid())).string();
   std::ofstream(file, std::ios::binary) << text;
@@ -65,7 +65,7 @@ std::string refusal_of(const std::string& text) {
   return error;
 }
 
-TEST(Secret, TextsThatAreNoSecretsAreRefused) {
+TEST(Secret, InvalidSecretsAreRefused) {
   EXPECT_EQ(refusal_of(std::string(kMaxSecret, 's') + std::string(1000, '\n')), "");
   for (const std::size_t more : {1, 5000})
     EXPECT_NE(refusal_of(std::string(kMaxSecret + more, 's')).find("at most 4096 characters"), std::string::npos);
@@ -76,7 +76,7 @@ TEST(Secret, TextsThatAreNoSecretsAreRefused) {
   EXPECT_NE(refusal_of(std::string(31, 's')).find("at least 32"), std::string::npos);
 }
 
-TEST(Secret, PipesAndDevicesAreNotWaitedFor) {
+TEST(Secret, PipesAndDevicesAreRefusedWithoutWaiting) {
   const std::string pipe = (std::filesystem::temp_directory_path() / str("ring_secret_pipe_", getpid())).string();
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   for (const std::string& file : {pipe, std::string("/dev/zero"), std::string("/")}) {
@@ -91,13 +91,13 @@ TEST(Secret, PipesAndDevicesAreNotWaitedFor) {
   std::filesystem::remove(pipe);
 }
 
-TEST(Secret, FilesAreTheirOwners) {
+TEST(Secret, FilesMustBePrivateToTheirOwner) {
   std::string folder = (std::filesystem::temp_directory_path() / "ring_secret_XXXXXX").string();
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   const std::string file = folder + "/s";
   make_secret(file);
   EXPECT_EQ(read_secret(file).size(), 64u);
-  std::ofstream(folder + "/marked") << "\xEF\xBB\xBF" << read_secret(file) << "\r\n";  // by an editor of Windows
+  std::ofstream(folder + "/marked") << "\xEF\xBB\xBF" << read_secret(file) << "\r\n";  // as written by Windows
   chmod((folder + "/marked").c_str(), 0600);
   EXPECT_EQ(read_secret(folder + "/marked"), read_secret(file));
   struct stat facts {};

@@ -11,7 +11,7 @@ TEST(StartTimes, EachStageCountsFromThePreviousOne) {
   StartTimes t;
   t[StartStage::failed] = 5'000'000'000;
   t[StartStage::noticed] = 5'250'000'000;
-  t[StartStage::spawned] = 6'000'000'000;  // without `ended`: it was not seen
+  t[StartStage::spawned] = 6'000'000'000;  // `ended` was not seen
   t[StartStage::stepped] = 8'500'400'000;
   EXPECT_EQ(t.text(), "3.5 s: noticed 0.25, spawned 0.75, first step 2.5");
 }

@@ -1,4 +1,4 @@
-// Strangers and damaged clients at the store's door: they get little room and time, and nobody else notices.
+// Strangers and faulty clients of the store get little memory and time, and do not disturb members.
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -31,7 +31,7 @@ std::string knock(const std::string& cookie, const std::string& number) {
 class StoreHostile : public testing::Test {
  protected:
   Fd stranger() const { return connect_to(server_.endpoint(), Clock::now() + kSoon); }
-  // The answer to a message: its status and value.
+  // Sends a message. Returns the status and the value of the answer.
   static std::pair<Status, std::string> ask(const Fd& fd, const std::string& message) {
     send_all(fd, message, Clock::now() + kSoon);
     std::size_t at = 0;
@@ -41,7 +41,7 @@ class StoreHostile : public testing::Test {
     const auto status = take<Status>(payload, at);
     return {status, payload.substr(at)};
   }
-  // One that has shown that it knows the cookie.
+  // Opens a connection that has proved to know the cookie.
   Fd member() const {
     Fd fd = stranger();
     const std::string number = ask(fd, kHello).second;
@@ -54,14 +54,14 @@ class StoreHostile : public testing::Test {
   StoreServer server_{{"127.0.0.1", 0}, "s"};
 };
 
-// The next connection.
+// Accepts the next connection.
 int accept_soon(const Fd& listening) {
   pollfd fd{listening.get(), POLLIN, 0};
   poll(&fd, 1, static_cast<int>(kSoon.count()));
   return accept4(listening.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
 }
 
-// Bytes that are a function of a number: what is said differs by kind of damage.
+// Returns bytes that depend only on `n`, with various kinds of damage.
 std::string damaged_message(std::uint64_t n) {
   const auto bits = [n](std::uint64_t i) { return random_bits({7, 0, 0}, n * 64 + i); };
   std::string text = encode({static_cast<Op>(bits(0) % 7), static_cast<std::int64_t>(bits(1)) << bits(2) % 32,
@@ -70,7 +70,7 @@ std::string damaged_message(std::uint64_t n) {
   return text.substr(0, bits(20) % 3 ? text.size() : bits(21) % text.size());
 }
 
-TEST_F(StoreHostile, ThousandsOfDamagedMessages) {
+TEST_F(StoreHostile, ThousandsOfDamagedMessagesDisturbNobody) {
   const auto honest = connect_store(server_.endpoint(), "s", kSoon);
   for (std::uint64_t n = 0; n < 2000; ++n) {
     const Fd fd = n % 2 ? member() : stranger();
@@ -82,7 +82,7 @@ TEST_F(StoreHostile, ThousandsOfDamagedMessages) {
   expect_well();
 }
 
-TEST_F(StoreHostile, LengthsBeyondTheLimits) {
+TEST_F(StoreHostile, LengthsBeyondTheLimitsEndTheConnection) {
   for (const std::uint32_t length : {0u, 513u, 0x7fffffffu, 0xffffffffu}) {
     std::string text;
     put(text, length);
@@ -100,7 +100,7 @@ TEST_F(StoreHostile, LengthsBeyondTheLimits) {
   expect_well();
 }
 
-// More than there is room for, and none of them says a word.
+// There are more silent strangers than the store has room for.
 TEST_F(StoreHostile, ACrowdOfSilentStrangersLetsMembersIn) {
   std::vector<Fd> crowd;
   for (std::size_t i = 0; i < 2 * kMaxStrangers; ++i) crowd.push_back(stranger());
@@ -110,8 +110,8 @@ TEST_F(StoreHostile, ACrowdOfSilentStrangersLetsMembersIn) {
   expect_well();
 }
 
-// A byte now and then keeps nobody in beyond the time for the hello.
-TEST_F(StoreHostile, ASlowStrangerIsShownOut) {
+// Sending a byte now and then does not extend the time for the hello.
+TEST_F(StoreHostile, ASlowStrangerIsDisconnected) {
   const Fd fd = stranger();
   const std::string hello = kHello + knock("s", kOwnNumber);
   bool out = false;
@@ -130,8 +130,8 @@ long resident_kib() {
   return 0;
 }
 
-// One that asks and never reads: the answers that wait for it are bounded.
-TEST_F(StoreHostile, AnswersThatNobodyReadsAreBounded) {
+// A client that requests and never reads has a bounded number of answers waiting.
+TEST_F(StoreHostile, UnreadAnswersAreBounded) {
   const auto honest = connect_store(server_.endpoint(), "s", kSoon);
   honest->set("large", std::string(kMaxStoreValue, 'x'));
   const Fd fd = member();
@@ -144,7 +144,7 @@ TEST_F(StoreHostile, AnswersThatNobodyReadsAreBounded) {
   expect_well();
 }
 
-// A session of a member.
+// Opens a session that has proved to know the cookie.
 StoreSessions::Iterator member_of(StoreSessions& sessions, StoreSessions::Clock::time_point now) {
   const auto s = sessions.open(now);
   sessions.receive(*s, kHello, now);
@@ -154,7 +154,7 @@ StoreSessions::Iterator member_of(StoreSessions& sessions, StoreSessions::Clock:
   return s;
 }
 
-TEST(StoreSessions, RequestsWaitUntilTheirAnswersHaveRoom) {
+TEST(StoreSessions, RequestsWaitUntilTheirAnswersFit) {
   StoreSessions sessions("s");
   const auto now = StoreSessions::Clock::now();
   const auto s = member_of(sessions, now);
@@ -174,8 +174,8 @@ TEST(StoreSessions, RequestsWaitUntilTheirAnswersHaveRoom) {
   EXPECT_EQ(answers, 400u);
 }
 
-// Strangers of one address leave room for those of others.
-TEST(StoreSessions, AnAddressHasSoManyStrangers) {
+// Strangers from one address leave room for those from other addresses.
+TEST(StoreSessions, StrangersOfOneAddressAreBounded) {
   StoreSessions sessions("s");
   const auto begin = StoreSessions::Clock::now();
   std::vector<StoreSessions::Iterator> crowd;
@@ -195,7 +195,7 @@ TEST(StoreSessions, AnAddressHasSoManyStrangers) {
   EXPECT_FALSE(sessions.crowding_stranger(late, begin + kChance)) << "members are no strangers";
 }
 
-TEST(StoreSessions, NumbersAtTheirExtremes) {
+TEST(StoreSessions, ExtremeNumbersAreHandled) {
   StoreSessions sessions("s");
   const auto now = StoreSessions::Clock::now();
   const auto s = member_of(sessions, now);
@@ -238,8 +238,8 @@ TEST(StoreSessions, AllValuesTogetherAreBounded) {
   EXPECT_EQ(s->out, reply(Status::ok) + reply(Status::ok)) << "what is replaced makes room";
 }
 
-// Whoever listened to another connection, or guesses, is refused and learns nothing from it.
-TEST_F(StoreHostile, WhatWasHeardElsewhereOpensNothing) {
+// A client that listened to another connection, or guesses, is refused and learns nothing.
+TEST_F(StoreHostile, ProofsOfOtherConnectionsAreRefused) {
   const Fd watched = stranger();
   const std::string number = ask(watched, kHello).second, knocked = knock("s", number);
   ASSERT_EQ(number.size(), store_handshake::kNumber);
@@ -249,7 +249,7 @@ TEST_F(StoreHostile, WhatWasHeardElsewhereOpensNothing) {
   EXPECT_EQ(ask(replay, knocked), std::pair(Status::refused, std::string()));
   expect_closed(replay);
 
-  const Fd reflected = stranger();  // the server's own proof, which is made for the other side
+  const Fd reflected = stranger();  // the server's own proof, which is made for the opposite direction
   const std::string again = ask(reflected, kHello).second;
   const std::string theirs = store_handshake::proof("s", "server", again, kOwnNumber);
   EXPECT_EQ(ask(reflected, encode({Op::hello, 0, "", kOwnNumber + theirs})).first, Status::refused);
@@ -261,8 +261,9 @@ TEST_F(StoreHostile, WhatWasHeardElsewhereOpensNothing) {
   expect_well();
 }
 
-// Byte for byte what a member said, on another connection to the same store, and to another store with its cookie.
-TEST(StoreSessions, AConversationThatIsPlayedAgainIsRefused) {
+// The bytes of a member are sent again, on another connection to the same store and to another store with the same
+// cookie.
+TEST(StoreSessions, AReplayedConversationIsRefused) {
   StoreSessions store("s"), another("s");
   const auto now = StoreSessions::Clock::now();
   const auto member = store.open(now);
@@ -286,8 +287,8 @@ TEST(StoreSessions, AConversationThatIsPlayedAgainIsRefused) {
   }
 }
 
-// A server that does not know the cookie is not believed.
-TEST(Store, AServerHasToKnowTheCookieToo) {
+// A client does not trust a server that does not know the cookie.
+TEST(Store, AServerMustKnowTheCookie) {
   const Fd listening = listen_on({"127.0.0.1", 0});
   std::thread impostor([&] {
     const Fd fd(accept_soon(listening));
@@ -302,7 +303,7 @@ TEST(Store, AServerHasToKnowTheCookieToo) {
   impostor.join();
 }
 
-TEST(StoreSessions, AListHasEachValueUnderItsNumber) {
+TEST(StoreSessions, AListStoresEachValueUnderItsNumber) {
   StoreSessions sessions("s");
   const auto now = StoreSessions::Clock::now();
   const auto a = member_of(sessions, now), b = member_of(sessions, now);

@@ -16,7 +16,7 @@ constexpr Timeout kSoon{2000};
 
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
-TEST(Store, SetGetAdd) {
+TEST(Store, SetGetAndAddWork) {
   const StoreServer server({"127.0.0.1", 0}, "secret");
   const auto a = connect_store(server.endpoint(), "secret", kSoon),
              b = connect_store(server.endpoint(), "secret", kSoon);
@@ -36,7 +36,7 @@ TEST(Store, SetGetAdd) {
   EXPECT_THROW(a->set("", "x"), Error);
 }
 
-TEST(Store, GetWaitsForTheOther) {
+TEST(Store, GetWaitsForTheValue) {
   const StoreServer server({"127.0.0.1", 0}, "s");
   std::thread setter([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -69,7 +69,7 @@ TEST(Store, AddsFromManyConnectionsAllCount) {
   EXPECT_EQ(connect_store(server.endpoint(), "s", kSoon)->add("n", 0), 400);
 }
 
-TEST(Store, AnotherJobsCookieIsRefusedAtOnce) {
+TEST(Store, TheCookieOfAnotherJobIsRefusedAtOnce) {
   const StoreServer server({"127.0.0.1", 0}, "job A");
   const auto begin = Clock::now();
   const std::string error = error_of([&] { connect_store(server.endpoint(), "job B", Timeout(30'000)); });
@@ -77,7 +77,7 @@ TEST(Store, AnotherJobsCookieIsRefusedAtOnce) {
   EXPECT_LT(seconds_since(begin), 2);
 }
 
-TEST(Store, NobodyListensNamesTheAddress) {
+TEST(Store, AMissingServerIsNamedByItsAddress) {
   Endpoint nobody;
   {
     const StoreServer server({"127.0.0.1", 0}, "s");
@@ -88,7 +88,7 @@ TEST(Store, NobodyListensNamesTheAddress) {
   EXPECT_NE(error.find("refused"), std::string::npos) << error;
 }
 
-TEST(Store, StrangersAreDroppedAndHarmNobody) {
+TEST(Store, StrangersAreDisconnectedAndHarmNobody) {
   const StoreServer server({"127.0.0.1", 0}, "s");
   const auto deadline = Clock::now() + kSoon;
   for (const std::string& junk :
@@ -101,7 +101,7 @@ TEST(Store, StrangersAreDroppedAndHarmNobody) {
   EXPECT_EQ(connect_store(server.endpoint(), "s", kSoon)->add("n", 1), 1);
 }
 
-TEST(Store, ServerThatDiesIsAnError) {
+TEST(Store, AServerThatDiesIsAnError) {
   auto server = std::make_unique<StoreServer>(Endpoint{"127.0.0.1", 0}, "s");
   const auto store = connect_store(server->endpoint(), "s", kSoon);
   std::thread killer([&] {
@@ -115,13 +115,13 @@ TEST(Store, ServerThatDiesIsAnError) {
   EXPECT_THROW(store->set("k", "v"), Error);
 }
 
-TEST(Store, PortInUseIsAnError) {
+TEST(Store, APortInUseIsAnError) {
   const StoreServer server({"127.0.0.1", 0}, "s");
   const std::string error = error_of([&] { StoreServer second(server.endpoint(), "s"); });
   EXPECT_NE(error.find("cannot listen on " + to_string(server.endpoint())), std::string::npos) << error;
 }
 
-TEST(Endpoint, ParsesBothFamilies) {
+TEST(Endpoint, IsParsedForBothFamilies) {
   EXPECT_EQ(parse_endpoint("127.0.0.1:80"), (Endpoint{"127.0.0.1", 80}));
   EXPECT_EQ(parse_endpoint("[::1]:65535"), (Endpoint{"::1", 65535}));
   EXPECT_EQ(to_string(parse_endpoint("[fe80::1]:7")), "[fe80::1]:7");

@@ -1,4 +1,4 @@
-// Classes of characters: one table of one version of Unicode, whatever the libraries know.
+// Classes of characters come from one table of one Unicode version, whatever version the libraries use.
 #include "text/unicode/categories.h"
 
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 namespace ring {
 namespace {
 
-// DerivedGeneralCategory.txt and Scripts.txt of Unicode 16.0: the lines "# Total code points".
-TEST(Categories, AreThoseOfUnicode16) {
+// Counts are those of DerivedGeneralCategory.txt and Scripts.txt of Unicode 16.0, in the lines "# Total code points".
+TEST(Categories, MatchUnicode16) {
   const auto count = [](std::string_view name) {
     std::size_t all = 0;
     for (const auto& [first, last] : unicode::characters_of(name)) all += last - first + 1;
@@ -32,7 +32,7 @@ TEST(Categories, AreThoseOfUnicode16) {
 }
 
 #ifdef RING_WITH_PCRE2
-// Expects the classes of Oniguruma in tokenizers 0.23, whatever versions of Unicode the libraries here have.
+// Expected classes are those of Oniguruma in tokenizers 0.23, whatever Unicode versions the libraries here have.
 TEST(Regex, PatternsThatPcre2MatchesHaveTheSameClasses) {
   const auto words = [](const std::string& pattern, std::string_view text) {
     std::vector<std::string> all;
@@ -41,7 +41,7 @@ TEST(Regex, PatternsThatPcre2MatchesHaveTheSameClasses) {
   };
   using Words = std::vector<std::string>;
   const std::string symbol = "\U0001FAE8", letter = "\U000105C0", han = "\U0002EBF0",
-                    digit = "\U00010D40";  // of 15 to 16
+                    digit = "\U00010D40";  // new in 15 to 16
   EXPECT_EQ(words(R"( ?[\p{P}\p{S}]+|\p{L}+)", "ab " + symbol + letter), (Words{"ab", " " + symbol, letter}));
   EXPECT_EQ(words(R"([^\p{L}\p{N}]+)", "a" + symbol + letter + digit), Words{symbol});
   EXPECT_EQ(words(R"(\P{L}+|\p{^N})", letter + symbol + "1"), (Words{letter, symbol + "1"}));

@@ -1,4 +1,4 @@
-// Chat templates: what expressions and statements mean is what Jinja's documentation says; tests/chat compares with
+// Chat templates: expressions and statements behave as Jinja's documentation says. tests/chat compares with
 // transformers.
 
 #include "text/chat/template.h"
@@ -27,7 +27,7 @@ void expect_all(const std::vector<Case>& cases, const std::string& variables = "
   for (const auto& [source, text] : cases) EXPECT_EQ(render(source, variables), text) << source;
 }
 
-TEST(ChatTemplate, Expressions) {
+TEST(ChatTemplate, ExpressionsAreEvaluated) {
   expect_all(
       {{"{{ 1 + 2 * 3 }} {{ (1 + 2) * 3 }} {{ 7 // 2 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 7 / 2 }}", "7 9 3 -4 2 3.5"},
        {"{{ 1 ~ 'a' ~ 2 * 3 }}", "1a6"},
@@ -43,7 +43,7 @@ TEST(ChatTemplate, Expressions) {
        {"{{ -x|abs if x is defined else 'no' }}", "no"}});
 }
 
-TEST(ChatTemplate, MembersItemsAndSlices) {
+TEST(ChatTemplate, MembersItemsAndSlicesAreRead) {
   const std::string variables = R"({"m": {"role": "user", "n": [10, 20, 30]}, "s": "aé😀z"})";
   expect_all({{"{{ m.role }}{{ m['role'] }}{{ m.n[0] }}{{ m.n[-1] }}{{ m.n.1 }}", "useruser103020"},
               {"{{ m.none }}{{ m['none'] }}{{ m.n[9] }}{{ gone }}|", "|"},
@@ -55,7 +55,7 @@ TEST(ChatTemplate, MembersItemsAndSlices) {
              variables);
 }
 
-TEST(ChatTemplate, FiltersAndTests) {
+TEST(ChatTemplate, FiltersAndTestsAreApplied) {
   const std::string variables = R"({"l": [{"r": "a", "t": 1}, {"r": "b"}, {"r": "a"}], "d": {"z": [1], "y": "q\"\n"}})";
   expect_all(
       {{"{{ ' \\u3000x '|trim }}|{{ 'xax'|trim('x') }}|{{ 'a,b'.split(',') }}|{{ ' a  b '.split() }}",
@@ -78,8 +78,8 @@ TEST(ChatTemplate, FiltersAndTests) {
       variables);
 }
 
-// Results of jinja2 3.1.6 on Python 3.12.
-TEST(ChatTemplate, TheFilterTitleIsNotTheMethod) {
+// Expected results are those of jinja2 3.1.6 on Python 3.12.
+TEST(ChatTemplate, TheFilterTitleDiffersFromTheMethod) {
   expect_all(
       {{"{{ \"it's 3rd a_b x-ray (he [she {we <they 'tis\" | title }}", "It's 3rd A_b X-Ray (He [She {We <They 'tis"},
        {"{{ \"it's 3rd a_b x-ray\".title() }}", "It'S 3Rd A_B X-Ray"},
@@ -96,7 +96,7 @@ TEST(ChatTemplate, TheFilterIntReadsTextsAsPythonDoes) {
 }
 
 #ifdef RING_WITH_UTF8PROC
-// repr() of Python 3.11 (Unicode 14) for characters that str.isprintable() says False of.
+// Expected results are those of repr() in Python 3.11 (Unicode 14), for characters that str.isprintable() rejects.
 TEST(ChatTemplate, TextsInListsArePrintedAsPythonDoes) {
   expect_all({{"{{ [s] }}", "['x\\xa0y\\u200b\\x7f\\x01é\\U000e0001🙂\\u2028\\ue000\\xad\\u3000']"},
               {"{{ [q] }}", "[\"'\"]"}},
@@ -104,7 +104,7 @@ TEST(ChatTemplate, TextsInListsArePrintedAsPythonDoes) {
 }
 #endif
 
-TEST(ChatTemplate, Statements) {
+TEST(ChatTemplate, StatementsAreExecuted) {
   expect_all(
       {{"{% for x in [3, 4] %}{{ loop.index }}{{ loop.first }}{{ loop.last }}{{ x }};{% endfor %}",
         "1TrueFalse3;2FalseTrue4;"},
@@ -113,7 +113,7 @@ TEST(ChatTemplate, Statements) {
        {"{% for x in range(9) if x % 2 %}{{ x }}/{{ loop.length }} {% endfor %}", "1/4 3/4 5/4 7/4 "},
        {"{% for x in range(9) %}{% if x == 1 %}{% continue %}{% elif x > 2 %}{% break %}{% endif %}{{ x }}{% endfor %}",
         "02"},
-       {"{% set x = 1 %}{% for y in [2] %}{% set x = y %}{% endfor %}{{ x }}", "1"},  // loops have their own
+       {"{% set x = 1 %}{% for y in [2] %}{% set x = y %}{% endfor %}{{ x }}", "1"},  // a loop has its own scope
        {"{% set ns = namespace(x=1) %}{% for y in [2] %}{% set ns.x = ns.x + y %}{% endfor %}{{ ns.x }}", "3"},
        {"{% set a, b = 1, 2 %}{{ a }}{{ b }}{% set t %}in {{ a }}{% endset %}{{ t|upper }}", "12IN 1"},
        {"{% macro f(x, y='d') %}<{{ x }}{{ y }}>{% endmacro %}{{ f(1) }}{{ f(1, y=2) }}{{ f('a')|length }}",
@@ -121,8 +121,8 @@ TEST(ChatTemplate, Statements) {
        {"{# c #}a{#- c -#} b {% if 0 %}x{% else %}y{% endif %}", "ab y"}});
 }
 
-// As Jinja with trim_blocks and lstrip_blocks.
-TEST(ChatTemplate, BlankSpaceAroundTags) {
+// Expected results are those of Jinja with trim_blocks and lstrip_blocks.
+TEST(ChatTemplate, BlankSpaceAroundTagsIsTrimmed) {
   expect_all({{"a\n  {% if 1 %}\n  b\n  {% endif %}\nc\n", "a\n  b\nc"},
               {"a\n  {{ 1 }}\nb", "a\n  1\nb"},
               {"a \n {%- if 1 -%} \n b {%- endif %} c", "ab c"},
@@ -132,14 +132,14 @@ TEST(ChatTemplate, BlankSpaceAroundTags) {
               {"{# c #}\n  {# d #}\nx", "x"}});
 }
 
-// Blank space is Python's: U+00A0 and U+3000 too.
-TEST(ChatTemplate, ASignTakesAwayAllBlankSpace) {
+// Blank space is Python's, which includes U+00A0 and U+3000.
+TEST(ChatTemplate, ASignRemovesAllBlankSpace) {
   expect_all({{"a \xC2\xA0\n{%- if true %}b{% endif -%}\xE3\x80\x80 c", "abc"},
               {"{{ 'a' -}} \xC2\xA0 b", "ab"},
               {"{% for x in [1] %}{{ loop.depth }}{{ loop.depth0 }}{% endfor %}", "10"}});
 }
 
-TEST(ChatTemplate, MarksWhatIsGenerated) {
+TEST(ChatTemplate, GeneratedTextIsMarked) {
   const Template t("{% for m in messages %}{{ m }}:{% generation %}{{ m }}!{% endgeneration %}\n{% endfor %}", "t");
   EXPECT_TRUE(t.marks_generation());
   const Rendered r = t.render({{"messages", Value::list({Value(std::string("é")), Value(std::string("b"))})}});
@@ -148,7 +148,7 @@ TEST(ChatTemplate, MarksWhatIsGenerated) {
   EXPECT_FALSE(Template("{{ 1 }}", "t").marks_generation());
 }
 
-TEST(ChatTemplate, ErrorsNameTheLineAndWhatIsNotSupported) {
+TEST(ChatTemplate, ErrorsNameTheLineAndTheUnsupportedFeature) {
   const auto wrong = [](const std::string& source, const std::string& part) {
     expect_error([&] { render("\n\n" + source); }, {"t:3: ", part});
   };
@@ -179,7 +179,7 @@ TEST(ChatTemplate, ErrorsNameTheLineAndWhatIsNotSupported) {
   wrong("{{ raise_exception('roles must alternate') }}", "refuses this conversation: roles must alternate");
 }
 
-// Each would take unbounded time, memory or stack.
+// Each template would take unbounded time, memory or stack.
 TEST(ChatTemplate, IsBounded) {
   const Limits small{100000, 100000};
   const auto wrong = [&](const std::string& source, const std::string& part) {
@@ -196,7 +196,7 @@ TEST(ChatTemplate, IsBounded) {
   wrong("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "macros call each other more than 20 times");
   wrong("{% set ns = namespace(l=[]) %}{% for a in range(200) %}{% set ns.l = [ns.l] %}{% endfor %}",
         "nested more than 100");
-  // One value, in it many times.
+  // The list contains one value many times.
   const std::string doubled =
       "{% set ns = namespace(l=[1]) %}{% for a in range(40) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}";
   wrong(doubled, "including its contents");

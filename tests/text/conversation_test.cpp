@@ -1,4 +1,4 @@
-// Which parts of a conversation count, and the formats that name its template.
+// The parts of a conversation that count for the loss, and the formats that give its template.
 
 #include "text/chat/conversation.h"
 #include "data/chat_forms.h"
@@ -21,7 +21,7 @@ constexpr const char* kTurns = R"([{"role": "system", "content": "Be brief."},
   {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."},
   {"role": "user", "content": "Bye"}, {"role": "assistant", "content": "Ciao."}])";
 
-// Parts that count in [[ ]].
+// Returns the text of a conversation, with [[ ]] around the parts that count.
 std::string marked(const ConversationWriter& writer, const std::string& messages, const Json& given = nullptr) {
   std::string out;
   for (const Part& p : writer.parts(Json::parse(messages), given)) out += p.counts ? "[[" + p.text + "]]" : p.text;
@@ -31,7 +31,7 @@ std::string marked(const ConversationWriter& writer, const std::string& messages
 Format named(const std::string& name) { return {named_template(name), {{"bos_token", "<s>"}, {"eos_token", "</s>"}}}; }
 
 TEST(Conversation, ARefusalQuotesWholeCharacters) {
-  // Writes the answers without their last character once others follow.
+  // The template omits the last character of a message if others follow.
   const Format format{R"({% for m in messages %}<{{ m.role }}>{{ m.content if loop.last else m.content[:-1] }})"
                       R"({% endfor %}{% if add_generation_prompt %}<assistant>{% endif %})",
                       {}};
@@ -50,8 +50,8 @@ TEST(Conversation, ARefusalQuotesWholeCharacters) {
   }
 }
 
-// As published: https://huggingface.co/docs/transformers/chat_templating and the models' cards describe these formats.
-TEST(Conversation, NamedTemplates) {
+// Expected texts are those that https://huggingface.co/docs/transformers/chat_templating and the models' cards publish.
+TEST(Conversation, NamedTemplatesWriteThePublishedFormats) {
   const auto written = [](const char* name) { return marked(ConversationWriter(named(name), name), kTurns); };
   EXPECT_EQ(written("chatml"),
             "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
@@ -70,7 +70,7 @@ TEST(Conversation, NamedTemplates) {
   EXPECT_EQ(named_template("vicuna"), nullptr);
 }
 
-// chatml without marks: turns are found by writing prefixes.
+// The template chatml without {% generation %}: turns are found by writing prefixes of the conversation.
 constexpr const char* kUnmarked =
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
@@ -87,14 +87,14 @@ TEST(Conversation, TurnsAreFoundWithoutMarks) {
   EXPECT_EQ(marked(lines, blank), "user: a\n\nassistant: [[ b\n\n\n]]") << "nothing but blank space ends the turn";
 }
 
-// The conversation up to an answer, marked.
+// Returns the prompt for the next answer, with [[ ]] around the parts that count.
 std::string asked(const ConversationWriter& writer, const std::string& messages) {
   std::string out;
   for (const Part& p : writer.prompt(Json::parse(messages), nullptr)) out += p.counts ? "[[" + p.text + "]]" : p.text;
   return out;
 }
 
-TEST(Conversation, APromptIsCutAsTheWholeIs) {
+TEST(Conversation, APromptIsSplitLikeTheWholeConversation) {
   const ConversationWriter plain({kUnmarked, {}}, "t"), chatml(named("chatml"), "chatml");
   for (const ConversationWriter* writer : {&plain, &chatml}) {
     Json turns = Json::parse(kTurns);
@@ -102,12 +102,12 @@ TEST(Conversation, APromptIsCutAsTheWholeIs) {
     turns.erase(turns.end() - 1);
     const std::string prompt = asked(*writer, turns.dump());
     EXPECT_EQ(prompt + "[[Ciao.<|im_end|>]]\n", whole);
-    turns.erase(turns.end() - 1);  // an answer after an answer
+    turns.erase(turns.end() - 1);  // the prompt now ends with an answer
     EXPECT_EQ(asked(*writer, turns.dump()),
               "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
               "[[Hello.<|im_end|>]]\n<|im_start|>assistant\n");
   }
-  // What no corpus holds can be asked all the same.
+  // A conversation that a corpus refuses can still be used as a prompt.
   const ConversationWriter forgets(
       {"{% for m in messages %}{{ '*' if loop.last }}{{ m.content }}{% endfor %}{{ '?' if add_generation_prompt }}",
        {}},
@@ -126,8 +126,8 @@ Json long_talk(int answers) {
   return turns;
 }
 
-// Its answers are found by writing it once more for each of them.
-TEST(Conversation, AllWritingOfOneSharesItsLimit) {
+// The answers of a conversation are found by writing it once more for each answer.
+TEST(Conversation, AllRendersOfAConversationShareOneLimit) {
   const ConversationWriter writer({kUnmarked, {}}, "t", {.steps = 20'000});
   EXPECT_EQ(writer.parts(long_talk(10), nullptr).size(), 21u);
   EXPECT_NO_THROW(Template(kUnmarked, "t").render({{"messages", from_json(long_talk(100))}}, {.steps = 20'000}));
@@ -135,7 +135,7 @@ TEST(Conversation, AllWritingOfOneSharesItsLimit) {
   EXPECT_EQ(writer.prompt(long_talk(100), nullptr).size(), 1u) << "as no corpus holds it";
 }
 
-TEST(Conversation, APromptIsLookedAtBeforeItsAnswersAreFound) {
+TEST(Conversation, APromptIsShownBeforeItsAnswersAreFound) {
   const ConversationWriter writer({kUnmarked, {}}, "t");
   std::string seen;
   expect_error([&] { writer.prompt(long_talk(3), nullptr, [&](const std::string& text) { fail(seen = text, "!"); }); },
@@ -143,7 +143,7 @@ TEST(Conversation, APromptIsLookedAtBeforeItsAnswersAreFound) {
   EXPECT_EQ(asked(writer, long_talk(3).dump()).size(), seen.size() + 3 * 4) << "the same text, with three marks";
 }
 
-TEST(Conversation, WhatEndsAnAnswer) {
+TEST(Conversation, TheEndOfAnAnswerIsFound) {
   const auto end = [](const std::string& source) {
     return ConversationWriter({source, {{"eos_token", "</s>"}}}, "t").end_of_answer();
   };
@@ -172,7 +172,7 @@ TEST(Conversation, TemplatesThatRewriteThePastAreRefused) {
   expect_error([&] { marked(forgets, R"([{"role": "assistant", "content": "r"}])"); }, {"begins with an assistant"});
 }
 
-TEST(Conversation, WhatIsNoConversationIsNamed) {
+TEST(Conversation, MalformedConversationsAreNamed) {
   const ConversationWriter writer(named("chatml"), "chatml");
   const auto wrong = [&](const std::string& messages, const std::string& part) {
     expect_error([&] { marked(writer, messages); }, {part});
@@ -199,8 +199,8 @@ std::string calls_with(const std::string& arguments) {
   return text.replace(text.find("ARGUMENTS"), 9, arguments);
 }
 
-// What a template cannot write is refused, where Python would print None, its notation of a list, or nothing.
-TEST(Conversation, WhatATemplateCannotWriteIsRefused) {
+// Texts that a template cannot write are refused. Python would print None, its notation for a list, or nothing.
+TEST(Conversation, ValuesThatATemplateCannotWriteAreRefused) {
   const ConversationWriter chatml(named("chatml"), "chatml");
   const auto wrong = [](const ConversationWriter& writer, const std::string& messages,
                         const std::vector<std::string>& parts) {
@@ -227,7 +227,7 @@ TEST(Conversation, WhatATemplateCannotWriteIsRefused) {
           str(R"([{"role": "assistant", "content": "a", "n": )", number, "}]"), {"too large"});
 }
 
-TEST(Conversation, WhatTheTemplateLeavesOutIsRefused) {
+TEST(Conversation, FieldsThatTheTemplateOmitsAreRefused) {
   const ConversationWriter chatml(named("chatml"), "chatml");
   expect_error(
       [&] {
@@ -268,7 +268,7 @@ TEST(Conversation, WhatTheTemplateLeavesOutIsRefused) {
         {"message 1 has '" + std::string(key) + "'", "does not write them"});
 }
 
-// TRL gives these to apply_chat_template().
+// TRL passes these variables to apply_chat_template().
 TEST(Conversation, ARecordGivesVariablesToTheTemplate) {
   const ConversationWriter thinks({"{% for m in messages %}{{ m.role }}: {{ m.content }}"
                                    "{% if m.role == 'user' and enable_thinking is defined and not enable_thinking %}"
@@ -295,7 +295,7 @@ TEST(Conversation, ARecordGivesVariablesToTheTemplate) {
   EXPECT_TRUE(chat_variables({{"images", Json::array()}, {"source", "x"}}).empty());
 }
 
-// The spellings of text/chat/marks.h: "weight" is OpenAI's, "train" and "training" are Axolotl's, and so on.
+// The spellings are those of text/chat/marks.h: "weight" is OpenAI's, "train" and "training" are Axolotl's, and so on.
 TEST(Conversation, MessagesMarkedAsNotToBeLearnedDoNotCount) {
   const ConversationWriter chatml(named("chatml"), "chatml");
   const auto chat = [](const std::string& first, const std::string& second) {
@@ -347,7 +347,8 @@ TEST(Conversation, TextsOfPartsAreWritten) {
       "t");
   EXPECT_EQ(marked(reads, parts), "[[Hi]][[Y+o]]") << "a template that reads parts gets them";
   const std::string strings = R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}])";
-  // The first loop is that of Idefics3, the other one that of LLaVA-NeXT. Values: jinja2, with contents that are parts.
+  // The first loop is from Idefics3, the second from LLaVA-NeXT. Expected values are those of jinja2 with contents in
+  // parts.
   for (const std::string loop :
        {"{% for p in m['content'] %}{% if p['type'] == 'text' %}{{ p['text'] }};{% endif %}{% endfor %}",
         "{% for p in m['content'] | selectattr('type', 'equalto', 'text') %}{{ p['text'] }};{% endfor %}"}) {
@@ -361,8 +362,8 @@ TEST(Conversation, TextsOfPartsAreWritten) {
   EXPECT_EQ(marked(repr, parts), "[[Hi]][[Yo]]") << "a list that would be written as Python's is joined";
 }
 
-// As json.dumps() writes the object, not the text of it.
-TEST(Conversation, ArgumentsThatAreATextOfJsonAreReadFirst) {
+// The expected text is json.dumps() of the object, not of its text.
+TEST(Conversation, ArgumentsInJsonTextAreParsed) {
   const std::string source =
       "{% for m in messages %}{% generation %}{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
       "<{{ WRITTEN }}>{% endfor %}{% endgeneration %}{% endfor %}";
@@ -379,8 +380,8 @@ TEST(Conversation, ArgumentsThatAreATextOfJsonAreReadFirst) {
   EXPECT_EQ(written("c.function.arguments|tojson", R"("no JSON")"), R"([[Rain?]][[<"no JSON">]][[no]][[Dry.]])");
 }
 
-// docs/finetune.md: of what follows the content, the mark counts, and no blank space behind it.
-TEST(Conversation, TheMarkCountsAloneWhereTheContentIsBlank) {
+// If the content is blank, only the end mark after it counts, without the blank space that follows (docs/finetune.md).
+TEST(Conversation, OnlyTheMarkCountsIfTheContentIsBlank) {
   const ConversationWriter writer(
       {"{% for m in messages %}{{ '<|im_start|>' + m.role }}{% if m.content %}{{ '\n' + m.content }}{% endif %}"
        "{% for c in m.tool_calls or [] %}{{ '\n(' + c.function.name + ')' }}{% endfor %}{{ '<|im_end|>\n' }}"
@@ -405,7 +406,8 @@ TEST(Conversation, ToolsReachTheTemplate) {
   EXPECT_EQ(marked(writer, one, {{"tools", Json::parse(R"([{"b": 1, "a": 2}])")}}), R"([{"b": 1, "a": 2}][[x]])");
 }
 
-// jinja2 3.1 compiles all of these and writes the same texts with trim_blocks and lstrip_blocks, as transformers sets.
+// jinja2 3.1 compiles all of these and writes the same texts with trim_blocks and lstrip_blocks, as set by
+// transformers.
 TEST(ChatFormat, PlainJinjaHasNoGenerationAndWritesTheSame) {
   EXPECT_EQ(plain_jinja("{%- generation -%}a{% endgeneration %}{%+generation%}{%-endgeneration+%} generation"),
             "{%- if true -%}a{% endif %}{%+if true%}{%-endif+%} generation");
@@ -423,7 +425,7 @@ TEST(ChatFormat, PlainJinjaHasNoGenerationAndWritesTheSame) {
   }
 }
 
-TEST(ChatFormat, PlainJinjaTakesTemplatesOfAnyForm) {
+TEST(ChatFormat, PlainJinjaAcceptsTemplatesOfAnyForm) {
   const std::string blanks(1 << 20, ' ');
   EXPECT_EQ(plain_jinja("{%" + blanks + "generation" + blanks + "%}"), "{%" + blanks + "if true" + blanks + "%}");
   for (const std::string& text : {"{%" + blanks, "{%-" + blanks + "generation", std::string("{%generation"),
@@ -447,7 +449,7 @@ TEST(ChatFormat, IsReadFromPublishedFiles) {
   const Format again = Format::from_json(f.json(), "x");
   EXPECT_EQ(again.source, f.source);
   EXPECT_EQ(again.tokens, f.tokens);
-  // One that is given takes the place of what cannot be read as a template.
+  // A template that is given replaces one that cannot be read.
   EXPECT_EQ(published_format(R"({"chat_template": 1})", "c.json", "J").source, "J");
   expect_error([] { published_format("{", "c.json", ""); }, {"c.json cannot be read as JSON"});
   expect_error([] { published_format(R"({"chat_template": 1})", "c.json", ""); },
@@ -467,7 +469,7 @@ TEST(ChatFormat, IsChosenByNameFileOrTokenizer) {
   const Format beside = load_chat_format("", folder / "tokenizer.json", *bytes);
   EXPECT_EQ(beside.source, "J");
   EXPECT_EQ(beside.tokens.front().second, "<e>");
-  write_text(folder / "chat_template.json", Format{"K", {}}.json());  // as a run keeps it, which counts before others
+  write_text(folder / "chat_template.json", Format{"K", {}}.json());  // a run writes this file; it takes precedence
   EXPECT_EQ(load_chat_format("", folder / "tokenizer.rmt", *bytes).source, "K");
   expect_error([&] { load_chat_format("", "bytes", *bytes); },
                {"no chat template came with", "chatml, llama2, llama3"});
@@ -475,7 +477,7 @@ TEST(ChatFormat, IsChosenByNameFileOrTokenizer) {
                {"--chat-template alpaca", "no such file", "chatml"});
 }
 
-TEST(ChosenTemplate, AFileThatCannotBeReadIsNotTakenForAMissingOne) {
+TEST(ChosenTemplate, AnUnreadableFileIsNotReportedAsMissing) {
   TempFolder folder;
   const std::string loop = folder / "loop";
   std::filesystem::create_symlink("loop", loop);

@@ -1,5 +1,5 @@
-// tokenizer.json: small files whose tokens follow from the rules by hand. tests/tokenizers compares large ones with
-// Hugging Face's tokenizers.
+// tokenizer.json: small files whose tokens can be derived from the rules by hand. tests/tokenizers compares large files
+// with Hugging Face's tokenizers.
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -42,7 +42,7 @@ std::vector<std::string> pieces(bpe::Pattern p, std::string_view text) {
 
 using Pieces = std::vector<std::string>;
 
-TEST(Patterns, Gpt2) {
+TEST(Patterns, Gpt2SplitsWords) {
   const auto p = [](std::string_view text) { return pieces(bpe::Pattern::gpt2, text); };
   EXPECT_EQ(p("it's John's, IT'S"), (Pieces{"it", "'s", " John", "'s", ",", " IT", "'", "S"}));
   EXPECT_EQ(p("a   b \n c"), (Pieces{"a", "  ", " b", " \n", " c"}));
@@ -51,10 +51,10 @@ TEST(Patterns, Gpt2) {
   EXPECT_EQ(p("\xC3\xA9t\xC3\xA9 \xD9\xA3!?\xC2\xA0z"),
             (Pieces{"\xC3\xA9t\xC3\xA9", " \xD9\xA3", "!?", "\xC2\xA0", "z"}));
   EXPECT_EQ(p("e\xCC\x81 \xFFx"),
-            (Pieces{"e", "\xCC\x81", " \xFF", "x"}));  // marks are no letters, nor is a stray byte
+            (Pieces{"e", "\xCC\x81", " \xFF", "x"}));  // marks are not letters, and neither is a stray byte
 }
 
-TEST(Patterns, Llama3AndQwen2) {
+TEST(Patterns, Llama3AndQwen2SplitWords) {
   const auto p = [](std::string_view text) { return pieces(bpe::Pattern::llama3, text); };
   EXPECT_EQ(p("IT'S we'Ll 'x '\xC5\xBFt"), (Pieces{"IT", "'S", " we", "'Ll", " '", "x", " '", "\xC5\xBFt"}));
   EXPECT_EQ(p("'\xC5\xBFt"), (Pieces{"'\xC5\xBF", "t"}));  // U+017F is an s in lower case
@@ -65,7 +65,7 @@ TEST(Patterns, Llama3AndQwen2) {
   EXPECT_EQ(pieces(bpe::Pattern::qwen2, "v12 3"), (Pieces{"v", "1", "2", " ", "3"}));
 }
 
-TEST(Patterns, AreKnownByTheirText) {
+TEST(Patterns, AreRecognizedByTheirText) {
   for (const auto p : {bpe::Pattern::gpt2, bpe::Pattern::llama3, bpe::Pattern::qwen2})
     EXPECT_EQ(bpe::pattern_of(bpe::regex_of(p)), p);
   EXPECT_FALSE(bpe::pattern_of("\\s+"));
@@ -73,7 +73,7 @@ TEST(Patterns, AreKnownByTheirText) {
 
 TEST(JsonTokenizer, MergesTheLowestRankFirstAndTheLeftmost) {
   const auto t = tokenizer_of(byte_level({{"b", "c"}, {"a", "b"}, {"a", "a"}, {"aa", "a"}, {"ab", "c"}}));
-  EXPECT_EQ(t->encode("abc"), (Ids{'a', 256}));  // bc before ab, and then a bc has no merge
+  EXPECT_EQ(t->encode("abc"), (Ids{'a', 256}));  // bc is merged before ab, and then a bc has no merge
   EXPECT_EQ(t->encode("abab"), (Ids{257, 257}));
   EXPECT_EQ(t->encode("aaaa"), (Ids{258, 258}));  // not aaa a
   EXPECT_EQ(t->encode("aaaaa"), (Ids{258, 259}));
@@ -82,7 +82,7 @@ TEST(JsonTokenizer, MergesTheLowestRankFirstAndTheLeftmost) {
   EXPECT_FALSE(t->end_of_text());
 }
 
-TEST(JsonTokenizer, IgnoresMergesOfWholeWordsWhereAsked) {
+TEST(JsonTokenizer, IgnoreMergesTakesWholeWords) {
   Json j = byte_level({{"b", "c"}, {"a", "b"}, {"ab", "c"}});
   EXPECT_EQ(tokenizer_of(j)->encode("abc"), (Ids{'a', 256}));
   j["model"]["ignore_merges"] = true;
@@ -97,40 +97,40 @@ TEST(JsonTokenizer, MergesMayBePairs) {
   EXPECT_EQ(one, "abc");
 }
 
-TEST(JsonTokenizer, AddedTokens) {
+TEST(JsonTokenizer, AddedTokensAreFoundInText) {
   Json j = byte_level({});
   add_token(j, "<end>", {{"special", true}});                 // 256
-  add_token(j, "<end>>");                                     // 257: the longest counts
+  add_token(j, "<end>>");                                     // 257: the longest token wins
   add_token(j, "<m>", {{"lstrip", true}, {"rstrip", true}});  // 258
   add_token(j, "word", {{"single_word", true}});              // 259
   const auto t = tokenizer_of(j);
   EXPECT_EQ(t->encode("a<end>b<end>>"), (Ids{'a', 256, 'b', 257}));
   EXPECT_EQ(t->encode("a \n<m>\t b"), (Ids{'a', 258, 'b'}));
   EXPECT_EQ(t->encode("word words"), (Ids{259, ' ', 'w', 'o', 'r', 'd', 's'}));
-  EXPECT_EQ(t->decode(Ids{'a', 256, 257, 258}), "a<end>><m>");  // a special token stands for no text
+  EXPECT_EQ(t->decode(Ids{'a', 256, 257, 258}), "a<end>><m>");  // a special token has no text
   EXPECT_EQ(t->piece(256), "<end>");
 }
 
-TEST(JsonTokenizer, NormalFormsAndOffsets) {
+TEST(JsonTokenizer, NormalFormsKeepOffsetsOfTheText) {
   Json j = byte_level({});
   j["normalizer"] = {{"type", "NFC"}};
   const auto t = tokenizer_of(j);
-  const std::string text = "ae\xCC\x81.";  // becomes U+00E9, of two bytes
+  const std::string text = "ae\xCC\x81.";  // e and U+0301 become U+00E9, of two bytes
   EXPECT_EQ(t->encode(text), (Ids{'a', 0xC3, 0xA9, '.'}));
   const auto placed = t->encode_placed(text);
   ASSERT_EQ(placed.size(), 4u);
   EXPECT_EQ(placed[1].begin, 1u);
-  EXPECT_EQ(placed[1].end, 2u);  // the base alone, as Hugging Face's tokenizers counts
+  EXPECT_EQ(placed[1].end, 2u);  // the base alone, as in Hugging Face's tokenizers
   EXPECT_EQ(placed[2].begin, 1u);
   EXPECT_EQ(placed[3].begin, 4u);
   EXPECT_EQ(placed[3].end, 5u);
   EXPECT_EQ(t->decode(t->encode("\u0958")), "\u0915\u093C");                  // excluded from composition
-  EXPECT_EQ(t->encode("\xE1\x84\x80\xE1\x85\xA1"), (Ids{0xEA, 0xB0, 0x80}));  // Hangul from its letters
+  EXPECT_EQ(t->encode("\xE1\x84\x80\xE1\x85\xA1"), (Ids{0xEA, 0xB0, 0x80}));  // Hangul composed from its letters
   j["normalizer"] = {{"type", "Sequence"}, {"normalizers", {{{"type", "NFKC"}}, {{"type", "Lowercase"}}}}};
   EXPECT_EQ(tokenizer_of(j)->decode(tokenizer_of(j)->encode("\xEF\xAC\x81X\xC2\xB2")), "fix2");
 }
 
-TEST(JsonTokenizer, OffsetsOfPartsOfACharacterAreTheWholeOnes) {
+TEST(JsonTokenizer, TokensInsideACharacterGetItsWholeRange) {
   const auto t = tokenizer_of(byte_level({}));
   const auto placed = t->encode_placed("x\xE2\x82\xAC");
   ASSERT_EQ(placed.size(), 4u);
@@ -140,7 +140,7 @@ TEST(JsonTokenizer, OffsetsOfPartsOfACharacterAreTheWholeOnes) {
   }
 }
 
-TEST(JsonTokenizer, BlankInFrontAndBytesForTheUnknown) {
+TEST(JsonTokenizer, ABlankIsAddedInFrontAndUnknownTextBecomesBytes) {
   const auto t = tokenizer_of(like_llama2());
   EXPECT_EQ(t->encode("ab b"), (Ids{4, 3, 1, 3}));
   EXPECT_EQ(t->encode("a\xC3\xA9"), (Ids{4, 6 + 0xC3, 6 + 0xA9}));
@@ -154,11 +154,11 @@ TEST(JsonTokenizer, BlankInFrontAndBytesForTheUnknown) {
   EXPECT_EQ(none->encode("axyz\xC3\xA9"
                          "b",
                          &report),
-            (Ids{4, 0, 3}));  // one for all that is unknown
+            (Ids{4, 0, 3}));  // one token for the whole unknown text
   EXPECT_EQ(report.unknown, 4);
 }
 
-TEST(JsonTokenizer, WhatStandsAroundAText) {
+TEST(JsonTokenizer, TokensAroundATextComeFromThePostProcessor) {
   Json j = byte_level({});
   add_token(j, "<|begin|>", {{"special", true}});
   j["post_processor"] = {
@@ -172,7 +172,7 @@ TEST(JsonTokenizer, WhatStandsAroundAText) {
   EXPECT_EQ(t->encode("a"), (Ids{'a'}));
 }
 
-TEST(JsonTokenizer, AFolderThatHoldsItIsOne) {
+TEST(JsonTokenizer, AFolderWithTheFileIsATokenizer) {
   TempFolder folder;
   Json j = byte_level({{"a", "b"}});
   write_text(folder / "model/tokenizer.json", j.dump());
@@ -190,7 +190,7 @@ TEST(JsonTokenizer, AFolderThatHoldsItIsOne) {
                {"merges.txt, which is not read", "tokenizer.json of the same"});
 }
 
-TEST(JsonTokenizer, FilesKeepItAsItIs) {
+TEST(JsonTokenizer, FilesKeepTheTokenizerUnchanged) {
   TempFolder folder;
   Json j = byte_level({{"a", "b"}});
   add_token(j, "<s>", {{"special", true}});
@@ -198,7 +198,7 @@ TEST(JsonTokenizer, FilesKeepItAsItIs) {
   const std::string text = j.dump(1);
   write_text(folder / "tokenizer.json", text);
   const auto t = load_tokenizer(folder / "tokenizer.json");
-  EXPECT_EQ(t->end_of_text(), 258);  // by its name
+  EXPECT_EQ(t->end_of_text(), 258);  // found by its name
   write_text(folder / "tokenizer_config.json", R"({"eos_token": {"content": "<s>"}})");
   const auto other = load_tokenizer(folder / "tokenizer.json");
   EXPECT_EQ(other->end_of_text(), 257);
@@ -226,8 +226,8 @@ TEST(JsonTokenizer, FilesKeepItAsItIs) {
   expect_error([&] { load_tokenizer(folder / "tokenizer.json"); }, {"tokenizer_config.json", "eos_token", "<eos>"});
 }
 
-// A long document is encoded in pieces, of which the first alone has the blank in front.
-TEST(JsonTokenizer, CorporaHaveDocumentsWithWhatStandsAroundThem) {
+// A long document is encoded in pieces. Only the first piece has the blank in front.
+TEST(JsonTokenizer, DocumentsOfCorporaGetTheTokensAroundAText) {
   TempFolder folder;
   Json j = like_llama2();
   add_token(j, "<s>", {{"special", true}});   // 262
@@ -255,7 +255,7 @@ TEST(JsonTokenizer, CorporaHaveDocumentsWithWhatStandsAroundThem) {
   }
 }
 
-// Text of many kinds of places to cut at.
+// Returns a text with many kinds of places at which it may be split.
 std::string mixed(std::mt19937& random, std::size_t parts) {
   static const std::vector<std::string> kinds{
       "word", "Word", " ",        "  ",        "\n",           "\r\n", "12",   "3",  ".", ");",
@@ -265,7 +265,7 @@ std::string mixed(std::mt19937& random, std::size_t parts) {
   return text;
 }
 
-TEST(JsonTokenizer, SafePrefixesLeaveTheTokensAsTheyAre) {
+TEST(JsonTokenizer, SafePrefixesDoNotChangeTheTokens) {
   std::mt19937 random(7);
   std::vector<Json> files{byte_level({{"a", "b"}, {"o", "r"}, {"\u0120", "a"}}), like_llama2()};
   for (const auto p : {bpe::Pattern::llama3, bpe::Pattern::qwen2})
@@ -291,7 +291,7 @@ TEST(JsonTokenizer, SafePrefixesLeaveTheTokensAsTheyAre) {
   EXPECT_GT(cuts, 500u);
 }
 
-TEST(JsonTokenizer, CachedWordsAreTheSame) {
+TEST(JsonTokenizer, CachedWordsGiveTheSameTokens) {
   std::mt19937 random(3);
   const auto t = tokenizer_of(byte_level({{"a", "b"}, {"o", "r"}, {"or", "d"}, {"\u0120", "w"}}));
   const std::string text = mixed(random, 20000);
@@ -377,7 +377,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"model", [](Json& j) { j.erase("model"); }, {"no key model"}}),
     [](const auto& info) { return info.param.name; });
 
-TEST(JsonTokenizer, DamagedFiles) {
+TEST(JsonTokenizer, DamagedFilesAreNamed) {
   expect_error([] { json_tokenizer("{\"model\": ", "t.json"); }, {"t.json cannot be read as JSON"});
   expect_error([] { json_tokenizer("[]", "t.json"); }, {"t.json", "an object is wanted"});
   expect_error([] { json_tokenizer(std::string(100, '['), "t.json"); }, {"t.json", "levels deep"});
@@ -388,13 +388,13 @@ TEST(JsonTokenizer, DamagedFiles) {
     expect_error([&] { json_tokenizer_of(end + byte_level({}).dump(), "t.rmt"); }, {"t.rmt is damaged"});
 }
 
-TEST(JsonTokenizer, PatternsOfTheirOwn) {
+TEST(JsonTokenizer, OtherPatternsNeedPcre2) {
   Json j = byte_level({{"a", "b"}}, R"(\d+|[^\d])");
 #ifdef RING_WITH_PCRE2
   for (const char* refused : {R"(\w+)", "^a", "[a&&b]", R"(\p{N}{1,3}+)", "(?m:a)", R"(\b)", "[[a]]"})
     expect_error([&] { tokenizer_of(byte_level({}, refused)); }, {"Regex", "PCRE2"});
 #endif
-  j["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"String", "[a"}};  // no pattern
+  j["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"String", "[a"}};  // not a valid pattern
 #ifdef RING_WITH_PCRE2
   expect_error([&] { tokenizer_of(byte_level({}, "[a")); }, {"Regex", "no pattern"});
 #else
@@ -408,7 +408,7 @@ TEST(TrainedByteBpe, MergesTheMostFrequentPairs) {
   const auto train = [](const std::string& text, std::int64_t size) {
     return bpe::train_byte_bpe([&](const auto& take) { take(text); }, {.vocab_size = size});
   };
-  // Words: hug 10, pug 5, pun 12, bun 4, hugs 5. ug 20, then un 16, then hug 15 come first.
+  // The words are hug 10, pug 5, pun 12, bun 4, hugs 5: ug (20) is merged first, then un (16), then hug (15).
   std::string text;
   for (const auto& [word, count] :
        std::map<std::string, int>{{"hug", 10}, {"pug", 5}, {"pun", 12}, {"bun", 4}, {"hugs", 5}})
@@ -420,7 +420,7 @@ TEST(TrainedByteBpe, MergesTheMostFrequentPairs) {
   EXPECT_EQ(t->piece(258), "un");
   EXPECT_EQ(t->piece(259), "hug");
   EXPECT_EQ(t->hash(), train(text, 260)->hash());
-  EXPECT_LT(train(text, 5000)->vocab_size(), 300);  // nothing is left to merge
+  EXPECT_LT(train(text, 5000)->vocab_size(), 300);  // no pair is left to merge
   const std::string any = "bugs\xFF\n\xE6\x97\xA5";
   EXPECT_EQ(t->decode(t->encode(any)), any);
   expect_error([&] { train(text, 200); }, {"200 tokens is too small", "257"});

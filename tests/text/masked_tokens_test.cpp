@@ -1,5 +1,5 @@
-// Tokens of conversations and of prompts with completions: the same as those of the whole text, although the loss mask
-// cuts it into stretches.
+// Tokens of conversations and of prompts with completions are the same as those of the whole text, although the loss
+// mask splits the text.
 #include "data/load_chat_format.h"
 #include "data/prepare.h"
 #include "tests/data/corpus_case.h"
@@ -10,7 +10,7 @@
 namespace ring::test {
 namespace {
 
-// Tokens of a corpus of one file, and which of them count.
+// Returns the tokens of a corpus made from one file, and for each token '+' if it counts, else '-'.
 std::pair<Ids, std::string> prepared(const Json& tokenizer, const std::string& file, const std::string& text,
                                      const RecordMembers& members, const std::string& config = "{}") {
   TempFolder folder;
@@ -34,7 +34,7 @@ std::pair<Ids, std::string> prepared(const Json& tokenizer, const std::string& f
   return {ids, counts};
 }
 
-// Byte-level, with <s> (256) put in front of a text and </s> (257) behind it.
+// Returns a byte-level tokenizer that puts <s> (256) before a text and </s> (257) after it.
 Json with_begin_and_end() {
   Json j = byte_level({});
   for (const char* name : {"<s>", "</s>"}) add_token(j, name, {{"special", true}});
@@ -45,7 +45,7 @@ Json with_begin_and_end() {
   return j;
 }
 
-TEST(MaskedTokens, WhatATextHasIsNotPutAroundItAgain) {
+TEST(MaskedTokens, TokensAroundATextAreNotAddedTwice) {
   const Json j = with_begin_and_end();
   const auto ids = [&](const std::string& text) { return prepared(j, "a.txt", text, {}).first; };
   const Ids around{256, 'a', 257};
@@ -58,9 +58,8 @@ TEST(MaskedTokens, WhatATextHasIsNotPutAroundItAgain) {
   EXPECT_EQ(pair.second, "--++");
 }
 
-// tokenizers 0.23 encodes the text of the whole conversation as these tokens: <|end|> takes the newline behind it
-// along.
-TEST(MaskedTokens, BlanksBehindATokenWithRstripAreItsOwnAcrossAMask) {
+// tokenizers 0.23 gives these tokens for the text of the whole conversation: <|end|> includes the newline after it.
+TEST(MaskedTokens, BlanksAfterATokenWithRstripBelongToItAcrossAMask) {
   Json j = byte_level({});
   for (const char* name : {"<|end|>", "<|user|>", "<|assistant|>"})
     add_token(j, name, {{"special", true}, {"rstrip", true}});
@@ -77,9 +76,9 @@ TEST(MaskedTokens, BlanksBehindATokenWithRstripAreItsOwnAcrossAMask) {
   EXPECT_EQ(counts, "-----++-----++");
 }
 
-// tokenizers 0.23 encodes the text of the whole conversation as these tokens: with Llama 2's normalizer, and with
-// Metaspace `always`, U+2581 stands in front of each section, and a special token ends one.
-TEST(MaskedTokens, TextBehindASpecialTokenBeginsASectionAcrossAMask) {
+// tokenizers 0.23 gives these tokens for the text of the whole conversation: with Llama 2's normalizer, and with
+// Metaspace `always`, U+2581 precedes each section, and a special token ends a section.
+TEST(MaskedTokens, TextAfterASpecialTokenBeginsASectionAcrossAMask) {
   const std::string config = R"({"chat_template": "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content )"
                              R"(+ '<|end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }})"
                              R"({% endif %}"})";
@@ -101,8 +100,8 @@ TEST(MaskedTokens, TextBehindASpecialTokenBeginsASectionAcrossAMask) {
   }
 }
 
-// tokenizers 0.23 encodes the whole as these tokens: <|end|> takes the blanks in front of it along.
-TEST(MaskedTokens, BlanksInFrontOfATokenWithLstripAreItsOwnAcrossAMask) {
+// tokenizers 0.23 gives these tokens for the whole text: <|end|> includes the blanks before it.
+TEST(MaskedTokens, BlanksBeforeATokenWithLstripBelongToItAcrossAMask) {
   Json j = byte_level({});
   for (const char* name : {"<|end|>", "<|user|>", "<|assistant|>"})
     add_token(j, name, {{"special", true}, {"lstrip", true}});
@@ -118,7 +117,7 @@ TEST(MaskedTokens, BlanksInFrontOfATokenWithLstripAreItsOwnAcrossAMask) {
   EXPECT_EQ(counts, "-------++------+");
 }
 
-TEST(MaskedTokens, BlanksUpToATokenWithLstripThatBeginsAnAnswer) {
+TEST(MaskedTokens, BlanksBeforeATokenWithLstripThatBeginsAnAnswerBelongToIt) {
   Json j = byte_level({});
   add_token(j, "<|a|>", {{"special", true}, {"lstrip", true}});
   add_token(j, "<|b|>", {{"lstrip", true}, {"single_word", true}});
@@ -130,7 +129,7 @@ TEST(MaskedTokens, BlanksUpToATokenWithLstripThatBeginsAnAnswer) {
   EXPECT_EQ(ids("q: \n", "<|a|>"), (Ids{'q', ':', 256}));
   EXPECT_EQ(ids("q: ", "\t<|a|>x"), (Ids{'q', ':', 256, 'x'}));
   EXPECT_EQ(ids("q: ", "<|b|> x"), (Ids{'q', ':', 257, ' ', 'x'}));
-  const Ids within = ids("q: ", "<|b|>x");  // within a word it is no token
+  const Ids within = ids("q: ", "<|b|>x");  // inside a word it is no token
   EXPECT_EQ(Ids(within.begin(), within.begin() + 4), (Ids{'q', ':', ' ', '<'}));
   EXPECT_EQ(ids("q: ", "x"), (Ids{'q', ':', ' ', 'x'}));
 }

@@ -16,7 +16,8 @@
 namespace ring {
 namespace {
 
-// A made-up language with structure enough for a vocabulary: words, punctuation, indentation, newlines.
+// Returns text in a made-up language that has enough structure for a vocabulary: words, punctuation, indentation,
+// newlines.
 std::string sample(std::size_t bytes, unsigned seed) {
   std::mt19937 random(seed);
   const std::vector<std::string> syllables{"ka", "to", "mi", "ren", "sol", "va", "dor", "li", "pha", "que", "st", "un"};
@@ -98,8 +99,8 @@ TEST_P(SentencePiece, InvalidBytesAreCounted) {
   EXPECT_EQ(report.unknown, 0);
 }
 
-// Encoding in pieces that safe_prefix() allows gives the tokens of the whole, whatever is in the cache.
-TEST_P(SentencePiece, CutsDoNotChangeTheTokens) {
+// Encoding the pieces that safe_prefix() allows gives the tokens of the whole text, whatever the cache contains.
+TEST_P(SentencePiece, EncodingInPiecesDoesNotChangeTheTokens) {
   const auto t = train(sample(60000, 1), GetParam());
   std::string text = sample(20000, 2);
   for (const std::string& awkward : awkward_texts()) text += awkward + text.substr(0, 100);
@@ -143,13 +144,13 @@ TEST_P(SentencePiece, TrainingIsDeterministicAndFilesRestoreIt) {
   EXPECT_NE(train(sample(60000, 5), GetParam())->hash(), a->hash());
 }
 
-TEST_P(SentencePiece, AVocabularyThatCannotBeReached) {
+TEST_P(SentencePiece, AVocabularyOfAnImpossibleSizeIsRefused) {
   const std::string kind = GetParam();
   const auto few = [&] { train("too little text for so many tokens. ", kind, 5000); };
   expect_error(few, {"the text gives a " + kind + " vocabulary of at most ",
                      " tokens, but --vocab-size asks for 5000. Give more text, or --"});
   EXPECT_EQ(error_of(few).find("trainer_interface.cc"), std::string::npos);
-  std::string characters;  // each needs a token of its own, beside 256 bytes, the end of a text and the unknown one
+  std::string characters;  // each needs a token, besides 256 bytes, the end of text and the unknown token
   for (char32_t c = 0x4e00; c < 0x4e00 + 500; ++c) utf8::append(characters, c);
   expect_error(
       [&] { train(characters, kind, 300, 1.0); },
@@ -157,7 +158,7 @@ TEST_P(SentencePiece, AVocabularyThatCannotBeReached) {
        "more tokens, or spell rare characters in bytes with a --character-coverage below 1"});
 }
 
-// Flipped bits, cuts and overwritten stretches.
+// Flips a bit, truncates, or overwrites a range.
 std::string damaged(std::string bytes, std::mt19937& random) {
   const std::size_t at = random() % bytes.size();
   switch (random() % 3) {
@@ -170,7 +171,8 @@ std::string damaged(std::string bytes, std::mt19937& random) {
   return bytes;
 }
 
-// Every damage of a file of ours is named. A plain model has no hash: what can be read is used, and nothing crashes.
+// Expects that an error names each damage of one of our files. A plain model has no hash: it may still be read, but
+// must not crash.
 void damage_600_times(const Tokenizer& t) {
   std::mt19937 random(11);
   const std::string ours = t.serialize(), plain = t.payload(), probe = sample(300, 2);
@@ -194,7 +196,7 @@ void damage_600_times(const Tokenizer& t) {
 
 TEST_P(SentencePiece, DamagedFilesAreNamed) { damage_600_times(*train(sample(60000, 1), GetParam(), 300)); }
 
-// The file of a model as SentencePiece trains it where it is told no more than this.
+// Trains a model with the SentencePiece library and its defaults, except for `settings`. Returns its path.
 std::string trained_elsewhere(const TempFolder& folder, std::unordered_map<std::string, std::string> settings) {
   write_text(folder / "text", sample(60000, 1));
   settings.insert(
@@ -204,7 +206,7 @@ std::string trained_elsewhere(const TempFolder& folder, std::unordered_map<std::
   return folder / "m.model";
 }
 
-// Text is replaced before it is cut.
+// The table replaces characters before the text is split.
 TEST(SentencePieceModel, TablesOfReplacementsAreReadAndChecked) {
   TempFolder folder;
   const auto t = load_tokenizer(trained_elsewhere(folder, {{"normalization_rule_name", "nmt_nfkc"}}));
@@ -217,7 +219,7 @@ TEST(SentencePieceModel, TablesOfReplacementsAreReadAndChecked) {
                {"t.model is damaged", "table of replacements", "leads out"});
 }
 
-TEST(SentencePieceModel, WordsAndSpacesBehindThemAreRefused) {
+TEST(SentencePieceModel, WordModelsAndSpacesAsSuffixesAreRefused) {
   TempFolder folder;
   const std::string file = trained_elsewhere(folder, {{"treat_whitespace_as_suffix", "true"}});
   expect_error([&] { load_tokenizer(file); }, {file, "treat_whitespace_as_suffix", "not supported"});
@@ -225,8 +227,8 @@ TEST(SentencePieceModel, WordsAndSpacesBehindThemAreRefused) {
   expect_error([&] { load_tokenizer(words); }, {words, "model_type word", "not supported"});
 }
 
-// As the models of Llama 2 and Mistral ask for it.
-TEST(SentencePieceModel, TheBlankInFrontIsPutThereAndTakenAway) {
+// Models of Llama 2 and Mistral ask for this blank.
+TEST(SentencePieceModel, TheBlankInFrontIsAddedAndRemoved) {
   for (const bool blank : {true, false}) {
     TempFolder folder;
     const std::string file = trained_elsewhere(folder, {{"normalization_rule_name", "identity"},
@@ -246,7 +248,7 @@ TEST(SentencePieceModel, TheBlankInFrontIsPutThereAndTakenAway) {
   }
 }
 
-// The library encodes the texts between control symbols, which it does not find in a text itself.
+// The library does not find control symbols in a text, so that the expected tokens are those of the texts between them.
 TEST(SentencePieceModel, TemplatesWriteControlSymbolsByName) {
   TempFolder folder;
   const std::string file = trained_elsewhere(
@@ -274,8 +276,8 @@ TEST(SentencePieceModel, TemplatesWriteControlSymbolsByName) {
   EXPECT_EQ(empty_text(*without), std::vector<std::int32_t>{*without->end_of_text()});
 }
 
-// The library is the oracle, for every normalization rule, with and without byte fallback.
-TEST(SentencePieceModel, TokensAreTheLibrarysWhateverTheModelNormalizes) {
+// Expected tokens are the library's, for every normalization rule, with and without byte fallback.
+TEST(SentencePieceModel, TokensMatchTheLibraryForEveryNormalization) {
   const std::vector<std::unordered_map<std::string, std::string>> models{
       {},  // nmt_nfkc, and blanks are removed
       {{"normalization_rule_name", "nfkc"}, {"byte_fallback", "true"}, {"vocab_size", "400"}},
@@ -325,13 +327,13 @@ TEST(SentencePieceModel, TokensAreTheLibrarysWhateverTheModelNormalizes) {
   }
 }
 
-TEST(SentencePieceModel, TheBlankInFrontIsNotOfTheText) {
+TEST(SentencePieceModel, TheBlankInFrontIsNotPartOfTheText) {
   TempFolder folder;
   const auto t = load_tokenizer(trained_elsewhere(folder, {{"normalization_rule_name", "identity"}}));
   const auto encoder = t->encoder();
   std::vector<std::int32_t> ids;
   encoder->encode("ka to", ids);
-  encoder->go_on(" mi", ids);  // and none in front of what goes on
+  encoder->go_on(" mi", ids);  // no blank is added in front of a continuation
   EXPECT_EQ(ids, t->encode("ka to mi"));
   EXPECT_EQ(t->decode(ids), "ka to mi");
   const auto placed = t->encode_placed("ka to");
@@ -341,12 +343,12 @@ TEST(SentencePieceModel, TheBlankInFrontIsNotOfTheText) {
 
 TEST(SentencePieceModel, APieceWithoutTextIsNamed) {
   const auto t = train(sample(60000, 1), "unigram", 300);
-  const std::string piece("\x0A\x07\x0A\x00\x15\x00\x00\x00\xBF", 9);  // the library throws where nobody catches
+  const std::string piece("\x0A\x07\x0A\x00\x15\x00\x00\x00\xBF", 9);  // the library throws, and nothing catches it
   expect_error([&] { parse_tokenizer(piece + t->payload(), "t.model"); },
                {"t.model is damaged", "its token 0 has no text"});
 }
 
-TEST(SentencePieceTrain, BadOptions) {
+TEST(SentencePieceTrain, BadOptionsAreRefused) {
   expect_error([] { train("text", "wordpiece"); }, {"wordpiece", "bpe, unigram"});
   expect_error([] { train("text", "bpe", 100); }, {"100", "300 or more"});
 }

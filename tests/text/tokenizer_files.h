@@ -1,5 +1,5 @@
 #pragma once
-// Small tokenizer.json files, whose tokens follow from the rules by hand.
+// Small tokenizer.json files whose tokens can be derived from the rules by hand.
 
 #include <array>
 #include <cstdio>
@@ -20,7 +20,7 @@ inline std::string character(unsigned char byte) {
   return out;
 }
 
-// All bytes at their own numbers, then what `merges` makes, in order.
+// Returns a tokenizer that has each byte as its own token, followed by the results of `merges`, in order.
 inline Json byte_level(const std::vector<std::pair<std::string, std::string>>& merges,
                        const std::string& pattern = "") {
   Json j = {{"model", {{"type", "BPE"}, {"vocab", Json::object()}, {"merges", Json::array()}}},
@@ -51,7 +51,7 @@ inline void add_token(Json& j, const std::string& content, const Json& more = Js
 
 inline std::shared_ptr<const Tokenizer> tokenizer_of(const Json& j) { return json_tokenizer(j.dump(), "t.json"); }
 
-// As Llama 2 has it: a blank in front, U+2581 for blanks, bytes for what is unknown.
+// Returns a tokenizer like Llama 2's: a blank in front, U+2581 for blanks, bytes for unknown characters.
 inline Json like_llama2(bool bytes = true) {
   Json vocab = {{"<unk>", 0}, {"\u2581", 1}, {"a", 2}, {"b", 3}, {"\u2581a", 4}, {"ab", 5}};
   for (int b = 0; bytes && b < 256; ++b) {

@@ -33,7 +33,7 @@ TEST(Utf8, AcceptsExactlyWhatTheStandardAllows) {
   }
 }
 
-TEST(Utf8, PrefixAndBoundaries) {
+TEST(Utf8, PrefixesEndAtBoundaries) {
   const std::string text = "plain ascii text \xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80 end";
   EXPECT_EQ(utf8::valid_prefix(text), text.size());
   EXPECT_EQ(utf8::valid_prefix("0123456789abcdef\xFFxyz"), 16u);
@@ -64,7 +64,7 @@ TEST(BytesTokenizer, IsExactForEverything) {
   }
 }
 
-TEST(CharsTokenizer, SortedCharactersAndNothingElse) {
+TEST(CharsTokenizer, SortsItsCharacters) {
   const auto t = chars_tokenizer("hello \xC3\xA9\xE2\x82\xAC\n");
   EXPECT_EQ(t->vocab_size(), 8);  // newline, space, e, h, l, o, e acute, euro
   EXPECT_FALSE(t->end_of_text().has_value());
@@ -77,7 +77,7 @@ TEST(CharsTokenizer, SortedCharactersAndNothingElse) {
   EXPECT_NE(with_end->hash(), chars_tokenizer("ab")->hash());
 }
 
-TEST(CharsTokenizer, CountsWhatItCannotExpress) {
+TEST(CharsTokenizer, CountsCharactersThatItLacks) {
   EncodeReport report;
   const auto plain = chars_tokenizer("ab");
   EXPECT_EQ(plain->decode(plain->encode("axb\xFF\xC3\xA9", &report)), "ab");
@@ -92,7 +92,7 @@ TEST(CharsTokenizer, CountsWhatItCannotExpress) {
   EXPECT_EQ(report.unknown, 1);
 }
 
-TEST(CharsTokenizer, BadCharacters) {
+TEST(CharsTokenizer, BadCharactersAreRefused) {
   expect_error([] { chars_tokenizer(""); }, {"at least one character", "empty"});
   expect_error([] { chars_tokenizer("ab\xFF"); }, {"not UTF-8 at byte 2"});
 }
@@ -124,7 +124,7 @@ TEST(Tokenizer, SerializedFormRestoresEverything) {
   EXPECT_EQ(load_tokenizer(corpus)->hash(), chars_tokenizer("xyz")->hash());
 }
 
-TEST(Tokenizer, BadFiles) {
+TEST(Tokenizer, BadFilesAreNamed) {
   TempFolder folder;
   expect_error([&] { load_tokenizer(folder / "none.rmt"); },
                {"none.rmt", "No such file", "ringmaster tokenizer train"});
@@ -151,7 +151,7 @@ TEST(Tokenizer, BadFiles) {
   expect_error([&] { save_tokenizer(*bytes_tokenizer(), folder / "no/t.rmt"); }, {"no/t.rmt", "does not exist"});
 }
 
-// The file's own hash names any damage; none is taken for another tokenizer.
+// The hash in the file detects any damage; no damaged file is read as a different tokenizer.
 TEST(Tokenizer, EveryDamageOfAFileIsNamed) {
   TempFolder folder;
   const std::string path = folder / "t.rmt", good = chars_tokenizer("abcdefghij\n\xC3\xA9", true)->serialize();
@@ -170,7 +170,7 @@ TEST(Tokenizer, EveryDamageOfAFileIsNamed) {
   EXPECT_EQ(load_tokenizer(path)->vocab_size(), 13);
 }
 
-TEST(Tokenizer, AnotherOneThanWantedIsNamed) {
+TEST(Tokenizer, AnUnexpectedTokenizerIsNamed) {
   TempFolder folder;
   const std::string path = folder / "t.rmt", here = chars_tokenizer("abc")->hash(), there = bytes_tokenizer()->hash();
   save_tokenizer(*chars_tokenizer("abc"), path);
