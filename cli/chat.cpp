@@ -46,15 +46,15 @@ std::string answer(const Session& s, const Chat& chat, const std::vector<ChatMes
 Option add_chat_template(Command command, std::string& choice) {
   return command
       .add_option("--chat-template", choice,
-                  "How conversations are written: a file with a template in Jinja, or " + chat::template_names() +
-                      "; without, as the model was trained")
+                  "Format of conversations: a file with a Jinja template, or " + chat::template_names() +
+                      "; default: the template of the model's training")
       .type_name("NAME|FILE");
 }
 
 void add_context(Command command, std::int64_t& context) {
   command.add_number(
       "--context", context,
-      "Tokens that a text may have, prompt included, before its older half is forgotten; 0: model.context", 0,
+      "Maximum tokens of a text with its prompt; beyond that its older half is dropped; 0: model.context", 0,
       kMaxLength);
 }
 

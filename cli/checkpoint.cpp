@@ -97,7 +97,7 @@ Manifest read_newest(const std::string& path, std::vector<CheckpointEntry>& foun
 
 void print_manifest(const Manifest& m) {
   std::cout << "step " << m.step << ", written by " << m.world << (m.world == 1 ? " rank" : " ranks");
-  if (m.token) std::cout << " under writer's token " << m.token;
+  if (m.token) std::cout << ", writer's token " << m.token;
   std::cout << "\nfiles:\n";
   for (const SavedFile& f : m.files)
     std::cout << "  " << f.name << "  " << human(f.bytes) << "  xxh3 " << f.xxh3 << "\n";
@@ -113,7 +113,7 @@ void inspect(const std::string& path) {
   const Manifest m = read_newest(path, found);
   std::cout << found.back().path.string() << "\n";
   if (found.size() > 1) {
-    std::cout << "newest of " << found.size() << ", the others are of steps";
+    std::cout << "newest of " << found.size() << " checkpoints; other steps:";
     for (std::size_t i = 0; i + 1 < found.size(); ++i) std::cout << (i ? ", " : " ") << found[i].step;
     std::cout << "\n";
   }
@@ -133,7 +133,7 @@ struct Tally {
     damaged += !v.problems.empty();
     whole += v.problems.empty() && !v.removed;
     if (v.removed)
-      std::cout << "removed  " << path.string() << "  meanwhile, as a run does with old ones\n";
+      std::cout << "removed  " << path.string() << "  by the run meanwhile, as it does with old checkpoints\n";
     else if (v.problems.empty())
       std::cout << "ok       " << path.string() << "  " << human(v.manifest.tensor_bytes()) << "\n";
     else
@@ -153,7 +153,7 @@ void verify(const std::string& path) {
     for (const CheckpointEntry& entry : found)
       if (!tally.seen.contains(entry.path)) tally.look_at(entry.path);
     if (tally.removed && found.back().path == given)
-      fail(path, " was removed while it was read, as a run does with old checkpoints");
+      fail(path, " was removed while it was read. A run does that with old checkpoints; give a newer one");
     if (!tally.removed || tally.whole + tally.damaged > 0) break;
   }
   if (tally.whole + tally.damaged == 0) fail_outpaced(path);
@@ -170,10 +170,10 @@ void add_checkpoint_commands(Command app) {
   const auto add = [&](const char* name, const char* what, void (*act)(const std::string&)) {
     const Command command = checkpoint.add_subcommand(name, what);
     std::string& path = command.runs(act);
-    command.add_option("path", path, "a checkpoint, or the folder of a run").required().type_name("PATH|RUN");
+    command.add_option("path", path, "a checkpoint, or the directory of a run").required().type_name("PATH|RUN");
   };
-  add("inspect", "Print step, layout, values and tensors (of a run: of its newest checkpoint)", inspect);
-  add("verify", "Read every byte again and compare hashes; exit code 1 names what is damaged", verify);
+  add("inspect", "Print step, layout, values and tensors of a checkpoint (of a run: its newest)", inspect);
+  add("verify", "Read every byte and compare hashes; prints damaged parts and ends with exit code 1", verify);
   add_checkpoint_tools(checkpoint);
 }
 

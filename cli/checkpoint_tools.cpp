@@ -35,7 +35,7 @@ struct ReshardArguments {
 void reshard(const ReshardArguments& a) {
   const Resharded done = reshard_newest(a.path, a.output, a.ranks);
   std::cout << done.from.string() << " -> " << done.to.string() << ", " << counted(a.ranks, "rank")
-            << ": every tensor has the same bits\n";
+            << ": all tensors are bit-identical\n";
 }
 
 struct PruneArguments {
@@ -48,8 +48,8 @@ struct PruneArguments {
 
 PruneRules rules_of(const PruneArguments& a) {
   if (a.keep_last == 0 && a.steps.empty())
-    fail(a.keep_every ? "--keep-every goes with --keep-last" : "nothing says what to remove",
-         ": give --keep-last N (and --keep-every M), or --steps");
+    fail(a.keep_every ? "--keep-every works only with --keep-last" : "expected checkpoints to remove, got none",
+         ". Give --keep-last N (and --keep-every M), or --steps");
   PruneRules rules{std::nullopt, a.steps};
   if (a.keep_last > 0) rules.keep = Retention{a.keep_last, a.keep_every};
   return rules;
@@ -60,7 +60,7 @@ fs::path folder_of(const std::string& path) {
   const fs::path newest = resolve_checkpoints(path).back().path;
   std::error_code error;
   if (fs::equivalent(newest, path, error))
-    fail(path, " is one checkpoint: give its run, and the checkpoint's step to --steps");
+    fail(path, ": expected a run, got a single checkpoint. Give its run, and its step with --steps");
   return newest.parent_path();
 }
 
@@ -145,35 +145,37 @@ void diff(const DiffArguments& args) {
 }
 
 void add_path(Command command, std::string& path) {
-  command.add_option("path", path, "a checkpoint, or the folder of a run (then its newest)")
+  command.add_option("path", path, "a checkpoint, or the directory of a run (then its newest checkpoint)")
       .required()
       .type_name("PATH|RUN");
 }
 
 void add_reshard(Command checkpoint) {
-  const Command c = checkpoint.add_subcommand("reshard", "Write a checkpoint again as another number of ranks would");
+  const Command c = checkpoint.add_subcommand("reshard", "Write a checkpoint again with another number of shards");
   ReshardArguments& a = c.runs(reshard);
   add_path(c, a.path);
-  c.add_option("--output", a.output, "The folder in which the new one becomes step-N").required().type_name("FOLDER");
+  c.add_option("--output", a.output, "Folder for the new checkpoint, which is named step-N")
+      .required()
+      .type_name("FOLDER");
   c.add_number("--ranks", a.ranks, "Shards to write", 1, kMaxRanks).required();
 }
 
 void add_prune(Command checkpoint) {
   const Command c = checkpoint.add_subcommand("prune", "Remove old checkpoints, but never the newest whole one");
   PruneArguments& a = c.runs(prune);
-  c.add_option("run", a.path, "the folder of a run, or one of checkpoints").required().type_name("RUN");
-  c.add_number("--keep-last", a.keep_last, "Keep so many of the newest", 1, 1'000'000);
-  c.add_number("--keep-every", a.keep_every, "Also keep those of every so many steps", 1, kMaxSteps);
-  c.add_number("--steps", a.steps, "Remove those of these steps, with commas", 0, kMaxSteps);
-  c.add_flag("--dry-run", a.dry_run, "Only say what would be removed");
+  c.add_option("run", a.path, "the directory of a run, or a folder of checkpoints").required().type_name("RUN");
+  c.add_number("--keep-last", a.keep_last, "Keep this many of the newest checkpoints", 1, 1'000'000);
+  c.add_number("--keep-every", a.keep_every, "Also keep checkpoints of steps that are multiples of this", 1, kMaxSteps);
+  c.add_number("--steps", a.steps, "Remove the checkpoints of these steps, with commas", 0, kMaxSteps);
+  c.add_flag("--dry-run", a.dry_run, "Only print which checkpoints would be removed");
 }
 
 void add_diff(Command checkpoint) {
-  const Command c = checkpoint.add_subcommand("diff", "Compare two checkpoints; exit code 1 where they differ");
+  const Command c = checkpoint.add_subcommand("diff", "Compare two checkpoints; exit code 1 if they differ");
   DiffArguments& a = c.runs(diff);
   add_path(c, a.first);
-  c.add_option("other", a.second, "the other one").required().type_name("PATH|RUN");
-  c.add_flag("--tensors", a.only_tensors, "Only weights and other tensors, not settings and counters");
+  c.add_option("other", a.second, "the other checkpoint or run").required().type_name("PATH|RUN");
+  c.add_flag("--tensors", a.only_tensors, "Compare only weights and other tensors, not settings and counters");
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ void add_commands(Command app) {
   add_launch_command(app);
   add_completion_commands(app);
   add_man_command(app);
-  app.add_subcommand("help", "Say what a command does and which options it has: ringmaster help [COMMAND]");
+  app.add_subcommand("help", "Print help of a command and its options: ringmaster help [COMMAND]");
   add_log_levels(app);
 }
 

@@ -78,14 +78,15 @@ void print(const std::vector<Candidate>& found) {
 }  // namespace
 
 void add_completion_commands(Command app) {
-  const Command completion = app.add_subcommand("completion", "Complete commands, options and settings in a shell");
+  const Command completion =
+      app.add_subcommand("completion", "Print scripts that complete commands, options and settings in a shell");
   completion.require_subcommand();
   add_script(completion, "bash", kBash);
   add_script(completion, "zsh", kZsh);
   add_script(completion, "fish", kFish);
   auto words = std::make_shared<std::vector<std::string>>();
-  const Command ask = completion.add_subcommand("words", "Print what may stand next, as the scripts ask");
-  ask.add_option("words", *words, "The words so far, behind --; the last one is unfinished");
+  const Command ask = completion.add_subcommand("words", "Print possible next words; the scripts call this");
+  ask.add_option("words", *words, "The words so far, after --; the last one is unfinished");
   ask.callback([app, words] { print(candidates(app, *words)); });
   completion.footer("Example: source <(ringmaster completion bash)");
 }

@@ -35,7 +35,8 @@ void add_config_commands(Command app) {
       config.add_subcommand("show", "Print every key of a configuration, as a run would use it");
   ShowOptions& options = show_command.runs(show);
   show_command.add_option("config", options.file, kSettingsText).required().type_name("FILE");
-  show_command.add_option("overrides", options.overrides, "changes, such as train.steps=100").type_name("KEY=VALUE");
+  show_command.add_option("overrides", options.overrides, "settings to change, such as train.steps=100")
+      .type_name("KEY=VALUE");
 
   config.add_subcommand("docs", "Print the reference of all keys in Markdown (docs/configuration.md)").callback([] {
     std::cout << configuration_reference();

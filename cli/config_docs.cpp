@@ -33,8 +33,8 @@ A YAML file describes a run, and every key of it can be changed on the command l
 | `model.context` | tokens that the model sees at once |
 | `train.steps` | how long to train; or `train.tokens`, `train.epochs`, `train.minutes` |
 | `train.batch_size` | sequences of a step, over all processes |
-| `optimizer.lr` | the highest learning rate; `schedule.warmup_steps` says how it rises |
-| `checkpoint.auto` | `true` saves as often as failures ask for; else `checkpoint.interval` steps |
+| `optimizer.lr` | the highest learning rate; `schedule.warmup_steps` sets how long it rises |
+| `checkpoint.auto` | `true` saves as often as failures require; else every `checkpoint.interval` steps |
 
 ## All settings
 
@@ -44,20 +44,20 @@ Each key below is followed by its type or its choices, its range and its default
   Later ones override earlier ones, and all of them override the file.
 * `include: base.yaml` at the top of a file (relative to it; or a list of files) reads those files first.
   Sections are merged, lists are replaced. A file that several others include is read once, where it comes first.
-* A `kind` of attention, or the `pattern` of a rule of blocks, that is given later, on the command line or by the file
-  that includes, leaves out the settings from before it that only other kinds or patterns have.
+* If the `kind` of an attention or the `pattern` of a block rule is overridden, on the command line or by the including
+  file, earlier settings that only other kinds or patterns have are dropped.
 * Integers may be written as `3e9`, and sizes in bytes with a unit: `1.5GB` is 1,500,000,000, `1GiB` 1,073,741,824.
   `null` unsets a key whose type allows it. Every number has a range that all its uses can hold. It is checked exactly,
   together with what is derived from several numbers: the tokens of a step and of the run, steps, parameters.
-* Keys that are not given have the default below. `ringmaster config show FILE [a.b=c ...]` prints all of them.
+* Keys that are not given have the default below. `ringmaster config show FILE [a.b=c ...]` prints all keys.
 * Every mistake is reported, with its file and line, before anything else happens. If there are more than 20, the first
   20 are listed.
 * A file has at most 1 MiB and is a regular file: no pipe, no device. Lists and sections nest at most 64 deep, includes
-  32, of at most 256 files. An alias counts as what it stands for, at most 524,288 values or 4 MiB in all. A text has at
-  most 4,096 bytes.
+  32 levels, with at most 256 files. An alias counts with the size of its content: at most 524,288 values or 4 MiB in
+  all. A text has at most 4,096 bytes.
 
-The resolved configuration is stored with the run and in its checkpoints. A run is resumed only with the same
-configuration, except for keys that change no number of the training.
+The resolved configuration is stored with the run and in its checkpoints. A run resumes only with the same
+configuration, except for keys that do not change the results of training.
 
 )";
 
@@ -119,8 +119,8 @@ std::string without_repetitions(const std::string& reference) {
     repeated.clear();
     if (const Section* same = same_before(all, s)) {
       repeated = s.name;
-      out += str(s.text.substr(0, keys_at(s.text)), "The same keys as in [`", same->name, "`](", anchor_of(same->name),
-                 "), each of them named `", s.name, ".KEY`.\n\n");
+      out += str(s.text.substr(0, keys_at(s.text)), "The keys are those of [`", same->name, "`](",
+                 anchor_of(same->name), "), each named `", s.name, ".KEY`.\n\n");
     } else {
       out += s.text;
     }

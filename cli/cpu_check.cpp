@@ -19,9 +19,9 @@ __attribute__((constructor(101))) void check_cpu() {
   if (!missing) return;
   say("ringmaster: this CPU lacks ");
   say(missing);
-  say(", which this program was built for (-march=");
+  say(", which this program requires (it was built with -march=");
   say(ring::build_info::kArch);
-  say("). Build it on this machine, or with a lower RING_ARCH\n");
+  say("). Build it on this machine, or with an older RING_ARCH\n");
   _exit(1);  // nothing is set up yet, so no cleanup is needed
 }
 

@@ -50,13 +50,13 @@ struct Dashboard::Impl {
 
   HttpReply answer(const HttpRequest& r) {
     step_back();
-    if (r.method != "GET") return {.status = 405, .body = "only GET\n", .headers = {{"Allow", "GET"}}};
+    if (r.method != "GET") return {.status = 405, .body = "expected the method GET\n", .headers = {{"Allow", "GET"}}};
     if (r.path == "/") return {.type = "text/html; charset=utf-8", .body = live_page(title)};
     if (r.path == "/live") return {.type = "application/json", .body = live(number(r.query, "known"))};
     if (r.path == "/metrics") return metrics(r.accept.find("application/openmetrics-text") != std::string::npos);
     if (r.path == "/healthz") return health();
     if (r.path == "/favicon.ico") return {.status = 204};
-    return {.status = 404, .body = "there are /, /metrics and /healthz\n"};
+    return {.status = 404, .body = "not found; available: /, /metrics, /healthz\n"};
   }
 
   std::string live(std::int64_t known) {
@@ -71,7 +71,7 @@ struct Dashboard::Impl {
   // Reports the agent's own health: it is the agent that checks the workers.
   HttpReply health() const {
     if (const double age = board.age(); age > kDead)
-      return {.status = 503, .body = str("the agent has not looked at its workers for ", age, " s\n")};
+      return {.status = 503, .body = str("the agent has not checked its workers for ", age, " s\n")};
     return {.body = "ok\n"};
   }
 

@@ -36,17 +36,19 @@ constexpr std::uint64_t kFewValidationTokens = 50'000;
 
 void warn_of_validation(const PrepareReport& r) {
   if (r.tokens[1] == 0 || r.targets[1] >= kFewValidationTokens) return;
-  log::warn("the validation split has ", with_commas(r.targets[1]), " tokens",
-            r.targets[1] < r.tokens[1] ? " that count" : "", ": with fewer than ", with_commas(kFewValidationTokens),
-            " a validation loss is rough. More text, a larger --validation-fraction or files of their own "
-            "(--validation-input) give one to trust");
+  log::warn(
+      "the validation split has ", with_commas(r.targets[1]), " tokens",
+      r.targets[1] < r.tokens[1] ? " that count as targets" : "", "; with fewer than ",
+      with_commas(kFewValidationTokens),
+      " the validation loss is imprecise. Give more text, raise --validation-fraction or give separate files with "
+      "--validation-input");
 }
 
 void warn_of_training(const PrepareReport& r) {
   constexpr std::uint64_t kFew = 64;
   if (r.tokens[0] < kFew)
     log::warn("the training split has ", counted(static_cast<std::int64_t>(r.tokens[0]), "token"),
-              ": training needs at least model.context + 1. Give more text");
+              ", but training needs at least model.context + 1. Give more text");
 }
 
 struct PrepareArguments {
@@ -56,7 +58,7 @@ struct PrepareArguments {
 
 void prepare(const PrepareArguments& a) {
   if (!a.force && std::filesystem::exists(a.options.output)) {
-    fail("--output ", a.options.output, " exists; choose another name, or replace it with --force");
+    fail("--output: ", a.options.output, " exists. Choose another name, or replace it with --force");
   }
   PrepareReport r;
   {
@@ -75,7 +77,7 @@ void prepare(const PrepareArguments& a) {
     std::cout << split_line(i ? "validation" : "train", r.tokens[i], r.documents[i], r.targets[i]) << "\n";
   if (a.options.members.masked())
     std::cout << "  longest     " << with_commas(r.longest)
-              << " tokens: few documents are cut where model.context is several times that\n";
+              << " tokens in one document. Few documents are cut if model.context is several times that\n";
   std::cout << "  tokenizer   " << r.tokenizer->kind() << ", "
             << with_commas(static_cast<std::uint64_t>(r.tokenizer->vocab_size())) << " tokens, hash "
             << r.tokenizer->hash() << "\n  " << fixed(bytes / tokens, 2) << " bytes per token, " << fixed(r.seconds, 1)
@@ -109,16 +111,15 @@ void verify(const std::vector<std::string>& files) {
   const std::int64_t bad = std::ranges::count_if(files, [](const std::string& file) { return !verify_one(file); });
   if (bad > 0)
     fail(bad, " of ", counted(static_cast<std::int64_t>(files.size()), "corpus file"),
-         " cannot be used: copy what is damaged again from where it came from, or make it again with 'ringmaster data "
-         "prepare'");
+         " cannot be used. Copy damaged files again from their source, or recreate them with: ringmaster data prepare");
 }
 
 void add_verify(Command parent) {
-  const Command c = parent.add_subcommand("verify", "Read whole corpora and name what is damaged");
+  const Command c = parent.add_subcommand("verify", "Read whole corpora and print their damaged blocks");
   std::vector<std::string>& files = c.runs(verify);
   c.add_option("corpora", files, "corpora (.h5)").required().type_name("FILE");
   c.footer(
-      "Every block of 64 KiB is compared with its hash. The exit code is 1 where a corpus is damaged.\n"
+      "Compares every block of 64 KiB with its hash. The exit code is 1 if a corpus is damaged.\n"
       "Example: ringmaster data verify corpus.h5");
 }
 
@@ -127,46 +128,44 @@ void add_prepare(Command parent) {
   PrepareOptions& o = a->options;
   const Command c = parent.add_subcommand("prepare", "Turn text files into a corpus of tokens");
   c.add_option("--input", o.inputs,
-               "files of text or JSON Lines, also compressed by gzip or zstd, Parquet tables, data sets of "
-               "Megatron-LM (.bin beside .idx), and folders")
+               "text or JSON Lines (also .gz, .zst), Parquet, Megatron-LM data sets (.bin and .idx), and folders")
       .required()
       .type_name("PATH");
-  c.add_option("--glob", o.glob, "which files of a folder to read, such as '*.txt'")
-      .show_default()
-      .type_name("PATTERN");
-  c.add_flag("--as-text", o.as_text,
-             "take the bytes of all files as they are, also of JSON and of what is no text (compressed, tables, NUL "
-             "bytes)");
+  c.add_option("--glob", o.glob, "files of a folder to read, such as '*.txt'").show_default().type_name("PATTERN");
+  c.add_flag(
+      "--as-text", o.as_text,
+      "read the bytes of all files unchanged, even of JSON and of files that are not text (compressed, tables, NUL "
+      "bytes)");
   add_record_options(c, o);
-  c.add_option("--tokenizer", o.tokenizer,
-               "bytes, chars (the characters of the input), a tokenizer file (.rmt), a tokenizer.json, a SentencePiece "
-               "model (.model), a folder with one of these (of a published model, or a run), or a corpus (.h5)")
+  c.add_option(
+       "--tokenizer", o.tokenizer,
+       "bytes, chars (the characters of the input), or a file: .rmt, tokenizer.json, SentencePiece (.model), a corpus "
+       "(.h5), or a folder of a published model or run")
       .required()
       .type_name("SPEC");
   c.add_option("--output", o.output, "the corpus to write (.h5)").required().type_name("FILE");
   c.add_option("--validation-input", o.validation_inputs,
-               "files and folders, as for --input, that become the validation split: none of --input does then")
+               "files and folders for the validation split; all of --input is then for training")
       .type_name("PATH");
-  c.add_option("--split", o.split,
-               "how validation text is chosen: hash (whole documents by a hash of their file name and place), tail "
-               "(the end of the text), "
-               "auto (hash where it would choose ten files or more, else the end of each file)")
+  c.add_option(
+       "--split", o.split,
+       "how to choose validation text: hash (documents, by a hash of file name and position), tail (the end of the "
+       "text), auto (hash if it would choose ten files or more, else the end of each file)")
       .one_of({"auto", "hash", "tail"})
       .show_default()
       .excludes({"--validation-input"});
-  const Option fraction = c.add_number("--validation-fraction", o.validation_fraction,
-                                       "share of the text kept for validation; 0: none; default: 0.01, of less than 25 "
-                                       "MB more, up to 0.1",
-                                       0, 0.99)
-                              .excludes({"--validation-input"});
+  const Option fraction =
+      c.add_number("--validation-fraction", o.validation_fraction,
+                   "share of the text for validation; 0: none; default: 0.01, up to 0.1 if below 25 MB", 0, 0.99)
+          .excludes({"--validation-input"});
   c.add_option("--document", o.document,
-               "what is one document: file, line, blank-line (paragraphs), or the text that separates documents")
+               "unit of one document: file, line, blank-line (paragraphs), or the text between documents")
       .show_default();
-  c.add_number("--threads", o.threads, "threads that encode; 0: all cores", 0, kMaxThreads).show_default();
+  c.add_number("--threads", o.threads, "encoding threads; 0: all cores", 0, kMaxThreads).show_default();
   c.add_flag("--force", a->force, "replace the output if it exists");
   c.footer(
-      "The text may be far larger than memory. Every document is followed by the tokenizer's end-of-text token, where "
-      "it has one.\n"
+      "The text may be far larger than memory. Every document is followed by the tokenizer's end-of-text token, if\n"
+      "the tokenizer has one.\n"
       "Example: ringmaster data prepare --input books/ --glob '*.txt' --tokenizer tok.rmt --output corpus.h5");
   c.callback([a, fraction] {
     a->options.enlarge_validation = !fraction.given();

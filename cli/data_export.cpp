@@ -21,7 +21,7 @@ struct ExportArguments {
 void export_corpus(const ExportArguments& a) {
   for (const std::string& path : {a.output + ".bin", a.output + ".idx"}) {
     if (!a.force && std::filesystem::exists(path))
-      fail("--output ", a.output, ": ", path, " exists; choose another name, or replace it with --force");
+      fail("--output: ", path, " exists. Choose another name, or replace it with --force");
     check_output_is_no_input("--output", path, {a.file});
   }
   const auto store = TokenStore::open(a.file);
@@ -38,14 +38,16 @@ void add_data_export(Command data) {
   const Command c = data.add_subcommand("export", "Write a split of a corpus for another trainer");
   ExportArguments& a = c.runs(export_corpus);
   c.add_option("corpus", a.file, "a corpus (.h5)").required().type_name("FILE");
-  c.add_option("--output", a.output, "what the files PREFIX.bin and PREFIX.idx are named by")
+  c.add_option("--output", a.output, "start of the names of the files: PREFIX.bin and PREFIX.idx")
       .required()
       .type_name("PREFIX");
-  c.add_option("--format", a.format, "megatron: a data set of Megatron-LM").one_of({"megatron"}).show_default();
-  c.add_flag("--validation", a.validation, "the validation split instead of the training split");
+  c.add_option("--format", a.format, "format of the files: megatron (a data set of Megatron-LM)")
+      .one_of({"megatron"})
+      .show_default();
+  c.add_flag("--validation", a.validation, "export the validation split instead of the training split");
   c.add_flag("--force", a.force, "replace the files if they exist");
   c.footer(
-      "Megatron-LM also needs the tokenizer that the corpus was made with: 'ringmaster data inspect' names it.\n"
+      "Megatron-LM also needs the corpus's tokenizer. To see which one it is: ringmaster data inspect corpus.h5\n"
       "Example: ringmaster data export corpus.h5 --output corpus_train");
 }
 

@@ -55,7 +55,8 @@ void print_document(const InspectArguments& a, const TokenSplit& split, const To
   const auto targets = static_cast<std::uint64_t>(std::ranges::count(counts, 1));
   std::cout << ", " << counted_part(targets, length) << ":\n"
             << marked_text(tokenizer, ids, counts, a.bytes, ::isatty(STDOUT_FILENO) == 1) << std::endl;
-  if (targets == 0) log::warn(a.file, ": no token of document ", document, " counts: nothing is learned from it");
+  if (targets == 0)
+    log::warn(a.file, ": no token of document ", document, " counts as a target, so the model learns nothing from it");
 }
 
 void inspect(const InspectArguments& a) {
@@ -72,7 +73,7 @@ void inspect(const InspectArguments& a) {
             << fixed(bytes / static_cast<double>(train.tokens() + validation.tokens()), 2) << " bytes per token\n";
   const TokenSplit& split = a.validation ? validation : train;
   if (a.document >= split.documents()) {
-    fail("--document ", a.document, ": ", a.file, " has ",
+    fail("--document: got ", a.document, ", but ", a.file, " has ",
          counted(static_cast<std::int64_t>(split.documents()),
                  a.validation ? "validation document" : "training document"),
          ", counted from 0");
@@ -87,22 +88,21 @@ void inspect(const InspectArguments& a) {
 }  // namespace
 
 void add_data_inspect(Command data) {
-  const Command c = data.add_subcommand("inspect", "Show what a corpus holds, and some of its documents");
+  const Command c = data.add_subcommand("inspect", "Show the contents of a corpus and some of its documents");
   InspectArguments& a = c.runs(inspect);
   c.add_option("corpus", a.file, "a corpus (.h5)").required().type_name("FILE");
-  c.add_number("--document", a.document, "which document to show, counted from 0", 0, std::int64_t{1} << 53)
-      .show_default();
+  c.add_number("--document", a.document, "document to show, counted from 0", 0, std::int64_t{1} << 53).show_default();
   c.add_flag("--validation", a.validation, "show a document of the validation split");
-  c.add_number("--documents", a.documents, "how many to show; 0: one, or three where not all tokens count", 0,
+  c.add_number("--documents", a.documents, "documents to show; 0: one, or three if not all tokens count as targets", 0,
                std::int64_t{1} << 53)
       .show_default();
-  c.add_number("--bytes", a.bytes, "how much of each document to show", 0, kMaxLength).show_default();
-  c.add_number("--context", a.context,
-               "say how much padding samples of so many tokens hold and how many documents are cut, with and without "
-               "data.packing.best_fit",
-               1, kMaxLength);
+  c.add_number("--bytes", a.bytes, "bytes of each document to show", 0, kMaxLength).show_default();
+  c.add_number(
+      "--context", a.context,
+      "also print padding and cut documents of samples of this many tokens, with and without data.packing.best_fit", 1,
+      kMaxLength);
   c.footer(
-      "Where not all tokens count as targets, those that do are in colour on a terminal, and elsewhere in [[ ]].\n"
+      "If not all tokens count as targets, targets are in colour on a terminal and in [[ ]] elsewhere.\n"
       "Example: ringmaster data inspect corpus.h5 --validation --document 3");
 }
 

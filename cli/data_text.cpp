@@ -40,7 +40,7 @@ std::string marked_text(const Tokenizer& tokenizer, std::span<const std::int32_t
 }
 
 std::string counted_part(std::uint64_t targets, std::uint64_t tokens) {
-  if (targets == 0) return "of which none counts as a target";
+  if (targets == 0) return "none of which counts as a target";
   return str("of which ", with_commas(targets), targets == 1 ? " counts as a target" : " count as targets", " (",
              percent(static_cast<double>(targets) / static_cast<double>(tokens)), ")");
 }

@@ -9,6 +9,6 @@
 namespace ring {
 
 // Adds --device: auto, cpu or cuda.
-Option add_device(Command command, DeviceChoice& choice, const std::string& text = "Where to compute");
+Option add_device(Command command, DeviceChoice& choice, const std::string& text = "Device to compute on");
 
 }  // namespace ring

@@ -25,7 +25,8 @@ void examine() {
 }  // namespace
 
 void add_doctor_command(Command app) {
-  app.add_subcommand("doctor", "Look at this machine: what is here for training, what is missing, what to do")
+  app.add_subcommand("doctor",
+                     "Check this machine for training: print its hardware and libraries, missing parts and remedies")
       .callback(examine);
 }
 

@@ -86,15 +86,16 @@ void run(const Arguments& a) {
 void add_eval_command(Command app) {
   const Command cmd = app.add_subcommand(
       "eval",
-      "Loss, perplexity, bits per byte and accuracy of a trained model on a corpus or on text, or how it uses "
-      "a long context");
+      "Measure loss, perplexity, bits per byte and accuracy of a trained model on a corpus or text, or its use of a "
+      "long context");
   Arguments& a = cmd.runs(run);
   cmd.add_option("run", a.run, "Directory of a run, or one of its checkpoints").required();
   a.corpus.add_to(cmd);
-  cmd.add_number("--context", a.context,
-                 "Tokens of the windows that the text is cut into, and most of a question of a task; 0: the model's "
-                 "context, which may be very long in imported models",
-                 0, kMaxLength);
+  cmd.add_number(
+      "--context", a.context,
+      "Tokens per window of the text, and the most per question of a task; 0: the model's context, which may be very "
+      "long in imported models",
+      0, kMaxLength);
   a.corpus.add_batches_to(cmd);
   cmd.add_number("--threads", a.threads, "CPU threads; 0: all cores", 0, kMaxThreads);
   add_device(cmd, a.device);
@@ -102,14 +103,14 @@ void add_eval_command(Command app) {
   const Option json = cmd.add_flag("--json", a.json, "Print one JSON object");
   cmd.add_option("--output", a.output, "Write the same JSON object to this file").type_name("FILE");
   const Option tasks = cmd.add_option("--task,--tasks", a.tasks,
-                                      "Instead: questions in JSON Lines, in the format of HellaSwag, ARC, MMLU, "
-                                      "LAMBADA or {\"context\", \"choices\", \"answer\"}")
+                                      "Evaluate on questions in JSON Lines instead, in the format of HellaSwag, ARC, "
+                                      "MMLU, LAMBADA or {\"context\", \"choices\", \"answer\"}")
                            .type_name("NAME=FILE");
   tasks.excludes({"--data", "--split", "--text", "--batches", "--separate-documents"});
   cmd.add_flag("--long", a.long_context,
-               "Instead: the mean loss by position in the window (attention across documents), and how often the model "
-               "answers "
-               "questions about what was said far back in a prompt of filler text, such as a random number (passkey)")
+               "Measure long context instead: mean loss by position in the window (attention across documents), and "
+               "the share "
+               "of right answers about a fact far back in filler text, such as a random number (passkey)")
       .excludes({"--context", "--output", "--separate-documents", "--task"});
   a.long_eval.add_to(cmd);
   json.excludes({"--csv"});

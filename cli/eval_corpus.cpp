@@ -13,17 +13,17 @@
 namespace ring {
 
 void EvalCorpus::add_to(Command cmd) {
-  cmd.add_option("--data", data, "Corpus (.h5) with the run's tokenizer to read; default: the run's own");
-  cmd.add_option("--split", split_name, "Which split of the corpus: train or validation")
+  cmd.add_option("--data", data, "Corpus (.h5) of the run's tokenizer; default: the run's corpus");
+  cmd.add_option("--split", split_name, "Split of the corpus: train or validation")
       .one_of({"train", "validation"})
       .show_default();
   cmd.add_option("--text", text.inputs,
-                 "Instead of a corpus: files of text or JSON Lines, also compressed, Parquet, and folders")
+                 "Files to read instead of a corpus: text or JSON Lines, also compressed, Parquet, and folders")
       .type_name("PATH")
       .excludes({"--data", "--split"});
   add_record_options(cmd, text, "--text");
   cmd.add_option("--document", text.document,
-                 "With --text: what is one document: file, line, blank-line, or the text that separates documents")
+                 "With --text: unit of one document: file, line, blank-line, or the text between documents")
       .show_default()
       .needs("--text");
   const auto separate = [this](const std::string& choice) {
@@ -31,18 +31,19 @@ void EvalCorpus::add_to(Command cmd) {
   };
   cmd.add_option(
          "--separate-documents", separate,
-         "true: a token attends to its own document only, and no document that fits into a window is cut; false: "
-         "windows of the token stream, in which a token also attends to the documents before its own; auto: true for "
-         "conversations and completions of prompts, else the run's data.packing")
+         "true: a token attends only to its own document, and documents that fit into a window are not cut; false: "
+         "windows "
+         "of the token stream, in which a token also attends to earlier documents; auto: true for conversations and "
+         "completions of prompts, else the run's data.packing")
       .one_of({"auto", "true", "false"})
       .show_default("auto");
 }
 
 void EvalCorpus::add_batches_to(Command cmd) {
   const Option count =
-      cmd.add_number("--batches", batches, "Batches to read, spread over the split; 0: all of it", 0, kMaxCount);
+      cmd.add_number("--batches", batches, "Batches to read, spread over the split; 0: the whole split", 0, kMaxCount);
   if (batches) count.show_default();
-  cmd.add_number("--batch-size", rows, "Sequences per batch; 0: at most 32, about 32,768 tokens", 0, 1 << 30);
+  cmd.add_number("--batch-size", rows, "Sequences per batch; 0: about 32,768 tokens, at most 32 sequences", 0, 1 << 30);
 }
 
 namespace {
@@ -51,7 +52,8 @@ namespace {
 void refuse_text(const std::string& path, const Session& session) {
   if (!is_text_file(path)) return;
   const NamedTokenizer tokenizer{tokenizer_file_of(session.origin), !chat_format_of(session.origin).source.empty()};
-  fail("--data: ", path, " is text, and no corpus. Give it as --text ", path, record_options(path, tokenizer));
+  fail("--data: expected a corpus (.h5), but ", path, " is text. Give it as --text ", path,
+       record_options(path, tokenizer));
 }
 
 }  // namespace
@@ -64,11 +66,11 @@ Corpora EvalCorpus::open(const std::string& run, int threads, const Session& ses
     return corpus_of_text(options, *session.tokenizer, chat_format_of(session.origin));
   }
   if (data.empty() && !session.origin.imported.empty())
-    fail("--data: ", run, " holds imported weights, which have no corpus of their own: give one, or --text");
+    fail("--data: ", run, " has imported weights and no corpus. Give a corpus with --data, or files with --text");
   if (!data.empty()) refuse_text(data, session);
   Corpora corpora = data.empty() ? open_corpora(session.config.data) : open_corpus(data);
   check_tokenizer(corpora, session.tokenizer->hash(), "run " + run);
-  if (data.empty()) check_data(session.origin, corpora, "Put the old ones back, or give --data");
+  if (data.empty()) check_data(session.origin, corpora, "Restore the old ones, or give --data");
   return corpora;
 }
 

@@ -27,8 +27,8 @@ std::vector<std::int64_t> lengths_of(const LongEvalArguments& a, std::int64_t co
   for (std::int64_t n = context; n >= shortest && lengths.size() < 6; n /= 2) lengths.insert(n);
   if (lengths.empty())
     log::warn("no ", name_of(task.kind()), " prompts: the model's context of ", context,
-              " tokens is too small, with this tokenizer they ", "begin to make sense at ", shortest,
-              ". --lengths asks for longer ones all the same");
+              " tokens is too small. With this tokenizer the prompts need at least ", shortest,
+              " tokens. Set --lengths to measure longer ones anyway");
   return {lengths.begin(), lengths.end()};
 }
 
@@ -40,7 +40,8 @@ std::vector<double> depths_of(const LongEvalArguments& a, const LongTask& task) 
 void check_prompts(const LongEvalArguments& a, const std::vector<std::int64_t>& lengths, const ModelConfig& m,
                    const LongTask& task) {
   if (!task.writes_everything())
-    log::warn("the tokenizer lacks characters of the ", name_of(task.kind()), " prompts: the model sees them garbled");
+    log::warn("the tokenizer lacks characters of the ", name_of(task.kind()),
+              " prompts, so the model reads garbled prompts");
   for (const std::int64_t length : lengths) {
     check_length(m, "--lengths", length);
     for (const double depth : depths_of(a, task))
@@ -144,8 +145,8 @@ void run_task(const Session& session, const LongEvalArguments& a, const LongTask
 
 void check_length(const ModelConfig& m, const char* option, std::int64_t length) {
   if (m.positions == Positions::learned && length > m.context)
-    fail(option, ": ", length, " tokens, but this model has learned its ", m.context,
-         " positions (model.context) and knows no others; give at most that");
+    fail(option, ": expected at most ", m.context, " tokens, got ", length,
+         ". The model has learned positions, and only for model.context tokens");
 }
 
 std::int64_t batch_rows(std::int64_t asked, std::int64_t length) {
@@ -156,27 +157,27 @@ void LongEvalArguments::add_to(Command command) {
   const auto option = [&](const char* name, auto& value, const char* text, long double least, long double most) {
     return command.add_number(name, value, text, least, most).needs("--long").group("With --long");
   };
-  option("--length", length,
-         "Tokens of the windows for the loss by position; 0: the model's context. Longer ones show "
-         "how far the model carries beyond what it was trained on",
-         0, kMaxLength);
-  command.add_option("--long-tasks", tasks, "Which prompts, with commas: " + joined(long_kinds(), ", "))
+  option(
+      "--length", length,
+      "Tokens of the windows for the loss by position; 0: the model's context. Longer windows show how well the model "
+      "works beyond the length it was trained on",
+      0, kMaxLength);
+  command.add_option("--long-tasks", tasks, "Kinds of prompts, with commas: " + joined(long_kinds(), ", "))
       .delimiter(',')
       .one_of(long_kinds())
       .show_default()
       .needs("--long")
       .group("With --long");
-  command.add_option("--svg", svg, "Draw the exact answers by length and depth into this file")
+  command.add_option("--svg", svg, "Draw the share of exact answers by length and depth to this file")
       .type_name("FILE")
       .needs("--long")
       .group("With --long");
-  option("--lengths", lengths, "Tokens of the prompts, with commas; default: the context, its half, ...", 1,
-         kMaxLength);
-  option("--depths", depths, "Where in the prompt the answer is named, with commas: 0 is the beginning, 1 the end", 0,
-         1)
+  option("--lengths", lengths, "Tokens of the prompts, with commas; default: the context, half of it, a quarter, ...",
+         1, kMaxLength);
+  option("--depths", depths, "Position of the answer in the prompt, with commas: 0 is the beginning, 1 the end", 0, 1)
       .show_default();
-  option("--trials", trials, "Prompts of each length and depth; 0: none", 0, 1'000'000).show_default();
-  option("--seed", seed, "The same seed gives the same prompts", 0, kMaxSeed).show_default();
+  option("--trials", trials, "Prompts per length and depth; 0: none", 0, 1'000'000).show_default();
+  option("--seed", seed, "Random seed of the prompts", 0, kMaxSeed).show_default();
   command.add_flag("--csv", csv, "Print comma-separated values").needs("--long").group("With --long");
 }
 

@@ -36,8 +36,8 @@ FitChoice parse_choice(const ModelConfig& run, const std::string& text) try {
   config.model.attention_layers.clear();
   override_config(config, {"model.attention=" + text}, words_of_other_programs());
   if (const std::int64_t layers = config.model.attention.reuse; layers > 1)
-    fail("model.attention.reuse: ", layers, " layers would share what is selected, but each is measured alone: leave ",
-         "reuse out, and add it to the settings that are printed");
+    fail("model.attention.reuse: got ", layers, ", but layers that share a selection cannot be measured one by one. ",
+         "Omit reuse, and add it to the settings that are printed");
   FitChoice choice = choice_of(as_of(config.model.resolved(), kAfterAllTokens));
   choice.section = config.model.attention;
   return choice;
@@ -65,8 +65,8 @@ double FitChoice::density() const {
 FitChoice own_choice(const ModelConfig& m, const std::string& run) {
   for (std::int64_t layer = 0; layer < m.layers; ++layer)
     if (const std::string why = more_than_a_pattern(attention_of(m, layer), m.kv_heads); !why.empty())
-      fail(run, ": layer ", layer, " ", why, ", and other attention in its place says nothing of it: ",
-           "give a checkpoint from before it had that, such as of dense attention");
+      fail(run, ": layer ", layer, " ", why, ", so measuring other attention in its place says nothing about it. ",
+           "Give a checkpoint from before the layer had this, for example one with dense attention");
   return choice_of(m);
 }
 

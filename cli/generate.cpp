@@ -52,7 +52,7 @@ std::vector<std::string> read_prompts(const std::string& file) {
        list_text_files({file}, "*", false, {.text = records ? "prompt" : "", .keep_empty = true}, FileOptions::none))
     read_documents(f, parse_document_rule("line"), prompts);
   prompts.all.pop_back();
-  if (prompts.all.empty()) fail("--prompts-file: ", file, " holds no prompt");
+  if (prompts.all.empty()) fail("--prompts-file: ", file, " contains no prompt");
   return prompts.all;
 }
 
@@ -104,7 +104,8 @@ void write_lines(const Arguments& a, const Session& session, std::span<const std
 }
 
 void run(Arguments a) {
-  if (std::ranges::any_of(a.stops, &std::string::empty)) fail("--stop: an empty text would stop at once");
+  if (std::ranges::any_of(a.stops, &std::string::empty))
+    fail("--stop: expected a text, got an empty one, which would stop at once");
   if (!a.output.empty()) {
     check_writable(a.output);
     check_output_is_no_input("--output", a.output, {a.prompts_file});
@@ -123,34 +124,31 @@ void run(Arguments a) {
 
 void add_sampling(Command cmd, Arguments& a) {
   a.temperature = cmd.add_number("--temperature", a.sampling.temperature,
-                                 "Below 1: safer, above 1: wilder, 0: always the likeliest token", 0, 100)
+                                 "Randomness: below 1 safer, above 1 wilder, 0 always the most likely token", 0, 100)
                       .show_default();
-  a.top_k = cmd.add_number("--top-k", a.sampling.top_k, "Draw from this many likeliest tokens; 0: all", 0, kMaxCount)
-                .show_default();
+  a.top_k =
+      cmd.add_number("--top-k", a.sampling.top_k, "Sample from this many most likely tokens; 0: all", 0, kMaxCount)
+          .show_default();
   a.top_p = cmd.add_number("--top-p", a.sampling.top_p,
-                           "Draw from the likeliest tokens that have this much probability together", 0, 1)
+                           "Sample from the most likely tokens with this total probability", 0, 1)
                 .show_default();
   a.repetition_penalty =
       cmd.add_number("--repetition-penalty", a.sampling.repetition_penalty,
-                     "Above 1: tokens of the prompt and of the text so far become less likely; 1: they do not", 0.01,
-                     100)
+                     "Above 1: makes tokens of the prompt and of the text so far less likely; 1: no penalty", 0.01, 100)
           .show_default();
-  cmd.add_number("--seed", a.sampling.seed,
-                 "The same seed gives the same text; prompt n of a file, counted from 0, takes this seed + n", 0,
+  cmd.add_number("--seed", a.sampling.seed, "Random seed; prompt n of a file, counted from 0, uses this seed + n", 0,
                  kMaxSeed)
       .show_default();
-  cmd.add_number("--max-tokens", a.max_tokens, "Tokens to write at most", 0, kMaxCount).show_default();
+  cmd.add_number("--max-tokens", a.max_tokens, "Maximum number of tokens to write", 0, kMaxCount).show_default();
 }
 
 // Adds the options of chats. Excludes options that print anything other than answers.
 void add_chat(Command cmd, Arguments& a) {
   cmd.add_flag("--chat", a.chat,
-               "Talk with the model: answers --prompt, or without it every line of standard input, "
-               "by the chat template that it was trained with")
+               "Chat with the model: it answers --prompt, or else each line of standard input, with the chat template "
+               "of its training")
       .excludes({"--prompts-file", "--json", "--output", "--ignore-end"});
-  cmd.add_option("--system", a.talk.system, "What a chat begins with, before the first question")
-      .type_name("TEXT")
-      .needs("--chat");
+  cmd.add_option("--system", a.talk.system, "System message at the start of a chat").type_name("TEXT").needs("--chat");
   add_chat_template(cmd, a.talk.chat_template).needs("--chat");
 }
 
@@ -162,20 +160,20 @@ void add_generate_command(Command app) {
   cmd.add_option("run", a->run, "Directory of a run, or one of its checkpoints").required();
   cmd.add_option("--prompt", a->prompt, "Text to continue");
   cmd.add_option("--prompts-file", a->prompts_file,
-                 "Continue every line of this file, or the member 'prompt' of each record where it is named .jsonl; "
+                 "Continue every line of this file, or the member 'prompt' of each record if it is named .jsonl; "
                  "prints JSON Lines")
       .type_name("FILE")
       .excludes({"--prompt"});
-  cmd.add_number("--batch-size", a->batch_size, "Prompts of a file to continue side by side", 1, 65536).show_default();
-  cmd.add_flag("--json", a->json, "Print JSON Lines, with how each text ended");
+  cmd.add_number("--batch-size", a->batch_size, "Prompts of a file to continue at once", 1, 65536).show_default();
+  cmd.add_flag("--json", a->json, "Print JSON Lines that include why each text ended");
   cmd.add_option("--output", a->output, "Write the JSON Lines to this file instead").type_name("FILE");
   add_sampling(cmd, *a);
   add_context(cmd, a->context);
-  cmd.add_option("--stop", a->stops, "End a text before the first of these strings that comes up").type_name("TEXT");
+  cmd.add_option("--stop", a->stops, "End a text before the first of these strings that it contains").type_name("TEXT");
   cmd.add_number("--threads", a->threads, "CPU threads; 0: all cores", 0, kMaxThreads);
   add_device(cmd, a->device);
   add_weights(cmd, a->weights);
-  cmd.add_flag("--ignore-end", a->ignore_end, "Go on after an end-of-text token");
+  cmd.add_flag("--ignore-end", a->ignore_end, "Continue after an end-of-text token");
   add_chat(cmd, *a);
   cmd.footer(
       "Examples: ringmaster generate runs/quickstart --prompt \"template <\" --temperature 0.7 --top-p 0.95\n"

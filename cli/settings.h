@@ -8,7 +8,7 @@
 
 namespace ring {
 
-inline constexpr const char* kSettingsText = "YAML file, or the directory of a run or a checkpoint";
+inline constexpr const char* kSettingsText = "YAML file, or the directory of a run or checkpoint";
 
 // Returns the settings of a YAML file, of a run (as it would be resumed) or of a checkpoint, with overrides applied.
 // Throws Error if the path is none of these or if a setting is wrong.

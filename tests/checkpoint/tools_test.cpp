@@ -91,8 +91,8 @@ TEST_F(Tools, PruneKeepsByRuleAndNeverTakesTheNewestWholeOne) {
   for (const auto& [words, part] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"--steps", "40,50"}, "is the newest whole one"},
            {{"--steps", "7"}, "there is no checkpoint of step 7"},
-           {{}, "give --keep-last N"},
-           {{"--keep-every", "3"}, "--keep-every goes with --keep-last"}}) {
+           {{}, "Give --keep-last N"},
+           {{"--keep-every", "3"}, "--keep-every works only with --keep-last"}}) {
     std::vector<std::string> all = {"prune", run};
     all.insert(all.end(), words.begin(), words.end());
     const Finished f = ring(all);
@@ -113,7 +113,7 @@ TEST_F(Tools, PruneCountsOnlyWholeOnes) {
   EXPECT_EQ(steps(folder()), (std::vector<std::int64_t>{20}));
   const Finished one = ring({"prune", (folder() / checkpoint_name(20)).string(), "--keep-last", "1"});
   EXPECT_EQ(one.code, 1);
-  EXPECT_TRUE(contains(one.output, "is one checkpoint: give its run")) << one.output;
+  EXPECT_TRUE(contains(one.output, "expected a run, got a single checkpoint")) << one.output;
 }
 
 fs::path write_pair(const fs::path& folder, std::int64_t step, float value, const std::string& lr) {

@@ -33,7 +33,7 @@ TEST(ConfigDocs, BeginsWithSettingsThatThereAre) {
 TEST(ConfigDocs, RepeatsNoSection) {
   const std::string page = configuration_reference();
   EXPECT_NE(page.find("## `model.attention_layers[].attention`"), std::string::npos);
-  EXPECT_NE(page.find("The same keys as in [`model.attention`](#modelattention)"), std::string::npos);
+  EXPECT_NE(page.find("The keys are those of [`model.attention`](#modelattention)"), std::string::npos);
   EXPECT_EQ(page.find("* **`model.attention_layers[].attention."), std::string::npos);
   EXPECT_NE(page.find("* **`model.attention.rules[].decay`**"), std::string::npos);
   EXPECT_NE(page.find("* **`data.path`**"), std::string::npos);

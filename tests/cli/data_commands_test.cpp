@@ -200,10 +200,10 @@ TEST_F(DataCommands, DocumentsWithoutTargetsAreNamed) {
   testing::internal::CaptureStderr();
   const auto inspected = run({"data", "inspect", path("c.h5")});
   const std::string warned = testing::internal::GetCapturedStderr();
-  expect_parts(warned, {"c.h5: no token of document 1 counts: nothing is learned from it", "document 2 counts"});
+  expect_parts(warned, {"c.h5: no token of document 1 counts as a target", "document 2 counts"});
   EXPECT_EQ(warned.find("document 0"), std::string::npos);
   expect_parts(inspected.out, {"document 0, 3 tokens, of which 2 count as targets (66.7 %):\na[[ab]]\n",
-                               "document 1, 4 tokens, of which none counts as a target:\nabab\n"});
+                               "document 1, 4 tokens, none of which counts as a target:\nabab\n"});
 }
 
 TEST_F(DataCommands, VerifyNamesDamagedBlocks) {

@@ -326,8 +326,8 @@ TEST_F(LongEval, Command) {
   refused({"eval", path("run"), "--long", "--lengths", "100"}, "without any filler it takes");
   refused({"eval", path("run"), "--lengths", "100"}, "--lengths requires --long");
   ASSERT_EQ(train("learned", "learned").code, 0);
-  refused({"eval", path("learned"), "--long", "--length", "65"}, "knows no others");
-  refused({"eval", path("learned"), "--long", "--lengths", "400"}, "knows no others");
+  refused({"eval", path("learned"), "--long", "--length", "65"}, "--length: expected at most 64 tokens, got 65");
+  refused({"eval", path("learned"), "--long", "--lengths", "400"}, "--lengths: expected at most 64 tokens, got 400");
   fs::remove(folder_ / "run/tokenizer.rmt");
   refused({"eval", path("run"), "--long"}, "tokenizer.rmt");
 }
