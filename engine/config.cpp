@@ -27,35 +27,35 @@ constexpr std::int64_t kMaxBufferBytes = std::int64_t{1} << 40;
 
 void RunConfig::fields(Fields& f) {
   f("name", name, "name of the run", non_empty(), check_text("a name below runs/, without ..", stays_below));
-  f("directory", directory, "where its files go; empty = runs/<name>");
-  f("init_from", init_from, "a run or checkpoint whose weights (only those) a new run starts from");
-  f("seed", seed, "seed of initialisation, data order and dropout",
+  f("directory", directory, "directory of the run's files; empty = runs/<name>");
+  f("init_from", init_from, "run or checkpoint from which a new run takes its initial weights, and nothing else");
+  f("seed", seed, "seed for initialisation, data order and dropout",
     in_range(0, std::numeric_limits<std::int64_t>::max()));
   f("threads", threads, "CPU threads per process; 0 = RINGMASTER_THREADS, else all cores", in_range(0, 4096),
     rank_local());
-  f("device", device, "where to compute; auto = a GPU where there is one",
+  f("device", device, "device to compute on; auto = a GPU if there is one, else the CPU",
     choices<DeviceChoice>(
         {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}}),
     rank_local());  // the ranks compare the resolved device instead
   f("deterministic", deterministic, "bit-identical results from run to run");
   f("tuning", tuning,
-    "GPUs: how algorithms are chosen: auto (shipped tables, then this user's store), rule, or a file to share",
+    "GPUs: how to choose algorithms: auto (shipped tables, then this user's store), rule, or a shared .yaml file",
     rank_local());
   f("tuning_seconds", tuning_seconds,
-    "time to measure each of the best few algorithms of a matrix product that no table and no store knows",
+    "seconds to measure each of the best few algorithms for a matrix product that is in no table or store",
     in_range(0.0001, 10));
   f("rates", rates,
-    "what plans take the device to sustain: a file that bench calibrate wrote, or h200, h100 or cpu; empty = what is "
-    "shipped for the device");
+    "device rates that plans assume: h200, h100, cpu, or a file from bench calibrate; empty = those shipped for the "
+    "device");
 }
 
 namespace {
 
 void memory_fields(TrainConfig& c, Fields& f) {
   f("recompute", c.recompute,
-    "activations computed again in the backward: none, those inside of the attention or of the MLP sublayer, all but "
-    "each block's input and the attention's output (block), or all but each block's input (full); auto = of each "
-    "block, so that the step takes least time within train.memory_budget",
+    "activations recomputed in the backward pass: none; those inside the attention or the mlp sublayer; block: all "
+    "except each block's input and attention output; full: all except each block's input; auto: chosen per block for "
+    "the fastest step within train.memory_budget",
     choices<RecomputeChoice>({{"auto", RecomputeChoice::automatic},
                               {"none", RecomputeChoice::none},
                               {"attention", RecomputeChoice::attention},
@@ -63,104 +63,97 @@ void memory_fields(TrainConfig& c, Fields& f) {
                               {"block", RecomputeChoice::block},
                               {"full", RecomputeChoice::full}}));
   f("memory_budget", c.memory_budget,
-    "what train.recompute: auto makes a process's training fit into: bytes, or, up to 1, a share of the device's "
-    "memory; 0 = what is free when it starts",
+    "memory per process that train.recompute: auto may use: bytes or, up to 1, a share of the device's memory; 0 = "
+    "what is free at the start",
     share_or_bytes(kMinBudget, 1e15));
   f("mlp_chunk", c.mlp_chunk,
-    "tokens of a micro-batch that an MLP computes at a time, forward and backward; with recompute mlp or block nothing "
-    "in it is longer than that. Changes rounding, as micro_batch does; 0 = all; auto = all where everything fits that "
-    "way, else what makes the step fastest, chosen when the run begins and kept",
+    "tokens of a micro-batch that an MLP processes at a time, forward and backward; with recompute: mlp or block, none "
+    "of its activations has more tokens. Changes rounding, as micro_batch does; 0 = all; auto = all if everything then "
+    "fits, else the fastest value, chosen when the run begins and kept",
     in_range(0, kMaxTokensAtOnce), word("auto", kAutoMlpChunk));
   f("activation_offload", c.activation_offload,
-    "keep in host memory what blocks save for the backward: it leaves while the next block runs forward and comes back "
-    "ahead of its own backward; the last block's stays. true = of all blocks; auto = of the blocks where that takes "
-    "less "
-    "time than to compute again what does not fit into train.memory_budget, or where nothing else fits; on CPUs, where "
-    "both are one memory, only with activation_offload_bytes",
+    "keep the activations that blocks save for the backward pass in host memory. They are copied out during the next "
+    "block's forward pass and copied back before their own block's backward pass; those of the last block stay. true = "
+    "all blocks; auto = blocks for which this is faster than recomputing what exceeds train.memory_budget, or if "
+    "nothing else fits; on CPUs, whose device memory is host memory, auto needs activation_offload_bytes",
     choices<Switch>({{"auto", Switch::automatic}, {"true", Switch::on}, {"false", Switch::off}}));
   f("activation_offload_bytes", c.activation_offload_bytes,
-    "host memory of each process for that; what finds no room stays on the device; 0 = what "
-    "the host has room for",
+    "host memory per process for offloaded activations; the rest stays on the device; 0 = as much as the host can hold",
     in_bytes(0, kMaxHostBytes), rank_local());
-  f("loss_chunk_bytes", c.loss_chunk_bytes, "logits held at a time; 0 = 32 MiB on CPUs, 2 GiB on GPUs",
+  f("loss_chunk_bytes", c.loss_chunk_bytes, "bytes of logits held at a time; 0 = 32 MiB on CPUs, 2 GiB on GPUs",
     in_bytes(0, kMaxBufferBytes));
 }
 
 void bad_step_fields(TrainConfig& c, Fields& f) {
   f("on_bad_step", c.on_bad_step,
-    "when loss or gradient norm is not finite or a spike, also when computed again: stop; skip its samples; or go back "
-    "to "
-    "the newest checkpoint and on from there with the samples after it",
+    "action if loss or gradient norm is a spike or not finite, even when recomputed: stop; skip the step's samples; or "
+    "roll back to the newest checkpoint and continue with the samples after the step",
     choices<OnBadStep>({{"stop", OnBadStep::stop}, {"skip", OnBadStep::skip}, {"rollback", OnBadStep::rollback}}));
   f("spike_score", c.spike_score,
-    "a loss or gradient norm is a spike when it is above the median of the last 128 steps by so many standard "
-    "deviations, "
-    "estimated robustly; 0 = nothing finite is",
+    "loss or gradient norm is a spike above the median of the last 128 steps plus this many standard deviations, "
+    "estimated robustly; 0 = finite values are never spikes",
     in_range(0, 1e6));
-  f("most_bad_steps", c.max_bad_steps, "bad steps in bad_step_window after which the next one ends the run",
+  f("most_bad_steps", c.max_bad_steps, "bad steps allowed within bad_step_window; the next one ends the run",
     in_range(0, 1'000'000));
-  f("bad_step_window", c.bad_step_window, "steps over which bad ones are counted", in_range(1, kMaxSteps));
+  f("bad_step_window", c.bad_step_window, "steps over which bad steps are counted", in_range(1, kMaxSteps));
 }
 
 }  // namespace
 
 void TrainConfig::fields(Fields& f) {
   f("batch_size", batch_size,
-    "sequences per optimizer step, over all processes and micro-batches; as a list, what it is from so many trained "
-    "tokens on",
+    "sequences per optimizer step, over all processes and micro-batches; a list changes it by tokens trained",
     in_range(1, 1 << 30), by_tokens(batch_sizes));
   f("context", context,
-    "tokens of a training sequence: samples of model.context tokens are cut into so many that see nothing of each "
-    "other; it must divide model.context. 0 = they are not cut; as a list, what it is from so many trained tokens on",
+    "tokens per training sequence: samples of model.context tokens are split into sequences of this length, which do "
+    "not attend to each other; must divide model.context. 0 = no split; a list changes it by tokens trained",
     in_range(0, 1 << 30), by_tokens(contexts));
   f("micro_batch", micro_batch,
     "sequences per forward pass of a process; 0 = its whole share (of the smallest batch_size); auto = the fastest "
-    "that is predicted to fit, chosen "
-    "when the run begins and kept",
+    "value predicted to fit, chosen when the run begins and kept",
     in_range(0, 1 << 30), word("auto", kAutoMicroBatch));
-  f("steps", steps, "optimizer steps to train; 0 = see tokens, epochs and minutes", in_range(0, kMaxSteps));
-  f("tokens", tokens, "tokens to train, rounded up to whole steps; 0 = see steps, epochs and minutes",
+  f("steps", steps, "optimizer steps to train; 0 = set by tokens, epochs or minutes", in_range(0, kMaxSteps));
+  f("tokens", tokens, "tokens to train, rounded up to whole steps; 0 = set by steps, epochs or minutes",
     in_range(0, kMaxTokens));
   f("epochs", epochs,
-    "how often to see the training split, rounded up to whole steps; of a mixture: as many samples as its corpora have "
-    "together. The run records the steps that it comes to; 0 = see steps, tokens and minutes",
+    "passes over the training split, rounded up to whole steps; an epoch of a mixture has as many samples as all its "
+    "corpora together. The run records the resulting steps; 0 = set by steps, tokens or minutes",
     in_range(0, 1e6));
   f("minutes", minutes,
-    "training time after which the run ends, resumptions included; alone, the schedule follows the clock; 0 = no limit",
+    "training time after which the run ends, over all resumptions; without another limit, the schedule follows the "
+    "clock; 0 = no limit",
     in_range(0, 1e8));
   f("log_interval", log_interval, "steps between log lines and metrics", in_range(1, kMaxSteps), rank_local());
   f("eval_interval", eval_interval, "steps between validations; 0 = only at the end", in_range(0, kMaxSteps));
   f("eval_tasks", eval_tasks,
-    "tasks to evaluate as the run goes on, each NAME=FILE: questions in JSON Lines, see `ringmaster eval --task`",
+    "tasks to evaluate during training, each NAME=FILE with questions in JSON Lines; see `ringmaster eval --task`",
     check_text("NAME=FILE", [](const std::string& text) { return text.find('=') != std::string::npos; }),
     at_most_items(64));
   f("eval_tasks_interval", eval_tasks_interval,
-    "steps between evaluations of eval_tasks, which are also evaluated at the end; 0 = as eval_interval",
-    in_range(0, kMaxSteps));
+    "steps between evaluations of eval_tasks, which also run at the end; 0 = eval_interval", in_range(0, kMaxSteps));
   f("ema", ema,
-    "decay of an exponential moving average of the weights, such as 0.999, which eval, generate, serve and export take "
-    "with --weights ema; in the first steps it is (1 + step) / (10 + step) where that is less; 0 = none",
+    "decay of an exponential moving average of the weights, such as 0.999; at most (1 + step) / (10 + step) in the "
+    "first steps; eval, generate, serve and export use the average with --weights ema; 0 = no average",
     in_range(0, 0.999999));
   f("watch_interval", watch_interval,
-    "steps between measurements of how far updates move the weights of each part of the model, of the entropy of each "
-    "layer's attention and of what its blocks keep; such a step computes the forward of one micro-batch once more, "
-    "with each attention twice; 0 = none",
+    "steps between measurements of how far updates move the weights of each part of the model, of each layer's "
+    "attention entropy, and of the share of attention that its blocks keep; such a step repeats the forward pass of "
+    "one micro-batch, with each attention computed twice; 0 = none",
     in_range(0, kMaxSteps));
   f("z_loss", z_loss, "weight of the squared log-sum-exp in the training loss (PaLM)", in_range(0, 1000));
   f("precision", precision,
-    "type of activations and matrix products: bf16, fp32, or fp32 with tf32 products; auto = bf16 on GPUs; CPUs "
-    "compute "
-    "in fp32 whatever this says",
+    "type of activations and matrix products: bf16, fp32, or tf32 (fp32 with TF32 products); auto = bf16 on GPUs; CPUs "
+    "always compute in fp32",
     choices<PrecisionChoice>({{"auto", PrecisionChoice::automatic},
                               {"bf16", PrecisionChoice::bf16},
                               {"fp32", PrecisionChoice::fp32},
                               {"tf32", PrecisionChoice::tf32}}));
   memory_fields(*this, f);
   f("cuda_graph", cuda_graph,
-    "GPUs: replay the step as a CUDA graph, or as several; auto = when launching its kernels takes most of it",
+    "GPUs: replay the step as one or more CUDA graphs; auto = if kernel launches take most of its time",
     choices<Switch>({{"auto", Switch::automatic}, {"on", Switch::on}, {"off", Switch::off}}));
   f("bucket_bytes", bucket_bytes,
-    "gradient bytes reduced together between processes; 0 = 4 MiB on CPUs, 64 MiB on GPUs",
+    "bytes of gradients that processes reduce together; 0 = 4 MiB on CPUs, 64 MiB on GPUs",
     in_bytes(0, kMaxBufferBytes));
   bad_step_fields(*this, f);
 }
@@ -172,14 +165,14 @@ void TrainConfig::validate(std::vector<SettingProblem>& errors) const {
 }
 
 void Config::fields(Fields& f) {
-  f("run", run, "the run and where it computes");
+  f("run", run, "the run, its directory and its device");
   f("model", model, "the decoder");
-  f("data", data, "what it reads");
-  f("train", train, "the loop");
-  f("optimizer", optimizer, "how gradients become updates");
-  f("schedule", schedule, "the learning rate");
-  f("checkpoint", checkpoint, "when state is saved");
-  f("parallel", parallel, "how the work is shared among the processes of `ringmaster launch`");
+  f("data", data, "training data");
+  f("train", train, "the training loop");
+  f("optimizer", optimizer, "how gradients update the weights");
+  f("schedule", schedule, "the learning-rate schedule");
+  f("checkpoint", checkpoint, "when the training state is saved");
+  f("parallel", parallel, "how the processes of `ringmaster launch` share the work");
 }
 
 namespace {
@@ -190,16 +183,17 @@ void validate_tokens(const Config& c, std::vector<SettingProblem>& errors) {
   const std::string step =
       str(c.train.batch_size, " x ", c.model.context, " tokens (train.batch_size x model.context)");
   if (per_step > kMaxTokens) {
-    errors.push_back(str("train.batch_size: a step of ", step, " is more than the ", kMaxTokens, " tokens of a run"));
+    errors.push_back(
+        str("train.batch_size: a step of ", step, " exceeds the limit of ", kMaxTokens, " tokens per run"));
     return;
   }
   const std::int64_t steps = c.train.tokens ? steps_of_tokens(c.train, c.model.context, c.train.tokens) : c.train.steps;
   if (steps > kMaxSteps)
-    errors.push_back(str("train.tokens: ", c.train.tokens, " tokens are ", steps, " steps of ", step, ", at most ",
-                         kMaxSteps, ": enlarge the steps or lower train.tokens"));
+    errors.push_back(str("train.tokens: ", c.train.tokens, " tokens need ", steps, " steps of ", step,
+                         ", but a run has at most ", kMaxSteps, ". Enlarge the steps or lower train.tokens"));
   else if (steps > kMaxTokens / per_step)
     errors.push_back(str(c.train.tokens ? "train.tokens: " : "train.steps: ", steps, " steps of ", step,
-                         " are more than the ", kMaxTokens, " tokens that a run can count: lower one of them"));
+                         " exceed the limit of ", kMaxTokens, " tokens per run. Lower one of them"));
 }
 
 void validate_context(const Config& c, std::vector<SettingProblem>& errors) {
@@ -208,31 +202,32 @@ void validate_context(const Config& c, std::vector<SettingProblem>& errors) {
   if (all.empty() && c.train.context) all = {c.train.context};
   for (const std::int64_t context : all)
     if (context < 1 || c.model.context % context)
-      return errors.push_back(str("train.context: sequences of ", context,
-                                  " tokens do not divide the samples of model.context = ", c.model.context,
-                                  " tokens: give divisors of that"));
+      return errors.push_back(str("train.context: expected a divisor of model.context, got ", context,
+                                  ", which does not divide ", c.model.context));
 }
 
 void validate_watch(const Config& c, std::vector<SettingProblem>& errors) {
   if (c.train.watch_interval && c.optimizer.offload == StateOffload::all)
     errors.push_back(
-        "train.watch_interval: it compares weights on the device, where optimizer.offload: all does not keep them: set "
-        "states or none");
+        "train.watch_interval: requires the weights on the device, but optimizer.offload: all keeps them on the host. "
+        "Set optimizer.offload to states or none");
 }
 
 void validate_ema(const Config& c, std::vector<SettingProblem>& errors) {
   if (c.train.ema == 0) return;
   if (c.optimizer.master != DType::f32)
-    errors.push_back("train.ema: it averages weights in fp32: set optimizer.master: fp32, or leave the average out");
+    errors.push_back(
+        "train.ema: requires optimizer.master: fp32, the type in which weights are averaged. Set it, or leave "
+        "train.ema out");
   if (c.optimizer.offload == StateOffload::all)
     errors.push_back(
-        "train.ema: it averages weights on the device, where optimizer.offload: all does not keep them: set states or "
-        "none");
+        "train.ema: requires the weights on the device, but optimizer.offload: all keeps them on the host. Set "
+        "optimizer.offload to states or none");
 }
 
 void validate_stages(const Config& c, std::vector<SettingProblem>& errors) {
   if (c.parallel.pp != 1)
-    errors.push_back(str("parallel.pp: pipeline stages do not exist yet, so it must be 1, is ", c.parallel.pp,
+    errors.push_back(str("parallel.pp: expected 1, since pipeline stages are not supported yet, got ", c.parallel.pp,
                          ". Divide the model with parallel.tp, or share it with parallel.zero: 3"));
 }
 
@@ -314,9 +309,8 @@ std::int64_t tokens_of_steps(const TrainConfig& c, std::int64_t context, std::in
 
 void check_tokens_at_once(const char* rows_from, std::int64_t rows, std::int64_t context) {
   if (rows <= kMaxTokensAtOnce / context) return;
-  fail(rows_from, ": ", rows, " sequences of ", context, " tokens at once are more than the ", kMaxTokensAtOnce,
-       " tokens that can be numbered: give at most ", std::max<std::int64_t>(1, kMaxTokensAtOnce / context),
-       ", or a shorter context");
+  fail(rows_from, ": ", rows, " sequences of ", context, " tokens at once exceed the limit of ", kMaxTokensAtOnce,
+       " tokens. Set at most ", std::max<std::int64_t>(1, kMaxTokensAtOnce / context), ", or a shorter context");
 }
 
 bool may_offload(const Config& c) {

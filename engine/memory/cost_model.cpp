@@ -24,27 +24,27 @@ const char* name_of(Precision p) {
 
 void ComputeRates::fields(Fields& f) {
   f("products", products, "FLOP/s of matrix products; 0 = not measured", in_range(0, kMaxRate));
-  f("attention", attention, "FLOP/s of kept pairs, forward", in_range(0, kMaxRate));
-  f("attention_backward", attention_backward, "FLOP/s of kept pairs, backward", in_range(0, kMaxRate));
+  f("attention", attention, "FLOP/s of attention over kept pairs, forward", in_range(0, kMaxRate));
+  f("attention_backward", attention_backward, "FLOP/s of attention over kept pairs, backward", in_range(0, kMaxRate));
 }
 
 void DeviceRates::fields(Fields& f) {
-  f("device", device, "what was measured");
+  f("device", device, "name of the measured device");
   f("peak_flops", peak_flops, "FLOP/s that MFU refers to", in_range(1, kMaxRate));
-  f("bf16", bf16, "what kernels compute in bf16");
-  f("tf32", tf32, "what they compute in fp32 with tf32 products");
-  f("fp32", fp32, "what they compute in fp32");
-  f("bytes_per_second", bytes_per_second, "read and written by kernels", in_range(1, kMaxRate));
-  f("call_seconds", call_seconds, "of the shortest kernel", in_range(0, 1));
+  f("bf16", bf16, "rates of kernels in bf16");
+  f("tf32", tf32, "rates of kernels in fp32 with TF32 products");
+  f("fp32", fp32, "rates of kernels in fp32");
+  f("bytes_per_second", bytes_per_second, "bytes per second that kernels read and write", in_range(1, kMaxRate));
+  f("call_seconds", call_seconds, "seconds of the shortest kernel", in_range(0, 1));
   f("link_bytes_per_second", link_bytes_per_second,
-    "from one device of a machine to another, each way; 0 = not measured", in_range(0, kMaxRate));
-  f("link_seconds", link_seconds, "of the shortest message over it; 0 = call_seconds", in_range(0, 10));
+    "bytes per second between two devices of a machine, each way; 0 = not measured", in_range(0, kMaxRate));
+  f("link_seconds", link_seconds, "seconds of the shortest message over that link; 0 = call_seconds", in_range(0, 10));
   f("collective_bytes_per_second", collective_bytes_per_second,
-    "that a rank passes on while all reduce, gather or scatter; 0 = not measured", in_range(0, kMaxRate));
-  f("collective_seconds", collective_seconds, "of the shortest of these", in_range(0, 10));
-  f("host_bytes_per_second", host_bytes_per_second, "between device and host memory, each way; 0 = not measured",
-    in_range(0, kMaxRate));
-  f("memory_bytes", memory_bytes, "of the device; 0 = not known", in_range(0, kMaxRate));
+    "bytes per second that a rank passes on in collectives; 0 = not measured", in_range(0, kMaxRate));
+  f("collective_seconds", collective_seconds, "seconds of the shortest collective", in_range(0, 10));
+  f("host_bytes_per_second", host_bytes_per_second,
+    "bytes per second between device and host memory, each way; 0 = not measured", in_range(0, kMaxRate));
+  f("memory_bytes", memory_bytes, "memory of the device; 0 = not known", in_range(0, kMaxRate));
 }
 
 ComputeRates& DeviceRates::of(Precision p) { return p == Precision::bf16 ? bf16 : p == Precision::tf32 ? tf32 : fp32; }
@@ -52,9 +52,9 @@ ComputeRates& DeviceRates::of(Precision p) { return p == Precision::bf16 ? bf16 
 const ComputeRates& DeviceRates::of(Precision p) const {
   const ComputeRates& r = const_cast<DeviceRates*>(this)->of(p);
   if (std::min({r.products, r.attention, r.attention_backward}) > 0) return r;
-  fail("the rates of ", device, " have none in ", name_of(p),
-       ": ringmaster bench calibrate CONFIG train.precision=", name_of(p),
-       " --out FILE measures them and adds them to a file of rates");
+  fail("the rates of ", device, " contain none for ", name_of(p),
+       ". Measure them and add them to the file: ringmaster bench calibrate CONFIG train.precision=", name_of(p),
+       " --out FILE");
 }
 
 // h200: H200 SXM at 700 W (docs/measured/).
@@ -86,7 +86,7 @@ DeviceRates shipped_rates(const std::string& device, int threads) {
     h100.memory_bytes = 79.1 * (1 << 30);
     return h100;
   }
-  if (device != "cpu") fail("no rates are shipped for '", device, "': there are h100, h200 and cpu");
+  if (device != "cpu") fail("no rates are shipped for '", device, "', only for h100, h200 and cpu");
   const double n = std::max(1, threads);
   return {.device = "cpu",
           .peak_flops = 50e9 * n,

@@ -83,7 +83,7 @@ TEST_F(Rates, WhatIsWrongIsNamedWithFileKeyAndRemedy) {
   DeviceRates other = shipped_rates("cpu");
   std::swap(other.fp32, other.bf16);
   const std::string precision = file("precision.yaml", other);
-  expect(precision, {"run.rates: " + precision, "have none in fp32", remedy, "train.precision=fp32"});
+  expect(precision, {"run.rates: " + precision, "contain none for fp32", remedy, "train.precision=fp32"});
   EXPECT_EQ(error_of([&] { rates_named(key, config_of(""), "--rates"); }).find("--rates: " + key), 0u);
 }
 

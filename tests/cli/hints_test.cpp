@@ -180,8 +180,9 @@ TEST(Hints, TomlIsNotYaml) {
 }
 
 TEST(Hints, PipelineStagesDoNotExist) {
-  EXPECT_NE(error_of("parallel.pp=2").find("parallel.pp: pipeline stages do not exist yet, so it must be 1, is 2"),
-            std::string::npos)
+  EXPECT_NE(
+      error_of("parallel.pp=2").find("parallel.pp: expected 1, since pipeline stages are not supported yet, got 2"),
+      std::string::npos)
       << error_of("parallel.pp=2");
   EXPECT_EQ(error_of("parallel.pp=1"), "");
 }

@@ -121,10 +121,10 @@ TEST_F(EmaRuns, RefusesWhatItCannotAverage) {
     EXPECT_NE(f.output.find(why), std::string::npos) << f.output;
     EXPECT_FALSE(fs::exists(folder_ / "run"));
   };
-  refused({"train.ema=0.9", "optimizer.offload=all"}, "train.ema: it averages weights on the device");
-  refused({"train.ema=0.9", "optimizer.master=bf16"}, "train.ema: it averages weights in fp32");
+  refused({"train.ema=0.9", "optimizer.offload=all"}, "train.ema: requires the weights on the device");
+  refused({"train.ema=0.9", "optimizer.master=bf16"}, "train.ema: requires optimizer.master: fp32");
   refused({"train.ema=1"}, "train.ema");
-  refused({"train.watch_interval=3", "optimizer.offload=all"}, "train.watch_interval: it compares weights");
+  refused({"train.watch_interval=3", "optimizer.offload=all"}, "train.watch_interval: requires the weights");
 }
 
 TEST_F(EmaRuns, WatchedStepsAreRecorded) {
