@@ -136,8 +136,8 @@ void add_unused_settings(const OptimizerConfig& c, std::vector<SettingProblem>& 
     const std::string unset = config::to_text(defaults.fields[i].node.get());
     if (value != unset)
       errors.push_back(unused_setting(str("optimizer.muon.", mine.fields[i].name, ": ", value,
-                                          " belongs to kind: muon, but optimizer.kind is ", c.kind,
-                                          " and no group has that kind: leave it out (", unset, ")")));
+                                          " applies to kind: muon, but optimizer.kind is ", c.kind,
+                                          " and no group has that kind. Leave it out (", unset, ")")));
   }
 }
 

@@ -158,7 +158,7 @@ TEST_F(Groups, SayWhatIsWrong) {
   EXPECT_NE(error("[{match: ['*'], frozen: true}]").find("nothing is left to train"), std::string::npos);
   EXPECT_NE(error("[{match: ['*norm*'], kind: matrices}]").find("groups[0].kind: matrices updates none"),
             std::string::npos);
-  EXPECT_NE(error("[{match: ['*'], frozen: true, lr: 1}]").find("frozen: what keeps its values has no kind, lr"),
+  EXPECT_NE(error("[{match: ['*'], frozen: true, lr: 1}]").find("frozen: frozen parameters cannot have kind, lr"),
             std::string::npos);
   EXPECT_EQ(error("[{match: ['*norm*'], lr: 1}, {match: ['blocks.*'], lr: 1}]"), "") << "it still has the final norm";
   EXPECT_NE(error("[{match: ['blocks.0.*', 'blocks.1.*'], lr: 1}, {match: ['blocks.*'], frozen: true}]")
@@ -194,8 +194,8 @@ TEST_F(Groups, SettingsOfMuonBelongToMuon) {
   ASSERT_EQ(errors.size(), 2u);
   EXPECT_EQ(errors[0].kind, SettingProblemKind::unused);
   EXPECT_EQ(errors[0].text,
-            "optimizer.muon.momentum: 0.9 belongs to kind: muon, but optimizer.kind is adamw and no group has that "
-            "kind: leave it out (0.95)");
+            "optimizer.muon.momentum: 0.9 applies to kind: muon, but optimizer.kind is adamw and no group has that "
+            "kind. Leave it out (0.95)");
   EXPECT_EQ(unused(config("[]", "muon: {momentum: 0.95}, ")).size(), 0u) << "as if it was not given";
   EXPECT_EQ(unused(config("[]", muon + "kind: muon, ")).size(), 0u);
   EXPECT_EQ(unused(config("[{match: ['*'], kind: muon}]", muon)).size(), 0u);

@@ -78,7 +78,7 @@ TEST(Schedule, RefusesAWeightDecayThatNeverComes) {
   c.final_weight_decay = 0.5;
   c.validate(errors);
   ASSERT_EQ(errors.size(), 1u);
-  EXPECT_NE(errors[0].text.find("schedule.kind: constant: choose cosine"), std::string::npos) << errors[0].text;
+  EXPECT_NE(errors[0].text.find("schedule.kind: constant. Set it to cosine"), std::string::npos) << errors[0].text;
 }
 
 TEST(Schedule, RefusesALengthOfADecayThatHasNone) {
@@ -90,7 +90,7 @@ TEST(Schedule, RefusesALengthOfADecayThatHasNone) {
     ASSERT_EQ(errors.size(), kind == ScheduleKind::wsd ? 0u : 1u);
     if (kind == ScheduleKind::wsd) continue;
     EXPECT_EQ(errors[0].kind, SettingProblemKind::unused);
-    EXPECT_TRUE(errors[0].text.starts_with("decay_steps: 400 belongs to kind: wsd")) << errors[0].text;
+    EXPECT_TRUE(errors[0].text.starts_with("decay_steps: 400 applies to kind: wsd")) << errors[0].text;
   }
 }
 

@@ -87,9 +87,9 @@ TEST(Configs, MistakesInGroupsHaveTheirLine) {
 
 TEST(Configs, SettingsWithoutEffectAreRefused) {
   EXPECT_TRUE(mistakes("optimizer:\n  muon:\n    iterations: 3\n")
-                  .starts_with("my.yaml:6: optimizer.muon.iterations: 3 belongs to kind: muon"));
+                  .starts_with("my.yaml:6: optimizer.muon.iterations: 3 applies to kind: muon"));
   EXPECT_TRUE(mistakes("schedule:\n  decay_steps: 10\n")
-                  .starts_with("my.yaml:5: schedule: decay_steps: 10 belongs to kind: wsd"));
+                  .starts_with("my.yaml:5: schedule: decay_steps: 10 applies to kind: wsd"));
   EXPECT_EQ(mistakes("schedule: {decay_steps: 10, kind: wsd}\noptimizer: {kind: muon, muon: {iterations: 3}}\n"), "");
 }
 
