@@ -38,10 +38,10 @@ void add_foreign_keys(const RopeConfig& c, std::vector<SettingProblem>& errors) 
     const std::string value = config::to_text(mine.fields[i].node.get());
     const std::string unset = config::to_text(defaults.fields[i].node.get());
     if (key == "theta" || key == "scaling" || value == unset || reads(here, key)) continue;
-    errors.push_back(inherited_setting(
-        key, "scaling", unset,
-        str(key, ": ", value, " has no effect with scaling: ", config::to_text(scaling->node.get()),
-            ". Set model.rope.scaling to the kind that is meant, such as yarn, or leave ", key, " out")));
+    errors.push_back(
+        inherited_setting(key, "scaling", unset,
+                          str(key, ": ", value, " has no effect with scaling: ", config::to_text(scaling->node.get()),
+                              ". Set model.rope.scaling to the intended kind, such as yarn, or leave ", key, " out")));
   }
 }
 
@@ -49,41 +49,42 @@ void add_foreign_keys(const RopeConfig& c, std::vector<SettingProblem>& errors) 
 
 void RopeConfig::fields(Fields& f) {
   f("theta", theta, "base of the frequencies theta^(-2i/D)", in_range(1, 1e15));
-  f("scaling", scaling, "how positions beyond the trained context are reached",
+  f("scaling", scaling, "how to extend positions beyond the trained context",
     choices<RopeScaling>({{"none", RopeScaling::none},
                           {"linear", RopeScaling::linear},
                           {"llama3", RopeScaling::llama3},
                           {"yarn", RopeScaling::yarn},
                           {"dynamic", RopeScaling::dynamic}}));
   f("factor", factor,
-    "how many times the context is stretched (linear, llama3, yarn); dynamic: how fast theta grows beyond it",
+    "factor by which the context is extended (linear, llama3, yarn); dynamic: how fast theta grows beyond it",
     in_range(1, 1e6));
-  f("low_freq_factor", low_freq_factor, "llama3: wavelengths above original_context / this are divided by factor",
-    in_range(1e-6, 1e6));
-  f("high_freq_factor", high_freq_factor, "llama3: wavelengths below original_context / this are kept",
-    in_range(1e-6, 1e6));
+  f("low_freq_factor", low_freq_factor,
+    "llama3: frequencies with wavelengths above original_context / this are divided by factor", in_range(1e-6, 1e6));
+  f("high_freq_factor", high_freq_factor,
+    "llama3: frequencies with wavelengths below original_context / this are unchanged", in_range(1e-6, 1e6));
   f("original_context", original_context, "llama3, yarn, dynamic: context of the original training, in tokens",
     in_range(1, 1 << 30));
-  f("beta_fast", beta_fast, "yarn: channels that turn more often over the original context are kept",
+  f("beta_fast", beta_fast, "yarn: frequencies with more turns than this over the original context are unchanged",
     in_range(1e-6, 1e6));
-  f("beta_slow", beta_slow, "yarn: channels that turn less often over the original context are divided by factor",
+  f("beta_slow", beta_slow,
+    "yarn: frequencies with fewer turns than this over the original context are divided by factor",
     in_range(1e-6, 1e6));
-  f("attention_factor", attention_factor,
-    "yarn: rotated queries and keys are multiplied by this; 0 = 0.1 ln(factor) + 1", in_range(0, 1e6));
+  f("attention_factor", attention_factor, "yarn: factor applied to rotated queries and keys; 0 = 0.1 ln(factor) + 1",
+    in_range(0, 1e6));
 }
 
 void RopeConfig::validate(std::vector<SettingProblem>& errors) const {
   add_foreign_keys(*this, errors);
   if (scaling == RopeScaling::llama3 && high_freq_factor <= low_freq_factor)
     errors.push_back(str("high_freq_factor: ", high_freq_factor, " is not above low_freq_factor = ", low_freq_factor));
-  if (scaling == RopeScaling::yarn && theta <= 1) errors.push_back("theta: yarn needs one above 1");
+  if (scaling == RopeScaling::yarn && theta <= 1) errors.push_back("theta: yarn requires a value above 1");
   if (scaling == RopeScaling::yarn && beta_fast <= beta_slow)
     errors.push_back(str("beta_fast: ", beta_fast, " is not above beta_slow = ", beta_slow));
 }
 
 void ModelConfig::fields(Fields& f) {
   if (architecture_names().size() > 1)
-    f("architecture", architecture, "which network it is", one_of(architecture_names()));
+    f("architecture", architecture, "network architecture", one_of(architecture_names()));
   f("vocab_size", vocab_size, "tokens in the vocabulary; 0 = the tokenizer's", in_range(0, 1 << 30));
   f("context", context, "tokens per training sequence", in_range(1, 1 << 30));
   f("layers", layers, "decoder blocks", in_range(1, 10000));
@@ -93,29 +94,32 @@ void ModelConfig::fields(Fields& f) {
   f("head_dim", head_dim, "channels per head, a multiple of 8; 0 = width / heads", in_range(0, 1 << 16));
   f("mlp_width", mlp_width, "hidden channels of the MLP; 0 = 4 x width, for swiglu 8/3 x width rounded up to 32",
     in_range(0, 1 << 24));
-  f("norm", norm, "kind of normalisation", choices<NormKind>({{"layer", NormKind::layer}, {"rms", NormKind::rms}}));
-  f("norm_place", norm_place, "where it stands: before each sublayer, after it, or before and inside it (MAGNETO)",
+  f("norm", norm, "normalisation layers: LayerNorm or RMSNorm",
+    choices<NormKind>({{"layer", NormKind::layer}, {"rms", NormKind::rms}}));
+  f("norm_place", norm_place,
+    "place of norms: before each sublayer (pre), after it (post), or before and inside it (sub, MAGNETO)",
     choices<NormPlace>({{"pre", NormPlace::pre}, {"post", NormPlace::post}, {"sub", NormPlace::sub}}));
-  f("norm_eps", norm_eps, "added to the variance", in_range(1e-30, 1));
-  f("positions", positions, "how tokens know their place",
+  f("norm_eps", norm_eps, "epsilon added to the variance", in_range(1e-30, 1));
+  f("positions", positions, "how positions are encoded",
     choices<Positions>({{"learned", Positions::learned}, {"rope", Positions::rope}, {"none", Positions::none}}));
-  f("rope", rope, "rotary positions");
-  f("attention", attention, "which pairs of tokens attention keeps, in all layers");
+  f("rope", rope, "rotary position embedding");
+  f("attention", attention, "pairs of tokens that attention keeps, in all layers");
   f("attention_layers", attention_layers,
-    "layers whose attention differs; of several entries for a layer the last wins", at_most_items(1024));
+    "layers with different attention; if several entries name a layer, the last one applies", at_most_items(1024));
   f("mlp", mlp, "activation of the MLP",
     choices<Mlp>({{"gelu", Mlp::gelu}, {"gelu_tanh", Mlp::gelu_tanh}, {"swiglu", Mlp::swiglu}, {"relu2", Mlp::relu2}}));
-  f("biases", biases, "which projections have a bias; all: LayerNorm too",
+  f("biases", biases, "projections with a bias; all: LayerNorm too",
     choices<Biases>({{"none", Biases::none}, {"all", Biases::all}, {"qkv", Biases::qkv}}));
   f("qk_norm", qk_norm, "normalise queries and keys per head (RMS)");
-  f("tied_embeddings", tied_embeddings, "the head reads the token embedding");
-  f("dropout", dropout, "rate on the embedding and on each sublayer's output", in_range(0, 0.95));
-  f("attention_dropout", attention_dropout, "rate on the weights of attention, after the softmax", in_range(0, 0.95));
-  f("init", init, "initialisation of matrices",
+  f("tied_embeddings", tied_embeddings, "use the token embedding as the output head's weight");
+  f("dropout", dropout, "dropout rate of the embedding and of each sublayer's output", in_range(0, 0.95));
+  f("attention_dropout", attention_dropout, "dropout rate of attention probabilities, after the softmax",
+    in_range(0, 0.95));
+  f("init", init, "initialisation scheme of matrices",
     choices<InitScheme>({{"normal", InitScheme::normal},
                          {"depth_scaled", InitScheme::depth_scaled},
                          {"magneto", InitScheme::magneto}}));
-  f("init_std", init_std, "standard deviation of normal and depth_scaled", in_range(1e-20, 1000));
+  f("init_std", init_std, "standard deviation for normal and depth_scaled", in_range(1e-20, 1000));
 }
 
 namespace {
@@ -157,14 +161,14 @@ std::string wrong_heads(const ModelConfig& c) {
   if (fits(c.heads)) return "";
   const std::string others = nearest(c.heads, c.width, fits);
   return str("heads: ", c.heads, " does not divide model.width = ", c.width,
-             " into multiples of 8 channels: ", others.empty() ? "" : "take " + others + ", or ", "set model.head_dim");
+             " into multiples of 8 channels: ", others.empty() ? "" : "use " + others + ", or ", "set model.head_dim");
 }
 
 std::string wrong_head_dim(const ModelConfig& c) {
   if (c.head_dim == 0) return wrong_heads(c);
   const auto fits = [](std::int64_t channels) { return channels % 8 == 0; };
   return fits(c.head_dim) ? ""
-                          : str("head_dim: ", c.head_dim, " is not a multiple of 8: take ",
+                          : str("head_dim: ", c.head_dim, " is not a multiple of 8. Use ",
                                 nearest(c.head_dim, c.head_dim + 8, fits));
 }
 
@@ -172,7 +176,7 @@ std::string wrong_kv_heads(const ModelConfig& c) {
   const auto fits = [&](std::int64_t kv_heads) { return c.heads % kv_heads == 0; };
   return c.kv_heads == 0 || fits(c.kv_heads) ? ""
                                              : str("kv_heads: ", c.kv_heads, " does not divide model.heads = ", c.heads,
-                                                   ": take ", nearest(c.kv_heads, c.heads, fits));
+                                                   ". Use ", nearest(c.kv_heads, c.heads, fits));
 }
 
 }  // namespace
@@ -181,24 +185,25 @@ void ModelConfig::validate(std::vector<SettingProblem>& errors) const {
   for (const std::string& wrong : {wrong_kv_heads(*this), wrong_head_dim(*this)})
     if (!wrong.empty()) errors.push_back(wrong);
   if (positions != Positions::rope && rope.scaling != RopeScaling::none)
-    errors.push_back("rope.scaling: only model.positions: rope has what it scales");
+    errors.push_back("rope.scaling: requires model.positions: rope");
   else if (positions != Positions::rope && rope.theta != RopeConfig{}.theta)
-    errors.push_back(unused_setting("rope.theta: only model.positions: rope reads it: leave it out"));
+    errors.push_back(unused_setting("rope.theta: has no effect without model.positions: rope. Leave it out"));
   if (positions == Positions::rope && rope.scaling == RopeScaling::dynamic && context > rope.original_context)
-    errors.push_back(str("context: ", context, " is beyond model.rope.original_context = ", rope.original_context,
-                         ", where rope.scaling: dynamic reaches in generation and evaluation alone; train with yarn"));
+    errors.push_back(
+        str("context: ", context, " exceeds model.rope.original_context = ", rope.original_context,
+            ", but rope.scaling: dynamic extends the context only in generation and evaluation. Train with yarn"));
   const auto pools = [](const AttentionConfig& a) { return !a.pools.empty(); };
   if (attention_dropout > 0 &&
       (pools(attention) || std::ranges::any_of(attention_layers, pools, &LayerAttentionConfig::attention)))
     errors.push_back(str("attention_dropout: ", attention_dropout,
-                         ", but attention with pools drops no weights: set it to "
-                         "0, or leave the pools out (dropout remains)"));
+                         ", but attention with pools cannot drop probabilities. Set it to 0 (model.dropout still "
+                         "applies), or leave the pools out"));
   for (std::size_t i = 0; i < attention_layers.size(); ++i)
     if (const std::string wrong = wrong_layers(attention_layers[i], layers); !wrong.empty())
       errors.push_back(str("attention_layers[", i, "].layers: ", wrong));
   if (const double count = count_of_parameters(resolved()); errors.empty() && count > kMaxParameters)
-    errors.push_back(str("width: the model would have ", count, " parameters, at most ", kMaxParameters,
-                         ": lower layers, width, heads, head_dim, mlp_width, vocab_size or context"));
+    errors.push_back(str("width: the model would have ", count, " parameters, but at most ", kMaxParameters,
+                         " are supported. Lower layers, width, heads, head_dim, mlp_width, vocab_size or context"));
 }
 
 ModelConfig ModelConfig::resolved() const {

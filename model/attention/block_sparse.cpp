@@ -44,40 +44,38 @@ std::int64_t block_of(const AttentionConfig& c) {
 
 void BlockRuleConfig::fields(Fields& f) {
   f("pattern", pattern,
-    "which blocks of keys a block of queries sees, d blocks further on; itself always. local_global: d < local, the "
-    "first ones, and multiples of every; strided: d < local or a multiple of every; hierarchical: local ones, then "
-    "level by level twice as far and half as dense; random: d < local and a share of all; file: as drawn in a file; "
-    "content: d < local, the first ones, and those whose mean "
-    "keys agree most with the mean queries of the block before; learned: the same by the scores of an indexer that "
-    "learns where attention goes; importance: d < local, the first ones, and the distances d that attention was worth "
-    "the most at so far",
+    "which key blocks a query block sees, at a distance of d blocks; it always sees itself. local_global: d < local, "
+    "the first blocks, and multiples of every; strided: d < local, and d that are multiples of every; hierarchical: "
+    "the local blocks, then levels that each reach twice as far at half the density; random: d < local, and a random "
+    "share of all blocks; file: as drawn in a file; content: d < local, the first blocks, and those whose mean keys "
+    "best match the mean queries of the preceding block; learned: like content, but scored by an indexer that learns "
+    "where attention goes; importance: d < local, the first blocks, and the distances d with the most attention so far",
     block_patterns());
-  f("local", local, "nearest blocks, which are all seen, in blocks; not of file", in_range(1, kMaxBlocks));
-  f("first", first, "local_global, content, learned, importance: blocks at the start that all see, in blocks",
+  f("local", local, "number of nearest blocks, which are always seen; not for file", in_range(1, kMaxBlocks));
+  f("first", first, "local_global, content, learned, importance: number of leading blocks that all blocks see",
     in_range(0, kMaxBlocks));
   f("every", every,
-    "local_global: also each block whose number is a multiple of it; strided: distance of the columns; in blocks, "
-    "0 = none",
+    "local_global: also see blocks whose number is a multiple of this; strided: distance between columns; in blocks, 0 "
+    "= none",
     in_range(0, kMaxBlocks));
   f("keep", keep,
-    "content, learned, importance: blocks that a block of queries sees, itself, the local and the first ones among "
-    "them; as a list, which importance does not take, what it is from so many trained tokens on",
+    "content, learned, importance: number of blocks that a query block sees, including itself, the local and the first "
+    "ones; for content and learned, a list changes it by tokens trained",
     in_range(0, kMaxBlocks), by_tokens(keeps));
   f("mass", mass,
-    "content, learned: of the blocks that are neither local nor first no more are kept than it takes for their share "
-    "of the softmax of scores to reach this, and never more than keep allows; 1 = as many as keep allows",
+    "content, learned: keep only as many blocks, besides the local and first ones, as needed to reach this share of "
+    "the softmax of scores, and never more than keep allows; 1 = as many as keep allows",
     in_range(0, 1));
-  f("density", density, "random: share of the blocks, above 0", in_range(0, 1));
-  f("seed", seed, "random, importance: another seed draws other blocks",
-    in_range(0, std::numeric_limits<std::int64_t>::max()));
+  f("density", density, "random: share of blocks to keep, above 0", in_range(0, 1));
+  f("seed", seed, "random, importance: seed for drawing blocks", in_range(0, std::numeric_limits<std::int64_t>::max()));
   f("file", file, "file: path of the text file with the blocks", rank_local());
   f("interval", interval,
-    "importance: steps from one choice of blocks to the next; in between masses are measured 8 times, each with a "
-    "forward of one micro-batch more",
+    "importance: steps between choices of blocks; attention masses are measured 8 times in between, each with an extra "
+    "forward pass of one micro-batch",
     in_range(1, 1 << 30));
-  f("explore", explore, "importance: those of the kept blocks that are drawn at random in each choice, in blocks",
+  f("explore", explore, "importance: number of kept blocks that are drawn at random in each choice",
     in_range(0, kMaxBlocks));
-  f("decay", decay, "importance: what a measurement leaves of the average of those before it", in_range(0, 0.999999));
+  f("decay", decay, "importance: decay of the moving average of measured attention masses", in_range(0, 0.999999));
 }
 
 namespace {
@@ -101,7 +99,7 @@ void BlockRuleConfig::validate(std::vector<SettingProblem>& errors) const {
   };
   const auto is = [&](BlockChoice p) { return pattern == p; };
   const bool has_every = is(BlockChoice::local_global) || is(BlockChoice::strided);
-  foreign(local != 1 && is(BlockChoice::file), "local", str(local), "every pattern but file");
+  foreign(local != 1 && is(BlockChoice::file), "local", str(local), "every pattern except file");
   const bool selects = chooses_blocks(*this);
   const bool has_first = is(BlockChoice::local_global) || selects;
   foreign(first != 0 && !has_first, "first", str(first), "pattern: local_global, content, learned and importance");
@@ -121,29 +119,30 @@ void BlockRuleConfig::validate(std::vector<SettingProblem>& errors) const {
   of_importance(explore != plain.explore, "explore", str(explore));
   of_importance(decay != plain.decay, "decay", str(decay));
   if (is(BlockChoice::strided) && every == 0)
-    errors.push_back("every: 0, but pattern: strided needs the distance of its columns: set it to 1 or more");
+    errors.push_back("every: expected the distance between columns of pattern: strided, at least 1, got 0");
   if (is(BlockChoice::random) && random_threshold(density) == 0)
-    errors.push_back(str("density: ", density, ", but pattern: random needs the share of blocks to keep, such as 0.1"));
+    errors.push_back(
+        str("density: expected the share of blocks that pattern: random keeps, such as 0.1, got ", density));
   if (static_cast<float>(mass) == 0)
-    errors.push_back(str("mass: ", mass,
-                         ", but no block has a share of 0: set it to the share of the softmax that the kept "
-                         "candidates reach together, such as 0.9, or to 1 to keep as many blocks as keep allows"));
+    errors.push_back(str("mass: expected a share above 0, got ", mass,
+                         ". Set it to the share of the softmax that the kept candidates reach together, such as 0.9, "
+                         "or to 1 to keep as many blocks as keep allows"));
   const std::int64_t least = min_keep(*this);
   if (is(BlockChoice::importance) && !keeps.empty())
-    errors.push_back("keep: a list, but pattern: importance keeps its budget: give it one number");
+    errors.push_back("keep: expected one number for pattern: importance, whose budget is constant, got a list");
   if (selects && least <= local + first)
     errors.push_back(str("keep: ", keep == 0 ? "missing, or 0" : std::to_string(least),
                          ", but pattern: ", name_of(pattern), " needs more than local + first = ", local + first,
-                         " blocks, which are always kept: set it to ", local + first + 1,
-                         " or more, or take pattern: local_global"));
+                         " blocks, which are always kept. Set it to ", local + first + 1,
+                         " or more, or use pattern: local_global"));
   else if (is(BlockChoice::importance) && explore >= keep - local - first)
     errors.push_back(str(
         "explore: ", explore, " blocks, but of keep: ", keep, " only ", keep - local - first,
-        " are not local or first ones, and one at least is chosen by its importance: ",
-        keep - local - first > 1 ? str("set explore to ", keep - local - first - 1, " or less") : "leave explore out",
+        " are neither local nor first, and at least one is chosen by its importance. ",
+        keep - local - first > 1 ? str("Set explore to ", keep - local - first - 1, " or less") : "Leave explore out",
         ", or raise keep"));
   if (is(BlockChoice::file) && file.empty())
-    errors.push_back("file: empty, but pattern: file needs the path of a text file with the blocks");
+    errors.push_back("file: expected the path of a text file with the blocks of pattern: file, got nothing");
 }
 
 const BlockRuleConfig& rule_of_head(const AttentionConfig& c, std::int64_t kv_head) {
@@ -171,23 +170,23 @@ void validate_index(const AttentionConfig& c, std::vector<SettingProblem>& error
   const bool learned = learns_blocks(c);
   if (learned && some_head_follows(c, BlockChoice::content))
     errors.push_back(
-        "rules: the heads of a layer select their blocks by content or by what is learned: give one of the two "
-        "patterns layers of its own (model.attention_layers)");
+        "rules: pattern: content and pattern: learned cannot be combined in one layer. Put one of them into different "
+        "layers (model.attention_layers)");
   for (const auto& [key, value] : given_settings(c))
     if (key.starts_with("index_") && !learned)
       errors.push_back(foreign_beside(
-          "rules", key, foreign_setting(key, value, "rules with pattern: learned", "a section without one")));
+          "rules", key, foreign_setting(key, value, "rules with pattern: learned", "a section without such a rule")));
 }
 
 void validate(const AttentionConfig& c, std::vector<SettingProblem>& errors) {
   if (c.block != 0 && c.block != 64 && c.block != 128)
-    errors.push_back(str("block: ", c.block, " tokens, but blocks have 64 or 128"));
+    errors.push_back(str("block: expected 64 or 128 tokens, got ", c.block));
   if (c.rules.empty())
     errors.push_back(
-        "rules: kind: block_sparse needs one at least, such as rules: [{pattern: local_global, local: 4}]");
+        "rules: kind: block_sparse needs at least one rule, such as rules: [{pattern: local_global, local: 4}]");
   for (std::int64_t rule : c.heads)
     if (rule >= static_cast<std::int64_t>(c.rules.size()))
-      errors.push_back(str("heads: ", rule, " names no rule: there ", c.rules.size() == 1 ? "is " : "are ",
+      errors.push_back(str("heads: rule ", rule, " does not exist: there ", c.rules.size() == 1 ? "is " : "are ",
                            counted(std::ssize(c.rules), "rule"), ", counted from 0"));
   const auto some = [&](const auto& is) { return std::ranges::any_of(c.rules, is); };
   const auto is = [](BlockChoice pattern) {
@@ -195,23 +194,24 @@ void validate(const AttentionConfig& c, std::vector<SettingProblem>& errors) {
   };
   if (some([](const BlockRuleConfig& r) { return !r.keeps.empty(); }) && some(is(BlockChoice::file)))
     errors.push_back(
-        "rules: a keep that changes by tokens does not go with pattern: file, which is read once: give these heads "
-        "another pattern, or one keep");
+        "rules: a keep that changes by tokens cannot be combined with pattern: file, which is read once. Give these "
+        "heads a different pattern, or a constant keep");
   if (c.reuse > 1 && some(is(BlockChoice::learned)))
     errors.push_back(str("reuse: ", c.reuse,
-                         " layers would share what is selected, but an indexer selects for its own layer: leave reuse "
-                         "out, or take pattern: content"));
+                         " layers would share a selection, but an indexer selects for its own layer only. Leave reuse "
+                         "out, or use pattern: content"));
   else if (c.reuse > 1 && !some(is(BlockChoice::content)))
-    errors.push_back(str("reuse: ", c.reuse,
-                         " layers would share what is selected, but no rule selects: add pattern: content, or leave "
-                         "reuse out"));
+    errors.push_back(
+        str("reuse: ", c.reuse,
+            " layers would share a selection, but no rule selects blocks. Add pattern: content, or leave reuse out"));
   if (some(is(BlockChoice::importance)) && (some(is(BlockChoice::content)) || some(is(BlockChoice::learned))))
     errors.push_back(
-        "rules: pattern: importance does not go together with content or learned in one layer: give them layers of "
-        "their own (model.attention_layers)");
+        "rules: pattern: importance cannot be combined with content or learned in one layer. Put them into different "
+        "layers (model.attention_layers)");
   if (some(is(BlockChoice::importance)) && !c.pools.empty())
     errors.push_back(
-        "pools: blocks of pattern: importance are not measured beside pools: leave pools out, or take other rules");
+        "pools: pattern: importance cannot measure blocks in layers with pools. Leave pools out, or use different "
+        "rules");
   validate_pools(c, errors);
   if (errors.empty()) validate_index(c, errors);
 }
@@ -247,9 +247,9 @@ void check_files_cover(const AttentionConfig& c, const BlockPattern& p, const Mo
     const BlockRuleConfig& rule = rule_of_head(c, head);
     const std::int64_t rows = p.rule(narrow<std::int32_t>(head)).rows;
     if (rule.pattern == BlockChoice::file && rows * p.block() < model.context)
-      fail("rules[", &rule - c.rules.data(), "].file: ", rule.file, ": ends after ", counted(rows, "block"),
-           " of queries, but a context of ", model.context, " tokens has ", (model.context + p.block() - 1) / p.block(),
-           " of ", p.block(), ": add lines for the others, or shorten model.context");
+      fail("rules[", &rule - c.rules.data(), "].file: ", rule.file, ": ends after ", counted(rows, "query block"),
+           ", but a context of ", model.context, " tokens has ", (model.context + p.block() - 1) / p.block(), " of ",
+           p.block(), ". Add lines for the others, or shorten model.context");
   }
 }
 
@@ -315,21 +315,19 @@ AttentionKind block_sparse_attention() {
       .name = "block_sparse",
       .keys = "blocks",
       .settings = {{"block", "tokens of a block, 64 or 128; 0 = 128"},
-                   {"rules", "patterns to choose from"},
-                   {"heads", "rule of each KV head, counted from 0, starting over where the list ends; [] = all 0"},
-                   {"reuse", "neighbouring layers that attend to what the first of them selected; 1 = each selects"},
-                   {"pools", "likewise"},
+                   {"rules", "block patterns that heads choose from"},
+                   {"heads", "rule of each KV head, counted from 0; a shorter list is repeated; [] = all 0"},
+                   {"reuse", "consecutive layers that share the first one's selection; 1 = each layer selects"},
+                   {"pools", "same"},
                    {"pooling", "likewise"},
-                   {"pool_gates", "likewise"},
+                   {"pool_gates", "same"},
                    {"index_heads", "pattern learned: heads of the indexer"},
-                   {"index_head_dim", "pattern learned: channels of each"},
+                   {"index_head_dim", "pattern learned: channels per indexer head"},
                    {"index_distances",
-                    "pattern learned: buckets of distances that have a learned bias each; 0 = it scores without "
-                    "distances"},
-                   {"index_loss", "pattern learned: factor of the gradient of the indexer's loss"},
+                    "pattern learned: distance buckets, each with a learned bias; 0 = distances do not affect scores"},
+                   {"index_loss", "pattern learned: factor for the gradient of the indexer's loss"},
                    {"index_warmup_steps",
-                    "pattern learned: optimizer steps in which all blocks are kept, while the "
-                    "indexer learns"}},
+                    "pattern learned: optimizer steps that keep all blocks while the indexer learns"}},
       .validate = validate,
       .pattern = pattern,
       .text = text};

@@ -13,23 +13,23 @@ void validate_branches(const AttentionConfig& c, std::vector<SettingProblem>& er
     return;
   }
   if (c.rates[0] != 1)
-    errors.push_back(str("rates: the first is ", c.rates[0], ", but must be 1, so that every token sees itself"));
+    errors.push_back(str("rates: expected 1 as the first rate, so that every token sees itself, got ", c.rates[0]));
   for (std::size_t i = 0; i < c.rates.size(); ++i)
     if (c.rates[i] > c.segments[i])
-      errors.push_back(str("rates: ", c.rates[i], " is above its segment of ", c.segments[i],
-                           ", of which nothing would be left: lower the rate or lengthen the segment"));
+      errors.push_back(str("rates: ", c.rates[i], " exceeds its segment of ", c.segments[i],
+                           " tokens. Lower the rate or lengthen the segment"));
 }
 
 void validate_dedup(const AttentionConfig& c, std::vector<SettingProblem>& errors) {
   for (std::size_t i = 0; i < c.rates.size() && i < c.segments.size(); ++i) {
     if (c.segments[i] % c.rates[i])
-      errors.push_back(str("dedup: needs rates that divide their segments, but ", c.rates[i], " does not divide ",
-                           c.segments[i], ": change one of them or set dedup: false"));
+      errors.push_back(str("dedup: requires rates that divide their segments, but ", c.rates[i], " does not divide ",
+                           c.segments[i], ". Change one of them, or set dedup: false"));
     if (i + 1 >= c.rates.size() || i + 1 >= c.segments.size()) continue;
     if (c.segments[i + 1] % c.segments[i] || c.rates[i + 1] % c.rates[i])
-      errors.push_back(str("dedup: needs branches that nest, but segment ", c.segments[i], " and rate ", c.rates[i],
+      errors.push_back(str("dedup: requires branches that nest, but segment ", c.segments[i], " and rate ", c.rates[i],
                            " do not both divide the next ones, ", c.segments[i + 1], " and ", c.rates[i + 1],
-                           ": change them or set dedup: false"));
+                           ". Change them, or set dedup: false"));
   }
 }
 
@@ -55,15 +55,14 @@ std::string text(const AttentionConfig& c, std::optional<std::int64_t>) {
 }  // namespace
 
 AttentionKind dilated_attention() {
-  return {
-      .name = "dilated",
-      .keys = "dilated segments (LongNet)",
-      .settings = {{"segments", "segment length of each branch, in tokens; it may exceed the context"},
-                   {"rates", "of a branch with rate r every r-th token of a segment takes part; the first rate is 1"},
-                   {"dedup", "a pair that several branches keep counts once; the branches must nest"}},
-      .validate = validate,
-      .pattern = pattern,
-      .text = text};
+  return {.name = "dilated",
+          .keys = "dilated segments (LongNet)",
+          .settings = {{"segments", "segment length of each branch, in tokens; it may exceed the context"},
+                       {"rates", "a branch with rate r uses every r-th token of a segment; the first rate must be 1"},
+                       {"dedup", "count a pair that several branches keep only once; the branches must nest"}},
+          .validate = validate,
+          .pattern = pattern,
+          .text = text};
 }
 
 }  // namespace ring

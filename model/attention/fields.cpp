@@ -74,13 +74,13 @@ SettingProblem foreign_beside(const std::string& cause, const std::string& key, 
   AttentionConfig plain;
   const config::Node defaults = bind_config(plain);
   const auto field = std::ranges::find(defaults.fields, key, &config::Field::name);
-  RING_CHECK(field != defaults.fields.end(), "model.attention.", key, " is no setting");
+  RING_CHECK(field != defaults.fields.end(), "model.attention.", key, " is not a setting");
   return inherited_setting(key, cause, text_of(field->node), text);
 }
 
 void LayerAttentionConfig::fields(Fields& f) {
-  f("layers", layers, "which layers, counted from 0: numbers and ranges (0,4-7), every 4 from 3, or both", non_empty());
-  f("attention", attention, "their attention, in place of model.attention");
+  f("layers", layers, "layers, counted from 0: numbers and ranges (0,4-7), every 4 from 3, or both", non_empty());
+  f("attention", attention, "attention of these layers, instead of model.attention");
 }
 
 }  // namespace ring

@@ -20,7 +20,7 @@ std::vector<AttentionKind>& attention_kinds() {
 
 const AttentionKind& attention_kind(const std::string& name) {
   const auto found = std::ranges::find(attention_kinds(), name, &AttentionKind::name);
-  RING_CHECK(found != attention_kinds().end(), "model.attention.kind: ", name, " is none");
+  RING_CHECK(found != attention_kinds().end(), "model.attention.kind: ", name, " does not exist");
   return *found;
 }
 
@@ -66,7 +66,7 @@ std::string kinds_that_read(const std::string& setting) {
 
 std::string foreign_setting(const std::string& key, const std::string& value, const std::string& home,
                             const std::string& here) {
-  return str(key, ": ", value, " belongs to ", home, ", but this is ", here, ": leave ", key, " out");
+  return str(key, ": ", value, " applies to ", home, ", but this is ", here, ". Leave ", key, " out");
 }
 
 }  // namespace ring

@@ -9,7 +9,7 @@ namespace {
 
 void validate(const AttentionConfig& c, std::vector<SettingProblem>& errors) {
   if (c.window < 1)
-    errors.push_back(str("window: ", c.window, ", but kind: window needs 1 token or more, such as window: 256"));
+    errors.push_back(str("window: expected at least 1 token for kind: window, such as window: 256, got ", c.window));
   validate_pools(c, errors);
 }
 
@@ -30,13 +30,13 @@ AttentionKind window_attention() {
   return {
       .name = "window",
       .keys = "a window",
-      .settings = {{"window", "newest tokens that are seen, the token itself among them"},
-                   {"sinks", "first tokens of the document that stay in sight"},
-                   {"pools", "sizes in tokens: of each the keys and values of all pools before a token are seen, too"},
-                   {"pooling",
-                    "keys and values of a pool: mean of its tokens', or learned: their sum by weights that the layer "
-                    "learns, which begin as a mean"},
-                   {"pool_gates", "whether each token and head learns to weigh the pools that it sees"}},
+      .settings =
+          {{"window", "number of most recent tokens that are seen, including the token itself"},
+           {"sinks", "number of first tokens of the document that stay visible"},
+           {"pools", "pool sizes in tokens; for each size, a token also sees the keys and values of all earlier pools"},
+           {"pooling",
+            "keys and values of a pool: the mean of its tokens', or a sum with learned weights that start as the mean"},
+           {"pool_gates", "learn for each token and head how to weight the pools that it sees"}},
       .validate = validate,
       .pattern = pattern,
       .text = text};

@@ -196,48 +196,47 @@ TEST(AttentionConfig, SaysInWordsWhatItIs) {
 }
 
 TEST(AttentionConfig, RefusesKeysOfAnotherKind) {
-  expect_refused("{window: 8}", {"attention: window: 8 belongs to kind: window, but this is kind: dense"});
-  expect_refused("{kind: dilated, segments: [8], rates: [1], sinks: 2}", {"sinks: 2 belongs to kind: window"});
-  expect_refused("{kind: window, window: 8, segments: [8, 16]}", {"segments: [8, 16] belongs to kind: dilated"});
-  expect_refused("{kind: window, window: 8, rates: [1]}", {"rates: [1] belongs to kind: dilated"});
-  expect_refused("{dedup: true}", {"dedup: true belongs to kind: dilated"});
-  expect_refused("{block: 64}", {"block: 64 belongs to kind: block_sparse"});
-  expect_refused("{rules: [{}]}", {"rules: a list of 1 belongs to kind: block_sparse"});
-  expect_refused("{heads: [0, 0]}", {"heads: [0, 0] belongs to kind: block_sparse"});
-  expect_refused("{reuse: 2}", {"reuse: 2 belongs to kind: block_sparse"});
+  expect_refused("{window: 8}", {"attention: window: 8 applies to kind: window, but this is kind: dense"});
+  expect_refused("{kind: dilated, segments: [8], rates: [1], sinks: 2}", {"sinks: 2 applies to kind: window"});
+  expect_refused("{kind: window, window: 8, segments: [8, 16]}", {"segments: [8, 16] applies to kind: dilated"});
+  expect_refused("{kind: window, window: 8, rates: [1]}", {"rates: [1] applies to kind: dilated"});
+  expect_refused("{dedup: true}", {"dedup: true applies to kind: dilated"});
+  expect_refused("{block: 64}", {"block: 64 applies to kind: block_sparse"});
+  expect_refused("{rules: [{}]}", {"rules: a list of 1 applies to kind: block_sparse"});
+  expect_refused("{heads: [0, 0]}", {"heads: [0, 0] applies to kind: block_sparse"});
+  expect_refused("{reuse: 2}", {"reuse: 2 applies to kind: block_sparse"});
   expect_refused("{kind: block_sparse, rules: [{local: 2}], reuse: 2}",
-                 {"reuse: 2 layers would share what is selected, but no rule selects: add pattern: content, or leave "
-                  "reuse out"});
+                 {"reuse: 2 layers would share a selection, but no rule selects blocks. Add pattern: content"});
   expect_refused("{kind: block_sparse, rules: [{pattern: content, keep: [[0, 4], [9, 2]]}, {pattern: file, file: a}]}",
-                 {"rules: a keep that changes by tokens does not go with pattern: file"});
-  expect_refused("{pools: [16]}", {"pools: [16] belongs to kind: window and block_sparse, but this is kind: dense"});
+                 {"rules: a keep that changes by tokens cannot be combined with pattern: file"});
+  expect_refused("{pools: [16]}", {"pools: [16] applies to kind: window and block_sparse, but this is kind: dense"});
   expect_refused("{kind: dilated, segments: [8], rates: [1], pools: [4]}",
-                 {"pools: [4] belongs to kind: window and block_sparse, but this is kind: dilated: leave pools out"});
+                 {"pools: [4] applies to kind: window and block_sparse, but this is kind: dilated. Leave pools out"});
 }
 
 TEST(AttentionConfig, RefusesValuesThatMakeNoPattern) {
-  expect_refused("{kind: window}", {"window: 0, but kind: window needs 1 token or more"});
+  expect_refused("{kind: window}", {"window: expected at least 1 token for kind: window"});
   expect_refused("{kind: window, window: -3}", {"attention.window", "-3"});
   expect_refused("{kind: dilated}", {"segments: [] and rates: [] must have one entry per branch"});
   expect_refused("{kind: dilated, segments: [8, 16], rates: [1]}", {"segments: [8, 16] and rates: [1] must"});
-  expect_refused("{kind: dilated, segments: [8, 16], rates: [2, 4]}", {"rates: the first is 2, but must be 1"});
-  expect_refused("{kind: dilated, segments: [8, 16], rates: [1, 17]}", {"rates: 17 is above its segment of 16"});
+  expect_refused("{kind: dilated, segments: [8, 16], rates: [2, 4]}", {"rates: expected 1 as the first rate"});
+  expect_refused("{kind: dilated, segments: [8, 16], rates: [1, 17]}", {"rates: 17 exceeds its segment of 16"});
   expect_refused("{kind: dilated, segments: [8, 16], rates: [1, 3], dedup: true}",
-                 {"dedup: needs rates that divide their segments, but 3 does not divide 16"});
+                 {"dedup: requires rates that divide their segments, but 3 does not divide 16"});
   expect_refused(
       "{kind: dilated, segments: [8, 12], rates: [1, 2], dedup: true}",
-      {"dedup: needs branches that nest, but segment 8 and rate 1 do not both divide the next ones, 12 and"});
+      {"dedup: requires branches that nest, but segment 8 and rate 1 do not both divide the next ones, 12 and"});
   expect_refused("{kind: dilated, segments: [12, 24, 48], rates: [1, 2, 3], dedup: true}", {"segment 24 and rate 2"});
-  expect_refused("{kind: block_sparse}", {"rules: kind: block_sparse needs one at least"});
-  expect_refused("{kind: block_sparse, block: 96, rules: [{}]}", {"block: 96 tokens, but blocks have 64 or 128"});
+  expect_refused("{kind: block_sparse}", {"rules: kind: block_sparse needs at least one"});
+  expect_refused("{kind: block_sparse, block: 96, rules: [{}]}", {"block: expected 64 or 128 tokens, got 96"});
   expect_refused("{kind: block_sparse, rules: [{}], heads: [0, 1]}",
-                 {"heads: 1 names no rule: there is 1 rule, counted from 0"});
+                 {"heads: rule 1 does not exist: there is 1 rule, counted from 0"});
   expect_refused("{kind: window, window: 8, pools: [16, 16]}", {"pools: [16, 16]: sizes must rise"});
   expect_refused("{kind: block_sparse, rules: [{}], pools: [64, 16]}", {"pools: [64, 16]: sizes must rise"});
   expect_refused("{kind: window, window: 8, pooling: learned}",
-                 {"pooling: learned belongs to pools, but this is a section without any: leave pooling out"});
+                 {"pooling: learned applies to sections with pools, but this is one without. Leave pooling out"});
   expect_refused("{kind: window, window: 8, pool_gates: true}",
-                 {"pool_gates: true belongs to pools, but this is a section without any: leave pool_gates out"});
+                 {"pool_gates: true applies to sections with pools, but this is one without. Leave pool_gates out"});
   expect_refused("{kind: window, window: 8, pools: [1]}", {"attention.pools", "1", "2"});
 }
 
@@ -246,8 +245,7 @@ TEST(AttentionConfig, RefusesDropoutOnWeightsWithPools) {
   for (const std::string& section :
        {"attention: " + pools, "attention_layers: [{layers: 0, attention: " + pools + "}]"}) {
     EXPECT_NE(message("attention_dropout: 0.1\n" + section)
-                  .find("attention_dropout: 0.1, but attention with pools drops no weights: set it to 0, or leave the "
-                        "pools out"),
+                  .find("attention_dropout: 0.1, but attention with pools cannot drop probabilities. Set it to 0"),
               std::string::npos)
         << section;
     EXPECT_EQ(message("dropout: 0.1\n" + section), "");
@@ -258,62 +256,62 @@ TEST(AttentionConfig, RefusesRulesThatMakeNoPattern) {
   const auto refused = [](const std::string& rule, const std::string& part) {
     expect_refused("{kind: block_sparse, rules: [{}, " + rule + "]}", {"attention.rules[1]: " + part});
   };
-  refused("{pattern: strided}", "every: 0, but pattern: strided");
+  refused("{pattern: strided}", "every: expected the distance between columns of pattern: strided");
   refused("{pattern: strided, every: 2, first: 1}",
-          "first: 1 belongs to pattern: local_global, content, learned and importance, but this is pattern: strided");
-  refused("{pattern: hierarchical, every: 2}", "every: 2 belongs to pattern: local_global and strided");
-  refused("{pattern: random}", "density: 0, but pattern: random needs the share");
-  refused("{pattern: file, file: a.txt, local: 3}", "local: 3 belongs to every pattern but file");
-  refused("{density: 0.5}", "density: 0.5 belongs to pattern: random");
-  refused("{seed: 5}", "seed: 5 belongs to pattern: random and importance");
-  refused("{pattern: file}", "file: empty, but pattern: file");
-  refused("{file: a.txt}", "file: a.txt belongs to pattern: file");
+          "first: 1 applies to pattern: local_global, content, learned and importance, but this is pattern: strided");
+  refused("{pattern: hierarchical, every: 2}", "every: 2 applies to pattern: local_global and strided");
+  refused("{pattern: random}", "density: expected the share of blocks that pattern: random keeps");
+  refused("{pattern: file, file: a.txt, local: 3}", "local: 3 applies to every pattern except file");
+  refused("{density: 0.5}", "density: 0.5 applies to pattern: random");
+  refused("{seed: 5}", "seed: 5 applies to pattern: random and importance");
+  refused("{pattern: file}", "file: expected the path");
+  refused("{file: a.txt}", "file: a.txt applies to pattern: file");
   refused("{keep: 4}",
-          "keep: 4 belongs to pattern: content, learned and importance, but this is pattern: local_global");
-  refused("{pattern: content, keep: 9, density: 0.5}", "density: 0.5 belongs to pattern: random");
+          "keep: 4 applies to pattern: content, learned and importance, but this is pattern: local_global");
+  refused("{pattern: content, keep: 9, density: 0.5}", "density: 0.5 applies to pattern: random");
   refused("{pattern: content, keep: [[0, 9], [100, 2]], local: 2}",
           "keep: 2, but pattern: content needs more than local + first = 2 blocks");
   for (const std::string pattern : {"content", "learned", "importance"})
     refused("{pattern: " + pattern + "}",
             "keep: missing, or 0, but pattern: " + pattern + " needs more than local + first = 1 blocks");
   refused("{pattern: content, local: 2, first: 1, keep: 3}",
-          "keep: 3, but pattern: content needs more than local + "
-          "first = 3 blocks, which are always kept: set it to 4 or more, or take pattern: local_global");
+          "keep: 3, but pattern: content needs more than local + first = 3 blocks, which are always kept. Set it to 4 "
+          "or more, or use pattern: local_global");
   refused("{pattern: importance, keep: 1}",
           "keep: 1, but pattern: importance needs more than local + first = 1 blocks");
   refused("{pattern: importance, local: 2, first: 1, keep: 5, explore: 2}",
-          "explore: 2 blocks, but of keep: 5 only 2 are not local or first ones, and one at least is chosen by its "
-          "importance: set explore to 1 or less, or raise keep");
+          "explore: 2 blocks, but of keep: 5 only 2 are neither local nor first, and at least one is chosen by its "
+          "importance. Set explore to 1 or less, or raise keep");
   refused("{pattern: importance, local: 2, first: 1, keep: 4, explore: 1}",
-          "explore: 1 blocks, but of keep: 4 only 1 are not local or first ones, and one at least is chosen by its "
-          "importance: leave explore out, or raise keep");
-  refused("{pattern: importance, keep: 4, density: 0.5}", "density: 0.5 belongs to pattern: random");
-  refused("{mass: 0.9}", "mass: 0.9 belongs to pattern: content and learned, but this is pattern: local_global");
-  refused("{pattern: importance, keep: 4, mass: 0.9}", "mass: 0.9 belongs to pattern: content and learned");
+          "explore: 1 blocks, but of keep: 4 only 1 are neither local nor first, and at least one is chosen by its "
+          "importance. Leave explore out, or raise keep");
+  refused("{pattern: importance, keep: 4, density: 0.5}", "density: 0.5 applies to pattern: random");
+  refused("{mass: 0.9}", "mass: 0.9 applies to pattern: content and learned, but this is pattern: local_global");
+  refused("{pattern: importance, keep: 4, mass: 0.9}", "mass: 0.9 applies to pattern: content and learned");
   refused("{pattern: content, keep: 4, mass: 0}",
-          "mass: 0, but no block has a share of 0: set it to the share of the softmax that the kept candidates reach "
+          "mass: expected a share above 0, got 0. Set it to the share of the softmax that the kept candidates reach "
           "together, such as 0.9, or to 1 to keep as many blocks as keep allows");
-  refused("{pattern: content, keep: 4, mass: 1e-60}", "mass: 1e-60, but no block has a share of 0");
+  refused("{pattern: content, keep: 4, mass: 1e-60}", "mass: expected a share above 0, got 1e-60");
   for (const char* mass : {"1.5", "-0.1", "nan"})
     expect_refused(str("{kind: block_sparse, rules: [{pattern: content, keep: 4, mass: ", mass, "}]}"), {"mass", mass});
-  refused("{explore: 1}", "explore: 1 belongs to pattern: importance");
-  refused("{pattern: content, keep: 4, interval: 7}", "interval: 7 belongs to pattern: importance");
-  refused("{pattern: random, density: 0.5, decay: 0.5}", "decay: 0.5 belongs to pattern: importance");
+  refused("{explore: 1}", "explore: 1 applies to pattern: importance");
+  refused("{pattern: content, keep: 4, interval: 7}", "interval: 7 applies to pattern: importance");
+  refused("{pattern: random, density: 0.5, decay: 0.5}", "decay: 0.5 applies to pattern: importance");
   expect_refused("{kind: block_sparse, rules: [{pattern: importance, keep: 4}, {pattern: content, keep: 4}]}",
-                 {"rules: pattern: importance does not go together with content or learned in one layer"});
+                 {"rules: pattern: importance cannot be combined with content or learned in one layer"});
 }
 
 TEST(AttentionConfig, KeepsIndexersToLearnedRules) {
   expect_refused("{kind: block_sparse, rules: [{}, {pattern: learned, keep: 4}], index_heads: 2}",
-                 {"index_heads: 2 belongs to rules with pattern: learned, but this is a section without one"});
+                 {"index_heads: 2 applies to rules with pattern: learned"});
   expect_refused("{kind: block_sparse, rules: [{local: 4}], index_distances: 8}",
-                 {"index_distances: 8 belongs to rules with pattern: learned, but this is a section without one"});
+                 {"index_distances: 8 applies to rules with pattern: learned"});
   expect_refused("{kind: block_sparse, rules: [{pattern: learned, keep: 4}], index_distances: 65}",
                  {"index_distances", "65"});
-  expect_refused("{kind: window, window: 4, index_loss: 2}", {"index_loss: 2 belongs to kind: block_sparse"});
+  expect_refused("{kind: window, window: 4, index_loss: 2}", {"index_loss: 2 applies to kind: block_sparse"});
   expect_refused(
       "{kind: block_sparse, rules: [{pattern: learned, keep: 4}, {pattern: content, keep: 4}], heads: [0, 1]}",
-      {"rules: the heads of a layer select their blocks by content or by what is learned: give one"});
+      {"rules: pattern: content and pattern: learned cannot be combined"});
   expect_refused("{kind: block_sparse, rules: [{pattern: learned, keep: 4}], index_heads: 17}", {"index_heads", "17"});
   expect_refused("{kind: block_sparse, rules: [{pattern: learned, local: 4, keep: 4}]}",
                  {"keep: 4, but pattern: learned needs more than local + first = 4 blocks"});
@@ -440,7 +438,7 @@ TEST(AttentionLayers, RefusesLayersThatDoNotExist) {
   EXPECT_NE(message("{layers: 4, attention_layers: [{attention: {}}]}").find("attention_layers[0].layers"),
             std::string::npos);
   EXPECT_NE(message("{layers: 4, attention_layers: [{layers: 1, attention: {window: 2}}]}")
-                .find("attention_layers[0].attention: window: 2 belongs to"),
+                .find("attention_layers[0].attention: window: 2 applies to"),
             std::string::npos);
 }
 

@@ -142,7 +142,7 @@ TEST(BlockFile, MistakesNameTheSettingAndTheFile) {
   EXPECT_EQ(error().find(key + path + ":2: "), 0u) << error();
   std::ofstream(path) << "0-2: 0\n";
   EXPECT_EQ(error(), key + path +
-                         ": ends after 3 blocks of queries, but a context of 256 tokens has 4 of 64: add lines for the "
+                         ": ends after 3 query blocks, but a context of 256 tokens has 4 of 64. Add lines for the "
                          "others, or shorten model.context");
   c.attention = section;
   c.attention_layers.clear();

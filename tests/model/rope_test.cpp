@@ -171,7 +171,7 @@ TEST(Rope, OnlyRotaryPositionsAreScaled) {
     std::vector<SettingProblem> errors;
     c.validate(errors);
     ASSERT_EQ(errors.size(), 1u);
-    EXPECT_NE(errors[0].text.find("rope.scaling: only model.positions: rope"), std::string::npos) << errors[0].text;
+    EXPECT_NE(errors[0].text.find("rope.scaling: requires model.positions: rope"), std::string::npos) << errors[0].text;
   }
 }
 
@@ -214,7 +214,7 @@ TEST(DynamicRope, IsNotForTrainingBeyondTheContext) {
   c.context = kTrained + 1;
   c.validate(errors);
   ASSERT_EQ(errors.size(), 1u);
-  EXPECT_NE(errors[0].text.find("context: 13 is beyond model.rope.original_context = 12"), std::string::npos)
+  EXPECT_NE(errors[0].text.find("context: 13 exceeds model.rope.original_context = 12"), std::string::npos)
       << errors[0].text;
 }
 
