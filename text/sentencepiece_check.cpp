@@ -30,7 +30,7 @@ class Message {
       case 1: field.value = fixed(8); break;
       case 2: field.bytes = take(varint()); break;
       case 5: field.value = fixed(4); break;
-      default: damaged("a field of type ", key & 7);
+      default: damaged("it has a field of the unknown type ", key & 7);
     }
     return field;
   }
@@ -38,10 +38,10 @@ class Message {
  private:
   template <class... Parts>
   [[noreturn]] void damaged(const Parts&... parts) const {
-    fail(name_, " is no SentencePiece model, or damaged: ", parts...);
+    fail(name_, " is not a SentencePiece model, or is damaged: ", parts...);
   }
   std::string_view take(std::uint64_t bytes) {
-    if (bytes > rest_.size()) damaged(bytes, " bytes where ", rest_.size(), " are left");
+    if (bytes > rest_.size()) damaged("it has a field of ", bytes, " bytes where only ", rest_.size(), " are left");
     const std::string_view taken = rest_.substr(0, bytes);
     rest_.remove_prefix(bytes);
     return taken;
@@ -58,7 +58,7 @@ class Message {
       value |= std::uint64_t{byte & 0x7Fu} << shift;
       if (byte < 0x80) return value;
     }
-    damaged("a number of more than ten bytes");
+    damaged("it has a number of more than ten bytes");
   }
 
   std::string_view rest_;
@@ -77,7 +77,7 @@ void check_piece(std::string_view bytes, std::size_t id, const std::string& name
     std::memcpy(&score, &bits, sizeof(score));
     if (!std::isfinite(score)) fail(name, " is damaged: the score of its token ", id, " is ", score);
   }
-  if (!text) fail(name, " is damaged: its token ", id, " has no text, or a NUL in it");
+  if (!text) fail(name, " is damaged: its token ", id, " has no text, or contains a NUL");
 }
 
 // A double-array trie (Darts): byte c leads from unit i to unit i ^ offset(i) ^ c, if that unit's label is c. The
@@ -92,7 +92,7 @@ void check_replacements(std::string_view map, const std::string& name) {
   std::memcpy(&bytes, map.data(), sizeof(bytes));
   map.remove_prefix(sizeof(bytes));
   if (bytes == 0 || bytes >= map.size() || bytes % sizeof(std::uint32_t) != 0 || map.back() != '\0')
-    damaged("says that ", bytes, " of them are its index");
+    damaged("states that its index has ", bytes, " of them");
   std::vector<std::uint32_t> units(bytes / sizeof(std::uint32_t));
   std::memcpy(units.data(), map.data(), bytes);
   const std::size_t replacements = map.size() - bytes;
@@ -101,7 +101,7 @@ void check_replacements(std::string_view map, const std::string& name) {
     const bool value = unit >> 31;
     const std::size_t offset = std::size_t{unit >> 10} << ((unit & (1u << 9)) >> 6);
     const std::size_t place = value ? unit & 0x7FFFFFFFu : (i ^ offset) | 0xFF;  // largest unit reachable by any byte
-    if (place >= (value ? replacements : units.size())) damaged("leads out of itself at unit ", i);
+    if (place >= (value ? replacements : units.size())) damaged("points outside itself at unit ", i);
   }
 }
 
@@ -123,8 +123,8 @@ void check_trainer(std::string_view bytes, const std::string& name) {
          "bpe");
   if (suffix)
     fail(name,
-         ": its pieces have the space behind a word (treat_whitespace_as_suffix), which is not supported. Use a "
-         "model whose pieces have it in front");
+         ": its pieces have the space after a word (treat_whitespace_as_suffix), which is not supported. Use a "
+         "model whose pieces have it before the word");
 }
 
 }  // namespace

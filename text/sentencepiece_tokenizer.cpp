@@ -125,7 +125,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     const std::string& piece = processor_.IdToPiece(id);
     if (processor_.IsByte(id)) {
       const int byte = byte_of(piece);
-      if (byte < 0) fail(name, " is damaged: its token ", id, " stands for a byte and does not say which");
+      if (byte < 0) fail(name, " is damaged: its token ", id, " represents a byte, but does not state which");
       bytes_[static_cast<std::size_t>(byte)] = id;
       text.assign(1, static_cast<char>(byte));
     } else if (processor_.IsUnknown(id)) {

@@ -137,7 +137,8 @@ void collect(Pipe& model_pipe, Pipe& log_pipe, std::string& model, std::string& 
   std::array<char, 65536> buffer;
   std::array<pollfd, 2> polls{{{model_pipe.ends[0], POLLIN, 0}, {log_pipe.ends[0], POLLIN, 0}}};
   while (polls[0].fd >= 0 || polls[1].fd >= 0) {
-    if (::poll(polls.data(), polls.size(), -1) < 0 && errno != EINTR) fail("poll: ", std::strerror(errno));
+    if (::poll(polls.data(), polls.size(), -1) < 0 && errno != EINTR)
+      fail("cannot train a vocabulary: poll: ", std::strerror(errno));
     for (std::size_t i = 0; i < 2; ++i) {
       if (polls[i].fd < 0 || polls[i].revents == 0) continue;
       const ssize_t n = ::read(polls[i].fd, buffer.data(), buffer.size());
@@ -175,14 +176,15 @@ constexpr std::int64_t kMinVocabulary = 300;
 void check_refused_size(const std::string& log, const SentencePieceOptions& options) {
   const auto max_size = number_after(log, "Please set it to a value <= "), min_size = number_after(log, " vs ");
   if (max_size && log.find("Vocabulary size too high") != std::string::npos)
-    fail(options.text, " gives a ", options.kind, " vocabulary of at most ", *max_size,
-         " tokens, but --vocab-size asks for ", options.vocab_size, ". Give more text",
-         *max_size < kMinVocabulary ? std::string(", or --kind byte-bpe, which stops at what the text gives")
-                                    : str(", or --vocab-size ", *max_size, " or less"));
+    fail(options.text, " yields a ", options.kind, " vocabulary of at most ", *max_size,
+         " tokens, but --vocab-size asks for ", options.vocab_size, ". Provide more text",
+         *max_size < kMinVocabulary
+             ? std::string(", or use --kind byte-bpe, which stops at the size that the text yields")
+             : str(", or use --vocab-size ", *max_size, " or less"));
   if (min_size && log.find("smaller than required_chars") != std::string::npos)
     fail(options.text, " needs at least ", *min_size,
-         " tokens for its characters and bytes, and --vocab-size asks for ", options.vocab_size,
-         ". Ask for more tokens, or spell rare characters in bytes with a --character-coverage below ",
+         " tokens for its characters and bytes, but --vocab-size asks for ", options.vocab_size,
+         ". Increase --vocab-size, or spell rare characters in bytes with a --character-coverage below ",
          options.character_coverage);
 }
 
@@ -199,7 +201,7 @@ std::shared_ptr<const Tokenizer> train_sentencepiece(const TextSource& source, c
   }
   if (options.vocab_size < kMinVocabulary) {
     fail("a vocabulary of ", options.vocab_size,
-         " tokens is too small: 258 are taken by bytes and control tokens; ask for ", kMinVocabulary, " or more");
+         " tokens is too small: 258 are needed for bytes and control tokens. Use ", kMinVocabulary, " or more");
   }
   Pipe model_pipe, log_pipe;
   std::cout.flush(), std::cerr.flush();

@@ -84,7 +84,7 @@ std::vector<PlacedToken> Tokenizer::encode_placed(std::string_view text) const {
     std::string bytes = bytes_of(id);
     if (placed.empty() && blank_in_front() && bytes.starts_with(' ')) bytes.erase(0, 1);
     if (text.substr(at, bytes.size()) != bytes)
-      fail("the ", kind(), " tokenizer changes the text at byte ", at, ": where its tokens lie cannot be said");
+      fail("the ", kind(), " tokenizer changes the text at byte ", at, ", so the positions of its tokens are unknown");
     std::size_t begin = at, end = at += bytes.size();
     while (begin > 0 && begin < text.size() && utf8::is_continuation(text[begin])) --begin;
     while (end < text.size() && utf8::is_continuation(text[end])) ++end;
@@ -117,8 +117,8 @@ std::string_view checked_body(std::string_view bytes, const std::string& name) {
   const std::string_view body = whole ? rest.substr(kHashLine) : "";
   const std::string hash = hex64(xxh3(body));
   if (!whole || rest.substr(5, 16) != hash) {
-    fail(name, " is damaged: what it holds has hash ", hash,
-         ", and its second line says another; copy it again from where it came from, or train it again");
+    fail(name, " is damaged: its contents have hash ", hash,
+         ", but its second line states a different one; copy it again from its source, or train it again");
   }
   return body;
 }
@@ -143,21 +143,22 @@ std::shared_ptr<const Tokenizer> parse_body(std::string_view body, const std::st
 }  // namespace
 
 std::shared_ptr<const Tokenizer> parse_tokenizer(std::string bytes, const std::string& name) {
-  if (bytes.empty()) fail(name, " is empty, a tokenizer is wanted; write one with 'ringmaster tokenizer train'");
+  if (bytes.empty())
+    fail(name, ": expected a tokenizer, got an empty file; write one with 'ringmaster tokenizer train'");
   if (bytes.starts_with(kMagic) || bytes.starts_with(kMagicWithBegin)) {
     auto tokenizer = parse_body(checked_body(bytes, name), name);
     if (bytes.starts_with(kMagicWithBegin) != tokenizer->begin_of_text().has_value())
-      fail(name, " is damaged: its first line states another version than what it holds; make it again");
+      fail(name, " is damaged: its first line states a version that does not match its contents; create it again");
     return tokenizer;
   }
   if (bytes.starts_with(kAnyVersion)) {
-    fail(name, " does not begin as this program's tokenizer files do ('", kMagic.substr(0, kMagic.size() - 1),
-         "' or 3): it is of another format, or damaged; train it again with 'ringmaster tokenizer train'");
+    fail(name, " does not begin like this program's tokenizer files ('", kMagic.substr(0, kMagic.size() - 1),
+         "' or 3): it has a different format, or is damaged; train it again with 'ringmaster tokenizer train'");
   }
   if (bytes[0] == '{') return json_tokenizer(std::move(bytes), name);
   if (bytes[0] != kModelStart)
     fail(name, " is neither a tokenizer file of Ringmaster nor a tokenizer.json or a SentencePiece model (",
-         bytes.size(), " bytes): it was damaged, or is something else");
+         bytes.size(), " bytes): it is damaged, or a different kind of file");
   return sentencepiece_tokenizer(std::move(bytes), name);
 }
 
@@ -166,8 +167,8 @@ void save_tokenizer(const Tokenizer& tokenizer, const std::string& path) {
   const std::string_view wanted = model ? "sentencepiece" : "tokenizer.json";
   if ((model || json) && tokenizer.kind() != wanted) {
     fail("cannot write ", path, ": ",
-         model ? "a .model file holds a SentencePiece model" : "it would be a tokenizer.json",
-         ", this tokenizer is of kind ", tokenizer.kind(), "; use a name that ends in .rmt");
+         model ? "a .model file holds a SentencePiece model" : "a .json file holds a tokenizer.json",
+         ", but this tokenizer is of kind ", tokenizer.kind(), "; use a name that ends in .rmt");
   }
   const std::string bytes = model || json ? tokenizer.plain_file() : tokenizer.serialize();
   write_atomically(path, [&](FileHandle& file) { file.write(bytes.data(), bytes.size()); });

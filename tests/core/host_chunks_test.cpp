@@ -300,7 +300,7 @@ TEST(HostTensor, AFailureSaysHowMuchWasAskedFor) {
     host_tensor({std::int64_t{1} << 60}, DType::f32, Stream::cpu(1));
     FAIL() << "there is no such memory";
   } catch (const OutOfMemory& e) {
-    EXPECT_NE(e.facts.find("4294967296.00 GiB asked for"), std::string::npos) << e.facts;
+    EXPECT_NE(e.facts.find("4294967296.00 GiB requested"), std::string::npos) << e.facts;
   }
 }
 

@@ -166,7 +166,7 @@ TEST(Conversation, TemplatesThatRewriteThePastAreRefused) {
   EXPECT_EQ(marked(forgets, R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "r"}])"),
             "uqa[[<think></think>r]]");
   expect_error([&] { marked(forgets, kTurns); },
-               {"writes message 2 differently when others follow", "'<think>", "{% generation %}", "--chat-template"});
+               {"writes message 2 differently when other", "'<think>", "{% generation %}", "--chat-template"});
   const ConversationWriter counts({"{{ messages|length }}{{ messages[-1].content }}", {}}, "t");
   expect_error([&] { marked(counts, kTurns); }, {"writes the 2 messages before message 2 differently"});
   expect_error([&] { marked(forgets, R"([{"role": "assistant", "content": "r"}])"); }, {"begins with an assistant"});
@@ -215,7 +215,7 @@ TEST(Conversation, ValuesThatATemplateCannotWriteAreRefused) {
   wrong(chatml, answer(R"({"text": "a"})"), {"in 'content', got a JSON object"});
   wrong(chatml, answer(R"([{"type": "text", "text": "a"}, {"type": "image", "url": "x"}])"),
         {"message 1: part 1 of its 'content' is not text"});
-  wrong(chatml, calls_with("{}"), {"message 1 has 'tool_calls'", "does not write them", "--chat-template"});
+  wrong(chatml, calls_with("{}"), {"message 1 has 'tool_calls'", "does not write it", "--chat-template"});
   std::string missing = calls_with("{}");
   missing.erase(missing.find("\"content\": null, "), 17);
   wrong(chatml, missing, {"message 1 has 'tool_calls'"});
@@ -234,7 +234,7 @@ TEST(Conversation, FieldsThatTheTemplateOmitsAreRefused) {
         marked(chatml, R"([{"role": "user", "content": "a"},
                            {"role": "assistant", "content": "b", "reasoning_content": "since"}])");
       },
-      {"message 1 has 'reasoning_content'", "does not write them", "--chat-template"});
+      {"message 1 has 'reasoning_content'", "does not write it", "--chat-template"});
   const auto chat = nlohmann::ordered_json::parse(
       R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "reasoning_content": ""}])");
   expect_error(
@@ -242,7 +242,7 @@ TEST(Conversation, FieldsThatTheTemplateOmitsAreRefused) {
         marked(chatml, R"([{"role": "user", "content": "a"},
                            {"role": "assistant", "content": "b", "reasoning": "since"}])");
       },
-      {"message 1 has 'reasoning'", "does not write them"});
+      {"message 1 has 'reasoning'", "does not write it"});
   expect_error(
       [&] {
         marked(chatml, R"([{"role": "user", "content": "a"},
@@ -256,7 +256,7 @@ TEST(Conversation, FieldsThatTheTemplateOmitsAreRefused) {
       {"'functions'", "give them as 'tools'"});
   const auto tools = nlohmann::ordered_json::parse(R"([{"type": "function", "function": {"name": "f"}}])");
   EXPECT_EQ(chatml.parts(chat, {{"tools", nlohmann::ordered_json::array()}}).size(), 3u);
-  expect_error([&] { chatml.parts(chat, {{"tools", tools}}); }, {"the record has 'tools'", "does not write them"});
+  expect_error([&] { chatml.parts(chat, {{"tools", tools}}); }, {"the record has 'tools'", "does not write it"});
   expect_error([&] { chatml.prompt(chat, {{"tools", tools}}); }, {"the record has 'tools'"});
   expect_error([&] { chatml.parts(chat, {{"documents", tools}}); }, {"the record has 'documents'"});
   for (const char* key : {"audio", "images", "thinking_blocks", "reasoning_details"})
@@ -265,7 +265,7 @@ TEST(Conversation, FieldsThatTheTemplateOmitsAreRefused) {
           marked(chatml, str(R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", ")", key,
                              R"(": [{"id": 1}]}])"));
         },
-        {"message 1 has '" + std::string(key) + "'", "does not write them"});
+        {"message 1 has '" + std::string(key) + "'", "does not write it"});
 }
 
 // TRL passes these variables to apply_chat_template().
@@ -283,7 +283,7 @@ TEST(Conversation, ARecordGivesVariablesToTheTemplate) {
   for (const Part& p : thinks.parts(record["messages"], chat_variables(record))) text += p.text;
   EXPECT_EQ(text, "user: a /no_think\nassistant: b\n");
   EXPECT_EQ(thinks.parts(record["messages"], nullptr).front().text, "user: a\nassistant: ");
-  expect_error([&] { thinks.parts(record["messages"], {{"messages", 1}}); }, {"'messages' is set for each"});
+  expect_error([&] { thinks.parts(record["messages"], {{"messages", 1}}); }, {"'messages' is set automatically"});
   expect_error([] { chat_variables({{"chat_template_kwargs", 3}}); }, {"expected an object in 'chat_template_kwargs'"});
   expect_error(
       [] {
@@ -315,11 +315,11 @@ TEST(Conversation, MessagesMarkedAsNotToBeLearnedDoNotCount) {
   wrong(chatml, chat(R"("weight": 0.5)", R"("weight": 1)"),
         "message 1: expected 0, 1, true or false in 'weight', got 0.5");
   wrong(chatml, chat(R"("train": "no")", R"("weight": 1)"), "expected 0, 1, true or false in 'train', got \"no\"");
-  wrong(chatml, chat(R"("weight": 0)", R"("train": false)"), "every assistant's message");
+  wrong(chatml, chat(R"("weight": 0)", R"("train": false)"), "every assistant message");
   const std::string all = R"("mask": false, "masked": 0, "loss": true, "training": 1, "train_detail": [])";
   EXPECT_EQ(marked(chatml, chat(all, R"("train_detail": null)")), a + "[[b<|im_end|>]]" + c + "[[d<|im_end|>]]\n");
   wrong(chatml, chat(R"("train_detail": [{"begin_offset": 0, "end_offset": 1, "train": false}])", R"("weight": 1)"),
-        "message 1: 'train_detail' selects parts of its text for training, and a message counts as a whole here");
+        "message 1: 'train_detail' selects parts of its text for training, but only whole messages");
   wrong(chatml,
         R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": [)"
         R"({"type": "text", "text": "b"}, {"type": "text", "text": "c", "train": false}]}])",

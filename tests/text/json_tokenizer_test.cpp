@@ -323,10 +323,13 @@ INSTANTIATE_TEST_SUITE_P(
     Keys, BadTokenizerJson,
     testing::Values(
         BadFile{"type", [](Json& j) { j["model"]["type"] = "WordPiece"; }, {"model.type", "WordPiece", "BPE"}},
-        BadFile{"twice", [](Json& j) { j["model"]["vocab"]["zz"] = 5; }, {"model.vocab", "5", "same number"}},
-        BadFile{"negative", [](Json& j) { j["model"]["vocab"]["zz"] = -1; }, {"model.vocab.zz", "whole number"}},
-        BadFile{"huge", [](Json& j) { j["model"]["vocab"]["zz"] = 16'000'000; }, {"model.vocab.zz", "no such number"}},
-        BadFile{"fraction", [](Json& j) { j["model"]["vocab"]["zz"] = 0.5; }, {"model.vocab.zz", "whole number"}},
+        BadFile{"twice", [](Json& j) { j["model"]["vocab"]["zz"] = 5; }, {"model.vocab", "5", "same id"}},
+        BadFile{"negative", [](Json& j) { j["model"]["vocab"]["zz"] = -1; }, {"model.vocab.zz", "expected an integer"}},
+        BadFile{"huge",
+                [](Json& j) { j["model"]["vocab"]["zz"] = 16'000'000; },
+                {"model.vocab.zz", "too large for a vocabulary"}},
+        BadFile{
+            "fraction", [](Json& j) { j["model"]["vocab"]["zz"] = 0.5; }, {"model.vocab.zz", "expected an integer"}},
         BadFile{"empty", [](Json& j) { j["model"]["vocab"] = Json::object(); }, {"model.vocab", "object"}},
         BadFile{"merge", [](Json& j) { j["model"]["merges"].push_back("a q"); }, {"merges[1]", "no 'aq'"}},
         BadFile{"merge_shape", [](Json& j) { j["model"]["merges"].push_back("abc"); }, {"merges[1]", "a b"}},
@@ -367,19 +370,19 @@ INSTANTIATE_TEST_SUITE_P(
                 {"post_processor.type", "BertProcessing"}},
         BadFile{"added_number",
                 [](Json& j) { j["added_tokens"][0]["id"] = 900; },
-                {"added_tokens[0].id", "900", "should have the number 257"}},
+                {"added_tokens[0].id", "900", "should have the id 257"}},
         BadFile{"added_twice",
                 [](Json& j) { j["added_tokens"].push_back(j["added_tokens"][0]); },
                 {"added_tokens[1].content", "twice"}},
         BadFile{"added_empty", [](Json& j) { j["added_tokens"][0]["content"] = ""; }, {"added_tokens[0].content"}},
         BadFile{"text", [](Json& j) { j["decoder"]["type"] = 3; }, {"decoder.type", "a text"}},
         BadFile{"decoder_missing", [](Json& j) { j.erase("decoder"); }, {"t.json: decoder is missing"}},
-        BadFile{"model", [](Json& j) { j.erase("model"); }, {"no key model"}}),
+        BadFile{"model", [](Json& j) { j.erase("model"); }, {"no key 'model'"}}),
     [](const auto& info) { return info.param.name; });
 
 TEST(JsonTokenizer, DamagedFilesAreNamed) {
   expect_error([] { json_tokenizer("{\"model\": ", "t.json"); }, {"t.json cannot be read as JSON"});
-  expect_error([] { json_tokenizer("[]", "t.json"); }, {"t.json", "an object is wanted"});
+  expect_error([] { json_tokenizer("[]", "t.json"); }, {"t.json", "expected a JSON object"});
   expect_error([] { json_tokenizer(std::string(100, '['), "t.json"); }, {"t.json", "levels deep"});
   const std::string twice =
       R"({"model": {"vocab": {"a": 0, "b": 1, "a": 2}, "merges": []}, "decoder": {"type": "Fuse"}})";
@@ -396,7 +399,7 @@ TEST(JsonTokenizer, OtherPatternsNeedPcre2) {
 #endif
   j["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"String", "[a"}};  // not a valid pattern
 #ifdef RING_WITH_PCRE2
-  expect_error([&] { tokenizer_of(byte_level({}, "[a")); }, {"Regex", "no pattern"});
+  expect_error([&] { tokenizer_of(byte_level({}, "[a")); }, {"Regex", "not a valid pattern"});
 #else
   expect_error([&] { tokenizer_of(byte_level({}, "[a")); }, {"Regex", "libpcre2-dev"});
 #endif

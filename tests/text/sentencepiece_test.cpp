@@ -147,15 +147,15 @@ TEST_P(SentencePiece, TrainingIsDeterministicAndFilesRestoreIt) {
 TEST_P(SentencePiece, AVocabularyOfAnImpossibleSizeIsRefused) {
   const std::string kind = GetParam();
   const auto few = [&] { train("too little text for so many tokens. ", kind, 5000); };
-  expect_error(few, {"the text gives a " + kind + " vocabulary of at most ",
-                     " tokens, but --vocab-size asks for 5000. Give more text, or --"});
+  expect_error(few, {"the text yields a " + kind + " vocabulary of at most ",
+                     " tokens, but --vocab-size asks for 5000. Provide more text, or use --"});
   EXPECT_EQ(error_of(few).find("trainer_interface.cc"), std::string::npos);
   std::string characters;  // each needs a token, besides 256 bytes, the end of text and the unknown token
   for (char32_t c = 0x4e00; c < 0x4e00 + 500; ++c) utf8::append(characters, c);
   expect_error(
       [&] { train(characters, kind, 300, 1.0); },
-      {"the text needs at least 758 tokens for its characters and bytes, and --vocab-size asks for 300. Ask for "
-       "more tokens, or spell rare characters in bytes with a --character-coverage below 1"});
+      {"the text needs at least 758 tokens for its characters and bytes, but --vocab-size asks for 300. Increase "
+       "--vocab-size, or spell rare characters in bytes with a --character-coverage below 1"});
 }
 
 // Flips a bit, truncates, or overwrites a range.
@@ -216,7 +216,7 @@ TEST(SentencePieceModel, TablesOfReplacementsAreReadAndChecked) {
   const std::size_t table = bytes.find("nmt_nfkc") + 8;  // its length, then its index
   for (std::size_t i = 0; i < 4; ++i) bytes[table + 2000 + i] = '\x7F';
   expect_error([&] { parse_tokenizer(bytes, "t.model"); },
-               {"t.model is damaged", "table of replacements", "leads out"});
+               {"t.model is damaged", "table of replacements", "points outside"});
 }
 
 TEST(SentencePieceModel, WordModelsAndSpacesAsSuffixesAreRefused) {

@@ -147,7 +147,7 @@ TEST(Tokenizer, BadFilesAreNamed) {
   bad(hashed("kind words\n"), {"bad.rmt", "unknown kind 'words'", "bytes, chars, sentencepiece"});
   bad(hashed("kind chars\nabc"), {"bad.rmt is damaged", "fourth line"});
   bad(hashed("kind chars\nend_of_text 0\n"), {"at least one character"});
-  bad(hashed("kind sentencepiece\nxyz"), {"bad.rmt is no SentencePiece model"});
+  bad(hashed("kind sentencepiece\nxyz"), {"bad.rmt is not a SentencePiece model"});
   expect_error([&] { save_tokenizer(*bytes_tokenizer(), folder / "no/t.rmt"); }, {"no/t.rmt", "does not exist"});
 }
 

@@ -159,7 +159,7 @@ class Sequence final : public Normalizer {
     for (const auto& n : all_) {
       if (n->keeps(p.all())) continue;
       n->apply(p);
-      if (p.text.size() > most) fail("the tokenizer's normalizers make more than ", most, " bytes of a short text");
+      if (p.text.size() > most) fail("the tokenizer's normalizers expand a short text to more than ", most, " bytes");
     }
   }
 

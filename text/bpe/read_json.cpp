@@ -37,7 +37,7 @@ class Node {
   }
   template <class... Parts>
   [[noreturn]] void unknown(const Parts&... known) const {
-    wrong("this program does not have it; known: ", known...);
+    wrong("this program does not support it; supported: ", known...);
   }
 
   bool is_null() const { return json_.is_null(); }
@@ -48,32 +48,32 @@ class Node {
     return {json_.at(key), there};
   }
   std::vector<Node> items() const {
-    if (!json_.is_array()) wrong("a list is wanted");
+    if (!json_.is_array()) wrong("expected a list");
     std::vector<Node> all;
     for (std::size_t i = 0; i < json_.size(); ++i) all.push_back({json_[i], str(where_, '[', i, ']')});
     return all;
   }
   const std::string& text() const {
-    if (!json_.is_string()) wrong("a text is wanted");
+    if (!json_.is_string()) wrong("expected a string");
     return json_.get_ref<const std::string&>();
   }
   std::string some_text() const {
-    if (text().empty()) wrong("a text that is not empty is wanted");
+    if (text().empty()) wrong("expected a non-empty string");
     return text();
   }
   // Returns text to insert. It must be short, since a few long ones would fill the memory.
   std::string short_text() const {
-    if (text().size() > kMaxPut) wrong("at most ", kMaxPut, " bytes are wanted");
+    if (text().size() > kMaxPut) wrong("expected at most ", kMaxPut, " bytes");
     return text();
   }
   bool flag() const {
-    if (!json_.is_boolean()) wrong("true or false is wanted");
+    if (!json_.is_boolean()) wrong("expected true or false");
     return json_.get<bool>();
   }
   bool flag_or(const char* key, bool other) const { return has(key) ? at(key).flag() : other; }
   std::int32_t id() const {
     if (!json_.is_number_integer() || json_ < 0 || json_ >= kMaxTokens)
-      wrong("a whole number from 0 to ", kMaxTokens - 1, " is wanted");
+      wrong("expected an integer from 0 to ", kMaxTokens - 1);
     return json_.get<std::int32_t>();
   }
 
@@ -85,7 +85,7 @@ class Node {
 std::string_view type_of(const Node& n) { return n.at("type").text(); }
 
 Node string_pattern(const Node& pattern) {
-  if (pattern.has("Regex")) pattern.wrong("only {\"String\": ...} can be replaced here, no pattern");
+  if (pattern.has("Regex")) pattern.wrong("expected {\"String\": ...}; a regular expression is not supported here");
   return pattern.at("String");
 }
 
@@ -141,7 +141,7 @@ std::unique_ptr<PreTokenizer> read_metaspace(const Node& n) {
   if (scheme != "always" && scheme != "first" && scheme != "never")
     n.at("prepend_scheme").unknown("always, first, never");
   const bool never = scheme == "never" || !n.flag_or("add_prefix_space", true);
-  if (utf8::count_characters(n.at("replacement").text()) != 1) n.at("replacement").wrong("one character is wanted");
+  if (utf8::count_characters(n.at("replacement").text()) != 1) n.at("replacement").wrong("expected one character");
   return metaspace(n.at("replacement").text(),
                    never               ? Prepending::never
                    : scheme == "first" ? Prepending::first
@@ -180,7 +180,7 @@ struct Decoding {
 
 void read_strip(const Node& n, Decoding& d) {
   const bool one_in_front = n.at("content").text() == " " && n.at("start").json() == 1 && n.at("stop").json() == 0;
-  if (!one_in_front || !d.fused) n.wrong("of Strip, this program has one blank at the start, behind Fuse");
+  if (!one_in_front || !d.fused) n.wrong("this program supports Strip only for one space at the start, after Fuse");
   d.drops_first = true;
 }
 
@@ -237,7 +237,7 @@ std::string decoded(const std::string& piece, const Decoding& d) {
   for (const auto& [from, to] : d.replaced)
     for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
       text.replace(at, from.size(), to);
-  if (text.size() > 64 * piece.size()) fail("the decoder makes ", text.size(), " bytes of a token of ", piece.size());
+  if (text.size() > 64 * piece.size()) fail("the decoder makes ", text.size(), " bytes from a token of ", piece.size());
   return text;
 }
 
@@ -250,7 +250,7 @@ class Reader {
   Description read() {
     if (root_.has("normalizer")) d_.normalizer = read_normalizer(root_.at("normalizer"));
     read_pre_tokenizers();
-    if (!root_.has("decoder")) root_.at("decoder").wrong("a decoder is wanted");
+    if (!root_.has("decoder")) root_.at("decoder").wrong("expected a decoder");
     read_decoder(root_.at("decoder"), decoding_);
     read_vocabulary(root_.at("model"));
     read_model(root_.at("model"));
@@ -285,16 +285,15 @@ class Reader {
     if (model.has("type") && model.at("type").text() != "BPE")
       model.at("type").unknown("BPE. A SentencePiece model is read from its tokenizer.model");
     const Node vocab = model.at("vocab");
-    if (!vocab.json().is_object() || vocab.json().empty())
-      vocab.wrong("an object of tokens and their numbers is wanted");
+    if (!vocab.json().is_object() || vocab.json().empty()) vocab.wrong("expected an object of tokens and their ids");
     size_ = static_cast<std::int64_t>(vocab.json().size());
     for (const auto& [piece, id] : vocab.json().items()) {
       const Node node(id, vocab.where() + "." + piece.substr(0, kShown));
       const std::int32_t number = node.id();
-      if (number > 4 * size_ + 1024) node.wrong("a vocabulary of ", size_, " tokens has no such number");
+      if (number > 4 * size_ + 1024) node.wrong("this id is too large for a vocabulary of ", size_, " tokens");
       grow(number);
       if (used_[static_cast<std::size_t>(number)])
-        node.wrong("'", shown(d_.pieces[static_cast<std::size_t>(number)]), "' has the same number");
+        node.wrong("'", shown(d_.pieces[static_cast<std::size_t>(number)]), "' has the same id");
       add_piece(number, piece);
     }
   }
@@ -308,13 +307,14 @@ class Reader {
   void read_model(const Node& n) {
     Model& m = d_.model;
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
-      if (n.has(key) && !n.at(key).text().empty()) n.at(key).wrong("this program does not have it; expected null");
-    if (n.has("dropout") && n.at("dropout").json() != 0) n.at("dropout").wrong("expected null: tokens must repeat");
+      if (n.has(key) && !n.at(key).text().empty()) n.at(key).wrong("this program does not support it; expected null");
+    if (n.has("dropout") && n.at("dropout").json() != 0)
+      n.at("dropout").wrong("expected null: tokenization must be deterministic");
     m.ignore_merges = n.flag_or("ignore_merges", false);
     m.fuse_unknown = n.flag_or("fuse_unk", false);
     if (n.has("unk_token")) {
       const auto id = number_of(n.at("unk_token").text());
-      if (!id) n.at("unk_token").wrong("the vocabulary does not have it");
+      if (!id) n.at("unk_token").wrong("it is not in the vocabulary");
       m.unknown = *id;
     }
     read_starts(n.flag_or("byte_fallback", false));
@@ -352,8 +352,8 @@ class Reader {
 
   void read_merges(const Node& merges) {
     const Json& list = merges.json();
-    if (!list.is_array()) merges.wrong("a list is wanted");
-    if (list.size() > std::size_t{4 * kMaxTokens}) fail(merges.where(), " has ", list.size(), " entries");
+    if (!list.is_array()) merges.wrong("expected a list");
+    if (list.size() > std::size_t{4 * kMaxTokens}) fail(merges.where(), " has too many entries: ", list.size());
     d_.model.merges = PairTable(list.size());
     std::uint32_t rank = 0;
     for (std::size_t i = 0; i < list.size(); ++i) {
@@ -368,7 +368,7 @@ class Reader {
     const std::string both = j.is_string() ? j.get<std::string>() : "";
     const std::size_t blank = both.find(' ');
     if (blank == std::string::npos || both.find(' ', blank + 1) != std::string::npos)
-      n.wrong("\"a b\" or [\"a\", \"b\"] is wanted");
+      n.wrong("expected \"a b\" or [\"a\", \"b\"]");
     return {both.substr(0, blank), both.substr(blank + 1)};
   }
 
@@ -376,7 +376,7 @@ class Reader {
     const auto [left, right] = sides_of(n);
     const auto known = [&](const std::string& piece) {
       const auto id = number_of(piece);
-      if (!id) n.wrong("the vocabulary has no '", shown(piece), "'");
+      if (!id) n.wrong("'", shown(piece), "' is not in the vocabulary");
       return *id;
     };
     const std::int32_t a = known(left), b = known(right);
@@ -389,10 +389,10 @@ class Reader {
     std::int64_t next = size_;  // the next id as tokenizers counts, regardless of the file
     for (const Node& n : root_.at("added_tokens").items()) {
       AddedToken t{.id = n.at("id").id(), .content = n.at("content").some_text()};
-      if (!seen.insert(t.content).second) n.at("content").wrong("it is there twice");
+      if (!seen.insert(t.content).second) n.at("content").wrong("it occurs twice");
       const auto known = number_of(t.content);
       const std::int64_t number = known ? *known : next++;
-      if (t.id != number) n.at("id").wrong("'", shown(t.content), "' should have the number ", number);
+      if (t.id != number) n.at("id").wrong("'", shown(t.content), "' should have the id ", number);
       t.special = n.flag_or("special", false);
       t.single_word = n.flag_or("single_word", false);
       t.lstrip = n.flag_or("lstrip", false);
@@ -433,14 +433,14 @@ class Reader {
     bool text = false;
     for (const Node& item : n.at("single").items()) {
       if (item.has("Sequence")) {
-        if (text) item.wrong("the text is there twice");
+        if (text) item.wrong("the text occurs twice");
         text = true;
         continue;
       }
       const Node name = item.at("SpecialToken").at("id");
       const Node tokens = n.at("special_tokens").at(name.text().c_str());
       for (const Node& id : tokens.at("ids").items()) {
-        if (static_cast<std::size_t>(id.id()) >= d_.pieces.size()) id.wrong("the vocabulary has no such number");
+        if (static_cast<std::size_t>(id.id()) >= d_.pieces.size()) id.wrong("the vocabulary has no such id");
         (text ? d_.after : d_.before).push_back(id.id());
       }
     }
@@ -461,7 +461,7 @@ Json parsed(const std::string& text, const std::string& file, DuplicateKeys dupl
   } catch (const Error& e) {
     fail(file, " cannot be read as JSON: ", e.what());
   }
-  if (!json.is_object()) fail(file, " is a JSON ", json.type_name(), ", an object is wanted");
+  if (!json.is_object()) fail(file, ": expected a JSON object, got a JSON ", json.type_name());
   return json;
 }
 
@@ -469,7 +469,7 @@ Json parsed(const std::string& text, const std::string& file, DuplicateKeys dupl
 
 Description read_description(const std::string& text, const std::string& file) {
   const Json json = parsed(text, file, DuplicateKeys::refused);
-  if (!json.contains("model")) fail(file, " is no tokenizer.json: it has no key model");
+  if (!json.contains("model")) fail(file, " is not a tokenizer.json: it has no key 'model'");
   return Reader(json, file).read();
 }
 

@@ -37,7 +37,7 @@ pcre2_code* compiled(const std::string& pattern) {
   const std::uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C;
   pcre2_code* code =
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options, &error, &place, nullptr);
-  if (!code) fail("no pattern: ", message_of(error), " at byte ", place);
+  if (!code) fail("not a valid pattern: ", message_of(error), " at byte ", place);
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // optional: only for speed
   return code;
 }
@@ -174,7 +174,7 @@ class Translator {
 
  private:
   [[noreturn]] void refuse(std::string_view what) const {
-    fail("'", what, "' in a pattern means something else to PCRE2, which matches it here");
+    fail("'", what, "' in a pattern has a different meaning in PCRE2, which this program uses for matching");
   }
   // Writes a character class, or only its items if already inside a class.
   void put(const std::string& items, const std::string& other_items, bool negated) {
@@ -262,8 +262,7 @@ std::vector<Match> Regex::find(std::string_view text) const {
 #else
 
 Regex::Regex(const std::string&) {
-  fail("a pattern of its own, which this program, built without PCRE2, cannot match: install libpcre2-dev and build ",
-       "again");
+  fail("this pattern needs PCRE2, which this program was built without: install libpcre2-dev and build ", "again");
 }
 std::vector<Match> Regex::find(std::string_view) const { return {}; }
 

@@ -265,12 +265,13 @@ namespace {
 std::optional<std::int32_t> take_token(std::string_view& payload, std::string_view word, const std::string& name) {
   const std::size_t line = payload.find('\n');
   if (line == std::string_view::npos || !payload.starts_with(word))
-    fail(name, " is damaged: expected a line '", word, "NUMBER' in front of its tokenizer.json; make it again from it");
+    fail(name, " is damaged: expected a line '", word,
+         "NUMBER' in front of its tokenizer.json; create it again from that");
   const std::string token(payload.substr(word.size(), line - word.size()));
   payload.remove_prefix(line + 1);
   if (token == "none") return std::nullopt;
   const bool number = !token.empty() && token.size() < 9 && token.find_first_not_of("0123456789") == std::string::npos;
-  if (!number) fail(name, " is damaged: '", token.substr(0, 40), "' behind '", word, "' is no number of a token");
+  if (!number) fail(name, " is damaged: '", token.substr(0, 40), "' after '", word, "' is not a token id");
   return std::stoi(token);
 }
 
@@ -283,8 +284,8 @@ std::shared_ptr<const Tokenizer> json_tokenizer_of(std::string_view payload, con
   const auto tokenizer = std::make_shared<JsonTokenizer>(std::string(payload), name);
   for (const auto& token : {begin, end})
     if (token && *token >= tokenizer->vocab_size())
-      fail(name, " is damaged: it names ", *token, " as a token that begins or ends a text, and has ",
-           tokenizer->vocab_size(), " tokens");
+      fail(name, " is damaged: it begins or ends texts with token ", *token, ", but has only ", tokenizer->vocab_size(),
+           " tokens");
   if (end) tokenizer->end_with(*end);
   tokenizer->begin_with(begin);
   return tokenizer;

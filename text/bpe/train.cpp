@@ -211,7 +211,7 @@ std::string file_of(const Vocabulary& v, Pattern pattern) {
 std::shared_ptr<const Tokenizer> train_byte_bpe(const TextSource& source, const TrainOptions& options) {
   if (options.vocab_size < kMinTokens)
     fail("a vocabulary of ", options.vocab_size, " tokens is too small: ", kMinTokens,
-         " are taken by bytes and the end of a text");
+         " are needed for the bytes and the end of a text");
   Vocabulary vocabulary;
   Trainer(count_words(source, options.pattern), vocabulary).train(options.vocab_size);
   return json_tokenizer(file_of(vocabulary, options.pattern), "the trained vocabulary");

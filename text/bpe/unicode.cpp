@@ -189,7 +189,7 @@ bool ends_word(const std::u32string& text, std::size_t at) {
 #else
 
 [[noreturn]] void missing() {
-  fail("this program was built without utf8proc, which knows the characters that a tokenizer.json asks for: install ",
+  fail("this program was built without utf8proc, which a tokenizer.json needs for its Unicode rules: install ",
        "libutf8proc-dev and build again");
 }
 

@@ -39,7 +39,7 @@ void check_written(const Json& object, const char* key, const std::string& which
   const auto value = object.find(key);
   if (value == object.end() || value->is_null() || value->empty() || *value == "") return;
   if (source.find(key) == std::string::npos)
-    fail(which, " has '", key, "', but the template does not write them. Use one that does: --chat-template");
+    fail(which, " has '", key, "', but the template does not write it. Use a template that does: --chat-template");
 }
 
 // Throws Error if the object has a member that OpenAI has replaced by `now`, and that no template writes.
@@ -110,7 +110,7 @@ std::string difference(const std::string& a, const std::string& b) {
     const std::string part = t.substr(std::min(at, t.size()), 30);
     return "'" + part.substr(0, utf8::valid_prefix(part)) + "'";
   };
-  return str("from byte ", at, " on ", from(a), " became ", from(b));
+  return str("from byte ", at, " on, ", from(a), " became ", from(b));
 }
 
 // Splits a text into parts. The spans are the parts that count.
@@ -210,14 +210,15 @@ ConversationWriter::Spans ConversationWriter::turns(const std::vector<Value>& me
   Spans spans;
   for (std::size_t i = 0; i < messages.size(); ++i) {
     if (role_of(messages[i]) != "assistant") continue;
-    if (i == 0) fail("the conversation begins with an assistant", kRemedy);
+    if (i == 0) fail("the conversation begins with an assistant message", kRemedy);
     const std::string before = written(i, true);
     if (!whole.starts_with(before))
       fail("the template writes the ", i, " messages before message ", i,
            " differently when it follows: ", difference(before, whole), kRemedy);
     const std::string with = i + 1 == messages.size() && !asks ? whole : written(i + 1, false);
     if (!whole.starts_with(with))
-      fail("the template writes message ", i, " differently when others follow: ", difference(with, whole), kRemedy);
+      fail("the template writes message ", i, " differently when other messages follow: ", difference(with, whole),
+           kRemedy);
     if (with.size() <= before.size()) fail("the template writes nothing for message ", i, kRemedy);
     spans.emplace_back(before.size(), before.size() + counted(with.substr(before.size()), messages[i]));
   }
@@ -233,7 +234,7 @@ std::vector<Member> ConversationWriter::checked(const Json& given) const {
   for (const auto& [name, value] : given.items()) {
     if (name == "messages" || name == "add_generation_prompt" ||
         std::ranges::find(format_.tokens, name, &std::pair<std::string, std::string>::first) != format_.tokens.end())
-      fail("'", name, "' is set for each conversation and cannot be given for one");
+      fail("'", name, "' is set automatically for each conversation and cannot be given by one");
     variables.emplace_back(name, from_json(value));
   }
   return variables;
@@ -256,11 +257,11 @@ ConversationWriter::Spans ConversationWriter::learned(const Json& list, const Sp
   for (std::size_t i = 0; i < list.size(); ++i)
     if (list[i]["role"] == "assistant") wanted.push_back(is_learned(list[i], str("message ", i)));
   if (std::ranges::count(wanted, false) == 0) return spans;
-  if (std::ranges::count(wanted, true) == 0) fail("every assistant's message is marked as not to be learned");
+  if (std::ranges::count(wanted, true) == 0) fail("every assistant message is excluded from training");
   if (spans.size() != wanted.size())
-    fail("a message is marked as not to be learned, but the template marks ", spans.size(),
+    fail("a message is excluded from training, but the template marks ", spans.size(),
          " texts with {% generation %} for ", wanted.size(),
-         " messages of assistants. Give a different one: --chat-template");
+         " assistant messages. Use a different template: --chat-template");
   Spans out;
   for (std::size_t i = 0; i < spans.size(); ++i)
     if (wanted[i]) out.push_back(spans[i]);

@@ -134,11 +134,11 @@ class Lexer {
     constexpr std::string_view opening = "([{", closing = ")]}";
     if (opening.find(c) != std::string_view::npos) open += closing[opening.find(c)];
     if (closing.find(c) != std::string_view::npos) {
-      if (open.empty() || open.back() != c) wrong("'", c, "' closes nothing");
+      if (open.empty() || open.back() != c) wrong("'", c, "' has no matching opening bracket");
       open.pop_back();
     }
     if (std::string_view("+-*/%~<>=.,:|()[]{}").find(c) == std::string_view::npos)
-      wrong("'", c, "' is no part of an expression");
+      wrong("'", c, "' cannot be part of an expression");
     put(TokenKind::symbol, std::string(1, c));
     move_to(at_ + 1);
   }
@@ -151,7 +151,7 @@ class Lexer {
     digits();
     const bool fraction = end + 1 < source_.size() && source_[end] == '.' && is_digit(source_[end + 1]);
     if (fraction) ++end, digits();
-    if (end < source_.size() && is_name(source_[end])) wrong("a number ends with '", source_[end], "'");
+    if (end < source_.size() && is_name(source_[end])) wrong("a number is followed by '", source_[end], "'");
     std::string text(source_.substr(at_, end - at_));
     std::erase(text, '_');
     put(fraction ? TokenKind::number : TokenKind::integer, text);
@@ -192,7 +192,7 @@ class Lexer {
     if (hex.size() < digits || hex.find_first_not_of("0123456789abcdefABCDEF") != std::string::npos)
       wrong("the escape '\\", c, hex, "' of a string needs ", digits, " hexadecimal digits");
     const auto code = static_cast<unsigned>(std::stoul(hex, nullptr, 16));
-    if (code >= 0xD800 && code < 0xE000) wrong("the escape '\\u", hex, "' of a string is half a character");
+    if (code >= 0xD800 && code < 0xE000) wrong("the escape '\\u", hex, "' of a string is half of a surrogate pair");
     append_character(text, code);
     return at + 1 + digits;
   }

@@ -16,7 +16,7 @@ std::string unlearned_by(const Mark& mark, const Json& object, const std::string
   const bool on = *value == 1 || *value == true, off = *value == 0 || *value == false;
   if (!on && !off)
     fail(which, ": expected 0, 1, true or false in '", mark.name, "', got ",
-         value->dump(-1, ' ', false, Json::error_handler_t::replace), ". A token counts or does not");
+         value->dump(-1, ' ', false, Json::error_handler_t::replace), ". A token counts fully or not at all");
   return on == mark.learned ? "" : mark.name;
 }
 
@@ -27,7 +27,8 @@ std::string unlearned(const Json& object, const std::string& which) {
   return by;
 }
 
-constexpr const char* kWhole = ", and a message counts as a whole here. Mark the whole message with 'train'";
+constexpr const char* kWhole =
+    ", but only whole messages can be selected or excluded. Mark the whole message with 'train'";
 
 void check_parts(const Json& message, const std::string& which) {
   const auto detail = message.find("train_detail");

@@ -23,7 +23,7 @@ Value cased(const Value& of, Arguments& a, bool (*upper)(const std::string& text
   std::string out = text;
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (static_cast<unsigned char>(text[i]) >= 0x80)
-      fail("upper, lower, capitalize and title are supported for ASCII only, this is '", text.substr(0, 40), "'");
+      fail("upper, lower, capitalize and title are supported for ASCII only, got '", text.substr(0, 40), "'");
     out[i] = static_cast<char>(upper(text, i) ? std::toupper(text[i]) : std::tolower(text[i]));
   }
   return out;
@@ -147,7 +147,7 @@ Value range(Arguments& a) {
   const Value &first = a.need(0, ""), *second = a.find(1, ""), *third = a.find(2, "");
   const std::int64_t begin = second ? first.integer() : 0, end = second ? second->integer() : first.integer();
   const std::int64_t step = third ? third->integer() : 1;
-  if (step == 0) fail("range: a step of 0");
+  if (step == 0) fail("range: the step is 0");
   std::vector<Value> out;
   for (std::int64_t at = begin; step > 0 ? at < end : at > end;) {
     a.budget().charge_created(kValueBytes);
@@ -213,11 +213,12 @@ const Value& Arguments::need(std::size_t place, std::string_view name) {
 }
 
 void Arguments::reject_unused(std::string_view kind, std::string_view name) const {
-  if (used_ < placed_.size()) fail("the ", kind, " '", shown_name(name), "' takes no ", placed_.size(), " arguments");
+  if (used_ < placed_.size())
+    fail("the ", kind, " '", shown_name(name), "' does not accept ", placed_.size(), " positional arguments");
   for (const Member& m : named_) {
     budget_->charge_name_lookup(used_names_.size(), m.first.size());
     if (std::ranges::find(used_names_, m.first) == used_names_.end())
-      fail("the ", kind, " '", shown_name(name), "' takes no argument '", shown(m.first), "'");
+      fail("the ", kind, " '", shown_name(name), "' does not accept an argument '", shown(m.first), "'");
   }
 }
 
@@ -231,7 +232,7 @@ Value capitalized_words(const Value& text, Arguments& a) { return cased(text, a,
 
 Value call_method(std::string_view name, const Value& of, Arguments& a) {
   if (of.is<Undefined>())
-    fail("'", of.get<Undefined>()->name, "' is undefined, it has no method '", shown_name(name), "'");
+    fail("'", of.get<Undefined>()->name, "' is undefined, so it has no method '", shown_name(name), "'");
   const auto& methods = of.is_dict() ? dict_methods() : text_methods();
   const auto found = methods.find(name);
   if ((!of.is_dict() && !of.is_text()) || found == methods.end())

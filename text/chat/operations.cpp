@@ -13,7 +13,7 @@ namespace {
 
 Value undefined_in(const Value& of, std::string_view what) {
   std::string name = shown_name(what);
-  if (of.is<Undefined>()) fail("'", of.get<Undefined>()->name, "' is undefined, it has no ", name);
+  if (of.is<Undefined>()) fail("'", of.get<Undefined>()->name, "' is undefined, so it has no ", name);
   return Undefined{std::move(name)};
 }
 
@@ -68,7 +68,7 @@ Value whole(std::string_view symbol, std::int64_t a, std::int64_t b) {
                                      : symbol == "*" && __builtin_mul_overflow(a, b, &out);
   if (wraps) fail("the result of ", a, " ", symbol, " ", b, " is too large");
   if (symbol == "+" || symbol == "-" || symbol == "*") return out;
-  if (b == 0) fail("a division by zero");
+  if (b == 0) fail("division by zero");
   if (symbol == "/") return static_cast<double>(a) / static_cast<double>(b);
   if (b == -1) return symbol == "%" ? Value(std::int64_t{0}) : whole("-", 0, a);
   const std::int64_t rest = a % b, floor = a / b - (rest != 0 && (rest < 0) != (b < 0) ? 1 : 0);
@@ -79,7 +79,7 @@ Value fraction(std::string_view symbol, double a, double b) {
   if (symbol == "+") return a + b;
   if (symbol == "-") return a - b;
   if (symbol == "*") return a * b;
-  if (b == 0) fail("a division by zero");
+  if (b == 0) fail("division by zero");
   if (symbol == "/") return a / b;
   const double floor = std::floor(a / b);
   return symbol == "//" ? floor : a - floor * b;
@@ -192,7 +192,7 @@ Value binary(std::string_view symbol, const Value& left, const Value& right, Bud
     return list;
   }
   if (!a.is_number() || !b.is_number())
-    fail("'", symbol, "' goes neither with nor between ", left.kind(), " and ", right.kind());
+    fail("the operator '", symbol, "' is not defined for ", left.kind(), " and ", right.kind());
   if (a.is<std::int64_t>() && b.is<std::int64_t>()) return whole(symbol, a.integer(), b.integer());
   return fraction(symbol, a.number(), b.number());
 }
@@ -208,7 +208,7 @@ bool compare(std::string_view symbol, const Value& left, const Value& right, Bud
     budget.charge_read(std::min(a.text().size(), b.text().size()));
     order = a.text().compare(b.text());
   } else {
-    if (!a.is_number() || !b.is_number()) fail("'", symbol, "' does not compare ", left.kind(), " and ", right.kind());
+    if (!a.is_number() || !b.is_number()) fail("'", symbol, "' cannot compare ", left.kind(), " and ", right.kind());
     order = a.number() < b.number() ? -1 : a.number() > b.number();
   }
   if (symbol == "<") return order < 0;

@@ -267,7 +267,7 @@ NodePtr ExpressionParser::arguments(NodePtr n) {
       n->names.push_back(take().text);
       take();
     } else if (!n->names.empty()) {
-      wrong("an argument without a name follows one with a name");
+      wrong("a positional argument follows a named one");
     }
     n = with(std::move(n), expression());
     if (!take_symbol(",")) break;

@@ -16,7 +16,7 @@ class StatementParser : ExpressionParser {
 
   NodePtr all() {
     NodePtr n = body({});
-    if (!is(TokenKind::end)) wrong("'", ring::shown(now().text), "' ends nothing");
+    if (!is(TokenKind::end)) wrong("'", ring::shown(now().text), "' has no matching opening tag");
     return n;
   }
 
@@ -65,7 +65,7 @@ class StatementParser : ExpressionParser {
     if (name == "break" || name == "continue") return jump(name);
     if (std::ranges::find(kRefused, name) != kRefused.end())
       wrong("the statement {% ", ring::shown(name), " %} is not supported");
-    wrong("{% ", ring::shown(name), " %} is no statement, or ends nothing");
+    wrong("{% ", ring::shown(name), " %} is not a statement, or has no matching opening tag");
   }
 
   NodePtr branch() {
@@ -163,7 +163,7 @@ class StatementParser : ExpressionParser {
   }
 
   NodePtr jump(const std::string& name) {
-    if (loops_ == 0) wrong("{% ", name, " %} is in no loop");
+    if (loops_ == 0) wrong("{% ", name, " %} is outside a loop");
     NodePtr n = node(name == "break" ? NodeKind::leave : NodeKind::next);
     need(TokenKind::block_end);
     return n;

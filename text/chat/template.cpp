@@ -173,7 +173,7 @@ class Evaluator {
     const Value f = value(callee);
     if (f.is<Undefined>())
       fail("'", f.get<Undefined>()->name, "' is called, but is undefined: no such function is supported");
-    if (!f.is<Callable>()) fail(f.kind(), " is called like a function");
+    if (!f.is<Callable>()) fail(f.kind(), " cannot be called like a function");
     Arguments a = arguments(n);
     const Callable& c = *f.get<Callable>();
     return c.macro ? call_macro(*c.macro, a) : call_function(c.name, a);
@@ -248,7 +248,7 @@ class Evaluator {
   void unpack(Scope& scope, const std::vector<std::string>& names, const Value& v) {
     if (names.size() == 1) return put(scope, names[0], v);
     const std::vector<Value> items = items_of(v, budget_);
-    if (items.size() != names.size()) fail(names.size(), " variables are set to ", items.size(), " values");
+    if (items.size() != names.size()) fail(names.size(), " variables are assigned ", items.size(), " values");
     for (std::size_t i = 0; i < names.size(); ++i) put(scope, names[i], items[i]);
   }
 
@@ -297,7 +297,7 @@ class Evaluator {
     const auto* members = space.get<std::shared_ptr<Namespace>>();
     if (!members)
       fail("{% set ", shown(n.text), ".", shown(n.names[0]), " %}: '", shown(n.text), "' is ", space.kind(),
-           ", no namespace");
+           ", not a namespace");
     Value::list({v});  // throws if the value cannot be stored in a namespace
     put((*members)->members, n.names[0], std::move(v));
   }

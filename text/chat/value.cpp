@@ -77,7 +77,7 @@ Value Value::dict(std::vector<Member> members) {
 }
 
 const std::string& Value::text() const {
-  if (!is_text()) fail("expected a text, got ", kind());
+  if (!is_text()) fail("expected a string, got ", kind());
   return **get<std::shared_ptr<const std::string>>();
 }
 const List& Value::items() const {
@@ -89,7 +89,7 @@ const Dict& Value::members() const {
   return **get<std::shared_ptr<const Dict>>();
 }
 std::int64_t Value::integer() const {
-  if (!is<std::int64_t>()) fail("expected a whole number, got ", kind());
+  if (!is<std::int64_t>()) fail("expected an integer, got ", kind());
   return *get<std::int64_t>();
 }
 double Value::number() const {
@@ -122,7 +122,7 @@ std::string Value::kind() const {
   if (is<None>()) return "none";
   if (is<bool>()) return "a boolean";
   if (is_number()) return "the number " + (is<double>() ? number_text(number()) : std::to_string(integer()));
-  if (is_text()) return "a text";
+  if (is_text()) return "a string";
   if (is_list()) return "a list";
   if (is_dict()) return "an object";
   return is<Callable>() ? str("the function ", get<Callable>()->name) : "a namespace";
@@ -287,7 +287,7 @@ std::string print(const Value& v, Budget& budget) {
 }
 
 void reject_none(const Value& v) {
-  if (v.is<None>()) fail("a value is null and would be written as None, as Python writes it");
+  if (v.is<None>()) fail("a value is null and would be written as None, the way Python writes it");
 }
 
 std::string json_text(const Value& v, int indent, Budget& budget) {
