@@ -1,4 +1,4 @@
-// The agent as its own process, with shell scripts for workers: what users see, and what is left behind.
+// The agent as a process, with shell scripts as workers: its output, and what it leaves behind.
 
 #include "launcher/supervisor.h"
 
@@ -32,7 +32,7 @@ using std::chrono::milliseconds;
 
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
-constexpr double kPatience = 40;  // seconds, on a busy machine; a worker that is not ended sleeps for 600
+constexpr double kPatience = 40;  // seconds, for a busy machine; a worker that is not ended sleeps for 600
 
 bool eventually(const std::function<bool()>& condition, double seconds) {
   for (const auto begin = Clock::now(); seconds_since(begin) < seconds;) {
@@ -42,7 +42,7 @@ bool eventually(const std::function<bool()>& condition, double seconds) {
   return condition();
 }
 
-// Gone, or dead and waiting for its parent.
+// Returns whether a process is gone, or dead and not yet reaped by its parent.
 bool ended(pid_t pid) {
   std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
   std::string text((std::istreambuf_iterator<char>(stat)), {});
@@ -60,7 +60,7 @@ class DistLaunch : public test::ScratchTest {
     ScratchTest::TearDown();
   }
 
-  // Starts an agent whose workers run a script; $D is a directory of this test, $R the rank.
+  // Starts an agent whose workers run a script. In the script, $D is the directory of this test and $R the rank.
   void start(int processes, const std::string& script, LaunchOptions options = {}) {
     options.processes = processes;
     options.program = "/bin/sh";
@@ -108,8 +108,8 @@ class DistLaunch : public test::ScratchTest {
   pid_t agent_ = 0;
 };
 
-// On a machine whose files say that two cores of this one are two nodes.
-TEST_F(DistLaunch, WorkersAreBoundToTheirPlaces) {
+// The machine's files say that two of its cores are two NUMA nodes.
+TEST_F(DistLaunch, WorkersAreBoundToCoresAndNodes) {
   const std::vector<int> cores = allowed_cores();
   if (cores.size() < 2) GTEST_SKIP() << "needs two cores";
   const auto write = [&](const std::string& file, const std::string& text) {
@@ -131,7 +131,7 @@ TEST_F(DistLaunch, WorkersAreBoundToTheirPlaces) {
     EXPECT_EQ(read_file(dir_ / str("cores", rank)), "Cpus_allowed_list:\t" + core + "\n1\n");
     EXPECT_TRUE(in_err(str("launch: rank ", rank, ": cores ", core, " of NUMA node ", rank))) << err();
   }
-  const std::string memory = read_file(dir_ / "memory0");  // empty: this kernel does not show it
+  const std::string memory = read_file(dir_ / "memory0");  // empty if the kernel does not show it
   if (memory_can_be_bound() && !memory.empty()) {
     EXPECT_NE(memory.find(" prefer"), std::string::npos) << memory;
   }
@@ -140,7 +140,7 @@ TEST_F(DistLaunch, WorkersAreBoundToTheirPlaces) {
   EXPECT_EQ(read_file(dir_ / "cores0"), str("Cpus_allowed_list:\t", number_list(cores), "\n", cores.size(), "\n"));
 }
 
-TEST_F(DistLaunch, AllWellReturnsZeroAndPassesOutputOn) {
+TEST_F(DistLaunch, SuccessReturnsZeroAndPassesOutputThrough) {
   EXPECT_EQ(run(3, "echo out$R; echo err$R >&2; printf unfinished$R >&2"), 0);
   EXPECT_EQ(out(), "out0\n");
   EXPECT_TRUE(in_err("err0\n")) << err();
@@ -148,7 +148,7 @@ TEST_F(DistLaunch, AllWellReturnsZeroAndPassesOutputOn) {
     EXPECT_TRUE(in_err(line)) << err();
 }
 
-TEST_F(DistLaunch, WorkersKnowTheirPlace) {
+TEST_F(DistLaunch, WorkersKnowTheirRank) {
   LaunchOptions options;
   options.threads_per_worker = 3;
   options.comm_timeout_seconds = 77;
@@ -172,7 +172,7 @@ TEST_F(DistLaunch, WorkersKnowTheirPlace) {
   }
 }
 
-// $TRY is the attempt.
+// In scripts, $TRY is the number of the attempt.
 constexpr const char* kTry = "TRY=$RINGMASTER_RESTART_COUNT; ";
 
 class DistRestart : public DistLaunch {
@@ -183,7 +183,7 @@ class DistRestart : public DistLaunch {
   }
 };
 
-TEST_F(DistRestart, AllWorkersAreStartedAgain) {
+TEST_F(DistRestart, AllWorkersAreRestarted) {
   EXPECT_EQ(run(2, "echo $$ > $D/pid$TRY$R; [ $TRY = 1 ] && exit 0; [ $R = 1 ] && kill -9 $$; exec sleep 600", 3), 0);
   EXPECT_TRUE(
       in_err("rank 1 (pid " + std::to_string(std::stoi(read_file(dir_ / "pid01"))) + ") was killed by signal 9"))
@@ -194,7 +194,7 @@ TEST_F(DistRestart, AllWorkersAreStartedAgain) {
   EXPECT_TRUE(ended(std::stoi(read_file(dir_ / "pid00")))) << "nobody of the first attempt is left";
 }
 
-TEST_F(DistRestart, WhatARestartDoesNotCureIsNotRestarted) {
+TEST_F(DistRestart, ErrorsThatARestartCannotCureEndTheJob) {
   for (const int code : {kExitError, kExitUsage, 126, 127}) {
     fs::remove(dir_ / "err");
     EXPECT_EQ(run(2, str("exit ", code), 3), code);
@@ -202,19 +202,19 @@ TEST_F(DistRestart, WhatARestartDoesNotCureIsNotRestarted) {
   }
 }
 
-TEST_F(DistRestart, ThriceAtTheSamePlaceIsEnough) {
+TEST_F(DistRestart, ThreeFailuresAtTheSameStepEndTheJob) {
   EXPECT_EQ(run(2, "echo x >> $D/starts$R; exit 7", 100), 7);
   EXPECT_EQ(read_file(dir_ / "starts0"), "x\nx\nx\n");
   EXPECT_TRUE(in_err("no restart: it failed 3 times in a row before its first step")) << err();
 }
 
-TEST_F(DistRestart, NoMoreThanAllowed) {
+TEST_F(DistRestart, RestartsAreLimited) {
   EXPECT_EQ(run(1, "echo x >> $D/starts; exit 7", 1), 7);
   EXPECT_EQ(read_file(dir_ / "starts"), "x\nx\n");
   EXPECT_TRUE(in_err("no restart: it was restarted 1 time without progress (--max-restarts)")) << err();
 }
 
-TEST_F(DistRestart, ASignalEndsItWhateverTheWorkersSay) {
+TEST_F(DistRestart, ASignalEndsTheJobWhateverTheWorkersReturn) {
   LaunchOptions options;
   options.max_restarts = 3;
   start(2, "trap 'kill -9 $$' TERM; echo x >> $D/up$R; while :; do sleep 0.05; done", options);
@@ -224,7 +224,7 @@ TEST_F(DistRestart, ASignalEndsItWhateverTheWorkersSay) {
   EXPECT_EQ(read_file(dir_ / "up0"), "x\n") << err();
 }
 
-TEST_F(DistRestart, NorIsThereARestartWhereItComesWhileWorkersEnd) {
+TEST_F(DistRestart, ASignalWhileWorkersEndPreventsARestart) {
   LaunchOptions options;
   options.max_restarts = 3;
   options.grace = std::chrono::seconds(2);
@@ -236,8 +236,8 @@ TEST_F(DistRestart, NorIsThereARestartWhereItComesWhileWorkersEnd) {
   EXPECT_EQ(read_file(dir_ / "up0"), "x\n") << err();
 }
 
-// The second attempt has a store of its own under another cookie.
-TEST_F(DistRestart, NothingOfAnEarlierAttemptIsMet) {
+// The second attempt has its own store and a new cookie.
+TEST_F(DistRestart, EachAttemptHasItsOwnStoreAndCookie) {
   EXPECT_EQ(run(1,
                 "echo $RINGMASTER_STORE > $D/store$TRY; head -c 128 /proc/$$/fd/$RINGMASTER_PAGE | sha256sum > "
                 "$D/cookie$TRY; [ $TRY = 1 ] || exit 7",
@@ -258,7 +258,7 @@ TEST_F(DistRestart, EachAttemptHasItsLogs) {
       EXPECT_EQ(read_file(dir_ / "logs" / str("attempt_", attempt) / rank), str("try ", attempt, "\n"));
 }
 
-TEST_F(DistRestart, AFailedDeviceIsStartedAgainAlsoBeforeTheFirstStep) {
+TEST_F(DistRestart, AFailedDeviceIsRestartedEvenBeforeTheFirstStep) {
   EXPECT_EQ(run(2, str("[ $TRY = 1 ] || exit ", kExitDeviceFailure), 3), 0);
   EXPECT_EQ(times_in_err("starting all workers again"), 1) << err();
 }
@@ -282,7 +282,7 @@ TEST_F(DistLaunch, GpuCoreDumpsGoBesideTheLogs) {
   EXPECT_TRUE(read_file(dir_ / "dumps0").starts_with("1 own ")) << read_file(dir_ / "dumps0");
 }
 
-TEST_F(DistLaunch, TeeRedirectAndFilter) {
+TEST_F(DistLaunch, TeeRedirectAndFilterSelectRanks) {
   LaunchOptions options;
   options.log_dir = (dir_ / "logs").string();
   options.tee.some = {{1, true}};
@@ -314,7 +314,7 @@ TEST_F(DistLaunch, LogDirectoryHasOneFilePerRank) {
 
 TEST_F(DistLaunch, FailedWorkerIsNamedWithItsLastLinesAndTheOthersEnd) {
   const auto begin = Clock::now();
-  // The failing one waits until the others have written their numbers.
+  // The failing worker waits until the others have written their pids.
   EXPECT_EQ(run(3,
                 "echo $$ > $D/pid$R; [ $R = 1 ] || exec sleep 600; "
                 "until [ -s $D/pid0 ] && [ -s $D/pid2 ]; do sleep 0.01; done; seq -f line%g 100; exit 7"),
@@ -326,7 +326,7 @@ TEST_F(DistLaunch, FailedWorkerIsNamedWithItsLastLinesAndTheOthersEnd) {
   for (const int r : {0, 2}) EXPECT_TRUE(ended(pid_of(r)));
 }
 
-TEST_F(DistLaunch, TheLastLinesOfTheFailedOneComeLast) {
+TEST_F(DistLaunch, LastLinesOfTheFailedWorkerArePrintedLast) {
   EXPECT_EQ(run(3,
                 "trap 'echo I end >&2; exit 1' TERM; echo x > $D/up$R; "
                 "until [ $R = 1 ] && [ -s $D/up0 ] && [ -s $D/up2 ]; do sleep 0.05; done; echo I fail; exit 3"),
@@ -347,8 +347,8 @@ TEST_F(DistLaunch, KilledWorkerIsNamedAndStubbornOnesAreKilled) {
   for (const int r : {0, 1}) EXPECT_TRUE(ended(pid_of(r)));
 }
 
-// Whoever is first, and however late the others are.
-TEST_F(DistLaunch, AnErrorOfAllIsSaidOnce) {
+// The result does not depend on which worker fails first, or on how late the others fail.
+TEST_F(DistLaunch, AnErrorOfAllWorkersIsPrintedOnce) {
   for (const char* late : {"0", "1", "2"}) {
     fs::remove(dir_ / "err");
     EXPECT_EQ(run(3, str("[ $R = ", late, " ] && sleep 0.1; printf 'ringmaster: no such\\nfile\\n' >&2; exit 1")), 1);
@@ -358,14 +358,14 @@ TEST_F(DistLaunch, AnErrorOfAllIsSaidOnce) {
   }
 }
 
-TEST_F(DistLaunch, ErrorsThatDifferAreAllSaid) {
+TEST_F(DistLaunch, DifferentErrorsAreAllPrinted) {
   EXPECT_EQ(run(4, "echo ringmaster: reason $((R % 3)) >&2; exit 2"), 2);
   EXPECT_TRUE(in_err("ranks 0 and 3 ended with one error and exit code 2")) << err();
   for (const char* reason : {"reason 0", "reason 1", "reason 2"}) EXPECT_EQ(times_in_err(reason), 1) << err();
   for (const int r : {1, 2}) EXPECT_TRUE(in_err(str("[rank ", r, "] ringmaster: reason ", r))) << err();
 }
 
-TEST_F(DistLaunch, AnErrorOfOneIsSaidOnce) {
+TEST_F(DistLaunch, AnErrorOfOneWorkerIsPrintedOnce) {
   const auto begin = Clock::now();
   EXPECT_EQ(run(3, "[ $R = 1 ] || exec sleep 600; echo before >&2; echo ringmaster: the disk is full >&2; exit 1"), 1);
   EXPECT_LT(seconds_since(begin), kPatience);
@@ -374,40 +374,40 @@ TEST_F(DistLaunch, AnErrorOfOneIsSaidOnce) {
   EXPECT_EQ(times_in_err("disk"), 1) << err();
 }
 
-TEST_F(DistLaunch, WhatOnlyLooksLikeAnErrorIsShown) {
+TEST_F(DistLaunch, LinesThatOnlyLookLikeAnErrorArePrinted) {
   EXPECT_EQ(run(2, "echo ringmaster: all is well >&2; echo more >&2"), 0);
   EXPECT_TRUE(in_err("[rank 1] ringmaster: all is well\n[rank 1] more\n")) << err();
 }
 
-TEST_F(DistLaunch, LinesThatSayTheirRankAreNotMarkedAgain) {
+TEST_F(DistLaunch, LinesThatNameTheirRankGetNoSecondMark) {
   EXPECT_EQ(run(2, "echo \"12:00:00 W [rank $R] slow\" >&2"), 0);
   EXPECT_TRUE(in_err("12:00:00 W [rank 1] slow\n")) << err();
   EXPECT_EQ(times_in_err("[rank 1]"), 1) << err();
 }
 
-TEST_F(DistLaunch, ThoseWhoLostAPeerEndByThemselves) {
+TEST_F(DistLaunch, WorkersThatLostAPeerEndByThemselves) {
   EXPECT_EQ(run(3, "[ $R = 1 ] && kill -9 $$; trap 'echo told' TERM; sleep 0.1; echo ringmaster: lost it >&2; exit " +
                        std::to_string(kExitPeerLost)),
             128 + SIGKILL);
   EXPECT_EQ(out(), "");
   EXPECT_EQ(times_in_err("told") + times_in_err("[rank 2]"), 0) << err();
-  EXPECT_EQ(times_in_err("lost it"), 1) << err();  // rank 0's goes to the console as it comes
+  EXPECT_EQ(times_in_err("lost it"), 1) << err();  // rank 0's line goes to the console at once
 }
 
-TEST_F(DistLaunch, RankZerosLinesAreShownToo) {
+TEST_F(DistLaunch, LastLinesOfRankZeroArePrinted) {
   EXPECT_EQ(run(2, "[ $R = 0 ] || exec sleep 600; echo 'the reason' >&2; exit 1"), 1);
   EXPECT_TRUE(in_err("rank 0 (pid")) << err();
   EXPECT_TRUE(in_err("| the reason\n")) << err();
 }
 
-TEST_F(DistLaunch, TheCauseIsNamedNotThoseWhoLostIt) {
+TEST_F(DistLaunch, TheCauseIsNamedInsteadOfThePeersThatLostIt) {
   const std::string lost = std::to_string(kExitPeerLost);
   EXPECT_EQ(run(3, "[ $R != 1 ] && exit " + lost + "; sleep 0.1; exit 5"), 5);
   EXPECT_TRUE(in_err("rank 1 (pid")) << err();
   EXPECT_FALSE(in_err("rank 0 (pid")) << err();
 }
 
-TEST_F(DistLaunch, WhoRanOutOfMemorySaysAllThatThereIsToSay) {
+TEST_F(DistLaunch, AWorkerThatRanOutOfMemoryIsReportedInOneLine) {
   EXPECT_EQ(run(2, "[ $R = 0 ] && exec sleep 600; echo 'ringmaster: rank 1 ran out of memory; now less' >&2; exit " +
                        std::to_string(kExitOutOfMemory)),
             kExitOutOfMemory);
@@ -415,7 +415,7 @@ TEST_F(DistLaunch, WhoRanOutOfMemorySaysAllThatThereIsToSay) {
   EXPECT_EQ(times_in_err("now less"), 1) << err();
 }
 
-TEST_F(DistLaunch, LostPeersAloneEndTheLaunchToo) {
+TEST_F(DistLaunch, LostPeersAloneEndTheLaunch) {
   const auto begin = Clock::now();
   EXPECT_EQ(run(2, "[ $R = 0 ] && exec sleep 600; exit " + std::to_string(kExitPeerLost)), kExitPeerLost);
   EXPECT_LT(seconds_since(begin), kPatience);
@@ -445,7 +445,7 @@ TEST_F(DistLaunch, WorkersThatDoNotStopAreKilledInTime) {
   EXPECT_TRUE(in_err("rank 1 did not stop in time")) << err();
 }
 
-TEST_F(DistLaunch, SecondSignalEndsAtOnce) {
+TEST_F(DistLaunch, ASecondSignalEndsTheLaunchAtOnce) {
   LaunchOptions options;
   options.grace = milliseconds(200);
   start(2, "trap '' INT; echo $$ > $D/pid$R; while :; do sleep 0.05; done", options);
@@ -460,8 +460,8 @@ TEST_F(DistLaunch, SecondSignalEndsAtOnce) {
   EXPECT_LT(seconds_since(begin), kPatience);
 }
 
-// timeout(1) signals its child and then the child's group.
-TEST_F(DistLaunch, ARepeatOfASignalIsNoSecondOne) {
+// timeout(1) signals its child and then the child's process group.
+TEST_F(DistLaunch, ARepeatedSignalIsNotASecondSignal) {
   start(2, "trap 'sleep 0.3; exit " + std::to_string(kExitInterrupted) +
                "' TERM; echo x > $D/up$R; while :; do sleep 0.05; done");
   ASSERT_TRUE(eventually([&] { return all_there("up", 2); }, kPatience));
@@ -472,8 +472,8 @@ TEST_F(DistLaunch, ARepeatOfASignalIsNoSecondOne) {
   EXPECT_FALSE(in_err("second signal")) << err();
 }
 
-// The program ignores these; a worker that is another program must not inherit that.
-TEST_F(DistLaunch, WorkersHaveTheUsualSignals) {
+// The program ignores these signals. A worker that is a different program must not inherit that.
+TEST_F(DistLaunch, WorkersHaveDefaultSignalHandlers) {
   const auto pipe = signal(SIGPIPE, SIG_IGN), size = signal(SIGXFSZ, SIG_IGN);
   for (const auto& [name, number] : {std::pair("PIPE", SIGPIPE), std::pair("XFSZ", SIGXFSZ)})
     EXPECT_EQ(run(1, str("kill -", name, " $$; exit 3")), 128 + number);
@@ -488,7 +488,7 @@ TEST_F(DistLaunch, KillingTheAgentLeavesNothing) {
   for (int r = 0; r < 3; ++r) EXPECT_TRUE(eventually([&] { return ended(pid_of(r)); }, kPatience)) << "rank " << r;
 }
 
-TEST_F(DistLaunch, WhatAWorkerStartedEndsWithIt) {
+TEST_F(DistLaunch, ProcessesOfAWorkerEndWithIt) {
   EXPECT_EQ(run(2, "sleep 600 & echo $! > $D/pid$R; [ $R = 0 ] || sleep 0.2; exit $R"), 1);
   for (int r = 0; r < 2; ++r) EXPECT_TRUE(eventually([&] { return ended(pid_of(r)); }, kPatience)) << "rank " << r;
 }
@@ -511,7 +511,7 @@ TEST_F(DistLaunch, MissingProgramIsAnError) {
   EXPECT_TRUE(in_err("could not be executed")) << err();
 }
 
-TEST(Launch, BadOptions) {
+TEST(Launch, BadOptionsAreRefused) {
   LaunchOptions options;
   EXPECT_THROW(launch(options), Error);  // no command
   options.command = {"train"};
@@ -525,7 +525,7 @@ TEST(Launch, BadOptions) {
   EXPECT_THROW(launch(options), Error);
 }
 
-TEST(WorkerOutput, KeepsTheLastLinesBoundedly) {
+TEST(WorkerOutput, KeepsABoundedNumberOfLastLines) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_NONBLOCK), 0);
   WorkerOutput output(Fd(ends[0]), "", -1, "");
@@ -546,7 +546,7 @@ TEST(WorkerOutput, KeepsTheLastLinesBoundedly) {
   EXPECT_EQ(xs, huge.size());
 }
 
-TEST(Ending, Describes) {
+TEST(Ending, IsDescribed) {
   EXPECT_EQ(describe(Ending{3, 0}), "exited with code 3");
   EXPECT_EQ(describe(Ending{0, SIGKILL}), "was killed by signal 9 (Killed)");
   EXPECT_EQ((Ending{0, SIGTERM}).exit_code(), 143);

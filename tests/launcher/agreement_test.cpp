@@ -1,4 +1,5 @@
-// Two real processes with different command lines, as other launchers may start them: refused on both, by name.
+// Processes with different command lines, as other launchers may start them: all ranks refuse them and name the
+// difference.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -58,12 +59,12 @@ class DistAgreement : public testing::Test {
         test::run_process(in(dir_, {"data", "prepare", "--input", text, "--tokenizer", tokenizer, "--output", corpus}));
     ASSERT_EQ(f.code, 0) << f.output;
   }
-  // Ports of their own, below the ephemeral ones.
+  // Returns a new port below the ephemeral range.
   static int port() {
     static int next = 12000 + getpid() % 500 * 16;
     return next += 16;
   }
-  // A process for each list of arguments; the last one in a folder of its own, if any.
+  // Runs one process per list of arguments, the last process in the folder `last` if given. Returns how they ended.
   std::vector<Finished> run(const std::vector<std::vector<std::string>>& ranks, const fs::path& last = {}) const {
     const std::string at = std::to_string(port());
     std::vector<std::unique_ptr<Process>> processes;
@@ -97,7 +98,7 @@ class DistAgreement : public testing::Test {
   fs::path dir_;
 };
 
-TEST_F(DistAgreement, SettingsThatWouldTrainOnSilently) {
+TEST_F(DistAgreement, DifferentSettingsAreRefused) {
   expect_setting("optimizer.lr", "0.001", "0.002");
   expect_setting("run.seed", "1337", "7");
   expect_setting("optimizer.clip", "1", "0.5");
@@ -109,17 +110,17 @@ TEST_F(DistAgreement, SettingsThatWouldTrainOnSilently) {
   expect_setting("model.positions", "rope", "learned");
 }
 
-TEST_F(DistAgreement, LayoutsThatWouldHang) {
+TEST_F(DistAgreement, DifferentLayoutsAreRefused) {
   expect_setting("parallel.cp", "1", "2");
   expect_setting("parallel.tp", "1", "2");
-  expect_setting("parallel.cp", "1", "3");  // which alone is refused
+  expect_setting("parallel.cp", "1", "3");  // a value that even one rank alone would refuse
   expect_setting("parallel.zero", "0", "3");
   expect_setting("model.layers", "2", "3");
   expect_setting("model.width", "32", "64");
   expect_setting("train.eval_interval", "250", "1");
 }
 
-TEST_F(DistAgreement, WhatIsReadAndTold) {
+TEST_F(DistAgreement, DifferentDataAndOptionsAreRefused) {
   const auto refused = [&](const std::string& corpus, const std::string& text) {
     for (const Finished& f : run({{"train", "t.yaml"}, {"train", "t.yaml", "data.path=" + corpus}})) {
       EXPECT_EQ(f.code, 1) << f.output;
@@ -132,8 +133,8 @@ TEST_F(DistAgreement, WhatIsReadAndTold) {
   expect_refused({"train", "t.yaml", "--fresh"}, "--fresh: not given on rank 0; given on rank 1");
 }
 
-// On a machine that does not share the folder.
-TEST_F(DistAgreement, ACheckpointThatNotAllRanksFind) {
+// The second rank is on a machine that does not share the folder.
+TEST_F(DistAgreement, ACheckpointThatNotAllRanksFindIsRefused) {
   ASSERT_EQ(test::run_process(in(dir_, {"train", "t.yaml"})).code, 0);
   const fs::path elsewhere = dir_ / "elsewhere";
   fs::create_directory(elsewhere);
@@ -147,14 +148,14 @@ TEST_F(DistAgreement, ACheckpointThatNotAllRanksFind) {
   }
 }
 
-TEST_F(DistAgreement, EachRanksOwn) {
+TEST_F(DistAgreement, SettingsOfEachRankMayDiffer) {
   for (const Finished& f : run({{"train", "t.yaml"},
                                 {"train", "t.yaml", "data.path=copy.h5", "run.threads=2", "train.log_interval=1",
                                  "data.prefetch=0", "run.tuning=elsewhere.yaml"}}))
     EXPECT_EQ(f.code, 0) << f.output;
 }
 
-TEST_F(DistAgreement, BenchmarksToo) {
+TEST_F(DistAgreement, DifferentBenchmarksAreRefused) {
   const std::vector<std::string> context = {"bench", "context", "--length", "64", "--heads", "2", "--seconds", "0.01"};
   std::vector<std::string> longer = context;
   longer[3] = "128";
@@ -169,8 +170,8 @@ TEST_F(DistAgreement, BenchmarksToo) {
   }
 }
 
-// An agent whose workers have different settings, as a file that differs by machine would give them.
-TEST_F(DistAgreement, TheLauncherSaysItOnce) {
+// The workers of an agent have different settings, as if a file differed between machines.
+TEST_F(DistAgreement, TheLauncherPrintsTheDifferenceOnce) {
   const pid_t agent = fork();
   if (agent == 0) {
     const int file = open((dir_ / "err").c_str(), O_WRONLY | O_CREAT, 0600);

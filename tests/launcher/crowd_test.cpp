@@ -1,4 +1,4 @@
-// Jobs that have a machine to share, or little of a network.
+// Jobs that share a machine, or have a limited network.
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ using Clock = AwakeClock;
 
 class DistTrainingCrowd : public test::TrainingRuns {
  protected:
-  // Seconds until the model is there and steps follow; the run goes on.
+  // Returns the seconds until the model is built and steps begin. Waits for the end of the run.
   double seconds_to_start(int processes, const std::string& directory) const {
     const auto begin = Clock::now();
     const pid_t agent = start(launch(processes, directory, "train.steps=1"));
@@ -36,7 +36,7 @@ class DistTrainingCrowd : public test::TrainingRuns {
   }
 };
 
-TEST_F(DistTrainingCrowd, EightJobsAtOnceDoNotMeet) {
+TEST_F(DistTrainingCrowd, EightJobsAtOnceDoNotInterfere) {
   std::vector<pid_t> agents;
   for (int job = 0; job < 8; ++job) {
     const std::string name = "job" + std::to_string(job);
@@ -51,17 +51,17 @@ TEST_F(DistTrainingCrowd, EightJobsAtOnceDoNotMeet) {
   }
 }
 
-// On a machine that does other things meanwhile, the best of several.
+// The best of several runs counts, since the machine does other things meanwhile.
 TEST_F(DistTrainingCrowd, FourWorkersStartWithinTwoSeconds) {
   double best = 1e9;
   for (int i = 0; i < 5 && best > 2; ++i) best = std::min(best, seconds_to_start(4, "r" + std::to_string(i)));
   EXPECT_LE(best, 2);
 }
 
-// The ports of 127.0.0.1 at which a process listens.
+// Returns the ports of 127.0.0.1 at which a process listens.
 std::set<int> ports_of(const std::string& pid) {
   std::set<std::string> own;
-  std::error_code gone;  // the process may end meanwhile
+  std::error_code gone;  // set if the process has ended
   for (test::fs::directory_iterator f("/proc/" + pid + "/fd", gone), end; !gone && f != end; f.increment(gone)) {
     std::error_code closed;
     own.insert(test::fs::read_symlink(f->path(), closed).string());
@@ -78,14 +78,14 @@ std::set<int> ports_of(const std::string& pid) {
   return ports;
 }
 
-// Sends what no Gloo means to a port; it may be closed again.
+// Sends bytes to a port that Gloo cannot understand. The port may be closed by then.
 void disturb(int port) try {
   const auto soon = Clock::now() + std::chrono::seconds(1);
   send_all(connect_to({"127.0.0.1", port}, soon), std::string(56, '\xff'), soon);
 } catch (const Error&) {
 }
 
-// Every port that the two workers of an agent's first attempt open while it starts.
+// Disturbs every port that the two workers of an agent's first attempt open while they start.
 void disturb_first_attempt(pid_t agent) {
   std::set<std::string> workers;
   std::set<int> disturbed;
@@ -100,7 +100,7 @@ void disturb_first_attempt(pid_t agent) {
   }
 }
 
-// Gloo believes whoever connects in time: that ends an attempt, and the next one meets nobody.
+// Gloo trusts any process that connects in time: that ends one attempt, and the next attempt is not disturbed.
 TEST_F(DistTrainingCrowd, AStrangerAtTheStartCostsAtMostOneRestart) {
   int restarts = 0;
   for (int job = 0; restarts < 2 && job < 30; ++job) {
@@ -113,12 +113,12 @@ TEST_F(DistTrainingCrowd, AStrangerAtTheStartCostsAtMostOneRestart) {
     EXPECT_EQ(losses(name).size(), 2u);
     restarts += log.find("restart 1 of this job") != std::string::npos;
   }
-  // Chance decides who connects first: on a busy machine a stranger may never be let in.
+  // It is left to chance who connects first: on a busy machine, Gloo may never accept a stranger.
   if (restarts == 0) GTEST_SKIP() << "no stranger was let in, so no restart was tested";
 }
 
-// A machine with ::1 alone, whose name and every other one means nothing.
-TEST_F(DistTrainingCrowd, IPv6AloneAndNoNames) {
+// The machine has only ::1, and no host name resolves, not even its own.
+TEST_F(DistTrainingCrowd, TrainsWithIPv6AloneAndWithoutNames) {
   std::unique_ptr<test::Node> node;
   try {
     node = std::make_unique<test::Node>("nobody.knows.me");

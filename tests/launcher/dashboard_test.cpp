@@ -1,4 +1,4 @@
-// The dashboard of the real program: a run that is looked at, also by clients that mean harm.
+// The program's dashboard during a run, also with clients of bad intent.
 #include <sys/resource.h>
 
 #include <chrono>
@@ -37,7 +37,7 @@ class DistDashboard : public test::TrainingRuns {
     TrainingRuns::TearDown();
   }
 
-  // Training that goes on until it is told to stop.
+  // Starts training that continues until it is stopped.
   void begin(const std::vector<std::string>& more = {}) {
     std::vector<std::string> command = launch(2, "run", "train.steps=1000000");
     command.insert(command.begin() + 1, {"--dashboard", "0"});
@@ -57,7 +57,7 @@ class DistDashboard : public test::TrainingRuns {
     return wait(std::exchange(pid_, 0));
   }
   std::string metrics() const { return http_get(at_, "/metrics").body; }
-  // The least step of the two ranks once it is more than `step`.
+  // Waits until both ranks are beyond `step`. Returns the smaller step of the two.
   double step_after(double step) const {
     double least = -1;
     for (const auto end = AwakeClock::now() + seconds(60); AwakeClock::now() < end && least <= step;) {
@@ -95,7 +95,7 @@ TEST_F(DistDashboard, ShowsARunUntilItEnds) {
   EXPECT_THROW(connect_to(at_, AwakeClock::now() + seconds(1)), Error);
 }
 
-TEST_F(DistDashboard, ANodeThatWaitsForOthersDoesNotSayWhoItIs) {
+TEST_F(DistDashboard, AWaitingNodeShowsNoNodeNumber) {
   ASSERT_EQ(run({"launch", "--make-secret", "token"}), 0);
   const int port = local_endpoint(listen_on({"127.0.0.1", 0})).port;
   begin({"--nnodes", "2", "--rdzv-endpoint", str("127.0.0.1:", port), "--secret-file", "token"});
@@ -126,7 +126,7 @@ TEST_F(DistDashboard, CountsRestarts) {
   EXPECT_EQ(stop(), kExitInterrupted);
 }
 
-// More of them than the dashboard has places, and than the launcher may have files open.
+// There are more connections than the dashboard accepts and than the launcher may have files open.
 TEST_F(DistDashboard, AThousandIdleConnectionsDoNotDisturbARun) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -145,7 +145,7 @@ TEST_F(DistDashboard, AThousandIdleConnectionsDoNotDisturbARun) {
   while (this->records("run", "train").size() < records + 50 && AwakeClock::now() < end)
     std::this_thread::sleep_for(milliseconds(20));
   EXPECT_GE(this->records("run", "train").size(), records + 50);
-  EXPECT_GT(step_after(step), step);  // others are answered, too
+  EXPECT_GT(step_after(step), step);  // other clients are still answered
   const auto told = AwakeClock::now();
   EXPECT_EQ(stop(), kExitInterrupted);
   EXPECT_LT(AwakeClock::now() - told, seconds(100));
@@ -154,7 +154,7 @@ TEST_F(DistDashboard, AThousandIdleConnectionsDoNotDisturbARun) {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-TEST_F(DistDashboard, ATokenIsAskedFor) {
+TEST_F(DistDashboard, ATokenIsRequired) {
   ASSERT_EQ(run({"launch", "--make-secret", "token"}), 0);
   const std::string token = test::read_file(dir_ / "token");
   begin({"--dashboard-token-file", "token"});
@@ -163,7 +163,7 @@ TEST_F(DistDashboard, ATokenIsAskedFor) {
   EXPECT_EQ(http_get(at_, "/healthz", "Authorization: Bearer " + line + "\r\n").status, 200);
 }
 
-TEST_F(DistDashboard, IsRefusedWhereItMakesNoSense) {
+TEST_F(DistDashboard, ContradictoryOptionsAreRefused) {
   const auto refused = [&](const std::vector<std::string>& options, const std::string& why) {
     std::vector<std::string> command = launch(2, "run");
     command.insert(command.begin() + 1, options.begin(), options.end());

@@ -14,7 +14,7 @@ inline std::string read_file(const std::filesystem::path& path) {
   return out.str();
 }
 
-// A text to train on; another modulus gives another one.
+// Writes a text to train on. A different modulus gives a different text.
 inline void write_training_text(const std::filesystem::path& path, int modulus) {
   std::ofstream text(path);
   for (int i = 0; i < 400; ++i) text << "line " << i * i % modulus << " of a text for training\n";

@@ -1,4 +1,4 @@
-// When a worker hangs, on a clock of its own.
+// Detection of hanging workers, on a simulated clock.
 
 #include "launcher/hang_judge.h"
 
@@ -10,14 +10,14 @@ namespace ring {
 namespace {
 
 using Seconds = HangRules::Seconds;
-constexpr double kLook = 0.2;  // seconds between looks
+constexpr double kLook = 0.2;  // seconds between two looks
 
-// A worker that does things for so many seconds, and is looked at all the time.
+// A simulated worker that is looked at every kLook seconds.
 class Watched {
  public:
   explicit Watched(const HangRules& rules = {}) : judge_(rules, at(0)) {}
 
-  // True when it was said to hang within this time.
+  // Continues an activity for `seconds`. Returns whether the worker was said to hang.
   bool lasts(double seconds, Activity activity = Activity::step) {
     begin(activity);
     bool hangs = false;
@@ -47,7 +47,7 @@ class Watched {
     return hangs;
   }
   void unseen_save() { ++sign_.saves; }
-  // Seconds of silence after which it is said to hang.
+  // Returns the seconds of silence until the worker is said to hang.
   double silence_until_hang(Activity a = Activity::step) {
     const double since = now_;
     begin(a);
@@ -82,7 +82,7 @@ TEST(HangJudge, LongStepsGetFiveTimesTheirTime) {
   EXPECT_NEAR(w.silence_until_hang(), 40, 3 * kLook);
 }
 
-// One long step of 128 is the one in a hundred; two are not.
+// One long step among 128 is the one in a hundred that may be long; two are too many.
 TEST(HangJudge, TheLimitFollowsThePercentileOfRecentSteps) {
   Watched w;
   w.steps(100, 1);
@@ -105,7 +105,7 @@ TEST(HangJudge, FirstStepsMayTakeAsLongAsOperations) {
   EXPECT_NEAR(w.silence_until_hang(), 77, 3 * kLook);
 }
 
-TEST(HangJudge, TheFirstValidationAndSaveAreNotJudgedLikeSteps) {
+TEST(HangJudge, TheFirstValidationAndSaveHaveTheirOwnLimits) {
   Watched w;
   w.steps(50, 0.2);
   EXPECT_FALSE(w.activity(Activity::validation, 60));
@@ -116,7 +116,7 @@ TEST(HangJudge, TheFirstValidationAndSaveAreNotJudgedLikeSteps) {
   EXPECT_NEAR(w.silence_until_hang(), 10, 3 * kLook) << "their time is no step's";
 }
 
-// Too short to be seen: they were passed all the same.
+// The saves are too short to be seen, but count as past saves.
 TEST(HangJudge, ShortSavesCount) {
   Watched w;
   w.steps(50, 0.2);
@@ -131,7 +131,7 @@ TEST(HangJudge, TheFirstSaveThatHangsIsFound) {
   EXPECT_NEAR(w.silence_until_hang(Activity::save), 300, 3 * kLook);
 }
 
-TEST(HangJudge, TimeInWhichNobodyLookedIsNoSilence) {
+TEST(HangJudge, TimeBetweenDelayedLooksIsNotSilence) {
   Watched w;
   w.steps(50, 0.2);
   EXPECT_FALSE(w.look(3600)) << "the machine slept";
@@ -139,7 +139,7 @@ TEST(HangJudge, TimeInWhichNobodyLookedIsNoSilence) {
   EXPECT_TRUE(w.lasts(3));
 }
 
-TEST(HangJudge, AFixedLimitAndNone) {
+TEST(HangJudge, TheLimitMayBeFixedOrOff) {
   HangRules rules;
   rules.fixed = Seconds(2);
   Watched fixed(rules);
@@ -151,8 +151,9 @@ TEST(HangJudge, AFixedLimitAndNone) {
   EXPECT_FALSE(off.lasts(10'000));
 }
 
-// Steps of all lengths with heavy tails, validation and saves between: whoever goes on is never said to hang.
-TEST(HangJudge, NoFalseAlarms) {
+// A worker that makes progress is never said to hang: steps of all lengths with heavy tails, with validation and saves
+// between them.
+TEST(HangJudge, ProgressGivesNoFalseAlarms) {
   std::mt19937_64 random(7);
   std::lognormal_distribution<double> noise(0, 0.3);
   for (int run = 0; run < 30; ++run) {

@@ -1,4 +1,4 @@
-// --inject with the real program: what it breaks, what is said of it, and that nothing is broken by accident.
+// --inject with the program: the faults, the messages about them, and that no fault occurs by accident.
 
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ class GpuTrainingFaults : public DistTrainingFaults {
   }
 };
 
-// The kernel that fails is a real one, and its name comes from the log of launches.
+// A kernel on the device really fails, and its name comes from the launch log.
 TEST_F(GpuTrainingFaults, AFailedKernelIsNamedAndTheRunResumes) {
   const std::vector<std::string> gpu = {"run.device=cuda", "run.tuning=tuning.yaml"};
   EXPECT_EQ(with("7:device@step=6", "r", 1, gpu), 0) << log();
@@ -47,7 +47,7 @@ TEST_F(GpuTrainingFaults, AFailedKernelIsNamedAndTheRunResumes) {
   EXPECT_TRUE(says("this job: 1 restart, ")) << log();
 }
 
-TEST_F(DistTrainingFaults, ARunGoesOnWithTheSameLosses) {
+TEST_F(DistTrainingFaults, KilledRanksContinueWithTheSameLosses) {
   ASSERT_EQ(run(launch(2, "calm")), 0) << log();
   const std::string faults = "7:kill@rank=1,step=7,phase=backward;kill@phase=load,attempt=1";
   EXPECT_EQ(with(faults, "r", 2, {"checkpoint.mode=blocking"}), 0) << log();
@@ -61,7 +61,7 @@ TEST_F(DistTrainingFaults, ARunGoesOnWithTheSameLosses) {
   EXPECT_TRUE(shard("r") == shard("calm"));
 }
 
-TEST_F(DistTrainingFaults, AFailedDeviceStartsAllAgain) {
+TEST_F(DistTrainingFaults, AFailedDeviceRestartsAllWorkers) {
   ASSERT_EQ(run(launch(2, "calm")), 0) << log();
   EXPECT_EQ(with("7:device@rank=1,step=7,phase=backward;device@rank=0,phase=load,attempt=1", "r"), 0) << log();
   EXPECT_TRUE(says("device@rank=1,step=7,phase=backward: failing the device of rank 1 in phase backward of step 7"))
@@ -72,13 +72,13 @@ TEST_F(DistTrainingFaults, AFailedDeviceStartsAllAgain) {
   EXPECT_TRUE(shard("r") == shard("calm"));
 }
 
-TEST_F(DistTrainingFaults, AFailedDeviceOfALoneProcessHasAnExitCodeOfItsOwn) {
+TEST_F(DistTrainingFaults, AFailedDeviceWithoutALauncherHasItsOwnExitCode) {
   EXPECT_EQ(run({"train", "t.yaml", "run.directory=r", "--inject", "7:device@step=1"}), kExitDeviceFailure) << log();
   EXPECT_EQ(run({"train", "t.yaml", "run.directory=r"}), 0) << log();
 }
 
-// The seed decides whom a chance hits, and when.
-TEST_F(DistTrainingFaults, TheSameSeedHitsTheSame) {
+// The seed decides which rank a random fault hits, and when.
+TEST_F(DistTrainingFaults, TheSameSeedHitsTheSameRankAndStep) {
   const auto struck = [&](const std::string& seed, const std::string& directory) {
     EXPECT_EQ(with(seed + ":kill@probability=0.2,attempt=0", directory), 0) << log();
     const std::size_t at = log().find("killing rank ");
@@ -91,7 +91,7 @@ TEST_F(DistTrainingFaults, TheSameSeedHitsTheSame) {
   EXPECT_TRUE(differs);
 }
 
-TEST_F(DistTrainingFaults, AFailedCallIsNamedAndTheRunGoesOn) {
+TEST_F(DistTrainingFaults, AFailedCallIsNamedAndTheRunContinues) {
   EXPECT_EQ(with("1:io@rank=1,phase=sync,call=fsync,error=EIO", "r"), 0) << log();
   EXPECT_TRUE(says("--inject: io@rank=1,phase=sync,call=fsync,error=EIO: at a call of fsync")) << log();
   EXPECT_TRUE(says("step 4 was not saved (failure 1 in a row)")) << log();
@@ -103,7 +103,7 @@ TEST_F(DistTrainingFaults, AFailedCallIsNamedAndTheRunGoesOn) {
   EXPECT_EQ(run({"checkpoint", "verify", "short"}), 0) << log();
 }
 
-TEST_F(DistTrainingFaults, SlownessChangesNoBit) {
+TEST_F(DistTrainingFaults, SlownessGivesTheSameLosses) {
   ASSERT_EQ(run(launch(2, "calm")), 0) << log();
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(with("1:slow@rank=1,wait=100ms,phase=forward,step=2,until=5", "r", 2, {"train.micro_batch=4"}), 0) << log();
@@ -112,7 +112,7 @@ TEST_F(DistTrainingFaults, SlownessChangesNoBit) {
   EXPECT_EQ(losses("s"), losses("calm"));
 }
 
-// Both ranks add up what one of them sent.
+// Both ranks add the damaged message of one rank.
 TEST_F(DistTrainingFaults, AChangedMessageChangesTheLosses) {
   ASSERT_EQ(run(launch(2, "calm")), 0) << log();
   EXPECT_EQ(with("2:corrupt@rank=1,step=2,call=all_reduce,side=sent,bytes=1000,times=1000000", "r", 2,
@@ -123,8 +123,8 @@ TEST_F(DistTrainingFaults, AChangedMessageChangesTheLosses) {
   EXPECT_NE(losses("r"), losses("calm"));
 }
 
-// What a message did to one step is no property of its weights and samples: the second result counts.
-TEST_F(DistTrainingFaults, AStepThatIsWrongOnceIsComputedAgain) {
+// A damaged message has nothing to do with the step's weights and samples: the result of the second computation counts.
+TEST_F(DistTrainingFaults, AStepThatIsWrongOnceIsRecomputed) {
   const std::vector<std::string> more = {"train.spike_score=20", "train.steps=50", "checkpoint.interval=25",
                                          "train.eval_interval=25"};
   std::vector<std::string> calm = launch(2, "calm");
@@ -150,7 +150,7 @@ TEST_F(DistTrainingFaults, AStepThatIsWrongOnceIsComputedAgain) {
   EXPECT_EQ(job("r").at("bad_steps"), 1);
 }
 
-// What ranks decide by is checked where it arrives, so that they never part company.
+// Messages for decisions are checked on arrival, so that all ranks take the same decision.
 TEST_F(DistTrainingFaults, ADamagedDecisionIsNamedAndTheStepRepeated) {
   ASSERT_EQ(run(launch(2, "calm")), 0) << log();
   EXPECT_EQ(with("2:corrupt@rank=1,step=3,call=all_gather,side=received", "r"), 0) << log();
@@ -172,13 +172,13 @@ TEST_F(DistTrainingFaults, MistakesAreRefusedAtOnce) {
   EXPECT_FALSE(test::fs::exists(dir_ / "r"));
 }
 
-TEST_F(DistTrainingFaults, NoVariableTurnsItOn) {
+TEST_F(DistTrainingFaults, NoEnvironmentVariableInjectsFaults) {
   EXPECT_EQ(wait(start(launch(2, "r", "train.steps=2"), {{"PET_INJECT", "7:kill"}, {"RINGMASTER_INJECT", "7:kill"}})),
             0);
   EXPECT_FALSE(says("inject")) << log();
 }
 
-TEST_F(DistTrainingFaults, ALoneProcessFailsToo) {
+TEST_F(DistTrainingFaults, FaultsHitAProcessWithoutALauncher) {
   EXPECT_EQ(run({"train", "t.yaml", "run.directory=r", "--inject", "7:kill@step=3"}), -SIGKILL) << log();
   EXPECT_TRUE(says("killing rank 0 in phase data of step 3")) << log();
 }

@@ -1,5 +1,5 @@
-// Every kind of call of the file system that a run makes may fail, one at a time, wherever it is: the error is named,
-// and the run goes on, or its next start does.
+// Each kind of file system call of a run may fail, one call at a time and anywhere: the error is named, and either the
+// run continues or its next start does.
 
 #include <gtest/gtest.h>
 
@@ -16,11 +16,11 @@ using test::read_file;
 
 struct Call {
   const char *name, *error, *text;
-  int stride = 1;  // of the calls that are tried: each write of a tensor is like the others
+  int stride = 1;  // tries every stride-th call: the writes of tensors are all alike
 };
 void PrintTo(const Call& c, std::ostream* out) { *out << c.name; }
 
-// Reports, saves, and snapshots that the launcher keeps.
+// A run that writes reports, checkpoints, and snapshots that the launcher keeps.
 class DistTrainingIo : public test::TrainingRuns, public testing::WithParamInterface<Call> {
  protected:
   static constexpr int kAtOnce = 4;
@@ -37,7 +37,7 @@ class DistTrainingIo : public test::TrainingRuns, public testing::WithParamInter
   bool says(const std::string& name, const std::string& text) const {
     return log(name).find(text) != std::string::npos;
   }
-  // Where a line could not be written, an empty one is left.
+  // Returns the losses of a run. A metrics line that could not be written is empty.
   std::vector<double> losses(const std::string& name) const {
     std::ifstream lines(dir_ / name / "metrics.jsonl");
     std::vector<double> found;
@@ -46,7 +46,7 @@ class DistTrainingIo : public test::TrainingRuns, public testing::WithParamInter
         found.push_back(record["loss"].get<double>());
     return found;
   }
-  // But for a line of metrics that could not be written.
+  // Expects the losses and checkpoints of "calm", except for a metrics line that could not be written.
   void expect_like_calm(const std::string& name) const {
     std::vector<double> calm = losses("calm"), found = losses(name);
     if (says(name, kIncomplete)) {
@@ -56,7 +56,7 @@ class DistTrainingIo : public test::TrainingRuns, public testing::WithParamInter
     EXPECT_EQ(found, calm) << log(name);
     EXPECT_TRUE(shard(name) == shard("calm")) << log(name);
   }
-  // Before its first step a run may be refused, and the same command trains it then.
+  // Before its first step a run may be refused; then the same command must train it.
   void expect_recovery(const std::string& name, int code) const {
     EXPECT_TRUE(says(name, GetParam().text)) << "not named: " << log(name);
     if (code != 0) {
@@ -75,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Call{"write", "ENOSPC", "No space left on device", 8}, Call{"resize", "EIO", "Input/output error"},
                     Call{"fsync", "EIO", "Input/output error"}, Call{"rename", "EIO", "Input/output error"}));
 
-TEST_P(DistTrainingIo, OneCallThatFailsIsNamedAndTheRunGoesOn) {
+TEST_P(DistTrainingIo, AFailedCallIsNamedAndTheRunContinues) {
   ASSERT_EQ(wait(start_run("calm")), 0) << log("calm");
   int struck = 0;
   for (bool more = true; more;) {
@@ -101,9 +101,9 @@ using DistTrainingMetrics = DistTrainingIo;
 INSTANTIATE_TEST_SUITE_P(Calls, DistTrainingMetrics,
                          testing::Values(Call{"write", "ENOSPC", "No space left on device"}));
 
-TEST_P(DistTrainingMetrics, ALineThatIsLostIsNamed) {
+TEST_P(DistTrainingMetrics, ALostLineIsNamed) {
   ASSERT_EQ(wait(start_run("calm")), 0) << log("calm");
-  const std::string fault = "1:io@call=write,phase=finish,step=2,error=ENOSPC";  // nothing else writes then
+  const std::string fault = "1:io@call=write,phase=finish,step=2,error=ENOSPC";  // no other writes happen then
   ASSERT_EQ(wait(start_run("r", fault, "checkpoint.interval=0")), 0) << log("r");
   EXPECT_TRUE(says("r", "metrics.jsonl: No space left on device. Free space")) << log("r");
   EXPECT_TRUE(says("r", kIncomplete)) << log("r");

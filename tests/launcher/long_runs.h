@@ -12,10 +12,10 @@
 
 namespace ring::test {
 
-// Its runs have 40 steps and save a checkpoint every five steps.
+// A fixture whose runs have 40 steps and save a checkpoint every five steps.
 class LongRuns : public TrainingRuns {
  protected:
-  static constexpr double kPatience = 100;  // seconds, on a busy machine
+  static constexpr double kPatience = 100;  // seconds, for a busy machine
   using Clock = std::chrono::steady_clock;
 
   static std::vector<std::string> long_run(const std::string& directory, std::vector<std::string> how) {

@@ -1,6 +1,6 @@
 #pragma once
-// A machine of its own as far as its network and its name go: a pair of namespaces that a process keeps open. The
-// kernel removes them with it, so that nothing is left behind, however the test ends.
+// A simulated machine with its own network and name: a pair of namespaces that a process keeps open. The kernel removes
+// them with that process, however the test ends.
 
 #include <fcntl.h>
 #include <sched.h>
@@ -22,7 +22,7 @@ namespace ring::test {
 
 class Node {
  public:
-  // std::runtime_error: this process may not create namespaces.
+  // Throws std::runtime_error if this process may not create namespaces.
   explicit Node(const std::string& name) {
     int ready[2];
     if (pipe2(ready, O_CLOEXEC) != 0) throw std::runtime_error("pipe");

@@ -1,4 +1,4 @@
-// Several nodes on one machine: two network namespaces with names of their own, joined by a wire that can be cut.
+// Several nodes on one machine: two network namespaces with their own names, joined by a virtual wire that can be cut.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ using test::Node;
 using test::Process;
 
 constexpr int kNodes = 2, kSteps = 40;
-constexpr int kSilence = 2;  // seconds, of RINGMASTER_LIVENESS
+constexpr int kSilence = 2;  // seconds; the value of RINGMASTER_LIVENESS
 constexpr const char* kLast = "step-000000040";
 constexpr const char* kAddresses[kNodes] = {"10.71.0.1", "10.71.0.2"};
 
@@ -32,7 +32,7 @@ struct Layout {
   const char* name;
   int ranks_per_node;
   std::vector<std::string> settings;
-  std::vector<std::string> told_locally = {};  // what the names of the nodes say by themselves
+  std::vector<std::string> told_locally = {};  // settings that on nodes follow from their names
   int world() const { return kNodes * ranks_per_node; }
 };
 void PrintTo(const Layout& l, std::ostream* out) { *out << l.name; }
@@ -74,7 +74,7 @@ class DistNodes : public test::Runs, public testing::WithParamInterface<Layout> 
     words.insert(words.end(), GetParam().settings.begin(), GetParam().settings.end());
     return words;
   }
-  // Every rank of the run, each started by hand on its node.
+  // Starts every rank of the run on its node, without the launcher.
   std::vector<std::unique_ptr<Process>> start(const std::string& run) const {
     const int here = GetParam().ranks_per_node;
     std::vector<std::unique_ptr<Process>> ranks;
@@ -95,7 +95,8 @@ class DistNodes : public test::Runs, public testing::WithParamInterface<Layout> 
       if (entry.path().filename().string().find(".tmp") == std::string::npos) return true;
     return false;
   }
-  // Checkpoints are written beside the steps: one that is slow may come after them.
+  // Waits for `steps` steps and a checkpoint. Checkpoints are written beside the steps, so that a slow one may appear
+  // later.
   bool reaches(const std::string& run, std::size_t steps) const {
     for (const auto begin = Clock::now(); Clock::now() - begin < std::chrono::seconds(60);) {
       if (records(run) > steps && has_checkpoint(run)) return true;
@@ -103,7 +104,7 @@ class DistNodes : public test::Runs, public testing::WithParamInterface<Layout> 
     }
     return false;
   }
-  // The same ranks on this machine.
+  // Runs the same ranks on this machine.
   void run_locally(const std::string& run) const {
     std::vector<std::string> words = {"launch", "-n", std::to_string(GetParam().world()), "--"};
     const std::vector<std::string> all = shared(run);
@@ -112,8 +113,8 @@ class DistNodes : public test::Runs, public testing::WithParamInterface<Layout> 
     const Finished f = ring(words);
     ASSERT_EQ(f.code, 0) << f.output;
   }
-  // The ranks end because a rank is lost, and one of them at least names a rank of the other node. Another may have
-  // lost rank 0 with the store, which left for that reason.
+  // Expects that the ranks end because they lost a rank, and that at least one of them names a rank of the other node.
+  // Others may have lost rank 0, which serves the store and left for that reason.
   void expect_end(const std::vector<std::unique_ptr<Process>>& ranks, int node) const {
     const int here = GetParam().ranks_per_node;
     std::string all;
@@ -127,7 +128,7 @@ class DistNodes : public test::Runs, public testing::WithParamInterface<Layout> 
       named |= all.find("rank " + std::to_string(rank)) != std::string::npos;
     EXPECT_TRUE(named) << "node " << node << "\n" << all;
   }
-  // fp32 sums in another order.
+  // Compares losses within the error of fp32 sums in a different order.
   static void expect_close(const std::map<int, std::string>& a, const std::map<int, std::string>& b) {
     ASSERT_EQ(a.size(), b.size());
     for (const auto& [step, loss] : a)
@@ -150,8 +151,9 @@ INSTANTIATE_TEST_SUITE_P(Layouts, DistNodes,
                                          Layout{"ContextAndZero", 2, {"parallel.cp=2", "parallel.zero=2"}}),
                          [](const auto& layout) { return layout.param.name; });
 
-// The losses are one device's, and the bits those of one machine, also where the run stopped because the wire was cut.
-TEST_P(DistNodes, TrainAsOneMachineAndOutliveACutWire) {
+// The losses are those of one device, and the results are bit-identical to those of one machine, also if the run
+// stopped because the wire was cut.
+TEST_P(DistNodes, TrainLikeOneMachineAndSurviveACutWire) {
   ASSERT_EQ(test::run_process(alone("alone")).code, 0);
   ASSERT_NO_FATAL_FAILURE(run_locally("local"));
 
@@ -175,7 +177,7 @@ TEST_P(DistNodes, TrainAsOneMachineAndOutliveACutWire) {
   expect_close(losses("nodes"), losses("alone"));
 }
 
-// Both nodes by `ringmaster launch`.
+// Both nodes are started by `ringmaster launch`.
 class DistNodesLaunched : public DistNodes {
  protected:
   void SetUp() override {
@@ -204,8 +206,8 @@ class DistNodesLaunched : public DistNodes {
 INSTANTIATE_TEST_SUITE_P(Layouts, DistNodesLaunched, testing::Values(Layout{"Zero", 2, {"parallel.zero=3"}}),
                          [](const auto& layout) { return layout.param.name; });
 
-// A node that was cut off is given up by the others and gives them up, too. A new agent in its place is enough.
-TEST_P(DistNodesLaunched, OutliveACutWire) {
+// The leader gives up the node that was cut off, and that node gives up the leader. A new agent in its place is enough.
+TEST_P(DistNodesLaunched, SurviveACutWire) {
   ASSERT_NO_FATAL_FAILURE(run_locally("local"));
   const auto first = launch(0, "nodes"), second = launch(1, "nodes");
   ASSERT_TRUE(reaches("nodes", 7)) << (first->signal(SIGKILL), first->wait().output);
@@ -226,7 +228,7 @@ TEST_P(DistNodesLaunched, OutliveACutWire) {
   EXPECT_EQ(tensors("nodes", kLast), tensors("local", kLast));
 }
 
-// Both nodes find out by themselves that nothing goes on.
+// Each node finds out by itself that nothing makes progress.
 TEST_P(DistNodesLaunched, ACutWireIsNamedByTheHangLimit) {
   const Words how = {"--rdzv-conf", "join_timeout=8,keep_alive_timeout=6", "--hang-limit", "2", "--monitor-interval",
                      "0.02"};
@@ -236,7 +238,8 @@ TEST_P(DistNodesLaunched, ACutWireIsNamedByTheHangLimit) {
   wire("down");
   const auto cut = Clock::now();
   const Finished led = first->wait(), cut_off = second->wait();
-  // 12 s to name it, join_timeout until the first ends for want of the other, and some for a busy machine.
+  // It takes 12 s to name the wire, join_timeout until the first agent ends without the second, and some time on a busy
+  // machine.
   EXPECT_LT(Clock::now() - cut, std::chrono::seconds(12 + 8 + 5)) << led.output << cut_off.output;
   for (const Finished& agent : {led, cut_off}) EXPECT_EQ(agent.code, kExitError) << agent.output;
   EXPECT_NE(led.output.find("nothing was heard of ranks 2 and 3"), std::string::npos) << led.output;
@@ -245,8 +248,8 @@ TEST_P(DistNodesLaunched, ACutWireIsNamedByTheHangLimit) {
   EXPECT_EQ(verified.code, 0) << verified.output;
 }
 
-// By default silence between hosts counts after 30 s.
-TEST_P(DistNodesLaunched, AWireThatIsCutForFiveSecondsHeals) {
+// By default, silence between hosts counts after 30 s.
+TEST_P(DistNodesLaunched, AWireCutForFiveSecondsHeals) {
   ASSERT_NO_FATAL_FAILURE(run_locally("local"));
   const auto first = launch(0, "nodes", {}, {}), second = launch(1, "nodes", {}, {});
   ASSERT_TRUE(reaches("nodes", 7)) << (first->signal(SIGKILL), first->wait().output);

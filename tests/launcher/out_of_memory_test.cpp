@@ -1,4 +1,4 @@
-// Ranks that run out of memory in a step: the job goes on by itself with less, and says so.
+// Ranks that run out of memory during a step: the job continues by itself with less memory, and says so.
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 using test::read_file;
 
-// The environment's, for more than a test takes by itself.
+// Reads a number from an environment variable, with which a person can ask for more than a test does by default.
 int number_from(const char* variable, int otherwise) {
   const char* text = std::getenv(variable);
   return text ? std::atoi(text) : otherwise;
@@ -23,7 +23,7 @@ int number_from(const char* variable, int otherwise) {
 
 class OutOfMemoryRuns : public test::TrainingRuns {
  protected:
-  // Long enough sequences that computing again saves something.
+  // Sequences are long enough that recomputation saves memory.
   static constexpr const char* kShape[] = {"model.context=64", "model.layers=3", "train.micro_batch=2"};
 
   int with(const std::string& faults, const std::string& directory, const std::vector<std::string>& more = {},
@@ -45,16 +45,17 @@ class OutOfMemoryRuns : public test::TrainingRuns {
     ASSERT_EQ(a.size(), b.size());
     for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-6 * b[i]) << "loss " << i;
   }
-  // Its workers' command lines name it.
+  // Expects that no worker is left: the workers' command lines name the directory.
   static void expect_no_process(const std::string& directory) {
     for (const auto& process : test::fs::directory_iterator("/proc")) {
       const std::string line = read_file(process.path() / "cmdline");
       EXPECT_EQ(line.find("run.directory=" + directory), std::string::npos) << process.path();
     }
   }
-  // RING_OUT_OF_MEMORIES=50: that many, each at another allocation; RING_OUT_OF_MEMORIES_SEED: at which.
+  // RING_OUT_OF_MEMORIES sets the number of runs, each of which fails at a random allocation, instead of `otherwise`.
+  // RING_OUT_OF_MEMORIES_SEED is the seed.
   void expect_the_same_bits_after_any(int otherwise, const std::vector<std::string>& settings) {
-    ASSERT_EQ(with("", "measures", settings), 0) << log();  // which kernels, on a GPU
+    ASSERT_EQ(with("", "measures", settings), 0) << log();  // on a GPU: chooses kernels
     ASSERT_EQ(with("", "calm", settings), 0) << log();
     std::mt19937 random(static_cast<unsigned>(number_from("RING_OUT_OF_MEMORIES_SEED", 50)));
     for (int i = 0; i < number_from("RING_OUT_OF_MEMORIES", otherwise); ++i) {
@@ -73,7 +74,7 @@ class OutOfMemoryRuns : public test::TrainingRuns {
 
 class DistOutOfMemory : public OutOfMemoryRuns {};
 
-TEST_F(DistOutOfMemory, ARankStartsAllAgainWithLessAndNoBitDiffers) {
+TEST_F(DistOutOfMemory, ARankRestartsAllWithLessMemoryAndTheSameBits) {
   ASSERT_EQ(with("", "calm"), 0) << log();
   ASSERT_EQ(with("7:memory@rank=1,step=6,nth=40", "r"), 0) << log();
   EXPECT_TRUE(says("launch: rank 1 ran out of memory in the ")) << log();
@@ -94,14 +95,14 @@ TEST_F(DistOutOfMemory, ARankStartsAllAgainWithLessAndNoBitDiffers) {
   EXPECT_TRUE(says("\n    \"ran_out\": 1")) << log();
 }
 
-TEST_F(DistOutOfMemory, AllAtOnceAreOneEvent) {
+TEST_F(DistOutOfMemory, AllRanksAtOnceAreOneEvent) {
   ASSERT_EQ(with("7:memory@rank=all,step=3,nth=25", "r"), 0) << log();
   EXPECT_EQ(recorded("r").at("ran_out"), 1);
   EXPECT_TRUE(says("this job: 1 restart, ")) << log();
 }
 
-// Each attempt goes down once more, none of them takes a step, and still the launcher does not give up.
-TEST_F(DistOutOfMemory, GoingDownIsProgress) {
+// Each attempt uses less memory than the one before and none takes a step; still the launcher does not give up.
+TEST_F(DistOutOfMemory, UsingLessMemoryIsProgress) {
   std::string faults = "7:memory@rank=0,nth=30";
   for (int attempt = 1; attempt < 4; ++attempt) faults += str(";memory@rank=1,nth=30,attempt=", attempt);
   ASSERT_EQ(with(faults, "r", {"train.micro_batch=4"}, {"--max-restarts", "1"}), 0) << log();
@@ -117,20 +118,20 @@ TEST_F(DistOutOfMemory, FewerSequencesAtATimeAreRecordedAndKept) {
   EXPECT_TRUE(says("this job: 2 restarts, ")) << log();
   expect_close("r", "calm");
   EXPECT_EQ(recorded("r").at("micro_batch"), 2);
-  // Another setting is believed, also by a run that has nothing left to do.
+  // A changed setting takes precedence, also if the run has no steps left.
   ASSERT_EQ(with("", "r", {"train.recompute=none", "train.micro_batch=4"}), 0) << log();
   EXPECT_TRUE(says("no longer counts: train.recompute: block -> none")) << log();
   EXPECT_TRUE(says("4 sequences at a time")) << log();
 }
 
-TEST_F(DistOutOfMemory, NothingSmallerEndsTheRunWithAdvice) {
+TEST_F(DistOutOfMemory, TheRunEndsWithAdviceIfNothingSmallerIsLeft) {
   const std::vector<std::string> settings = {"train.recompute=block", "train.micro_batch=1"};
   EXPECT_EQ(with("7:memory@rank=1,step=6", "r", settings, {"--max-restarts", "0"}), kExitError) << log();
   EXPECT_TRUE(says("is left to try by itself: lower model.context, set train.recompute: auto, or share ")) << log();
   EXPECT_EQ(recorded("r").at("ran_out"), 0);
 }
 
-TEST_F(DistOutOfMemory, WithoutALauncherTheSameCommandGoesOn) {
+TEST_F(DistOutOfMemory, WithoutALauncherTheSameCommandResumes) {
   ASSERT_EQ(with("", "calm"), 0) << log();
   const auto both = [&](const std::vector<std::string>& more) {
     std::vector<std::string> words = {"train", "t.yaml", "run.directory=r", "train.steps=8", "run.threads=1"};
@@ -154,7 +155,7 @@ TEST_F(DistOutOfMemory, WithoutALauncherTheSameCommandGoesOn) {
 
 TEST_F(DistOutOfMemory, AnyAllocation) { expect_the_same_bits_after_any(2, {}); }
 
-TEST_F(DistOutOfMemory, AValidationStartsAgainWithFewerSequences) {
+TEST_F(DistOutOfMemory, AValidationIsRepeatedWithFewerSequences) {
   ASSERT_EQ(with("", "calm"), 0) << log();
   ASSERT_EQ(with("7:memory@rank=1,step=4,phase=validate,nth=5", "r"), 0) << log();
   EXPECT_TRUE(says("launch: rank 1 ran out of memory in ")) << log();
@@ -179,14 +180,13 @@ class GpuDistOutOfMemory : public OutOfMemoryRuns {
   }
 };
 
-// Sequences that are long enough: what computing again saves is more than a tenth beside the work space of matrix
-// products [64 MiB].
+// Sequences are long enough that recomputation saves more than a tenth, beside the GEMM workspace of 64 MiB.
 TEST_F(GpuDistOutOfMemory, TwoRanksGoOnWithTheSameBits) {
   expect_the_same_bits_after_any(2, on_gpus({"model.context=1024"}));
 }
 
-// Beside the work space of matrix products [64 MiB], what 4 sequences of this model take is so little that no number of
-// them saves a tenth: the run goes down to the fewest at once.
+// Beside the GEMM workspace of 64 MiB, 4 sequences of this model take so little that no smaller number saves a tenth:
+// the run goes down to one at once.
 TEST_F(GpuDistOutOfMemory, FewerSequencesAtATimeAreRecordedAndAgree) {
   const std::vector<std::string> settings = on_gpus(
       {"train.precision=fp32", "train.recompute=block", "train.activation_offload=false", "train.micro_batch=4"});

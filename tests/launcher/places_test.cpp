@@ -1,4 +1,4 @@
-// Where workers run, on machines made of files.
+// The cores and nodes that workers are bound to, on machines made of files.
 
 #include "launcher/places.h"
 
@@ -15,9 +15,9 @@ namespace {
 namespace fs = std::filesystem;
 using Numbers = std::vector<int>;
 
-// A server as they are sold: two sockets, each of `nodes_per_socket` nodes; each node has `cores` physical cores of two
-// threads, the second threads numbered after all first ones; four physical cores share a cache. Every second pair of
-// GPUs is near to the same node, in the order of the nodes.
+// A typical server: two sockets with `nodes_per_socket` NUMA nodes each. Each node has `cores` physical cores of two
+// threads; the second threads are numbered after all first threads. Four physical cores share a cache. GPUs are near
+// the nodes that tests choose.
 class Places : public test::ScratchTest {
  protected:
   void write(const std::string& file, const std::string& text) {
@@ -52,7 +52,7 @@ class Places : public test::ScratchTest {
           "Model: \t\t " + model + "\nIRQ:   \t\t 99\nGPU UUID: \t " + uuid + "\nBus Location: \t " + upper);
     write("sys/bus/pci/devices/" + bus + "/numa_node", str(node));
   }
-  // Eight GPUs, four near to each of two nodes with 8 physical cores: 0-7,16-23 and 8-15,24-31.
+  // Builds a machine with eight GPUs, four near each of two nodes with 8 physical cores: 0-7,16-23 and 8-15,24-31.
   void build_dgx() {
     build(1, 8);
     const char* const buses[] = {"0a", "18", "3b", "44", "87", "90", "b8", "c1"};
@@ -101,7 +101,7 @@ TEST_F(Places, VisibleDevicesAreCounted) {
   EXPECT_EQ(nodes("MIG-abc", 1), (Numbers{-1})) << "not known";
 }
 
-TEST_F(Places, DifferentModelsAreNumberedByBusOnlyWhereThatIsSaid) {
+TEST_F(Places, DifferentModelsAreNumberedByBusOnlyIfTheVariableSaysSo) {
   build_dgx();
   add_gpu("0000:01:00.0", 1, "GPU-slow", "NVIDIA T400");
   EXPECT_FALSE(visible_gpus(read_machine(dir_).gpus, {}));
@@ -110,7 +110,7 @@ TEST_F(Places, DifferentModelsAreNumberedByBusOnlyWhereThatIsSaid) {
   EXPECT_EQ(places(NumaBinding::node, 1, {{"CUDA_DEVICE_ORDER", "PCI_BUS_ID"}})[0].nodes, Numbers{1});
 }
 
-TEST_F(Places, TorchrunsOtherWords) {
+TEST_F(Places, TorchrunsOtherModesAreSupported) {
   build_dgx();
   const std::vector<Place> exclusive = places(NumaBinding::exclusive, 8);
   EXPECT_EQ(cores(exclusive[0]), "0-1,16-17");
@@ -125,7 +125,7 @@ TEST_F(Places, TorchrunsOtherWords) {
   EXPECT_EQ(cores(complex[7]), "12-15,28-31");
 }
 
-TEST_F(Places, ASocketHasSeveralNodes) {
+TEST_F(Places, ASocketMayHaveSeveralNodes) {
   build(2, 4);
   add_gpu("0000:0a:00.0", 1, "GPU-a");
   const Place node = places(NumaBinding::node, 1)[0], socket = places(NumaBinding::socket, 1)[0];
@@ -134,7 +134,7 @@ TEST_F(Places, ASocketHasSeveralNodes) {
   EXPECT_EQ(socket.nodes, (Numbers{0, 1}));
 }
 
-TEST_F(Places, OnCpusTheyAreSpreadAndNoCoreIsLeftOut) {
+TEST_F(Places, OnCpusWorkersAreSpreadOverAllCores) {
   build(2, 4);  // four nodes
   EXPECT_TRUE(places(NumaBinding::automatic, 1)[0].cores.empty()) << "it has all cores anyway";
   EXPECT_EQ(places(NumaBinding::node, 1)[0].nodes, (Numbers{0, 1, 2, 3}));
@@ -145,7 +145,7 @@ TEST_F(Places, OnCpusTheyAreSpreadAndNoCoreIsLeftOut) {
   EXPECT_EQ(places(NumaBinding::node, 3)[2].nodes, (Numbers{2, 3}));
 }
 
-TEST_F(Places, OnlyCoresThatTheAgentMayUse) {
+TEST_F(Places, OnlyCoresOfTheAgentAreUsed) {
   build_dgx();
   EXPECT_EQ(cores(places(NumaBinding::node, 8, {}, {0, 1, 8, 9})[5]), "8-9");
   EXPECT_TRUE(places(NumaBinding::automatic, 8, {}, {8, 9})[0].cores.empty()) << "one node is left";
@@ -155,7 +155,7 @@ TEST_F(Places, OnlyCoresThatTheAgentMayUse) {
             std::string::npos);
 }
 
-TEST_F(Places, NothingIsBoundWhereItIsOfNoUse) {
+TEST_F(Places, NothingIsBoundIfTheNodeIsUnknown) {
   build(1, 4);
   EXPECT_TRUE(places(NumaBinding::none, 2)[0].cores.empty());
   add_gpu("0000:0a:00.0", -1, "GPU-a");
@@ -165,7 +165,7 @@ TEST_F(Places, NothingIsBoundWhereItIsOfNoUse) {
   EXPECT_TRUE(describe_places(places(NumaBinding::automatic, 1), 0).empty());
 }
 
-TEST_F(Places, AMachineThatShowsNothing) {
+TEST_F(Places, AMachineWithoutFilesBindsNothing) {
   EXPECT_TRUE(places(NumaBinding::automatic, 2, {}, {0, 1})[0].cores.empty());
   EXPECT_NE(error_of([&] {
               places(NumaBinding::node, 2, {}, {0, 1});

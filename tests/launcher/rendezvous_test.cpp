@@ -1,4 +1,4 @@
-// The state machine of the rendezvous, without sockets and on a clock of its own.
+// The state machine of the rendezvous, without sockets and on a simulated clock.
 
 #include "launcher/rendezvous.h"
 
@@ -18,7 +18,7 @@ using Kind = Order::Kind;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Agents of one worker each, and what they were told last.
+// Agents of one worker each (unless join() says more), and the last order that each got.
 class Job {
  public:
   explicit Job(RendezvousRules rules) : rendezvous_(with_host(std::move(rules)), now_) {}
@@ -77,7 +77,7 @@ RendezvousRules nodes(int least, int most, int restarts = 3) {
   return r;
 }
 
-TEST(Rendezvous, StartsWhenAllAreHere) {
+TEST(Rendezvous, StartsWhenAllNodesHaveJoined) {
   Job job(nodes(3, 3));
   job.join("b", -1, 2);
   EXPECT_EQ(job.last["b"].kind, Kind::wait);
@@ -99,7 +99,7 @@ TEST(Rendezvous, StartsWhenAllAreHere) {
   EXPECT_EQ(job.last["c"].code, 0);
 }
 
-TEST(Rendezvous, RefusesWhoCannotHaveItsPlace) {
+TEST(Rendezvous, RefusesANodeWhoseRankIsTaken) {
   Job job(nodes(2, 2));
   job.join("a");
   job.join("b", 0);
@@ -110,7 +110,7 @@ TEST(Rendezvous, RefusesWhoCannotHaveItsPlace) {
   EXPECT_FALSE(job.over());
 }
 
-TEST(Rendezvous, AFailureStopsAllAndStartsAllAgain) {
+TEST(Rendezvous, AFailureStopsAndRestartsAllNodes) {
   Job job(nodes(2, 2));
   job.join("a");
   job.join("b");
@@ -133,8 +133,8 @@ RankState waiting(int rank) {
   return {.rank = rank, .phase = "reduce", .groups = {{"dp", 0, 2, 5, 5, 4, "all_reduce", "x.cpp:1", false, {}}}};
 }
 
-// The verdict is about the ranks of all nodes, whichever agent noticed.
-TEST(Rendezvous, AHangIsJudgedWithAllNodes) {
+// The verdict considers the ranks of all nodes, whichever agent noticed the hang.
+TEST(Rendezvous, AHangIsJudgedFromAllNodes) {
   Job job(nodes(2, 2));
   job.join("a");
   job.join("b");
@@ -174,7 +174,7 @@ TEST(Rendezvous, ADeadRankIsTheCauseOfAHang) {
   EXPECT_EQ(job.last["a"].text, "rank 1 was killed");
 }
 
-TEST(Rendezvous, MessagesKeepWhereRanksAre) {
+TEST(Rendezvous, MessagesKeepTheStatesOfRanks) {
   RankState s{.rank = 3,
               .node = 1,
               .pid = 71,
@@ -193,7 +193,7 @@ TEST(Rendezvous, MessagesKeepWhereRanksAre) {
   EXPECT_TRUE(back.groups.at(0).pairwise && back.stopped);
 }
 
-TEST(Rendezvous, WhatIsSaidOfAnEarlierAttemptDoesNotCount) {
+TEST(Rendezvous, ReportsOfAnEarlierAttemptAreIgnored) {
   Job job(nodes(2, 2));
   job.join("a");
   job.join("b");
@@ -209,7 +209,7 @@ TEST(Rendezvous, WhatIsSaidOfAnEarlierAttemptDoesNotCount) {
   EXPECT_FALSE(job.over());
 }
 
-TEST(Rendezvous, TheCauseIsNamedThoughThoseWhoLostItAreFaster) {
+TEST(Rendezvous, TheCauseIsNamedEvenIfItsPeersReportFirst) {
   Job job(nodes(3, 3, 0));
   for (const char* id : {"a", "b", "c"}) job.join(id);
   job.fails("a", {Blame::lost_peer, kExitPeerLost, true, "a lost somebody"});
@@ -221,7 +221,7 @@ TEST(Rendezvous, TheCauseIsNamedThoughThoseWhoLostItAreFaster) {
   EXPECT_EQ(job.last["c"].code, 1);
 }
 
-TEST(Rendezvous, LostPeersAloneAreJudgedInTime) {
+TEST(Rendezvous, LostPeersAloneStopTheJobAfterTheBlameTime) {
   Job job(nodes(2, 2));
   job.join("a");
   job.join("b");
@@ -231,7 +231,7 @@ TEST(Rendezvous, LostPeersAloneAreJudgedInTime) {
   EXPECT_EQ(job.last["b"].kind, Kind::stop);
 }
 
-TEST(Rendezvous, ASignalEndsIt) {
+TEST(Rendezvous, ASignalEndsTheJob) {
   Job job(nodes(2, 2));
   job.join("a");
   job.join("b");
@@ -242,7 +242,7 @@ TEST(Rendezvous, ASignalEndsIt) {
   EXPECT_EQ(job.last["a"].code, kExitInterrupted);
 }
 
-TEST(Rendezvous, ALostNodeIsWaitedForAndItsSuccessorHasItsPlace) {
+TEST(Rendezvous, ALostNodeIsReplacedByItsSuccessor) {
   Job job(nodes(3, 3));
   for (const char* id : {"a", "b", "c"}) job.join(id);
   job.leaves("b");
@@ -258,7 +258,7 @@ TEST(Rendezvous, ALostNodeIsWaitedForAndItsSuccessorHasItsPlace) {
   EXPECT_EQ(job.last["c"].node_rank, 2);
 }
 
-TEST(Rendezvous, ALostNodeThatDoesNotReturnEndsIt) {
+TEST(Rendezvous, ALostNodeThatDoesNotReturnEndsTheJob) {
   Job job(nodes(2, 2));
   job.join("a");
   job.join("b");
@@ -280,7 +280,7 @@ TEST(Rendezvous, ASpareWaitsAndTakesOver) {
   EXPECT_EQ(job.last["spare"].node_rank, 1);
 }
 
-TEST(Rendezvous, FewerNodesWhereThatIsAllowed) {
+TEST(Rendezvous, FewerNodesRunIfTheRulesAllowIt) {
   Job job(nodes(1, 3));
   job.join("a");
   job.join("b");
@@ -302,8 +302,8 @@ TEST(Rendezvous, FewerNodesWhereThatIsAllowed) {
   EXPECT_EQ(job.last["a"].world, 2);
 }
 
-// Nobody is waited for who was not there before.
-TEST(Rendezvous, ADeadWorkerOfFewerNodesCostsNoWaiting) {
+// The rendezvous does not wait for nodes that were not part of the job before.
+TEST(Rendezvous, ADeadWorkerOfFewerNodesCausesNoWait) {
   Job job(nodes(1, 3));
   job.join("a");
   job.join("b");
@@ -314,7 +314,7 @@ TEST(Rendezvous, ADeadWorkerOfFewerNodesCostsNoWaiting) {
   EXPECT_EQ(job.last["a"].world, 2);
 }
 
-TEST(Rendezvous, ANodeThatReturnsInTimeIsTakenAtOnce) {
+TEST(Rendezvous, ANodeThatReturnsInTimeIsUsedAtOnce) {
   Job job(nodes(1, 3));
   job.join("a");
   job.join("b");
@@ -327,7 +327,7 @@ TEST(Rendezvous, ANodeThatReturnsInTimeIsTakenAtOnce) {
   EXPECT_EQ(job.last["b"].node_rank, 1);
 }
 
-// The settings do not fit the workers of `agents`, who say so, but for the first before anything else.
+// The agents report that the settings do not fit their workers. `begun`: the workers had connected before.
 void misfit(Job& job, const std::vector<AgentId>& agents, bool begun) {
   NodeFailure f{Blame::failed, 1, begun, "parallel.cp: 2 does not divide"};
   f.misfit = true;
@@ -335,7 +335,7 @@ void misfit(Job& job, const std::vector<AgentId>& agents, bool begun) {
   for (const AgentId& a : agents) job.ends(a, {.code = 1, .begun = begun});
 }
 
-TEST(Rendezvous, ANumberThatDoesNotFitIsNotTriedAgain) {
+TEST(Rendezvous, ANumberOfNodesThatDoesNotFitIsNotRetried) {
   Job job(nodes(1, 2, 1));
   job.join("a");
   job.join("b");
@@ -359,7 +359,7 @@ TEST(Rendezvous, ANumberThatDoesNotFitIsNotTriedAgain) {
   EXPECT_NE(job.last["a"].text.find("not all nodes came within 600 s"), std::string::npos) << job.last["a"].text;
 }
 
-TEST(Rendezvous, FewerNodesAreTakenWhereAllOfThemDoNotFit) {
+TEST(Rendezvous, FewerNodesAreUsedIfAllDoNotFit) {
   Job job(nodes(2, 3));
   for (const char* id : {"a", "b", "c"}) job.join(id);
   misfit(job, {"a", "b", "c"}, false);
@@ -372,7 +372,7 @@ TEST(Rendezvous, FewerNodesAreTakenWhereAllOfThemDoNotFit) {
   EXPECT_EQ(job.last["c"].node_rank, 1);
 }
 
-TEST(Rendezvous, WhereNoOtherNumberCanComeTheSettingsAreRefused) {
+TEST(Rendezvous, SettingsThatFitNoNumberOfNodesAreRefused) {
   for (const bool begun : {false, true}) {
     Job job(nodes(2, 2));
     job.join("a");
@@ -390,7 +390,7 @@ TEST(Rendezvous, WhereNoOtherNumberCanComeTheSettingsAreRefused) {
   EXPECT_EQ(job.last["a"].kind, Kind::end) << "neither two nor one";
 }
 
-TEST(Messages, ComeBackAsTheyWere) {
+TEST(Messages, AreDecodedUnchanged) {
   const Report join{.from = "x", .offer = NodeOffer{"h\xff", 3, 8}};
   EXPECT_EQ(decode_report(encode(join)).offer->workers, 8);
   const Report failed{.from = "x", .attempt = 4, .failure = NodeFailure{Blame::killed, 137, false, "t"}};

@@ -5,21 +5,21 @@
 namespace ring {
 namespace {
 
-TEST(RestartBudget, ProgressGivesItBack) {
+TEST(RestartBudget, ProgressRestoresIt) {
   RestartBudget budget(1);
   for (std::int64_t step = 10; step < 100; step += 10) EXPECT_EQ(budget.spend(step), "") << step;
   EXPECT_NE(budget.spend(90).find("restarted 1 time without progress"), std::string::npos);
 }
 
-TEST(RestartBudget, TheSameStepThreeTimes) {
+TEST(RestartBudget, ThreeFailuresAtTheSameStepEndIt) {
   RestartBudget budget(100);
   EXPECT_EQ(budget.spend(7), "");
   EXPECT_EQ(budget.spend(7), "");
   EXPECT_NE(budget.spend(7).find("3 times in a row after step 7"), std::string::npos);
 }
 
-// Attempts that end before they take a step say so, and not that the job never took one.
-TEST(RestartBudget, BeforeStepsGoOnThreeTimes) {
+// The message for attempts that end before they take a step does not claim that the job never took one.
+TEST(RestartBudget, ThreeFailuresBeforeAStepEndIt) {
   RestartBudget budget(100), fresh(100);
   EXPECT_EQ(budget.spend(150), "");
   for (int i = 0; i < 2; ++i) EXPECT_EQ(budget.spend(0) + fresh.spend(0), "");
@@ -28,7 +28,7 @@ TEST(RestartBudget, BeforeStepsGoOnThreeTimes) {
   EXPECT_NE(fresh.spend(0).find("3 times in a row before its first step"), std::string::npos);
 }
 
-TEST(RestartBudget, ThreeAttemptsThatComeNoFurther) {
+TEST(RestartBudget, ThreeAttemptsWithoutProgressEndIt) {
   RestartBudget budget(100);
   EXPECT_EQ(budget.spend(50), "");
   EXPECT_EQ(budget.spend(48), "");
@@ -38,16 +38,16 @@ TEST(RestartBudget, ThreeAttemptsThatComeNoFurther) {
   for (const int step : {50, 48, 49, 51, 48, 49}) EXPECT_EQ(other.spend(step), "") << step;
 }
 
-TEST(RestartBudget, TakingLessMemoryIsProgressButNotForEver) {
+TEST(RestartBudget, UsingLessMemoryIsProgressForALimitedTime) {
   RestartBudget budget(1);
   for (int i = 0; i < 64; ++i) EXPECT_EQ(budget.spend(5, true), "") << i;
-  EXPECT_EQ(budget.spend(5, true), "");  // the one restart that it has anyway
+  EXPECT_EQ(budget.spend(5, true), "");  // the one restart that the budget allows anyway
   EXPECT_NE(budget.spend(5, true), "");
   RestartBudget other(1);
   for (int i = 0; i < 200; ++i) EXPECT_EQ(other.spend(5 + i / 50, true), "") << i;
 }
 
-TEST(RestartBudget, NoneIsNone) {
+TEST(RestartBudget, ZeroAllowsNoRestart) {
   EXPECT_NE(RestartBudget(0).spend(1000), "");
   EXPECT_NE(RestartBudget(0).spend(1000, true), "");
 }

@@ -1,4 +1,4 @@
-// Runs whose workers, or whose agents, are killed: they go on by themselves, and no bit differs.
+// Runs whose workers or agents are killed: they resume by themselves, with bit-identical results.
 
 #include <gtest/gtest.h>
 #include <ifaddrs.h>
@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 class DistTrainingRestarts : public test::LongRuns {};
 
-TEST_F(DistTrainingRestarts, KilledRanksChangeNoBit) {
+TEST_F(DistTrainingRestarts, KilledRanksGiveTheSameBits) {
   ASSERT_EQ(run(long_run("calm", {"-n", "4"})), 0) << read_file(dir_ / "log");
   const pid_t agent = start(long_run("r", {"-n", "4"}));
   std::uint64_t random = static_cast<std::uint64_t>(getpid());
@@ -52,8 +52,8 @@ TEST_F(DistTrainingRestarts, KilledRanksChangeNoBit) {
     EXPECT_NE(took = log.find(stage, took), std::string::npos) << "restart 1 took:" << stage << "\n" << log;
 }
 
-// Without signs of life between workers, so that only the agent can notice.
-TEST_F(DistTrainingRestarts, AStoppedRankIsNamedAndTheRunGoesOn) {
+// Workers send each other no signs of life, so that only the agent can notice.
+TEST_F(DistTrainingRestarts, AStoppedRankIsNamedAndTheRunContinues) {
   ASSERT_EQ(run(long_run("calm", {"-n", "2"})), 0) << read_file(dir_ / "log");
   const pid_t agent = start(
       long_run("r", {"-n", "2", "--hang-limit", "2", "--monitor-interval", "0.02", "--log-dir", "logs", "--tee", "3"}),
@@ -84,7 +84,7 @@ TEST_F(DistTrainingRestarts, AStoppedRankIsNamedAndTheRunGoesOn) {
   expect_calm("r");
 }
 
-// Its peers notice first, and say only whom they lost.
+// The peers notice first, and report only the rank that they lost.
 TEST_F(DistTrainingRestarts, AStoppedRankThatItsPeersMissIsTheCause) {
   const pid_t agent = start(long_run("r", {"-n", "2", "--max-restarts", "0"}), {{"RINGMASTER_LIVENESS", "2"}});
   ASSERT_TRUE(reaches("r", 7)) << read_file(dir_ / "log");
@@ -106,7 +106,7 @@ TEST_F(DistTrainingRestarts, ASlowRankIsNamed) {
   EXPECT_NE(read_file(dir_ / "r/metrics.jsonl").find("\"slow_rank\""), std::string::npos);
 }
 
-// What a worker says of its end is the launcher's, too.
+// The worker's message about its crash is repeated by the launcher.
 TEST_F(DistTrainingRestarts, ACrashSaysWhatTheWorkerDid) {
   const pid_t agent = start(long_run("r", {"-n", "2", "--max-restarts", "0", "--log-dir", "logs"}));
   ASSERT_TRUE(reaches("r", 7)) << read_file(dir_ / "log");
@@ -123,8 +123,8 @@ TEST_F(DistTrainingRestarts, ACrashSaysWhatTheWorkerDid) {
 #endif
 }
 
-// A restart does not delete what the first attempt has done.
-TEST_F(DistTrainingRestarts, FreshIsMeantOnce) {
+// A restart does not delete the results of the first attempt.
+TEST_F(DistTrainingRestarts, FreshAppliesToTheFirstAttemptOnly) {
   std::vector<std::string> words = long_run("r", {"-n", "2"});
   words.push_back("--fresh");
   const pid_t agent = start(words);
@@ -142,14 +142,14 @@ TEST_F(DistTrainingRestarts, AStepThatAlwaysFailsEndsTheJob) {
   EXPECT_NE(log.find("no restart: it failed 3 times in a row "), std::string::npos) << log;
 }
 
-TEST_F(DistTrainingRestarts, OptionsComeFromTheEnvironmentAsTorchrunsDo) {
+TEST_F(DistTrainingRestarts, OptionsComeFromTheEnvironmentLikeTorchruns) {
   const Environment torchrun = {{"PET_NPROC_PER_NODE", "2"}, {"PET_NNODES", "1"}, {"PET_STANDALONE", "true"}};
   const std::vector<std::string> words = {"launch", "--threads_per_worker=1", "train", "t.yaml", "train.steps=1"};
   EXPECT_EQ(wait(start(words, torchrun)), 0) << read_file(dir_ / "log");
   EXPECT_NE(read_file(dir_ / "log").find("2 processes on cpu"), std::string::npos) << read_file(dir_ / "log");
 }
 
-// Files are rare, and what a dead worker costs are the steps since the launcher's latest snapshot.
+// Checkpoints are rare, so that a dead worker costs the steps since the launcher's latest snapshot.
 class DistKeptInMemory : public DistTrainingRestarts {
  protected:
   static std::vector<std::string> kept_run(const std::string& directory, std::vector<std::string> how,
@@ -160,7 +160,7 @@ class DistKeptInMemory : public DistTrainingRestarts {
     return words;
   }
   std::string log() const { return read_file(dir_ / "log"); }
-  // The steps that attempts went on from.
+  // Returns the steps from which attempts resumed.
   std::vector<int> resumed(const std::string& from) const {
     std::vector<int> steps;
     std::istringstream lines(log());
@@ -170,7 +170,7 @@ class DistKeptInMemory : public DistTrainingRestarts {
         steps.push_back(std::stoi(line.substr(at + begin.size())));
     return steps;
   }
-  // Descriptors of an agent: two files in memory for each worker.
+  // Returns paths of an agent's snapshot descriptors: two files in memory for each worker.
   static std::vector<std::string> kept_files_of(pid_t agent) {
     std::vector<std::string> files;
     for (const auto& fd : test::fs::directory_iterator("/proc/" + std::to_string(agent) + "/fd")) {
@@ -182,10 +182,10 @@ class DistKeptInMemory : public DistTrainingRestarts {
   }
 };
 
-TEST_F(DistKeptInMemory, KilledRanksGoOnFromItBitForBit) {
+TEST_F(DistKeptInMemory, KilledRanksResumeFromMemoryWithTheSameBits) {
   ASSERT_EQ(run(long_run("calm", {"-n", "2"})), 0) << log();
   const pid_t agent = start(kept_run("r", {"-n", "2"}));
-  EXPECT_NE(kill_worker(agent, "r", 2, 1), 0) << log();  // before the first snapshot: from the beginning
+  EXPECT_NE(kill_worker(agent, "r", 2, 1), 0) << log();  // before the first snapshot: starts from the beginning
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT_NE(kill_worker(agent, "r", 15, 0), 0) << log();
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -218,8 +218,8 @@ TEST_F(DistKeptInMemory, DamagedMemoryFallsBackToFiles) {
   expect_calm("r");
 }
 
-// With checkpoint.on_usr1: continue; both ranks are told, at about the same time.
-TEST_F(DistTrainingRestarts, Usr1SavesAndGoesOn) {
+// With checkpoint.on_usr1=continue, both ranks get the signal at about the same time.
+TEST_F(DistTrainingRestarts, Usr1SavesAndContinues) {
   ASSERT_EQ(run(long_run("calm", {"-n", "2"})), 0) << read_file(dir_ / "log");
   std::vector<std::string> words = long_run("r", {"-n", "2"});
   for (const char* word : {"checkpoint.interval=1000", "checkpoint.on_usr1=continue", "checkpoint.keep_last=100"})
@@ -233,14 +233,14 @@ TEST_F(DistTrainingRestarts, Usr1SavesAndGoesOn) {
   EXPECT_EQ(losses("r"), losses("calm"));
 }
 
-TEST_F(DistTrainingRestarts, Usr1StopsWhereNothingElseIsSaid) {
+TEST_F(DistTrainingRestarts, Usr1StopsTheRunByDefault) {
   const pid_t agent = start(long_run("r", {"-n", "2"}));
   ASSERT_TRUE(reaches("r", 6)) << read_file(dir_ / "log");
   kill(agent, SIGUSR1);
   EXPECT_EQ(wait(agent), kExitInterrupted) << read_file(dir_ / "log");
 }
 
-// Agents that call themselves nodes, on this machine.
+// Agents on this machine that act as nodes.
 class DistTrainingNodes : public DistTrainingRestarts {
  protected:
   void SetUp() override {
@@ -254,7 +254,7 @@ class DistTrainingNodes : public DistTrainingRestarts {
                                 "127.0.0.1:" + std::to_string(port_), "--secret-file", "secret"});
   }
   pid_t node(const std::string& directory, const char* log) const { return start(words_of_node(directory), {}, log); }
-  // Where rank 0's agent serves.
+  // Waits until the agent of rank 0 serves.
   void await_leader(const char* log) const {
     for (const auto begin = Clock::now(); read_file(dir_ / log).find("waiting") == std::string::npos &&
                                           Clock::now() - begin < std::chrono::duration<double>(kPatience);)
@@ -263,7 +263,7 @@ class DistTrainingNodes : public DistTrainingRestarts {
   int port_ = 0;
 };
 
-TEST_F(DistTrainingNodes, ALostWorkerAndALostAgentChangeNoBit) {
+TEST_F(DistTrainingNodes, ALostWorkerAndALostAgentGiveTheSameBits) {
   ASSERT_EQ(run(long_run("calm", {"-n", "2"})), 0) << read_file(dir_ / "log");
   const pid_t first = node("r", "first");
   await_leader("first");
@@ -279,7 +279,7 @@ TEST_F(DistTrainingNodes, ALostWorkerAndALostAgentChangeNoBit) {
   expect_calm("r");
 }
 
-// An address of this machine that others might reach; empty: it has none.
+// Returns an address of this machine that others might reach; "" if it has none.
 std::string outer_address() {
   ifaddrs* all = nullptr;
   if (getifaddrs(&all) != 0) return "";
@@ -293,7 +293,7 @@ std::string outer_address() {
   return "";
 }
 
-// --nnodes 1:N, which is refused over loopback.
+// Runs with --nnodes 1:N, which is refused over loopback.
 class DistTrainingFewerNodes : public DistTrainingNodes {
  protected:
   void SetUp() override {
@@ -316,7 +316,7 @@ class DistTrainingFewerNodes : public DistTrainingNodes {
     for (const auto& r : records(directory, "train")) by_step[r.at("step").get<int>()] = r;
     return by_step;
   }
-  // Until a step has been taken after so many restarts.
+  // Returns the seconds until a step has been taken after `restarts` restarts.
   double seconds_until_training(int restarts) const {
     const auto begin = Clock::now();
     const auto passed = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
@@ -331,8 +331,8 @@ class DistTrainingFewerNodes : public DistTrainingNodes {
   std::string address_;
 };
 
-// Three nodes and a spare; then one of three.
-TEST_F(DistTrainingFewerNodes, ASpareTakesOverAndTheLastOneGoesOnAlone) {
+// Three nodes and a spare run; then one of the three is left.
+TEST_F(DistTrainingFewerNodes, ASpareTakesOverAndTheLastNodeContinuesAlone) {
   const std::vector<std::string> settings = {"train.batch_size=12", "train.steps=80"};
   std::vector<std::string> calm = long_run("calm", {"-n", "3"});
   calm.insert(calm.end(), settings.begin(), settings.end());
@@ -370,9 +370,9 @@ TEST_F(DistTrainingFewerNodes, ASpareTakesOverAndTheLastOneGoesOnAlone) {
   }
 }
 
-// Two of at most three nodes begin. A spare that dies disturbs nobody, and one that waits takes part from the next
-// failure on.
-TEST_F(DistTrainingFewerNodes, ANodeThatComesLaterTakesPartAfterAFailure) {
+// The job begins with two of at most three nodes. A spare that dies disturbs nobody, and a spare that waits takes part
+// after the next failure.
+TEST_F(DistTrainingFewerNodes, ANodeThatJoinsLaterTakesPartAfterAFailure) {
   const std::vector<std::string> settings = {"train.batch_size=12", "train.steps=80"};
   const auto start_node = [&](const char* log) {
     std::vector<std::string> words =
@@ -401,8 +401,8 @@ TEST_F(DistTrainingFewerNodes, ANodeThatComesLaterTakesPartAfterAFailure) {
   EXPECT_EQ(steps("r").size(), 80u);
 }
 
-// A layout that needs two: nothing is tried again in vain, and a new node is enough.
-TEST_F(DistTrainingFewerNodes, ALayoutThatNeedsMoreWaitsForThem) {
+// The layout needs two nodes: no smaller number is retried, and a new node is enough.
+TEST_F(DistTrainingFewerNodes, ALayoutThatNeedsMoreNodesWaitsForThem) {
   const std::vector<std::string> settings = {"parallel.cp=2"};
   std::vector<std::string> calm = long_run("calm", {"-n", "2"});
   calm.insert(calm.end(), settings.begin(), settings.end());
@@ -438,7 +438,7 @@ TEST_F(DistTrainingNodes, ASignalToOneNodeStopsAllWithACheckpoint) {
       << read_file(dir_ / "first");
 }
 
-// A folder that only looks alike: the second agent has another one of that name.
+// The second agent has a different folder of the same name.
 TEST_F(DistTrainingNodes, ARunDirectoryThatIsNotSharedIsRefused) {
   const test::fs::path elsewhere = dir_ / "elsewhere";
   test::fs::create_directory(elsewhere);
@@ -460,7 +460,7 @@ TEST_F(DistTrainingNodes, ARunDirectoryThatIsNotSharedIsRefused) {
   }
 }
 
-// A thousand connections of strangers, at the agents' store and at the workers', while training goes on.
+// A thousand connections of strangers reach the store of the agents and that of the workers during training.
 TEST_F(DistTrainingNodes, AThousandStrangersDoNotDisturb) {
   ASSERT_EQ(run(long_run("calm", {"-n", "2"})), 0) << read_file(dir_ / "log");
   const pid_t first = node("r", "first");
@@ -478,7 +478,7 @@ TEST_F(DistTrainingNodes, AThousandStrangersDoNotDisturb) {
     try {
       strangers.push_back(connect_to(i % 2 ? workers : Endpoint{"127.0.0.1", port_}, soon));
       if (i % 3) send_all(strangers.back(), i % 3 == 1 ? "GET / HTTP/1.1\r\n\r\n" : std::string(64, '\xff'), soon);
-    } catch (const Error&) {  // shown out already
+    } catch (const Error&) {  // already disconnected
     }
   }
   EXPECT_EQ(wait(first), 0) << read_file(dir_ / "first");

@@ -1,5 +1,5 @@
-// The recipes of docs/launching.md, with the schedulers themselves where they are installed: whoever starts the workers
-// or the agents, the losses are those of `ringmaster launch` alone.
+// The recipes of docs/launching.md, run with the schedulers themselves if they are installed: whatever starts the
+// workers or the agents, the losses are those of `ringmaster launch` alone.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ namespace {
 using test::Finished;
 using test::Process;
 
-// Where a shell finds a program; empty: nowhere.
+// Returns the path where a shell finds a program; "" if it does not.
 std::string find_program(const std::string& name) {
   std::istringstream folders(std::string(std::getenv("PATH")) + ":/usr/sbin:/sbin");
   for (std::string folder; std::getline(folders, folder, ':');)
@@ -40,7 +40,7 @@ class DistSchedulers : public test::Runs {
     first.insert(first.end(), then.begin(), then.end());
     return first;
   }
-  // `ringmaster launch`, with these options, of the same run.
+  // Returns the command that trains the run under `ringmaster launch` with these options.
   std::vector<std::string> launch(const std::string& run, const std::vector<std::string>& options) const {
     std::vector<std::string> all = train(run);
     all.insert(all.begin() + 1, "--");
@@ -65,7 +65,7 @@ class DistSchedulers : public test::Runs {
   }
 };
 
-TEST_F(DistSchedulers, Mpirun) {
+TEST_F(DistSchedulers, MpirunStartsWorkers) {
   const std::string mpirun = find_program("mpirun.openmpi");
   if (mpirun.empty()) GTEST_SKIP() << "no mpirun.openmpi: install openmpi-bin";
   const Finished f = test::run_process(
@@ -74,14 +74,14 @@ TEST_F(DistSchedulers, Mpirun) {
   expect_two_processes(f);
 }
 
-TEST_F(DistSchedulers, Mpiexec) {
+TEST_F(DistSchedulers, MpiexecStartsWorkers) {
   const std::string mpiexec = find_program("mpiexec.hydra");
   if (mpiexec.empty()) GTEST_SKIP() << "no mpiexec.hydra: install mpich";
   const Finished f = test::run_process(words({mpiexec, "-n", "2"}, train("run")));
   expect_two_processes(f);
 }
 
-TEST_F(DistSchedulers, Torchrun) {
+TEST_F(DistSchedulers, TorchrunStartsWorkers) {
   const std::string torchrun = find_program("torchrun");
   if (torchrun.empty()) GTEST_SKIP() << "no torchrun: pip install torch";
   const Finished f =
@@ -89,8 +89,8 @@ TEST_F(DistSchedulers, Torchrun) {
   expect_two_processes(f);
 }
 
-// One agent on each of two nodes, whatever tells them apart.
-TEST_F(DistSchedulers, MpirunStartsAgents) {
+// mpirun starts both agents on one node, where they would train separately.
+TEST_F(DistSchedulers, SeveralAgentsOfMpirunOnANodeAreRefused) {
   const std::string mpirun = find_program("mpirun.openmpi");
   if (mpirun.empty()) GTEST_SKIP() << "no mpirun.openmpi: install openmpi-bin";
   const std::vector<std::string> start = {mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2"};
@@ -99,7 +99,8 @@ TEST_F(DistSchedulers, MpirunStartsAgents) {
   EXPECT_NE(f.output.find("mpirun started 2 of this command on 1 node"), std::string::npos) << f.output;
 }
 
-TEST_F(DistSchedulers, PodsOfAnIndexedJob) {
+// Two agents stand for two nodes. The pods' completion indices tell them apart.
+TEST_F(DistSchedulers, PodsOfAnIndexedJobStartAgents) {
   const Process::Environment common = {
       {"PET_NNODES", "2"}, {"PET_NPROC_PER_NODE", "1"}, {"RINGMASTER_SECRET", std::string(32, 's')}};
   const int port = local_endpoint(listen_on({"127.0.0.1", 0})).port;
@@ -117,7 +118,7 @@ TEST_F(DistSchedulers, PodsOfAnIndexedJob) {
   expect_same_losses("run");
 }
 
-// A command on the first node of a cluster of two.
+// Runs commands on the first node of a simulated cluster of two.
 class DistSlurm : public DistSchedulers {
  protected:
   void SetUp() override {
@@ -126,7 +127,8 @@ class DistSlurm : public DistSchedulers {
     if (geteuid() != 0) GTEST_SKIP() << "needs root, to create namespaces";
     DistSchedulers::SetUp();
   }
-  // Several commands share a cluster: one takes a second to make. Exit code 77: it cannot be made here.
+  // Takes several commands at a time, since making a cluster takes a second. Exit code 77: this machine cannot make
+  // one.
   Finished on_cluster(const std::string& command) const {
     return test::run_process({test::source_dir() + "/tests/launcher/slurm_cluster.sh", path("slurm"), "sh", "-c",
                               "cd " + folder_.string() + "; " + command});
@@ -144,7 +146,7 @@ TEST_F(DistSlurm, StartsTheWorkers) {
   expect_same_losses("run");
 }
 
-// Where they meet, and who is who, follows from Slurm's variables.
+// The address of the rendezvous and the node ranks follow from Slurm's variables.
 TEST_F(DistSlurm, StartsTheAgents) {
   const std::string file = secret();
   const auto agents = [&](const std::string& run, const std::vector<std::string>& more) {
@@ -164,8 +166,8 @@ TEST_F(DistSlurm, StartsTheAgents) {
   expect_same_losses("run");
 }
 
-// A signal before the time is over, as Slurm sends it: the run saves, and the job waits in the queue again.
-TEST_F(DistSlurm, TheBatchScriptSavesAndComesAgain) {
+// The job gets a signal before its time ends, as Slurm sends it: the run saves, and the job is requeued.
+TEST_F(DistSlurm, TheBatchScriptSavesAndIsRequeued) {
   std::ofstream(folder_ / "t.yaml") << "include: " << test::source_dir() << "/configs/nanogpt_cpu.yaml\n";
   const std::vector<std::string> all = train("run");
   const std::string options =

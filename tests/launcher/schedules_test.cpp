@@ -1,4 +1,4 @@
-// The state machine of the rendezvous under random schedules, on a clock of its own.
+// The state machine of the rendezvous under random schedules, on a simulated clock.
 
 #include <gtest/gtest.h>
 
@@ -24,9 +24,9 @@ RankState waiting_rank(int rank, int world) {
   return {.rank = rank, .phase = "reduce", .groups = {{"dp", 0, world, 5, 5, 4, "all_reduce", "x.cpp:1", false, {}}}};
 }
 
-// Random schedules: agents come, fail, hang, are lost and come back, while their reports are on the way for some time.
-// A link that is cut holds back reports and orders. It heals, or the leader gives the node up, whose workers go on
-// until it gives up, too. The clock goes on until the job is over, which it must be.
+// Runs a random schedule: agents join, fail, hang, are lost and return, while their reports are delayed. A cut link
+// holds back reports and orders. It either heals, or the leader gives up the node, whose workers continue until that
+// node gives up, too. The clock advances until the job is over, which it must be.
 class Schedule {
  public:
   explicit Schedule(std::uint64_t seed) : seed_(seed) {
@@ -57,13 +57,13 @@ class Schedule {
   struct Node {
     int workers = 1;
     bool alive = true, over = false;
-    bool joined = false, given_up = false;  // the leader knows it, or knows that it is lost
-    bool cut_off = false;                   // until one of these:
+    bool joined = false, given_up = false;  // the leader knows the node, or has given it up
+    bool cut_off = false;                   // until one of these times
     Time heals{}, leader_gives_up{}, gives_up{};
-    int running = -1;  // attempt
+    int running = -1;  // attempt; -1 if none
     bool stopping = false;
-    Order order;               // to start
-    std::vector<Order> inbox;  // on their way to it
+    Order order;               // the last order to start
+    std::vector<Order> inbox;  // on their way to the node
   };
   struct Sent {
     Time at;
@@ -76,7 +76,7 @@ class Schedule {
     nodes_[id].workers = 1 + draw(3);
     send({.from = id, .offer = NodeOffer{"h", -1, nodes_[id].workers}});
   }
-  // Reports of one agent stay in their order.
+  // Reports of one agent arrive in order.
   void send(const Report& r) {
     Time at = now_ + milliseconds(draw(3'000));
     for (const Sent& s : sent_)
@@ -146,7 +146,7 @@ class Schedule {
         NodeFailure failure{blame, 9, draw(20) > 0, "it failed"};
         if (blame == Blame::hung) failure.ranks = ranks_of(node);
         send({.from = id, .attempt = node.running, .failure = failure});
-        node.stopping = blame != Blame::hung;  // which is for the leader to judge
+        node.stopping = blame != Blame::hung;  // the leader decides about hangs
       } else if (what == 2 && node.running >= 0 && draw(10) == 0) {
         end_workers(id, node, kExitInterrupted, true);
       } else if (what == 3 && id != "0" && node.joined && !node.given_up) {
@@ -190,10 +190,10 @@ class Schedule {
         end_workers(id, node, 0);
     }
   }
-  // Nobody runs an attempt while somebody runs another; the places of an attempt fit together. Only who was given up
-  // and does not know it may still run, and has lost the right to save (checkpoint/writer_token.h).
+  // Expects that all workers run the same attempt, and that the ranks of an attempt fit together. Only a node that was
+  // given up and does not know it may still run; it has lost the right to save (checkpoint/writer_token.h).
   void check() {
-    std::map<int, int> places;  // node rank: first rank
+    std::map<int, int> places;  // node rank -> first rank
     int attempt = -1, nodes = 0, world = 0;
     for (const auto& [id, node] : nodes_) {
       if (!node.alive || node.running < 0 || node.given_up) continue;
@@ -219,7 +219,7 @@ class Schedule {
     return true;
   }
 
-  int unit_ = 1;                           // the settings fit multiples of so many workers
+  int unit_ = 1;                           // the settings fit multiples of this many workers
   static constexpr int kSilence = 30'000;  // milliseconds
   std::uint64_t seed_, n_ = 0;
   Time now_{seconds(1000)};
@@ -232,11 +232,11 @@ class Schedule {
     return none;
   }();
   std::vector<Sent> sent_;
-  std::map<int, Time> failed_at_;  // attempts: the first failure that the leader heard of
-  int stopped_ = -1;               // the latest attempt
+  std::map<int, Time> failed_at_;  // attempt -> first failure that the leader got
+  int stopped_ = -1;               // the latest attempt that was stopped
 };
 
-// RING_SCHEDULES: how many.
+// RING_SCHEDULES sets the number of schedules.
 TEST(SlowRendezvous, AnyScheduleHasOneAttemptAtATimeAndAnEnd) {
   const char* const asked = std::getenv("RING_SCHEDULES");
   const std::uint64_t schedules = asked ? std::stoull(asked) : 25'000;

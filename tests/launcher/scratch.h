@@ -1,5 +1,5 @@
 #pragma once
-// A folder of its own for each test, which goes with it.
+// A fixture with a folder for each test, which is removed at the end.
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Several agents on one machine that call themselves nodes, with shell scripts for workers.
+// Several agents on one machine that act as nodes, with shell scripts as workers.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -52,7 +52,8 @@ class DistAgents : public test::ScratchTest {
     o.program = "/bin/sh";
     return o;
   }
-  // $D: the directory of this test, $R: the rank, $NODE, $TRY: the attempt.
+  // Starts an agent whose workers run a script. In the script, $D is the directory of this test, $R the rank, $NODE the
+  // node rank and $TRY the attempt.
   void start(const std::string& name, LaunchOptions o, const std::string& script) {
     o.command = {"-c", "D=" + dir_.string() +
                            "; R=$RINGMASTER_RANK; NODE=$RINGMASTER_NODE_RANK; TRY=$RINGMASTER_RESTART_COUNT; " +
@@ -89,8 +90,8 @@ class DistAgents : public test::ScratchTest {
   std::map<std::string, pid_t> agents_;
 };
 
-// What another machine would wait for in vain is said at once.
-TEST_F(DistAgents, SayThatALoopbackAddressIsForOneMachine) {
+// The agent warns at once, since an agent on a different machine would be waited for in vain.
+TEST_F(DistAgents, WarnAboutALoopbackAddress) {
   start("a", nodes(2), "true");
   EXPECT_TRUE(eventually([&] { return says("a", "node 1 is missing. 127.0.0.1 is a loopback address"); })) << log("a");
   start("b", nodes(2), "true");
@@ -114,7 +115,7 @@ TEST_F(DistAgents, NodesMayHaveDifferentNumbersOfWorkers) {
   EXPECT_TRUE(says("a", "node 1 is missing")) << log("a");
 }
 
-TEST_F(DistAgents, MeetOverIPv6AndWithRanksThatAreGiven) {
+TEST_F(DistAgents, MeetOverIPv6WithGivenRanks) {
   try {
     listen_on({"::1", 0});
   } catch (const Error& e) {
@@ -131,8 +132,8 @@ TEST_F(DistAgents, MeetOverIPv6AndWithRanksThatAreGiven) {
   }
 }
 
-// As when the port is that of a connection to somewhere, which ends.
-TEST_F(DistAgents, LeadOnceThePortIsFree) {
+// The port is taken at first, as if by a connection that then ends.
+TEST_F(DistAgents, TheLeaderWaitsForAFreePort) {
   const Endpoint at{"127.0.0.1", free_port("127.0.0.1")};
   const pid_t other = fork();
   if (other == 0) {
@@ -151,8 +152,8 @@ TEST_F(DistAgents, LeadOnceThePortIsFree) {
   waitpid(other, nullptr, 0);
 }
 
-// Behind a name there may be another address elsewhere: the leader listens at all of them.
-TEST_F(DistAgents, MeetUnderANameToo) {
+// A name may have several addresses: the leader listens at all of them.
+TEST_F(DistAgents, MeetUnderAHostName) {
   try {
     port_ = free_port(host_name());
   } catch (const Error& e) {
@@ -163,7 +164,7 @@ TEST_F(DistAgents, MeetUnderANameToo) {
   for (const char* file : {"node0", "node1"}) EXPECT_EQ(read_file(dir_ / file).find(host_name() + ":"), 0u);
 }
 
-// Neither the secret nor what follows from it is in their environment, which any program may print.
+// The workers' environment, which any program may print, contains neither the secret nor values derived from it.
 TEST_F(DistAgents, WorkersDoNotInheritTheSecret) {
   setenv("RINGMASTER_SECRET", std::string(32, 's').c_str(), 1);
   for (const char* name : {"a", "b"}) start(name, nodes(2), "env > $D/env$R");
@@ -178,7 +179,7 @@ TEST_F(DistAgents, WorkersDoNotInheritTheSecret) {
   }
 }
 
-TEST_F(DistAgents, AFailureAnywhereRestartsAllEverywhere) {
+TEST_F(DistAgents, AFailureOnOneNodeRestartsAllNodes) {
   const std::string script =
       "echo $$ > $D/up$TRY$R; [ $TRY = 1 ] && exit 0; "
       "[ $R = 1 ] && until [ -s $D/up00 ]; do sleep 0.01; done; [ $R = 1 ] && kill -9 $$; exec sleep 60";
@@ -195,7 +196,7 @@ TEST_F(DistAgents, AFailureAnywhereRestartsAllEverywhere) {
   }
 }
 
-TEST_F(DistAgents, WithoutRestartsAllEndWithTheCodeOfTheFirst) {
+TEST_F(DistAgents, WithoutRestartsAllEndWithTheFirstExitCode) {
   for (const char* name : {"a", "b"})
     start(name, nodes(2), "[ $R = 1 ] || exec sleep 60; echo 'ringmaster: no such thing' >&2; exit 7");
   for (const char* name : {"a", "b"}) {
@@ -205,7 +206,7 @@ TEST_F(DistAgents, WithoutRestartsAllEndWithTheCodeOfTheFirst) {
   }
 }
 
-TEST_F(DistAgents, AnotherSecretOrJobIsRefusedAndTheRightOneStillComes) {
+TEST_F(DistAgents, AWrongSecretOrJobIsRefusedAndTheRightOneMayStillJoin) {
   start("a", nodes(2), "exit 0");
   ASSERT_TRUE(eventually([&] { return says("a", "1 of 2"); })) << log("a");
   LaunchOptions wrong = nodes(2), other = nodes(2);
@@ -232,7 +233,7 @@ TEST_F(DistAgents, APortThatIsTakenIsNamed) {
   EXPECT_TRUE(says("a", "--rdzv-endpoint: cannot listen on 127.0.0.1:" + std::to_string(port_))) << log("a");
 }
 
-TEST_F(DistAgents, WhoDoesNotComeIsNamed) {
+TEST_F(DistAgents, AMissingNodeIsNamed) {
   LaunchOptions o = nodes(3);
   o.join_timeout = milliseconds(700);
   start("a", o, "exit 0");
@@ -272,7 +273,7 @@ TEST_F(DistAgents, ALostAgentIsWaitedForAndReplaced) {
   EXPECT_TRUE(there("up11"));
 }
 
-TEST_F(DistAgents, TheLossOfTheFirstEndsTheJob) {
+TEST_F(DistAgents, TheLossOfTheLeaderEndsTheJob) {
   const std::string script = "echo $$ > $D/up$NODE; exec sleep 60";
   start("a", nodes(2), script);
   ASSERT_TRUE(eventually([&] { return says("a", "1 of 2"); })) << log("a");

@@ -1,8 +1,8 @@
 #!/bin/bash
-# A cluster of Slurm on this machine, as Debian packages it: two nodes, n1 and n2, with addresses of their own.
-#     slurm_cluster.sh FOLDER COMMAND...     runs a command beside it; when that ends, so does all of it
-# Exit code 77: it cannot be made here.
-# It lives in namespaces: no port, name, file or process of the machine is used, and none stays behind.
+# A Slurm cluster on this machine, from Debian's packages: two nodes, n1 and n2, with their own addresses.
+#     slurm_cluster.sh FOLDER COMMAND...     runs a command on it, and ends the cluster with the command
+# Exit code 77: this machine cannot make a cluster.
+# It lives in namespaces: it uses no port, name, file or process of the machine, and leaves none behind.
 set -e
 apart=(unshare --net --mount --uts --ipc --pid --fork --kill-child --mount-proc)
 if [ "$IN_NAMESPACE" != yes ]; then

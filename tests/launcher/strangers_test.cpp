@@ -63,7 +63,7 @@ std::string listed(const std::vector<std::string>& paths) {
   return text;
 }
 
-TEST_F(DistStrangers, OtherUsersNeitherReadItsSecretsNorChangeItsFiles) {
+TEST_F(DistStrangers, OtherUsersNeitherReadSecretsNorChangeFiles) {
   ASSERT_EQ(chmod(dir_.c_str(), 0755), 0);  // so that other users can enter the folder
   ASSERT_EQ(run({"launch", "--make-secret", "secret"}), 0) << log();
   const pid_t agent = start(long_run("r", {"-n", "2", "--log-dir", "logs", "--secret-file", "secret"}));

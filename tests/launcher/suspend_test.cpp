@@ -101,7 +101,7 @@ TEST_F(DistSuspended, AWorkerThatResumesSlightlyLaterIsWaitedFor) {
   expect_undisturbed();
 }
 
-// A worker counts as silent only while the others run.
+// A worker counts as silent only while others run.
 TEST_F(DistSuspended, AWorkerThatStaysStoppedIsReplaced) {
   const std::vector<pid_t> all = start_run();
   ASSERT_EQ(all.size(), 3u) << log();

@@ -1,5 +1,5 @@
 #pragma once
-// Training runs of the real program under its launcher, in a folder of their own.
+// A fixture for training runs of the program under its launcher, in a folder of their own.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -81,7 +81,7 @@ class TrainingRuns : public testing::Test {
             more};
   }
 
-  // "step loss" of every step that was logged.
+  // Returns the loss of every logged step and validation.
   std::vector<double> losses(const std::string& directory) const {
     std::ifstream lines(dir_ / directory / "metrics.jsonl");
     std::vector<double> out;
@@ -91,7 +91,7 @@ class TrainingRuns : public testing::Test {
     }
     return out;
   }
-  // Also of a run that is writing: a line that has no end yet is none.
+  // Returns the records of a group, also while the run writes: an incomplete last line is skipped.
   std::vector<nlohmann::json> records(const std::string& directory, const std::string& group) const {
     std::ifstream lines(dir_ / directory / "metrics.jsonl");
     std::vector<nlohmann::json> out;
@@ -99,7 +99,7 @@ class TrainingRuns : public testing::Test {
       if (auto record = nlohmann::json::parse(line); record.at("group") == group) out.push_back(std::move(record));
     return out;
   }
-  // The bytes of the newest checkpoint's shards.
+  // Returns the bytes of all shards of the newest checkpoint.
   std::string shard(const std::string& directory) const {
     std::string all;
     fs::path newest;

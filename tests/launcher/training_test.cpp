@@ -1,5 +1,5 @@
-// Data parallel training with the real program: the losses do not depend on the number of processes, the bits do not
-// depend on the run, and a dead worker ends it.
+// Data parallel training with the program: losses do not depend on the number of processes, results are bit-identical
+// from run to run, and a dead worker ends the run.
 
 #include <gtest/gtest.h>
 
@@ -30,14 +30,14 @@ TEST_F(DistTraining, LossesDoNotDependOnTheNumberOfProcesses) {
     ASSERT_GE(now.size(), 8u);
     if (n == 1) one = now;
     ASSERT_EQ(now.size(), one.size());
-    // Sums of fp32 in another order: 1e-5 relative after 8 steps.
+    // Sums of fp32 in a different order: 1e-5 relative after 8 steps.
     for (std::size_t i = 0; i < one.size(); ++i)
       EXPECT_NEAR(now[i], one[i], 1e-5 * one[i]) << n << " processes, record " << i;
   }
   EXPECT_LT(one.back(), one.front());
 }
 
-TEST_F(DistTraining, SameBitsRunToRun) {
+TEST_F(DistTraining, RunsGiveTheSameBits) {
   for (const char* directory : {"a", "b"}) ASSERT_EQ(run(launch(2, directory)), 0) << read_file(dir_ / "log");
   EXPECT_EQ(losses("a"), losses("b"));
   const std::string a = shard("a"), b = shard("b");
@@ -45,8 +45,8 @@ TEST_F(DistTraining, SameBitsRunToRun) {
   EXPECT_TRUE(a == b) << "the checkpoints differ";
 }
 
-// Steps of some layouts are not replayed: who asks for it is told, once.
-TEST_F(DistTraining, AGraphThatIsAskedForInVainIsNamed) {
+// Steps of some layouts cannot be replayed: a user who asks for that is told once.
+TEST_F(DistTraining, ACudaGraphThatHasNoEffectIsNamed) {
   for (const bool asked : {true, false}) {
     const std::string directory = asked ? "on" : "auto";
     std::vector<std::string> words = launch(2, directory, "train.cuda_graph=" + directory);
@@ -69,7 +69,7 @@ class GpuDistTraining : public DistTraining {
     if (device_count(Backend::cuda) < 2) GTEST_SKIP() << "fewer than two GPUs";
     DistTraining::SetUp();
   }
-  // 24 steps with evaluations and saves in between. Returns the log.
+  // Runs 24 steps with evaluations and saves in between. Returns the log.
   std::string train(const std::string& directory, const std::vector<std::string>& more) const {
     std::vector<std::string> words = launch(2, directory, "train.steps=24");
     for (const char* setting : {"run.device=cuda", "run.tuning=tuning.yaml", "model.width=128", "model.context=64"})
@@ -115,7 +115,7 @@ class DistTrainingRefusals : public DistTraining {
   }
 };
 
-TEST_F(DistTrainingRefusals, AreSaidOnceAndNameWhatFits) {
+TEST_F(DistTrainingRefusals, ArePrintedOnceAndNameValuesThatFit) {
   expect_refused(2, "train.batch_size=7",
                  "7 sequences cannot be divided among 2 replicas (parallel.dp): give a multip");
   expect_refused(2, "data.path=no.h5", "cannot open no.h5");
@@ -128,7 +128,7 @@ TEST_F(DistTrainingRefusals, AreSaidOnceAndNameWhatFits) {
       "parallel.tp can be 1 or 2 here; or start 4 processes: ringmaster launch --nproc-per-node 4 -- train ..");
 }
 
-TEST_F(DistTrainingRefusals, NodesDivideTheRing) {
+TEST_F(DistTrainingRefusals, NodesMustDivideTheRing) {
   std::vector<std::string> command = launch(2, "r", "parallel.cp=2");
   command.push_back("parallel.cp_ranks_per_node=3");
   EXPECT_EQ(run(command), 1);
@@ -137,7 +137,7 @@ TEST_F(DistTrainingRefusals, NodesDivideTheRing) {
   EXPECT_EQ(times("is false at"), 0) << log();
 }
 
-TEST_F(DistTrainingRefusals, CommandsOfOneProcess) {
+TEST_F(DistTrainingRefusals, CommandsOfOneProcessAreNotLaunched) {
   EXPECT_EQ(run({"launch", "-n", "2", "--", "eval", "runs/t", "--json"}), 1);
   EXPECT_EQ(times("eval works in one process"), 1) << log();
   EXPECT_EQ(times("Run it alone: ringmaster eval runs/t --json"), 1) << log();
@@ -149,7 +149,7 @@ TEST_F(DistTrainingRefusals, CommandsOfOneProcess) {
   EXPECT_EQ(times("launch: unknown option --thread; did you mean --threads-per-worker?"), 1) << log();
 }
 
-TEST_F(DistTrainingRefusals, TheSeparatorMayBeLeftOut) {
+TEST_F(DistTrainingRefusals, TheSeparatorMayBeOmitted) {
   EXPECT_EQ(run({"launch", "-n", "2", "train", "--fresh", "t.yaml", "model.vocab_size=300", "train.steps=1",
                  "optimizer.moments=bf16"}),
             0)
@@ -157,11 +157,11 @@ TEST_F(DistTrainingRefusals, TheSeparatorMayBeLeftOut) {
   EXPECT_EQ(times("1 step of 128 tokens, 2 processes on cpu (dp 2)"), 1) << log();
   EXPECT_EQ(times("model.vocab_size: 300 is larger than the vocabulary of the corpus, 257"), 1) << log();
   EXPECT_EQ(times("the CPU computes in fp32"), 1) << log();
-  // The 43 ids beyond the tokenizer's are never drawn: 200 tokens would hit one.
+  // The 43 ids beyond the tokenizer's vocabulary must never be drawn: among 200 random tokens one would appear.
   EXPECT_EQ(run({"generate", "runs/t", "--temperature", "100", "--max-tokens", "200"}), 0) << log();
 }
 
-TEST_F(DistTrainingRefusals, AReferenceOfOneToken) {
+TEST_F(DistTrainingRefusals, AReferenceOfOneTokenIsRefused) {
   const auto bench = [&](const std::string& alone) {
     return run({"launch",     "-n",   "2",         "--", "bench",         "context", "--device",  "cpu",
                 "--length",   "64",   "--heads",   "2",  "--head-dim",    "8",       "--seconds", "1e-6",
@@ -177,7 +177,7 @@ TEST_F(DistTrainingRefusals, AReferenceOfOneToken) {
 
 class DistTrainingBenchmarks : public DistTraining {};
 
-// What they send each other is measured with the rest.
+// Collectives between the processes are measured with the rest.
 TEST_F(DistTrainingBenchmarks, SeveralProcessesAreCalibratedTogether) {
   ASSERT_EQ(run({"launch", "-n", "2", "--", "bench", "calibrate", "t.yaml", "--out", "rates.yaml", "run.threads=1"}), 0)
       << read_file(dir_ / "log");
@@ -211,7 +211,7 @@ class DistTrainingLaunchers : public DistTraining {
             {"MASTER_ADDR", "127.0.0.1"},
             {"MASTER_PORT", std::to_string(23000 + getpid() % 5000)}};
   }
-  // What rank 0 says at the end of a run that ran out of time.
+  // Returns the last message of rank 0 in a run that ran out of time.
   std::string train(Environment (*environment)(int)) const {
     const std::vector<std::string> words = {"train",         "t.yaml", "train.steps=0", "train.minutes=0.001",
                                             "run.threads=1", "--fresh"};
@@ -222,7 +222,7 @@ class DistTrainingLaunchers : public DistTraining {
   }
 };
 
-TEST_F(DistTrainingLaunchers, ToGoOnNamesTheOneThatWasUsed) {
+TEST_F(DistTrainingLaunchers, TheResumeCommandNamesTheLauncher) {
   const std::string by_srun = train(srun), by_torchrun = train(torchrun);
   EXPECT_NE(by_srun.find("to go on: srun --ntasks 2 ringmaster train runs/t train.minutes=...\n"), std::string::npos)
       << by_srun;
@@ -231,7 +231,7 @@ TEST_F(DistTrainingLaunchers, ToGoOnNamesTheOneThatWasUsed) {
       << by_torchrun;
 }
 
-TEST_F(DistTrainingLaunchers, ARankThatDoesNotArriveIsNamedInTheTimeThatIsSet) {
+TEST_F(DistTrainingLaunchers, AMissingRankIsNamedAfterTheTimeout) {
   Environment lonely = srun(0);
   lonely["RINGMASTER_COMM_TIMEOUT"] = "1";
   const auto begin = Clock::now();
@@ -244,7 +244,7 @@ TEST_F(DistTrainingLaunchers, ARankThatDoesNotArriveIsNamedInTheTimeThatIsSet) {
 
 class DistTrainingSignals : public DistTraining {
  protected:
-  // A worker's pid, by its place among the agent's children; 0 until the run has written a step.
+  // Returns the pid of the worker at `index` among the agent's children; 0 until the run has written a step.
   pid_t child_of(pid_t agent, std::size_t index) const {
     if (losses_text("r").empty()) return 0;
     std::istringstream list(
@@ -256,7 +256,7 @@ class DistTrainingSignals : public DistTraining {
   std::string losses_text(const std::string& directory) const { return read_file(dir_ / directory / "metrics.jsonl"); }
 };
 
-TEST_F(DistTrainingSignals, DeadWorkerEndsTheRunNamed) {
+TEST_F(DistTrainingSignals, ADeadWorkerEndsTheRunAndIsNamed) {
   std::vector<std::string> command = launch(2, "r", "train.steps=1000000");
   command.insert(command.begin() + 1, {"--max-restarts", "0"});
   const pid_t agent = start(command);
@@ -271,12 +271,12 @@ TEST_F(DistTrainingSignals, DeadWorkerEndsTheRunNamed) {
     kill(victim, SIGKILL);
   const auto killed = Clock::now();
   EXPECT_EQ(wait(agent), 128 + SIGKILL);
-  EXPECT_LT(Clock::now() - killed, std::chrono::seconds(100));  // on a busy machine; it would train for hours
+  EXPECT_LT(Clock::now() - killed, std::chrono::seconds(100));  // for a busy machine; the run would train for hours
   const std::string log = read_file(dir_ / "log");
   EXPECT_NE(log.find("rank 1 (pid " + std::to_string(victim) + ") was killed by signal 9"), std::string::npos) << log;
 }
 
-TEST_F(DistTrainingSignals, TerminationCheckpointsAndTheRunGoesOn) {
+TEST_F(DistTrainingSignals, TerminationWritesACheckpoint) {
   const pid_t agent = start(launch(2, "r", "train.steps=1000000"));
   for (const auto begin = Clock::now(); !child_of(agent, 1) && Clock::now() - begin < std::chrono::seconds(100);)
     std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -1,4 +1,5 @@
-// Who is named when ranks hang: real operations over Gloo in which one rank does something else.
+// The rank that is named when ranks hang, also with real operations over Gloo in which one rank does something
+// different.
 
 #include "launcher/verdict.h"
 
@@ -46,7 +47,7 @@ TEST(Verdict, NamesTheRankThatTheOthersWaitFor) {
       "parallel/x.cpp:88; rank 1 is in phase forward after step 119 and #411 of dp, for 12 s");
 }
 
-TEST(Verdict, FollowsTheChainOfThoseThatWait) {
+TEST(Verdict, FollowsTheChainOfWaitingRanks) {
   const Ranks ranks = {rank(0, {group("tp", 5, "a", 0, 2), group("dp", 9)}),
                        rank(1, {group("tp", 4, "", 0, 2), group("dp", 9, "b", 1, 2)}),
                        rank(2, {group("tp", 5, "", 2, 2), group("dp", 9, "", 1, 2)})};
@@ -59,29 +60,29 @@ TEST(Verdict, AStoppedRankIsTheCause) {
   EXPECT_NE(verdict(ranks, 3).find("rank 2 (pid 102) is stopped"), std::string::npos) << verdict(ranks, 3);
 }
 
-TEST(Verdict, WithoutALaggardItSaysSo) {
+TEST(Verdict, SaysIfNoRankLags) {
   const std::string text = verdict({rank(0, {group("dp", 4, "a", 0, 2)}), rank(1, {group("dp", 4, "a", 0, 2)})}, 2);
   EXPECT_EQ(text.find("no rank lags: ranks 0 and 1 wait in #5 of dp, a at "), 0u) << text;
 }
 
-TEST(Verdict, SaysOfWhomNothingWasHeard) {
+TEST(Verdict, NamesRanksThatWereNotHeardOf) {
   const std::string text = verdict({rank(0, {group("dp", 4, "a", 0, 4)}), rank(1, {group("dp", 4, "a", 0, 4)})}, 4);
   EXPECT_NE(text.find("nothing was heard of ranks 2 and 3"), std::string::npos) << text;
 }
 
-TEST(Verdict, RanksThatWaitForEachOther) {
+TEST(Verdict, SaysIfRanksWaitForEachOther) {
   const std::string text =
       verdict({rank(0, {group("dp", 4, "a"), group("tp", 7)}), rank(1, {group("dp", 4), group("tp", 7, "b")})}, 2);
   EXPECT_EQ(text.find("ranks wait for each other: rank 0 waits in #5 of dp"), 0u) << text;
 }
 
-TEST(Verdict, WritingACheckpointBesideIsNoWaiting) {
+TEST(Verdict, WritingACheckpointDoesNotCountAsWaiting) {
   const Ranks ranks = {rank(0, {group("dp", 4, "a")}),
                        rank(1, {group("dp", 4), group(kBackgroundGroup, 2, "all_gather")})};
   EXPECT_EQ(verdict(ranks, 2).find("rank 1 (pid 101) hangs"), 0u) << verdict(ranks, 2);
 }
 
-// The others' writers wait for its disk; who is silent for longest says nothing.
+// The writers of the other ranks wait for rank 1's disk, although other ranks are silent for longer.
 TEST(Verdict, NamesTheRankWhoseDiskHangs) {
   Ranks ranks = {rank(0, {group("dp", 4), group(kBackgroundGroup, 2, "all_gather")}, 13),
                  rank(1, {group("dp", 4), group(kBackgroundGroup, 2)}, 12),
@@ -89,11 +90,11 @@ TEST(Verdict, NamesTheRankWhoseDiskHangs) {
   for (RankState& r : ranks) r.writes = true, r.phase = "snapshot, writing: sync";
   EXPECT_EQ(verdict(ranks, 3).find("rank 1 (pid 101) hangs: it is in phase snapshot, writing: sync"), 0u)
       << verdict(ranks, 3);
-  ranks[1].writes = false;  // it is done
+  ranks[1].writes = false;  // its writer has ended
   EXPECT_EQ(verdict(ranks, 3).find("rank 2 (pid 102) hangs"), 0u) << verdict(ranks, 3);
 }
 
-// A rank that does something else than the others at some operation.
+// Faults of one rank at some operation.
 enum class Fault { skips, swaps, other_shape, never_comes };
 
 void PrintTo(Fault fault, std::ostream* out) {
@@ -115,7 +116,7 @@ void call(Communicator& c, int number, std::int64_t n) {
     c.broadcast(t, 0).synchronize();
 }
 
-// Whether its order differs, and shapes.
+// Calls kCalls operations, which differ in order and shape, with a fault at call `at`.
 void follow(Communicator& c, Fault fault, int at, const std::atomic<int>& read) {
   for (int i = 0; i < kCalls; ++i) {
     while (i == at && fault == Fault::never_comes && read < kRanks) std::this_thread::yield();
@@ -139,7 +140,7 @@ Ranks hang(Fault fault, int culprit, int at) {
         const auto r = static_cast<std::size_t>(c.rank());
         c.record(FlightLog(pages[r].flights, "dp", 0, kRanks));
         std::thread reader([&] {
-          std::this_thread::sleep_for(std::chrono::milliseconds(500));  // a busy machine's ranks hang by then
+          std::this_thread::sleep_for(std::chrono::milliseconds(500));  // ranks of a busy machine hang by then
           states[r] = state_of(pages[r], c.rank());
           for (++read; read < kRanks;) std::this_thread::yield();
           c.abort("it was seen");
