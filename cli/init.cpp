@@ -34,16 +34,18 @@ struct Arguments {
 RunDirectory run_of(const std::string& weights) {
   if (const auto run = run_around(weights)) return *run;
   if (const std::string advice = download_and_import_advice(weights); !advice.empty())
-    fail("--from: ", weights, " is no run", advice);
-  fail("--from: ", weights, " is no run. Published weights become one: ", import_command(weights));
+    fail("--from: ", weights, " is not a run", advice);
+  fail("--from: ", weights, " is not a run. Import published weights first: ", import_command(weights));
 }
 
 void check(const Arguments& a) {
   if (fs::exists(a.file) && !a.force) fail("init: ", a.file, " exists. Give another name, or --force");
   const bool tunes = a.start.kind == "finetune";
   if (tunes && a.start.weights.empty())
-    fail("init: finetune needs --from RUN: a run, or published weights after ringmaster import DIR --output RUN");
-  if (!tunes && !a.start.weights.empty()) fail("init: --from is for --template finetune");
+    fail(
+        "init: --template finetune requires --from RUN: a run, or published weights after ringmaster import DIR "
+        "--output RUN");
+  if (!tunes && !a.start.weights.empty()) fail("init: --from requires --template finetune");
 }
 
 void say_what_is_next(const Arguments& a, bool corpus) {
@@ -82,7 +84,7 @@ bool names_base(const Arguments& a, const std::string& name) {
 // Returns the name of the run: --name, otherwise the settings file's name, or the default if the file is config.yaml.
 std::string name_of(const Arguments& a) {
   if (!a.name.empty()) {
-    if (names_base(a, a.name)) fail("init: --name ", a.name, " is the run that --from names. Give another name");
+    if (names_base(a, a.name)) fail("init: --name: ", a.name, " is the run of --from. Give another name");
     return a.name;
   }
   const std::string stem = fs::path(a.file).stem().string();
@@ -93,8 +95,8 @@ std::string name_of(const Arguments& a) {
 void note_existing_run(Arguments& a) {
   const RunDirectory run(RunConfig{.name = a.start.name}.path());
   if (run.exists())
-    a.notes +=
-        str("note: ", run.path(), " exists: training with this file continues it. For a run of its own: --name\n");
+    a.notes += str("note: ", run.path(),
+                   " exists, so training with this file continues it. For a separate run, give --name\n");
 }
 
 std::uint64_t longest_document(const TokenSplit& split) {
@@ -110,9 +112,9 @@ void note_cut_documents(Arguments& a, const TokenSplit& split) {
   if (!cut) return;
   a.notes +=
       str("note: ", cut, " of ", split.documents(), " documents are longer than model.context: ", context,
-          ", the longest has ", a.start.longest, " tokens, and are cut into several. ",
+          " and are cut; the longest has ", a.start.longest, " tokens. ",
           context < known ? str("The model supports a context of ", known, ": raise model.context, or shorten them")
-                          : "The model supports no longer context: shorten them before `data prepare`",
+                          : "The model does not support a longer context: shorten them before `data prepare`",
           "\n");
 }
 
@@ -121,14 +123,14 @@ void check_tokenizer_of_weights(const Arguments& a, const TokenStore& store) {
   const std::string file = run_of(a.start.weights).tokenizer_file();
   if (!fs::exists(file) || load_tokenizer(file)->hash() == store.tokenizer_hash()) return;
   fail("--data: ", a.start.data, " was made with a tokenizer of kind ", store.tokenizer()->kind(),
-       ", which is not that of ", a.start.weights, ". Prepare it again with --tokenizer ", file);
+       ", which is not the tokenizer of ", a.start.weights, ". Prepare it again with --tokenizer ", file);
 }
 
 void take_corpus(Arguments& a) {
   const bool tunes = a.start.kind == "finetune";
   if (tunes && is_text_file(a.start.data)) {
     const RunDirectory base = run_of(a.start.weights);
-    fail("--data: ", a.start.data, " is text, and no corpus. Make one of it with `",
+    fail("--data: expected a corpus (.h5), but ", a.start.data, " is text. Prepare it with `",
          preparing_command(a.start.data, {base.tokenizer_file(), fs::exists(base.chat_template_file())}),
          "`, and give --data ", corpus_name(a.start.data));
   }
@@ -159,13 +161,14 @@ void add_init_command(Command app) {
   const Command init =
       app.add_subcommand("init", "Write a settings file with comments, for this machine and your data");
   Arguments& a = init.runs(run);
-  init.add_option("file", a.file, "The file to write").show_default();
-  init.add_option("--template", a.start.kind, "What to begin with").one_of(starting_kinds()).show_default();
-  init.add_option("--data", a.start.data, "The corpus; where it exists already, steps follow from its size")
+  init.add_option("file", a.file, "File to write").show_default();
+  init.add_option("--template", a.start.kind, "Kind of run").one_of(starting_kinds()).show_default();
+  init.add_option("--data", a.start.data, "The corpus; if it already exists, the number of steps follows from its size")
       .show_default();
-  init.add_option("--from", a.start.weights, "finetune: the run or import whose weights it takes").type_name("RUN");
+  init.add_option("--from", a.start.weights, "With --template finetune: the run or import whose weights to start from")
+      .type_name("RUN");
   init.add_option("--name", a.name, "Name of the run (default: the file's name without .yaml)");
-  add_device(init, a.device, "What to write for");
+  add_device(init, a.device, "Device to write settings for");
   init.add_flag("--force", a.force, "Overwrite the file");
   init.footer("Example: ringmaster init my.yaml --template long-context --data books.h5");
 }

@@ -27,16 +27,16 @@ constexpr const char* kExamples = R"(Examples:
   ringmaster launch --nproc-per-node 2 -- train configs/quickstart.yaml
       two workers on this machine train together, data parallel
   ringmaster launch --nproc-per-node 4 --threads-per-worker 2 --log-dir logs -- train my.yaml optimizer.lr=1e-3
-      four workers of two threads each; logs/attempt_0/rank0.log ... rank3.log
+      four workers with two threads each; writes logs/attempt_0/rank0.log ... rank3.log
   ringmaster launch --make-secret job.secret
   ringmaster launch --nnodes 2 --nproc-per-node auto --rdzv-endpoint 10.0.0.1:29400 --secret-file job.secret -- \
       train my.yaml
-      the same command on two machines, of which one is 10.0.0.1
+      run the same command on two machines, one of which is 10.0.0.1
 
-When a worker fails, it is named with its last lines, the others are ended on all nodes, and all are started again:
-training goes on from its newest checkpoint. SIGINT and SIGTERM are passed on once: the workers finish their step,
-checkpoint and exit; a second one ends them at once. Every option is also taken from the environment as torchrun's are:
---nproc-per-node from PET_NPROC_PER_NODE.)";
+When a worker fails, the launcher prints its rank and last lines, ends the others on all nodes and restarts all:
+training resumes from its newest checkpoint. SIGINT and SIGTERM are passed on once: the workers finish their step,
+checkpoint and exit. A second signal ends them at once. As with torchrun, every option can also be set in the
+environment: --nproc-per-node by PET_NPROC_PER_NODE.)";
 
 // Returns true for commands whose processes share one piece of work; with others, each process would do all of it.
 bool shares_work(const std::vector<std::string>& command) {
@@ -50,12 +50,11 @@ void check_command(Command app, const LaunchOptions& o) {
   const bool bench = o.command[0] == "bench" && o.command.size() > 1;
   const std::string name = o.command[0] + (bench ? " " + o.command[1] : "");
   if (!app.find_command(o.command[0]))
-    fail("launch: '", name,
-         "' is no command of ringmaster. Write what each worker runs after --: ringmaster launch -n ", o.processes,
-         " -- train config.yaml");
+    fail("launch: unknown command '", name, "'. Write the command of the workers after --: ringmaster launch -n ",
+         o.processes, " -- train config.yaml");
   fail("launch: ", name,
-       " works in one process; several are for train, bench step, bench context and bench calibrate. Run it alone: "
-       "ringmaster ",
+       " runs in one process; only train, bench step, bench context and bench calibrate support several. "
+       "Run it without launch: ringmaster ",
        joined(o.command, " "));
 }
 
@@ -72,14 +71,14 @@ struct Words {
 
 void pass_on_faults(const std::string& faults, std::vector<std::string>& command) {
   parse_fault_plan(faults);
-  if (command[0] != "train") fail("launch: --inject is for train, not for ", command[0]);
+  if (command[0] != "train") fail("launch: --inject works only with train, got ", command[0]);
   command.insert(command.begin() + 1, "--inject=" + faults);
 }
 
 void read_place(const Words& w, LaunchOptions& o) {
   const AgentEnvironment told = w.standalone ? AgentEnvironment{} : parse_agent_environment(current_environment());
   if (!w.nodes.empty()) read_nodes(w.nodes, o);
-  if (w.standalone && o.max_nodes > 1) fail("launch: --standalone is for one node, but --nnodes is ", w.nodes);
+  if (w.standalone && o.max_nodes > 1) fail("launch: --standalone allows only one node, but --nnodes is ", w.nodes);
   take_place(told, !w.nodes.empty(), o);
   if (o.max_nodes == 1) return;  // torchrun's users often give an endpoint even for one node
   if (!w.endpoint.empty())
@@ -98,8 +97,8 @@ void read_words(const Words& w, LaunchOptions& o) {
   if (!w.tee.empty()) o.tee = read_streams("--tee", w.tee);
   if (!w.redirects.empty()) o.redirects = read_streams("--redirects", w.redirects);
   if ((!w.tee.empty() || !w.redirects.empty()) && o.log_dir.empty())
-    fail("launch: --tee and --redirects write files: give --log-dir, too");
-  if (o.gpu_core_dumps && o.log_dir.empty()) fail("launch: --gpu-core-dumps writes files: give --log-dir, too");
+    fail("launch: --tee and --redirects write files. Give --log-dir, too");
+  if (o.gpu_core_dumps && o.log_dir.empty()) fail("launch: --gpu-core-dumps writes files. Give --log-dir, too");
   if (!w.filter.empty()) o.shown = read_local_ranks(w.filter);
   if (!w.signals.empty()) o.signals = read_signals(w.signals);
   if (!w.faults.empty()) pass_on_faults(w.faults, o.command);
@@ -116,48 +115,49 @@ void add_nodes(Command launch, LaunchOptions& o, Words& w) {
       .type_name("N");
   launch.add_option("--nnodes", w.nodes, "Nodes, each of which runs this command: N, or MIN:MAX (default: 1)")
       .type_name("N");
-  launch.add_number("--node-rank", o.node_rank, "Which node this is (default: in the order of their coming)", 0, 4095);
-  launch.add_option("--rdzv-endpoint", w.endpoint, "Where nodes meet: an address of node 0 and a free port there")
+  launch.add_number("--node-rank", o.node_rank, "Rank of this node (default: in order of arrival)", 0, 4095);
+  launch
+      .add_option("--rdzv-endpoint", w.endpoint, "Rendezvous of the nodes: an address of node 0 and a free port there")
       .type_name("HOST:PORT");
   launch.add_option("--rdzv-id", o.rdzv_id, "Name of the job, the same on every node").type_name("ID");
-  launch.add_option("--rdzv-backend", w.backend, "For torchrun's users: both words mean the same here")
+  launch.add_option("--rdzv-backend", w.backend, "Accepted for compatibility with torchrun; both values mean the same")
       .one_of({"static", "c10d"});
   launch
-      .add_option("--rdzv-conf", w.rdzv_conf,
-                  "Seconds: join_timeout=600 for nodes to come, last_call_timeout=30 for more than MIN, "
-                  "return_timeout=2 for lost ones where MIN are left, keep_alive_timeout=30 of silence of a node")
+      .add_option(
+          "--rdzv-conf", w.rdzv_conf,
+          "Seconds: join_timeout=600 to wait for MIN nodes, last_call_timeout=30 for more than MIN, "
+          "return_timeout=2 for lost nodes if MIN are left, keep_alive_timeout=30 until a silent node counts as lost")
       .type_name("KEY=VALUE,...");
-  launch.add_option("--master-addr", w.master_addr, "As in --rdzv-endpoint").type_name("HOST");
-  launch.add_option("--master-port", w.master_port, "As in --rdzv-endpoint (default: 29500)").type_name("PORT");
-  launch.add_flag("--standalone", w.standalone, "One node, whatever the environment says of a meeting place");
+  launch.add_option("--master-addr", w.master_addr, "Host of --rdzv-endpoint").type_name("HOST");
+  launch.add_option("--master-port", w.master_port, "Port of --rdzv-endpoint (default: 29500)").type_name("PORT");
+  launch.add_flag("--standalone", w.standalone, "Run one node and ignore a rendezvous given by the environment");
   launch.add_option("--local-addr", o.local_addr, "Address at which other nodes reach this one").type_name("ADDRESS");
-  launch.add_option("--secret-file", w.secret_file, "What only nodes of this job know (or RINGMASTER_SECRET)")
+  launch
+      .add_option("--secret-file", w.secret_file,
+                  "File with the secret that nodes of this job share (or RINGMASTER_SECRET)")
       .type_name("FILE");
-  launch.add_option("--make-secret", w.new_secret, "Write a new secret into a file, and do nothing else")
-      .type_name("FILE");
+  launch.add_option("--make-secret", w.new_secret, "Write a new secret to a file and exit").type_name("FILE");
 }
 
 void add_workers(Command launch, LaunchOptions& o, Words& w) {
-  launch.add_number(
-      "--max-restarts", o.max_restarts,
-      "Times that all workers are started again after a failure, counted since there was progress (default: 3)", 0,
-      1'000'000);
+  launch.add_number("--max-restarts", o.max_restarts,
+                    "Restarts of all workers after failures without progress in between (default: 3)", 0, 1'000'000);
   launch.add_number("--threads-per-worker", o.threads_per_worker, "Threads of each worker (default: cores / workers)",
                     1, kMaxThreads);
   launch.add_number("--timeout", o.comm_timeout_seconds,
-                    "Seconds a rank waits for the others, to arrive and in one operation (default: 60 and 300)", 1,
+                    "Seconds that a rank waits for others to start and in one operation (default: 60 and 300)", 1,
                     kMaxSeconds);
   launch.add_number(
       "--hang-limit", w.hang_seconds,
-      "Seconds without progress in a step that end the workers, 0 for never (default: 5 times the longest of 99 "
-      "in 100 recent steps, at least 10)",
+      "Seconds without progress after which workers are ended; 0: never (default: 5 times the 99th percentile of "
+      "recent steps, at least 10)",
       0, kMaxSeconds);
   launch.add_number("--stop-timeout,--shutdown-timeout", w.stop_seconds,
                     "Seconds to checkpoint and exit after SIGINT or SIGTERM (default: 300)", 1, kMaxSeconds);
   launch.add_number("--monitor-interval", w.monitor_seconds,
-                    "Seconds between looks at the workers where the kernel does not say that one ended (default: 0.2)",
+                    "Seconds between checks of the workers if the kernel does not report their end (default: 0.2)",
                     0.01, 60);
-  launch.add_option("--inject", w.faults, "Fail on purpose, to see a run recover: SEED:FAULT;FAULT..., docs/inject.md")
+  launch.add_option("--inject", w.faults, "Inject faults to test recovery: SEED:FAULT;FAULT..., see docs/inject.md")
       .type_name("SEED:FAULTS");
   launch
       .add_option("--numa-binding", w.numa_binding,
@@ -166,7 +166,7 @@ void add_workers(Command launch, LaunchOptions& o, Words& w) {
       .type_name("HOW");
   launch
       .add_option("--signals-to-handle", w.signals,
-                  "Signals that are passed on (default: SIGTERM,SIGINT,SIGHUP,SIGUSR1,SIGUSR2)")
+                  "Signals to pass on (default: SIGTERM,SIGINT,SIGHUP,SIGUSR1,SIGUSR2)")
       .type_name("NAMES");
 }
 
@@ -174,20 +174,21 @@ void add_logs(Command launch, LaunchOptions& o, Words& w) {
   launch.add_option("--log-dir", o.log_dir, "Write the output of each rank to DIR/attempt_N/rankN.log")
       .type_name("DIR");
   launch.add_flag("--gpu-core-dumps", o.gpu_core_dumps,
-                  "Write a core dump of a GPU that fails to DIR/attempt_N/rankN.cudacore, for cuda-gdb");
-  launch.add_option("--tee,-t", w.tee, "Local ranks that write to file and console: 3 for all, or 0:3,1:3,...")
+                  "Write a core dump of a failed GPU to DIR/attempt_N/rankN.cudacore, for cuda-gdb");
+  launch.add_option("--tee,-t", w.tee, "Local ranks that write to file and console: 3 (all), or 0:3,1:3,...")
       .type_name("RANKS");
-  launch.add_option("--redirects,-r", w.redirects, "Local ranks that write to their file alone, in the same form")
+  launch.add_option("--redirects,-r", w.redirects, "Local ranks that write only to their file, in the form of --tee")
       .type_name("RANKS");
-  launch.add_option("--local-ranks-filter", w.filter, "Local ranks that the console shows, such as 0,1 (default: all)")
+  launch.add_option("--local-ranks-filter", w.filter, "Local ranks to show on the console, such as 0,1 (default: all)")
       .type_name("RANKS");
   launch
-      .add_option("--dashboard", w.dashboard,
-                  "Show the job at http://127.0.0.1:PORT: a page, /metrics for Prometheus, /healthz; 0: a free port")
+      .add_option(
+          "--dashboard", w.dashboard,
+          "Serve a page of the job, /metrics (Prometheus) and /healthz at http://127.0.0.1:PORT; 0: a free port")
       .type_name("[HOST:]PORT");
   launch
       .add_option("--dashboard-token-file", w.token_file,
-                  "What visitors of the dashboard must show; needed where other machines can reach it")
+                  "File with the token of the dashboard's clients; required if other machines can reach it")
       .type_name("FILE");
 }
 
@@ -205,7 +206,7 @@ void name_variables(Command launch) {
 }
 
 int launch_and_show(Command app, LaunchOptions& o, const Words& w) {
-  if (w.dashboard.empty() && !w.token_file.empty()) fail("launch: --dashboard-token-file is for --dashboard PORT");
+  if (w.dashboard.empty() && !w.token_file.empty()) fail("launch: --dashboard-token-file requires --dashboard PORT");
   if (w.dashboard.empty()) return launch(o);
   JobBoard board;
   o.board = &board;
@@ -227,7 +228,7 @@ void run(Command app, LaunchOptions& o, Words& w) {
   if (level.given()) pass_on_log_level(level.values().front(), o.command);
   if ((o.processes > 1 || o.max_nodes > 1) && !gloo_available())
     fail(
-        "launch: several workers need Gloo, which this build lacks: install libgloo-dev, then configure and build "
+        "launch: several workers require Gloo, which this build lacks. Install libgloo-dev, then configure and build "
         "again");
   if (const int code = launch_and_show(app, o, w)) throw ExitCode{code};
 }
@@ -248,7 +249,7 @@ void add_launch_command(Command app) {
   launch
       .add_option(
           "command", options->command,
-          "What each worker runs, after --: train, bench step, bench context or bench calibrate, and its arguments")
+          "Command of each worker, after --: train, bench step, bench context or bench calibrate, with arguments")
       .type_name("COMMAND");
   launch.callback([options, words, app] { run(app, *options, *words); });
 }

@@ -21,7 +21,7 @@ int number(const std::string& option, const std::string& text, int least, int mo
   int n = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
   if (error != std::errc{} || end != text.data() + text.size() || n < least || n > most)
-    fail("launch: ", option, ": '", text, "' is not a number of ", least, " to ", most);
+    fail("launch: ", option, ": expected a number from ", least, " to ", most, ", got '", text, "'");
   return n;
 }
 
@@ -40,14 +40,14 @@ std::vector<std::string> parts(const std::string& text, char separator) {
 
 void read_nodes(const std::string& text, LaunchOptions& o) {
   const std::vector<std::string> range = parts(text, ':');
-  if (range.size() > 2) fail("launch: --nnodes: '", text, "' is not N or MIN:MAX");
+  if (range.size() > 2) fail("launch: --nnodes: expected N or MIN:MAX, got '", text, "'");
   o.min_nodes = number("--nnodes", range.front(), 1, kMaxNodes);
   o.max_nodes = number("--nnodes", range.back(), o.min_nodes, kMaxNodes);
 }
 
 int read_processes(const std::string& text) {
   const int gpus = text == "auto" || text == "gpu" ? device_count(Backend::cuda) : 0;
-  if (text == "gpu" && gpus == 0) fail("launch: --nproc-per-node gpu: this machine has no GPU that can be used");
+  if (text == "gpu" && gpus == 0) fail("launch: --nproc-per-node gpu: this machine has no usable GPU");
   if (gpus > 0) return gpus;
   if (text == "auto" || text == "cpu") return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   return number("--nproc-per-node", text, 1, kMaxLocal);
@@ -73,8 +73,8 @@ void read_rdzv_conf(const std::string& text, LaunchOptions& o) {
                                        : key == "keep_alive_timeout"             ? &o.silence
                                                                                  : nullptr;
     if (!known)
-      fail("launch: --rdzv-conf: '", key,
-           "' is not one of join_timeout, last_call_timeout, return_timeout, keep_alive_timeout");
+      fail("launch: --rdzv-conf: expected join_timeout, last_call_timeout, return_timeout or keep_alive_timeout, got '",
+           key, "'");
     *known = std::chrono::seconds(number("--rdzv-conf " + key, value, 1, kMaxSeconds));
   }
 }
@@ -86,7 +86,7 @@ LocalRanks read_streams(const char* option, const std::string& text) {
   LocalRanks ranks;
   for (const std::string& pair : parts(text, ',')) {
     const std::size_t colon = pair.find(':');
-    if (colon == std::string::npos) fail("launch: ", option, ": '", pair, "' is not LOCAL_RANK:STREAMS");
+    if (colon == std::string::npos) fail("launch: ", option, ": expected LOCAL_RANK:STREAMS, got '", pair, "'");
     ranks.some[number(option, pair.substr(0, colon), 0, kMaxLocal)] = number(option, pair.substr(colon + 1), 0, 3) > 0;
   }
   return ranks;
@@ -105,8 +105,8 @@ std::vector<int> read_signals(const std::string& text) {
   std::vector<int> signals;
   for (const std::string& name : parts(text, ',')) {
     if (!known.contains(name))
-      fail("launch: --signals-to-handle: '", name,
-           "' is not one of SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2");
+      fail("launch: --signals-to-handle: expected SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1 or SIGUSR2, got '", name,
+           "'");
     signals.push_back(known.at(name));
   }
   return signals;
@@ -119,7 +119,7 @@ NumaBinding read_numa_binding(const std::string& word) {
       {"exclusive", NumaBinding::exclusive}, {"core-complex", NumaBinding::core_complex}};
   const auto at = known.find(word);
   if (at == known.end())
-    fail("launch: --numa-binding: '", word, "' is not one of auto, none, node, socket, exclusive, core-complex");
+    fail("launch: --numa-binding: expected auto, none, node, socket, exclusive or core-complex, got '", word, "'");
   return at->second;
 }
 
@@ -127,12 +127,12 @@ void take_place(const AgentEnvironment& told, bool nodes_given, LaunchOptions& o
   const std::string& who = told.source;
   if (told.here > 1)
     fail("launch: ", who, " started ", told.agents, " of this command on ", counted(told.nodes, "node"),
-         ", but one on each node starts all of its workers: srun --ntasks-per-node=1, mpirun --map-by ppr:1:node, "
-         "mpiexec -ppn 1");
+         ", but a node needs only one, which starts all workers of the node. Use srun --ntasks-per-node=1, "
+         "mpirun --map-by ppr:1:node or mpiexec -ppn 1");
   if (!nodes_given && told.agents > 1) o.min_nodes = o.max_nodes = told.agents;
   if (o.max_nodes == 1 && (told.agents > 1 || told.index > 0))
     fail("launch: ", who, " started this command ", told.agents > 1 ? counted(told.agents, "time") : "several times",
-         ", but there is one node: each would train alone. Give --nnodes, or --standalone if this is meant");
+         ", but --nnodes is 1, so each would train alone. Give --nnodes, or --standalone if that is intended");
   if (o.max_nodes == 1) return;
   if (o.node_rank < 0 && told.index < o.max_nodes) o.node_rank = told.index;
   o.endpoint = told.endpoint;
@@ -142,11 +142,11 @@ void take_place(const AgentEnvironment& told, bool nodes_given, LaunchOptions& o
 void refuse_loopback(const AgentEnvironment& told, const LaunchOptions& o) {
   if (o.max_nodes == 1 || !o.endpoint || !is_loopback(o.endpoint->host)) return;
   const std::string what = "launch: --rdzv-endpoint: " + o.endpoint->host + " is a loopback address, ";
-  const char* remedy = "give an address of node 0 that the others can reach";
-  if (told.nodes > 1) fail(what, "but this job of ", told.source, " has ", told.nodes, " nodes: ", remedy);
+  const char* remedy = "Give an address of node 0 that the others can reach";
+  if (told.nodes > 1) fail(what, "but this job of ", told.source, " has ", told.nodes, " nodes. ", remedy);
   if (o.min_nodes == 1)
-    fail(what, "and with --nnodes 1:", o.max_nodes, " each machine would train alone: ", remedy,
-         ", on one machine also its own name");
+    fail(what, "and with --nnodes 1:", o.max_nodes, " each machine would train alone. ", remedy,
+         " (on a single machine, its host name works, too)");
 }
 
 std::string find_secret(const std::string& file) {

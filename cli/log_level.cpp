@@ -29,7 +29,7 @@ void add_log_levels(Command app) {
     for (const std::string& name : path) command = command.find_command(name);
     const Option option = command.add_option(
         kOption, [](const std::string& level) { log::set_level(kLevels.at(level)); },
-        "Log lines of this level and worse, on the console and in a run's log.txt");
+        "Minimum level of log lines on the console and in a run's log.txt");
     option.one_of({"debug", "info", "warn", "error"}).show_default("info");
     if (path.front() == "launch") option.envname("PET_LOG_LEVEL");  // as for launch's other options
   }

@@ -30,8 +30,7 @@ std::string version_and_libraries() {
 
 int run(int argc, char** argv) {
   ring::Program program("ringmaster",
-                        "Ringmaster trains transformer language models: text -> tokens -> training -> checkpoints -> "
-                        "samples.");
+                        "Trains transformer language models: text -> tokens -> training -> checkpoints -> samples.");
   program.set_version(version_and_libraries());
   program.footer("Start with `make quickstart`, or see docs/ for each step.");
   ring::add_commands(program);
@@ -53,8 +52,8 @@ int run(int argc, char** argv) {
 
 const char* how_to_do_without(ring::Resource resource) {
   switch (resource) {
-    case ring::Resource::gpu: return "Or compute on the CPU: run.device=cpu (eval, generate: --device cpu)";
-    case ring::Resource::threads: return "Or ask for fewer: run.threads, --threads or RINGMASTER_THREADS";
+    case ring::Resource::gpu: return "Or use the CPU: run.device=cpu (eval, generate: --device cpu)";
+    case ring::Resource::threads: return "Or use fewer threads: set run.threads, --threads or RINGMASTER_THREADS";
     case ring::Resource::recorded_lists: return "Or set train.cuda_graph: off";
   }
   return "";
@@ -102,7 +101,7 @@ int main(int argc, char** argv) {
     return ring::kExitDeviceFailure;
   } catch (const ring::OutOfMemory& e) {
     const char* advice =
-        e.advice.empty() ? ". Take a smaller batch, a shorter context, or a device with more memory" : "";
+        e.advice.empty() ? ". Use a smaller batch, a shorter context, or a device with more memory" : "";
     return failed_with(ring::str(e.what(), advice));
   } catch (const ring::Unavailable& e) {
     return failed_with(ring::str(e.what(), ". ", how_to_do_without(e.resource)));

@@ -18,7 +18,7 @@ struct Options {
 Command named(Command program, const std::string& name) {
   if (name.empty()) return program;
   const Command command = program.find_command(name);
-  if (!command) fail("man: '", name, "' is no command; ringmaster --help lists them");
+  if (!command) fail("man: unknown command '", name, "'. To list commands: ringmaster --help");
   return command;
 }
 
@@ -36,8 +36,8 @@ void write_all(Command program, const std::string& folder) {
 void add_man_command(Command app) {
   const Command man = app.add_subcommand("man", "Print the manual page of a command, or write all of them");
   auto options = std::make_shared<Options>();
-  man.add_option("command", options->command, "A command (default: the program)");
-  man.add_option("--output", options->folder, "Write all pages into this folder, such as ~/.local/share/man/man1")
+  man.add_option("command", options->command, "Command to document (default: the program)");
+  man.add_option("--output", options->folder, "Write all pages to this folder, such as ~/.local/share/man/man1")
       .type_name("DIR");
   man.footer("Example: ringmaster man train | man -l -");
   man.callback([app, options] {

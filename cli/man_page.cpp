@@ -113,14 +113,14 @@ std::string all_commands(Command program) {
 std::string exit_codes() {
   std::string text = section("EXIT STATUS");
   text += entry("0", "Done.");
-  text += entry(std::to_string(kExitError), "Failed; standard error says why and what to do.");
-  text += entry(std::to_string(kExitUsage), "The command line cannot be understood.");
-  text +=
-      entry(std::to_string(kExitInterrupted), "A signal ended the run after it had saved; the same command goes on.");
-  text += entry(std::to_string(kExitPeerLost), "Another process of the job was the cause; it says why.");
-  text += entry(std::to_string(kExitTakenOver), "Another process trains this run now, and this one has stopped.");
+  text += entry(std::to_string(kExitError), "The command failed; standard error says why and what to do.");
+  text += entry(std::to_string(kExitUsage), "The command line is invalid.");
+  text += entry(std::to_string(kExitInterrupted),
+                "A signal ended the run after it had saved; the same command resumes it.");
+  text += entry(std::to_string(kExitPeerLost), "Another process of the job failed; that process says why.");
+  text += entry(std::to_string(kExitTakenOver), "Another process now trains this run, so this one stopped.");
   text += entry(std::to_string(kExitOutOfMemory),
-                "Memory ran out; a smaller choice is recorded, and the same command goes on with it.");
+                "Memory ran out; the run recorded smaller settings, and the same command resumes with them.");
   text += entry(std::to_string(kExitDeviceFailure), "A GPU failed; the same command resumes the run.");
   return text;
 }

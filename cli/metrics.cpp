@@ -28,13 +28,13 @@ void export_metrics(const Arguments& a) {
 }  // namespace
 
 void add_metrics_command(Command app) {
-  const Command metrics = app.add_subcommand("metrics", "Take what runs recorded to other programs");
+  const Command metrics = app.add_subcommand("metrics", "Export the metrics of runs for other programs");
   metrics.require_subcommand();
-  const Command c = metrics.add_subcommand("export", "Write the records of runs as one table");
+  const Command c = metrics.add_subcommand("export", "Write the metrics of runs as one table");
   Arguments& a = c.runs(export_metrics);
   c.add_option("runs", a.runs, "directories of runs").required().type_name("RUN");
-  c.add_option("--format", a.format, "Of the table").one_of({"csv"}).show_default();
-  c.add_option("--output", a.output, "The file to write; default: standard output").type_name("FILE");
+  c.add_option("--format", a.format, "Format of the table").one_of({"csv"}).show_default();
+  c.add_option("--output", a.output, "File to write; default: standard output").type_name("FILE");
   c.footer("Example: ringmaster metrics export runs/a runs/b --format csv --output metrics.csv");
 }
 

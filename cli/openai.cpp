@@ -40,32 +40,32 @@ class Keys {
   double number(const std::string& key, double otherwise, double least, double most) {
     const Json value = take(key);
     if (value.is_null()) return otherwise;
-    if (!value.is_number()) refuse(key, "is not a number");
+    if (!value.is_number()) refuse(key, "must be a number");
     const double n = value.get<double>();
-    if (!(n >= least && n <= most)) refuse(key, str("is ", n, "; from ", least, " to ", most));
+    if (!(n >= least && n <= most)) refuse(key, str("must be from ", least, " to ", most, ", got ", n));
     return n;
   }
   std::int64_t count(const std::string& key, std::int64_t otherwise, std::int64_t least, std::int64_t most) {
     const Json value = take(key);
     if (value.is_null()) return otherwise;
-    if (!value.is_number_integer()) refuse(key, "is not a whole number");
+    if (!value.is_number_integer()) refuse(key, "must be an integer");
     const bool large = value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(most);
     if (large || value.get<std::int64_t>() < least)
-      refuse(key, str("is ", shown(value.dump()), "; from ", least, " to ", most));
+      refuse(key, str("must be from ", least, " to ", most, ", got ", shown(value.dump())));
     return value.get<std::int64_t>();
   }
   bool flag(const std::string& key) {
     const Json value = take(key);
-    if (!value.is_null() && !value.is_boolean()) refuse(key, "is neither true nor false");
+    if (!value.is_null() && !value.is_boolean()) refuse(key, "must be true or false");
     return value.is_boolean() && value.get<bool>();
   }
   // Refuses any value but this one.
   void fixed(const std::string& key, const Json& value) {
     const Json given = take(key);
-    if (!given.is_null() && given != value) refuse(key, "is not supported, other than " + value.dump());
+    if (!given.is_null() && given != value) refuse(key, "supports only " + value.dump());
   }
   void all_known() const {
-    if (!body_.empty()) refuse(body_.begin().key(), "is not known here");
+    if (!body_.empty()) refuse(body_.begin().key(), "is not supported");
   }
 
  private:
@@ -73,25 +73,25 @@ class Keys {
 };
 
 std::string text_in(const Json& value, const std::string& key) {
-  if (!value.is_string()) refuse(key, "is not text");
+  if (!value.is_string()) refuse(key, "must be a string");
   return value.get<std::string>();
 }
 
 std::string prompt_of(Keys& keys) {
   Json prompt = keys.take("prompt");
   if (prompt.is_array() && prompt.size() == 1 && prompt[0].is_string()) prompt = Json(prompt[0]);
-  if (prompt.is_array()) refuse("prompt", "is a list; give one text");
+  if (prompt.is_array()) refuse("prompt", "must be one string, got a list");
   return text_in(prompt, "prompt");
 }
 
 // Returns a message's text. The content is a string or a list of text parts.
 std::string content_of(const Json& content) {
   if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) refuse("messages", "has a message whose content is not text");
+  if (!content.is_array()) refuse("messages", "must have strings as content");
   std::string text;
   for (const Json& part : content) {
     const bool is_text = part.is_object() && part.value("type", Json()) == "text" && part.contains("text");
-    if (!is_text || !part["text"].is_string()) refuse("messages", "has a part that is not text");
+    if (!is_text || !part["text"].is_string()) refuse("messages", "must have only parts of type text");
     text += part["text"].get<std::string>();
   }
   return text;
@@ -103,7 +103,7 @@ std::string role_of(const Json& role) {
     if (role == known) return known;
   if (role == "developer") return "system";
   refuse("messages", "has the role " + role.dump(-1, ' ', false, Json::error_handler_t::replace) +
-                         ", which is none of system, developer, user, assistant");
+                         "; expected system, developer, user or assistant");
 }
 
 // Parses a message. Empty unknown members are accepted: clients send back the replies that they got, which have some.
@@ -118,7 +118,7 @@ ChatMessage message_of(const Json& m) {
 
 std::vector<ChatMessage> messages_of(Keys& keys) {
   const Json list = keys.take("messages");
-  if (!list.is_array() || list.empty()) refuse("messages", "is not a list of messages");
+  if (!list.is_array() || list.empty()) refuse("messages", "must be a non-empty list of messages");
   std::vector<ChatMessage> messages;
   for (const Json& m : list) messages.push_back(message_of(m));
   return messages;
@@ -128,12 +128,13 @@ std::vector<std::string> stops_of(Keys& keys) {
   Json stop = keys.take("stop");
   if (stop.is_null()) return {};
   if (stop.is_string()) stop = Json::array({stop});
-  if (!stop.is_array() || stop.size() > kMaxStops) refuse("stop", str("is not a text or a list of up to ", kMaxStops));
+  if (!stop.is_array() || stop.size() > kMaxStops)
+    refuse("stop", str("must be a string or a list of at most ", kMaxStops, " strings"));
   std::vector<std::string> stops;
   for (const Json& s : stop) {
     stops.push_back(text_in(s, "stop"));
     if (stops.back().empty() || stops.back().size() > kMaxStopBytes)
-      refuse("stop", str("has a text that is not of 1 to ", kMaxStopBytes, " bytes"));
+      refuse("stop", str("must have strings of 1 to ", kMaxStopBytes, " bytes"));
   }
   return stops;
 }
@@ -143,7 +144,7 @@ Keys keys_of(const std::string& body) {
   try {
     json = parse_json<Json>(body, {.entries = kMaxEntries});
   } catch (const Error& e) {
-    throw ApiError(400, str("the body cannot be read as JSON: ", e.what()));
+    throw ApiError(400, str("the body is not valid JSON: ", e.what()));
   }
   if (!json.is_object()) throw ApiError(400, "the body is not a JSON object");
   return Keys(std::move(json));
@@ -190,7 +191,7 @@ void read_writing(Keys& keys, CompletionRequest& r, const ServeLimits& limits) {
   r.stops = stops_of(keys);
   r.stream = keys.flag("stream");
   if (Json options = keys.take("stream_options"); !options.is_null()) {
-    if (!options.is_object()) refuse("stream_options", "is not an object");
+    if (!options.is_object()) refuse("stream_options", "must be an object");
     Keys inner(std::move(options));
     r.usage = inner.flag("include_usage");
     inner.drop({"include_obfuscation"});

@@ -13,25 +13,28 @@ std::vector<std::string> attention_kind_names() {
 }
 
 void PatternOptions::add_to(Command cmd) {
-  cmd.add_number("--window", window, "Of windows: keys that a query sees", 1, kMaxLength).show_default();
-  cmd.add_number("--sinks", sinks, "Of windows: first keys that all see", 0, kMaxLength).show_default();
-  cmd.add_number("--segments", segments, "Of dilated attention, with commas", 1, kMaxLength).show_default();
-  cmd.add_number("--rates", rates, "Of dilated attention, with commas", 1, kMaxLength).show_default();
-  cmd.add_flag("--dedup", dedup, "Of dilated attention: pairs count once");
-  cmd.add_number("--block", block, "Of block patterns: 64 or 128", 64, 128).show_default();
-  cmd.add_number("--density", density, "Of block patterns: share of blocks, drawn at random", 0, 1).show_default();
+  cmd.add_number("--window", window, "With --kind window: keys that a query sees", 1, kMaxLength).show_default();
+  cmd.add_number("--sinks", sinks, "With --kind window: first keys, which all queries see", 0, kMaxLength)
+      .show_default();
+  cmd.add_number("--segments", segments, "With --kind dilated: segment lengths, with commas", 1, kMaxLength)
+      .show_default();
+  cmd.add_number("--rates", rates, "With --kind dilated: dilation rates, with commas", 1, kMaxLength).show_default();
+  cmd.add_flag("--dedup", dedup, "With --kind dilated: count pairs of several branches once");
+  cmd.add_number("--block", block, "With --kind block_sparse: tokens per block, 64 or 128", 64, 128).show_default();
+  cmd.add_number("--density", density, "With --kind block_sparse: share of blocks, drawn at random", 0, 1)
+      .show_default();
 }
 
 void PatternOptions::add_content_to(Command cmd) {
-  cmd.add_number("--keep", keep,
-                 "Of block patterns: blocks that each block of queries keeps, by content (pattern: content), instead "
-                 "of --density",
-                 1, kMaxLength)
+  cmd.add_number(
+         "--keep", keep,
+         "With --kind block_sparse: blocks that each query block selects (pattern: content), instead of --density", 1,
+         kMaxLength)
       .excludes({"--density"});
-  cmd.add_number("--local", local, "Of --keep: newest blocks that are kept in any case", 1, kMaxLength)
+  cmd.add_number("--local", local, "With --keep: newest blocks, which are always kept", 1, kMaxLength)
       .show_default()
       .needs("--keep");
-  cmd.add_number("--first", first, "Of --keep: blocks at the start that are kept in any case", 0, kMaxLength)
+  cmd.add_number("--first", first, "With --keep: blocks at the start, which are always kept", 0, kMaxLength)
       .show_default()
       .needs("--keep");
 }

@@ -93,8 +93,8 @@ std::int64_t vocabulary_of(const Config& c) {
   try {
     return open_corpora(c.data).vocab_size;
   } catch (const Error& e) {
-    fail("model.vocab_size: 0 is the corpus's, which cannot be read (", e.what(),
-         "). Give the number, as in: ", "model.vocab_size=50304");
+    fail("model.vocab_size: 0 reads the size from the corpus, but the corpus cannot be read (", e.what(),
+         "). Give the size, such as ", "model.vocab_size=50304");
   }
 }
 
@@ -148,7 +148,7 @@ void print_run_time(const RunLength& run, const PlannedStep& p) {
   if (!(seconds > 0)) return;
   const std::string length =
       run.tokens ? str(format_count(static_cast<double>(run.tokens)), " tokens") : counted(run.steps, "step");
-  print_format("\nthe whole run of %s with the fastest: %s\n", length.c_str(), format_duration(seconds).c_str());
+  print_format("\nthe whole run of %s with the fastest layout: %s\n", length.c_str(), format_duration(seconds).c_str());
 }
 
 // Prints the best layouts for one number of devices and returns the fastest; nullopt if none fits.
@@ -161,7 +161,8 @@ std::optional<PlannedStep> report(const Arguments& a, const PlanQuestion& q, con
   const Layouts all = try_layouts(q, progress_of(line, q, "layout"));
   line.clear();
   if (all.tried < all.count)
-    print_format("incomplete: interrupted after %zu of %zu layouts, and others may be faster\n", all.tried, all.count);
+    print_format("incomplete: interrupted after %zu of %zu layouts; other layouts may be faster\n", all.tried,
+                 all.count);
   else if (all.fit.empty() && all.too_large.empty()) {
     if (a.gpus.size() == 1 && a.contexts.size() <= 1) fail(a.file, ": ", all.error);
     print_format("no layout: %s\n", all.error.c_str());
@@ -174,8 +175,8 @@ std::optional<PlannedStep> report(const Arguments& a, const PlanQuestion& q, con
   }
   if (all.tried < all.count) return {};
   const bool host = may_offload(q.config) && q.config.train.activation_offload_bytes == 0;
-  print_format("take more of them, a shorter model.context or a smaller model%s\n",
-               host ? ", or say with --host how much of the host's memory a run may use, too" : "");
+  print_format("use more devices, a shorter model.context or a smaller model%s\n",
+               host ? ", or allow host memory for offloading with --host" : "");
   return {};
 }
 
@@ -207,11 +208,11 @@ void print_advice(const PlanQuestion& q, const std::optional<PlannedStep>& layou
       print_format("%10s %9s %12s %9s", "", "does not", "fit", "");
     print_format("\n");
   }
-  print_format("\nattention: its share of the step's time. As settings:\n\n");
+  print_format("\nattention: share of the step's time. The kinds as settings:\n\n");
   for (const AttentionAdvice& a : all) print_format("    model: {attention: %s}\n", a.yaml.c_str());
   print_format(
-      "\nWhat each kind does to the loss has to be tried: docs/attention.md says which to try first, "
-      "docs/measured/attention.md has trials.\n");
+      "\nThe effect of each kind on the loss must be measured: docs/attention.md says which to try first, and "
+      "docs/measured/attention.md has measurements.\n");
 }
 
 // Prints the rates that the plan uses, and what they do not cover.
@@ -220,14 +221,14 @@ void print_rates(const Arguments& a, const PlanQuestion& q, bool gpu_by_default)
   const int most = *std::ranges::max_element(a.gpus);
   print_format("%s: memory of one device, predicted; rates of %s\n", a.file.c_str(), q.rates.device.c_str());
   if (q.fixed.any())
-    print_format("only layouts with %s are planned, as the settings give them; --all-layouts plans all\n",
+    print_format("only layouts with %s are planned because the settings give these; --all-layouts plans all\n",
                  q.fixed.text().c_str());
   if (q.config.train.recompute != RecomputeChoice::automatic)
-    print_format("all layouts are planned with train.recompute: %s, as the settings give it; auto may be faster\n",
+    print_format("all layouts are planned with train.recompute: %s because the settings give it; auto may be faster\n",
                  choice_text(q.config, "train.recompute").c_str());
   if (gpu_by_default)
     print_format(
-        "no GPU is here, so the plan uses the shipped rates of %s; --rates selects others (h100, h200, cpu or "
+        "this machine has no GPU, so the plan uses the shipped rates of %s; --rates selects others (h100, h200, cpu or "
         "a file of ringmaster bench calibrate)\n",
         q.rates.device.c_str());
   if (const SoldGpu* gpu = sold_gpu(q.rates.device, a.memory))
@@ -235,7 +236,9 @@ void print_rates(const Arguments& a, const PlanQuestion& q, bool gpu_by_default)
                  static_cast<unsigned long long>(gpu->gigabytes), gpu->rates,
                  bytes_text(static_cast<std::size_t>(q.rates.memory_bytes)).c_str());
   if (most > 1 && q.rates.collective_bytes_per_second == 0)
-    print_format("the rates know no link between devices, so messages take no time here: measure with launch -n 2\n");
+    print_format(
+        "the rates include no link between devices, so the plan counts no time for messages. Measure the link with: "
+        "ringmaster launch -n 2 -- bench calibrate\n");
   else if (most > kGpusOfAMachine && q.rates.device != "cpu")
     print_format(
         "the plan assumes that all GPUs are in one machine. Links between machines are slower, so with more than "
@@ -299,39 +302,40 @@ void plan(const Arguments& a) try { run(a); } catch (const PlanStopped&) {
 
 void add_plan_command(Command app) {
   const Command cmd =
-      app.add_subcommand("plan", "What a run would take, and which layout is fastest: computes nothing");
+      app.add_subcommand("plan", "Predict time and memory of a run and find the fastest layout, without training");
   auto a = std::make_shared<Arguments>();
   cmd.add_option("config", a->file, kSettingsText).required();
-  cmd.add_option("overrides", a->overrides, "Settings to change, as section.key=value");
+  cmd.add_option("overrides", a->overrides, "Settings to change, such as section.key=value");
   cmd.add_number("--gpus", a->gpus, "Numbers of GPUs (with the rates of cpu: of processes), with commas", 1, 4096)
       .show_default()
       .takes_one_word();
   cmd.add_bytes(
       "--memory", a->memory,
-      "Memory of each GPU as it is sold, such as 80GB (of which a program can use 79.1 GiB on an h100); default: "
-      "the memory in the rates. train.memory_budget applies as well",
+      "Memory of each GPU as it is sold, such as 80GB (79.1 GiB usable on an h100); default: the memory in the rates. "
+      "train.memory_budget applies as well",
       1 << 20, std::uint64_t{1} << 50);
   cmd.add_bytes("--host", a->host,
-                "Of the host's memory for activations and optimizer states of each, such as 100GB; default: "
+                "Host memory per device for activations and optimizer states, such as 100GB; default: "
                 "train.activation_offload_bytes",
                 1, std::uint64_t{1} << 50);
-  cmd.add_number("--context", a->contexts, "Instead of model.context, with commas", 1, kMaxLength).takes_one_word();
+  cmd.add_number("--context", a->contexts, "Contexts to plan instead of model.context, with commas", 1, kMaxLength)
+      .takes_one_word();
   cmd.add_option("--rates", a->rates,
                  str(kRatesText, "; with --gpus or --memory on a machine without GPUs: h100, or h200 for more memory"))
       .show_default();
-  cmd.add_number("--rows", a->rows, "Layouts to show of each", 1, 10'000).show_default();
+  cmd.add_number("--rows", a->rows, "Layouts to show for each number of GPUs and context", 1, 10'000).show_default();
   cmd.add_flag("--longest-context", a->longest,
-               "Search the longest context that fits, one sequence at a time, and show its layout and memory");
+               "Find the longest context that fits with one sequence at a time, and show its layout and memory");
   cmd.add_flag("--advise", a->advise,
-               "Compare the kinds of attention, also those that select blocks, with settings for each context");
+               "Compare the kinds of attention, including those that select blocks, and print settings per context");
   cmd.add_flag("--all-layouts", a->all_layouts,
                "Plan all layouts, even if the settings give parallel.dp, cp, tp or zero");
-  cmd.add_option("--svg", a->svg, "Draw the memory of the fastest one's step into this file");
+  cmd.add_option("--svg", a->svg, "Draw the memory of the fastest layout's step to this file");
   cmd.footer(
-      "parallel.dp, cp, tp and zero are kept if the settings give them; otherwise all layouts are planned, which may "
-      "take minutes. train.recompute=block train.micro_batch=1 takes less time, for a layout that may be slower; so "
-      "does a smaller train.batch_size, as all micro-batches of a step are walked through. SIGINT or SIGTERM ends the "
-      "search and prints the layouts that are done.\n"
+      "parallel.dp, cp, tp and zero are kept if the settings give them. Otherwise all layouts are planned, which may\n"
+      "take minutes. train.recompute=block train.micro_batch=1 shortens the search but may miss faster layouts.\n"
+      "A smaller train.batch_size also shortens it, because the plan goes through all micro-batches of a step.\n"
+      "SIGINT or SIGTERM ends the search and prints the layouts found so far.\n"
       "Example: ringmaster plan bench/shapes/1b.yaml --gpus 1,2,8 --rates h100 --context 32768,262144");
   cmd.callback([a, cmd] {
     a->asks_for_gpus = cmd.find_option("--gpus").given() || cmd.find_option("--memory").given();

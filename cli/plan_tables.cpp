@@ -63,7 +63,7 @@ std::string ways_text(const ActivationPlan& plan) {
 void print_blocks(const PlannedStep& p) {
   print_format("\nIts blocks, in MiB of one micro-batch:\n\n");
   if (const ActivationPlan& plan = p.activations.plan; plan.segments > 0)
-    print_format("(the first %lld run again in the backward, %lld at a time, from the input of the first of these)\n\n",
+    print_format("(the backward recomputes the first %lld, %lld at a time, from the input of the first of these)\n\n",
                  static_cast<long long>(plan.segments * plan.segment_blocks),
                  static_cast<long long>(plan.segment_blocks));
   print_format("%-12s %-12s %10s %10s %10s %10s\n", "blocks", "recompute", "on device", "on host", "forward",
@@ -124,9 +124,9 @@ void print_kinds(std::span<const PlannedStep> all, const MemoryUnit& unit) {
 void print_shortages(const std::vector<LayoutShortage>& all, std::size_t rows) {
   std::vector<std::string> texts;
   for (std::size_t i = 0; i < all.size() && i < rows; ++i)
-    texts.push_back(str(all[i].layout, " takes at least ", bytes_text(all[i].least)));
+    texts.push_back(str(all[i].layout, " needs at least ", bytes_text(all[i].least)));
   if (all.size() > rows) texts.push_back(str("and ", all.size() - rows, " more (--rows)"));
-  print_format("\nwhat does not fit, whatever is computed again or kept on the host: %s\n",
+  print_format("\nlayouts that do not fit even with all recomputation and offloading: %s\n",
                joined(texts, "; ").c_str());
 }
 
@@ -151,19 +151,18 @@ void print_layouts(const Layouts& all, std::size_t rows) {
 
 void print_legend(const std::string& device) {
   print_format(
-      "\nmicro: sequences at a time per %s; chunk: tokens at a time in an MLP; recompute: what the backward computes\n"
-      "again, in how many blocks; states: weights, gradients and optimizer states; in step: most memory that a step\n"
-      "needs beside states; peak: most memory at once; budget: memory for activations; host: host memory;\n"
-      "seconds: of a step; MFU: share of the FLOP/s in the data sheet, for which attention counts only the pairs that "
-      "it\n"
-      "keeps (causal attention half of all); mostly: what the step spends most time on\n",
+      "\nmicro: sequences at a time per %s; chunk: tokens at a time in an MLP; recompute: parts that the backward\n"
+      "recomputes, with the number of blocks; states: weights, gradients and optimizer states; in step: most memory\n"
+      "of a step in addition to states; peak: most memory at once; budget: memory for activations; host: host\n"
+      "memory; seconds: time of a step; MFU: share of the data sheet's FLOP/s, where attention counts only the kept\n"
+      "pairs (causal attention: half of all); mostly: the part that takes most of the step's time\n",
       device.c_str());
 }
 
 std::string choice_text(Config config, const std::string& key) {
   const config::Node root = bind_config(config);
   const config::Field* field = config::find_field(root, key);
-  RING_CHECK(field && field->node.kind == config::Kind::choice, key, " is no setting with choices");
+  RING_CHECK(field && field->node.kind == config::Kind::choice, key, " is not a setting with choices");
   return std::get<std::string>(field->node.get());
 }
 

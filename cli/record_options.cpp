@@ -10,12 +10,11 @@ void add_record_options(Command command, PrepareOptions& o, const std::string& n
   RecordMembers& m = o.members;
   Option const all[] = {
       command.add_option("--text-field", m.text,
-                         "the input is JSON Lines or Parquet, and this member of each record is a document's text "
-                         "(with dots: a member's member); files named .jsonl or .ndjson are, with 'text'"),
+                         "read JSON Lines or Parquet with this member as the text (dots for nested members); default "
+                         "for .jsonl and .ndjson: text"),
       command.add_option("--prompt-field", m.prompt,
-                         "the input is JSON Lines or Parquet of prompts and completions, and this member of each "
-                         "record is the prompt, which does not count as a target"),
-      command.add_option("--completion-field", m.completion, "the field with the completion, which counts in the loss"),
+                         "read JSON Lines or Parquet with this member as the prompt, which does not count as a target"),
+      command.add_option("--completion-field", m.completion, "member with the completion, which counts as a target"),
       command
           .add_option(
               "--chat-field",
@@ -23,13 +22,13 @@ void add_record_options(Command command, PrepareOptions& o, const std::string& n
                 m.messages = name;
                 m.chats = name.empty();
               },
-              "the input is JSON Lines or Parquet of conversations, of which only the assistants' messages count; NAME "
-              "is the member with the list of messages. Without a NAME each record's form is found: messages, "
-              "conversations (ShareGPT's), or instruction, input and output (Alpaca's)")
+              "read JSON Lines or Parquet of conversations, with the list of messages in member NAME; only assistant "
+              "messages count as targets. Without NAME the form is detected: messages, conversations (ShareGPT), or "
+              "instruction, input and output (Alpaca)")
           .takes(0, 1),
       command.add_option("--chat-template", o.chat_template,
-                         "how conversations are written: a file with a template in Jinja, or " +
-                             chat::template_names() + "; by default as in the tokenizer's own files")};
+                         "format of conversations: a file with a Jinja template, or " + chat::template_names() +
+                             "; default: the template in the tokenizer's files")};
   for (Option option : all) {
     option.type_name(option.name() == "--chat-template" ? "NAME|FILE" : "NAME");
     if (!needed.empty()) option.needs(needed);

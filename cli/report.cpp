@@ -39,7 +39,7 @@ std::string run_at(const std::string& path) {
     return find_run(path).path();
   } catch (const Error& e) {
     if (!refuses_to_list(path) && !refuses_to_list(run.checkpoints())) throw;
-    log::warn(e.what(), ". The report goes on without it");
+    log::warn(e.what(), ". The report leaves it out");
     return path;
   }
 }
@@ -57,16 +57,15 @@ void report(const Arguments& a) {
 void add_report_command(Command app) {
   constexpr double kMaxTflops = 1e9;
   constexpr std::int64_t kMaxSampleTokens = 10'000;
-  const Command c = app.add_subcommand("report", "Write one page of HTML with the curves and settings of runs");
+  const Command c = app.add_subcommand("report", "Write an HTML page with the curves and settings of runs");
   Arguments& a = c.runs(report);
   c.add_option("runs", a.runs, "directories of runs").required().type_name("RUN");
-  c.add_option("--output", a.output, "The file to write").type_name("FILE").show_default();
+  c.add_option("--output", a.output, "File to write").type_name("FILE").show_default();
   c.add_number("--peak-tflops", a.peak_tflops,
-               "For MFU: what one device can do; 0: what is known, 989 of an H100 (SXM) or H200", 0, kMaxTflops);
-  c.add_option("--sample", a.samples.prompt, "Show how the checkpoints of each run go on after this text")
+               "Peak TFLOP/s of one device, for MFU; 0: 989 for an H100 (SXM) or H200, else unknown", 0, kMaxTflops);
+  c.add_option("--sample", a.samples.prompt, "Show how the checkpoints of each run continue this text")
       .type_name("TEXT");
-  c.add_number("--sample-tokens", a.samples.tokens, "Tokens of each sample at most", 1, kMaxSampleTokens)
-      .show_default();
+  c.add_number("--sample-tokens", a.samples.tokens, "Maximum tokens per sample", 1, kMaxSampleTokens).show_default();
   c.add_number("--threads", a.samples.threads, "CPU threads for samples; 0: all cores", 0, kMaxThreads);
   c.footer("Example: ringmaster report runs/a runs/b --sample \"The \" --output report.html");
 }

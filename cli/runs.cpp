@@ -117,7 +117,7 @@ void list(const Arguments& a) {
     for (const RunSummary& r : runs) all.push_back(json_of(r));
     std::cout << all.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << "\n";
   } else if (runs.empty()) {
-    std::cout << visible(a.folder) << ": there are no runs in it\n";
+    std::cout << visible(a.folder) << ": contains no runs\n";
   } else {
     print(runs);
   }
@@ -135,8 +135,12 @@ std::string memory_text(std::optional<double> v) { return v ? in_bytes(*v) : kNo
 void add_runs_command(Command app) {
   const Command runs = app.add_subcommand("runs", "List the runs in a folder, or compare some: runs compare A B");
   auto a = std::make_shared<Arguments>();
-  runs.add_option("folder", a->folder, "where the runs are, also in folders below it").type_name("DIR").show_default();
-  runs.add_option("--sort", a->sort, "The best, newest or furthest first, by this").one_of(key_names()).show_default();
+  runs.add_option("folder", a->folder, "folder with the runs, which may be in subfolders")
+      .type_name("DIR")
+      .show_default();
+  runs.add_option("--sort", a->sort, "Sort by this: best, newest or furthest run first")
+      .one_of(key_names())
+      .show_default();
   runs.add_flag("--json", a->json, "Print one JSON array");
   runs.footer("Example: ringmaster runs --sort validation_loss");
   add_runs_compare(runs);

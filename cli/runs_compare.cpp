@@ -54,7 +54,7 @@ void print_settings(const std::vector<std::string>& paths, const Compared& c) {
 void print_losses(const char* title, const std::vector<const Curve*>& curves, const Compared& c) {
   const std::vector<std::int64_t> steps = common_steps(curves, kRows);
   if (steps.empty()) {
-    std::cout << "\nNo step has a " << title << " in all runs.\n";
+    std::cout << "\nThe runs have no common step with a " << title << ".\n";
     return;
   }
   Rows rows = {c.head(str(title, " at step"))};
@@ -113,7 +113,7 @@ void compare(const std::vector<std::string>& given) {
 
 void add_runs_compare(Command runs) {
   auto paths = std::make_shared<std::vector<std::string>>();
-  const Command c = runs.add_subcommand("compare", "Settings that differ, and losses and speed at the same steps");
+  const Command c = runs.add_subcommand("compare", "Print settings that differ, and losses and speed at common steps");
   c.add_option("runs", *paths, str("Directories of 2 to ", kMaxRuns, " runs"))
       .required()
       .takes_at_least(2)  // CLI11 has no type name for "2 to 16"; the maximum is checked below

@@ -157,7 +157,7 @@ TEST_F(Init, DocumentsLongerThanTheContextAreCounted) {
   };
   EXPECT_NE(said(512, 600).find("1 of 1 documents are longer than model.context: 512, the longest has 601 tokens"),
             std::string::npos);
-  EXPECT_NE(said(512, 600).find("The model supports no longer context: shorten them"), std::string::npos);
+  EXPECT_NE(said(512, 600).find("The model does not support a longer context: shorten them"), std::string::npos);
   EXPECT_NE(said(8192, 5000).find("The model supports a context of 8192: raise model.context"), std::string::npos);
   EXPECT_EQ(said(8192, 600).find("note:"), std::string::npos);
   EXPECT_EQ(load(path("t.yaml")).model.context, 1024);
@@ -174,7 +174,7 @@ TEST_F(Init, ARunIsNotNamedAfterItsBase) {
   EXPECT_EQ(load("best.yaml").run.name, "best-finetune");
   std::vector<std::string> named = tune;
   named.insert(named.end(), {"--name", "best", "--force"});
-  EXPECT_NE(run(named).find("--name best is the run that --from names"), std::string::npos);
+  EXPECT_NE(run(named).find("--name: best is the run of --from"), std::string::npos);
   EXPECT_NE(run({"init", "sub.yaml", "--name", "best", "--device", "cpu"}).find("note: runs/best exists"),
             std::string::npos);
   fs::current_path(before);
@@ -270,7 +270,7 @@ TEST_F(Init, RefusesWithARemedy) {
   EXPECT_NE(run({"init", path("there.yaml")}).find("exists. Give another name, or --force"), std::string::npos);
   EXPECT_EQ(read_text_file(path("there.yaml"), 100), "mine");
   EXPECT_EQ(run({"init", path("there.yaml"), "--force", "--device", "cpu"}).find("init:"), std::string::npos);
-  EXPECT_NE(run({"init", path("a.yaml"), "--template", "finetune"}).find("needs --from RUN"), std::string::npos);
+  EXPECT_NE(run({"init", path("a.yaml"), "--template", "finetune"}).find("requires --from RUN"), std::string::npos);
   EXPECT_NE(run({"init", path("a.yaml"), "--template", "finetune", "--from", path("no")}).find("ringmaster import"),
             std::string::npos);
   EXPECT_NE(run({"init", path("a.yaml"), "--from", path("no")}).find("--template finetune"), std::string::npos);

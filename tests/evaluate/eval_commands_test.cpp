@@ -145,7 +145,7 @@ TEST_F(EvalCommands, TextInPlaceOfACorpusIsAnsweredWithWhatReadsIt) {
   ASSERT_EQ(run.code, 0) << run.output;
   EXPECT_NE(run.output.find("to sample: ringmaster generate " + path("run") + " --prompt"), std::string::npos);
   const std::string text = eval({"--data", path("text.txt")}).output;
-  EXPECT_NE(text.find("is text. Give it as --text  " + path("text.txt") + "\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("is text. Give it as --text " + path("text.txt") + "\n"), std::string::npos) << text;
   write("b.jsonl", "{\"body\": \"line 1\"}\n");
   EXPECT_NE(eval({"--data", path("b.jsonl")}).output.find("--text " + path("b.jsonl") + " --text-field body\n"),
             std::string::npos);

@@ -173,7 +173,7 @@ TEST_F(DistDashboard, ContradictoryOptionsAreRefused) {
   refused({"--dashboard", "0.0.0.0:8080"},
           "--dashboard: other machines can reach 0.0.0.0, so a token is required. Give --dashboard-token-file");
   refused({"--dashboard", "many"}, "--dashboard: 'many' is not HOST:PORT");
-  refused({"--dashboard-token-file", "token"}, "--dashboard-token-file is for --dashboard PORT");
+  refused({"--dashboard-token-file", "token"}, "--dashboard-token-file requires --dashboard PORT");
   EXPECT_FALSE(std::filesystem::exists(dir_ / "run"));
 }
 

@@ -168,7 +168,7 @@ TEST_F(DistTrainingFaults, MistakesAreRefusedAtOnce) {
   EXPECT_EQ(run({"train", "t.yaml", "--inject", "7:kill@agent=0"}), kExitError);
   EXPECT_TRUE(says("this process has no agent; start it with ringmaster launch")) << log();
   EXPECT_EQ(run({"launch", "--inject", "7:kill", "-n", "2", "--", "bench", "step", "t.yaml"}), kExitError);
-  EXPECT_TRUE(says("launch: --inject is for train, not for bench")) << log();
+  EXPECT_TRUE(says("launch: --inject works only with train, got bench")) << log();
   EXPECT_FALSE(test::fs::exists(dir_ / "r"));
 }
 

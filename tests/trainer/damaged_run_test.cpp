@@ -83,7 +83,7 @@ TEST_F(DamagedRuns, PipesInPlaceOfFilesAreNamed) {
 TEST_F(DamagedRuns, AReportNamesWhatCannotBeRead) {
   fs::create_directory_symlink("loop", path("loop"));
   expect_parts(ring({"report", path("run"), path("loop"), "--output", path("r.html")}), 0,
-               {path("loop"), "symbolic links", "The report goes on without it", "2 runs"});
+               {path("loop"), "symbolic links", "The report leaves it out", "2 runs"});
   const std::string page = read_text(path("r.html"));
   for (const char* part : {"loop</td>", "unreadable", "cannot be read: Too many levels of symbolic links"})
     EXPECT_NE(page.find(part), std::string::npos) << part;

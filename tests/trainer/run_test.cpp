@@ -454,7 +454,7 @@ TEST_F(Runs, RefusesBadInputBeforeAnythingIsWritten) {
   EXPECT_EQ(run_process(train("bad", {"model.context=100000"})).code, 1);
   const Finished no_gpu = run_process(train("bad", {"run.device=cuda"}), {{"CUDA_VISIBLE_DEVICES", ""}});
   EXPECT_EQ(no_gpu.code, 1);
-  EXPECT_NE(no_gpu.output.find(". Or compute on the CPU: run.device=cpu ("), std::string::npos) << no_gpu.output;
+  EXPECT_NE(no_gpu.output.find(". Or use the CPU: run.device=cpu ("), std::string::npos) << no_gpu.output;
   EXPECT_FALSE(fs::exists(folder_ / "bad"));
 }
 
@@ -465,7 +465,8 @@ TEST_F(Runs, WithTooFewThreadsTheyAreNamed) {
   const Finished f = run_process({"/bin/sh", "-c", command});
   EXPECT_EQ(f.code, 1);
   EXPECT_NE(f.output.find("cannot start 4000 threads"), std::string::npos) << f.output;
-  EXPECT_NE(f.output.find(". Or ask for fewer: run.threads, --threads or RINGMASTER_THREADS"), std::string::npos)
+  EXPECT_NE(f.output.find(". Or use fewer threads: set run.threads, --threads or RINGMASTER_THREADS"),
+            std::string::npos)
       << f.output;
 }
 
