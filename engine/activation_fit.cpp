@@ -102,7 +102,7 @@ std::string ActivationFit::text() const {
   std::string text = plan_text(plan);
   if (peak) text += str(": ", bytes_text(peak), " of ", bytes_text(budget));
   if (host) text += str(", ", bytes_text(host), " on the host");
-  if (staging) text += str(", ", bytes_text(staging), " for states on their way");
+  if (staging) text += str(", ", bytes_text(staging), " for states in transit");
   return text;
 }
 

@@ -21,7 +21,7 @@ struct ActivationFit {
   std::size_t host_room = 0;  // bytes of host memory that blocks may use; activations beyond them stay on the device
   std::size_t host = 0;       // bytes of host memory that blocks are predicted to use in each micro-batch
   std::size_t staging = 0;    // bytes for optimizer.offload_staging_bytes: auto, included in the peak; otherwise 0
-  // Returns "12 blocks keep everything, 10 blocks compute the MLP again: 61.2 GiB of 75.0 GiB".
+  // Returns "12 blocks keep everything, 10 blocks recompute the MLP: 61.2 GiB of 75.0 GiB".
   std::string text() const;
 };
 

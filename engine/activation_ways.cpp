@@ -64,7 +64,7 @@ std::string blocks_text(std::ptrdiff_t blocks, const BlockPlan& plan) {
   const char* s = blocks == 1 ? "s" : "";
   const std::string who = counted(blocks, "block");
   if (plan.recompute == Recompute::none) return str(who, " keep", s, " everything", plan.offload ? " on the host" : "");
-  return str(who, " compute", s, " ", recomputed(plan.recompute), " again",
+  return str(who, " recompute", s, " ", recomputed(plan.recompute),
              plan.offload ? str(" and keep", s, " the rest on the host") : "");
 }
 
@@ -75,8 +75,8 @@ std::string plan_text(const ActivationPlan& plan) {
       if (const auto n = std::ranges::count(plan.blocks, BlockPlan{r, offload}))
         text += str(text.empty() ? "" : ", ", blocks_text(n, {r, offload}));
   if (plan.segments > 0)
-    text += str("; of the inputs of the first ", plan.segments * plan.segment_blocks, " blocks one in ",
-                plan.segment_blocks, " is kept, and the others are computed again from it");
+    text += str("; of the inputs of the first ", plan.segments * plan.segment_blocks, " blocks, one in ",
+                plan.segment_blocks, " is kept, and the others are recomputed from it");
   return text;
 }
 

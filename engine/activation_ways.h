@@ -65,10 +65,10 @@ class ActivationWays {
   PartOptions options_;
 };
 
-// Returns "12 blocks keep everything", "1 block computes the MLP again and keeps the rest on the host".
+// Returns "12 blocks keep everything", "1 block recomputes the MLP and keeps the rest on the host".
 std::string blocks_text(std::ptrdiff_t blocks, const BlockPlan&);
 
-// Returns "12 blocks keep everything, 9 blocks compute the MLP again".
+// Returns "12 blocks keep everything, 9 blocks recompute the MLP".
 std::string plan_text(const ActivationPlan&);
 
 // Returns the recomputation that the settings fix for all blocks; `none` for auto.

@@ -42,7 +42,7 @@ std::vector<std::uint64_t> block_file_hashes(const ModelConfig& resolved) {
 
 Topic settings_topic() {
   return {"settings", "the ranks were started differently",
-          "All ranks of a run must have these alike: give each the same settings file, options and program"};
+          "All ranks must have the same values. Start each with the same settings file, options and program"};
 }
 
 Facts facts_of_start(const Config& c, Backend device, const CommOptions& options, const Facts& more) {
@@ -70,14 +70,14 @@ Corpora open_agreed_corpora(const Config& config, Mesh& mesh) {
   if (mesh.world() == 1) return corpora;
   Facts facts = facts_of_data(corpora);
   facts.push_back({"files of blocks (model.attention)", listed(block_file_hashes(config.model.resolved()))});
-  mesh.agree({"data", "the ranks read different data", "Put the same files on every machine; their places may differ"},
+  mesh.agree({"data", "the ranks read different data", "Put the same files on every machine; their paths may differ"},
              facts);
   return corpora;
 }
 
 void agree_on_checkpoint(const std::string& path, Mesh& mesh) {
   const std::string file = path + "/manifest.json";
-  std::string found = "not there";
+  std::string found = "missing";
   std::error_code error;
   try {
     if (std::filesystem::exists(file, error)) found = str("hash ", hash_text(read_file(file)));
@@ -85,7 +85,7 @@ void agree_on_checkpoint(const std::string& path, Mesh& mesh) {
     found = e.what();
   }
   mesh.agree({"checkpoint", "the ranks do not find the same checkpoint",
-              "A run's directory, and what run.init_from names, must be in a folder that all ranks share"},
+              "The run's directory and the path in run.init_from must be in a folder that all ranks share"},
              {{path, found}});
 }
 

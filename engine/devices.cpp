@@ -35,9 +35,9 @@ Device worker_device(const Config& c, const WorkerEnvironment& env) {
   const bool possible = nccl_available() && gpus >= env.local_world;
   if (c.run.device == DeviceChoice::cuda && !possible)
     fail("run.device: cuda with ", env.local_world, " processes on this machine: ",
-         nccl_available() ? str(gpus == 1 ? "there is " : "there are ", counted(gpus, "GPU"),
-                                ", and each process needs one of its own")
-                          : std::string("this build has no NCCL (libnccl-dev)"),
+         nccl_available()
+             ? str(gpus == 1 ? "there is " : "there are ", counted(gpus, "GPU"), ", but each process needs its own")
+             : std::string("this build has no NCCL (libnccl-dev)"),
          ". Start fewer processes, or set run.device: cpu");
   if (c.run.device == DeviceChoice::cpu || !possible) return {};
   return {Backend::cuda, env.local_rank};

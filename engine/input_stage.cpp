@@ -40,7 +40,8 @@ void InputStage::load(const std::vector<Batch>& batches, const StepInputs& to) {
   const StepInputs& from = slot.inputs;
   std::size_t at = 0, all = 0;
   for (const Batch& b : batches) all += b.inputs.size() * sizeof(std::int32_t);
-  RING_CHECK(all <= from.ids.bytes(), "a step's batches hold ", all, " bytes of ids, of at most ", from.ids.bytes());
+  RING_CHECK(all <= from.ids.bytes(), "a step's batches hold ", all, " bytes of ids, expected at most ",
+             from.ids.bytes());
   for (const Batch& b : batches) {
     const std::size_t bytes = b.inputs.size() * sizeof(std::int32_t);
     copy_.impl().upload(from.ids.raw() + at, b.inputs.data(), bytes);

@@ -144,8 +144,9 @@ Layouts try_layouts(const PlanQuestion& question, const PlanProgress& progress) 
   const std::vector<PlanQuestion> layouts = layouts_of(question);
   all.count = layouts.size();
   if (layouts.empty())
-    all.error = str("no layout of ", question.world, " processes has the given parallel degrees ",
-                    question.fixed.text(), ": give a multiple of their product, or leave some of them open");
+    all.error =
+        str("no layout of ", question.world, " processes has the given parallel degrees ", question.fixed.text(),
+            ". Use a number of processes that is a multiple of their product, or leave some degrees open");
   for (const PlanQuestion& q : layouts) try {
       const auto best = std::ranges::min_element(all.fit, {}, &PlannedStep::seconds);
       if (progress) progress(all.tried, all.count, best == all.fit.end() ? nullptr : &*best);

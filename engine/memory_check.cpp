@@ -29,7 +29,7 @@ std::string kinds_text(const StateMemory& m) {
   add("optimizer states", m.optimizer_states);
   add("average of the weights", m.average);
   add("copies for train.watch_interval", m.watched);
-  add("their chunks on the way from the host", m.staging);
+  add("staging for states on the host", m.staging);
   add("buffers of parallel.zero", m.buffers());
   add("copies for checkpoints", m.snapshot);
   return text;
@@ -100,7 +100,7 @@ std::string zero_advice(const Config& c, Mesh& mesh, int processes, const std::v
     own.snapshot = 0;  // a run can do without the copy for checkpoints
     const std::uint64_t here = own.total() * static_cast<std::uint64_t>(processes);
     if (shortage({own, here, processes}, bounds).empty())
-      return str("set parallel.zero: ", zero, " (then it is ", bytes_text(here), "), ");
+      return str("set parallel.zero: ", zero, " (which needs ", bytes_text(here), "), ");
   }
   return "";
 }
@@ -111,11 +111,11 @@ std::string advice(const Config& c, Mesh& mesh, int processes, const std::vector
   if (gpu && c.train.precision == PrecisionChoice::bf16 && c.optimizer.moments == DType::f32)
     text += "keep states in bf16 (optimizer.master, .moments, .gradients), ";
   if (gpu && c.optimizer.offload == StateOffload::none)
-    text += "keep states in the host's memory (optimizer.offload: states, or all), ";
+    text += "keep states in host memory (optimizer.offload: states or all), ";
   if (text.empty())
-    text = str("share it among more ", gpu ? "GPUs" : "machines",
+    text = str("share the model among more ", gpu ? "GPUs" : "machines",
                " (ringmaster launch with parallel.zero or parallel.tp), ");
-  return str("To make it fit, ", text, "or take fewer model.layers (", c.model.layers, ") or a smaller model.width (",
+  return str("To make it fit, ", text, "or use fewer model.layers (", c.model.layers, ") or a smaller model.width (",
              c.model.width, ")");
 }
 
@@ -135,13 +135,13 @@ std::string facts_of_shortage(const MemoryNeed& need, const std::vector<MemoryBo
   }
   if (!worst) return "";
   const bool together = !worst->of_process && need.processes > 1;
-  return str(kinds_text(need.own), ", in all ", bytes_text(need.own.total()),
+  return str(kinds_text(need.own), ", in total ", bytes_text(need.own.total()),
              together ? str(" in this process and ", bytes_text(need.here), " in the ",
                             counted(need.processes, "process"), " of this machine")
                       : "",
-             "; there are ", bytes_text(worst->available), " of ", bytes_text(worst->total),
+             "; available: ", bytes_text(worst->available), " of ", bytes_text(worst->total),
              worst->swap ? str(" and ", bytes_text(worst->swap), " of swap") : "", " (", worst->source,
-             "). Activations come on top");
+             "). Activations need more memory on top");
 }
 
 constexpr const char* kCannotFit = "the model cannot fit into memory: ";
@@ -172,7 +172,7 @@ std::string problem_of(const Config& c, const StateMemory& all, Mesh& mesh) {
   std::string problem = facts_of_shortage(need, bounds);
   if (!problem.empty()) problem += ". " + advice(c, mesh, need.processes, bounds);
   if (problem.empty() && !(problem = facts_of_shortage(host, memory_bounds())).empty())
-    problem += ". Share the states with parallel.zero, or take a machine with more memory";
+    problem += ". Share the states with parallel.zero, or use a machine with more memory";
   const std::vector<std::string> problems = gather_host(mesh.host(), problem);
   for (std::size_t rank = 0; rank < problems.size(); ++rank)
     if (!problems[rank].empty()) return str(problems.size() > 1 ? str("rank ", rank, ": ") : "", problems[rank]);
@@ -190,11 +190,11 @@ std::vector<Saving> ways_to_save(const Config& c, const MemoryTier* tier) {
 }
 
 void warn_of_fewer_copies(const Saving& wanted, const Saving& now, const std::string& problem) {
-  if (wanted.keeps) log::warn("checkpoint.memory_interval: there is no room to keep snapshots in memory: ", problem);
+  if (wanted.keeps) log::warn("checkpoint.memory_interval: there is too little memory to keep snapshots: ", problem);
   if (wanted.mode == SaveMode::async && now.mode == SaveMode::blocking)
     log::warn(
-        "checkpoint.mode: there is no room for a copy of the state, so steps wait while checkpoints are written, "
-        "as with blocking: ",
+        "checkpoint.mode: there is too little memory for a copy of the state, so steps wait while checkpoints are "
+        "written, as with blocking: ",
         problem);
 }
 
@@ -235,8 +235,8 @@ std::size_t activation_room(const Config& c, Mesh& mesh) {
   const auto room = static_cast<std::size_t>(-negative[0]);
   const auto wanted = static_cast<std::size_t>(c.train.activation_offload_bytes);
   if (wanted > room && mesh.rank() == 0)
-    log::warn("train.activation_offload_bytes: ", bytes_text(wanted), " for each process; there is room for ",
-              bytes_text(room), ", which is the limit now");
+    log::warn("train.activation_offload_bytes: ", bytes_text(wanted),
+              " per process do not fit into memory. The limit is now ", bytes_text(room));
   if (!may_offload(c)) return 0;  // only after the reduction, in which all ranks must take part
   return wanted ? std::min(wanted, room) : room;
 }
@@ -244,7 +244,7 @@ std::size_t activation_room(const Config& c, Mesh& mesh) {
 void check_memory(Model& declared, Device device, const ParamTypes& types) {
   const StateMemory own = state_memory(declared, 0, 1, 0, types, [](const OwnedShard&) { return 0; });
   const std::string problem = shortage({own, own.total(), 1}, bounds_of(device));
-  if (!problem.empty()) fail(problem, ". End other programs, or take a machine with more memory");
+  if (!problem.empty()) fail(problem, ". End other programs, or use a machine with more memory");
 }
 
 }  // namespace ring

@@ -71,9 +71,9 @@ std::optional<MemoryChoice> with_fewer_rows(const Config& c, int world, const Me
 
 [[noreturn]] void refuse(const Config& c, std::int64_t rows, std::size_t budget, const ActivationFit& smallest) {
   const std::size_t host = smallest.host_room;
-  fail("train.memory_budget: a step does not fit into ", bytes_text(budget), ", whatever is computed again",
+  fail("train.memory_budget: a step does not fit into ", bytes_text(budget), ", whatever is recomputed",
        host ? str(" or moved to the host (", bytes_text(host), ")") : "", "; it needs ", bytes_text(smallest.peak),
-       ". Raise the budget; or ", memory_advice(c, rows));
+       ". Raise the budget, or ", memory_advice(c, rows));
 }
 
 std::string settings_that_fit(Config c, int world, std::size_t budget, std::size_t host_room,
@@ -86,7 +86,7 @@ std::string settings_that_fit(Config c, int world, std::size_t budget, std::size
     if (const auto choice = choice_within(c, world, n, budget, host_room, rates))
       return str("train.recompute: auto", n == given ? "" : str(" with train.micro_batch: ", n),
                  " would fit: ", choice->fit.text());
-  return "No train.recompute and no train.micro_batch would fit: lower model.context, or share the model or its "
+  return "No values of train.recompute and train.micro_batch would fit. Lower model.context, or share the model or its "
          "sequences among more processes (parallel)";
 }
 
@@ -94,8 +94,8 @@ std::string settings_that_fit(Config c, int world, std::size_t budget, std::size
 MemoryChoice smallest_choice(const Config& c, Mesh& mesh, std::size_t budget, const ActivationFit& smallest,
                              const DeviceRates& rates) {
   if (mesh.rank() == 0)
-    log::warn("a step will take about ", bytes_text(smallest.peak), ", more than the ", bytes_text(budget),
-              " that there are. ", settings_that_fit(c, mesh.world(), budget, smallest.host_room, rates));
+    log::warn("a step needs about ", bytes_text(smallest.peak), ", but only ", bytes_text(budget), " are available. ",
+              settings_that_fit(c, mesh.world(), budget, smallest.host_room, rates));
   MemoryChoice choice{rows_of(c, mesh.world()), smallest, rates};
   choice.fit.budget = budget;
   return choice;
@@ -164,9 +164,7 @@ MemoryChoice choose_memory(const Config& config, Mesh& mesh, std::size_t host_ro
     if (const auto fit = within(most)) return {rows_of(c, mesh.world()), *fit, rates};
     if (mesh.rank() == 0)
       log::warn("memory: a step does not fit into ", bytes_text(most),
-                ", to which the run was limited when memory ran "
-                "out; it takes what there is, ",
-                bytes_text(free));
+                ", the run's limit since memory ran out. It now uses all available memory, ", bytes_text(free));
   }
   if (const auto fit = within(free)) return {rows_of(c, mesh.world()), *fit, rates};
   if (most == 0 && c.train.recompute == RecomputeChoice::automatic) refuse(c, rows_of(c, mesh.world()), free, smallest);

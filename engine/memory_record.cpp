@@ -57,7 +57,8 @@ std::uint64_t whole_memory(const Config& c, Mesh& mesh) {
 
 std::int64_t count_in(const nlohmann::json& json, const char* key) {
   const auto& value = json.at(key);
-  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > (std::uint64_t{1} << 62)) fail(key, " is no count");
+  if (!value.is_number_unsigned() || value.get<std::uint64_t>() > (std::uint64_t{1} << 62))
+    fail(key, " is not a count");
   return value.get<std::int64_t>();
 }
 
@@ -80,7 +81,7 @@ std::optional<MemoryRecord> smallest_note(const RunDirectory& run, std::int64_t 
       };
       if (!smallest || size(note) < size(*smallest)) smallest = note;
     } catch (const std::exception& e) {
-      log::warn(at->path().string(), " is not taken into account: ", e.what());
+      log::warn(at->path().string(), " is ignored: ", e.what());
     }
   return smallest;
 }
@@ -91,14 +92,14 @@ std::optional<MemoryRecord> read_record(const RunDirectory& run, const std::stri
       return parse_memory_record(read_text(run.memory_file(), kMaxBytes));
     } catch (const std::exception& e) {
       log::warn(run.memory_file(), " cannot be read (", e.what(), "): ",
-                in_checkpoint.empty() ? "what the run does with its memory is chosen again"
-                                      : "what the newest checkpoint says of memory counts");
+                in_checkpoint.empty() ? "the memory plan is chosen again"
+                                      : "the memory record in the newest checkpoint is used instead");
     }
   if (in_checkpoint.empty()) return {};
   try {
     return parse_memory_record(in_checkpoint);
   } catch (const std::exception& e) {
-    log::warn("what the newest checkpoint says of memory cannot be read: ", e.what());
+    log::warn("the memory record in the newest checkpoint cannot be read: ", e.what());
     return {};
   }
 }
@@ -167,7 +168,7 @@ MemoryRecord parse_memory_record(const std::string& text) {
     json.at("why").get_to(r.why);
     json.at("for").get_to(r.chosen_for);
   } catch (const std::exception& e) {
-    fail("no record of a run's memory: ", e.what());
+    fail("not a valid memory record: ", e.what());
   }
   check(r);
   return r;
@@ -208,7 +209,7 @@ void write_memory(const RunDirectory& run, const MemoryRecord& record) {
     replace_text(run.memory_file(), to_json(record) + "\n");
     fs::remove_all(notes_of(run));
   } catch (const std::exception& e) {
-    log::warn("what the run does with its memory is not recorded: ", e.what());
+    log::warn("cannot record the run's memory plan: ", e.what());
   }
 }
 

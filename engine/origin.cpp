@@ -128,7 +128,7 @@ std::string Origin::tokenizer_hash() const {
 
 Config settings_in(const std::string& metadata, const std::string& checkpoint) {
   const std::string text = text_of(parse_own_json<nlohmann::json>(metadata), kConfig);
-  if (text.empty()) fail(checkpoint, ": holds no settings, so it is of no run of this program");
+  if (text.empty()) fail(checkpoint, ": contains no settings, so it was not saved by a run of this program");
   Config config;
   load_config_text(config, text, "settings in " + checkpoint);
   return config;
@@ -150,7 +150,7 @@ Origin origin_of(const FoundCheckpoint& found) {
 void refuse_imported(const RunDirectory& run, const Origin& origin) {
   if (origin.imported.empty()) return;
   fail(run.path(), " holds weights imported from ", origin.imported,
-       ", and no training to go on with. To train from them, start another run: run.init_from=", run.path(),
+       ", not training that can be resumed. To train from them, start a new run: run.init_from=", run.path(),
        ", with the settings in ", run.path(), "/", kModelFile);
 }
 
@@ -171,7 +171,7 @@ std::shared_ptr<const Tokenizer> load_tokenizer_of(const Origin& origin, const s
   try {
     return load_tokenizer(file, origin.tokenizer_hash(), "checkpoint " + origin.checkpoint);
   } catch (const Error& e) {
-    fail(e.what(), ". Going on with the run (ringmaster train) writes the right one again from the corpus");
+    fail(e.what(), ". Resume the run (ringmaster train) to restore the right one from the corpus");
   }
 }
 
@@ -180,9 +180,9 @@ void check_blocks(const Origin& origin) {
   for (const std::string& part : parts_of(origin.data))
     if (part.starts_with(kBlocks)) wanted += kSeparator + part;
   if (const std::string here = blocks_fingerprint(origin.config.model); !origin.data.empty() && here != wanted)
-    fail("the files of blocks that model.attention names are not those of the checkpoint ", origin.checkpoint, ": ",
-         here.empty() ? "none" : here.substr(2), " here, ", wanted.empty() ? "none" : wanted.substr(2),
-         " there. Put the old ones back");
+    fail("the files of blocks in model.attention differ from those of the checkpoint ", origin.checkpoint, ": got ",
+         here.empty() ? "none" : here.substr(2), ", expected ", wanted.empty() ? "none" : wanted.substr(2),
+         ". Restore the original files");
 }
 
 std::vector<std::string> changes_of_data(const Origin& origin, const std::string& here, const ModelConfig& model) {
@@ -204,7 +204,7 @@ void check_data(const Origin& origin, const Corpora& corpora, const std::string&
   const ModelConfig& model = origin.config.model;
   const std::vector<std::string> changes = changes_of_data(origin, data_fingerprint(corpora, model), model);
   if (!changes.empty())
-    fail("the checkpoint ", origin.checkpoint, " was trained on other data than what is there now:\n  ",
+    fail("the checkpoint ", origin.checkpoint, " was trained on different data from the data found now:\n  ",
          joined(changes, "\n  "), "\n", remedy);
 }
 
@@ -235,7 +235,7 @@ RunSettings settings_in_file(const RunDirectory& run, bool warn) {
   RunSettings settings = run.settings();
   const std::string restoring = settings.untouched ? "" : run.restoring_command();
   if (warn && !restoring.empty())
-    log::warn(run.config_file(), " was changed since the run wrote it; to restore it: ", restoring);
+    log::warn(run.config_file(), " was changed after the run wrote it. To restore it: ", restoring);
   return settings;
 }
 
@@ -247,12 +247,11 @@ Config settings_to_go_on(const RunDirectory& run, bool warn) {
   if (run.has_config()) return settings_in_file(run, warn).config;
   std::string problem;
   if (const std::optional<Origin> origin = newest_origin(run, &problem)) {
-    if (warn)
-      log::warn(run.path(), " has checkpoints and no config.yaml: going on with the settings in ", origin->checkpoint);
+    if (warn) log::warn(run.path(), " has checkpoints but no config.yaml. Using the settings in ", origin->checkpoint);
     return origin->config;
   }
   if (problem.empty()) return run.settings().config;  // throws Error, which says that this is not a run
-  fail(run.path(), " has no config.yaml, and none of its checkpoints tells its settings: ", problem);
+  fail(run.path(), " has no config.yaml, and none of its checkpoints has readable settings: ", problem);
 }
 
 }  // namespace ring

@@ -244,8 +244,7 @@ StepSizes fit_micro_batch(const PlanQuestion& question) {
   if (!best)
     fail("train.micro_batch: auto (--fit): not even one sequence of ", q.config.model.context,
          " tokens at a time fits into ", bytes_text(q.budget),
-         ": lower model.context, or share the model or its sequences among more processes "
-         "(ringmaster plan says which way)");
+         ". Lower model.context, or share the model or its sequences among more processes (ringmaster plan shows how)");
   return {best->config.train.micro_batch, best->config.train.mlp_chunk};
 }
 

@@ -48,9 +48,9 @@ DeviceRates from_file(const std::string& file, const Config& c, const std::strin
   try {
     load_config(rates, file);
   } catch (const Error& e) {
-    fail(named_by, ": ", file, " holds no rates (", e.what(),
-         "). It takes a table that is shipped (h200, h100, cpu) or a file as this writes it: ringmaster bench "
-         "calibrate CONFIG --out FILE");
+    fail(named_by, ": ", file, " is not a file of rates (", e.what(),
+         "). Give a shipped table (h200, h100, cpu), or a file written by: ringmaster bench calibrate CONFIG --out "
+         "FILE");
   }
   try {
     check_precision(rates, c);
@@ -80,8 +80,8 @@ DeviceRates agreed_rates(const Config& c, Communicator& host) {
   const std::string& file = c.run.rates;
   if (const std::string here = model_here(c);
       host.rank() == 0 && !file.empty() && !is_shipped(file) && rates.device != here)
-    log::warn("run.rates: ", file, " holds the rates of ", rates.device, ", and this run computes on ", here,
-              ": its plan may be slower than another. ringmaster bench calibrate measures those of this machine");
+    log::warn("run.rates: ", file, " holds the rates of ", rates.device, ", but this run computes on ", here,
+              ", so its plan may not be the fastest. To measure this machine's rates: ringmaster bench calibrate");
   if (host.size() == 1) return rates;
   load_config_text(rates, by_leader(host, [&] { return to_yaml(rates); }), "rates of rank 0");
   return rates;

@@ -20,14 +20,14 @@ void resolve_device(Config& c, Backend backend, bool warn) {
   if (backend == Backend::cpu) {
     if (warn &&
         (bf16_states || c.train.precision == PrecisionChoice::bf16 || c.train.precision == PrecisionChoice::tf32))
-      log::warn("the CPU computes in fp32: train.precision and the types of optimizer.* are fp32 here");
+      log::warn("CPUs compute in fp32, so train.precision and the types of optimizer.* are set to fp32");
     c.train.precision = PrecisionChoice::fp32;
     o.master = o.moments = o.gradients = DType::f32;
     return;
   }
   if (c.train.precision == PrecisionChoice::automatic) c.train.precision = PrecisionChoice::bf16;
   if (c.train.precision != PrecisionChoice::bf16 && bf16_states)
-    fail("optimizer.master, .moments and .gradients: bf16 goes with train.precision: bf16 only");
+    fail("optimizer.master, .moments and .gradients: bf16 requires train.precision: bf16");
 }
 
 // Throws Error if the tensors of a micro-batch would have more bytes than 64 bits can count.
@@ -37,7 +37,8 @@ void check_activations(const Config& c, std::int64_t rows) {
   const std::int64_t widest = std::max({m.width, (m.heads + 2 * m.kv_heads) * m.head_dim, 2 * m.mlp_width});
   if (rows * m.context > kMaxNumbers / widest)
     fail("train.micro_batch: ", rows, " sequences of ", m.context, " tokens, each with ", widest,
-         " numbers in its widest layer, are beyond any memory: lower train.micro_batch, model.context or the model");
+         " numbers in its widest layer, exceed any memory. Lower train.micro_batch or model.context, or use a smaller "
+         "model");
 }
 
 }  // namespace
@@ -56,9 +57,9 @@ void resolve_length(Config& c, const Corpora& corpora) {
   const double tokens = std::min(all * static_cast<double>(c.model.context), static_cast<double>(kMaxTokens));
   const std::int64_t steps = steps_of_tokens(c.train, c.model.context, static_cast<std::int64_t>(tokens));
   if (steps > most || all / static_cast<double>(c.train.batch_size) > static_cast<double>(most))
-    fail("train.epochs: ", epochs, " epochs of ", samples, " samples are ",
+    fail("train.epochs: ", epochs, " epochs of ", samples, " samples need ",
          std::ceil(all / static_cast<double>(c.train.batch_size)), " steps of train.batch_size ", c.train.batch_size,
-         ", or more smaller ones, at most ", most, ": lower train.epochs or enlarge the steps");
+         ", or more smaller ones, but a run has at most ", most, ". Lower train.epochs or enlarge the steps");
   c.train.steps = std::max<std::int64_t>(1, steps);
 }
 
@@ -67,7 +68,7 @@ ResolvedConfig resolve_config(Config c, std::int64_t corpus_vocab, int world, st
   if (!c.model.vocab_size) c.model.vocab_size = corpus_vocab;
   if (c.model.vocab_size < corpus_vocab)
     fail("model.vocab_size: ", c.model.vocab_size, " is smaller than the corpus's vocabulary of ", corpus_vocab,
-         "; set it to 0 to take the corpus's");
+         ". Set it to 0 to use the corpus's");
   c.model = c.model.resolved();
   if (!c.run.threads) c.run.threads = default_threads();
   resolve_device(c, launched.value_or(backend_of(c.run.device)), warn);

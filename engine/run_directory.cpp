@@ -90,7 +90,7 @@ RunSettings RunDirectory::settings() const {
   } catch (const Error& e) {
     const std::string command = restoring_command();
     if (command.empty()) throw;
-    fail(e.what(), "\nThe run's checkpoints hold its settings, too; to restore the file: ", command);
+    fail(e.what(), "\nThe run's checkpoints also hold its settings. To restore the file: ", command);
   }
   return settings;
 }
@@ -101,7 +101,7 @@ void RunDirectory::create(const Config& config, const Tokenizer& tokenizer, cons
   fs::create_directories(checkpoints(), error);
   if (error)
     fail("cannot create the run's directory ", checkpoints(), ": ", io_error_text(error.value()),
-         ". Or set run.directory to another place");
+         ". Fix this, or set run.directory to a different folder");
   save_tokenizer(tokenizer, tokenizer_file());
   if (!chat_template.empty())
     replace_text(chat_template_file(), chat_template);
@@ -172,18 +172,19 @@ std::shared_ptr<void> RunDirectory::lock() const {
   fs::create_directories(path_, error);
   if (error)
     fail("cannot create the run's directory ", path_, ": ", io_error_text(error.value()),
-         ". Or set run.directory to another place");
+         ". Fix this, or set run.directory to a different folder");
   const std::string file = path_ + "/lock";
   std::string why;
   const int fd = try_open_regular(file, O_CREAT | O_RDWR, why, 0644);
-  if (fd < 0) fail("cannot open ", file, ": ", why, ". Or set run.directory to another place");
+  if (fd < 0) fail("cannot open ", file, ": ", why, ". Fix this, or set run.directory to a different folder");
   if (const int problem = lock_soon(fd)) {
     const std::string holder = problem == EWOULDBLOCK ? holder_in(fd) : "";
     ::close(fd);
     if (problem != EWOULDBLOCK)
-      fail("cannot lock ", file, ": ", io_error_text(problem), ". Or set run.directory to another place");
+      fail("cannot lock ", file, ": ", io_error_text(problem),
+           ". Fix this, or set run.directory to a different folder");
     fail(path_, ": another process is training this run", holder,
-         ". Wait for it, stop it, or set another run.name (or run.directory, if it is set)");
+         ". Wait for it, stop it, or set a different run.name (or run.directory, if it is set)");
   }
   note_holder(fd);
   return std::shared_ptr<int>(new int(fd), [](int* held) {
@@ -244,22 +245,21 @@ void refuse_missing(const std::string& path, const std::string& wanted) {
   if (fs::symlink_status(path, error).type() != fs::file_type::not_found) return;
   const auto run = run_around(path);
   const std::string runs = run ? "" : named_runs((fs::path(path) / "..").lexically_normal().string());
-  fail(path, " does not exist: give ", wanted, ". ",
-       run            ? "It would lie in the run " + run->path()
+  fail(path, " does not exist. Give ", wanted, ". ",
+       run            ? "The path is inside the run " + run->path()
        : runs.empty() ? kHowToListRuns + download_and_import_advice(path)
-                      : "In its folder are the runs " + runs);
+                      : "Runs in its folder: " + runs);
 }
 
 RunDirectory find_run(const std::string& path) {
   if (const auto run = run_around(path)) return *run;
   refuse_missing(path);
   if (const std::string runs = named_runs(path); !runs.empty())
-    fail(path, ": not a run, but a folder with runs in it; name one of them: ", runs);
+    fail(path, ": expected a run, got a folder of runs. Name one of them: ", runs);
   if (there(fs::path(path) / "config.json"))
-    fail(path, ": not a run, but it has the config.json of a published model, which becomes a run first: ",
-         import_command(path));
-  fail(path, ": not a run or a checkpoint of one: there is neither a config.yaml nor a checkpoint in it. ",
-       kHowToListRuns);
+    fail(path,
+         ": expected a run, got a published model (config.json). Import it as a run first: ", import_command(path));
+  fail(path, ": not a run or a checkpoint: it contains neither a config.yaml nor a checkpoint. ", kHowToListRuns);
 }
 
 }  // namespace ring

@@ -71,6 +71,6 @@ class RunDirectory {
 std::optional<RunDirectory> run_around(const std::string& path);
 RunDirectory find_run(const std::string& path);  // throws Error, which lists the runs found, if there is none
 // Throws Error if nothing exists at the path. The message says what was `wanted` and lists the runs found.
-void refuse_missing(const std::string& path, const std::string& wanted = "a run or a checkpoint of one");
+void refuse_missing(const std::string& path, const std::string& wanted = "a run or a checkpoint");
 
 }  // namespace ring

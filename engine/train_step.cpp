@@ -34,7 +34,7 @@ T make_lasting(const std::function<T()>& make) {
         "-l)");
   } catch (const OutOfMemory& e) {
     throw OutOfMemory(e.facts,
-                      "The model itself does not fit: take fewer model.layers or a smaller model.width, share it among "
+                      "The model itself does not fit. Use fewer model.layers or a smaller model.width, share it among "
                       "processes with parallel.zero or parallel.tp, or, on a GPU, set optimizer.offload to states or "
                       "all, or optimizer.master, .moments and .gradients to bf16");
   }
@@ -106,7 +106,7 @@ void TrainStep::set_staging(std::size_t bytes) {
   try {
     optimizer_->set_staging(narrow<std::int64_t>(bytes), ctx_);
   } catch (const OutOfMemory& e) {
-    throw OutOfMemory(e.facts, "Give optimizer.offload_staging_bytes as a number, such as 0, instead of auto");
+    throw OutOfMemory(e.facts, "Set optimizer.offload_staging_bytes to a number, such as 0, instead of auto");
   }
 }
 
@@ -151,7 +151,7 @@ void TrainStep::set_micro_batch(std::int64_t sequences) {
 void TrainStep::set_batch_size(std::int64_t sequences) {
   const std::int64_t at_once = plan_.dp * plan_.micro_batch;
   RING_CHECK(sequences % at_once == 0 && sequences <= at_once * plan_.micro_batches, sequences,
-             " sequences are no step of ", at_once, " at a time");
+             " sequences do not form a step of ", at_once, " at a time");
   micro_batches_ = sequences / at_once;
 }
 

@@ -19,7 +19,7 @@ struct PassTime {
 };
 
 struct PartTimes {
-  std::string name;  // "embedding", "12 blocks compute the MLP again", "optimizer"
+  std::string name;  // "embedding", "12 blocks recompute the MLP", "optimizer"
   PassTime forward, backward;
 };
 

@@ -41,7 +41,7 @@ TEST(MemoryCheck, WhatJustFitsPassesAndAByteMoreDoesNot) {
   MemoryNeed more = need_of(kGiB, 1);
   more.own.weights += 1, more.here += 1;
   expect_parts(shortage(more, bounds),
-               {"weights 1.00 GiB, gradients 1.00 GiB, optimizer states 2.00 GiB, in all 4.00 GiB",
+               {"weights 1.00 GiB, gradients 1.00 GiB, optimizer states 2.00 GiB, in total 4.00 GiB",
                 "3.00 GiB of 8.00 GiB and 1.00 GiB of swap (the machine)"});
   EXPECT_EQ(shortage(more, {}), "");  // nothing is known
 }
@@ -51,7 +51,7 @@ TEST(MemoryCheck, TheCopyForCheckpointsCounts) {
   need.own.snapshot = 3 * kGiB, need.here += 3 * kGiB;
   EXPECT_EQ(need.own.total(), 7 * kGiB);
   expect_parts(shortage(need, {{"the machine", 8 * kGiB, 6 * kGiB, 0}}),
-               {"optimizer states 2.00 GiB, copies for checkpoints 3.00 GiB, in all 7.00 GiB"});
+               {"optimizer states 2.00 GiB, copies for checkpoints 3.00 GiB, in total 7.00 GiB"});
 }
 
 TEST(MemoryCheck, ProcessesShareTheMachineAndNotTheirOwnLimits) {
@@ -60,7 +60,7 @@ TEST(MemoryCheck, ProcessesShareTheMachineAndNotTheirOwnLimits) {
   expect_parts(shortage(need_of(kGiB, 2), {machine, own}),
                {"8.00 GiB in the 2 processes of this machine", "(the machine)"});
   const std::string limited = shortage(need_of(3 * kGiB / 2, 1), {{"the machine", 80 * kGiB, 60 * kGiB, 0}, own});
-  expect_parts(limited, {"in all 6.00 GiB", "5.00 GiB of 5.00 GiB (ulimit)"});
+  expect_parts(limited, {"in total 6.00 GiB", "5.00 GiB of 5.00 GiB (ulimit)"});
 }
 
 // No GPU is known here; what its states take of the host is compared with this machine's memory.
@@ -166,12 +166,12 @@ TEST_F(MemoryCheckDeathTest, FewerCopiesAreTakenWithAWarning) {
   const auto ended = testing::ExitedWithCode(0);
   config_.checkpoint.mode = SaveMode::async;
   EXPECT_EXIT(check_with(1.35, {SaveMode::blocking, false}), ended,
-              "checkpoint.mode: there is no room for a copy of the state, so steps wait .*: weights .*, copies for "
-              "checkpoints .*, in all .*address space");
+              "checkpoint.mode: there is too little memory for a copy of the state, so steps wait .*: weights .*, "
+              "copies for checkpoints .*, in total .*address space");
   EXPECT_EXIT(check_with(4, {SaveMode::async, false}), ended, "^$");
   config_.checkpoint.memory_interval = 10;
   EXPECT_EXIT(check_with(2.1, {SaveMode::async, false}), ended,
-              "checkpoint.memory_interval: there is no room to keep snapshots in memory: weights .*address space");
+              "checkpoint.memory_interval: there is too little memory to keep snapshots: weights .*address space");
   EXPECT_EXIT(check_with(4, {SaveMode::async, true}), ended, "^$");
 }
 #endif

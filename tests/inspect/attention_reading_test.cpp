@@ -427,7 +427,7 @@ TEST_F(AttentionText, RefusesWhatHasNoWeightsOrNoText) {
   };
   refused(show({"--text", path("text.txt")}, "run/config.yaml"), "give a run or a checkpoint");
   fs::create_directories(path("folder"));
-  refused(show({"--text", path("text.txt")}, "folder"), "not a run or a checkpoint of one");
+  refused(show({"--text", path("text.txt")}, "folder"), "not a run or a checkpoint: ");
   refused(show({"--text", path("one.txt")}), "expected at least 2 tokens");
   refused(show({"--text", path("none.txt")}), path("none.txt"));
   const Finished corpus = show({"--text", path("a.h5")});

@@ -414,7 +414,7 @@ TEST_F(AttentionShow, TakesARunToo) {
   const std::vector<std::string> run = {ring_binary(), "attention", "show", folder_.string(), "--layer", "0"};
   const Finished none = run_process(run);
   EXPECT_EQ(none.code, 1);
-  EXPECT_NE(none.output.find("not a run or a checkpoint of one"), std::string::npos) << none.output;
+  EXPECT_NE(none.output.find("not a run or a checkpoint: "), std::string::npos) << none.output;
   fs::copy_file(config_, folder_ / "config.yaml");
   EXPECT_EQ(run_process(run).output, shown({"--layer", "0"}));
   std::vector<std::string> changed = run;

@@ -120,8 +120,8 @@ TEST_F(HfCommands, SayWhatIsNotPossible) {
   first_loss("books", {"train.steps=2"});
   ASSERT_EQ(ring({"export", path("books"), "--output", path("hf"), "--dtype", "bf16"}).code, 0);
   ASSERT_EQ(ring({"import", path("hf"), "--output", path("again")}).code, 0);
-  expect(ring({"train", path("again")}), 1, "no training to go on with");
-  expect(run_process(train("again")), 1, "no training to go on with");
+  expect(ring({"train", path("again")}), 1, "not training that can be resumed");
+  expect(run_process(train("again")), 1, "not training that can be resumed");
   expect(ring({"eval", path("again")}), 1, "give one");
   expect(ring({"export", path("books"), "--output", path("hf")}), 1, "nothing is overwritten");
   expect(ring({"import", path("hf"), "--output", path("again")}), 1, "nothing is overwritten");

@@ -191,28 +191,28 @@ TEST_F(DamagedRuns, StepsThatAreTrainedAgainWithoutACheckpointAreSaid) {
 }
 
 TEST_F(DamagedRuns, ARunThatIsNotThereIsAnsweredWithThoseThatAre) {
-  const std::string none = path("runn"), beside = "In its folder are the runs " + path("run") + "\n";
+  const std::string none = path("runn"), beside = "Runs in its folder: " + path("run") + "\n";
   const std::vector<std::vector<std::string>> commands = {{"eval", none},
                                                           {"generate", none},
                                                           {"export", none, "--output", path("published")},
                                                           {"report", none},
                                                           {"watch", none}};
   for (const std::vector<std::string>& command : commands)
-    expect_parts(ring(command), 1, {none + " does not exist: give a run or a checkpoint of one. " + beside});
+    expect_parts(ring(command), 1, {none + " does not exist. Give a run or a checkpoint. " + beside});
   for (const std::vector<std::string>& command : {std::vector<std::string>{"attention", "show", none}, {"train", none}})
-    expect_parts(ring(command), 1, {none + " does not exist: give settings, such as ", ", or a run. " + beside});
+    expect_parts(ring(command), 1, {none + " does not exist. Give settings, such as ", ", or a run. " + beside});
   const std::string checkpoint = path("run/checkpoints/step-000000007");
   expect_parts(ring({"eval", checkpoint}), 1, {checkpoint + " does not exist", "lie in the run " + path("run") + "\n"});
   expect_parts(ring({"eval", path("text.txt") + "/none"}), 1, {"none does not exist", "ringmaster runs FOLDER"});
-  expect_parts(ring({"eval", path("text.txt")}), 1, {"not a run or a checkpoint of one", "ringmaster runs FOLDER"});
+  expect_parts(ring({"eval", path("text.txt")}), 1, {"not a run or a checkpoint: ", "ringmaster runs FOLDER"});
 }
 
 TEST_F(DamagedRuns, KeysThatAreFreeToChangeAreNamedWhereOnlyTheFileSaysThem) {
   edit("validation_batches: 0", "validation_batches: 1");
-  expect_parts(ring({"train", path("run")}), 0, {config(), "was changed since", "data.validation_batches: 0 -> 1"});
+  expect_parts(ring({"train", path("run")}), 0, {config(), "was changed after", "data.validation_batches: 0 -> 1"});
   const Finished given = ring({"train", path("run"), "data.validation_batches=2"});
   expect_parts(given, 0, {"nothing left to do"});
-  EXPECT_EQ(given.output.find("was changed since"), std::string::npos) << given.output;
+  EXPECT_EQ(given.output.find("was changed after"), std::string::npos) << given.output;
 }
 
 TEST_F(DamagedRuns, ADeletedConfigIsSaidAndDoesNotStartTheRunAgain) {
@@ -298,7 +298,7 @@ TEST_F(DamagedRuns, AnotherCorpusUnderTheSameNameIsNotEvaluatedUnlessGiven) {
                   "--validation-fraction", "0.1", "--force"})
                 .code,
             0);
-  expect_parts(ring({"eval", path("run")}), 1, {"was trained on other data", "--data"});
+  expect_parts(ring({"eval", path("run")}), 1, {"was trained on different data", "--data"});
   expect_parts(ring({"eval", path("run"), "--data", path("a.h5")}), 0, {"loss "});
 }
 
@@ -340,8 +340,8 @@ TEST_F(DamagedRuns, RefusedBeforeTheModelIsBuilt) {
   };
   expect_refused(train("run"), {"model.width: 32 -> 16384", "do not have the shapes of this model"});
   expect_refused(train("none", {"data.path=" + path("missing.h5")}), {"missing.h5"});
-  expect_refused(train("none"), {"cannot fit into memory: weights 7", "gradients 7", "optimizer states 1", "there are ",
-                                 "model.layers (600)", "model.width (16384)", "machines"});
+  expect_refused(train("none"), {"cannot fit into memory: weights 7", "gradients 7", "optimizer states 1",
+                                 "available: ", "model.layers (600)", "model.width (16384)", "machines"});
   EXPECT_FALSE(std::filesystem::exists(path("none")));
   const std::size_t before = records("run");
   Process process(train("run", {"train.steps=100000", "--allow-changes"}));

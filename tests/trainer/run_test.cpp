@@ -232,7 +232,7 @@ TEST_F(Runs, OtherThreadsAndLayoutsAreOneWarning) {
 
 TEST_F(Runs, WhatIsNoRunIsAnsweredWithWhatToGive) {
   for (const char* name : {"runs/a", "runs/b"}) ASSERT_EQ(run_process(train(name, {"train.steps=2"})).code, 0);
-  const std::string named = "name one of them: " + path("runs/a") + ", " + path("runs/b") + "\n";
+  const std::string named = "Name one of them: " + path("runs/a") + ", " + path("runs/b") + "\n";
   for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
            {"train"}, {"eval"}, {"generate"}, {"config", "show"}, {"attention", "show"}}) {
     std::vector<std::string> words = command;
@@ -273,7 +273,7 @@ TEST_F(Runs, RefusesOtherDataUnderTheSameName) {
             0);
   const Finished refused = run_process(train("run", {"train.steps=5"}));
   EXPECT_EQ(refused.code, 1);
-  EXPECT_NE(refused.output.find("was trained on other data"), std::string::npos) << refused.output;
+  EXPECT_NE(refused.output.find("was trained on different data"), std::string::npos) << refused.output;
 }
 
 TEST_F(Runs, RefusesAnotherFileOfBlocks) {
@@ -442,7 +442,7 @@ TEST_F(Runs, EvaluatesAndGenerates) {
   EXPECT_EQ(first.output.substr(0, 6), "line 1");
   EXPECT_EQ(ring(sample).output, first.output);
   EXPECT_EQ(ring({"eval", path("text.txt")}).code, 1);
-  EXPECT_NE(ring({"generate", path("nowhere")}).output.find("give a run or a checkpoint of one"), std::string::npos);
+  EXPECT_NE(ring({"generate", path("nowhere")}).output.find("Give a run or a checkpoint. "), std::string::npos);
 }
 
 TEST_F(Runs, RefusesBadInputBeforeAnythingIsWritten) {
