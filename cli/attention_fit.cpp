@@ -13,6 +13,7 @@
 #include "cli/fit_choices.h"
 #include "cli/print.h"
 #include "cli/weights_option.h"
+#include "core/json.h"
 #include "evaluate/session.h"
 #include "model/attention/section_text.h"
 #include "model/layer_names.h"
@@ -201,7 +202,7 @@ class Fit {
     json["fitted_loss"] = fitted_loss_;
     json["fitted_error"] = fitted_error_;
     json["settings"] = settings();
-    std::cout << json.dump(-1, ' ', false, decltype(json)::error_handler_t::replace) << "\n";
+    std::cout << json_text(json) << "\n";
   }
 
   const Arguments& a_;

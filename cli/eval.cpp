@@ -9,6 +9,7 @@
 #include "cli/eval_tasks.h"
 #include "cli/weights_option.h"
 #include "comm/mesh/mesh.h"
+#include "core/json.h"
 #include "data/output_file.h"
 #include "engine/devices.h"
 #include "evaluate/evaluate.h"
@@ -32,7 +33,7 @@ struct Arguments {
 // Prints to the terminal; a file is written completely or not at all.
 void print_json(const nlohmann::ordered_json& json, const Arguments& a) {
   const auto text = [&](int indent) {  // paths need not be UTF-8
-    return json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    return json_text(json, indent) + "\n";
   };
   if (a.json) std::cout << text(-1);
   if (!a.output.empty()) write_whole(a.output, text(2));

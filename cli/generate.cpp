@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/device_option.h"
 #include "cli/weights_option.h"
+#include "core/json.h"
 #include "data/documents.h"
 #include "data/output_file.h"
 #include "data/text_kind.h"
@@ -95,7 +96,7 @@ void write_lines(const Arguments& a, const Session& session, std::span<const std
     const std::vector<WrittenText> texts = write_together(a, session, batch, n, [](const std::string&) {});
     for (std::size_t i = 0; i < batch.size(); ++i) {
       const auto json = json_of(batch[i], texts[i]);
-      const std::string line = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+      const std::string line = json_text(json);
       if (a.output.empty()) std::cout << line << std::endl;
       lines += line + "\n";
     }

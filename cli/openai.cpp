@@ -102,8 +102,7 @@ std::string role_of(const Json& role) {
   for (const char* known : {"system", "user", "assistant"})
     if (role == known) return known;
   if (role == "developer") return "system";
-  refuse("messages", "has the role " + role.dump(-1, ' ', false, Json::error_handler_t::replace) +
-                         "; expected system, developer, user or assistant");
+  refuse("messages", "has the role " + json_text(role) + "; expected system, developer, user or assistant");
 }
 
 // Parses a message. Empty unknown members are accepted: clients send back the replies that they got, which have some.
@@ -153,10 +152,7 @@ Keys keys_of(const std::string& body) {
 void check_model(Keys& keys, const std::string& model) {
   const Json name = keys.take("model");
   if (name.is_null() || name == model) return;
-  throw ApiError(404,
-                 str("the model ", shown(name.dump(-1, ' ', false, Json::error_handler_t::replace)),
-                     " is not served here, only '", model, "'"),
-                 "model");
+  throw ApiError(404, str("the model ", shown(json_text(name)), " is not served here, only '", model, "'"), "model");
 }
 
 std::uint64_t seed_of(Keys& keys) {

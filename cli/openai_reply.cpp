@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "cli/openai.h"
+#include "core/json.h"
 #include "job/secret.h"
 
 namespace ring {
@@ -10,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string text_of(const Json& json) { return json_text(json); }
 
 std::string event_of(const Json& json) { return "data: " + text_of(json) + "\n\n"; }
 

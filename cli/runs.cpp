@@ -12,6 +12,7 @@
 #include "cli/data_text.h"
 #include "cli/table.h"
 #include "core/check.h"
+#include "core/json.h"
 #include "trainer/progress.h"
 #include "trainer/run_summary.h"
 
@@ -115,7 +116,7 @@ void list(const Arguments& a) {
   if (a.json) {
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     for (const RunSummary& r : runs) all.push_back(json_of(r));
-    std::cout << all.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << "\n";
+    std::cout << json_text(all, 1) << "\n";
   } else if (runs.empty()) {
     std::cout << visible(a.folder) << ": contains no runs\n";
   } else {

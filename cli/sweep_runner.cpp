@@ -72,7 +72,7 @@ void SweepRunner::remember() const {
   const Json now = json_of(plan_);
   if (std::filesystem::exists(file) && !goes_on_with(parsed(read_text_file(file, kMaxPlanBytes)), now))
     fail(file, " says that this directory was begun with other runs: give another `directory`, or remove it");
-  write_whole(file, now.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_whole(file, json_text(now, 1) + "\n");
 }
 
 void SweepRunner::start(const SweepRun& run, std::size_t slot) {

@@ -159,9 +159,16 @@ Json parse_own_json(std::string_view text) {
   return parse_json<Json>(text, {.entries = text.size(), .stop = nullptr});
 }
 
+template <class Json>
+std::string json_text(const Json& value, int indent) {
+  return value.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
 template nlohmann::json parse_json(std::string_view, const JsonLimits&);
 template nlohmann::ordered_json parse_json(std::string_view, const JsonLimits&);
 template nlohmann::json parse_own_json(std::string_view);
 template nlohmann::ordered_json parse_own_json(std::string_view);
+template std::string json_text(const nlohmann::json&, int);
+template std::string json_text(const nlohmann::ordered_json&, int);
 
 }  // namespace ring

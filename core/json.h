@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <string_view>
 
 #include "core/check.h"
@@ -48,5 +49,10 @@ Json parse_json(std::string_view text, const JsonLimits& limits = {});
 // limited, and stop signals are ignored, since a signal may be waiting for that checkpoint to be saved.
 template <class Json>
 Json parse_own_json(std::string_view text);
+
+// Returns the value as JSON text on one line, or indented by `indent` columns for each level. Bytes of strings that are
+// not UTF-8, such as those of a path, become U+FFFD.
+template <class Json>
+std::string json_text(const Json& value, int indent = -1);
 
 }  // namespace ring

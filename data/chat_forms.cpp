@@ -65,8 +65,7 @@ Json calls_in(const std::string& text, const std::string& which) {
   if (!parsed.is_array()) parsed = Json::array({parsed});
   Json calls = Json::array();
   for (const Json& call : parsed) {
-    if (!has(call, "name") || !has(call, "arguments"))
-      wrong(shown(call.dump(-1, ' ', false, Json::error_handler_t::replace)));
+    if (!has(call, "name") || !has(call, "arguments")) wrong(shown(json_text(call)));
     calls.push_back({{"type", "function"}, {"function", {{"name", call["name"]}, {"arguments", call["arguments"]}}}});
   }
   return calls;

@@ -150,7 +150,7 @@ std::string to_json(const MemoryRecord& r) {
                                {"plan", r.plan},
                                {"why", r.why},
                                {"for", r.chosen_for}};
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json_text(json);
 }
 
 MemoryRecord parse_memory_record(const std::string& text) {

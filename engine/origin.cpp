@@ -99,7 +99,7 @@ std::string imported_metadata(const Config& config, const std::string& from) {
   nlohmann::json json = parse_own_json<nlohmann::json>(checkpoint_metadata(config, {}, nullptr));
   json.erase("memory");
   json[kImported] = from;
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // a path may be invalid UTF-8
+  return json_text(json);  // a path may be invalid UTF-8
 }
 
 std::size_t adopt_choices(Tuning& tuning, const std::string& metadata) {

@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "core/counted.h"
+#include "core/json.h"
 #include "inspect/chart.h"
 #include "inspect/html.h"
 #include "inspect/live_style.h"
@@ -76,7 +77,7 @@ std::string live_page(const std::string& title) {
 std::string live_json(const JobView& job, const LiveReading* run, std::int64_t known) {
   nlohmann::ordered_json j = {{"job", job_markup(job)}, {"version", run ? run->version : 0}};
   if (run && run->version != known) j["run"] = run->markup;
-  return j.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return json_text(j);
 }
 
 }  // namespace ring

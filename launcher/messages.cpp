@@ -98,7 +98,7 @@ std::string encode(const Report& r) {
   if (r.failure) j["failure"] = part(*r.failure);
   if (r.end) j["end"] = part(*r.end);
   if (r.ranks) j["ranks"] = list(*r.ranks);
-  return j.dump(-1, ' ', false, json::error_handler_t::replace);
+  return json_text(j);
 }
 
 Report decode_report(const std::string& text) {
@@ -126,7 +126,7 @@ std::string encode(const Order& o) {
                   {"leader", o.leader},
                   {"host", o.store.host},
                   {"port", o.store.port}};
-  return j.dump(-1, ' ', false, json::error_handler_t::replace);
+  return json_text(j);
 }
 
 Order decode_order(const std::string& text) {

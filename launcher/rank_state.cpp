@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "core/clock.h"
+#include "core/json.h"
 
 namespace ring {
 namespace {
@@ -137,7 +138,7 @@ std::string flights_json(const RankState& s, const WorkerPage& page) {
                       {"stopped", s.stopped},
                       {"operations", nlohmann::json::array()}};
   for (const Entry& e : entries_of(page.flights)) j["operations"].push_back(json_of(e, page.flights));
-  return j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json_text(j);
 }
 
 }  // namespace ring

@@ -12,6 +12,7 @@
 
 #include "core/check.h"
 #include "core/io_error.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "core/regular_file.h"
 #include "trainer/records.h"
@@ -150,7 +151,7 @@ void Metrics::record(const std::string& group, std::int64_t step, const Values& 
   const double time = wall_time_now();
   Json json = {{"step", step}, {"group", group}, {"time", time}};
   for (const auto& [name, value] : values) add(json, name, value);
-  append(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+  append(json_text(json));
   try {
     for (const auto& [name, value] : values) {
       const std::string tag = tag_of(group, name);

@@ -193,7 +193,7 @@ std::string template_for(const chat::Format& format, const std::map<std::string,
   for (const auto& [name, text] : wanted) {
     const auto found = given.find(name);
     if (source.find(name) == std::string::npos || (found != given.end() && found->second == text)) continue;
-    set += "{% set " + name + " = " + Json(text).dump(-1, ' ', false, Json::error_handler_t::replace) + " %}\n";
+    set += "{% set " + name + " = " + json_text(Json(text)) + " %}\n";
   }
   return set + source;
 }

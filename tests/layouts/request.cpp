@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
+#include "core/json.h"
 
 namespace ring::test {
 
@@ -20,9 +21,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Reply, refused, error, losses, norms, regions
 std::string to_text(const Request& o) { return nlohmann::json(o).dump(); }
 Request request_of(const std::string& text) { return nlohmann::json::parse(text).get<Request>(); }
 
-std::string to_text(const Reply& a) {
-  return nlohmann::json(a).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
+std::string to_text(const Reply& a) { return json_text(nlohmann::json(a)); }
 Reply reply_of(const std::string& text) { return nlohmann::json::parse(text).get<Reply>(); }
 
 void send_message(int socket, const std::string& text) {

@@ -77,7 +77,7 @@ bool decode_arguments(Json& message, const std::string& written) {
     if (!call.is_object()) continue;
     Json& function = call.contains("function") && call["function"].is_object() ? call["function"] : call;
     if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
-    const std::string quoted = function["arguments"].dump(-1, ' ', false, Json::error_handler_t::replace);
+    const std::string quoted = ring::json_text(function["arguments"]);
     if (find_part(written, quoted) == std::string::npos) continue;
     Json arguments;
     try {

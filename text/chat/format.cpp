@@ -72,7 +72,7 @@ std::string plain_jinja(const std::string& source) {
 std::string Format::json() const {
   Json j{{"chat_template", source}};
   for (const auto& [name, text] : tokens) j[name] = text;
-  return j.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return ring::json_text(j);
 }
 
 Format Format::from_json(const std::string& json, const std::string& name) { return published_format(json, name, ""); }

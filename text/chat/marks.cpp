@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
+#include "core/json.h"
 
 namespace ring::chat {
 namespace {
@@ -15,8 +16,8 @@ std::string unlearned_by(const Mark& mark, const Json& object, const std::string
   if (value == object.end() || value->is_null()) return "";
   const bool on = *value == 1 || *value == true, off = *value == 0 || *value == false;
   if (!on && !off)
-    fail(which, ": expected 0, 1, true or false in '", mark.name, "', got ",
-         value->dump(-1, ' ', false, Json::error_handler_t::replace), ". A token counts fully or not at all");
+    fail(which, ": expected 0, 1, true or false in '", mark.name, "', got ", ring::json_text(*value),
+         ". A token counts fully or not at all");
   return on == mark.learned ? "" : mark.name;
 }
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
+#include "core/json.h"
 #include "text/chat/characters.h"
 
 namespace ring::chat {
@@ -264,7 +265,7 @@ class Printer {
       while (end < std::min(text.size(), kPiece)) end += character_length(text, end);
       budget_.charge_read(end);
       using Json = nlohmann::json;
-      const std::string quoted = Json(text.substr(0, end)).dump(-1, ' ', false, Json::error_handler_t::replace);
+      const std::string quoted = ring::json_text(Json(text.substr(0, end)));
       add(std::string_view(quoted).substr(1, quoted.size() - 2));
       text.remove_prefix(end);
     }
