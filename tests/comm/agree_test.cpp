@@ -25,7 +25,7 @@ std::string error_of(const std::function<void()>& fn) {
   return "";
 }
 
-// What each rank threw; empty when it returned.
+// A fixture that runs ranks as threads. run() returns the message of each rank's error; "" if there was none.
 class AgreeOf : public testing::Test {
  protected:
   std::vector<std::string> run(int ranks, const std::function<void(Store&, int)>& fn) {
@@ -67,7 +67,7 @@ TEST_F(Agree, EveryDifferentFactIsNamed) {
       "  c: nothing on ranks 0, 2; y on rank 1\nMake them alike");
 }
 
-TEST_F(Agree, ElementsOfAListOfAnotherLengthAreNotListed) {
+TEST_F(Agree, ListsOfDifferentLengthsAreNotListedByElement) {
   expect_all(compare({{{"mixture", "1 element"}, {"mixture[0].weight", "1"}},
                       {{"mixture", "2 elements"}, {"mixture[0].weight", "2"}, {"mixture[1].weight", "1"}}}),
              "the ranks differ:\n  mixture: 1 element on rank 0; 2 elements on rank 1\nMake them alike");
@@ -77,7 +77,7 @@ TEST_F(Agree, LongValuesAndManyFactsAreCompared) {
   Facts facts;
   for (int i = 0; i < 20000; ++i) facts.push_back({"key " + std::to_string(i), std::string(200, 'x')});
   Facts other = facts;
-  other.back().second += "y";  // far beyond what the store takes as one value
+  other.back().second += "y";  // far beyond the store's limit for one value
   for (const std::string& e : compare({facts, other}))
     EXPECT_NE(e.find("the rest, as a hash: "), std::string::npos) << e;
 }
@@ -90,13 +90,13 @@ TEST_F(Agree, ALongValueIsShortened) {
   }
 }
 
-TEST_F(Agree, ManyRanks) {
+TEST_F(Agree, ManyRanksAreListedAsRanges) {
   std::vector<Facts> facts(64, {{"lr", "1"}});
   facts[40][0].second = "2";
   expect_all(compare(facts), "the ranks differ:\n  lr: 1 on ranks 0-39, 41-63; 2 on rank 40\nMake them alike");
 }
 
-TEST_F(Agree, WhoDoesNotComeIsNamedInTime) {
+TEST_F(Agree, MissingRanksAreNamedAfterTheTimeout) {
   const auto begin = Clock::now();
   const std::vector<std::string> errors = run(2, [&](Store& store, int rank) {
     agree(store, rank, 4, kTopic, {{"lr", "1"}}, Timeout(300));
@@ -108,21 +108,21 @@ TEST_F(Agree, WhoDoesNotComeIsNamedInTime) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
 }
 
-TEST_F(Agree, TwoProcessesOfOneRank) {
+TEST_F(Agree, TwoProcessesOfOneRankAreRefused) {
   const std::vector<std::string> errors = run(2, [&](Store& store, int) {
     agree(store, 1, 3, kTopic, {{"lr", "1"}}, Timeout(300));
   });
   EXPECT_NE((errors[0] + errors[1]).find("two processes say that they are rank 1 of 3"), std::string::npos);
 }
 
-TEST_F(Agree, AnotherNumberOfRanks) {
+TEST_F(Agree, ADifferentNumberOfRanksIsRefused) {
   for (const std::string& e : run(2, [&](Store&store, int rank) {
          agree(store, rank, rank + 2, kTopic, {{"lr", "1"}}, kTime);
        }))
     EXPECT_NE(e.find("the ranks disagree on how many there are"), std::string::npos) << e;
 }
 
-TEST_F(Agree, WhatHappensMeanwhileEndsTheWait) {
+TEST_F(Agree, AnErrorOfThePollEndsTheWait) {
   const auto begin = Clock::now();
   const std::vector<std::string> errors = run(1, [&](Store& store, int rank) {
     agree(store, rank, 2, kTopic, {{"lr", "1"}}, kTime, [] { fail("rank 1 died"); });
@@ -151,7 +151,7 @@ WorkerEnvironment meeting_of(int rank, int world, int port, const std::string& c
   return env;
 }
 
-TEST(AgreeMeeting, WhoMissesItIsNamedWithTheAddressAndTheTime) {
+TEST(AgreeMeeting, MissingRanksAreNamedWithTheAddressAndTheTimeout) {
   CommOptions options;
   options.connect_timeout = Timeout(400);
   const int port = 22000 + getpid() % 5000;
@@ -171,7 +171,7 @@ TEST(AgreeMeeting, WhoMissesItIsNamedWithTheAddressAndTheTime) {
     EXPECT_NE(e.find("RINGMASTER_COMM_TIMEOUT"), std::string::npos) << e;
 }
 
-// Rank 0 hosts the store in its own process and ends with the error: the others must have heard by then.
+// Rank 0 hosts the store in its own process and ends with the error: the other ranks must have got it by then.
 TEST(AgreeMeeting, TheHostLeavesLast) {
   for (int round = 0; round < 20; ++round) {
     std::vector<std::string> errors(3);

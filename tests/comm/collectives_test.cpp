@@ -26,7 +26,7 @@ Tensor filled(std::int64_t n, int rank) {
   return t;
 }
 
-// The stated contract: the ranks' values are added in rank order.
+// Adds the ranks' values in rank order, which is the documented contract.
 float sum_in_order(int size, std::int64_t i) {
   float sum = value(0, i);
   for (int r = 1; r < size; ++r) sum += value(r, i);
@@ -73,7 +73,7 @@ TEST_P(DistCollectives, AllReduceMaxKeepsNaN) {
   });
 }
 
-TEST_P(DistCollectives, AllReduceOfIntegers) {
+TEST_P(DistCollectives, AllReduceSumsIntegersExactly) {
   expect_all([](Communicator& c) {
     const Tensor t = Tensor::empty({2}, DType::i32, stream());
     t.data<std::int32_t>()[0] = 16777217 + c.rank();  // not a float
@@ -85,7 +85,7 @@ TEST_P(DistCollectives, AllReduceOfIntegers) {
   });
 }
 
-TEST_P(DistCollectives, AllGatherInAndOutOfPlace) {
+TEST_P(DistCollectives, AllGatherWorksInAndOutOfPlace) {
   expect_all([](Communicator& c) {
     const std::int64_t n = 300;
     const Tensor out = Tensor::zeros({c.size() * n}, DType::f32, stream());
@@ -113,7 +113,7 @@ TEST_P(DistCollectives, ReduceScatterSumsInRankOrder) {
     });
 }
 
-TEST_P(DistCollectives, BroadcastFromEveryRoot) {
+TEST_P(DistCollectives, BroadcastWorksFromEveryRoot) {
   expect_all([](Communicator& c) {
     for (int root = 0; root < c.size(); ++root) {
       const Tensor t = filled(2000, c.rank());
@@ -123,7 +123,7 @@ TEST_P(DistCollectives, BroadcastFromEveryRoot) {
   });
 }
 
-TEST_P(DistCollectives, SendRecvAroundTheRing) {
+TEST_P(DistCollectives, SendRecvPassesValuesAroundTheRing) {
   expect_all([](Communicator& c) {
     const int to = (c.rank() + 1) % c.size(), from = (c.rank() + c.size() - 1) % c.size();
     for (const std::int64_t n : {1, 500'000}) {
@@ -160,7 +160,7 @@ TEST_P(DistCollectives, AllToAllTransposesParts) {
     });
 }
 
-// Sizes around the limits of a round, of several types, with roots in no order.
+// Pieces with sizes around the limits of a round and several types. Their roots follow no order.
 struct PieceCase {
   std::int64_t n;
   DType dtype;
@@ -189,7 +189,7 @@ double element(const Tensor& t, std::int64_t i) {
   return t.dtype() == DType::i32 ? t.data<std::int32_t>()[i] : static_cast<double>(t.data<float>()[i]);
 }
 
-// The sum of ranks first to last of element i of piece `id`, as segment_pairs_of() made it.
+// Returns the sum over ranks first to last of element i of piece `id`, as segment_pairs_of() fills it.
 double piece_value(std::size_t id, std::int64_t i, int first, int last) {
   float sum = 0;
   for (int r = first; r <= last; ++r) {
@@ -202,7 +202,7 @@ double piece_value(std::size_t id, std::int64_t i, int first, int last) {
   return static_cast<double>(kPieces[id].dtype == DType::bf16 ? to_float(to_bf16(sum)) : sum);
 }
 
-TEST_P(DistCollectives, ReducePiecesSumsEachAtItsRoot) {
+TEST_P(DistCollectives, ReducePiecesSumsEachPieceAtItsRoot) {
   expect_all([](Communicator& c) {
     const std::vector<OwnedPiece> pieces = segment_pairs_of(c);
     c.reduce_pieces(pieces, Reduce::sum).wait(stream());
@@ -224,8 +224,8 @@ TEST_P(DistCollectives, BroadcastPiecesComeFromTheirRoots) {
   });
 }
 
-// Rank a sends rank b (a + b) % 3 messages, each of another size; those to oneself are copies.
-TEST_P(DistCollectives, ExchangeOfListsThatDiffer) {
+// Rank a sends (a + b) % 3 messages to rank b, each of a different size. Messages to oneself are copies.
+TEST_P(DistCollectives, ExchangeSendsListsOfDifferentLengths) {
   CommOptions verify;
   verify.verify = true;
   expect_all(
@@ -251,7 +251,7 @@ TEST_P(DistCollectives, ExchangeOfListsThatDiffer) {
       verify);
 }
 
-TEST_P(DistCollectives, OneSidedSendAndRecv) {
+TEST_P(DistCollectives, SendAndRecvMatchEachOther) {
   expect_all([](Communicator& c) {
     const Tensor t = filled(50, c.rank());
     if (c.rank() == 0)
@@ -262,7 +262,7 @@ TEST_P(DistCollectives, OneSidedSendAndRecv) {
   });
 }
 
-TEST_P(DistCollectives, ManyInFlightRunInTheirOrder) {
+TEST_P(DistCollectives, QueuedOperationsRunInOrder) {
   CommOptions verify;
   verify.verify = true;
   expect_all(
@@ -283,7 +283,7 @@ TEST_P(DistCollectives, ManyInFlightRunInTheirOrder) {
       verify);
 }
 
-TEST_P(DistCollectives, SameBitsHoweverTheBufferIsCut) {
+TEST_P(DistCollectives, PartsOfABufferGiveTheSameBits) {
   expect_all([](Communicator& c) {
     const std::int64_t n = 300'001;
     const Tensor whole = filled(n, c.rank()), parts = filled(n, c.rank());
@@ -296,7 +296,7 @@ TEST_P(DistCollectives, SameBitsHoweverTheBufferIsCut) {
   });
 }
 
-// An event that is done only when told.
+// An event that is done once it is opened.
 class Gate final : public EventImpl {
  public:
   bool done() const override { return open_.load(); }

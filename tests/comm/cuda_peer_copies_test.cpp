@@ -1,4 +1,4 @@
-// Exchanges by copy engines between every GPU of this machine: ranks are threads, and once processes. Needs two GPUs
+// Exchanges by copy engines between all GPUs of this machine. Ranks are threads, in one test processes. Needs two GPUs
 // that reach each other's memory.
 
 #include <cuda_runtime_api.h>
@@ -51,7 +51,7 @@ class GpuDistPeerCopies : public testing::Test {
 
 constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::i32};
 
-// What rank a sends to rank b in a turn; 0 is an empty message.
+// A message from rank a to rank b in a turn; numel 0 is an empty message.
 struct Message {
   std::int64_t numel, start;
   DType dtype;
@@ -72,8 +72,8 @@ Tensor place(Communicator& c, const Message& m, bool lands, const Stream& s) {
   return t;
 }
 
-// Peers, sizes and numbers of messages change, some land where they belong and others do not, and the host does not
-// wait for the device before all of them are queued.
+// Peers, sizes and numbers of messages change between turns. Some messages land in receive buffers, others do not. The
+// host queues all of them before it waits for the device.
 void exchange_in_turns(Communicator& c, const Stream& s, int turns) {
   std::vector<std::vector<Transfer>> received;
   std::vector<Work> works;
@@ -106,8 +106,8 @@ TEST_F(GpuDistPeerCopies, CallsAreCompared) {
   expect_all([](Communicator& c, const Stream& s) { exchange_in_turns(c, s, 4); }, true);
 }
 
-// Each turn sends what the last one received, and then overwrites what it sent and drops where that landed.
-// early: the place is known to be free before what is sent is there.
+// Each turn sends what the last turn received, then overwrites what was sent and frees the landing memory. `early`: the
+// receiver tells when its memory is free before the message is ready.
 void pass_on(Communicator& c, const Stream& s, bool lands, bool early) {
   const std::int64_t n = 4 << 20;
   const int turns = 3 * c.size() + 1, next = (c.rank() + 1) % c.size(), before = (c.rank() + c.size() - 1) % c.size();
@@ -131,7 +131,7 @@ TEST_F(GpuDistPeerCopies, StreamsAreOrderedByEvents) {
       expect_all([&](Communicator& c, const Stream& s) { pass_on(c, s, lands, early); });
 }
 
-// Without events of ours between them.
+// No events of the test are between the operations.
 TEST_F(GpuDistPeerCopies, KeepTheirPlaceBetweenCollectives) {
   expect_all([](Communicator& c, const Stream& s) {
     const int n = c.size(), next = (c.rank() + 1) % n, before = (c.rank() + n - 1) % n;
@@ -144,7 +144,7 @@ TEST_F(GpuDistPeerCopies, KeepTheirPlaceBetweenCollectives) {
   });
 }
 
-// Two ranks need no third one.
+// Two ranks exchange without a third one.
 TEST_F(GpuDistPeerCopies, Pairs) {
   expect_all([](Communicator& c, const Stream& s) {
     const Tensor t = filled(10'001, 0, DType::f32, s), in = Tensor::zeros({10'001}, DType::f32, s);
@@ -155,14 +155,14 @@ TEST_F(GpuDistPeerCopies, Pairs) {
   });
 }
 
-// Rank 1 never comes.
+// Rank 1 never arrives.
 void expect_exchange_ends(int timeout_ms, const std::string& abort_with, const std::string& part) {
   expect_way_out(
       [&](Communicator& c, const Tensor& t, const Event& after) {
         RING_CHECK(c.uses_copy_engines(), "exchanges go by NCCL: its log (debug) says why");
         const Stream own = Stream::create(t.device());
         const Tensor in = Tensor::empty(t.shape(), t.dtype(), own);
-        own.synchronize();  // it is there
+        own.synchronize();  // the tensor is allocated
         return c.send_recv(t, 1, in, 1, after);
       },
       timeout_ms, abort_with, part);
@@ -172,7 +172,7 @@ TEST_F(GpuDistPeerCopies, AbortFromAnotherThreadUnblocks) {
 }
 TEST_F(GpuDistPeerCopies, ExchangeThatIsNeverDoneTimesOut) { expect_exchange_ends(1'000, "", "a rank is stopped"); }
 
-// Rank 1 comes, but what it waits for takes long.
+// Rank 1 arrives, but its message has to wait for a long operation.
 TEST_F(GpuDistPeerCopies, AbortFreesTheDevice) {
   const auto errors = run_gpu_ranks(2, [](Communicator& c, const Stream& s) {
     const Tensor out = filled(1000, c.rank(), DType::f32, s), in = c.receive_buffer({1000}, DType::f32, s);
@@ -200,10 +200,10 @@ TEST_F(GpuDistPeerCopies, AbortFreesTheDevice) {
   EXPECT_EQ(joined(errors), "");
 }
 
-// What was dropped is used again, and neighbours become one.
+// Freed landing memory is used again, and neighbouring blocks are merged.
 TEST_F(GpuDistPeerCopies, LandingMemoryIsReused) {
   expect_all([](Communicator& c, const Stream& s) {
-    const std::int64_t mebi = 1 << 18;  // f32
+    const std::int64_t mebi = 1 << 18;  // elements of f32
     for (int turn = 0; turn < 3; ++turn) {
       std::vector<Tensor> parts;
       for (int k = 0; k < 8; ++k) parts.push_back(c.receive_buffer({8 * mebi}, DType::f32, s));
@@ -230,7 +230,7 @@ TEST_F(GpuDistPeerCopies, CanBeTurnedOff) {
 
 const char *kPort = "RING_TEST_COPIES_PORT", *kRank = "RING_TEST_COPIES_RANK";
 
-// Only axes beside kernels have copy engines.
+// Copy engines are used only by axes beside kernels.
 void run_process(int rank, int world, int port) {
   const Device device{Backend::cuda, rank};
   const auto mesh = Mesh::join(environment(rank, world, port), {},
@@ -240,7 +240,7 @@ void run_process(int rank, int world, int port) {
   mesh->host().barrier().synchronize();
 }
 
-// What a process of its own runs for the test below.
+// Runs in processes that the test below starts.
 TEST(GpuDistPeerCopiesProcess, DISABLED_Run) {
   const char *port = std::getenv(kPort), *rank = std::getenv(kRank);
   if (!port || !rank) GTEST_SKIP() << "part of another test";

@@ -1,4 +1,4 @@
-// What happens when a rank is missing, dies, stops or does something else: an Error in bounded time, never a hang.
+// A rank is missing, dies, stops or calls a different operation: the result is an Error in bounded time, never a hang.
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -40,7 +40,7 @@ class DistFailure : public testing::Test {
   }
 };
 
-TEST_F(DistFailure, MissingRankAtTheStart) {
+TEST_F(DistFailure, AMissingRankIsAnErrorAtTheStart) {
   const StoreServer server({"127.0.0.1", 0}, "c");
   std::shared_ptr<Store> store = connect_store(server.endpoint(), "c", Timeout(2000));
   CommOptions options = quick(500);
@@ -55,13 +55,13 @@ TEST_F(DistFailure, MissingRankAtTheStart) {
   EXPECT_LT(seconds_since(begin), 2);
 }
 
-TEST_F(DistFailure, RankThatDoesNotJoinIsNamedAfterTheTimeout) {
+TEST_F(DistFailure, ARankThatDoesNotJoinIsNamedAfterTheTimeout) {
   std::atomic<bool> over{false};
   const auto begin = Clock::now();
   const auto errors = test::run_ranks(
       3,
       [&](Communicator& c) {
-        if (c.rank() == 2) return over.wait(false);  // alive, but busy with something else
+        if (c.rank() == 2) return over.wait(false);  // alive, but busy otherwise
         try {
           c.all_reduce(ones(10), Reduce::sum).synchronize();
         } catch (const Error&) {
@@ -77,7 +77,7 @@ TEST_F(DistFailure, RankThatDoesNotJoinIsNamedAfterTheTimeout) {
   EXPECT_FALSE(errors[0].empty() || errors[1].empty());
 }
 
-// Two ranks, two call sites: at least one rank reports both sides, and both fail.
+// Runs two ranks that call different operations. At least one rank must report both sides, and both must fail.
 void expect_mismatch(const test::RankFn& fn, const std::vector<std::string>& parts) {
   const std::vector<std::string> errors = test::run_ranks(2, fn, quick(5000, true));
   for (const std::string& e : errors) EXPECT_FALSE(e.empty()) << test::joined(errors);
@@ -85,7 +85,7 @@ void expect_mismatch(const test::RankFn& fn, const std::vector<std::string>& par
     EXPECT_TRUE(contains(test::joined(errors), part)) << part << " is not in\n" << test::joined(errors);
 }
 
-TEST_F(DistFailure, MismatchNamesBothSidesAndWhereTheyAre) {
+TEST_F(DistFailure, AMismatchNamesBothSidesAndTheirLines) {
   const unsigned line = __LINE__ + 4;
   expect_mismatch(
       [](Communicator& c) {
@@ -98,7 +98,7 @@ TEST_F(DistFailure, MismatchNamesBothSidesAndWhereTheyAre) {
        str("rank 1 at comm/failure_test.cpp:", line + 2), "all ranks must run the same operations"});
 }
 
-TEST_F(DistFailure, MismatchOfDtypeShapeAndPieces) {
+TEST_F(DistFailure, MismatchesOfDtypeShapeAndPiecesAreNamed) {
   expect_mismatch(
       [](Communicator& c) {
         const Tensor t = Tensor::zeros({10}, c.rank() == 0 ? DType::f32 : DType::bf16, Stream::cpu(1));
@@ -112,7 +112,7 @@ TEST_F(DistFailure, MismatchOfDtypeShapeAndPieces) {
       {"f32[5] of rank 0", "f32[5] of rank 1"});
 }
 
-TEST_F(DistFailure, MismatchOfMessages) {
+TEST_F(DistFailure, MismatchesOfMessagesAreNamed) {
   expect_mismatch(
       [](Communicator& c) {
         if (c.rank() == 0)
@@ -128,14 +128,14 @@ TEST_F(DistFailure, MismatchOfMessages) {
       {"send of f32[3] to rank 1", "all_reduce sum of f32[3]"});
 }
 
-TEST_F(DistFailure, MismatchWithoutChecksTimesOut) {
+TEST_F(DistFailure, AMismatchWithoutChecksTimesOut) {
   const auto errors = test::run_ranks(
       2, [](Communicator& c) { c.all_reduce(ones(c.rank() == 0 ? 10 : 200), Reduce::sum).synchronize(); }, quick(300));
   EXPECT_FALSE(errors[0].empty() || errors[1].empty());
   EXPECT_TRUE(contains(test::joined(errors), "in another operation")) << test::joined(errors);
 }
 
-TEST_F(DistFailure, AfterAFailureEverythingFailsAtOnce) {
+TEST_F(DistFailure, AfterAFailureAllOperationsFailAtOnce) {
   const auto errors = test::run_ranks(
       2,
       [](Communicator& c) {
@@ -148,7 +148,7 @@ TEST_F(DistFailure, AfterAFailureEverythingFailsAtOnce) {
         } catch (const Error& e) {
           EXPECT_TRUE(contains(e.what(), "not started")) << e.what();
         }
-        EXPECT_LT(seconds_since(begin), 0.8);  // not after the second for which a peer is waited for
+        EXPECT_LT(seconds_since(begin), 0.8);  // does not wait the second for which a peer is waited for
       },
       quick(1000));
   EXPECT_EQ(test::joined(errors), "");
@@ -181,12 +181,12 @@ TEST_F(DistFailure, AbortFromAnotherThreadUnblocks) {
   EXPECT_LT(seconds_since(begin), 2);
 }
 
-// Rank 3 of 4 is another process, killed while the others are in the middle of an endless row of collectives.
-TEST_F(DistFailure, KilledProcessIsNoticedByAll) {
+// Rank 3 of 4 is a process that is killed while the others run collectives without end.
+TEST_F(DistFailure, AKilledProcessIsNoticedByAll) {
   const std::string cookie = random_cookie();
   int to_child[2];
   ASSERT_EQ(pipe(to_child), 0);
-  const pid_t child = fork();  // before any thread exists
+  const pid_t child = fork();  // before there is any thread
   ASSERT_GE(child, 0);
   const auto endless = [](int rank, const Endpoint& at, const std::string& key) {
     std::shared_ptr<Store> store = connect_store(at, key, Timeout(2000));
@@ -243,13 +243,14 @@ TEST_F(DistFailure, KilledProcessIsNoticedByAll) {
   EXPECT_TRUE(contains(test::joined(errors), "rank 3")) << test::joined(errors);
 }
 
-// A process is killed while much of one message is under way: `sends` from it, else to it.
+// Kills a process while most of one message is still to be transferred. `sends`: the process sends the message;
+// otherwise it receives it.
 void expect_loss_is_noticed(bool sends) {
-  constexpr std::int64_t kMany = 256 << 20;  // far more than arrives before it dies, also on a busy machine
+  constexpr std::int64_t kMany = 256 << 20;  // far more than arrives before the process dies, also on a busy machine
   const std::string cookie = random_cookie();
   int to_child[2];
   ASSERT_EQ(pipe(to_child), 0);
-  const pid_t child = fork();  // before any thread exists
+  const pid_t child = fork();  // before there is any thread
   ASSERT_GE(child, 0);
   const auto join = [&](int rank, const Endpoint& at) {
     return make_gloo_communicator(rank, 2, connect_store(at, cookie, Timeout(2000)), "g", std::make_shared<CommQueue>(),
@@ -285,7 +286,7 @@ void expect_loss_is_noticed(bool sends) {
   close(to_child[1]);
 }
 
-TEST_F(DistFailure, PeerThatDiesInTheMiddleOfAMessageIsNoticed) {
+TEST_F(DistFailure, APeerThatDiesInTheMiddleOfAMessageIsNoticed) {
   for (int i = 0; i < 3; ++i) {
     expect_loss_is_noticed(true);
     expect_loss_is_noticed(false);

@@ -10,8 +10,8 @@ namespace {
 const MeshLayout kLayout{
     .axes = {{"dp", 2}, {"cp", 2, AxisTransfers::beside_kernels}, {"tp", 2}}, .unions = {{"dp", "cp"}}, .device = {}};
 
-// Values of the host are real, in a mesh of one process, too.
-TEST(FakeMesh, HostValuesComeBack) {
+// Host values are real, also in a mesh of one process.
+TEST(FakeMesh, HostValuesAreGathered) {
   const FakeMode fake;
   const MeshLayout alone{.axes = {{"dp", 1}}, .unions = {}, .device = {}};
   for (const MeshLayout& layout : {alone, kLayout})
@@ -28,13 +28,13 @@ TEST(FakeMesh, HasTheRanksOfItsLayout) {
   EXPECT_EQ(mesh->axis("tp").rank(), 1);
 }
 
-TEST(FakeMesh, TheOthersSayOnHostsWhatThisOneSays) {
+TEST(FakeMesh, OtherRanksRepeatTheHostValuesOfThisRank) {
   const auto mesh = Mesh::fake(kLayout, 0);
   EXPECT_EQ(sum_host(mesh->host(), 3), 24);
   EXPECT_FALSE(any_host(mesh->host(), false));
 }
 
-TEST(FakeMesh, ShowsWhatWouldBeSent) {
+TEST(FakeMesh, ShowsTheMessagesOfTheDevice) {
   std::vector<FakeTransfer> seen;
   const auto mesh = Mesh::fake(kLayout, 0, [&](const FakeTransfer& t) { seen.push_back(t); });
   const FakeMode fake;
@@ -53,7 +53,7 @@ TEST(FakeMesh, ShowsWhatWouldBeSent) {
   EXPECT_EQ(seen[2].bytes, 2000u);
 }
 
-// Also where it is all ranks, who have a group of their own.
+// An axis that covers all ranks is named, too, although the group of all ranks has its own name.
 TEST(FakeMesh, NamesTheAxisOfAMessage) {
   for (const char* axis : {"dp", "cp", "tp"}) {
     std::vector<FakeTransfer> seen;

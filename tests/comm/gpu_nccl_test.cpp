@@ -1,4 +1,4 @@
-// NCCL with every GPU of this machine: ranks are threads, one device each. Needs two GPUs.
+// NCCL between all GPUs of this machine. Ranks are threads with one device each. Needs two GPUs.
 
 #include <gtest/gtest.h>
 #include <spawn.h>
@@ -124,7 +124,7 @@ TEST_F(GpuDistNccl, ExchangeOfListsThatDiffer) {
       verify);
 }
 
-// Computation and transfers take turns on two streams, and the host queues all of it without waiting.
+// Computation and transfers alternate on two streams, and the host queues all of them without waiting.
 TEST_F(GpuDistNccl, StreamsAreOrderedByEvents) {
   expect_all([](Communicator& c, const Stream& s) {
     const std::int64_t n = 4 << 20;
@@ -136,7 +136,7 @@ TEST_F(GpuDistNccl, StreamsAreOrderedByEvents) {
       copy(out, x, s);
       Work w = c.send_recv(out, next, in, before, s.record());
       w.wait(s);
-      fill_zero(out, s);  // may not run before it was sent
+      fill_zero(out, s);  // must not run before `out` is sent
       copy(x, in, s);
     }
     const int from = (c.rank() + c.size() * turns - turns) % c.size();
@@ -169,7 +169,7 @@ Work reduce(Communicator& c, const Tensor& t, const Event& after) { return c.all
 TEST_F(GpuDistNccl, AbortFromAnotherThreadUnblocks) { expect_way_out(reduce, 60'000, "told to stop", "told to stop"); }
 TEST_F(GpuDistNccl, OperationThatIsNeverDoneTimesOut) { expect_way_out(reduce, 1'000, "", "a rank is stopped"); }
 
-// A recorded operation has the values that are there at each replay, between others that are not recorded.
+// A recorded operation reads the values of each replay, between operations that are not recorded.
 TEST_F(GpuDistNccl, RecordedOperationsAreReplayed) {
   expect_all([](Communicator& c, const Stream& s) {
     const std::int64_t n = 100'003;
@@ -205,7 +205,7 @@ TEST_F(GpuDistNccl, AReplayThatIsNeverDoneTimesOutAndIsNamed) {
         if (c.rank() == 1) return std::this_thread::sleep_for(milliseconds(4000));
         const auto begin = Clock::now();
         work->launch();
-        s.synchronize();  // the kernels are told to give up
+        s.synchronize();  // ends since the kernels are told to give up
         RING_CHECK(seconds_since(begin) < 4, "took ", seconds_since(begin), " s");
         try {
           c.barrier().synchronize();
@@ -249,7 +249,7 @@ TEST_F(GpuDistNccl, MeshAxes) {
   EXPECT_EQ(joined(errors), "");
 }
 
-// all_reduce without end; says through the store when it is under way.
+// Calls all_reduce without end. Reports through the store once the operations are under way.
 void endless(Mesh& mesh, int device) {
   const Stream s = Stream::create({Backend::cuda, device});
   const Tensor t = Tensor::zeros({4 << 20}, DType::f32, s);
@@ -261,7 +261,7 @@ void endless(Mesh& mesh, int device) {
 
 const char* kVictimPort = "RING_TEST_VICTIM_PORT";
 
-// What a process of its own runs for the test below.
+// Runs in a process that the test below starts.
 TEST(GpuDistNcclVictim, DISABLED_Run) {
   const char* port = std::getenv(kVictimPort);
   if (!port) GTEST_SKIP() << "part of another test";

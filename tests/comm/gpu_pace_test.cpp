@@ -1,4 +1,4 @@
-// GPUs that become slow, and those that only look like it.
+// GPUs that become slow, and GPUs that only seem slow.
 
 #include "comm/gpu_pace.h"
 
@@ -21,7 +21,7 @@ GpuWindow gpu(double mhz, double seconds, std::uint64_t throttle = 0) {
   return w;
 }
 
-// A slow GPU holds up all ranks alike.
+// Returns the windows of two ranks. A slow GPU 1 slows down the steps of both.
 Ranks ranks(double mhz_of_1, double seconds, std::uint64_t throttle = 0) {
   return {gpu(1980, seconds), gpu(mhz_of_1, seconds, throttle)};
 }
@@ -50,7 +50,7 @@ TEST(ClockJudge, NamesAGpuOnceWithItsClockAndStepsBefore) {
   EXPECT_EQ(found_in(judge, 10, ranks(1200, 0.512)), 0u) << "once";
 }
 
-TEST(ClockJudge, WantsALowerClockAndLongerSteps) {
+TEST(ClockJudge, NeedsALowerClockAndLongerSteps) {
   GpuJudge judge;
   found_in(judge, 10, ranks(1980, 0.420));
   EXPECT_EQ(found_in(judge, 10, ranks(1980, 0.600)), 0u) << "something else takes longer";
@@ -59,7 +59,7 @@ TEST(ClockJudge, WantsALowerClockAndLongerSteps) {
   EXPECT_EQ(found_in(light, 10, ranks(1500, 0.421)), 0u) << "it has less to do";
 }
 
-TEST(ClockJudge, OneGoodWindowStartsTheCountAgain) {
+TEST(ClockJudge, OneGoodWindowResetsTheCount) {
   GpuJudge judge;
   found_in(judge, 20, ranks(1980, 0.420));
   for (int i = 0; i < 5; ++i) {
@@ -68,13 +68,13 @@ TEST(ClockJudge, OneGoodWindowStartsTheCountAgain) {
   }
 }
 
-TEST(ClockJudge, KnowsNothingWithoutAClockOrABefore) {
+TEST(ClockJudge, FindsNothingWithoutAClockOrAnEarlierOne) {
   GpuJudge judge;
   EXPECT_EQ(found_in(judge, 5, Ranks{gpu(0, 0.4), gpu(0, 0.9)}), 0u);
   EXPECT_EQ(found_in(judge, 10, ranks(1200, 0.512)), 0u) << "slow from the start is what is usual";
 }
 
-// Each rank's reading reaches every rank.
+// The readings of each rank reach every rank.
 TEST(DistPace, AGpuThatBecomesSlowIsFoundByAllRanks) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   constexpr int kGood = 20 * GpuJudge::kWindows, kSteps = 2 * kGood + 1;
@@ -97,7 +97,7 @@ TEST(DistPace, AGpuThatBecomesSlowIsFoundByAllRanks) {
   }
 }
 
-// A run on one GPU has nobody to compare itself with, and times its own steps.
+// A run on one GPU has no other ranks to compare with, but still times its steps.
 TEST(Pace, OneRankTimesItsSteps) {
   const auto self = make_self_communicator();
   std::vector<GpuWindow> windows;

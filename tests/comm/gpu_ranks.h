@@ -1,6 +1,5 @@
 #pragma once
-// Runs a function as several ranks with a GPU each: one thread each, with a store, a watchdog and a communicator of its
-// own.
+// Runs a function as several ranks with a GPU each: one thread per rank, with its own store, watchdog and communicator.
 
 #include <gtest/gtest.h>
 
@@ -82,7 +81,8 @@ inline std::vector<std::string> run_gpu_ranks(int size, const GpuRankFn& fn, con
   return errors;
 }
 
-// Rank 1 stays away: rank 0's operation hangs on the device until it is told to give up.
+// Expects that rank 0's operation ends with an error that contains `part`. Rank 1 stays away, so that the operation
+// hangs on the device until it times out or, unless `abort_with` is "", is aborted.
 using Start = std::function<Work(Communicator&, const Tensor&, const Event& after)>;
 inline void expect_way_out(const Start& start, int timeout_ms, const std::string& abort_with, const std::string& part) {
   CommOptions options;
@@ -108,7 +108,7 @@ inline void expect_way_out(const Start& start, int timeout_ms, const std::string
         other.join();
         RING_CHECK(contains(error, part), "got '", error, "'");
         RING_CHECK(seconds_since(begin) < 4, "took ", seconds_since(begin), " s");
-        s.synchronize();  // the device is not stuck either
+        s.synchronize();  // the device does not hang either
         try {
           c.barrier().synchronize();
           fail("a broken communicator worked");

@@ -38,7 +38,7 @@ TEST(DistLeader, TheLeadersExceptionKeepsItsType) {
         EXPECT_STREQ(e.what(), "no memory. use less");
       }
     }
-    EXPECT_TRUE(by_leader(comm, [] { return true; }));  // the ranks can go on together
+    EXPECT_TRUE(by_leader(comm, [] { return true; }));  // the ranks can continue together
   });
   EXPECT_EQ(test::joined(errors), "");
 }

@@ -1,4 +1,4 @@
-// Notes between ranks of one host, who are threads here. Needs no GPU.
+// Notes between ranks of one host, which are threads here. Needs no GPU.
 
 #include "comm/nccl/mailbox.h"
 
@@ -45,8 +45,8 @@ std::function<void()> for_seconds(int seconds) {
   };
 }
 
-// Every rank has far more to say to each than there is room for, before it reads anything.
-TEST(Mailbox, NotesArriveInOrderHoweverMany) {
+// Every rank posts far more notes to each other rank than fit, before it reads any.
+TEST(Mailbox, AnyNumberOfNotesArrivesInOrder) {
   constexpr int kRanks = 3, kNotes = 5000;
   Boxes boxes(kRanks);
   std::atomic<int> wrong = 0, late = 0;
@@ -68,7 +68,7 @@ TEST(Mailbox, NotesArriveInOrderHoweverMany) {
   EXPECT_EQ(late, 0);
 }
 
-TEST(Mailbox, WhoWaitsCanGiveUp) {
+TEST(Mailbox, WaitingCanBeGivenUp) {
   Boxes boxes(2);
   EXPECT_THROW(boxes.of(0).take(1, for_seconds(0)), GaveUp);
   const auto fill = [&] {
@@ -88,7 +88,7 @@ TEST(Mailbox, SegmentsAreKnownOnceTheyAreAnnounced) {
   EXPECT_THROW(boxes.of(0).announce(1'000'000, card), Error);
 }
 
-TEST(Mailbox, AnotherBoxIsNotThere) {
+TEST(Mailbox, AMissingBoxIsAnError) {
   Mailbox box(0, 2);
   try {
     box.open(1, "/ringmaster-none");

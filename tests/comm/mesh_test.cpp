@@ -13,13 +13,13 @@
 namespace ring {
 namespace {
 
-// What a run has: other axes make as good a mesh.
+// Returns the axes of a run. Mesh itself accepts any axes.
 MeshLayout layout_of(int dp, int cp, int tp) {
   return {.axes = {{"pp", 1}, {"dp", dp}, {"cp", cp, AxisTransfers::beside_kernels}, {"tp", tp}},
           .unions = {{"dp", "cp"}}};
 }
 
-TEST(MeshAxes, CoordinatesAndGroups) {
+TEST(MeshAxes, CoordinatesAndGroupsFollowTheAxes) {
   const MeshAxes grid({{"a", 2}, {"b", 3}, {"c", 4}});
   EXPECT_EQ(grid.size(), 24);
   for (int a = 0, rank = 0; a < 2; ++a)
@@ -38,7 +38,7 @@ TEST(MeshAxes, CoordinatesAndGroups) {
   EXPECT_EQ(grid.group(17, {"a", "b", "c"}).size(), 24u);
 }
 
-TEST(MeshAxes, RefusesWhatIsNoGrid) {
+TEST(MeshAxes, RefusesInvalidAxes) {
   EXPECT_NE(error_of([] { MeshAxes({{"dp", 2}, {"dp", 2}}); }).find("two axes dp"), std::string::npos);
   EXPECT_NE(error_of([] { MeshAxes({{"dp", 0}}); }).find("axis dp has degree 0"), std::string::npos);
   EXPECT_NE(error_of([] {
@@ -59,7 +59,7 @@ TEST(Mesh, OneProcessHasEveryAxis) {
   EXPECT_NE(error_of([&] { mesh->group({"dp", "tp"}); }).find("no group dp x tp was declared"), std::string::npos);
 }
 
-TEST(Mesh, AxesMustMakeTheWorld) {
+TEST(Mesh, AxesMustCoverTheWorld) {
   EXPECT_NE(
       error_of([] { Mesh::join(WorkerEnvironment{}, {}, layout_of(2, 1, 1)); }).find("axes of 2 ranks in a world"),
       std::string::npos);
@@ -84,7 +84,7 @@ class DistMesh : public testing::Test {
   }
 };
 
-// Two jobs started with the same address and port, as two torchruns on one host are: the cookie keeps them apart.
+// Two jobs start with the same address and port, like two torchruns on one host. Their cookies keep them apart.
 TEST_F(DistMesh, TwoJobsOnOnePortDoNotMerge) {
   std::vector<std::thread> threads;
   std::vector<std::string> errors(4);
@@ -115,7 +115,7 @@ TEST_F(DistMesh, TwoJobsOnOnePortDoNotMerge) {
   EXPECT_EQ(test::joined(errors), "");
 }
 
-// Runs all ranks of a mesh as threads of this process.
+// Runs all ranks of a mesh as threads of this process. Returns their errors.
 std::string run_mesh(int world, const MeshLayout& layout, const std::function<void(Mesh&)>& fn) {
   const StoreServer server({"127.0.0.1", 0}, "mesh");
   std::vector<std::thread> threads;
@@ -147,7 +147,7 @@ std::string members(Communicator& c, int rank) {
   return all;
 }
 
-TEST_F(DistMesh, RanksOfEveryAxis) {
+TEST_F(DistMesh, EveryAxisHasItsRanks) {
   MeshLayout layout = layout_of(2, 2, 2);
   layout.emulate_nodes = 2;
   EXPECT_EQ(
@@ -173,7 +173,7 @@ TEST_F(DistMesh, RanksOfEveryAxis) {
       "");
 }
 
-TEST_F(DistMesh, EqualGroupsShareOneCommunicatorButThoseBesideKernels) {
+TEST_F(DistMesh, EqualGroupsShareACommunicatorExceptBesideKernels) {
   EXPECT_EQ(
       run_mesh(2, layout_of(2, 1, 1),
                [](Mesh& m) {
@@ -192,8 +192,9 @@ TEST_F(DistMesh, EqualGroupsShareOneCommunicatorButThoseBesideKernels) {
             "");
 }
 
-// What one rank starts first and the other last, in both groups: with one order for both, each would wait for ever.
-TEST_F(DistMesh, TheBackgroundHasAnOrderOfItsOwn) {
+// One rank starts the background operation first, the other rank last. If both groups had one order, each rank would
+// wait for ever.
+TEST_F(DistMesh, TheBackgroundHasItsOwnOrder) {
   EXPECT_EQ(run_mesh(2, layout_of(2, 1, 1),
                      [](Mesh& m) {
                        Communicator& background = m.background();
@@ -208,7 +209,7 @@ TEST_F(DistMesh, TheBackgroundHasAnOrderOfItsOwn) {
             "");
 }
 
-TEST_F(DistMesh, HostValues) {
+TEST_F(DistMesh, HostValuesAreReducedAndGathered) {
   const auto errors = test::run_ranks(3, [](Communicator& c) {
     std::vector<double> v = {9007199254740991.0 - 3 + c.rank() * 0, 0.5 * c.rank(), -1.0 * c.rank()};
     all_reduce_host(c, v, Reduce::max);
@@ -224,7 +225,7 @@ TEST_F(DistMesh, HostValues) {
   EXPECT_EQ(test::joined(errors), "");
 }
 
-TEST(Host, OneRank) {
+TEST(Host, OneRankGetsItsOwnValues) {
   const auto mesh = Mesh::join(WorkerEnvironment{}, {}, layout_of(1, 1, 1));
   EXPECT_EQ(sum_host(mesh->all(), 2.5), 2.5);
   EXPECT_EQ(gather_host(mesh->all(), "me"), std::vector<std::string>{"me"});

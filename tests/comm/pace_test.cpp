@@ -1,4 +1,4 @@
-// Slow ranks: those that are, and those that only look like it for a while.
+// Slow ranks, and ranks that only seem slow for a while.
 
 #include "comm/pace.h"
 
@@ -48,7 +48,7 @@ TEST(PaceJudge, SaysWhatIsSlow) {
   }
 }
 
-TEST(PaceJudge, OneGoodWindowStartsTheCountAgain) {
+TEST(PaceJudge, OneGoodWindowResetsTheCount) {
   PaceJudge judge;
   Ranks slow = usual(3);
   slow[1].compute = 0.200;
@@ -69,7 +69,7 @@ TEST(PaceJudge, ShortStepsMayDifferByTwoMilliseconds) {
   EXPECT_EQ(judge.window(ranks).size(), 1u);
 }
 
-TEST(PaceJudge, NoNumberIsNotFast) {
+TEST(PaceJudge, NanCountsAsSlow) {
   PaceJudge judge;
   Ranks ranks = usual(3);
   ranks[2].compute = std::numeric_limits<double>::quiet_NaN();
@@ -78,8 +78,8 @@ TEST(PaceJudge, NoNumberIsNotFast) {
   EXPECT_EQ(judge.window(ranks).size(), 1u);
 }
 
-// Medians of 20 steps whose times vary by 10 %, and now and then a window in which a rank is disturbed.
-TEST(PaceJudge, TenThousandCleanWindows) {
+// Medians of 20 steps whose times vary by 10 %. In one window of a hundred, a rank is disturbed.
+TEST(PaceJudge, TenThousandCleanWindowsGiveAtMostOneAlarm) {
   std::mt19937_64 random(11);
   std::normal_distribution<double> noise(0, 0.1 * 1.2533 / std::sqrt(20));
   std::bernoulli_distribution disturbed(0.01);
@@ -93,8 +93,8 @@ TEST(PaceJudge, TenThousandCleanWindows) {
   EXPECT_LE(alarms, 1);
 }
 
-// Ranks that wait for each other: only the one that works for long is named, by every rank.
-TEST(DistPace, TheRankThatTheOthersWaitForIsNamed) {
+// The ranks wait for each other. Every rank names only the rank that computes for long.
+TEST(DistPace, TheRankThatOthersWaitForIsNamed) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   constexpr int kSteps = 20 * 3 + 1;
   std::vector<std::vector<SlowRank>> found(3);

@@ -8,7 +8,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// An event that the test brings about, or breaks.
+// An event that the test completes or breaks.
 struct Told final : EventImpl {
   bool is_done = false, broken = false;
   bool done() const override {
@@ -48,7 +48,7 @@ TEST_F(Pending, ALongComputationBeforeItIsNotAStall) {
   EXPECT_EQ(stuck_after(seconds(1)), "a");
 }
 
-TEST_F(Pending, TimeRunsFromTheEndOfTheOneBefore) {
+TEST_F(Pending, TimeRunsFromTheEndOfTheOperationBefore) {
   const Queued a = add("a"), b = add("b");
   a.after->is_done = b.after->is_done = true;
   EXPECT_EQ(stuck(), "");
@@ -61,7 +61,7 @@ TEST_F(Pending, TimeRunsFromTheEndOfTheOneBefore) {
   EXPECT_EQ(stuck_after(seconds(100)), "");
 }
 
-TEST_F(Pending, WithNothingBeforeItTimeRunsAtOnce) {
+TEST_F(Pending, WithoutAnOperationBeforeTimeRunsAtOnce) {
   pending_.add("a", {}, Event(std::make_shared<Told>()));
   EXPECT_EQ(stuck(), "");
   EXPECT_EQ(stuck_after(seconds(61)), "a");

@@ -1,5 +1,5 @@
 #pragma once
-// Runs a function as several ranks: one thread each, with a store, a queue and a communicator of its own.
+// Runs a function as several ranks: one thread per rank, with its own store, queue and communicator.
 
 #include <functional>
 #include <memory>
@@ -14,7 +14,7 @@ namespace ring::test {
 
 using RankFn = std::function<void(Communicator&)>;
 
-// Returns what each rank threw, empty when it returned.
+// Returns the message of each rank's error; "" if there was none.
 inline std::vector<std::string> run_ranks(int size, const RankFn& fn, const CommOptions& options = {}) {
   const std::string cookie = random_cookie();
   const StoreServer server({"127.0.0.1", 0}, cookie);

@@ -8,7 +8,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// The test is the device that counts.
+// A fixture that plays the device, which counts the replays.
 class Replayed : public testing::Test {
  protected:
   static std::shared_ptr<void> memory() {
@@ -23,12 +23,12 @@ class Replayed : public testing::Test {
   ReplayedOperations::Clock::time_point now_ = ReplayedOperations::Clock::now();
 };
 
-TEST_F(Replayed, OneThatIsNotReplayedIsNotStuck) {
+TEST_F(Replayed, AnOperationThatIsNotReplayedIsNotStuck) {
   operations_.add("a");
   for (int i = 0; i < 200; ++i) ASSERT_EQ(stuck_after(seconds(1)), "");
 }
 
-TEST_F(Replayed, OneThatDoesNotEndIsNamed) {
+TEST_F(Replayed, AnOperationThatDoesNotEndIsNamed) {
   operations_.add("a");
   ReplayCounts& b = operations_.add("b");
   for (int replay = 0; replay < 5; ++replay) ++b.started, ++b.done;
@@ -41,16 +41,16 @@ TEST_F(Replayed, OneThatDoesNotEndIsNamed) {
   EXPECT_EQ(stuck_after(seconds(1)), "");
 }
 
-TEST_F(Replayed, EachReplayHasTheWholeTime) {
+TEST_F(Replayed, EachReplayHasTheFullTimeout) {
   ReplayCounts& a = operations_.add("a");
   for (int replay = 0; replay < 10; ++replay) {
-    ++a.started;  // whoever looks always finds one at work
+    ++a.started;  // every look finds an operation at work
     ASSERT_EQ(stuck_after(seconds(50)), "");
     ++a.done;
   }
 }
 
-TEST_F(Replayed, NewOnesTakeThePlacesOfTheOldest) {
+TEST_F(Replayed, NewOperationsReplaceTheOldest) {
   ReplayCounts& old = operations_.add("old");
   ++old.started;
   EXPECT_EQ(stuck_after(seconds(1)), "");
