@@ -1,4 +1,4 @@
-// ringmaster checkpoint inspect | verify, as a user runs them.
+// `ringmaster checkpoint inspect` and `verify`, run as by a user.
 
 #include <cstdio>
 
@@ -10,7 +10,7 @@ namespace {
 
 struct Outcome {
   int code;
-  std::string text;  // both outputs
+  std::string text;  // standard output and error
 };
 Outcome run(const std::string& arguments) {
   FILE* pipe = ::popen((ring_binary() + " checkpoint " + arguments + " 2>&1").c_str(), "r");
@@ -32,7 +32,7 @@ class Command : public testing::Test {
   fs::path newest_;
 };
 
-TEST_F(Command, InspectPrintsTheNewestOfARun) {
+TEST_F(Command, InspectPrintsTheNewestCheckpointOfARun) {
   const Outcome o = run("inspect " + folder());
   EXPECT_EQ(o.code, 0) << o.text;
   for (const char* part : {"step 20, written by 1 rank", "config: a: 1", "data.cursor = -20", "f32[37,16]  2.3 KiB",
@@ -42,7 +42,7 @@ TEST_F(Command, InspectPrintsTheNewestOfARun) {
       contains(run("inspect " + (temp_.path() / "checkpoints" / checkpoint_name(10)).string()).text, "step 10,"));
 }
 
-TEST_F(Command, VerifyNamesWhatIsDamagedAndExitsWithOne) {
+TEST_F(Command, VerifyNamesTheDamageAndExitsWithOne) {
   EXPECT_EQ(run("verify " + folder()).code, 0);
   const SavedSlice slice = read_manifest(newest_).tensors.at("model.norm").slices[0];
   {
@@ -58,7 +58,7 @@ TEST_F(Command, VerifyNamesWhatIsDamagedAndExitsWithOne) {
   EXPECT_TRUE(contains(run("verify " + folder()).text, "1 of 2 checkpoints are damaged"));
 }
 
-TEST_F(Command, PathsThatHoldNone) {
+TEST_F(Command, PathsWithoutACheckpointAreAnError) {
   const Outcome absent = run("inspect " + folder() + "/absent");
   EXPECT_EQ(absent.code, 1);
   EXPECT_TRUE(contains(absent.text, "absent does not exist")) << absent.text;

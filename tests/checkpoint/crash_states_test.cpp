@@ -1,6 +1,6 @@
-// What a crash may leave on a disk: a save is recorded call by call, and then every prefix of it is taken with any part
-// of what was not synced by then missing, as POSIX allows. In each such state the run goes on from the old checkpoint
-// or the new one, whole.
+// All states that a crash may leave on a disk. A save is recorded call by call. Then every prefix of the calls is
+// replayed, without any part of the changes that were not synced by then, as POSIX allows. In each such state, a run
+// must resume from the old or the new checkpoint as a whole.
 
 #include <map>
 #include <random>
@@ -14,8 +14,8 @@ namespace ring::test {
 namespace {
 
 constexpr int kRoot = 0;
-constexpr std::size_t kMaxSubsets = 400;  // of what is not synced, for each prefix
-constexpr std::size_t kPieces = 3;        // a write may be torn into
+constexpr std::size_t kMaxSubsets = 400;  // sets of lost changes that are tried for each prefix
+constexpr std::size_t kPieces = 3;        // parts that a write may be torn into
 
 struct Inode {
   bool folder = false;
@@ -25,17 +25,17 @@ struct Inode {
 };
 using Disk = std::vector<Inode>;
 
-// A call, by inodes: it means the same when others before it are missing.
+// A change to the disk. It names inodes, so that it means the same if changes before it are lost.
 struct Change {
   std::string kind;  // link, unlink, move, exchange, write, resize, sync
-  int inode = 0;     // of the file or folder that changes
+  int inode = 0;     // the file or folder that changes
   std::string name{}, to{};
-  int child = 0;  // of link
+  int child = 0;  // the linked inode
   std::uint64_t offset = 0;
   std::string bytes{};
 };
 
-void perform(Disk& disk, const Change& c) {
+void apply_change(Disk& disk, const Change& c) {
   Inode& at = disk[static_cast<std::size_t>(c.inode)];
   if (c.kind == "link") at.entries[c.name] = c.child;
   if (c.kind == "unlink") at.entries.erase(c.name);
@@ -51,7 +51,7 @@ void perform(Disk& disk, const Change& c) {
   if (c.kind == "exchange" && at.entries.contains(c.to)) std::swap(at.entries[c.name], at.entries[c.to]);
 }
 
-// The disk as it is while calls are made, and what they change.
+// The state of the disk while calls are made, and the changes that they make.
 class Recording {
  public:
   explicit Recording(fs::path root) : root_(std::move(root)) {
@@ -60,7 +60,7 @@ class Recording {
     before = disk;
   }
 
-  // As IoHook: the call has not happened yet, but none of these fails.
+  // Called as an IoHook, before each call. None of the calls fails.
   int operator()(const IoCall& call) {
     const std::lock_guard lock(mutex_);
     const fs::path path = call.path;
@@ -100,7 +100,7 @@ class Recording {
     return at;
   }
   void add(Change c) {
-    perform(disk, c);
+    apply_change(disk, c);
     changes.push_back(std::move(c));
   }
   void write(int inode, const IoCall& call) {
@@ -125,7 +125,7 @@ class Recording {
     RING_CHECK(find(to.parent_path()) == folder, "a move between folders: ", call.path, " to ", call.to);
     if (call.name == "rename" && entries.contains(to.filename()) && entries.contains(name)) {
       const Inode& there = disk[static_cast<std::size_t>(entries.at(to.filename()))];
-      if (there.folder && !there.entries.empty()) return;  // which the kernel refuses
+      if (there.folder && !there.entries.empty()) return;  // refused by the kernel
     }
     add({call.name == "rename" ? "move" : "exchange", folder, name, to.filename().string()});
   }
@@ -144,7 +144,7 @@ void write_out(const Disk& disk, int inode, const fs::path& path) {
   for (const auto& [name, child] : at.entries) write_out(disk, child, path / name);
 }
 
-// What can be reached from the root, as text: two disks with the same one look alike.
+// Returns all that can be reached from the root, as text. Disks that look alike have equal texts.
 std::string text_of(const Disk& disk, int inode) {
   const Inode& at = disk[static_cast<std::size_t>(inode)];
   if (!at.folder) return str("(", at.bytes.size(), ")", at.bytes);
@@ -153,7 +153,7 @@ std::string text_of(const Disk& disk, int inode) {
   return text + "}";
 }
 
-// Changes before `end` that no sync before `end` made durable.
+// Returns the changes before `end` that no sync before `end` made durable.
 std::vector<std::size_t> open_changes(const std::vector<Change>& changes, std::size_t end) {
   std::vector<std::size_t> open;
   for (std::size_t i = 0; i < end; ++i) {
@@ -164,7 +164,7 @@ std::vector<std::size_t> open_changes(const std::vector<Change>& changes, std::s
   return open;
 }
 
-// The sync that makes the commit durable: the first of its folder after it.
+// Returns the sync that makes the commit durable: the first sync of the commit's folder after it.
 std::size_t durable_from(const std::vector<Change>& changes, const std::string& name) {
   const auto commit = std::ranges::find(changes, name, &Change::to);
   const auto sync = std::find_if(commit, changes.end(),
@@ -172,7 +172,7 @@ std::size_t durable_from(const std::vector<Change>& changes, const std::string& 
   return static_cast<std::size_t>(sync - changes.begin());
 }
 
-// All of them where there are few, else the extremes and a sample.
+// Returns all subsets if they are few, otherwise the extremes and a sample.
 std::vector<std::set<std::size_t>> subsets(const std::vector<std::size_t>& all, std::mt19937& random) {
   std::vector<std::set<std::size_t>> found;
   if (all.size() < 9) {
@@ -191,7 +191,7 @@ std::vector<std::set<std::size_t>> subsets(const std::vector<std::size_t>& all, 
   }
   while (found.size() < kMaxSubsets) {
     std::set<std::size_t> lost;
-    const unsigned share = 1 + random() % 9;  // tenths that are lost
+    const unsigned share = 1 + random() % 9;  // tenths of the changes that are lost
     for (const std::size_t i : all)
       if (random() % 10 < share) lost.insert(i);
     found.push_back(lost);
@@ -209,8 +209,8 @@ class SlowCrashStates : public testing::Test {
   void SetUp() override { log::set_level(log::Level::error); }
   void TearDown() override { log::set_level(log::Level::info); }
 
-  // What a run that starts now finds: the step, 0 for nothing, -1 for anything that is not one whole checkpoint.
-  std::int64_t look(const Disk& disk) {
+  // Returns the step of the checkpoint that a run would find; 0 for none, -1 for anything but one whole checkpoint.
+  std::int64_t find_step(const Disk& disk) {
     const auto [known, is_new] = seen_.emplace(text_of(disk, kRoot), 0);
     if (!is_new) return known->second;
     const TempFolder folder(fs::is_directory("/dev/shm") ? "/dev/shm" : fs::temp_directory_path());
@@ -237,7 +237,7 @@ class SlowCrashStates : public testing::Test {
     write_checkpoint(root / "checkpoints", step, s.state.snapshot(stream()), str("{\"seed\":", seed, "}"), {1, 0});
   }
 
-  // Saves while watched; the model must then be what the disk is.
+  // Saves while recording. Expects that the recorded disk equals the real one.
   void record(Recording& r, const fs::path& root, std::int64_t step, std::int64_t seed) {
     {
       const IoWatch watch(root.string(), std::ref(r));
@@ -247,7 +247,7 @@ class SlowCrashStates : public testing::Test {
     EXPECT_EQ(text_of(r.disk, kRoot), text_of(after.disk, kRoot)) << "a call was missed";
   }
 
-  // The folder `name` is where the new checkpoint appears.
+  // Counts what a run would find in every crash state. The new checkpoint appears in the folder `name`.
   Counts enumerate(const Recording& r, std::int64_t old_step, std::int64_t new_step, const std::string& name) {
     std::mt19937 random(7);
     Counts counts;
@@ -257,8 +257,8 @@ class SlowCrashStates : public testing::Test {
       for (const std::set<std::size_t>& lost : subsets(open_changes(r.changes, end), random)) {
         Disk disk = r.before;
         for (std::size_t i = 0; i < end; ++i)
-          if (!lost.contains(i)) perform(disk, r.changes[i]);
-        const std::int64_t found = look(disk);
+          if (!lost.contains(i)) apply_change(disk, r.changes[i]);
+        const std::int64_t found = find_step(disk);
         ++counts.states;
         counts.old_ones += found == old_step;
         counts.new_ones += found == new_step;
@@ -271,21 +271,21 @@ class SlowCrashStates : public testing::Test {
   std::map<std::string, std::int64_t> seen_;
 };
 
-TEST_F(SlowCrashStates, OfASaveAreTheOldOrTheNewCheckpoint) {
+TEST_F(SlowCrashStates, OfASaveHoldTheOldOrTheNewCheckpoint) {
   const TempFolder root;
   save(root.path(), 10, 10);
   Recording r(root.path());
   record(r, root.path(), 20, 20);
   const Counts counts = enumerate(r, 10, 20, checkpoint_name(20));
   EXPECT_GE(counts.states, 5000u);
-  EXPECT_GT(seen_.size(), 1000u);  // that differ on the disk
+  EXPECT_GT(seen_.size(), 1000u);  // different disks
   EXPECT_EQ(counts.broken, 0u) << counts.first_broken;
   EXPECT_GT(counts.old_ones, 1000u);
   EXPECT_GT(counts.new_ones, 10u);
 }
 
-// The step was saved before: one takes the other's place.
-TEST_F(SlowCrashStates, OfAReplacementAreTheOldOrTheNewCheckpoint) {
+// The step was saved before: the new checkpoint replaces the old one.
+TEST_F(SlowCrashStates, OfAReplacementHoldTheOldOrTheNewCheckpoint) {
   const TempFolder root;
   save(root.path(), 10, 10);
   Recording r(root.path());
@@ -295,7 +295,7 @@ TEST_F(SlowCrashStates, OfAReplacementAreTheOldOrTheNewCheckpoint) {
   EXPECT_GT(counts.new_ones, 10u);
 }
 
-TEST_F(SlowCrashStates, OfTheFirstSaveAreNothingOrTheCheckpoint) {
+TEST_F(SlowCrashStates, OfTheFirstSaveHoldNothingOrTheCheckpoint) {
   const TempFolder root;
   Recording r(root.path());
   record(r, root.path(), 20, 20);
@@ -304,8 +304,8 @@ TEST_F(SlowCrashStates, OfTheFirstSaveAreNothingOrTheCheckpoint) {
   EXPECT_GT(counts.new_ones, 0u);
 }
 
-// Each sync is needed: a writer that forgets those of files leaves states that the test finds.
-TEST_F(SlowCrashStates, AreFoundWhereSyncsAreMissing) {
+// Each sync is needed: without the syncs of files, the test finds broken states.
+TEST_F(SlowCrashStates, AreBrokenIfSyncsAreMissing) {
   const TempFolder root;
   Recording r(root.path());
   record(r, root.path(), 20, 20);

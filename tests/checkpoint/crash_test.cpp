@@ -1,4 +1,4 @@
-// Killed, out of space, or told to keep few: there is always a whole checkpoint.
+// Writers that are killed, run out of space, or keep few checkpoints: one whole checkpoint always exists.
 
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kElements = 60'000;
 
-// Every element of every tensor is the step: a mixture of two steps shows at once.
+// A state whose every element is the step, so that a mixture of two steps shows.
 struct Uniform {
   std::vector<Tensor> tensors;
   std::int64_t step = 0;
@@ -51,7 +51,7 @@ void write_uniform(const fs::path& folder, std::int32_t step, const Retention& k
   }
 }
 
-TEST(Crash, KilledAtRandomMomentsThereIsAlwaysOneWholeCheckpoint) {
+TEST(Crash, AKilledWriterAlwaysLeavesOneWholeCheckpoint) {
   const TempFolder folder;
   const auto start = std::chrono::steady_clock::now();
   write_uniform(folder.path(), 1, {1, 0});
@@ -81,10 +81,11 @@ TEST(Crash, KilledAtRandomMomentsThereIsAlwaysOneWholeCheckpoint) {
     last = found->manifest.step;
   }
   EXPECT_GT(advanced, 0);    // the children did commit,
-  EXPECT_GT(unfinished, 0);  // and were hit in the middle of it
+  EXPECT_GT(unfinished, 0);  // and some were killed before a commit
 }
 
-// Runs in a child: files may not grow past `limit` bytes, and the signal for that is off, as on a full disk.
+// Writes step 2 in a child process, in which files may not grow beyond `limit` bytes and the signal for that is
+// ignored, as on a full disk. Returns the error; "" if there was none.
 std::string write_with_limit(const fs::path& folder, rlim_t limit) {
   int ends[2];
   EXPECT_EQ(::pipe(ends), 0);
@@ -95,7 +96,7 @@ std::string write_with_limit(const fs::path& folder, rlim_t limit) {
     ::setrlimit(RLIMIT_FSIZE, &cap);
     const std::string error = error_of([&] { write_uniform(folder, 2, {1, 0}); });
     const bool sent = ::write(ends[1], error.data(), error.size()) >= 0;
-    std::exit(sent ? 0 : 1);  // runs libhdf5's own clean-up too
+    std::exit(sent ? 0 : 1);  // runs libhdf5's own clean-up, too
   }
   ::close(ends[1]);
   std::string error;
@@ -138,7 +139,7 @@ TEST(Retention, KeepsTheLastAndEveryNth) {
   EXPECT_EQ(steps(folder.path()), (std::vector<std::int64_t>{80}));
 }
 
-TEST(Retention, ADamagedNewerOneNeverCountsInPlaceOfAVerifiedOne) {
+TEST(Retention, ADamagedNewerCheckpointNeverReplacesAVerifiedOne) {
   const TempFolder folder;
   write_small(folder.path(), 10, {1, 0});
   const fs::path newer = write_small(folder.path(), 20, {2, 0});
@@ -147,26 +148,26 @@ TEST(Retention, ADamagedNewerOneNeverCountsInPlaceOfAVerifiedOne) {
   write_small(folder.path(), 15, {1, 0});
   EXPECT_EQ(steps(folder.path()), (std::vector<std::int64_t>{15, 20}));
   EXPECT_EQ(find_newest_verified(folder.path())->manifest.step, 15);
-  write_small(folder.path(), 20, {1, 0});  // takes the damaged one's place
+  write_small(folder.path(), 20, {1, 0});  // replaces the damaged checkpoint
   EXPECT_EQ(steps(folder.path()), (std::vector<std::int64_t>{20}));
   EXPECT_EQ(find_newest_verified(folder.path())->manifest.step, 20);
 }
 
-TEST(Retention, ADamagedOlderOneNeverCountsEither) {
+TEST(Retention, ADamagedOlderCheckpointDoesNotCount) {
   const TempFolder folder;
   for (const int step : {10, 18}) write_small(folder.path(), step, {2, 0});
   write_small(folder.path(), 20, {.keep_last = 2, .damaged = {18}});
   EXPECT_EQ(steps(folder.path()), (std::vector<std::int64_t>{10, 18, 20}));
-  write_small(folder.path(), 18, {.keep_last = 2, .damaged = {18}});  // what is written now is whole
+  write_small(folder.path(), 18, {.keep_last = 2, .damaged = {18}});  // the checkpoint that is being written is whole
   EXPECT_EQ(steps(folder.path()), (std::vector<std::int64_t>{10, 18, 20}));
 }
 
-// It would take the space of the next attempts.
-TEST(Retention, AReadBackThatFailsRemovesOnlyWhatItRead) {
+// The damaged checkpoint must go: it would take the space of the next attempts.
+TEST(Retention, AFailedReadBackRemovesOnlyTheNewCheckpoint) {
   const TempFolder folder;
   write_small(folder.path(), 10);
   const SmallState s(20);
-  // Two ranks; between commit and read-back a byte of the new shard changes, as a bad disk would do it.
+  // Between the commit and the read-back of two ranks, a byte of the new shard changes, as on a bad disk.
   const auto errors = run_ranks(2, [&](const WriterGroup& group) {
     WriterGroup mine = group;
     int calls = 0;

@@ -1,4 +1,4 @@
-// Damage of every kind is found, named, and the checkpoint before it is used.
+// Damage of every kind is found and named, and the checkpoint before is used.
 
 #include <algorithm>
 
@@ -21,7 +21,7 @@ class Damage : public testing::Test {
     const auto found = find_newest_verified(folder());
     return found ? found->manifest.step : -1;
   }
-  // The newest checkpoint is refused, the reason names `what`, and the one before it loads whole.
+  // Expects that the newest checkpoint is refused for a reason that names `what`, and that the one before loads whole.
   void expect_refused(const std::string& what) const {
     const std::string problems = joined(verify_checkpoint(path_));
     ASSERT_TRUE(contains(problems, what)) << what << " in: " << problems;
@@ -38,7 +38,7 @@ class Damage : public testing::Test {
 
 void overwrite(const fs::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
 
-TEST_F(Damage, AFlippedByteAnywhere) {
+TEST_F(Damage, AFlippedByteAnywhereIsNamed) {
   for (const std::string name : {"shard-00000.h5", "manifest.json"}) {
     const std::string good = read_text(file(name));
     const std::size_t stride = std::max<std::size_t>(1, good.size() / 60);
@@ -66,7 +66,7 @@ TEST_F(Damage, AFlippedByteInATensorNamesTheTensor) {
   }
 }
 
-TEST_F(Damage, TruncatedAtAnyLength) {
+TEST_F(Damage, ATruncatedFileIsNamedAtAnyLength) {
   for (const std::string name : {"shard-00000.h5", "manifest.json"}) {
     const std::string good = read_text(file(name));
     for (std::size_t k = 0; k < 50; ++k) {
@@ -81,30 +81,30 @@ TEST_F(Damage, TruncatedAtAnyLength) {
   }
 }
 
-TEST_F(Damage, ACutShardNamesTheFirstTensorLost) {
+TEST_F(Damage, ATruncatedShardNamesTheFirstLostTensor) {
   const Manifest m = read_manifest(path_);
   const SavedSlice& slice = m.tensors.at("model.norm").slices[0];
   fs::resize_file(file("shard-00000.h5"), slice.offset + slice.bytes - 1);
   expect_refused("cut from tensor 'model.norm' on");
 }
 
-TEST_F(Damage, MissingShard) {
+TEST_F(Damage, AMissingShardIsNamed) {
   fs::remove(file("shard-00000.h5"));
   expect_refused("shard-00000.h5 is missing");
 }
 
-TEST_F(Damage, MissingManifest) {
+TEST_F(Damage, AMissingManifestIsNamed) {
   fs::remove(file("manifest.json"));
   expect_refused("manifest.json is missing");
 }
 
-TEST_F(Damage, EmptyFolder) {
+TEST_F(Damage, AnEmptyFolderIsRefused) {
   fs::remove_all(path_);
   fs::create_directory(path_);
   expect_refused("manifest.json is missing");
 }
 
-TEST_F(Damage, FoldersInPlaceOfFiles) {
+TEST_F(Damage, FoldersInPlaceOfFilesAreRefused) {
   fs::remove(file("shard-00000.h5"));
   fs::create_directory(file("shard-00000.h5"));
   expect_refused("shard-00000.h5: it is a directory, not a file");
@@ -113,18 +113,18 @@ TEST_F(Damage, FoldersInPlaceOfFiles) {
   expect_refused("manifest.json");
 }
 
-TEST_F(Damage, AShardOfAnotherCheckpoint) {
+TEST_F(Damage, AShardOfAnotherCheckpointIsRefused) {
   fs::copy_file(folder() / checkpoint_name(10) / "shard-00000.h5", file("shard-00000.h5"),
                 fs::copy_options::overwrite_existing);
   expect_refused("shard-00000.h5: the bytes of tensor");
 }
 
-TEST_F(Damage, AForeignShard) {
+TEST_F(Damage, AForeignShardIsRefused) {
   overwrite(file("shard-00000.h5"), "something else");
   expect_refused("shard-00000.h5 has 14 bytes");
 }
 
-TEST_F(Damage, AForeignManifest) {
+TEST_F(Damage, AForeignManifestIsRefused) {
   const std::string body = "{\n \"format\": \"other\",\n";
   overwrite(file("manifest.json"), body + " \"xxh3\": \"" + hash_of(body) + "\"\n}\n");
   expect_refused("format is \"other\"");
@@ -132,13 +132,13 @@ TEST_F(Damage, AForeignManifest) {
   expect_refused("manifest.json");
 }
 
-TEST_F(Damage, TheManifestOfAnotherStep) {
+TEST_F(Damage, TheManifestOfAnotherStepIsRefused) {
   fs::copy_file(folder() / checkpoint_name(10) / "manifest.json", file("manifest.json"),
                 fs::copy_options::overwrite_existing);
   expect_refused("manifest.json is of step 10, its folder is named step-000000020");
 }
 
-TEST_F(Damage, AllDamagedIsAnErrorAndNoneIsNot) {
+TEST_F(Damage, OnlyDamagedCheckpointsAreAnErrorAndNoneIsNot) {
   fs::remove(file("manifest.json"));
   fs::remove(folder() / checkpoint_name(10) / "manifest.json");
   EXPECT_TRUE(contains(error_of([&] { find_newest_verified(folder()); }), "is sound (2 damaged"));
@@ -160,7 +160,7 @@ TEST_F(Damage, UnfinishedAttemptsAreNeitherUsedNorKept) {
   EXPECT_EQ(newest(), 20);
 }
 
-TEST_F(Damage, LoadingNoticesWhatChangedAfterVerification) {
+TEST_F(Damage, LoadingNoticesChangesAfterVerification) {
   std::string bytes = read_text(file("shard-00000.h5"));
   bytes[read_manifest(path_).tensors.at("model.norm").slices[0].offset] ^= 4;
   overwrite(file("shard-00000.h5"), bytes);
@@ -171,7 +171,7 @@ TEST_F(Damage, LoadingNoticesWhatChangedAfterVerification) {
   EXPECT_TRUE(contains(error_of([&] { load_state(path_, loaded.state, stream()); }), "has 100 bytes"));
 }
 
-// Manifests that hash correctly and still make no sense.
+// These manifests have the right hash and still contradict themselves.
 TEST(ManifestParts, ContradictionsAreNamed) {
   const auto problem = [](const std::function<void(Manifest&)>& change) {
     Manifest m;

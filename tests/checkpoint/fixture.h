@@ -1,5 +1,5 @@
 #pragma once
-// A folder that removes itself, states with known contents, and ranks played by threads.
+// Temporary folders, states with known contents, and ranks that are threads.
 
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ inline Stream& stream() {
   return s;
 }
 
-// Bytes that depend on every argument.
+// Returns a byte that depends on both arguments.
 inline unsigned char pattern(std::uint64_t seed, std::uint64_t i) {
   return static_cast<unsigned char>((seed * 0x9E3779B97F4A7C15ull + i * 0xD1B54A32D192ED03ull) >> 56);
 }
@@ -59,7 +59,7 @@ inline bool same_bytes(const Tensor& a, const Tensor& b) {
   return a.bytes() == b.bytes() && (a.bytes() == 0 || std::memcmp(a.raw(), b.raw(), a.bytes()) == 0);
 }
 
-// A state like a small model's: several dtypes and shapes, every kind of value.
+// A state like a small model's, with several dtypes and shapes and every kind of value.
 struct SmallState {
   std::vector<Tensor> tensors;
   std::int64_t cursor = 0;
@@ -119,7 +119,8 @@ inline std::string joined(const std::vector<std::string>& lines) {
   return all;
 }
 
-// Runs `rank(group)` on `world` threads that exchange texts through memory; rethrows nothing: errors come back by rank.
+// Runs `rank(group)` on `world` threads that exchange texts through memory. Returns the message of each rank's error;
+// "" if there was none.
 inline std::vector<std::string> run_ranks(int world, const std::function<void(const WriterGroup&)>& rank) {
   const auto n = static_cast<std::size_t>(world);
   std::vector<std::string> texts(n), errors(n);

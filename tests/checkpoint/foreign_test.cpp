@@ -1,4 +1,4 @@
-// Other things among the checkpoints: they keep no run from starting, and nobody removes them.
+// Other files among the checkpoints: they keep no run from starting, and are not removed.
 
 #include <sys/stat.h>
 
@@ -22,7 +22,7 @@ class Foreign : public testing::Test {
     return found ? found->manifest.step : -1;
   }
 
-  // Everything that somebody may have put there.
+  // Creates all kinds of foreign files and folders. Returns their names.
   std::vector<std::string> put_everything() const {
     const std::string digits = "000000010", step = "step-" + digits;
     file("notes.txt");
@@ -51,7 +51,7 @@ class Foreign : public testing::Test {
   TempFolder temp_;
 };
 
-TEST_F(Foreign, AloneTheyAreNoCheckpoints) {
+TEST_F(Foreign, FilesAreNotTakenForCheckpoints) {
   const auto names = put_everything();
   EXPECT_TRUE(list_checkpoints(folder()).empty());
   EXPECT_EQ(newest(), -1);
@@ -61,7 +61,7 @@ TEST_F(Foreign, AloneTheyAreNoCheckpoints) {
   EXPECT_EQ(list_impostors(folder()).size(), 6u);  // 11, 13, 16 to 19
 }
 
-TEST_F(Foreign, CheckpointsAreWrittenKeptAndRemovedBesideThem) {
+TEST_F(Foreign, CheckpointsAreWrittenKeptAndRemovedBesideOtherFiles) {
   const auto names = put_everything();
   for (const std::int64_t step : {5, 20, 30, 40}) write_small(folder(), step, {2, 0});
   EXPECT_EQ(newest(), 40);
@@ -71,7 +71,7 @@ TEST_F(Foreign, CheckpointsAreWrittenKeptAndRemovedBesideThem) {
   expect_there(names);
 }
 
-TEST_F(Foreign, WhatHasTheNameOfANewCheckpointIsSetAside) {
+TEST_F(Foreign, AFileWithTheNameOfANewCheckpointIsSetAside) {
   put_everything();
   for (const std::int64_t step : {11, 13, 16, 17, 18, 19}) {
     const std::string name = checkpoint_name(step);
@@ -82,7 +82,7 @@ TEST_F(Foreign, WhatHasTheNameOfANewCheckpointIsSetAside) {
   EXPECT_EQ(read_text(at("step-000000013.not-a-checkpoint-1/notes.txt")), "somebody's");
 }
 
-TEST_F(Foreign, ACheckpointBehindALinkCountsAndOnlyTheLinkIsRemoved) {
+TEST_F(Foreign, ALinkedCheckpointCountsAndOnlyTheLinkIsRemoved) {
   const TempFolder elsewhere;
   write_small(elsewhere.path(), 10);
   fs::create_symlink(elsewhere.path() / checkpoint_name(10), at(checkpoint_name(10)));
@@ -92,7 +92,7 @@ TEST_F(Foreign, ACheckpointBehindALinkCountsAndOnlyTheLinkIsRemoved) {
   EXPECT_TRUE(fs::exists(elsewhere.path() / checkpoint_name(10) / "manifest.json"));
 }
 
-TEST_F(Foreign, AFolderOfCheckpointsThatCannotBeReadIsAnErrorAndNotAnEmptyOne) {
+TEST_F(Foreign, AnUnreadableFolderIsAnErrorInsteadOfEmpty) {
   fs::create_symlink("loop", at("loop"));
   EXPECT_TRUE(contains(error_of([&] { list_checkpoints(at("loop")); }), "cannot read"));
   EXPECT_TRUE(contains(error_of([&] { resolve_checkpoints(at("loop")); }), "loop"));

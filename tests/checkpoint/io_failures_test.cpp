@@ -1,5 +1,5 @@
-// Every call of the file system that a save makes may fail: the save then fails as a whole or is whole, the checkpoint
-// before it stays, and nothing half-written does.
+// Each file system call of a save may fail: the save then fails as a whole or is whole, the checkpoint before it stays,
+// and no incomplete file is left.
 
 #include <algorithm>
 
@@ -17,10 +17,10 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-// The error of a save of step 20; its calls are counted, and the k-th is answered so.
+// Result of saving step 20 while the k-th call gets `answer` (IoHook).
 struct Attempt {
   std::string error;
-  bool io = false;  // it was SaveFailed
+  bool io = false;  // the error was SaveFailed
   int calls = 0;
   std::string at;  // the call that failed
 };
@@ -51,7 +51,7 @@ void expect_whole(const fs::path& folder, const std::string& where) {
   EXPECT_TRUE(loaded.equals(SmallState(static_cast<std::uint64_t>(found->manifest.step)))) << where;
 }
 
-TEST(IoFailures, OneCallThatFailsLeavesTheOldOrTheNewCheckpoint) {
+TEST(IoFailures, AFailedCallLeavesTheOldOrTheNewCheckpoint) {
   log::set_level(log::Level::error);
   int calls = 0, failed = 0;
   for (int k = 0; k <= calls; ++k) {
@@ -64,7 +64,7 @@ TEST(IoFailures, OneCallThatFailsLeavesTheOldOrTheNewCheckpoint) {
     EXPECT_TRUE(a.error.empty() || a.io) << a.at << ": " << a.error;
     failed += a.io;
     EXPECT_TRUE(a.io || list_checkpoints(folder.path()).back().step == 20) << a.at;
-    // What could not be removed is removed by the next attempt.
+    // A file that could not be removed is removed by the next attempt.
     EXPECT_EQ(save_with(folder.path(), -1, 0).error, "") << a.at;
     EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{checkpoint_name(20)}) << a.at;
   }
@@ -73,7 +73,7 @@ TEST(IoFailures, OneCallThatFailsLeavesTheOldOrTheNewCheckpoint) {
   EXPECT_GT(failed, 10);
 }
 
-TEST(IoFailures, AreNamed) {
+TEST(IoFailures, AreNamedWithTheirFile) {
   const TempFolder folder;
   write_small(folder.path(), 10);
   Attempt full;
@@ -94,8 +94,8 @@ TEST(IoFailures, ShortWritesAreContinued) {
   }
 }
 
-// From one call on, nothing works any more; later all is well again.
-TEST(IoFailures, ADiskThatDiesAndComesBackLeavesNothingBehind) {
+// From one call on, every call fails; later all of them work again.
+TEST(IoFailures, ADiskThatFailsForATimeLeavesNoFiles) {
   log::set_level(log::Level::error);
   for (int k = 0; k < 40; k += 3) {
     const TempFolder folder;
@@ -114,8 +114,8 @@ TEST(IoFailures, ADiskThatDiesAndComesBackLeavesNothingBehind) {
   log::set_level(log::Level::info);
 }
 
-// A step that is saved again replaces its checkpoint, and what cannot be read back gives it up again.
-TEST(IoFailures, WhatWasReplacedComesBack) {
+// A step that is saved again replaces its checkpoint. If the new one cannot be read back, the old one is restored.
+TEST(IoFailures, AReplacedCheckpointIsRestored) {
   const TempFolder folder;
   write_small(folder.path(), 10);
   const SmallState other(20);
@@ -130,8 +130,8 @@ TEST(IoFailures, WhatWasReplacedComesBack) {
   EXPECT_EQ(names_in(folder.path()), std::vector<std::string>{checkpoint_name(10)});
 }
 
-// One rank's disk: the save fails on all of them, and all may go on.
-TEST(IoFailures, OfOneRankAreThoseOfAll) {
+// The disk of one rank fails: the save fails on all ranks, and all can continue.
+TEST(IoFailures, OfOneRankAreReportedOnAll) {
   const TempFolder folder;
   write_small(folder.path(), 10);
   const SmallState s(20);

@@ -1,4 +1,4 @@
-// Reading beside a run that goes on, writes checkpoints and removes old ones: nothing of that is damage.
+// Reading while a run writes checkpoints and removes old ones: no checkpoint that disappears is reported as damaged.
 
 #include "checkpoint/reshard.h"
 
@@ -17,7 +17,7 @@
 namespace ring::test {
 namespace {
 
-// Another process that writes one checkpoint after the other and keeps the last.
+// A process writes one checkpoint after another and keeps only the last.
 class Pruning : public testing::Test {
  protected:
   void SetUp() override {
@@ -29,8 +29,8 @@ class Pruning : public testing::Test {
     ::kill(child_, SIGKILL);
     ::waitpid(child_, nullptr, 0);
   }
-  // Until enough was removed, which a busy machine may take long for.
-  void meanwhile(const std::function<void()>& read) const {
+  // Repeats `read` until enough checkpoints were removed, which may take long on a busy machine.
+  void repeat_while_pruned(const std::function<void()>& read) const {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(100);
     std::int64_t step = 0;
     for (int reads = 0; reads < 50 || (step < 60 && std::chrono::steady_clock::now() < end); ++reads) {
@@ -45,7 +45,7 @@ class Pruning : public testing::Test {
     return run_process(words);
   }
 
-  // In memory where there is such a folder, so that checkpoints come and go as fast as they are read.
+  // In memory if possible, so that checkpoints come and go as fast as they are read.
   TempFolder temp_{fs::is_directory("/dev/shm") ? "/dev/shm" : fs::temp_directory_path()};
 
  private:
@@ -63,7 +63,7 @@ class Pruning : public testing::Test {
 
 TEST_F(Pruning, TheNewestIsFoundAndLoadedWhole) {
   std::int64_t before = 0;
-  meanwhile([&] {
+  repeat_while_pruned([&] {
     SmallState loaded(0);
     const FoundCheckpoint found = read_found([&] { return find_newest_verified(checkpoints()).value(); },
                                              [&](const FoundCheckpoint& f) {
@@ -77,9 +77,9 @@ TEST_F(Pruning, TheNewestIsFoundAndLoadedWhole) {
   });
 }
 
-TEST_F(Pruning, WhatVanishesIsNotDamaged) {
+TEST_F(Pruning, RemovedCheckpointsAreNotReportedAsDamaged) {
   int removed = 0;
-  meanwhile([&] {
+  repeat_while_pruned([&] {
     for (const CheckpointEntry& entry : list_checkpoints(checkpoints())) {
       const Verification v = verify_live(entry.path);
       EXPECT_TRUE(v.problems.empty()) << joined(v.problems);
@@ -89,7 +89,7 @@ TEST_F(Pruning, WhatVanishesIsNotDamaged) {
   EXPECT_GT(removed, 0) << "the race that this is about never happened";
 }
 
-TEST_F(Pruning, CommandsSeeWhatIsThereNow) {
+TEST_F(Pruning, CommandsSeeTheCurrentCheckpoints) {
   const std::string run = temp_.path().string();
   for (int i = 0; i < 10; ++i) {
     for (const char* command : {"verify", "inspect"}) {
@@ -97,14 +97,14 @@ TEST_F(Pruning, CommandsSeeWhatIsThereNow) {
       EXPECT_EQ(done.code, 0) << command << ": " << done.output;
       EXPECT_EQ(done.output.find("damaged"), std::string::npos) << done.output;
     }
-    const Finished compared = ring({"diff", run, run, "--tensors"});  // exit code 1 if two steps were compared
+    const Finished compared = ring({"diff", run, run, "--tensors"});  // exit code 1 if the steps were different
     EXPECT_TRUE(contains(compared.output, " of 7 tensors ") || contains(compared.output, " of 7 differ"))
         << compared.output;
   }
 }
 
-// At each call that writes in turn, the run removes the checkpoint that is read and has a newer one.
-TEST(Resharding, TakesTheNextNewestWhenTheRunRemovesACheckpoint) {
+// At each writing call in turn, the run removes the checkpoint that is being read and has a newer one.
+TEST(Resharding, TakesTheNextNewestIfTheRunRemovesACheckpoint) {
   int k = 0;
   for (;; ++k) {
     const TempFolder run, out;
@@ -129,7 +129,7 @@ TEST(Resharding, TakesTheNextNewestWhenTheRunRemovesACheckpoint) {
   EXPECT_GT(k, 5);
 }
 
-TEST(Resharding, OfOneCheckpointThatTheRunRemovesSaysSo) {
+TEST(Resharding, SaysIfTheRunRemovedTheCheckpoint) {
   const TempFolder run, out;
   const fs::path path = write_small(run.path(), 1);
   const IoWatch watch(out.path().string(), [&](const IoCall& call) {
@@ -141,12 +141,12 @@ TEST(Resharding, OfOneCheckpointThatTheRunRemovesSaysSo) {
   EXPECT_TRUE(fs::is_empty(out.path()));
 }
 
-TEST(Replaced, IsReadAgainAndNotTakenForDamage) {
+TEST(Replaced, IsReadAgainInsteadOfReportedAsDamaged) {
   const TempFolder temp;
   const fs::path path = write_small(temp.path(), 7);
   const FolderIdentity first = identity_of(path);
   EXPECT_EQ(identity_of(path), first);
-  write_small(temp.path(), 7);  // takes its place
+  write_small(temp.path(), 7);  // replaces the checkpoint
   EXPECT_NE(identity_of(path), first);
   int reads = 0;
   const auto find = [&] { return FoundCheckpoint{path, {}, identity_of(path)}; };
@@ -159,7 +159,7 @@ TEST(Replaced, IsReadAgainAndNotTakenForDamage) {
   EXPECT_THROW(read_found(find, [](const FoundCheckpoint&) { throw Error("damaged"); }), Error);
 }
 
-TEST(Replaced, RemovedForGoodIsSaid) {
+TEST(Replaced, SaysIfTheCheckpointWasRemovedForGood) {
   const TempFolder temp;
   const fs::path path = write_small(temp.path(), 7);
   bool looked = false;

@@ -1,4 +1,4 @@
-// Manifests that nobody would write: of strange kinds, sizes and depths, with numbers that do not count anything.
+// Manifests of strange kinds, sizes and depths, and with numbers that make no sense.
 
 #include <sys/stat.h>
 
@@ -19,7 +19,7 @@ class StrangeManifest : public testing::Test {
     path_ = write_small(temp_.path(), 20) / "manifest.json";
     fs::remove(path_);
   }
-  // Named and passed over, within moments.
+  // Expects that the manifest is named and skipped quickly.
   void expect_skipped(const std::string& what) const {
     const std::string problems = joined(verify_checkpoint(path_.parent_path()));
     EXPECT_TRUE(contains(problems, "manifest.json") && contains(problems, what)) << problems;
@@ -29,38 +29,38 @@ class StrangeManifest : public testing::Test {
   fs::path path_;
 };
 
-TEST_F(StrangeManifest, ANamedPipeIsNotWaitedFor) {
+TEST_F(StrangeManifest, ANamedPipeIsSkippedWithoutWaiting) {
   ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
   expect_skipped("a named pipe, not a file");
 }
 
-TEST_F(StrangeManifest, ADirectory) {
+TEST_F(StrangeManifest, ADirectoryIsSkipped) {
   fs::create_directory(path_);
   expect_skipped("a directory, not a file");
 }
 
-TEST_F(StrangeManifest, ALoopOfLinks) {
+TEST_F(StrangeManifest, ALoopOfLinksIsSkipped) {
   fs::create_symlink("manifest.json", path_);
   expect_skipped("symbolic links");
 }
 
-TEST_F(StrangeManifest, ADevice) {
+TEST_F(StrangeManifest, ADeviceIsSkipped) {
   fs::create_symlink("/dev/zero", path_);
   expect_skipped("a device, not a file");
 }
 
-TEST_F(StrangeManifest, FortyGigabytes) {
+TEST_F(StrangeManifest, FortyGigabytesAreSkipped) {
   std::ofstream(path_) << "{";
-  fs::resize_file(path_, std::uintmax_t{40} << 30);  // a hole: it takes no space
+  fs::resize_file(path_, std::uintmax_t{40} << 30);  // a sparse file takes no space
   expect_skipped("it has 42949672960 bytes, at most 268435456 are read");
 }
 
-TEST_F(StrangeManifest, AMillionLevelsDeep) {
+TEST_F(StrangeManifest, AMillionLevelsAreSkipped) {
   std::ofstream(path_) << with_hash("{\"metadata\": " + std::string(1000000, '[') + std::string(1000000, ']') + ",");
   expect_skipped("levels deep");
 }
 
-TEST_F(StrangeManifest, AShardThatIsAPipe) {
+TEST_F(StrangeManifest, AShardThatIsAPipeIsNamed) {
   write_small(temp_.path(), 20);
   const fs::path shard = path_.parent_path() / "shard-00000.h5";
   fs::remove(shard);
@@ -69,7 +69,8 @@ TEST_F(StrangeManifest, AShardThatIsAPipe) {
   EXPECT_TRUE(contains(problems, "shard-00000.h5: it is a named pipe, not a file")) << problems;
 }
 
-// A manifest of one tensor w, f32[4] in shard-00000.h5, with the JSON value at `place` replaced.
+// Parses a manifest of one tensor w, f32[4] in shard-00000.h5, with the JSON value at `place` replaced. Returns the
+// error.
 std::string problem_with(const std::string& place, const nlohmann::json& value) {
   Manifest m;
   m.files = {{"shard-00000.h5", 1000, "h"}};
@@ -132,7 +133,7 @@ TEST(ManifestNumbers, TensorsDoNotShareBytes) {
   }
 }
 
-// A tensor cut into many slices is checked in about as many steps, along whichever dim it is cut.
+// A tensor of many slices is checked in about as many steps, along whichever dim it is sharded.
 TEST(ManifestNumbers, ManySlicesAreCheckedQuickly) {
   constexpr std::int64_t kSlices = 20000;
   for (const bool rows : {true, false}) {

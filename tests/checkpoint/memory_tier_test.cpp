@@ -1,4 +1,4 @@
-// Snapshots in memory that outlives a worker: what can be loaded is whole, whatever became of who wrote it.
+// Snapshots in memory that outlives a worker: a snapshot that can be loaded is whole, whatever happened to its writer.
 #include "checkpoint/memory_tier.h"
 
 #include <sys/wait.h>
@@ -16,7 +16,7 @@ namespace {
 
 class MemoryTiers : public testing::Test {
  protected:
-  // As a worker that was started again finds it.
+  // Returns the tier as a restarted worker finds it.
   MemoryTier tier(const std::string& identity = "this") const {
     return MemoryTier(kept_.files(), identity, kept_.key());
   }
@@ -54,7 +54,7 @@ TEST_F(MemoryTiers, TheTwoNewestCanBeLoadedByTheNextProcess) {
   EXPECT_EQ(tier().whole_steps(), steps({30, 40}));
 }
 
-TEST_F(MemoryTiers, OneThatIsBeingWrittenDoesNotCountAndTheOlderOneDoes) {
+TEST_F(MemoryTiers, ASnapshotBeingWrittenDoesNotCountAndTheOlderOneDoes) {
   MemoryTier writer = tier();
   with_room(writer);
   keep(writer, 10);
@@ -66,7 +66,7 @@ TEST_F(MemoryTiers, OneThatIsBeingWrittenDoesNotCountAndTheOlderOneDoes) {
   expect_loads(next, 20);
 }
 
-TEST_F(MemoryTiers, ASnapshotThatACheckpointIsWrittenFromIsLeftAlone) {
+TEST_F(MemoryTiers, ASnapshotHeldForACheckpointIsNotOverwritten) {
   MemoryTier t = tier();
   with_room(t);
   const SmallState s(10);
@@ -82,8 +82,8 @@ TEST_F(MemoryTiers, ASnapshotThatACheckpointIsWrittenFromIsLeftAlone) {
   EXPECT_TRUE(loaded.equals(s));
 }
 
-// The manifest finds no room; what comes after does, and nothing is taken for what it is not.
-TEST_F(MemoryTiers, WithoutRoomForAManifestTheSnapshotBeforeCounts) {
+// There is no space for the manifest. Later snapshots find space, and no damaged snapshot is loaded.
+TEST_F(MemoryTiers, WithoutSpaceForAManifestTheSnapshotBeforeCounts) {
   MemoryTier t = tier();
   with_room(t);
   keep(t, 10);
@@ -121,8 +121,8 @@ TEST_F(MemoryTiers, ForgottenStepsAreGoneAndClearedMemoryIsFree) {
   EXPECT_EQ(tier().whole_steps(), steps({}));
 }
 
-// The byte is one of the newest snapshot; where it is padding, nothing is lost.
-TEST_F(MemoryTiers, AFlippedByteIsNoticedAndTheOlderOneIsWhole) {
+// The byte belongs to the newest snapshot. If it is padding, the snapshot stays whole.
+TEST_F(MemoryTiers, AFlippedByteIsNoticedAndTheOlderSnapshotIsWhole) {
   log::set_level(log::Level::error);
   MemoryTier writer = tier();
   with_room(writer);
@@ -153,7 +153,7 @@ std::string read_all(const fs::path& path) {
   return out.str();
 }
 
-// Writes another manifest over that of a slot, as whoever does not know the key can: with hashes that are right.
+// Replaces the manifest of a slot, as a process without the key could: with hashes that are right.
 void forge(const fs::path& slot, const std::function<void(Manifest&)>& change) {
   std::uint64_t header[3];
   std::fstream f(slot, std::ios::binary | std::ios::in | std::ios::out);
@@ -173,7 +173,7 @@ TEST_F(MemoryTiers, AForgedSnapshotIsRefused) {
   log::set_level(log::Level::error);
   MemoryTier writer = tier();
   keep(with_room(writer), 10);
-  const fs::path slot = file(kept_.files()[1]);  // the first that is written to
+  const fs::path slot = file(kept_.files()[1]);  // the slot that is written first
   const std::vector<std::function<void(Manifest&)>> changes = {
       [](Manifest& m) { m.step = 11; },
       [](Manifest& m) { m.metadata = R"({"config":"a: 2"})"; },
@@ -192,7 +192,7 @@ TEST_F(MemoryTiers, AForgedSnapshotIsRefused) {
   log::set_level(log::Level::info);
 }
 
-// Each launcher has a key of its own, so that nothing of another job is loaded, though it has the same settings.
+// Each launcher has its own key, so that snapshots of other jobs are not loaded even if their settings are equal.
 TEST_F(MemoryTiers, TheSnapshotOfAnotherJobIsRefused) {
   log::set_level(log::Level::error);
   const KeptMemory other;
@@ -205,7 +205,7 @@ TEST_F(MemoryTiers, TheSnapshotOfAnotherJobIsRefused) {
   log::set_level(log::Level::info);
 }
 
-// At any moment: while it copies, hashes, or writes the manifest.
+// The writer is killed at any moment: while it copies, hashes, or writes the manifest.
 TEST_F(MemoryTiers, AKilledWriterLeavesWholeSnapshots) {
   std::int64_t before = 0;
   for (int round = 0; round < 30; ++round) {
@@ -236,8 +236,8 @@ TEST_F(MemoryTiers, AKilledWriterLeavesWholeSnapshots) {
   EXPECT_GE(before, 30) << "one of each round, at least";
 }
 
-// Each writes its part; a step that one of them lacks is nobody's.
-TEST_F(MemoryTiers, RanksAgreeOnAStepThatAllHave) {
+// The job has one rank here.
+TEST_F(MemoryTiers, ALoneRanksNewestStepIsTheCommonOne) {
   const auto mesh = Mesh::join(WorkerEnvironment{}, {}, {.axes = {{"dp", 1}}});
   EXPECT_EQ(newest_common_step(nullptr, mesh->host()), std::nullopt);
   MemoryTier t = tier();

@@ -1,4 +1,4 @@
-// Several ranks write together; any number of ranks, cut on any dims, reads it back.
+// Several ranks write a checkpoint together. Any number of ranks, sharded along any dims, reads it.
 
 #include "checkpoint/files.h"
 #include "tests/checkpoint/fixture.h"
@@ -6,7 +6,7 @@
 namespace ring::test {
 namespace {
 
-// Rank r's part of dim `dim` of a tensor: as even as possible, the first ranks get one more.
+// Rank r's shard along a dim. Sizes differ by at most one.
 struct Cut {
   std::int64_t start, size;
 };
@@ -21,7 +21,7 @@ std::int64_t global_value(const Shape& shape, const Shape& point) {
   return v;
 }
 
-// Calls visit(value slot, global point) for every element of the part.
+// Calls visit(slot of the value, global index) for every element of the shard.
 void for_each_element(const StateTensor& t, const std::function<void(std::int32_t&, const Shape&)>& visit) {
   Shape point = t.start;
   for (std::int64_t e = 0; e < t.local.numel(); ++e) {
@@ -55,7 +55,8 @@ const std::vector<Spec>& specs() {
   return all;
 }
 
-// `shift` moves the cut dim from tensor to tensor, so that saving and loading cut differently; -1 in places: whole.
+// Returns a state whose tensors are sharded along different dims or not at all. `shift` changes the dims, so that
+// saving and loading shard differently.
 State make_state(int rank, int world, int shift) {
   State s;
   int k = shift;
@@ -77,7 +78,7 @@ int wrong_elements(const State& s) {
   return wrong;
 }
 
-TEST(Reshard, EveryPairOfWorldsAndCutDims) {
+TEST(Reshard, EveryPairOfWorldsAndShardedDimsWorks) {
   for (int from : {1, 2, 3, 4})
     for (int saved_cut : {0, 1, 2}) {
       const TempFolder folder;
@@ -101,7 +102,7 @@ TEST(Reshard, EveryPairOfWorldsAndCutDims) {
     }
 }
 
-TEST(Reshard, ReplicatedTensorsAreWrittenOnceAndSharedOut) {
+TEST(Reshard, ReplicatedTensorsAreWrittenOnceAndSpreadOverRanks) {
   const TempFolder folder;
   run_ranks(3, [&](const WriterGroup& group) {
     State s;
@@ -119,7 +120,7 @@ TEST(Reshard, ReplicatedTensorsAreWrittenOnceAndSharedOut) {
   for (const auto& [file, count] : files) EXPECT_EQ(count, 2) << file;
 }
 
-TEST(Reshard, RanksThatDisagreeAllFailWithTheReason) {
+TEST(Reshard, RanksThatDisagreeFailWithTheReason) {
   const auto attempt = [&](const std::function<void(State&, int)>& add) {
     const TempFolder folder;
     const auto errors = run_ranks(2, [&](const WriterGroup& group) {
@@ -150,7 +151,7 @@ TEST(Reshard, RanksThatDisagreeAllFailWithTheReason) {
                        "'only' is known on rank 1"));
 }
 
-TEST(Reshard, MeasuredValuesMayDifferAndRankZerosIsKept) {
+TEST(Reshard, MeasuredValuesMayDifferAndRankZerosIsSaved) {
   const TempFolder folder;
   const auto errors = run_ranks(2, [&](const WriterGroup& group) {
     double seconds = 1.5 + group.rank;
@@ -173,7 +174,7 @@ TEST(Reshard, AFailureOnOneRankIsAnErrorOnAll) {
     s.add({"w", {8}, {group.rank * 4}, filled({4}, DType::f32, 1)});
     WriterGroup mine = group;
     int calls = 0;
-    // After the plan is made, rank 1's place is taken by a folder: its shard cannot be created.
+    // After the plan is made, a folder takes the name of rank 1's shard, so that the shard cannot be created.
     mine.all_gather = [&, rank = group.rank](const std::string& own) {
       auto all = group.all_gather(own);
       if (rank == 1 && calls++ == 0)

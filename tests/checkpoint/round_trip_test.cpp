@@ -1,4 +1,4 @@
-// What was saved comes back bit for bit; what does not fit is refused by name.
+// Saved states are loaded bit for bit, and states that do not fit are refused by name.
 
 #include <cmath>
 #include <iterator>
@@ -12,7 +12,7 @@
 namespace ring::test {
 namespace {
 
-TEST(RoundTrip, EveryTensorAndValueComesBackBitForBit) {
+TEST(RoundTrip, EveryTensorAndValueIsLoadedBitForBit) {
   const TempFolder folder;
   const fs::path path = write_small(folder.path() / "checkpoints", 41);
   EXPECT_EQ(path.filename(), "step-000000041");
@@ -67,7 +67,7 @@ TEST(RoundTrip, TheSameStateGivesTheSameShard) {
             read_manifest(write_small(b.path(), 5)).files[0].xxh3);
 }
 
-TEST(RoundTrip, TheSameStepAgainTakesThePlaceOfTheFirst) {
+TEST(RoundTrip, TheSameStepReplacesTheFirst) {
   const TempFolder folder;
   write_small(folder.path(), 3);
   const SmallState other(99);
@@ -78,7 +78,7 @@ TEST(RoundTrip, TheSameStepAgainTakesThePlaceOfTheFirst) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 1);
 }
 
-TEST(State, RefusesWhatItCannotKeep) {
+TEST(State, RefusesWhatItCannotSave) {
   State s;
   const Tensor t = filled({4, 6}, DType::f32, 1);
   std::int64_t value = 0;
@@ -94,7 +94,7 @@ TEST(State, RefusesWhatItCannotKeep) {
   EXPECT_TRUE(contains(error_of([&] { s.add("f", static_cast<double*>(nullptr)); }), "'f' is a null pointer"));
 }
 
-TEST(Load, NamesWhatOnlyOneSideKnowsAndTouchesNothing) {
+TEST(Load, NamesDifferencesAndChangesNothing) {
   const TempFolder folder;
   const fs::path path = write_small(folder.path(), 1);
   Tensor embedding = filled({37, 8}, DType::f32, 5), fresh = filled({2}, DType::f32, 6),
@@ -117,7 +117,7 @@ TEST(Load, NamesWhatOnlyOneSideKnowsAndTouchesNothing) {
   EXPECT_EQ(counter, 77);
 }
 
-// Metadata stands for the names that the checkpoint was saved with, separated by blanks.
+// In these tests, metadata lists the names that the checkpoint was saved with, separated by blanks.
 MayDiffer with_names_in_metadata(TensorsApart* heard) {
   const auto saved = [](const std::string& metadata) {
     std::istringstream names(nlohmann::json::parse(metadata).at("names").get<std::string>());
@@ -126,7 +126,7 @@ MayDiffer with_names_in_metadata(TensorsApart* heard) {
   return {saved, [heard](const TensorsApart& apart, const std::string&) { *heard = apart; }};
 }
 
-TEST(Load, MayPassOverTensorsBelowAPrefix) {
+TEST(Load, MaySkipTensorsBelowAPrefix) {
   const TempFolder folder;
   Tensor w = filled({4}, DType::f32, 1), gone = filled({3}, DType::f32, 2), kept = filled({5}, DType::f32, 3);
   State saved;
@@ -157,7 +157,7 @@ TEST(Load, MayPassOverTensorsBelowAPrefix) {
   EXPECT_TRUE(contains(error_of([&] { load_state(path, cut, stream()); }), "optimizer.m.x: f32[5]"));
 }
 
-TEST(Load, MayPassOverValuesBelowAPrefix) {
+TEST(Load, MaySkipValuesBelowAPrefix) {
   const TempFolder folder;
   std::int64_t step = 7, gone = 3;
   State saved;
@@ -181,8 +181,8 @@ TEST(Load, MayPassOverValuesBelowAPrefix) {
   EXPECT_TRUE(contains(error, "missing in the checkpoint: old.lost")) << error;
 }
 
-// It says that it has optimizer.m.v, and says nothing of optimizer.m.w.
-TEST(Load, MissesTensorsThatTheCheckpointHadOnce) {
+// The metadata names optimizer.m.v, which is missing, but not optimizer.m.w, which exists.
+TEST(Load, NamesTensorsThatTheCheckpointLost) {
   const TempFolder folder;
   Tensor w = filled({4}, DType::f32, 1), v = filled({4}, DType::f32, 2);
   State saved;
@@ -220,7 +220,7 @@ TEST(Load, ConvertsBetweenFloatTypes) {
   EXPECT_EQ(b.data<float>()[5], 1.015625f) << "a tie goes to the even neighbour";
 }
 
-TEST(Load, WeightsOnlyTakesOnePrefix) {
+TEST(Load, WeightsOnlyLoadsOnePrefix) {
   const TempFolder folder;
   const fs::path path = write_small(folder.path(), 12);
   const SmallState expected(12), untouched(3);
@@ -267,7 +267,7 @@ TEST(Write, BadArgumentsAreNamed) {
   std::ofstream(folder.path() / "file") << "x";
   EXPECT_TRUE(contains(write(folder.path() / "file", "{}", {}), "file/step-000000001"));
   EXPECT_EQ(list_checkpoints(folder.path()).size(), 0u);
-  EXPECT_EQ(remove_stale(folder.path()), 0);  // failures clean up behind themselves
+  EXPECT_EQ(remove_stale(folder.path()), 0);  // failed writes remove their files
 }
 
 TEST(Write, StringsThatAreNotTextAreRefused) {

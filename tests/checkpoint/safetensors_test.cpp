@@ -1,4 +1,4 @@
-// Safetensors: what is written is read again, and damage is named.
+// Safetensors files are written and read again, and damage is named.
 
 #include <array>
 #include <cmath>
@@ -32,7 +32,8 @@ std::string refusal(const std::string& json, std::size_t data) {
 }
 
 TEST(SafetensorsHeader, ReadsWhatTheFormatAllows) {
-  // A file made by hand after the format's definition: a scalar, nothing, another type, and spaces behind the JSON.
+  // The file is made by hand from the format's definition: a scalar, an empty tensor, a different type, and spaces
+  // after the JSON.
   const std::string json = "{" + entry("b", "F32", "[]", 0, 4) + "," + entry("a", "BF16", "[2,3]", 4, 16) + "," +
                            entry("none", "F32", "[3,0]", 16, 16) + "," + entry("ids", "I64", "[1]", 16, 24) +
                            R"(,"__metadata__":{"format":"pt"}}     )";
@@ -82,7 +83,7 @@ TEST(SafetensorsHeader, BoundsItsLength) {
 }
 
 TEST(SafetensorsFloats, HalvesAreExact) {
-  // The definition of IEEE 754's binary16: 1 bit of sign, 5 of exponent, 10 of fraction.
+  // The definition is that of IEEE 754's binary16: 1 bit of sign, 5 of exponent, 10 of fraction.
   for (int bits = 0; bits < 1 << 16; ++bits) {
     const auto half = static_cast<std::uint16_t>(bits);
     const int exponent = bits >> 10 & 31, fraction = bits & 1023;
@@ -98,7 +99,7 @@ TEST(SafetensorsFloats, HalvesAreExact) {
   }
 }
 
-TEST(SafetensorsFloats, FindsWhatIsNotFinite) {
+TEST(SafetensorsFloats, FindsValuesThatAreNotFinite) {
   for (const FloatType type : {FloatType::bf16, FloatType::f16})
     for (int bits = 0; bits < 1 << 16; ++bits) {
       std::array<std::uint16_t, 37> values{};
@@ -116,15 +117,15 @@ TEST(SafetensorsFloats, FindsWhatIsNotFinite) {
   }
 }
 
-TEST(SafetensorsFloats, RoundsToEvenAndRefusesWhatDoesNotFit) {
+TEST(SafetensorsFloats, RoundsToEvenAndRefusesValuesThatDoNotFit) {
   const auto f16 = [](float x) {
     std::uint16_t half = 0;
     round_to(FloatType::f16, &x, 1, reinterpret_cast<std::byte*>(&half));
     return half;
   };
-  EXPECT_EQ(f16(1.0f + 0x1p-11f), 0x3c00);      // half-way: to even, down
-  EXPECT_EQ(f16(1.0f + 3 * 0x1p-11f), 0x3c02);  // half-way: to even, up
-  EXPECT_EQ(f16(65519.996f), 0x7bff);           // the largest that rounds to 65504
+  EXPECT_EQ(f16(1.0f + 0x1p-11f), 0x3c00);      // halfway: to even, down
+  EXPECT_EQ(f16(1.0f + 3 * 0x1p-11f), 0x3c02);  // halfway: to even, up
+  EXPECT_EQ(f16(65519.996f), 0x7bff);           // the largest value that rounds to 65504
   EXPECT_TRUE(contains(error_of([&] { f16(65520.0f); }), "65520 is beyond what F16 holds: take BF16 or F32"));
   EXPECT_EQ(f16(std::numeric_limits<float>::infinity()), 0x7c00);
 }
@@ -165,7 +166,7 @@ TEST(Safetensors, WritesAndReadsSeveralFiles) {
   EXPECT_EQ(read.file_of("big").filename(), "model-00002-of-00002.safetensors");
 }
 
-TEST(Safetensors, NamesWhatIsWrongWithAFolder) {
+TEST(Safetensors, NamesProblemsOfAFolder) {
   const TempFolder folder;
   const auto error = [&] { return error_of([&] { Safetensors{folder.path()}; }); };
   EXPECT_TRUE(contains(error(), "holds neither model.safetensors nor model.safetensors.index.json")) << error();

@@ -1,4 +1,4 @@
-// When a checkpoint is due, and what a failure is.
+// When a checkpoint is due, and how failures are counted.
 #include "checkpoint/save_clock.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 TEST(SaveClock, MinutesCountFromTheLatestSave) {
   CheckpointConfig config;
-  EXPECT_FALSE(SaveClock(config, 0).due(1e9, 1e9));  // by steps alone
+  EXPECT_FALSE(SaveClock(config, 0).due(1e9, 1e9));  // due by steps alone
   config.minutes = 2;
   SaveClock clock(config, 1000);
   EXPECT_FALSE(clock.due(1119, 0));
@@ -34,11 +34,11 @@ CheckpointConfig automatic(double mtbf_hours) {
   return config;
 }
 
-// A save of the cost c every t seconds loses c / t of the time to saves and t / (2 M) to failures: no other time
-// between saves loses less.
+// Returns the share of time that is lost with a save every `between` seconds: to saves, and to failures. The clock's
+// interval must minimize it.
 double lost(double cost, double mtbf, double between) { return cost / between + between / (2 * mtbf); }
 
-TEST(SaveClock, AutoLosesLeast) {
+TEST(SaveClock, AutoMinimizesTheLoss) {
   const CheckpointConfig config = automatic(10);
   for (const double cost : {0.1, 2.0, 60.0}) {
     SaveClock clock(config, 0);
@@ -52,8 +52,8 @@ TEST(SaveClock, AutoLosesLeast) {
   }
 }
 
-// A run that is killed in its first minute has a checkpoint, whatever a save costs later.
-TEST(SaveClock, TheFirstSaveComesEarlyAndMeasures) {
+// A run that is killed in its first minute has a checkpoint, whatever later saves cost.
+TEST(SaveClock, TheFirstSaveComesEarlyAndIsMeasured) {
   const CheckpointConfig config = automatic(24);
   SaveClock clock(config, 100);
   EXPECT_FALSE(clock.due(105, 0));
@@ -78,16 +78,16 @@ TEST(SaveClock, SlowerStepsAreACost) {
   EXPECT_NEAR(clock.cost(), 1.5, 1e-9);  // the mean of 2.5 and 0.5: the latest counts most
 }
 
-TEST(SaveClock, FailuresAndHoursWithoutCorrectTheMean) {
+TEST(SaveClock, FailuresAndFailureFreeHoursCorrectTheMean) {
   const CheckpointConfig config = automatic(10);
   SaveClock clock(config, 0);
   EXPECT_EQ(clock.mtbf(0), 36000);
-  EXPECT_EQ(clock.mtbf(36000), 72000);  // ten good hours
+  EXPECT_EQ(clock.mtbf(36000), 72000);  // ten hours without a failure
   clock.failures(3);
   EXPECT_EQ(clock.mtbf(36000), 18000);
 }
 
-TEST(SaveClock, AutoStaysBetweenCostAndMean) {
+TEST(SaveClock, AutoStaysBelowTheMean) {
   const CheckpointConfig config = automatic(0.01);  // 36 s
   SaveClock clock(config, 0);
   EXPECT_GT(clock.between(0), 0);
@@ -106,7 +106,7 @@ class FailureFile : public testing::Test {
   fs::path folder_ = fs::temp_directory_path() / ("ringmaster-failures-" + std::to_string(getpid()));
 };
 
-TEST_F(FailureFile, CountsProcessesThatDidNotEndWell) {
+TEST_F(FailureFile, CountsProcessesThatFailed) {
   EXPECT_EQ(Failures(file(), false).count(), 0);
   EXPECT_EQ(Failures(file(), false).count(), 1);
   Failures third(file(), false);
@@ -117,7 +117,7 @@ TEST_F(FailureFile, CountsProcessesThatDidNotEndWell) {
   EXPECT_EQ(Failures(file(), false).count(), 1);
 }
 
-TEST_F(FailureFile, DamageIsNoFailure) {
+TEST_F(FailureFile, DamageDoesNotCountAsAFailure) {
   for (const char* text : {"", "{", "{\"failures\": -1, \"running\": false}", "{\"failures\": 1}", "[]"}) {
     std::ofstream(file()) << text;
     EXPECT_EQ(Failures(file(), false).count(), 0) << text;

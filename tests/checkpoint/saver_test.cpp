@@ -1,4 +1,4 @@
-// Steps go on while a save is written; its end, and its failure, is learned by all ranks at once.
+// Steps continue while a save is written. All ranks learn at once that it ended or failed.
 #include "checkpoint/saver.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Closed, it holds up whoever passes.
+// A gate that blocks callers of pass() until it is opened.
 class Gate {
  public:
   void pass() {
@@ -50,7 +50,7 @@ class Gate {
   int waiting_ = 0;
 };
 
-// Holds up every sync in `folder`, as a slow disk would.
+// A slow disk: every sync in `folder` waits at the gate.
 class SlowDisk : public Gate {
  public:
   explicit SlowDisk(const std::string& folder)
@@ -92,7 +92,7 @@ class Savers : public testing::Test {
     saver.begin(part.state, Stream::cpu(1), part.step, "{}", {100, 0});
   }
   std::string checkpoints() const { return (folder_ / "checkpoints").string(); }
-  // Every number of the checkpoint of a step is that step.
+  // Expects that every number in the checkpoint of a step is that step.
   void expect_of_its_step(std::int64_t step, int ranks = 1) {
     for (int rank = 0; rank < ranks; ++rank) {
       Part loaded(rank, ranks);
@@ -116,7 +116,7 @@ class Savers : public testing::Test {
   std::vector<SaveOutcome> outcomes_;
 };
 
-TEST_F(Savers, StepsGoOnWhileADiskIsSlow) {
+TEST_F(Savers, StepsContinueWhileADiskIsSlow) {
   const auto mesh = alone();
   SlowDisk disk(checkpoints());
   Saver saver = make({}, *mesh);
@@ -139,7 +139,7 @@ TEST_F(Savers, StepsGoOnWhileADiskIsSlow) {
   EXPECT_GE(outcomes_[0].seconds, outcomes_[0].stall_seconds);
 }
 
-TEST_F(Savers, TheNextSaveWaitsForTheOneBefore) {
+TEST_F(Savers, ASaveWaitsForTheOneBefore) {
   const auto mesh = alone();
   SlowDisk disk(checkpoints());
   Saver saver = make({}, *mesh);
@@ -149,7 +149,7 @@ TEST_F(Savers, TheNextSaveWaitsForTheOneBefore) {
   disk.await_somebody();
   part.go_on();
   std::atomic<bool> opened = false;
-  std::thread opener([&, signs = own_page().phases.load()] {  // which each look at the save before adds to
+  std::thread opener([&, signs = own_page().phases.load()] {  // `phases` grows with each look at the save before
     while (own_page().phases < signs + 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     opened = true;
     disk.open();
@@ -164,8 +164,8 @@ TEST_F(Savers, TheNextSaveWaitsForTheOneBefore) {
   for (const std::int64_t step : {1, 2}) expect_of_its_step(step);
 }
 
-// It is not waited for without end, and no other save begins before it is over.
-TEST_F(Savers, StepsGoOnWhileADiskHangs) {
+// The saver does not wait for ever, and begins no other save before the first one has ended.
+TEST_F(Savers, StepsContinueWhileADiskHangs) {
   const auto mesh = alone();
   SlowDisk disk(checkpoints());
   Saver saver = make({}, *mesh, 2);
@@ -220,7 +220,7 @@ TEST_F(Savers, BothModesWriteTheSameFiles) {
   EXPECT_EQ(files[0], files[1]);
 }
 
-TEST_F(Savers, AFailureIsTriedAgainLaterAndLater) {
+TEST_F(Savers, AFailedSaveIsRetriedLaterAndLater) {
   const auto mesh = alone();
   for (const SaveMode mode : {SaveMode::async, SaveMode::blocking}) {
     CheckpointConfig config;
@@ -256,7 +256,7 @@ TEST_F(Savers, AFailureIsTriedAgainLaterAndLater) {
   }
 }
 
-TEST_F(Savers, WhatIsBeingTriedAgainIsNotDueAgain) {
+TEST_F(Savers, ASaveBeingRetriedIsNotDue) {
   const auto mesh = alone();
   Gate gate;
   std::atomic<bool> fails = true;
@@ -280,7 +280,7 @@ TEST_F(Savers, WhatIsBeingTriedAgainIsNotDueAgain) {
   expect_of_its_step(2);
 }
 
-TEST_F(Savers, AFailureEndsTheRunWhereToldToAndAtItsEnd) {
+TEST_F(Savers, AFailureEndsTheRunIfToldToAndAtTheEnd) {
   const auto mesh = alone();
   for (const SaveMode mode : {SaveMode::async, SaveMode::blocking}) {
     CheckpointConfig config;
@@ -300,7 +300,7 @@ TEST_F(Savers, AFailureEndsTheRunWhereToldToAndAtItsEnd) {
   }
 }
 
-// Every rank of a world runs `rank`; returns their errors.
+// Runs `rank` on every rank of a world. Returns their errors.
 std::string on_ranks(int world, const std::function<void(Mesh&)>& rank) {
   const StoreServer server({"127.0.0.1", 0}, "saver");
   std::vector<std::thread> threads;
@@ -334,8 +334,8 @@ class DistSavers : public Savers {
   }
 };
 
-// While rank 1's disk is slow, the ranks exchange what steps exchange.
-TEST_F(DistSavers, StepsExchangeWhileASaveDoes) {
+// While rank 1's disk is slow, the ranks exchange messages like steps do.
+TEST_F(DistSavers, StepsExchangeMessagesDuringASave) {
   Gate gate;
   const IoWatch watch(checkpoints(), [&](const IoCall& c) {
     return c.name == "sync" && c.path.find("shard-00001") != std::string::npos ? (gate.pass(), 0) : 0;
@@ -386,7 +386,7 @@ TEST_F(DistSavers, TheRankWhoseDiskHangsIsNamed) {
   expect_of_its_step(1, 2);
 }
 
-TEST_F(DistSavers, OneRanksFailureIsThatOfAllAndAllGoOn) {
+TEST_F(DistSavers, AFailureOfOneRankIsReportedOnAllAndAllContinue) {
   for (const SaveMode mode : {SaveMode::async, SaveMode::blocking}) {
     std::atomic<bool> full = true;
     const IoWatch watch(checkpoints(), [&](const IoCall& c) {

@@ -1,4 +1,4 @@
-// A snapshot keeps what the state was, whatever the run does with it afterwards.
+// A snapshot keeps the state as it was, whatever the run does with the state afterwards.
 
 #include <sstream>
 
@@ -16,7 +16,7 @@ std::string read_all(const fs::path& path) {
   return out.str();
 }
 
-// Names and contents of the files of a checkpoint.
+// Returns the names and contents of the files of a checkpoint.
 std::map<std::string, std::string> files_of(const fs::path& checkpoint) {
   std::map<std::string, std::string> files;
   for (const auto& entry : fs::directory_iterator(checkpoint))
@@ -24,22 +24,22 @@ std::map<std::string, std::string> files_of(const fs::path& checkpoint) {
   return files;
 }
 
-// As training does: every byte of every tensor and every value is another one.
-void go_on(SmallState& s) {
+// Changes every byte of every tensor and every value, like a training step.
+void change_all(SmallState& s) {
   for (const Tensor& t : s.tensors)
     for (std::size_t i = 0; i < t.bytes(); ++i) t.raw()[i] = std::byte(std::to_integer<unsigned>(t.raw()[i]) + 1);
   ++s.cursor, ++s.counter, s.loss += 1, s.note += "later";
 }
 
-TEST(Snapshot, IsWrittenByAnotherThreadAsTheStateWas) {
+TEST(Snapshot, IsWrittenByAnotherThreadWithTheOldState) {
   const TempFolder at_once, later, changed;
   SmallState s(41);
   const auto expected = files_of(write_checkpoint(at_once.path(), 1, s.state.snapshot(stream()), "{}"));
   ASSERT_EQ(expected.size(), 2u);
   const Snapshot snapshot = s.state.snapshot(stream());
-  go_on(s);
+  change_all(s);
   std::thread writer([&] { write_checkpoint(later.path(), 1, snapshot, "{}"); });
-  for (int i = 0; i < 1000; ++i) go_on(s);
+  for (int i = 0; i < 1000; ++i) change_all(s);
   writer.join();
   EXPECT_EQ(files_of(later.path() / checkpoint_name(1)), expected);
   EXPECT_NE(files_of(write_checkpoint(changed.path(), 1, s.state.snapshot(stream()), "{}")), expected);
@@ -55,7 +55,7 @@ TEST(Snapshot, OutlivesItsState) {
   EXPECT_TRUE(loaded.equals(SmallState(3)));
 }
 
-TEST(Snapshot, TakesTheBytesOfTheState) {
+TEST(Snapshot, CopiesTheBytesOfTheState) {
   const SmallState s(1);
   const Snapshot snapshot = s.state.snapshot(stream());
   std::uint64_t bytes = 0;
@@ -66,8 +66,8 @@ TEST(Snapshot, TakesTheBytesOfTheState) {
   EXPECT_EQ(bytes, s.state.bytes());
 }
 
-// A snapshot takes the room that is kept for it, unless another one is still there.
-TEST(Snapshot, TakesItsMemoryAgain) {
+// A snapshot uses the memory that is kept for it, unless another snapshot still uses it.
+TEST(Snapshot, ReusesItsMemory) {
   const SmallState s(1), more(2);
   SnapshotRoom room;
   const auto first_byte = [](const Snapshot& snapshot) { return snapshot.tensors().begin()->second.local.raw(); };
@@ -92,7 +92,7 @@ TEST(Snapshot, TakesItsMemoryAgain) {
   EXPECT_EQ(own.memory.get(), kept);
 }
 
-TEST(Snapshot, TakesWhatWasReserved) {
+TEST(Snapshot, UsesReservedMemory) {
   const SmallState s(1);
   SnapshotRoom room;
   s.state.reserve(stream(), room);
@@ -101,7 +101,7 @@ TEST(Snapshot, TakesWhatWasReserved) {
   EXPECT_EQ(static_cast<const void*>(snapshot.tensors().begin()->second.local.raw()), room.memory.get());
 }
 
-// Tensors on the host that get new values on the way through chunks, whose copies back run as late as they may.
+// Tensors on the host that get new values in chunks. The copies back run as late as they may.
 struct Travelling {
   Travelling() {
     state.add("t", t);
@@ -121,7 +121,7 @@ struct Travelling {
   HostChunks chunks{{t}, {.chunk = 64, .ring = 256}, stream(), stream(), late_stream()};
 };
 
-TEST(Snapshot, IsOfWhatIsStillOnItsWay) {
+TEST(Snapshot, IncludesCopiesStillInFlight) {
   Travelling away;
   away.bring(3);
   ASSERT_NE(away.values(), Travelling::all(3)) << "nothing is on its way";
@@ -130,14 +130,14 @@ TEST(Snapshot, IsOfWhatIsStillOnItsWay) {
   EXPECT_EQ(std::vector<float>(held.data<float>(), held.data<float>() + 64), Travelling::all(3));
 }
 
-TEST(Snapshot, ThatIsNoCopyIsOfWhatIsStillOnItsWay) {
+TEST(Snapshot, WithoutACopyWaitsForCopiesInFlight) {
   Travelling away;
   away.bring(3);
   const Snapshot live = away.state.live(stream());
   EXPECT_EQ(away.values(), Travelling::all(3));
 }
 
-TEST(Snapshot, IsLoadedBehindWhatIsStillOnItsWay) {
+TEST(Snapshot, IsLoadedAfterCopiesInFlight) {
   const TempFolder folder;
   Travelling away;
   away.bring(3);
@@ -162,7 +162,7 @@ TEST(GpuSnapshot, IsOfWhatWasQueuedBeforeAndNothingWaits) {
   copy(t, from_host(before, device), device);
   const Snapshot snapshot = state.snapshot(device);
   device.wait(snapshot.copied());
-  copy(t, other, device);  // what a step does next
+  copy(t, other, device);  // what the next step does
   EXPECT_EQ(host_waits(), waits);
   snapshot.wait();
   const Tensor& held = snapshot.tensors().at("t").local;

@@ -1,4 +1,4 @@
-// ringmaster checkpoint reshard | prune | diff, as a user runs them.
+// `ringmaster checkpoint reshard`, `prune` and `diff`, run as by a user.
 
 #include <cmath>
 #include <cstdio>
@@ -61,7 +61,7 @@ TEST_F(Tools, ReshardKeepsEveryBitForAnyNumberOfRanks) {
   }
 }
 
-TEST_F(Tools, ReshardRefusesWhatIsDamagedOrInTheWay) {
+TEST_F(Tools, ReshardRefusesDamageAndAnExistingFolder) {
   const fs::path source = write_small(folder(), 10);
   const std::string output = path("out");
   ASSERT_EQ(ring({"reshard", source.string(), "--output", output, "--ranks", "2"}).code, 0);
@@ -76,7 +76,7 @@ TEST_F(Tools, ReshardRefusesWhatIsDamagedOrInTheWay) {
   EXPECT_FALSE(fs::exists(path("none")));
 }
 
-TEST_F(Tools, PruneKeepsByRuleAndNeverTakesTheNewestWholeOne) {
+TEST_F(Tools, PruneKeepsByRuleAndNeverRemovesTheNewestWholeOne) {
   for (const int step : {10, 20, 30, 40, 50}) write_small(folder(), step);
   const std::string run = temp_.path().string();
   const Finished dry = ring({"prune", run, "--keep-last", "2", "--keep-every", "20", "--dry-run"});
@@ -102,8 +102,8 @@ TEST_F(Tools, PruneKeepsByRuleAndNeverTakesTheNewestWholeOne) {
   EXPECT_EQ(steps(folder()), (std::vector<std::int64_t>{40, 50}));
 }
 
-// The one that a run would go on from is older than a damaged one.
-TEST_F(Tools, PruneCountsOnlyWholeOnes) {
+// The checkpoint that a run would resume from is older than a damaged one.
+TEST_F(Tools, PruneCountsOnlyWholeCheckpoints) {
   for (const int step : {10, 20, 30}) write_small(folder(), step);
   fs::remove(folder() / checkpoint_name(30) / "shard-00000.h5");
   EXPECT_EQ(ring({"prune", folder().string(), "--keep-last", "1"}).code, 0);
@@ -144,7 +144,7 @@ TEST_F(Tools, DiffNamesTensorsValuesAndSettings) {
   EXPECT_FALSE(contains(f.output, "tensor same")) << f.output;
 }
 
-TEST_F(Tools, DiffOfTensorsAlone) {
+TEST_F(Tools, DiffMayCompareTensorsAlone) {
   const std::string a = write_pair(folder(), 1, 1.5f, "0.1").string();
   const std::string other = write_pair(temp_.path() / "b", 1, 1.5f, "0.2").string();
   EXPECT_EQ(ring({"diff", a, other}).code, 1);

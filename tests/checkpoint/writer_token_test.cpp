@@ -1,4 +1,4 @@
-// The newest of several processes that mean to train one run commits alone.
+// If several processes mean to train one run, only the newest commits.
 #include "checkpoint/writer_token.h"
 
 #include <functional>
@@ -33,7 +33,7 @@ class WriterTokens : public testing::Test {
   const TempFolder folder_;
 };
 
-TEST_F(WriterTokens, GrowAndAreInTheManifest) {
+TEST_F(WriterTokens, IncreaseAndAreInTheManifest) {
   const WriterToken first(run());
   EXPECT_EQ(first.number(), 1);
   EXPECT_EQ(save(10, first), "");
@@ -46,7 +46,7 @@ TEST_F(WriterTokens, GrowAndAreInTheManifest) {
   EXPECT_EQ(newest_holder(run())->pid, ::getpid());
 }
 
-// Numbers that no process can have counted to.
+// The numbers are larger than any process can have counted to.
 TEST_F(WriterTokens, NamesOutOfRangeAreNoTokens) {
   fs::create_directories(run() / "writers");
   for (const char* name : {"9223372036854775807.json", "9223372036854775808.json", "99999999999999999999999.json",
@@ -68,7 +68,7 @@ TEST_F(WriterTokens, TheLargestIsNamed) {
   EXPECT_TRUE(contains(error, "Remove this file")) << error;
 }
 
-TEST_F(WriterTokens, TheOlderOneCommitsNothingAndNamesBoth) {
+TEST_F(WriterTokens, AnOlderTokenCommitsNothingAndNamesBoth) {
   const WriterToken first(run());
   EXPECT_EQ(save(10, first), "");
   const WriterToken second(run());
@@ -80,14 +80,14 @@ TEST_F(WriterTokens, TheOlderOneCommitsNothingAndNamesBoth) {
   EXPECT_EQ(save(30, second), "");
 }
 
-// What a directory suffers while a process trains in it, and what the error of the next save says of that.
+// A change to a directory while a process trains in it, and parts of the error of the next save.
 struct Suffered {
   const char* what;
   std::function<void(const fs::path& run, const fs::path& elsewhere)> act;
   std::vector<std::string> said;
 };
 
-TEST(MovedDirectories, TakeNoMoreSaves) {
+TEST(MovedDirectories, RefuseSaves) {
   const TempFolder temp;
   const fs::path run = temp.path() / "run", elsewhere = temp.path() / "elsewhere";
   const std::string now = fs::canonical(temp.path()).string() + "/elsewhere";
@@ -128,9 +128,9 @@ TEST(MovedDirectories, TakeNoMoreSaves) {
   }
 }
 
-// At each call of a save in turn: the checkpoint is whole in the moved directory or was not committed, and none is made
-// where the directory was.
-TEST(MovedDirectories, InTheMiddleOfASave) {
+// At each call of a save in turn: either the checkpoint is whole in the moved directory, or it was not committed. No
+// checkpoint appears at the old path.
+TEST(MovedDirectories, RefuseSavesOrHoldTheWholeCheckpoint) {
   log::set_level(log::Level::error);
   int refused = 0;
   for (int k = 0;; ++k) {
@@ -164,11 +164,11 @@ TEST(MovedDirectories, InTheMiddleOfASave) {
   EXPECT_GT(refused, 10);
 }
 
-// A save of step 20, at whose k-th call another process takes over and looks for checkpoints. -1: none does.
+// Result of a save of step 20, at whose k-th call another process takes over and lists checkpoints; -1: none does.
 struct Overtaken {
   int calls = 0;
   std::string error;
-  std::vector<std::int64_t> seen{}, there{};  // by the other one then, and by anybody at the end
+  std::vector<std::int64_t> seen{}, there{};  // steps seen by the other process then, and at the end
 };
 std::vector<std::int64_t> steps_in(const fs::path& folder) {
   std::vector<std::int64_t> steps;
@@ -202,7 +202,7 @@ Overtaken overtake_at(int k) {
   return o;
 }
 
-TEST_F(WriterTokens, WhoTakesOverSeesAllThatTheOlderOneWillEverCommit) {
+TEST_F(WriterTokens, ASuccessorSeesAllThatTheOlderProcessEverCommits) {
   const int calls = overtake_at(-1).calls;
   int committed = 0, refused = 0;
   for (int k = 0; k < calls; ++k) {
@@ -215,7 +215,7 @@ TEST_F(WriterTokens, WhoTakesOverSeesAllThatTheOlderOneWillEverCommit) {
   EXPECT_GT(committed, 0);
 }
 
-TEST_F(WriterTokens, AreTakenByOneEach) {
+TEST_F(WriterTokens, AreTakenByOneProcessEach) {
   std::mutex mutex;
   std::set<std::int64_t> taken;
   std::vector<std::thread> threads;
@@ -231,7 +231,7 @@ TEST_F(WriterTokens, AreTakenByOneEach) {
   EXPECT_EQ(newest_holder(run())->token, *taken.rbegin());
 }
 
-TEST_F(WriterTokens, DoNotStartAgainWhereTheirFolderWasDeleted) {
+TEST_F(WriterTokens, ContinueAfterTheirFolderWasDeleted) {
   for (int i = 0; i < 4; ++i) {
     const WriterToken token(run());
     EXPECT_EQ(save(10 + i, token), "");
@@ -240,7 +240,7 @@ TEST_F(WriterTokens, DoNotStartAgainWhereTheirFolderWasDeleted) {
   EXPECT_EQ(WriterToken(run()).number(), 5);
 }
 
-TEST_F(WriterTokens, CheckpointsWithoutOneAreReadAsBefore) {
+TEST_F(WriterTokens, CheckpointsWithoutATokenAreRead) {
   const fs::path path = write_small(checkpoints(), 10);
   EXPECT_EQ(read_text(path / "manifest.json").find("token"), std::string::npos);
   EXPECT_EQ(read_manifest(path).token, 0);
