@@ -56,11 +56,11 @@ class Endpoints {
   HttpReply routed(const HttpRequest& r) {
     const bool chat = r.path == "/v1/chat/completions";
     if (chat || r.path == "/v1/completions") {
-      if (r.method != "POST") throw ApiError(405, r.path + " takes POST");
+      if (r.method != "POST") throw ApiError(405, r.path + ": expected the method POST");
       return complete(chat ? parse_chat(r.body, limits_) : parse_completion(r.body, limits_), r.gone);
     }
     HttpReply page = page_at(r.path);
-    if (r.method != "GET") throw ApiError(405, r.path + " takes GET");
+    if (r.method != "GET") throw ApiError(405, r.path + ": expected the method GET");
     return page;
   }
 
@@ -70,7 +70,7 @@ class Endpoints {
     if (path == "/v1/models/" + limits_.model) return {.type = kJson, .body = model_json(limits_.model, started_)};
     if (path == "/healthz") return {.body = "ok\n"};
     throw ApiError(404,
-                   path + " is not served; there are /v1/models, /v1/completions, /v1/chat/completions and /healthz");
+                   path + " is not served; available: /v1/models, /v1/completions, /v1/chat/completions, /healthz");
   }
 
   // Generates a reply. Stops when the client disconnects, so that the next request gets its turn.
@@ -125,21 +125,25 @@ void serve(const Arguments& a) {
 }  // namespace
 
 void add_serve_command(Command app) {
-  const Command c = app.add_subcommand("serve", "Let programs that speak OpenAI's protocol try a model");
+  const Command c = app.add_subcommand("serve", "Serve a model by OpenAI's protocol, one text at a time");
   Arguments& a = c.runs(serve);
   c.add_option("run", a.run, "Directory of a run, or one of its checkpoints").required();
-  c.add_option("--listen", a.at, "Where: a port of this machine (0: a free one), or HOST:PORT with a token")
+  c.add_option("--listen", a.at,
+               "Address to listen on: a port of this machine (0: a free one), or HOST:PORT with --token-file")
       .type_name("[HOST:]PORT")
       .show_default();
-  c.add_option("--token-file", a.token_file, "What clients must show as their API key").type_name("FILE");
-  c.add_option("--name", a.name, "What clients call the model; default: the run's directory");
+  c.add_option("--token-file", a.token_file, "File with the token that clients send as their API key")
+      .type_name("FILE");
+  c.add_option("--name", a.name, "Name of the model for clients; default: the name of the run's directory");
   add_chat_template(c, a.chat_template);
-  c.add_number("--max-tokens", a.max_tokens, "Tokens of a reply at most", 1, kMaxCount).show_default();
+  c.add_number("--max-tokens", a.max_tokens, "Maximum tokens of a reply", 1, kMaxCount).show_default();
   add_context(c, a.context);
   c.add_number("--threads", a.threads, "CPU threads; 0: all cores", 0, kMaxThreads);
   add_device(c, a.device);
   add_weights(c, a.weights);
-  c.footer("One text at a time, for trying a model.\nExample: ringmaster serve runs/quickstart --listen 8000");
+  c.footer(
+      "Meant for trying a model: it writes one text at a time, and other requests wait.\nExample: ringmaster serve "
+      "runs/quickstart --listen 8000");
 }
 
 }  // namespace ring

@@ -26,15 +26,17 @@ void refuse_corpus(const std::string& path) {
   std::string begin(64, '\0');
   open_input(path).read(begin.data(), begin.size());
   if (begin.starts_with(kCorpusMagic) || begin.starts_with(kHdf5))
-    fail(path, " is a corpus (HDF5), not settings: give it as data.path=", path,
-         " beside a settings file, as in: ringmaster train configs/nanogpt_cpu.yaml data.path=", path);
+    fail(path,
+         ": expected settings (YAML), got a corpus (HDF5). Give it as data.path together with a settings file: "
+         "ringmaster train configs/nanogpt_cpu.yaml data.path=",
+         path);
 }
 
 void refuse_toml(const std::string& path) {
   if (path.ends_with(".toml"))
     fail(path,
-         " is TOML, and settings are YAML: a table's name, such as [train], becomes `train:`, and a line `key = value` "
-         "below it becomes an indented `key: value`. A file to begin with: ringmaster init my.yaml");
+         ": expected settings in YAML, got TOML. Write a table's name, such as [train], as `train:`, and a line "
+         "`key = value` below it as an indented `key: value`. To write a file to start from: ringmaster init my.yaml");
 }
 
 Config settings_in(const std::string& file, const std::vector<std::string>& overrides) {
@@ -64,7 +66,7 @@ Config settings_to_train(const std::string& path, const std::vector<std::string>
   const RunDirectory run(path);
   if (!run.exists()) {
     const std::string around = find_run(path).path();
-    fail(path, " lies in the run ", around, ". To go on with that: ringmaster train ", around,
+    fail(path, " is part of the run ", around, ". To resume that run: ringmaster train ", around,
          ". To start another run from these weights, give its settings and run.init_from=", path);
   }
   if (const std::optional<Origin> origin = newest_origin(run)) refuse_imported(run, *origin);

@@ -65,24 +65,24 @@ Settings gpt2(const StartingPoint& p) {
 Settings long_context(const StartingPoint& p) {
   Settings s = model_of(p.gpu, 1024, 32768);
   const std::string window = p.gpu ? "1024" : "128";
-  add(s,
-      {{"model.kv_heads", p.gpu ? "4" : "2"},
-       {"model.rope.theta", p.gpu ? "1e6" : "1e4"},
-       {"model.attention", "{kind: window, window: " + window + "}",
-        "each token sees so many before it; dilated and block_sparse see further: docs/attention.md"},
-       {"model.attention_layers", "[{layers: every 4 from 3, attention: {kind: dense}}]", "those that see everything"},
-       {"train.batch_size", p.gpu ? "4" : "1"},
-       {"optimizer.lr", p.gpu ? "4e-4" : "1e-3"}});
+  add(s, {{"model.kv_heads", p.gpu ? "4" : "2"},
+          {"model.rope.theta", p.gpu ? "1e6" : "1e4"},
+          {"model.attention", "{kind: window, window: " + window + "}",
+           "each token sees this many tokens; dilated and block_sparse see further: docs/attention.md"},
+          {"model.attention_layers", "[{layers: every 4 from 3, attention: {kind: dense}}]",
+           "layers that see the whole context"},
+          {"train.batch_size", p.gpu ? "4" : "1"},
+          {"optimizer.lr", p.gpu ? "4e-4" : "1e-3"}});
   return s;
 }
 
 Setting context_setting(const StartingPoint& p) {
   const std::int64_t context = finetune_context(p);
   if (p.model && p.model->positions == Positions::learned)
-    return {"model.context", text(context), "as many positions as the model has learned"};
+    return {"model.context", text(context), "the number of positions that the model has learned"};
   const char* const longer = p.longest > static_cast<std::uint64_t>(context) ? " and is cut" : "";
   return {"model.context", text(context),
-          str("of this training; the model may know a longer one",
+          str("for this training; the model may support a longer one",
               p.longest ? str("; the longest document has ", p.longest, " tokens", longer) : "")};
 }
 
@@ -91,7 +91,7 @@ Settings finetune(const StartingPoint& p) {
   return {{"run.init_from", yaml_text(p.weights)},
           context_setting(p),
           {"data.packing.documents", "true"},
-          {"data.packing.best_fit", "1024", "cuts no document that fits into the context"},
+          {"data.packing.best_fit", "1024", "does not cut documents that fit into the context"},
           {"train.batch_size", text(std::clamp<std::int64_t>(tokens / finetune_context(p), 1, rows))},
           {"optimizer.lr", "2e-5"}};
 }
@@ -105,7 +105,7 @@ std::string rest_of_model(const std::optional<ModelConfig>& model) {
   std::erase_if(root.fields, [](const config::Field& f) { return f.name != "model"; });
   std::erase_if(root.fields.front().node.fields, [](const config::Field& f) { return f.name == "context"; });
   const std::string section = config::to_yaml(root);
-  return "  # all of this as the weights were trained with\n" + section.substr(section.find('\n') + 1);
+  return "  # the weights were trained with all of these\n" + section.substr(section.find('\n') + 1);
 }
 
 struct Kind {
@@ -118,12 +118,12 @@ struct Kind {
 constexpr Kind kKinds[] = {
     {"llama-small", "A small Llama: RMSNorm, SwiGLU, rotary positions, grouped heads.", llama_small, 1},
     {"gpt2", "GPT-2's architecture: LayerNorm, GELU, learned positions, biases.", gpt2, 1},
-    {"long-context", "A long context: most layers see a window, some see everything.", long_context, 1},
-    {"finetune", "Published or own weights, trained on with a corpus of yours.", finetune, 3}};
+    {"long-context", "A long context: most layers see a window, some see the whole context.", long_context, 1},
+    {"finetune", "Published weights, or those of a run, trained further on your corpus.", finetune, 3}};
 
 const Kind& kind_of(const std::string& name) {
   const auto* const kind = std::ranges::find(kKinds, name, &Kind::name);
-  if (kind == std::end(kKinds)) fail("init: there is no template '", name, "'");
+  if (kind == std::end(kKinds)) fail("init: --template: unknown template '", name, "'");
   return *kind;
 }
 
@@ -167,7 +167,7 @@ std::string to_lines(const Settings& settings, const std::string& model) {
     for (const Setting& s : settings) {
       if (!s.key.starts_with(section.name + ".")) continue;
       const config::Field* field = config::find_field(root, s.key);
-      RING_CHECK(field, "a setting that does not exist: ", s.key);
+      RING_CHECK(field, "unknown setting: ", s.key);
       const std::string about = s.about.empty() ? short_text(field->text) : s.about;
       const std::string rest = s.key.substr(section.name.size() + 1), sub = rest.substr(0, rest.find('.'));
       const bool nested = rest.find('.') != std::string::npos;
@@ -210,8 +210,8 @@ std::string starting_settings(const StartingPoint& p) {
   const std::string model =
       includes ? str("\n# The model, as its weights were trained\ninclude: ", yaml_text(p.model_file), "\n") : "";
   return str("# ", kind.title, "\n# Written for ", p.gpu ? "a GPU" : "CPUs",
-             "; every key: ringmaster config docs. What it would take: ringmaster plan FILE\n", model,
-             to_lines(all, includes ? "" : rest_of_model(p.model)));
+             ". Reference of all keys: ringmaster config docs. Predicted time and memory: ringmaster plan FILE\n",
+             model, to_lines(all, includes ? "" : rest_of_model(p.model)));
 }
 
 }  // namespace ring

@@ -40,7 +40,8 @@ std::vector<std::string> values_of(const SweepRun& run) {
 // Checks the settings of all runs before the first starts, so that a mistake in the last run shows at once.
 void check(const SweepPlan& plan) {
   if (std::filesystem::is_directory(plan.train))
-    fail("train: ", plan.train, " is a directory; a sweep begins runs of its own: give a settings file");
+    fail("train: expected a settings file, got the directory ", plan.train,
+         ". A sweep starts new runs, so give their settings");
   for (const SweepRun& run : plan.runs) try {
       settings_to_train(plan.train, run.settings, false);
     } catch (const Error& e) {
@@ -52,7 +53,8 @@ SweepOptions options_of(const Arguments& a) {
   SweepOptions o{.parallel = a.parallel, .gpus = {}, .log_level = a.log_level};
   std::istringstream list(a.gpus);
   for (std::string gpu; std::getline(list, gpu, ',');) o.gpus.push_back(gpu);
-  if (std::ranges::any_of(o.gpus, &std::string::empty)) fail("--gpus: '", a.gpus, "' is no list such as 0,1,2,3");
+  if (std::ranges::any_of(o.gpus, &std::string::empty))
+    fail("--gpus: expected a list such as 0,1,2,3, got '", a.gpus, "'");
   if (!o.gpus.empty()) o.parallel = static_cast<int>(o.gpus.size());
   return o;
 }
@@ -107,28 +109,27 @@ void sweep(const Arguments& a) {
   runner.run([&] { return signal.requested(); });
   const std::size_t done = print_results(plan, runner);
   if (signal.requested()) {
-    std::cout << "stopped early; to go on: ringmaster sweep " << a.file << std::endl;
+    std::cout << "stopped early; to resume: ringmaster sweep " << a.file << std::endl;
     throw ExitCode{kExitInterrupted};
   }
   if (done < plan.runs.size())
     fail(counted(static_cast<std::int64_t>(plan.runs.size() - done), "run"), " of ", plan.runs.size(),
-         " did not finish: ", plan.directory, " has a log of each. The same command tries them again");
+         " did not finish. See their logs in ", plan.directory, "; the same command tries them again");
 }
 
 }  // namespace
 
 void add_sweep_command(Command app) {
-  const Command c = app.add_subcommand("sweep", "Train once for each of several settings, and compare");
+  const Command c = app.add_subcommand("sweep", "Train one run per combination of settings, and compare them");
   auto a = std::make_shared<Arguments>();
-  c.add_option("file", a->file, "What to try (YAML): see docs/runs.md").required().type_name("FILE");
-  c.add_number("--parallel", a->parallel, "Runs at a time, which share the CPU's cores", 1, kMaxParallel)
-      .show_default();
-  c.add_option("--gpus", a->gpus, "These GPUs, a run on each at a time: 0,1,2,3")
+  c.add_option("file", a->file, "Description of the sweep (YAML), see docs/runs.md").required().type_name("FILE");
+  c.add_number("--parallel", a->parallel, "Runs at a time; they share the CPU's cores", 1, kMaxParallel).show_default();
+  c.add_option("--gpus", a->gpus, "GPUs to use, with one run on each at a time, such as 0,1,2,3")
       .type_name("LIST")
       .excludes({"--parallel"});
-  c.add_flag("--dry-run", a->dry_run, "Only print the runs");
+  c.add_flag("--dry-run", a->dry_run, "Only print the planned runs");
   c.footer(
-      "Stopped by Ctrl+C, all runs save; the same command goes on.\n"
+      "On Ctrl+C all runs save and stop; the same command resumes the sweep.\n"
       "Example: ringmaster sweep lr.yaml --parallel 2");
   c.callback([a, c] {
     const Option level = c.find_option("--log-level");  // added by add_log_levels() after this callback is set

@@ -37,14 +37,14 @@ class Reader {
 
   SweepPlan read() {
     const YamlNode root = parsed();
-    if (root.type != YamlNode::Type::map) wrong(root.line, "is not a list of keys and values");
+    if (root.type != YamlNode::Type::map) wrong(root.line, "expected a section of `key: value`");
     std::set<std::string> seen;
     for (const YamlNode::Entry& e : root.entries) {
-      if (!seen.insert(e.key).second) wrong(e.line, e.key + ": is there twice");
+      if (!seen.insert(e.key).second) wrong(e.line, e.key + ": given twice");
       take(e);
     }
     for (const char* needed : {"train", "directory", "settings"})
-      if (!seen.contains(needed)) wrong(1, str("has no '", needed, "'"));
+      if (!seen.contains(needed)) wrong(1, str("the key '", needed, "' is required"));
     for (const Choice& c : choices_) plan_.keys.push_back(c.key);
     if (count_)
       draw(*count_);
@@ -72,16 +72,16 @@ class Reader {
     else if (e.key == "settings")
       take_settings(e);
     else
-      wrong(e.line, e.key + ": is no key of a sweep; there are train, directory, settings, runs and seed");
+      wrong(e.line, e.key + ": unknown key; expected train, directory, settings, runs or seed");
   }
 
   void take_settings(const YamlNode::Entry& e) {
     if (e.value.type != YamlNode::Type::map || e.value.entries.empty())
-      wrong(e.line, "settings: are no keys with values, as in optimizer.lr: [1e-3, 3e-3]");
+      wrong(e.line, "settings: expected keys with values, such as optimizer.lr: [1e-3, 3e-3]");
     for (const YamlNode::Entry& s : e.value.entries) {
-      if (std::ranges::find(choices_, s.key, &Choice::key) != choices_.end()) wrong(s.line, s.key + ": is there twice");
+      if (std::ranges::find(choices_, s.key, &Choice::key) != choices_.end()) wrong(s.line, s.key + ": given twice");
       if (s.key.starts_with("run.directory") || s.key.starts_with("run.name"))
-        wrong(s.line, s.key + ": is what tells the runs apart; a sweep sets it");
+        wrong(s.line, s.key + ": cannot be set because the sweep gives each run its own. Remove it");
       choices_.push_back(choice_of(s));
     }
   }
@@ -90,7 +90,7 @@ class Reader {
     Choice c{.key = s.key};
     if (s.value.type == YamlNode::Type::map) return range_of(s);
     if (s.value.type != YamlNode::Type::list || s.value.items.empty())
-      wrong(s.line, s.key + ": is neither a list of values nor {from: A, to: B}");
+      wrong(s.line, s.key + ": expected a list of values or {from: A, to: B}");
     for (const YamlNode& item : s.value.items) c.values.push_back(text_of(s.key, item));
     return c;
   }
@@ -106,17 +106,17 @@ class Reader {
         c.log = e.value.text == "log";
       else
         wrong(e.line,
-              str(s.key, ": has ", e.key, ": ", e.value.describe(), "; there are from, to, and scale: linear or log"));
+              str(s.key, ": expected from, to, or scale: linear or log, got ", e.key, ": ", e.value.describe()));
     }
-    if (!from || !to || !(*from < *to)) wrong(s.line, s.key + ": needs a number `from` that is below its number `to`");
-    if (c.log && *from <= 0) wrong(s.line, s.key + ": a scale of log begins above 0");
+    if (!from || !to || !(*from < *to)) wrong(s.line, s.key + ": expected a number `from` below a number `to`");
+    if (c.log && *from <= 0) wrong(s.line, s.key + ": expected `from` above 0 because scale is log");
     c.from = *from, c.to = *to;
     return c;
   }
 
   std::string text_of(const std::string& key, const YamlNode& node) const {
     if (node.type != YamlNode::Type::scalar || node.text.empty())
-      wrong(node.line, str(key, ": ", node.describe(), " is not one value"));
+      wrong(node.line, str(key, ": expected one value, got ", node.describe()));
     return node.text;
   }
   double number(const std::string& key, const YamlNode& node) const {
@@ -124,13 +124,13 @@ class Reader {
     const char* end = node.text.data() + node.text.size();
     const auto [at, error] = std::from_chars(node.text.data(), end, v);
     if (node.type != YamlNode::Type::scalar || error != std::errc{} || at != end || !std::isfinite(v))
-      wrong(node.line, str(key, ": ", node.describe(), " is not a number"));
+      wrong(node.line, str(key, ": expected a number, got ", node.describe()));
     return v;
   }
   std::uint64_t whole(const YamlNode::Entry& e, std::uint64_t least, std::uint64_t most) const {
     const double v = number(e.key, e.value);
     if (v != std::floor(v) || v < static_cast<double>(least) || v > static_cast<double>(most))
-      wrong(e.line, str(e.key, ": ", e.value.describe(), " is not a whole number from ", least, " to ", most));
+      wrong(e.line, str(e.key, ": expected an integer from ", least, " to ", most, ", got ", e.value.describe()));
     return static_cast<std::uint64_t>(v);
   }
 
@@ -151,10 +151,11 @@ class Reader {
   void combine() {
     std::size_t count = 1;
     for (const Choice& c : choices_) {
-      if (c.values.empty()) wrong(1, c.key + ": is a range to draw from, which needs `runs`: how many");
+      if (c.values.empty()) wrong(1, c.key + ": a range requires `runs`, the number of runs to draw");
       count = std::min(kMaxSweepRuns + 1, count * c.values.size());
     }
-    if (count > kMaxSweepRuns) wrong(1, str("asks for more than ", kMaxSweepRuns, " runs; `runs` draws some of them"));
+    if (count > kMaxSweepRuns)
+      wrong(1, str("the sweep has more than ", kMaxSweepRuns, " runs. Set `runs` to draw some of them"));
     for (std::size_t i = 0; i < count; ++i) {
       std::vector<std::string> settings;
       std::size_t rest = i;

@@ -71,7 +71,7 @@ void SweepRunner::remember() const {
   const std::string file = plan_.directory + "/sweep.json";
   const Json now = json_of(plan_);
   if (std::filesystem::exists(file) && !goes_on_with(parsed(read_text_file(file, kMaxPlanBytes)), now))
-    fail(file, " says that this directory was begun with other runs: give another `directory`, or remove it");
+    fail(file, ": this directory was started with other runs. Give another `directory`, or remove this one");
   write_whole(file, json_text(now, 1) + "\n");
 }
 
@@ -84,7 +84,7 @@ void SweepRunner::start(const SweepRun& run, std::size_t slot) {
   for (const auto& [name, value] : kAlone) c.environment[name] = value;
   c.environment["RINGMASTER_THREADS"] = std::to_string(std::max(1, default_threads() / options_.parallel));
   if (!options_.gpus.empty()) c.environment["CUDA_VISIBLE_DEVICES"] = options_.gpus[slot];
-  log::info("run ", run.name, " begins: ", joined(run.settings, " "));
+  log::info("run ", run.name, " starts: ", joined(run.settings, " "));
   slots_[slot] = {run.name, std::make_unique<Worker>(0, c, std::make_unique<SharedPage>(random_cookie()), "", -1,
                                                      folder(run) + ".log")};
 }
@@ -103,7 +103,7 @@ bool SweepRunner::watch() {
     else if (end.exit_code() == kExitInterrupted)
       log::info("run ", s.name, " saved and stopped");
     else
-      log::warn("run ", s.name, " ", describe(end), ": see ", plan_.directory, "/", s.name, ".log");
+      log::warn("run ", s.name, " ", describe(end), "; see ", plan_.directory, "/", s.name, ".log");
     s.worker.reset();
   }
   return any;

@@ -12,24 +12,26 @@ constexpr const char* kTyped = "Set it to bf16, fp32 or tf32.";
 constexpr const char* kShareOfRate = "It is a fraction of optimizer.lr.";
 constexpr const char* kWholeBatch = "train.batch_size counts the sequences of a step over all processes.";
 constexpr const char* kAccumulated = "A step is train.batch_size sequences, train.micro_batch at a time per process.";
-constexpr const char* kNoExperts = "there are no experts; every layer has one MLP";
-constexpr const char* kNoFp8 = "training in FP8 does not exist yet; train.precision is bf16, fp32 or tf32";
+constexpr const char* kNoExperts = "mixture of experts is not supported; every layer has one MLP";
+constexpr const char* kNoFp8 = "training in FP8 is not supported yet; train.precision is bf16, fp32 or tf32";
 constexpr const char* kDocuments = "data.packing.documents: true masks attention between documents";
-constexpr const char* kOnlyAnswers = "data prepare --chat-field trains on the assistant's messages alone";
+constexpr const char* kOnlyAnswers = "with data prepare --chat-field only the assistant's messages are trained on";
 constexpr const char* kInData = "data prepare --chat-template writes it into the corpus";
-constexpr const char* kDropouts = "One rate holds for the embedding and each sublayer's output.";
-constexpr const char* kGoesOn = "a run that has a checkpoint resumes by itself: ringmaster train RUN";
+constexpr const char* kDropouts = "The embedding and each sublayer's output share one rate.";
+constexpr const char* kGoesOn = "a run that has a checkpoint resumes automatically: ringmaster train RUN";
 constexpr const char* kProcesses = "the launcher sets the number of processes: ringmaster launch --nproc-per-node N";
 constexpr const char* kRecorded = "every run writes metrics.jsonl and TensorBoard events into its directory";
-constexpr const char* kNothingToCompile = "nothing is compiled at run time; train.cuda_graph replays steps on GPUs";
-constexpr const char* kImported = "It takes a run or checkpoint of this program; ringmaster import makes one.";
-constexpr const char* kNewestKept = "checkpoints are kept whatever their loss; checkpoint.keep_last says how many";
-constexpr const char* kNoAdapters = "there is no LoRA; optimizer.groups freezes parameters that are not to be trained";
+constexpr const char* kNothingToCompile =
+    "ringmaster compiles nothing at run time; train.cuda_graph replays steps on GPUs";
+constexpr const char* kImported =
+    "It expects a run or checkpoint of ringmaster; ringmaster import makes a run of published weights.";
+constexpr const char* kNewestKept = "checkpoints are kept regardless of their loss; checkpoint.keep_last sets how many";
+constexpr const char* kNoAdapters = "LoRA is not supported; optimizer.groups can freeze parameters";
 constexpr const char* kNoQuantized = "weights are trained in bf16 or fp32: train.precision";
-constexpr const char* kSplitBefore = "data prepare --validation-fraction divides the text";
-constexpr const char* kAlwaysTiled = "attention never stores a matrix of scores; nothing has to be set";
-constexpr const char* kDecaysOfWsd = "It applies to kind: wsd; the other kinds decay until the run ends.";
-constexpr const char* kAlwaysOverlaps = "messages between processes overlap with computation; nothing has to be set";
+constexpr const char* kSplitBefore = "data prepare --validation-fraction splits off the validation text";
+constexpr const char* kAlwaysTiled = "attention never stores a matrix of scores; this needs no setting";
+constexpr const char* kDecaysOfWsd = "It applies only to kind: wsd; the other kinds decay until the end of the run.";
+constexpr const char* kAlwaysOverlaps = "communication always overlaps with computation; this needs no setting";
 
 constexpr config::Synonyms::Key kKeys[] = {
     // sections
@@ -63,7 +65,7 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"pretrained_model", "run.init_from"},
     {"model_name_or_path", "run.init_from", kImported},
     {"base_model", "run.init_from", kImported},
-    {"checkpoint.folder", "run.directory", "Checkpoints are in its folder checkpoints."},
+    {"checkpoint.folder", "run.directory", "Checkpoints are in the subfolder checkpoints."},
     {"resume", "", kGoesOn},
     {"resume_from", "", kGoesOn},
     {"resume_from_checkpoint", "", kGoesOn},
@@ -75,11 +77,11 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"compile", "", kNothingToCompile},
     {"torch_compile", "", kNothingToCompile},
     // model
-    {"model.name", "", "a model has no name: model.layers, model.width and model.heads say what it is"},
-    {"model.flavor", "", "a model has no name: model.layers, model.width and model.heads say what it is"},
+    {"model.name", "", "models have no name; model.layers, model.width and model.heads define the model"},
+    {"model.flavor", "", "models have no name; model.layers, model.width and model.heads define the model"},
     {"use_flash_attn", "", kAlwaysTiled},
     {"flash_attention", "", kAlwaysTiled},
-    {"disable_bias_linear", "model.biases", "Its true means none here."},
+    {"disable_bias_linear", "model.biases", "Write none for its true."},
     {"sequence_len", "model.context"},
     {"changes", "", "To change a weight, give a list of [tokens, weight]: weight: [[0, 0.9], [1e9, 0.6]]."},
     {"d_model", "model.width"},
@@ -133,13 +135,13 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"tie_word_embeddings", "model.tied_embeddings"},
     {"tie_embeddings", "model.tied_embeddings"},
     {"weight_tying", "model.tied_embeddings"},
-    {"untie_embeddings_and_output_weights", "model.tied_embeddings", "Its true means false here."},
+    {"untie_embeddings_and_output_weights", "model.tied_embeddings", "Write false for its true."},
     {"normalization", "model.norm"},
     {"norm_type", "model.norm"},
     {"rms_norm_eps", "model.norm_eps"},
     {"layer_norm_eps", "model.norm_eps"},
     {"norm_epsilon", "model.norm_eps"},
-    {"swiglu", "model.mlp", "Its value swiglu."},
+    {"swiglu", "model.mlp", "Set it to swiglu."},
     {"use_rope_scaling", "model.rope.scaling"},
     {"rope_scaling_factor", "model.rope.factor"},
     {"num_experts", "", kNoExperts},
@@ -155,7 +157,7 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"attention_bias", "model.biases"},
     {"add_bias_linear", "model.biases"},
     {"add_qkv_bias", "model.biases"},
-    {"dropout", "model.dropout", "Attention weights have a rate of their own, model.attention_dropout."},
+    {"dropout", "model.dropout", "Attention weights have a separate rate, model.attention_dropout."},
     {"resid_pdrop", "model.dropout", kDropouts},
     {"embd_pdrop", "model.dropout", kDropouts},
     {"hidden_dropout", "model.dropout", kDropouts},
@@ -167,7 +169,7 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"attention.type", "model.attention.kind"},
     {"attention_type", "model.attention.kind"},
     // data
-    {"datasets", "data.path", "Several are data.mixture."},
+    {"datasets", "data.path", "For several, use data.mixture."},
     {"data.dataset", "data.path", "It is a corpus (.h5) that 'ringmaster data prepare' makes from text."},
     {"sample_packing", "data.packing.documents"},
     {"val_set_size", "", kSplitBefore},
@@ -190,7 +192,8 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"num_workers", "data.prefetch"},
     {"dataloader_num_workers", "data.prefetch"},
     // train
-    {"rampup_batch_size", "train.batch_size", "To let it grow, give a list of [tokens, size]: [[0, 32], [1e9, 64]]."},
+    {"rampup_batch_size", "train.batch_size",
+     "To change it during the run, give a list of [tokens, size]: [[0, 32], [1e9, 64]]."},
     {"train_samples", "train.tokens", "It counts tokens."},
     {"loss_watchdog_threshold", "train.spike_score", "It counts standard deviations."},
     {"exit_duration_in_mins", "train.minutes"},
@@ -262,7 +265,7 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"optimizer_type", "optimizer.kind"},
     {"param_groups", "optimizer.groups"},
     {"parameter_groups", "optimizer.groups"},
-    {"freeze", "optimizer.groups", "An entry with frozen: true does not train the parameters that it names."},
+    {"freeze", "optimizer.groups", "An entry with frozen: true freezes the parameters that it names."},
     {"muon_momentum", "optimizer.muon.momentum"},
     {"ns_steps", "optimizer.muon.iterations"},
     {"learning_rate", "optimizer.lr"},
@@ -293,7 +296,7 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"lr_decay_style", "schedule.kind"},
     {"lr_scheduler_type", "schedule.kind"},
     {"decay_type", "schedule.kind"},
-    {"decay_lr", "schedule.kind", "constant keeps the rate."},
+    {"decay_lr", "schedule.kind", "Set it to constant for a constant rate."},
     {"warmup", "schedule.warmup_steps"},
     {"warmup_iters", "schedule.warmup_steps"},
     {"num_warmup_steps", "schedule.warmup_steps"},
@@ -362,7 +365,7 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"pipeline_model_parallel_size", "parallel.pp"},
     {"pp_size", "parallel.pp"},
     {"pp_degree", "parallel.pp"},
-    {"sequence_parallel", "parallel.tp", "It comes with parallel.tp above 1."},
+    {"sequence_parallel", "parallel.tp", "It is always on if parallel.tp is above 1."},
     {"zero_stage", "parallel.zero"},
     {"zero_optimization", "parallel.zero"},
     {"sharding_strategy", "parallel.zero", "3 is FSDP."},
@@ -374,8 +377,8 @@ constexpr config::Synonyms::Key kKeys[] = {
 
 constexpr const char* kNoHalf = "fp16 is not supported.";
 constexpr const char* kSelects =
-    "It is a pattern of block_sparse: model.attention={kind: block_sparse, rules: [{pattern: content, keep: 16}]}, or "
-    "learned or importance there.";
+    "It is a pattern of block_sparse: model.attention={kind: block_sparse, rules: [{pattern: content, keep: 16}]}. "
+    "Other patterns there are learned and importance.";
 constexpr const char* kPattern =
     "It is a pattern of block_sparse: model.attention={kind: block_sparse, rules: [{pattern: hierarchical, local: "
     "2}]}.";

@@ -90,12 +90,13 @@ void TextModel::wait_for_turn(std::chrono::milliseconds patience) {
   const bool room = waiting_.fetch_add(1) < max_waiting_, ours = room && turn_.try_acquire_for(patience);
   --waiting_;
   if (!ours)
-    throw ApiError(429, str("the model writes one text at a time, ",
-                            room ? "and the one before takes long" : "and enough others wait", ": try again"));
+    throw ApiError(429,
+                   str("the model writes one text at a time, ",
+                       room ? "and the present one takes long" : "and too many requests wait", "; try again later"));
 }
 
 std::shared_ptr<TextGeneration> TextModel::write(const CompletionRequest& r, std::chrono::milliseconds patience) {
-  if (r.chat && !chat_) throw ApiError(501, "no chats with this model: " + no_chat_);
+  if (r.chat && !chat_) throw ApiError(501, "this model does not support chats: " + no_chat_);
   wait_for_turn(patience);
   try {
     return std::make_shared<TextGeneration>(*this, tokens_of(r), r);

@@ -38,7 +38,7 @@ struct TrainArguments {
 // Checks that nothing is overwritten: corpora are useless without the vocabulary that they were written with.
 void check_output(const TrainArguments& a, const std::vector<TextFile>& files) {
   if (!a.force && std::filesystem::is_regular_file(a.output))
-    fail("--output ", a.output, " exists; choose another name, or replace it with --force");
+    fail("--output: ", a.output, " exists. Choose another name, or replace it with --force");
   std::vector<std::string> inputs;
   for (const TextFile& f : files) inputs.push_back(f.path);
   check_output_is_no_input("--output", a.output, inputs);
@@ -55,14 +55,14 @@ std::shared_ptr<const Tokenizer> train_on(const std::vector<TextFile>& files, st
   if (a.kind == "chars") return chars_tokenizer(count_characters(files).characters, a.end_of_text);
   log::info("training a ", a.kind, " vocabulary of ", with_commas(static_cast<std::uint64_t>(a.vocab_size)),
             " tokens on ", in_bytes(static_cast<double>(std::min(bytes, a.max_train_bytes))), " of ",
-            in_bytes(static_cast<double>(bytes)), " of text; this takes from seconds to minutes");
+            in_bytes(static_cast<double>(bytes)), " of text; this takes seconds to minutes");
   const TextSource source = [&](const auto& take) { sample_text(files, a.max_train_bytes, take); };
   if (a.kind != "byte-bpe")
     return train_sentencepiece(source, {a.kind, a.vocab_size, a.coverage, named_together(files)});
   auto tokenizer = bpe::train_byte_bpe(source, {a.vocab_size, *bpe::pattern_named(a.pattern)});
   if (tokenizer->vocab_size() < a.vocab_size)
-    log::warn("the text gives only ", with_commas(static_cast<std::uint64_t>(tokenizer->vocab_size())),
-              " tokens: no pair of them occurs twice any more");
+    log::warn("the vocabulary has only ", with_commas(static_cast<std::uint64_t>(tokenizer->vocab_size())),
+              " tokens because no pair of tokens occurs twice any more in the text");
   return tokenizer;
 }
 
@@ -82,8 +82,7 @@ void train(const TrainArguments& a) {
 void warn(const EncodeReport& r) {
   if (r.invalid_bytes > 0) log::warn("bytes of the input that are not UTF-8: ", r.invalid_bytes);
   if (r.unknown > 0)
-    log::warn("characters of the input that the tokenizer does not know: ", r.unknown,
-              "; decoding will not give them back");
+    log::warn("characters of the input that are not in the vocabulary: ", r.unknown, "; decoding cannot restore them");
 }
 
 struct EncodeArguments {
@@ -135,8 +134,7 @@ void decode(DecodeArguments& a) {
       } catch (const std::logic_error&) {
         used = 0;
       }
-      if (used != word.size())
-        fail("standard input: '", word, "' is no token number; token numbers with spaces between them are wanted");
+      if (used != word.size()) fail("standard input: expected token numbers separated by spaces, got '", word, "'");
     }
   }
   std::cout << tokenizer->decode(a.ids);
@@ -172,24 +170,21 @@ void inspect(const InspectArguments& a) {
 }
 
 constexpr const char* kSpecText =
-    "bytes, a tokenizer file (.rmt), a tokenizer.json, a SentencePiece model (.model), a folder with one of "
-    "these (of a published model, or a run), or a corpus (.h5)";
+    "bytes, or a file: .rmt, tokenizer.json, SentencePiece (.model), a corpus (.h5), or a folder of a published model "
+    "or run";
 
 void add_train(Command parent) {
-  const Command c = parent.add_subcommand("train", "Make a vocabulary from text");
+  const Command c = parent.add_subcommand("train", "Train a tokenizer on text");
   TrainArguments& a = c.runs(train);
   c.add_option("--input", a.inputs, "text files and folders").required().type_name("PATH");
-  c.add_option("--glob", a.glob, "which files of a folder to read, such as '*.txt'")
-      .show_default()
-      .type_name("PATTERN");
-  c.add_option(
-       "--text-field", a.text_field,
-       "the input is JSON Lines or Parquet, and this member of each record is its text; files named .jsonl or .ndjson "
-       "are, with 'text'")
+  c.add_option("--glob", a.glob, "files of a folder to read, such as '*.txt'").show_default().type_name("PATTERN");
+  c.add_option("--text-field", a.text_field,
+               "read JSON Lines or Parquet with this member as the text; default for .jsonl and .ndjson: text")
       .type_name("NAME");
-  c.add_flag("--as-text", a.as_text,
-             "take the bytes of all files as they are, also of JSON and of what is no text (compressed, tables, NUL "
-             "bytes)");
+  c.add_flag(
+      "--as-text", a.as_text,
+      "read the bytes of all files unchanged, even of JSON and of files that are not text (compressed, tables, NUL "
+      "bytes)");
   c.add_option("--kind", a.kind, "kind of vocabulary").one_of({"bpe", "unigram", "byte-bpe", "chars"}).show_default();
   c.add_number("--vocab-size", a.vocab_size, "number of tokens (all kinds but chars)", 300, 1 << 24).show_default();
   c.add_option(
@@ -200,18 +195,17 @@ void add_train(Command parent) {
   c.add_bytes("--max-train-bytes", a.max_train_bytes,
               "train on an even sample of this size, such as 50MB (all kinds but chars)", 1, std::uint64_t{1} << 53)
       .show_default();
-  c.add_option("--pattern", a.pattern, "what words are to byte-bpe: as GPT-2, Llama 3 or Qwen2 divide text")
+  c.add_option("--pattern", a.pattern, "how byte-bpe splits text into words: as GPT-2, Llama 3 or Qwen2")
       .one_of({"gpt2", "llama3", "qwen2"})
       .show_default();
-  c.add_number("--character-coverage", a.coverage,
-               "share of the text whose characters get a token of their own (bpe, unigram)", 0.9, 1)
+  c.add_number("--character-coverage", a.coverage, "share of the text whose characters become tokens (bpe, unigram)",
+               0.9, 1)
       .show_default();
   c.add_flag("--force", a.force, "replace the output if it exists");
   c.add_flag("--end-of-text", a.end_of_text, "add an end-of-text token (chars; the other kinds have one)");
   c.footer(
-      "The vocabulary keeps every byte of the text: nothing is normalised (but to NFC by the pattern qwen2), and what "
-      "has "
-      "no token of its own is spelled in bytes.\n"
+      "The vocabulary can represent every byte of the text. Text is not normalised (except to NFC by\n"
+      "--pattern qwen2), and characters without a token are encoded as bytes.\n"
       "Example: ringmaster tokenizer train --input books/ --glob '*.txt' --kind bpe --vocab-size 8192 --output "
       "tok.rmt");
 }
@@ -220,12 +214,12 @@ void add_encode(Command parent) {
   const Command c = parent.add_subcommand("encode", "Turn text into token numbers");
   EncodeArguments& a = c.runs(encode);
   c.add_option("tokenizer", a.tokenizer, kSpecText).required().type_name("SPEC");
-  c.add_option("text", a.words, "the text; standard input when it is left out");
-  c.add_flag("--pieces", a.pieces, "one token per line, with its text");
+  c.add_option("text", a.words, "text to encode; default: standard input");
+  c.add_flag("--pieces", a.pieces, "print one token per line, with its text");
   c.add_flag("--special", a.special,
-             "also the tokens that a tokenizer.json puts around a text, such as Llama 3's first");
+             "add the tokens that a tokenizer.json puts around a text, such as Llama 3's first");
   c.add_flag("--offsets", a.offsets,
-             "one token per line, with its first byte in the text, the byte behind it, and its text")
+             "print one token per line, with its first byte, the byte after its last, and its text")
       .excludes({"--special"});
   c.footer("Example: ringmaster tokenizer encode tok.rmt --pieces 'To be, or not to be'");
 }
@@ -234,17 +228,17 @@ void add_decode(Command parent) {
   const Command c = parent.add_subcommand("decode", "Turn token numbers into text");
   DecodeArguments& a = c.runs(decode);
   c.add_option("tokenizer", a.tokenizer, kSpecText).required().type_name("SPEC");
-  c.add_number("ids", a.ids, "token numbers; standard input when they are left out", 0, kMaxCount)
+  c.add_number("ids", a.ids, "token numbers; default: standard input", 0, kMaxCount)
       .delimiter(' ');  // a quoted list is one word
   c.footer("Example: ringmaster tokenizer encode tok.rmt < in.txt | ringmaster tokenizer decode tok.rmt > out.txt");
 }
 
 void add_inspect(Command parent) {
-  const Command c = parent.add_subcommand("inspect", "Show what a tokenizer is and some of its tokens");
+  const Command c = parent.add_subcommand("inspect", "Show properties of a tokenizer and some of its tokens");
   InspectArguments& a = c.runs(inspect);
   c.add_option("tokenizer", a.tokenizer, kSpecText).required().type_name("SPEC");
   c.add_number("--first", a.first, "first token to show", 0, kMaxCount).show_default();
-  c.add_number("--tokens", a.tokens, "how many tokens to show", 0, kMaxCount).show_default();
+  c.add_number("--tokens", a.tokens, "number of tokens to show", 0, kMaxCount).show_default();
   c.footer("Example: ringmaster tokenizer inspect tok.rmt --first 300 --tokens 50");
 }
 

@@ -43,7 +43,7 @@ class ProfiledSteps final : public StepWatcher {
     const Profile profile = profiler_.read();
     if (profile.steps.empty()) {
       log::warn("--profile: the run ended within the ", Profiler::kWarmup,
-                " steps that go before; start one with more train.steps");
+                " steps before the profile. Start a run with more train.steps");
       return "";
     }
     write_trace(profile, trace_file_);
@@ -97,11 +97,12 @@ void run(const Arguments& a) {
   if (mesh->rank() == 0) {
     const std::string dir = config.run.path();
     std::ostream& say = progress_output();  // the run has saved, so a closed console is not an error
-    if (end == TrainEnd::interrupted) say << "stopped early; to go on: " << start_command(env, "train " + dir) << "\n";
+    if (end == TrainEnd::interrupted) say << "stopped early; to resume: " << start_command(env, "train " + dir) << "\n";
     if (end == TrainEnd::out_of_time)
-      say << "the time is over; to go on: " << start_command(env, "train " + dir + " train.minutes=...") << "\n";
+      say << "train.minutes have passed; to resume: " << start_command(env, "train " + dir + " train.minutes=...")
+          << "\n";
     const bool chats = std::filesystem::exists(RunDirectory(dir).chat_template_file());
-    say << (chats ? "to talk with it: ringmaster generate " + dir + " --chat"
+    say << (chats ? "to chat: ringmaster generate " + dir + " --chat"
                   : "to sample: ringmaster generate " + dir + " --prompt \"...\"")
         << std::endl;
   }
@@ -111,24 +112,25 @@ void run(const Arguments& a) {
 }  // namespace
 
 void add_train_command(Command app) {
-  const Command cmd = app.add_subcommand("train", "Train a model, or go on with a run that was stopped");
+  const Command cmd = app.add_subcommand("train", "Train a model, or resume a stopped run");
   Arguments& a = cmd.runs(run);
-  cmd.add_option("config", a.config, "Settings file, or the directory of a run to go on with").required();
-  cmd.add_option("overrides", a.overrides, "Settings to change, as section.key=value");
+  cmd.add_option("config", a.config, "Settings file, or the directory of a run to resume").required();
+  cmd.add_option("overrides", a.overrides, "Settings to change, such as section.key=value");
   cmd.add_flag("--fresh", a.fresh, "Delete the run's checkpoints and settings and start over");
-  cmd.add_flag("--fit", a.fit, "Set train.micro_batch to the fastest one that fits into memory, as it is predicted");
-  cmd.add_flag("--allow-changes", a.allow_changes, "Resume although settings differ from those of the run");
+  cmd.add_flag("--fit", a.fit, "Set train.micro_batch to the fastest size that is predicted to fit into memory");
+  cmd.add_flag("--allow-changes", a.allow_changes, "Resume even if settings differ from those of the run");
   cmd.add_flag("--preflight", a.preflight,
-               "Before the first step, try each device and each link, and refuse what is wrong or slow");
+               "Test each device and link before the first step; fail if one is faulty or slow");
   cmd.add_number("--profile", a.profile,
-                 "Watch so many steps kernel by kernel: a table, and profile.json in the run's directory", 1, 100'000);
-  cmd.add_flag("--nvtx", a.nvtx, "Ranges for Nsight Systems; steps are slower with them");
-  cmd.add_option("--inject", a.faults, "Fail on purpose, to see a run recover: SEED:FAULT;FAULT..., docs/inject.md")
+                 "Profile this many steps by kernel: prints a table, writes profile.json into the run's directory", 1,
+                 100'000);
+  cmd.add_flag("--nvtx", a.nvtx, "Emit ranges for Nsight Systems, which slow the steps down");
+  cmd.add_option("--inject", a.faults, "Inject faults to test recovery: SEED:FAULT;FAULT..., see docs/inject.md")
       .type_name("SEED:FAULTS");
   cmd.footer(
-      "A run that has a checkpoint is resumed. SIGINT, SIGTERM, SIGHUP and SIGUSR1 finish the step, save, and end\n"
-      "with exit code 75; the same command then goes on. Settings: docs/configuration.md, or `ringmaster config "
-      "docs`.\n"
+      "A run that has a checkpoint is resumed. On SIGINT, SIGTERM, SIGHUP and SIGUSR1 the run finishes the step,\n"
+      "saves, and ends with exit code 75; the same command then resumes it. Settings: docs/configuration.md, or\n"
+      "`ringmaster config docs`.\n"
       "Example: ringmaster train configs/nanogpt_cpu.yaml data.path=shakespeare.h5 train.steps=500");
 }
 

@@ -43,13 +43,13 @@ void watch(const Arguments& a) {
 }  // namespace
 
 void add_watch_command(Command app) {
-  const Command c = app.add_subcommand("watch", "Follow a run in the terminal: losses, speed, memory, what is left");
+  const Command c = app.add_subcommand("watch", "Follow a run in the terminal: losses, speed, memory, remaining time");
   Arguments& a = c.runs(watch);
   c.add_option("run", a.run, "directory of a run").required().type_name("RUN");
-  c.add_number("--interval", a.seconds, "Seconds between two pictures", 0.1, 3600).show_default();
+  c.add_number("--interval", a.seconds, "Seconds between updates", 0.1, 3600).show_default();
   c.footer(
-      "Ends with the run, or with Ctrl+C, which does nothing to the run. Where the output is no terminal it prints one "
-      "picture.\nExample: ringmaster watch runs/quickstart");
+      "Ends with the run, or on Ctrl+C, which does not affect the run. If the output is not a terminal, it prints the\n"
+      "state once.\nExample: ringmaster watch runs/quickstart");
 }
 
 }  // namespace ring

@@ -43,7 +43,7 @@ template <class T>
 std::optional<T> type_named(const std::map<std::string, T>& types, const ExportArguments& a) {
   if (a.type.empty()) return std::nullopt;
   const auto found = types.find(a.type);
-  if (found == types.end()) fail("--dtype ", a.type, ": --format ", a.format, " has no such type");
+  if (found == types.end()) fail("--dtype: ", a.type, " is not available with --format ", a.format);
   return found->second;
 }
 
@@ -81,8 +81,8 @@ void set_format(ExportArguments& a) {
   for (char& c : ending) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   const bool named_gguf = ending == ".gguf";
   if (a.format == "hf" && named_gguf)
-    fail("--format hf writes a folder, and --output ", a.output,
-         " names a GGUF file. Leave --format out to write that file, or name a folder");
+    fail("--output: --format hf writes a folder, got the GGUF file ", a.output,
+         ". Omit --format to write that file, or name a folder");
   if (a.format.empty()) a.format = named_gguf ? "gguf" : "hf";
 }
 
@@ -90,7 +90,7 @@ void export_weights(ExportArguments& a, bool divided) {
   set_format(a);
   const StopSignal signal(/*announces=*/false);
   if (a.format == "hf") return export_hf(a, signal);
-  if (divided) fail("--max-file-bytes: --format gguf writes one file. Leave it out");
+  if (divided) fail("--max-file-bytes: --format gguf writes only one file. Omit --max-file-bytes");
   export_gguf(a, signal);
 }
 
@@ -113,25 +113,26 @@ void add_export_command(Command app) {
   const Command cmd =
       app.add_subcommand("export", "Write a trained model for Hugging Face's transformers or llama.cpp");
   cmd.add_option("run", a->run, "Directory of a run, or one of its checkpoints").required();
-  cmd.add_option("--output", a->output, "The folder to make, or the .gguf file; one that exists is not overwritten")
+  cmd.add_option("--output", a->output, "Folder or .gguf file to write; existing ones are not overwritten")
       .required()
       .type_name("PATH");
-  cmd.add_option("--format", a->format,
-                 "hf: a folder with safetensors and config.json; gguf: one file for llama.cpp; default: gguf if the "
-                 "output's name ends with .gguf, otherwise hf")
+  cmd.add_option(
+         "--format", a->format,
+         "hf: folder with safetensors and config.json; gguf: file for llama.cpp; default: gguf if --output ends with "
+         ".gguf, else hf")
       .one_of({"hf", "gguf"});
   cmd.add_option(
          "--dtype", a->type,
-         "bf16, f16, f32, or q8_0 for gguf; default: the checkpoint's, f32 where its tensors differ, which keeps "
-         "every bit")
+         "bf16, f16, f32, or q8_0 for gguf; default: the checkpoint's type, or f32 if it has several, which is exact")
       .one_of({"bf16", "f16", "f32", "q8_0"});
-  const Option most = cmd.add_bytes("--max-file-bytes", a->max_bytes,
-                                    "hf: divide larger weights into files of at most so much, such as 5GB", 1, kMaxFile)
-                          .show_default();
+  const Option most =
+      cmd.add_bytes("--max-file-bytes", a->max_bytes,
+                    "hf: split larger weights into files of at most this size, such as 5GB", 1, kMaxFile)
+          .show_default();
   add_weights(cmd, a->weights);
   cmd.add_number(
       "--context", a->context,
-      "The context that the files name, in tokens; default: the longest of model.context and that of the models "
+      "Context written to the files, in tokens; default: the longest of model.context and the contexts of the models "
       "in run.init_from",
       1, kMaxLength);
   cmd.footer("Example: ringmaster export runs/books --output books.gguf --dtype q8_0");
@@ -140,18 +141,18 @@ void add_export_command(Command app) {
 
 void add_import_command(Command app) {
   const Command cmd =
-      app.add_subcommand("import", "Make a run of published weights (Llama, Mistral, Qwen, SmolLM, GPT-2)");
+      app.add_subcommand("import", "Import published weights as a run (Llama, Mistral, Qwen, SmolLM, GPT-2)");
   ImportArguments& a = cmd.runs(import_weights);
   cmd.add_option("folder", a.folder, "Folder with config.json and safetensors")
       .required()
       .check(check_import_folder);  // checked first, so that it is reported before a missing --output
-  cmd.add_option("--output", a.output, "Directory of the run to make; one that exists is not overwritten")
+  cmd.add_option("--output", a.output, "Directory of the new run; an existing one is not overwritten")
       .required()
       .type_name("RUN");
-  cmd.add_option("--tokenizer", a.tokenizer,
-                 "Its tokenizer: bytes, a tokenizer file, a tokenizer.json, a SentencePiece model, a folder with one "
-                 "of these, a "
-                 "corpus, or none; default: tokenizer.rmt, tokenizer.json or tokenizer.model of the folder");
+  cmd.add_option(
+      "--tokenizer", a.tokenizer,
+      "Tokenizer of the run: bytes, none, a tokenizer file, a SentencePiece model, a corpus, or a folder; default: "
+      "tokenizer.rmt, tokenizer.json or tokenizer.model in the folder");
   cmd.footer("Example: ringmaster import SmolLM2-135M --output runs/smollm2");
 }
 

@@ -8,7 +8,9 @@ Option add_weights(Command command, SavedWeights& choice) {
   const auto take = [&choice](const std::string& name) {
     choice = name == "ema" ? SavedWeights::ema : SavedWeights::latest;
   };
-  return command.add_option("--weights", take, "latest: those of the checkpoint's step; ema: their average (train.ema)")
+  return command
+      .add_option("--weights", take,
+                  "Weights to use: latest (of the checkpoint's step) or ema (their moving average, train.ema)")
       .one_of({"latest", "ema"})
       .show_default("latest");
 }

@@ -137,7 +137,7 @@ TEST_F(BenchCommand, ProfileOfAShortRun) {
   EXPECT_NE(one.output.find("profile of 1 step"), std::string::npos) << one.output;
   const Finished none = train("none", {"train.steps=4", "--profile", "5"});
   EXPECT_EQ(none.code, 0);
-  EXPECT_NE(none.output.find("start one with more train.steps"), std::string::npos) << none.output;
+  EXPECT_NE(none.output.find("Start a run with more train.steps"), std::string::npos) << none.output;
   EXPECT_FALSE(fs::exists(path("none/profile.json")));
   EXPECT_EQ(train("bad", {"--profile", "0"}).code, 2);
   EXPECT_EQ(train("bad", {"--profile", "many"}).code, 2);

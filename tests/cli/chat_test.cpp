@@ -66,7 +66,7 @@ TEST_F(ChatTest, LinesAreAnswered) {
 
 TEST_F(ChatTest, TrainingEndsWithTheCommandThatTalks) {
   const test::Finished end = test::run_process({test::ring_binary(), "train", path("run")});
-  EXPECT_NE(end.output.find("to talk with it: ringmaster generate " + path("run") + " --chat\n"), std::string::npos)
+  EXPECT_NE(end.output.find("to chat: ringmaster generate " + path("run") + " --chat\n"), std::string::npos)
       << end.output;
 }
 

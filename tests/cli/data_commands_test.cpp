@@ -312,7 +312,7 @@ TEST_F(DataCommands, TokenizerTrainEncodeDecodeInspect) {
   expect_parts(trained.out, {"t.rmt: chars, 5 tokens, hash "});
   expect_parts(
       run({"tokenizer", "train", "--input", path("text.txt"), "--kind", "chars", "--output", path("t.rmt")}).error,
-      {"t.rmt exists; choose another name, or replace it with --force"});
+      {"t.rmt exists. Choose another name, or replace it with --force"});
   write("other.txt", "xyz\n");
   const auto replaced = run(
       {"tokenizer", "train", "--input", path("other.txt"), "--kind", "chars", "--output", path("t.rmt"), "--force"});

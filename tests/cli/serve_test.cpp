@@ -157,7 +157,7 @@ TEST_F(ServeTest, BoundsItsQueue) {
   const test::HttpAnswer refused = others_wait();
   EXPECT_EQ(refused.status, 429) << refused.body;
   EXPECT_TRUE(refused.headers.contains("Retry-After"));
-  EXPECT_NE(refused.body.find("enough others wait"), std::string::npos) << refused.body;
+  EXPECT_NE(refused.body.find("too many requests wait"), std::string::npos) << refused.body;
   EXPECT_EQ(http_get(at_, "/healthz").status, 200);
   server_->signal(SIGTERM);
   EXPECT_EQ(server_->wait().code, 0);

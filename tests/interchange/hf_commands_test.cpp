@@ -91,13 +91,13 @@ TEST_F(HfCommands, GgufIsOneFile) {
     more.insert(more.begin(), gguf.begin(), gguf.end());
     return ring(more);
   };
-  expect(with({"--max-file-bytes", "1GB"}), 1, "--format gguf writes one file. Leave it out");
+  expect(with({"--max-file-bytes", "1GB"}), 1, "--format gguf writes only one file");
   expect(with({"--dtype", "f64"}), 2, "f64");
   EXPECT_FALSE(fs::exists(path("b.gguf")));
   expect(with({"--dtype", "q8_0"}), 0, "b.gguf: llama, ");
   expect(with({}), 1, "b.gguf exists, and nothing is overwritten");
   expect(ring({"export", path("books"), "--output", path("hf"), "--dtype", "q8_0"}), 1,
-         "--dtype q8_0: --format hf has no such type");
+         "--dtype: q8_0 is not available with --format hf");
 }
 
 TEST_F(HfCommands, TheOutputsNameChoosesTheFormat) {
@@ -110,7 +110,7 @@ TEST_F(HfCommands, TheOutputsNameChoosesTheFormat) {
     EXPECT_EQ(magic, "GGUF") << name;
   }
   expect(ring({"export", path("books"), "--format", "hf", "--output", path("b.gguf")}), 1,
-         "--format hf writes a folder, and --output " + path("b.gguf") + " names a GGUF file. Leave --format out");
+         "--format hf writes a folder, got the GGUF file " + path("b.gguf") + ". Omit --format");
   EXPECT_FALSE(fs::exists(path("b.gguf")));
   expect(ring({"export", path("books"), "--output", path("v1.gguf.d")}), 0, "LlamaForCausalLM");
   EXPECT_TRUE(fs::exists(path("v1.gguf.d/config.json")));

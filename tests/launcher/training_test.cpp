@@ -224,9 +224,9 @@ class DistTrainingLaunchers : public DistTraining {
 
 TEST_F(DistTrainingLaunchers, TheResumeCommandNamesTheLauncher) {
   const std::string by_srun = train(srun), by_torchrun = train(torchrun);
-  EXPECT_NE(by_srun.find("to go on: srun --ntasks 2 ringmaster train runs/t train.minutes=...\n"), std::string::npos)
+  EXPECT_NE(by_srun.find("to resume: srun --ntasks 2 ringmaster train runs/t train.minutes=...\n"), std::string::npos)
       << by_srun;
-  EXPECT_NE(by_torchrun.find("to go on: torchrun --no-python --nproc-per-node 2 ringmaster train runs/t"),
+  EXPECT_NE(by_torchrun.find("to resume: torchrun --no-python --nproc-per-node 2 ringmaster train runs/t"),
             std::string::npos)
       << by_torchrun;
 }
