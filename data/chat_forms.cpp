@@ -23,7 +23,7 @@ bool has(const Json& object, const char* name) {
 // Returns the text of a member; "" if the member is missing or null. Throws Error if it is not a string.
 std::string text_of(const Json& object, const char* name) {
   if (!has(object, name)) return "";
-  if (!object[name].is_string()) fail("expected a text in '", name, "', got a JSON ", object[name].type_name());
+  if (!object[name].is_string()) fail("expected a string in '", name, "', got a JSON ", object[name].type_name());
   return object[name].get<std::string>();
 }
 
@@ -77,7 +77,7 @@ bool is_from_value(const Json& m) {
 
 // Converts a message from ShareGPT's format. Keeps its other members, such as a weight.
 Json message_of(const Json& m, const std::string& which) {
-  if (!has(m, "value") || !m["from"].is_string()) fail(which, ": expected a text in 'from' and in 'value'");
+  if (!has(m, "value") || !m["from"].is_string()) fail(which, ": expected a string in 'from' and in 'value'");
   Json out = {{"role", role_of(m["from"].get<std::string>(), which)}};
   if (m["from"] == "function_call") {
     out["content"] = "";
@@ -105,7 +105,7 @@ Json from_list(const Json& record, const Json& list) {
   const auto first = std::ranges::find_if(list, is_from_value), last = std::ranges::find_if_not(list, is_from_value);
   if (first == list.end()) return with_system(record, list);
   if (last != list.end())
-    fail("message ", first - list.begin(), " has 'from' and 'value', message ", last - list.begin(),
+    fail("message ", first - list.begin(), " has 'from' and 'value', but message ", last - list.begin(),
          " does not. Write all messages of a list in one format");
   Json messages = Json::array();
   for (const Json& m : list) messages.push_back(message_of(m, str("message ", messages.size())));

@@ -11,17 +11,18 @@
 namespace ring {
 
 void MixtureEntry::fields(Fields& f) {
-  f("path", path, "a corpus (.h5) made by 'ringmaster data prepare'", non_empty(), rank_local());
+  f("path", path, "corpus (.h5) made by 'ringmaster data prepare'", non_empty(), rank_local());
   f("weight", weight,
-    "share of the samples, relative to the other weights; 0: none; as a list, what it is from so many trained tokens "
-    "on",
+    "share of the samples relative to the other weights; 0: none; a list [[tokens, weight], ...] changes it at token "
+    "counts",
     in_range(0, 1e9), by_tokens(weights));
-  f("name", name, "what metrics call it; empty: as its file without its ending");
+  f("name", name, "name in metrics; empty: the file's name without its ending");
 }
 
 void MixtureEntry::validate(std::vector<SettingProblem>& errors) const {
   if (weight == 0)
-    errors.push_back("weight: is 0 and stays so: leave the corpus out, or let it change: [[0, 0], [1e9, 1]]");
+    errors.push_back(
+        "weight: is 0 and never changes. Remove the corpus, or give a schedule such as [[0, 0], [1e9, 1]]");
 }
 
 namespace {
@@ -59,33 +60,33 @@ std::vector<std::string> names_of(const std::vector<MixtureEntry>& mixture) {
 
 void PackingConfig::fields(Fields& f) {
   f("documents", documents,
-    "tokens attend only inside of their document, and positions start anew in each; false: samples are stretches of "
+    "tokens attend only within their document, and positions restart in each; false: samples are windows of "
     "the token stream, and attention crosses documents");
   f("align", align,
-    "with documents: each starts at a multiple of this in its sample, the gap before it is padding; set it to the "
-    "largest segment or block of dilated and block-sparse attention; 1 = no gaps",
+    "with documents: each starts at a multiple of this in its sample, after padding; set it to the "
+    "largest segment or block of dilated and block-sparse attention; 1: no padding",
     in_range(1, 1 << 30));
   f("best_fit", best_fit,
-    "documents packed at a time, such as 1024, in the corpus's order: best-fit-decreasing bin packing cuts none that "
-    "fits into a sample, and what is left of one is padding; with documents: false attention crosses them, targets "
-    "do not; 0: documents are cut where a sample is full",
+    "documents packed at a time, in corpus order, such as 1024: best-fit-decreasing bin packing splits none that "
+    "fits into a sample and pads the rest of each sample; with documents: false attention crosses them, but targets "
+    "do not; 0: documents are split where a sample is full",
     in_range(0, 1 << 16));
 }
 
 void PackingConfig::validate(std::vector<SettingProblem>& errors) const {
-  if (!documents && align != 1) errors.push_back(str("align: ", align, " goes with documents: true"));
+  if (!documents && align != 1) errors.push_back(str("align: ", align, " requires documents: true"));
 }
 
 void DataConfig::fields(Fields& f) {
-  f("path", path, "the corpus (.h5) made by 'ringmaster data prepare'; or give a mixture",
+  f("path", path, "corpus (.h5) made by 'ringmaster data prepare'; alternatively, set mixture",
     rank_local());  // the corpora's contents are compared instead
-  f("mixture", mixture, "several corpora and their weights, in place of path", at_most_items(1024));
+  f("mixture", mixture, "several corpora and their weights, instead of path", at_most_items(1024));
   f("validation_batches", validation_batches,
     "batches of train.batch_size sequences per evaluation, spread over the validation set; 0: all of it",
     in_range(0, (std::int64_t{1} << 31) - 1));
-  f("prefetch", prefetch, "micro-batches read ahead by a thread of their own; 0: read when asked for",
-    in_range(0, 1024), rank_local());
-  f("packing", packing, "documents in a sample");
+  f("prefetch", prefetch, "micro-batches that a background thread reads ahead; 0: read on demand", in_range(0, 1024),
+    rank_local());
+  f("packing", packing, "packing of documents into samples");
 }
 
 void DataConfig::validate(std::vector<SettingProblem>& errors) const {
@@ -95,7 +96,7 @@ void DataConfig::validate(std::vector<SettingProblem>& errors) const {
       return errors.push_back("mixture: two corpora have the name " + entry.name);
   for (const MixtureStage& stage : stages_of(mixture))
     if (!mixture.empty() && std::ranges::all_of(stage.weights, [](double w) { return w == 0; }))
-      return errors.push_back(str("mixture: from token ", stage.tokens, " on all weights are 0"));
+      return errors.push_back(str("mixture: from token ", stage.tokens, " on, all weights are 0"));
 }
 
 Corpora open_corpora(const DataConfig& config) {
@@ -107,7 +108,7 @@ Corpora open_corpora(const DataConfig& config) {
       corpora.vocab_size = store->vocab_size();
     } else if (store->tokenizer_hash() != corpora.tokenizer_hash) {
       fail("data.mixture: ", path, " was made with tokenizer ", store->tokenizer_hash(), " (", store->tokenizer_kind(),
-           "), ", corpora.stores.front()->path(), " with ", corpora.tokenizer_hash, " (",
+           "), but ", corpora.stores.front()->path(), " with ", corpora.tokenizer_hash, " (",
            corpora.stores.front()->tokenizer_kind(), "); prepare both with the same tokenizer");
     }
     corpora.stores.push_back(store);
@@ -131,7 +132,7 @@ Corpora open_corpus(const std::string& path) {
 
 void check_tokenizer(const Corpora& corpora, const std::string& wanted, const std::string& owner) {
   if (wanted.empty() || wanted == corpora.tokenizer_hash) return;
-  fail("corpus ", corpora.stores.front()->path(), " was made with tokenizer ", corpora.tokenizer_hash, ", ", owner,
+  fail("corpus ", corpora.stores.front()->path(), " was made with tokenizer ", corpora.tokenizer_hash, ", but ", owner,
        " with ", wanted, "; prepare the corpus again with 'ringmaster data prepare --tokenizer' and the tokenizer of ",
        owner);
 }

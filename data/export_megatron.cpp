@@ -39,13 +39,13 @@ class Numbers {
 void check(const TokenSplit& split) {
   if (split.tokens() == 0) fail(split.name(), " is empty: there is nothing to export");
   if (split.masked())
-    fail(split.name(), " has a loss mask, for which Megatron-LM's format has no place: every token would count as a ",
+    fail(split.name(), " has a loss mask, which Megatron-LM's format cannot store: every token would count as a ",
          "target. Prepare the same text without prompts or conversations to export it");
   DocumentStarts starts(split);
   for (std::uint64_t d = 0; d < split.documents(); ++d)
     if (starts(d + 1) - starts(d) > std::uint64_t{std::numeric_limits<std::int32_t>::max()})
       fail(split.name(), ": document ", d, " has ", starts(d + 1) - starts(d),
-           " tokens, and Megatron-LM counts those of a sequence in 32 bits: prepare smaller documents (--document)");
+           " tokens, but Megatron-LM stores a sequence's length in 32 bits: prepare smaller documents (--document)");
 }
 
 template <class T>

@@ -78,8 +78,8 @@ void HashedBlocks::read_unchecked(std::uint64_t offset, std::uint64_t bytes, voi
 // Reads only the requested bytes if all blocks were checked before, otherwise whole blocks.
 void HashedBlocks::visit(std::uint64_t offset, std::uint64_t bytes,
                          const std::function<void(std::span<const std::byte>)>& take) const {
-  RING_CHECK(offset <= place_.bytes && bytes <= place_.bytes - offset, name_, " has ", place_.bytes,
-             " bytes, asked for ", bytes, " from ", offset);
+  RING_CHECK(offset <= place_.bytes && bytes <= place_.bytes - offset, name_, " has ", place_.bytes, " bytes, but ",
+             bytes, " were requested from byte ", offset);
   thread_local std::vector<std::byte> buffer(kBlocksAtOnce * kBlockBytes);
   for (const std::uint64_t end = offset + bytes; offset < end;) {
     const std::uint64_t first = offset / kBlockBytes;

@@ -77,7 +77,7 @@ Hdf5Layout::Hdf5Layout(std::string path, std::uint64_t front)
   H5Pset_alignment(access, 1, 64);
   H5Pset_userblock(creation, front);
   id_ = H5Fcreate(memory_.path().c_str(), H5F_ACC_TRUNC, creation, access);
-  if (id_ < 0) fail("cannot lay out ", path_, ": ", reason());
+  if (id_ < 0) fail("cannot write the HDF5 structure of ", path_, ": ", reason());
 }
 
 Hdf5Layout::~Hdf5Layout() {
@@ -94,7 +94,7 @@ void Hdf5Layout::create_group(const std::string& name) {
 
 std::uint64_t Hdf5Layout::create_dataset(const std::string& name, Element element, std::uint64_t count) {
   silence();
-  RING_CHECK(count > 0, "dataset ", name, " of ", path_, " is empty: an HDF5 file has no place for it");
+  RING_CHECK(count > 0, "dataset ", name, " of ", path_, " is empty: HDF5 reserves no space for it");
   const hsize_t dims = count;
   const Id space(H5Screate_simple(1, &dims, nullptr), H5Sclose);
   const Id properties(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
@@ -106,7 +106,7 @@ std::uint64_t Hdf5Layout::create_dataset(const std::string& name, Element elemen
                H5Dclose);
   if (!set.ok()) fail("cannot write dataset ", name, " of ", path_, ": ", reason());
   const haddr_t offset = H5Dget_offset(set);
-  if (offset == HADDR_UNDEF) fail("cannot write dataset ", name, " of ", path_, ": it got no place in the file");
+  if (offset == HADDR_UNDEF) fail("cannot write dataset ", name, " of ", path_, ": HDF5 reserved no space for it");
   return offset;
 }
 
@@ -124,7 +124,7 @@ void Hdf5Layout::set(const std::string& group, const std::string& name, std::uin
 void Hdf5Layout::set(const std::string& group, const std::string& name, const std::string& value) {
   silence();
   RING_CHECK(value.size() <= 60000, "attribute ", name, " of ", path_, " has ", value.size(),
-             " bytes, at most 60000 fit");
+             " bytes, but at most 60000 fit");
   const Id space(H5Screate(H5S_SCALAR), H5Sclose), type(H5Tcopy(H5T_C_S1), H5Tclose);
   H5Tset_size(type, value.size() + 1);
   H5Tset_cset(type, H5T_CSET_UTF8);
@@ -138,7 +138,7 @@ void Hdf5Layout::set(const std::string& group, const std::string& name, const st
 
 FileHandle Hdf5Layout::finish() {
   silence();
-  if (H5Fclose(std::exchange(id_, -1)) < 0) fail("cannot lay out ", path_, ": ", reason());
+  if (H5Fclose(std::exchange(id_, -1)) < 0) fail("cannot write the HDF5 structure of ", path_, ": ", reason());
   return std::move(memory_);
 }
 

@@ -36,14 +36,14 @@ std::string folder_of(const std::string& hub_name) { return fs::path(hub_name).f
 std::string download_advice(const std::string& path) {
   if (!may_be_hub_name(path)) return "";
   return str(". Nothing is downloaded. If ", path, " is a model on Hugging Face, `hf download ", path, " --local-dir ",
-             folder_of(path), "` writes its folder, which can be given here");
+             folder_of(path), "` downloads it into a folder that can be given here");
 }
 
 std::string download_and_import_advice(const std::string& path) {
   if (!may_be_hub_name(path)) return "";
   const std::string folder = folder_of(path);
   return str(". Nothing is downloaded. If ", path, " is a model on Hugging Face, `hf download ", path, " --local-dir ",
-             folder, "` writes its folder and `", import_command(folder), "` makes it a run");
+             folder, "` downloads it, and `", import_command(folder), "` turns it into a run");
 }
 
 std::string import_command(const std::string& folder) {

@@ -15,7 +15,7 @@ namespace {
 std::string list_hint(const std::string& name, std::uint64_t line, std::string_view text) {
   if (line != 1 || text[text.find_first_not_of(" \t\r")] != '[') return "";
   const std::filesystem::path path = name;
-  return str(". If the file is one JSON list: jq -c '.[]' ", name, " > ", path.stem().string(),
+  return str(". If the file is one JSON list, convert it with: jq -c '.[]' ", name, " > ", path.stem().string(),
              path.extension() == ".json" ? ".jsonl" : "_lines.jsonl");
 }
 
@@ -30,11 +30,11 @@ void JsonLines::line(std::string_view text) {
   try {
     record = parse_json<nlohmann::ordered_json>(text);
   } catch (const Error& e) {
-    fail(where, "this line cannot be read as JSON: ", e.what(),
-         "; a file of JSON Lines has one whole object in each line", list_hint(name_, line_, text));
+    fail(where, "this line cannot be read as JSON: ", e.what(), "; a JSON Lines file has one whole object per line",
+         list_hint(name_, line_, text));
   }
   if (!record.is_object())
-    fail(where, "this line is a JSON ", record.type_name(), "; a file of JSON Lines has one object in each line",
+    fail(where, "this line is a JSON ", record.type_name(), "; a JSON Lines file has one object per line",
          list_hint(name_, line_, text));
   take_(record, where);
 }
@@ -57,7 +57,7 @@ void JsonLines::block(std::string_view text) {
   }
   held_ += text;
   if (held_.size() > kLongestLine)
-    fail(name_, ":", line_ + 1, ": this line is longer than a gigabyte; a file of JSON Lines has one object a line");
+    fail(name_, ":", line_ + 1, ": this line is longer than a gigabyte; a JSON Lines file has one object per line");
 }
 
 void JsonLines::end_of_file() {

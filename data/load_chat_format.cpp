@@ -44,7 +44,7 @@ std::string chosen_template(const std::string& choice) {
   const bool there = fs::exists(choice, error);
   if (error) fail("--chat-template ", choice, ": ", io_error_text(error.value()));
   if (!there || !fs::is_regular_file(choice, error))
-    fail("--chat-template ", choice, ": there is no such file, and no template of that name; the names are ",
+    fail("--chat-template ", choice, ": neither a file nor the name of a built-in template; the names are ",
          chat::template_names());
   return std::string(without_byte_order_marks(read_file(choice)));
 }
@@ -64,8 +64,8 @@ chat::Format chat_format_beside(const std::string& spec, const std::string& sour
 chat::Format load_chat_format(const std::string& choice, const std::string& spec, const Tokenizer& tokenizer) {
   chat::Format f = chat_format_beside(spec, choice.empty() ? "" : chosen_template(choice));
   if (f.source.empty())
-    fail("no chat template came with the tokenizer ", spec,
-         " (in chat_template.jinja or tokenizer_config.json beside a "
+    fail("the tokenizer ", spec,
+         " comes without a chat template (in chat_template.jinja or tokenizer_config.json beside a "
          "tokenizer.json, or in a corpus); choose one with --chat-template: a file, or ",
          chat::template_names());
   const auto before = tokenizer.before_text();

@@ -26,7 +26,7 @@ std::shared_ptr<const Tokenizer> tokenizer_of_folder(const std::string& folder) 
   std::error_code error;
   const bool gpt2 = std::filesystem::exists(folder + "/merges.txt", error);
   fail("tokenizer '", folder, "': expected a folder with tokenizer.rmt, tokenizer.json or tokenizer.model, got one ",
-       gpt2 ? "with merges.txt, which is not read. Get the tokenizer.json of the same model" : "without them");
+       gpt2 ? "with merges.txt, which is not supported. Use the tokenizer.json of the same model" : "without them");
 }
 
 }  // namespace
@@ -67,8 +67,9 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& spec, const s
                                                 const std::string& owner) {
   auto tokenizer = load_tokenizer(spec);
   if (!hash.empty() && tokenizer->hash() != hash) {
-    fail(spec, " holds another tokenizer (", tokenizer->kind(), ", hash ", tokenizer->hash(), ") than ", owner,
-         " was made with (hash ", hash, "): it was replaced. Put the right one back");
+    fail(spec, " holds a different tokenizer (", tokenizer->kind(), ", hash ", tokenizer->hash(),
+         ") from the one that ", owner, " was made with (hash ", hash,
+         "): the file was replaced. Restore the original");
   }
   return tokenizer;
 }

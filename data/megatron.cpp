@@ -24,7 +24,7 @@ namespace {
 constexpr std::string_view kBin = ".bin", kIdx = ".idx";
 constexpr std::size_t kBlock = std::size_t{1} << 18;
 constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 56;  // sequences or boundaries; prevents overflow of sizes
-constexpr const char* kCopy = ": copy both files again from where they came from";
+constexpr const char* kCopy = ": copy both files again from their source";
 
 template <class T>
 std::size_t take_tokens(const char* from, std::size_t tokens, std::uint64_t vocab_size, std::int32_t* to) {
@@ -87,7 +87,7 @@ FileHandle open_half(const std::string& prefix, std::string_view ending) {
   const std::string path = prefix + std::string(ending);
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored))
-    fail(path, " is missing: a data set of Megatron-LM is ", prefix, kBin, " with its tokens and ", prefix, kIdx,
+    fail(path, " is missing: a Megatron-LM data set consists of ", prefix, kBin, " with the tokens and ", prefix, kIdx,
          " with their index");
   return open_input(path);
 }
@@ -102,9 +102,9 @@ T number_at(std::string_view head, std::size_t offset) {
 const MegatronDataset::TokenType* type_of(std::uint8_t code, const std::string& index) {
   const auto type = std::ranges::find(kTypes, code, &MegatronDataset::TokenType::code);
   if (type == kTypes.end())
-    fail(index, " says that tokens have the type with code ", static_cast<int>(code),
+    fail(index, " states that tokens have the type with code ", static_cast<int>(code),
          code == 6 || code == 7 ? ", a floating-point type" : ", which does not exist",
-         "; a data set of token numbers is wanted");
+         "; expected a data set of token ids");
   return type;
 }
 
@@ -130,10 +130,10 @@ void MegatronDataset::read_head() {
   const std::string head = head_of(index_);
   if (head.size() < kMegatronHead)
     fail(path, " is truncated: it has ", head.size(), " bytes, but an index has at least ", kMegatronHead, kCopy);
-  if (!begins_megatron_index(head)) fail(path, " is no index of Megatron-LM", kCopy);
+  if (!begins_megatron_index(head)) fail(path, " is not a Megatron-LM index", kCopy);
   const auto version = number_at<std::uint64_t>(head, 9);
   if (version != 1)
-    fail(path, " has version ", version, " of the format, this program reads version 1",
+    fail(path, " has version ", version, " of the format, but this program reads version 1",
          ": write it again with Megatron-LM's tools/preprocess_data.py");
   type_ = type_of(number_at<std::uint8_t>(head, 17), path);
   sequences_ = number_at<std::uint64_t>(head, 18);
@@ -145,8 +145,8 @@ void MegatronDataset::read_head() {
          boundaries_, " document boundaries need ", countable ? str(index_end()) : "more than any disk has", kCopy);
   if (index_end() == size) return;
   if (sequences_ > 0 && index_end() + sequences_ == size)
-    fail(path, " is of a multimodal data set, whose sequences are not all text: this program reads text alone");
-  fail(path, " is damaged: its tables end at byte ", index_end(), ", and it has ", size, kCopy);
+    fail(path, " belongs to a multimodal data set, whose sequences are not all text: this program reads only text");
+  fail(path, " is damaged: its tables end at byte ", index_end(), ", but it has ", size, " bytes", kCopy);
 }
 
 // Checks that each sequence starts where the one before ends, as Megatron-LM's writer stores them; this also bounds all
@@ -161,13 +161,13 @@ void MegatronDataset::check_sequences() {
     const std::int64_t start = starts[s];
     if (length < 0 || start < 0 || static_cast<std::uint64_t>(start) != end)
       fail(index_.path(), " is damaged: its sequence ", s, " has ", length, " tokens from byte ", start, " of ",
-           data_.path(), " on, where the one before ends at byte ", end, kCopy);
+           data_.path(), " on, but the one before ends at byte ", end, kCopy);
     end += static_cast<std::uint64_t>(length) * type_->width;
     if (end > size) break;
   }
   if (end != size)
-    fail(data_.path(), " has ", size, " bytes, and by ", index_.path(), " its sequences end ",
-         end > size ? "behind that" : str("at ", end), ": the two do not belong together, or one is incomplete", kCopy);
+    fail(data_.path(), " has ", size, " bytes, but according to ", index_.path(), " its sequences end ",
+         end > size ? "after that" : str("at ", end), ": the two do not belong together, or one is incomplete", kCopy);
   tokens_ = size / type_->width;
 }
 
@@ -177,7 +177,7 @@ void MegatronDataset::check_documents() const {
   for (std::uint64_t d = 0; d < boundaries_; ++d) {
     const std::int64_t boundary = documents[d];
     if (boundary < before || (d == 0 && boundary != 0))
-      fail(index_.path(), " is damaged: document ", d, " starts with sequence ", boundary, ", the one before with ",
+      fail(index_.path(), " is damaged: document ", d, " starts with sequence ", boundary, ", but the one before with ",
            before, kCopy);
     before = boundary;
   }
@@ -196,8 +196,8 @@ void MegatronDataset::read(std::uint64_t vocab_size, const std::string& owner, S
     const std::size_t good = type_->take(data.at(at, n * type_->width), n, vocab_size, tokens.data());
     if (good < n)
       fail(data_.path(), ": token ", at / type_->width + good, ", in document ", document,
-           ", is outside of the vocabulary of ", owner, ", which has ", vocab_size,
-           " tokens: give --tokenizer what the data set was made with");
+           ", is outside the vocabulary of ", owner, ", which has ", vocab_size,
+           " tokens: set --tokenizer to the tokenizer that the data set was made with");
     sink.part(std::span(tokens).first(n));
     at += n * type_->width;
   };

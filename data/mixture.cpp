@@ -15,7 +15,7 @@ std::vector<double> normalised(const std::vector<double>& weights) {
   if (weights.empty()) fail("a mixture needs at least one corpus");
   for (std::size_t i = 0; i < weights.size(); ++i) {
     if (!(weights[i] >= 0) || !std::isfinite(weights[i])) {
-      fail("the weight of corpus ", i, " of the mixture is ", weights[i], ", it must be a number not below 0");
+      fail("the weight of corpus ", i, " of the mixture is ", weights[i], ", but must be a number of at least 0");
     }
   }
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
@@ -62,7 +62,7 @@ std::vector<std::uint64_t> shares_of(const std::vector<double>& weights, std::ui
 Mixture::Mixture(const std::vector<double>& given) {
   const std::vector<double> weights = normalised(given);
   if (weights.size() > kPeriod)
-    fail("a mixture of ", weights.size(), " corpora is too large, at most ", kPeriod, " fit");
+    fail("a mixture of ", weights.size(), " corpora is too large: at most ", kPeriod, " fit");
   std::uint64_t period = 1;
   while (period <= kExactPeriod && !expresses(period, weights)) ++period;
   if (period > kExactPeriod) period = kPeriod;
@@ -101,13 +101,13 @@ double Mixture::weight(std::size_t corpus) const {
 }
 
 MixtureSchedule::MixtureSchedule(const std::vector<Stage>& stages) {
-  RING_CHECK(!stages.empty() && stages.front().first_sample == 0, "a schedule of mixtures that begins nowhere");
+  RING_CHECK(!stages.empty() && stages.front().first_sample == 0, "a schedule of mixtures must begin at sample 0");
   for (const Stage& stage : stages) {
     std::vector<std::uint64_t> before(stage.weights.size());
     if (!parts_.empty()) {
       const Part& last = parts_.back();
       RING_CHECK(stage.first_sample >= last.first && before.size() == last.before.size(),
-                 "mixtures that do not follow");
+                 "mixtures of a schedule are out of order or differ in their number of corpora");
       before = last.mixture.counts(stage.first_sample - last.first);
       for (std::size_t c = 0; c < before.size(); ++c) before[c] += last.before[c];
     }

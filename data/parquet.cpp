@@ -44,7 +44,7 @@ constexpr std::int64_t kReadAhead = 1024 * 1024;  // bytes per column
 
 void check(const arrow::Status& status, const std::string& path) {
   if (!status.ok())
-    fail(path, " cannot be read as a Parquet table: ", status.message(), "; copy it again from where it came from");
+    fail(path, " cannot be read as a Parquet table: ", status.message(), "; copy it again from its source");
 }
 
 template <class T>

@@ -16,7 +16,7 @@ class Permutation {
   // Different keys give different permutations. Requires size > 0.
   Permutation(std::uint64_t size, std::uint64_t seed, std::uint32_t key_high, std::uint32_t key_low)
       : size_(size), seed_(seed), high_(key_high), low_(key_low) {
-    RING_CHECK(size > 0, "a permutation of nothing");
+    RING_CHECK(size > 0, "a permutation needs at least one element");
     half_bits_ = (std::bit_width(size - 1) + 1) / 2;
     mask_ = (std::uint64_t{1} << half_bits_) - 1;
   }

@@ -202,13 +202,13 @@ class Census {
 // Returns the advice for the case that a split got no document.
 const char* remedy_for_empty_split(const PreparePlan& plan) {
   const std::vector<TextFile>& files = plan.files;
-  if (plan.tokens) return "Give a larger fraction, 0 (no validation), or a data set of its own (--validation-input)";
+  if (plan.tokens) return "Give a larger fraction, 0 (no validation), or a separate data set (--validation-input)";
   if (std::ranges::any_of(files, &RecordMembers::any, &TextFile::members))
-    return "Give a larger fraction, 0 (no validation), or records of their own (--validation-input)";
+    return "Give a larger fraction, 0 (no validation), or separate records (--validation-input)";
   if (!std::ranges::all_of(files, &TextFile::plain))
-    return "Give smaller documents (--document line or blank-line), files of their own (--validation-input), a larger "
+    return "Give smaller documents (--document line or blank-line), separate files (--validation-input), a larger "
            "fraction or 0 (no validation), or unpack the files and use --split tail";
-  return "Use --split tail, another fraction (0: no validation), or smaller documents (--document)";
+  return "Use --split tail, a different fraction (0: no validation), or smaller documents (--document)";
 }
 
 void check_result(const PrepareOptions& o, const PreparePlan& plan, const TokenStoreWriter& writer) {
@@ -218,7 +218,7 @@ void check_result(const PrepareOptions& o, const PreparePlan& plan, const TokenS
   const std::uint64_t documents = writer.documents(Split::train) + writer.documents(Split::validation);
   const auto empty = [&](const char* which) {
     fail("the ", which, " split of ", o.output, " is empty: of ",
-         counted(static_cast<std::int64_t>(documents), "document"), " none fell into it with --validation-fraction ",
+         counted(static_cast<std::int64_t>(documents), "document"), ", none fell into it with --validation-fraction ",
          o.validation_fraction, ". ", remedy_for_empty_split(plan));
   };
   if (!o.validation_inputs.empty() && (train == 0 || validation == 0))

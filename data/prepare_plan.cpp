@@ -27,10 +27,11 @@ SplitKind split_of(const PrepareOptions& options, const std::vector<TextFile>& f
   const auto odd = std::ranges::find_if_not(files, &TextFile::plain);
   if (options.split == "tail") {
     if (odd != files.end())
-      fail("--split tail divides files of plain text, and ", odd->path, " is ", odd->form(), ": choose --split hash");
+      fail("--split tail supports only files of plain text, but ", odd->path, " is ", odd->form(),
+           ": use --split hash");
     return SplitKind::tail;
   }
-  if (options.split != "auto") fail("--split ", options.split, ": the known ways are auto, hash and tail");
+  if (options.split != "auto") fail("--split ", options.split, ": expected auto, hash or tail");
   // A hash selects whole documents; with few of them it may select none.
   const bool few = static_cast<double>(files.size()) * options.validation_fraction < 10;
   if (!few || options.document != "file" || odd != files.end()) return SplitKind::hash;
@@ -41,8 +42,8 @@ SplitKind split_of(const PrepareOptions& options, const std::vector<TextFile>& f
 void check_rule(const PrepareOptions& options, const std::vector<TextFile>& files) {
   const auto records = std::ranges::find_if(files, &RecordMembers::any, &TextFile::members);
   if (options.document != "file" && records != files.end())
-    fail("--document ", options.document, " cuts text, and ", records->path, " is ", records->form(),
-         ", of which each record is a document: leave --document out");
+    fail("--document ", options.document, " splits text, but ", records->path, " is ", records->form(),
+         ", where each record is a document: remove --document");
 }
 
 // Returns `byte`, or if `whole_characters` the last character boundary at or before it.
@@ -117,10 +118,10 @@ std::vector<TextFile> data_sets_of(const std::vector<TextFile>& files) {
     }
   }
   if (!sets.empty() && other)
-    fail(sets.front().path, " holds tokens already, and ", other->path, " is no data set of Megatron-LM: ",
+    fail(sets.front().path, " already holds tokens, but ", other->path, " is not a Megatron-LM data set: ",
          other->options == FileOptions::all
-             ? "choose files with --glob, or prepare both apart and mix them with data.mixture"
-             : "give one of the two");
+             ? "choose files with --glob, or prepare both separately and mix them with data.mixture"
+             : "give only one of the two");
   return sets;
 }
 
@@ -147,10 +148,10 @@ void list_files(const PrepareOptions& o, PreparePlan& plan) {
   std::vector<TextFile> validation = files_of(o, o.validation_inputs, tokens);
   if (tokens != plan.tokens)
     fail("--input ", plan.files.front().path, " and --validation-input ", validation.front().path,
-         ": one holds tokens already and the other text; give both the same form");
+         ": one already holds tokens, the other holds text; both must have the same form");
   for (TextFile& f : validation) {
     if (known.contains(file_id(f.path)))
-      fail("--validation-input: ", f.path, " is also in --input: a model would be judged by what it was trained on");
+      fail("--validation-input: ", f.path, " is also in --input: a model would be evaluated on its training data");
     plan.files.push_back(std::move(f));
     plan.validation_from.push_back(0);
   }
@@ -168,17 +169,17 @@ void check_output(const PrepareOptions& o, const std::vector<TextFile>& files) {
 // Throws Error for options that configure the encoding of text, since the input is already tokens.
 void check_tokens(const PrepareOptions& o, const std::string& path) {
   const auto refuse = [&](const std::string& option, const char* why) {
-    fail(option, " ", why, ", and ", path, " holds tokens already: leave it out");
+    fail(option, " ", why, ", but ", path, " already holds tokens: remove the option");
   };
   const RecordMembers& m = o.members;
   if (m.any())
     refuse(!m.text.empty() ? "--text-field" : m.conversation() ? "--chat-field" : "--prompt-field", "reads records");
   if (!o.chat_template.empty()) refuse("--chat-template", "writes conversations");
-  if (o.document != "file") refuse("--document " + o.document, "cuts text");
-  if (o.split == "tail") refuse("--split tail", "cuts text");
+  if (o.document != "file") refuse("--document " + o.document, "splits text");
+  if (o.split == "tail") refuse("--split tail", "splits text");
   if (o.tokenizer == "chars")
-    fail("--tokenizer chars is made of the input's text, and ", path,
-         " holds tokens already: give the tokenizer that they were made with");
+    fail("--tokenizer chars is built from the input's text, but ", path,
+         " already holds tokens: give the tokenizer that they were made with");
 }
 
 // Creates the writer of conversations for all files.
@@ -197,13 +198,13 @@ void check_members(const PrepareOptions& o) {
     fail(
         "--text-field, --prompt-field with --completion-field, and --chat-field read different records: give one kind");
   if (m.prompt.empty() != m.completion.empty())
-    fail(m.prompt.empty() ? "--completion-field" : "--prompt-field", " goes with ",
+    fail(m.prompt.empty() ? "--completion-field" : "--prompt-field", " requires ",
          m.prompt.empty() ? "--prompt-field" : "--completion-field", ": give both");
   if (!o.chat_template.empty() && !m.conversation())
-    fail("--chat-template ", o.chat_template, " writes conversations: say that records hold them, with --chat-field");
+    fail("--chat-template ", o.chat_template, " writes conversations: name those of the records with --chat-field");
   if (m.masked() && o.tokenizer == "chars")
-    fail("--tokenizer chars is made of the input's text, and of ", m.names(),
-         " of records not all is text: make the "
+    fail("--tokenizer chars is built from the input's text, but ", m.names(),
+         " of records contain more than text: create the "
          "tokenizer first, with 'ringmaster tokenizer train --kind chars'");
 }
 
@@ -236,8 +237,8 @@ void plan_text(const PrepareOptions& options, PreparePlan& plan) {
     plan.shape = plan.chat_format.empty() ? DocumentShape::pair : DocumentShape::conversation;
   const DocumentRule rule = parse_document_rule(options.document);
   if (rule.kind != DocumentKind::file && !plan.tokenizer->end_of_text()) {
-    fail("--document ", options.document, " drops what separates documents, and the ", plan.tokenizer->kind(),
-         " tokenizer has no end-of-text token to put in its place; use --document file, or train the tokenizer with "
+    fail("--document ", options.document, " drops the separators of documents, but the ", plan.tokenizer->kind(),
+         " tokenizer has no end-of-text token to replace them; use --document file, or train the tokenizer with "
          "--end-of-text");
   }
   plan.split = split_of(options, plan.files);
@@ -273,11 +274,11 @@ std::string PreparePlan::summary(const PrepareOptions& o) const {
   const std::string name = std::filesystem::path(files.front().path).filename().string();
   const RecordMembers& members = files.front().members;
   return str(files.size(), files.size() == 1 ? " file, " : " files, first ", name, "; documents: ",
-             tokens          ? "of Megatron-LM's index"
+             tokens          ? "from Megatron-LM's index"
              : members.any() ? members.names() + " of records"
                              : o.document,
              "; split: ",
-             split == SplitKind::files ? std::string("files of their own")
+             split == SplitKind::files ? std::string("separate files")
                                        : str(split == SplitKind::hash   ? "hash"
                                              : split == SplitKind::tail ? "tail"
                                                                         : "tail of each file",

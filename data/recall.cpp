@@ -84,13 +84,13 @@ void check_fit(const RecallOptions& o) {
     if (value < least) fail(option, " ", value, ": it must be at least ", least, why);
   };
   at_least("--vocab-size", o.vocab_size, 6, ", for two keys and two values");
-  if (o.vocab_size > kMaxSymbols) fail("--vocab-size ", o.vocab_size, ": there are ", kMaxSymbols, " symbols");
+  if (o.vocab_size > kMaxSymbols) fail("--vocab-size ", o.vocab_size, ": there are only ", kMaxSymbols, " symbols");
   at_least("--documents", o.documents, 1, "");
   at_least("--validation-documents", o.validation_documents, 0, "");
   if (o.pairs > o.vocab_size / 3)
-    fail("--pairs ", o.pairs, ": a third of --vocab-size ", o.vocab_size, " are keys: take at most ", o.vocab_size / 3,
+    fail("--pairs ", o.pairs, ": a third of --vocab-size ", o.vocab_size, " are keys. Use at most ", o.vocab_size / 3,
          " pairs, or a larger vocabulary");
-  if (o.queries > o.pairs) fail("--queries ", o.queries, ": there are ", o.pairs, " pairs to ask for (--pairs)");
+  if (o.queries > o.pairs) fail("--queries ", o.queries, ": there are only ", o.pairs, " pairs to query (--pairs)");
   at_least("--tail", o.tail, 2 * o.queries, str(", two tokens for each of ", o.queries, " queries"));
   at_least("--context", o.context, 2 * o.pairs + o.tail,
            str(": ", o.pairs, " pairs of two tokens, and ", o.tail, " for the queries"));

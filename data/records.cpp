@@ -33,7 +33,7 @@ const Json* member(const Json& object, std::string_view field) {
 
 // Returns the advice for reading a different member; `option` is "" if the command has no option for it.
 std::string remedy(const std::string& member, const std::string& option) {
-  return option.empty() ? str("Rename the member that is text to '", member, "'")
+  return option.empty() ? str("Rename the text member to '", member, "'")
                         : str("Name the member that is ", option == "--chat-field" ? "the list of messages" : "text",
                               " with ", option);
 }
@@ -43,7 +43,7 @@ std::string better_option(const Json& record, const std::string& member, const s
   if (option == "--text-field" && has_chat(record)) return "--chat-field reads conversations";
   if (option == "--chat-field" && has_chat(record)) return "--chat-field without a NAME reads such conversations";
   if (option == "--text-field" && record.contains("prompt") && record.contains("completion"))
-    return "For prompts and completions data prepare has --prompt-field prompt --completion-field completion";
+    return "For prompts and completions, data prepare has --prompt-field prompt --completion-field completion";
   return remedy(member, option);
 }
 
@@ -59,7 +59,8 @@ const std::string& text_in(const Json& record, const std::string& field, const s
                            const std::string& where) {
   const Json& found = needed(record, field, option, where);
   if (!found.is_string())
-    fail(where, "'", field, "' of this record is a JSON ", found.type_name(), ", no text. ", remedy(field, option));
+    fail(where, "'", field, "' of this record is a JSON ", found.type_name(), ", not a string. ",
+         remedy(field, option));
   return found.get_ref<const std::string&>();
 }
 

@@ -59,7 +59,7 @@ class Walk {
     if (path.filename().string().starts_with('.')) return count_hidden(entry);
     const fs::file_status status = fs::status(path, error);  // follows links
     if (fs::is_directory(status)) {
-      if (entry.is_symlink()) return skip(path, "a link to a folder; name that as an input to read it");
+      if (entry.is_symlink()) return skip(path, "a link to a folder; to read it, name it as an input");
       enter(path, error);
       if (error) skip(path, error.message());
     } else if (error) {
@@ -112,9 +112,9 @@ void add_input(const std::string& input, const std::string& glob, FileOptions op
   if (files.size() == before) {
     if (walk.seen() == 0 && !walk.hidden().empty()) fail("input ", input, ": no files to read: ", walk.hidden());
     if (options != FileOptions::all || walk.seen() == 0)
-      fail("input ", input, ": a folder without files; give one that has some");
+      fail("input ", input, ": a folder without files; give one that has files");
     fail("input ", input, ": none of its ", counted(static_cast<std::int64_t>(walk.seen()), "file"),
-         " matches --glob '", glob, "'; give another pattern, such as '*.txt' or '*'");
+         " matches --glob '", glob, "'; give a different pattern, such as '*.txt' or '*'");
   }
   if (const std::string hidden = walk.hidden(); !hidden.empty()) log::info("input ", input, ": ", hidden);
 }
@@ -136,8 +136,9 @@ void drop_other_names(std::vector<TextFile>& files) {
     }
   if (first_dropped) {
     const std::string& read = once[kept.at(file_id(first_dropped->path))].path;
-    log::info("reads ", counted(static_cast<std::int64_t>(once.size()), "file"), " once that ", files.size(),
-              " names lead to: ", first_dropped->path, read == first_dropped->path ? " is given twice" : " is " + read);
+    log::info("reads ", counted(static_cast<std::int64_t>(once.size()), "file"), " once each, although ", files.size(),
+              " names lead to them: ", first_dropped->path,
+              read == first_dropped->path ? " is given twice" : " is " + read);
   }
   files = std::move(once);
 }
@@ -159,7 +160,7 @@ bool is_packed(const std::string& path) {
   return packing_of(head) != Packing::none;
 }
 
-constexpr const char* kOtherBytes = ", choose other files with --glob, or pass --as-text to take all bytes as they are";
+constexpr const char* kOtherBytes = ", choose other files with --glob, or pass --as-text to read all bytes as they are";
 
 std::string_view remedy(const ForeignKind& kind, FileOptions options) {
   return options == FileOptions::none && !kind.without_options.empty() ? kind.without_options : kind.remedy;
@@ -178,12 +179,12 @@ void look_at_heads(std::vector<TextFile>& files, const RecordMembers& members) {
     f.members.named_by_option = f.options != FileOptions::none;
     if (!members.any() && (f.table || named_json_lines(name))) f.members.text = "text";
     const auto kind = f.table ? std::nullopt : foreign_kind(head, name, f.members.any());
-    if (kind && foreign++ == 0) first = str(f.path, " is no text, it is ", kind->name, ": ", remedy(*kind, f.options));
+    if (kind && foreign++ == 0) first = str(f.path, " is not text, but ", kind->name, ": ", remedy(*kind, f.options));
   }
   if (foreign == 0) return;
-  if (foreign > 1) first += str(" (", foreign, " of ", files.size(), " files are no text)");
+  if (foreign > 1) first += str(" (", foreign, " of ", files.size(), " files are not text)");
   const bool options = files.front().options == FileOptions::all;
-  fail(first, options ? kOtherBytes : files.size() > 1 ? ", or give other files" : "");
+  fail(first, options ? kOtherBytes : files.size() > 1 ? ", or give different files" : "");
 }
 
 }  // namespace
@@ -207,8 +208,8 @@ std::vector<TextFile> find_files(const std::vector<std::string>& inputs, const s
 void look_inside(std::vector<TextFile>& files, bool as_text, const RecordMembers& members) {
   if (as_text && members.any())
     fail(members.names(),
-         " are members of records (--text-field, --prompt-field, --chat-field), and --as-text takes "
-         "all bytes as they are: give one of them");
+         " are members of records (--text-field, --prompt-field, --chat-field), but --as-text reads "
+         "all bytes as they are: give only one of these options");
   for (TextFile& f : files) f.as_text = as_text;
   if (!as_text) look_at_heads(files, members);
 }
@@ -236,8 +237,7 @@ void read_blocks(const TextFile& source, std::uint64_t begin, std::uint64_t end,
     const std::size_t n =
         file.read(buffer.data(), static_cast<std::size_t>(std::min<std::uint64_t>(kBlock, end - begin)));
     if (n == 0)
-      fail(source.path, " became shorter while it was read: ", end, " bytes were expected, ", begin,
-           " came; start again");
+      fail(source.path, " was truncated while it was read: expected ", end, " bytes, got ", begin, "; start again");
     const std::string_view block = std::string_view(buffer).substr(0, n);
     check_no_nul(source, block, begin);
     take(block);
@@ -248,7 +248,7 @@ void read_blocks(const TextFile& source, std::uint64_t begin, std::uint64_t end,
 void check_no_nul(const TextFile& file, std::string_view block, std::uint64_t at) {
   const std::size_t nul = file.as_text ? std::string_view::npos : block.find('\0');
   if (nul == std::string_view::npos) return;
-  fail(file.path, " is no text: its byte ", at + nul,
+  fail(file.path, " is not text: its byte ", at + nul,
        " is NUL; convert it to text (from UTF-16 with iconv -f UTF-16 -t UTF-8)",
        file.options == FileOptions::all ? kOtherBytes : "");
 }

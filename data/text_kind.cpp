@@ -14,11 +14,10 @@ constexpr std::string_view kExport = "write its texts to files first";
 constexpr std::string_view kConvert = "convert it to text first";
 constexpr std::string_view kRecode = "convert it first: iconv -f UTF-16 -t UTF-8";
 constexpr std::string_view kTokens =
-    "'ringmaster data prepare' takes it where it is named PREFIX.idx and lies beside PREFIX.bin; a tokenizer needs the "
-    "text that its tokens were made of";
-constexpr std::string_view kRecords =
-    "name the member that is the text with --text-field, if it has an object in each line";
-constexpr std::string_view kRename = "name it .jsonl, if it has an object in each line";
+    "'ringmaster data prepare' reads it if it is named PREFIX.idx and is beside PREFIX.bin; a tokenizer needs the "
+    "text that its tokens were made from";
+constexpr std::string_view kRecords = "if it has an object in each line, name the text member with --text-field";
+constexpr std::string_view kRename = "if it has an object in each line, rename it to .jsonl";
 
 struct Signature {
   std::size_t at;
@@ -46,20 +45,22 @@ constexpr std::array kSignatures{
     Signature{0, "PK\x05\x06", {"an empty zip archive", kUnpack}},
     Signature{0, "Rar!\x1A\x07", {"a rar archive", kUnpack}, ".rar"},
     Signature{257, "ustar", {"a tar archive", kUnpack}},
-    Signature{0, "PAR1", {"a Parquet table", "unpack it if it is compressed, and name it .parquet"}},
+    Signature{0, "PAR1", {"a Parquet table", "unpack it if it is compressed, and rename it to .parquet"}},
     Signature{0, "ARROW1", {"an Arrow table", kExport}, ".arrow"},
     Signature{0, "Obj\x01", {"an Avro table", kExport}, ".avro"},
     Signature{0, "\x89HDF\r\n\x1A\n", {"an HDF5 file", kExport}},
     Signature{0, "SQLite format 3", {"an SQLite database", kExport}, ".sqlite"},
     Signature{0, "\x93NUMPY", {"a NumPy array", kExport}, ".npy"},
+    Signature{0,
+              "ringmaster corpus\n",
+              {"a corpus, which already holds tokens", "give the text that it was made from"},
+              ".h5"},
+    Signature{0, "ringmaster tokenizer ", {"a tokenizer", "give the text that it was made from"}},
     Signature{
-        0, "ringmaster corpus\n", {"a corpus, which holds tokens already", "give the text that it was made of"}, ".h5"},
-    Signature{0, "ringmaster tokenizer ", {"a tokenizer", "give the text that it was made of"}},
-    Signature{
-        0, raw("MMIDIDX\0\0"), {"the index of a data set of Megatron-LM, which holds tokens already", kTokens}, ".idx"},
+        0, raw("MMIDIDX\0\0"), {"the index of a Megatron-LM data set, which already holds tokens", kTokens}, ".idx"},
     Signature{0,
               raw("TNTIDX\0\0"),
-              {"the index of an old data set of Megatron-LM",
+              {"the index of an old Megatron-LM data set",
                "write it again with Megatron-LM's tools/preprocess_data.py and --dataset-impl mmap"},
               ".idx"},
     Signature{0, "%PDF-", {"a PDF document", kConvert}, ".pdf"},
@@ -113,16 +114,16 @@ bool named_parquet(const std::string& path) { return has_ending(path, ".parquet"
 
 std::optional<ForeignKind> foreign_kind(std::string_view head, const std::string& path, bool records) {
   if (named_parquet(path) && !begins_parquet(head))
-    return ForeignKind{"named .parquet and does not begin as a Parquet table", "copy it again, or rename it"};
+    return ForeignKind{"named .parquet without beginning like a Parquet table", "copy it again, or rename it"};
   for (const Signature& s : kSignatures)
     if (head.size() >= s.at && head.substr(s.at).starts_with(s.bytes)) return s.kind;
   for (const Signature& s : kSignatures)
     if (cut_short(s, head, path))
-      return ForeignKind{"the first bytes of a file in another format, and the rest is missing",
-                         "copy it again from where it came from"};
+      return ForeignKind{"the first bytes of a file in a different format, whose rest is missing",
+                         "copy it again from its source"};
   if (head.find('\0') != std::string_view::npos) {
     constexpr std::string_view kPair =
-        "if it holds tokens of Megatron-LM, put its index beside it, under the same name with the ending .idx";
+        "if it holds tokens of Megatron-LM, put its index beside it, with the same name and the ending .idx";
     return ForeignKind{"binary: it has NUL bytes", has_ending(path, ".bin") ? kPair : kConvert};
   }
   if (records) return std::nullopt;

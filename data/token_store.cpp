@@ -15,8 +15,7 @@ namespace ring {
 namespace {
 
 constexpr std::string_view kHdf5Magic = "\x89HDF\r\n\x1a\n";
-constexpr const char* kRemedy =
-    "; copy it again from where it came from, or make it again with 'ringmaster data prepare'";
+constexpr const char* kRemedy = "; copy it again from its source, or make it again with 'ringmaster data prepare'";
 
 std::string head_of(const FileHandle& file, std::size_t bytes) {
   std::string head(std::min<std::uint64_t>(bytes, file.size()), '\0');
@@ -29,22 +28,22 @@ CorpusIndex read_index(const FileHandle& file) {
   const std::string head = head_of(file, sizeof(CorpusIndex));
   const std::string& path = file.path();
   if (head.starts_with(kHdf5Magic)) {
-    fail(path, " is an HDF5 file, but no corpus of format ", kCorpusVersion,
+    fail(path, " is an HDF5 file, but not a corpus of format ", kCorpusVersion,
          ": it was made by an earlier version of Ringmaster, or by another program");
   }
   if (!head.starts_with(kCorpusMagic))
-    fail(path, " is no corpus of Ringmaster (", file.size(), " bytes): it was damaged, or is something else");
+    fail(path, " is not a Ringmaster corpus (", file.size(), " bytes): it is damaged, or a different kind of file");
   CorpusIndex index;
   if (head.size() < sizeof(index)) fail(path, " is truncated: it has ", head.size(), " bytes");
   std::memcpy(&index, head.data(), sizeof(index));
   if (index.hash_of_itself() != index.index_hash)
     fail(path, " is damaged: its index, the first ", sizeof(index), " bytes, does not match its hash");
   if (index.version != kCorpusVersion && index.version != kMaskedCorpusVersion)
-    fail(path, " has corpus format ", index.version, ", this program reads formats ", kCorpusVersion, " and ",
+    fail(path, " has corpus format ", index.version, ", but this program reads formats ", kCorpusVersion, " and ",
          kMaskedCorpusVersion);
   if (index.file_bytes != file.size()) {
     fail(path, index.file_bytes > file.size() ? " is truncated: " : " is damaged: ", index.file_bytes,
-         " bytes were written, the file has ", file.size());
+         " bytes were written, but the file has ", file.size());
   }
   return index;
 }
@@ -55,7 +54,7 @@ void check_extents(const CorpusIndex& index, const std::string& path) {
   const auto add = [&](const ByteExtent& e, std::uint64_t wanted) {
     if (e.bytes != wanted || e.offset > index.file_bytes || e.bytes > index.file_bytes - e.offset) {
       fail(path, " contradicts itself: ", e.bytes, " bytes at ", e.offset, " of a file of ", index.file_bytes,
-           " bytes, where ", wanted, " are wanted");
+           " bytes, but ", wanted, " are expected");
     }
     if (e.bytes > 0) all.push_back(e);
   };
@@ -85,11 +84,11 @@ void check_extents(const CorpusIndex& index, const std::string& path) {
   add(index.chat_template, index.chat_template.bytes);
   const bool more = index.chat_template.bytes + index.masks[0].data.bytes + index.masks[1].data.bytes > 0;
   if (more && index.version == kCorpusVersion)
-    fail(path, " contradicts itself: format ", index.version, " knows neither loss masks nor chat templates");
+    fail(path, " contradicts itself: format ", index.version, " has neither loss masks nor chat templates");
   std::ranges::sort(all, {}, &ByteExtent::offset);
   for (std::size_t i = 1; i < all.size(); ++i)
     if (all[i].offset < all[i - 1].end())
-      fail(path, " contradicts itself: bytes ", all[i].offset, " to ", all[i - 1].end(), " belong to two things");
+      fail(path, " contradicts itself: bytes ", all[i].offset, " to ", all[i - 1].end(), " belong to two sections");
 }
 
 void check_structure(const FileHandle& file, const CorpusIndex& index) {
@@ -174,7 +173,7 @@ void TokenSplit::check_tokens(std::uint64_t offset, std::span<const std::byte> b
     const auto largest = std::ranges::max_element(tokens);
     if (*largest < vocab_) return;
     fail(name_, " is damaged: token ", *largest, " at position ",
-         offset / width_ + static_cast<std::uint64_t>(largest - tokens.begin()), ", the vocabulary has ", vocab_);
+         offset / width_ + static_cast<std::uint64_t>(largest - tokens.begin()), ", but the vocabulary has ", vocab_);
   });
 }
 
@@ -190,7 +189,7 @@ void TokenSplit::check_starts(std::uint64_t offset, std::span<const std::byte> b
                                                 : before <= start && start <= tokens_;
     if (!right) {
       fail(name_, " is damaged: document ", document, " of ", documents_, " starts at token ", start, " of ", tokens_,
-           ", the one before it at ", before);
+           ", but the one before it at ", before);
     }
     before = start;
   }
@@ -199,12 +198,12 @@ void TokenSplit::check_starts(std::uint64_t offset, std::span<const std::byte> b
 void TokenSplit::check_mask(std::uint64_t offset, std::span<const std::byte> block) const {
   if (offset + block.size() < mask_data_.bytes() || tokens_ % 8 == 0) return;
   if ((block.back() >> tokens_ % 8) != std::byte{0})
-    fail(name_, " is damaged: the last byte of its loss mask marks tokens behind the last of ", tokens_);
+    fail(name_, " is damaged: the last byte of its loss mask marks tokens after the last of ", tokens_);
 }
 
 void TokenSplit::read_mask(std::uint64_t begin, std::size_t count, std::uint8_t* out) const {
-  RING_CHECK(begin <= tokens_ && count <= tokens_ - begin, name_, " has ", tokens_, " tokens, asked for the mask of ",
-             count, " from ", begin);
+  RING_CHECK(begin <= tokens_ && count <= tokens_ - begin, name_, " has ", tokens_,
+             " tokens, but the mask was requested for ", count, " from ", begin);
   if (!masked()) return void(std::fill_n(out, count, std::uint8_t{1}));
   std::uint64_t token = begin;
   const std::uint64_t end = begin + count, first = begin / 8;
@@ -218,8 +217,8 @@ void TokenSplit::read_mask(std::uint64_t begin, std::size_t count, std::uint8_t*
 }
 
 void TokenSplit::read(std::uint64_t begin, std::size_t count, std::int32_t* out) const {
-  RING_CHECK(begin <= tokens_ && count <= tokens_ - begin, name_, " has ", tokens_, " tokens, asked for ", count,
-             " from ", begin);
+  RING_CHECK(begin <= tokens_ && count <= tokens_ - begin, name_, " has ", tokens_, " tokens, but ", count,
+             " were requested", " from ", begin);
   with_remedy([&] {
     token_data_.visit(begin * width_, count * width_, [&](std::span<const std::byte> part) {
       with_tokens(part, width_, [&](const auto& tokens) { out = std::copy(tokens.begin(), tokens.end(), out); });
@@ -228,7 +227,8 @@ void TokenSplit::read(std::uint64_t begin, std::size_t count, std::int32_t* out)
 }
 
 std::uint64_t TokenSplit::document_start(std::uint64_t document) const {
-  RING_CHECK(document <= documents_, name_, " has ", documents_, " documents, asked for number ", document);
+  RING_CHECK(document <= documents_, name_, " has ", documents_, " documents, but the request is for number ",
+             document);
   std::uint64_t start = 0;
   if (documents_ > 0) with_remedy([&] { start_data_.read(document * sizeof(start), sizeof(start), &start); });
   return start;
@@ -246,15 +246,15 @@ void DocumentStarts::hold(std::uint64_t first) {
 
 std::uint64_t DocumentStarts::operator()(std::uint64_t document) {
   RING_CHECK(document <= split_.documents(), split_.name(), " has ", split_.documents(),
-             " documents, asked for number ", document);
+             " documents, but the request is for number ", document);
   if (split_.documents() == 0) return 0;
   if (document < first_ || document - first_ >= held_.size()) hold(document / kStartsHeld * kStartsHeld);
   return held_[document - first_];
 }
 
 std::uint64_t DocumentStarts::document_of(std::uint64_t token) {
-  RING_CHECK(token < split_.tokens(), split_.name(), " has ", split_.tokens(), " tokens, asked for the document of ",
-             token);
+  RING_CHECK(token < split_.tokens(), split_.name(), " has ", split_.tokens(),
+             " tokens, but the request is for the document of ", token);
   // Binary search for the last group that begins at or before `token`.
   std::uint64_t group = 0, behind = split_.documents() / kStartsHeld + 1;
   while (behind - group > 1) {
@@ -276,8 +276,8 @@ bool TokenStore::is_one(const FileHandle& file) {
 
 std::shared_ptr<const TokenStore> TokenStore::open(const std::string& path) {
   if (is_text_file(path))
-    fail(path, " is text, and no corpus yet: make one of it with `", preparing_command(path),
-         "`, and set data.path to ", corpus_name(path));
+    fail(path, " is text, not a corpus: make one from it with `", preparing_command(path), "`, and set data.path to ",
+         corpus_name(path));
   std::shared_ptr<TokenStore> store(new TokenStore);
   store->path_ = path;
   try {

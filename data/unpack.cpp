@@ -19,7 +19,7 @@ using Take = std::function<bool(std::string_view)>;
 constexpr std::size_t kBlock = std::size_t{1} << 20;
 
 [[noreturn]] [[maybe_unused]] void fail_damaged(const std::string& path, const std::string& why) {
-  fail(path, " cannot be unpacked: ", why, "; copy it again from where it came from");
+  fail(path, " cannot be unpacked: ", why, "; copy it again from its source");
 }
 
 [[noreturn]] [[maybe_unused]] void fail_without(const std::string& path, const char* how, const char* package) {

@@ -194,7 +194,7 @@ TEST_F(DataCommands, DocumentsWithoutTargetsAreNamed) {
       run({"data", "prepare", "--input", path("in.jsonl"), "--tokenizer", path("ab.rmt"), "--prompt-field", "p",
            "--completion-field", "c", "--output", path("c.h5"), "--validation-fraction", "0"});
   expect_parts(testing::internal::GetCapturedStderr(),
-               {"2 documents of which no token counts, the first in ", "in.jsonl: nothing is learned from them"});
+               {"2 documents in which no token counts, the first in ", "in.jsonl: nothing is learned from them"});
   EXPECT_EQ(prepared.error, "");
   expect_parts(prepared.out, {"9 tokens in 3 documents, of which 2 count as targets (22.2 %)"});
   testing::internal::CaptureStderr();
@@ -243,8 +243,10 @@ TEST_F(DataCommands, DataSetsOfMegatronComeAndGo) {
   const auto back = prepare("set.idx", "b.h5", "file");
   EXPECT_EQ(back.error, "");
   expect_parts(back.out, {"b.h5: 1 file, 6 bytes of text", "8 tokens in 2 documents"});
-  expect_parts(run({"data", "inspect", path("b.h5")}).out, {"set.bin; documents: of Megatron-LM's index", ":\none\n"});
-  expect_parts(prepare("set.bin", "c.h5", "line").error, {"--document line cuts text", "set.bin holds tokens already"});
+  expect_parts(run({"data", "inspect", path("b.h5")}).out,
+               {"set.bin; documents: from Megatron-LM's index", ":\none\n"});
+  expect_parts(prepare("set.bin", "c.h5", "line").error,
+               {"--document line splits text", "set.bin already holds tokens"});
 }
 
 TEST_F(DataCommands, WhatIsNoTextIsTakenOnlyWhenTold) {
@@ -254,7 +256,7 @@ TEST_F(DataCommands, WhatIsNoTextIsTakenOnlyWhenTold) {
        "--validation-fraction", "0"},
       {"tokenizer", "train", "--input", path("a.json"), "--kind", "chars", "--output", path("t.rmt")}};
   for (auto command : commands) {
-    expect_parts(run(command).error, {"a.json is no text, it is JSON", "--as-text"});
+    expect_parts(run(command).error, {"a.json is not text, but JSON", "--as-text"});
     command.push_back("--as-text");
     EXPECT_EQ(run(command).error, "");
   }

@@ -266,8 +266,8 @@ TEST(CraftedCorpus, AnIndexThatContradictsItselfIsNamed) {
     expect_error([&] { TokenStore::open(path); }, {"c.h5", part});
   };
   const std::uint64_t huge = ~std::uint64_t{};
-  wrong([](CorpusIndex& i) { i.version = 4; }, "format 4, this program reads formats 2 and 3");
-  wrong([](CorpusIndex& i) { i.chat_template = i.tokenizer; }, "format 2 knows neither loss masks nor chat templates");
+  wrong([](CorpusIndex& i) { i.version = 4; }, "format 4, but this program reads formats 2 and 3");
+  wrong([](CorpusIndex& i) { i.chat_template = i.tokenizer; }, "format 2 has neither loss masks nor chat templates");
   wrong([](CorpusIndex& i) { i.vocab_size = 0; }, "a vocabulary of 0 tokens");
   wrong([&](CorpusIndex& i) { i.vocab_size = huge; }, "a vocabulary of 18446744073709551615 tokens");
   wrong([](CorpusIndex& i) { i.vocab_size = 100000; }, "contradicts itself");
@@ -286,8 +286,8 @@ TEST(CraftedCorpus, AnIndexThatContradictsItselfIsNamed) {
          {&SplitIndex::token_data, &SplitIndex::start_data, &SplitIndex::token_hashes, &SplitIndex::start_hashes}) {
       wrong([&](CorpusIndex& i) { (i.splits[split].*member).bytes = huge; }, "contradicts itself");
       wrong([&](CorpusIndex& i) { (i.splits[split].*member).offset = huge - 8; }, "contradicts itself");
-      wrong([&](CorpusIndex& i) { (i.splits[split].*member).offset = 0; }, "belong to two things");
-      wrong([&](CorpusIndex& i) { (i.splits[split].*member).offset = i.tokenizer.offset; }, "belong to two things");
+      wrong([&](CorpusIndex& i) { (i.splits[split].*member).offset = 0; }, "belong to two sections");
+      wrong([&](CorpusIndex& i) { (i.splits[split].*member).offset = i.tokenizer.offset; }, "belong to two sections");
     }
   }
   SealedCorpus other = good;
@@ -314,11 +314,11 @@ TEST(NoCorpus, ErrorsNameTheKindOfFile) {
   refused(folder / "pipe.h5", {"pipe.h5", "it is a named pipe, not a file"});
   refused("/dev/zero", {"/dev/zero", "it is a device, not a file"});
   write_text(folder / "old.h5", "\x89HDF\r\n\x1a\n and so on");
-  refused(folder / "old.h5", {"old.h5 is an HDF5 file, but no corpus of format 2", "data prepare"});
+  refused(folder / "old.h5", {"old.h5 is an HDF5 file, but not a corpus of format 2", "data prepare"});
   expect_error([&] { TokenStore::open(folder / "file"); },
-               {"file is text, and no corpus yet: make one of it with `ringmaster data prepare --input "});
+               {"file is text, not a corpus: make one from it with `ringmaster data prepare --input "});
   write_text(folder / "empty.h5", "");
-  expect_error([&] { TokenStore::open(folder / "empty.h5"); }, {"empty.h5 is no corpus of Ringmaster (0 bytes)"});
+  expect_error([&] { TokenStore::open(folder / "empty.h5"); }, {"empty.h5 is not a Ringmaster corpus (0 bytes)"});
 }
 
 TEST(NoCorpus, AnUnreadableFileIsReportedAsPermissionDenied) {

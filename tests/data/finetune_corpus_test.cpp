@@ -216,19 +216,19 @@ TEST(ChatForms, MixedAndUnknownFormsAreRefused) {
       R"({"instruction": "a", "answer": "b"})",
       {"a.jsonl:2: ", "expected 'messages', 'conversations', or 'instruction' and 'output'", "instruction, answer"});
   refused(R"({"conversations": [{"from": "human", "value": "a"}, {"role": "assistant", "content": "b"}]})",
-          {"a.jsonl:2: 'conversations'", "message 0 has 'from' and 'value', message 1 does not", "Fix the record"});
+          {"a.jsonl:2: 'conversations'", "message 0 has 'from' and 'value', but message 1 does not", "Fix the record"});
   refused(R"({"conversations": [{"role": "user", "content": "a"}, {"from": "gpt", "value": "b"}]})",
-          {"message 1 has 'from' and 'value', message 0 does not"});
+          {"message 1 has 'from' and 'value', but message 0 does not"});
   refused(R"({"conversations": [{"from": "bing", "value": "a"}]})", {"message 0", "human, user, gpt", "got bing"});
-  refused(R"({"conversations": [{"from": "human", "value": null}]})", {"message 0: expected a text"});
+  refused(R"({"conversations": [{"from": "human", "value": null}]})", {"message 0: expected a string"});
   refused(R"({"conversations": [{"from": "system", "value": "a"}, {"from": "gpt", "value": "b"}], "system": "c"})",
           {"expected one system message"});
   refused(R"({"instruction": 3, "output": "b"})", {"'instruction'", "JSON number"});
-  refused(R"({"instruction": "a", "output": ["b"]})", {"expected a text in 'output', got a JSON array"});
+  refused(R"({"instruction": "a", "output": ["b"]})", {"expected a string in 'output', got a JSON array"});
   refused(R"({"instruction": "a", "output": "b", "history": [["c", "d"]]})", {"a.jsonl:2: 'instruction'", "history"});
   write_text(folder / "in/a.jsonl", "[\n{}]");
   expect_error([&] { prepare_corpus(any_chats(folder)); },
-               {"a.jsonl:1: ", "If the file is one JSON list: jq -c '.[]' ", " > a_lines.jsonl"});
+               {"a.jsonl:1: ", "If the file is one JSON list, convert it with: jq -c '.[]' ", " > a_lines.jsonl"});
 }
 
 TEST(FinetuneCorpus, BadRecordsAreNamed) {
@@ -289,12 +289,13 @@ TEST(FinetuneCorpus, ContradictoryOptionsAreRefused) {
     expect_error([&] { prepare_corpus(o); }, parts);
   };
   wrong([](PrepareOptions& o) { o.members.text = "text"; }, {"--text-field", "give one kind"});
-  wrong([](PrepareOptions& o) { o.members.completion = ""; }, {"--prompt-field goes with --completion-field"});
+  wrong([](PrepareOptions& o) { o.members.completion = ""; }, {"--prompt-field requires --completion-field"});
   wrong([](PrepareOptions& o) { o.chat_template = "chatml"; }, {"--chat-template chatml", "--chat-field"});
   wrong([](PrepareOptions& o) { o.tokenizer = "chars"; }, {"--tokenizer chars", "tokenizer train --kind chars"});
   wrong([](PrepareOptions& o) { o.as_text = true; }, {"'prompt' and 'completion'", "--as-text"});
   wrong([](PrepareOptions& o) { o.document = "line"; }, {"--document line", "each record is a document"});
-  wrong([](PrepareOptions& o) { o.members = {.messages = "m"}; }, {"no chat template came with the tokenizer bytes"});
+  wrong([](PrepareOptions& o) { o.members = {.messages = "m"}; },
+        {"the tokenizer bytes comes without a chat template"});
 }
 
 }  // namespace

@@ -15,10 +15,9 @@ TEST(HubName, ErrorNamesTheDownloadCommand) {
   for (const char* path : {"/a/b", "./a", "../a/b", "a/b/c", "a b", "tok.rmt", "a/tokenizer.json", "a.h5", "run.yml",
                            "x.toml", "", "/", "a/"})
     EXPECT_FALSE(advises(path)) << path;
-  EXPECT_EQ(
-      download_advice("o-1/m"),
-      ". Nothing is downloaded. If o-1/m is a model on Hugging Face, `hf download o-1/m --local-dir m` writes its "
-      "folder, which can be given here");
+  EXPECT_EQ(download_advice("o-1/m"),
+            ". Nothing is downloaded. If o-1/m is a model on Hugging Face, `hf download o-1/m --local-dir m` downloads "
+            "it into a folder that can be given here");
   expect_error([] { load_tokenizer("no-such-gpt2"); }, {"hf download no-such-gpt2 --local-dir no-such-gpt2"});
 }
 

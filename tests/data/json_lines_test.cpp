@@ -73,12 +73,12 @@ TEST(JsonLines, ErrorsNameTheLineAndTheRemedy) {
       expect_error([&] { records(good + "\n" + text, "text", 16); }, all);
     }
   };
-  fails("{\"text\": \"a\"", {"cannot be read as JSON", "one whole object in each line"});
+  fails("{\"text\": \"a\"", {"cannot be read as JSON", "one whole object per line"});
   fails("{\"text\": \"a\"} {}", {"cannot be read as JSON"});
   fails("{\"text\": \"\xFF\"}", {"cannot be read as JSON", "UTF-8"});
   fails("{\"text\": \"\\ud800\"}", {"cannot be read as JSON", "surrogate"});
   fails(std::string(200'000, '['), {"cannot be read as JSON", "levels deep"});
-  fails("[\"a\"]", {"is a JSON array", "one object in each line"});
+  fails("[\"a\"]", {"is a JSON array", "one object per line"});
   fails("{\"body\": \"a\", \"id\": 1}", {"no 'text'", "members are: body, id", "--text-field"});
   fails("{}", {"no 'text'", "members are: none"});
   fails("{\"text\": null}", {"is a JSON null", "--text-field"});
@@ -214,7 +214,7 @@ TEST_P(Packed, ContentsOfCompressedFilesAreChecked) {
   Folder folder;
   write_text(folder / "in/a.txt", "%PDF-1.4");
   compress(program, folder / "in/a.txt");
-  expect_error([&] { list_text_files({folder / "in"}, "*"); }, {"is no text, it is a PDF document"});
+  expect_error([&] { list_text_files({folder / "in"}, "*"); }, {"is not text, but a PDF document"});
   std::filesystem::remove(folder / "in/a.txt" + ending);
   write_text(folder / "in/b.txt", std::string(1000, 'a') + '\0');
   compress(program, folder / "in/b.txt");

@@ -88,7 +88,7 @@ TEST(Mixture, WeightsWithoutASmallDenominatorAreRounded) {
 TEST(Mixture, RefusesBadWeights) {
   expect_error([] { Mixture({}); }, {"at least one corpus"});
   expect_error([] { Mixture({0, 0}); }, {"all corpora", "are 0"});
-  expect_error([] { Mixture({1, -2}); }, {"corpus 1", "is -2", "not below 0"});
+  expect_error([] { Mixture({1, -2}); }, {"corpus 1", "is -2", "at least 0"});
   expect_error([] { Mixture({std::nan(""), 1}); }, {"corpus 0"});
 }
 

@@ -153,19 +153,19 @@ TEST(LossMask, AnIndexThatContradictsItselfIsNamed) {
     bad.seal_index_and_save(path);
     expect_error([&] { TokenStore::open(path); }, {"c.h5", part});
   };
-  wrong([](CorpusIndex& i) { i.version = 2; }, "format 2 knows neither loss masks nor chat templates");
-  wrong([](CorpusIndex& i) { i.chat_template = i.tokenizer; }, "belong to two things");
+  wrong([](CorpusIndex& i) { i.version = 2; }, "format 2 has neither loss masks nor chat templates");
+  wrong([](CorpusIndex& i) { i.chat_template = i.tokenizer; }, "belong to two sections");
   wrong([](CorpusIndex& i) { i.masks[0].targets = 1002; }, "1002 targets among 1001 tokens");
   wrong([](CorpusIndex& i) { i.masks[0].data = {}; }, "targets among 1001 tokens with 0 bytes of loss mask");
-  wrong([](CorpusIndex& i) { --i.masks[0].data.bytes; }, "where 126 are wanted");
-  wrong([](CorpusIndex& i) { i.masks[0].hashes.bytes = 0; }, "where 8 are wanted");
+  wrong([](CorpusIndex& i) { --i.masks[0].data.bytes; }, "but 126 are expected");
+  wrong([](CorpusIndex& i) { i.masks[0].hashes.bytes = 0; }, "but 8 are expected");
   wrong([](CorpusIndex& i) { i.masks[0].data.offset = ~std::uint64_t{0}; }, "contradicts itself");
-  wrong([](CorpusIndex& i) { i.masks[0].data.offset = i.splits[0].token_data.offset; }, "belong to two things");
+  wrong([](CorpusIndex& i) { i.masks[0].data.offset = i.splits[0].token_data.offset; }, "belong to two sections");
   SealedCorpus behind = good;
   behind.bytes[behind.index.masks[0].data.end() - 1] = 2;  // the bit after those of tokens 0 to 1000
   behind.seal_and_save(path);
   const auto store = TokenStore::open(path);
-  expect_error([&] { mask_of(store->train(), 0, 5); }, {"c.h5 (train) is damaged", "behind the last of 1001"});
+  expect_error([&] { mask_of(store->train(), 0, 5); }, {"c.h5 (train) is damaged", "after the last of 1001"});
 }
 
 class MaskedBatches : public testing::Test {

@@ -115,18 +115,22 @@ void expect_damage(F&& change, const std::vector<std::string>& parts) {
 }
 
 TEST(Megatron, DamageIsNamed) {
-  expect_damage([](auto& f) { f.magic[0] = 'X'; }, {"d.idx is no index of Megatron-LM", "copy both files again"});
+  expect_damage([](auto& f) { f.magic[0] = 'X'; }, {"d.idx is not a Megatron-LM index", "copy both files again"});
   expect_damage([](auto& f) { f.version = 2; }, {"d.idx has version 2", "reads version 1", "preprocess_data"});
-  expect_damage([](auto& f) { f.code = 7; }, {"d.idx", "code 7, a floating-point type", "token numbers"});
+  expect_damage([](auto& f) { f.code = 7; }, {"d.idx", "code 7, a floating-point type", "token ids"});
   expect_damage([](auto& f) { f.code = 9; }, {"d.idx", "code 9, which does not exist"});
   expect_damage([](auto& f) { f.lengths[0] = -3; }, {"d.idx is damaged: its sequence 0 has -3 tokens"});
   expect_damage([](auto& f) { f.starts[0] = -2; }, {"d.idx is damaged", "from byte -2"});
   expect_damage([](auto& f) { f.starts[1] = 4; }, {"its sequence 1 has 2 tokens from byte 4", "ends at byte 6"});
-  expect_damage([](auto& f) { f.lengths[1] = 2'000'000'000; }, {"d.bin has 10 bytes", "end behind that"});
+  expect_damage([](auto& f) { f.lengths[1] = 2'000'000'000; }, {"d.bin has 10 bytes", "end after that"});
   expect_damage([](auto& f) { f.bin += "xy"; }, {"d.bin has 12 bytes", "end at 10", "do not belong together"});
-  expect_damage([](auto& f) { f.bin.pop_back(); }, {"d.bin has 9 bytes", "end behind that"});
+  expect_damage([](auto& f) { f.bin.pop_back(); }, {"d.bin has 9 bytes", "end after that"});
   expect_damage([](auto& f) { f.documents = {1, 2, 2}; }, {"document 0 starts with sequence 1"});
-  expect_damage([](auto& f) { f.documents = {0, 2, 1}; }, {"document 2 starts with sequence 1, the one before with 2"});
+  expect_damage(
+      [](auto& f) {
+        f.documents = {0, 2, 1};
+      },
+      {"document 2 starts with sequence 1, but the one before with 2"});
   expect_damage([](auto& f) { f.documents = {0, 1}; }, {"documents end with sequence 1 of 2"});
   expect_damage([](auto& f) { f.documents = {0, 1, 3}; }, {"documents end with sequence 3 of 2"});
   expect_damage([](auto& f) { f.documents = {}; }, {"documents end with sequence 0 of 2"});
@@ -152,9 +156,9 @@ TEST(Megatron, AbsurdHeadersAreRefused) {
     expect_error([&] { read(folder / "d"); }, {has, n < 34 ? "at least 34" : "need 82", "copy both files again"});
   }
   write_text(folder / "d.idx", whole + "x");
-  expect_error([&] { read(folder / "d"); }, {"d.idx is damaged: its tables end at byte 82, and it has 83"});
+  expect_error([&] { read(folder / "d"); }, {"d.idx is damaged: its tables end at byte 82, but it has 83 bytes"});
   write_text(folder / "d.idx", whole + std::string("\1\0", 2));
-  expect_error([&] { read(folder / "d"); }, {"d.idx is of a multimodal data set"});
+  expect_error([&] { read(folder / "d"); }, {"d.idx belongs to a multimodal data set"});
   write_text(folder / "d.idx", whole);
   std::filesystem::remove(folder / "d.bin");
   expect_error([&] { read(folder / "d"); }, {"d.bin is missing", "d.idx with their index"});
@@ -214,7 +218,7 @@ TEST(MegatronCorpus, EqualsTheCorpusOfTheText) {
   EXPECT_EQ(one->train().tokens_hash(), other->train().tokens_hash());
   EXPECT_EQ(one->train().text_bytes(), other->train().text_bytes());
   EXPECT_EQ(report.longest, of_text.longest);
-  EXPECT_EQ(one->source(), "1 file, a.bin; documents: of Megatron-LM's index; split: hash 0");
+  EXPECT_EQ(one->source(), "1 file, a.bin; documents: from Megatron-LM's index; split: hash 0");
 
   without.write(folder / "in/a");
   EXPECT_EQ(prepare_corpus(o).ends_added, 500u);
@@ -318,13 +322,13 @@ TEST(MegatronCorpus, ContradictoryOptionsAndInputsAreRefused) {
     expect_error([&] { prepare_corpus(o); }, parts);
     EXPECT_FALSE(std::filesystem::exists(o.output));
   };
-  refused([](auto& o) { o.document = "line"; }, {"--document line cuts text", "a.bin holds tokens already"});
-  refused([](auto& o) { o.split = "tail"; }, {"--split tail cuts text", "a.bin"});
+  refused([](auto& o) { o.document = "line"; }, {"--document line splits text", "a.bin already holds tokens"});
+  refused([](auto& o) { o.split = "tail"; }, {"--split tail splits text", "a.bin"});
   refused([](auto& o) { o.members.text = "text"; }, {"--text-field reads records", "a.bin"});
   refused([](auto& o) { o.members.messages = "messages"; }, {"--chat-field reads records", "a.bin"});
   refused([](auto& o) { o.tokenizer = "chars"; }, {"--tokenizer chars", "give the tokenizer that they were made with"});
   write_text(folder / "text/b.txt", "text");
-  refused([&](auto& o) { o.inputs.push_back(folder / "text"); }, {"a.bin holds tokens already", "b.txt", "--glob"});
+  refused([&](auto& o) { o.inputs.push_back(folder / "text"); }, {"a.bin already holds tokens", "b.txt", "--glob"});
   refused([&](auto& o) { o.validation_inputs = {folder / "text"}; }, {"a.bin", "b.txt", "the same form"});
   MegatronFiles empty;
   empty.write(folder / "in/a");
@@ -337,10 +341,10 @@ TEST(MegatronCorpus, OtherNamesAndUsesAreRefused) {
   const auto list = [&](const std::string& name) { list_text_files({folder / name}, "*"); };
   expect_error([&] { list("a.idx"); }, {"a.idx is no text", "a tokenizer needs the text"});
   std::filesystem::rename(folder / "a.idx", folder / "a.txt");
-  expect_error([&] { list("a.txt"); }, {"index of a data set of Megatron-LM", "named PREFIX.idx"});
+  expect_error([&] { list("a.txt"); }, {"index of a Megatron-LM data set", "named PREFIX.idx"});
   expect_error([&] { list("a.bin"); }, {"a.bin is no text", "put its index beside it"});
   write_text(folder / "old.idx", std::string("TNTIDX\0\0\1\0", 10));
-  expect_error([&] { list("old.idx"); }, {"an old data set of Megatron-LM", "--dataset-impl mmap"});
+  expect_error([&] { list("old.idx"); }, {"an old Megatron-LM data set", "--dataset-impl mmap"});
 }
 
 // A corpus is exported and imported again, with tokens that need 16 bits and with tokens that need 32.
@@ -383,7 +387,8 @@ TEST(MegatronExport, MasksAndEmptySplitsAreRefused) {
   writer.append(Split::train, std::vector{3});
   writer.finish(*bytes_tokenizer(), "a test");
   const auto store = TokenStore::open(folder / "m.h5");
-  expect_error([&] { export_megatron(store->train(), 257, folder / "x"); }, {"m.h5", "has a loss mask", "no place"});
+  expect_error([&] { export_megatron(store->train(), 257, folder / "x"); },
+               {"m.h5", "has a loss mask", "cannot store"});
   expect_error([&] { export_megatron(store->validation(), 257, folder / "x"); }, {"m.h5", "is empty"});
   EXPECT_FALSE(std::filesystem::exists(folder / "x.bin"));
 }

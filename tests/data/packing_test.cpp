@@ -211,7 +211,7 @@ TEST(Packing, ContradictorySettingsAreRefused) {
   std::vector<SettingProblem> errors;
   PackingConfig{false, 8}.validate(errors);
   ASSERT_EQ(errors.size(), 1u);
-  EXPECT_NE(errors[0].text.find("align: 8 goes with documents: true"), std::string::npos);
+  EXPECT_NE(errors[0].text.find("align: 8 requires documents: true"), std::string::npos);
   errors.clear();
   PackingConfig{true, 8}.validate(errors);
   EXPECT_TRUE(errors.empty());

@@ -306,7 +306,7 @@ TEST(Prepare, BadInputIsRefused) {
     EXPECT_FALSE(std::filesystem::exists(o.output));
   };
   with([](auto& p) { p.tokenizer = "none.rmt"; }, {"tokenizer 'none.rmt'", "No such file"});
-  with([](auto& p) { p.split = "random"; }, {"--split random", "auto, hash and tail"});
+  with([](auto& p) { p.split = "random"; }, {"--split random", "auto, hash or tail"});
   with([](auto& p) { p.validation_fraction = 1; }, {"--validation-fraction 1", "below 1"});
   with([](auto& p) { p.validation_fraction = std::nan(""); }, {"--validation-fraction nan"});
   with([](auto& p) { p.threads = -1; }, {"--threads -1"});
@@ -314,7 +314,7 @@ TEST(Prepare, BadInputIsRefused) {
   with([](auto& p) { p.tokenizer = "chars", p.document = "line"; },
        {"--document line", "chars", "no end-of-text", "--end-of-text"});
   with([](auto& p) { p.split = "hash", p.validation_fraction = 1e-9; },
-       {"validation split", "is empty", "of 1 document none", "--split tail"});
+       {"validation split", "is empty", "of 1 document, none", "--split tail"});
   with([](auto& p) { p.split = "hash", p.validation_fraction = 1 - 1e-9; }, {"training split", "is empty"});
   with([&](auto& p) { p.output = folder / "no/out.h5"; }, {"no/out.h5", "does not exist"});
 }

@@ -113,7 +113,7 @@ TEST(EmptySplit, AdviceWorksForTheFiles) {
   o.validation_fraction = 1e-9;
   write_text(folder / "in/b.jsonl", records);
   const std::string error = error_of([&] { prepare_corpus(o); });
-  EXPECT_NE(error.find("records of their own (--validation-input)"), std::string::npos) << error;
+  EXPECT_NE(error.find("separate records (--validation-input)"), std::string::npos) << error;
   EXPECT_EQ(error.find("tail"), std::string::npos) << error;
 }
 
@@ -321,12 +321,12 @@ TEST(SameFile, IsReadOnceUnderOneName) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(folder.names("*"), (Names{"snapshots/r/part-0.txt", "snapshots/r/part-1.txt"}));
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_NE(said.find("2 files once that 5 names lead to"), std::string::npos) << said;
+  EXPECT_NE(said.find("2 files once each, although 5 names lead to them"), std::string::npos) << said;
   testing::internal::CaptureStderr();
   const std::string once = folder / "in/blobs/92c3";
   EXPECT_EQ(list_text_files({once, once}, "*").size(), 1u);
   const std::string twice = testing::internal::GetCapturedStderr();
-  EXPECT_NE(twice.find("2 names lead to: " + once + " is given twice"), std::string::npos) << twice;
+  EXPECT_NE(twice.find("2 names lead to them: " + once + " is given twice"), std::string::npos) << twice;
   write_text(folder / "other/a.txt", "other");
   fs::create_hard_link(folder / "in/blobs/0a1f", folder / "other/b.txt");
   PrepareOptions o = folder.options();

@@ -24,7 +24,8 @@ std::vector<std::pair<std::string, std::string>> foreign_heads() {
       {bytes_of({'P', 'K', 3, 4, 20}), "a zip archive"},
       {bytes_of({'R', 'a', 'r', '!', 0x1A, 7, 1}), "a rar archive"},
       {std::string(257, 'a') + "ustar  ", "a tar archive: unpack it first"},
-      {bytes_of({'P', 'A', 'R', '1', 0x15, 4}), "a Parquet table: unpack it if it is compressed, and name it .parquet"},
+      {bytes_of({'P', 'A', 'R', '1', 0x15, 4}),
+       "a Parquet table: unpack it if it is compressed, and rename it to .parquet"},
       {bytes_of({'A', 'R', 'R', 'O', 'W', '1', 0, 0}), "an Arrow table"},
       {bytes_of({'O', 'b', 'j', 1, 4}), "an Avro table"},
       {bytes_of({0x89, 'H', 'D', 'F', 0x0D, 0x0A, 0x1A, 0x0A}), "an HDF5 file"},
@@ -51,11 +52,11 @@ TEST(TextKind, OtherFormatsAreRefusedWithTheirNameAndTheRemedy) {
   for (const auto& [head, said] : foreign_heads()) {
     write_text(path, head + " and so on");
     for (const std::string& input : {path, folder / "in"})
-      expect_error([&] { list_text_files({input}, "*.txt"); }, {"a.txt is no text, it is " + said, "--as-text"});
+      expect_error([&] { list_text_files({input}, "*.txt"); }, {"a.txt is not text, but " + said, "--as-text"});
     EXPECT_EQ(list_text_files({path}, "*", true).size(), 1u);
   }
   write_corpus(folder / "c.h5", counting(10), {});
-  expect_error([&] { list_text_files({folder / "c.h5"}, "*"); }, {"c.h5 is no text, it is a corpus"});
+  expect_error([&] { list_text_files({folder / "c.h5"}, "*"); }, {"c.h5 is not text, but a corpus"});
 }
 
 TEST(TextKind, JsonAsTextIsRefused) {
@@ -63,11 +64,11 @@ TEST(TextKind, JsonAsTextIsRefused) {
   for (const auto& [name, text] : {std::pair{"b.json", "[1]"}, {"a.txt", " {\n \"text\" : \"words\"}\n"}}) {
     write_text(folder / name, text);
     expect_error([&] { list_text_files({folder / name}, "*"); },
-                 {std::string(name) + " is no text, it is JSON", "--text-field", "--as-text"});
+                 {std::string(name) + " is not text, but JSON", "--text-field", "--as-text"});
     EXPECT_EQ(list_text_files({folder / name}, "*", false, {.text = "text"}).front().members.text, "text");
     EXPECT_EQ(list_text_files({folder / name}, "*", true).front().members.text, "");
   }
-  expect_error([&] { list_text_files({folder.path()}, "*"); }, {"a.txt", "(2 of 2 files are no text)", "--glob"});
+  expect_error([&] { list_text_files({folder.path()}, "*"); }, {"a.txt", "(2 of 2 files are not text)", "--glob"});
   expect_error([&] { list_text_files({folder.path()}, "*", true, {.text = "text"}); },
                {"'text'", "--text-field", "--as-text"});
 }
@@ -97,7 +98,7 @@ TEST(TextKind, TruncatedFilesOfOtherFormatsAreRefused) {
                                                                {"k.npy", bytes_of({0x93, 'N'})}};
   for (const auto& [name, text] : files) {
     write_text(folder / name, text);
-    expect_error([&] { list_text_files({folder / name}, "*"); }, {name + " is no text", "the rest is missing"});
+    expect_error([&] { list_text_files({folder / name}, "*"); }, {name + " is not text", "rest is missing"});
     write_text(folder / "text", text + " is text");
     const bool begins_as_text = text[0] > ' ' && text[0] < 0x7F && name != "j.zst";
     if (begins_as_text) list_text_files({folder / "text"}, "*");  // throws no Error
@@ -149,7 +150,7 @@ TEST(TextKind, MessagesNameOnlyOptionsThatTheCommandHas) {
       EXPECT_EQ(names(some, "name it .jsonl"), json && options == FileOptions::none) << some;
     }
   }
-  EXPECT_TRUE(said("in", FileOptions::none).ends_with("(2 of 2 files are no text), or give other files"));
+  EXPECT_TRUE(said("in", FileOptions::none).ends_with("(2 of 2 files are not text), or give different files"));
 }
 
 // Errors about records, also if their text has a different name, mention no option that the command lacks.
@@ -165,7 +166,7 @@ TEST(TextKind, MessagesOfRecordsNameOnlyOptionsThatTheCommandHas) {
       });
       const bool none = options == FileOptions::none;
       EXPECT_EQ(said.find("-field") == std::string::npos, none) << said;
-      EXPECT_EQ(said.find("Rename the member that is text to 'text'") != std::string::npos, none) << said;
+      EXPECT_EQ(said.find("Rename the text member to 'text'") != std::string::npos, none) << said;
     }
   }
 }
@@ -189,7 +190,7 @@ TEST(TextKind, ANulFarIntoAFileStopsThePreparationWithoutOutput) {
   PrepareOptions o = options(folder);
   for (const char* tokenizer : {"bytes", "chars"}) {
     o.tokenizer = tokenizer;
-    expect_error([&] { prepare_corpus(o); }, {"b.txt is no text: its byte 2500000 is NUL", "--as-text"});
+    expect_error([&] { prepare_corpus(o); }, {"b.txt is not text: its byte 2500000 is NUL", "--as-text"});
     for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
       EXPECT_EQ(entry.path().filename(), "in");
   }

@@ -80,7 +80,8 @@ TEST(TokenStore, ReadingPastTheEndAndWritingForeignTokensAreRefused) {
   TempFolder folder;
   const auto store = TokenStore::open(write_corpus(folder / "c.h5", counting(10), {}));
   std::int32_t out[20];
-  expect_error([&] { store->train().read(5, 6, out); }, {"c.h5 (train)", "has 10 tokens", "asked for 6 from 5"});
+  expect_error([&] { store->train().read(5, 6, out); },
+               {"c.h5 (train)", "has 10 tokens", "but 6 were requested from 5"});
   expect_error([&] { store->train().read(11, 0, out); }, {"has 10 tokens"});
   TokenStoreWriter writer(folder / "d.h5", 257);
   writer.begin_document(Split::train);

@@ -154,11 +154,11 @@ def refuse(program, folder):
            ["--prompt-field", "prompt", "--completion-field", "completion"])
     expect({"messages": [[{"role": "user"}]]}, ["row 1: ", "'messages' of this record: "],
            ["--chat-field", "messages", "--chat-template", "chatml"])
-    expect({"text": ["a"]}, ["is a Parquet table, of which each record is a document"], ["--document", "line"])
-    expect({"text": ["a"]}, ["is a Parquet table: choose --split hash"], ["--split", "tail"])
+    expect({"text": ["a"]}, ["is a Parquet table, where each record is a document"], ["--document", "line"])
+    expect({"text": ["a"]}, ["is a Parquet table: use --split hash"], ["--split", "tail"])
     expect({"text": pa.array([], pa.string())}, ["the input has no text"])
     os.rename(path, os.path.join(folder, "bad.jsonl"))
-    program.refused(os.path.join(folder, "bad.jsonl"), ["a Parquet table", "name it .parquet"])
+    program.refused(os.path.join(folder, "bad.jsonl"), ["a Parquet table", "rename it to .parquet"])
 
 
 # Any cut, and changed bytes anywhere: an error that names the file, or the rows that a page's bytes now spell.

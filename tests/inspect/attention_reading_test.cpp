@@ -431,7 +431,7 @@ TEST_F(AttentionText, RefusesWhatHasNoWeightsOrNoText) {
   refused(show({"--text", path("one.txt")}), "expected at least 2 tokens");
   refused(show({"--text", path("none.txt")}), path("none.txt"));
   const Finished corpus = show({"--text", path("a.h5")});
-  refused(corpus, "it is a corpus, which holds tokens already: give the text that it was made of");
+  refused(corpus, "but a corpus, which already holds tokens: give the text that it was made from");
   EXPECT_EQ(corpus.output.find("--as-text"), std::string::npos) << corpus.output;
   refused(show({"--text", path("text.txt"), "--layer", "2"}), "--layer: expected 0 to 1");
   refused(show({"--text", path("text.txt"), "--head", "9"}), "KV heads, got 9");

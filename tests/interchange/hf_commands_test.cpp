@@ -130,9 +130,9 @@ TEST_F(HfCommands, SayWhatIsNotPossible) {
   EXPECT_FALSE(fs::exists(path("x")));
   const std::string download =
                         "Nothing is downloaded. If a-b/C-1.5B is a model on Hugging Face, `hf download a-b/C-1.5B "
-                        "--local-dir C-1.5B` writes its folder",
-                    import = download + " and `ringmaster import C-1.5B --output runs/C-1.5B` makes it a run";
-  expect(ring({"import", "a-b/C-1.5B", "--output", path("x")}), 1, download + ", which can be given here");
+                        "--local-dir C-1.5B` downloads it",
+                    import = download + ", and `ringmaster import C-1.5B --output runs/C-1.5B` turns it into a run";
+  expect(ring({"import", "a-b/C-1.5B", "--output", path("x")}), 1, download + " into a folder that can be given here");
   expect(ring({"generate", "a-b/C-1.5B"}), 1, import);
   expect(ring({"init", path("i.yaml"), "--template", "finetune", "--from", "a-b/C-1.5B"}), 1, import);
   expect(run_process(train("d", {"run.init_from=a-b/C-1.5B"})), 1, import);

@@ -472,9 +472,9 @@ TEST(ChatFormat, IsChosenByNameFileOrTokenizer) {
   write_text(folder / "chat_template.json", Format{"K", {}}.json());  // a run writes this file; it takes precedence
   EXPECT_EQ(load_chat_format("", folder / "tokenizer.rmt", *bytes).source, "K");
   expect_error([&] { load_chat_format("", "bytes", *bytes); },
-               {"no chat template came with", "chatml, llama2, llama3"});
+               {"comes without a chat template", "chatml, llama2, llama3"});
   expect_error([&] { load_chat_format("alpaca", "bytes", *bytes); },
-               {"--chat-template alpaca", "no such file", "chatml"});
+               {"--chat-template alpaca", "neither a file", "chatml"});
 }
 
 TEST(ChosenTemplate, AnUnreadableFileIsNotReportedAsMissing) {
@@ -483,7 +483,7 @@ TEST(ChosenTemplate, AnUnreadableFileIsNotReportedAsMissing) {
   std::filesystem::create_symlink("loop", loop);
   expect_error([&] { load_chat_format(loop, "bytes", *bytes_tokenizer()); },
                {"--chat-template " + loop + ": Too many levels of symbolic links"});
-  expect_error([&] { load_chat_format(folder / "none", "bytes", *bytes_tokenizer()); }, {"there is no such file"});
+  expect_error([&] { load_chat_format(folder / "none", "bytes", *bytes_tokenizer()); }, {"neither a file"});
 }
 
 }  // namespace

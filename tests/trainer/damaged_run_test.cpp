@@ -280,9 +280,9 @@ TEST_F(DamagedRuns, AnotherTokenizerIsBlamedByName) {
       ring({"tokenizer", "train", "--input", path("letters.txt"), "--kind", "chars", "--output", file, "--force"}).code,
       0);
   for (const char* command : {"eval", "generate"})
-    expect_parts(ring({command, path("run")}), 1, {file, "holds another tokenizer", checkpoint()});
+    expect_parts(ring({command, path("run")}), 1, {file, "holds a different tokenizer", checkpoint()});
   for (const std::string& spec : {path("run"), file})
-    expect_parts(ring({"tokenizer", "encode", spec, "abc"}), 1, {file, "holds another tokenizer"});
+    expect_parts(ring({"tokenizer", "encode", spec, "abc"}), 1, {file, "holds a different tokenizer"});
   std::ofstream(file) << "garbage";
   expect_parts(ring({"generate", path("run")}), 1, {file, "ringmaster train"});
   expect_parts(ring({"train", path("run")}), 0, {file, "nothing left to do"});
