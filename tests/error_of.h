@@ -5,7 +5,7 @@
 
 namespace ring {
 
-// The message of the Error that f throws; empty when it throws none.
+// Returns the message of the Error that f throws; "" if it throws none.
 template <class F>
 std::string error_of(const F& f) {
   try {

@@ -1,5 +1,5 @@
 #pragma once
-// Saved tensors in memory of another kind, as whoever offloads activations keeps them.
+// Saved tensors in a different memory, like those of an activation offload.
 
 #include <cstring>
 
@@ -16,7 +16,7 @@ class HostStore final : public SavedTensorHooks {
   }
 
   int packed = 0, fetched = 0;
-  int unannounced = 0;  // fetched without a prefetch before
+  int unannounced = 0;  // fetched without an earlier prefetch
   std::size_t bytes = 0;
   std::function<void()> on_prefetch;
 

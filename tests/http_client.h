@@ -1,5 +1,5 @@
 #pragma once
-// A client of HTTP/1.1 that says exactly what a test wants to say.
+// An HTTP/1.1 client that sends exactly the bytes that a test gives.
 
 #include <chrono>
 #include <map>
@@ -10,12 +10,12 @@
 namespace ring::test {
 
 struct HttpAnswer {
-  int status = 0;  // 0: there was none
+  int status = 0;  // 0 if there was no answer
   std::map<std::string, std::string> headers;
   std::string body;
 };
 
-// Until the server closes, or for as long as it is given.
+// Returns what arrives until the server closes or `patience` is over.
 inline std::string received(const Fd& fd, std::chrono::seconds patience = std::chrono::seconds(120)) {
   std::string all;
   const auto deadline = AwakeClock::now() + patience;
@@ -60,7 +60,7 @@ inline HttpAnswer say(const Endpoint& to, const std::string& bytes) {
   return answer_of(received(fd));
 }
 
-// headers: whole lines.
+// Sends a GET request. `headers` are whole header lines.
 inline HttpAnswer http_get(const Endpoint& to, const std::string& path, const std::string& headers = "") {
   return say(to, str("GET ", path, " HTTP/1.1\r\nHost: ", to_string(to), "\r\nConnection: close\r\n", headers, "\r\n"));
 }

@@ -22,15 +22,15 @@ struct Watch {
 };
 std::mutex mutex;
 std::shared_ptr<const Watch> current;
-thread_local bool inside = false;  // the hook's own calls are not shown
+thread_local bool inside = false;  // set while the hook runs, whose own calls are not shown
 
 std::shared_ptr<const Watch> watch() {
   const std::lock_guard lock(mutex);
   return current;
 }
 
-// What the hook answers.
-int ask(const Watch& w, const IoCall& call) {
+// Asks the hook about a call. Returns its answer; 0 for paths that are not watched.
+int ask_hook(const Watch& w, const IoCall& call) {
   if (call.path.find(w.under) == std::string::npos) return 0;
   inside = true;
   const int answer = w.hook(call);
@@ -55,9 +55,9 @@ std::string path_at(int folder, const char* name) {
 
 // Runs `call` unless the hook lets it fail.
 template <class Make, class Run>
-auto watched(const Make& make, const Run& run) -> decltype(run()) {
+auto run_watched(const Make& make, const Run& run) -> decltype(run()) {
   const std::shared_ptr<const Watch> w = inside ? nullptr : watch();
-  const int error = w ? ask(*w, make()) : 0;
+  const int error = w ? ask_hook(*w, make()) : 0;
   if (error <= 0) return run();
   errno = error;
   return -1;
@@ -69,7 +69,7 @@ ssize_t write_at(int fd, const void* data, size_t bytes, off_t offset, const Cal
   const std::shared_ptr<const Watch> w = inside ? nullptr : watch();
   if (!w) return call(bytes);
   const char* p = static_cast<const char*>(data);
-  const int answer = ask(*w, {"write", path_of(fd), "", static_cast<std::uint64_t>(offset), {p, p + bytes}});
+  const int answer = ask_hook(*w, {"write", path_of(fd), "", static_cast<std::uint64_t>(offset), {p, p + bytes}});
   if (answer == kShort && bytes > 1) bytes /= 2;
   if (answer <= 0) return call(bytes);
   errno = answer;
@@ -83,7 +83,7 @@ ssize_t positioned_write(int fd, const void* data, size_t bytes, off_t offset) {
 }
 
 ssize_t positioned_read(int fd, void* data, size_t bytes, off_t offset) {
-  return watched(
+  return run_watched(
       [&] {
         return IoCall{"read", path_of(fd)};
       },
@@ -96,7 +96,7 @@ int close_file(int fd) {
     closed = true;
     return real<int(int)>("close")(fd);
   };
-  const int result = watched([&] { return IoCall{"close", path_of(fd)}; }, run);
+  const int result = run_watched([&] { return IoCall{"close", path_of(fd)}; }, run);
   if (closed) return result;
   const int error = errno;
   run();
@@ -106,11 +106,11 @@ int close_file(int fd) {
 
 int open_at(int folder, const char* path, int flags, mode_t mode) {
   const auto run = [&] { return real<int(int, const char*, int, ...)>("openat64")(folder, path, flags, mode); };
-  return watched([&] { return IoCall{flags & O_CREAT ? "create" : "open", path_at(folder, path)}; }, run);
+  return run_watched([&] { return IoCall{flags & O_CREAT ? "create" : "open", path_at(folder, path)}; }, run);
 }
 
 int resize(int fd, off_t bytes) {
-  return watched(
+  return run_watched(
       [&] {
         return IoCall{"resize", path_of(fd), "", static_cast<std::uint64_t>(bytes)};
       },
@@ -118,7 +118,7 @@ int resize(int fd, off_t bytes) {
 }
 
 int reserve(int fd, int mode, off_t from, off_t bytes) {
-  return watched(
+  return run_watched(
       [&] {
         return IoCall{"reserve", path_of(fd), "", static_cast<std::uint64_t>(bytes)};
       },
@@ -155,7 +155,7 @@ ssize_t write(int fd, const void* data, size_t bytes) {
 ssize_t pread(int fd, void* data, size_t bytes, off_t offset) { return positioned_read(fd, data, bytes, offset); }
 ssize_t pread64(int fd, void* data, size_t bytes, off_t offset) { return positioned_read(fd, data, bytes, offset); }
 ssize_t read(int fd, void* data, size_t bytes) {
-  return watched(
+  return run_watched(
       [&] {
         return IoCall{"read", path_of(fd)};
       },
@@ -163,7 +163,7 @@ ssize_t read(int fd, void* data, size_t bytes) {
 }
 int close(int fd) { return close_file(fd); }
 int flock(int fd, int operation) noexcept {
-  return watched(
+  return run_watched(
       [&] {
         return IoCall{"lock", path_of(fd)};
       },
@@ -190,44 +190,44 @@ int open64(const char* path, int flags, ...) {
 }
 
 int fsync(int fd) {
-  return watched([&] { return IoCall{"sync", path_of(fd)}; }, [&] { return real<int(int)>("fsync")(fd); });
+  return run_watched([&] { return IoCall{"sync", path_of(fd)}; }, [&] { return real<int(int)>("fsync")(fd); });
 }
 int access(const char* path, int mode) noexcept {
-  return watched(
+  return run_watched(
       [&] {
         return IoCall{"access", path};
       },
       [&] { return real<int(const char*, int)>("access")(path, mode); });
 }
 int mkdir(const char* path, mode_t mode) noexcept {
-  return watched(
+  return run_watched(
       [&] {
         return IoCall{"make_directory", path};
       },
       [&] { return real<int(const char*, mode_t)>("mkdir")(path, mode); });
 }
 int rename(const char* from, const char* to) noexcept {
-  return watched(
+  return run_watched(
       [&] {
         return IoCall{"rename", from, to};
       },
       [&] { return real<int(const char*, const char*)>("rename")(from, to); });
 }
 int renameat2(int a, const char* from, int b, const char* to, unsigned flags) noexcept {
-  return watched(
+  return run_watched(
       [&] {
         return IoCall{"exchange", path_at(a, from), path_at(b, to)};
       },
       [&] { return real<int(int, const char*, int, const char*, unsigned)>("renameat2")(a, from, b, to, flags); });
 }
 int remove(const char* path) noexcept {
-  return watched([&] { return IoCall{"remove", path}; }, [&] { return real<int(const char*)>("remove")(path); });
+  return run_watched([&] { return IoCall{"remove", path}; }, [&] { return real<int(const char*)>("remove")(path); });
 }
 int unlink(const char* path) noexcept {
-  return watched([&] { return IoCall{"remove", path}; }, [&] { return real<int(const char*)>("unlink")(path); });
+  return run_watched([&] { return IoCall{"remove", path}; }, [&] { return real<int(const char*)>("unlink")(path); });
 }
 int unlinkat(int folder, const char* path, int flags) noexcept {
-  return watched(
+  return run_watched(
       [&] {
         return IoCall{"remove", path_at(folder, path)};
       },

@@ -1,6 +1,6 @@
 #pragma once
-// Watches what this process asks of the file system, and lets it fail or wait. Linked in, it takes the place of the C
-// library's calls; without a hook they do what they always do.
+// Watches the file system calls of this process, and can make them fail or wait. The functions replace those of the C
+// library at link time; without a hook, they call the C library's.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,21 +11,22 @@
 namespace ring::test {
 
 struct IoCall {
-  // create, open, make_directory, reserve, read, write, resize, sync, close, rename, exchange, remove, lock, access.
-  // What the C library calls itself, as fwrite() does, is not shown.
+  // One of create, open, make_directory, reserve, read, write, resize, sync, close, rename, exchange, remove, lock,
+  // access. Calls inside the C library, such as those of fwrite(), are not shown.
   std::string name;
   std::string path;
-  std::string to = {};           // of rename and exchange
-  std::uint64_t offset = 0;      // of write; the new size of resize
-  std::vector<char> bytes = {};  // of write
+  std::string to = {};           // target of rename and exchange
+  std::uint64_t offset = 0;      // offset of write; new size of resize
+  std::vector<char> bytes = {};  // data of write
 };
 
-// Before each call, on the thread that makes it. 0: go on; an errno: fail with it; kShort: write half of it. A close
-// that fails closes all the same, as Linux does.
+// Called before each call, on the thread that makes it. Returns 0 to continue, an errno to fail with it, or kShort to
+// write half of the data. A close that fails still closes the file, as on Linux.
 inline constexpr int kShort = -1;
 using IoHook = std::function<int(const IoCall&)>;
 
-// One at a time. Calls of paths that do not contain `under` are not shown.
+// Installs a hook for as long as the object lives; only one at a time. Calls for paths that do not contain `under` are
+// not shown.
 class IoWatch {
  public:
   IoWatch(std::string under, IoHook);

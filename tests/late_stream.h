@@ -1,5 +1,5 @@
 #pragma once
-// A stream that shows where an order between streams is missing.
+// A stream that reveals missing dependencies between streams.
 
 #include <cstring>
 #include <deque>
@@ -13,7 +13,7 @@
 
 namespace ring::test {
 
-// Copies as late as it may: when somebody waits for an event behind the copy.
+// Runs its work as late as possible: when somebody waits for an event recorded after it.
 class LateStream : public StreamImpl {
  public:
   LateStream() { device = {Backend::cpu, 0}; }
@@ -69,7 +69,7 @@ inline Stream late_stream() {
   return stream;
 }
 
-// While it lives, every copy beside the work of a CPU is made as late as events allow.
+// Makes copy streams of CPU devices run as late as events allow, for as long as the object lives.
 struct LateCopies {
   LateCopies() { make_cpu_copy_stream = late_stream; }
   ~LateCopies() { make_cpu_copy_stream = nullptr; }

@@ -23,7 +23,7 @@ Process::Process(const std::vector<std::string>& command, const Environment& ext
   if (pid_ == 0) {
     dup2(ends[1], STDOUT_FILENO);
     dup2(ends[1], STDERR_FILENO);
-    // Signals that this program was started to ignore ('make test &' ignores SIGINT) would stay ignored.
+    // Signals that this program ignores since its start ('make test &' ignores SIGINT) would stay ignored in the child.
     for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGCHLD}) ::signal(number, SIG_DFL);
     if (prepare) prepare();
     for (const auto& [name, value] : extra) setenv(name.c_str(), value.c_str(), 1);

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Attacks what a user can hand to the program before a model exists: settings files, command lines, environments.
+"""Attacks the inputs that the program reads before a model exists: settings files, command lines, environments.
 
     tests/attack/settings.py BINARY [--settings 1000] [--commands 600] [--environments 100] [--seed 1] [--keep FOLDER]
 
 Each input is one run of the binary, which has to end with exit code 0, 1 or 2 and a message within 5 seconds of its
-own time, without a signal and with at most 1 GB of memory. Prints what did not, and a summary; exit code 1 if any.
+CPU time, without a signal and with at most 1 GB of memory. Prints inputs that fail this, and a summary; exits with 1 if
+any does.
 """
 
 import argparse
@@ -38,7 +39,7 @@ class Outcome:
 
 
 def limit_memory():
-    # Beyond the mark, so that one allocation beyond it shows as an error of the program, not of this machine.
+    # Above MEMORY, so that an allocation beyond MEMORY shows as an error of the program, not of this machine.
     resource.setrlimit(resource.RLIMIT_AS, (3 * MEMORY, 3 * MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
@@ -49,7 +50,7 @@ def run(command, environment, folder):
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=environment,
                              cwd=folder, preexec_fn=limit_memory, start_new_session=True)
     pid = 0
-    # A busy machine gives little time: the program's own counts, up to ten times as much on the clock.
+    # On a busy machine, the program's CPU time counts, up to ten times as much on the clock.
     while pid == 0 and time.monotonic() - started < 10 * SECONDS and cpu_seconds(child.pid) < SECONDS:
         pid, status, usage = os.wait4(child.pid, os.WNOHANG)
         time.sleep(0.005)
@@ -57,7 +58,7 @@ def run(command, environment, folder):
     if killed:
         os.killpg(child.pid, signal.SIGKILL)
         pid, status, usage = os.wait4(child.pid, 0)
-    child.returncode = 0  # it was waited for
+    child.returncode = 0  # the process has been waited for
     out.seek(0)
     text = out.read(1 << 20).decode("utf-8", "replace")
     out.close()
@@ -74,7 +75,7 @@ def cpu_seconds(pid):
 
 
 def findings(o):
-    """What is wrong with an outcome, as a list."""
+    """Returns a list of the problems of an outcome."""
     wrong = []
     if o.killed:
         wrong.append("hang")
@@ -184,7 +185,7 @@ def mutate_lines(rng, text):
 
 
 def keyed(rng, keys):
-    """Known keys with extreme values, which mostly hold."""
+    """Returns known keys with extreme values, most of them valid."""
     tree = {}
     for key in rng.sample(keys, rng.randrange(1, 9)):
         parts, node = key.split("."), tree
@@ -241,11 +242,11 @@ def make_settings(rng, corpus, keys, folder):
 def attack_settings(a, rng, folder, report):
     corpus, keys = settings_corpus(), known_keys(a.binary)
     path = os.path.join(folder, "settings.yaml")
-    shutil.copytree(os.path.join(SOURCE, "configs"), folder, dirs_exist_ok=True)  # they include each other
+    shutil.copytree(os.path.join(SOURCE, "configs"), folder, dirs_exist_ok=True)  # configs include each other
     for i in range(a.settings):
         with open(path, "wb") as file:
             file.write(make_settings(rng, corpus, keys, folder))
-        # Settings that hold get as far as to their corpus, which is not there.
+        # Valid settings get as far as their corpus, which is missing.
         whole = ["train.steps=1", "train.tokens=0", "data.path=a.h5", "data.mixture=[]"]
         tail = whole + ["data.path=" + os.path.join(folder, "none.h5"), "run.device=cpu",
                 "run.directory=" + os.path.join(folder, "run")]
@@ -339,7 +340,7 @@ def plain_environment():
 
 
 def waits_for_others(o):
-    """A run of several processes whose others never come: that is no hang."""
+    """Returns whether a run waits for processes that never come, which is not a hang."""
     return o.killed and o.seconds < 1
 
 

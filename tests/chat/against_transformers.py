@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Chat templates against apply_chat_template of Hugging Face's transformers: the same text, and the same stretches of
-{% generation %}, for random conversations; what it refuses is refused here.
+"""Compares chat templates with apply_chat_template of Hugging Face's transformers on random conversations: both must
+write the same text with the same {% generation %} ranges, or both must refuse the conversation.
 
 against_transformers.py RENDER [--templates FOLDER] [--conversations N]
 
-RENDER is the program of tests/chat/render.cpp. The templates are those of tests/chat/templates, those that the program
-has by name, and where Python has the package trl, the published ones that it brings along (Llama 3 to 3.2, Qwen2.5 to
-Qwen3.6, Gemma, Phi, ...). With --templates they are all *.jinja in a folder instead.
+RENDER is the program of tests/chat/render.cpp. The templates are those of tests/chat/templates, the program's built-in
+ones and, if Python has the package trl, the published ones in that package (Llama 3 to 3.2, Qwen2.5 to Qwen3.6, Gemma,
+Phi, ...). --templates uses all *.jinja of a folder instead.
 
-Exits with 77, which CTest calls skipped, where transformers, tokenizers or jinja2 are missing.
+Exits with 77, which CTest calls skipped, if transformers, tokenizers or jinja2 is missing.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def content(r):
 
 
 def conversation(r):
-    """Mostly what templates expect, sometimes not."""
+    """Returns a random conversation, mostly of a form that templates expect."""
     messages = []
     if r.random() < 0.4:
         messages.append({"role": "system", "content": content(r)})
@@ -67,7 +67,7 @@ def conversation(r):
             messages.append({"role": "tool", "name": "weather", "tool_call_id": call["id"], "content": content(r)})
         answer = {"role": "assistant", "content": content(r)}
         if r.random() < 0.2:
-            answer["thinking"] = answer["reasoning_content"] = content(r)  # transformers adds the other name
+            answer["thinking"] = answer["reasoning_content"] = content(r)  # transformers adds the second name
         if r.random() < 0.1:
             answer["content"] = "<think>\n" + content(r) + "\n</think>\n\n" + answer["content"]
         messages.append(answer)
@@ -83,7 +83,7 @@ def conversation(r):
 
 
 def tokenizer_with(template):
-    """What apply_chat_template is a method of; its vocabulary does not matter for text."""
+    """Returns a tokenizer with the template; its vocabulary does not matter for text."""
     t = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1}, unk_token="<s>")),
                                 bos_token="<s>", eos_token="</s>")
     t.chat_template = template
@@ -98,7 +98,7 @@ def expected(template, request):
         _, spans = render_jinja_template([request["messages"]], tools=request["tools"], chat_template=template,
                                          return_assistant_tokens_mask="generation" in template, bos_token="<s>",
                                          eos_token="</s>", **more)
-        # Characters to bytes; the places that transformers reports are those of whole blocks of its output.
+        # Converts characters to bytes. The ranges that transformers reports are those of whole blocks of its output.
         spans = [[len(written[:a].encode()), len(written[:b].encode())] for a, b in (spans[0] if spans else [])]
         return {"text": written, "generations": [s for s in spans if s[0] < s[1]]}
     except (jinja2.exceptions.TemplateError, TypeError, ValueError) as e:
@@ -106,7 +106,7 @@ def expected(template, request):
 
 
 def compare(name, template, requests, answers):
-    """How many are equal, refused by both, and different."""
+    """Returns how many answers are equal, refused by both, and different."""
     equal = refused = wrong = 0
     for request, line in zip(requests, answers):
         got, want = json.loads(line), expected(template, request)
@@ -122,7 +122,7 @@ def compare(name, template, requests, answers):
 
 
 def check(options, name, template):
-    """Draws until so many conversations were written by both, or ten times as many were drawn."""
+    """Draws conversations until both wrote options.conversations of them, or ten times as many were drawn."""
     r = random.Random(name)
     total = [0, 0, 0]
     while total[0] < options.conversations and sum(total) < 10 * options.conversations and not total[2]:
@@ -134,13 +134,13 @@ def check(options, name, template):
 
 
 def published():
-    """The templates that the package trl has; none where it is missing."""
+    """Returns the templates in the package trl; none if it is missing."""
     trl = importlib.util.find_spec("trl")
     return glob.glob(os.path.join(trl.submodule_search_locations[0], "chat_templates", "*.jinja")) if trl else []
 
 
 def templates(options):
-    """(name, source) of what is compared, without those that use what is not supported."""
+    """Returns the templates to compare as (name, source), without those that use unsupported features."""
     here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates")
     files = glob.glob(os.path.join(options.templates or here, "*.jinja")) + ([] if options.templates else published())
     found = []

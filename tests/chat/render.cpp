@@ -1,6 +1,6 @@
-// render TEMPLATE < REQUESTS: for each line of standard input, an object whose members are the template's variables, a
-// line {"text": .., "generations": [[begin, end]..]} or {"error": ..}. Without TEMPLATE: the templates that have a
-// name, as one object. tests/chat/against_transformers.py reads them.
+// render TEMPLATE < REQUESTS: prints a line {"text": .., "generations": [[begin, end]..]} or {"error": ..} for each
+// line of standard input, an object whose members are the template's variables. Without TEMPLATE: prints the built-in
+// templates as one object. tests/chat/against_transformers.py reads the output.
 
 #include <fstream>
 #include <iostream>

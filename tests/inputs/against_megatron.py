@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Data sets that megatron-core wrote, prepared as corpora: the same documents as megatron-core reads. And back: it reads
-the same of what `data export` wrote.
+"""Prepares corpora from data sets that megatron-core wrote: they must have the documents that megatron-core reads. In
+turn, megatron-core must read the same documents from the files of `data export`.
 
 against_megatron.py RINGMASTER
 
-Exits with 77, which CTest calls skipped, where megatron-core, torch or h5py are missing.
+Exits with 77, which CTest calls skipped, if megatron-core, torch or h5py is missing.
 """
 
 import os
@@ -26,7 +26,7 @@ END = 256  # the end-of-text token of the tokenizer `bytes`
 TYPES = [np.uint8, np.int8, np.int16, np.int32, np.int64, np.uint16]
 
 
-# Documents of some sequences each, of which some are empty. ends: each document ends with END, as with --append-eod.
+# Writes documents of several sequences, some of them empty. If `ends`, each document ends with END (--append-eod).
 def write(prefix, dtype, ends, seed):
     r = random.Random(seed)
     largest = min(255, np.iinfo(dtype).max)
@@ -47,7 +47,7 @@ def merge(prefix, parts):
     builder.finalize(prefix + ".idx")
 
 
-# As megatron-core reads them: all sequences of a document, one after the other.
+# Yields the documents as megatron-core reads them: all sequences of a document, one after another.
 def documents_of(prefix):
     data = IndexedDataset(prefix)
     bounds = data.document_indices

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Parquet tables that pyarrow wrote, prepared as corpora: the same tokens, documents and masks as of the JSON Lines of
-the same rows. Damaged and mistaken ones are refused by name.
+"""Prepares corpora from Parquet tables that pyarrow wrote: they must have the same tokens, documents and masks as those
+from JSON Lines of the same rows. Damaged and unsuitable tables must be refused by name.
 
 against_pyarrow.py RINGMASTER
 
-Exits with 77, which CTest calls skipped, where pyarrow or h5py are missing or the program was built without Arrow.
+Exits with 77, which CTest calls skipped, if pyarrow or h5py is missing or the program was built without Arrow.
 """
 
 import json
@@ -36,7 +36,7 @@ class Program:
                  "--force", "--output", self.output, *options]
         return subprocess.run(words, capture_output=True, text=True, check=False)
 
-    # What all tokens, documents and the mask of the corpus hash to.
+    # Returns the hash of all tokens, documents and the mask of the corpus, and the number of documents.
     def identity(self, path, options):
         done = self.prepare(path, options)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -58,7 +58,7 @@ def message(r, role):
     return {"role": role, "content": text(r) or "-", "note": r.choice([None, "n"])}
 
 
-# A table has all keys in each row, with null where a row has none: those inside of others are not there.
+# Removes nested keys whose value is null: a table has all keys in each row, with null for keys that the row lacks.
 def without_nulls(value, inside=False):
     if isinstance(value, list):
         return [without_nulls(item, True) for item in value]
@@ -77,7 +77,7 @@ def rows(count, seed):
                                  [{"name": "add", "properties": {"a": "number", "b": "number"}}]])}
 
 
-# Conversations in the forms that `--chat-field` finds by itself. A table has the columns of all, a line has its own.
+# Yields conversations in the forms that `--chat-field` recognizes. A table has all their columns, a line only its own.
 def chat_rows(count, seed):
     r = random.Random(seed)
     for i in range(count):
@@ -88,7 +88,7 @@ def chat_rows(count, seed):
                {"instruction": said[0], "input": r.choice([None, "", said[1]]), "output": said[2]})[i % 3]
 
 
-# The same rows in several forms: (name, table, how it is written).
+# Yields the same rows in several forms: (name, table, options for writing it).
 def forms(table):
     def texts(of_type):
         return table.set_column(table.schema.get_field_index("text"), "text", of_type)
@@ -161,7 +161,7 @@ def refuse(program, folder):
     program.refused(os.path.join(folder, "bad.jsonl"), ["a Parquet table", "rename it to .parquet"])
 
 
-# Any cut, and changed bytes anywhere: an error that names the file, or the rows that a page's bytes now spell.
+# Truncates the file or changes bytes anywhere: the result is an error that names the file, or rows with changed text.
 def damage(program, folder):
     r = random.Random(2)
     path = os.path.join(folder, "damaged.parquet")

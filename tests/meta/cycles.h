@@ -1,5 +1,5 @@
 #pragma once
-// Includes that lead back to where they began.
+// Finds cycles of includes.
 
 #include <functional>
 #include <string>
@@ -9,11 +9,12 @@
 
 namespace ring::test {
 
-// A header and its source are one unit: "comm/store" for both.
+// Returns the unit of a file. A header and its source are one unit: "comm/store" for both.
 std::string unit_of(const std::string& path);
 std::string folder_of(const std::string& path);
 
-// One line for each group of names (units, or folders) that include each other: "a b c". Only rooms count.
+// Returns one line, such as "a b c", for each group of names (units or folders) that include each other. Only rooms
+// count.
 std::vector<std::string> include_cycles(const std::vector<SourceFile>&,
                                         const std::function<std::string(const std::string&)>& name_of);
 

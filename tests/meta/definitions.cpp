@@ -10,7 +10,8 @@
 namespace ring::test {
 namespace {
 
-// Lines as clang-format leaves them: what a namespace holds begins in the first column, and its end names it.
+// Tracks the open namespaces. Requires clang-format's layout: a namespace's contents begin in the first column, and its
+// end names it.
 class Namespaces {
  public:
   void pass(const std::string& line) {
@@ -22,7 +23,7 @@ class Namespaces {
       open_.push_back(m[1]);
     }
   }
-  // "ring::chat::"; unnamed ones keep their types to themselves.
+  // Returns false inside unnamed namespaces, whose types are private to their file.
   bool shared() const { return std::ranges::find(open_, "") == open_.end(); }
   std::string prefix() const {
     std::string text;
@@ -34,7 +35,8 @@ class Namespaces {
   std::vector<std::string> open_;
 };
 
-// The type that a line begins to define; empty: none. Specialisations and nested types have names of their own.
+// Returns the type whose definition begins on the line; "" if there is none. Specialisations and nested types do not
+// count: they have names of their own.
 std::string type_in(const std::string& line) {
   static const std::regex type(R"(^(?:struct|class|union|enum(?: class)?) (\w+)(?: final)?(?: : .*)? *\{)");
   std::smatch m;

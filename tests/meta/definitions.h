@@ -1,5 +1,5 @@
 #pragma once
-// Types of the whole tree.
+// Finds types with several definitions in the tree.
 
 #include <string>
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace ring::test {
 
-// Types outside of functions and of unnamed namespaces that two files of the rooms define under one name: "ring::Job:
-// data/encode_job.h, launcher/job.h". The linker takes the members of one of them for both, without a word.
+// Returns the types outside of functions and unnamed namespaces that two files of the rooms define under one name:
+// "ring::Job: data/encode_job.h, launcher/job.h". The linker would silently use the members of one for both.
 std::vector<std::string> types_defined_twice(const std::vector<SourceFile>&);
 
 }  // namespace ring::test

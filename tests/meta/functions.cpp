@@ -7,7 +7,7 @@
 namespace ring::test {
 namespace {
 
-// Comments, strings and preprocessor lines become their line ends, so that only the program's own braces are left.
+// Replaces comments, strings and preprocessor lines by their line ends, so that only the program's own braces are left.
 std::string bare(const std::string& text) {
   static const std::regex other(R"re(R"(\w*)\([^]*?\)\1"|//[^\n]*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'|)re"
                                 R"re((?:^|\n)[ \t]*#(?:[^\n]*\\\n)*[^\n]*)re");
@@ -21,7 +21,8 @@ std::string bare(const std::string& text) {
   return out.append(from, text.cend());
 }
 
-// What stands before an opening brace: a function's head, and not a type, a namespace or a list of values.
+// Returns whether the text before an opening brace is the head of a function, not of a type, a namespace or a list of
+// values.
 bool is_head(const std::string& statement) {
   static const std::regex scope(R"((^|[\s>])(namespace|class|struct|enum|union|extern)\b)");
   static const std::regex ends_as_function(R"(\)\s*(const|override|noexcept|final|\s)*$)");
@@ -68,7 +69,7 @@ class Scan {
 
   std::vector<Function> found_;
   std::string statement_;
-  std::optional<int> inside_;  // the depth at which the function began
+  std::optional<int> inside_;  // the depth at which the function begins
   int depth_ = 0, line_ = 1, begin_ = 1;
 };
 

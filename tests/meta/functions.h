@@ -1,5 +1,5 @@
 #pragma once
-// Functions of a C++ or CUDA source, found by their braces.
+// Finds the functions of a C++ or CUDA source by their braces.
 
 #include <string>
 #include <vector>
@@ -9,10 +9,10 @@
 namespace ring::test {
 
 struct Function {
-  int line, lines;  // of its first word; until its last brace
+  int line, lines;  // line of its first word; lines up to its last brace
 };
 
-// Those at namespace or class level, in order; what is defined inside of them counts as theirs.
+// Returns the functions at namespace or class level, in order. Code inside them, such as lambdas, counts as theirs.
 std::vector<Function> functions_of(const SourceFile&);
 
 }  // namespace ring::test

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 
-# Prints what a GoogleTest program prints for the tests in its filter.
+# A program that prints what a GoogleTest program prints for the tests in its filter.
 PRETENDER = r"""#!/bin/bash
 if [ "$1" = --gtest_list_tests ]; then
   case "$2" in *GpuDist*-*) exit 3;; *-GpuDist*) ;; *) echo GpuDistA.; echo "  Pair"; exit;; esac

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Names the public headers of the rooms that do not compile by themselves. A header that NAME.cpp includes first is
-# compiled so by the build; the others are compiled here, some at a time. Device headers (cuda/) are left to nvcc; those
-# over cuBLAS need the CUDA Toolkit's.
+# compiled alone by the build; the others are compiled here, in batches. Device headers (cuda/) are left to nvcc;
+# headers over cuBLAS need the CUDA Toolkit's.
 #   headers_alone.sh SOURCE_DIR COMPILER [FLAG...]
 set -euo pipefail
 cd "$1"

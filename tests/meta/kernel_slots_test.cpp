@@ -12,7 +12,7 @@
 namespace ring::test {
 namespace {
 
-// Name of the slot, as given to its constructor, to the header that declares it.
+// Returns a map from the slot's name, as given to its constructor, to the header that declares it.
 std::map<std::string, std::string> declared_slots(const std::vector<SourceFile>& files) {
   static const std::regex slot(R"re(\bKernel<\s*[\w:]+\s*>\s+\w+\s*[{(]\s*"([^"]+)")re");
   std::map<std::string, std::string> out;

@@ -11,7 +11,7 @@
 namespace ring::test {
 namespace {
 
-// Rooms of one rank stand side by side and do not see each other.
+// Ranks of the rooms. A room includes rooms of lower rank; rooms of the same rank do not include each other.
 const std::map<std::string, int> kRank = {{"core", 0},     {"kernels", 1},  {"job", 1},         {"text", 1},
                                           {"comm", 2},     {"autograd", 3}, {"data", 3},        {"checkpoint", 3},
                                           {"model", 4},    {"parallel", 5}, {"optim", 6},       {"engine", 7},
@@ -21,14 +21,14 @@ constexpr std::size_t kMaxLines = 600;
 constexpr std::ptrdiff_t kMaxColumns = 120;
 const std::string kDevice = "kernels/cuda/device/";
 
-// The room that a file is in. Programs beside a room may use everything.
+// Returns the room of a file. Programs beside a room may use everything.
 std::string room_of(const std::string& path) {
   return path.starts_with("bench/programs/") ? "" : path.substr(0, path.find('/'));
 }
 
 bool in_cuda_folder(const std::string& path) { return path.find("/cuda/") != std::string::npos; }
 
-// Empty when `from` may include `to`.
+// Returns why `from` must not include `to`; "" if it may.
 std::string include_problem(const std::string& from, const std::string& to) {
   if (to.starts_with("generated/")) return "";
   const auto target = kRank.find(room_of(to));
@@ -182,7 +182,7 @@ Violations command_line_parsers(const SourceFile& file) {
 }
 
 Violations detached_threads(const SourceFile& file) {
-  // Each says at its thread why nobody joins it.
+  // Each of these files says at its thread why nobody joins it.
   static const std::set<std::string> allowed = {"comm/nccl/channel.cpp", "comm/nccl/peer_copies.cpp",
                                                 "core/awake_clock.cpp", "trainer/gpu_watch.cpp"};
   Violations out;
@@ -194,7 +194,7 @@ Violations detached_threads(const SourceFile& file) {
 }
 
 Violations leftovers(const SourceFile& file) {
-  // Spelled in pieces, or this file would break its own rule.
+  // The words are split, or this file would break its own rule.
   static const std::regex marks(
       "\\b(TO"
       "DO|FIX"
@@ -226,7 +226,7 @@ Violations hard_words(const SourceFile& file) {
   static const std::regex limit(R"((^|[^\w".])((least|most)_\w+|k(Least|Most)[A-Z]\w*))");
   Violations out;
   if (!is_source(file.path) || !kRank.contains(room_of(file.path))) return out;
-  bool in_comment = false;  // the line before is a comment, which this line may continue
+  bool in_comment = false;  // the previous line is a comment, which this line may continue
   each_line(file, [&](const std::string& line, const std::string& at) {
     const std::size_t comment = line.find("// ");
     const std::string before = line.substr(0, comment);

@@ -10,9 +10,9 @@ namespace ring::test {
 
 using Violations = std::vector<std::string>;
 
-// A room includes only itself and rooms to its left, by paths from the root; nothing there includes tests or
-// benchmarks. Device vocabulary (kernels/cuda/device/) includes nothing else of ours but the host-and-device generator,
-// and only CUDA folders include it.
+// A room includes only itself and rooms to its left, by paths from the root, and includes no tests or benchmarks.
+// Device vocabulary (kernels/cuda/device/) includes only itself and the host-and-device generator, and only CUDA
+// folders include it.
 Violations include_direction(const SourceFile&);
 
 // Headers of large libraries stay out of the rooms' headers: every includer would pay for them.
@@ -30,24 +30,22 @@ Violations width(const SourceFile&);
 // own).
 Violations host_waits(const SourceFile&);
 
-// A pipe in place of a file would be waited for, and a device read without end: files are opened by open_regular()
-// (core/regular_file.h). A line that opens one otherwise says why it may: it names a file of the system ("/proc",
-// "/sys",
-// "/dev/null"), a directory (O_DIRECTORY) or a new file (O_EXCL, "wbx"), or ends with "// opens: REASON", one of
-// checked (by check_regular()), system, own, output (that the user named).
+// Files are opened by open_regular() (core/regular_file.h): opening a pipe in place of a file would block, and reading
+// a device would never end. A line that opens a file in another way says why it may: it names a system file ("/proc",
+// "/sys", "/dev/null"), a directory (O_DIRECTORY) or a new file (O_EXCL, "wbx"), or ends with "// opens: REASON", one
+// of checked (by check_regular()), system, own, output (that the user named).
 Violations opened_files(const SourceFile&);
 
-// A setting becomes a smaller integer by narrow<T>(), which checks that it fits.
+// Settings are converted to smaller integers by narrow<T>(), which checks that they fit.
 Violations narrowed_settings(const SourceFile&);
 
-// What a caller wants to know of an object is a virtual function of its interface: nobody asks for its class, tests
-// included.
+// Callers learn about an object through virtual functions of its interface and never test for its class, also in tests.
 Violations casts_by_class(const SourceFile&);
 
 // Rooms other than model use the interface Model (model/model.h) and name no architecture. Tests may.
 Violations named_architectures(const SourceFile&);
 
-// JSON is parsed by core/json.h alone, which bounds the work; tests may use nlohmann's parser.
+// JSON is parsed only by core/json.h, which bounds the work; tests may use nlohmann's parser.
 Violations json_parsers(const SourceFile&);
 
 // Only cli/command.cpp includes CLI11: its templates are slow to compile in every file that uses them.
@@ -56,7 +54,8 @@ Violations command_line_parsers(const SourceFile&);
 // Threads are joined, except in files that say why not.
 Violations detached_threads(const SourceFile&);
 
-// No marks of unfinished work, no paths of somebody's machine, and no comment without a subject ("Of ...").
+// Sources contain no marks of unfinished work, no paths of a person's machine, and no comment without a subject ("Of
+// ...").
 Violations leftovers(const SourceFile&);
 
 // Comments in the rooms begin with a verb or with the thing, not with a relative pronoun or a conjunction ("What the

@@ -1,4 +1,4 @@
-// The rules, first on text that breaks them, then on the project itself.
+// The rules, tested on text that breaks them, then applied to the project.
 #include "tests/meta/rules.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ TEST(IncludeDirection, KeepsDeviceVocabularyApart) {
   EXPECT_EQ(include_direction({"trainer/a.cpp", include_of("kernels/cuda/device/a.cuh")}).size(), 1u);
 }
 
-TEST(HeavyIncludes, OnlyInHeadersOfRooms) {
+TEST(HeavyIncludes, AreRefusedInHeadersOfRooms) {
   EXPECT_EQ(heavy_includes({"core/log.h", "#include <spdlog/spdlog.h>\n"}).size(), 1u);
   EXPECT_EQ(heavy_includes({"data/store.h", "#include <hdf5.h>\n"}).size(), 1u);
   EXPECT_TRUE(heavy_includes({"core/log.cpp", "#include <spdlog/spdlog.h>\n"}).empty());
@@ -99,7 +99,7 @@ TEST(IncludeCycles, AreFoundByUnitAndByFolder) {
   EXPECT_EQ(include_cycles(files, folder_of), std::vector<std::string>{"comm comm/x"});
 }
 
-TEST(HostWaits, OnlyWhereTheDesignAllowsThem) {
+TEST(HostWaits, AreRefusedWithoutAReason) {
   const std::string call = "  stream.synchronize();\n";
   EXPECT_EQ(host_waits({"trainer/loop.cpp", call}).size(), 1u);
   EXPECT_EQ(host_waits({"kernels/cuda/a.cu", "cudaStreamSynchronize(s);\n"}).size(), 1u);
@@ -188,7 +188,7 @@ TEST(CastsByClass, AreRefusedInTestsToo) {
   }
 }
 
-TEST(NamedArchitectures, AreForTheRoomModel) {
+TEST(NamedArchitectures, AreRefusedOutsideTheRoomModel) {
   EXPECT_EQ(named_architectures({"trainer/a.h", "void evaluate(const Decoder&);\n"}).size(), 1u);
   EXPECT_EQ(named_architectures({"optim/a.cpp", "#include \"model/decoder.h\"\n"}).size(), 1u);
   EXPECT_TRUE(named_architectures({"optim/a.cpp", "void f(const Model&, StringDecoder&);\n"}).empty());
@@ -196,7 +196,7 @@ TEST(NamedArchitectures, AreForTheRoomModel) {
     EXPECT_TRUE(named_architectures({path, "Decoder model(config);\n"}).empty()) << path;
 }
 
-TEST(JsonParsers, AreThatOfCore) {
+TEST(JsonParsers, AreRefusedOutsideCore) {
   const std::string call = "  const auto j = nlohmann::json::parse(text);\n";
   EXPECT_EQ(json_parsers({"trainer/a.cpp", call}).size(), 1u);
   EXPECT_EQ(json_parsers({"cli/a.cpp", "  if (Json::accept (text)) return;\n"}).size(), 1u);
@@ -205,7 +205,7 @@ TEST(JsonParsers, AreThatOfCore) {
   EXPECT_TRUE(json_parsers({"trainer/a.cpp", "  const auto j = parse_json<nlohmann::json>(text);\n"}).empty());
 }
 
-TEST(CommandLineParsers, AreBehindOneHeader) {
+TEST(CommandLineParsers, AreRefusedOutsideOneSource) {
   const std::string include = "#include <CLI/CLI.hpp>\n";
   for (const char* path : {"cli/train.cpp", "cli/command.h", "bench/programs/gemm.cpp", "tests/cli/a_test.cpp"})
     EXPECT_EQ(command_line_parsers({path, include}).size(), 1u) << path;
@@ -256,21 +256,21 @@ TEST(Tree, HeadersAreLight) { EXPECT_EQ(joined(heavy_includes), ""); }
 TEST(Tree, FilesAreShort) { EXPECT_EQ(joined(length), ""); }
 TEST(Tree, FunctionsAreShort) { EXPECT_EQ(joined(function_length), ""); }
 TEST(Tree, LinesFitAScreen) { EXPECT_EQ(joined(width), ""); }
-TEST(Tree, IncludesNeverLeadBack) {
+TEST(Tree, IncludesHaveNoCycles) {
   EXPECT_EQ(include_cycles(tree(), unit_of), std::vector<std::string>{});
   EXPECT_EQ(include_cycles(tree(), folder_of), std::vector<std::string>{});
 }
 TEST(Tree, TypesHaveOneDefinition) { EXPECT_EQ(types_defined_twice(tree()), std::vector<std::string>{}); }
 TEST(Tree, HostDoesNotWait) { EXPECT_EQ(joined(host_waits), ""); }
-TEST(Tree, NobodyAsksForClasses) { EXPECT_EQ(joined(casts_by_class), ""); }
+TEST(Tree, CodeDoesNotCastByClass) { EXPECT_EQ(joined(casts_by_class), ""); }
 TEST(Tree, ModelsAreUsedByTheirInterface) { EXPECT_EQ(joined(named_architectures), ""); }
 TEST(Tree, FilesAreOpenedByOneHelper) { EXPECT_EQ(joined(opened_files), ""); }
-TEST(Tree, SettingsKeepTheirBits) { EXPECT_EQ(joined(narrowed_settings), ""); }
+TEST(Tree, SettingsAreNarrowedWithChecks) { EXPECT_EQ(joined(narrowed_settings), ""); }
 TEST(Tree, JsonIsReadWithBounds) { EXPECT_EQ(joined(json_parsers), ""); }
 TEST(Tree, CommandsAreReadThroughOneHeader) { EXPECT_EQ(joined(command_line_parsers), ""); }
 TEST(Tree, ThreadsAreJoined) { EXPECT_EQ(joined(detached_threads), ""); }
 TEST(Tree, WordsArePlain) { EXPECT_EQ(joined(hard_words), ""); }
-TEST(Tree, NothingIsLeftOver) { EXPECT_EQ(joined(leftovers), ""); }
+TEST(Tree, SourcesHaveNoLeftovers) { EXPECT_EQ(joined(leftovers), ""); }
 
 }  // namespace
 }  // namespace ring::test

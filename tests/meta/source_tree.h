@@ -12,7 +12,8 @@ struct SourceFile {
   std::string text;
 };
 
-// Every text file that git would track below `root`; without git every one outside build outputs. Sorted by path.
+// Returns every text file below `root` that git would track; without git, every text file outside build outputs. Sorted
+// by path.
 std::vector<SourceFile> source_tree(const std::filesystem::path& root);
 
 bool is_source(const std::string& path);  // C++ or CUDA

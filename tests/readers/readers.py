@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What a run writes, opened by the programs that it is written for.
+"""Opens the files of a run with the programs that they are written for.
 
 readers.py RINGMASTER READER, where READER is tensorboard, pandas, h5py or prometheus. A small run is trained first.
-prometheus looks at the run's dashboard by promtool, where that is installed, and by the package prometheus_client.
+prometheus reads the run's dashboard with promtool, if that is installed, and with the package prometheus_client.
 
-Exits with 77, which CTest calls skipped, where the reader is missing.
+Exits with 77, which CTest calls skipped, if the reader is missing.
 """
 
 import importlib.util
@@ -100,7 +100,7 @@ def pandas(run):
     need("pandas")
     import pandas as pd
     directory = run.train().directory
-    records = pd.read_json(os.path.join(directory, "metrics.jsonl"), lines=True)  # as docs/runs.md says
+    records = pd.read_json(os.path.join(directory, "metrics.jsonl"), lines=True)  # as in docs/runs.md
     train = records.query("group == 'train'")
     assert list(train["step"]) == list(range(INTERVAL, STEPS + 1, INTERVAL)), train
     assert list(train["tokens"]) == [s * TOKENS_PER_STEP for s in train["step"]]

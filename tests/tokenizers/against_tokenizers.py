@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""tokenizer.json against Hugging Face's tokenizers: the same numbers, offsets and decoded text on a hard corpus.
+"""Compares tokenizer.json files with Hugging Face's tokenizers: ids, offsets and decoded text on a hard corpus.
 
 against_tokenizers.py RINGMASTER [--bytes N] [--file TOKENIZER_JSON]...
 
-1. Vocabularies that tokenizers trains, or that are random, with each pattern and setting that this program has. The
-   patterns of published models meet the whole corpus (10 MB), everything else a tenth of it, of all places.
+1. Vocabularies that tokenizers trains and random ones, with each pattern and setting that this program supports. The
+   patterns of published models are tested on the whole corpus (10 MB), all others on a tenth of it, from all parts.
 2. The same for files that --file names.
-3. Vocabularies that `ringmaster tokenizer train --kind byte-bpe` makes: tokenizers loads them.
+3. Vocabularies of `ringmaster tokenizer train --kind byte-bpe`, which tokenizers must load.
 
-Exits with 77, which CTest calls skipped, where the package tokenizers is missing.
+Exits with 77, which CTest calls skipped, if the package tokenizers is missing.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def bpe(pre_tokenizer, normalizer=None, **model):
 
 
 def with_bos(tokenizer):
-    """As Llama 3 has it."""
+    """Adds the begin token like Llama 3."""
     tokenizer.post_processor = processors.Sequence([
         processors.ByteLevel(trim_offsets=True),
         processors.TemplateProcessing(single="<|begin|> $A", special_tokens=[("<|begin|>", 1)])])
@@ -88,7 +88,7 @@ def with_added(tokenizer):
 
 
 def like_llama2(texts, first_only=False, unk_only=False):
-    """Characters, a blank in front, bytes for what is unknown; pieces as SentencePiece has them."""
+    """Trains a vocabulary like SentencePiece's: characters, a blank in front, bytes for unknown characters."""
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
     trained.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=6000, show_progress=False, limit_alphabet=1500))
@@ -109,7 +109,7 @@ def like_llama2(texts, first_only=False, unk_only=False):
 
 
 def random_merges(seed):
-    """Pieces that no text suggests: whatever depends on the order of merges shows."""
+    """Makes random merges that no text suggests, so that errors in the order of merges show."""
     rng = random.Random(seed)
     pieces, merges = sorted(pre_tokenizers.ByteLevel.alphabet()), []
     likely = [pieces.index(c) for c in "etaoinshr \u0120\u010a\u00d0\u00d8\u00e3" if c in pieces]
@@ -126,7 +126,7 @@ def random_merges(seed):
 
 
 def families(texts):
-    """The patterns of published models."""
+    """Yields tokenizers with the patterns of published models."""
     yield "GPT-2", bytes_vocabulary(bpe(pre_tokenizers.ByteLevel(add_prefix_space=False)), texts)
     llama = bytes_vocabulary(bpe(byte_level(split(Regex(LLAMA3))), ignore_merges=True), texts)
     yield "Llama 3", with_bos(llama)
@@ -172,7 +172,7 @@ class Bench:
 
 
 def byte_places(text):
-    """Of each character and of the end, in bytes."""
+    """Returns the byte offsets of each character and of the end."""
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     sizes = 1 + (codes >= 0x80) + (codes >= 0x800) + (codes >= 0x10000)
     return np.concatenate([[0], np.cumsum(sizes)])
@@ -192,7 +192,7 @@ def first_difference(a, b):
 
 
 def known_to(normalizer, text):
-    """Without the characters that tokenizers' tables of Unicode, which are older, normalise in another way."""
+    """Removes characters that tokenizers normalises differently, since its Unicode tables are older."""
     forms = {f: getattr(normalizers, f)() for f in ("NFC", "NFD", "NFKC", "NFKD")}
     def agrees(c):
         probe = "a\u0345" + c + "\u0334a"

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A text that is hard to divide, made of Unicode's data and the texts of this machine: corpus.py FILE [BYTES]
+"""Writes a text that is hard to tokenize, made of Unicode's data and texts of this machine: corpus.py FILE [BYTES]
 
-Sentences of random words of 30 blocks of characters, code and documents that are installed, emoji with modifiers and
-joiners, control characters, combining marks in any order, CRLF and the other ends of lines, long runs of blanks,
-letters and digits, contractions, and every character that has a name. It depends on the installed files and on the
-version of Unicode that Python has.
+It has sentences of random words from 30 blocks of characters, installed code and documents, emoji with modifiers and
+joiners, control characters, combining marks in any order, CRLF and other ends of lines, long runs of blanks, letters
+and digits, contractions, and every character that has a name. It depends on the installed files and on Python's version
+of Unicode.
 """
 import glob
 import os

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""GGUF files against llama.cpp itself, and against the package gguf, on a CPU.
+"""Compares GGUF files with llama.cpp and with the package gguf, on a CPU.
 
 against_llama_cpp.py RINGMASTER LOGITS: the program, and the one built from logits.cpp.
 
 1. Tiny random models of each family are imported and exported as GGUF; llama.cpp must give our logits, in every type.
    The package gguf must read every tensor, and its own rounding to q8_0 must give the same bytes.
-2. Runs that `ringmaster train` made, each with another tokenizer, are exported; llama.cpp must divide text into our
-   tokens, spell them alike, and write the same greedy text.
+2. Runs of `ringmaster train`, each with a different tokenizer, are exported; llama.cpp must split text into our tokens,
+   spell them alike, and write the same greedy text.
 
-Exits with 77, which CTest calls skipped, where numpy, gguf or llama_cpp_py_sync is missing. The latter is llama.cpp,
-built for a CPU and for a C library of 2.38 or newer.
+Exits with 77, which CTest calls skipped, if numpy, gguf or llama_cpp_py_sync is missing. The latter is llama.cpp, built
+for a CPU and for a C library of 2.38 or newer.
 """
 
 import json
@@ -31,8 +31,8 @@ except (ImportError, RuntimeError) as e:
 TOKENS = 48
 VOCABULARY = 320  # more than the tokenizer `bytes` has: the rest is unused
 
-# How far logits may be from ours, as vectors. llama.cpp rounds what it multiplies by matrices to their type, and takes
-# gelu from a table of f16.
+# Maximum distance of the logits from ours, as vectors. llama.cpp rounds inputs of matrix products to the type of the
+# matrices, and takes gelu from a table of f16.
 TOLERANCE = {"f32": 1e-5, "f16": 5e-3, "bf16": 4e-2, "q8_0": 1e-1}
 GPT2_TOLERANCE = 2e-3
 
@@ -99,7 +99,7 @@ def gpt2_shapes(c):
 
 
 def write_published(folder, family, config, seed):
-    """Large weights, and norms and biases that are not ones and zeros: whatever is mixed up shows."""
+    """Makes large weights, and norms and biases other than ones and zeros, so that mixed-up tensors show."""
     os.makedirs(folder)
     kind = {"GPT2": "GPT2LMHeadModel"}.get(family, family + "ForCausalLM")
     with open(os.path.join(folder, "config.json"), "w") as f:
@@ -122,7 +122,7 @@ def log_nothing(_level, _text, _data):
 
 
 class LlamaCpp:
-    """A file, loaded by llama.cpp."""
+    """A file loaded by llama.cpp."""
 
     def __init__(self, file):
         self.model = LIB.llama_model_load_from_file(file.encode(), LIB.llama_model_default_params())
@@ -176,7 +176,7 @@ class LlamaCpp:
 
 
 class Bench:
-    """A folder, the two programs, and what was wrong."""
+    """A folder, the two programs, and the errors found so far."""
 
     def __init__(self, binary, logits, folder):
         self.binary, self.logits_binary, self.folder = os.path.abspath(binary), os.path.abspath(logits), folder
@@ -203,7 +203,7 @@ class Bench:
 
 
 def differing_values(exact, rounded, kind):
-    """Tensors of the file `rounded` that are not what the package gguf makes of those of the exact one."""
+    """Returns how many tensors of `rounded` differ from the package gguf's rounding of those in `exact`."""
     wrong = 0
     for a, b in zip(exact.tensors, rounded.tensors, strict=True):
         quant = b.tensor_type
@@ -238,7 +238,7 @@ TEXTS = ["line 12 of a text that repeats itself 3 times", "  two  blanks\n\n\n a
 
 
 def edited(bench, name, change):
-    """The tokenizer.json of a vocabulary that was trained here, as another model's divides text."""
+    """Writes the tokenizer.json of a vocabulary trained here, changed to split text like another model's."""
     with open(bench.path("gpt2.json")) as f:
         tokenizer = json.load(f)
     change(tokenizer)
@@ -286,7 +286,7 @@ def check_tokenizer(bench, name, tokenizer):
     bench.ring("train", bench.path("train.yaml"), "run.directory=" + run, "data.path=" + corpus)
     bench.ring("export", run, "--format", "gguf", "--output", file)
     model, wrong, spelled = LlamaCpp(file), 0, 0
-    parsed = tokenizer.endswith(".json")  # these find special tokens in a text, the others take them as text
+    parsed = tokenizer.endswith(".json")  # only these find special tokens in a text
     for text in TEXTS:
         ours = [int(i) for i in bench.ring("tokenizer", "encode", run, "--special", stdin=text.encode()).split()]
         theirs = model.tokens(text, special=True, parsed=parsed)

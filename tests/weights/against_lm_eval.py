@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Tasks against lm-evaluation-harness itself, in float32 on a CPU.
+"""Compares tasks with lm-evaluation-harness, in float32 on a CPU.
 
 against_lm_eval.py RINGMASTER: the program.
 
 A small random Llama with a byte-level BPE tokenizer is made with transformers and imported. Questions of each format,
-invented here, are evaluated by both: lm_eval with its own task files (hellaswag, arc_easy, mmlu, lambada_openai), which
-are only pointed at our files, and `ringmaster eval --task`. All metrics must agree.
+invented here, are evaluated by lm_eval, whose own task files (hellaswag, arc_easy, mmlu, lambada_openai) are pointed at
+our files, and by `ringmaster eval --task`. All metrics must agree.
 
-Exits with 77, which CTest calls skipped, where lm_eval, torch, transformers or tokenizers is missing.
+Exits with 77, which CTest calls skipped, if lm_eval, torch, transformers or tokenizers is missing.
 """
 
 import json
@@ -36,7 +36,7 @@ except ImportError as e:
     print("skipped:", e)
     sys.exit(77)
 
-torch.set_num_threads(1)  # more of them only wait for each other in so small a model
+torch.set_num_threads(1)  # in so small a model, more threads only wait for each other
 QUESTIONS = 120
 random.seed(7)
 WORDS = ("the a roof water woman man horse ball river house light stone blue quick often never walks takes opens "
@@ -70,7 +70,7 @@ def lambada():
 
 
 def greedy_lambada(model, tokenizer):
-    """A text whose last word is the token that the model finds likeliest."""
+    """Returns a text whose last word is the model's most likely token."""
     while True:
         context = words(10, 40)
         ids = tokenizer(context)["input_ids"]
@@ -82,7 +82,7 @@ def greedy_lambada(model, tokenizer):
             return {"text": text}
 
 
-# Our name of the format, the harness's task file below its folder, and what it is called there.
+# Our name of the format, the harness's task file below its folder, and the split and metrics there.
 TASKS = [(hellaswag, "hellaswag/hellaswag.yaml", "validation", ["acc", "acc_norm"]),
          (arc, "arc/arc_easy.yaml", "test", ["acc", "acc_norm"]),
          (mmlu, "mmlu/default/_default_template_yaml", "test", ["acc"]),
@@ -93,7 +93,7 @@ def write_task(folder, make, base, split, model):
     name = make.__name__
     data = os.path.join(folder, name + ".jsonl")
     records = [make() for _ in range(QUESTIONS)]
-    if make is lambada:  # else a random model is never right
+    if make is lambada:  # otherwise a random model is never right
         records[::3] = [greedy_lambada(*model) for _ in records[::3]]
     with open(data, "w", encoding="utf-8") as out:
         for record in records:

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Weights in and out against Hugging Face's transformers, in float32 on a CPU.
+"""Compares imported and exported weights with Hugging Face's transformers, in float32 on a CPU.
 
 against_transformers.py RINGMASTER LOGITS: the program, and the one built from logits.cpp.
 
-1. Tiny models that transformers makes, of each family and with what its config.json can say, are imported; our logits,
-   of a whole pass and token by token through the cache, our loss and all our gradients must be theirs.
-2. They are exported again, and transformers must load every tensor with its bits and give the same logits.
-3. Runs that `ringmaster train` made are exported, and transformers must give our logits. With a SentencePiece tokenizer
-   and with a tokenizer.json, it must give our tokens.
+1. Tiny models that transformers makes, of each family and with each setting of its config.json, are imported. Our
+   logits, in a whole pass and token by token through the cache, our loss and all our gradients must equal theirs.
+2. The models are exported again, and transformers must load every tensor bit for bit and give the same logits.
+3. Runs of `ringmaster train` are exported, and transformers must give our logits. With a SentencePiece tokenizer and
+   with a tokenizer.json, it must give our tokens.
 
-Exits with 77, which CTest calls skipped, where torch, transformers or safetensors is missing.
+Exits with 77, which CTest calls skipped, if torch, transformers or safetensors is missing.
 """
 
 import copy
@@ -44,7 +44,7 @@ SIZES = dict(vocab_size=131, hidden_size=64, intermediate_size=96, num_hidden_la
 
 
 def rope(**parameters):
-    """The form that this version of transformers takes."""
+    """Returns the parameters in the form that this version of transformers accepts."""
     if int(transformers.__version__.split(".")[0]) >= 5:
         return dict(rope_parameters=parameters)
     theta = parameters.pop("rope_theta")
@@ -99,7 +99,7 @@ TRAINED_BASE = ["model.context=64", "model.layers=2", "model.width=32", "model.h
 
 
 class Bench:
-    """A folder, the two programs, and what was wrong."""
+    """A folder, the two programs, and the errors found so far."""
 
     def __init__(self, binary, logits, folder):
         self.binary, self.logits_binary, self.folder = os.path.abspath(binary), os.path.abspath(logits), folder
@@ -127,7 +127,7 @@ class Bench:
         return np.fromfile(self.path("logits"), np.float32).reshape(len(ids), -1)
 
     def our_gradients(self, run, ids):
-        """The loss, and the gradients by name."""
+        """Returns the loss, and the gradients by name."""
         loss = float(self.compute("gradients", run, ids, self.folder))
         return loss, load_file(self.path("model.safetensors"))
 
@@ -148,7 +148,7 @@ def batch_of(ids):
 
 
 def fresh(model):
-    """Dynamic positions remember the longest sequence that a model has seen."""
+    """Copies a model, since dynamic positions remember the longest sequence that it has seen."""
     return copy.deepcopy(model)
 
 
@@ -158,7 +158,7 @@ def their_logits(model, ids):
 
 
 def their_cached_logits(model, ids):
-    """The first half at once, and then token by token."""
+    """Returns the logits of the first half at once, then token by token."""
     model, parts, cache, at = fresh(model), [], None, 0
     with torch.no_grad():
         for end in range(len(ids) // 2, len(ids) + 1):
@@ -186,7 +186,7 @@ def ids_below(vocabulary, seed):
 
 
 def random_model(config, seed):
-    """Large weights, and norms and biases that are not ones and zeros: whatever is mixed up shows."""
+    """Makes large weights, and norms and biases other than ones and zeros, so that mixed-up tensors show."""
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
     with torch.no_grad():
@@ -207,7 +207,7 @@ def differing_tensors(a, b):
 
 
 def old_keys(folder):
-    """config.json as transformers 4 wrote it."""
+    """Rewrites config.json in the form of transformers 4."""
     file = os.path.join(folder, "config.json")
     with open(file) as f:
         config = json.load(f)
@@ -222,7 +222,7 @@ def old_keys(folder):
 
 
 def check_gradients(bench, name, model, run, ids):
-    """Each tensor's differences by its own largest gradient."""
+    """Compares each tensor's gradients, relative to its own largest gradient."""
     our_loss, ours = bench.our_gradients(run, ids)
     their_loss, theirs = their_gradients(model, ids)
     bench.expect(name, "loss", abs(our_loss - their_loss) / their_loss, TOLERANCE)

@@ -1,6 +1,6 @@
-// logits whole|cached|gradients RUN TOKENS OUTPUT: what a model says after each token. TOKENS is a file of i32, one
-// sequence. OUTPUT becomes a file of f32 [tokens, vocabulary]; `cached` computes the first half at once and then token
-// by token through the cache. With `gradients`, OUTPUT is a folder that exists and gets model.safetensors: the
+// logits whole|cached|gradients RUN TOKENS OUTPUT: computes a model's logits after each token. TOKENS is a file of i32,
+// one sequence. OUTPUT becomes a file of f32 [tokens, vocabulary]; `cached` computes the first half at once and then
+// token by token through the cache. With `gradients`, OUTPUT is an existing folder that gets model.safetensors: the
 // gradients of the mean loss under the names of published weights; the loss is printed.
 #include <cstdio>
 #include <fstream>
@@ -33,7 +33,7 @@ Config config_of(const Origin& origin) {
   return config;
 }
 
-// Beside open_session(), this needs no tokenizer.
+// A loaded model. Unlike open_session(), it needs no tokenizer.
 struct Model {
   Model(const char* path, bool trainable)
       : origin(origin_of(find_checkpoint(path))),
@@ -76,7 +76,7 @@ std::vector<float> cached(const Model& m, const std::vector<std::int32_t>& ids) 
   return all;
 }
 
-// Each token's target is the next one; the last has none. Returns the mean loss.
+// Backpropagates the loss of predicting each next token; the last token has no target. Returns the mean loss.
 double compute_gradients(Model& m, const std::vector<std::int32_t>& ids) {
   std::vector<std::int32_t> targets(ids.begin() + 1, ids.end());
   targets.push_back(kIgnoreTarget);

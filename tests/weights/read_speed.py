@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""How fast `ringmaster import` reads published weights, and in how much memory. By hand.
+"""Measures how fast `ringmaster import` reads published weights, and its memory. Run by hand.
 
 read_speed.py RINGMASTER FOLDER [--layers N] [--output FOLDER]: writes random safetensors of Llama 3.1 8B's shape, with
-N of its 32 layers, into FOLDER unless it exists, reads them from the disk past the page cache, and imports them, with
-nothing of them in that cache. --output on a file system in memory (/dev/shm) leaves reading alone.
+N of its 32 layers, into FOLDER unless it exists, reads them from the disk past the page cache, and imports them with an
+empty page cache. With --output on a file system in memory (/dev/shm), only reading is measured.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def shapes(layers):
 
 
 def write(folder, layers):
-    """Finite bf16 values: a block of noise again and again."""
+    """Writes finite bf16 values: one block of noise, repeated."""
     noise = bytearray(os.urandom(BLOCK))
     noise[1::2] = bytes(b & 0xBF for b in noise[1::2])  # the highest bit of the exponent is 0
     header, at = {}, 0
@@ -57,7 +57,7 @@ def forget(file):
 
 
 def disk_speed(file):
-    """Bytes per second of reads past the page cache, two at a time."""
+    """Returns the bytes per second of reads past the page cache, two at a time."""
     size, begin, waiting = os.path.getsize(file), time.time(), []
     for half in range(2):
         arguments = ["dd", "if=" + file, "of=/dev/null", "bs=16M", "iflag=direct", "status=none",
@@ -69,7 +69,7 @@ def disk_speed(file):
 
 
 class Watch(threading.Thread):
-    """Looks at a process: its own memory, and when it had read so many bytes."""
+    """Watches a process: its own memory, and when it had read `wanted` bytes."""
 
     def __init__(self, process, wanted):
         super().__init__()
