@@ -1,4 +1,4 @@
-// A file of blocks, for 4 KV heads.
+// Target: a file of blocks, for 4 KV heads.
 #include "model/attention/block_file.h"
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Chat templates: up to the first NUL byte the template, behind it the messages as JSON. Whatever they are, rendering
-// ends soon, and the parts of a conversation are its text.
+// Target: chat templates. The input is the template up to the first NUL byte, then the messages as JSON. Whatever they
+// are, rendering ends soon, and the parts of a conversation add up to its text.
 
 #include <cstdint>
 #include <nlohmann/json.hpp>

@@ -20,7 +20,7 @@ void write(const fs::path& path, const std::string& bytes) {
 
 std::string before_hash(const std::string& manifest) { return manifest.substr(0, manifest.rfind(",\n \"xxh3\"")); }
 
-// The state that the target shard wants to load.
+// Saves the state that the target shard loads. Returns its manifest, and the bytes of both files.
 ring::Manifest save(const fs::path& folder, std::string& manifest, std::string& shard) {
   const ring::Stream stream = ring::Stream::cpu(1);
   std::int64_t step = 1;
@@ -35,7 +35,7 @@ ring::Manifest save(const fs::path& folder, std::string& manifest, std::string& 
   return ring::read_manifest(made);
 }
 
-// The same in two slices, with every kind of value.
+// Returns the manifest of the same state in two slices, with every kind of value.
 ring::Manifest of_two_ranks(ring::Manifest m) {
   m.world = 2;
   m.files.push_back({"shard-00001.h5", 4096, std::string(32, '0')});

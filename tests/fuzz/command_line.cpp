@@ -1,4 +1,4 @@
-// A command line: words end at newlines. Nothing is run.
+// Target: a command line, whose words end at newlines. Nothing is run.
 #include <cstddef>
 #include <cstdint>
 #include <sstream>

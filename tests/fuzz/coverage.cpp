@@ -27,7 +27,7 @@ bool note(std::size_t pair) {
 extern "C" void __sanitizer_cov_trace_pc() {
   const auto here = reinterpret_cast<std::uintptr_t>(__builtin_return_address(0));
   std::uint8_t& count = counts[(here ^ (here >> 16) ^ previous) % kPairs];
-  if (count != 255) ++count;  // threads may lose a count: it only guides
+  if (count != 255) ++count;  // threads may lose a count, which only guides the search
   previous = here >> 1;
 }
 
@@ -42,7 +42,7 @@ bool reached_anything_new() {
   constexpr std::size_t kWord = sizeof(std::uint64_t);
   bool news = false;
   for (std::size_t word = 0; word < kPairs; word += kWord) {
-    std::uint64_t eight = 0;  // most are zero
+    std::uint64_t eight = 0;  // most counts are zero
     std::memcpy(&eight, &counts[word], kWord);
     if (eight == 0) continue;
     for (std::size_t i = word; i < word + kWord; ++i) news |= note(i);

@@ -1,9 +1,9 @@
-// Stands in for libFuzzer where the compiler is not clang: the same entry point and the same spelling of the options.
+// Replaces libFuzzer if the compiler is not clang, with the same entry point and options.
 //
 //   fuzz_NAME [-max_total_time=S] [-runs=N] [-max_len=BYTES] [-timeout=S] [-seed=N] [-artifact_prefix=PATH] CORPUS...
 //
-// CORPUS are files, or folders of them; inputs that reach something new are added to the first folder. The last input
-// is written to PATH before the process ends by a signal, a sanitizer's finding or the timeout.
+// CORPUS are files, or folders of files. Inputs that reach new code are added to the first folder. If a signal, a
+// finding of a sanitizer or the timeout ends the process, the last input is written to PATH before.
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -29,7 +29,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 extern "C" void __sanitizer_set_death_callback(void (*callback)()) __attribute__((weak));
-// One allocation over 1 GB is a finding, whatever the machine has.
+// Makes one allocation over 1 GB a finding, however much memory the machine has.
 extern "C" const char* __asan_default_options() { return "max_allocation_size_mb=1024:allocator_may_return_null=0"; }
 
 namespace ring::fuzz {
@@ -60,7 +60,7 @@ Options parse(int argc, char** argv) {
   return o;
 }
 
-// What the handlers of signals need: plain memory.
+// Plain memory that signal handlers use.
 const std::string* current_input = nullptr;
 char artifact[4096];
 
@@ -93,7 +93,7 @@ void run(const std::string& input, long timeout) {
   current_input = &input;
   ::alarm(static_cast<unsigned>(timeout));
   forget_path();
-  // A copy of exactly this size: reading past its end is seen.
+  // A copy of exactly this size, so that a sanitizer sees reads past its end.
   const std::vector<std::uint8_t> exact(input.begin(), input.end());
   LLVMFuzzerTestOneInput(exact.data(), exact.size());
   ::alarm(0);
@@ -126,7 +126,7 @@ void save(const Options& o, const std::string& input) {
   std::ofstream(o.corpus[0] / name, std::ios::binary) << input;
 }
 
-// Mutates inputs of the pool, newer ones more often, until the time or the number of runs is over.
+// Mutates inputs of the pool, newer ones more often, until the time or the number of runs is used up.
 long explore(const Options& o, std::vector<std::string>& pool, Random& random) {
   const long seconds = o.number("max_total_time", 0), runs = o.number("runs", seconds > 0 ? -1 : 0);
   const auto longest = static_cast<std::size_t>(o.number("max_len", 65536));

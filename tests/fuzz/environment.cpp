@@ -1,4 +1,4 @@
-// The variables of a launcher, one NAME=VALUE a line.
+// Target: the variables of a launcher, one NAME=VALUE per line.
 #include "job/environment.h"
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What --inject was given.
+// Target: the argument of --inject.
 #include "job/fault_plan.h"
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// config.json of a published model. What is read is a model that can be checked as settings are, and what passes that
-// and can be exported says the same when it is read again.
+// Target: config.json of a published model. A configuration that is read can be checked like settings. If it passes and
+// can be exported, reading the export gives the same model.
 
 #include <cstdint>
 #include <cstdlib>
@@ -16,7 +16,7 @@ struct ModelFile {
 };
 
 void check_again(const ring::PublishedModel& published) {
-  published.model.resolved();  // as an import does first
+  published.model.resolved();  // like an import
   ModelFile checked;
   ring::load_config_text(checked, ring::to_yaml(ModelFile{published.model}), "input");
   const ring::ModelConfig model = checked.model.resolved();

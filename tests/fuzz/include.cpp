@@ -1,5 +1,5 @@
-// Several settings files that include each other: the bytes are cut at lines of "%", the first part is run.yaml, the
-// others are 1.yaml, 2.yaml, ..
+// Target: several settings files that include each other. The bytes are split at lines of "%": the first part is
+// run.yaml, the others are 1.yaml, 2.yaml, ..
 #include <unistd.h>
 
 #include <cstddef>

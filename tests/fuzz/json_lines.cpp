@@ -1,5 +1,5 @@
-// Records of JSON Lines, cut at any place into blocks: texts, prompts with completions, or conversations. The first
-// byte says which, and how long blocks are.
+// Target: records of JSON Lines, split anywhere into blocks: texts, prompts with completions, or conversations. The
+// first byte chooses the kind and the length of blocks.
 
 #include "data/json_lines.h"
 
@@ -13,7 +13,7 @@
 
 namespace {
 
-// What the document is made of must have an end, and no part of it be empty.
+// Checks that every document ends and that no part is empty.
 class Checked final : public ring::DocumentSink {
  public:
   void part(std::string_view text, bool) override {

@@ -11,7 +11,7 @@ FORMATS = {1: "B", 2: "b", 3: "h", 4: "i", 5: "q", 8: "H"}
 
 
 def data_set(code, documents, beyond=b""):
-    """`documents`: for each the token numbers of its sequences."""
+    """`documents` lists the token numbers of each document's sequences."""
     sequences = [s for d in documents for s in d]
     width = struct.calcsize(FORMATS[code])
     starts = [width * sum(map(len, sequences[:i])) for i in range(len(sequences))]

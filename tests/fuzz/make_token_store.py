@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the kept inputs of fuzz_token_store: python3 tests/fuzz/make_token_store.py tests/fuzz/corpus/token_store
 
-The smallest files that data/token_format.h describes. There is no HDF5 in them, which the reader never looks at, and no hash: the
-target puts them in.
+The smallest files that data/token_format.h describes. They contain no HDF5, since the reader never looks at it, and no
+hashes, since the target adds them.
 """
 import pathlib
 import struct
@@ -12,7 +12,7 @@ BLOCK = 65536
 
 
 def corpus(vocab, documents, masked=False):
-    """`documents`: for each of the two splits the lengths of its documents."""
+    """`documents` lists the lengths of the documents of each of the two splits."""
     width = 2 if vocab <= 65536 else 4
     data = bytearray(2048)
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the kept inputs of fuzz_tokenizer: python3 tests/fuzz/make_tokenizer.py tests/fuzz/corpus/tokenizer
 
-Bodies of our files, which the target puts behind a hash, and small SentencePiece models (sentencepiece_model.proto).
+Bodies of our files, to which the target adds the hash, and small SentencePiece models (sentencepiece_model.proto).
 """
 import pathlib
 import struct
@@ -47,5 +47,5 @@ folder.mkdir(parents=True, exist_ok=True)
 (folder / "unigram").write_bytes(model(UNIGRAM, False))
 (folder / "bpe").write_bytes(model(BPE, False))
 (folder / "byte_fallback").write_bytes(b"kind sentencepiece\n" + model(BPE, True))
-# A table of replacements that is shorter than it says: the library's own check.
+# A table of replacements that is shorter than it claims, which the library itself must check.
 (folder / "charsmap").write_bytes(model(UNIGRAM, False, struct.pack("<I", 64) + bytes(40)))

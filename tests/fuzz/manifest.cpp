@@ -1,5 +1,5 @@
-// A checkpoint's manifest. Its hash would keep the fuzzer out, so the input is the text before the hash, which is put
-// behind it; what is read and written again must stay what it is.
+// Target: a checkpoint's manifest. Few inputs would have a valid hash, so the input is the text before the hash, which
+// is appended. A manifest that is read and written again must not change.
 
 #include <cstdint>
 #include <cstdlib>

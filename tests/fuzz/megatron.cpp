@@ -1,4 +1,5 @@
-// A data set of tokens: the first two bytes are the length of the index, which comes next; the rest is the .bin.
+// Target: a data set of tokens. The first two bytes are the length of the index, which comes next; the rest is the
+// .bin.
 
 #include "data/megatron.h"
 
@@ -28,7 +29,7 @@ class Scratch {
   const std::string prefix = "/dev/shm/ringmaster-fuzz-megatron-" + std::to_string(::getpid());
 };
 
-// Every token is one of the vocabulary, and no part is empty.
+// Checks that every token is in the vocabulary and that no part is empty.
 class Checked final : public ring::MegatronDataset::Sink {
  public:
   void part(std::span<const std::int32_t> tokens) override {

@@ -46,7 +46,7 @@ void set_integer(std::string& s, Random& random) {
   if (s.size() < width) return;
   const std::size_t at = below(s.size() - width + 1, random);
   std::uint64_t value = kExtreme[below(kExtreme.size(), random)];
-  if (below(2, random)) {  // or one off from what is there
+  if (below(2, random)) {  // or one off from the value that is there
     value = 0;
     std::memcpy(&value, s.data() + at, width);
     value += below(2, random) ? 1 : ~std::uint64_t{0};

@@ -11,7 +11,8 @@ namespace ring::fuzz {
 
 using Random = std::mt19937_64;
 
-// One to eight changes; never longer than `longest` bytes. `others` (not empty) lends parts.
+// Makes one to eight changes; the result has at most `longest` bytes. `others` must not be empty: parts are taken from
+// them.
 std::string mutate(std::string input, const std::vector<std::string>& others, std::size_t longest, Random& random);
 
 }  // namespace ring::fuzz

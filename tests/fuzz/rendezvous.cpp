@@ -1,6 +1,6 @@
-// Agents that say anything at any time: what a job's rendezvous decides must stay one job's. The input is a script: a
-// byte says what happens, a second one to which agent, a third one carries numbers. As text it is read as a report and
-// as an order, too.
+// Target: agents that send any message at any time. The decisions of a job's rendezvous must stay consistent. The input
+// is a script: one byte chooses the event, the second the agent, the third gives numbers. The input is also read as a
+// report and as an order.
 
 #include <cstdint>
 #include <cstdlib>
@@ -48,7 +48,7 @@ class Conversation {
     r.max_restarts = restarts % 5;
     return r;
   }
-  // Attempts only go up, and an attempt's places fit together.
+  // Checks that attempts only go up, and that the ranks of an attempt fit together.
   void check() {
     std::map<int, Order> places;
     for (const auto& [id, order] : rendezvous_.take_orders()) {

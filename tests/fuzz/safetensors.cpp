@@ -1,4 +1,4 @@
-// The header of a safetensors file. What is read is walked over as a reader of weights does, and written again.
+// Target: the header of a safetensors file. The tensors are visited like a reader of weights does, and written again.
 
 #include <cstdint>
 #include <cstdlib>
@@ -11,7 +11,7 @@
 
 namespace {
 
-// A header without JSON's freedom of order and spaces says the same.
+// Checks that the header means the same after it was written, without JSON's freedom of order and spaces.
 void check_written(const ring::SafetensorsHeader& header, std::uint64_t data) {
   const std::vector<std::pair<std::string, ring::SafeTensor>> tensors(header.tensors.begin(), header.tensors.end());
   const std::string again = ring::safetensors_header(tensors, header.metadata) + std::string(data, 'x');
@@ -26,7 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::uint64_t length = size;
   std::string whole(reinterpret_cast<const char*>(&length), sizeof length);
   whole += text;
-  // As it is, and as a header whose length fits: bytes of tensors would only be passed over.
+  // Reads the input as it is, and as a header of matching length: bytes of tensors would only be skipped.
   for (const std::string& file : {text, whole}) try {
       const ring::SafetensorsHeader header = ring::parse_safetensors(file);
       std::uint64_t end = header.bytes;

@@ -1,4 +1,4 @@
-// A settings file, as bytes; what is accepted is printed, read again and resolved.
+// Target: a settings file, as bytes. Settings that are accepted are printed, read again and resolved.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

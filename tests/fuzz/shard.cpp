@@ -1,6 +1,6 @@
-// The files of a checkpoint, read as a run does: a whole checkpoint of two tensors, whose manifest and shard are
-// damaged. The input begins with how many bytes of it are the manifest (2, little endian); its hash is made to fit, and
-// those of the shard where the first bit of the third byte says so.
+// Target: the files of a checkpoint, read like a run does: a whole checkpoint of two tensors, with a damaged manifest
+// and a damaged shard. The first two bytes (little endian) are the length of the manifest, whose hash is made to fit.
+// The hashes of the shard are made to fit if the first bit of the third byte is set.
 
 #include <unistd.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// On memory where there is such a folder; removed when the process ends.
+// A folder in memory if possible, removed when the process ends.
 class Scratch {
  public:
   Scratch() {
@@ -49,7 +49,7 @@ std::string with_hash(std::string body) {
   return body + " \"xxh3\": \"" + ring::hash_of(body) + "\"\n}\n";
 }
 
-// Hashes that the manifest gives and the shard does not have, made to fit.
+// Replaces the manifest's hashes of the shard by those that the shard has.
 std::string with_shard_hashes(const std::string& text, const std::string& shard) {
   ring::Manifest m = ring::parse_manifest(text);
   for (ring::SavedFile& f : m.files) f = {f.name, shard.size(), ring::hash_of(shard)};
@@ -60,7 +60,7 @@ std::string with_shard_hashes(const std::string& text, const std::string& shard)
   return ring::to_text(m);
 }
 
-// A finding: whatever was loaded has the hash that the manifest gives.
+// Aborts (a finding) unless the loaded tensor has the hash that the manifest gives.
 void check_loaded(const ring::Manifest& m, const std::string& name, const ring::Tensor& t) {
   const ring::SavedTensor& saved = m.tensors.at(name);
   if (saved.slices.size() != 1 || saved.dtype != t.dtype()) return;

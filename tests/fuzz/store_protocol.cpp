@@ -1,6 +1,6 @@
-// Conversations with the store, as its clients' bytes arrive in pieces, and its answers as a client reads them. The
-// input is a script: a byte says what happens, a second one to which of the connections, then come its arguments. The
-// kept ones are written by store_protocol_seeds.cpp.
+// Target: conversations with the store. Clients' bytes arrive in pieces, and answers are read like a client does. The
+// input is a script: one byte chooses the event, the second the connection, then come the event's arguments.
+// store_protocol_seeds.cpp writes the kept inputs.
 
 #include <algorithm>
 #include <cstdint>
@@ -34,9 +34,9 @@ class Conversation {
     if (!places_[who]) places_[who] = sessions_.open(now_);
     StoreSessions::Session& s = **places_[who];
     switch (what) {
-      case 0: return hear(who, bytes);                      // raw
-      case 1: return hear(who, frame(std::string(bytes)));  // a message that ends where it says
-      case 2: return greet(who, std::string(bytes));        // perhaps with the cookie
+      case 0: return hear(who, bytes);                      // raw bytes
+      case 1: return hear(who, frame(std::string(bytes)));  // a message of the right length
+      case 2: return greet(who, std::string(bytes));        // perhaps with the right cookie
       case 3:
         if (bytes.size() < 2) return;
         return hear(who, encode({static_cast<Op>(bytes[0]), bytes[1], std::string(bytes.substr(2, 2)),
@@ -59,7 +59,7 @@ class Conversation {
       places_[who].reset();
     }
   }
-  // As a client does, which must understand every answer.
+  // Reads the answers like a client, which must understand each of them.
   static void read(StoreSessions::Session& s) {
     for (std::size_t at = 0; at < s.out.size();) {
       const auto length = take<std::uint32_t>(s.out, at);

@@ -1,4 +1,4 @@
-// Writes the kept inputs of the store's target: store_protocol_seeds FOLDER. Scripts as store_protocol.cpp reads them.
+// Writes the kept inputs of the target store_protocol, which are scripts: store_protocol_seeds FOLDER
 
 #include <cstdint>
 #include <filesystem>
@@ -12,7 +12,7 @@ namespace {
 
 using namespace ring::store_protocol;
 
-// What happens, to which connection, with which bytes.
+// Returns one step of a script: the event, the connection, and the bytes.
 std::string act(int what, int who, const std::string& bytes = {}) {
   return {std::string{static_cast<char>(what), static_cast<char>(who), static_cast<char>(bytes.size())} + bytes};
 }

@@ -1,5 +1,5 @@
-// A corpus. Mutated bytes do not match their hashes, so each input is also read with hashes that are right: what the
-// index says must be checked whoever wrote it.
+// Target: a corpus. Mutated bytes do not match their hashes, so each input is also read with right hashes: the reader
+// must check the index, whoever wrote it.
 
 #include <unistd.h>
 
@@ -20,7 +20,7 @@
 namespace ring {
 namespace {
 
-// A file of this process that goes with it.
+// A file of this process, removed at the end.
 class Scratch {
  public:
   ~Scratch() { ::unlink(path.c_str()); }
@@ -84,7 +84,7 @@ void seal_blocks(std::string& bytes, const ByteExtent& data, const ByteExtent& h
     std::memcpy(&bytes[hashes.offset], values.data(), hashes.bytes);
 }
 
-// Right hashes as far as there can be any.
+// Makes all hashes right that can be.
 std::string sealed(std::string bytes) {
   CorpusIndex index;
   std::memcpy(&index, bytes.data(), sizeof(index));

@@ -1,5 +1,5 @@
-// A tokenizer file, ours or a plain SentencePiece model. Each input is also read as what a file of ours says behind its
-// hash, with a hash that is right.
+// Target: a tokenizer file, ours or a plain SentencePiece model. Each input is also read as the part of our file that
+// follows the hash, with a right hash.
 
 #include <cstdint>
 #include <cstdlib>
@@ -12,7 +12,7 @@
 namespace ring {
 namespace {
 
-// Spaces, newlines, accents, an emoji, U+2581, a stray byte.
+// Text with spaces, newlines, accents, an emoji, U+2581 and a stray byte.
 const std::string kProbe = " a  b\n\n\tc\r\n    d \xC3\xA9\xF0\x9F\x98\x80 \xE2\x96\x81 \xFF the end ";
 
 void use(const Tokenizer& t) {

@@ -1,4 +1,4 @@
-// A tokenizer.json: whatever is read encodes any text, and its two ways of encoding agree.
+// Target: a tokenizer.json. A tokenizer that is read encodes any text, and its two ways of encoding agree.
 
 #include <cstdint>
 #include <cstdlib>
@@ -10,7 +10,8 @@
 namespace ring {
 namespace {
 
-// Spaces, ends of lines, accents composed and not, an emoji, U+2581, digits, contractions, a stray byte.
+// Text with spaces, ends of lines, composed and decomposed accents, an emoji, U+2581, digits, contractions and a stray
+// byte.
 const std::string kProbe =
     " a  b\n\n\tc\r\n  it's d\xC3\xA9 e\xCC\x81\xF0\x9F\x98\x80 \xE2\x96\x81 \xFF 12345 the end<s> \xEF\xAC\x81 ";
 

@@ -1,4 +1,4 @@
-// Measured choices as a file or a checkpoint holds them.
+// Target: measured choices as a file or a checkpoint stores them.
 
 #include <cstdint>
 #include <cstdlib>
@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const ring::Error&) {
     return 0;  // refused
   }
-  again.adopt(tuning.text());  // what was read can be written and read: an Error here is a finding
+  again.adopt(tuning.text());  // choices that were read can be written and read: an Error here is a finding
   if (again.text() != tuning.text()) std::abort();
   return 0;
 }
