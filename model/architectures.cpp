@@ -20,7 +20,7 @@ std::map<std::string, MakeModel>& architectures() {
 }  // namespace
 
 void add_architecture(const std::string& name, MakeModel make) {
-  RING_CHECK(architectures().emplace(name, std::move(make)).second, "there is an architecture ", name, " already");
+  RING_CHECK(architectures().emplace(name, std::move(make)).second, "architecture ", name, " already exists");
   architecture_names().push_back(name);
 }
 

@@ -131,14 +131,16 @@ void Decoder::on_shard() {
 
 void Decoder::set_activations(const ActivationPlan& plan, SavedTensorHooks* host) {
   RING_CHECK(plan.blocks.size() == blocks_.size(), "a plan of activations for ", plan.blocks.size(),
-             " blocks, the model has ", blocks_.size());
+             " blocks, but the model has ", blocks_.size());
   segment_blocks_ = static_cast<std::size_t>(plan.segment_blocks);
   in_segments_ = static_cast<std::size_t>(plan.segments) * segment_blocks_;
   RING_CHECK(in_segments_ < blocks_.size(), plan.segments, " segments of ", plan.segment_blocks,
-             " blocks, the model has ", blocks_.size(), ", of which the last is none");
+             " blocks, but the model has ", blocks_.size(), ", the last of which cannot be in a segment");
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    RING_CHECK(i >= in_segments_ || !plan.blocks[i].offload, "block ", i, " is to offload what is computed again");
-    RING_CHECK(host || !plan.blocks[i].offload, "block ", i, " is to offload its activations to nobody");
+    RING_CHECK(i >= in_segments_ || !plan.blocks[i].offload, "block ", i,
+               " would offload activations that are recomputed");
+    RING_CHECK(host || !plan.blocks[i].offload, "block ", i,
+               " would offload its activations, but the run has no offload");
     blocks_[i].runner.plan = plan.blocks[i];
     blocks_[i].runner.host = host;
   }
@@ -256,8 +258,8 @@ Var Decoder::run_segments(Run& run, Var x, const Sequences& seqs) const {
 
 Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs, KvCache& cache) const {
   RING_CHECK(!sliced(run) && params_.slice().size == 1,
-             "generation with a cache needs the whole model in one process, ", "this is slice ", params_.slice().rank,
-             " of ", params_.slice().size);
+             "generation with a cache needs the whole model in one process, ", "but this is slice ",
+             params_.slice().rank, " of ", params_.slice().size);
   cache.check_room(seqs);
   Var x = embed(run, ids, seqs);
   Selections selections(blocks_.size());
@@ -281,7 +283,7 @@ LossOutput Decoder::loss(Run& run, const Tensor& ids, const Sequences& seqs, Los
 }
 
 Tensor Decoder::logits(Run& run, const Tensor& hidden) const {
-  RING_CHECK(params_.slice().size == 1, "logits need the whole model in one process, this is slice ",
+  RING_CHECK(params_.slice().size == 1, "logits need the whole model in one process, but this is slice ",
              params_.slice().rank, " of ", params_.slice().size);
   const ScopeGuard scope = run.enter({scopes::loss_head});
   const Tensor w = head().var.value.narrow(0, 0, config_.vocab_size);

@@ -15,7 +15,7 @@ std::string idle_heads(const AttentionConfig& c, std::int64_t kv_heads) {
   const auto given = std::ssize(c.heads);
   if (given <= kv_heads) return "";
   return str("heads: a list of ", given, ", but the model has ", counted(kv_heads, "KV head"),
-             " (model.kv_heads): what comes behind the first ", kv_heads, " means nothing. Shorten the list");
+             " (model.kv_heads). Entries after the first ", kv_heads, " have no effect. Shorten the list");
 }
 
 // Reports a window that covers the longest sequence.
@@ -30,8 +30,9 @@ std::string idle_pools(const AttentionConfig& c, std::int64_t longest) {
   const auto seen = [&](std::int64_t size) { return size < longest; };
   const auto idle = std::ranges::find_if_not(c.pools, seen);
   if (idle == c.pools.end()) return "";
-  return str("pools: [", list_text(c.pools), "]: no pool of ", *idle, " tokens ends before a token of a sequence of ",
-             longest, ", so that none is ever seen. Leave ", idle == c.pools.begin() ? "pools" : "it", " out");
+  return str("pools: [", list_text(c.pools), "]: no pool of ", *idle,
+             " tokens ends before the last token of a sequence of ", longest, ", so none is ever seen. Leave ",
+             idle == c.pools.begin() ? "pools" : "it", " out");
 }
 
 // Reports rules that have nothing to choose from, or that keep all blocks.
@@ -42,32 +43,32 @@ std::string idle_choice(const AttentionConfig& c, std::int64_t longest) {
     const BlockRuleConfig& r = c.rules[i];
     if (r.pattern == BlockChoice::learned && blocks <= r.local + r.first)
       return str("rules[", i, "]: pattern: learned keeps local + first = ", r.local + r.first, " blocks anyway, and ",
-                 has, block, ": its indexer has nothing to choose from and learns nothing, in the warm-up neither. ",
+                 has, block, ". Its indexer has nothing to choose from and learns nothing, not even in the warm-up. ",
                  "Train longer sequences, or lower local, first or block");
     if (chooses_blocks(r) && min_keep(r) >= blocks)
-      return str("rules[", i, "].keep: ", min_keep(r), ", but ", has, block, ": all of them are kept, as in dense ",
-                 "attention, and choosing only takes time. Lower keep, or train longer sequences");
+      return str("rules[", i, "].keep: ", min_keep(r), ", but ", has, block, ". All of them are kept, as in dense ",
+                 "attention, and selecting them only costs time. Lower keep, or train longer sequences");
   }
   return "";
 }
 
 // Reports rules whose first choice comes after the last step.
 std::string idle_wait(const AttentionConfig& c, std::int64_t steps) {
-  const std::string end = str(", but step ", steps, " is the last one (train.steps): ");
+  const std::string end = str(", but training ends with step ", steps, " (train.steps): ");
   if (learns_blocks(c) && c.index_warmup_steps >= steps)
     return str("index_warmup_steps: ", c.index_warmup_steps, end,
                "attention stays dense and no block is selected. Lower it, or train longer");
   for (std::size_t i = 0; i < c.rules.size(); ++i)
     if (const BlockRuleConfig& r = c.rules[i]; r.pattern == BlockChoice::importance && r.interval >= steps)
       return str("rules[", i, "].interval: ", r.interval, end,
-                 "no block is chosen and the newest ones are kept. Lower it, or train longer");
+                 "no blocks are chosen, and the most recent ones are kept. Lower it, or train longer");
   return "";
 }
 
 void add_idle(const std::string& key, const AttentionConfig& c, const ModelConfig& model, std::int64_t longest,
               std::int64_t steps, std::vector<std::string>& all) {
-  for (const std::string& text :
-       {idle_heads(c, model.kv_heads), idle_window(c, longest), idle_pools(c, longest), idle_choice(c, longest), idle_wait(c, steps)})
+  for (const std::string& text : {idle_heads(c, model.kv_heads), idle_window(c, longest), idle_pools(c, longest),
+                                  idle_choice(c, longest), idle_wait(c, steps)})
     if (!text.empty()) all.push_back(str(key, ".", text));
 }
 

@@ -103,11 +103,12 @@ void ImportantBlocks::add_to(State& state) {
 }
 
 std::string ImportantBlocks::missing_text() const {
-  return "the checkpoint knows no importance of blocks for some layers: they keep the newest until they choose";
+  return "the checkpoint has no block importance for some layers. They keep the most recent blocks until their first "
+         "choice";
 }
 
 std::string ImportantBlocks::unexpected_text() const {
-  return "the checkpoint knows an importance of blocks for some layers that this run has no use for";
+  return "the checkpoint has block importance for layers that do not use it in this run";
 }
 
 void ImportantBlocks::check_resume(const ModelConfig& before, const std::string& run) const {
@@ -119,9 +120,9 @@ void ImportantBlocks::check_resume(const ModelConfig& before, const std::string&
         !keeps_important_blocks(*has[layer], now.kv_heads))
       continue;
     fail(run, ": ", section_key(*has[layer], now), ".block: ", old_block, " -> ", block, ", but layer ", layer,
-         " keeps blocks by importance, of which the run's checkpoints hold averages by blocks of ", old_block,
-         ": set it to ", old_block, ", or begin a new run with these weights, run.init_from=", run,
-         " and another run.name (or run.directory, if it is set), where averages begin empty");
+         " keeps blocks by importance, and the run's checkpoints hold averages for blocks of ", old_block,
+         ". Set it to ", old_block, ", or start a new run from these weights, with run.init_from=", run,
+         " and a different run.name (or run.directory, if it is set), which resets the averages");
   }
 }
 
@@ -147,8 +148,8 @@ std::string ImportantBlocks::load(const std::string& checkpoint, const Manifest&
   }
   apply();
   if (others == 0) return "";
-  return str("the importance of ", counted(others, "layer"),
-             " in the weights' checkpoint is of blocks of another size: it begins empty");
+  return str("the block importance of ", counted(others, "layer"),
+             " in the weights' checkpoint is for a different block size, so it starts empty");
 }
 
 // Returns for each layer the masses by distance, f32 [2, KV heads, distances] (kernels/attention/distance_mass.h), of
@@ -215,8 +216,8 @@ void ImportantBlocks::check_choices(const std::vector<float>& messages) const {
   for (int rank = 1; rank < step_->mesh.world(); ++rank)
     if (digits(rank) != digits(0))
       fail("pattern: importance: rank ", rank,
-           " keeps other blocks than rank 0, though both choose by the same masses: "
-           "the memory or the processor of one of them errs. Resume from the last checkpoint, on other machines");
+           " keeps different blocks than rank 0, although both choose by the same masses. The memory or processor of "
+           "one of them is faulty. Resume from the last checkpoint on different machines");
 }
 
 // Returns the group of KV heads that a rank computes. Ranks are ordered with tp fastest, then cp.

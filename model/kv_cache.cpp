@@ -154,8 +154,8 @@ void KvCache::check_room(const Sequences& seqs) const {
              " sequences");
   for (std::size_t b = 0; b < lengths.size(); ++b) {
     const std::int64_t count = seqs.offsets[b + 1] - seqs.offsets[b];
-    RING_CHECK(lengths[b] + count <= capacity, "sequence ", b, " holds ", lengths[b], " tokens and gets ", count,
-               " more, the cache has room for ", capacity);
+    RING_CHECK(lengths[b] + count <= capacity, "sequence ", b, " holds ", lengths[b], " tokens and receives ", count,
+               " more, but the cache has room for only ", capacity);
   }
 }
 

@@ -13,7 +13,7 @@ namespace ring {
 namespace {
 
 constexpr std::size_t kLongestLayers = 4096;  // characters
-constexpr const char* kLayersSyntax = "write numbers, ranges or steps: 0, 4-7, every 4 from 3";
+constexpr const char* kLayersSyntax = "Write numbers, ranges or steps: 0, 4-7, every 4 from 3";
 
 // Consumes words, numbers and surrounding blanks from the front of a text.
 class Scanner {
@@ -66,13 +66,13 @@ std::optional<LayerRange> parse_layers(std::string_view item, std::int64_t layer
 
 std::vector<std::int64_t> layers_named(const std::string& text, std::int64_t layers) {
   if (text.size() > kLongestLayers)
-    fail("a text of ", text.size(), " characters, at most ", kLongestLayers, ": ", kLayersSyntax);
+    fail("a text of ", text.size(), " characters, but at most ", kLongestLayers, " are allowed. ", kLayersSyntax);
   std::vector<std::int64_t> named;
   std::vector<bool> known(static_cast<std::size_t>(layers));
   std::istringstream items(text);
   for (std::string item; std::getline(items, item, ',');) {
     const std::optional<LayerRange> r = parse_layers(item, layers);
-    if (!r) fail("\"", shown(item), "\" names no layers; ", kLayersSyntax);
+    if (!r) fail("\"", shown(item), "\" names no layers. ", kLayersSyntax);
     if (r->first >= layers || r->last >= layers || r->first > r->last || r->step < 1)
       fail("\"", item, "\" names layers that do not exist: there are ", layers, ", from 0 to ", layers - 1);
     for (std::int64_t i = r->first; i <= r->last; i += r->step) {
@@ -80,7 +80,7 @@ std::vector<std::int64_t> layers_named(const std::string& text, std::int64_t lay
       known[static_cast<std::size_t>(i)] = true;
     }
   }
-  if (named.empty()) fail("\"", text, "\" names no layers; ", kLayersSyntax);
+  if (named.empty()) fail("\"", text, "\" names no layers. ", kLayersSyntax);
   return named;
 }
 

@@ -162,20 +162,20 @@ std::vector<LaterWeights> AttentionLayer::later_weights() const {
   if (pool_gate_) pools += pool_gate_->parameters();
   return {{index_ ? index_->parameters() : ParamList{},
            [](std::int64_t tensors, std::int64_t steps) {
-             return str("the weights lack ", tensors, " tensors of indexers, which begin to learn now: ",
-                        "model.attention.index_warmup_steps gives them time",
+             return str("the weights lack ", tensors, " tensors of indexers, which start to learn now. ",
+                        "model.attention.index_warmup_steps gives them time to learn",
                         steps ? str(" if it is more than the ", counted(steps, "step"), " that the run has done") : "");
            },
            [](std::int64_t tensors) {
-             return str("the weights have ", tensors, " tensors of indexers that this run has no use for");
+             return str("the weights have ", tensors, " tensors of indexers that this run does not use");
            }},
           {pools,
            [](std::int64_t tensors, std::int64_t) {
              return str("the weights have no learned pools or gates for some layers (", tensors,
-                        " tensors), which begin as means and at 0 and learn with this run");
+                        " tensors). Pools start as means, gates at 0, and both learn in this run");
            },
            [](std::int64_t tensors) {
-             return str("the weights have learned pools or gates (", tensors, " tensors) that this run has no use for");
+             return str("the weights have learned pools or gates (", tensors, " tensors) that this run does not use");
            }}};
 }
 

@@ -104,7 +104,7 @@ Param& Parameters::add(std::vector<LogicalParam> parts, std::int64_t columns, co
 }
 
 void Parameters::shard(Slice slice) {
-  RING_CHECK(layout_.empty(), "parameters are cut after they got their places in memory");
+  RING_CHECK(layout_.empty(), "parameters are sharded after they were placed in memory");
   slice_ = slice;
   for (Param& p : params_) take_slice(p);
 }
@@ -158,7 +158,7 @@ std::vector<Param*> Parameters::declared() {
 }
 
 void Parameters::freeze(Param& p) {
-  RING_CHECK(layout_.empty(), "parameter ", p.parts[0].name, " is frozen after it got its place");
+  RING_CHECK(layout_.empty(), "parameter ", p.parts[0].name, " is frozen after it was placed in memory");
   for (LogicalParam& part : p.parts) part.frozen = true;
   p.var.slot = nullptr;
 }

@@ -48,7 +48,7 @@ class BlockFile::Parser {
     if (colon != std::string_view::npos) return blocks(trimmed(text.substr(0, colon)), text.substr(colon + 1));
     const std::string_view word = next_word(text);
     if (word != "head" && word != "heads")
-      wrong("'", shown(std::string(word)), "' where a line such as '8: 0 6-8' or 'heads 0-3' is expected");
+      wrong("expected a line such as '8: 0 6-8' or 'heads 0-3', got '", shown(std::string(word)), "'");
     section(trimmed(text));
   }
 
@@ -56,9 +56,9 @@ class BlockFile::Parser {
     for (const Section& s : file_.sections_)
       if (s.line > 0 && s.kept.empty())
         fail(file_.name_, ":", s.line, ": no blocks follow for ", heads_text(s),
-             ": add lines such as '8: 0 6-8', or take the section out");
+             ". Add lines such as '8: 0 6-8', or remove the section");
     if (file_.sections_.size() == 1 && file_.sections_[0].kept.empty())
-      fail(file_.name_, ": no blocks in it: add lines such as '8: 0 6-8'");
+      fail(file_.name_, ": contains no blocks. Add lines such as '8: 0 6-8'");
   }
 
  private:
@@ -79,13 +79,13 @@ class BlockFile::Parser {
       std::int32_t n = -1;
       const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), n);
       if (error != std::errc() || end != digits.data() + digits.size() || n < 0 || n >= most)
-        wrong("'", shown(std::string(text)), "' names no ", what, ": give a number from 0 to ", most - 1,
-              ", or two of them as in 5-8");
+        wrong("'", shown(std::string(text)), "' is not a ", what, ". Give a number from 0 to ", most - 1,
+              ", or a range such as 5-8");
       return n;
     };
     const std::int32_t first = number_of(text.substr(0, dash));
     const std::int32_t last = dash == std::string_view::npos ? first : number_of(text.substr(dash + 1));
-    if (last < first) wrong("'", text, "' runs backwards: write ", last, "-", first);
+    if (last < first) wrong("'", text, "' is reversed. Write ", last, "-", first);
     return {first, last};
   }
 
@@ -94,13 +94,13 @@ class BlockFile::Parser {
     bool any = false;
     for (std::string_view word = next_word(keys); !word.empty(); word = next_word(keys), any = true)
       file_.sections_.back().kept.push_back({q, range(word, "block of keys", kMaxBlocks)});
-    if (!any) wrong("no blocks of keys behind '", queries, ":': name them, as in '8: 0 6-8'");
+    if (!any) wrong("no blocks of keys after '", queries, ":'. Name them, as in '8: 0 6-8'");
   }
 
   void section(std::string_view text) {
     const Section made{number_, range(text, "head", kMaxHeads), {}};
     if (const Section* s = file_.section_of(made.heads))
-      wrong(heads_text(made), " and ", heads_text(*s), " of line ", s->line, " overlap: keep one section of each head");
+      wrong(heads_text(made), " and ", heads_text(*s), " of line ", s->line, " overlap. Keep one section per head");
     file_.by_head_[made.heads.first] = file_.sections_.size();
     file_.sections_.push_back(made);
   }
@@ -124,7 +124,7 @@ BlockFile BlockFile::read(const std::string& path) {
   try {
     text = read_text_file(path, kMaxBytes);
   } catch (const Error& e) {
-    fail(e.what(), "; give the path of a text file of blocks");
+    fail(e.what(), ". Give the path of a text file of blocks");
   }
   return parse(text, path);
 }
@@ -160,7 +160,7 @@ void BlockFile::check_size(const std::vector<const Section*>& sections, std::siz
     if (writes > kMaxWrites || words > kMaxWords)
       fail(name_, ":", section->line, ": a drawing of ", rule.rows, " x ", 32 * rule.words, " blocks",
            section == sections.front() ? "" : ", with those of other sections,",
-           " is too large: write fewer sections, ", "or lines that overlap less; what follows a rule needs no file");
+           " is too large. Write fewer sections, ", "or lines that overlap less. A regular pattern needs no file");
   }
 }
 
@@ -191,16 +191,16 @@ void BlockFile::add_rules(const std::vector<std::int32_t>& heads, std::vector<st
                           std::vector<BlockRule>& rules, std::vector<std::uint32_t>& bits) const {
   for (const Section& s : sections_)
     if (s.line > 0 && s.heads.last >= std::ssize(of_head))
-      fail(name_, ":", s.line, ": KV head ", s.heads.last, ", but the model has ", of_head.size(),
-           ", counted from 0: take it out");
+      fail(name_, ":", s.line, ": KV head ", s.heads.last, " does not exist: the model has ", of_head.size(),
+           ", counted from 0. Remove it");
   std::map<const Section*, std::int32_t> rule_of;
   std::vector<const Section*> drawn;
   for (const std::int32_t head : heads) {
     const Section* own = section_of({head, head});
     const Section& s = own ? *own : sections_.front();
     if (s.kept.empty())
-      fail(name_, ": no blocks for KV head ", head, " of ", of_head.size(), ": add a section 'head ", head,
-           "', or lines before the first section, which are for all other heads");
+      fail(name_, ": no blocks for KV head ", head, " of ", of_head.size(), ". Add a section 'head ", head,
+           "', or lines before the first section, which apply to all other heads");
     const auto [at, added] = rule_of.try_emplace(&s, static_cast<std::int32_t>(rules.size() + drawn.size()));
     if (added) drawn.push_back(&s);
     of_head[static_cast<std::size_t>(head)] = at->second;

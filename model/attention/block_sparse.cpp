@@ -85,7 +85,7 @@ SettingProblem foreign_beside_pattern(const std::string& key, const std::string&
   BlockRuleConfig plain;
   const config::Node defaults = bind_config(plain);
   const auto field = std::ranges::find(defaults.fields, key, &config::Field::name);
-  RING_CHECK(field != defaults.fields.end(), key, " is no setting of a rule");
+  RING_CHECK(field != defaults.fields.end(), key, " is not a setting of a rule");
   return inherited_setting(key, "pattern", config::to_text(field->node.get()), text);
 }
 

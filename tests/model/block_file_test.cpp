@@ -70,29 +70,28 @@ TEST(BlockFile, HeadsHaveSections) {
 }
 
 TEST(BlockFile, MistakesAreNamed) {
-  EXPECT_EQ(error_of("1: 0\nblock 7\n"),
-            "my.blocks:2: 'block' where a line such as '8: 0 6-8' or 'heads 0-3' is expected");
+  EXPECT_EQ(error_of("1: 0\nblock 7\n"), "my.blocks:2: expected a line such as '8: 0 6-8' or 'heads 0-3', got 'block'");
   EXPECT_EQ(error_of("1: 0\n\n2: 0 x1\n"),
-            "my.blocks:3: 'x1' names no block of keys: give a number from 0 to 32767, or two of them as in 5-8");
+            "my.blocks:3: 'x1' is not a block of keys. Give a number from 0 to 32767, or a range such as 5-8");
   EXPECT_EQ(error_of("-2: 0"),
-            "my.blocks:1: '-2' names no block of queries: give a number from 0 to 32767, or two of them as in 5-8");
+            "my.blocks:1: '-2' is not a block of queries. Give a number from 0 to 32767, or a range such as 5-8");
   EXPECT_EQ(error_of("40000: 0"),
-            "my.blocks:1: '40000' names no block of queries: give a number from 0 to 32767, or two of them as in 5-8");
+            "my.blocks:1: '40000' is not a block of queries. Give a number from 0 to 32767, or a range such as 5-8");
   EXPECT_EQ(error_of("99999999999: 0").substr(0, 40), "my.blocks:1: '99999999999' names no bloc");
-  EXPECT_EQ(error_of("4: 3-1"), "my.blocks:1: '3-1' runs backwards: write 1-3");
-  EXPECT_EQ(error_of("4:  # none"), "my.blocks:1: no blocks of keys behind '4:': name them, as in '8: 0 6-8'");
+  EXPECT_EQ(error_of("4: 3-1"), "my.blocks:1: '3-1' is reversed. Write 1-3");
+  EXPECT_EQ(error_of("4:  # none"), "my.blocks:1: no blocks of keys after '4:'. Name them, as in '8: 0 6-8'");
   EXPECT_EQ(error_of("4 5: 1").substr(0, 32), "my.blocks:1: '4 5' names no bloc");
   EXPECT_EQ(error_of("heads 0-2\n1: 0\nhead 1\n1: 0"),
-            "my.blocks:3: head 1 and heads 0-2 of line 1 overlap: keep one section of each head");
-  EXPECT_EQ(error_of("head"), "my.blocks:1: '' names no head: give a number from 0 to 32767, or two of them as in 5-8");
+            "my.blocks:3: head 1 and heads 0-2 of line 1 overlap. Keep one section per head");
+  EXPECT_EQ(error_of("head"), "my.blocks:1: '' is not a head. Give a number from 0 to 32767, or a range such as 5-8");
   EXPECT_EQ(error_of("1: 0\nheads 1-2\n"),
-            "my.blocks:2: no blocks follow for heads 1-2: add lines such as '8: 0 6-8', or take the section out");
-  EXPECT_EQ(error_of("# nothing\n"), "my.blocks: no blocks in it: add lines such as '8: 0 6-8'");
+            "my.blocks:2: no blocks follow for heads 1-2. Add lines such as '8: 0 6-8', or remove the section");
+  EXPECT_EQ(error_of("# nothing\n"), "my.blocks: contains no blocks. Add lines such as '8: 0 6-8'");
   EXPECT_EQ(error_of("1: 0\nheads 2-4\n1: 0"),
-            "my.blocks:2: KV head 4, but the model has 4, counted from 0: take it out");
+            "my.blocks:2: KV head 4 does not exist: the model has 4, counted from 0. Remove it");
   EXPECT_EQ(error_of("heads 0-2\n1: 0"),
-            "my.blocks: no blocks for KV head 3 of 4: add a section 'head 3', or lines before the first section, which "
-            "are for all other heads");
+            "my.blocks: no blocks for KV head 3 of 4. Add a section 'head 3', or lines before the first section, which "
+            "apply to all other heads");
 }
 
 TEST(BlockFile, StandsBesideOtherRules) {
@@ -113,7 +112,7 @@ TEST(BlockFile, StandsBesideOtherRules) {
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(std::string(e.what()),
-              "cannot read " + path + ": it does not exist; give the path of a text file of blocks");
+              "cannot read " + path + ": it does not exist. Give the path of a text file of blocks");
   }
 }
 

@@ -75,7 +75,7 @@ TEST_F(ImportanceRuns, BlocksOfAnotherSizeBeginEmpty) {
     const Tensor t = read_tensor(checkpoint, manifest, name, {{0, 0}, {shape[0], shape[1]}});
     return *std::max_element(t.data<float>(), t.data<float>() + t.numel());
   };
-  const std::string empty = "the importance of 2 layers in the weights' checkpoint is of blocks of another size";
+  const std::string empty = "the block importance of 2 layers in the weights' checkpoint is for a different block size";
   const Finished same = begin("same", 64), other = begin("other", 128);
   ASSERT_EQ(same.code + other.code, 0) << same.output << other.output;
   EXPECT_EQ(same.output.find(empty), std::string::npos) << same.output;
@@ -125,14 +125,15 @@ class ChangedToImportance : public Runs {
     for (const char* copy : {"there", "newest"}) copy_at(10, "run", copy);
     EXPECT_NE(run_process(train("there", important())).output.find("pass --allow-changes"), std::string::npos);
     const Finished there = trained("there", important(), {"--allow-changes"});
-    for (const char* part : {"resuming from step 10", "the checkpoint knows no importance of blocks for some layers"})
+    for (const char* part : {"resuming from step 10", "the checkpoint has no block importance for some layers"})
       EXPECT_NE(there.output.find(part), std::string::npos) << there.output;
     EXPECT_TRUE(has_importance(tensors("there", name_of(20))));
     expect_newest_at_first();
     expect_to_resume();
     copy_at(15, "there", "back");
     const Finished back = trained("back", before, {"--allow-changes"});
-    for (const char* part : {"resuming from step 15", "for some layers that this run has no use for"})
+    for (const char* part :
+         {"resuming from step 15", "the checkpoint has block importance for layers that do not use it"})
       EXPECT_NE(back.output.find(part), std::string::npos) << back.output;
     EXPECT_FALSE(has_importance(tensors("back", name_of(20))));
   }
@@ -166,8 +167,7 @@ TEST_F(ChangedToImportance, ALayerMore) {
   trained("run", one);
   copy_at(10, "run", "both");
   const Finished f = trained("both", important(), {"model.attention_layers=[]", "--allow-changes"});
-  EXPECT_NE(f.output.find("the checkpoint knows no importance of blocks for some layers"), std::string::npos)
-      << f.output;
+  EXPECT_NE(f.output.find("the checkpoint has no block importance for some layers"), std::string::npos) << f.output;
   EXPECT_TRUE(tensors("both", name_of(20)).contains("importance.blocks.1.averages"));
 }
 
