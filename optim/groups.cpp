@@ -45,7 +45,7 @@ bool check_patterns(const GroupConfig& group, std::size_t entry, const std::vect
     const std::string& pattern = group.match[i];
     if (std::ranges::any_of(all, [&](const std::string& name) { return names(pattern, name); })) continue;
     errors.push_back(str("optimizer.groups[", entry, "].match[", i, "]: \"", shown(pattern),
-                         "\" names no parameter of this model; there are ", listed(all)));
+                         "\" matches no parameter of this model. Its parameters: ", listed(all)));
   }
   return errors.size() == before;
 }
@@ -76,12 +76,12 @@ void check_entry(const OptimizerConfig& c, std::size_t i, const std::vector<Para
   const std::optional<std::string>& kind = c.groups[i].kind;
   const auto uses = [&](const Param& p, const LogicalParam& part) { return kind_of(c, p, part) == *kind; };
   if (!any_of_entry(params, i, [](const Param&, const LogicalParam&) { return true; }))
-    errors.push_back(str("optimizer.groups[", i,
-                         "]: all that it names is in later entries, which hold alone: leave it out, or move it behind "
-                         "them"));
+    errors.push_back(
+        str("optimizer.groups[", i,
+            "]: later entries override it for all of its parameters. Leave it out, or move it after them"));
   else if (kind && !any_of_entry(params, i, uses))
     errors.push_back(
-        str("optimizer.groups[", i, "].kind: ", *kind, " updates none of what the entry names: leave it out"));
+        str("optimizer.groups[", i, "].kind: ", *kind, " updates none of the entry's parameters. Leave it out"));
 }
 
 bool asks_for(const OptimizerConfig& c, const std::string& kind) {
@@ -118,7 +118,7 @@ void bind_groups(const OptimizerConfig& c, Parameters& declared, std::vector<Set
   for (std::size_t i = 0; i < c.groups.size(); ++i)
     if (check_patterns(c.groups[i], i, all, errors)) check_entry(c, i, params, errors);
   if (std::ranges::all_of(params, &Param::frozen))
-    errors.push_back("optimizer.groups: all parameters are frozen: nothing is left to train");
+    errors.push_back("optimizer.groups: all parameters are frozen, so nothing is left to train");
 }
 
 void bind_groups(const OptimizerConfig& c, Parameters& declared) {

@@ -13,7 +13,7 @@ std::map<std::string, OptimizerKind>& optimizer_kinds() {
 
 const OptimizerKind& optimizer_kind(const std::string& name) {
   const auto found = optimizer_kinds().find(name);
-  RING_CHECK(found != optimizer_kinds().end(), "optimizer.kind: ", name, " is none");
+  RING_CHECK(found != optimizer_kinds().end(), "optimizer.kind: ", name, " does not exist");
   return found->second;
 }
 

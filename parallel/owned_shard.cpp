@@ -32,8 +32,9 @@ std::vector<UpdateRange> OwnedShard::ranges(const RangeKey& key_of) const {
         continue;
       }
       if (p.offset % kParamAlign)
-        fail(part->name, " does not begin at a multiple of ", kParamAlign, " numbers in memory, where it lies behind ",
-             p.param->parts[0].name, ": both must be updated alike. Put them into one group (optimizer.groups)");
+        fail(part->name, " does not start at a multiple of ", kParamAlign, " numbers in memory, where it follows ",
+             p.param->parts[0].name,
+             ". Both must be updated in the same way. Put them into one group (optimizer.groups)");
       out.push_back(next);
     }
   return out;

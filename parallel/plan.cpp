@@ -44,7 +44,7 @@ void check_slices_of_model(const ParallelConfig& c, const ModelConfig& m, int wo
   for (const std::int64_t n : possible)
     if (world % (n * others) == 0) here.push_back(n);
   fail("parallel.tp: ", c.tp, " does not divide model.heads = ", m.heads, ", model.kv_heads = ", m.kv_heads,
-       " and model.mlp_width = ", m.mlp_width, ", which tensor parallelism cuts: this model can be cut with ",
+       " and model.mlp_width = ", m.mlp_width, ", which tensor parallelism shards. This model allows ",
        here.empty() ? listed(possible) : str(listed(here), " on ", counted(world, "process")));
 }
 
@@ -88,7 +88,7 @@ void fill_degrees(ParallelPlan& p, const ModelConfig& m, int world) {
     fail_for_world("parallel.dp: ", c.dp, fixed > 1 ? " x " + given_degrees(c) : "", " needs ",
                    counted(dp * fixed, "process"), ", but ", world, world == 1 ? " was" : " were",
                    " started: ", start_others(dp * fixed), ", or set parallel.dp to ",
-                   c.cp != 0 ? str(rest) : listed(divisors(rest)), ", or to 0 for what is left");
+                   c.cp != 0 ? str(rest) : listed(divisors(rest)), ", or to 0 to use what is left");
   p.dp = narrow<int>(dp);
   p.cp = narrow<int>(c.cp == 0 ? rest / dp : c.cp);
 }
@@ -113,9 +113,10 @@ void share_batch(ParallelPlan& p, const BatchSize& b) {
   std::int64_t common = 0;
   for (const std::int64_t sequences : all) {
     if (sequences % p.dp)
-      fail_for_world("train.batch_size: ", counted(sequences, "sequence"), " cannot be divided among ", p.dp,
-                     " replicas (parallel.dp): give a multiple of ", p.dp * std::max<std::int64_t>(1, b.micro_batch),
-                     b.micro_batch > 1 ? str(", which train.micro_batch = ", b.micro_batch, " divides, too") : "");
+      fail_for_world(
+          "train.batch_size: ", counted(sequences, "sequence"), " cannot be divided among ", p.dp,
+          " replicas (parallel.dp). Set it to a multiple of ", p.dp * std::max<std::int64_t>(1, b.micro_batch),
+          b.micro_batch > 1 ? str(", so that train.micro_batch = ", b.micro_batch, " divides each share") : "");
     common = std::gcd(common, sequences / p.dp);
   }
   p.micro_batch = b.micro_batch ? b.micro_batch : std::ranges::min(all) / p.dp;
@@ -130,7 +131,7 @@ void check_tokens_of_slices(const ParallelPlan& p, const ModelConfig& m) {
     if (const std::int64_t tokens = p.micro_batch * p.cp_layout.tokens(r); tokens % p.tp)
       fail("parallel.tp: ", p.tp, " does not divide the ", tokens, " tokens of a micro-batch",
            p.cp > 1 ? str(" on rank ", r, " of cp") : "", " (train.micro_batch = ", p.micro_batch,
-           ", model.context = ", m.context, ", parallel.cp = ", p.cp, "): change one of them so that it does");
+           ", model.context = ", m.context, ", parallel.cp = ", p.cp, "). Change one of them");
 }
 
 bool has_pools(const ModelConfig& m) {
@@ -162,8 +163,8 @@ void lay_out_context(ParallelPlan& p, const ModelConfig& m) {
                           : context_layout(p.config, m, m.context, p.cp);
   for (int r = 0; r < p.cp; ++r)
     if (p.cp_layout.tokens(r) == 0)
-      fail("parallel.cp: ", p.cp, " ranks share sequences of ", m.context, " tokens in pieces of which rank ", r,
-           " gets none; lower parallel.cp or lengthen model.context");
+      fail("parallel.cp: ", p.cp, " ranks share sequences of ", m.context, " tokens in pieces, but rank ", r,
+           " receives none. Lower parallel.cp or lengthen model.context");
 }
 
 void check_schedule(const ParallelPlan& p, const ModelConfig& m) {
@@ -171,12 +172,12 @@ void check_schedule(const ParallelPlan& p, const ModelConfig& m) {
   const bool turns = c.cp_schedule == ContextSchedule::ring || c.cp_schedule == ContextSchedule::automatic;
   if (turns && c.cp_ranks_per_node > 0 && p.cp % c.cp_ranks_per_node)
     fail("parallel.cp_ranks_per_node: ", c.cp_ranks_per_node, " on each node do not divide the ", p.cp,
-         " processes of parallel.cp: give a divisor of ", p.cp, ", or 0 for as they are placed");
+         " processes of parallel.cp. Set a divisor of ", p.cp, ", or 0 to use the actual placement");
   const std::int64_t heads = m.kv_heads / p.tp;
   if (p.cp > 1 && c.cp_schedule == ContextSchedule::all_to_all && heads % p.cp)
     fail("parallel.cp_schedule: all_to_all shares the KV heads among the ranks of cp, but ", heads,
          " (model.kv_heads: ", m.kv_heads, p.tp > 1 ? str(", parallel.tp: ", p.tp) : "", ") do not divide among ", p.cp,
-         ": take ring or gather, or a parallel.cp that divides them");
+         ". Use ring or gather, or a parallel.cp that divides them");
 }
 
 }  // namespace
@@ -209,12 +210,10 @@ std::string idle_keys(const ParallelPlan& p, const ModelConfig& m) {
   if (p.cp == 1 || p.config.cp_keys != ContextKeys::referenced) return "";
   constexpr const char* kIdle = "parallel.cp_keys: referenced, but ";
   if (!selects_blocks(m))
-    return str(kIdle,
-               "no layer selects its blocks (pattern: content or learned), so that it does nothing. Leave it out");
+    return str(kIdle, "no layer selects its blocks (pattern: content or learned), so this has no effect. Leave it out");
   if (p.config.cp_schedule != ContextSchedule::all_to_all) return "";
-  return str(kIdle,
-             "parallel.cp_schedule is all_to_all, which auto takes where parallel.cp divides the KV heads: each ",
-             "rank then has all tokens of some heads, so that it does nothing. Leave it out, or set "
+  return str(kIdle, "parallel.cp_schedule is all_to_all, which auto uses if parallel.cp divides the KV heads. Each ",
+             "rank then has all tokens of some heads, so this has no effect. Leave it out, or set "
              "parallel.cp_schedule: ring or gather");
 }
 

@@ -1,5 +1,5 @@
-#include "model/decoder.h"
 #include "parallel/plan.h"
+#include "model/decoder.h"
 
 #include <gtest/gtest.h>
 
@@ -96,7 +96,7 @@ TEST(Plan, RefusesDegreesAndSaysWhatFits) {
 TEST(Plan, RefusesSlicesThatTheModelCannotBeCutInto) {
   EXPECT_EQ(refusal(degrees(0, 1, 3), 6),
             "parallel.tp: 3 does not divide model.heads = 8, model.kv_heads = 4 and model.mlp_width = 96, which tensor "
-            "parallelism cuts: this model can be cut with 1 or 2 on 6 processes");
+            "parallelism shards. This model allows 1 or 2 on 6 processes");
 }
 
 TEST(Plan, SharesTheBatch) {
@@ -111,9 +111,8 @@ TEST(Plan, SharesTheBatch) {
 
 // Whoever does as a message says does not get the next one.
 TEST(Plan, ARefusedBatchComesWithSizesThatFit) {
-  EXPECT_TRUE(refusal(degrees(0, 1, 1), 3, {8, 0}).ends_with("replicas (parallel.dp): give a multiple of 3"));
-  EXPECT_TRUE(refusal(degrees(0, 1, 1), 3, {8, 2})
-                  .ends_with("replicas (parallel.dp): give a multiple of 6, which train.micro_batch = 2 divides, too"));
+  EXPECT_TRUE(refusal(degrees(0, 1, 1), 3, {8, 0}).ends_with("replicas (parallel.dp). Set it to a multiple of 3"));
+  EXPECT_TRUE(refusal(degrees(0, 1, 1), 3, {8, 2}).ends_with("replicas (parallel.dp). Set it to a multiple of 6"));
   EXPECT_EQ(refusal(degrees(0, 1, 1), 3, {6, 2}), "");
   EXPECT_EQ(refusal(degrees(0, 1, 1), 3, {9, 2}),
             "train.micro_batch: 2 does not divide the 3 sequences of each replica (train.batch_size = 9, 3 replicas). "

@@ -208,8 +208,8 @@ TEST_F(DistTensorParallelRun, RefusesWhatDoesNotDivide) {
   };
   expect_refused({}, 4,
                  "parallel.tp: 4 does not divide model.heads = 4, model.kv_heads = 2 and model.mlp_width = 96, which "
-                 "tensor parallelism cuts: this model can be cut with 1 or 2 on 4 processes");
-  expect_refused({"model.mlp_width=97"}, 2, "this model can be cut with 1 on 2 processes");
+                 "tensor parallelism shards. This model allows 1 or 2 on 4 processes");
+  expect_refused({"model.mlp_width=97"}, 2, "This model allows 1 on 2 processes");
   expect_refused({"model.context=31", "train.micro_batch=1"}, 2, "parallel.tp: 2 does not divide the 31 tokens");
 }
 

@@ -76,12 +76,11 @@ TEST(Configs, MistakesInGroupsHaveTheirLine) {
       "optimizer:\n  groups:\n    - {match: [\"blocks.2.*\"], lr: 1e-3}\n    - match: [\"*.wq.*\"]\n      lr: 1e-2\n"
       "    - match: [\"blocks.*\"]\n      kind: ";
   const std::string told = mistakes(groups + "adamw\n");
-  EXPECT_TRUE(told.starts_with("my.yaml:6: optimizer.groups[0].match[0]: \"blocks.2.*\" names no parameter of this"))
+  EXPECT_TRUE(told.starts_with("my.yaml:6: optimizer.groups[0].match[0]: \"blocks.2.*\" matches no parameter of this"))
       << told;
-  EXPECT_NE(told.find("\nmy.yaml:7: optimizer.groups[1]: all that it names is in later entries"), std::string::npos)
-      << told;
+  EXPECT_NE(told.find("\nmy.yaml:7: optimizer.groups[1]: later entries override it"), std::string::npos) << told;
   EXPECT_EQ(mistakes("optimizer:\n  lr: 1e-3\n  groups:\n    - match: [\"*norm*\"]\n      kind: muon\n"),
-            "my.yaml:8: optimizer.groups[0].kind: muon updates none of what the entry names: leave it out");
+            "my.yaml:8: optimizer.groups[0].kind: muon updates none of the entry's parameters");
   EXPECT_EQ(mistakes("optimizer: {groups: [{match: [\"blocks.1.*\", final_norm.weight], lr: 1e-3}]}\n"), "");
 }
 
