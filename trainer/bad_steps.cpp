@@ -21,9 +21,9 @@ StepReport BadSteps::compute_again(const StepReport& first) {
   const StepReport again = trainer_.step();
   if (mesh_.rank() == 0 && !(same(first.loss, again.loss) && same(first.norm, again.norm)))
     log::error("step ", trainer_.steps_done() + !again.accepted,
-               ", computed twice from the same weights and samples: ", "loss ", first.loss, " and ", again.loss,
-               ", gradient norm ", first.norm, " and ", again.norm,
-               ". A device or its memory computes wrongly; look for its errors: nvidia-smi -q -d ECC, dmesg");
+               " gave different results when computed twice from the same weights and samples: ", "loss ", first.loss,
+               " and ", again.loss, ", gradient norm ", first.norm, " and ", again.norm,
+               ". A device or its memory is faulty. Look for errors with nvidia-smi -q -d ECC and dmesg");
   return again;
 }
 
@@ -40,8 +40,8 @@ bool BadSteps::leave_out(const StepReport& r, bool has_checkpoint) {
   guard.leave_out(bad);
   trainer_.skip_to(end);
   if (mesh_.rank() == 0)
-    log::warn("step ", bad.step, ": loss ", bad.loss, ", gradient norm ", bad.norm, ". Leaving out ",
-              samples_text(bad.first_sample, end), ", going on from step ", trainer_.steps_done());
+    log::warn("step ", bad.step, ": loss ", bad.loss, ", gradient norm ", bad.norm, ". Skipping ",
+              samples_text(bad.first_sample, end), ", continuing from step ", trainer_.steps_done());
   return !checkpoint.empty();
 }
 
@@ -56,18 +56,18 @@ void BadSteps::stop(const StepReport& r, bool has_checkpoint) {
   const std::string what = str("training stopped: loss ", r.loss, ", gradient norm ", r.norm, " at ");
   const std::size_t before = trainer_.guard().bad_steps().size();
   const std::string then =
-      str(". Weights are untouched since the last step; ",
+      str(". Weights are unchanged since the last step; ",
           has_checkpoint ? str("the newest checkpoint is in ", dir_.checkpoints()) : "there is no checkpoint yet",
           before > 0 ? str(". ", counted(static_cast<std::int64_t>(before), "bad step"),
-                           " before it were left out (train.most_bad_steps)")
+                           " before it were skipped (train.most_bad_steps)")
                      : "",
           ". ");
   const std::int64_t first = trainer_.next_sample();
   if (std::isfinite(r.loss) && std::isfinite(r.norm))
     fail(what, "step ", trainer_.steps_done() + 1, ", ", samples_text(first, first + trainer_.next_batch_size()),
          ", a spike (train.spike_score)", then,
-         "Look at those samples, set train.on_bad_step to skip or rollback, or raise train.spike_score");
-  fail(what, trainer_.diagnose(), then, "Lower optimizer.lr, lengthen schedule.warmup_steps, or look at those samples");
+         "Inspect those samples, set train.on_bad_step to skip or rollback, or raise train.spike_score");
+  fail(what, trainer_.diagnose(), then, "Lower optimizer.lr, lengthen schedule.warmup_steps, or inspect those samples");
 }
 
 }  // namespace ring

@@ -193,7 +193,7 @@ void Metrics::settings(const std::vector<std::pair<std::string, std::string>>& l
 }
 
 void Metrics::warn_once(const std::string& what) {
-  if (!warned_) log::warn(what, " (metrics are incomplete, training goes on)");
+  if (!warned_) log::warn(what, " (metrics are incomplete, but training continues)");
   warned_ = true;
 }
 

@@ -102,10 +102,10 @@ void check_nodes(const std::string& run_directory, int nodes_of_launcher, Mesh& 
   if (!problems.front().empty()) fail("run.directory: ", problems.front());
   std::erase(problems, "");
   if (!problems.empty())
-    fail("run.directory: ", run_directory, " is not one folder for all nodes: ", joined(problems, ", "),
-         problems.size() == 1 ? " does" : " do", " not see what rank 0 on ",
+    fail("run.directory: ", run_directory, " is not the same folder on all nodes: ", joined(problems, ", "),
+         problems.size() == 1 ? " does" : " do", " not see the file that rank 0 on ",
          hosts.front().substr(0, hosts.front().find('/')),
-         " writes there. Give a path on a file system that all nodes share");
+         " wrote there. Use a path on a file system that all nodes share");
 }
 
 std::string nodes_that_fit(const Config& c, std::int64_t least, std::int64_t most, int workers) {
@@ -116,8 +116,8 @@ std::string nodes_that_fit(const Config& c, std::int64_t least, std::int64_t mos
     } catch (const Error&) {  // reported if the job ever has this number of nodes
     }
   if (std::ssize(fit) == most - least + 1) return "";
-  return str("of --nnodes ", least, ":", most, " the settings fit ", joined(fit, ", "),
-             " only: with another number of nodes the job takes fewer, or waits for one that is missing");
+  return str("of --nnodes ", least, ":", most, ", the settings fit only ", joined(fit, ", "),
+             ". With a different number of nodes, the job uses fewer, or waits for a missing one");
 }
 
 }  // namespace ring

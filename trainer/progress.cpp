@@ -144,7 +144,7 @@ void Progress::tell_if_lost() {
   if (told_ || out_) return;
   told_ = true;
   log::warn("standard output can no longer be written (", why_lost(out_),
-            "): progress is not shown any more, training goes on");
+            "). Training continues without showing progress");
 }
 
 void Progress::update(const ProgressState& s) {

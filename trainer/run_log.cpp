@@ -36,8 +36,8 @@ ProgressOptions options_of(const Config& c) {
 void warn_of_vocabulary(const Config& c, std::int64_t corpus_vocab) {
   if (c.model.vocab_size > corpus_vocab)
     log::warn("model.vocab_size: ", c.model.vocab_size, " is larger than the vocabulary of the corpus, ", corpus_vocab,
-              ": the model spends memory and time on ", counted(c.model.vocab_size - corpus_vocab, "token"),
-              " that it never sees. Set it to 0 to take the corpus's, unless this is meant as padding");
+              ". The model spends memory and time on ", counted(c.model.vocab_size - corpus_vocab, "token"),
+              " that it never sees. Set it to 0 to use the corpus's, unless the difference is intended as padding");
 }
 
 // Warns if, because of data.packing.align, a document's attention depends on the document's offset in the sample.
@@ -51,10 +51,10 @@ void warn_of_places(const Config& c) {
       for (const Branch& b : p.branches) units.push_back(b.segment < c.model.context ? b.segment : b.rate);
     for (const std::int64_t unit : units)
       if (c.data.packing.align % unit)
-        return log::warn("data.packing.align: ", c.data.packing.align, " is no multiple of ", unit, ", a ",
+        return log::warn("data.packing.align: ", c.data.packing.align, " is not a multiple of ", unit, ", a ",
                          p.blocks ? "block" : "segment", " of the attention of layer ", layer,
-                         ": what a document's tokens see then depends on where in its sample it starts. A multiple of "
-                         "all segments and blocks prevents that, at the price of padding");
+                         ", so a document's attention depends on where in its sample it starts. To prevent this, set a "
+                         "multiple of all segments and blocks, at the cost of padding");
     ++layer;
   }
 }
@@ -68,8 +68,8 @@ void warn_of_cuts(const Config& c, const TokenStore& corpus) {
                       in_order = pack_rows(split, c.model.context, c.data.packing)->cut_documents(),
                       needed = documents_longer_than(split, c.model.context);
   if ((in_order - needed) * 100 <= documents) return;
-  log::warn("data.packing.best_fit: 0 cuts ", in_order, " of ", documents, " documents of ", corpus.path(),
-            " at the ends of samples, 1024 would cut ", needed);
+  log::warn("data.packing.best_fit: 0 splits ", in_order, " of ", documents, " documents of ", corpus.path(),
+            " at the ends of samples. 1024 would split ", needed);
 }
 
 // Warns if only answers are trained but they see more than their own prompts.
@@ -78,8 +78,8 @@ void warn_of_masks(const Config& c, const Corpora& corpora) {
   if (masked == corpora.stores.end()) return;
   if (c.data.packing.documents) return warn_of_cuts(c, **masked);
   log::warn("data.packing.documents: false: in ", (*masked)->path(),
-            " only some tokens count as targets, and these see the documents before their own, too. Fine-tuning wants "
-            "true");
+            ", only some tokens are targets, and they also see the documents before their own. For fine-tuning, set it "
+            "to true");
 }
 
 // Returns "1 process on cpu", "4 processes on cuda (tp 2, cp 2 zigzag)".
@@ -176,10 +176,10 @@ void RunLog::describe(const RunStart& start, int processes) {
   warn_of_idle_attention(config_, start.corpora);
   if (const std::string idle = idle_keys(trainer_.plan(), config_.model); !idle.empty()) log::warn(idle);
   for (const auto& rows : start.loader->map().rows())
-    log::info("packing: ", counted(static_cast<std::int64_t>(rows->rows()), "sample"), " an epoch, ",
-              std::round(1000 * rows->filled()) / 10, " % of their places hold a token, the others are padding; ",
+    log::info("packing: ", counted(static_cast<std::int64_t>(rows->rows()), "sample"), " per epoch, ",
+              std::round(1000 * rows->filled()) / 10, " % of their positions hold tokens, the rest is padding; ",
               counted(static_cast<std::int64_t>(rows->cut_documents()), "document"),
-              rows->cut_documents() == 1 ? " is cut" : " are cut");
+              rows->cut_documents() == 1 ? " is split" : " are split");
   if (start.from.resumes())
     log::info("resuming from step ", trainer_.steps_done(), " (",
               start.from.kept ? "kept in memory by the launcher" : start.from.resumed.checkpoint, ")");
@@ -225,8 +225,8 @@ void RunLog::tell_plan() {
   const MemoryPlan plan = trainer_.arena().plan();
   const MemoryStats memory = trainer_.exec().stream.allocator()->stats();
   log::debug("memory: ", bytes_text(plan.bytes), " are planned for activations, of which at most ",
-             bytes_text(plan.live_peak), " hold something at once; ", bytes_text(memory.reserved),
-             " are taken from the system; at most ", bytes_text(memory.peak), " were in use, during ",
+             bytes_text(plan.live_peak), " are in use at once; ", bytes_text(memory.reserved),
+             " are reserved from the system; the peak was ", bytes_text(memory.peak), ", during ",
              fullest_phase(memory).phase);
   if (trainer_.offload()) tell_offload(*trainer_.offload());
   tell_page_locks(page_lock_facts(trainer_.exec().stream.device()));
@@ -235,16 +235,16 @@ void RunLog::tell_plan() {
 void RunLog::tell_page_locks(const PageLockFacts& f) {
   if (f.taken)
     log::debug("memory: ", bytes_text(f.locked), " of the host", f.node ? str(" (NUMA node ", *f.node, ")") : "",
-               " are page-locked; copies have waited ", seconds_text(f.waited), " for that");
+               " are page-locked; copies have waited ", seconds_text(f.waited), " for locking");
 }
 
 void RunLog::tell_offload(const HostOffload& offload) {
   const OffloadedBytes& bytes = offload.bytes();
-  log::debug("memory: ", bytes_text(bytes.moved), " of activations go to the host, which keeps ",
+  log::debug("memory: ", bytes_text(bytes.moved), " of activations are offloaded to the host, which reserves ",
              bytes_text(offload.host_bytes()), " for them");
   if (bytes.stayed)
     log::warn("train.activation_offload_bytes: ", bytes_text(bytes.stayed),
-              " of activations find no room on the host and stay on the device");
+              " of activations do not fit on the host and stay on the device");
 }
 
 // Returns the bytes of keys and values, and of their gradients, that this process has sent to other ranks since it
@@ -449,11 +449,11 @@ void RunLog::saved(const SaveOutcome& o, std::int64_t failures_in_a_row, std::op
   if (auto_seconds) values.push_back({"auto_seconds", *auto_seconds});
   metrics_->record("checkpoint", o.step, values);
   if (!o.saved())
-    return log::error("step ", o.step, " was not saved (failure ", failures_in_a_row, " in a row): ", o.error);
+    return log::error("step ", o.step, " was not saved (consecutive failure ", failures_in_a_row, "): ", o.error);
   log::info("checkpoint of step ", o.step, ": ", bytes_text(o.bytes), " of this process saved in ",
-            seconds_text(o.seconds), ", for which training waited ", seconds_text(o.stall_seconds),
-            o.waited_seconds > 0.001 ? str(", ", seconds_text(o.waited_seconds), " of it for the save before") : "",
-            auto_seconds ? "; one comes every " + seconds_text(*auto_seconds) : "");
+            seconds_text(o.seconds), "; training waited ", seconds_text(o.stall_seconds),
+            o.waited_seconds > 0.001 ? str(", ", seconds_text(o.waited_seconds), " of it for the previous save") : "",
+            auto_seconds ? "; checkpoints are saved every " + seconds_text(*auto_seconds) : "");
 }
 
 void RunLog::slow(const SlowRank& s) {
@@ -463,7 +463,7 @@ void RunLog::slow(const SlowRank& s) {
       "slow_rank", last_.step,
       {{"rank", std::int64_t{s.rank}}, {"speed", speed}, {"what", str(s.what)}, {"ms", own}, {"median_ms", usual}});
   log::warn("rank ", s.rank, " is slow: ", speed, " of the median rank's speed for ", PaceJudge::kWindows, " x ",
-            Pace::kWindow, " steps; ", s.what, " takes it ", own, " ms of a step, the median rank ", usual, " ms");
+            Pace::kWindow, " steps; ", s.what, " takes it ", own, " ms per step, the median rank ", usual, " ms");
 }
 
 void RunLog::slow(const SlowGpu& s) {

@@ -70,18 +70,18 @@ void warn_of_edits(Resumption& r, const ResolvedRun& s, const Origin& origin, co
   });
   if (!edits.empty())
     warn_once(r, str(s.dir.config_file(),
-                     " was changed since the run wrote it; it differs from the checkpoint in:", listed(edits)));
+                     " was changed after the run wrote it. It differs from the checkpoint in:", listed(edits)));
 }
 
 // Returns advice for a user who left out the sizes that --fit or auto chose when the run began.
 std::string advice_on_sizes(const ResolvedRun& s, const Origin& origin) {
   const TrainConfig &old = origin.config.train, &now = s.config.train;
   if (now.micro_batch == 0 && old.micro_batch > 0)
-    return str("To go on with the run's train.micro_batch: ", old.micro_batch,
-               ", as it may have been chosen: --fit or train.micro_batch=auto. ");
+    return str("To resume with the run's train.micro_batch: ", old.micro_batch,
+               ", which may have been chosen automatically, pass --fit or train.micro_batch=auto. ");
   if (now.mlp_chunk == 0 && old.mlp_chunk > 0)
-    return str("To go on with the run's train.mlp_chunk: ", old.mlp_chunk,
-               ", as it may have been chosen: train.mlp_chunk=auto. ");
+    return str("To resume with the run's train.mlp_chunk: ", old.mlp_chunk,
+               ", which may have been chosen automatically, pass train.mlp_chunk=auto. ");
   return "";
 }
 
@@ -121,7 +121,7 @@ void check_shapes(const ResolvedRun& s, const Origin& origin, const std::vector<
   if (same_shapes && std::ranges::none_of(of_model, changes_heads)) return;
   fail(s.dir.path(), ": the tensors of the checkpoint ", origin.checkpoint, " do not have the ",
        same_shapes ? "heads" : "shapes", " of this model:", listed(of_model), "\nResume with the old settings (",
-       resume_command(s.dir), "), or train the new model in a run of its own: ", key_of_place(s.config), "=NAME");
+       resume_command(s.dir), "), or train the new model in a new run: ", key_of_place(s.config), "=NAME");
 }
 
 // Throws Error, which names the keys, if settings differ from those that the checkpoint was trained with.
@@ -129,7 +129,7 @@ void check_settings(Resumption& r, const ResolvedRun& s, const Origin& origin, c
                     bool allow_changes) {
   if (const auto rounding = changes_of_rounding(origin.config, s.config); !rounding.empty())
     warn_once(r, str("resuming with ", joined(rounding, ", "),
-                     ": sums are rounded in another order, so that losses agree closely instead of bit for bit"));
+                     ". Sums are rounded in a different order, so losses agree closely, but not bit for bit"));
   if (file) r.replaced = file->replaced;
   if (file) warn_of_edits(r, s, origin, *file);
   const std::vector<std::string> changes = changes_of_numbers(origin.config, s.config);
@@ -146,11 +146,11 @@ void check_settings(Resumption& r, const ResolvedRun& s, const Origin& origin, c
   if (file && changes_of_numbers(file->config, s.config).empty())
     fail(s.dir.config_file(), " differs from the settings in the checkpoint ", origin.checkpoint, ":", listed(changes),
          "\nRestore the file (", s.dir.restoring_command(origin.checkpoint),
-         "), pass --allow-changes to go on with what it says, --fresh to start over, or set another ",
+         "), pass --allow-changes to use the changed settings, pass --fresh to start over, or set a different ",
          key_of_place(s.config));
-  fail(s.dir.path(), ": the run has other settings:", listed(changes), "\n", advice_on_sizes(s, origin),
-       "Resume with the old ones (", resume_command(s.dir),
-       "), pass --allow-changes to go on with the new ones, --fresh to start over, or set another ",
+  fail(s.dir.path(), ": the run was trained with different settings:", listed(changes), "\n",
+       advice_on_sizes(s, origin), "Resume with the old ones (", resume_command(s.dir),
+       "), pass --allow-changes to use the new ones, pass --fresh to start over, or set a different ",
        key_of_place(s.config));
 }
 
@@ -167,8 +167,8 @@ void warn_of_tokenizer(Resumption& r, const ResolvedRun& s, const Origin& origin
 void check_source(const ResolvedRun& s, const Origin& origin) {
   const std::string &before = origin.config.run.init_from, &now = s.config.run.init_from;
   if (now.empty() || now == before) return;
-  fail("run.init_from: ", now, " has no effect, since ", s.dir.path(), " began from ",
-       before.empty() ? "random weights" : before, ". To begin from it, set another ", key_of_place(s.config));
+  fail("run.init_from: ", now, " has no effect, because ", s.dir.path(), " started from ",
+       before.empty() ? "random weights" : before, ". To start from it, set a different ", key_of_place(s.config));
 }
 
 // before: result of an earlier check, whose warnings are not repeated.
@@ -180,16 +180,16 @@ Resumption check_resumption(const ResolvedRun& s, const Origin& origin, const Tr
   if (s.dir.has_config())
     file = s.dir.settings();
   else
-    log::warn(s.dir.path(), " has checkpoints and no config.yaml: the settings are compared with those in ",
+    log::warn(s.dir.path(), " has checkpoints but no config.yaml. The settings are compared with those in ",
               origin.checkpoint);
   Resumption r{.checkpoint = origin.checkpoint, .warnings = before.warnings};
   check_settings(r, s, origin, file ? &*file : nullptr, options.allow_changes);
   check_tokenizer(s.corpora, origin.tokenizer_hash(), "run " + s.dir.path());
   if (!options.allow_changes)
     check_data(origin, s.corpora,
-               str("Put the old ones back, pass --allow-changes, or set another ", key_of_place(s.config)));
+               str("Restore the old data, pass --allow-changes, or set a different ", key_of_place(s.config)));
   else if (const auto changes = changes_of_data(origin, s.data, s.config.model); !changes.empty())
-    warn_once(r, str("resuming ", s.dir.path(), " with other data:", listed(changes))), r.changed = true;
+    warn_once(r, str("resuming ", s.dir.path(), " with different data:", listed(changes))), r.changed = true;
   warn_of_tokenizer(r, s, origin);
   return r;
 }
@@ -198,8 +198,8 @@ void refuse_to_delete(const std::string& weights, const RunDirectory& dir) {
   const auto source = weights.empty() ? std::nullopt : run_around(weights);
   std::error_code error;
   if (source && fs::equivalent(source->path(), dir.path(), error))
-    fail("--fresh would delete the weights that run.init_from takes from ", weights,
-         ". Set another run.name (or run.directory, if it is set)");
+    fail("--fresh would delete the weights that run.init_from reads from ", weights,
+         ". Set a different run.name (or run.directory, if it is set)");
 }
 
 // Finds the run. A missing directory is created only later, once nothing can be refused any more.
@@ -227,12 +227,12 @@ MemoryRecord repeat_memory(const LocatedRun& run, Mesh& mesh) {
   const auto divides = [&](std::int64_t sequences) { return sequences / mesh.degree("dp") % old.micro_batch == 0; };
   std::string changes = changes_since(old, now);
   if (changes.empty() && !(divides(steps.sequences) && std::ranges::all_of(steps.others, divides)))
-    changes = str("micro_batch ", old.micro_batch, " divides nothing");
+    changes = str("micro_batch ", old.micro_batch, " does not divide all batch sizes");
   if (mesh.rank() == 0 && !changes.empty())
-    log::warn("memory ran out before (", old.why, "), but what the run went down to then no longer counts: ", changes);
+    log::warn("memory ran out before (", old.why, "), but the smaller sizes chosen then no longer apply: ", changes);
   else if (mesh.rank() == 0)
-    log::info("memory ran out before, and the run stays at what it went down to (", run.dir.memory_file(),
-              " says when): ", old.went_down_to());
+    log::info("memory ran out before, so the run keeps the smaller sizes chosen then (", run.dir.memory_file(),
+              " has details): ", old.went_down_to());
   return changes.empty() ? old : now;
 }
 
@@ -242,7 +242,7 @@ std::unique_ptr<MemoryTier> open_tier(const ResolvedRun& run, Mesh& mesh) {
   auto tier =
       open_memory_tier({to_yaml(run.config), run.data, build_info::kCommit, str(mesh.rank(), " of ", mesh.world())});
   if (!tier && mesh.rank() == 0)
-    log::warn("checkpoint.memory_interval: nothing is kept in memory without `ringmaster launch`, which would keep it");
+    log::warn("checkpoint.memory_interval: has no effect without `ringmaster launch`, which keeps the state in memory");
   return tier;
 }
 
@@ -283,11 +283,11 @@ void warn_of_lost_steps(const ResolvedRun& s) {
   if (steps == 0) return;
   const CheckpointConfig& c = s.config.checkpoint;
   log::warn(s.dir.path(), " has records of ", counted(steps, "step"),
-            " and no checkpoint to go on from: it begins anew. ",
-            c.automatic ? str("checkpoint.auto saves first after 10 s. To save earlier, set checkpoint.auto: false and "
+            " but no checkpoint to resume from, so it starts over. ",
+            c.automatic ? str("checkpoint.auto first saves after 10 s. To save earlier, set checkpoint.auto: false and "
                               "checkpoint.interval")
-                        : str("To lose fewer steps the next time, set checkpoint.interval (", c.interval,
-                              " here) or checkpoint.minutes"));
+                        : str("To lose fewer steps next time, set checkpoint.interval (now ", c.interval,
+                              ") or checkpoint.minutes"));
 }
 
 // Throws Error if the directory is gone after a launcher's restart: the run would silently start over.
@@ -296,7 +296,7 @@ void refuse_to_lose_the_run(const ResolvedRun& s, const TrainOptions& options) {
   if (begun && !s.dir.exists())
     fail(s.dir.path(),
          " was removed or moved since this job began, and the launcher keeps no copy of the state "
-         "(checkpoint.memory_interval). Move the directory back, or start the job again to begin anew");
+         "(checkpoint.memory_interval). Move the directory back, or start the job again to start over");
 }
 
 // Verifies whole checkpoints, unless the launcher keeps a state that is at least as new.
@@ -304,8 +304,9 @@ StartingState find_state(const FittedRun& run, const TrainOptions& options) {
   const std::vector<CheckpointEntry> all = list_checkpoints(run.dir.checkpoints());
   if (run.newest_kept && (all.empty() || all.back().step <= *run.newest_kept)) {
     if (!run.lock)
-      log::warn(run.dir.path(),
-                " was removed or moved since this job began: it is made anew for the state that the launcher keeps");
+      log::warn(
+          run.dir.path(),
+          " was removed or moved since this job began. It is created again for the state that the launcher keeps");
     return {.kept = run.newest_kept, .resumed = run.newest};
   }
   refuse_to_lose_the_run(run, options);
@@ -354,8 +355,8 @@ bool chooses_micro_batch(const Config& c, const TrainOptions& options, Mesh& mes
   by_leader(mesh.host(), [&] {
     const auto so_far = settings_so_far(c, options);
     if (!so_far || so_far->micro_batch != c.train.micro_batch)
-      fail("--fit chooses train.micro_batch, but the settings say train.micro_batch: ", c.train.micro_batch,
-           ". Take that out of them, or give train.micro_batch=auto on the command line in place of --fit");
+      fail("--fit chooses train.micro_batch, but the settings contain train.micro_batch: ", c.train.micro_batch,
+           ". Remove it from them, or pass train.micro_batch=auto on the command line instead of --fit");
     return true;
   });
   return false;
@@ -413,17 +414,16 @@ void warn_of_final_rate(const Config& c) {
   const double last = c.schedule.final_lr, rate = c.optimizer.lr;
   const bool used = c.schedule.kind != ScheduleKind::constant && last != ScheduleConfig{}.final_lr;
   if (!used || last <= 0 || last > rate) return;
-  log::warn("schedule.final_lr: ", last, " is a fraction of optimizer.lr: ", rate,
-            ", so that the learning rate falls to ", last * rate, ". If it should fall to ", last,
-            ", set schedule.final_lr=", last / rate);
+  log::warn("schedule.final_lr: ", last, " is a fraction of optimizer.lr: ", rate, ", so the learning rate falls to ",
+            last * rate, ". If it should fall to ", last, ", set schedule.final_lr=", last / rate);
 }
 
 void warn_of_warmup(const Config& c) {
   const std::int64_t warmup = c.schedule.warmup_steps, steps = c.train.steps;
   if (steps == 0 || warmup <= steps) return;
   log::warn("schedule.warmup_steps: ", warmup, warmup == ScheduleConfig{}.warmup_steps ? ", the default," : "",
-            " is more than train.steps: ", steps, ", so that the learning rate rises to ", steps, "/", warmup,
-            " of optimizer.lr only. Shorten the warm-up, for example to a twentieth of the run: schedule.warmup_steps=",
+            " is more than train.steps: ", steps, ", so the learning rate rises to only ", steps, "/", warmup,
+            " of optimizer.lr. Shorten the warm-up, for example to a twentieth of the run: schedule.warmup_steps=",
             std::max<std::int64_t>(1, steps / 20));
 }
 
@@ -431,7 +431,7 @@ ResolvedRun resolve_run(Config given, const TrainOptions& options, Mesh& mesh) {
   Corpora corpora = open_agreed_corpora(given, mesh);
   const double epochs = given.train.epochs;
   resolve_length(given, corpora);
-  if (epochs > 0 && mesh.rank() == 0) log::info("train.epochs: ", epochs, " is train.steps: ", given.train.steps);
+  if (epochs > 0 && mesh.rank() == 0) log::info("train.epochs: ", epochs, " equals train.steps: ", given.train.steps);
   if (chooses_micro_batch(given, options, mesh)) given.train.micro_batch = kAutoMicroBatch;
   ResolvedConfig c = with_sizes(resolve_config(std::move(given), corpora.vocab_size, mesh), options, mesh);
   if (mesh.rank() == 0) warn_of_warmup(c), warn_of_final_rate(c), warn_of_unused_intervals(c.checkpoint);

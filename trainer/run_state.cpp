@@ -55,21 +55,21 @@ void RunState::load_checkpoint() {
   const Manifest manifest = kept ? run_.start.tier->load(*kept, state_, run_.ctx.stream)
                                  : load_state(run_.start.from.resumed.checkpoint, state_, run_.ctx.stream);
   if (run_.config.train.steps && manifest.step > run_.config.train.steps)
-    fail("train.steps: the run has done ", manifest.step, " steps, more than ", run_.config.train.steps,
-         ": give at least as many, or start over with --fresh");
+    fail("train.steps: the run has already done ", manifest.step, " steps, more than ", run_.config.train.steps,
+         ". Set at least as many, or start over with --fresh");
   const bool leads = run_.leads(), other_world = leads && !kept && manifest.world != run_.mesh.world();
   if (other_world)
-    log::warn("the checkpoint is of ", counted(manifest.world, "process"), ", now there ",
+    log::warn("the checkpoint is from ", counted(manifest.world, "process"), ", but now there ",
               run_.mesh.world() == 1 ? "is " : "are ", run_.mesh.world(),
-              ": sums are rounded in another order, so that losses agree closely instead of bit for bit");
+              ". Sums are rounded in a different order, so losses agree closely, but not bit for bit");
   if (other_world && run_.config.run.threads != default_threads())
-    log::warn("run.threads: ", run_.config.run.threads,
-              " in each process, as they were before; this layout would take ", default_threads(),
-              ": set run.threads=", default_threads());
+    log::warn("run.threads: ", run_.config.run.threads, " per process, as before, but this layout's default is ",
+              default_threads(), ". To use it, set run.threads=", default_threads());
   const std::size_t replaced = run_.ctx.tuning ? adopt_choices(*run_.ctx.tuning, manifest.metadata) : 0;
   if (leads && replaced > 0)
-    log::warn(counted(static_cast<std::int64_t>(replaced), "measured choice"),
-              " in tuning.yaml differed from the checkpoint's, which apply: the run continues bit-identically");
+    log::warn(
+        counted(static_cast<std::int64_t>(replaced), "measured choice"),
+        " in tuning.yaml differed from the checkpoint's. The checkpoint's apply, so the run continues bit-identically");
   run_.trainer.restored();
   if (!kept) saver_.start_from(run_.trainer.steps_done());
   for (const CheckpointEntry& newer : list_checkpoints(run_.start.dir.checkpoints()))

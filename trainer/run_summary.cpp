@@ -90,7 +90,7 @@ class History {
   }
   const char* status() {
     if (!end_) {
-      add_note(run_, "ended without saying why: killed, or a crash");
+      add_note(run_, "ended without a recorded reason: killed or crashed");
       return kRunFailed;
     }
     const std::string how = end_->text("end");

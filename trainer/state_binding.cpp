@@ -143,8 +143,9 @@ void StateBinding::tell_weights(const TensorsApart& apart, const std::string& me
 
 void StateBinding::tell_states(const TensorsApart& apart) const {
   if (leads_)
-    log::warn("the checkpoint lacks ", apart.missing.size(), " states of the optimizer, which start anew, and has ",
-              apart.unexpected.size(), " that are not used: its parameters were others, or updated in another way");
+    log::warn("the checkpoint lacks ", apart.missing.size(), " optimizer states, which are reinitialized, and has ",
+              apart.unexpected.size(),
+              " unused ones: its parameters, or how they were updated, differ from this run's");
 }
 
 // Called if the average in the checkpoint does not match this run: it is missing, it lacks newly learned weights, or
@@ -153,9 +154,9 @@ void StateBinding::begin_average(const TensorsApart& apart) const {
   if (!apart.missing.empty()) step_.average()->start(step_.exec());
   if (!leads_) return;
   if (!apart.missing.empty())
-    log::info("train.ema: the checkpoint holds no average of all weights: it begins with these weights");
+    log::info("train.ema: the checkpoint has no average of all weights, so the average starts from these weights");
   else if (!step_.average())
-    log::info("train.ema: 0: the average of the weights in the checkpoint is left out");
+    log::info("train.ema: 0: the checkpoint's average of the weights is not used");
 }
 
 void StateBinding::add_training_state(State& state, TrainingState& added) const {

@@ -52,7 +52,7 @@ class MemoryFallback {
     const std::optional<std::int64_t> fewer = fewer_sequences(run_.config, run_.mesh.world(), rows);
     if (!fewer)
       throw OutOfMemory(e.facts,
-                        "A validation computes as few sequences at a time as it can: lower model.context, set "
+                        "Validation already computes as few sequences at a time as possible. Lower model.context, set "
                         "train.mlp_chunk or a smaller train.loss_chunk_bytes, or share the model or its sequences "
                         "among more processes (parallel)");
     const std::string where = run_.trainer.arena().failed_in();
@@ -73,7 +73,7 @@ class MemoryFallback {
       fail(next.why, ", but that cannot be recorded: ", problem.what());
     }
     const bool launched = parse_environment(current_environment()).source == "ringmaster";
-    throw MemoryRecorded(str(next.why, launched ? "" : ". That is recorded: run the same command again"));
+    throw MemoryRecorded(str(next.why, launched ? "" : ". This is recorded. Run the same command again"));
   }
   [[noreturn]] void start_again(const RanOutOfMemory& e) const { start_again(now_.smaller(e.next, e.what())); }
 
@@ -118,8 +118,8 @@ class Evaluations {
     return true;
   } catch (const EvaluationStopped&) {
     if (run_.leads())
-      log::info("left out the rest of the evaluation after step ", run_.trainer.steps_done(),
-                ", as a signal asks; 'ringmaster eval' does it with the checkpoint that is saved now");
+      log::info("skipped the rest of the evaluation after step ", run_.trainer.steps_done(),
+                " because of a signal; 'ringmaster eval' can run it on the checkpoint that is saved now");
     return false;
   }
 
@@ -226,7 +226,7 @@ class Loop {
       dir.create(run_.start.config, *stores.front()->tokenizer(), run_.start.from.resumed.replaced,
                  chats == stores.end() ? "" : (*chats)->chat_template());
     else
-      log::warn(dir.path(), ": the changed settings are not saved, since no step follows");
+      log::warn(dir.path(), ": the changed settings are not saved, because no step follows");
     if (!run_.start.from.resumes()) keep_generation_config(dir, run_.start.from.init_from);
     write_memory(dir, run_.start.memory);
   }
@@ -240,8 +240,8 @@ class Loop {
     state_.begin(options.fresh);
     if (!evaluations_.validates() && run_.config.train.eval_interval)
       log::warn(
-          "the corpus has no validation split: there will be no validation loss. See `ringmaster data prepare "
-          "--split`");
+          "the corpus has no validation split, so there will be no validation loss. To make one, see `ringmaster data "
+          "prepare --split`");
     run_.log = std::make_unique<RunLog>(run_.start, run_.trainer, run_.mesh.world(), run_.time,
                                         run_.gpu ? &*run_.gpu : nullptr);
     const MemoryRecord& memory = run_.start.memory;

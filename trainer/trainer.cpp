@@ -46,10 +46,11 @@ void reserve_host(TrainStep& step, std::size_t bytes) try {
 // With packed documents, attention is queued anew in each step, between graphs of the rest. Returns why that is
 // impossible: something else depends on the document boundaries, or runs at the same time. Empty if it is possible.
 std::string why_not_in_parts(const Config& c, TrainStep& step) {
-  if (step.plan().world() > 1) return "each step has its documents in other places, and messages go beside attention";
-  if (step.model().selects()) return "which blocks attention keeps follows from where documents lie";
-  if (c.optimizer.offload != StateOffload::none) return "states travel while attention is queued (optimizer.offload)";
-  if (step.offload()) return "activations travel while attention is queued (train.activation_offload)";
+  if (step.plan().world() > 1) return "document boundaries differ in each step, and messages overlap with attention";
+  if (step.model().selects()) return "the blocks that attention keeps depend on document boundaries";
+  if (c.optimizer.offload != StateOffload::none)
+    return "states are copied while attention is queued (optimizer.offload)";
+  if (step.offload()) return "activations are copied while attention is queued (train.activation_offload)";
   return "";
 }
 
@@ -58,14 +59,15 @@ std::string why_not_replayed(const Config& c, TrainStep& step, bool packs) {
   const ParallelPlan& plan = step.plan();
   if (packs) return why_not_in_parts(c, step);
   if (plan.world() > plan.dp) return "the processes share the model or its sequences (parallel.tp, .cp)";
-  if (plan.dp > 1 && plan.config.zero > 0) return "weights travel from one step into the next (parallel.zero)";
+  if (plan.dp > 1 && plan.config.zero > 0)
+    return "weight transfers continue from one step into the next (parallel.zero)";
   return "";
 }
 
 Switch graph_of(const Config& c, TrainStep& step, bool leads, bool packs) {
   const std::string why_not = why_not_replayed(c, step, packs);
   if (c.train.cuda_graph == Switch::on && !why_not.empty() && leads)
-    log::warn("train.cuda_graph: on has no effect: ", why_not, "; set auto or off");
+    log::warn("train.cuda_graph: on has no effect: ", why_not, ". Set it to auto or off");
   return why_not.empty() ? c.train.cuda_graph : Switch::off;
 }
 
@@ -224,8 +226,8 @@ void Trainer::launch() {
 MemoryChoice Trainer::smaller_after(const OutOfMemory& e) {
   const std::optional<MemoryChoice> next = smaller_choice(config_, mesh_.world(), memory_);
   if (!next)
-    throw OutOfMemory(e.facts,
-                      "Nothing smaller is left to try by itself: " + memory_advice(config_, memory_.micro_batch));
+    throw OutOfMemory(
+        e.facts, "No smaller setting is left to try automatically: " + memory_advice(config_, memory_.micro_batch));
   const std::string where = arena().failed_in(), rank = mesh_.world() > 1 ? str("rank ", mesh_.rank(), " ") : "";
   std::string why = str(rank, "ran out of memory in ", where.empty() ? "" : where + " in ", "step ", steps_ + 1, " (",
                         e.facts, "); from now on ", bytes_text(next->fit.peak), " instead of ",

@@ -160,7 +160,7 @@ TEST_F(OutOfMemoryRuns, AResumeRepeatsTheSmallerChoice) {
   EXPECT_EQ(parse_file(path("r/checkpoints/step-000000005/manifest.json")).at("metadata").at("memory").at("plan"),
             chosen);
   const Finished same = go("r", {});
-  EXPECT_TRUE(says(same, "the run stays at what it went down to")) << same.output;
+  EXPECT_TRUE(says(same, "so the run keeps the smaller sizes chosen then")) << same.output;
   EXPECT_EQ(recorded("r").at("plan"), chosen);
   EXPECT_EQ(losses("r"), losses("calm"));
 }
@@ -172,7 +172,7 @@ TEST_F(OutOfMemoryRuns, ACheckpointKnowsItToo) {
   const Finished damaged = go("r", {});
   ASSERT_EQ(damaged.code, 0) << damaged.output;
   EXPECT_TRUE(says(damaged, "memory.json cannot be read")) << damaged.output;
-  EXPECT_TRUE(says(damaged, "the run stays at what it went down to")) << damaged.output;
+  EXPECT_TRUE(says(damaged, "so the run keeps the smaller sizes chosen then")) << damaged.output;
   EXPECT_EQ(recorded("r").at("plan"), chosen);
 }
 
@@ -180,7 +180,7 @@ TEST_F(OutOfMemoryRuns, WhoeverAsksForSomethingElseGetsThat) {
   ASSERT_EQ(go("r", {"--inject", "7:memory@step=8,nth=40"}).code, 0);
   const Finished other = go("r", {"train.memory_budget=1e9"});
   ASSERT_EQ(other.code, 0) << other.output;
-  EXPECT_TRUE(says(other, "no longer counts: train.memory_budget: 0 -> ")) << other.output;
+  EXPECT_TRUE(says(other, "no longer apply: train.memory_budget: 0 -> ")) << other.output;
   EXPECT_EQ(recorded("r").at("ran_out"), 0);
   EXPECT_TRUE(says(go("r", {"--fresh"}), "3 blocks keep everything"));
 }
@@ -222,7 +222,7 @@ TEST_F(OutOfMemoryRuns, AValidationOfOneSequenceThatDoesNotFitEndsTheRun) {
   const Finished f =
       go("r", {"train.eval_interval=5", "--inject", "7:memory@step=5,phase=validate,nth=7,times=2", "run.threads=1"});
   EXPECT_EQ(f.code, 1) << f.output;
-  EXPECT_TRUE(says(f, "A validation computes as few sequences at a time as it can: lower model.context")) << f.output;
+  EXPECT_TRUE(says(f, "few sequences at a time as possible. Lower model.context")) << f.output;
   EXPECT_EQ(recorded("r").at("validation_micro_batch"), 1);
 }
 

@@ -247,8 +247,8 @@ TEST_F(EvalCommands, TrainingWarnsThatConversationsAreCut) {
         .output;
   };
   const std::string cut = said("cut", "0"), whole = said("whole", "1024");
-  EXPECT_NE(cut.find("data.packing.best_fit: 0 cuts "), std::string::npos) << cut;
-  EXPECT_NE(cut.find("at the ends of samples, 1024 would cut 0"), std::string::npos) << cut;
+  EXPECT_NE(cut.find("data.packing.best_fit: 0 splits "), std::string::npos) << cut;
+  EXPECT_NE(cut.find("at the ends of samples. 1024 would split 0"), std::string::npos) << cut;
   EXPECT_EQ(whole.find("cuts "), std::string::npos) << whole;
 }
 

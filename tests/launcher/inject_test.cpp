@@ -94,7 +94,7 @@ TEST_F(DistTrainingFaults, TheSameSeedHitsTheSameRankAndStep) {
 TEST_F(DistTrainingFaults, AFailedCallIsNamedAndTheRunContinues) {
   EXPECT_EQ(with("1:io@rank=1,phase=sync,call=fsync,error=EIO", "r"), 0) << log();
   EXPECT_TRUE(says("--inject: io@rank=1,phase=sync,call=fsync,error=EIO: at a call of fsync")) << log();
-  EXPECT_TRUE(says("step 4 was not saved (failure 1 in a row)")) << log();
+  EXPECT_TRUE(says("step 4 was not saved (consecutive failure 1)")) << log();
   EXPECT_TRUE(says("Input/output error")) << log();
   EXPECT_TRUE(says("this job: 0 restarts, 1 failed save, ")) << log();
   EXPECT_EQ(job("r").at("failed_saves"), 1);
@@ -132,7 +132,7 @@ TEST_F(DistTrainingFaults, AStepThatIsWrongOnceIsRecomputed) {
   ASSERT_EQ(run(calm), 0) << log();
   EXPECT_EQ(with("6:corrupt@rank=1,step=45,call=all_reduce,side=sent,bytes=1000", "r", 2, more), 0) << log();
   EXPECT_TRUE(says("step 45, computed twice from the same weights and samples: ")) << log();
-  EXPECT_TRUE(says("A device or its memory computes wrongly")) << log();
+  EXPECT_TRUE(says("A device or its memory is faulty")) << log();
   const std::vector<nlohmann::json> bad = records("r", "bad_step");
   ASSERT_EQ(bad.size(), 1u) << log();
   EXPECT_EQ(bad[0].at("step"), 45);

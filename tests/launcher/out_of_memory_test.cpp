@@ -82,8 +82,7 @@ TEST_F(DistOutOfMemory, ARankRestartsAllWithLessMemoryAndTheSameBits) {
   EXPECT_TRUE(says("the largest holders are ")) << log();
   EXPECT_TRUE(says("; from now on ")) << log();
   EXPECT_TRUE(says("starting all workers again (restart 1 of this job)")) << log();
-  EXPECT_TRUE(says("memory ran out before, and the run stays at what it went down to (r/memory.json says when): "))
-      << log();
+  EXPECT_TRUE(says("so the run keeps the smaller sizes chosen then (r/memory.json has details): ")) << log();
   EXPECT_EQ(losses("r"), losses("calm"));
   EXPECT_TRUE(shard("r") == shard("calm"));
   EXPECT_EQ(recorded("r").at("ran_out"), 1);
@@ -120,14 +119,14 @@ TEST_F(DistOutOfMemory, FewerSequencesAtATimeAreRecordedAndKept) {
   EXPECT_EQ(recorded("r").at("micro_batch"), 2);
   // A changed setting takes precedence, also if the run has no steps left.
   ASSERT_EQ(with("", "r", {"train.recompute=none", "train.micro_batch=4"}), 0) << log();
-  EXPECT_TRUE(says("no longer counts: train.recompute: block -> none")) << log();
+  EXPECT_TRUE(says("no longer apply: train.recompute: block -> none")) << log();
   EXPECT_TRUE(says("4 sequences at a time")) << log();
 }
 
 TEST_F(DistOutOfMemory, TheRunEndsWithAdviceIfNothingSmallerIsLeft) {
   const std::vector<std::string> settings = {"train.recompute=block", "train.micro_batch=1"};
   EXPECT_EQ(with("7:memory@rank=1,step=6", "r", settings, {"--max-restarts", "0"}), kExitError) << log();
-  EXPECT_TRUE(says("is left to try by itself: lower model.context, set train.recompute: auto, or share ")) << log();
+  EXPECT_TRUE(says("is left to try automatically: lower model.context, set train.recompute: auto, or share ")) << log();
   EXPECT_EQ(recorded("r").at("ran_out"), 0);
 }
 
@@ -147,7 +146,7 @@ TEST_F(DistOutOfMemory, WithoutALauncherTheSameCommandResumes) {
   };
   EXPECT_EQ(both({"--inject", "7:memory@rank=1,step=6,nth=40"}), std::pair(kExitPeerLost, kExitOutOfMemory))
       << read_file(dir_ / "log0") << read_file(dir_ / "log1");
-  EXPECT_NE(read_file(dir_ / "log1").find("That is recorded: run the same command again"), std::string::npos);
+  EXPECT_NE(read_file(dir_ / "log1").find("This is recorded. Run the same command again"), std::string::npos);
   EXPECT_EQ(both({}), std::pair(0, 0)) << read_file(dir_ / "log0");
   EXPECT_EQ(losses("r"), losses("calm"));
   EXPECT_EQ(recorded("r").at("ran_out"), 1);

@@ -356,7 +356,7 @@ TEST_F(DistTrainingFewerNodes, ASpareTakesOverAndTheLastNodeContinuesAlone) {
   EXPECT_EQ(wait(first), 0) << read_file(dir_ / "first");
   std::cout << "seconds to train again: " << replaced << " with a spare, " << alone << " alone\n";
 
-  EXPECT_TRUE(says("first", "the checkpoint is of 3 processes, now there is 1")) << read_file(dir_ / "first");
+  EXPECT_TRUE(says("first", "the checkpoint is from 3 processes, but now there is 1")) << read_file(dir_ / "first");
   const auto all = records("r", "restart");
   ASSERT_EQ(all.size(), 2u);
   const int from = all.back().at("step");
@@ -396,7 +396,7 @@ TEST_F(DistTrainingFewerNodes, ANodeThatJoinsLaterTakesPartAfterAFailure) {
   kill(children(second).at(0), SIGKILL);
   for (const pid_t node : {first, second, third}) EXPECT_EQ(wait(node), 0) << read_file(dir_ / "first");
   EXPECT_EQ(restarts("r"), 1);
-  EXPECT_TRUE(says("first", "the checkpoint is of 2 processes, now there are 3")) << read_file(dir_ / "first");
+  EXPECT_TRUE(says("first", "the checkpoint is from 2 processes, but now there are 3")) << read_file(dir_ / "first");
   EXPECT_TRUE(says("third", "node 2 of 3 on ")) << read_file(dir_ / "third");
   EXPECT_EQ(steps("r").size(), 80u);
 }
@@ -451,7 +451,7 @@ TEST_F(DistTrainingNodes, ARunDirectoryThatIsNotSharedIsRefused) {
   EXPECT_EQ(test::run_process(command).code, 1);
   EXPECT_EQ(wait(first), 1);
   const std::string log = read_file(dir_ / "first");
-  EXPECT_NE(log.find("run.directory: r is not one folder for all nodes: rank 1 on "), std::string::npos) << log;
+  EXPECT_NE(log.find("run.directory: r is not the same folder on all nodes: rank 1 on "), std::string::npos) << log;
   EXPECT_EQ(log.find("again"), std::string::npos) << log;
   for (const test::fs::path& folder : {dir_, elsewhere}) {
     EXPECT_FALSE(test::fs::exists(folder / "r")) << "nothing was written";

@@ -52,7 +52,7 @@ TEST_F(DistTraining, ACudaGraphThatHasNoEffectIsNamed) {
     std::vector<std::string> words = launch(2, directory, "train.cuda_graph=" + directory);
     words.emplace_back("parallel.zero=1");
     ASSERT_EQ(run(words), 0) << read_file(dir_ / "log");
-    const std::string log = read_file(dir_ / "log"), text = "on has no effect: weights travel from one step";
+    const std::string log = read_file(dir_ / "log"), text = "on has no effect: weight transfers continue";
     const std::size_t at = log.find(text);
     EXPECT_EQ(at != std::string::npos, asked) << log;
     if (asked) {
@@ -117,12 +117,12 @@ class DistTrainingRefusals : public DistTraining {
 
 TEST_F(DistTrainingRefusals, ArePrintedOnceAndNameValuesThatFit) {
   expect_refused(2, "train.batch_size=7",
-                 "7 sequences cannot be divided among 2 replicas (parallel.dp): give a multip");
+                 "7 sequences cannot be divided among 2 replicas (parallel.dp). Set it to a multip");
   expect_refused(2, "data.path=no.h5", "cannot open no.h5");
   expect_refused(2, "parallel.tp=3",
                  "parallel.tp: 3 does not divide model.heads = 4, model.kv_heads = 4 and model.mlp_width = 96, which "
-                 "tensor parallelism cuts: this model can be cut with 1 or 2 on 2 processes\n");
-  expect_refused(3, "parallel.tp=3", "this model can be cut with 1 on 3 processes\n");
+                 "tensor parallelism shards. This model allows 1 or 2 on 2 processes\n");
+  expect_refused(3, "parallel.tp=3", "This model allows 1 on 3 processes\n");
   expect_refused(
       2, "parallel.tp=4",
       "parallel.tp can be 1 or 2 here; or start 4 processes: ringmaster launch --nproc-per-node 4 -- train ..");

@@ -109,7 +109,7 @@ void SavingRuns::expect_going_on(const std::vector<std::string>& command, const 
   swap_checkpoints(run);
   const Finished f = process.wait();
   EXPECT_EQ(f.code, 0) << f.output;
-  EXPECT_NE(f.output.find("was not saved (failure 1 in a row): checkpoint "), std::string::npos) << f.output;
+  EXPECT_NE(f.output.find("was not saved (consecutive failure 1): checkpoint "), std::string::npos) << f.output;
   const std::vector<Json> all = saves(run);
   EXPECT_FALSE(all.back().contains("error"));
   EXPECT_GE(all.back().at("errors"), 2);

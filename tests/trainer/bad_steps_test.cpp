@@ -128,7 +128,7 @@ TEST_F(RunsWithNoise, SkippingLeavesOutTheSamplesOfSpikesAndResumes) {
 TEST_F(RunsWithNoise, RollingBackLeavesOutAllSinceTheCheckpoint) {
   const Finished run = run_process(noisy("back", "rollback"));
   ASSERT_EQ(run.code, 0) << run.output;
-  EXPECT_NE(run.output.find("Leaving out samples"), std::string::npos) << run.output;
+  EXPECT_NE(run.output.find("Skipping samples"), std::string::npos) << run.output;
   EXPECT_EQ(losses("back").rbegin()->first, 300);
   bool back = false;
   for (const auto& bad : bad_steps("back")) {

@@ -135,8 +135,9 @@ TEST_F(DamagedRuns, ChangedSettingsAreSaidOnceThoughTwoCheckpointsAreLookedAt) {
 }
 
 TEST_F(DamagedRuns, ChangedInitialWeightsAreRefused) {
-  expect_parts(ring({"train", path("run"), "train.steps=12", "--allow-changes", "run.init_from=runs/other"}), 1,
-               {"run.init_from: runs/other has no effect", "began from random weights", "set another run.directory"});
+  expect_parts(
+      ring({"train", path("run"), "train.steps=12", "--allow-changes", "run.init_from=runs/other"}), 1,
+      {"run.init_from: runs/other has no effect", "started from random weights", "set a different run.directory"});
   expect_parts(ring({"train", path("run"), "train.steps=12", "optimizer.lr=0.005", "run.init_from=runs/other"}), 1,
                {"run.init_from: runs/other has no effect"});
 }
@@ -156,7 +157,7 @@ TEST_F(DamagedRuns, ChangedSettingsAreSavedOnlyIfAStepFollows) {
   const std::string before = read_text(config()), change = "optimizer.lr=0.005";
   for (const char* end : {"train.steps=10", "train.minutes=0.000001"})
     expect_parts(ring({"train", path("run"), "--allow-changes", change, end}), 0,
-                 {"the changed settings are not saved, since no step follows"});
+                 {"the changed settings are not saved, because no step follows"});
   EXPECT_EQ(read_text(config()), before);
   expect_parts(ring({"train", path("run"), "--allow-changes", change, "train.steps=11"}), 0, {"optimizer.lr: 0.001"});
   EXPECT_NE(read_text(config()).find("lr: 0.005"), std::string::npos);
@@ -179,15 +180,15 @@ TEST_F(DamagedRuns, ConfigShowTakesARun) {
 }
 
 TEST_F(DamagedRuns, StepsThatAreTrainedAgainWithoutACheckpointAreSaid) {
-  const std::string said = path("run") + " has records of 10 steps and no checkpoint to go on from: it begins anew";
+  const std::string said = path("run") + " has records of 10 steps but no checkpoint to resume from, so it starts over";
   std::filesystem::remove_all(path("run/checkpoints"));
-  expect_parts(run_process(short_train()), 0, {said, "set checkpoint.interval (5 here) or checkpoint.minutes"});
+  expect_parts(run_process(short_train()), 0, {said, "set checkpoint.interval (now 5) or checkpoint.minutes"});
   EXPECT_NE(read_text(path("run/log.txt")).find(said), std::string::npos);
   EXPECT_EQ(losses("run").size(), 10u);
   std::filesystem::remove_all(path("run/checkpoints"));
   const Finished fresh = run_process(short_train({"--fresh"}));
   expect_parts(fresh, 0, {});
-  EXPECT_EQ(fresh.output.find("no checkpoint to go on from"), std::string::npos) << fresh.output;
+  EXPECT_EQ(fresh.output.find("no checkpoint to resume from"), std::string::npos) << fresh.output;
 }
 
 TEST_F(DamagedRuns, ARunThatIsNotThereIsAnsweredWithThoseThatAre) {

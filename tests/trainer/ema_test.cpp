@@ -100,9 +100,9 @@ TEST_F(EmaRuns, BeginsAndEndsInAResumedRun) {
   const Finished on =
       run_process(train("run", {"train.steps=30", "schedule.kind=constant", "train.ema=0.9", "--allow-changes"}));
   ASSERT_EQ(on.code, 0) << on.output;
-  EXPECT_NE(on.output.find("begins with these weights"), std::string::npos) << on.output;
+  EXPECT_NE(on.output.find("starts from these weights"), std::string::npos) << on.output;
   const Finished off = trained("run", {"schedule.kind=constant", "--allow-changes"});
-  EXPECT_NE(off.output.find("average of the weights in the checkpoint is left out"), std::string::npos) << off.output;
+  EXPECT_NE(off.output.find("the checkpoint's average of the weights is not used"), std::string::npos) << off.output;
   EXPECT_TRUE(hashes("run", "ema.").empty());
   for (const char* command : {"eval", "generate", "export", "serve"}) {
     std::vector<std::string> arguments = {command, path("run"), "--weights", "ema"};

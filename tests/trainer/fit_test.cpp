@@ -88,7 +88,7 @@ TEST_F(FitRuns, ARunGoesOnWithWhatItChose) {
 TEST_F(FitRuns, WhoeverSaysTheMicroBatchHasChosen) {
   const Finished f = fit("said", {"train.steps=2", "train.micro_batch=2"});
   EXPECT_EQ(f.code, 1);
-  EXPECT_NE(f.output.find("train.micro_batch: 2. Take that out"), std::string::npos) << f.output;
+  EXPECT_NE(f.output.find("train.micro_batch: 2. Remove it"), std::string::npos) << f.output;
 }
 
 // All tokens at once where that fits; else what is chosen when the run begins, which a resume repeats.

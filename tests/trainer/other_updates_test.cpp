@@ -27,7 +27,7 @@ TEST_F(OtherUpdates, AreSaidAtTheStart) {
       run_process(short_train(2, {"optimizer.kind=muon", groups})), 0,
       {"optimizer: embedding.tokens.weight (", "): frozen\n", "): muon, lr 0.", "): adamw, lr 0.25, weight_decay 0\n"});
   expect_parts(run_process(train("other", {"optimizer.groups=[{match: ['*.nrm'], lr: 1}]"})), 1,
-               {"optimizer.groups[0].match[0]: \"*.nrm\" names no parameter", "embedding.tokens.weight"});
+               {"optimizer.groups[0].match[0]: \"*.nrm\" matches no parameter", "embedding.tokens.weight"});
 }
 
 TEST_F(OtherUpdates, AnotherKindTakesOnWhatItCanOfTheStates) {
@@ -36,7 +36,7 @@ TEST_F(OtherUpdates, AnotherKindTakesOnWhatItCanOfTheStates) {
   expect_parts(run_process(short_train(6, muon)), 1, {"optimizer.kind: adamw -> muon", "--allow-changes"});
   std::vector<std::string> allowed = short_train(6, muon);
   allowed.emplace_back("--allow-changes");
-  expect_parts(run_process(allowed), 0, {"the checkpoint lacks", "states of the optimizer, which start anew"});
+  expect_parts(run_process(allowed), 0, {"the checkpoint lacks", "optimizer states, which are reinitialized"});
   const Finished again = run_process(short_train(6, muon));
   expect_parts(again, 0, {"nothing left to do"});
   EXPECT_EQ(again.output.find("start anew"), std::string::npos) << again.output;
@@ -59,7 +59,8 @@ TEST_F(OtherUpdates, StatesThatWereLostAreAnError) {
   };
   expect_refused("optimizer.m.blocks.0.attention.wq.weight");
   expect_refused("ema.blocks.1.mlp.up.weight");
-  expect_parts(run_process(short_train(6, {"--allow-changes"})), 0, {"train.ema: 0: the average", "is left out"});
+  expect_parts(run_process(short_train(6, {"--allow-changes"})), 0,
+               {"train.ema: 0: the checkpoint's average", "is not used"});
 }
 
 }  // namespace
