@@ -56,7 +56,7 @@ nlohmann::ordered_json evaluate_tasks(const Session& session, const std::vector<
   nlohmann::ordered_json json;
   for (const Task& task : tasks) {
     const ScoreOptions options = options_of(task, context, rows);
-    const TaskResult r = judge(task, score(*session.model, session.ctx, task.requests, options, alone->host()));
+    const TaskResult r = grade_task(task, score(*session.model, session.ctx, task.requests, options, alone->host()));
     add_rows(r, table);
     nlohmann::ordered_json& entry = json[r.name] = {{"format", task.format}, {"questions", r.questions}};
     for (const auto& [name, value] : r.values) entry[name] = value;

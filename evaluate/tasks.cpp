@@ -138,7 +138,7 @@ std::vector<Task> read_tasks(const std::string& from, const std::vector<std::str
   return tasks;
 }
 
-TaskResult judge(const Task& task, const std::vector<Score>& scores) {
+TaskResult grade_task(const Task& task, const std::vector<Score>& scores) {
   RING_CHECK(scores.size() == task.requests.size(), scores.size(), " scores of ", task.requests.size(), " requests");
   TaskResult result{task.name, static_cast<std::int64_t>(task.questions.size()), {}};
   const auto count = [&](const auto& right) { return std::ranges::count_if(task.questions, right); };

@@ -59,6 +59,6 @@ struct TaskResult {
   // sqrt(p (1 - p) / (n - 1)), if there is more than one question.
   std::vector<std::pair<std::string, double>> values;
 };
-TaskResult judge(const Task&, const std::vector<Score>&);
+TaskResult grade_task(const Task&, const std::vector<Score>&);
 
 }  // namespace ring

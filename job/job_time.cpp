@@ -22,10 +22,10 @@ void JobTime::steps_begin(std::int64_t restarts_so_far, std::int64_t step, std::
     restart_seconds += static_cast<double>(std::max<std::int64_t>(0, now - before)) / 1000;
   since_ms = now;
   restarts = restarts_so_far;
-  rolled_back(step);
+  log_rollback(step);
 }
 
-void JobTime::rolled_back(std::int64_t step) {
+void JobTime::log_rollback(std::int64_t step) {
   steps_again += std::max<std::int64_t>(0, done_ - step);
   done_ = step;
 }

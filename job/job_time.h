@@ -30,7 +30,7 @@ struct JobTime {
   void saved(std::int64_t step, std::int64_t asked_ms, double stall_seconds);
   void step_done(std::int64_t step) { done_ = step; }
   // Call after a rollback to the state of `step`.
-  void rolled_back(std::int64_t step);
+  void log_rollback(std::int64_t step);
   // in_run: how often memory ran out in the whole run, which may be older than this job.
   void memory_ran_out(std::int64_t in_run);
   // Returns "3 restarts, 1 failed save, 57 steps computed again, 41.2 s lost, goodput 98.7 % (share of ...)".

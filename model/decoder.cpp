@@ -126,7 +126,7 @@ void Decoder::on_shard() {
   const KvHeads own{slice.rank * kv_heads, kv_heads};
   const std::vector<Pattern> patterns = patterns_of(c, own);
   for (std::size_t i = 0; i < patterns.size(); ++i)
-    blocks_[i].attention().take_heads(c.heads / slice.size, own, patterns[i]);
+    blocks_[i].attention().restrict_to_heads(c.heads / slice.size, own, patterns[i]);
 }
 
 void Decoder::set_activations(const ActivationPlan& plan, SavedTensorHooks* host) {
@@ -148,7 +148,7 @@ void Decoder::set_activations(const ActivationPlan& plan, SavedTensorHooks* host
 
 bool Decoder::set_attention_step(std::int64_t step) {
   bool changed = false;
-  for (DecoderBlock& block : blocks_) changed |= block.attention().attend_as_in_step(step);
+  for (DecoderBlock& block : blocks_) changed |= block.attention().set_step(step);
   return changed;
 }
 

@@ -88,7 +88,7 @@ void ImportantBlocks::apply() {
   const std::int64_t kv_heads = model_.config().kv_heads / slice.size;
   const std::vector<AttentionLayer*> attentions = model_.attention_layers();
   for (const BlockImportance& i : layers_)
-    attentions[static_cast<std::size_t>(i.layer())]->change_blocks(
+    attentions[static_cast<std::size_t>(i.layer())]->set_blocks(
         of_heads(i.pattern(), {slice.rank * kv_heads, kv_heads}));
 }
 
@@ -266,7 +266,7 @@ void ImportantBlocks::begin(const std::vector<std::string>& missing) {
   if (lacks(kMeasured)) measured_ = 0;
 }
 
-bool ImportantBlocks::restored() {
+bool ImportantBlocks::on_state_loaded() {
   apply();
   return !layers_.empty();
 }

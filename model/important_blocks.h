@@ -35,7 +35,7 @@ class ImportantBlocks : public TrainingState {
   void add_to(State&) override;
   void settle_for(const Stream& copies) override;
   void begin(const std::vector<std::string>& missing) override;
-  bool restored() override;
+  bool on_state_loaded() override;
   std::string missing_text() const override;
   std::string unexpected_text() const override;
   // A model of a different context has more or fewer distances: the distances that both have are loaded. Layers whose

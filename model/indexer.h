@@ -15,7 +15,7 @@ class Indexer {
   std::vector<Param*> parameters() const;
 
   // Restricts the indexer to the KV heads of a tensor-parallel slice.
-  void take_heads(std::int64_t first, std::int64_t count) { shape_.first_head = first, shape_.count = count; }
+  void restrict_to_heads(std::int64_t first, std::int64_t count) { shape_.first_head = first, shape_.count = count; }
   // Returns scores f32 [rows,heads,blocks] of these heads for the layer's input x [N/tp,C]. Rows are those of a
   // selection.
   Var scores(Run&, const Var& x, const Sequences&, const SelectionPart&) const;

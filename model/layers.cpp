@@ -127,21 +127,21 @@ AttentionLayer::AttentionLayer(const ParamPrefix& at, const ModelConfig& c, cons
   if (learns_blocks(settings)) index_.emplace(at.child("index"), c, settings);
 }
 
-void AttentionLayer::take_heads(std::int64_t heads, KvHeads kv_heads, const Pattern& pattern) {
+void AttentionLayer::restrict_to_heads(std::int64_t heads, KvHeads kv_heads, const Pattern& pattern) {
   heads_ = heads;
   kv_heads_ = kv_heads.count;
   pattern_ = selecting_ = pattern;
-  if (index_) index_->take_heads(kv_heads.first, kv_heads.count);
+  if (index_) index_->restrict_to_heads(kv_heads.first, kv_heads.count);
 }
 
-bool AttentionLayer::attend_as_in_step(std::int64_t step) {
+bool AttentionLayer::set_step(std::int64_t step) {
   if (!learns()) return false;
   const Pattern before =
       std::exchange(pattern_, step < index_->warmup_steps() ? keeping_all(selecting_, kv_heads_) : selecting_);
   return !same_pairs(before, pattern_);
 }
 
-void AttentionLayer::change_blocks(Pattern p) {
+void AttentionLayer::set_blocks(Pattern p) {
   p.blocks = std::make_shared<const BlockPattern>(p.blocks->following(*pattern_.blocks));
   pattern_ = std::move(p);
 }

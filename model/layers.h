@@ -71,13 +71,13 @@ class AttentionLayer {
   std::vector<LaterWeights> later_weights() const;
 
   // Restricts the layer to these heads, those of its slice, with their pattern.
-  void take_heads(std::int64_t heads, KvHeads, const Pattern&);
-  // Sets the pattern of the layer's heads. attend_as_in_step() starts from it.
+  void restrict_to_heads(std::int64_t heads, KvHeads, const Pattern&);
+  // Sets the pattern of the layer's heads. set_step() starts from it.
   void set_pattern(const Pattern& pattern) { pattern_ = selecting_ = pattern; }
-  void change_blocks(Pattern);  // sets the blocks that the same heads attend over, from the next forward on
+  void set_blocks(Pattern);  // sets the blocks that the same heads attend over, from the next forward on
   // Makes the next forward attend as in this step of a run, counted from 0. Before the first call the layer attends as
   // after the last step. Returns true if this changes the next forward.
-  bool attend_as_in_step(std::int64_t step);
+  bool set_step(std::int64_t step);
   // Returns true if the layer chooses its blocks in each forward, now or once the indexer's warm-up has ended.
   bool selects() const { return selecting_.selects(); }
   Param* pooling() const { return pooling_; }  // weights of learned pools; null if there are none

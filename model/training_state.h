@@ -52,7 +52,7 @@ class TrainingState {
   // missing, if there are any, to those of a new run.
   virtual void begin(const std::vector<std::string>& missing) = 0;
   // Called after a checkpoint was loaded, and after begin(). Returns true if the next forward will differ.
-  virtual bool restored() = 0;
+  virtual bool on_state_loaded() = 0;
   // Return the log message for a checkpoint that lacks names, or has names that this run does not have.
   virtual std::string missing_text() const = 0;
   virtual std::string unexpected_text() const = 0;

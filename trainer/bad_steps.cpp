@@ -16,7 +16,7 @@ std::string samples_text(std::int64_t first, std::int64_t end) { return str("sam
 
 }  // namespace
 
-StepReport BadSteps::compute_again(const StepReport& first) {
+StepReport BadSteps::recompute_step(const StepReport& first) {
   if (!config_.run.deterministic) return first;
   const StepReport again = trainer_.step();
   if (mesh_.rank() == 0 && !(same(first.loss, again.loss) && same(first.norm, again.norm)))
@@ -27,17 +27,17 @@ StepReport BadSteps::compute_again(const StepReport& first) {
   return again;
 }
 
-bool BadSteps::leave_out(const StepReport& r, bool has_checkpoint) {
+bool BadSteps::skip_samples(const StepReport& r, bool has_checkpoint) {
   StepGuard& guard = trainer_.guard();
   BadStep bad{.step = trainer_.steps_done() + 1, .loss = r.loss, .norm = r.norm};
-  const OnBadStep action = guard.judge(bad.step);
+  const OnBadStep action = guard.action_for_bad_step(bad.step);
   if (action == OnBadStep::stop) stop(r, has_checkpoint);
   const std::int64_t end = trainer_.next_sample() + trainer_.next_batch_size();
   const std::string checkpoint = action == OnBadStep::rollback ? find_newest_checkpoint(dir_, mesh_) : "";
   if (!checkpoint.empty()) roll_back(checkpoint);
   bad.first_sample = trainer_.next_sample();
   bad.end_sample = end;
-  guard.leave_out(bad);
+  guard.add_bad_step(bad);
   trainer_.skip_to(end);
   if (mesh_.rank() == 0)
     log::warn("step ", bad.step, ": loss ", bad.loss, ", gradient norm ", bad.norm, ". Skipping ",
@@ -48,8 +48,8 @@ bool BadSteps::leave_out(const StepReport& r, bool has_checkpoint) {
 void BadSteps::roll_back(const std::string& checkpoint) {
   const std::vector<BadStep> known = trainer_.guard().bad_steps();
   load_state(checkpoint, state_, trainer_.exec().stream);
-  trainer_.restored();
-  trainer_.guard().rolled_back(known);
+  trainer_.on_state_loaded();
+  trainer_.guard().on_rollback(known);
 }
 
 void BadSteps::stop(const StepReport& r, bool has_checkpoint) {

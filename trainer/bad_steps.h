@@ -16,12 +16,12 @@ class BadSteps {
   // Computes the step again, from the same weights and samples. If it is accepted this time, it counts: the first time,
   // the device computed wrongly. If it is bad again with identical bits, the cause is in its weights and samples.
   // Without run.deterministic returns the report unchanged, because a difference would prove nothing.
-  StepReport compute_again(const StepReport&);
+  StepReport recompute_step(const StepReport&);
 
   // Skips the samples of the step or, if has_checkpoint and the settings say rollback, returns to the newest checkpoint
   // and also skips all samples that were trained on since. Returns true if the state is now that of a checkpoint.
   // Throws Error if train.on_bad_step is stop, or if there were too many bad steps.
-  bool leave_out(const StepReport&, bool has_checkpoint);
+  bool skip_samples(const StepReport&, bool has_checkpoint);
 
  private:
   [[noreturn]] void stop(const StepReport&, bool has_checkpoint);

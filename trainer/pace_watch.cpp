@@ -20,8 +20,8 @@ PaceWatch::PaceWatch(Communicator& host, GpuWatch* gpu)
 void PaceWatch::step(double data, RunLog* log) {
   const std::vector<SlowRank> ranks = pace_.step(data);
   if (!log) return;
-  for (const SlowRank& rank : ranks) log->slow(rank);
-  for (const SlowGpu& gpu : pace_.slow_gpus()) log->slow(gpu);
+  for (const SlowRank& rank : ranks) log->log_slow(rank);
+  for (const SlowGpu& gpu : pace_.slow_gpus()) log->log_slow(gpu);
 }
 
 }  // namespace ring

@@ -136,15 +136,15 @@ RunLog::RunLog(const RunStart& start, Trainer& trainer, int processes, const Job
       names_(start.corpora.names),
       masked_(std::ranges::any_of(start.corpora.stores, [](const auto& s) { return s->validation().masked(); })) {
   count_flops(trainer.next_context(), trainer.tokens_seen());
-  describe(start, processes);
+  record_settings(start, processes);
   const bool resumed = start.from.resumes();
   metrics_.emplace(directory_, resumed ? std::optional(trainer.steps_done()) : std::nullopt);
   if (!resumed) metrics_->text("config", to_yaml(config_));
   if (!resumed) metrics_->settings(yaml_leaves(to_yaml(config_)));
-  started(processes);
+  log_start(processes);
 }
 
-void RunLog::started(int processes) {
+void RunLog::log_start(int processes) {
   metrics_->record("start", trainer_.steps_done(),
                    {{"device", std::string(to_string(trainer_.exec().stream.device().backend))},
                     {"device_name", trainer_.exec().stream.impl().device_name()},
@@ -162,7 +162,7 @@ static void describe_updates(const OptimizerConfig& optimizer, const Parameters&
   for (const std::string& line : lines) log::info("optimizer: ", line);
 }
 
-void RunLog::describe(const RunStart& start, int processes) {
+void RunLog::record_settings(const RunStart& start, int processes) {
   const double parameters = static_cast<double>(trainer_.model().parameters().count());
   log::info("run ", directory_, ": ", format_count(parameters), " parameters, ", length_text(config_.train),
             config_.train.batch_sizes.empty() ? "" : "at most ",
@@ -187,7 +187,7 @@ void RunLog::describe(const RunStart& start, int processes) {
     log::info("weights from ", start.from.init_from);
 }
 
-void RunLog::memory(const MemoryRecord& m) {
+void RunLog::log_memory_shortage(const MemoryRecord& m) {
   metrics_->record("memory", trainer_.steps_done(),
                    {{"ran_out", m.ran_out},
                     {"micro_batch", m.micro_batch},
@@ -198,7 +198,7 @@ void RunLog::memory(const MemoryRecord& m) {
                     {"why", m.why}});
 }
 
-void RunLog::restarted() {
+void RunLog::log_restart() {
   metrics_->record("restart", trainer_.steps_done(),
                    {{"restarts", job_.restarts}, {"seconds_lost", job_.restart_seconds}});
   log::info("restart ", job_.restarts, " of this job; restarts have cost ", job_.restart_seconds, " s so far");
@@ -219,26 +219,26 @@ ProgressState RunLog::progress_state() const {
   return p;
 }
 
-void RunLog::tell_plan() {
-  if (plan_told_ || !trainer_.arena().planned()) return;
-  plan_told_ = true;
+void RunLog::log_plan() {
+  if (plan_logged_ || !trainer_.arena().planned()) return;
+  plan_logged_ = true;
   const MemoryPlan plan = trainer_.arena().plan();
   const MemoryStats memory = trainer_.exec().stream.allocator()->stats();
   log::debug("memory: ", bytes_text(plan.bytes), " are planned for activations, of which at most ",
              bytes_text(plan.live_peak), " are in use at once; ", bytes_text(memory.reserved),
              " are reserved from the system; the peak was ", bytes_text(memory.peak), ", during ",
              fullest_phase(memory).phase);
-  if (trainer_.offload()) tell_offload(*trainer_.offload());
-  tell_page_locks(page_lock_facts(trainer_.exec().stream.device()));
+  if (trainer_.offload()) log_offload(*trainer_.offload());
+  log_page_locks(page_lock_facts(trainer_.exec().stream.device()));
 }
 
-void RunLog::tell_page_locks(const PageLockFacts& f) {
+void RunLog::log_page_locks(const PageLockFacts& f) {
   if (f.taken)
     log::debug("memory: ", bytes_text(f.locked), " of the host", f.node ? str(" (NUMA node ", *f.node, ")") : "",
                " are page-locked; copies have waited ", seconds_text(f.waited), " for locking");
 }
 
-void RunLog::tell_offload(const HostOffload& offload) {
+void RunLog::log_offload(const HostOffload& offload) {
   const OffloadedBytes& bytes = offload.bytes();
   log::debug("memory: ", bytes_text(bytes.moved), " of activations are offloaded to the host, which reserves ",
              bytes_text(offload.host_bytes()), " for them");
@@ -279,8 +279,8 @@ void RunLog::log_scheduled_changes(const StepReport& r) {
     log::info("from step ", r.step, " on, after ", counted(r.trained, "token"), ": ", joined(changes, ", "));
 }
 
-void RunLog::step(const StepReport& r) {
-  tell_plan();
+void RunLog::log_step(const StepReport& r) {
+  log_plan();
   log_scheduled_changes(r);
   count_flops(r.context, r.trained);
   last_ = r;
@@ -373,7 +373,7 @@ void RunLog::record_watched(const StepReport& r) {
   if (!imbalances.empty()) metrics_->record(kImbalances, r.step, imbalances);
 }
 
-void RunLog::stopped_by(const StepReport& bad) {
+void RunLog::log_fatal_step(const StepReport& bad) {
   unrecorded_.push_back(bad);
   unrecorded_.back().step = trainer_.steps_done() + 1;  // the bad step was not counted
   for (const StepReport& r : unrecorded_)
@@ -382,13 +382,13 @@ void RunLog::stopped_by(const StepReport& bad) {
   unrecorded_.clear();
 }
 
-void RunLog::rolled_back() {
+void RunLog::log_rollback() {
   unrecorded_.clear();
   interval_sources_.clear();
   metrics_.emplace(directory_, trainer_.steps_done());
 }
 
-void RunLog::bad_step(const BadStep& bad) {
+void RunLog::log_bad_step(const BadStep& bad) {
   metrics_->record("bad_step", bad.step,
                    {{"loss", bad.loss},
                     {"grad_norm", bad.norm},
@@ -397,7 +397,7 @@ void RunLog::bad_step(const BadStep& bad) {
                     {"steps_back", bad.step - 1 - trainer_.steps_done()}});
 }
 
-void RunLog::computed_again(const StepReport& bad, const StepReport& good) {
+void RunLog::log_recomputed_step(const StepReport& bad, const StepReport& good) {
   metrics_->record("bad_step", good.step,
                    {{"loss", bad.loss},
                     {"grad_norm", bad.norm},
@@ -406,7 +406,7 @@ void RunLog::computed_again(const StepReport& bad, const StepReport& good) {
                     {"steps_back", std::int64_t{0}}});
 }
 
-void RunLog::validated(const Evaluation& e, const std::optional<Evaluation>& average, double bytes_per_token) {
+void RunLog::log_validation(const Evaluation& e, const std::optional<Evaluation>& average, double bytes_per_token) {
   val_loss_ = e.loss;
   const std::int64_t step = trainer_.steps_done();
   const double bits = e.bits_per_byte(bytes_per_token);
@@ -420,12 +420,12 @@ void RunLog::validated(const Evaluation& e, const std::optional<Evaluation>& ave
   metrics_->record("validation", step, values);
   std::string by_source;
   for (const auto& [name, loss] : mean_losses(e.sources, names_)) by_source += str("; ", name, " ", loss);
-  line(str("step ", step, ": validation loss ", e.loss, ", perplexity ", e.perplexity(), ", ", bits, " bits per byte",
-           masked_ ? str(", accuracy ", e.accuracy) : "", " over ", e.tokens, " tokens",
-           average ? str("; averaged weights: loss ", average->loss) : "", by_source));
+  print_line(str("step ", step, ": validation loss ", e.loss, ", perplexity ", e.perplexity(), ", ", bits,
+                 " bits per byte", masked_ ? str(", accuracy ", e.accuracy) : "", " over ", e.tokens, " tokens",
+                 average ? str("; averaged weights: loss ", average->loss) : "", by_source));
 }
 
-void RunLog::judged(const std::vector<TaskResult>& results) {
+void RunLog::log_task_results(const std::vector<TaskResult>& results) {
   Metrics::Values values;
   std::string text;
   for (const TaskResult& r : results) {
@@ -436,10 +436,10 @@ void RunLog::judged(const std::vector<TaskResult>& results) {
     }
   }
   metrics_->record("tasks", trainer_.steps_done(), values);
-  line(str("step ", trainer_.steps_done(), ": ", text));
+  print_line(str("step ", trainer_.steps_done(), ": ", text));
 }
 
-void RunLog::saved(const SaveOutcome& o, std::int64_t failures_in_a_row, std::optional<double> auto_seconds) {
+void RunLog::log_save(const SaveOutcome& o, std::int64_t failures_in_a_row, std::optional<double> auto_seconds) {
   Metrics::Values values = {{"seconds", o.seconds},
                             {"stall_seconds", o.stall_seconds},
                             {"waited_seconds", o.waited_seconds},
@@ -456,7 +456,7 @@ void RunLog::saved(const SaveOutcome& o, std::int64_t failures_in_a_row, std::op
             auto_seconds ? "; checkpoints are saved every " + seconds_text(*auto_seconds) : "");
 }
 
-void RunLog::slow(const SlowRank& s) {
+void RunLog::log_slow(const SlowRank& s) {
   const double speed = std::round(100 * s.speed) / 100, own = std::round(1e4 * s.seconds) / 10,
                usual = std::round(1e4 * s.usual) / 10;
   metrics_->record(
@@ -466,7 +466,7 @@ void RunLog::slow(const SlowRank& s) {
             Pace::kWindow, " steps; ", s.what, " takes it ", own, " ms per step, the median rank ", usual, " ms");
 }
 
-void RunLog::slow(const SlowGpu& s) {
+void RunLog::log_slow(const SlowGpu& s) {
   const auto tenths = [](double v) { return std::round(10 * v) / 10; };
   const double ms = tenths(1e3 * s.seconds), usual_ms = tenths(1e3 * s.usual_seconds), mhz = std::round(s.sm_mhz),
                usual_mhz = std::round(s.usual_mhz);
@@ -484,12 +484,12 @@ void RunLog::slow(const SlowGpu& s) {
             " ms instead of ", usual_ms, " ms");
 }
 
-void RunLog::kept(std::int64_t step, const KeptOutcome& o) {
+void RunLog::log_agent_save(std::int64_t step, const KeptOutcome& o) {
   metrics_->record("kept", step,
                    {{"stall_seconds", o.stall_seconds},
                     {"waited_seconds", o.waited_seconds},
                     {"bytes", static_cast<std::int64_t>(o.bytes)}});
-  if (!std::exchange(keeps_told_, true))
+  if (!std::exchange(agent_saves_logged_, true))
     log::info("the launcher keeps the state of every ", config_.checkpoint.memory_interval, " steps in memory, ",
               bytes_text(o.bytes), " of this process; training waited ", seconds_text(o.stall_seconds));
 }
@@ -510,9 +510,9 @@ void RunLog::record_job(const std::string& how, const std::string& error) {
   metrics_->record("job", trainer_.steps_done(), values);
 }
 
-void RunLog::failed(const std::string& error) { record_job(kEndFailed, error); }
+void RunLog::log_failure(const std::string& error) { record_job(kEndFailed, error); }
 
-void RunLog::end(TrainEnd end, const TimeSpent& time) {
+void RunLog::log_end(TrainEnd end, const TimeSpent& time) {
   if (!unrecorded_.empty()) record(last_);  // a stopped run usually ends between two records
   record_job(name_of(end), "");
   log::info("this job: ", job_.text());

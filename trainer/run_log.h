@@ -29,36 +29,36 @@ class RunLog {
   // it has none. Throws Error if the directory cannot be written.
   RunLog(const RunStart&, Trainer& trainer, int processes, const JobTime& job, GpuWatch* gpu);
 
-  void restarted();
+  void log_restart();
 
-  void step(const StepReport&);
-  void bad_step(const BadStep&);
+  void log_step(const StepReport&);
+  void log_bad_step(const BadStep&);
   // Logs a bad step that was computed again: the first result was wrong, and `good` counts.
-  void computed_again(const StepReport& bad, const StepReport& good);
-  void stopped_by(const StepReport&);  // bad: ends the run; also records all steps since the last record
-  void rolled_back();                // call after returning to the step that is done: discards what was logged after it
-  void memory(const MemoryRecord&);  // call when memory ran out, with the record made then
+  void log_recomputed_step(const StepReport& bad, const StepReport& good);
+  void log_fatal_step(const StepReport&);  // bad: ends the run; also records all steps since the last record
+  void log_rollback();  // call after returning to the step that is done: discards what was logged after it
+  void log_memory_shortage(const MemoryRecord&);  // call when memory ran out, with the record made then
   // average: result with the weights' average (train.ema), if there is one.
-  void validated(const Evaluation&, const std::optional<Evaluation>& average, double bytes_per_token);
-  void judged(const std::vector<TaskResult>&);
+  void log_validation(const Evaluation&, const std::optional<Evaluation>& average, double bytes_per_token);
+  void log_task_results(const std::vector<TaskResult>&);
   // auto_seconds: interval between saves, if checkpoint.auto chooses it.
-  void saved(const SaveOutcome&, std::int64_t failures_in_a_row, std::optional<double> auto_seconds);
-  void slow(const SlowRank&);
-  void slow(const SlowGpu&);
-  void kept(std::int64_t step, const KeptOutcome&);  // a snapshot kept by the launcher
-  void line(const std::string& text) { progress_.line(text); }
-  void end(TrainEnd, const TimeSpent&);  // TimeSpent is that of this process
-  void failed(const std::string& why);   // call when an error ends the run
+  void log_save(const SaveOutcome&, std::int64_t failures_in_a_row, std::optional<double> auto_seconds);
+  void log_slow(const SlowRank&);
+  void log_slow(const SlowGpu&);
+  void log_agent_save(std::int64_t step, const KeptOutcome&);  // a snapshot kept by the launcher
+  void print_line(const std::string& text) { progress_.line(text); }
+  void log_end(TrainEnd, const TimeSpent&);  // TimeSpent is that of this process
+  void log_failure(const std::string& why);  // call when an error ends the run
 
  private:
-  void describe(const RunStart&, int processes);
-  void started(int processes);
+  void record_settings(const RunStart&, int processes);
+  void log_start(int processes);
   void record_job(const std::string& how, const std::string& error);
   ProgressState progress_state() const;
-  void tell_plan();
+  void log_plan();
   void log_scheduled_changes(const StepReport&);
-  static void tell_offload(const HostOffload&);
-  static void tell_page_locks(const PageLockFacts&);
+  static void log_offload(const HostOffload&);
+  static void log_page_locks(const PageLockFacts&);
   void record(const StepReport&);
   void add_sensors(Metrics::Values&);
   void record_parts(const char* group, const std::vector<double>& values);
@@ -80,7 +80,7 @@ class RunLog {
   double density_ = 0;  // query-key pairs that attention computes, relative to dense attention
   StepReport last_;
   std::optional<double> val_loss_;
-  bool plan_told_ = false, keeps_told_ = false;
+  bool plan_logged_ = false, agent_saves_logged_ = false;
   const std::vector<std::string> names_;  // of the corpora
   const bool masked_;                     // only some tokens of the corpora's validation splits have a target
   std::vector<SourceLoss> interval_sources_;

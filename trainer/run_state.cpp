@@ -70,10 +70,10 @@ void RunState::load_checkpoint() {
     log::warn(
         counted(static_cast<std::int64_t>(replaced), "measured choice"),
         " in tuning.yaml differed from the checkpoint's. The checkpoint's apply, so the run continues bit-identically");
-  run_.trainer.restored();
+  run_.trainer.on_state_loaded();
   if (!kept) saver_.start_from(run_.trainer.steps_done());
   for (const CheckpointEntry& newer : list_checkpoints(run_.start.dir.checkpoints()))
-    if (newer.step > run_.trainer.steps_done()) passed_over_.push_back(newer.step);
+    if (newer.step > run_.trainer.steps_done()) damaged_steps_.push_back(newer.step);
 }
 
 // The other run may still be training and remove the checkpoint meanwhile: then all ranks take a newer one.
@@ -120,7 +120,7 @@ bool RunState::saves_now(bool due) const {
 // A run resumed from this state uses the choices that all ranks agreed on, so this run must use them from here on, too.
 void RunState::prepare_save() {
   enter(RunPhase::snapshot);
-  run_.trainer.agree();
+  run_.trainer.agree_on_kernel_choices();
   save_choices();
   run_.mesh.check();
 }
@@ -136,7 +136,8 @@ void RunState::save() {
   prepare_save();
   asked_ms_ = now_ms();
   clock_.began(seconds_now());
-  const Retention keep{narrow<int>(run_.config.checkpoint.keep_last), run_.config.checkpoint.keep_every, passed_over_};
+  const Retention keep{narrow<int>(run_.config.checkpoint.keep_last), run_.config.checkpoint.keep_every,
+                       damaged_steps_};
   run_.trainer.keep_state_until(saver_.begin(state_, run_.ctx.stream, step, metadata(), keep));
 }
 
@@ -147,7 +148,7 @@ void RunState::keep() {
   run_.trainer.keep_state_until(o.copied);
   run_.time.save_seconds += o.stall_seconds;
   run_.time.saved(step, asked, o.stall_seconds);
-  if (run_.log) run_.log->kept(step, o);
+  if (run_.log) run_.log->log_agent_save(step, o);
 }
 
 void RunState::save_last() {
@@ -164,19 +165,19 @@ void RunState::report(const SaveOutcome& o) {
   if (o.saved()) {
     run_.time.saved(o.step, asked_ms_, o.stall_seconds);
     clock_.ended(o.stall_seconds);
-    std::erase(passed_over_, o.step);
+    std::erase(damaged_steps_, o.step);
   }
   if (!run_.log) return;
   const std::optional<double> seconds_between =
       run_.config.checkpoint.automatic ? std::optional(clock_.between(run_.trainer.seconds())) : std::nullopt;
-  run_.log->saved(o, saver_.failures(), seconds_between);
+  run_.log->log_save(o, saver_.failures(), seconds_between);
 }
 
-void RunState::rolled_back() {
+void RunState::on_rollback() {
   data_ = run_.start.data;
   saver_.start_from(run_.trainer.steps_done());
   saver_.forget_kept();
-  run_.time.rolled_back(run_.trainer.steps_done());
+  run_.time.log_rollback(run_.trainer.steps_done());
   run_.check_directory();
 }
 

@@ -58,7 +58,7 @@ class RunState {
   void save_last();  // call before the process ends without an error
 
   bool has_checkpoint() const { return saver_.saved_step() >= 0 || !run_.start.from.resumed.checkpoint.empty(); }
-  void rolled_back();
+  void on_rollback();
   void save_choices();  // saves kernel choices measured since the last call
 
  private:
@@ -71,8 +71,8 @@ class RunState {
 
   Running& run_;
   State state_;
-  std::string data_;                       // data_fingerprint() of the inputs
-  std::vector<std::int64_t> passed_over_;  // steps of damaged checkpoints
+  std::string data_;                         // data_fingerprint() of the inputs
+  std::vector<std::int64_t> damaged_steps_;  // steps of damaged checkpoints
   SaveClock clock_{run_.config.checkpoint, seconds_now()};
   std::optional<Failures> failures_;  // only on rank 0
   std::int64_t asked_ms_ = 0;         // now_ms() at which the latest save was requested

@@ -42,7 +42,7 @@ StepGuard::Limits StepGuard::limits(std::int64_t known) const {
   return {limit_of(losses, config_.spike_score), limit_of(norms, config_.spike_score)};
 }
 
-OnBadStep StepGuard::judge(std::int64_t step) const {
+OnBadStep StepGuard::action_for_bad_step(std::int64_t step) const {
   const auto recent =
       std::ranges::count_if(bad_, [&](const BadStep& b) { return b.step > step - config_.bad_step_window; });
   return recent >= config_.max_bad_steps ? OnBadStep::stop : config_.on_bad_step;
@@ -56,7 +56,7 @@ void StepGuard::remember() {
   state_ = j.is_null() ? "{}" : j.dump();
 }
 
-void StepGuard::restored() {
+void StepGuard::on_state_loaded() {
   const auto j = parse_own_json<nlohmann::json>(state_);
   history_.clear();
   bad_.clear();
@@ -65,8 +65,8 @@ void StepGuard::restored() {
     bad_.push_back({b[0], b[1], b[2], number(b[3]), number(b[4])});
 }
 
-void StepGuard::rolled_back(std::vector<BadStep> known_before) {
-  restored();
+void StepGuard::on_rollback(std::vector<BadStep> known_before) {
+  on_state_loaded();
   bad_ = std::move(known_before);
   remember();
 }

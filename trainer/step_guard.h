@@ -37,15 +37,15 @@ class StepGuard {
 
   void accept(std::int64_t step, double loss, double norm);
   // Returns what to do about a bad step: train.on_bad_step, or stop if there were too many.
-  OnBadStep judge(std::int64_t step) const;
-  void leave_out(const BadStep& bad) { bad_.push_back(bad), remember(); }
+  OnBadStep action_for_bad_step(std::int64_t step) const;
+  void add_bad_step(const BadStep& bad) { bad_.push_back(bad), remember(); }
   const std::vector<BadStep>& bad_steps() const { return bad_; }
 
   std::string* state() { return &state_; }  // saved in checkpoints
-  void restored();                          // call after state() was loaded
+  void on_state_loaded();                   // call after state() was loaded
   // Call after an earlier checkpoint was loaded: keeps that checkpoint's history and restores the bad steps known
   // before.
-  void rolled_back(std::vector<BadStep> known_before);
+  void on_rollback(std::vector<BadStep> known_before);
 
  private:
   struct Accepted {

@@ -34,9 +34,9 @@ class MemoryFallback {
   // Launches a step. Records smaller choices even if the launch throws because nothing smaller is left.
   void launch() try {
     run_.trainer.launch();
-    record_shortages();
+    record_oom_fallbacks();
   } catch (const OutOfMemory&) {
-    record_shortages();
+    record_oom_fallbacks();
     throw;
   }
 
@@ -79,8 +79,8 @@ class MemoryFallback {
 
  private:
   // Memory may have run out several times in this step, or in an earlier one that was retried.
-  void record_shortages() {
-    const std::vector<Trainer::Shortage>& all = run_.trainer.shortages();
+  void record_oom_fallbacks() {
+    const std::vector<Trainer::OomFallback>& all = run_.trainer.oom_fallbacks();
     for (; recorded_ < all.size(); ++recorded_) take(now_.smaller(all[recorded_].next, all[recorded_].why));
   }
 
@@ -89,13 +89,13 @@ class MemoryFallback {
     if (!run_.leads()) return;
     run_.check_directory();
     write_memory(run_.start.dir, now_);
-    run_.log->memory(now_);
+    run_.log->log_memory_shortage(now_);
     run_.time.memory_ran_out(now_.ran_out);
   }
 
   Running& run_;
   MemoryRecord& now_;
-  std::size_t recorded_ = 0;  // number of the trainer's shortages recorded so far
+  std::size_t recorded_ = 0;  // number of the trainer's oom_fallbacks() recorded so far
 };
 
 // Runs validation and the tasks of train.eval_tasks.
@@ -107,14 +107,14 @@ class Evaluations {
     if (std::ranges::any_of(run.start.corpora.stores, has_validation)) open_validation();
   }
 
-  bool validates() const { return validation_.has_value(); }  // the corpora have a validation split
-  void rolled_back() { validated_step_ = judged_step_ = run_.trainer.steps_done(); }
+  bool has_validation_split() const { return validation_.has_value(); }  // the corpora have a validation split
+  void on_rollback() { last_validation_ = last_task_evaluation_ = run_.trainer.steps_done(); }
 
   // Validates and grades tasks as requested, unless that was done after this step already. Returns false if a signal
   // ended it early.
-  bool run(bool validates, bool judges) try {
+  bool run(bool validates, bool evaluates_tasks) try {
     if (validates) validate();
-    if (judges) judge_tasks();
+    if (evaluates_tasks) evaluate_tasks();
     return true;
   } catch (const EvaluationStopped&) {
     if (run_.leads())
@@ -136,13 +136,13 @@ class Evaluations {
   }
 
   void validate() {
-    if (!validation_ || validated_step_ == run_.trainer.steps_done()) return;
-    validated_step_ = run_.trainer.steps_done();
+    if (!validation_ || last_validation_ == run_.trainer.steps_done()) return;
+    last_validation_ = run_.trainer.steps_done();
     enter(RunPhase::validate);
     const Evaluation latest = evaluation();
     std::optional<Evaluation> average;
     if (run_.trainer.averages() && validation_->batches() > 0) average = average_evaluation();
-    if (run_.log) run_.log->validated(latest, average, validation_->bytes_per_token());
+    if (run_.log) run_.log->log_validation(latest, average, validation_->bytes_per_token());
   }
 
   Evaluation evaluation() {
@@ -169,15 +169,15 @@ class Evaluations {
     return *e;
   }
 
-  void judge_tasks() {
-    if (judged_step_ == run_.trainer.steps_done()) return;
-    judged_step_ = run_.trainer.steps_done();
+  void evaluate_tasks() {
+    if (last_task_evaluation_ == run_.trainer.steps_done()) return;
+    last_task_evaluation_ = run_.trainer.steps_done();
     enter(RunPhase::validate);
     std::vector<TaskResult> results;
     while (results.size() < run_.start.tasks.size()) try {
         const Task& task = run_.start.tasks[results.size()];
         const LoaderOptions o = options();
-        results.push_back(judge(
+        results.push_back(grade_task(
             task,
             score(run_.trainer.model(), run_.ctx, task.requests, {o.context, o.rows, o.rank, o.world}, run_.mesh.host(),
                   &run_.trainer.cp_batches(), &run_.mesh.axis("tp"), stop_on(signal_, run_.mesh.host()))));
@@ -185,20 +185,20 @@ class Evaluations {
         memory_.evaluate_with_fewer(problem);
         if (validation_) open_validation();
       }
-    if (run_.log && !results.empty()) run_.log->judged(results);
+    if (run_.log && !results.empty()) run_.log->log_task_results(results);
   }
 
   Running& run_;
   MemoryFallback& memory_;
   const StopSignal& signal_;
   std::optional<ValidationSet> validation_;
-  std::int64_t validated_step_ = -1, judged_step_ = -1;  // the latest steps
+  std::int64_t last_validation_ = -1, last_task_evaluation_ = -1;  // the latest steps
 };
 
 // The work of one process between steps. Rank 0 warns and writes files; all ranks take part in saving and evaluating.
-class Loop {
+class TrainingRun {
  public:
-  Loop(RunStart start, const TrainOptions& options, Mesh& mesh, StopSignal& signal)
+  TrainingRun(RunStart start, const TrainOptions& options, Mesh& mesh, StopSignal& signal)
       : run_{.start = std::move(start), .mesh = mesh}, signal_(signal) {
     own_page().start.reach(StartStage::built);
     state_.load();
@@ -213,7 +213,7 @@ class Loop {
   }
 
   void failed(const std::string& why) {
-    if (run_.log) run_.log->failed(why);
+    if (run_.log) run_.log->log_failure(why);
   }
 
  private:
@@ -238,7 +238,7 @@ class Loop {
     if (options.fresh) remove_all_checkpoints(run_.start.dir.checkpoints());
     create_directory();
     state_.begin(options.fresh);
-    if (!evaluations_.validates() && run_.config.train.eval_interval)
+    if (!evaluations_.has_validation_split() && run_.config.train.eval_interval)
       log::warn(
           "the corpus has no validation split, so there will be no validation loss. To make one, see `ringmaster data "
           "prepare --split`");
@@ -246,14 +246,14 @@ class Loop {
                                         run_.gpu ? &*run_.gpu : nullptr);
     const MemoryRecord& memory = run_.start.memory;
     run_.time.memory_ran_out(memory.ran_out);
-    if (memory.ran_out) run_.log->memory(memory);
+    if (memory.ran_out) run_.log->log_memory_shortage(memory);
     count_restart(options.restarts);
   }
 
   void count_restart(int restarts) {
     run_.time.steps_begin(restarts, run_.trainer.steps_done(), state_.loaded_from_ms());
     own_page().begun = 1;
-    if (restarts > 0) run_.log->restarted();
+    if (restarts > 0) run_.log->log_restart();
   }
 
   void report(const StepReport& r) {
@@ -263,19 +263,19 @@ class Loop {
       log::info("restart ", run_.time.restarts, " took ", own_page().start.text());
     run_.time.step_done(r.step);
     if (pace_) pace_->step(r.data_seconds, run_.log.get());
-    if (run_.log) run_.log->step(r);
+    if (run_.log) run_.log->log_step(r);
   }
 
-  bool evaluate_now(bool validates, bool judges) {
+  bool evaluate_now(bool validates, bool evaluates_tasks) {
     const TimeAccount::Timer timer = account_.evaluating();
-    return evaluations_.run(validates, judges);
+    return evaluations_.run(validates, evaluates_tasks);
   }
 
   void report_watched() {
     finish_steps(0);
     run_.check_directory();
     if (last_.step)
-      if (const std::string text = watcher_->report(run_.ctx); !text.empty()) run_.log->line(text);
+      if (const std::string text = watcher_->report(run_.ctx); !text.empty()) run_.log->print_line(text);
     watcher_ = nullptr;
   }
 
@@ -289,7 +289,7 @@ class Loop {
 
   // Makes all ranks take the same next action, even if only one was told to stop or is still saving. Rank 0's clock
   // decides.
-  bool step_now(TrainEnd& end) {
+  bool agree_on_next_action(TrainEnd& end) {
     const std::optional<TrainEnd> by_settings = end_by_settings();
     if (by_settings == TrainEnd::finished) return end = TrainEnd::finished, false;
     enum { told, out_of_time, saving, save_due, asked, count };
@@ -312,7 +312,7 @@ class Loop {
   void finish_steps(std::size_t left_in_flight) {
     while (run_.trainer.in_flight() > left_in_flight) {
       last_ = run_.trainer.finish();
-      if (!last_.accepted) cure();
+      if (!last_.accepted) retry_or_skip_bad_step();
       if (!last_.accepted) continue;
       report(last_);
       state_.save_choices();  // before anything depends on the choices
@@ -321,31 +321,31 @@ class Loop {
 
   // Computes a rejected step again, or skips it. Counts the time that this costs, including earlier steps that a
   // rollback discards.
-  void cure() {
+  void retry_or_skip_bad_step() {
     const double began = seconds_now() - last_.seconds, kept = run_.trainer.seconds();
     ++run_.time.bad_steps;
     run_.time.steps_again += run_.config.run.deterministic;
-    const StepReport bad = std::exchange(last_, bad_steps_.compute_again(last_));
+    const StepReport bad = std::exchange(last_, bad_steps_.recompute_step(last_));
     if (!last_.accepted)
-      leave_out();
+      skip_samples();
     else if (run_.log)
-      run_.log->computed_again(bad, last_);
+      run_.log->log_recomputed_step(bad, last_);
     run_.time.bad_step_seconds +=
         seconds_now() - began + (last_.accepted ? -last_.seconds : kept - run_.trainer.seconds());
   }
 
   // Skips a step that was not accepted, even after it was computed again.
-  void leave_out() {
-    const bool stops = run_.trainer.guard().judge(run_.trainer.steps_done() + 1) == OnBadStep::stop;
-    if (run_.log && stops) run_.log->stopped_by(last_);
+  void skip_samples() {
+    const bool stops = run_.trainer.guard().action_for_bad_step(run_.trainer.steps_done() + 1) == OnBadStep::stop;
+    if (run_.log && stops) run_.log->log_fatal_step(last_);
     state_.end_save();
-    const bool rolled_back = bad_steps_.leave_out(last_, state_.has_checkpoint());
+    const bool rolled_back = bad_steps_.skip_samples(last_, state_.has_checkpoint());
     if (rolled_back) {
-      evaluations_.rolled_back();
-      state_.rolled_back();
-      if (run_.log) run_.log->rolled_back();
+      evaluations_.on_rollback();
+      state_.on_rollback();
+      if (run_.log) run_.log->log_rollback();
     }
-    if (run_.log) run_.log->bad_step(run_.trainer.guard().bad_steps().back());
+    if (run_.log) run_.log->log_bad_step(run_.trainer.guard().bad_steps().back());
   }
 
   // At the end of the run, validates before saving: otherwise a kill after the save would lose the validation.
@@ -356,7 +356,7 @@ class Loop {
     if (run_.mesh.world() > 1 || run_.gpu) pace_.emplace(run_.mesh.host(), run_.gpu ? &*run_.gpu : nullptr);
     own_page().step = run_.trainer.steps_done();
     own_page().stepping = 1;
-    while (step_now(end)) {
+    while (agree_on_next_action(end)) {
       if (watcher_) watcher_->before_launch(run_.trainer);
       memory_.launch();
       if (watcher_ && watcher_->after_launch(run_.trainer)) report_watched();
@@ -364,11 +364,11 @@ class Loop {
       const bool ends = step == run_.config.train.steps, validates = every && step % every == 0;
       const std::int64_t tasks_every =
           run_.config.train.eval_tasks_interval ? run_.config.train.eval_tasks_interval : every;
-      const bool judges = !run_.start.tasks.empty() && tasks_every && step % tasks_every == 0;
+      const bool evaluates_tasks = !run_.start.tasks.empty() && tasks_every && step % tasks_every == 0;
       const bool saves = !ends && state_.saves_now(save_due_), keeps = !ends && !saves && state_.keeps_now();
-      finish_steps(validates || judges || saves || keeps || ends ? 0 : run_.trainer.max_in_flight());
-      if (run_.trainer.steps_done() != step) continue;  // the step was skipped
-      if (!evaluate_now(validates, judges)) continue;   // a signal ends the run
+      finish_steps(validates || evaluates_tasks || saves || keeps || ends ? 0 : run_.trainer.max_in_flight());
+      if (run_.trainer.steps_done() != step) continue;          // the step was skipped
+      if (!evaluate_now(validates, evaluates_tasks)) continue;  // a signal ends the run
       if (!saves && !keeps) continue;
       const TimeAccount::Timer timer = account_.saving();
       saves ? state_.save() : state_.keep();
@@ -380,7 +380,7 @@ class Loop {
       const TimeAccount::Timer timer = account_.saving();
       state_.save_last();
     }
-    if (run_.log) run_.log->end(end, account_.spent());
+    if (run_.log) run_.log->log_end(end, account_.spent());
     return end;
   }
 
@@ -402,15 +402,15 @@ class Loop {
 TrainEnd train(Config config, const TrainOptions& options, Mesh& mesh, StopSignal& signal) {
   log::set_rank(mesh.rank(), mesh.world());
   if (config.checkpoint.on_usr1 == OnUsr1::go_on) signal.usr1_saves();
-  Loop loop(start_run(std::move(config), options, mesh), options, mesh, signal);
+  TrainingRun run(start_run(std::move(config), options, mesh), options, mesh, signal);
   try {
-    return loop.run();
+    return run.run();
   } catch (const PeerLost&) {  // the cause is reported by another process
     throw;
   } catch (const TakenOver&) {  // the run's files belong to another process
     throw;
   } catch (const std::exception& e) {
-    loop.failed(e.what());
+    run.failed(e.what());
     throw;
   }
 }

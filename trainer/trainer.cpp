@@ -92,7 +92,7 @@ Trainer::Trainer(const Config& config, const ExecContext& ctx, Mesh& mesh, Loade
     losses_.push_back(ctx_.stream.impl().host_buffer(step_.losses().bytes()));
   }
   if (config.train.watch_interval) watch_ = make_watch();
-  attend_as_next();
+  update_attention_for_next_step();
 }
 
 std::unique_ptr<Watch> Trainer::make_watch() {
@@ -101,7 +101,7 @@ std::unique_ptr<Watch> Trainer::make_watch() {
 }
 
 // Sums over the ranks: tokens with a target, ranks that log the step, and ranks that would replay it.
-void Trainer::count_tokens(const std::vector<Batch>& batches, Flight& f) {
+void Trainer::count_tokens(const std::vector<Batch>& batches, StepInFlight& f) {
   std::int64_t valid = 0;
   if (mesh_.coord("tp") == 0)  // tensor-parallel ranks have the same batches: count them once
     for (const Batch& b : batches) valid += b.valid_targets;
@@ -117,7 +117,7 @@ void Trainer::count_tokens(const std::vector<Batch>& batches, Flight& f) {
 }
 
 // The update is queued already and must not be repeated, so if memory runs out here, only the norms are lost.
-void Trainer::measure_parts(Flight& f) {
+void Trainer::measure_parts(StepInFlight& f) {
   float* const squares = squares_of(f.result);
   std::fill_n(squares, parts().size(), std::numeric_limits<float>::quiet_NaN());
   try {
@@ -128,7 +128,7 @@ void Trainer::measure_parts(Flight& f) {
   }
 }
 
-std::vector<double> Trainer::part_norms(const Flight& f) {
+std::vector<double> Trainer::part_norms(const StepInFlight& f) {
   const float* const squares = squares_of(f.result);
   std::vector<double> norms(squares, squares + parts().size());
   all_reduce_host(mesh_.host(), norms, Reduce::sum);
@@ -188,21 +188,21 @@ void Trainer::upload_state(const StepReport& r, double valid) {
 // Processes that each measure their kernels would choose different ones, and results would not be bit-identical. So the
 // first step is computed once in advance, with a loss of NaN, which updates nothing. If that would take too long, the
 // first step counts, and ranks have the same choices only after it.
-void Trainer::rehearse() {
-  agree();                         // on choices from files
+void Trainer::run_trial_step() {
+  agree_on_kernel_choices();       // on choices from files
   constexpr double kLongest = 10;  // seconds
   const double flops =
       flops_per_token(config_.model) * static_cast<double>(config_.train.batch_size * config_.model.context);
   if (flops / mesh_.world() > kLongest * kRoughGpuFlops) return;
   upload_state({}, std::nan(""));
   queue_step(ctx_.observer != nullptr);
-  agree();
+  agree_on_kernel_choices();
   agreed_ = true;
   fill_zero(step_.state(), ctx_.stream);  // steps are no longer halted
 }
 
 // Makes all ranks adopt the choices of the lowest rank that has any.
-void Trainer::agree() {
+void Trainer::agree_on_kernel_choices() {
   if (mesh_.world() == 1 || !ctx_.tuning) return;
   ctx_.stream.synchronize();  // host waits: start
   const std::vector<std::string> choices = gather_host(mesh_.host(), ctx_.tuning->text());
@@ -212,7 +212,7 @@ void Trainer::agree() {
 void Trainer::launch() {
   std::optional<MemoryChoice> next;
   while (true) try {
-      if (next) compute_again(*std::exchange(next, std::nullopt));
+      if (next) recompute_with_smaller_choice(*std::exchange(next, std::nullopt));
       return launch_step();
     } catch (const OutOfHostMemory& e) {
       fail_with_advice(e);
@@ -234,26 +234,27 @@ MemoryChoice Trainer::smaller_after(const OutOfMemory& e) {
                         bytes_text(memory_.fit.peak), ": ", next->text());
   if (mesh_.world() > 1) throw RanOutOfMemory(why, *next);
   log::warn(why);
-  shortages_.push_back({std::move(why), *next});
+  oom_fallbacks_.push_back({std::move(why), *next});
   return *next;
 }
 
 // Waits for the steps in flight. Call before changing anything that they use.
-void Trainer::end_flight() {
-  if (!flight_.empty()) flight_.back().done.synchronize();  // host waits: start of a smaller or larger step
+void Trainer::wait_for_steps_in_flight() {
+  if (!steps_in_flight_.empty())
+    steps_in_flight_.back().done.synchronize();  // host waits: start of a smaller or larger step
 }
 
 // Discards the recording and the memory plan, because the next steps differ from those so far.
-void Trainer::forget_steps() {
-  end_flight();
+void Trainer::discard_recording() {
+  wait_for_steps_in_flight();
   graph_.forget();
   step_.arena().forget();
 }
 
 // Makes the model attend as in the next step, also in validations before that step.
-void Trainer::attend_as_next() {
+void Trainer::update_attention_for_next_step() {
   const bool others = step_.model().set_attention_tokens(tokens_);
-  if (step_.model().set_attention_step(steps_) || others) forget_steps();
+  if (step_.model().set_attention_step(steps_) || others) discard_recording();
 }
 
 std::int64_t Trainer::next_context() const {
@@ -262,19 +263,19 @@ std::int64_t Trainer::next_context() const {
 }
 
 // Sets the loader and the step to the size of the next step.
-void Trainer::size_step() {
+void Trainer::resize_for_next_step() {
   loader_.set_sequence(context_at(config_.train, tokens_));
   const std::size_t before = step_.micro_batches();
   step_.set_batch_size(next_batch_size());
-  if (step_.micro_batches() != before) forget_steps();
+  if (step_.micro_batches() != before) discard_recording();
 }
 
 // Computes the current step again, from its inputs, with a smaller choice.
-void Trainer::compute_again(const MemoryChoice& next) {
+void Trainer::recompute_with_smaller_choice(const MemoryChoice& next) {
   memory_ = next;
-  end_flight();
+  wait_for_steps_in_flight();
   step_.abandon();
-  forget_steps();
+  discard_recording();
   if (next.micro_batch != step_.plan().micro_batch) {
     step_.set_micro_batch(next.micro_batch);
     loader_.set_rows(next.micro_batch);
@@ -290,8 +291,9 @@ bool Trainer::queue_step(bool watched) {
 
 void Trainer::launch_step() {
   if (steps_ >= kMaxSteps) fail("training stopped: a run has at most ", kMaxSteps, " steps");
-  RING_CHECK(flight_.size() <= max_in_flight(), "a step was launched with ", flight_.size(), " in flight");
-  Flight f;
+  RING_CHECK(steps_in_flight_.size() <= max_in_flight(), "a step was launched with ", steps_in_flight_.size(),
+             " in flight");
+  StepInFlight f;
   f.started = seconds_now();
   enter(RunPhase::data, steps_ + 1);
   const std::vector<Batch> batches = next_batches();
@@ -299,14 +301,14 @@ void Trainer::launch_step() {
   count_tokens(batches, f);
   schedule(f.report);
   step_.load(batches);
-  if (!agreed_) rehearse();
+  if (!agreed_) run_trial_step();
   upload_state(f.report, f.valid);
   for (TrainingState* state : model().training_states())
     if (state->before_step(steps_ + 1)) graph_.forget();
   if (watch_ && (steps_ + 1) % config_.train.watch_interval == 0) f.watched = watch_->before();
   const double queued = seconds_now();
   const bool replayed = queue_step(!f.replays);
-  if (!std::exchange(agreed_, true)) agree();
+  if (!std::exchange(agreed_, true)) agree_on_kernel_choices();
   f.launch_seconds = seconds_now() - queued;
   f.result = results_[static_cast<std::size_t>(steps_) % results_.size()];
   ctx_.stream.impl().copy(f.result.get(), step_.state().raw(), sizeof(StepState));
@@ -324,14 +326,14 @@ void Trainer::launch_step() {
   f.report.step = ++steps_;
   cursor_ += f.report.sequences;
   tokens_ += f.report.tokens;
-  flight_.push_back(std::move(f));
-  attend_as_next();
+  steps_in_flight_.push_back(std::move(f));
+  update_attention_for_next_step();
 }
 
 StepReport Trainer::finish() {
-  RING_CHECK(!flight_.empty(), "no step is in flight");
-  Flight f = std::move(flight_.front());
-  flight_.pop_front();
+  RING_CHECK(!steps_in_flight_.empty(), "no step is in flight");
+  StepInFlight f = std::move(steps_in_flight_.front());
+  steps_in_flight_.pop_front();
   enter(RunPhase::finish);
   f.done.synchronize();  // host waits: log, one step late where the device runs on its own
   mesh_.check();
@@ -348,32 +350,32 @@ StepReport Trainer::finish() {
   r.seconds = seconds_now() - std::max(f.started, last_finish_);
   last_finish_ = seconds_now();
   graph_.timed(f.launch_seconds, r.seconds);
-  if (!r.accepted) return undo(f), r;
+  if (!r.accepted) return drop_rejected_step(f), r;
   seconds_ += r.seconds;
   guard_.accept(r.step, r.loss, r.norm);
   return r;
 }
 
-void Trainer::undo(Flight& f) {
+void Trainer::drop_rejected_step(StepInFlight& f) {
   const auto forget = [this](const StepReport& r) { --steps_, cursor_ -= r.sequences, tokens_ -= r.tokens; };
-  for (const Flight& later : flight_) forget(later.report);
+  for (const StepInFlight& later : steps_in_flight_) forget(later.report);
   forget(f.report);
-  flight_.clear();
-  attend_as_next();
+  steps_in_flight_.clear();
+  update_attention_for_next_step();
   f.report.step = steps_;
   loader_.seek(static_cast<std::uint64_t>(cursor_));
   fill_zero(step_.state(), ctx_.stream);  // steps are no longer halted
 }
 
 void Trainer::skip_to(std::int64_t end) {
-  RING_CHECK(flight_.empty() && end >= cursor_, "samples are skipped with a step in flight, or backwards");
+  RING_CHECK(steps_in_flight_.empty() && end >= cursor_, "samples are skipped with a step in flight, or backwards");
   cursor_ = end;
   loader_.seek(static_cast<std::uint64_t>(cursor_));
 }
 
 // Returns the batches of the next step, split into micro-batches of the current size.
 std::vector<Batch> Trainer::next_batches() {
-  size_step();
+  resize_for_next_step();
   std::vector<Batch> batches;
   for (std::size_t i = 0; i < step_.micro_batches(); ++i) batches.push_back(step_.context().part(loader_.next()));
   return batches;
@@ -414,12 +416,12 @@ void Trainer::add_state(State& state) {
   state.add("train.bad_steps", guard_.state());
 }
 
-void Trainer::restored() {
+void Trainer::on_state_loaded() {
   step_.data().loaded();
-  attend_as_next();
+  update_attention_for_next_step();
   for (TrainingState* state : model().training_states())
-    if (state->restored()) graph_.forget();
-  guard_.restored();
+    if (state->on_state_loaded()) graph_.forget();
+  guard_.on_state_loaded();
   loader_.seek(static_cast<std::uint64_t>(cursor_));
 }
 

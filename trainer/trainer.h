@@ -61,10 +61,10 @@ class Trainer {
   // choice; with several, throws RanOutOfMemory. Throws OutOfMemory if nothing smaller is left.
   void launch();
   StepReport finish();  // waits for the oldest step in flight and returns its report
-  std::size_t in_flight() const { return flight_.size(); }
+  std::size_t in_flight() const { return steps_in_flight_.size(); }
   // Makes all processes adopt the measured kernel choices of the lowest rank that has any. Collective; requires that no
   // step is in flight.
-  void agree();
+  void agree_on_kernel_choices();
   StepReport step() {
     launch();
     return finish();
@@ -86,7 +86,7 @@ class Trainer {
   void add_state(State&);
   // Makes the next update wait for `copied`, because the state is being copied. The rest of the step does not wait.
   void keep_state_until(const Event& copied) { step_.keep_state_until(copied); }
-  void restored();  // call after loading; moves the loader to the cursor
+  void on_state_loaded();  // call after loading; moves the loader to the cursor
   void load_weights(const std::string& checkpoint) { binding_.load_weights(checkpoint); }
 
   // Reports every kernel of the following steps to `observer`; null turns that off.
@@ -100,12 +100,12 @@ class Trainer {
   const std::vector<ScopeId>& parts() const { return step_.part_norms().parts(); }
   const MemoryChoice& memory() const { return memory_; }
   // A case in which memory ran out in a step of this process and a smaller choice replaced the old one.
-  struct Shortage {
+  struct OomFallback {
     std::string why;  // what ran out, and what is done from then on
     MemoryChoice next;
   };
-  const std::vector<Shortage>& shortages() const { return shortages_; }
-  std::string memory_ran_out() const { return shortages_.empty() ? "" : shortages_.back().why; }
+  const std::vector<OomFallback>& oom_fallbacks() const { return oom_fallbacks_; }
+  std::string memory_ran_out() const { return oom_fallbacks_.empty() ? "" : oom_fallbacks_.back().why; }
   const ParallelPlan& plan() const { return step_.plan(); }
   ContextBatches& cp_batches() { return step_.context(); }
   const ExecContext& exec() const { return ctx_; }
@@ -123,7 +123,7 @@ class Trainer {
 
  private:
   // A step whose result the host has not read yet.
-  struct Flight {
+  struct StepInFlight {
     StepReport report;
     double valid = 1;              // tokens with a target, over all ranks
     double started = 0;            // on the trainer's clock
@@ -140,32 +140,32 @@ class Trainer {
   void launch_step();
   bool queue_step(bool watched);
   MemoryChoice smaller_after(const OutOfMemory&);
-  void compute_again(const MemoryChoice&);
-  void end_flight();
-  void forget_steps();
-  void attend_as_next();
-  void size_step();
+  void recompute_with_smaller_choice(const MemoryChoice&);
+  void wait_for_steps_in_flight();
+  void discard_recording();
+  void update_attention_for_next_step();
+  void resize_for_next_step();
   std::vector<Batch> next_batches();  // only the parts that this rank computes
-  void count_tokens(const std::vector<Batch>&, Flight&);
-  void measure_parts(Flight&);
-  std::vector<double> part_norms(const Flight&);
+  void count_tokens(const std::vector<Batch>&, StepInFlight&);
+  void measure_parts(StepInFlight&);
+  std::vector<double> part_norms(const StepInFlight&);
   std::size_t result_bytes() const { return sizeof(StepState) + parts().size() * sizeof(float); }
   std::int64_t schedule_steps();
   void schedule(StepReport&);
   void upload_state(const StepReport&, double valid);
-  void rehearse();
-  void undo(Flight&);  // drops a step that was not accepted, and all steps in flight after it
+  void run_trial_step();
+  void drop_rejected_step(StepInFlight&);  // drops a step that was not accepted, and all steps in flight after it
 
   const Config& config_;
   Mesh& mesh_;
   Loader& loader_;
   MemoryChoice memory_;
-  std::vector<Shortage> shortages_;
+  std::vector<OomFallback> oom_fallbacks_;
   const bool packs_;  // samples hold several documents or sequences
   TrainStep step_;
   const ExecContext& ctx_ = step_.exec();
   StepGraph graph_;
-  std::deque<Flight> flight_;
+  std::deque<StepInFlight> steps_in_flight_;
   std::vector<std::shared_ptr<void>> results_, losses_;  // host memory for results and losses of steps, reused in turn
   std::int64_t steps_ = 0, tokens_ = 0, cursor_ = 0;
   double seconds_ = 0, last_finish_ = 0;

@@ -59,7 +59,7 @@ TEST_F(BadStepsOfATrainer, AStepThatOnlyTheDeviceGotWrongCounts) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(bench_.trainer().step().loss, undisturbed.trainer().step().loss);
   const StepReport wrong = broken_step();
   ASSERT_FALSE(wrong.accepted);
-  const StepReport again = bad_.compute_again(wrong);
+  const StepReport again = bad_.recompute_step(wrong);
   EXPECT_TRUE(again.accepted);
   EXPECT_EQ(again.step, 4);
   EXPECT_EQ(again.loss, undisturbed.trainer().step().loss);
@@ -70,7 +70,7 @@ TEST_F(BadStepsOfATrainer, SamplesAreLeftOutAndTheStepIsTakenWithTheNext) {
   Trainer& trainer = bench_.trainer();
   for (int i = 0; i < 3; ++i) trainer.step();
   const StepReport wrong = broken_step();
-  EXPECT_FALSE(bad_.leave_out(wrong, false));
+  EXPECT_FALSE(bad_.skip_samples(wrong, false));
   ASSERT_EQ(trainer.guard().bad_steps().size(), 1u);
   const BadStep& bad = trainer.guard().bad_steps()[0];
   EXPECT_EQ(bad.step, 4);

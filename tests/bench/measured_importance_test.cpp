@@ -34,7 +34,7 @@ Steps train(std::int64_t nth) {
   trainer.add_state(state);
   const Tensor& averages = state.tensors().at("importance.blocks.0.averages").local;
   steps.averages.assign(averages.data<float>(), averages.data<float>() + averages.numel());
-  steps.shortages = std::ssize(trainer.shortages());
+  steps.shortages = std::ssize(trainer.oom_fallbacks());
   steps.allocations = allocations;
   return steps;
 }

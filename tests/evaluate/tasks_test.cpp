@@ -284,7 +284,7 @@ TEST(TaskResults, AreThoseOfTheScores) {
   task.questions = {{0, 1, {1, 4}, {1, 4}}, {2, 0, {2, 2}, {2, 8}}, {4, 0, {3, 1}, {3, 1}}};
   const std::vector<Score> scores = {{-2, false}, {-4, false}, {-3, false}, {-3, true}, {-9, false}, {-3.5, false}};
   // By log-probability: 0, 0 (the first of equals), 1; by character: 1, 0, 0; by byte: 1, 1, 0.
-  const TaskResult r = judge(task, scores);
+  const TaskResult r = grade_task(task, scores);
   ASSERT_EQ(r.values.size(), 6u);
   EXPECT_EQ(r.values[0], (std::pair<std::string, double>{"acc", 1.0 / 3}));
   EXPECT_EQ(r.values[1].first, "acc_stderr");
@@ -293,7 +293,7 @@ TEST(TaskResults, AreThoseOfTheScores) {
   EXPECT_EQ(r.values[4], (std::pair<std::string, double>{"acc_bytes", 2.0 / 3}));
   task.cloze = true;
   task.questions = {{1, 0, {1}, {1}}, {3, 0, {1}, {1}}};
-  const TaskResult cloze = judge(task, scores);
+  const TaskResult cloze = grade_task(task, scores);
   EXPECT_EQ(cloze.values[0].first, "perplexity");
   EXPECT_NEAR(cloze.values[0].second, std::exp(3.5), 1e-9);
   EXPECT_EQ(cloze.values[1], (std::pair<std::string, double>{"acc", 0.5}));

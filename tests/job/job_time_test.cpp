@@ -58,7 +58,7 @@ TEST(JobTime, RecoveriesAreCounted) {
       << job.text();
   job.step_done(150);
   job.bad_steps = job.failed_saves = 2;
-  job.rolled_back(130);
+  job.log_rollback(130);
   job.memory_ran_out(4);
   EXPECT_EQ(job.text().find("2 restarts, 2 failed saves, 2 bad steps, memory ran out 2 times, 30 steps computed again"),
             0u)

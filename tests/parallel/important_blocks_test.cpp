@@ -169,7 +169,7 @@ TEST_F(DistImportantBlocks, BeginAnewWhereACheckpointHasNone) {
     for (const char* layer : {"0", "1"})
       for (const char* tensor : {"averages", "scores"}) all.push_back(str("importance.blocks.", layer, ".", tensor));
     blocks.begin(all);
-    EXPECT_TRUE(blocks.restored());
+    EXPECT_TRUE(blocks.on_state_loaded());
     for (const std::int64_t step : {1, 2}) blocks.before_step(step);
     EXPECT_EQ(values(first.averages()), measured);
     EXPECT_EQ(values(second.averages()), others);

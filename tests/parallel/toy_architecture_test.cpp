@@ -99,7 +99,7 @@ class ParallelBlocks final : public Model {
     const KvHeads own{slice.rank * kv_heads, kv_heads};
     const std::vector<Pattern> patterns = patterns_of(config_, own);
     for (std::size_t i = 0; i < blocks_.size(); ++i)
-      blocks_[i].attention.take_heads(config_.heads / slice.size, own, patterns[i]);
+      blocks_[i].attention.restrict_to_heads(config_.heads / slice.size, own, patterns[i]);
   }
 
   ModelConfig config_;

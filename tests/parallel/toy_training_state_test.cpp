@@ -48,7 +48,7 @@ class SeenRows final : public TrainingState {
   void begin(const std::vector<std::string>& missing) override {
     if (!missing.empty()) counts(0) = counts(1) = 0;
   }
-  bool restored() override { return false; }
+  bool on_state_loaded() override { return false; }
   std::string missing_text() const override { return "nothing was counted"; }
   std::string unexpected_text() const override { return "counts are left out"; }
   std::string load(const std::string&, const Manifest& manifest, const ModelConfig& saved) override {

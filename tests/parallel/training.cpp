@@ -110,7 +110,7 @@ class Rank {
       trainer_.load_weights(options.load);
     } else if (!options.load.empty()) {
       load_state(options.load, state_, ctx_.stream);
-      trainer_.restored();
+      trainer_.on_state_loaded();
     }
   }
 

@@ -47,9 +47,9 @@ TEST(StepGuard, GoesOnAsBeforeFromItsState) {
   const TrainConfig c = spikes_above(5);
   StepGuard guard(c), resumed(c);
   for (int i = 1; i <= 300; ++i) guard.accept(i, std::sqrt(i), 1.0 / i);
-  guard.leave_out({.step = 301, .first_sample = 1200, .end_sample = 1204, .loss = std::nan(""), .norm = 7});
+  guard.add_bad_step({.step = 301, .first_sample = 1200, .end_sample = 1204, .loss = std::nan(""), .norm = 7});
   *resumed.state() = *guard.state();
-  resumed.restored();
+  resumed.on_state_loaded();
   EXPECT_EQ(resumed.limits(300).loss, guard.limits(300).loss);
   EXPECT_EQ(resumed.limits(299).norm, guard.limits(299).norm);
   ASSERT_EQ(resumed.bad_steps().size(), 1u);
@@ -63,11 +63,11 @@ TEST(StepGuard, StopsAfterTooManyInAWindow) {
   c.bad_step_window = 100;
   StepGuard guard(c);
   for (const std::int64_t step : {50, 60}) {
-    EXPECT_EQ(guard.judge(step), OnBadStep::skip);
-    guard.leave_out({.step = step});
+    EXPECT_EQ(guard.action_for_bad_step(step), OnBadStep::skip);
+    guard.add_bad_step({.step = step});
   }
-  EXPECT_EQ(guard.judge(149), OnBadStep::stop);
-  EXPECT_EQ(guard.judge(150), OnBadStep::skip) << "the first is too long ago to count";
+  EXPECT_EQ(guard.action_for_bad_step(149), OnBadStep::stop);
+  EXPECT_EQ(guard.action_for_bad_step(150), OnBadStep::skip) << "the first is too long ago to count";
 }
 
 // A text that repeats itself, but for a place of bytes that are nowhere else.

@@ -89,7 +89,7 @@ class TrainerSnapshot : public testing::Test {
                                             1, state.snapshot(ctx.stream), "{}");
     for (int i = 0; i < 3; ++i) trainer.step();
     load_state(first, state, ctx.stream);
-    trainer.restored();
+    trainer.on_state_loaded();
     for (int i = 0; i < 3; ++i) trainer.step();
     const Snapshot snapshot = state.snapshot(ctx.stream);
     snapshot.wait();
