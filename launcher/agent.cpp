@@ -34,7 +34,7 @@ using std::chrono::milliseconds;
 // error; and for workers that lost a peer to end by themselves.
 constexpr milliseconds kBlameTime{300};
 constexpr std::chrono::seconds kVerdictTime{3};  // for the leader to receive the reports of all nodes
-constexpr std::chrono::seconds kShowEvery{1};
+constexpr std::chrono::seconds kBoardInterval{1};
 constexpr std::chrono::seconds kMaxHeld{1};  // for lines that look like a final error while the worker continues
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
@@ -48,7 +48,7 @@ Agent::Agent(const LaunchOptions& options, const Order& order, const std::string
       order_(order),
       cookie_(cookie),
       time_(time),
-      before_(before),
+      previous_start_times_(before),
       kept_(kept),
       signals_(signals),
       client_(client),
@@ -164,16 +164,16 @@ void Agent::start_worker(int local_rank) {
   (*page)->min_nodes = options_.min_nodes;
   (*page)->max_nodes = options_.max_nodes;
   (*page)->time = time_;
-  (*page)->start = before_;
+  (*page)->start = previous_start_times_;
   (*page)->start.reach(StartStage::spawned);
   workers_.push_back(std::make_unique<Worker>(rank, command, std::move(page), prefix, console, log, options_.hang));
 }
 
-bool Agent::any_alive() const {
+bool Agent::any_worker_alive() const {
   return std::any_of(workers_.begin(), workers_.end(), [](const auto& w) { return w->alive(); });
 }
 
-bool Agent::begun() const {
+bool Agent::has_begun() const {
   return std::any_of(workers_.begin(), workers_.end(), [](const auto& w) { return w->page().begun != 0; });
 }
 
@@ -187,25 +187,25 @@ JobTime Agent::time() const { return workers_.empty() ? time_ : workers_.front()
 
 NodeEnd Agent::run() {
   for (int local = 0; local < options_.processes; ++local) start_worker(local);
-  while (any_alive()) {
+  while (any_worker_alive()) {
     wait_for_events();
     while (const int number = signals_.next()) handle_signal(number);
     while (const auto order = client_.next_order()) handle_order(*order);
-    reap();
-    judge();
-    watch();
-    for (auto& w : workers_) settle(*w);
-    enforce_deadline();
-    show();
+    reap_workers();
+    check_for_failure();
+    check_for_hangs();
+    for (auto& w : workers_) show_or_drop_error(*w);
+    enforce_deadlines();
+    update_board();
   }
   for (auto& w : workers_) {
     w->output().finish();
-    settle(*w);
+    show_or_drop_error(*w);
   }
   if (failed_) show_last_lines(*failed_);
   while (waitpid(-1, nullptr, WNOHANG) > 0) continue;  // reaps grandchildren
   failure_times_.reach(StartStage::ended);
-  return {.code = exit_code(), .stopped = told_to_stop_, .begun = begun(), .step = step()};
+  return {.code = exit_code(), .stopped = stop_requested_, .begun = has_begun(), .step = step()};
 }
 
 void Agent::wait_for_events() {
@@ -215,10 +215,10 @@ void Agent::wait_for_events() {
     fds.push_back({w->output().fd(), POLLIN, 0});
   }
   auto until = Clock::now() + options_.monitor_interval;
-  if (deadline_) until = std::min(until, *deadline_);
-  if (blame_) until = std::min(until, *blame_);
-  if (hung_) until = std::min(until, *hung_);
-  if (terminate_) until = std::min(until, *terminate_);
+  if (sigkill_time_) until = std::min(until, *sigkill_time_);
+  if (blame_deadline_) until = std::min(until, *blame_deadline_);
+  if (verdict_deadline_) until = std::min(until, *verdict_deadline_);
+  if (sigterm_time_) until = std::min(until, *sigterm_time_);
   const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
   poll(fds.data(), fds.size(), static_cast<int>(std::max<std::int64_t>(left, 0)));
   for (auto& w : workers_) w->output().drain();
@@ -230,35 +230,35 @@ void Agent::handle_signal(int number) {
     for (auto& w : workers_) w->signal(number);
     return;
   }
-  if (phase_ == Phase::ending) return stay_ended(number);
+  if (phase_ == Phase::ending) return prevent_restart(number);
   if (phase_ == Phase::stopping) {
-    if (Clock::now() - told_ < kOneSignal) return;
+    if (Clock::now() - stop_time_ < kOneSignal) return;
     log::warn("launch: second signal, ending the workers now");
-    return end(milliseconds(0));
+    return end_workers(milliseconds(0));
   }
-  stop_with(number);
+  pass_on_stop_signal(number);
 }
 
 // The workers are ending anyway; only a restart is prevented.
-void Agent::stay_ended(int number) {
-  if (!std::exchange(told_to_stop_, true)) log::info("launch: ", strsignal(number), ", there is no restart");
+void Agent::prevent_restart(int number) {
+  if (!std::exchange(stop_requested_, true)) log::info("launch: ", strsignal(number), ", there is no restart");
 }
 
-void Agent::stop_with(int number) {
+void Agent::pass_on_stop_signal(int number) {
   log::info("launch: ", strsignal(number), ", waiting up to ",
             static_cast<double>(options_.stop_timeout.count()) / 1000,
             " s for the workers to end; training saves a checkpoint before");
   phase_ = Phase::stopping;
-  told_to_stop_ = true;
-  told_ = Clock::now();
-  deadline_ = Clock::now() + options_.stop_timeout;
+  stop_requested_ = true;
+  stop_time_ = Clock::now();
+  sigkill_time_ = Clock::now() + options_.stop_timeout;
   for (auto& w : workers_) w->signal(number == SIGQUIT ? SIGTERM : number);  // SIGQUIT would dump core
 }
 
 // Ends this node's part of an attempt that failed on another node.
 void Agent::handle_order(const Order& order) {
-  if (order.kind == Order::Kind::look && order.attempt == order_.attempt)
-    return client_.report(order_.attempt, states());
+  if (order.kind == Order::Kind::report_states && order.attempt == order_.attempt)
+    return client_.report(order_.attempt, rank_states());
   if (order.kind == Order::Kind::end) end_order_ = order;
   if (order.kind != Order::Kind::end && order.kind != Order::Kind::stop) return;
   if (order.attempt != order_.attempt && order.kind == Order::Kind::stop) return;
@@ -266,22 +266,22 @@ void Agent::handle_order(const Order& order) {
   if (news && phase_ == Phase::ending) log::error("launch: the cause: ", order.text);
   if (phase_ != Phase::running) return;
   if (news) log::error("launch: ", order.text, "; ending the workers", order_.nodes > 1 ? " of this node" : "");
-  if (news) dump();
+  if (news) write_last_operations();
   if (news) failure_ = order.text;
-  note_failure(nullptr);
+  record_failure_time(nullptr);
   failed_elsewhere_ = true;
-  end(kBlameTime);
+  end_workers(kBlameTime);
 }
 
-void Agent::watch() {
+void Agent::check_for_hangs() {
   if (phase_ != Phase::running || failed_) return;
   bool hangs = false;
   for (auto& w : workers_) hangs |= w->hangs();
-  if (hung_ && Clock::now() >= *hung_) return give_up();
-  if (hangs && !hung_) report_hang();
+  if (verdict_deadline_ && Clock::now() >= *verdict_deadline_) return end_after_hang();
+  if (hangs && !verdict_deadline_) report_hang();
 }
 
-std::vector<RankState> Agent::states() const {
+std::vector<RankState> Agent::rank_states() const {
   std::vector<RankState> all;
   for (const auto& w : workers_) {
     all.push_back(w->state());
@@ -292,9 +292,9 @@ std::vector<RankState> Agent::states() const {
 }
 
 // Readers of the board cost this thread nothing.
-void Agent::show() {
-  if (!options_.board || Clock::now() < show_at_) return;
-  show_at_ = Clock::now() + kShowEvery;
+void Agent::update_board() {
+  if (!options_.board || Clock::now() < next_board_update_) return;
+  next_board_update_ = Clock::now() + kBoardInterval;
   JobView v{.failure = order_.text, .attempt = order_.attempt, .nodes = order_.nodes};
   v.node = order_.node_rank;
   v.world = order_.world;
@@ -306,7 +306,7 @@ void Agent::show() {
 
 // Sets failure_times_. first: the worker that failed; null if another node's worker failed or several hang: then the
 // earliest last sign of life of any worker is used.
-void Agent::note_failure(const Worker* first) {
+void Agent::record_failure_time(const Worker* first) {
   if (!failure_times_.reach(StartStage::noticed)) return;
   std::int64_t last = first ? last_sign_of(first->page()) : failure_times_[StartStage::noticed];
   for (const auto& w : workers_)
@@ -316,28 +316,28 @@ void Agent::note_failure(const Worker* first) {
 
 // The leader collects the states of all nodes and sends its verdict to all.
 void Agent::report_hang() {
-  note_failure(nullptr);
-  hung_ = Clock::now() + kVerdictTime;
-  const std::vector<RankState> ranks = states();
+  record_failure_time(nullptr);
+  verdict_deadline_ = Clock::now() + kVerdictTime;
+  const std::vector<RankState> ranks = rank_states();
   client_.report(order_.attempt, NodeFailure{Blame::hung, kExitError, true, verdict(ranks, order_.world), ranks});
 }
 
 // Called without an answer of the leader: this node is cut off from it.
-void Agent::give_up() {
-  failure_ = verdict(states(), order_.world);
+void Agent::end_after_hang() {
+  failure_ = verdict(rank_states(), order_.world);
   log::error("launch: ", failure_, "; ending the workers of this node");
-  dump();
-  end(kBlameTime);
+  write_last_operations();
+  end_workers(kBlameTime);
 }
 
 // Writes the last operations of the workers, one line each.
-void Agent::dump() const {
+void Agent::write_last_operations() const {
   const std::string path = file_of_attempt(str("flights_node", order_.node_rank, ".jsonl"));
   if (path.empty()) return;
   try {
     check_regular("write", path, O_WRONLY | O_CREAT);
     std::ofstream file(path);  // opens: checked
-    const std::vector<RankState> all = states();
+    const std::vector<RankState> all = rank_states();
     for (std::size_t i = 0; i < workers_.size(); ++i) file << flights_json(all[i], workers_[i]->page()) << "\n";
     if (!file.flush()) fail("cannot write ", path);
     log::info("launch: the last operations of the workers are in ", path);
@@ -346,7 +346,7 @@ void Agent::dump() const {
   }
 }
 
-void Agent::reap() {
+void Agent::reap_workers() {
   for (auto& w : workers_)
     if (w->reap()) w->output().finish();
 }
@@ -362,7 +362,7 @@ Worker* Agent::first_failure() const {
   return first;
 }
 
-void Agent::judge() {
+void Agent::check_for_failure() {
   if (phase_ == Phase::ending || failed_) return;
   Worker* first = first_failure();
   if (!first) return;
@@ -372,31 +372,31 @@ void Agent::judge() {
   if (phase_ == Phase::running &&
       ending.code == kExitInterrupted) {  // a worker got a signal directly; all stop together
     phase_ = Phase::stopping;
-    told_to_stop_ = true;
-    deadline_ = Clock::now() + options_.stop_timeout;
+    stop_requested_ = true;
+    sigkill_time_ = Clock::now() + options_.stop_timeout;
   }
   if (phase_ == Phase::stopping &&
       (!ending.signal || ending.signal == SIGINT || ending.signal == SIGTERM || ending.signal == SIGHUP))
     return;
-  if ((ending.code == kExitPeerLost || !first->output().error().empty()) && any_alive()) {
-    if (!blame_) blame_ = Clock::now() + kBlameTime;
-    if (Clock::now() < *blame_) return;
+  if ((ending.code == kExitPeerLost || !first->output().error().empty()) && any_worker_alive()) {
+    if (!blame_deadline_) blame_deadline_ = Clock::now() + kBlameTime;
+    if (Clock::now() < *blame_deadline_) return;
   }
-  if (ending.code == kExitPeerLost && !hung_ && somebody_is_stopped()) return report_hang();
-  if (hung_ && ending.code == kExitPeerLost) return;
-  note_failure(first);
+  if (ending.code == kExitPeerLost && !verdict_deadline_ && any_worker_stopped()) return report_hang();
+  if (verdict_deadline_ && ending.code == kExitPeerLost) return;
+  record_failure_time(first);
   failed_ = first;
   error_ = first->output().error();
-  report(*first);
-  end(kBlameTime);
+  report_failure(*first);
+  end_workers(kBlameTime);
 }
 
-bool Agent::somebody_is_stopped() const {
+bool Agent::any_worker_stopped() const {
   return std::ranges::any_of(workers_, [](const auto& w) { return w->alive() && is_stopped(w->pid()); });
 }
 
 // Returns the ranks that ended with the same message and exit code.
-std::vector<int> Agent::ended_alike(const Worker& first) const {
+std::vector<int> Agent::ranks_with_same_error(const Worker& first) const {
   std::vector<int> ranks;
   for (const auto& w : workers_)
     if (!w->alive() && w->ending()->exit_code() == first.ending()->exit_code() && w->output().error() == error_)
@@ -406,22 +406,23 @@ std::vector<int> Agent::ended_alike(const Worker& first) const {
 
 // Returns false for failures that a restart would only repeat: the command line, a setting, a missing program, a run
 // that another job trains.
-bool Agent::curable(const Worker& first) const {
+bool Agent::is_restartable(const Worker& first) const {
   const Ending& e = *first.ending();
   if (e.signal) return true;
   const bool refused = e.code == kExitUsage || e.code == kExitTakenOver || e.code == 126 || e.code == 127;
-  return !refused && (e.code != kExitError || begun() || first.page().stepping != 0);
+  return !refused && (e.code != kExitError || has_begun() || first.page().stepping != 0);
 }
 
-std::string Agent::sentence(const Worker& first, const std::vector<int>& alike) const {
+std::string Agent::failure_text(const Worker& first, const std::vector<int>& same_error) const {
   const std::string host = order_.nodes > 1 ? " on " + host_name() : "";
   const std::int64_t step = first.page().step;
   const std::string after = str(" after ", std::round(10 * seconds()) / 10, " s",
                                 step > 0 ? str(" and step ", step, ", in phase ", first.state().phase) : "");
   const int code = first.ending()->exit_code();
-  if (alike.size() > 1 && alike.size() == workers_.size())
+  if (same_error.size() > 1 && same_error.size() == workers_.size())
     return str("all ", workers_.size(), " workers", host, " ended with this error and exit code ", code, after);
-  if (alike.size() > 1) return str("ranks ", listed(alike), host, " ended with one error and exit code ", code, after);
+  if (same_error.size() > 1)
+    return str("ranks ", listed(same_error), host, " ended with one error and exit code ", code, after);
   if (code == kExitOutOfMemory && !error_.empty()) return first_line(error_).substr(std::strlen(kErrorBegin));
   const std::string node = order_.nodes > 1 ? str(", node ", order_.node_rank) : "";
   const std::string who = str("rank ", first.rank(), host, " (pid ", first.pid(), node, ") ");
@@ -429,21 +430,21 @@ std::string Agent::sentence(const Worker& first, const std::vector<int>& alike) 
   return who + describe(*first.ending()) + after;
 }
 
-void Agent::report(Worker& first) {
+void Agent::report_failure(Worker& first) {
   WorkerOutput& output = first.output();
   output.drop();  // shown below with the last lines
-  const std::vector<int> alike = error_.empty() ? std::vector<int>{} : ended_alike(first);
-  failure_ = sentence(first, alike);
-  const bool others = alike.size() < workers_.size() && workers_.size() > 1;
+  const std::vector<int> same_error = error_.empty() ? std::vector<int>{} : ranks_with_same_error(first);
+  failure_ = failure_text(first, same_error);
+  const bool others = same_error.size() < workers_.size() && workers_.size() > 1;
   log::error("launch: ", failure_, others ? "; ending the other workers" : "");
   const Ending& ending = *first.ending();
   const Blame blame = ending.signal ? Blame::killed : ending.code == kExitPeerLost ? Blame::lost_peer : Blame::failed;
   const bool out_of_memory = ending.exit_code() == kExitOutOfMemory;
   if (order_.nodes > 1 && !error_.empty() && !out_of_memory) failure_ += ": " + first_line(error_);
-  NodeFailure sent{blame, ending.exit_code(), curable(first), failure_};
+  NodeFailure sent{blame, ending.exit_code(), is_restartable(first), failure_};
   sent.misfit = first.page().misfit != 0;
   client_.report(order_.attempt, sent);
-  dump();
+  write_last_operations();
 }
 
 // Call last, so that no output of other workers follows.
@@ -457,45 +458,45 @@ void Agent::show_last_lines(const Worker& first) const {
 }
 
 // Returns true if its message equals the failed worker's, or says that it lost that worker.
-bool Agent::said(const Worker& ended) const {
+bool Agent::is_already_reported(const Worker& ended) const {
   if (!failed_) return failed_elsewhere_ && ended.ending()->code == kExitPeerLost;
   const bool lost = ended.ending()->code == kExitPeerLost && failed_->ending()->code != kExitPeerLost;
   return lost || ended.output().error() == error_;
 }
 
 // Shows the held message unless it was already reported.
-void Agent::settle(Worker& worker) const {
+void Agent::show_or_drop_error(Worker& worker) const {
   WorkerOutput& output = worker.output();
   if (!output.holds()) return;
-  if (!worker.alive() && said(worker)) return output.drop();
-  const bool judged = !worker.alive() && phase_ != Phase::running;
-  if (judged || !any_alive() || Clock::now() - output.held_since() > kMaxHeld) output.release();
+  if (!worker.alive() && is_already_reported(worker)) return output.drop();
+  const bool over = !worker.alive() && phase_ != Phase::running;
+  if (over || !any_worker_alive() || Clock::now() - output.held_since() > kMaxHeld) output.release();
 }
 
 // Gives workers time to end by themselves before SIGTERM, because they log when they get it.
-void Agent::end(milliseconds patience) {
+void Agent::end_workers(milliseconds patience) {
   phase_ = Phase::ending;
-  blame_.reset();
-  terminate_ = Clock::now() + std::min(patience, options_.grace);
-  deadline_ = Clock::now() + options_.grace;
+  blame_deadline_.reset();
+  sigterm_time_ = Clock::now() + std::min(patience, options_.grace);
+  sigkill_time_ = Clock::now() + options_.grace;
 }
 
-void Agent::enforce_deadline() {
-  if (terminate_ && Clock::now() >= *terminate_) {
-    terminate_.reset();
+void Agent::enforce_deadlines() {
+  if (sigterm_time_ && Clock::now() >= *sigterm_time_) {
+    sigterm_time_.reset();
     for (auto& w : workers_) w->signal(SIGTERM);
   }
-  if (!deadline_ || Clock::now() < *deadline_) return;
+  if (!sigkill_time_ || Clock::now() < *sigkill_time_) return;
   for (auto& w : workers_)
     if (w->alive()) {
       if (phase_ == Phase::stopping) log::warn("launch: rank ", w->rank(), " did not stop in time, killing it");
       w->signal(SIGKILL);
     }
-  deadline_.reset();
+  sigkill_time_.reset();
 }
 
 int Agent::exit_code() const {
-  if (hung_ && !failed_) return kExitError;
+  if (verdict_deadline_ && !failed_) return kExitError;
   const Worker* first = failed_ ? failed_ : first_failure();
   return first ? first->ending()->exit_code() : 0;
 }

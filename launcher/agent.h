@@ -47,31 +47,32 @@ class Agent {
   void wait_for_events();
   void handle_signal(int number);
   void handle_order(const Order&);
-  void reap();
+  void reap_workers();
   // Finds the worker whose failure is the root cause, reports it and starts to end the others. Waits up to kBlameTime
   // for a cause if the workers that failed may only have lost a peer. Sets failed_, error_ and phase_.
-  void judge();
-  void note_failure(const Worker* first);  // sets failure_times_
-  void watch();                            // checks for hanging workers, and for the leader's verdict about them
-  void show();                             // writes the state of the job to options_.board
-  void report_hang();                      // asks the leader for a verdict, and sets hung_
-  void give_up();                          // ends the workers after a hang without a verdict of the leader
-  std::vector<RankState> states() const;
-  void dump() const;           // writes the workers' last operations to the log directory
-  void report(Worker& first);  // logs the failure and reports it to the leader
+  void check_for_failure();
+  void record_failure_time(const Worker* first);  // sets failure_times_
+  void check_for_hangs();                         // checks for hanging workers, and for the leader's verdict about them
+  void update_board();                            // writes the state of the job to options_.board
+  void report_hang();                             // asks the leader for a verdict, and sets verdict_deadline_
+  void end_after_hang();                          // without a verdict of the leader
+  std::vector<RankState> rank_states() const;
+  void write_last_operations() const;  // of the workers, to the log directory
+  void report_failure(Worker& first);  // logs the failure and reports it to the leader
   void show_last_lines(const Worker& first) const;
-  bool curable(const Worker& first) const;
-  std::string sentence(const Worker& first, const std::vector<int>& alike) const;
-  std::vector<int> ended_alike(const Worker& first) const;
-  void settle(Worker& worker) const;             // shows or drops the error message that was held back
-  bool said(const Worker& ended) const;          // true if the failure that was reported makes its message redundant
-  void stop_with(int number);                    // passes a stop signal to the workers, which have stop_timeout to end
-  void stay_ended(int number);                   // prevents a restart after the attempt
-  void end(std::chrono::milliseconds patience);  // ends the workers: SIGTERM after `patience`, SIGKILL after grace
-  void enforce_deadline();                       // sends SIGTERM and SIGKILL when they are due
-  bool any_alive() const;
-  bool somebody_is_stopped() const;
-  bool begun() const;
+  bool is_restartable(const Worker& first) const;
+  std::string failure_text(const Worker& first, const std::vector<int>& same_error) const;
+  std::vector<int> ranks_with_same_error(const Worker& first) const;
+  void show_or_drop_error(Worker& worker) const;  // the error message that was held back
+  // Returns true if the failure that was reported makes the worker's message redundant.
+  bool is_already_reported(const Worker& ended) const;
+  void pass_on_stop_signal(int number);                  // to the workers, which have stop_timeout to end
+  void prevent_restart(int number);                      // after the attempt
+  void end_workers(std::chrono::milliseconds patience);  // SIGTERM after `patience`, SIGKILL after grace
+  void enforce_deadlines();                              // sends SIGTERM and SIGKILL when they are due
+  bool any_worker_alive() const;
+  bool any_worker_stopped() const;
+  bool has_begun() const;
   std::int64_t step() const;
   Worker* first_failure() const;
   int exit_code() const;
@@ -83,7 +84,7 @@ class Agent {
   Order order_;
   std::string cookie_;
   JobTime time_;
-  StartTimes before_, failure_times_;
+  StartTimes previous_start_times_, failure_times_;
   const std::vector<KeptMemory>& kept_;
   SignalSource& signals_;
   RendezvousClient& client_;
@@ -93,13 +94,13 @@ class Agent {
   Clock::time_point begin_ = Clock::now();
   std::vector<std::unique_ptr<Worker>> workers_;
   Phase phase_ = Phase::running;
-  bool told_to_stop_ = false, failed_elsewhere_ = false;
-  Clock::time_point told_;                      // when the first stop signal arrived
-  Clock::time_point show_at_{};                 // next update of options_.board
-  std::optional<Clock::time_point> deadline_;   // end of the phase, when SIGKILL is sent
-  std::optional<Clock::time_point> terminate_;  // when ending: time of SIGTERM
-  std::optional<Clock::time_point> blame_;      // end of the wait for a root cause: failures may be its effects
-  std::optional<Clock::time_point> hung_;       // set if a worker hangs: until then the leader's verdict must arrive
+  bool stop_requested_ = false, failed_elsewhere_ = false;
+  Clock::time_point stop_time_;                        // when the first stop signal arrived
+  Clock::time_point next_board_update_{};              // next update of options_.board
+  std::optional<Clock::time_point> sigkill_time_;      // end of the phase, when SIGKILL is sent
+  std::optional<Clock::time_point> sigterm_time_;      // when ending: time of SIGTERM
+  std::optional<Clock::time_point> blame_deadline_;    // end of the wait for a root cause
+  std::optional<Clock::time_point> verdict_deadline_;  // set if a worker hangs
   Worker* failed_ = nullptr;
   std::string error_;  // error of failed_, which is not shown again for other workers
   std::string failure_;

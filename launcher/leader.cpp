@@ -56,12 +56,12 @@ Endpoint Leader::own_endpoint() const { return {any_ ? "127.0.0.1" : at_.host, p
 void Leader::run() {
   try {
     Clock::time_point end{};
-    while (!(closing_ && (!rendezvous_.over() || everybody_left() || Clock::now() > end))) {
+    while (!(closing_ && (!rendezvous_.is_over() || everybody_left() || Clock::now() > end))) {
       hear();
       look_for_lost();
       rendezvous_.tick(Clock::now());
       publish();
-      if (!rendezvous_.over() || !closing_) end = Clock::now() + kFarewell;
+      if (!rendezvous_.is_over() || !closing_) end = Clock::now() + kFarewell;
     }
   } catch (const Error& e) {
     log::error("launch: the rendezvous failed: ", e.what());
@@ -70,7 +70,7 @@ void Leader::run() {
 }
 
 void Leader::hear() {
-  auto wait = rendezvous_.over() ? kTick / 10 : kTick;
+  auto wait = rendezvous_.is_over() ? kTick / 10 : kTick;
   while (auto text = store_->wait_for(kReports + "/" + std::to_string(heard_), wait)) {
     ++heard_;
     wait = milliseconds(0);
@@ -87,9 +87,9 @@ void Leader::take(const std::string& text) {
   const auto now = Clock::now();
   known_.insert(r.from);
   if (r.offer) rendezvous_.join(r.from, *r.offer, now);
-  if (r.failure) rendezvous_.failed(r.from, r.attempt, *r.failure, now);
-  if (r.ranks) rendezvous_.looked(r.from, r.attempt, *r.ranks, now);
-  if (r.end) rendezvous_.ended(r.from, r.attempt, *r.end, now);
+  if (r.failure) rendezvous_.on_failure(r.from, r.attempt, *r.failure, now);
+  if (r.ranks) rendezvous_.on_states(r.from, r.attempt, *r.ranks, now);
+  if (r.end) rendezvous_.on_end(r.from, r.attempt, *r.end, now);
 }
 
 void Leader::look_for_lost() {

@@ -72,7 +72,7 @@ json part(const NodeOffer& o) { return {{"host", o.host}, {"node_rank", o.node_r
 json part(const NodeFailure& f) {
   return {{"blame", static_cast<int>(f.blame)},
           {"code", f.code},
-          {"curable", f.curable},
+          {"curable", f.restartable},
           {"text", f.text},
           {"ranks", list(f.ranks)},
           {"misfit", f.misfit}};

@@ -15,7 +15,7 @@ struct Report {
   std::optional<NodeOffer> offer;
   std::optional<NodeFailure> failure;
   std::optional<NodeEnd> end;
-  std::optional<std::vector<RankState>> ranks = {};  // answer to Order::Kind::look
+  std::optional<std::vector<RankState>> ranks = {};  // answer to Order::Kind::report_states
 };
 
 std::string encode(const Report&);

@@ -10,7 +10,7 @@
 
 #include "job/job_board.h"
 #include "job/socket.h"
-#include "launcher/hang_judge.h"
+#include "launcher/hang_detector.h"
 #include "launcher/places.h"
 
 namespace ring {

@@ -26,7 +26,7 @@ std::vector<AgentId> Rendezvous::agents() const {
 
 std::vector<std::pair<AgentId, Order>> Rendezvous::take_orders() { return std::exchange(orders_, {}); }
 
-void Rendezvous::give(const Agent& a, Order order) {
+void Rendezvous::queue_order(const Agent& a, Order order) {
   order.attempt = attempt_;
   orders_.emplace_back(a.id, std::move(order));
 }
@@ -36,7 +36,7 @@ void Rendezvous::join(const AgentId& id, const NodeOffer& offer, Time now) {
   agents_.push_back({id, offer});
   Agent& agent = agents_.back();
   const auto refuse = [&](const std::string& why) {
-    give(agent, {.kind = Order::Kind::end, .text = why, .code = kExitError});
+    queue_order(agent, {.kind = Order::Kind::end, .text = why, .code = kExitError});
     agents_.pop_back();
   };
   if (end_) return orders_.emplace_back(id, *end_), void();
@@ -47,36 +47,36 @@ void Rendezvous::join(const AgentId& id, const NodeOffer& offer, Time now) {
   if (id == rules_.host) agent.node_rank = 0;
   last_arrival_ = now;
   tick(now);
-  if (phase_ != Phase::joining) tell_spares();
+  if (phase_ != Phase::joining) notify_spare_agents();
 }
 
-void Rendezvous::failed(const AgentId& id, int attempt, const NodeFailure& failure, Time now) {
+void Rendezvous::on_failure(const AgentId& id, int attempt, const NodeFailure& failure, Time now) {
   const Agent* agent = find(id);
   if (!agent || !agent->taking_part || attempt != attempt_ || phase_ == Phase::joining) return;
-  if (failures_.empty()) judge_at_ = now + rules_.blame_time;
+  if (failures_.empty()) cause_deadline_ = now + rules_.blame_time;
   failures_.push_back(failure);
   if (failure.blame == Blame::hung && phase_ == Phase::running) {
-    ask_all();
-    return looked(id, attempt, failure.ranks, now);
+    request_states();
+    return on_states(id, attempt, failure.ranks, now);
   }
   tick(now);
 }
 
-void Rendezvous::ask_all() {
-  if (std::ranges::any_of(agents_, &Agent::looked)) return;
+void Rendezvous::request_states() {
+  if (std::ranges::any_of(agents_, &Agent::reported_states)) return;
   for (const Agent& a : agents_)
-    if (a.taking_part && !a.end) give(a, {.kind = Order::Kind::look});
+    if (a.taking_part && !a.end) queue_order(a, {.kind = Order::Kind::report_states});
 }
 
-void Rendezvous::looked(const AgentId& id, int attempt, const std::vector<RankState>& ranks, Time now) {
+void Rendezvous::on_states(const AgentId& id, int attempt, const std::vector<RankState>& ranks, Time now) {
   Agent* agent = find(id);
-  if (!agent || !agent->taking_part || attempt != attempt_ || agent->looked) return;
-  agent->looked = true;
+  if (!agent || !agent->taking_part || attempt != attempt_ || agent->reported_states) return;
+  agent->reported_states = true;
   ranks_.insert(ranks_.end(), ranks.begin(), ranks.end());
   tick(now);
 }
 
-void Rendezvous::ended(const AgentId& id, int attempt, const NodeEnd& end, Time now) {
+void Rendezvous::on_end(const AgentId& id, int attempt, const NodeEnd& end, Time now) {
   Agent* agent = find(id);
   if (!agent || !agent->taking_part || attempt != attempt_ || agent->end) return;
   agent->end = end;
@@ -90,7 +90,7 @@ void Rendezvous::leave(const AgentId& id, const std::string& why, Time now) {
   const Agent* agent = find(id);
   if (!agent) return;
   if (agent->taking_part && !agent->end && phase_ != Phase::joining) {
-    if (failures_.empty()) judge_at_ = now + rules_.blame_time;
+    if (failures_.empty()) cause_deadline_ = now + rules_.blame_time;
     failures_.push_back({Blame::killed, kExitError, true,
                          str("the agent of node ", agent->node_rank, " (", agent->offer.host, ") is lost: ", why)});
   }
@@ -101,8 +101,8 @@ void Rendezvous::leave(const AgentId& id, const std::string& why, Time now) {
 void Rendezvous::tick(Time now) {
   if (end_) return;
   if (phase_ == Phase::joining) return try_start(now);
-  if (phase_ == Phase::running && !failures_.empty() && judged(now)) stop_all(cause().text);
-  if (all_ended()) conclude(now);
+  if (phase_ == Phase::running && !failures_.empty() && is_cause_known(now)) stop_all(cause().text);
+  if (all_ended()) restart_or_finish(now);
 }
 
 // Assigns node ranks: first the host, then agents that have a rank or request one, then the others in order of arrival.
@@ -120,7 +120,7 @@ std::vector<Rendezvous::Agent*> Rendezvous::seats() {
   return seats;
 }
 
-std::string Rendezvous::missing(const std::vector<Agent*>& seats) const {
+std::string Rendezvous::missing_text(const std::vector<Agent*>& seats) const {
   std::vector<std::string> holes, here;
   for (std::size_t r = 0; r < seats.size(); ++r) {
     if (seats[r])
@@ -133,7 +133,7 @@ std::string Rendezvous::missing(const std::vector<Agent*>& seats) const {
              joined(here, ", "), "); node ", joined(holes, ", "), holes.size() == 1 ? " is missing" : " are missing");
 }
 
-bool Rendezvous::enough(std::size_t seated, Time now) const {
+bool Rendezvous::has_enough_nodes(std::size_t seated, Time now) const {
   if (seated == static_cast<std::size_t>(rules_.max_nodes)) return true;
   if (seated < static_cast<std::size_t>(rules_.min_nodes)) return false;
   if (attempt_ == 0) return now >= last_arrival_ + rules_.last_call && now >= since_ + rules_.last_call;
@@ -144,16 +144,17 @@ void Rendezvous::try_start(Time now) {
   std::vector<Agent*> all = seats();
   std::vector<Agent*> seated = all;
   std::erase(seated, nullptr);
-  if (all[0] && enough(seated.size(), now))
-    if (const std::vector<Agent*> some = fewer_that_fit(seated); !some.empty()) return start(some);
-  const std::string who = missing(all) + (fits(seated) ? "" : ", without which the settings do not fit");
+  if (all[0] && has_enough_nodes(seated.size(), now))
+    if (const std::vector<Agent*> some = fewer_that_fit(seated); !some.empty()) return start_attempt(some);
+  const std::string who = missing_text(all) + (fits_settings(seated) ? "" : ", without which the settings do not fit");
   if (now >= since_ + rules_.join_timeout)
-    return finish(kExitError, str(before_.empty() ? "" : before_ + "; ", "not all nodes came within ",
-                                  static_cast<double>(rules_.join_timeout.count()) / 1000, " s: ", who, rules_.advice));
-  tell_waiting(who + rules_.advice);
+    return finish(kExitError,
+                  str(previous_failure_.empty() ? "" : previous_failure_ + "; ", "not all nodes came within ",
+                      static_cast<double>(rules_.join_timeout.count()) / 1000, " s: ", who, rules_.advice));
+  notify_waiting_agents(who + rules_.advice);
 }
 
-bool Rendezvous::fits(const std::vector<Agent*>& seated) const {
+bool Rendezvous::fits_settings(const std::vector<Agent*>& seated) const {
   int world = 0;
   for (const Agent* a : seated) world += a->offer.workers;
   return !misfits_.contains(world);
@@ -161,29 +162,30 @@ bool Rendezvous::fits(const std::vector<Agent*>& seated) const {
 
 // Drops the last nodes until the settings fit; they stay as spares. Empty if no number of nodes fits.
 std::vector<Rendezvous::Agent*> Rendezvous::fewer_that_fit(std::vector<Agent*> seated) const {
-  while (!fits(seated) && seated.size() > static_cast<std::size_t>(rules_.min_nodes)) seated.pop_back();
-  return fits(seated) ? seated : std::vector<Agent*>{};
+  while (!fits_settings(seated) && seated.size() > static_cast<std::size_t>(rules_.min_nodes)) seated.pop_back();
+  return fits_settings(seated) ? seated : std::vector<Agent*>{};
 }
 
-void Rendezvous::tell_waiting(const std::string& text) {
+void Rendezvous::notify_waiting_agents(const std::string& text) {
   for (Agent& a : agents_) {
-    if (a.taking_part || a.told == text) continue;
-    a.told = text;
-    give(a, {.kind = Order::Kind::wait, .text = text});
+    if (a.taking_part || a.last_notice == text) continue;
+    a.last_notice = text;
+    queue_order(a, {.kind = Order::Kind::wait, .text = text});
   }
 }
 
-void Rendezvous::start(const std::vector<Agent*>& seated) {
-  for (Agent& a : agents_) a.taking_part = a.looked = false, a.end.reset();
-  Order order{.kind = Order::Kind::start, .text = before_, .begun = begun_, .nodes = static_cast<int>(seated.size())};
+void Rendezvous::start_attempt(const std::vector<Agent*>& seated) {
+  for (Agent& a : agents_) a.taking_part = a.reported_states = false, a.end.reset();
+  Order order{
+      .kind = Order::Kind::start, .text = previous_failure_, .begun = begun_, .nodes = static_cast<int>(seated.size())};
   order.world = 0;
   nodes_ = seated.size();
   for (const Agent* a : seated) order.world += a->offer.workers;
   for (Agent* a : seated) {
     a->taking_part = true;
-    a->told.clear();
+    a->last_notice.clear();
     a->node_rank = order.node_rank;
-    give(*a, order);
+    queue_order(*a, order);
     ++order.node_rank;
     order.first_rank += a->offer.workers;
   }
@@ -193,14 +195,15 @@ void Rendezvous::start(const std::vector<Agent*>& seated) {
   ranks_.clear();
   stopped_.reset();
   step_ = 0;
-  tell_spares();
+  notify_spare_agents();
 }
 
-void Rendezvous::tell_spares() {
+void Rendezvous::notify_spare_agents() {
   const auto nodes = std::ranges::count_if(agents_, &Agent::taking_part);
   if (!end_)
-    tell_waiting(str("the job runs with ", nodes, " of ", counted(rules_.max_nodes, "node"), "; this one waits to ",
-                     nodes < rules_.max_nodes ? "take part after the next failure" : "replace another"));
+    notify_waiting_agents(str("the job runs with ", nodes, " of ", counted(rules_.max_nodes, "node"),
+                              "; this one waits to ",
+                              nodes < rules_.max_nodes ? "take part after the next failure" : "replace another"));
 }
 
 NodeFailure& Rendezvous::cause() {
@@ -210,19 +213,19 @@ NodeFailure& Rendezvous::cause() {
 
 // Returns true once the cause is clear: ranks that only lost a peer wait for a root cause, and hanging ranks for the
 // states of all nodes.
-bool Rendezvous::judged(Time now) {
+bool Rendezvous::is_cause_known(Time now) {
   NodeFailure& why = cause();
-  const bool late = now >= judge_at_ || all_ended();
+  const bool late = now >= cause_deadline_ || all_ended();
   if (why.blame == Blame::lost_peer) return late;
   if (why.blame != Blame::hung) return true;
-  if (!late && !all_looked()) return false;
+  if (!late && !have_all_states()) return false;
   std::ranges::sort(ranks_, {}, &RankState::rank);
   if (!ranks_.empty()) why.text = verdict(ranks_, world_);
   return true;
 }
 
-bool Rendezvous::all_looked() const {
-  return std::ranges::all_of(agents_, [](const Agent& a) { return !a.taking_part || a.end || a.looked; });
+bool Rendezvous::have_all_states() const {
+  return std::ranges::all_of(agents_, [](const Agent& a) { return !a.taking_part || a.end || a.reported_states; });
 }
 
 bool Rendezvous::all_ended() const {
@@ -232,19 +235,19 @@ bool Rendezvous::all_ended() const {
 void Rendezvous::stop_all(const std::string& why) {
   phase_ = Phase::stopping;
   for (const Agent& a : agents_)
-    if (a.taking_part && !a.end) give(a, {.kind = Order::Kind::stop, .text = why});
+    if (a.taking_part && !a.end) queue_order(a, {.kind = Order::Kind::stop, .text = why});
 }
 
-void Rendezvous::conclude(Time now) {
+void Rendezvous::restart_or_finish(Time now) {
   for (Agent& a : agents_) a.taking_part = false;
   if (stopped_) return finish(*stopped_, "");
   if (failures_.empty()) return finish(0, "");
   const NodeFailure& why = cause();
-  const bool again = why.misfit ? rules_.max_restarts > 0 && others_may_fit() : why.curable;
+  const bool again = why.misfit ? rules_.max_restarts > 0 && different_size_may_fit() : why.restartable;
   if (!again) return finish(why.code, why.text);
   const std::string no_more = why.misfit ? "" : budget_.spend(step_, why.code == kExitOutOfMemory);
   if (!no_more.empty()) return finish(why.code, why.text, rules_.max_restarts > 0 ? no_more : "");
-  before_ = why.text;
+  previous_failure_ = why.text;
   ++attempt_;
   phase_ = Phase::joining;
   since_ = last_arrival_ = now;
@@ -252,7 +255,7 @@ void Rendezvous::conclude(Time now) {
 }
 
 // Returns true if fewer of the present nodes may fit, or more once others join.
-bool Rendezvous::others_may_fit() {
+bool Rendezvous::different_size_may_fit() {
   misfits_.insert(world_);
   std::vector<Agent*> all = seats();
   const bool full = std::erase(all, nullptr) == 0;
@@ -261,7 +264,7 @@ bool Rendezvous::others_may_fit() {
 
 void Rendezvous::finish(int code, const std::string& why, const std::string& verdict) {
   end_ = Order{.kind = Order::Kind::end, .text = why, .verdict = verdict, .attempt = attempt_, .code = code};
-  for (const Agent& a : agents_) give(a, *end_);
+  for (const Agent& a : agents_) queue_order(a, *end_);
 }
 
 }  // namespace ring

@@ -33,9 +33,9 @@ enum class Blame : std::uint8_t { lost_peer, hung, failed, killed };
 // The first failure of a node in an attempt.
 struct NodeFailure {
   Blame blame = Blame::failed;
-  int code = 1;         // exit code of the job
-  bool curable = true;  // true if a restart may help
-  std::string text;     // "rank 3 on b (pid 71) was killed by signal 9 (Killed) after 12.5 s and step 120"
+  int code = 1;             // exit code of the job
+  bool restartable = true;  // true if a restart may help
+  std::string text;         // "rank 3 on b (pid 71) was killed by signal 9 (Killed) after 12.5 s and step 120"
   std::vector<RankState> ranks = {};  // hung: states of this node's ranks; the verdict uses those of all nodes
   bool misfit = false;                // true if the settings need a different number of processes
 };
@@ -49,7 +49,7 @@ struct NodeEnd {
 };
 
 struct Order {
-  enum class Kind : std::uint8_t { wait, start, stop, end, look };
+  enum class Kind : std::uint8_t { wait, start, stop, end, report_states };
   Kind kind = Kind::wait;
   // wait: who is missing; start: previous failure; stop, end: the reason; look: empty
   std::string text;
@@ -81,15 +81,15 @@ class Rendezvous {
 
   // Reports of agents. A report about a different attempt from the running one is ignored.
   void join(const AgentId&, const NodeOffer&, Time now);
-  void failed(const AgentId&, int attempt, const NodeFailure&, Time now);
+  void on_failure(const AgentId&, int attempt, const NodeFailure&, Time now);
   // Reports the states of this node's ranks, after an order to look: a rank of another node hangs.
-  void looked(const AgentId&, int attempt, const std::vector<RankState>&, Time now);
-  void ended(const AgentId&, int attempt, const NodeEnd&, Time now);
+  void on_states(const AgentId&, int attempt, const std::vector<RankState>&, Time now);
+  void on_end(const AgentId&, int attempt, const NodeEnd&, Time now);
   void leave(const AgentId&, const std::string& why, Time now);  // why: such as "its connection closed"
   void tick(Time now);                                           // call often
 
   std::vector<std::pair<AgentId, Order>> take_orders();  // new orders since the last call, oldest first
-  bool over() const { return end_.has_value(); }
+  bool is_over() const { return end_.has_value(); }
   std::vector<AgentId> agents() const;  // agents present
 
  private:
@@ -100,31 +100,31 @@ class Rendezvous {
     int node_rank = -1;  // in the running attempt, or the last one it took part in; -1 if none
     bool taking_part = false;
     std::optional<NodeEnd> end;
-    bool looked = false;  // its ranks' states have been reported
-    std::string told;     // last text sent to it while it waited
+    bool reported_states = false;  // its ranks' states have been reported
+    std::string last_notice;       // last text sent to it while it waited
   };
 
   Agent* find(const AgentId&);
-  void give(const Agent&, Order);                      // queues an order for an agent
-  void tell_waiting(const std::string& text);          // tells agents outside the attempt what they wait for
-  void tell_spares();                                  // the same, while an attempt runs
-  std::vector<Agent*> seats();                         // agents by node rank; null if the rank is free
-  bool enough(std::size_t seated, Time now) const;     // true if an attempt may start with this many nodes
-  void try_start(Time now);                            // starts an attempt, or fails after join_timeout
-  bool fits(const std::vector<Agent*>& seated) const;  // false if the settings do not fit the number of ranks
+  void queue_order(const Agent&, Order);
+  void notify_waiting_agents(const std::string& text);          // tells agents outside the attempt what they wait for
+  void notify_spare_agents();                                   // the same, while an attempt runs
+  std::vector<Agent*> seats();                                  // agents by node rank; null if the rank is free
+  bool has_enough_nodes(std::size_t seated, Time now) const;    // true if an attempt may start with this many nodes
+  void try_start(Time now);                                     // starts an attempt, or fails after join_timeout
+  bool fits_settings(const std::vector<Agent*>& seated) const;  // false if the settings do not fit the number of ranks
   std::vector<Agent*> fewer_that_fit(std::vector<Agent*> seated) const;
-  void start(const std::vector<Agent*>& seated);
-  std::string missing(const std::vector<Agent*>& seats) const;
+  void start_attempt(const std::vector<Agent*>& seated);
+  std::string missing_text(const std::vector<Agent*>& seats) const;
   void stop_all(const std::string& why);
   bool all_ended() const;
-  bool all_looked() const;
-  void ask_all();           // orders all nodes to report the states of their ranks
-  void conclude(Time now);  // after all nodes have ended: restarts or ends the job
-  bool others_may_fit();
+  bool have_all_states() const;
+  void request_states();             // orders all nodes to report the states of their ranks
+  void restart_or_finish(Time now);  // after all nodes have ended: restarts or ends the job
+  bool different_size_may_fit();
   // Ends the job.
   void finish(int code, const std::string& why, const std::string& verdict = {});
   NodeFailure& cause();  // most plausible root cause; requires a failure
-  bool judged(Time now);
+  bool is_cause_known(Time now);
 
   RendezvousRules rules_;
   RestartBudget budget_;
@@ -137,8 +137,8 @@ class Rendezvous {
   int world_ = 1;                 // number of ranks in the attempt
   std::set<int> misfits_;         // numbers of ranks that do not fit the settings
   std::size_t nodes_ = 0;         // number of nodes in the attempt
-  Time judge_at_{};
-  std::string before_;  // failure of the last attempt
+  Time cause_deadline_{};
+  std::string previous_failure_;  // failure of the last attempt
   std::int64_t step_ = 0;
   bool begun_ = false;
   std::optional<int> stopped_;  // exit code of a node that a signal stopped

@@ -46,7 +46,7 @@ struct Image {
 };
 
 Activity activity_of(const WorkerPage& page) {
-  if (!page.stepping) return Activity::unjudged;
+  if (!page.stepping) return Activity::unlimited;
   switch (page.phase.load()) {
     case RunPhase::validate: return Activity::validation;
     case RunPhase::snapshot: return Activity::save;
@@ -97,7 +97,7 @@ std::string describe(const Ending& e) {
 
 Worker::Worker(int rank, const WorkerCommand& command, std::unique_ptr<SharedPage> page, std::string prefix,
                int console, const std::string& log_path, const HangRules& rules)
-    : rank_(rank), page_(std::move(page)), judge_(rules, AwakeClock::now()) {
+    : rank_(rank), page_(std::move(page)), hang_detector_(rules, AwakeClock::now()) {
   Pipe pipe = make_pipe();
   output_ = std::make_unique<WorkerOutput>(std::move(pipe.read_end), std::move(prefix), console, log_path);
   const Fd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -133,14 +133,14 @@ bool Worker::reap() {
 
 bool Worker::hangs() {
   if (ending_) return false;
-  const Sign sign{progress_of(page()), page().step, activity_of(page()), page().validations, page().saves};
-  return judge_.look(sign, AwakeClock::now());
+  const LifeSign sign{progress_of(page()), page().step, activity_of(page()), page().validations, page().saves};
+  return hang_detector_.update(sign, AwakeClock::now());
 }
 
 RankState Worker::state() const {
   RankState s = state_of(page(), rank_);
   s.pid = pid_;
-  s.silent = judge_.silence().count();
+  s.silent = hang_detector_.silence().count();
   s.stopped = !ending_ && is_stopped(pid_);
   return s;
 }

@@ -11,7 +11,7 @@
 
 #include "job/environment.h"
 #include "job/worker_page.h"
-#include "launcher/hang_judge.h"
+#include "launcher/hang_detector.h"
 #include "launcher/output.h"
 #include "launcher/rank_state.h"
 
@@ -66,7 +66,7 @@ class Worker {
   Fd pidfd_;
   std::unique_ptr<SharedPage> page_;
   std::unique_ptr<WorkerOutput> output_;
-  HangJudge judge_;
+  HangDetector hang_detector_;
   std::optional<Ending> ending_;
 };
 

@@ -8,8 +8,8 @@
 #include <random>
 #include <set>
 
-#include "tests/data/corpus_case.h"
 #include "data/load_tokenizer.h"
+#include "tests/data/corpus_case.h"
 
 namespace ring {
 namespace {

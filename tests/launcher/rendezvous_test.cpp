@@ -28,15 +28,15 @@ class Job {
     collect();
   }
   void fails(const AgentId& id, const NodeFailure& f) {
-    rendezvous_.failed(id, last[id].attempt, f, now_);
+    rendezvous_.on_failure(id, last[id].attempt, f, now_);
     collect();
   }
   void looks(const AgentId& id, const std::vector<RankState>& ranks) {
-    rendezvous_.looked(id, last[id].attempt, ranks, now_);
+    rendezvous_.on_states(id, last[id].attempt, ranks, now_);
     collect();
   }
   void ends(const AgentId& id, const NodeEnd& end = {}) {
-    rendezvous_.ended(id, last[id].attempt, end, now_);
+    rendezvous_.on_end(id, last[id].attempt, end, now_);
     collect();
   }
   void leaves(const AgentId& id) {
@@ -53,7 +53,7 @@ class Job {
     fails(id, {Blame::killed, 137, true, id + " crashed"});
     for (const AgentId& a : rendezvous_.agents()) ends(a, {.code = 137, .begun = true, .step = step});
   }
-  bool over() const { return rendezvous_.over(); }
+  bool over() const { return rendezvous_.is_over(); }
 
   std::map<AgentId, Order> last;
 
@@ -139,7 +139,7 @@ TEST(Rendezvous, AHangIsJudgedFromAllNodes) {
   job.join("a");
   job.join("b");
   job.fails("a", {Blame::hung, 1, true, "rank 0 hangs", {waiting(0)}});
-  EXPECT_EQ(job.last["b"].kind, Kind::look);
+  EXPECT_EQ(job.last["b"].kind, Kind::report_states);
   job.looks("b",
             {{.rank = 1, .node = 1, .pid = 7, .host = "hb", .step = 3, .phase = "forward", .groups = {{"dp", 0, 2}}}});
   for (const char* id : {"a", "b"}) {
@@ -150,7 +150,7 @@ TEST(Rendezvous, AHangIsJudgedFromAllNodes) {
   for (const char* id : {"a", "b"}) job.ends(id, {.code = 1, .begun = true, .step = 3});
   EXPECT_EQ(job.last["a"].kind, Kind::start) << "like any failure";
   job.fails("b", {Blame::hung, 1, true, "rank 1 hangs", {waiting(1)}});
-  EXPECT_EQ(job.last["a"].kind, Kind::look) << "in the next attempt again";
+  EXPECT_EQ(job.last["a"].kind, Kind::report_states) << "in the next attempt again";
 }
 
 TEST(Rendezvous, AHangIsJudgedWithoutANodeThatIsCutOff) {
@@ -159,7 +159,7 @@ TEST(Rendezvous, AHangIsJudgedWithoutANodeThatIsCutOff) {
   job.join("b");
   job.fails("a", {Blame::hung, 1, true, "rank 0 hangs", {waiting(0)}});
   job.later(milliseconds(500));
-  EXPECT_EQ(job.last["a"].kind, Kind::look);
+  EXPECT_EQ(job.last["a"].kind, Kind::report_states);
   job.later(milliseconds(600));
   EXPECT_EQ(job.last["a"].kind, Kind::stop);
   EXPECT_NE(job.last["a"].text.find("nothing was heard of rank 1"), std::string::npos) << job.last["a"].text;
@@ -395,7 +395,7 @@ TEST(Messages, AreDecodedUnchanged) {
   EXPECT_EQ(decode_report(encode(join)).offer->workers, 8);
   const Report failed{.from = "x", .attempt = 4, .failure = NodeFailure{Blame::killed, 137, false, "t"}};
   EXPECT_EQ(decode_report(encode(failed)).failure->blame, Blame::killed);
-  EXPECT_FALSE(decode_report(encode(failed)).failure->curable);
+  EXPECT_FALSE(decode_report(encode(failed)).failure->restartable);
   const Report end{.from = "x", .attempt = 4, .end = NodeEnd{75, true, true, 1LL << 40}};
   EXPECT_EQ(decode_report(encode(end)).end->step, 1LL << 40);
   const Order order{.kind = Kind::start, .node_rank = 1, .first_rank = 7, .store = {"::1", 4711}, .leader = "l"};

@@ -40,7 +40,7 @@ class Schedule {
   }
 
   void run() {
-    for (int turn = 0; turn < 20'000 && !(rendezvous_->over() && everybody_ended()); ++turn) {
+    for (int turn = 0; turn < 20'000 && !(rendezvous_->is_over() && everybody_ended()); ++turn) {
       now_ += milliseconds(1 + draw(turn < 200 ? 2'000 : 20'000));
       heal();
       deliver();
@@ -49,7 +49,7 @@ class Schedule {
       obey();
       check();
     }
-    EXPECT_TRUE(rendezvous_->over());
+    EXPECT_TRUE(rendezvous_->is_over());
     EXPECT_TRUE(everybody_ended());
   }
 
@@ -92,10 +92,10 @@ class Schedule {
         rest.push_back(s);
       } else if (node.alive) {
         if (r.offer) rendezvous_->join(r.from, *r.offer, now_), node.joined = true;
-        if (r.ranks) rendezvous_->looked(r.from, r.attempt, *r.ranks, now_);
+        if (r.ranks) rendezvous_->on_states(r.from, r.attempt, *r.ranks, now_);
         if (r.failure && !node.given_up) failed_at_.emplace(r.attempt, now_);
-        if (r.failure) rendezvous_->failed(r.from, r.attempt, *r.failure, now_);
-        if (r.end) rendezvous_->ended(r.from, r.attempt, *r.end, now_);
+        if (r.failure) rendezvous_->on_failure(r.from, r.attempt, *r.failure, now_);
+        if (r.end) rendezvous_->on_end(r.from, r.attempt, *r.end, now_);
       }
     }
     sent_.insert(sent_.end(), rest.begin(), rest.end());
@@ -166,7 +166,7 @@ class Schedule {
       misfit.misfit = true;
       if (node.stopping) send({.from = id, .attempt = node.running, .failure = misfit});
     }
-    if (order.kind == Kind::look && node.running == order.attempt && draw(5) > 0)
+    if (order.kind == Kind::report_states && node.running == order.attempt && draw(5) > 0)
       send({.from = id, .attempt = node.running, .ranks = ranks_of(node)});
     if (order.kind == Kind::stop && node.running == order.attempt) node.stopping = true;
     if (order.kind == Kind::end) node.over = true, node.stopping = true;

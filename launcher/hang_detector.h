@@ -1,12 +1,13 @@
 #pragma once
 // Decides whether a worker hangs. Uses neither clocks nor processes: callers pass its progress and the time at
-// intervals, and the judge measures how long steps take.
+// intervals, and the detector measures how long steps take.
 //
 // Silence is the time without any sign of progress. Within a step the limit is `factor` times the 99th percentile of
-// recent step times, and at least `least`. The limit is `unmeasured` until `enough` steps are measured (the first steps
-// tune kernels; a fixed limit needs one step), and in the first validation and the first save. Validation gives a sign
-// for each batch and later has the limit of a step; a save may take `factor` times the longest earlier one. Time before
-// the first step is not judged. Time in which look() was not called (a suspended machine) does not count as silence.
+// recent step times, and at least `min_limit`. The limit is `unmeasured` until `enough` steps are measured (the first
+// steps tune kernels; a fixed limit needs one step), and in the first validation and the first save. Validation gives a
+// sign for each batch and later has the limit of a step; a save may take `factor` times the longest earlier one. Time
+// before the first step has no limit. Time in which update() was not called (a suspended machine) does not count as
+// silence.
 
 #include <chrono>
 #include <cstdint>
@@ -21,41 +22,41 @@ struct HangRules {
   using Seconds = std::chrono::duration<double>;
   bool on = true;
   std::optional<Seconds> fixed = {};  // limit within a step, instead of a measured one
-  Seconds least{10};
+  Seconds min_limit{10};
   double factor = 5;
   int enough = 16;
   Seconds unmeasured{300};
 };
 
-enum class Activity : std::uint8_t { unjudged, step, validation, save };
+enum class Activity : std::uint8_t { unlimited, step, validation, save };
 
-struct Sign {
+struct LifeSign {
   std::int64_t progress = 0;  // any counter that changes with progress
   std::int64_t step = 0;      // steps done
-  Activity activity = Activity::unjudged;
+  Activity activity = Activity::unlimited;
   std::int64_t validations = 0, saves = 0;  // number started
 };
 
-class HangJudge {
+class HangDetector {
  public:
   using Time = AwakeClock::time_point;
   using Seconds = HangRules::Seconds;
 
-  HangJudge(const HangRules& rules, Time now) : rules_(rules), looked_(now), stepped_(now), began_(now) {}
+  HangDetector(const HangRules& rules, Time now) : rules_(rules), updated_(now), stepped_(now), began_(now) {}
 
   // Call several times a second. Returns true if the worker hangs.
-  bool look(const Sign&, Time now);
+  bool update(const LifeSign&, Time now);
   Seconds silence() const { return silence_; }
   Seconds limit() const;  // current limit of silence
 
  private:
-  void measure(const Sign&, Time now);
-  void keep(double step);
+  void measure(const LifeSign&, Time now);
+  void add_step_time(double step);
   Seconds step_limit() const;
 
   HangRules rules_;
-  Sign last_;
-  Time looked_, stepped_, began_;  // last look, end of the last step, start of the activity
+  LifeSign last_;
+  Time updated_, stepped_, began_;  // last update(), end of the last step, start of the activity
   Seconds silence_{0}, longest_save_{0};
   bool undisturbed_ = false;   // only steps have run since stepped_
   std::vector<double> steps_;  // seconds of the last kWindow steps, a ring buffer

@@ -1,4 +1,4 @@
-#include "launcher/hang_judge.h"
+#include "launcher/hang_detector.h"
 
 #include <algorithm>
 
@@ -12,16 +12,16 @@ constexpr HangRules::Seconds kLongestLook{1};  // a longer gap between two looks
 
 }  // namespace
 
-bool HangJudge::look(const Sign& sign, Time now) {
+bool HangDetector::update(const LifeSign& sign, Time now) {
   const bool progress = sign.progress != last_.progress || sign.activity != last_.activity;
-  silence_ = progress ? Seconds(0) : silence_ + std::min<Seconds>(now - looked_, kLongestLook);
-  looked_ = now;
+  silence_ = progress ? Seconds(0) : silence_ + std::min<Seconds>(now - updated_, kLongestLook);
+  updated_ = now;
   measure(sign, now);
   last_ = sign;
-  return rules_.on && sign.activity != Activity::unjudged && silence_ > limit();
+  return rules_.on && sign.activity != Activity::unlimited && silence_ > limit();
 }
 
-void HangJudge::measure(const Sign& sign, Time now) {
+void HangDetector::measure(const LifeSign& sign, Time now) {
   if (sign.activity != last_.activity) {
     if (last_.activity == Activity::save) longest_save_ = std::max<Seconds>(longest_save_, now - began_);
     began_ = now;
@@ -30,23 +30,23 @@ void HangJudge::measure(const Sign& sign, Time now) {
   if (sign.step == last_.step) return;
   const std::int64_t steps = sign.step - last_.step;
   for (std::int64_t i = 0; undisturbed_ && i < steps; ++i)
-    keep(Seconds(now - stepped_).count() / static_cast<double>(steps));
+    add_step_time(Seconds(now - stepped_).count() / static_cast<double>(steps));
   stepped_ = now;
   undisturbed_ = sign.activity == Activity::step;
 }
 
-void HangJudge::keep(double step) {
+void HangDetector::add_step_time(double step) {
   if (steps_.size() < kWindow) steps_.push_back(0);
   steps_[next_++ % kWindow] = step;
   percentile_99_ = quantile(steps_, 0.99);
 }
 
-HangRules::Seconds HangJudge::step_limit() const {
+HangRules::Seconds HangDetector::step_limit() const {
   if (rules_.fixed) return *rules_.fixed;
-  return std::max(rules_.least, Seconds(rules_.factor * percentile_99_));
+  return std::max(rules_.min_limit, Seconds(rules_.factor * percentile_99_));
 }
 
-HangRules::Seconds HangJudge::limit() const {
+HangRules::Seconds HangDetector::limit() const {
   if (steps_.size() < static_cast<std::size_t>(rules_.fixed ? 1 : rules_.enough)) return rules_.unmeasured;
   if (last_.activity == Activity::validation && last_.validations <= 1) return rules_.unmeasured;
   if (last_.activity != Activity::save) return step_limit();

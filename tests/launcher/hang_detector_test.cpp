@@ -1,6 +1,6 @@
 // Detection of hanging workers, on a simulated clock.
 
-#include "launcher/hang_judge.h"
+#include "launcher/hang_detector.h"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ constexpr double kLook = 0.2;  // seconds between two looks
 // A simulated worker that is looked at every kLook seconds.
 class Watched {
  public:
-  explicit Watched(const HangRules& rules = {}) : judge_(rules, at(0)) {}
+  explicit Watched(const HangRules& rules = {}) : hang_detector_(rules, at(0)) {}
 
   // Continues an activity for `seconds`. Returns whether the worker was said to hang.
   bool lasts(double seconds, Activity activity = Activity::step) {
@@ -26,7 +26,7 @@ class Watched {
   }
   bool look(double later) {
     now_ += later;
-    return judge_.look(sign_, at(now_));
+    return hang_detector_.update(sign_, at(now_));
   }
   void progress() { ++sign_.progress; }
   bool step(double seconds) {
@@ -62,28 +62,28 @@ class Watched {
     if (a == Activity::save && a != sign_.activity) ++sign_.saves;
     sign_.activity = a;
   }
-  static HangJudge::Time at(double s) {
-    return HangJudge::Time{} + std::chrono::duration_cast<HangJudge::Time::duration>(Seconds(s + 1000));
+  static HangDetector::Time at(double s) {
+    return HangDetector::Time{} + std::chrono::duration_cast<HangDetector::Time::duration>(Seconds(s + 1000));
   }
   double now_ = 0;
-  Sign sign_;
-  HangJudge judge_;
+  LifeSign sign_;
+  HangDetector hang_detector_;
 };
 
-TEST(HangJudge, ShortStepsGetTenSeconds) {
+TEST(HangDetector, ShortStepsGetTenSeconds) {
   Watched w;
   EXPECT_FALSE(w.steps(50, 0.5));
   EXPECT_NEAR(w.silence_until_hang(), 10, 3 * kLook);
 }
 
-TEST(HangJudge, LongStepsGetFiveTimesTheirTime) {
+TEST(HangDetector, LongStepsGetFiveTimesTheirTime) {
   Watched w;
   EXPECT_FALSE(w.steps(20, 8));
   EXPECT_NEAR(w.silence_until_hang(), 40, 3 * kLook);
 }
 
 // One long step among 128 is the one in a hundred that may be long; two are too many.
-TEST(HangJudge, TheLimitFollowsThePercentileOfRecentSteps) {
+TEST(HangDetector, TheLimitFollowsThePercentileOfRecentSteps) {
   Watched w;
   w.steps(100, 1);
   w.step(9);
@@ -95,17 +95,17 @@ TEST(HangJudge, TheLimitFollowsThePercentileOfRecentSteps) {
   EXPECT_NEAR(w.silence_until_hang(), 10, 3 * kLook) << "old steps are forgotten";
 }
 
-TEST(HangJudge, FirstStepsMayTakeAsLongAsOperations) {
+TEST(HangDetector, FirstStepsMayTakeAsLongAsOperations) {
   HangRules rules;
   rules.unmeasured = Seconds(77);
   Watched w(rules);
-  EXPECT_FALSE(w.lasts(1000, Activity::unjudged)) << "loading";
+  EXPECT_FALSE(w.lasts(1000, Activity::unlimited)) << "loading";
   EXPECT_FALSE(w.step(70)) << "measures kernels";
   EXPECT_FALSE(w.steps(14, 0.2));
   EXPECT_NEAR(w.silence_until_hang(), 77, 3 * kLook);
 }
 
-TEST(HangJudge, TheFirstValidationAndSaveHaveTheirOwnLimits) {
+TEST(HangDetector, TheFirstValidationAndSaveHaveTheirOwnLimits) {
   Watched w;
   w.steps(50, 0.2);
   EXPECT_FALSE(w.activity(Activity::validation, 60));
@@ -117,7 +117,7 @@ TEST(HangJudge, TheFirstValidationAndSaveHaveTheirOwnLimits) {
 }
 
 // The saves are too short to be seen, but count as past saves.
-TEST(HangJudge, ShortSavesCount) {
+TEST(HangDetector, ShortSavesCount) {
   Watched w;
   w.steps(50, 0.2);
   w.unseen_save();
@@ -125,13 +125,13 @@ TEST(HangJudge, ShortSavesCount) {
   EXPECT_NEAR(w.silence_until_hang(Activity::save), 10, 3 * kLook);
 }
 
-TEST(HangJudge, TheFirstSaveThatHangsIsFound) {
+TEST(HangDetector, TheFirstSaveThatHangsIsFound) {
   Watched w;
   w.steps(50, 0.2);
   EXPECT_NEAR(w.silence_until_hang(Activity::save), 300, 3 * kLook);
 }
 
-TEST(HangJudge, TimeBetweenDelayedLooksIsNotSilence) {
+TEST(HangDetector, TimeBetweenDelayedLooksIsNotSilence) {
   Watched w;
   w.steps(50, 0.2);
   EXPECT_FALSE(w.look(3600)) << "the machine slept";
@@ -139,7 +139,7 @@ TEST(HangJudge, TimeBetweenDelayedLooksIsNotSilence) {
   EXPECT_TRUE(w.lasts(3));
 }
 
-TEST(HangJudge, TheLimitMayBeFixedOrOff) {
+TEST(HangDetector, TheLimitMayBeFixedOrOff) {
   HangRules rules;
   rules.fixed = Seconds(2);
   Watched fixed(rules);
@@ -153,7 +153,7 @@ TEST(HangJudge, TheLimitMayBeFixedOrOff) {
 
 // A worker that makes progress is never said to hang: steps of all lengths with heavy tails, with validation and saves
 // between them.
-TEST(HangJudge, ProgressGivesNoFalseAlarms) {
+TEST(HangDetector, ProgressGivesNoFalseAlarms) {
   std::mt19937_64 random(7);
   std::lognormal_distribution<double> noise(0, 0.3);
   for (int run = 0; run < 30; ++run) {
