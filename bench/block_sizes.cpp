@@ -78,7 +78,7 @@ BlockTiming time_block(const Config& config, const AttentionConfig& attention, s
   bench.trainer().step();  // tunes the kernels
   for (const OpTiming& o : repeat_ops(bench, seconds, [](const OpTiming& o) { return routes(o) || attends(o); }))
     add(t, o, bench.config());
-  if (!bench.trainer().shortages().empty()) short_of_memory(length, bench.trainer().memory_ran_out());
+  if (!bench.trainer().oom_fallbacks().empty()) short_of_memory(length, bench.trainer().memory_ran_out());
   return t;
 }
 

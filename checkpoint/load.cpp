@@ -140,20 +140,20 @@ std::vector<std::string> take_if(std::vector<std::string>& names, const Is& is) 
   return taken;
 }
 
-// Removes the differences that State::may_differ() allows from the report. Returns the notifications to call after
-// loading.
+// Removes the differences that State::allow_partial_load() allows from the report. Returns the notifications to call
+// after loading.
 std::vector<std::function<void()>> forgive(const Manifest& manifest, const State& state, WeightsReport& report) {
-  std::vector<std::function<void()>> told;
-  for (const auto& [prefix, how] : state.may_differ()) {
+  std::vector<std::function<void()>> on_mismatch;
+  for (const auto& [prefix, how] : state.partial_load_policies()) {
     const auto below = [&](const std::string& name) { return name.starts_with(prefix); };
     if (std::ranges::none_of(report.missing, below) && std::ranges::none_of(report.unexpected, below)) continue;
     const std::set<std::string> saved = how.saved(manifest.metadata);
     const auto never_saved = [&](const std::string& name) { return below(name) && !saved.contains(name); };
     const auto not_wanted = [&](const std::string& name) { return below(name) && saved.contains(name); };
-    const TensorsApart apart{take_if(report.missing, never_saved), take_if(report.unexpected, not_wanted)};
-    told.emplace_back([&tell = how.told, apart, &manifest] { tell(apart, manifest.metadata); });
+    const KeyMismatch mismatch{take_if(report.missing, never_saved), take_if(report.unexpected, not_wanted)};
+    on_mismatch.emplace_back([&tell = how.on_mismatch, mismatch, &manifest] { tell(mismatch, manifest.metadata); });
   }
-  return told;
+  return on_mismatch;
 }
 
 void set_values(const Manifest& manifest, const State& state) {
@@ -171,7 +171,7 @@ void check_sizes(const fs::path& folder, const Manifest& manifest) {
 void load_tensors(const fs::path& folder, const Manifest& manifest, const State& state,
                   const std::vector<std::string>& names, const Stream& stream) {
   check_sizes(folder, manifest);
-  state.settle(stream);
+  state.wait_for_writes(stream);
   stream.synchronize();  // queued work may still use the bytes that are about to change
   Staging staging;
   for (const std::string& name : names)
@@ -222,14 +222,14 @@ Manifest load_state(const fs::path& checkpoint, State& state, const Stream& stre
 void fill_state(const fs::path& folder, const Manifest& manifest, State& state, const Stream& stream) {
   WeightsReport report = compare_weights(manifest, state, "");
   compare_values(manifest, state, report);
-  const auto told = forgive(manifest, state, report);
+  const auto on_mismatch = forgive(manifest, state, report);
   if (!report.complete())
     fail("checkpoint ", folder.string(), " does not fit this run:", report.problems(),
          "\nGo on from another checkpoint or with the settings that this one was saved with, or start a run of its own "
          "from its weights (run.init_from)");
   load_tensors(folder, manifest, state, report.matching, stream);
   set_values(manifest, state);
-  for (const auto& tell : told) tell();
+  for (const auto& tell : on_mismatch) tell();
 }
 
 WeightsReport load_weights(const fs::path& checkpoint, State& state, const std::string& prefix, const Stream& stream,

@@ -58,7 +58,7 @@ Tensor read_tensor(const std::filesystem::path& checkpoint, const Manifest&, con
 
 // Fills the State from a verified checkpoint, whatever number of ranks wrote it: each region is assembled from the
 // saved slices that it intersects. Throws Error, before anything is overwritten, that lists every name that only one
-// side has and every different dtype or shape, except those that State::may_differ() allows.
+// side has and every different dtype or shape, except those that State::allow_partial_load() allows.
 Manifest load_state(const std::filesystem::path& checkpoint, State&, const Stream&);
 // Like load_state(), with a given manifest, whose files are in `folder`.
 void fill_state(const std::filesystem::path& folder, const Manifest&, State&, const Stream&);

@@ -82,11 +82,11 @@ void State::add(StateTensor t) {
   tensors_.emplace(name, std::move(t));
 }
 
-void State::add(const std::string& name, StateSlot value, ValueOf whose) {
+void State::add(const std::string& name, StateSlot value, StateScope scope) {
   claim(name);
   if (std::visit([](auto* p) { return p == nullptr; }, value)) fail("state '", name, "' is a null pointer");
   values_.emplace(name, value);
-  if (whose == ValueOf::rank_0) of_rank_0_.insert(name);
+  if (scope == StateScope::rank0) of_rank_0_.insert(name);
 }
 
 std::uint64_t State::bytes() const {
@@ -98,7 +98,7 @@ std::uint64_t State::bytes() const {
 std::uint64_t State::snapshot_bytes() const { return room_for(tensors_); }
 
 Snapshot State::live(const Stream& stream) const {
-  settle(stream);
+  wait_for_writes(stream);
   stream.synchronize();  // host waits: checkpoint
   Snapshot s(of_rank_0_, stream);
   s.tensors_ = tensors_;
@@ -112,7 +112,7 @@ Snapshot State::snapshot(const Stream& stream, SnapshotRoom* kept) const try {
   Snapshot s(of_rank_0_, copy_stream(stream));
   HostRoom room(s.stream_, tensors_, kept);
   s.stream_.wait(stream.record());
-  settle(s.stream_);  // does not block the caller's stream
+  wait_for_writes(s.stream_);  // does not block the caller's stream
   for (const auto& [name, t] : tensors_) {
     StateTensor copy = t;
     copy.local = room.next(t.local);

@@ -35,7 +35,7 @@ using StateSlot = std::variant<std::int64_t*, std::uint64_t*, double*, std::stri
 
 // Source of a saved value: every rank, which must all agree (a cursor), or rank 0, if each rank measures its own
 // (seconds).
-enum class ValueOf { every_rank, rank_0 };
+enum class StateScope { replicated, rank0 };
 
 // Host memory that the snapshots of a run reuse one after another: allocating and page-locking it costs more than a
 // copy.
@@ -69,18 +69,18 @@ class Snapshot {
 };
 
 // Names of the tensors and values that only one side of a load has.
-struct TensorsApart {
+struct KeyMismatch {
   std::vector<std::string> missing;     // missing in the checkpoint
   std::vector<std::string> unexpected;  // only in the checkpoint
 };
 
 // Decides which tensors and values only one side of a load may have, and who is notified. metadata: the checkpoint's.
-struct MayDiffer {
+struct PartialLoadPolicy {
   // Returns the names that a complete checkpoint with this metadata has. Loading throws Error if the checkpoint lacks
   // one of them or has others.
   std::function<std::set<std::string>(const std::string& metadata)> saved;
   // Called after everything else was loaded, with the names that only one side has, if any.
-  std::function<void(const TensorsApart&, const std::string& metadata)> told;
+  std::function<void(const KeyMismatch&, const std::string& metadata)> on_mismatch;
 };
 
 class State {
@@ -88,20 +88,24 @@ class State {
   void add(const std::string& name, const Tensor& tensor);  // the whole tensor, the same on every rank
   void add(StateTensor tensor);  // Error if the name is taken, the region is outside the tensor, or `local` is strided
   // *value must outlive the State.
-  void add(const std::string& name, StateSlot value, ValueOf whose = ValueOf::every_rank);
+  void add(const std::string& name, StateSlot value, StateScope scope = StateScope::replicated);
 
   // Names with this prefix may be on only one side of a load; a tensor or value that the checkpoint lacks keeps its
   // contents.
-  void may_differ(const std::string& prefix, MayDiffer how) { may_differ_[prefix] = std::move(how); }
-  const std::map<std::string, MayDiffer>& may_differ() const { return may_differ_; }
+  void allow_partial_load(const std::string& prefix, PartialLoadPolicy how) {
+    partial_load_policies_[prefix] = std::move(how);
+  }
+  const std::map<std::string, PartialLoadPolicy>& partial_load_policies() const { return partial_load_policies_; }
 
-  // Registers `settle` for tensors that other streams may still be writing when the compute stream is done
-  // (optimizer.offload). `settle` makes its stream wait for these writes.
-  void written_behind(std::function<void(const Stream&)> settle) { settle_ = std::move(settle); }
+  // Registers `wait_for_writes` for tensors that other streams may still be writing when the compute stream is done
+  // (optimizer.offload). `wait_for_writes` makes its stream wait for these writes.
+  void set_wait_for_writes(std::function<void(const Stream&)> wait_for_writes) {
+    wait_for_writes_ = std::move(wait_for_writes);
+  }
   // Makes work queued on `stream` from now on wait until all tensors are written, so that it may read or overwrite
   // them. Taking a snapshot and loading do this already.
-  void settle(const Stream& stream) const {
-    if (settle_) settle_(stream);
+  void wait_for_writes(const Stream& stream) const {
+    if (wait_for_writes_) wait_for_writes_(stream);
   }
 
   const std::map<std::string, StateTensor>& tensors() const { return tensors_; }
@@ -128,8 +132,8 @@ class State {
   std::map<std::string, StateTensor> tensors_;
   std::map<std::string, StateSlot> values_;
   std::set<std::string> of_rank_0_;
-  std::map<std::string, MayDiffer> may_differ_;
-  std::function<void(const Stream&)> settle_;  // null if no other stream writes
+  std::map<std::string, PartialLoadPolicy> partial_load_policies_;
+  std::function<void(const Stream&)> wait_for_writes_;  // null if no other stream writes
 };
 
 StateValue read_slot(const StateSlot&);

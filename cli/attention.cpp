@@ -267,7 +267,7 @@ class Report {
 
   // Returns true if the blocks that the section's layers keep are found in training, not by settings.
   bool found_in_training(const Section& s) const {
-    return s.pattern.selects() || keeps_important_blocks(*s.settings, model_.kv_heads);
+    return s.pattern.selects() || uses_importance(*s.settings, model_.kv_heads);
   }
 
   void print_model() const {

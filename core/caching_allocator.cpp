@@ -33,7 +33,7 @@ void* CachingAllocator::allocate(std::size_t bytes) {
     p = take(size);
     if (!p) {
       release_cached();
-      settle();
+      wait_until_freed();
       p = take(size);
     }
     if (!p) fail_out_of_memory(bytes, stats_);
@@ -69,7 +69,7 @@ void CachingAllocator::release_cached() {
 void CachingAllocator::trim() {
   std::lock_guard lock(mutex_);
   release_cached();
-  settle();
+  wait_until_freed();
 }
 
 MemoryStats CachingAllocator::stats() const {

@@ -31,7 +31,8 @@ class CachingAllocator : public Allocator {
 
   virtual void* take(std::size_t bytes) = 0;  // returns null if there is no more memory
   virtual void give_back(void* p, std::size_t bytes) = 0;
-  virtual void settle() {}  // called after unused blocks were given back; waits until others can allocate them
+  virtual void wait_until_freed() {
+  }  // called after unused blocks were given back; waits until others can allocate them
   [[noreturn]] virtual void fail_out_of_memory(std::size_t bytes, const MemoryStats&) const = 0;
 
  private:

@@ -48,9 +48,9 @@ std::int64_t ring_length(const HostChunks::Ends& begins, std::int64_t element_by
 
 }  // namespace
 
-HostChunks::Ends HostChunks::cut(std::int64_t n, std::int64_t element_bytes, Bytes bytes, const Ends& ends) {
+HostChunks::Ends HostChunks::chunk_begins(std::int64_t n, std::int64_t element_bytes, Sizes bytes, const Ends& ends) {
   const std::int64_t smallest = std::max(kAlign, bytes.chunk / element_bytes / kAlign * kAlign);
-  const std::int64_t chunk = smallest * times(bytes.ring / (smallest * element_bytes));
+  const std::int64_t chunk = smallest * enlargement(bytes.ring / (smallest * element_bytes));
   Ends begins{0};
   if (ends.empty())
     while (n - begins.back() > chunk) begins.push_back(begins.back() + chunk);
@@ -60,19 +60,19 @@ HostChunks::Ends HostChunks::cut(std::int64_t n, std::int64_t element_bytes, Byt
   return begins;
 }
 
-HostChunks::HostChunks(const std::vector<Tensor>& host, Bytes bytes, const Stream& compute)
+HostChunks::HostChunks(const std::vector<Tensor>& host, Sizes bytes, const Stream& compute)
     : HostChunks(host, bytes, compute, copy_stream(compute), copy_stream(compute)) {}
 
-HostChunks::HostChunks(const std::vector<Tensor>& host, Bytes bytes, const Stream& compute, const Stream& in,
+HostChunks::HostChunks(const std::vector<Tensor>& host, Sizes bytes, const Stream& compute, const Stream& in,
                        const Stream& out)
-    : HostChunks(pieces_of(host), cut(length_of(host), bytes_of_element(pieces_of(host)), bytes, {}), bytes, compute,
-                 in, out) {}
+    : HostChunks(pieces_of(host), chunk_begins(length_of(host), bytes_of_element(pieces_of(host)), bytes, {}), bytes,
+                 compute, in, out) {}
 
-HostChunks::HostChunks(std::vector<Pieces> host, const Ends& ends, std::int64_t n, Bytes bytes, const Stream& compute)
-    : HostChunks(host, cut(n, bytes_of_element(host), bytes, ends), bytes, compute, copy_stream(compute),
+HostChunks::HostChunks(std::vector<Pieces> host, const Ends& ends, std::int64_t n, Sizes bytes, const Stream& compute)
+    : HostChunks(host, chunk_begins(n, bytes_of_element(host), bytes, ends), bytes, compute, copy_stream(compute),
                  copy_stream(compute)) {}
 
-HostChunks::HostChunks(std::vector<Pieces> host, Ends begins, Bytes bytes, const Stream& compute, const Stream& in,
+HostChunks::HostChunks(std::vector<Pieces> host, Ends begins, Sizes bytes, const Stream& compute, const Stream& in,
                        const Stream& out)
     : host_(std::move(host)),
       compute_(compute),
@@ -82,7 +82,7 @@ HostChunks::HostChunks(std::vector<Pieces> host, Ends begins, Bytes bytes, const
       longest_(longest_of(begins_)),
       ring_(static_cast<std::size_t>(ring_length(begins_, bytes_of_element(host_), bytes.ring))) {
   for (const Pieces& pieces : host_)
-    room_.push_back(Tensor::empty({places() * longest_}, type_of(pieces), compute_, Lifetime::run));
+    ring_memory_.push_back(Tensor::empty({slots() * longest_}, type_of(pieces), compute_, Lifetime::run));
 }
 
 HostChunks::~HostChunks() {
@@ -101,18 +101,18 @@ std::size_t HostChunks::host_bytes() const {
   return bytes;
 }
 
-std::size_t HostChunks::device_bytes(std::int64_t n, std::int64_t element_bytes, Bytes bytes, const Ends& ends) {
-  const Ends begins = cut(n, element_bytes, bytes, ends);
+std::size_t HostChunks::device_bytes(std::int64_t n, std::int64_t element_bytes, Sizes bytes, const Ends& ends) {
+  const Ends begins = chunk_begins(n, element_bytes, bytes, ends);
   return static_cast<std::size_t>(ring_length(begins, element_bytes, bytes.ring) * longest_of(begins) * element_bytes);
 }
 
 std::size_t HostChunks::device_bytes() const {
-  return static_cast<std::size_t>(places() * longest_ * bytes_of_element(host_));
+  return static_cast<std::size_t>(slots() * longest_ * bytes_of_element(host_));
 }
 
 std::vector<Tensor> HostChunks::on_device(std::int64_t k) const {
   std::vector<Tensor> parts;
-  for (const Tensor& t : room_) parts.push_back(t.narrow(0, k % places() * longest_, length(k)));
+  for (const Tensor& t : ring_memory_) parts.push_back(t.narrow(0, k % slots() * longest_, length(k)));
   return parts;
 }
 
@@ -129,47 +129,47 @@ void HostChunks::for_pieces(std::int64_t k, const CopyPiece& copy_piece) const {
 // Copies chunk k in, after the previous chunk of its ring slot was copied back. Chunks are copied back in order, so
 // chunk k of the last pass is on the host by then.
 void HostChunks::fetch(std::int64_t k) {
-  in_.wait(place(k).left);
+  in_.wait(slot(k).sent);
   for_pieces(k, [this](const Tensor& host, const Tensor& device) { copy(device, host, in_); });
-  place(k).arrived = in_.record();
+  slot(k).arrived = in_.record();
 }
 
 void HostChunks::send(std::int64_t k) {
   out_.wait(compute_.record());
   for_pieces(k, [this](const Tensor& host, const Tensor& device) { copy(host, device, out_); });
-  all_left_ = place(k).left = out_.record();
+  all_sent_ = slot(k).sent = out_.record();
 }
 
-void HostChunks::begin() {
+void HostChunks::prefetch() {
   in_.wait(compute_.record());
-  for (std::int64_t k = 0; k < places(); ++k) fetch(k);
-  begun_ = true;
+  for (std::int64_t k = 0; k < slots(); ++k) fetch(k);
+  prefetched_ = true;
 }
 
-void HostChunks::change(const Change& change_chunk) {
-  if (!begun_) begin();
-  begun_ = false;
+void HostChunks::for_each_chunk(const ChunkFn& fn) {
+  if (!prefetched_) prefetch();
+  prefetched_ = false;
   for (std::int64_t k = 0; k < chunks(); ++k) {
-    compute_.wait(place(k).arrived);
+    compute_.wait(slot(k).arrived);
     const std::vector<Tensor> here = on_device(k);
-    change_chunk(begin_of(k), length(k), here);
+    fn(begin_of(k), length(k), here);
     send(k);
-    if (k + places() < chunks()) fetch(k + places());
+    if (k + slots() < chunks()) fetch(k + slots());
   }
-  if (compute_.impl().recording()) join();
+  if (compute_.impl().recording()) join_copies();
 }
 
 // After a recorded pass, the compute stream has already waited for the copies.
-void HostChunks::settle(const Stream& stream) const {
+void HostChunks::wait_for_copies(const Stream& stream) const {
   stream.wait(compute_.record());
-  stream.wait(all_left_);
+  stream.wait(all_sent_);
 }
 
 // Waits for all copies, then drops their events: a recording must not wait for events from outside.
-void HostChunks::join() {
-  settle(compute_);
-  for (Place& p : ring_) p.left = {};
-  all_left_ = {};
+void HostChunks::join_copies() {
+  wait_for_copies(compute_);
+  for (Slot& p : ring_) p.sent = {};
+  all_sent_ = {};
 }
 
 }  // namespace ring

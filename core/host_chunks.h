@@ -5,10 +5,10 @@
 // the last ones are still being copied back when it ends.
 //
 // Everything is ordered by events and the host never waits, so a pass can repeat in every step. Its last chunks are
-// copied back while the compute stream continues: a stream that reads or writes the host tensors must call settle()
-// first. A pass that is being recorded (CUDA graph) ends only when all chunks are back, since all streams that fork
-// from a recording must join it; copies of earlier passes must join before, by join(). A CPU makes the same copies,
-// without overlap.
+// copied back while the compute stream continues: a stream that reads or writes the host tensors must call
+// wait_for_copies() first. A pass that is being recorded (CUDA graph) ends only when all chunks are back, since all
+// streams that fork from a recording must join it; copies of earlier passes must join before, by join_copies(). A CPU
+// makes the same copies, without overlap.
 
 #include <algorithm>
 #include <functional>
@@ -26,7 +26,7 @@ class HostChunks {
   static constexpr std::int64_t kMaxRing = 128;
   static constexpr std::int64_t kAlign = 16;  // elements; chunks begin at multiples of it, unless `ends` are given
 
-  struct Bytes {            // over all tensors
+  struct Sizes {            // over all tensors
     std::int64_t chunk;     // minimum size of a chunk
     std::int64_t ring = 0;  // size of the ring on the device; at least kMinRing chunks are held
   };
@@ -38,53 +38,55 @@ class HostChunks {
   using Pieces = std::vector<Piece>;       // of one dtype; elements between pieces are not copied
   using Ends = std::vector<std::int64_t>;  // positions where chunks may end: ascending, the last is n; {} allows all
   // host: tensors [n], of any dtypes.
-  HostChunks(const std::vector<Tensor>& host, Bytes, const Stream& compute);
-  HostChunks(const std::vector<Tensor>& host, Bytes, const Stream& compute, const Stream& in,
+  HostChunks(const std::vector<Tensor>& host, Sizes, const Stream& compute);
+  HostChunks(const std::vector<Tensor>& host, Sizes, const Stream& compute, const Stream& in,
              const Stream& out);  // in, out: the copy streams
   // Chunks end only at `ends`, so a chunk may be larger than bytes.chunk.
-  HostChunks(std::vector<Pieces> host, const Ends& ends, std::int64_t n, Bytes, const Stream& compute);
+  HostChunks(std::vector<Pieces> host, const Ends& ends, std::int64_t n, Sizes, const Stream& compute);
   // Waits for all copies: the host tensors may be freed afterwards.
   ~HostChunks();
   HostChunks(const HostChunks&) = delete;
   HostChunks& operator=(const HostChunks&) = delete;
 
   // Starts to fetch the first ring of chunks, after the work that the compute stream has queued so far. Optional:
-  // change() calls it otherwise.
-  void begin();
+  // for_each_chunk() calls it otherwise.
+  void prefetch();
   // Queues work on the compute stream that changes elements [first, first + n). `here` holds them on the device: a
   // tensor [n] for each host tensor, in the same order.
-  using Change = std::function<void(std::int64_t first, std::int64_t n, const std::vector<Tensor>& here)>;
-  void change(const Change&);  // called for each chunk in order
+  using ChunkFn = std::function<void(std::int64_t first, std::int64_t n, const std::vector<Tensor>& here)>;
+  void for_each_chunk(const ChunkFn&);  // called for each chunk in order
 
   // Makes `stream` wait for all copies of the last pass. The next pass must not overtake readers and writers of the
-  // host tensors. begin() waits for those on the compute stream. If a reader is on a different stream, make the compute
-  // stream wait for it before change(), whose copies back wait for the compute stream.
-  void settle(const Stream& stream) const;
+  // host tensors. prefetch() waits for those on the compute stream. If a reader is on a different stream, make the
+  // compute stream wait for it before for_each_chunk(), whose copies back wait for the compute stream.
+  void wait_for_copies(const Stream& stream) const;
   // Makes the compute stream wait for all copies. Call it before a pass is recorded, and before a recorded pass is
   // replayed.
-  void join();
+  void join_copies();
 
   std::size_t host_bytes() const;
   // Returns the device memory of a ring for n elements, where element_bytes is the sum over all tensors.
-  static std::size_t device_bytes(std::int64_t n, std::int64_t element_bytes, Bytes, const Ends& ends = {});
+  static std::size_t device_bytes(std::int64_t n, std::int64_t element_bytes, Sizes, const Ends& ends = {});
   std::size_t device_bytes() const;
   // Rounds a ring length, in chunks of the minimum size, down to a whole number of enlarged chunks.
-  static std::int64_t in_ring(std::int64_t chunks) { return chunks - chunks % times(chunks); }
+  static std::int64_t round_to_ring(std::int64_t chunks) { return chunks - chunks % enlargement(chunks); }
 
  private:
-  struct Place {  // slot of the ring
-    Event arrived, left;
+  struct Slot {  // slot of the ring
+    Event arrived, sent;
   };
   // Returns the factor by which chunks are enlarged, so that a ring has at most kMaxRing.
-  static std::int64_t times(std::int64_t ring) { return std::max<std::int64_t>(1, (ring + kMaxRing - 1) / kMaxRing); }
+  static std::int64_t enlargement(std::int64_t ring) {
+    return std::max<std::int64_t>(1, (ring + kMaxRing - 1) / kMaxRing);
+  }
   // Returns the positions where chunks begin, then n.
-  static Ends cut(std::int64_t n, std::int64_t element_bytes, Bytes, const Ends& ends);
-  HostChunks(std::vector<Pieces> host, Ends begins, Bytes, const Stream& compute, const Stream& in, const Stream& out);
+  static Ends chunk_begins(std::int64_t n, std::int64_t element_bytes, Sizes, const Ends& ends);
+  HostChunks(std::vector<Pieces> host, Ends begins, Sizes, const Stream& compute, const Stream& in, const Stream& out);
   std::int64_t chunks() const { return std::ssize(begins_) - 1; }
   std::int64_t begin_of(std::int64_t k) const { return begins_[static_cast<std::size_t>(k)]; }
   std::int64_t length(std::int64_t k) const { return begin_of(k + 1) - begin_of(k); }
-  std::int64_t places() const { return std::ssize(ring_); }
-  Place& place(std::int64_t k) { return ring_[static_cast<std::size_t>(k % places())]; }
+  std::int64_t slots() const { return std::ssize(ring_); }
+  Slot& slot(std::int64_t k) { return ring_[static_cast<std::size_t>(k % slots())]; }
   std::vector<Tensor> on_device(std::int64_t k) const;  // views of chunk k in the ring
   using CopyPiece = std::function<void(const Tensor& host, const Tensor& device)>;
   void for_pieces(std::int64_t k, const CopyPiece&) const;  // all parts of pieces within chunk k
@@ -95,10 +97,10 @@ class HostChunks {
   const Stream compute_, in_, out_;
   const Ends begins_;
   const std::int64_t longest_;  // elements of the longest chunk
-  std::vector<Place> ring_;
-  std::vector<Tensor> room_;  // the ring on the device: one tensor per host tensor
-  Event all_left_;            // all copies of the last pass
-  bool begun_ = false;
+  std::vector<Slot> ring_;
+  std::vector<Tensor> ring_memory_;  // the ring on the device: one tensor per host tensor
+  Event all_sent_;                   // all copies of the last pass
+  bool prefetched_ = false;
 };
 
 }  // namespace ring

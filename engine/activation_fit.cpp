@@ -25,7 +25,7 @@ void take_rest(const DryStep& step, ActivationFit& fit) {
   const std::size_t full = fit.budget - fit.budget / kFreeShare;
   const std::size_t room = full - std::min(full, fit.peak);
   const std::size_t more = std::min((step.host_states + chunk - 1) / chunk - least, room / chunk);
-  const auto ring = static_cast<std::size_t>(HostChunks::in_ring(narrow<std::int64_t>(least + more)));
+  const auto ring = static_cast<std::size_t>(HostChunks::round_to_ring(narrow<std::int64_t>(least + more)));
   fit.staging = ring * chunk;
   fit.peak += (ring - least) * chunk;
 }

@@ -96,7 +96,7 @@ Decoder::Decoder(const ModelConfig& config, std::int64_t vocab_padding, const Ma
   for (std::int64_t i = 0; i < c.layers; ++i)
     blocks_.emplace_back(root.child(str("blocks.", i)), c, i, patterns[static_cast<std::size_t>(i)], inv_freq_,
                          make_ffn);
-  important_.emplace(*this, patterns);
+  importance_tracker_.emplace(*this, patterns);
   if (c.norm_place != NormPlace::post) final_norm_.emplace(root.child("final_norm"), c.width, c);
   if (c.tied_embeddings) return;
   head_ = &params_.add({{"head.weight", 0, c.vocab_size, normal}}, c.width, by_token);
@@ -209,7 +209,7 @@ bool Decoder::set_attention_tokens(std::int64_t tokens) {
   const std::int64_t kv_heads = config_.kv_heads / slice.size;
   const std::vector<Pattern> patterns = patterns_of(config_, {slice.rank * kv_heads, kv_heads});
   for (std::size_t i = 0; i < blocks_.size(); ++i) blocks_[i].attention().set_pattern(patterns[i]);
-  important_->apply();
+  importance_tracker_->apply();
   return true;
 }
 

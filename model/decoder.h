@@ -6,9 +6,9 @@
 #include <memory>
 
 #include "model/attention_schedule.h"
+#include "model/block_importance_tracker.h"
 #include "model/block_runner.h"
 #include "model/ffn.h"
-#include "model/important_blocks.h"
 #include "model/layers.h"
 #include "model/model.h"
 #include "model/patterns.h"
@@ -70,7 +70,7 @@ class Decoder : public Model {
   std::vector<AttentionLayer*> attention_layers() override;
   bool selects() const override;
   std::string auxiliary_loss() const override;
-  std::vector<TrainingState*> training_states() override { return {&*important_}; }
+  std::vector<TrainingState*> training_states() override { return {&*importance_tracker_}; }
 
   std::deque<DecoderBlock>& blocks() { return blocks_; }
 
@@ -96,8 +96,8 @@ class Decoder : public Model {
   Param* tokens_;
   Param* positions_ = nullptr;
   std::deque<DecoderBlock> blocks_;
-  std::optional<ImportantBlocks> important_;          // set in the constructor, after the blocks
-  std::size_t segment_blocks_ = 0, in_segments_ = 0;  // blocks per segment, blocks in all segments
+  std::optional<BlockImportanceTracker> importance_tracker_;  // set in the constructor, after the blocks
+  std::size_t segment_blocks_ = 0, in_segments_ = 0;          // blocks per segment, blocks in all segments
   std::optional<Norm> final_norm_;
   Param* head_ = nullptr;  // null if tied to the token embedding
 };

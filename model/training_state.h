@@ -47,7 +47,7 @@ class TrainingState {
   virtual void add_to(State&) = 0;
   // Called before the state's tensors are copied or written on stream `copies`. Guarantees that they hold all changes
   // by the steps so far, and change again only after the work that is queued on that stream.
-  virtual void settle_for(const Stream& copies) = 0;
+  virtual void prepare_for_copy(const Stream& copies) = 0;
   // Called if the names of a loaded checkpoint differ from those here: resets the parts of the state whose names are
   // missing, if there are any, to those of a new run.
   virtual void begin(const std::vector<std::string>& missing) = 0;

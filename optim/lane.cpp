@@ -21,9 +21,9 @@ std::vector<std::string> kinds_in(const OptimizerConfig& c) {
 
 }  // namespace
 
-LaneStretch LaneRange::within(std::int64_t begin, std::int64_t n) const {
+LaneSlice LaneRange::within(std::int64_t begin, std::int64_t n) const {
   const std::int64_t from = std::max(at, begin), to = std::min(at + range.numel, begin + n);
-  LaneStretch part{range.first, from};
+  LaneSlice part{range.first, from};
   part.what.numel = std::max<std::int64_t>(0, to - from);
   part.what.offset += from - at;
   part.what.shard_offset += from - at;

@@ -18,9 +18,9 @@ std::int64_t travelling_bytes(const OptimizerConfig& c, const Lane& lane, bool c
 
 // Returns the device buffers of each lane. All lanes get the minimum; the rest of `staging` is divided in proportion to
 // the bytes that they move.
-std::vector<HostChunks::Bytes> staging_of(const OptimizerConfig& c, const std::vector<Lane>& lanes, bool copies,
+std::vector<HostChunks::Sizes> staging_of(const OptimizerConfig& c, const std::vector<Lane>& lanes, bool copies,
                                           std::int64_t staging) {
-  std::vector<HostChunks::Bytes> bytes;
+  std::vector<HostChunks::Sizes> bytes;
   std::int64_t least = 0;
   double all = 0;
   for (const Lane& lane : lanes) {
@@ -43,103 +43,103 @@ std::vector<HostChunks::Bytes> staging_of(const OptimizerConfig& c, const std::v
 
 Optimizer::Optimizer(const OptimizerConfig& config, const OwnedShard& shard, std::uint64_t seed, const ExecContext& ctx,
                      Communicator* slices)
-    : shard_(shard), slices_(slices), config_(config), values_travel_(values_travel(config, shard.copies())) {
-  for (Lane& lane : lanes_of(config, shard, seed)) add(std::move(lane), ctx);
+    : shard_(shard), slices_(slices), config_(config), offloads_values_(values_travel(config, shard.copies())) {
+  for (Lane& lane : lanes_of(config, shard, seed)) add_lane(std::move(lane), ctx);
   set_staging(config.offload_staging_bytes, ctx);
 }
 
-void Optimizer::add(Lane lane, const ExecContext& ctx) {
-  Moving moving{std::move(lane), {}, nullptr};
-  const Lane& l = moving.lane;
+void Optimizer::add_lane(Lane lane, const ExecContext& ctx) {
+  LaneState state{std::move(lane), {}, nullptr};
+  const Lane& l = state.lane;
   for (const StateKind& kind : l.rule->states()) {
     const Tensor flat = config_.offload == StateOffload::none ? ctx.zeros({l.size}, kind.type, Lifetime::run)
                                                               : host_tensor({l.size}, kind.type, ctx.stream);
-    moving.states.push_back(flat);
+    state.states.push_back(flat);
     states_.push_back({kind.name, l.kind, l.pieces(), shard_.shard(flat)});
   }
-  lanes_.push_back(std::move(moving));
+  lanes_.push_back(std::move(state));
 }
 
-std::vector<HostChunks::Pieces> Optimizer::on_host(const Moving& m) const {
-  std::vector<HostChunks::Pieces> away;
-  if (travelling_bytes(config_, m.lane, shard_.copies()) == 0) return away;
-  for (const Tensor& state : m.states) away.push_back({{0, state}});
-  if (!values_travel_) return away;
-  HostChunks::Pieces& values = away.emplace_back();
-  if (m.lane.size == shard_.values.flat.numel()) return values = {{0, shard_.values.flat}}, away;
+std::vector<HostChunks::Pieces> Optimizer::host_pieces(const LaneState& m) const {
+  std::vector<HostChunks::Pieces> pieces;
+  if (travelling_bytes(config_, m.lane, shard_.copies()) == 0) return pieces;
+  for (const Tensor& state : m.states) pieces.push_back({{0, state}});
+  if (!offloads_values_) return pieces;
+  HostChunks::Pieces& values = pieces.emplace_back();
+  if (m.lane.size == shard_.values.flat.numel()) return values = {{0, shard_.values.flat}}, pieces;
   for (const LaneRange& r : m.lane.ranges) values.push_back({r.at, r.range.of(shard_.values)});
-  return away;
+  return pieces;
 }
 
 void Optimizer::set_staging(std::int64_t bytes, const ExecContext& ctx) {
   std::vector<Lane> lanes;
-  for (Moving& m : lanes_) {
+  for (LaneState& m : lanes_) {
     m.chunks.reset();  // waits for its copies and frees its memory
     lanes.push_back(m.lane);
   }
-  const std::vector<HostChunks::Bytes> each = staging_of(config_, lanes, shard_.copies(), bytes);
+  const std::vector<HostChunks::Sizes> each = staging_of(config_, lanes, shard_.copies(), bytes);
   for (std::size_t i = 0; i < lanes_.size(); ++i)
-    if (std::vector<HostChunks::Pieces> away = on_host(lanes_[i]); !away.empty())
-      lanes_[i].chunks = std::make_unique<HostChunks>(std::move(away), lanes_[i].lane.ends(), lanes_[i].lane.size,
+    if (std::vector<HostChunks::Pieces> pieces = host_pieces(lanes_[i]); !pieces.empty())
+      lanes_[i].chunks = std::make_unique<HostChunks>(std::move(pieces), lanes_[i].lane.ends(), lanes_[i].lane.size,
                                                       each[i], ctx.stream);
 }
 
-void Optimizer::settle(const Stream& stream) const {
-  for (const Moving& m : lanes_)
-    if (m.chunks) m.chunks->settle(stream);
+void Optimizer::wait_for_copies(const Stream& stream) const {
+  for (const LaneState& m : lanes_)
+    if (m.chunks) m.chunks->wait_for_copies(stream);
 }
 
-void Optimizer::join() {
-  for (Moving& m : lanes_)
-    if (m.chunks) m.chunks->join();
+void Optimizer::join_copies() {
+  for (LaneState& m : lanes_)
+    if (m.chunks) m.chunks->join_copies();
 }
 
 void Optimizer::begin_step() {
-  for (Moving& m : lanes_)
-    if (m.chunks) m.chunks->begin();
+  for (LaneState& m : lanes_)
+    if (m.chunks) m.chunks->prefetch();
 }
 
 void Optimizer::update(const Tensor& step, const ExecContext& ctx) {
-  for (Moving& m : lanes_) {
+  for (LaneState& m : lanes_) {
     if (!m.chunks) {
-      RING_CHECK(on_host(m).empty(), "states on the host have no chunks on the device");
+      RING_CHECK(host_pieces(m).empty(), "states on the host have no chunks on the device");
       update_elements(m, 0, m.lane.size, m.states, step, ctx);
       continue;
     }
-    m.chunks->change([&](std::int64_t first, std::int64_t n, const std::vector<Tensor>& here) {
+    m.chunks->for_each_chunk([&](std::int64_t first, std::int64_t n, const std::vector<Tensor>& here) {
       update_elements(m, first, n, here, step, ctx);
     });
   }
 }
 
 // here: elements [first, first + n) of the lane's states, followed by its values if these are on the host.
-void Optimizer::update_elements(const Moving& m, std::int64_t first, std::int64_t n, const std::vector<Tensor>& here,
+void Optimizer::update_elements(const LaneState& m, std::int64_t first, std::int64_t n, const std::vector<Tensor>& here,
                                 const Tensor& step, const ExecContext& ctx) const {
   if (m.lane.rule->by_matrix()) return update_matrices(m, first, n, here, step, ctx);
   for (const LaneRange& range : m.lane.ranges)
-    if (const LaneStretch part = range.within(first, n); part.what.numel > 0)
+    if (const LaneSlice part = range.within(first, n); part.what.numel > 0)
       m.lane.rule->update(arguments(range, part, first, here, step), ctx);
 }
 
-void Optimizer::update_matrices(const Moving& m, std::int64_t first, std::int64_t n, const std::vector<Tensor>& here,
+void Optimizer::update_matrices(const LaneState& m, std::int64_t first, std::int64_t n, const std::vector<Tensor>& here,
                                 const Tensor& step, const ExecContext& ctx) const {
   std::vector<MatrixUpdate> all;
   for (const LaneRange& range : m.lane.ranges)
     for (const auto& [part, piece] : range.range.pieces) {
-      const LaneStretch matrix{piece, range.at + piece.offset - range.range.first.offset};
+      const LaneSlice matrix{piece, range.at + piece.offset - range.range.first.offset};
       if (matrix.at < first || matrix.at >= first + n) continue;
       all.push_back({arguments(range, matrix, first, here, step), piece.param, piece.rows, piece.numel / piece.rows});
     }
   if (!all.empty()) m.lane.rule->update_matrices(all, slices_, ctx);
 }
 
-ParameterUpdate Optimizer::arguments(const LaneRange& range, const LaneStretch& part, std::int64_t first,
+ParameterUpdate Optimizer::arguments(const LaneRange& range, const LaneSlice& part, std::int64_t first,
                                      const std::vector<Tensor>& here, const Tensor& step) const {
   const auto of = [&](const Tensor& t) { return t.narrow(0, part.at - first, part.what.numel); };
   ParameterUpdate u;
-  u.values = values_travel_ ? of(here.back()) : shard_.values.of(part.what);
+  u.values = offloads_values_ ? of(here.back()) : shard_.values.of(part.what);
   u.gradients = shard_.gradients.of(part.what);
-  const std::size_t states = here.size() - (values_travel_ ? 1 : 0);
+  const std::size_t states = here.size() - (offloads_values_ ? 1 : 0);
   for (std::size_t i = 0; i < states; ++i) u.states.push_back(of(here[i]));
   if (shard_.copies()) u.weights = shard_.weights.of(part.what);
   u.step = step;
@@ -158,13 +158,13 @@ std::size_t Optimizer::state_bytes() const {
 std::size_t Optimizer::device_bytes() const {
   if (config_.offload == StateOffload::none) return state_bytes();
   std::size_t bytes = 0;
-  for (const Moving& m : lanes_) bytes += m.chunks ? m.chunks->device_bytes() : 0;
+  for (const LaneState& m : lanes_) bytes += m.chunks ? m.chunks->device_bytes() : 0;
   return bytes;
 }
 
 std::size_t Optimizer::host_bytes() const {
   std::size_t bytes = 0;
-  for (const Moving& m : lanes_) bytes += m.chunks ? m.chunks->host_bytes() : 0;
+  for (const LaneState& m : lanes_) bytes += m.chunks ? m.chunks->host_bytes() : 0;
   return bytes;
 }
 
@@ -177,7 +177,7 @@ std::uint64_t state_bytes(const OptimizerConfig& config, const OwnedShard& shard
 
 std::uint64_t staging_bytes(const OptimizerConfig& config, const OwnedShard& shard, bool copies) {
   const std::vector<Lane> lanes = lanes_of(config, shard, 0);
-  const std::vector<HostChunks::Bytes> each = staging_of(config, lanes, copies, config.offload_staging_bytes);
+  const std::vector<HostChunks::Sizes> each = staging_of(config, lanes, copies, config.offload_staging_bytes);
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < lanes.size(); ++i)
     if (const std::int64_t element = travelling_bytes(config, lanes[i], copies))

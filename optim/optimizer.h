@@ -33,10 +33,10 @@ class Optimizer {
 
   // Makes `stream` wait until states, and values on the host, are complete there: they may still be leaving the device
   // when the compute stream is done with the update. Call before reading or writing them on that stream.
-  void settle(const Stream& stream) const;
+  void wait_for_copies(const Stream& stream) const;
   // Makes the compute stream wait for all copies. Call before a step is captured, and before a captured step is
   // replayed.
-  void join();
+  void join_copies();
   // Sets the device memory for states in transit to and from the host (optimizer.offload_staging_bytes). Blocks the
   // host. Throws OutOfMemory.
   void set_staging(std::int64_t bytes, const ExecContext&);
@@ -48,25 +48,25 @@ class Optimizer {
 
  private:
   // A lane with its states, in the order of UpdateRule::states().
-  struct Moving {
+  struct LaneState {
     Lane lane;
     std::vector<Tensor> states;
     std::unique_ptr<HostChunks> chunks;  // states on the host, followed by the values if these are on the host, too
   };
-  void add(Lane, const ExecContext&);
-  std::vector<HostChunks::Pieces> on_host(const Moving&) const;
-  void update_elements(const Moving&, std::int64_t first, std::int64_t n, const std::vector<Tensor>& here,
+  void add_lane(Lane, const ExecContext&);
+  std::vector<HostChunks::Pieces> host_pieces(const LaneState&) const;
+  void update_elements(const LaneState&, std::int64_t first, std::int64_t n, const std::vector<Tensor>& here,
                        const Tensor& step, const ExecContext&) const;
-  void update_matrices(const Moving&, std::int64_t first, std::int64_t n, const std::vector<Tensor>& here,
+  void update_matrices(const LaneState&, std::int64_t first, std::int64_t n, const std::vector<Tensor>& here,
                        const Tensor& step, const ExecContext&) const;
-  ParameterUpdate arguments(const LaneRange&, const LaneStretch&, std::int64_t first, const std::vector<Tensor>& here,
+  ParameterUpdate arguments(const LaneRange&, const LaneSlice&, std::int64_t first, const std::vector<Tensor>& here,
                             const Tensor& step) const;
 
   const OwnedShard& shard_;
   Communicator* const slices_;
   const OptimizerConfig config_;
-  const bool values_travel_;
-  std::vector<Moving> lanes_;
+  const bool offloads_values_;
+  std::vector<LaneState> lanes_;
   std::vector<OptimizerState> states_;
 };
 

@@ -29,7 +29,7 @@ void FsdpReducer::open(std::size_t at, const ExecContext& ctx) {
   for (std::size_t other = 0; other < open_.size(); ++other)
     RING_CHECK(!open_[other] || units_.units[other].buffer != unit.buffer, "gradients of ", unit.scope,
                " are to be written while those of ", units_.units[other].scope, " are in their place");
-  settle(static_cast<std::size_t>(unit.buffer), ctx);
+  finish_reduction(static_cast<std::size_t>(unit.buffer), ctx);
   for (const Param* p : unit.params)
     if (!p->frozen()) p->var.slot->written = false;
   open_[at] = true;
@@ -50,7 +50,7 @@ void FsdpReducer::close(std::size_t at, const ExecContext& ctx) {
 }
 
 // Waits for the buffer's reduction, and adds this rank's pieces to the sums of the step.
-void FsdpReducer::settle(std::size_t buffer, const ExecContext& ctx) {
+void FsdpReducer::finish_reduction(std::size_t buffer, const ExecContext& ctx) {
   if (!under_way_[buffer]) return;
   Reduction r = std::move(*under_way_[buffer]);
   under_way_[buffer].reset();
@@ -64,7 +64,7 @@ void FsdpReducer::settle(std::size_t buffer, const ExecContext& ctx) {
 }
 
 void FsdpReducer::finish(const ExecContext& ctx) {
-  for (std::size_t i = 0; i < buffers_.size(); ++i) settle(i, ctx);
+  for (std::size_t i = 0; i < buffers_.size(); ++i) finish_reduction(i, ctx);
   for (std::size_t at = 0; at < added_.size(); ++at)
     for (const FsdpUnitPiece& p : units_.units[at].pieces)
       if (!added_[at] && p.piece.owner == comm_.rank() && !p.piece.param->frozen())

@@ -36,7 +36,7 @@ class FsdpReducer {
     std::size_t unit;
     GradientSum sum;
   };
-  void settle(std::size_t buffer, const ExecContext&);
+  void finish_reduction(std::size_t buffer, const ExecContext&);
 
   Communicator& comm_;
   const FsdpUnits& units_;

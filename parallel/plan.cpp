@@ -145,7 +145,7 @@ bool selects_blocks(const ModelConfig& m) {
 // Returns true if the heads that a rank selects blocks for, or measures, must be known before attention.
 bool selects(const ModelConfig& m) {
   return selects_blocks(m) || std::ranges::any_of(attentions_of(m), [&](const AttentionConfig* a) {
-           return learns_blocks(*a) || keeps_important_blocks(*a, m.kv_heads);
+           return learns_blocks(*a) || uses_importance(*a, m.kv_heads);
          });
 }
 

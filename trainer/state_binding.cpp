@@ -72,7 +72,7 @@ Names training_state_in(const std::string& metadata, const std::string& prefix) 
 }
 
 // Returns true if the checkpoint's weights differ from the model's only in weights that may differ.
-bool differ_as_they_may(const WeightsReport& r, const std::string& metadata, Model& model) {
+bool only_optional_weights_differ(const WeightsReport& r, const std::string& metadata, Model& model) {
   if (r.complete() || !r.mismatched.empty() || r.matching.empty()) return false;
   const Names saved = weights_in(metadata, model);
   const auto has = [&](const std::string& name) { return saved.contains(name); };
@@ -90,9 +90,9 @@ void StateBinding::add_weights(State& state) const {
 }
 
 void StateBinding::add_to(State& state) const {
-  state.written_behind([this](const Stream& s) {
-    step_.optimizer().settle(s);
-    for (TrainingState* t : step_.model().training_states()) t->settle_for(s);
+  state.set_wait_for_writes([this](const Stream& s) {
+    step_.optimizer().wait_for_copies(s);
+    for (TrainingState* t : step_.model().training_states()) t->prepare_for_copy(s);
   });
   add_weights(state);
   const Parameters& params = step_.model().parameters();
@@ -104,56 +104,59 @@ void StateBinding::add_to(State& state) const {
   if (step_.average())
     add_parameters(state, kAveragePrefix, params, step_.data().shard().pieces, step_.average()->buffer());
   using Text = const std::string&;
-  using Apart = const TensorsApart&;
-  state.may_differ(kWeightsPrefix, {[this](Text metadata) { return weights_in(metadata, step_.model()); },
-                                    [this](Apart a, Text metadata) { tell_weights(a, metadata, steps_); }});
-  state.may_differ(kStatesPrefix, {states_in, [this](Apart a, Text) { tell_states(a); }});
-  state.may_differ(kAveragePrefix, {average_in, [this](Apart a, Text) { begin_average(a); }});
+  using Mismatch = const KeyMismatch&;
+  state.allow_partial_load(kWeightsPrefix,
+                           {[this](Text metadata) { return weights_in(metadata, step_.model()); },
+                            [this](Mismatch a, Text metadata) { log_weight_mismatch(a, metadata, steps_); }});
+  state.allow_partial_load(kStatesPrefix, {states_in, [this](Mismatch a, Text) { log_state_mismatch(a); }});
+  state.allow_partial_load(kAveragePrefix, {average_in, [this](Mismatch a, Text) { start_average(a); }});
   for (TrainingState* t : step_.model().training_states()) add_training_state(state, *t);
 }
 
 void StateBinding::load_weights(const std::string& checkpoint) const {
   State state;
-  state.written_behind([this](const Stream& s) { step_.optimizer().settle(s); });
+  state.set_wait_for_writes([this](const Stream& s) { step_.optimizer().wait_for_copies(s); });
   add_weights(state);
   const Manifest manifest = read_manifest(checkpoint);
   const WeightsReport compared = compare_weights(manifest, state, kWeightsPrefix);
-  const bool apart = differ_as_they_may(compared, manifest.metadata, step_.model());
+  const bool mismatch = only_optional_weights_differ(compared, manifest.metadata, step_.model());
   const ExecContext& ctx = step_.exec();
-  ring::load_weights(checkpoint, state, kWeightsPrefix, ctx.stream, !apart);
-  if (apart) tell_weights({compared.missing, compared.unexpected}, manifest.metadata, 0);
+  ring::load_weights(checkpoint, state, kWeightsPrefix, ctx.stream, !mismatch);
+  if (mismatch) log_weight_mismatch({compared.missing, compared.unexpected}, manifest.metadata, 0);
   for (const std::string& text : load_training_states(step_.model(), checkpoint))
     if (leads_) log::info(text);
   if (step_.average()) step_.average()->start(ctx);
   step_.data().loaded();
 }
 
-void StateBinding::tell_weights(const TensorsApart& apart, const std::string& metadata, std::int64_t steps) const {
+void StateBinding::log_weight_mismatch(const KeyMismatch& mismatch, const std::string& metadata,
+                                       std::int64_t steps) const {
   if (!leads_) return;
   const auto count = [](const std::vector<std::string>& names, const LaterWeights& later) {
     const Names all = names_of(later.params, kWeightsPrefix);
     return std::ranges::count_if(names, [&](const std::string& name) { return all.contains(name); });
   };
   for (const LaterWeights& later : step_.model().later_weights())
-    if (const auto missing = count(apart.missing, later); missing > 0) log::info(later.missing(missing, steps));
+    if (const auto missing = count(mismatch.missing, later); missing > 0) log::info(later.missing(missing, steps));
   const SavedModel saved(metadata);
   for (const LaterWeights& later : saved.model->later_weights())
-    if (const auto unexpected = count(apart.unexpected, later); unexpected > 0) log::info(later.unexpected(unexpected));
+    if (const auto unexpected = count(mismatch.unexpected, later); unexpected > 0)
+      log::info(later.unexpected(unexpected));
 }
 
-void StateBinding::tell_states(const TensorsApart& apart) const {
+void StateBinding::log_state_mismatch(const KeyMismatch& mismatch) const {
   if (leads_)
-    log::warn("the checkpoint lacks ", apart.missing.size(), " optimizer states, which are reinitialized, and has ",
-              apart.unexpected.size(),
+    log::warn("the checkpoint lacks ", mismatch.missing.size(), " optimizer states, which are reinitialized, and has ",
+              mismatch.unexpected.size(),
               " unused ones: its parameters, or how they were updated, differ from this run's");
 }
 
 // Called if the average in the checkpoint does not match this run: it is missing, it lacks newly learned weights, or
 // this run wants none.
-void StateBinding::begin_average(const TensorsApart& apart) const {
-  if (!apart.missing.empty()) step_.average()->start(step_.exec());
+void StateBinding::start_average(const KeyMismatch& mismatch) const {
+  if (!mismatch.missing.empty()) step_.average()->start(step_.exec());
   if (!leads_) return;
-  if (!apart.missing.empty())
+  if (!mismatch.missing.empty())
     log::info("train.ema: the checkpoint has no average of all weights, so the average starts from these weights");
   else if (!step_.average())
     log::info("train.ema: 0: the checkpoint's average of the weights is not used");
@@ -164,13 +167,13 @@ void StateBinding::add_training_state(State& state, TrainingState& added) const 
   const auto saved = [prefix = added.prefix()](const std::string& metadata) {
     return training_state_in(metadata, prefix);
   };
-  const auto begin = [&added, leads = leads_](const TensorsApart& apart, const std::string&) {
-    added.begin(apart.missing);
+  const auto begin = [&added, leads = leads_](const KeyMismatch& mismatch, const std::string&) {
+    added.begin(mismatch.missing);
     if (!leads) return;
-    if (!apart.missing.empty()) log::info(added.missing_text());
-    if (!apart.unexpected.empty()) log::info(added.unexpected_text());
+    if (!mismatch.missing.empty()) log::info(added.missing_text());
+    if (!mismatch.unexpected.empty()) log::info(added.unexpected_text());
   };
-  state.may_differ(added.prefix(), {saved, begin});
+  state.allow_partial_load(added.prefix(), {saved, begin});
 }
 
 }  // namespace ring

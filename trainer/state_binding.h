@@ -21,9 +21,9 @@ class StateBinding {
 
  private:
   void add_weights(State&) const;
-  void tell_weights(const TensorsApart&, const std::string& metadata, std::int64_t steps) const;
-  void tell_states(const TensorsApart&) const;
-  void begin_average(const TensorsApart&) const;
+  void log_weight_mismatch(const KeyMismatch&, const std::string& metadata, std::int64_t steps) const;
+  void log_state_mismatch(const KeyMismatch&) const;
+  void start_average(const KeyMismatch&) const;
   void add_training_state(State&, TrainingState&) const;
 
   const Config& config_;

@@ -286,7 +286,7 @@ void Trainer::recompute_with_smaller_choice(const MemoryChoice& next) {
 }
 
 bool Trainer::queue_step(bool watched) {
-  return graph_.run([this] { step_.compute(); }, [this] { step_.optimizer().join(); }, watched);
+  return graph_.run([this] { step_.compute(); }, [this] { step_.optimizer().join_copies(); }, watched);
 }
 
 void Trainer::launch_step() {
@@ -393,7 +393,7 @@ std::string Trainer::diagnose() {
     for (std::size_t rank = 0; rank < all.size() && found.empty(); ++rank)
       if (!all[rank].empty()) found = all.size() == 1 ? all[rank] : str(all[rank], ", on rank ", rank);
   };
-  step_.optimizer().settle(ctx_.stream);
+  step_.optimizer().wait_for_copies(ctx_.stream);
   look([&] { return non_finite_weight(step_.data().shard(), ctx_); });
   for (std::size_t m = 0; m < batches.size(); ++m)
     look([&] {
@@ -410,7 +410,7 @@ std::string Trainer::diagnose() {
 void Trainer::add_state(State& state) {
   binding_.add_to(state);
   state.add("train.step", &steps_);
-  state.add("train.seconds", &seconds_, ValueOf::rank_0);  // each rank measures its own time
+  state.add("train.seconds", &seconds_, StateScope::rank0);  // each rank measures its own time
   state.add(kTokensName, &tokens_);
   state.add("data.cursor", &cursor_);
   state.add("train.bad_steps", guard_.state());

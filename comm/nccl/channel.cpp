@@ -119,7 +119,7 @@ void Channel::meet(const NcclGroup& group, Store& store) {
     const std::lock_guard lock(handle_->calls);
     check(library().init(&handle_->comm, size_, id, rank_, &config), "ncclCommInitRankConfig");
   }
-  settle(deadline, "ncclCommInitRankConfig");
+  wait_for_nccl(deadline, "ncclCommInitRankConfig");
 }
 
 Channel::~Channel() { start_abort(handle_); }  // does nothing after close()
@@ -146,7 +146,7 @@ bool Channel::finalize() {
       const std::lock_guard lock(handle_->calls);
       check(library().finalize(handle_->comm), "ncclCommFinalize");
     }
-    settle(deadline, "ncclCommFinalize");
+    wait_for_nccl(deadline, "ncclCommFinalize");
     const std::lock_guard lock(handle_->calls);
     if (!std::exchange(handle_->gone, true)) check(library().destroy(handle_->comm), "ncclCommDestroy");
     return true;
@@ -168,7 +168,7 @@ void Channel::check() const {
 }
 
 // Waits until NCCL has finished a non-blocking call (for operations: queued them).
-void Channel::settle(Clock::time_point deadline, const std::string& what) {
+void Channel::wait_for_nccl(Clock::time_point deadline, const std::string& what) {
   for (int tries = 0;; ++tries) {
     check();
     ncclResult_t state = ncclSuccess;
@@ -223,7 +223,7 @@ Event Channel::queue(const std::string& text, const Event& after, const Calls& c
     if (error) std::rethrow_exception(error);
     check(ended, "ncclGroupEnd");
   }
-  settle(Clock::now() + options_.timeout, "ncclGroupEnd");
+  wait_for_nccl(Clock::now() + options_.timeout, "ncclGroupEnd");
   if (counts) cuda::count_up(&counts->done, native);
   Event done = stream_.record();
   if (!recording) called_ = done;

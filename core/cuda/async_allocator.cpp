@@ -41,7 +41,7 @@ void AsyncAllocator::give_back(void* p, std::size_t) {
 }
 
 // Waits for queued work: the pool merges freed blocks only after the work before the free.
-void AsyncAllocator::settle() {
+void AsyncAllocator::wait_until_freed() {
   const OnDevice on(stream_->device());
   count_host_wait();
   RING_CUDA_CHECK(cudaStreamSynchronize(stream_->get()));

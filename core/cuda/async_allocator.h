@@ -23,7 +23,7 @@ class AsyncAllocator final : public CachingAllocator {
  private:
   void* take(std::size_t bytes) override;
   void give_back(void* p, std::size_t bytes) override;
-  void settle() override;
+  void wait_until_freed() override;
   [[noreturn]] void fail_out_of_memory(std::size_t bytes, const MemoryStats&) const override;
   std::size_t reserved() const;
 

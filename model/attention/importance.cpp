@@ -9,7 +9,7 @@
 
 namespace ring {
 
-bool keeps_important_blocks(const AttentionConfig& c, std::int64_t kv_heads) {
+bool uses_importance(const AttentionConfig& c, std::int64_t kv_heads) {
   for (std::int64_t h = 0; c.kind == "block_sparse" && h < kv_heads; ++h)
     if (rule_of_head(c, h).pattern == BlockChoice::importance) return true;
   return false;
@@ -33,10 +33,10 @@ BlockImportance::BlockImportance(const AttentionConfig& c, const Pattern& start,
             .decay = r.decay,
             .seed = r.seed};
   }
-  forget();
+  reset();
 }
 
-void BlockImportance::forget() {
+void BlockImportance::reset() {
   for (std::size_t head = 0; head < heads_.size(); ++head)
     for (std::int64_t d = 0; d < distances_; ++d) {
       row(averages_, head)[d] = -1;
@@ -44,12 +44,12 @@ void BlockImportance::forget() {
     }
 }
 
-bool BlockImportance::measures(std::int64_t step) const {
+bool BlockImportance::measures_before(std::int64_t step) const {
   return std::ranges::any_of(heads_, [&](const Head& h) { return h.keep > 0 && step % h.measured_every() == 0; });
 }
 
 // Updates the moving averages of a head. The first measurement of a distance is taken as it is.
-void BlockImportance::average_head(std::size_t head, const MeasuredMass& m) {
+void BlockImportance::update_head_averages(std::size_t head, const MeasuredMass& m) {
   float* const of = row(averages_, head);
   for (std::int64_t d = 0; d < distances_; ++d) {
     const auto at = static_cast<std::size_t>(static_cast<std::int64_t>(head) * distances_ + d);
@@ -61,7 +61,7 @@ void BlockImportance::average_head(std::size_t head, const MeasuredMass& m) {
 
 // Chooses the distances with the best averages, except for the `explore` ones: these are drawn from all other distances
 // and get the highest scores.
-void BlockImportance::choose_head(std::size_t head, std::int64_t step) {
+void BlockImportance::choose_blocks_of_head(std::size_t head, std::int64_t step) {
   const Head& h = heads_[head];
   float *const averages = row(averages_, head), *const scores = row(scores_, head);
   for (std::int64_t d = 0; d < distances_; ++d) scores[d] = averages[d] < 0 ? static_cast<float>(-1 - d) : averages[d];
@@ -80,16 +80,16 @@ void BlockImportance::choose_head(std::size_t head, std::int64_t step) {
   }
 }
 
-void BlockImportance::average(std::int64_t step, const MeasuredMass& m) {
+void BlockImportance::update_averages(std::int64_t step, const MeasuredMass& m) {
   for (std::size_t head = 0; head < heads_.size(); ++head)
-    if (heads_[head].keep > 0 && step % heads_[head].measured_every() == 0) average_head(head, m);
+    if (heads_[head].keep > 0 && step % heads_[head].measured_every() == 0) update_head_averages(head, m);
 }
 
-bool BlockImportance::choose(std::int64_t step) {
+bool BlockImportance::choose_blocks(std::int64_t step) {
   bool changed = false;
   for (std::size_t head = 0; head < heads_.size(); ++head) {
     if (heads_[head].keep == 0 || step % heads_[head].interval != 0) continue;
-    choose_head(head, step);
+    choose_blocks_of_head(head, step);
     changed = true;
   }
   return changed;
@@ -97,7 +97,7 @@ bool BlockImportance::choose(std::int64_t step) {
 
 // Draws the kept blocks: query block i sees itself, the local and the first blocks, then the other distances by score,
 // until it sees `keep` blocks.
-void BlockImportance::draw(std::size_t head, std::uint32_t* bits, std::int64_t words) const {
+void BlockImportance::draw_bits(std::size_t head, std::uint32_t* bits, std::int64_t words) const {
   const Head& h = heads_[head];
   const float* const scores = row(scores_, head);
   std::vector<std::int32_t> far(static_cast<std::size_t>(std::max<std::int64_t>(0, distances_ - h.local)));
@@ -125,7 +125,7 @@ Pattern BlockImportance::pattern() const {
     if (heads_[head].keep == 0) continue;
     const auto first = static_cast<std::int64_t>(bits.size());
     bits.resize(bits.size() + static_cast<std::size_t>(distances_ * words));
-    draw(head, bits.data() + first, words);
+    draw_bits(head, bits.data() + first, words);
     rules.back() = {.kind = BlockRuleKind::drawn,
                     .first_word = first,
                     .rows = narrow<std::int32_t>(distances_),
@@ -137,7 +137,7 @@ Pattern BlockImportance::pattern() const {
   return p;
 }
 
-std::vector<std::int32_t> BlockImportance::first() const {
+std::vector<std::int32_t> BlockImportance::start_blocks() const {
   std::vector<std::int32_t> all;
   for (const Head& h : heads_) all.push_back(h.first);
   return all;

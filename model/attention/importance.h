@@ -24,17 +24,17 @@ class BlockImportance {
   std::int64_t layer() const { return layer_; }
   std::int64_t distances() const { return distances_; }
   // Returns true if masses of some head are measured before this step (the first is 1).
-  bool measures(std::int64_t step) const;
+  bool measures_before(std::int64_t step) const;
   // Adds the measurement made before the step to the averages.
-  void average(std::int64_t step, const MeasuredMass&);
+  void update_averages(std::int64_t step, const MeasuredMass&);
   // Chooses blocks before the step, by the averages so far. Returns true if some head's choice was renewed.
-  bool choose(std::int64_t step);
+  bool choose_blocks(std::int64_t step);
   // Returns the pattern of the blocks that are kept now.
   Pattern pattern() const;
   // Returns for each KV head the number of blocks at the document's start that are always kept.
-  std::vector<std::int32_t> first() const;
+  std::vector<std::int32_t> start_blocks() const;
 
-  void forget();  // resets measurements and choices: the newest blocks are kept, as at the beginning
+  void reset();  // resets measurements and choices: the newest blocks are kept, as at the beginning
 
   // State to save and load, f32 [KV heads, distances]. averages: mean mass of a block at this distance; below 0 if it
   // was never measured. scores: distances with the largest scores are kept; among equal scores, the nearer.
@@ -54,9 +54,9 @@ class BlockImportance {
   float* row(const Tensor& t, std::size_t head) const {
     return t.data<float>() + static_cast<std::int64_t>(head) * distances_;
   }
-  void average_head(std::size_t head, const MeasuredMass&);
-  void choose_head(std::size_t head, std::int64_t step);
-  void draw(std::size_t head, std::uint32_t* bits, std::int64_t words) const;
+  void update_head_averages(std::size_t head, const MeasuredMass&);
+  void choose_blocks_of_head(std::size_t head, std::int64_t step);
+  void draw_bits(std::size_t head, std::uint32_t* bits, std::int64_t words) const;
 
   std::int64_t layer_, distances_;
   Pattern start_;
@@ -65,6 +65,6 @@ class BlockImportance {
 };
 
 // Returns true if a head of the section follows a rule with pattern: importance.
-bool keeps_important_blocks(const AttentionConfig&, std::int64_t kv_heads);
+bool uses_importance(const AttentionConfig&, std::int64_t kv_heads);
 
 }  // namespace ring

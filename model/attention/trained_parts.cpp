@@ -19,7 +19,7 @@ std::span<const TrainedPart> trained_parts() {
 std::string more_than_a_pattern(const AttentionConfig& c, std::int64_t kv_heads) {
   for (const TrainedPart& part : trained_parts())
     if (part.in(c)) return str("has ", part.name, " (", part.setting, ")");
-  if (keeps_important_blocks(c, kv_heads)) return "keeps blocks by importance";
+  if (uses_importance(c, kv_heads)) return "keeps blocks by importance";
   if (c.reuse > 1) return str("shares its selection (reuse: ", c.reuse, ")");
   return "";
 }

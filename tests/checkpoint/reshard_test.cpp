@@ -156,7 +156,7 @@ TEST(Reshard, MeasuredValuesMayDifferAndRankZerosIsSaved) {
   const auto errors = run_ranks(2, [&](const WriterGroup& group) {
     double seconds = 1.5 + group.rank;
     State s;
-    s.add("seconds", &seconds, ValueOf::rank_0);
+    s.add("seconds", &seconds, StateScope::rank0);
     write_checkpoint(folder.path(), 1, s.snapshot(stream()), "{}", {}, group);
   });
   EXPECT_EQ(joined(errors), "\n\n");

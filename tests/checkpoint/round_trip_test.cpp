@@ -118,12 +118,12 @@ TEST(Load, NamesDifferencesAndChangesNothing) {
 }
 
 // In these tests, metadata lists the names that the checkpoint was saved with, separated by blanks.
-MayDiffer with_names_in_metadata(TensorsApart* heard) {
+PartialLoadPolicy with_names_in_metadata(KeyMismatch* heard) {
   const auto saved = [](const std::string& metadata) {
     std::istringstream names(nlohmann::json::parse(metadata).at("names").get<std::string>());
     return std::set<std::string>(std::istream_iterator<std::string>(names), {});
   };
-  return {saved, [heard](const TensorsApart& apart, const std::string&) { *heard = apart; }};
+  return {saved, [heard](const KeyMismatch& mismatch, const std::string&) { *heard = mismatch; }};
 }
 
 TEST(Load, MaySkipTensorsBelowAPrefix) {
@@ -141,8 +141,8 @@ TEST(Load, MaySkipTensorsBelowAPrefix) {
   state.add("optimizer.momentum.w", fresh);
   state.add("optimizer.m.x", x);
   EXPECT_TRUE(contains(error_of([&] { load_state(path, state, stream()); }), "optimizer.momentum.w"));
-  TensorsApart heard;
-  state.may_differ("optimizer.", with_names_in_metadata(&heard));
+  KeyMismatch heard;
+  state.allow_partial_load("optimizer.", with_names_in_metadata(&heard));
   load_state(path, state, stream());
   EXPECT_EQ(heard.missing, std::vector<std::string>{"optimizer.momentum.w"});
   EXPECT_EQ(heard.unexpected, std::vector<std::string>{"optimizer.m.w"});
@@ -153,7 +153,7 @@ TEST(Load, MaySkipTensorsBelowAPrefix) {
   State cut;
   cut.add("model.w", w);
   cut.add("optimizer.m.x", shorter);
-  cut.may_differ("optimizer.", with_names_in_metadata(&heard));
+  cut.allow_partial_load("optimizer.", with_names_in_metadata(&heard));
   EXPECT_TRUE(contains(error_of([&] { load_state(path, cut, stream()); }), "optimizer.m.x: f32[5]"));
 }
 
@@ -166,11 +166,11 @@ TEST(Load, MaySkipValuesBelowAPrefix) {
   const fs::path path =
       write_checkpoint(folder.path(), 1, saved.snapshot(stream()), R"({"names": "old.count old.lost"})");
   std::int64_t loaded = 0, fresh = 5, lost = 6;
-  TensorsApart heard;
+  KeyMismatch heard;
   State state;
   state.add("step", &loaded);
   state.add("old.fresh", &fresh);
-  state.may_differ("old.", with_names_in_metadata(&heard));
+  state.allow_partial_load("old.", with_names_in_metadata(&heard));
   load_state(path, state, stream());
   EXPECT_EQ(loaded, 7);
   EXPECT_EQ(fresh, 5);
@@ -190,8 +190,8 @@ TEST(Load, NamesTensorsThatTheCheckpointLost) {
   const fs::path path = write_checkpoint(folder.path(), 1, saved.snapshot(stream()), R"({"names": "optimizer.m.v"})");
   State state;
   state.add("optimizer.m.v", v);
-  TensorsApart heard;
-  state.may_differ("optimizer.", with_names_in_metadata(&heard));
+  KeyMismatch heard;
+  state.allow_partial_load("optimizer.", with_names_in_metadata(&heard));
   const std::string error = error_of([&] { load_state(path, state, stream()); });
   EXPECT_TRUE(contains(error, path.string())) << error;
   EXPECT_TRUE(contains(error, "missing in the checkpoint: optimizer.m.v")) << error;

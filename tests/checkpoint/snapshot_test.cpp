@@ -105,11 +105,11 @@ TEST(Snapshot, UsesReservedMemory) {
 struct Travelling {
   Travelling() {
     state.add("t", t);
-    state.written_behind([this](const Stream& s) { chunks.settle(s); });
+    state.set_wait_for_writes([this](const Stream& s) { chunks.wait_for_copies(s); });
   }
   void bring(float value) {
     const std::vector<float> values(64, value);
-    chunks.change([&](std::int64_t first, std::int64_t n, const std::vector<Tensor>& here) {
+    chunks.for_each_chunk([&](std::int64_t first, std::int64_t n, const std::vector<Tensor>& here) {
       copy(here[0], from_host(values, stream()).narrow(0, first, n), stream());
     });
   }
@@ -144,7 +144,7 @@ TEST(Snapshot, IsLoadedAfterCopiesInFlight) {
   const fs::path saved = write_checkpoint(folder.path(), 1, away.state.snapshot(stream()), "{}");
   away.bring(5);
   load_state(saved, away.state, stream());
-  away.chunks.settle(stream());
+  away.chunks.wait_for_copies(stream());
   EXPECT_EQ(away.values(), Travelling::all(3)) << "copies came over it";
 }
 

@@ -39,21 +39,21 @@ std::vector<Streams> all_streams() {
 }
 
 // Each pass copies a to b and new values to a, so that the test sees both what a pass reads and what it writes.
-void expect_passes(const Streams& s, std::int64_t n, HostChunks::Bytes bytes, bool begins) {
+void expect_passes(const Streams& s, std::int64_t n, HostChunks::Sizes bytes, bool begins) {
   const Stream cpu = Stream::cpu(1);
   const Tensor a = numbers(n, 1, cpu), b = numbers(n, 0.5, cpu);
   HostChunks chunks({a, b}, bytes, s.compute, s.in, s.out);
   std::vector<Tensor> brings;
   for (int pass = 0; pass < 3; ++pass) {
     brings.push_back(numbers(n, static_cast<float>(1000 * (pass + 2)), cpu));
-    if (begins) chunks.begin();
-    chunks.change([&](std::int64_t first, std::int64_t count, const std::vector<Tensor>& here) {
+    if (begins) chunks.prefetch();
+    chunks.for_each_chunk([&](std::int64_t first, std::int64_t count, const std::vector<Tensor>& here) {
       ASSERT_EQ(here[0].numel(), count);
       copy(here[1], here[0], s.compute);
       copy(here[0], brings.back().narrow(0, first, count), s.compute);
     });
   }
-  chunks.settle(s.compute);
+  chunks.wait_for_copies(s.compute);
   s.compute.synchronize();
   EXPECT_EQ(values_of(a), values_of(brings[2])) << n << " elements";
   EXPECT_EQ(values_of(b), values_of(brings[1])) << n << " elements";
@@ -64,8 +64,8 @@ struct Pass {
   Pass(const Streams& streams, std::int64_t ring)
       : s(streams), chunks({a}, {.chunk = 64, .ring = 64 * ring}, s.compute, s.in, s.out) {}
   void run() {
-    chunks.begin();
-    chunks.change([&](std::int64_t first, std::int64_t n, const std::vector<Tensor>& here) {
+    chunks.prefetch();
+    chunks.for_each_chunk([&](std::int64_t first, std::int64_t n, const std::vector<Tensor>& here) {
       copy(here[0], brings.narrow(0, first, n), s.compute);
     });
   }
@@ -92,7 +92,7 @@ TEST(HostChunks, TheLastChunksAreCopiedBackWhileTheStreamContinues) {
     for (std::int64_t i = 0; i < 100; ++i)
       EXPECT_EQ(p.a.data<float>()[i], static_cast<float>(i < left ? 500 + i : 1 + i)) << "ring of " << ring;
     const Stream other = Stream::cpu(1);
-    p.chunks.settle(other);
+    p.chunks.wait_for_copies(other);
     EXPECT_EQ(values_of(p.a), values_of(p.brings));
   }
 }
@@ -105,18 +105,18 @@ TEST(HostChunks, AWriteAfterAPassIsSeenByTheNextPass) {
       const Tensor a = numbers(100, 1, cpu), loaded = numbers(100, 1000, cpu), seen = numbers(100, 0, cpu);
       HostChunks chunks({a}, {.chunk = 64, .ring = 64 * ring}, s.compute, s.in, s.out);
       const auto pass = [&] {
-        chunks.begin();
-        chunks.change([&](std::int64_t first, std::int64_t n, const std::vector<Tensor>& here) {
+        chunks.prefetch();
+        chunks.for_each_chunk([&](std::int64_t first, std::int64_t n, const std::vector<Tensor>& here) {
           copy(seen.narrow(0, first, n), here[0], s.compute);
         });
       };
       pass();
-      chunks.settle(s.compute);
+      chunks.wait_for_copies(s.compute);
       copy(a, loaded, s.compute);
       pass();
       s.compute.synchronize();
       EXPECT_EQ(values_of(seen), values_of(loaded)) << "ring of " << ring;
-      chunks.settle(s.compute);
+      chunks.wait_for_copies(s.compute);
       s.compute.synchronize();
       EXPECT_EQ(values_of(a), values_of(loaded)) << "ring of " << ring;
     }
@@ -141,7 +141,7 @@ TEST(HostChunks, UnusedPrefetchesEndBeforeTheirMemoryIsFreed) {
   const auto in = std::make_shared<DoneStream>();
   std::optional<Pass> p;
   p.emplace(Streams{Stream::cpu(1), Stream(in), Stream::cpu(1)}, 5);
-  p->chunks.begin();
+  p->chunks.prefetch();
   p.reset();
   EXPECT_TRUE(in->done);
 }
@@ -168,11 +168,11 @@ TEST(HostChunks, ARecordedPassEndsWhenAllChunksAreCopiedBack) {
   Pass p({Stream(std::make_shared<RecordingStream>()), Stream(counting), late_stream()}, 100);
   for (int pass = 0; pass < 2; ++pass) {
     counting->waits = 0;
-    p.chunks.begin();
+    p.chunks.prefetch();
     EXPECT_EQ(counting->waits, 1) << "for more than the recording's own stream";
     p.run();
     const Stream other = Stream::cpu(1);
-    p.chunks.settle(other);
+    p.chunks.wait_for_copies(other);
     EXPECT_EQ(values_of(p.a), values_of(p.brings));
   }
 }
@@ -181,10 +181,10 @@ TEST(HostChunks, EarlierCopiesAreJoinedBeforeARecording) {
   const auto counting = std::make_shared<CountingStream>();
   Pass p({Stream::cpu(1), Stream(counting), late_stream()}, 100);
   p.run();
-  p.chunks.join();
+  p.chunks.join_copies();
   EXPECT_EQ(values_of(p.a), values_of(p.brings));
   counting->waits = 0;
-  p.chunks.begin();
+  p.chunks.prefetch();
   EXPECT_EQ(counting->waits, 0) << "for copies that have joined";
 }
 
@@ -194,7 +194,7 @@ TEST(HostChunks, EveryElementIsVisitedOnce) {
     const Tensor f = numbers(n, 1, cpu), h = Tensor::zeros({n}, DType::bf16, cpu);
     HostChunks chunks({f, h}, {.chunk = 300}, cpu);  // 48 elements of 6 bytes each
     std::int64_t next = 0;
-    chunks.change([&](std::int64_t first, std::int64_t count, const std::vector<Tensor>& here) {
+    chunks.for_each_chunk([&](std::int64_t first, std::int64_t count, const std::vector<Tensor>& here) {
       EXPECT_EQ(first, next);
       EXPECT_EQ(first % HostChunks::kAlign, 0);
       EXPECT_LE(count, 48);
@@ -216,7 +216,7 @@ TEST(HostChunks, ChunksOfSeveralPiecesEndAtAllowedEnds) {
     EXPECT_EQ(chunks.device_bytes(), HostChunks::device_bytes(208, 8, {.chunk = bytes}, ends));
     EXPECT_EQ(chunks.host_bytes(), std::size_t{4} * (60 + 128 + 208));
     std::int64_t next = 0;
-    chunks.change([&](std::int64_t first, std::int64_t n, const std::vector<Tensor>& here) {
+    chunks.for_each_chunk([&](std::int64_t first, std::int64_t n, const std::vector<Tensor>& here) {
       EXPECT_EQ(first, next);
       next = first + n;
       EXPECT_TRUE(std::ranges::count(ends, next)) << "ends at " << next;
@@ -224,7 +224,7 @@ TEST(HostChunks, ChunksOfSeveralPiecesEndAtAllowedEnds) {
         for (std::int64_t i = 0; i < n; ++i) t.data<float>()[i] += 1;
     });
     EXPECT_EQ(next, 208);
-    chunks.settle(cpu);
+    chunks.wait_for_copies(cpu);
     EXPECT_EQ(values_of(a), values_of(numbers(60, 1, cpu)));
     EXPECT_EQ(values_of(b), values_of(numbers(128, 101, cpu)));
     EXPECT_EQ(values_of(whole), values_of(numbers(208, 501, cpu)));
@@ -237,12 +237,12 @@ TEST(HostChunks, BeginMayBeRepeated) {
   for (const Streams& s : all_streams()) {
     const Tensor a = numbers(100, 1, cpu), new_a = numbers(100, 7, cpu);
     HostChunks chunks({a}, {.chunk = 64}, s.compute, s.in, s.out);
-    chunks.begin();
-    chunks.begin();
-    chunks.change([&](std::int64_t first, std::int64_t n, const std::vector<Tensor>& here) {
+    chunks.prefetch();
+    chunks.prefetch();
+    chunks.for_each_chunk([&](std::int64_t first, std::int64_t n, const std::vector<Tensor>& here) {
       copy(here[0], new_a.narrow(0, first, n), s.compute);
     });
-    chunks.settle(s.compute);
+    chunks.wait_for_copies(s.compute);
     s.compute.synchronize();
     EXPECT_EQ(values_of(a), values_of(new_a));
   }
@@ -251,14 +251,14 @@ TEST(HostChunks, BeginMayBeRepeated) {
 TEST(HostChunks, UseTheMemoryThatTheyReport) {
   const Stream cpu = Stream::cpu(1);
   for (const std::int64_t n : {0, 1, 100, 1000})
-    for (const HostChunks::Bytes bytes : {HostChunks::Bytes{64}, {64, 500}, {64, 1 << 20}, {4096, -1}, {1 << 20}}) {
+    for (const HostChunks::Sizes bytes : {HostChunks::Sizes{64}, {64, 500}, {64, 1 << 20}, {4096, -1}, {1 << 20}}) {
       const Tensor f = Tensor::zeros({n}, DType::f32, cpu), h = Tensor::zeros({n}, DType::bf16, cpu);
       const std::size_t before = cpu.allocator()->stats().in_use;
       HostChunks chunks({f, h}, bytes, cpu);
       EXPECT_EQ(cpu.allocator()->stats().in_use - before, chunks.device_bytes()) << n << " elements, " << bytes.ring;
       EXPECT_EQ(HostChunks::device_bytes(n, 6, bytes), chunks.device_bytes());
       EXPECT_EQ(chunks.host_bytes(), static_cast<std::size_t>(6 * n));
-      chunks.change([&](std::int64_t, std::int64_t count, const auto&) { EXPECT_GT(count, 0); });
+      chunks.for_each_chunk([&](std::int64_t, std::int64_t count, const auto&) { EXPECT_GT(count, 0); });
     }
   EXPECT_EQ(HostChunks::device_bytes(1 << 20, 8, {1 << 13}), std::size_t{3} << 13);
   EXPECT_EQ(HostChunks::device_bytes(1 << 20, 8, {1 << 13, (5 << 13) + 100}), std::size_t{5} << 13);  // whole chunks

@@ -56,8 +56,8 @@ using Blocks = std::vector<std::int32_t>;
 
 // Measured and chosen ahead of one step.
 bool take(BlockImportance& i, std::int64_t step, const MeasuredMass& m) {
-  i.average(step, m);
-  return i.choose(step);
+  i.update_averages(step, m);
+  return i.choose_blocks(step);
 }
 
 TEST(BlockImportance, KeepsTheNewestUntilSomethingIsMeasured) {
@@ -91,8 +91,8 @@ TEST(BlockImportance, AveragesWhatWasMeasured) {
   for (double& s : m.sums) s = 6;
   for (double& r : m.rows) r = 8;
   m.rows[3] = 0;  // not kept
-  EXPECT_FALSE(i.measures(9));
-  EXPECT_TRUE(i.measures(10)) << "eight times in an interval";
+  EXPECT_FALSE(i.measures_before(9));
+  EXPECT_TRUE(i.measures_before(10)) << "eight times in an interval";
   EXPECT_FALSE(take(i, 10, m));
   for (double& s : m.sums) s = 2;
   EXPECT_FALSE(take(i, 20, m));
@@ -181,9 +181,9 @@ Names saved_of(const ModelConfig& c) {
 
 TEST(BlockImportance, NeedsARuleOfSomeHead) {
   const char* rules = "{pattern: importance, keep: 3}, {local: 2}";
-  EXPECT_TRUE(keeps_important_blocks(model(rules, "[1, 0]").attention, kHeads));
-  EXPECT_FALSE(keeps_important_blocks(model(rules, "[1]").attention, kHeads));
-  EXPECT_FALSE(keeps_important_blocks({}, kHeads));
+  EXPECT_TRUE(uses_importance(model(rules, "[1, 0]").attention, kHeads));
+  EXPECT_FALSE(uses_importance(model(rules, "[1]").attention, kHeads));
+  EXPECT_FALSE(uses_importance({}, kHeads));
   EXPECT_EQ(saved_of(model(rules)), (Names{"importance.blocks.0.averages", "importance.blocks.0.scores"}));
   EXPECT_EQ(saved_of(model("{local: 2}")), Names{});
 }

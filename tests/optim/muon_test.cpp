@@ -140,7 +140,7 @@ std::map<std::string, Matrix> trained(const OptimizerConfig& config, const Param
     fill_gradients(m, t, ctx);
     optimizer.update(state_of_step(t, config, ctx), ctx);
   }
-  optimizer.settle(ctx.stream);
+  optimizer.wait_for_copies(ctx.stream);
   std::map<std::string, Matrix> all;
   for (const Param* p : m.params.layout())
     for (const LogicalParam& part : p->parts) all[part.name] = m.read(m.params.values, part.name, ctx);

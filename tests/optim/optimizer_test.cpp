@@ -87,7 +87,7 @@ class OptimizerTest : public testing::Test {
   }
   Bytes bytes_of(const Model& m, const Optimizer& optimizer) const {
     Bytes all;
-    optimizer.settle(ctx.stream);
+    optimizer.wait_for_copies(ctx.stream);
     add_bytes(all, m.params.values);
     add_bytes(all, m.params.weights);
     for (const OptimizerState& s : optimizer.states()) add_bytes(all, s.buffer.flat);
@@ -209,7 +209,7 @@ TEST_F(OptimizerTest, MayHaveNoStates) {
 TEST(LaneRange, IsCutAtBothEnds) {
   const LaneRange range{.range = {.first = {.offset = 1000, .shard_offset = 320}, .numel = 48}, .at = 32};
   const auto expect_part = [&](std::int64_t begin, std::int64_t n, std::int64_t at, std::int64_t numel) {
-    const LaneStretch part = range.within(begin, n);
+    const LaneSlice part = range.within(begin, n);
     EXPECT_EQ(part.what.numel, numel);
     if (numel == 0) return;
     EXPECT_EQ(part.at, at);

@@ -44,7 +44,7 @@ class SeenRows final : public TrainingState {
 
   const char* prefix() const override { return "toy."; }
   void add_to(State& state) override { state.add("toy.counts", counts_); }
-  void settle_for(const Stream& copies) override { copies_ = copies; }
+  void prepare_for_copy(const Stream& copies) override { copies_ = copies; }
   void begin(const std::vector<std::string>& missing) override {
     if (!missing.empty()) counts(0) = counts(1) = 0;
   }

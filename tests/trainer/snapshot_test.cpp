@@ -65,7 +65,7 @@ class TrainerSnapshot : public testing::Test {
     EXPECT_EQ(trainer.replays_graph(), replays);
     for (int i = 0; i < 3; ++i) {
       const Snapshot at_once = state.snapshot(ctx.stream);  // right behind the step
-      state.settle(ctx.stream);
+      state.wait_for_writes(ctx.stream);
       ctx.stream.synchronize();
       const Snapshot known = state.snapshot(ctx.stream);
       EXPECT_EQ(first_difference(known, at_once), "");

@@ -1,4 +1,4 @@
-#include "model/important_blocks.h"
+#include "model/block_importance_tracker.h"
 
 #include <algorithm>
 #include <array>
@@ -54,23 +54,23 @@ struct WatchedLayers {
 
 }  // namespace
 
-ImportantBlocks::ImportantBlocks(Model& model, const std::vector<Pattern>& patterns) : model_(model) {
+BlockImportanceTracker::BlockImportanceTracker(Model& model, const std::vector<Pattern>& patterns) : model_(model) {
   const ModelConfig& c = model.config();
   const std::vector<const AttentionConfig*> attentions = attentions_of(c);
   for (std::size_t i = 0; i < patterns.size(); ++i)
-    if (keeps_important_blocks(*attentions[i], c.kv_heads))
+    if (uses_importance(*attentions[i], c.kv_heads))
       layers_.emplace_back(*attentions[i], patterns[i], ModelSizes{c.kv_heads, c.context},
                            static_cast<std::int64_t>(i));
 }
 
-ImportantBlocks::~ImportantBlocks() {
+BlockImportanceTracker::~BlockImportanceTracker() {
   try {
-    if (travelling_) travelling_->work.wait(*arrivals_);
+    if (in_flight_) in_flight_->work.wait(*arrivals_);
   } catch (const Error&) {  // the error that ended the run was already reported
   }
 }
 
-void ImportantBlocks::attach(const StepAccess& step) {
+void BlockImportanceTracker::attach(const StepAccess& step) {
   if (layers_.empty()) return;
   step_.emplace(step);
   arrivals_ = copy_stream(step.ctx.stream);
@@ -83,7 +83,7 @@ void ImportantBlocks::attach(const StepAccess& step) {
   messages_ = step.ctx.empty({own_.numel() * step.mesh.world()}, DType::f32, Lifetime::run);
 }
 
-void ImportantBlocks::apply() {
+void BlockImportanceTracker::apply() {
   const Slice& slice = model_.parameters().slice();
   const std::int64_t kv_heads = model_.config().kv_heads / slice.size;
   const std::vector<AttentionLayer*> attentions = model_.attention_layers();
@@ -92,9 +92,9 @@ void ImportantBlocks::apply() {
         of_heads(i.pattern(), {slice.rank * kv_heads, kv_heads}));
 }
 
-const char* ImportantBlocks::prefix() const { return kPrefix; }
+const char* BlockImportanceTracker::prefix() const { return kPrefix; }
 
-void ImportantBlocks::add_to(State& state) {
+void BlockImportanceTracker::add_to(State& state) {
   for (const BlockImportance& i : layers_) {
     state.add(name_of(i.layer(), kAverages), i.averages());
     state.add(name_of(i.layer(), kScores), i.scores());
@@ -102,22 +102,22 @@ void ImportantBlocks::add_to(State& state) {
   if (!layers_.empty()) state.add(kMeasured, &measured_);
 }
 
-std::string ImportantBlocks::missing_text() const {
+std::string BlockImportanceTracker::missing_text() const {
   return "the checkpoint has no block importance for some layers. They keep the most recent blocks until their first "
          "choice";
 }
 
-std::string ImportantBlocks::unexpected_text() const {
+std::string BlockImportanceTracker::unexpected_text() const {
   return "the checkpoint has block importance for layers that do not use it in this run";
 }
 
-void ImportantBlocks::check_resume(const ModelConfig& before, const std::string& run) const {
+void BlockImportanceTracker::check_resume(const ModelConfig& before, const std::string& run) const {
   const ModelConfig& now = model_.config();
   const std::vector<const AttentionConfig*> had = attentions_of(before), has = attentions_of(now);
   for (std::size_t layer = 0; layer < std::min(had.size(), has.size()); ++layer) {
     const std::int64_t old_block = block_of(*had[layer]), block = block_of(*has[layer]);
-    if (old_block == block || !keeps_important_blocks(*had[layer], before.kv_heads) ||
-        !keeps_important_blocks(*has[layer], now.kv_heads))
+    if (old_block == block || !uses_importance(*had[layer], before.kv_heads) ||
+        !uses_importance(*has[layer], now.kv_heads))
       continue;
     fail(run, ": ", section_key(*has[layer], now), ".block: ", old_block, " -> ", block, ", but layer ", layer,
          " keeps blocks by importance, and the run's checkpoints hold averages for blocks of ", old_block,
@@ -126,7 +126,8 @@ void ImportantBlocks::check_resume(const ModelConfig& before, const std::string&
   }
 }
 
-std::string ImportantBlocks::load(const std::string& checkpoint, const Manifest& manifest, const ModelConfig& saved) {
+std::string BlockImportanceTracker::load(const std::string& checkpoint, const Manifest& manifest,
+                                         const ModelConfig& saved) {
   const auto has = [&](const BlockImportance& i) { return manifest.tensors.contains(name_of(i.layer(), kAverages)); };
   if (std::ranges::none_of(layers_, has)) return "";
   const std::vector<std::int64_t> blocks = blocks_of(model_.config()), theirs = blocks_of(saved);
@@ -155,7 +156,7 @@ std::string ImportantBlocks::load(const std::string& checkpoint, const Manifest&
 // Returns for each layer the masses by distance, f32 [2, KV heads, distances] (kernels/attention/distance_mass.h), of
 // this rank's queries and of the KV heads that it selects for. Kernels are not tuned for this, so that no choice of the
 // run depends on whether masses were measured.
-std::vector<Tensor> ImportantBlocks::distance_masses() {
+std::vector<Tensor> BlockImportanceTracker::distance_masses() {
   const std::int64_t heads = model_.config().kv_heads / slices(), first = slice_of(step_->mesh.rank()) * heads;
   ExecContext plain = step_->ctx;
   plain.tuning = nullptr;
@@ -165,7 +166,7 @@ std::vector<Tensor> ImportantBlocks::distance_masses() {
   for (std::size_t n = 0; n < layers_.size(); ++n) {
     masses[n] = step_->ctx.zeros({2, heads, layers_[n].distances()});
     watched.layers.push_back(all_layers[static_cast<std::size_t>(layers_[n].layer())]);
-    watched.layers.back()->watch = [&, n, all = layers_[n].first()](const AttendedHeads& h) {
+    watched.layers.back()->watch = [&, n, all = layers_[n].start_blocks()](const AttendedHeads& h) {
       const Attention call{
           .q = h.q, .k = h.k, .queries = h.spans, .keys = h.keys, .scale = h.scale, .pattern = h.pattern};
       const auto some = all.begin() + first + h.heads.first;
@@ -181,7 +182,7 @@ std::vector<Tensor> ImportantBlocks::distance_masses() {
   return masses;
 }
 
-void ImportantBlocks::measure(std::int64_t step) {
+void BlockImportanceTracker::measure(std::int64_t step) {
   const ExecContext& ctx = step_->ctx;
   const std::vector<Tensor> masses = distance_masses();
   const auto part = [&](std::size_t first) { return own_.data<float>() + first; };
@@ -189,26 +190,26 @@ void ImportantBlocks::measure(std::int64_t step) {
     ctx.stream.impl().copy(part(first_[i]), masses[i].raw(), masses[i].bytes());
   const std::array<float, kDigits> digits = digits_of(layers_);
   ctx.stream.impl().upload(part(message() - kDigits), digits.data(), sizeof(digits));
-  travelling_ = {step, step_->mesh.all().all_gather(messages_, own_, ctx.stream.record())};
+  in_flight_ = {step, step_->mesh.all().all_gather(messages_, own_, ctx.stream.record())};
 }
 
 // Waits for copies of the averages and scores. Call before writing them.
-void ImportantBlocks::await_copies() {
+void BlockImportanceTracker::wait_for_copies() {
   if (copies_) std::exchange(copies_, std::nullopt)->synchronize();  // host waits: checkpoint
 }
 
 // Averages the measurement in flight, which has arrived by the time of the next one.
-void ImportantBlocks::settle() {
-  if (!travelling_) return;
-  Travelling last = *std::exchange(travelling_, std::nullopt);
+void BlockImportanceTracker::finish_measurement() {
+  if (!in_flight_) return;
+  Measurement last = *std::exchange(in_flight_, std::nullopt);
   last.work.wait(*arrivals_);
   const std::vector<float> messages = to_host<float>(messages_, *arrivals_);
   check_choices(messages);
-  await_copies();
-  for (std::size_t i = 0; i < layers_.size(); ++i) layers_[i].average(last.step, sum_over_ranks(messages, i));
+  wait_for_copies();
+  for (std::size_t i = 0; i < layers_.size(); ++i) layers_[i].update_averages(last.step, sum_over_ranks(messages, i));
 }
 
-void ImportantBlocks::check_choices(const std::vector<float>& messages) const {
+void BlockImportanceTracker::check_choices(const std::vector<float>& messages) const {
   const auto digits = [&](int rank) {
     const auto end = messages.begin() + static_cast<std::ptrdiff_t>(message() * (static_cast<std::size_t>(rank) + 1));
     return std::vector(end - kDigits, end);
@@ -221,14 +222,14 @@ void ImportantBlocks::check_choices(const std::vector<float>& messages) const {
 }
 
 // Returns the group of KV heads that a rank computes. Ranks are ordered with tp fastest, then cp.
-std::int64_t ImportantBlocks::slice_of(int rank) const {
+std::int64_t BlockImportanceTracker::slice_of(int rank) const {
   const int tp = step_->mesh.degree("tp"), cp = step_->mesh.degree("cp");
   const std::int64_t parts = step_->cp_of_heads;
   return rank % tp * parts + (parts > 1 ? rank / tp % cp : 0);
 }
 
 // Sums the messages in rank order; each rank contributes its group of the heads.
-MeasuredMass ImportantBlocks::sum_over_ranks(const std::vector<float>& messages, std::size_t layer) const {
+MeasuredMass BlockImportanceTracker::sum_over_ranks(const std::vector<float>& messages, std::size_t layer) const {
   const auto all = static_cast<std::size_t>(layers_[layer].averages().numel());
   const std::size_t here = all / static_cast<std::size_t>(slices());
   MeasuredMass m{std::vector<double>(all), std::vector<double>(all)};
@@ -240,33 +241,33 @@ MeasuredMass ImportantBlocks::sum_over_ranks(const std::vector<float>& messages,
   return m;
 }
 
-bool ImportantBlocks::before_step(std::int64_t step) {
-  const auto measures = [&](const BlockImportance& i) { return i.measures(step); };
+bool BlockImportanceTracker::before_step(std::int64_t step) {
+  const auto measures = [&](const BlockImportance& i) { return i.measures_before(step); };
   if (step <= measured_ || std::ranges::none_of(layers_, measures)) return false;
-  settle();
-  await_copies();
+  finish_measurement();
+  wait_for_copies();
   bool changed = false;
-  for (BlockImportance& i : layers_) changed |= i.choose(step);
+  for (BlockImportance& i : layers_) changed |= i.choose_blocks(step);
   if (changed) apply();
   measure(step);
   measured_ = step;
   return changed;
 }
 
-void ImportantBlocks::settle_for(const Stream& copies) {
-  settle();
+void BlockImportanceTracker::prepare_for_copy(const Stream& copies) {
+  finish_measurement();
   if (step_) copies_ = copies;
 }
 
-void ImportantBlocks::begin(const std::vector<std::string>& missing) {
+void BlockImportanceTracker::begin(const std::vector<std::string>& missing) {
   const auto lacks = [&](const std::string& name) { return std::ranges::find(missing, name) != missing.end(); };
-  await_copies();
+  wait_for_copies();
   for (BlockImportance& i : layers_)
-    if (lacks(name_of(i.layer(), kAverages))) i.forget();
+    if (lacks(name_of(i.layer(), kAverages))) i.reset();
   if (lacks(kMeasured)) measured_ = 0;
 }
 
-bool ImportantBlocks::on_state_loaded() {
+bool BlockImportanceTracker::on_state_loaded() {
   apply();
   return !layers_.empty();
 }

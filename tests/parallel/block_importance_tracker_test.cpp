@@ -15,7 +15,7 @@
 #include "engine/memory_choice.h"
 #include "engine/resolve.h"
 #include "job/store.h"
-#include "model/important_blocks.h"
+#include "model/block_importance_tracker.h"
 #include "model/patterns.h"
 #include "tests/late_stream.h"
 #include "tests/trainer/documents.h"
@@ -47,8 +47,8 @@ struct LoadedRank {
 };
 
 // Those of a run, beside the model's own, which no trainer uses here.
-struct Attached : ImportantBlocks {
-  explicit Attached(LoadedRank& r) : ImportantBlocks(r.step.model(), patterns_of(r.config.model)) {
+struct Attached : BlockImportanceTracker {
+  explicit Attached(LoadedRank& r) : BlockImportanceTracker(r.step.model(), patterns_of(r.config.model)) {
     attach(r.step.access());
   }
 };
@@ -121,7 +121,7 @@ TEST_F(DistImportantBlocks, ASnapshotHasWhatWasMeasured) {
   const std::vector<std::string> errors = on_two_ranks([&](LoadedRank& r) {
     Attached blocks(r);
     blocks.before_step(1);
-    blocks.settle_for(r.ctx.stream);
+    blocks.prepare_for_copy(r.ctx.stream);
     EXPECT_GT(blocks.layers()[0].averages().data<float>()[0], 0);
   });
   EXPECT_EQ(errors[0] + errors[1], "");
@@ -133,7 +133,7 @@ TEST_F(DistImportantBlocks, WhatASaveCopiesIsNotChosenAnewBefore) {
     Attached blocks(r);
     blocks.before_step(1);
     const Stream copies = late_stream();
-    blocks.settle_for(copies);
+    blocks.prepare_for_copy(copies);
     const Tensor& scores = blocks.layers()[0].scores();
     const std::vector<float> kept(scores.data<float>(), scores.data<float>() + scores.numel());
     std::vector<float> copied(kept.size());
@@ -158,7 +158,7 @@ TEST_F(DistImportantBlocks, BeginAnewWhereACheckpointHasNone) {
     EXPECT_NE(measured, empty);
     EXPECT_TRUE(blocks.before_step(4));
     EXPECT_NE(values(first.scores()), newest);
-    blocks.settle_for(r.ctx.stream);  // as a load does
+    blocks.prepare_for_copy(r.ctx.stream);  // as a load does
     blocks.begin({"importance.blocks.0.averages", "importance.blocks.0.scores"});
     EXPECT_EQ(values(first.averages()), empty);
     EXPECT_EQ(values(first.scores()), newest);

@@ -17,11 +17,11 @@
 
 namespace ring {
 
-class ImportantBlocks : public TrainingState {
+class BlockImportanceTracker : public TrainingState {
  public:
   // patterns: one per layer, for all heads. The model must outlive this object.
-  ImportantBlocks(Model&, const std::vector<Pattern>& patterns);
-  ~ImportantBlocks() override;  // waits for a measurement in flight
+  BlockImportanceTracker(Model&, const std::vector<Pattern>& patterns);
+  ~BlockImportanceTracker() override;  // waits for a measurement in flight
 
   // Returns one entry for each layer that keeps blocks by importance.
   std::span<BlockImportance> layers() { return layers_; }
@@ -33,7 +33,7 @@ class ImportantBlocks : public TrainingState {
   bool before_step(std::int64_t step) override;
   const char* prefix() const override;
   void add_to(State&) override;
-  void settle_for(const Stream& copies) override;
+  void prepare_for_copy(const Stream& copies) override;
   void begin(const std::vector<std::string>& missing) override;
   bool on_state_loaded() override;
   std::string missing_text() const override;
@@ -46,14 +46,14 @@ class ImportantBlocks : public TrainingState {
 
  private:
   // A measurement in flight, in messages_.
-  struct Travelling {
+  struct Measurement {
     std::int64_t step;
     Work work;
   };
   std::vector<Tensor> distance_masses();
   void measure(std::int64_t step);
-  void settle();
-  void await_copies();
+  void finish_measurement();
+  void wait_for_copies();
   void check_choices(const std::vector<float>& messages) const;
   MeasuredMass sum_over_ranks(const std::vector<float>& messages, std::size_t layer) const;
   std::size_t message() const { return static_cast<std::size_t>(own_.numel()); }  // f32 numbers per rank
@@ -70,7 +70,7 @@ class ImportantBlocks : public TrainingState {
   Tensor own_, messages_;
   std::vector<std::size_t> first_;  // each layer's offset in a message
   std::optional<Stream> arrivals_;  // set if step_ is
-  std::optional<Travelling> travelling_;
+  std::optional<Measurement> in_flight_;
   std::optional<Stream> copies_;
   std::int64_t measured_ = 0;  // the last step that measured; a step repeated after a bad one does not measure again
 };
