@@ -23,7 +23,7 @@ class Foreign : public testing::Test {
   }
 
   // Creates all kinds of foreign files and folders. Returns their names.
-  std::vector<std::string> put_everything() const {
+  std::vector<std::string> create_foreign_files() const {
     const std::string digits = "000000010", step = "step-" + digits;
     file("notes.txt");
     file("step-000000011");
@@ -52,7 +52,7 @@ class Foreign : public testing::Test {
 };
 
 TEST_F(Foreign, FilesAreNotTakenForCheckpoints) {
-  const auto names = put_everything();
+  const auto names = create_foreign_files();
   EXPECT_TRUE(list_checkpoints(folder()).empty());
   EXPECT_EQ(newest(), -1);
   EXPECT_EQ(remove_stale(folder()), 0);
@@ -62,7 +62,7 @@ TEST_F(Foreign, FilesAreNotTakenForCheckpoints) {
 }
 
 TEST_F(Foreign, CheckpointsAreWrittenKeptAndRemovedBesideOtherFiles) {
-  const auto names = put_everything();
+  const auto names = create_foreign_files();
   for (const std::int64_t step : {5, 20, 30, 40}) write_small(folder(), step, {2, 0});
   EXPECT_EQ(newest(), 40);
   const auto all = list_checkpoints(folder());
@@ -72,7 +72,7 @@ TEST_F(Foreign, CheckpointsAreWrittenKeptAndRemovedBesideOtherFiles) {
 }
 
 TEST_F(Foreign, AFileWithTheNameOfANewCheckpointIsSetAside) {
-  put_everything();
+  create_foreign_files();
   for (const std::int64_t step : {11, 13, 16, 17, 18, 19}) {
     const std::string name = checkpoint_name(step);
     write_small(folder(), step);

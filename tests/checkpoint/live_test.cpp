@@ -40,7 +40,7 @@ class Pruning : public testing::Test {
     EXPECT_GE(step, 60) << "hardly anything was removed meanwhile";
   }
   fs::path checkpoints() const { return temp_.path() / "checkpoints"; }
-  static Finished ring(std::vector<std::string> words) {
+  static Finished run_checkpoint_command(std::vector<std::string> words) {
     words.insert(words.begin(), {ring_binary(), "checkpoint"});
     return run_process(words);
   }
@@ -93,11 +93,12 @@ TEST_F(Pruning, CommandsSeeTheCurrentCheckpoints) {
   const std::string run = temp_.path().string();
   for (int i = 0; i < 10; ++i) {
     for (const char* command : {"verify", "inspect"}) {
-      const Finished done = ring({command, run});
+      const Finished done = run_checkpoint_command({command, run});
       EXPECT_EQ(done.code, 0) << command << ": " << done.output;
       EXPECT_EQ(done.output.find("damaged"), std::string::npos) << done.output;
     }
-    const Finished compared = ring({"diff", run, run, "--tensors"});  // exit code 1 if the steps were different
+    const Finished compared =
+        run_checkpoint_command({"diff", run, run, "--tensors"});  // exit code 1 if the steps were different
     EXPECT_TRUE(contains(compared.output, " of 7 tensors ") || contains(compared.output, " of 7 differ"))
         << compared.output;
   }

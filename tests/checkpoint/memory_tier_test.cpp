@@ -20,11 +20,11 @@ class MemoryTiers : public testing::Test {
   MemoryTier tier(const std::string& identity = "this") const {
     return MemoryTier(kept_.files(), identity, kept_.key());
   }
-  static MemoryTier& with_room(MemoryTier& t) {
+  static MemoryTier& reserve_memory(MemoryTier& t) {
     t.reserve(SmallState(0).state, stream());
     return t;
   }
-  static void keep(MemoryTier& t, std::int64_t step) {
+  static void save_snapshot(MemoryTier& t, std::int64_t step) {
     const SmallState s(static_cast<std::uint64_t>(step));
     t.seal(t.take(s.state, stream()), step, R"({"config":"a: 1"})");
   }
@@ -43,22 +43,22 @@ class MemoryTiers : public testing::Test {
 TEST_F(MemoryTiers, TheTwoNewestCanBeLoadedByTheNextProcess) {
   MemoryTier writer = tier();
   EXPECT_EQ(writer.whole_steps(), steps({}));
-  with_room(writer);
+  reserve_memory(writer);
   EXPECT_EQ(writer.whole_steps(), steps({}));
-  for (const std::int64_t step : {10, 20, 30}) keep(writer, step);
+  for (const std::int64_t step : {10, 20, 30}) save_snapshot(writer, step);
   MemoryTier next = tier();
   EXPECT_EQ(next.whole_steps(), steps({20, 30}));
   expect_loads(next, 30);
-  EXPECT_EQ(with_room(next).whole_steps(), steps({20, 30})) << "taking the room again destroys nothing";
-  keep(next, 40);
+  EXPECT_EQ(reserve_memory(next).whole_steps(), steps({20, 30})) << "taking the room again destroys nothing";
+  save_snapshot(next, 40);
   EXPECT_EQ(tier().whole_steps(), steps({30, 40}));
 }
 
 TEST_F(MemoryTiers, ASnapshotBeingWrittenDoesNotCountAndTheOlderOneDoes) {
   MemoryTier writer = tier();
-  with_room(writer);
-  keep(writer, 10);
-  keep(writer, 20);
+  reserve_memory(writer);
+  save_snapshot(writer, 10);
+  save_snapshot(writer, 20);
   const SmallState s(30);
   const Snapshot unsealed = writer.take(s.state, stream());
   MemoryTier next = tier();
@@ -68,12 +68,12 @@ TEST_F(MemoryTiers, ASnapshotBeingWrittenDoesNotCountAndTheOlderOneDoes) {
 
 TEST_F(MemoryTiers, ASnapshotHeldForACheckpointIsNotOverwritten) {
   MemoryTier t = tier();
-  with_room(t);
+  reserve_memory(t);
   const SmallState s(10);
   const Snapshot saved = t.take(s.state, stream());
   t.seal(saved, 10, "{}");
   t.hold();
-  for (const std::int64_t step : {20, 30, 40}) keep(t, step);
+  for (const std::int64_t step : {20, 30, 40}) save_snapshot(t, step);
   EXPECT_EQ(t.whole_steps(), steps({10, 40}));
   const TempFolder folder;
   write_checkpoint(folder.path(), 10, saved, "{}");
@@ -85,8 +85,8 @@ TEST_F(MemoryTiers, ASnapshotHeldForACheckpointIsNotOverwritten) {
 // There is no space for the manifest. Later snapshots find space, and no damaged snapshot is loaded.
 TEST_F(MemoryTiers, WithoutSpaceForAManifestTheSnapshotBeforeCounts) {
   MemoryTier t = tier();
-  with_room(t);
-  keep(t, 10);
+  reserve_memory(t);
+  save_snapshot(t, 10);
   {
     const IoWatch full("memfd:", [](const IoCall& c) { return c.name == "write" ? ENOSPC : 0; });
     const SmallState s(20);
@@ -96,23 +96,23 @@ TEST_F(MemoryTiers, WithoutSpaceForAManifestTheSnapshotBeforeCounts) {
     t.forget();
     EXPECT_EQ(tier().whole_steps(), steps({}));
   }
-  keep(t, 30);
+  save_snapshot(t, 30);
   EXPECT_EQ(tier().whole_steps(), steps({30}));
 }
 
 TEST_F(MemoryTiers, OtherSettingsFindNothing) {
   MemoryTier writer = tier();
-  keep(with_room(writer), 10);
+  save_snapshot(reserve_memory(writer), 10);
   EXPECT_EQ(tier("other").whole_steps(), steps({}));
   MemoryTier other = tier("other");
-  with_room(other);
+  reserve_memory(other);
   EXPECT_EQ(tier().whole_steps(), steps({})) << "the room is the other's now";
 }
 
 TEST_F(MemoryTiers, ForgottenStepsAreGoneAndClearedMemoryIsFree) {
   MemoryTier t = tier();
   EXPECT_EQ(t.bytes(), 0u);
-  keep(with_room(t), 10);
+  save_snapshot(reserve_memory(t), 10);
   EXPECT_GE(t.bytes(), 2 * SmallState(0).state.bytes());
   t.forget();
   EXPECT_EQ(t.whole_steps(), steps({}));
@@ -125,9 +125,9 @@ TEST_F(MemoryTiers, ForgottenStepsAreGoneAndClearedMemoryIsFree) {
 TEST_F(MemoryTiers, AFlippedByteIsNoticedAndTheOlderSnapshotIsWhole) {
   log::set_level(log::Level::error);
   MemoryTier writer = tier();
-  with_room(writer);
-  keep(writer, 10);
-  keep(writer, 20);
+  reserve_memory(writer);
+  save_snapshot(writer, 10);
+  save_snapshot(writer, 20);
   const int newest = kept_.files()[writer.whole_steps().back() == 20 ? 0 : 1];
   const auto size = static_cast<std::streamoff>(fs::file_size(file(newest)));
   int noticed = 0;
@@ -154,7 +154,7 @@ std::string read_all(const fs::path& path) {
 }
 
 // Replaces the manifest of a slot, as a process without the key could: with hashes that are right.
-void forge(const fs::path& slot, const std::function<void(Manifest&)>& change) {
+void rewrite_manifest(const fs::path& slot, const std::function<void(Manifest&)>& change) {
   std::uint64_t header[3];
   std::fstream f(slot, std::ios::binary | std::ios::in | std::ios::out);
   f.read(reinterpret_cast<char*>(header), sizeof header);
@@ -172,7 +172,7 @@ void forge(const fs::path& slot, const std::function<void(Manifest&)>& change) {
 TEST_F(MemoryTiers, AForgedSnapshotIsRefused) {
   log::set_level(log::Level::error);
   MemoryTier writer = tier();
-  keep(with_room(writer), 10);
+  save_snapshot(reserve_memory(writer), 10);
   const fs::path slot = file(kept_.files()[1]);  // the slot that is written first
   const std::vector<std::function<void(Manifest&)>> changes = {
       [](Manifest& m) { m.step = 11; },
@@ -182,10 +182,10 @@ TEST_F(MemoryTiers, AForgedSnapshotIsRefused) {
       [](Manifest& m) { m.tensors.begin()->second.slices.front().offset = ~std::uint64_t{0} - 8; },
       [](Manifest& m) { std::swap(m.tensors.begin()->second, std::next(m.tensors.begin())->second); }};
   for (std::size_t i = 0; i < changes.size(); ++i) {
-    forge(slot, [](Manifest&) {});
+    rewrite_manifest(slot, [](Manifest&) {});
     ASSERT_EQ(tier().whole_steps(), steps({10})) << "the same manifest written again";
     const std::string whole = read_all(slot);
-    forge(slot, changes[i]);
+    rewrite_manifest(slot, changes[i]);
     EXPECT_EQ(tier().whole_steps(), steps({})) << "change " << i;
     std::ofstream(slot, std::ios::binary | std::ios::in) << whole;
   }
@@ -197,7 +197,7 @@ TEST_F(MemoryTiers, TheSnapshotOfAnotherJobIsRefused) {
   log::set_level(log::Level::error);
   const KeptMemory other;
   MemoryTier theirs(other.files(), "this", other.key());
-  keep(with_room(theirs), 10);
+  save_snapshot(reserve_memory(theirs), 10);
   for (std::size_t i = 0; i < 2; ++i)
     std::ofstream(file(kept_.files()[i]), std::ios::binary) << read_all(file(other.files()[i]));
   EXPECT_EQ(MemoryTier(kept_.files(), "this", other.key()).whole_steps(), steps({10})) << "all of it was copied";
@@ -214,10 +214,10 @@ TEST_F(MemoryTiers, AKilledWriterLeavesWholeSnapshots) {
     const pid_t writer = fork();
     if (writer == 0) {
       MemoryTier t = tier();
-      with_room(t);
+      reserve_memory(t);
       if (before > 0) expect_loads(t, before);
       for (std::int64_t step = before + 1;; ++step) {
-        keep(t, step);
+        save_snapshot(t, step);
         if (step == before + 1 && ::write(ends[1], "", 1) != 1) _exit(1);
       }
     }
@@ -242,8 +242,8 @@ TEST_F(MemoryTiers, ALoneRanksNewestStepIsTheCommonOne) {
   EXPECT_EQ(newest_common_step(nullptr, mesh->host()), std::nullopt);
   MemoryTier t = tier();
   EXPECT_EQ(newest_common_step(&t, mesh->host()), std::nullopt);
-  keep(with_room(t), 10);
-  keep(t, 20);
+  save_snapshot(reserve_memory(t), 10);
+  save_snapshot(t, 20);
   EXPECT_EQ(newest_common_step(&t, mesh->host()), 20);
 }
 

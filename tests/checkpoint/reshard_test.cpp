@@ -10,7 +10,7 @@ namespace {
 struct Cut {
   std::int64_t start, size;
 };
-Cut cut(std::int64_t total, int rank, int world) {
+Cut cut_of(std::int64_t total, int rank, int world) {
   const std::int64_t from = total * rank / world, to = total * (rank + 1) / world;
   return {from, to - from};
 }
@@ -34,11 +34,11 @@ void for_each_element(const StateTensor& t, const std::function<void(std::int32_
   }
 }
 
-StateTensor part(const std::string& name, const Shape& shape, int dim, int rank, int world) {
+StateTensor make_part(const std::string& name, const Shape& shape, int dim, int rank, int world) {
   Shape start = shape, size = shape;
   for (int i = 0; i < shape.size(); ++i) start[i] = 0;
   if (dim >= 0) {
-    const Cut c = cut(shape[dim], rank, world);
+    const Cut c = cut_of(shape[dim], rank, world);
     start[dim] = c.start;
     size[dim] = c.size;
   }
@@ -60,11 +60,12 @@ const std::vector<Spec>& specs() {
 State make_state(int rank, int world, int shift) {
   State s;
   int k = shift;
-  for (const Spec& spec : specs()) s.add(part(spec.name, spec.shape, k++ % (spec.shape.size() + 1) - 1, rank, world));
+  for (const Spec& spec : specs())
+    s.add(make_part(spec.name, spec.shape, k++ % (spec.shape.size() + 1) - 1, rank, world));
   return s;
 }
 
-void fill(State& s) {
+void fill_with_global_values(State& s) {
   for (const auto& [name, t] : s.tensors())
     for_each_element(t, [&](std::int32_t& v, const Shape& p) {
       v = 1 + static_cast<std::int32_t>(global_value(t.global_shape, p));
@@ -84,7 +85,7 @@ TEST(Reshard, EveryPairOfWorldsAndShardedDimsWorks) {
       const TempFolder folder;
       const auto errors = run_ranks(from, [&](const WriterGroup& group) {
         State s = make_state(group.rank, from, saved_cut);
-        fill(s);
+        fill_with_global_values(s);
         write_checkpoint(folder.path(), 9, s.snapshot(stream()), "{}", {}, group);
       });
       ASSERT_EQ(joined(errors), joined(std::vector<std::string>(errors.size())));

@@ -69,7 +69,7 @@ struct Part {
     state.add({"rows", {1000 * world, 3}, {1000 * rank, 0}, rows});
     state.add("step", &step);
   }
-  void go_on() {
+  void take_step() {
     ++step;
     for (std::int64_t i = 0; i < rows.numel(); ++i) rows.data<float>()[i] = static_cast<float>(step);
   }
@@ -121,10 +121,10 @@ TEST_F(Savers, StepsContinueWhileADiskIsSlow) {
   SlowDisk disk(checkpoints());
   Saver saver = make({}, *mesh);
   Part part(0, 1);
-  part.go_on();
+  part.take_step();
   begin(saver, part);  // would never return if it waited for the disk
   disk.await_somebody();
-  for (int i = 0; i < 50; ++i) part.go_on();
+  for (int i = 0; i < 50; ++i) part.take_step();
   EXPECT_TRUE(saver.working());
   EXPECT_EQ(saver.saved_step(), -1);
   EXPECT_TRUE(list_checkpoints(checkpoints()).empty());
@@ -144,10 +144,10 @@ TEST_F(Savers, ASaveWaitsForTheOneBefore) {
   SlowDisk disk(checkpoints());
   Saver saver = make({}, *mesh);
   Part part(0, 1);
-  part.go_on();
+  part.take_step();
   begin(saver, part);
   disk.await_somebody();
-  part.go_on();
+  part.take_step();
   std::atomic<bool> opened = false;
   std::thread opener([&, signs = own_page().phases.load()] {  // `phases` grows with each look at the save before
     while (own_page().phases < signs + 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -170,11 +170,11 @@ TEST_F(Savers, StepsContinueWhileADiskHangs) {
   SlowDisk disk(checkpoints());
   Saver saver = make({}, *mesh, 2);
   Part part(0, 1);
-  part.go_on();
+  part.take_step();
   begin(saver, part);
   disk.await_somebody();
   const std::int64_t signs = own_page().phases;
-  part.go_on();
+  part.take_step();
   begin(saver, part);
   EXPECT_GT(own_page().phases, signs) << "who watches would think that the steps hang";
   begin(saver, part);
@@ -207,10 +207,10 @@ TEST_F(Savers, BothModesWriteTheSameFiles) {
     config.mode = mode;
     Saver saver = make(config, *mesh);
     Part part(0, 1);
-    for (int i = 0; i < 3; ++i) part.go_on();
+    for (int i = 0; i < 3; ++i) part.take_step();
     begin(saver, part);
     EXPECT_EQ(saver.saved_step(), mode == SaveMode::blocking ? 3 : -1);
-    part.go_on();
+    part.take_step();
     saver.end_last(part.step);
     for (const auto& entry : fs::directory_iterator(fs::path(checkpoints()) / checkpoint_name(3)))
       files[mode == SaveMode::async][entry.path().filename().string()] = text_of(entry.path());
@@ -230,12 +230,12 @@ TEST_F(Savers, AFailedSaveIsRetriedLaterAndLater) {
     std::vector<std::int64_t> tried;
     {
       const IoWatch full(checkpoints(), [](const IoCall& c) { return c.name == "write" ? ENOSPC : 0; });
-      part.go_on();
+      part.take_step();
       begin(saver, part);
       saver.end(part.step);
       tried.push_back(part.step);
       while (part.step < 40) {
-        part.go_on();
+        part.take_step();
         if (!saver.retry_due(part.step)) continue;
         begin(saver, part);
         saver.end(part.step);
@@ -266,10 +266,10 @@ TEST_F(Savers, ASaveBeingRetriedIsNotDue) {
   });
   Saver saver = make({}, *mesh);
   Part part(0, 1);
-  part.go_on();
+  part.take_step();
   begin(saver, part);
   saver.end(part.step);
-  part.go_on();
+  part.take_step();
   EXPECT_TRUE(saver.retry_due(2));
   fails = false;
   begin(saver, part);
@@ -344,11 +344,11 @@ TEST_F(DistSavers, StepsExchangeMessagesDuringASave) {
                      [&](Mesh& mesh) {
                        Saver saver = make({}, mesh);
                        Part part(mesh.rank(), 2);
-                       part.go_on();
+                       part.take_step();
                        begin(saver, part);
                        gate.await_somebody();
                        for (int i = 0; i < 20; ++i) {
-                         part.go_on();
+                         part.take_step();
                          const double sum = sum_host(mesh.host(), 1);
                          RING_CHECK(sum == 2 && saver.working(), "sum ", sum);
                        }
@@ -370,9 +370,9 @@ TEST_F(DistSavers, TheRankWhoseDiskHangsIsNamed) {
                      [&](Mesh& mesh) {
                        Saver saver = make({}, mesh, 0.2);
                        Part part(mesh.rank(), 2);
-                       part.go_on();
+                       part.take_step();
                        begin(saver, part);
-                       part.go_on();
+                       part.take_step();
                        begin(saver, part);
                        RING_CHECK(saver.failures() == 1 && saver.working(), "it was waited for");
                        mesh.host().barrier().synchronize();
@@ -398,14 +398,14 @@ TEST_F(DistSavers, AFailureOfOneRankIsReportedOnAllAndAllContinue) {
                          config.mode = mode;
                          Saver saver = make(config, mesh);
                          Part part(mesh.rank(), 2);
-                         part.go_on();
+                         part.take_step();
                          begin(saver, part);
                          saver.end(part.step);
                          RING_CHECK(saver.failures() == 1 && saver.retry_due(2) && !saver.retry_due(1), "failed");
                          mesh.host().barrier().synchronize();
                          full = false;
                          mesh.host().barrier().synchronize();
-                         part.go_on();
+                         part.take_step();
                          begin(saver, part);
                          saver.end_last(part.step);
                          RING_CHECK(saver.saved_step() == 2, "saved ", saver.saved_step());

@@ -107,7 +107,7 @@ struct Travelling {
     state.add("t", t);
     state.set_wait_for_writes([this](const Stream& s) { chunks.wait_for_copies(s); });
   }
-  void bring(float value) {
+  void write_in_chunks(float value) {
     const std::vector<float> values(64, value);
     chunks.for_each_chunk([&](std::int64_t first, std::int64_t n, const std::vector<Tensor>& here) {
       copy(here[0], from_host(values, stream()).narrow(0, first, n), stream());
@@ -123,7 +123,7 @@ struct Travelling {
 
 TEST(Snapshot, IncludesCopiesStillInFlight) {
   Travelling away;
-  away.bring(3);
+  away.write_in_chunks(3);
   ASSERT_NE(away.values(), Travelling::all(3)) << "nothing is on its way";
   const Snapshot snapshot = away.state.snapshot(stream());
   const Tensor& held = snapshot.tensors().at("t").local;
@@ -132,7 +132,7 @@ TEST(Snapshot, IncludesCopiesStillInFlight) {
 
 TEST(Snapshot, WithoutACopyWaitsForCopiesInFlight) {
   Travelling away;
-  away.bring(3);
+  away.write_in_chunks(3);
   const Snapshot live = away.state.live(stream());
   EXPECT_EQ(away.values(), Travelling::all(3));
 }
@@ -140,9 +140,9 @@ TEST(Snapshot, WithoutACopyWaitsForCopiesInFlight) {
 TEST(Snapshot, IsLoadedAfterCopiesInFlight) {
   const TempFolder folder;
   Travelling away;
-  away.bring(3);
+  away.write_in_chunks(3);
   const fs::path saved = write_checkpoint(folder.path(), 1, away.state.snapshot(stream()), "{}");
-  away.bring(5);
+  away.write_in_chunks(5);
   load_state(saved, away.state, stream());
   away.chunks.wait_for_copies(stream());
   EXPECT_EQ(away.values(), Travelling::all(3)) << "copies came over it";

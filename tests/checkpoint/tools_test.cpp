@@ -13,7 +13,7 @@
 namespace ring::test {
 namespace {
 
-Finished ring(std::vector<std::string> words) {
+Finished run_checkpoint_command(std::vector<std::string> words) {
   words.insert(words.begin(), {ring_binary(), "checkpoint"});
   return run_process(words);
 }
@@ -42,7 +42,8 @@ TEST_F(Tools, ReshardKeepsEveryBitForAnyNumberOfRanks) {
   fs::path before = source;
   for (const int ranks : {3, 1, 40, 2}) {  // each from the one before; more ranks than any tensor has rows
     const std::string output = path(str("as-", ranks));
-    const Finished f = ring({"reshard", before.string(), "--output", output, "--ranks", std::to_string(ranks)});
+    const Finished f =
+        run_checkpoint_command({"reshard", before.string(), "--output", output, "--ranks", std::to_string(ranks)});
     ASSERT_EQ(f.code, 0) << f.output;
     before = fs::path(output) / checkpoint_name(10);
     const Manifest m = read_manifest(before);
@@ -64,13 +65,14 @@ TEST_F(Tools, ReshardKeepsEveryBitForAnyNumberOfRanks) {
 TEST_F(Tools, ReshardRefusesDamageAndAnExistingFolder) {
   const fs::path source = write_small(folder(), 10);
   const std::string output = path("out");
-  ASSERT_EQ(ring({"reshard", source.string(), "--output", output, "--ranks", "2"}).code, 0);
-  const Finished again = ring({"reshard", source.string(), "--output", output, "--ranks", "2"});
+  ASSERT_EQ(run_checkpoint_command({"reshard", source.string(), "--output", output, "--ranks", "2"}).code, 0);
+  const Finished again = run_checkpoint_command({"reshard", source.string(), "--output", output, "--ranks", "2"});
   EXPECT_EQ(again.code, 1);
   EXPECT_TRUE(contains(again.output, "exists: give another folder, or remove it")) << again.output;
   flip_a_byte(source / "shard-00000.h5",
               static_cast<std::streamoff>(read_manifest(source).tensors.at("model.norm").slices[0].offset));
-  const Finished damaged = ring({"reshard", source.string(), "--output", path("none"), "--ranks", "2"});
+  const Finished damaged =
+      run_checkpoint_command({"reshard", source.string(), "--output", path("none"), "--ranks", "2"});
   EXPECT_EQ(damaged.code, 1);
   EXPECT_TRUE(contains(damaged.output, "tensor 'model.norm' are damaged")) << damaged.output;
   EXPECT_FALSE(fs::exists(path("none")));
@@ -79,14 +81,14 @@ TEST_F(Tools, ReshardRefusesDamageAndAnExistingFolder) {
 TEST_F(Tools, PruneKeepsByRuleAndNeverRemovesTheNewestWholeOne) {
   for (const int step : {10, 20, 30, 40, 50}) write_small(folder(), step);
   const std::string run = temp_.path().string();
-  const Finished dry = ring({"prune", run, "--keep-last", "2", "--keep-every", "20", "--dry-run"});
+  const Finished dry = run_checkpoint_command({"prune", run, "--keep-last", "2", "--keep-every", "20", "--dry-run"});
   EXPECT_EQ(dry.code, 0) << dry.output;
   for (const int step : {10, 30})
     EXPECT_TRUE(contains(dry.output, "would remove  " + (folder() / checkpoint_name(step)).string()));
   EXPECT_EQ(steps(folder()).size(), 5u);
-  EXPECT_EQ(ring({"prune", run, "--keep-last", "2", "--keep-every", "20"}).code, 0);
+  EXPECT_EQ(run_checkpoint_command({"prune", run, "--keep-last", "2", "--keep-every", "20"}).code, 0);
   EXPECT_EQ(steps(folder()), (std::vector<std::int64_t>{20, 40, 50}));
-  EXPECT_EQ(ring({"prune", run, "--steps", "20"}).code, 0);
+  EXPECT_EQ(run_checkpoint_command({"prune", run, "--steps", "20"}).code, 0);
   EXPECT_EQ(steps(folder()), (std::vector<std::int64_t>{40, 50}));
   for (const auto& [words, part] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"--steps", "40,50"}, "is the newest whole one"},
@@ -95,7 +97,7 @@ TEST_F(Tools, PruneKeepsByRuleAndNeverRemovesTheNewestWholeOne) {
            {{"--keep-every", "3"}, "--keep-every works only with --keep-last"}}) {
     std::vector<std::string> all = {"prune", run};
     all.insert(all.end(), words.begin(), words.end());
-    const Finished f = ring(all);
+    const Finished f = run_checkpoint_command(all);
     EXPECT_EQ(f.code, 1) << part;
     EXPECT_TRUE(contains(f.output, part)) << f.output;
   }
@@ -106,12 +108,12 @@ TEST_F(Tools, PruneKeepsByRuleAndNeverRemovesTheNewestWholeOne) {
 TEST_F(Tools, PruneCountsOnlyWholeCheckpoints) {
   for (const int step : {10, 20, 30}) write_small(folder(), step);
   fs::remove(folder() / checkpoint_name(30) / "shard-00000.h5");
-  EXPECT_EQ(ring({"prune", folder().string(), "--keep-last", "1"}).code, 0);
+  EXPECT_EQ(run_checkpoint_command({"prune", folder().string(), "--keep-last", "1"}).code, 0);
   EXPECT_EQ(steps(folder()), (std::vector<std::int64_t>{20, 30}));
-  EXPECT_EQ(ring({"prune", folder().string(), "--steps", "20"}).code, 1);
-  EXPECT_EQ(ring({"prune", folder().string(), "--steps", "30"}).code, 0);
+  EXPECT_EQ(run_checkpoint_command({"prune", folder().string(), "--steps", "20"}).code, 1);
+  EXPECT_EQ(run_checkpoint_command({"prune", folder().string(), "--steps", "30"}).code, 0);
   EXPECT_EQ(steps(folder()), (std::vector<std::int64_t>{20}));
-  const Finished one = ring({"prune", (folder() / checkpoint_name(20)).string(), "--keep-last", "1"});
+  const Finished one = run_checkpoint_command({"prune", (folder() / checkpoint_name(20)).string(), "--keep-last", "1"});
   EXPECT_EQ(one.code, 1);
   EXPECT_TRUE(contains(one.output, "expected a run, got a single checkpoint")) << one.output;
 }
@@ -132,10 +134,10 @@ fs::path write_pair(const fs::path& folder, std::int64_t step, float value, cons
 TEST_F(Tools, DiffNamesTensorsValuesAndSettings) {
   const std::string a = write_pair(folder(), 1, 1.5f, "0.1").string();
   const std::string b = write_pair(folder(), 2, -2, "0.2").string();
-  const Finished same = ring({"diff", a, a});
+  const Finished same = run_checkpoint_command({"diff", a, a});
   EXPECT_EQ(same.code, 0) << same.output;
   EXPECT_EQ(same.output, "0 tensors of 2 differ\n");
-  const Finished f = ring({"diff", a, b});
+  const Finished f = run_checkpoint_command({"diff", a, b});
   EXPECT_EQ(f.code, 1);
   for (const char* part :
        {"settings: optimizer.lr: 0.1 -> 0.2\n", "value train.step: 1 and 2\n", "tensor more: only in the second\n",
@@ -147,12 +149,12 @@ TEST_F(Tools, DiffNamesTensorsValuesAndSettings) {
 TEST_F(Tools, DiffMayCompareTensorsAlone) {
   const std::string a = write_pair(folder(), 1, 1.5f, "0.1").string();
   const std::string other = write_pair(temp_.path() / "b", 1, 1.5f, "0.2").string();
-  EXPECT_EQ(ring({"diff", a, other}).code, 1);
-  const Finished same = ring({"diff", a, other, "--tensors"});
+  EXPECT_EQ(run_checkpoint_command({"diff", a, other}).code, 1);
+  const Finished same = run_checkpoint_command({"diff", a, other, "--tensors"});
   EXPECT_EQ(same.code, 0) << same.output;
   EXPECT_EQ(same.output, "0 tensors of 2 differ\n");
   const std::string b = write_pair(folder(), 2, -2, "0.1").string();
-  const Finished f = ring({"diff", a, b, "--tensors"});
+  const Finished f = run_checkpoint_command({"diff", a, b, "--tensors"});
   EXPECT_EQ(f.code, 1);
   EXPECT_TRUE(contains(f.output, "tensor weight: 1 element differs")) << f.output;
   EXPECT_FALSE(contains(f.output, "train.step")) << f.output;

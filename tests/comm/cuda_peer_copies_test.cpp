@@ -66,7 +66,7 @@ std::vector<Message> messages(int a, int b, int turn) {
   return out;
 }
 
-Tensor place(Communicator& c, const Message& m, bool lands, const Stream& s) {
+Tensor make_receive_tensor(Communicator& c, const Message& m, bool lands, const Stream& s) {
   const Tensor t = lands ? c.receive_buffer({m.numel}, m.dtype, s) : Tensor::empty({m.numel}, m.dtype, s);
   if (m.numel > 0) fill_zero(t, s);
   return t;
@@ -83,7 +83,8 @@ void exchange_in_turns(Communicator& c, const Stream& s, int turns) {
       for (const Message& m : messages(c.rank(), p, turn))
         sends.push_back({filled(m.numel, c.rank(), m.dtype, s, m.start), p});
     for (int p = 0; p < c.size(); ++p)
-      for (const Message& m : messages(p, c.rank(), turn)) receives.push_back({place(c, m, (turn + p) % 2 == 0, s), p});
+      for (const Message& m : messages(p, c.rank(), turn))
+        receives.push_back({make_receive_tensor(c, m, (turn + p) % 2 == 0, s), p});
     works.push_back(c.exchange(sends, receives, s.record()));
     received.push_back(std::move(receives));
   }

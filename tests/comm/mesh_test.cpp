@@ -141,7 +141,7 @@ std::string run_mesh(int world, const MeshLayout& layout, const std::function<vo
   return test::joined(errors);
 }
 
-std::string members(Communicator& c, int rank) {
+std::string members_of(Communicator& c, int rank) {
   std::string all;
   for (const std::string& r : gather_host(c, std::to_string(rank))) all += (all.empty() ? "" : " ") + r;
   return all;
@@ -157,7 +157,7 @@ TEST_F(DistMesh, EveryAxisHasItsRanks) {
             const int t = m.rank() % 2, c = m.rank() / 2 % 2, d = m.rank() / 4;
             RING_CHECK(m.coord("dp") == d && m.coord("cp") == c && m.coord("tp") == t, "coordinates");
             const auto expect = [&](Communicator& comm, const std::string& want) {
-              const std::string got = members(comm, m.rank());
+              const std::string got = members_of(comm, m.rank());
               RING_CHECK(got == want, "got ", got, ", expected ", want);
             };
             const auto at = [](int dp, int cp, int tp) { return std::to_string((dp * 2 + cp) * 2 + tp); };
@@ -186,7 +186,7 @@ TEST_F(DistMesh, EqualGroupsShareACommunicatorExceptBesideKernels) {
   EXPECT_EQ(run_mesh(2, layout_of(1, 2, 1),
                      [](Mesh& m) {
                        RING_CHECK(&m.group({"dp", "cp"}) == &m.all() && m.axis("dp").size() == 1, "cp 2");
-                       RING_CHECK(&m.axis("cp") != &m.all() && members(m.axis("cp"), m.rank()) == "0 1", "cp alone");
+                       RING_CHECK(&m.axis("cp") != &m.all() && members_of(m.axis("cp"), m.rank()) == "0 1", "cp alone");
                        RING_CHECK(m.nodes_along("cp") == std::vector<int>({0, 0}), "one host is one node");
                      }),
             "");
@@ -201,10 +201,10 @@ TEST_F(DistMesh, TheBackgroundHasItsOwnOrder) {
                        RING_CHECK(&background == &m.background() && &background != &m.host(), "made once");
                        std::vector<Work> meetings;
                        if (m.rank() == 0) meetings.push_back(background.barrier());
-                       RING_CHECK(members(m.host(), m.rank()) == "0 1", "steps");
+                       RING_CHECK(members_of(m.host(), m.rank()) == "0 1", "steps");
                        if (m.rank() == 1) meetings.push_back(background.barrier());
                        meetings.front().synchronize();
-                       RING_CHECK(members(background, m.rank()) == "0 1", "saves");
+                       RING_CHECK(members_of(background, m.rank()) == "0 1", "saves");
                      }),
             "");
 }

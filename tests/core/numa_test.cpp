@@ -23,7 +23,7 @@ class Numa : public testing::Test {
     std::filesystem::create_directories((root_ / name).parent_path());
     std::ofstream(root_ / name) << text;
   }
-  void machine(const std::string& nodes, const std::string& allowed, const std::string& near) const {
+  void write_machine(const std::string& nodes, const std::string& allowed, const std::string& near) const {
     write("sys/devices/system/node/has_memory", nodes + "\n");
     write("proc/self/status",
           "Name:\tringmaster\nMems_allowed:\t3\nMems_allowed_list:\t" + allowed + "\nThreads:\t1\n");
@@ -35,31 +35,31 @@ class Numa : public testing::Test {
 };
 
 TEST_F(Numa, AGpuIsNearTheNodeThatTheKernelReports) {
-  machine("0-1", "0-1", "1");
+  write_machine("0-1", "0-1", "1");
   EXPECT_EQ(node(), 1);
-  machine("0,2-3", "0-3", "0");
+  write_machine("0,2-3", "0-3", "0");
   EXPECT_EQ(node(), 0);
   EXPECT_FALSE(node("0000:5e:00.0")) << "no such device";
 }
 
 TEST_F(Numa, NoNodeIsPreferredIfOnlyOneCanBeUsed) {
-  machine("0", "0", "0");
+  write_machine("0", "0", "0");
   EXPECT_FALSE(node());
-  machine("0-1", "1", "1");
+  write_machine("0-1", "1", "1");
   EXPECT_FALSE(node()) << "this process may use one of them";
 }
 
 TEST_F(Numa, TheNodeIsUnknownIfTheFilesDoNotNameIt) {
   EXPECT_FALSE(node()) << "no files at all";
-  machine("0-1", "0-1", "-1");
+  write_machine("0-1", "0-1", "-1");
   EXPECT_FALSE(node());
-  machine("0-1", "0-1", "garbage");
+  write_machine("0-1", "0-1", "garbage");
   EXPECT_FALSE(node());
-  machine("0-2", "0,2", "1");
+  write_machine("0-2", "0,2", "1");
   EXPECT_FALSE(node()) << "this process may not use it";
-  machine("x", "0-1", "1");
+  write_machine("x", "0-1", "1");
   EXPECT_FALSE(node());
-  machine("1,2", "", "2");
+  write_machine("1,2", "", "2");
   EXPECT_FALSE(node());
 }
 

@@ -39,7 +39,7 @@ class PageLockerTest : public testing::Test {
     const std::lock_guard held(mutex_);
     return locked_.size();
   }
-  static bool soon(const std::function<bool()>& is) {
+  static bool becomes_true(const std::function<bool()>& is) {
     for (int i = 0; i < 2000 && !is(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     return is();
   }
@@ -56,10 +56,10 @@ TEST_F(PageLockerTest, AllSlabsAreLockedOnceInTheBackground) {
   const std::size_t bytes = 5 * kSlab + 12345;
   {
     const auto memory = pages.take(bytes);
-    EXPECT_TRUE(soon([&] { return locked() == 6; })) << locked();
+    EXPECT_TRUE(becomes_true([&] { return locked() == 6; })) << locked();
     EXPECT_EQ(bytes_, 5 * kSlab + 4 * 4096) << "whole pages";
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.get()) % kSlab, 0u);
-    EXPECT_TRUE(soon([&] { return pages.facts().locked == bytes; }));
+    EXPECT_TRUE(becomes_true([&] { return pages.facts().locked == bytes; }));
     EXPECT_EQ(pages.facts().taken, bytes);
   }
   EXPECT_EQ(locked(), 0u);
@@ -76,7 +76,7 @@ TEST_F(PageLockerTest, TheHostMayUseMemoryThatIsBeingLocked) {
   for (std::size_t i = 0; i < bytes; i += 1000) ASSERT_EQ(begin[i], 0);
   std::memset(begin, 7, bytes);
   gate.count_down();
-  EXPECT_TRUE(soon([&] { return pages.facts().locked == bytes; }));
+  EXPECT_TRUE(becomes_true([&] { return pages.facts().locked == bytes; }));
   EXPECT_TRUE(std::all_of(begin, begin + bytes, [](unsigned char c) { return c == 7; }));
 }
 
@@ -104,12 +104,12 @@ TEST_F(PageLockerTest, OnlyTheSlabThatIsNeededIsWaitedFor) {
                    1, std::nullopt, kSlab);
   const auto memory = pages.take(3 * kSlab);
   auto* const begin = static_cast<std::byte*>(memory.get());
-  ASSERT_TRUE(soon([&] { return begun == 1; }));
+  ASSERT_TRUE(becomes_true([&] { return begun == 1; }));
   EXPECT_EQ(pages.wait(begin + 2 * kSlab, 1), 1u);
   EXPECT_EQ(pages.facts().locked, kSlab);
   gate.count_down();
   const auto behind = pages.take(kSlab);  // everything queued earlier has been processed by then
-  EXPECT_TRUE(soon([&] { return pages.facts().locked == 4 * kSlab; }));
+  EXPECT_TRUE(becomes_true([&] { return pages.facts().locked == 4 * kSlab; }));
   EXPECT_EQ(begun, 4) << "the last one of the three was locked once";
 }
 
@@ -129,7 +129,7 @@ TEST_F(PageLockerTest, ACopyWaitsUntilItsSlabIsLocked) {
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_FALSE(there);
   gate.count_down();
-  EXPECT_TRUE(soon([&] { return there.load(); }));
+  EXPECT_TRUE(becomes_true([&] { return there.load(); }));
   copy.join();
   EXPECT_GT(pages.facts().waited, 0);
 }
@@ -139,7 +139,7 @@ TEST_F(PageLockerTest, ARefusalIsAnErrorForTheCopyThatNeedsTheMemory) {
   PageLocker pages = locker(1);
   const auto memory = pages.take(6 * kSlab);
   auto* const begin = static_cast<std::byte*>(memory.get());
-  ASSERT_TRUE(soon([&] { return locked() == 2; })) << "the first two, by the thread";
+  ASSERT_TRUE(becomes_true([&] { return locked() == 2; })) << "the first two, by the thread";
   EXPECT_EQ(pages.wait(begin, 1), 1u);
   try {
     pages.wait(begin + 5 * kSlab, 1);

@@ -166,7 +166,7 @@ TEST(ThreadPool, AWorkerLeavesTheCallersCoreAndKeepsItsAffinity) {
 std::atomic<bool> held{false}, holding{false};
 
 // Blocks the thread that gets the signal, like a busy machine.
-void hold(int) {
+void block_thread(int) {
   holding = true;
   const timespec moment{0, 1'000'000};
   while (held) nanosleep(&moment, nullptr);
@@ -189,7 +189,7 @@ TEST(ThreadPool, TheCallerDoesNotWaitForAWorkerThatGetsNoCore) {
   const pthread_t worker = worker_of(pool);
   struct sigaction action {
   }, before{};
-  action.sa_handler = hold;
+  action.sa_handler = block_thread;
   ASSERT_EQ(sigaction(SIGUSR2, &action, &before), 0);
   held = true;
   ASSERT_EQ(pthread_kill(worker, SIGUSR2), 0);

@@ -18,7 +18,7 @@ std::vector<PackedPiece> pieces_of(const std::vector<std::int32_t>& lengths) {
   return out;
 }
 
-std::vector<std::int32_t> drawn(std::size_t pieces, std::uint64_t seed) {
+std::vector<std::int32_t> draw_lengths(std::size_t pieces, std::uint64_t seed) {
   std::vector<std::int32_t> lengths = random_lengths(pieces, seed, static_cast<std::int32_t>(kContext) - 1);
   for (std::int32_t& n : lengths) ++n;
   return lengths;
@@ -44,7 +44,7 @@ std::vector<std::vector<std::uint64_t>> by_definition(std::vector<PackedPiece> p
 TEST(BestFit, MatchesItsDefinition) {
   for (std::uint64_t seed = 0; seed < 60; ++seed)
     for (const std::int64_t align : {1, 3, 8, 32, 50}) {
-      const std::vector<PackedPiece> pieces = pieces_of(drawn(1 + seed * 2, seed));
+      const std::vector<PackedPiece> pieces = pieces_of(draw_lengths(1 + seed * 2, seed));
       const auto rows = best_fit(pieces, kContext, align);
       const auto want = by_definition(pieces, align);
       ASSERT_EQ(rows.size(), want.size()) << "seed " << seed << ", align " << align;
@@ -65,18 +65,18 @@ TEST(BestFit, MatchesItsDefinition) {
 }
 
 // Returns the minimum number of rows, by trying every packing.
-std::size_t fewest(const std::vector<std::int32_t>& lengths, std::size_t next, std::vector<std::int64_t>& used,
-                   std::size_t bound) {
+std::size_t min_rows(const std::vector<std::int32_t>& lengths, std::size_t next, std::vector<std::int64_t>& used,
+                     std::size_t bound) {
   if (used.size() >= bound) return bound;
   if (next == lengths.size()) return used.size();
   for (std::size_t r = 0; r < used.size(); ++r) {
     if (used[r] + lengths[next] > kContext) continue;
     used[r] += lengths[next];
-    bound = fewest(lengths, next + 1, used, bound);
+    bound = min_rows(lengths, next + 1, used, bound);
     used[r] -= lengths[next];
   }
   used.push_back(lengths[next]);
-  bound = fewest(lengths, next + 1, used, bound);
+  bound = min_rows(lengths, next + 1, used, bound);
   used.pop_back();
   return bound;
 }
@@ -86,9 +86,9 @@ std::size_t fewest(const std::vector<std::int32_t>& lengths, std::size_t next, s
 TEST(BestFit, NeedsAtMostOneRowMoreThanTheOptimum) {
   std::size_t all = 0, optimal = 0;
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
-    const std::vector<std::int32_t> lengths = drawn(8, 1000 + seed);
+    const std::vector<std::int32_t> lengths = draw_lengths(8, 1000 + seed);
     std::vector<std::int64_t> used;
-    const std::size_t least = fewest(lengths, 0, used, 9), rows = best_fit(pieces_of(lengths), kContext, 1).size();
+    const std::size_t least = min_rows(lengths, 0, used, 9), rows = best_fit(pieces_of(lengths), kContext, 1).size();
     EXPECT_GE(rows, least);
     EXPECT_LE(rows, least + 1);
     ++all;

@@ -43,7 +43,7 @@ std::vector<std::uint8_t> mask_of(const TokenSplit& split, std::uint64_t begin, 
   return out;
 }
 
-std::vector<std::uint8_t> wanted(std::size_t split, std::uint64_t begin, std::size_t count) {
+std::vector<std::uint8_t> expected_mask(std::size_t split, std::uint64_t begin, std::size_t count) {
   std::vector<std::uint8_t> out;
   for (std::uint64_t t = begin; t < begin + count; ++t) out.push_back(counts(split, t));
   return out;
@@ -56,7 +56,7 @@ TEST(LossMask, ReadsWhatWasWritten) {
   for (std::size_t s = 0; s < 2; ++s) {
     const TokenSplit& split = s ? store->validation() : store->train();
     ASSERT_TRUE(split.masked());
-    const auto all = wanted(s, 0, tokens[s]);
+    const auto all = expected_mask(s, 0, tokens[s]);
     EXPECT_EQ(mask_of(split, 0, tokens[s]), all);
     EXPECT_EQ(split.targets(), static_cast<std::uint64_t>(std::ranges::count(all, 1)));
     EXPECT_EQ(split.target_bytes(), 2 * split.targets());
@@ -64,7 +64,7 @@ TEST(LossMask, ReadsWhatWasWritten) {
   }
   for (const std::uint64_t begin : {0, 1, 7, 8, 9, 524287, 524288, 1199990})
     for (const std::size_t count : {0, 1, 2, 8, 11})
-      EXPECT_EQ(mask_of(store->train(), begin, count), wanted(0, begin, count));
+      EXPECT_EQ(mask_of(store->train(), begin, count), expected_mask(0, begin, count));
   expect_error([&] { mask_of(store->train(), 1200000, 2); }, {"c.h5 (train)", "1200001 tokens"});
 }
 
@@ -131,7 +131,7 @@ TEST(LossMask, DamageIsNamed) {
     expect_error([&] { mask_of(split, 20, 20); },
                  {str("c.h5: /", kSplitNames[s], "/loss_mask is damaged"), "data prepare"});
     if (s == 0) {
-      EXPECT_EQ(mask_of(split, 600000, 1), wanted(0, 600000, 1)) << "another block";
+      EXPECT_EQ(mask_of(split, 600000, 1), expected_mask(0, 600000, 1)) << "another block";
     }
     std::vector<std::string> named;
     verify_corpus(*store, [&](const std::string& what) { named.push_back(what); });

@@ -10,7 +10,7 @@
 namespace ring {
 
 template <class T>
-void put(std::string& bytes, T value) {
+void append_bytes(std::string& bytes, T value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof(T));
 }
 
@@ -26,7 +26,7 @@ struct MegatronFiles {
   void add_sequence(const std::vector<std::int64_t>& tokens) {
     lengths.push_back(static_cast<std::int32_t>(tokens.size()));
     starts.push_back(static_cast<std::int64_t>(bin.size()));
-    for (const std::int64_t t : tokens) put(bin, static_cast<T>(t));
+    for (const std::int64_t t : tokens) append_bytes(bin, static_cast<T>(t));
   }
   void end_document() { documents.push_back(static_cast<std::int64_t>(lengths.size())); }
   template <class T>
@@ -37,13 +37,13 @@ struct MegatronFiles {
 
   std::string index() const {
     std::string bytes = magic;
-    put(bytes, version);
-    put(bytes, code);
-    put(bytes, static_cast<std::uint64_t>(lengths.size()));
-    put(bytes, static_cast<std::uint64_t>(documents.size()));
-    for (const auto n : lengths) put(bytes, n);
-    for (const auto n : starts) put(bytes, n);
-    for (const auto n : documents) put(bytes, n);
+    append_bytes(bytes, version);
+    append_bytes(bytes, code);
+    append_bytes(bytes, static_cast<std::uint64_t>(lengths.size()));
+    append_bytes(bytes, static_cast<std::uint64_t>(documents.size()));
+    for (const auto n : lengths) append_bytes(bytes, n);
+    for (const auto n : starts) append_bytes(bytes, n);
+    for (const auto n : documents) append_bytes(bytes, n);
     return bytes;
   }
   void write(const std::string& prefix) const {

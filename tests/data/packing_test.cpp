@@ -117,7 +117,7 @@ TEST(Packing, ABoundedTableFindsEveryRow) {
   EXPECT_THROW(whole.begin(whole.rows()), Error);
 }
 
-bool same(const Batch& a, const Batch& b) {
+bool same_batch(const Batch& a, const Batch& b) {
   return a.inputs == b.inputs && a.targets == b.targets && a.positions == b.positions && a.starts == b.starts &&
          a.lengths == b.lengths && a.sample_indices == b.sample_indices && a.valid_targets == b.valid_targets;
 }
@@ -144,9 +144,9 @@ TEST_P(PackedMixture, SeekingEqualsReading) {
   for (std::int64_t prefetch : {0, 3}) {
     options_.prefetch = prefetch;
     Loader late(corpora_, options_, 60 * 4);
-    for (std::size_t i = 60; i < 80; ++i) ASSERT_TRUE(same(late.next(), batches[i])) << i;
+    for (std::size_t i = 60; i < 80; ++i) ASSERT_TRUE(same_batch(late.next(), batches[i])) << i;
     late.seek(7 * 4);
-    for (std::size_t i = 7; i < 12; ++i) ASSERT_TRUE(same(late.next(), batches[i])) << i;
+    for (std::size_t i = 7; i < 12; ++i) ASSERT_TRUE(same_batch(late.next(), batches[i])) << i;
   }
 }
 

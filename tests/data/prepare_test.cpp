@@ -26,7 +26,7 @@ class Collected : public DocumentSink {
   std::string current_;
 };
 
-std::vector<std::string> cut(const std::string& rule, const std::string& text, std::size_t block) {
+std::vector<std::string> split_text(const std::string& rule, const std::string& text, std::size_t block) {
   Collected collected;
   DocumentCutter cutter(parse_document_rule(rule), collected);
   for (std::size_t i = 0; i < text.size(); i += block) cutter.block(std::string_view(text).substr(i, block));
@@ -37,15 +37,15 @@ std::vector<std::string> cut(const std::string& rule, const std::string& text, s
 TEST(DocumentCutter, EveryRuleGivesTheSameForEveryBlockSize) {
   using Documents = std::vector<std::string>;
   for (std::size_t block : {1, 2, 3, 5, 100}) {
-    EXPECT_EQ(cut("file", "a\n\nb", block), (Documents{"a\n\nb"}));
-    EXPECT_EQ(cut("file", "", block), Documents{});
-    EXPECT_EQ(cut("line", "one\n\ntwo\nthree", block), (Documents{"one", "two", "three"}));
-    EXPECT_EQ(cut("blank-line", "\n\na\nb\n\n\n\nc\r\n\r\nd\n", block), (Documents{"a\nb\n", "c\r\n", "d\n"}));
-    EXPECT_EQ(cut("blank-line", "a\rb\n \nc", block), (Documents{"a\rb\n \nc"}));
-    EXPECT_EQ(cut("blank-line", "a\n\r", block), (Documents{"a\n"}));  // a line may end with "\r" alone
-    EXPECT_EQ(cut("<|end|>", "one<|end|><|end|>two<|en<|end|>three<|end", block),
+    EXPECT_EQ(split_text("file", "a\n\nb", block), (Documents{"a\n\nb"}));
+    EXPECT_EQ(split_text("file", "", block), Documents{});
+    EXPECT_EQ(split_text("line", "one\n\ntwo\nthree", block), (Documents{"one", "two", "three"}));
+    EXPECT_EQ(split_text("blank-line", "\n\na\nb\n\n\n\nc\r\n\r\nd\n", block), (Documents{"a\nb\n", "c\r\n", "d\n"}));
+    EXPECT_EQ(split_text("blank-line", "a\rb\n \nc", block), (Documents{"a\rb\n \nc"}));
+    EXPECT_EQ(split_text("blank-line", "a\n\r", block), (Documents{"a\n"}));  // a line may end with "\r" alone
+    EXPECT_EQ(split_text("<|end|>", "one<|end|><|end|>two<|en<|end|>three<|end", block),
               (Documents{"one", "two<|en", "three<|end"}));
-    EXPECT_EQ(cut("\\n---\\n", "a\n---\nb\n--\n---\n", block), (Documents{"a", "b\n--"}));
+    EXPECT_EQ(split_text("\\n---\\n", "a\n---\nb\n--\n---\n", block), (Documents{"a", "b\n--"}));
   }
   EXPECT_EQ(parse_document_rule("a\\\\n\\t\\x").separator, "a\\n\t\\x");
   expect_error([] { parse_document_rule(""); }, {"--document is empty", "blank-line"});

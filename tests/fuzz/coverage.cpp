@@ -14,7 +14,7 @@ std::array<std::uint8_t, kPairs> counts;      // of the current input, by a hash
 std::array<std::uint8_t, kPairs> magnitudes;  // of all inputs: one bit for each power of two that a count reached
 thread_local std::uintptr_t previous = 0;
 
-bool note(std::size_t pair) {
+bool record_magnitude(std::size_t pair) {
   if (counts[pair] == 0) return false;
   const auto bit = static_cast<std::uint8_t>(1u << (std::bit_width(counts[pair]) - 1));
   const bool news = (magnitudes[pair] & bit) == 0;
@@ -45,7 +45,7 @@ bool reached_anything_new() {
     std::uint64_t eight = 0;  // most counts are zero
     std::memcpy(&eight, &counts[word], kWord);
     if (eight == 0) continue;
-    for (std::size_t i = word; i < word + kWord; ++i) news |= note(i);
+    for (std::size_t i = word; i < word + kWord; ++i) news |= record_magnitude(i);
   }
   return news;
 }

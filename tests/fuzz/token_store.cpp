@@ -63,7 +63,7 @@ void read(const Scratch& file, const std::string& bytes) {
   }
 }
 
-bool fits(const CorpusIndex& index, const std::vector<ByteExtent>& extents) {
+bool extents_fit(const CorpusIndex& index, const std::vector<ByteExtent>& extents) {
   std::vector<ByteExtent> sorted = extents;
   std::ranges::sort(sorted, {}, &ByteExtent::offset);
   std::uint64_t at = sizeof(CorpusIndex);
@@ -96,7 +96,7 @@ std::string sealed(std::string bytes) {
   for (const SplitIndex& s : index.splits)
     all.insert(all.end(), {s.token_data, s.start_data, s.token_hashes, s.start_hashes});
   for (const MaskIndex& m : index.masks) all.insert(all.end(), {m.data, m.hashes});
-  if (fits(index, all)) {
+  if (extents_fit(index, all)) {
     for (const SplitIndex& s : index.splits) {
       seal_blocks(bytes, s.token_data, s.token_hashes);
       seal_blocks(bytes, s.start_data, s.start_hashes);

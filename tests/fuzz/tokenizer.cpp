@@ -15,7 +15,7 @@ namespace {
 // Text with spaces, newlines, accents, an emoji, U+2581 and a stray byte.
 const std::string kProbe = " a  b\n\n\tc\r\n    d \xC3\xA9\xF0\x9F\x98\x80 \xE2\x96\x81 \xFF the end ";
 
-void use(const Tokenizer& t) {
+void use_tokenizer(const Tokenizer& t) {
   for (const std::int32_t id : t.encode(kProbe)) {
     if (id < 0 || id >= t.vocab_size()) std::abort();
     t.bytes_of(id), t.piece(id);
@@ -28,7 +28,7 @@ void use(const Tokenizer& t) {
 
 void read(const std::string& bytes) {
   try {
-    use(*parse_tokenizer(bytes, "input"));
+    use_tokenizer(*parse_tokenizer(bytes, "input"));
   } catch (const Error&) {
   }
 }

@@ -22,7 +22,7 @@ void check_placed(const Tokenizer& t, const std::vector<std::int32_t>& ids) {
     if (placed[i].id != ids[i] || placed[i].begin > placed[i].end || placed[i].end > kProbe.size()) std::abort();
 }
 
-void use(const Tokenizer& t) {
+void use_tokenizer(const Tokenizer& t) {
   const std::vector<std::int32_t> ids = t.encode(kProbe);
   for (const std::int32_t id : ids) {
     if (id < 0 || id >= t.vocab_size()) std::abort();  // a finding
@@ -41,7 +41,7 @@ void use(const Tokenizer& t) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
-    ring::use(*ring::json_tokenizer(std::string(reinterpret_cast<const char*>(data), size), "input"));
+    ring::use_tokenizer(*ring::json_tokenizer(std::string(reinterpret_cast<const char*>(data), size), "input"));
   } catch (const ring::Error&) {
   }
   return 0;

@@ -32,10 +32,10 @@ void write_to(std::uintptr_t address) {
   *reinterpret_cast<volatile int*>(at) = 1;
 }
 
-int deep(int n) {  // recurses until the stack overflows
+int overflow_stack(int n) {  // recurses until the stack overflows
   volatile char frame[4096] = {};
   frame[0] = static_cast<char>(n);
-  return n < 0 ? 0 : deep(n + 1) + frame[0];
+  return n < 0 ? 0 : overflow_stack(n + 1) + frame[0];
 }
 
 class DistCrash : public testing::Test {
@@ -100,7 +100,7 @@ TEST_F(DistCrash, ABadAddressIsNamed) {
 }
 
 TEST_F(DistCrash, AStackOverflowIsReported) {
-  EXPECT_EQ(run([] { _exit(deep(0)); }), SIGSEGV);
+  EXPECT_EQ(run([] { _exit(overflow_stack(0)); }), SIGSEGV);
   expect_said("crashed by signal 11");
 }
 

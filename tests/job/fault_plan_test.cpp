@@ -12,7 +12,7 @@
 namespace ring {
 namespace {
 
-Fault only(const std::string& text) {
+Fault parse_one_fault(const std::string& text) {
   const FaultPlan plan = parse_fault_plan(text);
   EXPECT_EQ(plan.faults.size(), 1u) << text;
   return plan.faults.at(0);
@@ -44,13 +44,13 @@ TEST(FaultPlan, SaysRankAndTime) {
 }
 
 TEST(FaultPlan, OmittedKeysGetDefaults) {
-  EXPECT_TRUE(only("1:kill").whom.drawn());
-  EXPECT_EQ(only("1:kill").attempt, 0);
-  EXPECT_EQ(only("1:kill@probability=0.5").attempt, std::nullopt);
-  EXPECT_EQ(only("1:kill@probability=0.5,attempt=2").attempt, 2);
-  EXPECT_EQ(only("1:kill@attempt=2,probability=0.5").attempt, 2);
-  EXPECT_EQ(only("1:kill@step=3,attempt=each").attempt, std::nullopt);
-  EXPECT_TRUE(only("1:io@rank=all,call=write,error=short").whom.all);
+  EXPECT_TRUE(parse_one_fault("1:kill").whom.drawn());
+  EXPECT_EQ(parse_one_fault("1:kill").attempt, 0);
+  EXPECT_EQ(parse_one_fault("1:kill@probability=0.5").attempt, std::nullopt);
+  EXPECT_EQ(parse_one_fault("1:kill@probability=0.5,attempt=2").attempt, 2);
+  EXPECT_EQ(parse_one_fault("1:kill@attempt=2,probability=0.5").attempt, 2);
+  EXPECT_EQ(parse_one_fault("1:kill@step=3,attempt=each").attempt, std::nullopt);
+  EXPECT_TRUE(parse_one_fault("1:io@rank=all,call=write,error=short").whom.all);
 }
 
 TEST(FaultPlan, NamesThePlaceAndTheKnownWords) {

@@ -58,7 +58,7 @@ std::vector<std::string> run_meshes(int world, const CommOptions& options, const
 }
 
 // Calls all_reduce without end. Reports through the store once the operations are under way.
-void endless(Mesh& mesh) {
+void all_reduce_forever(Mesh& mesh) {
   const Tensor t = Tensor::zeros({300'000}, DType::f32, Stream::cpu(1));
   for (int k = 0;; ++k) {
     mesh.all().all_reduce(t, Reduce::sum).synchronize();
@@ -109,7 +109,7 @@ class DistLiveness : public testing::TestWithParam<Case> {
       }
       const auto mesh = Mesh::join(environment(GetParam().victim, kWorld, {"127.0.0.1", port}),
                                    options_with(GetParam().liveness_ms), {.axes = {{"dp", kWorld}}});
-      endless(*mesh);
+      all_reduce_forever(*mesh);
     } catch (...) {
     }
     _exit(1);
@@ -145,7 +145,7 @@ TEST_P(DistLiveness, SurvivorsEndAndNameTheVictim) {
         try {
           WorkerEnvironment env = environment(rank, kWorld, at);
           env.host_store = GetParam().hosts_store;  // refers to rank 0, which is the victim
-          endless(*Mesh::join(env, options_with(GetParam().liveness_ms), {.axes = {{"dp", kWorld}}}));
+          all_reduce_forever(*Mesh::join(env, options_with(GetParam().liveness_ms), {.axes = {{"dp", kWorld}}}));
         } catch (const PeerLost& e) {
           errors[static_cast<std::size_t>(rank)] = e.what();
         }

@@ -24,7 +24,7 @@ constexpr Timeout kSoon{60'000};
 
 const std::string kOwnNumber(store_handshake::kNumber, '7');
 const std::string kHello = encode({Op::hello, 0, "", ""});
-std::string knock(const std::string& cookie, const std::string& number) {
+std::string encode_proof(const std::string& cookie, const std::string& number) {
   return encode({Op::hello, 0, "", store_handshake::client_says(cookie, number, kOwnNumber)});
 }
 
@@ -45,7 +45,7 @@ class StoreHostile : public testing::Test {
   Fd member() const {
     Fd fd = stranger();
     const std::string number = ask(fd, kHello).second;
-    EXPECT_EQ(ask(fd, knock("s", number)).first, Status::ok);
+    EXPECT_EQ(ask(fd, encode_proof("s", number)).first, Status::ok);
     return fd;
   }
   void expect_well() const { EXPECT_GE(connect_store(server_.endpoint(), "s", kSoon)->add("well", 1), 1); }
@@ -113,7 +113,7 @@ TEST_F(StoreHostile, ACrowdOfSilentStrangersLetsMembersIn) {
 // Sending a byte now and then does not extend the time for the hello.
 TEST_F(StoreHostile, ASlowStrangerIsDisconnected) {
   const Fd fd = stranger();
-  const std::string hello = kHello + knock("s", kOwnNumber);
+  const std::string hello = kHello + encode_proof("s", kOwnNumber);
   bool out = false;
   for (std::size_t i = 0; !out && i < 100; ++i) {
     const char byte = hello[std::min(i, hello.size() - 2)];
@@ -148,7 +148,7 @@ TEST_F(StoreHostile, UnreadAnswersAreBounded) {
 StoreSessions::Iterator member_of(StoreSessions& sessions, StoreSessions::Clock::time_point now) {
   const auto s = sessions.open(now);
   sessions.receive(*s, kHello, now);
-  sessions.receive(*s, knock("s", s->number), now);
+  sessions.receive(*s, encode_proof("s", s->number), now);
   EXPECT_TRUE(s->trusted);
   s->out.clear();
   return s;
@@ -191,7 +191,7 @@ TEST(StoreSessions, StrangersOfOneAddressAreBounded) {
   const auto late = sessions.open(begin + kChance, "a");
   EXPECT_TRUE(sessions.crowding_stranger(late, begin + kChance) == crowd[0]);
   sessions.receive(*crowd[1], kHello, begin);
-  sessions.receive(*crowd[1], knock("s", crowd[1]->number), begin);
+  sessions.receive(*crowd[1], encode_proof("s", crowd[1]->number), begin);
   EXPECT_FALSE(sessions.crowding_stranger(late, begin + kChance)) << "members are no strangers";
 }
 
@@ -241,7 +241,7 @@ TEST(StoreSessions, AllValuesTogetherAreBounded) {
 // A client that listened to another connection, or guesses, is refused and learns nothing.
 TEST_F(StoreHostile, ProofsOfOtherConnectionsAreRefused) {
   const Fd watched = stranger();
-  const std::string number = ask(watched, kHello).second, knocked = knock("s", number);
+  const std::string number = ask(watched, kHello).second, knocked = encode_proof("s", number);
   ASSERT_EQ(number.size(), store_handshake::kNumber);
   EXPECT_EQ(ask(watched, knocked).first, Status::ok);
   const Fd replay = stranger();
@@ -270,7 +270,7 @@ TEST(StoreSessions, AReplayedConversationIsRefused) {
   std::string said = kHello;
   store.receive(*member, said, now);
   const std::string rest =
-      knock("s", member->number) + encode({Op::add, 1, "n", ""}) + encode({Op::append, 0, "orders", "stop"});
+      encode_proof("s", member->number) + encode({Op::add, 1, "n", ""}) + encode({Op::append, 0, "orders", "stop"});
   store.receive(*member, rest, now);
   said += rest;
   EXPECT_TRUE(member->out.ends_with(reply(Status::ok, "1") + reply(Status::ok, "0"))) << "the member is obeyed";

@@ -43,7 +43,7 @@ bool eventually(const std::function<bool()>& condition, double seconds) {
 }
 
 // Returns whether a process is gone, or dead and not yet reaped by its parent.
-bool ended(pid_t pid) {
+bool has_ended(pid_t pid) {
   std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
   std::string text((std::istreambuf_iterator<char>(stat)), {});
   const std::size_t at = text.rfind(')');
@@ -191,7 +191,7 @@ TEST_F(DistRestart, AllWorkersAreRestarted) {
   EXPECT_EQ(times_in_err("starting all workers again"), 1) << err();
   EXPECT_TRUE(in_err("the workers were restarted once")) << err();
   for (const char* place : {"00", "01", "10", "11"}) EXPECT_FALSE(read_file(dir_ / str("pid", place)).empty()) << place;
-  EXPECT_TRUE(ended(std::stoi(read_file(dir_ / "pid00")))) << "nobody of the first attempt is left";
+  EXPECT_TRUE(has_ended(std::stoi(read_file(dir_ / "pid00")))) << "nobody of the first attempt is left";
 }
 
 TEST_F(DistRestart, ErrorsThatARestartCannotCureEndTheJob) {
@@ -323,7 +323,7 @@ TEST_F(DistLaunch, FailedWorkerIsNamedWithItsLastLinesAndTheOthersEnd) {
   EXPECT_TRUE(in_err("rank 1 (pid " + std::to_string(pid_of(1)) + ") exited with code 7")) << err();
   EXPECT_TRUE(in_err("| line51\n") && in_err("| line100\n")) << err();
   EXPECT_FALSE(in_err("| line50\n")) << err();
-  for (const int r : {0, 2}) EXPECT_TRUE(ended(pid_of(r)));
+  for (const int r : {0, 2}) EXPECT_TRUE(has_ended(pid_of(r)));
 }
 
 TEST_F(DistLaunch, LastLinesOfTheFailedWorkerArePrintedLast) {
@@ -344,7 +344,7 @@ TEST_F(DistLaunch, KilledWorkerIsNamedAndStubbornOnesAreKilled) {
   EXPECT_EQ(wait(), 128 + SIGKILL);
   EXPECT_LT(seconds_since(begin), kPatience);
   EXPECT_TRUE(in_err("rank 2 (pid " + std::to_string(pid_of(2)) + ") was killed by signal 9")) << err();
-  for (const int r : {0, 1}) EXPECT_TRUE(ended(pid_of(r)));
+  for (const int r : {0, 1}) EXPECT_TRUE(has_ended(pid_of(r)));
 }
 
 // The result does not depend on which worker fails first, or on how late the others fail.
@@ -452,7 +452,7 @@ TEST_F(DistLaunch, ASecondSignalEndsTheLaunchAtOnce) {
   ASSERT_TRUE(eventually([&] { return all_there("pid", 2); }, kPatience));
   kill(agent_, SIGINT);
   ASSERT_TRUE(eventually([&] { return in_err("waiting up to"); }, kPatience));
-  EXPECT_FALSE(ended(pid_of(0)));
+  EXPECT_FALSE(has_ended(pid_of(0)));
   std::this_thread::sleep_for(kOneSignal + milliseconds(50));
   kill(agent_, SIGINT);
   const auto begin = Clock::now();
@@ -485,12 +485,12 @@ TEST_F(DistLaunch, KillingTheAgentLeavesNothing) {
   ASSERT_TRUE(eventually([&] { return all_there("pid", 3); }, kPatience));
   kill(agent_, SIGKILL);
   EXPECT_EQ(wait(), -SIGKILL);
-  for (int r = 0; r < 3; ++r) EXPECT_TRUE(eventually([&] { return ended(pid_of(r)); }, kPatience)) << "rank " << r;
+  for (int r = 0; r < 3; ++r) EXPECT_TRUE(eventually([&] { return has_ended(pid_of(r)); }, kPatience)) << "rank " << r;
 }
 
 TEST_F(DistLaunch, ProcessesOfAWorkerEndWithIt) {
   EXPECT_EQ(run(2, "sleep 600 & echo $! > $D/pid$R; [ $R = 0 ] || sleep 0.2; exit $R"), 1);
-  for (int r = 0; r < 2; ++r) EXPECT_TRUE(eventually([&] { return ended(pid_of(r)); }, kPatience)) << "rank " << r;
+  for (int r = 0; r < 2; ++r) EXPECT_TRUE(eventually([&] { return has_ended(pid_of(r)); }, kPatience)) << "rank " << r;
 }
 
 TEST_F(DistLaunch, FloodOfOutputDoesNotBlock) {

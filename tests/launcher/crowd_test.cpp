@@ -79,7 +79,7 @@ std::set<int> ports_of(const std::string& pid) {
 }
 
 // Sends bytes to a port that Gloo cannot understand. The port may be closed by then.
-void disturb(int port) try {
+void send_garbage(int port) try {
   const auto soon = Clock::now() + std::chrono::seconds(1);
   send_all(connect_to({"127.0.0.1", port}, soon), std::string(56, '\xff'), soon);
 } catch (const Error&) {
@@ -96,7 +96,7 @@ void disturb_first_attempt(pid_t agent) {
     if (over && workers.size() == 2) return;
     for (const std::string& pid : workers)
       for (const int port : ports_of(pid))
-        if (disturbed.insert(port).second) disturb(port);
+        if (disturbed.insert(port).second) send_garbage(port);
   }
 }
 

@@ -18,7 +18,7 @@ class Watched {
   explicit Watched(const HangRules& rules = {}) : hang_detector_(rules, at(0)) {}
 
   // Continues an activity for `seconds`. Returns whether the worker was said to hang.
-  bool lasts(double seconds, Activity activity = Activity::step) {
+  bool hangs_during(double seconds, Activity activity = Activity::step) {
     begin(activity);
     bool hangs = false;
     for (double left = seconds; left > 0; left -= kLook) hangs |= look(std::min(left, kLook));
@@ -30,7 +30,7 @@ class Watched {
   }
   void progress() { ++sign_.progress; }
   bool step(double seconds) {
-    const bool hangs = lasts(seconds);
+    const bool hangs = hangs_during(seconds);
     ++sign_.step;
     progress();
     return hangs | look(0);
@@ -42,7 +42,7 @@ class Watched {
   }
   bool activity(Activity a, double seconds) {
     progress();
-    const bool hangs = lasts(seconds, a);
+    const bool hangs = hangs_during(seconds, a);
     progress();
     return hangs;
   }
@@ -99,7 +99,7 @@ TEST(HangDetector, FirstStepsMayTakeAsLongAsOperations) {
   HangRules rules;
   rules.unmeasured = Seconds(77);
   Watched w(rules);
-  EXPECT_FALSE(w.lasts(1000, Activity::unlimited)) << "loading";
+  EXPECT_FALSE(w.hangs_during(1000, Activity::unlimited)) << "loading";
   EXPECT_FALSE(w.step(70)) << "measures kernels";
   EXPECT_FALSE(w.steps(14, 0.2));
   EXPECT_NEAR(w.silence_until_hang(), 77, 3 * kLook);
@@ -135,8 +135,8 @@ TEST(HangDetector, TimeBetweenDelayedLooksIsNotSilence) {
   Watched w;
   w.steps(50, 0.2);
   EXPECT_FALSE(w.look(3600)) << "the machine slept";
-  EXPECT_FALSE(w.lasts(8));
-  EXPECT_TRUE(w.lasts(3));
+  EXPECT_FALSE(w.hangs_during(8));
+  EXPECT_TRUE(w.hangs_during(3));
 }
 
 TEST(HangDetector, TheLimitMayBeFixedOrOff) {
@@ -148,7 +148,7 @@ TEST(HangDetector, TheLimitMayBeFixedOrOff) {
   rules.on = false;
   Watched off(rules);
   off.steps(20, 0.2);
-  EXPECT_FALSE(off.lasts(10'000));
+  EXPECT_FALSE(off.hangs_during(10'000));
 }
 
 // A worker that makes progress is never said to hang: steps of all lengths with heavy tails, with validation and saves

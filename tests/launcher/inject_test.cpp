@@ -16,8 +16,8 @@ using test::read_file;
 
 class DistTrainingFaults : public test::TrainingRuns {
  protected:
-  int with(const std::string& faults, const std::string& directory, int processes = 2,
-           const std::vector<std::string>& more = {}) const {
+  int run_with_faults(const std::string& faults, const std::string& directory, int processes = 2,
+                      const std::vector<std::string>& more = {}) const {
     std::vector<std::string> words = launch(processes, directory);
     words.insert(words.begin() + 1, {"--inject", faults});
     words.insert(words.end(), more.begin(), more.end());
@@ -39,7 +39,7 @@ class GpuTrainingFaults : public DistTrainingFaults {
 // A kernel on the device really fails, and its name comes from the launch log.
 TEST_F(GpuTrainingFaults, AFailedKernelIsNamedAndTheRunResumes) {
   const std::vector<std::string> gpu = {"run.device=cuda", "run.tuning=tuning.yaml"};
-  EXPECT_EQ(with("7:device@step=6", "r", 1, gpu), 0) << log();
+  EXPECT_EQ(run_with_faults("7:device@step=6", "r", 1, gpu), 0) << log();
   EXPECT_TRUE(says("(cudaErrorLaunchFailure)")) << log();
   EXPECT_TRUE(says("fail_on_purpose")) << log();
   EXPECT_TRUE(says(str("exited with code ", kExitDeviceFailure))) << log();
@@ -50,7 +50,7 @@ TEST_F(GpuTrainingFaults, AFailedKernelIsNamedAndTheRunResumes) {
 TEST_F(DistTrainingFaults, KilledRanksContinueWithTheSameLosses) {
   ASSERT_EQ(run(launch(2, "calm")), 0) << log();
   const std::string faults = "7:kill@rank=1,step=7,phase=backward;kill@phase=load,attempt=1";
-  EXPECT_EQ(with(faults, "r", 2, {"checkpoint.mode=blocking"}), 0) << log();
+  EXPECT_EQ(run_with_faults(faults, "r", 2, {"checkpoint.mode=blocking"}), 0) << log();
   EXPECT_TRUE(says("--inject: this job will fail on purpose, as it was asked to: " + faults)) << log();
   EXPECT_TRUE(says("kill@rank=1,step=7,phase=backward: killing rank 1 in phase backward of step 7")) << log();
   EXPECT_TRUE(says(" in phase load of step 0")) << log();
@@ -63,7 +63,8 @@ TEST_F(DistTrainingFaults, KilledRanksContinueWithTheSameLosses) {
 
 TEST_F(DistTrainingFaults, AFailedDeviceRestartsAllWorkers) {
   ASSERT_EQ(run(launch(2, "calm")), 0) << log();
-  EXPECT_EQ(with("7:device@rank=1,step=7,phase=backward;device@rank=0,phase=load,attempt=1", "r"), 0) << log();
+  EXPECT_EQ(run_with_faults("7:device@rank=1,step=7,phase=backward;device@rank=0,phase=load,attempt=1", "r"), 0)
+      << log();
   EXPECT_TRUE(says("device@rank=1,step=7,phase=backward: failing the device of rank 1 in phase backward of step 7"))
       << log();
   EXPECT_TRUE(says(str("exited with code ", kExitDeviceFailure))) << log();
@@ -80,7 +81,7 @@ TEST_F(DistTrainingFaults, AFailedDeviceWithoutALauncherHasItsOwnExitCode) {
 // The seed decides which rank a random fault hits, and when.
 TEST_F(DistTrainingFaults, TheSameSeedHitsTheSameRankAndStep) {
   const auto struck = [&](const std::string& seed, const std::string& directory) {
-    EXPECT_EQ(with(seed + ":kill@probability=0.2,attempt=0", directory), 0) << log();
+    EXPECT_EQ(run_with_faults(seed + ":kill@probability=0.2,attempt=0", directory), 0) << log();
     const std::size_t at = log().find("killing rank ");
     return at == std::string::npos ? "nobody" : log().substr(at, log().find('\n', at) - at);
   };
@@ -92,13 +93,13 @@ TEST_F(DistTrainingFaults, TheSameSeedHitsTheSameRankAndStep) {
 }
 
 TEST_F(DistTrainingFaults, AFailedCallIsNamedAndTheRunContinues) {
-  EXPECT_EQ(with("1:io@rank=1,phase=sync,call=fsync,error=EIO", "r"), 0) << log();
+  EXPECT_EQ(run_with_faults("1:io@rank=1,phase=sync,call=fsync,error=EIO", "r"), 0) << log();
   EXPECT_TRUE(says("--inject: io@rank=1,phase=sync,call=fsync,error=EIO: at a call of fsync")) << log();
   EXPECT_TRUE(says("step 4 was not saved (consecutive failure 1)")) << log();
   EXPECT_TRUE(says("Input/output error")) << log();
   EXPECT_TRUE(says("this job: 0 restarts, 1 failed save, ")) << log();
   EXPECT_EQ(job("r").at("failed_saves"), 1);
-  EXPECT_EQ(with("1:io@phase=write,rank=all,call=write,error=short,times=9", "short"), 0) << log();
+  EXPECT_EQ(run_with_faults("1:io@phase=write,rank=all,call=write,error=short,times=9", "short"), 0) << log();
   EXPECT_FALSE(says("was not saved")) << log();
   EXPECT_EQ(run({"checkpoint", "verify", "short"}), 0) << log();
 }
@@ -106,17 +107,19 @@ TEST_F(DistTrainingFaults, AFailedCallIsNamedAndTheRunContinues) {
 TEST_F(DistTrainingFaults, SlownessGivesTheSameLosses) {
   ASSERT_EQ(run(launch(2, "calm")), 0) << log();
   const auto begin = std::chrono::steady_clock::now();
-  EXPECT_EQ(with("1:slow@rank=1,wait=100ms,phase=forward,step=2,until=5", "r", 2, {"train.micro_batch=4"}), 0) << log();
+  EXPECT_EQ(run_with_faults("1:slow@rank=1,wait=100ms,phase=forward,step=2,until=5", "r", 2, {"train.micro_batch=4"}),
+            0)
+      << log();
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(400)) << "four steps wait";
-  EXPECT_EQ(with("1:slow@rank=1,factor=1.5", "s"), 0) << log();
+  EXPECT_EQ(run_with_faults("1:slow@rank=1,factor=1.5", "s"), 0) << log();
   EXPECT_EQ(losses("s"), losses("calm"));
 }
 
 // Both ranks add the damaged message of one rank.
 TEST_F(DistTrainingFaults, AChangedMessageChangesTheLosses) {
   ASSERT_EQ(run(launch(2, "calm")), 0) << log();
-  EXPECT_EQ(with("2:corrupt@rank=1,step=2,call=all_reduce,side=sent,bytes=1000,times=1000000", "r", 2,
-                 {"train.on_bad_step=skip", "train.most_bad_steps=1000"}),
+  EXPECT_EQ(run_with_faults("2:corrupt@rank=1,step=2,call=all_reduce,side=sent,bytes=1000,times=1000000", "r", 2,
+                            {"train.on_bad_step=skip", "train.most_bad_steps=1000"}),
             0)
       << log();
   EXPECT_TRUE(says("side=sent,bytes=1000,times=1000000: byte ")) << log();
@@ -130,7 +133,7 @@ TEST_F(DistTrainingFaults, AStepThatIsWrongOnceIsRecomputed) {
   std::vector<std::string> calm = launch(2, "calm");
   calm.insert(calm.end(), more.begin(), more.end());
   ASSERT_EQ(run(calm), 0) << log();
-  EXPECT_EQ(with("6:corrupt@rank=1,step=45,call=all_reduce,side=sent,bytes=1000", "r", 2, more), 0) << log();
+  EXPECT_EQ(run_with_faults("6:corrupt@rank=1,step=45,call=all_reduce,side=sent,bytes=1000", "r", 2, more), 0) << log();
   EXPECT_TRUE(says("step 45, computed twice from the same weights and samples: ")) << log();
   EXPECT_TRUE(says("A device or its memory is faulty")) << log();
   const std::vector<nlohmann::json> bad = records("r", "bad_step");
@@ -153,17 +156,17 @@ TEST_F(DistTrainingFaults, AStepThatIsWrongOnceIsRecomputed) {
 // Messages for decisions are checked on arrival, so that all ranks take the same decision.
 TEST_F(DistTrainingFaults, ADamagedDecisionIsNamedAndTheStepRepeated) {
   ASSERT_EQ(run(launch(2, "calm")), 0) << log();
-  EXPECT_EQ(with("2:corrupt@rank=1,step=3,call=all_gather,side=received", "r"), 0) << log();
+  EXPECT_EQ(run_with_faults("2:corrupt@rank=1,step=3,call=all_gather,side=received", "r"), 0) << log();
   EXPECT_TRUE(says("arrived damaged")) << log();
   EXPECT_TRUE(says("starting all workers again")) << log();
   EXPECT_EQ(losses("r"), losses("calm"));
 }
 
 TEST_F(DistTrainingFaults, MistakesAreRefusedAtOnce) {
-  EXPECT_EQ(with("7:kill@phase=forwards", "r"), kExitError);
+  EXPECT_EQ(run_with_faults("7:kill@phase=forwards", "r"), kExitError);
   EXPECT_TRUE(says("--inject: character 14: 'forwards' is no phase; known are load, data, ")) << log();
   EXPECT_FALSE(says("launch: all")) << "before any worker: " << log();
-  EXPECT_EQ(with("7:kill@rank=2", "r"), kExitError);
+  EXPECT_EQ(run_with_faults("7:kill@rank=2", "r"), kExitError);
   EXPECT_TRUE(says("--inject: kill@rank=2: there is no rank 2 among 2")) << log();
   EXPECT_EQ(run({"train", "t.yaml", "--inject", "7:kill@agent=0"}), kExitError);
   EXPECT_TRUE(says("this process has no agent; start it with ringmaster launch")) << log();

@@ -64,7 +64,7 @@ class DistNodes : public test::Runs, public testing::WithParamInterface<Layout> 
     words.insert(words.begin(), ip_);
     return nodes_[node]->run(words);
   }
-  void wire(const char* state) const { ASSERT_EQ(ip(0, {"link", "set", "wire", state}).code, 0); }
+  void set_wire(const char* state) const { ASSERT_EQ(ip(0, {"link", "set", "wire", state}).code, 0); }
 
   std::vector<std::string> alone(const std::string& run) const {
     return train(run, {"train.steps=" + std::to_string(kSteps), "train.micro_batch=1", "run.threads=1"});
@@ -159,14 +159,14 @@ TEST_P(DistNodes, TrainLikeOneMachineAndSurviveACutWire) {
 
   const auto cut_off = start("nodes");
   ASSERT_TRUE(reaches("nodes", 7)) << (cut_off[0]->signal(SIGKILL), cut_off[0]->wait().output);
-  wire("down");
+  set_wire("down");
   const auto cut = Clock::now();
   for (int node = 0; node < kNodes; ++node) expect_end(cut_off, node);
   EXPECT_LT(Clock::now() - cut, std::chrono::seconds(kSilence + 10));
   EXPECT_LT(losses("nodes").rbegin()->first, kSteps) << "the run was over before the wire was cut";
   expect_whole_checkpoints("nodes");
 
-  wire("up");
+  set_wire("up");
   for (const auto& rank : start("nodes")) {
     const Finished f = rank->wait();
     EXPECT_EQ(f.code, 0) << f.output;
@@ -211,10 +211,10 @@ TEST_P(DistNodesLaunched, SurviveACutWire) {
   ASSERT_NO_FATAL_FAILURE(run_locally("local"));
   const auto first = launch(0, "nodes"), second = launch(1, "nodes");
   ASSERT_TRUE(reaches("nodes", 7)) << (first->signal(SIGKILL), first->wait().output);
-  wire("down");
+  set_wire("down");
   std::this_thread::sleep_for(std::chrono::seconds(5));
   ASSERT_TRUE(first->running()) << first->wait().output;
-  wire("up");
+  set_wire("up");
   const auto successor = launch(1, "nodes");
   const Finished led = first->wait(), given_up = second->wait(), replaced = successor->wait();
   EXPECT_EQ(led.code, 0) << led.output;
@@ -235,7 +235,7 @@ TEST_P(DistNodesLaunched, ACutWireIsNamedByTheHangLimit) {
   const auto first = launch(0, "nodes", how, {{"RINGMASTER_LIVENESS", "0"}});
   const auto second = launch(1, "nodes", how, {{"RINGMASTER_LIVENESS", "0"}});
   ASSERT_TRUE(reaches("nodes", 25)) << (first->signal(SIGKILL), first->wait().output);
-  wire("down");
+  set_wire("down");
   const auto cut = Clock::now();
   const Finished led = first->wait(), cut_off = second->wait();
   // It takes 12 s to name the wire, join_timeout until the first agent ends without the second, and some time on a busy
@@ -253,11 +253,11 @@ TEST_P(DistNodesLaunched, AWireCutForFiveSecondsHeals) {
   ASSERT_NO_FATAL_FAILURE(run_locally("local"));
   const auto first = launch(0, "nodes", {}, {}), second = launch(1, "nodes", {}, {});
   ASSERT_TRUE(reaches("nodes", 7)) << (first->signal(SIGKILL), first->wait().output);
-  wire("down");
+  set_wire("down");
   const std::size_t before = records("nodes");
   std::this_thread::sleep_for(std::chrono::seconds(5));
   EXPECT_LE(records("nodes"), before + 1) << "nothing went on meanwhile";
-  wire("up");
+  set_wire("up");
   for (const auto& agent : {&first, &second}) {
     const Finished f = (*agent)->wait();
     EXPECT_EQ(f.code, 0) << f.output;

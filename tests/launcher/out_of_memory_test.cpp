@@ -26,8 +26,8 @@ class OutOfMemoryRuns : public test::TrainingRuns {
   // Sequences are long enough that recomputation saves memory.
   static constexpr const char* kShape[] = {"model.context=64", "model.layers=3", "train.micro_batch=2"};
 
-  int with(const std::string& faults, const std::string& directory, const std::vector<std::string>& more = {},
-           const std::vector<std::string>& launcher = {}) const {
+  int run_with_faults(const std::string& faults, const std::string& directory,
+                      const std::vector<std::string>& more = {}, const std::vector<std::string>& launcher = {}) const {
     std::vector<std::string> words = launch(2, directory);
     words.insert(words.end(), std::begin(kShape), std::end(kShape));
     words.insert(words.end(), more.begin(), more.end());
@@ -55,13 +55,13 @@ class OutOfMemoryRuns : public test::TrainingRuns {
   // RING_OUT_OF_MEMORIES sets the number of runs, each of which fails at a random allocation, instead of `otherwise`.
   // RING_OUT_OF_MEMORIES_SEED is the seed.
   void expect_the_same_bits_after_any(int otherwise, const std::vector<std::string>& settings) {
-    ASSERT_EQ(with("", "measures", settings), 0) << log();  // on a GPU: chooses kernels
-    ASSERT_EQ(with("", "calm", settings), 0) << log();
+    ASSERT_EQ(run_with_faults("", "measures", settings), 0) << log();  // on a GPU: chooses kernels
+    ASSERT_EQ(run_with_faults("", "calm", settings), 0) << log();
     std::mt19937 random(static_cast<unsigned>(number_from("RING_OUT_OF_MEMORIES_SEED", 50)));
     for (int i = 0; i < number_from("RING_OUT_OF_MEMORIES", otherwise); ++i) {
       const std::string directory = (dir_ / str("r", i)).string();
       const std::string faults = str(i, ":memory@rank=", random() % 2, ",nth=", 1 + random() % 1100);
-      ASSERT_EQ(with(faults, directory, settings), 0) << faults << "\n" << log();
+      ASSERT_EQ(run_with_faults(faults, directory, settings), 0) << faults << "\n" << log();
       EXPECT_TRUE(says("ran out of memory in ")) << faults << "\n" << log();
       SCOPED_TRACE(recorded(directory).dump());
       EXPECT_EQ(losses(directory), losses("calm")) << faults;
@@ -75,8 +75,8 @@ class OutOfMemoryRuns : public test::TrainingRuns {
 class DistOutOfMemory : public OutOfMemoryRuns {};
 
 TEST_F(DistOutOfMemory, ARankRestartsAllWithLessMemoryAndTheSameBits) {
-  ASSERT_EQ(with("", "calm"), 0) << log();
-  ASSERT_EQ(with("7:memory@rank=1,step=6,nth=40", "r"), 0) << log();
+  ASSERT_EQ(run_with_faults("", "calm"), 0) << log();
+  ASSERT_EQ(run_with_faults("7:memory@rank=1,step=6,nth=40", "r"), 0) << log();
   EXPECT_TRUE(says("launch: rank 1 ran out of memory in the ")) << log();
   EXPECT_TRUE(says(" in step 6 (out of memory: ")) << log();
   EXPECT_TRUE(says("the largest holders are ")) << log();
@@ -95,7 +95,7 @@ TEST_F(DistOutOfMemory, ARankRestartsAllWithLessMemoryAndTheSameBits) {
 }
 
 TEST_F(DistOutOfMemory, AllRanksAtOnceAreOneEvent) {
-  ASSERT_EQ(with("7:memory@rank=all,step=3,nth=25", "r"), 0) << log();
+  ASSERT_EQ(run_with_faults("7:memory@rank=all,step=3,nth=25", "r"), 0) << log();
   EXPECT_EQ(recorded("r").at("ran_out"), 1);
   EXPECT_TRUE(says("this job: 1 restart, ")) << log();
 }
@@ -104,34 +104,34 @@ TEST_F(DistOutOfMemory, AllRanksAtOnceAreOneEvent) {
 TEST_F(DistOutOfMemory, UsingLessMemoryIsProgress) {
   std::string faults = "7:memory@rank=0,nth=30";
   for (int attempt = 1; attempt < 4; ++attempt) faults += str(";memory@rank=1,nth=30,attempt=", attempt);
-  ASSERT_EQ(with(faults, "r", {"train.micro_batch=4"}, {"--max-restarts", "1"}), 0) << log();
+  ASSERT_EQ(run_with_faults(faults, "r", {"train.micro_batch=4"}, {"--max-restarts", "1"}), 0) << log();
   EXPECT_EQ(recorded("r").at("ran_out"), 4);
   EXPECT_TRUE(says("this job: 4 restarts, memory ran out 4 times, ")) << log();
 }
 
 TEST_F(DistOutOfMemory, FewerSequencesAtATimeAreRecordedAndKept) {
   const std::vector<std::string> settings = {"train.recompute=block", "train.micro_batch=4"};
-  ASSERT_EQ(with("", "calm", settings), 0) << log();
-  ASSERT_EQ(with("7:memory@rank=1,step=3,nth=40;kill@rank=0,step=7,attempt=1", "r", settings), 0) << log();
+  ASSERT_EQ(run_with_faults("", "calm", settings), 0) << log();
+  ASSERT_EQ(run_with_faults("7:memory@rank=1,step=3,nth=40;kill@rank=0,step=7,attempt=1", "r", settings), 0) << log();
   EXPECT_TRUE(says("2 sequences at a time")) << log();
   EXPECT_TRUE(says("this job: 2 restarts, ")) << log();
   expect_close("r", "calm");
   EXPECT_EQ(recorded("r").at("micro_batch"), 2);
   // A changed setting takes precedence, also if the run has no steps left.
-  ASSERT_EQ(with("", "r", {"train.recompute=none", "train.micro_batch=4"}), 0) << log();
+  ASSERT_EQ(run_with_faults("", "r", {"train.recompute=none", "train.micro_batch=4"}), 0) << log();
   EXPECT_TRUE(says("no longer apply: train.recompute: block -> none")) << log();
   EXPECT_TRUE(says("4 sequences at a time")) << log();
 }
 
 TEST_F(DistOutOfMemory, TheRunEndsWithAdviceIfNothingSmallerIsLeft) {
   const std::vector<std::string> settings = {"train.recompute=block", "train.micro_batch=1"};
-  EXPECT_EQ(with("7:memory@rank=1,step=6", "r", settings, {"--max-restarts", "0"}), kExitError) << log();
+  EXPECT_EQ(run_with_faults("7:memory@rank=1,step=6", "r", settings, {"--max-restarts", "0"}), kExitError) << log();
   EXPECT_TRUE(says("is left to try automatically: lower model.context, set train.recompute: auto, or share ")) << log();
   EXPECT_EQ(recorded("r").at("ran_out"), 0);
 }
 
 TEST_F(DistOutOfMemory, WithoutALauncherTheSameCommandResumes) {
-  ASSERT_EQ(with("", "calm"), 0) << log();
+  ASSERT_EQ(run_with_faults("", "calm"), 0) << log();
   const auto both = [&](const std::vector<std::string>& more) {
     std::vector<std::string> words = {"train", "t.yaml", "run.directory=r", "train.steps=8", "run.threads=1"};
     words.insert(words.end(), std::begin(kShape), std::end(kShape));
@@ -155,8 +155,8 @@ TEST_F(DistOutOfMemory, WithoutALauncherTheSameCommandResumes) {
 TEST_F(DistOutOfMemory, AnyAllocation) { expect_the_same_bits_after_any(2, {}); }
 
 TEST_F(DistOutOfMemory, AValidationIsRepeatedWithFewerSequences) {
-  ASSERT_EQ(with("", "calm"), 0) << log();
-  ASSERT_EQ(with("7:memory@rank=1,step=4,phase=validate,nth=5", "r"), 0) << log();
+  ASSERT_EQ(run_with_faults("", "calm"), 0) << log();
+  ASSERT_EQ(run_with_faults("7:memory@rank=1,step=4,phase=validate,nth=5", "r"), 0) << log();
   EXPECT_TRUE(says("launch: rank 1 ran out of memory in ")) << log();
   EXPECT_TRUE(says(" in the validation after step 4 (out of memory: ")) << log();
   EXPECT_TRUE(says("starting all workers again (restart 1 of this job)")) << log();
@@ -189,9 +189,9 @@ TEST_F(GpuDistOutOfMemory, TwoRanksGoOnWithTheSameBits) {
 TEST_F(GpuDistOutOfMemory, FewerSequencesAtATimeAreRecordedAndAgree) {
   const std::vector<std::string> settings = on_gpus(
       {"train.precision=fp32", "train.recompute=block", "train.activation_offload=false", "train.micro_batch=4"});
-  ASSERT_EQ(with("", "calm", settings), 0) << log();
+  ASSERT_EQ(run_with_faults("", "calm", settings), 0) << log();
   ASSERT_EQ(recorded("calm").at("micro_batch"), 4);
-  ASSERT_EQ(with("7:memory@rank=1,step=3,nth=40", "r", settings), 0) << log();
+  ASSERT_EQ(run_with_faults("7:memory@rank=1,step=3,nth=40", "r", settings), 0) << log();
   EXPECT_TRUE(says("1 sequence at a time")) << log();
   expect_close("r", "calm");
   EXPECT_EQ(recorded("r").at("micro_batch"), 1);

@@ -43,7 +43,7 @@ class Job {
     rendezvous_.leave(id, "its connection closed", now_);
     collect();
   }
-  void later(milliseconds by) {
+  void advance(milliseconds by) {
     now_ += by;
     rendezvous_.tick(now_);
     collect();
@@ -158,9 +158,9 @@ TEST(Rendezvous, AHangIsJudgedWithoutANodeThatIsCutOff) {
   job.join("a");
   job.join("b");
   job.fails("a", {Blame::hung, 1, true, "rank 0 hangs", {waiting(0)}});
-  job.later(milliseconds(500));
+  job.advance(milliseconds(500));
   EXPECT_EQ(job.last["a"].kind, Kind::report_states);
-  job.later(milliseconds(600));
+  job.advance(milliseconds(600));
   EXPECT_EQ(job.last["a"].kind, Kind::stop);
   EXPECT_NE(job.last["a"].text.find("nothing was heard of rank 1"), std::string::npos) << job.last["a"].text;
 }
@@ -227,7 +227,7 @@ TEST(Rendezvous, LostPeersAloneStopTheJobAfterTheBlameTime) {
   job.join("b");
   job.fails("a", {Blame::lost_peer, kExitPeerLost, true, "a lost somebody"});
   EXPECT_EQ(job.last["b"].kind, Kind::start);
-  job.later(seconds(2));
+  job.advance(seconds(2));
   EXPECT_EQ(job.last["b"].kind, Kind::stop);
 }
 
@@ -250,7 +250,7 @@ TEST(Rendezvous, ALostNodeIsReplacedByItsSuccessor) {
   EXPECT_EQ(job.last["c"].text, "the agent of node 1 (host-b) is lost: its connection closed");
   for (const char* id : {"a", "c"}) job.ends(id, {.code = 143, .step = 3});
   EXPECT_EQ(job.last["c"].kind, Kind::wait);
-  job.later(seconds(599));
+  job.advance(seconds(599));
   EXPECT_FALSE(job.over());
   job.join("d");
   EXPECT_EQ(job.last["d"].kind, Kind::start);
@@ -264,7 +264,7 @@ TEST(Rendezvous, ALostNodeThatDoesNotReturnEndsTheJob) {
   job.join("b");
   job.leaves("b");
   job.ends("a", {.code = 143});
-  job.later(seconds(601));
+  job.advance(seconds(601));
   EXPECT_EQ(job.last["a"].kind, Kind::end);
   EXPECT_EQ(job.last["a"].code, kExitError);
   EXPECT_NE(job.last["a"].text.find("node 1 is missing"), std::string::npos) << job.last["a"].text;
@@ -285,14 +285,14 @@ TEST(Rendezvous, FewerNodesRunIfTheRulesAllowIt) {
   job.join("a");
   job.join("b");
   EXPECT_EQ(job.last["a"].kind, Kind::wait);
-  job.later(seconds(31));
+  job.advance(seconds(31));
   EXPECT_EQ(job.last["a"].kind, Kind::start);
   EXPECT_EQ(job.last["a"].world, 2);
   job.leaves("b");
   job.ends("a", {.code = 143});
-  job.later(milliseconds(1900));
+  job.advance(milliseconds(1900));
   EXPECT_EQ(job.last["a"].kind, Kind::wait);
-  job.later(milliseconds(200));
+  job.advance(milliseconds(200));
   EXPECT_EQ(job.last["a"].kind, Kind::start);
   EXPECT_EQ(job.last["a"].world, 1);
   job.join("c");
@@ -307,7 +307,7 @@ TEST(Rendezvous, ADeadWorkerOfFewerNodesCausesNoWait) {
   Job job(nodes(1, 3));
   job.join("a");
   job.join("b");
-  job.later(seconds(31));
+  job.advance(seconds(31));
   job.crash("b", 7);
   EXPECT_EQ(job.last["a"].kind, Kind::start);
   EXPECT_EQ(job.last["a"].attempt, 1);
@@ -318,17 +318,17 @@ TEST(Rendezvous, ANodeThatReturnsInTimeIsUsedAtOnce) {
   Job job(nodes(1, 3));
   job.join("a");
   job.join("b");
-  job.later(seconds(31));
+  job.advance(seconds(31));
   job.leaves("b");
   job.ends("a", {.code = 143});
-  job.later(seconds(1));
+  job.advance(seconds(1));
   job.join("b");
   EXPECT_EQ(job.last["b"].kind, Kind::start);
   EXPECT_EQ(job.last["b"].node_rank, 1);
 }
 
 // The agents report that the settings do not fit their workers. `begun`: the workers had connected before.
-void misfit(Job& job, const std::vector<AgentId>& agents, bool begun) {
+void report_misfit(Job& job, const std::vector<AgentId>& agents, bool begun) {
   NodeFailure f{Blame::failed, 1, begun, "parallel.cp: 2 does not divide"};
   f.misfit = true;
   for (const AgentId& a : agents) job.fails(a, f);
@@ -341,10 +341,10 @@ TEST(Rendezvous, ANumberOfNodesThatDoesNotFitIsNotRetried) {
   job.join("b");
   job.leaves("b");
   job.ends("a", {.code = 143, .begun = true, .step = 150});
-  job.later(milliseconds(2100));
+  job.advance(milliseconds(2100));
   EXPECT_EQ(job.last["a"].world, 1);
-  misfit(job, {"a"}, true);
-  for (int i = 0; i < 100; ++i) job.later(seconds(5));
+  report_misfit(job, {"a"}, true);
+  for (int i = 0; i < 100; ++i) job.advance(seconds(5));
   EXPECT_EQ(job.last["a"].kind, Kind::wait);
   EXPECT_NE(job.last["a"].text.find("node 1 is missing, without which the settings do not fit"), std::string::npos);
   job.join("c");
@@ -352,9 +352,9 @@ TEST(Rendezvous, ANumberOfNodesThatDoesNotFitIsNotRetried) {
   EXPECT_EQ(job.last["a"].world, 2);
   job.leaves("c");
   job.ends("a", {.code = 143, .begun = true, .step = 160});
-  job.later(seconds(590));
+  job.advance(seconds(590));
   EXPECT_EQ(job.last["a"].kind, Kind::wait) << "it is known now";
-  job.later(seconds(11));
+  job.advance(seconds(11));
   EXPECT_EQ(job.last["a"].kind, Kind::end);
   EXPECT_NE(job.last["a"].text.find("not all nodes came within 600 s"), std::string::npos) << job.last["a"].text;
 }
@@ -362,7 +362,7 @@ TEST(Rendezvous, ANumberOfNodesThatDoesNotFitIsNotRetried) {
 TEST(Rendezvous, FewerNodesAreUsedIfAllDoNotFit) {
   Job job(nodes(2, 3));
   for (const char* id : {"a", "b", "c"}) job.join(id);
-  misfit(job, {"a", "b", "c"}, false);
+  report_misfit(job, {"a", "b", "c"}, false);
   EXPECT_EQ(job.last["b"].kind, Kind::start);
   EXPECT_EQ(job.last["b"].world, 2);
   EXPECT_EQ(job.last["c"].kind, Kind::wait);
@@ -377,7 +377,7 @@ TEST(Rendezvous, SettingsThatFitNoNumberOfNodesAreRefused) {
     Job job(nodes(2, 2));
     job.join("a");
     job.join("b");
-    misfit(job, {"a", "b"}, begun);
+    report_misfit(job, {"a", "b"}, begun);
     EXPECT_EQ(job.last["a"].kind, Kind::end);
     EXPECT_EQ(job.last["a"].attempt, 0);
     EXPECT_EQ(job.last["a"].text, "parallel.cp: 2 does not divide");
@@ -385,8 +385,8 @@ TEST(Rendezvous, SettingsThatFitNoNumberOfNodesAreRefused) {
   Job job(nodes(1, 2));
   job.join("a");
   job.join("b");
-  misfit(job, {"a", "b"}, false);
-  misfit(job, {"a"}, false);
+  report_misfit(job, {"a", "b"}, false);
+  report_misfit(job, {"a"}, false);
   EXPECT_EQ(job.last["a"].kind, Kind::end) << "neither two nor one";
 }
 

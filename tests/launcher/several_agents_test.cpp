@@ -84,7 +84,7 @@ class DistAgents : public test::ScratchTest {
   bool says(const std::string& name, const std::string& text) const {
     return log(name).find(text) != std::string::npos;
   }
-  bool there(const std::string& file) const { return !read_file(dir_ / file).empty(); }
+  bool is_written(const std::string& file) const { return !read_file(dir_ / file).empty(); }
 
   int port_ = 0;
   std::map<std::string, pid_t> agents_;
@@ -261,7 +261,7 @@ TEST_F(DistAgents, ALostAgentIsWaitedForAndReplaced) {
   start("a", o, script);
   ASSERT_TRUE(eventually([&] { return says("a", "1 of 2"); })) << log("a");
   start("b", o, script);
-  ASSERT_TRUE(eventually([&] { return there("up00") && there("up01"); })) << log("a");
+  ASSERT_TRUE(eventually([&] { return is_written("up00") && is_written("up01"); })) << log("a");
   kill(agents_["b"], SIGKILL);
   EXPECT_EQ(wait("b"), -SIGKILL);
   ASSERT_TRUE(eventually([&] {
@@ -270,7 +270,7 @@ TEST_F(DistAgents, ALostAgentIsWaitedForAndReplaced) {
   start("again", o, script);
   EXPECT_EQ(wait("again"), 0) << log("again");
   EXPECT_EQ(wait("a"), 0) << log("a");
-  EXPECT_TRUE(there("up11"));
+  EXPECT_TRUE(is_written("up11"));
 }
 
 TEST_F(DistAgents, TheLossOfTheLeaderEndsTheJob) {
@@ -278,7 +278,7 @@ TEST_F(DistAgents, TheLossOfTheLeaderEndsTheJob) {
   start("a", nodes(2), script);
   ASSERT_TRUE(eventually([&] { return says("a", "1 of 2"); })) << log("a");
   start("b", nodes(2), script);
-  ASSERT_TRUE(eventually([&] { return there("up0") && there("up1"); })) << log("a");
+  ASSERT_TRUE(eventually([&] { return is_written("up0") && is_written("up1"); })) << log("a");
   kill(agents_["a"], SIGKILL);
   EXPECT_EQ(wait("b"), kExitError);
   EXPECT_TRUE(says("b", "the agent of node 0 at 127.0.0.1:" + std::to_string(port_) + " is lost")) << log("b");

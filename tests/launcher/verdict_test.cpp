@@ -107,7 +107,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, DistVerdict,
 
 constexpr int kRanks = 3, kCalls = 8;
 
-void call(Communicator& c, int number, std::int64_t n) {
+void run_operation(Communicator& c, int number, std::int64_t n) {
   const Stream stream = Stream::cpu(1);
   const Tensor t = Tensor::zeros({n}, DType::f32, stream);
   if (number % 2)
@@ -117,17 +117,17 @@ void call(Communicator& c, int number, std::int64_t n) {
 }
 
 // Calls kCalls operations, which differ in order and shape, with a fault at call `at`.
-void follow(Communicator& c, Fault fault, int at, const std::atomic<int>& read) {
+void run_operations(Communicator& c, Fault fault, int at, const std::atomic<int>& read) {
   for (int i = 0; i < kCalls; ++i) {
     while (i == at && fault == Fault::never_comes && read < kRanks) std::this_thread::yield();
     if (i == at && fault == Fault::skips) continue;
     const bool swapped = fault == Fault::swaps && (i == at || i == at + 1);
     const int which = swapped ? 2 * at + 1 - i : i;
-    call(c, which, 20'000 + which + (fault == Fault::other_shape && i == at ? 500'000 : 0));
+    run_operation(c, which, 20'000 + which + (fault == Fault::other_shape && i == at ? 500'000 : 0));
   }
 }
 
-Ranks hang(Fault fault, int culprit, int at) {
+Ranks states_of_hang(Fault fault, int culprit, int at) {
   std::vector<WorkerPage> pages(kRanks);
   CommOptions options;
   options.verify = false;
@@ -146,7 +146,7 @@ Ranks hang(Fault fault, int culprit, int at) {
           c.abort("it was seen");
         });
         try {
-          follow(c, c.rank() == culprit ? fault : Fault{9}, at, read);
+          run_operations(c, c.rank() == culprit ? fault : Fault{9}, at, read);
         } catch (const Error&) {
         }
         reader.join();
@@ -159,7 +159,7 @@ TEST_P(DistVerdict, NamesTheRankAndTheCall) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   for (int at = 2; at < 5; ++at) {
     const int culprit = at % kRanks;
-    const std::string text = verdict(hang(GetParam(), culprit, at), kRanks);
+    const std::string text = verdict(states_of_hang(GetParam(), culprit, at), kRanks);
     const std::string who = "rank " + std::to_string(culprit), number = "#" + std::to_string(at + 1) + " of dp";
     EXPECT_NE(text.find(GetParam() == Fault::never_comes ? who + " (pid" : who + " runs "), std::string::npos) << text;
     EXPECT_TRUE(GetParam() == Fault::never_comes || text.find(number) != std::string::npos) << text;

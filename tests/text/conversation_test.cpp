@@ -22,7 +22,7 @@ constexpr const char* kTurns = R"([{"role": "system", "content": "Be brief."},
   {"role": "user", "content": "Bye"}, {"role": "assistant", "content": "Ciao."}])";
 
 // Returns the text of a conversation, with [[ ]] around the parts that count.
-std::string marked(const ConversationWriter& writer, const std::string& messages, const Json& given = nullptr) {
+std::string marked_text(const ConversationWriter& writer, const std::string& messages, const Json& given = nullptr) {
   std::string out;
   for (const Part& p : writer.parts(Json::parse(messages), given)) out += p.counts ? "[[" + p.text + "]]" : p.text;
   return out;
@@ -44,7 +44,7 @@ TEST(Conversation, ARefusalQuotesWholeCharacters) {
         {{"role", "user"}, {"content", text}},
         {{"role", "assistant"},
          {"content", text}}}.dump();
-    const std::string error = error_of([&] { marked(writer, messages); });
+    const std::string error = error_of([&] { marked_text(writer, messages); });
     EXPECT_NE(error.find(" became '"), std::string::npos) << error;
     EXPECT_EQ(utf8::valid_prefix(error), error.size()) << error;
   }
@@ -52,7 +52,7 @@ TEST(Conversation, ARefusalQuotesWholeCharacters) {
 
 // Expected texts are those that https://huggingface.co/docs/transformers/chat_templating and the models' cards publish.
 TEST(Conversation, NamedTemplatesWriteThePublishedFormats) {
-  const auto written = [](const char* name) { return marked(ConversationWriter(named(name), name), kTurns); };
+  const auto written = [](const char* name) { return marked_text(ConversationWriter(named(name), name), kTurns); };
   EXPECT_EQ(written("chatml"),
             "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
             "[[Hello.<|im_end|>]]\n<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n[[Ciao.<|im_end|>]]\n");
@@ -77,18 +77,18 @@ constexpr const char* kUnmarked =
 
 TEST(Conversation, TurnsAreFoundWithoutMarks) {
   const ConversationWriter plain({kUnmarked, {}}, "t"), chatml(named("chatml"), "chatml");
-  EXPECT_EQ(marked(plain, kTurns), marked(chatml, kTurns));
+  EXPECT_EQ(marked_text(plain, kTurns), marked_text(chatml, kTurns));
   const std::string blank = R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": " b\n"}])";
-  EXPECT_EQ(marked(plain, blank), "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[[ b\n<|im_end|>]]\n");
+  EXPECT_EQ(marked_text(plain, blank), "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[[ b\n<|im_end|>]]\n");
   const ConversationWriter lines({"{% for m in messages %}{{ m.role }}: {{ m.content ~ '\n\n' }}{% endfor %}"
                                   "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}",
                                   {}},
                                  "t");
-  EXPECT_EQ(marked(lines, blank), "user: a\n\nassistant: [[ b\n\n\n]]") << "nothing but blank space ends the turn";
+  EXPECT_EQ(marked_text(lines, blank), "user: a\n\nassistant: [[ b\n\n\n]]") << "nothing but blank space ends the turn";
 }
 
 // Returns the prompt for the next answer, with [[ ]] around the parts that count.
-std::string asked(const ConversationWriter& writer, const std::string& messages) {
+std::string marked_prompt(const ConversationWriter& writer, const std::string& messages) {
   std::string out;
   for (const Part& p : writer.prompt(Json::parse(messages), nullptr)) out += p.counts ? "[[" + p.text + "]]" : p.text;
   return out;
@@ -98,12 +98,12 @@ TEST(Conversation, APromptIsSplitLikeTheWholeConversation) {
   const ConversationWriter plain({kUnmarked, {}}, "t"), chatml(named("chatml"), "chatml");
   for (const ConversationWriter* writer : {&plain, &chatml}) {
     Json turns = Json::parse(kTurns);
-    const std::string whole = marked(*writer, kTurns);
+    const std::string whole = marked_text(*writer, kTurns);
     turns.erase(turns.end() - 1);
-    const std::string prompt = asked(*writer, turns.dump());
+    const std::string prompt = marked_prompt(*writer, turns.dump());
     EXPECT_EQ(prompt + "[[Ciao.<|im_end|>]]\n", whole);
     turns.erase(turns.end() - 1);  // the prompt now ends with an answer
-    EXPECT_EQ(asked(*writer, turns.dump()),
+    EXPECT_EQ(marked_prompt(*writer, turns.dump()),
               "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
               "[[Hello.<|im_end|>]]\n<|im_start|>assistant\n");
   }
@@ -114,7 +114,7 @@ TEST(Conversation, APromptIsSplitLikeTheWholeConversation) {
       "t");
   Json turns = Json::parse(kTurns);
   turns.erase(turns.end() - 1);
-  EXPECT_EQ(asked(forgets, turns.dump()), "Be brief.HiHello.*Bye?");
+  EXPECT_EQ(marked_prompt(forgets, turns.dump()), "Be brief.HiHello.*Bye?");
 }
 
 Json long_talk(int answers) {
@@ -140,7 +140,8 @@ TEST(Conversation, APromptIsShownBeforeItsAnswersAreFound) {
   std::string seen;
   expect_error([&] { writer.prompt(long_talk(3), nullptr, [&](const std::string& text) { fail(seen = text, "!"); }); },
                {"<|im_start|>assistant\n!"});
-  EXPECT_EQ(asked(writer, long_talk(3).dump()).size(), seen.size() + 3 * 4) << "the same text, with three marks";
+  EXPECT_EQ(marked_prompt(writer, long_talk(3).dump()).size(), seen.size() + 3 * 4)
+      << "the same text, with three marks";
 }
 
 TEST(Conversation, TheEndOfAnAnswerIsFound) {
@@ -163,19 +164,20 @@ TEST(Conversation, TemplatesThatRewriteThePastAreRefused) {
        "{{ m.content }}{% endfor %}{% if add_generation_prompt %}a{% endif %}",
        {}},
       "t");
-  EXPECT_EQ(marked(forgets, R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "r"}])"),
+  EXPECT_EQ(marked_text(forgets, R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "r"}])"),
             "uqa[[<think></think>r]]");
-  expect_error([&] { marked(forgets, kTurns); },
+  expect_error([&] { marked_text(forgets, kTurns); },
                {"writes message 2 differently when other", "'<think>", "{% generation %}", "--chat-template"});
   const ConversationWriter counts({"{{ messages|length }}{{ messages[-1].content }}", {}}, "t");
-  expect_error([&] { marked(counts, kTurns); }, {"writes the 2 messages before message 2 differently"});
-  expect_error([&] { marked(forgets, R"([{"role": "assistant", "content": "r"}])"); }, {"begins with an assistant"});
+  expect_error([&] { marked_text(counts, kTurns); }, {"writes the 2 messages before message 2 differently"});
+  expect_error([&] { marked_text(forgets, R"([{"role": "assistant", "content": "r"}])"); },
+               {"begins with an assistant"});
 }
 
 TEST(Conversation, MalformedConversationsAreNamed) {
   const ConversationWriter writer(named("chatml"), "chatml");
   const auto wrong = [&](const std::string& messages, const std::string& part) {
-    expect_error([&] { marked(writer, messages); }, {part});
+    expect_error([&] { marked_text(writer, messages); }, {part});
   };
   wrong("{}", "expected a list of messages, got a JSON object");
   wrong("[]", "is empty");
@@ -186,7 +188,7 @@ TEST(Conversation, MalformedConversationsAreNamed) {
   wrong(R"([{"role": "user", "content": "a"}])", "no message has the role 'assistant'");
   const ConversationWriter strict(named("llama2"), "llama2");
   expect_error(
-      [&] { marked(strict, R"([{"role": "critic", "content": "a"}, {"role": "assistant", "content": "b"}])"); },
+      [&] { marked_text(strict, R"([{"role": "critic", "content": "a"}, {"role": "assistant", "content": "b"}])"); },
       {"llama2:", "refuses this conversation", "no 'critic'"});
 }
 
@@ -204,7 +206,7 @@ TEST(Conversation, ValuesThatATemplateCannotWriteAreRefused) {
   const ConversationWriter chatml(named("chatml"), "chatml");
   const auto wrong = [](const ConversationWriter& writer, const std::string& messages,
                         const std::vector<std::string>& parts) {
-    expect_error([&] { marked(writer, messages); }, parts);
+    expect_error([&] { marked_text(writer, messages); }, parts);
   };
   const auto answer = [](const std::string& content) {
     return R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": )" + content + "}]";
@@ -231,7 +233,7 @@ TEST(Conversation, FieldsThatTheTemplateOmitsAreRefused) {
   const ConversationWriter chatml(named("chatml"), "chatml");
   expect_error(
       [&] {
-        marked(chatml, R"([{"role": "user", "content": "a"},
+        marked_text(chatml, R"([{"role": "user", "content": "a"},
                            {"role": "assistant", "content": "b", "reasoning_content": "since"}])");
       },
       {"message 1 has 'reasoning_content'", "does not write it", "--chat-template"});
@@ -239,13 +241,13 @@ TEST(Conversation, FieldsThatTheTemplateOmitsAreRefused) {
       R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "reasoning_content": ""}])");
   expect_error(
       [&] {
-        marked(chatml, R"([{"role": "user", "content": "a"},
+        marked_text(chatml, R"([{"role": "user", "content": "a"},
                            {"role": "assistant", "content": "b", "reasoning": "since"}])");
       },
       {"message 1 has 'reasoning'", "does not write it"});
   expect_error(
       [&] {
-        marked(chatml, R"([{"role": "user", "content": "a"},
+        marked_text(chatml, R"([{"role": "user", "content": "a"},
                            {"role": "assistant", "content": "", "function_call": {"name": "f", "arguments": "{}"}}])");
       },
       {"message 1 has 'function_call'", "give it as 'tool_calls'"});
@@ -262,8 +264,8 @@ TEST(Conversation, FieldsThatTheTemplateOmitsAreRefused) {
   for (const char* key : {"audio", "images", "thinking_blocks", "reasoning_details"})
     expect_error(
         [&] {
-          marked(chatml, str(R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", ")", key,
-                             R"(": [{"id": 1}]}])"));
+          marked_text(chatml, str(R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", ")", key,
+                                  R"(": [{"id": 1}]}])"));
         },
         {"message 1 has '" + std::string(key) + "'", "does not write it"});
 }
@@ -307,17 +309,18 @@ TEST(Conversation, MessagesMarkedAsNotToBeLearnedDoNotCount) {
   for (const char* mark : {R"("weight": 0)", R"("weight": 0.0)", R"("train": false)", R"("training": false)",
                            R"("train": null, "training": 0)", R"("loss": false)", R"("loss_weight": 0.0)",
                            R"("loss_scale": 0)", R"("masked": true)", R"("mask": 1)"})
-    EXPECT_EQ(marked(chatml, chat(mark, R"("weight": 1, "train": true)")), a + "b<|im_end|>" + c + "[[d<|im_end|>]]\n")
+    EXPECT_EQ(marked_text(chatml, chat(mark, R"("weight": 1, "train": true)")),
+              a + "b<|im_end|>" + c + "[[d<|im_end|>]]\n")
         << mark;
   const auto wrong = [&](const ConversationWriter& writer, const std::string& messages, const std::string& part) {
-    expect_error([&] { marked(writer, messages); }, {part});
+    expect_error([&] { marked_text(writer, messages); }, {part});
   };
   wrong(chatml, chat(R"("weight": 0.5)", R"("weight": 1)"),
         "message 1: expected 0, 1, true or false in 'weight', got 0.5");
   wrong(chatml, chat(R"("train": "no")", R"("weight": 1)"), "expected 0, 1, true or false in 'train', got \"no\"");
   wrong(chatml, chat(R"("weight": 0)", R"("train": false)"), "every assistant message");
   const std::string all = R"("mask": false, "masked": 0, "loss": true, "training": 1, "train_detail": [])";
-  EXPECT_EQ(marked(chatml, chat(all, R"("train_detail": null)")), a + "[[b<|im_end|>]]" + c + "[[d<|im_end|>]]\n");
+  EXPECT_EQ(marked_text(chatml, chat(all, R"("train_detail": null)")), a + "[[b<|im_end|>]]" + c + "[[d<|im_end|>]]\n");
   wrong(chatml, chat(R"("train_detail": [{"begin_offset": 0, "end_offset": 1, "train": false}])", R"("weight": 1)"),
         "message 1: 'train_detail' selects parts of its text for training, but only whole messages");
   wrong(chatml,
@@ -331,21 +334,22 @@ TEST(Conversation, MessagesMarkedAsNotToBeLearnedDoNotCount) {
        "{% endif %}",
        {}},
       "t");
-  EXPECT_EQ(marked(turns, chat(R"("weight": 0)", R"("weight": 1)")), "<user>a;<assistant>b;<user>c;<assistant>[[d;]]");
+  EXPECT_EQ(marked_text(turns, chat(R"("weight": 0)", R"("weight": 1)")),
+            "<user>a;<assistant>b;<user>c;<assistant>[[d;]]");
 }
 
 TEST(Conversation, TextsOfPartsAreWritten) {
   const std::string parts = R"([{"role": "user", "content": [{"type": "text", "text": "Hi"}]},
       {"role": "assistant", "content": [{"type": "text", "text": "Y"}, {"type": "text", "text": "o"}]}])";
   const ConversationWriter chatml(named("chatml"), "chatml");
-  EXPECT_EQ(marked(chatml, parts), "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>]]\n");
+  EXPECT_EQ(marked_text(chatml, parts), "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n[[Yo<|im_end|>]]\n");
   const ConversationWriter reads(
       {"{% for m in messages %}{% generation %}{% if m.content is string %}{{ m.content }}{% else %}"
        "{% for p in m.content %}{{ p.text }}{{ '+' if not loop.last }}{% endfor %}{% endif %}{% endgeneration %}"
        "{% endfor %}",
        {}},
       "t");
-  EXPECT_EQ(marked(reads, parts), "[[Hi]][[Y+o]]") << "a template that reads parts gets them";
+  EXPECT_EQ(marked_text(reads, parts), "[[Hi]][[Y+o]]") << "a template that reads parts gets them";
   const std::string strings = R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}])";
   // The first loop is from Idefics3, the second from LLaVA-NeXT. Expected values are those of jinja2 with contents in
   // parts.
@@ -354,12 +358,12 @@ TEST(Conversation, TextsOfPartsAreWritten) {
         "{% for p in m['content'] | selectattr('type', 'equalto', 'text') %}{{ p['text'] }};{% endfor %}"}) {
     const ConversationWriter only(
         {"{% for m in messages %}{% generation %}" + loop + "{% endgeneration %}{% endfor %}", {}}, "t");
-    EXPECT_EQ(marked(only, parts), "[[Hi;]][[Y;o;]]") << loop;
-    EXPECT_EQ(marked(only, strings), "[[Hi;]][[Yo;]]") << "a template that reads parts alone gets texts as parts";
+    EXPECT_EQ(marked_text(only, parts), "[[Hi;]][[Y;o;]]") << loop;
+    EXPECT_EQ(marked_text(only, strings), "[[Hi;]][[Yo;]]") << "a template that reads parts alone gets texts as parts";
   }
   const ConversationWriter repr(
       {"{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}", {}}, "t");
-  EXPECT_EQ(marked(repr, parts), "[[Hi]][[Yo]]") << "a list that would be written as Python's is joined";
+  EXPECT_EQ(marked_text(repr, parts), "[[Hi]][[Yo]]") << "a list that would be written as Python's is joined";
 }
 
 // The expected text is json.dumps() of the object, not of its text.
@@ -370,7 +374,7 @@ TEST(Conversation, ArgumentsInJsonTextAreParsed) {
   const auto written = [&](const std::string& how, const std::string& arguments) {
     std::string text = source;
     text.replace(text.find("WRITTEN"), 7, how);
-    return marked(ConversationWriter({text, {}}, "t"), calls_with(arguments));
+    return marked_text(ConversationWriter({text, {}}, "t"), calls_with(arguments));
   };
   const std::string as_object = R"([[Rain?]][[<{"city": "Bern", "n": 1}>]][[no]][[Dry.]])";
   EXPECT_EQ(written("c.function.arguments|tojson", R"({"city": "Bern", "n": 1})"), as_object);
@@ -390,20 +394,20 @@ TEST(Conversation, OnlyTheMarkCountsIfTheContentIsBlank) {
       "t");
   const std::string begin = "<|im_start|>user\nRain?<|im_end|>\n<|im_start|>assistant\n";
   const std::string end = "<|im_end|>]]\n<|im_start|>tool\nno<|im_end|>\n<|im_start|>assistant\n[[Dry.<|im_end|>]]\n";
-  EXPECT_EQ(marked(writer, calls_with("{}")), begin + "[[(f)" + end);
+  EXPECT_EQ(marked_text(writer, calls_with("{}")), begin + "[[(f)" + end);
   std::string empty = calls_with("{}"), blank = R"([{"role": "user", "content": "a"},
                                                    {"role": "assistant", "content": " \t "}])";
   empty.replace(empty.find("null"), 4, "\"\"");
-  EXPECT_EQ(marked(writer, empty), begin + "[[(f)" + end);
-  EXPECT_EQ(marked(writer, blank), "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[[ \t <|im_end|>]]\n");
+  EXPECT_EQ(marked_text(writer, empty), begin + "[[(f)" + end);
+  EXPECT_EQ(marked_text(writer, blank), "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[[ \t <|im_end|>]]\n");
 }
 
 TEST(Conversation, ToolsReachTheTemplate) {
   const ConversationWriter writer(
       {"{{ tools|tojson }}{% generation %}{{ messages[0].content }}{% endgeneration %}", {}}, "t");
   const std::string one = R"([{"role": "assistant", "content": "x"}])";
-  EXPECT_EQ(marked(writer, one), "null[[x]]");
-  EXPECT_EQ(marked(writer, one, {{"tools", Json::parse(R"([{"b": 1, "a": 2}])")}}), R"([{"b": 1, "a": 2}][[x]])");
+  EXPECT_EQ(marked_text(writer, one), "null[[x]]");
+  EXPECT_EQ(marked_text(writer, one, {{"tools", Json::parse(R"([{"b": 1, "a": 2}])")}}), R"([{"b": 1, "a": 2}][[x]])");
 }
 
 // jinja2 3.1 compiles all of these and writes the same texts with trim_blocks and lstrip_blocks, as set by

@@ -256,7 +256,7 @@ TEST(JsonTokenizer, DocumentsOfCorporaGetTheTokensAroundAText) {
 }
 
 // Returns a text with many kinds of places at which it may be split.
-std::string mixed(std::mt19937& random, std::size_t parts) {
+std::string random_text(std::mt19937& random, std::size_t parts) {
   static const std::vector<std::string> kinds{
       "word", "Word", " ",        "  ",        "\n",           "\r\n", "12",   "3",  ".", ");",
       "'s",   "\t",   "\xC3\xA9", "e\xCC\x81", "\xE6\x97\xA5", "<m>",  "\xFF", "ab", "a"};
@@ -275,7 +275,7 @@ TEST(JsonTokenizer, SafePrefixesDoNotChangeTheTokens) {
   for (const Json& j : files) {
     const auto t = tokenizer_of(j);
     for (int round = 0; round < 300; ++round) {
-      const std::string text = mixed(random, 1 + random() % 30);
+      const std::string text = random_text(random, 1 + random() % 30);
       const std::size_t seen = random() % (text.size() + 1);
       const std::size_t safe = t->safe_prefix(std::string_view(text).substr(0, seen));
       ASSERT_LE(safe, seen);
@@ -294,7 +294,7 @@ TEST(JsonTokenizer, SafePrefixesDoNotChangeTheTokens) {
 TEST(JsonTokenizer, CachedWordsGiveTheSameTokens) {
   std::mt19937 random(3);
   const auto t = tokenizer_of(byte_level({{"a", "b"}, {"o", "r"}, {"or", "d"}, {"\u0120", "w"}}));
-  const std::string text = mixed(random, 20000);
+  const std::string text = random_text(random, 20000);
   Ids apart;
   for (const PlacedToken& p : t->encode_placed(text)) apart.push_back(p.id);
   EXPECT_EQ(t->encode(text), apart);

@@ -11,8 +11,8 @@ namespace ring::test {
 namespace {
 
 // Returns the tokens of a corpus made from one file, and for each token '+' if it counts, else '-'.
-std::pair<Ids, std::string> prepared(const Json& tokenizer, const std::string& file, const std::string& text,
-                                     const RecordMembers& members, const std::string& config = "{}") {
+std::pair<Ids, std::string> prepare_tokens(const Json& tokenizer, const std::string& file, const std::string& text,
+                                           const RecordMembers& members, const std::string& config = "{}") {
   TempFolder folder;
   write_text(folder / "tokenizer.json", tokenizer.dump());
   write_text(folder / "tokenizer_config.json", config);
@@ -47,13 +47,13 @@ Json with_begin_and_end() {
 
 TEST(MaskedTokens, TokensAroundATextAreNotAddedTwice) {
   const Json j = with_begin_and_end();
-  const auto ids = [&](const std::string& text) { return prepared(j, "a.txt", text, {}).first; };
+  const auto ids = [&](const std::string& text) { return prepare_tokens(j, "a.txt", text, {}).first; };
   const Ids around{256, 'a', 257};
   for (const char* text : {"a", "<s>a", "a</s>", "<s>a</s>"}) EXPECT_EQ(ids(text), around) << text;
   EXPECT_EQ(ids("<s><s>a"), (Ids{256, 256, 'a', 257})) << "what the text itself has twice stays";
   EXPECT_EQ(ids("</s>a<s>"), (Ids{256, 257, 'a', 256, 257}));
-  const auto pair = prepared(j, "a.jsonl", R"({"prompt": "<s>a", "completion": "b</s>"})",
-                             {.prompt = "prompt", .completion = "completion"});
+  const auto pair = prepare_tokens(j, "a.jsonl", R"({"prompt": "<s>a", "completion": "b</s>"})",
+                                   {.prompt = "prompt", .completion = "completion"});
   EXPECT_EQ(pair.first, (Ids{256, 'a', 'b', 257}));
   EXPECT_EQ(pair.second, "--++");
 }
@@ -71,7 +71,7 @@ TEST(MaskedTokens, BlanksAfterATokenWithRstripBelongToItAcrossAMask) {
           {"role": "user", "content": "yo"}, {"role": "assistant", "content": " 5"}]})";
   std::string line(chat);
   line.erase(line.find('\n'), 1);
-  const auto [ids, counts] = prepared(j, "a.jsonl", line, {.messages = "messages"}, config);
+  const auto [ids, counts] = prepare_tokens(j, "a.jsonl", line, {.messages = "messages"}, config);
   EXPECT_EQ(ids, (Ids{257, 'h', 'i', 256, 258, '4', 256, 257, 'y', 'o', 256, 258, '5', 256}));
   EXPECT_EQ(counts, "-----++-----++");
 }
@@ -94,7 +94,7 @@ TEST(MaskedTokens, TextAfterASpecialTokenBeginsASectionAcrossAMask) {
           {"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", kind}, {"split", true}};
     }
     for (const char* name : {"<|end|>", "<|user|>", "<|assistant|>"}) add_token(j, name, {{"special", true}});
-    const auto [ids, counts] = prepared(j, "a.jsonl", chat, {.messages = "messages"}, config);
+    const auto [ids, counts] = prepare_tokens(j, "a.jsonl", chat, {.messages = "messages"}, config);
     EXPECT_EQ(ids, kind == "first" ? without : with) << kind;
     EXPECT_EQ(counts, kind == "first" ? "-----++++------++-" : "------++++---------+++--") << kind;
   }
@@ -109,10 +109,10 @@ TEST(MaskedTokens, BlanksBeforeATokenWithLstripBelongToItAcrossAMask) {
                              R"(+ '<|end|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|> ' }})"
                              R"({% endif %}"})";
   const auto [ids, counts] =
-      prepared(j, "a.jsonl",
-               R"({"messages": [{"role": "user", "content": "hi \n"}, {"role": "assistant", "content": "4 "},)"
-               R"( {"role": "user", "content": "yo"}, {"role": "assistant", "content": ""}]})",
-               {.messages = "messages"}, config);
+      prepare_tokens(j, "a.jsonl",
+                     R"({"messages": [{"role": "user", "content": "hi \n"}, {"role": "assistant", "content": "4 "},)"
+                     R"( {"role": "user", "content": "yo"}, {"role": "assistant", "content": ""}]})",
+                     {.messages = "messages"}, config);
   EXPECT_EQ(ids, (Ids{257, ' ', 'h', 'i', 256, 258, ' ', '4', 256, 257, ' ', 'y', 'o', 256, 258, 256}));
   EXPECT_EQ(counts, "-------++------+");
 }
@@ -122,8 +122,8 @@ TEST(MaskedTokens, BlanksBeforeATokenWithLstripThatBeginsAnAnswerBelongToIt) {
   add_token(j, "<|a|>", {{"special", true}, {"lstrip", true}});
   add_token(j, "<|b|>", {{"lstrip", true}, {"single_word", true}});
   const auto ids = [&](const std::string& prompt, const std::string& completion) {
-    return prepared(j, "a.jsonl", Json{{"prompt", prompt}, {"completion", completion}}.dump(),
-                    {.prompt = "prompt", .completion = "completion"})
+    return prepare_tokens(j, "a.jsonl", Json{{"prompt", prompt}, {"completion", completion}}.dump(),
+                          {.prompt = "prompt", .completion = "completion"})
         .first;
   };
   EXPECT_EQ(ids("q: \n", "<|a|>"), (Ids{'q', ':', 256}));

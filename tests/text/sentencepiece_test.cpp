@@ -197,7 +197,7 @@ void damage_600_times(const Tokenizer& t) {
 TEST_P(SentencePiece, DamagedFilesAreNamed) { damage_600_times(*train(sample(60000, 1), GetParam(), 300)); }
 
 // Trains a model with the SentencePiece library and its defaults, except for `settings`. Returns its path.
-std::string trained_elsewhere(const TempFolder& folder, std::unordered_map<std::string, std::string> settings) {
+std::string train_with_library(const TempFolder& folder, std::unordered_map<std::string, std::string> settings) {
   write_text(folder / "text", sample(60000, 1));
   settings.insert(
       {{"input", folder / "text"}, {"model_prefix", folder / "m"}, {"vocab_size", "200"}, {"minloglevel", "1"}});
@@ -209,7 +209,7 @@ std::string trained_elsewhere(const TempFolder& folder, std::unordered_map<std::
 // The table replaces characters before the text is split.
 TEST(SentencePieceModel, TablesOfReplacementsAreReadAndChecked) {
   TempFolder folder;
-  const auto t = load_tokenizer(trained_elsewhere(folder, {{"normalization_rule_name", "nmt_nfkc"}}));
+  const auto t = load_tokenizer(train_with_library(folder, {{"normalization_rule_name", "nmt_nfkc"}}));
   EXPECT_EQ(t->decode(t->encode("s\xEF\xBD\x94")), "st") << "a fullwidth t";
   damage_600_times(*t);
   std::string bytes = t->payload();
@@ -221,9 +221,9 @@ TEST(SentencePieceModel, TablesOfReplacementsAreReadAndChecked) {
 
 TEST(SentencePieceModel, WordModelsAndSpacesAsSuffixesAreRefused) {
   TempFolder folder;
-  const std::string file = trained_elsewhere(folder, {{"treat_whitespace_as_suffix", "true"}});
+  const std::string file = train_with_library(folder, {{"treat_whitespace_as_suffix", "true"}});
   expect_error([&] { load_tokenizer(file); }, {file, "treat_whitespace_as_suffix", "not supported"});
-  const std::string words = trained_elsewhere(folder, {{"model_type", "word"}, {"hard_vocab_limit", "false"}});
+  const std::string words = train_with_library(folder, {{"model_type", "word"}, {"hard_vocab_limit", "false"}});
   expect_error([&] { load_tokenizer(words); }, {words, "model_type word", "not supported"});
 }
 
@@ -231,9 +231,9 @@ TEST(SentencePieceModel, WordModelsAndSpacesAsSuffixesAreRefused) {
 TEST(SentencePieceModel, TheBlankInFrontIsAddedAndRemoved) {
   for (const bool blank : {true, false}) {
     TempFolder folder;
-    const std::string file = trained_elsewhere(folder, {{"normalization_rule_name", "identity"},
-                                                        {"remove_extra_whitespaces", "false"},
-                                                        {"add_dummy_prefix", blank ? "true" : "false"}});
+    const std::string file = train_with_library(folder, {{"normalization_rule_name", "identity"},
+                                                         {"remove_extra_whitespaces", "false"},
+                                                         {"add_dummy_prefix", blank ? "true" : "false"}});
     sentencepiece::SentencePieceProcessor library;
     ASSERT_TRUE(library.Load(file).ok());
     const auto t = load_tokenizer(file);
@@ -251,7 +251,7 @@ TEST(SentencePieceModel, TheBlankInFrontIsAddedAndRemoved) {
 // The library does not find control symbols in a text, so that the expected tokens are those of the texts between them.
 TEST(SentencePieceModel, TemplatesWriteControlSymbolsByName) {
   TempFolder folder;
-  const std::string file = trained_elsewhere(
+  const std::string file = train_with_library(
       folder,
       {{"normalization_rule_name", "identity"}, {"remove_extra_whitespaces", "false"}, {"control_symbols", "<s>x"}});
   sentencepiece::SentencePieceProcessor library;
@@ -272,7 +272,7 @@ TEST(SentencePieceModel, TemplatesWriteControlSymbolsByName) {
   EXPECT_EQ(DocumentFrame(*t, DocumentShape::conversation).encode(job, *t->encoder()).tokens, expected);
   EXPECT_EQ(empty_text(*t), std::vector<std::int32_t>{begin});
   TempFolder other;
-  const auto without = load_tokenizer(trained_elsewhere(other, {{"bos_id", "-1"}}));
+  const auto without = load_tokenizer(train_with_library(other, {{"bos_id", "-1"}}));
   EXPECT_EQ(empty_text(*without), std::vector<std::int32_t>{*without->end_of_text()});
 }
 
@@ -303,7 +303,7 @@ TEST(SentencePieceModel, TokensMatchTheLibraryForEveryNormalization) {
                                        long_text};
   for (const auto& settings : models) {
     TempFolder folder;
-    const std::string file = trained_elsewhere(folder, settings);
+    const std::string file = train_with_library(folder, settings);
     sentencepiece::SentencePieceProcessor library;
     ASSERT_TRUE(library.Load(file).ok());
     const auto t = load_tokenizer(file);
@@ -329,7 +329,7 @@ TEST(SentencePieceModel, TokensMatchTheLibraryForEveryNormalization) {
 
 TEST(SentencePieceModel, TheBlankInFrontIsNotPartOfTheText) {
   TempFolder folder;
-  const auto t = load_tokenizer(trained_elsewhere(folder, {{"normalization_rule_name", "identity"}}));
+  const auto t = load_tokenizer(train_with_library(folder, {{"normalization_rule_name", "identity"}}));
   const auto encoder = t->encoder();
   std::vector<std::int32_t> ids;
   encoder->encode("ka to", ids);
