@@ -158,7 +158,7 @@ TEST(Retention, ADamagedOlderCheckpointDoesNotCount) {
   for (const int step : {10, 18}) write_small(folder.path(), step, {2, 0});
   write_small(folder.path(), 20, {.keep_last = 2, .damaged = {18}});
   EXPECT_EQ(steps(folder.path()), (std::vector<std::int64_t>{10, 18, 20}));
-  write_small(folder.path(), 18, {.keep_last = 2, .damaged = {18}});  // the checkpoint that is being written is whole
+  write_small(folder.path(), 18, {.keep_last = 2, .damaged = {18}});  // whole once it is written again
   EXPECT_EQ(steps(folder.path()), (std::vector<std::int64_t>{10, 18, 20}));
 }
 

@@ -76,7 +76,7 @@ TEST_P(DistCollectives, AllReduceMaxKeepsNaN) {
 TEST_P(DistCollectives, AllReduceSumsIntegersExactly) {
   expect_all([](Communicator& c) {
     const Tensor t = Tensor::empty({2}, DType::i32, stream());
-    t.data<std::int32_t>()[0] = 16777217 + c.rank();  // not a float
+    t.data<std::int32_t>()[0] = 16777217 + c.rank();  // not representable in fp32
     t.data<std::int32_t>()[1] = -c.rank();
     c.all_reduce(t, Reduce::sum).wait(stream());
     const int n = c.size();

@@ -112,7 +112,7 @@ TEST(SampleMap, AnEpochVisitsEveryWindowOnceAndThePhaseMoves) {
     ASSERT_EQ(*begins.rbegin(), phase + 98 * 10);
     phases.insert(phase);
   }
-  EXPECT_GE(phases.size(), 8u);  // of 10, over 40 epochs
+  EXPECT_GE(phases.size(), 8u);  // of 10 phases, over 40 epochs
 }
 
 TEST(SampleMap, DependsOnTheSeed) {

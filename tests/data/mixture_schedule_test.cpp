@@ -77,7 +77,7 @@ TEST_F(ScheduledCorpora, ChangeAtTheFirstSampleAfterTheToken) {
   EXPECT_EQ(of_second(63, 163), 75);  // three quarters
   for (std::size_t g = 0; g < sources.size(); ++g)
     EXPECT_EQ(loader.map()(g).corpus, static_cast<std::uint32_t>(sources[g]));
-  for (const std::size_t from : {2, 3, 4, 30, 31, 32, 90}) {  // also beside the changes
+  for (const std::size_t from : {2, 3, 4, 30, 31, 32, 90}) {  // also next to the changes
     Loader late(corpora, options, from * 2);
     for (std::size_t i = from; i < all.size(); ++i) {
       const Batch b = late.next();

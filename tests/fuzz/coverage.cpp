@@ -10,8 +10,8 @@
 namespace {
 
 constexpr std::size_t kPairs = 1 << 16;
-std::array<std::uint8_t, kPairs> counts;      // of the current input, by a hash of two successive blocks
-std::array<std::uint8_t, kPairs> magnitudes;  // of all inputs: one bit for each power of two that a count reached
+std::array<std::uint8_t, kPairs> counts;      // hits in the current input, by a hash of two successive blocks
+std::array<std::uint8_t, kPairs> magnitudes;  // over all inputs: one bit for each power of two that a count reached
 thread_local std::uintptr_t previous = 0;
 
 bool record_magnitude(std::size_t pair) {

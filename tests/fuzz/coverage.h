@@ -8,6 +8,6 @@ namespace ring::fuzz {
 
 void forget_path();           // called before an input
 bool reached_anything_new();  // called after it: a new pair of blocks, or a new order of magnitude of how often one ran
-std::size_t pairs_reached();  // by all inputs so far
+std::size_t pairs_reached();  // over all inputs so far
 
 }  // namespace ring::fuzz

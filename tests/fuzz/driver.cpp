@@ -2,8 +2,8 @@
 //
 //   fuzz_NAME [-max_total_time=S] [-runs=N] [-max_len=BYTES] [-timeout=S] [-seed=N] [-artifact_prefix=PATH] CORPUS...
 //
-// CORPUS are files, or folders of files. Inputs that reach new code are added to the first folder. If a signal, a
-// finding of a sanitizer or the timeout ends the process, the last input is written to PATH before.
+// CORPUS are files, or folders of files. Inputs that reach new code are added to the first folder. Before a signal, a
+// finding of a sanitizer or the timeout ends the process, the last input is written to PATH.
 
 #include <fcntl.h>
 #include <sys/resource.h>

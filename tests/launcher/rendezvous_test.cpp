@@ -48,7 +48,7 @@ class Job {
     rendezvous_.tick(now_);
     collect();
   }
-  // A worker of `id` is killed, and the workers of all agents end.
+  // Kills a worker of `id`, after which the workers of all agents end.
   void crash(const AgentId& id, std::int64_t step) {
     fails(id, {Blame::killed, 137, true, id + " crashed"});
     for (const AgentId& a : rendezvous_.agents()) ends(a, {.code = 137, .begun = true, .step = step});

@@ -170,7 +170,7 @@ TEST_F(DistTrainingRefusals, AReferenceOfOneTokenIsRefused) {
   EXPECT_EQ(bench("1"), 1);
   EXPECT_EQ(times("--alone-up-to: expected at least 64, or 0"), 1) << log();
   EXPECT_EQ(bench("0"), 0) << log();
-  EXPECT_EQ(times("      -"), 2) << log();  // forward, and both
+  EXPECT_EQ(times("      -"), 2) << log();  // one cell for the forward pass, one for both passes
   EXPECT_EQ(bench("64"), 0) << log();
   EXPECT_EQ(times("      -"), 0) << log();
 }

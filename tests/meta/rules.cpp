@@ -91,7 +91,7 @@ Violations function_length(const SourceFile& file) {
 }
 
 Violations width(const SourceFile& file) {
-  const auto columns = [](const std::string& line) {  // of UTF-8
+  const auto columns = [](const std::string& line) {  // counts characters of UTF-8
     return std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xc0) != 0x80; });
   };
   Violations out;
