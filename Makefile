@@ -33,46 +33,46 @@ build: configure  ## build everything into build/release
 program: configure  ## build only the program, build/release/ringmaster
 	@cmake --build --preset release -j $(JOBS) --target ringmaster
 
-quickstart: program  ## from nothing to a trained language model and a sample of its text
+quickstart: program  ## train a small language model from scratch and print a sample of its text
 	@scripts/quickstart.sh
 
 test: build  ## build and run every test
 	@ctest --preset release -j $(JOBS)
 
-test-gpu: build  ## build and run every test that needs one GPU; GPUS=2: those that need several, with two
+test-gpu: build  ## build and run all tests that need one GPU; GPUS=2: all that need several, on two
 	@scripts/gpu_tests.py run $(BUILD) --gpus $(or $(GPUS),1) $(ARGS)
 
-pack-gpu-tests: build  ## build/gpu_tests.tar.xz: those tests for a machine without a compiler (scripts/gpu_tests.py run PACKAGE)
+pack-gpu-tests: build  ## pack the GPU tests into build/gpu_tests.tar.xz, for machines without a compiler (scripts/gpu_tests.py run PACKAGE)
 	@scripts/gpu_tests.py pack --build $(BUILD)
 
-bench: configure  ## measure every op (ARGS= goes to the benchmark)
+bench: configure  ## measure every op (ARGS=: arguments of the benchmark)
 	@cmake --build --preset release -j $(JOBS) --target bench
 	@$(BUILD)/bench/programs/bench_op_cases $(ARGS)
 
-bench-gpu: program  ## training steps of bench/shapes on this GPU, ours and PyTorch's (ARGS= goes to scripts/bench_gpu.sh)
+bench-gpu: program  ## measure training steps of bench/shapes on this GPU, also with PyTorch (ARGS=: arguments of scripts/bench_gpu.sh)
 	@scripts/bench_gpu.sh $(ARGS)
 
-package: deps  ## dist/ringmaster-VERSION-linux-ARCH.tar.gz, runs elsewhere without root
+package: deps  ## build dist/ringmaster-VERSION-linux-ARCH.tar.gz, which runs on other machines without root
 	@scripts/package.sh -DRING_CUDA=$(if $(filter ON,$(CUDA)),ON,OFF)
 
-deb: deps  ## dist/ringmaster_VERSION_ARCH.deb for machines with the same release of Debian or Ubuntu
+deb: deps  ## build dist/ringmaster_VERSION_ARCH.deb for machines with the same release of Debian or Ubuntu
 	@cmake --preset portable -DRING_CUDA=$(if $(filter ON,$(CUDA)),ON,OFF) -DRING_PARQUET=OFF && cmake --build --preset portable -j $(JOBS)
 	@mkdir -p dist && cpack -G DEB -B build/portable/deb --config build/portable/CPackConfig.cmake >/dev/null
 	@mv build/portable/deb/*.deb dist/ && ls dist/*.deb
 
-format:  ## clang-format every source file
+format:  ## run clang-format on every source file
 	@git ls-files -co --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -r clang-format -i
 
-tidy: configure  ## clang-tidy every host file; a warning fails
+tidy: configure  ## run clang-tidy on every host file; warnings are errors
 	@cmake --build --preset release -j $(JOBS) --target ring_build_info
 	@run-clang-tidy -quiet -p $(BUILD) -j $(JOBS) '$(CURDIR)/(?!build)[^.]*\.cpp$$'
 
-soak: build  ## runs that fail for an hour (MINUTES=30 KILLS=500 SCHEDULES=1000000); run alone, as it measures time
+soak: build  ## test recovery from failures for an hour (MINUTES=30 KILLS=500 SCHEDULES=1000000); needs an idle machine
 	@tests/recovery/kills.py $(BUILD)/ringmaster --kills $(or $(KILLS),500) --phases all
 	@RING_SCHEDULES=$(or $(SCHEDULES),1000000) $(BUILD)/tests/test_launcher --gtest_filter='SlowRendezvous.*'
 	@tests/recovery/soak.py $(BUILD)/ringmaster --minutes $(or $(MINUTES),30)
 
-debug: deps  ## debug build and all tests
+debug: deps  ## build for debugging and run all tests
 	@cmake --preset cpu-debug && cmake --build --preset cpu-debug -j $(JOBS) && ctest --preset cpu-debug -j $(JOBS)
 
 # The sanitizers of g++ 12 crash now and then under strong address randomisation: their tests run without it where that is allowed.
@@ -81,16 +81,16 @@ FIXED_ADDRESSES = $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setar
 # Seconds that each fuzz target mutates its inputs.
 FUZZ_SECONDS ?= 5
 
-test-sanitized: deps  ## readers of files and settings under ASan and UBSan (tests, fuzzing: FUZZ_SECONDS=5 each), threads under TSan
+test-sanitized: deps  ## test and fuzz file and settings readers under ASan and UBSan (FUZZ_SECONDS=5 each); test threads under TSan
 	@cmake --preset cpu-asan -DRING_FUZZ_SECONDS=$(FUZZ_SECONDS) && cmake --build --preset cpu-asan -j $(JOBS) --target sanitized_tests
 	@$(FIXED_ADDRESSES) ctest --preset cpu-asan -j $(JOBS) -R '^(core|text|data|fuzz)\.'
 	@cmake --preset cpu-tsan && cmake --build --preset cpu-tsan -j $(JOBS) --target thread_tests
 	@$(FIXED_ADDRESSES) ctest --preset cpu-tsan -j $(JOBS) -R '^(core|job|comm|text|data)\.'
 
-asan: deps  ## unit and dist tests under the address and undefined-behaviour sanitizers
+asan: deps  ## run all tests under the address and undefined-behaviour sanitizers
 	@cmake --preset cpu-asan && cmake --build --preset cpu-asan -j $(JOBS) && $(FIXED_ADDRESSES) ctest --preset cpu-asan -j $(JOBS)
 
-tsan: deps  ## unit and dist tests under the thread sanitizer
+tsan: deps  ## run all tests under the thread sanitizer
 	@cmake --preset cpu-tsan && cmake --build --preset cpu-tsan -j $(JOBS) && $(FIXED_ADDRESSES) ctest --preset cpu-tsan -j $(JOBS)
 
 clean:  ## remove build/ and dist/

@@ -4,7 +4,7 @@ function(ring_cpu_features)
   execute_process(COMMAND ${CMAKE_CXX_COMPILER} -march=${RING_ARCH_LEVEL} -dM -E -x c++ /dev/null
                   OUTPUT_VARIABLE macros RESULT_VARIABLE status ERROR_VARIABLE error)
   if(NOT status EQUAL 0)
-    message(FATAL_ERROR "RING_ARCH=${RING_ARCH}: ${CMAKE_CXX_COMPILER} does not know -march=${RING_ARCH_LEVEL}\n${error}")
+    message(FATAL_ERROR "RING_ARCH=${RING_ARCH}: ${CMAKE_CXX_COMPILER} does not support -march=${RING_ARCH_LEVEL}\n${error}")
   endif()
   set(RING_CPU_CHECKS "")
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

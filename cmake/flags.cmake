@@ -4,9 +4,9 @@
 # *_REQUIRED, so C++20 is asked for as a compile feature and nvcc gets its flag by hand.
 
 set(RING_ARCH "native" CACHE STRING
-    "CPU to compile for: native, portable (x86-64-v3 or armv8-a: packages use that), or any value of -march")
+    "CPU to compile for: native, portable (x86-64-v3 or armv8-a, as in packages), or any value of -march")
 set(RING_SANITIZE "" CACHE STRING "Sanitizers to build with: empty, 'address,undefined' or 'thread'")
-option(RING_FUZZ "Tell the fuzz targets which blocks of the rooms an input reaches" OFF)
+option(RING_FUZZ "Instrument the libraries so that fuzz targets see which code an input covers" OFF)
 option(RING_WERROR "Treat compiler warnings as errors" OFF)
 option(RING_PCH "Precompile the headers of the standard library" ON)
 
@@ -21,7 +21,7 @@ if(RING_ARCH STREQUAL "portable")
 endif()
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12)
-  message(FATAL_ERROR "g++ ${CMAKE_CXX_COMPILER_VERSION} is too old: C++20 as used here needs g++ 12 or clang 14")
+  message(FATAL_ERROR "g++ ${CMAKE_CXX_COMPILER_VERSION} is too old. Ringmaster requires at least g++ 12 or clang 14")
 endif()
 
 add_library(ring_flags INTERFACE)
@@ -42,7 +42,7 @@ endif()
 
 if(RING_SANITIZE)
   if(RING_SANITIZE MATCHES "thread" AND RING_SANITIZE MATCHES "address")
-    message(FATAL_ERROR "RING_SANITIZE='${RING_SANITIZE}': the thread and address sanitizers exclude each other")
+    message(FATAL_ERROR "RING_SANITIZE='${RING_SANITIZE}': thread and address cannot be combined. Choose one of them")
   endif()
   target_compile_options(ring_flags INTERFACE
       $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${RING_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)

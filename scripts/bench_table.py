@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A Markdown table of what scripts/bench_gpu.sh measured: medians over the rounds.
+"""Prints the results of scripts/bench_gpu.sh as a Markdown table, with medians over the rounds.
 
     scripts/bench_table.py steps.csv [floors.csv]
 """
@@ -40,7 +40,7 @@ def main():
     steps = medians(rows_of(sys.argv[1]), ("shape", "who"))
     floors = medians(rows_of(sys.argv[2]), ("shape",)) if len(sys.argv) == 3 else {}
     if not steps:
-        raise SystemExit(f"{sys.argv[1]}: nothing was measured")
+        raise SystemExit(f"{sys.argv[1]}: contains no measurements")
     print("| shape | who | rounds | ms | tokens/s | to PyTorch | MFU | peak GiB | first step s | floor ms | over floor |")
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for shape in dict.fromkeys(key[0] for key in steps):

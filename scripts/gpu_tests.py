@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the tests that need GPUs, here or, from a package, on a machine without a compiler.
+"""Runs the tests that need GPUs, from a build folder or, on a machine without a compiler, from a package.
 
     scripts/gpu_tests.py pack [--build build/release] [--output build/gpu_tests.tar.xz]
     scripts/gpu_tests.py run [PACKAGE] [--gpus 1] [--jobs N] [--filter PATTERN] [--timeout SECONDS] [--out FOLDER]
@@ -10,7 +10,7 @@ except CUDA's, and the files that the tests read. PACKAGE is that archive, a fol
 folder (default build/release).
 
 --gpus 1 runs the suites Gpu* except GpuDist*, which need several GPUs; --gpus 2 runs GpuDist* with two GPUs. --jobs
-processes run side by side (default: one per core, or one per group of GPUs for GpuDist*). --filter selects tests, such
+processes run at once (default: one per core, or one per group of GPUs for GpuDist*). --filter selects tests, such
 as '*GpuAttention*'. A test that has not ended after --timeout seconds (120, or 600 with several GPUs) fails. --out is
 the folder for results.json, junit.xml and failures.txt, --markdown the file for a page of docs/measured. Uses the CUDA
 libraries of the Python packages nvidia-* if this Python has them, otherwise the system's. Exits with 1 if a test failed
@@ -76,7 +76,7 @@ def libraries_of(program):
     for line in output_of("ldd", program).splitlines():
         name, _, path = (part.strip() for part in line.partition("=>"))
         if "not found" in path:
-            fail(f"{program} needs {name}, which was not found")
+            fail(f"{program} requires the library {name}, which was not found")
         if path.startswith("/") and not SYSTEM.match(os.path.basename(name)):
             found[name] = path.split(" (")[0]
     return found
@@ -154,7 +154,7 @@ class Tests:
                 archive.extractall(scratch, **safe)
             package = pathlib.Path(scratch) / "gpu_tests"
         if not (package / "tests").is_dir():
-            fail(f"{package} is neither a package of tests nor a build folder")
+            fail(f"expected a package of tests or a build folder, got {package}")
         self.folder = package
         packed = (package / "source").is_dir()
         self.env = dict(os.environ)
@@ -214,7 +214,7 @@ class Process:
                 *whole, rest = (rest + block).split(b"\n")
                 for line in whole:
                     yield line.decode(errors="replace")
-        self.output.append(f"no end after {self.timeout:g} s")
+        self.output.append(f"the test did not end within {self.timeout:g} s")
         self.kill()
 
     def results(self):
@@ -369,7 +369,7 @@ def run(options):
     here = gpus_here()
     indices = [row[0] for row in here] or ["0"]
     if options.gpus > len(indices):
-        fail(f"--gpus {options.gpus}: this machine has {len(here)} GPUs")
+        fail(f"--gpus: got {options.gpus}, but this machine has {len(here)} GPUs")
     groups = [indices[i:i + options.gpus] for i in range(0, len(indices) - options.gpus + 1, options.gpus)]
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:

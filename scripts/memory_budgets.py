@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Training steps within budgets of memory: predicted beside measured peaks and times, as a Markdown table.
+"""Measures training steps within memory budgets; prints predicted and measured peaks and times as a Markdown table.
 
     scripts/memory_budgets.py [--gpus 1|2] [--shapes gpt2,1b] [--shares 100,75,50,25] [--steps 3] [--rates h200]
                               [SETTING...]
 
-Twelve shapes, for two GPUs each with a layout. A budget is what the plan takes that keeps least, and so many percent
-of what keeping everything takes more. Ends with 1 if a peak is above its budget, or more than 3 % off its prediction; times
-are shown. SETTING: for all, such as train.batch_size=2. RINGMASTER: our program (default build/release/ringmaster).
-Each shape takes six runs.
+There are twelve shapes; with two GPUs each has a layout. The budget of share S is the least memory that a plan needs,
+plus S percent of the difference to keeping all activations. Exits with 1 if a peak is above its budget or more than
+3 % off its prediction; times are only printed. SETTING applies to all shapes, such as train.batch_size=2. The variable
+RINGMASTER names the program (default build/release/ringmaster). Each shape takes six runs.
 """
 import argparse
 import os
@@ -90,7 +90,7 @@ def least_gib(words):
     _, output = run([*words, "train.memory_budget=1000000"])
     found = re.search(r"it needs ([0-9.]+) ([KMGT]iB)", output)
     if not found:
-        raise SystemExit(output + "\nno budget was named: " + " ".join(words))
+        raise SystemExit(output + "\nthe output does not state the least memory: " + " ".join(words))
     return float(found.group(1)) * {"KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1, "TiB": 1024}[found.group(2)]
 
 
@@ -107,7 +107,7 @@ def measure(arguments, name, tuning):
         print("| %s | %g %% | %.2f | %.2f | %.2f | %.3f | %.1f | %.2f |" %
               (name, share, budget, s.predicted, s.measured, s.predicted / s.measured, s.ms, s.ratio), flush=True)
         if s.measured > budget + 0.005:
-            wrong.append("%s, %g %%: %.2f GiB are above the budget" % (name, share, s.measured))
+            wrong.append("%s, %g %%: the peak of %.2f GiB is above the budget" % (name, share, s.measured))
         if abs(s.predicted - s.measured) > 0.03 * s.measured:
             wrong.append("%s, %g %%: the prediction is more than 3 %% off" % (name, share))
     return wrong
@@ -116,8 +116,9 @@ def measure(arguments, name, tuning):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpus", type=int, choices=(1, 2), default=1)
-    parser.add_argument("--shapes", default=",".join(SHAPES), help="with commas; default: all")
-    parser.add_argument("--shares", default="100,75,50,25", help="percent, with commas")
+    parser.add_argument("--shapes", default=",".join(SHAPES), help="shapes, separated by commas; default: all")
+    parser.add_argument("--shares", default="100,75,50,25",
+                        help="shares in percent, separated by commas; default: %(default)s")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--rates", default="auto")
     parser.add_argument("settings", nargs="*", metavar="SETTING")
@@ -126,13 +127,14 @@ def main():
     names = arguments.shapes.split(",")
     for name in names:
         if name not in SHAPES:
-            parser.error("no shape %s: there are %s" % (name, ", ".join(SHAPES)))
+            parser.error("unknown shape %s; available: %s" % (name, ", ".join(SHAPES)))
     print("| shape | share | budget GiB | predicted | measured | ratio | ms | predicted / measured |\n|" + "---|" * 8)
     wrong = []
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             wrong += measure(arguments, name, os.path.join(folder, name + ".yaml"))
-    print("\n".join(["", *wrong]) if wrong else "\nno peak is above its budget, and none is more than 3 % off")
+    print("\n".join(["", *wrong]) if wrong else
+          "\nno peak is above its budget, and none is more than 3 % off its prediction")
     sys.exit(1 if wrong else 0)
 
 

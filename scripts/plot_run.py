@@ -30,7 +30,7 @@ def read(path):
             train.append(point)
             speed.append((record["step"], record["tokens_per_second"]))
     if not train:
-        sys.exit(f"plot_run.py: {path} has no records of training")
+        sys.exit(f"plot_run.py: {path} contains no records of training")
     return train, validation, speed
 
 
@@ -87,7 +87,7 @@ class Panel:
 def draw(train, validation, speed, title):
     losses = [v for _, v in train + validation if math.isfinite(v)]
     if not losses:
-        sys.exit("plot_run.py: no loss of this run is finite")
+        sys.exit("plot_run.py: this run has no finite loss")
     steps = max(train[-1][0], 1)
     span = max(max(losses) - min(losses), 1e-3)
     loss = Panel(TOP, LOSS_HEIGHT, steps, min(losses) - 0.05 * span, max(losses) + 0.05 * span)
@@ -115,7 +115,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("run", type=pathlib.Path, help="directory of a run, or a metrics.jsonl")
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("run.svg"))
-    parser.add_argument("--title", help="default: the name of the run's directory")
+    parser.add_argument("--title", help="title of the plot; default: the name of the run's directory")
     args = parser.parse_args()
     path = args.run / "metrics.jsonl" if args.run.is_dir() else args.run
     try:

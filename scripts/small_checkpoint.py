@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A folder of published form without published weights, to try docs/finetune.md on two CPU cores: a Llama of 1M random
+"""Writes a small checkpoint in Hugging Face's format, to try docs/finetune.md on two CPU cores: a Llama of 1M random
 parameters, a byte-level tokenizer of 512 tokens with the special tokens of ChatML, and a chat template for them.
 
-small_checkpoint.py FOLDER TEXT...    TEXT are files to make the vocabulary of; needs torch, transformers, tokenizers
+small_checkpoint.py FOLDER TEXT...    TEXT: files to train the vocabulary on; needs torch, transformers, tokenizers
 """
 
 import sys

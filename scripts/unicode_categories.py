@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the runs of general categories in text/unicode/categories.cpp from DerivedGeneralCategory.txt of Unicode, whose
-version text/unicode/categories.h states.
+"""Prints the runs of general categories for text/unicode/categories.cpp, from Unicode's DerivedGeneralCategory.txt of
+the version in text/unicode/categories.h.
 
 unicode_categories.py DerivedGeneralCategory.txt
 """

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Brings runs to Weights & Biases, from their metrics.jsonl. Needs the package wandb.
+"""Uploads the metrics.jsonl of runs to Weights & Biases. Needs the package wandb.
 
     scripts/wandb_import.py runs/A runs/B [--project ringmaster]
 
-WANDB_MODE=offline writes them to ./wandb alone. A value that is not finite is left out.
+WANDB_MODE=offline writes only to ./wandb. Values that are not finite are left out.
 """
 import argparse
 import json
@@ -22,12 +22,12 @@ def records(path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("runs", nargs="+", type=pathlib.Path, help="directories of runs")
-    parser.add_argument("--project", default="ringmaster", help="default: %(default)s")
+    parser.add_argument("--project", default="ringmaster", help="project at Weights & Biases; default: %(default)s")
     args = parser.parse_args()
     try:
         import wandb
     except ImportError:
-        sys.exit("wandb_import.py: the package wandb is not installed: python3 -m pip install wandb")
+        sys.exit("wandb_import.py: the package wandb is not installed. Install it with: python3 -m pip install wandb")
     for path in args.runs:
         try:
             rows = sorted(records(path / "metrics.jsonl"), key=lambda row: row[0])  # W&B takes ascending steps alone
