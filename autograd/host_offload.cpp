@@ -8,22 +8,22 @@
 namespace ring {
 
 // An offloaded storage: on the device until it was sent and dropped, and again once it was fetched.
-class HostOffload::Moved {
+class HostOffload::OffloadedStorage {
  public:
-  Moved(HostOffload& owner, std::shared_ptr<Storage> here, std::byte* host)
+  OffloadedStorage(HostOffload& owner, std::shared_ptr<Storage> here, std::byte* host)
       : owner_(owner), bytes_(here->bytes()), host_(host), here_(std::move(here)) {
-    ++owner_.living_;
+    ++owner_.live_storages_;
   }
   // Makes the compute stream wait for a copy in flight before the memory is freed.
-  ~Moved() {
-    --owner_.living_;
+  ~OffloadedStorage() {
+    --owner_.live_storages_;
     try {
       wait();
     } catch (const Error&) {  // the device has failed; its next use reports the error
     }
   }
-  Moved(const Moved&) = delete;
-  Moved& operator=(const Moved&) = delete;
+  OffloadedStorage(const OffloadedStorage&) = delete;
+  OffloadedStorage& operator=(const OffloadedStorage&) = delete;
 
   // Returns true if the part with this number does not list the storage yet.
   bool joins(std::size_t part) { return std::exchange(part_, part) != part; }
@@ -31,7 +31,7 @@ class HostOffload::Moved {
   bool here() const { return here_ != nullptr; }
   bool sent() const { return sent_; }
 
-  void send(const Stream& out) {
+  void copy_out(const Stream& out) {
     out.impl().copy(host_, here_->data(), bytes_);
     sent_ = true;
   }
@@ -43,7 +43,7 @@ class HostOffload::Moved {
   void wait() {
     if (pending_.defined()) owner_.compute_.wait(std::exchange(pending_, {}));
   }
-  void drop() {
+  void free_on_device() {
     wait();
     here_ = nullptr;
   }
@@ -61,7 +61,7 @@ class HostOffload::Moved {
 
 class HostOffload::View final : public SavedStorage {
  public:
-  View(HostOffload& owner, std::shared_ptr<Moved> moved, const Tensor& t)
+  View(HostOffload& owner, std::shared_ptr<OffloadedStorage> moved, const Tensor& t)
       : owner_(owner), moved_(std::move(moved)), form_(t.with_storage(nullptr)) {}
 
   void prefetch(const ExecContext&) override {
@@ -77,14 +77,14 @@ class HostOffload::View final : public SavedStorage {
 
  private:
   HostOffload& owner_;
-  const std::shared_ptr<Moved> moved_;
+  const std::shared_ptr<OffloadedStorage> moved_;
   const Tensor form_;  // shape and type, without storage
 };
 
-HostOffload::AllMoved HostOffload::Part::living() const {
-  AllMoved all;
-  for (const std::weak_ptr<Moved>& s : saved)
-    if (std::shared_ptr<Moved> m = s.lock()) all.push_back(std::move(m));
+HostOffload::OffloadedStorages HostOffload::Part::live_storages() const {
+  OffloadedStorages all;
+  for (const std::weak_ptr<OffloadedStorage>& s : saved)
+    if (std::shared_ptr<OffloadedStorage> m = s.lock()) all.push_back(std::move(m));
   return all;
 }
 
@@ -96,19 +96,19 @@ HostOffload::HostOffload(const ExecContext& ctx, std::size_t limit, const Stream
 
 std::shared_ptr<SavedStorage> HostOffload::pack(const Tensor& t, const ExecContext&) {
   if (parts_.empty() || t.storage()->bytes() < kMinBytes) return nullptr;
-  std::shared_ptr<Moved> moved = move(t.storage());
+  std::shared_ptr<OffloadedStorage> moved = offload(t.storage());
   if (!moved) return nullptr;
   if (moved->joins(parts_.size())) parts_.back().saved.push_back(moved);
   return std::make_shared<View>(*this, std::move(moved), t);
 }
 
-std::shared_ptr<HostOffload::Moved> HostOffload::move(const std::shared_ptr<Storage>& storage) {
-  const auto [at, is_new] = asked_.try_emplace(storage);
+std::shared_ptr<HostOffload::OffloadedStorage> HostOffload::offload(const std::shared_ptr<Storage>& storage) {
+  const auto [at, is_new] = packed_.try_emplace(storage);
   if (!is_new) return at->second.lock();
   std::byte* const host = slabs_.take(storage->bytes());
   (host ? bytes_.moved : bytes_.stayed) += storage->bytes();
   if (!host) return nullptr;
-  const auto moved = std::make_shared<Moved>(*this, storage, host);
+  const auto moved = std::make_shared<OffloadedStorage>(*this, storage, host);
   at->second = moved;
   return moved;
 }
@@ -122,44 +122,44 @@ void HostOffload::enter(const ScopeId& id, ScopePass pass) {
 // Sends the last part, which is queued completely, and drops the one before, whose copies had that long to finish.
 void HostOffload::enter_forward(const ScopeId& id) {
   if (std::ranges::find(parts_, id, &Part::id) != parts_.end()) begin_forward();
-  if (!parts_.empty()) send(parts_.back());
-  if (parts_.size() > 1) drop(parts_[parts_.size() - 2]);
+  if (!parts_.empty()) copy_out(parts_.back());
+  if (parts_.size() > 1) free_on_device(parts_[parts_.size() - 2]);
   parts_.push_back({id});
 }
 
 void HostOffload::begin_forward() {
   parts_.clear();
-  asked_.clear();
+  packed_.clear();
   bytes_ = {};
-  if (living_ == 0) slabs_.reuse();
+  if (live_storages_ == 0) slabs_.reuse();
 }
 
 void HostOffload::enter_backward(const ScopeId& id) {
   const auto at = std::ranges::find(parts_, id, &Part::id);
   if (at == parts_.end()) return;
   parts_.erase(at + 1, parts_.end());
-  fetch(parts_.back().living());
-  if (parts_.size() > 1) fetch(parts_[parts_.size() - 2].living());
+  fetch(parts_.back().live_storages());
+  if (parts_.size() > 1) fetch(parts_[parts_.size() - 2].live_storages());
 }
 
-void HostOffload::send(const Part& part) {
-  AllMoved all = part.living();
+void HostOffload::copy_out(const Part& part) {
+  OffloadedStorages all = part.live_storages();
   std::erase_if(all, [](const auto& m) { return m->sent(); });
   if (all.empty()) return;
   out_.wait(compute_.record());
-  for (const auto& m : all) m->send(out_);
+  for (const auto& m : all) m->copy_out(out_);
   const Event copied = out_.record();
   for (const auto& m : all) m->copied_at(copied);
 }
 
-void HostOffload::drop(const Part& part) {
-  for (const auto& m : part.living())
-    if (m->sent()) m->drop();
+void HostOffload::free_on_device(const Part& part) {
+  for (const auto& m : part.live_storages())
+    if (m->sent()) m->free_on_device();
 }
 
 // Allocates all memory first: if that fails, no copy is in flight.
-void HostOffload::fetch(const AllMoved& wanted) {
-  AllMoved all = wanted;
+void HostOffload::fetch(const OffloadedStorages& wanted) {
+  OffloadedStorages all = wanted;
   std::erase_if(all, [](const auto& m) { return m->here(); });
   if (all.empty()) return;
   std::vector<std::shared_ptr<Storage>> room;

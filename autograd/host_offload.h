@@ -46,29 +46,29 @@ class HostOffload final : public SavedTensorHooks, public ScopeListener {
   const OffloadedBytes& bytes() const { return bytes_; }
 
  private:
-  class Moved;  // one offloaded storage
-  class View;   // a saved tensor
-  using AllMoved = std::vector<std::shared_ptr<Moved>>;
+  class OffloadedStorage;  // one offloaded storage
+  class View;              // a saved tensor
+  using OffloadedStorages = std::vector<std::shared_ptr<OffloadedStorage>>;
   struct Part {
     ScopeId id;
-    std::vector<std::weak_ptr<Moved>> saved{};  // each storage once, in forward order
-    AllMoved living() const;
+    std::vector<std::weak_ptr<OffloadedStorage>> saved{};  // each storage once, in forward order
+    OffloadedStorages live_storages() const;
   };
 
   void enter_forward(const ScopeId&);
   void enter_backward(const ScopeId&);
   void begin_forward();
-  std::shared_ptr<Moved> move(const std::shared_ptr<Storage>&);
-  void send(const Part&);
-  void drop(const Part&);
-  void fetch(const AllMoved&);
+  std::shared_ptr<OffloadedStorage> offload(const std::shared_ptr<Storage>&);
+  void copy_out(const Part&);
+  void free_on_device(const Part&);
+  void fetch(const OffloadedStorages&);
 
   const Stream compute_, out_, in_;
   HostSlabs slabs_;
-  std::size_t living_ = 0;   // storages whose host memory is in use
-  std::vector<Part> parts_;  // in forward order; removed once their backward has run
+  std::size_t live_storages_ = 0;  // storages whose host memory is in use
+  std::vector<Part> parts_;        // in forward order; removed once their backward has run
   // Storages that were passed to pack(); null if the storage stays on the device.
-  std::map<std::weak_ptr<Storage>, std::weak_ptr<Moved>, std::owner_less<>> asked_;
+  std::map<std::weak_ptr<Storage>, std::weak_ptr<OffloadedStorage>, std::owner_less<>> packed_;
   OffloadedBytes bytes_;
   ScopeSubscription subscription_;
 };

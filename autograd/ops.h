@@ -23,7 +23,7 @@ struct Sequences {
   std::vector<std::int32_t> rows, lengths;
   std::shared_ptr<const ContextShards> shards;
   // If set, the spans of the current step, updated before a captured step is replayed.
-  std::shared_ptr<const std::vector<Span>> spans_now;
+  std::shared_ptr<const std::vector<Span>> current_spans;
   std::int64_t tokens() const { return offsets.empty() ? 0 : offsets.back(); }
   std::vector<Span> spans() const;  // not available with shards
   // Returns the spans for work queued now. Throws Error in a captured step, whose spans may change.
@@ -41,7 +41,7 @@ struct Sequences {
 // Returns true if run.tp has more than one process: tensor parallelism (Shoeybi et al. 2019, section 3) with sequence
 // parallelism (Korthikanti et al. 2022, section 4.2). Between sublayers each process then holds the same number of
 // adjacent rows, in rank order; inside a sublayer it holds all N rows and a share of the channels.
-bool sliced(const Run&);
+bool is_tensor_parallel(const Run&);
 
 // Returns the part of the selection that this process makes when it attends with kv_heads KV heads: all of it, or, for
 // sharded sequences, the exchange's part. Throws Error if the exchange chooses its schedule only when it attends.
@@ -49,15 +49,15 @@ SelectionPart selection_part(const Run&, const Sequences&, const Pattern&, std::
 
 // Gathers x [N/tp,C], this process's rows -> [N,C]. Backward reduce-scatters the gradient. Backward gathers the result
 // again if needed: only this process's rows are saved.
-Var gather_rows(Run&, const Var& x);
+Var all_gather_rows(Run&, const Var& x);
 
 // Reduce-scatters x [N,C] over the processes -> this process's rows of the sum, plus b [C] or none, plus residual
 // [N/tp,C] or none. Backward gathers the gradient. Throws Error if tp does not divide N.
-Var scatter_sum(Run&, const Var& x, const Var& b = {}, const Var& residual = {});
+Var reduce_scatter_rows(Run&, const Var& x, const Var& b = {}, const Var& residual = {});
 
-// Return linear(gather_rows(x), w, b, residual) and scatter_sum(linear(x, w), b, residual), with communication
-// overlapped with the GEMMs. In backward, too: gradients are sent during the weight gradient's GEMM, and rows that are
-// gathered again arrive meanwhile.
+// Return linear(all_gather_rows(x), w, b, residual) and reduce_scatter_rows(linear(x, w), b, residual), with
+// communication overlapped with the GEMMs. In backward, too: gradients are sent during the weight gradient's GEMM, and
+// rows that are gathered again arrive meanwhile.
 Var gather_linear(Run&, const Var& x, const Var& w, const Var& b = {}, const Var& residual = {});
 Var linear_scatter(Run&, const Var& x, const Var& w, const Var& b = {}, const Var& residual = {});
 
@@ -75,12 +75,12 @@ Tensor own_rows(const Run&, const Tensor& t);
 // Chunks are recorded separately: in a run that recomputes, activations of at most one chunk exist at a time. Gradients
 // of parameters are summed from the last chunk to the first. x must not be a parameter.
 using RowsFn = std::function<Var(Run&, const Var& chunk)>;
-Var over_chunks(Run&, const Var& x, std::int64_t rows, const RowsFn& f);
+Var map_chunks(Run&, const Var& x, std::int64_t rows, const RowsFn& f);
 
 // Returns f(x) [N,C] and saves only x: backward runs f again, recording, and then its backward. f must record at least
 // one step, and may itself recompute. `run` and everything that f refers to must live until then.
 using BlocksFn = std::function<Var(Run&, const Var& x)>;
-Var computed_again(Run&, const Var& x, const BlocksFn& f);
+Var checkpoint_segment(Run&, const Var& x, const BlocksFn& f);
 
 // Returns x w^T + b + residual [N,M] for x [N,K], w [M,K], b [M] or none, residual [N,M] or none.
 Var linear(Run&, const Var& x, const Var& w, const Var& b = {}, const Var& residual = {});
@@ -89,7 +89,7 @@ Var linear(Run&, const Var& x, const Var& w, const Var& b = {}, const Var& resid
 Var embedding(Run&, const Tensor& ids, const Var& table);
 
 // Same for a table whose rows are sharded evenly over run.tp, [rows/tp,C] -> this process's rows [N/tp,C].
-Var sliced_embedding(Run&, const Tensor& ids, const Var& table);
+Var vocab_parallel_embedding(Run&, const Tensor& ids, const Var& table);
 
 // Returns a + b, which have the same shape.
 Var add(Run&, const Var& a, const Var& b);

@@ -25,7 +25,7 @@ bool Saved::defined() const {
 
 void Saved::prefetch(const ExecContext& ctx) const {
   if (const auto* storage = std::get_if<std::shared_ptr<SavedStorage>>(&what_)) (*storage)->prefetch(ctx);
-  const auto* made = std::get_if<Made>(&what_);
+  const auto* made = std::get_if<RecipeOutput>(&what_);
   if (!made || std::exchange(made->recipe->announced, true)) return;
   for (const Saved& s : made->recipe->from) s.prefetch(ctx);
 }
@@ -33,13 +33,14 @@ void Saved::prefetch(const ExecContext& ctx) const {
 Tensor Saved::get(const ExecContext& ctx) const {
   if (const auto* tensor = std::get_if<Tensor>(&what_)) return *tensor;
   if (const auto* storage = std::get_if<std::shared_ptr<SavedStorage>>(&what_)) return (*storage)->get(ctx);
-  const Made& made = std::get<Made>(what_);
+  const RecipeOutput& made = std::get<RecipeOutput>(what_);
   return made_by(*made.recipe, made.output, ctx);
 }
 
 Tensor Saved::take(const ExecContext& ctx) {
   Tensor t = get(ctx);
-  if (const auto* made = std::get_if<Made>(&what_)) made->recipe->made[static_cast<std::size_t>(made->output)] = {};
+  if (const auto* made = std::get_if<RecipeOutput>(&what_))
+    made->recipe->made[static_cast<std::size_t>(made->output)] = {};
   what_ = Tensor{};
   return t;
 }

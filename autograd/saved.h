@@ -42,7 +42,7 @@ class Saved {
   Saved() = default;  // undefined
   explicit Saved(Tensor t) : what_(std::move(t)) {}
   explicit Saved(std::shared_ptr<SavedStorage> s) : what_(std::move(s)) {}
-  explicit Saved(std::shared_ptr<Recipe> r, int output = 0) : what_(Made{std::move(r), output}) {}
+  explicit Saved(std::shared_ptr<Recipe> r, int output = 0) : what_(RecipeOutput{std::move(r), output}) {}
 
   bool defined() const;
   void prefetch(const ExecContext&) const;
@@ -51,11 +51,11 @@ class Saved {
   Tensor take(const ExecContext&);
 
  private:
-  struct Made {
+  struct RecipeOutput {
     std::shared_ptr<Recipe> recipe;
     int output;
   };
-  std::variant<Tensor, std::shared_ptr<SavedStorage>, Made> what_;
+  std::variant<Tensor, std::shared_ptr<SavedStorage>, RecipeOutput> what_;
 };
 
 // A function of the values that a rule or a recipe gets, and of numbers. It must not capture a tensor, which is ruled

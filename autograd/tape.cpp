@@ -72,17 +72,17 @@ void Tape::run(Step& step, const ExecContext& ctx) const {
   step.rule.run(Backward(ctx, *step.output, final_pass_));
 }
 
-void Tape::announce_last(const ExecContext& ctx) const {
+void Tape::prefetch_last(const ExecContext& ctx) const {
   if (!steps_.empty()) steps_.back().rule.prefetch(ctx);
 }
 
 // Runs the last step, and releases its input slots.
-void Tape::run_last(const ExecContext& ctx) {
+void Tape::pop_and_run(const ExecContext& ctx) {
   std::vector<SlotPtr> inputs;
   {
     Step step = std::move(steps_.back());  // saved tensors are freed with the step
     steps_.pop_back();
-    announce_last(ctx);
+    prefetch_last(ctx);
     run(step, ctx);
     inputs = std::move(step.inputs);
   }
@@ -94,14 +94,14 @@ void Tape::backward(const SlotPtr& root, const Tensor& seed, const ExecContext& 
   root->grad = seed;
   root->written = true;
   const ScopeGuard all(*ctx.scopes, {scopes::backward}, ScopePass::backward);
-  announce_last(ctx);
-  while (!steps_.empty()) run_part(ctx);
+  prefetch_last(ctx);
+  while (!steps_.empty()) run_model_part(ctx);
 }
 
 // Runs the last steps that were recorded in the same part of the model.
-void Tape::run_part(const ExecContext& ctx) {
+void Tape::run_model_part(const ExecContext& ctx) {
   const ScopeId part = steps_.back().scope.part();
-  if (part == ScopeId{}) return run_last(ctx);
+  if (part == ScopeId{}) return pop_and_run(ctx);
   const ScopeGuard guard(*ctx.scopes, part, ScopePass::backward);
   while (!steps_.empty() && steps_.back().scope.part() == part) run_sublayer(ctx);
   ctx.scopes->after_backward(part);
@@ -109,9 +109,9 @@ void Tape::run_part(const ExecContext& ctx) {
 
 void Tape::run_sublayer(const ExecContext& ctx) {
   const ScopeId scope = steps_.back().scope;
-  if (scope.sublayer == ScopeKind{}) return run_last(ctx);
+  if (scope.sublayer == ScopeKind{}) return pop_and_run(ctx);
   const ScopeGuard guard(*ctx.scopes, scope, ScopePass::backward);
-  while (!steps_.empty() && steps_.back().scope == scope) run_last(ctx);
+  while (!steps_.empty() && steps_.back().scope == scope) pop_and_run(ctx);
   ctx.scopes->after_backward(scope);
 }
 

@@ -228,11 +228,11 @@ class Tape {
     std::vector<SlotPtr> inputs;
     BackwardRule rule;
   };
-  void run_part(const ExecContext&);
+  void run_model_part(const ExecContext&);
   void run_sublayer(const ExecContext&);
   void run(Step&, const ExecContext&) const;
-  void announce_last(const ExecContext&) const;
-  void run_last(const ExecContext&);
+  void prefetch_last(const ExecContext&) const;
+  void pop_and_run(const ExecContext&);
   void release(std::vector<SlotPtr>& inputs) const;
 
   std::vector<Step> steps_;

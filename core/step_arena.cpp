@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "core/anew_queue.h"
 #include "core/fake.h"
+#include "core/host_node_queue.h"
 #include "core/log.h"
 
 namespace ring {
@@ -271,12 +271,12 @@ StepMemory::StepMemory(const Stream& stream, std::shared_ptr<StepArena> arena)
   std::shared_ptr<Allocator>& installed = stream_.impl().step_allocator;
   RING_CHECK(!installed, "two trainers cannot run their steps on one stream");
   installed = arena_;
-  stream_.impl().resource<AnewQueue>().arena = arena_.get();
+  stream_.impl().resource<HostNodeQueue>().arena = arena_.get();
 }
 
 StepMemory::~StepMemory() {
   stream_.impl().step_allocator = nullptr;
-  stream_.impl().resource<AnewQueue>().arena = nullptr;
+  stream_.impl().resource<HostNodeQueue>().arena = nullptr;
   arena_->retire();
 }
 

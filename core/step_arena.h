@@ -56,7 +56,7 @@ class StepArena final : public Allocator, public ScopeListener {
   // Between pause() and resume(), allocations within a step do not belong to the step; use StepPause. Calls may nest.
   void pause();
   void resume();
-  // From now on, allocations of queue_anew() work (core/queue_anew.h) do not belong to the step.
+  // From now on, allocations of queue_host_node() work (core/queue_host_node.h) do not belong to the step.
   void set_apart();
   bool sets_apart() const;
   // Call it if later steps will differ: drops the plan and releases the slab, unless the slab holds a live block. Must

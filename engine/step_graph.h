@@ -2,7 +2,7 @@
 // Replays the computation of a step as a CUDA graph, for models so small that the host launches kernels more slowly
 // than the device runs them. The step's memory has fixed addresses (core/step_arena.h) and everything that changes
 // between steps is read from device memory, so the recording stays valid. Work that cannot be recorded is queued anew
-// in each step, with separate memory, between the graphs of the rest (core/queue_anew.h).
+// in each step, with separate memory, between the graphs of the rest (core/queue_host_node.h).
 
 #include <functional>
 #include <memory>

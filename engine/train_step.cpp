@@ -175,7 +175,7 @@ void TrainStep::place_documents(std::size_t index, const Batch& batch) {
   s = parallel_.context.sequences(batch, micro_part(inputs_.positions, index), ctx_);
   if (s.shards) return;
   *spans_[index] = s.spans();
-  s.spans_now = spans_[index];
+  s.current_spans = spans_[index];
 }
 
 Run TrainStep::micro_run(std::size_t index, Tape* tape) {

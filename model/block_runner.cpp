@@ -16,9 +16,9 @@ BlockRunner::AttentionScope::AttentionScope(const BlockRunner& r, Run& run)
 
 Var BlockRunner::mlp(Run& run, const Var& x, const RowsFn& f) const {
   const ScopeGuard scope = run.enter(block_scope(layer_, scopes::mlp));
-  const Changed saved(run.saved_hooks, hooks(run));
-  const Changed recompute(run.recompute, recomputes(Recompute::mlp));
-  return checkpoint_boundary(over_chunks(run, x, mlp_chunk, f));
+  const ScopedValue saved(run.saved_hooks, hooks(run));
+  const ScopedValue recompute(run.recompute, recomputes(Recompute::mlp));
+  return checkpoint_boundary(map_chunks(run, x, mlp_chunk, f));
 }
 
 }  // namespace ring

@@ -32,12 +32,12 @@ class BlockRunner {
  private:
   // Sets a member of a Run to a different value for the lifetime of this object.
   template <class T>
-  class [[nodiscard]] Changed {
+  class [[nodiscard]] ScopedValue {
    public:
-    Changed(T& member, T value) : member_(member), before_(std::exchange(member, value)) {}
-    ~Changed() { member_ = before_; }
-    Changed(const Changed&) = delete;
-    Changed& operator=(const Changed&) = delete;
+    ScopedValue(T& member, T value) : member_(member), before_(std::exchange(member, value)) {}
+    ~ScopedValue() { member_ = before_; }
+    ScopedValue(const ScopedValue&) = delete;
+    ScopedValue& operator=(const ScopedValue&) = delete;
 
    private:
     T& member_;
@@ -47,8 +47,8 @@ class BlockRunner {
   struct AttentionScope {
     AttentionScope(const BlockRunner&, Run&);
     ScopeGuard scope;
-    Changed<SavedTensorHooks*> hooks;
-    Changed<bool> recompute, twice;
+    ScopedValue<SavedTensorHooks*> hooks;
+    ScopedValue<bool> recompute, twice;
   };
   bool recomputes(Recompute sublayer) const;
   SavedTensorHooks* hooks(const Run& run) const { return plan.offload ? host : run.saved_hooks; }

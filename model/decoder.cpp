@@ -178,7 +178,7 @@ void Decoder::allocate_constants(const ExecContext& ctx) {
 
 Var Decoder::embed(Run& run, const Tensor& ids, const Sequences& seqs) const {
   const ScopeGuard scope = run.enter({scopes::embedding});
-  Var x = sliced_embedding(run, ids, tokens_->var);
+  Var x = vocab_parallel_embedding(run, ids, tokens_->var);
   if (positions_) x = add(run, x, embedding(run, own_rows(run, seqs.positions), positions_->var));
   if (run.training) x = dropout_add(run, x, {}, static_cast<float>(config_.dropout), site_of("dropout.embedding"));
   seen({scopes::embedding}, x);
@@ -251,13 +251,13 @@ Var Decoder::run_segments(Run& run, Var x, const Sequences& seqs) const {
     const auto some = [this, &seqs, first, end, selections](Run& r, const Var& in) {
       return run_blocks(r, in, seqs, first, end, *selections);
     };
-    x = again ? computed_again(run, x, some) : some(run, x);
+    x = again ? checkpoint_segment(run, x, some) : some(run, x);
   }
   return x;
 }
 
 Var Decoder::hidden(Run& run, const Tensor& ids, const Sequences& seqs, KvCache& cache) const {
-  RING_CHECK(!sliced(run) && params_.slice().size == 1,
+  RING_CHECK(!is_tensor_parallel(run) && params_.slice().size == 1,
              "generation with a cache needs the whole model in one process, ", "but this is slice ",
              params_.slice().rank, " of ", params_.slice().size);
   cache.check_room(seqs);

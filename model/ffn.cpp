@@ -32,8 +32,8 @@ Var FeedForward::operator()(Run& run, const Var& x, const Var& residual) const {
     const auto mlp = [&](const Var& in, const Var& bias, const Var& added) {
       return mlp_gelu_tanh(run, in, in_.weight->var, in_.bias_or_none(), out_.weight->var, bias, added);
     };
-    if (!sliced(run)) return mlp(x, out_.bias_or_none(), residual);
-    return scatter_sum(run, mlp(gather_rows(run, x), {}, {}), out_.bias_or_none(), residual);
+    if (!is_tensor_parallel(run)) return mlp(x, out_.bias_or_none(), residual);
+    return reduce_scatter_rows(run, mlp(all_gather_rows(run, x), {}, {}), out_.bias_or_none(), residual);
   }
   Var h = in_(run, x);
   h = kind_ == Mlp::swiglu ? swiglu(run, h) : activate(run, h, activation_of(kind_));

@@ -55,7 +55,7 @@ std::vector<Param*> Indexer::parameters() const {
 }
 
 Var Indexer::scores(Run& run, const Var& x, const Sequences& seqs, const SelectionPart& part) const {
-  const Tensor rows = sliced(run) ? gather_rows(run, {x.value, nullptr}).value : x.value;
+  const Tensor rows = is_tensor_parallel(run) ? all_gather_rows(run, {x.value, nullptr}).value : x.value;
   std::vector<std::int32_t> blocks;
   for (const Span& s : part.spans) blocks.push_back(blocks_of(part.pattern, s));
   const std::int64_t most = blocks.empty() ? 0 : std::ranges::max(blocks);

@@ -73,7 +73,7 @@ Linear::Linear(const ParamPrefix& at, const std::vector<Output>& outputs, std::i
 }
 
 Var Linear::operator()(Run& run, const Var& x, const Var& residual) const {
-  if (!sliced(run)) return linear(run, x, weight->var, bias_or_none(), residual);
+  if (!is_tensor_parallel(run)) return linear(run, x, weight->var, bias_or_none(), residual);
   const Cut cut = weight->placement.cut;
   RING_CHECK(cut != Cut::none, weight->parts[0].name, " is whole in a run of a sliced model");
   return (cut == Cut::inputs ? linear_scatter : gather_linear)(run, x, weight->var, bias_or_none(), residual);
@@ -94,7 +94,7 @@ Var Norm::operator()(Run& run, const Var& x) const {
 }
 
 Var Norm::over_slices(Run& run, const Var& x) const {
-  if (!sliced(run)) return (*this)(run, x);
+  if (!is_tensor_parallel(run)) return (*this)(run, x);
   return swap_rows_for_channels(run, (*this)(run, swap_channels_for_rows(run, x)));
 }
 

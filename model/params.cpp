@@ -55,7 +55,7 @@ Tensor make_master(std::int64_t size, const ParamTypes& types, const ExecContext
                                                 : ctx.zeros({size}, types.master, Lifetime::run);
 }
 
-void copy_values(const Tensor& values, const Tensor& weights, const ExecContext& ctx) {
+void copy_values_to_weights(const Tensor& values, const Tensor& weights, const ExecContext& ctx) {
   if (values.device() == ctx.stream.device()) return cast_kernel({values, weights}, ctx);
   constexpr std::int64_t most = 1 << 24;  // elements staged on the device at a time
   for (std::int64_t at = 0; at < values.numel(); at += most) {
@@ -199,7 +199,7 @@ void Parameters::allocate(const ExecContext& ctx, std::uint64_t seed, const Para
 }
 
 void Parameters::refresh_weights(const ExecContext& ctx) const {
-  if (weights.raw() != values.raw()) copy_values(values, weights, ctx);
+  if (weights.raw() != values.raw()) copy_values_to_weights(values, weights, ctx);
 }
 
 void Parameters::start_step() {

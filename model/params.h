@@ -150,7 +150,7 @@ void initialise(const Tensor& value, const LogicalParam&, std::int64_t first, st
 // Returns a master buffer [size] of zeros, in the memory that `types` specifies. Throws OutOfMemory.
 Tensor make_master(std::int64_t size, const ParamTypes&, const ExecContext&);
 // Copies values to weights, converted to their type. The values may be in host memory.
-void copy_values(const Tensor& values, const Tensor& weights, const ExecContext&);
+void copy_values_to_weights(const Tensor& values, const Tensor& weights, const ExecContext&);
 
 // Declares parameters below a dotted prefix.
 struct ParamPrefix {

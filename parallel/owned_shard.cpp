@@ -56,7 +56,7 @@ void OwnedShard::initialise(std::uint64_t seed, const ExecContext& ctx) const {
 
 void OwnedShard::refresh_weights(const ExecContext& ctx) const {
   if (!copies()) return;
-  for (const UpdateRange& range : ranges()) copy_values(range.of(values), range.of(weights), ctx);
+  for (const UpdateRange& range : ranges()) copy_values_to_weights(range.of(values), range.of(weights), ctx);
 }
 
 void sum_replicated(const OwnedShard& shard, Communicator& slices, const ExecContext& ctx) {

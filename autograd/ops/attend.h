@@ -5,7 +5,7 @@
 
 #include "autograd/ops.h"
 #include "comm/communicator.h"
-#include "core/queue_anew.h"
+#include "core/host_node.h"
 #include "kernels/attention/pooled_attention.h"
 
 namespace ring {
@@ -25,7 +25,7 @@ inline DropoutAddress dropout_address(const Run& run, const AttentionOptions& o,
   return {.rate = o.dropout,
           .site = {.seed = run.seed, .step = run.step, .site = o.dropout_site},
           .first_row = run.first_row,
-          .first_head = sliced(run) ? run.tp->rank() * heads : 0};
+          .first_head = is_tensor_parallel(run) ? run.tp->rank() * heads : 0};
 }
 
 inline void check_exchange(const Sequences& sequences, const ContextExchange* exchange) {
@@ -36,7 +36,7 @@ inline void check_exchange(const Sequences& sequences, const ContextExchange* ex
 // Returns the arguments without ownership of their tensors' memory. A captured step refers to tensors by address, and
 // their memory is freed as in every step.
 template <class Args>
-Args borrowed(Args args) {
+Args without_ownership(Args args) {
   for_each_tensor(args, [](Tensor& t) {
     const auto& own = t.storage();
     if (t.defined()) t = t.with_storage(std::make_shared<Storage>(own->data(), own->bytes(), t.device(), nullptr));
@@ -46,14 +46,15 @@ Args borrowed(Args args) {
 
 // Calls with the sequences' spans; in a captured step, with the new spans of each replay if they change.
 template <class Args>
-void call_over(const Sequences& sequences, const Args& args, void (*call)(Args, const ExecContext&),
-               const ExecContext& ctx) {
-  const auto over = [call, ctx](Args a, const std::vector<Span>& spans) {
+void launch_with_spans(const Sequences& sequences, const Args& args, void (*call)(Args, const ExecContext&),
+                       const ExecContext& ctx) {
+  const auto launch = [call, ctx](Args a, const std::vector<Span>& spans) {
     a.queries = a.keys = spans;
     call(std::move(a), ctx);
   };
-  if (!sequences.spans_now) return over(args, sequences.spans());
-  queue_anew(ctx.stream, [over, args = borrowed(args), spans = sequences.spans_now] { over(args, *spans); });
+  if (!sequences.current_spans) return launch(args, sequences.spans());
+  queue_host_node(ctx.stream,
+                  [launch, args = without_ownership(args), spans = sequences.current_spans] { launch(args, *spans); });
 }
 
 // Runs attention with the sequences' spans. Returns the selection: the given one, or a new one if the pattern selects.
@@ -63,7 +64,7 @@ inline BlockSelection attend(PooledAttention args, const Sequences& sequences, C
   if (sequences.shards) return exchange->forward(args, sequences.shards, ctx, watch);
   if (args.pattern.selects() && !args.selection.bits.defined())
     args.selection = select_blocks(args.pattern, args.q, args.k, args.scale, sequences.spans_on(ctx.stream), ctx);
-  call_over(sequences, args, pooled_attention, ctx);
+  launch_with_spans(sequences, args, pooled_attention, ctx);
   if (!watch) return args.selection;
   args.queries = args.keys = sequences.spans_on(ctx.stream);
   watch(args, {0, args.k.dim(1)});
@@ -73,7 +74,7 @@ inline void attend_backward(const PooledAttentionBackward& args, const Sequences
                             const ExecContext& ctx) {
   check_exchange(sequences, exchange);
   if (sequences.shards) return exchange->backward(args, sequences.shards, ctx);
-  call_over(sequences, args, pooled_attention_backward, ctx);
+  launch_with_spans(sequences, args, pooled_attention_backward, ctx);
 }
 
 }  // namespace ring

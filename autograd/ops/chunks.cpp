@@ -10,7 +10,8 @@ namespace {
 // that they have in the unchunked call. An op assumes that rank r's rows start at r * count, but they start at r * own
 // + first; `shift` is the difference.
 Run run_of_rows(const Run& run, std::int64_t own, std::int64_t first, std::int64_t count) {
-  const std::int64_t rank = sliced(run) ? run.tp->rank() : 0, ranks = sliced(run) ? run.tp->size() : 1;
+  const std::int64_t rank = is_tensor_parallel(run) ? run.tp->rank() : 0,
+                     ranks = is_tensor_parallel(run) ? run.tp->size() : 1;
   const std::int64_t shift = first + rank * (own - count);
   Run chunk = run;
   if (run.rows.defined())
@@ -65,8 +66,8 @@ void chunks_backward(const Backward& back, const Inputs& inputs, const Shape& sh
 
 }  // namespace
 
-Var over_chunks(Run& run, const Var& x, std::int64_t rows, const RowsFn& f) {
-  const std::int64_t own = x.value.dim(0), ranks = sliced(run) ? run.tp->size() : 1;
+Var map_chunks(Run& run, const Var& x, std::int64_t rows, const RowsFn& f) {
+  const std::int64_t own = x.value.dim(0), ranks = is_tensor_parallel(run) ? run.tp->size() : 1;
   const std::int64_t at_once = rows / ranks + (rows % ranks > 0);
   if (rows == 0 || own <= at_once) return f(run, x);
   const Var whole = run.tape ? kept_whole(run, x) : x;
@@ -76,7 +77,7 @@ Var over_chunks(Run& run, const Var& x, std::int64_t rows, const RowsFn& f) {
     const std::int64_t count = std::min(at_once, own - first);
     Run chunk = run_of_rows(run, own, first, count);
     const Var in = cut(chunk, whole, first, count), out = f(chunk, in);
-    RING_CHECK(out.value.shape().size() == 2 && out.value.dim(0) == count, "over_chunks: ", count, " rows became ",
+    RING_CHECK(out.value.shape().size() == 2 && out.value.dim(0) == count, "map_chunks: ", count, " rows became ",
                describe(out.value));
     if (!y.defined()) y = run.ctx.empty({own, out.value.dim(1)}, out.value.dtype());
     copy(y.narrow(0, first, count), out.value, run.ctx.stream);

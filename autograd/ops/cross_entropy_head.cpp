@@ -91,7 +91,7 @@ void run_chunk(const Run& run, const LossHead& head, const Tensor& x, const Tens
 }  // namespace
 
 LossOutput cross_entropy_head(Run& run, const Var& x, const Var& w, const LossHead& head) {
-  if (sliced(run)) return sliced_head(run, x, w, head);
+  if (is_tensor_parallel(run)) return vocab_parallel_head(run, x, w, head);
   check_head(x.value, x.value.dim(0), w.value, w.value.dim(0), head);
   const std::int64_t tokens = x.value.dim(0), columns = w.value.dim(0);
   LossOutput out{{run.ctx.empty({1}), nullptr}, run.ctx.empty({tokens}), {}};

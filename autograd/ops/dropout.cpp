@@ -48,7 +48,7 @@ struct RowAddress {
   Tensor rows;
 };
 RowAddress address_of(const Run& run, const Tensor& x) {
-  const int rank = sliced(run) ? run.tp->rank() : 0, ranks = sliced(run) ? run.tp->size() : 1;
+  const int rank = is_tensor_parallel(run) ? run.tp->rank() : 0, ranks = is_tensor_parallel(run) ? run.tp->size() : 1;
   const std::int64_t before = rank * x.dim(0), all = ranks * x.dim(0);
   if (!run.rows.defined()) return {run.first_row + before, {}};
   RING_CHECK(run.rows.numel() == all, "dropout_add: ", describe(x), " with ", run.rows.numel(),

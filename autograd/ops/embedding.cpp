@@ -32,11 +32,11 @@ Var look_up(Run& run, const Tensor& ids, const Var& table, std::int64_t first_id
 Var embedding(Run& run, const Tensor& ids, const Var& table) { return look_up(run, ids, table, 0, 0); }
 
 // Each process looks up the ids in its shard; the other rows are zero, so that the sum is exact.
-Var sliced_embedding(Run& run, const Tensor& ids, const Var& table) {
-  if (!sliced(run)) return embedding(run, ids, table);
+Var vocab_parallel_embedding(Run& run, const Tensor& ids, const Var& table) {
+  if (!is_tensor_parallel(run)) return embedding(run, ids, table);
   RING_CHECK(table.value.shape().size() == 2, "embedding: the table is ", describe(table.value));
   const std::int64_t rows = table.value.dim(0);
-  return scatter_sum(run, look_up(run, ids, table, run.tp->rank() * rows, run.tp->size() * rows));
+  return reduce_scatter_rows(run, look_up(run, ids, table, run.tp->rank() * rows, run.tp->size() * rows));
 }
 
 }  // namespace ring

@@ -17,6 +17,6 @@ Tensor empty_chunk(const ExecContext&, const LossHead&, std::int64_t tokens, std
 Var record_loss(const Run&, const Tensor& sum, const Var& x, const Var& w, const Tensor& dx);
 
 // cross_entropy_head() over the processes of run.tp. Collective.
-LossOutput sliced_head(Run&, const Var& x, const Var& w, const LossHead&);
+LossOutput vocab_parallel_head(Run&, const Var& x, const Var& w, const LossHead&);
 
 }  // namespace ring

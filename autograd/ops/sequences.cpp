@@ -89,14 +89,14 @@ std::int64_t ContextShards::tokens() const {
 }
 
 std::vector<Span> Sequences::spans_on(const Stream& stream) const {
-  RING_CHECK(!spans_now || !stream.impl().recording(),
-             "a recording would keep the places of this step's documents: queue it anew in each step (queue_anew)");
+  RING_CHECK(!current_spans || !stream.impl().recording(),
+             "a recording would keep the places of this step's documents: queue it in each step (queue_host_node)");
   return spans();
 }
 
 std::vector<Span> Sequences::spans() const {
   RING_CHECK(!shards, "sequences that are cut among ranks have no spans of their own: see ContextShards");
-  if (spans_now) return *spans_now;
+  if (current_spans) return *current_spans;
   std::vector<Span> spans = spans_of(offsets, rows);
   for (std::size_t b = 0; b < lengths.size(); ++b) spans[b].count = lengths[b];
   return spans;

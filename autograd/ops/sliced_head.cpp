@@ -54,7 +54,7 @@ void run_chunk(Head& h, const Tensor& logits, std::int64_t begin) {
 
 }  // namespace
 
-LossOutput sliced_head(Run& run, const Var& x, const Var& w, const LossHead& head) {
+LossOutput vocab_parallel_head(Run& run, const Var& x, const Var& w, const LossHead& head) {
   Communicator& tp = *run.tp;
   RING_CHECK(x.value.shape().size() == 2 && w.value.shape().size() == 2, "cross_entropy_head: input ",
              describe(x.value), " and weight ", describe(w.value), ": expected two dims each");

@@ -16,56 +16,57 @@ bool overlaps(const Communicator& tp) { return tp.backend() != "nccl" || tp.uses
 Tensor product_of_gathered(const ExecContext& ctx, Communicator& tp, const LinearInputs<Tensor>& in) {
   const auto& [x, w, b, residual] = in;
   const Tensor y = ctx.empty({x.dim(0) * tp.size(), w.dim(0)}, x.dtype());
-  GatheredRows all(ctx, tp, x, w.dim(0));
+  PipelinedAllGather gathered(ctx, tp, x, w.dim(0));
   const auto multiply = [&](std::int64_t first, const Tensor& rows) {
     const auto part = [&](const Tensor& t) { return t.defined() ? t.narrow(0, first, rows.dim(0)) : t; };
     linear_forward(ctx, {rows, w, b, part(residual)}, part(y));
   };
-  all.each(multiply, {});
+  gathered.for_each_piece(multiply, {});
   return y;
 }
 
 // Computes dx = beta * dx + dy w + the other processes' contributions. late: they have arrived by now, so the GEMM can
 // add the first one.
-void add_own_rows(SumOfOthers& others, const Tensor& dy, const Tensor& w, const Sink& dx, bool late,
+void add_own_rows(PipelinedReduceScatter& reduced, const Tensor& dy, const Tensor& w, const Sink& dx, bool late,
                   const ExecContext& ctx) {
-  const Tensor sum = late && dx.beta == 0 ? others.next() : Tensor{};
+  const Tensor sum = late && dx.beta == 0 ? reduced.wait_for_next() : Tensor{};
   matmul_kernel({.a = dy, .b = w, .c = dx.dst, .beta = dx.beta, .residual = sum}, ctx);
-  others.add_to(dx.dst);
+  reduced.add_to(dx.dst);
 }
 
 // Backward of y = X w^T + b + r, where X has all rows: dx is this process's rows of the sum of dy w, dw = dy^T X. The
-// rows of the others are gathered again while dy is multiplied by w.
+// rows of the reduced are gathered again while dy is multiplied by w.
 void gather_linear_backward(const Backward& back, Communicator& tp, const LinearInputs<SlotPtr>& inputs,
                             const LinearInputs<Saved>& saved) {
   const ExecContext& ctx = back.ctx;
   const Tensor &dy = back.grad(), x = saved.x.get(ctx), w = saved.w.get(ctx);
-  std::optional<GatheredRows> all;
-  if (inputs.w) all.emplace(ctx, tp, x, 2 * w.dim(0));
-  std::optional<SumOfOthers> others;
+  std::optional<PipelinedAllGather> gathered;
+  if (inputs.w) gathered.emplace(ctx, tp, x, 2 * w.dim(0));
+  std::optional<PipelinedReduceScatter> reduced;
   if (inputs.x)
-    others.emplace(ctx, tp, x.shape(), dy.dtype(), w.dim(0), [&](std::int64_t first, const Tensor& dst) {
+    reduced.emplace(ctx, tp, x.shape(), dy.dtype(), w.dim(0), [&](std::int64_t first, const Tensor& dst) {
       input_gradient(ctx, dy.narrow(0, first, dst.dim(0)), w, {dst});
     });
-  if (all) {
+  if (gathered) {
     Sink dw = back.sink(inputs.w, w.shape(), w.dtype());
-    all->each({}, [&](int rank, const Tensor& rows) { weight_gradient(ctx, rows_of(dy, rank, tp), rows, dw); });
+    gathered->for_each_piece(
+        {}, [&](int rank, const Tensor& rows) { weight_gradient(ctx, rows_of_rank(dy, rank, tp), rows, dw); });
   }
   bias_gradient(back, inputs.b, dy, {w.dim(0)}, w.dtype());
-  if (others)
-    add_own_rows(*others, rows_of(dy, tp.rank(), tp), w, back.sink(inputs.x, x.shape(), dy.dtype()), all.has_value(),
-                 ctx);
+  if (reduced)
+    add_own_rows(*reduced, rows_of_rank(dy, tp.rank(), tp), w, back.sink(inputs.x, x.shape(), dy.dtype()),
+                 gathered.has_value(), ctx);
   back.accumulate(inputs.residual, dy);
 }
 
 Tensor scattered_product(const ExecContext& ctx, Communicator& tp, const LinearInputs<Tensor>& in) {
   const auto& [x, w, b, residual] = in;
   const Tensor y = ctx.empty({x.dim(0) / tp.size(), w.dim(0)}, x.dtype());
-  SumOfOthers others(ctx, tp, y.shape(), y.dtype(), w.dim(1), [&](std::int64_t first, const Tensor& dst) {
+  PipelinedReduceScatter reduced(ctx, tp, y.shape(), y.dtype(), w.dim(1), [&](std::int64_t first, const Tensor& dst) {
     linear_forward(ctx, {x.narrow(0, first, dst.dim(0)), w, {}, {}}, dst);
   });
-  linear_forward(ctx, {rows_of(x, tp.rank(), tp), w, b, {}}, y);
-  others.add_to(y, residual);
+  linear_forward(ctx, {rows_of_rank(x, tp.rank(), tp), w, b, {}}, y);
+  reduced.add_to(y, residual);
   return y;
 }
 
@@ -74,18 +75,18 @@ void linear_scatter_backward(const Backward& back, Communicator& tp, const Linea
                              const LinearInputs<Saved>& saved) {
   const ExecContext& ctx = back.ctx;
   const Tensor &dy = back.grad(), x = saved.x.get(ctx), w = saved.w.get(ctx);
-  GatheredRows::Some multiply;
+  PipelinedAllGather::PieceFn multiply;
   if (inputs.x)
     multiply = [&, dx = back.sink(inputs.x, x.shape(), dy.dtype())](std::int64_t first, const Tensor& rows) {
       input_gradient(ctx, rows, w, {dx.dst.narrow(0, first, rows.dim(0)), dx.beta});
     };
-  GatheredRows::Whole add_weight;
+  PipelinedAllGather::RankFn add_weight;
   if (inputs.w)
     add_weight = [&, dw = back.sink(inputs.w, w.shape(), w.dtype())](int rank, const Tensor& rows) mutable {
-      weight_gradient(ctx, rows, rows_of(x, rank, tp), dw);
+      weight_gradient(ctx, rows, rows_of_rank(x, rank, tp), dw);
     };
   const std::int64_t products = (inputs.x ? 1 : 0) + (inputs.w ? 1 : 0);
-  if (products > 0) GatheredRows(ctx, tp, dy, products * w.dim(1)).each(multiply, add_weight);
+  if (products > 0) PipelinedAllGather(ctx, tp, dy, products * w.dim(1)).for_each_piece(multiply, add_weight);
   bias_gradient(back, inputs.b, dy, {w.dim(0)}, w.dtype());
   back.accumulate(inputs.residual, dy);
 }
@@ -107,15 +108,15 @@ Var sliced_linear(Run& run, std::string_view name, const LinearInputs<Var>& in, 
 }  // namespace
 
 Var gather_linear(Run& run, const Var& x, const Var& w, const Var& b, const Var& residual) {
-  if (!sliced(run) || !overlaps(*run.tp)) return linear(run, gather_rows(run, x), w, b, residual);
+  if (!is_tensor_parallel(run) || !overlaps(*run.tp)) return linear(run, all_gather_rows(run, x), w, b, residual);
   check_linear("gather_linear", x, w, b);
   check_residual("gather_linear", residual, {x.value.dim(0) * run.tp->size(), w.value.dim(0)});
   return sliced_linear(run, "gather_linear", {x, w, b, residual}, product_of_gathered, gather_linear_backward);
 }
 
 Var linear_scatter(Run& run, const Var& x, const Var& w, const Var& b, const Var& residual) {
-  if (!sliced(run)) return linear(run, x, w, b, residual);
-  if (!overlaps(*run.tp)) return scatter_sum(run, linear(run, x, w), b, residual);
+  if (!is_tensor_parallel(run)) return linear(run, x, w, b, residual);
+  if (!overlaps(*run.tp)) return reduce_scatter_rows(run, linear(run, x, w), b, residual);
   check_linear("linear_scatter", x, w, b);
   check_residual("linear_scatter", residual, {own_rows(run, x.value).dim(0), w.value.dim(0)});
   return sliced_linear(run, "linear_scatter", {x, w, b, residual}, scattered_product, linear_scatter_backward);

@@ -15,70 +15,70 @@ std::int64_t rows_of_piece(std::int64_t rows, std::int64_t terms) {
   return terms < kTermsOfMessage && rows % 2 == 0 ? rows / 2 : rows;
 }
 
-int at_distance(const Communicator& tp, int d) { return (tp.rank() + d + tp.size()) % tp.size(); }
+int rank_at_distance(const Communicator& tp, int d) { return (tp.rank() + d + tp.size()) % tp.size(); }
 
 }  // namespace
 
-Tensor rows_of(const Tensor& all, int rank, const Communicator& tp) {
+Tensor rows_of_rank(const Tensor& all, int rank, const Communicator& tp) {
   const std::int64_t n = all.dim(0) / tp.size();
   return all.narrow(0, rank * n, n);
 }
 
-GatheredRows::GatheredRows(const ExecContext& ctx, Communicator& tp, const Tensor& own, std::int64_t terms)
+PipelinedAllGather::PipelinedAllGather(const ExecContext& ctx, Communicator& tp, const Tensor& own, std::int64_t terms)
     : ctx_(ctx), rank_(tp.rank()), own_(own) {
   const std::int64_t n = own.dim(0), rows = rows_of_piece(n, terms);
   for (int d = 1; d < tp.size(); ++d) {
-    const int to = at_distance(tp, d), from = at_distance(tp, -d);
-    Message& m = coming_.emplace_back(from, tp.receive_buffer(own.shape(), own.dtype(), ctx.stream));
+    const int to = rank_at_distance(tp, d), from = rank_at_distance(tp, -d);
+    Message& m = messages_.emplace_back(from, tp.receive_buffer(own.shape(), own.dtype(), ctx.stream));
     for (std::int64_t first = 0; first < n; first += rows)
       m.pieces.push_back(tp.exchange({{own.narrow(0, first, rows), to}}, {{m.rows.narrow(0, first, rows), from}},
                                      ctx.stream.record()));
   }
 }
 
-void GatheredRows::each(const Some& some, const Whole& whole) {
+void PipelinedAllGather::for_each_piece(const PieceFn& on_piece, const RankFn& on_rank) {
   const std::int64_t n = own_.dim(0);
-  if (some) some(rank_ * n, own_);
-  if (whole) whole(rank_, own_);
-  for (Message& m : coming_) {
+  if (on_piece) on_piece(rank_ * n, own_);
+  if (on_rank) on_rank(rank_, own_);
+  for (Message& m : messages_) {
     const std::int64_t rows = n / static_cast<std::int64_t>(m.pieces.size());
     std::int64_t first = 0;
     for (Work& piece : m.pieces) {
       piece.wait(ctx_.stream);
-      if (some) some(m.from * n + first, m.rows.narrow(0, first, rows));
+      if (on_piece) on_piece(m.from * n + first, m.rows.narrow(0, first, rows));
       first += rows;
     }
-    if (whole) whole(m.from, m.rows);
+    if (on_rank) on_rank(m.from, m.rows);
     m.rows = {};
   }
 }
 
-SumOfOthers::SumOfOthers(const ExecContext& ctx, Communicator& tp, const Shape& own, DType type, std::int64_t terms,
-                         const Part& part)
+PipelinedReduceScatter::PipelinedReduceScatter(const ExecContext& ctx, Communicator& tp, const Shape& own, DType type,
+                                               std::int64_t terms, const ComputeRows& compute)
     : ctx_(ctx) {
   const std::int64_t n = own[0], rows = rows_of_piece(n, terms);
   for (int d = 1; d < tp.size(); ++d) {
-    const int to = at_distance(tp, d), from = at_distance(tp, -d);
-    Message& m = coming_.emplace_back(tp.receive_buffer(own, type, ctx.stream));
+    const int to = rank_at_distance(tp, d), from = rank_at_distance(tp, -d);
+    Message& m = messages_.emplace_back(tp.receive_buffer(own, type, ctx.stream));
     const Event free = ctx.stream.record();
     for (std::int64_t first = 0; first < n; first += rows) {
       const Tensor sent = ctx.empty({rows, own[1]}, type);
-      part(to * n + first, sent);
+      compute(to * n + first, sent);
       m.pieces.push_back(tp.exchange({{sent, to}}, {{m.sum.narrow(0, first, rows), from, free}}, ctx.stream.record()));
     }
   }
 }
 
-Tensor SumOfOthers::next() {
-  Message& m = coming_[next_++];
+Tensor PipelinedReduceScatter::wait_for_next() {
+  Message& m = messages_[next_++];
   for (Work& piece : m.pieces) piece.wait(ctx_.stream);
   return std::exchange(m.sum, {});
 }
 
-void SumOfOthers::add_to(const Tensor& y, const Tensor& residual) {
-  while (left() > 0) {
-    const Tensor sum = next();
-    axpby_kernel({.x = sum, .y = y, .out = y, .alpha = 1, .beta = 1, .z = left() == 0 ? residual : Tensor{}}, ctx_);
+void PipelinedReduceScatter::add_to(const Tensor& y, const Tensor& residual) {
+  while (pending() > 0) {
+    const Tensor sum = wait_for_next();
+    axpby_kernel({.x = sum, .y = y, .out = y, .alpha = 1, .beta = 1, .z = pending() == 0 ? residual : Tensor{}}, ctx_);
   }
 }
 

@@ -96,18 +96,18 @@ Var swap(Run& run, std::string_view name, const Var& x, Swap there, Swap back_ag
 
 }  // namespace
 
-bool sliced(const Run& run) { return run.tp && run.tp->size() > 1; }
+bool is_tensor_parallel(const Run& run) { return run.tp && run.tp->size() > 1; }
 
 Tensor own_rows(const Run& run, const Tensor& t) {
-  if (!sliced(run)) return t;
+  if (!is_tensor_parallel(run)) return t;
   const std::int64_t rows = share_of(*run.tp, t, "own_rows");
   return t.narrow(0, run.tp->rank() * rows, rows);
 }
 
-Var gather_rows(Run& run, const Var& x) {
-  if (!sliced(run)) return x;
+Var all_gather_rows(Run& run, const Var& x) {
+  if (!is_tensor_parallel(run)) return x;
   Communicator& tp = *run.tp;
-  RING_CHECK(x.value.shape().size() == 2, "gather_rows: ", describe(x.value), ", expected [N,C]");
+  RING_CHECK(x.value.shape().size() == 2, "all_gather_rows: ", describe(x.value), ", expected [N,C]");
   const Tensor y = gathered(run.ctx, tp, x.value);
   if (!run.records(x)) return {y, nullptr};
   const auto rule = [&tp, like = x.value.shape()](const Backward& back, const SlotPtr& input) {
@@ -115,35 +115,35 @@ Var gather_rows(Run& run, const Var& x) {
     scatter(back.ctx, tp, back.grad(), dx);
     back.accumulate(input, dx);
   };
-  return recomputable(run.record("gather_rows", y, x.slot, rule), run.save(x),
+  return recomputable(run.record("all_gather_rows", y, x.slot, rule), run.save(x),
                       [&tp](const ExecContext& ctx, const Tensor& in) { return gathered(ctx, tp, in); });
 }
 
 Var swap_channels_for_rows(Run& run, const Var& x) {
-  RING_CHECK(sliced(run) && x.value.shape().size() == 2, "swap_channels_for_rows: ", describe(x.value),
+  RING_CHECK(is_tensor_parallel(run) && x.value.shape().size() == 2, "swap_channels_for_rows: ", describe(x.value),
              ", expected [N,C/tp] of a sliced model");
   share_of(*run.tp, x.value, "swap_channels_for_rows");
   return swap(run, "swap_channels_for_rows", x, rows_from_channels, channels_from_rows);
 }
 
 Var swap_rows_for_channels(Run& run, const Var& x) {
-  RING_CHECK(sliced(run) && x.value.shape().size() == 2 && x.value.dim(1) % run.tp->size() == 0,
+  RING_CHECK(is_tensor_parallel(run) && x.value.shape().size() == 2 && x.value.dim(1) % run.tp->size() == 0,
              "swap_rows_for_channels: ", describe(x.value),
              ", expected [N/tp,C] of a sliced model, where tp divides C");
   return swap(run, "swap_rows_for_channels", x, channels_from_rows, rows_from_channels);
 }
 
-Var scatter_sum(Run& run, const Var& x, const Var& b, const Var& residual) {
-  RING_CHECK(sliced(run), "scatter_sum: the run has no tensor parallelism");
+Var reduce_scatter_rows(Run& run, const Var& x, const Var& b, const Var& residual) {
+  RING_CHECK(is_tensor_parallel(run), "reduce_scatter_rows: the run has no tensor parallelism");
   Communicator& tp = *run.tp;
-  RING_CHECK(x.value.shape().size() == 2, "scatter_sum: ", describe(x.value), ", expected [N,C]");
-  const Shape shape{share_of(tp, x.value, "scatter_sum"), x.value.dim(1)};
-  RING_CHECK(!b.value.defined() || b.value.shape() == Shape{shape[1]}, "scatter_sum: bias ", describe(b.value), " for ",
-             describe(x.value));
-  RING_CHECK(!residual.value.defined() || residual.value.shape() == shape, "scatter_sum: residual ",
+  RING_CHECK(x.value.shape().size() == 2, "reduce_scatter_rows: ", describe(x.value), ", expected [N,C]");
+  const Shape shape{share_of(tp, x.value, "reduce_scatter_rows"), x.value.dim(1)};
+  RING_CHECK(!b.value.defined() || b.value.shape() == Shape{shape[1]}, "reduce_scatter_rows: bias ", describe(b.value),
+             " for ", describe(x.value));
+  RING_CHECK(!residual.value.defined() || residual.value.shape() == shape, "reduce_scatter_rows: residual ",
              describe(residual.value), " for rows of ", shape);
   return run.op(
-      "scatter_sum", Terms<Var>{x, b, residual},
+      "reduce_scatter_rows", Terms<Var>{x, b, residual},
       [&tp](const ExecContext& ctx, const Terms<Tensor>& terms) { return scattered(ctx, tp, terms); },
       [&tp, bias = b.value.shape(), type = b.value.dtype()](const Backward& back, const Terms<SlotPtr>& terms) {
         scatter_backward(back, tp, terms, bias, type);

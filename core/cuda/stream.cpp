@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/anew_queue.h"
 #include "core/cuda/async_allocator.h"
 #include "core/cuda/check.h"
 #include "core/cuda/launches.h"
@@ -17,6 +16,7 @@
 #include "core/cuda/pinned_staging.h"
 #include "core/cuda/small_copy.h"
 #include "core/devices.h"
+#include "core/host_node_queue.h"
 #include "core/unavailable.h"
 
 namespace ring::cuda {
@@ -84,7 +84,7 @@ class CudaGraph {
   cudaGraphExec_t graph_ = nullptr;
 };
 
-// CUDA graphs with host work between them: one graph up to each place of queue_anew(), and one after the last.
+// CUDA graphs with host work between them: one graph up to each place of queue_host_node(), and one after the last.
 class CudaGraphs final : public RecordedWork {
  public:
   explicit CudaGraphs(std::shared_ptr<StreamHandle> stream) : stream_(std::move(stream)) {}
@@ -151,7 +151,7 @@ class CudaStream final : public StreamImpl {
   std::unique_ptr<RecordedWork> record_work(const std::function<void()>& work) override {
     const OnDevice on(device.index);
     CudaGraphs graphs(handle_);
-    auto& in_launches = resource<AnewQueue>().in_launches;
+    auto& in_launches = resource<HostNodeQueue>().in_launches;
     in_launches = [&](std::function<void()> anew) {
       graphs.end_part(std::move(anew));
       graphs.begin_part();

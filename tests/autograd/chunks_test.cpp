@@ -1,4 +1,4 @@
-// Ops in chunks of rows: what the op case of over_chunks cannot express.
+// Ops in chunks of rows: what the op case of map_chunks cannot express.
 
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ TEST_F(ChunksTest, OneChunkIsTheFunctionItself) {
     Tape tape;
     ring::Run run{.ctx = ctx, .tape = &tape};
     const Var x = input("x", {kRows, kWidth});
-    const Var y = over_chunks(run, x, rows, [&](ring::Run& chunk, const Var& in) {
+    const Var y = map_chunks(run, x, rows, [&](ring::Run& chunk, const Var& in) {
       EXPECT_EQ(&chunk, &run);
       EXPECT_EQ(in.value.raw(), x.value.raw());
       return in;
@@ -43,7 +43,7 @@ TEST_F(ChunksTest, NoRowIsLeftOut) {
   ring::Run run{.ctx = ctx};
   std::vector<std::int64_t> seen;
   const Var x = input("x", {kRows, kWidth});
-  const Var y = over_chunks(run, x, 20, [&](ring::Run&, const Var& in) {
+  const Var y = map_chunks(run, x, 20, [&](ring::Run&, const Var& in) {
     seen.push_back(in.value.dim(0));
     return in;
   });
@@ -61,7 +61,7 @@ TEST_F(ChunksTest, DropoutHasTheMasksOfTheWhole) {
       ring::Run run{.ctx = ctx, .tape = &tape, .seed = 5, .step = 2, .first_row = 1000};
       run.rows = rows;
       const Var x = input("x", {kRows, kWidth});
-      const Var y = over_chunks(run, x, chunk, dropped);
+      const Var y = map_chunks(run, x, chunk, dropped);
       Values all = read_values(y.value);
       tape.backward(y.slot, input("seed", {kRows, kWidth}).value, ctx);
       for (const double g : read_values(x.slot->grad)) all.push_back(g);
@@ -79,7 +79,7 @@ TEST_F(ChunksTest, AParameterIsReadyOnceAndLast) {
   Tape tape;
   ring::Run run{.ctx = ctx, .tape = &tape};
   const Var x = input("x", {kRows, kWidth});
-  const Var y = over_chunks(run, x, 10, [&](ring::Run& chunk, const Var& in) {
+  const Var y = map_chunks(run, x, 10, [&](ring::Run& chunk, const Var& in) {
     const Var out = linear(chunk, in, w);
     return chunk.record("count", out.value, out.slot, [&backwards](const Backward& back, const SlotPtr& input) {
       ++backwards;
@@ -104,7 +104,7 @@ TEST_F(ChunksTest, HoldsOneChunkOfWhatIsComputedAgain) {
   const std::size_t before = memory.stats().in_use;
   Tape tape;
   ring::Run run{.ctx = ctx, .tape = &tape, .recompute = true};
-  const Var y = over_chunks(run, x, chunk, [&](ring::Run& part, const Var& in) {
+  const Var y = map_chunks(run, x, chunk, [&](ring::Run& part, const Var& in) {
     return linear(part, activate(part, linear(part, in, w1), Activation::gelu), w2, {}, in);
   });
   EXPECT_EQ(memory.stats().in_use - before, outside) << "the result";
@@ -120,7 +120,7 @@ TEST_F(ChunksTest, WhatIsElsewhereComesBackOnce) {
     ring::Run run{.ctx = ctx, .tape = &tape, .recompute = recompute, .saved_hooks = &store};
     const Var x = input("x", {kRows, kWidth});
     const Var y =
-        over_chunks(run, x, 10, [](ring::Run& chunk, const Var& in) { return activate(chunk, in, Activation::relu2); });
+        map_chunks(run, x, 10, [](ring::Run& chunk, const Var& in) { return activate(chunk, in, Activation::relu2); });
     EXPECT_EQ(store.packed, 1);
     tape.backward(y.slot, input("seed", {kRows, kWidth}).value, ctx);
     EXPECT_EQ(store.fetched, 1);
@@ -131,7 +131,7 @@ TEST_F(ChunksTest, WhatIsElsewhereComesBackOnce) {
 TEST_F(ChunksTest, AFunctionMustKeepItsRows) {
   ring::Run run{.ctx = ctx};
   const auto half = [](ring::Run&, const Var& in) { return Var{in.value.narrow(0, 0, 5), nullptr}; };
-  EXPECT_THROW(over_chunks(run, input("x", {kRows, kWidth}), 10, half), Error);
+  EXPECT_THROW(map_chunks(run, input("x", {kRows, kWidth}), 10, half), Error);
 }
 
 // Each process has a chunk of its own rows, whose masks and gradients are those that they have in all.
@@ -147,9 +147,9 @@ TEST(DistChunks, OfRowsThatAreSharedOut) {
         ring::Run run{.ctx = ctx, .tape = &tape, .seed = 5, .first_row = 100, .recompute = true, .tp = &comm};
         if (placed) run.rows = from_host(places, ctx.stream);
         const Var x = leaf(str("x", comm.rank()), {kRows / 3, kWidth}, ctx), w = leaf("w", {4, kWidth}, ctx);
-        const Var y = over_chunks(run, x, chunk, [&](ring::Run& part, const Var& in) {
-          const Var all = activate(part, gather_rows(part, in), Activation::relu2);
-          return dropped(part, scatter_sum(part, all, {}, in));
+        const Var y = map_chunks(run, x, chunk, [&](ring::Run& part, const Var& in) {
+          const Var all = activate(part, all_gather_rows(part, in), Activation::relu2);
+          return dropped(part, reduce_scatter_rows(part, all, {}, in));
         });
         Values values = read_values(y.value);
         tape.backward(y.slot, leaf(str("seed", comm.rank()), {kRows / 3, kWidth}, ctx).value, ctx);

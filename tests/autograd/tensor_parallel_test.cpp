@@ -25,7 +25,7 @@ TEST_P(DistTensorParallelOps, GatheredRowsSumTheirGradients) {
     World w(comm);
     const Values all = random_values("x", kRows * kWidth);
     const Var x = leaf({kRows / comm.size(), kWidth}, rows_of(all, w.rank, w.size), w.ctx);
-    const Var y = gather_rows(w.run, x);
+    const Var y = all_gather_rows(w.run, x);
     expect_close("value", read_values(y.value), all, 0);
     RING_CHECK(y.slot == x.slot || y.recipe, "the gathered rows are kept for the backward");
     Values sum(all.size());
@@ -59,7 +59,7 @@ TEST_P(DistTensorParallelOps, SummedRowsWithBiasAndResidual) {
     const Var b = leaf({kWidth}, bias, w.ctx), r = leaf({own, kWidth}, rows_of(residual, w.rank, w.size), w.ctx);
     for (const bool recompute : {false, true}) {
       w.run.recompute = recompute;
-      const Var y = scatter_sum(w.run, x, b, r);
+      const Var y = reduce_scatter_rows(w.run, x, b, r);
       expect_close("value", read_values(y.value), rows_of(want, w.rank, w.size), 1e-6);
       if (recompute) {
         const Tensor again = Saved(y.recipe).get(w.ctx);
@@ -93,7 +93,7 @@ TEST_P(DistTensorParallelOps, EmbeddingOfACutTable) {
       }
     }
     const Var t = leaf({vocab / comm.size(), kWidth}, rows_of(table, w.rank, w.size), w.ctx);
-    const Var y = sliced_embedding(w.run, make_tensor({kRows}, DType::i32, ids, w.ctx), t);
+    const Var y = vocab_parallel_embedding(w.run, make_tensor({kRows}, DType::i32, ids, w.ctx), t);
     expect_close("value", read_values(y.value), rows_of(want, w.rank, w.size), 0);
     const Values own_d = rows_of(d, w.rank, w.size);
     w.tape.backward(y.slot, make_tensor(y.value.shape(), DType::f32, own_d, w.ctx), w.ctx);
@@ -190,7 +190,7 @@ TEST_P(DistTensorParallelOps, RowsThatDoNotDivideAreRefused) {
   if (GetParam() == 1) GTEST_SKIP() << "for several processes";
   const auto errors = run_ranks(GetParam(), [](Communicator& comm) {
     World w(comm);
-    scatter_sum(w.run, leaf({25, 2}, Values(50), w.ctx));
+    reduce_scatter_rows(w.run, leaf({25, 2}, Values(50), w.ctx));
   });
   for (const std::string& e : errors) EXPECT_NE(e.find("do not divide among"), std::string::npos) << e;
 }

@@ -41,7 +41,7 @@ Var sublayer(Run& run, const Var& x, const std::vector<Var>& in) {
 
 OpCase make(const Setting& s) {
   OpCase c;
-  c.op = "over_chunks";
+  c.op = "map_chunks";
   c.name = str("N", s.n, "_C", s.width, "_F", s.hidden, "_rows", s.rows, s.recompute ? "_recompute" : "");
   const auto scale = [](std::int64_t width) { return 2 / std::sqrt(static_cast<double>(width)); };
   c.inputs = {{.name = "x", .shape = {s.n, s.width}},
@@ -53,7 +53,7 @@ OpCase make(const Setting& s) {
   c.run = [s](Run& run, const std::vector<Var>& in) {
     run.recompute = s.recompute;
     return std::vector<Var>{
-        over_chunks(run, in[0], s.rows, [&](Run& chunk, const Var& x) { return sublayer(chunk, x, in); })};
+        map_chunks(run, in[0], s.rows, [&](Run& chunk, const Var& x) { return sublayer(chunk, x, in); })};
   };
   const double n = static_cast<double>(s.n), products = 3 * static_cast<double>(s.width * s.hidden);
   c.flops = 2 * n * products;

@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "core/devices.h"
+#include "core/host_node.h"
 #include "core/host_tensor.h"
-#include "core/queue_anew.h"
 #include "core/tensor.h"
 
 namespace ring {
@@ -205,7 +205,7 @@ TEST_F(GpuStream, EventsOrderStreams) {
   a.synchronize();
 }
 
-// The recording calls queue_anew() at its beginning, twice in a row, between recorded copies, and at its end.
+// The recording calls queue_host_node() at its beginning, twice in a row, between recorded copies, and at its end.
 TEST_F(GpuStream, ARecordingQueuesAnewInEachLaunch) {
   const Stream s = stream();
   const auto zeros = [&] { return Tensor::zeros({1000}, DType::f32, s); };
@@ -213,7 +213,7 @@ TEST_F(GpuStream, ARecordingQueuesAnewInEachLaunch) {
   float now = 1;
   int calls = 0;
   const auto add = [&](const Tensor& t, float more) {
-    queue_anew(s, [&, to = t.raw(), more] {
+    queue_host_node(s, [&, to = t.raw(), more] {
       EXPECT_FALSE(s.impl().recording());
       ++calls;
       const std::vector<float> host(1000, now + more);
@@ -249,13 +249,13 @@ TEST_F(GpuStream, ARecordingThatFailsBetweenItsPartsLeavesTheStreamAsItWas) {
   const Tensor x = Tensor::zeros({1000}, DType::f32, s), y = Tensor::zeros({1000}, DType::f32, s);
   EXPECT_THROW(s.impl().record_work([&] {
     copy(y, x, s);
-    queue_anew(s, [] {});
+    queue_host_node(s, [] {});
     fail("in the middle");
   }),
                Error);
   EXPECT_FALSE(s.impl().recording());
   bool called = false;
-  queue_anew(s, [&] { called = true; });
+  queue_host_node(s, [&] { called = true; });
   EXPECT_TRUE(called);
   s.impl().record_work([&] { copy(y, x, s); })->launch();
   s.synchronize();

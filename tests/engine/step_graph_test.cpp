@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "core/anew_queue.h"
-#include "core/queue_anew.h"
+#include "core/host_node.h"
+#include "core/host_node_queue.h"
 #include "core/tensor.h"
 #include "tests/late_stream.h"
 
@@ -23,7 +23,7 @@ class RecordingStream final : public LateStream {
   std::unique_ptr<RecordedWork> record_work(const std::function<void()>& work) override {
     said_.emplace_back("record");
     auto recorded = std::make_unique<Recorded>(said_);
-    AnewQueue& queue = resource<AnewQueue>();
+    HostNodeQueue& queue = resource<HostNodeQueue>();
     queue.in_launches = [&](std::function<void()> anew) { recorded->anew.push_back(std::move(anew)); };
     work();
     queue.in_launches = nullptr;
@@ -94,7 +94,7 @@ class StepInParts : public testing::Test {
     graph.run(
         [&] {
           const Tensor kept = Tensor::empty({1000}, DType::f32, stream);
-          queue_anew(stream, [this, place = kept.raw()] { anew(place); });
+          queue_host_node(stream, [this, place = kept.raw()] { anew(place); });
           const Tensor other = Tensor::empty({500}, DType::f32, stream);
           said.emplace_back("step");
         },
@@ -146,7 +146,8 @@ TEST_F(StepInParts, PlansItWithTheStepUntilStepsAreReplayed) {
   StepGraph undecided(Switch::automatic, stream, arena, true);
   const auto run = [&](double launching) {
     undecided.run(
-        [&] { queue_anew(stream, [&] { const Tensor scratch = Tensor::empty({1000}, DType::f32, stream); }); }, [] {});
+        [&] { queue_host_node(stream, [&] { const Tensor scratch = Tensor::empty({1000}, DType::f32, stream); }); },
+        [] {});
     undecided.timed(launching, 1);
   };
   for (int i = 0; i < 5; ++i) run(0.1);

@@ -91,7 +91,7 @@ class ParallelBlocks final : public Model {
  private:
   Var embed(Run& run, const Tensor& ids) const {
     const ScopeGuard scope = run.enter({scopes::embedding});
-    return sliced_embedding(run, ids, tokens_->var);
+    return vocab_parallel_embedding(run, ids, tokens_->var);
   }
   void on_shard() override {
     const Slice& slice = params_.slice();

@@ -4,7 +4,7 @@ namespace ring {
 namespace {
 
 // Backward rule that runs f again. Everything that `run` and f refer to outlives the step.
-struct Again {
+struct SegmentRule {
   static constexpr bool kKeepsNoTensor = true;
   Run* run;
   BlocksFn f;
@@ -22,12 +22,12 @@ struct Again {
 
 }  // namespace
 
-Var computed_again(Run& run, const Var& x, const BlocksFn& f) {
+Var checkpoint_segment(Run& run, const Var& x, const BlocksFn& f) {
   if (!run.tape) return f(run, x);
   Run unrecorded = run;
   unrecorded.tape = nullptr;
   const Tensor y = f(unrecorded, x).value;
-  return run.record("computed_again", y, x.slot, run.save(x), Again{&run, f});
+  return run.record("checkpoint_segment", y, x.slot, run.save(x), SegmentRule{&run, f});
 }
 
 }  // namespace ring

@@ -1,5 +1,5 @@
 #pragma once
-// Decides where queue_anew() (core/queue_anew.h) sends its work.
+// Decides where queue_host_node() (core/queue_host_node.h) sends its work.
 
 #include <functional>
 
@@ -9,9 +9,9 @@ namespace ring {
 
 class StepArena;
 
-// One per stream: StreamImpl::resource<AnewQueue>().
-struct AnewQueue {
-  explicit AnewQueue(StreamImpl&) {}
+// One per stream: StreamImpl::resource<HostNodeQueue>().
+struct HostNodeQueue {
+  explicit HostNodeQueue(StreamImpl&) {}
   std::function<void(std::function<void()> work)> in_launches;  // set by the stream while it is recorded
   StepArena* arena = nullptr;  // of the steps on the stream; null outside of StepMemory
 };

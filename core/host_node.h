@@ -13,6 +13,6 @@ namespace ring {
 // refer only to objects that live as long as the recording. Its own allocations never belong to a recording's memory,
 // nor to the step's if the arena sets them apart (StepArena::set_apart). Throws Error if the stream is being recorded
 // without such places.
-void queue_anew(const Stream& stream, std::function<void()> work);
+void queue_host_node(const Stream& stream, std::function<void()> work);
 
 }  // namespace ring

@@ -1,6 +1,6 @@
 // Attention of a recording follows the documents of each step: queued anew, over tensors that the recording gave back.
-#include "core/queue_anew.h"
-#include "core/anew_queue.h"
+#include "core/host_node.h"
+#include "core/host_node_queue.h"
 
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ class PartedStream final : public StreamImpl {
   bool recording() const override { return records_; }
   void record(bool on) {
     records_ = on;
-    auto& in_launches = resource<AnewQueue>().in_launches;
+    auto& in_launches = resource<HostNodeQueue>().in_launches;
     in_launches = nullptr;
     if (on) in_launches = [this](std::function<void()> work) { anew.push_back(std::move(work)); };
   }
@@ -123,7 +123,7 @@ TEST_P(QueuedAnew, AttentionFollowsTheDocumentsOfEachStep) {
   const ExecContext ctx{Stream(stream)};
   Sequences s = sequences_of(kLayouts[0], ctx);
   const auto now = std::make_shared<std::vector<Span>>(s.spans());
-  s.spans_now = now;
+  s.current_spans = now;
   const auto held = [&] { return stream->memory->taken() - stream->memory->freed; };
   const std::size_t before = held();
   stream->record(true);
@@ -156,7 +156,7 @@ TEST(QueuedAnewSpans, WhatKeepsThemInARecordingIsRefused) {
   Sequences s = sequences_of(kLayouts[0], ctx);
   stream->record(true);
   EXPECT_EQ(s.spans_on(ctx.stream).size(), 3u) << "they are always these";
-  s.spans_now = std::make_shared<std::vector<Span>>(s.spans());
+  s.current_spans = std::make_shared<std::vector<Span>>(s.spans());
   EXPECT_THROW(s.spans_on(ctx.stream), Error);
   stream->record(false);
   EXPECT_EQ(s.spans_on(ctx.stream), s.spans());
