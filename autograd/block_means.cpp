@@ -38,7 +38,7 @@ Piece piece_of(const PooledRows& document, std::int32_t size, std::int32_t begin
 std::vector<Piece> pieces_of(const ContextShards& shards, const Pattern& pattern) {
   std::vector<Piece> pieces;
   for (const PooledRows& d : block_rows(pattern, shards.documents))
-    for (const HeldRows& h : shards.held[static_cast<std::size_t>(shards.rank)]) {
+    for (const LocalRows& h : shards.rows_by_rank[static_cast<std::size_t>(shards.rank)]) {
       const std::int32_t begin = std::max(d.first, h.global), end = std::min(d.first + d.count, h.global + h.count);
       if (begin < end) pieces.push_back(piece_of(d, pattern.blocks->block(), begin, end, h.first + begin - h.global));
     }

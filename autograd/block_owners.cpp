@@ -20,8 +20,8 @@ std::vector<std::int32_t> cut_blocks(const ContextShards& shards, const Pattern&
   const std::int32_t size = pattern.blocks->block();
   std::vector<std::int32_t> cut;
   const std::vector<PooledRows> documents = block_rows(pattern, shards.documents);
-  for (const std::vector<HeldRows>& held : shards.held)
-    for (const HeldRows& h : held)
+  for (const std::vector<LocalRows>& held : shards.rows_by_rank)
+    for (const LocalRows& h : held)
       for (const PooledRows& d : documents) {
         const std::int32_t end = h.global + h.count;
         if (end > d.first && end < d.first + d.count && offset_of(d, end) % size != 0)
@@ -43,7 +43,7 @@ std::vector<PooledRows> owned_blocks(const ContextShards& shards, const Pattern&
   const std::int32_t size = pattern.blocks->block();
   std::vector<PooledRows> runs;
   for (const PooledRows& d : block_rows(pattern, shards.documents))
-    for (const HeldRows& h : shards.held[static_cast<std::size_t>(shards.rank)]) {
+    for (const LocalRows& h : shards.rows_by_rank[static_cast<std::size_t>(shards.rank)]) {
       const std::int32_t begin = std::max(d.first, h.global), end = std::min(d.first + d.count, h.global + h.count);
       if (begin >= end) continue;
       const std::int32_t first = first_block_from(d, begin, size), last = first_block_from(d, end, size);

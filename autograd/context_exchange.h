@@ -12,20 +12,21 @@
 namespace ring {
 
 // Adjacent rows of a rank that are also adjacent in the whole micro-batch.
-struct HeldRows {
+struct LocalRows {
   std::int32_t first = 0;   // first row, counted in the rank's rows
   std::int32_t global = 0;  // first row, counted in the micro-batch
   std::int32_t count = 0;
-  bool operator==(const HeldRows&) const = default;
+  bool operator==(const LocalRows&) const = default;
 };
 
 // The sharding of a micro-batch's rows. Every rank knows the rows of all ranks.
 struct ContextShards {
-  int rank = 0;                             // this rank
-  std::vector<Span> documents;              // rows counted in the micro-batch
-  std::vector<std::vector<HeldRows>> held;  // by rank; ascending both in the rank's rows and in the micro-batch
+  int rank = 0;                 // this rank
+  std::vector<Span> documents;  // rows counted in the micro-batch
+  std::vector<std::vector<LocalRows>>
+      rows_by_rank;  // by rank; ascending both in the rank's rows and in the micro-batch
 
-  int ranks() const { return static_cast<int>(held.size()); }
+  int ranks() const { return static_cast<int>(rows_by_rank.size()); }
   std::int64_t tokens(int of_rank) const;  // rows that the rank holds
   std::int64_t tokens() const;             // rows of the micro-batch
 };

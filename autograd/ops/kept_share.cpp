@@ -21,7 +21,7 @@ std::vector<QuerySample> held_part(const std::vector<QuerySample>& all, const Co
   };
   for (const QuerySample& some : all)
     for (std::size_t i = 0; i < some.queries.size(); ++i)
-      for (const HeldRows& h : shards.held[static_cast<std::size_t>(shards.rank)]) {
+      for (const LocalRows& h : shards.rows_by_rank[static_cast<std::size_t>(shards.rank)]) {
         const Span& q = some.queries[i];
         const std::int32_t begin = std::max(q.first, h.global), end = std::min(q.first + q.count, h.global + h.count);
         if (begin < end)

@@ -78,7 +78,7 @@ SelectionPart selection_part(const Run& run, const Sequences& seqs, const Patter
 
 std::int64_t ContextShards::tokens(int of_rank) const {
   std::int64_t sum = 0;
-  for (const HeldRows& h : held[static_cast<std::size_t>(of_rank)]) sum += h.count;
+  for (const LocalRows& h : rows_by_rank[static_cast<std::size_t>(of_rank)]) sum += h.count;
   return sum;
 }
 

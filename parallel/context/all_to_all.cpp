@@ -1,5 +1,5 @@
 // Sends all rows of some heads to each rank, and the results back. A rank's heads are split into groups: one group is
-// in flight while the previous one is computed. A rank that has all rows can also select blocks, make pools and call
+// in transfer while the previous one is computed. A rank that has all rows can also select blocks, make pools and call
 // watches.
 
 #include "kernels/attention/pooled_attention.h"
@@ -13,13 +13,13 @@ namespace {
 
 constexpr std::int64_t kMaxGroups = 4;
 
-// Messages in flight, and the copies to make on arrival.
-struct Flight {
+// Messages in transfer, and the copies to make on arrival.
+struct PendingTransfer {
   std::vector<Transfer> sends, receives;
   std::vector<CopyRows> copies;
   Work work;
 
-  void land(const ExecContext& ctx) {
+  void wait(const ExecContext& ctx) {
     work.wait(ctx.stream);
     for (const CopyRows& c : copies) copy_rows_kernel(c, ctx);
     copies.clear();
@@ -29,7 +29,7 @@ struct Flight {
 // All rows of one group of this rank's heads: views of one tensor.
 struct Heads {
   std::vector<Tensor> parts, by_head;  // by_head [heads,N]
-  Flight flight;
+  PendingTransfer transfer;
 };
 
 class AllToAll final : public ContextParallel {
@@ -41,7 +41,7 @@ class AllToAll final : public ContextParallel {
                          const ExecContext& ctx, const AttentionWatch& watch) override {
     const ContextShards& s = check(args.k, *shards);
     BlockSelection selection = args.selection;
-    Flight back;
+    PendingTransfer back;
     std::vector<Tensor> ours = {args.q, args.k, args.v};
     if (args.scored.defined()) ours.push_back(args.scored);
     for_groups(s, ours, defined({args.gates}), ctx, [&](const Heads& all, std::int64_t group) {
@@ -66,21 +66,21 @@ class AllToAll final : public ContextParallel {
       if (args.scored.defined()) pooled.scored = all.parts[3];
       pooled_attention(pooled, ctx);
       if (watch) watch(pooled, {group * heads_of(args.k.dim(1)), heads_of(args.k.dim(1))});
-      Flight sent = to_rows(s, {out}, {args.out}, group, ctx);
+      PendingTransfer sent = to_rows(s, {out}, {args.out}, group, ctx);
       add_lse_to_rows(s, lse, args.lse, group, sent, ctx);
       if (args.mean_gates.defined()) add_lse_to_rows(s, pooled.mean_gates, args.mean_gates, group, sent, ctx);
       start(sent, ctx);
-      back.land(ctx);
+      back.wait(ctx);
       back = std::move(sent);
     });
-    back.land(ctx);
+    back.wait(ctx);
     return selection;
   }
 
   void backward(const PooledAttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
                 const ExecContext& ctx) override {
     const ContextShards& s = check(args.k, *shards);
-    Flight back;
+    PendingTransfer back;
     const std::vector<Tensor> ours = {args.q, args.k, args.v, args.out, args.dout};
     for_groups(s, ours, defined({args.lse, args.gates}), ctx, [&](const Heads& all, std::int64_t group) {
       const auto& [q, k, v] = std::tie(all.parts[0], all.parts[1], all.parts[2]);
@@ -97,13 +97,13 @@ class AllToAll final : public ContextParallel {
                                      weights_of(args.dweights, args, group));
       if (args.gates.defined()) pooled.gates = all.by_head[1], pooled.dgates = lse_of(q, ctx);
       pooled_attention_backward(pooled, ctx);
-      Flight sent = to_rows(s, {whole.dq, whole.dk, whole.dv}, {args.dq, args.dk, args.dv}, group, ctx);
+      PendingTransfer sent = to_rows(s, {whole.dq, whole.dk, whole.dv}, {args.dq, args.dk, args.dv}, group, ctx);
       if (args.gates.defined()) add_lse_to_rows(s, pooled.dgates, args.dgates, group, sent, ctx);
       start(sent, ctx);
-      back.land(ctx);
+      back.wait(ctx);
       back = std::move(sent);
     });
-    back.land(ctx);
+    back.wait(ctx);
   }
 
   SelectionPart selection_part(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern,
@@ -123,14 +123,14 @@ class AllToAll final : public ContextParallel {
     return s;
   }
 
-  // Calls compute(heads, group) for each group in order, while the next group is in flight.
+  // Calls compute(heads, group) for each group in order, while the next group is in transfer.
   template <class Compute>
   void for_groups(const ContextShards& s, const std::vector<Tensor>& tensors, const std::vector<Tensor>& by_head,
                   const ExecContext& ctx, const Compute& compute) {
     Heads next = to_heads(s, tensors, by_head, 0, ctx);
     for (std::int64_t g = 0; g < groups_; ++g) {
       Heads all = std::move(next);
-      all.flight.land(ctx);
+      all.transfer.wait(ctx);
       if (g + 1 < groups_) next = to_heads(s, tensors, by_head, g + 1, ctx);
       compute(all, g);
     }
@@ -184,8 +184,8 @@ class AllToAll final : public ContextParallel {
     move_rows(own.bits.narrow(1, group * heads, heads), some.bits, {.count = rows}, ctx);
   }
   static Tensor lse_of(const Tensor& q, const ExecContext& ctx) { return ctx.empty({q.dim(1), q.dim(0)}); }
-  static const std::vector<HeldRows>& held_by(const ContextShards& s, int r) {
-    return s.held[static_cast<std::size_t>(r)];
+  static const std::vector<LocalRows>& rows_of_rank(const ContextShards& s, int r) {
+    return s.rows_by_rank[static_cast<std::size_t>(r)];
   }
   static std::vector<Tensor> defined(std::vector<Tensor> tensors) {
     std::erase_if(tensors, [](const Tensor& t) { return !t.defined(); });
@@ -197,7 +197,7 @@ class AllToAll final : public ContextParallel {
       if (r != comm_.rank()) fn(r);
   }
 
-  void start(Flight& f, const ExecContext& ctx) {
+  void start(PendingTransfer& f, const ExecContext& ctx) {
     f.work = exchange(f.sends, f.receives, ctx);
     f.sends.clear(), f.receives.clear();
   }
@@ -219,15 +219,15 @@ class AllToAll final : public ContextParallel {
       }
     };
     Heads h;
-    for (const HeldRows& own : held_by(s, comm_.rank()))
+    for (const LocalRows& own : rows_of_rank(s, comm_.rank()))
       lay(all, comm_.rank(), {.to = own.global, .first = own.first, .count = own.count});
     for_others([&](int r) {
       const Tensor message = ctx.empty({rows, heads, dim}, all.dtype());
       lay(message, r, {.count = rows});
-      for (const HeldRows& own : held_by(s, comm_.rank()))
-        h.flight.sends.push_back({message.narrow(0, own.first, own.count), r});
-      for (const HeldRows& theirs : held_by(s, r))
-        h.flight.receives.push_back({all.narrow(0, theirs.global, theirs.count), r});
+      for (const LocalRows& own : rows_of_rank(s, comm_.rank()))
+        h.transfer.sends.push_back({message.narrow(0, own.first, own.count), r});
+      for (const LocalRows& theirs : rows_of_rank(s, r))
+        h.transfer.receives.push_back({all.narrow(0, theirs.global, theirs.count), r});
     });
     std::int64_t at = 0;
     for (const Tensor& t : tensors) {
@@ -235,23 +235,23 @@ class AllToAll final : public ContextParallel {
       at += heads_of(t.dim(1));
     }
     for (const Tensor& t : by_head) add_lse_to_heads(s, t, group, h, ctx);
-    start(h.flight, ctx);
+    start(h.transfer, ctx);
     return h;
   }
 
   // Prepares sending results [N,H,D] of a group of this rank's heads into tensors `to` [n,H,D] of each rank's rows.
-  Flight to_rows(const ContextShards& s, const std::vector<Tensor>& results, const std::vector<Tensor>& to,
-                 std::int64_t group, const ExecContext& ctx) {
-    Flight f;
+  PendingTransfer to_rows(const ContextShards& s, const std::vector<Tensor>& results, const std::vector<Tensor>& to,
+                          std::int64_t group, const ExecContext& ctx) {
+    PendingTransfer f;
     for (std::size_t i = 0; i < results.size(); ++i) {
-      for (const HeldRows& own : held_by(s, comm_.rank()))
+      for (const LocalRows& own : rows_of_rank(s, comm_.rank()))
         move_rows(part(to[i], comm_.rank(), group), results[i],
                   {.to = own.first, .first = own.global, .count = own.count}, ctx);
       for_others([&](int r) {
-        for (const HeldRows& theirs : held_by(s, r))
+        for (const LocalRows& theirs : rows_of_rank(s, r))
           f.sends.push_back({results[i].narrow(0, theirs.global, theirs.count), r});
         const Tensor columns = part(to[i], r, group), message = receive_buffer(columns.shape(), columns.dtype(), ctx);
-        for (const HeldRows& own : held_by(s, comm_.rank()))
+        for (const LocalRows& own : rows_of_rank(s, comm_.rank()))
           f.receives.push_back({message.narrow(0, own.first, own.count), r});
         f.copies.push_back({columns, message, {.count = columns.dim(0)}});
       });
@@ -268,13 +268,13 @@ class AllToAll final : public ContextParallel {
   }
 
   // Same for log-sum-exps [heads,N] and [heads,n].
-  void add_lse_to_rows(const ContextShards& s, const Tensor& lse, const Tensor& to, std::int64_t group, Flight& f,
-                       const ExecContext& ctx) {
-    for (const HeldRows& own : held_by(s, comm_.rank()))
+  void add_lse_to_rows(const ContextShards& s, const Tensor& lse, const Tensor& to, std::int64_t group,
+                       PendingTransfer& f, const ExecContext& ctx) {
+    for (const LocalRows& own : rows_of_rank(s, comm_.rank()))
       copy_rows_kernel(tokens(lse_part(to, comm_.rank(), group), own.first, lse, own.global, own.count), ctx);
     for_others([&](int r) {
       const Tensor out = ctx.empty({lse.dim(0), s.tokens(r)});
-      for (const HeldRows& theirs : held_by(s, r))
+      for (const LocalRows& theirs : rows_of_rank(s, r))
         copy_rows_kernel(tokens(out, theirs.first, lse, theirs.global, theirs.count), ctx);
       f.sends.push_back({out, r});
       const Tensor in = receive_buffer({lse.dim(0), to.dim(1)}, DType::f32, ctx);
@@ -287,14 +287,14 @@ class AllToAll final : public ContextParallel {
                         const ExecContext& ctx) {
     const Tensor whole = lse_of(h.parts[0], ctx);
     h.by_head.push_back(whole);
-    for (const HeldRows& own : held_by(s, comm_.rank()))
+    for (const LocalRows& own : rows_of_rank(s, comm_.rank()))
       copy_rows_kernel(tokens(whole, own.global, lse_part(lse, comm_.rank(), group), own.first, own.count), ctx);
     for_others([&](int r) {
-      h.flight.sends.push_back({lse_part(lse, r, group), r});
+      h.transfer.sends.push_back({lse_part(lse, r, group), r});
       const Tensor in = receive_buffer({whole.dim(0), s.tokens(r)}, DType::f32, ctx);
-      h.flight.receives.push_back({in, r});
-      for (const HeldRows& theirs : held_by(s, r))
-        h.flight.copies.push_back(tokens(whole, theirs.global, in, theirs.first, theirs.count));
+      h.transfer.receives.push_back({in, r});
+      for (const LocalRows& theirs : rows_of_rank(s, r))
+        h.transfer.copies.push_back(tokens(whole, theirs.global, in, theirs.first, theirs.count));
     });
   }
 

@@ -34,7 +34,7 @@ Tensor ContextParallel::all_rows(const Tensor& t, const ContextShards& shards, c
   comm_.all_gather(parts, own, ctx.stream.record()).wait(ctx.stream);
   const Tensor all = ctx.empty({shards.tokens(), heads, dim}, t.dtype());
   for (int r = 0; r < shards.ranks(); ++r)
-    for (const HeldRows& h : shards.held[static_cast<std::size_t>(r)])
+    for (const LocalRows& h : shards.rows_by_rank[static_cast<std::size_t>(r)])
       move_rows(all, part(r), {.to = h.global, .first = h.first, .count = h.count}, ctx);
   return all;
 }

@@ -4,22 +4,22 @@
 #include <utility>
 
 #include "kernels/elementwise.h"
+#include "parallel/context/accumulators.h"
 #include "parallel/context/cache.h"
 #include "parallel/context/key_schedule.h"
-#include "parallel/context/sums.h"
 
 namespace ring {
 namespace {
 
 struct GatherPlan {
-  std::vector<AttentionCall> rounds;
+  std::vector<AttentionCall> calls;
   std::int64_t rows = 0, most = 0;  // rows of the micro-batch; most rows of one rank
 };
 
 // Keys to exchange if only referenced keys are sent, by rank: `theirs` is needed by this rank, `ours` by the other
 // rank. Rows are the owner's.
 struct Referenced {
-  std::vector<NeededKeys> theirs, ours;
+  std::vector<KeyRequest> theirs, ours;
   bool known() const { return !ours.empty(); }
 };
 
@@ -33,8 +33,8 @@ class Gather final : public KeySchedule {
     const ContextShards& shards = *keys.shards;
     const GatherPlan& plan = plan_for(keys.shards, args.pattern);
     const KvPair all = gather(shards, plan, referenced(args, keys), args.k, args.v, ctx);
-    ForwardSum sum(args, calls_of(plan.rounds), ctx);
-    sum.add(plan.rounds, all.k, all.v);
+    ForwardAccumulator accumulator(args, calls_of(plan.calls), ctx);
+    accumulator.accumulate(plan.calls, all.k, all.v);
   }
 
   void attend_backward(const AttentionBackward& args, const KeyShards& keys, const ExecContext& ctx) override {
@@ -42,9 +42,9 @@ class Gather final : public KeySchedule {
     const GatherPlan& plan = plan_for(keys.shards, args.pattern);
     const Referenced some = referenced(args, keys);
     KvPair all = gather(shards, plan, some, args.k, args.v, ctx);
-    BackwardSum sum(args, calls_of(plan.rounds), ctx);
+    BackwardAccumulator accumulator(args, calls_of(plan.calls), ctx);
     KvPair gradients;
-    sum.add(plan.rounds, all.k, all.v, gradients);
+    accumulator.accumulate(plan.calls, all.k, all.v, gradients);
     if (!gradients.k.defined()) gradients = no_gradients(all.k, ctx);
     all = {};
     const KvPair own = some.known() ? bring_home(shards, some, gradients, ctx) : scatter(shards, plan, gradients, ctx);
@@ -55,7 +55,7 @@ class Gather final : public KeySchedule {
   const GatherPlan& plan_for(const std::shared_ptr<const ContextShards>& shards, const Pattern& pattern) {
     check_shards(*shards);
     return plans_.get(shards, pattern, 0, [&] {
-      GatherPlan plan{rounds_with_all(*shards, shards->rank, pattern), shards->tokens(), 0};
+      GatherPlan plan{calls_with_all_keys(*shards, shards->rank, pattern), shards->tokens(), 0};
       for (int r = 0; r < shards->ranks(); ++r) plan.most = std::max(plan.most, shards->tokens(r));
       return plan;
     });
@@ -69,7 +69,7 @@ class Gather final : public KeySchedule {
     Referenced some;
     for (int r = 0; blocks.bits && r < comm_.size(); ++r) {
       const auto needs = [&](int queries, int owner) {
-        return r == comm_.rank() ? NeededKeys{} : needed_by_any(shards, {queries}, owner, args.pattern, heads, blocks);
+        return r == comm_.rank() ? KeyRequest{} : needed_by_any(shards, {queries}, owner, args.pattern, heads, blocks);
       };
       some.theirs.push_back(needs(comm_.rank(), r));
       some.ours.push_back(needs(r, comm_.rank()));
@@ -87,12 +87,12 @@ class Gather final : public KeySchedule {
   // Copy a rank's rows into the micro-batch's, and back.
   static void put(const KvPair& all, const KvPair& part, const ContextShards& shards, int rank,
                   const ExecContext& ctx) {
-    for (const HeldRows& h : shards.held[static_cast<std::size_t>(rank)])
+    for (const LocalRows& h : shards.rows_by_rank[static_cast<std::size_t>(rank)])
       move(all, part, {.to = h.global, .first = h.first, .count = h.count}, ctx);
   }
   static void take(const KvPair& part, const KvPair& all, const ContextShards& shards, int rank,
                    const ExecContext& ctx) {
-    for (const HeldRows& h : shards.held[static_cast<std::size_t>(rank)])
+    for (const LocalRows& h : shards.rows_by_rank[static_cast<std::size_t>(rank)])
       move(part, all, {.to = h.first, .first = h.global, .count = h.count}, ctx);
   }
 
@@ -125,7 +125,7 @@ class Gather final : public KeySchedule {
   // Sends make(r, need) to each rank r and returns the received messages by rank; undefined for a rank that sends
   // nothing.
   template <class Make>
-  std::vector<Tensor> swap(const std::vector<NeededKeys>& out, const std::vector<NeededKeys>& in, const Tensor& like,
+  std::vector<Tensor> swap(const std::vector<KeyRequest>& out, const std::vector<KeyRequest>& in, const Tensor& like,
                            const ExecContext& ctx, const Make& make) {
     std::vector<Tensor> received(in.size());
     std::vector<Transfer> sends, receives;
@@ -143,7 +143,7 @@ class Gather final : public KeySchedule {
   // Like gather(), with 0 for rows that are not sent.
   KvPair bring(const ContextShards& shards, const Referenced& some, const Tensor& k, const Tensor& v,
                const ExecContext& ctx) {
-    const auto ours = [&](int, const NeededKeys& need) { return pack(need, k, v, ctx); };
+    const auto ours = [&](int, const KeyRequest& need) { return pack(need, k, v, ctx); };
     std::vector<Tensor> theirs = swap(some.ours, some.theirs, k, ctx, ours);
     const KvPair all = kv_pair(ctx.zeros({2, shards.tokens(), k.dim(1), k.dim(2)}, k.dtype()));
     put(all, {{}, k, v}, shards, comm_.rank(), ctx);
@@ -164,14 +164,14 @@ class Gather final : public KeySchedule {
       take(rows, gradients, shards, r, ctx);
       return rows;
     };
-    const auto theirs = [&](int r, const NeededKeys& need) { return pack_home(need, rows_of(r), ctx); };
+    const auto theirs = [&](int r, const KeyRequest& need) { return pack_gradients(need, rows_of(r), ctx); };
     std::vector<Tensor> ours = swap(some.theirs, some.ours, gradients.k, ctx, theirs);
     const KvPair sum = kv_pair(ctx.zeros(shape_of(comm_.rank())));
     for (int r = 0; r < comm_.size(); ++r) {
       const auto i = static_cast<std::size_t>(r);
       const Tensor message = std::exchange(ours[i], {});
       if (r == comm_.rank()) add(sum.both, rows_of(r).both, ctx);
-      if (message.defined()) add_home(some.ours[i], message, sum, ctx);
+      if (message.defined()) add_gradients(some.ours[i], message, sum, ctx);
     }
     return sum;
   }

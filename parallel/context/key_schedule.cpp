@@ -51,7 +51,7 @@ void KeySchedule::backward(const PooledAttentionBackward& args, const std::share
   attend_backward(pairs, {shards, referenced_keys(pairs.pattern, pairs.selection, *shards, ctx)}, ctx);
 }
 
-Tensor KeySchedule::receive_message(const NeededKeys& need, const Tensor& like, DType type, const ExecContext& ctx) {
+Tensor KeySchedule::receive_message(const KeyRequest& need, const Tensor& like, DType type, const ExecContext& ctx) {
   return message_in(need, like, [&](std::int64_t size) { return receive_buffer({size}, type, ctx); });
 }
 

@@ -37,7 +37,7 @@ class KeySchedule : public ContextParallel {
   virtual void attend(const Attention&, const KeyShards&, const ExecContext&) = 0;
   virtual void attend_backward(const AttentionBackward&, const KeyShards&, const ExecContext&) = 0;
   // Returns a buffer for a message (rows.h) of keys and values shaped like `like` [N,H,D], or of their gradients.
-  Tensor receive_message(const NeededKeys&, const Tensor& like, DType, const ExecContext&);
+  Tensor receive_message(const KeyRequest&, const Tensor& like, DType, const ExecContext&);
 
  private:
   // Returns the call with its selection: the given one, or a new one if the pattern selects. It covers only this rank's

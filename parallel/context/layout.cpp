@@ -39,7 +39,7 @@ ContextShards ContextLayout::shards(int rank, std::int64_t rows, std::vector<Spa
              " rows of ", length_, " tokens do not fit into 32 bits");
   ContextShards s{rank, sorted_by_row(std::move(documents)), {}};
   for (const std::vector<Chunk>& chunks : chunks_) {
-    std::vector<HeldRows>& held = s.held.emplace_back();
+    std::vector<LocalRows>& held = s.rows_by_rank.emplace_back();
     std::int64_t first = 0;
     for (std::int64_t row = 0; row < rows; ++row)
       for (const Chunk& c : chunks) {

@@ -17,11 +17,11 @@ struct Parts {
 };
 
 // Returns the parts of documents in a rank's rows, ascending by document, and the document index of each part.
-std::vector<Span> parts_of(const std::vector<HeldRows>& held, const std::vector<Span>& documents,
+std::vector<Span> parts_of(const std::vector<LocalRows>& held, const std::vector<Span>& documents,
                            std::vector<std::size_t>& document_of) {
   std::vector<Span> parts;
   std::size_t d = 0;
-  for (const HeldRows& h : held) {
+  for (const LocalRows& h : held) {
     while (d < documents.size() && documents[d].first + documents[d].count <= h.global) ++d;
     for (std::size_t i = d; i < documents.size() && documents[i].first < h.global + h.count; ++i) {
       const Span& all = documents[i];
@@ -34,7 +34,7 @@ std::vector<Span> parts_of(const std::vector<HeldRows>& held, const std::vector<
   return parts;
 }
 
-std::vector<Parts> common_parts(const std::vector<HeldRows>& queries, const std::vector<HeldRows>& keys,
+std::vector<Parts> common_parts(const std::vector<LocalRows>& queries, const std::vector<LocalRows>& keys,
                                 const std::vector<Span>& documents) {
   std::vector<std::size_t> query_document, key_document;
   const std::vector<Span> q = parts_of(queries, documents, query_document);
@@ -93,7 +93,7 @@ std::vector<SpanPair> dense_pairs(const Parts& p, bool causal, bool same_rank) {
 }
 
 // Returns the pairs of parts that the pattern connects. Pairs with the same part index come first, so that they fill
-// the first round.
+// the first call.
 std::vector<SpanPair> local_pairs(const Parts& p, const Pattern& pattern) {
   std::vector<SpanPair> out;
   const std::size_t most = std::max(p.queries.size(), p.keys.size());
@@ -114,9 +114,9 @@ std::vector<std::int32_t> rows_of_blocks(const Pattern& pattern, const std::vect
   return pattern.selects() ? first_blocks(pattern, documents) : std::vector<std::int32_t>{};
 }
 
-// Adds each pair to the first round in which its rows are free. Rows of different documents never overlap.
-void add_rounds(const std::vector<SpanPair>& pairs, const std::vector<std::int32_t>& block_rows, std::size_t document,
-                std::vector<AttentionCall>& rounds) {
+// Adds each pair to the first call in which its rows are free. Rows of different documents never overlap.
+void add_calls(const std::vector<SpanPair>& pairs, const std::vector<std::int32_t>& block_rows, std::size_t document,
+               std::vector<AttentionCall>& calls) {
   std::vector<std::vector<SpanPair>> taken;
   for (const SpanPair& pair : pairs) {
     std::size_t r = 0;
@@ -126,17 +126,17 @@ void add_rounds(const std::vector<SpanPair>& pairs, const std::vector<std::int32
     while (r < taken.size() && std::any_of(taken[r].begin(), taken[r].end(), busy)) ++r;
     if (r == taken.size()) taken.emplace_back();
     taken[r].push_back(pair);
-    if (r == rounds.size()) rounds.emplace_back();
-    rounds[r].queries.push_back(pair.queries);
-    rounds[r].keys.push_back(pair.keys);
-    if (!block_rows.empty()) rounds[r].block_rows.push_back(block_rows[document]);
+    if (r == calls.size()) calls.emplace_back();
+    calls[r].queries.push_back(pair.queries);
+    calls[r].keys.push_back(pair.keys);
+    if (!block_rows.empty()) calls[r].block_rows.push_back(block_rows[document]);
   }
 }
 
-// Returns the contiguous row ranges of the owner that the rounds use, and their rows at the receiver.
-std::vector<RowCopy> rows_between(const std::vector<AttentionCall>& rounds) {
+// Returns the contiguous row ranges of the owner that the calls use, and their rows at the receiver.
+std::vector<RowCopy> rows_between(const std::vector<AttentionCall>& calls) {
   std::vector<Span> keys;
-  for (const AttentionCall& round : rounds) keys.insert(keys.end(), round.keys.begin(), round.keys.end());
+  for (const AttentionCall& call : calls) keys.insert(keys.end(), call.keys.begin(), call.keys.end());
   std::vector<RowCopy> ranges;
   std::int32_t at = 0;
   for (const Span& s : sorted_by_row(std::move(keys))) {
@@ -179,27 +179,27 @@ void add_copies(const RowCopy& range, const std::vector<char>& marked, std::int3
 // Marks of the receiver's needed rows, for each KV head, or one for all heads.
 using Marks = std::vector<std::vector<char>>;
 
-Marks marks_of(const NeededKeys& need, const Pattern& pattern, std::int64_t kv_heads,
+Marks marks_of(const KeyRequest& need, const Pattern& pattern, std::int64_t kv_heads,
                const ReferencedBlocks& referenced) {
   const bool by_head = need.referenced || pattern.has_samples();
   Marks marks(static_cast<std::size_t>(by_head ? kv_heads : 1), std::vector<char>(static_cast<std::size_t>(need.rows)));
-  for (const AttentionCall& round : need.rounds)
-    for (std::size_t b = 0; b < round.queries.size(); ++b)
+  for (const AttentionCall& call : need.calls)
+    for (std::size_t b = 0; b < call.queries.size(); ++b)
       for (std::size_t h = 0; h < marks.size(); ++h) {
-        const SpanPair pair{round.queries[b], round.keys[b]};
+        const SpanPair pair{call.queries[b], call.keys[b]};
         const auto head = static_cast<std::int32_t>(h);
         const auto mark = [&](std::int32_t row, std::int32_t count, std::int32_t stride) {
           for (std::int32_t i = 0; i < count; ++i) marks[h][static_cast<std::size_t>(row + i * stride)] = 1;
         };
         if (need.referenced)
-          for_referenced(pattern, pair, referenced, round.block_rows[b], head, mark);
+          for_referenced(pattern, pair, referenced, call.block_rows[b], head, mark);
         else
           for_needed(pattern, pair, head, kv_heads, mark);
       }
   return marks;
 }
 
-void find_copies(NeededKeys& need, Marks marks, const std::vector<RowCopy>& ranges) {
+void find_copies(KeyRequest& need, Marks marks, const std::vector<RowCopy>& ranges) {
   if (std::all_of(marks.begin(), marks.end(), [&](const auto& m) { return m == marks[0]; })) marks.resize(1);
   for (std::size_t h = 0; h < marks.size(); ++h)
     for (const RowCopy& range : ranges)
@@ -214,33 +214,33 @@ void find_copies(NeededKeys& need, Marks marks, const std::vector<RowCopy>& rang
   if (need.whole) need.copies = ranges;
 }
 
-const std::vector<HeldRows>& held_by(const ContextShards& s, int rank) {
-  return s.held[static_cast<std::size_t>(rank)];
+const std::vector<LocalRows>& held_by(const ContextShards& s, int rank) {
+  return s.rows_by_rank[static_cast<std::size_t>(rank)];
 }
 
 }  // namespace
 
-std::int64_t NeededKeys::row_heads(std::int64_t kv_heads) const {
+std::int64_t KeyRequest::row_heads(std::int64_t kv_heads) const {
   std::int64_t sum = 0;
   for (const RowCopy& c : copies) sum += c.count * (c.head < 0 ? kv_heads : 1);
   return sum;
 }
 
-NeededKeys needed_keys(const ContextShards& shards, int queries, int keys, const Pattern& pattern,
+KeyRequest needed_keys(const ContextShards& shards, int queries, int keys, const Pattern& pattern,
                        std::int64_t kv_heads, SpanPositions positions, const ReferencedBlocks& referenced) {
-  NeededKeys need;
+  KeyRequest need;
   const bool same = queries == keys, joins = pattern.is_dense() && positions == SpanPositions::in_order;
   const std::vector<std::int32_t> block_rows = rows_of_blocks(pattern, shards.documents);
   for (const Parts& parts : common_parts(held_by(shards, queries), held_by(shards, keys), shards.documents))
-    add_rounds(joins ? dense_pairs(parts, pattern.causal, same) : local_pairs(parts, pattern), block_rows,
-               parts.document, need.rounds);
+    add_calls(joins ? dense_pairs(parts, pattern.causal, same) : local_pairs(parts, pattern), block_rows,
+              parts.document, need.calls);
   if (same) {
     need.rows = shards.tokens(keys);
     return need;
   }
-  const std::vector<RowCopy> ranges = rows_between(need.rounds);
-  for (AttentionCall& round : need.rounds)
-    for (Span& s : round.keys) s.first = row_at(ranges, s.first);
+  const std::vector<RowCopy> ranges = rows_between(need.calls);
+  for (AttentionCall& call : need.calls)
+    for (Span& s : call.keys) s.first = row_at(ranges, s.first);
   need.rows = ranges.empty() ? 0 : ranges.back().at + ranges.back().count;
   need.referenced = referenced.bits && pattern.selects();
   if (pattern.is_dense())
@@ -250,12 +250,12 @@ NeededKeys needed_keys(const ContextShards& shards, int queries, int keys, const
   return need;
 }
 
-NeededKeys needed_by_any(const ContextShards& shards, const std::vector<int>& queries, int keys, const Pattern& pattern,
+KeyRequest needed_by_any(const ContextShards& shards, const std::vector<int>& queries, int keys, const Pattern& pattern,
                          std::int64_t kv_heads, const ReferencedBlocks& referenced) {
-  NeededKeys all;
+  KeyRequest all;
   Marks marks(static_cast<std::size_t>(kv_heads), std::vector<char>(static_cast<std::size_t>(shards.tokens(keys))));
   for (const int q : queries) {
-    const NeededKeys need = needed_keys(shards, q, keys, pattern, kv_heads, SpanPositions::in_order, referenced);
+    const KeyRequest need = needed_keys(shards, q, keys, pattern, kv_heads, SpanPositions::in_order, referenced);
     if (need.none()) continue;
     all.rows = shards.tokens(keys), all.referenced = need.referenced;
     for (const RowCopy& c : need.copies)
@@ -283,24 +283,24 @@ void check_pairs(const Pattern& pattern) {
 
 }  // namespace
 
-std::vector<AttentionCall> rounds_with_own(const ContextShards& shards, int rank, const Pattern& pattern) {
+std::vector<AttentionCall> calls_with_own_keys(const ContextShards& shards, int rank, const Pattern& pattern) {
   check_pairs(pattern);
-  std::vector<AttentionCall> rounds;
+  std::vector<AttentionCall> calls;
   const std::vector<std::int32_t> block_rows = rows_of_blocks(pattern, shards.documents);
   for (const Parts& parts : common_parts(held_by(shards, rank), held_by(shards, rank), shards.documents))
-    add_rounds(local_pairs(parts, pattern), block_rows, parts.document, rounds);
-  std::reverse(rounds.begin(), rounds.end());
-  return rounds;
+    add_calls(local_pairs(parts, pattern), block_rows, parts.document, calls);
+  std::reverse(calls.begin(), calls.end());
+  return calls;
 }
 
-std::vector<AttentionCall> rounds_with_all(const ContextShards& shards, int queries, const Pattern& pattern) {
+std::vector<AttentionCall> calls_with_all_keys(const ContextShards& shards, int queries, const Pattern& pattern) {
   check_pairs(pattern);
-  const std::vector<HeldRows> all = {{0, 0, static_cast<std::int32_t>(shards.tokens())}};
-  std::vector<AttentionCall> rounds;
+  const std::vector<LocalRows> all = {{0, 0, static_cast<std::int32_t>(shards.tokens())}};
+  std::vector<AttentionCall> calls;
   const std::vector<std::int32_t> block_rows = rows_of_blocks(pattern, shards.documents);
   for (const Parts& parts : common_parts(held_by(shards, queries), all, shards.documents))
-    add_rounds(local_pairs(parts, pattern), block_rows, parts.document, rounds);
-  return rounds;
+    add_calls(local_pairs(parts, pattern), block_rows, parts.document, calls);
+  return calls;
 }
 
 namespace {
@@ -315,7 +315,7 @@ std::vector<AttentionCall> calls_with(const ContextShards& shards, int queries, 
     std::vector<SpanPair> pairs;  // all have the same keys, so each goes to a separate call
     for (; i < parts.size() && document_of[i] == document; ++i)
       if (keys[document].count > 0) pairs.push_back({parts[i], keys[document]});
-    add_rounds(pairs, block_rows, document, calls);
+    add_calls(pairs, block_rows, document, calls);
   }
   return calls;
 }

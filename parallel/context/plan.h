@@ -26,12 +26,12 @@ struct RowCopy {
 
 // The keys of one rank that another rank needs. The receiver's tensors also have the rows between needed ones: so spans
 // keep their positions, and the pattern masks the rows that were not sent.
-struct NeededKeys {
-  std::int64_t rows = 0;              // rows of the receiver's tensors
-  bool whole = true;                  // the copies cover all `rows`, in order
-  bool referenced = false;            // the copies are only referenced keys
-  std::vector<RowCopy> copies;        // each row of a head occurs at most once
-  std::vector<AttentionCall> rounds;  // queries: rows of the receiver; keys: rows in [0, rows)
+struct KeyRequest {
+  std::int64_t rows = 0;             // rows of the receiver's tensors
+  bool whole = true;                 // the copies cover all `rows`, in order
+  bool referenced = false;           // the copies are only referenced keys
+  std::vector<RowCopy> copies;       // each row of a head occurs at most once
+  std::vector<AttentionCall> calls;  // queries: rows of the receiver; keys: rows in [0, rows)
 
   bool none() const { return rows == 0; }
   std::int64_t row_heads(std::int64_t kv_heads) const;  // (row, head) pairs sent, for keys without values
@@ -48,22 +48,22 @@ enum class SpanPositions : std::uint8_t { in_order, in_row };
 // Returns the keys that rank `queries` needs of rank `keys`. For a rank's own keys, `rows` are its own, in place, and
 // nothing is copied. referenced: blocks selected by all ranks' queries, in host memory; without it a pattern that
 // selects needs all keys that come before.
-NeededKeys needed_keys(const ContextShards&, int queries, int keys, const Pattern&, std::int64_t kv_heads,
+KeyRequest needed_keys(const ContextShards&, int queries, int keys, const Pattern&, std::int64_t kv_heads,
                        SpanPositions = SpanPositions::in_order, const ReferencedBlocks& referenced = {});
 
 // Returns the calls of a rank with its own keys, for pairs of chunks. The last call has the pairs of a chunk with
 // itself.
-std::vector<AttentionCall> rounds_with_own(const ContextShards&, int rank, const Pattern&);
+std::vector<AttentionCall> calls_with_own_keys(const ContextShards&, int rank, const Pattern&);
 
-// Returns the keys that any of these ranks needs of rank `keys`, in tensors with all rows of that rank; without rounds.
-NeededKeys needed_by_any(const ContextShards&, const std::vector<int>& queries, int keys, const Pattern&,
+// Returns the keys that any of these ranks needs of rank `keys`, in tensors with all rows of that rank; without calls.
+KeyRequest needed_by_any(const ContextShards&, const std::vector<int>& queries, int keys, const Pattern&,
                          std::int64_t kv_heads, const ReferencedBlocks& referenced = {});
 
 // Returns false only if rank `queries` needs no keys of rank `keys`; cheaper than needed_keys().
 bool may_need(const ContextShards&, int queries, int keys, const Pattern&);
 
 // Returns the calls of a rank with the keys of the whole micro-batch, in its order.
-std::vector<AttentionCall> rounds_with_all(const ContextShards&, int queries, const Pattern&);
+std::vector<AttentionCall> calls_with_all_keys(const ContextShards&, int queries, const Pattern&);
 
 // Returns the calls of a rank's queries with these keys of each document, which may be empty.
 std::vector<AttentionCall> calls_with_keys(const ContextShards&, int queries, const std::vector<Span>& keys);

@@ -10,14 +10,14 @@ namespace {
 // Adjacent rows of one rank.
 struct Piece {
   int rank;
-  HeldRows rows;
+  LocalRows rows;
 };
 
 // Returns the rows of all ranks, in the micro-batch's order, with adjacent rows merged.
 std::vector<Piece> pieces_of(const ContextShards& shards) {
   std::vector<Piece> sorted, joined;
   for (int r = 0; r < shards.ranks(); ++r)
-    for (const HeldRows& h : shards.held[static_cast<std::size_t>(r)]) sorted.push_back({r, h});
+    for (const LocalRows& h : shards.rows_by_rank[static_cast<std::size_t>(r)]) sorted.push_back({r, h});
   std::ranges::sort(sorted, {}, [](const Piece& p) { return p.rows.global; });
   for (const Piece& p : sorted) {
     const auto follows = [&](const Piece& last) {
@@ -43,7 +43,7 @@ class Planner {
   Planner(const ContextShards& shards, std::int32_t size) : me_(shards.rank) {
     plan_.size = size;
     plan_.pools = {me_, pool_spans(shards.documents, size), {}};
-    plan_.pools.held.resize(shards.held.size());
+    plan_.pools.rows_by_rank.resize(shards.rows_by_rank.size());
   }
 
   // Adds `count` rows from `row` on of a rank: tokens from `token` on of a document whose first pool is `pool`.
@@ -65,7 +65,7 @@ class Planner {
  private:
   // Assigns pools to a rank. Returns the row of the first one among the rank's pools.
   std::int32_t hold(int rank, std::int32_t pool, std::int32_t count) {
-    std::vector<HeldRows>& held = plan_.pools.held[static_cast<std::size_t>(rank)];
+    std::vector<LocalRows>& held = plan_.pools.rows_by_rank[static_cast<std::size_t>(rank)];
     const std::int32_t first = held.empty() ? 0 : held.back().first + held.back().count;
     if (!held.empty() && held.back().global + held.back().count == pool)
       held.back().count += count;

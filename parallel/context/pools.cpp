@@ -39,7 +39,7 @@ class ShardedPools {
   void backward(const Tensor& gradients, const Tensor& dk, const Tensor& dv) {
     exchange_.sum(gradients, ctx_);
     const Tensor own = ctx_.empty({2, sums_.keys.dim(0), sums_.keys.dim(1), sums_.keys.dim(2)});
-    for (const HeldRows& h : plan_.pools.held[static_cast<std::size_t>(plan_.pools.rank)])
+    for (const LocalRows& h : plan_.pools.rows_by_rank[static_cast<std::size_t>(plan_.pools.rank)])
       for (int i = 0; i < 2; ++i)
         move_rows(part(own, i), part(gradients, i), {.to = h.first, .first = h.global, .count = h.count}, ctx_);
     const Tensor of_parts = ctx_.zeros({2, plan_.part_rows, own.dim(2), own.dim(3)});

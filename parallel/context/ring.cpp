@@ -4,28 +4,28 @@
 
 #include <deque>
 
+#include "parallel/context/accumulators.h"
 #include "parallel/context/cache.h"
 #include "parallel/context/key_schedule.h"
-#include "parallel/context/sums.h"
 
 namespace ring {
 namespace {
 
 struct Step {
   int from = 0, to = 0;   // rank that we receive from; rank that we send to
-  NeededKeys keys, ours;  // keys that we need of `from`; keys that `to` needs of the keys that we hold
+  KeyRequest keys, ours;  // keys that we need of `from`; keys that `to` needs of the keys that we hold
 };
 
 // One revolution among the ranks of a node, who pass on the keys that they hold: their own, or those of their
 // counterparts on a different node.
 struct InnerRing {
   bool own = true;          // the ranks pass on their own keys
-  NeededKeys base;          // keys that we need of those that we hold
+  KeyRequest base;          // keys that we need of those that we hold
   std::vector<Step> steps;  // steps in which any rank may need keys
   // Inter-node exchange before this revolution: the rank that we receive the held keys from, the rank that gets ours,
   // and the keys that the two nodes need.
   int from = 0, to = 0;
-  NeededKeys held, ours;
+  KeyRequest held, ours;
 };
 
 struct RingPlan {
@@ -35,17 +35,17 @@ struct RingPlan {
   std::vector<AttentionCall> before, after;
 
   bool local() const {
-    return revolutions.size() == 1 && revolutions[0].steps.empty() && revolutions[0].base.rounds.size() == 1;
+    return revolutions.size() == 1 && revolutions[0].steps.empty() && revolutions[0].base.calls.size() == 1;
   }
-  std::int64_t calls() const { return remote_calls() + calls_of(revolutions[0].base.rounds); }
+  std::int64_t calls() const { return remote_calls() + calls_of(revolutions[0].base.calls); }
   std::int64_t backward_calls() const { return remote_calls() + calls_of(before) + calls_of(after); }
 
  private:
   std::int64_t remote_calls() const {
     std::int64_t n = 0;
     for (const InnerRing& r : revolutions) {
-      if (!r.own) n += calls_of(r.base.rounds);
-      for (const Step& s : r.steps) n += calls_of(s.keys.rounds);
+      if (!r.own) n += calls_of(r.base.calls);
+      for (const Step& s : r.steps) n += calls_of(s.keys.calls);
     }
     return n;
   }
@@ -57,65 +57,69 @@ struct Grid {
   const Pattern& pattern;
   std::int64_t kv_heads;
   SpanPositions positions;
-  int nodes, places;
+  int nodes, per_node;
   ReferencedBlocks referenced{};
 
-  int rank(int node, int place) const { return (node + nodes) % nodes * places + (place + places) % places; }
-  NeededKeys needs(int queries, int keys) const {
+  int rank(int node, int local_rank) const {
+    return (node + nodes) % nodes * per_node + (local_rank + per_node) % per_node;
+  }
+  KeyRequest needs(int queries, int keys) const {
     return needed_keys(shards, queries, keys, pattern, kv_heads, positions, referenced);
   }
-  // Returns true if any rank may need the keys of the rank `apart` nodes and `distance` places before it.
-  bool any_needs(int apart, int distance) const {
+  // Returns true if any rank may need the keys of the rank `node_distance` nodes and `distance` local ranks before it.
+  bool any_rank_needs(int node_distance, int distance) const {
     for (int node = 0; node < nodes; ++node)
-      for (int place = 0; place < places; ++place)
-        if (may_need(shards, rank(node, place), rank(node - apart, place - distance), pattern)) return true;
+      for (int local_rank = 0; local_rank < per_node; ++local_rank)
+        if (may_need(shards, rank(node, local_rank), rank(node - node_distance, local_rank - distance), pattern))
+          return true;
     return false;
   }
-  NeededKeys node_needs(int node, int keys) const {
+  KeyRequest needed_by_node(int node, int keys) const {
     std::vector<int> ranks;
-    for (int place = 0; place < places; ++place) ranks.push_back(rank(node, place));
+    for (int local_rank = 0; local_rank < per_node; ++local_rank) ranks.push_back(rank(node, local_rank));
     return needed_by_any(shards, ranks, keys, pattern, kv_heads, referenced);
   }
 };
 
-InnerRing revolution_of(const Grid& g, int apart) {
-  const int me = g.shards.rank, node = me / g.places, place = me % g.places, source = g.rank(node - apart, place);
-  InnerRing r{.own = apart == 0, .base = g.needs(me, source)};
-  for (int distance = 1; distance < g.places; ++distance)
-    if (g.any_needs(apart, distance)) {
-      const int to = g.rank(node, place + distance);
-      r.steps.push_back({g.rank(node, place - distance), to, g.needs(me, g.rank(node - apart, place - distance)),
-                         g.needs(to, source)});
+InnerRing revolution_of(const Grid& g, int node_distance) {
+  const int me = g.shards.rank, node = me / g.per_node, local_rank = me % g.per_node,
+            source = g.rank(node - node_distance, local_rank);
+  InnerRing r{.own = node_distance == 0, .base = g.needs(me, source)};
+  for (int distance = 1; distance < g.per_node; ++distance)
+    if (g.any_rank_needs(node_distance, distance)) {
+      const int to = g.rank(node, local_rank + distance);
+      r.steps.push_back({g.rank(node, local_rank - distance), to,
+                         g.needs(me, g.rank(node - node_distance, local_rank - distance)), g.needs(to, source)});
     }
   if (r.own) return r;
-  r.from = source, r.to = g.rank(node + apart, place);
-  r.held = g.node_needs(node, source);
-  r.ours = g.node_needs((node + apart) % g.nodes, me);
+  r.from = source, r.to = g.rank(node + node_distance, local_rank);
+  r.held = g.needed_by_node(node, source);
+  r.ours = g.needed_by_node((node + node_distance) % g.nodes, me);
   return r;
 }
 
-RingPlan plan_of(const Grid& g) {
+RingPlan make_ring_plan(const Grid& g) {
   RingPlan plan;
   plan.revolutions.push_back(revolution_of(g, 0));
-  plan.before = rounds_with_own(g.shards, g.shards.rank, g.pattern);
+  plan.before = calls_with_own_keys(g.shards, g.shards.rank, g.pattern);
   if (!plan.before.empty()) {
     plan.after.push_back(std::move(plan.before.back()));
     plan.before.pop_back();
   }
-  for (int apart = 1; apart < g.nodes; ++apart) {
+  for (int node_distance = 1; node_distance < g.nodes; ++node_distance) {
     bool any = false;
-    for (int distance = 0; distance < g.places && !any; ++distance) any = g.any_needs(apart, distance);
-    if (any) plan.revolutions.push_back(revolution_of(g, apart));
+    for (int distance = 0; distance < g.per_node && !any; ++distance) any = g.any_rank_needs(node_distance, distance);
+    if (any) plan.revolutions.push_back(revolution_of(g, node_distance));
   }
   return plan;
 }
 
 // Messages of one step, in flight.
-struct Flight {
+struct PendingTransfer {
   Tensor in, out;  // undefined if there is no message
   Work work;
 
-  void land(const Stream& stream) {
+  void wait(const Stream& stream) {
     work.wait(stream);
     out = {};
   }
@@ -149,8 +153,8 @@ class Ring final : public KeySchedule {
     const std::int64_t some = heads_at_once(*keys.shards, args.pattern, all, args.k.dim(2), message_bytes_);
     const auto call = [&](const Args& part, KvHeads heads) {
       const ReferencedBlocks blocks = keys.referenced.of(heads, part.pattern);
-      if (blocks.bits) return fn(part, plan_of(grid_of(*keys.shards, part, blocks)));
-      fn(part, plan_for(keys.shards, part));
+      if (blocks.bits) return fn(part, make_ring_plan(grid_of(*keys.shards, part, blocks)));
+      fn(part, cached_plan(keys.shards, part));
     };
     if (some == all) return call(args, {0, all});
     for (std::int64_t first = 0; first < all; first += some) {
@@ -160,43 +164,43 @@ class Ring final : public KeySchedule {
   }
 
   void attend_once(const Attention& args, const RingPlan& plan, const ExecContext& ctx) {
-    if (plan.local()) return run_round(args, plan.revolutions[0].base.rounds[0], ctx);
-    ForwardSum sum(args, plan.calls(), ctx);
-    Next next(*this, plan, args.k, args.v, ctx);
+    if (plan.local()) return run_call(args, plan.revolutions[0].base.calls[0], ctx);
+    ForwardAccumulator accumulator(args, plan.calls(), ctx);
+    NextRevolution next(*this, plan, args.k, args.v, ctx);
     KvPair held{{}, args.k, args.v};
     for (const InnerRing& r : plan.revolutions) {
-      next.begin();
-      Keys keys(*this, r, held, args.k, next, ctx);
+      next.start();
+      KeyPrefetcher keys(*this, r, held, args.k, next, ctx);
       const KvPair base = keys.base();
-      if (base.k.defined()) sum.add(r.base.rounds, base.k, base.v);
+      if (base.k.defined()) accumulator.accumulate(r.base.calls, base.k, base.v);
       for (const Step& step : r.steps) {
         const KvPair remote = keys.next(step);
-        if (remote.k.defined()) sum.add(step.keys.rounds, remote.k, remote.v);
+        if (remote.k.defined()) accumulator.accumulate(step.keys.calls, remote.k, remote.v);
       }
       held = next.finish();
     }
   }
 
   void attend_backward_once(const AttentionBackward& args, const RingPlan& plan, const ExecContext& ctx) {
-    if (plan.local()) return run_round(args, plan.revolutions[0].base.rounds[0], ctx);
-    BackwardSum sum(args, plan.backward_calls(), ctx);
-    Next next(*this, plan, args.k, args.v, ctx);
+    if (plan.local()) return run_call(args, plan.revolutions[0].base.calls[0], ctx);
+    BackwardAccumulator accumulator(args, plan.backward_calls(), ctx);
+    NextRevolution next(*this, plan, args.k, args.v, ctx);
     KvPair held{{}, args.k, args.v}, own = carried(args, ctx);
-    GradReturn home;  // last message sent with gradients of our own keys
+    GradientReturn pending;  // last message sent with gradients of our own keys
     for (const InnerRing& r : plan.revolutions) {
-      next.begin();
+      next.start();
       KvPair theirs;
-      GradReturn inner = revolve_back(r, plan, held, r.own ? own : theirs, next, sum, args.k, ctx);
+      GradientReturn inner = revolution_backward(r, plan, held, r.own ? own : theirs, next, accumulator, args.k, ctx);
       held = next.finish();
       if (!r.own) {
-        inner.arrive(theirs, args.k, ctx);
-        inner = send_home(r.held, r.from, theirs, r.ours, r.to, args.k, ctx);
-        home.arrive(own, args.k, ctx);
+        inner.wait_and_add(theirs, args.k, ctx);
+        inner = return_gradients(r.held, r.from, theirs, r.ours, r.to, args.k, ctx);
+        pending.wait_and_add(own, args.k, ctx);
       }
-      home = std::move(inner);
+      pending = std::move(inner);
     }
-    sum.add(plan.after, args.k, args.v, own);
-    home.arrive(own, args.k, ctx);
+    accumulator.accumulate(plan.after, args.k, args.v, own);
+    pending.wait_and_add(own, args.k, ctx);
     if (!own.k.defined()) own = no_gradients(args.k, ctx);
     store(args.dk, own.k, ctx);
     store(args.dv, own.v, ctx);
@@ -212,25 +216,25 @@ class Ring final : public KeySchedule {
   }
 
   // An exchange of key gradients in flight: others' are sent to the keys' owners, ours are received.
-  struct GradReturn {
-    const NeededKeys* ours = nullptr;
-    Flight flight;
+  struct GradientReturn {
+    const KeyRequest* ours = nullptr;
+    PendingTransfer transfer;
 
-    void arrive(KvPair& to, const Tensor& like, const ExecContext& ctx) {
-      flight.land(ctx.stream);
-      if (!flight.in.defined()) return;
+    void wait_and_add(KvPair& to, const Tensor& like, const ExecContext& ctx) {
+      transfer.wait(ctx.stream);
+      if (!transfer.in.defined()) return;
       if (!to.k.defined()) to = no_gradients(like, ctx);
-      add_home(*ours, flight.in, to, ctx);
+      add_gradients(*ours, transfer.in, to, ctx);
     }
   };
 
   // Transfer of the next revolution's keys, split into pieces that travel with the exchanges of the current revolution.
-  class Next {
+  class NextRevolution {
    public:
-    Next(Ring& ring, const RingPlan& plan, const Tensor& k, const Tensor& v, const ExecContext& ctx)
+    NextRevolution(Ring& ring, const RingPlan& plan, const Tensor& k, const Tensor& v, const ExecContext& ctx)
         : ring_(ring), plan_(plan), k_(k), v_(v), ctx_(ctx) {}
 
-    void begin() {
+    void start() {
       in_ = out_ = {};
       piece_ = 0, pieces_ = plan_.revolutions[at_].steps.size();
       if (++at_ == plan_.revolutions.size()) return;
@@ -276,50 +280,51 @@ class Ring final : public KeySchedule {
   };
 
   // Prefetches the keys and values of a revolution's steps, in order.
-  class Keys {
+  class KeyPrefetcher {
    public:
     // like: a tensor with the keys' heads and type.
-    Keys(Ring& ring, const InnerRing& r, const KvPair& held, const Tensor& like, Next& next, const ExecContext& ctx)
+    KeyPrefetcher(Ring& ring, const InnerRing& r, const KvPair& held, const Tensor& like, NextRevolution& next,
+                  const ExecContext& ctx)
         : ring_(ring), revolution_(r), held_(held), like_(like), next_(next), ctx_(ctx) {
-      start();
+      start_up_to_limit();
     }
 
     // Returns keys and values; undefined, here and below, if none are needed.
     KvPair base() {
-      const NeededKeys& need = revolution_.base;
+      const KeyRequest& need = revolution_.base;
       if (revolution_.own) return held_;
       return need.none() ? KvPair{} : unpack(need, packed(need), like_, ctx_);
     }
     KvPair next(const Step& step) {
-      if (flights_.empty()) begin();
+      if (pending_.empty()) start_one();
       ++done_;
-      start();
-      Flight flight = std::move(flights_.front());
-      flights_.pop_front();
-      flight.land(ctx_.stream);
-      return flight.in.defined() ? unpack(step.keys, flight.in, like_, ctx_) : KvPair{};
+      start_up_to_limit();
+      PendingTransfer transfer = std::move(pending_.front());
+      pending_.pop_front();
+      transfer.wait(ctx_.stream);
+      return transfer.in.defined() ? unpack(step.keys, transfer.in, like_, ctx_) : KvPair{};
     }
 
    private:
     // Starts transfers up to the prefetch limit.
-    void start() {
-      while (started_ < revolution_.steps.size() && started_ < done_ + ring_.prefetch_) begin();
+    void start_up_to_limit() {
+      while (started_ < revolution_.steps.size() && started_ < done_ + ring_.prefetch_) start_one();
     }
-    void begin() {
+    void start_one() {
       const Step& step = revolution_.steps[started_++];
       std::vector<Transfer> sends, receives;
-      Flight flight;
-      if (!step.ours.none()) sends.push_back({flight.out = packed(step.ours), step.to});
+      PendingTransfer transfer;
+      if (!step.ours.none()) sends.push_back({transfer.out = packed(step.ours), step.to});
       if (!step.keys.none()) {
-        flight.in = ring_.receive_message(step.keys, like_, like_.dtype(), ctx_);
-        receives.push_back({flight.in, step.from});
+        transfer.in = ring_.receive_message(step.keys, like_, like_.dtype(), ctx_);
+        receives.push_back({transfer.in, step.from});
       }
       next_.add_piece(sends, receives);
-      flight.work = ring_.exchange(sends, receives, ctx_);
-      flights_.push_back(std::move(flight));
+      transfer.work = ring_.exchange(sends, receives, ctx_);
+      pending_.push_back(std::move(transfer));
     }
     // Packs a message; reuses the last one if the rows are the same, as in dense attention.
-    const Tensor& packed(const NeededKeys& need) {
+    const Tensor& packed(const KeyRequest& need) {
       if (!message_.defined() || need.referenced || need.copies != packed_->copies)
         message_ = pack(need, held_.k, held_.v, ctx_);
       packed_ = &need;
@@ -330,51 +335,52 @@ class Ring final : public KeySchedule {
     const InnerRing& revolution_;
     const KvPair& held_;
     const Tensor& like_;
-    Next& next_;
+    NextRevolution& next_;
     const ExecContext& ctx_;
     std::size_t started_ = 0, done_ = 0;
-    std::deque<Flight> flights_;
+    std::deque<PendingTransfer> pending_;
     Tensor message_;
-    const NeededKeys* packed_ = nullptr;
+    const KeyRequest* packed_ = nullptr;
   };
 
   // Runs the backward of one revolution. Adds to the gradients of the keys that we hold, except for the last exchange,
   // which is returned.
-  GradReturn revolve_back(const InnerRing& r, const RingPlan& plan, const KvPair& held, KvPair& gradients, Next& next,
-                          BackwardSum& sum, const Tensor& like, const ExecContext& ctx) {
-    Keys keys(*this, r, held, like, next, ctx);
+  GradientReturn revolution_backward(const InnerRing& r, const RingPlan& plan, const KvPair& held, KvPair& gradients,
+                                     NextRevolution& next, BackwardAccumulator& accumulator, const Tensor& like,
+                                     const ExecContext& ctx) {
+    KeyPrefetcher keys(*this, r, held, like, next, ctx);
     const KvPair base = keys.base();
     KvPair seen;
     if (r.own)
-      sum.add(plan.before, base.k, base.v, gradients);
+      accumulator.accumulate(plan.before, base.k, base.v, gradients);
     else if (base.k.defined())
-      sum.add(r.base.rounds, base.k, base.v, seen);
+      accumulator.accumulate(r.base.calls, base.k, base.v, seen);
     if (!r.own && held.k.defined()) gradients = no_gradients(held.k, ctx);
-    if (seen.k.defined()) add_home(r.base, pack_home(r.base, seen, ctx), gradients, ctx);
-    GradReturn home;
+    if (seen.k.defined()) add_gradients(r.base, pack_gradients(r.base, seen, ctx), gradients, ctx);
+    GradientReturn pending;
     for (const Step& step : r.steps) {
       const KvPair remote = keys.next(step);
       KvPair theirs;
-      if (remote.k.defined()) sum.add(step.keys.rounds, remote.k, remote.v, theirs);
-      GradReturn next_home = send_home(step.keys, step.from, theirs, step.ours, step.to, like, ctx);
-      home.arrive(gradients, like, ctx);
-      home = std::move(next_home);
+      if (remote.k.defined()) accumulator.accumulate(step.keys.calls, remote.k, remote.v, theirs);
+      GradientReturn next_return = return_gradients(step.keys, step.from, theirs, step.ours, step.to, like, ctx);
+      pending.wait_and_add(gradients, like, ctx);
+      pending = std::move(next_return);
     }
-    return home;
+    return pending;
   }
 
-  GradReturn send_home(const NeededKeys& keys, int from, const KvPair& gradients, const NeededKeys& ours, int to,
-                       const Tensor& like, const ExecContext& ctx) {
+  GradientReturn return_gradients(const KeyRequest& keys, int from, const KvPair& gradients, const KeyRequest& ours,
+                                  int to, const Tensor& like, const ExecContext& ctx) {
     std::vector<Transfer> sends, receives;
-    GradReturn home{&ours, {}};
+    GradientReturn pending{&ours, {}};
     if (gradients.k.defined() && !keys.none())
-      sends.push_back({home.flight.out = pack_home(keys, gradients, ctx), from});
+      sends.push_back({pending.transfer.out = pack_gradients(keys, gradients, ctx), from});
     if (!ours.none()) {
-      home.flight.in = receive_message(ours, like, DType::f32, ctx);
-      receives.push_back({home.flight.in, to});
+      pending.transfer.in = receive_message(ours, like, DType::f32, ctx);
+      receives.push_back({pending.transfer.in, to});
     }
-    home.flight.work = exchange(sends, receives, ctx);
-    return home;
+    pending.transfer.work = exchange(sends, receives, ctx);
+    return pending;
   }
 
   template <class Args>
@@ -384,10 +390,10 @@ class Ring final : public KeySchedule {
   }
 
   template <class Args>
-  const RingPlan& plan_for(const std::shared_ptr<const ContextShards>& shards, const Args& args) {
+  const RingPlan& cached_plan(const std::shared_ptr<const ContextShards>& shards, const Args& args) {
     check_shards(*shards);
     return (args.dropout.rate > 0 ? dropout_plans_ : plans_).get(shards, args.pattern, args.k.dim(1), [&] {
-      return plan_of(grid_of(*shards, args, {}));
+      return make_ring_plan(grid_of(*shards, args, {}));
     });
   }
 

@@ -11,7 +11,7 @@ enum class Side : std::uint8_t { owner, receiver };
 
 // Calls fn(the copy's rows in the message [count,heads,D], its heads of t, its move from t into the message).
 template <class Fn>
-void for_copies(const NeededKeys& need, Side side, const Tensor& t, const Tensor& message, const Fn& fn) {
+void for_copies(const KeyRequest& need, Side side, const Tensor& t, const Tensor& message, const Fn& fn) {
   const std::int64_t dim = t.dim(2);
   std::int64_t at = 0;
   for (const RowCopy& c : need.copies) {
@@ -23,11 +23,11 @@ void for_copies(const NeededKeys& need, Side side, const Tensor& t, const Tensor
   }
 }
 
-void gather(const NeededKeys& need, Side side, const Tensor& t, const Tensor& message, const ExecContext& ctx) {
+void gather(const KeyRequest& need, Side side, const Tensor& t, const Tensor& message, const ExecContext& ctx) {
   for_copies(need, side, t, message,
              [&](const Tensor& part, const Tensor& of, const RowMove& m) { move_rows(part, of, m, ctx); });
 }
-void scatter(const NeededKeys& need, Side side, const Tensor& t, const Tensor& message, const ExecContext& ctx) {
+void scatter(const KeyRequest& need, Side side, const Tensor& t, const Tensor& message, const ExecContext& ctx) {
   for_copies(need, side, t, message, [&](const Tensor& part, const Tensor& of, const RowMove& m) {
     move_rows(of, part, {.to = m.first, .count = m.count, .to_step = m.step}, ctx);
   });
@@ -38,7 +38,7 @@ Tensor half(const Tensor& message, int i) {
   return message.narrow(0, i * size, size);
 }
 
-Tensor message_of(const NeededKeys& need, const Tensor& like, DType type, const ExecContext& ctx) {
+Tensor message_of(const KeyRequest& need, const Tensor& like, DType type, const ExecContext& ctx) {
   return message_in(need, like, [&](std::int64_t size) { return ctx.empty({size}, type); });
 }
 
@@ -61,14 +61,14 @@ KvPair no_gradients(const Tensor& keys, const ExecContext& ctx) {
   return kv_pair(ctx.zeros({2, keys.dim(0), keys.dim(1), keys.dim(2)}));
 }
 
-Tensor pack(const NeededKeys& need, const Tensor& k, const Tensor& v, const ExecContext& ctx) {
+Tensor pack(const KeyRequest& need, const Tensor& k, const Tensor& v, const ExecContext& ctx) {
   const Tensor message = message_of(need, k, k.dtype(), ctx);
   gather(need, Side::owner, k, half(message, 0), ctx);
   gather(need, Side::owner, v, half(message, 1), ctx);
   return message;
 }
 
-KvPair unpack(const NeededKeys& need, const Tensor& message, const Tensor& like, const ExecContext& ctx) {
+KvPair unpack(const KeyRequest& need, const Tensor& message, const Tensor& like, const ExecContext& ctx) {
   const Shape shape = {2, need.rows, like.dim(1), like.dim(2)};
   if (need.whole) return kv_pair(message.view(shape));
   KvPair out = kv_pair(ctx.zeros(shape, message.dtype()));
@@ -77,7 +77,7 @@ KvPair unpack(const NeededKeys& need, const Tensor& message, const Tensor& like,
   return out;
 }
 
-Tensor pack_home(const NeededKeys& need, const KvPair& gradients, const ExecContext& ctx) {
+Tensor pack_gradients(const KeyRequest& need, const KvPair& gradients, const ExecContext& ctx) {
   if (need.whole) return gradients.both.view({gradients.both.numel()});
   const Tensor message = message_of(need, gradients.k, DType::f32, ctx);
   gather(need, Side::receiver, gradients.k, half(message, 0), ctx);
@@ -85,7 +85,7 @@ Tensor pack_home(const NeededKeys& need, const KvPair& gradients, const ExecCont
   return message;
 }
 
-void add_home(const NeededKeys& need, const Tensor& message, const KvPair& gradients, const ExecContext& ctx) {
+void add_gradients(const KeyRequest& need, const Tensor& message, const KvPair& gradients, const ExecContext& ctx) {
   bool few = !need.referenced && need.copies.size() <= kMaxAdditions;
   for (const RowCopy& c : need.copies) few = few && c.head < 0 && c.stride == 1;
   if (!few) {

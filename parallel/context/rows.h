@@ -27,19 +27,19 @@ void add(const Tensor& to, const Tensor& from, const ExecContext&);  // to += fr
 // Allocates a message buffer with take(numel) at its reserved size (room()) and returns the part that is actually sent.
 // like: keys [N,H,D].
 template <class Take>
-Tensor message_in(const NeededKeys& need, const Tensor& like, const Take& take) {
+Tensor message_in(const KeyRequest& need, const Tensor& like, const Take& take) {
   const std::int64_t heads = like.dim(1), dim = like.dim(2);
   return take(2 * need.room(heads) * dim).narrow(0, 0, 2 * need.row_heads(heads) * dim);
 }
 // Returns the message made of the owner's k and v [N,H,D], in their type. k, v: any strides with unit last.
-Tensor pack(const NeededKeys&, const Tensor& k, const Tensor& v, const ExecContext&);
+Tensor pack(const KeyRequest&, const Tensor& k, const Tensor& v, const ExecContext&);
 // Returns the rows that the receiver computes with: a view of the message if need.whole, else a copy with 0 in the rows
 // that were not sent. like: keys [N,H,D].
-KvPair unpack(const NeededKeys&, const Tensor& message, const Tensor& like, const ExecContext&);
+KvPair unpack(const KeyRequest&, const Tensor& message, const Tensor& like, const ExecContext&);
 // Returns the message of gradients [rows,H,D] f32 for the owner: a view of the tensor if need.whole.
-Tensor pack_home(const NeededKeys&, const KvPair& gradients, const ExecContext&);
+Tensor pack_gradients(const KeyRequest&, const KvPair& gradients, const ExecContext&);
 // Adds a received message of gradients to the owner's gradients.
-void add_home(const NeededKeys&, const Tensor& message, const KvPair& gradients, const ExecContext&);
+void add_gradients(const KeyRequest&, const Tensor& message, const KvPair& gradients, const ExecContext&);
 
 // Copies src [N,H,D], f32 and contiguous, to dst [N,H,D], any strides; rounds if dst is bf16.
 void store(const Tensor& dst, const Tensor& src, const ExecContext&);

@@ -48,7 +48,7 @@ TEST(DistBlockMeans, AreThoseOfWholeDocumentsOnEveryRank) {
           const ContextShards shards =
               ContextLayout(kind, cut.length, ranks, cut.align).shards(comm.rank(), 2, documents);
           const Tensor all = numbers(2 * cut.length, ctx), own = ctx.empty({shards.tokens(comm.rank()), kWidth});
-          for (const HeldRows& h : shards.held[static_cast<std::size_t>(comm.rank())])
+          for (const LocalRows& h : shards.rows_by_rank[static_cast<std::size_t>(comm.rank())])
             copy(own.narrow(0, h.first, h.count), all.narrow(0, h.global, h.count), ctx.stream);
           const Tensor got = block_means(own, shards, pattern, *make_all_to_all(comm), ctx);
           const std::vector<double> want = means_of(all, documents, 64);

@@ -28,8 +28,8 @@ std::vector<Block> blocks_of(const std::vector<Span>& documents) {
   return blocks;
 }
 
-bool has(const std::vector<HeldRows>& held, std::int32_t token) {
-  return std::ranges::any_of(held, [&](const HeldRows& h) { return token >= h.global && token < h.global + h.count; });
+bool has(const std::vector<LocalRows>& held, std::int32_t token) {
+  return std::ranges::any_of(held, [&](const LocalRows& h) { return token >= h.global && token < h.global + h.count; });
 }
 
 // Tokens of each row, as the loss of an indexer counts them.
@@ -58,7 +58,7 @@ TEST(DistBlockOwners, HaveTheSumsOfAllRanks) {
           const ExecContext ctx{Stream::cpu(1)};
           const ContextShards shards =
               ContextLayout(kind, cut.length, ranks, cut.align).shards(comm.rank(), 2, documents);
-          const std::vector<HeldRows>& held = shards.held[static_cast<std::size_t>(comm.rank())];
+          const std::vector<LocalRows>& held = shards.rows_by_rank[static_cast<std::size_t>(comm.rank())];
           const Tensor sums = ctx.zeros({std::ssize(blocks), 1, 2});
           for (std::size_t b = 0; b < blocks.size(); ++b)
             for (std::int32_t t = blocks[b].first; t < blocks[b].first + blocks[b].count; ++t)

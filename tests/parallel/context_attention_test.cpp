@@ -58,7 +58,7 @@ struct Rows {
 
   template <class Fn>
   void each(const Fn& fn) const {
-    for (const HeldRows& h : shards.held[static_cast<std::size_t>(rank)])
+    for (const LocalRows& h : shards.rows_by_rank[static_cast<std::size_t>(rank)])
       for (std::int32_t i = 0; i < h.count; ++i) fn(h.first + i, h.global + i);
   }
   Tensor take(const Floats& all, std::int64_t width, const ExecContext& ctx) const {

@@ -45,7 +45,7 @@ TEST(ContextLayout, ZigzagGivesEachRankAnEarlyAndALateChunk) {
 TEST(ContextLayout, ShardsListWhatEachRankHoldsOfEveryRow) {
   const ContextLayout layout(ContextLayoutKind::zigzag, 12, 3);
   const ContextShards s = layout.shards(1, 2, test::documents_of(12, 2, {}));
-  EXPECT_EQ(s.held[0], (std::vector<HeldRows>{{0, 0, 2}, {2, 10, 2}, {4, 12, 2}, {6, 22, 2}}));
+  EXPECT_EQ(s.rows_by_rank[0], (std::vector<LocalRows>{{0, 0, 2}, {2, 10, 2}, {4, 12, 2}, {6, 22, 2}}));
   EXPECT_EQ(s.tokens(2), 8);
   EXPECT_EQ(s.tokens(), 24);
 }
@@ -63,7 +63,7 @@ TEST(ContextLayout, AlignsToTheSegmentsAndBlocksThatFit) {
 // Rows of the micro-batch, by a rank's row.
 std::vector<std::int32_t> global_rows(const ContextShards& s, int rank) {
   std::vector<std::int32_t> out;
-  for (const HeldRows& h : s.held[static_cast<std::size_t>(rank)])
+  for (const LocalRows& h : s.rows_by_rank[static_cast<std::size_t>(rank)])
     for (std::int32_t i = 0; i < h.count; ++i) out.push_back(h.global + i);
   return out;
 }
@@ -95,8 +95,8 @@ Pairs wanted_pairs(const ContextCase& c) {
 
 // fn(head, row of queries, row of keys, times) as kernels count them.
 template <class Fn>
-void for_pairs(const Pattern& pattern, const std::vector<AttentionCall>& rounds, const Fn& fn) {
-  for (const AttentionCall& round : rounds)
+void for_pairs(const Pattern& pattern, const std::vector<AttentionCall>& calls, const Fn& fn) {
+  for (const AttentionCall& round : calls)
     for (std::size_t b = 0; b < round.queries.size(); ++b) {
       const Span &q = round.queries[b], &k = round.keys[b];
       for (std::int32_t t = 0; t < q.count; ++t)
@@ -107,8 +107,8 @@ void for_pairs(const Pattern& pattern, const std::vector<AttentionCall>& rounds,
     }
 }
 
-void expect_rows_once(const std::vector<AttentionCall>& rounds, std::int64_t query_rows, std::int64_t key_rows) {
-  for (const AttentionCall& round : rounds)
+void expect_rows_once(const std::vector<AttentionCall>& calls, std::int64_t query_rows, std::int64_t key_rows) {
+  for (const AttentionCall& round : calls)
     for (const auto& [spans, rows] : {std::pair{&round.queries, query_rows}, {&round.keys, key_rows}}) {
       std::int64_t next = 0;
       for (const Span& s : sorted_by_row(*spans)) {
@@ -120,7 +120,7 @@ void expect_rows_once(const std::vector<AttentionCall>& rounds, std::int64_t que
 }
 
 // [head][row of the receiver]: row of the owner, -1 where it did not travel.
-std::vector<std::vector<std::int32_t>> arrived(const NeededKeys& need) {
+std::vector<std::vector<std::int32_t>> arrived(const KeyRequest& need) {
   std::vector<std::vector<std::int32_t>> out(kHeads,
                                              std::vector<std::int32_t>(static_cast<std::size_t>(need.rows), -1));
   for (const RowCopy& c : need.copies)
@@ -135,9 +135,9 @@ std::vector<std::vector<std::int32_t>> arrived(const NeededKeys& need) {
 }
 
 void add_pairs(const ContextCase& c, const ContextShards& s, int i, int j, Pairs& pairs) {
-  const NeededKeys need = needed_keys(s, i, j, c.pattern, kHeads);
-  expect_rows_once(need.rounds, s.tokens(i), need.rows);
-  EXPECT_TRUE(need.rounds.empty() || may_need(s, i, j, c.pattern));
+  const KeyRequest need = needed_keys(s, i, j, c.pattern, kHeads);
+  expect_rows_once(need.calls, s.tokens(i), need.rows);
+  EXPECT_TRUE(need.calls.empty() || may_need(s, i, j, c.pattern));
   EXPECT_LE(need.rows, s.tokens(j));
   const auto rows = arrived(need);
   if (i != j) {
@@ -145,7 +145,7 @@ void add_pairs(const ContextCase& c, const ContextShards& s, int i, int j, Pairs
     EXPECT_TRUE(!need.whole || need.row_heads(kHeads) == need.rows * kHeads);
   }
   const std::vector<std::int32_t> queries = global_rows(s, i), keys = global_rows(s, j);
-  for_pairs(c.pattern, need.rounds, [&](int h, std::int32_t q, std::int32_t k, int m) {
+  for_pairs(c.pattern, need.calls, [&](int h, std::int32_t q, std::int32_t k, int m) {
     if (i != j) {
       k = rows[static_cast<std::size_t>(h)][static_cast<std::size_t>(k)];
       ASSERT_GE(k, 0) << "a key of head " << h << " did not travel from " << j << " to " << i;
@@ -168,10 +168,10 @@ TEST_P(ContextPlan, EveryPairIsComputedOnce) {
       Pairs got(c.tokens()), with_all(c.tokens());
       for (int i = 0; i < ranks; ++i) {
         for (int j = 0; j < ranks; ++j) add_pairs(c, s, i, j, got);
-        const std::vector<AttentionCall> rounds = rounds_with_all(s, i, c.pattern);
-        expect_rows_once(rounds, s.tokens(i), c.tokens());
+        const std::vector<AttentionCall> calls = calls_with_all_keys(s, i, c.pattern);
+        expect_rows_once(calls, s.tokens(i), c.tokens());
         const std::vector<std::int32_t> queries = global_rows(s, i);
-        for_pairs(c.pattern, rounds, [&](int h, std::int32_t q, std::int32_t k, int m) {
+        for_pairs(c.pattern, calls, [&](int h, std::int32_t q, std::int32_t k, int m) {
           with_all.add(h, queries[static_cast<std::size_t>(q)], k, m);
         });
       }
@@ -188,10 +188,10 @@ TEST(ContextPlanBalance, ZigzagOfDenseAttentionIsOneEqualCallPerStep) {
       ContextLayout(ContextLayoutKind::zigzag, kLength, kRanks).shards(0, 3, test::documents_of(kLength, 3, {}));
   for (int i = 0; i < kRanks; ++i)
     for (int j = 0; j < kRanks; ++j) {
-      const NeededKeys need = needed_keys(s, i, j, test::dense(), 1);
-      ASSERT_EQ(need.rounds.size(), 1u);
-      ASSERT_EQ(need.rounds[0].queries.size(), 3u) << "one span per row";
-      const double pairs = kept_pairs(test::dense(), need.rounds[0].queries, need.rounds[0].keys, 1);
+      const KeyRequest need = needed_keys(s, i, j, test::dense(), 1);
+      ASSERT_EQ(need.calls.size(), 1u);
+      ASSERT_EQ(need.calls[0].queries.size(), 3u) << "one span per row";
+      const double pairs = kept_pairs(test::dense(), need.calls[0].queries, need.calls[0].keys, 1);
       EXPECT_EQ(pairs, 3.0 * (i == j ? kChunk * (2 * kChunk + 1) : 2 * kChunk * kChunk)) << i << " " << j;
       EXPECT_EQ(need.row_heads(1), i == j ? 0 : 3 * kChunk * (j < i ? 1 : 2));
     }

@@ -29,7 +29,7 @@ std::vector<std::vector<std::int32_t>> tokens_of_pools(const std::vector<Span>& 
 // The row in the micro-batch of each row of a rank.
 std::vector<std::int32_t> rows_of(const ContextShards& shards, int rank) {
   std::vector<std::int32_t> rows;
-  for (const HeldRows& h : shards.held[static_cast<std::size_t>(rank)])
+  for (const LocalRows& h : shards.rows_by_rank[static_cast<std::size_t>(rank)])
     for (std::int32_t i = 0; i < h.count; ++i) rows.push_back(h.global + i);
   return rows;
 }
@@ -82,7 +82,7 @@ TEST(PoolPlan, WhoHasTheFirstTokenMakesAPoolOfAllOfItsTokens) {
           std::size_t all = 0;
           for (int r = 0; r < ranks; ++r) {
             const PoolPlan& plan = plans[static_cast<std::size_t>(r)];
-            EXPECT_EQ(plan.pools.held, plans[0].pools.held);
+            EXPECT_EQ(plan.pools.rows_by_rank, plans[0].pools.rows_by_rank);
             std::map<std::int32_t, std::vector<std::int32_t>> made;
             add_made(plan.whole, size, rows_of(shards, r), made);
             add_made(plan.parts, size, parts_of(plans, shards, r), made);
@@ -127,10 +127,10 @@ TEST(PoolPlanCache, MakesPlansOnceForTheSameShardsAndSizes) {
   EXPECT_EQ(&cache.get(shards, {64}), one);
   ASSERT_EQ(both->size(), 2u);
   ASSERT_EQ(one->size(), 1u);
-  EXPECT_EQ(both->at(1).pools.held, pool_plan(*shards, 64).pools.held);
-  EXPECT_EQ(one->at(0).pools.held, pool_plan(*shards, 64).pools.held);
+  EXPECT_EQ(both->at(1).pools.rows_by_rank, pool_plan(*shards, 64).pools.rows_by_rank);
+  EXPECT_EQ(one->at(0).pools.rows_by_rank, pool_plan(*shards, 64).pools.rows_by_rank);
   const auto longer = shards_of(1024);
-  EXPECT_EQ(cache.get(longer, {64}).at(0).pools.held, pool_plan(*longer, 64).pools.held);
+  EXPECT_EQ(cache.get(longer, {64}).at(0).pools.rows_by_rank, pool_plan(*longer, 64).pools.rows_by_rank);
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ std::vector<Place> places_of(const ContextCase& c, const ContextShards& shards) 
     before += (skipped + s.count + kBlock - 1) / kBlock;
   }
   for (int r = 0; r < shards.ranks(); ++r)
-    for (const HeldRows& h : shards.held[static_cast<std::size_t>(r)])
+    for (const LocalRows& h : shards.rows_by_rank[static_cast<std::size_t>(r)])
       for (std::int32_t i = 0; i < h.count; ++i) {
         Place& p = places[static_cast<std::size_t>(h.global + i)];
         p.rank = r, p.row = h.first + i;
@@ -109,7 +109,7 @@ std::set<std::int32_t> wanted(const std::vector<Place>& places, int queries, int
   return rows;
 }
 
-std::set<std::int32_t> rows_of(const NeededKeys& need, std::int64_t head) {
+std::set<std::int32_t> rows_of(const KeyRequest& need, std::int64_t head) {
   std::set<std::int32_t> rows;
   for (const RowCopy& c : need.copies)
     for (std::int32_t i = 0; i < c.count && (c.head < 0 || c.head == head); ++i)
@@ -117,8 +117,8 @@ std::set<std::int32_t> rows_of(const NeededKeys& need, std::int64_t head) {
   return rows;
 }
 
-// Every kept pair of the rounds has a key that came, from the row that it stands for.
-void expect_keys_are_there(const NeededKeys& need, const std::vector<Place>& places, int queries, int keys,
+// Every kept pair of the calls has a key that came, from the row that it stands for.
+void expect_keys_are_there(const KeyRequest& need, const std::vector<Place>& places, int queries, int keys,
                            const Selection& s) {
   std::map<std::int32_t, const Place*> query_at, key_at;
   for (const Place& p : places) {
@@ -131,7 +131,7 @@ void expect_keys_are_there(const NeededKeys& need, const std::vector<Place>& pla
       for (std::int32_t i = 0; i < c.count && (c.head < 0 || c.head == h); ++i)
         owner[c.at + i * c.stride] = c.row + i * c.stride;
     std::int64_t pairs = 0, all = 0;
-    for (const AttentionCall& round : need.rounds)
+    for (const AttentionCall& round : need.calls)
       for (std::size_t b = 0; b < round.queries.size(); ++b)
         for (std::int32_t t = 0; t < round.queries[b].count; ++t)
           for (std::int32_t u = 0; u < round.keys[b].count; ++u) {
@@ -162,8 +162,8 @@ TEST(ReferencedKeysPlan, HasWhatSomeQuerySelected) {
           for (int i = 0; i < ranks; ++i)
             for (int j = 0; j < ranks; ++j) {
               if (i == j) continue;
-              const NeededKeys need = needed_keys(shards, i, j, c.pattern, kHeads, SpanPositions::in_order, blocks);
-              const NeededKeys by_any = needed_by_any(shards, {i}, j, c.pattern, kHeads, blocks);
+              const KeyRequest need = needed_keys(shards, i, j, c.pattern, kHeads, SpanPositions::in_order, blocks);
+              const KeyRequest by_any = needed_by_any(shards, {i}, j, c.pattern, kHeads, blocks);
               std::int64_t all = 0;
               for (std::int64_t h = 0; h < kHeads; ++h) {
                 const std::set<std::int32_t> want = wanted(places, i, j, &selection, h);
@@ -203,7 +203,7 @@ using Make = std::function<std::unique_ptr<ContextParallel>(Communicator&, Conte
 Tensor random_rows(std::uint32_t which, const ContextShards& s, std::int64_t heads, const ExecContext& ctx) {
   const std::int64_t width = heads * kDim;
   const Tensor t = ctx.empty({s.tokens(s.rank), heads, kDim});
-  for (const HeldRows& h : s.held[static_cast<std::size_t>(s.rank)])
+  for (const LocalRows& h : s.rows_by_rank[static_cast<std::size_t>(s.rank)])
     for (std::int64_t i = 0; i < h.count * width; ++i)
       t.data<float>()[h.first * width + i] =
           random_normal({13, which, 0}, static_cast<std::uint64_t>(h.global * width + i));
@@ -213,7 +213,7 @@ Tensor random_rows(std::uint32_t which, const ContextShards& s, std::int64_t hea
 void put(std::vector<float>& all, const Tensor& t, const ContextShards& s) {
   const std::int64_t width = t.dim(1) * t.dim(2);
   all.resize(static_cast<std::size_t>(s.tokens() * width));
-  for (const HeldRows& h : s.held[static_cast<std::size_t>(s.rank)])
+  for (const LocalRows& h : s.rows_by_rank[static_cast<std::size_t>(s.rank)])
     std::copy_n(t.data<float>() + h.first * width, h.count * width, all.data() + h.global * width);
 }
 

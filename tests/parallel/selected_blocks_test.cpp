@@ -118,7 +118,7 @@ std::vector<Pass> on_ranks(const ModelConfig& c, const std::vector<Ids>& all, in
       batches.prepare(run, 1);
       const Sequences seqs = batches.sequences(part, {}, ctx);
       const Tensor y = model.hidden(run, from_host(part.inputs, ctx.stream), seqs).value;
-      for (const HeldRows& h : seqs.shards->held[static_cast<std::size_t>(comm.rank())])
+      for (const LocalRows& h : seqs.shards->rows_by_rank[static_cast<std::size_t>(comm.rank())])
         std::copy_n(y.data<float>() + h.first * kWidth, h.count * kWidth, passes[i].hidden.begin() + h.global * kWidth);
     }
     comm.barrier().synchronize();

@@ -1,4 +1,4 @@
-#include "parallel/context/sums.h"
+#include "parallel/context/accumulators.h"
 
 namespace ring {
 namespace {
@@ -12,33 +12,33 @@ Tensor place_of_sums(const Tensor& result, const Tensor& carry, const ExecContex
 
 }  // namespace
 
-void run_round(Attention args, const AttentionCall& round, const ExecContext& ctx) {
-  args.queries = round.queries, args.keys = round.keys, args.selection.rows = round.block_rows;
+void run_call(Attention args, const AttentionCall& call, const ExecContext& ctx) {
+  args.queries = call.queries, args.keys = call.keys, args.selection.rows = call.block_rows;
   attention_kernel(args, ctx);
 }
-void run_round(AttentionBackward args, const AttentionCall& round, const ExecContext& ctx) {
-  args.queries = round.queries, args.keys = round.keys, args.selection.rows = round.block_rows;
+void run_call(AttentionBackward args, const AttentionCall& call, const ExecContext& ctx) {
+  args.queries = call.queries, args.keys = call.keys, args.selection.rows = call.block_rows;
   attention_backward_kernel(args, ctx);
 }
 
-ForwardSum::ForwardSum(const Attention& args, std::int64_t calls, const ExecContext& ctx)
+ForwardAccumulator::ForwardAccumulator(const Attention& args, std::int64_t calls, const ExecContext& ctx)
     : args_(args), ctx_(ctx), calls_(calls) {
-  if (calls_ == 0 && args_.q.dim(0) > 0) run_round(args_, {}, ctx_);
+  if (calls_ == 0 && args_.q.dim(0) > 0) run_call(args_, {}, ctx_);
   if (calls_ > 1) sum_ = place_of_sums(args_.out, args_.carry, ctx_);
 }
 
-void ForwardSum::add(const std::vector<AttentionCall>& rounds, const Tensor& k, const Tensor& v) {
-  for (const AttentionCall& round : rounds) {
+void ForwardAccumulator::accumulate(const std::vector<AttentionCall>& calls, const Tensor& k, const Tensor& v) {
+  for (const AttentionCall& call : calls) {
     const bool first = done_ == 0, last = ++done_ == calls_;
     Attention one = args_;
     one.k = k, one.v = v;
     if (!first) one.carry = sum_;
     if (!last) one.out = sum_;
-    run_round(one, round, ctx_);
+    run_call(one, call, ctx_);
   }
 }
 
-BackwardSum::BackwardSum(const AttentionBackward& args, std::int64_t calls, const ExecContext& ctx)
+BackwardAccumulator::BackwardAccumulator(const AttentionBackward& args, std::int64_t calls, const ExecContext& ctx)
     : args_(args), ctx_(ctx), calls_(calls) {
   args_.carry_dk = args_.carry_dv = {};
   if (args_.q.dim(0) == 0) return;
@@ -46,8 +46,9 @@ BackwardSum::BackwardSum(const AttentionBackward& args, std::int64_t calls, cons
   if (calls_ > 1) dq_ = place_of_sums(args_.dq, args_.carry_dq, ctx_);
 }
 
-void BackwardSum::add(const std::vector<AttentionCall>& rounds, const Tensor& k, const Tensor& v, KvPair& gradients) {
-  for (const AttentionCall& round : rounds) {
+void BackwardAccumulator::accumulate(const std::vector<AttentionCall>& calls, const Tensor& k, const Tensor& v,
+                                     KvPair& gradients) {
+  for (const AttentionCall& call : calls) {
     const bool first = done_ == 0, last = ++done_ == calls_;
     AttentionBackward one = args_;
     one.k = k, one.v = v;
@@ -58,7 +59,7 @@ void BackwardSum::add(const std::vector<AttentionCall>& rounds, const Tensor& k,
     else
       gradients = kv_pair(ctx_.empty({2, k.dim(0), k.dim(1), k.dim(2)}));
     one.dk = gradients.k, one.dv = gradients.v;
-    run_round(one, round, ctx_);
+    run_call(one, call, ctx_);
   }
 }
 
