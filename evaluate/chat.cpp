@@ -49,7 +49,7 @@ std::vector<std::int32_t> Chat::prompt(const std::vector<ChatMessage>& messages,
       check_room(tokens, context, "conversation");
   };
   std::vector<std::int32_t> ids = encode(writer_.prompt(list, nullptr, refuse_early), true);
-  if (ids.empty()) fail("the chat template writes nothing for this conversation");
+  if (ids.empty()) fail("the chat template produces no text for this conversation");
   check_room(ids.size(), context, "conversation");
   return ids;
 }

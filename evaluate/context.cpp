@@ -7,7 +7,7 @@ namespace ring {
 void set_context(ModelConfig& m, std::int64_t context) {
   if (m.positions == Positions::learned && context != m.context)
     fail("--context: ", context, " tokens, but this model has learned its ", m.context,
-         " positions (model.context): leave it out");
+         " positions (model.context). Leave the option out");
   m.context = context;
 }
 

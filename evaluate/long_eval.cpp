@@ -14,7 +14,7 @@ std::size_t bucket_of(std::int64_t position) { return std::bit_width(static_cast
 
 std::vector<PositionBucket> losses_by_position(const Model& model, const ExecContext& ctx, const ValidationSet& set) {
   const LoaderOptions& options = set.options();
-  RING_CHECK(options.world == 1 && !options.packing.documents, "losses by position: of whole windows on one rank only");
+  RING_CHECK(options.world == 1 && !options.packing.documents, "losses by position require whole windows on one rank");
   std::vector<PositionBucket> buckets(bucket_of(options.context - 1) + 1);
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     buckets[i].first = i == 0 ? 0 : std::int64_t{1} << (i - 1);

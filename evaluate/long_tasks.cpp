@@ -49,7 +49,7 @@ const char* name_of(LongKind kind) { return kKinds[static_cast<std::size_t>(kind
 
 LongKind parse_long_kind(const std::string& name) {
   const auto found = std::ranges::find(kKinds, name);
-  if (found == kKinds.end()) fail("--long-tasks: ", name, " is none of ", joined(long_kinds(), ", "));
+  if (found == kKinds.end()) fail("--long-tasks: ", name, " is not one of ", joined(long_kinds(), ", "));
   return static_cast<LongKind>(found - kKinds.begin());
 }
 
@@ -190,11 +190,11 @@ LongPrompt LongTask::prompt(std::int64_t length, double depth, std::int64_t tria
   std::vector<std::vector<std::int32_t>> hidden;
   for (const auto& [at, sentence] : s.needles) used += hidden.emplace_back(encode(sentence)).size();
   if (length < static_cast<std::int64_t>(used))
-    fail("a ", name_of(kind_), " prompt of ", length, " tokens: without any filler it takes ", used,
-         " with this tokenizer; give larger --lengths");
+    fail("a ", name_of(kind_), " prompt of ", length, " tokens is too short: without any filler it needs ", used,
+         " with this tokenizer. Give larger --lengths");
   const std::vector<std::size_t> sentences = filler_for(static_cast<std::size_t>(length) - used, trial, s.answer, dice);
   if (kind_ == LongKind::words && sentences.size() < kFewestWords)
-    fail("a words prompt of ", length, " tokens has no room for ", kFewestWords, " words; give larger --lengths");
+    fail("a words prompt of ", length, " tokens has no room for ", kFewestWords, " words. Give larger --lengths");
   const auto place = [&](double at) { return std::llround(at * static_cast<double>(sentences.size())); };
   p.filler_before = place(depth);
   p.filler_after = static_cast<std::int64_t>(sentences.size()) - p.filler_before;

@@ -49,17 +49,17 @@ FoundCheckpoint find_checkpoint(const std::string& path) {
   refuse_missing(path);
   if (std::filesystem::exists(path + "/" + kManifestName, error)) {
     Verification v = verify_live(path);
-    if (v.removed) fail(path, " was removed while it was read, as a run does with old checkpoints");
+    if (v.removed) fail(path, " was removed while it was read, as runs remove old checkpoints");
     if (!v.problems.empty())
-      fail(path, ": damaged checkpoint: ", v.problems.front(), ". Give the run instead to use an older one");
+      fail(path, ": damaged checkpoint: ", v.problems.front(), ". To use an older one, give the run instead");
     return {path, std::move(v.manifest), v.identity};
   }
   const RunDirectory run = find_run(path);
   if (!std::filesystem::equivalent(path, run.path(), error))
-    fail(path, ": neither a run nor a checkpoint, although inside of the run ", run.path());
+    fail(path, ": neither a run nor a checkpoint, although it is inside the run ", run.path());
   std::optional<FoundCheckpoint> found = find_newest_verified(run.checkpoints());
   if (!found)
-    fail(run.path(), ": the run has no checkpoint yet. Wait for its first one, or go on with it: ringmaster train ",
+    fail(run.path(), ": the run has no checkpoint yet. Wait for its first one, or resume the run: ringmaster train ",
          run.path());
   return *std::move(found);
 }
@@ -71,10 +71,10 @@ std::string tokenizer_file_of(const Origin& origin) {
   if (std::filesystem::exists(beside, error)) return beside;
   if (run && (origin.imported.empty() || !origin.tokenizer_hash().empty())) return run->tokenizer_file();
   if (run)
-    fail(run->path(), ": no tokenizer came with the weights that were imported from ", origin.imported,
+    fail(run->path(), ": there was no tokenizer with the weights that were imported from ", origin.imported,
          ". Import them again with --tokenizer FILE");
-  fail(origin.checkpoint, ": there is no run around this checkpoint, so its tokenizer (hash ", origin.tokenizer_hash(),
-       ") is not known. Copy the run's tokenizer.rmt into it");
+  fail(origin.checkpoint, ": the checkpoint is not inside a run, so its tokenizer (hash ", origin.tokenizer_hash(),
+       ") cannot be found. Copy the run's tokenizer.rmt into it");
 }
 
 std::shared_ptr<const Tokenizer> tokenizer_of(const Origin& origin) {
@@ -92,7 +92,7 @@ void check_average(const FoundCheckpoint& found) {
   if (const auto first = tensors.lower_bound(kAveragePrefix);
       first == tensors.end() || !first->first.starts_with(kAveragePrefix))
     fail("--weights ema: ", found.path.string(),
-         " holds no average of its weights: train with train.ema, or leave the option out");
+         " has no average of its weights. Train with train.ema, or leave the option out");
 }
 
 void take_average(FoundCheckpoint& found) {
@@ -136,10 +136,10 @@ void warn_of_other_settings(const RunDirectory& run, const Origin& origin, const
   if (list.empty()) return;
   if (replaces(file, origin))  // the user allowed the change, and newer checkpoints are gone or damaged
     log::warn("the checkpoint ", origin.checkpoint,
-              " is from before the run's settings were changed; its own hold here:", list);
+              " was saved before the run's settings were changed. Its own settings are used:", list);
   else
     log::warn(run.config_file(), " differs from the settings in the checkpoint ", origin.checkpoint,
-              ", which hold here:", list, "\nTo restore the file: ", run.restoring_command(origin.checkpoint));
+              ", which are used here:", list, "\nTo restore the file: ", run.restoring_command(origin.checkpoint));
 }
 
 // Returns the checkpoint's settings with the session's changes. Uses the run's current path of the corpus, which may
@@ -153,7 +153,7 @@ Config session_config(const std::optional<RunDirectory>& run, const Origin& orig
     const DataConfig& data = file.config.data;
     if (config.data.mixture.empty() && data.mixture.empty()) config.data.path = data.path;
   } else if (run) {
-    log::warn(run->path(), " has no config.yaml: the settings are those in ", origin.checkpoint);
+    log::warn(run->path(), " has no config.yaml. Using the settings in ", origin.checkpoint);
   }
   if (run) config.run.directory = run->path();
   config.run.device = options.device;
@@ -164,7 +164,7 @@ Config session_config(const std::optional<RunDirectory>& run, const Origin& orig
 void adopt_choices_of(const FoundCheckpoint& found, const ExecContext& ctx) {
   if (!ctx.tuning || adopt_choices(*ctx.tuning, found.manifest.metadata) == 0) return;
   log::warn("measured choices in tuning.yaml differed from those of the checkpoint ", found.path.string(),
-            ", which apply: the numbers are those of the run");
+            ". The checkpoint's apply, so the numbers match the run's");
 }
 
 // Returns the tokens trained before the checkpoint. Weights that were not trained here count as fully trained.

@@ -33,11 +33,11 @@ class Record {
   }
   std::string text(const char* name) const { return text_of(member(name), name); }
   std::string text_of(const Json& value, const char* name) const {
-    if (!value.is_string()) fail(where_, "'", name, "' is a JSON ", value.type_name(), ", expected a text");
+    if (!value.is_string()) fail(where_, "'", name, "' is a JSON ", value.type_name(), ", expected a string");
     return value.get<std::string>();
   }
   std::vector<std::string> texts(const Json& list, const char* name) const {
-    if (!list.is_array() || list.empty()) fail(where_, "'", name, "' is no list of texts");
+    if (!list.is_array() || list.empty()) fail(where_, "'", name, "' is not a list of strings");
     std::vector<std::string> out;
     for (const Json& value : list) out.push_back(text_of(value, name));
     return out;
@@ -49,9 +49,8 @@ class Record {
     const bool number =
         !text.empty() && text.size() < 4 && std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c); });
     if (!number || std::stoul(text) >= count)
-      fail(where_, "'", name, "' is ", shown(value.dump()), ", expected which of the ", count,
-           " choices is right, from 0",
-           text.empty() ? ": test splits come without answers, take the one for validation" : "");
+      fail(where_, "'", name, "' is ", shown(value.dump()), ", expected the index, from 0, of the right one of ", count,
+           " choices", text.empty() ? ". Test splits have no answers. Use the validation split" : "");
     return std::stoul(text);
   }
   [[noreturn]] void refuse(const std::string& what) const { fail(where_, what); }
@@ -91,14 +90,14 @@ TaskItem arc(const Record& r) {
   std::vector<std::string> labels;
   if (const Json& question = r.member("question"); question.is_object()) {
     for (const Json& choice : question.value("choices", Json::array())) {
-      if (!choice.is_object()) r.refuse("'question.choices' is no list of {\"text\": .., \"label\": ..}");
+      if (!choice.is_object()) r.refuse("'question.choices' is not a list of {\"text\": .., \"label\": ..}");
       item.choices.push_back(r.text_of(choice.value("text", Json()), "choices.text"));
       labels.push_back(r.text_of(choice.value("label", Json()), "choices.label"));
     }
     item.context = r.text_of(question.value("stem", Json()), "question.stem");
   } else {
     const Json& choices = r.member("choices");
-    if (!choices.is_object()) r.refuse("'choices' of ARC is {\"text\": [..], \"label\": [..]}");
+    if (!choices.is_object()) r.refuse("'choices' of ARC is not {\"text\": [..], \"label\": [..]}");
     item.choices = r.texts(choices.value("text", Json()), "choices.text");
     labels = r.texts(choices.value("label", Json()), "choices.label");
     item.context = r.text("question");
@@ -113,7 +112,7 @@ TaskItem arc(const Record& r) {
 
 TaskItem mmlu(const Record& r) {
   const std::vector<std::string> answers = r.texts(r.member("choices"), "choices");
-  if (answers.size() > 26) r.refuse("'choices' are more than there are letters");
+  if (answers.size() > 26) r.refuse("'choices' has more entries than there are letters");
   TaskItem item;
   if (const std::string subject = replaced(r.text("subject"), "_", " "); !subject.empty())
     item.context = "The following are multiple choice questions (with answers) about " + subject + ".\n\n";
@@ -130,7 +129,7 @@ TaskItem mmlu(const Record& r) {
 TaskItem lambada(const Record& r) {
   const std::string text = r.text("text");
   const std::size_t blank = text.find_last_of(' ');
-  if (blank == std::string::npos || blank + 1 == text.size()) r.refuse("'text' has no last word behind a blank");
+  if (blank == std::string::npos || blank + 1 == text.size()) r.refuse("'text' has no last word after a blank");
   return {text.substr(0, blank), {text.substr(blank + 1)}, 0};
 }
 
@@ -169,7 +168,7 @@ std::string format_of(const Json& record, const std::string& where) {
     known += str("\n  ", f.name, ":");
     for (const char* name : f.members) known += str(" ", name);
   }
-  fail(where, "this record is of no known task. Each format is known by these members:", known);
+  fail(where, "this record matches no known task format. Each format is recognized by these members:", known);
 }
 
 TaskItem item_of(const std::string& format, const Json& record, const std::string& where) {

@@ -43,7 +43,7 @@ class Encoding {
     const std::span added =
         given.empty() ? std::span(empty_) : std::span(before_).first(missing_before(before_, given));
     for (auto* tokens : {&given, &r.tokens}) tokens->insert(tokens->begin(), added.begin(), added.end());
-    if (given.empty()) fail(where, "the context is empty, and the tokenizer has no token that a text begins with");
+    if (given.empty()) fail(where, "the context is empty, and the tokenizer has no token to start a text with");
     if (r.tokens.size() < 2) fail(where, "the tokenizer has no token for this text");
     r.judged = static_cast<std::int64_t>(r.tokens.size()) - static_cast<std::int64_t>(given.size());
     r.judged = std::clamp<std::int64_t>(r.judged, 1, static_cast<std::int64_t>(r.tokens.size()) - 1);
@@ -79,10 +79,10 @@ bool is_right(const Question& q, const std::vector<Score>& scores, const std::ve
 
 void warn_of(const Task& task, std::int64_t context, const std::string& from) {
   if (const std::int64_t cut = cut_requests(task, context))
-    log::warn(from, ": ", counted(cut, "text"), " of ", task.name, " longer than ", context, " tokens: the last ",
-              context, " of each count");
+    log::warn(from, ": cut ", counted(cut, "text"), " of ", task.name, " longer than ", context, " tokens to the last ",
+              context, " of each");
   if (task.garbled)
-    log::warn(from, ": the tokenizer lacks characters of ", task.name, ": the model sees its texts garbled");
+    log::warn(from, ": the tokenizer lacks characters of ", task.name, ", so the model sees garbled texts");
 }
 
 void add_share(TaskResult& result, const std::string& name, std::int64_t right) {
@@ -99,10 +99,10 @@ std::vector<TaskSpec> parse_tasks(const std::string& from, const std::vector<std
   for (const std::string& spec : specs) {
     const std::size_t at = spec.find('=');
     if (at == std::string::npos || at + 1 == spec.size() || !is_name(spec.substr(0, at)))
-      fail(from, ": ", spec, " is no task: expected NAME=FILE, with a name of letters, digits, - and _");
+      fail(from, ": ", spec, " is not a task: expected NAME=FILE, with a name of letters, digits, - and _");
     out.push_back({spec.substr(0, at), spec.substr(at + 1)});
     if (!names.insert(out.back().name).second)
-      fail(from, ": two tasks are called ", out.back().name, ": give each a name of its own");
+      fail(from, ": two tasks are called ", out.back().name, ". Give each a different name");
   }
   return out;
 }
@@ -117,7 +117,7 @@ Task read_task(const TaskSpec& spec, const Tokenizer& tokenizer) {
   });
   lines.block(text);
   lines.end_of_file();
-  if (task.questions.empty()) fail(spec.file, " holds no question: a task is a file of JSON Lines");
+  if (task.questions.empty()) fail(spec.file, " contains no question. A task is a file of JSON Lines");
   task.cloze = task.format == "lambada";
   task.garbled = encode.lossy();
   return task;

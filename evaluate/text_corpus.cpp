@@ -16,8 +16,8 @@ class TemporaryFolder {
   TemporaryFolder() {
     std::string name = (std::filesystem::temp_directory_path() / "ringmaster-text-XXXXXX").string();
     if (!::mkdtemp(name.data()))
-      fail("cannot make a folder for temporary files in ", std::filesystem::temp_directory_path().string(),
-           ": set TMPDIR to a folder that can be written");
+      fail("cannot create a folder for temporary files in ", std::filesystem::temp_directory_path().string(),
+           ". Set TMPDIR to a writable folder");
     path_ = name;
   }
   ~TemporaryFolder() {

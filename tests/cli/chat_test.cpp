@@ -56,7 +56,7 @@ TEST_F(ChatTest, LinesAreAnswered) {
   const test::Finished long_one = talk("a\nb\nc\n");
   EXPECT_EQ(long_one.code, 1);
   EXPECT_NE(long_one.output.find("the conversation has "), std::string::npos) << long_one.output;
-  EXPECT_NE(long_one.output.find("the model's context 64: begin another one"), std::string::npos) << long_one.output;
+  EXPECT_NE(long_one.output.find("the model's context is 64. Start a new one"), std::string::npos) << long_one.output;
   EXPECT_NE(long_one.output.find("--context N"), std::string::npos) << long_one.output;
   EXPECT_EQ(talk("a\n", {"--system", std::string(60, 's')}).code, 1) << "the system's text is part of it";
   const test::Finished other = talk("a\n", {"--chat-template", "llama2", "--system", "x"});
@@ -128,7 +128,7 @@ TEST_F(ChatTest, WrongConversationsAreRefused) {
     EXPECT_EQ(error["param"], "messages");
     EXPECT_NE(error["message"].get<std::string>().find(word), std::string::npos) << a.body;
   };
-  refused(json::array({user(std::string(64, 'a'))}), "tokens, and the model's context 64");
+  refused(json::array({user(std::string(64, 'a'))}), "tokens, but the model's context is 64");
   refused(json::array({user("a"), {{"role", "system"}, {"content", "late"}}}), "llama2");
   refused(json::array(), "list of messages");
   EXPECT_EQ(ask({{"messages", {user("a")}}, {"max_tokens", 1}}).status, 200);

@@ -145,7 +145,7 @@ TEST(Chat, WhatTheTemplateRefusesIsSaid) {
   expect_error([&] { llama.prompt({{"critic", "x"}}, 100); }, {"llama2", "no 'critic'"});
   expect_error([&] { llama.prompt({}, 100); }, {"empty"});
   const Chat silent({"{# nothing #}", {}}, "t", bytes);
-  expect_error([&] { silent.prompt({{"user", "x"}}, 100); }, {"writes nothing"});
+  expect_error([&] { silent.prompt({{"user", "x"}}, 100); }, {"produces no text"});
 }
 
 // Before its answers are looked for, which takes a time that grows with the square of their number.
@@ -158,7 +158,7 @@ TEST(Chat, WhatCannotFitIsRefusedAtOnce) {
     talk.push_back({"assistant", "a"});
   }
   const std::clock_t begin = std::clock();
-  expect_error([&] { chat.prompt(talk, 400); }, {"the conversation has ", "the model's context 400"});
+  expect_error([&] { chat.prompt(talk, 400); }, {"the conversation has ", "the model's context is 400"});
   EXPECT_LT(std::clock() - begin, 2 * CLOCKS_PER_SEC);
   const std::vector<ChatMessage> little(talk.begin(), talk.begin() + 3);
   const std::size_t tokens = chat.prompt(little, 400).size();

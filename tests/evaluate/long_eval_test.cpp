@@ -211,8 +211,9 @@ TEST(Passkey, TooSmallALengthIsRefused) {
     task.prompt(100, 0.5, 0);
     FAIL();
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find(str("of 100 tokens: without any filler it takes ", task.bare_tokens())),
-              std::string::npos)
+    EXPECT_NE(
+        std::string(e.what()).find(str("of 100 tokens is too short: without any filler it needs ", task.bare_tokens())),
+        std::string::npos)
         << e.what();
   }
   EXPECT_NO_THROW(task.prompt(task.bare_tokens(), 0.5, 0));
@@ -323,7 +324,7 @@ TEST_F(LongEval, Command) {
     EXPECT_NE(f.code, 0);
     EXPECT_NE(f.output.find(why), std::string::npos) << f.output;
   };
-  refused({"eval", path("run"), "--long", "--lengths", "100"}, "without any filler it takes");
+  refused({"eval", path("run"), "--long", "--lengths", "100"}, "without any filler it needs");
   refused({"eval", path("run"), "--lengths", "100"}, "--lengths requires --long");
   ASSERT_EQ(train("learned", "learned").code, 0);
   refused({"eval", path("learned"), "--long", "--length", "65"}, "--length: expected at most 64 tokens, got 65");

@@ -264,7 +264,7 @@ TEST_F(DamagedRuns, AllowedChangesSurviveAKillBeforeTheNextCheckpoint) {
     return process.wait();
   };
   const Finished evaluated = ring({"eval", path("run")});  // the settings are right, the checkpoint is old
-  expect_parts(evaluated, 0, {"is from before the run's settings were changed", "0.001 -> 0.002"});
+  expect_parts(evaluated, 0, {"was saved before the run's settings were changed", "0.001 -> 0.002"});
   EXPECT_EQ(evaluated.output.find("To restore"), std::string::npos) << evaluated.output;
   expect_parts(goes_on({ring_binary(), "train", path("run")}), -SIGKILL, {"changed settings", "0.001 -> 0.002"});
   expect_parts(goes_on(train("run", changed)), -SIGKILL, {"resuming from step 10"});

@@ -109,7 +109,7 @@ TEST_F(EmaRuns, BeginsAndEndsInAResumedRun) {
     if (std::string(command) == "export") arguments.insert(arguments.end(), {"--output", path("out")});
     const Finished none = ring(arguments);
     EXPECT_EQ(none.code, 1) << command;
-    EXPECT_NE(none.output.find("holds no average of its weights: train with train.ema"), std::string::npos)
+    EXPECT_NE(none.output.find("has no average of its weights. Train with train.ema"), std::string::npos)
         << command << ": " << none.output;
   }
 }
