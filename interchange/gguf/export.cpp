@@ -59,14 +59,15 @@ std::shared_ptr<const Tokenizer> needed_tokenizer(const Origin& origin) {
   try {
     return tokenizer_of(origin);
   } catch (const Error& e) {
-    fail("a GGUF file holds the tokenizer, and the run has none: ", e.what());
+    fail("a GGUF file needs the tokenizer, but the run has none: ", e.what());
   }
 }
 
 void note_types(const std::vector<GgufWeight>& weights, GgufType type, std::vector<std::string>& notes) {
   if (type != GgufType::q8_0) return;
   const auto count = std::ranges::count_if(weights, [](const GgufWeight& w) { return w.tensor.type == GgufType::f16; });
-  if (count) notes.push_back(str(count, " of the matrices are F16: their rows are no multiple of ", kQ8Block));
+  if (count)
+    notes.push_back(str(count, " of the matrices are F16, because their row length is not a multiple of ", kQ8Block));
 }
 
 // Adds the end-of-text tokens besides eos_token_id, for which llama.cpp has two more keys.
@@ -78,7 +79,7 @@ void add_more_ends(GgufKeys& keys, const TextEnds& ends, std::vector<std::string
   for (std::size_t i = 0; i < std::min(more.size(), std::size(kKeys)); ++i)
     keys.emplace_back(kKeys[i], static_cast<std::uint32_t>(more[i]));
   for (std::size_t i = std::size(kKeys); i < more.size(); ++i)
-    notes.push_back(str("Token ", more[i], " ends a text too, and a GGUF file has no key for a fourth one"));
+    notes.push_back(str("Token ", more[i], " also ends a text, but a GGUF file has no key for a fourth end token"));
 }
 
 void write_file(const FoundCheckpoint& found, const GgufKeys& keys, const std::vector<GgufWeight>& weights,
@@ -118,7 +119,8 @@ GgufExported export_found(const FoundCheckpoint& found, const std::string& file,
 
 GgufExported export_to_gguf(const std::string& run_or_checkpoint, const std::string& file, const GgufOptions& options) {
   std::error_code ignored;  // errors of the path show up when writing
-  if (fs::exists(file, ignored)) fail(file, " exists, and nothing is overwritten: give another name, or remove it");
+  if (fs::exists(file, ignored))
+    fail(file, " already exists and is not overwritten. Give a different name, or remove it");
   GgufExported exported;
   const auto find = [&] { return find_checkpoint(run_or_checkpoint); };
   read_found(find, [&](FoundCheckpoint& found) {

@@ -11,7 +11,8 @@ namespace {
 constexpr const char* kOtherFormat = "Export it with --format hf instead";
 
 [[noreturn]] void refuse(const std::string& setting, const std::string& architecture, const std::string& has) {
-  fail(setting, " cannot be exported as GGUF: llama.cpp's '", architecture, "' has ", has, ". ", kOtherFormat);
+  fail(setting, " cannot be exported as GGUF: llama.cpp's '", architecture, "' supports only ", has, ". ",
+       kOtherFormat);
 }
 
 std::string name_of(Family family) {
@@ -34,7 +35,8 @@ void check_expressible(const std::string& a, const ModelConfig& c) {
   if (c.rope.scaling == RopeScaling::dynamic)
     refuse("model.rope.scaling: dynamic", a, "frequencies that are the same for all lengths");
   if (c.rope.scaling == RopeScaling::yarn)
-    fail("model.rope.scaling: yarn is not written as GGUF yet. ", kOtherFormat, ", which llama.cpp's converter reads");
+    fail("model.rope.scaling: yarn cannot be exported as GGUF yet. ", kOtherFormat,
+         ", which llama.cpp's converter reads");
   if (a == "qwen2" && c.head_dim * c.heads != c.width)
     refuse(str("model.head_dim: ", c.head_dim), a, str("width / heads, here ", c.width / c.heads));
 }

@@ -78,8 +78,9 @@ std::string joined_steps(const Json& file) {
 void note_normalizer(const Json& file, std::vector<std::string>& notes) {
   if (!file.contains("normalizer") || file.at("normalizer").is_null()) return;
   const Json& normalizer = file.at("normalizer");
-  if (normalizer.at("type") != "NFC") refuse("its normalizer is ", normalizer.dump(), ", and llama.cpp has none");
-  notes.push_back("llama.cpp does not normalize text (NFC): text that is not normalized has other tokens there");
+  if (normalizer.at("type") != "NFC") refuse("its normalizer is ", normalizer.dump(), ", but llama.cpp has none");
+  notes.push_back(
+      "llama.cpp does not normalize text (NFC), so text that is not normalized gets different tokens there");
 }
 
 std::string merge_of(const Json& j) {
@@ -99,7 +100,7 @@ void add_added_tokens(const Json& file, Vocabulary& vocabulary, std::vector<std:
     const std::string content = t.at("content");
     vocabulary.set(t.at("id"), content, t.value("special", false) ? Type::control : Type::user_defined);
     if (t.value("lstrip", false) || t.value("rstrip", false) || t.value("single_word", false))
-      notes.push_back(str("llama.cpp takes '", content, "' without the blank space around it, and within words"));
+      notes.push_back(str("llama.cpp matches '", content, "' without the whitespace around it, and also inside words"));
   }
 }
 
@@ -132,10 +133,11 @@ void add_bytes(GgufKeys& keys, const Tokenizer& tokenizer, Vocabulary& vocabular
 void add_sentencepiece(GgufKeys& keys, const Tokenizer& tokenizer, Vocabulary& vocabulary,
                        std::vector<std::string>& notes) {
   const SentencePieces model = read_sentencepieces(tokenizer.plain_file(), "tokenizer.model");
-  if (!model.bpe) refuse("of SentencePiece's algorithms llama.cpp has BPE for such models, not unigram");
+  if (!model.bpe) refuse("for SentencePiece models, llama.cpp supports BPE, but not unigram");
   if (std::ranges::count(model.pieces, Type::byte, &SentencePieces::Piece::type) != kBytes)
-    refuse("it has no tokens for bytes (byte_fallback), without which llama.cpp fails at characters that it lacks");
-  if (model.replaces) notes.push_back("llama.cpp does not normalize text: what SentencePiece replaces stays there");
+    refuse("it has no byte tokens (byte_fallback), without which llama.cpp fails on characters outside the vocabulary");
+  if (model.replaces)
+    notes.push_back("llama.cpp does not normalize text, so characters that SentencePiece replaces stay there");
   std::vector<float> scores(vocabulary.tokens.size());
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
     const SentencePieces::Piece& p = model.pieces[id];
@@ -153,7 +155,7 @@ void add_vocabulary(GgufKeys& keys, const Tokenizer& tokenizer, Vocabulary& voca
                     std::vector<std::string>& notes) {
   if (tokenizer.kind() == "tokenizer.json") return add_json(keys, tokenizer.plain_file(), vocabulary, notes);
   if (tokenizer.kind() == "sentencepiece") return add_sentencepiece(keys, tokenizer, vocabulary, notes);
-  if (tokenizer.kind() != "bytes") refuse("llama.cpp has none of kind ", tokenizer.kind());
+  if (tokenizer.kind() != "bytes") refuse("llama.cpp does not support its kind, ", tokenizer.kind());
   add_bytes(keys, tokenizer, vocabulary);
 }
 
@@ -166,11 +168,11 @@ std::map<std::string, std::string> add_ends(GgufKeys& keys, const Tokenizer& tok
   const auto end = tokenizer.end_of_text();
   if (!end)
     refuse(
-        "no token is known that ends a text, and llama.cpp would take one of its own for it (eos_token of a "
-        "tokenizer_config.json beside tokenizer.json says it)");
+        "its end-of-text token is not known, and llama.cpp would use an arbitrary one. Set eos_token in a "
+        "tokenizer_config.json beside tokenizer.json");
   const std::vector<std::int32_t> before = tokenizer.before_text(), after = tokenizer.after_text();
   if (before.size() > 1 || after.size() > 1 || (!after.empty() && after[0] != *end))
-    refuse("it puts other tokens around a text than one that begins and one that ends it");
+    refuse("it adds tokens to a text other than one begin token and one end token");
   std::int64_t first = before.empty() ? tokenizer.begin_of_text().value_or(*end) : before[0];
   for (const auto& [name, text] : format.tokens)
     if (const auto at = std::ranges::find(vocabulary.tokens, text);
@@ -211,13 +213,13 @@ std::string gguf_pre_tokenizer(const std::string& json) {
     if (steps == known) return name;
   if (!steps.ends_with("bytes") && !steps.ends_with("bytes, ignore_merges"))
     refuse("it is not byte-level. If a tokenizer.model came with it, import again with --tokenizer tokenizer.model");
-  refuse("llama.cpp has no name for how it divides text (", steps, ")");
+  refuse("llama.cpp has no pre-tokenizer that divides text in the same way (", steps, ")");
 }
 
 GgufKeys gguf_tokenizer(const Tokenizer& tokenizer, const chat::Format& format, std::int64_t vocab_size,
                         std::vector<std::string>& notes) {
   if (tokenizer.vocab_size() > vocab_size)
-    fail("the tokenizer has ", tokenizer.vocab_size(), " tokens, the model ", vocab_size);
+    fail("the tokenizer has ", tokenizer.vocab_size(), " tokens, but the model has only ", vocab_size);
   GgufKeys keys;
   Vocabulary vocabulary(vocab_size);
   add_vocabulary(keys, tokenizer, vocabulary, notes);

@@ -50,7 +50,7 @@ std::uint64_t gguf_bytes(GgufType type, std::uint64_t values) {
 
 void gguf_round(GgufType type, const float* from, std::size_t count, std::byte* to) {
   if (type != GgufType::q8_0) return round_to(float_type(type), from, count, to);
-  RING_CHECK(count % kBlock == 0, count, " values are no whole blocks of ", kBlock);
+  RING_CHECK(count % kBlock == 0, count, " values are not whole blocks of ", kBlock);
   for (std::size_t i = 0; i < count; i += kBlock) round_block(from + i, to + gguf_bytes(type, i));
 }
 

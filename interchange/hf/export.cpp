@@ -64,8 +64,8 @@ void write_tokenizer(const fs::path& folder, const Tokenizer& tokenizer, const c
   save_tokenizer(tokenizer, (folder / "tokenizer.rmt").string());
   if (!format.source.empty()) write_text(folder / kChatTemplateFile, format.json());
   if (tokenizer.plain_file().empty()) {
-    notes.push_back(str("transformers has no form of a ", tokenizer.kind(),
-                        " tokenizer: tokenizer.rmt is for ringmaster import alone"));
+    notes.push_back(str("transformers does not support the ", tokenizer.kind(),
+                        " tokenizer: only ringmaster import can read tokenizer.rmt"));
     return;
   }
   const bool model = tokenizer.kind() == "sentencepiece";

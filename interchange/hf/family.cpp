@@ -27,7 +27,7 @@ const FamilyNames& names_of(Family f) { return *std::ranges::find(kFamilies, f, 
 std::string value_of(ModelConfig model, const std::string& key) {
   const config::Node root = bind_config(model);
   const auto field = std::ranges::find(root.fields, key, &config::Field::name);
-  RING_CHECK(field != root.fields.end(), "no setting model.", key);
+  RING_CHECK(field != root.fields.end(), "there is no setting model.", key);
   return config::to_text(field->node.get());
 }
 
@@ -38,7 +38,7 @@ class Needs {
   void need(bool holds, const char* key, const std::string& needed) const {
     if (!holds)
       fail("model.", key, ": ", value_of(model_, key), " cannot be exported: ", architecture(family_),
-           ", the nearest of the published families, has ", needed);
+           ", the closest published family, requires ", needed);
   }
 
  private:
@@ -53,10 +53,12 @@ void check_gpt2(const ModelConfig& c) {
   n.need(c.mlp == Mlp::gelu || c.mlp == Mlp::gelu_tanh, "mlp", "gelu or gelu_tanh");
   n.need(c.biases == Biases::all, "biases", "all");
   n.need(!c.qk_norm, "qk_norm", "none");
-  n.need(c.kv_heads == c.heads, "kv_heads", "as many as heads");
+  n.need(c.kv_heads == c.heads, "kv_heads", "the same number as heads");
   n.need(c.head_dim * c.heads == c.width, "head_dim", "width / heads");
   for (const std::int64_t window : windows_of(c))
-    if (window) fail("model.attention.kind: window cannot be exported: ", architecture(Family::gpt2), " has dense");
+    if (window)
+      fail("model.attention.kind: window cannot be exported: ", architecture(Family::gpt2),
+           " has only dense attention");
 }
 
 Family closest_with_rope(const ModelConfig& c) {
@@ -69,9 +71,9 @@ Family closest_with_rope(const ModelConfig& c) {
 Family with_windows(Family f, const std::vector<std::int64_t>& windows) {
   if (f != Family::llama || std::ranges::count(windows, 0) == std::ssize(windows)) return f;
   if (std::ranges::adjacent_find(windows, std::ranges::not_equal_to()) != windows.end())
-    fail("model.attention_layers: windows in some layers alone cannot be exported: ", architecture(Family::mistral),
-         " has them in all, and ", architecture(Family::qwen2), " needs biases: qkv, ", architecture(Family::qwen3),
-         " qk_norm: true");
+    fail("model.attention_layers: windows in only some layers cannot be exported: ", architecture(Family::mistral),
+         " has them in all, ", architecture(Family::qwen2), " requires biases: qkv, and ", architecture(Family::qwen3),
+         " requires qk_norm: true");
   return Family::mistral;
 }
 
@@ -80,7 +82,7 @@ void check_one_window(const std::vector<std::int64_t>& windows) {
   for (const std::int64_t window : windows) {
     if (one && window && window != one)
       fail("model.attention_layers: windows of ", one, " and of ", window,
-           " tokens cannot be exported: a published model has one width");
+           " tokens cannot be exported: a published model has a single window size");
     one = std::max(one, window);
   }
 }

@@ -111,7 +111,7 @@ class Weights {
   void check_finite(const Tensor& t, const Source& s) const {
     if (!all_finite(kept_type(t.dtype()), t.raw(), static_cast<std::size_t>(t.numel())))
       fail(files_.file_of(s.name).string(), ": tensor '", s.name,
-           "' holds values that are not finite: the file is damaged, or the model was when it was written");
+           "' contains values that are not finite. The file is damaged, or the model already was when it was saved");
   }
 
   // Handles files of GPT2Model, which lack the prefix that GPT2LMHeadModel gives its tensors.
@@ -147,7 +147,8 @@ class Weights {
     std::vector<std::string> others;
     for (const std::string& name : files_.names())
       if (!used_.contains(name) && !is_known_buffer(name) && !is_tied_head(name)) others.push_back(name);
-    if (!others.empty()) fail(folder_.string(), ": tensors that config.json has no use for: ", some_of(others));
+    if (!others.empty())
+      fail(folder_.string(), ": the model in config.json does not use these tensors: ", some_of(others));
   }
 
   // Returns true if a file stores a tied head, which must equal the embedding.
@@ -156,7 +157,7 @@ class Weights {
     const Source& embedding = all.at("embedding.tokens.weight").second;
     if (!std::ranges::equal(files_.bytes(name), files_.bytes(embedding.name)))
       fail(folder_.string(), ": tie_word_embeddings of config.json is true, but ", name, " differs from ",
-           embedding.name, ": set it to false if the head is meant to be another one");
+           embedding.name, ". Set it to false if the head is a separate matrix");
     return true;
   }
 
@@ -219,7 +220,7 @@ void write_checkpoint_of(const Weights& weights, const fs::path& folder, const s
   }
   commit_manifest(plan, temporary, final);
   if (const auto problems = verify_checkpoint(final, /*from_disk=*/true); !problems.empty())
-    fail("what was written cannot be read back: ", problems.front());
+    fail("the written checkpoint cannot be read back: ", problems.front());
 }
 
 // --- the run ---
@@ -237,12 +238,11 @@ std::shared_ptr<const Tokenizer> tokenizer_in(const fs::path& folder, const Impo
   }
   if (!problems.empty())
     fail("the model's tokenizer cannot be read: ", joined(problems, "; "),
-         ". Put the right file there, name one with --tokenizer FILE, or import the weights alone: --tokenizer ",
+         ". Put the right file there, name one with --tokenizer FILE, or import only the weights: --tokenizer ",
          kNoTokenizer);
-  notes.push_back(
-      str("The run has no tokenizer: ", folder.string(),
-          " holds none that is read here (tokenizer.rmt, tokenizer.json, SentencePiece's tokenizer.model). With "
-          "--tokenizer FILE it gets one"));
+  notes.push_back(str("The run has no tokenizer: ", folder.string(),
+                      " contains none of the supported files (tokenizer.rmt, tokenizer.json, SentencePiece's "
+                      "tokenizer.model). To add one, import with --tokenizer FILE"));
   return nullptr;
 }
 
@@ -276,15 +276,15 @@ std::string generation_text_in(const fs::path& folder, const std::string& config
     parse_generation_config(all.dump(), "config.json", vocab_size);
     return all.empty() ? "" : all.dump(2) + "\n";
   } catch (const Error& e) {
-    notes.push_back(str("Texts end and are drawn as by default: ", e.what()));
+    notes.push_back(str("The defaults for ending and sampling texts are used: ", e.what()));
     return "";
   }
 }
 
 void check_vocabulary(const Tokenizer& tokenizer, const ModelConfig& model) {
   if (tokenizer.vocab_size() > model.vocab_size)
-    fail("the tokenizer (", tokenizer.kind(), ") has ", tokenizer.vocab_size(), " tokens, the model ", model.vocab_size,
-         ": it is not the model's. Give the right one with --tokenizer");
+    fail("the tokenizer (", tokenizer.kind(), ") has ", tokenizer.vocab_size(), " tokens, but the model has only ",
+         model.vocab_size, ", so it is not the model's tokenizer. Give the right one with --tokenizer");
 }
 
 struct ModelFile {
@@ -314,7 +314,7 @@ std::string config_in(const fs::path& folder, std::string& file) {
   file = (folder / "config.json").string();
   check_import_folder(folder.string());
   if (!fs::exists(file, error) && !error)
-    fail(folder.string(), " has no config.json: give the folder of a published model");
+    fail(folder.string(), " has no config.json. Give the folder of a published model");
   if (error) fail("cannot read ", folder.string(), ": ", io_error_text(error.value()));
   return std::string(without_byte_order_marks(read_text(file, kMaxConfig)));
 }
@@ -324,7 +324,7 @@ std::string config_in(const fs::path& folder, std::string& file) {
 void check_import_folder(const std::string& folder) {
   std::error_code error;
   if (!fs::exists(folder, error) && !error)
-    fail(folder, " does not exist: give the folder of a published model", download_advice(folder));
+    fail(folder, " does not exist. Give the folder of a published model", download_advice(folder));
 }
 
 Imported import_from_hf(const std::string& from, const std::string& output, const ImportOptions& options) {

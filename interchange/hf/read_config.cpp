@@ -48,7 +48,7 @@ class Keys {
     return has(key) ? at(key).get<bool>() : other;
   }
   std::string text_or(const char* key, const std::string& other) const {
-    if (has(key) && !at(key).is_string()) wrong(key, "a text");
+    if (has(key) && !at(key).is_string()) wrong(key, "a string");
     return has(key) ? at(key).get<std::string>() : other;
   }
   Keys section(const char* key) const {
@@ -82,24 +82,24 @@ struct Neutral {
 void refuse_what_is_missing_here(const Keys& k) {
   static const std::vector<Neutral> all = {
       {"quantization_config", nullptr, "weights are read as F32, F16 or BF16; publish or load them dequantized"},
-      {"auto_map", nullptr, "the model is computed by Python code of its own"},
-      {"partial_rotary_factor", 1.0, "positions rotate all channels of a head here"},
-      {"attn_logit_softcapping", nullptr, "there are no soft caps here"},
-      {"final_logit_softcapping", nullptr, "there are no soft caps here"},
-      {"clip_qkv", nullptr, "queries, keys and values are not clipped here"},
-      {"num_experts", nullptr, "there are no mixtures of experts here"},
-      {"num_local_experts", nullptr, "there are no mixtures of experts here"},
-      {"scale_attn_weights", true, "scores are divided by the root of the head's width here"},
-      {"scale_attn_by_inverse_layer_idx", false, "all layers scale their scores alike here"},
-      {"add_cross_attention", false, "there is no encoder to attend to here"},
-      {"is_encoder_decoder", false, "there is no encoder here"}};
+      {"auto_map", nullptr, "the model is computed by its own Python code"},
+      {"partial_rotary_factor", 1.0, "only rotation of all channels of a head is supported"},
+      {"attn_logit_softcapping", nullptr, "soft caps are not supported"},
+      {"final_logit_softcapping", nullptr, "soft caps are not supported"},
+      {"clip_qkv", nullptr, "clipping of queries, keys and values is not supported"},
+      {"num_experts", nullptr, "mixtures of experts are not supported"},
+      {"num_local_experts", nullptr, "mixtures of experts are not supported"},
+      {"scale_attn_weights", true, "scores are always divided by the square root of the head's width"},
+      {"scale_attn_by_inverse_layer_idx", false, "all layers must scale their scores in the same way"},
+      {"add_cross_attention", false, "attention to an encoder is not supported"},
+      {"is_encoder_decoder", false, "encoders are not supported"}};
   for (const Neutral& n : all)
     if (k.has(n.key) && k.at(n.key) != n.value) k.refuse(n.key, n.why);
 }
 
 Family family_in(const Keys& k) {
   const std::optional<Family> family = family_of_type(k.text_or("model_type", ""));
-  const std::string known = "known are " + all_architectures();
+  const std::string known = "supported are " + all_architectures();
   if (!family) {
     k.at("model_type");
     k.refuse("model_type", known);
@@ -145,7 +145,7 @@ std::int64_t original_context(const Keys& model, const Keys& r) {
 }
 
 void read_yarn(const Keys& model, const Keys& r, RopeConfig& rope) {
-  if (!r.flag_or("truncate", true)) r.refuse("truncate", "the ramp is between whole channels here");
+  if (!r.flag_or("truncate", true)) r.refuse("truncate", "only a ramp between whole channels is supported");
   rope.beta_fast = r.number_or("beta_fast", rope.beta_fast);
   rope.beta_slow = r.number_or("beta_slow", rope.beta_slow);
   rope.attention_factor = yarn_attention_factor(r, rope.factor);
@@ -155,8 +155,7 @@ void read_yarn(const Keys& model, const Keys& r, RopeConfig& rope) {
 // Returns the kind of scaling: rope_type, or `type` in files of older versions.
 std::string rope_type(const Keys& r) {
   const std::string old = r.text_or("type", "default"), type = r.text_or("rope_type", old);
-  if (r.has("type") && old != type)
-    r.refuse("rope_type", str("type says '", old, "'. Remove the one that does not hold"));
+  if (r.has("type") && old != type) r.refuse("rope_type", str("type is '", old, "'. Remove the wrong one"));
   return type;
 }
 
@@ -176,22 +175,21 @@ void read_rope(const Keys& k, RopeConfig& rope) {
     k.refuse("rope_parameters",
              str("its rope_theta differs from the one in rope_scaling or in the model, ", rope.theta));
   if (k.number_or("rope_theta", rope.theta) != rope.theta)
-    r.refuse("rope_theta",
-             str("beside ", key, " it is ", k.number("rope_theta"), ". Remove the one that does not hold"));
+    r.refuse("rope_theta", str("outside of ", key, " it is ", k.number("rope_theta"), ". Remove the wrong one"));
   const std::string type = rope_type(r);
   if (r.number_or("partial_rotary_factor", 1) != 1)
-    r.refuse("partial_rotary_factor", "all channels of a head rotate here");
+    r.refuse("partial_rotary_factor", "only rotation of all channels of a head is supported");
   if (type == "default") {
     if (r.number_or("factor", 1) != 1)
-      r.refuse("factor", "no rope_type says how positions are scaled by it. Set rope_type, or remove factor");
+      r.refuse("factor", "there is no rope_type that defines how it scales positions. Set rope_type, or remove factor");
     return;
   }
   const auto* const kind = std::ranges::find(kRopeKinds, type, &RopeKind::name);
   if (kind == std::end(kRopeKinds))
-    k.refuse(key, "of the kinds (rope_type), default, linear, dynamic, llama3 and yarn are known here");
+    k.refuse(key, "supported kinds (rope_type) are default, linear, dynamic, llama3 and yarn");
   rope.scaling = kind->scaling;
   rope.factor = r.number("factor");
-  if (!(rope.factor >= 1)) r.wrong("factor", "a number of at least 1: it stretches the context");
+  if (!(rope.factor >= 1)) r.wrong("factor", "a number of at least 1, by which the context is extended");
   if (rope.scaling == RopeScaling::linear) return;
   if (rope.scaling == RopeScaling::yarn) return read_yarn(k, r, rope);
   if (rope.scaling == RopeScaling::dynamic) {
@@ -214,11 +212,11 @@ std::vector<bool> layers_with_windows(const Keys& k, std::int64_t layers) {
     return with;
   }
   const json& types = k.at("layer_types");
-  if (!types.is_array() || std::ssize(types) != layers) k.wrong("layer_types", str("a list of ", layers, " texts"));
+  if (!types.is_array() || std::ssize(types) != layers) k.wrong("layer_types", str("a list of ", layers, " strings"));
   for (std::size_t i = 0; i < with.size(); ++i) {
     with[i] = types[i] == "sliding_attention";
     if (!with[i] && types[i] != "full_attention")
-      k.refuse("layer_types", "known are full_attention and sliding_attention");
+      k.refuse("layer_types", "supported are full_attention and sliding_attention");
   }
   return with;
 }
@@ -253,8 +251,8 @@ Biases read_biases(const Keys& k, Family family) {
   if (family == Family::llama && attention && mlp) return Biases::all;
   if (attention)
     k.refuse("attention_bias",
-             "biases of queries, keys, values and the output, and none of the MLP, are no setting here");
-  if (mlp) k.refuse("mlp_bias", "biases of the MLP and none of attention are no setting here");
+             "biases of queries, keys, values and the output without biases of the MLP are not supported");
+  if (mlp) k.refuse("mlp_bias", "biases of the MLP without biases of attention are not supported");
   return Biases::none;
 }
 
@@ -272,7 +270,7 @@ ModelConfig like_llama(const Keys& k, Family family) {
   c.context = k.count("max_position_embeddings");
   c.norm_eps = k.number_or("rms_norm_eps", 1e-6);
   if (const std::string act = k.text_or("hidden_act", "silu"); act != "silu" && act != "swish")
-    k.refuse("hidden_act", "a gated MLP has silu here");
+    k.refuse("hidden_act", "a gated MLP supports only silu");
   c.qk_norm = family == Family::qwen3;
   c.biases = read_biases(k, family);
   c.tied_embeddings = k.flag_or("tie_word_embeddings", false);
@@ -285,7 +283,7 @@ Mlp gelu_in(const Keys& k) {
   const std::string act = k.text_or("activation_function", "gelu_new");
   if (act == "gelu") return Mlp::gelu;
   if (act != "gelu_new" && act != "gelu_pytorch_tanh")
-    k.refuse("activation_function", "known are gelu_new, gelu_pytorch_tanh and gelu");
+    k.refuse("activation_function", "supported are gelu_new, gelu_pytorch_tanh and gelu");
   return Mlp::gelu_tanh;
 }
 
@@ -312,7 +310,7 @@ json parse(const std::string& text, const std::string& file) {
   } catch (const Error& e) {
     fail(file, " cannot be read as JSON: ", e.what());
   }
-  if (!j.is_object()) fail(file, ": it is no JSON object");
+  if (!j.is_object()) fail(file, ": expected a JSON object");
   return j;
 }
 

@@ -73,8 +73,8 @@ void check_wanted_context(const ModelConfig& model, std::int64_t wanted) {
   const RopeConfig& rope = model.rope;
   if (model.positions != Positions::rope || !has_original_context(rope)) return;
   if (rope.scaling == RopeScaling::dynamic && wanted != rope.original_context)
-    fail("--context: ", wanted, " tokens, but an export of model.rope.scaling: dynamic names ",
-         "model.rope.original_context, ", rope.original_context, ": leave it out");
+    fail("--context: ", wanted, " tokens, but an export of model.rope.scaling: dynamic has ",
+         "model.rope.original_context, ", rope.original_context, ". Leave the option out");
   if (wanted < rope.original_context)
     fail("--context: expected at least model.rope.original_context, ", rope.original_context, ", got ", wanted);
 }
@@ -93,11 +93,12 @@ void set_exported_context(ModelConfig& model, const Origin& origin, std::int64_t
   if (has_original_context(model.rope) && model.rope.original_context > c.tokens)
     c = {model.rope.original_context, "model.rope.original_context"};
   if (c.tokens != model.context)
-    notes.push_back(str("The context is ", c.tokens, " tokens, from ", c.from, ", and not the ", model.context,
+    notes.push_back(str("The context is ", c.tokens, " tokens, from ", c.from, ", instead of the ", model.context,
                         " that the run was trained with (model.context). To set it: --context N"));
   else if (!missing.empty())
-    notes.push_back(str("The context is the ", c.tokens, " tokens that the run was trained with (model.context), as ",
-                        missing, " (run.init_from) cannot be read. To set it: --context N"));
+    notes.push_back(str("The context is the ", c.tokens,
+                        " tokens that the run was trained with (model.context), because ", missing,
+                        " (run.init_from) cannot be read. To set it: --context N"));
   model.context = c.tokens;
 }
 
@@ -106,7 +107,7 @@ void check_saved(const FoundCheckpoint& found, const std::vector<PublishedTensor
     for (const OurTensor& part : t.parts) {
       const auto saved = found.manifest.tensors.find(state_name(part));
       if (saved == found.manifest.tensors.end() || saved->second.global_shape != part.shape)
-        fail(found.path.string(), ": its settings ask for a tensor ", state_name(part), " ", part.shape,
+        fail(found.path.string(), ": its settings require a tensor ", state_name(part), " ", part.shape,
              ", which it does not have");
     }
 }
@@ -146,9 +147,9 @@ TextEnds all_ends_of(const Origin& origin, const std::shared_ptr<const Tokenizer
     if (ending.token) ends.more_ends.push_back(*ending.token);
     if (!ending.stops.empty())
       notes.push_back(str("Answers end with ", nlohmann::json(ending.stops[0]).dump(-1, ' ', true, kReplace),
-                          ", which is no token: whoever serves the export has to stop there"));
+                          ", which is not a token. A server of the export has to stop there"));
   } catch (const Error& e) {
-    notes.push_back(str("What ends an answer is not known: ", e.what()));
+    notes.push_back(str("The end of an answer is not known: ", e.what()));
   }
   return ends;
 }

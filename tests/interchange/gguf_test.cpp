@@ -273,8 +273,8 @@ TEST_F(Gguf, Llama3DividesFrequencies) {
 
 TEST_F(Gguf, RefusesWhatLlamaCppDoesNotCompute) {
   const auto window = [](ModelConfig& m) { m.attention.kind = "window", m.attention.window = 9; };
-  EXPECT_TRUE(
-      contains(refusal(window), "window of 9 tokens cannot be exported as GGUF: llama.cpp's 'llama' has dense"));
+  EXPECT_TRUE(contains(refusal(window),
+                       "window of 9 tokens cannot be exported as GGUF: llama.cpp's 'llama' supports only dense"));
   const auto exact = [](ModelConfig& m) { make_gpt2(m), m.mlp = Mlp::gelu; };
   EXPECT_TRUE(contains(refusal(exact), "model.mlp: gelu cannot be exported as GGUF: llama.cpp's 'gpt2' has gelu_tanh"));
   const auto scaled = [](ModelConfig& m) {
@@ -302,11 +302,11 @@ TEST_F(Gguf, AppearsWholeOrNotAtAll) {
   EXPECT_TRUE(contains(export_it({.type = {}, .stopped = [&] { return ++asked == 5; }}), "stopped by a signal"));
   EXPECT_EQ(entries(), 1);
   write_text(path("a.gguf"), "mine");
-  EXPECT_TRUE(contains(export_it({}), "a.gguf exists, and nothing is overwritten"));
+  EXPECT_TRUE(contains(export_it({}), "a.gguf already exists and is not overwritten"));
   EXPECT_EQ(read_text(path("a.gguf")), "mine");
   fs::remove(path("a.gguf"));
   fs::remove(path("run") / "tokenizer.rmt");
-  EXPECT_TRUE(contains(export_it({}), "a GGUF file holds the tokenizer, and the run has none"));
+  EXPECT_TRUE(contains(export_it({}), "a GGUF file needs the tokenizer, but the run has none"));
   EXPECT_EQ(entries(), 1);
 }
 

@@ -97,8 +97,9 @@ TEST(GgufTokenizer, SentencePieceKeepsScoresAndTypes) {
 TEST(GgufTokenizer, RefusesOthersByName) {
   std::vector<std::string> notes;
   const std::string chars = error_of([&] { keys_of(*chars_tokenizer("abc", true), notes); });
-  EXPECT_TRUE(contains(chars, "none of kind chars")) << chars;
-  EXPECT_TRUE(contains(error_of([&] { keys_of(*bytes_tokenizer(), notes, 100); }), "has 257 tokens, the model 100"));
+  EXPECT_TRUE(contains(chars, "does not support its kind, chars")) << chars;
+  EXPECT_TRUE(contains(error_of([&] { keys_of(*bytes_tokenizer(), notes, 100); }),
+                       "has 257 tokens, but the model has only 100"));
 }
 
 std::string pre_of(const std::string& pre_tokenizer, bool ignore_merges = false) {
@@ -122,7 +123,8 @@ TEST(GgufTokenizer, NamesPreTokenizers) {
       R"({"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": true}, )";
   EXPECT_EQ(pre_of(digits + bytes + "true}]}"), "smollm");
   EXPECT_TRUE(contains(error_of([&] { pre_of(split(bpe::Pattern::qwen2), true); }), "qwen2, bytes, ignore_merges"));
-  EXPECT_TRUE(contains(error_of([&] { pre_of(split(bpe::Pattern::qwen2, "Removed")); }), "no name for how it divides"));
+  EXPECT_TRUE(
+      contains(error_of([&] { pre_of(split(bpe::Pattern::qwen2, "Removed")); }), "no pre-tokenizer that divides"));
   EXPECT_TRUE(contains(error_of([&] { pre_of(R"({"type": "ByteLevel", "use_regex": true})"); }), "a blank in front"));
   const std::string spaces = R"({"type": "Metaspace", "replacement": "\u2581"})";
   EXPECT_TRUE(contains(error_of([&] { pre_of(spaces); }), "--tokenizer tokenizer.model"));
@@ -145,10 +147,10 @@ TEST(GgufTokenizer, ByteLevelMergesAndAddedTokens) {
   ASSERT_FALSE(merges.empty());
   EXPECT_EQ(merges[0], "a b");
   ASSERT_EQ(notes.size(), 1u);
-  EXPECT_TRUE(contains(notes[0], "'<tool>' without the blank space"));
+  EXPECT_TRUE(contains(notes[0], "'<tool>' without the whitespace"));
   file["added_tokens"] = Json::array();
   const auto endless = json_tokenizer(file.dump(), "tokenizer.json");
-  EXPECT_TRUE(contains(error_of([&] { keys_of(*endless, notes); }), "no token is known that ends a text"));
+  EXPECT_TRUE(contains(error_of([&] { keys_of(*endless, notes); }), "its end-of-text token is not known"));
   file["normalizer"] = {{"type", "Lowercase"}};
   const auto lower = json_tokenizer(file.dump(), "tokenizer.json");
   EXPECT_TRUE(contains(error_of([&] { keys_of(*lower, notes); }), "its normalizer is {\"type\":\"Lowercase\"}"));

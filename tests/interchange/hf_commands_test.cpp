@@ -95,7 +95,7 @@ TEST_F(HfCommands, GgufIsOneFile) {
   expect(with({"--dtype", "f64"}), 2, "f64");
   EXPECT_FALSE(fs::exists(path("b.gguf")));
   expect(with({"--dtype", "q8_0"}), 0, "b.gguf: llama, ");
-  expect(with({}), 1, "b.gguf exists, and nothing is overwritten");
+  expect(with({}), 1, "b.gguf already exists and is not overwritten");
   expect(ring({"export", path("books"), "--output", path("hf"), "--dtype", "q8_0"}), 1,
          "--dtype: q8_0 is not available with --format hf");
 }

@@ -189,7 +189,7 @@ TEST_P(HfConfigRefuses, ByName) {
 }
 
 const Refusal kRefusals[] = {
-    {"Family", llama, {{"model_type", "gemma3"}}, "model_type: \"gemma3\" cannot be imported: known are LlamaFor"},
+    {"Family", llama, {{"model_type", "gemma3"}}, "model_type: \"gemma3\" cannot be imported: supported are LlamaFor"},
     {"NoHeads", llama, {{"num_attention_heads", 0}}, "num_attention_heads"},
     {"NoHeadsOfGpt2", gpt2, {{"n_head", 0}}, "n_head"},
     {"NoFamily", llama, {{"model_type", nullptr}}, "model_type is missing"},
@@ -214,15 +214,15 @@ const Refusal kRefusals[] = {
     {"RopeTypes",
      llama,
      {{"rope_scaling", {{"rope_type", "linear"}, {"type", "dynamic"}, {"factor", 2.0}}}},
-     "rope_scaling: rope_type: \"linear\" cannot be imported: type says 'dynamic'. Remove the one"},
+     "rope_scaling: rope_type: \"linear\" cannot be imported: type is 'dynamic'. Remove the wrong one"},
     {"RopeThetas",
      llama,
      {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 10000.0}}}},
-     "rope_scaling: rope_theta: 10000.0 cannot be imported: beside rope_scaling it is 500000. Remove"},
+     "rope_scaling: rope_theta: 10000.0 cannot be imported: outside of rope_scaling it is 500000. Remove"},
     {"FactorWithoutType",
      llama,
      {{"rope_scaling", {{"factor", 8.0}}}},
-     "rope_scaling: factor: 8.0 cannot be imported: no rope_type says"},
+     "rope_scaling: factor: 8.0 cannot be imported: there is no rope_type"},
     {"FactorBelowOne",
      llama,
      {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 0.5}}}},
@@ -249,7 +249,7 @@ const Refusal kRefusals[] = {
     {"LayerTypes",
      qwen3,
      {{"use_sliding_window", true}, {"sliding_window", 8}, {"layer_types", {"full_attention"}}},
-     "layer_types: [\"full_attention\"]: expected a list of 28 texts"},
+     "layer_types: [\"full_attention\"]: expected a list of 28 strings"},
     {"Text", llama, {{"hidden_size", "2048"}}, "hidden_size: \"2048\": expected a whole number"},
     {"Fraction", llama, {{"hidden_size", 2048.5}}, "hidden_size: 2048.5: expected a whole number"},
     {"Negative", llama, {{"num_hidden_layers", -1}}, "num_hidden_layers: -1: expected a whole number up to 10000"},
@@ -260,7 +260,7 @@ INSTANTIATE_TEST_SUITE_P(Keys, HfConfigRefuses, testing::ValuesIn(kRefusals),
 
 TEST(HfConfig, RefusesWhatIsNoJson) {
   EXPECT_TRUE(contains(error_of([] { parse_hf_config("{", "c"); }), "c cannot be read as JSON"));
-  EXPECT_TRUE(contains(error_of([] { parse_hf_config("[]", "c"); }), "c: it is no JSON object"));
+  EXPECT_TRUE(contains(error_of([] { parse_hf_config("[]", "c"); }), "c: expected a JSON object"));
   EXPECT_TRUE(contains(error_of([] { parse_hf_config(std::string(40, '['), "c"); }), "levels deep"));
 }
 
@@ -325,7 +325,7 @@ const Unsaid kUnsaid[] = {
      },
      "attention: pools"},
     {"SomeWindows", Family::llama, [](ModelConfig& m) { m.attention_layers = {window_in("1", 8)}; },
-     "attention_layers: windows in some layers"},
+     "attention_layers: windows in only some layers"},
     {"TwoWindows", Family::llama,
      [](ModelConfig& m) {
        m.attention_layers = {window_in("0", 8), window_in("1", 9)};

@@ -124,7 +124,7 @@ TEST_F(Hf, AnExportNamesNoContextThatPositionsDoNotHave) {
     return error_of([&] { exported(model, 24, context); });
   };
   EXPECT_TRUE(contains(error("Llama3", 8), "--context: expected at least model.rope.original_context, 16, got 8"));
-  EXPECT_TRUE(contains(error("LlamaDynamic", 64), "model.rope.original_context, 32: leave it out"));
+  EXPECT_TRUE(contains(error("LlamaDynamic", 64), "model.rope.original_context, 32. Leave the option out"));
   EXPECT_TRUE(contains(error("Gpt2", 32), "--context: 32 tokens, but this model has learned its 24"));
 }
 
