@@ -184,13 +184,13 @@ TEST_F(AttentionFitRuns, WhatCannotBeIsSaid) {
     EXPECT_NE(f.output.find(what), std::string::npos) << f.output;
   };
   says("run", {"--density", "0.1", "{kind: window, window: 64}"}, "the density is 0.4");
-  says("run", {"--density", "0.1", "{kind: window, window: 64}"}, "raise --density");
+  says("run", {"--density", "0.1", "{kind: window, window: 64}"}, "Raise --density");
   says("run", {"{kind: windo}"}, "choice {kind: windo}: ");
   says("run", {"{kind: windo}"}, "did you mean window?");
   says("run", {"{kind: window, window: 8"}, "choice {kind: window, window: 8: ");
-  says("run", {"{kind: block_sparse, reuse: 2, rules: [{pattern: content, keep: 2}]}"}, "leave reuse out");
+  says("run", {"{kind: block_sparse, reuse: 2, rules: [{pattern: content, keep: 2}]}"}, "Omit reuse");
   says("learned", {}, "layer 0 has an indexer (pattern: learned)");
-  says("learned", {}, "give a checkpoint from before");
+  says("learned", {}, "Give a checkpoint from before");
   says("run", {"--text", path("nowhere.txt"), "--density", "1"}, "nowhere.txt");
 }
 

@@ -425,7 +425,7 @@ TEST_F(AttentionText, RefusesWhatHasNoWeightsOrNoText) {
     EXPECT_EQ(f.code, 1) << f.output;
     EXPECT_NE(f.output.find(why), std::string::npos) << f.output;
   };
-  refused(show({"--text", path("text.txt")}, "run/config.yaml"), "give a run or a checkpoint");
+  refused(show({"--text", path("text.txt")}, "run/config.yaml"), "Give a run or a checkpoint");
   fs::create_directories(path("folder"));
   refused(show({"--text", path("text.txt")}, "folder"), "not a run or a checkpoint: ");
   refused(show({"--text", path("one.txt")}), "expected at least 2 tokens");
