@@ -330,7 +330,7 @@ void add_attention_commands(Command app) {
       "--layer", a.layer, "Show only this layer, counted from 0; default: each kind of layer once", 0, kMaxCount);
   a.length_option = cmd.add_number(
       "--length", a.length, "Tokens of the sequence; default: model.context, at most 4096 with --text", 1, kMaxLength);
-  cmd.add_number("--head", a.head, "KV head to draw, from 0", 0, kMaxCount).show_default();
+  cmd.add_number("--head", a.head, "KV head to draw, counted from 0", 0, kMaxCount).show_default();
   cmd.add_option("--svg", a.svg, "Also write the pictures to this file").type_name("FILE");
   a.width_option = cmd.add_number(
       "--width", a.width, "Columns of the output; default: the terminal's width, at most 80", kMinColumns, 10'000);

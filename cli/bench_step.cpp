@@ -84,8 +84,8 @@ void print_prediction(const DeviceRates& rates, StepBenchmark& bench, const Step
   const ActivationFit& fit = bench.trainer().memory().fit;
   const PlannedStep p = predict_step({bench.config(), bench.mesh().world(), fit.budget, rates}, fit);
   print_format(
-      "predicted with rates of %s: step %.2f ms, %.3f of the measured one (%.2f of it waiting for messages or copies); "
-      "peak %.2f GiB, %.3f of what was in use\n",
+      "predicted with rates of %s: step %.2f ms, %.3f of the measured time (share of waiting for messages or copies: "
+      "%.2f); peak %.2f GiB, %.3f of the memory in use\n",
       rates.device.c_str(), 1e3 * p.seconds(), p.seconds() / t.median(), p.exposed_seconds / p.seconds(),
       static_cast<double>(p.peak) / kGiB, static_cast<double>(p.peak) / static_cast<double>(t.peak_bytes));
 }

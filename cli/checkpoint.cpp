@@ -173,7 +173,7 @@ void add_checkpoint_commands(Command app) {
     command.add_option("path", path, "a checkpoint, or the directory of a run").required().type_name("PATH|RUN");
   };
   add("inspect", "Print step, layout, values and tensors of a checkpoint (of a run: its newest)", inspect);
-  add("verify", "Read every byte and compare hashes; prints damaged parts and ends with exit code 1", verify);
+  add("verify", "Read every byte, compare hashes and print damaged parts; exit code 1 if there are any", verify);
   add_checkpoint_tools(checkpoint);
 }
 

@@ -21,7 +21,7 @@ __attribute__((constructor(101))) void check_cpu() {
   say(missing);
   say(", which this program requires (it was built with -march=");
   say(ring::build_info::kArch);
-  say("). Build it on this machine, or with an older RING_ARCH\n");
+  say("). Build it on this machine, or with a RING_ARCH that this CPU supports\n");
   _exit(1);  // nothing is set up yet, so no cleanup is needed
 }
 

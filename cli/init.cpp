@@ -111,8 +111,8 @@ void note_cut_documents(Arguments& a, const TokenSplit& split) {
   const std::uint64_t cut = documents_longer_than(split, context);
   if (!cut) return;
   a.notes +=
-      str("note: ", cut, " of ", split.documents(), " documents are longer than model.context: ", context,
-          " and are cut; the longest has ", a.start.longest, " tokens. ",
+      str("note: ", cut, " of ", split.documents(), " documents are longer than model.context (", context,
+          ") and are cut; the longest has ", a.start.longest, " tokens. ",
           context < known ? str("The model supports a context of ", known, ": raise model.context, or shorten them")
                           : "The model does not support a longer context: shorten them before `data prepare`",
           "\n");

@@ -113,7 +113,7 @@ void read_words(const Words& w, LaunchOptions& o) {
 void add_nodes(Command launch, LaunchOptions& o, Words& w) {
   launch.add_option("--nproc-per-node,-n", w.processes, "Workers on this node: a number, auto, gpu or cpu")
       .type_name("N");
-  launch.add_option("--nnodes", w.nodes, "Nodes, each of which runs this command: N, or MIN:MAX (default: 1)")
+  launch.add_option("--nnodes", w.nodes, "Number of nodes, all of which run this command: N, or MIN:MAX (default: 1)")
       .type_name("N");
   launch.add_number("--node-rank", o.node_rank, "Rank of this node (default: in order of arrival)", 0, 4095);
   launch

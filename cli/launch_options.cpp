@@ -126,7 +126,7 @@ NumaBinding read_numa_binding(const std::string& word) {
 void take_place(const AgentEnvironment& told, bool nodes_given, LaunchOptions& o) {
   const std::string& who = told.source;
   if (told.here > 1)
-    fail("launch: ", who, " started ", told.agents, " of this command on ", counted(told.nodes, "node"),
+    fail("launch: ", who, " started ", told.agents, " copies of this command on ", counted(told.nodes, "node"),
          ", but a node needs only one, which starts all workers of the node. Use srun --ntasks-per-node=1, "
          "mpirun --map-by ppr:1:node or mpiexec -ppn 1");
   if (!nodes_given && told.agents > 1) o.min_nodes = o.max_nodes = told.agents;

@@ -87,11 +87,11 @@ std::string prompt_of(Keys& keys) {
 // Returns a message's text. The content is a string or a list of text parts.
 std::string content_of(const Json& content) {
   if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) refuse("messages", "must have strings as content");
+  if (!content.is_array()) refuse("messages", "must have text as content");
   std::string text;
   for (const Json& part : content) {
     const bool is_text = part.is_object() && part.value("type", Json()) == "text" && part.contains("text");
-    if (!is_text || !part["text"].is_string()) refuse("messages", "must have only parts of type text");
+    if (!is_text || !part["text"].is_string()) refuse("messages", "must have only text parts");
     text += part["text"].get<std::string>();
   }
   return text;

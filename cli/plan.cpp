@@ -306,7 +306,7 @@ void add_plan_command(Command app) {
   auto a = std::make_shared<Arguments>();
   cmd.add_option("config", a->file, kSettingsText).required();
   cmd.add_option("overrides", a->overrides, "Settings to change, such as section.key=value");
-  cmd.add_number("--gpus", a->gpus, "Numbers of GPUs (with the rates of cpu: of processes), with commas", 1, 4096)
+  cmd.add_number("--gpus", a->gpus, "Numbers of GPUs, with commas (with --rates cpu: numbers of processes)", 1, 4096)
       .show_default()
       .takes_one_word();
   cmd.add_bytes(
@@ -320,8 +320,9 @@ void add_plan_command(Command app) {
                 1, std::uint64_t{1} << 50);
   cmd.add_number("--context", a->contexts, "Contexts to plan instead of model.context, with commas", 1, kMaxLength)
       .takes_one_word();
-  cmd.add_option("--rates", a->rates,
-                 str(kRatesText, "; with --gpus or --memory on a machine without GPUs: h100, or h200 for more memory"))
+  cmd.add_option(
+         "--rates", a->rates,
+         str(kRatesText, "; default with --gpus or --memory on a machine without GPUs: h100, or h200 for more memory"))
       .show_default();
   cmd.add_number("--rows", a->rows, "Layouts to show for each number of GPUs and context", 1, 10'000).show_default();
   cmd.add_flag("--longest-context", a->longest,

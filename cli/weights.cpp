@@ -151,8 +151,8 @@ void add_import_command(Command app) {
       .type_name("RUN");
   cmd.add_option(
       "--tokenizer", a.tokenizer,
-      "Tokenizer of the run: bytes, none, a tokenizer file, a SentencePiece model, a corpus, or a folder; default: "
-      "tokenizer.rmt, tokenizer.json or tokenizer.model in the folder");
+      "Tokenizer of the run: none, bytes, a file (.rmt, tokenizer.json, .model, a corpus) or a folder; default: "
+      "tokenizer.rmt, tokenizer.json or tokenizer.model in the folder of the weights");
   cmd.footer("Example: ringmaster import SmolLM2-135M --output runs/smollm2");
 }
 

@@ -60,9 +60,9 @@ class Step:
             return float(re.search(pattern, output).group(1))
 
         self.measured = number(r"peak memory ([0-9.]+) GiB in use")
-        self.predicted = number(r"; peak ([0-9.]+) GiB, [0-9.]+ of what was in use")
+        self.predicted = number(r"; peak ([0-9.]+) GiB, [0-9.]+ of the memory in use")
         self.ms = number(r"step ([0-9.]+) ms, [0-9]+ tokens/s")
-        self.ratio = number(r"step [0-9.]+ ms, ([0-9.]+) of the measured one")
+        self.ratio = number(r"step [0-9.]+ ms, ([0-9.]+) of the measured time")
 
 
 def command(arguments, shape, settings, tuning):

@@ -156,7 +156,7 @@ TEST_F(Init, DocumentsLongerThanTheContextAreCounted) {
                 "--device", "cpu", "--force"});
   };
   EXPECT_NE(said(512, 600).find(
-                "1 of 1 documents are longer than model.context: 512 and are cut; the longest has 601 tokens"),
+                "1 of 1 documents are longer than model.context (512) and are cut; the longest has 601 tokens"),
             std::string::npos);
   EXPECT_NE(said(512, 600).find("The model does not support a longer context: shorten them"), std::string::npos);
   EXPECT_NE(said(8192, 5000).find("The model supports a context of 8192: raise model.context"), std::string::npos);

@@ -96,7 +96,7 @@ TEST_F(DistSchedulers, SeveralAgentsOfMpirunOnANodeAreRefused) {
   const std::vector<std::string> start = {mpirun, "--allow-run-as-root", "--oversubscribe", "-n", "2"};
   const Finished f = test::run_process(words(start, launch("run", {"-n", "1"})));
   EXPECT_NE(f.code, 0);
-  EXPECT_NE(f.output.find("mpirun started 2 of this command on 1 node"), std::string::npos) << f.output;
+  EXPECT_NE(f.output.find("mpirun started 2 copies of this command on 1 node"), std::string::npos) << f.output;
 }
 
 // Two agents stand for two nodes. The pods' completion indices tell them apart.
