@@ -50,7 +50,7 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   std::error_code error;
   std::vector<fs::path> found = entries_of(folder, error);
   if (error && !nothing_there(error))
-    fail("cannot read ", folder.string(), ": ", error.message(), ". Checkpoints may be in there: make it readable");
+    fail("cannot read ", folder.string(), ": ", error.message(), ". It may contain checkpoints: make it readable");
   return found;
 }
 
@@ -95,8 +95,9 @@ void set_aside(const fs::path& path) {
   for (int i = 1; other.empty() || fs::exists(fs::symlink_status(other, error)); ++i)
     other = path.string() + ".not-a-checkpoint-" + std::to_string(i);
   fs::rename(path, other, error);
-  if (error) fail("cannot rename ", path.string(), ", which is no checkpoint and in the way of one: ", error.message());
-  log::warn(path.string(), " was no checkpoint and in the way of one: it is now ", other.string());
+  if (error)
+    fail("cannot rename ", path.string(), ", which is not a checkpoint but has the name of one: ", error.message());
+  log::warn(path.string(), " was not a checkpoint but had the name of one: it was renamed to ", other.string());
 }
 
 }  // namespace
@@ -220,7 +221,7 @@ std::vector<CheckpointEntry> resolve_checkpoints(const fs::path& given) {
   if (fs::exists(path / kManifestName, error)) return {{read_manifest(path).step, path}};
   for (const fs::path& folder : {path / "checkpoints", path})
     if (auto found = list_checkpoints(folder); !found.empty()) return found;
-  fail(path.string(), " is not a checkpoint, and there is none in it or in its folder 'checkpoints'");
+  fail(path.string(), " is not a checkpoint, and neither it nor its folder 'checkpoints' contains one");
 }
 
 }  // namespace ring

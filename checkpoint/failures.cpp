@@ -30,7 +30,7 @@ Failures::Failures(std::string file, bool fresh) : file_(std::move(file)) {
   try {
     if (!fresh && std::filesystem::exists(file_)) count_ = read_count(file_);
   } catch (const std::exception& e) {
-    log::warn(file_, " cannot be read, failures are counted from 0: ", e.what());
+    log::warn(file_, " cannot be read, so the count of failures restarts at 0: ", e.what());
   }
   write(true);
 }

@@ -114,7 +114,7 @@ void File::read_at(std::uint64_t offset, void* data, std::size_t bytes) const {
         IoCall::read, [&] { return ::pread(fd_, p, part, static_cast<off_t>(offset)); }, &part);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_errno("read", path_, errno);
-    if (n == 0) fail(path_.string(), " ends at byte ", offset, ", ", bytes, " bytes too early");
+    if (n == 0) fail(path_.string(), " ends at byte ", offset, ", but ", bytes, " more bytes are needed");
     p += n;
     offset += static_cast<std::uint64_t>(n);
     bytes -= static_cast<std::size_t>(n);
@@ -145,7 +145,7 @@ std::string read_text(const std::filesystem::path& path, std::uint64_t max_bytes
   const File file(path, File::Mode::read);
   const std::uint64_t bytes = file.size();
   if (bytes > max_bytes)
-    fail("cannot read ", path.string(), ": it has ", bytes, " bytes, at most ", max_bytes, " are read");
+    fail("cannot read ", path.string(), ": it has ", bytes, " bytes, but at most ", max_bytes, " are read");
   std::string text(bytes, '\0');
   file.read_at(0, text.data(), text.size());
   return text;

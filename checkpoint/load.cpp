@@ -51,7 +51,7 @@ void read_slice(const fs::path& folder, const std::string& name, std::size_t ele
   });
   if (both == slice.region && hasher.hex() != slice.xxh3)
     fail((folder / slice.file).string(), ": tensor '", name, "' was read with xxh3 ", hasher.hex(),
-         ", the manifest says ", slice.xxh3);
+         ", but the manifest says ", slice.xxh3);
 }
 
 void read_slices(const fs::path& folder, const std::string& name, const SavedTensor& saved, const Region& wanted,
@@ -102,7 +102,7 @@ std::string mismatch(const SavedTensor& saved, const StateTensor& wanted) {
   const DType here = wanted.local.dtype();
   const bool types_fit = saved.dtype == here || (is_float(saved.dtype) && is_float(here));
   if (types_fit && saved.global_shape == wanted.global_shape) return "";
-  return str(wanted.name, ": ", saved.dtype, saved.global_shape, " in the checkpoint, ", wanted.local.dtype(),
+  return str(wanted.name, ": ", saved.dtype, saved.global_shape, " in the checkpoint, but ", wanted.local.dtype(),
              wanted.global_shape, " here");
 }
 
@@ -125,7 +125,7 @@ void compare_values(const Manifest& manifest, const State& state, WeightsReport&
       report.missing.push_back(name);
     } else if (const StateValue here = read_slot(slot); here.index() != saved->second.index()) {
       report.mismatched.push_back(
-          str(name, ": ", type_name(saved->second), " in the checkpoint, ", type_name(here), " here"));
+          str(name, ": ", type_name(saved->second), " in the checkpoint, but ", type_name(here), " here"));
     }
   }
   for (const auto& [name, value] : manifest.values)
@@ -165,7 +165,7 @@ void set_values(const Manifest& manifest, const State& state) {
 void check_sizes(const fs::path& folder, const Manifest& manifest) {
   for (const SavedFile& file : manifest.files)
     if (const auto size = File(folder / file.name, File::Mode::read).size(); size != file.bytes)
-      fail((folder / file.name).string(), " has ", size, " bytes, the manifest says ", file.bytes);
+      fail((folder / file.name).string(), " has ", size, " bytes, but the manifest says ", file.bytes);
 }
 
 void load_tensors(const fs::path& folder, const Manifest& manifest, const State& state,
@@ -225,8 +225,8 @@ void fill_state(const fs::path& folder, const Manifest& manifest, State& state, 
   const auto on_mismatch = forgive(manifest, state, report);
   if (!report.complete())
     fail("checkpoint ", folder.string(), " does not fit this run:", report.problems(),
-         "\nGo on from another checkpoint or with the settings that this one was saved with, or start a run of its own "
-         "from its weights (run.init_from)");
+         "\nResume from a different checkpoint or with the settings that this one was saved with, or start a separate "
+         "run from its weights (run.init_from)");
   load_tensors(folder, manifest, state, report.matching, stream);
   set_values(manifest, state);
   for (const auto& tell : on_mismatch) tell();

@@ -40,7 +40,7 @@ Shape shape_from(const json& j) {
   if (!j.is_array()) fail("expected a list of numbers, got ", shown(j.dump()));
   for (const json& d : j) {
     shape.push_back(whole_number<std::int64_t>(d));
-    if (shape[shape.size() - 1] < 0) fail("negative number in ", shown(j.dump()));
+    if (shape[shape.size() - 1] < 0) fail("expected numbers of at least 0, got ", shown(j.dump()));
   }
   return shape;
 }
@@ -140,12 +140,14 @@ void check_parts(const Manifest& m, Cover cover) {
     check_cover(name, t, cover);
     for (const SavedSlice& s : t.slices) {
       const auto file = sizes.find(s.file);
-      if (file == sizes.end()) fail("tensor '", shown(name), "' lies in '", shown(s.file), "', which is not listed");
+      if (file == sizes.end())
+        fail("tensor '", shown(name), "' is stored in '", shown(s.file),
+             "', which the manifest's list of files does not contain");
       if (s.bytes != static_cast<std::uint64_t>(s.region.numel()) * size_of(t.dtype))
-        fail("tensor '", shown(name), "': ", s.bytes, " bytes for a slice of ", t.dtype, s.region.size);
+        fail("tensor '", shown(name), "' has ", s.bytes, " bytes for a slice of ", t.dtype, s.region.size);
       if (s.offset > file->second || s.bytes > file->second - s.offset)
         fail("tensor '", shown(name), "' ends at byte ", s.offset, " + ", s.bytes, " of '", shown(s.file),
-             "', which has ", file->second);
+             "', which has ", file->second, " bytes");
       if (s.bytes > 0) extents[s.file].push_back({s.offset, s.offset + s.bytes});
     }
   }
@@ -155,7 +157,7 @@ void check_parts(const Manifest& m, Cover cover) {
 Manifest from_json(const json& j, Cover cover) {
   if (j.at("format") != kFormat) fail("format is ", shown(j.at("format").dump()), ", expected \"", kFormat, "\"");
   if (j.at("version") != kVersion)
-    fail("version is ", shown(j.at("version").dump()), ", this program reads version ", kVersion);
+    fail("version is ", shown(j.at("version").dump()), ", but this program reads version ", kVersion);
   Manifest m;
   m.step = whole_number<std::int64_t>(j.at("step"));
   if (m.step < 0 || m.step > kMaxStep) fail("step is ", m.step, ", expected 0 to ", kMaxStep);
@@ -197,7 +199,7 @@ void check_inside(const std::string& name, const Shape& whole, const Region& reg
     fail("tensor '", shown(name), "' of shape ", whole, " has a slice ", region.size, " at ", region.start);
   for (int d = 0; d < region.size.size(); ++d)
     if (region.size[d] > whole[d] || region.start[d] > whole[d] - region.size[d])
-      fail("tensor '", shown(name), "': slice ", region.size, " at ", region.start, " leaves the shape ", whole);
+      fail("tensor '", shown(name), "': slice ", region.size, " at ", region.start, " exceeds the shape ", whole);
 }
 
 // Returns the dim with the most distinct region starts: regions overlap least along it.
@@ -242,7 +244,7 @@ void check_cover(const std::string& name, const SavedTensor& t, Cover cover) {
   for (const SavedSlice& s : t.slices) covered += s.region.numel();
   if (cover == Cover::whole && covered != t.global_shape.numel())
     fail("tensor '", shown(name), "' of shape ", t.global_shape, " has ", t.global_shape.numel(),
-         " elements, its slices hold ", covered);
+         " elements, but its slices hold ", covered);
 }
 
 std::string to_text(const Manifest& m) {
@@ -270,8 +272,8 @@ std::string to_text(const Manifest& m) {
 
 Manifest parse_manifest(const std::string& text, Cover cover) {
   const std::size_t tail = hash_suffix("").size();
-  if (text.size() > kMaxText) fail("has ", text.size(), " bytes, at most ", kMaxText, " are read");
-  if (text.size() < tail) fail("is cut short: ", text.size(), " bytes");
+  if (text.size() > kMaxText) fail("has ", text.size(), " bytes, but at most ", kMaxText, " are read");
+  if (text.size() < tail) fail("is truncated: ", text.size(), " bytes");
   const std::string body = text.substr(0, text.size() - tail);
   if (text.substr(body.size()) != hash_suffix(body))
     fail("is damaged or not a manifest: its last line is not its hash");
@@ -304,7 +306,7 @@ std::string value_to_text(const std::string& name, const StateValue& value) {
   try {
     return to_json(value).dump();
   } catch (const json::exception&) {
-    fail("state '", name, "' is a string that is not UTF-8: put bytes into a u8 tensor");
+    fail("state '", name, "' is a string that is not UTF-8: store bytes in a u8 tensor");
   }
 }
 

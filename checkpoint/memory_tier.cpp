@@ -67,7 +67,7 @@ std::string read_slot_text(int file) {
 
 std::shared_ptr<void> map_file(int file, std::uint64_t bytes) {
   void* const begin = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
-  if (begin == MAP_FAILED) fail("no address space for ", bytes_text(bytes), ": ", std::strerror(errno));
+  if (begin == MAP_FAILED) fail("cannot reserve ", bytes_text(bytes), " of address space: ", std::strerror(errno));
   return {begin, [bytes](void* p) { munmap(p, bytes); }};
 }
 
@@ -86,10 +86,10 @@ void check_hashes(int file, const Manifest& m) {
   const auto map = map_file(file, size);
   for (const auto& [name, t] : m.tensors) {
     const SavedSlice& s = t.slices.at(0);
-    if (s.offset > size || s.bytes > size - s.offset) fail("tensor '", name, "' is cut off");
+    if (s.offset > size || s.bytes > size - s.offset) fail("tensor '", name, "' is truncated");
     Hasher hasher;
     hasher.update(static_cast<const std::byte*>(map.get()) + s.offset, s.bytes);
-    if (hasher.hex() != s.xxh3) fail("the bytes of tensor '", name, "' are not those that were kept");
+    if (hasher.hex() != s.xxh3) fail("the bytes of tensor '", name, "' do not match their hash");
   }
 }
 
@@ -101,7 +101,7 @@ void check_regions(const Manifest& m, const State& state) {
   for (const auto& [name, t] : state.tensors()) {
     const auto kept = m.tensors.find(name);
     if (kept != m.tensors.end() && !(kept->second.slices.at(0).region == Region{t.start, t.local.shape()}))
-      fail("the launcher keeps another part of '", name, "' than this rank has");
+      fail("the launcher keeps a part of '", name, "' that differs from this rank's part");
   }
 }
 
@@ -153,7 +153,7 @@ Manifest MemoryTier::load(std::int64_t step, State& state, const Stream& stream)
     loaded_from_ = fs::last_write_time(path_of(slots_[i].file));
     return *m;
   }
-  fail("the launcher keeps no snapshot of step ", step, " in memory any more");
+  fail("the launcher no longer keeps a snapshot of step ", step, " in memory");
 }
 
 void MemoryTier::make_room(Slot& slot, std::uint64_t bytes, Device device) {
@@ -234,9 +234,9 @@ bool reserve_together(MemoryTier& tier, const State& state, const Stream& stream
   const auto bad = std::ranges::find_if(all, [](const std::string& text) { return !text.empty(); });
   if (bad == all.end()) return true;
   if (host.rank() == 0)
-    log::warn("checkpoint.memory_interval: nothing is kept in memory, since rank ", bad - all.begin(),
+    log::warn("checkpoint.memory_interval: no snapshots are kept in memory, because rank ", bad - all.begin(),
               " has no room for two copies of its state, ", bytes_text(2 * state.snapshot_bytes()), ": ",
-              bad->substr(1), ". Share the states with parallel.zero, or take a machine with more memory");
+              bad->substr(1), ". Shard the states with parallel.zero, or use a machine with more memory");
   tier.clear();
   return false;
 }

@@ -22,7 +22,7 @@ bool taken(const fs::path& path) {
 }
 
 [[noreturn]] void fail_taken(const fs::path& path) {
-  fail(path.string(), " exists, and nothing is overwritten: give another --output, or remove it");
+  fail(path.string(), " already exists, and nothing is overwritten: give a different --output, or remove it");
 }
 
 void rename_to_free_name(const fs::path& from, const fs::path& to) {
@@ -40,7 +40,7 @@ void rename_to_free_name(const fs::path& from, const fs::path& to) {
 
 NewFolder::NewFolder(const fs::path& final) : final_(final.lexically_normal()) {
   if (!final_.has_filename()) final_ = final_.parent_path();
-  if (final_.empty()) fail("--output is empty: name a folder that is to be made");
+  if (final_.empty()) fail("--output is empty: name the folder to create");
   if (taken(final_)) fail_taken(final_);
   const fs::path temporary = final_.string() + ".tmp-" + std::to_string(::getpid());
   std::error_code error;

@@ -59,7 +59,7 @@ void assign_writers(const std::string& name, Described& t, std::vector<std::uint
   try {
     check_cover(name, t.saved);
   } catch (const Error& e) {
-    fail("the ranks' parts do not make a whole: ", e.what());
+    fail("the ranks' parts do not form a whole tensor: ", e.what());
   }
 }
 
@@ -72,7 +72,7 @@ void check_values(const std::vector<json>& ranks) {
         fail("state '", name, "' is ", value.dump(), " on rank 0 and ", theirs.value(name, json("missing")).dump(),
              " on rank ", r, ": values must agree on all ranks");
     for (const auto& [name, value] : theirs.items())
-      if (!ours.contains(name)) fail("state '", name, "' is known on rank ", r, " and not on rank 0");
+      if (!ours.contains(name)) fail("state '", name, "' exists on rank ", r, ", but not on rank 0");
   }
 }
 

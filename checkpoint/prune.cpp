@@ -12,11 +12,11 @@ void check_named(const PruneRules& rules, const std::vector<CheckpointEntry>& al
                  const std::filesystem::path& folder) {
   for (const std::int64_t step : rules.steps) {
     if (std::ranges::find(all, step, &CheckpointEntry::step) == all.end())
-      fail("there is no checkpoint of step ", step, " in ", folder.string(),
+      fail("no checkpoint of step ", step, " exists in ", folder.string(),
            ": `ringmaster checkpoint inspect` lists the steps");
     if (step == newest_whole)
       fail("the checkpoint of step ", step, " is the newest whole one in ", folder.string(),
-           ", which is never removed: a run would have nothing to go on from. To give up the run, delete its folder");
+           ", which is never removed: the run could not be resumed. To give up the run, delete its folder");
   }
 }
 

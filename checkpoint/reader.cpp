@@ -23,7 +23,7 @@ void check_name(const fs::path& checkpoint, const Manifest& manifest, std::vecto
   const std::string name = checkpoint.filename().string();
   if (name.starts_with("step-") && name != checkpoint_name(manifest.step))
     problems.push_back(
-        str((checkpoint / kManifestName).string(), " is of step ", manifest.step, ", its folder is named ", name));
+        str((checkpoint / kManifestName).string(), " is of step ", manifest.step, ", but its folder is named ", name));
 }
 
 // Verifies up to kReaders files in parallel. Returns their problems in the order of the files.
@@ -66,7 +66,7 @@ Verification verify_once(const fs::path& checkpoint, bool from_disk) {
 
 void warn_of_impostors(const fs::path& folder) {
   for (const fs::path& path : list_impostors(folder))
-    log::warn(path.string(), " is named like a checkpoint and holds nothing of one: it is left alone");
+    log::warn(path.string(), " is named like a checkpoint, but contains none of its files: it is left alone");
 }
 
 }  // namespace
@@ -96,7 +96,7 @@ FoundCheckpoint resolve_newest(const fs::path& path_or_run) {
 void fail_outpaced(const fs::path& path) {
   fail(path.string(),
        ": checkpoints are removed and replaced faster than they can be read. Raise checkpoint.keep_last "
-       "or checkpoint.interval of the run, or copy a checkpoint and give the copy");
+       "or checkpoint.interval of the run, or copy a checkpoint and use the copy");
 }
 
 std::optional<FoundCheckpoint> find_newest_verified(const fs::path& folder) {
@@ -119,8 +119,8 @@ std::optional<FoundCheckpoint> find_newest_verified(const fs::path& folder) {
       }
     }
     if (!removed)
-      fail("no checkpoint in ", folder.string(), " is sound (", all.size(), " damaged, newest: ", newest_problem,
-           "); move the folder away to start again");
+      fail("no checkpoint in ", folder.string(), " is intact (", all.size(), " damaged, newest: ", newest_problem,
+           "); move the folder away to start over");
   }
   fail_outpaced(folder);
 }

@@ -61,7 +61,7 @@ Manifest sound_manifest(const fs::path& checkpoint) {
 
 void check_equal(const fs::path& checkpoint, const Manifest& source, const fs::path& written) {
   const std::vector<std::string> problems = verify_checkpoint(written, /*from_disk=*/true);
-  if (!problems.empty()) fail("what was written cannot be read back: ", problems.front());
+  if (!problems.empty()) fail("the written checkpoint cannot be read back: ", problems.front());
   const CheckpointDifference d = compare_checkpoints(checkpoint, source, written, read_manifest(written));
   if (!d.none())
     fail(written.string(), " differs from ", checkpoint.string(), " in ",
@@ -76,7 +76,8 @@ fs::path reshard_checkpoint(const fs::path& checkpoint, const fs::path& folder, 
   Manifest plan = planned(source, ranks);
   const fs::path final = folder / checkpoint_name(source.step);
   std::error_code error;
-  if (fs::exists(fs::symlink_status(final, error))) fail(final.string(), " exists: give another folder, or remove it");
+  if (fs::exists(fs::symlink_status(final, error)))
+    fail(final.string(), " already exists: give a different folder, or remove it");
   const fs::path temporary = final.string() + ".tmp-" + std::to_string(::getpid());
   try {
     fs::create_directories(temporary);

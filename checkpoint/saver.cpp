@@ -43,14 +43,14 @@ Snapshot take_together(const std::function<Snapshot()>& take, Mesh& mesh) {
 void seal(MemoryTier& tier, const Snapshot& snapshot, std::int64_t step, const std::string& metadata) try {
   tier.seal(snapshot, step, metadata);
 } catch (const Error& e) {
-  log::warn("the snapshot of step ", step, " is not kept in memory, for which the host needs free memory: ", e.what());
+  log::warn("the snapshot of step ", step, " is not kept in memory, because the host lacks free memory: ", e.what());
 }
 
 }  // namespace
 
 Saver::Saver(const CheckpointConfig& config, std::string folder, Mesh& mesh, SaverParts parts, OnEnd on_end)
     : config_(config), folder_(std::move(folder)), mesh_(mesh), parts_(parts), on_end_(std::move(on_end)) {
-  RING_CHECK(!parts.saving.keeps || parts.tier, "snapshots are to be kept, and there is no memory for them");
+  RING_CHECK(!parts.saving.keeps || parts.tier, "snapshots can be kept only in a memory tier");
   group();
 }
 
@@ -135,13 +135,13 @@ std::string Saver::wait_with_patience() const {
 
 void Saver::leave_out(std::int64_t step, std::uint64_t bytes, double waited_seconds, const std::string& who) {
   ++failures_;
-  on_end_({.step = step,
-           .bytes = bytes,
-           .waited_seconds = waited_seconds,
-           .stall_seconds = waited_seconds,
-           .error = str("the save of step ", outcome_.step, " has not come to its end for ",
-                        std::round(10 * (seconds_now() - began_)) / 10, " s, in which it waits for ", who,
-                        ": does a disk hang?")});
+  on_end_(
+      {.step = step,
+       .bytes = bytes,
+       .waited_seconds = waited_seconds,
+       .stall_seconds = waited_seconds,
+       .error = str("the save of step ", outcome_.step, " has not ended after ",
+                    std::round(10 * (seconds_now() - began_)) / 10, " s; it waits for ", who, ". Does a disk hang?")});
 }
 
 Event Saver::begin(const State& state, const Stream& stream, std::int64_t step, const std::string& metadata,

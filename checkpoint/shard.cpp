@@ -92,15 +92,15 @@ hid_t data_space(const Shape& size) {
 }
 
 void add_dataset(hid_t file, hid_t properties, const PlannedSlice& planned, const std::filesystem::path& path) {
-  const Handle type(checked(file_type(planned.dtype), "make a type", path), H5Tclose);
-  const Handle space(checked(data_space(planned.slice->region.size), "make a data space", path), H5Sclose);
+  const Handle type(checked(file_type(planned.dtype), "create a type", path), H5Tclose);
+  const Handle space(checked(data_space(planned.slice->region.size), "create a data space", path), H5Sclose);
   const Handle set(checked(H5Dcreate2(file, planned.name.c_str(), type, space, H5P_DEFAULT, properties, H5P_DEFAULT),
                            ("create dataset '" + planned.name + "'").c_str(), path),
                    H5Dclose);
   planned.slice->offset = 0;
   if (planned.slice->bytes == 0) return;
   const haddr_t offset = H5Dget_offset(set);
-  if (offset == HADDR_UNDEF) fail("HDF5 gave dataset '", planned.name, "' no place in ", path.string());
+  if (offset == HADDR_UNDEF) fail("HDF5 reserved no space for dataset '", planned.name, "' in ", path.string());
   planned.slice->offset = offset;
 }
 
@@ -108,7 +108,7 @@ void add_dataset(hid_t file, hid_t properties, const PlannedSlice& planned, cons
 class MemoryFile {
  public:
   MemoryFile() : fd_(::memfd_create("checkpoint-layout", MFD_CLOEXEC)) {
-    if (fd_ < 0) fail("cannot make a file in memory: ", std::strerror(errno));
+    if (fd_ < 0) fail("cannot create a file in memory: ", std::strerror(errno));
   }
   ~MemoryFile() { ::close(fd_); }
   MemoryFile(const MemoryFile&) = delete;
@@ -121,11 +121,11 @@ class MemoryFile {
 
 void lay_out(const std::filesystem::path& path, const std::vector<PlannedSlice>& slices) {
   const QuietErrors quiet;
-  const Handle access(checked(H5Pcreate(H5P_FILE_ACCESS), "make properties", path), H5Pclose);
+  const Handle access(checked(H5Pcreate(H5P_FILE_ACCESS), "create properties", path), H5Pclose);
   H5Pset_fapl_stdio(access);  // the default driver resolves links, and one in /proc has no path
   H5Pset_alignment(access, 1, kAlignment);
   H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
-  const Handle properties(checked(H5Pcreate(H5P_DATASET_CREATE), "make properties", path), H5Pclose);
+  const Handle properties(checked(H5Pcreate(H5P_DATASET_CREATE), "create properties", path), H5Pclose);
   H5Pset_layout(properties, H5D_CONTIGUOUS);
   H5Pset_alloc_time(properties, H5D_ALLOC_TIME_EARLY);
   H5Pset_fill_time(properties, H5D_FILL_TIME_NEVER);
@@ -204,7 +204,7 @@ void append_slice(Appender& out, SavedSlice& slice, const Tensor& tensor, Blocks
 
 std::string cut_tensors(const std::vector<PlannedSlice>& slices, std::uint64_t size) {
   for (const PlannedSlice* s : by_offset(slices))
-    if (s->slice->offset + s->slice->bytes > size) return str(", cut from tensor '", s->name, "' on");
+    if (s->slice->offset + s->slice->bytes > size) return str(", truncated from tensor '", s->name, "' on");
   return "";
 }
 
@@ -250,7 +250,8 @@ std::vector<std::string> verify_shard(const std::filesystem::path& folder, const
   std::error_code error;
   if (!std::filesystem::exists(path, error) && !error) return {str(path.string(), " is missing")};
   if (const std::uint64_t size = File(path, File::Mode::read).size(); size != saved.bytes)
-    return {str(path.string(), " has ", size, " bytes, the manifest says ", saved.bytes, cut_tensors(slices, size))};
+    return {
+        str(path.string(), " has ", size, " bytes, but the manifest says ", saved.bytes, cut_tensors(slices, size))};
   const std::vector<const PlannedSlice*> sorted = by_offset(slices);
   std::vector<ByteRange> ranges;
   for (const PlannedSlice* s : sorted) ranges.push_back({s->slice->offset, s->slice->bytes});
@@ -259,10 +260,10 @@ std::vector<std::string> verify_shard(const std::filesystem::path& folder, const
   for (std::size_t i = 0; i < sorted.size(); ++i)
     if (hashes.ranges[i] != sorted[i]->slice->xxh3)
       problems.push_back(str(path.string(), ": the bytes of tensor '", sorted[i]->name, "' are damaged (xxh3 ",
-                             hashes.ranges[i], ", the manifest says ", sorted[i]->slice->xxh3, ")"));
+                             hashes.ranges[i], ", but the manifest says ", sorted[i]->slice->xxh3, ")"));
   if (problems.empty() && hashes.whole != saved.xxh3)
     problems.push_back(str(path.string(), ": bytes outside the tensors are damaged (xxh3 ", hashes.whole,
-                           ", the manifest says ", saved.xxh3, ")"));
+                           ", but the manifest says ", saved.xxh3, ")"));
   return problems;
 }
 

@@ -53,7 +53,7 @@ void State::claim(const std::string& name) const {
   if (name.empty()) fail("a state needs a name");
   for (char c : name)
     if (!std::isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_' && c != '-' && c != ':')
-      fail("state name '", name, "' contains '", c, "': use letters, digits and . _ - : only");
+      fail("state name '", name, "' contains '", c, "': use only letters, digits and . _ - :");
   if (name == "." || name == "..") fail("state name '", name, "' is reserved");
   if (tensors_.contains(name) || values_.contains(name))
     fail("state '", name, "' was added twice: choose another name");
@@ -75,7 +75,7 @@ void State::add(StateTensor t) {
          " differ in their number of dims");
   for (int i = 0; i < size.size(); ++i)
     if (t.start[i] < 0 || t.start[i] + size[i] > t.global_shape[i])
-      fail("state '", t.name, "': slice ", size, " at ", t.start, " leaves the global shape ", t.global_shape);
+      fail("state '", t.name, "': slice ", size, " at ", t.start, " exceeds the global shape ", t.global_shape);
   if (!t.local.contiguous())
     fail("state '", t.name, "' is strided: shape ", size, ", strides ", t.local.strides(), "; add a contiguous view");
   const std::string name = t.name;
@@ -126,7 +126,7 @@ Snapshot State::snapshot(const Stream& stream, SnapshotRoom* kept) const try {
   if (kept) *kept = {};  // frees the room: pages that cannot be locked now cannot be later
   throw OutOfMemory(
       str("no host memory for a copy of this rank's state, ", bytes_text(snapshot_bytes()), ": ", e.facts),
-      "Every save makes one: end other programs, or take a machine with more memory");
+      "Every save makes such a copy. End other programs, or use a machine with more memory");
 }
 
 StateValue read_slot(const StateSlot& slot) {

@@ -30,10 +30,10 @@ void merge_record(Manifest& manifest, int rank, const std::string& text) {
   manifest.files.push_back({name, record.at("bytes").get<std::uint64_t>(), record.at("xxh3").get<std::string>()});
   const std::vector<PlannedSlice> slices = slices_of(manifest, name);
   const json& places = record.at("slices");
-  RING_CHECK(places.size() == slices.size(), "rank ", rank, " wrote ", places.size(), " slices, planned were ",
+  RING_CHECK(places.size() == slices.size(), "rank ", rank, " wrote ", places.size(), " slices, but the plan has ",
              slices.size());
   for (std::size_t i = 0; i < slices.size(); ++i) {
-    RING_CHECK(places[i].at(0) == slices[i].name, "rank ", rank, " wrote ", places[i].at(0), " in place of ",
+    RING_CHECK(places[i].at(0) == slices[i].name, "rank ", rank, " wrote ", places[i].at(0), " instead of ",
                slices[i].name);
     slices[i].slice->offset = places[i].at(1).get<std::uint64_t>();
     slices[i].slice->xxh3 = places[i].at(2).get<std::string>();
@@ -128,7 +128,7 @@ class Writing {
     for (std::size_t r = 0; r < described.size(); ++r) {
       const json j = parse_own_json<json>(described[r]);
       if (j.at("step") != plan_.step)
-        fail("rank ", group_.rank, " writes a checkpoint of step ", plan_.step, ", rank ", r, " of step ",
+        fail("rank ", group_.rank, " writes a checkpoint of step ", plan_.step, ", but rank ", r, " of step ",
              j.at("step"));
       if (r == 0) temporary_ = j.at("folder").get<std::string>();
       states.push_back(j.at("state").get<std::string>());
@@ -188,7 +188,7 @@ class Writing {
   // Removes the damaged checkpoint, which would only be in the way of the next one. The one that it replaced is
   // restored.
   void drop() {
-    log::error("the checkpoint just written cannot be read back and is removed; older ones are kept");
+    log::error("the new checkpoint cannot be read back and is removed; older ones are kept");
     std::error_code error = remove_checkpoint(final_);
     std::error_code ignored;
     if (!error && fs::exists(temporary_, ignored)) fs::rename(temporary_, final_, error);

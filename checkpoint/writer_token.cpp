@@ -63,7 +63,7 @@ std::vector<std::int64_t> tokens_of(const fs::path& run) {
     if (const std::int64_t token = token_in(run, at->path())) found.push_back(token);
   if (error && error != std::errc::no_such_file_or_directory)
     fail("cannot read ", folder_of(run).string(), ": ", error.message(),
-         ". It says who may write the run's checkpoints");
+         ". This folder shows which process may write the run's checkpoints");
   return found;
 }
 
@@ -98,7 +98,8 @@ bool create(const fs::path& path) {
   if (fd < 0 && errno == EEXIST) return false;
   const int error = fd < 0 ? errno : 0;
   if (error)
-    fail("cannot create ", path.string(), ": ", io_error_text(error), ". Or set run.directory to another place");
+    fail("cannot create ", path.string(), ": ", io_error_text(error),
+         ". Alternatively, set run.directory to a different folder");
   ::close(fd);
   return true;
 }
@@ -123,16 +124,16 @@ constexpr std::string_view kDeleted = " (deleted)";
 
 // Returns what happened to the directory of `run`, and what to do.
 std::string moved_text(const fs::path& run, const Fd& directory) {
-  const std::string now = path_of(directory), stops = ": this process writes nothing more. ";
+  const std::string now = path_of(directory), stops = "; this process stops writing. ";
   std::error_code error;
   const fs::path before = fs::weakly_canonical(run, error);
   if (now.empty() || now.ends_with(kDeleted) || (now == before && !fs::exists(run, error)))
     return str(run.string(), " was removed while this process trained in it", stops,
                "Restore the directory from a copy and run the same command again, or start over with it");
   if (now == before)
-    return str(run.string(), " is hidden by another file system that was mounted over it", stops,
-               "Unmount that, and run the same command again");
-  return str(run.string(), " no longer leads to the directory in which this process trains, which is now ", now, stops,
+    return str(run.string(), " is hidden by a file system that was mounted over it", stops,
+               "Unmount it, and run the same command again");
+  return str(run.string(), " no longer leads to the directory of this process's run, which is now ", now, stops,
              "Move it back and run the same command again, or continue there: ringmaster train ", now);
 }
 
@@ -150,11 +151,12 @@ WriterToken::WriterToken(const fs::path& run)
     if (newest >= kMaxToken)
       fail(newest == before ? (run / "checkpoints").string() : file_of(run, newest).string(), ": the writer token ",
            newest, " is the largest, so no process can take the next one. ",
-           newest == before ? "Train from this checkpoint in another run (run.init_from)"
+           newest == before ? "Train from this checkpoint in a different run (run.init_from)"
                             : "Remove this file if no process trains the run");
     if (create(file_of(run, next)) && newest_token(run) == next) own_.token = next;
   }
-  if (own_.token == 0) fail(folder_of(run).string(), ": others take every token: too many processes start here");
+  if (own_.token == 0)
+    fail(folder_of(run).string(), ": other processes took every token: too many processes start here");
   replace_text(file_of(run, own_.token),
                nlohmann::json{{"host", own_.host}, {"pid", own_.pid}, {"since", own_.since}}.dump() + "\n");
   remove_older(run, own_.token);
@@ -179,7 +181,7 @@ void WriterToken::check() const {
   if (newest <= own_.token) return;
   throw TakenOver(str(run_.string(), ": another process has taken over this run: ", text_of(read_holder(run_, newest)),
                       ". This one (", text_of(own_),
-                      ") commits no checkpoint any more. If it is the other one that should not run, end it and start "
+                      ") commits no more checkpoints. If the other process should not be running, end it and run "
                       "this command again"));
 }
 

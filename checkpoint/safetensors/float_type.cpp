@@ -34,7 +34,7 @@ float half_to_float(std::uint16_t bits) { return static_cast<float>(Eigen::numex
 std::uint16_t float_to_half(float x) { return Eigen::numext::bit_cast<std::uint16_t>(Eigen::half(x)); }
 
 [[noreturn]] void fail_beyond(float x, FloatType to) {
-  fail(x, " is beyond what ", safetensors_name(to), " holds: take BF16 or F32");
+  fail(x, " is outside the range of ", safetensors_name(to), ": use BF16 or F32");
 }
 
 void check_kept(float before, float after, FloatType to) {

@@ -27,7 +27,7 @@ std::int64_t element_bytes(const std::string& type) {
       {"F8_E5M2FNUZ", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},     {"BF16", 2},    {"I32", 4},     {"U32", 4},
       {"F32", 4},         {"I64", 8}, {"U64", 8}, {"F64", 8},     {"C64", 8}};
   const auto found = sizes.find(type);
-  if (found == sizes.end()) fail("its type '", shown(type), "' is not known");
+  if (found == sizes.end()) fail("its type '", shown(type), "' is not supported");
   return found->second;
 }
 
@@ -57,7 +57,7 @@ const json& list(const json& j, const char* key) {
 
 std::string type_in(const json& j) {
   const json& type = entry(j, "dtype");
-  if (!type.is_string()) fail("its dtype is ", shown(type.dump()), ", expected a text");
+  if (!type.is_string()) fail("its dtype is ", shown(type.dump()), ", expected a string");
   return type.get<std::string>();
 }
 
@@ -71,7 +71,7 @@ void check_size(const SafeTensor& t) {
   if (!countable) fail("its shape ", text_of(t), " is larger than any memory");
   const std::uint64_t wanted = empty ? 0 : static_cast<std::uint64_t>(bytes);
   if (t.end - t.begin != wanted)
-    fail(text_of(t), " takes ", wanted, " bytes, its data_offsets are ", t.end - t.begin, " apart");
+    fail(text_of(t), " has ", wanted, " bytes, but its data_offsets are ", t.end - t.begin, " apart");
 }
 
 SafeTensor tensor_in(const json& j) {
@@ -79,7 +79,7 @@ SafeTensor tensor_in(const json& j) {
   SafeTensor t{type_in(j), {}, 0, 0};
   for (const json& d : list(j, "shape")) t.shape.push_back(natural_number<std::int64_t>(d));
   const json& offsets = list(j, "data_offsets");
-  if (offsets.size() != 2) fail("its data_offsets are ", offsets.size(), " numbers, expected 2");
+  if (offsets.size() != 2) fail("its data_offsets have ", offsets.size(), " numbers, expected 2");
   t.begin = natural_number<std::uint64_t>(offsets[0]);
   t.end = natural_number<std::uint64_t>(offsets[1]);
   if (t.begin > t.end) fail("its data_offsets ", shown(offsets.dump()), " end before they begin");
@@ -91,7 +91,7 @@ std::map<std::string, std::string> metadata_in(const json& j) {
   if (!j.is_object()) fail(kMetadata, " is ", shown(j.dump()), ", expected an object");
   std::map<std::string, std::string> texts;
   for (const auto& [key, value] : j.items()) {
-    if (!value.is_string()) fail(kMetadata, ": ", shown(key), " is ", shown(value.dump()), ", expected a text");
+    if (!value.is_string()) fail(kMetadata, ": ", shown(key), " is ", shown(value.dump()), ", expected a string");
     texts[key] = value.get<std::string>();
   }
   return texts;
@@ -113,13 +113,14 @@ void check_places(const SafetensorsHeader& header, std::uint64_t data) {
   std::uint64_t at = 0;
   for (const auto& [t, name] : all) {
     if (t->begin < at)
-      fail("tensor '", *name, "' begins at byte ", t->begin, ", inside of the one before, which ends at ", at);
+      fail("tensor '", *name, "' begins at byte ", t->begin, ", inside the tensor before it, which ends at ", at);
     if (t->begin > at)
       fail("the bytes from ", at, " to ", t->begin, ", before tensor '", *name, "', belong to no tensor");
     at = t->end;
   }
-  if (at > data) fail("its tensors end at byte ", at, " behind the header, the file at ", data, ": it was cut short");
-  if (at < data) fail("its tensors end at byte ", at, " behind the header, and ", data - at, " bytes follow");
+  if (at > data)
+    fail("its tensors end at byte ", at, " after the header, but the file ends at ", data, ": it was truncated");
+  if (at < data) fail("its tensors end at byte ", at, " after the header, but ", data - at, " more bytes follow");
 }
 
 }  // namespace
@@ -132,13 +133,13 @@ std::string text_of(const SafeTensor& t) {
 
 SafetensorsHeader parse_safetensors(std::string_view file) {
   std::uint64_t length = 0;
-  if (file.size() < kLengthBytes) fail("is no safetensors file: it has ", file.size(), " bytes");
+  if (file.size() < kLengthBytes) fail("is not a safetensors file: it has ", file.size(), " bytes");
   std::memcpy(&length, file.data(), kLengthBytes);
   if (length > kMaxSafetensorsHeader)
-    fail("is no safetensors file, or damaged: its header would have ", length, " bytes, at most ",
-         kMaxSafetensorsHeader);
+    fail("is not a safetensors file, or is damaged: its header would have ", length, " bytes, but at most ",
+         kMaxSafetensorsHeader, " are allowed");
   if (length > file.size() - kLengthBytes)
-    fail("was cut short: its header has ", length, " bytes, the file ", file.size());
+    fail("was truncated: its header has ", length, " bytes, but the file has ", file.size());
   SafetensorsHeader header;
   header.bytes = kLengthBytes + length;
   try {
@@ -167,7 +168,8 @@ std::string safetensors_header(const std::vector<std::pair<std::string, SafeTens
   text.append(used ? kAlignment - used : 0, ' ');
   const std::uint64_t length = text.size();
   if (length > kMaxSafetensorsHeader)
-    fail("the header of ", tensors.size(), " tensors has ", length, " bytes, at most ", kMaxSafetensorsHeader);
+    fail("the header of ", tensors.size(), " tensors has ", length, " bytes, but at most ", kMaxSafetensorsHeader,
+         " are allowed");
   std::string out(kLengthBytes, '\0');
   std::memcpy(out.data(), &length, kLengthBytes);
   return out + text;

@@ -35,7 +35,7 @@ bool there(const fs::path& path) {
 [[noreturn]] void fail_without_weights(const fs::path& folder) {
   const bool pickled = there(folder / "pytorch_model.bin") || there(folder / "pytorch_model.bin.index.json");
   fail(folder.string(), " holds neither ", kSafetensorsName, " nor ", kSafetensorsIndex,
-       pickled ? ", but weights as PyTorch pickles them, which run code when they are read. In Python, "
+       pickled ? ", but weights that PyTorch pickled, which run code when they are read. In Python, "
                  "AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(OTHER) writes them as safetensors"
                : ": give the folder of a published model");
 }
@@ -144,7 +144,7 @@ std::vector<std::string> Safetensors::names() const {
 
 const Safetensors::Place& Safetensors::place(const std::string& name) const {
   const auto found = places_.find(name);
-  if (found == places_.end()) fail(path_.string(), ": there is no tensor '", shown(name), "' in it");
+  if (found == places_.end()) fail(path_.string(), " has no tensor '", shown(name), "'");
   return found->second;
 }
 

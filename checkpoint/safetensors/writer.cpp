@@ -59,7 +59,7 @@ std::string header_of(const OneFile& file, const std::vector<OutputTensor>& tens
 
 std::vector<std::byte> bytes_of(const OutputTensor& t, const std::vector<float>& values, FloatType type) {
   std::vector<std::byte> bytes(values.size() * size_of(type));
-  RING_CHECK(bytes.size() == bytes_of(t, type), t.name, ": ", values.size(), " values given");
+  RING_CHECK(bytes.size() == bytes_of(t, type), t.name, ": ", values.size(), " values were given");
   try {
     round_to(type, values.data(), values.size(), bytes.data());
   } catch (const Error& e) {

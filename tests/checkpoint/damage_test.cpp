@@ -85,7 +85,7 @@ TEST_F(Damage, ATruncatedShardNamesTheFirstLostTensor) {
   const Manifest m = read_manifest(path_);
   const SavedSlice& slice = m.tensors.at("model.norm").slices[0];
   fs::resize_file(file("shard-00000.h5"), slice.offset + slice.bytes - 1);
-  expect_refused("cut from tensor 'model.norm' on");
+  expect_refused("truncated from tensor 'model.norm' on");
 }
 
 TEST_F(Damage, AMissingShardIsNamed) {
@@ -135,13 +135,13 @@ TEST_F(Damage, AForeignManifestIsRefused) {
 TEST_F(Damage, TheManifestOfAnotherStepIsRefused) {
   fs::copy_file(folder() / checkpoint_name(10) / "manifest.json", file("manifest.json"),
                 fs::copy_options::overwrite_existing);
-  expect_refused("manifest.json is of step 10, its folder is named step-000000020");
+  expect_refused("manifest.json is of step 10, but its folder is named step-000000020");
 }
 
 TEST_F(Damage, OnlyDamagedCheckpointsAreAnErrorAndNoneIsNot) {
   fs::remove(file("manifest.json"));
   fs::remove(folder() / checkpoint_name(10) / "manifest.json");
-  EXPECT_TRUE(contains(error_of([&] { find_newest_verified(folder()); }), "is sound (2 damaged"));
+  EXPECT_TRUE(contains(error_of([&] { find_newest_verified(folder()); }), "is intact (2 damaged"));
   const TempFolder empty;
   EXPECT_FALSE(find_newest_verified(empty.path()).has_value());
   EXPECT_FALSE(find_newest_verified(empty.path() / "absent").has_value());
@@ -182,14 +182,15 @@ TEST(ManifestParts, ContradictionsAreNamed) {
   };
   EXPECT_EQ(problem([](Manifest&) {}), "");
   EXPECT_TRUE(contains(problem([](Manifest& m) { m.files[0].name = "../secret"; }), "'../secret' is not the name"));
-  EXPECT_TRUE(contains(problem([](Manifest& m) { m.tensors["w"].slices[0].file = "x"; }), "'x', which is not listed"));
+  EXPECT_TRUE(contains(problem([](Manifest& m) { m.tensors["w"].slices[0].file = "x"; }),
+                       "'x', which the manifest's list of files does not contain"));
   EXPECT_TRUE(contains(problem([](Manifest& m) { m.tensors["w"].slices[0].offset = 985; }), "ends at byte 985 + 16"));
   EXPECT_TRUE(contains(problem([](Manifest& m) { m.tensors["w"].slices[0].offset = ~0ull; }), "ends at byte"));
   EXPECT_TRUE(contains(problem([](Manifest& m) { m.tensors["w"].slices[0].bytes = 12; }), "12 bytes for a slice"));
   EXPECT_TRUE(contains(problem([](Manifest& m) { m.tensors["w"].global_shape = {5}; }), "has 5 elements"));
   EXPECT_TRUE(
       contains(problem([](Manifest& m) { m.tensors["w"].slices.push_back(m.tensors["w"].slices[0]); }), "overlap"));
-  EXPECT_TRUE(contains(problem([](Manifest& m) { m.tensors["w"].slices[0].region.start = {1}; }), "leaves the shape"));
+  EXPECT_TRUE(contains(problem([](Manifest& m) { m.tensors["w"].slices[0].region.start = {1}; }), "exceeds the shape"));
   EXPECT_TRUE(contains(problem([](Manifest& m) { m.tensors["w"].slices[0].region.size = {-4}; }), "negative"));
 }
 

@@ -52,7 +52,7 @@ TEST_F(StrangeManifest, ADeviceIsSkipped) {
 TEST_F(StrangeManifest, FortyGigabytesAreSkipped) {
   std::ofstream(path_) << "{";
   fs::resize_file(path_, std::uintmax_t{40} << 30);  // a sparse file takes no space
-  expect_skipped("it has 42949672960 bytes, at most 268435456 are read");
+  expect_skipped("it has 42949672960 bytes, but at most 268435456 are read");
 }
 
 TEST_F(StrangeManifest, AMillionLevelsAreSkipped) {
@@ -119,7 +119,7 @@ TEST(ManifestNumbers, ProductsDoNotOverflow) {
   EXPECT_TRUE(contains(problem_with("/tensors/w", tensor({half, half}, {0, 0}, 0)), "larger than any memory"));
   EXPECT_TRUE(contains(problem_with("/tensors/w", tensor({half, half, 0}, {0, 0, 0}, 0)), "larger than any memory"));
   EXPECT_TRUE(contains(problem_with("/tensors/w", tensor({std::int64_t{1} << 61}, {0}, 1)), "larger than any memory"));
-  EXPECT_TRUE(contains(problem_with("/tensors/w/slices/0/start/0", INT64_MAX), "leaves the shape"));
+  EXPECT_TRUE(contains(problem_with("/tensors/w/slices/0/start/0", INT64_MAX), "exceeds the shape"));
 }
 
 TEST(ManifestNumbers, TensorsDoNotShareBytes) {

@@ -138,7 +138,7 @@ TEST(Reshard, RanksThatDisagreeFailWithTheReason) {
   EXPECT_TRUE(contains(attempt([](State& s, int r) {
                          s.add({"gap", {8}, {r * 5}, filled({3}, DType::f32, 1)});
                        }),
-                       "'gap' of shape [8] has 8 elements, its slices hold 6"));
+                       "'gap' of shape [8] has 8 elements, but its slices hold 6"));
   EXPECT_TRUE(contains(attempt([](State& s, int r) {
                          s.add({"lap", {8}, {r * 3}, filled({4}, DType::f32, 1)});
                        }),
@@ -149,7 +149,7 @@ TEST(Reshard, RanksThatDisagreeFailWithTheReason) {
   EXPECT_TRUE(contains(attempt([](State& s, int r) {
                          if (r) s.add("only", &cursor[r]);
                        }),
-                       "'only' is known on rank 1"));
+                       "'only' exists on rank 1"));
 }
 
 TEST(Reshard, MeasuredValuesMayDifferAndRankZerosIsSaved) {

@@ -58,16 +58,16 @@ TEST(SafetensorsHeader, NamesDamage) {
   expect(R"({"a":{"b":{"c":{"d":{"e":{}}}}}})", 0, "more than 4 levels deep");
   expect(R"({"a":3})", 0, "tensor 'a': it is 3");
   expect(R"({"a":{"shape":[2],"data_offsets":[0,8]}})", 8, "tensor 'a': it has no dtype");
-  expect("{" + entry("a", "F31", "[2]", 0, 8) + "}", 8, "type 'F31' is not known");
+  expect("{" + entry("a", "F31", "[2]", 0, 8) + "}", 8, "type 'F31' is not supported");
   expect("{" + entry("a", "F32", "[-2]", 0, 8) + "}", 8, "-2 is not a whole number");
   expect("{" + entry("a", "F32", "[2.0]", 0, 8) + "}", 8, "2.0 is not a whole number");
-  expect("{" + entry("a", "F32", "[3]", 0, 8) + "}", 8, "F32[3] takes 12 bytes, its data_offsets are 8 apart");
+  expect("{" + entry("a", "F32", "[3]", 0, 8) + "}", 8, "F32[3] has 12 bytes, but its data_offsets are 8 apart");
   expect("{" + entry("a", "F32", "[4611686018427387904,4]", 0, 0) + "}", 0, "larger than any memory");
   expect("{" + entry("a", "F32", "[4611686018427387904,4,0]", 0, 0) + "}", 0, "larger than any memory");
   expect("{" + entry("a", "F32", "[2]", 8, 0) + "}", 8, "end before they begin");
   expect("{" + a + "," + entry("b", "F32", "[2]", 4, 12) + "}", 12, "tensor 'b' begins at byte 4, inside");
   expect("{" + a + "," + entry("b", "F32", "[2]", 12, 20) + "}", 20, "bytes from 8 to 12, before tensor 'b'");
-  expect("{" + a + "}", 7, "it was cut short");
+  expect("{" + a + "}", 7, "it was truncated");
   expect("{" + a + "}", 9, "1 bytes follow");
   expect(R"({"__metadata__":{"a":1}})", 0, "__metadata__: a is 1");
 }
@@ -126,7 +126,7 @@ TEST(SafetensorsFloats, RoundsToEvenAndRefusesValuesThatDoNotFit) {
   EXPECT_EQ(f16(1.0f + 0x1p-11f), 0x3c00);      // halfway: to even, down
   EXPECT_EQ(f16(1.0f + 3 * 0x1p-11f), 0x3c02);  // halfway: to even, up
   EXPECT_EQ(f16(65519.996f), 0x7bff);           // the largest value that rounds to 65504
-  EXPECT_TRUE(contains(error_of([&] { f16(65520.0f); }), "65520 is beyond what F16 holds: take BF16 or F32"));
+  EXPECT_TRUE(contains(error_of([&] { f16(65520.0f); }), "65520 is outside the range of F16: use BF16 or F32"));
   EXPECT_EQ(f16(std::numeric_limits<float>::infinity()), 0x7c00);
 }
 
@@ -191,7 +191,7 @@ TEST(Safetensors, NamesProblemsOfAFolder) {
   replace_text(index, good);
   EXPECT_EQ(error(), "");
   fs::resize_file(second, fs::file_size(second) - 1);
-  EXPECT_TRUE(contains(error(), "cut short") && contains(error(), second.string())) << error();
+  EXPECT_TRUE(contains(error(), "truncated") && contains(error(), second.string())) << error();
   fs::remove(second);
   EXPECT_TRUE(contains(error(), second.string())) << error();
 }
@@ -202,7 +202,7 @@ TEST(Safetensors, RefusesOtherTypes) {
       << file_of("{" + entry("a", "I64", "[1]", 0, 8) + "}", 8);
   const Safetensors read(folder.path());
   EXPECT_TRUE(contains(error_of([&] { read.values("a"); }), "tensor 'a' is I64[1]; weights are read as F32"));
-  EXPECT_TRUE(contains(error_of([&] { read.values("b"); }), "there is no tensor 'b'"));
+  EXPECT_TRUE(contains(error_of([&] { read.values("b"); }), "has no tensor 'b'"));
 }
 
 TEST(Safetensors, NamesAValueThatDoesNotFit) {
@@ -211,7 +211,7 @@ TEST(Safetensors, NamesAValueThatDoesNotFit) {
     write_safetensors(folder.path(), {{"w", {1}}}, {FloatType::f16, 100},
                       [](std::size_t) { return std::vector{1e6f}; });
   });
-  EXPECT_TRUE(contains(error, "tensor 'w': 1e+06 is beyond")) << error;
+  EXPECT_TRUE(contains(error, "tensor 'w': 1e+06 is outside the range")) << error;
 }
 
 }  // namespace

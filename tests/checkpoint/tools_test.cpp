@@ -68,7 +68,7 @@ TEST_F(Tools, ReshardRefusesDamageAndAnExistingFolder) {
   ASSERT_EQ(run_checkpoint_command({"reshard", source.string(), "--output", output, "--ranks", "2"}).code, 0);
   const Finished again = run_checkpoint_command({"reshard", source.string(), "--output", output, "--ranks", "2"});
   EXPECT_EQ(again.code, 1);
-  EXPECT_TRUE(contains(again.output, "exists: give another folder, or remove it")) << again.output;
+  EXPECT_TRUE(contains(again.output, "already exists: give a different folder, or remove it")) << again.output;
   flip_a_byte(source / "shard-00000.h5",
               static_cast<std::streamoff>(read_manifest(source).tensors.at("model.norm").slices[0].offset));
   const Finished damaged =
@@ -92,7 +92,7 @@ TEST_F(Tools, PruneKeepsByRuleAndNeverRemovesTheNewestWholeOne) {
   EXPECT_EQ(steps(folder()), (std::vector<std::int64_t>{40, 50}));
   for (const auto& [words, part] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"--steps", "40,50"}, "is the newest whole one"},
-           {{"--steps", "7"}, "there is no checkpoint of step 7"},
+           {{"--steps", "7"}, "no checkpoint of step 7"},
            {{}, "Give --keep-last N"},
            {{"--keep-every", "3"}, "--keep-every works only with --keep-last"}}) {
     std::vector<std::string> all = {"prune", run};

@@ -112,7 +112,7 @@ TEST(FieldLimits, NumbersWithoutARangeAreAnError) {
   EXPECT_NE(error_of([] { to_yaml(NoMost()); }).find("both ends of its range"), std::string::npos);
   EXPECT_NE(error_of([] { to_yaml(NoLeast()); }).find("both ends of its range"), std::string::npos);
   EXPECT_NE(error_of([] { to_yaml(TooWide()); }).find("does not fit into its type"), std::string::npos);
-  EXPECT_NE(error_of([] { to_yaml(NoLength()); }).find("longest length"), std::string::npos);
+  EXPECT_NE(error_of([] { to_yaml(NoLength()); }).find("maximum length"), std::string::npos);
   EXPECT_NE(error_of([] { to_yaml(NoRangeInList()); }).find("both ends of its range"), std::string::npos);
 }
 

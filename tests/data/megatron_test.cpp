@@ -339,10 +339,10 @@ TEST(MegatronCorpus, OtherNamesAndUsesAreRefused) {
   const TempFolder folder;
   sample().write(folder / "a");
   const auto list = [&](const std::string& name) { list_text_files({folder / name}, "*"); };
-  expect_error([&] { list("a.idx"); }, {"a.idx is no text", "a tokenizer needs the text"});
+  expect_error([&] { list("a.idx"); }, {"a.idx is not text", "a tokenizer needs the text"});
   std::filesystem::rename(folder / "a.idx", folder / "a.txt");
   expect_error([&] { list("a.txt"); }, {"index of a Megatron-LM data set", "named PREFIX.idx"});
-  expect_error([&] { list("a.bin"); }, {"a.bin is no text", "put its index beside it"});
+  expect_error([&] { list("a.bin"); }, {"a.bin is not text", "put its index beside it"});
   write_text(folder / "old.idx", std::string("TNTIDX\0\0\1\0", 10));
   expect_error([&] { list("old.idx"); }, {"an old Megatron-LM data set", "--dataset-impl mmap"});
 }

@@ -147,7 +147,7 @@ TEST(TextKind, MessagesNameOnlyOptionsThatTheCommandHas) {
       EXPECT_TRUE(names(some, folder.path().c_str())) << some;
       const bool json = input == std::string("in/b.json");
       EXPECT_EQ(names(some, "--text-field"), json && options == FileOptions::text_field) << some;
-      EXPECT_EQ(names(some, "name it .jsonl"), json && options == FileOptions::none) << some;
+      EXPECT_EQ(names(some, "rename it to .jsonl"), json && options == FileOptions::none) << some;
     }
   }
   EXPECT_TRUE(said("in", FileOptions::none).ends_with("(2 of 2 files are not text), or give different files"));

@@ -187,7 +187,7 @@ TEST(JsonTokenizer, AFolderWithTheFileIsATokenizer) {
   EXPECT_EQ(load_tokenizer(model)->kind(), "bytes");
   write_text(folder / "gpt2/merges.txt", "a b");
   expect_error([&] { load_tokenizer(folder / "gpt2"); },
-               {"merges.txt, which is not read", "tokenizer.json of the same"});
+               {"merges.txt, which is not supported", "tokenizer.json of the same"});
 }
 
 TEST(JsonTokenizer, FilesKeepTheTokenizerUnchanged) {

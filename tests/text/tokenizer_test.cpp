@@ -130,7 +130,7 @@ TEST(Tokenizer, BadFilesAreNamed) {
                {"none.rmt", "No such file", "ringmaster tokenizer train"});
   expect_error([&] { load_tokenizer(folder.path()); }, {folder.path(), "expected a folder with tokenizer.rmt"});
   write_text(folder / "empty.rmt", "");
-  expect_error([&] { load_tokenizer(folder / "empty.rmt"); }, {"empty.rmt", "is empty"});
+  expect_error([&] { load_tokenizer(folder / "empty.rmt"); }, {"empty.rmt", "an empty file"});
   write_text(folder / "text.model", "some text");
   expect_error([&] { load_tokenizer(folder / "text.model"); }, {"text.model", "neither", "SentencePiece", "9 bytes"});
   const auto bad = [&](const std::string& bytes, const std::vector<std::string>& parts) {
@@ -140,7 +140,8 @@ TEST(Tokenizer, BadFilesAreNamed) {
   const auto hashed = [](const std::string& body) {
     return str("ringmaster tokenizer 2\nhash ", hex64(xxh3(body)), "\n", body);
   };
-  bad("ringmaster tokenizer 1\nkind bytes\n", {"bad.rmt", "'ringmaster tokenizer 2'", "another format", "train it"});
+  bad("ringmaster tokenizer 1\nkind bytes\n",
+      {"bad.rmt", "'ringmaster tokenizer 2'", "a different format", "train it"});
   bad("ringmaster tokenizer 2\n", {"bad.rmt is damaged", "hash"});
   bad("ringmaster tokenizer 2\nkind bytes\n", {"bad.rmt is damaged", "hash"});
   bad(hashed("words"), {"bad.rmt is damaged", "third line"});

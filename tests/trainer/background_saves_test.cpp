@@ -153,7 +153,7 @@ TEST_F(SavingRuns, AStoppedOneCommitsNothingOnceAnotherHasTakenOver) {
   EXPECT_EQ(f.code, kExitTakenOver) << f.output;
   for (const std::string& part :
        {std::string("another process has taken over this run: process "), std::to_string(newer.pid()) + " on ",
-        std::string("token 2"), taken_over, std::string("commits no checkpoint any more")})
+        std::string("token 2"), taken_over, std::string("commits no more checkpoints")})
     EXPECT_NE(f.output.find(part), std::string::npos) << part << " in: " << f.output;
   newer.signal(SIGTERM);
   EXPECT_EQ(newer.wait().code, kExitInterrupted);
