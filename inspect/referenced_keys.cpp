@@ -14,11 +14,11 @@ constexpr int kOwn = 0, kBefore = 1;
 
 // Returns two "ranks": kOwn with the rank's rows, and kBefore with the other ranks' rows that precede any of them.
 ContextShards own_and_before(const ContextLayout& layout, int rank) {
-  ContextShards s{.documents = {{.count = narrow<std::int32_t>(layout.length())}}, .held = {{}, {}}};
+  ContextShards s{.documents = {{.count = narrow<std::int32_t>(layout.length())}}, .rows_by_rank = {{}, {}}};
   const auto hold = [&](int who, std::int64_t begin, std::int64_t end) {
     if (begin == end) return;
     const auto first = narrow<std::int32_t>(s.tokens(who)), global = narrow<std::int32_t>(begin);
-    s.held[static_cast<std::size_t>(who)].push_back({first, global, narrow<std::int32_t>(end - begin)});
+    s.rows_by_rank[static_cast<std::size_t>(who)].push_back({first, global, narrow<std::int32_t>(end - begin)});
   };
   std::int64_t at = 0;
   for (const ContextLayout::Chunk& c : layout.chunks(rank)) {
@@ -32,7 +32,7 @@ ContextShards own_and_before(const ContextLayout& layout, int rank) {
 // Marks the kBefore keys that the rank's queries of one KV head need. Returns their number.
 double mark_needed(const ContextShards& shards, Pattern pattern, std::int64_t kv_head, std::vector<char>& marks) {
   pattern.pools.clear();
-  const NeededKeys need = needed_keys(shards, kOwn, kBefore, of_heads(pattern, {kv_head, 1}), 1);
+  const KeyRequest need = needed_keys(shards, kOwn, kBefore, of_heads(pattern, {kv_head, 1}), 1);
   for (const RowCopy& c : need.copies)
     for (std::int32_t i = 0; i < c.count; ++i) marks[static_cast<std::size_t>(c.row + i * c.stride)] = 1;
   return static_cast<double>(need.row_heads(1));
