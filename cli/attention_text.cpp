@@ -30,10 +30,9 @@ constexpr std::size_t kBytesOfToken = 64;  // bytes read from the text per token
 void check_run(const std::string& path) {
   std::error_code none;
   if (std::filesystem::is_regular_file(path, none))
-    fail(
-        "--text: ", path,
-        " is a settings file, but --text needs trained weights. Give a run or a checkpoint, or omit --text to draw the "
-        "pattern of the settings");
+    fail("--text: ", path,
+         " is a file, but --text needs trained weights. Give a run or a checkpoint, or omit --text to draw the "
+         "pattern of the settings");
 }
 
 // Throws Error if the new settings give a layer a part that it was not trained with.

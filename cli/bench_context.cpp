@@ -53,7 +53,7 @@ void fill_in(Arguments& a, int ranks, Backend backend) {
     a.schedules = {"ring", "gather"};
     if (divides) a.schedules.push_back("all_to_all");
   } else if (!divides && std::ranges::count(a.schedules, "all_to_all")) {
-    fail("--schedule: all_to_all requires KV heads that ", ranks, " ranks divide evenly, got ", a.kv_heads,
+    fail("--schedule: all_to_all requires KV heads divisible by the ", ranks, " ranks, got ", a.kv_heads,
          ". Omit all_to_all, or set --kv-heads to a multiple of ", ranks);
   }
   if (a.grid.lengths.empty())

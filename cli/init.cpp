@@ -84,7 +84,7 @@ bool names_base(const Arguments& a, const std::string& name) {
 // Returns the name of the run: --name, otherwise the settings file's name, or the default if the file is config.yaml.
 std::string name_of(const Arguments& a) {
   if (!a.name.empty()) {
-    if (names_base(a, a.name)) fail("init: --name: ", a.name, " is the run of --from. Give another name");
+    if (names_base(a, a.name)) fail("init: --name: ", a.name, " is the run that --from starts from. Give another name");
     return a.name;
   }
   const std::string stem = fs::path(a.file).stem().string();

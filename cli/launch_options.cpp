@@ -47,7 +47,8 @@ void read_nodes(const std::string& text, LaunchOptions& o) {
 
 int read_processes(const std::string& text) {
   const int gpus = text == "auto" || text == "gpu" ? device_count(Backend::cuda) : 0;
-  if (text == "gpu" && gpus == 0) fail("launch: --nproc-per-node gpu: this machine has no usable GPU");
+  if (text == "gpu" && gpus == 0)
+    fail("launch: --nproc-per-node gpu: this machine has no usable GPU. Give a number, or cpu");
   if (gpus > 0) return gpus;
   if (text == "auto" || text == "cpu") return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   return number("--nproc-per-node", text, 1, kMaxLocal);

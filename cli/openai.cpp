@@ -87,7 +87,7 @@ std::string prompt_of(Keys& keys) {
 // Returns a message's text. The content is a string or a list of text parts.
 std::string content_of(const Json& content) {
   if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) refuse("messages", "must have text as content");
+  if (!content.is_array()) refuse("messages", "must have text as content of each message");
   std::string text;
   for (const Json& part : content) {
     const bool is_text = part.is_object() && part.value("type", Json()) == "text" && part.contains("text");

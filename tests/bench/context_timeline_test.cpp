@@ -286,7 +286,7 @@ TEST_F(DistBenchContext, BadInput) {
     EXPECT_NE(end.code, 0) << why;
     EXPECT_NE(end.output.find(why), std::string::npos) << end.output;
   };
-  refused({"--kv-heads", "1", "--schedule", "ring,all_to_all"}, "2 ranks divide evenly, got 1");
+  refused({"--kv-heads", "1", "--schedule", "ring,all_to_all"}, "KV heads divisible by the 2 ranks, got 1");
   refused({"--kv-heads", "3"}, "--heads: expected a multiple of the 3 KV heads, got 2");
   refused({"--length", "0"}, "--length: ");
   EXPECT_EQ(bench({"--kv-heads", "1", "--length", "64"}).output.find("all_to_all "), std::string::npos);

@@ -175,7 +175,7 @@ TEST_F(Init, ARunIsNotNamedAfterItsBase) {
   EXPECT_EQ(load("best.yaml").run.name, "best-finetune");
   std::vector<std::string> named = tune;
   named.insert(named.end(), {"--name", "best", "--force"});
-  EXPECT_NE(run(named).find("--name: best is the run of --from"), std::string::npos);
+  EXPECT_NE(run(named).find("--name: best is the run that --from starts from"), std::string::npos);
   EXPECT_NE(run({"init", "sub.yaml", "--name", "best", "--device", "cpu"}).find("note: runs/best exists"),
             std::string::npos);
   fs::current_path(before);
