@@ -44,8 +44,9 @@ void for_common_samples(const std::vector<Branch>& branches, unsigned subset, st
 template <class Fn>
 void for_subsets(const std::vector<Branch>& branches, const Fn& fn) {
   if (branches.size() > kMaxCountedBranches)
-    fail("attention: ", branches.size(), " dilated branches, but the pairs that several of them keep are counted for ",
-         kMaxCountedBranches, " at most: give fewer segments and rates");
+    fail("attention: ", branches.size(),
+         " dilated branches, but pairs that several branches keep are counted for at most ", kMaxCountedBranches,
+         ". Give fewer segments and rates");
   for (unsigned subset = 1; subset < 1u << branches.size(); ++subset) fn(subset, std::popcount(subset));
 }
 

@@ -48,7 +48,7 @@ Finding judge_memory(const HostFacts& host) {
             str(size_text(host.memory_available), " of ", size_text(host.memory_total), " available",
                 host.swap_available ? str(", and ", size_text(host.swap_available), " of swap") : "",
                 host.memory_limit.empty() ? "" : str(", limited by ", host.memory_limit))};
-  f.fix = host.memory_limit.empty() ? "end other programs" : "raise that limit, of the container or of the job";
+  f.fix = host.memory_limit.empty() ? "end other programs" : "raise that limit of the container or job";
   if (host.memory_available < kGiB) f.verdict = Verdict::note;
   if (host.memory_available < 256 * kMiB) f.verdict = Verdict::stop;
   return f;
@@ -57,14 +57,13 @@ Finding judge_memory(const HostFacts& host) {
 Finding judge_disk(const HostFacts& host) {
   Finding f{kMachine, "disk", str(size_text(host.disk_free), " free in ", host.folder.string())};
   f.fix =
-      "free space: a checkpoint takes 12 bytes per parameter (6 with states in bf16), and two of them exist for a "
-      "moment";
+      "free some space: a checkpoint takes 12 bytes per parameter (6 with states in bf16), and two exist for a moment";
   if (host.disk_free < kGiB) f.verdict = Verdict::note;
   if (host.disk_free < 64 * kMiB) f.verdict = Verdict::stop;
   if (host.writable) return f;
   f.verdict = Verdict::stop;
   f.detail = str("cannot write to ", host.folder.string());
-  f.fix = "start where you may write, or set run.directory";
+  f.fix = "start in a writable folder, or set run.directory";
   return f;
 }
 
@@ -110,10 +109,10 @@ Finding judge_device(const DeviceFacts& d, std::string_view archs) {
   if (!d.problem.empty()) {
     f.verdict = Verdict::stop;
     f.detail += ": " + d.problem;
-    f.fix = "see what `nvidia-smi` says of this GPU; leave it out with CUDA_VISIBLE_DEVICES";
+    f.fix = "check this GPU with `nvidia-smi`, or exclude it with CUDA_VISIBLE_DEVICES";
   } else if (!built_for(archs, d.capability)) {
     f.verdict = Verdict::stop;
-    f.detail += str("; this program has machine code for ", arch_list(archs), " only");
+    f.detail += str("; this program has machine code for ", arch_list(archs), ", but not for this GPU");
     f.fix = str("rebuild with -DRING_CUDA_ARCHS=", d.capability, " (or a list of architectures)");
   } else if (d.memory_free < d.memory_total / 2) {
     f.verdict = Verdict::note;
@@ -173,7 +172,7 @@ HostFacts inspect_host(const fs::path& folder) {
 
 std::vector<Finding> judge_host(const HostFacts& host) {
   return {
-      {kMachine, "cores", str(host.cores, ", a run takes ", host.threads, host.threads == 1 ? " thread" : " threads")},
+      {kMachine, "cores", str(host.cores, ", a run uses ", host.threads, host.threads == 1 ? " thread" : " threads")},
       judge_memory(host),
       judge_disk(host)};
 }
@@ -192,7 +191,7 @@ std::vector<Finding> judge_build() {
   }
   const std::string forms = unicode::normal_forms_version();
   out.push_back({kBuild, "Unicode",
-                 str(unicode::kVersion, " for classes of characters, ", forms.empty() ? "none" : forms,
+                 str(unicode::kVersion, " for character classes, ", forms.empty() ? "none" : forms,
                      " for normal forms and cases")});
   return out;
 }
@@ -202,14 +201,15 @@ std::vector<Finding> judge_cuda(const BackendFacts& facts, const CudaBuild& buil
     return {{kGpus, "CUDA", "this machine has an NVIDIA driver, but this program was built without CUDA", Verdict::note,
              "install the CUDA Toolkit and rebuild with `make build CUDA=ON`"}};
   if (!build.built)
-    return {{kGpus, "CUDA", "not in this build, and no NVIDIA driver here: training runs on the CPU", Verdict::absent}};
+    return {{kGpus, "CUDA", "not in this build, and no NVIDIA driver was found: training runs on the CPU",
+             Verdict::absent}};
   std::vector<Finding> out;
   for (const LibraryFacts& library : facts.libraries) judge_library(library, !facts.devices.empty(), out);
   if (!facts.problem.empty())
-    out.push_back({kGpus, "GPU", str("none can be used: ", facts.problem), Verdict::stop,
+    out.push_back({kGpus, "GPU", str("no GPU can be used: ", facts.problem), Verdict::stop,
                    "update the driver (CUDA 13 needs release 580 or newer), or set run.device=cpu"});
   else if (facts.devices.empty())
-    out.push_back({kGpus, "GPU", "none here: training runs on the CPU", Verdict::absent});
+    out.push_back({kGpus, "GPU", "none found: training runs on the CPU", Verdict::absent});
   for (const DeviceFacts& d : facts.devices) out.push_back(judge_device(d, build.archs));
   judge_links(facts, out);
   return out;

@@ -56,8 +56,9 @@ std::string job_facts(const JobView& job) {
 
 std::string job_markup(const JobView& job) {
   std::string out = job_facts(job);
-  if (!job.waits_for.empty()) out += "<p class=\"banner\">No worker runs: " + html_escaped(job.waits_for) + "</p>\n";
-  if (!job.failure.empty()) out += "<p class=\"soft\">The attempt before: " + html_escaped(job.failure) + "</p>\n";
+  if (!job.waits_for.empty())
+    out += "<p class=\"banner\">No worker is running: " + html_escaped(job.waits_for) + "</p>\n";
+  if (!job.failure.empty()) out += "<p class=\"soft\">Previous attempt: " + html_escaped(job.failure) + "</p>\n";
   out += "<div class=\"ranks\">\n";
   for (const RankView& r : job.ranks) out += card(r);
   return out + "</div>\n";

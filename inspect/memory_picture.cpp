@@ -23,8 +23,8 @@ struct Way {
   const char *name, *color;
 };
 constexpr Way kWays[] = {{Recompute::none, "keeps everything", "#2f6fb0"},
-                         {Recompute::attention, "attention's inputs again", "#3d8b5f"},
-                         {Recompute::mlp, "the MLP again", "#8e5ea2"},
+                         {Recompute::attention, "recomputes attention's inputs", "#3d8b5f"},
+                         {Recompute::mlp, "recomputes the MLP", "#8e5ea2"},
                          {Recompute::block, "keeps input, attention's output", "#c2602b"},
                          {Recompute::full, "keeps its input", "#7a4a1f"}};
 
@@ -68,7 +68,7 @@ std::vector<Column> columns_of(const PlannedStep& p) {
     const PartMemory& m = p.parts[i];
     const bool again = m.once_peak > 0;
     add(i, m.before, m.kept, again ? std::max(m.forward_peak, m.backward_peak) : m.backward_peak,
-        again ? " forward again and backward" : " backward");
+        again ? " recomputed forward, and backward" : " backward");
   }
   return columns;
 }
@@ -90,7 +90,7 @@ class Picture {
     line(p_.activations.budget);
     label(kLeft + kPlot, y(p_.activations.budget) - 4, "budget " + bytes_text(p_.activations.budget), 11, "end");
     line(p_.peak);
-    label(kLeft + 4, y(p_.peak) - 4, "slab and all that lasts " + bytes_text(p_.peak), 11);
+    label(kLeft + 4, y(p_.peak) - 4, "slab and lasting memory " + bytes_text(p_.peak), 11);
     legend();
     return out_ + "</svg>\n";
   }
@@ -109,7 +109,7 @@ class Picture {
     const std::string facts = str(c.name, ": ", bytes_text(c.kept), " kept, peak ", bytes_text(c.peak));
     rectangle(x, width, c.before, c.peak, kPeak, facts);
     rectangle(x, width, p_.lasting, c.before, "#b9cbe0",
-              "kept by parts before: " + bytes_text(c.before - std::min(c.before, p_.lasting)));
+              "kept by earlier parts: " + bytes_text(c.before - std::min(c.before, p_.lasting)));
     rectangle(x, width, c.before, c.before + c.kept, c.color, facts);
   }
   // Draws bytes on the host with a scale of their own.
@@ -131,7 +131,7 @@ class Picture {
   }
   void legend() {
     const double at = kHostTop + kHostHeight + 28;
-    label(kLeft, at - 8, "forward, then backward; from left to right each part of the model", 12);
+    label(kLeft, at - 8, "each part of the model from left to right: forward, then backward", 12);
     for (std::size_t i = 0; i < std::size(kWays); ++i) legend_entry(i, at, kWays[i].color, kWays[i].name);
     legend_entry(std::size(kWays), at, kPeak, "in use while it runs");
   }

@@ -72,11 +72,11 @@ void write_job(const JobView& job, Writer& w) {
   w.sample(job.time.seconds());
   w.gauge("ringmaster_goodput_ratio", "Share of the job's time that was not lost");
   w.sample(job.time.goodput());
-  w.counter("ringmaster_lost_seconds", "Time of the job that was lost, by cause, as far as this node knows");
+  w.counter("ringmaster_lost_seconds", "Lost time of the job, by cause, as known to this node");
   w.sample(job.time.restart_seconds, {{"cause", "restart"}});
   w.sample(job.time.save_seconds, {{"cause", "save"}});
   w.sample(job.time.bad_step_seconds, {{"cause", "bad_step"}});
-  w.counter("ringmaster_bad_steps", "Steps that were left out or computed again");
+  w.counter("ringmaster_bad_steps", "Steps that were skipped or recomputed");
   w.sample(static_cast<double>(job.time.bad_steps));
   w.counter("ringmaster_failed_saves", "Checkpoints that could not be saved");
   w.sample(static_cast<double>(job.time.failed_saves));
@@ -115,7 +115,7 @@ void write_ranks(const JobView& job, Writer& w) {
   write_ranks(
       job, "ringmaster_rank_gpu_sm_clock_hertz", "Clock of the multiprocessors of the worker's GPU",
       [](R r) { return r.gpu_sm_mhz ? V(1e6 * *r.gpu_sm_mhz) : V(); }, w);
-  w.gauge("ringmaster_rank_phase", "1, with what the rank does in the label");
+  w.gauge("ringmaster_rank_phase", "Always 1; the label is what the rank is doing");
   for (const RankView& r : job.ranks) w.sample(1, {{"rank", str(r.rank)}, {"host", r.host}, {"phase", r.phase}});
 }
 
@@ -129,13 +129,13 @@ constexpr Newest kNewest[] = {
     {"ringmaster_validation_loss", "validation/loss", "Loss of the last validation, in nats per token"},
     {"ringmaster_gradient_norm", "train/grad_norm", "Norm of the gradient before clipping"},
     {"ringmaster_learning_rate", "train/lr", "Learning rate"},
-    {"ringmaster_tokens_per_second", "train/tokens_per_second", "Tokens that all processes train on in a second"},
-    {"ringmaster_mfu_ratio", "train/mfu", "Share of the devices' peak, where that is known"},
+    {"ringmaster_tokens_per_second", "train/tokens_per_second", "Tokens per second that all processes train on"},
+    {"ringmaster_mfu_ratio", "train/mfu", "Share of the devices' peak FLOP/s, if known"},
     {"ringmaster_step_seconds", "train/step_ms", "Time of the last recorded step", 1e-3},
     {"ringmaster_data_wait_ratio", "train/data_share", "Share of a step that waits for data"},
     {"ringmaster_exchange_wait_ratio", "train/exchange_share", "Share of a step that waits for other processes"},
-    {"ringmaster_memory_in_use_bytes", "train/memory_in_use", "Memory of rank 0's device between steps"},
-    {"ringmaster_memory_peak_bytes", "train/memory_peak", "Most memory of rank 0's device so far"},
+    {"ringmaster_memory_in_use_bytes", "train/memory_in_use", "Memory in use on rank 0's device between steps"},
+    {"ringmaster_memory_peak_bytes", "train/memory_peak", "Peak memory of rank 0's device so far"},
     {"ringmaster_checkpoint_seconds", "checkpoint/seconds", "Time that the last checkpoint took to write"},
 };
 
@@ -146,7 +146,7 @@ void write_run(const ReportRun& run, Writer& w) {
   };
   w.gauge("ringmaster_step", "Last recorded step of the run");
   w.sample(static_cast<double>(run.summary.step));
-  w.gauge("ringmaster_planned_steps", "Steps that the run is to do, where that is known");
+  w.gauge("ringmaster_planned_steps", "Planned steps of the run, if known");
   if (run.summary.steps) w.sample(static_cast<double>(run.summary.steps));
   w.counter("ringmaster_tokens", "Tokens that the run has trained on");
   if (const CurvePoint* p = newest("train/tokens")) w.sample(p->y);

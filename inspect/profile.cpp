@@ -163,7 +163,7 @@ std::string profile_table(const Profile& p, const Ceilings& ceilings) {
                 ceilings.bytes_per_second / 1e12, ceilings.flops_per_second / 1e12);
   else
     out += "floors unknown\n";
-  out += line("each kernel's time holds up to %.1f us of being watched", 1e6 * p.event_seconds);
+  out += line("each kernel's time includes up to %.1f us of measurement overhead", 1e6 * p.event_seconds);
   return out + "\n" + op_table(p, ceilings) + "\n" + part_table(p);
 }
 

@@ -79,7 +79,7 @@ class StepRecorder final : public KernelObserver {
 
 Profiler::Profiler(int steps, std::shared_ptr<KernelObserver> also, int warmup)
     : recorder_(std::make_shared<StepRecorder>()), also_(std::move(also)), steps_(steps), warmup_(warmup) {
-  if (steps < 1) fail("--profile: ", steps, " steps to watch, at least 1 is needed");
+  if (steps < 1) fail("--profile: expected at least 1 step, got ", steps);
 }
 Profiler::~Profiler() = default;
 

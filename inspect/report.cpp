@@ -210,7 +210,7 @@ class Page {
                          Values::bytes);
     memory.from_zero = true;
     const std::string all = losses() + losses_by_source() + rates() + chart_html(memory) + sensors();
-    if (all.empty()) return html_heading("Curves") + html_note("Nothing was recorded that could be drawn.");
+    if (all.empty()) return html_heading("Curves") + html_note("There are no recorded values to draw.");
     return str(html_heading("Curves"), legend(), choices(), "<div class=\"charts\">\n", all, "</div>\n", marks_text());
   }
   std::string legend() const {
@@ -223,21 +223,21 @@ class Page {
   std::string marks_text() const {
     const bool any = std::ranges::any_of(
         runs_, [](const ReportRun& r) { return std::ranges::any_of(r.events, &ReportEvent::mark); });
-    std::string out = any ? html_note("Dotted vertical lines are what happened to a run, listed below.") : "";
+    std::string out = any ? html_note("Dotted vertical lines mark events of a run, which are listed below.") : "";
     for (const ReportRun& run : runs_)
       if (run.curves.contains("train/loss") && !run.curves.contains("train/mfu"))
-        return out + html_note("No MFU where the peak of a device is not known; --peak-tflops says it.");
+        return out + html_note("There is no MFU if a device's peak is not known. Set it with --peak-tflops.");
     return out;
   }
 
   std::string events() const {
-    Rows rows = {{"run", "step", "what happened"}};
+    Rows rows = {{"run", "step", "event"}};
     std::size_t all = 0;
     for (const ReportRun& r : runs_)
       for (const ReportEvent& e : r.events)
         if (++all <= kMaxEvents) rows.push_back({r.summary.name, formatted("%.0f", e.step), e.text});
     if (all == 0)
-      return html_heading("Restarts and recoveries") + html_note("Nothing happened: no restart, no bad step.");
+      return html_heading("Restarts and recoveries") + html_note("There were no restarts and no bad steps.");
     return html_heading("Restarts and recoveries") + html_table(rows, 3) +
            (all > kMaxEvents ? html_note(str(all - kMaxEvents, " more are in metrics.jsonl.")) : "");
   }
@@ -282,8 +282,7 @@ class Page {
     if (!whole_) return "";
     std::string out;
     for (const ReportRun& r : runs_) out += samples_html(r.summary.name, r.samples);
-    if (out.empty())
-      out = html_note("--sample TEXT shows how each checkpoint that a run still has goes on after a text.");
+    if (out.empty()) out = html_note("--sample TEXT shows how each remaining checkpoint of a run continues a text.");
     return html_heading("Samples") + out;
   }
 

@@ -91,15 +91,16 @@ class Reader {
     if (r.group == "start" && r.step > 0) event(r, "resumed", true);
     if (r.group == "restart")
       event(r, str("restart ", number("restarts"), ", ", number("seconds_lost"), " s lost so far"), true);
-    if (r.group == "bad_step") event(r, "a bad step was left out, its loss was " + number("loss"), true);
+    if (r.group == "bad_step") event(r, "a bad step was skipped; its loss was " + number("loss"), true);
     if (r.group == "memory") event(r, "memory ran out: " + r.text("why"), true);
     if (r.group == "slow_rank") event(r, "rank " + number("rank") + " is slow: " + r.text("what"), false);
     if (r.group == "slow_gpu")
       event(r,
             str("rank ", number("rank"), ": GPU ", r.text("gpu"), " became slow, at ", number("sm_mhz"),
-                " MHz instead of ", number("usual_sm_mhz"), r.text("reason").empty() ? "" : ", by " + r.text("reason")),
+                " MHz instead of ", number("usual_sm_mhz"),
+                r.text("reason").empty() ? "" : ", lowered by " + r.text("reason")),
             true);
-    if (r.group == "checkpoint" && r.find("error")) event(r, "was not saved: " + r.text("error"), false);
+    if (r.group == "checkpoint" && r.find("error")) event(r, "the checkpoint was not saved: " + r.text("error"), false);
     if (r.group == "job" && r.text("end") == kEndFailed) event(r, "failed: " + r.text("error"), true);
     if (r.group == "train") add_loss_event(r);
   }

@@ -133,7 +133,7 @@ TEST(Doctor, MissingLibrariesMatterOnlyWithAGpu) {
   facts.links.clear();
   EXPECT_TRUE(healthy(judge(facts)));
   EXPECT_EQ(count(judge(facts), Verdict::note), 0);
-  expect_parts(report(judge(facts)), {"none here: training runs on the CPU"});
+  expect_parts(report(judge(facts)), {"none found: training runs on the CPU"});
 }
 
 TEST(Doctor, GpusWithoutALinkAndABusyOneAreNotes) {

@@ -186,7 +186,7 @@ TEST_F(ReportTest, ARunWithoutALossThatCanBeDrawn) {
   for (int i = 0; i < 10; ++i) records += line("train", i, "\"loss\":null,\"loss_text\":\"nan\"");
   const std::string page = report_page({write_run("nan", records)}, {});
   expect_readable(page);
-  EXPECT_NE(page.find("Nothing was recorded that could be drawn"), std::string::npos);
+  EXPECT_NE(page.find("There are no recorded values to draw"), std::string::npos);
 }
 
 TEST_F(ReportTest, ALongRunIsThinned) {
@@ -283,7 +283,8 @@ TEST_F(ReportTest, SensorsOfAGpuAreCurvesAndASlowGpuIsAnEvent) {
   expect_readable(page);
   for (const char* title : {"GPU power", "GPU utilization", "GPU clock", "GPU temperature"})
     EXPECT_NE(page.find(str("<figcaption>", title)), std::string::npos) << title;
-  EXPECT_NE(page.find("rank 1: GPU 0000:3b:00.0 became slow, at 1200 MHz instead of 1980, by heat"), std::string::npos);
+  EXPECT_NE(page.find("rank 1: GPU 0000:3b:00.0 became slow, at 1200 MHz instead of 1980, lowered by heat"),
+            std::string::npos);
   EXPECT_EQ(report_page({write_run("cpu", line("train", 1, "\"loss\":1"))}, {}).find("GPU"), std::string::npos);
 }
 

@@ -101,11 +101,11 @@ TEST_F(DistDashboard, AWaitingNodeShowsNoNodeNumber) {
   begin({"--nnodes", "2", "--rdzv-endpoint", str("127.0.0.1:", port), "--secret-file", "token"});
   std::string job;
   const auto end = AwakeClock::now() + seconds(60);
-  while (job.find("No worker runs") == std::string::npos && AwakeClock::now() < end) {
+  while (job.find("No worker is running") == std::string::npos && AwakeClock::now() < end) {
     std::this_thread::sleep_for(milliseconds(20));
     job = nlohmann::json::parse(http_get(at_, "/live").body).at("job");
   }
-  EXPECT_NE(job.find("No worker runs"), std::string::npos) << job;
+  EXPECT_NE(job.find("No worker is running"), std::string::npos) << job;
   EXPECT_EQ(job.find("<dt>node</dt>"), std::string::npos) << job;
   EXPECT_EQ(job.find("<dt>processes</dt>"), std::string::npos) << job;
   EXPECT_EQ(metrics().find("ringmaster_processes"), std::string::npos) << metrics();
