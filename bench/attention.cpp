@@ -223,7 +223,7 @@ AttentionOperands random_operands(std::int64_t rows, std::int64_t heads, std::in
 
 void check_grid(const AttentionGrid& g) {
   if (g.heads < 1 || g.kv_heads < 1 || g.heads % g.kv_heads)
-    fail("--heads: ", g.heads, " heads do not share ", g.kv_heads, " KV heads evenly");
+    fail("--heads: ", g.heads, " heads cannot be divided evenly among ", g.kv_heads, " KV heads");
   for (const std::int64_t d : g.head_dims)
     if (d < 8 || d % 8) fail("--head-dim: ", d, " is not a positive multiple of 8");
   for (const std::int64_t s : g.lengths)
@@ -231,7 +231,7 @@ void check_grid(const AttentionGrid& g) {
   for (const NamedPattern& p : g.patterns) {
     check(p.pattern, "--kind");
     if (p.pattern.selects() && std::ranges::find(g.causal, false) != g.causal.end())
-      fail("--keep: blocks are selected by content where attention is causal: add --causal, and leave out --full");
+      fail("--keep: blocks are selected by content only in causal attention. Add --causal, and leave out --full");
   }
   if (g.rounds < 1) fail("--rounds: ", g.rounds, " is not positive");
   for (const std::string& name : g.candidates)

@@ -68,7 +68,7 @@ void add(BlockTiming& t, const OpTiming& o, const Config& c) {
 
 [[noreturn]] void short_of_memory(std::int64_t length, const std::string& why) {
   fail("sequences of ", length,
-       " tokens need more memory than there is: give shorter ones (--length) or fewer at a time ",
+       " tokens need more memory than is available. Give shorter ones (--length) or fewer at a time ",
        "(train.micro_batch): ", why);
 }
 
@@ -91,7 +91,7 @@ void check_length(const BlockLayers& layers, const ModelConfig& m, std::int64_t 
         kind.pattern(measured_part(with_block(layers.attention, block)), {.kv_heads = m.kv_heads, .context = length});
     if (kept_pairs(p, all, all, m.kv_heads) < causal_pairs(length)) continue;
     fail(layers.keys.front(), ".rules: with blocks of ", block, " they keep all pairs of sequences of ", length,
-         " tokens, where no size is better than dense attention: give longer sequences (--length, model.context), or ",
+         " tokens, so no size is better than dense attention. Give longer sequences (--length, model.context), or ",
          "rules that keep less");
   }
 }

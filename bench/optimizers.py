@@ -78,7 +78,7 @@ def draw(runs):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("binary", nargs="?")
-    parser.add_argument("text", nargs="?", help="what data prepare wrote")
+    parser.add_argument("text", nargs="?", help="corpus written by data prepare")
     parser.add_argument("--rates", type=lambda text: [float(x) for x in text.split(",")],
                         default=[5e-4, 1e-3, 2e-3, 4e-3])
     parser.add_argument("--seeds", type=int, default=3)

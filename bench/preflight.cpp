@@ -118,7 +118,7 @@ void wait_for(Work work, Communicator& comm, const std::string& what) {
   const auto end = Clock::now() + kPatience;
   while (!work.done() && Clock::now() < end) std::this_thread::sleep_for(std::chrono::microseconds(20));
   if (work.done()) return work.synchronize();  // host waits: start
-  const std::string text = str("preflight: ", what, " did not come through within ", kPatience.count(), " s");
+  const std::string text = str("preflight: ", what, " did not complete within ", kPatience.count(), " s");
   comm.abort(text);
   fail(text);
 }
@@ -272,7 +272,7 @@ void add_own_problems(const std::vector<PreflightFacts>& all, std::size_t rank, 
   if (const Comparison c = compare(all, rank, &PreflightFacts::bytes_per_second); c.bad())
     out.push_back(slow(who, " copied ", c, "B", "ranks"));
   for (const MessageFacts& m : f.messages)
-    if (m.wrong) out.push_back(str(who, " received other bytes than rank ", m.peer, " sent"));
+    if (m.wrong) out.push_back(str(who, " received different bytes than rank ", m.peer, " sent"));
 }
 
 void add_pair_problems(const std::vector<PreflightFacts>& all, std::vector<std::string>& out) {
@@ -370,7 +370,7 @@ void preflight(const ExecContext& ctx, Mesh& mesh) {
   if (mesh.rank() == 0) log::info("preflight:", preflight_table(all));
   const std::vector<std::string> problems = preflight_problems(all);
   if (!problems.empty())
-    fail("preflight: ", joined(problems, "; "), ". Take what is named out of the job, or train without --preflight");
+    fail("preflight: ", joined(problems, "; "), ". Remove this hardware from the job, or train without --preflight");
 }
 
 }  // namespace ring

@@ -53,8 +53,8 @@ std::string write_corpus(const Config& c) {
 Config given_sizes(Config c) {
   if (c.train.micro_batch == kAutoMicroBatch || c.train.mlp_chunk == kAutoMlpChunk)
     fail(
-        "train.micro_batch and train.mlp_chunk: auto is what a run chooses when it begins; give a benchmark the "
-        "numbers, which `ringmaster plan` shows");
+        "train.micro_batch and train.mlp_chunk: auto is chosen only when a run begins. Give a benchmark the numbers "
+        "that `ringmaster plan` shows");
   c.train.batch_sizes.clear();                // measures the largest batch size
   c.model = as_of(c.model, kAfterAllTokens);  // measures the attention of the last steps
   return c;

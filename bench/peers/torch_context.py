@@ -29,7 +29,7 @@ def names(text):
     chosen = text.split(",")
     for name in chosen:
         if name not in BACKENDS:
-            raise argparse.ArgumentTypeError(f"{name} is none of {', '.join(BACKENDS)}")
+            raise argparse.ArgumentTypeError(f"{name} is not one of {', '.join(BACKENDS)}")
     return chosen
 
 

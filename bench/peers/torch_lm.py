@@ -161,7 +161,7 @@ def main():
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--fsdp", action="store_true", help="shard parameters, gradients and moments (FSDP2)")
     parser.add_argument(
-        "--memory-budget", type=float, help="torch.compile keeps so much of the activations and computes the rest again: 0 to 1"
+        "--memory-budget", type=float, help="share of activations that torch.compile keeps, 0 to 1; it recomputes the rest"
     )
     parser.add_argument("--csv", help="append a line for each shape to this file")
     args = parser.parse_args()

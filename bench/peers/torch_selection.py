@@ -267,10 +267,10 @@ def read(args):
             splits = {name: file[f"{name}/tokens"][:] for name in ("train", "validation")}
             vocab = int(file.attrs["vocab_size"])
     except (OSError, KeyError) as error:
-        raise SystemExit(f"{args.corpus} is no corpus with both splits: {error}; `ringmaster data prepare` makes one")
+        raise SystemExit(f"{args.corpus} is not a corpus with both splits: {error}. Make one with `ringmaster data prepare`")
     for name, tokens in splits.items():
         if len(tokens) <= args.batch * args.context:
-            raise SystemExit(f"{args.corpus}: {name} has {len(tokens)} tokens, a batch takes more: prepare more text "
+            raise SystemExit(f"{args.corpus}: {name} has {len(tokens)} tokens, but a batch needs more. Prepare more text "
                              "or set --batch or --context")
     return vocab, splits
 
@@ -281,8 +281,8 @@ def parse():
     parser.add_argument("--select", choices=["dense", "window", *UNITS], required=True)
     parser.add_argument("--from", dest="start", metavar="STEP", type=int, default=0, help="dense before this step")
     parser.add_argument("--steps", type=int, default=1800)
-    parser.add_argument("--local", type=int, default=5, help="newest blocks, the own one among them")
-    parser.add_argument("--keep", type=int, default=8, help="blocks in all")
+    parser.add_argument("--local", type=int, default=5, help="most recent blocks, including the token's own")
+    parser.add_argument("--keep", type=int, default=8, help="total number of blocks")
     parser.add_argument("--seed", type=int, default=1, help="of weights and of the order of samples")
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--layers", type=int, default=8)

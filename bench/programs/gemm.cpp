@@ -103,7 +103,7 @@ int main(int argc, char** argv) try {
   std::size_t first = ring::models().size();
   program.add_number("--threads", threads, "threads of the pool", 1, ring::kMaxThreads);
   program.add_number("--seconds", seconds, "time spent on each product", 0, 3600);
-  program.add_number("--models", first, "only the first so many models", 0, ring::kMaxCount);
+  program.add_number("--models", first, "number of models to measure, from the first", 0, ring::kMaxCount);
   program.parse({argv + 1, argv + argc});
   const ring::ExecContext ctx{ring::Stream::cpu(threads)};
   std::printf("%d threads; fastest of the calls in %g s each\n", threads, seconds);

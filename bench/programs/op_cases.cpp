@@ -146,7 +146,7 @@ int main(int argc, char** argv) try {
   program.add_number("--threads", o.threads, "threads of the pool", 1, ring::kMaxThreads);
   program.add_number("--seconds", o.seconds, "time spent on each measurement", 1e-6, 3600);
   program.add_flag("--csv", o.csv, "comma-separated values");
-  program.add_flag("--all", o.all, "the small cases of the tests, too");
+  program.add_flag("--all", o.all, "also the small cases of the tests");
   program.parse({argv + 1, argv + argc});
   return ring::test::run_benchmarks(o);
 } catch (const ring::HelpAsked& e) {

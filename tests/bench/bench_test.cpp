@@ -116,7 +116,7 @@ int check_trace(const nlohmann::json& events, int steps) {
 
 TEST_F(BenchCommand, NeedsTheSizesThatARunChooses) {
   for (const char* automatic : {"train.micro_batch=auto", "train.mlp_chunk=auto"})
-    expect_error({"bench", "step", path("tiny.yaml"), automatic}, 1, "auto is what a run chooses when it begins");
+    expect_error({"bench", "step", path("tiny.yaml"), automatic}, 1, "auto is chosen only when a run begins");
 }
 
 TEST_F(BenchCommand, TrainProfilesWithoutChangingNumbers) {
@@ -270,7 +270,8 @@ TEST_F(BenchCommand, BadInput) {
   expect_error({"bench", "ops", path("tiny.yaml"), "--filter", "nothing", "--seconds", "0.001", "--steps", "1"}, 1,
                "no op of this step has 'nothing'");
   expect_error({"bench", "ops", path("tiny.yaml"), "model.layers=x"}, 1, "model.layers");
-  expect_error({"bench", "attention", "--heads", "6", "--kv-heads", "4"}, 1, "6 heads do not share 4 KV heads");
+  expect_error({"bench", "attention", "--heads", "6", "--kv-heads", "4"}, 1,
+               "6 heads cannot be divided evenly among 4 KV heads");
   expect_error({"bench", "attention", "--device", "cpu", "--head-dim", "12"}, 1, "12 is not a positive multiple of 8");
   expect_error({"bench", "attention", "--device", "cpu", "--length", "0"}, 2, "--length: must be in [1");
   expect_error({"bench", "attention", "--device", "cpu", "--dtype", "bf16"}, 1, "--dtype: expected f32");
@@ -287,7 +288,7 @@ TEST_F(BenchCommand, BadInput) {
   expect_error({"bench", "attention", "--device", "cpu", "--kind", "block_sparse", "--keep", "3"}, 1,
                "--keep: 3, but pattern: content needs more than local + first = 3");
   expect_error({"bench", "attention", "--device", "cpu", "--kind", "block_sparse", "--keep", "8", "--full"}, 1,
-               "--keep: blocks are selected by content where attention is causal");
+               "--keep: blocks are selected by content only in causal attention");
   expect_error({"bench", "attention", "--kind", "block_sparse", "--keep", "8", "--density", "0.1"}, 2, "--density");
   expect_error({"bench", "attention", "--kind", "block_sparse", "--local", "2"}, 2, "--local requires --keep");
   expect_error({"bench", "attention", "--kind", "global"}, 2, "--kind");

@@ -77,7 +77,7 @@ TEST(Preflight, WrongResultsAreNamed) {
   EXPECT_EQ(preflight_problems(all),
             (std::vector<std::string>{"rank 0 on a (H200) copied 1 element wrongly",
                                       "rank 1 on a (H200) computed 3 wrong elements of a product",
-                                      "rank 2 on b (H200) received other bytes than rank 0 sent"}));
+                                      "rank 2 on b (H200) received different bytes than rank 0 sent"}));
 }
 
 // Computed the slow way, in whole numbers.
@@ -123,7 +123,7 @@ TEST_F(DistPreflight, OneDamagedMessageOfSeveralIsNamed) {
     words.insert(words.end(), train.begin() + 1, train.end());
     const test::Finished f = ring(words);
     EXPECT_EQ(f.code, kExitError) << f.output;
-    EXPECT_NE(f.output.find(" received other bytes than rank 0 sent"), std::string::npos) << f.output;
+    EXPECT_NE(f.output.find(" received different bytes than rank 0 sent"), std::string::npos) << f.output;
   }
 }
 
