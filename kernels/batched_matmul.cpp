@@ -17,7 +17,7 @@ void check(const BatchedMatmul& m) {
       m.b.dim(m.transpose_b ? 1 : 2) != m.c.dim(2))
     says("shapes do not fit");
   if (m.add.defined() && (m.add.shape() != m.c.shape() || m.add.raw() == m.c.raw()))
-    says("what is added has another shape or the same place");
+    says("the added matrix has a different shape, or overlaps the result");
 }
 
 }  // namespace ring

@@ -21,8 +21,7 @@ inline void check_gelu(const Matmul& m) {
              ": both must be contiguous, of one shape and type");
   const bool alone = !m.residual.defined() && m.beta == 0;
   RING_CHECK(alone && (m.gelu_input.defined() ? !m.gelu_gradient_at.defined() : !m.bias.defined()),
-             "matmul: an activation goes with no residual and beta = 0, its gradient with no bias either; got beta ",
-             m.beta);
+             "matmul: an activation requires beta = 0 and no residual, its gradient also no bias; got beta ", m.beta);
 }
 
 // Computes a Matmul with or without GELU. product(args, ctx) must compute a Matmul without GELU.

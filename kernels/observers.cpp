@@ -66,7 +66,7 @@ std::shared_ptr<KernelObserver> observe_by(std::initializer_list<std::shared_ptr
 
 std::shared_ptr<KernelObserver> make_range_observer() {
   const RangeMarks* marks = range_marks();
-  if (!marks) fail("--nvtx: ranges are NVTX's, and this build has no CUDA; rebuild with `make build CUDA=ON`");
+  if (!marks) fail("--nvtx: NVTX ranges need CUDA, which this build lacks. Rebuild with `make build CUDA=ON`");
   return std::make_shared<RangeObserver>(*marks);
 }
 

@@ -29,7 +29,7 @@ inline DropoutAddress dropout_address(const Run& run, const AttentionOptions& o,
 }
 
 inline void check_exchange(const Sequences& sequences, const ContextExchange* exchange) {
-  RING_CHECK(!sequences.shards || exchange, "attention: the sequences are cut among ", sequences.shards->ranks(),
+  RING_CHECK(!sequences.shards || exchange, "attention: the sequences are sharded among ", sequences.shards->ranks(),
              " ranks, but the run has no exchange (Run::cp)");
 }
 

@@ -331,13 +331,14 @@ void check(const Run& run, const Tensor& qkv, const Sequences& sequences, const 
   RING_CHECK(!run.tape || !sequences.inv_freq.defined(),
              "self_attention: no backward through frequencies of each "
              "document");
-  RING_CHECK(o.q_norm.value.defined() == o.k_norm.value.defined(), "self_attention: q_norm and k_norm go together");
+  RING_CHECK(o.q_norm.value.defined() == o.k_norm.value.defined(),
+             "self_attention: q_norm and k_norm must be given together");
   RING_CHECK((!o.pooling.value.defined() && !o.pool_gates.value.defined()) || !o.attention.pattern.pools.empty(),
-             "self_attention: weights or gates of pools, of which the pattern has none");
+             "self_attention: weights or gates of pools for a pattern without pools");
   RING_CHECK(!o.pool_gates.value.defined() || o.pool_gates.value.shape() == Shape({qkv.dim(0), o.heads}),
              "self_attention: gates of pools ", describe(o.pool_gates.value), ", expected one for each of ", qkv.dim(0),
              " tokens and ", o.heads, " heads");
-  RING_CHECK((o.keys == nullptr) == (o.values == nullptr), "self_attention: keys and values go together");
+  RING_CHECK((o.keys == nullptr) == (o.values == nullptr), "self_attention: keys and values must be given together");
 }
 
 }  // namespace

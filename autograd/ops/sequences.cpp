@@ -66,13 +66,12 @@ Sequences Sequences::without_positions() const {
 
 SelectionPart selection_part(const Run& run, const Sequences& seqs, const Pattern& pattern, std::int64_t kv_heads) {
   if (!seqs.shards) return {{0, kv_heads}, pattern, seqs.spans_on(run.ctx.stream)};
-  RING_CHECK(run.cp, "attention: the sequences are cut among ", seqs.shards->ranks(),
+  RING_CHECK(run.cp, "attention: the sequences are sharded among ", seqs.shards->ranks(),
              " ranks, but the run has no exchange (Run::cp)");
   SelectionPart part = run.cp->selection_part(seqs.shards, pattern, kv_heads);
-  RING_CHECK(
-      part.heads.count > 0,
-      "attention: which heads a rank selects blocks for, and measures, is not known of an exchange whose schedule "
-      "is chosen while it attends");
+  RING_CHECK(part.heads.count > 0,
+             "attention: the heads for which a rank selects and measures blocks are unknown, because the exchange "
+             "chooses its schedule during attention");
   return part;
 }
 
@@ -89,13 +88,14 @@ std::int64_t ContextShards::tokens() const {
 }
 
 std::vector<Span> Sequences::spans_on(const Stream& stream) const {
-  RING_CHECK(!current_spans || !stream.impl().recording(),
-             "a recording would keep the places of this step's documents: queue it in each step (queue_host_node)");
+  RING_CHECK(
+      !current_spans || !stream.impl().recording(),
+      "a recording would keep the offsets of this step's documents. Queue attention in each step (queue_host_node)");
   return spans();
 }
 
 std::vector<Span> Sequences::spans() const {
-  RING_CHECK(!shards, "sequences that are cut among ranks have no spans of their own: see ContextShards");
+  RING_CHECK(!shards, "sequences that are sharded among ranks have no spans of their own: see ContextShards");
   if (current_spans) return *current_spans;
   std::vector<Span> spans = spans_of(offsets, rows);
   for (std::size_t b = 0; b < lengths.size(); ++b) spans[b].count = lengths[b];

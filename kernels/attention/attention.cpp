@@ -86,7 +86,7 @@ void check(const AttentionBackward& a) {
   check_view(op, "dq", a.dq, a.q, true);
   check_view(op, "dk", a.dk, a.k, true);
   check_view(op, "dv", a.dv, a.k, true);
-  RING_CHECK(a.carry_dk.defined() == a.carry_dv.defined(), op, ": the carries of dk and dv go together");
+  RING_CHECK(a.carry_dk.defined() == a.carry_dv.defined(), op, ": the carries of dk and dv must be given together");
   check_carry(op, "carry_dq", a.carry_dq, a.dq);
   check_carry(op, "carry_dk", a.carry_dk, a.dk);
   check_carry(op, "carry_dv", a.carry_dv, a.dv);

@@ -10,7 +10,7 @@ void check_rows(const char* op, const Tensor& x, const Tensor& pools, const std:
     RING_CHECK(r.first >= 0 && r.count >= 0 && r.skipped >= 0 && r.skipped < block && r.out >= 0 &&
                    r.first + std::int64_t{r.count} <= x.dim(0) && std::int64_t{r.out} + r.blocks(block) <= pools.dim(0),
                op, ": rows ", r.first, " to ", r.first + std::int64_t{r.count}, ", the first block without ", r.skipped,
-               ", do not go with ", describe(x), " and ", describe(pools), " from row ", r.out, " on");
+               ", do not match ", describe(x), " and ", describe(pools), " from row ", r.out, " on");
 }
 
 }  // namespace

@@ -109,7 +109,7 @@ void BlockPattern::check_covers(std::int64_t length, const char* op) const {
   for (const BlockRule& r : rules_)
     if (r.kind == BlockRuleKind::drawn && std::int64_t{r.rows} * block_ < length)
       fail(op, ": a row of ", length, " tokens has ", (length + block_ - 1) / block_, " blocks of ", block_,
-           ", the pattern's file ends after ", r.rows, ": add lines for the others to it, or shorten the context");
+           ", but the pattern's file ends after ", r.rows, ". Add lines for the others, or shorten the context");
 }
 
 BlockLists lists_of(const BlockPattern& pattern, Stationary owner, std::int64_t kv_heads, std::int64_t length,

@@ -32,9 +32,9 @@ void check_pools(const Pattern& p, const char* op) {
   const auto is_pool = [](std::int32_t size) { return size > 1; };
   RING_CHECK(std::ranges::all_of(p.pools, is_pool) && (p.pool == 0 || is_pool(p.pool)), op,
              ": a pool has 2 tokens or more");
-  RING_CHECK(p.causal || (p.pools.empty() && p.pool == 0), op, ": pools are seen where attention is causal");
+  RING_CHECK(p.causal || (p.pools.empty() && p.pool == 0), op, ": pools require causal attention");
   RING_CHECK(p.pool == 0 || same_pairs(p, {.pool = p.pool}), op, ": keys that are pools of ", p.pool,
-             " tokens have no other pattern");
+             " tokens cannot have another pattern");
 }
 
 bool same_blocks(const Pattern& a, const Pattern& b) {
@@ -81,7 +81,7 @@ void check(const Pattern& p, const char* op) {
   RING_CHECK(p.sinks >= 0 && p.shift >= 0, op, ": ", p.sinks, " sinks and a shift of ", p.shift);
   RING_CHECK(!p.blocks || (p.branches == std::vector{Branch{}} && !p.from_row), op,
              ": a block pattern with branches or positions of its own");
-  RING_CHECK(p.causal || !p.selects(), op, ": blocks are selected by content where attention is causal");
+  RING_CHECK(p.causal || !p.selects(), op, ": selecting blocks by content requires causal attention");
   check_pools(p, op);
 }
 

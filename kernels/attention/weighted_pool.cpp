@@ -21,8 +21,8 @@ void check_rows(const char* op, const Tensor& k, const Tensor& weights, const st
   for (const PooledRows& r : rows)
     RING_CHECK(r.first >= 0 && r.count >= 0 && r.skipped == 0 && r.count % size == 0 && r.out >= 0 &&
                    r.first + std::int64_t{r.count} <= k.dim(0) && r.out + r.count / size <= weights.dim(0),
-               op, ": rows ", r.first, " to ", r.first + std::int64_t{r.count}, " are no whole pools of ", size,
-               " that go with ", describe(k), " and ", describe(weights), " from row ", r.out, " on");
+               op, ": rows ", r.first, " to ", r.first + std::int64_t{r.count}, " are not whole pools of ", size,
+               " that match ", describe(k), " and ", describe(weights), " from row ", r.out, " on");
 }
 
 void check_weights(const char* op, const Tensor& k, const Tensor& weights) {

@@ -42,7 +42,7 @@ const GemmLibrary& find_gemm(std::string_view name) {
     known += str(known.empty() ? "" : ", ", l.name);
   }
   fail("matrix library '", shown(std::string(name)), "' is not in this build, which has ", known,
-       " (RINGMASTER_GEMM chooses one)");
+       ". Set RINGMASTER_GEMM to one of these");
 }
 
 const GemmLibrary& chosen_gemm() {

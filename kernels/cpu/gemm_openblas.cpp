@@ -21,7 +21,7 @@ Sgemm load_sgemm() {
   setenv("OPENBLAS_NUM_THREADS", "1", 1);  // read once, at load time; parallelism comes from our thread pool
   void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   void* symbol = library ? dlsym(library, "cblas_sgemm") : nullptr;
-  if (!symbol) fail("cannot load ", kLibrary, ": ", dlerror(), "; install libopenblas0, or unset RINGMASTER_GEMM");
+  if (!symbol) fail("cannot load ", kLibrary, ": ", dlerror(), ". Install libopenblas0, or unset RINGMASTER_GEMM");
   return reinterpret_cast<Sgemm>(symbol);
 }
 

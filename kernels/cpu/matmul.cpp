@@ -66,7 +66,7 @@ Gemm whole_product(const Matmul& args) {
 
 const float* checked_bias(const Matmul& args, std::int64_t n) {
   if (!args.bias.defined()) return nullptr;
-  RING_CHECK(args.beta == 0, "matmul: a bias goes with beta = 0, got ", args.beta);
+  RING_CHECK(args.beta == 0, "matmul: a bias requires beta = 0, got ", args.beta);
   RING_CHECK(args.bias.contiguous() && args.bias.numel() == n, "matmul: bias ", describe(args.bias), " for ", n,
              " columns");
   return args.bias.data<float>();

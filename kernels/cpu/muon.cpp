@@ -67,7 +67,7 @@ void run_apply(const MuonApply& args, const ExecContext& ctx) {
              rate = static_cast<float>(lr * args.scale);
   const float* update = args.update.data<float>();
   for (const MuonMatrix& matrix : args.matrices) {
-    RING_CHECK(!matrix.weights.defined(), "muon_apply: the CPU keeps weights in f32, a bf16 copy is not written");
+    RING_CHECK(!matrix.weights.defined(), "muon_apply: the CPU keeps weights in f32 and writes no bf16 copy");
     float* w = matrix.values.data<float>();
     over_elements(ctx, n, [=](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) w[i] = decay * w[i] - rate * update[i];

@@ -69,7 +69,7 @@ void run_adamw(const AdamW& args, const ExecContext& ctx) {
   check_numel("adamw", "grad", args.grad, n);
   check_numel("adamw", "m", args.m, n);
   check_numel("adamw", "v", args.v, n);
-  RING_CHECK(!args.weights.defined(), "adamw: the CPU keeps weights in f32, a bf16 copy is not written");
+  RING_CHECK(!args.weights.defined(), "adamw: the CPU keeps weights in f32 and writes no bf16 copy");
   if (!state.accepted) return;
   const Coefficients k = coefficients(args, state);
   float *param = args.param.data<float>(), *m = args.m.data<float>(), *v = args.v.data<float>();

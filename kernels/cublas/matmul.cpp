@@ -151,7 +151,7 @@ class Engine {
     if (usable && (recorded || !has_large_clusters(*known))) return algorithm_of(*known);
     if (known && !usable)
       log::warn("matmul: the recorded algorithm for ", problem.text(),
-                " does not run here and is chosen again; results may differ in rounding from earlier ones");
+                " does not run here. Another one is chosen, so results may differ in rounding from earlier ones");
     const auto candidates = candidates_of(problem, plan, ctx.tuning->measures() ? kCandidates : 1);
     if (candidates.empty()) return std::nullopt;
     // For some shapes the library has only algorithms with large clusters. Stored choices then remain valid.

@@ -79,7 +79,7 @@ void visit_float(std::string_view op, DType dtype, const F& f) {
   switch (dtype) {
     case DType::f32: return f.template operator()<float>();
     case DType::bf16: return f.template operator()<__nv_bfloat16>();
-    default: fail(op, ": tensors of ", dtype, " where f32 or bf16 is expected");
+    default: fail(op, ": expected tensors of f32 or bf16, got ", dtype);
   }
 }
 
@@ -124,7 +124,7 @@ bool made_of_packs(const RowsOf<T>& r) {
 }
 // Returns a divider by `inner` for row numbers. Throws Error unless there are fewer than 2^31 rows.
 inline Divider divider_of(std::string_view op, std::int64_t rows, std::int64_t inner) {
-  RING_CHECK(rows < std::int64_t{1} << 31, op, " of ", rows, " rows, at most 2^31 - 1");
+  RING_CHECK(rows < std::int64_t{1} << 31, op, " of ", rows, " rows, but at most 2^31 - 1 are supported");
   return Divider(static_cast<std::uint32_t>(inner));
 }
 

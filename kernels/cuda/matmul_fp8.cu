@@ -47,7 +47,7 @@ void run_tiles(const MatmulFp8& args, const ExecContext& ctx) {
                     (!Memory::kRowScales || make_map(args.a.scales, Memory::kRows, 1, false, p.a_scales)) &&
                     (!Memory::kColumnScales || make_map(args.b.scales, kColumns, 1, false, p.b_scales)) &&
                     make_output_map(args.c, p.c);
-  RING_CHECK(fits, "matmul_fp8: the TMA does not take ", describe(args.a.values), " and ", describe(args.b.values));
+  RING_CHECK(fits, "matmul_fp8: the TMA does not support ", describe(args.a.values), " and ", describe(args.b.values));
   p.squares = device_data<float>(args.b.scales), p.squares_stride = args.b.scales.stride(0);
   p.a_scale = device_data<float>(args.a.scales), p.b_scale = device_data<float>(args.b.scales);
   p.blocks = static_cast<int>(fp8_blocks(args.a.values.dim(1)));

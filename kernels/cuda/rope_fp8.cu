@@ -64,7 +64,8 @@ void run(const RopeFp8& a, const ExecContext& ctx) {
   constexpr std::string_view op = "rope_fp8";
   check(a);
   const std::int64_t rows = a.x.dim(0), half = a.inv_freq.numel(), angles = rows * half;
-  RING_CHECK(angles < std::int64_t{1} << 31, op, ": ", rows, " rows with ", half, " angles, at most 2^31 - 1 angles");
+  RING_CHECK(angles < std::int64_t{1} << 31, op, ": ", rows, " rows with ", half,
+             " angles, but at most 2^31 - 1 angles are supported");
   const Tensor table = ctx.empty({2, rows, half});
   float *cosines = table.data<float>(), *sines = cosines + angles;
   launch(ctx, {grid_of(divide_up(angles, kBlock))}, rotation_table, a.positions.data<std::int32_t>(),

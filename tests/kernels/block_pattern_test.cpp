@@ -133,8 +133,8 @@ TEST(BlockPattern, DrawnBlocks) {
     FAIL();
   } catch (const Error& e) {
     EXPECT_STREQ(e.what(),
-                 "attention: a row of 2561 tokens has 41 blocks of 64, the pattern's file ends after 40: add lines for "
-                 "the others to it, or shorten the context");
+                 "attention: a row of 2561 tokens has 41 blocks of 64, but the pattern's file ends after 40. Add lines "
+                 "for the others, or shorten the context");
   }
 }
 

@@ -299,8 +299,8 @@ void launch_content(const Documents<SelectedRows>& some, const Selecting& p, con
   constexpr std::int64_t kMaxBytes = 200 << 10;  // shared memory that every GPU with bf16 tensor cores has
   const std::int64_t bytes = std::int64_t{p.most} * 4;
   if (bytes > kMaxBytes)
-    fail("block_select: a document of ", p.most, " blocks, at most ", kMaxBytes / 4,
-         " have their scores in a GPU's shared memory: shorten the context, or take larger blocks");
+    fail("block_select: a document of ", p.most, " blocks, but the scores of at most ", kMaxBytes / 4,
+         " fit into a GPU's shared memory. Shorten the context, or use larger blocks");
   const std::int64_t warps = std::clamp<std::int64_t>(static_cast<std::int64_t>(kFreeSharedBytes) / bytes, 1, kWarps);
   const std::int64_t rows = std::int64_t{some.before[some.count]} * p.count;
   launch(
@@ -334,8 +334,8 @@ void run_select(const BlockSelect& a, const ExecContext& ctx) {
           if (rule.kind == BlockRuleKind::content) continue;
           if (rule.kind == BlockRuleKind::drawn)
             fail(
-                "attention: on a GPU heads with pattern: content or learned do not go with heads of pattern: file in "
-                "one layer: give them layers of their own (model.attention_layers)");
+                "attention: on GPUs, heads with pattern: content or learned cannot be combined with heads of pattern: "
+                "file in one layer. Put them into different layers (model.attention_layers)");
           launch(ctx, {grid_of(divide_up(some.before[some.count], kWarps))}, select_by_rule, some, rule, head, p.heads,
                  p.words, p.bits);
         }

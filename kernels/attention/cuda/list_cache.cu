@@ -29,9 +29,9 @@ DeviceLists ListCache::find(const BlockPattern& pattern, const ListShape& shape,
   auto at = entries_.find(key);
   if (at == entries_.end()) {
     if (stays)
-      fail_without(Resource::recorded_lists, "attention: a step is recorded whose block lists for rows of ",
-                   shape.length, " tokens are not there; ", bytes_text(bytes_), " of lists are, of ",
-                   bytes_text(limit_), " that they may take. Lists are built by the step before, if they all fit");
+      fail_without(Resource::recorded_lists, "attention: the block lists of a recorded step for rows of ", shape.length,
+                   " tokens are missing; the cache holds ", bytes_text(bytes_), " of lists, at most ",
+                   bytes_text(limit_), ". Lists are built by the step before, if they all fit");
     DeviceLists lists = build_lists(pattern, shape, ctx);
     log::debug("block lists for ", shape.kv_heads, " KV heads and rows of ", shape.length,
                " tokens: ", bytes_text(lists.bytes()), ", density ", lists.density);

@@ -190,7 +190,7 @@ Totals read_totals(const HostTotals& host, const Event& known) {
   known.synchronize();  // host waits: start
   const Totals t = *static_cast<const Totals*>(host.memory.get());
   RING_CHECK(t.entries < std::int64_t{1} << 31, "attention: the lists of a block pattern have ", t.entries,
-             " entries, at most 2^31 - 1: a sparser pattern or a shorter context is needed");
+             " entries, but at most 2^31 - 1 are supported. Use a sparser pattern or a shorter context");
   return t;
 }
 

@@ -101,8 +101,7 @@ DeviceLists selected_lists(const BlockSelection& selection, const SegmentPair* p
   if (lists * room >= std::int64_t{1} << 31)
     fail("attention: the lists of a selection of ", shape.tiles, " tiles of 128 queries and ", shape.kv_heads,
          " KV heads need room for ", lists * room,
-         " entries, at most 2^31 - 1: shorten the context or lower "
-         "train.micro_batch");
+         " entries, but at most 2^31 - 1 are supported. Shorten the context or lower train.micro_batch");
   const bool cuts = shape.owner == Stationary::kv;
   DeviceLists made;
   made.items = static_cast<std::int32_t>(cuts ? lists + lists / 2 : lists);

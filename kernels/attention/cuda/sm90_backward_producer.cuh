@@ -26,7 +26,7 @@ TmaBackwardParams tma_backward_params(const AttentionBackward& args, const Branc
   const BackwardOperands o = operands_of<owner>(args);
   const bool fits = make_tensor_map(o.x, pass.rate, p.x) && make_tensor_map(o.y, pass.rate, p.y) &&
                     make_tensor_map(o.a, pass.rate, p.a) && make_tensor_map(o.b, pass.rate, p.b);
-  RING_CHECK(fits, "attention_backward: operands that the copy engine does not take");
+  RING_CHECK(fits, "attention_backward: the TMA does not support these operands");
   p.scheduler = {plan.counter, static_cast<unsigned>(plan.blocks)};
   p.dropout = dropout_params(args.dropout, statistics.keys);
   p.scale *= p.dropout.scale;

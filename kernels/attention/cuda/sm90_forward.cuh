@@ -251,7 +251,7 @@ void run_forward(const Attention& a, const BranchPass& pass, const Tensor& keys,
   ForwardParams p{};
   const bool fits = make_tensor_map(a.q, pass.rate, p.q) && make_tensor_map(a.k, pass.rate, p.k) &&
                     make_tensor_map(a.v, pass.rate, p.v);
-  RING_CHECK(fits, "attention: operands that the copy engine does not take");
+  RING_CHECK(fits, "attention: the TMA does not support these operands");
   p.out = output_of(a.out, a.carry);
   p.lse = a.lse.data<float>();
   p.tokens = a.q.dim(0);

@@ -30,7 +30,7 @@ void* handle() {
 
 void* symbol(const char* name) {
   void* p = handle() ? dlsym(handle(), name) : nullptr;
-  if (!p) fail("libcudnn.so.9 has no function ", name, ": install a complete cuDNN 9");
+  if (!p) fail("libcudnn.so.9 has no function ", name, ". Install a complete cuDNN 9");
   return p;
 }
 
@@ -41,14 +41,16 @@ Fn* find(Fn*, const char* name) {
 
 int usable_version() {
   if (!handle()) {
-    log::info("cuDNN (libcudnn.so.9) was not found: own attention kernels serve. `ringmaster doctor` says more");
+    log::info(
+        "cuDNN (libcudnn.so.9) was not found, so ringmaster's own attention kernels are used. Details: ringmaster "
+        "doctor");
     return 0;
   }
   const auto found = static_cast<int>(cudnnGetVersion());
   for (const KnownDefect& d : known_defects("cuDNN", from_number(found)))
     if (d.refused) {
       log::warn("cuDNN ", to_string(from_number(found)), " is not used: ", d.what, ". ", d.remedy,
-                "; until then own attention kernels serve");
+                ". Until then, ringmaster's own attention kernels are used");
       return 0;
     }
   return found;

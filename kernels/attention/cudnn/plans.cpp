@@ -17,7 +17,8 @@ Plans::Plans(StreamImpl& stream) : device_(stream.device.index), plans_(stream, 
   if (status == CUDNN_STATUS_SUCCESS)
     handle_ = handle;
   else
-    log::warn("cuDNN does not start (", cudnnGetErrorString(status), "): own attention kernels serve");
+    log::warn("cuDNN cannot be started (", cudnnGetErrorString(status),
+              "), so ringmaster's own attention kernels are used");
 }
 
 Plans::~Plans() {
@@ -35,9 +36,9 @@ std::unique_ptr<Plan> Plans::make(const Problem& p) const {
   try {
     auto plan = std::make_unique<Plan>(p, handle_);
     if (plan->workspace_bytes() <= kMaxWorkspace) return plan;
-    log::debug("cuDNN attention would take ", plan->workspace_bytes(), " bytes of workspace: own kernels serve");
+    log::debug("cuDNN attention would need ", plan->workspace_bytes(), " bytes of workspace, so own kernels are used");
   } catch (const std::exception& e) {
-    log::debug(e.what(), ": own kernels serve ", p.batch, " x ", p.queries, " tokens of ", p.heads, " heads of ",
+    log::debug(e.what(), ". Own kernels are used for ", p.batch, " x ", p.queries, " tokens of ", p.heads, " heads of ",
                p.dim);
   }
   return nullptr;
