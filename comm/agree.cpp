@@ -38,7 +38,7 @@ std::string encode(const Facts& facts) {
     put_text(to, name);
     put_text(to, shown(value));
   }
-  if (!rest.empty()) put_text(text, "the rest, as a hash"), put_text(text, std::to_string(hash_text(rest)));
+  if (!rest.empty()) put_text(text, "remaining facts, as a hash"), put_text(text, std::to_string(hash_text(rest)));
   return text;
 }
 
@@ -147,14 +147,15 @@ std::optional<std::string> Agreement::await(const std::string& key, Timeout time
 // writes that as the verdict for all.
 void Agreement::arrive() {
   if (store_.add(key("rank", str(rank_)), 1) != 1)
-    fail("two processes say that they are rank ", rank_, " of ", world_, ": give each process a rank of its own");
+    fail("two processes claim to be rank ", rank_, " of ", world_, ": give each process a different rank");
   store_.add(key("like", hash_), 1);
   const std::int64_t arrived = store_.add(key("arrived"), 1);
   if (arrived == 1) store_.set(key("world"), str(world_));
   const std::string world = store_.get(key("world"), kDetails);
   if (world != str(world_))
-    store_.set(key("verdict"), str("the ranks disagree on how many there are: rank ", rank_, " was started as one of ",
-                                   world_, ", another as one of ", world, ". Give all the same number of processes"));
+    store_.set(key("verdict"),
+               str("the ranks disagree on how many there are: rank ", rank_, " was started as one of ", world_,
+                   ", another as one of ", world, ". Start all ranks with the same number of processes"));
   else if (arrived == world_)
     store_.set(key("verdict"), store_.add(key("like", hash_), 0) == world_ ? kSame : kDiffer);
 }
@@ -194,8 +195,7 @@ std::string Agreement::compose() const {
     versions[at->second].ranks.push_back(r);
   }
   return str(topic_.title, ":", differences(names, versions),
-             untold ? str("\n  and ", counted(untold, "further rank"), " with something else") : "", "\n",
-             topic_.remedy);
+             untold ? str("\n  and ", counted(untold, "further rank"), " with other values") : "", "\n", topic_.remedy);
 }
 
 std::string Agreement::told() const {
@@ -209,7 +209,7 @@ std::string Agreement::told() const {
   }
   const std::optional<std::string> message = await(key("message"), 2 * kDetails);
   if (store_.add(key("read"), 1) == world_ - 1) store_.set(key("all have read"), "");
-  return message.value_or(topic_.title + ", and rank 0 ended before it said in what. " + topic_.remedy);
+  return message.value_or(topic_.title + ", but rank 0 ended before it reported the differences. " + topic_.remedy);
 }
 
 // Waits until all ranks have read the message, because rank 0 may host the store.

@@ -54,7 +54,7 @@ void compare(int rank, const Header& own, const std::string& expected, int peer,
          other.site.data(), " runs '", other.text.data(),
          "'; all ranks must run the same operations in the same order");
   if (other.messages_key != site_of(expected))
-    fail("rank ", rank, " at ", own.site.data(), " expects ", expected, " of rank ", peer, " ('", own.text.data(),
+    fail("rank ", rank, " at ", own.site.data(), " expects ", expected, " from rank ", peer, " ('", own.text.data(),
          "'), which at ", other.site.data(), " sends it ", other.messages.data(), " ('", other.text.data(),
          "'); both lists must name the same messages in the same order");
 }

@@ -73,7 +73,7 @@ void Communicator::check_own_messages(const std::vector<Transfer>& sends, const 
     if (s.peer != rank_) continue;
     const Tensor* in = own();
     RING_CHECK(in, "exchange: rank ", rank_, " sends itself more messages than it receives from itself");
-    RING_CHECK(in->bytes() == s.tensor.bytes(), "exchange: ", describe(s.tensor), " to oneself does not fit ",
+    RING_CHECK(in->bytes() == s.tensor.bytes(), "exchange: ", describe(s.tensor), " to itself does not fit ",
                describe(*in));
   }
   RING_CHECK(!own(), "exchange: rank ", rank_, " receives more messages from itself than it sends itself");
@@ -102,9 +102,9 @@ Work Communicator::all_to_all(const Tensor& out, const Tensor& in, const Event& 
   check("all_to_all", in);
   RING_CHECK(out.dtype() == in.dtype() && out.device() == in.device() && out.numel() == in.numel(),
              "all_to_all: ", describe(out), " and ", describe(in), " differ in dtype, device or size");
-  RING_CHECK(in.numel() % size_ == 0, "all_to_all: ", describe(in), " cannot be cut into ", size_, " equal parts");
+  RING_CHECK(in.numel() % size_ == 0, "all_to_all: ", describe(in), " cannot be split into ", size_, " equal parts");
   RING_CHECK(in.numel() == 0 || in.raw() + in.bytes() <= out.raw() || out.raw() + out.bytes() <= in.raw(),
-             "all_to_all: ", describe(out), " and ", describe(in), " overlap; give it a tensor of its own");
+             "all_to_all: ", describe(out), " and ", describe(in), " overlap; use separate tensors");
   return do_all_to_all(recorded({str("all_to_all of ", in.dtype(), in.shape()), site}), out, in, after);
 }
 

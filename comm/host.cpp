@@ -20,7 +20,7 @@ std::string checked_part(const std::byte* begin, std::size_t bytes, int rank) {
   std::memcpy(&sum, begin + bytes, sizeof sum);
   if (sum != crc32c(part))
     fail("a message of ", bytes, " bytes from rank ", rank,
-         " of its group arrived damaged: its checksum is another one");
+         " of its group arrived damaged: its checksum does not match");
   return part;
 }
 

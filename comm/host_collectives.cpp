@@ -25,7 +25,7 @@ std::uint64_t make_tag(Channel channel, std::uint64_t number, std::uint64_t dige
 void HostCollectives::run(const Operation& op, const Event& after, const std::function<void(HostCollectives&)>& body) {
   {
     const std::lock_guard lock(mutex_);
-    if (failure_) throw PeerLost(str(op.where(), ": not started, since the communicator failed before: ", *failure_));
+    if (failure_) throw PeerLost(str(op.where(), ": not started, because the communicator failed before: ", *failure_));
   }
   ++operation_;
   try {

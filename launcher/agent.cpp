@@ -67,7 +67,7 @@ std::vector<Place> Agent::find_places() {
   const bool memory = memory_can_be_bound();
   for (const std::string& line : describe_places(places, order_.first_rank))
     if (order_.attempt == 0)
-      log::info("launch: ", line, memory ? "" : "; the kernel forbids to bind memory, too (set_mempolicy)");
+      log::info("launch: ", line, memory ? "" : "; memory is not bound, because the kernel forbids it (set_mempolicy)");
   return places;
 }
 
@@ -241,13 +241,13 @@ void Agent::handle_signal(int number) {
 
 // The workers are ending anyway; only a restart is prevented.
 void Agent::prevent_restart(int number) {
-  if (!std::exchange(stop_requested_, true)) log::info("launch: ", strsignal(number), ", there is no restart");
+  if (!std::exchange(stop_requested_, true)) log::info("launch: ", strsignal(number), ", there will be no restart");
 }
 
 void Agent::pass_on_stop_signal(int number) {
   log::info("launch: ", strsignal(number), ", waiting up to ",
             static_cast<double>(options_.stop_timeout.count()) / 1000,
-            " s for the workers to end; training saves a checkpoint before");
+            " s for the workers to end; training saves a checkpoint first");
   phase_ = Phase::stopping;
   stop_requested_ = true;
   stop_time_ = Clock::now();
@@ -422,11 +422,11 @@ std::string Agent::failure_text(const Worker& first, const std::vector<int>& sam
   if (same_error.size() > 1 && same_error.size() == workers_.size())
     return str("all ", workers_.size(), " workers", host, " ended with this error and exit code ", code, after);
   if (same_error.size() > 1)
-    return str("ranks ", listed(same_error), host, " ended with one error and exit code ", code, after);
+    return str("ranks ", listed(same_error), host, " ended with the same error and exit code ", code, after);
   if (code == kExitOutOfMemory && !error_.empty()) return first_line(error_).substr(std::strlen(kErrorBegin));
   const std::string node = order_.nodes > 1 ? str(", node ", order_.node_rank) : "";
   const std::string who = str("rank ", first.rank(), host, " (pid ", first.pid(), node, ") ");
-  if (first.ending()->code == kExitPeerLost) return str(who, "lost another worker", after, ", which its message names");
+  if (first.ending()->code == kExitPeerLost) return str(who, "lost another worker", after, ", named in its message");
   return who + describe(*first.ending()) + after;
 }
 

@@ -99,8 +99,9 @@ void Leader::look_for_lost() {
                             : h.word.empty()            ? str("no sign of life for ", h.age.count() / 1000, " s")
                                                         : "it " + h.word;
     rendezvous_.leave(h.name, why, Clock::now());
-    store_->append(orders_of(h.name),
-                   encode(Order{.kind = Order::Kind::end, .text = "the leader gave this agent up: " + why, .code = 1}));
+    store_->append(
+        orders_of(h.name),
+        encode(Order{.kind = Order::Kind::end, .text = "the leader gave up on this agent: " + why, .code = 1}));
   }
 }
 

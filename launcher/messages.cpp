@@ -15,7 +15,7 @@ auto read(const std::string& text, F take) {
   try {
     return take(parse_json<json>(text));
   } catch (const std::exception& e) {
-    fail("a message of another launcher, or a damaged one: ", e.what());
+    fail("a message is from a different launcher, or damaged: ", e.what());
   }
 }
 

@@ -57,7 +57,7 @@ void WorkerOutput::drain() {
 void WorkerOutput::take(const char* data, std::size_t size) {
   if (console_ >= 0 && prefix_.empty()) write_all(console_, data, size);
   if (log_ && std::fwrite(data, 1, size, log_.get()) != size && !std::exchange(lost_, true))
-    log::warn("launch: cannot write ", log_path_, ": ", std::strerror(errno), "; the workers go on");
+    log::warn("launch: cannot write ", log_path_, ": ", std::strerror(errno), "; the workers continue");
   for (const char* end = data + size; data != end; ++data) {
     if (*data == '\n')
       end_line();

@@ -29,7 +29,8 @@ class Chooser {
     std::vector<Place> places(static_cast<std::size_t>(q_.workers));
     if (const std::string why = why_not(); !why.empty()) {
       if (q_.binding == NumaBinding::automatic || q_.binding == NumaBinding::none) return places;
-      fail("launch: --numa-binding: ", why, ". Without it, or with auto or none, the workers run on all cores");
+      fail("launch: --numa-binding: ", why,
+           ". Without this option, or with auto or none, the workers run on all cores");
     }
     std::map<Numbers, int> before;  // workers so far with the same home
     for (int w = 0; w < q_.workers; ++w) {
@@ -49,13 +50,14 @@ class Chooser {
     const bool automatic = q_.binding == NumaBinding::automatic;
     if (q_.binding == NumaBinding::none) return "none";
     if (cores_.empty()) return "the kernel does not show this machine's cores (/sys/devices/system/cpu)";
-    if (automatic && nodes_.size() == 1) return "there is one NUMA node";
-    if (on_gpus_ && !q_.gpus) return "it is not known which GPU a worker gets: set CUDA_DEVICE_ORDER=PCI_BUS_ID";
+    if (automatic && nodes_.size() == 1) return "there is only one NUMA node";
+    if (on_gpus_ && !q_.gpus) return "it is unknown which GPU each worker uses: set CUDA_DEVICE_ORDER=PCI_BUS_ID";
     if (automatic && !on_gpus_ && q_.workers == 1) return "one worker has all cores";
-    if (automatic && !on_gpus_ && !divides_evenly()) return "a core would be left out, or the workers unlike";
+    if (automatic && !on_gpus_ && !divides_evenly())
+      return "cores would be left over, or workers would have unequal shares";
     for (int w = 0; on_gpus_ && w < q_.workers; ++w)
       if (nodes_.size() > 1 && !has(nodes_, node_of_gpu(w)))
-        return str("GPU ", w, " (", gpu(w).bus, ") is near to no NUMA node of which this process may use cores");
+        return str("GPU ", w, " (", gpu(w).bus, ") is not near a NUMA node whose cores this process may use");
     return "";
   }
   bool divides_evenly() const {
@@ -114,7 +116,7 @@ class Chooser {
     const auto all = static_cast<int>(physical.size()), workers = workers_with(home);
     if (all < workers)
       fail("launch: --numa-binding exclusive: ", workers, " workers share NUMA node ", number_list(home),
-           ", which has ", all, " physical cores");
+           ", which has only ", all, " physical cores");
     Numbers n;
     int i = 0;
     for (const auto& [core, siblings] : physical) {

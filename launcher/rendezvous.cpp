@@ -43,7 +43,7 @@ void Rendezvous::join(const AgentId& id, const NodeOffer& offer, Time now) {
   if (offer.node_rank >= rules_.max_nodes)
     return refuse(str("--node-rank ", offer.node_rank, " does not exist among ", counted(rules_.max_nodes, "node")));
   if (offer.node_rank == 0 && id != rules_.host)
-    return refuse("node rank 0 is the host of --rdzv-endpoint, which is another one");
+    return refuse("node rank 0 must be the host of --rdzv-endpoint, which is a different host");
   if (id == rules_.host) agent.node_rank = 0;
   last_arrival_ = now;
   tick(now);
@@ -149,7 +149,7 @@ void Rendezvous::try_start(Time now) {
   const std::string who = missing_text(all) + (fits_settings(seated) ? "" : ", without which the settings do not fit");
   if (now >= since_ + rules_.join_timeout)
     return finish(kExitError,
-                  str(previous_failure_.empty() ? "" : previous_failure_ + "; ", "not all nodes came within ",
+                  str(previous_failure_.empty() ? "" : previous_failure_ + "; ", "not all nodes joined within ",
                       static_cast<double>(rules_.join_timeout.count()) / 1000, " s: ", who, rules_.advice));
   notify_waiting_agents(who + rules_.advice);
 }
@@ -203,7 +203,7 @@ void Rendezvous::notify_spare_agents() {
   if (!end_)
     notify_waiting_agents(str("the job runs with ", nodes, " of ", counted(rules_.max_nodes, "node"),
                               "; this one waits to ",
-                              nodes < rules_.max_nodes ? "take part after the next failure" : "replace another"));
+                              nodes < rules_.max_nodes ? "join after the next failure" : "replace a lost node"));
 }
 
 NodeFailure& Rendezvous::cause() {

@@ -55,7 +55,7 @@ void RendezvousClient::run() {
     store_->beat(setup_.id, "left", setup_.silence, kTry);
   } catch (const Error& e) {
     end(str("the agent of node 0 at ", to_string(setup_.leader), " is lost (", e.what(),
-            "), without which no job goes on"));
+            "), without which the job cannot continue"));
   }
 }
 
@@ -85,7 +85,7 @@ bool RendezvousClient::connect() {
     }
     std::this_thread::sleep_for(kPause);
   }
-  end(str("node 0 did not let this one in within ", static_cast<double>(setup_.join_timeout.count()) / 1000,
+  end(str("node 0 did not admit this node within ", static_cast<double>(setup_.join_timeout.count()) / 1000,
           " s: ", reason));
   return false;
 }

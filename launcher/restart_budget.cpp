@@ -22,11 +22,12 @@ std::string RestartBudget::spend(std::int64_t step, bool smaller) {
   if (smaller && ++smaller_ <= kMaxSmaller) return used_ = fruitless_ = alike_ = 0, "";
   if (alike_ >= kMaxAlike)
     return str("it failed ", alike_, " times in a row ",
-               step > 0        ? str("after step ", step)
-               : farthest_ > 0 ? str("before its steps went on, which had come to step ", farthest_)
-                               : "before its first step",
-               ": a restart does not cure that");
-  if (fruitless_ >= kMaxFruitless) return str(fruitless_, " attempts in a row came no further than step ", farthest_);
+               step > 0 ? str("after step ", step)
+               : farthest_ > 0
+                   ? str("before its steps continued, although an earlier attempt had reached step ", farthest_)
+                   : "before its first step",
+               ": a restart would not fix it");
+  if (fruitless_ >= kMaxFruitless) return str(fruitless_, " attempts in a row got no further than step ", farthest_);
   if (used_ >= most_)
     return str("it was restarted ", used_, used_ == 1 ? " time" : " times", " without progress (--max-restarts)");
   ++used_;

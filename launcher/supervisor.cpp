@@ -75,7 +75,8 @@ std::unique_ptr<Leader> Supervisor::lead() const {
     return std::make_unique<Leader>(job_, rules(), at, any, options_.silence);
   } catch (const ListenError& e) {
     if (e.code == EADDRINUSE && options_.node_rank < 0) return nullptr;  // another agent on this host is the leader
-    fail("launch: --rdzv-endpoint: ", e.what(), e.code == EADDRINUSE ? "; give another port on every node" : "");
+    fail("launch: --rdzv-endpoint: ", e.what(),
+         e.code == EADDRINUSE ? "; give a different port, the same on every node" : "");
   }
 }
 
@@ -123,7 +124,7 @@ std::optional<Order> Supervisor::wait_for_order() {
 bool Supervisor::told_to_stop() {
   while (const int number = signals_.next())
     if (number != SIGCHLD && number != SIGUSR2) {
-      log::info("launch: told to stop while it waited: ", waiting_for_.empty() ? "for other nodes" : waiting_for_);
+      log::info("launch: told to stop while waiting: ", waiting_for_.empty() ? "for other nodes" : waiting_for_);
       return true;
     }
   return false;
@@ -192,7 +193,7 @@ void check_nodes(const LaunchOptions& o) {
   if (o.min_nodes < 1 || o.max_nodes < o.min_nodes)
     fail("launch: --nnodes is ", o.min_nodes, ":", o.max_nodes, "; give N, or MIN:MAX with 1 <= MIN <= MAX");
   if (o.node_rank >= o.max_nodes)
-    fail("launch: --node-rank is ", o.node_rank, ", but there are ", counted(o.max_nodes, "node"), ": 0 to ",
+    fail("launch: --node-rank is ", o.node_rank, ", but there are ", counted(o.max_nodes, "node"), ": use 0 to ",
          o.max_nodes - 1);
   if (o.max_nodes == 1) return;
   if (!o.endpoint)
@@ -204,9 +205,10 @@ void check_nodes(const LaunchOptions& o) {
 }
 
 void check_options(const LaunchOptions& o) {
-  if (o.processes < 1) fail("launch: --nproc-per-node is ", o.processes, "; at least 1");
-  if (o.threads_per_worker < 0) fail("launch: --threads-per-worker is ", o.threads_per_worker, "; at least 1");
-  if (o.command.empty()) fail("launch: nothing to start; write it after --, such as: -- train config.yaml");
+  if (o.processes < 1) fail("launch: --nproc-per-node is ", o.processes, "; it must be at least 1");
+  if (o.threads_per_worker < 0)
+    fail("launch: --threads-per-worker is ", o.threads_per_worker, "; it must be at least 1");
+  if (o.command.empty()) fail("launch: no command to start; write it after --, such as: -- train config.yaml");
   if (!o.secret.empty()) checked_secret(o.secret, "launch");
   check_nodes(o);
   if (o.log_dir.empty()) return;

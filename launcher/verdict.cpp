@@ -151,7 +151,7 @@ std::string unheard(const Ranks& ranks, int world) {
   std::vector<int> missing;
   for (int r = 0; r < world; ++r)
     if (!std::ranges::any_of(ranks, [&](const RankState& s) { return s.rank == r; })) missing.push_back(r);
-  return missing.empty() ? "" : str("; nothing was heard of ", who(missing));
+  return missing.empty() ? "" : str("; no report came from ", who(missing));
 }
 
 std::string cause(const Ranks& ranks, bool several_nodes) {
@@ -164,7 +164,7 @@ std::string cause(const Ranks& ranks, bool several_nodes) {
   if (calls.empty()) return about(ranks, *slowest(ranks), several_nodes);
   const auto& [call, waiting] = *calls.begin();
   if (calls.size() == 1 && waiting[0].ranks.size() == count_in(call, ranks))
-    return str("no rank lags: ", of_pending(calls), ", which does not end: is a connection between them cut?");
+    return str("no rank lags behind: ", of_pending(calls), ", which does not end. Is a connection between them cut?");
   return "ranks wait for each other: " + of_pending(calls);
 }
 
@@ -183,7 +183,7 @@ std::string name_of(const RankState& r, bool several_nodes) {
 }
 
 std::string verdict(const Ranks& ranks, int world) {
-  RING_CHECK(!ranks.empty(), "a verdict about no rank");
+  RING_CHECK(!ranks.empty(), "a verdict needs at least one rank");
   const bool several_nodes = ranks.size() < static_cast<std::size_t>(world) ||
                              std::ranges::any_of(ranks, [&](const RankState& r) { return r.node != ranks[0].node; });
   return cause(ranks, several_nodes) + unheard(ranks, world);

@@ -140,7 +140,7 @@ void GlooLink::check_aborted() {
 
 void GlooLink::lost(int peer, const std::string& why) {
   check_aborted();
-  throw PeerLost(str("the connection to rank ", rank_of_run(peer), " is lost (its own log says why): ", why));
+  throw PeerLost(str("the connection to rank ", rank_of_run(peer), " is lost (see its log for the cause): ", why));
 }
 
 void GlooLink::post(Transfer t, void* data, std::size_t bytes, std::uint64_t tag) {
@@ -196,7 +196,7 @@ void GlooLink::wait(Transfer& t, Deadline deadline, milliseconds total) {
     check_aborted();
     if (AwakeClock::now() >= deadline)
       throw PeerLost(str("no answer from rank ", rank_of_run(t.peer), " within ", seconds(total),
-                         " s: it is stopped, stuck, or in another operation"));
+                         " s: it is stopped, stuck, or in a different operation"));
     ended = why_ended(t.peer);
   }
 }
@@ -237,7 +237,7 @@ bool gloo_available() { return true; }
 
 std::unique_ptr<HostLink> make_gloo_link(int rank, int size, Store& store, const std::string& name,
                                          const CommOptions& options) {
-  const std::string who = str("rank ", options.rank_of_run(rank), " of ", size, " did not meet the others");
+  const std::string who = str("rank ", options.rank_of_run(rank), " of ", size, " did not connect to the other ranks");
   const auto begin = AwakeClock::now();
   GlooLink::Device device;
   try {

@@ -9,7 +9,8 @@ namespace ring {
 MeshAxes::MeshAxes(std::vector<MeshAxis> axes) : axes_(std::move(axes)) {
   for (std::size_t i = 0; i < axes_.size(); ++i) {
     RING_CHECK(axes_[i].degree >= 1, "mesh: axis ", axes_[i].name, " has degree ", axes_[i].degree);
-    for (std::size_t j = 0; j < i; ++j) RING_CHECK(axes_[i].name != axes_[j].name, "mesh: two axes ", axes_[i].name);
+    for (std::size_t j = 0; j < i; ++j)
+      RING_CHECK(axes_[i].name != axes_[j].name, "mesh: two axes are named ", axes_[i].name);
   }
 }
 
@@ -24,7 +25,7 @@ const MeshAxis& MeshAxes::axis(const std::string& name) const {
   if (at != axes_.end()) return *at;
   std::string names;
   for (const MeshAxis& a : axes_) names += str(names.empty() ? "" : ", ", a.name);
-  fail("mesh: no axis '", name, "'; there are ", names);
+  fail("mesh: no axis '", name, "'; its axes are ", names);
 }
 
 int MeshAxes::coord(int rank, const std::string& name) const {

@@ -26,7 +26,7 @@ std::unique_ptr<StoreServer> host_store(const WorkerEnvironment& env) {
     }
   }
   fail("rank 0 found no free port in ", env.store.port, "..", env.store.port + env.store_ports - 1, ": ", reason,
-       "; set MASTER_PORT to another one");
+       "; set MASTER_PORT to a different port");
 }
 
 std::unique_ptr<Store> find_store(const WorkerEnvironment& env, Timeout timeout) {
@@ -46,7 +46,7 @@ std::unique_ptr<Store> find_store(const WorkerEnvironment& env, Timeout timeout)
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   } while (Clock::now() < deadline);
   fail("rank 0 did not arrive within ", static_cast<double>(timeout.count()) / 1000, " s; is it running, and can rank ",
-       env.rank, " reach ", to_string(env.store), "? The last try: ", reason,
+       env.rank, " reach ", to_string(env.store), "? The last attempt failed with: ", reason,
        ". All ranks need the same address and port, and the same number of processes (here ", env.world, "); ",
        kMoreTime);
 }
@@ -55,8 +55,8 @@ std::unique_ptr<Store> find_store(const WorkerEnvironment& env, Timeout timeout)
 void refuse_loopback_between_nodes(const WorkerEnvironment& env, const std::string& address) {
   if (env.source == "ringmaster" && is_loopback(env.store.host)) return;
   if (env.local_world < env.world && is_loopback(address))
-    fail("rank ", env.rank, " would be reached at ", address, ", which no other node can reach (", env.local_world,
-         " of ", env.world, " ranks are on this one): set RINGMASTER_ADDRESS to this node's address");
+    fail("rank ", env.rank, " has the address ", address, ", which no other node can reach (", env.local_world, " of ",
+         env.world, " ranks are on this one): set RINGMASTER_ADDRESS to this node's address");
 }
 
 }  // namespace

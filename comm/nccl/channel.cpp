@@ -82,7 +82,7 @@ Channel::Channel(const NcclGroup& group, const std::shared_ptr<Store>& store, co
   if (options.verify && gloo_available())
     link_ = make_gloo_link(group.rank, group.size, *store, group.name + "/calls", options);
   const std::string who =
-      str("rank ", options_.rank_of_run(rank_), " of ", size_, " did not meet the others over NCCL");
+      str("rank ", options_.rank_of_run(rank_), " of ", size_, " did not connect to the other ranks over NCCL");
   const auto deadline = Clock::now() + options_.connect_timeout;
   try {
     if (options.copy_engines && group.size > 1) copies_ = PeerCopies::make(group, store, options);
@@ -179,8 +179,7 @@ void Channel::wait_for_nccl(Clock::time_point deadline, const std::string& what)
     }
     check(state, what.c_str());
     if (state == ncclSuccess) return;
-    if (Clock::now() > deadline)
-      throw PeerLost(str(what, ": NCCL did not get it under way: a rank is stopped or stuck"));
+    if (Clock::now() > deadline) throw PeerLost(str(what, ": NCCL did not start it: a rank is stopped or stuck"));
     if (tries < 1000)
       std::this_thread::yield();
     else
@@ -235,12 +234,12 @@ Event Channel::run(const Operation& op, const Event& after, const Calls& calls, 
   try {
     check();
   } catch (const PeerLost& e) {
-    throw PeerLost(str(op.where(), ": not started, since the communicator failed before: ", e.what()));
+    throw PeerLost(str(op.where(), ": not started, because the communicator failed before: ", e.what()));
   }
   if (issuer_ == std::thread::id()) issuer_ = std::this_thread::get_id();
   RING_CHECK(issuer_ == std::this_thread::get_id(), op.where(),
-             ": started by another thread than those before; one "
-             "thread of a process starts all operations");
+             ": started by a different thread from the operations before; one "
+             "thread of a process must start all operations");
   const std::string text = str(op.where(), " (operation ", operation_, " of rank ", options_.rank_of_run(rank_), ")");
   Event done;
   try {
@@ -298,8 +297,8 @@ std::optional<std::string> Channel::inspect() {
   if (failure_) return std::nullopt;
   try {
     if (const auto what = stuck())
-      return str(*what, ": not done within ", seconds(options_.timeout),
-                 " s: a rank is stopped, stuck, or in another operation");
+      return str(*what, ": not finished within ", seconds(options_.timeout),
+                 " s: a rank is stopped, stuck, or in a different operation");
   } catch (const Error& e) {
     return e.what();
   }

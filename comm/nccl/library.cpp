@@ -20,7 +20,7 @@ void* open_library() {
   if (void* handle = dlopen(RING_NCCL_LIBRARY, RTLD_NOW | RTLD_LOCAL)) return handle;
 #endif
   fail("several GPUs need ", kName, ", which cannot be loaded (", reason,
-       "). Install libnccl2 or add its folder to LD_LIBRARY_PATH, or start one process");
+       "). Install libnccl2 or add its folder to LD_LIBRARY_PATH, or start only one process");
 }
 
 template <class F>

@@ -53,13 +53,13 @@ Mailbox::Mailbox(int rank, int size)
       boxes_(static_cast<std::size_t>(size)),
       early_(static_cast<std::size_t>(size)) {
   const int file = ::shm_open(name_.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
-  if (file < 0) fail("cannot make ", name_, " in /dev/shm: ", std::strerror(errno));
+  if (file < 0) fail("cannot create ", name_, " in /dev/shm: ", std::strerror(errno));
   int error = EINTR;  // without posix_fallocate(), a full /dev/shm would kill the writer (SIGBUS)
   while (error == EINTR) error = ::posix_fallocate(file, 0, static_cast<off_t>(bytes_));
   ::close(file);
   if (error != 0) {
     unlink();
-    fail("no ", bytes_, " bytes for ", name_, " in /dev/shm: ", std::strerror(error));
+    fail("cannot reserve ", bytes_, " bytes for ", name_, " in /dev/shm: ", std::strerror(error));
   }
   try {
     open(rank, name_);
@@ -94,8 +94,8 @@ Mailbox::Ring& Mailbox::ring(int owner, int reader) const {
 
 void Mailbox::announce(std::size_t segment, const IpcHandle& card) {
   SharedPage& box = *boxes_[static_cast<std::size_t>(rank_)];
-  RING_CHECK(segment < kSegments, "messages of other ranks came to need ", segment + 1, " segments of memory, of ",
-             kSegments, " that there may be");
+  RING_CHECK(segment < kSegments, "messages from other ranks need ", segment + 1, " segments of memory, but at most ",
+             kSegments, " are allowed");
   box.cards[segment] = card;
   box.segments.store(segment + 1, std::memory_order_release);
 }
@@ -103,7 +103,7 @@ void Mailbox::announce(std::size_t segment, const IpcHandle& card) {
 IpcHandle Mailbox::segment(int peer, std::size_t segment) const {
   const SharedPage& box = *boxes_[static_cast<std::size_t>(peer)];
   RING_CHECK(segment < box.segments.load(std::memory_order_acquire), "segment ", segment, " of rank ", peer,
-             " is not there");
+             " does not exist");
   return box.cards[segment];
 }
 

@@ -22,7 +22,7 @@ ncclDataType_t type_of(DType t) {
     case DType::i32: return ncclInt32;
     case DType::u8: return ncclUint8;
   }
-  fail("NCCL: no type for ", t);
+  fail("NCCL has no type for ", t);
 }
 ncclRedOp_t operation_of(Reduce r) { return r == Reduce::sum ? ncclSum : ncclMax; }
 std::size_t count(const Tensor& t) { return static_cast<std::size_t>(t.numel()); }

@@ -135,7 +135,7 @@ std::shared_ptr<PeerCopies> PeerCopies::make(const NcclGroup& group, std::shared
   };
   const auto hosts = copies->gather("host", host_identity());
   for (const std::string& host : hosts)
-    if (host != hosts.front()) return refuse(str("ranks are on ", hosts.front(), " and on ", host));
+    if (host != hosts.front()) return refuse(str("ranks are on ", hosts.front(), " and ", host));
 
   const cuda::OnDevice on(group.device.index);
   std::string card = to_bytes({}, "");
@@ -196,7 +196,7 @@ std::string PeerCopies::prepare() {
 void PeerCopies::connect(const std::vector<std::string>& cards) {
   for (std::size_t r = 0; r < cards.size(); ++r) {
     IpcHandle card;
-    RING_CHECK(cards[r].size() >= sizeof card, "rank ", r, " left ", cards[r].size(), " bytes, not ", sizeof card);
+    RING_CHECK(cards[r].size() >= sizeof card, "rank ", r, " published ", cards[r].size(), " bytes, not ", sizeof card);
     std::memcpy(&card, cards[r].data(), sizeof card);
     if (static_cast<int>(r) == rank_ || !card.memory) continue;  // that rank reports its own error
     flags_[r] = opened(card);
@@ -237,7 +237,7 @@ PeerCopies::Messages PeerCopies::by_peer(const std::vector<Transfer>& list) cons
 std::function<void()> PeerCopies::deadline() const {
   return [this, end = Clock::now() + options_.timeout] {
     if (aborted_) throw PeerLost("told to give up");
-    if (Clock::now() > end) throw PeerLost("a rank did not come to it in time: a rank is stopped or stuck");
+    if (Clock::now() > end) throw PeerLost("a rank did not reach it in time: a rank is stopped or stuck");
   };
 }
 
@@ -276,7 +276,7 @@ void PeerCopies::wait_until_free(const std::vector<Transfer>& receives, const st
 void PeerCopies::send(int peer, const Tensor& t) {
   Lane& lane = out_[static_cast<std::size_t>(peer)];
   const RecvDescriptor note = mailbox_->take(peer, deadline());
-  RING_CHECK(note.bytes == t.bytes(), "rank ", options_.rank_of_run(rank_), " sends ", t.bytes(), " bytes where rank ",
+  RING_CHECK(note.bytes == t.bytes(), "rank ", options_.rank_of_run(rank_), " sends ", t.bytes(), " bytes, but rank ",
              options_.rank_of_run(peer), " expects ", note.bytes);
   std::byte* const to = opened(peer, note.at);
   const std::uint32_t n = ++lane.messages;
@@ -380,7 +380,7 @@ void PeerCopies::close(bool healthy) {
     if (healthy && !aborted_.exchange(true)) RING_CUDA_CHECK(cudaFree(flags_[static_cast<std::size_t>(rank_)]));
   } catch (const std::exception& e) {
     healthy = false;
-    log::debug("memory of copies between GPUs is left to the end of the process: ", e.what());
+    log::debug("memory for copies between GPUs is kept until the process ends: ", e.what());
   }
   if (!healthy && peer_memory_) peer_memory_->abandon();
   closed_ = true;

@@ -82,7 +82,7 @@ void PeerMemoryPool::add_segment(std::size_t bytes, const Stream& stream) {
   }
   if (error == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    throw OutOfMemory(str("no ", bytes_text(size), " left on ", device_, " for messages of other ranks"));
+    throw OutOfMemory(str("no ", bytes_text(size), " left on ", device_, " for messages from other ranks"));
   }
   RING_CUDA_CHECK(error);
   const Segment segment{static_cast<std::byte*>(data), size};

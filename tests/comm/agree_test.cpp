@@ -79,7 +79,7 @@ TEST_F(Agree, LongValuesAndManyFactsAreCompared) {
   Facts other = facts;
   other.back().second += "y";  // far beyond the store's limit for one value
   for (const std::string& e : compare({facts, other}))
-    EXPECT_NE(e.find("the rest, as a hash: "), std::string::npos) << e;
+    EXPECT_NE(e.find("remaining facts, as a hash: "), std::string::npos) << e;
 }
 
 TEST_F(Agree, ALongValueIsShortened) {
@@ -112,7 +112,7 @@ TEST_F(Agree, TwoProcessesOfOneRankAreRefused) {
   const std::vector<std::string> errors = run(2, [&](Store& store, int) {
     agree(store, 1, 3, kTopic, {{"lr", "1"}}, Timeout(300));
   });
-  EXPECT_NE((errors[0] + errors[1]).find("two processes say that they are rank 1 of 3"), std::string::npos);
+  EXPECT_NE((errors[0] + errors[1]).find("two processes claim to be rank 1 of 3"), std::string::npos);
 }
 
 TEST_F(Agree, ADifferentNumberOfRanksIsRefused) {

@@ -50,7 +50,7 @@ TEST_F(DistFailure, AMissingRankIsAnErrorAtTheStart) {
     make_gloo_communicator(0, 2, store, "g", std::make_shared<CommQueue>(), options);
     FAIL() << "met a rank that does not exist";
   } catch (const Error& e) {
-    EXPECT_TRUE(contains(e.what(), "rank 0 of 2 did not meet the others")) << e.what();
+    EXPECT_TRUE(contains(e.what(), "rank 0 of 2 did not connect to the other ranks")) << e.what();
   }
   EXPECT_LT(seconds_since(begin), 2);
 }
@@ -120,7 +120,7 @@ TEST_F(DistFailure, MismatchesOfMessagesAreNamed) {
         else
           c.exchange({}, {{ones(4), 0}, {ones(3), 0}}).synchronize();
       },
-      {"expects f32 x 4, f32 x 3 of rank 0", "sends it f32 x 3, f32 x 4", "comm/failure_test.cpp"});
+      {"expects f32 x 4, f32 x 3 from rank 0", "sends it f32 x 3, f32 x 4", "comm/failure_test.cpp"});
   expect_mismatch(
       [](Communicator& c) {
         c.rank() == 0 ? c.send(ones(3), 1).synchronize() : c.all_reduce(ones(3), Reduce::sum).synchronize();
@@ -132,7 +132,7 @@ TEST_F(DistFailure, AMismatchWithoutChecksTimesOut) {
   const auto errors = test::run_ranks(
       2, [](Communicator& c) { c.all_reduce(ones(c.rank() == 0 ? 10 : 200), Reduce::sum).synchronize(); }, quick(300));
   EXPECT_FALSE(errors[0].empty() || errors[1].empty());
-  EXPECT_TRUE(contains(test::joined(errors), "in another operation")) << test::joined(errors);
+  EXPECT_TRUE(contains(test::joined(errors), "in a different operation")) << test::joined(errors);
 }
 
 TEST_F(DistFailure, AfterAFailureAllOperationsFailAtOnce) {

@@ -43,7 +43,7 @@ TEST(MeshAxes, RefusesInvalidAxes) {
   EXPECT_NE(error_of([] { MeshAxes({{"dp", 0}}); }).find("axis dp has degree 0"), std::string::npos);
   EXPECT_NE(error_of([] {
               MeshAxes({{"dp", 2}, {"tp", 1}}).group(0, {"ep"});
-            }).find("no axis 'ep'; there are dp, tp"),
+            }).find("no axis 'ep'; its axes are dp, tp"),
             std::string::npos);
 }
 

@@ -162,7 +162,7 @@ TEST(Rendezvous, AHangIsJudgedWithoutANodeThatIsCutOff) {
   EXPECT_EQ(job.last["a"].kind, Kind::report_states);
   job.advance(milliseconds(600));
   EXPECT_EQ(job.last["a"].kind, Kind::stop);
-  EXPECT_NE(job.last["a"].text.find("nothing was heard of rank 1"), std::string::npos) << job.last["a"].text;
+  EXPECT_NE(job.last["a"].text.find("no report came from rank 1"), std::string::npos) << job.last["a"].text;
 }
 
 TEST(Rendezvous, ADeadRankIsTheCauseOfAHang) {
@@ -273,7 +273,7 @@ TEST(Rendezvous, ALostNodeThatDoesNotReturnEndsTheJob) {
 TEST(Rendezvous, ASpareWaitsAndTakesOver) {
   Job job(nodes(2, 2));
   for (const char* id : {"a", "b", "spare"}) job.join(id);
-  EXPECT_EQ(job.last["spare"].text, "the job runs with 2 of 2 nodes; this one waits to replace another");
+  EXPECT_EQ(job.last["spare"].text, "the job runs with 2 of 2 nodes; this one waits to replace a lost node");
   job.leaves("b");
   job.ends("a", {.code = 143});
   EXPECT_EQ(job.last["spare"].kind, Kind::start);
@@ -296,7 +296,7 @@ TEST(Rendezvous, FewerNodesRunIfTheRulesAllowIt) {
   EXPECT_EQ(job.last["a"].kind, Kind::start);
   EXPECT_EQ(job.last["a"].world, 1);
   job.join("c");
-  EXPECT_EQ(job.last["c"].text, "the job runs with 1 of 3 nodes; this one waits to take part after the next failure");
+  EXPECT_EQ(job.last["c"].text, "the job runs with 1 of 3 nodes; this one waits to join after the next failure");
   job.crash("a", 7);
   EXPECT_EQ(job.last["c"].kind, Kind::start);
   EXPECT_EQ(job.last["a"].world, 2);
@@ -356,7 +356,7 @@ TEST(Rendezvous, ANumberOfNodesThatDoesNotFitIsNotRetried) {
   EXPECT_EQ(job.last["a"].kind, Kind::wait) << "it is known now";
   job.advance(seconds(11));
   EXPECT_EQ(job.last["a"].kind, Kind::end);
-  EXPECT_NE(job.last["a"].text.find("not all nodes came within 600 s"), std::string::npos) << job.last["a"].text;
+  EXPECT_NE(job.last["a"].text.find("not all nodes joined within 600 s"), std::string::npos) << job.last["a"].text;
 }
 
 TEST(Rendezvous, FewerNodesAreUsedIfAllDoNotFit) {

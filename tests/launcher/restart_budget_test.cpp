@@ -23,7 +23,8 @@ TEST(RestartBudget, ThreeFailuresBeforeAStepEndIt) {
   RestartBudget budget(100), fresh(100);
   EXPECT_EQ(budget.spend(150), "");
   for (int i = 0; i < 2; ++i) EXPECT_EQ(budget.spend(0) + fresh.spend(0), "");
-  EXPECT_NE(budget.spend(0).find("3 times in a row before its steps went on, which had come to step 150"),
+  EXPECT_NE(budget.spend(0).find(
+                "3 times in a row before its steps continued, although an earlier attempt had reached step 150"),
             std::string::npos);
   EXPECT_NE(fresh.spend(0).find("3 times in a row before its first step"), std::string::npos);
 }

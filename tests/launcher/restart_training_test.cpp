@@ -343,7 +343,7 @@ TEST_F(DistTrainingFewerNodes, ASpareTakesOverAndTheLastNodeContinuesAlone) {
   const pid_t third = node("1:3", settings, "third");
   ASSERT_TRUE(reaches("r", 1)) << read_file(dir_ / "first");
   const pid_t spare = node("1:3", settings, "spare");
-  EXPECT_LT(seconds_until("waits to replace another", "spare"), kPatience) << read_file(dir_ / "spare");
+  EXPECT_LT(seconds_until("waits to replace a lost node", "spare"), kPatience) << read_file(dir_ / "spare");
   ASSERT_TRUE(reaches("r", 12)) << read_file(dir_ / "first");
   kill(second, SIGKILL);
   const double replaced = seconds_until_training(1);
@@ -386,11 +386,11 @@ TEST_F(DistTrainingFewerNodes, ANodeThatJoinsLaterTakesPartAfterAFailure) {
   const pid_t second = start_node("second");
   ASSERT_TRUE(reaches("r", 1)) << read_file(dir_ / "first");
   const pid_t dead = start_node("dead");
-  EXPECT_LT(seconds_until("waits to take part after the next failure", "dead"), 60) << read_file(dir_ / "dead");
+  EXPECT_LT(seconds_until("waits to join after the next failure", "dead"), 60) << read_file(dir_ / "dead");
   kill(dead, SIGKILL);
   EXPECT_EQ(wait(dead), -SIGKILL);
   const pid_t third = start_node("third");
-  EXPECT_LT(seconds_until("waits to take part after the next failure", "third"), 60) << read_file(dir_ / "third");
+  EXPECT_LT(seconds_until("waits to join after the next failure", "third"), 60) << read_file(dir_ / "third");
   ASSERT_TRUE(reaches("r", 12)) << read_file(dir_ / "first");
   EXPECT_FALSE(says("first", "starting all workers again")) << "nobody was disturbed";
   kill(children(second).at(0), SIGKILL);

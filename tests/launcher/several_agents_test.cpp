@@ -241,7 +241,7 @@ TEST_F(DistAgents, AMissingNodeIsNamed) {
   last.node_rank = 2;
   start("c", last, "exit 0");
   EXPECT_EQ(wait("a"), kExitError);
-  EXPECT_TRUE(says("a", "not all nodes came within 0.7 s: 2 of 3 nodes are here")) << log("a");
+  EXPECT_TRUE(says("a", "not all nodes joined within 0.7 s: 2 of 3 nodes are here")) << log("a");
   EXPECT_TRUE(says("a", "node 1 is missing")) << log("a");
   EXPECT_TRUE(says("a", "127.0.0.1 is a loopback address")) << log("a");
   EXPECT_EQ(wait("c"), kExitError) << log("c");
