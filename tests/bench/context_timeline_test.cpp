@@ -257,7 +257,7 @@ TEST_F(DistBenchContext, DrawsEachLengthAndSchedule) {
   for (const char* name : {"t-128-ring.svg", "t-128-gather.svg", "t-256-ring.svg", "t-256-gather.svg"}) {
     const std::string svg = read_file(path(name));
     expect_well_formed(svg);
-    EXPECT_NE(svg.find("cut among 2 ranks"), std::string::npos) << svg;
+    EXPECT_NE(svg.find("over 2 ranks"), std::string::npos) << svg;
     EXPECT_NE(svg.find("hidden "), std::string::npos) << svg;
     EXPECT_NE(svg.find("attention_backward, "), std::string::npos) << svg;
   }

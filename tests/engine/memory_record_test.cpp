@@ -215,7 +215,7 @@ TEST_F(OutOfMemoryRuns, AValidationGoesOnWithFewerSequences) {
   ASSERT_EQ(again.code, 0) << again.output;
   EXPECT_EQ(recorded("r").at("validation_micro_batch"), 1);
   EXPECT_FALSE(says(again, "ran out of memory in")) << again.output;
-  EXPECT_TRUE(says(again, " says when): validations compute 1 sequence at a time")) << again.output;
+  EXPECT_TRUE(says(again, " has details): validations compute 1 sequence at a time")) << again.output;
 }
 
 TEST_F(OutOfMemoryRuns, AValidationOfOneSequenceThatDoesNotFitEndsTheRun) {

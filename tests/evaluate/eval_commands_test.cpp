@@ -72,7 +72,7 @@ TEST_F(EvalCommands, TasksDuringTrainingAreThoseOfEval) {
   EXPECT_NE(table.output.find("acc_norm"), std::string::npos) << table.output;
   std::ifstream file(path("o.json"));
   EXPECT_EQ(Json::parse(file).at("tasks").at("choices"), now.at("choices"));
-  EXPECT_NE(eval({"--task", "choices"}).output.find("--task: choices is no task"), std::string::npos);
+  EXPECT_NE(eval({"--task", "choices"}).output.find("--task: choices is not a task"), std::string::npos);
 
   // A path need not be UTF-8: the same answer, with U+FFFD for the byte that is not.
   const std::string odd = path("caf\xe9");

@@ -325,13 +325,14 @@ TEST_F(Tasks, WhatIsNoTaskIsRefused) {
       ":1: 'label' is \"\", expected the index, from 0, of the right one of 1 choices. Test splits have no answers");
   refused(R"({"question": "q", "choices": {"text": ["x"], "label": ["A"]}, "answerKey": "B"})", ":1: 'answerKey'");
   refused(R"({"question": {"stem": "q", "choices": ["x"]}, "answerKey": "A"})",
-          ":1: 'question.choices' is no list of {");
-  refused(R"({"question": {"stem": "q", "choices": 3}, "answerKey": "A"})", ":1: 'question.choices' is no list of {");
+          ":1: 'question.choices' is not a list of {");
+  refused(R"({"question": {"stem": "q", "choices": 3}, "answerKey": "A"})",
+          ":1: 'question.choices' is not a list of {");
   for (const auto& [specs, why] :
-       std::vector<std::pair<std::vector<std::string>, std::string>>{{{"file"}, "--task: file is no task"},
-                                                                     {{"a="}, "is no task"},
-                                                                     {{"a b=c"}, "is no task"},
-                                                                     {{"=c"}, "is no task"},
+       std::vector<std::pair<std::vector<std::string>, std::string>>{{{"file"}, "--task: file is not a task"},
+                                                                     {{"a="}, "is not a task"},
+                                                                     {{"a b=c"}, "is not a task"},
+                                                                     {{"=c"}, "is not a task"},
                                                                      {{"a=b", "a=c"}, "two tasks are called a"}}) {
     try {
       parse_tasks("--task", specs);

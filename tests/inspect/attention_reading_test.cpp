@@ -440,16 +440,14 @@ TEST_F(AttentionText, RefusesWhatHasNoWeightsOrNoText) {
   refused(show({"--text", text,
                 "model.attention={kind: block_sparse, block: 64, rules: [{pattern: learned, local: 1, keep: 2}]}"}),
           "model.attention: layer 0 of " + path("run") +
-              " was not trained with an indexer, so its weights cannot select blocks as pattern: learned asks. "
-              "Take pattern: content" +
+              " was not trained with an indexer, so its weights cannot select blocks as pattern: learned requires. Use "
+              "pattern: content" +
               train_it + path("run"));
   for (const auto& [setting, why] :
        {std::pair{"pooling: learned",
-                  "learned pools, so its weights cannot make pools as pooling: learned asks. "
-                  "Take pooling: mean"},
+                  "learned pools, so its weights cannot make pools as pooling: learned requires. Use pooling: mean"},
         {"pool_gates: true",
-         "pool gates, so its weights cannot weigh pools as pool_gates: true asks. "
-         "Take pool_gates: false"}})
+         "pool gates, so its weights cannot weigh pools as pool_gates: true requires. Use pool_gates: false"}})
     refused(
         show({"--text", text,
               str("model.attention_layers=[{layers: '1', attention: {kind: window, window: 64, pools: [16], ", setting,

@@ -81,7 +81,7 @@ TEST_F(Hf, AnExportNamesTheLongestContextOfTheRunAndItsBases) {
   tuned("longer", 64, path("run").string());
   const auto [context, note] = exported("twice");
   EXPECT_EQ(context, config_.model.context);
-  EXPECT_TRUE(contains(note, "is 32 tokens, from " + path("run").string() + " (run.init_from), and not the 8 "))
+  EXPECT_TRUE(contains(note, "is 32 tokens, from " + path("run").string() + " (run.init_from), instead of the 8 "))
       << note;
   EXPECT_TRUE(contains(note, "--context N")) << note;
   EXPECT_EQ(exported("longer").first, 64);

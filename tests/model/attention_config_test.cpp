@@ -231,8 +231,8 @@ TEST(AttentionConfig, RefusesValuesThatMakeNoPattern) {
   expect_refused("{kind: block_sparse, block: 96, rules: [{}]}", {"block: expected 64 or 128 tokens, got 96"});
   expect_refused("{kind: block_sparse, rules: [{}], heads: [0, 1]}",
                  {"heads: rule 1 does not exist: there is 1 rule, counted from 0"});
-  expect_refused("{kind: window, window: 8, pools: [16, 16]}", {"pools: [16, 16]: sizes must rise"});
-  expect_refused("{kind: block_sparse, rules: [{}], pools: [64, 16]}", {"pools: [64, 16]: sizes must rise"});
+  expect_refused("{kind: window, window: 8, pools: [16, 16]}", {"pools: [16, 16]: sizes must increase"});
+  expect_refused("{kind: block_sparse, rules: [{}], pools: [64, 16]}", {"pools: [64, 16]: sizes must increase"});
   expect_refused("{kind: window, window: 8, pooling: learned}",
                  {"pooling: learned applies to sections with pools, but this is one without. Leave pooling out"});
   expect_refused("{kind: window, window: 8, pool_gates: true}",

@@ -87,10 +87,10 @@ TEST(Plan, RefusesDegreesAndSaysWhatFits) {
       "ringmaster launch --nproc-per-node 2 -- train ..");
   EXPECT_EQ(refusal(degrees(3, 1, 1), 4),
             "parallel.dp: 3 needs 3 processes, but 4 were started: start 3 processes: ringmaster launch "
-            "--nproc-per-node 3 -- train .., or set parallel.dp to 4, or to 0 for what is left");
+            "--nproc-per-node 3 -- train .., or set parallel.dp to 4, or to 0 to use what is left");
   EXPECT_EQ(refusal(degrees(3, 0, 2), 8),
             "parallel.dp: 3 x parallel.tp: 2 needs 6 processes, but 8 were started: start 6 processes: ringmaster "
-            "launch --nproc-per-node 6 -- train .., or set parallel.dp to 1, 2 or 4, or to 0 for what is left");
+            "launch --nproc-per-node 6 -- train .., or set parallel.dp to 1, 2 or 4, or to 0 to use what is left");
 }
 
 TEST(Plan, RefusesSlicesThatTheModelCannotBeCutInto) {

@@ -85,7 +85,7 @@ TEST_F(ImportanceRuns, BlocksOfAnotherSizeBeginEmpty) {
   EXPECT_EQ(resumed.code, 1);
   for (const std::string& part :
        {std::string("model.attention.block: 64 -> 128, but layer 0 keeps blocks by importance"),
-        std::string("set it to 64, or begin a new run"), "run.init_from=" + path("run")})
+        std::string("Set it to 64, or start a new run"), "run.init_from=" + path("run")})
     EXPECT_NE(resumed.output.find(part), std::string::npos) << resumed.output;
   const Finished usual = run_process(
       train("usual",
