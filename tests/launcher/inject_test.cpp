@@ -134,7 +134,7 @@ TEST_F(DistTrainingFaults, AStepThatIsWrongOnceIsRecomputed) {
   calm.insert(calm.end(), more.begin(), more.end());
   ASSERT_EQ(run(calm), 0) << log();
   EXPECT_EQ(run_with_faults("6:corrupt@rank=1,step=45,call=all_reduce,side=sent,bytes=1000", "r", 2, more), 0) << log();
-  EXPECT_TRUE(says("step 45, computed twice from the same weights and samples: ")) << log();
+  EXPECT_TRUE(says("step 45 gave different results when computed twice from the same weights and samples: ")) << log();
   EXPECT_TRUE(says("A device or its memory is faulty")) << log();
   const std::vector<nlohmann::json> bad = records("r", "bad_step");
   ASSERT_EQ(bad.size(), 1u) << log();

@@ -77,10 +77,10 @@ TEST(BlockFile, MistakesAreNamed) {
             "my.blocks:1: '-2' is not a block of queries. Give a number from 0 to 32767, or a range such as 5-8");
   EXPECT_EQ(error_of("40000: 0"),
             "my.blocks:1: '40000' is not a block of queries. Give a number from 0 to 32767, or a range such as 5-8");
-  EXPECT_EQ(error_of("99999999999: 0").substr(0, 40), "my.blocks:1: '99999999999' names no bloc");
+  EXPECT_EQ(error_of("99999999999: 0").substr(0, 40), "my.blocks:1: '99999999999' is not a bloc");
   EXPECT_EQ(error_of("4: 3-1"), "my.blocks:1: '3-1' is reversed. Write 1-3");
   EXPECT_EQ(error_of("4:  # none"), "my.blocks:1: no blocks of keys after '4:'. Name them, as in '8: 0 6-8'");
-  EXPECT_EQ(error_of("4 5: 1").substr(0, 32), "my.blocks:1: '4 5' names no bloc");
+  EXPECT_EQ(error_of("4 5: 1").substr(0, 32), "my.blocks:1: '4 5' is not a bloc");
   EXPECT_EQ(error_of("heads 0-2\n1: 0\nhead 1\n1: 0"),
             "my.blocks:3: head 1 and heads 0-2 of line 1 overlap. Keep one section per head");
   EXPECT_EQ(error_of("head"), "my.blocks:1: '' is not a head. Give a number from 0 to 32767, or a range such as 5-8");

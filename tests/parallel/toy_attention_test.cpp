@@ -331,7 +331,7 @@ TEST_F(DistToyAttention, ItsSettingsAreExplainedAndChecked) {
   };
   const std::string reference = without_blanks(describe_config<ModelConfig>());
   for (const char* part : {"`toy`", "blocks, or the newest tokens at several scales",
-                           "among them; toy: tokens that are seen at each scale"})
+                           "token itself; toy: tokens that are seen at each scale"})
     EXPECT_NE(reference.find(without_blanks(part)), std::string::npos) << part;
 }
 
