@@ -283,9 +283,9 @@ void handle(int number, siginfo_t* info, void* context) {
     if (const std::exception_ptr e = std::current_exception()) std::rethrow_exception(e);
     crash.reason.add("std::terminate was called");
   } catch (const std::exception& e) {
-    crash.reason.add("nobody caught an exception: %s", e.what());
+    crash.reason.add("uncaught exception: %s", e.what());
   } catch (...) {
-    crash.reason.add("nobody caught an exception of unknown type");
+    crash.reason.add("uncaught exception of unknown type");
   }
   std::abort();
 }

@@ -30,7 +30,7 @@ WorkerEnvironment read_ranks(Variables& v, const std::string& source, const Rank
     check_below(names.local_rank, w.local_rank, names.local_world, w.local_world);
     if (w.local_world > w.world)
       fail("environment: ", names.local_world, "=", w.local_world, " contradicts ", names.world, "=", w.world,
-           ": a node has at most all ranks");
+           ": a node cannot have more ranks than the job");
   }
   return w;
 }
@@ -58,7 +58,7 @@ void place_store(const Variables& v, WorkerEnvironment& w, const std::string& jo
          ", but no address to meet at: set MASTER_ADDR and MASTER_PORT");
   w.store.port = (v.has("MASTER_PORT") ? port_of(v, "MASTER_PORT") : port_from(w.cookie)) + port_offset;
   if (w.store.port > kLastPort)
-    fail("environment: MASTER_PORT=", w.store.port - port_offset, " leaves no port above it: set a lower one");
+    fail("environment: MASTER_PORT=", w.store.port - port_offset, " leaves no port above it: set a lower port");
   w.store_ports = std::min(kPortTries, kLastPort - w.store.port + 1);
 }
 
@@ -71,8 +71,8 @@ void guard_store(const Variables& v, WorkerEnvironment& w, bool one_node) {
     w.cookie = hmac(checked_secret(secret, "environment: RINGMASTER_SECRET"), w.cookie);
   else if (!one_node)
     fail("environment: ", w.world, " ranks on several nodes from ", w.source,
-         ", but RINGMASTER_SECRET is not set, so that anybody could join them. Make one with `ringmaster launch "
-         "--make-secret FILE`, and start all with RINGMASTER_SECRET=$(cat FILE)");
+         ", but RINGMASTER_SECRET is not set, so anyone could join them. Make one with `ringmaster launch "
+         "--make-secret FILE`, and start all ranks with RINGMASTER_SECRET=$(cat FILE)");
   else if (!is_loopback(w.store.host))
     w.store.host = "127.0.0.1";
 }
@@ -146,7 +146,8 @@ WorkerEnvironment from_plain(Variables& v) {
   WorkerEnvironment w = read_ranks(v, "environment", {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"});
   if (w.world > 1 && !v.has("LOCAL_RANK"))
     fail("environment: RANK=", w.rank, " and WORLD_SIZE=", w.world,
-         " are set without LOCAL_RANK, so they may count nodes or processes; start workers with `ringmaster launch`, "
+         " are set without LOCAL_RANK, so they may count nodes or processes; start the workers with `ringmaster "
+         "launch`, "
          "or set "
          "LOCAL_RANK too");
   place_store(v, w, "plain", "");
@@ -159,7 +160,7 @@ WorkerEnvironment from_plain(Variables& v) {
 void refuse_contradiction(const char* name, int value, const char* other, int other_value) {
   if (value != other_value)
     fail("environment: ", name, "=", value, " contradicts ", other, "=", other_value,
-         "; unset one of them, or set RINGMASTER_RANK and RINGMASTER_WORLD, which win");
+         "; unset one of them, or set RINGMASTER_RANK and RINGMASTER_WORLD, which take precedence");
 }
 
 void compare_plain(const Variables& v, const WorkerEnvironment& w, const char* rank_name, const char* world_name) {
@@ -176,7 +177,7 @@ WorkerEnvironment alone(const Variables& v) {
   }
   if (v.has("SLURM_NTASKS") && v.number("SLURM_NTASKS") > 1)
     w.note = "SLURM_NTASKS=" + v.text("SLURM_NTASKS") +
-             " but this is no job step, so this process trains alone; start all of them with srun";
+             ", but this process is not in a job step, so it trains alone; start all tasks with srun";
   return w;
 }
 
@@ -218,11 +219,12 @@ CommOptions parse_comm_options(const Environment& env) {
   if (who.local_world < who.world) options.liveness = kSilenceOverNetwork;
   if (v.has("RINGMASTER_LIVENESS")) {
     const int seconds = v.number("RINGMASTER_LIVENESS", 0, kMaxSeconds, "seconds");
-    if (seconds == 1) fail("environment: RINGMASTER_LIVENESS is 1 second; at least 2, or 0 for off");
+    if (seconds == 1) fail("environment: RINGMASTER_LIVENESS is 1 second; it must be at least 2, or 0 to turn it off");
     options.liveness = std::chrono::seconds(seconds);
   }
   const int copies = v.number_or("RINGMASTER_COPY_ENGINES", 1);
-  if (copies > 1) fail("environment: RINGMASTER_COPY_ENGINES is ", copies, "; 0: off, 1: where it can be done");
+  if (copies > 1)
+    fail("environment: RINGMASTER_COPY_ENGINES is ", copies, "; expected 0 (off) or 1 (on where possible)");
   options.copy_engines = copies == 1;
   return options;
 }

@@ -73,7 +73,7 @@ Number number(const Piece& p, std::string_view text, Number least, Number most, 
   Number n{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
   const bool whole = error == std::errc{} && end == text.data() + text.size();
-  if (!whole || !(n >= least && n <= most)) p.wrong("is not ", what, " of ", least, " to ", most);
+  if (!whole || !(n >= least && n <= most)) p.wrong("is not ", what, " from ", least, " to ", most);
   return n;
 }
 std::int64_t count(const Piece& p, std::int64_t least = 1) {
@@ -93,7 +93,7 @@ double seconds(const Piece& p) {
 template <class Enum, class Words>
 Enum word(const Piece& p, const Words& words, const char* what) {
   const auto it = std::ranges::find(words, p.text);
-  if (it == words.end()) p.wrong("is no ", what, "; known are ", listed(words));
+  if (it == words.end()) p.wrong("is not a known ", what, "; expected one of ", listed(words));
   return static_cast<Enum>(it - words.begin());
 }
 
@@ -105,7 +105,7 @@ RunPhase phase_of(const Piece& p) {
     if (to_string(phase) == p.text) return phase;
     known.emplace_back(to_string(phase));
   }
-  p.wrong("is no phase; known are ", joined(known, ", "));
+  p.wrong("is not a phase; expected one of ", joined(known, ", "));
 }
 
 Fault::Whom whom_of(const Piece& p, bool agents) {
@@ -115,7 +115,7 @@ Fault::Whom whom_of(const Piece& p, bool agents) {
   if (whom.all) return whom;
   for (const Piece& one : p.split('+')) {
     if (one.text.find_first_not_of("0123456789") != std::string_view::npos || one.text.empty())
-      one.wrong("is no ", agents ? "node" : "rank", "; give a number, several as 0+2, any or all");
+      one.wrong("is not a ", agents ? "node" : "rank", "; give a number, several as 0+2, any or all");
     whom.listed.push_back(static_cast<int>(number<std::int64_t>(one, one.text, 0, 1 << 20, "a number")));
   }
   return whom;
@@ -129,7 +129,7 @@ int error_of(const Piece& p) {
     if (name == p.text) return value;
     known.emplace_back(name);
   }
-  p.wrong("is no error; known are ", joined(known, ", "));
+  p.wrong("is not a known error; expected one of ", joined(known, ", "));
 }
 
 void set_when(Fault& f, std::string_view key, const Piece& value) {
@@ -162,14 +162,14 @@ void check(const Piece& p, const Fault& f, const std::vector<std::string>& given
   if (has("rank") && has("agent")) p.wrong("names ranks and agents: write two faults");
   if (has("mean") && !(f.mean > 0)) p.wrong("has a mean of 0 seconds");
   if (has("mean") && (has("step") || has("phase") || has("probability")))
-    p.wrong("has a mean, which is a time of its own: leave out step, phase and probability");
+    p.wrong("has a mean, which already sets the times: remove step, phase and probability");
   if (has("until") && f.until < f.step) p.wrong("ends before it begins");
   if (f.kind == FaultKind::device && f.phase && is_of_writing(*f.phase))
-    p.wrong("writes a checkpoint, which no device does: give a phase of steps");
+    p.wrong("has a phase that writes a checkpoint, which no device does: give a phase of steps");
   if (f.kind == FaultKind::slow && has("factor") == has("wait")) p.wrong("needs either factor or wait");
   if (f.kind == FaultKind::io && has("error") == has("wait")) p.wrong("needs either error or wait");
   if (f.error == kShortIo && f.call != IoCall::write && f.call != IoCall::read)
-    p.wrong("is short: give call=write or call=read");
+    p.wrong("has error=short, which requires call=write or call=read");
 }
 
 Fault parse_fault(const Piece& p) {
@@ -183,7 +183,7 @@ Fault parse_fault(const Piece& p) {
     const std::string known = keys_of(f.kind);
     if (key.text.empty() || key.text.find(' ') != std::string_view::npos ||
         (" " + known).find(" " + std::string(key.text) + " ") == std::string::npos)
-      key.wrong("is no key of ", to_string(f.kind), "; known are ", known.substr(0, known.size() - 1));
+      key.wrong("is not a key of ", to_string(f.kind), "; expected one of ", known.substr(0, known.size() - 1));
     if (!value || value->text.empty()) pair.wrong("has no value: write ", key.text, "=...");
     if (std::ranges::count(given, key.text)) pair.wrong("is given twice");
     given.emplace_back(key.text);

@@ -28,7 +28,7 @@ std::uint32_t number(const std::string& digits, const std::string& pattern) {
   const char* const end = digits.data() + digits.size();
   const auto [at, error] = std::from_chars(digits.data(), end, n);
   if (digits.empty() || digits.size() > 9 || error != std::errc() || at != end)
-    fail("host list: '", shown(digits), "' in '", shown(pattern), "' is no number of at most 9 digits");
+    fail("host list: '", shown(digits), "' in '", shown(pattern), "' is not a number of at most 9 digits");
   return n;
 }
 
@@ -61,7 +61,7 @@ std::vector<Part> parts_of(const std::string& pattern) {
   parts.push_back({pattern.substr(at), {}});
   for (const Part& part : parts)
     if (part.text.find(']') != std::string::npos) fail("host list: '", shown(pattern), "' has a ] without its [");
-  if (pattern.empty()) fail("host list: an empty name");
+  if (pattern.empty()) fail("host list: a name is empty");
   return parts;
 }
 

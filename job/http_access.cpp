@@ -36,7 +36,8 @@ bool names_this_machine(const std::string& header) { return is_loopback(host_of(
 
 HttpAccess::HttpAccess(const Endpoint& at, const std::string& token) {
   if (token.empty() && !is_loopback(at.host))
-    fail("other machines can reach ", to_string(at), ": give a file with a token, or listen at 127.0.0.1");
+    fail("other machines can reach ", to_string(at),
+         ", so a token is required: give a file with a token, or listen on 127.0.0.1");
   if (token.empty()) return;
   bearer_ = "Bearer " + token;
   basic_ = "Basic " + base64(str(kHttpUser, ":", token));

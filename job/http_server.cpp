@@ -83,12 +83,12 @@ std::string framing_problem(MHD_Connection* c, const char* version) {
   Framing f;
   MHD_get_connection_values(c, MHD_HEADER_KIND, add_framing, &f);
   if (f.spaced) return "a header has a space before its colon";
-  if (f.hosts > 1) return str("a request has one Host header, got ", f.hosts);
-  if (f.hosts == 0 && std::strcmp(version, "HTTP/1.1") == 0) return "a request of HTTP/1.1 needs a Host header";
-  if (f.lengths > 1) return str("a request has one Content-Length, got ", f.lengths);
-  if (f.lengths && !f.encodings.empty()) return "a request has a Content-Length or a Transfer-Encoding, got both";
+  if (f.hosts > 1) return str("expected one Host header, got ", f.hosts);
+  if (f.hosts == 0 && std::strcmp(version, "HTTP/1.1") == 0) return "an HTTP/1.1 request needs a Host header";
+  if (f.lengths > 1) return str("expected one Content-Length, got ", f.lengths);
+  if (f.lengths && !f.encodings.empty()) return "expected a Content-Length or a Transfer-Encoding, got both";
   if (f.encodings.size() > 1 || (f.encodings.size() == 1 && strcasecmp(f.encodings[0].c_str(), "chunked") != 0))
-    return "the only Transfer-Encoding here is chunked";
+    return "the only supported Transfer-Encoding is chunked";
   return "";
 }
 
@@ -201,8 +201,8 @@ bool has_left(MHD_Connection* c) {
 
 const char* refusal_text(int status) {
   if (status == 400) return "the Host header is not HOST or HOST:PORT";
-  if (status == 401) return "show the token: Authorization: Bearer TOKEN, or as the password of the user ringmaster";
-  return "only this machine is served, at 127.0.0.1 or localhost";
+  if (status == 401) return "send the token as Authorization: Bearer TOKEN, or as the password of the user ringmaster";
+  return "only requests from this machine are served, to 127.0.0.1 or localhost";
 }
 
 }  // namespace
@@ -297,7 +297,7 @@ struct HttpServer::Impl {
     r.status = status;
     return r;
   }
-  HttpReply too_large() const { return refusal(413, str("a request may have ", options.max_body, " bytes")); }
+  HttpReply too_large() const { return refusal(413, str("a request may have at most ", options.max_body, " bytes")); }
 
   MHD_Result send(MHD_Connection* c, HttpReply reply) {
     reply.stream ? watch.request_arrived(c) : watch.reply_begins(c);

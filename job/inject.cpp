@@ -171,8 +171,8 @@ bool Injector::idle(const Planned& p) const {
 void Injector::warn_of_idle() const {
   for (const Planned& p : plan_)
     if (idle(p))
-      log::warn("--inject: ", p.fault.text, ": never struck rank ", here_.rank, ", whose last step was ", step_.load(),
-                p.calls > 0 ? str(", and which made only ", counted(p.calls, "call"), " that fit") : "",
+      log::warn("--inject: ", p.fault.text, ": was never triggered on rank ", here_.rank, ", whose last step was ",
+                step_.load(), p.calls > 0 ? str(", and which made only ", counted(p.calls, "matching call")) : "",
                 p.fault.attempt.value_or(0) > here_.restarts ? str(", in attempt ", here_.restarts) : "");
 }
 
@@ -211,7 +211,7 @@ void Injector::strike(const Planned& p, std::string_view phase) const {
 Injection::Injection(const std::string& plan, const WorkerEnvironment& here) {
   injector = new Injector(parse_fault_plan(plan), here);  // never freed, because any thread may use it
   refuse_allocation = [](bool within_step) { return injector.load()->refuses_memory(within_step); };
-  if (here.rank == 0) log::warn("--inject: this job will fail on purpose, as it was asked to: ", plan);
+  if (here.rank == 0) log::warn("--inject: this job will fail on purpose, as requested: ", plan);
 }
 
 Injection::~Injection() { injector.load()->stop_clocks(); }

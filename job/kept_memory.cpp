@@ -23,7 +23,7 @@ bool is_kept(int file) { return fcntl(file, F_GET_SEALS) >= 0; }
 KeptMemory::KeptMemory() : key_(random_secret()) {
   for (Fd& file : files_) {
     file = Fd(memfd_create("ringmaster-kept", MFD_CLOEXEC));
-    if (!file) fail("launch: no file in memory: ", std::strerror(errno));
+    if (!file) fail("launch: cannot create a file in memory: ", std::strerror(errno));
   }
 }
 
@@ -37,7 +37,8 @@ std::optional<KeptFiles> kept_files() {
   std::istringstream words(text);
   words >> files[0] >> comma >> files[1];
   if (!words || comma != ',' || !is_kept(files[0]) || !is_kept(files[1]))
-    fail("environment: RINGMASTER_MEMORY='", text, "' are no descriptors that `ringmaster launch` opened: unset it");
+    fail("environment: RINGMASTER_MEMORY='", text,
+         "' is not a list of descriptors that `ringmaster launch` opened: unset it");
   for (const int file : files) fcntl(file, F_SETFD, FD_CLOEXEC);
   return files;
 }

@@ -36,7 +36,7 @@ std::optional<std::string> find_lost(std::vector<Heartbeat> others, const std::s
   const Heartbeat& h = *std::min_element(others.begin(), others.end(), [&](const Heartbeat& a, const Heartbeat& b) {
     return rank_of(a) != rank_of(b) ? rank_of(a) < rank_of(b) : a.age > b.age;
   });
-  if (h.word == kFailed) return h.name + " failed and left the run (its own log says why)";
+  if (h.word == kFailed) return h.name + " failed and left the run (see its log for the cause)";
   if (h.word == kConnectionClosed) return h.name + " died: its connection to the store closed without a goodbye";
   return str(h.name, " gave no sign of life for ", seconds(h.age), " s: it is stopped, killed or cut off");
 }

@@ -17,7 +17,7 @@ inline constexpr bool kVerifyByDefault = true;
 
 // Liveness limit with several hosts: longer, because a link can be down for some seconds.
 inline constexpr std::chrono::milliseconds kSilenceOverNetwork{30'000};
-inline constexpr const char* kMoreTime = "RINGMASTER_COMM_TIMEOUT or `launch --timeout` allow more seconds";
+inline constexpr const char* kMoreTime = "to wait longer, set RINGMASTER_COMM_TIMEOUT or `launch --timeout` (seconds)";
 
 struct CommOptions {
   std::string address = "127.0.0.1";                  // numeric address of this host that the other ranks can reach

@@ -58,8 +58,8 @@ std::string random_secret() { return random_text(32); }
 
 std::string checked_secret(const std::string& secret, const std::string& source) {
   if (secret.size() < kMinSecret)
-    fail(source, ": a secret of ", secret.size(), " characters can be guessed; at least ", kMinSecret, ": ",
-         kMakeSecret);
+    fail(source, ": a secret of ", secret.size(), " characters can be guessed; it must have at least ", kMinSecret,
+         ": ", kMakeSecret);
   if (secret.size() > kMaxSecret)
     fail(source, ": expected a secret of at most ", kMaxSecret, " characters, got more: ", kMakeSecret);
   const auto wrong = std::ranges::find_if(secret, [](unsigned char c) { return c < ' ' || c == 0x7F; });
@@ -73,7 +73,8 @@ std::string read_secret(const std::string& file) {
   const Fd fd(open_regular("read the secret", file, O_RDONLY));
   struct stat facts {};
   if (fstat(fd.get(), &facts) != 0) fail("cannot read the secret ", file, ": ", std::strerror(errno));
-  if (facts.st_mode & (S_IRWXG | S_IRWXO)) fail("the secret '", file, "' can be read by others: chmod 600 ", file);
+  if (facts.st_mode & (S_IRWXG | S_IRWXO))
+    fail("the secret '", file, "' can be read by other users; run: chmod 600 ", file);
   std::string text(2 * kMaxSecret, '\0');  // room for trailing blank space
   std::size_t filled = 0;
   for (ssize_t n = 1; n > 0 && filled < text.size(); filled += static_cast<std::size_t>(n)) {
@@ -89,8 +90,8 @@ std::string read_secret(const std::string& file) {
 void make_secret(const std::string& file) {
   const std::string text = random_secret() + "\n";
   const Fd fd(uninterrupted([&] { return open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600); }));
-  if (!fd && errno == EEXIST) fail("the secret '", file, "' is there already: use it, or remove it first");
-  if (!fd) fail("cannot make the secret '", file, "': ", std::strerror(errno));
+  if (!fd && errno == EEXIST) fail("the secret '", file, "' already exists: use it, or remove it first");
+  if (!fd) fail("cannot create the secret '", file, "': ", std::strerror(errno));
   const ssize_t written = uninterrupted([&] { return write(fd.get(), text.data(), text.size()); });
   if (written == std::ssize(text) && uninterrupted([&] { return fsync(fd.get()); }) == 0) return;
   const int error = errno;

@@ -137,7 +137,7 @@ Endpoint local_endpoint(const Fd& fd) {
   if (getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
       getnameinfo(reinterpret_cast<sockaddr*>(&address), size, host, sizeof host, port, sizeof port,
                   NI_NUMERICHOST | NI_NUMERICSERV) != 0)
-    fail("a socket has no address: ", std::strerror(errno));
+    fail("cannot read the address of a socket: ", std::strerror(errno));
   return {host, std::stoi(port)};
 }
 

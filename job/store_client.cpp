@@ -23,8 +23,8 @@ class TcpStore final : public Store {
   }
 
   void set(const std::string& key, const std::string& value) override {
-    RING_CHECK(value.size() <= kMaxStoreValue, "store: value of '", key, "' has ", value.size(), " bytes, at most ",
-               kMaxStoreValue);
+    RING_CHECK(value.size() <= kMaxStoreValue, "store: value of '", key, "' has ", value.size(), " bytes, but at most ",
+               kMaxStoreValue, " are allowed");
     if (call({Op::set, 0, checked(key), value}, Clock::now() + answer_time_).status != Status::ok)
       fail("store at ", to_string(server_), ": has no room for '", key, "'");
   }
@@ -65,7 +65,7 @@ class TcpStore final : public Store {
     const Reply r = call({Op::hello, 0, "", store_handshake::client_says(cookie_, theirs, ours)}, deadline);
     if (r.status != Status::ok || !same_secret(r.value, store_handshake::proof(cookie_, "server", theirs, ours)))
       throw StoreRefused(str("the store at ", to_string(server_),
-                             " belongs to another job, or has another secret (its cookie differs)"));
+                             " belongs to a different job, or has a different secret (its cookie differs)"));
   }
   static std::optional<std::int64_t> number(const Reply& r) {
     std::int64_t n = 0;

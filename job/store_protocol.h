@@ -31,7 +31,7 @@ void put(std::string& out, T v) {
 template <class T>
 T take(const std::string& in, std::size_t& at) {
   T v;
-  if (in.size() - at < sizeof v) fail("store: a message is cut short");
+  if (in.size() - at < sizeof v) fail("store: a message is truncated");
   std::memcpy(&v, in.data() + at, sizeof v);
   at += sizeof v;
   return v;
@@ -57,7 +57,7 @@ inline Request decode(const std::string& payload) {
   r.op = take<Op>(payload, at);
   r.number = take<std::int64_t>(payload, at);
   const auto key = take<std::uint32_t>(payload, at);
-  if (key > kMaxKey || key > payload.size() - at) fail("store: a key of ", key, " bytes");
+  if (key > kMaxKey || key > payload.size() - at) fail("store: a key has an invalid length of ", key, " bytes");
   r.key = payload.substr(at, key);
   r.value = payload.substr(at + key);
   return r;
@@ -76,7 +76,7 @@ inline void put_text(std::string& out, const std::string& text) {
 }
 inline std::string take_text(const std::string& in, std::size_t& at) {
   const auto size = take<std::uint32_t>(in, at);
-  if (size > in.size() - at) fail("store: a message is cut short");
+  if (size > in.size() - at) fail("store: a message is truncated");
   at += size;
   return in.substr(at - size, size);
 }

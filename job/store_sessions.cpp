@@ -39,9 +39,9 @@ void StoreSessions::receive(Session& s, std::string_view bytes, Clock::time_poin
   while (s.in.size() - done >= 4 && !s.closing && !s.full()) {
     std::size_t at = done;
     const auto length = take<std::uint32_t>(s.in, at);
-    if (length > (s.trusted ? kMaxFrame : kMaxHello)) fail("store: a message of ", length, " bytes");
+    if (length > (s.trusted ? kMaxFrame : kMaxHello)) fail("store: a message is too long: ", length, " bytes");
     if (s.in.size() - at < length) break;
-    if (!s.waiting_for.empty()) fail("store: a second request before the answer to the first");
+    if (!s.waiting_for.empty()) fail("store: a second request came before the answer to the first");
     handle(s, decode(s.in.substr(at, length)), now);
     done = at + length;
   }
@@ -49,7 +49,7 @@ void StoreSessions::receive(Session& s, std::string_view bytes, Clock::time_poin
 }
 
 void StoreSessions::greet(Session& s, const Request& r) {
-  if (r.op != Op::hello) fail("store: a request before the hello");
+  if (r.op != Op::hello) fail("store: a request came before the hello");
   if (s.number.empty()) {
     s.number = new_number_();
     s.out += reply(Status::ok, s.number);
@@ -64,7 +64,7 @@ void StoreSessions::greet(Session& s, const Request& r) {
 
 void StoreSessions::handle(Session& s, const Request& r, Clock::time_point now) {
   if (!s.trusted) return greet(s, r);
-  if (r.key.empty()) fail("store: no key");
+  if (r.key.empty()) fail("store: a request has no key");
   switch (r.op) {
     case Op::set: {
       const bool room = has_room(r.key, r.value.size());

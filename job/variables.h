@@ -23,7 +23,8 @@ inline constexpr RankNames kHydra{"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MP
 
 inline void check_below(const char* low_name, int low, const char* high_name, int high) {
   if (low >= high)
-    fail("environment: ", low_name, "=", low, " contradicts ", high_name, "=", high, ": it must be below");
+    fail("environment: ", low_name, "=", low, " contradicts ", high_name, "=", high,
+         ": the first must be below the second");
 }
 
 // Read access with errors that say which variable is wrong and which launcher needs it.
@@ -42,13 +43,12 @@ class Variables {
     int n = 0;
     const auto [end, error] = std::from_chars(v->data(), v->data() + v->size(), n);
     if (error != std::errc{} || end != v->data() + v->size() || n < 0)
-      fail("environment: ", name, "='", shown(*v), "' is not a whole number of 0 to 2147483647");
+      fail("environment: ", name, "='", shown(*v), "' is not a whole number from 0 to 2147483647");
     return n;
   }
   int number(const std::string& name, int least, int most, const char* unit) const {
     const int n = number(name);
-    if (n < least || n > most)
-      fail("environment: ", name, "=", n, ": ", least, " to ", most, " ", unit, " can be given");
+    if (n < least || n > most) fail("environment: ", name, "=", n, ": expected ", least, " to ", most, " ", unit);
     return n;
   }
   int number_or(const std::string& name, int otherwise) const { return has(name) ? number(name) : otherwise; }

@@ -29,7 +29,7 @@ WorkerPage* inherited(const std::string& text) {
   void* memory = sound ? map(number) : MAP_FAILED;
   auto* page = memory == MAP_FAILED ? nullptr : static_cast<WorkerPage*>(memory);
   if (!page || page->magic != kMagic)
-    fail("environment: RINGMASTER_PAGE='", text, "' is no descriptor that `ringmaster launch` opened: unset it");
+    fail("environment: RINGMASTER_PAGE='", text, "' is not a descriptor that `ringmaster launch` opened: unset it");
   close(number);
   return page;
 }
@@ -39,10 +39,10 @@ WorkerPage* inherited(const std::string& text) {
 SharedPage::SharedPage(const std::string& cookie, const std::string& kept_key)
     : fd_(memfd_create("ringmaster-worker", MFD_CLOEXEC)) {
   void* memory = fd_ && ftruncate(fd_.get(), sizeof(WorkerPage)) == 0 ? map(fd_.get()) : MAP_FAILED;
-  if (memory == MAP_FAILED) fail("launch: no page of shared memory: ", std::strerror(errno));
+  if (memory == MAP_FAILED) fail("launch: cannot create a page of shared memory: ", std::strerror(errno));
   page_ = new (memory) WorkerPage;
-  RING_CHECK(cookie.size() < page_->cookie.size() && kept_key.size() < page_->kept_key.size(), "a cookie of ",
-             cookie.size(), " bytes, a key of ", kept_key.size());
+  RING_CHECK(cookie.size() < page_->cookie.size() && kept_key.size() < page_->kept_key.size(),
+             "too long for the page: a cookie of ", cookie.size(), " bytes or a key of ", kept_key.size(), " bytes");
   std::ranges::copy(cookie, page_->cookie.begin());
   std::ranges::copy(kept_key, page_->kept_key.begin());
   page_->magic = kMagic;

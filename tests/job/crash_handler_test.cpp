@@ -111,7 +111,7 @@ TEST_F(DistCrash, ACrashOfAnotherThreadIsReported) {
 
 TEST_F(DistCrash, AnUncaughtExceptionIsReported) {
   EXPECT_EQ(run([] { std::thread([] { throw std::runtime_error("a \"lost\" one"); }).join(); }), SIGABRT);
-  expect_said("nobody caught an exception: a \"lost\" one");
+  expect_said("uncaught exception: a \"lost\" one");
 }
 
 // The message appears although the crashing thread holds the lock of the heap.

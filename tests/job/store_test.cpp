@@ -73,7 +73,7 @@ TEST(Store, TheCookieOfAnotherJobIsRefusedAtOnce) {
   const StoreServer server({"127.0.0.1", 0}, "job A");
   const auto begin = Clock::now();
   const std::string error = error_of([&] { connect_store(server.endpoint(), "job B", Timeout(30'000)); });
-  EXPECT_NE(error.find("belongs to another job"), std::string::npos) << error;
+  EXPECT_NE(error.find("belongs to a different job"), std::string::npos) << error;
   EXPECT_LT(seconds_since(begin), 2);
 }
 

@@ -51,7 +51,7 @@ TEST_F(DistTrainingFaults, KilledRanksContinueWithTheSameLosses) {
   ASSERT_EQ(run(launch(2, "calm")), 0) << log();
   const std::string faults = "7:kill@rank=1,step=7,phase=backward;kill@phase=load,attempt=1";
   EXPECT_EQ(run_with_faults(faults, "r", 2, {"checkpoint.mode=blocking"}), 0) << log();
-  EXPECT_TRUE(says("--inject: this job will fail on purpose, as it was asked to: " + faults)) << log();
+  EXPECT_TRUE(says("--inject: this job will fail on purpose, as requested: " + faults)) << log();
   EXPECT_TRUE(says("kill@rank=1,step=7,phase=backward: killing rank 1 in phase backward of step 7")) << log();
   EXPECT_TRUE(says(" in phase load of step 0")) << log();
   EXPECT_TRUE(says("this job: 2 restarts, ")) << log();
@@ -164,7 +164,7 @@ TEST_F(DistTrainingFaults, ADamagedDecisionIsNamedAndTheStepRepeated) {
 
 TEST_F(DistTrainingFaults, MistakesAreRefusedAtOnce) {
   EXPECT_EQ(run_with_faults("7:kill@phase=forwards", "r"), kExitError);
-  EXPECT_TRUE(says("--inject: character 14: 'forwards' is no phase; known are load, data, ")) << log();
+  EXPECT_TRUE(says("--inject: character 14: 'forwards' is not a phase; expected one of load, data, ")) << log();
   EXPECT_FALSE(says("launch: all")) << "before any worker: " << log();
   EXPECT_EQ(run_with_faults("7:kill@rank=2", "r"), kExitError);
   EXPECT_TRUE(says("--inject: kill@rank=2: there is no rank 2 among 2")) << log();
@@ -191,11 +191,12 @@ TEST_F(DistTrainingFaults, FaultsThatNeverStruckAreNamed) {
       "7:kill@rank=0,step=900;slow@rank=0,step=2,wait=1ms;memory@nth=100000000;io@probability=0.0000001,error=EIO;kill@"
       "attempt=2";
   EXPECT_EQ(run({"train", "t.yaml", "run.directory=r", "train.steps=3", "--inject", faults}), 0) << log();
-  EXPECT_TRUE(says("--inject: kill@rank=0,step=900: never struck rank 0, whose last step was 3\n")) << log();
-  EXPECT_TRUE(says("memory@nth=100000000: never struck rank 0, whose last step was 3, and which made only ")) << log();
-  EXPECT_TRUE(says("kill@attempt=2: never struck rank 0, whose last step was 3, in attempt 0\n")) << log();
-  EXPECT_FALSE(says("wait=1ms: never struck")) << log();
-  EXPECT_FALSE(says("error=EIO: never struck")) << "it was left to chance";
+  EXPECT_TRUE(says("--inject: kill@rank=0,step=900: was never triggered on rank 0, whose last step was 3\n")) << log();
+  EXPECT_TRUE(says("memory@nth=100000000: was never triggered on rank 0, whose last step was 3, and which made only "))
+      << log();
+  EXPECT_TRUE(says("kill@attempt=2: was never triggered on rank 0, whose last step was 3, in attempt 0\n")) << log();
+  EXPECT_FALSE(says("wait=1ms: was never triggered")) << log();
+  EXPECT_FALSE(says("error=EIO: was never triggered")) << "it was left to chance";
 }
 
 }  // namespace

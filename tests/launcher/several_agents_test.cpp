@@ -216,7 +216,7 @@ TEST_F(DistAgents, AWrongSecretOrJobIsRefusedAndTheRightOneMayStillJoin) {
   start("other", other, "exit 0");
   for (const char* name : {"wrong", "other"}) {
     EXPECT_EQ(wait(name), kExitError);
-    EXPECT_TRUE(says(name, "has another secret")) << log(name);
+    EXPECT_TRUE(says(name, "has a different secret")) << log(name);
   }
   start("b", nodes(2), "exit 0");
   EXPECT_EQ(wait("a"), 0) << log("a");
