@@ -39,7 +39,7 @@ inline std::int64_t rows_of_whole(std::string_view op, const Tensor& table, std:
                                   std::int64_t all_rows) {
   const std::int64_t rows = table.dim(0), all = all_rows ? all_rows : rows;
   RING_CHECK(first_id >= 0 && first_id + rows <= all, op, ": a slice of ", rows, " rows from ", first_id,
-             " on does not lie in a table of ", all);
+             " on does not fit into a table of ", all);
   return all;
 }
 

@@ -3,7 +3,7 @@
 namespace ring {
 
 std::int64_t check(const char* op, const std::vector<MuonMatrix>& matrices, const Tensor& update) {
-  RING_CHECK(!matrices.empty(), op, ": of no matrix");
+  RING_CHECK(!matrices.empty(), op, ": no matrices");
   const std::int64_t n = matrices[0].values.numel();
   const auto fits = [n](const Tensor& t) { return t.contiguous() && t.numel() == n; };
   for (const MuonMatrix& m : matrices) {

@@ -17,7 +17,7 @@ inline constinit Kernel<SquaredNorm> squared_norm_kernel{"squared_norm"};
 // bytes). Throws Error if `state` does not start at its storage's first byte.
 inline Tensor squared_norm_of(const Tensor& state) {
   const Tensor floats = Tensor::wrap(state.storage(), {sizeof(StepState) / sizeof(float)}, DType::f32);
-  RING_CHECK(floats.raw() == state.raw(), "a StepState within a larger tensor");
+  RING_CHECK(floats.raw() == state.raw(), "a StepState must be at the start of its tensor");
   return floats.narrow(0, offsetof(StepState, squared_norm) / sizeof(float), 1);
 }
 

@@ -55,7 +55,7 @@ inline void check_numel(std::string_view op, std::string_view name, const Tensor
 inline std::int64_t width_of_rows(std::string_view op, const Tensor& rows, std::int64_t numel) {
   if (!rows.defined() || numel == 0) return 0;
   RING_CHECK(rows.dtype() == DType::i32 && rows.contiguous() && rows.numel() > 0 && numel % rows.numel() == 0, op,
-             ": rows are ", describe(rows), ", expected as many i32 as ", numel, " elements have rows");
+             ": rows are ", describe(rows), ", expected one i32 for each row of ", numel, " elements");
   return numel / rows.numel();
 }
 

@@ -19,7 +19,7 @@ double products(const IndexShape& s, const std::vector<SelectedRows>& documents)
 
 void check_projected(const char* op, const Tensor& t, const IndexShape& s) {
   RING_CHECK(s.heads > 0 && s.heads <= kMaxIndexHeads && s.dim > 0 && s.dim <= kMaxIndexDim, op, ": ", s.heads,
-             " heads of ", s.dim, ", at most ", kMaxIndexHeads, " of ", kMaxIndexDim);
+             " heads of ", s.dim, ", expected at most ", kMaxIndexHeads, " of ", kMaxIndexDim);
   RING_CHECK(s.first_head >= 0 && s.count > 0 && s.first_head + s.count <= s.kv_heads, op, ": ", s.count,
              " KV heads from ", s.first_head, " on, of ", s.kv_heads);
   RING_CHECK(t.defined() && t.contiguous() && t.shape().size() == 2 && t.dim(1) == s.width(), op, ": projected is ",
@@ -29,7 +29,7 @@ void check_projected(const char* op, const Tensor& t, const IndexShape& s) {
 
 void check_biases(const char* op, const char* name, const Tensor& t, const IndexShape& s) {
   RING_CHECK(s.distances >= 0 && s.distances <= kMaxDistanceBuckets, op, ": ", s.distances,
-             " buckets of distances, at most ", kMaxDistanceBuckets);
+             " buckets of distances, expected at most ", kMaxDistanceBuckets);
   RING_CHECK(t.defined() == (s.distances > 0), op, ": ", name, " is ", describe(t), " for ", s.distances,
              " buckets of distances");
   if (t.defined()) check_numel(op, name, t, s.biases());

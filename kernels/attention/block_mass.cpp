@@ -24,7 +24,7 @@ void check_parts(const char* op, const BlockMass& a) {
     const Span &q = a.query_spans()[b], &k = a.spans[b];
     RING_CHECK(q.document == k.document && q.position >= k.position &&
                    q.position + std::int64_t{q.count} <= k.position + std::int64_t{k.count},
-               op, ": queries from position ", q.position, " on are no part of the document from ", k.position, " on");
+               op, ": queries from position ", q.position, " on are not part of the document from ", k.position, " on");
   }
 }
 
@@ -37,7 +37,7 @@ void check(const BlockMass& a) {
     RING_CHECK(t->defined() && t->shape().size() == 3 && t->dtype() == a.q.dtype() &&
                    (a.of_parts() || t->dim(0) == a.q.dim(0)) && t->dim(2) == a.q.dim(2) && t->dim(2) % 8 == 0 &&
                    t->stride(2) == 1,
-               op, ": ", describe(*t), " beside queries ", describe(a.q),
+               op, ": ", describe(*t), " with queries ", describe(a.q),
                ", expected [tokens, heads, head dim] of one type, with a head dim that is a multiple of 8");
   const std::int64_t kv_heads = a.k.dim(1);
   RING_CHECK(kv_heads > 0 && a.q.dim(1) % kv_heads == 0, op, ": ", a.q.dim(1), " query heads over ", kv_heads,

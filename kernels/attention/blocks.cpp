@@ -18,7 +18,8 @@ void check_rule(const BlockRule& r, std::size_t words) {
   }
   RING_CHECK(r.kind != BlockRuleKind::content || r.keep >= r.local + r.first, "block pattern: content keeps ", r.keep,
              " blocks, but ", r.local, " local and ", r.first, " first ones are among them");
-  RING_CHECK(r.mass > 0 && r.mass <= 1, "block pattern: a mass of ", r.mass, ", expected a share above 0, at most 1");
+  RING_CHECK(r.mass > 0 && r.mass <= 1, "block pattern: a mass of ", r.mass,
+             ", expected a share above 0 and at most 1");
   RING_CHECK(r.local >= 1 && r.first >= 0 && r.every >= 0, "block pattern: local ", r.local, ", first ", r.first,
              " and every ", r.every, " blocks: local must be at least 1, the others at least 0");
 }

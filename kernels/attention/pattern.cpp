@@ -22,7 +22,7 @@ void check_branches(const Pattern& p, const char* op) {
   RING_CHECK(!p.branches.empty() && p.branches[0].rate == 1, op, ": the first branch needs rate 1");
   for (const Branch& b : p.branches) {
     RING_CHECK(b.rate >= 1 && b.rate <= b.segment, op, ": a branch of segment ", b.segment, " and rate ", b.rate,
-               ": the rate must lie between 1 and the segment");
+               ": the rate must be between 1 and the segment");
     RING_CHECK(b.window >= 0, op, ": a branch with a window of ", b.window);
   }
   if (p.dedup) check_nested(p, op);
@@ -80,7 +80,7 @@ void check(const Pattern& p, const char* op) {
   check_branches(p, op);
   RING_CHECK(p.sinks >= 0 && p.shift >= 0, op, ": ", p.sinks, " sinks and a shift of ", p.shift);
   RING_CHECK(!p.blocks || (p.branches == std::vector{Branch{}} && !p.from_row), op,
-             ": a block pattern with branches or positions of its own");
+             ": a block pattern cannot have branches or positions of its own");
   RING_CHECK(p.causal || !p.selects(), op, ": selecting blocks by content requires causal attention");
   check_pools(p, op);
 }

@@ -37,7 +37,7 @@ PoolSource pool_source(const PooledAttention& a) {
 PoolSource pool_source(const PooledAttentionBackward& a) {
   check_pooled(a);
   RING_CHECK(a.weights.size() == a.dweights.size() && a.gates.defined() == a.dgates.defined(),
-             "attention: what pools learn, without gradients");
+             "attention: learned pool parameters without gradients");
   return {a.pattern.pools, a.k, a.v, a.v, a.weights, a.dweights};
 }
 

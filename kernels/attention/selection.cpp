@@ -26,7 +26,7 @@ void check(const BlockSelection& s, const Pattern& pattern, const std::vector<Sp
            const std::vector<Span>& keys, std::int64_t kv_heads, const char* op) {
   RING_CHECK(s.bits.defined() == pattern.selects(), op,
              s.bits.defined() ? ": a selection for a pattern that has rules for all heads"
-                              : ": a pattern that goes by content, without a selection");
+                              : ": a pattern that selects blocks, without a selection");
   if (!s.bits.defined() || queries.empty()) return;
   const bool whole = s.rows.empty();
   RING_CHECK(!whole || queries == keys, op,

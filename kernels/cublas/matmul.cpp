@@ -288,7 +288,7 @@ void run_matmul(const Matmul& args, const ExecContext& ctx) {
 
 void run_batched(const BatchedMatmul& args, const ExecContext& ctx) {
   if (args.c.numel() == 0) return;
-  RING_CHECK(args.a.numel() > 0, "batched_matmul of nothing: ", describe(args.a));
+  RING_CHECK(args.a.numel() > 0, "batched_matmul: a is empty: ", describe(args.a));
   const cuda::OnDevice on(ctx.stream.device().index);
   ctx.stream.impl().resource<Engine>().run(args, ctx);
 }
