@@ -80,7 +80,7 @@ RunSettings RunDirectory::settings() const {
   if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
     fail(path_, ": cannot be read: ", error.message());
   if (!has_config())
-    fail(path_, ": not a run: there is no config.yaml in it. Give the directory that `ringmaster train` printed");
+    fail(path_, ": not a run: it contains no config.yaml. Give the directory that `ringmaster train` printed");
   RunSettings settings;
   try {
     const std::string text = read_text(config_file(), kMaxConfig);

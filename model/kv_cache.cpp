@@ -37,7 +37,7 @@ void add_rows(const LayerCache& cache, KeyRun run, std::vector<CacheRows>& rows)
 void LayerCache::append(const Tensor& k, const Tensor& v, const Sequences& seqs,
                         const std::vector<std::int32_t>& lengths, const std::vector<PoolWeights>& weights,
                         const ExecContext& ctx) const {
-  RING_CHECK(k.stride(1) == k.dim(2) && v.stride(1) == v.dim(2), "a cache takes rows whose heads are adjacent");
+  RING_CHECK(k.stride(1) == k.dim(2) && v.stride(1) == v.dim(2), "a cache requires rows whose heads are adjacent");
   const std::size_t size = size_of(k.dtype()), row_bytes = static_cast<std::size_t>(k.dim(1) * k.dim(2)) * size;
   for (std::size_t b = 0; b + 1 < seqs.offsets.size(); ++b) {
     const std::int64_t before = lengths[b], end = before + seqs.offsets[b + 1] - seqs.offsets[b];

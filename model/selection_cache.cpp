@@ -20,7 +20,7 @@ SelectionCache::SelectionCache(const Pattern& pattern, std::int64_t batch, std::
 void SelectionCache::append(const Tensor& q, const Sequences& seqs, const std::vector<std::int32_t>& lengths,
                             const ExecContext& ctx) {
   RING_CHECK(q.stride(1) == q.dim(2) && q.dtype() == queries_.dtype(), "a cache of ", describe(queries_),
-             " takes queries of its type whose heads are adjacent, not ", describe(q));
+             " requires queries of its type whose heads are adjacent, got ", describe(q));
   const std::int64_t rows = queries_.dim(1);
   const std::size_t size = size_of(q.dtype()), row_bytes = static_cast<std::size_t>(q.dim(1) * q.dim(2)) * size;
   for (std::size_t b = 0; b < sequences_.size(); ++b) {

@@ -50,7 +50,7 @@ class UpdateRule {
   // Queues the update. Elements are independent: results must be bit-identical however elements are grouped into calls.
   // If the step's `accepted` is 0, nothing may change.
   virtual void update(const ParameterUpdate&, const ExecContext&) const {
-    RING_CHECK(by_matrix(), "a rule of nothing");
+    RING_CHECK(by_matrix(), "a rule must override update() or by_matrix()");
   }
 
   // Overridden instead by a rule that needs whole matrices; results must be bit-identical however matrices are grouped

@@ -20,7 +20,7 @@ WeightAverage::WeightAverage(double decay, const OwnedShard& shard, const ExecCo
       average_(shard.shard(ctx.zeros({shard.size}, DType::f32, Lifetime::run))),
       room_(ctx.empty({at_once(shard.size)}, DType::f32, Lifetime::run)) {
   RING_CHECK(shard.values.flat.dtype() == DType::f32 && shard.values.flat.device() == ctx.stream.device(),
-             "an average of values that are ", describe(shard.values.flat), ", expected f32 on the device");
+             "weight average: values are ", describe(shard.values.flat), ", expected f32 on the device");
   start(ctx);
 }
 

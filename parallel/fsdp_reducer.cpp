@@ -28,7 +28,7 @@ void FsdpReducer::open(std::size_t at, const ExecContext& ctx) {
   const FsdpUnit& unit = units_.units[at];
   for (std::size_t other = 0; other < open_.size(); ++other)
     RING_CHECK(!open_[other] || units_.units[other].buffer != unit.buffer, "gradients of ", unit.scope,
-               " are to be written while those of ", units_.units[other].scope, " are in their place");
+               " would be written while those of ", units_.units[other].scope, " are still in the same buffer");
   finish_reduction(static_cast<std::size_t>(unit.buffer), ctx);
   for (const Param* p : unit.params)
     if (!p->frozen()) p->var.slot->written = false;

@@ -7,8 +7,9 @@
 namespace ring {
 
 void ContextParallel::check_shards(const ContextShards& s) const {
-  RING_CHECK(s.ranks() == comm_.size() && s.rank == comm_.rank(), "context exchange: the sequences are cut for rank ",
-             s.rank, " of ", s.ranks(), ", this is rank ", comm_.rank(), " of ", comm_.size());
+  RING_CHECK(s.ranks() == comm_.size() && s.rank == comm_.rank(),
+             "context exchange: the sequences are sharded for rank ", s.rank, " of ", s.ranks(), ", but this is rank ",
+             comm_.rank(), " of ", comm_.size());
 }
 
 Work ContextParallel::exchange(std::vector<Transfer> sends, std::vector<Transfer> receives, const ExecContext& ctx) {

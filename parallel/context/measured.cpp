@@ -79,7 +79,7 @@ class MeasuredContext final : public ContextParallel {
       if (decides) best = find(ctx.tuning->record(key, std::string(best->schedule()), known));
       best = of_rank_0(best, ctx);
     }
-    RING_CHECK(best != nullptr, "context attention: the stored choice for ", key, " is no schedule");
+    RING_CHECK(best != nullptr, "context attention: the stored choice for ", key, " is not a schedule");
     if (!decides) ctx.tuning->adopt(to_text(ChoiceMap{{key, std::string(best->schedule())}}));
     return best;
   }

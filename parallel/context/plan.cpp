@@ -56,8 +56,8 @@ std::vector<Parts> common_parts(const std::vector<LocalRows>& queries, const std
 Span joined(const std::vector<Span>& parts, std::size_t begin, std::size_t end) {
   Span all = parts[begin];
   for (std::size_t i = begin + 1; i < end; ++i) {
-    RING_CHECK(parts[i].first == all.first + all.count, "context plan: parts of a document lie in the rows up to ",
-               all.first + all.count, " and from ", parts[i].first, " on, with others between");
+    RING_CHECK(parts[i].first == all.first + all.count, "context plan: parts of a document are in the rows up to ",
+               all.first + all.count, " and from ", parts[i].first, " on, with other rows between");
     all.count += parts[i].count;
   }
   return all;
