@@ -161,7 +161,7 @@ PairCells PairCells::coarser(std::int64_t max_cells) const {
 }
 
 PairCells cells_of(const Pattern& pattern, std::int32_t kv_head, std::int64_t length, std::int64_t max_cells) {
-  RING_CHECK(pattern.causal, "cells of attention that is not causal");
+  RING_CHECK(pattern.causal, "attention can be drawn only if it is causal");
   check(pattern, "attention");
   PairCells cells(length, max_cells);
   if (pattern.blocks) {

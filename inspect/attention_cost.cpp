@@ -180,7 +180,7 @@ void add_pools(PatternCost& cost, const Pattern& pattern, std::int64_t kv_heads,
 }  // namespace
 
 PatternCost cost_of(const Pattern& pattern, std::int64_t kv_heads, std::int64_t length) {
-  RING_CHECK(pattern.causal, "costs of attention that is not causal");
+  RING_CHECK(pattern.causal, "attention costs are known only for causal attention");
   check(pattern, "attention");
   if (!pattern.pools.empty()) {
     Pattern tokens = pattern;

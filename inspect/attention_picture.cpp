@@ -142,7 +142,7 @@ int shade_of(double share, int levels) {
 }
 
 std::int64_t cells_in_columns(std::int64_t length, std::int64_t columns) {
-  RING_CHECK(columns >= kMinColumns, "a picture of ", columns, " columns, at least ", kMinColumns);
+  RING_CHECK(columns >= kMinColumns, "a picture of ", columns, " columns, expected at least ", kMinColumns);
   return columns - static_cast<std::int64_t>(gutter_of(length));
 }
 

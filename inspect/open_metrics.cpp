@@ -115,7 +115,7 @@ void write_ranks(const JobView& job, Writer& w) {
   write_ranks(
       job, "ringmaster_rank_gpu_sm_clock_hertz", "Clock of the multiprocessors of the worker's GPU",
       [](R r) { return r.gpu_sm_mhz ? V(1e6 * *r.gpu_sm_mhz) : V(); }, w);
-  w.gauge("ringmaster_rank_phase", "Always 1; the label is what the rank is doing");
+  w.gauge("ringmaster_rank_phase", "Always 1; the label phase says what the rank is doing");
   for (const RankView& r : job.ranks) w.sample(1, {{"rank", str(r.rank)}, {"host", r.host}, {"phase", r.phase}});
 }
 

@@ -13,7 +13,7 @@ void for_option(const std::string& option, const Fn& fn) {
   try {
     fn();
   } catch (const Error& e) {
-    fail(option, ": ", e.what(), ", or give another file");
+    fail(option, ": ", e.what(), ", or give a different file");
   }
 }
 

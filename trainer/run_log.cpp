@@ -463,7 +463,7 @@ void RunLog::log_slow(const SlowRank& s) {
       "slow_rank", last_.step,
       {{"rank", std::int64_t{s.rank}}, {"speed", speed}, {"what", str(s.what)}, {"ms", own}, {"median_ms", usual}});
   log::warn("rank ", s.rank, " is slow: ", speed, " of the median rank's speed for ", PaceJudge::kWindows, " x ",
-            Pace::kWindow, " steps; ", s.what, " takes it ", own, " ms per step, the median rank ", usual, " ms");
+            Pace::kWindow, " steps; ", s.what, " takes ", own, " ms per step, on the median rank ", usual, " ms");
 }
 
 void RunLog::log_slow(const SlowGpu& s) {

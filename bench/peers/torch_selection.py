@@ -267,11 +267,12 @@ def read(args):
             splits = {name: file[f"{name}/tokens"][:] for name in ("train", "validation")}
             vocab = int(file.attrs["vocab_size"])
     except (OSError, KeyError) as error:
-        raise SystemExit(f"{args.corpus} is not a corpus with both splits: {error}. Make one with `ringmaster data prepare`")
+        raise SystemExit(f"{args.corpus} is not a corpus with both splits: {error}. "
+                         "Make one with `ringmaster data prepare`")
     for name, tokens in splits.items():
         if len(tokens) <= args.batch * args.context:
-            raise SystemExit(f"{args.corpus}: {name} has {len(tokens)} tokens, but a batch needs more. Prepare more text "
-                             "or set --batch or --context")
+            raise SystemExit(f"{args.corpus}: {name} has {len(tokens)} tokens, but a batch needs more. "
+                             "Prepare more text or set --batch or --context")
     return vocab, splits
 
 

@@ -305,7 +305,7 @@ Config config_of(const PublishedModel& published, const fs::path& run, const std
   c.data.path = "none";
   c.train.steps = 1;
   Config checked;
-  load_config_text(checked, to_yaml(c), "what " + file + " asks for");
+  load_config_text(checked, to_yaml(c), "settings from " + file + " (as YAML)");
   return checked;
 }
 

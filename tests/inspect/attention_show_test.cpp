@@ -488,7 +488,7 @@ TEST_F(AttentionShow, WritesSvgWholeOrNotAtAll) {
     EXPECT_EQ(f.output.rfind("ringmaster: --svg: cannot write " + path, 0), 0u) << f.output;
     EXPECT_NE(f.output.find(why), std::string::npos) << f.output;
   };
-  refused((folder_ / "none/p.svg").string(), "does not exist; create it first, or give another file");
+  refused((folder_ / "none/p.svg").string(), "does not exist; create it first, or give a different file");
   refused(folder_.string(), "is a directory");
   if (geteuid() != 0) {
     fs::permissions(folder_, fs::perms::owner_read | fs::perms::owner_exec);

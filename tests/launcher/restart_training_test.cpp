@@ -102,7 +102,7 @@ TEST_F(DistTrainingRestarts, ASlowRankIsNamed) {
   EXPECT_EQ(wait(start(words)), 0) << read_file(dir_ / "log");
   const std::string log = read_file(dir_ / "log");
   EXPECT_NE(log.find("rank 1 is slow: "), std::string::npos) << log;
-  EXPECT_NE(log.find("; compute takes it "), std::string::npos) << log;
+  EXPECT_NE(log.find("; compute takes "), std::string::npos) << log;
   EXPECT_NE(read_file(dir_ / "r/metrics.jsonl").find("\"slow_rank\""), std::string::npos);
 }
 
