@@ -20,15 +20,16 @@ TEST(FitChoices, AreAWindowAndTwoSelections) {
   EXPECT_EQ(default_choices(131072, true, 700)[1],
             "{kind: block_sparse, block: 128, rules: [{pattern: learned, local: 5, first: 1, keep: 128}], "
             "index_distances: 32, index_warmup_steps: 800}");
-  // Four blocks: eight do not fit, and three are itself, the first one and one that is selected.
+  // At context 256 there are 4 blocks. 8 blocks do not fit, and 3 are the query's own block, the first one and a
+  // selected one.
   EXPECT_EQ(default_choices(256, false, 0),
             (Texts{"{kind: window, window: 64, sinks: 4}",
                    "{kind: block_sparse, block: 64, rules: [{pattern: content, local: 1, first: 1, keep: 3}]}"}));
   EXPECT_TRUE(default_choices(64, false, 0).empty());
 }
 
-// All contexts have choices that the settings take.
-TEST(FitChoices, FitEveryContext) {
+// Settings accept the choices for every context.
+TEST(FitChoices, SettingsAcceptThemForEveryContext) {
   for (std::int64_t context = 1; context < 40'000; context += context < 1500 ? 13 : 1111)
     for (const bool learned : {false, true}) {
       ModelConfig run;
@@ -60,14 +61,14 @@ class AttentionFitRuns : public Runs {
     EXPECT_EQ(f.code, 0) << f.output;
     return Json::parse(f.output, nullptr, false);
   }
-  // With the settings that were printed, two steps more.
-  void go_on(const std::string& run, const Json& settings) const {
+  // Trains two more steps with the printed settings.
+  void train_on(const std::string& run, const Json& settings) const {
     std::vector<std::string> words = {"train", path(run), "--allow-changes", "train.steps=6"};
     for (const std::string setting : settings) words.push_back(setting);
     const Finished f = ring(words);
     EXPECT_EQ(f.code, 0) << f.output;
   }
-  // The densities of the layers as the run has them: of the last choice.
+  // Returns the densities of the run's own layers, which `attention fit` lists as the last choice.
   std::vector<double> own_densities(const std::string& run) const {
     const Json fit = json_of(run, {"{kind: window, window: 1}"});
     std::vector<double> out;
@@ -100,14 +101,14 @@ TEST_F(AttentionFitRuns, ARunGoesOnWithTheSettings) {
     EXPECT_NEAR(mean(chosen_densities(fit)), density, 1e-12);
     const std::string name = str("goes-on-", most);
     fs::copy(path("run"), path(name), fs::copy_options::recursive);
-    go_on(name, fit.at("settings"));
+    train_on(name, fit.at("settings"));
     EXPECT_EQ(own_densities(name), chosen_densities(fit));
   }
 }
 
-TEST_F(AttentionFitRuns, ThePrintedSettingsAreThose) {
+TEST_F(AttentionFitRuns, PrintedSettingsAreThoseOfTheJson) {
   train_run("run", {"checkpoint.interval=2"});
-  // The wider window cannot be everywhere: two sections.
+  // The wider window does not fit in every layer, so that the settings have two sections.
   const std::vector<std::string> words = {
       "{kind: window, window: 99}", "{kind: window, window: 16, sinks: 4}", "--density", "0.5", "--batch-size", "2"};
   const Json json = json_of("run", words);
@@ -122,14 +123,14 @@ TEST_F(AttentionFitRuns, ThePrintedSettingsAreThose) {
   EXPECT_EQ(printed, json.at("settings"));
   EXPECT_TRUE(rest.ends_with(" \\\n    train.steps=6\n")) << "the run has ended at step 4:\n" << rest;
   EXPECT_EQ(fit("run/checkpoints/step-000000002", words).output.find("train.steps"), std::string::npos);
-  // The cheaper choice comes first, whichever was given first, and has a row of its own for each layer.
+  // The cheaper choice comes first, in whatever order they are given, and has its own row for each layer.
   EXPECT_EQ(json.at("choices")[0].at("attention"), "{kind: window, window: 16, sinks: 4}");
   EXPECT_LT(json.at("choices")[0].at("density"), json.at("choices")[1].at("density"));
   const std::string rise = " +-?[0-9.]+ \\+-[0-9.]+", rises = rise + rise + "\n";
   EXPECT_TRUE(std::regex_search(f.output, std::regex("\n    0" + rises + "    1" + rises))) << f.output;
 }
 
-// One batch has no spread, and more have that of their rises.
+// One batch has no spread. Several batches have the standard error of their rises.
 TEST_F(AttentionFitRuns, ARiseHasItsErrorOverTheBatches) {
   train_run("run");
   const std::vector<std::string> words = {"{kind: window, window: 2}", "--density", "1", "--batch-size", "2"};
@@ -146,8 +147,8 @@ TEST_F(AttentionFitRuns, ARiseHasItsErrorOverTheBatches) {
   }
 }
 
-// What the run's sections had does not live on in the new ones.
-TEST_F(AttentionFitRuns, OfARunThatIsNotDense) {
+// The settings of the run's attention sections do not carry over into the new sections.
+TEST_F(AttentionFitRuns, SettingsReplaceThoseOfARunThatIsNotDense) {
   train_run("run",
             {"model.attention={kind: window, window: 64, pools: [16]}",
              "model.attention_layers=[{layers: '1', attention: {kind: block_sparse, block: 64, rules: [{pattern: "
@@ -156,12 +157,13 @@ TEST_F(AttentionFitRuns, OfARunThatIsNotDense) {
   EXPECT_EQ(fit.at("chosen"), Json::parse("[0, 0]"));
   const Json want = {"model.attention={kind: window, window: 2, pools: []}", "model.attention_layers=[]"};
   EXPECT_EQ(fit.at("settings"), want);
-  go_on("run", fit.at("settings"));
+  train_on("run", fit.at("settings"));
   EXPECT_EQ(own_densities("run"), chosen_densities(fit));
 }
 
-// As they begin: by content, as means, with the newest blocks.
-TEST_F(AttentionFitRuns, WhatHasToLearnIsMeasuredAsItBegins) {
+// Before training, learned selection equals selection by content, learned pools are means, and importance keeps the
+// newest blocks.
+TEST_F(AttentionFitRuns, AttentionThatLearnsIsMeasuredUntrained) {
   train_run("run");
   const auto rises = [&](const char* choice) { return json_of("run", {choice, "--density", "1"}).at("rises"); };
   EXPECT_EQ(rises("{kind: block_sparse, block: 64, rules: [{pattern: learned, local: 1, keep: 2}], index_heads: 2}"),
@@ -174,7 +176,7 @@ TEST_F(AttentionFitRuns, WhatHasToLearnIsMeasuredAsItBegins) {
   EXPECT_NE(learned.dump().find("index_distances: 32, index_warmup_steps: 104"), std::string::npos) << learned;
 }
 
-TEST_F(AttentionFitRuns, WhatCannotBeIsSaid) {
+TEST_F(AttentionFitRuns, ImpossibleRequestsAreRefused) {
   train_run("run");
   train_run("learned",
             {"model.attention={kind: block_sparse, block: 64, rules: [{pattern: learned, local: 1, keep: 2}]}"});

@@ -18,7 +18,7 @@ using nlohmann::json;
 using test::http_post;
 using Words = std::vector<std::string>;
 
-// Whatever is asked, the answer is yes.
+// The model is trained to answer "yes" to every question.
 class ChatTest : public test::ServedModel {
  protected:
   void prepare() override {
@@ -34,8 +34,8 @@ class ChatTest : public test::ServedModel {
   }
   Words train() const override { return {"train", path("c.yaml"), "train.steps=150", "optimizer.lr=1e-2"}; }
 
-  // `generate run --chat`, which reads `input`.
-  test::Finished talk(const std::string& input, const Words& more = {}) const {
+  // Runs `generate run --chat` with `input` on its standard input.
+  test::Finished chat_with(const std::string& input, const Words& more = {}) const {
     std::ofstream(folder_ / "input") << input;
     Words words = {test::ring_binary(), "generate", path("run"), "--chat", "--temperature", "0", "--max-tokens", "12"};
     words.insert(words.end(), more.begin(), more.end());
@@ -48,37 +48,37 @@ class ChatTest : public test::ServedModel {
 json user(const std::string& text) { return {{"role", "user"}, {"content", text}}; }
 
 TEST_F(ChatTest, LinesAreAnswered) {
-  EXPECT_EQ(talk("q\n\n \nz").output, "yes\nyes\n");  // lines that say nothing are no questions
-  EXPECT_EQ(talk("never read\n", {"--prompt", "b"}).output, "yes\n");
-  EXPECT_EQ(talk("", {}).output, "");
-  EXPECT_EQ(talk("q\n", {"--stop", "e"}).output, "y\n");
-  // 26 tokens of a question and 6 of an answer with what follows: the third question passes the model's 64.
-  const test::Finished long_one = talk("a\nb\nc\n");
+  EXPECT_EQ(chat_with("q\n\n \nz").output, "yes\nyes\n");  // blank lines are not questions
+  EXPECT_EQ(chat_with("never read\n", {"--prompt", "b"}).output, "yes\n");
+  EXPECT_EQ(chat_with("", {}).output, "");
+  EXPECT_EQ(chat_with("q\n", {"--stop", "e"}).output, "y\n");
+  // A question takes 26 tokens and an answer with its end 6, so that the third question exceeds the context of 64.
+  const test::Finished long_one = chat_with("a\nb\nc\n");
   EXPECT_EQ(long_one.code, 1);
   EXPECT_NE(long_one.output.find("the conversation has "), std::string::npos) << long_one.output;
   EXPECT_NE(long_one.output.find("the model's context is 64. Start a new one"), std::string::npos) << long_one.output;
   EXPECT_NE(long_one.output.find("--context N"), std::string::npos) << long_one.output;
-  EXPECT_EQ(talk("a\n", {"--system", std::string(60, 's')}).code, 1) << "the system's text is part of it";
-  const test::Finished other = talk("a\n", {"--chat-template", "llama2", "--system", "x"});
+  EXPECT_EQ(chat_with("a\n", {"--system", std::string(60, 's')}).code, 1) << "the system's text is part of it";
+  const test::Finished other = chat_with("a\n", {"--chat-template", "llama2", "--system", "x"});
   EXPECT_EQ(other.code, 0) << other.output;
-  EXPECT_NE(talk("a\n", {"--chat-template", "alpaca"}).output.find("the names are chatml"), std::string::npos);
+  EXPECT_NE(chat_with("a\n", {"--chat-template", "alpaca"}).output.find("the names are chatml"), std::string::npos);
 }
 
-TEST_F(ChatTest, TrainingEndsWithTheCommandThatTalks) {
+TEST_F(ChatTest, TrainingEndsWithTheCommandToChat) {
   const test::Finished end = test::run_process({test::ring_binary(), "train", path("run")});
   EXPECT_NE(end.output.find("to chat: ringmaster generate " + path("run") + " --chat\n"), std::string::npos)
       << end.output;
 }
 
-TEST_F(ChatTest, WithoutATemplateTheRemedyIsSaid) {
+TEST_F(ChatTest, WithoutATemplateTheErrorNamesTheRemedy) {
   std::filesystem::remove(folder_ / "run" / "chat_template.json");
-  const test::Finished f = talk("a\n");
+  const test::Finished f = chat_with("a\n");
   EXPECT_EQ(f.code, 1);
   EXPECT_NE(f.output.find("choose one with --chat-template"), std::string::npos) << f.output;
-  EXPECT_EQ(talk("a\n", {"--chat-template", "plain"}).output, "yes\n");
+  EXPECT_EQ(chat_with("a\n", {"--chat-template", "plain"}).output, "yes\n");
 }
 
-TEST_F(ChatTest, IsServed) {
+TEST_F(ChatTest, ChatsAreServed) {
   if (!http_available()) GTEST_SKIP() << "this build has no HTTP";
   serve();
   const json once = json::parse(ask({{"messages", {user("k")}}, {"temperature", 0}}).body);
@@ -86,14 +86,18 @@ TEST_F(ChatTest, IsServed) {
   EXPECT_EQ(once["choices"][0]["message"]["role"], "assistant");
   EXPECT_EQ(once["choices"][0]["message"]["content"], "yes");
   EXPECT_EQ(once["choices"][0]["finish_reason"], "stop");
-  // "### user\nk\n\n### assistant\n", a byte each
+  // "### user
+  // k
+  //
+  // ### assistant
+  // ", one token per byte
   EXPECT_EQ(once["usage"], json({{"prompt_tokens", 26}, {"completion_tokens", 3}, {"total_tokens", 29}}));
   const json cut = json::parse(ask({{"messages", {user("k")}}, {"temperature", 0}, {"max_tokens", 2}}).body);
   EXPECT_EQ(cut["choices"][0]["message"]["content"], "ye");
   EXPECT_EQ(cut["choices"][0]["finish_reason"], "length");
 }
 
-TEST_F(ChatTest, IsStreamed) {
+TEST_F(ChatTest, ChatsAreStreamed) {
   if (!http_available()) GTEST_SKIP() << "this build has no HTTP";
   serve();
   const test::HttpAnswer a = ask({{"messages", {user("k")}}, {"temperature", 0}, {"stream", true}});

@@ -1,4 +1,4 @@
-// The files of configs/cluster say what the program takes.
+// The command line and the environment variables in configs/cluster are valid.
 #include <gtest/gtest.h>
 #include <yaml-cpp/yaml.h>
 
@@ -32,7 +32,7 @@ std::string wrong(const std::vector<std::string>& arguments) {
   return "";
 }
 
-// The objects of the manifest, by kind.
+// Returns the objects of the manifest by kind.
 std::map<std::string, YAML::Node> manifest() {
   std::map<std::string, YAML::Node> objects;
   for (const YAML::Node& object : YAML::LoadAll(file_text("kubernetes.yaml")))
@@ -40,7 +40,7 @@ std::map<std::string, YAML::Node> manifest() {
   return objects;
 }
 
-TEST(ClusterFiles, ThePodsCommandIsTaken) {
+TEST(ClusterFiles, ThePodsCommandIsAccepted) {
   const YAML::Node job = manifest().at("Job")["spec"], container = job["template"]["spec"]["containers"][0];
   auto words = container["command"].as<std::vector<std::string>>();
   ASSERT_EQ(words.front(), "ringmaster");
@@ -73,8 +73,8 @@ TEST(ClusterFiles, ThePodsFindEachOther) {
     }
 }
 
-// The command of the script for Slurm, as a shell would read it.
-TEST(ClusterFiles, TheScriptsCommandIsTaken) {
+// The script's command for Slurm, split into words as a shell does.
+TEST(ClusterFiles, TheScriptsCommandIsAccepted) {
   std::string script = file_text("slurm.sbatch");
   const std::size_t begin = script.find("ringmaster launch --nproc"), end = script.find(" &\n", begin);
   ASSERT_NE(begin, std::string::npos);

@@ -1,4 +1,4 @@
-// What the command line takes, without running it.
+// Command lines that are accepted or refused. No command is run.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,7 +17,7 @@ using Words = std::vector<std::string>;
 
 struct NumericOption {
   Option option;
-  Words before;  // words of a command line up to the number
+  Words before;  // words of a command line before the number
   bool whole;
 };
 
@@ -59,7 +59,7 @@ class CommandLine : public testing::Test {
   Program app_{"ringmaster", ""};
 };
 
-// The range that --help shows: "in [a, b]".
+// Returns the range "[a, b]" that --help shows.
 std::pair<long double, long double> range_of(Option option) {
   const std::string text = option.type_text();
   const std::size_t open = text.find('[');
@@ -115,7 +115,7 @@ TEST_F(CommandLine, EveryNumberIsRefusedOrExact) {
       const bool accepted = !wrong(words).starts_with(name + ": ");
       char* end = nullptr;
       const long double value = std::strtold(text.c_str(), &end);
-      const bool apart = name == "ids" && text.starts_with(' ');  // several may come in one word
+      const bool apart = name == "ids" && text.starts_with(' ');  // several numbers may come in one word
       const bool number = !text.empty() && std::string("0123456789-").find(text[apart]) != std::string::npos &&
                           *end == 0 && text != "0x10" && std::isfinite(static_cast<double>(value));
       const bool fits = number && value >= least && value <= most && (!o.whole || value == std::floor(value));
@@ -130,7 +130,7 @@ TEST_F(CommandLine, EveryNumberIsRefusedOrExact) {
   }
 }
 
-TEST_F(CommandLine, SaysWhatANumberMustBe) {
+TEST_F(CommandLine, BadNumbersAreRefusedWithTheirRange) {
   EXPECT_EQ(wrong({"generate", "r", "--max-tokens", "-1"}), "--max-tokens: must be in [0, 2147483647], is -1");
   EXPECT_EQ(wrong({"generate", "r", "--seed", "99999999999999999999"}),
             "--seed: expected a 64-bit integer, got 99999999999999999999");
@@ -167,7 +167,7 @@ TEST_F(CommandLine, AnUnknownCommandNamesTheNearest) {
   EXPECT_EQ(wrong({"config"}), "config: expected one of its commands: show, docs");
 }
 
-TEST_F(CommandLine, ACommandMayHaveWordsOfItsOwnAndCommandsBelow) {
+TEST_F(CommandLine, ACommandMayHaveArgumentsAndSubcommands) {
   EXPECT_EQ(wrong({"runs"}), "");
   EXPECT_EQ(wrong({"runs", "folder", "--sort", "loss", "--json"}), "");
   EXPECT_EQ(wrong({"runs", "--sort", "loss", "folder"}), "");
@@ -184,7 +184,7 @@ TEST_F(CommandLine, ACommandMayHaveWordsOfItsOwnAndCommandsBelow) {
   EXPECT_NE(wrong({"report"}), "");
 }
 
-TEST_F(CommandLine, RunsAreWatchedAndModelsServed) {
+TEST_F(CommandLine, CommandsForRunsAreAccepted) {
   EXPECT_EQ(wrong({"sweep", "s.yaml", "--parallel", "2", "--dry-run"}), "");
   EXPECT_EQ(wrong({"sweep", "s.yaml", "--gpus", "0,1"}), "");
   EXPECT_NE(wrong({"sweep", "s.yaml", "--gpus", "0,1", "--parallel", "2"}), "");
@@ -200,7 +200,7 @@ TEST_F(CommandLine, RunsAreWatchedAndModelsServed) {
   EXPECT_NE(wrong({"serve", "run", "--device", "tpu"}), "");
 }
 
-TEST_F(CommandLine, WeightsAreTheLatestOrTheirAverage) {
+TEST_F(CommandLine, WeightsAreLatestOrEma) {
   for (const char* command : {"eval", "generate", "serve"})
     for (const char* weights : {"latest", "ema"}) EXPECT_EQ(wrong({command, "run", "--weights", weights}), "");
   EXPECT_EQ(wrong({"export", "run", "--output", "out", "--weights", "ema"}), "");
@@ -208,7 +208,7 @@ TEST_F(CommandLine, WeightsAreTheLatestOrTheirAverage) {
   EXPECT_NE(wrong({"eval", "run", "--weights"}), "");
 }
 
-TEST_F(CommandLine, AChatIsAChat) {
+TEST_F(CommandLine, ChatOptionsBelongToChats) {
   EXPECT_EQ(wrong({"generate", "r", "--chat"}), "");
   EXPECT_EQ(wrong({"generate", "r", "--chat", "--prompt", "Hi", "--system", "Be brief.", "--chat-template", "chatml",
                    "--stop", "."}),
@@ -238,7 +238,7 @@ TEST_F(CommandLine, AnUnknownOptionNamesTheNearest) {
             "train: unknown option --seed; did you mean run.seed? (settings are written KEY=VALUE)");
 }
 
-TEST_F(CommandLine, AnUnexpectedArgumentIsAnswered) {
+TEST_F(CommandLine, AnUnexpectedArgumentIsRefused) {
   EXPECT_EQ(wrong({"generate", "runs/t", "hello", "you"}),
             "generate: unexpected argument 'hello you'; did you mean --prompt \"hello you\"?");
   EXPECT_EQ(wrong({"report", "--output", "a", "b", "--zz"}), "report: unknown option --zz");
@@ -257,15 +257,15 @@ TEST_F(CommandLine, SettingsMayHaveDashes) {
   EXPECT_EQ(wrong({"eval", "r", "--model.layers=2"}), "eval: unknown option --model.layers");
 }
 
-// What looks like an option may be an option's value, or stand after --.
-TEST_F(CommandLine, ValuesThatLookLikeOptions) {
+// A word that looks like an option may be the value of an option, or come after --.
+TEST_F(CommandLine, ValuesMayLookLikeOptions) {
   EXPECT_EQ(wrong({"generate", "r", "--prompt", "--a.b=c"}), "");
   EXPECT_EQ(app_.find_command("generate").find_option("--prompt").values(), Words{"--a.b=c"});
   EXPECT_EQ(wrong({"tokenizer", "encode", "bytes", "--", "--what"}), "");
   EXPECT_EQ(wrong({"generate", "r", "--temperature", "-1"}), "--temperature: must be in [0, 100], is -1");
 }
 
-TEST_F(CommandLine, HelpOfACommand) {
+TEST_F(CommandLine, HelpIsShownForACommand) {
   const auto help = [&](const std::vector<std::string>& arguments) {
     try {
       parse_arguments(app_, arguments);
@@ -288,7 +288,7 @@ TEST_F(CommandLine, TokenizersAreNamedTheSameWay) {
   }
 }
 
-TEST_F(CommandLine, AllThatIsMissingIsNamed) {
+TEST_F(CommandLine, AllMissingArgumentsAreNamed) {
   EXPECT_EQ(wrong({"data", "prepare"}), "--input, --tokenizer and --output are required");
   EXPECT_EQ(wrong({"data", "prepare", "--output", "x.h5", "--tokenizer", "bytes"}), "--input is required");
   EXPECT_EQ(wrong({"export", "--dtype", "bf16"}), "run and --output are required");
@@ -315,7 +315,7 @@ TEST_F(CommandLine, SizesHaveUnits) {
     EXPECT_NE(size(bad), "") << bad;
 }
 
-TEST_F(CommandLine, ASizeWithoutAUnitIsAskedAbout) {
+TEST_F(CommandLine, ASmallSizeWithoutAUnitIsRefusedWithASuggestion) {
   const auto memory = [&](const std::string& text) { return wrong({"plan", "t.yaml", "--memory", text}); };
   EXPECT_TRUE(memory("80").ends_with(" bytes, is 80; did you mean 80GB?")) << memory("80");
   EXPECT_EQ(memory("2000000"), "");
@@ -323,7 +323,7 @@ TEST_F(CommandLine, ASizeWithoutAUnitIsAskedAbout) {
   EXPECT_TRUE(memory("0").ends_with(" bytes, is 0")) << memory("0");
 }
 
-TEST_F(CommandLine, CommandsThatLogTakeALevel) {
+TEST_F(CommandLine, CommandsThatLogAcceptALevel) {
   for (const std::string level : {"debug", "info", "warn", "error"}) {
     EXPECT_EQ(wrong({"train", "x.yaml", "--log-level", level}), "");
     EXPECT_EQ(wrong({"launch", "-n", "2", "--log-level=" + level, "--", "train", "x.yaml"}), "");
@@ -332,7 +332,7 @@ TEST_F(CommandLine, CommandsThatLogTakeALevel) {
   log::set_level(log::Level::info);
 }
 
-TEST(LogLevel, WorkersHaveTheLaunchersUnlessTheyHaveTheirOwn) {
+TEST(LogLevel, WorkersGetTheLevelOfTheLauncherUnlessTheySetTheirOwn) {
   const auto passed = [](const std::string& level, Words command) {
     pass_on_log_level(level, command);
     return command;
@@ -344,7 +344,7 @@ TEST(LogLevel, WorkersHaveTheLaunchersUnlessTheyHaveTheirOwn) {
   EXPECT_EQ(passed("", {"train", "x.yaml"}), (Words{"train", "x.yaml"}));
 }
 
-// For each spelling of the option before it.
+// The options before the command are spelled in every way.
 TEST_F(CommandLine, LaunchFindsTheCommandWithoutASeparator) {
   const Command launch = app_.find_command("launch");
   for (const Words& before : {Words{"-n", "2"}, Words{"-n2"}, Words{"--nproc-per-node=2"}, Words{"--nproc_per_node=2"},
@@ -361,7 +361,7 @@ TEST_F(CommandLine, LaunchFindsTheCommandWithoutASeparator) {
   EXPECT_EQ(wrong({"launch", "-n2", "train", "x.yaml", "--prefligth"}), "");  // the worker refuses it
 }
 
-TEST_F(CommandLine, NothingIsRun) {
+TEST_F(CommandLine, CommandsAreNotRun) {
   EXPECT_EQ(wrong({"train", "/no/such/file.yaml"}), "");
   EXPECT_EQ(wrong({"launch", "-n", "4", "train", "x.yaml"}), "");
 }

@@ -1,4 +1,4 @@
-// What shells are told when Tab is pressed, and that they put it into the line.
+// Candidates that shells get when Tab is pressed, and their insertion into the command line.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -34,7 +34,7 @@ class Completion : public testing::Test {
   Program app_{"ringmaster", ""};
 };
 
-TEST_F(Completion, Commands) {
+TEST_F(Completion, CommandsAreCompleted) {
   EXPECT_EQ(after({"tra"}), Words{"train"});
   EXPECT_TRUE(offers({""}, "checkpoint"));
   EXPECT_TRUE(offers({"checkpoint", ""}, "verify"));
@@ -44,7 +44,7 @@ TEST_F(Completion, Commands) {
   EXPECT_EQ(after({"unknown", "tra"}), Words{});
 }
 
-TEST_F(Completion, WhatLaunchStarts) {
+TEST_F(Completion, TheCommandOfLaunchIsCompleted) {
   EXPECT_EQ(after({"launch", "-n", "2", "--", "tra"}), Words{"train"});
   EXPECT_EQ(after({"launch", "--", "train", "a.yaml", "optimizer.beta"}),
             (Words{"optimizer.beta1=", "optimizer.beta2="}));
@@ -52,7 +52,7 @@ TEST_F(Completion, WhatLaunchStarts) {
   EXPECT_FALSE(offers({"launch", "--", "train", "--nn"}, "--nnodes"));
 }
 
-TEST_F(Completion, OptionsAndTheirValues) {
+TEST_F(Completion, OptionsAndTheirValuesAreCompleted) {
   EXPECT_EQ(after({"train", "a.yaml", "--allow"}), Words{"--allow-changes"});
   EXPECT_EQ(after({"data", "prepare", "--split", "h"}), Words{"hash"});
   EXPECT_EQ(after({"data", "prepare", "--split=h"}), Words{"--split=hash"});
@@ -60,7 +60,7 @@ TEST_F(Completion, OptionsAndTheirValues) {
   EXPECT_TRUE(offers({"train", "--profile", "3", "a.yaml", "run."}, "run.device="));
 }
 
-TEST_F(Completion, SettingsAndTheirValues) {
+TEST_F(Completion, SettingsAndTheirValuesAreCompleted) {
   EXPECT_EQ(after({"train", "a.yaml", "chec"}), Words{"checkpoint."});
   EXPECT_EQ(after({"train", "a.yaml", "run.device="}), (Words{"run.device=auto", "run.device=cpu", "run.device=cuda"}));
   EXPECT_EQ(after({"train", "a.yaml", "model.biases=n"}), Words{"model.biases=none"});
@@ -69,7 +69,7 @@ TEST_F(Completion, SettingsAndTheirValues) {
   EXPECT_EQ(after({"train", "chec"}), Words{}) << "the settings file comes first";
 }
 
-// Whoever follows the candidates reaches every setting.
+// Every setting is reached if candidates are accepted one after another.
 TEST_F(Completion, EverySettingIsReached) {
   Config config;
   const config::Node root = bind_config(config);
@@ -84,8 +84,8 @@ TEST_F(Completion, EverySettingIsReached) {
   }
 }
 
-// Runs a line in a shell that finds the program in its PATH; empty: there is no such shell.
-std::string in_shell(const std::string& shell, const std::string& line) {
+// Runs a line in a shell that finds the program in its PATH. Returns "" if there is no such shell.
+std::string run_in_shell(const std::string& shell, const std::string& line) {
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / ("ring_shell_" + std::to_string(::getpid()));
   std::filesystem::create_directories(folder);
@@ -96,33 +96,33 @@ std::string in_shell(const std::string& shell, const std::string& line) {
   return done.code == 127 ? "" : done.output;
 }
 
-std::string in_bash(const std::string& words, int at) {
-  return in_shell("bash", "source <(ringmaster completion bash); compopt() { :; }; COMP_WORDS=(" + words +
-                              "); COMP_CWORD=" + std::to_string(at) +
-                              "; _ringmaster; printf '%s\\n' \"${COMPREPLY[@]}\"");
+std::string complete_in_bash(const std::string& words, int at) {
+  return run_in_shell("bash", "source <(ringmaster completion bash); compopt() { :; }; COMP_WORDS=(" + words +
+                                  "); COMP_CWORD=" + std::to_string(at) +
+                                  "; _ringmaster; printf '%s\\n' \"${COMPREPLY[@]}\"");
 }
 
-// Bash cuts words at '=' and replaces what is behind the last one.
-TEST(CompletionScripts, Bash) {
-  EXPECT_EQ(in_bash("ringmaster tra", 1), "train\n");
-  EXPECT_EQ(in_bash("ringmaster train a.yaml optimizer.ki", 3), "optimizer.kind=\n");
-  EXPECT_EQ(in_bash("ringmaster train a.yaml run.device = c", 5), "cpu\ncuda\n");
-  EXPECT_EQ(in_bash("ringmaster train a.yaml run.device =", 4), "auto\ncpu\ncuda\n");
-  EXPECT_EQ(in_bash("ringmaster train ''", 2), "\n") << "files";
+// Bash splits words at '=' and replaces the part behind the last '='.
+TEST(CompletionScripts, BashCompletes) {
+  EXPECT_EQ(complete_in_bash("ringmaster tra", 1), "train\n");
+  EXPECT_EQ(complete_in_bash("ringmaster train a.yaml optimizer.ki", 3), "optimizer.kind=\n");
+  EXPECT_EQ(complete_in_bash("ringmaster train a.yaml run.device = c", 5), "cpu\ncuda\n");
+  EXPECT_EQ(complete_in_bash("ringmaster train a.yaml run.device =", 4), "auto\ncpu\ncuda\n");
+  EXPECT_EQ(complete_in_bash("ringmaster train ''", 2), "\n") << "files";
 }
 
-TEST(CompletionScripts, Fish) {
+TEST(CompletionScripts, FishCompletes) {
   const auto after = [](const std::string& line) {
-    return in_shell("fish", "ringmaster completion fish | source; complete -C '" + line + "'");
+    return run_in_shell("fish", "ringmaster completion fish | source; complete -C '" + line + "'");
   };
   if (after("").empty()) GTEST_SKIP() << "needs fish";
   EXPECT_EQ(after("ringmaster tra").substr(0, 6), "train\t");
   EXPECT_EQ(after("ringmaster train a.yaml run.device=c"), "run.device=cpu\nrun.device=cuda\n");
 }
 
-TEST(CompletionScripts, ZshReadsIt) {
+TEST(CompletionScripts, ZshLoadsTheScript) {
   const std::string loaded =
-      in_shell("zsh", "compdef() { echo $1 completes $2; }; source <(ringmaster completion zsh)");
+      run_in_shell("zsh", "compdef() { echo $1 completes $2; }; source <(ringmaster completion zsh)");
   if (loaded.empty()) GTEST_SKIP() << "needs zsh";
   EXPECT_EQ(loaded, "_ringmaster completes ringmaster\n");
 }

@@ -17,7 +17,7 @@ TEST(ConfigDocs, PageIsFresh) {
   EXPECT_TRUE(page == configuration_reference()) << "refresh it: ringmaster config docs > docs/configuration.md";
 }
 
-TEST(ConfigDocs, BeginsWithSettingsThatThereAre) {
+TEST(ConfigDocs, BeginsWithTenSettingsThatExist) {
   const std::string page = configuration_reference();
   const std::size_t begin = page.find("## The ten settings"), end = page.find("## All settings");
   ASSERT_LT(begin, end);
@@ -29,7 +29,7 @@ TEST(ConfigDocs, BeginsWithSettingsThatThereAre) {
   EXPECT_EQ(rows, 10u);
 }
 
-// Sections with the same keys are described once.
+// Sections with the same keys are described only once.
 TEST(ConfigDocs, RepeatsNoSection) {
   const std::string page = configuration_reference();
   EXPECT_NE(page.find("## `model.attention_layers[].attention`"), std::string::npos);

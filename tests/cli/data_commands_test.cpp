@@ -54,7 +54,7 @@ class DataCommands : public testing::Test {
       std::filesystem::temp_directory_path() / ("ringmaster_commands_" + std::to_string(::getpid()));
 };
 
-TEST_F(DataCommands, PrepareAndInspect) {
+TEST_F(DataCommands, APreparedCorpusIsInspected) {
   write("text.txt", "0123456789");
   const auto prepared = run({"data", "prepare", "--input", path("text.txt"), "--tokenizer", "chars", "--output",
                              path("c.h5"), "--validation-fraction", "0.2"});
@@ -69,7 +69,7 @@ TEST_F(DataCommands, PrepareAndInspect) {
                {"--document 1", "c.h5 has 1 training document"});
 }
 
-TEST_F(DataCommands, Synthesize) {
+TEST_F(DataCommands, SynthesizeWritesACorpus) {
   const auto made = run({"data", "synthesize", "--kind", "needles", "--context", "64", "--vocab-size", "48", "--pairs",
                          "3", "--documents", "1500", "--validation-documents", "2", "--output", path("n.h5")});
   EXPECT_EQ(made.error, "");
@@ -92,19 +92,20 @@ TEST_F(DataCommands, Synthesize) {
   EXPECT_FALSE(std::filesystem::exists(path("o.h5")));
 }
 
-TEST_F(DataCommands, SaysWhatPackingCosts) {
-  write("lines.txt", "aaaaaa\nbbb\nc\nddddd\neeeeeeeeee\n");  // with their ends 7, 4, 2, 6 and 11 tokens
+TEST_F(DataCommands, InspectShowsTheCostOfPacking) {
+  write("lines.txt", "aaaaaa\nbbb\nc\nddddd\neeeeeeeeee\n");  // 7, 4, 2, 6 and 11 tokens with their end tokens
   run({"data", "prepare", "--input", path("lines.txt"), "--document", "line", "--tokenizer", "bytes", "--output",
        path("c.h5"), "--validation-fraction", "0"});
   const auto inspected = run({"data", "inspect", path("c.h5"), "--context", "8"});
   EXPECT_EQ(inspected.error, "");
-  // 30 tokens in rows of 8: b, d and e lie across borders. Best fit: 8 of e, 7 of a, 6 of d and 2 of c, 4 and 3.
+  // 30 tokens in rows of 8: b, d and e cross row borders. Best fit has rows of 8 (e), 7 (a), 6 (d) + 2 (c), and 4 (b) +
+  // 3 (e).
   expect_parts(inspected.out, {"train in samples of 8 tokens\n", "in order        4 samples, 6.25 % padding, 3 of 5 ",
                                "best_fit: 1024  4 samples, 6.25 % padding, 1 of 5 documents cut\n"});
   expect_parts(run({"data", "inspect", path("c.h5"), "--context", "0"}).error, {"--context"});
 }
 
-TEST_F(DataCommands, WhatCountsIsSaidAndShown) {
+TEST_F(DataCommands, TargetsAreCountedAndMarked) {
   const std::string turns = R"([{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}])";
   write("chats.jsonl", "{\"messages\": " + turns + "}\n{\"turns\": " + turns + ", \"messages\": " + turns + "}\n");
   const std::vector<std::string> prepare{"data",
@@ -126,7 +127,7 @@ TEST_F(DataCommands, WhatCountsIsSaidAndShown) {
   };
   expect_parts(with({}).error, {"--chat-template plain", "--chat-field"});
   expect_parts(with({"--chat-field", "turns"}).error, {"chats.jsonl:1: ", "no 'turns'"});
-  const auto prepared = with({"--chat-field"});  // without a name the form is found: messages
+  const auto prepared = with({"--chat-field"});  // without a name, the form with "messages" is found
   EXPECT_EQ(prepared.error, "");
   expect_parts(prepared.out, {"in 2 documents, of which 4 count as targets (6.2 %)", "longest     32 tokens"});
   const auto inspected = run({"data", "inspect", path("c.h5")});
@@ -149,7 +150,7 @@ TEST_F(DataCommands, TooFewTokensToTrainOnAreAWarning) {
   };
   EXPECT_NE(warned(2).find("the training split has 3 tokens: training needs at least model.context + 1"),
             std::string::npos);
-  EXPECT_EQ(warned(63).find("the training split has"), std::string::npos);  // and the end of the text
+  EXPECT_EQ(warned(63).find("the training split has"), std::string::npos);  // the end of the text is one more token
 }
 
 TEST_F(DataCommands, ChatFieldWithoutANameFindsTheForm) {
@@ -180,7 +181,7 @@ TEST(MarkedText, IsInColourOrBetweenBrackets) {
   EXPECT_EQ(marked_legend(true), "\x1b[1;32mmarked like this\x1b[0m");
 }
 
-// The tokenizer knows two characters, and has no token that ends a text.
+// The tokenizer knows two characters and has no end-of-text token.
 TEST_F(DataCommands, DocumentsWithoutTargetsAreNamed) {
   save_tokenizer(*chars_tokenizer("ab"), path("ab.rmt"));
   write("in.jsonl", R"({"p": "a", "c": "ab"})"
@@ -249,7 +250,7 @@ TEST_F(DataCommands, DataSetsOfMegatronComeAndGo) {
                {"--document line splits text", "set.bin already holds tokens"});
 }
 
-TEST_F(DataCommands, WhatIsNoTextIsTakenOnlyWhenTold) {
+TEST_F(DataCommands, JsonIsReadAsTextOnlyWithAsText) {
   write("a.json", "{\"text\": \"words\"}\n");
   const std::vector<std::vector<std::string>> commands{
       {"data", "prepare", "--input", path("a.json"), "--tokenizer", "bytes", "--output", path("c.h5"),
@@ -275,7 +276,7 @@ TEST_F(DataCommands, AnExistingCorpusIsKept) {
   EXPECT_GT(std::filesystem::file_size(path("c.h5")), 100u);
 }
 
-TEST_F(DataCommands, RefuseAnOutputThatIsAnInput) {
+TEST_F(DataCommands, AnOutputThatIsAnInputIsRefused) {
   write("text.txt", "abcba\n");
   std::filesystem::create_hard_link(path("text.txt"), path("link.txt"));
   for (const char* output : {"text.txt", "link.txt"}) {
@@ -306,7 +307,7 @@ TEST_F(DataCommands, RefuseAnOutputThatIsAnInput) {
                  {"--output", output, "is the input"});
 }
 
-TEST_F(DataCommands, TokenizerTrainEncodeDecodeInspect) {
+TEST_F(DataCommands, ATrainedTokenizerEncodesAndDecodes) {
   write("text.txt", "abcba\n");
   const auto trained = run({"tokenizer", "train", "--input", path("text.txt"), "--kind", "chars", "--end-of-text",
                             "--output", path("t.rmt")});
@@ -336,9 +337,9 @@ TEST_F(DataCommands, TokenizerTrainEncodeDecodeInspect) {
   expect_parts(run({"tokenizer", "inspect", "bytes"}).out, {"257 tokens", "round trip   exact for any input"});
 }
 
-TEST_F(DataCommands, EncodeShowsWhereTokensLie) {
+TEST_F(DataCommands, EncodeShowsTheOffsetsOfTokens) {
   EXPECT_EQ(run({"tokenizer", "encode", "bytes", "--offsets", "a\xC3\xA9"}).out,
-            "97\t0\t1\ta\n195\t1\t3\t<0xc3>\n169\t1\t3\t<0xa9>\n");  // both are parts of one character
+            "97\t0\t1\ta\n195\t1\t3\t<0xc3>\n169\t1\t3\t<0xa9>\n");  // both tokens are bytes of the same character
   expect_parts(run({"tokenizer", "encode", "bytes", "--offsets", "--special", "a"}).error, {"--offsets", "--special"});
 }
 
@@ -354,7 +355,7 @@ TEST_F(DataCommands, ATrainedTokenizerJsonIsUsed) {
   expect_parts(train("words").error, {"--pattern", "words"});
   const auto trained = train("llama3");
   EXPECT_EQ(trained.error, "");
-  expect_parts(trained.out, {"tokenizer.json: byte-bpe, 259 tokens"});  // the end, 256 bytes, "ab", " ab"
+  expect_parts(trained.out, {"tokenizer.json: byte-bpe, 259 tokens"});  // end token, 256 bytes, "ab", " ab"
   EXPECT_EQ(run({"tokenizer", "encode", file, "ab ab"}).out, "257 258\n");
   EXPECT_EQ(run({"tokenizer", "encode", file, "--offsets", "ab ab"}).out, "257\t0\t2\tab\n258\t2\t5\t ab\n");
   EXPECT_EQ(run({"tokenizer", "decode", file, "258", "0", "257"}).out, " abab");
@@ -367,7 +368,7 @@ TEST_F(DataCommands, ATrainedTokenizerJsonIsUsed) {
   expect_parts(run({"data", "inspect", path("c.h5")}).out, {"tokenizer.json, 259 tokens", "5 tokens in 1 document"});
 }
 
-TEST_F(DataCommands, EncodeShowsWhatStandsAroundAText) {
+TEST_F(DataCommands, EncodeShowsSpecialTokensAroundAText) {
   write("tokenizer.json", R"({
     "added_tokens": [{"id": 2, "content": "<s>", "special": true}, {"id": 3, "content": "</s>", "special": true}],
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []},
@@ -384,7 +385,7 @@ TEST_F(DataCommands, EncodeShowsWhatStandsAroundAText) {
 
 #endif
 
-TEST_F(DataCommands, BadArguments) {
+TEST_F(DataCommands, BadArgumentsAreRefused) {
   write("empty.txt", "");
   expect_parts(
       run({"tokenizer", "train", "--input", path("empty.txt"), "--kind", "chars", "--output", path("t.rmt")}).error,
@@ -400,7 +401,7 @@ TEST_F(DataCommands, BadArguments) {
                {"--input is required"});
 }
 
-TEST(DataText, Numbers) {
+TEST(DataText, NumbersAndTextsAreFormatted) {
   EXPECT_EQ(with_commas(0), "0");
   EXPECT_EQ(with_commas(999), "999");
   EXPECT_EQ(with_commas(1000), "1,000");

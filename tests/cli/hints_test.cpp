@@ -1,4 +1,4 @@
-// What is answered to the words of other programs (cli/synonyms.cpp).
+// Answers to settings that are named as in other programs (cli/synonyms.cpp).
 #include <gtest/gtest.h>
 
 #include <unistd.h>
@@ -19,7 +19,7 @@
 namespace ring {
 namespace {
 
-// The message of the Error that a setting is refused with.
+// Returns the message of the error that refuses a setting, "" if it is accepted.
 std::string error_of(const std::string& override) {
   try {
     Config config;
@@ -49,7 +49,7 @@ TEST(Hints, EveryAnswerIsASettingAndEveryWordIsNone) {
     EXPECT_FALSE(key.empty() && advice.empty()) << word;
     EXPECT_TRUE(words.insert(std::string(word)).second) << word << " has two answers";
     EXPECT_TRUE(plain(word)) << word;
-    for (const std::string& k : keys)  // a key's own last part may have advice
+    for (const std::string& k : keys)  // the last part of a key may have advice for that key
       EXPECT_FALSE(k != key && (k == word || k.ends_with(str(".", word)))) << word << " is a key: " << k;
   }
 }
@@ -67,8 +67,8 @@ TEST(Hints, EveryValueIsAChoice) {
   }
 }
 
-// Without its section, with one that exists, and with another program's.
-TEST(Hints, WordsOfOtherPrograms) {
+// The words are given without a section, in a section that exists, and in a section of another program.
+TEST(Hints, WordsOfOtherProgramsAreTranslated) {
   const std::map<std::string, std::vector<std::string>> meant = {
       {"optimizer.lr", {"learning_rate", "lr"}},
       {"model.width", {"hidden_size", "n_embd", "d_model"}},
@@ -108,21 +108,21 @@ TEST(Hints, WordsOfOtherPrograms) {
       for (const std::string section : {"", "model.", "train.", "optimizer.", "training."}) {
         if (keys.contains(section + word)) continue;
         const std::string error = error_of(section + word + "=2");
-        // A section of another program is named before a key that is written like ours.
+        // A section of another program is reported before a key that is spelled like ours.
         if (section == "training." && error.ends_with("did you mean train?")) continue;
         EXPECT_NE(error.find("did you mean " + key + "?"), std::string::npos) << section << word << ": " << error;
       }
 }
 
-TEST(Hints, WordsThatNeedTheirSection) {
+TEST(Hints, WordsMayNeedTheirSection) {
   EXPECT_EQ(error_of("checkpoint.every=4"),
             "command line: checkpoint.every=4: unknown key; did you mean checkpoint.interval?");
   EXPECT_EQ(error_of("parallel.tensor_parallel=2"),
             "command line: parallel.tensor_parallel=2: unknown key; did you mean parallel.tp?");
 }
 
-// Words of Axolotl, torchtitan and Megatron-LM, with what a reader has to know.
-TEST(Hints, WordsForWhichThereIsNoKeySayWhatToDo) {
+// Words of Axolotl, torchtitan and Megatron-LM that have no key here get advice.
+TEST(Hints, WordsWithoutAKeyGetAdvice) {
   EXPECT_NE(error_of("lora_r=8").find("LoRA is not supported"), std::string::npos);
   EXPECT_NE(error_of("val_set_size=0.05").find("data prepare --validation-fraction"), std::string::npos);
   EXPECT_NE(error_of("checkpoint.folder=x").find("did you mean run.directory?"), std::string::npos);
@@ -134,7 +134,7 @@ TEST(Hints, WordsForWhichThereIsNoKeySayWhatToDo) {
   EXPECT_NE(error_of("data_parallel_shard_degree=8").find("did you mean parallel.zero? 3 is FSDP"), std::string::npos);
 }
 
-TEST(Hints, NumbersWithLettersAreWrittenOut) {
+TEST(Hints, ErrorsForNumbersWithLettersSuggestTheNumber) {
   EXPECT_NE(error_of("model.context=128K").find("got 128K. Write 128e3, or 131072 for 1024 each"), std::string::npos);
   EXPECT_NE(error_of("train.steps=10k").find("Write 10e3"), std::string::npos);
   EXPECT_NE(error_of("train.tokens=1.5B").find("Write 1.5e9"), std::string::npos);
@@ -151,8 +151,8 @@ TEST(Hints, NumbersWithLettersAreWrittenOut) {
     EXPECT_EQ(error_of(setting).find("Write"), std::string::npos) << setting << ": " << error_of(setting);
 }
 
-// The key that is named takes a value.
-TEST(Hints, PatternsAreNoKindsOfAttention) {
+// The suggested setting accepts a value.
+TEST(Hints, APatternGivenAsAKindSuggestsBlockSparse) {
   for (const char* pattern :
        {"content", "learned", "importance", "local_global", "strided", "hierarchical", "random"}) {
     const std::string said = error_of(str("model.attention.kind=", pattern));
@@ -165,7 +165,7 @@ TEST(Hints, PatternsAreNoKindsOfAttention) {
   }
 }
 
-TEST(Hints, TomlIsNotYaml) {
+TEST(Hints, TomlIsRefused) {
   const std::string file = std::filesystem::temp_directory_path() / str("ringmaster_hints_", ::getpid(), ".toml");
   std::ofstream(file) << "[model]\nwidth = 64\n[train]\nsteps = 3\n";
   try {
@@ -179,7 +179,7 @@ TEST(Hints, TomlIsNotYaml) {
   std::filesystem::remove(file);
 }
 
-TEST(Hints, PipelineStagesDoNotExist) {
+TEST(Hints, PipelineStagesAreRefused) {
   EXPECT_NE(
       error_of("parallel.pp=2").find("parallel.pp: expected 1, since pipeline stages are not supported yet, got 2"),
       std::string::npos)
@@ -187,7 +187,7 @@ TEST(Hints, PipelineStagesDoNotExist) {
   EXPECT_EQ(error_of("parallel.pp=1"), "");
 }
 
-TEST(Hints, ASectionIsNoAnswerToAValue) {
+TEST(Hints, AWordForASectionSuggestsOneOfItsKeys) {
   const std::string meant = "did you mean a key of data, such as data.path?";
   EXPECT_EQ(error_of("dataset=x"), "command line: dataset=x: unknown key; " + meant);
   EXPECT_EQ(error_of("dta=x"), "command line: dta=x: unknown key; " + meant);
@@ -210,7 +210,7 @@ TEST(Hints, ASectionIsNoAnswerToAValue) {
   EXPECT_TRUE(in_file("dataset:\n  path: x\n").ends_with("my.yaml:1: dataset: unknown key; did you mean data?"));
 }
 
-TEST(Hints, InAFileWithItsLine) {
+TEST(Hints, ErrorsInAFileNameTheLine) {
   try {
     Config config;
     load_config_text(config, "data: {path: a.h5}\nmodel:\n  n_embd: 64\ntrain: {steps: 1}\nepochs: 3\n", "my.yaml", {},
@@ -223,7 +223,7 @@ TEST(Hints, InAFileWithItsLine) {
   }
 }
 
-TEST(Hints, ValuesOfOtherPrograms) {
+TEST(Hints, ValuesOfOtherProgramsAreTranslated) {
   EXPECT_EQ(error_of("run.device=gpu"),
             "command line: run.device=gpu: expected one of auto, cpu, cuda, got gpu; did you mean cuda?");
   EXPECT_EQ(error_of("optimizer.kind=lion"),

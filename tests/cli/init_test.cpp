@@ -1,4 +1,4 @@
-// ringmaster init: files that train as they are.
+// Files written by `ringmaster init`, which can be trained without changes.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -28,7 +28,7 @@ class Init : public testing::Test {
   void TearDown() override { fs::remove_all(folder_); }
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
-  // What is printed, or the error.
+  // Returns the output or the error.
   static std::string run(const std::vector<std::string>& arguments) {
     Program app("ringmaster", "test");
     add_init_command(app);
@@ -97,7 +97,7 @@ TEST_F(Init, EveryKeyHasAComment) {
   }
 }
 
-// 2,000 steps at most where one waits for them, 100 at least, else the corpus once.
+// Steps cover the corpus once, but are at least 100 and, on CPUs, at most 2,000.
 TEST_F(Init, StepsFollowFromTheCorpus) {
   const auto steps = [&](std::uint64_t tokens) {
     std::ofstream(path("c.yaml")) << starting_settings({.kind = "llama-small", .tokens = tokens});
@@ -108,13 +108,13 @@ TEST_F(Init, StepsFollowFromTheCorpus) {
   EXPECT_EQ(steps(std::uint64_t{1} << 60), 2000);
 }
 
-TEST_F(Init, WritesAFileForTheCorpusThatIsThere) {
+TEST_F(Init, AFileIsWrittenForTheGivenCorpus) {
   prepare("c.h5", 600'000);
   const std::string said = run({"init", path("my.yaml"), "--data", path("c.h5"), "--device", "cpu"});
   EXPECT_NE(said.find("next: ringmaster train " + path("my.yaml")), std::string::npos) << said;
   const Config config = load(path("my.yaml"));
   EXPECT_GT(config.train.steps, 500);
-  EXPECT_LT(config.train.steps, 590);  // of 1024 tokens, without the validation split
+  EXPECT_LT(config.train.steps, 590);  // steps of 1024 tokens, without the validation split
   EXPECT_NE(run({"init", path("other.yaml"), "--data", path("none.h5")}).find("next: ringmaster data prepare"),
             std::string::npos);
 }
@@ -126,7 +126,7 @@ TEST_F(Init, EveryTemplateSavesEarly) {
   }
 }
 
-// So that a question and its answer are in one window.
+// A question and its answer fit into one window.
 TEST(StartingContext, HoldsTheLongestDocumentOfAFinetune) {
   const auto context = [](std::uint64_t longest, bool gpu, std::int64_t of_model) {
     StartingPoint p{.kind = "finetune", .longest = longest, .gpu = gpu, .weights = "w", .model = ModelConfig{}};
@@ -196,7 +196,7 @@ TEST_F(Init, FinetuneNeedsACorpusWithTheTokenizerOfItsWeights) {
   EXPECT_FALSE(fs::exists(path("t.yaml")));
 }
 
-TEST_F(Init, FinetuneTakesTheModelOfItsWeightsAndNothingElse) {
+TEST_F(Init, FinetuneTakesOnlyTheModelOfItsWeights) {
   Config base = config_of_base();
   base.data = {};
   base.data.mixture = {{.path = "a.h5", .weight = 1}, {.path = "b.h5", .weight = 2}};
@@ -226,7 +226,7 @@ struct ModelFile {
   void fields(Fields& f) { f("model", model, "the decoder"); }
 };
 
-// An import keeps the model's settings in model.yaml.
+// An import stores the model's settings in model.yaml.
 TEST_F(Init, FinetuneIncludesTheModelOfAnImport) {
   Config base = config_of_base();
   base.model.attention_layers = {{.layers = "0", .attention = {.kind = "window", .window = 16}}};
@@ -246,7 +246,7 @@ TEST_F(Init, FinetuneIncludesTheModelOfAnImport) {
   }
 }
 
-TEST_F(Init, FinetuneAsksForNoMoreContextThanTheModelKnows) {
+TEST_F(Init, FinetuneContextIsAtMostThatOfTheModel) {
   for (const auto positions : {Positions::learned, Positions::rope})
     for (const std::int64_t context : {48, 512}) {
       Config base = config_of_base();
@@ -258,8 +258,8 @@ TEST_F(Init, FinetuneAsksForNoMoreContextThanTheModelKnows) {
     }
 }
 
-// As YAML would read them otherwise, a comment and a section begin.
-TEST_F(Init, NamesAndPathsMayBeAnything) {
+// Unquoted, YAML would read the name as a section and the path as ending at a comment.
+TEST_F(Init, NamesAndPathsAreQuoted) {
   run({"init", path("t.yaml"), "--name", "a: b", "--data", "my #1.h5"});
   const Config config = load(path("t.yaml"));
   EXPECT_EQ(config.run.name, "a: b");

@@ -16,7 +16,7 @@
 namespace ring {
 namespace {
 
-TEST(LaunchOptions, Nodes) {
+TEST(LaunchOptions, NodesAreANumberOrARange) {
   LaunchOptions o;
   read_nodes("4", o);
   EXPECT_EQ(std::pair(o.min_nodes, o.max_nodes), std::pair(4, 4));
@@ -26,7 +26,7 @@ TEST(LaunchOptions, Nodes) {
     EXPECT_NE(error_of([&] { read_nodes(bad, o); }).find("--nnodes"), std::string::npos) << bad;
 }
 
-TEST(LaunchOptions, Processes) {
+TEST(LaunchOptions, ProcessesAreANumberOrAKindOfDevice) {
   EXPECT_EQ(read_processes("3"), 3);
   EXPECT_EQ(read_processes("cpu"), static_cast<int>(std::thread::hardware_concurrency()));
   EXPECT_GE(read_processes("auto"), 1);
@@ -34,7 +34,7 @@ TEST(LaunchOptions, Processes) {
     EXPECT_NE(error_of([&] { read_processes(bad); }).find("--nproc-per-node"), std::string::npos) << bad;
 }
 
-TEST(LaunchOptions, Endpoints) {
+TEST(LaunchOptions, EndpointsHaveADefaultPort) {
   EXPECT_EQ(read_rdzv_endpoint("10.0.0.1:4711"), (Endpoint{"10.0.0.1", 4711}));
   EXPECT_EQ(read_rdzv_endpoint("node0"), (Endpoint{"node0", 29400}));
   EXPECT_EQ(read_rdzv_endpoint("[fd00::1]:4711"), (Endpoint{"fd00::1", 4711}));
@@ -44,7 +44,7 @@ TEST(LaunchOptions, Endpoints) {
     EXPECT_NE(error_of([&] { read_rdzv_endpoint(bad); }).find("--rdzv-endpoint"), std::string::npos) << bad;
 }
 
-TEST(LaunchOptions, Times) {
+TEST(LaunchOptions, TimesAreRead) {
   LaunchOptions o;
   read_rdzv_conf("join_timeout=7, last_call_timeout=3,keep_alive_timeout=5,return_timeout=9", o);
   EXPECT_EQ(o.join_timeout, std::chrono::seconds(7));
@@ -55,7 +55,7 @@ TEST(LaunchOptions, Times) {
     EXPECT_NE(error_of([&] { read_rdzv_conf(bad, o); }).find("--rdzv-conf"), std::string::npos) << bad;
 }
 
-TEST(LaunchOptions, RanksAndStreams) {
+TEST(LaunchOptions, RanksAndStreamsAreRead) {
   EXPECT_TRUE(read_streams("--tee", "3").has(5));
   EXPECT_FALSE(read_streams("--tee", "0").has(5));
   const LocalRanks some = read_streams("--tee", "0:3,2:1,3:0");
@@ -68,12 +68,12 @@ TEST(LaunchOptions, RanksAndStreams) {
   EXPECT_THROW(read_local_ranks("0;2"), Error);
 }
 
-TEST(LaunchOptions, Signals) {
+TEST(LaunchOptions, SignalsAreReadByName) {
   EXPECT_EQ(read_signals("SIGTERM,SIGUSR1"), (std::vector<int>{SIGTERM, SIGUSR1}));
   EXPECT_NE(error_of([] { read_signals("SIGKILL"); }).find("--signals-to-handle: 'SIGKILL'"), std::string::npos);
 }
 
-TEST(LaunchOptions, ASchedulerFillsInWhatWasNotGiven) {
+TEST(LaunchOptions, ASchedulerFillsInMissingOptions) {
   const AgentEnvironment srun{
       .source = "srun", .agents = 4, .index = 2, .nodes = 4, .endpoint = Endpoint{"n1", 20001}, .job = "7.0"};
   LaunchOptions o;
@@ -98,8 +98,8 @@ TEST(LaunchOptions, ASchedulerFillsInWhatWasNotGiven) {
   EXPECT_EQ(pod.node_rank, 1);
 }
 
-// Or all of them would write into one run's directory.
-TEST(LaunchOptions, NobodyTrainsAlone) {
+// Several agents that each trained alone would write into the same run directory.
+TEST(LaunchOptions, AgentsThatWouldTrainAloneAreRefused) {
   LaunchOptions one;
   const AgentEnvironment two{.source = "srun", .agents = 2, .index = 0, .nodes = 2};
   EXPECT_NE(error_of([&] { take_place(two, true, one); }).find("each would train alone"), std::string::npos);
@@ -125,14 +125,14 @@ TEST(LaunchOptions, ALoopbackAddressIsForOneMachine) {
   EXPECT_EQ(error_of([&] { refuse_loopback({.source = "Slurm", .nodes = 2}, o); }), "");
 }
 
-TEST(LaunchOptions, NumaBinding) {
+TEST(LaunchOptions, NumaBindingIsReadByName) {
   EXPECT_EQ(read_numa_binding("auto"), NumaBinding::automatic);
   EXPECT_EQ(read_numa_binding("core-complex"), NumaBinding::core_complex);
   EXPECT_NE(error_of([] { read_numa_binding("numa"); }).find("none, node, socket"), std::string::npos);
 }
 
-// The settings are not the value of an option before them.
-TEST(LaunchOptions, TheRunOfACommand) {
+// The settings file is not taken for the value of an option before it.
+TEST(LaunchOptions, TheRunOfACommandIsFound) {
   Program app("ringmaster", "");
   add_commands(app);
   const std::filesystem::path folder = std::filesystem::temp_directory_path() / str("ring_run_of_", getpid());

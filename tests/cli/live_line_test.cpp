@@ -1,4 +1,4 @@
-// Progress of commands that compute for long, on a terminal and into a file.
+// Progress of long computations, on a terminal and in a file.
 #include "cli/live_line.h"
 
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 namespace ring::test {
 namespace {
 
-// Shows 25 seconds of progress, one text every 0.05 s, and returns what standard error got.
-std::string shown(bool terminal) {
+// Shows 25 seconds of progress, one text every 0.05 s. Returns the text written to standard error.
+std::string show_progress(bool terminal) {
   double now = 100;
   testing::internal::CaptureStderr();
   {
@@ -23,21 +23,21 @@ std::string shown(bool terminal) {
   return testing::internal::GetCapturedStderr();
 }
 
-TEST(LiveLine, WithoutATerminalALineEveryTenSeconds) {
-  const std::string text = shown(false);
+TEST(LiveLine, WithoutATerminalALineIsWrittenEveryTenSeconds) {
+  const std::string text = show_progress(false);
   EXPECT_EQ(std::ranges::count(text, '\n'), 2) << text;
   for (const char* line : {" part 200\n", " part 400\n"}) EXPECT_NE(text.find(line), std::string::npos) << text;
   EXPECT_EQ(text.find('\r'), std::string::npos) << text;
 }
 
-TEST(LiveLine, OnATerminalOneLineThatIsRemovedAtTheEnd) {
-  const std::string text = shown(true);
+TEST(LiveLine, OnATerminalTheLineIsRemovedAtTheEnd) {
+  const std::string text = show_progress(true);
   EXPECT_EQ(std::ranges::count(text, '\n'), 0) << text;
   EXPECT_NE(text.find("\r\x1b[Kpart 49"), std::string::npos) << text;
   EXPECT_TRUE(text.ends_with("\r\x1b[K")) << text;
 }
 
-TEST(LiveLine, NothingBeforeItIsDue) {
+TEST(LiveLine, NothingIsShownBeforeItIsDue) {
   testing::internal::CaptureStderr();
   {
     LiveLine line({.terminal = true, .now = [] { return 0.0; }});

@@ -1,4 +1,4 @@
-// Manual pages say all that --help says.
+// Manual pages contain everything that --help shows.
 #include <gtest/gtest.h>
 
 #include "cli/command_line.h"
@@ -15,8 +15,8 @@ class ManPage : public testing::Test {
   Program app_{"ringmaster", "A program. With two sentences"};
 };
 
-// As a reader sees it: without fonts and escapes.
-std::string read(std::string page) {
+// Returns the page as a reader sees it, without fonts and escapes.
+std::string rendered_text(std::string page) {
   for (const char* mark : {"\\fB", "\\fI", "\\fR", "\\&"})
     for (std::size_t at; (at = page.find(mark)) != std::string::npos;) page.erase(at, 3 - (mark[1] == '&'));
   std::string text;
@@ -33,7 +33,7 @@ std::string read(std::string page) {
 
 void expect_all_of(Command command, const std::string& page) {
   for (Option option : command.options()) {
-    if (option.name() == "--help") continue;  // who reads the page has it
+    if (option.name() == "--help") continue;  // readers of the page do not need it
     for (const std::string& name : option.names()) EXPECT_NE(page.find(name), std::string::npos) << name;
     EXPECT_NE(page.find(option.description()), std::string::npos) << option.name();
   }
@@ -47,27 +47,27 @@ TEST_F(ManPage, HasEveryOptionOfEveryCommand) {
     SCOPED_TRACE(name);
     const Command command = app_.find_command(name);
     EXPECT_EQ(man_page_name(app_, command), "ringmaster-" + name + ".1");
-    expect_all_of(command, read(man_page(app_, command)));
+    expect_all_of(command, rendered_text(man_page(app_, command)));
   }
 }
 
 TEST_F(ManPage, HasEveryExitStatus) {
-  const std::string page = read(man_page(app_, app_.find_command("train"))),
+  const std::string page = rendered_text(man_page(app_, app_.find_command("train"))),
                     codes = page.substr(page.find("EXIT STATUS"));
   for (const int code :
        {kExitError, kExitUsage, kExitInterrupted, kExitPeerLost, kExitTakenOver, kExitOutOfMemory, kExitDeviceFailure})
     EXPECT_NE(codes.find(str("\n", code, "\n")), std::string::npos) << codes;
 }
 
-TEST_F(ManPage, OfTheProgramNamesThePagesOfItsCommands) {
+TEST_F(ManPage, ThePageOfTheProgramNamesThoseOfItsCommands) {
   EXPECT_EQ(man_page_name(app_, app_), "ringmaster.1");
-  const std::string page = read(man_page(app_, app_));
+  const std::string page = rendered_text(man_page(app_, app_));
   for (const std::string& name : app_.command_names())
     EXPECT_NE(page.find("ringmaster-" + name + "(1)"), std::string::npos) << name;
 }
 
-// A line of text that begins with a dot would be a request, and be missing.
-TEST_F(ManPage, NoTextIsTakenForARequest) {
+// Without an escape, a line of text that begins with a dot would be a request and not be shown.
+TEST_F(ManPage, LinesThatLookLikeRequestsAreEscaped) {
   const Command command = app_.add_subcommand("odd", "Odd");
   command.footer(".hidden\n'too\nback\\slash");
   EXPECT_NE(man_page(app_, command).find("\n\\&.hidden\n\\&'too\nback\\eslash\n"), std::string::npos);

@@ -1,4 +1,4 @@
-// Requests of OpenAI's protocol, above all wrong ones, and the replies.
+// Requests of OpenAI's protocol, mostly invalid ones, and the replies.
 #include "cli/openai.h"
 
 #include <gtest/gtest.h>
@@ -37,11 +37,11 @@ TEST(OpenAi, ReadsACompletion) {
   EXPECT_EQ(r.stops, (std::vector<std::string>{"a", "b"}));
   EXPECT_TRUE(r.stream && r.usage && !r.chat);
   const CompletionRequest usual = parse_completion(R"({"prompt":"x"})", kLimits);
-  EXPECT_EQ(usual.max_tokens, 100);  // the limit, which is less than the default
+  EXPECT_EQ(usual.max_tokens, 100);  // the limit, which is lower than the default
   EXPECT_EQ(usual.sampling.temperature, 1);
 }
 
-TEST(OpenAi, ARequestThatSaysNothingIsDrawnAsPublished) {
+TEST(OpenAi, ARequestWithoutSamplingTakesThatOfTheModel) {
   ServeLimits limits = kLimits;
   limits.usual = {.temperature = 0.6, .top_k = 20, .top_p = 0.9, .repetition_penalty = 1.1};
   const Sampling usual = parse_completion(R"({"prompt": "a"})", limits).sampling;
@@ -77,7 +77,7 @@ struct Wrong {
 void PrintTo(const Wrong& w, std::ostream* out) { *out << w.body; }
 class OpenAiRefuses : public testing::TestWithParam<Wrong> {};
 
-TEST_P(OpenAiRefuses, ByName) {
+TEST_P(OpenAiRefuses, ARequestByTheNameOfItsParameter) {
   const ApiError e = refused(GetParam().body);
   EXPECT_EQ(e.status, 400) << e.what();
   EXPECT_EQ(e.param, GetParam().param) << e.what();
@@ -118,7 +118,7 @@ TEST(OpenAi, RefusesWrongChats) {
   EXPECT_EQ(refused(begin + R"("model":"other"})", true).status, 404);
 }
 
-// What walks such a body recurses.
+// Code that walks such a body is recursive.
 TEST(OpenAi, RefusesABodyThatIsNestedTooDeeply) {
   const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
   for (const std::string& body : {"{\"prompt\":\"x\",\"model\":" + deep + "}", deep})
@@ -142,12 +142,12 @@ TEST(OpenAi, RefusesOtherModels) {
   EXPECT_EQ(error["error"]["type"], "invalid_request_error");
 }
 
-TEST(OpenAi, AStreamIsEventsThatEnd) {
+TEST(OpenAi, AStreamEndsWithDone) {
   CompletionRequest r;
   r.usage = true;
   const CompletionReply reply(r, "m");
   const std::string piece = reply.piece("a\n\nb");
-  EXPECT_EQ(piece.find("\n\n"), piece.size() - 2);  // one event
+  EXPECT_EQ(piece.find("\n\n"), piece.size() - 2);  // there is one event
   EXPECT_EQ(json::parse(piece.substr(6))["choices"][0]["text"], "a\n\nb");
   const std::string last = reply.last("length", {3, 4});
   EXPECT_NE(last.find(R"("finish_reason":"length")"), std::string::npos);
@@ -160,7 +160,7 @@ TEST(OpenAi, AStreamIsEventsThatEnd) {
   EXPECT_EQ(whole["usage"]["completion_tokens"], 2);
 }
 
-// As the reference of the API has them: who speaks, then pieces, then an empty delta with the reason.
+// As in OpenAI's API reference: a delta with the role, then pieces, then an empty delta with the finish reason.
 TEST(OpenAi, AChatIsStreamedInDeltas) {
   CompletionRequest r;
   r.chat = r.usage = true;

@@ -1,4 +1,4 @@
-// `ringmaster plan`, as it is run.
+// `ringmaster plan`, run as a process.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@ Finished plan(std::vector<std::string> words) {
   return run_process(words);
 }
 
-// Plans need no corpus, except for the model's vocabulary if that is not given.
+// Plans need no corpus if the settings give the size of the vocabulary.
 TEST(PlanCommand, SettingsNeedNoCorpus) {
   const std::string file = testing::TempDir() + "plan_without_corpus.yaml";
   std::ofstream(file) << "model: {layers: 1, width: 32, heads: 2, context: 64}\n"
@@ -39,7 +39,7 @@ TEST(PlanCommand, SettingsNeedNoCorpus) {
   std::filesystem::remove(file);
 }
 
-TEST(PlanCommand, TheSettingsItPrintsAreThoseOfTheLayout) {
+TEST(PlanCommand, PrintedSettingsAreThoseOfTheLayout) {
   const Finished given = plan({"train.recompute=block", "--memory", "500GB"}), chosen = plan({"--memory", "500GB"});
   EXPECT_NE(given.output.find("recompute: block}"), std::string::npos) << given.output;
   EXPECT_NE(given.output.find("all layouts are planned with train.recompute: block because the settings give it"),
@@ -48,7 +48,7 @@ TEST(PlanCommand, TheSettingsItPrintsAreThoseOfTheLayout) {
   EXPECT_EQ(chosen.output.find("all layouts are planned with"), std::string::npos);
 }
 
-TEST(PlanCommand, TheLongestContextComesWithItsSettings) {
+TEST(PlanCommand, TheLongestContextIsPrintedWithItsSettings) {
   const std::string file = testing::TempDir() + "plan_longest.yaml";
   std::ofstream(file) << "model: {layers: 1, width: 32, heads: 2, context: 64, vocab_size: 300}\n"
                          "train: {batch_size: 1, micro_batch: 1}\n";
@@ -64,13 +64,13 @@ TEST(PlanCommand, TheLongestContextComesWithItsSettings) {
   std::filesystem::remove(file);
 }
 
-// The chunk of the fragment of settings that a plan ends with; 0: none.
-int chunk_in(const std::string& output) {
+// Returns the chunk size in the settings that a plan ends with; 0 if there is none.
+int find_chunk(const std::string& output) {
   std::smatch found;
   return std::regex_search(output, found, std::regex(R"(train: \{.*mlp_chunk: (\d+))")) ? std::stoi(found[1]) : 0;
 }
 
-TEST(PlanCommand, TheBudgetOfTheSettingsCounts) {
+TEST(PlanCommand, TheMemoryBudgetOfTheSettingsCounts) {
   const Finished option = plan({"--memory", "60GB"}), bytes = plan({"train.memory_budget=60e9"});
   const Finished share = plan({"--memory", "75GB", "train.memory_budget=0.8"});
   ASSERT_EQ(option.code, 0) << option.output;
@@ -79,16 +79,16 @@ TEST(PlanCommand, TheBudgetOfTheSettingsCounts) {
   EXPECT_NE(plan({}).output, option.output);
 }
 
-TEST(PlanCommand, ChoosesChunksWhereMemoryIsShort) {
+TEST(PlanCommand, ChunksAreChosenIfMemoryIsShort) {
   const Finished roomy = plan({"train.mlp_chunk=auto", "--memory", "500GB"});
   ASSERT_EQ(roomy.code, 0) << roomy.output;
-  EXPECT_EQ(chunk_in(roomy.output), 0);
+  EXPECT_EQ(find_chunk(roomy.output), 0);
   EXPECT_NE(roomy.output.find(" all "), std::string::npos) << roomy.output;
   const Finished tight = plan({"train.mlp_chunk=auto", "--memory", "40GB"});
   ASSERT_EQ(tight.code, 0) << tight.output;
-  EXPECT_GE(chunk_in(tight.output), 4096) << tight.output;
-  // The fragment is what was planned.
-  const Finished again = plan({"train.mlp_chunk=" + std::to_string(chunk_in(tight.output)), "--memory", "40GB"});
+  EXPECT_GE(find_chunk(tight.output), 4096) << tight.output;
+  // A plan with the chosen settings gives the same output.
+  const Finished again = plan({"train.mlp_chunk=" + std::to_string(find_chunk(tight.output)), "--memory", "40GB"});
   EXPECT_EQ(again.output, tight.output);
   const Finished word = plan({"train.mlp_chunk=automatic"});
   EXPECT_NE(word.output.find("train.mlp_chunk"), std::string::npos) << word.output;
@@ -103,7 +103,7 @@ std::vector<std::string> lines_of(const std::string& text) {
 }
 
 // Each row of the table by kind adds up to the peak of the same layout.
-TEST(PlanCommand, ShowsMemoryByKind) {
+TEST(PlanCommand, MemoryIsShownByKind) {
   const Finished two = plan({"--gpus", "2", "--memory", "60GB"});
   ASSERT_EQ(two.code, 0) << two.output;
   const std::vector<std::string> lines = lines_of(two.output);
@@ -122,7 +122,7 @@ TEST(PlanCommand, ShowsMemoryByKind) {
   EXPECT_GT(rows, 1) << two.output;
 }
 
-// A model of a few MiB, whose table was 0.00 in all columns when it was in GiB.
+// The model takes a few MiB: in GiB, all columns of its table would be 0.00.
 TEST(PlanCommand, SmallModelsAreInMiB) {
   const Finished small = run_process(
       {ring_binary(), "plan", source_dir() + "/configs/quickstart.yaml", "--rates", "h100", "model.vocab_size=300"});
@@ -139,7 +139,7 @@ TEST(PlanCommand, SmallModelsAreInMiB) {
   EXPECT_NE(large.output.find("by kind, in GiB"), std::string::npos) << large.output;
 }
 
-TEST(PlanCommand, NamesTheLeastThatWouldDoAndMovesStatesBefore) {
+TEST(PlanCommand, TheMinimumMemoryIsNamedAndAssumesOffloadedStates) {
   const auto least = [](const Finished& f) {
     std::smatch found;
     EXPECT_TRUE(std::regex_search(f.output, found, std::regex("1 process needs at least ([0-9.]+) GiB"))) << f.output;
@@ -155,7 +155,7 @@ TEST(PlanCommand, NamesTheLeastThatWouldDoAndMovesStatesBefore) {
   EXPECT_EQ(plan({"--memory", bytes(0.97 * least(none))}).code, 1);
 }
 
-// As `train` names it, and not as a lack of memory.
+// The error is that of `train` instead of a lack of memory.
 TEST(PlanCommand, MistakesInSettingsAreNamed) {
   for (const std::string& setting : {std::string("train.micro_batch=3"), std::string("model.kv_heads=7")}) {
     const Finished end = plan({setting});
@@ -168,8 +168,8 @@ TEST(PlanCommand, MistakesInSettingsAreNamed) {
   EXPECT_NE(key.output.find("train.micro_batches"), std::string::npos) << key.output;
 }
 
-// 3 processes share no batch of 2, nor the heads.
-TEST(PlanCommand, OneNumberWithoutALayoutDoesNotEndTheOthers) {
+// 3 processes can divide neither a batch of 2 nor the heads.
+TEST(PlanCommand, ANumberOfGpusWithoutALayoutDoesNotEndThePlan) {
   const Finished several = plan({"--gpus", "1,3,2", "train.batch_size=2", "parallel.cp=1"});
   EXPECT_EQ(several.code, 0) << several.output;
   std::size_t at = 0;
@@ -214,7 +214,7 @@ TEST(PlanCommand, DegreesInTheSettingsAreKept) {
   EXPECT_NE(impossible.output.find("parallel degrees tp 8"), std::string::npos) << impossible.output;
 }
 
-// A signal that is pending when the program starts, so that it arrives before the first layout is done.
+// A signal is pending when the program starts, so that the signal arrives before the first layout is planned.
 TEST(PlanCommand, AnInterruptedPlanSaysThatItIsIncomplete) {
   Process process({ring_binary(), "plan", source_dir() + "/bench/shapes/1b.yaml", "--rates", "h100", "--gpus", "64",
                    "--longest-context", "train.batch_size=64", "train.recompute=auto"},
@@ -233,7 +233,7 @@ TEST(PlanCommand, AnInterruptedPlanSaysThatItIsIncomplete) {
   EXPECT_EQ(end.output.find("longest context"), std::string::npos) << end.output;
 }
 
-// A model of 300 tokens on this machine, which may have no GPU: run.device=auto is what settings usually say.
+// Plans a model with 300 tokens on this machine, which may have no GPU, with run.device=auto as most settings have it.
 Finished plan_here(std::vector<std::string> words) {
   words.insert(words.begin(), {ring_binary(), "plan", source_dir() + "/configs/quickstart.yaml", "model.vocab_size=300",
                                "model.layers=1", "train.micro_batch=1", "train.batch_size=16", "--rows", "1"});
@@ -265,8 +265,8 @@ TEST(PlanCommand, GpusAreAskedForAndGpusArePlanned) {
   EXPECT_EQ(rates.substr(rates.find("\n2 GPUs")), two.substr(two.find("\n2 GPUs")));
 }
 
-// A million steps, or the tokens of as many, at the speed that the table shows for the first layout.
-TEST(PlanCommand, SaysHowLongTheWholeRunTakes) {
+// The length is a million steps, or as many tokens, at the speed that the table shows for the first layout.
+TEST(PlanCommand, TheDurationOfTheWholeRunIsShown) {
   const auto hours = [](const std::vector<std::string>& length) {
     std::vector<std::string> words = length;
     words.insert(words.begin(), "train.steps=0");
@@ -299,8 +299,8 @@ double seconds_of_children() {
   return static_cast<double>(used.ru_utime.tv_sec) + 1e-6 * static_cast<double>(used.ru_utime.tv_usec);
 }
 
-// Block patterns have a million blocks at this context, for each layer of each plan that is looked at.
-TEST(PlanCommand, AdviceComparesKindsOfAttentionInAMoment) {
+// At this context, block patterns have a million blocks in each layer of each plan.
+TEST(PlanCommand, AdviceComparesKindsOfAttentionQuickly) {
   const double begin = seconds_of_children();
   ASSERT_EQ(plan({}).code, 0);
   const double planned = seconds_of_children();
@@ -313,7 +313,7 @@ TEST(PlanCommand, AdviceComparesKindsOfAttentionInAMoment) {
   EXPECT_LT(advised - planned, 1 + 25 * (planned - begin));
 }
 
-// Rates that are measured here, what they predict of a step, and that step.
+// Rates measured on this machine, the step time that they predict, and that step.
 class Calibrated : public testing::Test {
  protected:
   void SetUp() override {
@@ -348,10 +348,10 @@ TEST_F(Calibrated, RatesPredictTheStepsOfThisMachine) {
   std::smatch found;
   ASSERT_TRUE(std::regex_search(step.output, found, std::regex(R"(step [0-9.]+ ms, ([0-9.]+) of the measured time)")))
       << step.output;
-  EXPECT_GT(std::stod(found[1]), 0) << step.output;  // a shared machine does not tell how close it is
+  EXPECT_GT(std::stod(found[1]), 0) << step.output;  // a shared machine does not allow a tighter check
 }
 
-TEST_F(Calibrated, AFileKeepsWhatARunDoesNotMeasure) {
+TEST_F(Calibrated, AFileKeepsRatesThatAreNotMeasured) {
   const std::string rates = path("rates.yaml");
   const std::string all =
       "peak_flops: 1e9\nbytes_per_second: 1e9\nlink_bytes_per_second: 12345\n"
@@ -371,7 +371,7 @@ TEST_F(Calibrated, AFileKeepsWhatARunDoesNotMeasure) {
   EXPECT_EQ(ring({"plan", "--rates", rates}, {"train.precision=bf16"}).code, 0);
 }
 
-// A plan and what a run begins with read the same key, and say alike what is wrong with it.
+// `plan` and `bench step` read the same key, and give the same error if it is wrong.
 TEST_F(Calibrated, SettingsNameRatesForPlansAndRuns) {
   write("rates.yaml",
         "device: cpu\npeak_flops: 1e9\nbytes_per_second: 1e9\n"
@@ -390,8 +390,8 @@ TEST_F(Calibrated, SettingsNameRatesForPlansAndRuns) {
   }
 }
 
-// No data sheet says what a CPU can do, and a GPU's is none of its business.
-TEST_F(Calibrated, BenchStepPrintsNoMfuOfACpuUnlessToldItsPeak) {
+// A CPU has no peak from a data sheet, and that of a GPU must not be used for it.
+TEST_F(Calibrated, BenchStepPrintsMfuOfACpuOnlyIfGivenItsPeak) {
   const std::vector<std::string> words = {"bench", "step", "--steps", "1", "--warmup", "0", "--no-ceilings"};
   const Finished step = ring(words);
   ASSERT_EQ(step.code, 0) << step.output;
@@ -403,8 +403,8 @@ TEST_F(Calibrated, BenchStepPrintsNoMfuOfACpuUnlessToldItsPeak) {
 
 class DistCalibrated : public Calibrated {};
 
-// Two processes measure the link between them as well, which one alone leaves as it is.
-TEST_F(DistCalibrated, TheLinkIsMeasuredByAllTogether) {
+// Two processes also measure the link between them. One process alone keeps the rate of the link in the file.
+TEST_F(DistCalibrated, AllProcessesMeasureTheLink) {
   const std::string rates = path("rates.yaml");
   const Finished measured = ring({"launch", "-n", "2", "--", "bench", "calibrate", "--out", rates});
   ASSERT_EQ(measured.code, 0) << measured.output;
@@ -413,7 +413,7 @@ TEST_F(DistCalibrated, TheLinkIsMeasuredByAllTogether) {
     EXPECT_TRUE(std::regex_search(output, found, std::regex("\\b" + key + ": ([0-9.e+-]+)"))) << key << output;
     return found.empty() ? -1 : std::stod(found[1]);
   };
-  // Both are of one host's memory, on a machine that may be busy.
+  // Both rates are of one host's memory, on a machine that may be busy.
   for (const char* key : {"link_bytes_per_second", "collective_bytes_per_second"}) {
     EXPECT_GT(number(measured.output, key), 1e6);
     EXPECT_LT(number(measured.output, key), 2e11);

@@ -29,13 +29,13 @@ pid_t child_of(pid_t parent) {
   return child;
 }
 
-// A command that does not end by itself within the test and has no way of its own to stop.
+// The command does not end by itself within the test and does not handle signals itself.
 TEST(DistProcess1, EndsOnSignals) {
   if (run_process(in_container({"/bin/true"})).code != 0) GTEST_SKIP() << "unshare may not make a container here";
   for (const int number : {SIGTERM, SIGINT}) {
     Process command(in_container({ring_binary(), "bench", "step", source_dir() + "/configs/nanogpt_cpu.yaml", "--steps",
                                   "1000000", "--no-ceilings", "run.device=cpu", "run.threads=1"}));
-    // Repeated, because the first ones may come before the program looks for them.
+    // Signals are repeated, because the first ones may arrive before the program handles signals.
     while (command.running()) {
       if (const pid_t child = child_of(command.pid()); child > 0) kill(child, number);
       std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -1,4 +1,4 @@
-// `ringmaster serve` of a small trained model, asked over loopback.
+// `ringmaster serve` with a small trained model, over loopback.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,8 +30,8 @@ class ServeTest : public ServedModel {
     if (!http_available()) GTEST_SKIP() << "this build has no HTTP";
     ServedModel::SetUp();
   }
-  // Waits until the server computes: it takes no time of a CPU otherwise.
-  void wait_until_it_writes() const {
+  // Waits until the server computes: otherwise it uses no CPU time.
+  void wait_until_it_computes() const {
     const auto ticks = [&] {  // of user time
       std::ifstream file(str("/proc/", server_->pid(), "/stat"));
       const std::string text((std::istreambuf_iterator<char>(file)), {});
@@ -67,7 +67,7 @@ TEST_F(ServeTest, AnswersAsOpenAiDoes) {
   EXPECT_EQ(server_->wait().code, 0);
 }
 
-TEST_F(ServeTest, Streams) {
+TEST_F(ServeTest, TextIsStreamed) {
   serve();
   const json body = {{"prompt", "aaaa"}, {"max_tokens", 8}, {"temperature", 0}, {"stream", true}};
   const test::HttpAnswer a = http_post(at_, "/v1/completions", body.dump());
@@ -81,7 +81,7 @@ TEST_F(ServeTest, Streams) {
   EXPECT_TRUE(a.body.ends_with("data: [DONE]\n\n"));
 }
 
-// Who leaves in the middle makes way for the next.
+// A client that disconnects in the middle of a text frees the model for the next request.
 TEST_F(ServeTest, AClientThatLeavesEndsItsText) {
   serve({"--max-tokens", "100000000"});
   const std::string body = R"({"prompt":"a","max_tokens":100000000,"stream":true,"temperature":0})";
@@ -96,7 +96,7 @@ TEST_F(ServeTest, AClientThatLeavesEndsItsText) {
   EXPECT_EQ(complete({{"prompt", "a"}, {"max_tokens", 1}, {"temperature", 0}})["usage"]["completion_tokens"], 1);
 }
 
-// Nobody notices it by what was sent, as nothing was.
+// Nothing was sent to the client yet, so that no failed write reveals that it has disconnected.
 TEST_F(ServeTest, AClientThatLeavesEndsItsWholeReply) {
   serve({"--max-tokens", "100000000"});
   const std::string body = R"({"prompt":"a","max_tokens":100000000,"temperature":0})";
@@ -106,13 +106,13 @@ TEST_F(ServeTest, AClientThatLeavesEndsItsWholeReply) {
     send_all(fd,
              str("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: ", body.size(), "\r\n\r\n", body),
              deadline);
-    wait_until_it_writes();
+    wait_until_it_computes();
   }
   const json next = complete({{"prompt", "a"}, {"max_tokens", 1}, {"temperature", 0}});
   EXPECT_EQ(next.value("usage", json()).value("completion_tokens", 0), 1) << next;
 }
 
-// A stream that has begun cannot say it.
+// A stream that has begun cannot report the error to the client.
 TEST_F(ServeTest, AnErrorInTheMiddleOfATextIsLogged) {
   Session session = open_session(path("run"), {.threads = 1, .device = DeviceChoice::cpu});
   const Parameters& all = session.model->parameters();
@@ -127,19 +127,19 @@ TEST_F(ServeTest, AnErrorInTheMiddleOfATextIsLogged) {
   EXPECT_NE(logged.find("a text ended with an error: "), std::string::npos) << logged;
 }
 
-// While a text is written, the server ends when it is told to.
-TEST_F(ServeTest, EndsInTheMiddleOfAText) {
+// The server ends on SIGTERM while it writes a text.
+TEST_F(ServeTest, SigtermEndsTheServerInTheMiddleOfAText) {
   serve({"--max-tokens", "100000000"});
   const std::string body = R"({"prompt":"a","max_tokens":100000000,"temperature":0})";
   std::thread asking([&] { http_post(at_, "/v1/completions", body); });
-  wait_until_it_writes();
+  wait_until_it_computes();
   server_->signal(SIGTERM);
   EXPECT_EQ(server_->wait().code, 0);
   asking.join();
 }
 
-// One text at a time, eight that wait, and no more.
-TEST_F(ServeTest, BoundsItsQueue) {
+// One text is written at a time, and at most eight requests wait.
+TEST_F(ServeTest, TheQueueIsBounded) {
   serve({"--max-tokens", "100000000"});
   const std::string body = R"({"prompt":"a","max_tokens":100000000,"stream":true,"temperature":0})";
   const auto deadline = AwakeClock::now() + std::chrono::seconds(60);
@@ -151,9 +151,10 @@ TEST_F(ServeTest, BoundsItsQueue) {
     send_all(clients.back(), request, deadline);
     if (i == 0) recv_exactly(clients[0], 500, deadline);
   }
-  const std::string beyond = json({{"prompt", std::string(64, 'a')}}).dump();  // which nobody finds out without a turn
+  // A prompt that is too long, which the server notices only at the request's turn.
+  const std::string beyond = json({{"prompt", std::string(64, 'a')}}).dump();
   const auto others_wait = [&] { return http_post(at_, "/v1/completions", beyond); };
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // until they do
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // until all of them wait
   const test::HttpAnswer refused = others_wait();
   EXPECT_EQ(refused.status, 429) << refused.body;
   EXPECT_TRUE(refused.headers.contains("Retry-After"));
@@ -163,7 +164,7 @@ TEST_F(ServeTest, BoundsItsQueue) {
   EXPECT_EQ(server_->wait().code, 0);
 }
 
-TEST_F(ServeTest, RefusesInJson) {
+TEST_F(ServeTest, ErrorsAreJson) {
   serve();
   const auto refused = [&](const std::string& path, const std::string& body, int status, const char* word) {
     const test::HttpAnswer a = http_post(at_, path, body);

@@ -1,5 +1,5 @@
 #pragma once
-// A small model that a test trains and lets `ringmaster serve` answer with.
+// A small model that a test trains and serves with `ringmaster serve`.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ class ServedModel : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  // Makes c.h5.
+  // Writes the corpus c.h5.
   virtual void prepare() {
     std::ofstream(folder_ / "text.txt") << std::string(4000, 'a') << "\n";
     ok({"data", "prepare", "--input", path("text.txt"), "--tokenizer", "bytes", "--output", path("c.h5")});

@@ -1,5 +1,5 @@
-// Every command with closed, full and broken standard streams: nothing foreign in any file, and an exit code that says
-// whether the result arrived.
+// Runs every command with closed, full and broken standard streams: files get no output of a stream, and the exit code
+// tells whether the result was delivered.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-enum class Stream { file, closed, full, broken };  // broken: a pipe whose reader has left
+enum class Stream { file, closed, full, broken };  // broken: a pipe whose reader has closed it
 
 struct Streams {
   const char* name;
@@ -52,7 +52,7 @@ std::string read_file(const fs::path& p) {
   return out.str();
 }
 
-// In the child.
+// Runs in the child process.
 void set_stream(int fd, Stream s, const char* file) {
   close(fd);
   if (s == Stream::file) dup2(open(file, fd == 0 ? O_RDONLY : O_WRONLY | O_CREAT | O_TRUNC, 0600), fd);
@@ -71,7 +71,7 @@ struct Limits {
   rlim_t file_bytes = RLIM_INFINITY;
 };
 
-// Exit code, or -signal. In `folder`; what it says is in out and err beside it.
+// Runs a command in `folder`. Returns its exit code, or -signal. Its output is in FOLDER.out and FOLDER.err.
 int run(const fs::path& folder, const Words& arguments, const Streams& streams = {.name = "plain"},
         const Limits& limits = {}) {
   const std::string out = folder.string() + ".out", err = folder.string() + ".err", in = folder.string() + ".in";
@@ -86,7 +86,7 @@ int run(const fs::path& folder, const Words& arguments, const Streams& streams =
     std::vector<char*> argv = {const_cast<char*>("ringmaster")};
     for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
     argv.push_back(nullptr);
-    set_stream(2, streams.err, err.c_str());  // the lowest last: a closed one stays the lowest free
+    set_stream(2, streams.err, err.c_str());  // the lowest number last: if closed, it stays the lowest free number
     set_stream(1, streams.out, out.c_str());
     set_stream(0, streams.in, in.c_str());
     execv(test::ring_binary().c_str(), argv.data());
@@ -107,7 +107,7 @@ train: {batch_size: 2, steps: 4, log_interval: 1, eval_interval: 2}
 struct Command {
   const char* name;
   Words arguments;
-  bool says_result = true;  // false: what it shows is progress, which may be lost
+  bool says_result = true;  // false if standard output is only progress, which may be lost
   bool reads_input = false;
 };
 void PrintTo(const Command& c, std::ostream* out) { *out << c.name; }
@@ -143,11 +143,11 @@ const std::vector<Command>& commands() {
   return all;
 }
 
-// Its bytes repeat from run to run; times are in the others.
+// Returns whether every run writes the same bytes; other files contain times.
 bool repeats(const fs::path& file) {
   const std::string name = file.filename().string();
   return name != "log.txt" && name != "metrics.jsonl" && name != "lock" && name.find("events.out") != 0 &&
-         name != "manifest.json" && name != "memory.json" &&  // what was free
+         name != "manifest.json" && name != "memory.json" &&  // memory that was free
          file.extension() != ".log" && file.parent_path().filename() != "writers";
 }
 
@@ -162,14 +162,14 @@ void expect_records(const fs::path& file) {
   for (std::string line; std::getline(lines, line);) EXPECT_TRUE(nlohmann::json::accept(line)) << file << ": " << line;
 }
 
-// Contents of all files by path; of those that do not repeat, nothing, after a look at their form.
+// Returns the contents of all files by path. For files that differ between runs, checks their form and returns "".
 std::map<std::string, std::string> contents(const fs::path& folder) {
   std::map<std::string, std::string> all;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     if (!entry.is_regular_file()) continue;
     std::string name = fs::relative(entry.path(), folder).string();
     const std::size_t events = name.find("events.out");
-    if (events != std::string::npos) name.resize(events + 10);  // a time and a process are in its name
+    if (events != std::string::npos) name.resize(events + 10);  // its name contains a time and a process
     if (entry.path().filename() == "log.txt") expect_dated_lines(entry.path());
     if (entry.path().filename() == "metrics.jsonl") expect_records(entry.path());
     all[name] = repeats(entry.path()) ? read_file(entry.path()) : "";
@@ -201,8 +201,8 @@ class StreamsFolder : public testing::Test {
   }
   static void TearDownTestSuite() { fs::remove_all(root_); }
 
-  // A copy of what the commands start from.
-  static fs::path fresh(const std::string& name) {
+  // Copies the folder that all commands start from.
+  static fs::path copy_base(const std::string& name) {
     const fs::path folder = root_ / name;
     fs::remove_all(folder);
     fs::copy(root_ / "base", folder, fs::copy_options::recursive);
@@ -216,8 +216,8 @@ fs::path StreamsFolder::root_;
 
 class SlowStreams : public StreamsFolder, public testing::WithParamInterface<Command> {};
 
-// Every second one, and all at once: commands that are neighbours in their list take turns, so that half of the
-// commands meet each, and each command meets an output that fails in one way or two.
+// Returns half of the cases, in turns between commands that are neighbours in the list, and the case of all streams at
+// once. Half of the commands meet each case, and each command has outputs that fail in one or two ways.
 std::vector<Streams> streams_for(const Command& c) {
   const auto same = [&](const Command& other) { return std::string(other.name) == c.name; };
   const auto number = static_cast<std::size_t>(std::ranges::find_if(commands(), same) - commands().begin());
@@ -232,10 +232,10 @@ int expected_code(const Command& c, const Streams& s, int plain) {
   return plain;
 }
 
-TEST_P(SlowStreams, LeaveFilesAloneAndTellWhatIsLost) {
+TEST_P(SlowStreams, FilesAreUnchangedAndLostOutputIsReported) {
   const Command& c = GetParam();
   if (c.arguments[0] == "launch" && !gloo_available()) GTEST_SKIP() << "this build has no Gloo";
-  const fs::path folder = fresh("plain");
+  const fs::path folder = copy_base("plain");
   const int plain = run(folder, c.arguments);
   EXPECT_GE(plain, 0);
   if (std::string(c.name) != "doctor") {
@@ -244,7 +244,7 @@ TEST_P(SlowStreams, LeaveFilesAloneAndTellWhatIsLost) {
   const std::map<std::string, std::string> wanted = contents(folder);
   for (const Streams& s : streams_for(c)) {
     SCOPED_TRACE(s.name);
-    const fs::path other = fresh("other");
+    const fs::path other = copy_base("other");
     fs::remove(other.string() + ".err");
     EXPECT_EQ(run(other, c.arguments, s), expected_code(c, s, plain)) << err(other);
     const std::map<std::string, std::string> got = contents(other);
@@ -271,9 +271,10 @@ INSTANTIATE_TEST_SUITE_P(Commands, SlowStreams, testing::ValuesIn(commands()),
 
 class SlowFileLimit : public StreamsFolder {
  protected:
-  // No file may grow beyond so many bytes: the one that is too large is named, and nothing of it stays.
+  // Runs a command when no file may grow beyond `bytes`: it must name the file that is too large, and leave nothing of
+  // it.
   static void expect_refused(const Words& arguments, rlim_t bytes, const std::string& file) {
-    const fs::path folder = fresh("limited");
+    const fs::path folder = copy_base("limited");
     const std::map<std::string, std::string> before = contents(folder);
     EXPECT_EQ(run(folder, arguments, {.name = "plain"}, {bytes}), 1) << err(folder);
     EXPECT_NE(err(folder).find(file), std::string::npos) << err(folder);
@@ -282,7 +283,7 @@ class SlowFileLimit : public StreamsFolder {
   }
 };
 
-TEST_F(SlowFileLimit, OutputsOfCommands) {
+TEST_F(SlowFileLimit, OutputsThatAreTooLargeAreRemoved) {
   expect_refused({"data", "prepare", "--input", "text.txt", "--tokenizer", "bytes", "--output", "new.h5"}, 3000,
                  "new.h5");
   expect_refused({"tokenizer", "train", "--kind", "chars", "--input", "text.txt", "--output", "new.rmt"}, 500,
@@ -290,8 +291,8 @@ TEST_F(SlowFileLimit, OutputsOfCommands) {
   expect_refused({"attention", "show", "t.yaml", "--svg", "new.svg"}, 500, "new.svg");
 }
 
-TEST_F(SlowFileLimit, ACheckpointThatDoesNotFitLeavesTheOneBefore) {
-  const fs::path folder = fresh("limited");
+TEST_F(SlowFileLimit, ACheckpointThatDoesNotFitKeepsTheOneBefore) {
+  const fs::path folder = copy_base("limited");
   const Words command = {"train", "runs/t", "train.steps=6", "--allow-changes"};
   EXPECT_EQ(run(folder, command, {.name = "plain"}, {60'000}), 1) << err(folder);
   EXPECT_NE(err(folder).find("shard-00000.h5"), std::string::npos) << err(folder);
@@ -302,8 +303,8 @@ TEST_F(SlowFileLimit, ACheckpointThatDoesNotFitLeavesTheOneBefore) {
     EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
 }
 
-TEST_F(SlowFileLimit, ALogThatCannotBeWrittenIsNamedAndTheRunGoesOn) {
-  const fs::path folder = fresh("limited");
+TEST_F(SlowFileLimit, ALogThatCannotBeWrittenIsNamedAndTheRunContinues) {
+  const fs::path folder = copy_base("limited");
   fs::remove(folder / "runs/t/log.txt");
   fs::create_symlink("/dev/full", folder / "runs/t/log.txt");
   EXPECT_EQ(run(folder, {"train", "runs/t", "train.steps=6", "--allow-changes"}), 0) << err(folder);

@@ -1,4 +1,4 @@
-// `ringmaster sweep`: what its files say, and the real program, also stopped and started again.
+// `ringmaster sweep`: its files, and the program, also stopped and started again.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -58,7 +58,7 @@ TEST_F(SweepTest, AGridHasEachCombination) {
   EXPECT_EQ(p.runs[5].settings, (std::vector<std::string>{"optimizer.lr=0.003", "train.batch_size=8"}));
 }
 
-TEST_F(SweepTest, DrawsFillTheirRangesAndDoNotDependOnHowMany) {
+TEST_F(SweepTest, DrawsFillTheirRangesAndDoNotDependOnTheirNumber) {
   const std::string settings = "settings: {optimizer.lr: {from: 1e-4, to: 1e-2, scale: log}, x: [a, b]}\n";
   const SweepPlan p = plan(settings + "runs: 400\n");
   int below = 0;
@@ -69,13 +69,13 @@ TEST_F(SweepTest, DrawsFillTheirRangesAndDoNotDependOnHowMany) {
     below += lr < 1e-3;
     words.insert(r.settings[1]);
   }
-  EXPECT_NEAR(below, 200, 50);  // half of them, within five standard deviations
+  EXPECT_NEAR(below, 200, 50);  // half of the draws, within five standard deviations
   EXPECT_EQ(words, (std::set<std::string>{"x=a", "x=b"}));
   EXPECT_EQ(plan(settings + "runs: 7\n").runs[6].settings, p.runs[6].settings);
   EXPECT_NE(plan(settings + "runs: 7\nseed: 2\n").runs[6].settings, p.runs[6].settings);
 }
 
-TEST_F(SweepTest, SlipsAreNamedByFileLineAndKey) {
+TEST_F(SweepTest, MistakesAreNamedByFileLineAndKey) {
   const std::string head = "train: t.yaml\ndirectory: d\n";
   EXPECT_TRUE(refused("[").starts_with(at("s.yaml") + ":")) << refused("[");
   EXPECT_NE(refused("a").find("a section of"), std::string::npos);
@@ -112,7 +112,7 @@ class SweepRuns : public SweepTest {
   }
 };
 
-TEST_F(SweepRuns, TrainsEachAndShowsTheBestFirst) {
+TEST_F(SweepRuns, AllRunsAreTrainedAndTheBestIsShownFirst) {
   prepare(30, "{optimizer.lr: [1e-9, 1e-2]}");
   const test::Finished plan = sweep({"--dry-run"});
   EXPECT_EQ(plan.code, 0) << plan.output;
@@ -127,7 +127,7 @@ TEST_F(SweepRuns, TrainsEachAndShowsTheBestFirst) {
   EXPECT_LT(best, worst) << done.output;
   const auto written = fs::last_write_time(at("runs/002/metrics.jsonl"));
   EXPECT_EQ(sweep({}).code, 0);
-  EXPECT_EQ(fs::last_write_time(at("runs/002/metrics.jsonl")), written);  // nothing is done twice
+  EXPECT_EQ(fs::last_write_time(at("runs/002/metrics.jsonl")), written);  // finished runs are not repeated
   std::ifstream settings(at("runs/002/config.yaml"));
   EXPECT_NE(std::string((std::istreambuf_iterator<char>(settings)), {}).find("name: \"002\""), std::string::npos);
   write("s.yaml", str("train: ", at("t.yaml"), "\ndirectory: ", at("runs"), "\nsettings: {optimizer.lr: [1, 2]}\n"));
@@ -136,7 +136,7 @@ TEST_F(SweepRuns, TrainsEachAndShowsTheBestFirst) {
   EXPECT_NE(other.output.find("started with other runs"), std::string::npos) << other.output;
 }
 
-// Wherever it stands in the plan.
+// The run is ranked last, wherever it is in the plan.
 TEST_F(SweepRuns, ALossThatIsNoNumberIsTheWorst) {
   prepare(2, "{optimizer.lr: [1e-3, 2e-3, 1e-4]}");
   EXPECT_EQ(sweep({}).code, 0);
@@ -154,7 +154,7 @@ TEST_F(SweepRuns, ALossThatIsNoNumberIsTheWorst) {
   EXPECT_TRUE(best < middle && middle < worst && worst != std::string::npos) << table;
 }
 
-TEST_F(SweepRuns, GoesOnWhereItWasStopped) {
+TEST_F(SweepRuns, AStoppedSweepResumes) {
   prepare(1'000'000, "{optimizer.lr: [1e-3, 2e-3], train.steps: [100000]}");
   test::Process first({test::ring_binary(), "sweep", at("s.yaml")});
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -186,7 +186,7 @@ TEST_F(SweepRuns, AFailureDoesNotStopTheOthers) {
   EXPECT_EQ(summarize_run(at("runs/002")).status, kRunFinished);
 }
 
-TEST_F(SweepRuns, ASlipInTheLastRunShowsBeforeTheFirstBegins) {
+TEST_F(SweepRuns, AMistakeInTheLastRunIsReportedBeforeTheFirstBegins) {
   prepare(3, "{optimizer.lr: [1e-3, fast]}");
   const test::Finished wrong = sweep({});
   EXPECT_EQ(wrong.code, 1);

@@ -1,4 +1,4 @@
-// What `ringmaster watch` draws.
+// Output of `ringmaster watch`.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/ioctl.h>
@@ -51,7 +51,7 @@ ReportRun a_run() {
   return run;
 }
 
-TEST(Watch, TimeLeftIsThatOfTheMedianStep) {
+TEST(Watch, TimeLeftFollowsFromTheMedianStep) {
   EXPECT_DOUBLE_EQ(*seconds_left(a_run()), 600 * 0.05);
   ReportRun run = a_run();
   run.summary.step = 1000;
@@ -59,7 +59,7 @@ TEST(Watch, TimeLeftIsThatOfTheMedianStep) {
   EXPECT_FALSE(seconds_left(ReportRun{}));
 }
 
-TEST(Watch, ShowsARunInEightyColumns) {
+TEST(Watch, ARunIsShownInEightyColumns) {
   const std::vector<std::string> lines = watch_lines(a_run(), 80);
   const auto line = [&](const std::string& name) {
     for (const std::string& l : lines)
@@ -76,7 +76,7 @@ TEST(Watch, ShowsARunInEightyColumns) {
   for (const std::string& l : lines) EXPECT_LE(characters(l), 80u) << l;
 }
 
-// The widest values leave a space before the next column.
+// The widest values still leave a space before the next column.
 TEST(Watch, LongStepsAreInSecondsAndColumnsDoNotTouch) {
   ReportRun run = a_run();
   run.curves["train/step_ms"].push_back({401, 2366});
@@ -91,7 +91,7 @@ TEST(Watch, LongStepsAreInSecondsAndColumnsDoNotTouch) {
   EXPECT_TRUE(has("restarts    1234567890 step 200"));
 }
 
-TEST(Watch, StaysInItsColumnsWhateverARunIsCalled) {
+TEST(Watch, LinesStayInTheirColumnsWhateverTheRunIsCalled) {
   ReportRun run = a_run();
   run.summary.path = "\x1b[2J\xff" + std::string(500, 'x') + "\n";
   run.summary.note = "\xe2\x82";
@@ -107,8 +107,8 @@ TEST(Watch, StaysInItsColumnsWhateverARunIsCalled) {
   EXPECT_EQ(watch_lines(run, 80).size(), watch_lines(ReportRun{}, 80).size());
 }
 
-// What the real program writes to a terminal of so many columns.
-std::string on_a_terminal(const std::string& run, unsigned short columns) {
+// Returns the program's output on a terminal of that many columns.
+std::string watch_on_a_terminal(const std::string& run, unsigned short columns) {
   const int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
   if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0) return "";
   const winsize size{.ws_row = 50, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
@@ -124,14 +124,14 @@ std::string on_a_terminal(const std::string& run, unsigned short columns) {
   return all;
 }
 
-TEST(Watch, LeavesTheLastColumnOfATerminalFree) {
+TEST(Watch, TheLastColumnOfATerminalStaysFree) {
   const std::filesystem::path run = std::filesystem::temp_directory_path() / str("ring_watch_", getpid());
   std::filesystem::create_directories(run);
   std::ofstream(run / "config.yaml") << "train: {steps: 10}\n";
   std::ofstream(run / "metrics.jsonl") << R"({"step":10,"group":"train","time":1,"loss":2})"
                                        << "\n";
   for (const unsigned short columns : {30, 80}) {
-    std::istringstream lines(on_a_terminal(run, columns));
+    std::istringstream lines(watch_on_a_terminal(run, columns));
     const std::string erase = "\x1b[K";
     int n = 0;
     for (std::string line; std::getline(lines, line); ++n) {
