@@ -25,12 +25,12 @@ void CheckpointConfig::fields(Fields& f) {
   f("keep_every", keep_every, "also keep every checkpoint whose step is a multiple of this; 0: none",
     in_range(0, kMaxSteps));
   f("on_error", on_error,
-    "if a save fails, continue: train on and retry some steps later; stop: end the run; at the "
-    "end of a run it is always an error",
+    "if a save fails, continue: train on and retry some steps later; stop: end the run; at the end of a run it is "
+    "always an error",
     choices<AfterSaveError>({{"continue", AfterSaveError::go_on}, {"stop", AfterSaveError::stop}}));
   f("on_usr1", on_usr1,
-    "on SIGUSR1, stop: save and end with exit code 75, as schedulers expect before a time limit; "
-    "continue: save and train on",
+    "on SIGUSR1, stop: save and end with exit code 75, as schedulers expect before a time limit; continue: save and "
+    "train on",
     choices<OnUsr1>({{"stop", OnUsr1::stop}, {"continue", OnUsr1::go_on}}));
 }
 

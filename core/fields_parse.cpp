@@ -76,7 +76,7 @@ std::string unit_hint(std::string text, Kind kind, std::string_view key) {
   if (const double seconds = seconds_in_unit_of(key); seconds > 0)
     if (const UnitName* time = unit_named(kTimes, unit)) return ". Write " + in_digits(number * time->factor / seconds);
   if (unit == "%") return kind == Kind::number ? ". Write " + in_digits(number / 100) : "";
-  if (unit == "k") return str(". Write ", digits, "e3, or ", in_digits(1024 * number), " for 1024 each");
+  if (unit == "k") return str(". Write ", digits, "e3, or ", in_digits(1024 * number), " if k means 1024");
   if (const UnitName* binary = unit_named(kBinaryUnits, unit)) return ". Write " + in_digits(number * binary->factor);
   const UnitName* decimal = unit_named(kDecimalUnits, unit);
   return decimal ? str(". Write ", digits, "e", static_cast<int>(std::log10(decimal->factor))) : "";

@@ -34,7 +34,7 @@ const std::vector<KnownDefect>& all_known_defects() {
        {2, 28, 3},
        {2, 28, 9},
        false,
-       "tearing a communicator down after a failure can crash the process",
+       "tearing down a communicator after a failure can crash the process",
        "Install NCCL 2.28.9 or newer (nvidia-nccl-cu13) for recovery without a restart",
        "NVIDIA/nvidia-resiliency-ext, requirements of in-process restart"},
   };

@@ -28,7 +28,7 @@ std::size_t checked_bytes(const Shape& shape, DType dtype) {
 
 Tensor Tensor::wrap(std::shared_ptr<Storage> storage, const Shape& shape, DType dtype) {
   const std::size_t bytes = checked_bytes(shape, dtype);
-  RING_CHECK(bytes <= storage->bytes(), "a ", dtype, shape, " tensor needs ", bytes, " bytes, the storage has ",
+  RING_CHECK(bytes <= storage->bytes(), "a ", dtype, shape, " tensor needs ", bytes, " bytes, but the storage has ",
              storage->bytes());
   Tensor t;
   t.storage_ = std::move(storage);

@@ -171,7 +171,7 @@ void append_escaped(std::string& out, unsigned char c) {
 std::string YamlNode::describe() const {
   switch (type) {
     case Type::null: return "nothing";
-    case Type::scalar: return quoted ? "the text \"" + shown(text) + "\" in quotes" : shown(text);
+    case Type::scalar: return quoted ? "the quoted string \"" + shown(text) + "\"" : shown(text);
     case Type::list: return "a list";
     case Type::map: return "a section";
   }

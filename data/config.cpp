@@ -63,7 +63,7 @@ void PackingConfig::fields(Fields& f) {
     "tokens attend only within their document, and positions restart in each; false: samples are windows of "
     "the token stream, and attention crosses documents");
   f("align", align,
-    "with documents: each starts at a multiple of this in its sample, after padding; set it to the "
+    "with documents: true, each document starts at a multiple of this in its sample, after padding; set it to the "
     "largest segment or block of dilated and block-sparse attention; 1: no padding",
     in_range(1, 1 << 30));
   f("best_fit", best_fit,
@@ -82,7 +82,7 @@ void DataConfig::fields(Fields& f) {
     rank_local());  // the corpora's contents are compared instead
   f("mixture", mixture, "several corpora and their weights, instead of path", at_most_items(1024));
   f("validation_batches", validation_batches,
-    "batches of train.batch_size sequences per evaluation, spread over the validation set; 0: all of it",
+    "batches of train.batch_size sequences per evaluation, spread over the validation set; 0: the whole set",
     in_range(0, (std::int64_t{1} << 31) - 1));
   f("prefetch", prefetch, "micro-batches that a background thread reads ahead; 0: read on demand", in_range(0, 1024),
     rank_local());

@@ -182,7 +182,8 @@ void MegatronDataset::check_documents() const {
     before = boundary;
   }
   if (static_cast<std::uint64_t>(before) != sequences_)
-    fail(index_.path(), " is damaged: its documents end with sequence ", before, " of ", sequences_, kCopy);
+    fail(index_.path(), " is damaged: its documents end with sequence ", before, ", but it has ", sequences_,
+         " sequences", kCopy);
 }
 
 void MegatronDataset::read(std::uint64_t vocab_size, const std::string& owner, Sink& sink) const {

@@ -214,7 +214,7 @@ const char* remedy_for_empty_split(const PreparePlan& plan) {
 void check_result(const PrepareOptions& o, const PreparePlan& plan, const TokenStoreWriter& writer) {
   const std::uint64_t train = writer.tokens(Split::train), validation = writer.tokens(Split::validation);
   if (train + validation == 0)
-    fail("the input has no text that the tokenizer can express: nothing was written to ", o.output);
+    fail("the input has no text that the tokenizer can encode: nothing was written to ", o.output);
   const std::uint64_t documents = writer.documents(Split::train) + writer.documents(Split::validation);
   const auto empty = [&](const char* which) {
     fail("the ", which, " split of ", o.output, " is empty: of ",
@@ -223,7 +223,7 @@ void check_result(const PrepareOptions& o, const PreparePlan& plan, const TokenS
   };
   if (!o.validation_inputs.empty() && (train == 0 || validation == 0))
     fail("the files of --", train == 0 ? "input" : "validation-input",
-         " have no text that the tokenizer can express: nothing was written to ", o.output);
+         " have no text that the tokenizer can encode: nothing was written to ", o.output);
   if (train == 0) empty("training");
   if (validation == 0 && o.validation_fraction > 0) empty("validation");
 }

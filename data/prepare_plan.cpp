@@ -204,8 +204,8 @@ void check_members(const PrepareOptions& o) {
     fail("--chat-template ", o.chat_template, " writes conversations: name those of the records with --chat-field");
   if (m.masked() && o.tokenizer == "chars")
     fail("--tokenizer chars is built from the input's text, but ", m.names(),
-         " of records contain more than text: create the "
-         "tokenizer first, with 'ringmaster tokenizer train --kind chars'");
+         " of records contain more than text: create the tokenizer first, with 'ringmaster tokenizer train --kind "
+         "chars'");
 }
 
 void plan_tokens(const PrepareOptions& options, PreparePlan& plan) {

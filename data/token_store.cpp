@@ -53,7 +53,7 @@ void check_extents(const CorpusIndex& index, const std::string& path) {
   std::vector<ByteExtent> all{{0, sizeof(index)}};
   const auto add = [&](const ByteExtent& e, std::uint64_t wanted) {
     if (e.bytes != wanted || e.offset > index.file_bytes || e.bytes > index.file_bytes - e.offset) {
-      fail(path, " contradicts itself: ", e.bytes, " bytes at ", e.offset, " of a file of ", index.file_bytes,
+      fail(path, " is inconsistent: ", e.bytes, " bytes at ", e.offset, " of a file of ", index.file_bytes,
            " bytes, but ", wanted, " are expected");
     }
     if (e.bytes > 0) all.push_back(e);
@@ -61,12 +61,12 @@ void check_extents(const CorpusIndex& index, const std::string& path) {
   // Upper bound on any count of eight-byte items.
   const std::uint64_t most = index.file_bytes / sizeof(std::uint64_t);
   if (index.vocab_size == 0 || index.vocab_size > kLargestVocabulary || index.block_bytes != kBlockBytes)
-    fail(path, " contradicts itself: a vocabulary of ", index.vocab_size, " tokens, blocks of ", index.block_bytes,
+    fail(path, " is inconsistent: a vocabulary of ", index.vocab_size, " tokens, blocks of ", index.block_bytes,
          " bytes");
   add(index.tokenizer, index.tokenizer.bytes);
   for (const SplitIndex& s : index.splits) {
     if (s.tokens > index.file_bytes || s.documents > most || (s.tokens > 0) != (s.documents > 0))
-      fail(path, " contradicts itself: ", s.tokens, " tokens in ", s.documents, " documents");
+      fail(path, " is inconsistent: ", s.tokens, " tokens in ", s.documents, " documents");
     add(s.token_data, s.tokens * token_width(index.vocab_size));
     add(s.start_data, s.tokens > 0 ? (s.documents + 1) * sizeof(std::uint64_t) : 0);
     add(s.token_hashes, blocks_of(s.token_data.bytes) * sizeof(std::uint64_t));
@@ -76,7 +76,7 @@ void check_extents(const CorpusIndex& index, const std::string& path) {
     const MaskIndex& m = index.masks[i];
     const std::uint64_t tokens = index.splits[i].tokens;
     if (m.targets > (m.data.bytes > 0 ? tokens : 0))
-      fail(path, " contradicts itself: ", m.targets, " targets among ", tokens, " tokens with ", m.data.bytes,
+      fail(path, " is inconsistent: ", m.targets, " targets among ", tokens, " tokens with ", m.data.bytes,
            " bytes of loss mask");
     add(m.data, m.data.bytes > 0 ? mask_bytes(tokens) : 0);
     add(m.hashes, blocks_of(m.data.bytes) * sizeof(std::uint64_t));
@@ -84,11 +84,11 @@ void check_extents(const CorpusIndex& index, const std::string& path) {
   add(index.chat_template, index.chat_template.bytes);
   const bool more = index.chat_template.bytes + index.masks[0].data.bytes + index.masks[1].data.bytes > 0;
   if (more && index.version == kCorpusVersion)
-    fail(path, " contradicts itself: format ", index.version, " has neither loss masks nor chat templates");
+    fail(path, " is inconsistent: format ", index.version, " has neither loss masks nor chat templates");
   std::ranges::sort(all, {}, &ByteExtent::offset);
   for (std::size_t i = 1; i < all.size(); ++i)
     if (all[i].offset < all[i - 1].end())
-      fail(path, " contradicts itself: bytes ", all[i].offset, " to ", all[i - 1].end(), " belong to two sections");
+      fail(path, " is inconsistent: bytes ", all[i].offset, " to ", all[i - 1].end(), " belong to two sections");
 }
 
 void check_structure(const FileHandle& file, const CorpusIndex& index) {
@@ -218,7 +218,7 @@ void TokenSplit::read_mask(std::uint64_t begin, std::size_t count, std::uint8_t*
 
 void TokenSplit::read(std::uint64_t begin, std::size_t count, std::int32_t* out) const {
   RING_CHECK(begin <= tokens_ && count <= tokens_ - begin, name_, " has ", tokens_, " tokens, but ", count,
-             " were requested", " from ", begin);
+             " were requested from ", begin);
   with_remedy([&] {
     token_data_.visit(begin * width_, count * width_, [&](std::span<const std::byte> part) {
       with_tokens(part, width_, [&](const auto& tokens) { out = std::copy(tokens.begin(), tokens.end(), out); });

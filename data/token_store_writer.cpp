@@ -32,7 +32,8 @@ TokenStoreWriter::TokenStoreWriter(std::string path, std::int64_t vocab_size, bo
       masked_(masked),
       vocab_(static_cast<std::uint64_t>(vocab_size)),
       width_(token_width(vocab_)) {
-  RING_CHECK(vocab_size > 0 && vocab_ <= kLargestVocabulary, "a vocabulary of ", vocab_size, " tokens");
+  RING_CHECK(vocab_size > 0 && vocab_ <= kLargestVocabulary, "a vocabulary of ", vocab_size,
+             " tokens is not supported");
   check_writable(path_);
   remove_leftovers(path_);
   for (Stream& s : streams_) {
@@ -80,8 +81,8 @@ void TokenStoreWriter::begin_document(Split split) {
 
 void TokenStoreWriter::append(Split split, std::span<const std::int32_t> tokens, bool count) {
   Stream& s = streams_[static_cast<std::size_t>(split)];
-  RING_CHECK(s.documents > 0, "tokens before the first document");
-  RING_CHECK(count || masked_, "tokens that do not count, in a corpus without a loss mask");
+  RING_CHECK(s.documents > 0, "tokens were appended before the first document");
+  RING_CHECK(count || masked_, "a corpus without a loss mask cannot store tokens that do not count");
   const std::size_t old = s.tokens_buffer.size();
   s.tokens_buffer.resize(old + tokens.size() * width_);
   std::uint32_t largest = 0;
@@ -97,7 +98,7 @@ void TokenStoreWriter::append(Split split, std::span<const std::int32_t> tokens,
     convert(reinterpret_cast<std::uint16_t*>(to));
   else
     convert(reinterpret_cast<std::uint32_t*>(to));
-  RING_CHECK(largest < vocab_, "token ", largest, " outside the vocabulary of ", vocab_);
+  RING_CHECK(largest < vocab_, "token ", largest, " is outside the vocabulary of ", vocab_);
   mark(s, tokens.size(), count);
   s.tokens += tokens.size();
   if (s.tokens_buffer.size() >= kBuffer) flush_tokens(s);

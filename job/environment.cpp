@@ -147,9 +147,7 @@ WorkerEnvironment from_plain(Variables& v) {
   if (w.world > 1 && !v.has("LOCAL_RANK"))
     fail("environment: RANK=", w.rank, " and WORLD_SIZE=", w.world,
          " are set without LOCAL_RANK, so they may count nodes or processes; start the workers with `ringmaster "
-         "launch`, "
-         "or set "
-         "LOCAL_RANK too");
+         "launch`, or set LOCAL_RANK too");
   place_store(v, w, "plain", "");
   guess_local_world(v, w, "LOCAL_WORLD_SIZE");
   guard_store(v, w, v.has("LOCAL_WORLD_SIZE") ? w.local_world == w.world : is_loopback(w.store.host));

@@ -56,8 +56,8 @@ RendezvousRules Supervisor::rules() const {
   r.return_timeout = options_.return_timeout;
   if (over_loopback(options_))
     r.advice = str(". ", options_.endpoint->host,
-                   " is a loopback address, which other machines cannot reach: give "
-                   "--rdzv-endpoint the address at which they reach node 0");
+                   " is a loopback address, which other machines cannot reach: give --rdzv-endpoint the address at "
+                   "which they reach node 0");
   return r;
 }
 
@@ -198,8 +198,8 @@ void check_nodes(const LaunchOptions& o) {
   if (o.max_nodes == 1) return;
   if (!o.endpoint)
     fail("launch: ", o.max_nodes,
-         " nodes need an address to meet at: give every node the same --rdzv-endpoint "
-         "HOST:PORT, an address of node 0 and a free port there");
+         " nodes need an address to meet at: give every node the same --rdzv-endpoint HOST:PORT, an address of node 0 "
+         "and a free port there");
   if (o.secret.empty())
     fail("launch: ", o.max_nodes, " nodes need a secret, so that nobody else joins the job: ", kMakeSecret);
 }

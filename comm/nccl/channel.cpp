@@ -237,9 +237,9 @@ Event Channel::run(const Operation& op, const Event& after, const Calls& calls, 
     throw PeerLost(str(op.where(), ": not started, because the communicator failed before: ", e.what()));
   }
   if (issuer_ == std::thread::id()) issuer_ = std::this_thread::get_id();
-  RING_CHECK(issuer_ == std::this_thread::get_id(), op.where(),
-             ": started by a different thread from the operations before; one "
-             "thread of a process must start all operations");
+  RING_CHECK(
+      issuer_ == std::this_thread::get_id(), op.where(),
+      ": started by a different thread from the operations before; one thread of a process must start all operations");
   const std::string text = str(op.where(), " (operation ", operation_, " of rank ", options_.rank_of_run(rank_), ")");
   Event done;
   try {

@@ -135,7 +135,7 @@ TEST(Hints, WordsWithoutAKeyGetAdvice) {
 }
 
 TEST(Hints, ErrorsForNumbersWithLettersSuggestTheNumber) {
-  EXPECT_NE(error_of("model.context=128K").find("got 128K. Write 128e3, or 131072 for 1024 each"), std::string::npos);
+  EXPECT_NE(error_of("model.context=128K").find("got 128K. Write 128e3, or 131072 if k means 1024"), std::string::npos);
   EXPECT_NE(error_of("train.steps=10k").find("Write 10e3"), std::string::npos);
   EXPECT_NE(error_of("train.tokens=1.5B").find("Write 1.5e9"), std::string::npos);
   const std::pair<const char*, const char*> meant[] = {

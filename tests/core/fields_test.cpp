@@ -201,7 +201,7 @@ TEST(Fields, ValuesOfTheWrongShapeAreRefused) {
   EXPECT_EQ(errors("sizes: {a: 1}"), "run.yaml:1: sizes: expected a list such as [a, b], got a section");
   EXPECT_EQ(errors("note: [a]"), "run.yaml:1: note: expected text, got a list");
   EXPECT_EQ(errors("note:"), "run.yaml:1: note: expected text, got nothing (write \"\" for an empty string)");
-  EXPECT_EQ(errors("lr: \"1\""), "run.yaml:1: lr: expected a number, got the text \"1\" in quotes");
+  EXPECT_EQ(errors("lr: \"1\""), "run.yaml:1: lr: expected a number, got the quoted string \"1\"");
   EXPECT_EQ(errors("lr: null"), "run.yaml:1: lr: expected a number, got nothing");
 }
 

@@ -184,7 +184,7 @@ TEST_F(TensorTest, WrapNeedsEnoughBytes) {
   std::vector<std::int32_t> bytes(6);
   auto storage = std::make_shared<Storage>(bytes.data(), 24, Device{}, nullptr);
   EXPECT_EQ(Tensor::wrap(storage, {2, 3}, DType::i32).data<std::int32_t>(), bytes.data());
-  EXPECT_NE(message([&] { Tensor::wrap(storage, {7}, DType::i32); }).find("needs 28 bytes, the storage has 24"),
+  EXPECT_NE(message([&] { Tensor::wrap(storage, {7}, DType::i32); }).find("needs 28 bytes, but the storage has 24"),
             std::string::npos);
   EXPECT_NE(message([&] { Tensor::wrap(storage, {-2}, DType::i32); }), "");
 }

@@ -270,22 +270,22 @@ TEST(CraftedCorpus, AnIndexThatContradictsItselfIsNamed) {
   wrong([](CorpusIndex& i) { i.chat_template = i.tokenizer; }, "format 2 has neither loss masks nor chat templates");
   wrong([](CorpusIndex& i) { i.vocab_size = 0; }, "a vocabulary of 0 tokens");
   wrong([&](CorpusIndex& i) { i.vocab_size = huge; }, "a vocabulary of 18446744073709551615 tokens");
-  wrong([](CorpusIndex& i) { i.vocab_size = 100000; }, "contradicts itself");
+  wrong([](CorpusIndex& i) { i.vocab_size = 100000; }, "is inconsistent");
   wrong([](CorpusIndex& i) { i.block_bytes = 0; }, "blocks of 0 bytes");
   wrong([](CorpusIndex& i) { i.file_bytes += 1; }, "is truncated");
   wrong([](CorpusIndex& i) { i.structure_hash ^= 1; }, "do not match their hash");
-  wrong([&](CorpusIndex& i) { i.tokenizer.offset = huge; }, "contradicts itself");
-  wrong([&](CorpusIndex& i) { i.tokenizer.bytes = huge; }, "contradicts itself");
+  wrong([&](CorpusIndex& i) { i.tokenizer.offset = huge; }, "is inconsistent");
+  wrong([&](CorpusIndex& i) { i.tokenizer.bytes = huge; }, "is inconsistent");
   for (std::size_t split = 0; split < 2; ++split) {
-    wrong([&](CorpusIndex& i) { i.splits[split].tokens = huge / 2 + 2; }, "contradicts itself");
-    wrong([&](CorpusIndex& i) { i.splits[split].tokens += 1; }, "contradicts itself");
+    wrong([&](CorpusIndex& i) { i.splits[split].tokens = huge / 2 + 2; }, "is inconsistent");
+    wrong([&](CorpusIndex& i) { i.splits[split].tokens += 1; }, "is inconsistent");
     wrong([&](CorpusIndex& i) { i.splits[split].tokens = 0; }, "0 tokens in");
     wrong([&](CorpusIndex& i) { i.splits[split].documents = huge; }, "documents");
     wrong([&](CorpusIndex& i) { i.splits[split].documents = 0; }, "in 0 documents");
     for (auto member :
          {&SplitIndex::token_data, &SplitIndex::start_data, &SplitIndex::token_hashes, &SplitIndex::start_hashes}) {
-      wrong([&](CorpusIndex& i) { (i.splits[split].*member).bytes = huge; }, "contradicts itself");
-      wrong([&](CorpusIndex& i) { (i.splits[split].*member).offset = huge - 8; }, "contradicts itself");
+      wrong([&](CorpusIndex& i) { (i.splits[split].*member).bytes = huge; }, "is inconsistent");
+      wrong([&](CorpusIndex& i) { (i.splits[split].*member).offset = huge - 8; }, "is inconsistent");
       wrong([&](CorpusIndex& i) { (i.splits[split].*member).offset = 0; }, "belong to two sections");
       wrong([&](CorpusIndex& i) { (i.splits[split].*member).offset = i.tokenizer.offset; }, "belong to two sections");
     }

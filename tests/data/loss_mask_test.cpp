@@ -159,7 +159,7 @@ TEST(LossMask, AnIndexThatContradictsItselfIsNamed) {
   wrong([](CorpusIndex& i) { i.masks[0].data = {}; }, "targets among 1001 tokens with 0 bytes of loss mask");
   wrong([](CorpusIndex& i) { --i.masks[0].data.bytes; }, "but 126 are expected");
   wrong([](CorpusIndex& i) { i.masks[0].hashes.bytes = 0; }, "but 8 are expected");
-  wrong([](CorpusIndex& i) { i.masks[0].data.offset = ~std::uint64_t{0}; }, "contradicts itself");
+  wrong([](CorpusIndex& i) { i.masks[0].data.offset = ~std::uint64_t{0}; }, "is inconsistent");
   wrong([](CorpusIndex& i) { i.masks[0].data.offset = i.splits[0].token_data.offset; }, "belong to two sections");
   SealedCorpus behind = good;
   behind.bytes[behind.index.masks[0].data.end() - 1] = 2;  // the bit after those of tokens 0 to 1000

@@ -175,7 +175,7 @@ TEST(ChatTemplate, ErrorsNameTheLineAndTheUnsupportedFeature) {
   wrong("{{ 'a'|trim('a', 'b') }}", "does not accept 2 positional arguments");
   wrong("{% set x.y = 1 %}", "not a namespace");
   wrong("{% break %}", "outside a loop");
-  wrong("{% macro f() %}{% generation %}{% endgeneration %}{% endmacro %}", "inside of a macro");
+  wrong("{% macro f() %}{% generation %}{% endgeneration %}{% endmacro %}", "inside a macro");
   wrong("{{ raise_exception('roles must alternate') }}", "refuses this conversation: roles must alternate");
 }
 

@@ -262,7 +262,7 @@ std::vector<Match> Regex::find(std::string_view text) const {
 #else
 
 Regex::Regex(const std::string&) {
-  fail("this pattern needs PCRE2, which this program was built without: install libpcre2-dev and build ", "again");
+  fail("this pattern needs PCRE2, which this program was built without: install libpcre2-dev and build again");
 }
 std::vector<Match> Regex::find(std::string_view) const { return {}; }
 

@@ -52,7 +52,7 @@ Decomposed decomposed(char32_t c, bool compatible) {
   int boundary = 0;
   const auto options = static_cast<utf8proc_option_t>(UTF8PROC_DECOMPOSE | (compatible ? UTF8PROC_COMPAT : 0));
   const auto n = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), out.data(), out.size(), options, &boundary);
-  RING_CHECK(n > 0 && static_cast<std::size_t>(n) <= out.size(), "a character of ", n, " decomposed");
+  RING_CHECK(n > 0 && static_cast<std::size_t>(n) <= out.size(), "a character decomposed into ", n, " code points");
   return {out.begin(), out.begin() + n};
 }
 

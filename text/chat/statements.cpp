@@ -153,7 +153,7 @@ class StatementParser : ExpressionParser {
 
   NodePtr generation() {
     NodePtr n = node(NodeKind::generation);
-    if (hidden_ > 0) wrong("{% generation %} inside of a macro or a {% set %} block is not supported");
+    if (hidden_ > 0) wrong("{% generation %} inside a macro or a {% set %} block is not supported");
     need(TokenKind::block_end);
     ++hidden_;
     n = with(std::move(n), body({"endgeneration"}));
