@@ -176,8 +176,8 @@ void check_schedule(const ParallelPlan& p, const ModelConfig& m) {
   const std::int64_t heads = m.kv_heads / p.tp;
   if (p.cp > 1 && c.cp_schedule == ContextSchedule::all_to_all && heads % p.cp)
     fail("parallel.cp_schedule: all_to_all shares the KV heads among the ranks of cp, but ", heads,
-         " (model.kv_heads: ", m.kv_heads, p.tp > 1 ? str(", parallel.tp: ", p.tp) : "", ") do not divide among ", p.cp,
-         ". Use ring or gather, or a parallel.cp that divides them");
+         " (model.kv_heads: ", m.kv_heads, p.tp > 1 ? str(", parallel.tp: ", p.tp) : "", ") cannot be divided among ",
+         p.cp, ". Use ring or gather, or a parallel.cp that divides them");
 }
 
 }  // namespace

@@ -144,7 +144,7 @@ TEST_F(DistAgreement, ACheckpointThatNotAllRanksFindIsRefused) {
     EXPECT_NE(f.output.find("the ranks do not find the same checkpoint:\n  runs/t/checkpoints/step-000000002: hash "),
               std::string::npos)
         << f.output;
-    EXPECT_NE(f.output.find(" on rank 0; not there on rank 1"), std::string::npos) << f.output;
+    EXPECT_NE(f.output.find(" on rank 0; missing on rank 1"), std::string::npos) << f.output;
   }
 }
 

@@ -152,8 +152,8 @@ TEST(ContentTraining, RefusesWhatContextParallelismCannotDo) {
     EXPECT_NE(t.errors.find(text), std::string::npos) << t.errors;
   };
   says({"parallel.cp=2", "parallel.cp_schedule=all_to_all", "model.kv_heads=1", "model.attention.heads=[0]"},
-       "parallel.cp_schedule: all_to_all shares the KV heads among the ranks of cp, but 1 (model.kv_heads: 1) do not "
-       "divide among 2. Use ring or gather, or a parallel.cp that divides them");
+       "parallel.cp_schedule: all_to_all shares the KV heads among the ranks of cp, but 1 (model.kv_heads: 1) cannot "
+       "be divided among 2. Use ring or gather, or a parallel.cp that divides them");
 }
 
 }  // namespace

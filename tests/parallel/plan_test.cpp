@@ -146,7 +146,7 @@ TEST(Plan, RefusesContextsAndSchedulesThatDoNotFit) {
   EXPECT_NE(refusal(nodes, 4).find("parallel.cp_ranks_per_node: 3"), std::string::npos);
   ParallelConfig heads = degrees(0, 4, 2);
   heads.cp_schedule = ContextSchedule::all_to_all;
-  EXPECT_NE(refusal(heads, 8).find("but 2 (model.kv_heads: 4, parallel.tp: 2) do not divide among 4"),
+  EXPECT_NE(refusal(heads, 8).find("but 2 (model.kv_heads: 4, parallel.tp: 2) cannot be divided among 4"),
             std::string::npos);
   EXPECT_NE(
       refusal(degrees(0, 32, 4), 128, {1, 1}).find("parallel.tp: 4 does not divide the 2 tokens of a micro-batch"),
