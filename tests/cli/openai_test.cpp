@@ -160,7 +160,7 @@ TEST(OpenAi, AStreamEndsWithDone) {
   EXPECT_EQ(whole["usage"]["completion_tokens"], 2);
 }
 
-// As in OpenAI's API reference: a delta with the role, then pieces, then an empty delta with the finish reason.
+// OpenAI's API reference: a delta with the role, then pieces, then an empty delta with the finish reason.
 TEST(OpenAi, AChatIsStreamedInDeltas) {
   CompletionRequest r;
   r.chat = r.usage = true;

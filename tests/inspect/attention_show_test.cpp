@@ -409,7 +409,7 @@ TEST_F(AttentionShow, PrintsEverySectionOnce) {
     EXPECT_NE(output.find(text), std::string::npos) << text << " not in:\n" << output;
 }
 
-// A checkpoint: DamagedRuns.ConfigShowTakesARun.
+// A checkpoint: DamagedRuns.ConfigShowAcceptsARun.
 TEST_F(AttentionShow, TakesARunToo) {
   const std::vector<std::string> run = {ring_binary(), "attention", "show", folder_.string(), "--layer", "0"};
   const Finished none = run_process(run);

@@ -1,4 +1,5 @@
-// Every settings key, differing on one rank of two: refused by name, unless it is each rank's own.
+// Every settings key in turn differs on one rank of two. Each key is refused by name, unless it may differ between
+// ranks.
 #include "engine/agreement.h"
 
 #include <gtest/gtest.h>
@@ -16,8 +17,8 @@ namespace {
 using config::Kind;
 using config::Node;
 
-// By hand: a key that joins this list changes no number, or is compared by what it stands for (corpora, block files
-// and the device).
+// Keys that may differ between ranks, listed by hand. A key that joins this list changes no number, or the ranks
+// compare its effect instead (corpora, block files and the device).
 const std::set<std::string> kOwn = {"run.threads",
                                     "run.device",
                                     "run.tuning",
@@ -50,9 +51,9 @@ void alter_scalar(Node& node) {
   } else if (const auto* integer = std::get_if<std::int64_t>(&value)) {
     node.set(*integer + 1);
   } else if (const auto* number = std::get_if<double>(&value)) {
-    node.set(std::nextafter(*number, 1e9));  // the smallest difference there is
+    node.set(std::nextafter(*number, 1e9));  // the smallest possible difference
   } else if (node.kind == Kind::integer) {
-    node.set(std::int64_t{0});  // it was a word
+    node.set(std::int64_t{0});  // the value was a word, such as auto
   } else if (const auto* text = std::get_if<std::string>(&value)) {
     node.set(*text + "x");
   } else {
@@ -60,21 +61,21 @@ void alter_scalar(Node& node) {
   }
 }
 
-// Alters the leaf number `at`, counted from 0, and returns its key; empty when there are not so many.
-std::string alter(Node node, const std::string& key, int& at) {
+// Changes leaf number `at`, counted from 0, and returns its key; "" if there are fewer leaves.
+std::string change_leaf(Node node, const std::string& key, int& at) {
   const bool sections = node.kind == Kind::list && !node.prototype().fields.empty();
   if (node.kind == Kind::section) {
     for (config::Field& f : node.fields)
-      if (std::string found = alter(f.node, key.empty() ? f.name : key + "." + f.name, at); !found.empty())
+      if (std::string found = change_leaf(f.node, key.empty() ? f.name : key + "." + f.name, at); !found.empty())
         return found;
     return "";
   }
   if (sections) {
     for (std::size_t i = 0; i < node.size(); ++i)
-      if (std::string found = alter(node.element(i), str(key, "[", i, "]"), at); !found.empty()) return found;
+      if (std::string found = change_leaf(node.element(i), str(key, "[", i, "]"), at); !found.empty()) return found;
     return "";
   }
-  if (node.kind == Kind::choice && node.choices.size() == 1) return "";  // nothing to alter it to
+  if (node.kind == Kind::choice && node.choices.size() == 1) return "";  // there is no other choice
   if (at-- != 0) return "";
   if (node.kind == Kind::list)
     node.reset(node.size() + 1);
@@ -101,7 +102,7 @@ TEST(Agreement, EveryKeyThatDiffersOnOneRankIsRefusedByName) {
   for (;; ++keys) {
     Config changed = sample();
     int at = keys;
-    const std::string key = alter(bind_config(changed), "", at);
+    const std::string key = change_leaf(bind_config(changed), "", at);
     if (key.empty()) break;
     ASSERT_NE(to_yaml(changed), to_yaml(sample())) << key;
     Topic topic = settings_topic();

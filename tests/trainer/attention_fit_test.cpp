@@ -1,4 +1,4 @@
-// What single layers' attention costs in loss, and which choices cost the least.
+// The cost in loss of each layer's attention, and the choice of the cheapest attention.
 #include "trainer/attention_fit.h"
 #include "model/decoder.h"
 
@@ -38,7 +38,7 @@ double rise(const Instance& of, const std::vector<std::size_t>& choices) {
   return sum;
 }
 
-// The least sum of rises of all assignments whose density is at most `most`.
+// Returns the smallest sum of rises over all assignments with a mean density of at most `most`.
 double min_rise(const Instance& of, double most) {
   std::vector<std::size_t> choices(of.rises.size());
   double least = std::numeric_limits<double>::infinity();
@@ -49,8 +49,8 @@ double min_rise(const Instance& of, double most) {
   return least;
 }
 
-// digits: of the densities, 1000 for thousandths.
-Instance drawn(std::mt19937& random, int digits) {
+// Returns a random instance. digits: resolution of the densities, 1000 for thousandths.
+Instance random_instance(std::mt19937& random, int digits) {
   const auto number = [&](int least, int most) { return std::uniform_int_distribution<int>(least, most)(random); };
   Instance out;
   const int choices = number(1, 4);
@@ -66,10 +66,10 @@ Instance drawn(std::mt19937& random, int digits) {
   return out;
 }
 
-TEST(ChooseAttention, IsTheBestOfAllAssignments) {
+TEST(ChooseAttention, FindsTheBestAssignment) {
   std::mt19937 random(7);
   for (int n = 0; n < 400; ++n) {
-    const Instance one = drawn(random, 1000);
+    const Instance one = random_instance(random, 1000);
     const std::vector<std::size_t> got = choose_attention(one.rises, one.densities, one.most);
     ASSERT_EQ(got.size(), one.rises.size());
     EXPECT_LE(mean_density(one, got), one.most + 1e-9);
@@ -80,17 +80,17 @@ TEST(ChooseAttention, IsTheBestOfAllAssignments) {
 TEST(ChooseAttention, RoundsDensitiesUp) {
   std::mt19937 random(8);
   for (int n = 0; n < 400; ++n) {
-    const Instance one = drawn(random, 997'231);
+    const Instance one = random_instance(random, 997'231);
     const std::vector<std::size_t> got = choose_attention(one.rises, one.densities, one.most);
     EXPECT_LE(mean_density(one, got), one.most + 1e-9);
     EXPECT_LE(rise(one, got), min_rise(one, one.most - 1e-3) + 1e-9) << n;
   }
 }
 
-TEST(ChooseAttention, OfEqualRisesTheLessDense) {
+TEST(ChooseAttention, PrefersLowerDensityAtEqualRise) {
   EXPECT_EQ(choose_attention({{0, 0, 0}, {0, 0, 0}}, {{0.3, 0.1, 0.2}, {0.3, 0.2, 0.1}}, 1),
             (std::vector<std::size_t>{1, 2}));
-  // Exactly what there is room for, though not in thousandths.
+  // The density fits exactly, although it is not a multiple of a thousandth.
   EXPECT_EQ(choose_attention({{5, 0}}, {{1.0 / 3, 0.5}}, 1.0 / 3), std::vector<std::size_t>{0});
   EXPECT_DOUBLE_EQ(min_density({{0.5, 0.2}, {0.4, 0.7}}), 0.3);
 }
@@ -118,7 +118,8 @@ class AttentionFit : public testing::Test {
     override_config(c.model, settings);
     return c.model.resolved();
   }
-  // With the same weights for the same seed: the kinds here have none of their own.
+  // Returns a model. Models with the same seed have the same weights, since the kinds of attention here have no weights
+  // of their own.
   std::unique_ptr<Decoder> model(const ModelConfig& c) const {
     auto out = std::make_unique<Decoder>(c);
     out->allocate(ctx_, 5);
@@ -140,7 +141,7 @@ const char* const kChoices[] = {
     "{kind: window, window: 16, pools: [8]}",
 };
 
-TEST_F(AttentionFit, ALayerAttendsAsInAModelThatWasBuiltSo) {
+TEST_F(AttentionFit, ATriedLayerAttendsAsInAModelBuiltWithItsPattern) {
   const ValidationSet set = this->set();
   const std::unique_ptr<Decoder> dense = model(with());
   AttentionTrials trials(*dense, ctx_, set);
@@ -159,8 +160,8 @@ TEST_F(AttentionFit, ALayerAttendsAsInAModelThatWasBuiltSo) {
   }
 }
 
-// Whatever the layers attended over.
-TEST_F(AttentionFit, AModelAttendsAsBeforeWhenItWasTried) {
+// The result does not depend on the model's own attention.
+TEST_F(AttentionFit, AModelAttendsAsBeforeAfterTrials) {
   const ValidationSet set = this->set();
   for (const std::string own : kChoices) {
     const std::unique_ptr<Decoder> tried = model(with({"attention=" + own}));
@@ -172,8 +173,8 @@ TEST_F(AttentionFit, AModelAttendsAsBeforeWhenItWasTried) {
   }
 }
 
-// The batches' losses are those of the batches alone, and so is the error of the rise between them.
-TEST_F(AttentionFit, EachBatchHasItsLoss) {
+// The batch losses equal those of each batch alone, and the error of the rise follows from them.
+TEST_F(AttentionFit, LossesAreRecordedPerBatch) {
   const std::unique_ptr<Decoder> dense = model(with());
   const ValidationSet both(corpus("two.h5", 4 * 256 + 1), {.context = 256, .rows = 2});
   ASSERT_EQ(both.batches(), 2);
@@ -197,7 +198,7 @@ TEST(AttentionFitErrors, AreThoseOfTheMeanDifference) {
   EXPECT_TRUE(std::isnan(error_of_rise({1}, {2})));
 }
 
-// Two of three layers add nothing to the stream by their attention, so that they may attend to anything.
+// The attention of two of three layers adds nothing to the residual stream, so that they may attend to anything.
 TEST_F(AttentionFit, TheLayerThatMattersGetsTheDensity) {
   const ValidationSet set = this->set();
   for (const std::size_t matters : {0, 1, 2}) {
@@ -216,7 +217,7 @@ TEST_F(AttentionFit, TheLayerThatMattersGetsTheDensity) {
         EXPECT_EQ(rises[i][0], 0) << i;
       }
     }
-    rises[matters][0] = std::abs(rises[matters][0]);  // weights are noise: another loss, not a larger one
+    rises[matters][0] = std::abs(rises[matters][0]);  // the weights are noise: the loss differs, but need not rise
     EXPECT_GT(rises[matters][0], 0);
     std::vector<std::size_t> want(3, 0);
     want[matters] = 1;
@@ -225,7 +226,7 @@ TEST_F(AttentionFit, TheLayerThatMattersGetsTheDensity) {
   }
 }
 
-TEST_F(AttentionFit, LayersWithMoreThanAPatternAreRefused) {
+TEST_F(AttentionFit, LayersWithStateBesidesAPatternAreRefused) {
   const ValidationSet set = this->set();
   for (const char* own : {"{kind: block_sparse, block: 64, rules: [{pattern: learned, local: 1, keep: 2}]}",
                           "{kind: block_sparse, block: 64, rules: [{pattern: importance, local: 1, keep: 2}]}",

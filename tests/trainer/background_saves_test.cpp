@@ -1,4 +1,4 @@
-// Runs of the program that save while they train.
+// Runs of the program that save during training.
 #include <fcntl.h>
 #include <signal.h>
 
@@ -44,7 +44,7 @@ class SavingRuns : public Runs {
     }
     return true;
   }
-  // Stops the process, and returns when it stands still.
+  // Stops the process and waits until it has stopped.
   void stop(const Process& process) const {
     process.signal(SIGSTOP);
     const auto stands = [&] {
@@ -53,7 +53,7 @@ class SavingRuns : public Runs {
     };
     ASSERT_TRUE(wait_for(process, stands));
   }
-  // The folder of checkpoints becomes something that none can be written to, and comes back.
+  // Swaps the folder of checkpoints with a file, so that no checkpoint can be written, or swaps it back.
   void swap_checkpoints(const std::string& run) const {
     const std::string folder = path(run + "/checkpoints"), other = path(run + "/aside");
     if (!fs::exists(other)) std::ofstream(other) << "no folder";
@@ -63,7 +63,7 @@ class SavingRuns : public Runs {
     std::ifstream in(file, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
   }
-  // The bytes of every checkpoint's shards.
+  // Returns the bytes of all shards of all checkpoints.
   std::map<std::string, std::string> shards(const std::string& run) const {
     std::map<std::string, std::string> all;
     for (const auto& entry : fs::recursive_directory_iterator(folder_ / run / "checkpoints"))
@@ -71,7 +71,7 @@ class SavingRuns : public Runs {
         all[fs::relative(entry.path(), folder_ / run).string()] = text_of(entry.path());
     return all;
   }
-  void expect_going_on(const std::vector<std::string>& command, const std::string& run) const;
+  void expect_saves_resume(const std::vector<std::string>& command, const std::string& run) const;
 };
 
 TEST_F(SavingRuns, BothModesWriteTheSameCheckpoints) {
@@ -94,8 +94,8 @@ TEST_F(SavingRuns, BothModesWriteTheSameCheckpoints) {
   EXPECT_EQ(shards("async"), shards("blocking"));
 }
 
-// The run loses its disk for a while.
-void SavingRuns::expect_going_on(const std::vector<std::string>& command, const std::string& run) const {
+// The run cannot write checkpoints for a while.
+void SavingRuns::expect_saves_resume(const std::vector<std::string>& command, const std::string& run) const {
   Process process(command);
   ASSERT_TRUE(wait_for(process, [&] { return saves(run).size() >= 2; })) << process.wait().output;
   swap_checkpoints(run);
@@ -119,16 +119,16 @@ void SavingRuns::expect_going_on(const std::vector<std::string>& command, const 
   EXPECT_EQ(ring({"checkpoint", "verify", path(run)}).code, 0);
 }
 
-TEST_F(SavingRuns, GoOnWithoutADiskAndSaveWhenItIsBack) {
+TEST_F(SavingRuns, ContinueWithoutADiskAndSaveOnceItIsBack) {
   for (const char* mode : {"async", "blocking"})
-    expect_going_on(train(mode, {"train.steps=400", "train.eval_interval=0", "checkpoint.interval=20",
-                                 std::string("checkpoint.mode=") + mode}),
-                    mode);
+    expect_saves_resume(train(mode, {"train.steps=400", "train.eval_interval=0", "checkpoint.interval=20",
+                                     std::string("checkpoint.mode=") + mode}),
+                        mode);
 }
 
-// Stopped in the middle of a save and believed dead, while another one, on a host where the lock does not hold, goes on
-// with the run.
-TEST_F(SavingRuns, AStoppedOneCommitsNothingOnceAnotherHasTakenOver) {
+// The first process is stopped in the middle of a save. Another process, on a host where the lock has no effect,
+// assumes that the first is dead and resumes the run.
+TEST_F(SavingRuns, AStoppedProcessCommitsNothingAfterATakeover) {
   const std::vector<std::string> words = train("run", {"train.steps=100000", "train.eval_interval=0"});
   Process older(words);
   ASSERT_TRUE(wait_for(older, [&] { return saves("run").size() >= 2; }));
@@ -161,7 +161,7 @@ TEST_F(SavingRuns, AStoppedOneCommitsNothingOnceAnotherHasTakenOver) {
   EXPECT_EQ(ring({"checkpoint", "verify", path("run")}).code, 0);
 }
 
-// Whoever moves or removes the directory of a run ends the run, with nothing new where the directory was.
+// A moved or removed directory ends the run, and nothing is written where the directory was.
 TEST_F(SavingRuns, AMovedOrRemovedDirectoryEndsTheRunWithItsName) {
   for (const char* act : {"moved", "removed"}) {
     Process process(train("run", {"train.steps=100000", "train.eval_interval=0"}));
@@ -169,7 +169,7 @@ TEST_F(SavingRuns, AMovedOrRemovedDirectoryEndsTheRunWithItsName) {
     if (act == std::string("moved")) {
       fs::rename(path("run"), path(act));
     } else {
-      stop(process);  // nothing is written meanwhile
+      stop(process);  // nothing is written during the removal
       fs::remove_all(path("run"));
       process.signal(SIGCONT);
     }
@@ -187,7 +187,7 @@ TEST_F(SavingRuns, AMovedOrRemovedDirectoryEndsTheRunWithItsName) {
   EXPECT_NE(f.output.find("resuming from step " + std::to_string(step)), std::string::npos) << f.output;
 }
 
-TEST_F(SavingRuns, Usr1SavesAndGoesOnWhereToldTo) {
+TEST_F(SavingRuns, Usr1SavesAndContinuesIfConfigured) {
   Process process(train("run", {"train.steps=400", "checkpoint.interval=0", "checkpoint.on_usr1=continue"}));
   ASSERT_TRUE(wait_for(process, [&] { return losses("run").size() >= 5; }));
   process.signal(SIGUSR1);
@@ -198,7 +198,7 @@ TEST_F(SavingRuns, Usr1SavesAndGoesOnWhereToldTo) {
   EXPECT_NE(f.output.find("saving a checkpoint after this step, because of SIGUSR1"), std::string::npos) << f.output;
 }
 
-TEST_F(SavingRuns, StopWithoutADiskWhereToldTo) {
+TEST_F(SavingRuns, StopWithoutADiskIfConfigured) {
   Process process(train("run", {"train.steps=100000", "checkpoint.on_error=stop"}));
   ASSERT_TRUE(wait_for(process, [&] { return saves("run").size() >= 1; }));
   swap_checkpoints("run");
@@ -207,7 +207,7 @@ TEST_F(SavingRuns, StopWithoutADiskWhereToldTo) {
   EXPECT_NE(f.output.find("checkpoint "), std::string::npos) << f.output;
 }
 
-TEST_F(SavingRuns, WhatASignalAsksForMustSucceed) {
+TEST_F(SavingRuns, ASaveThatASignalAskedForMustSucceed) {
   Process process(train("run", {"train.steps=100000"}));
   ASSERT_TRUE(wait_for(process, [&] { return saves("run").size() >= 1; }));
   swap_checkpoints("run");
@@ -218,14 +218,14 @@ TEST_F(SavingRuns, WhatASignalAsksForMustSucceed) {
   EXPECT_EQ(run_process(train("run", {"train.steps=100000", "train.minutes=0.0001"})).code, 0);
 }
 
-TEST_F(SavingRuns, TheClockAloneMaySayWhen) {
+TEST_F(SavingRuns, SavesMayBeTimedByTheClockAlone) {
   ASSERT_EQ(run_process(train("steps", {"train.steps=200", "checkpoint.interval=0"})).code, 0);
   EXPECT_EQ(saves("steps").size(), 1u);
   ASSERT_EQ(run_process(train("clock", {"train.steps=200", "checkpoint.interval=0", "checkpoint.minutes=0.0002"})).code,
             0);
   EXPECT_GE(saves("clock").size(), 3u);
   ASSERT_EQ(run_process(train("auto", {"train.steps=300", "checkpoint.auto=true"})).code, 0);
-  EXPECT_EQ(saves("auto").size(), 1u);  // a day between failures: no need yet
+  EXPECT_EQ(saves("auto").size(), 1u);  // with a day between failures, no save is due yet
   ASSERT_EQ(
       run_process(train("often", {"train.steps=300", "checkpoint.auto=true", "checkpoint.mtbf_hours=0.0001"})).code, 0);
   EXPECT_GE(saves("often").size(), 2u);
@@ -264,12 +264,12 @@ TEST_F(DistSavingRuns, BothModesWriteTheSameCheckpoints) {
   EXPECT_EQ(shards("async"), shards("blocking"));
 }
 
-// The launcher's copy of the state outlives the directory: the job goes on from it in a new one, to the same bits. A
-// launcher that keeps none does not begin anew what had been trained.
-TEST_F(DistSavingRuns, ARemovedDirectoryCostsNoStepThatTheLauncherKeeps) {
+// The launcher's copy of the state outlives the directory: the job continues from the copy in a new directory, with
+// bit-identical results. A launcher without a copy does not restart the run from step 0.
+TEST_F(DistSavingRuns, ARemovedDirectoryCostsNoStepThatTheLauncherHolds) {
   const auto lose_directory = [&](const std::string& run, const std::string& memory) {
     std::vector<std::string> words = launch(2, train(run, {"train.steps=100", "train.eval_interval=0", memory}));
-    words.insert(words.begin() + 2, {"--inject", "1:slow@rank=all,phase=data,wait=50ms"});  // until it is restarted
+    words.insert(words.begin() + 2, {"--inject", "1:slow@rank=all,phase=data,wait=50ms"});  // until the restart
     Process process(words);
     EXPECT_TRUE(wait_for(process, [&] { return saves(run).size() >= 2; }));
     fs::rename(path(run), path("gone-" + run));
@@ -290,10 +290,10 @@ TEST_F(DistSavingRuns, ARemovedDirectoryCostsNoStepThatTheLauncherKeeps) {
   EXPECT_FALSE(list_checkpoints(path("gone-lost/checkpoints")).empty());
 }
 
-TEST_F(DistSavingRuns, GoOnWithoutADiskAndSaveByOneClock) {
-  expect_going_on(launch(2, train("run", {"train.steps=400", "train.eval_interval=0", "checkpoint.interval=0",
-                                          "checkpoint.minutes=0.0005"})),
-                  "run");
+TEST_F(DistSavingRuns, ContinueWithoutADiskAndSaveByOneClock) {
+  expect_saves_resume(launch(2, train("run", {"train.steps=400", "train.eval_interval=0", "checkpoint.interval=0",
+                                              "checkpoint.minutes=0.0005"})),
+                      "run");
 }
 
 }  // namespace

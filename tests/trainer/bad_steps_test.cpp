@@ -1,4 +1,4 @@
-// What a run does about steps that it must not take.
+// Runs with steps that must not be taken.
 
 #include "trainer/step_guard.h"
 
@@ -20,13 +20,13 @@ TrainConfig spikes_above(double score) {
   return c;
 }
 
-TEST(StepGuard, LimitsAreMedianAndSpreadOfTheLastSteps) {
+TEST(StepGuard, LimitsFollowFromMedianAndSpreadOfTheLastSteps) {
   const TrainConfig c = spikes_above(4);
   StepGuard guard(c);
   for (int i = 1; i <= 31; ++i) guard.accept(i, 2, 8);
   EXPECT_EQ(guard.limits(31).loss, 0) << "too few to know";
   for (int i = 32; i <= 1000; ++i) guard.accept(i, i % 2 ? 1 : 3, 8);
-  const StepGuard::Limits limits = guard.limits(1000);  // of 128: 64 ones and 64 threes
+  const StepGuard::Limits limits = guard.limits(1000);  // the last 128 losses: 64 ones and 64 threes
   EXPECT_NEAR(limits.loss, 2 + 4 * 1.4826 * 1, 1e-9);
   EXPECT_NEAR(limits.norm, 8 + 4 * 0.02 * 8, 1e-12) << "no spread: a fiftieth of the median";
   const TrainConfig off = spikes_above(0);
@@ -35,7 +35,7 @@ TEST(StepGuard, LimitsAreMedianAndSpreadOfTheLastSteps) {
   EXPECT_EQ(none.limits(100).norm, 0);
 }
 
-TEST(StepGuard, UsesNothingThatTheHostMayNotKnowYet) {
+TEST(StepGuard, LimitsLeaveOutTheStepThatMayStillRun) {
   const TrainConfig c = spikes_above(4);
   StepGuard early(c), late(c);
   for (int i = 1; i <= 40; ++i) (i < 40 ? early : late).accept(i, 2 + i, 8), i < 40 ? late.accept(i, 2 + i, 8) : void();
@@ -43,7 +43,7 @@ TEST(StepGuard, UsesNothingThatTheHostMayNotKnowYet) {
   EXPECT_NE(late.limits(40).loss, late.limits(39).loss);
 }
 
-TEST(StepGuard, GoesOnAsBeforeFromItsState) {
+TEST(StepGuard, ALoadedStateGivesTheSameLimits) {
   const TrainConfig c = spikes_above(5);
   StepGuard guard(c), resumed(c);
   for (int i = 1; i <= 300; ++i) guard.accept(i, std::sqrt(i), 1.0 / i);
@@ -70,7 +70,7 @@ TEST(StepGuard, StopsAfterTooManyInAWindow) {
   EXPECT_EQ(guard.action_for_bad_step(150), OnBadStep::skip) << "the first is too long ago to count";
 }
 
-// A text that repeats itself, but for a place of bytes that are nowhere else.
+// The text repeats itself, except for a part with bytes that occur nowhere else.
 class RunsWithNoise : public Runs {
  protected:
   void SetUp() override {
@@ -100,7 +100,7 @@ class RunsWithNoise : public Runs {
   }
 };
 
-TEST_F(RunsWithNoise, ASpikeStopsTheRunUnlessToldOtherwise) {
+TEST_F(RunsWithNoise, ASpikeStopsTheRunByDefault) {
   const Finished stopped = run_process(noisy("stop", "stop"));
   EXPECT_EQ(stopped.code, 1);
   for (const char* part : {"a spike (train.spike_score)", "samples ", "set train.on_bad_step to skip or rollback"})
@@ -125,7 +125,7 @@ TEST_F(RunsWithNoise, SkippingLeavesOutTheSamplesOfSpikesAndResumes) {
   EXPECT_EQ(tensors("killed", "step-000000300"), tensors("whole", "step-000000300"));
 }
 
-TEST_F(RunsWithNoise, RollingBackLeavesOutAllSinceTheCheckpoint) {
+TEST_F(RunsWithNoise, RollingBackLeavesOutAllSamplesSinceTheCheckpoint) {
   const Finished run = run_process(noisy("back", "rollback"));
   ASSERT_EQ(run.code, 0) << run.output;
   EXPECT_NE(run.output.find("Skipping samples"), std::string::npos) << run.output;
@@ -133,7 +133,7 @@ TEST_F(RunsWithNoise, RollingBackLeavesOutAllSinceTheCheckpoint) {
   bool back = false;
   for (const auto& bad : bad_steps("back")) {
     const int steps_back = bad.at("steps_back").get<int>();
-    // More where an earlier rollback to the same checkpoint has left out some already.
+    // More samples are left out if an earlier rollback to the same checkpoint has already left out some.
     EXPECT_GE(bad.at("last_sample").get<int>() + 1 - bad.at("first_sample").get<int>(), 4 * (steps_back + 1));
     EXPECT_EQ((bad.at("step").get<int>() - 1 - steps_back) % 5, 0) << "a checkpoint's step";
     back = back || steps_back > 0;

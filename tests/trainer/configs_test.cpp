@@ -1,4 +1,4 @@
-// The settings files that come with the project.
+// The settings files in configs/.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace ring {
 namespace {
 
-constexpr config::Synonyms kNone{};  // a person wrote them
+constexpr config::Synonyms kNone{};  // shipped files need no synonyms
 
 Config load(const std::string& name) {
   Config c;
@@ -34,7 +34,7 @@ void PrintTo(const Published& p, std::ostream* out) { *out << p.file; }
 
 class ParameterCount : public testing::TestWithParam<Published> {};
 
-TEST_P(ParameterCount, IsThePublishedOne) {
+TEST_P(ParameterCount, EqualsThePublishedOne) {
   const Decoder model(load(GetParam().file).model);  // declares parameters, allocates nothing
   EXPECT_EQ(model.parameters().count(), GetParam().parameters);
 }
@@ -71,7 +71,7 @@ std::string mistakes(const std::string& sections) {
   });
 }
 
-TEST(Configs, MistakesInGroupsHaveTheirLine) {
+TEST(Configs, MistakesInGroupsAreReportedWithTheirLine) {
   const std::string groups =
       "optimizer:\n  groups:\n    - {match: [\"blocks.2.*\"], lr: 1e-3}\n    - match: [\"*.wq.*\"]\n      lr: 1e-2\n"
       "    - match: [\"blocks.*\"]\n      kind: ";
@@ -92,8 +92,8 @@ TEST(Configs, SettingsWithoutEffectAreRefused) {
   EXPECT_EQ(mistakes("schedule: {decay_steps: 10, kind: wsd}\noptimizer: {kind: muon, muon: {iterations: 3}}\n"), "");
 }
 
-// Files for several GPUs: batches, heads, vocabulary and rows divide, on every rank.
-TEST(Configs, LayoutsFit) {
+// In files for several GPUs, every rank gets an equal share of batches, heads, vocabulary and rows.
+TEST(Configs, LayoutsDivideEvenly) {
   std::map<std::string, int> worlds;
   for (const std::string& name : names_of_configs()) {
     const Config asked = load(name);
@@ -115,7 +115,7 @@ TEST(Configs, LayoutsFit) {
     EXPECT_EQ(std::ranges::count_if(worlds, [&](const auto& w) { return w.second == world; }), 4) << world;
 }
 
-TEST(Configs, HaveEveryKindOfAttention) {
+TEST(Configs, CoverEveryKindOfAttention) {
   const auto kind = [](const char* file) { return load(file).model.attention.kind; };
   EXPECT_EQ(kind("nanogpt_cpu.yaml"), "dense");
   EXPECT_EQ(kind("shakespeare_window.yaml"), "window");
@@ -124,14 +124,14 @@ TEST(Configs, HaveEveryKindOfAttention) {
   EXPECT_EQ(kind("llama_1b_dilated_256k.yaml"), "dilated");
 }
 
-TEST(ResolveConfig, FillsInWhatIsLeftOpen) {
+TEST(ResolveConfig, FillsInMissingSettings) {
   Config c;
   c.train.tokens = 1000;
   c.train.batch_size = 6;
   c.model.context = 10;
   const Config r = resolve_config(c, 65, 3);
   EXPECT_EQ(r.model.vocab_size, 65);
-  EXPECT_EQ(r.train.steps, 17);  // 60 tokens each
+  EXPECT_EQ(r.train.steps, 17);  // 60 tokens per step
   EXPECT_EQ(plan_of(r, 3).micro_batch, 2);
   EXPECT_GT(r.run.threads, 0);
 }
@@ -145,7 +145,7 @@ std::string message(const Config& c, std::int64_t vocab, int ranks) {
   return "";
 }
 
-TEST(ResolveConfig, RefusesWhatDoesNotFit) {
+TEST(ResolveConfig, RefusesSizesThatDoNotFit) {
   Config c;
   c.train.steps = 1;
   c.model.vocab_size = 100;
@@ -158,13 +158,13 @@ TEST(ResolveConfig, RefusesWhatDoesNotFit) {
   EXPECT_NE(message(c, 50, 2).find("train.micro_batch: 5 does not divide the 6 sequences"), std::string::npos);
 }
 
-// Sizes that are auto stay so: the run chooses them, and checks what it chose.
-TEST(ResolveConfig, LeavesSizesOpenThatTheRunChooses) {
+// Sizes set to auto stay auto: the run chooses them and checks its choice.
+TEST(ResolveConfig, KeepsAutomaticSizes) {
   Config c;
   c.train.steps = 1;
   c.train.micro_batch = kAutoMicroBatch;
   c.train.mlp_chunk = kAutoMlpChunk;
-  c.train.batch_size = 1 << 30;  // more tokens than kernels can number at once
+  c.train.batch_size = 1 << 30;  // more tokens than kernels can number
   ResolvedConfig r = resolve_config(c, 50);
   EXPECT_EQ(r.train.micro_batch, kAutoMicroBatch);
   EXPECT_EQ(r.train.mlp_chunk, kAutoMlpChunk);
@@ -182,28 +182,28 @@ constexpr bool kResolves = requires(Settings c) {
 };
 static_assert(kResolves<Config> && !kResolves<ResolvedConfig>, "settings are resolved once");
 
-// What a rank of cp holds is not always the same as what its neighbour does.
+// The ranks of cp do not always hold the same number of tokens.
 TEST(ResolveConfig, TensorParallelismDividesWhatEachRankHolds) {
   Config c;
   c.train.steps = c.train.batch_size = c.train.micro_batch = 1;
   c.parallel.cp = c.parallel.tp = 2;
   c.parallel.cp_layout = ContextLayoutChoice::contiguous;
   c.model.vocab_size = 100;
-  c.model.context = 10;  // 5 and 5
+  c.model.context = 10;  // 5 tokens on each rank
   EXPECT_NE(message(c, 50, 4).find("does not divide the 5 tokens of a micro-batch on rank 0 of cp"), std::string::npos)
       << message(c, 50, 4);
-  c.parallel.cp_layout = ContextLayoutChoice::zigzag;  // 2, 3, 2, 3 in pieces: 5 and 5
+  c.parallel.cp_layout = ContextLayoutChoice::zigzag;  // pieces of 2, 3, 2 and 3: 5 tokens on each rank
   EXPECT_NE(message(c, 50, 4).find("does not divide the 5 tokens"), std::string::npos) << message(c, 50, 4);
   c.parallel.cp = 3;
   c.parallel.cp_layout = ContextLayoutChoice::contiguous;
-  c.model.context = 14;  // 4, 5, 5: 14 / 3 looks even
+  c.model.context = 14;  // 4, 5 and 5 tokens, although 14 / 3 rounds to an even number
   EXPECT_NE(message(c, 50, 6).find("5 tokens of a micro-batch on rank 1 of cp"), std::string::npos)
       << message(c, 50, 6);
   c.parallel.cp = 2;
   c.model.attention.kind = "dilated";
   c.model.attention.segments = {4, 16};
   c.model.attention.rates = {1, 2};
-  c.model.context = 36;  // segments of 16 on each rank: 16 and 20, where 36 / 2 = 18
+  c.model.context = 36;  // segments of 16 on each rank: 16 and 20 tokens, although 36 / 2 = 18
   c.parallel.tp = 4;
   EXPECT_EQ(message(c, 50, 8), "");
 }

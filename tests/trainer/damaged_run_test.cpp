@@ -1,5 +1,5 @@
-// Small files of a run that were changed, damaged, deleted or copied apart: what the checkpoint says holds, and what
-// says otherwise is named.
+// Small files of a run that were changed, damaged, deleted or copied alone. The checkpoint's contents hold, and files
+// that contradict it are named.
 #include <signal.h>
 #include <sys/stat.h>
 
@@ -40,7 +40,7 @@ class DamagedRuns : public Runs {
     for (const std::string& part : parts)
       EXPECT_NE(done.output.find(part), std::string::npos) << "'" << part << "' is not in: " << done.output;
   }
-  // The line with the loss, without warnings.
+  // Returns the line with the loss, without warnings.
   std::string loss_of(const std::string& run) const {
     const std::string output = ring({"eval", run}).output;
     const std::size_t at = output.find("loss ");
@@ -49,7 +49,7 @@ class DamagedRuns : public Runs {
   }
 };
 
-TEST_F(DamagedRuns, AChangedConfigIsNamedAndChangesNoNumber) {
+TEST_F(DamagedRuns, AChangedConfigIsNamedAndHasNoEffect) {
   const std::string loss = loss_of(path("run"));
   const std::string change = "model.norm_eps: 1e-5 -> 0.5";
   edit("norm_eps: 1e-5", "norm_eps: 0.5");
@@ -57,12 +57,13 @@ TEST_F(DamagedRuns, AChangedConfigIsNamedAndChangesNoNumber) {
   EXPECT_EQ(loss_of(path("run")), loss);
   expect_parts(ring({"generate", path("run"), "--max-tokens", "2"}), 0, {change});
   expect_parts(ring({"train", path("run")}), 1, {config(), checkpoint(), change, restoring(), "--allow-changes"});
-  EXPECT_EQ(run_process(short_train()).code, 0);  // says itself what the checkpoint says, and writes the file again
+  // The command's own settings equal those of the checkpoint, and the run rewrites config.yaml.
+  EXPECT_EQ(run_process(short_train()).code, 0);
   expect_parts(ring({"train", path("run")}), 0, {"nothing left to do"});
   EXPECT_EQ(read_text(config()).find("norm_eps: 0.5"), std::string::npos);
 }
 
-// Opening one would wait for somebody at its other end.
+// Opening a pipe would wait for a process at its other end.
 TEST_F(DamagedRuns, PipesInPlaceOfFilesAreNamed) {
   for (const char* name : {"lock", "metrics.jsonl", "log.txt", "config.yaml"}) {
     const std::string file = path(str("run/", name));
@@ -79,8 +80,8 @@ TEST_F(DamagedRuns, PipesInPlaceOfFilesAreNamed) {
   expect_parts(ring({"runs", path("")}), 0, {"run"});
 }
 
-// A folder that the system refuses to list: a link to itself, since root may read whatever it likes.
-TEST_F(DamagedRuns, AReportNamesWhatCannotBeRead) {
+// The system refuses to list the folder. It is a link to itself, since root may read any folder.
+TEST_F(DamagedRuns, AReportNamesFoldersThatCannotBeRead) {
   fs::create_directory_symlink("loop", path("loop"));
   expect_parts(ring({"report", path("run"), path("loop"), "--output", path("r.html")}), 0,
                {path("loop"), "symbolic links", "The report leaves it out", "2 runs"});
@@ -90,7 +91,7 @@ TEST_F(DamagedRuns, AReportNamesWhatCannotBeRead) {
   expect_parts(ring({"report", path("run"), path("none"), "--output", path("r.html")}), 1, {path("none")});
 }
 
-TEST_F(DamagedRuns, TheCommandThatIsNamedRestoresTheConfig) {
+TEST_F(DamagedRuns, TheNamedCommandRestoresTheConfig) {
   edit("lr: 0.001", "lr: 0.005");
   expect_parts(ring({"train", path("run")}), 1, {"optimizer.lr: 0.001 -> 0.005"});
   const Finished shown = ring({"config", "show", checkpoint()});
@@ -115,14 +116,14 @@ TEST_F(DamagedRuns, OtherShapesAreRefusedAtOnce) {
       EXPECT_EQ(refused.output.find("--allow-changes"), std::string::npos) << refused.output;
       EXPECT_EQ(refused.output.find("attention.wk.weight"), std::string::npos) << refused.output;
     }
-  // Other heads of the same weights are refused, too, although all shapes are equal.
+  // A different number of heads is also refused, although all shapes are equal.
   const Finished heads = run_process(short_train({"model.heads=1", "model.kv_heads=1", "--allow-changes"}));
   expect_parts(heads, 1, {checkpoint() + " do not have the heads of this model:", "model.heads: 4 -> 1"});
-  // With the same shapes it is offered.
+  // If all shapes are equal, --allow-changes is offered.
   expect_parts(run_process(short_train({"model.dropout=0.2"})), 1, {"pass --allow-changes"});
 }
 
-TEST_F(DamagedRuns, ChangedSettingsAreSaidOnceThoughTwoCheckpointsAreLookedAt) {
+TEST_F(DamagedRuns, ChangedSettingsAreReportedOnceForTwoCheckpoints) {
   for (const auto& entry : fs::directory_iterator(checkpoint()))
     if (entry.path().filename().string().starts_with("shard")) {
       std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
@@ -163,8 +164,9 @@ TEST_F(DamagedRuns, ChangedSettingsAreSavedOnlyIfAStepFollows) {
   EXPECT_NE(read_text(config()).find("lr: 0.005"), std::string::npos);
 }
 
-// As `attention show` and `train` take it: also where no checkpoint was written yet, and where config.yaml is gone.
-TEST_F(DamagedRuns, ConfigShowTakesARun) {
+// `config show` accepts a run like `attention show` and `train`, also before the first checkpoint and without
+// config.yaml.
+TEST_F(DamagedRuns, ConfigShowAcceptsARun) {
   const std::vector<std::string> show = {"config", "show", path("run"), "train.steps=77"};
   expect_parts(ring(show), 0, {"steps: 77\n", "lr: 0.001\n"});
   edit("lr: 0.001", "lr: 0.005");
@@ -179,7 +181,7 @@ TEST_F(DamagedRuns, ConfigShowTakesARun) {
   expect_parts(ring({"config", "show", path("")}), 1, {path("")});
 }
 
-TEST_F(DamagedRuns, StepsThatAreTrainedAgainWithoutACheckpointAreSaid) {
+TEST_F(DamagedRuns, ARunWithoutACheckpointStartsOverWithAWarning) {
   const std::string said = path("run") + " has records of 10 steps but no checkpoint to resume from, so it starts over";
   std::filesystem::remove_all(path("run/checkpoints"));
   expect_parts(run_process(short_train()), 0, {said, "set checkpoint.interval (now 5) or checkpoint.minutes"});
@@ -191,7 +193,7 @@ TEST_F(DamagedRuns, StepsThatAreTrainedAgainWithoutACheckpointAreSaid) {
   EXPECT_EQ(fresh.output.find("no checkpoint to resume from"), std::string::npos) << fresh.output;
 }
 
-TEST_F(DamagedRuns, ARunThatIsNotThereIsAnsweredWithThoseThatAre) {
+TEST_F(DamagedRuns, AMissingRunIsRefusedWithTheRunsThatExist) {
   const std::string none = path("runn"), beside = "Runs in its folder: " + path("run") + "\n";
   const std::vector<std::vector<std::string>> commands = {{"eval", none},
                                                           {"generate", none},
@@ -208,7 +210,7 @@ TEST_F(DamagedRuns, ARunThatIsNotThereIsAnsweredWithThoseThatAre) {
   expect_parts(ring({"eval", path("text.txt")}), 1, {"not a run or a checkpoint: ", "ringmaster runs FOLDER"});
 }
 
-TEST_F(DamagedRuns, KeysThatAreFreeToChangeAreNamedWhereOnlyTheFileSaysThem) {
+TEST_F(DamagedRuns, ChangesOfFreeKeysAreNamedOnlyIfMadeInTheFile) {
   edit("validation_batches: 0", "validation_batches: 1");
   expect_parts(ring({"train", path("run")}), 0, {config(), "was changed after", "data.validation_batches: 0 -> 1"});
   const Finished given = ring({"train", path("run"), "data.validation_batches=2"});
@@ -216,7 +218,7 @@ TEST_F(DamagedRuns, KeysThatAreFreeToChangeAreNamedWhereOnlyTheFileSaysThem) {
   EXPECT_EQ(given.output.find("was changed after"), std::string::npos) << given.output;
 }
 
-TEST_F(DamagedRuns, ADeletedConfigIsSaidAndDoesNotStartTheRunAgain) {
+TEST_F(DamagedRuns, ADeletedConfigIsReportedAndDoesNotRestartTheRun) {
   const std::string loss = loss_of(path("run"));
   std::filesystem::remove(config());
   expect_parts(ring({"eval", path("run")}), 0, {"no config.yaml", checkpoint()});
@@ -228,7 +230,7 @@ TEST_F(DamagedRuns, ADeletedConfigIsSaidAndDoesNotStartTheRunAgain) {
   EXPECT_EQ(losses("run").size(), 10u);
 }
 
-TEST_F(DamagedRuns, AConfigThatCannotBeReadIsAnErrorWithItsNameAndTheRemedy) {
+TEST_F(DamagedRuns, AConfigThatCannotBeReadIsNamedWithTheRemedy) {
   const auto expect_named = [&] {
     for (const char* command : {"train", "eval", "generate"})
       expect_parts(ring({command, path("run")}), 1, {config(), restoring()});
@@ -243,7 +245,7 @@ TEST_F(DamagedRuns, AConfigThatCannotBeReadIsAnErrorWithItsNameAndTheRemedy) {
   expect_named();
 }
 
-// A change that somebody allowed holds, although the newest checkpoint is from before it.
+// An allowed change holds, although the newest checkpoint was saved before the change.
 TEST_F(DamagedRuns, AllowedChangesSurviveAKillBeforeTheNextCheckpoint) {
   const std::vector<std::string> changed = {"train.steps=100000", "optimizer.lr=2e-3", "checkpoint.interval=0",
                                             "train.eval_interval=0"};
@@ -256,24 +258,25 @@ TEST_F(DamagedRuns, AllowedChangesSurviveAKillBeforeTheNextCheckpoint) {
     ASSERT_EQ(process.wait().code, -SIGKILL);
   }
   ASSERT_TRUE(std::filesystem::exists(checkpoint()));
-  const auto goes_on = [&](const std::vector<std::string>& command) {
+  const auto resume_and_kill = [&](const std::vector<std::string>& command) {
     std::filesystem::remove(path("run/metrics.jsonl"));
     Process process(command);
     while (records("run") < 5 && process.running()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     process.signal(SIGKILL);
     return process.wait();
   };
-  const Finished evaluated = ring({"eval", path("run")});  // the settings are right, the checkpoint is old
+  const Finished evaluated = ring({"eval", path("run")});  // the settings are right, and the checkpoint is older
   expect_parts(evaluated, 0, {"was saved before the run's settings were changed", "0.001 -> 0.002"});
   EXPECT_EQ(evaluated.output.find("To restore"), std::string::npos) << evaluated.output;
-  expect_parts(goes_on({ring_binary(), "train", path("run")}), -SIGKILL, {"changed settings", "0.001 -> 0.002"});
-  expect_parts(goes_on(train("run", changed)), -SIGKILL, {"resuming from step 10"});
+  expect_parts(resume_and_kill({ring_binary(), "train", path("run")}), -SIGKILL,
+               {"changed settings", "0.001 -> 0.002"});
+  expect_parts(resume_and_kill(train("run", changed)), -SIGKILL, {"resuming from step 10"});
   expect_parts(ring({"train", path("run"), "optimizer.lr=3e-3"}), 1, {"optimizer.lr: 0.001 -> 0.003"});
-  edit("lr: 0.002", "lr: 0.004");  // nobody allowed that
+  edit("lr: 0.002", "lr: 0.004");  // a change that was not allowed
   expect_parts(ring({"train", path("run")}), 1, {"optimizer.lr: 0.001 -> 0.004", "train.steps: 10 -> 100000"});
 }
 
-TEST_F(DamagedRuns, AnotherTokenizerIsBlamedByName) {
+TEST_F(DamagedRuns, ADifferentTokenizerIsNamed) {
   std::ofstream(folder_ / "letters.txt") << "abcdefghij";
   const std::string file = path("run/tokenizer.rmt");
   const std::string whole = read_text(file);
@@ -293,7 +296,7 @@ TEST_F(DamagedRuns, AnotherTokenizerIsBlamedByName) {
   expect_parts(ring({"generate", path("run")}), 1, {file});
 }
 
-TEST_F(DamagedRuns, AnotherCorpusUnderTheSameNameIsNotEvaluatedUnlessGiven) {
+TEST_F(DamagedRuns, ADifferentCorpusUnderTheSameNameIsEvaluatedOnlyIfGiven) {
   std::ofstream(folder_ / "text.txt", std::ios::app) << "and some more\n";
   ASSERT_EQ(ring({"data", "prepare", "--input", path("text.txt"), "--tokenizer", "bytes", "--output", path("a.h5"),
                   "--validation-fraction", "0.1", "--force"})
@@ -303,7 +306,7 @@ TEST_F(DamagedRuns, AnotherCorpusUnderTheSameNameIsNotEvaluatedUnlessGiven) {
   expect_parts(ring({"eval", path("run"), "--data", path("a.h5")}), 0, {"loss "});
 }
 
-TEST_F(DamagedRuns, ACheckpointThatWasCopiedAloneIsOfUse) {
+TEST_F(DamagedRuns, ACheckpointThatWasCopiedAloneWorks) {
   const std::string lone = path("lone");
   std::filesystem::copy(checkpoint(), lone, std::filesystem::copy_options::recursive);
   const std::string loss = loss_of(path("run"));
@@ -314,7 +317,7 @@ TEST_F(DamagedRuns, ACheckpointThatWasCopiedAloneIsOfUse) {
   EXPECT_EQ(loss_of(lone), loss);
 }
 
-TEST_F(DamagedRuns, ForeignThingsAmongTheCheckpointsKeepNoRunFromStarting) {
+TEST_F(DamagedRuns, ForeignFilesAmongTheCheckpointsDoNotPreventAStart) {
   for (const char* run : {"new", "run"}) {
     const std::filesystem::path checkpoints = folder_ / run / "checkpoints";
     std::filesystem::create_directories(checkpoints / "step-000000007");
@@ -330,8 +333,8 @@ TEST_F(DamagedRuns, ForeignThingsAmongTheCheckpointsKeepNoRunFromStarting) {
   }
 }
 
-// What is refused is refused before the model is built: this one would take days to fill with random numbers.
-TEST_F(DamagedRuns, RefusedBeforeTheModelIsBuilt) {
+// The model would take days to initialize: errors must come before it is built.
+TEST_F(DamagedRuns, ErrorsComeBeforeTheModelIsBuilt) {
   const std::vector<std::string> huge = {"model.width=16384", "model.layers=600", "model.heads=128"};
   const auto expect_refused = [&](std::vector<std::string> command, const std::vector<std::string>& parts) {
     command.insert(command.end(), huge.begin(), huge.end());
@@ -350,7 +353,7 @@ TEST_F(DamagedRuns, RefusedBeforeTheModelIsBuilt) {
   expect_refused(train("run", {"--allow-changes"}), {"another process is training this run"});
 }
 
-TEST_F(DamagedRuns, ALimitOfTheShellIsSeen) {
+TEST_F(DamagedRuns, ALimitOfTheShellIsRespected) {
   std::string command = "ulimit -v 3000000; exec";
   for (const std::string& word : train("small", {"model.width=1024", "model.layers=24", "model.heads=8"}))
     command += " '" + word + "'";

@@ -1,5 +1,5 @@
 #pragma once
-// A corpus of bytes with many documents, no two of which are alike.
+// A corpus of bytes with many documents, all different.
 
 #include <cstdint>
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace ring::test {
 
-// tokens_of: how many tokens a document has, by its number in its split.
+// tokens_of: returns the number of tokens of a document, given its index in its split.
 inline void write_documents(const std::string& path, std::uint64_t train, std::uint64_t validation,
                             const std::function<std::size_t(std::uint64_t)>& tokens_of) {
   TokenStoreWriter writer(path, 257);

@@ -1,4 +1,5 @@
-// Averaged weights and watched steps as a user meets them: settings, records, checkpoints, and who takes the average.
+// Averaged weights and watched steps as a user meets them: settings, records, checkpoints, and commands that use the
+// average.
 #include "tests/trainer/runs.h"
 
 namespace ring::test {
@@ -21,7 +22,7 @@ class EmaRuns : public Runs {
     EXPECT_EQ(f.code, 0) << f.output;
     return f;
   }
-  // Tensors of a checkpoint below the prefix, by the rest of their names.
+  // Returns the hashes of a checkpoint's tensors whose names begin with the prefix, by the rest of their names.
   std::map<std::string, std::string> hashes(const std::string& run, const std::string& prefix) const {
     std::map<std::string, std::string> out;
     const Json all = tensors(run, "step-000000040");
@@ -36,7 +37,7 @@ class EmaRuns : public Runs {
   }
 };
 
-TEST_F(EmaRuns, TheAverageIsSavedValidatedAndTakenByName) {
+TEST_F(EmaRuns, TheAverageIsSavedValidatedAndUsedOnRequest) {
   trained("plain", {});
   trained("run", {"train.ema=0.9"});
   EXPECT_EQ(losses("run"), losses("plain"));
@@ -82,7 +83,7 @@ TEST_F(EmaRuns, ExportsHoldTheAverage) {
   EXPECT_NE(bytes("latest"), bytes("average"));
 }
 
-TEST_F(EmaRuns, StoppedAndResumedEqualsStraight) {
+TEST_F(EmaRuns, AResumedRunEqualsAnUninterruptedRun) {
   const std::vector<std::string> settings = {"train.ema=0.9", "train.watch_interval=7", "schedule.kind=constant"};
   trained("straight", settings);
   std::vector<std::string> half = settings, rest = settings;
@@ -95,7 +96,7 @@ TEST_F(EmaRuns, StoppedAndResumedEqualsStraight) {
   EXPECT_EQ(group("half", "update_ratio").size(), 5u);
 }
 
-TEST_F(EmaRuns, BeginsAndEndsInAResumedRun) {
+TEST_F(EmaRuns, TheAverageMayBeginAndEndInAResumedRun) {
   ASSERT_EQ(run_process(train("run", {"train.steps=20", "schedule.kind=constant"})).code, 0);
   const Finished on =
       run_process(train("run", {"train.steps=30", "schedule.kind=constant", "train.ema=0.9", "--allow-changes"}));
@@ -114,7 +115,7 @@ TEST_F(EmaRuns, BeginsAndEndsInAResumedRun) {
   }
 }
 
-TEST_F(EmaRuns, RefusesWhatItCannotAverage) {
+TEST_F(EmaRuns, WeightsThatCannotBeAveragedAreRefused) {
   const auto refused = [&](const std::vector<std::string>& settings, const std::string& why) {
     const Finished f = run_process(train("run", settings));
     EXPECT_EQ(f.code, 1);
@@ -144,7 +145,7 @@ TEST_F(EmaRuns, WatchedStepsAreRecorded) {
   EXPECT_FALSE(group("run", "attention_entropy").at(0).contains("embedding"));
 }
 
-// What blocks keep is recorded by the layers that have them.
+// Records of selected blocks come only from layers that select blocks.
 TEST_F(EmaRuns, WatchedBlocksAreRecorded) {
   trained("run", {"train.watch_interval=20", "model.context=256", "train.micro_batch=4",
                   "model.attention_layers=[{layers: '1', attention: {kind: block_sparse, block: 64, rules: [{pattern: "
@@ -158,14 +159,14 @@ TEST_F(EmaRuns, WatchedBlocksAreRecorded) {
       EXPECT_LT(r.at("blocks.1").get<double>(), 1) << name;
     }
   }
-  // Blocks of 64 rows that see 1, 2, 2 and 2 blocks, half of the last one each.
+  // Four blocks of 64 rows see 1, 2, 2 and 2 blocks of columns, each with half of its diagonal block.
   const double block = 64 * 64, half = 64 * 65 / 2, whole = 256 * 257 / 2;
   EXPECT_NEAR(group("run", "attention_density").at(0).at("blocks.1").get<double>(), (4 * half + 3 * block) / whole,
               1e-6);
   EXPECT_TRUE(group("run", "attention_entropy").at(0).contains("blocks.0"));
 }
 
-// Step 40 of a straight line from step 10 on, and none of it in a run that does not ask for it.
+// From step 10 to step 40 the weight decay changes linearly. Runs without the setting record no weight decay.
 TEST_F(EmaRuns, WeightDecayFollowsItsSchedule) {
   trained("run", {"schedule.kind=linear", "schedule.final_weight_decay=4", "optimizer.weight_decay=0.2"});
   const std::vector<Json> steps = group("run", "train");

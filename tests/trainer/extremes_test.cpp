@@ -1,4 +1,4 @@
-// Every number of the settings at its extremes: refused with its key, or taken exactly, with sound consequences.
+// Every numeric setting at its extremes: either refused with its key, or read exactly and safe to derive a run from.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +16,7 @@
 namespace ring {
 namespace {
 
-// Settings that hold, with one element in each list, for each kind of attention.
+// Returns valid settings with one element in each list, one text per kind of attention.
 const std::vector<std::string>& bases() {
   static const std::vector<std::string> texts = [] {
     const std::string head = "train: {steps: 1}\nmodel: {vocab_size: 300, attention: ";
@@ -108,21 +108,22 @@ const std::vector<const char*>& extremes() {
   return all;
 }
 
-// The value that a tree holds for a key, as text.
+// Returns the value of a key in the settings, as text.
 std::string value_of(Config& c, const std::string& key) {
   std::string text;
-  const std::function<void(const config::Node&, const std::string&)> look = [&](const config::Node& node,
-                                                                                const std::string& here) {
+  const std::function<void(const config::Node&, const std::string&)> visit = [&](const config::Node& node,
+                                                                                 const std::string& here) {
     if (here == key) text = config::to_text(node.get());
-    for (const config::Field& f : node.fields) look(f.node, here.empty() ? f.name : here + "." + f.name);
+    for (const config::Field& f : node.fields) visit(f.node, here.empty() ? f.name : here + "." + f.name);
     for (std::size_t i = 0; node.kind == config::Kind::list && i < node.size(); ++i)
-      look(node.element(i), str(here, "[", i, "]"));
+      visit(node.element(i), str(here, "[", i, "]"));
   };
-  look(bind_config(c), "");
+  visit(bind_config(c), "");
   return text;
 }
 
-// What a run derives from settings before it allocates anything. Errors are refusals; anything else must hold.
+// Derives from the settings what a run computes before it allocates memory. Errors are refusals; any other failure is a
+// bug.
 void derive(const Config& asked) {
   try {
     const Config c = resolve_config(asked, 300, 1, Backend::cpu, false);
@@ -152,7 +153,7 @@ TEST(Extremes, EveryNumberIsRefusedOrExact) {
     const Config loaded = load(base);
     for (const auto& [key, kind] : numbers_of(base)) {
       all.insert(key);
-      if (accepted.count(key)) continue;  // tried with another base
+      if (accepted.count(key)) continue;  // already accepted with another base
       for (const char* text : extremes()) {
         Config c = loaded;
         try {
@@ -180,8 +181,8 @@ TEST(Extremes, EveryNumberIsRefusedOrExact) {
     EXPECT_TRUE(accepted.count(key)) << key << " was refused always: nothing was tried";
 }
 
-// Two settings that hold alone may make something that no number holds.
-TEST(Extremes, ThePairsToo) {
+// Two settings that are valid alone may multiply to a number that overflows.
+TEST(Extremes, PairsOfNumbersAreRefusedOrExact) {
   const std::string& base = bases()[2];
   const std::map<std::string, std::vector<const char*>> large = {{"train.batch_size", {"1073741824"}},
                                                                  {"train.micro_batch", {"0", "1", "1073741824"}},
@@ -222,7 +223,7 @@ std::string refusal(const std::vector<std::string>& overrides) {
   return "";
 }
 
-TEST(Extremes, WhatOnceSlippedThrough) {
+TEST(Extremes, NumbersThatOnceOverflowedAreRefused) {
   EXPECT_NE(refusal({"checkpoint.keep_last=4294967297"}).find("must be in [1, 1e6], is 4294967297"), std::string::npos)
       << refusal({"checkpoint.keep_last=4294967297"});
   EXPECT_NE(refusal({"checkpoint.keep_last=3e9"}), "");

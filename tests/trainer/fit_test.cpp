@@ -24,18 +24,18 @@ class FitRuns : public Runs {
   std::int64_t micro_batch(const std::string& run) const { return settings(run).micro_batch; }
 };
 
-TEST_F(FitRuns, TheMicroBatchFitsAndStays) {
+TEST_F(FitRuns, TheMicroBatchFitsAndIsKept) {
   const Finished roomy = fit("roomy", {"train.steps=2", "train.memory_budget=1e9"});
   ASSERT_EQ(roomy.code, 0) << roomy.output;
   EXPECT_NE(roomy.output.find("train.micro_batch: auto is 8"), std::string::npos) << roomy.output;
   EXPECT_EQ(micro_batch("roomy"), 8);
-  // What was chosen when the run began holds when it goes on with less.
+  // The choice made when the run began also holds for a resume with less memory.
   const Finished later = fit("roomy", {"train.steps=4", "train.memory_budget=0.9e9", "--allow-changes"});
   ASSERT_EQ(later.code, 0) << later.output;
   EXPECT_EQ(micro_batch("roomy"), 8);
 }
 
-TEST_F(FitRuns, ShortMemoryTakesFewerSequencesAndTooShortIsRefused) {
+TEST_F(FitRuns, LessMemoryGivesASmallerMicroBatchUntilNoneFits) {
   std::int64_t before = 8;
   bool fewer = false, refused = false;
   for (double budget = 8e6; budget > 1e5 && !refused; budget *= 0.7) {
@@ -53,7 +53,7 @@ TEST_F(FitRuns, ShortMemoryTakesFewerSequencesAndTooShortIsRefused) {
   EXPECT_TRUE(refused);
 }
 
-TEST_F(FitRuns, AutoIsAWordForTheSame) {
+TEST_F(FitRuns, AutoInTheFileEqualsTheOption) {
   std::vector<std::string> words = train("word", {"train.batch_size=8", "model.context=64", "train.steps=2"});
   std::erase_if(words, [](const std::string& w) { return w.starts_with("train.micro_batch"); });
   std::ofstream(path("auto.yaml")) << "include: " << words[2] << "\ntrain: {micro_batch: auto}\n";
@@ -62,7 +62,7 @@ TEST_F(FitRuns, AutoIsAWordForTheSame) {
   EXPECT_EQ(micro_batch("word"), 8);
   words.insert(words.end(), {"train.memory_budget=0.9e9"});
   EXPECT_EQ(run_process(words).code, 0);
-  fs::remove(path("word/config.yaml"));  // the checkpoints have it, too
+  fs::remove(path("word/config.yaml"));  // the checkpoints also store the choice
   words.insert(words.end(), {"train.memory_budget=8e6"});
   EXPECT_EQ(run_process(words).code, 0);
   EXPECT_EQ(micro_batch("word"), 8);
@@ -71,8 +71,9 @@ TEST_F(FitRuns, AutoIsAWordForTheSame) {
   EXPECT_EQ(nearly.code, 1);
 }
 
-// The run's own settings, and those that it was started with, with --fit and without.
-TEST_F(FitRuns, ARunGoesOnWithWhatItChose) {
+// A run resumes with its own settings and with the settings that it was started with, with --fit. Without --fit it is
+// refused.
+TEST_F(FitRuns, ARunResumesWithItsChoice) {
   ASSERT_EQ(fit("r", {"train.steps=2"}).code, 0);
   const Finished own = ring({"train", path("r"), "train.steps=4", "--allow-changes", "--fit"});
   EXPECT_EQ(own.code, 0) << own.output;
@@ -85,14 +86,15 @@ TEST_F(FitRuns, ARunGoesOnWithWhatItChose) {
   EXPECT_EQ(ring({"train", path("r"), "train.micro_batch=4", "--fit"}).code, 1);
 }
 
-TEST_F(FitRuns, WhoeverSaysTheMicroBatchHasChosen) {
+TEST_F(FitRuns, AGivenMicroBatchIsRefusedWithFit) {
   const Finished f = fit("said", {"train.steps=2", "train.micro_batch=2"});
   EXPECT_EQ(f.code, 1);
   EXPECT_NE(f.output.find("train.micro_batch: 2. Remove it"), std::string::npos) << f.output;
 }
 
-// All tokens at once where that fits; else what is chosen when the run begins, which a resume repeats.
-TEST_F(FitRuns, MlpChunksAreChosenWhereMemoryIsShortAndStay) {
+// All tokens are computed at once if that fits. Otherwise the run chooses a chunk size at its start, and a resume keeps
+// it.
+TEST_F(FitRuns, MlpChunksAreChosenIfMemoryIsShortAndAreKept) {
   const std::vector<std::string> wide = {"train.mlp_chunk=auto",  "model.context=2048",  "train.batch_size=4",
                                          "train.micro_batch=4",   "model.mlp_width=256", "train.eval_interval=0",
                                          "checkpoint.interval=1", "train.log_interval=1"};
@@ -113,7 +115,7 @@ TEST_F(FitRuns, MlpChunksAreChosenWhereMemoryIsShortAndStay) {
   EXPECT_EQ(chosen("short", {"train.steps=2", "train.memory_budget=1e9", "--allow-changes"}), chunk);
   const auto record = nlohmann::json::parse(std::ifstream(path("short/memory.json")));
   EXPECT_EQ(record.at("for").at("train.mlp_chunk"), std::to_string(chunk));
-  // The same as with the number.
+  // Setting the chosen number gives the same losses.
   chosen("said", {"train.steps=2", budget, "train.mlp_chunk=" + std::to_string(chunk)});
   EXPECT_EQ(losses("said"), losses("short"));
 }

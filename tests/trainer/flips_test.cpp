@@ -1,6 +1,6 @@
-// Every file that a run reads, with bits flipped or its end cut: whoever reads it says so and names it, or computes the
-// very same numbers. RINGMASTER_FLIPS sets how many, RINGMASTER_FLIPS_FIRST the number of the first: each
-// number is another damage, always the same.
+// Files that a run reads, with a flipped bit or a truncated end: the reader names the file, or computes exactly the
+// same numbers. RINGMASTER_FLIPS sets the number of damages, RINGMASTER_FLIPS_FIRST the index of the first. An index
+// always gives the same damage.
 #include <algorithm>
 #include <cstdlib>
 
@@ -14,7 +14,7 @@ namespace {
 
 class SlowFlips : public Runs {
  protected:
-  // A run that was stopped at step 10 of 12, with its checkpoints of 5 and 10.
+  // Trains a run of 12 steps, with checkpoints at steps 5 and 10, that was stopped at step 10.
   void SetUp() override {
     Runs::SetUp();
     ASSERT_EQ(run_process(train("run", {"train.steps=12", "train.eval_interval=0", "checkpoint.keep_last=3"})).code, 0);
@@ -51,8 +51,8 @@ class SlowFlips : public Runs {
     fs::copy(path("whole"), path("run"), fs::copy_options::recursive);
     fs::copy(path("whole.h5"), path("a.h5"), fs::copy_options::overwrite_existing);
   }
-  // Says what it did.
-  std::string damage(std::uint64_t i) const {
+  // Applies damage number i and returns its description.
+  std::string apply_damage(std::uint64_t i) const {
     const auto random = [&](std::uint32_t what) { return random_bits({41, 0, what}, i); };
     const std::string file = files_[random(0) % files_.size()];
     std::string bytes = read_text(path(file));
@@ -65,9 +65,10 @@ class SlowFlips : public Runs {
     std::ofstream(path(file), std::ios::binary) << bytes;
     return str(file, cut ? " cut at " : " flipped at ", at);
   }
-  // The result of the whole run; or an error that names the file, or with a warning that does, what the checkpoint
-  // before gives. Warnings come before the result.
-  static bool sound(const Finished& done, const std::string& file, const std::string& want, const std::string& older) {
+  // Returns whether the output is the result of the whole run, or an error that names the file, or the result of the
+  // checkpoint before with a warning that names the file. Warnings come before the result.
+  static bool is_sound(const Finished& done, const std::string& file, const std::string& want,
+                       const std::string& older) {
     const bool named = done.output.find(fs::path(file).filename().string()) != std::string::npos;
     if (done.code != 0) return done.code == 1 && named;
     return done.output.ends_with(want) || (named && !older.empty() && done.output.ends_with(older));
@@ -82,18 +83,19 @@ int number_from(const char* variable, int otherwise) {
   return text ? std::atoi(text) : otherwise;
 }
 
-TEST_F(SlowFlips, AreNamedOrHarmless) {
+TEST_F(SlowFlips, DamagesAreNamedOrHarmless) {
   const int first = number_from("RINGMASTER_FLIPS_FIRST", 0), flips = number_from("RINGMASTER_FLIPS", 24);
   int refused = 0, harmless = 0;
   for (int i = first; i < first + flips; ++i) {
-    const std::string what = damage(static_cast<std::uint64_t>(i)), file = what.substr(0, what.find(' '));
+    const std::string what = apply_damage(static_cast<std::uint64_t>(i)), file = what.substr(0, what.find(' '));
     const Finished loss = ring({"eval", path("run")}), text = ring(generate());
-    EXPECT_TRUE(sound(loss, file, want_.loss, older_.loss)) << what << "\n" << loss.code << " " << loss.output;
-    EXPECT_TRUE(sound(text, file, want_.text, older_.text)) << what << "\n" << text.code << " " << text.output;
+    EXPECT_TRUE(is_sound(loss, file, want_.loss, older_.loss)) << what << "\n" << loss.code << " " << loss.output;
+    EXPECT_TRUE(is_sound(text, file, want_.text, older_.text)) << what << "\n" << text.code << " " << text.output;
     const Finished trained = ring({"train", path("run")});
     const bool same = trained.code == 0 && tensors("run", "step-000000012").dump() == want_.tensors;
-    EXPECT_TRUE(same || (trained.code == 1 && sound(trained, file, "", ""))) << what << "\n"
-                                                                             << trained.code << " " << trained.output;
+    EXPECT_TRUE(same || (trained.code == 1 && is_sound(trained, file, "", "")))
+        << what << "\n"
+        << trained.code << " " << trained.output;
     for (const Finished* done : {&loss, &text, &trained}) (done->code ? refused : harmless)++;
     restore();
   }

@@ -1,5 +1,4 @@
-// Sensors of a GPU while a run trains, with readings that are made up: they are metrics, and name a GPU that becomes
-// slow.
+// GPU sensors during training, with made-up readings: the readings become metrics, and a GPU that slows down is named.
 #include "trainer/gpu_watch.h"
 
 #include <atomic>
@@ -19,7 +18,7 @@ GpuReading reading(double watts, double mhz, std::uint64_t throttle = 0) {
   return {.celsius = 60, .watts = watts, .utilization = 0.5, .sm_mhz = mhz, .throttle = throttle};
 }
 
-TEST(SensorSamples, AreMeansSinceTheReadersLastCall) {
+TEST(SensorSamples, AreAveragedSinceTheReadersLastCall) {
   using Reader = GpuSamples::Reader;
   GpuSamples samples;
   EXPECT_FALSE(samples.take(Reader::metrics).mean.watts);

@@ -1,4 +1,4 @@
-// What a run says of settings of attention that do nothing in its sequences.
+// Warnings about attention settings that have no effect on a run's sequences.
 #include "tests/trainer/runs.h"
 
 namespace ring::test {
@@ -6,8 +6,8 @@ namespace {
 
 class IdleAttention : public Runs {
  protected:
-  // What a short run of samples of 256 tokens, which are one document, says of itself.
-  std::string said(const std::vector<std::string>& more, const std::string& processes = "1") const {
+  // Returns the output of a short run on samples of 256 tokens, each one document.
+  std::string output_of_run(const std::vector<std::string>& more, const std::string& processes = "1") const {
     std::vector<std::string> words =
         train("run", {"--fresh", "train.steps=1", "train.batch_size=1", "train.micro_batch=1", "model.context=256",
                       "train.eval_interval=0", "model.dropout=0"});
@@ -18,7 +18,7 @@ class IdleAttention : public Runs {
     return done.output;
   }
   bool warns(const std::string& of, const std::vector<std::string>& more) const {
-    return said(more).find(of) != std::string::npos;
+    return output_of_run(more).find(of) != std::string::npos;
   }
 };
 
@@ -59,12 +59,12 @@ TEST_F(IdleAttention, WindowsThatCoverAllTokensAreNamed) {
   EXPECT_FALSE(warns("model.attention.window", {"model.attention={kind: window, window: 255}"}));
 }
 
-TEST_F(IdleAttention, KeysThatNobodyAsksForAreNamedOnce) {
+TEST_F(IdleAttention, KeysThatNoRankRequestsAreNamedOnce) {
   const auto warnings = [&](const std::string& schedule) {
     const std::string text =
-        said({"parallel.cp=2", "parallel.cp_keys=referenced", "parallel.cp_schedule=" + schedule,
-              "model.attention={kind: block_sparse, block: 64, rules: [{pattern: content, keep: 2}]}"},
-             "2");
+        output_of_run({"parallel.cp=2", "parallel.cp_keys=referenced", "parallel.cp_schedule=" + schedule,
+                       "model.attention={kind: block_sparse, block: 64, rules: [{pattern: content, keep: 2}]}"},
+                      "2");
     const std::string warning = "parallel.cp_keys: referenced, but parallel.cp_schedule is all_to_all";
     int n = 0;
     for (auto at = text.find(warning); at != std::string::npos; at = text.find(warning, at + 1)) ++n;

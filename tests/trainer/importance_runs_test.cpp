@@ -1,5 +1,5 @@
-// Blocks by importance as a user meets them: in checkpoints, in evaluation, in generation, with another context, and in
-// runs that begin and cease to have them.
+// Blocks by importance as a user meets them: in checkpoints, evaluation and generation, with a different context, and
+// in runs that begin or cease to have them.
 #include <algorithm>
 
 #include "checkpoint/reader.h"
@@ -13,7 +13,7 @@ using Json = nlohmann::json;
 
 class ImportanceRuns : public Runs {
  protected:
-  // Eight blocks, of which a block sees three: one of them drawn at random.
+  // Trains with eight blocks. A block of queries sees three of them, one of which is drawn at random.
   Finished trained(const std::string& run, std::vector<std::string> more = {}) const {
     for (const char* o :
          {"train.steps=60", "model.context=512", "train.micro_batch=4", "optimizer.lr=0.01", "model.positions=rope",
@@ -40,13 +40,14 @@ class ImportanceRuns : public Runs {
   }
 };
 
-TEST_F(ImportanceRuns, AreEvaluatedWithTheBlocksThatTheyChose) {
+TEST_F(ImportanceRuns, EvaluateWithTheBlocksThatTheyChose) {
   trained("run");
   const Json saved = tensors("run", "step-000000060");
   for (const char* name : {"importance.blocks.0.averages", "importance.blocks.1.scores"})
     EXPECT_TRUE(saved.contains(name)) << name;
   EXPECT_NEAR(loss_of("run"), validated("run"), 1e-6);
-  // The same weights over the newest blocks: those of a run that begins with them and has chosen nothing yet.
+  // Reference: the same weights with the newest blocks, in a run that starts from them and has not chosen any blocks
+  // yet.
   const Finished f =
       run_process(train("newest", {"model.context=512", "model.positions=rope", "run.init_from=" + path("run"),
                                    "train.steps=1", "optimizer.lr=1e-12", "schedule.kind=constant",
@@ -59,7 +60,7 @@ TEST_F(ImportanceRuns, AreEvaluatedWithTheBlocksThatTheyChose) {
   EXPECT_GT(loss_of("run", {"--context", "1024"}), 0);
 }
 
-// Three blocks of 64 are not as far as three of 128. With this interval step 1 measures nothing.
+// Distances in blocks of 64 mean nothing for blocks of 128. With this interval, step 1 measures nothing.
 TEST_F(ImportanceRuns, BlocksOfAnotherSizeBeginEmpty) {
   trained("run");
   const auto begin = [&](const std::string& name, int block) {
@@ -106,10 +107,10 @@ class ChangedToImportance : public Runs {
   static Words with_rule(const std::string& rule) {
     return with("{kind: block_sparse, block: 64, rules: [{" + rule + "}]}");
   }
-  // It chooses ahead of steps 12, 16 and 20.
+  // Blocks are chosen before steps 12, 16 and 20.
   static Words important() { return with_rule("pattern: importance, keep: 3, interval: 4, explore: 1, seed: 5"); }
 
-  // What a run is at this step, under a name of its own.
+  // Copies the run as it was at this step.
   void copy_at(int step, const std::string& run, const std::string& to) const {
     fs::copy(path(run), path(to), fs::copy_options::recursive);
     for (int newer = step + 5; newer <= 20; newer += 5) fs::remove_all(folder_ / to / "checkpoints" / name_of(newer));
@@ -119,7 +120,7 @@ class ChangedToImportance : public Runs {
     return std::ranges::any_of(tensors.items(), [](const auto& t) { return t.key().starts_with("importance."); });
   }
 
-  // Step, moments and data go on.
+  // The step, the optimizer's moments and the data continue.
   void expect_there_and_back(const Words& before) const {
     trained("run", before);
     for (const char* copy : {"there", "newest"}) copy_at(10, "run", copy);
@@ -137,7 +138,7 @@ class ChangedToImportance : public Runs {
       EXPECT_NE(back.output.find(part), std::string::npos) << back.output;
     EXPECT_FALSE(has_importance(tensors("back", name_of(20))));
   }
-  // Until it has chosen it is a run that keeps the newest blocks.
+  // Until blocks are chosen, the run keeps the newest blocks.
   void expect_newest_at_first() const {
     trained("newest", with_rule("local: 3"), {"--allow-changes"});
     const std::vector<double> there = values("there", "train", "loss"), newest = values("newest", "train", "loss");
@@ -154,13 +155,13 @@ class ChangedToImportance : public Runs {
   }
 };
 
-TEST_F(ChangedToImportance, FromDenseAttentionAndBack) { expect_there_and_back(with("{kind: dense}")); }
-TEST_F(ChangedToImportance, FromContentAndBack) {
+TEST_F(ChangedToImportance, ResumesFromDenseAttentionAndBack) { expect_there_and_back(with("{kind: dense}")); }
+TEST_F(ChangedToImportance, ResumesFromContentAndBack) {
   expect_there_and_back(with_rule("pattern: content, local: 1, keep: 3"));
 }
 
-// The averages of a layer that had it before go on, and those of another one begin.
-TEST_F(ChangedToImportance, ALayerMore) {
+// The averages of a layer that already had them continue, and those of the other layer begin.
+TEST_F(ChangedToImportance, AnotherLayerBeginsWithEmptyAverages) {
   const std::string rule = important().back().substr(std::string("model.attention=").size());
   Words one = with("{kind: dense}");
   one.push_back("model.attention_layers=[{layers: 0, attention: " + rule + "}]");

@@ -1,5 +1,5 @@
-// Learned pools as a user meets them: they begin as the means of a run before, resume, are evaluated and generate, and
-// a run may cease to have them.
+// Learned pools as a user meets them: they begin as the means of an earlier run, resume, are evaluated and generate
+// text, and a run may cease to have them.
 #include "core/check.h"
 #include "tests/trainer/runs.h"
 
@@ -10,7 +10,7 @@ using Overrides = std::vector<std::string>;
 
 class LearnedPoolRuns : public Runs {
  protected:
-  // learned: gates, too.
+  // Learned pools also have gates.
   static Overrides pools(const std::string& pooling) {
     return {"train.steps=20",
             "model.context=64",
@@ -25,8 +25,8 @@ class LearnedPoolRuns : public Runs {
   }
 };
 
-// Until they have learned they are means, bit for bit: the first loss is the same, and no later one.
-TEST_F(LearnedPoolRuns, LearnFromMeansOn) {
+// Before they have learned, pools are exactly the means: the first loss is the same, and later losses differ.
+TEST_F(LearnedPoolRuns, LearnStartingFromMeans) {
   trained("means", pools("mean"));
   trained("run", pools("learned"));
   const std::vector<double> means = values("means", "train", "loss"), learned = values("run", "train", "loss");
@@ -35,7 +35,7 @@ TEST_F(LearnedPoolRuns, LearnFromMeansOn) {
   EXPECT_NE(learned[19], means[19]);
 }
 
-TEST_F(LearnedPoolRuns, ResumeWithTheSameBits) {
+TEST_F(LearnedPoolRuns, ResumeBitForBit) {
   trained("whole", pools("learned"), {"optimizer.kind=muon"});
   fs::copy(path("whole"), path("parts"), fs::copy_options::recursive);
   forget("parts", {"step-000000015", "step-000000020"});
@@ -52,7 +52,7 @@ TEST_F(LearnedPoolRuns, AreEvaluatedAsTheyTrain) {
   EXPECT_EQ(text.code, 0) << text.output;
 }
 
-TEST_F(LearnedPoolRuns, GoOnFromMeansAndBack) {
+TEST_F(LearnedPoolRuns, StartFromMeansAndBack) {
   trained("means", pools("mean"));
   const Finished there = trained("learned", pools("learned"), {"run.init_from=" + path("means")});
   EXPECT_NE(there.output.find("the weights have no learned pools or gates for some layers (12 tensors)"),
@@ -66,7 +66,7 @@ TEST_F(LearnedPoolRuns, GoOnFromMeansAndBack) {
       << back.output;
 }
 
-// Step, moments and data of the run go on; what pools learn begins.
+// The step, moments and data of the run continue; learned pools and gates are initialized.
 TEST_F(LearnedPoolRuns, ResumeARunOfMeansAndBack) {
   trained("run", pools("mean"));
   const std::vector<double> means = values("run", "train", "loss");

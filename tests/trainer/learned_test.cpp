@@ -1,5 +1,5 @@
-// Blocks that an indexer selects, as a user meets them: records, resumes, evaluation, generation, and runs that go on
-// with an indexer or without one.
+// Blocks that an indexer selects, as a user meets them: records, resumes, evaluation, generation, and runs that
+// continue with or without an indexer.
 #include "core/check.h"
 #include "tests/trainer/runs.h"
 
@@ -10,7 +10,7 @@ using Overrides = std::vector<std::string>;
 
 class LearnedRuns : public Runs {
  protected:
-  // 20 steps of 5 blocks, of which 10 warm up.
+  // 20 steps with 5 blocks, of which the first 10 warm up.
   static Overrides learned(const std::string& more = "") {
     return {"train.steps=20", "model.context=320", "data.validation_batches=2",
             "model.attention={kind: block_sparse, block: 64, rules: [{pattern: learned, local: 1, keep: 3}], "
@@ -26,7 +26,7 @@ TEST_F(LearnedRuns, RecordALossThatFalls) {
   ASSERT_EQ(losses.size(), 20u);
   for (const double loss : losses) EXPECT_GT(loss, 0);
   trained("still", learned(", index_loss: 0"), {"optimizer.lr=0.01", "optimizer.weight_decay=0"});
-  EXPECT_LT(losses[9], values("still", "train", "index_loss")[9]);  // the last one before the choice is its own
+  EXPECT_LT(losses[9], values("still", "train", "index_loss")[9]);  // the last step of the warm-up
   trained("dense", dense());
   EXPECT_TRUE(values("dense", "train", "index_loss").empty());
 }
@@ -45,7 +45,7 @@ TEST_F(LearnedRuns, ResumeAcrossTheEndOfTheWarmUp) {
   }
 }
 
-// The checkpoint says how far the warm-up is.
+// The checkpoint stores how far the warm-up has progressed.
 TEST_F(LearnedRuns, AreEvaluatedAsTheyTrain) {
   trained("run", learned(), {"model.biases=all"});
   trained("warm", learned(", index_loss: 2"), {"model.attention.index_warmup_steps=30"});
@@ -62,7 +62,7 @@ TEST_F(LearnedRuns, AreEvaluatedAsTheyTrain) {
   EXPECT_NE(exported.output.find("kind: block_sparse cannot be exported"), std::string::npos) << exported.output;
 }
 
-TEST_F(LearnedRuns, GoOnFromADenseModelAndBack) {
+TEST_F(LearnedRuns, StartFromADenseModelAndBack) {
   trained("dense", dense());
   const Finished there = trained("learned", learned(), {"run.init_from=" + path("dense")});
   EXPECT_NE(there.output.find("the weights lack 6 tensors of indexers"), std::string::npos) << there.output;
@@ -73,9 +73,9 @@ TEST_F(LearnedRuns, GoOnFromADenseModelAndBack) {
   EXPECT_LT(values("back", "train", "loss")[0], values("dense", "train", "loss")[5]);
 }
 
-// A run whose indexers know no distances gets them, at 0, and another one that begins with its weights does without, or
-// gets them, too.
-TEST_F(LearnedRuns, BeginAndCeaseToHaveDistances) {
+// A run whose indexers have no distance biases gets them, initialized to 0. A run that starts from its weights may omit
+// them, or also get them.
+TEST_F(LearnedRuns, AddAndRemoveDistanceBiases) {
   trained("run", learned(), {"checkpoint.keep_last=9"});
   const std::vector<double> whole = values("run", "train", "loss");
   for (const char* step : {"step-000000015", "step-000000020"}) fs::remove_all(folder_ / "run" / "checkpoints" / step);
@@ -93,7 +93,7 @@ TEST_F(LearnedRuns, BeginAndCeaseToHaveDistances) {
   EXPECT_NE(another.output.find("the weights lack 2 tensors of indexers"), std::string::npos) << another.output;
 }
 
-// Step, moments and data of the run go on with other attention; indexers and their moments begin.
+// The step, moments and data of the run continue with different attention; indexers and their moments are initialized.
 TEST_F(LearnedRuns, ResumeADenseRunAndBack) {
   trained("run", dense(), {"checkpoint.keep_last=9"});
   const std::vector<double> whole = values("run", "train", "loss");
@@ -111,7 +111,7 @@ TEST_F(LearnedRuns, ResumeADenseRunAndBack) {
   EXPECT_NE(there.output.find("more than the 10 steps that the run has done"), std::string::npos) << there.output;
   EXPECT_NE(there.output.find("the checkpoint lacks 12 optimizer states"), std::string::npos) << there.output;
   EXPECT_EQ(values("run", "train", "index_loss").size(), 10u);
-  EXPECT_NEAR(values("run", "train", "loss")[10], whole[10], 1e-5);  // all blocks are kept
+  EXPECT_NEAR(values("run", "train", "loss")[10], whole[10], 1e-5);  // at first all blocks are kept
   forget("step-000000020");
   const Finished back = go_on(dense(), {"--allow-changes"});
   ASSERT_EQ(back.code, 0) << back.output;

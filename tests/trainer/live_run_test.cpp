@@ -1,4 +1,4 @@
-// Commands beside a run that trains, saves after every step and removes the checkpoint before.
+// Commands on a run that is training. It saves after every step and removes the previous checkpoint.
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -43,7 +43,7 @@ TEST_F(SlowLiveRuns, AreReadWithoutFalseAlarms) {
   }
 }
 
-TEST_F(SlowLiveRuns, TheOneThatWasNamedIsSaidToBeGone) {
+TEST_F(SlowLiveRuns, ARemovedCheckpointIsReportedAsGone) {
   const std::string named = path("live/checkpoints/step-000000003");
   const auto is_later = [&](const fs::path& checkpoint) { return checkpoint.string() > named; };
   const auto later = [&] { return std::ranges::any_of(fs::directory_iterator(path("live/checkpoints")), is_later); };

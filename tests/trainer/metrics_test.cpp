@@ -42,7 +42,7 @@ class MetricsTest : public testing::Test {
   const fs::path folder_;
 };
 
-TEST_F(MetricsTest, OneObjectPerRecordOnDiskAtOnce) {
+TEST_F(MetricsTest, EachRecordIsWrittenAtOnceAsOneObject) {
   Metrics metrics(folder_.string());
   metrics.record("train", 10, {{"loss", 2.5}, {"tokens", std::int64_t{1} << 40}, {"note", "a \"b\"\n"}});
   const auto all = lines();
@@ -80,7 +80,7 @@ TEST_F(MetricsTest, LossesKeepEveryBit) {
   EXPECT_EQ(nlohmann::json::parse(lines().at(0))["loss"].get<double>(), loss);
 }
 
-TEST_F(MetricsTest, WhatIsNotFiniteIsNullAndNamed) {
+TEST_F(MetricsTest, NumbersThatAreNotFiniteAreNullAndNamed) {
   Metrics metrics(folder_.string());
   const double inf = std::numeric_limits<double>::infinity();
   metrics.record("train", 1, {{"a", std::nan("")}, {"b", inf}, {"c", -inf}});
@@ -113,7 +113,7 @@ TEST_F(MetricsTest, ResumeDropsDamagedLines) {
   const std::string good = R"({"step":1,"loss":1.5})";
   write(good + "\n{\"step\":2,\"lo\nnot json\n[1]\n{\"step\":\"3\"}\n{\"loss\":1}\n" + R"({"step":4})" + "\n" +
         R"({"step":5})");
-  EXPECT_EQ(truncate_metrics(file(), 100), 6);  // the last one is whole JSON, but its line has no end
+  EXPECT_EQ(truncate_metrics(file(), 100), 6);  // the last line is valid JSON, but has no line end
   EXPECT_EQ(lines(), (std::vector<std::string>{good, R"({"step":4})"}));
 }
 
@@ -123,7 +123,7 @@ TEST_F(MetricsTest, ANewRunStartsEmpty) {
   EXPECT_TRUE(lines().empty());
 }
 
-TEST_F(MetricsTest, ResumeWithoutEarlierRecords) {
+TEST_F(MetricsTest, ResumeWorksWithoutEarlierRecords) {
   EXPECT_EQ(truncate_metrics(file(), 5), 0);
   EXPECT_FALSE(fs::exists(file()));
   Metrics metrics(folder_.string(), 5);
@@ -133,7 +133,7 @@ TEST_F(MetricsTest, ResumeWithoutEarlierRecords) {
 
 TEST_F(MetricsTest, MissingDirectoryIsAnError) { EXPECT_THROW(Metrics((folder_ / "missing").string()), Error); }
 
-TEST(MetricsTags, AreSortedByWhatTheyAre) {
+TEST(MetricsTags, AreGroupedByTopic) {
   EXPECT_EQ(tag_of("train", "loss"), "loss/train");
   EXPECT_EQ(tag_of("validation", "loss"), "loss/validation");
   EXPECT_EQ(tag_of("validation", "bits_per_byte"), "loss/validation_bits_per_byte");

@@ -1,4 +1,4 @@
-// Whole runs on a mixture whose weights change: what is recorded of each corpus, and going on.
+// Whole runs on a mixture whose weights change: the records of each corpus, and resuming.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -30,7 +30,7 @@ class MixtureRuns : public testing::Test {
   void TearDown() override { fs::remove_all(folder_); }
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
-  // 128 tokens a step: b begins with the 14th.
+  // A step has 128 tokens: corpus b begins with step 14.
   Finished train(const std::string& run, std::int64_t steps, std::vector<std::string> more = {}) const {
     std::vector<std::string> all = {ring_binary(),
                                     "train",
@@ -84,13 +84,13 @@ TEST_F(MixtureRuns, RecordEachCorpusAndResumeBeforeAChange) {
   EXPECT_LT(number(validation, "loss"), std::max(number(validation, "loss/a"), number(validation, "loss/code")));
 
   ASSERT_EQ(train("cut", 20).code, 0);
-  fs::remove_all(folder_ / "cut/checkpoints/step-000000020");  // as if it had been killed just before
+  fs::remove_all(folder_ / "cut/checkpoints/step-000000020");  // as if the run had been killed just before
   const Finished refused = train("cut", 20, {"data.mixture[1].weight=[[0, 0], [1664, 0.6]]"});
   EXPECT_EQ(refused.code, 1);
   EXPECT_NE(refused.output.find("data.mixture[1].weight: [[0, 0], [1664, 0.5]] -> [[0, 0], [1664, 0.6]]"),
             std::string::npos)
       << refused.output;
-  const Finished resumed = train("cut", 20, {"data.mixture[1].name=text"});  // which changes no number
+  const Finished resumed = train("cut", 20, {"data.mixture[1].name=text"});  // a change without effect on numbers
   ASSERT_EQ(resumed.code, 0) << resumed.output;
   EXPECT_NE(resumed.output.find("resuming from step 10"), std::string::npos) << resumed.output;
   for (const auto& [step, r] : records("cut", "train")) {
@@ -109,7 +109,7 @@ TEST_F(MixtureRuns, RecordEachCorpusAndResumeBeforeAChange) {
   EXPECT_NE(page.str().find("Validation loss by corpus"), std::string::npos);
 }
 
-// A record tells of all steps since the one before.
+// A record covers all steps since the record before.
 TEST_F(MixtureRuns, RecordsAreMeansOverTheirSteps) {
   ASSERT_EQ(train("each", 16).code, 0);
   ASSERT_EQ(train("some", 16, {"train.log_interval=8"}).code, 0);
@@ -117,7 +117,7 @@ TEST_F(MixtureRuns, RecordsAreMeansOverTheirSteps) {
   ASSERT_EQ(some.size(), 2u);
   for (const char* name : {"a", "code"}) {
     double sum = 0, share = 0;
-    for (std::int64_t step = 9; step <= 16; ++step) {  // steps have as many targets
+    for (std::int64_t step = 9; step <= 16; ++step) {  // all steps have the same number of targets
       const double part = number(each.at(step), std::string("share/") + name);
       sum += part * number(each.at(step), std::string("loss/") + name);
       share += part;

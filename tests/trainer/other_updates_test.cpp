@@ -1,4 +1,4 @@
-// Groups and kinds of updates as a person meets them: in the log, in errors, and where a run goes on with others.
+// Optimizer groups and kinds as a user meets them: in the log, in errors, and in runs that resume with different ones.
 #include "checkpoint/files.h"
 #include "checkpoint/manifest.h"
 #include "core/check.h"
@@ -20,7 +20,7 @@ class OtherUpdates : public Runs {
   }
 };
 
-TEST_F(OtherUpdates, AreSaidAtTheStart) {
+TEST_F(OtherUpdates, AreLoggedAtTheStart) {
   const std::string groups =
       "optimizer.groups=[{match: ['*norm*'], lr: 0.25}, {match: ['embedding.tokens.*'], frozen: true}]";
   expect_parts(
@@ -30,7 +30,7 @@ TEST_F(OtherUpdates, AreSaidAtTheStart) {
                {"optimizer.groups[0].match[0]: \"*.nrm\" matches no parameter", "embedding.tokens.weight"});
 }
 
-TEST_F(OtherUpdates, AnotherKindTakesOnWhatItCanOfTheStates) {
+TEST_F(OtherUpdates, ADifferentKindKeepsTheStatesItCanUse) {
   ASSERT_EQ(run_process(short_train(4)).code, 0);
   const std::vector<std::string> muon = {"optimizer.kind=muon"};
   expect_parts(run_process(short_train(6, muon)), 1, {"optimizer.kind: adamw -> muon", "--allow-changes"});
@@ -42,7 +42,7 @@ TEST_F(OtherUpdates, AnotherKindTakesOnWhatItCanOfTheStates) {
   EXPECT_EQ(again.output.find("are reinitialized"), std::string::npos) << again.output;
 }
 
-// Neither with permission nor without, where no settings explain it.
+// Lost states that no change of settings explains are an error, even with --allow-changes.
 TEST_F(OtherUpdates, StatesThatWereLostAreAnError) {
   ASSERT_EQ(run_process(short_train(4, {"train.ema=0.9"})).code, 0);
   const fs::path checkpoint = folder_ / "run" / "checkpoints" / "step-000000004";

@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder with a corpus of documents of very different lengths.
+// Makes a corpus of documents with very different lengths in a folder.
 class Packing : public testing::Test {
  protected:
   void SetUp() override {
@@ -52,7 +52,7 @@ std::vector<std::int32_t> part(const std::vector<std::int32_t>& all, std::int32_
   return {all.begin() + first, all.begin() + first + count};
 }
 
-// What a kind of attention needs in order to treat documents as if each were alone.
+// A kind of attention, and the alignment at which documents in a row give the same results as each document alone.
 struct Kind {
   AttentionConfig attention;
   std::int64_t align;
@@ -65,8 +65,8 @@ std::vector<Kind> kinds() {
           {{.kind = "dilated", .segments = {4, 16}, .rates = {1, 2}}, 16}};
 }
 
-// Loss of every token and gradients, of a batch as it is and of its documents one by one.
-TEST_F(Packing, EqualsDocumentsAlone) {
+// The losses of all tokens and the gradients equal those of the batch's documents one by one.
+TEST_F(Packing, EqualsSeparateDocuments) {
   const ExecContext ctx{Stream::cpu(2)};
   for (const auto& [attention, align] : kinds()) {
     Config config = tiny_config();
@@ -114,7 +114,7 @@ TEST_F(Packing, EqualsDocumentsAlone) {
   }
 }
 
-TEST_F(Packing, EvaluationIsTheMeanOverDocuments) {
+TEST_F(Packing, EvaluationAveragesOverDocuments) {
   const Config config = tiny_config();
   const ExecContext ctx{Stream::cpu(2)};
   Decoder model(config.model);
@@ -142,8 +142,8 @@ TEST_F(Packing, EvaluationIsTheMeanOverDocuments) {
   }
 }
 
-// The same losses however the step is cut into micro-batches, and never a wait of the host inside of a step, which a
-// GPU replays.
+// Expects the same losses for every division of the step into micro-batches. The host must never wait inside a step,
+// which a GPU replays.
 void expect_steps(const Corpora& corpora, const LoaderOptions& given, DeviceChoice device) {
   std::vector<double> first;
   for (const std::int64_t rows : {8, 4, 1}) {
@@ -189,7 +189,7 @@ TEST_F(GpuPacking, MicroBatchesDoNotChangeTheLoss) {
   for (const std::int64_t align : {1, 8}) expect_steps(corpora(), options(align, 8), DeviceChoice::cuda);
 }
 
-// Whole runs of the program.
+// Runs of the program.
 class PackedRuns : public Packing {
  protected:
   std::vector<std::string> train(const std::string& run, std::vector<std::string> more = {}) const {
@@ -231,7 +231,7 @@ class PackedRuns : public Packing {
   void expect_resumes(const std::vector<std::string>& settings) const {
     ASSERT_EQ(run_process(train("whole", settings)).code, 0);
     ASSERT_EQ(run_process(train("cut", settings)).code, 0);
-    fs::remove_all(folder_ / "cut/checkpoints/step-000000030");  // as if it had been killed just before
+    fs::remove_all(folder_ / "cut/checkpoints/step-000000030");  // as if the run had been killed just before
     const Finished resumed = run_process(train("cut", settings));
     ASSERT_EQ(resumed.code, 0) << resumed.output;
     EXPECT_NE(resumed.output.find("resuming from step 20"), std::string::npos) << resumed.output;
@@ -250,7 +250,7 @@ TEST_F(PackedRuns, BestFitResumesBitForBit) {
   EXPECT_NE(refused.output.find("data.packing.best_fit: 64 -> 65"), std::string::npos) << refused.output;
 }
 
-TEST_F(PackedRuns, ResumeBitForBitAndRefuseOtherPacking) {
+TEST_F(PackedRuns, ResumeBitForBitAndRefuseDifferentPacking) {
   expect_resumes({});
   const Finished refused = run_process(train("cut", {"data.packing.align=4"}));
   EXPECT_EQ(refused.code, 1);
@@ -261,8 +261,8 @@ TEST_F(PackedRuns, ResumeBitForBitAndRefuseOtherPacking) {
               1e-5);
 }
 
-// On a CPU nothing is recorded, but attention has memory of its own as it has where steps are.
-TEST_F(PackedRuns, HaveTheSameLossesWhereStepsAreToBeReplayed) {
+// On a CPU no graph is captured, but attention uses the memory that it uses in captured steps.
+TEST_F(PackedRuns, HaveTheSameLossesIfStepsAreToBeReplayed) {
   for (const char* graph : {"off", "on"}) {
     const Finished f = run_process(train(graph, {str("train.cuda_graph=", graph)}));
     ASSERT_EQ(f.code, 0) << f.output;
@@ -272,7 +272,7 @@ TEST_F(PackedRuns, HaveTheSameLossesWhereStepsAreToBeReplayed) {
   EXPECT_EQ(tensors("on"), tensors("off"));
 }
 
-TEST_F(PackedRuns, WarnOfPlaces) {
+TEST_F(PackedRuns, WarnIfSegmentsAreNotAligned) {
   const auto dilated = [&](const char* run, const char* align) {
     return run_process(train(run, {"model.attention.kind=dilated", "model.attention.segments=[8,16]",
                                    "model.attention.rates=[1,2]", "train.steps=1", align}))

@@ -40,7 +40,8 @@ struct Screen {
     o.now = [this] { return now; };
     return o;
   }
-  // What a terminal would show: carriage return goes to the start of the line, ESC[K erases to its end.
+  // Returns the screen of a terminal: a carriage return goes to the start of the line, ESC[K erases the rest of the
+  // line.
   std::vector<std::string> shown() const {
     std::vector<std::string> lines(1);
     std::size_t column = 0;
@@ -61,7 +62,7 @@ struct Screen {
   }
 };
 
-TEST(Progress, LiveLineShowsEverythingWhenThereIsRoom) {
+TEST(Progress, LiveLineShowsEverythingIfThereIsRoom) {
   const std::string text = "500/2000  loss 2.4313  val 2.5000  24.6k tok/s  31.2 ms/step  ETA 1m02s";
   EXPECT_EQ(live_line(state(500), 200), "[==========>                             ] " + text);
   EXPECT_EQ(live_line(state(500), static_cast<int>(text.size())), text);
@@ -83,7 +84,7 @@ TEST(Progress, BarIsFullOnlyAtTheEnd) {
   EXPECT_EQ(live_line(state(0), 200).substr(0, 42), "[>" + std::string(39, ' ') + "]");
 }
 
-TEST(Progress, UnknownsAreLeftOut) {
+TEST(Progress, UnknownValuesAreLeftOut) {
   ProgressState s;
   s.step = 3;
   s.loss = 1;
@@ -93,7 +94,7 @@ TEST(Progress, UnknownsAreLeftOut) {
   EXPECT_EQ(plain_line(s), "step 3  loss nan");
 }
 
-TEST(Progress, PlainLinesEveryInterval) {
+TEST(Progress, PlainLinesAreWrittenEveryInterval) {
   Screen screen;
   ProgressOptions options = screen.options(false);
   options.log_interval = 10;
@@ -141,11 +142,11 @@ TEST(Progress, LinesAndLogLinesClearTheLiveLine) {
   }
   EXPECT_EQ(screen.shown(), (std::vector<std::string>{"evaluated", ""}));
   const std::string before = screen.out.str();
-  log::warn("(another warning of this test)");  // nobody is called after the end
+  log::warn("(another warning of this test)");  // after finish() the log no longer calls it
   EXPECT_EQ(screen.out.str(), before);
 }
 
-TEST(Progress, Summary) {
+TEST(Progress, ASummaryIsWrittenAtTheEnd) {
   for (const bool terminal : {false, true}) {
     Screen screen;
     Progress progress(screen.options(terminal));
@@ -157,16 +158,16 @@ TEST(Progress, Summary) {
   }
 }
 
-// Its parts add up to the whole, whatever the whole went to.
-TEST(TimeSpent, NamesWhatWasNotSteps) {
+// The parts add up to the total.
+TEST(TimeSpent, NamesTimeOutsideSteps) {
   const TimeSpent time{.total = 912, .evaluations = 240, .saves = 1.2, .not_running = 3.8};
   EXPECT_EQ(time.text(), "15m12s: 11m07s of steps, 4m00s of evaluations, 1s of saves, 4s stopped or without a CPU");
   EXPECT_EQ((TimeSpent{.total = 100, .evaluations = 30}).text(), "1m40s: 1m10s of steps, 30s of evaluations");
   EXPECT_EQ((TimeSpent{.total = 100, .evaluations = 1, .saves = 0.9}).text(), "1m40s");
 }
 
-// Whoever waits for a run also waits while its process is stopped, which its own clock leaves out (core/clock.h).
-TEST(TimeAccount, CountsTheTimeInWhichTheProcessWasStopped) {
+// A user also waits while the process is stopped, which the process's own clock leaves out (core/clock.h).
+TEST(TimeAccount, CountsTimeWhileTheProcessIsStopped) {
   const pid_t child = fork();
   if (child == 0) {
     const TimeAccount account;
@@ -185,7 +186,7 @@ TEST(TimeAccount, CountsTheTimeInWhichTheProcessWasStopped) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-TEST(TimeAccount, SumsWhatItIsToldOf) {
+TEST(TimeAccount, AddsUpTimers) {
   TimeAccount account;
   for (int i = 0; i < 2; ++i) {
     const TimeAccount::Timer timer = account.evaluating();
@@ -198,7 +199,7 @@ TEST(TimeAccount, SumsWhatItIsToldOf) {
   EXPECT_GE(spent.total, spent.evaluations);
 }
 
-TEST(Progress, Durations) {
+TEST(Progress, DurationsAreFormatted) {
   EXPECT_EQ(format_duration(0), "0s");
   EXPECT_EQ(format_duration(59.4), "59s");
   EXPECT_EQ(format_duration(59.6), "1m00s");
@@ -209,7 +210,7 @@ TEST(Progress, Durations) {
   EXPECT_EQ(format_duration(1e300), "?");
 }
 
-TEST(Progress, StepTimes) {
+TEST(Progress, StepTimesAreFormatted) {
   EXPECT_EQ(format_step_time(0.04), "0.0 ms");
   EXPECT_EQ(format_step_time(31.25), "31.2 ms");
   EXPECT_EQ(format_step_time(99.96), "100 ms");
@@ -223,7 +224,7 @@ TEST(Progress, StepTimes) {
   EXPECT_NE(plain_line(s).find("  2.37 s/step  "), std::string::npos) << plain_line(s);
 }
 
-TEST(Progress, Counts) {
+TEST(Progress, CountsAreFormatted) {
   EXPECT_EQ(format_count(0), "0");
   EXPECT_EQ(format_count(999), "999");
   EXPECT_EQ(format_count(999.6), "1.00k");

@@ -1,4 +1,4 @@
-// What is read from metrics.jsonl and from the directory of a run, whoever wrote them.
+// Reading metrics.jsonl and the directories of runs, whatever program wrote them.
 #include "trainer/records.h"
 
 #include <gtest/gtest.h>
@@ -59,8 +59,8 @@ std::string line(const std::string& group, std::int64_t step, const std::string&
   return str("{\"step\":", step, ",\"group\":\"", group, "\",\"time\":1.5", rest.empty() ? "" : ",", rest, "}\n");
 }
 
-// As of train --fresh, where a run on chats was before.
-TEST_F(RecordsTest, ARunKeepsNoChatTemplateOfTheOneBefore) {
+// `train --fresh` replaces a run on chats with a run without chats.
+TEST_F(RecordsTest, ANewRunRemovesTheChatTemplateOfTheRunBefore) {
   const RunDirectory run(path("run"));
   fs::create_directories(run.path());
   for (const std::string chat : {R"({"chat_template":"T"})", ""}) {
@@ -69,7 +69,7 @@ TEST_F(RecordsTest, ARunKeepsNoChatTemplateOfTheOneBefore) {
   }
 }
 
-TEST_F(RecordsTest, WhatMetricsWriteIsReadBack) {
+TEST_F(RecordsTest, WrittenMetricsAreReadBack) {
   fs::create_directories(path("run"));
   Metrics metrics(path("run"));
   metrics.record("train", 7, {{"loss", NAN}, {"norm", -INFINITY}, {"tokens", std::int64_t{1} << 60}, {"why", "a\n"}});
@@ -84,10 +84,10 @@ TEST_F(RecordsTest, WhatMetricsWriteIsReadBack) {
   EXPECT_EQ(all[0].number("norm"), -INFINITY);
   EXPECT_EQ(*all[0].find("tokens"), Record::Value(std::int64_t{1} << 60));
   EXPECT_EQ(all[0].text("why"), "a\n");
-  EXPECT_EQ(all[0].values.size(), 4u);  // no loss_text
+  EXPECT_EQ(all[0].values.size(), 4u);  // loss_text is not a value
 }
 
-TEST_F(RecordsTest, DamagedLinesAreCountedAndATornOneIsNot) {
+TEST_F(RecordsTest, DamagedLinesAreCountedExceptAnIncompleteLastOne) {
   const std::string run =
       write_run("run", line("train", 1) + "\n{}\nnonsense\n[1]\n{\"step\":1.5,\"group\":\"train\"}\n" +
                            "{\"step\":1,\"group\":3}\n{\"step\":2,\"group\":\"\xff\"}\n" +
@@ -100,33 +100,33 @@ TEST_F(RecordsTest, DamagedLinesAreCountedAndATornOneIsNot) {
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[1].number("a.b.0"), 1);
   EXPECT_EQ(*all[1].find("a.b.1.c"), Record::Value(true));
-  EXPECT_EQ(all[1].text("loss_text"), "nan");  // there is no loss that it would name
+  EXPECT_EQ(all[1].text("loss_text"), "nan");  // kept, since there is no loss that it could name
   EXPECT_THROW(read_records(path("none"), [](const Record&) {}), Error);
 }
 
-TEST(MetricsLines, AreReadAsFarAsTheyMayBeLong) {
+TEST(MetricsLines, AreTruncatedAtTheLimit) {
   std::istringstream in("ab\n\nabcdef\n12345");
   std::vector<std::string> lines;
   for (std::string line; read_metrics_line(in, line, 3) && !in.eof();) lines.push_back(line);
   EXPECT_EQ(lines, (std::vector<std::string>{"ab", "", "abcd"})) << "the last one has no end";
 }
 
-TEST(MetricsLines, HaveOneObject) {
+TEST(MetricsLines, HoldOneObjectEach) {
   EXPECT_EQ(parse_metrics_line(R"({"b":1,"a":2,"b":3})").dump(), R"({"b":3,"a":2})");
   for (const char* damaged : {"", "[1]", "{\"a\":1", "3"})
     EXPECT_TRUE(parse_metrics_line(damaged).is_null()) << damaged;
 }
 
-TEST_F(RecordsTest, StatusIsWhatTheLastJobSaid) {
+TEST_F(RecordsTest, StatusComesFromTheLastJob) {
   const std::string steps = line("start", 0) + line("train", 50, "\"loss\":2") + line("train", 100, "\"loss\":1.5");
-  EXPECT_EQ(summary(steps).status, kRunFailed);  // without a word
+  EXPECT_EQ(summary(steps).status, kRunFailed);  // there is no record of an end
   EXPECT_EQ(summary(steps + line("job", 100, "\"end\":\"finished\"")).status, kRunFinished);
   EXPECT_EQ(summary(steps + line("job", 100, "\"end\":\"stopped\""), 200).status, kRunStopped);
   EXPECT_EQ(summary(steps + line("job", 100, "\"end\":\"out of time\""), 200).status, kRunStopped);
   EXPECT_EQ(summary(steps + line("job", 100, "\"end\":\"out of time\""), 0).status, kRunFinished);
-  EXPECT_EQ(summary(steps + line("job", 100)).status, kRunFinished);  // of an older version
+  EXPECT_EQ(summary(steps + line("job", 100)).status, kRunFinished);  // a record of an older version
   EXPECT_EQ(summary(steps + line("job", 100), 200).status, kRunStopped);
-  // A process that came after it.
+  // Another process started after the end.
   EXPECT_EQ(summary(steps + line("job", 100, "\"end\":\"stopped\"") + line("start", 100), 200).status, kRunFailed);
   const RunSummary failed = summary(steps + line("job", 100, "\"end\":\"failed\",\"error\":\"disk\\nmore\""), 200);
   EXPECT_EQ(failed.status, kRunFailed);
@@ -147,21 +147,21 @@ TEST_F(RecordsTest, AHeldLockMeansRunning) {
   EXPECT_EQ(summarize_run(run).status, kRunFailed);
 }
 
-// A run that is stopped ends between two records of steps.
-TEST_F(RecordsTest, TheStepIsTheLastThatIsKnownToBeDone) {
+// A run that is stopped ends between two train records.
+TEST_F(RecordsTest, TheStepIsTheLastOneKnownToBeDone) {
   const std::string start = line("start", 0, "\"device\":\"cpu\""), train = line("train", 150, "\"loss\":1");
   const std::string saved = line("checkpoint", 159, "\"seconds\":1"), end = line("job", 159, "\"end\":\"stopped\"");
   EXPECT_EQ(summary(start + train + saved + end).step, 159);
-  EXPECT_EQ(summary(start + train + saved).step, 159);  // killed
+  EXPECT_EQ(summary(start + train + saved).step, 159);  // killed after a save
   EXPECT_EQ(summary(start + line("job", 1, "\"end\":\"stopped\"")).step, 1);
   EXPECT_EQ(summary(start + train + line("checkpoint", 159, "\"error\":\"full\"")).step, 150);
-  EXPECT_EQ(summary(start + line("train", 160, "\"loss\":1") + saved).step, 160);  // while steps went on
-  // A step that was not taken is recorded, too.
+  EXPECT_EQ(summary(start + line("train", 160, "\"loss\":1") + saved).step, 160);  // steps continued during the save
+  // A step that was not taken has a record, too.
   EXPECT_EQ(summary(start + train + line("train", 151, "\"loss\":null") + line("job", 150, "\"end\":\"failed\"")).step,
             150);
 }
 
-TEST_F(RecordsTest, ASummaryHasTheBestAndTheLast) {
+TEST_F(RecordsTest, ASummaryHasTheBestAndTheLastValues) {
   const RunSummary s = summary(
       line("start", 0, "\"device\":\"cuda\",\"device_name\":\"NVIDIA H200\",\"processes\":4,\"layout\":\"dp 4\"") +
       line("train", 10, "\"loss\":3,\"tokens_per_second\":100,\"memory_peak\":9") +
@@ -190,7 +190,7 @@ TEST_F(RecordsTest, ALossThatIsNoNumberIsNotTheLowest) {
   EXPECT_TRUE(std::isnan(summary(none).validation_loss.value()));
 }
 
-TEST_F(RecordsTest, ASummaryHandsOnWhatItReads) {
+TEST_F(RecordsTest, ASummaryPassesOnSettingsAndRecords) {
   const std::string run = write_run("run", line("train", 1) + line("job", 100), 100);
   std::vector<std::string> seen;
   const RunSummary s = summarize_run(run, {[&](const Config& c) { seen.push_back(str(c.train.steps)); },
@@ -199,7 +199,7 @@ TEST_F(RecordsTest, ASummaryHandsOnWhatItReads) {
   EXPECT_EQ(s.step, 100);
 }
 
-TEST(FolderName, IsTheSameHoweverAFolderIsNamed) {
+TEST(FolderName, DoesNotDependOnTheSpellingOfThePath) {
   for (const char* path : {"runs/x", "runs/x/", "./runs/x//", "runs/x/.", "runs/y/../x"})
     EXPECT_EQ(folder_name(path), "x") << path;
   EXPECT_EQ(folder_name("."), fs::current_path().filename().string());
@@ -216,15 +216,15 @@ TEST_F(RecordsTest, RestartsOfAllJobsAreAddedUp) {
                     restart(1) + job(1, "finished"))
                 .restarts,
             3);
-  // An attempt that fails and says so, before the launcher starts the next one.
+  // An attempt records its failure before the launcher starts the next attempt.
   EXPECT_EQ(summary(line("start", 0) + job(0, "failed") + restart(1) + job(1, "failed") + restart(2)).restarts, 2);
 }
 
-TEST_F(RecordsTest, RunsAreFoundInFoldersAndDamagedOnesAreRows) {
+TEST_F(RecordsTest, RunsAreFoundInFoldersAndDamagedRunsAreListed) {
   write_run("b", line("train", 1) + line("job", 100));
   write_run("more/a", line("train", 1) + "nonsense\n");
   std::ofstream(write_run("c", line("train", 1)) + "/config.yaml") << "train: {steps: [";
-  fs::create_directories(path("d/metrics.jsonl"));  // a folder where the file should be
+  fs::create_directories(path("d/metrics.jsonl"));  // a folder with the name of the file
   fs::create_directories(path("empty/folder"));
   fs::create_directory_symlink(folder_, path("loop"));
   const std::vector<RunSummary> runs = runs_below(folder_.string());
@@ -243,7 +243,7 @@ TEST_F(RecordsTest, RunsAreFoundInFoldersAndDamagedOnesAreRows) {
   EXPECT_THROW(runs_below(path("nowhere")), Error);
 }
 
-TEST_F(RecordsTest, CsvHasARowForEachRecordAndQuotesWhatMustBe) {
+TEST_F(RecordsTest, CsvHasARowPerRecordAndQuotesIfNecessary) {
   const std::string run =
       write_run("a,b", line("train", 1, "\"loss\":0.1,\"tokens\":9007199254740993") +
                            line("job", 2, "\"error\":\"say \\\"no\\\",\\nor\",\"ok\":true,\"nothing\":null") +
@@ -273,7 +273,7 @@ TEST_F(RecordsTest, OnlySettingsThatDifferAreCompared) {
   EXPECT_EQ(differing[0].values[2], kSettingsUnreadable);
 }
 
-TEST_F(RecordsTest, CommonStepsAreThoseOfAll) {
+TEST_F(RecordsTest, CommonStepsAreThoseThatAllRunsHave) {
   std::map<std::int64_t, double> twos, threes;
   for (int i = 0; i <= 60; i += 2) twos[i] = 1;
   for (int i = 0; i <= 60; i += 3) threes[i] = 1;

@@ -22,7 +22,7 @@ namespace {
 
 class KilledRuns : public Runs {
  protected:
-  // Kills a run again and again, and compares it with one that nobody disturbed.
+  // Kills a run again and again, and compares it with an undisturbed run.
   void expect_kills_do_not_show(int max_kills, std::uint64_t steps_between, std::vector<std::string> longer) {
     longer.push_back("train.steps=400");
     ASSERT_EQ(run_process(train("whole", longer)).code, 0);
@@ -34,7 +34,8 @@ class KilledRuns : public Runs {
     for (std::uint64_t attempt = 0; attempt < 100; ++attempt) {
       Process process(train("killed", longer));
       if (kills < max_kills) {
-        // A random number of steps on (0: while it starts), and then a random moment inside of one step or save.
+        // Waits for a random number of steps (0: kills during the start), and then for a random moment within one step
+        // or save.
         const std::size_t goal = records("killed") + random_bits({17, 0, 1}, attempt) % steps_between;
         while (records("killed") < goal && process.running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
         std::this_thread::sleep_for(std::chrono::microseconds(random_bits({17, 0, 2}, attempt) % 8000));
@@ -52,10 +53,10 @@ class KilledRuns : public Runs {
   }
 };
 
-TEST_F(KilledRuns, KilledTwentyTimesEqualsUndisturbed) { expect_kills_do_not_show(20, 7, {}); }
+TEST_F(KilledRuns, ARunKilledTwentyTimesEqualsAnUndisturbedRun) { expect_kills_do_not_show(20, 7, {}); }
 
-// Steps of 2, 6 and 4 sequences of 16 tokens.
-TEST_F(KilledRuns, KilledWhileTheBatchSizeChangesEqualsUndisturbed) {
+// The steps have 2, 6 and 4 sequences of 16 tokens.
+TEST_F(KilledRuns, ARunKilledWhileTheBatchSizeChangesEqualsAnUndisturbedRun) {
   expect_kills_do_not_show(8, 12, {"train.batch_size=[[0, 2], [1000, 6], [8000, 4]]"});
   std::ifstream file(path("killed/metrics.jsonl"));
   std::int64_t tokens = 0;
@@ -68,7 +69,8 @@ TEST_F(KilledRuns, KilledWhileTheBatchSizeChangesEqualsUndisturbed) {
   }
 }
 
-// On a GPU, in bf16: with fp32 states, with bf16 states, and replayed as a graph. Both runs share one store of choices.
+// On a GPU in bf16: with fp32 states, with bf16 states, and replayed as a graph. Both runs share one store of tuning
+// choices.
 class GpuRuns : public KilledRuns {
  protected:
   void SetUp() override {
@@ -114,7 +116,7 @@ TEST_F(GpuRuns, ResumeWithTheChoicesOfTheCheckpoint) {
   EXPECT_FALSE(fs::exists(store)) << "something was measured again";
 }
 
-TEST_F(Runs, SchedulesThatAreProbablyMistakesAreSaid) {
+TEST_F(Runs, SchedulesThatAreProbablyMistakesAreWarnedAbout) {
   const auto output = [&](const std::string& run, const std::string& steps, const std::string& final_lr) {
     return trained(run, {"train.steps=" + steps, "schedule.warmup_steps=4", "checkpoint.interval=0",
                          "optimizer.lr=0.002", "schedule.final_lr=" + final_lr})
@@ -129,8 +131,8 @@ TEST_F(Runs, SchedulesThatAreProbablyMistakesAreSaid) {
   EXPECT_EQ(usual.find("schedule."), std::string::npos) << usual;
 }
 
-// Each once, with the step that is the first of the new number.
-TEST_F(Runs, SchedulesByTokensAreLoggedWhereTheyChange) {
+// Each change is logged once, with the first step that has the new number.
+TEST_F(Runs, ChangesOfSchedulesByTokensAreLogged) {
   const std::vector<std::string> settings = {"model.context=256", "train.batch_size=[[0, 2], [1024, 4]]",
                                              "train.micro_batch=1", "train.eval_interval=0",
                                              "model.attention={kind: block_sparse, block: 64, rules: [{pattern: "
@@ -161,23 +163,23 @@ TEST_F(GpuRuns, RefusesWhatCannotFitBeforeAnythingIsAllocated) {
   EXPECT_FALSE(fs::exists(folder_ / "huge"));
 }
 
-TEST_F(Runs, StopsOnASignalAndGoesOn) {
+TEST_F(Runs, ARunStopsOnASignalAndResumes) {
   ASSERT_EQ(run_process(train("whole")).code, 0);
   Process process(train("stopped"));
   while (!fs::exists(folder_ / "stopped" / "metrics.jsonl") || losses("stopped").size() < 3)
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   process.signal(SIGTERM);
-  process.signal(SIGINT);  // so soon that it is the same request
+  process.signal(SIGINT);  // so soon that it counts as the same request
   const Finished stopped = process.wait();
   ASSERT_EQ(stopped.code, 75) << stopped.output;
   EXPECT_NE(stopped.output.find("ringmaster train " + path("stopped")), std::string::npos);
   ASSERT_LT(losses("stopped").size(), 120u);
-  ASSERT_EQ(ring({"train", path("stopped")}).code, 0);  // the run itself instead of its settings file
+  ASSERT_EQ(ring({"train", path("stopped")}).code, 0);  // given the run instead of its settings file
   EXPECT_EQ(losses("stopped"), losses("whole"));
   EXPECT_EQ(tensors("stopped"), tensors("whole"));
 }
 
-// A handler on a computing thread damaged the heap (see StopSignal).
+// A signal handler on a computing thread once corrupted the heap (see StopSignal).
 TEST_F(Runs, SignalsDoNotDisturbKernels) {
   for (int i = 0; i < 8; ++i) {
     const std::string run = str("signal", i);
@@ -192,7 +194,7 @@ TEST_F(Runs, SignalsDoNotDisturbKernels) {
   }
 }
 
-TEST_F(Runs, SkipsADamagedCheckpoint) {
+TEST_F(Runs, ADamagedCheckpointIsSkipped) {
   ASSERT_EQ(run_process(train("whole")).code, 0);
   ASSERT_EQ(run_process(train("hurt")).code, 0);
   {
@@ -208,7 +210,7 @@ TEST_F(Runs, SkipsADamagedCheckpoint) {
   EXPECT_EQ(tensors("hurt"), tensors("whole"));
 }
 
-TEST_F(Runs, RefusesToResumeWithOtherSettings) {
+TEST_F(Runs, ResumingWithDifferentSettingsIsRefused) {
   ASSERT_EQ(run_process(train("run", {"train.steps=10"})).code, 0);
   const Finished refused = run_process(train("run", {"train.steps=12", "optimizer.lr=2e-3"}));
   EXPECT_EQ(refused.code, 1);
@@ -220,7 +222,7 @@ TEST_F(Runs, RefusesToResumeWithOtherSettings) {
   EXPECT_EQ(losses("run").size(), 4u);
 }
 
-TEST_F(Runs, OtherThreadsAndLayoutsAreOneWarning) {
+TEST_F(Runs, DifferentThreadsAndLayoutsGiveOneWarning) {
   ASSERT_EQ(run_process(train("run", {"train.steps=3"})).code, 0);
   const Finished resumed = run_process(train("run", {"train.steps=3", "run.threads=1", "parallel.zero=1"}));
   EXPECT_EQ(resumed.code, 0) << resumed.output;
@@ -229,7 +231,7 @@ TEST_F(Runs, OtherThreadsAndLayoutsAreOneWarning) {
   EXPECT_EQ(resumed.output.find("Sums are rounded"), resumed.output.rfind("Sums are rounded")) << resumed.output;
 }
 
-TEST_F(Runs, WhatIsNoRunIsAnsweredWithWhatToGive) {
+TEST_F(Runs, AFolderOfRunsIsRefusedWithTheNamesOfItsRuns) {
   for (const char* name : {"runs/a", "runs/b"}) ASSERT_EQ(run_process(train(name, {"train.steps=2"})).code, 0);
   const std::string named = "Name one of them: " + path("runs/a") + ", " + path("runs/b") + "\n";
   for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
@@ -254,7 +256,7 @@ TEST_F(Runs, WhatIsNoRunIsAnsweredWithWhatToGive) {
   }
 }
 
-TEST_F(Runs, WithoutACheckpointNewSettingsCount) {
+TEST_F(Runs, WithoutACheckpointNewSettingsApply) {
   ASSERT_EQ(run_process(train("run", {"train.steps=3"})).code, 0);
   for (const auto& entry : fs::directory_iterator(folder_ / "run" / "checkpoints")) fs::remove_all(entry.path());
   const Finished again = run_process(train("run", {"train.steps=4", "optimizer.lr=2e-3"}));
@@ -262,7 +264,7 @@ TEST_F(Runs, WithoutACheckpointNewSettingsCount) {
   EXPECT_EQ(losses("run").size(), 4u);
 }
 
-TEST_F(Runs, RefusesOtherDataUnderTheSameName) {
+TEST_F(Runs, DifferentDataUnderTheSameNameIsRefused) {
   ASSERT_EQ(run_process(train("run", {"train.steps=5"})).code, 0);
   std::ofstream(folder_ / "text.txt", std::ios::app) << "and some more\n";
   ASSERT_EQ(ring({"data", "prepare", "--input", path("text.txt"), "--tokenizer", "bytes", "--output", path("a.h5"),
@@ -274,7 +276,7 @@ TEST_F(Runs, RefusesOtherDataUnderTheSameName) {
   EXPECT_NE(refused.output.find("was trained on different data"), std::string::npos) << refused.output;
 }
 
-TEST_F(Runs, RefusesAnotherFileOfBlocks) {
+TEST_F(Runs, AChangedFileOfBlocksIsRefused) {
   const auto blocks = [&](const char* text) { std::ofstream(folder_ / "own.blocks") << text; };
   const std::string attention =
       "model.attention={kind: block_sparse, block: 64, rules: [{pattern: file, file: " + path("own.blocks") + "}]}";
@@ -292,11 +294,11 @@ TEST_F(Runs, RefusesAnotherFileOfBlocks) {
   const Finished allowed = run_process(train("run", allowing));
   EXPECT_EQ(allowed.code, 0) << allowed.output;
   EXPECT_NE(allowed.output.find(named), std::string::npos) << allowed.output;
-  allowing.pop_back();  // what was saved meanwhile was trained with the new file
+  allowing.pop_back();  // the new checkpoint was trained with the new file
   EXPECT_EQ(run_process(train("run", allowing)).code, 0);
 }
 
-TEST_F(Runs, RefusesFilesOfBlocksThatChangedPlaces) {
+TEST_F(Runs, SwappedFilesOfBlocksAreRefused) {
   const auto write = [&](const char* name, const char* text) { std::ofstream(folder_ / name) << text; };
   const auto attention = [&](const char* name) {
     return "{kind: block_sparse, block: 64, rules: [{pattern: file, file: " + path(name) + "}]}";
@@ -313,10 +315,10 @@ TEST_F(Runs, RefusesFilesOfBlocksThatChangedPlaces) {
   EXPECT_NE(refused.output.find("files of blocks ("), std::string::npos) << refused.output;
 }
 
-TEST_F(Runs, StartsFromAnotherRunsWeights) {
+TEST_F(Runs, ARunStartsFromTheWeightsOfAnotherRun) {
   ASSERT_EQ(run_process(train("first", {"train.steps=40"})).code, 0);
-  // A longer context: with rotary positions no weight depends on it, but these positions are learned, so it must
-  // refuse.
+  // The context is longer. No weight depends on the context with rotary positions, but these positions are learned, so
+  // that the run must refuse.
   const Finished longer =
       run_process(train("longer", {"run.init_from=" + path("first"), "model.context=24", "train.steps=2"}));
   EXPECT_EQ(longer.code, 1);
@@ -326,15 +328,15 @@ TEST_F(Runs, StartsFromAnotherRunsWeights) {
   fs::rename(folder_ / "first", folder_ / "moved");
   const Finished again =
       run_process(train("second", {"run.init_from=" + path("first"), "train.steps=2", "model.dropout=0"}));
-  EXPECT_EQ(again.code, 0) << again.output;  // a run with a checkpoint needs the other one no more
+  EXPECT_EQ(again.code, 0) << again.output;  // a run with a checkpoint no longer needs the run that it started from
   EXPECT_EQ(run_process(train("third", {"run.init_from=" + path("first"), "train.steps=2"})).code, 1);
   EXPECT_FALSE(fs::exists(folder_ / "third"));
   fs::rename(folder_ / "moved", folder_ / "first");
   const auto first = [&](const std::string& run, int step) { return std::stod(losses(run).at(step)); };
-  EXPECT_LT(first("second", 1), first("first", 1) - 0.5);  // it starts where the other one ended
+  EXPECT_LT(first("second", 1), first("first", 1) - 0.5);  // the second run starts where the first one ended
 }
 
-TEST_F(Runs, TrainAndWriteWithEveryKindOfAttention) {
+TEST_F(Runs, EveryKindOfAttentionTrainsAndGenerates) {
   const std::vector<std::vector<std::string>> kinds = {
       {"model.attention={kind: window, window: 8, sinks: 1}"},
       {"model.attention={kind: dilated, segments: [8, 64], rates: [1, 3]}"},
@@ -354,7 +356,7 @@ TEST_F(Runs, TrainAndWriteWithEveryKindOfAttention) {
   }
 }
 
-TEST_F(Runs, SwitchTheAttentionOfATrainedModel) {
+TEST_F(Runs, ATrainedModelSwitchesItsAttention) {
   const std::string dense = "model.positions=rope", from = "run.init_from=" + path("first");
   ASSERT_EQ(run_process(train("first", {dense, "train.steps=40"})).code, 0);
   const std::vector<std::string> switched = {dense, from, "model.context=64", "train.steps=2",
@@ -374,7 +376,7 @@ TEST_F(Runs, SwitchTheAttentionOfATrainedModel) {
   EXPECT_NE(layers.output.find("model.attention_layers[0].layers: (absent) -> "), std::string::npos) << layers.output;
 }
 
-TEST_F(Runs, NamesWhatIsNotFinite) {
+TEST_F(Runs, TensorsThatAreNotFiniteAreNamed) {
   const Finished stopped =
       run_process(train("nan", {"optimizer.lr=1e30", "optimizer.clip=0", "schedule.warmup_steps=0"}));
   EXPECT_EQ(stopped.code, 1);
@@ -396,7 +398,7 @@ TEST_F(Runs, StepsBeforeADivergenceAreRecorded) {
     EXPECT_EQ(loss.find("null") != std::string::npos, step == all.rbegin()->first) << step << ": " << loss;
 }
 
-TEST_F(Runs, ALimitInTimeEndsTheRunWithItsScheduleDone) {
+TEST_F(Runs, ATimeLimitEndsTheRunWithACompleteSchedule) {
   const Finished timed = run_process(train("timed", {"train.steps=0", "train.minutes=0.02"}));
   ASSERT_EQ(timed.code, 0) << timed.output;
   EXPECT_NE(timed.output.find("train.minutes have passed"), std::string::npos) << timed.output;
@@ -407,14 +409,14 @@ TEST_F(Runs, ALimitInTimeEndsTheRunWithItsScheduleDone) {
   for (std::string line; std::getline(file, line);)
     if (const auto json = nlohmann::json::parse(line); json.at("group") == "train") rate = json.at("lr");
   EXPECT_LT(rate, 0.8e-3) << "of 1e-3: it decays by the clock, however unevenly a busy machine paces the steps";
-  const Finished again = run_process(train("timed", {"train.steps=0", "train.minutes=0.03"}));  // free to change
+  const Finished again = run_process(train("timed", {"train.steps=0", "train.minutes=0.03"}));  // a key that may change
   ASSERT_EQ(again.code, 0) << again.output;
   EXPECT_GT(losses("timed").size(), steps);
   EXPECT_EQ(run_process(train("none", {"train.steps=0"})).code, 1);
   EXPECT_EQ(run_process(train("both", {"train.tokens=1000"})).code, 1);
 }
 
-TEST_F(Runs, AllowsOneTrainingPerDirectory) {
+TEST_F(Runs, ADirectoryAllowsOneTrainingProcess) {
   Process process(train("run", {"train.steps=100000"}));
   while (!fs::exists(folder_ / "run" / "metrics.jsonl")) std::this_thread::sleep_for(std::chrono::milliseconds(2));
   const Finished second = run_process(train("run", {"train.steps=100000"}));
@@ -423,7 +425,7 @@ TEST_F(Runs, AllowsOneTrainingPerDirectory) {
   EXPECT_NE(second.output.find(holder), std::string::npos) << second.output;
 }
 
-TEST_F(Runs, EvaluatesAndGenerates) {
+TEST_F(Runs, ATrainedRunIsEvaluatedAndGeneratesText) {
   ASSERT_EQ(run_process(train("run")).code, 0);
   const Finished eval = ring({"eval", path("run"), "--json"});
   ASSERT_EQ(eval.code, 0) << eval.output;
@@ -432,7 +434,7 @@ TEST_F(Runs, EvaluatesAndGenerates) {
   EXPECT_GT(loss, 0);
   EXPECT_LT(loss, std::log(257.0));
   EXPECT_NEAR(json.at("perplexity").get<double>(), std::exp(loss), 1e-6 * std::exp(loss));
-  EXPECT_NEAR(json.at("bits_per_byte").get<double>(), loss / std::log(2.0), 0.01 * loss);  // one token per byte
+  EXPECT_NEAR(json.at("bits_per_byte").get<double>(), loss / std::log(2.0), 0.01 * loss);  // one token is one byte
   const std::vector<std::string> sample = {"generate",     path("run"), "--prompt", "line 1",
                                            "--max-tokens", "30",        "--seed",   "5"};
   const Finished first = ring(sample);
@@ -443,7 +445,7 @@ TEST_F(Runs, EvaluatesAndGenerates) {
   EXPECT_NE(ring({"generate", path("nowhere")}).output.find("Give a run or a checkpoint. "), std::string::npos);
 }
 
-TEST_F(Runs, RefusesBadInputBeforeAnythingIsWritten) {
+TEST_F(Runs, BadInputIsRefusedBeforeAnythingIsWritten) {
   const Finished unknown = run_process(train("bad", {"optimizer.lrr=1"}));
   EXPECT_EQ(unknown.code, 1);
   EXPECT_NE(unknown.output.find("optimizer.lr"), std::string::npos) << unknown.output;
@@ -456,8 +458,8 @@ TEST_F(Runs, RefusesBadInputBeforeAnythingIsWritten) {
   EXPECT_FALSE(fs::exists(folder_ / "bad"));
 }
 
-// Errors end with the way to do without what is not there.
-TEST_F(Runs, WithTooFewThreadsTheyAreNamed) {
+// Errors end with an alternative that does not need the missing resource.
+TEST_F(Runs, TooManyThreadsAreRefusedWithARemedy) {
   std::string command = "ulimit -v 3000000; exec";
   for (const std::string& word : train("bad", {"run.threads=4000"})) command += " '" + word + "'";
   const Finished f = run_process({"/bin/sh", "-c", command});
@@ -468,7 +470,7 @@ TEST_F(Runs, WithTooFewThreadsTheyAreNamed) {
       << f.output;
 }
 
-TEST_F(Runs, ANameDoesNotLeaveTheFolderOfRuns) {
+TEST_F(Runs, ANameOutsideTheFolderOfRunsIsRefused) {
   for (const char* name : {"../x", "a/../../x", "/tmp/x", ".."}) {
     const Finished f = run_process(train("bad", {std::string("run.name=") + name}));
     EXPECT_EQ(f.code, 1) << name;
@@ -513,7 +515,7 @@ TEST_F(DistRuns, AModelThatTheProcessesCannotHoldIsRefusedOnAll) {
   EXPECT_NE(together.code, 0);
   EXPECT_NE(together.output.find("in the 2 processes of this machine"), std::string::npos) << together.output;
   EXPECT_FALSE(fs::exists(folder_ / "huge"));
-  // 3 GiB of states do not fit into what each process may take; with half of the moments they do.
+  // 3 GiB of states do not fit into the memory limit of each process. Half of the moments would fit.
   std::string command = "ulimit -v 3075000; exec " + ring_binary() + " launch --nproc-per-node 2 --";
   const std::vector<std::string> large = train("large", {"model.width=1024", "model.layers=16", "model.heads=8"});
   for (auto word = large.begin() + 1; word != large.end(); ++word) command += " '" + *word + "'";
@@ -522,25 +524,25 @@ TEST_F(DistRuns, AModelThatTheProcessesCannotHoldIsRefusedOnAll) {
   EXPECT_NE(apart.output.find("set parallel.zero: 1"), std::string::npos) << apart.output;
 }
 
-TEST_F(DistRuns, RefusesOtherSettingsOnAll) {
+TEST_F(DistRuns, DifferentSettingsAreRefusedOnAllRanks) {
   ASSERT_EQ(launch(2, "run").code, 0);
   const Finished refused = launch(2, "run", {"optimizer.lr=2e-3"});
   EXPECT_NE(refused.code, 0);
   EXPECT_NE(refused.output.find("optimizer.lr: 0.001 -> 0.002"), std::string::npos) << refused.output;
 }
 
-TEST_F(DistRuns, RepeatAndResumeBitForBit) {
+TEST_F(DistRuns, RunsRepeatAndResumeBitForBit) {
   ASSERT_EQ(launch(2, "a").code, 0);
   ASSERT_EQ(launch(2, "b").code, 0);
   EXPECT_EQ(losses("a"), losses("b"));
   EXPECT_EQ(tensors("a", "step-000000030"), tensors("b", "step-000000030"));
-  fs::remove_all(folder_ / "b/checkpoints/step-000000030");  // as if it had been killed just before
+  fs::remove_all(folder_ / "b/checkpoints/step-000000030");  // as if the run had been killed just before
   ASSERT_EQ(launch(2, "b").code, 0);
   EXPECT_EQ(losses("a"), losses("b"));
   EXPECT_EQ(tensors("a", "step-000000030"), tensors("b", "step-000000030"));
 }
 
-TEST_F(DistRuns, ACheckpointOfTwoProcessesGoesOnInOne) {
+TEST_F(DistRuns, ACheckpointOfTwoProcessesResumesInOne) {
   ASSERT_EQ(launch(2, "run").code, 0);
   const Finished f = launch(1, "run", {"train.steps=40", "--allow-changes"});
   EXPECT_EQ(f.code, 0) << f.output;

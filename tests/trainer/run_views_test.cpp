@@ -1,4 +1,5 @@
-// What shows runs, on real ones: ringmaster runs, metrics export and report, opened by the readers of others.
+// Commands that show runs, on real runs: `runs`, `metrics export` and `report`, whose outputs are read with Python's
+// libraries.
 #include "tests/trainer/runs.h"
 
 #include <csignal>
@@ -10,7 +11,7 @@ namespace {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// Exits with 77 where a package is missing.
+// Exits with 77 if a Python package is missing.
 constexpr const char* kReadCsv = R"py(
 import csv, json, math, sys
 rows = list(csv.DictReader(open(sys.argv[1], newline='')))
@@ -67,7 +68,7 @@ class RunViews : public Runs {
   }
 };
 
-TEST_F(RunViews, OfTwoRuns) {
+TEST_F(RunViews, ShowTwoRuns) {
   ASSERT_EQ(run_process(train("runs/one", {"train.steps=40"})).code, 0);
   ASSERT_EQ(run_process(train("runs/two", {"train.steps=40", "optimizer.lr=3e-3"})).code, 0);
 
@@ -112,7 +113,7 @@ TEST_F(RunViews, SayHowARunEnds) {
   process->wait();
   EXPECT_EQ(status()["status"], "failed");
   EXPECT_TRUE(has(status()["note"], "killed"));
-  // An error that ends a run.
+  // The run ends with an error.
   const Finished bad = run_process(train(
       "runs/one", {"train.steps=3000", "optimizer.lr=1000", "optimizer.clip=0", "train.on_bad_step=stop", "--fresh"}));
   EXPECT_EQ(bad.code, 1) << bad.output;
@@ -120,7 +121,8 @@ TEST_F(RunViews, SayHowARunEnds) {
   EXPECT_TRUE(has(status()["note"], "training stopped")) << status()["note"];
 }
 
-// Stopped between two records: every view and the checkpoint have the same step, and the loss is of that step.
+// The run is stopped between two train records: every view and the checkpoint have the same step, and the loss is that
+// of the step.
 TEST_F(RunViews, AgreeOnTheStepWithTheCheckpoint) {
   ASSERT_EQ(run_process(train("runs/one", {"train.steps=0", "train.minutes=0.01", "train.log_interval=1000000"})).code,
             0);
@@ -138,8 +140,8 @@ TEST_F(RunViews, AgreeOnTheStepWithTheCheckpoint) {
   EXPECT_TRUE(has(text, "<td class=\"n\" data-head=\"step\">" + step + "</td>"));
 }
 
-// The start of a run has one line on memory, whose parts add up to its total.
-TEST_F(RunViews, OneLineTellsOfMemory) {
+// A run logs one line about memory when it starts. Its parts add up to its total.
+TEST_F(RunViews, OneLogLineShowsTheMemory) {
   const auto count = [](const std::string& text) {
     std::size_t lines = 0;
     for (std::size_t at = text.find("memory: "); at != std::string::npos; at = text.find("memory: ", at + 1)) ++lines;
@@ -157,7 +159,7 @@ TEST_F(RunViews, OneLineTellsOfMemory) {
   EXPECT_EQ((std::string{std::istreambuf_iterator<char>(log), {}}), "");
 }
 
-TEST_F(RunViews, RefuseWhatIsNoRun) {
+TEST_F(RunViews, RefuseFoldersWithoutARun) {
   const Finished none = ring({"report", path("nowhere"), "--output", path("r.html")});
   EXPECT_EQ(none.code, 1);
   EXPECT_TRUE(has(none.output, "nowhere")) << none.output;

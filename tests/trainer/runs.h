@@ -1,5 +1,5 @@
 #pragma once
-// Whole runs of the program, as a user starts them, over a small corpus of bytes in a folder of their own.
+// Whole runs of the program, as a user starts them, on a small corpus of bytes in a temporary folder.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@ namespace ring::test {
 
 namespace fs = std::filesystem;
 
-// Every run is a model of a few thousand parameters.
+// Every run trains a model with a few thousand parameters.
 class Runs : public testing::Test {
  protected:
   void SetUp() override {
@@ -63,7 +63,7 @@ class Runs : public testing::Test {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
-  // A run that ends well.
+  // Trains a run, which must succeed.
   Finished trained(const std::string& run, std::vector<std::string> settings,
                    const std::vector<std::string>& more = {}) const {
     settings.insert(settings.end(), more.begin(), more.end());
@@ -71,7 +71,7 @@ class Runs : public testing::Test {
     EXPECT_EQ(f.code, 0) << f.output;
     return f;
   }
-  // Loss of every step, as written; a step recorded twice must be recorded alike.
+  // Returns the loss of every step, as written. Records of the same step must be equal.
   std::map<int, std::string> losses(const std::string& run) const {
     std::map<int, std::string> out;
     std::ifstream file(folder_ / run / "metrics.jsonl");
@@ -84,7 +84,7 @@ class Runs : public testing::Test {
     }
     return out;
   }
-  // What a group of records has of this name, in their order.
+  // Returns all values with this name from a group of records, in order.
   std::vector<double> values(const std::string& run, const std::string& group, const std::string& name) const {
     std::vector<double> out;
     std::ifstream file(folder_ / run / "metrics.jsonl");
@@ -93,20 +93,20 @@ class Runs : public testing::Test {
         out.push_back(json.at(name));
     return out;
   }
-  // Over the whole validation split, by the last checkpoint.
+  // Returns the loss on the whole validation split with the last checkpoint.
   double loss_of(const std::string& run) const {
     const Finished f = ring({"eval", path(run), "--device", "cpu", "--threads", "2", "--json"});
     EXPECT_EQ(f.code, 0) << f.output;
     return nlohmann::json::parse(f.output).at("loss");
   }
-  // Steps that a run has recorded.
+  // Returns the number of steps that a run has recorded.
   std::size_t records(const std::string& run) const {
     std::ifstream file(folder_ / run / "metrics.jsonl");
     std::size_t count = 0;
     for (std::string line; std::getline(file, line);) count += line.find("\"group\":\"train\"") != std::string::npos;
     return count;
   }
-  // Hashes of all tensors in the checkpoint of the last step.
+  // Returns the hashes of all tensors in a checkpoint, by default that of the last step.
   nlohmann::json tensors(const std::string& run, const std::string& step = "step-000000120") const {
     std::ifstream file(folder_ / run / "checkpoints" / step / "manifest.json");
     return nlohmann::json::parse(file).at("tensors");

@@ -1,4 +1,4 @@
-// Runs that were started to ignore a signal, that are stopped while they evaluate, or whose names are no UTF-8.
+// Runs that were started with a signal ignored, that are stopped during evaluation, or whose names are not UTF-8.
 
 #include <csignal>
 #include <iterator>
@@ -15,7 +15,7 @@ class SignalledRuns : public Runs {
     while (process.running() && (!fs::exists(folder_ / run / "metrics.jsonl") || losses(run).size() < steps))
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  // Stops a run whose evaluation after step 1 takes far longer than it may. Returns its output.
+  // Stops a run whose evaluation after step 1 would take far longer than the test. Returns its output.
   std::string stop_in_evaluation(const std::vector<std::string>& settings, int code = 75) const {
     Process process(train("run", settings));
     wait_for_steps(process, "run", 1);
@@ -30,8 +30,8 @@ class SignalledRuns : public Runs {
   }
 };
 
-// nohup(1) starts programs with SIGHUP ignored, shells jobs in the background with SIGINT.
-TEST_F(SignalledRuns, WhatWasIgnoredAtTheStartStaysIgnored) {
+// nohup(1) starts programs with SIGHUP ignored. Shells start background jobs with SIGINT ignored.
+TEST_F(SignalledRuns, SignalsIgnoredAtTheStartStayIgnored) {
   for (const int number : {SIGHUP, SIGINT}) {
     const std::string run = "ignores-" + std::to_string(number);
     Process process(train(run, {"train.steps=20", "train.eval_interval=0"}), {}, [&] { ::signal(number, SIG_IGN); });
@@ -45,13 +45,13 @@ TEST_F(SignalledRuns, WhatWasIgnoredAtTheStartStaysIgnored) {
   }
 }
 
-// The processes that this one started.
+// Returns the child processes of a process.
 std::vector<pid_t> children_of(pid_t parent) {
   std::ifstream file("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) + "/children");
   return {std::istream_iterator<pid_t>(file), {}};
 }
 
-TEST_F(SignalledRuns, WorkersIgnoreWhatTheLauncherWasToldToIgnore) {
+TEST_F(SignalledRuns, WorkersIgnoreSignalsThatTheLauncherIgnores) {
   std::vector<std::string> command = train("run", {"train.steps=20", "train.eval_interval=0"});
   command.insert(command.begin() + 1, {"launch", "-n", "1", "--"});
   Process process(command, {}, [] { ::signal(SIGHUP, SIG_IGN); });
@@ -65,8 +65,8 @@ TEST_F(SignalledRuns, WorkersIgnoreWhatTheLauncherWasToldToIgnore) {
   EXPECT_EQ(losses("run").size(), 20u);
 }
 
-// Some programs ignore SIGCHLD to leave no zombies, and what they start inherits it.
-TEST_F(SignalledRuns, ALauncherThatWasToldToIgnoreSigchldSeesItsWorkersEnd) {
+// Some programs ignore SIGCHLD to leave no zombies, and their child processes inherit that.
+TEST_F(SignalledRuns, ALauncherStartedWithSigchldIgnoredSeesItsWorkersEnd) {
   std::vector<std::string> command = train("run", {"train.steps=2", "train.eval_interval=0"});
   command.insert(command.begin() + 1, {"launch", "-n", "1", "--"});
   Process process(command, {}, [] { ::signal(SIGCHLD, SIG_IGN); });
@@ -75,7 +75,7 @@ TEST_F(SignalledRuns, ALauncherThatWasToldToIgnoreSigchldSeesItsWorkersEnd) {
   EXPECT_EQ(losses("run").size(), 2u);
 }
 
-TEST_F(SignalledRuns, OthersStillStopARunThatIgnoresOne) {
+TEST_F(SignalledRuns, OtherSignalsStopARunThatIgnoresOne) {
   Process process(train("run", {"train.steps=100000", "train.eval_interval=0"}), {}, [] { ::signal(SIGHUP, SIG_IGN); });
   wait_for_steps(process, "run", 2);
   process.signal(SIGHUP);
@@ -92,7 +92,7 @@ TEST_F(SignalledRuns, ALongValidationEndsWithACheckpoint) {
                 .code,
             0);
   stop_in_evaluation({"data.path=" + path("long.h5"), "train.eval_interval=1"});
-  // After the last step there is nothing to continue: only the validation is missing.
+  // After the last step there is no training left to resume: only the validation is missing.
   fs::remove_all(folder_ / "run");
   const std::string output =
       stop_in_evaluation({"data.path=" + path("long.h5"), "train.eval_interval=0", "train.steps=1"}, 0);
@@ -108,7 +108,7 @@ TEST_F(SignalledRuns, ALongTaskEndsWithACheckpoint) {
       {"train.eval_interval=0", "train.eval_tasks_interval=1", "train.eval_tasks=[long=" + path("long.jsonl") + "]"});
 }
 
-TEST_F(SignalledRuns, NamesThatAreNoUtf8AreRefusedBeforeTheFirstStep) {
+TEST_F(SignalledRuns, NamesThatAreNotUtf8AreRefusedBeforeTheFirstStep) {
   const std::string name = "caf\xE9";
   const auto refused = [&](const std::vector<std::string>& command, const std::string& key) {
     const Finished f = run_process(command);

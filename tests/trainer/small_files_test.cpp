@@ -175,8 +175,8 @@ TEST(SmallFilesOfMetrics, LoseOnlyTheLineThatFailed) {
   EXPECT_TRUE(std::ranges::is_sorted(steps));
 }
 
-// Whatever call fails, token numbers only grow, and the previous holder of the token finds out.
-TEST(SmallFilesOfWriters, ATokenIsTakenOrTheErrorSaysWhyNot) {
+// Whichever call fails, token numbers only increase, and the previous holder of the token is notified.
+TEST(SmallFilesOfWriters, ATokenIsTakenOrTheErrorGivesTheReason) {
   int k = 0;
   for (;; ++k) {
     const TempFolder folder;
@@ -193,8 +193,8 @@ TEST(SmallFilesOfWriters, ATokenIsTakenOrTheErrorSaysWhyNot) {
   EXPECT_GT(k, 5);
 }
 
-// Before a command computes for hours: the folder of the file that it will write says the same as the file would.
-TEST(SmallFilesOfFolders, OneThatCannotBeWrittenToIsAnsweredAsAFileIs) {
+// Before a command computes for hours, the folder of its output is checked, with the same error as the file would give.
+TEST(SmallFilesOfFolders, AFolderThatCannotBeWrittenGivesTheErrorOfAFile) {
   for (const int error : {EROFS, EACCES}) {
     const TempFolder folder;
     const IoWatch watch(folder.path().string(), [&](const IoCall& call) { return call.name == "access" ? error : 0; });
@@ -204,9 +204,9 @@ TEST(SmallFilesOfFolders, OneThatCannotBeWrittenToIsAnsweredAsAFileIs) {
   }
 }
 
-// errno of flock() where a file system has no locks: ENOSYS of some in user space, 524 (the kernel's ENOTSUPP) of some
-// in networks.
-TEST(SmallFilesOfLocks, AFileSystemWithoutLocksIsNoOtherProcess) {
+// errno of flock() on file systems without locks: ENOSYS from some in user space, 524 (the kernel's ENOTSUPP) from some
+// network file systems.
+TEST(SmallFilesOfLocks, AFileSystemWithoutLocksIsNotTakenForAnotherProcess) {
   for (const int error : {ENOSYS, ENOLCK, EOPNOTSUPP, 524}) {
     const TempFolder folder;
     const RunDirectory run(folder.path());
@@ -220,15 +220,15 @@ TEST(SmallFilesOfLocks, AFileSystemWithoutLocksIsNoOtherProcess) {
   }
 }
 
-// Stands for a network file system, where a signal interrupts even the calls that do not wait. Nothing but a signal
-// gives EINTR, so it says nothing of the file: a save, a read and a lock are what they would be without it.
-TEST(SmallFilesOfSignals, OneThatInterruptsACallIsNoErrorOfIt) {
+// Models a network file system, where a signal interrupts even calls that do not wait. Only a signal gives EINTR, which
+// means nothing about the file: saves, reads and locks succeed as without it.
+TEST(SmallFilesOfSignals, ASignalThatInterruptsACallDoesNotFailIt) {
   const TempFolder folder;
   const RunDirectory run(folder.path());
   std::set<std::string> interrupted;
   std::string last;
   const IoWatch watch(folder.path().string(), [&](const IoCall& call) {
-    const bool again = std::exchange(last, call.name) == call.name;  // EINTR at every second call at the most
+    const bool again = std::exchange(last, call.name) == call.name;  // EINTR at every second call at most
     if (again || call.name == "close" || call.name == "access" || call.name == "rename" || call.name == "remove" ||
         call.name == "make_directory")
       return 0;  // the system calls that a signal does not interrupt
@@ -251,8 +251,8 @@ TEST(SmallFilesOfSignals, OneThatInterruptsACallIsNoErrorOfIt) {
             (std::set<std::string>{"create", "lock", "open", "read", "reserve", "resize", "sync", "write"}));
 }
 
-// Only a message reads what the holder of the lock wrote.
-TEST(SmallFilesOfLocks, OtherBytesInTheFileLockAllTheSame) {
+// The text in the lock file is read only for messages.
+TEST(SmallFilesOfLocks, TheTextOfTheLockFileDoesNotAffectTheLock) {
   const TempFolder folder;
   const RunDirectory run(folder.path());
   const auto held = run.lock();
@@ -265,7 +265,7 @@ TEST(SmallFilesOfLocks, OtherBytesInTheFileLockAllTheSame) {
   }
 }
 
-TEST(SmallFilesOfLocks, ALockIsHeldOrTheErrorSaysWhyNot) {
+TEST(SmallFilesOfLocks, ALockIsHeldOrTheErrorGivesTheReason) {
   for (const int error : {EIO, EROFS, EDQUOT, ENOLCK})
     for (const char* at : {"create", "lock"}) {
       const TempFolder folder;

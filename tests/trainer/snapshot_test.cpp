@@ -1,4 +1,4 @@
-// A snapshot is of the step that it was taken after, although the next one is launched while it is copied.
+// A snapshot holds the step before it, although the next step is launched while the snapshot is copied.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A trainer with all that it needs, and its state.
+// A trainer, its dependencies and its state.
 struct Training {
   Config config;
   ExecContext ctx = make_exec_context(config);
@@ -64,7 +64,7 @@ class TrainerSnapshot : public testing::Test {
     const bool replays = config.train.cuda_graph == Switch::on && ctx.stream.device().backend == Backend::cuda;
     EXPECT_EQ(trainer.replays_graph(), replays);
     for (int i = 0; i < 3; ++i) {
-      const Snapshot at_once = state.snapshot(ctx.stream);  // right behind the step
+      const Snapshot at_once = state.snapshot(ctx.stream);  // queued right after the step
       state.wait_for_writes(ctx.stream);
       ctx.stream.synchronize();
       const Snapshot known = state.snapshot(ctx.stream);
@@ -78,7 +78,7 @@ class TrainerSnapshot : public testing::Test {
       EXPECT_EQ(trainer.replays_graph(), replays) << "the recording is kept, though this step was none of its replays";
     }
   }
-  // What a snapshot says that is taken right behind the last of some steps, of which one goes back to the first.
+  // Returns a snapshot taken right after the last of several steps. In between, the state of the first step is loaded.
   std::map<std::string, std::vector<std::byte>> snapshot_after_steps(const Config& config) const {
     Training training(file(), config);
     Trainer& trainer = training.trainer;
@@ -125,7 +125,7 @@ TEST_F(TrainerSnapshot, HasWhatIsStillOnItsWayToTheHost) {
     EXPECT_EQ(snapshot_after_steps(with_states_on_the_host(tiny_config(), 10'000, ring)), here) << "ring of " << ring;
 }
 
-// So large that its copies take longer than a forward and a backward.
+// The model is so large that its copies take longer than a forward and a backward pass.
 class GpuTrainerSnapshot : public TrainerSnapshot {
  protected:
   void SetUp() override {

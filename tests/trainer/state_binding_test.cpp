@@ -47,7 +47,7 @@ class StateBindingTest : public testing::Test {
     trainer.add_state(state);
     use(state, ctx.stream);
   }
-  // Saves the state of a run with settings `is`, and says that they were `says`.
+  // Saves the state of a run with settings `is`, with metadata that claims the settings `says`.
   fs::path saved(const std::string& name, const Config& is, const Config& says) const {
     const std::string metadata = checkpoint_metadata(resolve_config(says, 257), {}, nullptr);
     fs::path path;
@@ -56,7 +56,7 @@ class StateBindingTest : public testing::Test {
     });
     return path;
   }
-  // Returns what is wrong with the checkpoint for a run with these settings; empty: it loads.
+  // Returns the error of loading the checkpoint into a run with these settings; "" if it loads.
   std::string problem(const fs::path& checkpoint, const Config& config) const {
     std::string error;
     with_state(config, [&](State& state, const Stream& stream) {
@@ -74,7 +74,7 @@ TEST_F(StateBindingTest, PoolsMayBeginAndCease) {
   EXPECT_EQ(problem(saved("learned", learned_, learned_), means_), "");
 }
 
-TEST_F(StateBindingTest, WhatTheSettingsOfACheckpointSayMustBeThere) {
+TEST_F(StateBindingTest, ACheckpointMustHaveTheTensorsOfItsSettings) {
   const std::string lost = problem(saved("lost", means_, learned_), learned_);
   for (const char* name : {"model.blocks.0.attention.pool.4.query", "optimizer.m.blocks.1.attention.pool.4.positions"})
     EXPECT_NE(lost.find(name), std::string::npos) << lost;

@@ -1,5 +1,5 @@
 #pragma once
-// A model of two layers for tests that run a few steps: two micro-batches, grouped heads, every kernel of a Llama.
+// A model of two layers for tests of a few steps: two micro-batches, grouped heads, and every kernel of a Llama.
 
 #include "engine/config.h"
 

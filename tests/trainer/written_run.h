@@ -1,5 +1,5 @@
 #pragma once
-// A run of known weights, as a training leaves it.
+// A run with known weights, written like that of a training.
 
 #include <cmath>
 
@@ -12,13 +12,13 @@
 
 namespace ring::test {
 
-// Every element another number, norms and biases too.
+// Fills a tensor with different numbers in all elements, also in norms and biases.
 inline void fill(const Tensor& t, std::uint64_t seed) {
   for (std::int64_t i = 0; i < t.numel(); ++i)
     t.data<float>()[i] = std::sin(static_cast<float>(i) * 0.37f + static_cast<float>(seed)) + 0.01f;
 }
 
-// With the tokenizer `bytes`; returns its checkpoint.
+// Writes a run with the tokenizer `bytes`. Returns its checkpoint.
 inline fs::path write_run(const Config& config, const fs::path& folder) {
   const ExecContext ctx = make_exec_context(config);
   Decoder model(config.model);
