@@ -10,13 +10,13 @@
 namespace ring {
 namespace {
 
-// The definition, for one choice of every part; nothing: it does not fit.
-std::optional<ActivationChoice> judge(const PartOptions& parts, const std::vector<int>& options, std::size_t base,
-                                      ActivationBudget budget) {
+// Evaluates one choice for every part, by definition; nullopt if the choice does not fit.
+std::optional<ActivationChoice> evaluate(const PartOptions& parts, const std::vector<int>& options, std::size_t base,
+                                         ActivationBudget budget) {
   ActivationChoice c{options, base, 0, 0};
   const auto chosen = [&](std::size_t i) { return parts[i][static_cast<std::size_t>(options[i])]; };
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    std::size_t in_use = base;  // while part i runs, forward or backward: what left two parts ago is away
+    std::size_t in_use = base;  // while part i runs: offloads up to part i - 2 have ended
     for (std::size_t j = 0; j < i; ++j) in_use += chosen(j).kept;
     for (std::size_t j = 0; j + 1 < i; ++j) in_use -= chosen(j).host;
     c.peak = std::max({c.peak, in_use + chosen(i).forward_peak, in_use + chosen(i).backward_peak});
@@ -30,7 +30,7 @@ std::optional<ActivationChoice> judge(const PartOptions& parts, const std::vecto
   return c;
 }
 
-// Every choice there is, one after the other.
+// Calls fn with every possible choice.
 template <class Fn>
 void for_all_choices(const PartOptions& parts, const Fn& fn) {
   std::vector<int> options(parts.size());
@@ -43,11 +43,11 @@ void for_all_choices(const PartOptions& parts, const Fn& fn) {
   }
 }
 
-// Half of them with ways that move what they keep, or a part of it.
+// In half of the instances, some options move all or part of their activations to the host.
 PartOptions random_parts(std::mt19937& random) {
   const auto below = [&](std::uint32_t n) { return random() % n; };
   PartOptions parts(1 + below(6));
-  const bool alike = below(2) == 0, hosted = below(2) == 0;  // as the blocks of a model are
+  const bool alike = below(2) == 0, hosted = below(2) == 0;  // like the equal blocks of a model
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (alike && i > 0) {
       parts[i] = parts[0];
@@ -79,7 +79,7 @@ TEST(ActivationSolver, EqualsBruteForceUnderBothBudgets) {
     const ActivationBudget budget{base + random() % 80, random() % 40};
     std::optional<std::int64_t> best, unbound;
     for_all_choices(parts, [&](const std::vector<int>& options) {
-      const auto c = judge(parts, options, base, {budget.device, 1000});
+      const auto c = evaluate(parts, options, base, {budget.device, 1000});
       if (!c) return;
       if (!unbound || c->nanoseconds < *unbound) unbound = c->nanoseconds;
       if (c->host <= budget.host && (!best || c->nanoseconds < *best)) best = c->nanoseconds;
@@ -90,7 +90,7 @@ TEST(ActivationSolver, EqualsBruteForceUnderBothBudgets) {
     host_binds += unbound != best;
     if (!found) continue;
     ASSERT_EQ(found->nanoseconds, *best) << "instance " << n;
-    const auto same = judge(parts, found->options, base, budget);
+    const auto same = evaluate(parts, found->options, base, budget);
     ASSERT_TRUE(same) << "instance " << n << ": over the budget";
     EXPECT_EQ(same->peak, found->peak);
     EXPECT_EQ(same->host, found->host);
@@ -103,11 +103,11 @@ TEST(ActivationSolver, EqualsBruteForceUnderBothBudgets) {
   EXPECT_GT(host_binds, 300);
 }
 
-TEST(ActivationSolver, TheLeastBudgetIsTheBorder) {
+TEST(ActivationSolver, TheMinimumBudgetIsTight) {
   std::mt19937 random(7);
   for (int n = 0; n < 2000; ++n) {
     const PartOptions parts = random_parts(random);
-    const std::size_t base = random() % 10, host = 200;  // enough for any of them
+    const std::size_t base = random() % 10, host = 200;  // enough for any instance
     const std::size_t least = min_budget(parts, base, host);
     EXPECT_TRUE(solve_activations(parts, base, {least, host})) << "instance " << n;
     if (least > base) {
@@ -116,7 +116,7 @@ TEST(ActivationSolver, TheLeastBudgetIsTheBorder) {
   }
 }
 
-TEST(ActivationSolver, EqualBlocksOfADeepModelAreQuick) {
+TEST(ActivationSolver, EqualBlocksOfADeepModelAreSolvedQuickly) {
   const std::vector<PartOption> block = {
       {40, 44, 60, 0}, {31, 44, 61, 3}, {22, 44, 62, 5}, {9, 44, 60, 11}, {4, 44, 70, 29}};
   const PartOptions parts(126, block);
@@ -128,8 +128,9 @@ TEST(ActivationSolver, EqualBlocksOfADeepModelAreQuick) {
   }
 }
 
-// Blocks of an 8B model over 128K tokens, in bytes and nanoseconds, kept or computed again, and each of these moved.
-TEST(ActivationSolver, EqualBlocksWithAHostAreQuick) {
+// Blocks of an 8B model over 128K tokens, in bytes and nanoseconds: saved or recomputed, each with and without
+// offloading.
+TEST(ActivationSolver, EqualBlocksWithAHostAreSolvedQuickly) {
   std::vector<PartOption> block;
   const auto add = [&](double gib, double backward_gib, double ms) {
     PartOption o;
@@ -157,15 +158,17 @@ TEST(ActivationSolver, EqualBlocksWithAHostAreQuick) {
       }
 }
 
-TEST(ActivationSolver, NothingToChooseIsAChoice) {
+TEST(ActivationSolver, AnEmptyModelHasAChoice) {
   EXPECT_TRUE(solve_activations({}, 5, {5, 0}));
   EXPECT_FALSE(solve_activations({}, 6, {5, 0}));
   EXPECT_EQ(min_budget({}, 6), 6u);
 }
 
-// By definition: whatever runs, there is what was kept before it; of a segment that is its last block's output, and
-// while the segment runs again, the gradient of that instead of itself, and what its blocks before this one keep.
-ActivationChoice judge_segments(const PartOptions& parts, Segments s, std::size_t first, const std::vector<int>& of) {
+// Evaluates a choice by definition. While a part runs, memory holds what earlier parts saved: of a segment, its last
+// block's output. While a segment is recomputed, memory holds that output's gradient instead, and what the segment's
+// earlier blocks save.
+ActivationChoice evaluate_segments(const PartOptions& parts, Segments s, std::size_t first,
+                                   const std::vector<int>& of) {
   const std::size_t tail = first + s.count * s.blocks;
   const auto option = [&](std::size_t p) { return parts[p][static_cast<std::size_t>(of[p])]; };
   const auto output = [&](std::size_t p) { return std::ranges::min(parts[p], {}, &PartOption::kept).kept; };
@@ -191,8 +194,9 @@ ActivationChoice judge_segments(const PartOptions& parts, Segments s, std::size_
   return c;
 }
 
-// Parts of which some lie in segments: judged as defined, and the fastest choice that fits is the one found.
-TEST(ActivationSegments, ArePartsOfTheirOwn) {
+// Some parts are in segments: their evaluation follows the definition, and the solver finds the fastest choice that
+// fits.
+TEST(ActivationSegments, AreEvaluatedAndChosenAsDefined) {
   std::mt19937 random(11);
   const auto number = [&](std::size_t most) { return static_cast<std::size_t>(random()) % (most + 1); };
   int solved = 0;
@@ -218,7 +222,7 @@ TEST(ActivationSegments, ArePartsOfTheirOwn) {
       std::vector<int> of;
       for (std::size_t i = 0; i < options.size(); ++i)
         of.insert(of.end(), i >= first && i < first + s.count ? s.blocks : 1, options[i]);
-      const ActivationChoice defined = judge_segments(parts, s, first, of), found = judged(with, options, 5);
+      const ActivationChoice defined = evaluate_segments(parts, s, first, of), found = judged(with, options, 5);
       ASSERT_EQ(found.peak, defined.peak) << instance;
       ASSERT_EQ(found.nanoseconds, defined.nanoseconds) << instance;
       if (defined.peak <= budget.device) fastest = std::min(fastest.value_or(1'000'000), defined.nanoseconds);

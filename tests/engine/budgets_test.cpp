@@ -1,4 +1,4 @@
-// Budgets between the least that a step can take and all that it would keep: what was predicted is what steps take.
+// Budgets between the minimum that a step needs and the memory of saving everything: steps take what was predicted.
 #include <gtest/gtest.h>
 
 #include "bench/step.h"
@@ -32,8 +32,8 @@ Config config_of(const std::vector<const char*>& settings) {
 struct Steps {
   std::vector<double> losses;
   ActivationFit fit;
-  std::size_t peak = 0;   // of all memory that was ever in use
-  std::size_t taken = 0;  // with the slab, of which steps use as much as the plan says
+  std::size_t peak = 0;   // largest use of all memory
+  std::size_t taken = 0;  // memory in use plus the slab, of which steps use as much as the plan predicts
 };
 
 Steps train(const Config& config) {
@@ -47,7 +47,7 @@ Steps train(const Config& config) {
   return steps;
 }
 
-// The peak of a step that keeps everything, and of the one that takes least.
+// Returns the smallest peak of a step, and the peak if it saves everything.
 std::pair<std::size_t, std::size_t> range_of(const Config& asked) {
   Config c = resolve_config(asked, asked.model.vocab_size, 1, Backend::cpu, false);
   const DeviceRates rates = rates_named("", c);
@@ -59,11 +59,11 @@ std::pair<std::size_t, std::size_t> range_of(const Config& asked) {
 
 class Budgets : public testing::TestWithParam<Shape> {};
 
-TEST_P(Budgets, AreObeyedWithTheSameBitsAndAsPredicted) {
+TEST_P(Budgets, AreKeptWithTheSameBitsAsPredicted) {
   Config config = config_of(GetParam().settings);
   const auto [least, most] = range_of(config);
   ASSERT_LT(least, most);
-  const double max_taken = config.data.packing.documents ? 1.001 : 1;  // where they end is known in the step alone
+  const double max_taken = config.data.packing.documents ? 1.001 : 1;  // only the step knows where they end
   std::vector<double> losses;
   for (const double share : {1.0, 0.6, 0.25}) {
     SCOPED_TRACE(share);
@@ -104,9 +104,9 @@ INSTANTIATE_TEST_SUITE_P(
         Shape{"muon_and_average", {"optimizer.kind=muon", "train.ema=0.99"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// What a model keeps without a budget is four times the budget of all its training: weights, states and the rest
-// included.
-TEST(BudgetsOfLargeActivations, AFourthOfThemIsEnoughForTheSameLosses) {
+// Without a budget, the model's activations alone take four times the budget, which covers all of training, with
+// weights and states.
+TEST(BudgetsOfLargeActivations, AQuarterOfThemIsEnoughForTheSameLosses) {
   Config config = config_of({"model.context=1024", "model.layers=16", "model.width=32", "train.batch_size=2"});
   config.train.recompute = RecomputeChoice::none;
   const Steps all = train(config);
@@ -120,9 +120,9 @@ TEST(BudgetsOfLargeActivations, AFourthOfThemIsEnoughForTheSameLosses) {
   EXPECT_LE(few.peak, activations / 4);
 }
 
-// On GPUs the work space of products [64 MiB] is part of what a step takes: where half of the sequences save less than
-// a tenth of the whole, the fewest are taken at once.
-TEST(MemoryChoices, FewerSequencesAreHalfOrTheFewest) {
+// On GPUs, the workspace of GEMMs [64 MiB] is part of a step's memory. If halving the sequences saves less than a tenth
+// of the total, the minimum number of sequences is chosen.
+TEST(MemoryChoices, FewerSequencesAreHalfOrTheMinimum) {
   const auto next = [](const char* context, const char* width) {
     const Config c = config_of({"run.device=cuda", "train.precision=fp32", "train.recompute=block", context, width,
                                 "train.activation_offload=false", "train.batch_size=8", "train.micro_batch=4"});

@@ -1,4 +1,4 @@
-// What a step was said to take before it ran, against what it took; and plans of activations that obey a budget.
+// Memory that a dry step predicts, compared with real steps, and plans of activations that keep a budget.
 
 #include "engine/dry_step.h"
 
@@ -46,7 +46,7 @@ TEST_P(DrySteps, TakeWhatStepsTake) {
   const double slab = static_cast<double>(trainer.arena().plan().bytes);
   EXPECT_NEAR(static_cast<double>(dry.plan.bytes), slab, 0.03 * slab);
   const MemoryStats real = bench.exec().stream.allocator()->stats();
-  const double peak = static_cast<double>(real.in_use) + slab;  // the slab is empty between steps
+  const double peak = static_cast<double>(real.in_use) + slab;  // between steps the slab is not in use
   EXPECT_NEAR(static_cast<double>(dry.peak()), peak, 0.03 * peak);
 }
 
@@ -70,7 +70,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"averaged", {"train.ema=0.999"}}, Case{"two_threads", {"run.threads=2"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// On a GPU, which is not here: bf16 weights [2 bytes], with masters [4] and both moments [8] on the device or not.
+// The device is a GPU that this machine need not have: bf16 weights [2 bytes], and masters [4] and both moments [8] on
+// the device or on the host.
 TEST(DryStep, StatesOnTheHostLeaveTheDevice) {
   Config c = config_of({"run.device=cuda", "optimizer.offload_chunk_bytes=1048576"});
   c.model.vocab_size = 500;
@@ -95,8 +96,8 @@ TEST(DryStep, StatesOnTheHostLeaveTheDevice) {
   for (const DryStep* d : {&states, &all}) EXPECT_EQ(d->plan.bytes, none.plan.bytes);
 }
 
-// Fewer elements than are exchanged or compared at a time: there is room for all of them, in f32.
-TEST(DryStep, AveragesAndWatchedStepsTakeOfTheDevice) {
+// There are fewer elements than are exchanged or compared at a time, so that the buffers hold all of them, in f32.
+TEST(DryStep, AveragesAndWatchedStepsTakeDeviceMemory) {
   Config c = config_of({"run.device=cuda"});
   c.model.vocab_size = 500;
   const auto dry = [&] {
@@ -115,14 +116,15 @@ TEST(DryStep, AveragesAndWatchedStepsTakeOfTheDevice) {
   EXPECT_EQ(dry().plan.bytes, none.plan.bytes);
 }
 
-// The least budget of which 96 % are so many bytes.
+// Returns the smallest budget of which 96 % are at least that many bytes.
 std::size_t budget_for(std::size_t bytes) {
   std::size_t all = bytes / 24 * 25;
   while (all - all / 25 < bytes) ++all;
   return all;
 }
 
-// offload_staging_bytes: auto is what 96 % of the budget leave, in whole chunks, and no more than there is to travel.
+// offload_staging_bytes: auto takes what remains of 96 % of the budget, in whole chunks, and at most the bytes that are
+// transferred.
 TEST(DryStep, WhatAStepLeavesIsForStatesOnTheirWay) {
   Config config = config_of({"optimizer.offload=states", "optimizer.offload_chunk_bytes=100000",
                              "optimizer.offload_staging_bytes=0", "model.vocab_size=1000", "train.recompute=auto"});
@@ -148,7 +150,7 @@ TEST(DryStep, WhatAStepLeavesIsForStatesOnTheirWay) {
   }
 }
 
-// Losses of the first steps, and the peak of all memory.
+// Returns the losses of the first steps, and the peak of all memory.
 std::pair<std::vector<double>, std::size_t> losses_within(const Config& config) {
   StepBenchmark bench(config);
   std::vector<double> losses;
@@ -157,15 +159,15 @@ std::pair<std::vector<double>, std::size_t> losses_within(const Config& config) 
   return {losses, stats.in_use + bench.trainer().arena().plan().bytes};
 }
 
-// Blocks whose activations are large enough to leave.
+// The activations of a block are large enough to be offloaded.
 Config hosted(std::int64_t host) {
   Config config = config_of({"model.layers=8", "model.context=512", "model.vocab_size=1000", "train.recompute=auto"});
   config.train.activation_offload_bytes = host;
   return resolve_config(config, 1000, 1, Backend::cpu, false);
 }
 
-// With and without a host, of which the plan takes no more than it may.
-TEST(ActivationPlans, ObeyBothBudgetsAndKeepTheBits) {
+// Plans with and without host memory. They use no more host memory than allowed.
+TEST(ActivationPlans, KeepBothBudgetsAndTheSameBits) {
   Config config = hosted(0);
   config.train.recompute = RecomputeChoice::none;
   const auto [losses, most] = losses_within(config);
@@ -190,7 +192,7 @@ TEST(ActivationPlans, ObeyBothBudgetsAndKeepTheBits) {
   EXPECT_GT(moved, 2);
 }
 
-TEST(ActivationPlans, MoveWhatIsSlowToComputeAgain) {
+TEST(ActivationPlans, OffloadActivationsThatAreSlowToRecompute) {
   const auto moved = [](std::int64_t host, double transfer, double share) {
     const Config config = hosted(0);
     DeviceRates rates = rates_named("", config);
@@ -216,8 +218,8 @@ TEST(ActivationPlans, MoveWhatIsSlowToComputeAgain) {
   EXPECT_GT(moved(3'000'000, 1e12, 0.5), 0u);
 }
 
-// On a GPU, which is not here, `auto` asks nobody: what the host has room for is used where it is faster, and where
-// nothing else fits. On a CPU both are one memory.
+// For a GPU, which this machine need not have, `auto` offloads without being told to: host memory is used if that is
+// faster, or if nothing else fits. On a CPU, device and host share one memory.
 TEST(ActivationPlans, UseTheHostOfAGpuUntold) {
   Config c = hosted(0);
   c.train.recompute = RecomputeChoice::none;
@@ -244,8 +246,8 @@ TEST(ActivationPlans, UseTheHostOfAGpuUntold) {
   EXPECT_EQ(dry_step(c, 1, fit->plan).host, fit->host);
 }
 
-// A plan that mixes all ways takes what it was said to take, per block and as a whole.
-TEST(ActivationPlans, AMixedPlanTakesWhatTheDryStepSays) {
+// A plan that mixes all options takes the predicted memory, per block and in total.
+TEST(ActivationPlans, AMixedPlanTakesThePredictedMemory) {
   Config config = hosted(1'000'000'000);
   config.train.activation_offload = Switch::on;
   config.train.recompute = RecomputeChoice::none;
@@ -263,7 +265,7 @@ TEST(ActivationPlans, AMixedPlanTakesWhatTheDryStepSays) {
   EXPECT_EQ(host, dry.host);
 }
 
-// What was known of memory has been wrong before: such a run tries, and has fewer sequences at a time left.
+// The run's memory estimate was wrong before: the run tries anyway, and can still lower the number of sequences.
 TEST(MemoryChoices, ARunThatRanOutBeforeIsNotRefused) {
   Config config = hosted(0);
   config.train.memory_budget = 2e6;
@@ -274,8 +276,8 @@ TEST(MemoryChoices, ARunThatRanOutBeforeIsNotRefused) {
   EXPECT_EQ(smallest.fit.budget, 2'000'000u);
 }
 
-// The budget that a refusal names is enough, and less is not.
-TEST(ActivationPlans, RefuseWithTheBudgetThatWouldDo) {
+// The budget that the error names is enough, and a smaller budget is not.
+TEST(ActivationPlans, RefuseWithASufficientBudget) {
   for (const std::int64_t host : {0, 3'000'000, 1'000'000'000}) {
     const Config config = hosted(host);
     const DeviceRates rates = rates_named("", config);
@@ -299,7 +301,7 @@ TEST(ActivationPlans, RefuseWithTheBudgetThatWouldDo) {
   }
 }
 
-TEST(OutOfMemorySteps, AreComputedAgainWithTheSameBits) {
+TEST(OutOfMemorySteps, AreRecomputedWithTheSameBits) {
   Config config = config_of({"model.layers=3", "model.context=64", "train.recompute=auto"});
   std::vector<double> losses;
   std::int64_t all = 0;
@@ -317,8 +319,8 @@ TEST(OutOfMemorySteps, AreComputedAgainWithTheSameBits) {
   }
 }
 
-// They are what costs least to give up: a run that has less memory than it was told keeps its activations.
-TEST(OutOfMemorySteps, GiveUpWhatStatesTakeOnTheirWay) {
+// Staging memory costs the least to give up: a run with less memory than it expected keeps its activations.
+TEST(OutOfMemorySteps, GiveUpStagingMemoryFirst) {
   for (const char* recompute : {"train.recompute=auto", "train.recompute=none"}) {
     Config config = config_of({recompute, "optimizer.offload=states", "optimizer.offload_chunk_bytes=10000",
                                "optimizer.offload_staging_bytes=auto"});
@@ -341,8 +343,9 @@ TEST(OutOfMemorySteps, GiveUpWhatStatesTakeOnTheirWay) {
   }
 }
 
-// Where settings say what to keep, or nothing more can be computed again. Sums are added up in another order then.
-TEST(OutOfMemorySteps, TakeFewerSequencesAtATimeWhereNothingElseIsSmaller) {
+// The settings fix which activations are saved, or nothing more can be recomputed. Fewer sequences change the order of
+// sums.
+TEST(OutOfMemorySteps, TakeFewerSequencesIfNothingElseSavesMemory) {
   using Settings = std::vector<const char*>;
   for (const Settings& more : {Settings{"train.recompute=none"},
                                {"train.recompute=block", "data.packing.documents=true"},
@@ -363,17 +366,17 @@ TEST(OutOfMemorySteps, TakeFewerSequencesAtATimeWhereNothingElseIsSmaller) {
   }
 }
 
-TEST(OutOfMemorySteps, EndTheRunWhereNothingSmallerIsLeft) {
+TEST(OutOfMemorySteps, EndTheRunIfNothingSavesMemory) {
   const Config config = config_of({"train.recompute=auto", "train.micro_batch=4"});
   allocations = 0;
-  refuse_allocation = [](bool) { return ++allocations > 300 && allocations % 40 == 0; };  // no step gets through
+  refuse_allocation = [](bool) { return ++allocations > 300 && allocations % 40 == 0; };  // no step succeeds
   StepBenchmark bench(config);
   std::size_t peak = bench.trainer().memory().fit.peak;
   try {
     for (int i = 0; i < 100; ++i) bench.trainer().step();
     ADD_FAILURE() << "it went on";
   } catch (const OutOfMemory& e) {
-    // One sequence at a time and a plan that recomputes all it can: neither is advised.
+    // The run already computes one sequence at a time and recomputes all it can: the error advises neither.
     EXPECT_NE(std::string(e.what()).find(": lower model.context, or share "), std::string::npos) << e.what();
   }
   refuse_allocation = nullptr;
@@ -381,9 +384,9 @@ TEST(OutOfMemorySteps, EndTheRunWhereNothingSmallerIsLeft) {
   EXPECT_LT(bench.trainer().memory().fit.peak, peak);
 }
 
-// Below what plans of single blocks take, segments run again: with the same bits, in what was predicted, and no plan of
-// equal segments takes much less.
-TEST(ActivationPlans, TakeSegmentsWhereBlocksDoNotFit) {
+// If plans of single blocks do not fit, segments are recomputed: with the same bits and the predicted memory, and no
+// plan of equal segments takes much less memory.
+TEST(ActivationPlans, TakeSegmentsIfBlocksDoNotFit) {
   Config config = hosted(0);
   const std::size_t blocks_alone = dry_step(config, 1, ActivationPlan::uniform(8, Recompute::full)).peak();
   const std::vector<double> losses = losses_within(config).first;
@@ -415,7 +418,7 @@ TEST(ActivationPlans, TakeSegmentsWhereBlocksDoNotFit) {
     }
 }
 
-TEST(ActivationPlans, SegmentsTakeWhatTheDryStepSays) {
+TEST(ActivationPlans, SegmentsTakeThePredictedMemory) {
   using enum Recompute;
   for (const std::int64_t blocks : {2, 3}) {
     StepBenchmark bench(hosted(0));
@@ -437,7 +440,7 @@ TEST(ActivationPlans, SegmentsTakeWhatTheDryStepSays) {
   }
 }
 
-// Whatever an error advises is allowed, and takes less.
+// Every setting that an error advises is valid and saves memory.
 TEST(MemoryAdvice, OfAGpuIsForTheStatesThatItMayHave) {
   const auto advice = [](const std::vector<const char*>& settings) {
     Config c = config_of(settings);

@@ -1,4 +1,4 @@
-// What cannot fit is refused with the bytes by kind and what bounds them.
+// Runs that cannot fit are refused with the bytes of each kind and the limit.
 #include "engine/memory_check.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ void expect_parts(const std::string& text, const std::vector<std::string>& parts
     EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
 }
 
-TEST(MemoryCheck, WhatJustFitsPassesAndAByteMoreDoesNot) {
+TEST(MemoryCheck, AnExactFitPassesAndAByteMoreDoesNot) {
   const std::vector<MemoryBound> bounds = {{"the machine", 8 * kGiB, 3 * kGiB, kGiB}};
   EXPECT_EQ(shortage(need_of(kGiB, 1), bounds), "");
   MemoryNeed more = need_of(kGiB, 1);
@@ -43,7 +43,7 @@ TEST(MemoryCheck, WhatJustFitsPassesAndAByteMoreDoesNot) {
   expect_parts(shortage(more, bounds),
                {"weights 1.00 GiB, gradients 1.00 GiB, optimizer states 2.00 GiB, in total 4.00 GiB",
                 "3.00 GiB of 8.00 GiB and 1.00 GiB of swap (the machine)"});
-  EXPECT_EQ(shortage(more, {}), "");  // nothing is known
+  EXPECT_EQ(shortage(more, {}), "");  // no limit is known
 }
 
 TEST(MemoryCheck, TheCopyForCheckpointsCounts) {
@@ -63,14 +63,14 @@ TEST(MemoryCheck, ProcessesShareTheMachineAndNotTheirOwnLimits) {
   expect_parts(limited, {"in total 6.00 GiB", "5.00 GiB of 5.00 GiB (ulimit)"});
 }
 
-// No GPU is known here; what its states take of the host is compared with this machine's memory.
+// No GPU is known here. The host memory of its states is compared with the memory of this machine.
 TEST(MemoryCheck, StatesOnTheHostShareItsMemory) {
   Config c = test::tiny_config();
   c.checkpoint.mode = SaveMode::blocking;
   c.run.device = DeviceChoice::cuda;
   c.train.precision = PrecisionChoice::bf16;
   const double machine = static_cast<double>(tightest(memory_bounds()).total);
-  c.model.width = 128 * static_cast<std::int64_t>(std::sqrt(machine / 5) / 128);  // an MLP of more elements than that
+  c.model.width = 128 * static_cast<std::int64_t>(std::sqrt(machine / 5) / 128);  // an MLP with more elements than fit
   c.model.mlp_width = 4 * c.model.width;
   c.model.layers = 1;
   const auto mesh = mesh_of_one();
@@ -90,7 +90,7 @@ TEST(MemoryCheck, StatesOnTheHostShareItsMemory) {
   expect_parts(problem(StateOffload::all), {"cannot fit into memory: master copies", "optimizer states"});
 }
 
-TEST(MemoryCheck, CountsAveragesAndWhatWatchedStepsKeep) {
+TEST(MemoryCheck, CountsAveragesAndWatchedSteps) {
   Config c = test::tiny_config();
   const double machine = static_cast<double>(tightest(memory_bounds()).total);
   c.model.width = 128 * static_cast<std::int64_t>(std::sqrt(machine / 5) / 128);
@@ -105,7 +105,7 @@ TEST(MemoryCheck, CountsAveragesAndWhatWatchedStepsKeep) {
   }
 }
 
-// A small control group, as of a container, around a model of some megabytes.
+// A small cgroup, like that of a container, and a model of some megabytes.
 TEST(MemoryCheck, ASmallControlGroupRefusesAModel) {
   const std::string root = (fs::temp_directory_path() / str("ringmaster-group-", getpid())).string();
   const auto write = [&](const std::string& path, const std::string& text) {
@@ -132,7 +132,7 @@ TEST(MemoryCheck, ASmallControlGroupRefusesAModel) {
   fs::remove_all(root);
 }
 
-// A process that may take so many states of `c` more than it has now.
+// Checks run in a child process. Its address space may grow by `states` times the training state.
 class MemoryCheckDeathTest : public testing::Test {
  protected:
   MemoryCheckDeathTest() {
@@ -160,8 +160,8 @@ class MemoryCheckDeathTest : public testing::Test {
   Config config_;
 };
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which take terabytes of addresses
-// What the state is copied to takes three quarters of it, and what the launcher keeps as much again.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // sanitizers take terabytes of address space
+// The copy for checkpoints takes three quarters of the state, and the launcher's snapshot as much again.
 TEST_F(MemoryCheckDeathTest, FewerCopiesAreTakenWithAWarning) {
   const auto ended = testing::ExitedWithCode(0);
   config_.checkpoint.mode = SaveMode::async;

@@ -1,4 +1,4 @@
-// What a run records of its memory, what its ranks note, and what a resume makes of both.
+// A run's memory record, the notes of its ranks, and what a resume concludes from both.
 
 #include "engine/memory_record.h"
 
@@ -45,7 +45,7 @@ TEST_F(MemoryRecords, AreReadAsTheyWereWritten) {
   EXPECT_FALSE(recall_memory(run(), ""));
   const MemoryRecord r = record(3, 7, 1000);
   write_memory(run(), r);
-  const auto again = recall_memory(run(), to_json(record(1, 5, 2000)));  // the file is newer than a checkpoint
+  const auto again = recall_memory(run(), to_json(record(1, 5, 2000)));  // the file is newer than the checkpoint
   ASSERT_TRUE(again);
   EXPECT_EQ(to_json(*again), to_json(r));
   EXPECT_EQ(changes_since(*again, r), "");
@@ -54,7 +54,7 @@ TEST_F(MemoryRecords, AreReadAsTheyWereWritten) {
   EXPECT_EQ(changes_since(r, other), "processes: 2 -> 4");
 }
 
-TEST_F(MemoryRecords, WhatIsDamagedLeavesTheCheckpointsOrNone) {
+TEST_F(MemoryRecords, ADamagedFileLeavesTheRecordOfTheCheckpointOrNone) {
   const std::string whole = to_json(record(3, 7, 1000)), kept = to_json(record(2, 6, 2000));
   for (const std::string& text :
        {std::string(), whole.substr(0, whole.size() / 2), std::string("{}"), std::string("[1, 2]"),
@@ -78,8 +78,8 @@ TEST_F(MemoryRecords, TheSmallestNoteOfTheNewestWriterCounts) {
   const std::int64_t own = token.number();
   write_memory(run(), record(1, own, 1000));
   const auto budget = [&] { return recall_memory(run(), "")->budget; };
-  note_memory(run(), 0, record(1, own, 100));      // about the choice before this one
-  note_memory(run(), 1, record(2, own + 1, 100));  // of another writer
+  note_memory(run(), 0, record(1, own, 100));      // a note on an earlier choice
+  note_memory(run(), 1, record(2, own + 1, 100));  // a note of a different writer
   EXPECT_EQ(budget(), 1000u);
   note_memory(run(), 2, record(2, own, 800));
   note_memory(run(), 3, record(2, own, 700));
@@ -98,7 +98,7 @@ TEST_F(MemoryRecords, TheSmallestNoteOfTheNewestWriterCounts) {
   EXPECT_EQ(budget(), 900u);
   EXPECT_FALSE(fs::exists(run().path() + "/out_of_memory"));
   const WriterToken newer(run().path());
-  note_memory(run(), 0, record(3, own, 100));  // of a process that does not know that it was taken over
+  note_memory(run(), 0, record(3, own, 100));  // a note of a process that does not know of the takeover
   EXPECT_EQ(budget(), 900u);
 }
 
@@ -111,7 +111,7 @@ class OutOfMemoryRuns : public Runs {
     return run_process(words);
   }
   nlohmann::json recorded(const std::string& run) const { return parse_file(path(run + "/memory.json")); }
-  // What the metrics say of memory.
+  // Returns the metrics' records of memory.
   std::vector<nlohmann::json> memory_records(const std::string& run) const {
     std::vector<nlohmann::json> all;
     std::ifstream in(path(run + "/metrics.jsonl"));
@@ -126,7 +126,7 @@ class OutOfMemoryRuns : public Runs {
   static bool says(const Finished& f, const std::string& text) { return f.output.find(text) != std::string::npos; }
 };
 
-TEST_F(OutOfMemoryRuns, EachTimeInOneStepIsRecorded) {
+TEST_F(OutOfMemoryRuns, EveryShortageInAStepIsRecorded) {
   const Finished f = go("r", {"--inject", "7:memory@step=3,nth=40;memory@step=3,nth=60"});
   ASSERT_EQ(f.code, 0) << f.output;
   EXPECT_EQ(recorded("r").at("ran_out"), 2) << f.output;
@@ -140,7 +140,7 @@ TEST_F(OutOfMemoryRuns, EachTimeInOneStepIsRecorded) {
   EXPECT_LT(all[1].at("peak"), all[0].at("peak"));
 }
 
-TEST_F(OutOfMemoryRuns, ARunThatEndsRecordsHowFarItWentDown) {
+TEST_F(OutOfMemoryRuns, ARunThatEndsRecordsItsSmallestSizes) {
   const Finished f = go("r", {"train.recompute=none", "--inject", "7:memory@step=3,nth=1,times=100000000"});
   EXPECT_EQ(f.code, 1) << f.output;
   EXPECT_EQ(recorded("r").at("micro_batch"), 1);
@@ -165,7 +165,7 @@ TEST_F(OutOfMemoryRuns, AResumeRepeatsTheSmallerChoice) {
   EXPECT_EQ(losses("r"), losses("calm"));
 }
 
-TEST_F(OutOfMemoryRuns, ACheckpointKnowsItToo) {
+TEST_F(OutOfMemoryRuns, ACheckpointStoresTheChoiceToo) {
   ASSERT_EQ(go("r", {"--inject", "7:memory@step=8,nth=40"}).code, 0);
   const nlohmann::json chosen = recorded("r").at("plan");
   std::ofstream(path("r/memory.json")) << "{\"ran_out\": ";
@@ -176,7 +176,7 @@ TEST_F(OutOfMemoryRuns, ACheckpointKnowsItToo) {
   EXPECT_EQ(recorded("r").at("plan"), chosen);
 }
 
-TEST_F(OutOfMemoryRuns, WhoeverAsksForSomethingElseGetsThat) {
+TEST_F(OutOfMemoryRuns, ChangedSettingsReplaceTheRecordedChoice) {
   ASSERT_EQ(go("r", {"--inject", "7:memory@step=8,nth=40"}).code, 0);
   const Finished other = go("r", {"train.memory_budget=1e9"});
   ASSERT_EQ(other.code, 0) << other.output;
@@ -185,7 +185,7 @@ TEST_F(OutOfMemoryRuns, WhoeverAsksForSomethingElseGetsThat) {
   EXPECT_TRUE(says(go("r", {"--fresh"}), "3 blocks keep everything"));
 }
 
-TEST_F(OutOfMemoryRuns, FewerSequencesAtATimeHoldForAResume) {
+TEST_F(OutOfMemoryRuns, AResumeKeepsFewerSequences) {
   ASSERT_EQ(go("calm", {"train.recompute=block"}).code, 0);
   const Finished f = go("r", {"train.recompute=block", "--inject", "7:memory@step=8,nth=40"});
   ASSERT_EQ(f.code, 0) << f.output;
@@ -199,8 +199,8 @@ TEST_F(OutOfMemoryRuns, FewerSequencesAtATimeHoldForAResume) {
   EXPECT_TRUE(says(resumed, "1 sequence at a time")) << resumed.output;
 }
 
-// The steps' own memory is free between them, so that fewer sequences are all that helps; they change no weight.
-TEST_F(OutOfMemoryRuns, AValidationGoesOnWithFewerSequences) {
+// The steps' own memory is free during validation, so that only fewer sequences help. They do not change the weights.
+TEST_F(OutOfMemoryRuns, AValidationContinuesWithFewerSequences) {
   ASSERT_EQ(go("calm", {"train.eval_interval=5"}).code, 0);
   const Finished f = go("r", {"train.eval_interval=5", "--inject", "7:memory@step=5,phase=validate,nth=7"});
   ASSERT_EQ(f.code, 0) << f.output;

@@ -1,4 +1,4 @@
-// What checkpoints say of their origin.
+// Metadata of checkpoints about their origin.
 #include "engine/origin.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace ring {
 namespace {
 
-TEST(CheckpointMetadata, BringsMeasuredChoicesBack) {
+TEST(CheckpointMetadata, RestoresMeasuredChoices) {
   Tuning then(""), now("");
   then.record("product", "first");
   then.record("attention", "cudnn");
@@ -29,8 +29,8 @@ TEST(CheckpointMetadata, WithoutChoicesNothingChanges) {
   EXPECT_EQ(now.generation(), before);
 }
 
-// Those of earlier versions, which this one refuses where somebody gives them.
-TEST(CheckpointMetadata, SettingsWithoutEffectAreTakenAsTheyAre) {
+// Earlier versions accepted such settings, which are refused now if a user gives them.
+TEST(CheckpointMetadata, SettingsWithoutEffectAreAccepted) {
   Config c;
   c.data.path = "a.h5";
   c.train.steps = 1;

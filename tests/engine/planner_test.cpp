@@ -31,7 +31,7 @@ PlanQuestion question(const char* device, const std::vector<std::string>& settin
   return q;
 }
 
-TEST(Planner, KnowsLayoutsOfDevicesThatAreNotHere) {
+TEST(Planner, PlansLayoutsOfDevicesThatAreNotHere) {
   for (const char* device : {"h100", "cpu"}) {
     PlanQuestion q = question(device);
     q.world = 8;
@@ -58,8 +58,9 @@ TEST(Planner, DegreesAreAllDivisorsOfTheProcesses) {
   EXPECT_EQ(degrees, (std::set<std::int64_t>{1, 2, 3, 6})) << all.error;
 }
 
-// Eight processes whose batch is one sequence each: ZeRO stages 1 and 2 send the same messages, and 2 holds less.
-TEST(Planner, OfEquallyFastLayoutsTheRoomierIsFirst) {
+// Eight processes with a batch of one sequence each: ZeRO stages 1 and 2 send the same messages, and stage 2 holds
+// less.
+TEST(Planner, OfEquallyFastLayoutsTheSmallestIsFirst) {
   PlanQuestion q = question("h100");
   q.world = 8;
   std::size_t calls = 0, layouts = 0;
@@ -78,8 +79,8 @@ TEST(Planner, OfEquallyFastLayoutsTheRoomierIsFirst) {
   EXPECT_GT(ties, 0);
 }
 
-// A number of blocks that changes: memory as with the largest, time as with the last.
-TEST(Planner, TakesTheLargestAndTheLastOfAttentionThatChanges) {
+// The number of blocks changes: memory is planned with the largest number, time with the last.
+TEST(Planner, PlansChangingAttentionWithItsLargestMemoryAndLastTime) {
   const auto planned = [](const std::string& keep) {
     const auto p = plan_step(question("h100", {"model.attention={kind: block_sparse, block: 64, rules: [{pattern: "
                                                "content, keep: " +
@@ -97,7 +98,7 @@ TEST(Planner, TakesTheLargestAndTheLastOfAttentionThatChanges) {
   EXPECT_EQ(fewer.compute_seconds, largest.compute_seconds);
 }
 
-TEST(Planner, ZeroSharesStates) {
+TEST(Planner, ZeroShardsStates) {
   PlanQuestion q = question("h100");
   q.world = 4;
   std::vector<std::size_t> states;
@@ -111,7 +112,7 @@ TEST(Planner, ZeroSharesStates) {
   EXPECT_LT(states[3], states[0] / 2);
 }
 
-// Bytes on the host, beside them what travels, and the time that no update hides.
+// Checks the bytes on the host, the staging memory, and the transfer time that no update hides.
 TEST(Planner, StatesOnTheHostSaveMemoryAndTakeTime) {
   PlanQuestion q = question("h100");
   const auto here = plan_step(q);
@@ -131,8 +132,9 @@ TEST(Planner, StatesOnTheHostSaveMemoryAndTakeTime) {
   EXPECT_FALSE(plan_step(question("h100")).value().peak <= q.budget);
 }
 
-// As much as there are states for, and a little of the budget stays free. Each byte is one that need not be waited for.
-TEST(Planner, StagingTakesWhatIsLeftAndSavesTime) {
+// Staging is limited by the size of the states and leaves a little of the budget free. Each staged byte saves waiting
+// time.
+TEST(Planner, StagingTakesTheRemainingMemoryAndSavesTime) {
   PlanQuestion q = question(
       "h100", {"optimizer.offload=all", "optimizer.offload_chunk_bytes=1048576", "optimizer.offload_staging_bytes=0"});
   q.config.train.batch_size = 64;
@@ -144,7 +146,8 @@ TEST(Planner, StagingTakesWhatIsLeftAndSavesTime) {
   EXPECT_GT(most->optimizer_states, most->host / 128 * 127) << "there is room for all, in whole chunks";
   EXPECT_LT(most->optimizer_states, most->host + (1 << 20));
   const double rate = q.rates.host_bytes_per_second;
-  const double hidden = static_cast<double>(least->host - least->optimizer_states) / rate;  // some also by the update
+  const double hidden =
+      static_cast<double>(least->host - least->optimizer_states) / rate;  // the update also hides some
   EXPECT_LT(least->seconds() - most->seconds(), hidden);
   EXPECT_GT(least->seconds() - most->seconds(), 0.7 * hidden);
   const std::size_t room = std::size_t{100} << 20;
@@ -160,7 +163,7 @@ TEST(Planner, StagingTakesWhatIsLeftAndSavesTime) {
   EXPECT_EQ(plan_step(q)->seconds(), some->seconds());
 }
 
-TEST(Planner, ShortMemoryTakesTimeAndThenNothingFits) {
+TEST(Planner, LessMemoryTakesMoreTimeUntilNothingFits) {
   PlanQuestion q = question("h100");
   const auto roomy = plan_step(q);
   ASSERT_TRUE(roomy);
@@ -175,7 +178,7 @@ TEST(Planner, ShortMemoryTakesTimeAndThenNothingFits) {
   EXPECT_TRUE(plan_layouts(q).empty());
 }
 
-// What is left to choose is no slower than any of the choices, and nothing is chosen where everything fits.
+// The automatic choice is as fast as the fastest fixed size, and chunks are not used if everything fits.
 TEST(Planner, MlpChunksAreTheFastestThatFit) {
   PlanQuestion q = question("h100", {"model.context=65536", "train.batch_size=1", "model.width=1024",
                                      "model.mlp_width=8192", "train.loss_chunk_bytes=100e6"});
@@ -215,7 +218,7 @@ TEST(Planner, MoreMemoryAndMoreDevicesHoldLongerContexts) {
   EXPECT_GT(shared, large);
 }
 
-// The table of layouts moves optimizer states to the host where nothing else fits, and so does the search.
+// The table of layouts offloads optimizer states if nothing else fits, and so does the search.
 TEST(Planner, TheLongestContextIsThatOfTheTable) {
   PlanQuestion q = question(
       "h100", {"train.batch_size=1", "train.micro_batch=1", "model.layers=2", "optimizer.offload_chunk_bytes=1048576"});
@@ -252,7 +255,7 @@ TEST(Planner, FixedDegreesAreKept) {
       if (layout.find(text) != std::string::npos) expected.insert(layout);
     q.fixed = degrees;
     std::set<std::string> kept = names();
-    kept.erase("tp 4, zero 3");  // given, but of no use without replicas
+    kept.erase("tp 4, zero 3");  // the second setting is given, but has no effect without replicas
     EXPECT_EQ(kept, expected) << text;
     EXPECT_FALSE(expected.empty()) << text;
     EXPECT_EQ(q.fixed.text(), text);
@@ -263,7 +266,7 @@ TEST(Planner, FixedDegreesAreKept) {
   EXPECT_NE(none.error.find("cp 3, tp 2"), std::string::npos) << none.error;
 }
 
-TEST(Planner, ASearchThatIsStoppedKeepsWhatIsDone) {
+TEST(Planner, AStoppedSearchKeepsItsResults) {
   PlanQuestion q = question("cpu", {"model.layers=1", "train.micro_batch=1", "train.batch_size=8"});
   q.world = 4;
   const std::size_t all = plan_layouts(q).size();
@@ -294,7 +297,7 @@ TEST(Planner, AdvisesEveryKindOfAttention) {
     EXPECT_LE(a.pairs, 1) << a.yaml;
     EXPECT_LE(a.flops, dense.flops) << a.yaml;
     EXPECT_LE(a.share, dense.share) << a.yaml;
-    Config c;  // the fragment is what was planned
+    Config c;  // the fragment is the planned setting
     override_config(c, {"data.path=none", "train.steps=1", "model.attention=" + a.yaml});
     EXPECT_EQ(to_yaml(c.model.attention), to_yaml(a.attention));
   }
@@ -307,7 +310,7 @@ TEST(Planner, AdvisesEveryKindOfAttention) {
   for (const AttentionAdvice& a : all) names.push_back(a.name);
   EXPECT_EQ(names, (std::vector<std::string>{"dense", "window", "dilated", "hierarchical", "content", "learned",
                                              "importance", "pools"}));
-  for (const AttentionAdvice& a : {all[4], all[5], all[6]}) {  // as many tokens as the window has
+  for (const AttentionAdvice& a : {all[4], all[5], all[6]}) {  // the same number of tokens as the window
     EXPECT_EQ(a.attention.rules[0].keep * a.attention.block, window.attention.window) << a.yaml;
     EXPECT_NEAR(a.pairs, window.pairs, 0.06 * window.pairs) << a.yaml;
   }
@@ -324,8 +327,8 @@ TEST(Planner, HostMemoryMakesContextsLonger) {
   EXPECT_GT(longest(std::int64_t{64} << 30), longest(0));
 }
 
-// Rows of slices travel while their block computes; the collectives of embedding and head are waited for. Also where
-// all devices are slices of one model.
+// Messages of tensor-parallel rows overlap with their block, but collectives of embedding and head are exposed. This
+// also holds if all devices are slices of one model.
 TEST(Planner, MessagesOfSlicesHideBehindTheirBlocks) {
   PlanQuestion q = question("h200", {"model.width=2048", "model.heads=16"});
   q.world = 2;
@@ -334,20 +337,20 @@ TEST(Planner, MessagesOfSlicesHideBehindTheirBlocks) {
   const double link = q.rates.link_bytes_per_second;
   q.rates.link_bytes_per_second = link / 1000;
   const auto slow = plan_step(q);
-  q.rates.link_bytes_per_second = q.rates.collective_bytes_per_second = 0;  // not known
+  q.rates.link_bytes_per_second = q.rates.collective_bytes_per_second = 0;  // unknown rates
   const auto silent = plan_step(q);
   ASSERT_TRUE(step && slow && silent);
   EXPECT_EQ(silent->exposed_seconds, 0);
-  // Embedding, head, and their gradients: half of all tokens each time.
+  // The embedding, the head and their gradients each exchange half of all tokens.
   const double rows = 8.0 * 2048 * 2048 * 2 / 2;
   EXPECT_GT(step->exposed_seconds, 4 * rows / 317e9);
   EXPECT_LT(step->exposed_seconds, 2 * (4 * rows / 317e9 + 8 * 30e-6));
-  // 4 messages per layer forward and 6 backward.
+  // There are 4 messages per layer forward and 6 backward.
   EXPECT_NEAR(slow->exposed_seconds, 10 * 8 * rows / (link / 1000), 0.02 * 10 * 8 * rows / (link / 1000));
 }
 
 // A window as long as the context keeps the pairs of dense attention. The rank with the last contiguous chunk has most
-// of them; zigzag chunks share them evenly.
+// of these pairs; zigzag chunks distribute them evenly.
 TEST(Planner, TimeIsThatOfTheBusiestRank) {
   const auto seconds = [](ContextLayoutChoice layout) {
     PlanQuestion q = question("h100", {"model.context=65536", "train.batch_size=1", "train.recompute=none",
@@ -362,7 +365,7 @@ TEST(Planner, TimeIsThatOfTheBusiestRank) {
   };
   const double zigzag = seconds(ContextLayoutChoice::zigzag), contiguous = seconds(ContextLayoutChoice::contiguous);
   EXPECT_GT(zigzag, 0);
-  EXPECT_NEAR(contiguous / zigzag, 15.0 / 8, 0.1);  // of chunks i = 0 .. 7 chunk i has i + 1/2 of 32 pairs of chunks
+  EXPECT_NEAR(contiguous / zigzag, 15.0 / 8, 0.1);  // chunk i of 0 .. 7 has i + 1/2 of the 32 pairs of chunks
 }
 
 TEST(Planner, EachPrecisionHasItsRates) {
@@ -381,7 +384,7 @@ std::size_t bytes_of(const PlannedStep& p, const std::string& name) {
   return std::ranges::find(kinds, name, &MemoryKind::name)->bytes;
 }
 
-TEST(Planner, KindsOfMemoryAreAllOfThePeak) {
+TEST(Planner, KindsOfMemoryAddUpToThePeak) {
   for (const std::vector<std::string>& settings :
        {std::vector<std::string>{}, {"train.recompute=full"}, {"train.ema=0.99"}, {"optimizer.offload=all"}}) {
     PlanQuestion q = question("h100", settings);
@@ -401,9 +404,9 @@ TEST(Planner, KindsOfMemoryAreAllOfThePeak) {
   }
 }
 
-// From the sizes of tensors: with `full` each block keeps its input, in bf16; with ZeRO-3 a rank has a quarter of the
-// states, and the buffers beside it are another kind.
-TEST(Planner, KindsOfMemoryAreWhatTensorsTake) {
+// Expected bytes follow from tensor sizes: with `full`, each block saves its input in bf16. With ZeRO-3, a rank holds a
+// quarter of the states, and its buffers are a separate kind.
+TEST(Planner, KindsOfMemoryFollowFromTensorSizes) {
   PlanQuestion q = question("h100", {"train.recompute=full", "train.micro_batch=4"});
   const auto one = plan_step(q);
   ASSERT_TRUE(one);
@@ -423,7 +426,7 @@ TEST(Planner, KindsOfMemoryAreWhatTensorsTake) {
         << kind;
 }
 
-TEST(Planner, WhatDoesNotFitNamesTheBudgetThatWouldDo) {
+TEST(Planner, ALayoutThatDoesNotFitNamesASufficientBudget) {
   for (const char* device : {"h100", "cpu"}) {
     PlanQuestion q = question(device, {"model.layers=4"});
     q.world = 2;
@@ -442,8 +445,8 @@ TEST(Planner, WhatDoesNotFitNamesTheBudgetThatWouldDo) {
   }
 }
 
-// Only where nothing else makes a layout fit, and only as far as the host is said to have room.
-TEST(Planner, StatesGoToTheHostWhereALayoutFitsInNoOtherWay) {
+// States go to the host only if nothing else makes a layout fit, and only as far as the host has memory.
+TEST(Planner, StatesGoToTheHostIfALayoutFitsInNoOtherWay) {
   PlanQuestion q = question("h100", {"optimizer.offload_chunk_bytes=1048576", "train.micro_batch=1"});
   q.budget = 1 << 20;
   std::size_t least = 0;
@@ -466,8 +469,8 @@ TEST(Planner, StatesGoToTheHostWhereALayoutFitsInNoOtherWay) {
   EXPECT_TRUE(try_layouts(q).fit.empty());
 }
 
-// What is wrong with settings is not taken for a lack of memory.
-TEST(Planner, SettingsThatMakeNoLayoutSayWhy) {
+// Invalid settings are not reported as a lack of memory.
+TEST(Planner, SettingsWithoutALayoutGiveTheReason) {
   PlanQuestion q = question("cpu");
   q.config.train.micro_batch = 3;
   const Layouts none = try_layouts(q);

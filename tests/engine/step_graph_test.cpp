@@ -1,4 +1,4 @@
-// Steps that are recorded and replayed: what other streams still do for the steps before has joined by then.
+// Steps that are captured and replayed: work of other streams for earlier steps has joined before.
 #include "engine/step_graph.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// As a CUDA stream: work becomes something that can be queued again.
+// Works like a CUDA stream: captured work can be queued again.
 class RecordingStream final : public LateStream {
  public:
   explicit RecordingStream(Words& said) : said_(said) { allocator = Stream::cpu(1).allocator(); }
@@ -43,7 +43,7 @@ class RecordingStream final : public LateStream {
   Words& said_;
 };
 
-TEST(StepGraph, WhatRunsBesideJoinsAheadOfARecordingAndOfReplays) {
+TEST(StepGraph, OtherStreamsJoinBeforeACaptureAndReplays) {
   Words said;
   const Stream stream(std::make_shared<RecordingStream>(said));
   const auto arena = std::make_shared<StepArena>(stream.impl().allocator);
@@ -69,8 +69,8 @@ TEST(StepGraph, WhatRunsBesideJoinsAheadOfARecordingAndOfReplays) {
   EXPECT_EQ(said, Words{"step"});
 }
 
-// Several processes replay a step only where all can: not one whose slab had to go.
-TEST(StepGraph, IsNotReadyWhereTheMemoryOfItsStepsHadToGo) {
+// Several processes replay a step only if all can. A process whose slab had to be freed cannot.
+TEST(StepGraph, IsNotReadyOnceTheMemoryOfItsStepsWasFreed) {
   Words said;
   const Stream stream(std::make_shared<RecordingStream>(said));
   const auto arena = std::make_shared<StepArena>(stream.impl().allocator);
@@ -86,7 +86,7 @@ TEST(StepGraph, IsNotReadyWhereTheMemoryOfItsStepsHadToGo) {
   EXPECT_FALSE(graph.replays());
 }
 
-// A step with work of its own size in each: that is none of the plan's memory, in no step and in no replay.
+// Part of each step has its own size. The plan contains no memory for this part, in no step and no replay.
 class StepInParts : public testing::Test {
  protected:
   void run(std::int64_t size) {
@@ -104,7 +104,7 @@ class StepInParts : public testing::Test {
   void anew(const std::byte* place) {
     said.push_back(str("anew ", size_now));
     const Tensor scratch = Tensor::empty({size_now}, DType::f32, stream), more = Tensor::empty({7}, DType::f32, stream);
-    places.push_back(place);
+    addresses.push_back(place);
     EXPECT_TRUE(!graph.replays() || scratch.raw() < place || scratch.raw() >= place + 6144) << "in the step's memory";
   }
   void run_sizes(int count) {
@@ -113,24 +113,24 @@ class StepInParts : public testing::Test {
 
   Words said;
   std::int64_t size_now = 0;
-  std::vector<const std::byte*> places;  // of what the step keeps, in the order of calls
+  std::vector<const std::byte*> addresses;  // addresses that the step keeps, in the order of calls
   const Stream stream{std::make_shared<RecordingStream>(said)};
   const std::shared_ptr<StepArena> arena = std::make_shared<StepArena>(stream.impl().allocator);
   const StepMemory memory{stream, arena};
   StepGraph graph{Switch::on, stream, arena, true};
 };
 
-TEST_F(StepInParts, QueuesAnewInEachReplay) {
+TEST_F(StepInParts, IsQueuedAgainInEachReplay) {
   run_sizes(10);
   EXPECT_TRUE(graph.replays());
   EXPECT_EQ(said, (Words{"replay", "anew 190"}));
-  EXPECT_EQ(places.size(), 10u) << "once in each step, and never by the recording itself";
-  EXPECT_EQ(places[9], places[5]);
+  EXPECT_EQ(addresses.size(), 10u) << "once in each step, and never by the recording itself";
+  EXPECT_EQ(addresses[9], addresses[5]);
   EXPECT_EQ(arena->generation(), 1u);
   EXPECT_EQ(arena->plan().bytes, 6144u) << "what is queued anew is none of it";
 }
 
-TEST_F(StepInParts, KeepsTheSlabWhereMemoryRunsOutInAReplay) {
+TEST_F(StepInParts, KeepsTheSlabIfMemoryRunsOutInAReplay) {
   run_sizes(10);
   ASSERT_TRUE(graph.replays());
   size_now = std::int64_t{1} << 50;
@@ -138,11 +138,11 @@ TEST_F(StepInParts, KeepsTheSlabWhereMemoryRunsOutInAReplay) {
   EXPECT_TRUE(arena->planned());
   run(size_now = 5);
   EXPECT_EQ(said, (Words{"replay", "anew 5"}));
-  EXPECT_EQ(places.back(), places[9]);
+  EXPECT_EQ(addresses.back(), addresses[9]);
 }
 
-// Steps that are not replayed keep their plan, and with it the memory that was predicted for them.
-TEST_F(StepInParts, PlansItWithTheStepUntilStepsAreReplayed) {
+// Steps that are not replayed keep their plan, and thus the memory that was predicted.
+TEST_F(StepInParts, IsPlannedWithTheStepUntilStepsAreReplayed) {
   StepGraph undecided(Switch::automatic, stream, arena, true);
   const auto run = [&](double launching) {
     undecided.run(

@@ -1,4 +1,4 @@
-// A trainer's steps in planned memory.
+// Steps of a trainer in planned memory.
 
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ Config small_model(DeviceChoice device) {
   return c;
 }
 
-// With activations that are large enough to leave.
+// The activations are large enough to be offloaded.
 Config offloading_model(DeviceChoice device) {
   Config c = small_model(device);
   c.model.context = 256;
@@ -40,7 +40,7 @@ void expect_planned_steps(Config config) {
   Trainer& trainer = bench.trainer();
   const Allocator& memory = *bench.exec().stream.allocator();
   const std::size_t lasting = memory.stats().in_use;
-  // The first step measures kernels on a device; the next two are alike.
+  // The first step measures kernels on a device; the next two steps are equal.
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(trainer.step().accepted);
   const StepArena& arena = trainer.arena();
   ASSERT_TRUE(arena.planned());
@@ -59,7 +59,7 @@ void expect_planned_steps(Config config) {
   EXPECT_EQ(arena.fallbacks(), 0u);
   EXPECT_EQ(arena.from_upstream(), 0u);
   const MemoryPlan plan = arena.plan();
-  const double gaps = trainer.offload() ? 1.1 : 1.03;  // what comes back from the host lies between what stays
+  const double gaps = trainer.offload() ? 1.1 : 1.03;  // fetched activations fragment the slab
   EXPECT_LE(static_cast<double>(plan.bytes), gaps * static_cast<double>(plan.live_peak));
   const MemoryStats s = memory.stats();
   EXPECT_GE(s.peak, lasting + plan.live_peak / 2);
@@ -67,14 +67,13 @@ void expect_planned_steps(Config config) {
   std::size_t held = 0;
   for (const PhaseMemory& p : s.phases) held += p.held;
   EXPECT_LE(held, s.in_use);
-  for (const ScopeId& phase :
-       {ScopeId{scopes::parameters}, ScopeId{scopes::optimizer_states}, ScopeId{scopes::inputs},
-        block_scope(3), ScopeId{scopes::loss_head}, ScopeId{scopes::backward}})
+  for (const ScopeId& phase : {ScopeId{scopes::parameters}, ScopeId{scopes::optimizer_states}, ScopeId{scopes::inputs},
+                               block_scope(3), ScopeId{scopes::loss_head}, ScopeId{scopes::backward}})
     EXPECT_TRUE(std::any_of(s.phases.begin(), s.phases.end(), [&](const PhaseMemory& p) { return p.phase == phase; }))
         << phase;
 }
 
-// With states that travel in some twenty chunks.
+// The states are transferred in about twenty chunks.
 Config state_offloading_model(DeviceChoice device) {
   Config c = small_model(device);
   c.optimizer.offload = StateOffload::all;
@@ -98,7 +97,7 @@ TEST(GpuStepMemory, EveryBlockOfAStepHasItsPlace) {
   expect_planned_steps(DeviceChoice::cuda);
 }
 
-// The activations of two blocks are on the device at a time; those of seven leave.
+// Activations of two blocks are on the device at a time; those of seven blocks are offloaded.
 void expect_smaller_plan(DeviceChoice device) {
   const auto plan = [&](bool offload, std::size_t& moved, std::size_t& host) {
     Config c = offloading_model(device);
@@ -124,7 +123,7 @@ void expect_smaller_plan(DeviceChoice device) {
 
 TEST(StepMemory, WhatIsOffloadedLeavesThePlan) { expect_smaller_plan(DeviceChoice::cpu); }
 
-TEST(StepMemory, OffloadingKeepsItsLimitAndTheHosts) {
+TEST(StepMemory, OffloadingKeepsItsLimitAndThatOfTheHost) {
   Config c = offloading_model(DeviceChoice::cpu);
   c.train.activation_offload_bytes = 1'000'000;
   StepBenchmark bench(c);
@@ -146,7 +145,7 @@ TEST(GpuStepMemory, WhatIsOffloadedLeavesThePlan) {
   expect_smaller_plan(DeviceChoice::cuda);
 }
 
-// The most that a step of one block needs, in values of 4 bytes.
+// Returns the largest number of values of 4 bytes that a step of one block needs.
 std::int64_t values_at_peak(std::int64_t tokens, Mlp mlp, std::int64_t mlp_width, std::int64_t chunk) {
   Config c = small_model(DeviceChoice::cpu);
   c.model.layers = 1;
@@ -161,7 +160,7 @@ std::int64_t values_at_peak(std::int64_t tokens, Mlp mlp, std::int64_t mlp_width
   return static_cast<std::int64_t>(bench.trainer().arena().plan().live_peak / sizeof(float));
 }
 
-// What docs/memory.md says of the work space: so many times mlp_width for each token, and with chunks nothing of it.
+// docs/memory.md gives the workspace per token as a multiple of mlp_width, and none of it with chunks.
 TEST(StepMemory, ChunksOfAnMlpDoNotGrowWithTheSequence) {
   constexpr std::int64_t width = 512;
   for (const auto& [mlp, hidden] :
@@ -174,7 +173,7 @@ TEST(StepMemory, ChunksOfAnMlpDoNotGrowWithTheSequence) {
   }
 }
 
-TEST(StepMemory, GoesBackToTheStreamWithItsTrainer) {
+TEST(StepMemory, IsReturnedToTheStreamWithItsTrainer) {
   std::shared_ptr<Allocator> upstream;
   {
     StepBenchmark bench(small_model(DeviceChoice::cpu));
