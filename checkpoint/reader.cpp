@@ -133,7 +133,8 @@ FoundCheckpoint read_found(const std::function<FoundCheckpoint()>& find,
       return find();
     } catch (const std::exception& e) {
       if (gone.empty()) throw;
-      fail(gone.string(), " was removed while it was read, as a run does with old checkpoints; then: ", e.what());
+      fail(gone.string(),
+           " was removed while it was read, as a run does with old checkpoints; the next attempt failed: ", e.what());
     }
   };
   for (int look = 0; look < kMaxLooks; ++look) {

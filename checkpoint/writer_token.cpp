@@ -128,8 +128,9 @@ std::string moved_text(const fs::path& run, const Fd& directory) {
   std::error_code error;
   const fs::path before = fs::weakly_canonical(run, error);
   if (now.empty() || now.ends_with(kDeleted) || (now == before && !fs::exists(run, error)))
-    return str(run.string(), " was removed while this process trained in it", stops,
-               "Restore the directory from a copy and run the same command again, or start over with it");
+    return str(
+        run.string(), " was removed while this process trained in it", stops,
+        "Restore the directory from a copy and run the same command again, or run it without a copy to start over");
   if (now == before)
     return str(run.string(), " is hidden by a file system that was mounted over it", stops,
                "Unmount it, and run the same command again");
@@ -170,7 +171,7 @@ void WriterToken::check_directory() const {
   const int named_error = ::stat(run_.c_str(), &named) == 0 ? 0 : errno;
   for (const int error : {opened_error, named_error})
     if (error != 0 && error != ENOENT && error != ENOTDIR && error != ESTALE)
-      fail("cannot look up ", run_.string(), ": ", io_error_text(error));
+      fail("cannot read the status of ", run_.string(), ": ", io_error_text(error));
   const bool same = opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
   if (opened_error || named_error || !same) throw DirectoryMoved(moved_text(run_, directory_));
 }
