@@ -1,4 +1,4 @@
-// What a chat hands to a model is what its training saw, token by token.
+// A chat gives the model the same tokens as its training did.
 
 #include "evaluate/chat.h"
 
@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Ids = std::vector<std::int32_t>;
 
-// What is learned begins within a word of the pattern: only where it is cut there the tokens are the same.
+// An answer begins within a word of the tokenizer's pattern: the tokens agree only if the text is split there.
 constexpr const char* kLines =
     "{% for m in messages %}{{ m.role }}:{{ m.content }}{{ eos_token if m.role == 'assistant' }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}";
@@ -44,7 +44,7 @@ class Corpus {
     save_tokenizer(*train_sentencepiece(source(), {.vocab_size = 320}), folder_ / "sp.rmt");
     return folder_ / "sp.rmt";
   }
-  // With special tokens for the marks of chatml.
+  // Returns a tokenizer with special tokens for the marks of chatml.
   std::string byte_bpe() {
     Json j = Json::parse(bpe::train_byte_bpe(source(), {.vocab_size = 330})->plain_file());
     std::size_t next = j["model"]["vocab"].size();
@@ -89,8 +89,8 @@ class Corpus {
   TempFolder folder_;
 };
 
-// Up to the n-th message, which the assistant says, the document is the prompt; from there on it is an answer that ends
-// where nothing counts any more.
+// Expects the document to equal the prompt up to message n, which the assistant writes. After the prompt, an answer
+// follows, which ends where the tokens stop counting as targets.
 void expect_answer(const Corpus& corpus, const Chat& chat, const std::shared_ptr<const Tokenizer>& tokenizer,
                    std::size_t n, const std::string& end) {
   const Ids prompt = chat.prompt({kTalk.begin(), kTalk.begin() + static_cast<std::ptrdiff_t>(n)}, 1000);
@@ -119,7 +119,7 @@ void expect_as_trained(Corpus& corpus, const std::string& tokenizer_spec, const 
   expect_answer(corpus, chat, tokenizer, 4, end);
 }
 
-TEST(Chat, TokensAreThoseOfTheCorpus) {
+TEST(Chat, TokensEqualThoseOfTheCorpus) {
   Corpus c;
   expect_as_trained(c, "bytes", "chatml", "stop");
   expect_as_trained(c, "bytes", "plain", "end_of_text");
@@ -139,7 +139,7 @@ TEST(Chat, SpecialTokensEndAnswers) {
   expect_as_trained(c, bpe, c.lines(), "end_of_text");
 }
 
-TEST(Chat, WhatTheTemplateRefusesIsSaid) {
+TEST(Chat, ErrorsOfTheTemplateAreReported) {
   const auto bytes = bytes_tokenizer();
   const Chat llama(load_chat_format("llama2", "bytes", *bytes), "llama2", bytes);
   expect_error([&] { llama.prompt({{"critic", "x"}}, 100); }, {"llama2", "no 'critic'"});
@@ -148,8 +148,8 @@ TEST(Chat, WhatTheTemplateRefusesIsSaid) {
   expect_error([&] { silent.prompt({{"user", "x"}}, 100); }, {"produces no text"});
 }
 
-// Before its answers are looked for, which takes a time that grows with the square of their number.
-TEST(Chat, WhatCannotFitIsRefusedAtOnce) {
+// The prompt is refused before the search for its answers, which takes time quadratic in their number.
+TEST(Chat, AConversationThatCannotFitIsRefusedAtOnce) {
   const auto bytes = bytes_tokenizer();
   const Chat chat({kLines, {{"eos_token", ""}}}, "t", bytes);
   std::vector<ChatMessage> talk;

@@ -1,4 +1,4 @@
-// eval and generate as a user starts them, on runs that were trained here.
+// eval and generate as a user starts them, on runs trained by the tests.
 #include <cmath>
 #include <sstream>
 
@@ -43,13 +43,13 @@ class EvalCommands : public Runs {
   static std::string str_of(const Json& record) { return record.dump() + "\n"; }
 };
 
-TEST_F(EvalCommands, TasksDuringTrainingAreThoseOfEval) {
+TEST_F(EvalCommands, TasksDuringTrainingEqualThoseOfEval) {
   write_tasks();
   const Finished trained = run_process(
       train("run", {"train.steps=0", "train.epochs=0.12", "train.eval_tasks_interval=15", "train.eval_interval=0",
                     "train.eval_tasks=[choices=" + path("choices.jsonl") + ", words=" + path("words.jsonl") + "]"}));
   ASSERT_EQ(trained.code, 0) << trained.output;
-  // 600 lines of some 20,000 bytes, nine tenths of them for training, in windows of 16 tokens.
+  // The corpus has 600 lines, some 20,000 bytes, nine tenths of them for training, in windows of 16 tokens.
   const Json start = group("run", "train").back();
   const auto steps = start.at("step").get<std::int64_t>();
   EXPECT_NEAR(static_cast<double>(steps * 4 * 16), 0.12 * 0.9 * static_cast<double>(fs::file_size(path("text.txt"))),
@@ -74,7 +74,7 @@ TEST_F(EvalCommands, TasksDuringTrainingAreThoseOfEval) {
   EXPECT_EQ(Json::parse(file).at("tasks").at("choices"), now.at("choices"));
   EXPECT_NE(eval({"--task", "choices"}).output.find("--task: choices is not a task"), std::string::npos);
 
-  // A path need not be UTF-8: the same answer, with U+FFFD for the byte that is not.
+  // A path need not be UTF-8: the output is the same, with U+FFFD for the invalid byte.
   const std::string odd = path("caf\xe9");
   fs::rename(path("run"), odd);
   for (const bool tasks : {false, true}) {
@@ -93,9 +93,9 @@ TEST_F(EvalCommands, TasksDuringTrainingAreThoseOfEval) {
   EXPECT_NE(cut.output.find("longer than 8 tokens"), std::string::npos) << cut.output;
 }
 
-// Two layers learn to recall in seconds where only four of eight values can be meant: always naming one of those of the
-// document is right once in four times, guessing once in eight.
-TEST_F(EvalCommands, AccuracyOfRecall) {
+// Two layers learn recall within seconds if only four of eight values are possible: naming a value of the document is
+// right once in four times, a guess once in eight.
+TEST_F(EvalCommands, AccuracyOfRecallIsMeasured) {
   const auto made = ring({"data", "synthesize", "--context", "24", "--vocab-size", "24", "--pairs", "4", "--documents",
                           "4000", "--validation-documents", "100", "--output", path("recall.h5")});
   ASSERT_EQ(made.code, 0) << made.output;
@@ -117,13 +117,13 @@ TEST_F(EvalCommands, AccuracyOfRecall) {
   EXPECT_NE(eval({}).output.find(", accuracy 0."), std::string::npos);
 }
 
-TEST_F(EvalCommands, LossOfTextsSplitsAndWindows) {
+TEST_F(EvalCommands, LossIsMeasuredOnTextsSplitsAndWindows) {
   ASSERT_EQ(run_process(train("run", {"train.steps=40"})).code, 0);
   const Json validation = json_of({}), training = json_of({"--split", "train"}),
              whole = json_of({"--text", path("text.txt")});
   EXPECT_GT(training.at("tokens"), validation.at("tokens"));
   const auto size = static_cast<std::int64_t>(fs::file_size(path("text.txt")));
-  EXPECT_EQ(whole.at("tokens"), size);  // all bytes and the end of the text, but the first
+  EXPECT_EQ(whole.at("tokens"), size);  // all bytes and the end-of-text token, except the first byte
   const double shorter = json_of({"--context", "8", "--text", path("text.txt")}).at("loss"), now = whole.at("loss");
   EXPECT_NE(shorter, now);
   EXPECT_NEAR(shorter, now, 0.5);
@@ -132,15 +132,15 @@ TEST_F(EvalCommands, LossOfTextsSplitsAndWindows) {
               now / std::log(2.0) * static_cast<double>(size + 1) / static_cast<double>(size), 1e-5);
   write("a.jsonl", "{\"text\": \"line 1 of a text\"}\n{\"text\": \"line 2 of a text\"}\n");
   EXPECT_EQ(json_of({"--text", path("a.jsonl")}).at("tokens"), 2 * 17 - 1);
-  EXPECT_EQ(eval({"--text", path("a.jsonl"), "--split", "train"}).code, 2);  // the command line contradicts itself
+  EXPECT_EQ(eval({"--text", path("a.jsonl"), "--split", "train"}).code, 2);  // the options contradict each other
   EXPECT_NE(eval({"--text", path("nowhere")}).code, 0);
   const Finished corpus = eval({"--text", path("a.h5")});
   EXPECT_NE(corpus.output.find("but a corpus, which already holds tokens: give the text"), std::string::npos);
   EXPECT_EQ(corpus.output.find("--as-text"), std::string::npos) << corpus.output;
-  EXPECT_EQ(run_process(train("both", {"train.epochs=2"})).code, 1);  // and steps
+  EXPECT_EQ(run_process(train("both", {"train.epochs=2"})).code, 1);  // epochs in addition to steps
 }
 
-TEST_F(EvalCommands, TextInPlaceOfACorpusIsAnsweredWithWhatReadsIt) {
+TEST_F(EvalCommands, TextGivenAsACorpusIsRefusedWithTheRightOption) {
   const Finished run = run_process(train("run", {"train.steps=2"}));
   ASSERT_EQ(run.code, 0) << run.output;
   EXPECT_NE(run.output.find("to sample: ringmaster generate " + path("run") + " --prompt"), std::string::npos);
@@ -154,8 +154,8 @@ TEST_F(EvalCommands, TextInPlaceOfACorpusIsAnsweredWithWhatReadsIt) {
   EXPECT_NE(eval({"--data", path("chats.jsonl")}).output.find(advice), std::string::npos);
 }
 
-// These options work as in `data prepare`.
-TEST_F(EvalCommands, ConversationsCountAsInACorpusOfThem) {
+// The options work as in `data prepare`.
+TEST_F(EvalCommands, ConversationsCountAsInACorpus) {
   ASSERT_EQ(run_process(train("run", {"train.steps=2"})).code, 0);
   write("chats.jsonl",
         R"({"messages": [{"role": "user", "content": "line"}, {"role": "assistant", "content": "text"}]})"
@@ -186,8 +186,8 @@ TEST_F(EvalCommands, ConversationsCountAsInACorpusOfThem) {
   EXPECT_EQ(eval({"--chat-field"}).code, 2) << "it goes with --text";
 }
 
-// The weights are the same, and only the setting of the run differs.
-TEST_F(EvalCommands, ConversationsAreSeparateWhateverTheRunIs) {
+// The weights are the same; only the run's setting differs.
+TEST_F(EvalCommands, ConversationsAreSeparateWhateverTheRunsSetting) {
   ASSERT_EQ(run_process(train("run", {"train.steps=20", "model.context=64"})).code, 0);
   const std::string chat = R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})";
   write("chats.jsonl", chat + "\n" + chat + "\n" + chat + "\n");
@@ -208,14 +208,14 @@ TEST_F(EvalCommands, ConversationsAreSeparateWhateverTheRunIs) {
   EXPECT_NE(eval(chats).output.find(", attention within documents, which are cut only if longer than a window\n"),
             std::string::npos);
 
-  const Json text = json_of({});  // all tokens count: as the run trained
+  const Json text = json_of({});  // all tokens count, as in the run's training
   EXPECT_EQ(text.at("separate_documents"), false);
   EXPECT_NEAR(text.at("loss").get<double>(), group("run", "validation").back().at("loss"), 1e-5);
   EXPECT_NE(eval({}).output.find(", attention across documents\n"), std::string::npos);
   EXPECT_EQ(eval({"--long", "--separate-documents", "true"}).code, 2) << "attention across documents is its measure";
 }
 
-// Both are means over the steps since the line before.
+// Both speeds are means over the steps since the previous line.
 TEST_F(EvalCommands, TheConsoleShowsTheSpeedOfTheRecords) {
   const Finished f = run_process(train("run", {"train.steps=20", "train.log_interval=5", "train.eval_interval=0"}));
   ASSERT_EQ(f.code, 0) << f.output;
@@ -252,7 +252,7 @@ TEST_F(EvalCommands, TrainingWarnsThatConversationsAreCut) {
   EXPECT_EQ(whole.find("cuts "), std::string::npos) << whole;
 }
 
-// In order, samples of 64 bytes would cut other conversations in each of the two files.
+// In order, samples of 64 bytes would cut different conversations in the two files.
 TEST_F(EvalCommands, ConversationsAreWholeWhateverTheirOrder) {
   ASSERT_EQ(run_process(train("run", {"train.steps=20", "model.context=64"})).code, 0);
   std::vector<std::string> chats;
@@ -297,7 +297,7 @@ TEST_F(EvalCommands, TheStepThatReplacesADamagedCheckpointIsNamed) {
   expect_named(ring({"generate", path("run"), "--prompt", "line", "--max-tokens", "2", "--device", "cpu"}));
 }
 
-TEST_F(EvalCommands, PromptsOfAFileAreThoseAlone) {
+TEST_F(EvalCommands, PromptsOfAFileEqualSinglePrompts) {
   ASSERT_EQ(run_process(train("run", {"train.steps=40"})).code, 0);
   write("prompts.txt", "line 1\n\nthat\nof a text that is longer than the context\n");
   const auto generate = [&](std::vector<std::string> more) {
@@ -333,14 +333,14 @@ TEST_F(EvalCommands, PromptsOfAFileAreThoseAlone) {
   const Finished over = generate({"--prompts-file", path("records.jsonl"), "--output", path("records.jsonl")});
   EXPECT_EQ(over.code, 1);
   EXPECT_NE(over.output.find("is the input"), std::string::npos) << over.output;
-  // What a file is, is the end of its name.
+  // The end of a file's name decides its type.
   fs::create_directories(path("of.jsonl.d"));
   write("of.jsonl.d/prompts.txt", "plain\n");
   EXPECT_EQ(generate({"--prompts-file", path("of.jsonl.d/prompts.txt")}).code, 0);
 }
 
-// The end of a line from Windows is no part of what somebody says: the conversation has as many tokens.
-TEST_F(EvalCommands, LinesOfAChatEndAsOtherSystemsEndThem) {
+// The end of a line from Windows is not part of the message: the conversation has the same number of tokens.
+TEST_F(EvalCommands, LinesOfAChatMayEndAsOnOtherSystems) {
   ASSERT_EQ(run_process(train("run", {"train.steps=1", "train.eval_interval=0"})).code, 0);
   const auto refusal = [&](const std::string& line) {
     std::ofstream(folder_ / "lines") << line;

@@ -41,7 +41,7 @@ TEST(SampleToken, LimitsTheCandidates) {
   s.top_k = 2;
   EXPECT_EQ(drawn(s), (std::set<std::int32_t>{0, 2}));
   s.top_k = 0;
-  s.top_p = 0.85;  // 0.5 + 0.3 is not enough, with 0.1 it is
+  s.top_p = 0.85;  // 0.5 + 0.3 is too little, and 0.1 more is enough
   EXPECT_EQ(drawn(s), (std::set<std::int32_t>{0, 1, 2}));
   s.top_p = 0;
   EXPECT_EQ(drawn(s), (std::set<std::int32_t>{0}));
@@ -91,7 +91,7 @@ struct Model {
     ModelConfig c = config("{kind: dense}");
     c.positions = Positions::rope;
     c.rope = {.theta = 100, .scaling = RopeScaling::dynamic, .factor = 3, .original_context = 8};
-    c.context = 64;  // as `generate --context` says
+    c.context = 64;  // as set by `generate --context`
     return c;
   }
   std::vector<std::int32_t> write(std::vector<std::int32_t> prompt, std::int64_t n) {
@@ -99,7 +99,7 @@ struct Model {
     generate(decoder, ctx, std::move(prompt), {}, n, [&](std::int32_t id) { return out.push_back(id), true; });
     return out;
   }
-  // The same from whole passes without a cache.
+  // Computes the same text from whole passes without a cache.
   std::vector<std::int32_t> write_uncached(std::vector<std::int32_t> prompt, std::int64_t n) {
     std::vector<std::int32_t> out;
     for (std::int64_t i = 0; i < n; ++i) {
@@ -123,12 +123,12 @@ TEST(Generate, EqualsSamplingFromWholePassesWithoutACache) {
         "{kind: dilated, segments: [4, 32], rates: [1, 2]}", "{kind: block_sparse, block: 64, rules: [{}]}"}) {
     Model m(attention);
     EXPECT_EQ(m.write({1, 2, 3}, 12), m.write_uncached({1, 2, 3}, 12)) << attention;
-    EXPECT_EQ(m.write({5}, 60), m.write_uncached({5}, 60)) << attention;  // the context ends several times
+    EXPECT_EQ(m.write({5}, 60), m.write_uncached({5}, 60)) << attention;  // the context is full several times
   }
 }
 
-// Texts of every length, ending at different times, and each with its own random numbers.
-TEST(Generate, SideBySideAsAlone) {
+// The texts differ in length, end at different times, and each has its own random numbers.
+TEST(Generate, TextsOfABatchEqualSingleTexts) {
   for (const ModelConfig& c :
        {Model::config("{kind: dense}"), Model::config("{kind: window, window: 3}"),
         Model::config("{kind: dilated, segments: [4, 32], rates: [1, 2]}"), Model::stretching()}) {
@@ -158,24 +158,24 @@ TEST(Generate, SideBySideAsAlone) {
   }
 }
 
-TEST(RepetitionPenalty, MakesWhatWasSaidLessLikely) {
+TEST(RepetitionPenalty, MakesEarlierTokensLessLikely) {
   std::vector<float> logits = {2, -2, 0.5, 3};
-  const std::vector<std::int32_t> text = {1, 0, 0, 77};  // one that the logits lack
+  const std::vector<std::int32_t> text = {1, 0, 0, 77};  // the last token is not in the logits
   penalize_repetitions(logits, text, 2);
   EXPECT_EQ(logits, (std::vector<float>{1, -4, 0.5, 3}));
   penalize_repetitions(logits, text, 1);
   EXPECT_EQ(logits, (std::vector<float>{1, -4, 0.5, 3}));
 }
 
-// However the text is cut into pieces.
-TEST(StopStrings, EndTheTextBeforeTheFirstOfThem) {
+// The result does not depend on how the text is split into pieces.
+TEST(StopStrings, EndTheTextBeforeTheFirstMatch) {
   const std::string text = "abcabdabcabcx<|end|>tail";
   const std::vector<std::tuple<std::vector<std::string>, std::string, std::optional<std::string>>> cases = {
       {{}, text, std::nullopt},
       {{"nowhere"}, text, std::nullopt},
       {{"tails", "taik"}, text, std::nullopt},
       {{"<|end|>"}, "abcabdabcabcx", "<|end|>"},
-      {{"abcabcx"}, "abcabd", "abcabcx"},  // its beginning was there before
+      {{"abcabcx"}, "abcabd", "abcabcx"},  // its beginning also occurs earlier
       {{"|end", "<|"}, "abcabdabcabcx", "<|"},
       {{"d", "bd"}, "abca", "bd"},
       {{"a"}, "", "a"}};
@@ -191,7 +191,7 @@ TEST(StopStrings, EndTheTextBeforeTheFirstOfThem) {
       }
 }
 
-TEST(Generate, GoesOnBeyondTheContext) {
+TEST(Generate, ContinuesBeyondTheContext) {
   Model m;
   EXPECT_EQ(m.write({5}, 60).size(), 60u);
   EXPECT_EQ(m.write(std::vector<std::int32_t>(40, 7), 5).size(), 5u);  // a prompt longer than the context

@@ -58,7 +58,7 @@ class LongEval : public testing::Test {
   fs::path folder_;
 };
 
-// -log of the softmax, in double.
+// Returns the negative log of the softmax, in float64.
 double nats(const Model& model, const ExecContext& ctx, const Tensor& hidden, std::int64_t row, std::int32_t token) {
   ring::Run run{ctx};
   const std::vector<float> logits = to_host<float>(model.logits(run, hidden.narrow(0, row, 1)), ctx.stream);
@@ -71,7 +71,7 @@ TEST_F(LongEval, BucketsHoldTheLossesOfTheirPositions) {
   const ExecContext ctx{Stream::cpu(2)};
   Decoder model(tiny_config().model);
   model.allocate(ctx, 5);
-  const std::vector<std::int32_t> text = noise(140);  // windows of 24: five whole ones, and one of 19 targets
+  const std::vector<std::int32_t> text = noise(140);  // windows of 24: five whole windows, and one with 19 targets
   const Corpora corpora = open_corpus(write_corpus(path("a.h5"), noise(50), text));
   std::map<std::int64_t, std::pair<double, std::int64_t>> want;  // by the first position of the bucket
   for (std::size_t begin = 0; begin + 1 < text.size(); begin += 24) {
@@ -114,7 +114,7 @@ TEST(Passkey, PromptsHoldTheKeyWhereTheyShould) {
         const LongPrompt p = task.prompt(length, depth, trial);
         const std::string text = tokenizer->decode(p.tokens);
         ASSERT_LE(static_cast<std::int64_t>(p.tokens.size()), length);
-        ASSERT_GT(static_cast<std::int64_t>(p.tokens.size()), length - 24);  // the longest sentence has 23
+        ASSERT_GT(static_cast<std::int64_t>(p.tokens.size()), length - 24);  // the longest sentence has 23 tokens
         ASSERT_EQ(p.key.size(), 5u);
         const std::string needle = "\nThe pass key is " + p.key + ". Remember it. " + p.key + " is the pass key.\n";
         const std::size_t at = text.find(needle);
@@ -124,7 +124,7 @@ TEST(Passkey, PromptsHoldTheKeyWhereTheyShould) {
         EXPECT_EQ(tokenizer->decode(std::span(p.tokens).last(static_cast<std::size_t>(p.answer))), " " + p.key);
         const auto sentences = [](std::string_view part) { return std::count(part.begin(), part.end(), '.'); };
         const std::string_view view(text);
-        const auto before = sentences(view.substr(0, at)) - 3;  // three of the introduction
+        const auto before = sentences(view.substr(0, at)) - 3;  // three sentences belong to the introduction
         const auto after = sentences(view.substr(at + needle.size()));
         EXPECT_EQ(before, p.filler_before);
         EXPECT_EQ(after, p.filler_after);
@@ -146,8 +146,8 @@ TEST(Passkey, KeysFollowSeedCellAndTrial) {
   EXPECT_GE(keys.size(), 19u);
 }
 
-// A reader who follows the sentences finds the answers.
-TEST(LongTasks, HaveTheirAnswers) {
+// The answers follow from the sentences of the text.
+TEST(LongTasks, ContainTheirAnswers) {
   const auto tokenizer = bytes_tokenizer();
   const std::regex named("\\nThe number of (\\w+) is (\\d+)\\.\\n"),
       linked("\\nThe number of (\\w+) is that of (\\w+)\\.\\n"),
@@ -164,7 +164,7 @@ TEST(LongTasks, HaveTheirAnswers) {
         for (std::sregex_iterator m(text.begin(), text.end(), named), end; m != end; ++m) values[(*m)[1]] = (*m)[2];
         ASSERT_EQ(values.size(), kind == LongKind::needles ? 4u : 2u) << text;
         for (std::sregex_iterator m(text.begin(), text.end(), linked), end; m != end; ++m) {
-          ASSERT_TRUE(values.contains((*m)[2])) << text;  // what it names came before
+          ASSERT_TRUE(values.contains((*m)[2])) << text;  // an earlier sentence gives the number
           values[(*m)[1]] = values[(*m)[2]];
         }
         EXPECT_EQ(values.size(), kind == LongKind::needles ? 4u : 8u) << text;
@@ -194,10 +194,10 @@ TEST(LongTasks, OneWordIsTheMostCommon) {
   EXPECT_THROW(task.prompt(task.bare_tokens() + 10, 0, 0), Error);
 }
 
-TEST(Passkey, OtherTokenizers) {
+TEST(Passkey, WorksWithOtherTokenizers) {
   std::string letters = "TFIWRHwp \n?.abcdefghijklmnopqrstuvwxyz";
   const auto words = chars_tokenizer(letters), none = chars_tokenizer("abc");
-  const LongTask task(kPasskey, *words, 1);  // without digits: a key of letters
+  const LongTask task(kPasskey, *words, 1);  // without digits, the key has letters
   EXPECT_TRUE(task.writes_everything());
   for (char c : task.prompt(400, 0.5, 0).key) EXPECT_TRUE(c >= 'a' && c <= 'z') << c;
   EXPECT_FALSE(LongTask(kPasskey, *chars_tokenizer("0123456789 key."), 1).writes_everything());
@@ -219,7 +219,8 @@ TEST(Passkey, TooSmallALengthIsRefused) {
   EXPECT_NO_THROW(task.prompt(task.bare_tokens(), 0.5, 0));
 }
 
-// A model that has learned one prompt by heart answers it, and no other; what it would write is what is counted.
+// A model that has memorized one prompt answers only that prompt. The count equals the number of keys that it would
+// generate.
 TEST_F(LongEval, ExactMeansThatTheModelWritesTheKey) {
   const auto tokenizer = bytes_tokenizer();
   const LongTask task(kPasskey, *tokenizer, 3), other(kPasskey, *tokenizer, 4);
@@ -271,7 +272,7 @@ TEST_F(LongEval, ExactMeansThatTheModelWritesTheKey) {
   EXPECT_NEAR(unknown.log_probability, sum / static_cast<double>(tokens), 1e-5);
 }
 
-TEST_F(LongEval, Command) {
+TEST_F(LongEval, TheCommandMeasuresLongContexts) {
   const Corpora corpora = open_corpus(write_corpus(path("a.h5"), noise(3000), noise(900)));
   const auto ring = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), ring_binary());

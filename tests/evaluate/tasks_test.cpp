@@ -1,4 +1,4 @@
-// Scores of questions against whole passes in float64, and files of tasks.
+// Scores of questions, compared with whole passes in float64, and task files.
 #include "evaluate/tasks.h"
 #include "model/decoder.h"
 
@@ -40,8 +40,8 @@ std::vector<Request> some_requests(std::size_t count, std::int64_t longest) {
   return out;
 }
 
-// One sequence at a time, softmax in float64.
-Score naive(const Decoder& model, const ExecContext& ctx, const Request& r) {
+// Scores one sequence at a time, with a softmax in float64.
+Score score_in_float64(const Decoder& model, const ExecContext& ctx, const Request& r) {
   ring::Run run{ctx};
   const auto n = static_cast<std::int64_t>(r.tokens.size()) - 1;
   const std::vector<std::int32_t> inputs(r.tokens.begin(), r.tokens.end() - 1);
@@ -60,7 +60,7 @@ Score naive(const Decoder& model, const ExecContext& ctx, const Request& r) {
   return s;
 }
 
-// Requests whose last tokens are what the model would write, so that `greedy` is true now and then.
+// Replaces the last tokens by those that the model would generate, so that `greedy` is true for some requests.
 void make_greedy(const Decoder& model, const ExecContext& ctx, Request& r) {
   ring::Run run{ctx};
   const std::vector<std::int32_t> inputs(r.tokens.begin(), r.tokens.end() - 1);
@@ -89,7 +89,7 @@ TEST(Scores, PackedEqualOneAtATimeInFloat64) {
       const std::vector<Score> got = score(model, ctx, requests, {.row = row, .rows = rows}, alone->host());
       ASSERT_EQ(got.size(), requests.size());
       for (std::size_t i = 0; i < got.size(); ++i) {
-        const Score want = naive(model, ctx, requests[i]);
+        const Score want = score_in_float64(model, ctx, requests[i]);
         EXPECT_NEAR(got[i].log_probability, want.log_probability, 1e-5 * (1 + std::abs(want.log_probability)))
             << attention << " request " << i << " in rows of " << row;
         EXPECT_EQ(got[i].greedy, want.greedy) << attention << " request " << i;
@@ -100,7 +100,7 @@ TEST(Scores, PackedEqualOneAtATimeInFloat64) {
   }
 }
 
-TEST(Scores, OfALongTextTheNewestTokensCount) {
+TEST(Scores, UseTheNewestTokensOfALongText) {
   const ExecContext ctx{Stream::cpu(2)};
   Decoder model(tiny_config().model);
   model.allocate(ctx, 5);
@@ -109,7 +109,8 @@ TEST(Scores, OfALongTextTheNewestTokensCount) {
   while (requests[0].tokens.size() < 60) requests[0].tokens.insert(requests[0].tokens.begin(), 7);
   Request cut = requests[0];
   cut.tokens.erase(cut.tokens.begin(), cut.tokens.end() - 33);
-  const Score got = score(model, ctx, requests, {.row = 32}, alone->host())[0], want = naive(model, ctx, cut);
+  const Score got = score(model, ctx, requests, {.row = 32}, alone->host())[0],
+              want = score_in_float64(model, ctx, cut);
   EXPECT_NEAR(got.log_probability, want.log_probability, 1e-4);
 }
 
@@ -157,8 +158,8 @@ TaskItem item(const char* record) {
   return item_of(format_of(json, "x: "), json, "x: ");
 }
 
-// By hand, from the task files of lm-evaluation-harness.
-TEST(TaskFormats, TextsAreThoseOfTheHarness) {
+// Expected values were derived by hand from the task files of lm-evaluation-harness.
+TEST(TaskFormats, TextsEqualThoseOfTheHarness) {
   const TaskItem hellaswag = item(R"({"ind": 1, "activity_label": "Roof", "ctx_a": "A man [title] Sits [step] there.",
       "ctx_b": "he IS", "ctx": "unused", "endings": [" starts. ", "a  b [x] c", "d [open", "e"], "label": "2"})");
   EXPECT_EQ(hellaswag.context, "Roof: A man. Sits there. He is");
@@ -189,7 +190,7 @@ TEST(TaskFormats, TextsAreThoseOfTheHarness) {
 }
 
 #ifdef RING_WITH_UTF8PROC
-// str.capitalize() of Python 3.11, which the harness calls.
+// Expected values are those of str.capitalize() of Python 3.11, which the harness calls.
 TEST(TaskFormats, CapitalizeKnowsUnicode) {
   const std::pair<const char*, const char*> cases[] = {{"ПОШЁЛ ДОМОЙ", "Пошёл домой"},
                                                        {"ßa ÉCOLE", "Ssa école"},
@@ -207,7 +208,7 @@ TEST(TaskFormats, CapitalizeKnowsUnicode) {
 }
 #endif
 
-// str.rstrip(), which the harness calls for contexts, takes every blank of Unicode.
+// The harness calls str.rstrip() for contexts, which strips all Unicode whitespace.
 TEST_F(Tasks, BlanksOfUnicodeBelongToTheChoice) {
   const auto tokenizer = bytes_tokenizer();
   for (const char* blank : {" ", "\\u3000", "\\u00a0", "\\u2003\\u2028", "\\u001c"}) {
@@ -238,7 +239,7 @@ TEST_F(Tasks, QuestionsBecomeTokens) {
 }
 
 #ifdef RING_WITH_UTF8PROC
-// Bytes, <s> (256) and </s> (257); `around`: <s> is put in front of each text.
+// Makes a tokenizer of bytes, <s> (256) and </s> (257). around: <s> is put in front of each text.
 std::shared_ptr<const Tokenizer> with_begin(bool around) {
   nlohmann::json j = {
       {"model", {{"type", "BPE"}, {"vocab", nlohmann::json::object()}, {"merges", nlohmann::json::array()}}},
@@ -258,8 +259,8 @@ std::shared_ptr<const Tokenizer> with_begin(bool around) {
   return json_tokenizer(j.dump(), "t.json", R"({"bos_token": "<s>", "eos_token": "</s>"})");
 }
 
-// In lm-evaluation-harness 0.4 an empty context is prefix_token_id, the tokenizer's bos_token.
-TEST_F(Tasks, EmptyContextsAreTheTokenThatBeginsATextAndNoTextHasItTwice) {
+// lm-evaluation-harness 0.4 replaces an empty context by prefix_token_id, the tokenizer's bos_token.
+TEST_F(Tasks, EmptyContextsBecomeOneBeginOfTextToken) {
   const std::string file = write("t.jsonl",
                                  "{\"context\": \"\", \"choices\": [\"x\"], \"answer\": 0}\n"
                                  "{\"context\": \"<s>a\", \"choices\": [\"x\"], \"answer\": 0}\n"
@@ -279,11 +280,11 @@ TEST_F(Tasks, EmptyContextsAreTheTokenThatBeginsATextAndNoTextHasItTwice) {
 }
 #endif
 
-TEST(TaskResults, AreThoseOfTheScores) {
+TEST(TaskResults, FollowFromTheScores) {
   Task task{.name = "t", .questions = {}, .requests = std::vector<Request>(6)};
   task.questions = {{0, 1, {1, 4}, {1, 4}}, {2, 0, {2, 2}, {2, 8}}, {4, 0, {3, 1}, {3, 1}}};
   const std::vector<Score> scores = {{-2, false}, {-4, false}, {-3, false}, {-3, true}, {-9, false}, {-3.5, false}};
-  // By log-probability: 0, 0 (the first of equals), 1; by character: 1, 0, 0; by byte: 1, 1, 0.
+  // The choices by log-probability are 0, 0 (the first of equals) and 1; by character 1, 0 and 0; by byte 1, 1 and 0.
   const TaskResult r = grade_task(task, scores);
   ASSERT_EQ(r.values.size(), 6u);
   EXPECT_EQ(r.values[0], (std::pair<std::string, double>{"acc", 1.0 / 3}));
@@ -299,7 +300,7 @@ TEST(TaskResults, AreThoseOfTheScores) {
   EXPECT_EQ(cloze.values[1], (std::pair<std::string, double>{"acc", 0.5}));
 }
 
-TEST_F(Tasks, WhatIsNoTaskIsRefused) {
+TEST_F(Tasks, InvalidTasksAreRefused) {
   const auto tokenizer = bytes_tokenizer();
   const auto refused = [&](const std::string& text, const std::string& why) {
     try {

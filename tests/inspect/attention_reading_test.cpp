@@ -1,4 +1,4 @@
-// `ringmaster attention show --text`: what it says of a model's attention, against sums over single pairs, and the
+// `ringmaster attention show --text`: readings of a model's attention, compared with sums over single pairs, and the
 // command on a run.
 
 #include "inspect/attention_reading.h"
@@ -34,9 +34,9 @@ Tensor normal(const Shape& shape, unsigned seed, const ExecContext& ctx) {
 
 constexpr std::int64_t kLength = 300, kHeads = 4, kKvHeads = 2, kDim = 8;
 
-// What one query head of a query sees, from the definition. count(u): how often its key u counts.
+// Attention of one query of one query head, by definition. count(u): how often key u counts for the query.
 struct Row {
-  std::vector<double> weight;  // of dense attention
+  std::vector<double> weight;  // weights of dense attention
   double recall = 0, entropy = 0, dense_entropy = 0;
 
   template <class Count>
@@ -105,7 +105,8 @@ AttendedHeads heads_of(const Pattern& pattern, const ExecContext& ctx) {
           .pattern = pattern};
 }
 
-// picked: none, or the place in each pool of 16 whose token it is, by its weights; pools then have gates, too.
+// picked: nullopt, or the position in each pool of 16 of the token that the pool's weights select. Then pools also have
+// gates.
 void expect_pools(std::optional<std::int64_t> picked) {
   const ExecContext ctx = two_threads();
   const AttendedHeads plain = heads_of(window(37, 3), ctx);
@@ -130,7 +131,7 @@ void expect_pools(std::optional<std::int64_t> picked) {
     for (std::int64_t t = 0; t < kLength; ++t)
       for (std::int64_t g = h * group; g < (h + 1) * group; ++g) {
         std::vector<double> e;
-        const auto add = [&](std::int64_t first, std::int64_t count, bool pool) {  // the mean of so many keys
+        const auto add = [&](std::int64_t first, std::int64_t count, bool pool) {  // the mean of `count` keys
           double score = 0;
           for (std::int64_t u = first; u < first + count; ++u)
             for (std::int64_t d = 0; d < kDim; ++d)
@@ -150,7 +151,7 @@ void expect_pools(std::optional<std::int64_t> picked) {
   }
 }
 
-// With pools beside a window: recall is that of the tokens, entropy that of tokens and pools.
+// Pools are used beside a window: recall is that of the tokens, entropy that of tokens and pools.
 TEST(AttentionReading, CountsPools) { expect_pools({}); }
 TEST(AttentionReading, CountsLearnedAndGatedPools) { expect_pools(11); }
 
@@ -172,8 +173,8 @@ TEST(AttentionReading, IsTheSumOverItsPairs) {
         name);
 }
 
-// Its bits say what is kept.
-TEST(AttentionReading, OfASelectionFollowsItsBits) {
+// The bits of the selection decide which keys are kept.
+TEST(AttentionReading, FollowsTheBitsOfASelection) {
   const ExecContext ctx = two_threads();
   const BlockRule content{.kind = BlockRuleKind::content, .local = 1, .keep = 2}, local{.local = 2};
   AttendedHeads a = heads_of(block_sparse(64, {content, local}), ctx);
@@ -183,12 +184,12 @@ TEST(AttentionReading, OfASelectionFollowsItsBits) {
     return bits[(t / 64 * kKvHeads + h) * a.selection.bits.dim(2)] >> (u / 64) & 1;
   };
   expect_reading(a, count, "content");
-  // Head 0 leaves blocks out that head 1 would keep, or the test would not tell heads apart.
+  // Head 0 omits blocks that head 1 would keep. Otherwise the test could not tell the heads apart.
   EXPECT_NE(read_attention(a, 10, ctx).heads[0].recall, read_attention(a, 10, ctx).heads[1].recall);
 }
 
-// Dense attention keeps all of its weight; so does whoever keeps every pair.
-TEST(AttentionReading, OfAllPairsIsDense) {
+// Any pattern that keeps every pair has the recall and the entropy of dense attention.
+TEST(AttentionReading, OfAllPairsEqualsDense) {
   const ExecContext ctx = two_threads();
   const LayerReading all = read_attention(heads_of(block_sparse(128, {{.local = 3}}), ctx), 10, ctx);
   EXPECT_NEAR(all.mean(&HeadReading::recall), 1, 1e-12);
@@ -199,7 +200,7 @@ TEST(AttentionReading, OfAllPairsIsDense) {
 
 class AttentionText : public Runs {
  protected:
-  // Layer 0 selects two of four blocks, layer 1 is dense.
+  // Layer 0 selects two of four blocks; layer 1 is dense.
   void SetUp() override {
     Runs::SetUp();
     const std::vector<std::string> settings = {"model.context=256", "train.steps=2",
@@ -219,7 +220,7 @@ class AttentionText : public Runs {
     EXPECT_EQ(f.code, 0) << f.output;
     return f.output;
   }
-  // The cells of the table's row that begins with `name`.
+  // Returns the cells of the table row that begins with `name`.
   static std::vector<std::string> row_of(const std::string& output, const std::string& name) {
     std::istringstream lines(output.substr(output.find("density")));
     for (std::string line; std::getline(lines, line);) {
@@ -238,13 +239,13 @@ std::string four_digits(double x) {
   return text;
 }
 
-TEST_F(AttentionText, SaysWhatTheModelKeeps) {
+TEST_F(AttentionText, ShowsTheAttentionThatTheModelKeeps) {
   const std::string output = shown({"--text", path("text.txt")});
   EXPECT_TRUE(std::regex_search(output, std::regex("on the first 256 tokens\\s+of " + path("text.txt")))) << output;
   EXPECT_NE(output.find("Layer 0: block_sparse, blocks of 64: content, local 1, first 0, keep 2"), std::string::npos)
       << output;
   EXPECT_NE(output.find("Weight of a query:"), std::string::npos) << output;
-  // Four blocks on the diagonal, and one beside three of them.
+  // The pairs are those of four blocks on the diagonal, and of one block beside three of them.
   const double pairs = 4 * 64 * 65 / 2 + 3 * 64 * 64, causal = 256 * 257 / 2;
   EXPECT_EQ(row_of(output, "0")[1], four_digits(pairs / causal)) << output;
   const std::vector<std::string> dense_row = row_of(output, "1");
@@ -255,9 +256,9 @@ TEST_F(AttentionText, SaysWhatTheModelKeeps) {
   EXPECT_NE(output.find("Recall\nlayer"), std::string::npos) << output;
 }
 
-// The table has the numbers of the readings, and these are those of the model: what layer 0 attends from is there for
-// any kind.
-TEST_F(AttentionText, HasTheReadingsOfTheRun) {
+// The table shows the readings, which equal those of the model. The keys and queries of layer 0 are watched in the same
+// way for any kind of attention.
+TEST_F(AttentionText, ShowsTheReadingsOfTheRun) {
   Session session = open_session(path("run"), {.threads = 2});
   std::ifstream file(path("text.txt"));
   std::vector<std::int32_t> tokens =
@@ -281,7 +282,7 @@ TEST_F(AttentionText, HasTheReadingsOfTheRun) {
   EXPECT_EQ(row_of(changed, "0")[4], row_of(as_trained, "0")[4]) << changed << as_trained;
 }
 
-// Where the number of blocks changes by tokens, a checkpoint has that of its own. Steps have 1024 tokens.
+// If the number of blocks changes by tokens, a checkpoint uses the number of its step. Steps have 1024 tokens.
 TEST_F(AttentionText, AttendsAsTheCheckpointDoes) {
   const Finished trained = run_process(
       train("changing", {"model.context=256", "train.steps=3", "checkpoint.interval=1", "checkpoint.keep_last=3",
@@ -308,7 +309,7 @@ TEST_F(AttentionText, AttendsAsTheCheckpointDoes) {
   EXPECT_EQ(four_digits(logged[2]), sparse);
 }
 
-// Settings on the command line leave the step and the tokens of the checkpoint as they are.
+// Settings on the command line do not change the step and the tokens of the checkpoint.
 TEST_F(AttentionText, SettingsDoNotChangeTheStep) {
   const Finished trained = run_process(
       train("warming", {"model.context=256", "train.steps=2", "checkpoint.interval=1", "checkpoint.keep_last=2",
@@ -330,7 +331,7 @@ TEST_F(AttentionText, SettingsDoNotChangeTheStep) {
   EXPECT_EQ(row(one, {"parallel.cp=2"}), warming);
   EXPECT_EQ(row(one, {"model.attention.index_warmup_steps=1"})[1], sparse);
   EXPECT_EQ(row("warming", {"train.log_interval=3"})[1], sparse);
-  // The other run was trained on 2 steps of 1024 tokens.
+  // The run `run` was trained for 2 steps of 1024 tokens.
   const auto changing = [](const char* keep) {
     return str("model.attention={kind: block_sparse, block: 64, rules: [{pattern: content, local: 1, keep: ", keep,
                "}]}");
@@ -339,8 +340,8 @@ TEST_F(AttentionText, SettingsDoNotChangeTheStep) {
   EXPECT_EQ(row("run", {changing("[[0, 4], [2049, 2]]")})[1], "1.0000");
 }
 
-// What is drawn and counted is what a mass leaves of keep.
-TEST_F(AttentionText, CountsWhatIsReallyKept) {
+// The picture and the counts contain the blocks that `mass` leaves of `keep`.
+TEST_F(AttentionText, CountsTheBlocksThatAreKept) {
   const auto density = [&](const std::string& rule) {
     const std::string output =
         shown({"--text", path("text.txt"), "model.attention.rules=[{pattern: content, " + rule + "}]"});
@@ -352,8 +353,9 @@ TEST_F(AttentionText, CountsWhatIsReallyKept) {
   EXPECT_NEAR(density("keep: 3, mass: 0.9999"), pairs(5), 1e-4) << "keep is the most";
 }
 
-// The second of two ranks has blocks 2 and 3: how many of blocks 0 and 1 their bits name, in each head and in any.
-TEST_F(AttentionText, SaysWhichKeysOfOtherRanksAreAttendedTo) {
+// The second of two ranks has blocks 2 and 3. Their bits give the number of blocks 0 and 1 that each head, or any head,
+// attends to.
+TEST_F(AttentionText, ShowsTheKeysOfOtherRanksThatAreAttendedTo) {
   Session session = open_session(path("run"), {.threads = 2});
   std::ifstream file(path("text.txt"));
   std::vector<std::int32_t> tokens =
@@ -409,16 +411,16 @@ TEST_F(AttentionText, DrawsEveryLayer) {
   EXPECT_NE(two.find("weight that a query gives to a cell of"), std::string::npos);
 }
 
-TEST_F(AttentionText, KeepsToTheWidth) {
+TEST_F(AttentionText, FitsTheWidth) {
   std::istringstream lines(shown({"--text", path("text.txt"), "--width", "40", "parallel.cp=2"}));
   for (std::string line; std::getline(lines, line);) {
     if (line.find(folder_.string()) != std::string::npos)
-      continue;  // a path is cut only where it is longer than a line
+      continue;  // a path is broken only if it is longer than a line
     EXPECT_LE(std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xc0) != 0x80; }), 40) << line;
   }
 }
 
-TEST_F(AttentionText, RefusesWhatHasNoWeightsOrNoText) {
+TEST_F(AttentionText, RefusesInputsWithoutWeightsOrText) {
   std::ofstream(path("empty.txt")).close();
   std::ofstream(path("one.txt")) << "a";
   const auto refused = [](const Finished& f, const std::string& why) {

@@ -1,4 +1,4 @@
-// `ringmaster attention show`: what it counts, against pairs counted one by one, and what it draws.
+// `ringmaster attention show`: its counts, compared with pairs counted one by one, and its pictures.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -36,7 +36,7 @@ struct Named {
   Pattern pattern;
 };
 
-// Block rules whose drawing is kept bit by bit: block q sees q / 2 and q / 3.
+// A block rule with a bit for each block: block q sees blocks q / 2 and q / 3.
 Pattern drawn_pattern() {
   BlockRule rule{.kind = BlockRuleKind::drawn};
   rule.rows = 16, rule.words = 1;
@@ -71,7 +71,7 @@ std::vector<Named> patterns() {
 
 constexpr std::int64_t kLengths[] = {1, 2, 63, 65, 200, 449, 512, 700};
 
-TEST(AttentionCells, HoldThePairsOfTheirTokens) {
+TEST(AttentionCells, CountThePairsOfTheirTokens) {
   for (const auto& [name, pattern] : patterns())
     for (const std::int64_t length : kLengths)
       for (const std::int32_t head : {0, 3})
@@ -95,7 +95,7 @@ TEST(AttentionCells, HoldThePairsOfTheirTokens) {
         }
 }
 
-TEST(AttentionCells, CoarserCellsAreSums) {
+TEST(AttentionCells, CoarserCellsAddUpFinerCells) {
   const Pattern pattern = dilated({{32, 1}, {128, 2}, {512, 4}});
   const PairCells fine = cells_of(pattern, 1, 449, 449), coarse = fine.coarser(20),
                   direct = cells_of(pattern, 1, 449, 20);
@@ -103,10 +103,10 @@ TEST(AttentionCells, CoarserCellsAreSums) {
   for (std::int64_t i = 0; i < coarse.side(); ++i)
     for (std::int64_t j = 0; j < coarse.side(); ++j) EXPECT_EQ(coarse.kept(i, j), direct.kept(i, j)) << i << " " << j;
   EXPECT_EQ(coarse.share(0, 2, 0), (coarse.kept(0, 0) + coarse.kept(1, 0)) / (16 * 33 + 32 * 32));
-  EXPECT_EQ(coarse.share(0, 1, 1), -1);  // the future
+  EXPECT_EQ(coarse.share(0, 1, 1), -1);  // a cell in the future
 }
 
-TEST(AttentionCost, CountsPairsAsOftenAsTheyCount) {
+TEST(AttentionCost, CountsRepeatedPairs) {
   for (const auto& [name, pattern] : patterns())
     for (const std::int64_t length : kLengths)
       for (const std::int64_t kv_heads : {1, 5}) {
@@ -128,7 +128,7 @@ TEST(AttentionCost, CountsPairsAsOftenAsTheyCount) {
   EXPECT_EQ(causal_pairs(449), 449 * 225);
 }
 
-// A pool is one more key for each query behind it; a cell holds its share of the pool, and is never more than full.
+// A pool is one more key for each query after it. A cell contains its share of the pool, and never more than all pairs.
 TEST(AttentionCost, CountsPools) {
   for (const Pattern& tokens : {window(5), block_sparse(64, {{.local = 1}})})
     for (const std::int64_t length : kLengths) {
@@ -151,12 +151,13 @@ TEST(AttentionCost, CountsPools) {
         for (std::int64_t j = 0; j <= i; ++j)
           EXPECT_NEAR(got.kept(i, j), std::min(want.kept(i, j), got.possible(i, j)), 1e-6) << length << i << j;
     }
-  // Queries 128 .. 255 see up to 15 pools of 16, those up to 1023 up to 63: a tile; those from 1024 on two.
+  // Queries 128 .. 255 see up to 15 pools of 16, and queries up to 1023 up to 63 pools: one tile. Queries from 1024 on
+  // see two tiles.
   EXPECT_EQ(cost_of(pooled(window(1), {16}), 1, 1280).parts[1].tiles, 8 + 2 * 2);
 }
 
-// Tiles as the stream of columns makes them: it starts at the first column that any row of the block sees, and jumps
-// over the gap that no row sees into.
+// The stream of columns defines the tiles: it starts at the first column that any row of the block sees, and jumps over
+// the gap that no row sees.
 TEST(AttentionCost, CountsTheTilesThatTheKernelTouches) {
   const auto tiles = [](const Pattern& p, std::int64_t length) {
     double sum = 0;
@@ -167,14 +168,14 @@ TEST(AttentionCost, CountsTheTilesThatTheKernelTouches) {
   EXPECT_EQ(tiles(dense(), 128), 2);
   EXPECT_EQ(tiles(dense(), 512), 2 + 4 + 6 + 8);
   EXPECT_EQ(tiles(dense(), 513), 2 + 4 + 6 + 8 + 9);
-  // Queries 384 to 511 see keys from 321 on: 191 columns. The blocks before: 128, 191, 191.
+  // Queries 384 to 511 see keys from 321 on: 191 columns. The blocks before see 128, 191 and 191 columns.
   EXPECT_EQ(tiles(window(64), 512), 2 + 3 + 3 + 3);
-  EXPECT_EQ(tiles(window(64, 3), 512), 2 + 4 + 4 + 4);   // and a tile of sinks; in the second block the gap is short
+  EXPECT_EQ(tiles(window(64, 3), 512), 2 + 4 + 4 + 4);   // plus a tile of sinks; in the second block the gap is short
   EXPECT_EQ(tiles(window(65, 64), 512), 2 + 4 + 4 + 4);  // 192 columns, 64 sinks
-  // Segments of 32 are a tile each; a branch of rate 2 has 128 samples in each segment of 256.
+  // Each segment of 32 is one tile. A branch of rate 2 has 128 samples in each segment of 256.
   EXPECT_EQ(tiles(dilated({{32, 1}}), 512), 16);
   EXPECT_EQ(tiles(dilated({{32, 1}, {256, 2}}), 512), 16 + 2 * 2);
-  // Without the pairs that the finer branch has: query sample j of 128 sees columns up to j but its segment's.
+  // Pairs of the finer branch are left out: query sample j of 128 sees columns up to j outside its own segment.
   EXPECT_EQ(tiles(dilated({{32, 1}, {512, 2}}, true), 512), 16 + 2 + 4);
 
   for (const auto& [name, pattern] : patterns()) {
@@ -189,7 +190,7 @@ TEST(AttentionCost, CountsTheTilesThatTheKernelTouches) {
   }
 }
 
-// No tile is left out that holds a pair, and none is counted that the rows of a block see nothing of.
+// Tiles cover every pair, and every counted tile contains a column that some row of its block sees.
 TEST(AttentionCost, TilesCoverEveryPair) {
   for (const auto& [name, pattern] : patterns()) {
     if (pattern.blocks) continue;
@@ -231,10 +232,10 @@ TEST(AttentionCost, PredictsFromTilesAndRows) {
   EXPECT_EQ(largest_cost(cost_of(block_sparse(128, {narrow, all}), 2, 4096), 128), "heads as 1: 85 %");
 }
 
-// What docs/measured/attention.md says was measured on one H200.
-TEST(AttentionCost, PredictsWhatWasMeasured) {
+// Reference: measurements on one H200 in docs/measured/attention.md.
+TEST(AttentionCost, PredictsMeasuredTimes) {
   for (const auto& [length, tflops] : {std::pair{4096, 511}, {8192, 550}, {16384, 577}, {32768, 576}}) {
-    const double seconds = 1e-6 * predicted_microseconds(cost_of(dense(), 1, length), 128) / 132;  // multiprocessors
+    const double seconds = 1e-6 * predicted_microseconds(cost_of(dense(), 1, length), 128) / 132;  // SMs
     EXPECT_NEAR(1e-12 * 4 * 128 * causal_pairs(length) / seconds, tflops, 0.02 * tflops);
   }
   for (const auto& [length, share, speed_up] : {std::tuple{32768, 0.5, 1.84},
@@ -256,7 +257,7 @@ TEST(AttentionCost, ManyBranchesAreRefused) {
   EXPECT_THROW(cells_of(dense(false), 0, 64, 8), Error);
 }
 
-// Characters, not bytes.
+// Returns the number of characters, not bytes.
 std::size_t width_of(const std::string& line) {
   return static_cast<std::size_t>(std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
@@ -268,7 +269,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-TEST(AttentionPicture, Shades) {
+TEST(AttentionPicture, ShadesGrowWithTheShareOfPairs) {
   EXPECT_EQ(shade_of(0, 4), 0);
   EXPECT_EQ(shade_of(-1, 4), 0);
   EXPECT_EQ(shade_of(1e-9, 4), 1);
@@ -290,7 +291,7 @@ TEST(AttentionPicture, TextShowsEveryCell) {
   EXPECT_EQ(lines[18], "Pairs kept: · none ░ 6.2 % ▒ 25 % ▓ 56 % █ 100 %");
 }
 
-TEST(AttentionPicture, TextKeepsToItsColumns) {
+TEST(AttentionPicture, TextFitsTheColumns) {
   for (const std::int64_t length : {1, 7, 64, 1000, 1 << 20})
     for (const std::int64_t columns : {24, 31, 80, 200}) {
       const std::string text = text_picture(cells_of(window(100, 4), 0, length, 300), columns);
@@ -299,7 +300,7 @@ TEST(AttentionPicture, TextKeepsToItsColumns) {
     }
 }
 
-// Shades of the cells as an SVG of one panel has them.
+// Returns the shades of the cells in the SVG of one panel.
 std::vector<std::string> cells_in(const std::string& svg, std::int64_t side) {
   std::vector<std::string> cells(static_cast<std::size_t>(side * side));
   const std::regex path("<path stroke=\"(#[0-9a-f]{6})\" d=\"([^\"]*)\""), run("M(\\d+) (\\d+)h(\\d+)");
@@ -349,7 +350,7 @@ TEST(AttentionPicture, SvgStaysSmall) {
   EXPECT_NE(three.find("width=\"1248\" height=\"1436\""), std::string::npos) << three.substr(0, 200);
 }
 
-TEST(AttentionPicture, Wraps) {
+TEST(AttentionPicture, TextIsWrapped) {
   EXPECT_EQ(wrapped("one two  three", 7), (std::vector<std::string>{"one two", "three"}));
   EXPECT_EQ(wrapped("abcdefgh ij", 3), (std::vector<std::string>{"abc", "def", "gh", "ij"}));
   EXPECT_TRUE(wrapped("", 5).empty());
@@ -387,7 +388,7 @@ class AttentionShow : public testing::Test {
       (fs::temp_directory_path() / ("ringmaster-show-" + std::to_string(getpid())) / "c.yaml").string();
 };
 
-// The numbers of the line that starts with `layers`.
+// Returns the line that starts with `layers`.
 std::string row_of(const std::string& output, const std::string& layers) {
   for (const std::string& line : lines_of(output))
     if (line.rfind(" " + layers + " ", 0) == 0) return line;
@@ -409,8 +410,8 @@ TEST_F(AttentionShow, PrintsEverySectionOnce) {
     EXPECT_NE(output.find(text), std::string::npos) << text << " not in:\n" << output;
 }
 
-// A checkpoint: DamagedRuns.ConfigShowAcceptsARun.
-TEST_F(AttentionShow, TakesARunToo) {
+// Checkpoints are tested in DamagedRuns.ConfigShowAcceptsARun.
+TEST_F(AttentionShow, AcceptsARunToo) {
   const std::vector<std::string> run = {ring_binary(), "attention", "show", folder_.string(), "--layer", "0"};
   const Finished none = run_process(run);
   EXPECT_EQ(none.code, 1);
@@ -422,7 +423,7 @@ TEST_F(AttentionShow, TakesARunToo) {
   EXPECT_EQ(run_process(changed).output, shown({"--layer", "0", "model.attention.window=7"}));
 }
 
-TEST_F(AttentionShow, TableHasTheCountsOfThePatterns) {
+TEST_F(AttentionShow, TableShowsTheCountsOfThePatterns) {
   Config config;
   load_config(config, config_);
   const ModelConfig model = config.model.resolved();
@@ -453,14 +454,14 @@ TEST_F(AttentionShow, TableHasTheCountsOfThePatterns) {
       << output;
 }
 
-TEST_F(AttentionShow, OneLayerAndItsHead) {
+TEST_F(AttentionShow, ShowsOneLayerAndItsHead) {
   const std::string zero = shown({"--layer", "2", "--length", "1000"}),
                     one = shown({"--layer", "2", "--length", "1000", "--head", "1"});
   EXPECT_EQ(zero.find("dense\n"), std::string::npos);
   EXPECT_NE(one.find("Layer 2: block_sparse, blocks of 64: hierarchical, local 1"), std::string::npos) << one;
   EXPECT_NE(one.find("KV head 1 of 2, 1000 tokens"), std::string::npos);
   EXPECT_EQ(row_of(zero, "2"), row_of(one, "2"));
-  // Rate 2: with two KV heads the samples of a head stay from layer to layer, with one they move.
+  // With rate 2 and two KV heads, the samples of a head are the same in all layers; with one head they move.
   const auto picture = [&](const char* layer, const char* kv_heads) {
     const std::string text = shown({"--layer", layer, "--length", "100", "--width", "120", kv_heads});
     return text.substr(text.find("0 ┤"), text.find("A character") - text.find("0 ┤"));
@@ -469,13 +470,13 @@ TEST_F(AttentionShow, OneLayerAndItsHead) {
   EXPECT_FALSE(picture("1", "model.kv_heads=1") == picture("4", "model.kv_heads=1"));
 }
 
-TEST_F(AttentionShow, KeepsToTheWidth) {
+TEST_F(AttentionShow, FitsTheWidth) {
   for (const char* width : {"24", "50", "80", "120"})
     for (const std::string& line : lines_of(shown({"--width", width, "parallel.cp=2"})))
       EXPECT_LE(width_of(line), std::stoul(width)) << line;
 }
 
-TEST_F(AttentionShow, WritesSvgWholeOrNotAtAll) {
+TEST_F(AttentionShow, WritesTheSvgWhollyOrNotAtAll) {
   const std::string file = (folder_ / "p.svg").string();
   shown({"--svg", file});
   const std::string svg = config::read_source(file).text;
@@ -500,7 +501,7 @@ TEST_F(AttentionShow, WritesSvgWholeOrNotAtAll) {
     EXPECT_TRUE(entry.path().filename() == "p.svg" || entry.path().filename() == "c.yaml") << entry.path();
 }
 
-TEST_F(AttentionShow, RefusesWhatIsNotThere) {
+TEST_F(AttentionShow, RefusesLayersAndHeadsThatDoNotExist) {
   const auto refused = [&](const std::vector<std::string>& arguments, const std::string& why) {
     const Finished f = show(arguments);
     EXPECT_EQ(f.code, 1) << f.output;
@@ -528,8 +529,9 @@ TEST_F(AttentionShow, RefusesWhatIsNotThere) {
   refused({rules, heads, "--length", "513"}, "--length: a row of 513 tokens has 9 blocks of 64");
 }
 
-// The dense layer's second half of the rows has 98432 of 131328 pairs; heads of two rules are not alike.
-TEST_F(AttentionShow, TellsHowEvenlyRanksShareALayer) {
+// In the dense layer, the second half of the rows has 98432 of 131328 pairs. Heads with different rules have different
+// counts.
+TEST_F(AttentionShow, ShowsHowEvenlyRanksShareALayer) {
   EXPECT_EQ(shown({}).find("busiest rank"), std::string::npos);
   const std::string cp = shown({"parallel.cp=2"});
   EXPECT_NE(cp.find("busiest rank / mean over ranks, with parallel.cp: 2 (1 = even):"), std::string::npos) << cp;
@@ -542,15 +544,15 @@ TEST_F(AttentionShow, TellsHowEvenlyRanksShareALayer) {
   EXPECT_GT(imbalance, 1.01);
   const std::string tp = shown({"parallel.tp=2"});
   EXPECT_NE(tp.find("\nlayers 2: heads " + fixed("%.3f", imbalance) + "\n"), std::string::npos) << tp;
-  // Two KV heads do not divide among four ranks.
+  // Two KV heads cannot be divided among four ranks.
   const std::string both = shown({"parallel.cp=2", "parallel.tp=2"});
   EXPECT_NE(both.find("with parallel.cp: 2, parallel.tp: 2"), std::string::npos) << both;
   EXPECT_NE(both.find("\nlayers 5: contiguous 1.499, zigzag 1.000\n"), std::string::npos) << both;
   EXPECT_NE(shown({"parallel.tp=4"}).find("\nlayers 5: parallel.tp does not divide the KV heads\n"), std::string::npos);
 }
 
-// A query sees the pools that end before it, so late ones see more than early ones.
-TEST_F(AttentionShow, CountsPoolsWhereRanksShareRows) {
+// A query sees the pools that end before it, so that late queries see more pools than early ones.
+TEST_F(AttentionShow, CountsPoolsIfRanksShareRows) {
   const auto pairs = [](std::int64_t begin, std::int64_t end) {
     double sum = 0;
     for (std::int64_t t = begin; t < end; ++t) sum += static_cast<double>(std::min<std::int64_t>(t + 1, 64) + t / 16);
@@ -562,7 +564,7 @@ TEST_F(AttentionShow, CountsPoolsWhereRanksShareRows) {
   EXPECT_NE(output.find(": contiguous " + uneven + ", zigzag 1.0"), std::string::npos) << uneven << '\n' << output;
 }
 
-TEST_F(AttentionShow, SaysThatChosenBlocksAreDrawnAsTheNewest) {
+TEST_F(AttentionShow, NotesThatSelectedBlocksAreDrawnAsTheNewest) {
   const auto says = [&](const std::string& pattern) {
     const std::string attention = "{kind: block_sparse, block: 64, rules: [{pattern: " + pattern + "}]}";
     const std::string output = shown({"--width", "120", "model.attention_layers=[]", "model.attention=" + attention});
@@ -573,7 +575,7 @@ TEST_F(AttentionShow, SaysThatChosenBlocksAreDrawnAsTheNewest) {
   EXPECT_FALSE(says("hierarchical"));
 }
 
-TEST_F(AttentionShow, AMillionTokens) {
+TEST_F(AttentionShow, CountsAMillionTokensQuickly) {
   for (const char* attention :
        {"{}", "{kind: window, window: 1024, sinks: 16}",
         "{kind: dilated, segments: [2048, 4096, 8192, 16384, 32768], rates: [1, 2, 4, 8, 16]}",

@@ -54,7 +54,7 @@ void expect_parts(const std::string& text, const std::vector<std::string>& parts
     EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' in\n" << text;
 }
 
-TEST(Doctor, AGoodMachineHasNothingToSay) {
+TEST(Doctor, AGoodMachineHasOnlyGoodFindings) {
   EXPECT_EQ(count(judge_host(good_host()), Verdict::good), 3);
   const auto findings = judge(two_gpus());
   EXPECT_EQ(count(findings, Verdict::good), static_cast<std::int64_t>(findings.size()));
@@ -117,7 +117,7 @@ TEST(Doctor, BadVersionsNameTheirSource) {
   BackendFacts facts = two_gpus();
   facts.libraries = {library("cuDNN", {9, 10, 0}), library("NCCL", {2, 28, 3})};
   const auto findings = judge(facts);
-  EXPECT_TRUE(healthy(findings));  // own kernels serve
+  EXPECT_TRUE(healthy(findings));  // Ringmaster's own kernels replace cuDNN
   EXPECT_GE(count(findings, Verdict::note), 2);
   expect_parts(report(findings), {"9.10.0 is not used", "NVIDIA/cudnn-frontend", "Install cuDNN 9.13 or newer",
                                   "2.28.3", "nvidia-resiliency-ext"});
@@ -172,7 +172,7 @@ TEST(Doctor, ADamagedStoreOfChoicesIsAStopAndNoneIsANote) {
   EXPECT_EQ(count(none, Verdict::note), 1);
 }
 
-TEST(Doctor, HostFactsAreOfThisMachine) {
+TEST(Doctor, HostFactsDescribeThisMachine) {
   const HostFacts host = inspect_host(".");
   EXPECT_GE(host.cores, 1);
   EXPECT_GT(host.memory_total, kGiB / 16);

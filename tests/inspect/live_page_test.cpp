@@ -1,4 +1,4 @@
-// What a dashboard shows: markup, metrics and the Grafana file that names them.
+// Contents of a dashboard: markup, metrics and the Grafana file that queries them.
 #include "inspect/live_page.h"
 
 #include <gtest/gtest.h>
@@ -85,8 +85,8 @@ TEST_F(LivePageTest, IsWellFormedWhateverItShows) {
   EXPECT_FALSE(nlohmann::json::parse(live_json(a_job(), nullptr, 0)).contains("run"));
 }
 
-// Before the nodes have met nobody knows which one this is.
-TEST_F(LivePageTest, WhatIsNotKnownYetIsNotShown) {
+// Before the nodes have met, the index of this node is unknown.
+TEST_F(LivePageTest, UnknownValuesAreNotShown) {
   JobView job = a_job();
   const auto shown = [&] { return nlohmann::json::parse(live_json(job, nullptr, 0)).at("job").get<std::string>(); };
   EXPECT_NE(shown().find("<dt>processes</dt><dd>4</dd>"), std::string::npos) << shown();
@@ -98,7 +98,7 @@ TEST_F(LivePageTest, WhatIsNotKnownYetIsNotShown) {
   EXPECT_EQ(metrics_text(job, nullptr, true).find("ringmaster_processes"), std::string::npos);
 }
 
-// The lines of a text, without comments.
+// Returns the lines of a text, without comments.
 std::vector<std::string> samples(const std::string& text) {
   std::vector<std::string> out;
   std::istringstream lines(text);
@@ -120,7 +120,7 @@ TEST(LivePage, ShowsTheSensorsOfAGpuAndExplainsItsWords) {
     EXPECT_NE(page.find(text), std::string::npos) << text << "\n" << page;
 }
 
-TEST_F(LivePageTest, MetricsAreWhatWasRecorded) {
+TEST_F(LivePageTest, MetricsEqualTheRecords) {
   const ReportRun run = read_report_run(run_with(kRecords), 0);
   for (const bool open : {false, true}) {
     const std::string text = metrics_text(a_job(), &run, open);
@@ -156,7 +156,7 @@ TEST_F(LivePageTest, MetricsAreWhatWasRecorded) {
   }
   const std::string alone = metrics_text({}, nullptr, true);
   EXPECT_EQ(alone.find("ringmaster_loss"), std::string::npos);
-  EXPECT_EQ(alone.find("ringmaster_goodput"), std::string::npos);  // not known: no line, not even a comment
+  EXPECT_EQ(alone.find("ringmaster_goodput"), std::string::npos);  // unknown metrics have no line, not even a comment
 }
 
 std::set<std::string> names_in(const std::string& text) {
@@ -172,7 +172,7 @@ std::string source(const std::string& path) {
   return out.str();
 }
 
-TEST_F(LivePageTest, TheGrafanaFileAsksForMetricsThatThereAre) {
+TEST_F(LivePageTest, TheGrafanaFileQueriesMetricsThatExist) {
   ReportRun run = read_report_run(run_with(kRecords), 0);
   run.summary.steps = 100;
   JobView job = a_job();
@@ -211,7 +211,7 @@ TEST_F(LivePageTest, ARunIsReadAgainWhenItRecords) {
   EXPECT_GT(next->version, first->version);
 }
 
-TEST_F(LivePageTest, ARunThatIsNotThereYet) {
+TEST_F(LivePageTest, ARunMayNotExistYet) {
   LiveRun run((folder_ / "none").string());
   EXPECT_EQ(run.look()->run.summary.step, 0);
   EXPECT_NE(live_json({}, run.look().get(), 0).find("run"), std::string::npos);

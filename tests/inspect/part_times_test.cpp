@@ -6,14 +6,14 @@
 namespace ring {
 namespace {
 
-// 1 GFLOP is 1 ms, 1 MB is 1 ms.
+// 1 GFLOP takes 1 ms, and 1 MB takes 1 ms.
 const DeviceRates kRates{.device = "cpu", .fp32 = {1e12, 1e12, 1e12}, .bytes_per_second = 1e9, .call_seconds = 1e-6};
 
 const ActivationPlan kPlan{{{Recompute::none}, {Recompute::mlp}, {Recompute::mlp}}};
 
-// Two steps, alike: three blocks of a product of 3 ms and a copy, with 1 ms between them; a backward of a product each
-// with what it computes again within a step of the tape; the optimizer's copy, and one outside of all parts.
-Profile made_up() {
+// Two equal steps: three blocks, each with a GEMM of 3 ms and a copy, and 1 ms between them; a backward with a GEMM per
+// block, with recomputation within a step of the tape; the optimizer's copy; and a copy outside of all parts.
+Profile make_profile() {
   Profile p;
   for (int step = 0; step < 2; ++step) {
     double at = 0.1 * step;
@@ -49,8 +49,8 @@ Profile made_up() {
   return p;
 }
 
-TEST(PartTimes, AreOfOneStepByWhatBlocksDo) {
-  const std::vector<PartTimes> rows = part_times(made_up(), kPlan, kRates, Precision::fp32);
+TEST(PartTimes, AreThoseOfOneStepGroupedByPlan) {
+  const std::vector<PartTimes> rows = part_times(make_profile(), kPlan, kRates, Precision::fp32);
   ASSERT_EQ(rows.size(), 4u);
   EXPECT_EQ(rows[0].name, "1 block keeps everything");
   EXPECT_EQ(rows[1].name, "2 blocks recompute the MLP");
@@ -70,21 +70,21 @@ TEST(PartTimes, AreOfOneStepByWhatBlocksDo) {
   EXPECT_EQ(rows[3].forward.waiting, 0);
 }
 
-TEST(PartTimes, WhatWatchingAddsIsNoError) {
-  Profile p = made_up();
+TEST(PartTimes, TheCostOfProfilingIsSubtracted) {
+  Profile p = make_profile();
   p.event_seconds = 0.001;
   const std::vector<PartTimes> rows = part_times(p, kPlan, kRates, Precision::fp32);
   EXPECT_NEAR(rows[0].forward.measured, 0.002, 1e-9) << "two kernels";
   EXPECT_NEAR(rows[3].forward.measured, 0, 1e-9);
 }
 
-TEST(PartTimes, OfNothingIsAnEmptyTable) {
+TEST(PartTimes, WithoutStepsTheTableIsEmpty) {
   EXPECT_TRUE(part_times({}, kPlan, kRates, Precision::fp32).empty());
   EXPECT_NE(part_times_table({}, kRates).find("all"), std::string::npos);
 }
 
 TEST(PartTimes, TheTableHasErrorsInPercent) {
-  const std::string table = part_times_table(part_times(made_up(), kPlan, kRates, Precision::fp32), kRates);
+  const std::string table = part_times_table(part_times(make_profile(), kPlan, kRates, Precision::fp32), kRates);
   EXPECT_NE(
       table.find(
           "1 block keeps everything        3.000      4.000   -25%     1.000      4.000      5.000   -20%     0.000\n"),

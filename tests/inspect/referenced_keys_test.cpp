@@ -1,5 +1,5 @@
-// Which keys of other ranks a rank attends to, against keys that are looked at one by one, and what `attention show`
-// says of it.
+// Keys of other ranks that a rank attends to, compared with a check of every single key, and their display in
+// `attention show`.
 
 #include "inspect/referenced_keys.h"
 
@@ -22,8 +22,8 @@ std::vector<std::int32_t> rows_of(const ContextLayout& layout, int rank) {
   return rows;
 }
 
-// From the definition: key by key, head by head, query by query.
-ReferencedKeys counted(const Pattern& p, std::int64_t slices, const ContextLayout& layout) {
+// Counts by definition: key by key, head by head, query by query.
+ReferencedKeys count_keys(const Pattern& p, std::int64_t slices, const ContextLayout& layout) {
   ReferencedKeys sum;
   for (int r = 0; r < layout.ranks(); ++r) {
     const std::vector<std::int32_t> own = rows_of(layout, r);
@@ -43,14 +43,14 @@ ReferencedKeys counted(const Pattern& p, std::int64_t slices, const ContextLayou
   return sum;
 }
 
-// Block q sees the blocks of its bits, and itself.
+// Makes a rule in which block q sees the blocks of its bits, and itself.
 BlockRule drawn(std::int64_t first_word) {
   BlockRule rule{.kind = BlockRuleKind::drawn};
   rule.first_word = first_word, rule.rows = 8, rule.words = 1;
   return rule;
 }
 
-// Two drawings, of 8 blocks of 64, in turn for the heads.
+// Makes a pattern of two tables of 8 blocks of 64, which alternate between heads.
 Pattern drawn_pattern(const std::vector<std::uint32_t>& one, const std::vector<std::uint32_t>& other) {
   std::vector<std::uint32_t> bits = one;
   bits.insert(bits.end(), other.begin(), other.end());
@@ -70,7 +70,7 @@ std::vector<Pattern> patterns() {
           drawn_pattern({1, 2, 5, 9, 16, 34, 65, 130}, {1, 3, 4, 9, 17, 32, 96, 128})};
 }
 
-TEST(ReferencedKeys, AreThoseOfAnyQuery) {
+TEST(ReferencedKeys, AreThoseThatAnyQuerySees) {
   const std::vector<Pattern> all = patterns();
   for (std::size_t i = 0; i < all.size(); ++i)
     for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous})
@@ -79,7 +79,7 @@ TEST(ReferencedKeys, AreThoseOfAnyQuery) {
           for (const std::int64_t slices : {1, 2, 4}) {
             const ContextLayout layout(kind, 450, ranks, align);
             const ReferencedKeys got = referenced_keys(all[i], kHeads, slices, layout),
-                                 want = counted(all[i], slices, layout);
+                                 want = count_keys(all[i], slices, layout);
             const auto name = [&] { return str("pattern ", i, ", ", ranks, " ranks, align ", align, ", ", slices); };
             EXPECT_DOUBLE_EQ(got.before, want.before) << name();
             EXPECT_NEAR(got.by_head, want.by_head, 1e-9 * want.before) << name();
@@ -87,9 +87,9 @@ TEST(ReferencedKeys, AreThoseOfAnyQuery) {
           }
 }
 
-// Each block sees itself and others of its rank. Of the other rank's, 0 to 3, block 5 sees block 2, and for the other
-// head blocks 6 and 7 see 1, block 7 also 2.
-TEST(ReferencedKeys, LeaveOutWhatTheRankHas) {
+// Each block sees itself and blocks of its own rank. Of blocks 0 to 3 of the other rank, block 5 sees block 2; in the
+// other head, blocks 6 and 7 see block 1, and block 7 also block 2.
+TEST(ReferencedKeys, LeaveOutKeysOfTheRankItself) {
   const ContextLayout halves(ContextLayoutKind::contiguous, 512, 2, 64);
   const Pattern own = drawn_pattern({1, 3, 7, 15, 16, 48, 112, 240}, {1, 3, 7, 15, 16, 48, 112, 240});
   EXPECT_EQ(referenced_keys(own, kHeads, 1, halves).by_any, 0);
@@ -100,9 +100,9 @@ TEST(ReferencedKeys, LeaveOutWhatTheRankHas) {
   EXPECT_EQ(keys.by_any, 2 * 64);
 }
 
-// Rank 0 has blocks 0, 1, 6, 7: of 2 to 5 one head's block 6 sees 3, the other's block 7 sees 3 and 5. Rank 1 has the
-// others: block 3 sees 1.
-TEST(ReferencedKeys, OfZigzagRows) {
+// Rank 0 has blocks 0, 1, 6 and 7. Of blocks 2 to 5, block 6 sees block 3 in one head, and block 7 sees blocks 3 and 5
+// in the other. Rank 1 has blocks 2 to 5: block 3 sees block 1.
+TEST(ReferencedKeys, AreCountedForZigzagRows) {
   const ContextLayout zigzag(ContextLayoutKind::zigzag, 512, 2, 64);
   const Pattern p = drawn_pattern({1, 2, 4, 8 + 2, 16, 32, 64 + 1 + 8, 128}, {1, 2, 4, 8, 16, 32, 64, 128 + 8 + 32});
   const ReferencedKeys keys = referenced_keys(p, kHeads, 1, zigzag);
@@ -111,7 +111,7 @@ TEST(ReferencedKeys, OfZigzagRows) {
   EXPECT_EQ(keys.by_any, 3 * 64);
 }
 
-TEST(ReferencedKeys, OfDenseAttentionAreAll) {
+TEST(ReferencedKeys, AreAllForDenseAttention) {
   for (const auto kind : {ContextLayoutKind::zigzag, ContextLayoutKind::contiguous})
     for (const int ranks : {1, 2, 5}) {
       const ReferencedKeys keys = referenced_keys(dense(), kHeads, 2, {kind, 500, ranks});
@@ -122,7 +122,7 @@ TEST(ReferencedKeys, OfDenseAttentionAreAll) {
 }
 
 // Any block may be selected.
-TEST(ReferencedKeys, OfASelectionThatIsNotKnownAreAll) {
+TEST(ReferencedKeys, AreAllForAnUnknownSelection) {
   const Pattern p = block_sparse(64, {{.kind = BlockRuleKind::content, .local = 1, .keep = 2}});
   const ReferencedKeys keys = referenced_keys(p, kHeads, 1, {ContextLayoutKind::contiguous, 512, 2, 64});
   EXPECT_EQ(keys.before, 256);
@@ -131,8 +131,9 @@ TEST(ReferencedKeys, OfASelectionThatIsNotKnownAreAll) {
 
 // --- the command ---
 
-// 1024 tokens in blocks of 64; heads of local 2 and first 1 (two of them), hierarchical, and strided: local 2, every 4.
-std::string shown(const std::vector<std::string>& overrides) {
+// The settings have 1024 tokens in blocks of 64. Two heads have local 2 and first 1, one is hierarchical, and one is
+// strided: local 2, every 4.
+std::string output_of_show(const std::vector<std::string>& overrides) {
   std::vector<std::string> command = {
       ring_binary(), "attention", "show", source_dir() + "/configs/shakespeare_block_sparse.yaml", "--width", "80"};
   command.insert(command.end(), overrides.begin(), overrides.end());
@@ -142,35 +143,36 @@ std::string shown(const std::vector<std::string>& overrides) {
 }
 
 void expect_lines(const std::vector<std::string>& overrides, const std::string& rows, const std::string& line) {
-  const std::string output = shown(overrides), title = "queries attend to, with\nparallel.cp: 2";
+  const std::string output = output_of_show(overrides), title = "queries attend to, with\nparallel.cp: 2";
   EXPECT_NE(output.find(title + rows + ":\nlayers 0-3: " + line + "\n"), std::string::npos) << line << " in " << output;
 }
 
 constexpr const char *kZigzag = "parallel.cp_layout=zigzag", *kAttention = "model.attention=";
 
-// Queries of blocks 8 to 15 see, of blocks 0 to 7: two heads 0 and 7; the others 2, 4 or 8 and 1, 4 or 8 before: all.
-TEST(ReferencedKeysShown, OfClosedForms) {
-  EXPECT_EQ(shown({"parallel.tp=2"}).find("other ranks"), std::string::npos);
+// Queries of blocks 8 to 15 see these of blocks 0 to 7: two heads see blocks 0 and 7. The other two see the blocks at
+// distance 2, 4 or 8, and at distance 1, 4 or 8: together all.
+TEST(ReferencedKeysShown, EqualClosedForms) {
+  EXPECT_EQ(output_of_show({"parallel.tp=2"}).find("other ranks"), std::string::npos);
   expect_lines({"parallel.cp=2"}, ", rows contiguous", "62.5 % by one KV head, 100.0 % by any of 4 KV heads");
   expect_lines({"parallel.cp=2", "parallel.tp=2"}, ", parallel.tp: 2, rows contiguous",
                "62.5 % by one KV head, 62.5 % by any of 2 KV heads");
   expect_lines({"parallel.cp=2", kZigzag, "model.attention.kind=dense"}, ", rows zigzag",
                "100.0 % by one KV head, 100.0 % by any of 4 KV heads");
-  // Query 512 sees the 99 keys before it, and 4 sinks: 103 of 512.
+  // Query 512 sees the 99 keys before it and 4 sinks: 103 of 512 keys.
   expect_lines({"parallel.cp=2", str(kAttention, "{kind: window, window: 100, sinks: 4}")}, ", rows contiguous",
                "20.1 % by one KV head, 20.1 % by any of 4 KV heads");
 }
 
-// Rows are those of a ring, which pools make zigzag. Chunks 0 and 3 see 12 of 256 before chunk 3, chunk 1 12 of chunk
-// 0.
-TEST(ReferencedKeysShown, OfPoolsAreNotCounted) {
+// Rows are laid out for the ring schedule, which pools need, and are therefore zigzag. Of the 256 keys before chunk 3,
+// chunks 0 and 3 see 12; chunk 1 sees 12 of chunk 0.
+TEST(ReferencedKeysShown, LeaveOutPools) {
   const std::string attention = str(kAttention, "{kind: window, window: 13, sinks: 0, pools: [16]}");
   for (const char* schedule : {"ring", "all_to_all", "auto"})
     expect_lines({"parallel.cp=2", attention, str("parallel.cp_schedule=", schedule)}, ", rows zigzag",
                  "3.1 % by one KV head, 3.1 % by any of 4 KV heads");
 }
 
-// What such layers keep is not among the settings.
+// Blocks that such layers select do not follow from the settings.
 TEST(ReferencedKeysShown, AreNotGuessed) {
   for (const char* pattern : {"content", "learned", "importance"})
     expect_lines({"parallel.cp=2", str(kAttention, "{kind: block_sparse, block: 64, rules: [{pattern: ", pattern,

@@ -1,4 +1,4 @@
-// The pages of `ringmaster report`, above all of runs whose files are damaged or hostile.
+// Pages of `ringmaster report`, mostly of runs whose files are damaged or hostile.
 #include "inspect/report.h"
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ std::string line(const std::string& group, std::int64_t step, const std::string&
   return str("{\"step\":", step, ",\"group\":\"", group, "\",\"time\":1.5,", rest, "}\n");
 }
 
-// The page without what is not markup.
+// Returns the page without the contents of style and script.
 std::string markup_of(std::string page) {
   for (const char* tag : {"style", "script"}) {
     const std::size_t begin = page.find(str("<", tag, ">")), end = page.find(str("</", tag, ">"));
@@ -62,14 +62,14 @@ void expect_readable(const std::string& page) {
   test::expect_well_formed(markup_of(page));
   EXPECT_EQ(page.find("<img"), std::string::npos);
   EXPECT_EQ(page.find("alert(1)</script>"), std::string::npos);
-  EXPECT_EQ(page.find("<script"), page.rfind("<script"));  // its own alone
+  EXPECT_EQ(page.find("<script"), page.rfind("<script"));  // only the page's own script
   for (const char* foreign : {"http:", "https:", "src="})
     for (std::size_t at = page.find(foreign); at != std::string::npos; at = page.find(foreign, at + 1))
       EXPECT_TRUE(page.substr(at).starts_with("http://www.w3.org/") || page[at - 1] == ' ') << page.substr(at, 60);
 }
 
-TEST(Curve, SmoothingIsTensorBoards) {
-  // s = 0.5, 1.25, 2.625 over 1 - 1/2, 1 - 1/4, 1 - 1/8.
+TEST(Curve, SmoothingEqualsThatOfTensorBoard) {
+  // s = 0.5, 1.25 and 2.625, divided by 1 - 1/2, 1 - 1/4 and 1 - 1/8.
   const Curve s = smoothed({{1, 1}, {2, 2}, {3, NAN}, {4, 4}}, 0.5);
   EXPECT_DOUBLE_EQ(s[0].y, 1);
   EXPECT_DOUBLE_EQ(s[1].y, 1.25 / 0.75);
@@ -105,7 +105,7 @@ TEST(Chart, TicksAreRound) {
     EXPECT_LE(axis_ticks(high / 2, high, false, 5).size(), 12u) << high;
 }
 
-// A learning rate early in a long cosine: all ticks round to 0.0009999 or 0.001.
+// At the start of a long cosine schedule, all ticks of the learning rate round to 0.0009999 or 0.001.
 TEST(Chart, LabelsOfAnAxisDiffer) {
   using Texts = std::vector<std::string>;
   EXPECT_EQ(tick_labels({9.9992e-4, 9.9994e-4, 9.9996e-4, 9.9998e-4, 1e-3}),
@@ -113,10 +113,10 @@ TEST(Chart, LabelsOfAnAxisDiffer) {
   EXPECT_EQ(tick_labels({0, 2.5e-4, 5e-4}), (Texts{"0", "0.00025", "0.0005"}));
   EXPECT_EQ(tick_labels({1'000'001, 1'000'002}), (Texts{"1.000001M", "1.000002M"}));
   EXPECT_EQ(tick_labels({-1e-9, 0, 1e-9}), (Texts{"-1e-9", "0", "1e-9"}));
-  EXPECT_EQ(tick_labels({2, 2, NAN}).size(), 3u);  // nothing tells these apart
+  EXPECT_EQ(tick_labels({2, 2, NAN}).size(), 3u);  // equal ticks cannot differ
 }
 
-// The x and the text of each label that ends at an x: those of the vertical axis.
+// Returns the x and the text of each label that ends at its x: the labels of the vertical axis.
 std::vector<std::pair<double, std::string>> end_labels(const std::string& svg) {
   std::vector<std::pair<double, std::string>> all;
   constexpr const char* kBegin = "<text x=\"";
@@ -129,7 +129,7 @@ std::vector<std::pair<double, std::string>> end_labels(const std::string& svg) {
 }
 
 TEST(Chart, LabelsAreNotCut) {
-  constexpr double kWidest = 0.6 * 18;  // a digit of a sans-serif font, in units of the picture on a narrow screen
+  constexpr double kWidest = 0.6 * 18;  // a sans-serif digit, in units of the picture on a narrow screen
   for (const double high : {1e-3, 2.5, 123'456.0, 1e9}) {
     const Curve curve = {{1, high * (1 - 8e-5)}, {160, high}};
     const auto labels = end_labels(chart_html({.title = "c", .lines = {{"run", 0, curve}}}));
@@ -138,7 +138,7 @@ TEST(Chart, LabelsAreNotCut) {
   }
 }
 
-TEST(Html, EscapesWhatIsNotText) {
+TEST(Html, EscapesMarkupAndInvalidBytes) {
   EXPECT_EQ(html_escaped("a<b>&\"'\x01\xff\u00e4"), "a&lt;b&gt;&amp;&quot;&#39; \uFFFD\u00e4");
   const std::string table = html_table({{"<"}, {"&"}}, 1, {"<b>c</b>"});
   EXPECT_NE(table.find("<th>&lt;</th>"), std::string::npos) << table;
@@ -148,7 +148,7 @@ TEST(Html, EscapesWhatIsNotText) {
       << stack;
 }
 
-// A table that is cut off at 390 px shows it by a shaded edge, and scrolls by keys.
+// A table that is cut off at 390 px shows this by a shaded edge, and scrolls with the keyboard.
 TEST(Html, TablesShowThatTheyScroll) {
   EXPECT_TRUE(html_table({{"a"}}, 1).starts_with("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label="));
   const std::string style = kReportStyle;
@@ -156,7 +156,7 @@ TEST(Html, TablesShowThatTheyScroll) {
   EXPECT_NE(style.find("var(--shade), transparent) right / 14px 100% no-repeat scroll"), std::string::npos);
 }
 
-TEST_F(ReportTest, WordsAreExplained) {
+TEST_F(ReportTest, TermsAreExplained) {
   const std::string page = report_page({write_run("r", line("train", 1, "\"loss\":1"))}, {});
   EXPECT_NE(page.find("MFU: share of"), std::string::npos);
   EXPECT_NE(page.find("Goodput: share of"), std::string::npos);
@@ -181,7 +181,7 @@ TEST_F(ReportTest, HostileFilesGiveAReadablePage) {
   EXPECT_NE(page.find("the loss is nan"), std::string::npos);
 }
 
-TEST_F(ReportTest, ARunWithoutALossThatCanBeDrawn) {
+TEST_F(ReportTest, ARunMayHaveNoLossThatCanBeDrawn) {
   std::string records;
   for (int i = 0; i < 10; ++i) records += line("train", i, "\"loss\":null,\"loss_text\":\"nan\"");
   const std::string page = report_page({write_run("nan", records)}, {});
@@ -217,7 +217,7 @@ TEST_F(ReportTest, MfuNeedsAPeak) {
   EXPECT_DOUBLE_EQ(mfu("cpu", 989e13), 0.05);
 }
 
-// Norms of parts that are drawn as one line: the root of the sum of their squares.
+// Norms of parts in one line are the root of the sum of their squares.
 TEST_F(ReportTest, GradientNormsOfBlocksAreDrawnInRanges) {
   const auto lines = [&](int blocks, const std::string& more) {
     std::string norms = "\"embedding\":2,\"<b>\":1,\"blocks.x\":1,\"final_norm\":3" + more;
@@ -288,17 +288,17 @@ TEST_F(ReportTest, SensorsOfAGpuAreCurvesAndASlowGpuIsAnEvent) {
   EXPECT_EQ(report_page({write_run("cpu", line("train", 1, "\"loss\":1"))}, {}).find("GPU"), std::string::npos);
 }
 
-TEST_F(ReportTest, WhatHappenedIsMarkedAndListed) {
+TEST_F(ReportTest, EventsAreMarkedAndListed) {
   const std::string run =
       write_run("run", line("train", 10, "\"loss\":3") + line("start", 20, "\"device\":\"cpu\"") +
                            line("restart", 20, "\"restarts\":1,\"seconds_lost\":35") + line("train", 40, "\"loss\":2"));
   const std::string page = report_page({run}, {});
   EXPECT_NE(page.find("restart 1, 35 s lost so far"), std::string::npos);
-  // Steps 10 to 40 are 76 to 508 of 520 wide: 20 is at 220.
+  // Steps 10 to 40 span x = 76 to 508 of 520: step 20 is at 220.
   EXPECT_NE(page.find("class=\"mark c0\" d=\"M220.00 14V254\""), std::string::npos);
 }
 
-TEST_F(ReportTest, AStepIsSharedOutAmongWhatItWaitsFor) {
+TEST_F(ReportTest, AStepIsDividedIntoWaitsAndComputing) {
   std::string records;
   for (int i = 1; i <= 5; ++i)
     records +=
@@ -313,8 +313,8 @@ TEST_F(ReportTest, AStepIsSharedOutAmongWhatItWaitsFor) {
   EXPECT_EQ(times_html(std::vector{read_report_run(write_run("empty", ""), 0)}), "");
 }
 
-// What each checkpoint writes is what `generate` writes with it; one that is damaged is said to be.
-TEST_F(ReportTest, SamplesAreOfTheCheckpointsThatAreLeft) {
+// Samples equal those that `generate` writes with each checkpoint. A damaged checkpoint is reported.
+TEST_F(ReportTest, SamplesComeFromTheRemainingCheckpoints) {
   const auto at = [&](const char* name) { return (folder_ / name).string(); };
   const auto said = [](std::vector<std::string> words) {
     words.insert(words.begin(), test::ring_binary());
@@ -345,7 +345,7 @@ TEST_F(ReportTest, SamplesAreOfTheCheckpointsThatAreLeft) {
 
 TEST_F(ReportTest, CheckpointsThatCannotBeListedAreARowWithTheReason) {
   const std::string run = write_run("run", line("train", 1, "\"loss\":2"));
-  fs::create_symlink("checkpoints", run + "/checkpoints");  // leads to itself
+  fs::create_symlink("checkpoints", run + "/checkpoints");  // a link to itself
   const auto samples = checkpoint_samples(run, {.prompt = "a"});
   ASSERT_EQ(samples.size(), 1u);
   EXPECT_NE(samples[0].problem.find(run + "/checkpoints"), std::string::npos) << samples[0].problem;
@@ -355,7 +355,7 @@ TEST_F(ReportTest, CheckpointsThatCannotBeListedAreARowWithTheReason) {
   EXPECT_NE(page.find("/checkpoints"), std::string::npos);
 }
 
-TEST(ReportAttention, DrawsWhatIsNotDense) {
+TEST(ReportAttention, DrawsLayersThatAreNotDense) {
   ModelConfig model;
   model.context = 4096, model.layers = 3, model.width = 64, model.heads = 4, model.vocab_size = 100;
   EXPECT_EQ(attention_pictures(model.resolved()), "");
@@ -364,7 +364,7 @@ TEST(ReportAttention, DrawsWhatIsNotDense) {
   const std::string svg = attention_pictures(model.resolved());
   test::expect_well_formed(svg);
   EXPECT_NE(svg.find("layer 0, KV head 0, 4096 tokens"), std::string::npos);
-  EXPECT_EQ(svg.find("layer 1"), std::string::npos);  // the same kind
+  EXPECT_EQ(svg.find("layer 1"), std::string::npos);  // layer 1 has the same kind
   EXPECT_LT(svg.size(), 60'000u);
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// What every picture has to keep.
+// Checks for every picture.
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 
 namespace ring::test {
 
-// Every tag is closed, by itself or in order; quotes and brackets close.
+// Expects that every tag is closed, by itself or in order, and that quotes and brackets are closed.
 inline void expect_well_formed(const std::string& svg) {
   std::vector<std::string> open;
   for (std::size_t at = svg.find('<'); at != std::string::npos; at = svg.find('<', at + 1)) {

@@ -53,7 +53,7 @@ TEST(Q8, BlocksAreTheNearestBytes) {
   EXPECT_EQ(q8(std::vector<float>(32)), std::vector<std::byte>(34));
 }
 
-TEST(Q8, HalvesGoAwayFromZero) {
+TEST(Q8, HalvesRoundAwayFromZero) {
   std::vector<float> values(32);
   values[0] = 127, values[1] = 2.5f, values[2] = -2.5f, values[3] = 3.5f, values[4] = -127;
   const std::vector<std::byte> bytes = q8(values);
@@ -62,7 +62,7 @@ TEST(Q8, HalvesGoAwayFromZero) {
   for (int i = 0; i < 6; ++i) EXPECT_EQ(static_cast<std::int8_t>(bytes[static_cast<std::size_t>(2 + i)]), expected[i]);
 }
 
-TEST(Q8, RefusesWhatItCannotHold) {
+TEST(Q8, RefusesValuesOutOfRange) {
   for (const float bad : {1e8f, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     std::vector<float> values(32);
     values[9] = bad;

@@ -1,4 +1,4 @@
-// GGUF files, read by a reader of the test's own after the format's description.
+// GGUF files, read by a reader that the test implements from the format's description.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::json;
 
 struct FileTensor {
-  std::vector<std::uint64_t> dims;  // the fastest first
+  std::vector<std::uint64_t> dims;  // the fastest dimension first
   std::uint32_t type = 0;
   std::uint64_t offset = 0;
 };
@@ -102,7 +102,7 @@ class Gguf : public testing::Test {
   using Change = std::function<void(ModelConfig&)>;
 
   fs::path path(const std::string& name) const { return folder_.path() / name; }
-  // The model is written once; the file each time under its own name.
+  // Exports the model to a new file.
   GgufFile exported(const Change& change = {}, std::optional<GgufType> type = {}) {
     write(change);
     const fs::path file = path(str("model", ++files_, ".gguf"));
@@ -146,7 +146,7 @@ void make_gpt2(ModelConfig& m) {
   m.kv_heads = m.heads;
 }
 
-TEST_F(Gguf, KeysOfALlama) {
+TEST_F(Gguf, ALlamaHasItsKeys) {
   const GgufFile f = exported();
   const Json expected = {{"general.architecture", "llama"},
                          {"general.type", "model"},
@@ -174,7 +174,7 @@ TEST_F(Gguf, KeysOfALlama) {
   EXPECT_EQ(result_.tensors, f.tensors.size());
 }
 
-TEST_F(Gguf, TensorsLieBehindEachOtherAligned) {
+TEST_F(Gguf, TensorsAreContiguousAndAligned) {
   const GgufFile f = exported([](ModelConfig& m) { m.width = 72, m.heads = 3, m.kv_heads = 3; }, GgufType::f16);
   std::uint64_t at = 0;
   for (const std::string& name : f.order) {
@@ -188,7 +188,7 @@ TEST_F(Gguf, TensorsLieBehindEachOtherAligned) {
   EXPECT_EQ(f.tensors.at("blk.1.ffn_down.weight").dims, (std::vector<std::uint64_t>{96, 72}));
 }
 
-// Rows of a head: 0, D/2, 1, D/2 + 1, ...
+// GGUF stores the rows of a head in the order 0, D/2, 1, D/2 + 1, ...
 void expect_interleaved(const std::vector<float>& theirs, const std::vector<float>& ours, std::size_t heads,
                         std::size_t columns) {
   const std::size_t width = ours.size() / columns / heads;
@@ -202,7 +202,7 @@ void expect_interleaved(const std::vector<float>& theirs, const std::vector<floa
       }
 }
 
-TEST_F(Gguf, RowsOfALlama) {
+TEST_F(Gguf, RowsOfALlamaAreInterleaved) {
   const GgufFile f = exported([](ModelConfig& m) { m.biases = Biases::all; });
   expect_interleaved(f.floats("blk.1.attn_q.weight"), ours("blocks.1.attention.wq.weight"), 4, 64);
   expect_interleaved(f.floats("blk.1.attn_k.weight"), ours("blocks.1.attention.wk.weight"), 2, 64);
@@ -214,7 +214,7 @@ TEST_F(Gguf, RowsOfALlama) {
   EXPECT_EQ(f.floats("output.weight"), ours("head.weight"));
 }
 
-TEST_F(Gguf, RowsOfQwenStay) {
+TEST_F(Gguf, RowsOfQwenKeepTheirOrder) {
   const GgufFile two = exported([](ModelConfig& m) { m.biases = Biases::qkv; });
   EXPECT_EQ(result_.architecture, "qwen2");
   EXPECT_EQ(two.floats("blk.1.attn_q.weight"), ours("blocks.1.attention.wq.weight"));
@@ -226,7 +226,7 @@ TEST_F(Gguf, RowsOfQwenStay) {
   EXPECT_FALSE(three.tensors.contains("output.weight"));
 }
 
-TEST_F(Gguf, Gpt2HasQueriesKeysAndValuesInOne) {
+TEST_F(Gguf, Gpt2HasQueriesKeysAndValuesInOneTensor) {
   const GgufFile f = exported(make_gpt2, GgufType::q8_0);
   EXPECT_EQ(f.metadata.at("general.architecture"), "gpt2");
   EXPECT_EQ(f.metadata.at("gpt2.attention.layer_norm_epsilon"), 1e-5f);
@@ -255,7 +255,7 @@ TEST_F(Gguf, NormsStayF32AndOddRowsBecomeF16) {
   EXPECT_EQ(half.tensors.at("output.weight").type, 30u);
 }
 
-// As transformers' _compute_llama3_parameters has it, by wavelengths.
+// The expected divisors follow transformers' _compute_llama3_parameters, by wavelengths.
 TEST_F(Gguf, Llama3DividesFrequencies) {
   const GgufFile f = exported([](ModelConfig& m) { m.rope = {500, RopeScaling::llama3, 8, 1, 4, 16}; });
   const std::vector<float> divisors = f.floats("rope_freqs.weight");
@@ -271,7 +271,7 @@ TEST_F(Gguf, Llama3DividesFrequencies) {
   EXPECT_EQ(linear.metadata.at("llama.rope.scaling.factor"), 2.5f);
 }
 
-TEST_F(Gguf, RefusesWhatLlamaCppDoesNotCompute) {
+TEST_F(Gguf, RefusesModelsThatLlamaCppDoesNotSupport) {
   const auto window = [](ModelConfig& m) { m.attention.kind = "window", m.attention.window = 9; };
   EXPECT_TRUE(contains(refusal(window),
                        "window of 9 tokens cannot be exported as GGUF: llama.cpp's 'llama' supports only dense"));
@@ -292,7 +292,7 @@ TEST_F(Gguf, RefusesWhatLlamaCppDoesNotCompute) {
   EXPECT_FALSE(fs::exists(path("no.gguf")));
 }
 
-TEST_F(Gguf, AppearsWholeOrNotAtAll) {
+TEST_F(Gguf, IsWrittenWhollyOrNotAtAll) {
   write({});
   const auto entries = [&] { return std::distance(fs::directory_iterator(folder_.path()), fs::directory_iterator()); };
   const auto export_it = [&](const GgufOptions& options) {

@@ -1,4 +1,4 @@
-// Tokenizers and chat templates as llama.cpp wants them.
+// Tokenizers and chat templates in the form that llama.cpp reads.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -46,7 +46,8 @@ TEST(GgufTokenizer, BytesAreByteLevelWithoutMerges) {
   EXPECT_EQ(key<std::uint32_t>(keys, "tokenizer.ggml.bos_token_id"), 'A');
 }
 
-// llama.cpp gives a template the texts of bos_token_id and eos_token_id. The trained template had those of its format.
+// llama.cpp passes the texts of bos_token_id and eos_token_id to a template. In training, the template had those of its
+// format.
 TEST(GgufTokenizer, TemplatesWriteTheTokensOfTheirTraining) {
   const std::string source =
       "\n  {% if true %}{{ bos_token }}<{{ messages }}>{{ eos_token }}{{ unk_token }}{% endif %}";
@@ -94,7 +95,7 @@ TEST(GgufTokenizer, SentencePieceKeepsScoresAndTypes) {
   EXPECT_TRUE(contains(error_of([&] { keys_of(*unigram, notes); }), "not unigram"));
 }
 
-TEST(GgufTokenizer, RefusesOthersByName) {
+TEST(GgufTokenizer, RefusesUnsupportedTokenizersByName) {
   std::vector<std::string> notes;
   const std::string chars = error_of([&] { keys_of(*chars_tokenizer("abc", true), notes); });
   EXPECT_TRUE(contains(chars, "does not support its kind, chars")) << chars;
@@ -107,7 +108,7 @@ std::string pre_of(const std::string& pre_tokenizer, bool ignore_merges = false)
                                 R"(}, "pre_tokenizer": )", pre_tokenizer, "}"));
 }
 
-TEST(GgufTokenizer, NamesPreTokenizers) {
+TEST(GgufTokenizer, PreTokenizersAreNamed) {
   const std::string bytes = R"({"type": "ByteLevel", "add_prefix_space": false, "use_regex": )";
   const auto split = [&](bpe::Pattern pattern, const std::string& behavior = "Isolated") {
     const Json regex = std::string(bpe::regex_of(pattern));
@@ -132,7 +133,7 @@ TEST(GgufTokenizer, NamesPreTokenizers) {
 
 #ifdef RING_WITH_UTF8PROC
 
-TEST(GgufTokenizer, ByteLevelMergesAndAddedTokens) {
+TEST(GgufTokenizer, ByteLevelMergesAndAddedTokensAreWritten) {
   const auto trained = bpe::train_byte_bpe([](const auto& take) { take("ab ab ab cab cab"); }, {.vocab_size = 300});
   Json file = Json::parse(trained->plain_file());
   const auto size = static_cast<std::int32_t>(trained->vocab_size());

@@ -1,4 +1,4 @@
-// ringmaster export and import, and what a run of imported weights is good for.
+// `ringmaster export` and `import`, and uses of imported weights.
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
@@ -13,7 +13,7 @@ class HfCommands : public Runs {
     EXPECT_EQ(f.code, code) << f.output;
     EXPECT_NE(f.output.find(part), std::string::npos) << part << " not in: " << f.output;
   }
-  // The loss before anything was learned.
+  // Returns the loss of the first step, before any training.
   std::string first_loss(const std::string& run, const std::vector<std::string>& more) {
     std::vector<std::string> all = {"model.positions=rope", "model.norm=rms", "model.mlp=swiglu",
                                     "model.dropout=0",      "train.steps=1",  "model.tied_embeddings=true"};
@@ -24,8 +24,8 @@ class HfCommands : public Runs {
   }
 };
 
-// Before what else is missing, where a model is asked for that is not here.
-TEST_F(HfCommands, ANameOnHuggingFaceIsAnsweredWithHowToGetIt) {
+// A model that is not on disk is reported before other missing options.
+TEST_F(HfCommands, ANameOnHuggingFaceIsRefusedWithTheDownloadCommand) {
   for (const std::vector<std::string>& more : {std::vector<std::string>{}, {"--output", path("x")}}) {
     std::vector<std::string> words{"import", "NoSuchOwner/model-1b"};
     words.insert(words.end(), more.begin(), more.end());
@@ -53,8 +53,8 @@ TEST_F(HfCommands, ImportedWeightsAreTrainedAndSampled) {
   expect(ring({"checkpoint", "verify", path("again")}), 0, "ok ");
 }
 
-// Published settings of generation apply in generate, in a run that begins with the weights, and after it resumes.
-TEST_F(HfCommands, TextsEndAndAreDrawnAsPublished) {
+// Published generation settings apply in `generate`, in a run that starts from the weights, and after the run resumes.
+TEST_F(HfCommands, TextsEndAndAreSampledAsPublished) {
   first_loss("books", {"train.steps=30"});
   ASSERT_EQ(ring({"export", path("books"), "--output", path("hf")}).code, 0);
   const auto generate = [&](const std::string& run, std::vector<std::string> more) {
@@ -116,7 +116,7 @@ TEST_F(HfCommands, TheOutputsNameChoosesTheFormat) {
   EXPECT_TRUE(fs::exists(path("v1.gguf.d/config.json")));
 }
 
-TEST_F(HfCommands, SayWhatIsNotPossible) {
+TEST_F(HfCommands, ImpossibleUsesAreRefused) {
   first_loss("books", {"train.steps=2"});
   ASSERT_EQ(ring({"export", path("books"), "--output", path("hf"), "--dtype", "bf16"}).code, 0);
   ASSERT_EQ(ring({"import", path("hf"), "--output", path("again")}).code, 0);
@@ -138,7 +138,7 @@ TEST_F(HfCommands, SayWhatIsNotPossible) {
   expect(run_process(train("d", {"run.init_from=a-b/C-1.5B"})), 1, import);
 }
 
-TEST_F(HfCommands, APublishedModelInPlaceOfARunIsAnsweredWithItsImport) {
+TEST_F(HfCommands, APublishedModelGivenAsARunIsRefusedWithTheImportCommand) {
   fs::create_directories(path("model-1b"));
   std::ofstream(path("model-1b/config.json")) << R"({"model_type": "llama"})";
   const std::string import = "ringmaster import " + path("model-1b") + " --output runs/model-1b";
@@ -149,7 +149,7 @@ TEST_F(HfCommands, APublishedModelInPlaceOfARunIsAnsweredWithItsImport) {
   expect(ring({"generate", path("model-1b") + "/"}), 1, path("model-1b") + "/ --output runs/model-1b");
 }
 
-TEST_F(HfCommands, AFolderIsATokenizer) {
+TEST_F(HfCommands, AFolderMayBeGivenAsTheTokenizer) {
   first_loss("books", {"train.steps=2"});
   expect(ring({"data", "prepare", "--input", path("text.txt"), "--tokenizer", path("books"), "--output", path("b.h5")}),
          0, "bytes, 257 tokens");

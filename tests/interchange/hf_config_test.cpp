@@ -1,4 +1,4 @@
-// config.json in and out, and what is refused, by name.
+// Reading and writing config.json, and settings that are refused by name.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-// As published ones are: what is asked for, a little of what is not, and null where nothing is meant.
+// A file like published ones: the keys that are needed, some that are not, and null for unset keys.
 json llama() {
   return json::parse(R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 128256,
     "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32,
@@ -66,14 +66,14 @@ TEST(HfConfig, ReadsTheNewFormsOfRope) {
   j.erase("rope_scaling");
   j.erase("rope_theta");
   EXPECT_EQ(to_yaml(parse(j).model), to_yaml(parse(llama()).model));
-  j["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};  // as it was before rope_type
+  j["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};  // the form before rope_type existed
   j.erase("rope_parameters");
   EXPECT_EQ(parse(j).model.rope.scaling, RopeScaling::linear);
   EXPECT_EQ(parse(j).model.rope.theta, 10000);
 }
 
-// transformers 5.24 takes rope_scaling where a file has both, with the rope_theta beside it.
-TEST(HfConfig, OfTwoSectionsOfRopeTheScalingCounts) {
+// If a file has both sections, transformers 5.24 uses rope_scaling, with the rope_theta beside it.
+TEST(HfConfig, IfBothSectionsOfRopeAreGivenRopeScalingCounts) {
   json j = llama();
   j["rope_theta"] = 1e6;
   j["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32}};
@@ -83,7 +83,7 @@ TEST(HfConfig, OfTwoSectionsOfRopeTheScalingCounts) {
   EXPECT_EQ(rope.factor, 4);
   EXPECT_EQ(rope.original_context, 32);
   EXPECT_EQ(rope.theta, 1e6);
-  j["rope_scaling"] = json::object();  // none
+  j["rope_scaling"] = json::object();  // an empty section means no scaling
   EXPECT_EQ(parse_hf_config(j.dump(), "config.json").model.rope.scaling, RopeScaling::none);
   j["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 5e5}};
   EXPECT_NE(error_of([&] { parse_hf_config(j.dump(), "config.json"); }).find("rope_parameters"), std::string::npos);
@@ -107,7 +107,7 @@ TEST(HfConfig, ReadsYarn) {
   EXPECT_EQ(parse(j).model.rope.attention_factor, 0.8);
 }
 
-// transformers 5.24: the model's key has precedence over the section's.
+// In transformers 5.24, the model's key has precedence over that of the section.
 TEST(HfConfig, ReadsTheOriginalContextBesideTheSection) {
   json j = llama();
   j.erase("rope_parameters");
@@ -123,8 +123,8 @@ TEST(HfConfig, ReadsTheOriginalContextBesideTheSection) {
   EXPECT_NE(error_of([&] { parse(j); }).find("original_max_position_embeddings: 129"), std::string::npos);
 }
 
-// As transformers, which looks at no other key.
-TEST(HfConfig, ReadsDynamicWithTheContextThatItHas) {
+// The context is read as in transformers, which ignores all other keys.
+TEST(HfConfig, ReadsTheContextOfDynamicScaling) {
   json j = qwen3();
   j["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", 2.0}, {"original_max_position_embeddings", 17}};
   const ModelConfig m = parse(j).model;
@@ -133,7 +133,7 @@ TEST(HfConfig, ReadsDynamicWithTheContextThatItHas) {
   EXPECT_EQ(m.rope.original_context, j["max_position_embeddings"]);
   EXPECT_EQ(m.context, j["max_position_embeddings"]);
   ModelConfig trained = m;
-  trained.context = 64;  // shorter than what its positions are good for
+  trained.context = 64;  // shorter than the context of its positions
   const json again = json::parse(hf_config(Family::qwen3, trained.resolved(), FloatType::f32, {}));
   EXPECT_EQ(again["max_position_embeddings"], j["max_position_embeddings"]);
 }
@@ -149,10 +149,10 @@ TEST(HfConfig, WritesDropoutUnderTheNamesOfTheFamily) {
   EXPECT_EQ(written(Family::gpt2, gpt2())["resid_pdrop"], 0.125);
 }
 
-TEST(HfConfig, ReadsWhatOtherFamiliesAdd) {
+TEST(HfConfig, ReadsTheKeysOfOtherFamilies) {
   const ModelConfig q = parse(qwen3()).model;
   EXPECT_TRUE(q.qk_norm);
-  EXPECT_EQ(q.head_dim, 128);  // the family's own, beside width / heads
+  EXPECT_EQ(q.head_dim, 128);  // the family's own size, which differs from width / heads
   EXPECT_EQ(q.attention.kind, "dense");
   json j = qwen3();
   j.update({{"use_sliding_window", true}, {"sliding_window", 4096}, {"max_window_layers", 26}});
@@ -161,7 +161,7 @@ TEST(HfConfig, ReadsWhatOtherFamiliesAdd) {
   EXPECT_EQ(parse(j).model.attention_layers[0].attention.window, 4096);
   json m = llama();
   m.update({{"model_type", "mistral"}, {"architectures", {"MistralForCausalLM"}}});
-  EXPECT_EQ(parse(m).model.attention.window, 4096);  // what transformers takes where the key is missing
+  EXPECT_EQ(parse(m).model.attention.window, 4096);  // the default of transformers if the key is missing
   m["sliding_window"] = nullptr;
   EXPECT_EQ(parse(m).model.attention.kind, "dense");
   const ModelConfig g = parse(gpt2()).model.resolved();
@@ -258,7 +258,7 @@ const Refusal kRefusals[] = {
 INSTANTIATE_TEST_SUITE_P(Keys, HfConfigRefuses, testing::ValuesIn(kRefusals),
                          [](const auto& test) { return test.param.name; });
 
-TEST(HfConfig, RefusesWhatIsNoJson) {
+TEST(HfConfig, RefusesInvalidJson) {
   EXPECT_TRUE(contains(error_of([] { parse_hf_config("{", "c"); }), "c cannot be read as JSON"));
   EXPECT_TRUE(contains(error_of([] { parse_hf_config("[]", "c"); }), "c: expected a JSON object"));
   EXPECT_TRUE(contains(error_of([] { parse_hf_config(std::string(40, '['), "c"); }), "levels deep"));

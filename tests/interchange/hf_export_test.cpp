@@ -1,4 +1,4 @@
-// Exports beside the weights: first and padding tokens, and the context.
+// Files that exports write beside the weights: begin-of-text and padding tokens, and the context.
 #include <gtest/gtest.h>
 
 #include "evaluate/generation_config.h"
@@ -10,8 +10,8 @@
 namespace ring::test {
 namespace {
 
-// A folder that names no first token gets none: a chat template would write it.
-TEST_F(Hf, TokensThatBeginAndPadTextsAreThoseOfTheSource) {
+// A folder that names no begin-of-text token gets none: a chat template would write it.
+TEST_F(Hf, BeginAndPaddingTokensAreThoseOfTheSource) {
   export_to_hf(path("run").string(), path("own").string(), {});
   for (const char* file : {"config.json", "generation_config.json"})
     EXPECT_TRUE(json_in(path("own") / file).at("bos_token_id").is_null()) << file << " of a tokenizer made here";
@@ -38,8 +38,8 @@ TEST_F(Hf, TokensThatBeginAndPadTextsAreThoseOfTheSource) {
     }
 }
 
-// The model file has a bos_id whether texts begin with it or not.
-TEST_F(Hf, TheFirstTokenOfSentencePieceIsThatOfTheWeights) {
+// The model file has a bos_id whether or not texts begin with it.
+TEST_F(Hf, TheBeginTokenOfSentencePieceIsThatOfTheWeights) {
   const TextSource text = [](const auto& take) {
     for (int i = 0; i < 200; ++i) take(str("the rain number ", i * i, " stays mainly in the plain of Spain, ", i));
   };
@@ -61,7 +61,7 @@ TEST_F(Hf, TheFirstTokenOfSentencePieceIsThatOfTheWeights) {
   EXPECT_EQ(first(), t->piece(300));
 }
 
-// Weights know the context of the model that they were tuned from, however short the texts of the tuning.
+// Weights support the context of the model that they were tuned from, even if the texts of the tuning were shorter.
 TEST_F(Hf, AnExportNamesTheLongestContextOfTheRunAndItsBases) {
   const auto tuned = [&](const std::string& name, std::int64_t context, const std::string& from) {
     Config c = config_;
@@ -74,7 +74,7 @@ TEST_F(Hf, AnExportNamesTheLongestContextOfTheRunAndItsBases) {
     fs::remove_all(path("out"));
     const Exported e = export_to_hf(path(name).string(), path("out").string(), {.stopped = {}, .context = context});
     return std::pair(json_in(path("out") / "config.json").at("max_position_embeddings").get<std::int64_t>(),
-                     e.notes.front());  // another one is of the tokenizer
+                     e.notes.front());  // the other note is about the tokenizer
   };
   tuned("tuned", 16, path("run").string());
   tuned("twice", 8, path("tuned").string());
@@ -102,7 +102,7 @@ TEST_F(Hf, AnExportNamesTheLongestContextOfTheRunAndItsBases) {
       << exported("tuned").second;
 }
 
-TEST_F(Hf, AnExportNamesNoContextThatPositionsDoNotHave) {
+TEST_F(Hf, AnExportNamesNoContextBeyondItsPositions) {
   const auto exported = [&](const std::string& model, std::int64_t own, std::int64_t context) {
     fs::remove_all(path("m"));
     fs::remove_all(path("out"));
@@ -130,7 +130,7 @@ TEST_F(Hf, AnExportNamesNoContextThatPositionsDoNotHave) {
 
 #ifdef RING_WITH_UTF8PROC
 
-TEST_F(Hf, ATokenizerConfigHasTheFirstTokenOfItsSource) {
+TEST_F(Hf, ATokenizerConfigHasTheBeginTokenOfItsSource) {
   const auto t = bpe::train_byte_bpe([](const auto& take) { take("ab ab ab ab"); }, {.vocab_size = 300});
   const auto exported = [&](const std::string& config) {
     const auto named = json_tokenizer(t->plain_file(), "t.json", config);

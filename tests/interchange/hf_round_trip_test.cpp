@@ -1,5 +1,5 @@
-// Weights out and in again: every family keeps every bit, from a checkpoint of any layout, and nothing half-written
-// stays.
+// Exports and imports of weights: bit-identical for every family, from checkpoints of any layout, and without partial
+// files after an error.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ Tensor weight(const fs::path& checkpoint, const Manifest& m, const std::string& 
   return read_tensor(checkpoint, m, name, {shape.size() == 2 ? Shape{0, 0} : Shape{0}, shape});
 }
 
-// Names, shapes and bits.
+// Compares names, shapes and bits.
 void expect_equal(const fs::path& a, const fs::path& b) {
   const Manifest one = read_manifest(a), other = read_manifest(b);
   ASSERT_EQ(one.tensors.size(), other.tensors.size());
@@ -70,7 +70,7 @@ TEST_F(Hf, ExportsACheckpointOfAnyLayout) {
     EXPECT_EQ(read_text(path("a") / name), read_text(path("b") / name)) << name;
 }
 
-TEST_F(Hf, RoundsToTheTypeAskedFor) {
+TEST_F(Hf, RoundsToTheRequestedType) {
   for (const FloatType type : {FloatType::bf16, FloatType::f16}) {
     const std::string out = path(str(safetensors_name(type))).string(), run = out + "-run";
     export_to_hf(path("run").string(), out, {.type = type, .max_bytes = 1 << 30, .stopped = {}});
@@ -89,7 +89,7 @@ TEST_F(Hf, RoundsToTheTypeAskedFor) {
   }
 }
 
-TEST_F(Hf, LeavesNothingBehindWhereItFails) {
+TEST_F(Hf, LeavesNothingBehindOnFailure) {
   EXPECT_TRUE(
       contains(export_error({.type = {}, .max_bytes = 1, .stopped = [] { return true; }}), "stopped by a signal"));
   EXPECT_EQ(entries(), 1u);
@@ -103,7 +103,7 @@ TEST_F(Hf, LeavesNothingBehindWhereItFails) {
   EXPECT_EQ(entries(), 2u);
 }
 
-// Writes the folder's safetensors again, with some of its values changed.
+// Rewrites the folder's safetensors file with changed contents.
 void rewrite(const fs::path& folder, const std::function<void(std::string& header, std::string& data)>& change) {
   const fs::path file = folder / kSafetensorsName;
   const std::string whole = read_text(file);
@@ -147,20 +147,20 @@ TEST_F(Hf, RefusesValuesThatAreNotFinite) {
   EXPECT_FALSE(fs::exists(path("new")));
 }
 
-TEST_F(Hf, AHeadThatIsTiedMayBeThereTwice) {
+TEST_F(Hf, ATiedHeadMayBeStoredTwice) {
   export_to_hf(path("run").string(), path("out").string(), {});
   std::string config = read_text(path("out") / "config.json");
   replace(config, "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
   replace_text(path("out") / "config.json", config);
   EXPECT_TRUE(contains(import_error(), "lm_head.weight differs from model.embed_tokens.weight")) << import_error();
   rewrite(path("out"), [](std::string&, std::string& data) {
-    const std::size_t table = 300 * 64 * 4;  // first and last of the file
+    const std::size_t table = 300 * 64 * 4;  // the first and the last tensor of the file
     data.replace(data.size() - table, table, data.substr(0, table));
   });
   EXPECT_EQ(import_error(), "");
 }
 
-TEST_F(Hf, OldPrefixesAndBuffersOfGpt2) {
+TEST_F(Hf, OldPrefixesAndBuffersOfGpt2AreAccepted) {
   Config config = config_with(model_named("Gpt2"));
   const fs::path run = path("gpt2");
   fs::create_directories(run);
@@ -177,7 +177,7 @@ TEST_F(Hf, OldPrefixesAndBuffersOfGpt2) {
   expect_equal(original, first_checkpoint(path("new")));
 }
 
-TEST_F(Hf, WithoutATokenizerNothingCanBeWritten) {
+TEST_F(Hf, WithoutATokenizerNoTextCanBeGenerated) {
   export_to_hf(path("run").string(), path("out").string(), {});
   EXPECT_EQ(open_session(path("run").string(), {.threads = 1, .device = DeviceChoice::cpu}).tokenizer->kind(), "bytes");
   fs::remove(path("out") / "tokenizer.rmt");
@@ -192,8 +192,8 @@ TEST_F(Hf, WithoutATokenizerNothingCanBeWritten) {
             "bytes");
 }
 
-// Rotary positions know any context, learned ones their own.
-TEST_F(Hf, TextsMayHaveAnotherContext) {
+// Rotary positions support any context, learned positions only their own.
+TEST_F(Hf, TextsMayHaveADifferentContext) {
   const Session s = open_session(path("run").string(), {.threads = 1, .device = DeviceChoice::cpu, .context = 77});
   EXPECT_EQ(s.model->config().context, 77);
   EXPECT_EQ(s.config.model.context, 77);
@@ -209,7 +209,7 @@ TEST_F(Hf, TextsMayHaveAnotherContext) {
       << error;
 }
 
-TEST_F(Hf, ATokenizerThatIsNotTheModels) {
+TEST_F(Hf, ATokenizerThatDoesNotFitTheModelIsRefused) {
   export_to_hf(path("run").string(), path("out").string(), {});
   std::string many;
   for (int c = 0x100; c < 0x100 + 400; ++c)
@@ -220,7 +220,7 @@ TEST_F(Hf, ATokenizerThatIsNotTheModels) {
       << import_error();
 }
 
-TEST_F(Hf, EndsOfTextsAndHowTheyAreDrawnGoInAndOut) {
+TEST_F(Hf, EndTokensAndSamplingAreImportedAndExported) {
   export_to_hf(path("run").string(), path("out").string(), {});
   const nlohmann::json published = {{"bos_token_id", 5}, {"eos_token_id", {10, 256}}, {"pad_token_id", 3},
                                     {"do_sample", true}, {"temperature", 0.6},        {"top_p", 0.9},
@@ -236,7 +236,7 @@ TEST_F(Hf, EndsOfTextsAndHowTheyAreDrawnGoInAndOut) {
   EXPECT_EQ(s.top_p, 0.9);
   EXPECT_EQ(s.top_k, 20);
   EXPECT_EQ(s.repetition_penalty, 1.1);
-  // A run that begins with these weights has the file, too.
+  // A run that starts from these weights also has the file.
   fs::create_directories(path("tuned"));
   const RunDirectory tuned(path("tuned").string());
   keep_generation_config(tuned, first_checkpoint(path("new")).string());
@@ -251,7 +251,7 @@ TEST_F(Hf, EndsOfTextsAndHowTheyAreDrawnGoInAndOut) {
   EXPECT_EQ(again, published);
 }
 
-TEST_F(Hf, EndsOfConfigJsonCountWhereNothingElseSaysThem) {
+TEST_F(Hf, EndTokensOfConfigJsonCountIfNoOtherFileHasThem) {
   export_to_hf(path("run").string(), path("out").string(), {});
   fs::remove(path("out") / "generation_config.json");
   nlohmann::json config = json_in(path("out") / "config.json");
@@ -307,7 +307,7 @@ TEST_F(Hf, ATokenizerThatCannotBeReadIsRefused) {
 
 #ifdef RING_WITH_UTF8PROC
 
-// A base model ends texts with one token, and answers that it learned with another: an export stops at both.
+// The base model ends texts with one token, and was tuned to end answers with another: an export stops at both.
 TEST_F(Hf, ExportsOfATunedModelStopAtTheEndOfAnswers) {
   const auto base = bpe::train_byte_bpe([](const auto& take) { take("ab ab ab ab"); }, {.vocab_size = 300});
   nlohmann::json file = nlohmann::json::parse(base->plain_file());
@@ -323,7 +323,7 @@ TEST_F(Hf, ExportsOfATunedModelStopAtTheEndOfAnswers) {
   EXPECT_EQ(json_in(path("out") / "config.json").at("eos_token_id"), both);
   export_to_gguf(path("run").string(), path("out.gguf").string(), {});
   const std::string gguf = read_text(path("out.gguf"), 1 << 30);
-  const std::string key = "tokenizer.ggml.eot_token_id";  // behind it its type, u32, and the value
+  const std::string key = "tokenizer.ggml.eot_token_id";  // followed by its type, u32, and the value
   const std::size_t at = gguf.find(key);
   ASSERT_NE(at, std::string::npos);
   const std::string value{'\4', 0, 0, 0, static_cast<char>((first + 1) & 255), static_cast<char>((first + 1) >> 8),
@@ -331,7 +331,7 @@ TEST_F(Hf, ExportsOfATunedModelStopAtTheEndOfAnswers) {
   EXPECT_EQ(gguf.substr(at + key.size(), 8), value);
 }
 
-TEST_F(Hf, ATokenizerJsonComesOutAsItWentIn) {
+TEST_F(Hf, ATokenizerJsonIsExportedUnchanged) {
   const auto t = bpe::train_byte_bpe([](const auto& take) { take("ab ab ab ab"); }, {.vocab_size = 300});
   save_tokenizer(*t, (path("run") / "tokenizer.rmt").string());
   export_to_hf(path("run").string(), path("out").string(), {});
@@ -340,13 +340,13 @@ TEST_F(Hf, ATokenizerJsonComesOutAsItWentIn) {
   EXPECT_EQ(said.at("tokenizer_class"), "PreTrainedTokenizerFast");
   EXPECT_EQ(said.at("eos_token"), "<|endoftext|>");
   EXPECT_EQ(nlohmann::json::parse(read_text(path("out") / "config.json")).at("eos_token_id"), 0);
-  fs::remove(path("out") / "tokenizer.rmt");  // published folders have none
+  fs::remove(path("out") / "tokenizer.rmt");  // published folders do not have this file
   EXPECT_TRUE(import_from_hf(path("out").string(), path("new").string(), {}).notes.empty());
   EXPECT_EQ(open_session(path("new").string(), {.threads = 1, .device = DeviceChoice::cpu}).tokenizer->hash(),
             t->hash());
 }
 
-TEST_F(Hf, ChatTemplatesGoOutAndIn) {
+TEST_F(Hf, ChatTemplatesAreExportedAndImported) {
   const auto t = bpe::train_byte_bpe([](const auto& take) { take("ab ab ab ab"); }, {.vocab_size = 300});
   save_tokenizer(*t, (path("run") / "tokenizer.rmt").string());
   const chat::Format format{"{{ messages }}\n", {{"bos_token", "a"}, {"eos_token", "<|endoftext|>"}}};
@@ -356,7 +356,7 @@ TEST_F(Hf, ChatTemplatesGoOutAndIn) {
   EXPECT_EQ(said.at("chat_template"), format.source);
   EXPECT_EQ(said.at("bos_token"), "a");
   for (const char* own : {"tokenizer.rmt", "chat_template.json"})
-    fs::remove(path("out") / own);  // nobody else has them
+    fs::remove(path("out") / own);  // published folders do not have these files
   EXPECT_TRUE(import_from_hf(path("out").string(), path("new").string(), {}).notes.empty());
   const auto again = chat_format_of(origin_of(find_checkpoint(path("new").string())));
   EXPECT_EQ(again.source, format.source);
@@ -367,7 +367,7 @@ TEST_F(Hf, ChatTemplatesGoOutAndIn) {
   EXPECT_EQ(chat_format_of(origin_of(find_checkpoint(path("other").string()))).source, "");
 }
 
-TEST_F(Hf, ATokenizerJsonThatIsNotReadIsNamed) {
+TEST_F(Hf, AnUnsupportedTokenizerJsonIsNamed) {
   export_to_hf(path("run").string(), path("out").string(), {});
   fs::remove(path("out") / "tokenizer.rmt");
   write_text(path("out") / "tokenizer.json", R"({"decoder": {"type": "Fuse"}, "model": {"type": "WordPiece"}})");

@@ -1,5 +1,5 @@
 #pragma once
-// Small models of every published family, and a run of one to export and import.
+// Small models of every published family, and a run of one model to export and import.
 
 #include <gtest/gtest.h>
 
@@ -112,7 +112,7 @@ class Hf : public testing::Test {
   std::string import_error(const ImportOptions& options = {}) const {
     return error_of([&] { import_from_hf(path("out").string(), path("new").string(), options); });
   }
-  // Nothing beside what was there before, whatever it is called.
+  // Returns the number of entries in the folder, whatever their names.
   std::size_t entries() const {
     return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder_.path()), fs::directory_iterator()));
   }
