@@ -13,8 +13,7 @@ namespace ring {
 void MixtureEntry::fields(Fields& f) {
   f("path", path, "corpus (.h5) made by 'ringmaster data prepare'", non_empty(), rank_local());
   f("weight", weight,
-    "share of the samples relative to the other weights; 0: none; a list [[tokens, weight], ...] changes it at token "
-    "counts",
+    "share of the samples, relative to the other weights (0: none), or a list [[tokens, weight], ...]",
     in_range(0, 1e9), by_tokens(weights));
   f("name", name, "name in metrics; empty: the file's name without its ending");
 }
@@ -60,16 +59,11 @@ std::vector<std::string> names_of(const std::vector<MixtureEntry>& mixture) {
 
 void PackingConfig::fields(Fields& f) {
   f("documents", documents,
-    "tokens attend only within their document, and positions restart in each; false: samples are windows of "
-    "the token stream, and attention crosses documents");
-  f("align", align,
-    "with documents: true, each document starts at a multiple of this in its sample, after padding; set it to the "
-    "largest segment or block of dilated and block-sparse attention; 1: no padding",
+    "true: attention and positions stay within documents; false: samples are windows of the token stream");
+  f("align", align, "with documents: true, each document starts at a multiple of this, after padding; 1: no padding",
     in_range(1, 1 << 30));
   f("best_fit", best_fit,
-    "documents packed at a time, in corpus order, such as 1024: best-fit-decreasing bin packing splits none that "
-    "fits into a sample and pads the rest of each sample; with documents: false attention crosses them, but targets "
-    "do not; 0: documents are split where a sample is full",
+    "documents that best-fit packing places at a time, such as 1024; 0: split them where a sample is full",
     in_range(0, 1 << 16));
 }
 
@@ -82,7 +76,7 @@ void DataConfig::fields(Fields& f) {
     rank_local());  // the corpora's contents are compared instead
   f("mixture", mixture, "several corpora and their weights, instead of path", at_most_items(1024));
   f("validation_batches", validation_batches,
-    "batches of train.batch_size sequences per evaluation, spread over the validation set; 0: the whole set",
+    "batches of train.batch_size sequences per evaluation, spread evenly; 0: the whole validation set",
     in_range(0, (std::int64_t{1} << 31) - 1));
   f("prefetch", prefetch, "micro-batches that a background thread reads ahead; 0: read on demand", in_range(0, 1024),
     rank_local());
