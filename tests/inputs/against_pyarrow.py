@@ -149,7 +149,7 @@ def refuse(program, folder):
     expect({"text": ["a", None]}, ["bad.parquet: row 2: ", "is a JSON null, no text"])
     expect({"text": pa.array([1, 2], pa.timestamp("s"))}, ["row 1: ", "is a JSON binary, no text"])
     expect({"text": pa.array([b"a", b"\xff"])}, ["row 2: ", "is a JSON binary, no text"])
-    expect({"text": [["a"]]}, ["row 1: ", "is a JSON array, no text"])
+    expect({"text": [["a"]]}, ["row 1: ", "is a JSON array, not a string"])
     expect({"prompt": ["a"]}, ["row 1: ", "no 'completion'"],
            ["--prompt-field", "prompt", "--completion-field", "completion"])
     expect({"messages": [[{"role": "user"}]]}, ["row 1: ", "'messages' of this record: "],
