@@ -146,9 +146,9 @@ def refuse(program, folder):
         program.refused(path, parts, options)
 
     expect({"id": [1], "body": ["a"]}, ["bad.parquet: row 1: ", "no 'text'", "its members are: id, body", "--text-field"])
-    expect({"text": ["a", None]}, ["bad.parquet: row 2: ", "is a JSON null, no text"])
-    expect({"text": pa.array([1, 2], pa.timestamp("s"))}, ["row 1: ", "is a JSON binary, no text"])
-    expect({"text": pa.array([b"a", b"\xff"])}, ["row 2: ", "is a JSON binary, no text"])
+    expect({"text": ["a", None]}, ["bad.parquet: row 2: ", "is a JSON null, not a string"])
+    expect({"text": pa.array([1, 2], pa.timestamp("s"))}, ["row 1: ", "is a JSON binary, not a string"])
+    expect({"text": pa.array([b"a", b"\xff"])}, ["row 2: ", "is a JSON binary, not a string"])
     expect({"text": [["a"]]}, ["row 1: ", "is a JSON array, not a string"])
     expect({"prompt": ["a"]}, ["row 1: ", "no 'completion'"],
            ["--prompt-field", "prompt", "--completion-field", "completion"])
