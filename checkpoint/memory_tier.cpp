@@ -16,7 +16,7 @@
 #include "core/log.h"
 #include "core/page_lock.h"
 #include "core/storage.h"
-#include "job/worker_page.h"
+#include "job/worker_status.h"
 
 namespace ring {
 namespace {
@@ -107,7 +107,7 @@ void check_regions(const Manifest& m, const State& state) {
 
 }  // namespace
 
-MemoryTier::MemoryTier(const KeptFiles& files, std::string identity, std::string key)
+MemoryTier::MemoryTier(const AgentMemoryFiles& files, std::string identity, std::string key)
     : identity_(std::move(identity)), key_(std::move(key)) {
   for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].file = files[i];
 }
@@ -187,7 +187,7 @@ std::uint64_t MemoryTier::bytes() const {
   return total;
 }
 
-Snapshot MemoryTier::take(const State& state, const Stream& stream) {
+Snapshot MemoryTier::take_snapshot(const State& state, const Stream& stream) {
   if (1 - latest_ != held_) latest_ = 1 - latest_;
   Slot& slot = slots_[static_cast<std::size_t>(latest_)];
   set_header(slot.map, {});
@@ -207,7 +207,7 @@ void MemoryTier::seal(const Snapshot& snapshot, std::int64_t step, const std::st
   set_header(slot.map, {kMagic, end, text.size()});
 }
 
-void MemoryTier::forget() {
+void MemoryTier::invalidate() {
   for (const Slot& slot : slots_)
     if (slot.map)
       set_header(slot.map, {});
@@ -216,11 +216,11 @@ void MemoryTier::forget() {
 }
 
 std::unique_ptr<MemoryTier> open_memory_tier(const std::vector<std::string>& facts) {
-  const std::optional<KeptFiles> files = kept_files();
+  const std::optional<AgentMemoryFiles> files = agent_memory_files();
   if (!files) return nullptr;
   std::string all;
   for (const std::string& fact : facts) all += str(fact.size(), " ", fact);
-  return std::make_unique<MemoryTier>(*files, hash_of(all), own_page().kept_key.data());
+  return std::make_unique<MemoryTier>(*files, hash_of(all), own_status().kept_key.data());
 }
 
 bool reserve_together(MemoryTier& tier, const State& state, const Stream& stream, Communicator& host) {

@@ -1,5 +1,5 @@
 #pragma once
-// Keeps this rank's newest snapshots in memory of the launcher (job/kept_memory.h). If a worker dies, only the steps
+// Keeps this rank's newest snapshots in memory of the launcher (job/agent_memory.h). If a worker dies, only the steps
 // since the last snapshot are lost, and no file is read.
 //
 // There are two slots, each an in-memory file: the bytes of all tensors, then a signed manifest of this rank's part
@@ -18,7 +18,7 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/state.h"
 #include "comm/communicator.h"
-#include "job/kept_memory.h"
+#include "job/agent_memory.h"
 #include "job/secret.h"
 
 namespace ring {
@@ -27,7 +27,7 @@ class MemoryTier {
  public:
   // identity: hash of what must match for a snapshot to be used: settings, data, program, rank and number of ranks.
   // key: signs the manifests, so that snapshots of other jobs are rejected.
-  MemoryTier(const KeptFiles& files, std::string identity, std::string key);
+  MemoryTier(const AgentMemoryFiles& files, std::string identity, std::string key);
 
   // Returns the steps that can be loaded, ascending: snapshots that are complete, have this identity, and whose hashes
   // match. Warns about damaged ones.
@@ -44,14 +44,14 @@ class MemoryTier {
   void clear();                 // frees the memory of both slots, with their snapshots
   std::uint64_t bytes() const;  // host memory that both slots occupy
 
-  // Takes a snapshot into the slot with the older one, which is no longer valid, but never into the slot that hold()
-  // protects. Requires reserve(). Otherwise like State::snapshot(). The snapshot becomes valid when seal() returns.
-  // seal() may run on any thread, but must return before the next take().
-  Snapshot take(const State&, const Stream&);
+  // Takes a snapshot into the slot with the older one, which is no longer valid, but never into the slot that
+  // protect_latest() protects. Requires reserve(). Otherwise like State::snapshot(). The snapshot becomes valid when
+  // seal() returns. seal() may run on any thread, but must return before the next take().
+  Snapshot take_snapshot(const State&, const Stream&);
   void seal(const Snapshot&, std::int64_t step, const std::string& metadata);
-  void hold() { held_ = latest_; }  // protects the latest snapshot while a checkpoint is written from it
-  void release() { held_ = -1; }
-  void forget();  // invalidates both snapshots, for example after the run was rewound
+  void protect_latest() { held_ = latest_; }  // protects the latest snapshot while a checkpoint is written from it
+  void unprotect() { held_ = -1; }
+  void invalidate();  // invalidates both snapshots, for example after the run was rewound
 
  private:
   struct Slot {

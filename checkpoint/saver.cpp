@@ -10,7 +10,7 @@
 #include "comm/host.h"
 #include "core/clock.h"
 #include "core/log.h"
-#include "job/worker_page.h"
+#include "job/worker_status.h"
 
 namespace ring {
 namespace {
@@ -79,37 +79,38 @@ void Saver::reserve(const State& state, const Stream& stream) try {
 }
 
 // Returns the live tensors if copies() is 0, else a copy, which is kept in the tier if Saving::keeps.
-Saver::SharedSnapshot Saver::take(const State& state, const Stream& stream, std::int64_t step,
-                                  const std::string& metadata) {
+Saver::SharedSnapshot Saver::take_snapshot(const State& state, const Stream& stream, std::int64_t step,
+                                           const std::string& metadata) {
   if (parts_.saving.copies() == 0) return std::make_shared<const Snapshot>(state.live(stream));
   if (!parts_.saving.keeps)
     return std::make_shared<const Snapshot>(take_together([&] { return state.snapshot(stream, &room_); }, mesh_));
   wait_for_seal();
-  const auto snapshot = std::make_shared<const Snapshot>(parts_.tier->take(state, stream));
+  const auto snapshot = std::make_shared<const Snapshot>(parts_.tier->take_snapshot(state, stream));
   sealed_ = std::async(async() ? std::launch::async : std::launch::deferred,
                        [tier = parts_.tier, snapshot, step, metadata] { seal(*tier, *snapshot, step, metadata); });
   if (!async()) sealed_.wait();
   return snapshot;
 }
 
-KeptOutcome Saver::keep(const State& state, const Stream& stream, std::int64_t step, const std::string& metadata) {
+AgentSaveOutcome Saver::save_to_agent(const State& state, const Stream& stream, std::int64_t step,
+                                      const std::string& metadata) {
   const double asked = seconds_now();
   wait_for_seal();
-  KeptOutcome outcome{.bytes = state.bytes(), .waited_seconds = seconds_now() - asked};
-  outcome.copied = take(state, stream, step, metadata)->copied();
+  AgentSaveOutcome outcome{.bytes = state.bytes(), .waited_seconds = seconds_now() - asked};
+  outcome.copied = take_snapshot(state, stream, step, metadata)->copied();
   outcome.stall_seconds = seconds_now() - asked;
   return outcome;
 }
 
-void Saver::forget_kept() {
+void Saver::discard_agent_saves() {
   wait_for_seal();
-  if (parts_.tier) parts_.tier->forget();
+  if (parts_.tier) parts_.tier->invalidate();
 }
 
 Saver::Job Saver::job(const State& state, const Stream& stream, std::int64_t step, const std::string& metadata,
                       const Retention& keep, Event& copied) {
-  SharedSnapshot snapshot = take(state, stream, step, metadata);
-  if (parts_.saving.keeps) parts_.tier->hold();
+  SharedSnapshot snapshot = take_snapshot(state, stream, step, metadata);
+  if (parts_.saving.keeps) parts_.tier->protect_latest();
   copied = snapshot->copied();
   return [folder = folder_, step, metadata, keep, group = group(), snapshot = std::move(snapshot), sealed = sealed_] {
     if (sealed.valid()) sealed.wait();
@@ -123,8 +124,8 @@ double Saver::patience() const { return std::max(parts_.patience_seconds, kPatie
 // Waits for the previous save. Returns "" if no rank works on it any more, or, when patience is over, the ranks that
 // do. Each poll counts as progress for the watchdog, since this wait has a limit of its own. Collective.
 std::string Saver::wait_with_patience() const {
-  for (; working() && seconds_now() < began_ + patience(); written_.wait_for(kLook)) ++own_page().phases;
-  const std::string own = !working() ? "" : exchanging_ ? "-" : str("+", to_string(own_page().writing.load()));
+  for (; is_writing() && seconds_now() < began_ + patience(); written_.wait_for(kLook)) ++own_status().phases;
+  const std::string own = !is_writing() ? "" : exchanging_ ? "-" : str("+", to_string(own_status().writing.load()));
   const std::vector<std::string> all = gather_host(mesh_.host(), own);
   std::string who;
   for (std::size_t rank = 0; rank < all.size(); ++rank)
@@ -133,7 +134,7 @@ std::string Saver::wait_with_patience() const {
   return over ? "" : who.empty() ? "the exchange between ranks" : who;
 }
 
-void Saver::leave_out(std::int64_t step, std::uint64_t bytes, double waited_seconds, const std::string& who) {
+void Saver::skip_save(std::int64_t step, std::uint64_t bytes, double waited_seconds, const std::string& who) {
   ++failures_;
   on_end_(
       {.step = step,
@@ -149,7 +150,7 @@ Event Saver::begin(const State& state, const Stream& stream, std::int64_t step, 
   const double asked = seconds_now();
   if (written_.valid() && config_.on_error == AfterSaveError::go_on)
     if (const std::string who = wait_with_patience(); !who.empty())
-      return leave_out(step, state.bytes(), seconds_now() - asked, who), Event{};
+      return skip_save(step, state.bytes(), seconds_now() - asked, who), Event{};
   end(step);
   began_ = seconds_now();
   outcome_ = {.step = step, .bytes = state.bytes(), .waited_seconds = began_ - asked};
@@ -167,13 +168,13 @@ Event Saver::begin(const State& state, const Stream& stream, std::int64_t step, 
   return copied;
 }
 
-bool Saver::working() const {
+bool Saver::is_writing() const {
   return written_.valid() && written_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
 }
 
-void Saver::learn(std::int64_t step) {
+void Saver::set_result(std::int64_t step) {
   double ended = 0;
-  if (parts_.saving.keeps) parts_.tier->release();
+  if (parts_.saving.keeps) parts_.tier->unprotect();
   try {
     ended = written_.get();
     saved_step_ = outcome_.step;
@@ -190,12 +191,12 @@ void Saver::learn(std::int64_t step) {
 
 void Saver::end(std::int64_t step) {
   if (!written_.valid()) return;
-  learn(step);
+  set_result(step);
   if (!outcome_.saved() && config_.on_error == AfterSaveError::stop) throw SaveFailed(outcome_.error);
 }
 
 void Saver::end_last(std::int64_t step) {
-  if (written_.valid()) learn(step);
+  if (written_.valid()) set_result(step);
   if (failures_ > 0) throw SaveFailed(outcome_.error);
 }
 

@@ -37,8 +37,8 @@ struct SaverParts {
   double patience_seconds = 60;
 };
 
-// Result of Saver::keep(). Seconds are those for which this rank's steps were stalled.
-struct KeptOutcome {
+// Result of Saver::save_to_agent(). Seconds are those for which this rank's steps were stalled.
+struct AgentSaveOutcome {
   std::uint64_t bytes = 0;
   double waited_seconds = 0;  // spent waiting for the previous snapshot
   double stall_seconds = 0;   // including waited_seconds
@@ -61,11 +61,12 @@ class Saver {
   // hangs) and checkpoint.on_error is continue, this save fails without having started.
   Event begin(const State& state, const Stream& stream, std::int64_t step, const std::string& metadata, Retention keep);
   // Takes a snapshot that the launcher keeps in memory; no file is written. A save may be in progress.
-  KeptOutcome keep(const State& state, const Stream& stream, std::int64_t step, const std::string& metadata);
+  AgentSaveOutcome save_to_agent(const State& state, const Stream& stream, std::int64_t step,
+                                 const std::string& metadata);
   // Returns true while this rank is still writing. The save has ended when this is false on all ranks: then call end().
-  bool working() const;
+  bool is_writing() const;
   // Waits for the save in progress, if any, without a time limit. Throws SaveFailed if the save failed and
-  // checkpoint.on_error is stop, and rethrows anything that is not a failed save, such as PeerLost, TakenOver or
+  // checkpoint.on_error is stop, and rethrows anything that is not a failed save, such as PeerLost, WriterSuperseded or
   // DirectoryMoved.
   void end(std::int64_t step);
   // Like end(), but throws SaveFailed after any failure. For the last save of a process.
@@ -78,7 +79,7 @@ class Saver {
   bool has_begun(std::int64_t step) const { return saved_step_ == step || (written_.valid() && outcome_.step == step); }
   void start_from(std::int64_t step) { saved_step_ = step; }
   // Invalidates the snapshots that the launcher keeps, for example after the run was rewound.
-  void forget_kept();
+  void discard_agent_saves();
   std::int64_t failures() const { return failures_; }  // failures in a row
 
  private:
@@ -87,12 +88,12 @@ class Saver {
   Job job(const State&, const Stream&, std::int64_t step, const std::string& metadata, const Retention&, Event& copied);
   WriterGroup group();
   bool async() const { return parts_.saving.mode == SaveMode::async; }
-  SharedSnapshot take(const State&, const Stream&, std::int64_t step, const std::string& metadata);
+  SharedSnapshot take_snapshot(const State&, const Stream&, std::int64_t step, const std::string& metadata);
   void wait_for_seal();
   double patience() const;
   std::string wait_with_patience() const;
-  void leave_out(std::int64_t step, std::uint64_t bytes, double waited_seconds, const std::string& who);
-  void learn(std::int64_t step);
+  void skip_save(std::int64_t step, std::uint64_t bytes, double waited_seconds, const std::string& who);
+  void set_result(std::int64_t step);
 
   CheckpointConfig config_;
   std::string folder_;

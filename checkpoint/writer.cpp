@@ -85,7 +85,7 @@ class Writing {
   std::string error_text(const std::string& error) const try {
     check_token();
     return "-" + error;
-  } catch (const TakenOver& e) {
+  } catch (const WriterSuperseded& e) {
     return str("!", e.what());
   } catch (const DirectoryMoved& e) {
     return str("?", e.what());
@@ -93,7 +93,8 @@ class Writing {
     return "-" + error;
   }
 
-  // Returns "+" and the result of `part`, or its error behind "!" (TakenOver), "?" (DirectoryMoved) or "-" (any other).
+  // Returns "+" and the result of `part`, or its error behind "!" (WriterSuperseded), "?" (DirectoryMoved) or "-" (any
+  // other).
   std::string result_of(const std::function<std::string()>& part) const try {
     return "+" + part();
   } catch (const std::exception& e) {
@@ -110,7 +111,7 @@ class Writing {
     for (std::size_t r = 0; r < all.size(); ++r) {
       const char kind = all[r].at(0);
       all[r].erase(0, 1);
-      if (kind == '!') throw TakenOver(all[r]);
+      if (kind == '!') throw WriterSuperseded(all[r]);
       if (kind == '?') throw DirectoryMoved(all[r]);
       const std::string rank = group_.world > 1 ? str("rank ", r, ": ") : "";
       if (kind == '-') throw SaveFailed(str("checkpoint ", final_.string(), ": ", rank, all[r]));

@@ -44,8 +44,8 @@ WriterGroup writer_group(Communicator& host);
 
 // Writes, commits and verifies a checkpoint, applies the retention and returns the checkpoint's path. `metadata`: a
 // JSON object to store; only rank 0's is used. Throws on all ranks: SaveFailed if on any rank the disk is full, a file
-// system call fails or the read-back differs; Error if ranks disagree about what to save; TakenOver or DirectoryMoved,
-// with nothing committed, if rank 0's token is no longer valid.
+// system call fails or the read-back differs; Error if ranks disagree about what to save; WriterSuperseded or
+// DirectoryMoved, with nothing committed, if rank 0's token is no longer valid.
 std::filesystem::path write_checkpoint(const std::filesystem::path& folder, std::int64_t step, const Snapshot&,
                                        const std::string& metadata, const Retention& = {}, const WriterGroup& = {});
 

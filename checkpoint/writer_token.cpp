@@ -180,10 +180,11 @@ void WriterToken::check() const {
   check_directory();
   const std::int64_t newest = newest_token(run_);
   if (newest <= own_.token) return;
-  throw TakenOver(str(run_.string(), ": another process has taken over this run: ", text_of(read_holder(run_, newest)),
-                      ". This one (", text_of(own_),
-                      ") commits no more checkpoints. If the other process should not be running, end it and run "
-                      "this command again"));
+  throw WriterSuperseded(
+      str(run_.string(), ": another process has taken over this run: ", text_of(read_holder(run_, newest)),
+          ". This one (", text_of(own_),
+          ") commits no more checkpoints. If the other process should not be running, end it and run "
+          "this command again"));
 }
 
 std::optional<TokenHolder> newest_holder(const fs::path& run) {

@@ -20,7 +20,7 @@
 namespace ring {
 
 // Another process has taken over the run: nothing that this process writes may be used.
-struct TakenOver : Error {
+struct WriterSuperseded : Error {
   using Error::Error;
 };
 
@@ -41,8 +41,8 @@ class WriterToken {
   // Takes the next token of the run in the folder `run`. Throws Error if the token cannot be written.
   explicit WriterToken(const std::filesystem::path& run);
   std::int64_t number() const { return own_.token; }
-  // Throws TakenOver, naming both holders, if a greater token has been taken, and DirectoryMoved if the run's path no
-  // longer leads to the directory in which this token was taken.
+  // Throws WriterSuperseded, naming both holders, if a greater token has been taken, and DirectoryMoved if the run's
+  // path no longer leads to the directory in which this token was taken.
   void check() const;
 
  private:

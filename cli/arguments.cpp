@@ -92,7 +92,7 @@ void refuse_option(Command command, const std::string& word) {
   const std::string name = word.substr(0, word.find('=')), unknown = "unknown option " + name;
   if (takes_settings(command)) {
     Config config;
-    const config::Node root = bind_config(config, words_of_other_programs());
+    const config::Node root = bind_config(config, config_aliases());
     const std::string key = name.substr(std::min(name.find_first_not_of('-'), name.size()));
     std::string hint = config::hint_for_word(root, key, config::Given::value);
     if (hint.empty()) hint = config::hint_for_name(root, key, config::Given::value);

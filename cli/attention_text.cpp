@@ -51,7 +51,7 @@ Session open_with_overrides(const AttentionOnText& a) {
   const auto change = [&](Config& config) {
     if (a.overrides.empty()) return;
     const ModelConfig before = config.model;
-    override_config(config, a.overrides, words_of_other_programs());
+    override_config(config, a.overrides, config_aliases());
     check_trained(before, config.model, a.run);
   };
   return open_session(a.run,

@@ -8,7 +8,7 @@
 #include "core/byte_order_mark.h"
 #include "core/check.h"
 #include "evaluate/chat.h"
-#include "evaluate/write_text.h"
+#include "evaluate/generate_text.h"
 #include "text/chat/format.h"
 
 namespace ring {
@@ -33,7 +33,7 @@ bool next_line(std::string& line) {
 std::string answer(const Session& s, const Chat& chat, const std::vector<ChatMessage>& messages,
                    const Sampling& sampling, std::int64_t max_tokens, const std::vector<std::string>& stops) {
   const TextStart start{chat.prompt(messages, s.config.model.context), sampling};
-  const WrittenText text = write_text(s, start, max_tokens, chat.ending(stops), [](const std::string& piece) {
+  const GeneratedText text = generate_text(s, start, max_tokens, chat.ending(stops), [](const std::string& piece) {
     std::cout << piece << std::flush;
     return static_cast<bool>(std::cout);
   });

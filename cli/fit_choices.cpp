@@ -34,7 +34,7 @@ FitChoice parse_choice(const ModelConfig& run, const std::string& text) try {
   OnlyModel config{run};
   config.model.attention = {};
   config.model.attention_layers.clear();
-  override_config(config, {"model.attention=" + text}, words_of_other_programs());
+  override_config(config, {"model.attention=" + text}, config_aliases());
   if (const std::int64_t layers = config.model.attention.reuse; layers > 1)
     fail("model.attention.reuse: got ", layers, ", but layers that share a selection cannot be measured one by one. ",
          "Omit reuse, and add it to the settings that are printed");
@@ -64,7 +64,7 @@ double FitChoice::density() const {
 
 FitChoice own_choice(const ModelConfig& m, const std::string& run) {
   for (std::int64_t layer = 0; layer < m.layers; ++layer)
-    if (const std::string why = more_than_a_pattern(attention_of(m, layer), m.kv_heads); !why.empty())
+    if (const std::string why = why_not_static_pattern(attention_of(m, layer), m.kv_heads); !why.empty())
       fail(run, ": layer ", layer, " ", why, ", so measuring other attention in its place says nothing about it. ",
            "Give a checkpoint from before the layer had this, for example one with dense attention");
   return choice_of(m);

@@ -14,9 +14,9 @@
 #include "data/text_kind.h"
 #include "data/unpack.h"
 #include "engine/devices.h"
+#include "evaluate/generate_text.h"
 #include "evaluate/generation_config.h"
 #include "evaluate/prompt.h"
-#include "evaluate/write_text.h"
 
 namespace ring {
 namespace {
@@ -34,7 +34,7 @@ struct Arguments {
   ChatOptions talk;
 };
 
-nlohmann::ordered_json json_of(const std::string& prompt, const WrittenText& text) {
+nlohmann::ordered_json json_of(const std::string& prompt, const GeneratedText& text) {
   nlohmann::ordered_json j = {
       {"prompt", prompt}, {"text", text.text()}, {"tokens", text.tokens()}, {"end", text.end()}};
   if (text.stop()) j["stop"] = *text.stop();
@@ -70,9 +70,9 @@ Sampling sampling_for(const Arguments& a, GenerationConfig published) {
 
 // Generates for several prompts in one batch. n: index of the first prompt among all; prompt i is sampled with the
 // given seed + n + i.
-std::vector<WrittenText> write_together(const Arguments& a, const Session& session,
-                                        std::span<const std::string> prompts, std::size_t n,
-                                        const std::function<void(const std::string&)>& show) {
+std::vector<GeneratedText> write_together(const Arguments& a, const Session& session,
+                                          std::span<const std::string> prompts, std::size_t n,
+                                          const std::function<void(const std::string&)>& show) {
   std::vector<TextStart> starts;
   for (const std::string& prompt : prompts) {
     Sampling s = a.sampling;
@@ -81,7 +81,7 @@ std::vector<WrittenText> write_together(const Arguments& a, const Session& sessi
   }
   const TextEnding ending{
       .stops = a.stops, .more_tokens = generation_config_of(session.origin).ends, .ignore_end_of_text = a.ignore_end};
-  return write_texts(session, std::move(starts), a.max_tokens, ending, [&](std::size_t, const std::string& piece) {
+  return generate_texts(session, std::move(starts), a.max_tokens, ending, [&](std::size_t, const std::string& piece) {
     show(piece);
     return static_cast<bool>(std::cout);
   });
@@ -93,7 +93,7 @@ void write_lines(const Arguments& a, const Session& session, std::span<const std
   const auto most = static_cast<std::size_t>(a.batch_size);
   for (std::size_t n = 0; n < prompts.size(); n += most) {
     const auto batch = prompts.subspan(n, std::min(most, prompts.size() - n));
-    const std::vector<WrittenText> texts = write_together(a, session, batch, n, [](const std::string&) {});
+    const std::vector<GeneratedText> texts = write_together(a, session, batch, n, [](const std::string&) {});
     for (std::size_t i = 0; i < batch.size(); ++i) {
       const auto json = json_of(batch[i], texts[i]);
       const std::string line = json_text(json);

@@ -90,10 +90,10 @@ int main(int argc, char** argv) {
   } catch (const ring::PeerLost& e) {  // the launcher looks for the process that was the cause
     std::cerr << ring::kErrorBegin << ring::bounded_message(e.what()) << "\n";
     return ring::kExitPeerLost;
-  } catch (const ring::TakenOver& e) {
+  } catch (const ring::WriterSuperseded& e) {
     std::cerr << ring::kErrorBegin << ring::bounded_message(e.what()) << "\n";
     return ring::kExitTakenOver;
-  } catch (const ring::MemoryRecorded& e) {
+  } catch (const ring::RestartWithLessMemory& e) {
     failed_with(e.what());
     return ring::kExitOutOfMemory;
   } catch (const ring::DeviceFailure& e) {

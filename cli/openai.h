@@ -51,12 +51,12 @@ struct CompletionUsage {
 class CompletionReply {
  public:
   CompletionReply(const CompletionRequest&, std::string model);
-  std::string whole(const std::string& text, const std::string& finish_reason, const CompletionUsage&) const;
-  // A stream consists of first(), any number of piece(), and last().
-  std::string first() const;  // for a chat, the delta with the role; otherwise ""
-  static std::string waiting() { return ": the model computes\n\n"; }  // an SSE comment, which clients ignore
-  std::string piece(const std::string& text) const;
-  std::string last(const std::string& finish_reason, const CompletionUsage&) const;
+  std::string full_reply(const std::string& text, const std::string& finish_reason, const CompletionUsage&) const;
+  // A stream consists of opening_event(), any number of text_event(), and closing_events().
+  std::string opening_event() const;  // for a chat, the delta with the role; otherwise ""
+  static std::string keep_alive_event() { return ": the model computes\n\n"; }  // an SSE comment, which clients ignore
+  std::string text_event(const std::string& text) const;
+  std::string closing_events(const std::string& finish_reason, const CompletionUsage&) const;
 
  private:
   nlohmann::ordered_json reply(nlohmann::ordered_json choice, bool streamed) const;

@@ -64,8 +64,8 @@ std::string CompletionReply::event(const Json& content, const char* finish_reaso
   return event_of(reply(Json::array({std::move(choice)}), true));
 }
 
-std::string CompletionReply::whole(const std::string& text, const std::string& finish_reason,
-                                   const CompletionUsage& usage) const {
+std::string CompletionReply::full_reply(const std::string& text, const std::string& finish_reason,
+                                        const CompletionUsage& usage) const {
   Json choice = {{"index", 0}};
   if (chat_)
     choice["message"] = {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
@@ -78,15 +78,15 @@ std::string CompletionReply::whole(const std::string& text, const std::string& f
   return text_of(all);
 }
 
-std::string CompletionReply::first() const {
+std::string CompletionReply::opening_event() const {
   return chat_ ? event({{"delta", {{"role", "assistant"}, {"content", ""}}}}, nullptr) : "";
 }
 
-std::string CompletionReply::piece(const std::string& text) const {
+std::string CompletionReply::text_event(const std::string& text) const {
   return event(chat_ ? Json{{"delta", {{"content", text}}}} : Json{{"text", text}}, nullptr);
 }
 
-std::string CompletionReply::last(const std::string& finish_reason, const CompletionUsage& usage) const {
+std::string CompletionReply::closing_events(const std::string& finish_reason, const CompletionUsage& usage) const {
   std::string out = event(chat_ ? Json{{"delta", Json::object()}} : Json{{"text", ""}}, finish_reason.c_str());
   if (usage_) {
     Json counted = reply(Json::array(), true);

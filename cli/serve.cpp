@@ -75,7 +75,7 @@ class Endpoints {
 
   // Generates a reply. Stops when the client disconnects, so that the next request gets its turn.
   HttpReply complete(const CompletionRequest& request, const std::function<bool()>& gone) {
-    const std::shared_ptr<TextGeneration> text = model_.write(request, kPatience);
+    const std::shared_ptr<TextGeneration> text = model.start(request, kPatience);
     const CompletionReply reply(request, limits_.model);
     if (request.stream) return streamed(text, reply);
     std::string all;
@@ -83,18 +83,18 @@ class Endpoints {
       if (gone()) return refusal(400, "the connection was closed before the text was written");
       piece = text->next(kPulse);
     }
-    return {.type = kJson, .body = reply.whole(all, text->finish_reason(), text->usage())};
+    return {.type = kJson, .body = reply.full_reply(all, text->finish_reason(), text->usage())};
   }
 
   // Streams a reply. An error in the middle cuts the stream off, so that clients do not take it for complete.
   static HttpReply streamed(const std::shared_ptr<TextGeneration>& text, const CompletionReply& reply) {
-    auto next = [text, reply, over = false, first = reply.first()]() mutable -> std::string {
+    auto next = [text, reply, over = false, first = reply.opening_event()]() mutable -> std::string {
       if (over) return "";
       if (!first.empty()) return std::exchange(first, "");
       const std::optional<std::string> piece = text->next(kPulse);
-      if (!piece) return reply.waiting();
+      if (!piece) return reply.keep_alive_event();
       over = piece->empty();
-      return over ? reply.last(text->finish_reason(), text->usage()) : reply.piece(*piece);
+      return over ? reply.closing_events(text->finish_reason(), text->usage()) : reply.text_event(*piece);
     };
     return {.type = "text/event-stream", .stream = std::move(next), .headers = {{"Cache-Control", "no-cache"}}};
   }

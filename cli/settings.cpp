@@ -44,12 +44,12 @@ Config settings_in(const std::string& file, const std::vector<std::string>& over
   refuse_corpus(file);
   refuse_toml(file);
   Config config;
-  load_config(config, file, overrides, words_of_other_programs());
+  load_config(config, file, overrides, config_aliases());
   return config;
 }
 
 Config changed(Config config, const std::vector<std::string>& overrides) {
-  override_config(config, overrides, words_of_other_programs());
+  override_config(config, overrides, config_aliases());
   return config;
 }
 

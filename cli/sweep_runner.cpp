@@ -85,7 +85,7 @@ void SweepRunner::start(const SweepRun& run, std::size_t slot) {
   c.environment["RINGMASTER_THREADS"] = std::to_string(std::max(1, default_threads() / options_.parallel));
   if (!options_.gpus.empty()) c.environment["CUDA_VISIBLE_DEVICES"] = options_.gpus[slot];
   log::info("run ", run.name, " starts: ", joined(run.settings, " "));
-  slots_[slot] = {run.name, std::make_unique<Worker>(0, c, std::make_unique<SharedPage>(random_cookie()), "", -1,
+  slots_[slot] = {run.name, std::make_unique<Worker>(0, c, std::make_unique<SharedStatus>(random_cookie()), "", -1,
                                                      folder(run) + ".log")};
 }
 

@@ -452,6 +452,6 @@ constexpr config::Synonyms kAll{kKeys, kValues};
 
 }  // namespace
 
-const config::Synonyms* words_of_other_programs() { return &kAll; }
+const config::Synonyms* config_aliases() { return &kAll; }
 
 }  // namespace ring

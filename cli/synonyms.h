@@ -5,6 +5,6 @@
 
 namespace ring {
 
-const config::Synonyms* words_of_other_programs();
+const config::Synonyms* config_aliases();
 
 }  // namespace ring

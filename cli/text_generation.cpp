@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "core/log.h"
+#include "evaluate/generate_text.h"
 #include "evaluate/prompt.h"
-#include "evaluate/write_text.h"
 
 namespace ring {
 
@@ -20,29 +20,29 @@ TextGeneration::~TextGeneration() {
   model_.turn_.release();
 }
 
-void TextGeneration::give(std::string piece) {
+void TextGeneration::push(std::string piece) {
   if (piece.empty()) return;
   const std::lock_guard lock(mutex_);
   pieces_.push_back(std::move(piece));
   changed_.notify_one();
 }
 
-void TextGeneration::write(const CompletionRequest& request, const std::vector<std::int32_t>& prompt) {
+void TextGeneration::generate(const CompletionRequest& request, const std::vector<std::int32_t>& prompt) {
   const TextEnding ending = request.chat ? model_.chat_->ending(request.stops)
                                          : TextEnding{.stops = request.stops, .more_tokens = model_.generation_.ends};
-  const WrittenText text = write_text(model_.session_, {prompt, request.sampling}, request.max_tokens, ending,
-                                      [&](const std::string& piece) {
-                                        give(piece);
-                                        return !cancelled_ && !model_.stopping_;
-                                      });
+  const GeneratedText text = generate_text(model_.session_, {prompt, request.sampling}, request.max_tokens, ending,
+                                           [&](const std::string& piece) {
+                                             push(piece);
+                                             return !cancelled_ && !model_.stopping_;
+                                           });
   usage_.tokens = text.tokens();
-  if (!text.goes_on()) finish_reason_ = "stop";
+  if (!text.continues()) finish_reason_ = "stop";
 }
 
 void TextGeneration::run(const CompletionRequest& request, const std::vector<std::int32_t>& prompt) {
   std::string error;
   try {
-    write(request, prompt);
+    generate(request, prompt);
   } catch (const std::exception& e) {
     error = e.what();
     log::warn("serve: a text ended with an error: ", error);  // the client of a stream cannot be told any more
@@ -95,7 +95,7 @@ void TextModel::wait_for_turn(std::chrono::milliseconds patience) {
                        room ? "and the present one takes long" : "and too many requests wait", "; try again later"));
 }
 
-std::shared_ptr<TextGeneration> TextModel::write(const CompletionRequest& r, std::chrono::milliseconds patience) {
+std::shared_ptr<TextGeneration> TextModel::start(const CompletionRequest& r, std::chrono::milliseconds patience) {
   if (r.chat && !chat_) throw ApiError(501, "this model does not support chats: " + no_chat_);
   wait_for_turn(patience);
   try {

@@ -37,8 +37,8 @@ class TextGeneration {
 
  private:
   void run(const CompletionRequest&, const std::vector<std::int32_t>& prompt);
-  void write(const CompletionRequest&, const std::vector<std::int32_t>& prompt);
-  void give(std::string piece);
+  void generate(const CompletionRequest&, const std::vector<std::int32_t>& prompt);
+  void push(std::string piece);
 
   TextModel& model_;
   std::mutex mutex_;
@@ -61,7 +61,7 @@ class TextModel {
 
   // Waits for its turn and starts a text. Throws ApiError 400 if the prompt cannot be encoded or does not fit the
   // context, 501 if chats are not available, and 429 if too many requests wait or `patience` runs out.
-  std::shared_ptr<TextGeneration> write(const CompletionRequest&, std::chrono::milliseconds patience);
+  std::shared_ptr<TextGeneration> start(const CompletionRequest&, std::chrono::milliseconds patience);
   const GenerationConfig& generation() const { return generation_; }
   void stop() { stopping_ = true; }  // ends the present text after its next token
 

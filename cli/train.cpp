@@ -16,7 +16,7 @@
 #include "evaluate/session.h"
 #include "inspect/profiler.h"
 #include "job/inject.h"
-#include "job/worker_page.h"
+#include "job/worker_status.h"
 #include "kernels/observers.h"
 #include "trainer/nodes.h"
 #include "trainer/train.h"
@@ -64,20 +64,21 @@ ExecContext context_of(Config config, const Mesh& mesh) {
 }
 
 void warn_of_nodes(const Config& c, int workers) {
-  const WorkerPage& page = own_page();
+  const WorkerStatus& page = own_status();
   const std::string fit = nodes_that_fit(c, page.min_nodes, page.max_nodes, workers);
   if (page.min_nodes < page.max_nodes && !fit.empty()) log::warn("nodes: ", fit);
 }
 
 void run(const Arguments& a) {
   const WorkerEnvironment env = parse_environment(current_environment());
-  const bool goes_on = env.restarts > 0 && own_page().begun != 0;  // a restart must not delete what the job has trained
+  const bool goes_on =
+      env.restarts > 0 && own_status().begun != 0;  // a restart must not delete what the job has trained
   TrainOptions options{
       .fresh = a.fresh && !goes_on, .fit = a.fit, .allow_changes = a.allow_changes, .restarts = env.restarts};
   if (a.nvtx) options.observer = make_range_observer();  // first, because it fails if ranges are not available
   const bool leads = env.rank == 0;
   const Config config = settings_to_train(a.config, a.overrides, leads);
-  own_page().start.reach(StartStage::running);
+  own_status().start.reach(StartStage::running);
   StopSignal signal(leads);  // blocks signals, so it must come before any thread
   std::optional<Injection> injection;
   if (!a.faults.empty()) injection.emplace(a.faults, env);

@@ -23,7 +23,7 @@ Communicator::Communicator(int rank, int size) : rank_(rank), size_(size) {
 }
 
 Operation Communicator::recorded(Operation op) {
-  op.flight = flights_.queued(op);
+  op.record = flights_.record_queued(op);
   return op;
 }
 

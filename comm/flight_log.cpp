@@ -53,7 +53,7 @@ void FlightLog::rename(std::string_view name) {
   if (group_) put(group_->name, name);
 }
 
-Flight FlightLog::queued(const Operation& op) {
+RecordedOperation FlightLog::record_queued(const Operation& op) {
   if (!ring_) return {};
   const bool pairwise = op.kind == Operation::Kind::pairwise;
   const std::int64_t sequence = ring_->queued.fetch_add(1, kRelaxed) + 1;

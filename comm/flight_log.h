@@ -13,7 +13,7 @@ class FlightLog {
  public:
   FlightLog() = default;
   FlightLog(FlightRing&, std::string_view name, int first_rank, int size);
-  Flight queued(const Operation&);  // records an operation; the Flight records its start and end
+  RecordedOperation record_queued(const Operation&);  // the result marks its start and end
   void rename(std::string_view name);
 
  private:

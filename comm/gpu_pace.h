@@ -25,7 +25,7 @@ struct SlowGpu {
   std::uint64_t throttle = 0;
 };
 
-class GpuJudge {
+class SlowGpuDetector {
  public:
   static constexpr double kSlowClock = 0.9;  // a GPU is slow if its clock is below this share of the usual
   static constexpr double kLonger = 1.05;    // and if steps take longer than this multiple of the usual time

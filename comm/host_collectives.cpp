@@ -30,12 +30,12 @@ void HostCollectives::run(const Operation& op, const Event& after, const std::fu
   ++operation_;
   try {
     after.synchronize();  // host waits: transport
-    op.flight.started();
+    op.record.mark_started();
     deadline_ = AwakeClock::now() + options_.timeout;
     digest_ = site_of(op.text);
     if (options_.verify) check_.run(op, *link_, deadline_);
     body(*this);
-    op.flight.ended(true);
+    op.record.mark_ended(true);
   } catch (const PeerLost& e) {
     throw PeerLost(give_up(op, blame(e)));
   } catch (const std::exception& e) {
@@ -53,7 +53,7 @@ PeerLost HostCollectives::blame(const PeerLost& seen) {
 }
 
 std::string HostCollectives::give_up(const Operation& op, const std::exception& e) {
-  op.flight.ended(false);
+  op.record.mark_ended(false);
   std::string reason =
       str(op.where(), " (operation ", operation_, " of rank ", options_.rank_of_run(rank), "): ", e.what());
   abort(reason);

@@ -26,7 +26,7 @@ struct Operation {
   Site site;
   Kind kind = Kind::collective;
   std::vector<Message> sends = {}, receives = {};
-  Flight flight = {};
+  RecordedOperation record = {};
 
   std::string where() const { return str(text, " at ", to_string(site)); }
 };

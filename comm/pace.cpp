@@ -45,7 +45,7 @@ SlowRank describe_slow(int rank, double speed, const StepParts& own, const StepP
 
 }  // namespace
 
-std::vector<SlowRank> PaceJudge::window(const std::vector<StepParts>& ranks) {
+std::vector<SlowRank> SlowRankDetector::window(const std::vector<StepParts>& ranks) {
   slow_.resize(ranks.size());
   const double usual = median_of(ranks, [](const StepParts& p) { return p.own(); });
   std::vector<SlowRank> found;
@@ -101,8 +101,8 @@ std::vector<SlowRank> Pace::receive() {
   std::vector<StepParts> parts;
   std::vector<GpuWindow> gpus;
   for (const WindowOfRank& r : ranks) parts.push_back(r.parts), gpus.push_back(r.gpu);
-  slow_gpus_ = gpu_judge_.window(gpus);
-  return judge_.window(parts);
+  slow_gpus_ = slow_gpu_detector_.window(gpus);
+  return slow_rank_detector_.window(parts);
 }
 
 }  // namespace ring

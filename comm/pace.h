@@ -27,7 +27,7 @@ struct SlowRank {
 };
 
 // Judges the ranks' measurements of a window of steps. Reads no clock.
-class PaceJudge {
+class SlowRankDetector {
  public:
   static constexpr double kSlow = 0.85;  // slow below this share of the median speed
   static constexpr int kWindows = 3;     // slow windows in a row until a report
@@ -66,8 +66,8 @@ class Pace {
 
   Communicator& host_;
   GpuReader gpu_;
-  PaceJudge judge_;
-  GpuJudge gpu_judge_;
+  SlowRankDetector slow_rank_detector_;
+  SlowGpuDetector slow_gpu_detector_;
   std::vector<SlowGpu> slow_gpus_;
   std::vector<StepParts> steps_;
   std::vector<double> seconds_;                              // of the same steps, including waits for other ranks

@@ -4,18 +4,19 @@
 
 namespace ring {
 
-void PendingOperations::add(std::string text, Event after, Event done, Flight flight) {
-  pending_.push_back({std::move(text), std::move(after), std::move(done), flight, {}});
+void PendingOperations::add(std::string text, Event after, Event done, RecordedOperation record) {
+  pending_.push_back({std::move(text), std::move(after), std::move(done), record, {}});
 }
 
 std::optional<std::string> PendingOperations::stuck(Clock::time_point now, std::chrono::milliseconds limit) {
   try {
-    for (; !pending_.empty() && pending_.front().done.done(); pending_.pop_front()) pending_.front().flight.ended(true);
+    for (; !pending_.empty() && pending_.front().done.done(); pending_.pop_front())
+      pending_.front().record.mark_ended(true);
     if (pending_.empty()) return {};
     Pending& oldest = pending_.front();
     if (!oldest.since && oldest.after.done()) {
       oldest.since = now;
-      oldest.flight.started();
+      oldest.record.mark_started();
     }
     if (oldest.since && now - *oldest.since > limit) return oldest.text;
     return {};

@@ -19,8 +19,8 @@ class PendingOperations {
   using Clock = AwakeClock;
 
   // `after`: the event that the operation waits for; `done`: its end. When stuck() notices them, it notes them in
-  // `flight`.
-  void add(std::string text, Event after, Event done, Flight flight = {});
+  // `record`.
+  void add(std::string text, Event after, Event done, RecordedOperation record = {});
   // Returns the text of the oldest operation if it has been running for longer than `limit`. Call it often, because it
   // also notices starts and ends. Throws Error with the operation's text if the device failed.
   std::optional<std::string> stuck(Clock::time_point now, std::chrono::milliseconds limit);
@@ -29,7 +29,7 @@ class PendingOperations {
   struct Pending {
     std::string text;
     Event after, done;
-    Flight flight;
+    RecordedOperation record;
     std::optional<Clock::time_point> since;  // first time it was seen running
   };
   std::deque<Pending> pending_;

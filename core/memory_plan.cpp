@@ -18,7 +18,7 @@ struct Packing {
   std::size_t bytes = 0;
 };
 
-struct Placed {
+struct PlacedBlock {
   std::size_t begin, end;  // offsets in the slab
   BlockLife life;
 };
@@ -27,9 +27,9 @@ bool meet(const BlockLife& a, const BlockLife& b) { return a.begin < b.end && b.
 
 // Returns the offset of the smallest gap that holds a block, among blocks that live at the same time, or the offset
 // after all of them. Requires `placed` sorted by begin.
-std::size_t best_fit(const std::vector<Placed>& placed, const BlockLife& life) {
+std::size_t best_fit(const std::vector<PlacedBlock>& placed, const BlockLife& life) {
   std::size_t at = MemoryPlan::kNowhere, smallest = MemoryPlan::kNowhere, top = 0;
-  for (const Placed& p : placed) {
+  for (const PlacedBlock& p : placed) {
     if (!meet(p.life, life)) continue;
     if (p.begin > top && p.begin - top >= life.bytes && p.begin - top < smallest) {
       at = top;
@@ -43,13 +43,13 @@ std::size_t best_fit(const std::vector<Placed>& placed, const BlockLife& life) {
 Packing pack(const std::vector<BlockLife>& blocks, const Order& order) {
   Packing out;
   out.offsets.resize(blocks.size());
-  std::vector<Placed> placed;
+  std::vector<PlacedBlock> placed;
   for (const std::size_t i : order) {
     const std::size_t at = best_fit(placed, blocks[i]);
-    const Placed p{at, at + blocks[i].bytes, blocks[i]};
-    placed.insert(
-        std::upper_bound(placed.begin(), placed.end(), at, [](std::size_t v, const Placed& q) { return v < q.begin; }),
-        p);
+    const PlacedBlock p{at, at + blocks[i].bytes, blocks[i]};
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), at,
+                                   [](std::size_t v, const PlacedBlock& q) { return v < q.begin; }),
+                  p);
     out.offsets[i] = at;
     out.bytes = std::max(out.bytes, p.end);
   }

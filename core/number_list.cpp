@@ -31,7 +31,7 @@ std::optional<std::vector<int>> parse_number_list(const std::string& text) {
   return numbers;
 }
 
-std::string number_list(const std::vector<int>& numbers) {
+std::string format_number_list(const std::vector<int>& numbers) {
   std::string text;
   for (std::size_t first = 0, last = 0; first < numbers.size(); first = last) {
     for (last = first + 1; last < numbers.size() && numbers[last] == numbers[last - 1] + 1;) ++last;

@@ -12,6 +12,6 @@ std::optional<int> whole_number(std::string_view text);  // nullopt if it is not
 
 // Returns nullopt if the list is malformed. Numbers are below 65536.
 std::optional<std::vector<int>> parse_number_list(const std::string& text);
-std::string number_list(const std::vector<int>& ascending);
+std::string format_number_list(const std::vector<int>& ascending);
 
 }  // namespace ring

@@ -71,12 +71,12 @@ void mark(Batch& b, std::int64_t row, std::int64_t at, std::int64_t length, std:
   }
 }
 
-const PackedRows* rows_of(const std::vector<std::unique_ptr<PackedRows>>& rows, const SamplePlace& place) {
+const PackedRows* rows_of(const std::vector<std::unique_ptr<PackedRows>>& rows, const SampleLocation& place) {
   return rows.empty() ? nullptr : rows[place.corpus].get();
 }
 
 // Fills one row with a sample. rows: packed rows of the sample's corpus; null if samples are windows.
-void fill_row(Batch& b, std::int64_t row, const LoaderOptions& o, const TokenSplit& split, const SamplePlace& place,
+void fill_row(Batch& b, std::int64_t row, const LoaderOptions& o, const TokenSplit& split, const SampleLocation& place,
               const PackedRows* rows) {
   const std::int64_t first = row * o.context, sequence = o.sequence ? o.sequence : o.context;
   auto filled = static_cast<std::int64_t>(place.end - place.begin);
@@ -142,8 +142,8 @@ SampleMap::SampleMap(const Corpora& corpora, std::int64_t context, std::uint64_t
 }
 
 // With W windows per epoch, the phase p may be any value with p + W T + 1 <= n: T values, or n - T if W = 1.
-SamplePlace SampleMap::operator()(std::uint64_t sample) const {
-  const Mixture::Place place = mixture_(sample);
+SampleLocation SampleMap::operator()(std::uint64_t sample) const {
+  const Mixture::Location place = mixture_(sample);
   const std::uint64_t n = tokens_[place.corpus], w = windows_[place.corpus];
   const std::uint64_t epoch = place.index / w, turn = place.index % w;
   const auto epoch_key = static_cast<std::uint32_t>(epoch);
@@ -171,7 +171,7 @@ Batch Loader::read(std::uint64_t first) const {
   Batch batch = empty_batch(options_);
   for (std::int64_t row = 0; row < options_.rows; ++row) {
     const std::uint64_t sample = first + static_cast<std::uint64_t>(options_.rank * options_.rows + row);
-    const SamplePlace place = map_(sample);
+    const SampleLocation place = map_(sample);
     const TokenSplit& split = corpora_.stores[place.corpus]->train();
     fill_row(batch, row, options_, split, place, rows_of(map_.rows(), place));
     batch.sample_indices[static_cast<std::size_t>(row)] = static_cast<std::int64_t>(sample);
@@ -289,7 +289,7 @@ const TokenSplit& ValidationSet::split_of(std::size_t corpus) const {
   return split_ == Split::train ? store.train() : store.validation();
 }
 
-SamplePlace ValidationSet::find(std::int64_t window) const {
+SampleLocation ValidationSet::find(std::int64_t window) const {
   const auto after = std::upper_bound(first_window_.begin(), first_window_.end(), window);
   const auto corpus = static_cast<std::uint32_t>(after - first_window_.begin()) - 1;
   const auto local = static_cast<std::uint64_t>(window - first_window_[corpus]);
@@ -308,7 +308,7 @@ Batch ValidationSet::batch(std::int64_t index) const {
     if (place >= selected_) continue;
     // Spread evenly: window floor(place * all / selected), computed without overflow.
     const std::int64_t window = place * (all / selected_) + place * (all % selected_) / selected_;
-    const SamplePlace from = find(window);
+    const SampleLocation from = find(window);
     fill_row(batch, row, options_, split_of(from.corpus), from, rows_of(rows_, from));
     batch.sample_indices[static_cast<std::size_t>(row)] = window;
     batch.sources[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(from.corpus);

@@ -58,7 +58,7 @@ struct LoaderOptions {
 };
 
 // Position of a sample in its corpus.
-struct SamplePlace {
+struct SampleLocation {
   std::uint32_t corpus;
   std::uint64_t begin, end;  // tokens of a window; one more follows as the last target
   std::uint64_t row = 0;     // packed rows only: row number, used instead of begin and end
@@ -69,7 +69,7 @@ class SampleMap {
  public:
   // Throws Error if a corpus has fewer than context + 1 training tokens; packed rows need at least one.
   SampleMap(const Corpora&, std::int64_t context, std::uint64_t seed, const PackingConfig& packing = {});
-  SamplePlace operator()(std::uint64_t sample) const;
+  SampleLocation operator()(std::uint64_t sample) const;
   std::uint64_t windows(std::size_t corpus) const { return windows_[corpus]; }    // windows or rows per epoch
   const std::vector<std::unique_ptr<PackedRows>>& rows() const { return rows_; }  // per corpus; empty: windows
 
@@ -138,7 +138,7 @@ class ValidationSet {
 
  private:
   const TokenSplit& split_of(std::size_t corpus) const;
-  SamplePlace find(std::int64_t window) const;
+  SampleLocation find(std::int64_t window) const;
 
   Corpora corpora_;
   LoaderOptions options_;

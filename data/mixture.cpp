@@ -84,7 +84,7 @@ Mixture::Mixture(const std::vector<double>& given) {
   }
 }
 
-Mixture::Place Mixture::operator()(std::uint64_t sample) const {
+Mixture::Location Mixture::operator()(std::uint64_t sample) const {
   const std::uint64_t turn = sample / order_.size(), i = sample % order_.size();
   return {order_[i], turn * shares_[order_[i]] + rank_[i]};
 }
@@ -115,10 +115,10 @@ MixtureSchedule::MixtureSchedule(const std::vector<Stage>& stages) {
   }
 }
 
-Mixture::Place MixtureSchedule::operator()(std::uint64_t sample) const {
+Mixture::Location MixtureSchedule::operator()(std::uint64_t sample) const {
   const auto after = std::ranges::upper_bound(parts_, sample, {}, &Part::first);
   const Part& part = *std::prev(after);
-  Mixture::Place place = part.mixture(sample - part.first);
+  Mixture::Location place = part.mixture(sample - part.first);
   place.index += part.before[place.corpus];
   return place;
 }

@@ -15,11 +15,11 @@ class Mixture {
   // Throws Error if a weight is negative or not finite, or if all are 0.
   explicit Mixture(const std::vector<double>& weights);
 
-  struct Place {
+  struct Location {
     std::uint32_t corpus;
     std::uint64_t index;  // number of earlier samples of the same corpus
   };
-  Place operator()(std::uint64_t sample) const;
+  Location operator()(std::uint64_t sample) const;
 
   std::vector<std::uint64_t> counts(std::uint64_t samples) const;  // samples of each corpus among the first `samples`
   double weight(std::size_t corpus) const;                         // weight after rounding
@@ -41,7 +41,7 @@ class MixtureSchedule {
   // stages: ascending by first_sample, the first at 0; of several with the same first_sample the last applies. Throws
   // the errors of Mixture.
   explicit MixtureSchedule(const std::vector<Stage>&);
-  Mixture::Place operator()(std::uint64_t sample) const;
+  Mixture::Location operator()(std::uint64_t sample) const;
 
  private:
   struct Part {

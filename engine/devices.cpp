@@ -10,7 +10,7 @@
 #include "core/devices.h"
 #include "core/log.h"
 #include "engine/agreement.h"
-#include "job/worker_page.h"
+#include "job/worker_status.h"
 #include "kernels/tuning.h"
 #include "parallel/misfit.h"
 
@@ -59,8 +59,8 @@ ParallelPlan plan_of(const Config& c, int world) {
 // Marks a misfit for the launcher, which may be able to start a different number of processes.
 static ParallelPlan degrees_of(const Config& c, int world) try {
   return plan_degrees(c.parallel, c.model.resolved(), batch_size(c), world);
-} catch (const WorldMisfit&) {
-  own_page().misfit = 1;
+} catch (const WorldSizeError&) {
+  own_status().misfit = 1;
   throw;
 }
 
@@ -83,12 +83,12 @@ std::unique_ptr<Mesh> join_mesh(const Config& c, const Facts& more) {
   const Device device = worker_device(c, env);
   Meeting meeting(env, options);
   meeting.agree(settings_topic(), facts_of_start(c, device.backend, options, more));
-  own_page().start.reach(StartStage::met);
+  own_status().start.reach(StartStage::met);
   const MeshLayout layout = mesh_layout(degrees_of(c, env.world), device);
   if (device.backend != Backend::cpu) Stream::create(device);  // starts CUDA on the GPU, which takes seconds
-  own_page().start.reach(StartStage::opened);
+  own_status().start.reach(StartStage::opened);
   std::unique_ptr<Mesh> mesh = Mesh::join(std::move(meeting), layout);
-  own_page().start.reach(StartStage::meshed);
+  own_status().start.reach(StartStage::meshed);
   return mesh;
 }
 

@@ -20,7 +20,7 @@ namespace ring {
 
 // Thrown when memory ran out in a step or a validation and the smaller choice is recorded: the same command resumes
 // with that choice.
-struct MemoryRecorded : Error {
+struct RestartWithLessMemory : Error {
   using Error::Error;
 };
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "evaluate/written_text.h"
+#include "evaluate/generated_text.h"
 #include "text/chat/conversation.h"
 #include "text/tokenizer.h"
 

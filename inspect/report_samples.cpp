@@ -2,8 +2,8 @@
 
 #include "checkpoint/directory.h"
 #include "core/check.h"
+#include "evaluate/generate_text.h"
 #include "evaluate/prompt.h"
-#include "evaluate/write_text.h"
 #include "inspect/html.h"
 
 namespace ring {

@@ -22,7 +22,7 @@
 #include <exception>
 
 #include "core/signals.h"
-#include "job/worker_page.h"
+#include "job/worker_status.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define RING_SANITIZED true
@@ -183,7 +183,7 @@ void add_trace() {
 }
 
 void add_headline() {
-  const WorkerPage& page = own_page();
+  const WorkerStatus& page = own_status();
   const std::string_view phase = to_string(page.phase.load());
   headline.add("ringmaster: crashed by signal %d (%s)", crash.signal, sigdescr_np(crash.signal));
   const std::string_view reason = crash.reason.view();

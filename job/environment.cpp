@@ -9,7 +9,7 @@
 #include "job/job_port.h"
 #include "job/secret.h"
 #include "job/variables.h"
-#include "job/worker_page.h"
+#include "job/worker_status.h"
 
 namespace ring {
 namespace {
@@ -249,7 +249,7 @@ Environment current_environment() {
     const std::size_t equals = entry.find('=');
     if (equals != std::string::npos) env[entry.substr(0, equals)] = entry.substr(equals + 1);
   }
-  const std::string cookie = env.contains("RINGMASTER_PAGE") ? own_page().cookie.data() : "";
+  const std::string cookie = env.contains("RINGMASTER_PAGE") ? own_status().cookie.data() : "";
   if (!cookie.empty()) env["RINGMASTER_COOKIE"] = cookie;
   return env;
 }

@@ -33,7 +33,7 @@ WorkerEnvironment parse_environment(const Environment&);
 // Reads RINGMASTER_ADDRESS, RINGMASTER_COMM_TIMEOUT (seconds, for connecting and for each operation),
 // RINGMASTER_LIVENESS (seconds) and RINGMASTER_COPY_ENGINES (0, 1).
 CommOptions parse_comm_options(const Environment&);
-// Returns the variables of this process, with the cookie of own_page() (job/worker_page.h), if any, as
+// Returns the variables of this process, with the cookie of own_status() (job/worker_status.h), if any, as
 // RINGMASTER_COOKIE.
 Environment current_environment();
 

@@ -19,13 +19,13 @@ std::string_view to_string(FlightState s) {
   return static_cast<std::size_t>(s) < names.size() ? names[static_cast<std::size_t>(s)] : "unknown";
 }
 
-FlightEntry* Flight::entry() const {
+FlightEntry* RecordedOperation::entry() const {
   if (!ring_) return nullptr;
   FlightEntry& e = ring_->entries[FlightRing::slot(sequence_)];
   return e.sequence.load(kRelaxed) == sequence_ ? &e : nullptr;
 }
 
-void Flight::started() const {
+void RecordedOperation::mark_started() const {
   FlightEntry* e = entry();
   if (!e || e->state.load(kRelaxed) != FlightState::queued) return;
   e->started_ns.store(nanoseconds_now(), kRelaxed);
@@ -34,12 +34,12 @@ void Flight::started() const {
   ring_->changes.fetch_add(1, kRelaxed);
 }
 
-void Flight::ended(bool well) const {
+void RecordedOperation::mark_ended(bool ok) const {
   FlightEntry* e = entry();
   if (!e) return;
   e->ended_ns.store(nanoseconds_now(), kRelaxed);
-  e->state.store(well ? FlightState::done : FlightState::failed, kRelaxed);
-  if (well && !e->pairwise) raise_to(ring_->groups[static_cast<std::size_t>(e->group)].done, e->number);
+  e->state.store(ok ? FlightState::done : FlightState::failed, kRelaxed);
+  if (ok && !e->pairwise) raise_to(ring_->groups[static_cast<std::size_t>(e->group)].done, e->number);
   ring_->changes.fetch_add(1, kRelaxed);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 // Records the operations that a process queued on its groups (a flight recorder), in memory that its agent reads if the
-// process hangs or died (job/worker_page.h): the latest ones in a ring buffer, and the progress of each group. A
+// process hangs or died (job/worker_status.h): the latest ones in a ring buffer, and the progress of each group. A
 // collective operation has the same number on all ranks of its group. Recording needs no allocation and no system call.
 
 #include <array>
@@ -51,12 +51,12 @@ struct FlightRing {
 };
 
 // Handle of one recorded operation. Does nothing if newer operations have overwritten the entry.
-class Flight {
+class RecordedOperation {
  public:
-  Flight() = default;  // an operation that is not recorded
-  Flight(FlightRing& ring, std::int64_t sequence) : ring_(&ring), sequence_(sequence) {}
-  void started() const;
-  void ended(bool well) const;
+  RecordedOperation() = default;  // an operation that is not recorded
+  RecordedOperation(FlightRing& ring, std::int64_t sequence) : ring_(&ring), sequence_(sequence) {}
+  void mark_started() const;
+  void mark_ended(bool ok) const;
 
  private:
   FlightEntry* entry() const;

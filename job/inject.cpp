@@ -14,7 +14,7 @@
 #include "core/philox.h"
 #include "core/signals.h"
 #include "core/step_arena.h"
-#include "job/worker_page.h"
+#include "job/worker_status.h"
 
 namespace ring {
 namespace {
@@ -112,7 +112,7 @@ void Injector::enter(RunPhase phase, std::int64_t step) {
 // Counts matching calls, and returns true if the fault strikes this one.
 bool Injector::next_call_fits(Planned& p) {
   const Fault& f = p.fault;
-  const WorkerPage& page = own_page();
+  const WorkerStatus& page = own_status();
   if (!now(f) || !meant(p, 0) || (f.phase && page.phase != *f.phase && page.writing != *f.phase)) return false;
   const std::int64_t call = ++p.calls;
   const bool fits = f.probability > 0 ? chance(p, call) : call >= f.nth && call < f.nth + f.times;
@@ -187,7 +187,7 @@ void Injector::run_clock(const std::stop_token& stop, const Planned& p) {
     clock_wake_.wait_until(lock, stop, when, [] { return false; });
     if (stop.stop_requested()) return;
     lock.unlock();
-    if (meant(p, event)) strike(p, to_string(own_page().phase));
+    if (meant(p, event)) strike(p, to_string(own_status().phase));
     if (!(p.fault.mean > 0)) return;
   }
 }

@@ -1,6 +1,6 @@
 #pragma once
 // Counts the recoveries of a job and the time lost to them, over all its restarts. Rank 0 updates it in its page
-// (job/worker_page.h), and its agent passes it on to the next attempt.
+// (job/worker_status.h), and its agent passes it on to the next attempt.
 
 #include <cstdint>
 #include <string>

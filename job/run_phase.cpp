@@ -2,7 +2,7 @@
 
 #include "core/clock.h"
 #include "job/inject.h"
-#include "job/worker_page.h"
+#include "job/worker_status.h"
 
 namespace ring {
 
@@ -12,7 +12,7 @@ void enter(RunPhase p, std::int64_t step) {
   Injector* const faults = injector.load(std::memory_order_relaxed);
   if (faults) [[unlikely]]
     faults->leave(p);
-  WorkerPage& page = own_page();
+  WorkerStatus& page = own_status();
   const bool begins = page.phase.load(std::memory_order_relaxed) != p;
   if (begins && p == RunPhase::validate) ++page.validations;
   if (begins && p == RunPhase::snapshot) ++page.saves;

@@ -1,5 +1,5 @@
 #pragma once
-// Publishes what a process is doing: its agent reads it from the shared page (job/worker_page.h), even after the
+// Publishes what a process is doing: its agent reads it from the shared page (job/worker_status.h), even after the
 // process has died.
 
 #include <cstdint>

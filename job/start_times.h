@@ -1,6 +1,6 @@
 #pragma once
 // Records when a restart reached each of its stages, from the failure to the first step after it. The launcher records
-// the first stages, and rank 0's worker the others in its page (job/worker_page.h), all with nanoseconds_now().
+// the first stages, and rank 0's worker the others in its page (job/worker_status.h), all with nanoseconds_now().
 
 #include <array>
 #include <cstddef>

@@ -42,7 +42,7 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 }  // namespace
 
 Agent::Agent(const LaunchOptions& options, const Order& order, const std::string& cookie, const JobTime& time,
-             const StartTimes& before, const std::vector<KeptMemory>& kept, SignalSource& signals,
+             const StartTimes& before, const std::vector<AgentMemory>& kept, SignalSource& signals,
              RendezvousClient& client)
     : options_(options),
       order_(order),
@@ -54,25 +54,25 @@ Agent::Agent(const LaunchOptions& options, const Order& order, const std::string
       client_(client),
       environment_(current_environment()) {
   environment_.erase("RINGMASTER_SECRET");  // the page contains the cookie derived from it
-  places_ = find_places();
+  bindings_ = find_bindings();
   prctl(PR_SET_CHILD_SUBREAPER, 1);  // makes the agent the parent of orphaned grandchildren, so that it can reap them
 }
 
-std::vector<Place> Agent::find_places() {
-  PlaceQuestion q{options_.numa_binding, options_.processes, allowed_cores(), std::vector<Gpu>{}};
+std::vector<WorkerBinding> Agent::find_bindings() {
+  BindingRequest q{options_.numa_binding, options_.processes, allowed_cores(), std::vector<Gpu>{}};
   const Machine machine = read_machine(options_.machine_root);
   if (options_.on_gpus) q.gpus = visible_gpus(machine.gpus, environment_);
-  std::vector<Place> places = choose_places(machine, q);
+  std::vector<WorkerBinding> places = choose_bindings(machine, q);
   if (q.gpus && q.gpus->size() >= places.size()) gpus_ = *q.gpus;
   const bool memory = memory_can_be_bound();
-  for (const std::string& line : describe_places(places, order_.first_rank))
+  for (const std::string& line : describe_bindings(places, order_.first_rank))
     if (order_.attempt == 0)
       log::info("launch: ", line, memory ? "" : "; memory is not bound, because the kernel forbids it (set_mempolicy)");
   return places;
 }
 
 // Returns the worker's share of the cores, even if several workers may use the same ones.
-int Agent::threads_of(const Place& place) const {
+int Agent::threads_of(const WorkerBinding& place) const {
   if (options_.threads_per_worker > 0) return options_.threads_per_worker;
   if (place.cores.empty() || environment_.contains("RINGMASTER_THREADS"))
     return std::max(1, default_threads() / options_.processes);
@@ -86,7 +86,7 @@ WorkerCommand Agent::command_of(int local_rank) const {
   c.arguments.insert(c.arguments.begin(), "ringmaster");
   c.environment = environment_;
   c.keep_stdout = order_.first_rank + local_rank == 0;
-  const Place& place = places_[static_cast<std::size_t>(local_rank)];
+  const WorkerBinding& place = bindings_[static_cast<std::size_t>(local_rank)];
   c.cores = place.cores;
   c.memory_nodes = place.nodes;
   const Environment own = {{"RINGMASTER_RANK", std::to_string(order_.first_rank + local_rank)},
@@ -99,7 +99,7 @@ WorkerCommand Agent::command_of(int local_rank) const {
                            {"RINGMASTER_STORE", to_string(order_.store)},
                            {"RINGMASTER_THREADS", std::to_string(threads_of(place))}};
   for (const auto& [name, value] : own) c.environment[name] = value;
-  const KeptMemory& kept = kept_.at(static_cast<std::size_t>(local_rank));
+  const AgentMemory& kept = kept_.at(static_cast<std::size_t>(local_rank));
   c.environment["RINGMASTER_MEMORY"] = kept.numbers();
   for (const int file : kept.files()) c.inherited.push_back(file);
   // Each worker has its own error file, as with torchrun.
@@ -159,7 +159,7 @@ void Agent::start_worker(int local_rank) {
   WorkerCommand command = command_of(local_rank);
   command.keep_stdout &= console >= 0;
   const std::string prefix = rank == 0 ? "" : "[rank " + std::to_string(rank) + "] ";
-  auto page = std::make_unique<SharedPage>(cookie_, kept_.at(static_cast<std::size_t>(local_rank)).key());
+  auto page = std::make_unique<SharedStatus>(cookie_, kept_.at(static_cast<std::size_t>(local_rank)).key());
   (*page)->begun = order_.begun;
   (*page)->min_nodes = options_.min_nodes;
   (*page)->max_nodes = options_.max_nodes;

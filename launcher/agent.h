@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "core/awake_clock.h"
+#include "job/agent_memory.h"
 #include "job/environment.h"
-#include "job/kept_memory.h"
 #include "launcher/options.h"
-#include "launcher/places.h"
 #include "launcher/rendezvous_client.h"
 #include "launcher/signal_source.h"
 #include "launcher/worker.h"
+#include "launcher/worker_bindings.h"
 
 namespace ring {
 
@@ -25,7 +25,7 @@ class Agent {
   // order: of kind start. before: start times of the previous attempt's failure. kept: memory of each worker, for all
   // attempts. Throws Error if a worker cannot be started or its log file cannot be opened.
   Agent(const LaunchOptions&, const Order& order, const std::string& cookie, const JobTime&, const StartTimes& before,
-        const std::vector<KeptMemory>& kept, SignalSource&, RendezvousClient&);
+        const std::vector<AgentMemory>& kept, SignalSource&, RendezvousClient&);
 
   NodeEnd run();                                                  // returns when all workers have ended
   const std::string& failure() const { return failure_; }         // as reported; empty if nothing failed
@@ -36,8 +36,8 @@ class Agent {
  private:
   enum class Phase { running, stopping, ending };  // stopping: after a signal; ending: after a failure
 
-  std::vector<Place> find_places();
-  int threads_of(const Place&) const;
+  std::vector<WorkerBinding> find_bindings();
+  int threads_of(const WorkerBinding&) const;
   void start_worker(int local_rank);
   WorkerCommand command_of(int local_rank) const;
   void add_gpu_core_dumps(int rank, Environment&) const;
@@ -85,12 +85,12 @@ class Agent {
   std::string cookie_;
   JobTime time_;
   StartTimes previous_start_times_, failure_times_;
-  const std::vector<KeptMemory>& kept_;
+  const std::vector<AgentMemory>& kept_;
   SignalSource& signals_;
   RendezvousClient& client_;
   Environment environment_;
-  std::vector<Place> places_;  // one per worker
-  std::vector<Gpu> gpus_;      // one per worker, by CUDA index; empty if there are none or they are unknown
+  std::vector<WorkerBinding> bindings_;  // one per worker
+  std::vector<Gpu> gpus_;                // one per worker, by CUDA index; empty if there are none or they are unknown
   Clock::time_point begin_ = Clock::now();
   std::vector<std::unique_ptr<Worker>> workers_;
   Phase phase_ = Phase::running;

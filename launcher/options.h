@@ -11,7 +11,7 @@
 #include "job/job_board.h"
 #include "job/socket.h"
 #include "launcher/hang_detector.h"
-#include "launcher/places.h"
+#include "launcher/worker_bindings.h"
 
 namespace ring {
 

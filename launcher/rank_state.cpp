@@ -73,7 +73,7 @@ std::vector<GroupState> groups_of(const FlightRing& ring, const std::vector<Entr
   return groups;
 }
 
-std::string phase_of(const WorkerPage& page) {
+std::string phase_of(const WorkerStatus& page) {
   const RunPhase writing = page.writing;
   const std::string phase(to_string(page.phase));
   return writing == RunPhase::nothing ? phase : str(phase, ", writing: ", to_string(writing));
@@ -100,7 +100,7 @@ bool RankState::waits() const {
                              [](const GroupState& g) { return g.name != kBackgroundGroup && !g.waits_in.empty(); });
 }
 
-RankState state_of(const WorkerPage& page, int rank) {
+RankState state_of(const WorkerStatus& page, int rank) {
   const std::vector<Entry> entries = entries_of(page.flights);
   RankState s{.rank = rank, .step = page.step, .phase = phase_of(page)};
   s.writes = page.writing != RunPhase::nothing;
@@ -110,11 +110,11 @@ RankState state_of(const WorkerPage& page, int rank) {
   return s;
 }
 
-std::int64_t progress_of(const WorkerPage& page) {
+std::int64_t progress_of(const WorkerStatus& page) {
   return page.phases.load() + page.flights.changes.load() + page.step.load();
 }
 
-std::int64_t last_sign_of(const WorkerPage& page) {
+std::int64_t last_sign_of(const WorkerStatus& page) {
   std::int64_t last = page.entered_ns;
   for (const Entry& e : entries_of(page.flights)) last = std::max({last, e.queued_ns, e.started_ns, e.ended_ns});
   return last;
@@ -127,7 +127,7 @@ bool is_stopped(std::int64_t pid) {
   return name != text.npos && name + 2 < text.size() && (text[name + 2] == 'T' || text[name + 2] == 't');
 }
 
-std::string flights_json(const RankState& s, const WorkerPage& page) {
+std::string flights_json(const RankState& s, const WorkerStatus& page) {
   nlohmann::json j = {{"rank", s.rank},
                       {"node", s.node},
                       {"host", s.host},

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "job/worker_page.h"
+#include "job/worker_status.h"
 
 namespace ring {
 
@@ -40,13 +40,13 @@ struct RankState {
   bool waits() const;  // waits for other ranks in an operation of a step
 };
 
-RankState state_of(const WorkerPage&, int rank);
+RankState state_of(const WorkerStatus&, int rank);
 // Returns the number of signs of progress so far; it stands still if the worker does.
-std::int64_t progress_of(const WorkerPage&);
+std::int64_t progress_of(const WorkerStatus&);
 // Returns the time of the newest sign of progress, as nanoseconds_now(); 0 if there was none.
-std::int64_t last_sign_of(const WorkerPage&);
+std::int64_t last_sign_of(const WorkerStatus&);
 bool is_stopped(std::int64_t pid);  // according to /proc
 // Returns the state and the newest operations, with their states and times, as JSON on one line.
-std::string flights_json(const RankState&, const WorkerPage&);
+std::string flights_json(const RankState&, const WorkerStatus&);
 
 }  // namespace ring

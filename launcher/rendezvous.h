@@ -44,7 +44,7 @@ struct NodeFailure {
 struct NodeEnd {
   int code = 0;
   bool stopped = false;   // stopped by a signal
-  bool begun = false;     // WorkerPage::begun
+  bool begun = false;     // WorkerStatus::begun
   std::int64_t step = 0;  // steps done
 };
 

@@ -42,8 +42,8 @@ class Supervisor {
   std::string waiting_for_, said_;  // who is missing, and what was last logged about it
   Clock::time_point said_at_{};
   JobTime time_;
-  StartTimes failure_times_;      // of the previous attempt
-  std::vector<KeptMemory> kept_;  // one per worker of this node
+  StartTimes failure_times_;       // of the previous attempt
+  std::vector<AgentMemory> kept_;  // one per worker of this node
   int restarts_ = 0;
   std::optional<int> node_, world_;  // of the previous attempt
   std::string failure_;              // last one reported by this agent

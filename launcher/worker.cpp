@@ -45,7 +45,7 @@ struct Image {
   }
 };
 
-Activity activity_of(const WorkerPage& page) {
+Activity activity_of(const WorkerStatus& page) {
   if (!page.stepping) return Activity::unlimited;
   switch (page.phase.load()) {
     case RunPhase::validate: return Activity::validation;
@@ -95,7 +95,7 @@ std::string describe(const Ending& e) {
   return str("exited with code ", e.code);
 }
 
-Worker::Worker(int rank, const WorkerCommand& command, std::unique_ptr<SharedPage> page, std::string prefix,
+Worker::Worker(int rank, const WorkerCommand& command, std::unique_ptr<SharedStatus> page, std::string prefix,
                int console, const std::string& log_path, const HangRules& rules)
     : rank_(rank), page_(std::move(page)), hang_detector_(rules, AwakeClock::now()) {
   Pipe pipe = make_pipe();

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "job/environment.h"
-#include "job/worker_page.h"
+#include "job/worker_status.h"
 #include "launcher/hang_detector.h"
 #include "launcher/output.h"
 #include "launcher/rank_state.h"
@@ -39,7 +39,7 @@ struct WorkerCommand {
 class Worker {
  public:
   // Throws Error if the process cannot be started.
-  Worker(int rank, const WorkerCommand& command, std::unique_ptr<SharedPage> page, std::string prefix, int console,
+  Worker(int rank, const WorkerCommand& command, std::unique_ptr<SharedStatus> page, std::string prefix, int console,
          const std::string& log_path, const HangRules& rules = {});
   ~Worker();  // kills the process if it is still running
   Worker(const Worker&) = delete;
@@ -51,7 +51,7 @@ class Worker {
   WorkerOutput& output() { return *output_; }
   const WorkerOutput& output() const { return *output_; }
 
-  const WorkerPage& page() const { return **page_; }
+  const WorkerStatus& page() const { return **page_; }
   bool hangs();             // call several times a second
   RankState state() const;  // current state, or the last one of a dead worker; without node and host
 
@@ -64,7 +64,7 @@ class Worker {
   int rank_;
   pid_t pid_ = -1;
   Fd pidfd_;
-  std::unique_ptr<SharedPage> page_;
+  std::unique_ptr<SharedStatus> page_;
   std::unique_ptr<WorkerOutput> output_;
   HangDetector hang_detector_;
   std::optional<Ending> ending_;

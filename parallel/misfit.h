@@ -5,7 +5,7 @@
 namespace ring {
 
 // Thrown by plan_degrees() (parallel/plan.h) if the settings need a different number of processes.
-struct WorldMisfit : Error {
+struct WorldSizeError : Error {
   using Error::Error;
 };
 

@@ -14,7 +14,7 @@ namespace {
 
 template <class... Parts>
 [[noreturn]] void fail_for_world(const Parts&... parts) {
-  throw WorldMisfit(str(parts...));
+  throw WorldSizeError(str(parts...));
 }
 
 std::string listed(const std::vector<std::int64_t>& numbers) {  // "1, 2, 4 or 8"
@@ -93,7 +93,7 @@ void fill_degrees(ParallelPlan& p, const ModelConfig& m, int world) {
   p.cp = narrow<int>(c.cp == 0 ? rest / dp : c.cp);
 }
 
-// Throws WorldMisfit if the micro-batch does not divide a replica's share of a step. common: the greatest common
+// Throws WorldSizeError if the micro-batch does not divide a replica's share of a step. common: the greatest common
 // divisor of the steps' shares.
 void check_share(const ParallelPlan& p, const BatchSize& b, std::int64_t sequences, std::int64_t common) {
   const std::int64_t share = sequences / p.dp;
@@ -206,7 +206,7 @@ std::string ParallelPlan::text() const {
   return config.zero > 0 && !out.empty() ? str(out, ", zero ", config.zero) : out;
 }
 
-std::string idle_keys(const ParallelPlan& p, const ModelConfig& m) {
+std::string ineffective_keys(const ParallelPlan& p, const ModelConfig& m) {
   if (p.cp == 1 || p.config.cp_keys != ContextKeys::referenced) return "";
   constexpr const char* kIdle = "parallel.cp_keys: referenced, but ";
   if (!selects_blocks(m))

@@ -40,7 +40,7 @@ ParallelPlan make_plan(const ParallelConfig&, const ModelConfig& resolved, const
 
 // Returns why parallel.cp_keys: referenced, which is allowed, has no effect in such a run, and what to do; empty if it
 // has an effect, is not set, or cp is 1.
-std::string idle_keys(const ParallelPlan&, const ModelConfig& resolved);
+std::string ineffective_keys(const ParallelPlan&, const ModelConfig& resolved);
 
 // Returns the layout of a row of `length` tokens over `ranks` ranks; parallel.cp_schedule: auto counts as ring.
 ContextLayout context_layout(const ParallelConfig&, const ModelConfig& resolved, std::int64_t length, int ranks);

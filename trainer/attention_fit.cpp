@@ -17,7 +17,7 @@ namespace ring {
 AttentionTrials::AttentionTrials(Model& model, const ExecContext& ctx, const ValidationSet& set)
     : model_(model), ctx_(ctx), set_(set), alone_(mesh_of_one()), own_(patterns_of(model.config())) {
   for (const AttentionConfig* section : attentions_of(model.config())) {
-    const std::string why = more_than_a_pattern(*section, model.config().kv_heads);
+    const std::string why = why_not_static_pattern(*section, model.config().kv_heads);
     RING_CHECK(why.empty(), "a layer ", why);
   }
 }

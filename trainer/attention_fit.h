@@ -15,7 +15,8 @@
 namespace ring {
 
 // Measures the loss over the same batches with the same weights but other patterns. After each call the model attends
-// as its settings say. Requires that more_than_a_pattern() (model/attention/trained_parts.h) is empty for all layers.
+// as its settings say. Requires that why_not_static_pattern() (model/attention/trained_parts.h) is empty for all
+// layers.
 class AttentionTrials {
  public:
   AttentionTrials(Model&, const ExecContext&, const ValidationSet&);

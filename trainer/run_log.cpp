@@ -18,7 +18,7 @@
 #include "model/scopes.h"
 #include "optim/groups.h"
 #include "optim/kinds.h"
-#include "trainer/idle_attention.h"
+#include "trainer/ineffective_attention.h"
 
 namespace ring {
 namespace {
@@ -173,8 +173,8 @@ void RunLog::record_settings(const RunStart& start, int processes) {
   warn_of_vocabulary(config_, start.corpora.vocab_size);
   warn_of_places(config_);
   warn_of_masks(config_, start.corpora);
-  warn_of_idle_attention(config_, start.corpora);
-  if (const std::string idle = idle_keys(trainer_.plan(), config_.model); !idle.empty()) log::warn(idle);
+  warn_of_ineffective_attention(config_, start.corpora);
+  if (const std::string idle = ineffective_keys(trainer_.plan(), config_.model); !idle.empty()) log::warn(idle);
   for (const auto& rows : start.loader->map().rows())
     log::info("packing: ", counted(static_cast<std::int64_t>(rows->rows()), "sample"), " per epoch, ",
               std::round(1000 * rows->filled()) / 10, " % of their positions hold tokens, the rest is padding; ",
@@ -462,7 +462,7 @@ void RunLog::log_slow(const SlowRank& s) {
   metrics_->record(
       "slow_rank", last_.step,
       {{"rank", std::int64_t{s.rank}}, {"speed", speed}, {"what", str(s.what)}, {"ms", own}, {"median_ms", usual}});
-  log::warn("rank ", s.rank, " is slow: ", speed, " of the median rank's speed for ", PaceJudge::kWindows, " x ",
+  log::warn("rank ", s.rank, " is slow: ", speed, " of the median rank's speed for ", SlowRankDetector::kWindows, " x ",
             Pace::kWindow, " steps; ", s.what, " takes ", own, " ms per step, on the median rank ", usual, " ms");
 }
 
@@ -484,7 +484,7 @@ void RunLog::log_slow(const SlowGpu& s) {
             " ms instead of ", usual_ms, " ms");
 }
 
-void RunLog::log_agent_save(std::int64_t step, const KeptOutcome& o) {
+void RunLog::log_agent_save(std::int64_t step, const AgentSaveOutcome& o) {
   metrics_->record("kept", step,
                    {{"stall_seconds", o.stall_seconds},
                     {"waited_seconds", o.waited_seconds},

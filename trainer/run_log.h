@@ -45,7 +45,7 @@ class RunLog {
   void log_save(const SaveOutcome&, std::int64_t failures_in_a_row, std::optional<double> auto_seconds);
   void log_slow(const SlowRank&);
   void log_slow(const SlowGpu&);
-  void log_agent_save(std::int64_t step, const KeptOutcome&);  // a snapshot kept by the launcher
+  void log_agent_save(std::int64_t step, const AgentSaveOutcome&);  // a snapshot kept by the launcher
   void print_line(const std::string& text) { progress_.line(text); }
   void log_end(TrainEnd, const TimeSpent&);  // TimeSpent is that of this process
   void log_failure(const std::string& why);  // call when an error ends the run

@@ -23,7 +23,7 @@
 #include "evaluate/session.h"
 #include "generated/build_info.h"
 #include "job/environment.h"
-#include "job/worker_page.h"
+#include "job/worker_status.h"
 #include "model/architectures.h"
 #include "model/training_state.h"
 #include "trainer/records.h"
@@ -256,7 +256,7 @@ FittedRun fit_run(LocatedRun located, const TrainOptions& options, Mesh& mesh) {
   if (run.tier && !run.saving.keeps) run.tier->clear();
   if (run.saving.keeps && !options.fresh) run.newest_kept = newest_common_step(run.tier.get(), mesh.host());
   run.loader = std::make_unique<Loader>(run.corpora, loader_options(run.steps, mesh));
-  own_page().start.reach(StartStage::planned);
+  own_status().start.reach(StartStage::planned);
   return run;
 }
 
@@ -292,7 +292,7 @@ void warn_of_lost_steps(const ResolvedRun& s) {
 
 // Throws Error if the directory is gone after a launcher's restart: the run would silently start over.
 void refuse_to_lose_the_run(const ResolvedRun& s, const TrainOptions& options) {
-  const bool begun = options.restarts > 0 && own_page().begun != 0;
+  const bool begun = options.restarts > 0 && own_status().begun != 0;
   if (begun && !s.dir.exists())
     fail(s.dir.path(),
          " was removed or moved since this job began, and the launcher keeps no copy of the state "
@@ -331,7 +331,7 @@ RunStart claim_run(FittedRun run, const TrainOptions& options, Mesh& mesh) {
     return from.resumed.checkpoint;
   };
   from.resumed.checkpoint = by_leader(mesh.host(), claim);
-  own_page().start.reach(StartStage::chosen);
+  own_status().start.reach(StartStage::chosen);
   from.kept = by_leader(mesh.host(), [&] { return from.kept; });
   from.init_from = by_leader(mesh.host(), [&] { return from.init_from; });
   run.memory.token = by_leader(mesh.host(), [&] { return token->number(); });

@@ -107,7 +107,7 @@ void RunState::begin(bool fresh) {
   clock_.failures(failures_->count());
 }
 
-bool RunState::keeps_now() const {
+bool RunState::saves_to_agent_now() const {
   return run_.start.saving.keeps && run_.trainer.steps_done() % run_.config.checkpoint.memory_interval == 0;
 }
 
@@ -141,10 +141,10 @@ void RunState::save() {
   run_.trainer.keep_state_until(saver_.begin(state_, run_.ctx.stream, step, metadata(), keep));
 }
 
-void RunState::keep() {
+void RunState::save_to_agent() {
   prepare_save();
   const std::int64_t step = run_.trainer.steps_done(), asked = now_ms();
-  const KeptOutcome o = saver_.keep(state_, run_.ctx.stream, step, metadata());
+  const AgentSaveOutcome o = saver_.save_to_agent(state_, run_.ctx.stream, step, metadata());
   run_.trainer.keep_state_until(o.copied);
   run_.time.save_seconds += o.stall_seconds;
   run_.time.saved(step, asked, o.stall_seconds);
@@ -176,7 +176,7 @@ void RunState::report(const SaveOutcome& o) {
 void RunState::on_rollback() {
   data_ = run_.start.data;
   saver_.start_from(run_.trainer.steps_done());
-  saver_.forget_kept();
+  saver_.discard_agent_saves();
   run_.time.log_rollback(run_.trainer.steps_done());
   run_.check_directory();
 }

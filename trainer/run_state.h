@@ -11,7 +11,7 @@
 #include "checkpoint/saver.h"
 #include "core/clock.h"
 #include "engine/devices.h"
-#include "job/worker_page.h"
+#include "job/worker_status.h"
 #include "trainer/run_log.h"
 
 namespace ring {
@@ -25,7 +25,7 @@ struct Running {
   Trainer trainer{config, ctx, mesh, *start.loader, start.max_memory()};
   std::optional<GpuWatch> gpu{};  // of this rank
   std::unique_ptr<RunLog> log{};  // null except on rank 0 once the run has begun
-  JobTime& time = own_page().time;
+  JobTime& time = own_status().time;
 
   bool leads() const { return mesh.rank() == 0; }
   // Throws Error on rank 0 if the run's directory is no longer this process's. Call before a file in it is opened.
@@ -46,15 +46,15 @@ class RunState {
   // Returns the time (now_ms()) at which the loaded state was saved; 0 if unknown.
   std::int64_t loaded_from_ms() const;
 
-  void step_done(double seconds) { clock_.step(seconds, saver_.working()); }
-  bool saving() const { return saver_.working(); }
+  void step_done(double seconds) { clock_.step(seconds, saver_.is_writing()); }
+  bool saving() const { return saver_.is_writing(); }
   bool due_by_clock() const { return clock_.due(seconds_now(), run_.trainer.seconds()); }
   void end_save() { saver_.end(run_.trainer.steps_done()); }
   // Return true if a checkpoint, or a snapshot for the launcher, is due after the step that was launched last.
   bool saves_now(bool due) const;
-  bool keeps_now() const;
+  bool saves_to_agent_now() const;
   void save();
-  void keep();
+  void save_to_agent();
   void save_last();  // call before the process ends without an error
 
   bool has_checkpoint() const { return saver_.saved_step() >= 0 || !run_.start.from.resumed.checkpoint.empty(); }

@@ -16,7 +16,7 @@
 #include "evaluate/generation_config.h"
 #include "job/environment.h"
 #include "job/run_phase.h"
-#include "job/worker_page.h"
+#include "job/worker_status.h"
 #include "text/tokenizer.h"
 #include "trainer/bad_steps.h"
 #include "trainer/pace_watch.h"
@@ -73,7 +73,7 @@ class MemoryFallback {
       fail(next.why, ", but that cannot be recorded: ", problem.what());
     }
     const bool launched = parse_environment(current_environment()).source == "ringmaster";
-    throw MemoryRecorded(str(next.why, launched ? "" : ". This is recorded. Run the same command again"));
+    throw RestartWithLessMemory(str(next.why, launched ? "" : ". This is recorded. Run the same command again"));
   }
   [[noreturn]] void start_again(const RanOutOfMemory& e) const { start_again(now_.smaller(e.next, e.what())); }
 
@@ -200,9 +200,9 @@ class TrainingRun {
  public:
   TrainingRun(RunStart start, const TrainOptions& options, Mesh& mesh, StopSignal& signal)
       : run_{.start = std::move(start), .mesh = mesh}, signal_(signal) {
-    own_page().start.reach(StartStage::built);
+    own_status().start.reach(StartStage::built);
     state_.load();
-    own_page().start.reach(StartStage::loaded);
+    own_status().start.reach(StartStage::loaded);
     begin(options);
     run_.trainer.observe(options.observer);
     if (run_.leads()) watcher_ = options.watcher;
@@ -252,15 +252,15 @@ class TrainingRun {
 
   void count_restart(int restarts) {
     run_.time.steps_begin(restarts, run_.trainer.steps_done(), state_.loaded_from_ms());
-    own_page().begun = 1;
+    own_status().begun = 1;
     if (restarts > 0) run_.log->log_restart();
   }
 
   void report(const StepReport& r) {
     state_.step_done(r.seconds);
-    own_page().step = r.step;
-    if (own_page().start.reach(StartStage::stepped) && run_.leads() && run_.time.restarts > 0)
-      log::info("restart ", run_.time.restarts, " took ", own_page().start.text());
+    own_status().step = r.step;
+    if (own_status().start.reach(StartStage::stepped) && run_.leads() && run_.time.restarts > 0)
+      log::info("restart ", run_.time.restarts, " took ", own_status().start.text());
     run_.time.step_done(r.step);
     if (pace_) pace_->step(r.data_seconds, run_.log.get());
     if (run_.log) run_.log->log_step(r);
@@ -354,8 +354,8 @@ class TrainingRun {
     signal_.steps_begin();
     account_ = {};
     if (run_.mesh.world() > 1 || run_.gpu) pace_.emplace(run_.mesh.host(), run_.gpu ? &*run_.gpu : nullptr);
-    own_page().step = run_.trainer.steps_done();
-    own_page().stepping = 1;
+    own_status().step = run_.trainer.steps_done();
+    own_status().stepping = 1;
     while (agree_on_next_action(end)) {
       if (watcher_) watcher_->before_launch(run_.trainer);
       memory_.launch();
@@ -365,13 +365,14 @@ class TrainingRun {
       const std::int64_t tasks_every =
           run_.config.train.eval_tasks_interval ? run_.config.train.eval_tasks_interval : every;
       const bool evaluates_tasks = !run_.start.tasks.empty() && tasks_every && step % tasks_every == 0;
-      const bool saves = !ends && state_.saves_now(save_due_), keeps = !ends && !saves && state_.keeps_now();
-      finish_steps(validates || evaluates_tasks || saves || keeps || ends ? 0 : run_.trainer.max_in_flight());
+      const bool saves = !ends && state_.saves_now(save_due_),
+                 saves_to_agent = !ends && !saves && state_.saves_to_agent_now();
+      finish_steps(validates || evaluates_tasks || saves || saves_to_agent || ends ? 0 : run_.trainer.max_in_flight());
       if (run_.trainer.steps_done() != step) continue;          // the step was skipped
       if (!evaluate_now(validates, evaluates_tasks)) continue;  // a signal ends the run
-      if (!saves && !keeps) continue;
+      if (!saves && !saves_to_agent) continue;
       const TimeAccount::Timer timer = account_.saving();
-      saves ? state_.save() : state_.keep();
+      saves ? state_.save() : state_.save_to_agent();
     }
     finish_steps(0);
     if (watcher_) report_watched();
@@ -407,7 +408,7 @@ TrainEnd train(Config config, const TrainOptions& options, Mesh& mesh, StopSigna
     return run.run();
   } catch (const PeerLost&) {  // the cause is reported by another process
     throw;
-  } catch (const TakenOver&) {  // the run's files belong to another process
+  } catch (const WriterSuperseded&) {  // the run's files belong to another process
     throw;
   } catch (const std::exception& e) {
     run.failed(e.what());

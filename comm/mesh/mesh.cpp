@@ -10,7 +10,7 @@
 #include "comm/self.h"
 #include "core/joined.h"
 #include "job/liveness.h"
-#include "job/worker_page.h"
+#include "job/worker_status.h"
 
 namespace ring {
 namespace {
@@ -197,7 +197,7 @@ void Mesh::Impl::rename(Group& g, const std::string& name) {
 
 Communicator* Mesh::Impl::keep_group(Group group, const std::string& name) {
   const auto size = static_cast<int>(group.ranks.size());
-  if (size > 1 && !fake_) group.comm->record(FlightLog(own_page().flights, name, group.ranks.front(), size));
+  if (size > 1 && !fake_) group.comm->record(FlightLog(own_status().flights, name, group.ranks.front(), size));
   const std::lock_guard lock(mutex_);
   if (!aborted_.empty()) group.comm->abort(aborted_);
   return groups_.emplace_back(std::move(group)).comm.get();

@@ -246,23 +246,23 @@ Event Channel::run(const Operation& op, const Event& after, const Calls& calls, 
     if (link_) call_check_.run(op, *link_, Clock::now() + options_.timeout);
     done = queue(text, after, calls, copies);
   } catch (const PeerLost& e) {
-    op.flight.ended(false);
+    op.record.mark_ended(false);
     abort(str(text, ": ", e.what()));
     throw PeerLost(str(text, ": ", e.what()));
   } catch (const OutOfMemory& e) {
-    op.flight.ended(false);
+    op.record.mark_ended(false);
     abort(str(text, ": ", e.what()));
     throw;
   } catch (const std::exception& e) {
-    op.flight.ended(false);
+    op.record.mark_ended(false);
     abort(str(text, ": ", e.what()));
     throw Error(str(text, ": ", e.what()));
   }
   if (stream_.impl().recording()) {
-    op.flight.ended(true);
+    op.record.mark_ended(true);
   } else {  // recorded operations have no events; replayed_ watches their counters
     const std::lock_guard lock(mutex_);
-    pending_.add(text, after, done, op.flight);
+    pending_.add(text, after, done, op.record);
   }
   return done;
 }

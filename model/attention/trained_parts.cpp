@@ -16,7 +16,7 @@ std::span<const TrainedPart> trained_parts() {
   return kParts;
 }
 
-std::string more_than_a_pattern(const AttentionConfig& c, std::int64_t kv_heads) {
+std::string why_not_static_pattern(const AttentionConfig& c, std::int64_t kv_heads) {
   for (const TrainedPart& part : trained_parts())
     if (part.in(c)) return str("has ", part.name, " (", part.setting, ")");
   if (uses_importance(c, kv_heads)) return "keeps blocks by importance";

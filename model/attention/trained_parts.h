@@ -21,6 +21,6 @@ std::span<const TrainedPart> trained_parts();
 
 // Returns the features of a layer of this section that a pattern cannot express, as in "has an indexer (pattern:
 // learned)"; empty if a pattern expresses everything.
-std::string more_than_a_pattern(const AttentionConfig&, std::int64_t kv_heads);
+std::string why_not_static_pattern(const AttentionConfig&, std::int64_t kv_heads);
 
 }  // namespace ring

@@ -26,7 +26,7 @@ class MemoryTiers : public testing::Test {
   }
   static void save_snapshot(MemoryTier& t, std::int64_t step) {
     const SmallState s(static_cast<std::uint64_t>(step));
-    t.seal(t.take(s.state, stream()), step, R"({"config":"a: 1"})");
+    t.seal(t.take_snapshot(s.state, stream()), step, R"({"config":"a: 1"})");
   }
   static void expect_loads(MemoryTier& t, std::int64_t step) {
     SmallState loaded(0);
@@ -37,7 +37,7 @@ class MemoryTiers : public testing::Test {
   static std::vector<std::int64_t> steps(std::vector<std::int64_t> list) { return list; }
   static fs::path file(int number) { return "/proc/self/fd/" + std::to_string(number); }
 
-  const KeptMemory kept_;
+  const AgentMemory kept_;
 };
 
 TEST_F(MemoryTiers, TheTwoNewestCanBeLoadedByTheNextProcess) {
@@ -60,7 +60,7 @@ TEST_F(MemoryTiers, ASnapshotBeingWrittenDoesNotCountAndTheOlderOneDoes) {
   save_snapshot(writer, 10);
   save_snapshot(writer, 20);
   const SmallState s(30);
-  const Snapshot unsealed = writer.take(s.state, stream());
+  const Snapshot unsealed = writer.take_snapshot(s.state, stream());
   MemoryTier next = tier();
   EXPECT_EQ(next.whole_steps(), steps({20}));
   expect_loads(next, 20);
@@ -70,9 +70,9 @@ TEST_F(MemoryTiers, ASnapshotHeldForACheckpointIsNotOverwritten) {
   MemoryTier t = tier();
   reserve_memory(t);
   const SmallState s(10);
-  const Snapshot saved = t.take(s.state, stream());
+  const Snapshot saved = t.take_snapshot(s.state, stream());
   t.seal(saved, 10, "{}");
-  t.hold();
+  t.protect_latest();
   for (const std::int64_t step : {20, 30, 40}) save_snapshot(t, step);
   EXPECT_EQ(t.whole_steps(), steps({10, 40}));
   const TempFolder folder;
@@ -90,10 +90,10 @@ TEST_F(MemoryTiers, WithoutSpaceForAManifestTheSnapshotBeforeCounts) {
   {
     const IoWatch full("memfd:", [](const IoCall& c) { return c.name == "write" ? ENOSPC : 0; });
     const SmallState s(20);
-    const Snapshot snapshot = t.take(s.state, stream());
+    const Snapshot snapshot = t.take_snapshot(s.state, stream());
     EXPECT_TRUE(contains(error_of([&] { t.seal(snapshot, 20, "{}"); }), "No space left on device"));
     EXPECT_EQ(tier().whole_steps(), steps({10}));
-    t.forget();
+    t.invalidate();
     EXPECT_EQ(tier().whole_steps(), steps({}));
   }
   save_snapshot(t, 30);
@@ -114,7 +114,7 @@ TEST_F(MemoryTiers, ForgottenStepsAreGoneAndClearedMemoryIsFree) {
   EXPECT_EQ(t.bytes(), 0u);
   save_snapshot(reserve_memory(t), 10);
   EXPECT_GE(t.bytes(), 2 * SmallState(0).state.bytes());
-  t.forget();
+  t.invalidate();
   EXPECT_EQ(t.whole_steps(), steps({}));
   t.clear();
   EXPECT_EQ(t.bytes(), 0u);
@@ -195,7 +195,7 @@ TEST_F(MemoryTiers, AForgedSnapshotIsRefused) {
 // Each launcher has its own key, so that snapshots of other jobs are not loaded even if their settings are equal.
 TEST_F(MemoryTiers, TheSnapshotOfAnotherJobIsRefused) {
   log::set_level(log::Level::error);
-  const KeptMemory other;
+  const AgentMemory other;
   MemoryTier theirs(other.files(), "this", other.key());
   save_snapshot(reserve_memory(theirs), 10);
   for (std::size_t i = 0; i < 2; ++i)

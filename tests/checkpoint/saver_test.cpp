@@ -16,7 +16,7 @@
 #include "checkpoint/reader.h"
 #include "comm/gloo/gloo.h"
 #include "comm/host.h"
-#include "job/worker_page.h"
+#include "job/worker_status.h"
 #include "tests/io_faults.h"
 
 namespace ring::test {
@@ -125,12 +125,12 @@ TEST_F(Savers, StepsContinueWhileADiskIsSlow) {
   begin(saver, part);  // would never return if it waited for the disk
   disk.await_somebody();
   for (int i = 0; i < 50; ++i) part.take_step();
-  EXPECT_TRUE(saver.working());
+  EXPECT_TRUE(saver.is_writing());
   EXPECT_EQ(saver.saved_step(), -1);
   EXPECT_TRUE(list_checkpoints(checkpoints()).empty());
   disk.open();
   saver.end(part.step);
-  EXPECT_FALSE(saver.working());
+  EXPECT_FALSE(saver.is_writing());
   EXPECT_EQ(saver.saved_step(), 1);
   expect_of_its_step(1);
   ASSERT_EQ(outcomes_.size(), 1u);
@@ -149,8 +149,8 @@ TEST_F(Savers, ASaveWaitsForTheOneBefore) {
   disk.await_somebody();
   part.take_step();
   std::atomic<bool> opened = false;
-  std::thread opener([&, signs = own_page().phases.load()] {  // `phases` grows with each look at the save before
-    while (own_page().phases < signs + 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::thread opener([&, signs = own_status().phases.load()] {  // `phases` grows with each look at the save before
+    while (own_status().phases < signs + 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     opened = true;
     disk.open();
   });
@@ -173,12 +173,12 @@ TEST_F(Savers, StepsContinueWhileADiskHangs) {
   part.take_step();
   begin(saver, part);
   disk.await_somebody();
-  const std::int64_t signs = own_page().phases;
+  const std::int64_t signs = own_status().phases;
   part.take_step();
   begin(saver, part);
-  EXPECT_GT(own_page().phases, signs) << "who watches would think that the steps hang";
+  EXPECT_GT(own_status().phases, signs) << "who watches would think that the steps hang";
   begin(saver, part);
-  EXPECT_TRUE(saver.working());
+  EXPECT_TRUE(saver.is_writing());
   ASSERT_EQ(outcomes_.size(), 2u);
   EXPECT_EQ(outcomes_[0].step, 2);
   EXPECT_EQ(outcomes_[0].error.find("the save of step 1 has not ended after "), 0u) << outcomes_[0].error;
@@ -350,7 +350,7 @@ TEST_F(DistSavers, StepsExchangeMessagesDuringASave) {
                        for (int i = 0; i < 20; ++i) {
                          part.take_step();
                          const double sum = sum_host(mesh.host(), 1);
-                         RING_CHECK(sum == 2 && saver.working(), "sum ", sum);
+                         RING_CHECK(sum == 2 && saver.is_writing(), "sum ", sum);
                        }
                        mesh.host().barrier().synchronize();
                        gate.open();
@@ -374,7 +374,7 @@ TEST_F(DistSavers, TheRankWhoseDiskHangsIsNamed) {
                        begin(saver, part);
                        part.take_step();
                        begin(saver, part);
-                       RING_CHECK(saver.failures() == 1 && saver.working(), "it was waited for");
+                       RING_CHECK(saver.failures() == 1 && saver.is_writing(), "it was waited for");
                        mesh.host().barrier().synchronize();
                        gate.open();
                        saver.end_last(part.step);

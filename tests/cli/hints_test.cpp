@@ -23,7 +23,7 @@ namespace {
 std::string error_of(const std::string& override) {
   try {
     Config config;
-    override_config(config, {"data.path=a.h5", "train.steps=1", override}, words_of_other_programs());
+    override_config(config, {"data.path=a.h5", "train.steps=1", override}, config_aliases());
   } catch (const Error& e) {
     return e.what();
   }
@@ -44,7 +44,7 @@ bool plain(std::string_view word) {
 TEST(Hints, EveryAnswerIsASettingAndEveryWordIsNone) {
   const std::set<std::string> keys = all_keys();
   std::set<std::string> words;
-  for (const auto& [word, key, advice] : words_of_other_programs()->keys) {
+  for (const auto& [word, key, advice] : config_aliases()->keys) {
     EXPECT_TRUE(key.empty() || keys.contains(std::string(key))) << word << " -> " << key;
     EXPECT_FALSE(key.empty() && advice.empty()) << word;
     EXPECT_TRUE(words.insert(std::string(word)).second) << word << " has two answers";
@@ -57,7 +57,7 @@ TEST(Hints, EveryAnswerIsASettingAndEveryWordIsNone) {
 TEST(Hints, EveryValueIsAChoice) {
   Config config;
   const config::Node root = bind_config(config);
-  for (const auto& [key, word, value, advice] : words_of_other_programs()->values) {
+  for (const auto& [key, word, value, advice] : config_aliases()->values) {
     const config::Field* field =
         config::find_field(root, key.starts_with("attention") ? str("model.", key) : std::string(key));
     ASSERT_TRUE(field && field->node.kind == config::Kind::choice) << key;
@@ -200,7 +200,7 @@ TEST(Hints, AWordForASectionSuggestsOneOfItsKeys) {
   const auto in_file = [](const std::string& text) {
     try {
       Config config;
-      load_config_text(config, text, "my.yaml", {}, words_of_other_programs());
+      load_config_text(config, text, "my.yaml", {}, config_aliases());
     } catch (const Error& e) {
       return std::string(e.what());
     }
@@ -214,7 +214,7 @@ TEST(Hints, ErrorsInAFileNameTheLine) {
   try {
     Config config;
     load_config_text(config, "data: {path: a.h5}\nmodel:\n  n_embd: 64\ntrain: {steps: 1}\nepochs: 3\n", "my.yaml", {},
-                     words_of_other_programs());
+                     config_aliases());
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(std::string(e.what()),

@@ -26,14 +26,14 @@ Ranks ranks(double mhz_of_1, double seconds, std::uint64_t throttle = 0) {
   return {gpu(1980, seconds), gpu(mhz_of_1, seconds, throttle)};
 }
 
-std::size_t found_in(GpuJudge& judge, int windows, const Ranks& all) {
+std::size_t found_in(SlowGpuDetector& judge, int windows, const Ranks& all) {
   std::size_t found = 0;
   for (int i = 0; i < windows; ++i) found += judge.window(all).size();
   return found;
 }
 
 TEST(ClockJudge, NamesAGpuOnceWithItsClockAndStepsBefore) {
-  GpuJudge judge;
+  SlowGpuDetector judge;
   EXPECT_EQ(found_in(judge, 10, ranks(1980, 0.420)), 0u);
   EXPECT_EQ(found_in(judge, 2, ranks(1200, 0.512, 0x20)), 0u);
   const auto found = judge.window(ranks(1200, 0.512, 0x20));
@@ -51,16 +51,16 @@ TEST(ClockJudge, NamesAGpuOnceWithItsClockAndStepsBefore) {
 }
 
 TEST(ClockJudge, NeedsALowerClockAndLongerSteps) {
-  GpuJudge judge;
+  SlowGpuDetector judge;
   found_in(judge, 10, ranks(1980, 0.420));
   EXPECT_EQ(found_in(judge, 10, ranks(1980, 0.600)), 0u) << "something else takes longer";
-  GpuJudge light;
+  SlowGpuDetector light;
   found_in(light, 10, ranks(1980, 0.420));
   EXPECT_EQ(found_in(light, 10, ranks(1500, 0.421)), 0u) << "it has less to do";
 }
 
 TEST(ClockJudge, OneGoodWindowResetsTheCount) {
-  GpuJudge judge;
+  SlowGpuDetector judge;
   found_in(judge, 20, ranks(1980, 0.420));
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ(found_in(judge, 2, ranks(1200, 0.512)), 0u);
@@ -69,7 +69,7 @@ TEST(ClockJudge, OneGoodWindowResetsTheCount) {
 }
 
 TEST(ClockJudge, FindsNothingWithoutAClockOrAnEarlierOne) {
-  GpuJudge judge;
+  SlowGpuDetector judge;
   EXPECT_EQ(found_in(judge, 5, Ranks{gpu(0, 0.4), gpu(0, 0.9)}), 0u);
   EXPECT_EQ(found_in(judge, 10, ranks(1200, 0.512)), 0u) << "slow from the start is what is usual";
 }
@@ -77,7 +77,7 @@ TEST(ClockJudge, FindsNothingWithoutAClockOrAnEarlierOne) {
 // The readings of each rank reach every rank.
 TEST(DistPace, AGpuThatBecomesSlowIsFoundByAllRanks) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
-  constexpr int kGood = 20 * GpuJudge::kWindows, kSteps = 2 * kGood + 1;
+  constexpr int kGood = 20 * SlowGpuDetector::kWindows, kSteps = 2 * kGood + 1;
   std::vector<std::vector<SlowGpu>> found(2);
   const auto errors = test::run_ranks(2, [&](Communicator& c) {
     int step = 0;

@@ -18,8 +18,8 @@ const StepParts kUsual{.compute = 0.100, .data = 0.002, .network = 0.003};
 
 Ranks usual(int n) { return Ranks(static_cast<std::size_t>(n), kUsual); }
 
-TEST(PaceJudge, NamesARankAfterThreeWindows) {
-  PaceJudge judge;
+TEST(SlowRankDetector, NamesARankAfterThreeWindows) {
+  SlowRankDetector judge;
   Ranks ranks = usual(4);
   ranks[2].compute = 0.130;
   EXPECT_TRUE(judge.window(ranks).empty());
@@ -34,9 +34,9 @@ TEST(PaceJudge, NamesARankAfterThreeWindows) {
   EXPECT_TRUE(judge.window(ranks).empty()) << "once";
 }
 
-TEST(PaceJudge, SaysWhatIsSlow) {
+TEST(SlowRankDetector, SaysWhatIsSlow) {
   for (const auto& [name, part] : {std::pair{"data", &StepParts::data}, std::pair{"network", &StepParts::network}}) {
-    PaceJudge judge;
+    SlowRankDetector judge;
     Ranks ranks = usual(2);
     ranks[0].*part += 0.040;
     judge.window(ranks);
@@ -48,8 +48,8 @@ TEST(PaceJudge, SaysWhatIsSlow) {
   }
 }
 
-TEST(PaceJudge, OneGoodWindowResetsTheCount) {
-  PaceJudge judge;
+TEST(SlowRankDetector, OneGoodWindowResetsTheCount) {
+  SlowRankDetector judge;
   Ranks slow = usual(3);
   slow[1].compute = 0.200;
   for (int i = 0; i < 10; ++i) {
@@ -59,8 +59,8 @@ TEST(PaceJudge, OneGoodWindowResetsTheCount) {
   }
 }
 
-TEST(PaceJudge, ShortStepsMayDifferByTwoMilliseconds) {
-  PaceJudge judge;
+TEST(SlowRankDetector, ShortStepsMayDifferByTwoMilliseconds) {
+  SlowRankDetector judge;
   Ranks ranks(2, StepParts{.compute = 0.001});
   ranks[1].compute = 0.0029;
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(judge.window(ranks).empty());
@@ -69,8 +69,8 @@ TEST(PaceJudge, ShortStepsMayDifferByTwoMilliseconds) {
   EXPECT_EQ(judge.window(ranks).size(), 1u);
 }
 
-TEST(PaceJudge, NanCountsAsSlow) {
-  PaceJudge judge;
+TEST(SlowRankDetector, NanCountsAsSlow) {
+  SlowRankDetector judge;
   Ranks ranks = usual(3);
   ranks[2].compute = std::numeric_limits<double>::quiet_NaN();
   judge.window(ranks);
@@ -79,11 +79,11 @@ TEST(PaceJudge, NanCountsAsSlow) {
 }
 
 // Medians of 20 steps whose times vary by 10 %. In one window of a hundred, a rank is disturbed.
-TEST(PaceJudge, TenThousandCleanWindowsGiveAtMostOneAlarm) {
+TEST(SlowRankDetector, TenThousandCleanWindowsGiveAtMostOneAlarm) {
   std::mt19937_64 random(11);
   std::normal_distribution<double> noise(0, 0.1 * 1.2533 / std::sqrt(20));
   std::bernoulli_distribution disturbed(0.01);
-  PaceJudge judge;
+  SlowRankDetector judge;
   int alarms = 0;
   for (int w = 0; w < 10'000; ++w) {
     Ranks ranks = usual(8);

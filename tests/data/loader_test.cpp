@@ -102,7 +102,7 @@ TEST(SampleMap, AnEpochVisitsEveryWindowOnceAndThePhaseMoves) {
   for (std::uint64_t epoch = 0; epoch < 40; ++epoch) {
     std::set<std::uint64_t> begins;
     for (std::uint64_t i = 0; i < 99; ++i) {
-      const SamplePlace place = map(epoch * 99 + i);
+      const SampleLocation place = map(epoch * 99 + i);
       ASSERT_LE(place.begin + 11, 1003u);
       begins.insert(place.begin);
     }

@@ -192,7 +192,7 @@ TEST_F(MaskedBatches, TargetsThatDoNotCountAreIgnored) {
       const Batch b = loader.next();
       std::int64_t valid = 0;
       for (std::size_t row = 0; row < 3; ++row) {
-        const SamplePlace place = loader.map()(static_cast<std::uint64_t>(b.sample_indices[row]));
+        const SampleLocation place = loader.map()(static_cast<std::uint64_t>(b.sample_indices[row]));
         for (std::uint64_t t = 0; t < 64; ++t) {
           const std::uint64_t target = place.begin + t + 1;
           const bool first = documents && starts(starts.document_of(target)) == target;

@@ -19,7 +19,7 @@ TEST(MixtureSchedule, CorporaContinueAcrossChanges) {
     for (std::size_t i = 0; i < stages.size(); ++i)
       if (stages[i].first_sample <= g) s = i;
     if (stages[s].first_sample == g) at_change = count;
-    const Mixture::Place place = schedule(g);
+    const Mixture::Location place = schedule(g);
     ASSERT_EQ(place.index, count[place.corpus]) << "sample " << g;
     ++count[place.corpus];
     double sum = 0;

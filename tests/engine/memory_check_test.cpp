@@ -13,7 +13,7 @@
 #include "checkpoint/memory_tier.h"
 #include "core/check.h"
 #include "core/devices.h"
-#include "job/kept_memory.h"
+#include "job/agent_memory.h"
 #include "model/decoder.h"
 #include "parallel/plan.h"
 #include "tests/trainer/tiny.h"
@@ -152,7 +152,7 @@ class MemoryCheckDeathTest : public testing::Test {
     const auto most = static_cast<rlim_t>(static_cast<double>(pages * sysconf(_SC_PAGESIZE)) + states * state);
     const rlimit limit{most, most};
     if (setrlimit(RLIMIT_AS, &limit) != 0) _exit(2);
-    const KeptMemory kept;
+    const AgentMemory kept;
     const MemoryTier tier(kept.files(), "this", kept.key());
     const Saving s = check_memory(config_, *mesh_of_one(), &tier);
     _exit(s.mode == expected.mode && s.keeps == expected.keeps ? 0 : 1);

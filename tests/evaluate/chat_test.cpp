@@ -97,9 +97,9 @@ void expect_answer(const Corpus& corpus, const Chat& chat, const std::shared_ptr
   ASSERT_LT(prompt.size(), corpus.ids.size());
   EXPECT_EQ(prompt, Ids(corpus.ids.begin(), corpus.ids.begin() + static_cast<std::ptrdiff_t>(prompt.size())));
   EXPECT_FALSE(corpus.counts[prompt.size() - 1]);
-  WrittenText text(tokenizer, chat.ending({}));
+  GeneratedText text(tokenizer, chat.ending({}));
   std::size_t at = prompt.size();
-  while (at < corpus.ids.size() && text.goes_on()) {
+  while (at < corpus.ids.size() && text.continues()) {
     EXPECT_TRUE(corpus.counts[at]) << at;
     text.push(corpus.ids[at++]);
   }

@@ -18,7 +18,7 @@
 
 #include "comm/flight_log.h"
 #include "job/run_phase.h"
-#include "job/worker_page.h"
+#include "job/worker_status.h"
 #include "tests/launcher/files.h"
 
 namespace ring {
@@ -57,10 +57,10 @@ class DistCrash : public testing::Test {
       setenv("TORCHELASTIC_ERROR_FILE", (dir_ / "error.json").c_str(), 1);
       dup2(open((dir_ / "err").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
       install_crash_handler();
-      own_page().step = 119;
+      own_status().step = 119;
       enter(RunPhase::backward);
-      FlightLog log(own_page().flights, "dp", 0, 2);
-      log.queued({"all_reduce sum of f32[1000]", Site::current()}).started();
+      FlightLog log(own_status().flights, "dp", 0, 2);
+      log.record_queued({"all_reduce sum of f32[1000]", Site::current()}).started();
       crash();
       _exit(0);
     }

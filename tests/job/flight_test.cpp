@@ -24,7 +24,7 @@ class Flights : public testing::Test {
 
 TEST_F(Flights, AnOperationPassesThroughItsStates) {
   FlightLog log(*ring_, "dp", 2, 4);
-  const Flight f = log.queued(op("all_reduce sum of f32[1000]"));
+  const RecordedOperation f = log.record_queued(op("all_reduce sum of f32[1000]"));
   const FlightEntry& e = entry(1);
   EXPECT_STREQ(e.text.data(), "all_reduce sum of f32[1000]");
   EXPECT_EQ(std::strncmp(e.site.data(), "job/flight_test.cpp:", 20), 0) << e.site.data();
@@ -45,9 +45,9 @@ TEST_F(Flights, AnOperationPassesThroughItsStates) {
 // Numbers of a group's operations are equal on all ranks, whichever ranks exchange messages.
 TEST_F(Flights, PairwiseOperationsDoNotCount) {
   FlightLog log(*ring_, "cp", 0, 2);
-  log.queued(op("barrier"));
-  log.queued(op("send", Operation::Kind::pairwise));
-  log.queued(op("exchange", Operation::Kind::exchange));
+  log.record_queued(op("barrier"));
+  log.record_queued(op("send", Operation::Kind::pairwise));
+  log.record_queued(op("exchange", Operation::Kind::exchange));
   EXPECT_EQ(entry(2).number, 1);
   EXPECT_TRUE(entry(2).pairwise);
   EXPECT_EQ(entry(3).number, 2);
@@ -56,8 +56,8 @@ TEST_F(Flights, PairwiseOperationsDoNotCount) {
 
 TEST_F(Flights, OldOperationsAreReplacedAndTheirLateUpdatesIgnored) {
   FlightLog log(*ring_, "dp", 0, 2);
-  const Flight first = log.queued(op("first"));
-  for (int i = 0; i < FlightRing::kEntries; ++i) log.queued(op("later"));
+  const RecordedOperation first = log.record_queued(op("first"));
+  for (int i = 0; i < FlightRing::kEntries; ++i) log.record_queued(op("later"));
   first.ended(true);
   EXPECT_STREQ(entry(1).text.data(), "later");
   EXPECT_EQ(entry(1).state, FlightState::queued);
@@ -65,7 +65,7 @@ TEST_F(Flights, OldOperationsAreReplacedAndTheirLateUpdatesIgnored) {
 
 TEST_F(Flights, LongTextsAreCut) {
   FlightLog log(*ring_, std::string(200, 'g'), 0, 2);
-  log.queued(op(std::string(1000, 'x')));
+  log.record_queued(op(std::string(1000, 'x')));
   EXPECT_EQ(std::strlen(entry(1).text.data()), entry(1).text.size() - 1);
   EXPECT_EQ(std::strlen(ring_->groups[0].name.data()), ring_->groups[0].name.size() - 1);
 }
@@ -81,7 +81,7 @@ TEST_F(Flights, TwoThreadsMayRecord) {
   const auto work = [&](const char* name, int rank) {
     FlightLog log(*ring_, name, rank, 2);
     for (int i = 0; i < kEach; ++i) {
-      const Flight f = log.queued(op(name));
+      const RecordedOperation f = log.record_queued(op(name));
       f.started();
       f.ended(true);
     }

@@ -116,7 +116,7 @@ TEST_F(DistLaunch, WorkersAreBoundToCoresAndNodes) {
     fs::create_directories((dir_ / "sys/devices/system" / file).parent_path());
     std::ofstream(dir_ / "sys/devices/system" / file) << text << "\n";
   };
-  write("cpu/online", number_list(cores));
+  write("cpu/online", format_number_list(cores));
   write("node/online", "0-1");
   for (int node = 0; node < 2; ++node)
     write(str("node/node", node, "/cpulist"), str(cores[static_cast<std::size_t>(node)]));
@@ -137,7 +137,8 @@ TEST_F(DistLaunch, WorkersAreBoundToCoresAndNodes) {
   }
   o.numa_binding = NumaBinding::none;
   EXPECT_EQ(run(1, look, o), 0) << err();
-  EXPECT_EQ(read_file(dir_ / "cores0"), str("Cpus_allowed_list:\t", number_list(cores), "\n", cores.size(), "\n"));
+  EXPECT_EQ(read_file(dir_ / "cores0"),
+            str("Cpus_allowed_list:\t", format_number_list(cores), "\n", cores.size(), "\n"));
 }
 
 TEST_F(DistLaunch, SuccessReturnsZeroAndPassesOutputThrough) {

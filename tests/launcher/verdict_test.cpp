@@ -128,7 +128,7 @@ void run_operations(Communicator& c, Fault fault, int at, const std::atomic<int>
 }
 
 Ranks states_of_hang(Fault fault, int culprit, int at) {
-  std::vector<WorkerPage> pages(kRanks);
+  std::vector<WorkerStatus> pages(kRanks);
   CommOptions options;
   options.verify = false;
   options.timeout = std::chrono::seconds(60);

@@ -13,7 +13,7 @@
 #include "model/attention/kinds.h"
 #include "model/config.h"
 #include "model/flops.h"
-#include "model/idle_attention.h"
+#include "model/ineffective_attention.h"
 #include "model/layer_names.h"
 #include "model/patterns.h"
 
@@ -91,7 +91,7 @@ TEST(AttentionConfig, AKindThatIsGivenLaterLeavesOutWhatOnlyOthersHave) {
 
 TEST(AttentionConfig, NamesSettingsThatDoNothing) {
   const auto idle = [](const std::string& yaml, std::int64_t longest, std::int64_t steps = 1000) {
-    const std::vector<std::string> all = idle_attention(load(yaml), longest, steps);
+    const std::vector<std::string> all = ineffective_attention(load(yaml), longest, steps);
     return all.size() == 1 ? all[0].substr(0, all[0].find(':')) : std::to_string(all.size());
   };
   const std::string heads = "kv_heads: 2\nattention: {kind: block_sparse, rules: [{}, {local: 2}], heads: ";

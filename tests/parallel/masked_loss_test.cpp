@@ -116,7 +116,7 @@ FirstStep first_step(const std::vector<std::string>& overrides, Answers answers)
   f.targets.assign(f.batch.inputs.size(), -1);
   const auto context = static_cast<std::size_t>(o.context);
   for (std::size_t row = 0; row < f.batch.sample_indices.size(); ++row) {
-    const SamplePlace place = loader.map()(static_cast<std::uint64_t>(f.batch.sample_indices[row]));
+    const SampleLocation place = loader.map()(static_cast<std::uint64_t>(f.batch.sample_indices[row]));
     for (std::size_t t = 0; t < context; ++t) {
       const std::size_t next = place.begin + t + 1;
       if (!corpus(answers).counts[next] || (o.packing.documents && corpus(answers).begins[next])) continue;

@@ -180,7 +180,7 @@ TEST(Plan, NamesKeysThatAreReferencedByNobody) {
     m.attention.rules = {{.pattern = pattern, .keep = pattern == BlockChoice::local_global ? 0 : 4}};
     ParallelConfig c = degrees(1, cp, 1);
     c.cp_schedule = schedule, c.cp_keys = keys;
-    return idle_keys(make_plan(c, m.resolved(), {24, 0}, cp), m.resolved());
+    return ineffective_keys(make_plan(c, m.resolved(), {24, 0}, cp), m.resolved());
   };
   using enum ContextSchedule;
   const std::string nothing = "", start = "parallel.cp_keys: referenced, but ";

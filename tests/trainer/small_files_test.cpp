@@ -188,7 +188,7 @@ TEST(SmallFilesOfWriters, ATokenIsTakenOrTheErrorGivesTheReason) {
     EXPECT_TRUE(number == 2 || contains(a.said, io_error_text(a.error))) << a.at << ": " << a.said;
     EXPECT_TRUE(number == 2 || contains(a.said, folder.path().string())) << a.at << ": " << a.said;
     EXPECT_GT(WriterToken(folder.path()).number(), std::max<std::int64_t>(1, number)) << a.at;
-    EXPECT_THROW(first.check(), TakenOver) << a.at;
+    EXPECT_THROW(first.check(), WriterSuperseded) << a.at;
   }
   EXPECT_GT(k, 5);
 }

@@ -1,6 +1,6 @@
 // The cores and nodes that workers are bound to, on machines made of files.
 
-#include "launcher/places.h"
+#include "launcher/worker_bindings.h"
 
 #include <gtest/gtest.h>
 
@@ -58,29 +58,30 @@ class Places : public test::ScratchTest {
     const char* const buses[] = {"0a", "18", "3b", "44", "87", "90", "b8", "c1"};
     for (int i = 0; i < 8; ++i) add_gpu(str("0000:", buses[i], ":00.0"), i / 4, str("GPU-", i, "f00"));
   }
-  std::vector<Place> places(NumaBinding binding, int workers, const Environment& env = {}, Numbers allowed = {}) {
+  std::vector<WorkerBinding> places(NumaBinding binding, int workers, const Environment& env = {},
+                                    Numbers allowed = {}) {
     const Machine machine = read_machine(dir_);
     if (allowed.empty())
       for (const Core& c : machine.cores) allowed.push_back(c.number);
-    return choose_places(machine, {binding, workers, allowed, visible_gpus(machine.gpus, env)});
+    return choose_bindings(machine, {binding, workers, allowed, visible_gpus(machine.gpus, env)});
   }
-  static std::string cores(const Place& p) { return number_list(p.cores); }
+  static std::string cores(const WorkerBinding& p) { return format_number_list(p.cores); }
 };
 
 TEST_F(Places, WorkersAreNearTheirGpus) {
   build_dgx();
   for (const NumaBinding binding : {NumaBinding::automatic, NumaBinding::node}) {
-    const std::vector<Place> all = places(binding, 8);
+    const std::vector<WorkerBinding> all = places(binding, 8);
     for (std::size_t w = 0; w < 8; ++w) {
       EXPECT_EQ(cores(all[w]), w < 4 ? "0-7,16-23" : "8-15,24-31") << w;
       EXPECT_EQ(all[w].nodes, Numbers{w < 4 ? 0 : 1}) << w;
       EXPECT_EQ(all[w].threads(), 4) << "16 cores for four workers";
     }
-    EXPECT_EQ(describe_places(all, 8),
+    EXPECT_EQ(describe_bindings(all, 8),
               (std::vector<std::string>{"ranks 8-11 on GPUs 0-3: cores 0-7,16-23 of NUMA node 0",
                                         "ranks 12-15 on GPUs 4-7: cores 8-15,24-31 of NUMA node 1"}));
   }
-  EXPECT_EQ(describe_places(places(NumaBinding::automatic, 1), 0),
+  EXPECT_EQ(describe_bindings(places(NumaBinding::automatic, 1), 0),
             (std::vector<std::string>{"rank 0 on GPU 0: cores 0-7,16-23 of NUMA node 0"}));
 }
 
@@ -88,7 +89,7 @@ TEST_F(Places, VisibleDevicesAreCounted) {
   build_dgx();
   const auto nodes = [&](const std::string& visible, int workers) {
     Numbers nodes;
-    for (const Place& p : places(NumaBinding::automatic, workers, {{"CUDA_VISIBLE_DEVICES", visible}}))
+    for (const WorkerBinding& p : places(NumaBinding::automatic, workers, {{"CUDA_VISIBLE_DEVICES", visible}}))
       nodes.push_back(p.nodes.empty() ? -1 : p.nodes.front());
     return nodes;
   };
@@ -112,12 +113,12 @@ TEST_F(Places, DifferentModelsAreNumberedByBusOnlyIfTheVariableSaysSo) {
 
 TEST_F(Places, TorchrunsOtherModesAreSupported) {
   build_dgx();
-  const std::vector<Place> exclusive = places(NumaBinding::exclusive, 8);
+  const std::vector<WorkerBinding> exclusive = places(NumaBinding::exclusive, 8);
   EXPECT_EQ(cores(exclusive[0]), "0-1,16-17");
   EXPECT_EQ(cores(exclusive[3]), "6-7,22-23");
   EXPECT_EQ(cores(exclusive[4]), "8-9,24-25");
   EXPECT_EQ(exclusive[4].threads(), 4);
-  const std::vector<Place> complex = places(NumaBinding::core_complex, 8);
+  const std::vector<WorkerBinding> complex = places(NumaBinding::core_complex, 8);
   EXPECT_EQ(cores(complex[0]), "0-3,16-19");
   EXPECT_EQ(cores(complex[1]), "4-7,20-23");
   EXPECT_EQ(cores(complex[2]), "0-3,16-19") << "two complexes for four workers";
@@ -128,7 +129,7 @@ TEST_F(Places, TorchrunsOtherModesAreSupported) {
 TEST_F(Places, ASocketMayHaveSeveralNodes) {
   build(2, 4);
   add_gpu("0000:0a:00.0", 1, "GPU-a");
-  const Place node = places(NumaBinding::node, 1)[0], socket = places(NumaBinding::socket, 1)[0];
+  const WorkerBinding node = places(NumaBinding::node, 1)[0], socket = places(NumaBinding::socket, 1)[0];
   EXPECT_EQ(cores(node), "4-7,20-23");
   EXPECT_EQ(cores(socket), "0-7,16-23");
   EXPECT_EQ(socket.nodes, (Numbers{0, 1}));
@@ -162,7 +163,7 @@ TEST_F(Places, NothingIsBoundIfTheNodeIsUnknown) {
   EXPECT_TRUE(places(NumaBinding::automatic, 1)[0].cores.empty()) << "the kernel does not know the GPU's node";
   EXPECT_NE(error_of([&] { places(NumaBinding::node, 1); }).find("GPU 0 (0000:0a:00.0) is not near a NUMA node"),
             std::string::npos);
-  EXPECT_TRUE(describe_places(places(NumaBinding::automatic, 1), 0).empty());
+  EXPECT_TRUE(describe_bindings(places(NumaBinding::automatic, 1), 0).empty());
 }
 
 TEST_F(Places, AMachineWithoutFilesBindsNothing) {
@@ -174,7 +175,7 @@ TEST_F(Places, AMachineWithoutFilesBindsNothing) {
 }
 
 TEST(NumberLists, AreReadAndWritten) {
-  for (const char* text : {"0", "0-3", "0-1,4,6-7", ""}) EXPECT_EQ(number_list(*parse_number_list(text)), text);
+  for (const char* text : {"0", "0-3", "0-1,4,6-7", ""}) EXPECT_EQ(format_number_list(*parse_number_list(text)), text);
   for (const char* bad : {"a", "3-1", "-1", "0-", "1,,2", "0-99999999"}) EXPECT_FALSE(parse_number_list(bad)) << bad;
 }
 

@@ -11,14 +11,14 @@
 
 namespace ring {
 
-using KeptFiles = std::array<int, 2>;  // file descriptors
+using AgentMemoryFiles = std::array<int, 2>;  // file descriptors
 
 // The agent's side. The constructor throws Error if the system cannot create the files.
-class KeptMemory {
+class AgentMemory {
  public:
-  KeptMemory();
+  AgentMemory();
   // Returns the descriptors. FD_CLOEXEC is set; a child that is to keep them must clear it.
-  KeptFiles files() const { return {files_[0].get(), files_[1].get()}; }
+  AgentMemoryFiles files() const { return {files_[0].get(), files_[1].get()}; }
   std::string numbers() const;
   const std::string& key() const { return key_; }  // workers sign their snapshots with it
 
@@ -29,6 +29,6 @@ class KeptMemory {
 
 // The worker's side: returns the descriptors, which programs started by the worker do not inherit; nullopt if no agent
 // holds memory for it. Throws Error if the variable does not name such files.
-std::optional<KeptFiles> kept_files();
+std::optional<AgentMemoryFiles> agent_memory_files();
 
 }  // namespace ring

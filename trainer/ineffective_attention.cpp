@@ -1,11 +1,11 @@
-#include "trainer/idle_attention.h"
+#include "trainer/ineffective_attention.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "core/log.h"
 #include "data/token_store.h"
-#include "model/idle_attention.h"
+#include "model/ineffective_attention.h"
 
 namespace ring {
 namespace {
@@ -32,9 +32,10 @@ std::int64_t longest_sequence(const Config& c, const Corpora& corpora) {
 
 }  // namespace
 
-void warn_of_idle_attention(const Config& c, const Corpora& corpora) {
-  if (!may_be_idle(c.model)) return;
-  for (const std::string& text : idle_attention(c.model, longest_sequence(c, corpora), c.train.steps)) log::warn(text);
+void warn_of_ineffective_attention(const Config& c, const Corpora& corpora) {
+  if (!may_be_ineffective(c.model)) return;
+  for (const std::string& text : ineffective_attention(c.model, longest_sequence(c, corpora), c.train.steps))
+    log::warn(text);
 }
 
 }  // namespace ring

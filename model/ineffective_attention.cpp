@@ -1,4 +1,4 @@
-#include "model/idle_attention.h"
+#include "model/ineffective_attention.h"
 
 #include <algorithm>
 
@@ -78,12 +78,12 @@ bool is_plain(const AttentionConfig& c) {
 
 }  // namespace
 
-bool may_be_idle(const ModelConfig& model) {
+bool may_be_ineffective(const ModelConfig& model) {
   const auto plain = [](const LayerAttentionConfig& entry) { return is_plain(entry.attention); };
   return !is_plain(model.attention) || !std::ranges::all_of(model.attention_layers, plain);
 }
 
-std::vector<std::string> idle_attention(const ModelConfig& model, std::int64_t longest, std::int64_t steps) {
+std::vector<std::string> ineffective_attention(const ModelConfig& model, std::int64_t longest, std::int64_t steps) {
   std::vector<std::string> all;
   add_idle("model.attention", model.attention, model, longest, steps, all);
   for (std::size_t i = 0; i < model.attention_layers.size(); ++i)

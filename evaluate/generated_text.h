@@ -21,14 +21,14 @@ struct TextEnding {
   bool strip = false;  // strip blank space (ASCII) around the text
 };
 
-class WrittenText {
+class GeneratedText {
  public:
-  WrittenText(const std::shared_ptr<const Tokenizer>&, TextEnding);
+  GeneratedText(const std::shared_ptr<const Tokenizer>&, TextEnding);
 
   // Both return the new text that can be shown now.
   std::string push(std::int32_t token);
   std::string finish();  // call after the last token
-  bool goes_on() const { return end_.empty(); }
+  bool continues() const { return end_.empty(); }
 
   // Returns "end_of_text", "end_of_answer", "stop", or "length" if the caller stopped first.
   std::string end() const { return end_.empty() ? "length" : end_; }

@@ -1,20 +1,20 @@
-#include "evaluate/written_text.h"
+#include "evaluate/generated_text.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace ring {
 
-WrittenText::WrittenText(const std::shared_ptr<const Tokenizer>& tokenizer, TextEnding ending)
+GeneratedText::GeneratedText(const std::shared_ptr<const Tokenizer>& tokenizer, TextEnding ending)
     : end_of_answer_(ending.token), decoder_(tokenizer), stops_(std::move(ending.stops)), strip_(ending.strip) {
   if (ending.ignore_end_of_text) return;
   ends_of_text_ = std::move(ending.more_tokens);
   if (const auto end = tokenizer->end_of_text()) ends_of_text_.push_back(*end);
 }
 
-bool WrittenText::ends_text(std::int32_t token) const { return std::ranges::count(ends_of_text_, token) > 0; }
+bool GeneratedText::ends_text(std::int32_t token) const { return std::ranges::count(ends_of_text_, token) > 0; }
 
-std::string WrittenText::show(std::string piece) {
+std::string GeneratedText::show(std::string piece) {
   if (strip_) {
     constexpr const char* kBlank = " \t\n\v\f\r";
     piece = std::exchange(blank_, "") + piece;
@@ -27,7 +27,7 @@ std::string WrittenText::show(std::string piece) {
   return piece;
 }
 
-std::string WrittenText::push(std::int32_t token) {
+std::string GeneratedText::push(std::int32_t token) {
   if (ends_text(token) || token == end_of_answer_) {
     end_ = ends_text(token) ? "end_of_text" : "end_of_answer";
     return "";
@@ -38,7 +38,7 @@ std::string WrittenText::push(std::int32_t token) {
   return shown;
 }
 
-std::string WrittenText::finish() {
+std::string GeneratedText::finish() {
   std::string rest = stops_.push(decoder_.finish());
   if (stops_.found())
     end_ = "stop";

@@ -16,7 +16,7 @@ namespace ring {
 // cache. `automatic`: `node` if that leaves no core unused and the GPUs' nodes are known, else `none`.
 enum class NumaBinding : std::uint8_t { automatic, none, node, socket, exclusive, core_complex };
 
-struct Place {
+struct WorkerBinding {
   std::vector<int> cores = {};  // ascending; empty means all cores of the agent
   std::vector<int> nodes = {};  // preferred NUMA nodes
   int gpu = -1;                 // CUDA index in the worker; -1 without a GPU
@@ -24,19 +24,19 @@ struct Place {
   int threads() const { return std::max(1, static_cast<int>(cores.size()) / workers); }
 };
 
-struct PlaceQuestion {
+struct BindingRequest {
   NumaBinding binding = NumaBinding::automatic;
   int workers = 1;
   std::vector<int> allowed;                // cores that the agent may run on
   std::optional<std::vector<Gpu>> gpus{};  // by CUDA index in the workers; see visible_gpus()
 };
 
-// Returns one Place per worker. With fewer GPUs than workers, all workers compute on CPUs. Throws Error if a requested
-// binding is not possible.
-std::vector<Place> choose_places(const Machine&, const PlaceQuestion&);
+// Returns one WorkerBinding per worker. With fewer GPUs than workers, all workers compute on CPUs. Throws Error if a
+// requested binding is not possible.
+std::vector<WorkerBinding> choose_bindings(const Machine&, const BindingRequest&);
 
 // Returns lines such as "rank 4 on GPU 0: cores 0-31 of NUMA node 0"; consecutive ranks with the same cores share a
 // line. Empty if no worker is bound.
-std::vector<std::string> describe_places(const std::vector<Place>&, int first_rank);
+std::vector<std::string> describe_bindings(const std::vector<WorkerBinding>&, int first_rank);
 
 }  // namespace ring

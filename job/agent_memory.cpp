@@ -1,4 +1,4 @@
-#include "job/kept_memory.h"
+#include "job/agent_memory.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -20,19 +20,19 @@ bool is_kept(int file) { return fcntl(file, F_GET_SEALS) >= 0; }
 
 }  // namespace
 
-KeptMemory::KeptMemory() : key_(random_secret()) {
+AgentMemory::AgentMemory() : key_(random_secret()) {
   for (Fd& file : files_) {
     file = Fd(memfd_create("ringmaster-kept", MFD_CLOEXEC));
     if (!file) fail("launch: cannot create a file in memory: ", std::strerror(errno));
   }
 }
 
-std::string KeptMemory::numbers() const { return str(files_[0].get(), ",", files_[1].get()); }
+std::string AgentMemory::numbers() const { return str(files_[0].get(), ",", files_[1].get()); }
 
-std::optional<KeptFiles> kept_files() {
+std::optional<AgentMemoryFiles> agent_memory_files() {
   const char* const text = std::getenv("RINGMASTER_MEMORY");
   if (!text || !*text) return std::nullopt;
-  KeptFiles files{-1, -1};
+  AgentMemoryFiles files{-1, -1};
   char comma = 0;
   std::istringstream words(text);
   words >> files[0] >> comma >> files[1];

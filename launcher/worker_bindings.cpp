@@ -1,4 +1,4 @@
-#include "launcher/places.h"
+#include "launcher/worker_bindings.h"
 
 #include <algorithm>
 #include <map>
@@ -16,7 +16,7 @@ bool has(const Numbers& sorted, int n) { return std::ranges::binary_search(sorte
 // Chooses among the cores that the agent may use.
 class Chooser {
  public:
-  Chooser(const Machine& machine, const PlaceQuestion& q) : q_(q) {
+  Chooser(const Machine& machine, const BindingRequest& q) : q_(q) {
     for (const Core& c : machine.cores)
       if (std::ranges::find(q.allowed, c.number) != q.allowed.end()) cores_.push_back(c);
     std::set<int> nodes;
@@ -25,8 +25,8 @@ class Chooser {
     on_gpus_ = !q.gpus || (!q.gpus->empty() && q.workers <= static_cast<int>(q.gpus->size()));
   }
 
-  std::vector<Place> choose() const {
-    std::vector<Place> places(static_cast<std::size_t>(q_.workers));
+  std::vector<WorkerBinding> choose() const {
+    std::vector<WorkerBinding> places(static_cast<std::size_t>(q_.workers));
     if (const std::string why = why_not(); !why.empty()) {
       if (q_.binding == NumaBinding::automatic || q_.binding == NumaBinding::none) return places;
       fail("launch: --numa-binding: ", why,
@@ -37,9 +37,9 @@ class Chooser {
       const Numbers home = home_of(w);
       places[static_cast<std::size_t>(w)] = {.cores = cores_of(home, before[home]++), .gpu = on_gpus_ ? w : -1};
     }
-    for (Place& p : places) {
+    for (WorkerBinding& p : places) {
       p.nodes = nodes_of(p.cores);
-      p.workers = static_cast<int>(std::ranges::count(places, p.cores, &Place::cores));
+      p.workers = static_cast<int>(std::ranges::count(places, p.cores, &WorkerBinding::cores));
     }
     return places;
   }
@@ -115,7 +115,7 @@ class Chooser {
     const std::map<int, Numbers> physical = groups(home, &Core::physical);
     const auto all = static_cast<int>(physical.size()), workers = workers_with(home);
     if (all < workers)
-      fail("launch: --numa-binding exclusive: ", workers, " workers share NUMA node ", number_list(home),
+      fail("launch: --numa-binding exclusive: ", workers, " workers share NUMA node ", format_number_list(home),
            ", which has only ", all, " physical cores");
     Numbers n;
     int i = 0;
@@ -141,7 +141,7 @@ class Chooser {
     return {nodes.begin(), nodes.end()};
   }
 
-  const PlaceQuestion& q_;
+  const BindingRequest& q_;
   std::vector<Core> cores_;
   Numbers nodes_;
   bool on_gpus_ = false;
@@ -153,20 +153,21 @@ std::string with_numbers(const char* thing, const char* things, int first, int l
 
 }  // namespace
 
-std::vector<Place> choose_places(const Machine& machine, const PlaceQuestion& question) {
+std::vector<WorkerBinding> choose_bindings(const Machine& machine, const BindingRequest& question) {
   return Chooser(machine, question).choose();
 }
 
-std::vector<std::string> describe_places(const std::vector<Place>& places, int first_rank) {
+std::vector<std::string> describe_bindings(const std::vector<WorkerBinding>& places, int first_rank) {
   std::vector<std::string> lines;
   const auto end = static_cast<int>(places.size());
   for (int first = 0, last = 0; first < end; first = last + 1) {
-    const Place& p = places[static_cast<std::size_t>(first)];
+    const WorkerBinding& p = places[static_cast<std::size_t>(first)];
     for (last = first; last + 1 < end && places[static_cast<std::size_t>(last) + 1].cores == p.cores;) ++last;
     if (p.cores.empty()) continue;
     const std::string gpus = p.gpu < 0 ? "" : " on " + with_numbers("GPU", "GPUs", first, last);
     lines.push_back(str(with_numbers("rank", "ranks", first_rank + first, first_rank + last), gpus, ": cores ",
-                        number_list(p.cores), " of NUMA node", p.nodes.size() > 1 ? "s " : " ", number_list(p.nodes)));
+                        format_number_list(p.cores), " of NUMA node", p.nodes.size() > 1 ? "s " : " ",
+                        format_number_list(p.nodes)));
   }
   return lines;
 }

@@ -1,4 +1,4 @@
-#include "job/worker_page.h"
+#include "job/worker_status.h"
 
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -18,16 +18,16 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x3347504D52;  // "RMPG3"
 
-void* map(int fd) { return mmap(nullptr, sizeof(WorkerPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0); }
+void* map(int fd) { return mmap(nullptr, sizeof(WorkerStatus), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0); }
 
-WorkerPage* inherited(const std::string& text) {
+WorkerStatus* inherited(const std::string& text) {
   int number = -1;
   struct stat facts {};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const bool sound = error == std::errc{} && end == text.data() + text.size() && fstat(number, &facts) == 0 &&
-                     facts.st_size >= static_cast<off_t>(sizeof(WorkerPage));
+                     facts.st_size >= static_cast<off_t>(sizeof(WorkerStatus));
   void* memory = sound ? map(number) : MAP_FAILED;
-  auto* page = memory == MAP_FAILED ? nullptr : static_cast<WorkerPage*>(memory);
+  auto* page = memory == MAP_FAILED ? nullptr : static_cast<WorkerStatus*>(memory);
   if (!page || page->magic != kMagic)
     fail("environment: RINGMASTER_PAGE='", text, "' is not a descriptor that `ringmaster launch` opened: unset it");
   close(number);
@@ -36,11 +36,11 @@ WorkerPage* inherited(const std::string& text) {
 
 }  // namespace
 
-SharedPage::SharedPage(const std::string& cookie, const std::string& kept_key)
+SharedStatus::SharedStatus(const std::string& cookie, const std::string& kept_key)
     : fd_(memfd_create("ringmaster-worker", MFD_CLOEXEC)) {
-  void* memory = fd_ && ftruncate(fd_.get(), sizeof(WorkerPage)) == 0 ? map(fd_.get()) : MAP_FAILED;
+  void* memory = fd_ && ftruncate(fd_.get(), sizeof(WorkerStatus)) == 0 ? map(fd_.get()) : MAP_FAILED;
   if (memory == MAP_FAILED) fail("launch: cannot create a page of shared memory: ", std::strerror(errno));
-  page_ = new (memory) WorkerPage;
+  page_ = new (memory) WorkerStatus;
   RING_CHECK(cookie.size() < page_->cookie.size() && kept_key.size() < page_->kept_key.size(),
              "too long for the page: a cookie of ", cookie.size(), " bytes or a key of ", kept_key.size(), " bytes");
   std::ranges::copy(cookie, page_->cookie.begin());
@@ -48,12 +48,12 @@ SharedPage::SharedPage(const std::string& cookie, const std::string& kept_key)
   page_->magic = kMagic;
 }
 
-SharedPage::~SharedPage() { munmap(page_, sizeof(WorkerPage)); }
+SharedStatus::~SharedStatus() { munmap(page_, sizeof(WorkerStatus)); }
 
-WorkerPage& own_page() {
-  static WorkerPage none;
+WorkerStatus& own_status() {
+  static WorkerStatus none;
   static const char* const text = std::getenv("RINGMASTER_PAGE");
-  static WorkerPage& page = text && *text ? *inherited(text) : none;
+  static WorkerStatus& page = text && *text ? *inherited(text) : none;
   return page;
 }
 

@@ -16,10 +16,10 @@
 
 namespace ring {
 
-struct WorkerPage {
+struct WorkerStatus {
   std::uint64_t magic = 0;
   std::array<char, 128> cookie{};         // the store's cookie, ends with 0; written by the agent
-  std::array<char, 128> kept_key{};       // KeptMemory::key(), ends with 0; written by the agent
+  std::array<char, 128> kept_key{};       // AgentMemory::key(), ends with 0; written by the agent
   std::atomic<std::int64_t> stepping{0};  // 1 once start-up has succeeded and steps follow
   std::atomic<std::int64_t> step{0};      // optimizer steps done
   std::atomic<RunPhase> phase{RunPhase::start}, writing{RunPhase::nothing};
@@ -35,23 +35,23 @@ struct WorkerPage {
 };
 
 // The agent's side. The constructor throws Error if there is no memory.
-class SharedPage {
+class SharedStatus {
  public:
-  explicit SharedPage(const std::string& cookie, const std::string& kept_key = {});
-  ~SharedPage();
-  SharedPage(const SharedPage&) = delete;
-  SharedPage& operator=(const SharedPage&) = delete;
+  explicit SharedStatus(const std::string& cookie, const std::string& kept_key = {});
+  ~SharedStatus();
+  SharedStatus(const SharedStatus&) = delete;
+  SharedStatus& operator=(const SharedStatus&) = delete;
   int fd() const { return fd_.get(); }  // FD_CLOEXEC is set; the child must clear it
-  WorkerPage& operator*() const { return *page_; }
-  WorkerPage* operator->() const { return page_; }
+  WorkerStatus& operator*() const { return *page_; }
+  WorkerStatus* operator->() const { return page_; }
 
  private:
   Fd fd_;
-  WorkerPage* page_;
+  WorkerStatus* page_;
 };
 
 // The worker's side: returns the page that RINGMASTER_PAGE names, which the first call maps, closing the descriptor;
 // without the variable, a private page. Throws Error if the variable does not name such a page.
-WorkerPage& own_page();
+WorkerStatus& own_status();
 
 }  // namespace ring

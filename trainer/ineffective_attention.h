@@ -1,0 +1,10 @@
+#pragma once
+#include "data/config.h"
+#include "engine/config.h"
+
+namespace ring {
+
+// Warns about attention settings that have no effect on the sequences of this run (model/ineffective_attention.h).
+void warn_of_ineffective_attention(const Config& resolved, const Corpora&);
+
+}  // namespace ring
