@@ -13,7 +13,7 @@ namespace {
 
 // Adjacent rows of a document that a rank holds. The first and the last block may be partial.
 struct Piece {
-  PooledRows rows;
+  PoolSegment rows;
   float first_share = 1, last_share = 1;  // the piece's share of the document's rows in its first and last block
 };
 
@@ -24,20 +24,20 @@ std::int32_t rows_in(std::int32_t block, std::int32_t size, std::int32_t begin, 
 
 // Returns the piece with rows [begin, end) of the micro-batch, which this rank holds from row `at` on. document: all
 // rows of the document in the micro-batch.
-Piece piece_of(const PooledRows& document, std::int32_t size, std::int32_t begin, std::int32_t end, std::int32_t at) {
-  const std::int32_t from = document.skipped, to = from + document.count;
+Piece piece_of(const PoolSegment& document, std::int32_t size, std::int32_t begin, std::int32_t end, std::int32_t at) {
+  const std::int32_t from = document.leading_gap, to = from + document.count;
   const std::int32_t b = from + begin - document.first, e = from + end - document.first;
   const auto share = [&](std::int32_t block) {
     return static_cast<float>(rows_in(block, size, b, e)) / static_cast<float>(rows_in(block, size, from, to));
   };
-  return {{.first = at, .count = e - b, .skipped = b % size, .out = document.out + b / size},
+  return {{.first = at, .count = e - b, .leading_gap = b % size, .out = document.out + b / size},
           share(b / size),
           share((e - 1) / size)};
 }
 
 std::vector<Piece> pieces_of(const ContextShards& shards, const Pattern& pattern) {
   std::vector<Piece> pieces;
-  for (const PooledRows& d : block_rows(pattern, shards.documents))
+  for (const PoolSegment& d : block_rows(pattern, shards.documents))
     for (const LocalRows& h : shards.rows_by_rank[static_cast<std::size_t>(shards.rank)]) {
       const std::int32_t begin = std::max(d.first, h.global), end = std::min(d.first + d.count, h.global + h.count);
       if (begin < end) pieces.push_back(piece_of(d, pattern.blocks->block(), begin, end, h.first + begin - h.global));
@@ -50,7 +50,7 @@ std::vector<std::vector<Piece>> apart(const std::vector<Piece>& pieces, std::int
   std::vector<std::vector<Piece>> groups;
   for (const Piece& p : pieces) {
     const auto free = [&](const std::vector<Piece>& group) {
-      const PooledRows& last = group.back().rows;
+      const PoolSegment& last = group.back().rows;
       return last.out + last.blocks(size) <= p.rows.out;
     };
     const auto group = std::ranges::find_if(groups, free);
@@ -73,7 +73,7 @@ Tensor as_heads(const Tensor& x) {
 // Computes the pieces' contribution to the means; other blocks stay 0. x [N,H,D], means [blocks,Hk,D] of zeros.
 void add_part(const Tensor& x, const Tensor& means, const std::vector<Piece>& pieces, std::int32_t block,
               const ExecContext& ctx) {
-  std::vector<PooledRows> rows;
+  std::vector<PoolSegment> rows;
   for (const Piece& p : pieces) rows.push_back(p.rows);
   block_pool_kernel({x, means, std::move(rows), block}, ctx);
   for (const Piece& p : pieces) {
@@ -97,18 +97,18 @@ void add_parts(const Tensor& x, const Tensor& means, const ContextShards& shards
 
 }  // namespace
 
-std::vector<PooledRows> block_rows(const Pattern& pattern, const std::vector<Span>& spans) {
+std::vector<PoolSegment> block_rows(const Pattern& pattern, const std::vector<Span>& spans) {
   const std::vector<std::int32_t> first = first_blocks(pattern, spans);
-  std::vector<PooledRows> rows;
+  std::vector<PoolSegment> rows;
   for (std::size_t b = 0; b < spans.size(); ++b)
     rows.push_back({.first = spans[b].first,
                     .count = spans[b].count,
-                    .skipped = narrow<std::int32_t>(spans[b].position - pattern.origin(spans[b].document)),
+                    .leading_gap = narrow<std::int32_t>(spans[b].position - pattern.origin(spans[b].document)),
                     .out = first[b]});
   return rows;
 }
 
-Tensor block_means(const Tensor& x, std::vector<PooledRows> rows, std::int64_t blocks, std::int32_t block,
+Tensor block_means(const Tensor& x, std::vector<PoolSegment> rows, std::int64_t blocks, std::int32_t block,
                    const ExecContext& ctx) {
   const Tensor means = ctx.empty({blocks, x.dim(1)});
   block_pool_kernel({as_heads(x), as_heads(means), std::move(rows), block}, ctx);
@@ -141,20 +141,20 @@ Tensor block_means(const Tensor& x, const ContextShards& shards, const Pattern& 
   return means.view({means.dim(0), x.dim(1)});
 }
 
-std::vector<SelectedRows> held_blocks(const ContextShards& shards, const Pattern& pattern) {
+std::vector<SelectedRows> local_blocks(const ContextShards& shards, const Pattern& pattern) {
   const std::vector<std::int32_t> first = first_blocks(pattern, shards.documents);
   const std::int32_t block = pattern.blocks->block();
-  std::vector<SelectedRows> held;
+  std::vector<SelectedRows> local;
   for (const Piece& p : pieces_of(shards, pattern)) {
     const std::int32_t document = *(std::ranges::upper_bound(first, p.rows.out) - 1);
     const std::int32_t begin = p.rows.out - document, end = begin + p.rows.blocks(block);
-    const bool follows = !held.empty() && held.back().bits == document && held.back().end >= begin;
+    const bool follows = !local.empty() && local.back().bits == document && local.back().end >= begin;
     if (follows)
-      held.back().end = std::max(held.back().end, end);
+      local.back().end = std::max(local.back().end, end);
     else
-      held.push_back({.queries = document, .keys = document, .bits = document, .begin = begin, .end = end});
+      local.push_back({.queries = document, .keys = document, .bits = document, .begin = begin, .end = end});
   }
-  return held;
+  return local;
 }
 
 }  // namespace ring

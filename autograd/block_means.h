@@ -10,10 +10,10 @@
 namespace ring {
 
 // Returns the documents' rows for pooling into the pattern's blocks.
-std::vector<PooledRows> block_rows(const Pattern&, const std::vector<Span>&);
+std::vector<PoolSegment> block_rows(const Pattern&, const std::vector<Span>&);
 
 // Return the means of x [N,C] by block, f32 [blocks,C].
-Tensor block_means(const Tensor& x, std::vector<PooledRows> rows, std::int64_t blocks, std::int32_t block,
+Tensor block_means(const Tensor& x, std::vector<PoolSegment> rows, std::int64_t blocks, std::int32_t block,
                    const ExecContext&);
 Tensor block_means(const Tensor& x, const std::vector<Span>& documents, const Pattern&, const ExecContext&);
 // Same for sharded documents: returns the means of all documents on each rank, bit-identical. x: this rank's rows.
@@ -26,6 +26,6 @@ std::vector<Tensor> block_means(const std::vector<Tensor>& x, std::int64_t kv_he
 
 // Returns the blocks of each document that this rank has rows of, with their rows in means and selections. No block
 // occurs twice.
-std::vector<SelectedRows> held_blocks(const ContextShards&, const Pattern&);
+std::vector<SelectedRows> local_blocks(const ContextShards&, const Pattern&);
 
 }  // namespace ring

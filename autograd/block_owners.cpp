@@ -10,8 +10,10 @@ namespace {
 
 // Return the offset of a row from the start of block 0, which may be before the document; and the first block that
 // begins at or after a row. Rows count in the micro-batch.
-std::int32_t offset_of(const PooledRows& document, std::int32_t row) { return row - document.first + document.skipped; }
-std::int32_t first_block_from(const PooledRows& document, std::int32_t row, std::int32_t size) {
+std::int32_t offset_of(const PoolSegment& document, std::int32_t row) {
+  return row - document.first + document.leading_gap;
+}
+std::int32_t first_block_from(const PoolSegment& document, std::int32_t row, std::int32_t size) {
   return row == document.first ? 0 : (offset_of(document, row) + size - 1) / size;
 }
 
@@ -19,10 +21,10 @@ std::int32_t first_block_from(const PooledRows& document, std::int32_t row, std:
 std::vector<std::int32_t> cut_blocks(const ContextShards& shards, const Pattern& pattern) {
   const std::int32_t size = pattern.blocks->block();
   std::vector<std::int32_t> cut;
-  const std::vector<PooledRows> documents = block_rows(pattern, shards.documents);
+  const std::vector<PoolSegment> documents = block_rows(pattern, shards.documents);
   for (const std::vector<LocalRows>& held : shards.rows_by_rank)
     for (const LocalRows& h : held)
-      for (const PooledRows& d : documents) {
+      for (const PoolSegment& d : documents) {
         const std::int32_t end = h.global + h.count;
         if (end > d.first && end < d.first + d.count && offset_of(d, end) % size != 0)
           cut.push_back(d.out + offset_of(d, end) / size);
@@ -32,26 +34,26 @@ std::vector<std::int32_t> cut_blocks(const ContextShards& shards, const Pattern&
   return cut;
 }
 
-bool owned(const std::vector<PooledRows>& runs, std::int32_t row, std::int32_t size) {
+bool owned(const std::vector<PoolSegment>& runs, std::int32_t row, std::int32_t size) {
   return std::ranges::any_of(
-      runs, [&](const PooledRows& r) { return row >= r.out + r.skipped / size && row < r.out + r.blocks(size); });
+      runs, [&](const PoolSegment& r) { return row >= r.out + r.leading_gap / size && row < r.out + r.blocks(size); });
 }
 
 }  // namespace
 
-std::vector<PooledRows> owned_blocks(const ContextShards& shards, const Pattern& pattern) {
+std::vector<PoolSegment> owned_blocks(const ContextShards& shards, const Pattern& pattern) {
   const std::int32_t size = pattern.blocks->block();
-  std::vector<PooledRows> runs;
-  for (const PooledRows& d : block_rows(pattern, shards.documents))
+  std::vector<PoolSegment> runs;
+  for (const PoolSegment& d : block_rows(pattern, shards.documents))
     for (const LocalRows& h : shards.rows_by_rank[static_cast<std::size_t>(shards.rank)]) {
       const std::int32_t begin = std::max(d.first, h.global), end = std::min(d.first + d.count, h.global + h.count);
       if (begin >= end) continue;
       const std::int32_t first = first_block_from(d, begin, size), last = first_block_from(d, end, size);
-      const std::int32_t skipped = first == 0 ? d.skipped : first * size;
+      const std::int32_t leading_gap = first == 0 ? d.leading_gap : first * size;
       if (first < last)
         runs.push_back({.first = begin,
-                        .count = std::min(d.skipped + d.count, last * size) - skipped,
-                        .skipped = skipped,
+                        .count = std::min(d.leading_gap + d.count, last * size) - leading_gap,
+                        .leading_gap = leading_gap,
                         .out = d.out});
     }
   return runs;
@@ -66,7 +68,7 @@ void sum_to_owners(const Tensor& sums, const ContextShards& shards, const Patter
     copy_rows_kernel({travelling, sums, {.to = static_cast<std::int64_t>(i), .first = cut[i], .count = 1}}, ctx);
   exchange.sum(travelling, ctx);
   const Tensor nothing = ctx.zeros({1, sums.dim(1), sums.dim(2)});
-  const std::vector<PooledRows> own = owned_blocks(shards, pattern);
+  const std::vector<PoolSegment> own = owned_blocks(shards, pattern);
   for (std::size_t i = 0; i < cut.size(); ++i) {
     const bool ours = owned(own, cut[i], pattern.blocks->block());
     copy_rows_kernel({sums,

@@ -11,7 +11,7 @@ namespace ring {
 
 // Returns the blocks that this rank owns, as runs of rows of means and selections from `out` on; blocks before the run
 // are skipped. Each block is in one run on one rank.
-std::vector<PooledRows> owned_blocks(const ContextShards&, const Pattern&);
+std::vector<PoolSegment> owned_blocks(const ContextShards&, const Pattern&);
 
 // Sums f32 [blocks,H,D], contiguous, over the ranks. On entry each row is this rank's contribution to the block, or 0.
 // On return the row holds the sum on the block's owner, and 0 elsewhere. Only blocks that are split between ranks are

@@ -16,7 +16,7 @@ Var index_scores(Run&, const Var& projected, const Var& biases, const IndexShape
 struct IndexTarget {
   Tensor mass;  // f32, shaped as the scores (kernels/attention/block_mass.h)
   Tensor bits;  // bits of the selection
-  std::vector<PooledRows> documents;
+  std::vector<PoolSegment> documents;
   std::shared_ptr<const BlockPattern> blocks;
 };
 // Returns the loss [1], summed over the documents' rows. It is a root of its tape, beside the loss head: backward()

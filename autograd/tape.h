@@ -91,7 +91,7 @@ struct Run {
   ContextExchange* cp = nullptr;
   Tensor rows{};
   // If not null, receives one tensor per attention, by head: f32 [2 heads], sums of the entropy over rows and number of
-  // rows; for block patterns [2 heads + 3] more (autograd/ops/kept_share.h). Each attention then runs once more.
+  // rows; for block patterns [2 heads + 3] more (autograd/ops/attention_recall.h). Each attention then runs once more.
   std::vector<Tensor>* entropies = nullptr;
   // [1] f32, to which losses beside the model's own are added as they are recorded, as sums over tokens, such as those
   // of block indexers (autograd/indexer.h); undefined if not wanted.

@@ -35,7 +35,7 @@ Failures::Failures(std::string file, bool fresh) : file_(std::move(file)) {
   write(true);
 }
 
-void Failures::ended_well() { write(false); }
+void Failures::on_clean_end() { write(false); }
 
 void Failures::write(bool running) const {
   try {

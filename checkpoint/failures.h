@@ -9,11 +9,11 @@ namespace ring {
 
 class Failures {
  public:
-  // Records that a process starts, and counts a failure if the previous process did not call ended_well(). `fresh`:
+  // Records that a process starts, and counts a failure if the previous process did not call on_clean_end(). `fresh`:
   // starts counting at 0. Warns if the file cannot be read or written.
   Failures(std::string file, bool fresh);
   std::int64_t count() const { return count_; }
-  void ended_well();
+  void on_clean_end();
 
  private:
   void write(bool running) const;

@@ -13,10 +13,10 @@ namespace {
 void examine() {
   namespace info = build_info;
   const HostFacts host = inspect_host(".");
-  std::vector<Finding> findings = judge_host(host);
+  std::vector<Finding> findings = check_host(host);
   const BackendFacts gpus = inspect_backend(Backend::cuda);
   for (const auto& part :
-       {judge_build(), judge_cuda(gpus, {info::kCuda, info::kCudaArchs}, host), judge_choices(gpus, inspect_choices())})
+       {check_build(), check_cuda(gpus, {info::kCuda, info::kCudaArchs}, host), check_choices(gpus, inspect_choices())})
     findings.insert(findings.end(), part.begin(), part.end());
   std::cout << "Ringmaster " << version_text() << "\n\n" << report(findings);
   if (!healthy(findings)) throw ExitCode{kExitError};

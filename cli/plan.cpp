@@ -115,22 +115,22 @@ FixedDegrees fixed_degrees(const Arguments& a, const ParallelConfig& c) {
   return fixed;
 }
 
-PlanQuestion question_of(const Arguments& a, Config c) {
+PlanRequest question_of(const Arguments& a, Config c) {
   const DeviceRates rates = rates_of_option(takes_rates_of_gpu(a, c) ? gpu_with(a.memory) : a.rates, c);
   const Backend backend = rates.device == "cpu" ? Backend::cpu : Backend::cuda;
   const ParallelConfig given = std::exchange(c.parallel, {});
-  PlanQuestion q{.budget = budget_of(a, c, rates), .rates = rates, .fixed = fixed_degrees(a, given)};
+  PlanRequest q{.budget = budget_of(a, c, rates), .rates = rates, .fixed = fixed_degrees(a, given)};
   q.config = resolve_config(c, vocabulary_of(c), 1, backend, false);
   q.config.parallel = given;  // the search sets the degrees
   if (a.host) q.config.train.activation_offload_bytes = narrow<std::int64_t>(a.host);
   return q;
 }
 
-const char* device_word(const PlanQuestion& q) { return q.rates.device == "cpu" ? "process" : "GPU"; }
+const char* device_word(const PlanRequest& q) { return q.rates.device == "cpu" ? "process" : "GPU"; }
 
 // Returns a callback that shows the planner's progress: "planning 8 GPUs: layout 9 of 37, best so far cp 4, tp 2, zero
 // 3: 28.6k tokens/s".
-PlanProgress progress_of(LiveLine& line, const PlanQuestion& q, const char* what) {
+PlanProgress progress_of(LiveLine& line, const PlanRequest& q, const char* what) {
   std::cout.flush();  // for files and pipes, too: the search may take minutes
   const std::string devices = counted(q.world, device_word(q));
   return [&line, devices, what](std::size_t done, std::size_t all, const PlannedStep* best) {
@@ -152,7 +152,7 @@ void print_run_time(const RunLength& run, const PlannedStep& p) {
 }
 
 // Prints the best layouts for one number of devices and returns the fastest; nullopt if none fits.
-std::optional<PlannedStep> report(const Arguments& a, const PlanQuestion& q, const RunLength& run) {
+std::optional<PlannedStep> report(const Arguments& a, const PlanRequest& q, const RunLength& run) {
   const std::string device = device_word(q);
   print_format("\n%s of %s, %lld tokens of context, batches of %lld\n", counted(q.world, device.c_str()).c_str(),
                bytes_text(q.budget).c_str(), static_cast<long long>(q.config.model.context),
@@ -187,7 +187,7 @@ std::string flops_text(double flops) {
 }
 
 // Prints the cost of each kind of attention at this context, and the settings for it.
-void print_advice(const PlanQuestion& q, const std::optional<PlannedStep>& layout) {
+void print_advice(const PlanRequest& q, const std::optional<PlannedStep>& layout) {
   print_format("\nKinds of attention at %lld tokens with %s:\n\n", static_cast<long long>(q.config.model.context),
                counted(q.world, device_word(q)).c_str());
   LiveLine line;
@@ -216,7 +216,7 @@ void print_advice(const PlanQuestion& q, const std::optional<PlannedStep>& layou
 }
 
 // Prints the rates that the plan uses, and what they do not cover.
-void print_rates(const Arguments& a, const PlanQuestion& q, bool gpu_by_default) {
+void print_rates(const Arguments& a, const PlanRequest& q, bool gpu_by_default) {
   constexpr int kGpusOfAMachine = 8;
   const int most = *std::ranges::max_element(a.gpus);
   print_format("%s: memory of one device, predicted; rates of %s\n", a.file.c_str(), q.rates.device.c_str());
@@ -246,7 +246,7 @@ void print_rates(const Arguments& a, const PlanQuestion& q, bool gpu_by_default)
         kGpusOfAMachine);
 }
 
-void print_longest(const PlanQuestion& q) {
+void print_longest(const PlanRequest& q) {
   LiveLine line;
   const LongestContext longest = longest_context(q, progress_of(line, q, "longest context, layout"));
   line.clear();
@@ -259,7 +259,7 @@ void print_longest(const PlanQuestion& q) {
   if (!layouts.fit.empty()) print_settings(layouts.fit.front(), "layout");
 }
 
-void print_best(const Arguments& a, const PlanQuestion& q, const PlannedStep& best) {
+void print_best(const Arguments& a, const PlanRequest& q, const PlannedStep& best) {
   print_legend(device_word(q));
   print_planned(best);
   if (!a.svg.empty()) write_svg("--svg", a.svg, memory_picture(best));
@@ -269,7 +269,7 @@ void run(const Arguments& a) {
   const StopSignal signal(/*announces=*/false);  // blocks signals, so it must come before any thread
   if (!a.svg.empty()) check_svg_path("--svg", a.svg);
   const Config settings = settings_at(a.file, a.overrides);
-  PlanQuestion q = question_of(a, settings);
+  PlanRequest q = question_of(a, settings);
   const RunLength length{settings.train.batch_sizes.empty() ? settings.train.steps : 0, settings.train.tokens};
   q.stopped = [&] { return signal.requested(); };
   print_rates(a, q, takes_rates_of_gpu(a, settings));

@@ -15,7 +15,7 @@ namespace ring {
 // throws, rank 0 rethrows the exception, and the other ranks throw Error with its text. All ranks call it in the same
 // order.
 template <class Act>
-std::invoke_result_t<Act> by_leader(Communicator& all, const Act& act) {
+std::invoke_result_t<Act> broadcast_from_rank0(Communicator& all, const Act& act) {
   using Result = std::invoke_result_t<Act>;
   constexpr bool kText = std::is_same_v<Result, std::string>;
   static_assert(kText || std::is_trivially_copyable_v<Result>);

@@ -16,7 +16,7 @@ struct StepState {
   float loss_limit = 0;  // a step with loss * loss_scale above it is rejected; 0 rejects only a loss that is not finite
   float norm_limit = 0;  // like loss_limit, for the gradient norm
   float squared_norm = 0;  // squared norm of all gradients before clipping; starts at 0
-  // Written by the judge_step kernel:
+  // Written by the check_and_clip kernel:
   float loss = 0;              // sum over valid tokens of all micro-batches and ranks
   float clip = 1;              // factor applied to gradients by the optimizer
   std::uint32_t accepted = 1;  // 0 if the optimizer leaves weights and moments unchanged

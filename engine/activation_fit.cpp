@@ -9,7 +9,7 @@
 #include "core/host_memory.h"
 #include "core/log.h"
 #include "core/storage.h"
-#include "engine/activation_ways.h"
+#include "engine/activation_planner.h"
 #include "engine/devices.h"
 
 namespace ring {
@@ -55,8 +55,8 @@ class Fitting {
   }
 
   // Returns the plan with the lowest device memory; nullopt if only a dry step could tell.
-  std::optional<ActivationFit> smallest(bool segments) {
-    const auto solved = segments ? ways_.smallest_in_segments() : ways_.smallest();
+  std::optional<ActivationFit> min_memory(bool segments) {
+    const auto solved = segments ? ways_.min_memory_in_segments() : ways_.min_memory();
     if (!solved) return {};
     return measured(*solved);
   }
@@ -73,7 +73,7 @@ class Fitting {
     return fit;
   }
 
-  ActivationWays ways_;
+  ActivationPlanner ways_;
   const std::size_t budget_;
   const bool chooses_staging_;
   mutable std::size_t stayed_ = 0;  // bytes of the newest plan that exceeded the host memory
@@ -120,21 +120,21 @@ std::optional<ActivationFit> find_activation_fit(const Config& c, int world, std
   if (fitting.ways() > 1) {
     if (const auto plan = fitting.solved(false)) return plan;
     consider(fitting.uniform(fitting.ways() - 1));
-    consider(fitting.smallest(false));
+    consider(fitting.min_memory(false));
   }
   if (fitting.fits(smallest)) return smallest;
   if (const auto plan = fitting.solved(true)) return plan;
-  consider(fitting.smallest(true));  // a dry step may take a little less than the solver predicts
+  consider(fitting.min_memory(true));  // a dry step may take a little less than the solver predicts
   if (fitting.fits(smallest)) return smallest;
   if (smallest_of_all) *smallest_of_all = smallest;
   return {};
 }
 
-bool fits_in_some_way(const Config& c, int world, std::size_t budget, const DeviceRates& rates) {
+bool can_fit(const Config& c, int world, std::size_t budget, const DeviceRates& rates) {
   Fitting fitting(c, world, budget, rates, static_cast<std::size_t>(c.train.activation_offload_bytes));
   if (fitting.fits(fitting.uniform(fitting.ways() - 1))) return true;
   for (const bool segments : {false, true})
-    if (const auto fit = fitting.smallest(segments); fit && fitting.fits(*fit)) return true;
+    if (const auto fit = fitting.min_memory(segments); fit && fitting.fits(*fit)) return true;
   return false;
 }
 

@@ -36,7 +36,7 @@ std::optional<ActivationFit> find_activation_fit(const Config& resolved, int wor
                                                  std::optional<std::size_t> host_room = {});
 
 // Returns true if a plan fits. Stops at the first one found, and tries the plan that needs least memory first.
-bool fits_in_some_way(const Config& resolved, int world, std::size_t budget, const DeviceRates&);
+bool can_fit(const Config& resolved, int world, std::size_t budget, const DeviceRates&);
 
 std::size_t min_of(std::size_t own, Mesh&);  // minimum over all ranks; collective
 

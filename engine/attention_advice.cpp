@@ -14,21 +14,21 @@ namespace {
 constexpr double kShare = 0.25;  // attention's share of a step
 constexpr std::int64_t kNarrowest = 256;
 
-PlanQuestion with(PlanQuestion q, const AttentionConfig& attention) {
+PlanRequest with(PlanRequest q, const AttentionConfig& attention) {
   q.config.model.attention = attention;
   q.config.model.attention_layers.clear();
   return q;
 }
 
 // Returns the step of the question's own layout if all kinds share it, otherwise the step of the fastest layout.
-std::optional<PlannedStep> fastest(const PlanQuestion& q, bool one_layout) {
+std::optional<PlannedStep> fastest(const PlanRequest& q, bool one_layout) {
   if (one_layout) return plan_step(q);
   const std::vector<PlannedStep> all = plan_layouts(q);
   return all.empty() ? std::nullopt : std::optional(all.front());
 }
 
 // Attention's time is proportional to the window; the rest of the step does not depend on it.
-std::int64_t window_for(const PlanQuestion& question, bool one_layout) {
+std::int64_t window_for(const PlanRequest& question, bool one_layout) {
   constexpr std::int64_t kTried = 1024;
   const std::int64_t most = question.config.model.context;
   const std::optional<PlannedStep> step = fastest(with(question, suggested_window(std::min(kTried, most))), one_layout);
@@ -42,8 +42,8 @@ std::int64_t window_for(const PlanQuestion& question, bool one_layout) {
   return window;
 }
 
-AttentionAdvice advice_for(const PlanQuestion& question, const SuggestedAttention& suggested, bool one_layout) {
-  const PlanQuestion q = with(question, suggested.section);
+AttentionAdvice advice_for(const PlanRequest& question, const SuggestedAttention& suggested, bool one_layout) {
+  const PlanRequest q = with(question, suggested.section);
   const ModelConfig& m = q.config.model;
   AttentionAdvice a{.name = suggested.name,
                     .attention = suggested.section,
@@ -58,9 +58,9 @@ AttentionAdvice advice_for(const PlanQuestion& question, const SuggestedAttentio
 
 }  // namespace
 
-std::vector<AttentionAdvice> advise_attention(const PlanQuestion& question, const std::optional<PlannedStep>& layout,
+std::vector<AttentionAdvice> advise_attention(const PlanRequest& question, const std::optional<PlannedStep>& layout,
                                               const PlanProgress& progress) {
-  PlanQuestion q = question;
+  PlanRequest q = question;
   if (layout) q.config = layout->config;
   const std::int64_t context = q.config.model.context;
   const std::vector<SuggestedAttention> kinds = suggested_attention(context, window_for(q, layout.has_value()));

@@ -24,7 +24,7 @@ struct AttentionAdvice {
 // all kinds; without it, each kind gets its fastest layout, which takes longer to find. The longest context that fits
 // is the same for all kinds, dense attention's, because the memory that a step keeps does not depend on the kind.
 // progress: called before each kind is planned.
-std::vector<AttentionAdvice> advise_attention(const PlanQuestion&, const std::optional<PlannedStep>& layout,
+std::vector<AttentionAdvice> advise_attention(const PlanRequest&, const std::optional<PlannedStep>& layout,
                                               const PlanProgress& progress = {});
 
 }  // namespace ring

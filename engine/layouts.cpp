@@ -27,15 +27,15 @@ std::vector<std::int64_t> degrees(const std::optional<std::int64_t>& fixed, std:
 }
 
 // Returns all layouts with the fixed degrees, each with every ZeRO stage that saves memory.
-std::vector<PlanQuestion> layouts_of(const PlanQuestion& question) {
-  const FixedDegrees& fixed = question.fixed;
-  std::vector<PlanQuestion> all;
-  for (const std::int64_t tp : degrees(fixed.tp, question.world))
-    for (const std::int64_t cp : degrees(fixed.cp, question.world / tp)) {
-      const std::int64_t dp = question.world / (tp * cp);
-      if (tp * cp * dp != question.world || dp != fixed.dp.value_or(dp)) continue;
+std::vector<PlanRequest> layouts_of(const PlanRequest& request) {
+  const FixedDegrees& fixed = request.fixed;
+  std::vector<PlanRequest> all;
+  for (const std::int64_t tp : degrees(fixed.tp, request.world))
+    for (const std::int64_t cp : degrees(fixed.cp, request.world / tp)) {
+      const std::int64_t dp = request.world / (tp * cp);
+      if (tp * cp * dp != request.world || dp != fixed.dp.value_or(dp)) continue;
       for (const std::int64_t zero : fixed.zero ? std::vector{*fixed.zero} : zero_stages(static_cast<int>(dp * cp))) {
-        ParallelConfig& parallel = all.emplace_back(question).config.parallel;
+        ParallelConfig& parallel = all.emplace_back(request).config.parallel;
         parallel.dp = dp;
         parallel.cp = cp;
         parallel.tp = tp;
@@ -46,8 +46,8 @@ std::vector<PlanQuestion> layouts_of(const PlanQuestion& question) {
 }
 
 // Returns variants of the layout with offloaded optimizer states; none if the settings fix optimizer.offload.
-std::vector<PlanQuestion> with_states_on_host(const PlanQuestion& q) {
-  std::vector<PlanQuestion> all;
+std::vector<PlanRequest> with_states_on_host(const PlanRequest& q) {
+  std::vector<PlanRequest> all;
   if (q.config.run.device != DeviceChoice::cuda || q.config.optimizer.offload != StateOffload::none) return all;
   for (const StateOffload offload : {StateOffload::states, StateOffload::all})
     all.emplace_back(q).config.optimizer.offload = offload;
@@ -55,7 +55,7 @@ std::vector<PlanQuestion> with_states_on_host(const PlanQuestion& q) {
 }
 
 // Returns the layout with one sequence of `thousands` x 1,024 tokens in each replica.
-PlanQuestion with_context(PlanQuestion q, std::int64_t thousands) {
+PlanRequest with_context(PlanRequest q, std::int64_t thousands) {
   q.config.model.context = thousands * 1024;
   q.config.train.batch_size = q.config.parallel.dp;
   q.config.train.batch_sizes.clear();
@@ -65,7 +65,7 @@ PlanQuestion with_context(PlanQuestion q, std::int64_t thousands) {
 
 // Returns true if a layout fits with its states stored where optimizer.offload says. States on the host leave less host
 // memory for activations.
-bool fits_with_states(PlanQuestion q) {
+bool fits_with_states(PlanRequest q) {
   if (q.config.train.mlp_chunk == kAutoMlpChunk) q.config.train.mlp_chunk = min_mlp_chunk(q);
   std::int64_t& room = q.config.train.activation_offload_bytes;
   if (room > 0 && q.config.optimizer.offload != StateOffload::none) {
@@ -74,13 +74,13 @@ bool fits_with_states(PlanQuestion q) {
     if (states >= room) return false;
     room -= states;
   }
-  return fits_in_some_way(q.config, q.world, q.budget, q.rates);
+  return can_fit(q.config, q.world, q.budget, q.rates);
 }
 
 // Returns true if a sequence of `thousands` x 1,024 tokens per replica fits.
-bool fits(const PlanQuestion& layout, std::int64_t thousands) {
+bool fits(const PlanRequest& layout, std::int64_t thousands) {
   if (layout.stopped && layout.stopped()) throw PlanStopped();
-  const PlanQuestion q = with_context(layout, thousands);
+  const PlanRequest q = with_context(layout, thousands);
   try {
     return fits_with_states(q) || std::ranges::any_of(with_states_on_host(q), fits_with_states);
   } catch (const Error&) {  // not a valid layout of this model
@@ -90,7 +90,7 @@ bool fits(const PlanQuestion& layout, std::int64_t thousands) {
 
 // Returns the longest context, in units of 1,024 tokens, to within a sixteenth. Requires that `least` fits; returns at
 // least that.
-std::int64_t longest_of(const PlanQuestion& layout, std::int64_t least) {
+std::int64_t longest_of(const PlanRequest& layout, std::int64_t least) {
   std::int64_t most = 2 * least;
   while (most <= (std::int64_t{1} << 20) && fits(layout, most)) most = 2 * (least = most);
   while (most - least > std::max<std::int64_t>(1, least / 16)) {
@@ -101,9 +101,9 @@ std::int64_t longest_of(const PlanQuestion& layout, std::int64_t least) {
 }
 
 // Tries a layout in which activations and offloaded states share the host memory, if its size is known.
-TriedStep within_host(PlanQuestion q) {
+LayoutResult within_host(PlanRequest q) {
   const std::int64_t dp = q.config.parallel.dp, room = q.config.train.activation_offload_bytes;
-  TriedStep tried = try_micro_batches(q, dp);
+  LayoutResult tried = try_micro_batches(q, dp);
   if (room == 0 || !tried.step || tried.step->host <= static_cast<std::size_t>(room)) return tried;
   const auto states = narrow<std::int64_t>(tried.step->host_states);
   if (states >= room) return {};
@@ -111,11 +111,11 @@ TriedStep within_host(PlanQuestion q) {
   return try_micro_batches(q, dp);
 }
 
-TriedStep try_layout(const PlanQuestion& q) {
-  TriedStep tried = try_micro_batches(q, q.config.parallel.dp);
+LayoutResult try_layout(const PlanRequest& q) {
+  LayoutResult tried = try_micro_batches(q, q.config.parallel.dp);
   if (tried.step || !tried.error.empty()) return tried;
-  for (const PlanQuestion& host : with_states_on_host(q)) {
-    const TriedStep moved = within_host(host);
+  for (const PlanRequest& host : with_states_on_host(q)) {
+    const LayoutResult moved = within_host(host);
     if (moved.step) return moved;
     if (moved.least > 0) tried.least = std::min(tried.least, moved.least);
   }
@@ -135,22 +135,21 @@ void sort_by_speed_and_room(std::vector<PlannedStep>& all) {
   }
 }
 
-std::string text_of(const PlanQuestion& q) { return q.world == 1 ? "1 process" : plan_of(q.config, q.world).text(); }
+std::string text_of(const PlanRequest& q) { return q.world == 1 ? "1 process" : plan_of(q.config, q.world).text(); }
 
 }  // namespace
 
-Layouts try_layouts(const PlanQuestion& question, const PlanProgress& progress) {
+Layouts try_layouts(const PlanRequest& request, const PlanProgress& progress) {
   Layouts all;
-  const std::vector<PlanQuestion> layouts = layouts_of(question);
+  const std::vector<PlanRequest> layouts = layouts_of(request);
   all.count = layouts.size();
   if (layouts.empty())
-    all.error =
-        str("no layout of ", question.world, " processes has the given parallel degrees ", question.fixed.text(),
-            ". Use a number of processes that is a multiple of their product, or leave some degrees open");
-  for (const PlanQuestion& q : layouts) try {
+    all.error = str("no layout of ", request.world, " processes has the given parallel degrees ", request.fixed.text(),
+                    ". Use a number of processes that is a multiple of their product, or leave some degrees open");
+  for (const PlanRequest& q : layouts) try {
       const auto best = std::ranges::min_element(all.fit, {}, &PlannedStep::seconds);
       if (progress) progress(all.tried, all.count, best == all.fit.end() ? nullptr : &*best);
-      TriedStep tried = try_layout(q);
+      LayoutResult tried = try_layout(q);
       if (tried.step) all.fit.push_back(std::move(*tried.step));
       if (tried.least > 0) all.too_large.push_back({text_of(q), tried.least});
       if (all.error.empty()) all.error = tried.error;
@@ -170,19 +169,19 @@ std::string FixedDegrees::text() const {
   return joined(words, ", ");
 }
 
-std::vector<PlannedStep> plan_layouts(const PlanQuestion& q) { return try_layouts(q).fit; }
+std::vector<PlannedStep> plan_layouts(const PlanRequest& q) { return try_layouts(q).fit; }
 
 // Tries layouts with the largest cp * tp first: with fewer devices per sequence the context cannot be longer, so most
 // other layouts need a single check that they do not fit a longer one.
-LongestContext longest_context(const PlanQuestion& question, const PlanProgress& progress) {
-  const auto sharing = [](const PlanQuestion& q) { return q.config.parallel.cp * q.config.parallel.tp; };
-  std::vector<PlanQuestion> layouts = layouts_of(question);
-  std::ranges::stable_sort(layouts, std::greater{}, [&](const PlanQuestion& q) {
+LongestContext longest_context(const PlanRequest& request, const PlanProgress& progress) {
+  const auto sharing = [](const PlanRequest& q) { return q.config.parallel.cp * q.config.parallel.tp; };
+  std::vector<PlanRequest> layouts = layouts_of(request);
+  std::ranges::stable_sort(layouts, std::greater{}, [&](const PlanRequest& q) {
     return std::tuple(sharing(q), q.config.parallel.zero, q.config.parallel.cp);
   });
   std::int64_t longest = 0, shared = 0;
   LongestContext found;
-  for (const PlanQuestion& q : layouts) {
+  for (const PlanRequest& q : layouts) {
     if (longest > 0 && sharing(q) < shared) break;
     if (progress) progress(static_cast<std::size_t>(&q - layouts.data()), layouts.size(), nullptr);
     shared = sharing(q);
@@ -191,7 +190,7 @@ LongestContext longest_context(const PlanQuestion& question, const PlanProgress&
     longest = longest_of(q, more);
     found = {longest * 1024, with_context(q, longest)};
     const ParallelConfig& p = q.config.parallel;
-    found.question.fixed = {p.dp, p.cp, p.tp, p.zero};
+    found.request.fixed = {p.dp, p.cp, p.tp, p.zero};
   }
   return found;
 }

@@ -17,24 +17,24 @@ struct Layouts {
   std::vector<PlannedStep> fit;           // the fastest first; of equally fast layouts, the one with the lowest peak
   std::vector<LayoutShortage> too_large;  // the smallest memory first
   std::string error;                      // why the first of the remaining layouts is invalid; empty if all are valid
-  std::size_t tried = 0, count = 0;       // tried < count: PlanQuestion::stopped ended the search
+  std::size_t tried = 0, count = 0;       // tried < count: PlanRequest::stopped ended the search
 };
 
 // Tries every combination of degrees that are not fixed, and each ZeRO stage that saves memory. On GPUs, a layout that
 // does not fit with optimizer states on the device is tried with optimizer.offload: states, then all, unless the
 // settings fix optimizer.offload. Offloaded states share train.activation_offload_bytes, if given, with activations.
 // progress: called before each layout is tried.
-Layouts try_layouts(const PlanQuestion&, const PlanProgress& progress = {});
-std::vector<PlannedStep> plan_layouts(const PlanQuestion&);  // only the layouts that fit, the fastest first
+Layouts try_layouts(const PlanRequest&, const PlanProgress& progress = {});
+std::vector<PlannedStep> plan_layouts(const PlanRequest&);  // only the layouts that fit, the fastest first
 
 struct LongestContext {
   std::int64_t tokens = 0;  // a multiple of 1,024; 0 if not even 1,024 fit
-  PlanQuestion question;    // the layout that holds it, with all degrees fixed, for try_layouts()
+  PlanRequest question;     // the layout that holds it, with all degrees fixed, for try_layouts()
 };
 
 // Returns the longest context whose step fits in some layout with one sequence at a time in each replica, to within a
 // sixteenth. States are offloaded as in try_layouts(). progress: called before each layout is tried; the search may end
-// before the last one. Throws PlanStopped if PlanQuestion::stopped says so.
-LongestContext longest_context(const PlanQuestion&, const PlanProgress& progress = {});
+// before the last one. Throws PlanStopped if PlanRequest::stopped says so.
+LongestContext longest_context(const PlanRequest&, const PlanProgress& progress = {});
 
 }  // namespace ring

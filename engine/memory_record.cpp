@@ -106,14 +106,14 @@ std::optional<MemoryRecord> read_record(const RunDirectory& run, const std::stri
 
 }  // namespace
 
-void MemoryRecord::take(const MemoryChoice& choice) {
+void MemoryRecord::set_choice(const MemoryChoice& choice) {
   micro_batch = choice.micro_batch;
   peak = choice.fit.peak;
   plan = choice.text();
   if (steps_ran_out == 0 || peak > budget) budget = choice.fit.budget;
 }
 
-MemoryRecord MemoryRecord::smaller(const MemoryChoice& choice, const std::string& cause) const {
+MemoryRecord MemoryRecord::with_smaller_choice(const MemoryChoice& choice, const std::string& cause) const {
   MemoryRecord next = *this;
   next.take(choice);
   next.budget = choice.fit.budget;
@@ -123,7 +123,7 @@ MemoryRecord MemoryRecord::smaller(const MemoryChoice& choice, const std::string
   return next;
 }
 
-std::string MemoryRecord::went_down_to() const {
+std::string MemoryRecord::smaller_text() const {
   std::vector<std::string> parts;
   if (steps_ran_out > 0) parts.push_back(plan);
   if (validation_micro_batch > 0)
@@ -131,7 +131,7 @@ std::string MemoryRecord::went_down_to() const {
   return joined(parts, "; ");
 }
 
-MemoryRecord MemoryRecord::validating(std::int64_t sequences, const std::string& cause) const {
+MemoryRecord MemoryRecord::with_validation_rows(std::int64_t sequences, const std::string& cause) const {
   MemoryRecord next = *this;
   next.validation_micro_batch = sequences;
   next.why = cause;

@@ -38,11 +38,11 @@ struct MemoryRecord {
   std::map<std::string, std::string> chosen_for;
 
   // Records this choice. Keeps a budget that was lowered after memory ran out, even if less memory is free now.
-  void take(const MemoryChoice&);
+  void set_choice(const MemoryChoice&);
   // Return a copy of this record with a smaller choice: after memory ran out in a step, and in a validation.
-  MemoryRecord smaller(const MemoryChoice&, const std::string& why) const;
-  MemoryRecord validating(std::int64_t sequences, const std::string& why) const;
-  std::string went_down_to() const;  // in words: the smaller choice for steps, for validations, or both
+  MemoryRecord with_smaller_choice(const MemoryChoice&, const std::string& why) const;
+  MemoryRecord with_validation_rows(std::int64_t sequences, const std::string& why) const;
+  std::string smaller_text() const;  // in words: the smaller choice for steps, for validations, or both
 };
 
 std::string to_json(const MemoryRecord&);

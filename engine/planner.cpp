@@ -109,9 +109,9 @@ std::vector<std::int64_t> micro_batches(std::int64_t share) {
   return all;
 }
 
-// Plans the question's own mlp_chunk. Returns nullopt if it does not fit; `least` is then the minimum of its old value
+// Plans the request's own mlp_chunk. Returns nullopt if it does not fit; `least` is then the minimum of its old value
 // (0 if none) and the budget that would suffice.
-std::optional<PlannedStep> plan_one(const PlanQuestion& q, std::size_t& least) {
+std::optional<PlannedStep> plan_one(const PlanRequest& q, std::size_t& least) {
   if (q.stopped && q.stopped()) throw PlanStopped();
   ActivationFit smallest;
   const std::optional<ActivationFit> fit = find_activation_fit(q.config, q.world, q.budget, q.rates, &smallest);
@@ -124,7 +124,7 @@ constexpr std::int64_t kMaxChunks = 32;
 
 // Returns 0 (all tokens), then decreasing chunks that are smaller than a rank's tokens. Chunks below a few thousand
 // tokens make GEMMs less efficient; many chunks of a long sequence save no more than fewer do, and take long to plan.
-std::vector<std::int64_t> mlp_chunks(const PlanQuestion& q) {
+std::vector<std::int64_t> mlp_chunks(const PlanRequest& q) {
   const ParallelPlan layout = plan_of(q.config, q.world);
   std::vector<std::int64_t> chunks = {0};
   const std::int64_t all = layout.micro_batch * q.config.model.context / layout.cp;
@@ -133,13 +133,13 @@ std::vector<std::int64_t> mlp_chunks(const PlanQuestion& q) {
   return chunks;
 }
 
-PlanQuestion with_mlp_chunk(PlanQuestion q, std::int64_t tokens) {
+PlanRequest with_mlp_chunk(PlanRequest q, std::int64_t tokens) {
   q.config.train.mlp_chunk = tokens;
   return q;
 }
 
-TriedStep try_step(const PlanQuestion& q) {
-  TriedStep tried;
+LayoutResult try_step(const PlanRequest& q) {
+  LayoutResult tried;
   try {
     tried.step = plan_step(q, &tried.least);
   } catch (const Error& e) {
@@ -171,7 +171,7 @@ DryStep timed_step(const PlannedStep& p, const DryStep& largest) {
 
 }  // namespace
 
-PlannedStep predict_step(const PlanQuestion& q, const ActivationFit& activations) {
+PlannedStep predict_step(const PlanRequest& q, const ActivationFit& activations) {
   PlannedStep p{.config = q.config, .activations = activations};
   const ParallelPlan layout = plan_of(q.config, q.world);
   if (const std::size_t staging = p.activations.staging)
@@ -208,7 +208,7 @@ PlannedStep predict_step(const PlanQuestion& q, const ActivationFit& activations
   return p;
 }
 
-std::optional<PlannedStep> plan_step(const PlanQuestion& q, std::size_t* least) {
+std::optional<PlannedStep> plan_step(const PlanRequest& q, std::size_t* least) {
   std::size_t needed = 0;
   std::optional<PlannedStep> best;
   const bool chooses = q.config.train.mlp_chunk == kAutoMlpChunk;
@@ -223,20 +223,20 @@ std::optional<PlannedStep> plan_step(const PlanQuestion& q, std::size_t* least) 
 }
 
 // In increasing order: the first micro-batch that does not fit ends the search.
-TriedStep try_micro_batches(PlanQuestion q, std::int64_t dp) {
+LayoutResult try_micro_batches(PlanRequest q, std::int64_t dp) {
   if (q.config.train.micro_batch > 0 || q.config.train.batch_size % dp) return try_step(q);
-  TriedStep best;
+  LayoutResult best;
   for (const std::int64_t n : micro_batches(q.config.train.batch_size / dp)) {
     q.config.train.micro_batch = n;
-    const TriedStep tried = try_step(q);
+    const LayoutResult tried = try_step(q);
     if (!tried.step) return best.step ? best : tried;
     if (!best.step || tried.step->seconds() < best.step->seconds()) best = tried;
   }
   return best;
 }
 
-StepSizes fit_micro_batch(const PlanQuestion& question) {
-  PlanQuestion q = question;
+StepSizes fit_micro_batch(const PlanRequest& request) {
+  PlanRequest q = request;
   q.config.train.micro_batch = 1;
   const ParallelPlan layout = plan_degrees(q.config.parallel, q.config.model, batch_size(q.config), q.world);
   q.config.train.micro_batch = 0;
@@ -248,11 +248,11 @@ StepSizes fit_micro_batch(const PlanQuestion& question) {
   return {best->config.train.micro_batch, best->config.train.mlp_chunk};
 }
 
-std::int64_t fit_mlp_chunk(const PlanQuestion& q) {
+std::int64_t fit_mlp_chunk(const PlanRequest& q) {
   const std::optional<PlannedStep> best = plan_step(q);
   return best ? best->config.train.mlp_chunk : mlp_chunks(q).back();
 }
 
-std::int64_t min_mlp_chunk(const PlanQuestion& q) { return mlp_chunks(q).back(); }
+std::int64_t min_mlp_chunk(const PlanRequest& q) { return mlp_chunks(q).back(); }
 
 }  // namespace ring

@@ -43,7 +43,7 @@ struct FixedDegrees {
   std::string text() const;  // such as "cp 4, tp 2, zero 3"
 };
 
-struct PlanQuestion {
+struct PlanRequest {
   Config config;  // resolved for one process
   int world = 1;
   std::size_t budget = 0;  // bytes per device
@@ -61,27 +61,27 @@ using PlanProgress = std::function<void(std::size_t done, std::size_t all, const
 // without recomputation; otherwise the fastest chunk is used, and the largest of equally fast ones. Returns nullopt if
 // the step does not fit into the budget; `least`, if not null, is then the budget that would suffice. Throws Error if
 // the layout is invalid.
-std::optional<PlannedStep> plan_step(const PlanQuestion&, std::size_t* least = nullptr);
+std::optional<PlannedStep> plan_step(const PlanRequest&, std::size_t* least = nullptr);
 
 // Predicts the step that treats its activations as given. config.train.micro_batch and .mlp_chunk must be numbers.
-PlannedStep predict_step(const PlanQuestion&, const ActivationFit&);
+PlannedStep predict_step(const PlanRequest&, const ActivationFit&);
 
 // Result of trying a layout. At most one field is set.
-struct TriedStep {
+struct LayoutResult {
   std::optional<PlannedStep> step;  // nullopt if the layout does not fit or is invalid
   std::size_t least = 0;            // bytes that would suffice if it does not fit; otherwise 0
   std::string error;                // why the layout is invalid
 };
 // Plans the layout with the fastest micro-batch that fits with `dp` replicas, or with the micro-batch that the settings
 // fix.
-TriedStep try_micro_batches(PlanQuestion, std::int64_t dp);
+LayoutResult try_micro_batches(PlanRequest, std::int64_t dp);
 
 // Returns train.micro_batch for the layout in config.parallel: the fastest that fits, with the best train.mlp_chunk if
 // that is auto. Throws Error if none fits.
-StepSizes fit_micro_batch(const PlanQuestion&);
+StepSizes fit_micro_batch(const PlanRequest&);
 // Returns train.mlp_chunk for the given micro-batch; if nothing fits, the chunk that takes the least memory.
-std::int64_t fit_mlp_chunk(const PlanQuestion&);
+std::int64_t fit_mlp_chunk(const PlanRequest&);
 // Returns the smallest chunk that train.mlp_chunk: auto considers; 0 means all tokens.
-std::int64_t min_mlp_chunk(const PlanQuestion&);
+std::int64_t min_mlp_chunk(const PlanRequest&);
 
 }  // namespace ring

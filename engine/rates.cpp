@@ -83,7 +83,7 @@ DeviceRates agreed_rates(const Config& c, Communicator& host) {
     log::warn("run.rates: ", file, " holds the rates of ", rates.device, ", but this run computes on ", here,
               ", so its plan may not be the fastest. To measure this machine's rates: ringmaster bench calibrate");
   if (host.size() == 1) return rates;
-  load_config_text(rates, by_leader(host, [&] { return to_yaml(rates); }), "rates of rank 0");
+  load_config_text(rates, broadcast_from_rank0(host, [&] { return to_yaml(rates); }), "rates of rank 0");
   return rates;
 }
 

@@ -98,7 +98,7 @@ std::unique_ptr<WeightAverage> TrainStep::make_average() {
 void TrainStep::exchange_average() {
   if (copied_) ctx_.stream.wait(*copied_);
   average_->exchange(ctx_);
-  parallel_.data->loaded();
+  parallel_.data->on_master_weights_changed();
 }
 
 void TrainStep::set_staging(std::size_t bytes) {
@@ -256,11 +256,11 @@ void TrainStep::sum_losses() {
 
 void TrainStep::update() {
   const ScopeGuard scope(*ctx_.scopes, {scopes::optimizer});
-  norm_.judge(step_state_, config_.optimizer.clip, losses_of(0, 1), ctx_);
+  norm_.decide_acceptance(step_state_, config_.optimizer.clip, losses_of(0, 1), ctx_);
   if (const std::optional<Event> copied = std::exchange(copied_, std::nullopt)) ctx_.stream.wait(*copied);
   optimizer_->update(step_state_, ctx_);
   if (average_) average_->update(step_state_, ctx_);
-  parallel_.data->updated();
+  parallel_.data->on_weights_updated();
 }
 
 }  // namespace ring

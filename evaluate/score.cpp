@@ -32,8 +32,8 @@ PackedRequests::PackedRequests(const std::vector<Request>& requests, const Score
   std::ranges::stable_sort(order, std::greater<>(), [&](std::size_t r) { return length_of(r); });
   std::multimap<std::int64_t, std::size_t> room;  // free tokens of a row -> index of the row
   for (const std::size_t r : order) {
-    RING_CHECK(requests[r].judged > 0 && static_cast<std::size_t>(requests[r].judged) < requests[r].tokens.size(),
-               "request ", r, " judges ", requests[r].judged, " of ", requests[r].tokens.size(), " tokens");
+    RING_CHECK(requests[r].scored > 0 && static_cast<std::size_t>(requests[r].scored) < requests[r].tokens.size(),
+               "request ", r, " judges ", requests[r].scored, " of ", requests[r].tokens.size(), " tokens");
     auto fits = room.lower_bound(length_of(r));
     if (fits == room.end()) fits = room.emplace(options.row, rows_.size()), rows_.emplace_back();
     const std::int64_t at = options.row - fits->first, taken = (length_of(r) + align - 1) / align * align;
@@ -61,7 +61,7 @@ void PackedRequests::put(std::size_t r, std::int64_t at, std::int64_t row, Batch
     b.inputs[to] = tokens[i];
     b.positions[to] = static_cast<std::int32_t>(i);
     owners[to] = static_cast<std::int32_t>(r);
-    if (i < n - request.judged) continue;
+    if (i < n - request.scored) continue;
     b.targets[to] = tokens[i + 1];
     ++b.valid_targets;
   }
@@ -88,7 +88,7 @@ Batch PackedRequests::batch(std::int64_t index, std::vector<std::int32_t>& owner
 
 namespace {
 
-// Sums over batches and ranks, by request: log-probabilities, then counts of judged tokens that were not most likely.
+// Sums over batches and ranks, by request: log-probabilities, then counts of scored tokens that were not most likely.
 class Sums {
  public:
   explicit Sums(std::size_t requests) : values_(2 * requests, 0) {}

@@ -13,16 +13,16 @@
 
 namespace ring {
 
-// A sequence whose last `judged` tokens are scored, each given all tokens before it. Requires at least one token before
+// A sequence whose last `scored` tokens are scored, each given all tokens before it. Requires at least one token before
 // them.
 struct Request {
   std::vector<std::int32_t> tokens;
-  std::int64_t judged = 1;
+  std::int64_t scored = 1;
 };
 
 struct Score {
-  double log_probability = 0;  // sum over the judged tokens, in nats
-  bool greedy = true;          // true if each judged token was the most likely one
+  double log_probability = 0;  // sum over the scored tokens, in nats
+  bool greedy = true;          // true if each scored token was the most likely one
 };
 
 struct ScoreOptions {
@@ -36,7 +36,7 @@ struct ScoreOptions {
 class PackedRequests {
  public:
   // align: every request begins at a multiple of this many tokens. `requests` must outlive this object. Throws Error
-  // for a request without a judged token or without a token before it.
+  // for a request without a scored token or without a token before it.
   PackedRequests(const std::vector<Request>& requests, const ScoreOptions& options, std::int64_t align);
   std::int64_t rows() const { return static_cast<std::int64_t>(rows_.size()); }  // over all ranks
   std::int64_t batches() const { return batches_; }                              // per rank, the same on each

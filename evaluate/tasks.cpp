@@ -45,8 +45,8 @@ class Encoding {
     for (auto* tokens : {&given, &r.tokens}) tokens->insert(tokens->begin(), added.begin(), added.end());
     if (given.empty()) fail(where, "the context is empty, and the tokenizer has no token to start a text with");
     if (r.tokens.size() < 2) fail(where, "the tokenizer has no token for this text");
-    r.judged = static_cast<std::int64_t>(r.tokens.size()) - static_cast<std::int64_t>(given.size());
-    r.judged = std::clamp<std::int64_t>(r.judged, 1, static_cast<std::int64_t>(r.tokens.size()) - 1);
+    r.scored = static_cast<std::int64_t>(r.tokens.size()) - static_cast<std::int64_t>(given.size());
+    r.scored = std::clamp<std::int64_t>(r.scored, 1, static_cast<std::int64_t>(r.tokens.size()) - 1);
     return r;
   }
   bool lossy() const { return encoder_->report().unknown + encoder_->report().invalid_bytes > 0; }

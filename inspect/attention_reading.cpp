@@ -100,7 +100,7 @@ struct Keys {
       if (count == 0) continue;
       sizes.push_back(size), pooled.push_back(ctx.empty({count, k.dim(1)}));
       const auto heads = [](const Tensor& t) { return t.view({t.dim(0), 1, t.dim(1)}); };
-      const std::vector<PooledRows> rows = {{.count = count * size}};
+      const std::vector<PoolSegment> rows = {{.count = count * size}};
       const Tensor keys = heads(pooled.back());
       if (weights.empty())
         block_pool_kernel({heads(k), keys, rows, size}, ctx);

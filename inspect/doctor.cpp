@@ -43,7 +43,7 @@ void read_memory(HostFacts& facts) {
   if (&bound != &bounds.front()) facts.memory_limit = bound.source;
 }
 
-Finding judge_memory(const HostFacts& host) {
+Finding check_memory(const HostFacts& host) {
   Finding f{kMachine, "memory",
             str(size_text(host.memory_available), " of ", size_text(host.memory_total), " available",
                 host.swap_available ? str(", and ", size_text(host.swap_available), " of swap") : "",
@@ -54,7 +54,7 @@ Finding judge_memory(const HostFacts& host) {
   return f;
 }
 
-Finding judge_disk(const HostFacts& host) {
+Finding check_disk(const HostFacts& host) {
   Finding f{kMachine, "disk", str(size_text(host.disk_free), " free in ", host.folder.string())};
   f.fix =
       "free some space: a checkpoint takes 12 bytes per parameter (6 with states in bf16), and two exist for a moment";
@@ -68,7 +68,7 @@ Finding judge_disk(const HostFacts& host) {
 }
 
 // Adds a finding for the library, and one for each known defect of its version.
-void judge_library(const LibraryFacts& library, bool any_device, std::vector<Finding>& out) {
+void check_library(const LibraryFacts& library, bool any_device, std::vector<Finding>& out) {
   if (!library.found) {
     const Verdict verdict = !any_device ? Verdict::absent : library.needed ? Verdict::stop : Verdict::note;
     out.push_back({kGpus, library.name, str("not found (", library.use, ")"), verdict, library.detail});
@@ -101,7 +101,7 @@ bool built_for(std::string_view archs, int capability) {
   return false;
 }
 
-Finding judge_device(const DeviceFacts& d, std::string_view archs) {
+Finding check_device(const DeviceFacts& d, std::string_view archs) {
   Finding f{kGpus, str(d.device)};
   f.detail = str(d.name.empty() ? "unknown" : d.name, ", ", size_text(d.memory_free), " of ", size_text(d.memory_total),
                  " free, compute capability ", d.capability / 10, '.', d.capability % 10,
@@ -131,7 +131,7 @@ std::string_view to_string(Link link) {
   return "?";
 }
 
-void judge_links(const BackendFacts& facts, std::vector<Finding>& out) {
+void check_links(const BackendFacts& facts, std::vector<Finding>& out) {
   if (facts.devices.size() < 2) return;
   for (std::size_t from = 0; from < facts.links.size(); ++from) {
     Finding f{kGpus, str("links of ", from)};
@@ -170,14 +170,14 @@ HostFacts inspect_host(const fs::path& folder) {
   return facts;
 }
 
-std::vector<Finding> judge_host(const HostFacts& host) {
+std::vector<Finding> check_host(const HostFacts& host) {
   return {
       {kMachine, "cores", str(host.cores, ", a run uses ", host.threads, host.threads == 1 ? " thread" : " threads")},
-      judge_memory(host),
-      judge_disk(host)};
+      check_memory(host),
+      check_disk(host)};
 }
 
-std::vector<Finding> judge_build() {
+std::vector<Finding> check_build() {
   std::vector<Finding> out;
   for (const build_info::Found& f : build_info::kFound) {
     const std::string_view status = f.status;
@@ -196,7 +196,7 @@ std::vector<Finding> judge_build() {
   return out;
 }
 
-std::vector<Finding> judge_cuda(const BackendFacts& facts, const CudaBuild& build, const HostFacts& host) {
+std::vector<Finding> check_cuda(const BackendFacts& facts, const CudaBuild& build, const HostFacts& host) {
   if (!build.built && host.nvidia_driver)
     return {{kGpus, "CUDA", "this machine has an NVIDIA driver, but this program was built without CUDA", Verdict::note,
              "install the CUDA Toolkit and rebuild with `make build CUDA=ON`"}};
@@ -204,14 +204,14 @@ std::vector<Finding> judge_cuda(const BackendFacts& facts, const CudaBuild& buil
     return {{kGpus, "CUDA", "not in this build, and no NVIDIA driver was found: training runs on the CPU",
              Verdict::absent}};
   std::vector<Finding> out;
-  for (const LibraryFacts& library : facts.libraries) judge_library(library, !facts.devices.empty(), out);
+  for (const LibraryFacts& library : facts.libraries) check_library(library, !facts.devices.empty(), out);
   if (!facts.problem.empty())
     out.push_back({kGpus, "GPU", str("no GPU can be used: ", facts.problem), Verdict::stop,
                    "update the driver (CUDA 13 needs release 580 or newer), or set run.device=cpu"});
   else if (facts.devices.empty())
     out.push_back({kGpus, "GPU", "none found: training runs on the CPU", Verdict::absent});
-  for (const DeviceFacts& d : facts.devices) out.push_back(judge_device(d, build.archs));
-  judge_links(facts, out);
+  for (const DeviceFacts& d : facts.devices) out.push_back(check_device(d, build.archs));
+  check_links(facts, out);
   return out;
 }
 
@@ -230,7 +230,7 @@ ChoiceFacts inspect_choices() {
   return facts;
 }
 
-std::vector<Finding> judge_choices(const BackendFacts& facts, const ChoiceFacts& choices) {
+std::vector<Finding> check_choices(const BackendFacts& facts, const ChoiceFacts& choices) {
   if (facts.devices.empty()) return {};
   if (choices.store.empty())
     return {{kGpus, "choices", "no store: neither XDG_CACHE_HOME nor HOME is set, so each run measures its own",

@@ -50,10 +50,10 @@ struct ChoiceFacts {
 };
 ChoiceFacts inspect_choices();
 
-std::vector<Finding> judge_host(const HostFacts&);
-std::vector<Finding> judge_build();  // optional libraries: found, switched off or missing in the build
-std::vector<Finding> judge_cuda(const BackendFacts&, const CudaBuild&, const HostFacts&);
-std::vector<Finding> judge_choices(const BackendFacts&, const ChoiceFacts&);  // empty without a GPU
+std::vector<Finding> check_host(const HostFacts&);
+std::vector<Finding> check_build();  // optional libraries: found, switched off or missing in the build
+std::vector<Finding> check_cuda(const BackendFacts&, const CudaBuild&, const HostFacts&);
+std::vector<Finding> check_choices(const BackendFacts&, const ChoiceFacts&);  // empty without a GPU
 
 // Returns a table for the terminal. Its last line counts the findings that would stop a run.
 std::string report(const std::vector<Finding>&);

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/storage.h"
-#include "engine/activation_ways.h"
+#include "engine/activation_planner.h"
 #include "inspect/html.h"
 #include "inspect/svg.h"
 

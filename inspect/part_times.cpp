@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "engine/activation_ways.h"
+#include "engine/activation_planner.h"
 
 namespace ring {
 namespace {

@@ -26,13 +26,13 @@ inline Tensor squared_norm_of(const Tensor& state) {
 //   state.accepted  1 if norm and loss are finite and within the state's limits, and no earlier step halted; else 0.
 //   state.halted    set to 1 if the step is not accepted.
 //   state.clip      min(1, max_norm / norm) (Pascanu et al. 2013); 1 if max_norm <= 0.
-struct JudgeStep {
+struct CheckAndClip {
   Tensor state;
   float max_norm = 0;
   Tensor loss;
 };
-inline Cost cost(const JudgeStep& a) { return cost_of(a.state, {a.state}); }
-inline constinit Kernel<JudgeStep> judge_step_kernel{"judge_step"};
+inline Cost cost(const CheckAndClip& a) { return cost_of(a.state, {a.state}); }
+inline constinit Kernel<CheckAndClip> check_and_clip_kernel{"check_and_clip"};
 
 // AdamW (Loshchilov and Hutter 2019, alg. 2), bias-corrected with step = state.step + 1, with lr = state.lr * lr_scale,
 // weight_decay times state.decay_scale, and gradients times state.clip. Does nothing if state.accepted is 0.

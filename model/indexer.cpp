@@ -77,7 +77,7 @@ Tensor Indexer::project(const Tensor& means, const ExecContext& ctx) const {
 void Indexer::learn(Run& run, const Var& scores, const Tensor& mass, const BlockSelection& selection,
                     const Sequences& seqs, const SelectionPart& part) const {
   if (part.shared) sum_to_owners(mass, *seqs.shards, part.pattern, *run.cp, run.ctx);
-  std::vector<PooledRows> rows =
+  std::vector<PoolSegment> rows =
       part.shared ? owned_blocks(*seqs.shards, part.pattern) : block_rows(part.pattern, part.spans);
   const IndexTarget target{mass, selection.bits, std::move(rows), part.pattern.blocks};
   const Var loss = index_loss(run, scores, target, share_, weight_);

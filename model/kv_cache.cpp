@@ -61,7 +61,7 @@ void LayerCache::pool(const Sequences& seqs, const std::vector<std::int32_t>& le
                       const std::vector<PoolWeights>& weights, const ExecContext& ctx) const {
   for (std::size_t i = 0; i < pools.size(); ++i) {
     const Pools& p = pools[i];
-    std::vector<PooledRows> completed;
+    std::vector<PoolSegment> completed;
     for (std::size_t b = 0; b < lengths.size(); ++b) {
       const auto row = narrow<std::int32_t>(static_cast<std::int64_t>(b) * keys.dim(1));
       const std::int32_t before = lengths[b] / p.size,
@@ -74,7 +74,7 @@ void LayerCache::pool(const Sequences& seqs, const std::vector<std::int32_t>& le
   }
 }
 
-void LayerCache::pool(const Pools& p, const PoolWeights* weights, const std::vector<PooledRows>& completed,
+void LayerCache::pool(const Pools& p, const PoolWeights* weights, const std::vector<PoolSegment>& completed,
                       const ExecContext& ctx) const {
   const auto rows = [](const Tensor& t) { return t.view({t.dim(0) * t.dim(1), t.dim(2), t.dim(3)}); };
   const Tensor k = rows(keys), v = rows(values);
@@ -82,7 +82,7 @@ void LayerCache::pool(const Pools& p, const PoolWeights* weights, const std::vec
     for (const Tensor& all : {k, v}) block_pool_kernel({all, all, completed, p.size}, ctx);
     return;
   }
-  for (PooledRows r : completed) {
+  for (PoolSegment r : completed) {
     const std::int64_t first = std::exchange(r.out, 0), count = r.count / p.size;
     weighted_pool_kernel({k,
                           v,

@@ -43,7 +43,7 @@ struct LayerCache {
  private:
   void pool(const Sequences&, const std::vector<std::int32_t>& lengths, const std::vector<PoolWeights>&,
             const ExecContext&) const;
-  void pool(const Pools&, const PoolWeights*, const std::vector<PooledRows>&, const ExecContext&) const;
+  void pool(const Pools&, const PoolWeights*, const std::vector<PoolSegment>&, const ExecContext&) const;
 };
 
 struct KvCache {

@@ -37,7 +37,7 @@ void SelectionCache::append(const Tensor& q, const Sequences& seqs, const std::v
 }
 
 void SelectionCache::pool(std::size_t sequence, std::int32_t own, std::int64_t key_rows,
-                          std::vector<PooledRows>& queries, std::vector<PooledRows>& keys) {
+                          std::vector<PoolSegment>& queries, std::vector<PoolSegment>& keys) {
   const auto b = narrow<std::int32_t>(sequence);
   Sequence& s = sequences_[sequence];
   if (own > 0) queries.push_back({.first = (2 * b + (own - 1) % 2) * block(), .count = block(), .out = b});
@@ -48,7 +48,7 @@ void SelectionCache::pool(std::size_t sequence, std::int32_t own, std::int64_t k
   s.pooled = own;
 }
 
-void SelectionCache::score(const Tensor& keys, std::vector<PooledRows> new_queries, std::vector<PooledRows> new_keys,
+void SelectionCache::score(const Tensor& keys, std::vector<PoolSegment> new_queries, std::vector<PoolSegment> new_keys,
                            const ExecContext& ctx) const {
   const auto rows = [](const Tensor& t) { return t.view({t.dim(0) * t.dim(1), t.dim(2), t.dim(3)}); };
   block_pool_kernel({rows(queries_), query_means_, std::move(new_queries), block()}, ctx);
@@ -58,7 +58,7 @@ void SelectionCache::score(const Tensor& keys, std::vector<PooledRows> new_queri
 void SelectionCache::select(const Pattern& pattern, const Tensor& keys, float scale,
                             const std::vector<std::int32_t>& tokens, const Scored& scored, const ExecContext& ctx) {
   std::vector<SelectedRows> documents;
-  std::vector<PooledRows> new_queries, new_keys;
+  std::vector<PoolSegment> new_queries, new_keys;
   for (std::size_t sequence = 0; sequence < sequences_.size(); ++sequence) {
     const std::int32_t own = tokens[sequence] / block(), b = narrow<std::int32_t>(sequence);
     if (sequences_[sequence].selected == own) continue;

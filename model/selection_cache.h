@@ -36,12 +36,12 @@ class SelectionCache {
     std::int32_t selected = -1;  // query block of the current selection
     std::int32_t pooled = 0;     // key blocks whose means are computed
   };
-  void score(const Tensor& keys, std::vector<PooledRows> new_queries, std::vector<PooledRows> new_keys,
+  void score(const Tensor& keys, std::vector<PoolSegment> new_queries, std::vector<PoolSegment> new_keys,
              const ExecContext&) const;
   // Adds the rows to pool before selecting for block `own` of a sequence. Afterwards the means of its keys count as
   // computed.
-  void pool(std::size_t sequence, std::int32_t own, std::int64_t key_rows, std::vector<PooledRows>& queries,
-            std::vector<PooledRows>& keys);
+  void pool(std::size_t sequence, std::int32_t own, std::int64_t key_rows, std::vector<PoolSegment>& queries,
+            std::vector<PoolSegment>& keys);
 
   std::shared_ptr<const BlockPattern> blocks_;
   std::int32_t most_;  // maximum blocks per sequence

@@ -34,12 +34,13 @@ std::vector<Tensor> counted_gradients(const OwnedShard& shard) {
 GradientNorm::GradientNorm(const OwnedShard& shard, std::vector<Communicator*> over)
     : counted_(counted_gradients(shard)), over_(std::move(over)) {}
 
-void GradientNorm::judge(const Tensor& step, double clip, const Tensor& loss, const ExecContext& ctx) const {
+void GradientNorm::decide_acceptance(const Tensor& step, double clip, const Tensor& loss,
+                                     const ExecContext& ctx) const {
   const Tensor sum = squared_norm_of(step);
   for (const Tensor& gradients : counted_) squared_norm_kernel({gradients, sum}, ctx);
   for (Communicator* group : over_)
     if (group->size() > 1) sum_in_order({sum}, *group, ctx);
-  judge_step_kernel({step, static_cast<float>(clip), loss}, ctx);
+  check_and_clip_kernel({step, static_cast<float>(clip), loss}, ctx);
 }
 
 std::vector<CountedRange> counted_ranges(const OwnedShard& shard, const Model& model, bool counts,

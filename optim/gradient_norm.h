@@ -18,7 +18,7 @@ class GradientNorm {
   // Writes the squared norm, the clip factor and `accepted` to the StepState on the device, the same on every rank.
   // Collective. clip: the largest norm; 0 means no limit. A norm or a loss [1] that is not finite or above the state's
   // limits is remembered in the state until the state is reset, and rejects this and later steps.
-  void judge(const Tensor& step, double clip, const Tensor& loss, const ExecContext& ctx) const;
+  void decide_acceptance(const Tensor& step, double clip, const Tensor& loss, const ExecContext& ctx) const;
 
  private:
   std::vector<Tensor> counted_;  // gradients that this process squares and sums

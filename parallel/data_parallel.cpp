@@ -104,13 +104,13 @@ void DataParallel::finish_gradients() {
   });
 }
 
-void DataParallel::updated() {
+void DataParallel::on_weights_updated() {
   if (source_) source_->updated(ctx_);
   stale_ = false;
 }
 
 // The new weights are sent in the next forward, which all ranks take part in.
-void DataParallel::loaded() {
+void DataParallel::on_master_weights_changed() {
   shard_.refresh_weights(ctx_);
   stale_ = true;
 }
@@ -118,7 +118,7 @@ void DataParallel::loaded() {
 void DataParallel::enter(const ScopeId& scope, ScopePass pass) {
   const std::optional<std::size_t> part = units_.part(scope);
   if (!part) return;
-  if (stale_) updated();
+  if (stale_) on_weights_updated();
   wait_seconds_ += seconds_of([&] { source_->need(*part, pass, ctx_); });
   // The loss head is the last part; its forward writes its gradients.
   const bool writes = pass == ScopePass::backward || (pass == ScopePass::forward && *part + 1 == units_.parts.size());

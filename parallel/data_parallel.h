@@ -32,10 +32,10 @@ class DataParallel final : public ScopeListener {
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
 
-  void start_step();        // call before the first micro-batch
-  void finish_gradients();  // completes the gradients in shard(); collective
-  void updated();           // call after the update, which changed the weights in shard(); collective
-  void loaded();            // call after anything but an update wrote the master values in shard()
+  void start_step();                 // call before the first micro-batch
+  void finish_gradients();           // completes the gradients in shard(); collective
+  void on_weights_updated();         // call after the update, which changed the weights in shard(); collective
+  void on_master_weights_changed();  // call after anything but an update wrote the master values in shard()
 
   const OwnedShard& shard() const { return shard_; }
   bool sharded() const { return zero_ > 0; }             // true if the shard is only a part of the parameters

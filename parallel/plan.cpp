@@ -229,7 +229,7 @@ MeshLayout mesh_layout(const ParallelPlan& p, Device device) {
   return {.axes = {{"pp", p.pp},
                    {"dp", p.dp},
                    {"cp", p.cp, AxisTransfers::beside_kernels},
-                   {"tp", p.tp, AxisTransfers::copied_or_alone}},
+                   {"tp", p.tp, AxisTransfers::overlap_if_copy_engine}},
           .unions = {kDataAxes},
           .device = device};
 }

@@ -205,7 +205,7 @@ void refuse_to_delete(const std::string& weights, const RunDirectory& dir) {
 // Finds the run. A missing directory is created only later, once nothing can be refused any more.
 LocatedRun locate_run(ResolvedRun resolved, const TrainOptions& options, Mesh& mesh) {
   LocatedRun run{std::move(resolved)};
-  const std::string memory = by_leader(mesh.host(), [&] {
+  const std::string memory = broadcast_from_rank0(mesh.host(), [&] {
     std::error_code error;
     if (fs::exists(run.dir.path(), error)) run.lock = run.dir.lock();
     if (options.fresh) return std::string();
@@ -232,7 +232,7 @@ MemoryRecord repeat_memory(const LocatedRun& run, Mesh& mesh) {
     log::warn("memory ran out before (", old.why, "), but the smaller sizes chosen then no longer apply: ", changes);
   else if (mesh.rank() == 0)
     log::info("memory ran out before, so the run keeps the smaller sizes chosen then (", run.dir.memory_file(),
-              " has details): ", old.went_down_to());
+              " has details): ", old.smaller_text());
   return changes.empty() ? old : now;
 }
 
@@ -255,14 +255,14 @@ FittedRun fit_run(LocatedRun located, const TrainOptions& options, Mesh& mesh) {
   run.saving = check_memory(run.config, mesh, run.tier.get());
   if (run.tier && !run.saving.keeps) run.tier->clear();
   if (run.saving.keeps && !options.fresh) run.newest_kept = newest_common_step(run.tier.get(), mesh.host());
-  run.loader = std::make_unique<Loader>(run.corpora, loader_options(run.steps, mesh));
+  run.loader = std::make_unique<Loader>(run.corpora, loader_options(run.step_config, mesh));
   own_status().start.reach(StartStage::planned);
   return run;
 }
 
 // Takes the token of the directory. From here on no other process commits in it, so later code sees every checkpoint
 // that other processes will ever write.
-std::unique_ptr<WriterToken> take_over(FittedRun& run) {
+std::unique_ptr<WriterToken> acquire_token(FittedRun& run) {
   if (!run.lock) run.lock = run.dir.lock();
   auto token = std::make_unique<WriterToken>(run.dir.path());
   remove_stale(run.dir.checkpoints());
@@ -300,7 +300,7 @@ void refuse_to_lose_the_run(const ResolvedRun& s, const TrainOptions& options) {
 }
 
 // Verifies whole checkpoints, unless the launcher keeps a state that is at least as new.
-StartingState find_state(const FittedRun& run, const TrainOptions& options) {
+StartingState select_starting_state(const FittedRun& run, const TrainOptions& options) {
   const std::vector<CheckpointEntry> all = list_checkpoints(run.dir.checkpoints());
   if (run.newest_kept && (all.empty() || all.back().step <= *run.newest_kept)) {
     if (!run.lock)
@@ -323,18 +323,18 @@ RunStart claim_run(FittedRun run, const TrainOptions& options, Mesh& mesh) {
   std::unique_ptr<WriterToken> token;
   StartingState from;
   const auto claim = [&] {
-    if (run.lock) token = take_over(run);
-    from = find_state(run, options);
-    if (!token) token = take_over(run);
+    if (run.lock) token = acquire_token(run);
+    from = select_starting_state(run, options);
+    if (!token) token = acquire_token(run);
     log::open_file(run.dir.log_file());
     if (!from.resumes() && !options.fresh) warn_of_lost_steps(run);
     return from.resumed.checkpoint;
   };
-  from.resumed.checkpoint = by_leader(mesh.host(), claim);
+  from.resumed.checkpoint = broadcast_from_rank0(mesh.host(), claim);
   own_status().start.reach(StartStage::chosen);
-  from.kept = by_leader(mesh.host(), [&] { return from.kept; });
-  from.init_from = by_leader(mesh.host(), [&] { return from.init_from; });
-  run.memory.token = by_leader(mesh.host(), [&] { return token->number(); });
+  from.kept = broadcast_from_rank0(mesh.host(), [&] { return from.kept; });
+  from.init_from = broadcast_from_rank0(mesh.host(), [&] { return from.init_from; });
+  run.memory.token = broadcast_from_rank0(mesh.host(), [&] { return token->number(); });
   // Notes about memory are valid for the token of the process that wrote them, so this process writes its own.
   if (mesh.rank() == 0 && run.memory.ran_out > 0) write_memory(run.dir, run.memory);
   if (!from.resumed.checkpoint.empty()) agree_on_checkpoint(from.resumed.checkpoint, mesh);
@@ -342,7 +342,7 @@ RunStart claim_run(FittedRun run, const TrainOptions& options, Mesh& mesh) {
 }
 
 // Returns the settings of the run to be resumed; nullopt for a new run.
-std::optional<TrainConfig> settings_so_far(const Config& c, const TrainOptions& options) {
+std::optional<TrainConfig> previous_settings(const Config& c, const TrainOptions& options) {
   const RunDirectory dir(c.run.path());
   if (options.fresh || !dir.exists()) return {};
   return settings_to_go_on(dir, false).train;
@@ -352,9 +352,9 @@ std::optional<TrainConfig> settings_so_far(const Config& c, const TrainOptions& 
 bool chooses_micro_batch(const Config& c, const TrainOptions& options, Mesh& mesh) {
   if (c.train.micro_batch == kAutoMicroBatch) return true;
   if (!options.fit || c.train.micro_batch == 0) return options.fit;
-  by_leader(mesh.host(), [&] {
-    const auto so_far = settings_so_far(c, options);
-    if (!so_far || so_far->micro_batch != c.train.micro_batch)
+  broadcast_from_rank0(mesh.host(), [&] {
+    const auto previous = previous_settings(c, options);
+    if (!previous || previous->micro_batch != c.train.micro_batch)
       fail("--fit chooses train.micro_batch, but the settings contain train.micro_batch: ", c.train.micro_batch,
            ". Remove it from them, or pass train.micro_batch=auto on the command line instead of --fit");
     return true;
@@ -364,14 +364,14 @@ bool chooses_micro_batch(const Config& c, const TrainOptions& options, Mesh& mes
 
 // Returns sizes that fit for a new run; for a resumed run, the sizes that it has used so far.
 StepSizes fitting_sizes(const Config& resolved, bool rows, const TrainOptions& options, std::size_t budget, int world) {
-  if (const auto so_far = settings_so_far(resolved, options)) return {so_far->micro_batch, so_far->mlp_chunk};
-  const PlanQuestion question{resolved, world, budget, rates_named("", resolved)};
-  if (rows) return fit_micro_batch(question);
-  return {resolved.train.micro_batch, fit_mlp_chunk(question)};
+  if (const auto previous = previous_settings(resolved, options)) return {previous->micro_batch, previous->mlp_chunk};
+  const PlanRequest request{resolved, world, budget, rates_named("", resolved)};
+  if (rows) return fit_micro_batch(request);
+  return {resolved.train.micro_batch, fit_mlp_chunk(request)};
 }
 
 // Replaces train.micro_batch and train.mlp_chunk if they are auto, by the fastest values that fit.
-ResolvedConfig with_sizes(ResolvedConfig c, const TrainOptions& options, Mesh& mesh) {
+ResolvedConfig choose_sizes(ResolvedConfig c, const TrainOptions& options, Mesh& mesh) {
   const bool rows = c.train.micro_batch == kAutoMicroBatch, chunk = c.train.mlp_chunk == kAutoMlpChunk;
   if (!rows && !chunk) return c;
   Config asked = c;
@@ -380,7 +380,7 @@ ResolvedConfig with_sizes(ResolvedConfig c, const TrainOptions& options, Mesh& m
     asked.train.activation_offload_bytes = narrow<std::int64_t>(host);
   const std::size_t budget = memory_budget(c, mesh);
   const StepSizes sizes =
-      by_leader(mesh.host(), [&] { return fitting_sizes(asked, rows, options, budget, mesh.world()); });
+      broadcast_from_rank0(mesh.host(), [&] { return fitting_sizes(asked, rows, options, budget, mesh.world()); });
   if (rows) c.train.micro_batch = sizes.micro_batch;
   if (chunk) c.train.mlp_chunk = sizes.mlp_chunk;
   if (rows && mesh.rank() == 0) log::info("train.micro_batch: auto is ", sizes.micro_batch);
@@ -433,7 +433,7 @@ ResolvedRun resolve_run(Config given, const TrainOptions& options, Mesh& mesh) {
   resolve_length(given, corpora);
   if (epochs > 0 && mesh.rank() == 0) log::info("train.epochs: ", epochs, " equals train.steps: ", given.train.steps);
   if (chooses_micro_batch(given, options, mesh)) given.train.micro_batch = kAutoMicroBatch;
-  ResolvedConfig c = with_sizes(resolve_config(std::move(given), corpora.vocab_size, mesh), options, mesh);
+  ResolvedConfig c = choose_sizes(resolve_config(std::move(given), corpora.vocab_size, mesh), options, mesh);
   if (mesh.rank() == 0) warn_of_warmup(c), warn_of_final_rate(c), warn_of_unused_intervals(c.checkpoint);
   // throws Error if the GPU is missing
   if (c.run.device == DeviceChoice::cuda) Stream::create({Backend::cuda, mesh.device().index});
@@ -446,14 +446,14 @@ ResolvedRun resolve_run(Config given, const TrainOptions& options, Mesh& mesh) {
 }  // namespace
 
 std::string find_newest_checkpoint(const RunDirectory& dir, Mesh& mesh) {
-  return by_leader(mesh.host(), [&] {
+  return broadcast_from_rank0(mesh.host(), [&] {
     const auto found = find_newest_verified(dir.checkpoints());
     return found ? found->path.string() : std::string();
   });
 }
 
 std::string find_initial_weights(const ResolvedRun& s, Mesh& mesh) {
-  return by_leader(mesh.host(), [&] { return initial_weights(s); });
+  return broadcast_from_rank0(mesh.host(), [&] { return initial_weights(s); });
 }
 
 RunStart start_run(Config given, const TrainOptions& options, Mesh& mesh) {

@@ -48,7 +48,7 @@ struct LocatedRun : ResolvedRun {
 // How the run fits into memory.
 struct FittedRun : LocatedRun {
   MemoryRecord memory;                      // what is known before Trainer chooses
-  ResolvedConfig steps;                     // config, with the micro-batch of `memory`
+  ResolvedConfig step_config;               // config, with the micro-batch of `memory`
   Saving saving;                            // how the run may save, given the host's memory
   std::unique_ptr<MemoryTier> tier;         // null if the launcher keeps no snapshots
   std::optional<std::int64_t> newest_kept;  // the newest step for which the launcher keeps every rank's snapshot

@@ -156,7 +156,7 @@ void RunState::save_last() {
   save();
   saver_.end_last(run_.trainer.steps_done());
   run_.check_directory();
-  if (failures_) failures_->ended_well();
+  if (failures_) failures_->on_clean_end();
 }
 
 void RunState::report(const SaveOutcome& o) {

@@ -20,7 +20,7 @@ namespace ring {
 struct Running {
   RunStart start;  // start.memory is the run's current memory record
   Mesh& mesh;
-  const Config& config = start.steps;
+  const Config& config = start.step_config;
   ExecContext ctx = make_exec_context(config, mesh.device().index);
   Trainer trainer{config, ctx, mesh, *start.loader, start.max_memory()};
   std::optional<GpuWatch> gpu{};  // of this rank

@@ -126,7 +126,7 @@ void StateBinding::load_weights(const std::string& checkpoint) const {
   for (const std::string& text : load_training_states(step_.model(), checkpoint))
     if (leads_) log::info(text);
   if (step_.average()) step_.average()->start(ctx);
-  step_.data().loaded();
+  step_.data().on_master_weights_changed();
 }
 
 void StateBinding::log_weight_mismatch(const KeyMismatch& mismatch, const std::string& metadata,

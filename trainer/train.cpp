@@ -60,9 +60,9 @@ class MemoryFallback {
         str(run_.mesh.world() > 1 ? str("rank ", run_.mesh.rank(), " ") : "", "ran out of memory in ",
             where.empty() ? "" : where + " in ", "the validation after step ", run_.trainer.steps_done(), " (", e.facts,
             "); from now on validations compute ", counted(*fewer, "sequence"), " at a time instead of ", rows);
-    if (run_.mesh.world() > 1) start_again(now_.validating(*fewer, why));
+    if (run_.mesh.world() > 1) start_again(now_.with_validation_rows(*fewer, why));
     log::warn(why);
-    take(now_.validating(*fewer, why));
+    take(now_.with_validation_rows(*fewer, why));
   }
 
   // Leaves a note with this process's choice for the restarted job, if several ranks must restart.
@@ -75,13 +75,15 @@ class MemoryFallback {
     const bool launched = parse_environment(current_environment()).source == "ringmaster";
     throw RestartWithLessMemory(str(next.why, launched ? "" : ". This is recorded. Run the same command again"));
   }
-  [[noreturn]] void start_again(const RanOutOfMemory& e) const { start_again(now_.smaller(e.next, e.what())); }
+  [[noreturn]] void start_again(const RanOutOfMemory& e) const {
+    start_again(now_.with_smaller_choice(e.next, e.what()));
+  }
 
  private:
   // Memory may have run out several times in this step, or in an earlier one that was retried.
   void record_oom_fallbacks() {
     const std::vector<Trainer::OomFallback>& all = run_.trainer.oom_fallbacks();
-    for (; recorded_ < all.size(); ++recorded_) take(now_.smaller(all[recorded_].next, all[recorded_].why));
+    for (; recorded_ < all.size(); ++recorded_) take(now_.with_smaller_choice(all[recorded_].next, all[recorded_].why));
   }
 
   void take(const MemoryRecord& smaller) {

@@ -14,8 +14,8 @@ namespace ring {
 
 // Statistics of a layer with block-sparse attention. density: pairs kept, as a share of those of causal dense
 // attention. recall: the share of dense attention's probabilities that is kept, averaged over sampled rows and heads
-// (kernels/attention/kept_share.h). imbalance: if ranks of cp and tp share the pairs, the maximum number of pairs that
-// a rank computes, divided by the mean of its replica; the largest such quotient of all replicas.
+// (kernels/attention/attention_recall.h). imbalance: if ranks of cp and tp share the pairs, the maximum number of pairs
+// that a rank computes, divided by the mean of its replica; the largest such quotient of all replicas.
 struct KeptByLayer {
   std::int64_t layer;
   double density, recall;

@@ -2,7 +2,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/ops/attend.h"
-#include "autograd/ops/kept_share.h"
+#include "autograd/ops/attention_recall.h"
 #include "kernels/attention/entropy.h"
 #include "kernels/attention/pool_gate.h"
 #include "kernels/elementwise.h"
@@ -217,7 +217,7 @@ bool shows_whole(const Attend& forward) {
 }
 
 // Adds the kept shares of a call. If the exchange shows whole sequences, the watch has already added them.
-void add_kept(KeptSums& kept, Attention a, const Attend& forward) {
+void add_kept(RecallStats& kept, Attention a, const Attend& forward) {
   const Sequences& sequences = forward.sequences;
   if (!sequences.shards) {
     a.queries = a.keys = sequences.spans();
@@ -242,7 +242,7 @@ Tensor watched_sums(ExecContext ctx, const Attend& forward, const Parts& x, cons
               .scale = forward.attention.scale,
               .pattern = forward.attention.pattern,
               .selection = selection};
-  std::optional<KeptSums> kept;
+  std::optional<RecallStats> kept;
   if (blocks) kept.emplace(heads, forward.layout.kv_heads, ctx);
   const AttentionWatch watch = [&](Attention part, KvHeads of) {
     part.out = ctx.empty(part.out.shape());  // the call's own output is still to be sent

@@ -12,7 +12,7 @@ enum class AxisTransfers : std::uint8_t {
   between_kernels,
   beside_kernels,  // overlap; by copy engines, or by NCCL with few SMs
   // Overlap if copy engines move them; otherwise like between_kernels, with as many SMs as NCCL chooses.
-  copied_or_alone,
+  overlap_if_copy_engine,
 };
 
 struct MeshAxis {

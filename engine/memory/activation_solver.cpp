@@ -168,7 +168,7 @@ class Solver {
       options[p - 1] = static_cast<int>(at->option);
       at = &fronts_[p - 1][at->before];
     }
-    return judged(parts_, std::move(options), base_);
+    return evaluate_options(parts_, std::move(options), base_);
   }
 
   const PartOptions& parts_;
@@ -184,7 +184,7 @@ class Solver {
 
 }  // namespace
 
-ActivationChoice judged(const PartOptions& parts, std::vector<int> options, std::size_t base) {
+ActivationChoice evaluate_options(const PartOptions& parts, std::vector<int> options, std::size_t base) {
   ActivationChoice c{.options = std::move(options), .peak = base};
   const PartOption* before = &kNothing;
   std::size_t in_use = base;

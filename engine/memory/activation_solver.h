@@ -18,7 +18,7 @@ struct ActivationChoice {
 };
 
 // Returns what a choice of options takes. base: bytes in use before the first part.
-ActivationChoice judged(const PartOptions&, std::vector<int> options, std::size_t base);
+ActivationChoice evaluate_options(const PartOptions&, std::vector<int> options, std::size_t base);
 
 // Returns the fastest choice whose peak and host bytes are within the budget; nullopt if there is none.
 std::optional<ActivationChoice> solve_activations(const PartOptions&, std::size_t base, ActivationBudget);

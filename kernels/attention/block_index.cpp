@@ -118,7 +118,7 @@ void check(const IndexLoss& a) {
                  a.bits.dim(0) == rows && a.bits.dim(1) == heads && a.bits.dim(2) * 32 >= a.scores.dim(2),
              op, ": bits are ", describe(a.bits), " for scores ", describe(a.scores));
   check_numel(op, "loss", a.loss, rows);
-  for (const PooledRows& d : a.documents)
+  for (const PoolSegment& d : a.documents)
     RING_CHECK(d.blocks(a.blocks->block()) <= a.scores.dim(2) &&
                    has(a.scores, d.out, std::int64_t{d.out} + d.blocks(a.blocks->block())),
                op, ": ", d.blocks(a.blocks->block()), " blocks from row ", d.out, " on do not fit scores ",

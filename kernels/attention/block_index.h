@@ -83,10 +83,10 @@ inline constinit Kernel<IndexDistancesBackward> index_distances_backward_kernel{
 //     candidate
 // scores, mass, gradient f32 [rows,Hk,blocks]; bits i32 [rows,Hk,words] (selection.h); loss f32 [rows]; all contiguous.
 // gradient may be mass; it is not computed if undefined. documents: as they were pooled; block j is row out + j. Here
-// `skipped` may be any number of rows; blocks that are skipped entirely are left unchanged.
+// `leading_gap` may be any number of rows; blocks that are leading_gap entirely are left unchanged.
 struct IndexLoss {
   Tensor scores, mass, bits, loss, gradient;
-  std::vector<PooledRows> documents;
+  std::vector<PoolSegment> documents;
   std::shared_ptr<const BlockPattern> blocks;
   float share = 1, scale = 1;
   Tensor state{};  // a StepState in device memory; if undefined, loss_scale is 1

@@ -3,14 +3,14 @@
 namespace ring {
 namespace {
 
-void check_rows(const char* op, const Tensor& x, const Tensor& pools, const std::vector<PooledRows>& rows,
+void check_rows(const char* op, const Tensor& x, const Tensor& pools, const std::vector<PoolSegment>& rows,
                 std::int32_t block) {
   RING_CHECK(block > 0, op, ": blocks of ", block, " rows");
-  for (const PooledRows& r : rows)
-    RING_CHECK(r.first >= 0 && r.count >= 0 && r.skipped >= 0 && r.skipped < block && r.out >= 0 &&
+  for (const PoolSegment& r : rows)
+    RING_CHECK(r.first >= 0 && r.count >= 0 && r.leading_gap >= 0 && r.leading_gap < block && r.out >= 0 &&
                    r.first + std::int64_t{r.count} <= x.dim(0) && std::int64_t{r.out} + r.blocks(block) <= pools.dim(0),
-               op, ": rows ", r.first, " to ", r.first + std::int64_t{r.count}, ", the first block without ", r.skipped,
-               ", do not match ", describe(x), " and ", describe(pools), " from row ", r.out, " on");
+               op, ": rows ", r.first, " to ", r.first + std::int64_t{r.count}, ", the first block without ",
+               r.leading_gap, ", do not match ", describe(x), " and ", describe(pools), " from row ", r.out, " on");
 }
 
 }  // namespace

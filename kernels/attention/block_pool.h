@@ -3,11 +3,11 @@
 
 namespace ring {
 
-// Rows [first, first + count) of a tensor, divided into blocks. The first block is short: it lacks its first `skipped`
-// rows. Block j becomes row out + j of the result.
-struct PooledRows {
-  std::int32_t first = 0, count = 0, skipped = 0, out = 0;
-  std::int32_t blocks(std::int32_t block) const { return count == 0 ? 0 : (skipped + count + block - 1) / block; }
+// Rows [first, first + count) of a tensor, divided into blocks. The first block is short: it lacks its first
+// `leading_gap` rows. Block j becomes row out + j of the result.
+struct PoolSegment {
+  std::int32_t first = 0, count = 0, leading_gap = 0, out = 0;
+  std::int32_t blocks(std::int32_t block) const { return count == 0 ? 0 : (leading_gap + count + block - 1) / block; }
 };
 
 // Means over the rows of blocks, summed over the heads of each of G groups:
@@ -16,7 +16,7 @@ struct PooledRows {
 // in the same storage as x if no rows overlap. Accumulates in f32, in a fixed order.
 struct BlockPool {
   Tensor x, out;
-  std::vector<PooledRows> rows;
+  std::vector<PoolSegment> rows;
   std::int32_t block = 128;
 };
 inline Cost cost(const BlockPool& a) { return cost_of(a.x, {a.x, a.out}); }
@@ -26,7 +26,7 @@ inline constinit Kernel<BlockPool> block_pool_kernel{"block_pool"};
 // dout [blocks,H,D] f32, contiguous; dx [N,H,D] f32, any strides with unit last dim. No row of dx may be in two blocks.
 struct BlockPoolBackward {
   Tensor dout, dx;
-  std::vector<PooledRows> rows;
+  std::vector<PoolSegment> rows;
   std::int32_t block = 128;
 };
 inline Cost cost(const BlockPoolBackward& a) { return cost_of(a.dx, {a.dout, a.dx, a.dx}); }

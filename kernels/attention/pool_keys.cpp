@@ -48,7 +48,7 @@ PoolSums::PoolSums(const PoolSource& s, std::size_t i, std::int64_t pools, const
   if (learned_.query.defined()) weights_ = ctx.empty({pools, shape[1], size_});
 }
 
-void PoolSums::make(const PoolTokens& t) {
+void PoolSums::compute_pools(const PoolTokens& t) {
   if (weights_.defined())
     return weighted_pool_kernel(
         {t.k, t.v, t.scored, learned_.positions, learned_.query, keys, values, weights_, t.rows}, ctx_);
@@ -68,7 +68,7 @@ void PoolSums::backward(const PoolTokens& t, const Tensor& gradients, const Tens
       {t.k, t.v, learned_.query, weights_, dkeys, dvalues, dk, dv, dpositions_, dquery_, t.rows}, ctx_);
 }
 
-void PoolSums::learn() const {
+void PoolSums::reduce_weight_gradients() const {
   if (!dquery_.defined() || keys.dim(0) == 0) return;
   for (const auto& [each, sum] : {std::pair{dpositions_, dlearned_.positions}, {dquery_, dlearned_.query}})
     column_sum_kernel({each.view({each.dim(0), sum.numel()}), sum.view({sum.numel()})}, ctx_);
@@ -140,7 +140,7 @@ Tensor gradients_of(const PoolKeys& pools, const AttentionBackward& whole, const
 
 }  // namespace
 
-Tensor carry_pools(PooledAttention& args, const std::vector<PoolKeys>& pools, const ExecContext& ctx) {
+Tensor attend_to_pools(PooledAttention& args, const std::vector<PoolKeys>& pools, const ExecContext& ctx) {
   args.pattern.pools.clear();
   if (pools.empty()) return {};
   args.carry = args.out.dtype() == DType::f32 && args.out.contiguous() ? args.out : ctx.empty(args.out.shape());
@@ -159,7 +159,7 @@ void mean_gates(const PooledAttention& args, const Tensor& pooled_lse, const Exe
   pool_gate_kernel({pooled_lse, args.lse, args.gates, args.mean_gates}, ctx);
 }
 
-void carry_pools(PooledAttentionBackward& args, const std::vector<PoolKeys>& pools, const ExecContext& ctx) {
+void attend_to_pools(PooledAttentionBackward& args, const std::vector<PoolKeys>& pools, const ExecContext& ctx) {
   args.pattern.pools.clear();
   if (pools.empty()) {
     if (args.gates.defined()) fill_zero(args.dgates, ctx.stream);

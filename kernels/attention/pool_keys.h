@@ -23,7 +23,7 @@ PoolSource pool_source(const PooledAttentionBackward&);
 // Tokens [N,Hk,D] to make pools of; `rows` says which rows make up which pools. Each pool must be complete.
 struct PoolTokens {
   Tensor k, v, scored;
-  std::vector<PooledRows> rows;
+  std::vector<PoolSegment> rows;
 };
 
 // The pools of the i-th size of a source: means, or sums by learned weights. The context must outlive this object.
@@ -32,12 +32,12 @@ class PoolSums {
   PoolSums(const PoolSource&, std::size_t i, std::int64_t pools, const ExecContext&);
   // Fills the rows of `keys` and `values` for the pools of these tokens. Overwrites: every pool must be covered by
   // exactly one call.
-  void make(const PoolTokens&);
+  void compute_pools(const PoolTokens&);
   // Takes the gradients of `keys` and `values`, f32 [2,pools,Hk,D], and adds the gradients of these tokens to dk and
   // dv, f32 [N,Hk,D]. Each pool must be covered by exactly one call.
   void backward(const PoolTokens&, const Tensor& gradients, const Tensor& dk, const Tensor& dv);
   // Overwrites dweights with the sum over all pools. Call once, after backward() has covered every pool.
-  void learn() const;
+  void reduce_weight_gradients() const;
 
   Tensor keys, values;  // [pools,Hk,D], of the tokens' type
 
@@ -68,13 +68,13 @@ struct PoolKeys {
 // its carry and lse hold the pools' result, so that a following attention_kernel call adds the tokens. Returns the
 // pools' log-sum-exp, to be passed to mean_gates() after that call; undefined without pools or if mean gates are not
 // wanted.
-Tensor carry_pools(PooledAttention&, const std::vector<PoolKeys>&, const ExecContext&);
+Tensor attend_to_pools(PooledAttention&, const std::vector<PoolKeys>&, const ExecContext&);
 // Writes the call's mean_gates if it is defined.
 void mean_gates(const PooledAttention&, const Tensor& pooled_lse, const ExecContext&);
 
 // Computes the pools' part of the gradients: writes dgates and dweights, and rewrites the call in place: its pattern
 // loses the pools, and its carries hold the pools' part of dq, dk and dv, to which a following
 // attention_backward_kernel call adds the part of the tokens.
-void carry_pools(PooledAttentionBackward&, const std::vector<PoolKeys>&, const ExecContext&);
+void attend_to_pools(PooledAttentionBackward&, const std::vector<PoolKeys>&, const ExecContext&);
 
 }  // namespace ring

@@ -18,8 +18,8 @@ std::vector<Span> pool_spans(const std::vector<Span>& documents, std::int32_t po
   return spans;
 }
 
-std::vector<PooledRows> pooled_rows(const std::vector<Span>& documents, std::int32_t pool) {
-  std::vector<PooledRows> rows;
+std::vector<PoolSegment> pooled_rows(const std::vector<Span>& documents, std::int32_t pool) {
+  std::vector<PoolSegment> rows;
   std::int32_t out = 0;
   for (const Span& s : documents) {
     rows.push_back({.first = s.first, .count = pools_of(s, pool) * pool, .out = out});

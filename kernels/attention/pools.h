@@ -15,6 +15,6 @@ std::int32_t pools_of(const Span& document, std::int32_t pool);
 // For whole documents, returns the key spans of their pools, for a call with Pattern::pool, and the rows of the tokens
 // that the pools are made of. pool_spans() throws Error if a span is not a whole document.
 std::vector<Span> pool_spans(const std::vector<Span>& documents, std::int32_t pool);
-std::vector<PooledRows> pooled_rows(const std::vector<Span>& documents, std::int32_t pool);
+std::vector<PoolSegment> pooled_rows(const std::vector<Span>& documents, std::int32_t pool);
 
 }  // namespace ring

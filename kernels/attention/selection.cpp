@@ -65,11 +65,11 @@ BlockSelection select_blocks(const Pattern& pattern, const Tensor& q, const Tens
   const std::int64_t kv_heads = k.dim(1);
   const Tensor queries = ctx.empty({rows, kv_heads, k.dim(2)}), keys = ctx.empty({rows, kv_heads, k.dim(2)});
   const auto origin = [&](std::int32_t document) { return narrow<std::int32_t>(pattern.origin(document)); };
-  std::vector<PooledRows> pooled;
+  std::vector<PoolSegment> pooled;
   for (std::size_t b = 0; b < spans.size(); ++b)
     pooled.push_back({.first = spans[b].first,
                       .count = spans[b].count,
-                      .skipped = spans[b].position - origin(spans[b].document),
+                      .leading_gap = spans[b].position - origin(spans[b].document),
                       .out = first[b]});
   block_pool_kernel({q, queries, pooled, block}, ctx);
   block_pool_kernel({k, keys, pooled, block}, ctx);

@@ -15,11 +15,11 @@ void check_dense(const char* op, const char* name, const Tensor& t, const Shape&
              describe(t), ", expected contiguous ", type, shape);
 }
 
-void check_rows(const char* op, const Tensor& k, const Tensor& weights, const std::vector<PooledRows>& rows) {
+void check_rows(const char* op, const Tensor& k, const Tensor& weights, const std::vector<PoolSegment>& rows) {
   const std::int64_t size = weights.dim(2);
   RING_CHECK(size > 0, op, ": pools of no rows");
-  for (const PooledRows& r : rows)
-    RING_CHECK(r.first >= 0 && r.count >= 0 && r.skipped == 0 && r.count % size == 0 && r.out >= 0 &&
+  for (const PoolSegment& r : rows)
+    RING_CHECK(r.first >= 0 && r.count >= 0 && r.leading_gap == 0 && r.count % size == 0 && r.out >= 0 &&
                    r.first + std::int64_t{r.count} <= k.dim(0) && r.out + r.count / size <= weights.dim(0),
                op, ": rows ", r.first, " to ", r.first + std::int64_t{r.count}, " are not whole pools of ", size,
                " that match ", describe(k), " and ", describe(weights), " from row ", r.out, " on");

@@ -17,7 +17,7 @@ namespace ring {
 struct WeightedPool {
   Tensor k, v, x, positions, query;
   Tensor keys, values, weights;
-  std::vector<PooledRows> rows;
+  std::vector<PoolSegment> rows;
 };
 inline Cost cost(const WeightedPool& a) { return cost_of(a.k, {a.k, a.v, a.keys, a.values, a.weights}); }
 inline constinit Kernel<WeightedPool> weighted_pool_kernel{"weighted_pool"};
@@ -32,7 +32,7 @@ inline constinit Kernel<WeightedPool> weighted_pool_kernel{"weighted_pool"};
 struct WeightedPoolBackward {
   Tensor k, v, query, weights, dkeys, dvalues;
   Tensor dk, dv, dpositions, dquery;
-  std::vector<PooledRows> rows;
+  std::vector<PoolSegment> rows;
 };
 inline Cost cost(const WeightedPoolBackward& a) {
   return cost_of(a.dk, {a.k, a.v, a.weights, a.dkeys, a.dvalues, a.dk, a.dk, a.dv, a.dv, a.dpositions, a.dquery});

@@ -26,14 +26,14 @@ std::vector<PoolKeys> pools_of_documents(const PoolSource& source, const std::ve
     if (pools == 0) continue;
     const auto sums = std::make_shared<PoolSums>(source, i, pools, ctx);
     const PoolTokens tokens{source.k, source.v, source.scored, pooled_rows(documents, source.sizes[i])};
-    sums->make(tokens);
+    sums->compute_pools(tokens);
     all.push_back({source.sizes[i],
                    sums->keys,
                    sums->values,
                    {{documents, spans}},
                    [=](const Tensor& gradients, const Tensor& dk, const Tensor& dv) {
                      sums->backward(tokens, gradients, dk, dv);
-                     sums->learn();
+                     sums->reduce_weight_gradients();
                    }});
   }
   return all;
@@ -44,7 +44,7 @@ std::vector<PoolKeys> pools_of_documents(const PoolSource& source, const std::ve
 void pooled_attention(PooledAttention args, const ExecContext& ctx) {
   if (args.pattern.pools.empty()) return attention_kernel(args, ctx);
   check_whole(args, args.carry.defined());
-  const Tensor pooled_lse = carry_pools(args, pools_of_documents(pool_source(args), args.keys, ctx), ctx);
+  const Tensor pooled_lse = attend_to_pools(args, pools_of_documents(pool_source(args), args.keys, ctx), ctx);
   attention_kernel(args, ctx);
   mean_gates(args, pooled_lse, ctx);
 }
@@ -52,7 +52,7 @@ void pooled_attention(PooledAttention args, const ExecContext& ctx) {
 void pooled_attention_backward(PooledAttentionBackward args, const ExecContext& ctx) {
   if (args.pattern.pools.empty()) return attention_backward_kernel(args, ctx);
   check_whole(args, args.carry_dq.defined() || args.carry_dk.defined());
-  carry_pools(args, pools_of_documents(pool_source(args), args.keys, ctx), ctx);
+  attend_to_pools(args, pools_of_documents(pool_source(args), args.keys, ctx), ctx);
   attention_backward_kernel(args, ctx);
 }
 

@@ -40,9 +40,9 @@ bool within_limits(const StepState& s) {
          (s.loss_limit <= 0 || s.loss * s.loss_scale <= s.loss_limit);
 }
 
-void run_judge_step(const JudgeStep& args, const ExecContext&) {
-  StepState& state = state_of("judge_step", args.state);
-  if (args.loss.defined()) check_numel("judge_step", "loss", args.loss, 1);
+void run_check_and_clip(const CheckAndClip& args, const ExecContext&) {
+  StepState& state = state_of("check_and_clip", args.state);
+  if (args.loss.defined()) check_numel("check_and_clip", "loss", args.loss, 1);
   state.loss = args.loss.defined() ? *args.loss.data<float>() : 0.0f;
   if (!within_limits(state)) state.halted = 1;
   state.accepted = !state.halted;
@@ -87,7 +87,7 @@ void run_adamw(const AdamW& args, const ExecContext& ctx) {
 
 const bool added[] = {
     squared_norm_kernel.add(Backend::cpu, {"simd", run_squared_norm}),
-    judge_step_kernel.add(Backend::cpu, {"scalar", run_judge_step}),
+    check_and_clip_kernel.add(Backend::cpu, {"scalar", run_check_and_clip}),
     adamw_kernel.add(Backend::cpu, {"simd", run_adamw}),
 };
 

@@ -69,7 +69,7 @@ void run_squared_norm(const SquaredNorm& args, const ExecContext& ctx) {
   });
 }
 
-__global__ void judge_step(StepState* state, float max_norm, const float* loss) {
+__global__ void check_and_clip(StepState* state, float max_norm, const float* loss) {
   const float square = state->squared_norm, total = loss ? *loss : 0.0f;
   const bool finite = isfinite(square) && isfinite(total);
   const bool above = (state->norm_limit > 0 && sqrtf(square) > state->norm_limit) ||
@@ -81,15 +81,15 @@ __global__ void judge_step(StepState* state, float max_norm, const float* loss) 
   if (!accepted) state->halted = 1;
 }
 
-void run_judge_step(const JudgeStep& args, const ExecContext& ctx) {
-  if (args.loss.defined()) check_numel("judge_step", "loss", args.loss, 1);
-  launch(ctx, {grid_of(1), 1}, judge_step, &state_of("judge_step", args.state), args.max_norm,
+void run_check_and_clip(const CheckAndClip& args, const ExecContext& ctx) {
+  if (args.loss.defined()) check_numel("check_and_clip", "loss", args.loss, 1);
+  launch(ctx, {grid_of(1), 1}, check_and_clip, &state_of("check_and_clip", args.state), args.max_norm,
          device_data<float>(args.loss));
 }
 
 const bool added[] = {
     squared_norm_kernel.add(Backend::cuda, {"two_stage", run_squared_norm}),
-    judge_step_kernel.add(Backend::cuda, {"scalar", run_judge_step}),
+    check_and_clip_kernel.add(Backend::cuda, {"scalar", run_check_and_clip}),
 };
 
 }  // namespace

@@ -13,10 +13,10 @@ namespace {
 constexpr std::int64_t kMaxShown = std::int64_t{1} << 28;  // bytes of keys of all ranks that are gathered at a time
 
 // Returns the selection rows of each rank, those of its own queries.
-std::vector<std::vector<SelectedRows>> held_by_all(ContextShards shards, const Pattern& pattern) {
-  std::vector<std::vector<SelectedRows>> held;
-  for (shards.rank = 0; shards.rank < shards.ranks(); ++shards.rank) held.push_back(held_blocks(shards, pattern));
-  return held;
+std::vector<std::vector<SelectedRows>> local_blocks_of_all_ranks(ContextShards shards, const Pattern& pattern) {
+  std::vector<std::vector<SelectedRows>> local;
+  for (shards.rank = 0; shards.rank < shards.ranks(); ++shards.rank) local.push_back(local_blocks(shards, pattern));
+  return local;
 }
 
 std::int64_t rows_of(const std::vector<SelectedRows>& runs) {
@@ -37,17 +37,17 @@ BlockSelection KeySchedule::forward(const PooledAttention& args, const std::shar
                                     const ExecContext& ctx, const AttentionWatch& watch) {
   const PooledAttention whole = with_selection(args, *shards, ctx);
   PooledAttention pairs = whole;
-  const Tensor pooled_lse = carry_pools(pairs, shared_pools(pool_source(whole), shards, ctx), ctx);
+  const Tensor pooled_lse = attend_to_pools(pairs, shared_pools(pool_source(whole), shards, ctx), ctx);
   attend(pairs, {shards, referenced_keys(pairs.pattern, pairs.selection, *shards, ctx)}, ctx);
   mean_gates(whole, pooled_lse, ctx);
-  show(whole, shards, ctx, watch);
+  call_watch(whole, shards, ctx, watch);
   return whole.selection;
 }
 
 void KeySchedule::backward(const PooledAttentionBackward& args, const std::shared_ptr<const ContextShards>& shards,
                            const ExecContext& ctx) {
   PooledAttentionBackward pairs = args;
-  carry_pools(pairs, shared_pools(pool_source(args), shards, ctx), ctx);
+  attend_to_pools(pairs, shared_pools(pool_source(args), shards, ctx), ctx);
   attend_backward(pairs, {shards, referenced_keys(pairs.pattern, pairs.selection, *shards, ctx)}, ctx);
 }
 
@@ -65,7 +65,7 @@ PooledAttention KeySchedule::with_selection(PooledAttention a, const ContextShar
   block_select_kernel({.queries = means[0],
                        .keys = means[1],
                        .bits = a.selection.bits,
-                       .documents = held_blocks(shards, a.pattern),
+                       .documents = local_blocks(shards, a.pattern),
                        .blocks = a.pattern.blocks,
                        .scale = scale_of_means(a.scale, a.q.dim(1), kv_heads)},
                       ctx);
@@ -77,14 +77,14 @@ KeyReferences KeySchedule::referenced_keys(const Pattern& pattern, const BlockSe
   check_shards(shards);
   const bool waits = ctx.stream.device().backend != Backend::cpu;
   if (!pattern.selects() || keys_ == ContextKeys::all || (keys_ == ContextKeys::automatic && waits)) return {};
-  const std::vector<std::vector<SelectedRows>> held = held_by_all(shards, pattern);
+  const std::vector<std::vector<SelectedRows>> local = local_blocks_of_all_ranks(shards, pattern);
   std::int64_t most = 0;
-  for (const std::vector<SelectedRows>& runs : held) most = std::max(most, rows_of(runs));
+  for (const std::vector<SelectedRows>& runs : local) most = std::max(most, rows_of(runs));
   const std::int64_t heads = own.bits.dim(1), words = own.bits.dim(2);
   const Tensor parts = ctx.zeros({comm_.size(), most, heads, words}, DType::i32);
   const Tensor mine = parts.narrow(0, comm_.rank(), 1).view({most, heads, words});
   std::int64_t at = 0;
-  for (const SelectedRows& r : held[static_cast<std::size_t>(comm_.rank())]) {
+  for (const SelectedRows& r : local[static_cast<std::size_t>(comm_.rank())]) {
     move_rows(mine, own.bits, {.to = at, .first = r.bits + r.begin, .count = r.end - r.begin}, ctx);
     at += r.end - r.begin;
   }
@@ -94,7 +94,7 @@ KeyReferences KeySchedule::referenced_keys(const Pattern& pattern, const BlockSe
   KeyReferences all(own.bits.dim(0), heads, words);
   for (std::int64_t r = 0; r < comm_.size(); ++r) {
     const std::int32_t* next = bits.data() + r * most * heads * words;
-    for (const SelectedRows& run : held[static_cast<std::size_t>(r)]) {
+    for (const SelectedRows& run : local[static_cast<std::size_t>(r)]) {
       all.add(next, run.bits + run.begin, run.end - run.begin);
       next += (run.end - run.begin) * heads * words;
     }
@@ -113,8 +113,8 @@ std::vector<PoolKeys> KeySchedule::shared_pools(const PoolSource& source,
   return pools_of_shards(source, plans, *shards, *this, send, ctx);
 }
 
-void KeySchedule::show(const PooledAttention& args, const std::shared_ptr<const ContextShards>& shards,
-                       const ExecContext& ctx, const AttentionWatch& watch) {
+void KeySchedule::call_watch(const PooledAttention& args, const std::shared_ptr<const ContextShards>& shards,
+                             const ExecContext& ctx, const AttentionWatch& watch) {
   if (!watch) return;
   const std::int64_t heads = args.k.dim(1);
   const std::int64_t each = shards->tokens() * args.k.dim(2) * size_of(args.k.dtype());

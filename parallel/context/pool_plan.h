@@ -15,7 +15,7 @@ struct PoolPlan {
   ContextShards pools;
   // This rank's pools, as rows `out` of the pools that it makes. whole: pools of adjacent rows of this rank. parts: the
   // other pools, whose tokens are collected in a tensor of part_rows rows.
-  std::vector<PooledRows> whole, parts;
+  std::vector<PoolSegment> whole, parts;
   std::int64_t part_rows = 0;
   std::vector<RowMove> own;  // rows of this rank that are copied to that tensor
 

@@ -98,8 +98,8 @@ struct Losses {
   double share, scale;
   int left_out;  // every so many blocks one is not selected; 0: all are
 
-  std::vector<PooledRows> pooled() const {
-    std::vector<PooledRows> all;
+  std::vector<PoolSegment> pooled() const {
+    std::vector<PoolSegment> all;
     std::int32_t first = 0, row = 0;
     for (const auto& [count, skipped] : documents) {
       all.push_back({.first = first, .count = count, .skipped = skipped, .out = row});
@@ -110,7 +110,7 @@ struct Losses {
   std::int64_t rows() const { return pooled().back().out + pooled().back().blocks(64); }
   std::int64_t columns() const {
     std::int32_t most = 0;
-    for (const PooledRows& d : pooled()) most = std::max(most, d.blocks(64));
+    for (const PoolSegment& d : pooled()) most = std::max(most, d.blocks(64));
     return most + 1;
   }
   bool selected(std::int64_t row, std::int64_t head, std::int64_t j) const {
@@ -134,7 +134,7 @@ struct Losses {
 double loss_of(const Losses& l, const Values& scores, const Values& mass) {
   const std::int64_t heads = std::ssize(l.rules), columns = l.columns();
   double loss = 0;
-  for (const PooledRows& d : l.pooled())
+  for (const PoolSegment& d : l.pooled())
     for (std::int32_t i = 0; i < d.blocks(64); ++i) {
       int tokens = 0;
       for (std::int32_t t = 0; t < d.count; ++t) tokens += (t + d.skipped) / 64 == i;

@@ -111,7 +111,7 @@ TEST_F(FailureFile, CountsProcessesThatFailed) {
   EXPECT_EQ(Failures(file(), false).count(), 1);
   Failures third(file(), false);
   EXPECT_EQ(third.count(), 2);
-  third.ended_well();
+  third.on_clean_end();
   EXPECT_EQ(Failures(file(), false).count(), 2);
   EXPECT_EQ(Failures(file(), true).count(), 0);
   EXPECT_EQ(Failures(file(), false).count(), 1);

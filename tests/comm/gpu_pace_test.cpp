@@ -26,17 +26,17 @@ Ranks ranks(double mhz_of_1, double seconds, std::uint64_t throttle = 0) {
   return {gpu(1980, seconds), gpu(mhz_of_1, seconds, throttle)};
 }
 
-std::size_t found_in(SlowGpuDetector& judge, int windows, const Ranks& all) {
+std::size_t found_in(SlowGpuDetector& detector, int windows, const Ranks& all) {
   std::size_t found = 0;
-  for (int i = 0; i < windows; ++i) found += judge.window(all).size();
+  for (int i = 0; i < windows; ++i) found += detector.window(all).size();
   return found;
 }
 
 TEST(ClockJudge, NamesAGpuOnceWithItsClockAndStepsBefore) {
-  SlowGpuDetector judge;
-  EXPECT_EQ(found_in(judge, 10, ranks(1980, 0.420)), 0u);
-  EXPECT_EQ(found_in(judge, 2, ranks(1200, 0.512, 0x20)), 0u);
-  const auto found = judge.window(ranks(1200, 0.512, 0x20));
+  SlowGpuDetector detector;
+  EXPECT_EQ(found_in(detector, 10, ranks(1980, 0.420)), 0u);
+  EXPECT_EQ(found_in(detector, 2, ranks(1200, 0.512, 0x20)), 0u);
+  const auto found = detector.window(ranks(1200, 0.512, 0x20));
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].rank, 1);
   EXPECT_EQ(found[0].bus, "0000:3b:00.0");
@@ -45,33 +45,33 @@ TEST(ClockJudge, NamesAGpuOnceWithItsClockAndStepsBefore) {
   EXPECT_EQ(found[0].seconds, 0.512);
   EXPECT_EQ(found[0].usual_seconds, 0.420);
   EXPECT_EQ(found[0].throttle, 0x20u);
-  EXPECT_EQ(found_in(judge, 10, ranks(1200, 0.512)), 0u);
-  EXPECT_EQ(found_in(judge, 10, ranks(1980, 0.420)), 0u);
-  EXPECT_EQ(found_in(judge, 10, ranks(1200, 0.512)), 0u) << "once";
+  EXPECT_EQ(found_in(detector, 10, ranks(1200, 0.512)), 0u);
+  EXPECT_EQ(found_in(detector, 10, ranks(1980, 0.420)), 0u);
+  EXPECT_EQ(found_in(detector, 10, ranks(1200, 0.512)), 0u) << "once";
 }
 
 TEST(ClockJudge, NeedsALowerClockAndLongerSteps) {
-  SlowGpuDetector judge;
-  found_in(judge, 10, ranks(1980, 0.420));
-  EXPECT_EQ(found_in(judge, 10, ranks(1980, 0.600)), 0u) << "something else takes longer";
+  SlowGpuDetector detector;
+  found_in(detector, 10, ranks(1980, 0.420));
+  EXPECT_EQ(found_in(detector, 10, ranks(1980, 0.600)), 0u) << "something else takes longer";
   SlowGpuDetector light;
   found_in(light, 10, ranks(1980, 0.420));
   EXPECT_EQ(found_in(light, 10, ranks(1500, 0.421)), 0u) << "it has less to do";
 }
 
 TEST(ClockJudge, OneGoodWindowResetsTheCount) {
-  SlowGpuDetector judge;
-  found_in(judge, 20, ranks(1980, 0.420));
+  SlowGpuDetector detector;
+  found_in(detector, 20, ranks(1980, 0.420));
   for (int i = 0; i < 5; ++i) {
-    EXPECT_EQ(found_in(judge, 2, ranks(1200, 0.512)), 0u);
-    EXPECT_EQ(found_in(judge, 1, ranks(1980, 0.420)), 0u);
+    EXPECT_EQ(found_in(detector, 2, ranks(1200, 0.512)), 0u);
+    EXPECT_EQ(found_in(detector, 1, ranks(1980, 0.420)), 0u);
   }
 }
 
 TEST(ClockJudge, FindsNothingWithoutAClockOrAnEarlierOne) {
-  SlowGpuDetector judge;
-  EXPECT_EQ(found_in(judge, 5, Ranks{gpu(0, 0.4), gpu(0, 0.9)}), 0u);
-  EXPECT_EQ(found_in(judge, 10, ranks(1200, 0.512)), 0u) << "slow from the start is what is usual";
+  SlowGpuDetector detector;
+  EXPECT_EQ(found_in(detector, 5, Ranks{gpu(0, 0.4), gpu(0, 0.9)}), 0u);
+  EXPECT_EQ(found_in(detector, 10, ranks(1200, 0.512)), 0u) << "slow from the start is what is usual";
 }
 
 // The readings of each rank reach every rank.

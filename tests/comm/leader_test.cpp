@@ -13,12 +13,14 @@ namespace {
 TEST(DistLeader, AllRanksGetTheLeadersValues) {
   const auto errors = test::run_ranks(3, [](Communicator& comm) {
     const auto mine = [&](auto leader, auto other) { return comm.rank() == 0 ? leader : other; };
-    EXPECT_EQ(by_leader(comm, [&] { return mine(std::string("a\0b", 3), std::string("?")); }), std::string("a\0b", 3));
-    EXPECT_EQ(by_leader(comm, [&] { return std::string(); }), "");
-    EXPECT_EQ(by_leader(comm, [&] { return mine(std::int64_t{1} << 60, std::int64_t{0}); }), std::int64_t{1} << 60);
+    EXPECT_EQ(broadcast_from_rank0(comm, [&] { return mine(std::string("a\0b", 3), std::string("?")); }),
+              std::string("a\0b", 3));
+    EXPECT_EQ(broadcast_from_rank0(comm, [&] { return std::string(); }), "");
+    EXPECT_EQ(broadcast_from_rank0(comm, [&] { return mine(std::int64_t{1} << 60, std::int64_t{0}); }),
+              std::int64_t{1} << 60);
     using Step = std::optional<std::int64_t>;
-    EXPECT_EQ(by_leader(comm, [&] { return mine(Step(7), Step()); }), Step(7));
-    EXPECT_EQ(by_leader(comm, [&] { return mine(Step(), Step(7)); }), Step());
+    EXPECT_EQ(broadcast_from_rank0(comm, [&] { return mine(Step(7), Step()); }), Step(7));
+    EXPECT_EQ(broadcast_from_rank0(comm, [&] { return mine(Step(), Step(7)); }), Step());
   });
   EXPECT_EQ(test::joined(errors), "");
 }
@@ -27,10 +29,10 @@ TEST(DistLeader, TheLeadersExceptionKeepsItsType) {
   const auto errors = test::run_ranks(2, [](Communicator& comm) {
     const auto act = []() -> bool { throw OutOfMemory("no memory", "use less"); };
     if (comm.rank() == 0) {
-      EXPECT_THROW(by_leader(comm, act), OutOfMemory);
+      EXPECT_THROW(broadcast_from_rank0(comm, act), OutOfMemory);
     } else {
       try {
-        by_leader(comm, act);
+        broadcast_from_rank0(comm, act);
         ADD_FAILURE() << "nothing was thrown";
       } catch (const OutOfMemory&) {
         ADD_FAILURE() << "the rank has memory";
@@ -38,7 +40,7 @@ TEST(DistLeader, TheLeadersExceptionKeepsItsType) {
         EXPECT_STREQ(e.what(), "no memory. use less");
       }
     }
-    EXPECT_TRUE(by_leader(comm, [] { return true; }));  // the ranks can continue together
+    EXPECT_TRUE(broadcast_from_rank0(comm, [] { return true; }));  // the ranks can continue together
   });
   EXPECT_EQ(test::joined(errors), "");
 }

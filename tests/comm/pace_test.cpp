@@ -19,29 +19,29 @@ const StepParts kUsual{.compute = 0.100, .data = 0.002, .network = 0.003};
 Ranks usual(int n) { return Ranks(static_cast<std::size_t>(n), kUsual); }
 
 TEST(SlowRankDetector, NamesARankAfterThreeWindows) {
-  SlowRankDetector judge;
+  SlowRankDetector detector;
   Ranks ranks = usual(4);
   ranks[2].compute = 0.130;
-  EXPECT_TRUE(judge.window(ranks).empty());
-  EXPECT_TRUE(judge.window(ranks).empty());
-  const auto found = judge.window(ranks);
+  EXPECT_TRUE(detector.window(ranks).empty());
+  EXPECT_TRUE(detector.window(ranks).empty());
+  const auto found = detector.window(ranks);
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].rank, 2);
   EXPECT_EQ(found[0].what, "compute");
   EXPECT_NEAR(found[0].speed, 0.105 / 0.135, 1e-9);
   EXPECT_DOUBLE_EQ(found[0].seconds, 0.130);
   EXPECT_DOUBLE_EQ(found[0].usual, 0.100);
-  EXPECT_TRUE(judge.window(ranks).empty()) << "once";
+  EXPECT_TRUE(detector.window(ranks).empty()) << "once";
 }
 
 TEST(SlowRankDetector, SaysWhatIsSlow) {
   for (const auto& [name, part] : {std::pair{"data", &StepParts::data}, std::pair{"network", &StepParts::network}}) {
-    SlowRankDetector judge;
+    SlowRankDetector detector;
     Ranks ranks = usual(2);
     ranks[0].*part += 0.040;
-    judge.window(ranks);
-    judge.window(ranks);
-    const auto found = judge.window(ranks);
+    detector.window(ranks);
+    detector.window(ranks);
+    const auto found = detector.window(ranks);
     ASSERT_EQ(found.size(), 1u);
     EXPECT_EQ(found[0].rank, 0);
     EXPECT_EQ(found[0].what, name);
@@ -49,33 +49,33 @@ TEST(SlowRankDetector, SaysWhatIsSlow) {
 }
 
 TEST(SlowRankDetector, OneGoodWindowResetsTheCount) {
-  SlowRankDetector judge;
+  SlowRankDetector detector;
   Ranks slow = usual(3);
   slow[1].compute = 0.200;
   for (int i = 0; i < 10; ++i) {
-    EXPECT_TRUE(judge.window(slow).empty());
-    EXPECT_TRUE(judge.window(slow).empty());
-    EXPECT_TRUE(judge.window(usual(3)).empty());
+    EXPECT_TRUE(detector.window(slow).empty());
+    EXPECT_TRUE(detector.window(slow).empty());
+    EXPECT_TRUE(detector.window(usual(3)).empty());
   }
 }
 
 TEST(SlowRankDetector, ShortStepsMayDifferByTwoMilliseconds) {
-  SlowRankDetector judge;
+  SlowRankDetector detector;
   Ranks ranks(2, StepParts{.compute = 0.001});
   ranks[1].compute = 0.0029;
-  for (int i = 0; i < 10; ++i) EXPECT_TRUE(judge.window(ranks).empty());
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(detector.window(ranks).empty());
   ranks[1].compute = 0.0031;
-  for (int i = 0; i < 2; ++i) EXPECT_TRUE(judge.window(ranks).empty());
-  EXPECT_EQ(judge.window(ranks).size(), 1u);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(detector.window(ranks).empty());
+  EXPECT_EQ(detector.window(ranks).size(), 1u);
 }
 
 TEST(SlowRankDetector, NanCountsAsSlow) {
-  SlowRankDetector judge;
+  SlowRankDetector detector;
   Ranks ranks = usual(3);
   ranks[2].compute = std::numeric_limits<double>::quiet_NaN();
-  judge.window(ranks);
-  judge.window(ranks);
-  EXPECT_EQ(judge.window(ranks).size(), 1u);
+  detector.window(ranks);
+  detector.window(ranks);
+  EXPECT_EQ(detector.window(ranks).size(), 1u);
 }
 
 // Medians of 20 steps whose times vary by 10 %. In one window of a hundred, a rank is disturbed.
@@ -83,12 +83,12 @@ TEST(SlowRankDetector, TenThousandCleanWindowsGiveAtMostOneAlarm) {
   std::mt19937_64 random(11);
   std::normal_distribution<double> noise(0, 0.1 * 1.2533 / std::sqrt(20));
   std::bernoulli_distribution disturbed(0.01);
-  SlowRankDetector judge;
+  SlowRankDetector detector;
   int alarms = 0;
   for (int w = 0; w < 10'000; ++w) {
     Ranks ranks = usual(8);
     for (StepParts& p : ranks) p.compute *= (1 + noise(random)) * (disturbed(random) ? 1.5 : 1);
-    alarms += static_cast<int>(judge.window(ranks).size());
+    alarms += static_cast<int>(detector.window(ranks).size());
   }
   EXPECT_LE(alarms, 1);
 }

@@ -222,7 +222,8 @@ TEST(ActivationSegments, AreEvaluatedAndChosenAsDefined) {
       std::vector<int> of;
       for (std::size_t i = 0; i < options.size(); ++i)
         of.insert(of.end(), i >= first && i < first + s.count ? s.blocks : 1, options[i]);
-      const ActivationChoice defined = evaluate_segments(parts, s, first, of), found = judged(with, options, 5);
+      const ActivationChoice defined = evaluate_segments(parts, s, first, of),
+                             found = evaluate_options(with, options, 5);
       ASSERT_EQ(found.peak, defined.peak) << instance;
       ASSERT_EQ(found.nanoseconds, defined.nanoseconds) << instance;
       if (defined.peak <= budget.device) fastest = std::min(fastest.value_or(1'000'000), defined.nanoseconds);

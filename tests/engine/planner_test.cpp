@@ -15,7 +15,7 @@
 namespace ring {
 namespace {
 
-PlanQuestion question(const char* device, const std::vector<std::string>& settings = {}) {
+PlanRequest question(const char* device, const std::vector<std::string>& settings = {}) {
   Config c;
   std::vector<std::string> all = {"data.path=none",         "train.steps=10",     "train.batch_size=8",
                                   "model.vocab_size=50304", "model.context=2048", "model.layers=8",
@@ -24,7 +24,7 @@ PlanQuestion question(const char* device, const std::vector<std::string>& settin
   all.insert(all.end(), settings.begin(), settings.end());
   override_config(c, all);
   const Backend backend = std::string(device) == "cpu" ? Backend::cpu : Backend::cuda;
-  PlanQuestion q;
+  PlanRequest q;
   q.config = resolve_config(c, c.model.vocab_size, 1, backend, false);
   q.rates = shipped_rates(device, 2);
   q.budget = std::size_t{64} << 30;
@@ -33,7 +33,7 @@ PlanQuestion question(const char* device, const std::vector<std::string>& settin
 
 TEST(Planner, PlansLayoutsOfDevicesThatAreNotHere) {
   for (const char* device : {"h100", "cpu"}) {
-    PlanQuestion q = question(device);
+    PlanRequest q = question(device);
     q.world = 8;
     const std::vector<PlannedStep> all = plan_layouts(q);
     ASSERT_GE(all.size(), 8u);
@@ -48,7 +48,7 @@ TEST(Planner, PlansLayoutsOfDevicesThatAreNotHere) {
 }
 
 TEST(Planner, DegreesAreAllDivisorsOfTheProcesses) {
-  PlanQuestion q = question("cpu", {"train.batch_size=12", "model.context=3072"});
+  PlanRequest q = question("cpu", {"train.batch_size=12", "model.context=3072"});
   q.world = 6;
   q.fixed.tp = 1;
   q.fixed.zero = 0;
@@ -61,7 +61,7 @@ TEST(Planner, DegreesAreAllDivisorsOfTheProcesses) {
 // Eight processes with a batch of one sequence each: ZeRO stages 1 and 2 send the same messages, and stage 2 holds
 // less.
 TEST(Planner, OfEquallyFastLayoutsTheSmallestIsFirst) {
-  PlanQuestion q = question("h100");
+  PlanRequest q = question("h100");
   q.world = 8;
   std::size_t calls = 0, layouts = 0;
   const Layouts found = try_layouts(q, [&](std::size_t done, std::size_t all, const PlannedStep*) {
@@ -99,7 +99,7 @@ TEST(Planner, PlansChangingAttentionWithItsLargestMemoryAndLastTime) {
 }
 
 TEST(Planner, ZeroShardsStates) {
-  PlanQuestion q = question("h100");
+  PlanRequest q = question("h100");
   q.world = 4;
   std::vector<std::size_t> states;
   for (const std::int64_t zero : {0, 1, 2, 3}) {
@@ -114,7 +114,7 @@ TEST(Planner, ZeroShardsStates) {
 
 // Checks the bytes on the host, the staging memory, and the transfer time that no update hides.
 TEST(Planner, StatesOnTheHostSaveMemoryAndTakeTime) {
-  PlanQuestion q = question("h100");
+  PlanRequest q = question("h100");
   const auto here = plan_step(q);
   q.config.optimizer.offload = StateOffload::all;
   q.config.optimizer.offload_staging_bytes = 0;
@@ -135,7 +135,7 @@ TEST(Planner, StatesOnTheHostSaveMemoryAndTakeTime) {
 // Staging is limited by the size of the states and leaves a little of the budget free. Each staged byte saves waiting
 // time.
 TEST(Planner, StagingTakesTheRemainingMemoryAndSavesTime) {
-  PlanQuestion q = question(
+  PlanRequest q = question(
       "h100", {"optimizer.offload=all", "optimizer.offload_chunk_bytes=1048576", "optimizer.offload_staging_bytes=0"});
   q.config.train.batch_size = 64;
   q.config.train.micro_batch = 2;
@@ -164,7 +164,7 @@ TEST(Planner, StagingTakesTheRemainingMemoryAndSavesTime) {
 }
 
 TEST(Planner, LessMemoryTakesMoreTimeUntilNothingFits) {
-  PlanQuestion q = question("h100");
+  PlanRequest q = question("h100");
   const auto roomy = plan_step(q);
   ASSERT_TRUE(roomy);
   q.budget = roomy->peak * 7 / 10;
@@ -180,8 +180,8 @@ TEST(Planner, LessMemoryTakesMoreTimeUntilNothingFits) {
 
 // The automatic choice is as fast as the fastest fixed size, and chunks are not used if everything fits.
 TEST(Planner, MlpChunksAreTheFastestThatFit) {
-  PlanQuestion q = question("h100", {"model.context=65536", "train.batch_size=1", "model.width=1024",
-                                     "model.mlp_width=8192", "train.loss_chunk_bytes=100e6"});
+  PlanRequest q = question("h100", {"model.context=65536", "train.batch_size=1", "model.width=1024",
+                                    "model.mlp_width=8192", "train.loss_chunk_bytes=100e6"});
   q.config.train.mlp_chunk = kAutoMlpChunk;
   const auto roomy = plan_step(q);
   ASSERT_TRUE(roomy);
@@ -191,7 +191,7 @@ TEST(Planner, MlpChunksAreTheFastestThatFit) {
     q.budget = static_cast<std::size_t>(share * static_cast<double>(roomy->peak));
     const auto best = plan_step(q);
     for (const std::int64_t tokens : {0, 32768, 16384, 8192, 4096}) {
-      PlanQuestion with = q;
+      PlanRequest with = q;
       with.config.train.mlp_chunk = tokens;
       const auto other = plan_step(with);
       ASSERT_TRUE(best || !other) << share << " " << tokens;
@@ -206,7 +206,7 @@ TEST(Planner, MlpChunksAreTheFastestThatFit) {
 }
 
 TEST(Planner, MoreMemoryAndMoreDevicesHoldLongerContexts) {
-  PlanQuestion q = question("h100", {"train.batch_size=1"});
+  PlanRequest q = question("h100", {"train.batch_size=1"});
   q.budget = std::size_t{4} << 30;
   const std::int64_t small = longest_context(q).tokens;
   q.budget = std::size_t{8} << 30;
@@ -220,7 +220,7 @@ TEST(Planner, MoreMemoryAndMoreDevicesHoldLongerContexts) {
 
 // The table of layouts offloads optimizer states if nothing else fits, and so does the search.
 TEST(Planner, TheLongestContextIsThatOfTheTable) {
-  PlanQuestion q = question(
+  PlanRequest q = question(
       "h100", {"train.batch_size=1", "train.micro_batch=1", "model.layers=2", "optimizer.offload_chunk_bytes=1048576"});
   const auto roomy = plan_step(q);
   ASSERT_TRUE(roomy);
@@ -239,7 +239,7 @@ TEST(Planner, TheLongestContextIsThatOfTheTable) {
 }
 
 TEST(Planner, FixedDegreesAreKept) {
-  PlanQuestion q = question("cpu", {"model.layers=1", "train.micro_batch=1", "train.batch_size=8"});
+  PlanRequest q = question("cpu", {"model.layers=1", "train.micro_batch=1", "train.batch_size=8"});
   q.world = 4;
   const auto names = [&] {
     std::set<std::string> all;
@@ -267,7 +267,7 @@ TEST(Planner, FixedDegreesAreKept) {
 }
 
 TEST(Planner, AStoppedSearchKeepsItsResults) {
-  PlanQuestion q = question("cpu", {"model.layers=1", "train.micro_batch=1", "train.batch_size=8"});
+  PlanRequest q = question("cpu", {"model.layers=1", "train.micro_batch=1", "train.batch_size=8"});
   q.world = 4;
   const std::size_t all = plan_layouts(q).size();
   constexpr std::size_t kTried = 3;
@@ -288,7 +288,7 @@ TEST(Planner, AStoppedSearchKeepsItsResults) {
 }
 
 TEST(Planner, AdvisesEveryKindOfAttention) {
-  PlanQuestion q = question("h100", {"model.context=32768", "train.batch_size=1"});
+  PlanRequest q = question("h100", {"model.context=32768", "train.batch_size=1"});
   const std::vector<AttentionAdvice> all = advise_attention(q, std::nullopt);
   ASSERT_EQ(all.size(), 8u);
   const AttentionAdvice &dense = all[0], &window = all[1], &dilated = all[2];
@@ -318,7 +318,7 @@ TEST(Planner, AdvisesEveryKindOfAttention) {
 }
 
 TEST(Planner, HostMemoryMakesContextsLonger) {
-  PlanQuestion q = question("h100", {"model.context=32768", "train.batch_size=1"});
+  PlanRequest q = question("h100", {"model.context=32768", "train.batch_size=1"});
   const auto longest = [&](std::int64_t host) {
     q.config.train.activation_offload_bytes = host;
     q.budget = std::size_t{4} << 30;
@@ -330,7 +330,7 @@ TEST(Planner, HostMemoryMakesContextsLonger) {
 // Messages of tensor-parallel rows overlap with their block, but collectives of embedding and head are exposed. This
 // also holds if all devices are slices of one model.
 TEST(Planner, MessagesOfSlicesHideBehindTheirBlocks) {
-  PlanQuestion q = question("h200", {"model.width=2048", "model.heads=16"});
+  PlanRequest q = question("h200", {"model.width=2048", "model.heads=16"});
   q.world = 2;
   q.config.parallel.tp = 2;
   const auto step = plan_step(q);
@@ -353,8 +353,8 @@ TEST(Planner, MessagesOfSlicesHideBehindTheirBlocks) {
 // of these pairs; zigzag chunks distribute them evenly.
 TEST(Planner, TimeIsThatOfTheBusiestRank) {
   const auto seconds = [](ContextLayoutChoice layout) {
-    PlanQuestion q = question("h100", {"model.context=65536", "train.batch_size=1", "train.recompute=none",
-                                       "model.attention={kind: window, window: 65536}"});
+    PlanRequest q = question("h100", {"model.context=65536", "train.batch_size=1", "train.recompute=none",
+                                      "model.attention={kind: window, window: 65536}"});
     q.world = 8;
     q.config.parallel.cp = 8;
     q.config.parallel.cp_schedule = ContextSchedule::ring;
@@ -387,7 +387,7 @@ std::size_t bytes_of(const PlannedStep& p, const std::string& name) {
 TEST(Planner, KindsOfMemoryAddUpToThePeak) {
   for (const std::vector<std::string>& settings :
        {std::vector<std::string>{}, {"train.recompute=full"}, {"train.ema=0.99"}, {"optimizer.offload=all"}}) {
-    PlanQuestion q = question("h100", settings);
+    PlanRequest q = question("h100", settings);
     q.world = 4;
     q.config.model.layers = 2;
     q.config.train.micro_batch = 1;
@@ -407,7 +407,7 @@ TEST(Planner, KindsOfMemoryAddUpToThePeak) {
 // Expected bytes follow from tensor sizes: with `full`, each block saves its input in bf16. With ZeRO-3, a rank holds a
 // quarter of the states, and its buffers are a separate kind.
 TEST(Planner, KindsOfMemoryFollowFromTensorSizes) {
-  PlanQuestion q = question("h100", {"train.recompute=full", "train.micro_batch=4"});
+  PlanRequest q = question("h100", {"train.recompute=full", "train.micro_batch=4"});
   const auto one = plan_step(q);
   ASSERT_TRUE(one);
   const std::size_t input = std::size_t{4} * 2048 * 512 * 2;
@@ -428,7 +428,7 @@ TEST(Planner, KindsOfMemoryFollowFromTensorSizes) {
 
 TEST(Planner, ALayoutThatDoesNotFitNamesASufficientBudget) {
   for (const char* device : {"h100", "cpu"}) {
-    PlanQuestion q = question(device, {"model.layers=4"});
+    PlanRequest q = question(device, {"model.layers=4"});
     q.world = 2;
     q.budget = 1 << 20;
     const Layouts none = try_layouts(q);
@@ -447,7 +447,7 @@ TEST(Planner, ALayoutThatDoesNotFitNamesASufficientBudget) {
 
 // States go to the host only if nothing else makes a layout fit, and only as far as the host has memory.
 TEST(Planner, StatesGoToTheHostIfALayoutFitsInNoOtherWay) {
-  PlanQuestion q = question("h100", {"optimizer.offload_chunk_bytes=1048576", "train.micro_batch=1"});
+  PlanRequest q = question("h100", {"optimizer.offload_chunk_bytes=1048576", "train.micro_batch=1"});
   q.budget = 1 << 20;
   std::size_t least = 0;
   ASSERT_FALSE(plan_step(q, &least));
@@ -471,7 +471,7 @@ TEST(Planner, StatesGoToTheHostIfALayoutFitsInNoOtherWay) {
 
 // Invalid settings are not reported as a lack of memory.
 TEST(Planner, SettingsWithoutALayoutGiveTheReason) {
-  PlanQuestion q = question("cpu");
+  PlanRequest q = question("cpu");
   q.config.train.micro_batch = 3;
   const Layouts none = try_layouts(q);
   EXPECT_TRUE(none.fit.empty() && none.too_large.empty());

@@ -31,10 +31,10 @@ std::vector<Request> some_requests(std::size_t count, std::int64_t longest) {
   for (std::size_t i = 0; i < count; ++i) {
     Request r;
     const auto given = 1 + random_bits({3, 0, 0}, i) % (static_cast<std::uint32_t>(longest) / 2),
-               judged = 1 + random_bits({4, 0, 0}, i) % (static_cast<std::uint32_t>(longest) / 2);
-    for (std::uint32_t t = 0; t < given + judged; ++t)
+               scored = 1 + random_bits({4, 0, 0}, i) % (static_cast<std::uint32_t>(longest) / 2);
+    for (std::uint32_t t = 0; t < given + scored; ++t)
       r.tokens.push_back(static_cast<std::int32_t>(random_bits({5, 0, 0}, i * 1000 + t) % 300));
-    r.judged = judged;
+    r.scored = scored;
     out.push_back(std::move(r));
   }
   return out;
@@ -49,7 +49,7 @@ Score score_in_float64(const Decoder& model, const ExecContext& ctx, const Reque
   const std::vector<float> logits = to_host<float>(model.logits(run, h), ctx.stream);
   const std::size_t vocab = logits.size() / static_cast<std::size_t>(n);
   Score s;
-  for (std::int64_t t = n - r.judged; t < n; ++t) {
+  for (std::int64_t t = n - r.scored; t < n; ++t) {
     const float* row = logits.data() + static_cast<std::size_t>(t) * vocab;
     const auto token = static_cast<std::size_t>(r.tokens[static_cast<std::size_t>(t) + 1]);
     double sum = 0;
@@ -68,7 +68,7 @@ void make_greedy(const Decoder& model, const ExecContext& ctx, Request& r) {
   const Tensor h = model.hidden(run, from_host(inputs, ctx.stream), Sequences::uniform(1, n, ctx)).value;
   const std::vector<float> logits = to_host<float>(model.logits(run, h.narrow(0, n - 1, 1)), ctx.stream);
   r.tokens.back() = static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-  r.judged = 1;
+  r.scored = 1;
 }
 
 TEST(Scores, PackedEqualOneAtATimeInFloat64) {
@@ -116,8 +116,8 @@ TEST(Scores, UseTheNewestTokensOfALongText) {
 
 TEST(Scores, EveryJudgedTokenIsInOneBatchOfOneRank) {
   const std::vector<Request> requests = some_requests(57, 30);
-  std::int64_t judged = 0;
-  for (const Request& r : requests) judged += r.judged;
+  std::int64_t scored = 0;
+  for (const Request& r : requests) scored += r.scored;
   for (const std::int64_t align : {1, 8, 32})
     for (const int world : {1, 3}) {
       std::int64_t seen = 0;
@@ -135,7 +135,7 @@ TEST(Scores, EveryJudgedTokenIsInOneBatchOfOneRank) {
           }
         }
       }
-      EXPECT_EQ(seen, judged);
+      EXPECT_EQ(seen, scored);
       EXPECT_EQ(std::ranges::count(times, 1), static_cast<std::ptrdiff_t>(times.size()));
     }
 }
@@ -215,7 +215,7 @@ TEST_F(Tasks, BlanksOfUnicodeBelongToTheChoice) {
     const Task task = read_task(
         {"t", write("t.jsonl", R"({"context": "ab)" + std::string(blank) + R"(", "choices": ["c"], "answer": 0})")},
         *tokenizer);
-    EXPECT_EQ(task.requests[0].judged, static_cast<std::int64_t>(task.requests[0].tokens.size()) - 2) << blank;
+    EXPECT_EQ(task.requests[0].scored, static_cast<std::int64_t>(task.requests[0].tokens.size()) - 2) << blank;
   }
 }
 
@@ -230,11 +230,11 @@ TEST_F(Tasks, QuestionsBecomeTokens) {
   ASSERT_EQ(task.questions.size(), 2u);
   ASSERT_EQ(task.requests.size(), 3u);
   EXPECT_EQ(tokenizer->decode(task.requests[1].tokens), "ab  dé");
-  EXPECT_EQ(task.requests[1].judged, 5) << "the blank at the end of the context belongs to the choice";
+  EXPECT_EQ(task.requests[1].scored, 5) << "the blank at the end of the context belongs to the choice";
   EXPECT_EQ(task.questions[0].characters, (std::vector<double>{1, 2}));
   EXPECT_EQ(task.questions[0].bytes, (std::vector<double>{1, 3}));
   EXPECT_EQ(task.requests[2].tokens.front(), *tokenizer->end_of_text()) << "something has to be given";
-  EXPECT_EQ(task.requests[2].judged, 2);
+  EXPECT_EQ(task.requests[2].scored, 2);
   EXPECT_EQ(cut_requests(task, 5), 1);
 }
 
@@ -270,7 +270,7 @@ TEST_F(Tasks, EmptyContextsBecomeOneBeginOfTextToken) {
   for (const bool around : {false, true}) {
     EXPECT_EQ(requests(around)[0].tokens, (Ids{256, ' ', 'x'})) << around;
     EXPECT_EQ(requests(around)[1].tokens, (Ids{256, 'a', ' ', 'x'})) << around;
-    for (const Request& r : requests(around)) EXPECT_EQ(r.judged, 2) << around;
+    for (const Request& r : requests(around)) EXPECT_EQ(r.scored, 2) << around;
   }
   EXPECT_EQ(requests(false)[2].tokens, (Ids{'a', ' ', 'x'}));
   EXPECT_EQ(requests(true)[2].tokens, (Ids{256, 'a', ' ', 'x'}));

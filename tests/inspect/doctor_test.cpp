@@ -42,7 +42,7 @@ BackendFacts two_gpus() {
 }
 
 std::vector<Finding> judge(const BackendFacts& facts, std::string_view archs = "90a") {
-  return judge_cuda(facts, {true, archs}, good_host());
+  return check_cuda(facts, {true, archs}, good_host());
 }
 
 std::int64_t count(const std::vector<Finding>& findings, Verdict verdict) {
@@ -55,7 +55,7 @@ void expect_parts(const std::string& text, const std::vector<std::string>& parts
 }
 
 TEST(Doctor, AGoodMachineHasOnlyGoodFindings) {
-  EXPECT_EQ(count(judge_host(good_host()), Verdict::good), 3);
+  EXPECT_EQ(count(check_host(good_host()), Verdict::good), 3);
   const auto findings = judge(two_gpus());
   EXPECT_EQ(count(findings, Verdict::good), static_cast<std::int64_t>(findings.size()));
   EXPECT_TRUE(healthy(findings));
@@ -67,24 +67,24 @@ TEST(Doctor, LittleMemoryOrDiskIsANoteAndNoneIsAStop) {
   HostFacts host = good_host();
   host.memory_available = kGiB / 2;
   host.disk_free = kGiB / 2;
-  EXPECT_EQ(count(judge_host(host), Verdict::note), 2);
-  EXPECT_TRUE(healthy(judge_host(host)));
+  EXPECT_EQ(count(check_host(host), Verdict::note), 2);
+  EXPECT_TRUE(healthy(check_host(host)));
   host.memory_available = kGiB / 8;
   host.disk_free = kGiB / 64;
-  EXPECT_EQ(count(judge_host(host), Verdict::stop), 2);
+  EXPECT_EQ(count(check_host(host), Verdict::stop), 2);
   host = good_host();
   host.writable = false;
-  EXPECT_FALSE(healthy(judge_host(host)));
-  expect_parts(report(judge_host(host)), {"STOP  disk", "cannot write to /data", "run.directory", "1 thing here"});
+  EXPECT_FALSE(healthy(check_host(host)));
+  expect_parts(report(check_host(host)), {"STOP  disk", "cannot write to /data", "run.directory", "1 thing here"});
 }
 
 TEST(Doctor, NamesTheLimitThatBinds) {
   HostFacts host = good_host();
-  expect_parts(report(judge_host(host)), {"32.0 GiB of 64.0 GiB available\n"});
+  expect_parts(report(check_host(host)), {"32.0 GiB of 64.0 GiB available\n"});
   host.memory_available = kGiB / 8;
   host.swap_available = 2 * kGiB;
   host.memory_limit = "/sys/fs/cgroup/job/memory.max";
-  expect_parts(report(judge_host(host)), {"128 MiB of 64.0 GiB available, and 2.0 GiB of swap",
+  expect_parts(report(check_host(host)), {"128 MiB of 64.0 GiB available, and 2.0 GiB of swap",
                                           "limited by /sys/fs/cgroup/job/memory.max", "raise that limit"});
 }
 
@@ -146,28 +146,28 @@ TEST(Doctor, GpusWithoutALinkAndABusyOneAreNotes) {
 
 TEST(Doctor, ABuildWithoutCudaOnAMachineWithADriver) {
   HostFacts host = good_host();
-  EXPECT_EQ(count(judge_cuda({}, {}, host), Verdict::absent), 1);
+  EXPECT_EQ(count(check_cuda({}, {}, host), Verdict::absent), 1);
   host.nvidia_driver = true;
-  EXPECT_EQ(count(judge_cuda({}, {}, host), Verdict::note), 1);
-  EXPECT_TRUE(healthy(judge_cuda({}, {}, host)));
+  EXPECT_EQ(count(check_cuda({}, {}, host), Verdict::note), 1);
+  EXPECT_TRUE(healthy(check_cuda({}, {}, host)));
 }
 
 TEST(Doctor, CountsTheChoicesOfEachGpuModel) {
   const ChoiceFacts facts{.store = "/c/choices.yaml",
                           .stored = {"matmul, Test GPU, 1x1x1", "matmul, Other GPU, 1x1x1"},
                           .shipped = {"attention, Test GPU, a", "attention, Test GPU, b", "attention, Other GPU, a"}};
-  const auto findings = judge_choices(two_gpus(), facts);
+  const auto findings = check_choices(two_gpus(), facts);
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_EQ(findings[0].detail, "Test GPU: 2 in this program's tables, 1 in /c/choices.yaml");
   EXPECT_EQ(findings[0].verdict, Verdict::good);
-  EXPECT_TRUE(judge_choices({}, facts).empty());
+  EXPECT_TRUE(check_choices({}, facts).empty());
 }
 
 TEST(Doctor, ADamagedStoreOfChoicesIsAStopAndNoneIsANote) {
-  const auto damaged = judge_choices(two_gpus(), {.store = "/c/choices.yaml", .problem = "the hash does not fit"});
+  const auto damaged = check_choices(two_gpus(), {.store = "/c/choices.yaml", .problem = "the hash does not fit"});
   EXPECT_FALSE(healthy(damaged));
   expect_parts(report(damaged), {"the hash does not fit", "delete /c/choices.yaml"});
-  const auto none = judge_choices(two_gpus(), {});
+  const auto none = check_choices(two_gpus(), {});
   EXPECT_TRUE(healthy(none));
   EXPECT_EQ(count(none, Verdict::note), 1);
 }

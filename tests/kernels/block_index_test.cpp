@@ -200,7 +200,7 @@ TEST_P(BlockIndex, LossOfSomeBlocksOfADocument) {
   const Tensor scores = make_tensor({kBlocks, 1, kBlocks}, DType::f32, random_values("s", kBlocks * kBlocks), ctx);
   const Tensor bits = make_tensor({kBlocks, 1, 2}, DType::i32, Values(2 * kBlocks, -1), ctx);
   const auto blocks = std::make_shared<const BlockPattern>(64, std::vector{kContent});
-  const auto run = [&](std::vector<PooledRows> documents, const Tensor& loss, const Tensor& gradient) {
+  const auto run = [&](std::vector<PoolSegment> documents, const Tensor& loss, const Tensor& gradient) {
     index_loss_kernel({scores, make_tensor(scores.shape(), DType::f32, mass, ctx), bits, loss, gradient,
                        std::move(documents), blocks},
                       ctx);
@@ -209,8 +209,8 @@ TEST_P(BlockIndex, LossOfSomeBlocksOfADocument) {
   run({{.count = 64 * kBlocks - 7, .out = 0}}, loss, gradient);
   const Tensor some = ctx.zeros({kBlocks}), some_gradient = ctx.zeros(scores.shape());
   const auto of_blocks = [](std::int32_t first, std::int32_t end) {
-    return PooledRows{.count = std::min(end * 64, 64 * static_cast<std::int32_t>(kBlocks) - 7) - first * 64,
-                      .skipped = first * 64};
+    return PoolSegment{.count = std::min(end * 64, 64 * static_cast<std::int32_t>(kBlocks) - 7) - first * 64,
+                       .skipped = first * 64};
   };
   run({of_blocks(5, 9), of_blocks(30, kBlocks)}, some, some_gradient);
   const auto want = to_host<float>(loss, ctx.stream), got = to_host<float>(some, ctx.stream),

@@ -164,7 +164,7 @@ std::vector<Tensor> optimize(const ExecContext& ctx, std::int64_t n, double grad
                  other = random_tensor("o", {37}, ctx);
     squared_norm_kernel({.x = grad, .sum = squared_norm_of(state)}, ctx);
     squared_norm_kernel({.x = other, .sum = squared_norm_of(state)}, ctx);
-    judge_step_kernel({.state = state, .max_norm = max_norm}, ctx);
+    check_and_clip_kernel({.state = state, .max_norm = max_norm}, ctx);
     adamw_kernel({.param = param, .grad = grad, .m = m, .v = v, .state = state, .weight_decay = 0.1f}, ctx);
     const StepState s = read_state(state, ctx);
     out.push_back(from_host(std::vector<float>{s.squared_norm, s.clip, static_cast<float>(s.accepted)}, ctx.stream));
@@ -185,7 +185,7 @@ TEST_F(GpuKernels, AStepThatIsNotFiniteChangesNothing) {
   const Tensor grad = make_tensor({5000}, DType::f32, bad, ctx), state = state_tensor({.lr = 1}, ctx);
   const Tensor param = random_tensor("param", {5000}, ctx), m = random_tensor("m", {5000}, ctx), v = ctx.zeros({5000});
   squared_norm_kernel({.x = grad, .sum = squared_norm_of(state)}, ctx);
-  judge_step_kernel({.state = state, .max_norm = 1}, ctx);
+  check_and_clip_kernel({.state = state, .max_norm = 1}, ctx);
   adamw_kernel({.param = param, .grad = grad, .m = m, .v = v, .state = state}, ctx);
   EXPECT_EQ(read_state(state, ctx).accepted, 0u);
   EXPECT_EQ(read_state(state, ctx).clip, 1.0f);

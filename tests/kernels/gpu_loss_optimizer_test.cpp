@@ -345,7 +345,7 @@ TEST_F(GpuOptimizer, StepsAreJudgedByNormAndLoss) {
   const ExecContext ctx = gpu();
   auto judge = [&](StepState s, float loss, float max_norm) {
     const Tensor state = state_tensor(s, ctx);
-    judge_step_kernel({.state = state, .max_norm = max_norm, .loss = from_host<float>({loss}, ctx.stream)}, ctx);
+    check_and_clip_kernel({.state = state, .max_norm = max_norm, .loss = from_host<float>({loss}, ctx.stream)}, ctx);
     return read_state(state, ctx);
   };
   StepState s = judge({.squared_norm = 16}, 3.5f, 1);
@@ -365,7 +365,7 @@ TEST_F(GpuOptimizer, StepsAreJudgedByNormAndLoss) {
   s = judge({.squared_norm = 1, .halted = 1}, 1, 1);
   EXPECT_TRUE(s.accepted == 0 && s.halted == 1) << "a good step after a bad one";
   const Tensor state = state_tensor({.squared_norm = 1, .loss = 9}, ctx);
-  judge_step_kernel({.state = state}, ctx);
+  check_and_clip_kernel({.state = state}, ctx);
   EXPECT_EQ(read_state(state, ctx).loss, 0) << "no loss given";
 }
 

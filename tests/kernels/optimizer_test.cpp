@@ -107,7 +107,7 @@ TEST(AdamW, LeavesEverythingWhenTheStepIsNotFinite) {
   args.state = state_tensor({.lr = 1}, ctx);
   const Values param = read_values(args.param), m = read_values(args.m), v = read_values(args.v);
   squared_norm_kernel({.x = args.grad, .sum = squared_norm_of(args.state)}, ctx);
-  judge_step_kernel({.state = args.state, .max_norm = 1}, ctx);
+  check_and_clip_kernel({.state = args.state, .max_norm = 1}, ctx);
   EXPECT_EQ(read_state(args.state).accepted, 0u);
   adamw_kernel(args, ctx);
   EXPECT_EQ(read_values(args.param), param);
@@ -155,11 +155,11 @@ TEST(SquaredNorm, IsAccurateWhereFloatSumsAreNot) {
 StepState clipped(float squared_norm, float max_norm) {
   const ExecContext ctx = poisoned_context(1);
   const Tensor state = state_tensor({.squared_norm = squared_norm, .clip = 77}, ctx);
-  judge_step_kernel({.state = state, .max_norm = max_norm}, ctx);
+  check_and_clip_kernel({.state = state, .max_norm = max_norm}, ctx);
   return read_state(state);
 }
 
-TEST(JudgeStep, ScalesDownToTheLimit) {
+TEST(CheckAndClip, ScalesDownToTheLimit) {
   EXPECT_FLOAT_EQ(clipped(16, 1).clip, 0.25f);
   EXPECT_EQ(clipped(0.25f, 1).clip, 1.0f);
   EXPECT_EQ(clipped(0, 1).clip, 1.0f);
@@ -168,7 +168,7 @@ TEST(JudgeStep, ScalesDownToTheLimit) {
   EXPECT_EQ(clipped(16, 1).accepted, 1u);
 }
 
-TEST(JudgeStep, MarksWhatIsNotFinite) {
+TEST(CheckAndClip, MarksWhatIsNotFinite) {
   for (float bad : {std::nanf(""), kInfinity}) {
     EXPECT_EQ(clipped(bad, 1).accepted, 0u) << bad;
     EXPECT_EQ(clipped(bad, 0).accepted, 0u) << bad;
@@ -176,11 +176,11 @@ TEST(JudgeStep, MarksWhatIsNotFinite) {
   }
 }
 
-TEST(JudgeStep, AcceptsNothingAboveALimit) {
+TEST(CheckAndClip, AcceptsNothingAboveALimit) {
   const ExecContext ctx = poisoned_context(1);
   const auto accepted = [&](StepState s, float loss) {
     const Tensor state = state_tensor(s, ctx);
-    judge_step_kernel({.state = state, .loss = from_host<float>({loss}, ctx.stream)}, ctx);
+    check_and_clip_kernel({.state = state, .loss = from_host<float>({loss}, ctx.stream)}, ctx);
     return read_state(state).accepted == 1;
   };
   EXPECT_TRUE(accepted({.norm_limit = 4, .squared_norm = 16}, 0));
@@ -189,11 +189,11 @@ TEST(JudgeStep, AcceptsNothingAboveALimit) {
   EXPECT_FALSE(accepted({.loss_scale = 0.5f, .loss_limit = 3}, 6.1f));
 }
 
-TEST(JudgeStep, OverflowOfTheSumIsNotFinite) {
+TEST(CheckAndClip, OverflowOfTheSumIsNotFinite) {
   const ExecContext ctx = poisoned_context(1);
   const Tensor x = make_tensor({2}, DType::f32, {3e19, 3e19}, ctx), state = state_tensor({}, ctx);
   squared_norm_kernel({.x = x, .sum = squared_norm_of(state)}, ctx);
-  judge_step_kernel({.state = state, .max_norm = 1}, ctx);
+  check_and_clip_kernel({.state = state, .max_norm = 1}, ctx);
   EXPECT_EQ(read_state(state).accepted, 0u);
 }
 

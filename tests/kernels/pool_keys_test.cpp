@@ -119,7 +119,7 @@ std::vector<PoolKeys> pools_in_parts(const PoolSource& source, const std::vector
     const std::vector<Span> spans = pool_spans(kDocuments, size);
     const auto sums = std::make_shared<PoolSums>(source, i, spans.back().first + spans.back().count, ctx);
     std::vector<PoolTokens> parts;
-    for (const PooledRows& rows : pooled_rows(kDocuments, size))
+    for (const PoolSegment& rows : pooled_rows(kDocuments, size))
       parts.push_back({source.k, source.v, source.scored, {rows}});
     for (const PoolTokens& part : parts) sums->make(part);
     const auto [keys, values] = side_by_side(sums->keys, sums->values, ctx);
@@ -137,11 +137,11 @@ std::vector<PoolKeys> pools_in_parts(const PoolSource& source, const std::vector
 
 void run_in_parts(Call& c, const std::vector<std::int32_t>& cuts) {
   PooledAttention pairs = c.forward;
-  const Tensor pooled_lse = carry_pools(pairs, pools_in_parts(pool_source(c.forward), cuts, c.ctx), c.ctx);
+  const Tensor pooled_lse = attend_to_pools(pairs, pools_in_parts(pool_source(c.forward), cuts, c.ctx), c.ctx);
   attention_kernel(pairs, c.ctx);
   mean_gates(c.forward, pooled_lse, c.ctx);
   PooledAttentionBackward back = c.backward;
-  carry_pools(back, pools_in_parts(pool_source(c.backward), cuts, c.ctx), c.ctx);
+  attend_to_pools(back, pools_in_parts(pool_source(c.backward), cuts, c.ctx), c.ctx);
   attention_backward_kernel(back, c.ctx);
 }
 

@@ -235,8 +235,8 @@ TEST_P(PooledAttention, RefusesWeightsOfOtherPools) {
   pool.weights = ctx.empty({10, 1, 4});
   pool.rows = {{.first = 0, .count = 40}};
   EXPECT_NO_THROW(weighted_pool_kernel(pool, ctx));
-  for (const PooledRows& wrong : {PooledRows{.count = 42}, PooledRows{.first = 4, .count = 40},
-                                  PooledRows{.count = 40, .out = 1}, PooledRows{.count = 40, .skipped = 1}}) {
+  for (const PoolSegment& wrong : {PoolSegment{.count = 42}, PoolSegment{.first = 4, .count = 40},
+                                   PoolSegment{.count = 40, .out = 1}, PoolSegment{.count = 40, .skipped = 1}}) {
     pool.rows = {wrong};
     EXPECT_THROW(weighted_pool_kernel(pool, ctx), Error);
   }
@@ -279,8 +279,8 @@ TEST_P(PooledAttention, GradientsOfMeansGoToTheirTokens) {
   if (GetParam().dtype != DType::f32) GTEST_SKIP() << "of f32";
   const ExecContext ctx = context();
   const std::int64_t heads = 3, dim = 40, rows = 90;
-  const std::vector<PooledRows> pooled = {{.first = 4, .count = 30, .skipped = 5, .out = 2},
-                                          {.first = 50, .count = 32}};
+  const std::vector<PoolSegment> pooled = {{.first = 4, .count = 30, .skipped = 5, .out = 2},
+                                           {.first = 50, .count = 32}};
   const Values dout = random_values("dout", 5 * heads * dim), start = random_values("dx", rows * 2 * heads * dim);
   const Tensor all = make_tensor({rows, 2 * heads, dim}, DType::f32, start, ctx);
   block_pool_backward_kernel({make_tensor({5, heads, dim}, DType::f32, dout, ctx), all.narrow(1, 1, heads), pooled, 16},

@@ -33,9 +33,9 @@ bool has(const std::vector<LocalRows>& held, std::int32_t token) {
 }
 
 // Tokens of each row, as the loss of an indexer counts them.
-std::vector<std::int32_t> tokens_of(const std::vector<PooledRows>& runs, std::size_t rows) {
+std::vector<std::int32_t> tokens_of(const std::vector<PoolSegment>& runs, std::size_t rows) {
   std::vector<std::int32_t> tokens(rows);
-  for (const PooledRows& r : runs)
+  for (const PoolSegment& r : runs)
     for (std::int32_t i = 0; i < r.blocks(kBlock); ++i) {
       const std::int32_t n = std::min(r.count, (i + 1) * kBlock - r.skipped) - std::max(0, i * kBlock - r.skipped);
       if (n <= 0) continue;

@@ -60,9 +60,9 @@ std::vector<std::int32_t> parts_of(const std::vector<PoolPlan>& plans, const Con
 }
 
 // The tokens of each pool that a rank makes.
-void add_made(const std::vector<PooledRows>& rows, std::int32_t size, const std::vector<std::int32_t>& from,
+void add_made(const std::vector<PoolSegment>& rows, std::int32_t size, const std::vector<std::int32_t>& from,
               std::map<std::int32_t, std::vector<std::int32_t>>& made) {
-  for (const PooledRows& r : rows)
+  for (const PoolSegment& r : rows)
     for (std::int32_t i = 0; i < r.count; ++i)
       made[r.out + i / size].push_back(from.at(static_cast<std::size_t>(r.first + i)));
 }

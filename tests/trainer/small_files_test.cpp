@@ -64,7 +64,7 @@ MemoryRecord memory_record(int version) {
 
 void write_failures(const RunDirectory& run, int version) {
   Failures failures(run.failures_file(), /*fresh=*/true);
-  if (version == 2) failures.ended_well();
+  if (version == 2) failures.on_clean_end();
 }
 
 void save_choice(const RunDirectory& run, int version) {

@@ -191,8 +191,8 @@ struct LossRow {
   }
 };
 
-std::int32_t tokens_of(const PooledRows& d, std::int32_t block, std::int32_t i) {
-  return std::min(d.count, (i + 1) * block - d.skipped) - std::max(0, i * block - d.skipped);
+std::int32_t tokens_of(const PoolSegment& d, std::int32_t block, std::int32_t i) {
+  return std::min(d.count, (i + 1) * block - d.leading_gap) - std::max(0, i * block - d.leading_gap);
 }
 
 void run_loss(const IndexLoss& a, const ExecContext& ctx) {
@@ -200,7 +200,7 @@ void run_loss(const IndexLoss& a, const ExecContext& ctx) {
   const std::int64_t heads = a.scores.dim(1), columns = a.scores.dim(2);
   const float loss_scale = a.state.defined() ? state_of("index_loss", a.state).loss_scale : 1;
   const std::int32_t block = a.blocks->block();
-  for (const PooledRows& d : a.documents)
+  for (const PoolSegment& d : a.documents)
     ctx.stream.pool().parallel_for(d.blocks(block), 1, [&](std::int64_t begin, std::int64_t end, int) {
       for (std::int64_t i = begin; i < end; ++i) {
         const std::int32_t tokens = tokens_of(d, block, static_cast<std::int32_t>(i));

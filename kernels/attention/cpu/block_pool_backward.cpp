@@ -8,9 +8,9 @@
 namespace ring::cpu {
 namespace {
 
-void add_block(const BlockPoolBackward& a, const PooledRows& r, std::int64_t block) {
+void add_block(const BlockPoolBackward& a, const PoolSegment& r, std::int64_t block) {
   const Heads dx = heads_of(a.dx), dout = heads_of(a.dout);
-  const std::int64_t start = block * a.block - r.skipped;
+  const std::int64_t start = block * a.block - r.leading_gap;
   const std::int64_t first = std::max<std::int64_t>(0, start), end = std::min<std::int64_t>(r.count, start + a.block);
   const float share = 1 / static_cast<float>(end - first);
   for (std::int64_t n = first; n < end; ++n)
@@ -23,7 +23,7 @@ void add_block(const BlockPoolBackward& a, const PooledRows& r, std::int64_t blo
 
 void run(const BlockPoolBackward& a, const ExecContext& ctx) {
   check(a);
-  for (const PooledRows& r : a.rows)
+  for (const PoolSegment& r : a.rows)
     ctx.stream.pool().parallel_for(r.blocks(a.block), 1, [&](std::int64_t begin, std::int64_t end, int) {
       for (std::int64_t block = begin; block < end; ++block) add_block(a, r, block);
     });

@@ -29,10 +29,10 @@ void run_pool(const BlockPool& a, const ExecContext& ctx) {
   check(a);
   const Heads x = heads_of(a.x);
   const std::int64_t groups = a.out.dim(1), heads = x.heads / groups;
-  for (const PooledRows& r : a.rows)
+  for (const PoolSegment& r : a.rows)
     ctx.stream.pool().parallel_for(r.blocks(a.block) * groups, 1, [&](std::int64_t begin, std::int64_t end, int) {
       for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t block = i / groups, group = i % groups, start = block * a.block - r.skipped;
+        const std::int64_t block = i / groups, group = i % groups, start = block * a.block - r.leading_gap;
         mean(x, r.first + std::max<std::int64_t>(0, start), r.first + std::min<std::int64_t>(r.count, start + a.block),
              group * heads, heads, a.out.data<float>() + ((r.out + block) * groups + group) * x.dim);
       }

@@ -13,9 +13,9 @@ namespace {
 
 // Calls fn(pool, head, first row of the pool) for all pools and heads.
 template <class Fn>
-void for_pools(const std::vector<PooledRows>& rows, std::int64_t size, std::int64_t heads, const ExecContext& ctx,
+void for_pools(const std::vector<PoolSegment>& rows, std::int64_t size, std::int64_t heads, const ExecContext& ctx,
                const Fn& fn) {
-  for (const PooledRows& r : rows)
+  for (const PoolSegment& r : rows)
     ctx.stream.pool().parallel_for(r.count / size * heads, 1, [&](std::int64_t begin, std::int64_t end, int) {
       for (std::int64_t i = begin; i < end; ++i) fn(r.out + i / heads, i % heads, r.first + i / heads * size);
     });

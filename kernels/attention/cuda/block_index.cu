@@ -324,11 +324,11 @@ __device__ float divergence(const Losing& p, Candidates rule, std::int64_t at, i
 
 // One thread block per block of queries; warps take its heads in turn.
 __global__ void __launch_bounds__(kBlock)
-    index_losses(const __grid_constant__ Documents<PooledRows> documents, const __grid_constant__ Losing p) {
+    index_losses(const __grid_constant__ Documents<PoolSegment> documents, const __grid_constant__ Losing p) {
   __shared__ float sums[kWarps];
   const int warp = static_cast<int>(threadIdx.x) / kWarp, at = static_cast<int>(blockIdx.x), d = documents.find(at);
-  const PooledRows r = documents.rows[d];
-  const int own = at - documents.before[d], start = own * p.block - r.skipped;
+  const PoolSegment r = documents.rows[d];
+  const int own = at - documents.before[d], start = own * p.block - r.leading_gap;
   const int tokens = min(r.count, start + p.block) - max(0, start);
   if (tokens <= 0) return;
   const float share = p.share * static_cast<float>(tokens);
@@ -367,8 +367,8 @@ void run_loss(const IndexLoss& a, const ExecContext& ctx) {
            .share = a.share,
            .scale = a.scale};
   for_documents(
-      a.documents, [&](const PooledRows& r) { return r.blocks(a.blocks->block()); },
-      [&](const Documents<PooledRows>& some) {
+      a.documents, [&](const PoolSegment& r) { return r.blocks(a.blocks->block()); },
+      [&](const Documents<PoolSegment>& some) {
         for (p.first_head = 0; p.first_head < p.heads; p.first_head += kHeads) {
           p.count = std::min(kHeads, p.heads - p.first_head);
           take_rules(*a.blocks, p);

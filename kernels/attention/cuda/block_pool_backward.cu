@@ -15,11 +15,11 @@ struct Gradients {
 
 // One thread block per pooled block: its threads take the columns of a row in turn.
 __global__ void __launch_bounds__(kBlock)
-    add_means(const __grid_constant__ Documents<PooledRows> documents, Gradients p) {
+    add_means(const __grid_constant__ Documents<PoolSegment> documents, Gradients p) {
   const int d = documents.find(static_cast<int>(blockIdx.x)),
             block = static_cast<int>(blockIdx.x) - documents.before[d];
-  const PooledRows r = documents.rows[d];
-  const int start = block * p.block - r.skipped, first = max(0, start), end = min(r.count, start + p.block);
+  const PoolSegment r = documents.rows[d];
+  const int start = block * p.block - r.leading_gap, first = max(0, start), end = min(r.count, start + p.block);
   const int width = p.heads * p.dim;
   const float* const dout = p.dout + (std::int64_t{r.out} + block) * width;
   const float share = 1 / static_cast<float>(end - first);
@@ -35,8 +35,8 @@ void run(const BlockPoolBackward& a, const ExecContext& ctx) {
   const Gradients p{device_data<float>(a.dout),    device_data<float>(a.dx),      a.dx.stride(0), a.dx.stride(1),
                     static_cast<int>(a.dx.dim(1)), static_cast<int>(a.dx.dim(2)), a.block};
   for_documents(
-      a.rows, [&](const PooledRows& r) { return r.blocks(a.block); },
-      [&](const Documents<PooledRows>& some) { launch(ctx, {grid_of(some.before[some.count])}, add_means, some, p); });
+      a.rows, [&](const PoolSegment& r) { return r.blocks(a.block); },
+      [&](const Documents<PoolSegment>& some) { launch(ctx, {grid_of(some.before[some.count])}, add_means, some, p); });
 }
 
 const bool added = block_pool_backward_kernel.add(Backend::cuda, {"blocks", run});

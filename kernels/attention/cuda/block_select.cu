@@ -26,15 +26,15 @@ struct Pooled {
 // One thread block per pooled block and group of heads: its warps take the rows in turn, each lane n columns.
 template <int n, class T, class Out>
 __global__ void __launch_bounds__(kBlock)
-    pool_blocks(const __grid_constant__ Documents<PooledRows> documents, Pooled<T, Out> p) {
+    pool_blocks(const __grid_constant__ Documents<PoolSegment> documents, Pooled<T, Out> p) {
   constexpr int kColumns = n * kWarp;
   __shared__ float sums[kWarps][kColumns];
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int d = documents.find(static_cast<int>(blockIdx.x)),
             block = static_cast<int>(blockIdx.x) - documents.before[d];
   const int group = static_cast<int>(blockIdx.y);
-  const PooledRows r = documents.rows[d];
-  const int start = block * p.block - r.skipped, first = max(0, start), end = min(r.count, start + p.block);
+  const PoolSegment r = documents.rows[d];
+  const int start = block * p.block - r.leading_gap, first = max(0, start), end = min(r.count, start + p.block);
   Out* const out = p.out + ((std::int64_t{r.out} + block) * p.groups + group) * p.dim;
   for (int base = 0; base < p.dim; base += kColumns) {
     Floats<n> sum{};
@@ -76,8 +76,8 @@ void pool(const BlockPool& a, const ExecContext& ctx) {
                          static_cast<int>(a.x.dim(2)),
                          a.block};
   for_documents(
-      a.rows, [&](const PooledRows& r) { return r.blocks(a.block); },
-      [&](const Documents<PooledRows>& some) {
+      a.rows, [&](const PoolSegment& r) { return r.blocks(a.block); },
+      [&](const Documents<PoolSegment>& some) {
         launch(ctx, {grid_of(some.before[some.count], groups)},
                in_pairs(p) ? pool_blocks<2, T, Out> : pool_blocks<1, T, Out>, some, p);
       });

@@ -26,9 +26,9 @@ Rows<T> rows_of_heads(const Tensor& t) {
 struct Pool {
   std::int64_t out, first;
 };
-__device__ Pool pool_of(const Documents<PooledRows>& documents, int size) {
+__device__ Pool pool_of(const Documents<PoolSegment>& documents, int size) {
   const int at = static_cast<int>(blockIdx.x), d = documents.find(at), number = at - documents.before[d];
-  const PooledRows r = documents.rows[d];
+  const PoolSegment r = documents.rows[d];
   return {std::int64_t{r.out} + number, std::int64_t{r.first} + std::int64_t{number} * size};
 }
 
@@ -82,7 +82,7 @@ struct Forward {
 
 template <class T>
 __global__ void __launch_bounds__(kBlock)
-    pool_rows(const __grid_constant__ Documents<PooledRows> documents, Forward<T> p) {
+    pool_rows(const __grid_constant__ Documents<PoolSegment> documents, Forward<T> p) {
   __shared__ float largest[kWarps];
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int head = static_cast<int>(blockIdx.y);
@@ -121,7 +121,7 @@ struct Backward {
 
 template <class T>
 __global__ void __launch_bounds__(kBlock)
-    add_gradients(const __grid_constant__ Documents<PooledRows> documents, Backward<T> p) {
+    add_gradients(const __grid_constant__ Documents<PoolSegment> documents, Backward<T> p) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int head = static_cast<int>(blockIdx.y);
   const Pool pool = pool_of(documents, p.size);
@@ -156,11 +156,11 @@ __global__ void __launch_bounds__(kBlock)
 }
 
 template <class Launch>
-void for_pools(const std::vector<PooledRows>& rows, int size, int heads, const Launch& launch_over) {
+void for_pools(const std::vector<PoolSegment>& rows, int size, int heads, const Launch& launch_over) {
   RING_CHECK(heads <= kMaxGridY, "weighted_pool: ", heads, " heads are more than ", kMaxGridY);
   for_documents(
-      rows, [&](const PooledRows& r) { return r.count / size; },
-      [&](const Documents<PooledRows>& some) { launch_over(grid_of(some.before[some.count], heads), some); });
+      rows, [&](const PoolSegment& r) { return r.count / size; },
+      [&](const Documents<PoolSegment>& some) { launch_over(grid_of(some.before[some.count], heads), some); });
 }
 
 void run(const WeightedPool& a, const ExecContext& ctx) {
@@ -180,7 +180,7 @@ void run(const WeightedPool& a, const ExecContext& ctx) {
                        dim,
                        size};
     for_pools(a.rows, size, heads,
-              [&](dim3 grid, const Documents<PooledRows>& some) { launch(ctx, {grid}, pool_rows<T>, some, p); });
+              [&](dim3 grid, const Documents<PoolSegment>& some) { launch(ctx, {grid}, pool_rows<T>, some, p); });
   });
 }
 
@@ -203,7 +203,7 @@ void run_backward(const WeightedPoolBackward& a, const ExecContext& ctx) {
                         dim,
                         size};
     for_pools(a.rows, size, heads,
-              [&](dim3 grid, const Documents<PooledRows>& some) { launch(ctx, {grid}, add_gradients<T>, some, p); });
+              [&](dim3 grid, const Documents<PoolSegment>& some) { launch(ctx, {grid}, add_gradients<T>, some, p); });
   });
 }
 

@@ -19,11 +19,11 @@ struct SolvedPlan {
 
 // Dry-runs one step for each way, with all blocks treated alike: a block's memory and time do not depend on how the
 // other blocks are treated.
-class ActivationWays {
+class ActivationPlanner {
  public:
   // host_room: bytes of host memory for offloaded activations. 0: blocks offload nothing, except with
   // train.activation_offload: true, which then has no limit.
-  ActivationWays(const Config& resolved, int world, const DeviceRates&, std::size_t host_room);
+  ActivationPlanner(const Config& resolved, int world, const DeviceRates&, std::size_t host_room);
 
   std::size_t count() const { return ways_.size(); }
   // Returns the plan in which all blocks use this way. Ways are ordered from those that save most to those that save
@@ -34,11 +34,11 @@ class ActivationWays {
 
   // Return the fastest plan within the budget, and the plan with the lowest device memory; nullopt if there is none.
   std::optional<SolvedPlan> fastest(ActivationBudget);
-  std::optional<SolvedPlan> smallest();
+  std::optional<SolvedPlan> min_memory();
   // Same, but with segmented checkpointing of the first blocks. Return nullopt if no plan fits, or if the settings fix
   // what is recomputed or offloaded.
   std::optional<SolvedPlan> fastest_in_segments(ActivationBudget);
-  std::optional<SolvedPlan> smallest_in_segments();
+  std::optional<SolvedPlan> min_memory_in_segments();
   std::size_t host_room() const { return host_room_; }
 
  private:

@@ -13,12 +13,12 @@ namespace ring {
 // The share of a query's dense attention that the kept pairs have: exp(kept - dense), given the log-sum-exps over the
 // kept pairs and over all pairs. kept, dense f32 [Hq,N], contiguous. out f32 [N,2Hq], contiguous: Hq shares, then Hq
 // flags: 1 if `dense` is finite; else 0, with share 0.
-struct KeptShare {
+struct AttentionRecall {
   Tensor kept, dense, out;
 };
-inline Cost cost(const KeptShare& a) { return cost_of(a.out, {a.kept, a.dense, a.out}); }
-inline constinit Kernel<KeptShare> kept_share_kernel{"kept_share"};
-void check(const KeptShare&);  // throws Error, naming the tensor, if shapes do not fit
+inline Cost cost(const AttentionRecall& a) { return cost_of(a.out, {a.kept, a.dense, a.out}); }
+inline constinit Kernel<AttentionRecall> attention_recall_kernel{"attention_recall"};
+void check(const AttentionRecall&);  // throws Error, naming the tensor, if shapes do not fit
 
 // Counts pairs per query block, summed over all KV heads: out[r, 0] = pairs that the selection keeps, out[r, 1] = pairs
 // of causal dense attention, with r the selection's row of the query block. out f32 [rows,2]; rows of other blocks are

@@ -1,4 +1,4 @@
-#include "kernels/attention/kept_share.h"
+#include "kernels/attention/attention_recall.h"
 
 #include "kernels/attention/blocks.h"
 #include "kernels/attention/cuda/documents.cuh"
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-void run_kept_share(const KeptShare& a, const ExecContext& ctx) {
+void run_attention_recall(const AttentionRecall& a, const ExecContext& ctx) {
   check(a);
   launch(ctx, elements(ctx, a.kept.numel()), shares, device_data<float>(a.kept), device_data<float>(a.dense),
          device_data<float>(a.out), a.kept.dim(1), a.kept.dim(0));
@@ -64,7 +64,7 @@ void run_selected_pairs(const SelectedPairs& a, const ExecContext& ctx) {
                 });
 }
 
-const bool added[] = {kept_share_kernel.add(Backend::cuda, {"elements", run_kept_share}),
+const bool added[] = {attention_recall_kernel.add(Backend::cuda, {"elements", run_attention_recall}),
                       selected_pairs_kernel.add(Backend::cuda, {"warps", run_selected_pairs})};
 
 }  // namespace

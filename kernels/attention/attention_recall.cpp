@@ -1,4 +1,4 @@
-#include "kernels/attention/kept_share.h"
+#include "kernels/attention/attention_recall.h"
 
 #include <algorithm>
 
@@ -7,8 +7,8 @@
 
 namespace ring {
 
-void check(const KeptShare& a) {
-  constexpr const char* op = "kept_share";
+void check(const AttentionRecall& a) {
+  constexpr const char* op = "attention_recall";
   RING_CHECK(a.kept.defined() && a.kept.shape().size() == 2, op, ": kept is ", describe(a.kept), ", expected [Hq,N]");
   check_shape(op, "dense", a.dense, a.kept.shape());
   check_shape(op, "out", a.out, {a.kept.dim(1), 2 * a.kept.dim(0)});

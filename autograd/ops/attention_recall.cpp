@@ -1,9 +1,9 @@
-#include "autograd/ops/kept_share.h"
+#include "autograd/ops/attention_recall.h"
 
 #include <algorithm>
 #include <map>
 
-#include "kernels/attention/kept_share.h"
+#include "kernels/attention/attention_recall.h"
 #include "kernels/attention/pairs.h"
 #include "kernels/matmul.h"
 
@@ -102,7 +102,7 @@ std::vector<QuerySample> sample_of(const Pattern& pattern, const std::vector<Spa
 Tensor shares_of(const Attention& kept, const std::vector<QuerySample>& samples, const ExecContext& ctx) {
   const std::int64_t heads = kept.q.dim(1);
   const Tensor each = ctx.empty({kept.q.dim(0), 2 * heads}), sums = ctx.empty({2 * heads});
-  kept_share_kernel({kept.lse, dense_lse(kept, samples, ctx), each}, ctx);
+  attention_recall_kernel({kept.lse, dense_lse(kept, samples, ctx), each}, ctx);
   column_sum_kernel({each, sums}, ctx);
   return sums;
 }
@@ -120,10 +120,10 @@ Attention of_tokens(Attention a, const Attend& attend, const ExecContext& ctx) {
 
 }  // namespace
 
-KeptSums::KeptSums(std::int64_t heads, std::int64_t kv_heads, const ExecContext& ctx)
+RecallStats::RecallStats(std::int64_t heads, std::int64_t kv_heads, const ExecContext& ctx)
     : ctx_(ctx), shares_(ctx.zeros({heads})), rows_(ctx.zeros({heads})), pairs_(ctx.zeros({kv_heads, 3})) {}
 
-void KeptSums::add(const Attention& computed, KvHeads heads) {
+void RecallStats::add(const Attention& computed, KvHeads heads) {
   const Attention a = of_tokens(computed, attention_kernel, ctx_);
   const std::int64_t count = a.q.dim(1), first = heads.first * count / heads.count;
   const std::vector<Span> documents = a.queries;
@@ -133,8 +133,8 @@ void KeptSums::add(const Attention& computed, KvHeads heads) {
   sum_pairs(a, computed.pattern.pools, {{documents, documents}}, documents, pairs_of(heads.first), ctx_);
 }
 
-void KeptSums::add(const Attention& computed, const std::shared_ptr<const ContextShards>& shared,
-                   ContextExchange& exchange) {
+void RecallStats::add(const Attention& computed, const std::shared_ptr<const ContextShards>& shared,
+                      ContextExchange& exchange) {
   const ContextShards& shards = *shared;
   const auto attend = [&](const Attention& a, const ExecContext& ctx) { exchange.forward(a, shared, ctx, {}); };
   Attention a = of_tokens(computed, attend, ctx_);
@@ -147,7 +147,7 @@ void KeptSums::add(const Attention& computed, const std::shared_ptr<const Contex
             pairs_of(0), ctx_);
 }
 
-void KeptSums::store(const Tensor& sums) const {
+void RecallStats::store(const Tensor& sums) const {
   const std::int64_t heads = shares_.dim(0);
   copy(sums.narrow(0, 0, heads), shares_, ctx_.stream);
   copy(sums.narrow(0, heads, heads), rows_, ctx_.stream);

@@ -1,4 +1,4 @@
-#include "kernels/attention/kept_share.h"
+#include "kernels/attention/attention_recall.h"
 
 #include <cmath>
 
@@ -9,7 +9,7 @@
 namespace ring::cpu {
 namespace {
 
-void run_kept_share(const KeptShare& a, const ExecContext& ctx) {
+void run_attention_recall(const AttentionRecall& a, const ExecContext& ctx) {
   check(a);
   const std::int64_t rows = a.kept.dim(1), heads = a.kept.dim(0);
   const float *kept = a.kept.data<float>(), *dense = a.dense.data<float>();
@@ -67,7 +67,7 @@ void run_selected_pairs(const SelectedPairs& a, const ExecContext& ctx) {
   }
 }
 
-const bool added[] = {kept_share_kernel.add(Backend::cpu, {"rows", run_kept_share}),
+const bool added[] = {attention_recall_kernel.add(Backend::cpu, {"rows", run_attention_recall}),
                       selected_pairs_kernel.add(Backend::cpu, {"rows", run_selected_pairs})};
 
 }  // namespace

@@ -1,7 +1,7 @@
 // How much a pattern of blocks keeps, as watched steps ask: pairs, and the share of dense attention, against their
 // definitions in fp64.
 
-#include "kernels/attention/kept_share.h"
+#include "kernels/attention/attention_recall.h"
 
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ TEST_P(KeptShares, OfRowsThatSeeSomething) {
   const Tensor kept = make_tensor({2, 3}, DType::f32, {-1, 3, 7, 0, -2, 5}, ctx);
   const Tensor dense = make_tensor({2, 3}, DType::f32, {0, 3, -INFINITY, 2, -INFINITY, 5.5}, ctx);
   const Tensor out = ctx.empty({3, 4});
-  kept_share_kernel({kept, dense, out}, ctx);
+  attention_recall_kernel({kept, dense, out}, ctx);
   const Values got = read_values(out, ctx),
                want = {std::exp(-1), std::exp(-2), 1, 1, 1, 0, 1, 0, 0, std::exp(-.5), 0, 1};
   for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-6) << i;
@@ -96,7 +96,7 @@ TEST_P(KeptPairs, AreCountedOneByOne) {
   }
 }
 
-TEST(KeptShare, SamplesAreBlocksOfEveryDocument) {
+TEST(AttentionRecall, SamplesAreBlocksOfEveryDocument) {
   const std::vector<Span> spans = spans_of(offsets_of({300, 1, 70, 640}, 3), {3, 304});
   const Pattern pattern = content(64, 3);
   const std::vector<QuerySample> all = sample_blocks(pattern, spans, 100);
@@ -251,14 +251,14 @@ TEST_P(WatchedBlocks, CountPoolsApart) {
 }
 
 // Other kinds of attention have nothing to tell.
-TEST(KeptShare, IsThatOfBlocksAlone) {
+TEST(AttentionRecall, IsThatOfBlocksAlone) {
   const AttentionShape a{offsets_of({40}), 2, 1, 8, 0.7, window(20)};
   EXPECT_EQ(watch(a, random_values("q", 40 * 16), random_values("k", 40 * 8), DType::f32, poisoned_context(1)).size(),
             4u);
 }
 
 // Some blocks of queries stand for all of a long row: every pair is counted, dense attention is asked for 64 blocks.
-TEST(KeptShare, OfALongRowIsASample) {
+TEST(AttentionRecall, OfALongRowIsASample) {
   const std::int32_t tokens = 64 * 150;
   const AttentionShape a{{0, tokens}, 1, 1, 8, 0.5, block_sparse(64, {{.local = 2, .first = 1}})};
   const Values same(static_cast<std::size_t>(tokens * 8));  // queries of 0 attend alike to all keys
@@ -274,10 +274,10 @@ TEST(KeptShare, OfALongRowIsASample) {
   EXPECT_NEAR(share, want, 1e-5);
 }
 
-TEST(KeptShare, RefusesWhatDoesNotFit) {
+TEST(AttentionRecall, RefusesWhatDoesNotFit) {
   const ExecContext ctx{Stream::cpu(1)};
-  EXPECT_THROW(kept_share_kernel({ctx.zeros({2, 3}), ctx.zeros({3, 2}), ctx.zeros({3, 4})}, ctx), Error);
-  EXPECT_THROW(kept_share_kernel({ctx.zeros({2, 3}), ctx.zeros({2, 3}), ctx.zeros({2, 4})}, ctx), Error);
+  EXPECT_THROW(attention_recall_kernel({ctx.zeros({2, 3}), ctx.zeros({3, 2}), ctx.zeros({3, 4})}, ctx), Error);
+  EXPECT_THROW(attention_recall_kernel({ctx.zeros({2, 3}), ctx.zeros({2, 3}), ctx.zeros({2, 4})}, ctx), Error);
   const Pattern pattern = content(64, 3);
   const BlockSelection bits{ctx.zeros({3, 1, 1}, DType::i32)};
   EXPECT_NO_THROW(selected_pairs_kernel({bits, ctx.zeros({3, 2}), {{0, 130, 0, 0}}, {{0, 130, 0, 0}}, pattern}, ctx));

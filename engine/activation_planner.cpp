@@ -1,4 +1,4 @@
-#include "engine/activation_ways.h"
+#include "engine/activation_planner.h"
 
 #include <algorithm>
 #include <array>
@@ -80,7 +80,7 @@ std::string plan_text(const ActivationPlan& plan) {
   return text;
 }
 
-ActivationWays::ActivationWays(const Config& config, int world, const DeviceRates& rates, std::size_t host_room)
+ActivationPlanner::ActivationPlanner(const Config& config, int world, const DeviceRates& rates, std::size_t host_room)
     : config_(config),
       world_(world),
       rates_(rates),
@@ -88,24 +88,24 @@ ActivationWays::ActivationWays(const Config& config, int world, const DeviceRate
       host_room_(room_of(config, rates, host_room)),
       ways_(ways_of(config, host_room_)) {}
 
-ActivationPlan ActivationWays::uniform(std::size_t way) const {
+ActivationPlan ActivationPlanner::uniform(std::size_t way) const {
   return ActivationPlan::uniform(config_.model.layers, ways_[way].recompute, ways_[way].offload);
 }
 
-DryStep ActivationWays::run(const ActivationPlan& plan, std::size_t host_room) const {
+DryStep ActivationPlanner::run(const ActivationPlan& plan, std::size_t host_room) const {
   Config c = config_;
   c.train.activation_offload_bytes = host_room == kBoundless ? 0 : narrow<std::int64_t>(host_room);
   return dry_step(c, world_, plan);
 }
 
-DryStep ActivationWays::dry(const ActivationPlan& plan) const { return run(plan, host_room_); }
+DryStep ActivationPlanner::dry(const ActivationPlan& plan) const { return run(plan, host_room_); }
 
-const DryStep& ActivationWays::step(std::size_t way) {
+const DryStep& ActivationPlanner::step(std::size_t way) {
   while (steps_.size() <= way) steps_.push_back(run(uniform(steps_.size()), kBoundless));
   return steps_[way];
 }
 
-const PartOptions& ActivationWays::options() {
+const PartOptions& ActivationPlanner::options() {
   if (!options_.empty()) return options_;
   for (std::size_t i = 0; i < step(0).parts.size(); ++i) {
     const bool block = step(0).parts[i].part.is_repeated();
@@ -114,7 +114,7 @@ const PartOptions& ActivationWays::options() {
   return options_;
 }
 
-std::vector<PartOption> ActivationWays::block_options(std::size_t part) {
+std::vector<PartOption> ActivationPlanner::block_options(std::size_t part) {
   std::vector<PartOption> options;
   for (std::size_t way = 0; way < count(); ++way) options.push_back(option(way, part));
   const std::int64_t fastest = std::ranges::min(options, {}, &PartOption::nanoseconds).nanoseconds;
@@ -123,7 +123,7 @@ std::vector<PartOption> ActivationWays::block_options(std::size_t part) {
 }
 
 // Offloading costs kernel time too: the copies use the same device memory bandwidth, one read or write per byte.
-PartOption ActivationWays::option(std::size_t way, std::size_t part) {
+PartOption ActivationPlanner::option(std::size_t way, std::size_t part) {
   const PartMemory& m = step(way).parts[part];
   const double moved = static_cast<double>(m.host) * ring::plan_of(config_, world_).micro_batches;
   PartOption o{.kept = m.kept, .forward_peak = m.forward_peak, .backward_peak = m.backward_peak, .host = m.host};
@@ -134,7 +134,7 @@ PartOption ActivationWays::option(std::size_t way, std::size_t part) {
   return o;
 }
 
-double ActivationWays::seconds(std::size_t way, const ScopeId& part, ScopePass pass) const {
+double ActivationPlanner::seconds(std::size_t way, const ScopeId& part, ScopePass pass) const {
   double seconds = 0;
   for (const DryCall& c : steps_[way].calls)
     if (c.part == part && c.pass == pass) seconds += seconds_of(rates_, precision_, c.slot, c.cost);
@@ -143,7 +143,7 @@ double ActivationWays::seconds(std::size_t way, const ScopeId& part, ScopePass p
   return seconds;
 }
 
-ActivationPlan ActivationWays::plan_of(const ActivationChoice& choice) {
+ActivationPlan ActivationPlanner::plan_of(const ActivationChoice& choice) {
   ActivationPlan plan = uniform(0);
   for (std::size_t i = 0; i < choice.options.size(); ++i)
     if (const ScopeId part = step(0).parts[i].part; part.is_repeated())
@@ -152,34 +152,34 @@ ActivationPlan ActivationWays::plan_of(const ActivationChoice& choice) {
   return plan;
 }
 
-std::optional<SolvedPlan> ActivationWays::fastest(ActivationBudget room) {
+std::optional<SolvedPlan> ActivationPlanner::fastest(ActivationBudget room) {
   const auto choice = solve_activations(options(), base(), room);
   if (!choice) return {};
   return SolvedPlan{plan_of(*choice), choice->nanoseconds};
 }
 
-std::optional<SolvedPlan> ActivationWays::smallest() {
+std::optional<SolvedPlan> ActivationPlanner::min_memory() {
   return fastest({min_budget(options(), base(), host_room()), host_room()});
 }
 
-std::size_t ActivationWays::first_block() {
+std::size_t ActivationPlanner::first_block() {
   std::size_t first = 0;
   while (!step(0).parts[first].part.is_repeated()) ++first;
   return first;
 }
 
-std::vector<Segments> ActivationWays::segments() const {
+std::vector<Segments> ActivationPlanner::segments() const {
   const TrainConfig& t = config_.train;
   if (t.recompute != RecomputeChoice::automatic || t.activation_offload == Switch::on) return {};
   return segments_of(static_cast<std::size_t>(config_.model.layers));
 }
 
 // The first kRecomputes.size() ways offload nothing.
-PartOptions ActivationWays::in_segments(const Segments& s) {
+PartOptions ActivationPlanner::in_segments(const Segments& s) {
   return ring::in_segments(options(), s, first_block(), kRecomputes.size());
 }
 
-SolvedPlan ActivationWays::plan_of(const ActivationChoice& choice, const Segments& s) {
+SolvedPlan ActivationPlanner::plan_of(const ActivationChoice& choice, const Segments& s) {
   ActivationChoice blocks{.options = {}};
   for (std::size_t i = 0; i < choice.options.size(); ++i) {
     const bool segment = i >= first_block() && i < first_block() + s.count;
@@ -191,7 +191,7 @@ SolvedPlan ActivationWays::plan_of(const ActivationChoice& choice, const Segment
   return solved;
 }
 
-std::optional<SolvedPlan> ActivationWays::fastest_in_segments(ActivationBudget room) {
+std::optional<SolvedPlan> ActivationPlanner::fastest_in_segments(ActivationBudget room) {
   std::optional<SolvedPlan> fastest;
   for (const Segments& s : segments())
     if (const auto choice = solve_activations(in_segments(s), base(), room))
@@ -199,7 +199,7 @@ std::optional<SolvedPlan> ActivationWays::fastest_in_segments(ActivationBudget r
   return fastest;
 }
 
-std::optional<SolvedPlan> ActivationWays::smallest_in_segments() {
+std::optional<SolvedPlan> ActivationPlanner::min_memory_in_segments() {
   std::size_t least = kBoundless;
   Segments smallest;
   for (const Segments& s : segments())

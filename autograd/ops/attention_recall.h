@@ -1,16 +1,16 @@
 #pragma once
 // Measures, in watched steps, the share of attention's pairs and weights that the kept blocks have
-// (kernels/attention/kept_share.h).
+// (kernels/attention/attention_recall.h).
 
 #include "autograd/ops/attend.h"
 
 namespace ring {
 
 // Sums over attention calls that already ran, given all their arguments; overwrites the output.
-class KeptSums {
+class RecallStats {
  public:
   // heads, kv_heads: of this process.
-  KeptSums(std::int64_t heads, std::int64_t kv_heads, const ExecContext&);
+  RecallStats(std::int64_t heads, std::int64_t kv_heads, const ExecContext&);
 
   // Adds a call for some KV heads over whole documents.
   void add(const Attention&, KvHeads);
