@@ -150,7 +150,7 @@ void add_bench_attention(Command bench) {
   cmd.add_option("--dtype", a.type, "Data type: bf16 or f32").one_of({"bf16", "f32"});
   cmd.add_number("--seconds", a.seconds, "Seconds per measurement", 1e-6, 3600).show_default();
   cmd.add_number("--rest", a.rest, "Idle seconds before each measurement", 0, 3600).show_default();
-  cmd.add_number("--most-seconds", a.max_seconds, "Leave out kernels that take longer than this per call", 1e-12, 1e6)
+  cmd.add_number("--max-seconds", a.max_seconds, "Leave out kernels that take longer than this per call", 1e-12, 1e6)
       .show_default();
   cmd.add_number("--threads", a.threads, "CPU threads; 0: all cores", 0, kMaxThreads);
   add_device(cmd, a.device);

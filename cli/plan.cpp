@@ -253,7 +253,7 @@ void print_longest(const PlanRequest& q) {
   print_format("\nlongest context with %s: %lld tokens\n", counted(q.world, device_word(q)).c_str(),
                static_cast<long long>(longest.tokens));
   if (longest.tokens == 0) return;
-  const Layouts layouts = try_layouts(longest.question, progress_of(line, q, "longest context"));
+  const Layouts layouts = try_layouts(longest.request, progress_of(line, q, "longest context"));
   line.clear();
   print_layouts(layouts, 1);
   if (!layouts.fit.empty()) print_settings(layouts.fit.front(), "layout");

@@ -75,7 +75,7 @@ class Endpoints {
 
   // Generates a reply. Stops when the client disconnects, so that the next request gets its turn.
   HttpReply complete(const CompletionRequest& request, const std::function<bool()>& gone) {
-    const std::shared_ptr<TextGeneration> text = model.start(request, kPatience);
+    const std::shared_ptr<TextGeneration> text = model_.start(request, kPatience);
     const CompletionReply reply(request, limits_.model);
     if (request.stream) return streamed(text, reply);
     std::string all;

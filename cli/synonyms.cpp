@@ -195,6 +195,7 @@ constexpr config::Synonyms::Key kKeys[] = {
     {"rampup_batch_size", "train.batch_size",
      "To change it during the run, give a list of [tokens, size]: [[0, 32], [1e9, 64]]."},
     {"train_samples", "train.tokens", "It counts tokens."},
+    {"most_bad_steps", "train.max_bad_steps"},
     {"loss_watchdog_threshold", "train.spike_score", "It counts standard deviations."},
     {"exit_duration_in_mins", "train.minutes"},
     {"fp8", "", kNoFp8},

@@ -93,7 +93,7 @@ void bad_step_fields(TrainConfig& c, Fields& f) {
     "loss or gradient norm is a spike above the median of the last 128 steps plus this many standard deviations, "
     "estimated robustly; 0 = finite values are never spikes",
     in_range(0, 1e6));
-  f("most_bad_steps", c.max_bad_steps, "bad steps allowed within bad_step_window; the next one ends the run",
+  f("max_bad_steps", c.max_bad_steps, "bad steps allowed within bad_step_window; the next one ends the run",
     in_range(0, 1'000'000));
   f("bad_step_window", c.bad_step_window, "steps over which bad steps are counted", in_range(1, kMaxSteps));
 }

@@ -29,7 +29,7 @@ std::vector<PlannedStep> plan_layouts(const PlanRequest&);  // only the layouts 
 
 struct LongestContext {
   std::int64_t tokens = 0;  // a multiple of 1,024; 0 if not even 1,024 fit
-  PlanRequest question;     // the layout that holds it, with all degrees fixed, for try_layouts()
+  PlanRequest request;      // the layout that holds it, with all degrees fixed, for try_layouts()
 };
 
 // Returns the longest context whose step fits in some layout with one sequence at a time in each replica, to within a

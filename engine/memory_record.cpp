@@ -115,7 +115,7 @@ void MemoryRecord::set_choice(const MemoryChoice& choice) {
 
 MemoryRecord MemoryRecord::with_smaller_choice(const MemoryChoice& choice, const std::string& cause) const {
   MemoryRecord next = *this;
-  next.take(choice);
+  next.set_choice(choice);
   next.budget = choice.fit.budget;
   next.why = cause;
   ++next.ran_out;

@@ -13,7 +13,7 @@ constexpr std::size_t kMaxSamples = 8;
 
 std::string written_by(const Session& session, const SampleOptions& options) {
   const TextStart start{prompt_tokens(*session.tokenizer, options.prompt), {}};
-  return write_text(session, start, options.tokens, {}, [](const std::string&) { return true; }).text();
+  return generate_text(session, start, options.tokens, {}, [](const std::string&) { return true; }).text();
 }
 
 CheckpointSample sample_of(const CheckpointEntry& checkpoint, const SampleOptions& options) try {

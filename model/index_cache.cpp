@@ -34,7 +34,7 @@ void IndexCache::append(const Indexer& indexer, const Tensor& x, const Sequences
     if (count > 0)
       whole.push_back({.first = begins ? first : b * block_,
                        .count = count * block_,
-                       .skipped = 0,
+                       .leading_gap = 0,
                        .out = narrow<std::int32_t>(std::ssize(rows))});
     for (std::int32_t i = own - count; i < own; ++i) rows.push_back(b * max_blocks() + i);
   }

@@ -59,7 +59,7 @@ void BadSteps::stop(const StepReport& r, bool has_checkpoint) {
       str(". Weights are unchanged since the last step; ",
           has_checkpoint ? str("the newest checkpoint is in ", dir_.checkpoints()) : "there is no checkpoint yet",
           before > 0 ? str(". ", counted(static_cast<std::int64_t>(before), "bad step"),
-                           " before it were skipped (train.most_bad_steps)")
+                           " before it were skipped (train.max_bad_steps)")
                      : "",
           ". ");
   const std::int64_t first = trainer_.next_sample();

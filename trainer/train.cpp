@@ -29,7 +29,7 @@ namespace {
 // Switches to a smaller choice when memory runs out, and records it (engine/memory_record.h).
 class MemoryFallback {
  public:
-  explicit MemoryFallback(Running& run) : run_(run), now_(run.start.memory) { now_.take(run.trainer.memory()); }
+  explicit MemoryFallback(Running& run) : run_(run), now_(run.start.memory) { now_.set_choice(run.trainer.memory()); }
 
   // Launches a step. Records smaller choices even if the launch throws because nothing smaller is left.
   void launch() try {

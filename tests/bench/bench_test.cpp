@@ -201,7 +201,7 @@ TEST_F(BenchCommand, Attention) {
     EXPECT_NEAR(std::stod(r[7]) * 1e-3 * std::stod(r[8]) * 1e12, flops, 0.2 * flops) << end.output;  // printed digits
   }
   const Finished slow = ring({"bench", "attention", "--device", "cpu", "--head-dim", "16", "--length", "16,512",
-                              "--tokens", "16", "--seconds", "0.001", "--full", "--most-seconds", "1e-9"});
+                              "--tokens", "16", "--seconds", "0.001", "--full", "--max-seconds", "1e-9"});
   EXPECT_EQ(slow.code, 0);
   EXPECT_NE(slow.output.find("left out"), std::string::npos) << slow.output;
 }

@@ -102,7 +102,7 @@ struct Losses {
     std::vector<PoolSegment> all;
     std::int32_t first = 0, row = 0;
     for (const auto& [count, skipped] : documents) {
-      all.push_back({.first = first, .count = count, .skipped = skipped, .out = row});
+      all.push_back({.first = first, .count = count, .leading_gap = skipped, .out = row});
       first += count, row += all.back().blocks(64);
     }
     return all;
@@ -137,7 +137,7 @@ double loss_of(const Losses& l, const Values& scores, const Values& mass) {
   for (const PoolSegment& d : l.pooled())
     for (std::int32_t i = 0; i < d.blocks(64); ++i) {
       int tokens = 0;
-      for (std::int32_t t = 0; t < d.count; ++t) tokens += (t + d.skipped) / 64 == i;
+      for (std::int32_t t = 0; t < d.count; ++t) tokens += (t + d.leading_gap) / 64 == i;
       for (std::int64_t g = 0; g < heads; ++g) {
         const BlockRule& rule = l.rules[static_cast<std::size_t>(g)];
         if (rule.kind != BlockRuleKind::content) continue;

@@ -229,7 +229,7 @@ TEST(Planner, TheLongestContextIsThatOfTheTable) {
     q.config.train.activation_offload_bytes = host;
     const LongestContext longest = longest_context(q);
     ASSERT_GT(longest.tokens, 1024);
-    const Layouts there = try_layouts(longest.question);
+    const Layouts there = try_layouts(longest.request);
     ASSERT_EQ(there.fit.size(), 1u);
     EXPECT_EQ(there.fit[0].config.model.context, longest.tokens);
     EXPECT_EQ(there.fit[0].host_states > 0, host == 0) << "the states have room on the host";

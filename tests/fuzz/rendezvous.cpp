@@ -25,11 +25,11 @@ class Conversation {
       case 0: rendezvous_.join(id, {"h", number % 7 - 1, 1 + number % 3}, now_); break;
       case 1: {
         const NodeFailure f{static_cast<Blame>(number % 3), number, number % 5 != 0, "f"};
-        rendezvous_.failed(id, attempt, f, now_);
+        rendezvous_.on_failure(id, attempt, f, now_);
         break;
       }
       case 2:
-        rendezvous_.ended(id, attempt, {number % 200, number % 11 == 0, number % 3 == 0, number % 50}, now_);
+        rendezvous_.on_end(id, attempt, {number % 200, number % 11 == 0, number % 3 == 0, number % 50}, now_);
         break;
       case 3: rendezvous_.leave(id, "it left", now_); break;
       case 4: now_ += std::chrono::seconds(number); break;
@@ -62,8 +62,8 @@ class Conversation {
         std::abort();
       rank = order.first_rank + 1;
     }
-    if (over_ && !rendezvous_.over()) std::abort();
-    over_ = rendezvous_.over();
+    if (over_ && !rendezvous_.is_over()) std::abort();
+    over_ = rendezvous_.is_over();
   }
 
   Rendezvous::Time now_{};

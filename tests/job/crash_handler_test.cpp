@@ -60,7 +60,7 @@ class DistCrash : public testing::Test {
       own_status().step = 119;
       enter(RunPhase::backward);
       FlightLog log(own_status().flights, "dp", 0, 2);
-      log.record_queued({"all_reduce sum of f32[1000]", Site::current()}).started();
+      log.record_queued({"all_reduce sum of f32[1000]", Site::current()}).mark_started();
       crash();
       _exit(0);
     }

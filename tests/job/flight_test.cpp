@@ -29,11 +29,11 @@ TEST_F(Flights, AnOperationPassesThroughItsStates) {
   EXPECT_STREQ(e.text.data(), "all_reduce sum of f32[1000]");
   EXPECT_EQ(std::strncmp(e.site.data(), "job/flight_test.cpp:", 20), 0) << e.site.data();
   EXPECT_EQ(e.state, FlightState::queued);
-  f.started();
+  f.mark_started();
   EXPECT_EQ(e.state, FlightState::started);
   EXPECT_EQ(ring_->groups[0].started, 1);
   EXPECT_EQ(ring_->groups[0].done, 0);
-  f.ended(true);
+  f.mark_ended(true);
   EXPECT_EQ(e.state, FlightState::done);
   EXPECT_EQ(ring_->groups[0].done, 1);
   EXPECT_LE(e.queued_ns, e.started_ns);
@@ -58,7 +58,7 @@ TEST_F(Flights, OldOperationsAreReplacedAndTheirLateUpdatesIgnored) {
   FlightLog log(*ring_, "dp", 0, 2);
   const RecordedOperation first = log.record_queued(op("first"));
   for (int i = 0; i < FlightRing::kEntries; ++i) log.record_queued(op("later"));
-  first.ended(true);
+  first.mark_ended(true);
   EXPECT_STREQ(entry(1).text.data(), "later");
   EXPECT_EQ(entry(1).state, FlightState::queued);
 }
@@ -71,7 +71,7 @@ TEST_F(Flights, LongTextsAreCut) {
 }
 
 TEST_F(Flights, GroupsBeyondTheLimitAreNotRecorded) {
-  for (int i = 0; i < FlightRing::kGroups + 5; ++i) FlightLog(*ring_, "g", i, 2).queued(op("barrier"));
+  for (int i = 0; i < FlightRing::kGroups + 5; ++i) FlightLog(*ring_, "g", i, 2).record_queued(op("barrier"));
   EXPECT_EQ(ring_->queued, FlightRing::kGroups);
 }
 
@@ -82,8 +82,8 @@ TEST_F(Flights, TwoThreadsMayRecord) {
     FlightLog log(*ring_, name, rank, 2);
     for (int i = 0; i < kEach; ++i) {
       const RecordedOperation f = log.record_queued(op(name));
-      f.started();
-      f.ended(true);
+      f.mark_started();
+      f.mark_ended(true);
     }
   };
   std::thread other([&] { work("background", 0); });

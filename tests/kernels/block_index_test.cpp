@@ -210,7 +210,7 @@ TEST_P(BlockIndex, LossOfSomeBlocksOfADocument) {
   const Tensor some = ctx.zeros({kBlocks}), some_gradient = ctx.zeros(scores.shape());
   const auto of_blocks = [](std::int32_t first, std::int32_t end) {
     return PoolSegment{.count = std::min(end * 64, 64 * static_cast<std::int32_t>(kBlocks) - 7) - first * 64,
-                       .skipped = first * 64};
+                       .leading_gap = first * 64};
   };
   run({of_blocks(5, 9), of_blocks(30, kBlocks)}, some, some_gradient);
   const auto want = to_host<float>(loss, ctx.stream), got = to_host<float>(some, ctx.stream),

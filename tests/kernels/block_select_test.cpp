@@ -306,7 +306,7 @@ TEST(BlockSelect, RefusesWhatDoesNotFit) {
   EXPECT_NO_THROW(block_pool_kernel({x, means, {{0, 512, 0, 0}}, 64}, ctx));
   for (const PoolSegment& r :
        {PoolSegment{0, 513, 0, 0}, PoolSegment{0, 512, 1, 0}, PoolSegment{0, 512, 0, 1}, PoolSegment{0, 10, 64, 0}})
-    EXPECT_THROW(block_pool_kernel({x, means, {r}, 64}, ctx), Error) << r.count << r.skipped << r.out;
+    EXPECT_THROW(block_pool_kernel({x, means, {r}, 64}, ctx), Error) << r.count << r.leading_gap << r.out;
   EXPECT_THROW(BlockPattern(64, {content(2, 2, 1)}), Error);
   for (const float mass : {0.0f, -1.0f, 1.5f, NAN}) EXPECT_THROW(BlockPattern(64, {content(4, 2, 1, mass)}), Error);
   EXPECT_THROW(block_select_kernel({means, means, bits, {}, blocks, {}, 0}, ctx), Error);

@@ -121,7 +121,7 @@ std::vector<PoolKeys> pools_in_parts(const PoolSource& source, const std::vector
     std::vector<PoolTokens> parts;
     for (const PoolSegment& rows : pooled_rows(kDocuments, size))
       parts.push_back({source.k, source.v, source.scored, {rows}});
-    for (const PoolTokens& part : parts) sums->make(part);
+    for (const PoolTokens& part : parts) sums->compute_pools(part);
     const auto [keys, values] = side_by_side(sums->keys, sums->values, ctx);
     all.push_back({size,
                    keys,
@@ -129,7 +129,7 @@ std::vector<PoolKeys> pools_in_parts(const PoolSource& source, const std::vector
                    {call_of(cuts, false, size), call_of(cuts, true, size)},
                    [=](const Tensor& gradients, const Tensor& dk, const Tensor& dv) {
                      for (const PoolTokens& part : parts) sums->backward(part, gradients, dk, dv);
-                     sums->learn();
+                     sums->reduce_weight_gradients();
                    }});
   }
   return all;

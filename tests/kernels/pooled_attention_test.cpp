@@ -236,7 +236,7 @@ TEST_P(PooledAttention, RefusesWeightsOfOtherPools) {
   pool.rows = {{.first = 0, .count = 40}};
   EXPECT_NO_THROW(weighted_pool_kernel(pool, ctx));
   for (const PoolSegment& wrong : {PoolSegment{.count = 42}, PoolSegment{.first = 4, .count = 40},
-                                   PoolSegment{.count = 40, .out = 1}, PoolSegment{.count = 40, .skipped = 1}}) {
+                                   PoolSegment{.count = 40, .out = 1}, PoolSegment{.count = 40, .leading_gap = 1}}) {
     pool.rows = {wrong};
     EXPECT_THROW(weighted_pool_kernel(pool, ctx), Error);
   }
@@ -279,7 +279,7 @@ TEST_P(PooledAttention, GradientsOfMeansGoToTheirTokens) {
   if (GetParam().dtype != DType::f32) GTEST_SKIP() << "of f32";
   const ExecContext ctx = context();
   const std::int64_t heads = 3, dim = 40, rows = 90;
-  const std::vector<PoolSegment> pooled = {{.first = 4, .count = 30, .skipped = 5, .out = 2},
+  const std::vector<PoolSegment> pooled = {{.first = 4, .count = 30, .leading_gap = 5, .out = 2},
                                            {.first = 50, .count = 32}};
   const Values dout = random_values("dout", 5 * heads * dim), start = random_values("dx", rows * 2 * heads * dim);
   const Tensor all = make_tensor({rows, 2 * heads, dim}, DType::f32, start, ctx);

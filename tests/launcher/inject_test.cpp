@@ -119,7 +119,7 @@ TEST_F(DistTrainingFaults, SlownessGivesTheSameLosses) {
 TEST_F(DistTrainingFaults, AChangedMessageChangesTheLosses) {
   ASSERT_EQ(run(launch(2, "calm")), 0) << log();
   EXPECT_EQ(run_with_faults("2:corrupt@rank=1,step=2,call=all_reduce,side=sent,bytes=1000,times=1000000", "r", 2,
-                            {"train.on_bad_step=skip", "train.most_bad_steps=1000"}),
+                            {"train.on_bad_step=skip", "train.max_bad_steps=1000"}),
             0)
       << log();
   EXPECT_TRUE(says("side=sent,bytes=1000,times=1000000: byte ")) << log();

@@ -183,7 +183,7 @@ class Rank {
       const auto n = 2 + i * i % static_cast<std::size_t>(config_.model.context + 5);
       for (std::size_t t = 0; t < n; ++t)
         requests[i].tokens.push_back(static_cast<std::int32_t>((i * i + t * (1 + i % 3)) % 257));
-      requests[i].judged = static_cast<std::int64_t>(1 + i % (n - 1));
+      requests[i].scored = static_cast<std::int64_t>(1 + i % (n - 1));
     }
     const LoaderOptions o = loader_options(config_, *mesh_);
     const std::vector<Score> all = score(trainer_.model(), ctx_, requests, {o.context, o.rows, o.rank, o.world},

@@ -89,7 +89,7 @@ class RunsWithNoise : public Runs {
   }
   std::vector<std::string> noisy(const std::string& run, const std::string& on_bad_step) const {
     return train(run, {"data.path=" + path("noisy.h5"), "train.on_bad_step=" + on_bad_step, "train.spike_score=4",
-                       "train.most_bad_steps=50", "train.steps=300", "model.dropout=0", "train.eval_interval=0"});
+                       "train.max_bad_steps=50", "train.steps=300", "model.dropout=0", "train.eval_interval=0"});
   }
   std::vector<nlohmann::json> bad_steps(const std::string& run) const {
     std::vector<nlohmann::json> out;
