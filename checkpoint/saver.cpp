@@ -43,7 +43,7 @@ Snapshot take_together(const std::function<Snapshot()>& take, Mesh& mesh) {
 void seal(MemoryTier& tier, const Snapshot& snapshot, std::int64_t step, const std::string& metadata) try {
   tier.seal(snapshot, step, metadata);
 } catch (const Error& e) {
-  log::warn("the snapshot of step ", step, " is not kept in memory, because the host lacks free memory: ", e.what());
+  log::warn("the snapshot of step ", step, " is not kept in memory, which needs free host memory: ", e.what());
 }
 
 }  // namespace
