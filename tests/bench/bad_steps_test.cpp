@@ -1,4 +1,4 @@
-// A bad step of a trainer whose weights the test touches between steps.
+// Bad steps of a trainer. The test changes the trainer's weights between steps.
 
 #include "trainer/bad_steps.h"
 
@@ -54,7 +54,7 @@ class BadStepsOfATrainer : public testing::Test {
   BadSteps bad_{config_, dir_, bench_.trainer(), state_, *mesh_};
 };
 
-TEST_F(BadStepsOfATrainer, AStepThatOnlyTheDeviceGotWrongCounts) {
+TEST_F(BadStepsOfATrainer, AStepThatTheDeviceComputedWronglyIsRecomputed) {
   StepBenchmark undisturbed(config_);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(bench_.trainer().step().loss, undisturbed.trainer().step().loss);
   const StepReport wrong = broken_step();
@@ -66,7 +66,7 @@ TEST_F(BadStepsOfATrainer, AStepThatOnlyTheDeviceGotWrongCounts) {
   EXPECT_EQ(bench_.trainer().step().loss, undisturbed.trainer().step().loss);
 }
 
-TEST_F(BadStepsOfATrainer, SamplesAreLeftOutAndTheStepIsTakenWithTheNext) {
+TEST_F(BadStepsOfATrainer, SkippedSamplesAreReplacedByTheNextSamples) {
   Trainer& trainer = bench_.trainer();
   for (int i = 0; i < 3; ++i) trainer.step();
   const StepReport wrong = broken_step();
@@ -80,7 +80,7 @@ TEST_F(BadStepsOfATrainer, SamplesAreLeftOutAndTheStepIsTakenWithTheNext) {
   EXPECT_EQ(trainer.next_sample(), 20);
 }
 
-// A step is looked at with as many sequences at a time as are computed now.
+// A diagnosis computes as many sequences at a time as steps currently do.
 TEST_F(BadStepsOfATrainer, AreDiagnosedAfterMemoryRanOut) {
   Trainer& trainer = bench_.trainer();
   const auto expect_found = [&] {

@@ -82,7 +82,7 @@ class BenchCommand : public testing::Test {
   fs::path folder_;
 };
 
-// Every span has its place, and each kernel is within one of the steps. Returns the number of kernels.
+// Expects that spans are nested correctly and each kernel is within one of the steps. Returns the number of kernels.
 int check_trace(const nlohmann::json& events, int steps) {
   using Span = std::pair<double, double>;
   std::map<std::string, Span> step_spans;
@@ -131,9 +131,9 @@ TEST_F(BenchCommand, TrainProfilesWithoutChangingNumbers) {
   EXPECT_EQ(losses("plain").size(), 8u);
 }
 
-TEST_F(BenchCommand, ProfileOfAShortRun) {
+TEST_F(BenchCommand, AShortRunIsProfiledIfItHasEnoughSteps) {
   prepare_corpus();
-  const Finished one = train("one", {"train.steps=5", "--profile", "5"});  // watches what there is
+  const Finished one = train("one", {"train.steps=5", "--profile", "5"});  // profiles the steps that there are
   EXPECT_NE(one.output.find("profile of 1 step"), std::string::npos) << one.output;
   const Finished none = train("none", {"train.steps=4", "--profile", "5"});
   EXPECT_EQ(none.code, 0);
@@ -162,11 +162,11 @@ TEST_F(BenchCommand, StepWritesALineAndATrace) {
   EXPECT_EQ(rows[1][0], "ringmaster");
   EXPECT_EQ(rows[2][0], "second");
   EXPECT_EQ(rows[1][1], "tiny");
-  // 8 sequences of 32 tokens.
+  // A step has 8 sequences of 32 tokens.
   EXPECT_NEAR(std::stod(rows[1][2]) * std::stod(rows[1][3]), 1e3 * 8 * 32, 2);
 }
 
-TEST_F(BenchCommand, OpsAndFloor) {
+TEST_F(BenchCommand, OpsAndFloorAreMeasured) {
   const Finished ops =
       ring({"bench", "ops", path("tiny.yaml"), "--seconds", "0.001", "--steps", "1", "--csv", "--filter", "attention"});
   ASSERT_EQ(ops.code, 0) << ops.output;
@@ -186,7 +186,7 @@ TEST_F(BenchCommand, OpsAndFloor) {
   EXPECT_NEAR(all, std::stod(rows[1][2]) + std::stod(rows[1][3]) + std::stod(rows[1][4]), 1e-3 + 1e-4 * all);
 }
 
-TEST_F(BenchCommand, Attention) {
+TEST_F(BenchCommand, AttentionIsMeasured) {
   const Finished end =
       ring({"bench", "attention", "--device", "cpu", "--heads", "4", "--kv-heads", "2", "--head-dim", "16,32",
             "--length", "8,64", "--tokens", "128", "--seconds", "0.001", "--causal", "--csv"});
@@ -198,7 +198,7 @@ TEST_F(BenchCommand, Attention) {
     const double dim = std::stod(r[2]), length = std::stod(r[4]), sequences = std::stod(r[5]);
     EXPECT_EQ(sequences * length, 128);
     const double flops = (r[0] == "forward" ? 4 : 10) * 4 * dim * sequences * length * (length + 1) / 2;
-    EXPECT_NEAR(std::stod(r[7]) * 1e-3 * std::stod(r[8]) * 1e12, flops, 0.2 * flops) << end.output;  // printed digits
+    EXPECT_NEAR(std::stod(r[7]) * 1e-3 * std::stod(r[8]) * 1e12, flops, 0.2 * flops) << end.output;  // rounded output
   }
   const Finished slow = ring({"bench", "attention", "--device", "cpu", "--head-dim", "16", "--length", "16,512",
                               "--tokens", "16", "--seconds", "0.001", "--full", "--max-seconds", "1e-9"});
@@ -206,7 +206,7 @@ TEST_F(BenchCommand, Attention) {
   EXPECT_NE(slow.output.find("left out"), std::string::npos) << slow.output;
 }
 
-TEST_F(BenchCommand, AttentionKinds) {
+TEST_F(BenchCommand, KindsOfAttentionAreMeasured) {
   const Finished end = ring({"bench",     "attention",  "--device",  "cpu",      "--heads",
                              "2",         "--head-dim", "16",        "--length", "512",
                              "--tokens",  "512",        "--seconds", "0.001",    "--causal",
@@ -231,7 +231,7 @@ TEST_F(BenchCommand, AttentionKinds) {
   const double pairs = 512 * 513 / 2;
   double window = 0, dilated = 4 * 128 * 129 / 2;
   for (int t = 0; t < 512; ++t) window += std::min(t + 1, 64) + std::min(std::max(0, t - 63), 8);
-  dilated += 128 * 129 / 2;  // of each head, every fourth position
+  dilated += 128 * 129 / 2;  // in each head, every fourth position
   EXPECT_EQ(kept["dense"], 1);
   EXPECT_NEAR(kept["window"], window / pairs, 1e-5);
   EXPECT_NEAR(kept["dilated"], dilated / pairs, 1e-5);
@@ -239,7 +239,7 @@ TEST_F(BenchCommand, AttentionKinds) {
   EXPECT_LT(kept["block_sparse"], 0.8);
 }
 
-TEST_F(BenchCommand, AttentionOfBlocksByContent) {
+TEST_F(BenchCommand, BlocksByContentAreMeasured) {
   const Finished end = ring({"bench",    "attention",  "--device", "cpu",        "--heads",
                              "4",        "--kv-heads", "2",        "--head-dim", "16",
                              "--length", "512",        "--tokens", "1024",       "--seconds",
@@ -265,7 +265,7 @@ TEST_F(BenchCommand, AttentionOfBlocksByContent) {
   EXPECT_EQ(passes, (std::set<std::string>{"select", "forward", "backward"}));
 }
 
-TEST_F(BenchCommand, BadInput) {
+TEST_F(BenchCommand, BadInputIsRefused) {
   expect_error({"bench", "step", path("none.yaml")}, 1, "none.yaml");
   expect_error({"bench", "ops", path("tiny.yaml"), "--filter", "nothing", "--seconds", "0.001", "--steps", "1"}, 1,
                "no op of this step has 'nothing'");

@@ -46,7 +46,7 @@ class BenchBlocks : public testing::Test {
   fs::path folder_;
 };
 
-// "block keys routing forward backward all share % kernels": a row each.
+// A row of the table "block keys routing forward backward all share % kernels".
 struct Row {
   int block = 0;
   double keys = 0, routing = 0, forward = 0, backward = 0, all = 0, share = 0;
@@ -72,7 +72,7 @@ std::vector<std::string> settings_of(const std::string& output) {
   return all;
 }
 
-// The mean query of 1024 tokens sees so many keys of the newest blocks.
+// Returns the mean number of keys of the newest blocks that a query of 1024 tokens sees.
 double mean_keys(int block, int keep) {
   double pairs = 0;
   for (int t = 0; t < 1024; ++t) pairs += std::min(t / block, keep - 1) * block + t % block + 1;
@@ -83,13 +83,13 @@ void expect_times(const Row& r, bool selects) {
   EXPECT_GT(r.forward, 0);
   EXPECT_GT(r.backward, 0);
   EXPECT_EQ(r.routing > 0, selects);
-  EXPECT_NEAR(r.all, r.forward + r.backward + r.routing, 2e-3);  // printed digits
+  EXPECT_NEAR(r.all, r.forward + r.backward + r.routing, 2e-3);  // rounded in the output
   EXPECT_NEAR(r.share, 100 * r.routing / r.all, 0.06 + 0.2 * r.share) << r.routing << " of " << r.all;
   EXPECT_EQ(r.percent, "%");
   EXPECT_EQ(r.forward_kernel + r.backward_kernel, "blocked,blocked");
 }
 
-TEST_F(BenchBlocks, MeasuresBothSizesAndPrintsASettingThatHolds) {
+TEST_F(BenchBlocks, MeasuresBothSizesAndPrintsAValidSetting) {
   const Finished end = blocks({attention("rules: [{pattern: content, keep: 4}]")});
   ASSERT_EQ(end.code, 0) << end.output;
   const std::vector<Row> rows = rows_of(end.output);
@@ -129,7 +129,7 @@ TEST_F(BenchBlocks, MeasuresEachKindOfLayer) {
   EXPECT_NE(end.output.find("model.attention_layers[1].attention: left out"), std::string::npos) << end.output;
 }
 
-// What a layer learns of its pools goes with them.
+// Settings of learned pools are left out together with the pools.
 TEST_F(BenchBlocks, PoolsAreLeftOut) {
   const std::string rules = "rules: [{pattern: content, keep: 4}], pools: [16]";
   const Finished end = blocks({attention(rules + ", pooling: learned, pool_gates: true")});
@@ -149,7 +149,7 @@ TEST_F(BenchBlocks, SharedSelectionsCountByTheirShare) {
   EXPECT_LT(routing(64), 0.25 * routing(1));
 }
 
-TEST_F(BenchBlocks, LongSequencesAreCutUnlessTheyAreAskedFor) {
+TEST_F(BenchBlocks, LongSequencesAreShortenedByDefault) {
   const std::string rules = attention("rules: [{local: 2}]");
   const Finished cut = blocks({rules, "model.context=8192", "train.batch_size=1"});
   EXPECT_NE(cut.output.find("sequences of 4096 tokens instead of model.context: 8192"), std::string::npos)
@@ -159,7 +159,7 @@ TEST_F(BenchBlocks, LongSequencesAreCutUnlessTheyAreAskedFor) {
   EXPECT_EQ(rows_of(whole.output).size(), 2u) << whole.output;
 }
 
-TEST_F(BenchBlocks, RefusesWhatHasNoSizeToChoose) {
+TEST_F(BenchBlocks, RefusesSettingsWithoutASizeToChoose) {
   expect_refused({}, 1, "tiny.yaml: no layer has kind: block_sparse");
   expect_refused({attention("rules: [{pattern: file, file: own.blocks}]")}, 1,
                  "model.attention.rules: pattern: file fixes the block size at 64 tokens");

@@ -1,5 +1,5 @@
-// `bench context`: the arithmetic of spans of time, what a timeline says of messages that end early or late, its
-// picture, and the command among processes.
+// `bench context`: arithmetic of time spans, timelines of messages that end early or late, their pictures, and the
+// command with several processes.
 #include "inspect/context_timeline.h"
 
 #include <gtest/gtest.h>
@@ -27,27 +27,27 @@ namespace fs = std::filesystem;
 
 using Spans = std::vector<TimeSpan>;
 
-TEST(TimeSpans, UniteByHand) {
+TEST(TimeSpans, UniteAsComputedByHand) {
   EXPECT_EQ(united({}), Spans{});
   EXPECT_EQ(united({{3, 4}, {1, 2}}), (Spans{{1, 2}, {3, 4}}));
-  EXPECT_EQ(united({{1, 3}, {2, 5}, {5, 6}}), (Spans{{1, 6}}));  // overlapping, and touching
-  EXPECT_EQ(united({{1, 9}, {2, 3}, {4, 5}}), (Spans{{1, 9}}));  // one within another
-  EXPECT_EQ(united({{2, 2}, {4, 3}}), Spans{});                  // nothing
+  EXPECT_EQ(united({{1, 3}, {2, 5}, {5, 6}}), (Spans{{1, 6}}));  // overlapping and adjacent spans
+  EXPECT_EQ(united({{1, 9}, {2, 3}, {4, 5}}), (Spans{{1, 9}}));  // spans within a span
+  EXPECT_EQ(united({{2, 2}, {4, 3}}), Spans{});                  // empty and reversed spans
   EXPECT_EQ(length_of({{1, 2}, {4, 7}}), 4);
 }
 
-TEST(TimeSpans, OutsideByHand) {
+TEST(TimeSpans, SubtractAsComputedByHand) {
   EXPECT_EQ(outside({}, {{0, 1}}), Spans{});
   EXPECT_EQ(outside({{1, 4}}, {}), (Spans{{1, 4}}));
   EXPECT_EQ(outside({{1, 4}}, {{0, 9}}), Spans{});
   EXPECT_EQ(outside({{1, 4}}, {{1, 4}}), Spans{});
   EXPECT_EQ(outside({{1, 8}}, {{2, 3}, {5, 6}}), (Spans{{1, 2}, {3, 5}, {6, 8}}));
   EXPECT_EQ(outside({{1, 3}, {5, 8}}, {{2, 6}}), (Spans{{1, 2}, {6, 8}}));          // one hole in two spans
-  EXPECT_EQ(outside({{0, 4}, {2, 6}, {8, 9}}, {{5, 7}}), (Spans{{0, 5}, {8, 9}}));  // they overlap themselves
+  EXPECT_EQ(outside({{0, 4}, {2, 6}, {8, 9}}, {{5, 7}}), (Spans{{0, 5}, {8, 9}}));  // overlapping spans
 }
 
-// Against seconds counted one by one.
-TEST(TimeSpans, AgreeWithCounting) {
+// The reference counts seconds one by one.
+TEST(TimeSpans, AgreeWithCountedSeconds) {
   unsigned state = 1;
   const auto draw = [&](unsigned below) { return (state = state * 1664525u + 1013904223u) >> 16 & 0xffffu % below; };
   const auto spans = [&] {
@@ -80,7 +80,7 @@ class Switch final : public EventImpl {
 
 void pause() { std::this_thread::sleep_for(std::chrono::milliseconds(3)); }
 
-TEST(ContextTimeline, OnACpuMessagesEndWhereTheyAreFoundDone) {
+TEST(ContextTimeline, OnACpuMessagesEndWhenTheyAreFoundComplete) {
   const ExecContext ctx{Stream::cpu(1)};
   TimelineRecorder recorder;
   recorder.begin(ctx);
@@ -96,11 +96,11 @@ TEST(ContextTimeline, OnACpuMessagesEndWhereTheyAreFoundDone) {
   compute([&] {
     pause();
     first->on = true;
-    recorder.call({"store", "inner", {}}, ctx, [] {});  // of the outer one
+    recorder.call({"store", "inner", {}}, ctx, [] {});  // part of the outer call
   });
-  pause();  // nothing is under way
+  pause();  // no message is in transit
   Work last = send(second);
-  pause();  // waiting
+  pause();  // the message is waited for
   compute(pause);
   const ContextTimeline t = recorder.end();
   EXPECT_TRUE(second->on);
@@ -141,8 +141,8 @@ TEST(TimelinePicture, ShowsEveryBar) {
   for (const char* text : {"ring &amp; &lt;more&gt;", "4 &lt; 5", "keys under way", "gradients under way",
                            ">4.0</text>", "attention_backward, of &lt;a&gt; &amp; b: from 2.000 ms, 1.000 ms long"})
     EXPECT_NE(svg.find(text), std::string::npos) << text;
-  EXPECT_EQ(svg.find("messages under way</text>"), std::string::npos);  // there are none of that kind
-  EXPECT_EQ(count(svg, "ms long</title>"), 6u + 2u);                    // waiting: 1 to 1.5 and 3.1 to 3.5
+  EXPECT_EQ(svg.find("messages under way</text>"), std::string::npos);  // there are no such messages
+  EXPECT_EQ(count(svg, "ms long</title>"), 6u + 2u);                    // waits: 1 to 1.5 and 3.1 to 3.5
   EXPECT_EQ(count(svg, "no kernel runs: from 1.000 ms, 0.500 ms long"), 1u);
   EXPECT_EQ(count(svg, "no kernel runs: from 3.100 ms, 0.400 ms long"), 1u);
   const std::string empty = timeline_picture({}, "nothing", {});
@@ -150,7 +150,7 @@ TEST(TimelinePicture, ShowsEveryBar) {
   EXPECT_EQ(empty.find("nan"), std::string::npos);
 }
 
-TEST(ContextTiming, SharesAreNumbers) {
+TEST(ContextTiming, SharesAreComputedAndBounded) {
   ContextTiming t;
   EXPECT_EQ(t.hidden(), 1);
   EXPECT_EQ(t.slowdown(), 0);
@@ -161,7 +161,7 @@ TEST(ContextTiming, SharesAreNumbers) {
   EXPECT_EQ(t.hidden(), 0);
 }
 
-// What each rank was told.
+// Returns the timings of each rank.
 std::vector<std::vector<ContextTiming>> time_on_ranks(const ContextGrid& grid, int ranks) {
   const std::string cookie = random_cookie();
   const StoreServer server({"127.0.0.1", 0}, cookie);
@@ -194,7 +194,7 @@ double in_lane(const ContextTimeline& t, TimelineLane lane) {
       std::count_if(t.bars.begin(), t.bars.end(), [&](const TimelineBar& b) { return b.lane == lane; }));
 }
 
-TEST(DistContextTiming, EveryScheduleHasItsShares) {
+TEST(DistContextTiming, EveryScheduleHasTimingsAndMessages) {
   if (!gloo_available()) GTEST_SKIP() << "this build has no Gloo";
   ContextGrid grid;
   grid.lengths = {256};
@@ -215,7 +215,7 @@ TEST(DistContextTiming, EveryScheduleHasItsShares) {
       for (const TimelineBar& b : t.timeline.bars)
         EXPECT_TRUE(0 <= b.time.begin && b.time.begin <= b.time.end && b.time.end <= t.timeline.seconds) << b.name;
     }
-    // Where keys are f32, the type does not tell them from gradients.
+    // With f32 keys, the type does not distinguish keys from gradients.
     EXPECT_EQ(in_lane(timings[0].timeline, TimelineLane::messages), 3) << "ring: keys twice, gradients once";
     EXPECT_EQ(in_lane(timings[1].timeline, TimelineLane::keys), 2) << "gather";
     EXPECT_EQ(in_lane(timings[1].timeline, TimelineLane::gradients), 1) << "gather";
@@ -280,7 +280,7 @@ TEST_F(DistBenchContext, OnePictureKeepsItsNameAndErrorsComeFirst) {
   EXPECT_EQ(refused.output.find("fwd ms"), std::string::npos) << refused.output;
 }
 
-TEST_F(DistBenchContext, BadInput) {
+TEST_F(DistBenchContext, BadInputIsRefused) {
   const auto refused = [](const std::vector<std::string>& more, const std::string& why) {
     const Finished end = bench(more);
     EXPECT_NE(end.code, 0) << why;

@@ -1,4 +1,4 @@
-// A process that is alone with its GPU and runs out of memory in a step: it goes on with less.
+// A process without other users of its GPU runs out of memory in a step, and continues with less memory.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -28,7 +28,7 @@ class GpuOutOfMemory : public testing::Test {
     std::int64_t allocations = 0, micro_batch = 0;
     std::string ran_out;
   };
-  // 4 steps of a small model, of which one allocation is refused; 0: none is.
+  // Trains 4 steps of a small model. Allocation `nth` is refused; 0 refuses none.
   Result train(std::vector<std::string> overrides, std::int64_t nth) const {
     overrides.insert(overrides.begin(),
                      {"run.device=cuda", "run.tuning=" + (folder_ / "tuning.yaml").string(), "model.context=128",
@@ -56,7 +56,7 @@ class GpuOutOfMemory : public testing::Test {
   }
   template <class Expect>
   void refuse_any(const std::vector<std::string>& settings, const Expect& expect) const {
-    train(settings, 0);  // measures
+    train(settings, 0);  // measures kernels
     const Result calm = train(settings, 0);
     ASSERT_GT(calm.allocations, 300);
     std::mt19937 random = random_of_environment();

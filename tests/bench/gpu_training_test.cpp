@@ -1,4 +1,4 @@
-// Training steps on a GPU: what the host does not do, and what does not change the numbers.
+// Training steps on a GPU: the host does not wait, and options that must not change the numbers.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -21,12 +21,12 @@ class GpuTraining : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  // Losses and norms of 12 steps of a small model, and the bytes of weights and optimizer states after them.
+  // Losses and norms of 12 steps of a small model, and the bytes of its weights and optimizer states after them.
   struct Result {
     std::vector<double> losses, norms;
     std::vector<std::uint8_t> states;
     std::string choices;      // recorded by the run
-    std::uint64_t waits = 0;  // of the host inside of launch(), from the fifth step on
+    std::uint64_t waits = 0;  // times that the host waited in launch(), from the fifth step on
     bool replayed = false;
     std::size_t offloaded = 0;  // bytes of activations in the last micro-batch
     friend void PrintTo(const Result& r, std::ostream* out) {
@@ -60,7 +60,7 @@ class GpuTraining : public testing::Test {
     result.choices = bench.exec().tuning->text();
     State state;
     trainer.add_state(state);
-    const Snapshot snapshot = state.snapshot(bench.exec().stream);  // right behind the last step
+    const Snapshot snapshot = state.snapshot(bench.exec().stream);  // queued right after the last step
     snapshot.wait();
     for (const auto& [name, t] : snapshot.tensors()) {
       const auto* const begin = reinterpret_cast<const std::uint8_t*>(t.local.raw());
@@ -99,11 +99,11 @@ TEST_F(GpuTraining, AReplayedGraphGivesTheSameBits) {
 
 const std::string kDocuments = "data.packing.documents=true";
 
-// Documents lie in other places in each step: attention is queued anew between graphs.
+// Documents begin at different positions in each step: attention is queued again between graphs.
 TEST_F(GpuTraining, ReplayedStepsOfDocumentsGiveTheSameBits) {
   const std::vector<std::vector<std::string>> ways = {
       {kDocuments},
-      {kDocuments, "data.packing.best_fit=64", "model.heads=1"},  // heads of 128
+      {kDocuments, "data.packing.best_fit=64", "model.heads=1"},  // heads of 128 channels
       {kDocuments, "train.precision=fp32"},
       {kDocuments, "model.attention_dropout=0.1", "train.recompute=full"},
       {kDocuments, "model.attention={kind: window, window: 20, sinks: 2}", "train.recompute=attention"},
@@ -112,7 +112,7 @@ TEST_F(GpuTraining, ReplayedStepsOfDocumentsGiveTheSameBits) {
       {kDocuments, "model.attention={kind: dilated, segments: [32, 64], rates: [1, 2]}", "data.packing.align=64"},
       {kDocuments, "model.attention={kind: block_sparse, block: 64, rules: [{local: 2, first: 1}]}",
        "model.context=512"},
-      {"train.context=[[0, 32], [7168, 128]]"},  // longer ones from the eighth step on
+      {"train.context=[[0, 32], [7168, 128]]"},  // longer sequences from the eighth step on
   };
   for (const std::vector<std::string>& way : ways) {
     const auto with = [&](const char* graph) {
@@ -121,7 +121,7 @@ TEST_F(GpuTraining, ReplayedStepsOfDocumentsGiveTheSameBits) {
       return train(settings);
     };
     const std::string name = way.back();
-    with("off");  // measures
+    with("off");  // measures kernels
     const Result plain = with("off"), replayed = with("on");
     EXPECT_FALSE(plain.replayed) << name;
     EXPECT_TRUE(replayed.replayed) << name;
@@ -137,7 +137,7 @@ TEST_F(GpuTraining, StepsOfDocumentsWithTransfersOrSelectionsAreNotReplayed) {
     const auto with = [&](const char* graph) {
       return train({kDocuments, "model.context=512", way, str("train.cuda_graph=", graph)});
     };
-    with("off");  // measures
+    with("off");  // measures kernels
     const Result plain = with("off"), asked = with("on");
     EXPECT_FALSE(asked.replayed) << way;
     EXPECT_EQ(plain, asked) << way;
@@ -204,7 +204,7 @@ TEST_F(GpuTraining, OffloadedStatesInBf16GiveTheSameBits) {
   }
 }
 
-// The precisions and state types are different arithmetic of the same training.
+// Precisions and state types use different arithmetic for the same training.
 TEST_F(GpuTraining, PrecisionsAgree) {
   const Result exact = train({"train.precision=fp32"});
   for (std::vector<std::string> how : {std::vector<std::string>{"train.precision=tf32"},

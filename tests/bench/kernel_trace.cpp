@@ -7,22 +7,22 @@
 namespace ring::test {
 namespace {
 
-constexpr std::size_t kLargest = std::size_t{32} << 20;  // larger blocks are libraries' workspaces: nobody's result
+constexpr std::size_t kLargest = std::size_t{32} << 20;  // larger blocks are workspaces of libraries, not results
 
-std::uint64_t hash_of(const std::byte* p, std::size_t bytes) {  // FNV-1a, a word at a time
+std::uint64_t hash_of(const std::byte* p, std::size_t bytes) {  // FNV-1a, one word at a time
   std::uint64_t h = 14695981039346656037ull;
   for (std::size_t i = 0; i < bytes; i += 8) {
     std::uint64_t word = 0;
     std::memcpy(&word, p + i, std::min<std::size_t>(8, bytes - i));
     h = (h ^ word) * 1099511628211ull;
-    h ^= h >> 29;  // high bits reach the low ones too
+    h ^= h >> 29;  // also mixes high bits into low bits
   }
   return h;
 }
 
 }  // namespace
 
-// Fills what it hands out with NaN, and knows what is alive.
+// Fills allocated blocks with NaN, and keeps track of live blocks.
 class KernelTrace::Blocks final : public Allocator {
  public:
   Blocks(std::shared_ptr<Allocator> inner, StreamImpl& stream) : inner_(std::move(inner)), stream_(stream) {
@@ -54,7 +54,7 @@ class KernelTrace::Blocks final : public Allocator {
   }
   void stop() { filling_ = false; }
 
-  // Checksums of everything alive, in the order in which it was taken.
+  // Returns the checksums of all live blocks, in the order of allocation.
   std::vector<TracedBlock> sums() {
     std::vector<Live> all = watched_;
     for (const auto& [number, live] : live_) all.push_back(live);

@@ -1,5 +1,5 @@
 #pragma once
-// What every kernel call of a training step left in memory: tells which call first gave other bits than in another run.
+// Records memory after every kernel call of a training step, to find the first call with different bits in two runs.
 
 #include <cstdint>
 #include <memory>
@@ -13,10 +13,10 @@ namespace ring::test {
 
 // A checksum of one block of memory after one call.
 struct TracedBlock {
-  std::string name;        // of a watched tensor; empty: memory of the step
-  std::size_t number = 0;  // in the order in which blocks were taken
+  std::string name;        // name of a watched tensor; "" for memory of the step
+  std::size_t number = 0;  // in the order of allocation
   std::size_t bytes = 0;
-  std::size_t born = 0;  // how many calls there were before it was taken
+  std::size_t born = 0;  // number of calls before the allocation
   std::uint64_t hash = 0;
 
   bool operator==(const TracedBlock&) const = default;
@@ -24,15 +24,15 @@ struct TracedBlock {
 };
 
 struct TracedCall {
-  std::string text;                 // part of the model, slot, candidate, shape
-  std::vector<TracedBlock> blocks;  // all that lived when it was done
+  std::string text;                 // part of the model, slot, candidate and shape
+  std::vector<TracedBlock> blocks;  // all blocks that were live after the call
 };
 
-// The first call that differs and the blocks in which it does, in words; empty: none does.
+// Describes the first call that differs and the blocks in which it differs; "" if no call does.
 std::string first_difference(const std::vector<TracedCall>&, const std::vector<TracedCall>&);
 
-// While it lives, the trainer's kernels are watched and the memory that its steps take is full of NaN at first, so that
-// what is never written is the same in every run, and shows where it is read.
+// While it lives, watches the trainer's kernels, and fills memory that steps allocate with NaN: memory that is never
+// written is then the same in every run, and reading it shows.
 class KernelTrace {
  public:
   explicit KernelTrace(Trainer&);

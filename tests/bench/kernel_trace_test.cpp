@@ -1,4 +1,4 @@
-// Two runs of the same training, kernel call by kernel call.
+// Two runs of the same training are compared, one kernel call at a time.
 #include "tests/bench/kernel_trace.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace ring::test {
 namespace {
 
 struct TracedRun {
-  std::vector<TracedCall> calls;  // none: nobody watched
+  std::vector<TracedCall> calls;  // empty if the run was not watched
   std::vector<double> losses, norms;
 };
 
@@ -67,10 +67,10 @@ void expect_same(const TracedRun& a, const TracedRun& b, const std::string& what
   EXPECT_EQ(a.norms, b.norms) << what;
 }
 
-// Watching waits for each kernel and fills its memory with NaN: neither may change a number.
+// A watched run waits for each kernel and fills memory with NaN. Neither may change a number.
 void expect_repeatable(const std::vector<std::string>& settings, int steps, const std::string& what) {
   const KernelTraces traces(settings);
-  traces.run(1, false);  // measures, and fills the store
+  traces.run(1, false);  // measures kernels and fills the store
   const TracedRun first = traces.run(steps, true), second = traces.run(steps, true), plain = traces.run(steps, false);
   ASSERT_GT(first.calls.size(), 100u) << what;
   expect_same(first, second, what);

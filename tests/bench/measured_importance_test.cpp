@@ -1,5 +1,5 @@
-// Memory that runs out while a step measures which blocks matter: it is measured again, with less, and nothing is left
-// behind of the first time.
+// Memory runs out while a step measures block importance: the step measures again with less memory, and nothing of the
+// first attempt remains.
 #include <gtest/gtest.h>
 
 #include "bench/step.h"
@@ -16,7 +16,7 @@ struct Steps {
   std::int64_t shortages = 0, allocations = 0;
 };
 
-// The nth allocation of all that is beside what steps compute themselves is refused; 0: none.
+// Trains with allocation `nth` refused, counting only those outside the steps' own computation; 0 refuses none.
 Steps train(std::int64_t nth) {
   Config config;
   load_config(
@@ -39,7 +39,7 @@ Steps train(std::int64_t nth) {
   return steps;
 }
 
-TEST(MeasuredImportance, IsMeasuredAgainWhereMemoryRunsOut) {
+TEST(MeasuredImportance, IsMeasuredAgainIfMemoryRunsOut) {
   const Steps calm = train(0);
   ASSERT_GT(calm.allocations, 40);
   for (std::int64_t nth = 1; nth <= calm.allocations; nth += 13) {

@@ -1,4 +1,4 @@
-// Rates of messages, from times that are known and from ranks that are not alike.
+// Rates of messages, from known times and from ranks of different speed.
 
 #include "bench/message_rates.h"
 
@@ -32,8 +32,8 @@ TEST(MessageRates, FindTheLineOfTheTimes) {
     }
 }
 
-// A long message does not drown what short ones say, and the other way round.
-TEST(MessageRates, NoiseMovesBothPartsAsFarAsItself) {
+// A long message does not hide the information in short ones, nor the other way round.
+TEST(MessageRates, NoiseChangesBothRatesByAtMostItsSize) {
   for (const std::array<double, 4>& noise : {std::array{1.1, 0.9, 1.1, 0.9}, {0.9, 0.9, 1.1, 1.1}}) {
     const MessageTime t = fit_messages(line(20e-6, 266e9, noise));
     EXPECT_NEAR(t.seconds, 20e-6, 0.15 * 20e-6);
@@ -42,7 +42,7 @@ TEST(MessageRates, NoiseMovesBothPartsAsFarAsItself) {
 }
 
 TEST(MessageRates, NoPartIsNegative) {
-  const MessageTime less = fit_messages({{1e3, 1e-6}, {1e6, 2e-3}});  // a line would begin below 0
+  const MessageTime less = fit_messages({{1e3, 1e-6}, {1e6, 2e-3}});  // a fitted line would begin below 0
   EXPECT_EQ(less.seconds, 0);
   EXPECT_GT(less.bytes_per_second, 1e6 / 2e-3 * 0.9);
   EXPECT_LT(less.bytes_per_second, 1e3 / 1e-6 * 1.1);
@@ -51,8 +51,8 @@ TEST(MessageRates, NoPartIsNegative) {
   EXPECT_GT(falling.bytes_per_second, 0);
 }
 
-// A rank that comes late, and one that is slower: neither time counts what the other is waited for, and both queue as
-// often, as a collective needs.
+// One rank is late, and one is slower. Neither time includes waiting for the other rank, and both ranks queue equally
+// often, as a collective requires.
 TEST(DistMessageRates, RanksBeginTogetherAndAgree) {
   using std::chrono::milliseconds;
   std::array<double, 2> seconds{};

@@ -11,7 +11,7 @@
 namespace ring {
 namespace {
 
-// A GPU run of four ranks on two hosts; every pair of hosts exchanged messages.
+// Facts of a GPU run with four ranks on two hosts, in which every pair of hosts exchanged messages.
 std::vector<PreflightFacts> four_gpus() {
   std::vector<PreflightFacts> all;
   for (int rank = 0; rank < 4; ++rank)
@@ -39,9 +39,9 @@ TEST(Preflight, EachUnitMeetsEachOtherOnce) {
   }
 }
 
-TEST(Preflight, WhoIsWellIsNotNamed) { EXPECT_TRUE(preflight_problems(four_gpus()).empty()); }
+TEST(Preflight, HealthyRanksAreNotNamed) { EXPECT_TRUE(preflight_problems(four_gpus()).empty()); }
 
-TEST(Preflight, TheSlowAreNamedWithTheOthersMedian) {
+TEST(Preflight, SlowRanksAreNamedWithTheMedianOfTheOthers) {
   std::vector<PreflightFacts> all = four_gpus();
   all[2].flops_per_second = 5e14;
   all[1].bytes_per_second = 1e12;
@@ -50,13 +50,13 @@ TEST(Preflight, TheSlowAreNamedWithTheOthersMedian) {
       (std::vector<std::string>{"rank 1 on a (H200) copied 1 TB/s, the median of the other ranks 4 TB/s",
                                 "rank 2 on b (H200) computed 500 TFLOP/s, the median of the other ranks 701 TFLOP/s"}));
   all = four_gpus();
-  all[0].messages[0].bytes_per_second = 1e10;  // one side saw it
+  all[0].messages[0].bytes_per_second = 1e10;  // one side measured it
   EXPECT_EQ(
       preflight_problems(all),
       (std::vector<std::string>{"ranks 0 on a and 2 on b exchanged 10 GB/s, the median of the other pairs 40 GB/s"}));
 }
 
-TEST(Preflight, WhatIsNoNumberIsBad) {
+TEST(Preflight, NanRatesAreProblems) {
   std::vector<PreflightFacts> all = four_gpus();
   all[3].flops_per_second = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(preflight_problems(all).size(), 1u);
@@ -80,7 +80,7 @@ TEST(Preflight, WrongResultsAreNamed) {
                                       "rank 2 on b (H200) received different bytes than rank 0 sent"}));
 }
 
-// Computed the slow way, in whole numbers.
+// The product is computed with integers.
 TEST(Preflight, OneWrongElementOfAProductIsFound) {
   constexpr std::int64_t kSide = 128, kPeriod = 64;
   const auto left = [](std::int64_t m) { return (7 * m * m + 3 * m) % 17 - 8; };
@@ -103,7 +103,7 @@ TEST(Preflight, OneWrongElementOfAProductIsFound) {
 
 using DistPreflight = test::Runs;
 
-TEST_F(DistPreflight, IsATableBeforeTheFirstStep) {
+TEST_F(DistPreflight, PrintsATableBeforeTheFirstStep) {
   std::vector<std::string> words = {"launch", "-n", "2", "--"};
   const std::vector<std::string> train = this->train("run", {"--preflight", "train.steps=2", "run.threads=1"});
   words.insert(words.end(), train.begin() + 1, train.end());
@@ -114,7 +114,7 @@ TEST_F(DistPreflight, IsATableBeforeTheFirstStep) {
   EXPECT_LT(f.output.find("preflight:"), f.output.find("2 processes on cpu")) << f.output;
 }
 
-// Whichever of the messages it is.
+// Any one of the messages may be damaged.
 TEST_F(DistPreflight, OneDamagedMessageOfSeveralIsNamed) {
   for (const int nth : {1, 3, 6}) {
     const std::string fault = str("1:corrupt@rank=1,call=exchange,side=received,bytes=1000000,nth=", nth);

@@ -1,4 +1,4 @@
-// The products of linear layers, timed: which are measured, and how they add up.
+// Timed GEMMs of linear layers: which ones are measured, and their sums.
 #include "bench/products.h"
 
 #include <gtest/gtest.h>

@@ -28,7 +28,7 @@ bool within(const ProfileSpan& inner, const ProfileSpan& outer) {
   return inner.begin >= outer.begin - kRounding && inner.end() <= outer.end() + kRounding;
 }
 
-// Line of a text that begins with `name`, its words.
+// Returns the words of the line that begins with `name`.
 std::vector<std::string> row(const std::string& text, const std::string& name) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -40,9 +40,8 @@ std::vector<std::string> row(const std::string& text, const std::string& name) {
   return {};
 }
 
-// Two steps of 10 ms: a product of 4 ms (in a block's forward) and one of 2 ms (its backward), 3 calls of 1 ms of a
-// copy.
-Profile made_up() {
+// Two steps of 10 ms: a GEMM of 4 ms in a block's forward and one of 2 ms in its backward, and 3 copies of 1 ms.
+Profile make_profile() {
   Profile p;
   for (int step = 0; step < 2; ++step) {
     const double at = 0.01 * step;
@@ -59,12 +58,12 @@ Profile made_up() {
   return p;
 }
 
-TEST(Profile, TableOfWhatIsKnown) {
-  const std::string text = profile_table(made_up(), {.flops_per_second = 2e12, .bytes_per_second = 1e10});
+TEST(Profile, TableShowsTimesAndFloors) {
+  const std::string text = profile_table(make_profile(), {.flops_per_second = 2e12, .bytes_per_second = 1e10});
   using Words = std::vector<std::string>;
-  // 4e9 operations at 2e12 per second: 2 ms, half of what it took. The longest op comes first.
+  // 4e9 operations at 2e12 per second take 2 ms, half of the measured time. The longest op comes first.
   EXPECT_EQ(row(text, "matmul"), (Words{"matmul", "fast", "f32[1]", "1", "4.000", "40.0%", "2.000", "2.00"}));
-  // 3 x 1e6 bytes at 1e10 per second: 0.3 ms.
+  // 3 x 1e6 bytes at 1e10 per second take 0.3 ms.
   EXPECT_EQ(row(text, "copy"), (Words{"copy", "only", "f32[3]", "3", "3.000", "30.0%", "0.300", "10.00"}));
   EXPECT_LT(text.find("f32[1]"), text.find("f32[3]"));
   EXPECT_LT(text.find("f32[3]"), text.find("f32[2]"));
@@ -75,12 +74,12 @@ TEST(Profile, TableOfWhatIsKnown) {
 }
 
 TEST(Profile, TableWithoutCeilingsHasNoFloors) {
-  const std::string text = profile_table(made_up(), {});
+  const std::string text = profile_table(make_profile(), {});
   EXPECT_EQ(row(text, "copy"), (std::vector<std::string>{"copy", "only", "f32[3]", "3", "3.000", "30.0%", "-", "-"}));
 }
 
 TEST(Profile, TraceThatCannotBeWrittenIsAnError) {
-  EXPECT_THROW(write_trace(made_up(), "no/such/folder/profile.json"), Error);
+  EXPECT_THROW(write_trace(make_profile(), "no/such/folder/profile.json"), Error);
 }
 
 Profile profile_two_steps() {
@@ -96,14 +95,14 @@ double share_in_kernels(const Profile& p) {
   return seconds / (static_cast<double>(p.steps.size()) * p.seconds_per_step());
 }
 
-// On a busy machine others may have the core between two kernels.
-TEST(Profiler, SeesThatStepsAreKernels) {
+// On a busy machine, other processes may use the core between two kernels.
+TEST(Profiler, FindsThatStepsConsistOfKernels) {
   double best = 0;
   for (int i = 0; i < 20 && best <= 0.5; ++i) best = std::max(best, share_in_kernels(profile_two_steps()));
   EXPECT_GT(best, 0.5) << "0.95 on an idle machine";
 }
 
-TEST(Profiler, SeesEveryKernelOfTheWatchedSteps) {
+TEST(Profiler, RecordsEveryKernelOfTheWatchedSteps) {
   const Profile p = profile_two_steps();
   ASSERT_EQ(p.steps.size(), 2u);
   EXPECT_GE(p.steps[1].begin, p.steps[0].end());
@@ -145,7 +144,7 @@ TEST(Profiler, KernelsBelongToTheirParts) {
   }
   EXPECT_EQ(attention[0], 2);  // once per micro-batch
   EXPECT_EQ(attention[1], 2);
-  EXPECT_EQ(updates, 2);  // vectors and matrices
+  EXPECT_EQ(updates, 2);  // one for vectors and one for matrices
 }
 
 TEST(GpuProfiler, WatchesWithoutWaiting) {
@@ -181,7 +180,7 @@ TEST(GpuProfiler, WatchesWithoutWaiting) {
 
 TEST(Profiler, RefusesNoSteps) { EXPECT_THROW(Profiler(0), Error); }
 
-// The work of all products and the share of each pass are known without a program: 2 forward, 4 backward per weight.
+// The operations of all GEMMs and of each pass follow from the shapes: 2 forward and 4 backward per weight.
 TEST(BenchmarkOps, CountsTheWorkOfAStep) {
   StepBenchmark bench(tiny_config());
   const OpsReport r = time_ops(bench, 1e-4, 1);
@@ -209,7 +208,7 @@ TEST(BenchmarkOps, CountsTheWorkOfAStep) {
   EXPECT_GT(r.step_seconds, 0);
 }
 
-TEST(BenchmarkOps, FloorOfKnownTimes) {
+TEST(BenchmarkOps, FloorFollowsFromTimes) {
   OpsReport r;
   r.ceilings = {.flops_per_second = 1e12, .bytes_per_second = 1e9};
   r.ops = {{"matmul", "a", {1e9, 1e6, ""}, 3, 0.002},
@@ -223,7 +222,7 @@ TEST(BenchmarkOps, FloorOfKnownTimes) {
   EXPECT_EQ(Ceilings{}.floor_seconds({1e9, 1e3, ""}), 0);
 }
 
-TEST(BenchmarkOps, FilterLeavesTheRestUnmeasured) {
+TEST(BenchmarkOps, FilteredOpsAloneAreMeasured) {
   StepBenchmark bench(tiny_config());
   const OpsReport r = time_ops(bench, 1e-4, 1, "rope");
   for (const OpTiming& o : r.ops) EXPECT_EQ(o.seconds > 0, o.slot.find("rope") != std::string::npos) << o.slot;

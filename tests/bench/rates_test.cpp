@@ -1,4 +1,4 @@
-// Rates that settings name: what a run plans by.
+// Rates that settings name, with which a run plans.
 
 #include "engine/rates.h"
 
@@ -57,7 +57,7 @@ TEST_F(Rates, ATableIsShippedForEachModel) {
   EXPECT_EQ(rates_named("", config_of("")).device, "cpu");
 }
 
-TEST_F(Rates, SettingsNameThemAndAnOptionGoesFirst) {
+TEST_F(Rates, SettingsNameThemAndAnOptionHasPrecedence) {
   DeviceRates own = shipped_rates("cpu");
   own.bytes_per_second = 12345;
   const std::string path = file("own.yaml", own);
@@ -67,7 +67,7 @@ TEST_F(Rates, SettingsNameThemAndAnOptionGoesFirst) {
   EXPECT_EQ(rates_named(path, config_of("h100")).bytes_per_second, 12345);
 }
 
-TEST_F(Rates, WhatIsWrongIsNamedWithFileKeyAndRemedy) {
+TEST_F(Rates, ErrorsNameFileKeyAndRemedy) {
   const auto expect = [&](const std::string& rates, const std::vector<std::string>& parts) {
     const std::string error = error_of([&] { rates_named("", config_of(rates)); });
     for (const std::string& part : parts) EXPECT_NE(error.find(part), std::string::npos) << part << "\n" << error;
@@ -87,8 +87,8 @@ TEST_F(Rates, WhatIsWrongIsNamedWithFileKeyAndRemedy) {
   EXPECT_EQ(error_of([&] { rates_named(key, config_of(""), "--rates"); }).find("--rates: " + key), 0u);
 }
 
-// Where copies cost nothing a run moves what it would compute again where they never end.
-TEST_F(Rates, ARunChoosesByThem) {
+// If transfers are free, a run offloads activations. If transfers are endless, the run recomputes them instead.
+TEST_F(Rates, ARunPlansWithThem) {
   const auto moved = [&](double transfer) {
     DeviceRates rates = shipped_rates("cpu");
     rates.host_bytes_per_second = transfer;
@@ -109,8 +109,8 @@ TEST_F(Rates, ARunChoosesByThem) {
 
 class DistRates : public Rates {};
 
-// Files of several machines may differ; a plan must not.
-TEST_F(DistRates, ThoseOfTheFirstRankHoldForAll) {
+// The files may differ between machines, but the plan must not.
+TEST_F(DistRates, RatesOfTheFirstRankAreUsedByAll) {
   std::array<DeviceRates, 2> agreed;
   std::array<DeviceRates, 2> own = {shipped_rates("cpu"), shipped_rates("cpu")};
   own[0].bytes_per_second = 1e10 / 3;

@@ -9,10 +9,11 @@
 
 namespace ring {
 
-// Counts allocations of steps, and refuses one.
+// Counts the allocations of steps, and refuses one.
 inline std::int64_t allocations = 0, refused = 0;
 
-// For longer runs by hand: RING_OUT_OF_MEMORIES=50 events, at allocations that RING_OUT_OF_MEMORIES_SEED draws.
+// Allows longer runs by hand: RING_OUT_OF_MEMORIES=50 sets the number of events, RING_OUT_OF_MEMORIES_SEED their
+// allocations.
 inline int events_of_environment(int otherwise) {
   const char* text = std::getenv("RING_OUT_OF_MEMORIES");
   return text ? std::atoi(text) : otherwise;

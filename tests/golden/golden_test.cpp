@@ -1,6 +1,6 @@
-// Whole trainings against an independent reference: reference.py, in PyTorch and float64 (see README.md). Every step's
-// loss and gradient norm and the final weights must agree. With RINGMASTER_GOLDEN_DUMP=DIR the tests write what the
-// reference starts from into DIR/<family>/ instead of comparing.
+// Compares whole trainings with an independent reference: reference.py, in PyTorch and float64 (see README.md). Every
+// step's loss and gradient norm and the final weights must agree. With RINGMASTER_GOLDEN_DUMP=DIR the tests instead
+// write the reference's inputs into DIR/<family>/.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -26,18 +26,18 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-// What float32 owes to float64 over 20 steps that feed on each other's rounding: README.md has the measured
+// float32 may differ from float64 by this much over 20 steps, in which rounding accumulates. README.md has the measured
 // differences.
 constexpr double kLossTolerance = 2e-6, kNormTolerance = 5e-6;  // relative
 
-// `relative`: of the sum of squares, and of its root for the other checksums. `idle`: size of an element that the loss
-// does not depend on (a key bias without rotation), which AdamW moves by the rounding of its gradient.
+// relative: bound for the sum of squares, and for the other checksums in units of its root. idle: size of an element
+// that does not affect the loss (a key bias without rotation), which AdamW moves by the rounding of its gradient.
 struct Tolerance {
   double relative, idle;
 };
-constexpr Tolerance kInitial{1e-12, 0};  // the weights are equal, the order of the sum is not
+constexpr Tolerance kInitial{1e-12, 0};  // the weights are equal, but the order of summation differs
 constexpr Tolerance kFinal{1e-5, 1e-5};
-// A GPU's logarithms and cosines differ in the last bit now and then, and its products sum in another order.
+// A GPU's logarithms and cosines sometimes differ in the last bit, and its GEMMs sum in a different order.
 constexpr Tolerance kGpuInitial{1e-7, 0}, kGpuFinal{1e-4, 1e-4};
 constexpr double kGpuTolerance = 1e-5;  // of losses and norms, relative
 
@@ -54,7 +54,7 @@ void write_values(const fs::path& file, const std::vector<T>& values) {
   ASSERT_TRUE(out.flush()) << file;
 }
 
-// Sums that see every weight; the last one sees its place too.
+// Sums over all weights. The last sum also depends on their positions.
 struct Checksum {
   double sum = 0, squares = 0, wave = 0;
   std::size_t count = 0;
@@ -83,7 +83,7 @@ void expect_checksum(const Checksum& got, const Json& want, Tolerance tolerance,
 
 using Weights = std::vector<std::pair<std::string, std::vector<float>>>;
 
-// Logical parameters, as they are named in checkpoints.
+// Returns the logical parameters, with the names of checkpoints.
 Weights weights_of(Trainer& trainer) {
   const Parameters& params = trainer.model().parameters();
   Weights out;
@@ -103,10 +103,10 @@ void expect_weights(const Weights& got, const Json& want, Tolerance tolerance, c
   }
 }
 
-// The tokens of all steps: [steps, batch_size, context] each.
+// The tokens of all steps, [steps, batch_size, context] each.
 struct Tokens {
   std::vector<std::int32_t> inputs, targets;
-  std::int64_t mark() const {  // a checksum, exact in a double
+  std::int64_t mark() const {  // a checksum that a double holds exactly
     std::int64_t sum = 0, i = 0;
     for (const auto* part : {&inputs, &targets})
       for (std::int32_t token : *part) sum += (i++ % 1009 + 1) * token;
@@ -133,7 +133,7 @@ class Golden : public testing::TestWithParam<std::string> {
   static fs::path sources() { return fs::path(source_dir()) / "tests/golden"; }
   fs::path corpus() const { return folder_ / "corpus.h5"; }
 
-  // Sums in words: a text with something to learn, made of integers alone.
+  // Writes a corpus of sums in words: learnable texts that are generated with integers only.
   void write_corpus() const {
     const char* digits[] = {"zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"};
     const auto tokenizer = bytes_tokenizer();
@@ -228,7 +228,7 @@ TEST_P(Golden, EqualsTheReference) {
   GTEST_SKIP() << "written to " << dump_to << ", nothing compared";
 }
 
-// The same runs on a GPU in f32.
+// Runs the same trainings on a GPU in f32.
 class GpuGolden : public Golden {
  protected:
   std::vector<std::string> overrides() const override {
